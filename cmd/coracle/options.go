@@ -149,6 +149,7 @@ func agentFlags(f *pflag.FlagSet) {
 	f.Int("max-pods", d.MaxPods, "maximum number of pods on the node")
 	f.String("pod-manifest-path", "", "folder with manifests of static pods, which run without an API server (default DATA-DIR/agent/pod-manifests)")
 	f.Int64("pod-max-pids", d.PodMaxPIDs, "maximum number of processes and threads in a pod; -1 for no limit")
+	f.Int64("user-namespaces-ids-per-pod", d.UserNamespaceIDs, "number of user and group IDs of a pod with hostUsers: false, a multiple of 65536; of those that /etc/subuid and /etc/subgid give the user kubelet, or else of all from there on")
 	f.StringSlice("kube-reserved", nil, "resources reserved for the system, such as memory=512Mi,cpu=100m,pid=1000 (default a 16th of the memory, between 128Mi and 512Mi, and 1024 process IDs)")
 	f.Bool("pod-metadata-access", false, "allow pods to connect to link-local addresses such as 169.254.169.254, where clouds serve the machine's credentials")
 	f.String("agent-listen", d.AgentListen, "address and port of the node's API (logs, exec)")
@@ -162,7 +163,7 @@ func agentFlags(f *pflag.FlagSet) {
 	f.Int("image-gc-low-threshold", d.ImageGCLow, "disk usage in percent down to which unused images are removed")
 	f.String("image-credential-provider-config", "", "CredentialProviderConfig file, or folder of them: programs that are asked for registry credentials of images")
 	f.String("image-credential-provider-bin-dir", "", "folder of these programs")
-	f.StringSlice("allowed-unsafe-sysctls", nil, "unsafe sysctls of the network and IPC namespaces that pods may set, by name or prefix, such as net.core.*")
+	f.StringSlice("allowed-unsafe-sysctls", nil, "unsafe sysctls of the network, IPC and user namespaces that pods may set, by name or prefix, such as net.core.*")
 }
 
 func joinFlags(f *pflag.FlagSet) {

@@ -123,7 +123,7 @@ func New(c Config) (*Agent, error) {
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
 		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures, ShuttingDown: a.shuttingDown,
 		AdmitBy: a.admittingNode, StaticEnded: a.staticEnded, StaticPods: c.ManifestDir != "",
-		Credentials: credentials, Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share, Serves: a.serves,
+		Credentials: credentials, Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share, Serves: a.serves, UserNamespaces: c.UserNamespaces,
 		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{
@@ -215,6 +215,14 @@ func (a *Agent) Run(ctx context.Context) error {
 			return err
 		}
 		spawn(func() error { return serve(ctx) })
+	}
+	if users := a.c.UserNamespaces; users != nil {
+		spawn(func() error { // before the node's status needs it
+			if err := users(); err != nil {
+				a.log.Info("pods cannot have user namespaces on this node", "reason", err)
+			}
+			return nil
+		})
 	}
 	if err := a.messages.Start(); err != nil {
 		return err

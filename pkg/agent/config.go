@@ -101,6 +101,9 @@ type Config struct {
 	// SubjectAccessReview. Nil trusts the common name kube-apiserver-kubelet-client and the group system:masters.
 	Trusted func(*x509.Certificate) bool
 
+	// UserNamespaces returns why pods cannot have user namespaces, or nil. It may take some milliseconds, once. A nil function means that they have none.
+	UserNamespaces func() error
+
 	// API sends requests to the API server, for the messages of pods; nil if they can send none.
 	API messages.API
 

@@ -81,8 +81,8 @@ func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus 
 	s.NodeInfo = a.machine.info
 	s.NodeInfo.ContainerRuntimeVersion = a.c.Runtime.Version()
 	s.NodeInfo.KubeletVersion = version.Kubernetes
-	s.RuntimeHandlers, s.DeclaredFeatures = pod.RuntimeHandlers(), pod.DeclaredFeatures()
-	s.Features = &corev1.NodeFeatures{SupplementalGroupsPolicy: new(true)}
+	s.RuntimeHandlers = pod.RuntimeHandlers(a.c.UserNamespaces != nil && a.c.UserNamespaces() == nil)
+	s.DeclaredFeatures, s.Features = pod.DeclaredFeatures(), &corev1.NodeFeatures{SupplementalGroupsPolicy: new(true)}
 	s.DaemonEndpoints.KubeletEndpoint.Port = port
 	if heartbeat {
 		s.Images = a.imageList()

@@ -38,6 +38,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/plugins"
 	"github.com/coracle-dev/coracle/pkg/agent/pod"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/containerd"
+	"github.com/coracle-dev/coracle/pkg/agent/userns"
 	"github.com/coracle-dev/coracle/pkg/agent/volume"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/servers"
@@ -194,7 +195,10 @@ func newNode(p *process, m *membership) (*node, error) {
 	if n.runtime, err = containerd.New(containers); err != nil {
 		return nil, err
 	}
-	if n.network, err = network.New(networkConfig(p.Config, p.nodeIP, m.serviceCIDR)); err != nil {
+	users := userns.New(userns.Config{Program: n.runtime.Shim(), Dir: containers.DataDir, IDs: uint32(p.UserNamespaceIDs), Pods: p.MaxPods})
+	sandboxes := networkConfig(p.Config, p.nodeIP, m.serviceCIDR)
+	sandboxes.Users = users
+	if n.network, err = network.New(sandboxes); err != nil {
 		return nil, err
 	}
 	n.proxy, err = proxy.New(proxy.Config{
@@ -224,10 +228,10 @@ func newNode(p *process, m *membership) (*node, error) {
 		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())}, ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,
 		Eviction: eviction.Policy{Thresholds: thresholds, Transition: p.EvictionTransition}, ImageGCHigh: p.ImageGCHigh, ImageGCLow: p.ImageGCLow,
 		CredentialConfig: p.CredentialConfig, CredentialBinDir: p.CredentialBinDir, AllowedUnsafeSysctls: p.AllowedUnsafeSysctls, SeccompDir: filepath.Join(p.DataDir, "seccomp"),
-		Machine:       eviction.Kernel{NodeDir: func() string { return p.DataDir }, ImageDir: n.runtime.ImageDir, PodsCgroup: "/" + instance(p.Config)},
-		Reserved:      reserved,
-		Shutdown:      periods,
-		API:           m.api,
+		Machine:  eviction.Kernel{NodeDir: func() string { return p.DataDir }, ImageDir: n.runtime.ImageDir, PodsCgroup: "/" + instance(p.Config)},
+		Reserved: reserved,
+		Shutdown: periods,
+		API:      m.api, UserNamespaces: users.Supported,
 		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,
 		Trusted: func(c *x509.Certificate) bool { return c.Subject.CommonName == apiServerUser },
 		Logger:  component(p.log, "agent"), Metrics: p.metrics.node,

@@ -8,6 +8,7 @@ package v1alpha1
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"net/url"
 	"path/filepath"
@@ -136,9 +137,11 @@ type Agent struct {
 	// their programs. Both or neither are set.
 	CredentialConfig string `mapstructure:"image-credential-provider-config"`
 	CredentialBinDir string `mapstructure:"image-credential-provider-bin-dir"`
-	// AllowedUnsafeSysctls are names of sysctls of the network or IPC namespace, or prefixes ending in "*", that pods
+	// AllowedUnsafeSysctls are names of sysctls of the network, IPC or user namespace, or prefixes ending in "*", that pods
 	// may set.
 	AllowedUnsafeSysctls []string `mapstructure:"allowed-unsafe-sysctls"`
+	// UserNamespaceIDs is how many user and group IDs a pod with a user namespace (hostUsers: false) has, a multiple of 65536.
+	UserNamespaceIDs int64 `mapstructure:"user-namespaces-ids-per-pod"`
 	// PodMaxPIDs is the maximum number of processes and threads in a pod; -1 means no limit.
 	PodMaxPIDs int64 `mapstructure:"pod-max-pids"`
 	// KubeReserved are resources that pods cannot use, as "memory=512Mi". See ParseReserved.
@@ -167,7 +170,7 @@ func Default() Config {
 		},
 		Agent: Agent{
 			MaxPods: 110, AgentListen: ":10250", EvictionTransition: 5 * time.Minute, ImageGCHigh: 85, ImageGCLow: 80,
-			PodMaxPIDs: 4096, Shutdown: Shutdown{ShutdownGracePeriod: 30 * time.Second, ShutdownGracePeriodCriticalPods: 10 * time.Second},
+			PodMaxPIDs: 4096, UserNamespaceIDs: userNamespaceUnit, Shutdown: Shutdown{ShutdownGracePeriod: 30 * time.Second, ShutdownGracePeriodCriticalPods: 10 * time.Second},
 		},
 	}
 }
@@ -183,6 +186,9 @@ func (c Common) validate() error {
 		within("run-dir", c.RunDir, "data-dir", c.DataDir), within("data-dir", c.DataDir, "run-dir", c.RunDir),
 		oneOf("log-level", c.LogLevel, "debug", "info", "warn", "error"), oneOf("log-format", c.LogFormat, "text", "json"))
 }
+
+// userNamespaceUnit divides the number of IDs of a pod, as in the kubelet.
+const userNamespaceUnit = 65536
 
 // maxJoin is the maximum number of servers in join.
 const maxJoin = 64
@@ -290,6 +296,9 @@ func (c Agent) validate() error {
 	}
 	if c.MaxPods < 1 || c.MaxPods > 1000 {
 		errs = append(errs, fmt.Errorf("max-pods %d is not within 1 to 1000", c.MaxPods))
+	}
+	if n := c.UserNamespaceIDs; n < userNamespaceUnit || n > math.MaxUint32 || n%userNamespaceUnit != 0 {
+		errs = append(errs, fmt.Errorf("user-namespaces-ids-per-pod %d is not a multiple of %d up to %d", n, userNamespaceUnit, uint32(math.MaxUint32)))
 	}
 	if c.PodManifestPath != "" {
 		errs = append(errs, directory("pod-manifest-path", c.PodManifestPath))

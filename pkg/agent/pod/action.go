@@ -60,7 +60,9 @@ func (w *worker) launch(p *corev1.Pod, a Action) {
 		defer cancel()
 		began := time.Now()
 		f := w.doGuarded(ctx, p, b)
-		w.m.metrics.step(string(a.Kind), time.Since(began), f != nil && ctx.Err() == nil)
+		failed := f != nil && ctx.Err() == nil
+		w.m.metrics.step(string(a.Kind), time.Since(began), failed)
+		w.m.metrics.action(p, a.Kind, failed)
 		w.m.log.Debug("pod action", "pod", p.Namespace+"/"+p.Name, "action", a.Kind, "on", a.Target, "took", time.Since(began), "failure", f)
 		w.mu.Lock()
 		defer w.mu.Unlock()

@@ -85,6 +85,7 @@ func TestSysctls(t *testing.T) {
 		unsafe           []string
 		name             string
 		hostNet, hostIPC bool
+		ownUsers         bool
 		refused          string
 	}{
 		"safe":                        {name: "net.ipv4.ip_unprivileged_port_start"},
@@ -99,13 +100,16 @@ func TestSysctls(t *testing.T) {
 		"prefix of the host's IPC":    {unsafe: []string{"kernel.msg*"}, name: "kernel.msgmax", hostIPC: true, refused: "host IPC"},
 		"beyond the prefix":           {unsafe: []string{"kernel.msg*"}, name: "kernel.sem", refused: "not allowlisted"},
 		"all of the network":          {unsafe: []string{"net.*"}, name: "net.ipv4.tcp_max_syn_backlog"},
+		"of the host's users":         {unsafe: []string{"user.*"}, name: "user.max_user_namespaces", refused: "not allowed with host User enabled"},
+		"of the pod's users":          {unsafe: []string{"user.*"}, name: "user.max_user_namespaces", ownUsers: true},
+		"of its users, not allowed":   {name: "user.max_user_namespaces", ownUsers: true, refused: "not allowlisted"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			s, err := NewSysctls(tt.unsafe)
 			require.NoError(t, err)
 			p := spec(corev1.RestartPolicyAlways, nil, []string{"a"})
-			p.Spec.HostNetwork, p.Spec.HostIPC = tt.hostNet, tt.hostIPC
+			p.Spec.HostNetwork, p.Spec.HostIPC, p.Spec.HostUsers = tt.hostNet, tt.hostIPC, new(!tt.ownUsers)
 			require.Nil(t, s.refuse(p))
 			p.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "net.ipv4.tcp_rmem"}, {Name: tt.name, Value: "1"}}}
 			if tt.hostNet || tt.hostIPC {
@@ -120,7 +124,7 @@ func TestSysctls(t *testing.T) {
 			require.Contains(t, v.Message, tt.refused)
 		})
 	}
-	for _, bad := range []string{"vm.swappiness", "kernel.*", "*", "user.max_user_namespaces", "kernel.domainname", "net.core.somaxconn=1", "Net.core", "net..x", "net.*.x", ""} {
+	for _, bad := range []string{"vm.swappiness", "kernel.*", "*", "kernel.domainname", "net.core.somaxconn=1", "Net.core", "net..x", "net.*.x", ""} {
 		_, err := NewSysctls([]string{bad})
 		require.Error(t, err, bad)
 	}

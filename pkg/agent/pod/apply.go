@@ -60,20 +60,23 @@ func (w *worker) fail(key, reason string, err error, first time.Duration) *Failu
 }
 
 func (w *worker) setupSandbox(ctx context.Context, p *corev1.Pod) *Failure {
-	if wantsUserNamespace(p) {
-		return w.sandboxFailed(ctx, p, errNoUserNamespaces)
+	handler, err := w.m.handler(ctx, p)
+	if err == nil && ownUsers(p) {
+		err = w.m.checkUsers(handler)
 	}
-	if err := w.m.checkHandler(ctx, p); err != nil {
+	if err != nil {
 		return w.sandboxFailed(ctx, p, err)
 	}
 	host, domain := hostnames(p, w.m.c.ClusterDomain)
 	n := network.Pod{UID: string(p.UID), Namespace: p.Namespace, Name: p.Name, Hostname: host,
-		HostNetwork: p.Spec.HostNetwork, HostIPC: p.Spec.HostIPC}
+		HostNetwork: p.Spec.HostNetwork, HostIPC: p.Spec.HostIPC, OwnUsers: ownUsers(p)}
 	_ = domain // DNS serves it; the kernel's domain name stays unset, as in the kubelet
 	if sc := p.Spec.SecurityContext; sc != nil && len(sc.Sysctls) > 0 {
 		n.Sysctls = map[string]string{}
 		for _, s := range sc.Sysctls {
-			n.Sysctls[s.Name] = s.Value
+			if !ofUsers(s.Name) { // the containers set those of their user namespace
+				n.Sysctls[s.Name] = s.Value
+			}
 		}
 	}
 	if !p.Spec.HostNetwork {
@@ -160,7 +163,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	bld := build{pod: p, c: c, sandbox: *w.held.sandbox, volumes: w.held.volumes.Volumes, podIP: w.podIP(), attempt: b.Attempt}
 	w.mu.Unlock()
 	lap := m.metrics.laps()
-	if f := w.mountImages(ctx, p, c); f != nil {
+	if f := w.mountImages(ctx, p, c, bld.sandbox.UserNS); f != nil {
 		return f
 	}
 	img, err := m.images.Ensure(ctx, images.Request{Ref: c.Image, Policy: c.ImagePullPolicy, Event: event, Credentials: func() []keyring.Credential {
@@ -173,7 +176,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	bld.image = img
 	leave := m.gate.enter(ctx, stageStart)
 	defer leave()
-	joined, err := w.pidNamespace(ctx, p, c.Name)
+	joined, err := w.pidNamespace(ctx, p, c.Name, usersOf(bld.sandbox))
 	if err != nil {
 		return w.fail(c.Name, "CreateContainerError", err, time.Second)
 	}
@@ -185,7 +188,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	}
 	id := spec.ID
 	err = m.c.Runtime.Create(ctx, spec)
-	if errors.Is(err, runtime.ErrExists) && joined.target { // by a process before, which held its namespace
+	if errors.Is(err, runtime.ErrExists) && (joined.target || spec.Users != nil) { // by a process before, with its namespaces, and maybe with other IDs
 		if err = m.c.Runtime.Remove(ctx, id); err == nil {
 			err = m.c.Runtime.Create(ctx, spec)
 		}
@@ -205,6 +208,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	if err != nil {
 		warn("Failed", "Error: "+err.Error())
 		if now, ok := m.containers.get(w.uid, id); ok && now.State == runtime.Exited {
+			m.metrics.action(p, Start, true)
 			return nil
 		}
 		return w.fail(c.Name, "RunContainerError", err, time.Second)
@@ -314,9 +318,9 @@ func removeLogs(path string) {
 
 // release releases what the pod's containers share: shim, network and volumes. With forget, containers and logs are removed, too.
 func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failure {
-	var errs []error
+	var errs, kept []error
 	if forget {
-		errs = append(errs, w.keepTaskLogs(p))
+		kept = append(kept, w.keepTaskLogs(p))
 		for _, c := range w.m.containers.of(w.uid) {
 			errs = append(errs, w.m.c.Runtime.Remove(ctx, c.ID))
 			w.m.refresh(ctx, c.ID)
@@ -328,10 +332,13 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 	if m := w.m.c.Messages; m != nil {
 		m.Release(w.uid)
 	}
-	errs = append(errs, w.m.c.Network.Teardown(ctx, string(w.uid)))
-	if m := w.m.c.Policies; m != nil {
-		m.Release(w.trusted(p))
+	if errors.Join(errs...) == nil { // a container that could not be ended has the address and the user IDs still
+		errs = append(errs, w.m.c.Network.Teardown(ctx, string(w.uid)))
+		if m := w.m.c.Policies; m != nil {
+			m.Release(w.trusted(p))
+		}
 	}
+	errs = append(errs, kept...)
 	errs = append(errs, w.m.volumes.Teardown(ctx, w.uid, forget))
 	errs = append(errs, w.m.c.Failpoints.At("pod.volumes-released"))
 	if w.m.c.Devices != nil {

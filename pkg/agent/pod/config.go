@@ -77,6 +77,8 @@ type Config struct {
 	Serves func(*corev1.Pod) bool
 	// StaticPods: Sync leaves alone the pods that LeftStatic returns; a static.Manager starts or stops them, possibly later.
 	StaticPods bool
+	// UserNamespaces returns why pods cannot have user namespaces on this node, or nil; a nil function means that the node has none.
+	UserNamespaces func() error
 	// Messages has the queues of pods that receive messages; nil if none can.
 	Messages Messages
 	// Policies enforces network policies; nil if nothing does.

@@ -113,7 +113,7 @@ func addDevices(s *runtime.Spec, given devices.Given) {
 		s.Devices = append(s.Devices, runtime.Device{HostPath: d.HostPath, ContainerPath: d.ContainerPath, Permissions: d.Permissions})
 	}
 	for _, m := range given.Mounts {
-		s.Mounts = append(s.Mounts, runtime.Mount{Source: m.HostPath, Target: m.ContainerPath, ReadOnly: m.ReadOnly})
+		s.Mounts = append(s.Mounts, runtime.Mount{Source: m.HostPath, Target: m.ContainerPath, ReadOnly: m.ReadOnly, MapIDs: s.Users != nil})
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 // mountImages pulls and mounts the images that a container mounts as volumes. As in the kubelet, an image that cannot be pulled is reported by the
 // container, with the reasons of its own image. A volume that is mounted keeps its image for the life of the pod.
-func (w *worker) mountImages(ctx context.Context, p *corev1.Pod, c *corev1.Container) *Failure {
+func (w *worker) mountImages(ctx context.Context, p *corev1.Pod, c *corev1.Container, users string) *Failure {
 	m := w.m
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
@@ -31,7 +31,7 @@ func (w *worker) mountImages(ctx context.Context, p *corev1.Pod, c *corev1.Conta
 				}
 				return f
 			}
-			err = m.volumes.MountImage(ctx, p.UID, v.Name, img.ID)
+			err = m.volumes.MountImage(ctx, p.UID, v.Name, img.ID, users)
 		}
 		if err != nil {
 			f := w.fail(c.Name, "CreateContainerError", err, time.Second)

@@ -15,8 +15,10 @@ import (
 // metrics have the kubelet's names, but for the steps of a start, which it does not tell apart.
 type metrics struct {
 	sli, started prometheus.Histogram
-	steps        map[string]prometheus.Observer
-	failures     map[string]prometheus.Counter
+	// Of pods with user namespaces: sandboxes that were begun, and actions that failed until they ran.
+	userNamespaced, userNamespacedErrors prometheus.Counter
+	steps                                map[string]prometheus.Observer
+	failures                             map[string]prometheus.Counter
 }
 
 // The parts of a container's start, beside the kinds of actions.
@@ -40,6 +42,10 @@ func newMetrics(reg prometheus.Registerer, m *Manager) *metrics {
 			Buckets: []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800}}),
 		started: with.NewHistogram(prometheus.HistogramOpts{Name: "kubelet_pod_start_duration_seconds",
 			Help: "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run", Buckets: seconds}),
+		userNamespaced: with.NewCounter(prometheus.CounterOpts{Name: "kubelet_started_user_namespaced_pods_total",
+			Help: "Cumulative number of pods with user namespaces started"}),
+		userNamespacedErrors: with.NewCounter(prometheus.CounterOpts{Name: "kubelet_started_user_namespaced_pods_errors_total",
+			Help: "Cumulative number of errors when starting pods with user namespaces"}),
 		steps: map[string]prometheus.Observer{}, failures: map[string]prometheus.Counter{},
 	}
 	for _, step := range []string{string(SetupSandbox), string(MountVolumes), string(Start), stepImage, stepCreate, stepRun, stepHook,
@@ -57,6 +63,19 @@ func (m *metrics) step(name string, took time.Duration, failed bool) {
 	m.steps[name].Observe(took.Seconds())
 	if failed {
 		m.failures[name].Inc()
+	}
+}
+
+// action counts an action if it is to start a pod with a user namespace.
+func (m *metrics) action(p *corev1.Pod, kind Kind, failed bool) {
+	if !ownUsers(p) {
+		return
+	}
+	if kind == SetupSandbox {
+		m.userNamespaced.Inc()
+	}
+	if failed && (kind == SetupSandbox || kind == MountVolumes || kind == Start) {
+		m.userNamespacedErrors.Inc()
 	}
 }
 

@@ -19,13 +19,13 @@ type pidNS struct {
 
 // pidNamespace returns the PID namespace of a container: the pod's, if its containers share one, or that of the container which an ephemeral one
 // debugs (kubectl debug --target).
-func (w *worker) pidNamespace(ctx context.Context, p *corev1.Pod, name string) (ns pidNS, err error) {
+func (w *worker) pidNamespace(ctx context.Context, p *corev1.Pod, name string, users *runtime.Users) (ns pidNS, err error) {
 	ns.close = func() {}
 	if p.Spec.HostPID {
 		return ns, nil
 	}
 	if p.Spec.ShareProcessNamespace != nil && *p.Spec.ShareProcessNamespace {
-		ns.path, err = w.m.c.Runtime.PodPIDNS(ctx, string(w.uid))
+		ns.path, err = w.m.c.Runtime.PodPIDNS(ctx, string(w.uid), users)
 		return ns, err
 	}
 	target := targetOf(p, name)

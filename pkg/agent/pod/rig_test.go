@@ -24,6 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
+	"github.com/coracle-dev/coracle/pkg/agent/userns"
 	"github.com/coracle-dev/coracle/pkg/agent/volume"
 )
 
@@ -40,6 +41,7 @@ type rig struct {
 	static  []*corev1.Pod // are started before the API is known
 	away    bool          // no server answers a process that starts
 	down    atomic.Bool   // the machine shuts down
+	noUsers error         // why pods cannot have user namespaces
 	stop    func()        // stops the Manager as a process that is killed would be: nothing is tidied up
 
 	// wrapRuntime, if set, is between Managers that are started and the runtime.
@@ -78,7 +80,7 @@ func (r *rig) start() {
 	r.m = New(Config{Client: &connection{api: r.api}, Runtime: rt, Network: r.network, Recorder: r.events, Logger: slog.New(slog.DiscardHandler),
 		NodeName: "node", HostIP: "192.0.2.1", DataDir: filepath.Join(r.dir, "data"), RunDir: filepath.Join(r.dir, "run"), LogDir: filepath.Join(r.dir, "log"),
 		ClusterDomain: "cluster.local", Node: func() *corev1.Node { return r.node }, Allocatable: func() corev1.ResourceList { return r.node.Status.Allocatable },
-		VolumePlugins: r.volumePlugins, ShuttingDown: r.down.Load, Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
+		VolumePlugins: r.volumePlugins, ShuttingDown: r.down.Load, UserNamespaces: func() error { return r.noUsers }, Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
 	m := r.m
 	r.stop = sync.OnceFunc(func() {
 		r.api.subscribe(nil)
@@ -243,6 +245,9 @@ func (n *pool) Setup(ctx context.Context, p network.Pod) (network.Sandbox, error
 	if !has {
 		n.next++
 		s = network.Sandbox{UID: p.UID, IP: netip.AddrFrom4([4]byte{10, 0, 0, n.next})}
+		if p.OwnUsers {
+			s.UserNS, s.IDs = "/fake/users-of-"+p.UID, userns.Range{First: uint32(n.next) * userns.Unit, Count: userns.Unit}
+		}
 		n.sandboxes[p.UID] = s
 	}
 	return s, nil

@@ -15,13 +15,13 @@ import (
 // handlers are the names by which a RuntimeClass may refer to the one runtime of the node; the empty one is the default.
 var handlers = []string{"", "runc"}
 
-// RuntimeHandlers returns the runtime handlers of this node, for its status.
-func RuntimeHandlers() []corev1.NodeRuntimeHandler {
-	readOnly, no := recursiveReadOnly(), false
+// RuntimeHandlers returns the runtime handlers of this node, for its status. users says whether pods can have user namespaces.
+func RuntimeHandlers(users bool) []corev1.NodeRuntimeHandler {
+	readOnly := recursiveReadOnly()
 	out := make([]corev1.NodeRuntimeHandler, 0, len(handlers))
 	for _, name := range handlers {
 		out = append(out, corev1.NodeRuntimeHandler{Name: name,
-			Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &readOnly, UserNamespaces: &no}})
+			Features: &corev1.NodeRuntimeHandlerFeatures{RecursiveReadOnlyMounts: &readOnly, UserNamespaces: &users}})
 	}
 	return out
 }
@@ -31,18 +31,18 @@ var recursiveReadOnly = sync.OnceValue(func() bool {
 	return unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{}) != unix.ENOSYS
 })
 
-// checkHandler returns an error if the node does not have the runtime handler of the pod's RuntimeClass.
-func (m *Manager) checkHandler(ctx context.Context, p *corev1.Pod) error {
+// handler returns the runtime handler of the pod's RuntimeClass, or an error if the node does not have it.
+func (m *Manager) handler(ctx context.Context, p *corev1.Pod) (string, error) {
 	name := p.Spec.RuntimeClassName
 	if name == nil || *name == "" {
-		return nil
+		return "", nil
 	}
 	var class nodev1.RuntimeClass
 	if err := m.c.Client.Get(ctx, types.NamespacedName{Name: *name}, &class); err != nil {
-		return fmt.Errorf("RuntimeClass %q: %w", *name, err)
+		return "", fmt.Errorf("RuntimeClass %q: %w", *name, err)
 	}
 	if !slices.Contains(handlers, class.Handler) {
-		return fmt.Errorf("no runtime for %q is configured", class.Handler)
+		return "", fmt.Errorf("no runtime for %q is configured", class.Handler)
 	}
-	return nil
+	return class.Handler, nil
 }

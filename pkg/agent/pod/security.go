@@ -66,13 +66,6 @@ func eachContext(p *corev1.Pod, f func(*corev1.SecurityContext)) {
 	}
 }
 
-// errNoUserNamespaces is returned for pods with hostUsers: false (KEP-127). A pod's network, IPC and UTS namespaces are made before its
-// containers, in the host's user namespace, so a user namespace of the pod would have no rights in them; its root and volumes would have
-// to be idmapped too.
-var errNoUserNamespaces = errors.New("can't set `spec.hostUsers: false`, runtime does not support user namespaces")
-
-func wantsUserNamespace(p *corev1.Pod) bool { return p.Spec.HostUsers != nil && !*p.Spec.HostUsers }
-
 // security applies the security contexts of pod and container to s. It returns an error for settings that the node does not support.
 func (m *Manager) security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, image runtime.Image) error {
 	ps, cs := p.Spec.SecurityContext, c.SecurityContext
@@ -94,6 +87,10 @@ func (m *Manager) security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, 
 	}
 	s.StrictGroups = ps.SupplementalGroupsPolicy != nil && *ps.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict
 	s.Privileged = cs.Privileged != nil && *cs.Privileged
+	if err := inRange(s, p); err != nil {
+		return err
+	}
+	s.UnmaskedProc = unmasked(cs)
 	s.ReadonlyRootfs = cs.ReadOnlyRootFilesystem != nil && *cs.ReadOnlyRootFilesystem
 	if cs.AllowPrivilegeEscalation != nil {
 		s.NoNewPrivs = !*cs.AllowPrivilegeEscalation
@@ -122,12 +119,14 @@ func (m modules) unsupported(p *corev1.Pod, ps *corev1.PodSecurityContext, cs *c
 		return errors.New("windowsOptions are for containers on Windows; this node runs Linux")
 	case m.seLinux && (ps.SELinuxOptions != nil || cs.SELinuxOptions != nil):
 		return errors.New("seLinuxOptions are not supported: the node's runtime sets no SELinux labels")
-	case cs.ProcMount != nil && *cs.ProcMount == corev1.UnmaskedProcMount:
-		return errors.New("procMount Unmasked needs a user namespace (hostUsers: false), which this node does not support")
-	case wantsUserNamespace(p):
-		return errNoUserNamespaces
+	case unmasked(cs) && !ownUsers(p):
+		return errors.New("procMount Unmasked needs a user namespace (hostUsers: false)")
 	}
 	return nil
+}
+
+func unmasked(cs *corev1.SecurityContext) bool {
+	return cs.ProcMount != nil && *cs.ProcMount == corev1.UnmaskedProcMount
 }
 
 // user sets user and group and enforces runAsNonRoot.

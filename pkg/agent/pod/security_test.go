@@ -23,8 +23,11 @@ func TestSecurityThatIsNotSupported(t *testing.T) {
 	}{
 		"nothing":                 {},
 		"the host's users":        {hostUsers: &yes},
-		"own users":               {hostUsers: &no, want: "user namespaces"},
+		"own users":               {hostUsers: &no, container: corev1.SecurityContext{RunAsUser: new(int64(65535))}},
+		"a user beyond them":      {hostUsers: &no, container: corev1.SecurityContext{RunAsUser: new(int64(65536))}, want: "user or group 65536 is not one of a pod with hostUsers: false"},
+		"a group beyond them":     {hostUsers: &no, pod: corev1.PodSecurityContext{FSGroup: new(int64(1 << 30))}, want: "user or group 1073741824 is not one"},
 		"all of /proc":            {container: corev1.SecurityContext{ProcMount: &unmasked}, want: "procMount Unmasked"},
+		"all of their own /proc":  {hostUsers: &no, container: corev1.SecurityContext{ProcMount: &unmasked}},
 		"windows":                 {pod: corev1.PodSecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{}}, want: "windowsOptions"},
 		"a container for windows": {container: corev1.SecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{}}, want: "windowsOptions"},
 		"labels":                  {pod: corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}, modules: modules{seLinux: true}, want: "seLinuxOptions"},
@@ -37,9 +40,14 @@ func TestSecurityThatIsNotSupported(t *testing.T) {
 			m := &Manager{modules: tt.modules}
 			p := spec(corev1.RestartPolicyAlways, nil, []string{"a"})
 			p.Spec.SecurityContext, p.Spec.Containers[0].SecurityContext, p.Spec.HostUsers = &tt.pod, &tt.container, tt.hostUsers
-			err := m.security(&runtime.Spec{}, p, &p.Spec.Containers[0], runtime.Image{})
+			s := &runtime.Spec{}
+			if ownUsers(p) {
+				s.Users = &runtime.Users{First: 131072, Count: 65536}
+			}
+			err := m.security(s, p, &p.Spec.Containers[0], runtime.Image{})
 			if tt.want == "" {
 				require.NoError(t, err)
+				require.Equal(t, tt.container.ProcMount != nil, s.UnmaskedProc)
 				return
 			}
 			require.ErrorContains(t, err, tt.want)

@@ -60,6 +60,7 @@ func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 		TTY: c.TTY, Stdin: c.Stdin, StdinOnce: c.StdinOnce,
 		LogPath: LogPath(m.c.LogDir, p, c.Name, b.attempt),
 	}
+	s.Users, s.Sysctls = usersOf(b.sandbox), userSysctls(p)
 	if p.Spec.HostNetwork {
 		s.NetNS = "host"
 	}
@@ -144,7 +145,7 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		if !filepath.IsAbs(target) {
 			target = filepath.Join("/", target)
 		}
-		mt := runtime.Mount{Source: root, Target: target, ReadOnly: v.ReadOnly || mounted.ReadOnly, NoExec: mounted.NoExec}
+		mt := runtime.Mount{Source: root, Target: target, ReadOnly: v.ReadOnly || mounted.ReadOnly, NoExec: mounted.NoExec, MapIDs: s.Users != nil && !mounted.Mapped}
 		if v.RecursiveReadOnly != nil && *v.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled {
 			mt.RecursiveReadOnly = true
 		}
@@ -153,6 +154,9 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 			case corev1.MountPropagationHostToContainer:
 				mt.Propagation = "rslave"
 			case corev1.MountPropagationBidirectional:
+				if s.Users != nil {
+					return fmt.Errorf("mountPropagation Bidirectional of mount %s is not possible with hostUsers: false: the kernel keeps mounts of a user namespace from the node", v.MountPath)
+				}
 				mt.Propagation = "rshared"
 			}
 			if m.c.Share != nil && mt.Propagation != "" {
@@ -172,7 +176,7 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		{"hosts", "/etc/hosts"}, {"resolv.conf", "/etc/resolv.conf"}, {"hostname", "/etc/hostname"},
 	} {
 		if !taken[f.target] {
-			s.Mounts = append(s.Mounts, runtime.Mount{Source: filepath.Join(dir, f.file), Target: f.target,
+			s.Mounts = append(s.Mounts, runtime.Mount{Source: filepath.Join(dir, f.file), Target: f.target, MapIDs: s.Users != nil,
 				ReadOnly: c.SecurityContext != nil && c.SecurityContext.ReadOnlyRootFilesystem != nil && *c.SecurityContext.ReadOnlyRootFilesystem})
 		}
 	}
@@ -188,7 +192,7 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		if err := errors.Join(f.Chmod(0o666), f.Close()); err != nil {
 			return err
 		}
-		s.Mounts = append(s.Mounts, runtime.Mount{Source: file, Target: path})
+		s.Mounts = append(s.Mounts, runtime.Mount{Source: file, Target: path, MapIDs: s.Users != nil})
 		if err := m.c.Failpoints.At("pod.termination-log"); err != nil {
 			return err
 		}

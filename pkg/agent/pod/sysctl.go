@@ -28,7 +28,7 @@ type Sysctls struct {
 }
 
 // NewSysctls allows the safe sysctls and the unsafe ones given as a name or as a prefix that ends in "*". It returns an error for sysctls
-// outside the network and IPC namespaces, since those would change the node.
+// outside the network, IPC and user namespaces, since those would change the node.
 func NewSysctls(unsafe []string) (*Sysctls, error) {
 	s := &Sysctls{names: map[string]sysctl.Namespace{}, prefixes: map[string]sysctl.Namespace{}}
 	for _, name := range safeSysctls {
@@ -40,8 +40,8 @@ func NewSysctls(unsafe []string) (*Sysctls, error) {
 		}
 		ns, name, prefix := sysctl.GetNamespace(pattern)
 		switch {
-		case ns != sysctl.NetNamespace && ns != sysctl.IPCNamespace:
-			return nil, fmt.Errorf("sysctl %q is not known to belong to a network or IPC namespace: it would change the node", pattern)
+		case ns != sysctl.NetNamespace && ns != sysctl.IPCNamespace && ns != sysctl.UserNamespace:
+			return nil, fmt.Errorf("sysctl %q is not known to belong to a network, IPC or user namespace: it would change the node", pattern)
 		case prefix:
 			s.prefixes[name] = ns
 		default:
@@ -67,7 +67,7 @@ func (s *Sysctls) refuse(p *corev1.Pod) *Verdict {
 		switch {
 		case !allowed:
 			return &Verdict{Reason: "SysctlForbidden", Message: fmt.Sprintf("forbidden sysctl: %q not allowlisted", name)}
-		case ns == sysctl.NetNamespace && p.Spec.HostNetwork, ns == sysctl.IPCNamespace && p.Spec.HostIPC:
+		case ns == sysctl.NetNamespace && p.Spec.HostNetwork, ns == sysctl.IPCNamespace && p.Spec.HostIPC, ns == sysctl.UserNamespace && !ownUsers(p):
 			return &Verdict{Reason: "SysctlForbidden", Message: fmt.Sprintf("forbidden sysctl: %q not allowed with host %s enabled", name, ns)}
 		}
 	}

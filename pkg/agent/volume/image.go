@@ -43,7 +43,7 @@ func (images) Name() string { return imageName }
 func (images) CanSupport(s *corev1.VolumeSource) bool { return s.Image != nil }
 
 func (images) Setup(_ context.Context, _ Pod, v *Volume) (Mounted, error) {
-	return Mounted{Path: v.Dir, ReadOnly: true, NoExec: true}, nil
+	return Mounted{Path: v.Dir, ReadOnly: true, NoExec: true, Mapped: true}, nil
 }
 
 func (i images) Teardown(ctx context.Context, v *Volume) error {
@@ -65,8 +65,9 @@ func (i images) Teardown(ctx context.Context, v *Volume) error {
 	return disk.RemoveAll(ctx, v.Dir)
 }
 
-// mount mounts the image's files at the volume's directory. What it acquires is recorded first: that layers are held, then the mount.
-func (i images) mount(ctx context.Context, v *Volume, id string) error {
+// mount mounts the image's files at the volume's directory, with their owners mapped by a user namespace if there is one. What it acquires is recorded first:
+// that layers are held, then the mount.
+func (i images) mount(ctx context.Context, v *Volume, id, users string) error {
 	if err := os.Mkdir(v.Dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -80,7 +81,7 @@ func (i images) mount(ctx context.Context, v *Volume, id string) error {
 	if err := i.fail.At("image.view"); err != nil {
 		return err
 	}
-	fd, files, err := newReadOnly(layers)
+	fd, files, err := newReadOnly(layers, users, v.Dir)
 	if err != nil {
 		return err
 	}
@@ -134,9 +135,9 @@ func imageMounted(v *Volume) (bool, error) {
 	return mounted, err
 }
 
-// MountImage mounts the files of the image with this ID as a volume that Setup has set up. A volume that is mounted already keeps its image, as
-// long as the pod is on this node. It is safe for concurrent use for one pod.
-func (m *Manager) MountImage(ctx context.Context, uid types.UID, name, id string) error {
+// MountImage mounts the files of the image with this ID as a volume that Setup has set up. users is the path of the pod's user namespace, empty if it has
+// none. A volume that is mounted already keeps its image, as long as the pod is on this node. It is safe for concurrent use for one pod.
+func (m *Manager) MountImage(ctx context.Context, uid types.UID, name, id, users string) error {
 	r, err := m.record(uid)
 	if err != nil {
 		return err
@@ -155,7 +156,7 @@ func (m *Manager) MountImage(ctx context.Context, uid types.UID, name, id string
 			return err
 		}
 	}
-	return plugin.mount(ctx, v, id)
+	return plugin.mount(ctx, v, id, users)
 }
 
 // ImagesInUse returns the IDs of the images that are mounted as volumes.
@@ -181,11 +182,14 @@ func (m *Manager) ImagesInUse() []string {
 }
 
 // newReadOnly makes a mount of layers, uppermost first, attached nowhere yet, from which nothing can be run. It goes with the file descriptor, which
-// the caller closes.
-func newReadOnly(layers []string) (fd int, id mountID, err error) {
-	if len(layers) == 1 {
+// the caller closes. Owners are mapped with the user namespace of this path, if it is not empty; scratch is a directory that nobody else mounts on.
+func newReadOnly(layers []string, users, scratch string) (fd int, id mountID, err error) {
+	switch {
+	case users != "":
+		fd, err = newMapped(layers, users, scratch)
+	case len(layers) == 1:
 		fd, err = mount.BindPath(layers[0], true)
-	} else {
+	default:
 		fd, err = mount.Overlay{Lower: layers}.New()
 	}
 	if err != nil {
@@ -202,4 +206,35 @@ func newReadOnly(layers []string) (fd int, id mountID, err error) {
 	}
 	id, _, err = identify(fd)
 	return fd, id, err
+}
+
+func newMapped(layers []string, users, scratch string) (fd int, err error) {
+	namespace, err := os.Open(users)
+	if err != nil {
+		return -1, fmt.Errorf("the pod's user namespace: %w", err)
+	}
+	defer namespace.Close()
+	if len(layers) == 1 {
+		if fd, err = mount.BindPath(layers[0], false); err != nil {
+			return -1, err
+		}
+		if err := mount.MapIDs(fd, int(namespace.Fd())); err != nil {
+			unix.Close(fd)
+			return -1, err
+		}
+		return fd, nil
+	}
+	err = mount.Alone(func() error {
+		floor, err := mount.Tmpfs(nil)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(floor)
+		if err := mount.Attach(floor, scratch); err != nil {
+			return err
+		}
+		fd, err = mount.Overlay{Lower: layers}.Mapped(int(namespace.Fd()), scratch)
+		return err
+	})
+	return fd, err
 }

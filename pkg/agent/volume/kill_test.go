@@ -52,7 +52,7 @@ func start(m *Manager) error {
 	if err != nil {
 		return err
 	}
-	if err := m.MountImage(context.Background(), "u", "files", "two"); err != nil {
+	if err := m.MountImage(context.Background(), "u", "files", "two", ""); err != nil {
 		return err
 	}
 	_, err = m.SubPath("u", "files", r.Volumes["files"].Path, "dir", "c", 2, true)

@@ -86,6 +86,8 @@ type Mounted struct {
 	ReadOnly bool
 	// NoExec means that containers may not run its files.
 	NoExec bool
+	// Mapped means that the owners of its files are mapped with the pod's user namespace. Those of other volumes are mapped where a container mounts them.
+	Mapped bool
 	// CreateMissing means that Path need not exist: the directory is created when a container mounts it, as container runtimes do for
 	// the kubelet.
 	CreateMissing bool

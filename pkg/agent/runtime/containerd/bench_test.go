@@ -32,9 +32,15 @@ func wait(t testing.TB, r *Runtime, id string, state runtime.State) {
 	}
 }
 
-// BenchmarkPod makes a pod of one container, waits for its end and removes it.
+// BenchmarkPod makes a pod of one container, with the machine's users or with its own, waits for its end and removes it.
 func BenchmarkPod(b *testing.B) {
+	b.Run("host-users", func(b *testing.B) { benchPod(b, false) })
+	b.Run("own-users", func(b *testing.B) { benchPod(b, true) })
+}
+
+func benchPod(b *testing.B, own bool) {
 	r := start(b)
+	users := ownUsers(b, r)
 	ctx := context.Background()
 	var create, run, exit, remove time.Duration
 	n := 0
@@ -43,6 +49,12 @@ func BenchmarkPod(b *testing.B) {
 		n++
 		s := spec(r.config, fmt.Sprintf("bench-%d", n), "a", "true")
 		s.Seccomp = os.Getenv("RT_SECCOMP")
+		if own {
+			b.StopTimer()
+			pid, ids := users(b)
+			withUsers(pid, ids, &s)
+			b.StartTimer()
+		}
 		began := time.Now()
 		lap := func(d *time.Duration) { *d += time.Since(began); began = time.Now() }
 		require.NoError(b, r.Create(ctx, s))

@@ -36,7 +36,7 @@ type Suite struct {
 	Real bool
 	// Users gives a pod a user namespace: a process in it, in a network, an IPC and a UTS namespace that belong to it, and its IDs. If it is nil, pods
 	// have the host's.
-	Users func(*testing.T) (pid int, ids runtime.Users)
+	Users func(testing.TB) (pid int, ids runtime.Users)
 
 	pods atomic.Int64
 }
