@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -14,9 +13,10 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/thread"
 	"github.com/coracle-dev/coracle/pkg/agent/userns"
+	"github.com/coracle-dev/coracle/pkg/agent/userns/usernstest"
 )
 
-// users is a userns.Manager without coracle-shim: a child of this process stops before it executes anything.
+// users is a userns.Manager of two ranges, without coracle-shim.
 type users struct{ held map[string]userns.Range }
 
 func (u *users) Take(uid string) (userns.Range, error) {
@@ -30,17 +30,7 @@ func (u *users) Take(uid string) (userns.Range, error) {
 func (u *users) Keep(uid string, r userns.Range) { u.held[uid] = r }
 func (u *users) Release(uid string)              { delete(u.held, uid) }
 
-func (u *users) Start(r userns.Range) (int, func(), error) {
-	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(r.First), Size: int(r.Count)}}
-	p, err := os.StartProcess("/proc/self/exe", []string{"stopped"}, &os.ProcAttr{Sys: &syscall.SysProcAttr{
-		Cloneflags:  unix.CLONE_NEWUSER | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
-		UidMappings: ids, GidMappings: ids, Ptrace: true,
-	}})
-	if err != nil {
-		return 0, nil, err
-	}
-	return p.Pid, func() { _ = p.Kill(); _, _ = p.Wait() }, nil
-}
+func (u *users) Start(r userns.Range) (int, func(), error) { return usernstest.Start(r) }
 
 func newNetWithUsers(t *testing.T) (*Net, *users) {
 	n := newNet(t)

@@ -7,11 +7,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/agent/userns"
+	"github.com/coracle-dev/coracle/pkg/agent/userns/usernstest"
 )
 
 // heldLayers has the layers of images by ID, and who holds them.
@@ -91,6 +95,33 @@ func TestImageVolume(t *testing.T) {
 			require.Empty(t, mountsBelow(t, m.c.Dir))
 			require.Empty(t, m.c.Images.(*heldLayers).held)
 		})
+	}
+}
+
+// The owners of an image's files are mapped with the pod's user namespace, of one layer as of several.
+func TestImageVolumeOfOwnUsers(t *testing.T) {
+	const first = 5 * userns.Unit
+	pid, end, err := usernstest.Start(userns.Range{First: first, Count: userns.Unit})
+	require.NoError(t, err)
+	defer end()
+	users := fmt.Sprintf("/proc/%d/ns/user", pid)
+	for _, image := range []string{"one", "two"} {
+		m, _ := manager(t)
+		p := podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "x"}}})
+		r, err := m.Setup(t.Context(), p, "")
+		require.NoError(t, err)
+		require.True(t, r.Volumes["v"].Mapped)
+		require.NoError(t, m.MountImage(t.Context(), "u", "v", image, users))
+		entries, err := os.ReadDir(r.Volumes["v"].Path)
+		require.NoError(t, err)
+		require.NotEmpty(t, entries)
+		for _, e := range entries {
+			info, err := e.Info()
+			require.NoError(t, err)
+			require.EqualValues(t, first, info.Sys().(*syscall.Stat_t).Uid, e.Name())
+		}
+		require.NoError(t, m.Teardown(t.Context(), "u", true))
+		require.Empty(t, mountsBelow(t, m.c.Dir))
 	}
 }
 

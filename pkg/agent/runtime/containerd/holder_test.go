@@ -21,11 +21,20 @@ import (
 
 // A root container in a PID namespace that it shares finds a first process that it can do nothing with.
 func TestSharedPIDNamespaceHoldsNothingOfTheHost(t *testing.T) {
+	t.Run("host's users", func(t *testing.T) { holdsNothing(t, false) })
+	t.Run("own users", func(t *testing.T) { holdsNothing(t, true) })
+}
+
+func holdsNothing(t *testing.T, own bool) {
 	r := start(t)
 	ctx := context.Background()
-	ns, err := r.PodPIDNS(ctx, "p", nil)
-	require.NoError(t, err)
 	s := spec(r.config, "p", "a", "sleep", "1000")
+	if own {
+		pid, ids := ownUsers(t, r)(t)
+		withUsers(pid, ids, &s)
+	}
+	ns, err := r.PodPIDNS(ctx, "p", s.Users)
+	require.NoError(t, err)
 	s.PIDNS = ns
 	s.Privileged = true // it may look at everything: there must be nothing
 	require.NoError(t, r.Create(ctx, s))
@@ -40,10 +49,16 @@ func TestSharedPIDNamespaceHoldsNothingOfTheHost(t *testing.T) {
 	for _, want := range []string{"CapPrm:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Uid:\t65535", "Seccomp:\t1"} {
 		require.Contains(t, status, want)
 	}
-	require.Empty(t, run("ls -A /proc/1/root/"))
-	require.Contains(t, run("touch /proc/1/root/x"), "ead-only")
+	if own { // it is not even allowed to look
+		require.Contains(t, run("ls -A /proc/1/root/"), "ermission denied")
+		require.Contains(t, run("touch /proc/1/root/x"), "ermission denied")
+		require.Contains(t, run("cat /proc/1/environ"), "ermission denied")
+	} else {
+		require.Empty(t, run("ls -A /proc/1/root/"))
+		require.Contains(t, run("touch /proc/1/root/x"), "ead-only")
+		require.Empty(t, run("cat /proc/1/environ"))
+	}
 	require.Equal(t, "1\n", run("wc -l < /proc/1/net/dev | xargs -I{} expr {} - 2"), "a network without the host's links")
-	require.Empty(t, run("cat /proc/1/environ"))
 	run("kill -9 1; kill -TERM 1; kill -SEGV 1; kill -QUIT 1; true")
 
 	// Orphans are reaped, and the executable cannot be written once nobody runs it.
