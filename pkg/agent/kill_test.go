@@ -37,12 +37,13 @@ func await(w watch.Interface, pods []*corev1.Pod, done func(watch.Event, *corev1
 	}
 }
 
-// everything is a pod that acquires something of every kind.
+// everything is a pod that acquires something of every kind. Every other one has a user namespace.
 func everything(i int) *corev1.Pod {
 	name := fmt.Sprint("p", i)
 	p := simple(name, "sleep", "1000")
 	p.Namespace, p.Finalizers, p.UID = "default", []string{hold}, types.UID("00000000-0000-0000-0000-00000000000"+fmt.Sprint(i))
 	none, share := int64(0), true
+	p.Spec.HostUsers = new(i%2 == 0)
 	p.Spec.NodeName, p.Spec.TerminationGracePeriodSeconds, p.Spec.ShareProcessNamespace = "node", &none, &share
 	p.Spec.Volumes = []corev1.Volume{
 		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
@@ -81,7 +82,7 @@ func TestKilledAtEachAcquisition(t *testing.T) {
 		return
 	}
 	shard := int(dir[len(dir)-1] - '0')
-	l := life{Dir: dir, Pods: 1}
+	l := life{Dir: dir, Pods: 2}
 	prepare(t, l)
 	points, err := l.run(t)
 	require.NoError(t, err)
@@ -108,7 +109,7 @@ func TestKilledAtEachAcquisition(t *testing.T) {
 			continue
 		}
 		for j, nth := range slices.Compact([]int{1, count[point]}) {
-			pods, next := 1, "comes up"
+			pods, next := l.Pods, "comes up"
 			if (i/shards/stride()+j)%2 == 1 {
 				pods, next = 0, "is released"
 			}

@@ -34,6 +34,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/containerd"
+	"github.com/coracle-dev/coracle/pkg/agent/userns"
 	"github.com/coracle-dev/coracle/test/dradriver"
 )
 
@@ -89,14 +90,15 @@ func (l life) live() error {
 	if err != nil {
 		return err
 	}
+	users := userns.New(userns.Config{Program: r.Shim(), Dir: c.DataDir, IDs: userns.Unit, Pods: 110})
 	n, err := network.New(network.Config{RunDir: l.path("run/net"), NodeIP: netip.MustParseAddr("192.0.2.1"), Prefix: "ctest",
-		PodCIDR: netip.MustParsePrefix("10.99.0.0/28"), Logger: log, Failpoints: hook})
+		PodCIDR: netip.MustParsePrefix("10.99.0.0/28"), Users: users, Logger: log, Failpoints: hook})
 	if err != nil {
 		return err
 	}
 	cluster := newCluster(ctx)
 	a, err := New(Config{Client: cluster, Runtime: r, Network: n, NodeName: "node", NodeIP: netip.MustParseAddr("192.0.2.1"), CgroupRoot: l.cgroup(),
-		DataDir: l.path("data/agent"), PluginDir: l.path("k"), RunDir: l.path("run/agent"), LogDir: l.path("log"), Recorder: &eventList{}, Logger: log, Failpoints: hook})
+		DataDir: l.path("data/agent"), PluginDir: l.path("k"), RunDir: l.path("run/agent"), LogDir: l.path("log"), Recorder: &eventList{}, UserNamespaces: users.Supported, Logger: log, Failpoints: hook})
 	if err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ func TestAbuse(t *testing.T) {
 		{"a line without an end", endlessLine},
 		{"a fork bomb", forkBomb},
 		{"writing to process 1", writeToProcess1},
+		{"root of its own", rootOfItsOwn},
 		{"fields that are not honoured", notHonoured},
 		{"a node that marks pods", nodeMarksPods},
 		{"a node that takes a network", nodeTakesNetwork},

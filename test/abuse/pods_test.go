@@ -206,9 +206,39 @@ func writeToProcess1(t *testing.T, c *cluster) {
 	c.until(t, "after", "ended", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 }
 
+// Root of a pod with users of its own has all capabilities, all of /proc and devices to make, and can do nothing to the machine or to a neighbor with them.
+func rootOfItsOwn(t *testing.T, c *cluster) {
+	c.pod(t, "victim", "touch /secret; chmod 600 /secret; while true; do sleep 1000; done", func(pod *corev1.Pod) { pod.Spec.HostUsers = new(false) })
+	c.until(t, "victim", "runs", running)
+	before, err := os.ReadFile("/proc/sys/kernel/core_pattern")
+	require.NoError(t, err)
+	c.pod(t, "root", `did() { echo "did: $1"; }
+mknod /disk b 254 0 2>/dev/null && head -c 1 /disk >/dev/null 2>&1 && did disk
+mkdir /m; for d in /dev/vd? /dev/sd?; do mount -t ext4 $d /m 2>/dev/null && did mount; head -c 1 $d >/dev/null 2>&1 && did read; done
+echo '|/bin/sh' 2>/dev/null >/proc/sys/kernel/core_pattern && did core_pattern
+echo 0 2>/dev/null >/proc/sys/kernel/pid_max && did pid_max
+echo b 2>/dev/null >/proc/sysrq-trigger && did sysrq
+for f in /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max; do [ -e $f ] && echo -1 2>/dev/null >$f && did cgroup; done
+for f in /sys/fs/cgroup/devices/devices.allow; do [ -e $f ] && echo 'a *:* rwm' 2>/dev/null >$f && did devices; done
+date -s 2001-01-01 >/dev/null 2>&1; [ $(date +%Y) = 2001 ] && did clock
+dmesg -c 2>/dev/null | grep -q . && did dmesg
+swapoff -a 2>/dev/null; insmod /disk 2>/dev/null && did module
+nsenter -t 1 -a true 2>/dev/null; ls /proc/*/root/secret 2>/dev/null | grep -q . && did neighbor
+kill -9 -1 2>/dev/null; echo "ended as $(id -u)"`, func(pod *corev1.Pod) {
+		unmasked := corev1.UnmaskedProcMount
+		pod.Spec.HostUsers = new(false)
+		pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{Privileged: new(true), ProcMount: &unmasked}
+	})
+	c.until(t, "root", "ended", ended)
+	require.Equal(t, "ended as 0\n", c.Run("ctl", "logs", "-n", tenantNamespace, "root"))
+	after, err := os.ReadFile("/proc/sys/kernel/core_pattern")
+	require.NoError(t, err)
+	require.Equal(t, before, after)
+	c.until(t, "victim", "still runs", running)
+}
+
 // Fields that this node cannot honour are refused, instead of running the pod without them.
 func notHonoured(t *testing.T, c *cluster) {
-	no, unmasked := false, corev1.UnmaskedProcMount
 	for name, change := range map[string]func(*corev1.Pod){
 		"windows": func(pod *corev1.Pod) { pod.Spec.OS = &corev1.PodOS{Name: corev1.Windows} },
 		"sysctl": func(pod *corev1.Pod) {
@@ -222,43 +252,17 @@ func notHonoured(t *testing.T, c *cluster) {
 			profile := "none/such.json"
 			pod.Spec.SecurityContext = &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &profile}}
 		},
-		"users": func(pod *corev1.Pod) {
-			pod.Spec.HostUsers = &no
-			pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{ProcMount: &unmasked}
+		"users": func(pod *corev1.Pod) { // a user that the pod's namespace does not have
+			pod.Spec.HostUsers = new(false)
+			pod.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{RunAsUser: new(int64(1 << 20))}
 		},
 	} {
 		pod := "refused-" + name
 		c.pod(t, pod, "echo ran; cat /proc/self/uid_map", change)
-		if name == "users" {
-			// As with the kubelet, the pod waits, and an event has the reason
-			t.Logf("told: %s: %s", name, c.event(t, pod, "FailedCreatePodSandBox"))
-			continue
-		}
 		seen := c.until(t, pod, "refused", func(pod *corev1.Pod) bool { return ended(pod) || waiting(pod) != "" })
 		t.Logf("told: %s: %s %s %s %s", name, seen.Status.Phase, seen.Status.Reason, seen.Status.Message, waiting(seen))
 		require.NotEqual(t, corev1.PodSucceeded, seen.Status.Phase, "it ran")
 	}
-}
-
-// event waits for an event of one of the tenant's pods and returns its message.
-func (c *cluster) event(t *testing.T, pod, reason string) string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*host.Patience) // one writes 400 MB
-	defer cancel()
-	yes := true
-	w, err := c.admin.CoreV1().Events(tenantNamespace).Watch(ctx, metav1.ListOptions{
-		FieldSelector: fields.Set{"involvedObject.name": pod, "reason": reason}.String(), SendInitialEvents: &yes,
-		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan, AllowWatchBookmarks: true,
-	})
-	require.NoError(t, err)
-	defer w.Stop()
-	for e := range w.ResultChan() {
-		if event, ok := e.Object.(*corev1.Event); ok && e.Type != watch.Bookmark {
-			return event.Message
-		}
-	}
-	t.Fatalf("pod %s got no event %s", pod, reason)
-	return ""
 }
 
 // waiting returns why a pod's container does not start, other than that it is being created.

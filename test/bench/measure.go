@@ -87,8 +87,8 @@ func (c *cluster) pod(name string) *corev1.Pod {
 		Containers: []corev1.Container{{Name: "main", Image: c.image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sleep", "86400"}}}}}
 }
 
-// running creates pods, all at once, and returns when each one started to run.
-func (c *cluster) running(ctx context.Context, ns string, names ...string) (map[string]time.Duration, error) {
+// running creates pods, all at once, and returns when each one started to run. change, if not nil, changes each before.
+func (c *cluster) running(ctx context.Context, ns string, change func(*corev1.Pod), names ...string) (map[string]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	list, err := c.client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{Limit: 1})
@@ -104,7 +104,13 @@ func (c *cluster) running(ctx context.Context, ns string, names ...string) (map[
 	errs := make([]error, len(names))
 	var creating sync.WaitGroup
 	for i, name := range names {
-		creating.Go(func() { _, errs[i] = c.client.CoreV1().Pods(ns).Create(ctx, c.pod(name), metav1.CreateOptions{}) })
+		creating.Go(func() {
+			p := c.pod(name)
+			if change != nil {
+				change(p)
+			}
+			_, errs[i] = c.client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{})
+		})
 	}
 	took, why := map[string]time.Duration{}, ""
 	for len(took) < len(names) {
@@ -134,18 +140,21 @@ func (c *cluster) running(ctx context.Context, ns string, names ...string) (map[
 	return took, errors.Join(errs...)
 }
 
-// oneByOne runs 20 pods, one after the other.
+// oneByOne runs 20 pods, and 20 with a user namespace, one after the other, in turn.
 func oneByOne(ctx context.Context, c *cluster) (figures []figure, err error) {
-	var all []time.Duration
+	var all, own []time.Duration
 	err = c.within(ctx, func(ns string) error {
-		for i := range 21 {
-			name := "one-" + strconv.Itoa(i)
-			took, err := c.running(ctx, ns, name)
+		for i := range 42 {
+			name, of, change := "one-"+strconv.Itoa(i), &all, (func(*corev1.Pod))(nil)
+			if i%2 == 1 {
+				of, change = &own, func(p *corev1.Pod) { p.Spec.HostUsers = new(false) }
+			}
+			took, err := c.running(ctx, ns, change, name)
 			if err != nil {
 				return err
 			}
-			if i > 0 { // the first one warms up
-				all = append(all, took[name])
+			if i > 1 { // the first ones warm up
+				*of = append(*of, took[name])
 			}
 			list, err := c.client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{})
 			if err != nil {
@@ -163,10 +172,11 @@ func oneByOne(ctx context.Context, c *cluster) (figures []figure, err error) {
 		}
 		return nil
 	})
-	if len(all) == 0 {
+	if len(own) == 0 {
 		return nil, err
 	}
-	return []figure{millis("pod create -> Running, p50", percentile(all, 50), 100), millis("pod create -> Running, p99", percentile(all, 99), 0)}, err
+	return []figure{millis("pod create -> Running, p50", percentile(all, 50), 100), millis("pod create -> Running, p99", percentile(all, 99), 0),
+		millis("with a user namespace, p50", percentile(own, 50), 100), millis("with a user namespace, p99", percentile(own, 99), 0)}, err
 }
 
 // burst runs many pods at once.
@@ -176,7 +186,7 @@ func burst(ctx context.Context, c *cluster) (figures []figure, err error) {
 		for i := range c.pods {
 			names = append(names, "burst-"+strconv.Itoa(i))
 		}
-		took, err := c.running(ctx, ns, names...)
+		took, err := c.running(ctx, ns, nil, names...)
 		if err != nil {
 			return err
 		}
