@@ -3,6 +3,7 @@ package main
 /*
 #define _GNU_SOURCE
 #include <errno.h>
+#include <linux/securebits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -45,14 +46,25 @@ static void probe(void)
 		_exit(1);
 }
 
-// namespaces is the process in which the namespaces of a pod begin that has a user namespace of its own. The agent starts it, maps its IDs from outside,
-// and takes the namespaces from it. It ends when its input does.
+// own makes the user namespace, as one of its own root's. What the kernel counts by user, such as inotify instances, it counts in a user namespace for its
+// owner, too: were that the machine's root, pods would take from each other and from the machine what it may have. The real user stays, by which the
+// kernel limits the number of processes, and so do the capabilities, without which distributions do not let everybody make user namespaces.
+static void own(uid_t root)
+{
+	check(prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0), "keep capabilities");
+	check(setresgid(-1, root, -1), "become the owner's group");
+	check(setresuid(-1, root, -1), "become the owner");
+	check(unshare(CLONE_NEWUSER), "make a user namespace");
+}
+
+// namespaces is the process in which the namespaces of a pod begin that has a user namespace of its own. The agent starts it, with the ID of the
+// namespace's root, maps its IDs from outside, and takes the namespaces from it. It ends when its input does.
 __attribute__((constructor)) static void namespaces_main(int argc, char **argv)
 {
-	if (argc < 2 || strcmp(argv[1], "namespaces") != 0)
+	if (argc < 3 || strcmp(argv[1], "namespaces") != 0)
 		return;
 	char byte;
-	check(unshare(CLONE_NEWUSER), "make a user namespace");
+	own(strtoul(argv[2], NULL, 10));
 	check(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "let the agent map IDs");
 	answer();
 	if (read(0, &byte, 1) != 1)
@@ -60,7 +72,7 @@ __attribute__((constructor)) static void namespaces_main(int argc, char **argv)
 	check(setresgid(0, 0, 0), "setresgid");
 	check(setresuid(0, 0, 0), "setresuid");
 	check(unshare(CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS), "make a network, an IPC and a UTS namespace");
-	if (argc > 2 && strcmp(argv[2], "probe") == 0)
+	if (argc > 3 && strcmp(argv[3], "probe") == 0)
 		probe();
 	check(prctl(PR_SET_DUMPABLE, 1, 0, 0, 0), "let the agent take the namespaces");
 	answer();

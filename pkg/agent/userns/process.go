@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -34,8 +35,8 @@ func start(program string, r Range, arguments ...string) (_ *process, err error)
 			err = fmt.Errorf("make a user namespace: %w", err)
 		}
 	}()
-	cmd := exec.Command(program, append([]string{"namespaces"}, arguments...)...)
-	cmd.Env = []string{}
+	cmd := exec.Command(program, append([]string{"namespaces", strconv.FormatUint(uint64(r.First), 10)}, arguments...)...)
+	cmd.Env, cmd.WaitDelay = []string{}, patience
 	var failure bytes.Buffer
 	cmd.Stderr = &failure
 	input, err := cmd.StdinPipe()

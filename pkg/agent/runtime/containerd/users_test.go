@@ -11,8 +11,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/runtimetest"
@@ -117,6 +119,20 @@ func TestRootOfItsOwnUsers(t *testing.T) {
 		return err == nil && strings.Contains(string(log), "again")
 	}, time.Minute, time.Millisecond)
 	require.Equal(t, "again", g.sh("echo again >/dev/stdout"))
+}
+
+// What the kernel counts by user it counts for nobody else: neither the machine nor another pod has less of it.
+func TestUsersAreTheirOwn(t *testing.T) {
+	r := start(t)
+	pid, ids := ownUsers(t, r)(t)
+	namespace, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
+	require.NoError(t, err)
+	defer namespace.Close()
+	const nsGetOwnerUID = 0xb704 // NS_GET_OWNER_UID of linux/nsfs.h
+	var uid uint32
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, namespace.Fd(), nsGetOwnerUID, uintptr(unsafe.Pointer(&uid)))
+	require.Zero(t, errno)
+	require.Equal(t, ids.First, uid)
 }
 
 // The owners of files on a volume are inside what they are on the disk, and the same for each pod, unless the mount is not to be mapped.
