@@ -89,7 +89,8 @@ func TestKilledAtEachAcquisition(t *testing.T) {
 	l.leavesNothing(t)
 	require.Greater(t, len(points), 50)
 	for _, p := range []string{"claim.recorded", "claim.prepared", "claim.ready", "claim.unprepared", "claim.released",
-		"device.assigned", "device.allocated", "device.recorded", "device.released"} {
+		"device.assigned", "device.allocated", "device.recorded", "device.released",
+		"network.users", "network.users-started", "network.namespace-user", "network.unmounted-user"} {
 		require.Contains(t, points, p)
 	}
 
@@ -109,11 +110,11 @@ func TestKilledAtEachAcquisition(t *testing.T) {
 			continue
 		}
 		for j, nth := range slices.Compact([]int{1, count[point]}) {
-			pods, next := l.Pods, "comes up"
+			pods, next := l.Pods, "come up"
 			if (i/shards/stride()+j)%2 == 1 {
-				pods, next = 0, "is released"
+				pods, next = 0, "are released"
 			}
-			t.Run(fmt.Sprintf("%s %d, then the pod %s", point, nth, next), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s %d, then the pods %s", point, nth, next), func(t *testing.T) {
 				first := l
 				first.KillAt, first.Nth = point, nth
 				points, err := first.run(t)

@@ -33,6 +33,7 @@ import (
 	draplugin "k8s.io/kubelet/pkg/apis/dra/v1"
 
 	"github.com/coracle-dev/coracle/pkg/agent/network"
+	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/containerd"
 	"github.com/coracle-dev/coracle/pkg/agent/userns"
 	"github.com/coracle-dev/coracle/test/dradriver"
@@ -152,6 +153,9 @@ func (l life) live() error {
 	await(running, pods, func(e watch.Event, p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
 	running.Stop()
 	fmt.Println("running")
+	if err := l.apart(r); err != nil {
+		return err
+	}
 	gone, err := cluster.Watch(ctx, &corev1.PodList{})
 	if err != nil {
 		return err
@@ -233,6 +237,44 @@ func (gadgets) ListAndWatch(_ *deviceplugin.Empty, s grpc.ServerStreamingServer[
 
 func (gadgets) Allocate(context.Context, *deviceplugin.AllocateRequest) (*deviceplugin.AllocateResponse, error) {
 	return &deviceplugin.AllocateResponse{ContainerResponses: []*deviceplugin.ContainerAllocateResponse{{Envs: map[string]string{"GADGET": "1"}}}}, nil
+}
+
+// apart returns an error unless each container runs with the IDs of its pod's record, which no other pod has.
+func (l life) apart(r *containerd.Runtime) error {
+	list, err := r.List(context.Background())
+	if err != nil {
+		return err
+	}
+	owners := map[uint32]string{}
+	for _, c := range list {
+		if l.Pods == 0 || c.State != runtime.Running { // of a pod that is being released
+			continue
+		}
+		var record struct{ Users userns.Range }
+		data, err := os.ReadFile(l.path("run/net/ns", c.PodUID, "pod.json"))
+		if err == nil {
+			err = json.Unmarshal(data, &record)
+		}
+		if err != nil {
+			return err
+		}
+		ids, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", c.PID))
+		if err != nil {
+			return err
+		}
+		want := "0 0 4294967295"
+		if record.Users.Count > 0 {
+			want = fmt.Sprintf("0 %d %d", record.Users.First, record.Users.Count)
+			if other := owners[record.Users.First]; other != "" && other != c.PodUID {
+				return fmt.Errorf("pods %s and %s have the same IDs", other, c.PodUID)
+			}
+			owners[record.Users.First] = c.PodUID
+		}
+		if have := strings.Join(strings.Fields(string(ids)), " "); have != want {
+			return fmt.Errorf("a container of pod %s has the IDs %q, and the record has %q", c.PodUID, have, want)
+		}
+	}
+	return nil
 }
 
 // left lists what pods left on the machine.
