@@ -16,15 +16,23 @@ import (
 	"github.com/coracle-dev/coracle/pkg/agent/userns/usernstest"
 )
 
-// What a mount with mapped IDs shows belongs to the namespace's IDs, and what they write belongs on the disk to what the namespace calls them.
-func TestMapIDs(t *testing.T) {
-	ids := userns.Range{First: 5 * userns.Unit, Count: userns.Unit}
+//nolint:gochecknoglobals // a constant
+var ids = userns.Range{First: 5 * userns.Unit, Count: userns.Unit}
+
+// namespace returns a user namespace with the IDs.
+func namespace(t *testing.T) int {
 	pid, end, err := usernstest.Start(ids)
 	require.NoError(t, err)
-	defer end()
+	t.Cleanup(end)
 	users, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
 	require.NoError(t, err)
-	defer users.Close()
+	t.Cleanup(func() { require.NoError(t, users.Close()) })
+	return int(users.Fd())
+}
+
+// What a mount with mapped IDs shows belongs to the namespace's IDs, and what they write belongs on the disk to what the namespace calls them.
+func TestMapIDs(t *testing.T) {
+	users := namespace(t)
 	ownerOf := func(fd int, name string) uint32 {
 		var st unix.Stat_t
 		require.NoError(t, unix.Fstatat(fd, name, &st, 0))
@@ -39,7 +47,7 @@ func TestMapIDs(t *testing.T) {
 	fd, err := mount.BindPath(dir, true)
 	require.NoError(t, err)
 	defer unix.Close(fd)
-	require.NoError(t, mount.MapIDs(fd, int(users.Fd())))
+	require.NoError(t, mount.MapIDs(fd, users))
 	require.Equal(t, ids.First, ownerOf(fd, "root"))
 	require.Equal(t, ids.First+7, ownerOf(fd, "seven"))
 	require.EqualValues(t, 65534, ownerOf(fd, "beyond"), "nobody's")
@@ -53,7 +61,7 @@ func TestMapIDs(t *testing.T) {
 	require.NoError(t, err)
 	defer unix.Close(proc)
 	for file, kind := range map[int]string{proc: "proc", fd: ""} {
-		err := mount.MapIDs(file, int(users.Fd()))
+		err := mount.MapIDs(file, users)
 		require.ErrorIs(t, err, errors.ErrUnsupported)
 		require.ErrorContains(t, err, kind+": ID-mapped mounts are unsupported")
 	}
@@ -61,13 +69,7 @@ func TestMapIDs(t *testing.T) {
 
 // The lower layers of an overlay show the namespace's IDs, and the upper one has them on the disk.
 func TestMappedOverlay(t *testing.T) {
-	ids := userns.Range{First: 5 * userns.Unit, Count: userns.Unit}
-	pid, end, err := usernstest.Start(ids)
-	require.NoError(t, err)
-	defer end()
-	users, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
-	require.NoError(t, err)
-	defer users.Close()
+	users := namespace(t)
 	dir := t.TempDir()
 	o := mount.Overlay{Upper: filepath.Join(dir, "upper"), Work: filepath.Join(dir, "work")}
 	for i := range 3 {
@@ -85,7 +87,7 @@ func TestMappedOverlay(t *testing.T) {
 		require.NoError(t, err)
 		defer unix.Close(floor)
 		require.NoError(t, mount.Attach(floor, scratch))
-		fd, err := o.Mapped(int(users.Fd()), scratch)
+		fd, err := o.Mapped(users, scratch)
 		require.NoError(t, err)
 		defer unix.Close(fd)
 		for i := range o.Lower {
