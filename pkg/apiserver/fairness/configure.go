@@ -115,7 +115,7 @@ func (s *Set) share() {
 		shares, _, _ := l.shares()
 		total += shares
 	}
-	s.pool, s.pooled = s.cfg.Seats, 0
+	s.pool, s.pooled = 0, 0
 	for _, l := range s.levels {
 		shares, lendable, borrowable := l.shares()
 		l.nominal = (s.cfg.Seats*shares + total - 1) / total
@@ -123,7 +123,7 @@ func (s *Set) share() {
 		if borrowable != nil {
 			l.limit = l.nominal + percent(l.nominal, *borrowable)
 		}
-		s.pool -= l.guaranteed
+		s.pool += l.nominal - l.guaranteed
 		if l.exempt {
 			continue
 		}
@@ -134,7 +134,6 @@ func (s *Set) share() {
 			l.queueable = int(min(int64(q.Queues)*int64(q.QueueLengthLimit), int64(s.cfg.Queued)))
 		}
 	}
-	s.pool = max(0, s.pool)
 	for _, l := range s.levels {
 		l.most = max(1, min(l.guaranteed+s.pool, l.limit)*3/4)
 	}

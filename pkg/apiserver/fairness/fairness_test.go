@@ -121,6 +121,17 @@ func TestAHogLeavesOthersTheirSeats(t *testing.T) {
 	}
 }
 
+// However few seats there are, each level that has a share of them serves somebody: of one seat, all levels have one each, as upstream.
+func TestFewSeatsAreForEverybody(t *testing.T) {
+	all := []user.Info{account("d", "a"), who("jane"), who(user.KubeScheduler), who("system:node:n", user.NodesGroup), &user.DefaultInfo{Name: "nobody"}}
+	for seats := 1; seats <= 20; seats++ {
+		s := New(Config{Seats: seats})
+		for _, u := range all {
+			seated(t, s, u)
+		}
+	}
+}
+
 // Within a level, the flow with the fewest seats is next.
 func TestTheFlowWithTheFewestSeatsIsNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
