@@ -140,8 +140,6 @@ type Config struct {
 	MinWatch time.Duration
 	// GoawayChance is the fraction of requests over HTTP/2 after which the client is asked to connect again.
 	GoawayChance float64
-	// ShutdownDelay is how long requests are served as before when Run's context is done, while /readyz fails.
-	ShutdownDelay time.Duration
 	// Drain is how long requests may continue after Run's context is done; negative: they are cut off. Default 5 s.
 	Drain time.Duration
 }
@@ -180,7 +178,7 @@ type Server struct {
 	// rest is the handler after authentication, imp that after impersonation.
 	rest, imp http.Handler
 	ready     chan struct{}
-	// leaving is true from when the server is to stop, ending is done when it stops, which ends watches and streams.
+	// leaving is true after Leave, ending is done when the server stops, which ends watches and streams.
 	leaving atomic.Bool
 	ending  context.Context //nolint:containedctx // the server's own life
 	end     context.CancelFunc
@@ -265,6 +263,9 @@ func (s *Server) ConfigureFairness(levels []*flowcontrolv1.PriorityLevelConfigur
 // (k8s.io/apiserver/pkg/endpoints/request.WithUser), the request is that user's.
 func (s *Server) Handler() http.Handler { return s.handler }
 
+// Leave makes /readyz fail, as if the server was stopping, so that load balancers send no more requests. Requests are served as before.
+func (s *Server) Leave() { s.leaving.Store(true) }
+
 // maxHeader limits the header and path of a request, in bytes. Each of a connection's 1,000 streams may use that much.
 const maxHeader = 64 << 10
 
@@ -318,18 +319,6 @@ func (s *Server) Run(ctx context.Context) error {
 		s.end()
 		return err
 	case <-ctx.Done():
-	}
-	s.leaving.Store(true)
-	if s.cfg.ShutdownDelay > 0 {
-		s.log.Info("stopping: requests are still served, and /readyz fails", "for", s.cfg.ShutdownDelay)
-		delay := time.NewTimer(s.cfg.ShutdownDelay)
-		select {
-		case <-delay.C:
-		case err := <-failed:
-			delay.Stop()
-			s.end()
-			return err
-		}
 	}
 	s.end()
 	if s.cfg.Drain > 0 {

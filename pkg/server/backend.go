@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -97,6 +98,10 @@ func (p *process) Images() runtime.Images {
 // Stop implements control.Backend.
 func (p *process) Stop(ctx context.Context, progress func(string)) error {
 	defer p.stop()
+	if p.plane != nil && p.ShutdownDelay > 0 {
+		progress(fmt.Sprintf("serving for another %s, while /readyz fails", p.ShutdownDelay))
+		p.linger(ctx)
+	}
 	if p.node == nil {
 		return nil
 	}

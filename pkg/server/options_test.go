@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/client-go/util/keyutil"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/apiserver"
 	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
@@ -255,7 +257,7 @@ func TestPagesOfTheServer(t *testing.T) {
 func TestRequestsByOptions(t *testing.T) {
 	a, stop := startAPI(t, t.TempDir(), func(c *config.Config) {
 		c.NotReadySeconds, c.UnreachableSeconds, c.Profiling = 7, 8, false
-		c.ShutdownDelay = time.Second
+		c.ShutdownDelay = 100 * time.Millisecond
 	})
 	code, _, _ := a.get(t, "", "/debug/pprof/")
 	require.Equal(t, 404, code)
@@ -270,13 +272,44 @@ func TestRequestsByOptions(t *testing.T) {
 	}
 	require.Equal(t, map[string]int64{"node.kubernetes.io/not-ready": 7, "node.kubernetes.io/unreachable": 8}, seconds)
 
-	ended := make(chan struct{})
-	go func() { defer close(ended); stop() }()
-	require.Eventually(t, func() bool {
-		code, _, body := a.get(t, "", "/readyz")
-		return code == 500 && strings.Contains(body, "[-]shutdown failed: reason withheld")
-	}, time.Second, time.Millisecond, "not ready, but serving")
-	code, _, _ = a.get(t, "", "/livez")
-	require.Equal(t, 200, code)
-	<-ended
+	require.Eventually(t, func() bool { // the default roles come after the first requests
+		code, _, _ := a.get(t, "", "/readyz")
+		return code == 200
+	}, time.Minute, 10*time.Millisecond)
+	a.plane.apiserver.Leave()
+	code, _, body := a.get(t, "", "/readyz")
+	require.Equal(t, 500, code)
+	require.Contains(t, body, "[-]shutdown failed: reason withheld")
+	for _, path := range []string{"/livez", "/healthz", "/api/v1/namespaces"} {
+		code, _, _ = a.get(t, "", path)
+		require.Equal(t, 200, code, path)
+	}
+	began := time.Now()
+	stop()
+	require.GreaterOrEqual(t, time.Since(began), a.plane.process.ShutdownDelay)
+}
+
+// TestLingering: a process that serves goes on for as long as the option says, and one that does not is stopped at once.
+func TestLingering(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := &process{log: slog.New(slog.DiscardHandler), started: make(chan struct{}), plane: &plane{apiserver: &apiserver.Server{}}}
+		p.ShutdownDelay = time.Minute
+		took := func(end func(stop context.CancelFunc)) time.Duration {
+			ctx, cancel := context.WithCancel(t.Context())
+			later, stop := p.lingering(ctx)
+			defer stop()
+			began := time.Now()
+			cancel()
+			end(stop)
+			<-later.Done()
+			return time.Since(began)
+		}
+		nothing := func(context.CancelFunc) {}
+		require.Zero(t, took(nothing), "nothing serves yet")
+		close(p.started)
+		require.Equal(t, time.Minute, took(nothing))
+		require.Equal(t, time.Second, took(func(stop context.CancelFunc) { time.Sleep(time.Second); stop() }), "coracle stop")
+		p.plane = nil
+		require.Zero(t, took(nothing), "an agent")
+	})
 }

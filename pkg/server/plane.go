@@ -314,7 +314,7 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 		},
 		Version: version.Info(), Logger: component(p.log, "apiserver"),
 		Drain: p.drain, Metrics: p.metrics.plane, Fairness: fairness.Config{Seats: p.MaxInflight + p.MaxMutatingInflight}, RequestTimeout: p.RequestTimeout, MinWatch: time.Duration(p.MinRequestTimeout) * time.Second,
-		GoawayChance: p.GoawayChance, ShutdownDelay: p.ShutdownDelay, Profiling: p.Profiling, Flags: p.Server.Values(),
+		GoawayChance: p.GoawayChance, Profiling: p.Profiling, Flags: p.Server.Values(),
 		MoreMetrics: []prometheus.Gatherer{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return l.gatherers().Gather() })}, Debug: l.inspection(),
 	}
 	p.given.use(&settings)

@@ -139,7 +139,7 @@ type process struct {
 	node                         *node
 	url, kubeconfig, joinCommand string
 
-	// stop stops the process; set by run.
+	// stop stops the process at once; set by run.
 	stop  context.CancelFunc
 	parts parts
 }
@@ -206,7 +206,7 @@ func outwardAddress() (netip.Addr, error) {
 
 // run runs the components and reports each one that starts, and finally that the node is Ready.
 func (p *process) run(ctx context.Context, report func(control.Event), components []run.Component) error {
-	ctx, p.stop = context.WithCancel(ctx)
+	ctx, p.stop = p.lingering(ctx)
 	defer p.stop()
 	// The socket first, so that status and stop work while the rest starts.
 	components = append([]run.Component{control.NewServer(p.RunDir, p)}, components...)

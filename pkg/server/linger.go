@@ -1,0 +1,36 @@
+package server
+
+import (
+	"context"
+	"time"
+)
+
+// lingering returns a context that is done when ctx has been done for ShutdownDelay, in which everything goes on and /readyz fails, or at once if
+// nothing serves yet. The returned function makes it done.
+func (p *process) lingering(ctx context.Context) (context.Context, context.CancelFunc) {
+	if p.plane == nil || p.ShutdownDelay == 0 {
+		return context.WithCancel(ctx)
+	}
+	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		defer cancel()
+		select {
+		case <-p.started:
+			p.linger(later)
+		default:
+		}
+	})
+	return later, func() { stop(); cancel() }
+}
+
+// linger makes /readyz fail, and returns after ShutdownDelay or when ctx is done.
+func (p *process) linger(ctx context.Context) {
+	p.plane.apiserver.Leave()
+	p.log.Info("stopping: requests are still served, and /readyz fails", "for", p.ShutdownDelay)
+	delay := time.NewTimer(p.ShutdownDelay)
+	defer delay.Stop()
+	select {
+	case <-delay.C:
+	case <-ctx.Done():
+	}
+}
