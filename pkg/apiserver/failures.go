@@ -4,28 +4,30 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"sync"
 	"time"
 
 	"k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 // failures logs 5xx responses, at most mostFailures in each failuresEvery, and the number of those not logged.
 type failures struct {
-	log *slog.Logger
-
-	mu      sync.Mutex
-	since   time.Time
-	logged  int
-	skipped int
+	log  *slog.Logger
+	rate bounded.Rate
 }
 
 const (
 	mostFailures  = 20
 	failuresEvery = 10 * time.Second
-	// longestPath is the number of bytes of a path that are logged.
-	longestPath = 512
+	// longestPath is the number of bytes of a path, and longestError that of an error, that are logged.
+	longestPath  = 512
+	longestError = 2048
 )
+
+func newFailures(log *slog.Logger) *failures {
+	return &failures{log, bounded.Rate{Most: mostFailures, Every: failuresEvery}}
+}
 
 func (f *failures) report(req *http.Request, code int, err error) {
 	level := slog.LevelWarn
@@ -35,30 +37,17 @@ func (f *failures) report(req *http.Request, code int, err error) {
 	if !f.log.Enabled(req.Context(), level) {
 		return
 	}
-	f.mu.Lock()
-	now, skipped := time.Now(), 0
-	if now.Sub(f.since) >= failuresEvery {
-		skipped, f.skipped = f.skipped, 0
-		f.since, f.logged = now, 0
-	}
-	f.logged++
-	drop := f.logged > mostFailures
-	if drop {
-		f.skipped++
-	}
-	f.mu.Unlock()
-	if drop {
+	skipped, ok := f.rate.Allow()
+	if !ok {
 		return
 	}
-	path, name := req.URL.Path, ""
-	if len(path) > longestPath {
-		path = path[:longestPath] + "..."
-	}
+	name := ""
 	if u, ok := request.UserFrom(req.Context()); ok {
 		name = u.GetName()
 	}
 	if skipped > 0 {
 		f.log.Log(context.Background(), level, "failed requests not logged", "count", skipped)
 	}
-	f.log.Log(context.Background(), level, "request failed", "method", req.Method, "path", path, "user", name, "code", code, "error", err)
+	f.log.Log(context.Background(), level, "request failed", "method", req.Method, "path", bounded.Text(req.URL.Path, longestPath), "user", name, "code", code,
+		"error", bounded.Text(err.Error(), longestError))
 }

@@ -168,7 +168,7 @@ func TestComponentStatus(t *testing.T) {
 func TestFailuresAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		f := failures{log: slog.New(slog.NewTextHandler(&out, nil))}
+		f := newFailures(slog.New(slog.NewTextHandler(&out, nil)))
 		req := httptest.NewRequest(http.MethodPut, "/api/v1/"+strings.Repeat("x", 2*longestPath), nil)
 		for i := range 100 {
 			f.report(req, 503, fmt.Errorf("failure %d", i))

@@ -166,7 +166,7 @@ type Server struct {
 	fair    *fairness.Set
 	metrics *metrics
 	health  *health
-	failed  failures
+	failed  *failures
 	about   func() http.Handler // /flagz and /statusz
 	// profiles serves /debug/pprof/.
 	profiles http.Handler
@@ -218,7 +218,7 @@ func New(cfg Config) (*Server, error) {
 	logging := newLogging(cfg.Logger.Handler())
 	cfg.Logger = slog.New(logging)
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, failed: failures{log: cfg.Logger},
+		cfg: cfg, log: cfg.Logger, failed: newFailures(cfg.Logger),
 		info: &request.RequestInfoFactory{
 			APIPrefixes:          sets.NewString("api", "apis"),
 			GrouplessAPIPrefixes: sets.NewString("api"),

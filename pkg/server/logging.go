@@ -2,10 +2,8 @@ package server
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"sync"
 
@@ -75,40 +73,13 @@ func (h named) WithGroup(name string) slog.Handler {
 func quietLibraries(log *slog.Logger) {
 	quieted.Do(func() {
 		slog.SetDefault(log)
-		quiet := logr.FromSlogHandler(unremarkable{atLeast{log.Handler(), slog.LevelWarn}})
+		quiet := logr.FromSlogHandler(fromLibraries(atLeast{log.Handler(), slog.LevelWarn}))
 		klog.SetLogger(quiet)
 		ctrllog.SetLogger(quiet)
 	})
 }
 
 var quieted sync.Once //nolint:gochecknoglobals // as the loggers that it guards
-
-// unremarkable drops what a library reports as an error each time that somebody uses exec or attach: the end of the connection, which it closed itself.
-type unremarkable struct{ slog.Handler }
-
-// Handle implements slog.Handler.
-func (h unremarkable) Handle(ctx context.Context, r slog.Record) error {
-	ended := false
-	if r.Message == "Error on socket receive" {
-		r.Attrs(func(a slog.Attr) bool {
-			err, _ := a.Value.Any().(error)
-			ended = errors.Is(err, net.ErrClosed)
-			return !ended
-		})
-	}
-	if ended {
-		return nil
-	}
-	return h.Handler.Handle(ctx, r)
-}
-
-func (h unremarkable) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return unremarkable{h.Handler.WithAttrs(attrs)}
-}
-
-func (h unremarkable) WithGroup(name string) slog.Handler {
-	return unremarkable{h.Handler.WithGroup(name)}
-}
 
 // atLeast drops records below a level.
 type atLeast struct {

@@ -3,11 +3,15 @@ package server
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -41,11 +45,33 @@ func TestLogsAreTextOrJSON(t *testing.T) {
 // TestTheEndOfAnExecIsNoError: other errors of the same message are.
 func TestTheEndOfAnExecIsNoError(t *testing.T) {
 	var out bytes.Buffer
-	log := logr.FromSlogHandler(unremarkable{slog.NewTextHandler(&out, nil)}).WithValues("component", "server").WithName("x")
+	log := logr.FromSlogHandler(fromLibraries(slog.NewTextHandler(&out, nil))).WithValues("component", "server").WithName("x")
 	log.Error(fmt.Errorf("read tcp: %w", net.ErrClosed), "Error on socket receive")
 	require.Empty(t, out.String())
 	log.Error(io.ErrUnexpectedEOF, "Error on socket receive")
 	require.Contains(t, out.String(), "unexpected EOF")
 	log.Error(net.ErrClosed, "could not accept")
 	require.Contains(t, out.String(), "could not accept")
+}
+
+// TestWhatClientsSendDoesNotFillTheLog: libraries log what clients sent.
+func TestWhatClientsSendDoesNotFillTheLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		log := logr.FromSlogHandler(fromLibraries(slog.NewTextHandler(&out, nil)))
+		long := strings.Repeat("x", 1<<20)
+		log.Error(errors.New(long), "Couldn't parse request", "request", url.Values{"limit": {long}})
+		require.Empty(t, out.String(), "nobody need be authenticated for it")
+		for i := range 1000 {
+			log.WithValues("i", i).Error(errors.New(long), "failed to update managedFields", "name", long, "query", url.Values{"a": {long}}, "n", 7)
+		}
+		require.Equal(t, mostRecords, strings.Count(out.String(), "\n"))
+		require.Less(t, out.Len(), 4*mostRecords*longestRecord)
+		require.Contains(t, out.String(), "n=7")
+		out.Reset()
+		time.Sleep(recordsEvery)
+		log.Error(nil, "later")
+		require.Contains(t, out.String(), "count=950")
+		require.Contains(t, out.String(), "later")
+	})
 }
