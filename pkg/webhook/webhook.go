@@ -78,6 +78,9 @@ func Bound(c *rest.Config) *rest.Config {
 
 type boundedTransport struct{ http.RoundTripper }
 
+// WrappedRoundTripper lets those who close idle connections find them.
+func (t boundedTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
+
 func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := t.RoundTripper.RoundTrip(r)
 	if err != nil {

@@ -163,7 +163,7 @@ func Default() Config {
 			AllowPrivileged: true, Profiling: true, Ingress: Ingress{IngressHTTPPort: 80, IngressHTTPSPort: 443},
 			Requests:    Requests{MaxInflight: 400, MaxMutatingInflight: 200, RequestTimeout: time.Minute, MinRequestTimeout: 1800},
 			Tolerations: Tolerations{NotReadySeconds: 300, UnreachableSeconds: 300},
-			Audit:       Audit{AuditLogFormat: "json", AuditWebhookInitialBackoff: 10 * time.Second, AuditWebhookBufferSize: 10_000, AuditWebhookMaxBatch: 400, AuditWebhookMaxWait: 30 * time.Second},
+			Audit:       Audit{AuditLogFormat: "json", AuditLogMaxAge: 366, AuditLogMaxBackup: 100, AuditLogMaxSize: 100, AuditWebhookInitialBackoff: 10 * time.Second, AuditWebhookBufferSize: 10_000, AuditWebhookMaxBatch: 400, AuditWebhookMaxWait: 30 * time.Second},
 			Access: Access{TokenWebhookVersion: "v1", TokenWebhookTTL: 2 * time.Minute, OIDC: OIDC{OIDCUsernameClaim: "sub", OIDCSigningAlgs: []string{"RS256"}},
 				FrontProxy: FrontProxy{RequestHeaderUsers: []string{"X-Remote-User"}, RequestHeaderUIDs: []string{"X-Remote-Uid"}, RequestHeaderGroups: []string{"X-Remote-Group"}, RequestHeaderPrefixes: []string{"X-Remote-Extra-"}},
 				Accounts:   Accounts{AccountExtendExpiration: true}},

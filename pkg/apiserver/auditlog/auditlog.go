@@ -1,7 +1,7 @@
 // Package auditlog writes the audit events of an API server (audit.k8s.io/v1) to a file, one line for each, and sends them to a webhook in
 // batches.
 //
-// It may import webhook and the Kubernetes libraries. Its invariant: a request never waits for disk or webhook. Events that do not fit into
+// It may import bounded, webhook and the Kubernetes libraries. Its invariant: a request never waits for disk or webhook. Events that do not fit into
 // the buffer of one of them are dropped there, counted and logged; the buffers are bounded in events and bytes.
 package auditlog
 
@@ -23,6 +23,8 @@ import (
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/audit/policy"
+
+	"github.com/coracle-dev/coracle/pkg/bounded"
 )
 
 // Config configures a Log, which has a file, a webhook or both. Names and meanings of the options are upstream's.
@@ -59,8 +61,11 @@ const (
 	// retained.
 	fullWrite = 64 << 10
 	mostKept  = 1 << 20
-	// reportEvery is how often dropped events are logged.
-	reportEvery = 10 * time.Second
+	// reportEvery is how often dropped events are logged, with a reason of at most longestReason bytes.
+	reportEvery   = 10 * time.Second
+	longestReason = 1024
+	// largestPolicy limits the policy, in bytes.
+	largestPolicy = 1 << 20
 	// lastChance is how long events that wait are passed on when the server has stopped.
 	lastChance = 2 * time.Second
 )
@@ -83,7 +88,7 @@ type sink interface {
 
 // file writes events to a file.
 type file struct {
-	buffer
+	*buffer
 	out    io.WriteCloser
 	encode func(*auditinternal.Event, io.Writer) error
 }
@@ -92,9 +97,13 @@ var _ audit.Sink = (*Log)(nil)
 
 // Open reads the policy and checks that the file can be written.
 func Open(cfg Config) (*Log, error) {
-	p, err := policy.LoadPolicyFromFile(cfg.PolicyFile)
+	text, err := bounded.Configured(cfg.PolicyFile, largestPolicy)
 	if err != nil {
 		return nil, fmt.Errorf("audit-policy-file: %w", err)
+	}
+	p, err := policy.LoadPolicyFromBytes(text)
+	if err != nil {
+		return nil, fmt.Errorf("audit-policy-file %s: %w", cfg.PolicyFile, err)
 	}
 	l := &Log{PolicyRuleEvaluator: policy.NewPolicyRuleEvaluator(p)}
 	if cfg.Path != "" || cfg.out != nil {
@@ -186,11 +195,11 @@ func openFile(cfg Config) (*file, error) {
 func (f *file) run(ctx context.Context) error {
 	// Only whole lines are written, because the file may be rotated between two writes.
 	var lines bytes.Buffer
+	n := 0 // of lines
 	flush := func() {
-		if _, err := f.out.Write(lines.Bytes()); err != nil {
-			f.drop(1, err.Error())
-		}
+		f.write(lines.Bytes(), n)
 		lines.Reset()
+		n = 0
 		if lines.Cap() > mostKept {
 			lines = bytes.Buffer{}
 		}
@@ -201,7 +210,13 @@ func (f *file) run(ctx context.Context) error {
 		if err := f.encode(e, &lines); err != nil {
 			lines.Truncate(before)
 			f.drop(1, err.Error())
+			return
 		}
+		if lines.Len()-before > fullWrite { // it is written alone, since it may be longer than a file may be
+			f.write(lines.Next(before), n)
+			n = 0
+		}
+		n++
 	}
 	for ctx.Err() == nil {
 		select {
@@ -219,8 +234,21 @@ func (f *file) run(ctx context.Context) error {
 		}
 	}
 	flush()
+	if left := len(f.waiting); left > 0 {
+		f.drop(left, "the server has stopped")
+	}
 	if f.out == os.Stdout {
 		return nil
 	}
 	return f.out.Close()
+}
+
+// write writes n lines.
+func (f *file) write(lines []byte, n int) {
+	if n == 0 {
+		return
+	}
+	if _, err := f.out.Write(lines); err != nil {
+		f.drop(n, err.Error())
+	}
 }

@@ -2,12 +2,16 @@ package auditlog
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -15,6 +19,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
@@ -117,6 +123,70 @@ func TestAFullBufferDropsEvents(t *testing.T) {
 	})
 }
 
+// What clients say about themselves counts as well: a header of 64 KiB in each of 10,000 events would be 640 MiB.
+func TestAllOfAnEventIsCounted(t *testing.T) {
+	long := strings.Repeat("x", 60<<10)
+	many := slices.Repeat([]string{"192.0.2.1"}, 8<<10)
+	for what, change := range map[string]func(e *auditinternal.Event){
+		"URI":          func(e *auditinternal.Event) { e.RequestURI = long },
+		"user agent":   func(e *auditinternal.Event) { e.UserAgent = long },
+		"addresses":    func(e *auditinternal.Event) { e.SourceIPs = many },
+		"impersonated": func(e *auditinternal.Event) { e.ImpersonatedUser = &authenticationv1.UserInfo{Username: long} },
+		"groups":       func(e *auditinternal.Event) { e.User.Groups = many },
+		"extra": func(e *auditinternal.Event) {
+			e.User.Extra = map[string]authenticationv1.ExtraValue{"k": {long}}
+		},
+		"annotations": func(e *auditinternal.Event) { e.Annotations = map[string]string{"a": long} },
+		"message":     func(e *auditinternal.Event) { e.ResponseStatus = &metav1.Status{Message: long} },
+		"causes": func(e *auditinternal.Event) {
+			e.ResponseStatus = &metav1.Status{Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Message: long}}}}
+		},
+	} {
+		l, err := Open(Config{PolicyFile: policyFile(t, all), out: stuck{}, Logger: quiet()})
+		require.NoError(t, err)
+		e := event("long")
+		change(e)
+		for range mostBytes/len(long) + 1 {
+			l.ProcessEvents(e)
+		}
+		require.Positive(t, l.Dropped("log"), what)
+	}
+}
+
+// broken is a disk on which writes of more than most bytes fail.
+type broken struct {
+	most    int
+	written bytes.Buffer
+}
+
+func (b *broken) Write(p []byte) (int, error) {
+	if len(p) > b.most {
+		return 0, errors.New("too much")
+	}
+	return b.written.Write(p)
+}
+
+func (b *broken) Close() error { return nil }
+
+// A line that is too long takes no other one with it, and all lines that could not be written are counted.
+func TestLinesThatCannotBeWritten(t *testing.T) {
+	for most, want := range map[int]struct{ written, dropped int }{200 << 10: {20, 1}, 0: {0, 21}} {
+		disk := &broken{most: most}
+		l, err := Open(Config{PolicyFile: policyFile(t, all), out: disk, Logger: quiet()})
+		require.NoError(t, err)
+		for i := range 21 {
+			e := event(fmt.Sprint(i))
+			if i == 10 {
+				e.RequestObject = &runtime.Unknown{ContentType: runtime.ContentTypeJSON, Raw: []byte(`"` + strings.Repeat("x", 300<<10) + `"`)}
+			}
+			l.ProcessEvents(e)
+		}
+		run(t, l)()
+		require.Equal(t, want.written, bytes.Count(disk.written.Bytes(), []byte("\n")))
+		require.EqualValues(t, want.dropped, l.Dropped("log"))
+	}
+}
+
 func TestFilesAreRotated(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	l, err := Open(Config{PolicyFile: policyFile(t, all), Path: path, MaxSize: 1, MaxBackups: 2, Logger: quiet()})
@@ -145,6 +215,8 @@ func TestOpenRefuses(t *testing.T) {
 		_, err := Open(Config{PolicyFile: policyFile(t, text), Path: path, Logger: quiet()})
 		require.ErrorContains(t, err, want, text)
 	}
-	_, err := Open(Config{PolicyFile: policyFile(t, all), Path: "/proc/nothing/audit.log", Logger: quiet()})
+	_, err := Open(Config{PolicyFile: "/dev/zero", Path: path, Logger: quiet()})
+	require.ErrorContains(t, err, "not a regular file")
+	_, err = Open(Config{PolicyFile: policyFile(t, all), Path: "/proc/nothing/audit.log", Logger: quiet()})
 	require.ErrorContains(t, err, "audit-log-path")
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
@@ -32,9 +33,9 @@ const attempts = 5
 
 // hook sends events to a webhook, one batch after the other.
 type hook struct {
-	buffer
+	*buffer
 	cfg    Webhook
-	client rest.Interface
+	client *rest.RESTClient
 }
 
 func newHook(cfg Config) (*hook, error) {
@@ -54,6 +55,7 @@ func (h *hook) run(ctx context.Context) error {
 	requests, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastChance, cancel) })()
+	defer utilnet.CloseIdleConnectionsFor(h.client.Client.Transport)
 	var batch []auditinternal.Event
 	for ctx.Err() == nil {
 		if batch = h.collect(ctx, batch); len(batch) > 0 && h.send(ctx, requests, batch) {

@@ -56,7 +56,6 @@ func serve(t *testing.T) (*receiver, Config) {
 	require.NoError(t, err)
 	r := &receiver{make(chan []string, 100), make(chan int, 100)}
 	s := &http.Server{Handler: r, ReadHeaderTimeout: time.Minute}
-	s.SetKeepAlivesEnabled(false)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(l) }()
 	t.Cleanup(func() { require.NoError(t, s.Close()); <-ended })
