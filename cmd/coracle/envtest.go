@@ -45,6 +45,8 @@ func kubeAPIServerCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			k.Flags = map[string]string{}
+			cmd.Flags().VisitAll(func(f *pflag.Flag) { k.Flags[f.Name] = f.Value.String() })
 			return k.Run(cmd.Context(), log)
 		},
 	}

@@ -25,6 +25,7 @@ const profilesPath = debugPath + "pprof/"
 // profiles serves Go's profiles, at upstream's paths.
 func profiles() http.Handler {
 	mux := http.NewServeMux()
+	mux.Handle(strings.TrimSuffix(profilesPath, "/"), http.RedirectHandler(profilesPath, http.StatusFound))
 	mux.HandleFunc(profilesPath, pprof.Index)
 	mux.HandleFunc(profilesPath+"profile", pprof.Profile)
 	mux.HandleFunc(profilesPath+"symbol", pprof.Symbol)
@@ -80,7 +81,7 @@ func (s *Server) root(w http.ResponseWriter, req *http.Request) {
 	s.writePlainJSON(w, req, metav1.RootPaths{Paths: paths})
 }
 
-// paths lists what is served, without the pages of zpages.
+// paths lists what is served, without the pages of zpages and profiles, which upstream does not list.
 func (s *Server) paths() []string {
 	paths := []string{"/api", "/api/v1", "/apis"}
 	if s.openIDs {
@@ -100,9 +101,6 @@ func (s *Server) paths() []string {
 				paths = append(paths, "/"+endpoint+"/"+c.Name)
 			}
 		}
-	}
-	if s.cfg.Profiling {
-		paths = append(paths, "/debug/pprof", "/debug/pprof/profile", "/debug/pprof/symbol", "/debug/pprof/trace")
 	}
 	return paths
 }

@@ -1,6 +1,7 @@
 package apiserver
 
 import (
+	"bytes"
 	"net/http"
 
 	"k8s.io/apiserver/pkg/server/flagz"
@@ -17,9 +18,27 @@ func (s *Server) zpages() http.Handler {
 		flagz.Install(mux, name, flags(s.cfg.Flags))
 		paths = append(paths, flagz.DefaultFlagzPath)
 	}
+	paths = append(paths, statusz.DefaultStatuszPath)
 	statusz.Install(mux, name, statusz.NewRegistry(compatibility.NewEffectiveVersionFromString(s.cfg.Version.GitVersion, "", ""), statusz.WithListedPaths(paths)))
-	return mux
+	// Upstream's handler writes to the client with a lock held that the next request needs.
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		p := &page{ResponseWriter: w, code: http.StatusOK}
+		mux.ServeHTTP(p, req)
+		w.WriteHeader(p.code)
+		_, _ = w.Write(p.text.Bytes())
+	})
 }
+
+// page keeps a response until it is complete.
+type page struct {
+	http.ResponseWriter
+	code int
+	text bytes.Buffer
+}
+
+func (p *page) WriteHeader(code int) { p.code = code }
+
+func (p *page) Write(text []byte) (int, error) { return p.text.Write(text) }
 
 // flags implements flagz.Reader.
 type flags map[string]string

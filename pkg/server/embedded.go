@@ -53,6 +53,8 @@ type Given struct {
 	ClientCAs *x509.CertPool
 	// Tokens authenticates bearer tokens that are not service accounts'.
 	Tokens authenticator.Token
+	// Flags are those of the process, for /flagz; nil means the options of the configuration.
+	Flags map[string]string
 	// AlwaysAllow authorizes every request.
 	AlwaysAllow bool
 }
@@ -116,6 +118,9 @@ func (g *Given) use(c *apiserver.Config) {
 	}
 	if g.Tokens != nil {
 		c.Tokens = g.Tokens
+	}
+	if g.Flags != nil {
+		c.Flags = g.Flags
 	}
 	c.AlwaysAllow = g.AlwaysAllow
 }

@@ -37,6 +37,8 @@ type KubeAPIServer struct {
 	EtcdCAFile                       string
 	EtcdCertFile, EtcdKeyFile        string
 	AnonymousAuth                    bool
+	// Flags are all flags and their values, for /flagz.
+	Flags map[string]string
 }
 
 // maxKeyFile is the maximum size of files with keys and certificates, in bytes.
@@ -109,8 +111,7 @@ func (k *KubeAPIServer) Run(ctx context.Context, log *slog.Logger) (err error) {
 }
 
 func (k *KubeAPIServer) given() (g Given, err error) {
-	g = Given{Etcd: store.Servers{URLs: k.EtcdServers},
-		AlwaysAllow: k.alwaysAllow()}
+	g = Given{Etcd: store.Servers{URLs: k.EtcdServers}, AlwaysAllow: k.alwaysAllow(), Flags: k.Flags}
 	if g.Address, err = k.address(); err != nil {
 		return g, err
 	}

@@ -85,7 +85,7 @@ func newAPI(t *testing.T, dir string, change func(*config.Config)) (*Embedded, e
 }
 
 // get requests a path with a bearer token, or as the administrator if it is empty.
-func (a *planeAPI) get(t *testing.T, token, path string) (code int, header http.Header, body string) {
+func (a *planeAPI) get(t *testing.T, token, path string, headers ...string) (code int, header http.Header, body string) {
 	t.Helper()
 	c := rest.CopyConfig(a.rest)
 	if token != "" {
@@ -97,6 +97,9 @@ func (a *planeAPI) get(t *testing.T, token, path string) (code int, header http.
 	defer h.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, a.URL()+path, nil)
 	require.NoError(t, err)
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Set(headers[i], headers[i+1])
+	}
 	resp, err := h.Do(req)
 	require.NoError(t, err)
 	defer resp.Body.Close()
@@ -225,12 +228,23 @@ func TestPagesOfTheServer(t *testing.T) {
 	require.Equal(t, "text/plain; charset=utf-8", header.Get("Content-Type"))
 	require.Contains(t, body, "apiserver statusz")
 	require.Regexp(t, `Binary version[:= ]+1\.37\.`, body)
-	require.Regexp(t, `Paths[:= ]+/debug /flagz /healthz /livez /metrics /readyz /version`, body)
+	require.Regexp(t, `Paths[:= ]+/flagz /healthz /livez /metrics /readyz /statusz /version`, body)
 	code, _, body = a.get(t, "", "/flagz")
 	require.Equal(t, 200, code)
 	require.Regexp(t, `\nevent-ttl[:= ]+1m0s\n`, body)
-	_, _, body = a.get(t, "", "/debug/pprof/")
+	for path, of := range map[string]string{"/statusz": `"binaryVersion":"1.37.`, "/flagz": `"event-ttl":"1m0s"`} {
+		kind := strings.ToUpper(path[1:2]) + path[2:]
+		code, header, body = a.get(t, "", path, "Accept", "application/json;v=v1beta1;g=config.k8s.io;as="+kind)
+		require.Equal(t, 200, code, body)
+		require.Equal(t, "application/json;g=config.k8s.io;v=v1beta1;as="+kind, header.Get("Content-Type"))
+		require.Contains(t, body, of)
+		code, _, body = a.get(t, "", path, "Accept", "application/json")
+		require.Equal(t, 406, code, body)
+	}
+	_, _, body = a.get(t, "", "/debug/pprof") // redirected
 	require.Contains(t, body, "goroutine")
+	_, _, body = a.get(t, "", "/")
+	require.NotContains(t, body, "/debug")
 
 	_, err := a.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
