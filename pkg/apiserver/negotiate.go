@@ -65,11 +65,16 @@ type acceptKey struct {
 	may    may
 }
 
-// accepts caches parsed Accept headers, of which clients send few different ones. It does not grow beyond 512.
+// accepts caches parsed Accept headers, of which clients send few different ones: about mostAccepts, of at most longestAccept bytes.
 var accepts struct { //nolint:gochecknoglobals // a memo of a pure function
 	sync.Map
 	n atomic.Int32
 }
+
+const (
+	mostAccepts   = 512
+	longestAccept = 512
+)
 
 // negotiate returns the form of the response. The error is a Status 406.
 func negotiate(req *http.Request, can may) (answer, error) {
@@ -88,7 +93,8 @@ func negotiate(req *http.Request, can may) (answer, error) {
 				}
 				return a, negotiation.NewNotAcceptableError(supported)
 			}
-			if accepts.n.Add(1) <= 512 {
+			if len(header) <= longestAccept && accepts.n.Load() < mostAccepts {
+				accepts.n.Add(1)
 				accepts.Store(key, a)
 			}
 		}
