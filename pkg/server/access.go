@@ -1,9 +1,13 @@
 package server
 
-import "github.com/coracle-dev/coracle/pkg/apiserver/access"
+import (
+	"crypto/x509"
 
-// newAccess reads the configuration of who may use the API. issuers are those of service account tokens.
-func (p *process) newAccess(issuers, audiences []string) (*access.Access, error) {
+	"github.com/coracle-dev/coracle/pkg/apiserver/access"
+)
+
+// newAccess reads the configuration of who may use the API. issuers are those of service account tokens, clients the authorities of client certificates.
+func (p *process) newAccess(issuers, audiences []string, clients func() []*x509.Certificate) (*access.Access, error) {
 	claims, err := p.RequiredClaims()
 	if err != nil {
 		return nil, err
@@ -15,7 +19,7 @@ func (p *process) newAccess(issuers, audiences []string) (*access.Access, error)
 			GroupsClaim: p.OIDCGroupsClaim, GroupsPrefix: p.OIDCGroupsPrefix, SigningAlgorithms: p.OIDCSigningAlgs, RequiredClaims: claims,
 		},
 		Webhook: access.Webhook{Kubeconfig: p.TokenWebhook, Version: p.TokenWebhookVersion, TTL: p.TokenWebhookTTL},
-		Proxy: access.Proxy{CAFile: p.RequestHeaderCA, Names: p.RequestHeaderNames, NameHeaders: p.RequestHeaderUsers, UIDHeaders: p.RequestHeaderUIDs,
+		Proxy: access.Proxy{CAFile: p.RequestHeaderCA, Names: p.RequestHeaderNames, Clients: clients, NameHeaders: p.RequestHeaderUsers, UIDHeaders: p.RequestHeaderUIDs,
 			GroupHeaders: p.RequestHeaderGroups, ExtraPrefixes: p.RequestHeaderPrefixes},
 		Issuers: issuers, Audiences: audiences, Log: component(p.log, "access"),
 	})

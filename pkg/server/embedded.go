@@ -50,7 +50,7 @@ type Given struct {
 	// Certificate serves the API.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	// ClientCAs verify client certificates. The control plane's own verify none then.
-	ClientCAs *x509.CertPool
+	ClientCAs []*x509.Certificate
 	// Tokens authenticates bearer tokens that are not service accounts'.
 	Tokens authenticator.Token
 	// Flags are those of the process, for /flagz; nil means the options of the configuration.
@@ -114,7 +114,8 @@ func (g *Given) use(c *apiserver.Config) {
 		c.TLS.GetCertificate = g.Certificate
 	}
 	if g.ClientCAs != nil {
-		c.ClientCAs = func() *x509.CertPool { return g.ClientCAs }
+		pool := poolOf(g.ClientCAs)
+		c.ClientCAs = func() *x509.CertPool { return pool }
 	}
 	if g.Tokens != nil {
 		c.Tokens = g.Tokens
@@ -123,6 +124,18 @@ func (g *Given) use(c *apiserver.Config) {
 		c.Flags = g.Flags
 	}
 	c.AlwaysAllow = g.AlwaysAllow
+}
+
+// clientAuthorities are the certificates that verify those of clients.
+func (l *plane) clientAuthorities() []*x509.Certificate {
+	if given := l.process.given.ClientCAs; given != nil {
+		return given
+	}
+	present, old := l.keys.Client.Certificates()
+	if old == nil {
+		return []*x509.Certificate{present}
+	}
+	return []*x509.Certificate{present, old}
 }
 
 // Ready is closed once the API serves, with the objects that every cluster has, and everything else runs.

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
+	"k8s.io/client-go/util/cert"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/bounded"
@@ -122,7 +123,7 @@ func (k *KubeAPIServer) given() (g Given, err error) {
 		return g, err
 	}
 	if k.ClientCAFile != "" {
-		if g.ClientCAs, err = pool("--client-ca-file", k.ClientCAFile); err != nil {
+		if g.ClientCAs, err = authorityCertificates("--client-ca-file", k.ClientCAFile); err != nil {
 			return g, err
 		}
 	}
@@ -183,13 +184,26 @@ func (k *KubeAPIServer) serving() (func(*tls.ClientHelloInfo) (*tls.Certificate,
 }
 
 func pool(option, file string) (*x509.CertPool, error) {
+	all, err := authorityCertificates(option, file)
+	return poolOf(all), err
+}
+
+func poolOf(all []*x509.Certificate) *x509.CertPool {
+	p := x509.NewCertPool()
+	for _, one := range all {
+		p.AddCert(one)
+	}
+	return p
+}
+
+func authorityCertificates(option, file string) ([]*x509.Certificate, error) {
 	text, err := bounded.Configured(file, maxKeyFile)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", option, err)
 	}
-	p := x509.NewCertPool()
-	if !p.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("%s: %s has no certificate", option, file)
+	all, err := cert.ParseCertsPEM(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", option, file, err)
 	}
-	return p, nil
+	return all, nil
 }

@@ -30,6 +30,7 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/apiserver"
 	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/pki"
 )
 
 // planeAPI is a control plane in this process, with an administrator's client.
@@ -326,4 +327,13 @@ func TestLingering(t *testing.T) {
 		p.plane = nil
 		require.Zero(t, took(nothing), "an agent")
 	})
+}
+
+// TestProxyWithTheAuthorityOfClients: a client whose certificate is signed by the cluster's own authority must not be anybody by a header.
+func TestProxyWithTheAuthorityOfClients(t *testing.T) {
+	dir := t.TempDir()
+	_, err := pki.Load(pkiDir(dir))
+	require.NoError(t, err)
+	_, err = newAPI(t, dir, func(c *config.Config) { c.RequestHeaderCA = filepath.Join(pkiDir(dir), "client-ca.crt") })
+	require.ErrorContains(t, err, "requestheader-allowed-names")
 }

@@ -297,7 +297,7 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 	l.nodes, l.tunnels = remote, pull.NewHub()
 	l.policies = netpolicy.NewResolver(own, component(p.log, "network-policies"))
 	l.usage = p.newUsage(remote)
-	if l.access, err = p.newAccess(l.issuers, l.audiences); err != nil {
+	if l.access, err = p.newAccess(l.issuers, l.audiences, l.clientAuthorities); err != nil {
 		return err
 	}
 	settings := apiserver.Config{

@@ -1,9 +1,11 @@
 package access
 
 import (
+	"bytes"
 	"crypto/x509"
 	"errors"
 	"net/http"
+	"slices"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/request/headerrequest"
@@ -17,8 +19,9 @@ import (
 type Proxy struct {
 	// CAFile has the authorities of its certificate, and is followed; empty for no proxy.
 	CAFile string
-	// Names are the common names its certificate may have; empty for any.
-	Names []string
+	// Names are the common names its certificate may have; empty for any, unless CAFile has one of Clients, the authorities of ordinary clients.
+	Names   []string
+	Clients func() []*x509.Certificate
 	// The headers of the user's name, UID and groups, and the prefixes of those with extra values.
 	NameHeaders, UIDHeaders, GroupHeaders, ExtraPrefixes []string
 }
@@ -47,6 +50,9 @@ func (a *Access) reloadProxy() error {
 	if len(c.NameHeaders) == 0 {
 		return errors.New("requestheader-username-headers is required with a CA")
 	}
+	if len(c.Names) == 0 && c.Clients != nil && shareKey(authorities, c.Clients()) {
+		return errors.New("requestheader-client-ca-file has an authority of ordinary client certificates, with which each client could say that it is another user: give requestheader-allowed-names")
+	}
 	roots := x509.NewCertPool()
 	for _, one := range authorities {
 		roots.AddCert(one)
@@ -59,6 +65,15 @@ func (a *Access) reloadProxy() error {
 	list := func(s []string) headerrequest.StringSliceProvider { return headerrequest.StaticStringSlice(s) }
 	a.proxy.Store(&proxied{authorities, headerrequest.NewDynamicVerifyOptionsSecure(verify, list(c.Names), list(c.NameHeaders), list(c.UIDHeaders), list(c.GroupHeaders), list(c.ExtraPrefixes))})
 	return nil
+}
+
+// shareKey reports whether there is a key that both have a certificate of.
+func shareKey(a, b []*x509.Certificate) bool {
+	return slices.ContainsFunc(a, func(one *x509.Certificate) bool {
+		return slices.ContainsFunc(b, func(other *x509.Certificate) bool {
+			return bytes.Equal(one.RawSubjectPublicKeyInfo, other.RawSubjectPublicKeyInfo)
+		})
+	})
 }
 
 // ProxyAuthorities returns the authorities of the proxy's certificate, the same slice until they change; nil without a proxy.

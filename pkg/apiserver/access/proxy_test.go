@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"log/slog"
 	"net/http"
 	"path/filepath"
 	"testing"
@@ -53,6 +54,12 @@ func TestAProxySaysWhoAUserIs(t *testing.T) {
 	_, ok, err = a.AuthenticateRequest(plain)
 	require.False(t, ok, "without a certificate")
 	require.NoError(t, err)
+
+	_, err = New(Config{Proxy: Proxy{CAFile: path, NameHeaders: []string{"X-Remote-User"}, Clients: func() []*x509.Certificate {
+		present, _ := authority.Certificates()
+		return []*x509.Certificate{present}
+	}}, Log: slog.New(slog.DiscardHandler)})
+	require.ErrorContains(t, err, "give requestheader-allowed-names", "each of its clients could be anybody")
 
 	write(t, path, string(other.Bundle()))
 	require.Eventually(t, func() bool { _, ok, _ = a.AuthenticateRequest(request(other, "gate")); return ok }, 2*time.Minute, time.Millisecond)
