@@ -38,7 +38,7 @@ func TestFlagsOfUpstream(t *testing.T) {
 	require.Greater(t, len(documented), 80)
 	link.VisitAll(func(f *pflag.Flag) {
 		for d := range documented {
-			if d == f.Name || strings.HasSuffix(d, "*") && strings.HasPrefix(f.Name, strings.TrimSuffix(d, "*")) || f.Name == "v" {
+			if d == f.Name || strings.HasSuffix(d, "*") && strings.HasPrefix(f.Name, strings.TrimSuffix(d, "*")) {
 				return
 			}
 		}

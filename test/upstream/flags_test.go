@@ -1,0 +1,95 @@
+package upstream_test
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/coracle-dev/coracle/test/host"
+	"github.com/coracle-dev/coracle/test/upstream"
+)
+
+var (
+	flagLine     = regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z0-9-]+)\b(.*(?:\n {20,}.*)*)`)
+	flagDefault  = regexp.MustCompile(`\(default "?([^")]*)"?\)`)
+	documentFlag = regexp.MustCompile("`([a-z][a-z0-9-]*)(-\\*)?`")
+)
+
+// ourDefaults are the defaults of the link kube-apiserver that are not upstream's.
+var ourDefaults = map[string]string{
+	"authentication-token-webhook-version": "upstream's is deprecated",
+	"requestheader-username-headers":       "usual names", "requestheader-uid-headers": "usual names", "requestheader-group-headers": "usual names", "requestheader-extra-headers-prefix": "usual names",
+	"requestheader-allowed-names": "said in words", "service-account-issuer": "said in words", "service-account-max-token-expiration": "said in words",
+	"service-cluster-ip-range": "upstream's is deprecated",
+}
+
+// TestUpstreamFlagsAreInREADME: README's table has every flag of upstream's kube-apiserver, and no other; what the link has of them has upstream's default.
+func TestUpstreamFlagsAreInREADME(t *testing.T) {
+	programs := upstream.Needs(t)
+	root := host.Root(t)
+	link := filepath.Join(t.TempDir(), upstream.APIServer)
+	require.NoError(t, os.Symlink(filepath.Join(root, "bin/coracle"), link))
+	theirs, ours := flagsOf(t, filepath.Join(programs, upstream.APIServer)), flagsOf(t, link)
+	require.Greater(t, len(theirs), 150)
+
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	require.NoError(t, err)
+	_, table, ok := strings.Cut(string(text), "\n| Flags | Here |\n|---|---|\n")
+	require.True(t, ok)
+	table, _, _ = strings.Cut(table, "\n\n")
+	documented := map[string]bool{} // whether upstream has it
+	for row := range strings.Lines(table) {
+		flags, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " | ")
+		for _, m := range documentFlag.FindAllStringSubmatch(flags, -1) {
+			name := m[1]
+			if m[2] != "" {
+				name += "-"
+			}
+			documented[name] = false
+		}
+	}
+	for name := range theirs {
+		known := name == "help" || name == "version"
+		for d := range documented {
+			if d == name || strings.HasSuffix(d, "-") && strings.HasPrefix(name, d) {
+				documented[d], known = true, true
+			}
+		}
+		if !known {
+			t.Errorf("README's table has no --%s", name)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(documented)) {
+		if !documented[name] {
+			t.Errorf("upstream has no --%s, which README's table has", name)
+		}
+	}
+	for name, value := range ours {
+		if upstreams, has := theirs[name]; has && !strings.Contains(value, " ") && value != upstreams && ourDefaults[name] == "" {
+			t.Errorf("--%s has the default %q, upstream's is %q", name, value, upstreams)
+		}
+	}
+}
+
+// flagsOf returns the flags of a program with their defaults.
+func flagsOf(t *testing.T, program string) map[string]string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), program, "--help").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	flags := map[string]string{}
+	for _, m := range flagLine.FindAllStringSubmatch(string(out), -1) {
+		value := ""
+		if d := flagDefault.FindStringSubmatch(m[2]); d != nil {
+			value = d[1]
+		}
+		flags[m[1]] = value
+	}
+	return flags
+}
