@@ -64,6 +64,8 @@ const (
 	// reportEvery is how often dropped events are logged, with a reason of at most longestReason bytes.
 	reportEvery   = 10 * time.Second
 	longestReason = 1024
+	// stopped is the reason for what was not passed on in lastChance.
+	stopped = "the server has stopped"
 	// largestPolicy limits the policy, in bytes.
 	largestPolicy = 1 << 20
 	// lastChance is how long events that wait are passed on when the server has stopped.
@@ -235,7 +237,7 @@ func (f *file) run(ctx context.Context) error {
 	}
 	flush()
 	if left := len(f.waiting); left > 0 {
-		f.drop(left, "the server has stopped")
+		f.drop(left, stopped)
 	}
 	if f.out == os.Stdout {
 		return nil

@@ -67,7 +67,11 @@ func (h *hook) run(ctx context.Context) error {
 			batch = append(batch, *<-h.waiting)
 		}
 		if err := h.post(requests, batch); err != nil {
-			h.drop(len(batch)+len(h.waiting), err.Error())
+			why := err.Error()
+			if requests.Err() != nil {
+				why = stopped
+			}
+			h.drop(len(batch)+len(h.waiting), why)
 			return nil
 		}
 		batch = h.sent(batch)
