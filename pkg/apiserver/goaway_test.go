@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // TestGoaway: the client's connection ends after a request, so that it makes another one for the next. A client that is quick uses the connection again
@@ -32,6 +34,21 @@ func TestGoaway(t *testing.T) {
 			require.Equal(t, 2, r.ProtoMajor)
 		}
 		require.Equal(t, want, made > 1, "chance %v", chance)
+	}
+}
+
+// A watch goes on, on a connection that takes no further requests.
+func TestAWatchOutlastsGoaway(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.GoawayChance = 1 })
+	w.namespace("d")
+	maps := w.clientset(w.as("admin", "system:masters")).CoreV1().ConfigMaps("d")
+	events, err := maps.Watch(t.Context(), metav1.ListOptions{})
+	require.NoError(t, err)
+	defer events.Stop()
+	for _, name := range []string{"one", "two", "three"} {
+		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		require.NoError(t, err)
+		require.Equal(t, name, (<-events.ResultChan()).Object.(*corev1.ConfigMap).Name)
 	}
 }
 
