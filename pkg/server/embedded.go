@@ -144,7 +144,7 @@ func (e *Embedded) Ready() <-chan struct{} { return e.ready }
 // Run runs the control plane until ctx is done. It can be called once.
 func (e *Embedded) Run(ctx context.Context) error {
 	p := e.plane.process
-	ctx, stop := p.lingering(ctx)
+	ctx, stop := p.lingering(ctx, false)
 	defer stop()
 	defer p.listener.Close() // the API server may not have started
 	components := append(e.plane.components(), &last{ready: make(chan struct{}), notify: func(context.Context) {

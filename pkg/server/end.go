@@ -18,7 +18,9 @@ type ending struct {
 	// graceful is the timeout after SIGTERM, killed that after SIGKILL, in which the kernel releases memory and open
 	// files.
 	graceful, killed time.Duration
-	say              func(format string, args ...any)
+	// hurry has a process that serves for a while before it stops do so no longer.
+	hurry bool
+	say   func(format string, args ...any)
 }
 
 const (
@@ -45,6 +47,11 @@ func (e ending) run(ctx context.Context) (was int, killed bool, err error) {
 	ended, err := p.wait(ctx, min(quietly, e.graceful))
 	if ended || err != nil {
 		return p.pid, false, err
+	}
+	if e.hurry {
+		if err := p.signal(unix.SIGTERM); err != nil {
+			return p.pid, false, err
+		}
 	}
 	e.say("waiting for process %d to end; it is killed after %s", p.pid, e.graceful)
 	ended, err = p.wait(ctx, e.graceful-quietly)
@@ -90,7 +97,10 @@ func findHolder(dir string) (*lockHolder, error) {
 	// container.
 	holds, err := hasOpen(pid, filepath.Join(dir, lockFile))
 	if err == nil && !holds {
-		err = fmt.Errorf("process %d is recorded as the user of %s, but does not have its %s open", pid, dir, lockFile)
+		// A process that ends closes its files before the kernel releases the lock.
+		if _, err = h.wait(context.Background(), quietly); err == nil {
+			err = fmt.Errorf("process %d is recorded as the user of %s, but does not have its %s open", pid, dir, lockFile)
+		}
 	}
 	if err != nil {
 		h.close()

@@ -28,7 +28,7 @@ const holdVariable = "CORACLE_TEST_HOLD" // the data directory held by a child o
 
 // hold is the child: it holds the directory, and its socket accepts connections but never responds. If deaf, it ignores
 // SIGTERM.
-func hold(dir string, deaf bool) {
+func hold(dir, mode string) {
 	f, err := lock(dir)
 	if err != nil {
 		panic(err)
@@ -42,8 +42,8 @@ func hold(dir string, deaf bool) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
 	fmt.Println("holding")
-	for range signals {
-		if !deaf {
+	for got := 1; ; got++ {
+		if <-signals; mode == "polite" || mode == "slow" && got == 2 {
 			return
 		}
 	}
@@ -96,6 +96,27 @@ func TestAProcessThatIgnoresSIGTERMIsKilled(t *testing.T) {
 			require.NoError(t, err)
 			require.Zero(t, pid)
 		})
+	}
+}
+
+// A process that serves for a while before it stops need not, for a deletion.
+func TestASecondSIGTERMHurries(t *testing.T) {
+	child, dir := holding(t, "slow")
+	e := ending{dir: dir, graceful: time.Hour, killed: time.Hour, hurry: true, say: t.Logf}
+	_, killed, err := e.run(t.Context())
+	require.NoError(t, err)
+	require.False(t, killed)
+	require.NoError(t, child.Wait())
+}
+
+// A process that is killed meanwhile has ended, whatever of it is left for a moment.
+func TestAProcessThatIsKilledMeanwhile(t *testing.T) {
+	for range 10 {
+		child, dir := holding(t, "deaf")
+		require.NoError(t, child.Process.Kill())
+		_, _, err := ending{dir: dir, graceful: time.Minute, killed: time.Minute, say: t.Logf}.run(t.Context())
+		require.NoError(t, err)
+		_ = child.Wait()
 	}
 }
 

@@ -2,18 +2,36 @@ package server
 
 import (
 	"context"
+	"os"
+	"os/signal"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // lingering returns a context that is done when ctx has been done for ShutdownDelay, in which everything goes on and /readyz fails, or at once if
-// nothing serves yet. The returned function makes it done.
-func (p *process) lingering(ctx context.Context) (context.Context, context.CancelFunc) {
+// nothing serves yet. The returned function makes it done, and so does another signal if the first one was this process's.
+func (p *process) lingering(ctx context.Context, signals bool) (context.Context, context.CancelFunc) {
 	if p.plane == nil || p.ShutdownDelay == 0 {
 		return context.WithCancel(ctx)
 	}
 	later, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
 		defer cancel()
+		if signals {
+			again := make(chan os.Signal, 1)
+			signal.Notify(again, os.Interrupt, unix.SIGTERM)
+			defer signal.Stop(again)
+			ended := make(chan struct{})
+			defer close(ended)
+			go func() {
+				select {
+				case <-again:
+					cancel()
+				case <-ended:
+				}
+			}()
+		}
 		select {
 		case <-p.started:
 			p.linger(later)

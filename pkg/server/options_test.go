@@ -311,7 +311,7 @@ func TestLingering(t *testing.T) {
 		p.ShutdownDelay = time.Minute
 		took := func(end func(stop context.CancelFunc)) time.Duration {
 			ctx, cancel := context.WithCancel(t.Context())
-			later, stop := p.lingering(ctx)
+			later, stop := p.lingering(ctx, false)
 			defer stop()
 			began := time.Now()
 			cancel()

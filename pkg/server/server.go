@@ -206,7 +206,7 @@ func outwardAddress() (netip.Addr, error) {
 
 // run runs the components and reports each one that starts, and finally that the node is Ready.
 func (p *process) run(ctx context.Context, report func(control.Event), components []run.Component) error {
-	ctx, p.stop = p.lingering(ctx)
+	ctx, p.stop = p.lingering(ctx, true)
 	defer p.stop()
 	// The socket first, so that status and stop work while the rest starts.
 	components = append([]run.Component{control.NewServer(p.RunDir, p)}, components...)

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if mode, dir, ok := strings.Cut(os.Getenv(holdVariable), ":"); ok {
-		hold(dir, mode == "deaf")
+		hold(dir, mode)
 		return
 	}
 	goleak.VerifyTestMain(m)

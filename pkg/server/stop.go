@@ -37,7 +37,7 @@ func stop(ctx context.Context, client *control.Client, c config.Config, progress
 	if errors.Is(err, control.ErrSilent) {
 		say("the process does not respond: terminating it without stopping its pods")
 	}
-	pid, killed, endErr := ending{c.DataDir, stopPatience, killPatience, say}.run(ctx)
+	pid, killed, endErr := ending{dir: c.DataDir, graceful: stopPatience, killed: killPatience, say: say}.run(ctx)
 	switch {
 	case errors.Is(err, control.ErrNotRunning) && pid != 0: // it was just starting or already stopping
 		return endErr
@@ -72,7 +72,7 @@ func Delete(ctx context.Context, c config.Config, progress func(control.Event)) 
 	if pid != 0 {
 		say("ending process %d", pid)
 		// SIGTERM lets the store close, and leaves containers to the steps below.
-		if _, _, err := (ending{c.DataDir, deletePatience, killPatience, say}).run(ctx); err != nil {
+		if _, _, err := (ending{dir: c.DataDir, graceful: deletePatience, killed: killPatience, hurry: true, say: say}).run(ctx); err != nil {
 			return err
 		}
 	}
