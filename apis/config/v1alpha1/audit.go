@@ -8,9 +8,9 @@ import (
 
 // Audit configures the audit of the API, which is disabled without AuditLogPath and AuditWebhookConfig. Names and meaning are upstream's.
 type Audit struct {
-	// AuditPolicyFile is the path of an audit.k8s.io/v1 Policy. Log and webhook require it, and it requires one of them.
+	// AuditPolicyFile is the absolute path of an audit.k8s.io/v1 Policy. Log and webhook require it, and it requires one of them.
 	AuditPolicyFile string `mapstructure:"audit-policy-file"`
-	// AuditLogPath is the file to write, or "-" for standard output; AuditLogFormat is json, an object per line, or legacy.
+	// AuditLogPath is the absolute path of the file to write, or StandardOutput; AuditLogFormat is json, an object per line, or legacy.
 	AuditLogPath   string `mapstructure:"audit-log-path"`
 	AuditLogFormat string `mapstructure:"audit-log-format"`
 	// AuditLogMaxAge is the age in days, and AuditLogMaxBackup the number, of rotated files to retain; 0 retains all.
@@ -29,6 +29,9 @@ type Audit struct {
 	AuditWebhookMaxBatch   int           `mapstructure:"audit-webhook-batch-max-size"`
 	AuditWebhookMaxWait    time.Duration `mapstructure:"audit-webhook-batch-max-wait"`
 }
+
+// StandardOutput is the AuditLogPath of standard output.
+const StandardOutput = "-"
 
 // The limits of AuditWebhookBufferSize, whose room is taken at the start, and of AuditWebhookMaxBatch.
 const (

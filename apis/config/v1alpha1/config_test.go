@@ -29,6 +29,8 @@ func TestValidateNamesTheOption(t *testing.T) {
 		"tls-min-version \"TLS1.2\" is not one of VersionTLS10":                         func(c *Config) { c.TLSMinVersion = "TLS1.2" },
 		"Cipher suite NONE not supported":                                               func(c *Config) { c.TLSCipherSuites = []string{"TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256", "NONE"} },
 		"audit-policy-file and audit-log-path or audit-webhook-config-file go together": func(c *Config) { c.AuditLogPath = "/var/log/audit.log" },
+		`audit-log-path "audit.log" must be an absolute path`:                           func(c *Config) { c.AuditPolicyFile, c.AuditLogPath = "/policy.yaml", "audit.log" },
+		`audit-policy-file "policy.yaml" must be an absolute path`:                      func(c *Config) { c.AuditPolicyFile, c.AuditLogPath = "policy.yaml", StandardOutput },
 		"audit-log-maxsize -1 is not within":                                            func(c *Config) { c.AuditLogMaxSize = -1 },
 		"audit-webhook-batch-max-size 0 is not within 1 to 10000":                       func(c *Config) { c.AuditWebhookMaxBatch = 0 },
 		"audit-webhook-batch-max-wait 0s is not within":                                 func(c *Config) { c.AuditWebhookMaxWait = 0 },

@@ -16,6 +16,7 @@ func (s *Server) files() []file {
 	all := []file{
 		{"scheduler-config", &s.SchedulerConfig},
 		{"admission-control-config-file", &s.AdmissionConfig},
+		{"audit-policy-file", &s.AuditPolicyFile},
 		{"audit-webhook-config-file", &s.AuditWebhookConfig},
 		{"authentication-config", &s.AuthenticationConfig},
 		{"authorization-config", &s.AuthorizationConfig},
@@ -24,6 +25,9 @@ func (s *Server) files() []file {
 		{"requestheader-client-ca-file", &s.RequestHeaderCA},
 		{"service-account-signing-key-file", &s.AccountSigningKey},
 		{"encryption-provider-config", &s.EncryptionConfig},
+	}
+	if s.AuditLogPath != StandardOutput {
+		all = append(all, file{"audit-log-path", &s.AuditLogPath})
 	}
 	for i := range s.AccountKeys {
 		all = append(all, file{"service-account-key-file", &s.AccountKeys[i]})
