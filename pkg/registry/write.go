@@ -75,7 +75,7 @@ func (w *write) once(e *cache.Entry) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if w.Resource.Default != nil {
+	if w.Resource.Default != nil && !w.applied { // an apply has set them if it changes something
 		w.Resource.Default(obj)
 	}
 	if e == nil {

@@ -104,6 +104,28 @@ func TestDefaultsOfTheStoredVersion(t *testing.T) {
 	require.NotContains(t, w.do("POST", boatsPath("v1beta1", ""), boat("v1beta1", "b", `{host: away}`)).body, "here")
 }
 
+// An apply that changes nothing writes nothing, also in a version with defaults that the stored one does not have: who applies again and again must not
+// make a new generation each time.
+func TestAppliesThatChangeNothing(t *testing.T) {
+	w := newWorld(t, t.TempDir())
+	w.define(strings.Replace(boats, "hostPort: {type: string}", "hostPort: {type: string, default: p}", 1)) // of v1beta1 alone
+	apply := func(path, query string) *unstructured.Unstructured {
+		got := patchIn(w, boatsPath("v1beta1", path)+query, boat("v1beta1", "a", `{host: h}`), types.ApplyPatchType)
+		require.Less(t, got.code, 300, got.body)
+		u := &unstructured.Unstructured{}
+		require.NoError(t, u.UnmarshalJSON([]byte(got.body)))
+		return u
+	}
+	require.EqualValues(t, 1, apply("/a", "?fieldManager=m&dryRun=All").GetGeneration())
+	first := apply("/a", "?fieldManager=m")
+	require.EqualValues(t, 1, first.GetGeneration())
+	for range 3 {
+		again := apply("/a", "?fieldManager=m")
+		require.EqualValues(t, 1, again.GetGeneration())
+		require.Equal(t, first.GetResourceVersion(), again.GetResourceVersion())
+	}
+}
+
 // stored returns the version in which an object is stored.
 func (w *world) stored(key string) string {
 	w.t.Helper()
