@@ -99,14 +99,25 @@ func TestBadInputGetsUpstreamsStatus(t *testing.T) {
 	require.Equal(t, `299 - "unknown field \"spec.foo\""`, r.header.Get("Warning"))
 }
 
-// A HEAD has the verb of a GET, but built-in kinds and discovery have none.
+// A HEAD has the verb of a GET, but built-in kinds and their discovery have none.
 func TestHead(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("d")
-	for path, code := range map[string]int{"/api/v1/namespaces/d": 405, "/api/v1/namespaces": 405, "/api/v1/namespaces/d/status": 405, "/api/v1/nodes/none": 405, "/apis": 405, "/apis/apps/v1": 405,
+	for path, code := range map[string]int{"/api/v1/namespaces/d": 405, "/api/v1/namespaces": 405, "/api/v1/namespaces/d/status": 405, "/api/v1/nodes/none": 405, "/api": 405, "/apis": 200, "/apis/apps": 200, "/apis/apps/v1": 405,
 		"/apis/nonsense": 404, "/api/v1/nonsense": 404, "/version": 200, "/healthz": 200} {
 		require.Equal(t, code, w.do(w.http, "HEAD", path, "").code, path)
 	}
+}
+
+// What is not there is not found, whatever the method, and a path with two slashes is not that with one.
+func TestPathsThatAreNotThere(t *testing.T) {
+	w := newWorld(t)
+	for _, path := range []string{"/nonsense", "/metrics/nonsense", "/debug/nonsense", "/api/v1/proxy/nodes/x", "/apis/authorization.k8s.io/v1/subjectaccessreviews/x", "//api/v1/nodes", "//version"} {
+		for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"} {
+			require.Equal(t, 404, w.do(w.http, method, path, "").code, "%s %s", method, path)
+		}
+	}
+	require.Equal(t, 405, w.do(w.http, "POST", "/metrics", "").code)
 }
 
 // Clients may send the namespace that their context has.

@@ -34,8 +34,9 @@ type discovery struct {
 	reviews  []builtin.Review
 	groups   []metav1.APIGroup
 	versions map[schema.GroupVersion]*metav1.APIResourceList
-	core     *aggregated // of /api
-	named    *aggregated // of /apis
+	custom   map[schema.GroupVersion]bool // those of custom resources
+	core     *aggregated                  // of /api
+	named    *aggregated                  // of /apis
 }
 
 type aggregated struct {
@@ -44,7 +45,7 @@ type aggregated struct {
 }
 
 func newDiscovery(t *kind.Table) *discovery {
-	d := &discovery{reviews: builtin.Reviews(), versions: map[schema.GroupVersion]*metav1.APIResourceList{}}
+	d := &discovery{reviews: builtin.Reviews(), versions: map[schema.GroupVersion]*metav1.APIResourceList{}, custom: map[schema.GroupVersion]bool{}}
 	for _, r := range t.All() {
 		d.add(r)
 	}
@@ -84,6 +85,9 @@ func newDiscovery(t *kind.Table) *discovery {
 			into = core
 		}
 		v := apidiscovery.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscovery.DiscoveryFreshnessCurrent, Resources: aggregate(d.versions[gv].APIResources)}
+		if d.custom[gv] {
+			inFull(gv, v.Resources)
+		}
 		ver := metav1.GroupVersionForDiscovery{GroupVersion: gv.String(), Version: gv.Version}
 		if n := len(into.Items); n > 0 && into.Items[n-1].Name == gv.Group {
 			into.Items[n-1].Versions = append(into.Items[n-1].Versions, v)
@@ -120,6 +124,7 @@ func (d *discovery) resource(gv schema.GroupVersion, r metav1.APIResource) {
 
 func (d *discovery) add(r *kind.Resource) {
 	gv := r.GroupVersion()
+	d.custom[gv] = d.custom[gv] || r.Hash != ""
 	stored := r.Stored()
 	d.resource(gv, metav1.APIResource{
 		Name: r.Plural, SingularName: r.Singular, Namespaced: r.Namespaced, Kind: r.Kind, Verbs: r.Verbs,
@@ -162,6 +167,21 @@ func aggregate(in []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
 		})
 	}
 	return out
+}
+
+// inFull adds the group and version to the kinds of a version's own, which upstream says for custom resources alone.
+func inFull(gv schema.GroupVersion, all []apidiscovery.APIResourceDiscovery) {
+	fill := func(k *metav1.GroupVersionKind) {
+		if k.Group == "" && k.Version == "" {
+			k.Group, k.Version = gv.Group, gv.Version
+		}
+	}
+	for i := range all {
+		fill(all[i].ResponseKind)
+		for j := range all[i].Subresources {
+			fill(all[i].Subresources[j].ResponseKind)
+		}
+	}
 }
 
 // reviewOf returns the review for a path, or nil.
@@ -229,7 +249,9 @@ func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 	default:
 		return false
 	}
-	if req.Method != http.MethodGet {
+	// As upstream, the documents of aggregation and of custom resources answer a HEAD.
+	head := req.Method == http.MethodHead && parts[0] == "apis" && (len(parts) < 3 || !s.inGroup(req.URL.Path))
+	if req.Method != http.MethodGet && !head {
 		s.wrongMethod(w, req)
 		return true
 	}

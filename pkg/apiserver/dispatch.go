@@ -18,12 +18,20 @@ import (
 
 // dispatch serves an authorized request.
 func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
+	if strings.HasPrefix(req.URL.Path, "//") { // which the request's info takes for the path without the first slash
+		http.NotFound(w, req)
+		return
+	}
 	if r := s.remote(req, info); r != nil {
 		s.forward(w, req, r)
 		return
 	}
 	if !info.IsResourceRequest {
 		s.nonResource(w, req)
+		return
+	}
+	if info.Verb == "proxy" { // below /api/v1/proxy, which is gone
+		s.notFound(w, req)
 		return
 	}
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}

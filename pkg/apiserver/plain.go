@@ -35,40 +35,46 @@ func profiles() http.Handler {
 
 // nonResource serves all non-resource paths.
 func (s *Server) nonResource(w http.ResponseWriter, req *http.Request) {
-	path := req.URL.Path
-	discovery := path == "/api" || path == "/apis" || strings.HasPrefix(path, "/api/") || strings.HasPrefix(path, "/apis/")
-	if req.Method != http.MethodGet && req.Method != http.MethodHead && !discovery {
+	page := s.page(req.URL.Path)
+	switch {
+	case page == nil && s.discover(w, req):
+	case page == nil:
+		s.notFound(w, req)
+	case req.Method != http.MethodGet && req.Method != http.MethodHead:
 		w.Header().Set("Allow", "GET, HEAD")
 		s.wrongMethod(w, req)
-		return
+	default:
+		page(w, req)
 	}
+}
+
+// page returns what serves a path that is none of discovery's; nil if nothing does.
+func (s *Server) page(path string) http.HandlerFunc {
 	switch {
 	case path == "/":
-		s.root(w, req)
+		return s.root
 	case path == "/version" || path == "/version/":
-		s.writePlainJSON(w, req, s.cfg.Version)
+		return func(w http.ResponseWriter, req *http.Request) { s.writePlainJSON(w, req, s.cfg.Version) }
 	case isHealth(path):
-		s.health.ServeHTTP(w, req)
+		return s.health.ServeHTTP
 	case path == "/metrics/slis":
-		s.health.handler.ServeHTTP(w, req)
+		return s.health.handler.ServeHTTP
 	case path == "/metrics":
-		s.metrics.handler.ServeHTTP(w, req)
+		return s.metrics.handler.ServeHTTP
 	case s.cfg.Profiling && (path+"/" == profilesPath || strings.HasPrefix(path, profilesPath)):
-		s.profiles.ServeHTTP(w, req)
+		return s.profiles.ServeHTTP
 	case path == statusz.DefaultStatuszPath || s.cfg.Flags != nil && path == flagz.DefaultFlagzPath:
-		s.about().ServeHTTP(w, req)
+		return s.about().ServeHTTP
 	case s.cfg.Debug != nil && strings.HasPrefix(path, debugPath):
-		s.cfg.Debug.ServeHTTP(w, req)
+		return s.cfg.Debug.ServeHTTP
 	case path == "/openapi/v2":
-		s.openapi().serveV2(s, w, req)
+		return func(w http.ResponseWriter, req *http.Request) { s.openapi().serveV2(s, w, req) }
 	case path == "/openapi/v3" || strings.HasPrefix(path, "/openapi/v3/"):
-		s.openapi().serveV3(s, w, req)
+		return func(w http.ResponseWriter, req *http.Request) { s.openapi().serveV3(s, w, req) }
 	case s.openIDs && (path == serviceaccount.OpenIDConfigPath || path == serviceaccount.JWKSPath):
-		s.openID(w, req)
-	case s.discover(w, req):
-	default:
-		s.notFound(w, req)
+		return s.openID
 	}
+	return nil
 }
 
 func (s *Server) root(w http.ResponseWriter, req *http.Request) {

@@ -29,7 +29,11 @@ import (
 
 // review serves a kind that is created but never stored, such as a TokenReview.
 func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *builtin.Review) {
-	if info.Verb != "create" || info.Name != "" || r.Namespaced != (info.Namespace != "") {
+	if info.Name != "" || r.Namespaced != (info.Namespace != "") {
+		s.notFound(w, req)
+		return
+	}
+	if info.Verb != "create" {
 		s.wrongMethod(w, req)
 		return
 	}

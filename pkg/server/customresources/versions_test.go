@@ -64,6 +64,8 @@ func TestVersionsWithoutConversion(t *testing.T) {
 	require.Contains(t, list.body, `"kind":"Fleet"`)
 	require.Contains(t, list.body, `"apiVersion":"example.org/v1beta1"`)
 	require.Contains(t, w.do("GET", "/apis/example.org", "").body, `"preferredVersion":{"groupVersion":"example.org/v1"`)
+	require.Contains(t, w.do("GET", "/apis", "", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList").body,
+		`"responseKind":{"group":"example.org","version":"v1beta1","kind":"Boat"}`, "as upstream, which says it for custom resources")
 
 	// Another version becomes the storage version: existing objects are read as before, and converted when they are written.
 	got := patchIn(w, definitionsPath+"/boats.example.org", `[{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}]`, types.JSONPatchType)
