@@ -51,7 +51,7 @@ func (a *Access) reloadProxy() error {
 		return errors.New("requestheader-username-headers is required with a CA")
 	}
 	if len(c.Names) == 0 && c.Clients != nil && shareKey(authorities, c.Clients()) {
-		return errors.New("requestheader-client-ca-file has an authority of ordinary client certificates, with which each client could say that it is another user: give requestheader-allowed-names")
+		return errors.New("it has an authority of ordinary client certificates, each of which could say in headers that it is another user: give requestheader-allowed-names")
 	}
 	roots := x509.NewCertPool()
 	for _, one := range authorities {
