@@ -228,6 +228,9 @@ func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
 	if p.accounts, err = newAccountKeys(p.Accounts, pkiDir(p.DataDir), l.issuers[0], l.keys); err != nil {
 		return err
 	}
+	if life := p.AccountMaxExpiration; life != 0 && p.AccountExtendExpiration { // as upstream
+		p.log.Warn("service-account-max-token-expiration does not limit pods' tokens, which are accepted for a year unless service-account-extend-token-expiration is false", "limit", life)
+	}
 	firstPort, lastPort, err := p.NodePorts()
 	if err != nil {
 		return err
