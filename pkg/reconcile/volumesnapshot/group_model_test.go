@@ -137,10 +137,10 @@ func (w *groupWorld) applyGroup(s Step, killed func() bool) {
 func (w *groupWorld) driverStep(t require.TestingT, name string, take func() string) bool {
 	if c := w.contents[name]; c != nil {
 		require.False(t, c.Spec.Source.VolumeHandle != nil && c.Status == nil && c.Annotations[snapshots.GroupHandleAnnotation] == "", "the driver is asked for a group's snapshot again")
-		if c.Status == nil && c.DeletionTimestamp == nil {
+		if c.Status == nil && c.DeletionTimestamp == nil && c.Spec.Source.SnapshotHandle == nil {
 			return false
 		}
-		return w.sidecar(name)
+		return w.sidecar(name) // which does not learn of the group from a driver that lists no snapshots
 	}
 	c := w.groupContents[name].DeepCopy()
 	switch {
@@ -296,6 +296,9 @@ func (w *groupWorld) settle(t *rapid.T) {
 		for _, v := range w.snapshots {
 			name, uid := groupOf(v)
 			require.True(t, w.groups[name] != nil && w.groups[name].UID == uid, "%s stays without its group", v.Name)
+			of := w.contents[contentOf(v)]
+			require.NotNil(t, of.Status.VolumeGroupSnapshotHandle, "the driver is asked to delete %s, which goes with its group", of.Name)
+			require.True(t, v.DeletionTimestamp != nil || *v.Status.VolumeGroupSnapshotName == name)
 		}
 		if w.class.DeletionPolicy == snapshots.Delete {
 			require.Len(t, w.groupsOfDriver, len(w.groups), "the driver has a group that was deleted")

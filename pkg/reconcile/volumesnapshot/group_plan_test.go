@@ -115,8 +115,9 @@ func groupOfTwo(g *snapshots.VolumeGroupSnapshot, keep ...func(*snapshots.Volume
 	return s
 }
 
-func whole(_ *snapshots.VolumeSnapshot, c *snapshots.VolumeSnapshotContent) (bool, bool) {
+func whole(v *snapshots.VolumeSnapshot, c *snapshots.VolumeSnapshotContent) (bool, bool) {
 	taken(c)
+	c.Status.SnapshotHandle, c.Status.VolumeGroupSnapshotHandle = new("snap-of-disk-"+*v.Spec.Source.PersistentVolumeClaimName), new("group")
 	return true, true
 }
 
@@ -206,6 +207,14 @@ func TestPlanGroup(t *testing.T) {
 			require.Len(t, s.Members, 1)
 			require.Equal(t, UpdateContentStatus, s.Members[0].Op)
 			require.Equal(t, "snap-of-disk-a group", *s.Members[0].Content.Status.SnapshotHandle+" "+*s.Members[0].Content.Status.VolumeGroupSnapshotHandle)
+		}},
+		"the driver does not say of which group": {s: groupOfTwo(group("g", boundGroup), func(v *snapshots.VolumeSnapshot, c *snapshots.VolumeSnapshotContent) (bool, bool) {
+			defer func() { c.Status.VolumeGroupSnapshotHandle, c.Status.CreationTime = nil, new(int64(7e9)) }()
+			return whole(v, c)
+		}, whole), op: WriteMembers, check: func(t *testing.T, s Step) {
+			require.Len(t, s.Members, 1)
+			require.Equal(t, "group", *s.Members[0].Content.Status.VolumeGroupSnapshotHandle)
+			require.EqualValues(t, 7e9, *s.Members[0].Content.Status.CreationTime)
 		}},
 		"ready when all are there": {s: groupOfTwo(group("g", boundGroup), whole, whole), op: UpdateGroupStatus, reason: "GroupSnapshotReady"},
 		"one of the name is another's": {s: groupOfTwo(group("g", boundGroup), func(v *snapshots.VolumeSnapshot, _ *snapshots.VolumeSnapshotContent) (bool, bool) {

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 	"github.com/coracle-dev/coracle/apis/storage"
@@ -173,17 +174,25 @@ func (s GroupState) member(volume string, info snapshots.VolumeSnapshotInfo) (st
 		return Step{Op: CreateContent, Content: s.memberContent(v, volume, info)}, ""
 	case content.Spec.VolumeSnapshotRef.UID != v.UID:
 		return Step{}, fmt.Sprintf("there is a volumesnapshotcontent %q that is not of the group's snapshot %q", content.Name, name)
-	case content.DeletionTimestamp == nil && (content.Status == nil || content.Status.SnapshotHandle == nil):
+	case content.DeletionTimestamp == nil && !s.says(content.Status, info):
 		content = engine.Changed(content, func(c *snapshots.VolumeSnapshotContent) {
 			if c.Status == nil {
 				c.Status = &snapshots.VolumeSnapshotContentStatus{}
 			}
+			if c.Status.SnapshotHandle == nil {
+				c.Status.CreationTime, c.Status.RestoreSize, c.Status.ReadyToUse = info.CreationTime, info.RestoreSize, info.ReadyToUse
+			}
 			c.Status.SnapshotHandle, c.Status.VolumeGroupSnapshotHandle = &info.SnapshotHandle, s.Content.Status.VolumeGroupSnapshotHandle
-			c.Status.CreationTime, c.Status.RestoreSize, c.Status.ReadyToUse = info.CreationTime, info.RestoreSize, info.ReadyToUse
 		})
 		return Step{Op: UpdateContentStatus, Content: content}, ""
 	}
 	return Step{}, ""
+}
+
+// says reports whether a content names the driver's snapshot and its group. The csi-snapshotter of a driver that lists no snapshots writes the first alone, and
+// would later ask the driver to delete what goes with the group.
+func (s GroupState) says(st *snapshots.VolumeSnapshotContentStatus, info snapshots.VolumeSnapshotInfo) bool {
+	return st != nil && ptr.Equal(st.SnapshotHandle, &info.SnapshotHandle) && ptr.Equal(st.VolumeGroupSnapshotHandle, s.Content.Status.VolumeGroupSnapshotHandle)
 }
 
 func (s GroupState) memberContent(v *snapshots.VolumeSnapshot, volume string, info snapshots.VolumeSnapshotInfo) *snapshots.VolumeSnapshotContent {
