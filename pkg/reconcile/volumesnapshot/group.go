@@ -73,6 +73,7 @@ func NewGroups() *engine.Reconciler {
 				return waitingGroups(ctx, env, "")
 			}},
 			{Object: &snapshots.VolumeSnapshot{}, Map: ofMember},
+			{Object: &snapshots.VolumeSnapshotContent{}, Map: ofMemberContent},
 			{Object: &corev1.PersistentVolumeClaim{}, Map: func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 				return waitingGroups(ctx, env, o.GetNamespace())
 			}},
@@ -83,7 +84,6 @@ func NewGroups() *engine.Reconciler {
 				return nil
 			}},
 		},
-		Reads: []client.Object{&snapshots.VolumeSnapshotContent{}},
 		Writes: []engine.Write{
 			{Object: &snapshots.VolumeGroupSnapshot{}, Parts: []engine.Part{engine.Spec, engine.Finalizers, engine.Status}},
 			{Object: &snapshots.VolumeGroupSnapshotContent{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Finalizers}},
@@ -115,6 +115,19 @@ func ofMember(_ context.Context, _ engine.Env, o client.Object) []engine.Request
 		}
 	}
 	return nil
+}
+
+// ofMemberContent maps the content of a snapshot to the snapshot's group.
+func ofMemberContent(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+	c, ok := o.(*snapshots.VolumeSnapshotContent)
+	if !ok {
+		return nil
+	}
+	var v snapshots.VolumeSnapshot
+	if env.Cache.Get(ctx, client.ObjectKey{Namespace: c.Spec.VolumeSnapshotRef.Namespace, Name: c.Spec.VolumeSnapshotRef.Name}, &v) != nil {
+		return nil
+	}
+	return ofMember(ctx, env, &v)
 }
 
 // waitingGroups returns the groups of a namespace, "" for all, that are not ready yet, or wait to be deleted.
