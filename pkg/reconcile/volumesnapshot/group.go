@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -265,13 +266,23 @@ func (r *reconciler) member(ctx context.Context, s *GroupState, handle string) e
 	return nil
 }
 
-// writeMembers writes for each of several snapshots of a group. What a quota or a policy refuses is said in the group's status, and tried again.
+// refusalAge is how old the refusal that a group's status tells of is at least when another one takes its place. Each write of the status is an event, after
+// which the group is planned at once, and a refusal may have other words each time.
+const refusalAge = time.Minute
+
+const refusal = "failed to create the snapshots of the group with error "
+
+// writeMembers makes the next write for each of several snapshots of a group. What a quota or a policy refuses is said in the group's status, and tried again.
 func (r *reconciler) writeMembers(ctx context.Context, s Step) error {
-	err := engine.Parallel(len(s.Members), func(i int) error { return r.apply(ctx, s.Members[i]) })
+	err := engine.SlowStart(len(s.Members), func(i int) error { return r.apply(ctx, s.Members[i]) })
 	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 		return err
 	}
-	said := GroupState{Group: s.Group}.failed(r.Now(), "SnapshotsOfGroupFailed", "failed to create the snapshots of the group with error "+err.Error())
+	if st := s.Group.Status; st != nil && st.Error != nil && st.Error.Message != nil && strings.HasPrefix(*st.Error.Message, refusal) &&
+		st.Error.Time != nil && r.Now().Sub(st.Error.Time.Time) < refusalAge {
+		return err
+	}
+	said := GroupState{Group: s.Group}.failed(r.Now(), "SnapshotsOfGroupFailed", refusal+err.Error())
 	r.Notify(said.Event)
 	return errors.Join(err, r.apply(ctx, said))
 }
