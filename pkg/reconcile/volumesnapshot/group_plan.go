@@ -102,10 +102,11 @@ func PlanGroup(s GroupState, now time.Time) Step {
 	if step := s.mismatch(now); step.Op != Nothing || step.Event != nil {
 		return step
 	}
-	if ref := s.Content.Spec.VolumeGroupSnapshotRef; ref.UID == "" {
-		if groupReady(g) {
-			return s.failed(now, "GroupSnapshotMisbound", "VolumeGroupSnapshotContent is not bound to the VolumeGroupSnapshot correctly")
-		}
+	spec := &s.Content.Spec
+	switch bound := spec.VolumeGroupSnapshotRef.UID != ""; {
+	case groupReady(g) && !bound:
+		return s.failed(now, "GroupSnapshotMisbound", "VolumeGroupSnapshotContent is not bound to the VolumeGroupSnapshot correctly")
+	case !groupReady(g) && (!bound || spec.VolumeGroupSnapshotClassName == nil && g.Spec.VolumeGroupSnapshotClassName != nil):
 		return updateGroupContent(s.Content, func(c *snapshots.VolumeGroupSnapshotContent) {
 			c.Spec.VolumeGroupSnapshotRef.UID = g.UID
 			if c.Spec.VolumeGroupSnapshotClassName == nil {

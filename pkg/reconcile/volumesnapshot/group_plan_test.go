@@ -238,6 +238,12 @@ func TestPlanGroup(t *testing.T) {
 		"existing, bound": {s: GroupState{Group: group("g", existingGroup), Content: groupContent(group("g", existingGroup), existingHandles, unboundGroup)}, op: UpdateGroupContent, check: func(t *testing.T, s Step) {
 			require.EqualValues(t, "uid-g", s.GroupContent.Spec.VolumeGroupSnapshotRef.UID)
 		}},
+		"existing, bound without a class": {s: GroupState{Group: group("g", existingGroup), Content: groupContent(group("g", existingGroup), existingHandles, func(c *snapshots.VolumeGroupSnapshotContent) { c.Spec.VolumeGroupSnapshotClassName = nil })}, op: UpdateGroupContent, check: func(t *testing.T, s Step) {
+			require.Equal(t, "class", *s.GroupContent.Spec.VolumeGroupSnapshotClassName)
+		}},
+		"existing, ready, its class is named later": {s: GroupState{Group: group("g", existingGroup, readyGroup), Content: groupContent(group("g", existingGroup), existingHandles, takenGroup, func(c *snapshots.VolumeGroupSnapshotContent) {
+			c.Spec.VolumeGroupSnapshotClassName, c.Status.CreationTime = nil, nil
+		})}},
 		"existing, another's":                {s: GroupState{Group: group("g", existingGroup), Content: groupContent(group("h", existingGroup), existingHandles)}, op: UpdateGroupStatus, reason: "GroupSnapshotContentMisbound"},
 		"existing, but to be taken":          {s: GroupState{Group: group("g", existingGroup), Content: groupContent(group("g", existingGroup))}, op: UpdateGroupStatus, reason: "GroupSnapshotContentMismatch"},
 		"existing, its class is another":     {s: GroupState{Group: group("g", existingGroup), Content: groupContent(group("g", existingGroup), existingHandles, unboundGroup, func(c *snapshots.VolumeGroupSnapshotContent) { c.Spec.VolumeGroupSnapshotClassName = new("foreign") })}, op: UpdateGroupStatus, reason: "GroupSnapshotBindFailed", check: says(`of the class "foreign"`)},
@@ -314,6 +320,13 @@ func TestPlanSnapshotOfAGroup(t *testing.T) {
 	require.Equal(t, UpdateContent, PlanSnapshot(State{Snapshot: v, Content: c}, now).Op, "its group is gone")
 	step = PlanSnapshot(State{Snapshot: v}, now)
 	require.Empty(t, step.Snapshot.Finalizers)
+
+	// Of a volume that is gone there is a snapshot that names its content, which the group's plan has yet to make.
+	v, _ = member(g, "a")
+	v.Spec.Source = snapshots.VolumeSnapshotSource{VolumeSnapshotContentName: new(memberContent(v.Name))}
+	require.Equal(t, Step{}, PlanSnapshot(State{Snapshot: v, Group: g}, now))
+	v.Spec.Source.VolumeSnapshotContentName = new("other")
+	require.Equal(t, "SnapshotContentMissing", PlanSnapshot(State{Snapshot: v, Group: g}, now).Event.Reason)
 
 	// A snapshot that was not taken here, of the driver's group, becomes the group's.
 	v = snapshot("old", existing, isReady)

@@ -65,21 +65,22 @@ func PlanSnapshot(s State, now time.Time) Step {
 	if v.Status != nil && v.Status.BoundVolumeSnapshotContentName != nil && !controllerutil.ContainsFinalizer(v, snapshots.BoundFinalizer) {
 		return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { controllerutil.AddFinalizer(v, snapshots.BoundFinalizer) })
 	}
-	switch {
-	case s.Content == nil && (ready(v) || v.Spec.Source.VolumeSnapshotContentName != nil):
-		return s.failed(now, "SnapshotContentMissing", "VolumeSnapshotContent is missing")
-	case s.Content == nil && inGroup(v):
+	switch named := v.Spec.Source.VolumeSnapshotContentName; {
+	case s.Content == nil && !ready(v) && inGroup(v) && (named == nil || *named == memberContent(v.Name)):
 		return Step{} // until the group's plan makes it
+	case s.Content == nil && (ready(v) || named != nil):
+		return s.failed(now, "SnapshotContentMissing", "VolumeSnapshotContent is missing")
 	case s.Content == nil:
 		return s.take(now)
 	}
 	if step := s.mismatch(now); step.Op != Nothing || step.Event != nil {
 		return step
 	}
-	if ref := s.Content.Spec.VolumeSnapshotRef; ref.UID == "" || s.Content.Spec.VolumeSnapshotClassName == nil && v.Spec.VolumeSnapshotClassName != nil {
-		if ready(v) {
-			return s.failed(now, "SnapshotMisbound", "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly")
-		}
+	spec := &s.Content.Spec
+	switch bound := spec.VolumeSnapshotRef.UID != ""; {
+	case ready(v) && !bound:
+		return s.failed(now, "SnapshotMisbound", "VolumeSnapshotContent is not bound to the VolumeSnapshot correctly")
+	case !ready(v) && (!bound || spec.VolumeSnapshotClassName == nil && v.Spec.VolumeSnapshotClassName != nil):
 		return updateContent(s.Content, func(c *snapshots.VolumeSnapshotContent) {
 			c.Spec.VolumeSnapshotRef.UID = v.UID
 			if c.Spec.VolumeSnapshotClassName == nil {

@@ -119,6 +119,9 @@ func TestPlanSnapshot(t *testing.T) {
 		"the claim is protected":        {s: State{Snapshot: snapshot("s"), Classes: classes, Claim: claim("c"), Volume: volume()}, op: UpdateClaim},
 		"then its content is made":      {s: State{Snapshot: snapshot("s"), Classes: classes, Claim: protected, Volume: volume()}, op: CreateContent, reason: "CreatingSnapshot", check: func(t *testing.T, s Step) { require.Equal(t, "disk", *s.Content.Spec.Source.VolumeHandle) }},
 		"of a volume of our own":        {s: State{Snapshot: snapshot("s"), Classes: []*snapshots.VolumeSnapshotClass{class("class", func(c *snapshots.VolumeSnapshotClass) { c.Driver = storage.Provisioner })}, Claim: protected, Volume: local}, op: CreateContent, reason: "CreatingSnapshot", check: func(t *testing.T, s Step) { require.Equal(t, "v", *s.Content.Spec.Source.VolumeHandle) }},
+		"with no name of a Secret": {s: State{Snapshot: snapshot("s"), Classes: []*snapshots.VolumeSnapshotClass{class("class", secret("Key ${volumesnapshot.name}", "ns"))}, Claim: protected, Volume: volume()}, op: UpdateSnapshotStatus, reason: "SnapshotContentCreationFailed", check: func(t *testing.T, s Step) {
+			require.Contains(t, *s.Snapshot.Status.Error.Message, `"Key s" is no name of a Secret`)
+		}},
 		"with the name of its Secret": {s: State{Snapshot: snapshot("s"), Classes: []*snapshots.VolumeSnapshotClass{class("class", secret("key-${volumesnapshot.name}", "${volumesnapshot.namespace}"))}, Claim: protected, Volume: volume()}, op: CreateContent, reason: "CreatingSnapshot", check: func(t *testing.T, s Step) {
 			require.Equal(t, "key-s", s.Content.Annotations[snapshots.SecretNameAnnotation])
 		}},
@@ -132,8 +135,13 @@ func TestPlanSnapshot(t *testing.T) {
 		"the driver failed": {s: State{Snapshot: snapshot("s", bound), Content: content(snapshot("s"), func(c *snapshots.VolumeSnapshotContent) {
 			c.Status = &snapshots.VolumeSnapshotContentStatus{Error: &snapshots.VolumeSnapshotError{Message: new("no")}}
 		})}, op: UpdateSnapshotStatus, check: func(t *testing.T, s Step) { require.Equal(t, "no", *s.Snapshot.Status.Error.Message) }},
-		"ready, its content is gone":     {s: State{Snapshot: snapshot("s", isReady)}, op: UpdateSnapshotStatus, reason: "SnapshotContentMissing"},
-		"ready, its content is unbound":  {s: State{Snapshot: snapshot("s", isReady), Content: content(snapshot("s"), taken, unbound)}, op: UpdateSnapshotStatus, reason: "SnapshotMisbound"},
+		"ready, its content is gone":    {s: State{Snapshot: snapshot("s", isReady)}, op: UpdateSnapshotStatus, reason: "SnapshotContentMissing"},
+		"ready, its content is unbound": {s: State{Snapshot: snapshot("s", isReady), Content: content(snapshot("s"), taken, unbound)}, op: UpdateSnapshotStatus, reason: "SnapshotMisbound"},
+		"ready, its class is named later": {s: State{Snapshot: snapshot("s", existing, isReady, func(v *snapshots.VolumeSnapshot) {
+			taken := content(snapshot("s", existing), handle, taken)
+			v.Status = PlanSnapshot(State{Snapshot: v, Content: taken}, now).Snapshot.Status
+			v.Spec.VolumeSnapshotClassName = new("class")
+		}), Content: content(snapshot("s", existing), handle, taken, func(c *snapshots.VolumeSnapshotContent) { c.Spec.VolumeSnapshotClassName = nil })}},
 		"existing, not there yet":        {s: State{Snapshot: snapshot("s", existing)}, op: UpdateSnapshotStatus, reason: "SnapshotContentMissing"},
 		"existing, bound":                {s: State{Snapshot: snapshot("s", existing), Content: content(snapshot("s", existing), handle, unbound)}, op: UpdateContent, check: func(t *testing.T, s Step) { require.EqualValues(t, "uid-s", s.Content.Spec.VolumeSnapshotRef.UID) }},
 		"existing, another's":            {s: State{Snapshot: snapshot("s", existing), Content: content(snapshot("other", existing), handle)}, op: UpdateSnapshotStatus, reason: "SnapshotContentMisbound"},

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	helpers "k8s.io/component-helpers/storage/volume"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -147,6 +148,13 @@ func (s secretNames) write(content *metav1.ObjectMeta, class string, parameters 
 	if why == "" {
 		known[s.kind+".name"] = of.GetName()
 		name, why = expand(name, known)
+	}
+	switch {
+	case why != "":
+	case len(validation.IsDNS1123Label(namespace)) > 0:
+		why = fmt.Sprintf("%q is no name of a namespace", namespace)
+	case len(validation.IsDNS1123Subdomain(name)) > 0:
+		why = fmt.Sprintf("%q is no name of a Secret", name)
 	}
 	if why != "" {
 		return fmt.Sprintf("the class %q names no Secret: %s", class, why)
