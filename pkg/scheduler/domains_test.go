@@ -8,23 +8,47 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// TestDomainsAreBounded: pods may name any number of labels, of which only so many are kept, and none that no node has.
+// TestDomainsAreBounded: pods may name any number of labels. Those that nodes have take a place for each node that has them, however many terms name them;
+// others take none.
 func TestDomainsAreBounded(t *testing.T) {
-	node := testNode("a")
-	for i := range 3 * mostDomains {
-		node.Labels[fmt.Sprint("k", i)] = "v"
+	const labels, others = 200, 100
+	var nodes []*corev1.Node
+	for i := range others {
+		nodes = append(nodes, testNode(fmt.Sprint("n", i)))
 	}
-	s := world([]*corev1.Node{testNode("b"), node})
-	for i := range 3 * mostDomains {
-		_, failed := s.pick(newPodInfo(testPod(fmt.Sprint("p", i), spreadOver(fmt.Sprint("k", i), "app", "x"))))
-		require.Nil(t, failed)
-		require.Same(t, nowhere, s.domainsOf(fmt.Sprint("unknown", i)))
-		require.LessOrEqual(t, len(s.domains), mostDomains)
+	odd := testNode("odd")
+	for i := range labels {
+		odd.Labels[fmt.Sprint("k", i)] = "v"
+	}
+	s := world(append(nodes, odd))
+	for round := range 3 {
+		for i := range labels {
+			name := fmt.Sprint("p", round, "-", i)
+			s.assign(newPodInfo(testPod(name, antiAffinity("app", name, fmt.Sprint("k", i)))), "odd")
+			_, failed := s.pick(newPodInfo(testPod("q", labelled("app", name), spreadOver(fmt.Sprint("k", i), "app", "x"))))
+			require.NotNil(t, failed)
+			require.Same(t, nowhere, s.domainsOf(fmt.Sprint("unknown", i)))
+		}
+	}
+	for i := range labels {
 		d := s.domainsOf(fmt.Sprint("k", i))
-		at, ok := d.of(s.nodes["a"])
+		at, ok := d.of(s.nodes["odd"])
 		require.True(t, ok)
-		require.Equal(t, domain(1), at)
-		_, ok = d.of(s.nodes["b"])
+		require.Equal(t, domain(others), at)
+		_, ok = d.of(s.nodes["n1"])
 		require.False(t, ok)
 	}
+	all := map[*domains]bool{}
+	for _, g := range s.existing().forbid {
+		all[g.domains] = true
+	}
+	for _, d := range s.domains {
+		all[d] = true
+	}
+	places := 0
+	for d := range all {
+		places += len(d.nodes) + len(d.few)
+	}
+	require.Equal(t, labels, places)
+	require.Len(t, s.domainsOf(corev1.LabelHostname).nodes, others+1, "most nodes have it")
 }
