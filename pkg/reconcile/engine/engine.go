@@ -72,6 +72,8 @@ func (r *Reconciler) Identity() string {
 // Watch is a kind, and how its changes map to requests.
 type Watch struct {
 	Object client.Object
+	// Optional: the API server need not have the kind. The reconciler works without it then, as if there were no object of it.
+	Optional bool
 	// Map returns the requests for an object; it is called with the state before and
 	// the one after a change. Nil: the object itself. It may read through env.
 	Map func(ctx context.Context, env Env, obj client.Object) []Request

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -65,6 +66,13 @@ func (d *declared) kind(o runtime.Object) (schema.GroupKind, error) {
 	return gvk.GroupKind(), nil
 }
 
+// listed is the kind of a list's items.
+func (d *declared) listed(list runtime.Object) (schema.GroupKind, error) {
+	gk, err := d.kind(list)
+	gk.Kind = strings.TrimSuffix(gk.Kind, "List")
+	return gk, err
+}
+
 func (d *declared) mayWrite(o runtime.Object, parts ...Part) error {
 	gk, err := d.kind(o)
 	if err != nil {
@@ -88,12 +96,13 @@ func (r reader) mayRead(o runtime.Object, list bool) error {
 	if r.d.every {
 		return nil
 	}
-	gk, err := r.d.kind(o)
+	kind := r.d.kind
+	if list {
+		kind = r.d.listed
+	}
+	gk, err := kind(o)
 	if err != nil {
 		return err
-	}
-	if list && len(gk.Kind) > 4 {
-		gk.Kind = gk.Kind[:len(gk.Kind)-4]
 	}
 	if !r.d.reads[gk] {
 		return fmt.Errorf("reconciler %s reads %s, but does not declare it: add it to its Watches or Reads", r.d.name, gk)

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
@@ -23,9 +24,9 @@ type indexes struct {
 
 func indexKey(kind, name string) string { return kind + "/" + name }
 
-// index registers the indexes with the cache. An existing one, from another reconciler or
+// index registers the indexes with the cache, but for those of kinds that the API server does not have. An existing one, from another reconciler or
 // from before a restart, is shared: a name means the same function everywhere.
-func index(ctx context.Context, c cc.Interface, want []Index) (*indexes, error) {
+func index(ctx context.Context, c cc.Interface, want []Index, absent map[schema.GroupKind]bool) (*indexes, error) {
 	ix := &indexes{scheme: c.Scheme(), values: map[string]func(client.Object) []string{}}
 	for _, w := range want {
 		gvk, err := apiutil.GVKForObject(w.Object, c.Scheme())
@@ -33,6 +34,9 @@ func index(ctx context.Context, c cc.Interface, want []Index) (*indexes, error) 
 			return nil, err
 		}
 		ix.values[indexKey(gvk.Kind, w.Name)] = w.Values
+		if absent[gvk.GroupKind()] {
+			continue
+		}
 		if err := c.Cache().IndexField(ctx, w.Object, w.Name, w.Values); err != nil && !strings.Contains(err.Error(), "conflict") {
 			return nil, fmt.Errorf("index %s of %s: %w", w.Name, gvk.Kind, err)
 		}

@@ -114,6 +114,10 @@ func (l *life) supervise(ctx context.Context, synced func()) {
 		if ctx.Err() != nil {
 			return
 		}
+		if errors.Is(err, errMoreKinds) {
+			l.log.Info("reconciler restarts: the API server has a kind that it did not have before")
+			continue
+		}
 		if time.Since(began) > crashMost {
 			pause = crashFirst
 		}
@@ -135,7 +139,13 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 	defer wg.Wait()
 	defer cancel(nil)
 
-	ix, err := index(ctx, l.client, l.r.Indexes)
+	var cached client.Reader = l.client.Cache()
+	_, absent, _ := l.missing()
+	if len(absent) > 0 {
+		cached = without{cached, l.declared, absent}
+		wg.Go(func() { l.awaitMore(ctx, len(absent), cancel) })
+	}
+	ix, err := index(ctx, l.client, l.r.Indexes, absent)
 	if err != nil {
 		return err
 	}
@@ -144,9 +154,9 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 	recorder := events.New(l.client, l.r.Name+"-controller", "", l.log)
 	l.observer.starts(q, recorder)
 	wg.Go(func() { recorder.Run(ctx) })
-	r := reader{l.client.Cache(), l.declared}
+	r := reader{cached, l.declared}
 	env := Env{
-		Client: guard{l.client, l.declared, l.client.Cache()}, Cache: r, Events: recorder, Log: l.log, Now: l.now,
+		Client: guard{l.client, l.declared, cached}, Cache: r, Events: recorder, Log: l.log, Now: l.now,
 		indexes: ix, queue: q.AddAfter, begin: func(f func(context.Context)) { wg.Go(func() { f(ctx) }) },
 	}
 	no := new(bool)
@@ -171,6 +181,9 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 	}
 	sources := make([]*source, 0, len(l.r.Watches))
 	for _, w := range l.r.Watches {
+		if gk, err := l.declared.kind(w.Object); err == nil && absent[gk] {
+			continue
+		}
 		s := sourceOf(w)
 		sources = append(sources, s)
 		wg.Go(func() { s.run(ctx, q, &wg) })

@@ -2,35 +2,28 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// awaitKinds waits until the API server has all kinds that the reconciler watches: one of others need not have ours, or not yet. While it
+// awaitKinds waits until the API server has all kinds that the reconciler cannot do without: one of others need not have ours, or not yet. While it
 // waits it counts as synced. It returns false if ctx ends before.
 func (l *life) awaitKinds(ctx context.Context, synced func()) bool {
-	for said := false; l.kinds != nil; {
-		all, changed := l.kinds.Stored()
-		have := map[schema.GroupKind]bool{}
-		for _, k := range all {
-			have[k.GroupVersionKind.GroupKind()] = true
-		}
-		missing := ""
-		for _, w := range l.r.Watches {
-			if gvk, err := apiutil.GVKForObject(w.Object, l.client.Scheme()); err == nil && !have[gvk.GroupKind()] {
-				missing = gvk.GroupKind().String()
-			}
-		}
-		if missing == "" {
+	for said := false; ; {
+		needed, _, changed := l.missing()
+		if needed == "" {
 			return true
 		}
 		if !said {
 			said = true
-			l.log.Info("reconciler waits for a kind that the API server does not have", "kind", missing)
+			l.log.Info("reconciler waits for a kind that the API server does not have", "kind", needed)
 			l.observer.synced.Store(true)
 			synced()
 		}
@@ -40,7 +33,71 @@ func (l *life) awaitKinds(ctx context.Context, synced func()) bool {
 			return false
 		}
 	}
-	return true
+}
+
+// missing returns a kind that the API server does not have and the reconciler cannot do without, "" if it has all these, and those that it can do without.
+// The channel is closed when that may have changed.
+func (l *life) missing() (needed string, optional map[schema.GroupKind]bool, changed <-chan struct{}) {
+	if l.kinds == nil {
+		return "", nil, nil
+	}
+	all, changed := l.kinds.Stored()
+	have := map[schema.GroupKind]bool{}
+	for _, k := range all {
+		have[k.GroupVersionKind.GroupKind()] = true
+	}
+	optional = map[schema.GroupKind]bool{}
+	for _, w := range l.r.Watches {
+		gk, err := l.declared.kind(w.Object)
+		switch {
+		case err != nil || have[gk]:
+		case w.Optional:
+			optional[gk] = true
+		default:
+			needed = gk.String()
+		}
+	}
+	return needed, optional, changed
+}
+
+// errMoreKinds ends a reconciler that begins anew with a kind that it could do without.
+var errMoreKinds = errors.New("the API server has a further kind")
+
+// awaitMore ends the reconciler when the API server has one of the kinds without which it began.
+func (l *life) awaitMore(ctx context.Context, without int, end context.CancelCauseFunc) {
+	for {
+		_, absent, changed := l.missing()
+		if len(absent) < without {
+			end(errMoreKinds)
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// without is a cache that shows no objects of kinds that the API server does not have, and does not ask for them.
+type without struct {
+	client.Reader
+	declared *declared
+	absent   map[schema.GroupKind]bool
+}
+
+func (w without) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if gk, err := w.declared.kind(o); err == nil && w.absent[gk] {
+		return apierrors.NewNotFound(schema.GroupResource{Group: gk.Group, Resource: gk.Kind}, key.Name)
+	}
+	return w.Reader.Get(ctx, key, o, opts...)
+}
+
+func (w without) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if gk, err := w.declared.listed(list); err == nil && w.absent[gk] {
+		return meta.SetList(list, nil)
+	}
+	return w.Reader.List(ctx, list, opts...)
 }
 
 // awaitFirst waits for the first object of the kind When. It returns false if ctx ends before.

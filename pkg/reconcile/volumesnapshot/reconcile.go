@@ -39,8 +39,8 @@ func New() *engine.Reconciler {
 			{Object: &snapshots.VolumeSnapshotClass{}, Map: ofClass},
 			{Object: &corev1.PersistentVolumeClaim{}, Map: ofClaim},
 			{Object: &corev1.PersistentVolume{}, Map: ofVolume},
-			{Object: &snapshots.VolumeGroupSnapshot{}, Map: ofGroup},
-			{Object: &snapshots.VolumeGroupSnapshotContent{}, Map: ofDriversGroup},
+			{Object: &snapshots.VolumeGroupSnapshot{}, Map: ofGroup, Optional: true},
+			{Object: &snapshots.VolumeGroupSnapshotContent{}, Map: ofDriversGroup, Optional: true},
 		},
 		Writes: []engine.Write{
 			{Object: &snapshots.VolumeSnapshot{}, Parts: []engine.Part{engine.Spec, engine.Metadata, engine.Finalizers, engine.Status}},
