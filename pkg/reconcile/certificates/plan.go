@@ -117,10 +117,13 @@ func expiry(r *certificatesv1.CertificateSigningRequest) time.Time {
 	if len(r.Status.Conditions) == 0 {
 		by(r.CreationTimestamp.Time, retainPending)
 	}
+	_, _, failed := conditions(r)
 	for _, c := range r.Status.Conditions {
 		switch {
 		case c.Type == certificatesv1.CertificateDenied, c.Type == certificatesv1.CertificateFailed:
 			by(c.LastUpdateTime.Time, retainDecided)
+		case c.Type == certificatesv1.CertificateApproved && failed:
+			// It may have failed long after it was approved, and its author has to see it.
 		case c.Type == certificatesv1.CertificateApproved && len(r.Status.Certificate) == 0:
 			by(c.LastUpdateTime.Time, retainPending)
 		case c.Type == certificatesv1.CertificateApproved:

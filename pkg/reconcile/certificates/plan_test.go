@@ -101,6 +101,8 @@ func TestPlan(t *testing.T) {
 			status: status{Conditions: condition(certificatesv1.CertificateDenied, time.Hour)}, verb: Delete},
 		"failed": {template: node, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
 			status: status{Conditions: append(condition(certificatesv1.CertificateFailed, time.Minute), approved...)}, again: 59 * time.Minute},
+		"failed long after it was approved": {template: node, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
+			status: status{Conditions: append(condition(certificatesv1.CertificateFailed, time.Minute), condition(certificatesv1.CertificateApproved, 30*time.Hour)...)}, again: 59 * time.Minute},
 		"issued": {template: subject("jane"), spec: spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages},
 			status: status{Conditions: approved, Certificate: certificate(t, now.Add(24*time.Hour))}, again: 59 * time.Minute},
 		"issued and expired": {template: subject("jane"), spec: spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages},
