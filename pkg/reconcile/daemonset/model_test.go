@@ -178,6 +178,38 @@ func TestRollbackIsTheNextRevision(t *testing.T) {
 	require.Equal(t, map[string]string{"n1": "1"}, s.images())
 }
 
+// TestExcessPods: of several pods on a node, as after an update with surge that was called off, one that is ready stays, otherwise the oldest.
+func TestExcessPods(t *testing.T) {
+	s := newSim(t, 1)
+	s.settle()
+	second := s.pods[0].DeepCopy()
+	second.Name, second.UID, second.CreationTimestamp = "second", "second", metav1.NewTime(s.now)
+	s.pods = append(s.pods, second)
+	a, _ := s.step()
+	require.Equal(t, "second", a.Delete[0].Name)
+	s.change("second", func(p *corev1.Pod) { p.DeletionTimestamp = nil })
+	s.change(s.pods[0].Name, func(p *corev1.Pod) { p.Status.Conditions = nil })
+	a, _ = s.step()
+	require.Len(t, a.Delete, 1)
+	require.NotEqual(t, "second", a.Delete[0].Name)
+
+	// So it is of two old pods, when the template changes in the middle of an update with surge.
+	s = newSim(t, 1)
+	s.set.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(0)), MaxSurge: new(intstr.FromInt32(1))}
+	s.settle()
+	s.image("2")
+	s.step()
+	a, _ = s.step()
+	require.Len(t, a.Run, 1)
+	s.run(s.pods[1])
+	s.change(s.pods[0].Name, func(p *corev1.Pod) { p.Status.Conditions = nil })
+	s.image("3")
+	s.step()
+	a, _ = s.step()
+	require.Len(t, a.Delete, 1)
+	require.Equal(t, s.pods[0].Name, a.Delete[0].Name)
+}
+
 func TestFailedPodsWait(t *testing.T) {
 	s := newSim(t, 1)
 	s.settle()

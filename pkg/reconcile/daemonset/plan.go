@@ -238,7 +238,7 @@ func (p *plan) prune(name string, n *node) {
 	surges := p.surge(1) > 0
 	switch {
 	case !surges && len(running) > 1:
-		p.a.Delete = append(p.a.Delete, running[1:]...)
+		p.keep(running)
 	case surges && len(running) == 0 && n.run:
 		p.a.Run = append(p.a.Run, name)
 	case surges && len(running) > 1:
@@ -246,21 +246,30 @@ func (p *plan) prune(name string, n *node) {
 	}
 }
 
+// keep deletes all pods but one, and returns that: the oldest that is ready, or the oldest. Upstream keeps the oldest, also if that is not ready and another
+// one is.
+func (p *plan) keep(pods []*corev1.Pod) *corev1.Pod {
+	if len(pods) == 0 {
+		return nil
+	}
+	i := max(slices.IndexFunc(pods, podstate.Ready), 0)
+	p.a.Delete = append(append(p.a.Delete, pods[:i]...), pods[i+1:]...)
+	return pods[i]
+}
+
 // pruneSurge keeps one new and one old pod, and deletes the old one once it is not ready or the new one is available.
 func (p *plan) pruneSurge(running []*corev1.Pod) {
-	var fresh, old *corev1.Pod
+	var fresh, old []*corev1.Pod
 	for _, pod := range running {
-		switch {
-		case p.current(pod) && fresh == nil:
-			fresh = pod
-		case !p.current(pod) && old == nil:
-			old = pod
-		default:
-			p.a.Delete = append(p.a.Delete, pod)
+		if p.current(pod) {
+			fresh = append(fresh, pod)
+		} else {
+			old = append(old, pod)
 		}
 	}
-	if fresh != nil && old != nil && (!podstate.Ready(old) || p.available(fresh)) {
-		p.a.Delete = append(p.a.Delete, old)
+	next, last := p.keep(fresh), p.keep(old)
+	if next != nil && last != nil && (!podstate.Ready(last) || p.available(next)) {
+		p.a.Delete = append(p.a.Delete, last)
 	}
 }
 
