@@ -206,7 +206,9 @@ func (g gadgets) start(ctx context.Context, dir string) (*grpc.Server, error) {
 	defer agent.Close()
 	for s := agent.GetState(); s != connectivity.Ready; s = agent.GetState() { // then it has removed the sockets of earlier plugins
 		agent.Connect() // again after an attempt that failed
-		agent.WaitForStateChange(ctx, s)
+		if !agent.WaitForStateChange(ctx, s) {
+			return nil, ctx.Err()
+		}
 	}
 	l, err := net.Listen("unix", filepath.Join(dir, "gadgets.sock"))
 	if err != nil {

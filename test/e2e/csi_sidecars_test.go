@@ -383,7 +383,7 @@ func TestSidecars(t *testing.T) {
 		h.Kill() // wherever it is
 		h.Run("start")
 		h.Ctl("wait vgs/both --for=jsonpath={.status.readyToUse}=true --timeout=160s")
-		require.Equal(t, "both both", h.Ctl("get vs -o jsonpath={.items[*].status.volumeGroupSnapshotName}"))
+		until("both both", "get vs -o jsonpath={.items[*].status.volumeGroupSnapshotName}")
 		h.Apply(strings.ReplaceAll(sidecarsRegained, "SNAPSHOT", h.Ctl(`get vs -o jsonpath={.items[?(@.spec.source.persistentVolumeClaimName=="late")].metadata.name}`)))
 		h.Ctl("wait pod/regained --for=condition=Ready --timeout=160s")
 		require.Equal(t, "late\n", h.Ctl("exec regained -- cat /data/file"))
