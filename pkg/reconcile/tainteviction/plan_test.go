@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
 )
 
 func TestPlan(t *testing.T) {
@@ -60,4 +62,25 @@ func TestLatecomers(t *testing.T) {
 	require.False(t, changed(p, next))
 	next.Spec.Tolerations[0].TolerationSeconds = &fewer
 	require.True(t, changed(p, next))
+}
+
+// TestTaintsThatComeAgain: a taint that was removed and is there again counts from then on, also if nobody looked at the node in between.
+func TestTaintsThatComeAgain(t *testing.T) {
+	s, env := &sightings{}, engine.Env{}
+	s.reset()
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	env.Now = func() time.Time { return at }
+	bare := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
+	tainted := bare.DeepCopy()
+	tainted.Spec.Taints = []corev1.Taint{{Key: "one", Effect: corev1.TaintEffectNoExecute}}
+	require.Len(t, s.nodes(t.Context(), env, bare, tainted), 1)
+	first := s.note("n", tainted.Spec.Taints, at.Add(time.Minute))
+	require.Equal(t, at, first(&tainted.Spec.Taints[0]))
+	at = at.Add(time.Hour)
+	require.Len(t, s.nodes(t.Context(), env, tainted, bare), 1)
+	require.Len(t, s.nodes(t.Context(), env, bare, tainted), 1)
+	require.Empty(t, s.nodes(t.Context(), env, tainted, tainted.DeepCopy()))
+	require.Equal(t, at, s.note("n", tainted.Spec.Taints, at.Add(time.Minute))(&tainted.Spec.Taints[0]))
+	require.Len(t, s.nodes(t.Context(), env, tainted, nil), 1)
+	require.Empty(t, s.first)
 }

@@ -6,7 +6,6 @@ package tainteviction
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,14 +19,11 @@ import (
 
 // New declares the reconciler.
 func New() *engine.Reconciler {
+	seen := &sightings{}
 	return &engine.Reconciler{
 		Name: "tainteviction", Account: "node-controller", Workers: 2,
 		Watches: []engine.Watch{
-			{Object: &corev1.Node{}, Changed: func(was, is client.Object) bool {
-				a, ok1 := was.(*corev1.Node)
-				b, ok2 := is.(*corev1.Node)
-				return !ok1 || !ok2 || !equality.Semantic.DeepEqual(a.Spec.Taints, b.Spec.Taints)
-			}},
+			{Object: &corev1.Node{}, Event: seen.nodes},
 			{Object: &corev1.Pod{}, Map: nodeOf, Changed: func(was, is client.Object) bool {
 				a, ok1 := was.(*corev1.Pod)
 				b, ok2 := is.(*corev1.Pod)
@@ -39,7 +35,8 @@ func New() *engine.Reconciler {
 		},
 		Indexes: []engine.Index{podstate.ByNode()},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{Env: env, seen: map[taintOn]time.Time{}}).reconcile
+			seen.reset()
+			return (&reconciler{env, seen}).reconcile
 		},
 	}
 }
@@ -62,12 +59,9 @@ func nodeOf(ctx context.Context, env engine.Env, o client.Object) []engine.Reque
 	return nil
 }
 
-type taintOn struct{ node, key, value string }
-
 type reconciler struct {
 	engine.Env
-	mu   sync.Mutex
-	seen map[taintOn]time.Time // first observation of taints without timeAdded
+	seen *sightings
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -77,7 +71,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, err
 	}
 	now := r.Now()
-	r.note(req.Name, n.Spec.Taints, now)
+	since := r.seen.note(req.Name, n.Spec.Taints, now)
 	if len(n.Spec.Taints) == 0 {
 		return engine.Result{}, nil
 	}
@@ -92,7 +86,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		if p.DeletionTimestamp != nil || podstate.Ended(p) {
 			continue
 		}
-		leaves, in := Plan(p, n.Spec.Taints, func(t *corev1.Taint) time.Time { return r.since(n.Name, t) }, now)
+		leaves, in := Plan(p, n.Spec.Taints, since, now)
 		switch {
 		case !leaves:
 		case in > 0:
@@ -106,36 +100,6 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		}
 	}
 	return engine.Result{RequeueAfter: again}, errors.Join(failed...)
-}
-
-// note records when taints without timeAdded were first seen, and drops those that were removed.
-func (r *reconciler) note(node string, taints []corev1.Taint, now time.Time) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	there := map[taintOn]bool{}
-	for _, t := range taints {
-		if t.Effect == corev1.TaintEffectNoExecute && t.TimeAdded == nil {
-			k := taintOn{node, t.Key, t.Value}
-			there[k] = true
-			if _, ok := r.seen[k]; !ok {
-				r.seen[k] = now
-			}
-		}
-	}
-	for k := range r.seen {
-		if k.node == node && !there[k] {
-			delete(r.seen, k)
-		}
-	}
-}
-
-func (r *reconciler) since(node string, t *corev1.Taint) time.Time {
-	if t.TimeAdded != nil {
-		return t.TimeAdded.Time
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.seen[taintOn{node, t.Key, t.Value}]
 }
 
 func (r *reconciler) evict(ctx context.Context, p *corev1.Pod, now time.Time) error {
