@@ -197,15 +197,16 @@ func (s State) delete() Step {
 	case c != nil && c.Spec.DeletionPolicy == snapshots.Delete && c.DeletionTimestamp == nil:
 		return Step{Op: DeleteContent, Content: c}
 	}
+	going := c != nil && c.Spec.DeletionPolicy == snapshots.Delete
 	step := updateSnapshot(v, func(v *snapshots.VolumeSnapshot) {
 		controllerutil.RemoveFinalizer(v, snapshots.SourceFinalizer)
 		controllerutil.RemoveFinalizer(v, snapshots.InGroupFinalizer)
-		if c == nil || c.Spec.DeletionPolicy != snapshots.Delete {
+		if !going {
 			controllerutil.RemoveFinalizer(v, snapshots.BoundFinalizer)
 		}
 	})
-	if len(step.Snapshot.Finalizers) == len(v.Finalizers) {
-		return Step{} // until the content is gone
+	if going && (len(step.Snapshot.Finalizers) == len(v.Finalizers) || !controllerutil.ContainsFinalizer(v, snapshots.BoundFinalizer)) {
+		return Step{} // until the content is gone, also if the snapshot was deleted before it was bound
 	}
 	return step
 }

@@ -154,6 +154,7 @@ func TestPlanSnapshot(t *testing.T) {
 			require.Equal(t, []string{snapshots.BoundFinalizer}, s.Snapshot.Finalizers)
 		}},
 		"and it waits for that":          {s: State{Snapshot: snapshot("s", isReady, deleted, func(v *snapshots.VolumeSnapshot) { v.Finalizers = v.Finalizers[1:] }), Content: content(snapshot("s"), taken, going)}},
+		"deleted before it was bound":    {s: State{Snapshot: snapshot("s", deleted), Content: content(snapshot("s"), taken, going)}},
 		"gone":                           {s: State{Snapshot: snapshot("s", isReady, deleted)}, op: UpdateSnapshot, check: func(t *testing.T, s Step) { require.Empty(t, s.Snapshot.Finalizers) }},
 		"deleted, its content is kept":   {s: State{Snapshot: snapshot("s", isReady, deleted), Content: content(snapshot("s"), taken, told, retained)}, op: UpdateSnapshot, check: func(t *testing.T, s Step) { require.Empty(t, s.Snapshot.Finalizers) }},
 		"deleted while it is restored":   {s: State{Snapshot: snapshot("s", isReady, deleted), Content: content(snapshot("s"), taken), Restoring: []string{"d"}}, reason: "SnapshotDeletePending"},
