@@ -118,6 +118,8 @@ type Cache struct {
 	offers  offers
 	// encodings bounds those that entries keep.
 	encodings keeper
+	// collections is memory.AfterCollections, but in tests whose time is a bubble's: finalizers run outside of it.
+	collections func(func()) (stop func())
 
 	interned interned
 
@@ -137,7 +139,8 @@ func New(cfg Config) (*Cache, error) {
 	}
 	c := &Cache{
 		cfg: cfg, ready: make(chan struct{}), stopped: make(chan struct{}), recalled: make(chan struct{}, 1), encodings: keeper{limit: cfg.Encodings},
-		kinds: kinds{joins: make(chan *join), loads: make(chan *join)},
+		collections: memory.AfterCollections,
+		kinds:       kinds{joins: make(chan *join), loads: make(chan *join)},
 	}
 	c.caches.Store(&kindCaches{})
 	now, unsubscribe := cfg.Kinds.Subscribe(c)
@@ -194,7 +197,7 @@ func (c *Cache) Run(ctx context.Context) error {
 func (c *Cache) forgetting(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	collected := make(chan struct{}, 1)
-	end := memory.AfterCollections(func() {
+	end := c.collections(func() {
 		select {
 		case collected <- struct{}{}:
 		default:

@@ -177,6 +177,7 @@ func TestOldChangesGo(t *testing.T) {
 		m := newMemory()
 		c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, RingFor: time.Minute, Logger: slog.New(slog.DiscardHandler)})
 		require.NoError(t, err)
+		c.collections = func(func()) (stop func()) { return func() {} }
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- c.Run(ctx) }()
