@@ -23,7 +23,7 @@ const (
 	SecretNamespaceParameter = "csi.storage.k8s.io/snapshotter-secret-namespace"
 )
 
-// What they are for groups of snapshots.
+// The same for groups of snapshots.
 const (
 	GroupDefaultAnnotation         = "groupsnapshot.storage.kubernetes.io/is-default-class"
 	GroupDeletingAnnotation        = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted"
@@ -33,7 +33,7 @@ const (
 	// GroupHandleAnnotation of a content is the driver's name for the group that it is a part of: the driver has its snapshot already.
 	GroupHandleAnnotation = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
 
-	// InGroupFinalizer of a snapshot: it goes when its group has gone.
+	// InGroupFinalizer of a snapshot: it stays until its group has gone.
 	InGroupFinalizer      = "snapshot.storage.kubernetes.io/volumesnapshot-in-group-protection"
 	GroupBoundFinalizer   = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-bound-protection"
 	GroupContentFinalizer = "groupsnapshot.storage.kubernetes.io/volumegroupsnapshotcontent-bound-protection"

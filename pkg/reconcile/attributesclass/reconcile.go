@@ -36,7 +36,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// dropped maps a claim or a volume to the classes that it names no longer.
+// dropped maps a claim or a volume to the classes that it no longer names.
 func dropped(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
 	if was == nil {
 		return nil

@@ -287,7 +287,8 @@ func (r *reconciler) writeMembers(ctx context.Context, s Step) error {
 	return errors.Join(err, r.apply(ctx, said))
 }
 
-// group returns the group that a snapshot is a part of, nil if there is none. One that was not taken here says so by what its content says of the driver's group.
+// group returns the group that a snapshot is a part of, nil if there is none. For a snapshot that was not taken here, the handle of the driver's group in its
+// content tells.
 func (r *reconciler) group(ctx context.Context, v *snapshots.VolumeSnapshot, content *snapshots.VolumeSnapshotContent) (*snapshots.VolumeGroupSnapshot, error) {
 	name, uid := groupOf(v)
 	if name == "" && content != nil && content.Status != nil && content.Status.VolumeGroupSnapshotHandle != nil && names(content, v) {

@@ -139,7 +139,7 @@ func ofClaimNamed(ctx context.Context, env engine.Env, namespace, name string) [
 
 type reconciler struct{ engine.Env }
 
-// follow returns what does the write that a plan asks for, and plans again.
+// follow returns the function that makes the write a plan asks for, and plans again.
 func (r *reconciler) follow(plan func(context.Context, engine.Request) (Step, error)) engine.Func {
 	return func(ctx context.Context, req engine.Request) (engine.Result, error) {
 		step, err := plan(ctx, req)
@@ -225,7 +225,7 @@ func (r *reconciler) state(ctx context.Context, req engine.Request) (State, erro
 	return s, err
 }
 
-// claim returns a claim and its volume, nil for what there is not.
+// claim returns a claim and its volume, nil for each that does not exist.
 func (r *reconciler) claim(ctx context.Context, key client.ObjectKey) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
 	var c corev1.PersistentVolumeClaim
 	if err := r.Cache.Get(ctx, key, &c); err != nil {

@@ -26,7 +26,7 @@ const (
 	CreateGroupContent Op = "create group content"
 	UpdateGroupContent Op = "update group content"
 	DeleteGroupContent Op = "delete group content"
-	// WriteMembers asks for a write for each of several snapshots of a group, in any order: those that follow.
+	// WriteMembers asks for one write for each of several snapshots of a group, in any order. Those are the kinds that follow, and CreateContent.
 	WriteMembers        Op = "write members"
 	CreateSnapshot      Op = "create snapshot"
 	DeleteSnapshot      Op = "delete snapshot"
