@@ -22,13 +22,13 @@ import (
 
 type declaring struct {
 	rest.DeclarativeValidationStrategy
-	row  *kind.Resource
-	part []string // the subresource, if any
+	row  *kind.Resource // nil if the request is for another version than the stored one: then only upstream's code runs
+	part []string       // the subresource, if any
 }
 
 // ValidateDeclaratively returns what upstream's returns, at a lower cost for valid objects.
 func (d declaring) ValidateDeclaratively(ctx context.Context, obj, old runtime.Object, errs field.ErrorList, op operation.Type, config rest.DeclarativeValidationConfig) field.ErrorList {
-	if len(errs) == 0 && config.SubresourceGVKMapper == nil && d.faultless(ctx, obj, old, op, config) {
+	if len(errs) == 0 && d.row != nil && config.SubresourceGVKMapper == nil && d.faultless(ctx, obj, old, op, config) {
 		return nil
 	}
 	return capErrors(d.DeclarativeValidationStrategy.ValidateDeclaratively(ctx, obj, old, errs, op, config))
@@ -91,10 +91,18 @@ type creating struct {
 // beforeCreate runs upstream's rest.BeforeCreate.
 func (c *call) beforeCreate(obj runtime.Object) error {
 	s := rest.RESTCreateStrategy(cappedCreate{c.strategy()})
-	if d, ok := c.strategy().(rest.DeclarativeValidationStrategy); ok && c.Resource == c.row {
-		s = creating{s, declaring{d, c.row, nil}}
+	if d, ok := c.strategy().(rest.DeclarativeValidationStrategy); ok {
+		s = creating{s, declaring{d, c.asStored(), nil}}
 	}
 	return rest.BeforeCreate(s, c.ctx, obj)
+}
+
+// asStored returns the row if the request is for the stored version, else nil.
+func (c *call) asStored() *kind.Resource {
+	if c.Resource != c.row {
+		return nil
+	}
+	return c.row
 }
 
 type updating struct {
@@ -108,12 +116,12 @@ func (c *call) beforeUpdate(full rest.RESTUpdateStrategy, obj, old runtime.Objec
 		shareSpec(obj, old)
 	}
 	s := rest.RESTUpdateStrategy(cappedUpdate{full})
-	if d, ok := full.(rest.DeclarativeValidationStrategy); ok && c.Resource == c.row {
+	if d, ok := full.(rest.DeclarativeValidationStrategy); ok {
 		var part []string
 		if c.Subresource != "" {
 			part = []string{c.Subresource}
 		}
-		s = updating{s, declaring{d, c.row, part}}
+		s = updating{s, declaring{d, c.asStored(), part}}
 	}
 	return rest.BeforeUpdate(s, c.ctx, obj, old)
 }

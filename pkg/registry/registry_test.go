@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -16,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/warning"
@@ -252,6 +254,23 @@ func TestEventsAreServedTwice(t *testing.T) {
 	require.Len(t, l.Entries, 1)
 	require.Equal(t, "hello", l.Entries[0].Object.(*eventsv1.Event).Note)
 	require.Contains(t, string(l.Entries[0].JSON()), `"apiVersion":"events.k8s.io/v1"`)
+}
+
+// The rules generated from tags hold in every version that is served: what is wrong is said in the same words.
+func TestRulesHoldInAllVersions(t *testing.T) {
+	h := build(t)
+	create := func(version string, o runtime.Object) string {
+		_, err := h.Create(h.ctx, at(schema.GroupVersionKind{Group: "autoscaling", Version: version, Kind: "HorizontalPodAutoscaler"}, "work", ""), o, metav1.CreateOptions{})
+		require.True(t, apierrors.IsInvalid(err), "%v", err)
+		return err.Error()
+	}
+	meta := metav1.ObjectMeta{Name: "a", Namespace: "work"}
+	older := create("v1", &autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: meta, Spec: autoscalingv1.HorizontalPodAutoscalerSpec{
+		ScaleTargetRef: autoscalingv1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d"}}})
+	newer := create("v2", &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: meta, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d"}}})
+	require.Equal(t, newer, older)
+	require.Contains(t, newer, "spec.maxReplicas: Required value")
 }
 
 type warnings struct {
