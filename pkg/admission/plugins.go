@@ -89,8 +89,9 @@ type plugin struct {
 	config string
 	// from returns the informers of the objects that configure the plugin, which is created once one exists. nil: created at start.
 	from func(informers.SharedInformerFactory) []cache.SharedIndexInformer
-	// check validates the configuration of a plugin that is created on demand.
-	check func(config []byte) error
+	// check validates the configuration of a plugin that is created on demand, and says whether it has objects from files: then it is created
+	// at start, which fails if these are invalid.
+	check func(config []byte) (fromFiles bool, err error)
 }
 
 // ordered is the list of plugins in upstream's order. ResourceQuota, which must be last because it charges, is
@@ -216,11 +217,14 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 		}
 		o.register(known)
 		if o.from != nil {
-			if err := o.check(configs[o.name]); err != nil {
+			fromFiles, err := o.check(configs[o.name])
+			if err != nil {
 				return fmt.Errorf("admission plugin %s: %w", o.name, err)
 			}
-			chain = append(chain, newOnDemand(known, o.name, configs[o.name], n, o.from(clients.Informers())...))
-			continue
+			if !fromFiles {
+				chain = append(chain, newOnDemand(known, o.name, configs[o.name], n, o.from(clients.Informers())...))
+				continue
+			}
 		}
 		made, err := known.InitPlugin(o.name, config, n)
 		if err != nil {
@@ -303,6 +307,9 @@ func (n needs) Initialize(p admission.Interface) {
 	}
 	if w, ok := p.(initializer.WantsDynamicClient); ok {
 		w.SetDynamicClient(noClient{})
+	}
+	if w, ok := p.(initializer.WantsManifestLoaders); ok {
+		w.SetManifestLoaders(manifestLoaders())
 	}
 	if w, ok := p.(initializer.WantsDrainedNotification); ok {
 		w.SetDrainedNotification(n.clients.Done())

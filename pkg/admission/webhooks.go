@@ -2,7 +2,7 @@ package admission
 
 import (
 	"context"
-	"errors"
+	"slices"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -31,12 +31,7 @@ func newOnDemand(known *admission.Plugins, name string, config []byte, n needs, 
 	return onDemand{
 		Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete, admission.Connect),
 		configured: func() bool {
-			for _, i := range informers {
-				if len(i.GetIndexer().ListKeys()) > 0 {
-					return true
-				}
-			}
-			return false
+			return slices.ContainsFunc(informers, func(i cache.SharedIndexInformer) bool { return len(i.GetIndexer().ListKeys()) > 0 })
 		},
 		plugin: sync.OnceValues(func() (admission.Interface, error) {
 			return known.InitPlugin(name, configReader(config), n)
@@ -73,17 +68,14 @@ func (d onDemand) Validate(ctx context.Context, a admission.Attributes, o admiss
 	return nil
 }
 
-// checkWebhookConfig validates the configuration of a webhook plugin, which is not used until the plugin is created.
-func checkWebhookConfig(config []byte) error {
+// checkWebhookConfig validates the configuration of a webhook plugin before the plugin is created, and says whether it has webhooks from files.
+func checkWebhookConfig(config []byte) (fromFiles bool, err error) {
 	c, err := webhookconfig.LoadConfig(configReader(config))
 	if err != nil {
-		return err
-	}
-	if c.StaticManifestsDir != "" {
-		return errors.New("staticManifestsDir: webhooks from files are not supported")
+		return false, err
 	}
 	_, err = webhookutil.NewDefaultAuthenticationInfoResolver(c.KubeConfigFile)
-	return err
+	return c.StaticManifestsDir != "", err
 }
 
 // reinvoking runs the chain again if a plugin requests it, according to upstream's reinvocation policy.
@@ -122,19 +114,14 @@ func (r reinvoking) Validate(ctx context.Context, a admission.Attributes, o admi
 	return nil
 }
 
-// checkPolicyConfig validates the configuration of a policy plugin, which is not used until the plugin is created.
-func checkPolicyConfig(config []byte) error {
-	return checkPolicies(policyconfig.LoadValidatingConfig(configReader(config)))
+// checkPolicyConfig is checkWebhookConfig for validating policies.
+func checkPolicyConfig(config []byte) (fromFiles bool, err error) {
+	c, err := policyconfig.LoadValidatingConfig(configReader(config))
+	return c.StaticManifestsDir != "", err
 }
 
-// checkMutatingPolicyConfig is checkPolicyConfig for mutating policies.
-func checkMutatingPolicyConfig(config []byte) error {
-	return checkPolicies(policyconfig.LoadMutatingConfig(configReader(config)))
-}
-
-func checkPolicies(c policyconfig.PolicyConfig, err error) error {
-	if err == nil && c.StaticManifestsDir != "" {
-		err = errors.New("staticManifestsDir: policies from files are not supported")
-	}
-	return err
+// checkMutatingPolicyConfig is checkWebhookConfig for mutating policies.
+func checkMutatingPolicyConfig(config []byte) (fromFiles bool, err error) {
+	c, err := policyconfig.LoadMutatingConfig(configReader(config))
+	return c.StaticManifestsDir != "", err
 }
