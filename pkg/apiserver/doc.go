@@ -8,7 +8,8 @@
 //
 // Compression. A response is compressed only if it is larger than 128 KiB, the client accepts gzip and its address is
 // not a loopback address: there, compressing a list of 3,000 pods would take more than a hundred milliseconds to save a
-// copy.
+// copy. A watch that replaces a list (KEP-3157) is compressed whole, as upstream, and holds no compressor
+// while it is idle.
 //
 // Watch frames. A frame is a constant head, the entry's encoding (made once, shared by all watchers) and a constant
 // tail. Joining the three is one copy into the connection's buffer, so frames are not cached.

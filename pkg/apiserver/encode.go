@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/klauspost/compress/gzip"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -109,10 +108,7 @@ const compressOver = 128 << 10
 // full-size frame would take two records, and each is a system call on both sides.
 const bodyBuffer = 16<<10 - 9
 
-var (
-	buffers = sync.Pool{New: func() any { return &bodyWriter{buf: make([]byte, 0, bodyBuffer)} }} //nolint:gochecknoglobals // a pool
-	gzips   = sync.Pool{New: func() any { z, _ := gzip.NewWriterLevel(io.Discard, 1); return z }} //nolint:gochecknoglobals // a pool
-)
+var buffers = sync.Pool{New: func() any { return &bodyWriter{buf: make([]byte, 0, bodyBuffer)} }} //nolint:gochecknoglobals // a pool
 
 // bodyWriter buffers small writes and passes large ones through.
 type bodyWriter struct {
@@ -154,14 +150,12 @@ func body(w http.ResponseWriter, req *http.Request, code, size int) (io.Writer, 
 		h.Set("Content-Encoding", "gzip")
 		h.Add("Vary", "Accept-Encoding")
 		w.WriteHeader(code)
-		z := gzips.Get().(*gzip.Writer)
-		z.Reset(w)
+		z := &packer{w: w}
 		b.w = z
 		return b, func() {
 			_ = b.flush()
 			_ = z.Close()
 			b.w = nil
-			gzips.Put(z)
 			buffers.Put(b)
 		}
 	}

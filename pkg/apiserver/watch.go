@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/apiserver/pkg/storage"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
+	"k8s.io/utils/ptr"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/registry"
@@ -37,8 +38,10 @@ type watching struct {
 	rc  *http.ResponseController
 	to  io.Writer
 	// out buffers writes to the connection. It is held only while a batch is written: an idle watch has none.
-	out   *bodyWriter
-	table *metav1.TableOptions
+	out *bodyWriter
+	// packed compresses the stream, if set.
+	packed *packer
+	table  *metav1.TableOptions
 	// message and send are set for a WebSocket: an event is buffered in message and sent by send.
 	message *bytes.Buffer
 	send    func() error
@@ -105,10 +108,21 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 		media = typeProto + ";stream=watch"
 	}
 	w.Header().Set("Content-Type", media)
-	w.WriteHeader(http.StatusOK)
 	v.to = w
+	// As upstream (WatchListCompression), a watch that replaces a list is compressed as a list would be.
+	if v.listing() && acceptsGzip(req) && !onLoopback(req) {
+		w.Header().Set("Content-Encoding", "gzip")
+		w.Header().Add("Vary", "Accept-Encoding")
+		v.packed = &packer{w: w}
+		v.to = v.packed
+	}
+	w.WriteHeader(http.StatusOK)
 	defer v.release()
-	if err := v.run(watcher, initial, sync); err != nil {
+	err = v.run(watcher, initial, sync)
+	if v.packed != nil && err == nil {
+		err = v.packed.Close()
+	}
+	if err != nil {
 		s.log.Debug("watch ended", "resource", t.Resource.Plural, "error", err)
 	}
 }
@@ -116,6 +130,11 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 // outOfReach reports whether an error says that a watch cannot start at its revision, which is too old or too new. Upstream sends it as an event.
 func outOfReach(err error) bool {
 	return apierrors.IsResourceExpired(err) || storage.IsTooLargeResourceVersion(err)
+}
+
+// listing reports whether the watch begins with all objects and a bookmark where these end (KEP-3157).
+func (v *watching) listing() bool {
+	return ptr.Deref(v.o.SendInitialEvents, false) && v.o.AllowWatchBookmarks
 }
 
 func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int64) error {
@@ -128,7 +147,7 @@ func (v *watching) run(watcher *cache.Watcher, initial []*cache.Entry, sync int6
 		}
 	}
 	v.sentEvents.Add(float64(len(initial)))
-	if v.o.SendInitialEvents != nil && *v.o.SendInitialEvents && v.o.AllowWatchBookmarks {
+	if v.listing() {
 		if err := v.bookmark(sync, true); err != nil {
 			return err
 		}
@@ -223,6 +242,11 @@ func (v *watching) flush() error {
 		err := v.out.flush()
 		v.release()
 		if err != nil {
+			return err
+		}
+	}
+	if v.packed != nil {
+		if err := v.packed.Flush(); err != nil {
 			return err
 		}
 	}

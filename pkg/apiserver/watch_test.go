@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -236,6 +237,57 @@ func TestStopEndsWatches(t *testing.T) {
 	for {
 		if _, ok := next(); !ok {
 			break
+		}
+	}
+}
+
+// distant is a listener whose clients are on another machine.
+type distant struct{ net.Listener }
+
+func (l distant) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return distantConn{c}, nil
+}
+
+type distantConn struct{ net.Conn }
+
+func (distantConn) RemoteAddr() net.Addr { return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1} }
+
+// Each batch reaches the client at once, and an idle watch holds no compressor.
+func TestWatchesOfDistantClientsThatListAreCompressed(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Listener = distant{c.Listener} })
+	w.namespace("d")
+	const maps = "/api/v1/namespaces/d/configmaps"
+	write := func(name string) {
+		w.do(w.http, "POST", maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`"},"data":{"a":"`+strings.Repeat("x", 10_000)+`"}}`)
+	}
+	write("a")
+	for query, packed := range map[string]bool{
+		"?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan": true,
+		"?watch=true&resourceVersion=1": false,
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+maps+query, nil)
+		require.NoError(t, err)
+		req.Header.Set("Accept-Encoding", "gzip") // by hand, so that the transport leaves it as it is
+		res, err := w.http.Do(req)
+		require.NoError(t, err)
+		require.Equal(t, packed, res.Header.Get("Content-Encoding") == "gzip")
+		cancel()
+		_ = res.Body.Close()
+		if !packed {
+			continue
+		}
+		next := w.watching(maps + query) // the transport unpacks, as client-go's
+		for _, want := range []string{"a", "", "b", "c"} {
+			if want > "a" {
+				write(want)
+			}
+			e, _ := next()
+			require.Equal(t, want, e.Object.Metadata.Name)
 		}
 	}
 }
