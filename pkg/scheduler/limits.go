@@ -7,17 +7,14 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	helpers "k8s.io/component-helpers/storage/volume"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// The reasons of NodeVolumeLimits and of VolumeBinding.
+// The reasons of NodeVolumeLimits.
 const (
 	tooManyVolumes  = "node(s) exceed max volume count"
-	notEnoughSpace  = "node(s) did not have enough free storage"
 	driverIsMissing = "%s CSI driver is not installed on the node"
 )
 
@@ -150,35 +147,4 @@ func (c *cycle) attachments() map[string]csiVolumes {
 		c.attached[a.NodeName][a.Attacher+"/"+pv.Spec.CSI.VolumeHandle] = a.Attacher
 	}
 	return c.attached
-}
-
-// hasSpace reports whether a driver that publishes its capacity (KEP-1472) can make a claim's volume for a node.
-func (v *volumes) hasSpace(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, n *nodeInfo) bool {
-	size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]
-	var driver storagev1.CSIDriver
-	if !ok || v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: class.Provisioner}, &driver) != nil ||
-		driver.Spec.StorageCapacity == nil || !*driver.Spec.StorageCapacity {
-		return true
-	}
-	var list storagev1.CSIStorageCapacityList
-	if v.read.List(context.Background(), &list) != nil {
-		return false
-	}
-	for i := range list.Items {
-		c := &list.Items[i]
-		if c.StorageClassName != class.Name || c.NodeTopology == nil {
-			continue
-		}
-		most := c.Capacity
-		if c.MaximumVolumeSize != nil {
-			most = c.MaximumVolumeSize
-		}
-		if most == nil || most.Cmp(size) < 0 {
-			continue
-		}
-		if s, err := metav1.LabelSelectorAsSelector(c.NodeTopology); err == nil && s.Matches(labels.Set(n.node.Labels)) {
-			return true
-		}
-	}
-	return false
 }

@@ -115,3 +115,58 @@ func TestCapacityOfDrivers(t *testing.T) {
 		})
 	}
 }
+
+// TestVolumesPreferFreeSpace gives what upstream's scorer gives.
+func TestVolumesPreferFreeSpace(t *testing.T) {
+	const driver = "d.example.com"
+	class := func(name string) *storagev1.StorageClass {
+		return &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: driver, VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}
+	}
+	claim := func(name, class, size string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}, Spec: corev1.PersistentVolumeClaimSpec{StorageClassName: &class,
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}}}}
+	}
+	at := func(node string) map[string]string { return map[string]string{corev1.LabelHostname: node} }
+	pool := func(class, node, size string) *storagev1.CSIStorageCapacity {
+		return &storagev1.CSIStorageCapacity{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: class + node}, StorageClassName: class,
+			NodeTopology: &metav1.LabelSelector{MatchLabels: at(node)}, Capacity: new(resource.MustParse(size))}
+	}
+	volume := func(class, node, size string) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: class + node}, Spec: corev1.PersistentVolumeSpec{StorageClassName: class,
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
+			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+				{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}}}}}}},
+			Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}}
+	}
+	publishes := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: driver}, Spec: storagev1.CSIDriverSpec{StorageCapacity: new(true)}}
+	for name, tt := range map[string]struct {
+		objects []ctrlclient.Object
+		scores  map[string]int64
+	}{
+		"pools":                       {[]ctrlclient.Object{publishes, claim("c", "x", "10"), pool("x", "a", "100"), pool("x", "b", "40"), pool("x", "c", "10")}, map[string]int64{"a": 90, "b": 75, "c": 0}},
+		"two claims of a pool":        {[]ctrlclient.Object{publishes, claim("c", "x", "10"), claim("d", "x", "20"), pool("x", "a", "100"), pool("x", "b", "20")}, map[string]int64{"a": 70, "b": 0}},
+		"two classes":                 {[]ctrlclient.Object{publishes, claim("c", "x", "10"), claim("d", "y", "20"), pool("x", "a", "100"), pool("y", "a", "40")}, map[string]int64{"a": 70}},
+		"no capacity is published":    {[]ctrlclient.Object{claim("c", "x", "10")}, map[string]int64{"a": 0, "b": 0}},
+		"volumes":                     {[]ctrlclient.Object{claim("c", "x", "10"), volume("x", "a", "10"), volume("x", "b", "40")}, map[string]int64{"a": 0, "b": 75}},
+		"a volume, another is made":   {[]ctrlclient.Object{publishes, claim("c", "x", "10"), claim("d", "y", "20"), volume("x", "a", "20"), pool("y", "a", "20")}, map[string]int64{"a": 50}},
+		"beyond what a number can be": {[]ctrlclient.Object{publishes, claim("c", "x", "5E"), claim("d", "x", "5E"), pool("x", "a", "8E")}, map[string]int64{"a": 0}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newState(100, func(string) map[string]string { return nil })
+			s.volumes.read = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(append(tt.objects, class("x"), class("y"))...).Build()
+			pod := podWithClaim("p")
+			for _, o := range tt.objects {
+				if o.GetName() == "d" {
+					pod.Spec.Volumes = append(pod.Spec.Volumes, corev1.Volume{Name: "w", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "d"}}})
+				}
+			}
+			c := s.cycle(newPodInfo(pod))
+			require.True(t, prepareSpace(c))
+			for node, want := range tt.scores {
+				s.setNode(storageNode(node, at(node)))
+				require.Equal(t, want, space(c, s.nodes[node]), node)
+			}
+		})
+	}
+}

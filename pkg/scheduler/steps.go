@@ -90,6 +90,7 @@ var scores = []score{
 	{name: "TaintToleration", weight: 3, prepare: func(c *cycle) bool { return c.state.soft > 0 }, of: softTaints, relative: true},
 	{name: nodeAffinity, weight: 2, prepare: prepareNodePreferences, of: nodePreferences, relative: true},
 	{name: dynamicResources, weight: 2, prepare: prepareAlternatives, of: earlyAlternatives},
+	{name: "VolumeBinding", weight: 1, prepare: prepareSpace, of: space},
 	{name: "PodTopologySpread", weight: 2, prepare: prepareSpreadScore, of: spreadScore, relative: true},
 	{name: "InterPodAffinity", weight: 2, prepare: preparePodPreferences, of: podPreferences, relative: true},
 }

@@ -91,6 +91,8 @@ type delayedClaim struct {
 	key        types.NamespacedName
 	class      *storagev1.StorageClass
 	candidates []*corev1.PersistentVolume
+	pools      []pool
+	published  bool // the driver says what capacity it has: only the pools have enough
 }
 
 // prepareVolumes reads the pod's claims, with their volumes and classes.
@@ -163,7 +165,8 @@ func (v *volumes) lookAt(p *podInfo, key types.NamespacedName, out *volumeCycle)
 		// The pod is not tried again before, so that provisioners that fail keep no bindings from other pods.
 		return fmt.Sprintf("waiting for persistentvolumeclaim %q to be provisioned on node %q", key.Name, node)
 	}
-	out.delayed = append(out.delayed, delayedClaim{&claim, key, &class, v.candidates(&claim, name)})
+	pools, published := v.pools(&claim, &class)
+	out.delayed = append(out.delayed, delayedClaim{&claim, key, &class, v.candidates(&claim, name), pools, published})
 	return ""
 }
 
@@ -212,7 +215,8 @@ func (c *cycle) volumesUnfit(n *nodeInfo, into *choice) []string {
 		}
 	}
 	taken := map[string]*corev1.PersistentVolume{}
-	for _, d := range v.delayed {
+	for i := range v.delayed {
+		d := &v.delayed[i]
 		if into != nil {
 			into.wait = append(into.wait, d.key)
 		}
@@ -238,7 +242,7 @@ func (c *cycle) volumesUnfit(n *nodeInfo, into *choice) []string {
 			}
 		case !provisions(d.class, n):
 			return []string{noVolumeToBind}
-		case !c.state.volumes.hasSpace(d.PersistentVolumeClaim, d.class, n):
+		case d.published && d.pool(n) == nil:
 			return []string{notEnoughSpace}
 		case into != nil:
 			into.provision = append(into.provision, d.key)
