@@ -259,6 +259,9 @@ func (w *worker) completeSpec(ctx context.Context, o *op, b build, warn func(rea
 		labelBackOff: o.BackOff.String(), labelHash: specHash(c), labelImage: c.Image, labelImageID: imageRef(b.image),
 		labelGrace: strconv.Itoa(int(graceOf(p) / time.Second)),
 	}
+	if o.Round > 0 {
+		spec.Labels[labelRound] = strconv.Itoa(o.Round)
+	}
 	if task := taskOf(p); task != "" {
 		spec.Labels[labelTask] = task
 	}

@@ -78,6 +78,7 @@ func conditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now 
 	}
 	set(corev1.PodReady, ready, notReady, why)
 	set(corev1.PodScheduled, true, "", "")
+	restartingCondition(p, s, d, now)
 	resizeConditions(p, o, s, now)
 }
 

@@ -37,6 +37,7 @@ const (
 	labelTask      = "task"   // the UID of the task that controls the pod
 	labelSource    = "source" // static.FromFile for a static pod's
 	labelFile      = "file"   // its manifest's name in the folder
+	labelRound     = "round"  // see round; none is 0
 )
 
 const (
@@ -53,12 +54,14 @@ type Instance struct {
 	Attempt int
 	BackOff time.Duration
 	Hash    string
+	Round   int
 }
 
 func instanceOf(c runtime.Container) Instance {
 	attempt, _ := strconv.Atoi(c.Labels[labelAttempt])
 	wait, _ := time.ParseDuration(c.Labels[labelBackOff])
-	return Instance{Container: c, Name: c.Labels[labelName], Attempt: attempt, BackOff: wait, Hash: c.Labels[labelHash]}
+	round, _ := strconv.Atoi(c.Labels[labelRound])
+	return Instance{Container: c, Name: c.Labels[labelName], Attempt: attempt, BackOff: wait, Hash: c.Labels[labelHash], Round: round}
 }
 
 // Failure is why the last attempt of an action failed, and when it is retried.
@@ -217,17 +220,8 @@ func isSidecar(c *corev1.Container) bool {
 // restarts reports whether a container of the pod that exited with the code is restarted.
 func restarts(p *corev1.Pod, c *corev1.Container, exit int, init bool) bool {
 	if c.RestartPolicy != nil {
-		for _, r := range c.RestartPolicyRules {
-			if r.Action != corev1.ContainerRestartRuleActionRestart || r.ExitCodes == nil {
-				continue
-			}
-			in := false
-			for _, v := range r.ExitCodes.Values {
-				in = in || int(v) == exit
-			}
-			if in == (r.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) {
-				return true
-			}
+		if ruleFor(c, exit) != "" { // whichever action it has
+			return true
 		}
 		switch *c.RestartPolicy {
 		case corev1.ContainerRestartPolicyAlways:

@@ -35,16 +35,17 @@ const (
 
 // Action is one step. At most one action per Target is in flight.
 type Action struct {
-	Kind      Kind
-	Target    string // a container's name, or the Kind itself
-	ID        string
-	Attempt   int
-	BackOff   time.Duration
-	Grace     time.Duration
-	By        time.Time // of a Kill: SIGKILL is sent then at the latest; zero for no such time
-	Reason    string    // of a Kill, for its event
-	HookReady bool
-	Forget    bool
+	Kind    Kind
+	Target  string // a container's name, or the Kind itself
+	ID      string
+	Attempt int
+	BackOff time.Duration
+	Round   int // of a Start: the round that the instance is of
+	Grace   time.Duration
+	By      time.Time // of a Kill: SIGKILL is sent then at the latest; zero for no such time
+	NoHook  bool      // of a Kill: no preStop hook is run
+	Reason  string    // of a Kill, for its event
+	Forget  bool
 }
 
 // Decision is what to do now, and when to plan again if nothing changes before.
@@ -53,7 +54,12 @@ type Decision struct {
 	Wake    time.Time
 	// Stopping means that the pod is being terminated, Stopped that nothing of it runs any more.
 	Stopping, Stopped bool
-	// Grace is the grace period of its containers if it is stopping.
+	// Round is the round that the pod's containers are in, or that begins now. Source is the instance whose exit ended the one before while the next one has
+	// not begun, Resetting means that containers of that are still being ended.
+	Round     int
+	Source    *Instance
+	Resetting bool
+	// Grace is the grace period of its containers if it is stopping or resetting.
 	Grace time.Duration
 	// Forgotten means that nothing of the pod is left, here and in the API.
 	Forgotten bool
@@ -73,6 +79,8 @@ type planner struct {
 // none if the pod waits for an event or a time.
 func Plan(p *corev1.Pod, o Observed, now time.Time) Decision {
 	pl := &planner{pod: p, o: o, now: now}
+	r := roundOf(p, o)
+	pl.d.Round, pl.d.Source = r.number, r.source
 	pl.d.Verdict = o.Verdict
 	if pl.d.Verdict == nil {
 		pl.d.Verdict = pl.deadline()
@@ -113,14 +121,13 @@ func (pl *planner) deadline() *Verdict {
 // finished reports whether all containers terminated for good, or initialization failed for good.
 func (pl *planner) finished() bool {
 	p, o := pl.pod, pl.o
-	started := false
-	for i := range p.Spec.Containers {
-		started = started || o.latest(p.Spec.Containers[i].Name) != nil
+	if pl.d.Source != nil {
+		return false
 	}
-	if !started {
+	if !pl.initialized() {
 		for i := range p.Spec.InitContainers {
 			c := &p.Spec.InitContainers[i]
-			l := o.latest(c.Name)
+			l := pl.current(c.Name)
 			if !isSidecar(c) && l != nil && l.State == runtime.Exited && l.ExitCode != 0 &&
 				!restarts(p, c, l.ExitCode, true) && !busy(o, c.Name) {
 				return true
@@ -130,7 +137,7 @@ func (pl *planner) finished() bool {
 	}
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
-		l := o.latest(c.Name)
+		l := pl.current(c.Name)
 		if l == nil || l.State != runtime.Exited || busy(o, c.Name) || restarts(p, c, l.ExitCode, false) {
 			return false
 		}
@@ -161,7 +168,7 @@ func (pl *planner) run() {
 	if !o.Sandbox || !o.Volumes {
 		return
 	}
-	if pl.initialize() {
+	if pl.nextRound() && pl.initialize() {
 		for i := range pl.pod.Spec.Containers {
 			pl.keepRunning(&pl.pod.Spec.Containers[i], false)
 		}
@@ -182,12 +189,13 @@ func (pl *planner) run() {
 }
 
 // kill plans to stop an instance. It backs off only after a failed kill.
-func (pl *planner) kill(name, id string, grace time.Duration, why string) {
-	if f, failed := pl.o.Failures[name]; failed && f.Reason == killFailed && pl.now.Before(f.Until) {
+func (pl *planner) kill(a Action) {
+	if f, failed := pl.o.Failures[a.Target]; failed && f.Reason == killFailed && pl.now.Before(f.Until) {
 		pl.wake(f.Until)
 		return
 	}
-	pl.add(Action{Kind: Kill, Target: name, ID: id, Grace: grace, By: pl.o.By, Reason: why})
+	a.Kind, a.By = Kill, pl.o.By
+	pl.add(a)
 }
 
 func (pl *planner) retry(key string, a Action) {
@@ -201,10 +209,10 @@ func (pl *planner) retry(key string, a Action) {
 // initialize plans the next step of the init containers and reports whether the main containers may run.
 func (pl *planner) initialize() bool {
 	p, o := pl.pod, pl.o
-	done := hasStarted(p, o)
+	done := pl.initialized()
 	for i := range p.Spec.InitContainers {
 		c := &p.Spec.InitContainers[i]
-		l := o.latest(c.Name)
+		l := pl.current(c.Name)
 		if isSidecar(c) {
 			pl.keepRunning(c, true)
 			if done {
@@ -224,7 +232,17 @@ func (pl *planner) initialize() bool {
 	return true
 }
 
-// hasStarted reports whether the pod was initialized before: one of its main containers was created.
+// initialized reports whether the pod was initialized in this round: one of its main containers was created.
+func (pl *planner) initialized() bool {
+	for i := range pl.pod.Spec.Containers {
+		if pl.current(pl.pod.Spec.Containers[i].Name) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// hasStarted reports whether the pod was ever initialized: one of its main containers was created.
 func hasStarted(p *corev1.Pod, o Observed) bool {
 	for i := range p.Spec.Containers {
 		if o.latest(p.Spec.Containers[i].Name) != nil {
@@ -241,6 +259,14 @@ func (pl *planner) keepRunning(c *corev1.Container, init bool) {
 		pl.start(c, nil)
 		return
 	}
+	if l.Round < pl.d.Round {
+		wait := l.BackOff // of one that ended because another asked for it, it stays as it was
+		if endsRound(c, l) {
+			wait = nextBackOff(l)
+		}
+		pl.startAt(c, l.Attempt+1, wait)
+		return
+	}
 	switch l.State {
 	case runtime.Created:
 		// The start was interrupted: continue with the same attempt.
@@ -253,11 +279,11 @@ func (pl *planner) keepRunning(c *corev1.Container, init bool) {
 			if h.Grace != nil {
 				grace = time.Duration(*h.Grace) * time.Second
 			}
-			pl.kill(c.Name, l.ID, grace, fmt.Sprintf("Container %s failed %s", c.Name, h.Why))
+			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: grace, Reason: fmt.Sprintf("Container %s failed %s", c.Name, h.Why)})
 		case changed(l, c):
-			pl.kill(c.Name, l.ID, graceOf(pl.pod), fmt.Sprintf("Container %s definition changed, will be restarted", c.Name))
+			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: graceOf(pl.pod), Reason: fmt.Sprintf("Container %s definition changed, will be restarted", c.Name)})
 		case pl.o.restartForResize(l, c):
-			pl.kill(c.Name, l.ID, graceOf(pl.pod), fmt.Sprintf("Container %s resize requires restart", c.Name))
+			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: graceOf(pl.pod), Reason: fmt.Sprintf("Container %s resize requires restart", c.Name)})
 		case pl.o.resized(l, c):
 			pl.retry(c.Name, Action{Kind: Resize, Target: c.Name, ID: l.ID})
 		}
@@ -287,7 +313,7 @@ func (pl *planner) start(c *corev1.Container, old *Instance) {
 }
 
 func (pl *planner) startAt(c *corev1.Container, attempt int, backOff time.Duration) {
-	pl.retry(c.Name, Action{Kind: Start, Target: c.Name, Attempt: attempt, BackOff: backOff})
+	pl.retry(c.Name, Action{Kind: Start, Target: c.Name, Attempt: attempt, BackOff: backOff, Round: pl.d.Round})
 }
 
 // evictionGrace is the grace period of evicted pods: the node needs their resources.
@@ -351,7 +377,7 @@ func (pl *planner) stop() {
 		for _, c := range o.Containers[name] {
 			if c.State == runtime.Running {
 				left = true
-				pl.kill(name, c.ID, grace, "Stopping container "+name)
+				pl.kill(Action{Target: name, ID: c.ID, Grace: grace, Reason: "Stopping container " + name})
 			}
 		}
 		left = left || o.Busy[name] == Start || o.Busy[name] == Kill

@@ -46,7 +46,7 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 	}
 	rejected := d.Verdict != nil && len(o.Containers) == 0 && !slices.ContainsFunc(s.ContainerStatuses, runs)
 	if !rejected {
-		b := statusBuilder{p: p, o: o, f: f, now: now, stopping: d.Stopping, stopped: d.Stopped}
+		b := statusBuilder{p: p, o: o, f: f, d: d, now: now, sources: sources(p, o)}
 		s.InitContainerStatuses = b.all(p.Spec.InitContainers, s.InitContainerStatuses, true)
 		s.ContainerStatuses = b.all(p.Spec.Containers, s.ContainerStatuses, false)
 		var eph []corev1.Container
@@ -79,6 +79,11 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 
 func phase(p *corev1.Pod, o Observed, s *corev1.PodStatus, terminal bool) corev1.PodPhase {
 	failed, started := false, false
+	for i, c := range s.InitContainerStatuses {
+		if c.State.Running != nil && !isSidecar(&p.Spec.InitContainers[i]) && !terminal {
+			return corev1.PodPending // also when all containers are restarted
+		}
+	}
 	for _, c := range s.ContainerStatuses {
 		started = started || c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
 		t := c.State.Terminated
@@ -97,11 +102,13 @@ func phase(p *corev1.Pod, o Observed, s *corev1.PodStatus, terminal bool) corev1
 }
 
 type statusBuilder struct {
-	p                            *corev1.Pod
-	o                            Observed
-	f                            Facts
-	now                          time.Time
-	stopping, stopped, ephemeral bool
+	p         *corev1.Pod
+	o         Observed
+	f         Facts
+	d         Decision
+	now       time.Time
+	ephemeral bool
+	sources   map[int]time.Time // by round
 }
 
 func (b statusBuilder) all(list []corev1.Container, old []corev1.ContainerStatus, init bool) []corev1.ContainerStatus {
@@ -182,7 +189,11 @@ func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, ini
 			s.Resources = &corev1.ResourceRequirements{Limits: have.Limits.DeepCopy(), Requests: have.Requests.DeepCopy()}
 		}
 	case runtime.Exited:
-		b.ended(c, l, init, &s)
+		if between := l.Round < b.d.Round || b.d.Source != nil && b.d.Round == l.Round; between && !b.ephemeral && !b.d.Stopping {
+			b.betweenRounds(c, l, &s)
+		} else {
+			b.ended(c, l, init, &s)
+		}
 	}
 	return s
 }
@@ -206,7 +217,7 @@ func (b statusBuilder) missing(c *corev1.Container, was *corev1.ContainerStatus,
 			StartedAt: was.State.Running.StartedAt, FinishedAt: stamp(b.now),
 			Message: "The container could not be located when the pod was terminated",
 		}
-		if !b.stopping {
+		if !b.d.Stopping {
 			s.LastTerminationState, s.State = s.State, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
 		}
 		return
@@ -228,20 +239,24 @@ func (b statusBuilder) ended(c *corev1.Container, l Instance, init bool, s *core
 	if init && !isSidecar(c) && l.ExitCode == 0 {
 		s.Ready = true
 	}
-	again := !b.stopping && !b.ephemeral && restarts(b.p, c, l.ExitCode, init)
+	again := !b.d.Stopping && !b.ephemeral && restarts(b.p, c, l.ExitCode, init)
 	wait := waitOf(&l)
 	f, failed := b.o.Failures[c.Name]
 	switch {
 	case again && failed:
 		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}
 	case again && wait > 0 && b.now.Before(l.FinishedAt.Add(wait)):
-		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: fmt.Sprintf(
-			"back-off %s restarting failed container=%s pod=%s_%s(%s)", wait, c.Name, b.p.Name, b.p.Namespace, b.p.UID)}
+		s.State.Waiting = b.backOff(c, wait)
 	default:
 		s.State.Terminated = t
 		return
 	}
 	s.LastTerminationState = corev1.ContainerState{Terminated: t}
+}
+
+func (b statusBuilder) backOff(c *corev1.Container, wait time.Duration) *corev1.ContainerStateWaiting {
+	return &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff", Message: fmt.Sprintf(
+		"back-off %s restarting failed container=%s pod=%s_%s(%s)", wait, c.Name, b.p.Name, b.p.Namespace, b.p.UID)}
 }
 
 func (b statusBuilder) terminated(l Instance) *corev1.ContainerStateTerminated {
@@ -255,6 +270,8 @@ func (b statusBuilder) terminated(l Instance) *corev1.ContainerStateTerminated {
 	switch {
 	case l.OOMKilled:
 		t.Reason = "OOMKilled"
+	case b.reset(l):
+		t.Reason = resetReason
 	case l.ExitCode == 0:
 		t.Reason = "Completed"
 	case l.ExitCode == 128 && l.Message != "":

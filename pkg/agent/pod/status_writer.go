@@ -44,7 +44,7 @@ func overlay(api, ours *corev1.PodStatus) corev1.PodStatus {
 
 func owned(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodResizePending, corev1.PodResizeInProgress, corev1.PodScheduled, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers, workers.QueueCondition:
+	case corev1.AllContainersRestarting, corev1.PodResizePending, corev1.PodResizeInProgress, corev1.PodScheduled, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers, workers.QueueCondition:
 		return true
 	}
 	return false

@@ -228,7 +228,7 @@ func (w *worker) execute(p *corev1.Pod, o *Observed, d Decision, now time.Time) 
 		w.launch(p, a)
 		o.Busy[a.Target] = a.Kind
 	}
-	if d.Stopping {
+	if d.Stopping || d.Resetting {
 		for _, b := range w.actions.inFlight {
 			if b.Kind == Kill {
 				b.hurry(now.Add(d.Grace), o.By)

@@ -21,7 +21,7 @@ func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id str
 	}
 	m.probes.End(id)
 	c, _, _ := containerOf(p, b.Target)
-	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && time.Until(b.end()) > 0 {
+	if c != nil && c.Lifecycle != nil && c.Lifecycle.PreStop != nil && !b.NoHook && time.Until(b.end()) > 0 {
 		w.preStop(ctx, p, b, c, id)
 		b.extend(time.Now().Add(2 * time.Second)) // the process gets at least that after the hook, as in the kubelet
 	}
