@@ -148,18 +148,32 @@ func TestPrivilegedPodsAreAllowedUnlessDenied(t *testing.T) {
 	requireStatus(t, err, 422, "spec.containers[0].securityContext.privileged: Forbidden: disallowed by cluster policy")
 }
 
-// TestRestartAllContainersIsRefused: the agent would ignore the rule, and a pod must not rely on it.
-func TestRestartAllContainersIsRefused(t *testing.T) {
+// TestRestartAllContainersRules: upstream's validation accepts the action, and asks for what goes with it.
+func TestRestartAllContainersRules(t *testing.T) {
 	h := build(t)
 	p := smallPod("p")
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever
-	c := &p.Spec.Containers[0]
-	c.RestartPolicy = new(corev1.ContainerRestartPolicyNever)
-	c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestart, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
+	rules := []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
 		Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}}}
+	p.Spec.Containers[0].RestartPolicy, p.Spec.Containers[0].RestartPolicyRules = new(corev1.ContainerRestartPolicyNever), rules
+	side := *p.Spec.Containers[0].DeepCopy()
+	side.Name, side.RestartPolicy = "side", new(corev1.ContainerRestartPolicyAlways)
+	p.Spec.InitContainers = []corev1.Container{side}
 	put(h, v1("Pod", ""), p.DeepCopy())
-	p.Name = "q"
-	c.RestartPolicyRules[0].Action = corev1.ContainerRestartRuleActionRestartAllContainers
-	_, err := h.Create(h.ctx, v1("Pod", ""), p, metav1.CreateOptions{})
-	requireStatus(t, err, 422, `spec.containers[0].restartPolicyRules[0].action: Unsupported value: "RestartAllContainers"`)
+	for want, change := range map[string]func(*corev1.Container){
+		`spec.containers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used`: func(c *corev1.Container) { c.RestartPolicy = nil },
+		`spec.containers[0].restartPolicyRules[0].action: Unsupported value: "RestartPod"`:                         func(c *corev1.Container) { c.RestartPolicyRules[0].Action = "RestartPod" },
+		`spec.containers[0].restartPolicyRules[0].exitCodes: Required value: must be specified`:                    func(c *corev1.Container) { c.RestartPolicyRules[0].ExitCodes = nil },
+		`spec.containers[0].restartPolicyRules: Too many: 21: must have at most 20 items`: func(c *corev1.Container) {
+			for range 20 {
+				c.RestartPolicyRules = append(c.RestartPolicyRules, c.RestartPolicyRules[0])
+			}
+		},
+	} {
+		q := p.DeepCopy()
+		q.Name = "q"
+		change(&q.Spec.Containers[0])
+		_, err := h.Create(h.ctx, v1("Pod", ""), q, metav1.CreateOptions{})
+		requireStatus(t, err, 422, want)
+	}
 }

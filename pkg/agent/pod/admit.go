@@ -79,6 +79,9 @@ func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 	if v := Admit(p, node, w.others()); v != nil {
 		return v
 	}
+	if missing := missingFeatures(p); len(missing) > 0 {
+		return &Verdict{Reason: "PodFeatureUnsupported", Message: "Pod requires node features that are not available: " + strings.Join(missing, ", ")}
+	}
 	return m.modules.refuseAppArmor(p)
 }
 

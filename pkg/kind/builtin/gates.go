@@ -11,8 +11,6 @@ func setGates() {
 	if err := utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{
 		// Pods that are scheduled together (KEP-4671), whose spec.schedulingGroup is dropped otherwise.
 		string(features.GenericWorkload): true,
-		// The agent restarts no other container when one exits (KEP-5532): a rule with the action RestartAllContainers is refused.
-		string(features.RestartAllContainersOnContainerExits): false,
 	}); err != nil {
 		panic(err) // the gates are upstream's of this release
 	}
