@@ -113,7 +113,8 @@ func (e *environment) list() []string {
 	return out
 }
 
-func (m *Manager) environment(ctx context.Context, p *corev1.Pod, c *corev1.Container, podIP string) (*environment, error) {
+func (m *Manager) environment(ctx context.Context, b build) (*environment, error) {
+	p, c := b.pod, b.c
 	e := &environment{vars: map[string]string{}}
 	services, err := m.c.Services(ctx, p.Namespace)
 	if err != nil {
@@ -160,7 +161,7 @@ func (m *Manager) environment(ctx context.Context, p *corev1.Pod, c *corev1.Cont
 		}
 		if v.ValueFrom != nil {
 			var skip bool
-			if value, skip, err = m.valueFrom(ctx, p, c, v.ValueFrom, podIP); err != nil {
+			if value, skip, err = m.valueFrom(ctx, b, v.ValueFrom); err != nil {
 				return nil, err
 			}
 			if skip {
@@ -202,11 +203,12 @@ func (m *Manager) envFrom(ctx context.Context, p *corev1.Pod, from *corev1.EnvFr
 	return nil, nil
 }
 
-func (m *Manager) valueFrom(ctx context.Context, p *corev1.Pod, c *corev1.Container, from *corev1.EnvVarSource, podIP string) (value string, skip bool, err error) {
+func (m *Manager) valueFrom(ctx context.Context, b build, from *corev1.EnvVarSource) (value string, skip bool, err error) {
+	p, c := b.pod, b.c
 	optional := func(b *bool) bool { return b != nil && *b }
 	switch {
 	case from.FieldRef != nil:
-		value, err = volume.Field(p, from.FieldRef.FieldPath, podIP, m.c.HostIP)
+		value, err = volume.Field(p, from.FieldRef.FieldPath, b.podIP, m.c.HostIP)
 	case from.ResourceFieldRef != nil:
 		value, err = volume.Resource(p, from.ResourceFieldRef, c.Name, m.c.Allocatable())
 	case from.ConfigMapKeyRef != nil:
@@ -237,6 +239,8 @@ func (m *Manager) valueFrom(ctx context.Context, p *corev1.Pod, c *corev1.Contai
 			return "", false, fmt.Errorf("couldn't find key %v in Secret %v/%v", r.Key, p.Namespace, r.Name)
 		}
 		return string(v), !ok, nil
+	case from.FileKeyRef != nil:
+		return fromFile(p, b.volumes, from.FileKeyRef)
 	default:
 		err = errors.New("this source of an environment variable is not supported on this node")
 	}

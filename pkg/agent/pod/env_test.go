@@ -47,7 +47,7 @@ func TestEnvironmentIsBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			e, err := m.environment(t.Context(), spec(corev1.RestartPolicyAlways, nil, []string{"a"}), &corev1.Container{Env: tt.env}, "")
+			e, err := m.environment(t.Context(), build{pod: spec(corev1.RestartPolicyAlways, nil, []string{"a"}), c: &corev1.Container{Env: tt.env}})
 			if err == nil {
 				_, err = e.expand(tt.args)
 			}

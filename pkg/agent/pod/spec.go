@@ -73,7 +73,7 @@ func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 	if c.Lifecycle != nil && c.Lifecycle.StopSignal != nil {
 		s.StopSignal = string(*c.Lifecycle.StopSignal)
 	}
-	env, err := m.environment(ctx, p, c, b.podIP)
+	env, err := m.environment(ctx, b)
 	if err != nil {
 		return s, err
 	}
