@@ -20,7 +20,7 @@ func (w *worker) admit() {
 	m := w.m
 	node := m.c.AdmitBy()
 	w.mu.Lock()
-	p := w.api.pod
+	p := w.held.allocation.of(w.api.pod)
 	w.mu.Unlock()
 	if node == nil || isTerminal(p) || p.DeletionTimestamp != nil || p.Status.StartTime != nil || len(m.containers.of(p.UID)) > 0 {
 		return
@@ -85,20 +85,29 @@ func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 	return m.modules.refuseAppArmor(p)
 }
 
-// others returns the other pods that use the node's resources, as the API has them.
+// others returns the other pods that use the node's resources, as the API has them, with what is allocated to them.
 func (w *worker) others() []*corev1.Pod {
 	var others []*corev1.Pod
 	for _, o := range w.m.all() {
 		if o == w {
 			continue
 		}
-		o.mu.Lock()
-		if p := o.api.pod; !o.ended() && o.end.verdict == nil && !(o.api.gone && p.Spec.NodeName == "") {
-			others = append(others, o.trusted(p)) // not its view, as each pod that comes asks for all others
+		if p := o.counted(); p != nil {
+			others = append(others, p)
 		}
-		o.mu.Unlock()
 	}
 	return others
+}
+
+// counted returns the pod with what is allocated to it, or nil if it uses nothing of the node's resources any more.
+func (w *worker) counted() *corev1.Pod {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.api.pod
+	if w.ended() || w.end.verdict != nil || w.api.gone && p.Spec.NodeName == "" {
+		return nil
+	}
+	return w.trusted(w.held.allocation.of(p)) // not its view, as each pod that comes asks for all others
 }
 
 // Admit returns why a node cannot run a pod in addition to others, or nil. It is a pure function.
@@ -150,11 +159,15 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 		sum := have.DeepCopy()
 		sum.Add(want)
 		if sum.Cmp(limit) > 0 {
-			return &Verdict{Reason: "OutOf" + string(name), Message: fmt.Sprintf("Pod was rejected: Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d",
-				name, amount(name, want), amount(name, have), amount(name, limit))}
+			return &Verdict{Reason: "OutOf" + string(name), Message: "Pod was rejected: " + shortOf(name, want, have, limit)}
 		}
 	}
 	return nil
+}
+
+// shortOf says that a node is short of a resource, as the kubelet does.
+func shortOf(name corev1.ResourceName, want, used, room resource.Quantity) string {
+	return fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, amount(name, want), amount(name, used), amount(name, room))
 }
 
 func amount(name corev1.ResourceName, q resource.Quantity) int64 {

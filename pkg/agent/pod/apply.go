@@ -34,8 +34,10 @@ func (w *worker) do(ctx context.Context, p *corev1.Pod, b *op) *Failure {
 	case Kill:
 		w.m.event(p, b.Target, corev1.EventTypeNormal, "Killing", b.Reason)
 		return w.fail(b.Target, killFailed, w.stopContainer(ctx, p, b, b.ID), time.Second)
+	case Allocate:
+		return w.askForMore()
 	case Resize:
-		return w.resize(ctx, p, b)
+		return w.resize(ctx)
 	case Remove:
 		return w.fail(b.Target, "RemoveContainerError", w.remove(ctx, p, b.ID), time.Second)
 	case Release:
@@ -123,7 +125,7 @@ func (w *worker) mountVolumes(ctx context.Context) *Failure {
 	w.held.stale = false
 	ip := w.podIP()
 	first := w.held.volumes == nil
-	p := w.api.pod // the newest version, for its labels and annotations in downwardAPI volumes
+	p := w.held.allocation.of(w.api.pod) // the newest version, for its labels and annotations in downwardAPI volumes
 	w.mu.Unlock()
 	r, err := w.m.volumes.Setup(ctx, p, ip)
 	if err != nil {
@@ -182,10 +184,16 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	}
 	defer joined.close()
 	bld.pidNS = joined.path
+	if err := w.limitPod(ctx); err != nil {
+		warn("Failed", "Error: "+err.Error())
+		return w.fail(c.Name, "CreateContainerError", err, time.Second)
+	}
 	spec, f := w.completeSpec(ctx, b, bld, warn)
 	if f != nil {
 		return f
 	}
+	settle := w.settleAmounts(p, c.Name, &spec)
+	defer settle()
 	id := spec.ID
 	err = m.c.Runtime.Create(ctx, spec)
 	if errors.Is(err, runtime.ErrExists) && (joined.target || spec.Users != nil) { // by a process before, with its namespaces, and maybe with other IDs
@@ -199,11 +207,9 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	}
 	lap(stepCreate)
 	event(corev1.EventTypeNormal, "Created", "Container created")
-	w.mu.Lock()
-	w.actions.applied[id] = *c.Resources.DeepCopy()
-	w.mu.Unlock()
 	err = m.c.Runtime.Start(ctx, id)
 	leave()
+	settle()
 	m.refresh(ctx, id)
 	if err != nil {
 		warn("Failed", "Error: "+err.Error())

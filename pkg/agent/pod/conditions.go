@@ -79,16 +79,12 @@ func conditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now 
 	set(corev1.PodReady, ready, notReady, why)
 	set(corev1.PodScheduled, true, "", "")
 	restartingCondition(p, s, d, now)
-	resizeConditions(p, o, s, now)
+	resizeConditions(p, o, s, d, now)
 }
 
 func conditionTrue(s *corev1.PodStatus, kind corev1.PodConditionType) bool {
-	for _, c := range s.Conditions {
-		if c.Type == kind {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
+	c := conditionIn(s.Conditions, kind)
+	return c != nil && c.Status == corev1.ConditionTrue
 }
 
 // SetCondition replaces the condition of c's type, keeping its transition time if the status is the same.
@@ -108,55 +104,78 @@ func SetCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 }
 
 // resizeConditions sets the conditions of a resize that is in progress or pending.
-func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, now time.Time) {
-	progress, failed := resizing(p, o)
+func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now time.Time) {
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodResizePending && !pendingResize(o, c.Reason) || c.Type == corev1.PodResizeInProgress && !progress
+		return c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress
 	})
-	set := func(kind corev1.PodConditionType, reason, message string) {
-		SetCondition(s, corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason,
-			Message: message, ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})
+	if d.Stopping || hasEnded(s.Phase) {
+		return
 	}
-	if progress {
-		reason := ""
-		if failed != "" {
-			reason = corev1.PodReasonError
+	set := func(kind corev1.PodConditionType, reason, message string, generation int64) {
+		c := corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, ObservedGeneration: generation, LastTransitionTime: stamp(now)}
+		if was := conditionIn(p.Status.Conditions, kind); was != nil && was.Status == c.Status {
+			c.LastTransitionTime, c.LastProbeTime = was.LastTransitionTime, was.LastProbeTime
 		}
-		set(corev1.PodResizeInProgress, reason, failed)
+		s.Conditions = append(s.Conditions, c)
 	}
-	for _, name := range sortedKeys(o.Failures) {
-		if f := o.Failures[name]; f.Reason == corev1.PodReasonInfeasible || f.Reason == corev1.PodReasonDeferred {
-			set(corev1.PodResizePending, f.Reason, f.Message)
+	if resizing(p, o) {
+		if f, failed := o.Failures[resizeTarget]; failed {
+			set(corev1.PodResizeInProgress, corev1.PodReasonError, f.Message, o.Generation)
+		} else {
+			set(corev1.PodResizeInProgress, "", "", o.Generation)
 		}
+	}
+	if !o.Unallocated {
+		return
+	}
+	if f, known := o.Failures[allocateTarget]; known {
+		set(corev1.PodResizePending, f.Reason, f.Message, p.Generation)
+	} else if was := conditionIn(p.Status.Conditions, corev1.PodResizePending); was != nil { // until it is looked at again
+		s.Conditions = append(s.Conditions, *was)
 	}
 }
 
-// resizing reports whether an accepted resize has not been applied to all containers yet, and the last error of applying it.
-func resizing(p *corev1.Pod, o Observed) (progress bool, failed string) {
-	for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
-		for i := range list {
-			c := &list[i]
-			l := o.latest(c.Name)
-			if l == nil || l.State == runtime.Exited && !o.restartForResize(l, c) || !o.resized(l, c) {
-				continue
-			}
-			switch f := o.Failures[c.Name]; f.Reason {
-			case corev1.PodReasonInfeasible, corev1.PodReasonDeferred:
-			case resizeFailed:
-				progress, failed = true, f.Message
-			default:
-				progress = true
-			}
+func conditionIn(all []corev1.PodCondition, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range all {
+		if all[i].Type == kind {
+			return &all[i]
 		}
 	}
-	return progress, failed
+	return nil
 }
 
-func pendingResize(o Observed, reason string) bool {
-	for _, f := range o.Failures {
-		if f.Reason == reason {
+// resizing reports whether what is allocated has not been given to all cgroups yet. A container that does not run gets it with its next start.
+func resizing(p *corev1.Pod, o Observed) bool {
+	if o.Resizing || o.Limits != o.Share.limits {
+		return true
+	}
+	for c := range containersOf(p) {
+		l := o.latest(c.Name)
+		if l == nil {
+			continue
+		}
+		if differs, restart := o.resizes(p, l, c); differs && (l.State != runtime.Exited || restart) {
 			return true
 		}
 	}
 	return false
+}
+
+// resizeEvents records what has become of a resize.
+func (w *worker) resizeEvents(p *corev1.Pod, s *corev1.PodStatus) {
+	pending, progress := conditionIn(s.Conditions, corev1.PodResizePending), conditionIn(s.Conditions, corev1.PodResizeInProgress)
+	before := conditionIn(p.Status.Conditions, corev1.PodResizePending)
+	if pending != nil && (before == nil || before.Reason != pending.Reason || before.ObservedGeneration != pending.ObservedGeneration) {
+		w.mu.Lock()
+		desired := w.api.pod
+		w.mu.Unlock()
+		w.m.event(p, "", corev1.EventTypeWarning, "Resize"+pending.Reason, resizeMessage("Pod resize "+pending.Reason, desired, pending.Message))
+	}
+	before = conditionIn(p.Status.Conditions, corev1.PodResizeInProgress)
+	switch {
+	case progress != nil && progress.Reason == corev1.PodReasonError && (before == nil || before.Message != progress.Message):
+		w.m.event(p, "", corev1.EventTypeWarning, resizeFailed, resizeMessage("Pod resize error", p, progress.Message))
+	case progress == nil && before != nil && !hasEnded(s.Phase) && p.DeletionTimestamp == nil:
+		w.m.event(p, "", corev1.EventTypeNormal, "ResizeCompleted", resizeMessage("Pod resize completed", p, ""))
+	}
 }

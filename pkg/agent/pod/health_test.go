@@ -210,15 +210,20 @@ func TestResizeWhileTheAgentIsAway(t *testing.T) {
 	})
 }
 
-// What waits for an image says which and why, and is served as soon as the image can be had.
-func TestWaitingForAnImage(t *testing.T) {
-	var there atomic.Bool
-	with(t, fake.Config{Pull: func(context.Context, string) error {
+// pulls lets images be pulled once the registry is there.
+func pulls(there *atomic.Bool) func(context.Context, string) error {
+	return func(context.Context, string) error {
 		if there.Load() {
 			return nil
 		}
 		return errors.New("registry is away")
-	}}, func(r *rig) {
+	}
+}
+
+// What waits for an image says which and why, and is served as soon as the image can be had.
+func TestWaitingForAnImage(t *testing.T) {
+	var there atomic.Bool
+	with(t, fake.Config{Pull: pulls(&there)}, func(r *rig) {
 		p := podOf("web", "sleep", "100000")
 		p.Spec.Containers[0].Image = "example.com/app:1"
 		r.create(p)

@@ -48,6 +48,8 @@ type Manager struct {
 	listed     chan struct{} // closed when the pods of the API are known
 	allListed  func()        // closes listed
 
+	allocating sync.Mutex // held while it is decided which pods the node has room for
+
 	mu       sync.Mutex
 	stopped  bool
 	draining bool // no new pod is started
@@ -195,7 +197,14 @@ func (m *Manager) Update(p *corev1.Pod) {
 
 // begin admits a pod whose worker was just added, and runs it.
 func (m *Manager) begin(w *worker) {
-	if m.guard.Do("pod admission", w.admit, "uid", w.uid) != nil {
+	m.allocating.Lock()
+	err := m.guard.Do("pod admission", func() {
+		w.loadAllocation()
+		w.admit()
+		w.allocate()
+	}, "uid", w.uid)
+	m.allocating.Unlock()
+	if err != nil {
 		w.refuseUnchecked()
 	}
 	w.goOnWaiting()
@@ -271,9 +280,11 @@ func (m *Manager) Sync(ctx context.Context) error {
 		if w != nil {
 			m.log.Info("releasing resources of orphaned pod", "pod", p.Namespace+"/"+p.Name, "uid", uid)
 			w.loop.wake()
+		} else {
+			delete(orphans, uid)
 		}
 	}
-	m.rooms.keep(func(uid types.UID) bool { return m.worker(uid) != nil })
+	m.rooms.keep(func(uid types.UID) bool { return m.worker(uid) != nil && orphans[uid] == nil })
 	m.allListed()
 	return nil
 }
@@ -345,6 +356,7 @@ func (m *Manager) forget(w *worker) {
 	if m.c.StaticEnded != nil {
 		m.c.StaticEnded(w.uid)
 	}
+	m.allocatePending()
 }
 
 // Probes counts the probes of containers.

@@ -49,7 +49,7 @@ func newMetrics(reg prometheus.Registerer, m *Manager) *metrics {
 		steps: map[string]prometheus.Observer{}, failures: map[string]prometheus.Counter{},
 	}
 	for _, step := range []string{string(SetupSandbox), string(MountVolumes), string(Start), stepImage, stepCreate, stepRun, stepHook,
-		string(Kill), string(Resize), string(Remove), string(Release), string(Delete)} {
+		string(Kill), string(Allocate), string(Resize), string(Remove), string(Release), string(Delete)} {
 		out.steps[step] = steps.WithLabelValues(step)
 		out.failures[step] = failures.WithLabelValues(step)
 	}

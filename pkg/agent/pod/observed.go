@@ -15,7 +15,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -34,10 +33,11 @@ const (
 	labelImage     = "image"
 	labelGrace     = "grace" // the pod's terminationGracePeriodSeconds
 	labelMessage   = "message-path"
-	labelTask      = "task"   // the UID of the task that controls the pod
-	labelSource    = "source" // static.FromFile for a static pod's
-	labelFile      = "file"   // its manifest's name in the folder
-	labelRound     = "round"  // see round; none is 0
+	labelTask      = "task"    // the UID of the task that controls the pod
+	labelSource    = "source"  // static.FromFile for a static pod's
+	labelFile      = "file"    // its manifest's name in the folder
+	labelRound     = "round"   // see round; none is 0
+	labelAmounts   = "amounts" // with which it was created, as JSON
 )
 
 const (
@@ -129,8 +129,15 @@ type Observed struct {
 	Busy     map[string]Kind
 	Failures map[string]Failure
 	Health   map[string]Health // by container ID
-	// Applied are the resources that an instance has, by container ID.
-	Applied map[string]corev1.ResourceRequirements
+	// Unallocated means that the pod asks for other resources than are allocated to it, which Plan and Status see.
+	Unallocated bool
+	// Share is what is allocated to the pod as a whole, as of a generation, and Limits what its cgroup has of that. Amounts are what instances have, by container ID.
+	Share      share
+	Generation int64
+	Limits     runtime.PodLimits
+	Amounts    map[string]amounts
+	// Resizing means that it has not been seen to that cgroups have what is allocated.
+	Resizing bool
 	// Refresh is when a mounted token is to be renewed; zero means never.
 	Refresh time.Time
 
@@ -167,29 +174,6 @@ func specHash(c *corev1.Container) string {
 
 // changed reports whether the container's specification changed since the instance was created.
 func changed(l *Instance, c *corev1.Container) bool { return l.Hash != "" && l.Hash != specHash(c) }
-
-// resized reports whether the desired resources differ from those of the instance (KEP-1287).
-func (o Observed) resized(l *Instance, c *corev1.Container) bool {
-	have, known := o.Applied[l.ID]
-	return known && (!apiequality.Semantic.DeepEqual(have.Limits, c.Resources.Limits) ||
-		!apiequality.Semantic.DeepEqual(have.Requests, c.Resources.Requests))
-}
-
-// restartForResize reports whether a resource differs whose resize policy is RestartContainer.
-func (o Observed) restartForResize(l *Instance, c *corev1.Container) bool {
-	if !o.resized(l, c) {
-		return false
-	}
-	have := o.Applied[l.ID]
-	for _, r := range c.ResizePolicy {
-		if r.RestartPolicy == corev1.RestartContainer &&
-			(!have.Limits[r.ResourceName].Equal(c.Resources.Limits[r.ResourceName]) ||
-				!have.Requests[r.ResourceName].Equal(c.Resources.Requests[r.ResourceName])) {
-			return true
-		}
-	}
-	return false
-}
 
 // nextBackOff returns the back-off of the instance that replaces c.
 func nextBackOff(c *Instance) time.Duration {

@@ -2,6 +2,7 @@ package pod
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,14 +24,21 @@ const (
 	Cancel Kind = "cancel"
 	// Kill stops one instance gracefully.
 	Kill Kind = "kill"
-	// Resize applies the specification's resources to a running instance.
-	Resize Kind = "resize"
+	// Allocate asks the node for the resources that the pod has come to ask for. Resize gives what was allocated to its cgroups.
+	Allocate Kind = "allocate"
+	Resize   Kind = "resize"
 	// Remove removes an old instance.
 	Remove Kind = "remove"
 	// Release releases network and volumes, and with Forget also the containers.
 	Release Kind = "release"
 	// Delete deletes the pod from the API after writing its final status.
 	Delete Kind = "delete"
+)
+
+// The targets of Allocate and Resize. No container is called so.
+const (
+	allocateTarget = "#allocate"
+	resizeTarget   = "#resize"
 )
 
 // Action is one step. At most one action per Target is in flight.
@@ -73,6 +81,8 @@ type planner struct {
 	o   Observed
 	now time.Time
 	d   Decision
+
+	resizing bool // cgroups are being changed
 }
 
 // Plan returns the next actions for a pod. It is a pure function. It returns every action that can be started now and is not in flight, and
@@ -153,6 +163,9 @@ func (pl *planner) run() {
 	if o.Waiting {
 		return
 	}
+	if o.Unallocated {
+		pl.retry(allocateTarget, Action{Kind: Allocate, Target: allocateTarget})
+	}
 	if !o.Sandbox {
 		pl.retry(string(SetupSandbox), Action{Kind: SetupSandbox, Target: string(SetupSandbox)})
 	}
@@ -168,6 +181,7 @@ func (pl *planner) run() {
 	if !o.Sandbox || !o.Volumes {
 		return
 	}
+	pl.resize()
 	if pl.nextRound() && pl.initialize() {
 		for i := range pl.pod.Spec.Containers {
 			pl.keepRunning(&pl.pod.Spec.Containers[i], false)
@@ -196,6 +210,14 @@ func (pl *planner) kill(a Action) {
 	}
 	a.Kind, a.By = Kill, pl.o.By
 	pl.add(a)
+}
+
+// resize plans to give the pod's cgroups what is allocated to it.
+func (pl *planner) resize() {
+	if pl.o.resizable(pl.pod) {
+		pl.retry(resizeTarget, Action{Kind: Resize, Target: resizeTarget})
+	}
+	pl.resizing = busy(pl.o, resizeTarget) || slices.ContainsFunc(pl.d.Actions, func(a Action) bool { return a.Kind == Resize })
 }
 
 func (pl *planner) retry(key string, a Action) {
@@ -282,13 +304,11 @@ func (pl *planner) keepRunning(c *corev1.Container, init bool) {
 			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: grace, Reason: fmt.Sprintf("Container %s failed %s", c.Name, h.Why)})
 		case changed(l, c):
 			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: graceOf(pl.pod), Reason: fmt.Sprintf("Container %s definition changed, will be restarted", c.Name)})
-		case pl.o.restartForResize(l, c):
+		case pl.o.restartForResize(pl.pod, l, c):
 			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: graceOf(pl.pod), Reason: fmt.Sprintf("Container %s resize requires restart", c.Name)})
-		case pl.o.resized(l, c):
-			pl.retry(c.Name, Action{Kind: Resize, Target: c.Name, ID: l.ID})
 		}
 	case runtime.Exited:
-		if changed(l, c) || pl.o.restartForResize(l, c) { // the back-off is that of another specification
+		if changed(l, c) || pl.o.restartForResize(pl.pod, l, c) { // the back-off is that of another specification
 			pl.startAt(c, l.Attempt+1, 0)
 			return
 		}
@@ -313,6 +333,9 @@ func (pl *planner) start(c *corev1.Container, old *Instance) {
 }
 
 func (pl *planner) startAt(c *corev1.Container, attempt int, backOff time.Duration) {
+	if pl.resizing { // what starts has what it is to have then
+		return
+	}
 	pl.retry(c.Name, Action{Kind: Start, Target: c.Name, Attempt: attempt, BackOff: backOff, Round: pl.d.Round})
 }
 
@@ -403,7 +426,7 @@ func (pl *planner) stop() {
 	if evicted && !forget && !o.Draining && !pl.clear() {
 		return
 	}
-	if busy(o, string(SetupSandbox)) || busy(o, string(MountVolumes)) {
+	if busy(o, string(SetupSandbox)) || busy(o, string(MountVolumes)) || busy(o, allocateTarget) || busy(o, resizeTarget) {
 		return // wait for them: what they acquire must be released
 	}
 	if !o.Released {

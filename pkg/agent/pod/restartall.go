@@ -41,7 +41,7 @@ func roundOf(p *corev1.Pod, o Observed) (r round) {
 	}
 	for c := range containersOf(p) {
 		l := o.latest(c.Name)
-		if l == nil || l.Round < r.number || !endsRound(c, l) || changed(l, c) || o.restartForResize(l, c) {
+		if l == nil || l.Round < r.number || !endsRound(c, l) || changed(l, c) || o.restartForResize(p, l, c) {
 			continue
 		}
 		if r.source == nil || r.source.FinishedAt.Add(waitOf(r.source)).Before(l.FinishedAt.Add(waitOf(l))) {

@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/coracle-dev/coracle/pkg/agent/failpoint"
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime/fake"
@@ -48,6 +49,8 @@ type rig struct {
 	wrapRuntime func(runtime.Runtime) runtime.Runtime
 	// volumePlugins are those of Managers that are started.
 	volumePlugins []volume.Plugin
+	// failpoints are those of Managers that are started.
+	failpoints failpoint.Hook
 }
 
 // with runs f with a Manager that was started.
@@ -80,7 +83,7 @@ func (r *rig) start() {
 	r.m = New(Config{Client: &connection{api: r.api}, Runtime: rt, Network: r.network, Recorder: r.events, Logger: slog.New(slog.DiscardHandler),
 		NodeName: "node", HostIP: "192.0.2.1", DataDir: filepath.Join(r.dir, "data"), RunDir: filepath.Join(r.dir, "run"), LogDir: filepath.Join(r.dir, "log"),
 		ClusterDomain: "cluster.local", Node: func() *corev1.Node { return r.node }, Allocatable: func() corev1.ResourceList { return r.node.Status.Allocatable },
-		VolumePlugins: r.volumePlugins, ShuttingDown: r.down.Load, UserNamespaces: func() error { return r.noUsers }, Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
+		VolumePlugins: r.volumePlugins, Failpoints: r.failpoints, ShuttingDown: r.down.Load, UserNamespaces: func() error { return r.noUsers }, Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
 	m := r.m
 	r.stop = sync.OnceFunc(func() {
 		r.api.subscribe(nil)

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/agent/cdi"
@@ -96,7 +95,6 @@ func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 	if err := m.security(&s, p, c, b.image); err != nil {
 		return s, err
 	}
-	s.Resources = resources(p, c, m.c.MemoryCapacity)
 	if err := m.mounts(&s, b, env.vars); err != nil {
 		return s, err
 	}
@@ -235,34 +233,19 @@ const period = 100_000 // microseconds
 
 func shares(milli int64) uint64 { return uint64(min(max(milli*1024/1000, 2), 262144)) }
 
-// limitOf returns a container's limit; without one of its own, the pod's (KEP-2837), as the kubelet. The pod's cgroup limits all of them together.
-func limitOf(p *corev1.Pod, c *corev1.Container, name corev1.ResourceName) (resource.Quantity, bool) {
-	limit, has := c.Resources.Limits[name]
-	if (!has || limit.IsZero()) && p.Spec.Resources != nil {
-		limit, has = p.Spec.Resources.Limits[name]
+// quota returns the processor time for millicores, in microseconds per period; 0 is no limit.
+func quota(milli int64) int64 {
+	if milli <= 0 {
+		return 0
 	}
-	return limit, has
+	return max(milli*period/1000, 1000)
 }
 
-// resources converts requests and limits into cgroup settings, and the pod's QoS class into an oom_score_adj.
-func resources(p *corev1.Pod, c *corev1.Container, memoryCapacity int64) runtime.Resources {
-	var r runtime.Resources
-	cpu, hasRequest := c.Resources.Requests[corev1.ResourceCPU]
-	limit, hasLimit := limitOf(p, c, corev1.ResourceCPU)
-	if !hasRequest && hasLimit {
-		cpu = limit
-	}
-	r.CPUShares = shares(cpu.MilliValue())
-	if hasLimit && !limit.IsZero() {
-		r.CPUPeriod, r.CPUQuota = period, max(limit.MilliValue()*period/1000, 1000)
-	}
-	memory, _ := limitOf(p, c, corev1.ResourceMemory)
-	r.MemoryBytes = memory.Value()
-	if p.Spec.Resources != nil {
-		r.Pod.MemoryBytes = p.Spec.Resources.Limits.Memory().Value()
-		if cpu := p.Spec.Resources.Limits.Cpu(); !cpu.IsZero() {
-			r.Pod.CPUQuota = max(cpu.MilliValue()*period/1000, 1000)
-		}
+// resources converts a container's amounts, and its limits that do not change, into cgroup settings, and the pod's QoS class into an oom_score_adj.
+func resources(p *corev1.Pod, c *corev1.Container, a amounts, memoryCapacity int64) runtime.Resources {
+	r := runtime.Resources{CPUShares: a.Shares, CPUQuota: quota(a.CPULimit), MemoryBytes: a.MemoryLimit}
+	if r.CPUQuota > 0 {
+		r.CPUPeriod = period
 	}
 	for name, q := range c.Resources.Limits {
 		if size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix); ok {

@@ -55,6 +55,9 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 		}
 		b.ephemeral = true
 		s.EphemeralContainerStatuses = b.all(eph, s.EphemeralContainerStatuses, false)
+		if o.Share.requests != nil {
+			s.Resources, s.AllocatedResources = o.Share.now(o.Limits), o.Share.requests.DeepCopy()
+		}
 	}
 	if !isTerminal(p) {
 		s.Phase = phase(p, o, &s, terminal)
@@ -180,13 +183,13 @@ func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, ini
 		started := h.Started && (b.o.Busy[c.Name] != Start || !hooked(b.p, c.Name))
 		s.State.Running = &corev1.ContainerStateRunning{StartedAt: stamp(l.StartedAt)}
 		s.Ready, s.Started = started && h.Ready, &started
-		have, known := b.o.Applied[l.ID]
-		if !known {
-			have = c.Resources
-		}
-		s.AllocatedResources = have.Requests.DeepCopy()
+		s.AllocatedResources = c.Resources.Requests.DeepCopy()
 		if !b.ephemeral {
-			s.Resources = &corev1.ResourceRequirements{Limits: have.Limits.DeepCopy(), Requests: have.Requests.DeepCopy()}
+			have, known := b.o.Amounts[l.ID]
+			if !known {
+				have = amountsOf(b.p, c)
+			}
+			s.Resources = resourcesNow(b.p, c, have)
 		}
 	case runtime.Exited:
 		if between := l.Round < b.d.Round || b.d.Source != nil && b.d.Round == l.Round; between && !b.ephemeral && !b.d.Stopping {

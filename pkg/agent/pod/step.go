@@ -37,11 +37,12 @@ func (w *worker) stepGuarded() (o outcome) {
 func (w *worker) snapshot() (*corev1.Pod, Observed) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := w.view()
+	p, a := w.allocated(), &w.held.allocation
 	o := Observed{
 		Gone: w.api.gone, Began: w.m.began, Deleted: w.api.deleted, Draining: w.end.drained != nil, Waiting: w.end.waits || w.m.shuttingDown(), Verdict: w.end.verdict, By: w.end.by,
 		Sandbox: w.held.sandbox != nil, Volumes: w.held.volumes != nil, Stale: w.held.stale, Released: w.held.released,
-		Busy: make(map[string]Kind, len(w.actions.inFlight)), Failures: maps.Clone(w.actions.failures), Applied: maps.Clone(w.actions.applied),
+		Busy: make(map[string]Kind, len(w.actions.inFlight)), Failures: maps.Clone(w.actions.failures),
+		Unallocated: a.desires(w.api.pod), Share: a.share, Generation: a.Generation, Limits: a.Limits, Amounts: a.Amounts, Resizing: a.Resizing,
 		podIP: w.podIP(),
 	}
 	if w.api.gone || p.DeletionTimestamp != nil {
@@ -59,15 +60,11 @@ func (w *worker) snapshot() (*corev1.Pod, Observed) {
 // observe completes a snapshot with the containers and their health.
 func (w *worker) observe(p *corev1.Pod, o *Observed) {
 	o.Containers = group(w.m.containers.of(w.uid))
-	health := map[string]Health{}
+	health, have := map[string]Health{}, map[string]amounts{}
 	ending := o.Gone || p.DeletionTimestamp != nil || o.Verdict != nil || o.Draining || isTerminal(p)
 	for name, list := range o.Containers {
 		c := list[0]
-		if _, has := o.Applied[c.ID]; !has {
-			if r := resourcesInStatus(p, c); r != nil { // written by an agent before this one
-				o.Applied[c.ID] = *r
-			}
-		}
+		have[c.ID] = amountsGiven(p, c, o.Amounts)
 		switch before, has := w.seen.health[c.ID]; {
 		case c.State != runtime.Running:
 			w.m.probes.Stop(c.ID)
@@ -89,8 +86,14 @@ func (w *worker) observe(p *corev1.Pod, o *Observed) {
 			w.m.probes.Stop(id)
 		}
 	}
-	w.seen.health, o.Health = health, health
-	w.remember(*o)
+	w.seen.health, o.Health, o.Amounts = health, health, have
+	known := map[string]bool{}
+	for _, instances := range o.Containers {
+		for _, c := range instances {
+			known[c.ID] = true
+		}
+	}
+	maps.DeleteFunc(w.seen.messages, func(id, _ string) bool { return !known[id] })
 }
 
 // observeQueue tells the pod's message queue, if it has one, about the container that receives: the first one.
@@ -105,31 +108,6 @@ func (w *worker) observeQueue(p *corev1.Pod, o *Observed, ending bool) {
 	if l := o.latest(p.Spec.Containers[0].Name); l != nil {
 		m.Observe(w.uid, l.ID, l.State == runtime.Running)
 	}
-}
-
-// remember stores the resources of new instances, and drops what is stored for removed or replaced ones.
-func (w *worker) remember(o Observed) {
-	known, latest := map[string]bool{}, map[string]bool{}
-	for _, instances := range o.Containers {
-		for i, c := range instances {
-			known[c.ID], latest[c.ID] = true, i == 0
-		}
-	}
-	maps.DeleteFunc(w.seen.messages, func(id, _ string) bool { return !known[id] })
-	starting := false // a container may have resources before the runtime lists it
-	for _, kind := range o.Busy {
-		starting = starting || kind == Start
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for id, r := range o.Applied {
-		if _, has := w.actions.applied[id]; !has && latest[id] {
-			w.actions.applied[id] = r
-		}
-	}
-	maps.DeleteFunc(w.actions.applied, func(id string, _ corev1.ResourceRequirements) bool {
-		return !latest[id] && (known[id] || !starting)
-	})
 }
 
 // probe returns the health of a running container. For a container that is ending only the readiness probe runs.
@@ -148,18 +126,6 @@ func (w *worker) probe(p *corev1.Pod, c Instance, podIP string, ending bool) Hea
 		h.Why += ", will be restarted"
 	}
 	return h
-}
-
-// resourcesInStatus returns the resources of this instance in the pod's status, or nil.
-func resourcesInStatus(p *corev1.Pod, c Instance) *corev1.ResourceRequirements {
-	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
-		for _, s := range list {
-			if s.ContainerID == "containerd://"+c.ID && s.Name == c.Name {
-				return s.Resources
-			}
-		}
-	}
-	return nil
 }
 
 // healthInStatus returns the health of this instance in the pod's status.
@@ -249,6 +215,7 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 		return until
 	}
 	w.backOffEvents(p, &s)
+	w.resizeEvents(p, &s)
 	w.reported(p, s.Phase)
 	w.mu.Lock()
 	defer w.mu.Unlock()

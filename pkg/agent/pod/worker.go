@@ -26,12 +26,14 @@ type worker struct {
 	uid   types.UID
 	start time.Time // the pod's startTime
 
-	loop       syncLoop   // of step
-	birth      birth      // for the metrics of its start
-	containers notifier   // of changes of the pod's containers
-	seen       seen       // owned by the sync loop
-	filesMu    sync.Mutex // of the pod's /etc/hosts and its like, which each start of a container may write
-	postMu     sync.Mutex // one status is written at a time
+	loop       syncLoop     // of step
+	birth      birth        // for the metrics of its start
+	containers notifier     // of changes of the pod's containers
+	seen       seen         // owned by the sync loop
+	filesMu    sync.Mutex   // of the pod's /etc/hosts and its like, which each start of a container may write
+	postMu     sync.Mutex   // one status is written at a time
+	recordMu   sync.Mutex   // held while the allocation's file is written
+	cgroups    sync.RWMutex // held by those who change the pod's cgroups, and shared by containers that start
 
 	mu      sync.Mutex
 	api     apiState
@@ -68,13 +70,16 @@ type holdings struct {
 	stale    bool // a source of the volumes changed
 	released bool // only containers are left
 	erased   bool // nothing is left
+
+	allocation allocation
+	unsure     bool // it is not known what the cgroups have
+	limited    bool // the pod's cgroup has its limits
 }
 
 // actions are those in flight and the results of earlier ones. The sync loop adds to inFlight, and each action removes itself.
 type actions struct {
 	inFlight map[string]*op
 	failures map[string]Failure
-	applied  map[string]corev1.ResourceRequirements // which resources each container has, by its ID
 }
 
 // published is the state of writing the pod's status. The sync loop sets want, the writing goroutine the rest.
@@ -96,7 +101,7 @@ type seen struct {
 func newWorker(m *Manager, p *corev1.Pod) *worker {
 	w := &worker{m: m, uid: p.UID, start: time.Now(), api: apiState{pod: p}, birth: birth{seen: time.Now()},
 		seen:    seen{health: map[string]Health{}, messages: map[string]string{}},
-		actions: actions{inFlight: map[string]*op{}, failures: map[string]Failure{}, applied: map[string]corev1.ResourceRequirements{}},
+		actions: actions{inFlight: map[string]*op{}, failures: map[string]Failure{}},
 	}
 	w.loop = syncLoop{ctx: m.ctx, run: m.goRun, step: w.stepGuarded, gone: func() { m.forget(w) }}
 	w.containers.changed = make(chan struct{})
@@ -134,6 +139,9 @@ func (w *worker) update(p *corev1.Pod) {
 	}
 	if old.Generation != p.Generation {
 		clear(w.actions.failures)
+		if !w.held.allocation.desires(p) {
+			w.held.allocation.same = p.Generation
+		}
 	}
 	w.loop.wake()
 }

@@ -70,14 +70,13 @@ type Resources struct {
 	// OOMScoreAdj is clamped to what the host allows.
 	OOMScoreAdj int
 	HugePages   map[string]uint64 // page size ("2MB") -> bytes
-	// Pod limits all containers of the pod together, from the container's start on.
-	Pod PodLimits
 }
 
-// PodLimits are limits of the pod's cgroup (KEP-2837). Zero is no limit.
+// PodLimits are those of a pod's cgroup, which all its containers have together. Zero is no limit, and leaves the shares as they are.
 type PodLimits struct {
+	CPUShares   uint64 // cgroup v1 shares; converted on v2
+	CPUQuota    int64  // microseconds per 100 ms
 	MemoryBytes int64
-	CPUQuota    int64 // microseconds per 100 ms
 }
 
 // Spec is the specification of a container. It is complete, except for the image.
@@ -221,6 +220,10 @@ type Runtime interface {
 	Attach(ctx context.Context, id string, s Streams) error
 	// Update changes the limits of a running container.
 	Update(ctx context.Context, id string, r Resources) error
+	// UpdatePod sets those limits of a pod's cgroup that are not zero; it creates the cgroup, which RemovePod removes.
+	UpdatePod(ctx context.Context, cgroupParent string, l PodLimits) error
+	// MemoryUsage returns the bytes of memory that a container of the pod uses, with page cache; the whole pod, if id is empty.
+	MemoryUsage(ctx context.Context, cgroupParent, id string) (uint64, error)
 	Stats(ctx context.Context, id string) (Stats, error)
 	// DiskUsage returns the bytes and inodes in a container's writable layer, whether it runs or not. It walks the layer.
 	DiskUsage(ctx context.Context, id string) (bytes, inodes uint64, err error)

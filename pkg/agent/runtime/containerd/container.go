@@ -184,9 +184,6 @@ func (r *Runtime) Start(ctx context.Context, id string) error {
 	}
 	p := r.pod(c.Spec.PodUID)
 	p.limit(c.Spec.CgroupParent)
-	if err := limitTogether(c.Spec.CgroupParent, c.Spec.Resources.Pod); err != nil {
-		return fmt.Errorf("start %s: limit the pod's containers together: %w", id, err)
-	}
 	if err := r.config.Failpoints.At("task.cgroup"); err != nil {
 		return err
 	}
@@ -260,19 +257,8 @@ func (r *Runtime) Signal(ctx context.Context, id string, sig syscall.Signal, all
 }
 
 func (r *Runtime) Update(ctx context.Context, id string, res runtime.Resources) error {
-	c, err := r.get(id)
-	if err != nil {
-		return err
-	}
-	// A container must fit into its pod: what grows is set on the pod first, what shrinks last.
-	early := limitTogether(c.Spec.CgroupParent, res.Pod)
-	if _, err := r.call(ctx, id, shim.Request{Op: shim.Update, Resources: resources(res)}); err != nil {
-		return err
-	}
-	if early != nil {
-		return limitTogether(c.Spec.CgroupParent, res.Pod)
-	}
-	return nil
+	_, err := r.call(ctx, id, shim.Request{Op: shim.Update, Resources: resources(res)})
+	return err
 }
 
 func (r *Runtime) Stats(ctx context.Context, id string) (runtime.Stats, error) {

@@ -1,9 +1,11 @@
 package containerd
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -114,13 +116,22 @@ func (p *pod) limit(cgroup string) {
 	}
 }
 
-// limitTogether limits all containers of a pod, beside their own limits.
-func limitTogether(cgroup string, l runtime.PodLimits) error {
-	memory, quota, swap := "memory.limit_in_bytes", "cpu.cfs_quota_us", "memory.memsw.limit_in_bytes"
+// UpdatePod implements runtime.Runtime. Shares that cannot be set are logged, and others get more than they should; a limit that cannot be set is an error.
+func (r *Runtime) UpdatePod(_ context.Context, cgroup string, l runtime.PodLimits) error {
+	if filepath.Clean("/"+cgroup) == "/" {
+		return errors.New("a pod without a cgroup of its own has no limits")
+	}
+	memory, swap, quota, shares, weight := "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "cpu.cfs_quota_us", "cpu.shares", int64(l.CPUShares)
 	if cgroup2() {
-		memory, quota, swap = "memory.max", "cpu.max", "" // a container has no swap there
+		memory, swap, quota = "memory.max", "", "cpu.max" // a container has no swap there
+		shares, weight = "cpu.weight", weightOf(l.CPUShares)
 	}
 	var errs []error
+	if l.CPUShares > 0 {
+		if err := setLimit("cpu", cgroup, shares, weight); err != nil {
+			r.config.Log.Warn("could not set processor shares of pod", "cgroup", cgroup, "error", err)
+		}
+	}
 	if l.MemoryBytes > 0 {
 		err := setLimit("memory", cgroup, memory, l.MemoryBytes)
 		if swap != "" && swapAccounting() {
@@ -135,4 +146,26 @@ func limitTogether(cgroup string, l runtime.PodLimits) error {
 		errs = append(errs, setLimit("cpu", cgroup, quota, l.CPUQuota)) // in periods of 100 ms, which is the kernel's default
 	}
 	return errors.Join(errs...)
+}
+
+// weightOf converts shares of cgroup v1 to the weight of v2, as runc does: both ends and the default of one meet those of the other (1024 is 100).
+func weightOf(shares uint64) int64 {
+	l := math.Log2(float64(min(max(shares, 2), 262144)))
+	return int64(math.Ceil(math.Pow(10, (l*l+125*l)/612-7.0/34)))
+}
+
+// MemoryUsage implements runtime.Runtime.
+func (r *Runtime) MemoryUsage(_ context.Context, cgroup, id string) (uint64, error) {
+	root, file := hierarchy("memory"), "memory.usage_in_bytes"
+	if root == "" {
+		return 0, errors.New("the kernel has no memory controller")
+	}
+	if cgroup2() {
+		file = "memory.current"
+	}
+	text, err := os.ReadFile(filepath.Join(root, filepath.Clean("/"+cgroup), id, file))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 }

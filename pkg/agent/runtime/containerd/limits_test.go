@@ -78,14 +78,15 @@ func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
 	c := testConfig(t)
 	r := startWith(t, c)
 	ctx := context.Background()
-	limits := runtime.Resources{MemoryBytes: 512 << 20, CPUPeriod: 100_000, CPUQuota: 30_000, Pod: runtime.PodLimits{MemoryBytes: 64 << 20, CPUQuota: 50_000}}
 	begin := func(name string) runtime.Spec {
 		s := spec(c, "p", name, "sleep", "1000")
-		s.Resources = limits
+		s.Resources = runtime.Resources{MemoryBytes: 512 << 20, CPUPeriod: 100_000, CPUQuota: 30_000}
 		require.NoError(t, r.Create(ctx, s))
 		require.NoError(t, r.Start(ctx, s.ID))
 		return s
 	}
+	cgroup := spec(c, "p", "a").CgroupParent
+	require.NoError(t, r.UpdatePod(ctx, cgroup, runtime.PodLimits{MemoryBytes: 64 << 20, CPUQuota: 50_000, CPUShares: 512}))
 	a, b := begin("a"), begin("b")
 	allocate := func(s runtime.Spec) int {
 		code, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"dd", "if=/dev/zero", "of=/dev/null", "bs=128M", "count=1"}, Streams: runtime.Streams{Out: io.Discard, Err: io.Discard}})
@@ -103,17 +104,31 @@ func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
 	}
 	require.Equal(t, strconv.Itoa(64<<20), read("memory", "memory.limit_in_bytes", "memory.max"))
 	require.Contains(t, []string{"50000", "50000 100000"}, read("cpu", "cpu.cfs_quota_us", "cpu.max"))
+	require.Contains(t, []string{"512", "59"}, read("cpu", "cpu.shares", "cpu.weight"))
 	require.Equal(t, 137, allocate(b), "killed by the pod's limit")
 
-	limits.Pod.MemoryBytes, limits.Pod.CPUQuota = 256<<20, 20_000
-	limits.CPUQuota = 20_000
+	whole, err := r.MemoryUsage(ctx, cgroup, "")
+	require.NoError(t, err)
+	part, err := r.MemoryUsage(ctx, cgroup, a.ID)
+	require.NoError(t, err)
+	require.Positive(t, part)
+	require.Greater(t, whole, part)
+	require.Less(t, whole, uint64(64<<20))
+
+	require.NoError(t, r.UpdatePod(ctx, cgroup, runtime.PodLimits{MemoryBytes: 256 << 20})) // the rest stays
 	for _, s := range []runtime.Spec{a, b} {
-		_ = r.Update(ctx, s.ID, limits) // a pod cannot shrink below a container that is updated after it
+		require.NoError(t, r.Update(ctx, s.ID, runtime.Resources{MemoryBytes: 512 << 20, CPUPeriod: 100_000, CPUQuota: 20_000}))
 	}
-	require.NoError(t, r.Update(ctx, a.ID, limits))
+	require.NoError(t, r.UpdatePod(ctx, cgroup, runtime.PodLimits{CPUQuota: 20_000}))
 	require.Equal(t, strconv.Itoa(256<<20), read("memory", "memory.limit_in_bytes", "memory.max"))
 	require.Contains(t, []string{"20000", "20000 100000"}, read("cpu", "cpu.cfs_quota_us", "cpu.max"))
 	require.Zero(t, allocate(b))
+}
+
+func TestWeights(t *testing.T) {
+	for shares, want := range map[uint64]int64{0: 1, 2: 1, 512: 59, 1024: 100, 2048: 174, 262144: 10000, 1 << 40: 10000} {
+		require.Equal(t, want, weightOf(shares), shares)
+	}
 }
 
 // Where a limit cannot be set, pods run all the same.

@@ -48,8 +48,9 @@ type Config struct {
 	Programs map[string]Program
 	// Create, if set, may fail the creation of a container; Start its start.
 	Create, Start func(s runtime.Spec) error
-	// Update, if set, may fail a change of a container's resources.
-	Update func(id string, r runtime.Resources) error
+	// Update, if set, may fail a change of a container's resources; UpdatePod of a pod's.
+	Update    func(id string, r runtime.Resources) error
+	UpdatePod func(cgroup string, l runtime.PodLimits) error
 }
 
 // Runtime is the fake.
@@ -61,6 +62,7 @@ type Runtime struct {
 	containers map[string]*container
 	changes    feed.Feed
 	calls      []string
+	limits     map[string]runtime.PodLimits // by cgroup
 }
 
 var _ runtime.Runtime = (*Runtime)(nil)
@@ -84,7 +86,7 @@ func New(c Config) *Runtime {
 	if c.Images == nil {
 		c.Images = []string{"docker.io/library/busybox:latest"}
 	}
-	r := &Runtime{config: c, containers: map[string]*container{}}
+	r := &Runtime{config: c, containers: map[string]*container{}, limits: map[string]runtime.PodLimits{}}
 	r.images = &images{pull: c.Pull, byName: map[string]runtime.Image{}}
 	for _, name := range c.Images {
 		r.images.add(name)
@@ -269,10 +271,11 @@ func (r *Runtime) EndPod(_ context.Context, podUID string) error {
 	return nil
 }
 
-func (r *Runtime) RemovePod(_ context.Context, podUID, _ string) error {
+func (r *Runtime) RemovePod(_ context.Context, podUID, cgroup string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.called("RemovePod", podUID)
+	delete(r.limits, cgroup)
 	for id, c := range r.containers {
 		if c.spec.PodUID == podUID {
 			return fmt.Errorf("pod %s still has container %s: remove it first", podUID, id)
@@ -315,6 +318,56 @@ func (r *Runtime) Update(_ context.Context, id string, res runtime.Resources) er
 	defer r.mu.Unlock()
 	c.spec.Resources = res
 	return nil
+}
+
+func (r *Runtime) UpdatePod(_ context.Context, cgroup string, l runtime.PodLimits) error {
+	if r.config.UpdatePod != nil {
+		if err := r.config.UpdatePod(cgroup, l); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	have := r.limits[cgroup]
+	if l.CPUShares > 0 {
+		have.CPUShares = l.CPUShares
+	}
+	if l.CPUQuota > 0 {
+		have.CPUQuota = l.CPUQuota
+	}
+	if l.MemoryBytes > 0 {
+		have.MemoryBytes = l.MemoryBytes
+	}
+	r.limits[cgroup] = have
+	return nil
+}
+
+func (r *Runtime) MemoryUsage(_ context.Context, cgroup, id string) (sum uint64, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.containers {
+		if c.spec.CgroupParent == cgroup && (id == "" || id == c.spec.ID) && c.status.State == runtime.Running {
+			sum += c.used.MemoryUsage
+		}
+	}
+	return sum, nil
+}
+
+// Limits returns what UpdatePod set.
+func (r *Runtime) Limits(cgroup string) runtime.PodLimits {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.limits[cgroup]
+}
+
+// Resources returns what a container was created with, or last updated to.
+func (r *Runtime) Resources(id string) runtime.Resources {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c, ok := r.containers[id]; ok {
+		return c.spec.Resources
+	}
+	return runtime.Resources{}
 }
 
 func (r *Runtime) Stats(_ context.Context, id string) (runtime.Stats, error) {

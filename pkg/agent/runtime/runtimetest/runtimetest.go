@@ -449,9 +449,17 @@ func statsAndUpdate(t *testing.T, p *pod) {
 		return stats.MemoryUsage > 0 && stats.Pids == 1
 	}, patience, 5*time.Millisecond)
 	require.NoError(t, p.Update(p.ctx, id, runtime.Resources{CPUShares: 200, MemoryBytes: 96 << 20}))
+	require.NoError(t, p.UpdatePod(p.ctx, s.CgroupParent, runtime.PodLimits{CPUShares: 300, CPUQuota: 50_000, MemoryBytes: 128 << 20}))
+	require.NoError(t, p.UpdatePod(p.ctx, s.CgroupParent, runtime.PodLimits{}), "nothing changes")
+	own, err := p.MemoryUsage(p.ctx, s.CgroupParent, id)
+	require.NoError(t, err)
+	require.Positive(t, own)
+	all, err := p.MemoryUsage(p.ctx, s.CgroupParent, "")
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, all, own)
 	require.NoError(t, p.Signal(p.ctx, id, syscall.SIGKILL, false))
 	p.until(id, exited)
-	_, err := p.Stats(p.ctx, id)
+	_, err = p.Stats(p.ctx, id)
 	require.ErrorIs(t, err, runtime.ErrNotRunning)
 }
 
