@@ -86,7 +86,8 @@ func newPodInfo(p *corev1.Pod) *podInfo {
 	if p.Spec.NodeName == "" {
 		i.features = featuresFor(p)
 	}
-	i.need = amountsOf(resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{UseStatusResources: p.Spec.NodeName != ""}))
+	i.need = amountsOf(resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{
+		UseStatusResources: p.Spec.NodeName != "", InPlacePodLevelResourcesVerticalScalingEnabled: true}))
 	i.scoreCPU, i.scoreMem = i.need.cpu, i.need.memory
 	if i.scoreCPU == 0 {
 		i.scoreCPU = usualCPU * int64(len(p.Spec.Containers))

@@ -206,6 +206,36 @@ func TestPreemptionTakesTheLeast(t *testing.T) {
 	}
 }
 
+// TestResizesCount: a pod that is resized counts with the most of what it asks for, was promised and has, until the node says that it is done.
+func TestResizesCount(t *testing.T) {
+	of := func(cpu string) *corev1.ResourceRequirements {
+		return &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
+	}
+	p := testPod("p")
+	p.Spec.NodeName, p.Generation, p.Spec.Resources = "a", 1, of("2")
+	version := func(change func(*corev1.Pod)) *corev1.Pod { p = p.DeepCopy(); change(p); return p }
+	says := func(p *corev1.Pod, allocated, has string) {
+		p.Status.ObservedGeneration, p.Status.AllocatedResources, p.Status.Resources = p.Generation, of(allocated).Requests, of(has)
+	}
+	s := world([]*corev1.Node{testNode("a")}, bound{p, "a"})
+	used := func() int64 { return s.nodes["a"].used.cpu }
+	s.update(s.pods[p.UID], version(func(p *corev1.Pod) { says(p, "2", "2") }))
+	require.EqualValues(t, 2000, used())
+	s.update(s.pods[p.UID], version(func(p *corev1.Pod) { p.Generation, p.Spec.Resources = 2, of("1") }))
+	require.EqualValues(t, 2000, used(), "it has that still")
+	require.True(t, s.update(s.pods[p.UID], version(func(p *corev1.Pod) { says(p, "1", "1") })), "done, though it was never seen under way")
+	require.EqualValues(t, 1000, used())
+	s.update(s.pods[p.UID], version(func(p *corev1.Pod) {
+		p.Generation, p.Spec.Resources = 3, of("100")
+	}))
+	require.EqualValues(t, 100_000, used())
+	s.update(s.pods[p.UID], version(func(p *corev1.Pod) {
+		says(p, "1", "1")
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible}}
+	}))
+	require.EqualValues(t, 1000, used(), "it will not get that")
+}
+
 // TestStateCountsRight: after any sequence of events, the counts match the pods.
 func TestStateCountsRight(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

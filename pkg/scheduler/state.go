@@ -234,7 +234,9 @@ func sameNeeds(a, b *corev1.Pod) bool {
 		}
 		return false
 	}
-	return a.Generation == b.Generation && maps.Equal(a.Labels, b.Labels) && !resizing(a) && !resizing(b)
+	// A resize that ended at once was never seen under way, but what the status says is of another generation then. The first status is of none.
+	sameStatus := a.Status.ObservedGeneration == b.Status.ObservedGeneration || a.Status.ObservedGeneration == 0
+	return a.Generation == b.Generation && sameStatus && maps.Equal(a.Labels, b.Labels) && !resizing(a) && !resizing(b)
 }
 
 // nominate reserves capacity on a known node for a preempting pod; a nil or unknown node clears the nomination.

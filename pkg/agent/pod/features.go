@@ -12,6 +12,7 @@ import (
 // honoured are the features that this package has, by their names in upstream's feature gates. A node does not take WebSockets from API servers
 // (ExtendWebSocketsToKubelet): ours, like upstream's for a node that does not declare it, translates them to SPDY.
 var honoured = types.FeatureGateMap{
+	"InPlacePodLevelResourcesVerticalScaling": true,
 	"InPlacePodVerticalScalingInitContainers": true,
 	"RestartAllContainersOnContainerExits":    true,
 }
