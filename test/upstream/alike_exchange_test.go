@@ -246,6 +246,9 @@ func flatten(fields map[string]string, path, key string, v any) {
 			flatten(fields, path+"."+k, k, e)
 		}
 	case []any:
+		if key == "finalizers" { // upstream keeps a namespace's in any order
+			v = slices.SortedFunc(slices.Values(v), func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		}
 		for i, e := range v {
 			flatten(fields, fmt.Sprintf("%s[%s]", path, place(i, key, e)), key, e)
 		}
