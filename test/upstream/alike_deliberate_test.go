@@ -35,7 +35,6 @@ var deliberate = []known{
 	differs(`: list resourceVersion=x&`, `^body.message: upstream "invalid continue token`, "both options are wrong, and another one is named"),
 	// Kinds and servers that differ.
 	differs(`^discovery: `, `^body\.(groups|resources|items)\S*: upstream nothing, Coracle `, "Coracle has kinds and subresources of its own"),
-	differs(`^discovery: `, `^body\.\S*\[servicecidrs\]`, "further ranges of services are refused"),
 	differs(`^paths: GET /$`, `^body\.paths`, "Coracle has kinds and health checks of its own, and not upstream's"),
 	differs(`^paths: (POST|PUT|PATCH|DELETE) /(debug/pprof|openapi/v3)/nonsense`, `^code: upstream 404 , Coracle 405`, "a method that none of the paths below has"),
 	differs(`^discovery: `, `^body.apiVersion: upstream nothing`, "the core group's lists have a version too"),
@@ -51,7 +50,6 @@ var deliberate = []known{
 	differs(`^reviews: |^pods: a token`, `^body.metadata\.`, "what is not stored has no managed fields"),
 	differs(`^pods: log`, `^body.details.(kind|name|group)`, "the error is about the node that the pod is not on"),
 	differs(`^fields: .*componentstatuses`, `.`, "component statuses are computed"),
-	differs(`servicecidrs`, `.`, "further ranges of services are refused"),
 	differs(`^fields: delete /apis/harbour`, `^code: upstream 404`, "collections are deleted in one namespace, whatever the kind"),
 	differs(`^discovery: `, `^body(:|\.apiVersion|\.groupVersion|\.kind)`, "the core group's lists have a version, without which upstream's protobuf cannot be decoded, and /apis/ is /apis"),
 	differs(`^users: may read the version`, `^body.git`, "another build"),
