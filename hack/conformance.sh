@@ -4,10 +4,11 @@
 #   hack/conformance.sh [FOCUS]     FOCUS is a regular expression that narrows the tests by name
 #   hack/conformance.sh --sample    the tests of test/conformance/sample.txt, which must all run and pass, in ten minutes
 #   hack/conformance.sh --netpol    upstream's tests of network policies, which are not part of conformance: test/conformance/netpol.txt
+#   hack/conformance.sh --users     those of pods with user namespaces, likewise: test/conformance/users.txt
 #
 # The cluster has two nodes, as the suite wants, in two network namespaces; NODES=1 leaves the second out.
 # PROCS (16) tests run at once, for at most TIMEOUT (2h). UPDATE=1 adds what passed to test/conformance/passing.txt.
-# Exit 1: a test named in passing.txt failed. The whole log and the report stay in dist/conformance, and in dist/conformance/sample and netpol.
+# Exit 1: a test named in passing.txt failed. The whole log and the report stay in dist/conformance, and in dist/conformance/sample, netpol and users.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 for tool in busybox curl dig nslookup; do # they go into the stand-in images
@@ -24,6 +25,10 @@ if [ "$focus" = --netpol ]; then
   # Those of SCTP need it in the kernel.
   logs=$out/netpol list=test/conformance/netpol.txt all=-all focus= label=Feature:NetworkPolicy PROCS=${PROCS:-4}
   labels='Feature: containsAny NetworkPolicy && !(Feature: containsAny SCTPConnectivity)'
+fi
+if [ "$focus" = --users ]; then
+  logs=$out/users list=test/conformance/users.txt all=-all focus= label=Feature:UserNamespacesSupport PROCS=${PROCS:-4}
+  labels='Feature: containsAny UserNamespacesSupport'
 fi
 coracle=$(realpath "${CORACLE:-bin/coracle}")
 mkdir -p "$out" "$logs"

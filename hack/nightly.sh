@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 out=dist/nightly
 mkdir -p $out
-steps=(lint release conformance netpol robustness clients upstream buildbarn csi database quota kills storms fleet abuse fuzz)
+steps=(lint release conformance netpol users robustness clients upstream buildbarn csi database quota kills storms fleet abuse fuzz)
 wanted=("$@")
 [ ${#wanted[@]} -gt 0 ] || wanted=("${steps[@]}")
 for name in "${wanted[@]}"; do
@@ -20,6 +20,7 @@ run() { # STEP
   release) make release ;;
   conformance) make conformance FOCUS= ;;
   netpol) make conformance FOCUS=--netpol ;;
+  users) make conformance FOCUS=--users ;;
   # Contended keys and checked watches; three times, since crashes are random.
   robustness) go test -count=3 -v -timeout 90m ./test/robustness/... ;;
   clients) make clients ;;
