@@ -23,6 +23,7 @@ import (
 	ctrlruntime "sigs.k8s.io/controller-runtime"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -300,7 +301,7 @@ func TestManagerRunsAController(t *testing.T) {
 		Metrics:   metricsserver.Options{BindAddress: "0"},
 	})
 	require.NoError(t, err)
-	err = ctrlruntime.NewControllerManagedBy(mgr).Named("labels").For(&corev1.ConfigMap{}).Complete(
+	err = ctrlruntime.NewControllerManagedBy(mgr).Named("labels").For(&corev1.ConfigMap{}).WithOptions(controller.Options{SkipNameValidation: new(true)}).Complete( // with -count
 		reconcile.AsReconciler(mgr.GetClient(), reconcile.ObjectReconciler[*corev1.ConfigMap](label{mgr.GetClient()})))
 	require.NoError(t, err)
 	ended := make(chan error, 1)
