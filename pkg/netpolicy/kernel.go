@@ -167,9 +167,9 @@ func (k *kernel) begin() error {
 	k.conn.AddTable(k.table)
 	ip, pair := nftables.TypeIPAddr, nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
 	for _, s := range []*nftables.Set{
-		{Name: "ingress", KeyType: ip, IsMap: true, DataType: nftables.TypeVerdict},
-		{Name: "egress", KeyType: ip, IsMap: true, DataType: nftables.TypeVerdict},
-		{Name: "self", KeyType: pair, Concatenation: true},
+		{Name: "ingress", Comment: "isolated pods, and what they accept", KeyType: ip, IsMap: true, DataType: nftables.TypeVerdict},
+		{Name: "egress", Comment: "isolated pods, and where they may connect to", KeyType: ip, IsMap: true, DataType: nftables.TypeVerdict},
+		{Name: "self", Comment: "isolated pods, which may connect to themselves", KeyType: pair, Concatenation: true},
 	} {
 		if err := k.addSet(s); err != nil {
 			return err

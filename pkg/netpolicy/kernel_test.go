@@ -91,6 +91,7 @@ func TestTheKernelHasWhatTheRulesSay(t *testing.T) {
 	}
 	require.NoError(t, k.write(t.Context(), first))
 	k.has(t, first)
+	netns.Listing(t)
 	// Elements and chains change, sets come and go.
 	many := []netip.Addr{c}
 	for i := range 2000 {

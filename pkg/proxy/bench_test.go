@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -87,6 +89,63 @@ func BenchmarkUpdate(b *testing.B) {
 				worst = max(worst, time.Since(began))
 			}
 			b.ReportMetric(float64(worst.Microseconds()), "worst-us")
+		})
+	}
+}
+
+// BenchmarkLarge moves one of the 1,000 endpoints of a service with a node port.
+func BenchmarkLarge(b *testing.B) {
+	k := benchKernel(b)
+	s, _ := big()
+	require.NoError(b, k.replace(s.everything()))
+	name := types.NamespacedName{Namespace: "default", Name: "large"}
+	svc := service(name.Name, "10.43.0.10", func(s *corev1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 31080 })
+	var endpoints []string
+	for i := range 1000 {
+		endpoints = append(endpoints, fmt.Sprintf("10.42.%d.%d@n2", i/250, 1+i%250))
+	}
+	for i := 0; b.Loop(); i++ {
+		endpoints[i%1000] = fmt.Sprintf("10.42.%d.%d@n2", 4+i/250%250, 1+i%250)
+		d := s.apply(map[types.NamespacedName]*servicePlan{name: plan(testNode, svc, []*discoveryv1.EndpointSlice{slice(name.Name, 8080, endpoints...)}, s.plans[name])})
+		require.NoError(b, k.update(d))
+	}
+}
+
+// BenchmarkConnect sends the first packet of a connection to one of 5,000 services, from the node.
+func BenchmarkConnect(b *testing.B) {
+	w := newWorld(b)
+	for i := range 5000 {
+		w.objects.deliver(nil, service(fmt.Sprint("s", i), fmt.Sprintf("10.43.%d.%d", 1+i/250, 1+i%250)))
+		w.objects.deliver(nil, slice(fmt.Sprint("s", i), 8080, "10.42.200.1@n2", "10.42.200.2@n2", "10.42.200.3@n2"))
+	}
+	udp := corev1.ProtocolUDP
+	for i, change := range []func(*corev1.Service){
+		func(s *corev1.Service) {},
+		func(s *corev1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080 },
+		func(s *corev1.Service) {
+			s.Spec.ExternalIPs = []string{"198.51.100.1", "198.51.100.2", "198.51.100.3", "198.51.100.4"}
+		},
+		func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
+	} {
+		name := fmt.Sprint("u", i)
+		w.objects.deliver(nil, service(name, fmt.Sprint("10.43.0.", 10+i), change, func(s *corev1.Service) { s.Spec.Ports[0].Protocol = udp }))
+		endpoints := slice(name, 8080, "10.42.200.1@n2", "10.42.200.2@n2", "10.42.200.3@n2")
+		endpoints.Ports[0].Protocol = &udp
+		w.objects.deliver(nil, endpoints)
+	}
+	w.start()
+	for _, c := range []struct{ name, to string }{{"none", "10.42.200.1:8080"}, {"cluster", "10.43.0.10:80"}, {"node", nodeAddr.String() + ":30080"}, {"external", "10.43.0.12:80"}, {"affinity", "10.43.0.13:80"}} {
+		b.Run(c.name, func(b *testing.B) {
+			require.NoError(b, netlink.ConntrackTableFlush(netlink.ConntrackTable))
+			to := unix.SockaddrInet4{}
+			at := netip.MustParseAddrPort(c.to)
+			to.Addr, to.Port = at.Addr().As4(), int(at.Port())
+			for b.Loop() {
+				s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+				must(err)
+				must(unix.Sendto(s, []byte("?"), 0, &to))
+				must(unix.Close(s))
+			}
 		})
 	}
 }

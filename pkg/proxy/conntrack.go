@@ -5,7 +5,10 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 )
+
+const protocolUDP = unix.IPPROTO_UDP
 
 // flows matches tracked UDP connections to frontends whose destination is not one of the frontend's endpoints.
 type flows map[Frontend]map[netip.AddrPort]bool

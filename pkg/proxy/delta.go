@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strconv"
 
 	"k8s.io/apimachinery/pkg/types"
 )
@@ -13,19 +14,27 @@ import (
 type set int
 
 const (
-	setFrontends   set = iota // frontend -> chain
-	setInside                 // frontend -> chain, for packets of this node and its pods
-	setSlots                  // frontend -> slot, for the chains that setFrontends names
-	setSlotsInside            // the same for setInside
-	setEndpoints              // slot . number -> address . port
-	setLive                   // slot . address . port, for services with affinity
-	setMasquerade             // frontend
-	setHairpin                // address . address
-	setRestricted             // frontend of a load balancer with source ranges
-	setSources                // frontend . client, as ranges: the first key and the last
-	setVirtual                // address of the pool
+	setServices   set = iota // frontend -> chain
+	setInside                // the same for packets of this node and its pods, where it differs
+	setEndpoints             // frontend . number -> address . port
+	setBackends              // slot . number -> address . port
+	setMembers               // slot . number -> member, with session affinity
+	setTargets               // slot . member -> address . port
+	setMasquerade            // frontend
+	setHairpin               // address . address
+	setRestricted            // frontend of a load balancer with source ranges
+	setSources               // frontend . client, as ranges: the first key and the last
+	setVirtual               // address of the pool
 	setCount
 )
+
+// verdicts reports whether the set leads to chains.
+func (s set) verdicts() bool { return s == setServices || s == setInside }
+
+// named reports whether the elements have the names of their services as comments.
+func (s set) named() bool {
+	return s.verdicts() || s == setBackends || s == setMembers || s == setTargets
+}
 
 // element is an entry of a set. Keys and values have the kernel's encoding; the value of a verdict is a chain's name.
 type element struct {
@@ -33,16 +42,29 @@ type element struct {
 	key string
 }
 
-// chain is a load balancing chain, shared by all services with the same number of endpoints and the same affinity. Services are distributed over
-// several shards, so that two services that are called alternately do not share one round robin.
+// chain is what a chain does: it selects one of count endpoints, which it finds by the frontend or, if it has a slot, in that.
 type chain struct {
-	inside   bool
 	count    int
+	slot     slot
 	affinity uint32
-	shard    byte
+}
+
+// use is a chain and the number of services that use it.
+type use struct {
+	chain
+	services int
 }
 
 const shards = 64
+
+// chain returns the chain for the backend's frontends and its name, such as endpoints-3-17 or backend-default/web/TCP/80. Services with the same number of
+// endpoints share chains, of which there are several, so that two services that are called alternately do not share one round robin.
+func (b *backend) chain() (string, chain) {
+	if b.apart() {
+		return "backend-" + b.name, chain{len(b.endpoints), b.slot, b.affinity}
+	}
+	return "endpoints-" + strconv.Itoa(len(b.endpoints)) + "-" + strconv.Itoa(int(b.slot[0]%shards)), chain{count: len(b.endpoints)}
+}
 
 // claim is a service's claim to an element.
 type claim struct {
@@ -57,21 +79,22 @@ type state struct {
 	owners owners
 	lost   map[types.NamespacedName]map[Frontend]types.NamespacedName // frontends of a service's plan that others own
 	claims map[element][]claim
-	chains map[chain]int // number of elements that refer to it
+	chains map[string]use
 }
 
 func newState() *state {
 	return &state{plans: map[types.NamespacedName]*servicePlan{}, owners: owners{},
-		lost: map[types.NamespacedName]map[Frontend]types.NamespacedName{}, claims: map[element][]claim{}, chains: map[chain]int{}}
+		lost: map[types.NamespacedName]map[Frontend]types.NamespacedName{}, claims: map[element][]claim{}, chains: map[string]use{}}
 }
 
 // delta is the content of one transaction: remove elements, remove chains, add chains, add elements. An element whose value changes is removed and
-// added.
+// added, a chain that changes is added again.
 type delta struct {
-	remove, add         []element
-	values              map[element]string // of those in add
-	addChain, dropChain []chain
-	touched             []types.NamespacedName // the services whose plans or frontends changed
+	remove, add []element
+	values      map[element]claim // of those in add
+	addChain    map[string]chain
+	dropChain   []string
+	touched     []types.NamespacedName // the services whose plans or frontends changed
 	// stale are UDP frontends whose endpoints or service changed, with the destinations to which conntrack entries may still point.
 	stale map[Frontend]map[netip.AddrPort]bool
 }
@@ -82,19 +105,14 @@ func (d *delta) empty() bool {
 
 // apply updates the state with new plans (an empty plan removes the service), and returns the difference.
 func (s *state) apply(plans map[types.NamespacedName]*servicePlan) *delta {
-	d := &delta{values: map[element]string{}, stale: map[Frontend]map[netip.AddrPort]bool{}}
-	before := map[element]string{} // the values of affected elements; "" with absent for none
-	absent := map[element]bool{}
+	d := &delta{values: map[element]claim{}, addChain: map[string]chain{}, stale: map[Frontend]map[netip.AddrPort]bool{}}
+	before := map[element][]claim{} // those to affected elements
 	touch := func(e element) {
-		if _, seen := before[e]; seen || absent[e] {
-			return
-		}
-		if c := s.claims[e]; len(c) > 0 {
-			before[e] = c[0].value
-		} else {
-			absent[e] = true
+		if _, seen := before[e]; !seen {
+			before[e] = s.claims[e]
 		}
 	}
+	chains := map[string]use{} // the affected ones as they were
 	plans = s.settle(plans, d)
 	d.touched = slices.SortedFunc(maps.Keys(plans), compareNames)
 	for _, name := range d.touched {
@@ -120,6 +138,8 @@ func (s *state) apply(plans map[types.NamespacedName]*servicePlan) *delta {
 			touch(e)
 			s.claim(e, claim{name, v})
 		}
+		s.useChains(old.chains(), -1, chains)
+		s.useChains(now.chains(), +1, chains)
 		d.noteStale(old, now, func(f Frontend) bool {
 			_, is := lost[f]
 			_, was := wasLost[f]
@@ -131,52 +151,41 @@ func (s *state) apply(plans map[types.NamespacedName]*servicePlan) *delta {
 			s.plans[name] = now
 		}
 	}
-	chains := map[chain]int{} // change of use
-	for e := range absent {
-		if c := s.claims[e]; len(c) > 0 {
-			d.add = append(d.add, e)
-			d.values[e] = c[0].value
-		}
-	}
 	for e, old := range before {
-		c := s.claims[e]
-		if len(c) > 0 && c[0].value == old {
+		now := s.claims[e]
+		if len(old) > 0 && len(now) > 0 && old[0].value == now[0].value && (old[0].service == now[0].service || !e.set.named()) {
 			continue
 		}
-		d.remove = append(d.remove, e)
-		countChain(chains, e, old, -1)
-		if len(c) > 0 {
+		if len(old) > 0 {
+			d.remove = append(d.remove, e)
+		}
+		if len(now) > 0 {
 			d.add = append(d.add, e)
-			d.values[e] = c[0].value
+			d.values[e] = now[0]
 		}
 	}
-	for e, v := range d.values {
-		countChain(chains, e, v, +1)
-	}
-	for c, n := range chains {
-		had := s.chains[c]
-		switch now := had + n; {
-		case now == 0:
-			delete(s.chains, c)
-			if had > 0 {
-				d.dropChain = append(d.dropChain, c)
+	for name, old := range chains {
+		switch now := s.chains[name]; {
+		case now.services == 0:
+			delete(s.chains, name)
+			if old.services > 0 {
+				d.dropChain = append(d.dropChain, name)
 			}
-		default:
-			s.chains[c] = now
-			if had == 0 {
-				d.addChain = append(d.addChain, c)
-			}
+		case old.services == 0 || old.chain != now.chain:
+			d.addChain[name] = now.chain
 		}
 	}
 	return d
 }
 
-func countChain(counts map[chain]int, e element, value string, n int) {
-	if e.set != setFrontends && e.set != setInside {
-		return
-	}
-	if c, ok := chainNamed(value); ok {
-		counts[c] += n
+// useChains counts one service more or less that uses chains, and notes as they were those that it sees first.
+func (s *state) useChains(all map[string]chain, n int, before map[string]use) {
+	for name, c := range all {
+		u := s.chains[name]
+		if _, seen := before[name]; !seen {
+			before[name] = u
+		}
+		s.chains[name] = use{c, u.services + n}
 	}
 }
 
@@ -197,12 +206,14 @@ func (s *state) unclaim(e element, service types.NamespacedName) {
 
 // everything returns the delta from an empty table to the state.
 func (s *state) everything() *delta {
-	d := &delta{values: make(map[element]string, len(s.claims)), add: make([]element, 0, len(s.claims))}
+	d := &delta{values: make(map[element]claim, len(s.claims)), add: make([]element, 0, len(s.claims)), addChain: make(map[string]chain, len(s.chains))}
 	for e, c := range s.claims {
 		d.add = append(d.add, e)
-		d.values[e] = c[0].value
+		d.values[e] = c[0]
 	}
-	d.addChain = slices.Collect(maps.Keys(s.chains))
+	for name, u := range s.chains {
+		d.addChain[name] = u.chain
+	}
 	return d
 }
 
@@ -233,7 +244,7 @@ func (p *servicePlan) elements(lost map[Frontend]types.NamespacedName) map[eleme
 		return nil
 	}
 	all := make(map[element]string, 2*len(p.frontends)+4*len(p.backends))
-	put := func(frontends map[Frontend]action, inside bool, chains, slots set) {
+	put := func(frontends map[Frontend]action, chains set) {
 		for f, a := range frontends {
 			if _, others := lost[f]; others {
 				continue
@@ -246,20 +257,31 @@ func (p *servicePlan) elements(lost map[Frontend]types.NamespacedName) map[eleme
 				all[element{chains, key}] = chainDrop
 			default:
 				b := p.backends[a.backend]
-				all[element{chains, key}] = chain{inside, len(b.endpoints), b.affinity, b.slot[0] % shards}.name()
-				all[element{slots, key}] = string(b.slot[:])
+				all[element{chains, key}], _ = b.chain()
+				if b.apart() {
+					continue
+				}
+				for i, e := range b.endpoints {
+					all[element{setEndpoints, key + word(uint32(i))}] = target(e)
+				}
 			}
 		}
 	}
-	put(p.frontends, false, setFrontends, setSlots)
-	put(p.inside, true, setInside, setSlotsInside)
+	put(p.frontends, setServices)
+	put(p.inside, setInside)
 	for s, b := range p.backends {
+		if !b.apart() {
+			continue
+		}
 		for i, e := range b.endpoints {
-			// Compared with numbers that the kernel computes in host byte order.
-			all[element{setEndpoints, string(binary.NativeEndian.AppendUint32(s[:], uint32(i)))}] = target(e)
-			if b.affinity > 0 {
-				all[element{setLive, string(s[:]) + target(e)}] = ""
+			numbered := string(s[:]) + word(uint32(i))
+			if b.affinity == 0 {
+				all[element{setBackends, numbered}] = target(e)
+				continue
 			}
+			member := string(b.members[i].AsSlice())
+			all[element{setMembers, numbered}] = member
+			all[element{setTargets, string(s[:]) + member}] = target(e)
 		}
 	}
 	for f := range p.masquerade {
@@ -285,6 +307,22 @@ func (p *servicePlan) elements(lost map[Frontend]types.NamespacedName) map[eleme
 	}
 	return all
 }
+
+// chains returns the chains that the plan's frontends need, whoever owns them.
+func (p *servicePlan) chains() map[string]chain {
+	if p == nil {
+		return nil
+	}
+	all := make(map[string]chain, len(p.backends))
+	for _, b := range p.backends {
+		name, c := b.chain()
+		all[name] = c
+	}
+	return all
+}
+
+// word encodes a number that the kernel computes, in host byte order.
+func word(n uint32) string { return string(binary.NativeEndian.AppendUint32(nil, n)) }
 
 // noteStale records UDP frontends that are new or lost an endpoint: conntrack entries would still direct a client's packets to the previous
 // destination.

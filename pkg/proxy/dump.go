@@ -12,8 +12,7 @@ import (
 // dumped is how many elements of a set Dump writes.
 const dumped = 1000
 
-// Dump writes the nftables tables whose names begin with prefix, for people who look for an error: nft itself does not know how to print
-// all of them in every version.
+// Dump writes the nftables tables whose names begin with prefix, for people who look for an error where there is no nft.
 func Dump(w io.Writer, prefix string) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -50,6 +49,9 @@ func dumpTable(w io.Writer, conn *nftables.Conn, t *nftables.Table) error {
 				value = " -> " + e.VerdictData.Chain
 			} else if len(e.Val) > 0 {
 				value = fmt.Sprintf(" -> %x", e.Val)
+			}
+			if e.Comment != "" {
+				value += " # " + e.Comment
 			}
 			fmt.Fprintf(w, "    %x%s\n", e.Key, value)
 		}

@@ -72,7 +72,7 @@ func TestWhoHasAFrontend(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	wanted := Frontend{netip.MustParseAddr("10.43.0.1"), 6, 80} // a's cluster IP
 	rapid.Check(t, func(t *rapid.T) {
-		s, kernel := newState(), &model{map[element]string{}, map[chain]bool{}}
+		s, kernel := newState(), newModel()
 		there := map[string]*corev1.Service{}
 		for range rapid.IntRange(1, 12).Draw(t, "steps") {
 			name := rapid.SampledFrom(names).Draw(t, "name")
@@ -105,8 +105,11 @@ func TestWhoHasAFrontend(t *testing.T) {
 				return cmp.Or(x.CreationTimestamp.Compare(y.CreationTimestamp.Time), cmp.Compare(x.Name, y.Name))
 			})
 			get := func(of set) (string, bool) {
-				v, ok := kernel.elements[element{of, wanted.key()}]
-				return v, ok
+				c, ok := kernel.elements[element{of, wanted.key()}]
+				if of.verdicts() && ok {
+					require.Equal(t, all[0].Name, c.service.Name)
+				}
+				return c.value, ok
 			}
 			if len(all) == 0 {
 				for of := range setCount {
@@ -117,7 +120,7 @@ func TestWhoHasAFrontend(t *testing.T) {
 			}
 			owner := all[0]
 			own := plan(testNode, owner, []*discoveryv1.EndpointSlice{slice(owner.Name, 8080, fmt.Sprintf("10.42.0.%d@n2", 1+slices.Index(names, owner.Name)))}, nil).elements(nil)
-			for _, of := range []set{setFrontends, setInside, setSlots, setSlotsInside, setMasquerade} {
+			for _, of := range []set{setServices, setInside, setMasquerade} {
 				want, has := own[element{of, wanted.key()}]
 				got, ok := get(of)
 				require.Equal(t, has, ok, "set %d of %s", of, owner.Name)

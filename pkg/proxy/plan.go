@@ -34,15 +34,28 @@ type Frontend struct {
 	Port     uint16
 }
 
-// slot identifies a set of endpoints: a hash of the service, the port, and whether it has only local endpoints. With 64 bits, the probability of
-// a collision among 10,000 slots is below 10^-11.
+// slot identifies a set of endpoints: a hash of its name. With 64 bits, the probability of a collision among 10,000 slots is below 10^-11.
 type slot [8]byte
 
 // backend are the endpoints of a slot in the order of their numbers.
 type backend struct {
 	slot      slot
+	name      string // service, protocol and port, and whether there are only local endpoints: default/web/TCP/80/local
 	endpoints []netip.AddrPort
+	frontends int    // how many lead to it
+	inside    bool   // some lead to it for packets of this node and its pods only
 	affinity  uint32 // timeout of session affinity in seconds; 0 means none
+	// members are what clients with session affinity are bound to instead of the numbers, one of each endpoint as long as it is there.
+	members []netip.Addr
+}
+
+// maxCopies is the maximum number of elements by which the kernel has endpoints of a backend more than once. A service with a node port has two
+// frontends more, one with a load balancer on the nodes' addresses as many as there are nodes.
+const maxCopies = 256
+
+// apart reports whether the endpoints are in the kernel once for all frontends, with a chain of their own, rather than once for each frontend.
+func (b *backend) apart() bool {
+	return b.affinity > 0 || b.inside || (b.frontends-1)*len(b.endpoints) > maxCopies
 }
 
 // action is what is done with packets to a frontend.
@@ -139,13 +152,26 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 			if len(chosen) == 0 {
 				return action{verdict: none, class: class}
 			}
-			s := slotOf(name, port, onlyLocal)
-			if p.backends[s] == nil {
-				p.backends[s] = &backend{slot: s, endpoints: chosen, affinity: affinity}
-				if before != nil && before.backends[s] != nil {
-					p.backends[s].endpoints = renumber(before.backends[s].endpoints, chosen)
-				}
+			text := fmt.Sprintf("%s/%s/%d", name, port.Protocol, port.Port)
+			if onlyLocal {
+				text += "/local"
 			}
+			s := slotOf(text)
+			if p.backends[s] == nil {
+				b := &backend{slot: s, name: text, endpoints: chosen, affinity: affinity}
+				var was *backend
+				if before != nil {
+					was = before.backends[s]
+				}
+				if was != nil {
+					b.endpoints = renumber(was.endpoints, chosen)
+				}
+				if affinity > 0 {
+					b.nameMembers(was)
+				}
+				p.backends[s] = b
+			}
+			p.backends[s].frontends++
 			return action{balance, s, class}
 		}
 		for _, a := range addresses(svc.Spec.ClusterIPs, svc.Spec.ClusterIP) {
@@ -161,7 +187,11 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 			}
 			p.frontends[f] = to(outsideLocal, class)
 			if outsideLocal {
-				p.inside[f] = to(false, class)
+				a := to(false, class)
+				if a.verdict == balance {
+					p.backends[a.backend].inside = true
+				}
+				p.inside[f] = a
 			} else {
 				p.masquerade[f] = true
 			}
@@ -333,8 +363,8 @@ func renumber(before, now []netip.AddrPort) []netip.AddrPort {
 
 var protocols = map[corev1.Protocol]byte{corev1.ProtocolTCP: 6, corev1.ProtocolUDP: 17, corev1.ProtocolSCTP: 132}
 
-func slotOf(service types.NamespacedName, port *corev1.ServicePort, local bool) slot {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %s %s %d %t", service, port.Name, port.Protocol, port.Port, local))
+func slotOf(name string) slot {
+	sum := sha256.Sum256([]byte(name))
 	return slot(sum[:8])
 }
 
@@ -363,6 +393,34 @@ func (f Frontend) key() string {
 	b = append(b, f.Protocol, 0, 0, 0)
 	b = binary.BigEndian.AppendUint16(b, f.Port)
 	return string(append(b, 0, 0))
+}
+
+// nameMembers sets the members of a backend with session affinity. Endpoints that are in before, which may be nil, keep theirs; a new one has its address or,
+// if another has that, one that no endpoint can have.
+func (b *backend) nameMembers(before *backend) {
+	known, taken := map[netip.AddrPort]netip.Addr{}, map[netip.Addr]bool{}
+	if before != nil && before.affinity > 0 {
+		for i, e := range before.endpoints {
+			known[e] = before.members[i]
+		}
+	}
+	for _, e := range b.endpoints {
+		if m, stays := known[e]; stays {
+			taken[m] = true
+		}
+	}
+	b.members = make([]netip.Addr, len(b.endpoints))
+	spare := netip.AddrFrom4([4]byte{})
+	for i, e := range b.endpoints {
+		m, stays := known[e]
+		if !stays {
+			for m = e.Addr(); taken[m]; m = spare {
+				spare = spare.Next()
+			}
+			taken[m] = true
+		}
+		b.members[i] = m
+	}
 }
 
 func target(e netip.AddrPort) string {

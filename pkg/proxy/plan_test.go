@@ -269,39 +269,45 @@ func TestRenumber(t *testing.T) {
 
 // model is a kernel for tests: it refuses what the real one refuses.
 type model struct {
-	elements map[element]string
-	chains   map[chain]bool
+	elements map[element]claim
+	chains   map[string]chain
 }
+
+func newModel() *model { return &model{map[element]claim{}, map[string]chain{}} }
 
 func (m *model) apply(t require.TestingT, d *delta) {
 	for _, e := range d.remove {
 		require.Contains(t, m.elements, e)
 		delete(m.elements, e)
 	}
-	used := func() map[chain]bool {
-		all := map[chain]bool{}
-		for e, v := range m.elements {
-			if c, ok := chainNamed(v); ok && (e.set == setFrontends || e.set == setInside) {
-				all[c] = true
+	used := func() map[string]bool {
+		all := map[string]bool{}
+		for e, c := range m.elements {
+			if e.set.verdicts() && c.value != chainReject && c.value != chainDrop {
+				all[c.value] = true
 			}
 		}
 		return all
 	}
-	for _, c := range d.dropChain {
-		require.True(t, m.chains[c])
-		require.False(t, used()[c], "a chain is dropped only when nothing names it")
-		delete(m.chains, c)
+	for _, name := range d.dropChain {
+		require.Contains(t, m.chains, name)
+		require.False(t, used()[name], "a chain is dropped only when nothing names it")
+		delete(m.chains, name)
 	}
-	for _, c := range d.addChain {
-		require.False(t, m.chains[c])
-		m.chains[c] = true
+	for name, c := range d.addChain {
+		require.NotEqual(t, m.chains[name], c)
+		m.chains[name] = c
 	}
 	for _, e := range d.add {
 		require.NotContains(t, m.elements, e)
-		m.elements[e] = d.values[e]
+		c := d.values[e]
+		if !e.set.verdicts() {
+			c.service = types.NamespacedName{} // only these have comments
+		}
+		m.elements[e] = c
 	}
-	for c := range used() {
-		require.True(t, m.chains[c], "chain %s is named and must exist", c.name())
+	for name := range used() {
+		require.Contains(t, m.chains, name, "it is named and must exist")
 	}
 }
 
@@ -310,7 +316,7 @@ func (m *model) apply(t require.TestingT, d *delta) {
 func TestDelta(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	rapid.Check(t, func(t *rapid.T) {
-		s, kernel := newState(), &model{map[element]string{}, map[chain]bool{}}
+		s, kernel := newState(), newModel()
 		type input struct {
 			service *corev1.Service
 			slices  []*discoveryv1.EndpointSlice
@@ -352,7 +358,7 @@ func TestDelta(t *testing.T) {
 			kernel.apply(t, s.apply(plans))
 		}
 		fresh := newState()
-		final := &model{map[element]string{}, map[chain]bool{}}
+		final := newModel()
 		plans := map[types.NamespacedName]*servicePlan{}
 		for name, in := range inputs {
 			plans[name] = plan(testNode, in.service, in.slices, s.plans[name])
@@ -361,9 +367,60 @@ func TestDelta(t *testing.T) {
 		final.apply(t, fresh.everything())
 		require.Equal(t, final.elements, kernel.elements)
 		require.Equal(t, final.chains, kernel.chains)
-		require.Equal(t, slices.Collect(maps.Keys(kernel.chains)) == nil, len(s.chains) == 0)
+		require.Equal(t, slices.Sorted(maps.Keys(kernel.chains)), slices.Sorted(maps.Keys(s.chains)))
 		require.True(t, s.apply(plans).empty(), "the same again changes nothing")
 	})
+}
+
+// TestMembers: each endpoint has another member, which it keeps whatever becomes of the others.
+func TestMembers(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var before *backend
+		for range 5 {
+			now := &backend{affinity: 1}
+			for _, n := range rapid.SliceOfDistinct(rapid.IntRange(0, 11), rapid.ID[int]).Draw(t, "endpoints") {
+				now.endpoints = append(now.endpoints, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n / 3)}), 80+uint16(n%3)))
+			}
+			now.nameMembers(before)
+			require.Len(t, now.members, len(now.endpoints))
+			seen := map[netip.Addr]bool{}
+			for i, e := range now.endpoints {
+				require.False(t, seen[now.members[i]])
+				seen[now.members[i]] = true
+				if before != nil {
+					if at := slices.Index(before.endpoints, e); at >= 0 {
+						require.Equal(t, before.members[at], now.members[i])
+					}
+				}
+			}
+			before = now
+		}
+	})
+}
+
+// TestCopiesAreBounded: endpoints are in the kernel about once, however many frontends lead to them.
+func TestCopiesAreBounded(t *testing.T) {
+	for _, frontends := range []int{1, 3, 500} {
+		for _, n := range []int{1, 100, 500} {
+			svc := service("a", "10.43.0.5", func(s *corev1.Service) {
+				for i := range frontends {
+					s.Spec.ExternalIPs = append(s.Spec.ExternalIPs, fmt.Sprintf("198.51.%d.%d", 100+i/200, 1+i%200))
+				}
+			})
+			var endpoints []string
+			for i := range n {
+				endpoints = append(endpoints, fmt.Sprintf("10.42.%d.%d@n2", i/200, 1+i%200))
+			}
+			count := 0
+			for e := range plan(testNode, svc, []*discoveryv1.EndpointSlice{slice("a", 8080, endpoints...)}, nil).elements(nil) {
+				if e.set == setEndpoints || e.set == setBackends {
+					count++
+				}
+			}
+			require.GreaterOrEqual(t, count, n)
+			require.LessOrEqual(t, count, n+maxCopies)
+		}
+	}
 }
 
 // TestChangeIsSmall: one endpoint more or less is a handful of elements, however many there are.
@@ -381,16 +438,4 @@ func TestChangeIsSmall(t *testing.T) {
 	apply(endpoints)
 	d := apply(slices.Delete(slices.Clone(endpoints), 3, 4))
 	require.LessOrEqual(t, len(d.remove)+len(d.add), 5)
-}
-
-func TestChainNames(t *testing.T) {
-	for _, c := range []chain{{false, 1, 0, 0}, {true, 250, 10800, 63}, {true, 2, 0, 7}} {
-		back, ok := chainNamed(c.name())
-		require.True(t, ok)
-		require.Equal(t, c, back)
-	}
-	for _, name := range []string{chainReject, chainDrop, "services"} {
-		_, ok := chainNamed(name)
-		require.False(t, ok)
-	}
 }

@@ -1,8 +1,9 @@
 // Package proxy implements services on a node: it translates Services and EndpointSlices into one nftables table, and updates it incrementally.
 //
 // A verdict map leads from a frontend (address, protocol, port) to a chain. Chains are shared by all services with the same number of endpoints;
-// they look up the frontend's slot, take the next number in round robin, and look up the endpoint of (slot, number) in one map for all
-// services. A change of a service therefore changes a few map elements, whatever the number of services.
+// they take the next number in round robin, and look up the endpoint of (frontend, number) in one map for all services. A change of a service
+// therefore changes a few map elements, whatever the number of services. Only a backend with session affinity, with frontends that lead elsewhere
+// from outside, or with many frontends has a chain of its own. nft can list all of it (see kernel).
 //
 // A frontend is owned by one service: the one with the cluster IP, else the node port, else the external address, and of several the oldest.
 // External addresses cannot overlap the cluster's own (see Guarded); refusals are reported by an event on the service. For the addresses of load balancers

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/nftables"
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -233,6 +234,69 @@ func TestAffinity(t *testing.T) {
 	w.objects.deliver(nil, slice("web", 8080, all...))
 	w.settle()
 	require.Equal(t, second, sticky("client"))
+	w.stop()
+	w.start()
+	require.Equal(t, second, sticky("client"), "a restart changes nothing for clients")
+}
+
+// TestAffinityByAllFrontends: a client has the same endpoint by whichever address of the service it comes.
+func TestAffinityByAllFrontends(t *testing.T) {
+	w := newWorld(t)
+	a, b, c := w.pod("a"), w.pod("b"), w.pod("c")
+	w.pod("client")
+	w.objects.deliver(nil, service("web", "10.43.0.10", external("198.51.100.1"), func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	}))
+	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n1", b.String()+"@n1", c.String()+"@n1"))
+	w.start()
+	for _, where := range []string{"client", "outside", ""} {
+		first := ""
+		for _, to := range []string{"10.43.0.10:80", nodeAddr.String() + ":30080", "198.51.100.1:80", "10.43.0.10:80"} {
+			answer, err := w.ask(where, "tcp", to)
+			require.NoError(t, err)
+			pod, _, _ := strings.Cut(answer, " ")
+			if first == "" {
+				first = pod
+			}
+			require.Equal(t, first, pod, "%q -> %s", where, to)
+		}
+	}
+}
+
+// TestAffinityIsBounded: clients beyond the limit are served, in turn.
+func TestAffinityIsBounded(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.pod("a"), w.pod("b")
+	w.pod("client")
+	w.objects.deliver(nil, service("web", "10.43.0.10", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
+	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n1", b.String()+"@n1"))
+	w.start()
+	k, err := newKernel(&w.proxy.Config)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, k.close()) }()
+	var clients []nftables.SetElement
+	for i := range uint32(affinityLimit) {
+		clients = append(clients, nftables.SetElement{Key: []byte(word(i) + "otherone"), Val: a.AsSlice()})
+	}
+	change := func(apply func(*nftables.Set, []nftables.SetElement) error, all []nftables.SetElement) {
+		for part := range slices.Chunk(all, 1000) {
+			require.NoError(t, apply(k.affinity, part))
+			require.NoError(t, k.conn.Flush())
+		}
+	}
+	change(k.conn.SetAddElements, clients)
+	ask := func() string {
+		answer, err := w.ask("client", "tcp", "10.43.0.10:80")
+		require.NoError(t, err)
+		return answer
+	}
+	first := ask()
+	require.NotEqual(t, first, ask())
+	require.Equal(t, first, ask())
+	change(k.conn.SetDeleteElements, clients[:1])
+	first = ask()
+	require.Equal(t, first, ask())
 }
 
 func TestLocalPolicy(t *testing.T) {

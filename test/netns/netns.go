@@ -4,10 +4,12 @@
 package netns
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -42,4 +44,39 @@ func Main(m *testing.M, cleanup ...func(pid int)) {
 		fmt.Fprintln(os.Stderr, "these tests make network namespaces and must run as root:", err)
 		os.Exit(1)
 	}
+}
+
+// Listing returns what nft prints of all tables in this namespace, and fails if there is anything that it cannot print: what nft cannot turn back into its
+// language makes it and other programs abort (firewalld, for example), whatever they are about to do.
+func Listing(t testing.TB) string {
+	t.Helper()
+	run := func(args ...string) string {
+		t.Helper()
+		cmd := exec.Command("nft", args...)
+		var errs strings.Builder
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("nft %s: %v: %s", strings.Join(args, " "), err, &errs)
+		}
+		for line := range strings.Lines(errs.String()) {
+			// Versions before 1.1 put some statements into JSON as text.
+			if !strings.Contains(line, "have no json callback") {
+				t.Errorf("nft %s: %s", strings.Join(args, " "), line)
+			}
+		}
+		return string(out)
+	}
+	if out := run("-j", "list", "ruleset"); !json.Valid([]byte(out)) {
+		t.Errorf("nft -j list ruleset printed what is not JSON: %s", out)
+	}
+	text := run("list", "ruleset")
+	for line := range strings.Lines(text) {
+		for _, mark := range []string{"[invalid type]", "unknown", "@nh,", "@th,", "@ll,"} {
+			if strings.Contains(line, mark) {
+				t.Errorf("nft does not know what this is: %s", line)
+			}
+		}
+	}
+	return text
 }

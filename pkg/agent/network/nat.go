@@ -56,14 +56,14 @@ func newNAT(prefix string) (*nat, error) {
 	target := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
 	// Set IDs are only unique within a transaction, so they can be constants.
 	return &nat{conn: conn, table: t,
-		ports: &nftables.Set{Table: t, ID: 1, Name: "ports", IsMap: true, Concatenation: true, DataType: target,
+		ports: &nftables.Set{Table: t, ID: 1, Name: "ports", Comment: "host port", IsMap: true, Concatenation: true, DataType: target,
 			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)},
-		portsAt: &nftables.Set{Table: t, ID: 2, Name: "portsat", IsMap: true, Concatenation: true, DataType: target,
+		portsAt: &nftables.Set{Table: t, ID: 2, Name: "portsat", Comment: "host address and port", IsMap: true, Concatenation: true, DataType: target,
 			KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService)},
-		self: &nftables.Set{Table: t, ID: 3, Name: "self", Concatenation: true,
+		self: &nftables.Set{Table: t, ID: 3, Name: "self", Comment: "pods with host ports that may be connected to themselves", Concatenation: true,
 			KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)},
-		cluster: &nftables.Set{Table: t, ID: 4, Name: "cluster", Interval: true, KeyType: nftables.TypeIPAddr},
-		pods:    &nftables.Set{Table: t, ID: 5, Name: "pods", Interval: true, KeyType: nftables.TypeIPAddr},
+		cluster: &nftables.Set{Table: t, ID: 4, Name: "cluster", Comment: "where pods are not masqueraded", Interval: true, KeyType: nftables.TypeIPAddr},
+		pods:    &nftables.Set{Table: t, ID: 5, Name: "pods", Comment: "pods of this node", Interval: true, KeyType: nftables.TypeIPAddr},
 	}, nil
 }
 

@@ -88,6 +88,7 @@ func TestHostPorts(t *testing.T) {
 		{HostPort: 8080, PodPort: 80, Protocol: "TCP"},
 		{HostPort: 8081, PodPort: 80, Protocol: "TCP", HostIP: netip.MustParseAddr("127.0.0.1")},
 		{HostPort: 8082, PodPort: 80, Protocol: "UDP"}}})
+	require.Contains(t, netns.Listing(t), "127.0.0.1 . tcp . 8081 : "+a.IP.String()+" . 80")
 	b := setup(t, n, Pod{UID: "b"})
 	serve(t, n, "a", 80)
 	for _, c := range []struct{ from, to, seen string }{
