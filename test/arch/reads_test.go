@@ -28,7 +28,7 @@ var allowedReads = map[string]struct {
 	"pkg/agent/network":             {3, "sysctls, which the kernel writes, and the agent's own records of pods in the run directory"},
 	"pkg/agent/pod":                 {2, "the host's /etc/hosts and resolv.conf, which are the administrator's"},
 	"pkg/agent/probe":               {1, "a LimitReader: what a probe answers beyond the limit is cut, not refused"},
-	"pkg/agent/runtime/containerd":  {3, "files of cgroups, which the kernel writes, and the shim, which is embedded in the program"},
+	"pkg/agent/runtime/containerd":  {4, "files of cgroups, which the kernel writes, and the shim, which is embedded in the program"},
 	"pkg/agent/runtime/fake":        {1, "a runtime for tests"},
 	"pkg/agent/runtime/shim":        {1, "the shim's own state, in a directory that only root can write"},
 	"pkg/agent/runtime/shim/server": {1, "a cgroup's file, which the kernel writes"},
