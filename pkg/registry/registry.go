@@ -18,7 +18,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
@@ -224,7 +224,7 @@ func (r *Registry) begin(ctx context.Context, t Target, verb string, dryRun []st
 		return nil, apierrors.NewInternalError(errors.New("a call without a resource"))
 	}
 	if verb != "create" { // then the strategy says more
-		if wrong := path.IsValidPathSegmentName(t.Name); len(wrong) > 0 {
+		if wrong := content.IsPathSegmentName(t.Name); len(wrong) > 0 {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", t.Name, strings.Join(wrong, ";")))
 		}
 	}

@@ -15,8 +15,6 @@ type subject struct {
 	namespaced bool
 	resource   metav1.APIResource
 	subs       []metav1.APIResource
-	// untyped is set for custom resources.
-	untyped bool
 }
 
 // chosen is the label by which the test finds its own objects of cluster-scoped kinds.
