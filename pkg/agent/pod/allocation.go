@@ -35,13 +35,15 @@ type allocation struct {
 	Limits  runtime.PodLimits  `json:"limits"`
 	Amounts map[string]amounts `json:"amounts,omitempty"`
 
-	same  int64 // the newest generation that asks for nothing else
-	share share
+	same   int64 // the newest generation that was compared and asks for nothing else; -1: none
+	serial int   // of allocations to this pod by this process
+	share  share
 }
 
 // allocationOf returns the allocation of all that a pod's specification asks for, as of a pod that has no cgroup yet.
 func allocationOf(p *corev1.Pod) allocation {
-	a := allocation{Generation: p.Generation, Pod: p.Spec.Resources.DeepCopy(), Containers: map[string]corev1.ResourceRequirements{}, share: shareOf(p)}
+	a := allocation{Generation: p.Generation, Pod: p.Spec.Resources.DeepCopy(), Containers: map[string]corev1.ResourceRequirements{},
+		same: p.Generation, share: shareOf(p)}
 	a.Limits = a.share.limits
 	for c := range containersOf(p) {
 		a.Containers[c.Name] = *c.Resources.DeepCopy()
@@ -51,7 +53,7 @@ func allocationOf(p *corev1.Pod) allocation {
 
 // desires reports whether a pod's specification asks for other resources than those allocated.
 func (a *allocation) desires(p *corev1.Pod) bool {
-	if p.Generation == a.Generation || p.Generation == a.same || a.Containers == nil {
+	if p.Generation == a.same || a.Containers == nil {
 		return false
 	}
 	if !apiequality.Semantic.DeepEqual(a.Pod, p.Spec.Resources) {
@@ -63,6 +65,13 @@ func (a *allocation) desires(p *corev1.Pod) bool {
 		}
 	}
 	return false
+}
+
+// compare notes whether a version of the pod asks for nothing else, so that it is not compared each time.
+func (a *allocation) compare(p *corev1.Pod) {
+	if !a.desires(p) {
+		a.same = p.Generation
+	}
 }
 
 // of returns the pod with the allocated resources. It does not change p.

@@ -40,7 +40,8 @@ func (w *worker) loadAllocation() {
 	if err == nil && a.Containers != nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		a.share = shareOf(a.in(w.api.pod))
+		a.share, a.same = shareOf(a.in(w.api.pod)), -1 // the same generation may ask for something else if the API's data was restored meanwhile
+		a.compare(w.api.pod)
 		w.held.allocation, w.held.unsure = a, a.Resizing
 		return
 	}
@@ -65,7 +66,7 @@ func (w *worker) allocate() {
 				a.Containers[c.Name] = *r.DeepCopy()
 			}
 		}
-		a.Generation = -1 // as of none that is known
+		a.Generation, a.same = -1, -1 // as of none that is known
 		a.share = shareOf(a.in(p))
 		a.Limits = a.share.limits
 	}
@@ -215,7 +216,8 @@ func (w *worker) reallocate(p *corev1.Pod) error {
 	defer w.recordMu.Unlock()
 	next := allocationOf(p)
 	keep := func() { // what is actuated stays so; before the first container there is nothing
-		if a := &w.held.allocation; w.held.limited || len(w.m.containers.of(w.uid)) > 0 {
+		a := &w.held.allocation
+		if next.serial = a.serial + 1; w.held.limited || len(w.m.containers.of(w.uid)) > 0 {
 			next.Resizing, next.Limits, next.Amounts = true, a.Limits, a.Amounts
 		}
 	}
@@ -302,7 +304,7 @@ func (w *worker) resize(ctx context.Context) *Failure {
 	defer w.cgroups.Unlock()
 	w.mu.Lock()
 	p, have, want, unsure := w.allocated(), w.held.allocation.Limits, w.held.allocation.share.limits, w.held.unsure
-	generation := w.held.allocation.Generation
+	serial := w.held.allocation.serial
 	w.mu.Unlock()
 	members := w.members(p)
 	err := w.checkMemory(ctx, have, want, members, unsure)
@@ -320,9 +322,9 @@ func (w *worker) resize(ctx context.Context) *Failure {
 	a := &w.held.allocation
 	if err == nil {
 		w.held.limited, w.held.unsure = true, false
-		a.Resizing = a.Resizing && a.Generation != generation
+		a.Resizing = a.Resizing && a.serial != serial
 	}
-	late := a.Generation != generation // something else was allocated meanwhile
+	late := a.serial != serial // something else was allocated meanwhile
 	a.Amounts = w.running(a.Amounts)
 	data, broken := json.Marshal(a)
 	w.mu.Unlock()

@@ -273,6 +273,26 @@ func resizeWith(t *testing.T, to [2]string, at string, nth int) (points []string
 	return points
 }
 
+// If the API's data was restored meanwhile, a generation is no longer of the resources that it was of.
+func TestResizeOfAPodThatWasRestored(t *testing.T) {
+	for _, generation := range []int64{0, 1, 2, 3} {
+		with(t, fake.Config{}, func(r *rig) {
+			r.create(shared("web", "500m", "64Mi"))
+			r.change("web", func(p *corev1.Pod) { p.Spec.Resources = ofPod("1", "128Mi") })
+			r.stop()
+			r.change("web", func(p *corev1.Pod) { p.Generation, p.Spec.Resources = generation-1, ofPod("500m", "64Mi") })
+			r.start()
+			r.pass(time.Minute)
+			require.Equal(t, runtime.PodLimits{CPUShares: 512, CPUQuota: 50_000, MemoryBytes: 64 << 20}, r.limits("web"), generation)
+			require.EqualValues(t, 64<<20, r.given("web", "b").MemoryBytes)
+			requireAmounts(t, amountOf("500m", "64Mi"), r.pod("web").Status.AllocatedResources)
+			p := r.change("web", func(p *corev1.Pod) { p.Spec.Resources = ofPod("1", "128Mi") })
+			requireAmounts(t, amountOf("1", "128Mi"), p.Status.Resources.Limits)
+			require.EqualValues(t, 128<<20, r.given("web", "b").MemoryBytes)
+		})
+	}
+}
+
 // A record that cannot be read is as none: the pod has what its status says.
 func TestUnreadableAllocation(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {

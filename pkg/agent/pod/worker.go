@@ -139,9 +139,7 @@ func (w *worker) update(p *corev1.Pod) {
 	}
 	if old.Generation != p.Generation {
 		clear(w.actions.failures)
-		if !w.held.allocation.desires(p) {
-			w.held.allocation.same = p.Generation
-		}
+		w.held.allocation.compare(p)
 	}
 	w.loop.wake()
 }
