@@ -37,10 +37,10 @@ func await(w watch.Interface, pods []*corev1.Pod, done func(watch.Event, *corev1
 	}
 }
 
-// everything is a pod that acquires something of every kind. Every other one has a user namespace.
+// everything is a pod that acquires something of every kind, and whose containers all start again once. Every other one has a user namespace.
 func everything(i int) *corev1.Pod {
 	name := fmt.Sprint("p", i)
-	p := simple(name, "sleep", "1000")
+	p := simple(name, "sh", "-c", "test -e /disk/again || { touch /disk/again; exit 42; }; exec sleep 1000")
 	p.Namespace, p.Finalizers, p.UID = "default", []string{hold}, types.UID("00000000-0000-0000-0000-00000000000"+fmt.Sprint(i))
 	none, share := int64(0), true
 	p.Spec.HostUsers = new(i%2 == 0)
@@ -51,7 +51,10 @@ func everything(i int) *corev1.Pod {
 		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}},
 		{Name: "image", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "busybox", PullPolicy: corev1.PullIfNotPresent}}},
 	}
+	p.Spec.Resources = amounts("100m", "64Mi")
 	c := &p.Spec.Containers[0]
+	c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers,
+		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}}}
 	claim := claimOf(p)
 	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "claim", ResourceClaimName: &claim.Name}}
 	c.Resources.Claims = []corev1.ResourceClaim{{Name: "claim"}}
@@ -64,6 +67,11 @@ func everything(i int) *corev1.Pod {
 	return p
 }
 
+func amounts(cpu, memory string) *corev1.ResourceRequirements {
+	l := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	return &corev1.ResourceRequirements{Requests: l, Limits: l}
+}
+
 // claimOf is the claim of such a pod, allocated and reserved for it.
 func claimOf(p *corev1.Pod) *resourcev1.ResourceClaim {
 	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "claim-of-" + p.Name, UID: "claim-" + p.UID}}
@@ -73,7 +81,7 @@ func claimOf(p *corev1.Pod) *resourcev1.ResourceClaim {
 	return c
 }
 
-// Wherever the agent is killed while a pod starts or ends, the next agent brings the pod up, or releases it if the API has lost it, and in the
+// Wherever the agent is killed while a pod starts, starts again, is resized or ends, the next agent brings the pod up, or releases it if the API has lost it, and in the
 // end nothing of it is left on the machine. Each acquisition may also fail once.
 func TestKilledAtEachAcquisition(t *testing.T) {
 	dir := os.Getenv(insideEnv)
@@ -90,7 +98,8 @@ func TestKilledAtEachAcquisition(t *testing.T) {
 	require.Greater(t, len(points), 50)
 	for _, p := range []string{"claim.recorded", "claim.prepared", "claim.ready", "claim.unprepared", "claim.released",
 		"device.assigned", "device.allocated", "device.recorded", "device.released",
-		"network.users", "network.users-started", "network.namespace-user", "network.unmounted-user"} {
+		"network.users", "network.users-started", "network.namespace-user", "network.unmounted-user",
+		"pod.allocated", "pod.limited", "pod.reallocated", "pod.resized", "pod.container-resized"} {
 		require.Contains(t, points, p)
 	}
 

@@ -27,10 +27,13 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/util/retry"
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 	draplugin "k8s.io/kubelet/pkg/apis/dra/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/agent/network"
 	"github.com/coracle-dev/coracle/pkg/agent/runtime"
@@ -39,7 +42,7 @@ import (
 	"github.com/coracle-dev/coracle/test/dradriver"
 )
 
-// life is what one agent process does, with the real runtime and network: it starts pods, deletes them, and ends once nothing is left. It
+// life is what one agent process does, with the real runtime and network: it starts pods, resizes them, deletes them, and ends once nothing is left. It
 // may be killed on the way, or have each acquisition fail once.
 type life struct {
 	Dir    string
@@ -129,6 +132,11 @@ func (l life) live() error {
 			return err
 		}
 	}
+	// Of a pod that was being released only the volume may be left by which its containers know that they have started again.
+	again, err := filepath.Glob(l.path("data/agent/pods/*/volumes/disk/again"))
+	if err != nil {
+		return err
+	}
 	running, err := cluster.Watch(ctx, &corev1.PodList{})
 	if err != nil {
 		return err
@@ -150,12 +158,36 @@ func (l life) live() error {
 		return err
 	}
 	defer plugin.Stop()
-	await(running, pods, func(e watch.Event, p *corev1.Pod) bool { return p.Status.Phase == corev1.PodRunning })
+	await(running, pods, func(e watch.Event, p *corev1.Pod) bool {
+		c := p.Status.ContainerStatuses
+		return p.Status.Phase == corev1.PodRunning && c[0].Ready && (c[0].RestartCount > 0 || len(again) > 0)
+	})
 	running.Stop()
-	fmt.Println("running")
 	if err := l.apart(r); err != nil {
 		return err
 	}
+	resized, err := cluster.Watch(ctx, &corev1.PodList{})
+	if err != nil {
+		return err
+	}
+	more := amounts("200m", "96Mi")
+	for _, p := range pods {
+		if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+			if err := cluster.Get(ctx, ctrl.ObjectKeyFromObject(p), p); err != nil {
+				return err
+			}
+			p.Spec.Resources = more
+			p.Generation++
+			return cluster.Update(ctx, p)
+		}); err != nil {
+			return err
+		}
+	}
+	await(resized, pods, func(e watch.Event, p *corev1.Pod) bool {
+		return p.Status.Resources != nil && equality.Semantic.DeepEqual(*p.Status.Resources, *more)
+	})
+	resized.Stop()
+	fmt.Println("resized")
 	gone, err := cluster.Watch(ctx, &corev1.PodList{})
 	if err != nil {
 		return err
