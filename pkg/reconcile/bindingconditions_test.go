@@ -129,9 +129,12 @@ func TestBindingConditions(t *testing.T) {
 	var p corev1.Pod
 	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "a"}, &p))
 	require.Empty(t, p.Spec.NodeName)
+	require.Equal(t, "n1", p.Status.NominatedNodeName)
 	c.says("a", "example.com/other")
 	c.says("a", "example.com/attached")
-	require.Equal(t, "n1", c.boundPod("a").Spec.NodeName)
+	bound := c.boundPod("a")
+	require.Equal(t, "n1", bound.Spec.NodeName)
+	require.Empty(t, bound.Status.NominatedNodeName)
 
 	// A device that fails is given back, and the pod gets another one, here as an extended resource.
 	c.create(deviceSlice("n2", attached("gpu-0")))

@@ -90,9 +90,15 @@ func (d *devices) conclusive(chosen []chosenClaim) (known bool, at time.Time) {
 }
 
 // await keeps a pod reserved on its node until its devices are ready, or will not be. Then it is bound, or refused.
-func (s *Scheduler) await(p *pending, node string) {
+func (s *Scheduler) await(ctx context.Context, p *pending, node string) {
 	s.mu.Lock()
 	pod := p.info.pod
+	known, _ := s.state.devices.conclusive(s.state.devices.chosen[pod.UID])
+	s.mu.Unlock()
+	if !known {
+		s.announce(ctx, p, node) // before it can be bound
+	}
+	s.mu.Lock()
 	if s.queue.pods[pod.UID] != p { // it is gone
 		s.unreserve(p)
 		s.mu.Unlock()

@@ -353,6 +353,11 @@ func TestNodesComeAndGo(t *testing.T) {
 				pod.Spec.NodeName = rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "node")
 				m.update(pod)
 			},
+			"pod is expected": func(t *rapid.T) { // by somebody else, perhaps on a node that is not there
+				pod := pick(m.pods).DeepCopy()
+				pod.Status.NominatedNodeName = rapid.SampledFrom([]string{"", "a", "b", "c", "d"}).Draw(t, "node")
+				m.update(pod)
+			},
 			"pod shrinks": func(t *rapid.T) {
 				pod := pick(m.pods).DeepCopy()
 				pod.Generation++

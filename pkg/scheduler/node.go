@@ -157,7 +157,7 @@ type nodeInfo struct {
 	groups map[string]int
 	tasks  int              // pods that run tasks
 	images map[string]int64 // bytes by name
-	// nominated are pods that preempted others here and wait for them to terminate.
+	// nominated are pods that are expected here.
 	nominated map[types.UID]*podInfo
 	soft      bool // has PreferNoSchedule taints
 	// cordoned and taints are the node's, next to what else most checks of a node read.

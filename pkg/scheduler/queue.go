@@ -40,6 +40,7 @@ type pending struct {
 	reported string    // why the last attempt found no node
 	report   *report   // what is to be written to its status; nil: nothing
 	recorded time.Time // when its last event was
+	expects  bool      // its volumes are being made for the node that it is nominated to
 	reserved *nodeInfo // the node on which resources are reserved for it; nil: none
 
 	writing sync.Mutex // held while its status or binding is written; taken before the scheduler's lock

@@ -278,6 +278,7 @@ func (s *Scheduler) decide(p *pending) func(context.Context) {
 			return write
 		}
 	}
+	s.reconsider(p)
 	n, failed := s.state.pick(p.info)
 	if failed != nil {
 		return s.fail(p, failed)
@@ -305,7 +306,7 @@ func (s *Scheduler) binding(p *pending, n *nodeInfo) func(context.Context) {
 			err = p
 		}
 		if errors.Is(err, errNotReady) {
-			s.await(p, n.name)
+			s.await(ctx, p, n.name)
 			return
 		}
 		if err != nil && ctx.Err() == nil {
@@ -337,21 +338,23 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 	p.wide = f.wide()
 	s.queue.put(p)
 	pod := p.info.pod
-	nominated := pod.Status.NominatedNodeName
 	var victims []*corev1.Pod
-	if e == nil && !f.waits() {
+	switch {
+	case e != nil:
+		s.state.nominate(p.info, e.node)
+		for _, v := range e.victims {
+			victims = append(victims, v.pod)
+		}
+	case s.expect(p, f) || f.waits():
+	default:
 		// No terminating pod will make the nominated node fit: release the nomination.
 		if n := s.state.clearNomination(pod.UID); n != nil {
 			s.help(n)
 		}
-		nominated = ""
 	}
-	if e != nil {
-		s.state.nominate(p.info, e.node)
-		nominated = e.node.name
-		for _, v := range e.victims {
-			victims = append(victims, v.pod)
-		}
+	nominated := ""
+	if n := s.state.nominations[pod.UID]; n != nil {
+		nominated = n.name
 	}
 	release := s.unusable(f)
 	same := message == p.reported && nominated == pod.Status.NominatedNodeName

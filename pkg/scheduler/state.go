@@ -31,7 +31,7 @@ type state struct {
 	zones       map[string]int            // nodes by zone
 	soft        int                       // nodes with PreferNoSchedule taints
 	priorities  map[int32]int             // pods by priority
-	nominations map[types.UID]*nodeInfo   // by the pod that preempted
+	nominations map[types.UID]*nodeInfo   // by the pod
 	sample      int                       // percent of the nodes
 
 	namespaceLabels func(name string) map[string]string
@@ -237,29 +237,6 @@ func sameNeeds(a, b *corev1.Pod) bool {
 	// A resize that ended at once was never seen under way, but what the status says is of another generation then. The first status is of none.
 	sameStatus := a.Status.ObservedGeneration == b.Status.ObservedGeneration || a.Status.ObservedGeneration == 0
 	return a.Generation == b.Generation && sameStatus && maps.Equal(a.Labels, b.Labels) && !resizing(a) && !resizing(b)
-}
-
-// nominate reserves capacity on a known node for a preempting pod; a nil or unknown node clears the nomination.
-func (s *state) nominate(p *podInfo, n *nodeInfo) {
-	s.clearNomination(p.pod.UID)
-	if n == nil || n.at < 0 {
-		return
-	}
-	if n.nominated == nil {
-		n.nominated = map[types.UID]*podInfo{}
-	}
-	n.nominated[p.pod.UID] = p
-	s.nominations[p.pod.UID] = n
-}
-
-// clearNomination removes a pod's nomination and returns the node it was for, or nil.
-func (s *state) clearNomination(uid types.UID) *nodeInfo {
-	n := s.nominations[uid]
-	if n != nil {
-		delete(n.nominated, uid)
-		delete(s.nominations, uid)
-	}
-	return n
 }
 
 // enough is the number of feasible nodes to find for a profile: all in a small cluster, a sample in a large one.

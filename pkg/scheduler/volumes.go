@@ -79,10 +79,11 @@ func (v *volumes) use(p *podInfo, sign int) {
 
 // volumeCycle is what one attempt knows about the claims of its pod.
 type volumeCycle struct {
-	wrong   string // why no node can be used, "" if there is no such reason
-	once    bool   // another pod uses a ReadWriteOncePod claim
-	bound   []*corev1.PersistentVolume
-	delayed []delayedClaim
+	wrong    string // why no node can be used, "" if there is no such reason
+	selected string // the node for which a volume is being made
+	once     bool   // another pod uses a ReadWriteOncePod claim
+	bound    []*corev1.PersistentVolume
+	delayed  []delayedClaim
 }
 
 // delayedClaim is a claim that is bound to a volume on the pod's node, or provisioned there.
@@ -163,6 +164,7 @@ func (v *volumes) lookAt(p *podInfo, key types.NamespacedName, out *volumeCycle)
 	}
 	if node, ok := claim.Annotations[helpers.AnnSelectedNode]; ok {
 		// The pod is not tried again before, so that provisioners that fail keep no bindings from other pods.
+		out.selected = node
 		return fmt.Sprintf("waiting for persistentvolumeclaim %q to be provisioned on node %q", key.Name, node)
 	}
 	pools, published := v.pools(&claim, &class)

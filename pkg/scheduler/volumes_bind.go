@@ -21,6 +21,9 @@ import (
 // tried again when they are there.
 const bindWait = time.Second
 
+// errClaimsWait means that the volumes of a pod take longer than bindWait.
+var errClaimsWait = errors.New("its volumes are not there yet")
+
 // bindVolumes writes how the pod's claims are to be bound, and waits until they are.
 func (s *Scheduler) bindVolumes(ctx context.Context, c client.Interface, pod *corev1.Pod, node string) error {
 	s.mu.Lock()
@@ -59,7 +62,7 @@ func (s *Scheduler) bindVolumes(ctx context.Context, c client.Interface, pod *co
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return fmt.Errorf("timed out waiting for persistentvolumeclaim %q to be bound", waiting)
+			return fmt.Errorf("%w: timed out waiting for persistentvolumeclaim %q to be bound", errClaimsWait, waiting)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func (h nodeHandler) add(o any) {
 	}
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()
-	h.s.state.setNode(node)
+	h.s.expected(h.s.state.setNode(node))
 	h.s.heartbeats.heard.Node(nil, node, now())
 	h.s.help(nil)
 }
@@ -224,8 +224,11 @@ func (s *Scheduler) bound(pod *corev1.Pod) {
 // wanted handles a pod without a node.
 func (s *Scheduler) wanted(pod *corev1.Pod) {
 	p := s.queue.pods[pod.UID]
-	if len(pod.Spec.SchedulingGates) > 0 {
-		return // the API server reports this in the pod's status
+	if len(pod.Spec.SchedulingGates) > 0 { // the API server reports this in the pod's status
+		if pod.Status.NominatedNodeName != "" || s.state.nominations[pod.UID] != nil {
+			s.renominate(s.state.info(pod))
+		}
+		return
 	}
 	if p == nil {
 		if s.state.pods[pod.UID] != nil {
@@ -233,9 +236,7 @@ func (s *Scheduler) wanted(pod *corev1.Pod) {
 		}
 		p = &pending{info: s.state.info(pod), since: now()}
 		s.queue.add(p)
-		if name := pod.Status.NominatedNodeName; name != "" && s.state.nodes[name] != nil {
-			s.state.nominate(p.info, s.state.nodes[name]) // from before a restart
-		}
+		s.renominate(p.info)
 		return
 	}
 	was := p.info.pod
@@ -243,13 +244,18 @@ func (s *Scheduler) wanted(pod *corev1.Pod) {
 		p.newer = pod
 		return
 	}
+	changed := was.Status.NominatedNodeName != pod.Status.NominatedNodeName
 	if sameNeeds(was, pod) && slices.Equal(was.Spec.Tolerations, pod.Spec.Tolerations) &&
 		resourceclaim.PodStatusEqual(was.Status.ResourceClaimStatuses, pod.Status.ResourceClaimStatuses) {
-		p.info.pod = pod
+		if p.info.pod = pod; changed {
+			s.renominate(p.info)
+		}
 		return
 	}
 	nominated := s.state.nominations[pod.UID]
 	p.info = s.state.info(pod)
-	s.state.nominate(p.info, nominated)
+	if s.state.nominate(p.info, nominated); changed {
+		s.renominate(p.info)
+	}
 	s.queue.retry(p, now())
 }

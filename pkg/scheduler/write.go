@@ -48,8 +48,11 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 func (s *Scheduler) refused(p *pending, node string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	pod := p.info.pod
-	s.unreserve(p)
+	pod, n := p.info.pod, p.reserved
+	s.release(p)
+	if n != nil {
+		defer s.help(n)
+	}
 	if s.queue.pods[pod.UID] != p {
 		return
 	}
@@ -60,6 +63,10 @@ func (s *Scheduler) refused(p *pending, node string, err error) {
 	s.metrics.failed.count(p)
 	s.log.Warn("could not bind pod, retrying", "pod", pod.Namespace+"/"+pod.Name, "node", node, "error", err)
 	s.backOff(p)
+	if errors.Is(err, errClaimsWait) {
+		s.state.nominate(p.info, n) // nobody may take its place while its volumes are made
+		p.expects = true
+	}
 	s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "could not bind to node %s, retrying: %s", node, err)
 }
 

@@ -1,0 +1,102 @@
+package scheduler
+
+import (
+	"context"
+	"encoding/json"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// A pod is nominated to a node where it is expected (KEP-5278): it preempts others there, its volumes are being made for the node, or whoever makes
+// nodes or admits pods says so in its status. Its resources are kept free from pods that are not more important, and the node is tried first. While
+// volumes or devices are waited for, the status says where the pod is going.
+
+// nominate reserves capacity on a known node for a pod that is expected there; a nil or unknown node clears the nomination.
+func (s *state) nominate(p *podInfo, n *nodeInfo) {
+	s.clearNomination(p.pod.UID)
+	if n == nil || n.at < 0 {
+		return
+	}
+	if n.nominated == nil {
+		n.nominated = map[types.UID]*podInfo{}
+	}
+	n.nominated[p.pod.UID] = p
+	s.nominations[p.pod.UID] = n
+}
+
+// clearNomination removes a pod's nomination and returns the node it was for, or nil.
+func (s *state) clearNomination(uid types.UID) *nodeInfo {
+	n := s.nominations[uid]
+	if n != nil {
+		delete(n.nominated, uid)
+		delete(s.nominations, uid)
+	}
+	return n
+}
+
+// renominate nominates a pod to the node that its status says, written by others or before a restart.
+func (s *Scheduler) renominate(p *podInfo) {
+	was := s.state.clearNomination(p.pod.UID)
+	s.state.nominate(p, s.state.nodes[p.pod.Status.NominatedNodeName])
+	if was != nil && was != s.state.nominations[p.pod.UID] {
+		s.help(was)
+	}
+}
+
+// expected nominates the pods to a new node for which it was made.
+func (s *Scheduler) expected(n *nodeInfo) {
+	for uid, p := range s.queue.pods {
+		if p.where != underway && p.info.pod.Status.NominatedNodeName == n.name && s.state.nominations[uid] == nil {
+			s.state.nominate(p.info, n)
+		}
+	}
+}
+
+// expect nominates a pod that failed to the node for which its volumes are being made. It reports whether there is one.
+func (s *Scheduler) expect(p *pending, f *failure) bool {
+	v := f.cycle.volumes
+	if v == nil || v.selected == "" {
+		return false
+	}
+	p.expects = true
+	if n := s.state.nodes[v.selected]; n != s.state.nominations[p.info.pod.UID] {
+		if was := s.state.clearNomination(p.info.pod.UID); was != nil {
+			s.help(was)
+		}
+		s.state.nominate(p.info, n)
+	}
+	return true
+}
+
+// reconsider ends the nomination of a pod whose volumes are no longer being made for the node: the provisioner could not.
+func (s *Scheduler) reconsider(p *pending) {
+	if !p.expects {
+		return
+	}
+	p.expects = false
+	if v := s.state.volumes.look(p.info); v.wrong != "" || len(v.delayed) == 0 {
+		return
+	}
+	if n := s.state.clearNomination(p.info.pod.UID); n != nil {
+		s.help(n)
+	}
+}
+
+// announce writes to the status of a pod where it is going. It is not worth a retry.
+func (s *Scheduler) announce(ctx context.Context, p *pending, node string) {
+	p.writing.Lock()
+	defer p.writing.Unlock()
+	s.mu.Lock()
+	pod := p.info.pod
+	s.mu.Unlock()
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": map[string]any{"nominatedNodeName": node}})
+	if err != nil {
+		panic(err) // text
+	}
+	p.wrote = true
+	if err := s.client.Status().Patch(ctx, reference(pod), ctrlclient.RawPatch(types.StrategicMergePatchType, patch)); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+		s.log.Warn("could not write pod status", "pod", pod.Namespace+"/"+pod.Name, "error", err)
+	}
+}
