@@ -2,6 +2,7 @@ package pod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/netip"
@@ -42,7 +43,7 @@ type rig struct {
 	static  []*corev1.Pod // are started before the API is known
 	away    bool          // no server answers a process that starts
 	down    atomic.Bool   // the machine shuts down
-	noUsers error         // why pods cannot have user namespaces
+	noUsers atomic.Bool   // pods cannot have user namespaces
 	stop    func()        // stops the Manager as a process that is killed would be: nothing is tidied up
 
 	// wrapRuntime, if set, is between Managers that are started and the runtime.
@@ -83,7 +84,7 @@ func (r *rig) start() {
 	r.m = New(Config{Client: &connection{api: r.api}, Runtime: rt, Network: r.network, Recorder: r.events, Logger: slog.New(slog.DiscardHandler),
 		NodeName: "node", HostIP: "192.0.2.1", DataDir: filepath.Join(r.dir, "data"), RunDir: filepath.Join(r.dir, "run"), LogDir: filepath.Join(r.dir, "log"),
 		ClusterDomain: "cluster.local", Node: func() *corev1.Node { return r.node }, Allocatable: func() corev1.ResourceList { return r.node.Status.Allocatable },
-		VolumePlugins: r.volumePlugins, Failpoints: r.failpoints, ShuttingDown: r.down.Load, UserNamespaces: func() error { return r.noUsers }, Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
+		VolumePlugins: r.volumePlugins, Failpoints: r.failpoints, ShuttingDown: r.down.Load, UserNamespaces: r.userNamespaces, Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
 	m := r.m
 	r.stop = sync.OnceFunc(func() {
 		r.api.subscribe(nil)
@@ -103,6 +104,13 @@ func (r *rig) start() {
 
 // restart starts the next Manager after the last one was killed.
 func (r *rig) restart() { r.stop(); r.start() }
+
+func (r *rig) userNamespaces() error {
+	if r.noUsers.Load() {
+		return errors.New("mount proc: operation not permitted")
+	}
+	return nil
+}
 
 func (r *rig) pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
 

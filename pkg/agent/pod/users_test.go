@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -87,7 +88,7 @@ func TestMappedVolumes(t *testing.T) {
 // A pod whose node cannot give it a user namespace waits, and an event has the kubelet's words and the reason.
 func TestNoUserNamespaces(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
-		r.noUsers = errors.New("mount proc: operation not permitted")
+		r.noUsers.Store(true)
 		p := podOf("p", "sleep", "1000")
 		p.Spec.HostUsers = new(false)
 		r.create(p)
@@ -96,7 +97,7 @@ func TestNoUserNamespaces(t *testing.T) {
 		require.Contains(t, r.events.text(), "FailedCreatePodSandBox: Failed to create pod sandbox: can't set `spec.hostUsers: false`, runtime does not support user namespaces: mount proc: operation not permitted")
 		require.EqualError(t, r.m.checkUsers("runc"), "can't set `spec.hostUsers: false`, RuntimeClass handler \"runc\" does not support user namespaces: mount proc: operation not permitted")
 		require.Empty(t, r.network.sandboxes)
-		r.noUsers = nil
+		r.noUsers.Store(false)
 		r.pass(3 * time.Minute)
 		require.Equal(t, corev1.PodRunning, r.pod("p").Status.Phase)
 	})
@@ -133,11 +134,11 @@ func TestIDsAreKeptWhileAContainerIsLeft(t *testing.T) {
 		p := podOf("p", "sleep", "1000")
 		p.Spec.HostUsers = new(false)
 		r.create(p)
-		stuck.err = errors.New("it cannot be removed")
+		stuck.on.Store(true)
 		r.delete("p", 0)
 		r.pass(10 * time.Second)
 		require.NotEmpty(t, r.network.sandboxes)
-		stuck.err = nil
+		stuck.on.Store(false)
 		r.pass(5 * time.Minute)
 		r.requireNothingLeft()
 	})
@@ -145,12 +146,12 @@ func TestIDsAreKeptWhileAContainerIsLeft(t *testing.T) {
 
 type cannotRemove struct {
 	runtime.Runtime
-	err error
+	on atomic.Bool
 }
 
 func (c *cannotRemove) Remove(ctx context.Context, id string) error {
-	if c.err != nil {
-		return c.err
+	if c.on.Load() {
+		return errors.New("it cannot be removed")
 	}
 	return c.Runtime.Remove(ctx, id)
 }
