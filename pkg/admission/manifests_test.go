@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 	registration "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -59,7 +60,7 @@ func TestValidatingPoliciesFromFiles(t *testing.T) {
 
 	// A change is followed, one that is no policy is not.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "deny.yaml"), []byte(denying("", "configmaps", "three")), 0o600))
-	require.Eventually(t, func() bool { return h.try(v1("ConfigMap", ""), settings("three", nil)) != nil }, 2*time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return apierrors.IsInvalid(h.try(v1("ConfigMap", ""), settings("three", nil))) }, 2*time.Minute, 10*time.Millisecond)
 	put(h, v1("ConfigMap", ""), settings("one", nil))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "more.yaml"), []byte("kind: Pod\napiVersion: v1\n"), 0o600))
 	requireStatus(t, h.try(v1("ConfigMap", ""), settings("three", nil)), 422)

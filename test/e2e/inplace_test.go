@@ -180,7 +180,7 @@ func TestResizeOfPod(t *testing.T) {
 	h.Ctl("wait pod/resized --for=jsonpath={.status.resources.requests.cpu}=600m --timeout=120s")
 
 	h.Ctl("wait node/" + h.Name + " --for=jsonpath={.status.declaredFeatures[0]}=InPlacePodLevelResourcesVerticalScaling --timeout=120s")
-	out := h.Fails("ctl", "patch", "pod", "resized", "--subresource", "resize", "-p", `{"spec":{"resources":{"requests":{"cpu":"10k"},"limits":{"cpu":"10k"}}}}`)
+	out := h.Fails("ctl", "patch", "pod", "resized", "--subresource", "resize", "-p", `{"spec":{"resources":{"requests":{"cpu":"10k"},"limits":{"cpu":"11k"}}}}`)
 	require.Contains(t, out, "node didn't have enough allocatable resources: cpu, requested: 10000000")
 	out = h.Fails("ctl", "patch", "pod", "resized", "-p", `{"spec":{"resources":{"limits":{"memory":"32Mi"}}}}`)
 	require.Contains(t, out, "Forbidden: pod updates may not change fields other than")
