@@ -135,6 +135,13 @@ func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision
 	}
 }
 
+// undecided reports whether the node is about to grant or refuse what the pod has come to ask for. A status from before that, of the new generation and without
+// a condition, would say that the pod has it.
+func (o Observed) undecided() bool {
+	_, refused := o.Failures[allocateTarget]
+	return o.Unallocated && !refused && o.Busy[allocateTarget] == Allocate
+}
+
 func conditionIn(all []corev1.PodCondition, kind corev1.PodConditionType) *corev1.PodCondition {
 	for i := range all {
 		if all[i].Type == kind {

@@ -273,6 +273,30 @@ func resizeWith(t *testing.T, to [2]string, at string, nth int) (points []string
 	return points
 }
 
+// No status is of a generation about whose resources nothing is decided yet: clients take one without a condition for the end of the resize.
+func TestResizeIsDecidedBeforeItsGenerationIsObserved(t *testing.T) {
+	with(t, fake.Config{}, func(r *rig) {
+		r.failpoints = func(point string) error {
+			if point == "pod.reallocated" {
+				time.Sleep(10 * time.Second)
+			}
+			return nil
+		}
+		r.restart()
+		r.create(shared("web", "500m", "64Mi"))
+		r.change("web", func(p *corev1.Pod) { p.Spec.Resources = ofPod("1", "128Mi") })
+		r.pass(5 * time.Second)
+		require.EqualValues(t, 1, r.pod("web").Status.ObservedGeneration)
+		r.pass(10 * time.Second)
+		p := r.pod("web")
+		require.EqualValues(t, 2, p.Status.ObservedGeneration)
+		requireAmounts(t, amountOf("1", "128Mi"), p.Status.AllocatedResources)
+		r.delete("web", 0)
+		r.pass(time.Minute)
+		r.requireNothingLeft()
+	})
+}
+
 // If the API's data was restored meanwhile, a generation is no longer of the resources that it was of.
 func TestResizeOfAPodThatWasRestored(t *testing.T) {
 	for _, generation := range []int64{0, 1, 2, 3} {

@@ -205,6 +205,9 @@ func (w *worker) execute(p *corev1.Pod, o *Observed, d Decision, now time.Time) 
 
 // report computes the status. It returns when to compute it again if nothing happens before, or zero.
 func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) time.Time {
+	if o.undecided() {
+		return time.Time{}
+	}
 	f := Facts{PodIP: o.podIP, HostIP: w.m.c.HostIP, Start: w.start, Message: func(i Instance) string { return w.message(p, i) }}
 	f.Devices = w.m.deviceHealth(p)
 	if w.m.c.Messages != nil {
