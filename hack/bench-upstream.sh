@@ -30,4 +30,4 @@ done
 # Both need a controller of namespaces, since the groups remove theirs.
 nsenter --net="/run/netns/$name" -- "$coracle" controllers --kubeconfig "$beside" --only namespace >"$dir/controllers.log" 2>&1 &
 background+=($!)
-inside dist/bench -kubeconfig "$dir/data/kubeconfig" -beside "$beside" "$@"
+inside dist/bench -kubeconfig "$dir/data/kubeconfig" -pids "${background[0]}" -beside "$beside" -beside-pids "$upstream_PID" "$@"

@@ -30,7 +30,7 @@ func compare(ctx context.Context, o options, groups []group, progress io.Writer)
 	if err != nil {
 		return nil, err
 	}
-	o.kubeconfig = o.beside
+	o.kubeconfig, o.pids = o.beside, o.besidePids
 	second, err := connect(o)
 	if err != nil {
 		return nil, err

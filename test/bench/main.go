@@ -72,7 +72,8 @@ type group struct {
 
 type options struct {
 	kubeconfig, image, start, pids, only, output string
-	target, targetPids, kubectl, beside, listed  string
+	target, targetPids, kubectl, listed          string
+	beside, besidePids                           string
 	children, keep                               bool
 	idle                                         time.Duration
 	writers, objects, watchers, pods             int
@@ -105,6 +106,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.StringVar(&o.target, "target", "", "kubeconfig of another cluster, to measure Kontrol: -kubeconfig applies to it")
 	f.StringVar(&o.targetPids, "target-pids", "", "processes of -target, separated by commas, whose processor time to measure")
 	f.StringVar(&o.beside, "beside", "", "kubeconfig of another cluster to measure in turn with this one, and print ratios (groups create,watch,custom,webhook)")
+	f.StringVar(&o.besidePids, "beside-pids", "", "processes of -beside, separated by commas, whose processor time to measure")
 	f.IntVar(&o.many, "many", 100000, "how many objects the group many has")
 	f.StringVar(&o.listed, "listed", "", "namespace with the objects of the group many, from an earlier run, to list instead of creating them")
 	f.IntVar(&o.rounds, "rounds", 3, "how often each group is measured on both clusters with -beside")
