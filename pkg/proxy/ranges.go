@@ -3,7 +3,6 @@ package proxy
 import (
 	"fmt"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -120,7 +119,7 @@ func ownNetworks() ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for _, a := range addresses {
 		ip, ok := netip.AddrFromSlice(a.IP.To4())
-		if ones, _ := net.IPMask(a.Mask).Size(); ok {
+		if ones, _ := a.Mask.Size(); ok {
 			out = append(out, netip.PrefixFrom(ip, ones).Masked())
 		}
 	}
