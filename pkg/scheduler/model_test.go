@@ -381,8 +381,11 @@ func TestNodesComeAndGo(t *testing.T) {
 					t.Skip("nothing to write")
 				}
 				m.refuse = nil
-				if rapid.IntRange(0, 3).Draw(t, "refused") == 0 {
+				switch rapid.IntRange(0, 5).Draw(t, "refused") {
+				case 0:
 					m.refuse = errors.New("the server is busy")
+				case 1:
+					m.refuse = errClaimsWait
 				}
 				m.write(rapid.IntRange(0, len(m.writes)-1).Draw(t, "which"))
 			},

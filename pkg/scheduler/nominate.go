@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,13 +37,28 @@ func (s *state) clearNomination(uid types.UID) *nodeInfo {
 	return n
 }
 
-// renominate nominates a pod to the node that its status says, written by others or before a restart.
-func (s *Scheduler) renominate(p *podInfo) {
-	was := s.state.clearNomination(p.pod.UID)
-	s.state.nominate(p, s.state.nodes[p.pod.Status.NominatedNodeName])
-	if was != nil && was != s.state.nominations[p.pod.UID] {
+// nominated returns the name of the node to which a pod is nominated, "" for none.
+func (s *state) nominated(uid types.UID) string {
+	if n := s.nominations[uid]; n != nil {
+		return n.name
+	}
+	return ""
+}
+
+// promise nominates a pod to a node, or with nil to none, and retries the pods that this may help where it was nominated before. It reports whether
+// that was elsewhere.
+func (s *Scheduler) promise(p *podInfo, n *nodeInfo) (changed bool) {
+	was := s.state.nominations[p.pod.UID]
+	s.state.nominate(p, n)
+	if changed = was != s.state.nominations[p.pod.UID]; changed && was != nil {
 		s.help(was)
 	}
+	return changed
+}
+
+// renominate nominates a pod to the node that its status says, written by others or before a restart. It reports whether that is another one than before.
+func (s *Scheduler) renominate(p *podInfo) (changed bool) {
+	return s.promise(p, s.state.nodes[p.pod.Status.NominatedNodeName])
 }
 
 // expected nominates the pods to a new node for which it was made.
@@ -54,20 +70,25 @@ func (s *Scheduler) expected(n *nodeInfo) {
 	}
 }
 
-// expect nominates a pod that failed to the node for which its volumes are being made. It reports whether there is one.
+// expect nominates a pod that failed to the node for which its volumes are being made, if nothing but them keeps it from there: claims, which say the
+// node, are written by users. It reports whether it did.
 func (s *Scheduler) expect(p *pending, f *failure) bool {
 	v := f.cycle.volumes
 	if v == nil || v.selected == "" {
 		return false
 	}
-	p.expects = true
-	if n := s.state.nodes[v.selected]; n != s.state.nominations[p.info.pod.UID] {
-		if was := s.state.clearNomination(p.info.pod.UID); was != nil {
-			s.help(was)
-		}
-		s.state.nominate(p.info, n)
+	n := s.state.nodes[v.selected]
+	if n == nil || n.node == nil || !f.onlyVolumes(n) {
+		return false
 	}
+	p.expects = true
+	s.promise(p.info, n)
 	return true
+}
+
+// onlyVolumes reports whether the pod would fit on a node if its volumes were there.
+func (f *failure) onlyVolumes(n *nodeInfo) bool {
+	return !slices.ContainsFunc(f.active, func(a *filter) bool { return a.name != volumeBinding && !a.check(f.cycle, n) })
 }
 
 // reconsider ends the nomination of a pod whose volumes are no longer being made for the node: the provisioner could not.
@@ -79,9 +100,7 @@ func (s *Scheduler) reconsider(p *pending) {
 	if v := s.state.volumes.look(p.info); v.wrong != "" || len(v.delayed) == 0 {
 		return
 	}
-	if n := s.state.clearNomination(p.info.pod.UID); n != nil {
-		s.help(n)
-	}
+	s.promise(p.info, nil)
 }
 
 // announce writes to the status of a pod where it is going. It is not worth a retry.

@@ -1,10 +1,12 @@
 package scheduler_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -66,20 +68,50 @@ func TestPodsGoWhereOthersExpectThem(t *testing.T) {
 	c.wait(1, at("expected", "d"))
 }
 
+// slowly makes a claim of a class whose volumes are made for a node, by nobody.
+func (c *cluster) slowly(claim string, annotations map[string]string) *corev1.PersistentVolumeClaim {
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "slow"}, Provisioner: "slow.example.com", VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}
+	require.NoError(c, ctrl.IgnoreAlreadyExists(c.Create(c.ctx, class)))
+	made := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: claim, Annotations: annotations}, Spec: corev1.PersistentVolumeClaimSpec{
+		StorageClassName: new("slow"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}
+	require.NoError(c, c.Create(c.ctx, made))
+	return made
+}
+
+// made binds a claim to a volume that was made for it.
+func (c *cluster) made(claim string) {
+	var bound corev1.PersistentVolumeClaim
+	require.NoError(c, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: claim}, &bound))
+	next := bound.DeepCopy()
+	require.NoError(c, c.Create(c.ctx, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "of-" + claim}, Spec: corev1.PersistentVolumeSpec{StorageClassName: "slow",
+		AccessModes: next.Spec.AccessModes, Capacity: next.Spec.Resources.Requests, PersistentVolumeSource: corev1.PersistentVolumeSource{
+			CSI: &corev1.CSIPersistentVolumeSource{Driver: "slow.example.com", VolumeHandle: claim}}}}))
+	next.Spec.VolumeName = "of-" + claim
+	metav1.SetMetaDataAnnotation(&next.ObjectMeta, helpers.AnnBindCompleted, "yes")
+	require.NoError(c, c.Update(c.ctx, next))
+	next.Status.Phase = corev1.ClaimBound
+	require.NoError(c, c.Status().Update(c.ctx, next))
+}
+
+func using(p *corev1.Pod, claim string) *corev1.Pod {
+	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
+	return p
+}
+
+func nominated(name, node string) func(*corev1.Pod) bool {
+	return func(p *corev1.Pod) bool {
+		return p.Name == name && p.Spec.NodeName == "" && p.Status.NominatedNodeName == node
+	}
+}
+
 func TestPlacesAreKeptWhileVolumesAreMade(t *testing.T) {
 	c := start(t)
 	c.node("a", "1")
-	require.NoError(t, c.Create(c.ctx, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "slow"}, Provisioner: "slow.example.com",
-		VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}))
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}, Spec: corev1.PersistentVolumeClaimSpec{
-		StorageClassName: new("slow"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}
-	require.NoError(t, c.Create(c.ctx, claim))
+	claim := c.slowly("c", nil)
 	defer c.schedule()()
-	user := sized("user", "600m")
-	user.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
-	require.NoError(t, c.Create(c.ctx, user))
-	c.wait(1, func(p *corev1.Pod) bool { return p.Name == "user" && p.Status.NominatedNodeName == "a" })
+	require.NoError(t, c.Create(c.ctx, using(sized("user", "600m"), "c")))
+	c.wait(1, nominated("user", "a"))
 	require.NoError(t, c.Create(c.ctx, sized("other", "600m")))
 	c.wait(1, unschedulable("other"))
 
@@ -91,18 +123,56 @@ func TestPlacesAreKeptWhileVolumesAreMade(t *testing.T) {
 	claim = claim.DeepCopy()
 	delete(claim.Annotations, helpers.AnnSelectedNode)
 	require.NoError(t, c.Update(c.ctx, claim))
-	c.wait(1, func(p *corev1.Pod) bool { return p.Name == "user" && p.Status.NominatedNodeName == "b" })
-
-	volume := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{StorageClassName: "slow",
-		AccessModes: claim.Spec.AccessModes, Capacity: claim.Spec.Resources.Requests, PersistentVolumeSource: corev1.PersistentVolumeSource{
-			CSI: &corev1.CSIPersistentVolumeSource{Driver: "slow.example.com", VolumeHandle: "1"}}}}
-	require.NoError(t, c.Create(c.ctx, volume))
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(claim), claim))
-	claim = claim.DeepCopy()
-	claim.Spec.VolumeName = "pv"
-	claim.Annotations[helpers.AnnBindCompleted] = "yes"
-	require.NoError(t, c.Update(c.ctx, claim))
-	claim.Status.Phase = corev1.ClaimBound
-	require.NoError(t, c.Status().Update(c.ctx, claim))
+	c.wait(1, nominated("user", "b"))
+	c.made("c")
 	c.wait(1, func(p *corev1.Pod) bool { return at("user", "b")(p) && p.Status.NominatedNodeName == "" })
+}
+
+// TestClaimsTakeNoPlaces: who writes a claim says for which node its volume is made. That keeps nobody from a node where the claim's pods could not be.
+func TestClaimsTakeNoPlaces(t *testing.T) {
+	c := start(t)
+	c.node("a", "1")
+	defer c.schedule()()
+	c.slowly("c", map[string]string{helpers.AnnSelectedNode: "a"})
+	require.NoError(t, c.Create(c.ctx, using(sized("huge", "1000"), "c")))
+	c.wait(1, unschedulable("huge"))
+	for i := range 3 {
+		name := fmt.Sprint("sharing", i) // one of them has room
+		require.NoError(t, c.Create(c.ctx, using(sized(name, "600m"), "c")))
+		c.wait(1, unschedulable(name))
+	}
+	require.NoError(t, c.Create(c.ctx, sized("small", "300m")))
+	require.NoError(t, c.Create(c.ctx, sized("other", "300m")))
+	c.wait(1, at("small", "a"))
+	c.wait(1, unschedulable("other"))
+}
+
+// TestAPlaceIsGivenUpForAnother: a pod that preempts others elsewhere leaves its former place to those that wait.
+func TestAPlaceIsGivenUpForAnother(t *testing.T) {
+	c := start(t)
+	require.NoError(t, c.Create(c.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 1000}))
+	high := func(name, cpu string) *corev1.Pod {
+		p := sized(name, cpu)
+		p.Spec.PriorityClassName = "high"
+		return p
+	}
+	c.node("a", "2")
+	defer c.schedule()()
+	require.NoError(t, c.Create(c.ctx, high("stays", "1")))
+	c.wait(1, at("stays", "a"))
+	c.node("b", "2")
+	require.NoError(t, c.Create(c.ctx, sized("goes", "2")))
+	c.wait(1, at("goes", "b"))
+	p := high("expected", "2")
+	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/admitted"}}
+	require.NoError(t, c.Create(c.ctx, p))
+	p.Status.NominatedNodeName = "a"
+	require.NoError(t, c.Status().Update(c.ctx, p))
+	require.NoError(t, c.Create(c.ctx, sized("waits", "1")))
+	c.wait(1, unschedulable("waits"))
+	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(p), p))
+	p.Spec.SchedulingGates = nil
+	require.NoError(t, c.Update(c.ctx, p))
+	c.wait(1, nominated("expected", "b"))
+	c.wait(1, at("waits", "a"))
 }

@@ -341,21 +341,16 @@ func (s *Scheduler) fail(p *pending, f *failure) func(context.Context) {
 	var victims []*corev1.Pod
 	switch {
 	case e != nil:
-		s.state.nominate(p.info, e.node)
+		s.promise(p.info, e.node)
 		for _, v := range e.victims {
 			victims = append(victims, v.pod)
 		}
 	case s.expect(p, f) || f.waits():
 	default:
 		// No terminating pod will make the nominated node fit: release the nomination.
-		if n := s.state.clearNomination(pod.UID); n != nil {
-			s.help(n)
-		}
+		s.promise(p.info, nil)
 	}
-	nominated := ""
-	if n := s.state.nominations[pod.UID]; n != nil {
-		nominated = n.name
-	}
+	nominated := s.state.nominated(pod.UID)
 	release := s.unusable(f)
 	same := message == p.reported && nominated == pod.Status.NominatedNodeName
 	p.reported = message

@@ -29,7 +29,10 @@ type filter struct {
 	wide bool
 }
 
-const nodeAffinity = "NodeAffinity"
+const (
+	nodeAffinity  = "NodeAffinity"
+	volumeBinding = "VolumeBinding"
+)
 
 // filters run in this order; the first to reject a node provides the reason.
 var filters = []filter{
@@ -52,7 +55,7 @@ var filters = []filter{
 	}, {
 		name: "NodeVolumeLimits", prepare: prepareLimits, check: limitsMet, explain: explainLimits, curable: true,
 	}, {
-		name: "VolumeBinding", prepare: prepareVolumes, check: volumesFit, explain: explainVolumes,
+		name: volumeBinding, prepare: prepareVolumes, check: volumesFit, explain: explainVolumes,
 	}, {
 		name: "VolumeZone", prepare: prepareVolumes, check: zonesMatch, explain: reason(otherZone),
 	}, {
@@ -90,7 +93,7 @@ var scores = []score{
 	{name: "TaintToleration", weight: 3, prepare: func(c *cycle) bool { return c.state.soft > 0 }, of: softTaints, relative: true},
 	{name: nodeAffinity, weight: 2, prepare: prepareNodePreferences, of: nodePreferences, relative: true},
 	{name: dynamicResources, weight: 2, prepare: prepareAlternatives, of: earlyAlternatives},
-	{name: "VolumeBinding", weight: 1, prepare: prepareSpace, of: space},
+	{name: volumeBinding, weight: 1, prepare: prepareSpace, of: space},
 	{name: "PodTopologySpread", weight: 2, prepare: prepareSpreadScore, of: spreadScore, relative: true},
 	{name: "InterPodAffinity", weight: 2, prepare: preparePodPreferences, of: podPreferences, relative: true},
 }
@@ -106,7 +109,7 @@ type reserve struct {
 // reserves run in this order.
 var reserves = []reserve{
 	{name: "NodeResources", take: assume, release: unassume},
-	{name: "VolumeBinding", take: takeVolumes, release: releaseVolumes},
+	{name: volumeBinding, take: takeVolumes, release: releaseVolumes},
 	{name: dynamicResources, take: takeDevices, release: releaseDevices},
 }
 
