@@ -68,17 +68,22 @@ func portsFree(c *cycle, n *nodeInfo) bool {
 	return true
 }
 
-// fits checks the conditions that explainFit reports, stopping at the first failure.
-func fits(c *cycle, n *nodeInfo) bool {
-	var promised amounts
-	pods := len(n.pods) + 1
+// promised returns what is kept free on a node for pods that are expected there and not less important, and their number. Those of a pod group that is
+// being placed may have it already.
+func (c *cycle) promised(n *nodeInfo) (need amounts, pods int) {
 	for _, p := range n.nominated {
-		if p.pod.UID != c.pod.UID && p.priority >= c.priority {
-			promised.add(p.need, 1)
+		if p.pod.UID != c.pod.UID && p.node == nil && p.priority >= c.priority {
+			need.add(p.need, 1)
 			pods++
 		}
 	}
-	if pods > n.max {
+	return need, pods
+}
+
+// fits checks the conditions that explainFit reports, stopping at the first failure.
+func fits(c *cycle, n *nodeInfo) bool {
+	promised, pods := c.promised(n)
+	if len(n.pods)+pods+1 > n.max {
 		return false
 	}
 	ok := func(need, promised, used, most int64) bool { return need == 0 || need+promised+used <= most }
@@ -95,16 +100,9 @@ func fits(c *cycle, n *nodeInfo) bool {
 }
 
 func explainFit(c *cycle, n *nodeInfo) []string {
-	var promised amounts
-	pods := len(n.pods) + 1
-	for _, p := range n.nominated {
-		if p.pod.UID != c.pod.UID && p.priority >= c.priority {
-			promised.add(p.need, 1)
-			pods++
-		}
-	}
+	promised, pods := c.promised(n)
 	var out []string
-	if pods > n.max {
+	if len(n.pods)+pods+1 > n.max {
 		out = append(out, "Too many pods")
 	}
 	short := func(name string, need, promised, used, most int64) {

@@ -151,6 +151,7 @@ type failedMember struct {
 
 // try reserves a node for a pod.
 func (t *together) try(m *pending) {
+	t.s.reconsider(m)
 	n, f := t.s.state.pick(m.info)
 	if f != nil {
 		f.refused = slices.Clone(f.refused) // the next attempt reuses it
@@ -208,10 +209,15 @@ func (t *together) fail(key types.NamespacedName, need int) func(context.Context
 			writes = append(writes, s.unusable(m.failure))
 		}
 	}
+	// While volumes are made for some, the others keep their places as well.
+	wait := s.hold
+	if !slices.ContainsFunc(t.failed, func(m *failedMember) bool { return m.failure == nil || !s.expect(m.pending, m.failure) }) {
+		wait = s.wait
+	}
 	for _, m := range t.members {
 		f := refused[m]
 		m.wide = f != nil && (f.failure == nil || f.failure.wide())
-		writes = append(writes, s.hold(m, message))
+		writes = append(writes, wait(m, message))
 	}
 	t.done = true
 	return s.inParallel(writes, func(ctx context.Context) { s.groupScheduled(ctx, key, message) })
@@ -254,18 +260,21 @@ func (s *Scheduler) inParallel(writes []func(context.Context), last func(context
 	}
 }
 
-// hold lets a pod wait for what the message says, and returns the function that reports it.
+// hold lets a pod wait without a place for what the message says, and returns the function that reports it.
 func (s *Scheduler) hold(p *pending, message string) func(context.Context) {
+	s.promise(p.info, nil)
+	return s.wait(p, message)
+}
+
+// wait lets a pod wait for what the message says, and returns the function that reports it.
+func (s *Scheduler) wait(p *pending, message string) func(context.Context) {
 	s.metrics.unschedulable.count(p)
 	p.attempts++
 	p.failed = time.Now()
-	if n := s.state.clearNomination(p.info.pod.UID); n != nil {
-		s.help(n)
-	}
 	s.queue.put(p)
 	pod := p.info.pod
-	if p.report != nil || message != p.reported || pod.Status.NominatedNodeName != "" {
-		p.report = &report{pod: pod, message: message}
+	if nominated := s.state.nominated(pod.UID); p.report != nil || message != p.reported || pod.Status.NominatedNodeName != nominated {
+		p.report = &report{pod, message, nominated}
 	}
 	again := message == p.reported
 	p.reported = message

@@ -147,6 +147,28 @@ func TestClaimsTakeNoPlaces(t *testing.T) {
 	c.wait(1, unschedulable("other"))
 }
 
+// TestAGangsPlacesAreKeptWhileVolumesAreMade: of all of its pods, until the last volume is there.
+func TestAGangsPlacesAreKeptWhileVolumesAreMade(t *testing.T) {
+	c := start(t)
+	c.node("a", "2")
+	defer c.schedule()()
+	require.NoError(t, c.Create(c.ctx, gang("x", 2)))
+	for i := range 2 {
+		c.slowly(fmt.Sprint("c", i), nil)
+		require.NoError(t, c.Create(c.ctx, inGroup(using(sized(fmt.Sprint("x", i), "1"), fmt.Sprint("c", i)), "x", "1")))
+	}
+	c.wait(2, func(p *corev1.Pod) bool { return p.Status.NominatedNodeName == "a" })
+	require.NoError(t, c.Create(c.ctx, sized("other", "1")))
+	c.wait(1, unschedulable("other"))
+	c.made("c0")
+	c.says("x1", `waiting for persistentvolumeclaim "c1" to be provisioned on node "a"`)
+	require.NoError(t, c.Create(c.ctx, sized("another", "1")))
+	c.wait(1, unschedulable("another"))
+	c.made("c1")
+	c.wait(2, isBound)
+	require.Equal(t, []string{"x0", "x1"}, c.bound())
+}
+
 // TestAPlaceIsGivenUpForAnother: a pod that preempts others elsewhere leaves its former place to those that wait.
 func TestAPlaceIsGivenUpForAnother(t *testing.T) {
 	c := start(t)
