@@ -68,18 +68,26 @@ func (f *failure) preempt() (*eviction, string) {
 	return slices.MinFunc(found, (*eviction).compare), ""
 }
 
-// waits reports whether the pod is nominated to a node where a pod of lower priority is terminating.
+// waits reports whether the pod is nominated to a node where a pod of lower priority that was preempted is terminating, and where that helps. Others may
+// terminate for as long as they like.
 func (f *failure) waits() bool {
 	n := f.cycle.state.nominations[f.cycle.pod.UID]
-	if n == nil {
+	if n == nil || !f.active[f.refused[n.at]].curable {
 		return false
 	}
 	for _, p := range n.pods {
-		if p.priority < f.cycle.priority && p.pod.DeletionTimestamp != nil {
+		if p.priority < f.cycle.priority && p.pod.DeletionTimestamp != nil && preempted(p.pod) {
 			return true
 		}
 	}
 	return false
+}
+
+// preempted reports whether a scheduler is deleting a pod to make room.
+func preempted(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonPreemptionByScheduler
+	})
 }
 
 // victims finds a minimal set of pods to evict from a node, or nil if eviction does not help. Pods whose eviction violates a disruption

@@ -206,6 +206,36 @@ func TestPreemptionTakesTheLeast(t *testing.T) {
 	}
 }
 
+// TestWaitsForThePreempted: a pod waits where it is nominated for those that were preempted for it, but not for others that terminate, nor on a node that
+// has come to refuse it.
+func TestWaitsForThePreempted(t *testing.T) {
+	terminating := func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }
+	preempted := func(p *corev1.Pod) {
+		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler}}
+	}
+	cordoned := func(n *corev1.Node) { n.Spec.Unschedulable = true }
+	const waits = " preemption: not eligible due to a terminating pod on the nominated node."
+	for name, c := range map[string]struct {
+		pod  *corev1.Pod
+		node *corev1.Node
+		text string // "": it preempts the less important pod on the other node
+	}{
+		"preempted":          {testPod("x", cpu("4"), priority(5), terminating, preempted), testNode("a"), waits},
+		"deleted by others":  {testPod("x", cpu("4"), priority(5), terminating), testNode("a"), ""},
+		"cordoned meanwhile": {testPod("x", cpu("4"), priority(5), terminating, preempted), testNode("a", cordoned), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := world([]*corev1.Node{c.node, testNode("b")}, bound{c.pod, "a"}, bound{testPod("y", cpu("4"), priority(1)), "b"})
+			p := newPodInfo(testPod("p", cpu("4"), priority(9)))
+			s.nominate(p, s.nodes["a"])
+			_, failed := s.pick(p)
+			e, text := failed.preempt()
+			require.Equal(t, c.text, text)
+			require.Equal(t, c.text == "", e != nil && e.node.name == "b")
+		})
+	}
+}
+
 // TestResizesCount: a pod that is resized counts with the most of what it asks for, was promised and has, until the node says that it is done.
 func TestResizesCount(t *testing.T) {
 	of := func(cpu string) *corev1.ResourceRequirements {
