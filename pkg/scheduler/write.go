@@ -60,13 +60,16 @@ func (s *Scheduler) refused(p *pending, node string, err error) {
 		s.queue.remove(p) // bound after all, by us or others, or gone: the informer has reported it or will
 		return
 	}
+	if errors.Is(err, errClaimsWait) { // the next attempt says what is waited for, if it still is
+		s.metrics.unschedulable.count(p)
+		s.backOff(p)
+		s.state.nominate(p.info, n) // nobody may take its place while its volumes are made
+		p.expects = true
+		return
+	}
 	s.metrics.failed.count(p)
 	s.log.Warn("could not bind pod, retrying", "pod", pod.Namespace+"/"+pod.Name, "node", node, "error", err)
 	s.backOff(p)
-	if errors.Is(err, errClaimsWait) {
-		s.state.nominate(p.info, n) // nobody may take its place while its volumes are made
-		p.expects = true
-	}
 	s.events.Event(pod, corev1.EventTypeWarning, "FailedScheduling", "could not bind to node %s, retrying: %s", node, err)
 }
 
