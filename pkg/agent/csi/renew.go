@@ -3,6 +3,7 @@ package csi
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	spec "github.com/container-storage-interface/spec/lib/go/csi"
@@ -19,6 +20,8 @@ const (
 	renewTimeout = 10 * time.Second
 	// attachPatience is how long a pod waits for a volume that its driver has no room for on this node, as in the kubelet.
 	attachPatience = 2*time.Minute + 3*time.Second
+	// mostPeriod is the longest period in seconds, of which validation knows no limit: more of them are less than none.
+	mostPeriod = math.MaxInt64 / int64(time.Second)
 )
 
 // renewal is how often a driver is asked anew how many volumes it can attach to this node (KEP-4876), and when next.
@@ -101,7 +104,7 @@ func periodOf(d *storagev1.CSIDriver) time.Duration {
 	if d == nil || d.Spec.NodeAllocatableUpdatePeriodSeconds == nil {
 		return 0
 	}
-	return time.Duration(*d.Spec.NodeAllocatableUpdatePeriodSeconds) * time.Second
+	return time.Duration(min(*d.Spec.NodeAllocatableUpdatePeriodSeconds, mostPeriod)) * time.Second
 }
 
 // wake lets Run look again. Called with the lock held.

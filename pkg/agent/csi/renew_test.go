@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"math"
 	"testing"
 	"time"
 
@@ -59,6 +60,9 @@ func TestDriversAreAskedAgain(t *testing.T) {
 	require.Equal(t, at, again)
 	require.EqualValues(t, 5, b.count())
 
+	b.csi.described(described(askedEvery(math.MaxInt64))) // as good as never
+	_, at = b.csi.nextRenewal()
+	require.Greater(t, time.Until(at), 24*time.Hour)
 	b.csi.described(described(askedEvery(1)))
 	require.Eventually(t, func() bool { return b.count() >= 7 }, patience, time.Millisecond, "twice")
 	b.csi.undescribed(described(askedEvery(1)))
