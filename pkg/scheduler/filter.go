@@ -4,8 +4,9 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+
+	"github.com/coracle-dev/coracle/pkg/nodeselector"
 )
 
 // cycle is one scheduling attempt for one pod.
@@ -21,7 +22,7 @@ type cycle struct {
 	devices     *deviceCycle
 	podAffinity *podAffinityCounts
 	spread      *spread
-	preferred   *nodeaffinity.PreferredSchedulingTerms
+	preferred   nodeselector.Preferred
 	preferences []preference
 }
 

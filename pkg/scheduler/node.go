@@ -76,6 +76,7 @@ type podInfo struct {
 	claims   []types.NamespacedName // the claims it uses
 	gang     types.NamespacedName   // the pod group it belongs to; empty: none
 	features nodefeatures.FeatureSet
+	demand   *demand // of nodes; nil: not looked up since it waits, or none
 }
 
 func newPodInfo(p *corev1.Pod) *podInfo {

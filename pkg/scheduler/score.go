@@ -5,7 +5,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/coracle-dev/coracle/pkg/nodeselector"
 )
 
 // mostScore is the maximum of each score.
@@ -109,7 +110,7 @@ func prepareNodePreferences(c *cycle) bool {
 	if a == nil || a.NodeAffinity == nil || len(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution) == 0 {
 		return false
 	}
-	terms, err := nodeaffinity.NewPreferredSchedulingTerms(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
+	terms, err := nodeselector.PreferredOf(a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution)
 	c.preferred = terms
 	return err == nil
 }

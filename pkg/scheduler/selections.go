@@ -6,7 +6,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
+
+	"github.com/coracle-dev/coracle/pkg/nodeselector"
 )
 
 // mostSelections limits the selections whose acceptances are kept between cycles: each takes a byte for each node.
@@ -22,40 +23,56 @@ const (
 	rejected
 )
 
-// nodeSelection is what a pod asks of nodes by their labels and names.
-type nodeSelection struct {
-	required nodeaffinity.RequiredNodeAffinity
+// demand is what a pod asks of nodes by their labels and names, which may take long to find out.
+type demand struct {
+	required nodeselector.Required
 	key      string // a digest, the same for pods that ask for the same
-	// unnamed gets the labels of each node that is matched with required, unless that asks for names, of which upstream makes a map for each
-	// node. Nil: the node itself is matched.
-	unnamed *corev1.Node
-	// known are the acceptances, as in state.order; nil if the pod asks for names, which others hardly ask for.
-	known []acceptance
+	named    bool   // also by their names
 	// names are the only nodes that may be chosen; nil: any.
 	names []string
 }
 
-// selectionOf returns what a pod asks of nodes; nil: nothing.
-func (s *state) selectionOf(p *corev1.Pod) *nodeSelection {
+// demands returns what a pod asks of nodes; nil: nothing. That does not change, and is kept while the pod waits.
+func (p *podInfo) demands() *demand {
 	var terms *corev1.NodeSelector
-	if a := p.Spec.Affinity; a != nil && a.NodeAffinity != nil {
+	if a := p.pod.Spec.Affinity; a != nil && a.NodeAffinity != nil {
 		terms = a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
 	}
-	if len(p.Spec.NodeSelector) == 0 && terms == nil {
-		return nil
+	if p.demand != nil || len(p.pod.Spec.NodeSelector) == 0 && terms == nil {
+		return p.demand
 	}
 	var raw []byte
 	if terms != nil {
 		raw, _ = terms.Marshal() // never fails
 	}
-	key := sha256.Sum256(append([]byte(labelKey(p.Spec.NodeSelector)+"\x00"), raw...))
-	sel := &nodeSelection{required: nodeaffinity.GetRequiredNodeAffinity(p), key: string(key[:])}
+	key := sha256.Sum256(append([]byte(labelKey(p.pod.Spec.NodeSelector)+"\x00"), raw...))
+	p.demand = &demand{required: nodeselector.RequiredOf(p.pod.Spec.NodeSelector, p.pod.Spec.Affinity), key: string(key[:])}
 	if terms != nil && slices.ContainsFunc(terms.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool { return len(t.MatchFields) > 0 }) {
-		sel.names = namesIn(terms)
-		return sel
+		p.demand.named, p.demand.names = true, namesIn(terms)
 	}
-	sel.unnamed, sel.known = &corev1.Node{}, s.acceptances(sel.key)
-	return sel
+	return p.demand
+}
+
+// nodeSelection is what a pod asks of nodes in one attempt.
+type nodeSelection struct {
+	*demand
+	// unnamed gets the labels of each node that is matched with required, unless that asks for names, of which upstream makes a map for each
+	// node. Nil: the node itself is matched.
+	unnamed *corev1.Node
+	// known are the acceptances, as in state.order; nil if the pod asks for names, which others hardly ask for.
+	known []acceptance
+}
+
+// selectionOf returns what a pod asks of nodes; nil: nothing.
+func (s *state) selectionOf(p *podInfo) *nodeSelection {
+	d := p.demands()
+	switch {
+	case d == nil:
+		return nil
+	case d.named:
+		return &nodeSelection{demand: d}
+	}
+	return &nodeSelection{demand: d, unnamed: &corev1.Node{}, known: s.acceptances(d.key)}
 }
 
 // acceptances returns what is known of a selection.
@@ -107,8 +124,7 @@ func (c *nodeSelection) matches(node *corev1.Node) bool {
 		c.unnamed.Labels = node.Labels
 		node = c.unnamed
 	}
-	ok, err := c.required.Match(node)
-	return ok && err == nil
+	return c.required.Match(node)
 }
 
 func selected(c *cycle, n *nodeInfo) bool { return c.selection.accepts(n) }

@@ -112,3 +112,21 @@ func TestNamedNodes(t *testing.T) {
 	_, failed = s.pick(newPodInfo(testPod("p", selecting(but))))
 	require.NotNil(t, failed)
 }
+
+// TestDemandsAreKeptWhileAPodWaits: what a pod asks of nodes, which may be much, is found out once while it waits, as each change of a node may help it, and takes
+// no memory once it has a node.
+func TestDemandsAreKeptWhileAPodWaits(t *testing.T) {
+	s := world([]*corev1.Node{testNode("a"), testNode("b")})
+	p := newPodInfo(testPod("p", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "b"} }))
+	require.False(t, s.mayFit(p, s.nodes["a"]))
+	kept := p.demand
+	require.NotNil(t, kept)
+	n, failed := s.pick(p)
+	require.Nil(t, failed)
+	require.Same(t, kept, p.demand)
+	s.assign(p, n.name)
+	require.Nil(t, p.demand)
+	s.remove(p)
+	require.True(t, s.mayFit(p, s.nodes["b"]))
+	require.False(t, s.mayFit(p, s.nodes["a"]))
+}

@@ -165,7 +165,7 @@ func (s *state) assign(p *podInfo, name string) {
 		n = newNodeInfo(name)
 		s.nodes[name] = n
 	}
-	p.node = n
+	p.node, p.demand = n, nil
 	n.count(p, 1)
 	s.volumes.use(p, 1)
 	s.group(p.group, n.zone, 1)
@@ -256,7 +256,7 @@ type failure struct {
 }
 
 func (s *state) cycle(p *podInfo) *cycle {
-	return &cycle{podInfo: p, state: s, selection: s.selectionOf(p.pod), served: s.devices.served(p.need)}
+	return &cycle{podInfo: p, state: s, selection: s.selectionOf(p), served: s.devices.served(p.need)}
 }
 
 func (c *cycle) prepare() []*filter {

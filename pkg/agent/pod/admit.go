@@ -8,9 +8,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 
 	"github.com/coracle-dev/coracle/pkg/agent/eviction"
+	"github.com/coracle-dev/coracle/pkg/nodeselector"
 )
 
 const nodeOS = corev1.Linux
@@ -118,8 +118,7 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 	if p.Spec.OS != nil && p.Spec.OS.Name != nodeOS {
 		return &Verdict{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}
 	}
-	ok, err := nodeaffinity.GetRequiredNodeAffinity(p).Match(node)
-	if err != nil || !ok {
+	if !nodeselector.RequiredOf(p.Spec.NodeSelector, p.Spec.Affinity).Match(node) {
 		return &Verdict{Reason: "NodeAffinity", Message: "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}
 	}
 	taken := map[string]bool{}

@@ -6,8 +6,9 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 	"k8s.io/klog/v2"
+
+	"github.com/coracle-dev/coracle/pkg/nodeselector"
 )
 
 // tolerations are those of every daemon pod: nodes that are not ready, unreachable, under pressure or cordoned still need their
@@ -47,12 +48,12 @@ func tolerated(spec *corev1.PodSpec) []corev1.Toleration {
 type eligibility struct {
 	name        string // of the only eligible node, or ""
 	tolerations []corev1.Toleration
-	required    nodeaffinity.RequiredNodeAffinity
+	required    nodeselector.Required
 }
 
 func newEligibility(set *appsv1.DaemonSet) eligibility {
 	spec := &set.Spec.Template.Spec
-	return eligibility{spec.NodeName, tolerated(spec), nodeaffinity.NewRequiredNodeAffinity(spec.NodeSelector, spec.Affinity)}
+	return eligibility{spec.NodeName, tolerated(spec), nodeselector.RequiredOf(spec.NodeSelector, spec.Affinity)}
 }
 
 // of reports whether the node should run a pod, and whether an existing pod may stay: it may if it tolerates the NoExecute taints.
@@ -60,7 +61,7 @@ func (e eligibility) of(n *corev1.Node) (run, stay bool) {
 	if e.name != "" && e.name != n.Name {
 		return false, false
 	}
-	if fits, _ := e.required.Match(n); !fits { // an invalid selector matches no node
+	if !e.required.Match(n) {
 		return false, false
 	}
 	run, stay = true, true
