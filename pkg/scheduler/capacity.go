@@ -95,7 +95,7 @@ func space(c *cycle, n *nodeInfo) int64 {
 	}
 	var sum float64
 	for _, u := range classes {
-		if u.capacity > 0 && u.requested <= u.capacity {
+		if u.capacity > 0 && u.requested <= u.capacity && !math.IsInf(u.capacity, 0) {
 			sum += mostScore - math.Floor(u.requested*mostScore/u.capacity)
 		}
 	}

@@ -151,6 +151,7 @@ func TestVolumesPreferFreeSpace(t *testing.T) {
 		"volumes":                     {[]ctrlclient.Object{claim("c", "x", "10"), volume("x", "a", "10"), volume("x", "b", "40")}, map[string]int64{"a": 0, "b": 75}},
 		"a volume, another is made":   {[]ctrlclient.Object{publishes, claim("c", "x", "10"), claim("d", "y", "20"), volume("x", "a", "20"), pool("y", "a", "20")}, map[string]int64{"a": 50}},
 		"beyond what a number can be": {[]ctrlclient.Object{publishes, claim("c", "x", "5E"), claim("d", "x", "5E"), pool("x", "a", "8E")}, map[string]int64{"a": 0}},
+		"beyond all numbers":          {[]ctrlclient.Object{claim("c", "x", "1e400"), volume("x", "a", "1e400")}, map[string]int64{"a": 0}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newState(100, func(string) map[string]string { return nil })
