@@ -222,6 +222,12 @@ func (m *model) check() {
 		if where := m.where(name); where != "" {
 			count[where]++
 			used[where] += cpuOf(m.known(name))
+		} else if len(pod.Spec.SchedulingGates) > 0 {
+			n := s.nodes[pod.Status.NominatedNodeName]
+			if n != nil && n.at < 0 {
+				n = nil
+			}
+			require.Equal(m, n, s.nominations[pod.UID], "%s is expected elsewhere", name)
 		} else if m.pods[name] != nil {
 			require.NotNil(m, m.s.queue.pods[pod.UID], "%s was lost", name)
 		}
@@ -243,7 +249,10 @@ func (m *model) check() {
 	for uid, n := range s.nominations {
 		require.GreaterOrEqual(m, n.at, 0, "%s is nominated to a node that is gone", uid)
 		require.NotNil(m, n.nominated[uid])
-		require.NotNil(m, m.s.queue.pods[uid])
+		require.True(m, m.s.queue.pods[uid] != nil || s.gated[uid] != nil)
+	}
+	for uid := range s.gated {
+		require.Nil(m, m.s.queue.pods[uid])
 	}
 	wide := 0
 	for p := range m.s.queue.unschedulable {
@@ -272,7 +281,7 @@ func (m *model) settle() {
 		case m.fire():
 		default:
 			for name, pod := range m.seen {
-				if m.where(name) != "" {
+				if m.where(name) != "" || len(pod.Spec.SchedulingGates) > 0 {
 					continue
 				}
 				for _, node := range m.nodes {
@@ -341,6 +350,9 @@ func TestNodesComeAndGo(t *testing.T) {
 				if rapid.IntRange(0, 3).Draw(t, "anti-affinity") == 0 {
 					change = append(change, labelled("app", "x"), antiAffinity("app", "x", corev1.LabelTopologyZone))
 				}
+				if rapid.IntRange(0, 3).Draw(t, "gated") == 0 {
+					change = append(change, func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "gate"}} })
+				}
 				m.next++
 				m.update(testPod(fmt.Sprint("p", m.next), change...))
 			},
@@ -350,12 +362,18 @@ func TestNodesComeAndGo(t *testing.T) {
 					t.Skip("bound")
 				}
 				pod = pod.DeepCopy()
+				pod.Spec.SchedulingGates = nil
 				pod.Spec.NodeName = rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "node")
 				m.update(pod)
 			},
 			"pod is expected": func(t *rapid.T) { // by somebody else, perhaps on a node that is not there
 				pod := pick(m.pods).DeepCopy()
 				pod.Status.NominatedNodeName = rapid.SampledFrom([]string{"", "a", "b", "c", "d"}).Draw(t, "node")
+				m.update(pod)
+			},
+			"pod is admitted": func(t *rapid.T) {
+				pod := pick(m.pods).DeepCopy()
+				pod.Spec.SchedulingGates = nil
 				m.update(pod)
 			},
 			"pod shrinks": func(t *rapid.T) {

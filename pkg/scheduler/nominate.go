@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
@@ -61,12 +62,31 @@ func (s *Scheduler) renominate(p *podInfo) (changed bool) {
 	return s.promise(p, s.state.nodes[p.pod.Status.NominatedNodeName])
 }
 
+// gate nominates a pod with scheduling gates to the node that its status says, which may not be there yet.
+func (s *Scheduler) gate(pod *corev1.Pod) {
+	if pod.Status.NominatedNodeName != "" {
+		s.state.gated[pod.UID] = s.state.info(pod)
+		s.renominate(s.state.gated[pod.UID])
+	} else if was := s.state.gated[pod.UID]; was != nil {
+		delete(s.state.gated, pod.UID)
+		s.promise(was, nil)
+	}
+}
+
 // expected nominates the pods to a new node for which it was made.
 func (s *Scheduler) expected(n *nodeInfo) {
-	for uid, p := range s.queue.pods {
-		if p.where != underway && p.info.pod.Status.NominatedNodeName == n.name && s.state.nominations[uid] == nil {
-			s.state.nominate(p.info, n)
+	expect := func(p *podInfo) {
+		if p.pod.Status.NominatedNodeName == n.name && s.state.nominations[p.pod.UID] == nil {
+			s.state.nominate(p, n)
 		}
+	}
+	for _, p := range s.queue.pods {
+		if p.where != underway {
+			expect(p.info)
+		}
+	}
+	for _, p := range s.state.gated {
+		expect(p)
 	}
 }
 

@@ -68,6 +68,29 @@ func TestPodsGoWhereOthersExpectThem(t *testing.T) {
 	c.wait(1, at("expected", "d"))
 }
 
+// TestGatedPodsAreExpectedOnNewNodes: the place of a pod with scheduling gates is kept on a node that is made for it, also when that is made again, until the pod is
+// gone.
+func TestGatedPodsAreExpectedOnNewNodes(t *testing.T) {
+	c := start(t)
+	defer c.schedule()()
+	p := sized("expected", "600m")
+	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/admitted"}}
+	require.NoError(t, c.Create(c.ctx, p))
+	p.Status.NominatedNodeName = "a"
+	require.NoError(t, c.Status().Update(c.ctx, p))
+	require.NoError(t, c.Create(c.ctx, sized("known", "9"))) // after it, the scheduler knows what was written before
+	c.wait(1, unschedulable("known"))
+	c.node("a", "1")
+	require.NoError(t, c.Create(c.ctx, sized("other", "600m")))
+	c.wait(1, unschedulable("other"))
+	require.NoError(t, c.Delete(c.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
+	c.node("a", "1")
+	require.NoError(t, c.Create(c.ctx, sized("another", "600m")))
+	c.wait(1, unschedulable("another"))
+	require.NoError(t, c.Delete(c.ctx, p, ctrl.GracePeriodSeconds(0)))
+	c.wait(1, func(p *corev1.Pod) bool { return isBound(p) })
+}
+
 // slowly makes a claim of a class whose volumes are made for a node, by nobody.
 func (c *cluster) slowly(claim string, annotations map[string]string) *corev1.PersistentVolumeClaim {
 	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "slow"}, Provisioner: "slow.example.com", VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}

@@ -32,6 +32,7 @@ type state struct {
 	soft        int                       // nodes with PreferNoSchedule taints
 	priorities  map[int32]int             // pods by priority
 	nominations map[types.UID]*nodeInfo   // by the pod
+	gated       map[types.UID]*podInfo    // pods with scheduling gates that are expected on a node
 	sample      int                       // percent of the nodes
 
 	namespaceLabels func(name string) map[string]string
@@ -58,7 +59,7 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
 		concerning: map[*podInfo]struct{}{}, domains: map[string]*domains{}, tallies: map[string]*tally{}, selections: map[string][]acceptance{},
 		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
-		nominations: map[types.UID]*nodeInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, profiles: defaultProfiles, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
+		nominations: map[types.UID]*nodeInfo{}, gated: map[types.UID]*podInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, profiles: defaultProfiles, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
 		silent:  func(*nodeInfo) bool { return false },
 		volumes: newVolumes(nil), devices: newDevices(nil), gangs: newGangs(nil),
 	}

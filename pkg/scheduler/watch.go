@@ -11,6 +11,7 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/apis/storage"
 	"github.com/coracle-dev/coracle/pkg/heartbeat"
 )
 
@@ -63,7 +64,7 @@ func (h nodeHandler) update(was, is any) {
 	h.s.hear(b.Name, func(heard *heartbeat.Record, at time.Time) { heard.Node(a, b, at) })
 	if a.Spec.Unschedulable != b.Spec.Unschedulable || !equality.Semantic.DeepEqual(a.Spec.Taints, b.Spec.Taints) ||
 		!equality.Semantic.DeepEqual(a.Status.Allocatable, b.Status.Allocatable) || !equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
-		!slices.Equal(a.Status.DeclaredFeatures, b.Status.DeclaredFeatures) {
+		!slices.Equal(a.Status.DeclaredFeatures, b.Status.DeclaredFeatures) || a.Annotations[storage.DirectoryAnnotation] != b.Annotations[storage.DirectoryAnnotation] {
 		h.s.help(n)
 	}
 }
@@ -144,6 +145,7 @@ func (h podHandler) remove(o any) {
 // forget removes a deleted or terminated pod.
 func (s *Scheduler) forget(pod *corev1.Pod) {
 	s.late.cancel(pod.UID)
+	delete(s.state.gated, pod.UID)
 	s.state.volumes.release(pod.UID)
 	s.state.devices.release(pod.UID)
 	if p := s.queue.pods[pod.UID]; p != nil {
@@ -181,6 +183,7 @@ func (h podHandler) take(o any) {
 
 // bound handles a pod that has a node, whether we bound it or someone else did.
 func (s *Scheduler) bound(pod *corev1.Pod) {
+	delete(s.state.gated, pod.UID) // it may be seen for the first time without gates
 	s.state.volumes.release(pod.UID)
 	s.state.devices.release(pod.UID)
 	if p := s.queue.pods[pod.UID]; p != nil {
@@ -225,11 +228,10 @@ func (s *Scheduler) bound(pod *corev1.Pod) {
 func (s *Scheduler) wanted(pod *corev1.Pod) {
 	p := s.queue.pods[pod.UID]
 	if len(pod.Spec.SchedulingGates) > 0 { // the API server reports this in the pod's status
-		if pod.Status.NominatedNodeName != "" || s.state.nominations[pod.UID] != nil {
-			s.renominate(s.state.info(pod))
-		}
+		s.gate(pod)
 		return
 	}
+	delete(s.state.gated, pod.UID)
 	if p == nil {
 		if s.state.pods[pod.UID] != nil {
 			return // assumed already
