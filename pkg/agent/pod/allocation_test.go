@@ -242,3 +242,19 @@ func requireAmounts(t *testing.T, want, got corev1.ResourceList, message ...any)
 	}
 	require.Equal(t, text(want), text(got), message...)
 }
+
+// A container whose pod has its limits starts while another of the pod does.
+func TestLimitsThatAreSetAreNotWaitedFor(t *testing.T) {
+	w := &worker{}
+	w.held.limited = true
+	w.cgroups.RLock() // as a container that is starting
+	done := make(chan error, 1)
+	go func() { done <- w.limitPod(t.Context()) }()
+	select {
+	case err := <-done:
+		require.NoError(t, err)
+	case <-time.After(10 * time.Second):
+		t.Error("it waits for the other container")
+	}
+	w.cgroups.RUnlock()
+}

@@ -269,11 +269,17 @@ func (w *worker) askForMore() *Failure {
 
 // limitPod gives the pod's cgroup its limits, before the first container that this process starts.
 func (w *worker) limitPod(ctx context.Context) error {
+	look := func() (limits runtime.PodLimits, done bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.held.allocation.Limits, w.held.limited
+	}
+	if _, done := look(); done { // before the lock, which another container of the pod may share until it has started
+		return nil
+	}
 	w.cgroups.Lock()
 	defer w.cgroups.Unlock()
-	w.mu.Lock()
-	limits, done := w.held.allocation.Limits, w.held.limited
-	w.mu.Unlock()
+	limits, done := look()
 	if done {
 		return nil
 	}
@@ -281,8 +287,8 @@ func (w *worker) limitPod(ctx context.Context) error {
 		return fmt.Errorf("limit the pod's containers together: %w", err)
 	}
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.held.limited = true
+	w.mu.Unlock()
 	return w.m.c.Failpoints.At("pod.limited")
 }
 
