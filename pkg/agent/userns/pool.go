@@ -3,6 +3,7 @@ package userns
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 )
 
@@ -65,6 +66,18 @@ func (p *pool) release(owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop(owner)
+}
+
+// ofPods reports whether a pod has a range. The names of other owners have a slash.
+func (p *pool) ofPods() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for owner := range p.held {
+		if !strings.Contains(owner, "/") {
+			return true
+		}
+	}
+	return false
 }
 
 // hold gives the range to the owner, and returns the last number that it concerns, if any.

@@ -144,6 +144,16 @@ func TestOthersKeepTheirIDs(t *testing.T) {
 	require.Equal(t, []uint32{196608, 327680, 393216}, firsts)
 }
 
+// A node whose ranges are all in use by its pods when the agent starts has user namespaces still; one without a range for any has none.
+func TestSupportedWithoutAFreeRange(t *testing.T) {
+	m := &Manager{pool: newPool(Range{First: Unit, Count: Unit}, Unit)}
+	m.pool.avoid("subuid/somebody", []Range{{First: Unit, Count: Unit}})
+	require.ErrorIs(t, m.probe(), ErrNoRange)
+	m = &Manager{pool: newPool(Range{First: Unit, Count: Unit}, Unit)}
+	m.Keep("uid", Range{First: Unit, Count: Unit})
+	require.NoError(t, m.probe())
+}
+
 // A file that is too large is not read to its end.
 func TestSubordinateIDsAreBounded(t *testing.T) {
 	dir := etc(t, "x", "")

@@ -79,6 +79,9 @@ func (m *Manager) probe() error {
 	}
 	const owner = "/probe" // no pod's UID has a slash
 	r, err := m.pool.take(owner)
+	if err != nil && m.pool.ofPods() { // of an earlier process, which has tried it
+		return nil
+	}
 	if err != nil {
 		return err
 	}
