@@ -112,8 +112,8 @@ func devices(s runtime.Spec, spec *specs.Spec) error {
 		}
 		major, minor := int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
 		mode := os.FileMode(st.Mode &^ unix.S_IFMT)
-		if at := cmpOr(d.ContainerPath, path); s.Users != nil && at != path {
-			// In a user namespace, where nobody can make a device, libcontainer mounts the host's, as if it had the same path there.
+		if at := cmpOr(d.ContainerPath, path); s.Users != nil && (at != path || !strings.HasPrefix(path, "/dev/")) {
+			// In a user namespace, where nobody can make a device, libcontainer mounts the one that has the same path in the host's /dev, all that it sees of it.
 			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: at, Type: "bind", Source: path, Options: []string{"bind"}})
 		} else {
 			linux.Devices = append(linux.Devices, specs.LinuxDevice{

@@ -184,9 +184,13 @@ func TestVolumesThatCannotBeMapped(t *testing.T) {
 // A device has the owner and the mode that it has on the machine, and the path that it is to have.
 func TestDevicesOfOwnUsers(t *testing.T) {
 	r := start(t)
+	elsewhere := filepath.Join(t.TempDir(), "zero")
+	require.NoError(t, unix.Mknod(elsewhere, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))))
+	require.NoError(t, os.Chmod(elsewhere, 0o666))
 	g, _ := runOwn(t, r, "p", func(s *runtime.Spec) {
-		s.Devices = []runtime.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/other/nothing"}, {HostPath: "/dev/kmsg", Permissions: "r"}}
+		s.Devices = []runtime.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/other/nothing"}, {HostPath: "/dev/kmsg", Permissions: "r"}, {HostPath: elsewhere}}
 	})
+	require.Equal(t, "4", g.sh("head -c 4 "+elsewhere+" | wc -c"))
 	require.Equal(t, "4", g.sh("head -c 4 /dev/other/nothing | wc -c"))
 	require.Equal(t, "character special file 1:b", g.sh("stat -c '%F %t:%T' /dev/kmsg"))
 	require.NotContains(t, g.sh("ls /dev"), "vda")
