@@ -8,6 +8,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -72,8 +73,13 @@ type environment struct {
 
 func (e *environment) set(name, value string) error {
 	size := len(name) + len("=") + len(value)
-	if size >= maxString {
+	switch {
+	case size >= maxString:
 		return fmt.Errorf("environment variable %s is longer than %d bytes", name, maxString-1)
+	case strings.Contains(value, "\x00"):
+		return fmt.Errorf("environment variable %s contains a NUL byte, where the kernel would end it", name)
+	case !utf8.ValidString(value): // it could not be written to the container's configuration as it is
+		return fmt.Errorf("environment variable %s is not valid UTF-8", name)
 	}
 	if old, ok := e.vars[name]; ok {
 		e.size -= len(name) + len("=") + len(old)

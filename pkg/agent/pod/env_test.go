@@ -61,3 +61,16 @@ func TestEnvironmentIsBounded(t *testing.T) {
 		})
 	}
 }
+
+// A value that no process could be given as it is, such as one that a container wrote to a file, or of a Secret, is refused.
+func TestVariablesAreText(t *testing.T) {
+	for value, want := range map[string]string{"é\n\t=": "", "": "", "a\x00b": "environment variable V contains a NUL byte", "caf\xe9": "environment variable V is not valid UTF-8"} {
+		e := &environment{vars: map[string]string{}}
+		if err := e.set("V", value); want != "" {
+			require.ErrorContains(t, err, want)
+		} else {
+			require.NoError(t, err)
+			require.Equal(t, []string{"V=" + value}, e.list())
+		}
+	}
+}

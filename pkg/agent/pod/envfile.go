@@ -75,7 +75,7 @@ func envFileValue(r io.Reader, key string) (string, error) {
 			return value, nil
 		}
 	}
-	return "", lines.Err()
+	return "", lines.err()
 }
 
 // envLines are the lines of a file, with their numbers.
@@ -87,6 +87,14 @@ type envLines struct {
 func (l *envLines) next() bool {
 	l.number++
 	return l.Scan()
+}
+
+// err returns why there are no more lines, or nil at the end of the file.
+func (l *envLines) err() error {
+	if err := l.Err(); !errors.Is(err, bufio.ErrTooLong) {
+		return err
+	}
+	return fmt.Errorf("line %d is longer than %d bytes", l.number, bufio.MaxScanTokenSize-1)
 }
 
 func (l *envLines) invalid(why string) error { // says nothing of the content, which may be secret
@@ -112,7 +120,7 @@ func (l *envLines) quoted(text string) (string, error) {
 		}
 		value.WriteByte('\n')
 		if !l.next() {
-			if err := l.Err(); err != nil {
+			if err := l.err(); err != nil {
 				return "", err
 			}
 			return "", fmt.Errorf("invalid environment variable format starting at line %d: unclosed single quote", first)

@@ -45,9 +45,9 @@ func TestEnvFileValue(t *testing.T) {
 		"joined quotes":                 {`K='v''w'`, "", "at line 1: unexpected content after closing quote"},
 		"a command after it":            {"K='v'; reboot", "", "unexpected content after closing quote"},
 		"open":                          {"A='1'\nK='v\n\n", "", "starting at line 2: unclosed single quote"},
-		"a line that is too long":       {"A='" + long + "'\nK='v'", "", "token too long"},
+		"a line that is too long":       {"A='" + long + "'\nK='v'", "", "line 1 is longer than 65535 bytes"},
 		"long ones in lines that fit":   {"K='" + long[:60<<10] + "\n" + long[:60<<10] + "'", long[:60<<10] + "\n" + long[:60<<10], ""},
-		"one too long, in a long value": {"K='a\n" + long + "'", "", "token too long"},
+		"one too long, in a long value": {"K='a\n" + long + "'", "", "line 2 is longer than 65535 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := envFileValue(strings.NewReader(tt.text), "K")
