@@ -125,6 +125,21 @@ func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
 	require.Zero(t, allocate(b))
 }
 
+// A pod may get less processor time than a container had that has just ended.
+func TestAContainerThatEndedLimitsItsPodNoMore(t *testing.T) {
+	c := testConfig(t)
+	r := startWith(t, c)
+	ctx := context.Background()
+	s := spec(c, "p", "a", "sleep", "1000")
+	s.Resources = runtime.Resources{CPUPeriod: 100_000, CPUQuota: 50_000}
+	require.NoError(t, r.UpdatePod(ctx, s.CgroupParent, runtime.PodLimits{CPUQuota: 50_000}))
+	require.NoError(t, r.Create(ctx, s))
+	require.NoError(t, r.Start(ctx, s.ID))
+	require.NoError(t, r.Signal(ctx, s.ID, unix.SIGKILL, true))
+	wait(t, r, s.ID, runtime.Exited)
+	require.NoError(t, r.UpdatePod(ctx, s.CgroupParent, runtime.PodLimits{CPUQuota: 20_000}))
+}
+
 func TestWeights(t *testing.T) {
 	for shares, want := range map[uint64]int64{0: 1, 2: 1, 512: 59, 1024: 100, 2048: 174, 262144: 10000, 1 << 40: 10000} {
 		require.Equal(t, want, weightOf(shares), shares)

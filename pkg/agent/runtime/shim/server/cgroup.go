@@ -44,6 +44,16 @@ func oomKilled(c *libcontainer.Container) bool {
 	return false
 }
 
+// unlimit takes the limit of processor time from the cgroup of a container that has ended. Before the kernel forgets a removed cgroup some milliseconds pass, in
+// which on cgroup v1 the pod could not be given less than that limit.
+func unlimit(c *libcontainer.Container) {
+	if state, err := c.State(); err == nil {
+		if dir, v1 := state.CgroupPaths["cpu"]; v1 {
+			_ = cgroups.WriteFile(dir, "cpu.cfs_quota_us", "-1") // without it a resize fails once and is tried again
+		}
+	}
+}
+
 func (c *container) usage() (*shim.Usage, error) {
 	all, err := c.c.Stats()
 	if err != nil {

@@ -215,6 +215,7 @@ func (c *container) release() {
 		_ = c.log.Close()
 	}
 	if c.c != nil {
+		unlimit(c.c)
 		if err := c.c.Destroy(); err != nil {
 			c.server.log.Warn("could not release container", "container", c.id, "error", err)
 		}
