@@ -44,6 +44,9 @@ func (one *plugin) execute(ctx context.Context, request *apiv1.CredentialProvide
 	program.Cancel = func() error { return syscall.Kill(-program.Process.Pid, syscall.SIGKILL) } // with what it has started
 	program.WaitDelay = endTimeout
 	err = program.Run()
+	if program.Process != nil { // what it has started and left
+		_ = program.Cancel()
+	}
 	switch {
 	case ctx.Err() != nil:
 		return nil, fmt.Errorf("the plugin was ended: %w", ctx.Err())

@@ -302,6 +302,19 @@ func TestHangingPlugin(t *testing.T) {
 	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(-pid, 0), syscall.ESRCH) }, patience, time.Millisecond, "nothing of it is left")
 }
 
+// What a plugin has started ends with it, also if it ends by itself.
+func TestNothingOfAPluginIsLeft(t *testing.T) {
+	b := newBench(t)
+	b.program("p", "echo $$ >"+filepath.Join(b.dir, "pid")+"\nsleep 100000 >/dev/null 2>&1 &\n"+answer("Image", "", login("x.io", "x")))
+	require.Equal(t, []string{"x"}, passwords(b.open(b.provider("p", "x.io")).Credentials(t.Context(), pod(""), "x.io/a")))
+	data, err := os.ReadFile(filepath.Join(b.dir, "pid"))
+	require.NoError(t, err)
+	var pid int
+	_, err = fmt.Sscan(string(data), &pid)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(-pid, 0), syscall.ESRCH) }, patience, time.Millisecond)
+}
+
 // What is asked at the same time is asked once.
 func TestOneFlight(t *testing.T) {
 	const askers = 20
