@@ -177,7 +177,7 @@ spec:
 `, "ctl", "apply", "-f", "-")
 		h.Ctl("wait pod/devices --for=jsonpath={.status.phase}=Failed --timeout=120s")
 		require.Contains(t, h.Ctl("get pod devices -o jsonpath={.status.containerStatuses[0].state.terminated.message}"),
-			"mount /host-dev: /dev cannot be used by a pod with hostUsers: false: devtmpfs: ID-mapped mounts are unsupported operation")
+			"mount /host-dev: /dev cannot be used by a pod with hostUsers: false: devtmpfs has no ID-mapped mounts: unsupported operation")
 		h.Ctl("delete pod devices beyond --grace-period=0")
 	})
 	t.Run("pod security", func(t *testing.T) {

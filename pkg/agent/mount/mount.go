@@ -83,7 +83,7 @@ func MapIDs(fd, users int) error {
 	err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users)})
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPERM): // the latter for a mount that has other IDs already
-		return fmt.Errorf("%s: ID-mapped mounts are %w", fileSystem(fd), errors.ErrUnsupported)
+		return fmt.Errorf("%s has no ID-mapped mounts: %w", fileSystem(fd), errors.ErrUnsupported)
 	case err != nil:
 		return fmt.Errorf("map the IDs of a mount: %w", err)
 	}

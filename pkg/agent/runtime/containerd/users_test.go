@@ -178,7 +178,7 @@ func TestVolumesThatCannotBeMapped(t *testing.T) {
 	withUsers(pid, ids, &s)
 	require.NoError(t, r.Create(context.Background(), s))
 	err := r.Start(context.Background(), s.ID)
-	require.ErrorContains(t, err, "mount /v: /proc/sys cannot be used by a pod with hostUsers: false: proc: ID-mapped mounts are unsupported operation")
+	require.ErrorContains(t, err, "mount /v: /proc/sys cannot be used by a pod with hostUsers: false: proc has no ID-mapped mounts: unsupported operation")
 }
 
 // A device has the owner and the mode that it has on the machine, and the path that it is to have.
