@@ -183,7 +183,7 @@ func resizeSteps(have, want runtime.PodLimits, members []member, unsure bool) (s
 	}
 	members = append([]member(nil), members...)
 	pod := func(l runtime.PodLimits, changes bool) {
-		if changes && l != (runtime.PodLimits{}) {
+		if changes {
 			steps = append(steps, resizeStep{pod: l})
 		}
 	}
@@ -198,7 +198,7 @@ func resizeSteps(have, want runtime.PodLimits, members []member, unsure bool) (s
 			}
 		}
 	}
-	memory := runtime.PodLimits{MemoryBytes: want.MemoryBytes}
+	memory := runtime.PodLimits{MemoryBytes: orUnlimited(want.MemoryBytes)}
 	change := cmp.Compare(noLimit(want.MemoryBytes), noLimit(have.MemoryBytes))
 	pod(memory, change > 0)
 	containers(func(a, b amounts) bool { return a.MemoryLimit != b.MemoryLimit || a.MemoryRequest != b.MemoryRequest },
@@ -208,7 +208,7 @@ func resizeSteps(have, want runtime.PodLimits, members []member, unsure bool) (s
 		})
 	pod(memory, change < 0)
 
-	time, weight := runtime.PodLimits{CPUQuota: want.CPUQuota}, runtime.PodLimits{CPUShares: want.CPUShares}
+	time, weight := runtime.PodLimits{CPUQuota: orUnlimited(want.CPUQuota)}, runtime.PodLimits{CPUShares: want.CPUShares}
 	change = cmp.Compare(noLimit(want.CPUQuota), noLimit(have.CPUQuota))
 	pod(time, change > 0)
 	pod(weight, want.CPUShares > have.CPUShares)
@@ -226,13 +226,7 @@ func resizeSteps(have, want runtime.PodLimits, members []member, unsure bool) (s
 // resizeUnsure is resizeSteps if it is not known what the cgroups have: everything is set. The pod's limits are attempted first. If one is refused, the pod has
 // more now, as it has to be while a container has.
 func resizeUnsure(want runtime.PodLimits, members []member) (steps []resizeStep) {
-	var limits []runtime.PodLimits
-	if want.MemoryBytes > 0 {
-		limits = append(limits, runtime.PodLimits{MemoryBytes: want.MemoryBytes})
-	}
-	if want.CPUQuota > 0 {
-		limits = append(limits, runtime.PodLimits{CPUQuota: want.CPUQuota})
-	}
+	limits := []runtime.PodLimits{{MemoryBytes: orUnlimited(want.MemoryBytes)}, {CPUQuota: orUnlimited(want.CPUQuota)}}
 	for _, l := range limits {
 		steps = append(steps, resizeStep{pod: l, attempt: true})
 	}
@@ -252,9 +246,13 @@ func noLimit(n int64) int64 {
 	return n
 }
 
+// orUnlimited returns a limit as it is set.
+func orUnlimited(limit int64) int64 { return cmp.Or(limit, runtime.Unlimited) }
+
 // merge returns the limits of l, with those that a step has set.
 func merge(l, set runtime.PodLimits) runtime.PodLimits {
 	l.CPUShares, l.CPUQuota, l.MemoryBytes = cmp.Or(set.CPUShares, l.CPUShares), cmp.Or(set.CPUQuota, l.CPUQuota), cmp.Or(set.MemoryBytes, l.MemoryBytes)
+	l.CPUQuota, l.MemoryBytes = max(l.CPUQuota, 0), max(l.MemoryBytes, 0)
 	return l
 }
 

@@ -117,6 +117,7 @@ func TestResizeSteps(t *testing.T) {
 		"a first limit is a shrink":   {limits(2, 0, 0), limits(2, 10, 20), []member{of("a", 0, 0, 10, 20), of("b", 5, 5, 5, 5)}, false, []string{"a 0 20", "memory 20", "a 10 20", "cpu 10"}},
 		"the requests of a container": {limits(2, 0, 0), limits(4, 0, 0), []member{{id: "a", have: amounts{Shares: 2, CPURequest: 2}, want: amounts{Shares: 4, CPURequest: 4}}}, false, []string{"shares 4", "a 0 0"}},
 		"not known what is there":     {limits(2, 10, 20), limits(2, 10, 20), []member{of("a", 1, 2, 1, 2)}, true, []string{"memory 20?", "cpu 10?", "a 1 2", "memory 20", "cpu 10", "shares 2"}},
+		"no limit any more":           {limits(2, 10, 20), limits(2, 0, 0), []member{of("a", 10, 20, 0, 0)}, false, []string{"memory -1", "a 10 0", "cpu -1", "a 0 0"}},
 		"no container runs":           {limits(2, 10, 20), limits(2, 20, 20), nil, false, []string{"cpu 20"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -134,9 +135,9 @@ func (s resizeStep) text() string {
 	switch {
 	case s.of.id != "":
 		return fmt.Sprintf("%s %d %d", s.of.id, s.amounts.CPULimit, s.amounts.MemoryLimit)
-	case s.pod.MemoryBytes > 0:
+	case s.pod.MemoryBytes != 0:
 		return fmt.Sprintf("memory %d%s", s.pod.MemoryBytes, end)
-	case s.pod.CPUQuota > 0:
+	case s.pod.CPUQuota != 0:
 		return fmt.Sprintf("cpu %d%s", s.pod.CPUQuota, end)
 	}
 	return fmt.Sprintf("shares %d%s", s.pod.CPUShares, end)
@@ -151,7 +152,7 @@ type cgroups struct {
 func (c *cgroups) apply(s resizeStep) error {
 	if s.of.id == "" {
 		for id, m := range c.members {
-			if q := quota(m.CPULimit); s.pod.CPUQuota > 0 && q > s.pod.CPUQuota {
+			if q := quota(m.CPULimit); s.pod.CPUQuota > 0 && q > s.pod.CPUQuota { // none is all that the pod has
 				return fmt.Errorf("%s has %d", id, q)
 			}
 		}
@@ -171,10 +172,16 @@ func TestResizeStepsAreNeverRefused(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := []string{"a", "b", "c"}[:rapid.IntRange(0, 3).Draw(t, "containers")]
 		draw := func() (runtime.PodLimits, map[string]amounts) {
-			cpu, memory := rapid.Int64Range(1, 8).Draw(t, "cpu")*100, rapid.Int64Range(1, 8).Draw(t, "memory")<<20
+			cpu, memory := rapid.Int64Range(0, 8).Draw(t, "cpu")*100, rapid.Int64Range(0, 8).Draw(t, "memory")<<20
+			within := func(n int64) *rapid.Generator[int64] { // validation lets none have more than the pod; without a limit it has the pod's
+				if n == 0 {
+					return rapid.Int64Range(0, 9)
+				}
+				return rapid.Int64Range(1, n)
+			}
 			all := map[string]amounts{}
-			for _, n := range names { // validation lets none have more than the pod; without a limit it has the pod's
-				all[n] = amounts{Shares: 2, CPULimit: rapid.Int64Range(1, cpu/100).Draw(t, "its cpu") * 100, MemoryLimit: rapid.Int64Range(1, memory>>20).Draw(t, "its memory") << 20}
+			for _, n := range names {
+				all[n] = amounts{Shares: 2, CPULimit: within(cpu/100).Draw(t, "its cpu") * 100, MemoryLimit: within(memory>>20).Draw(t, "its memory") << 20}
 			}
 			return runtime.PodLimits{CPUShares: rapid.Uint64Range(2, 1024).Draw(t, "shares"), CPUQuota: quota(cpu), MemoryBytes: memory}, all
 		}

@@ -403,7 +403,9 @@ func (w *worker) resizeOne(ctx context.Context, p *corev1.Pod, s resizeStep) err
 		return w.m.c.Failpoints.At("pod.resized")
 	}
 	c, _, _ := containerOf(p, s.of.name)
-	err := w.m.c.Runtime.Update(ctx, s.of.id, resources(p, c, s.amounts, w.m.c.MemoryCapacity))
+	r := resources(p, c, s.amounts, w.m.c.MemoryCapacity)
+	r.CPUQuota, r.MemoryBytes = orUnlimited(r.CPUQuota), orUnlimited(r.MemoryBytes)
+	err := w.m.c.Runtime.Update(ctx, s.of.id, r)
 	if gone(err) { // it has exited meanwhile
 		return nil
 	}

@@ -328,3 +328,25 @@ func TestUnreadableAllocation(t *testing.T) {
 		require.EqualValues(t, 100_000, r.limits("web").CPUQuota)
 	})
 }
+
+// A limit that becomes 0 is none any more, of the pod and of a container.
+func TestResizeToNoLimit(t *testing.T) {
+	with(t, fake.Config{}, func(r *rig) {
+		r.create(shared("web", "500m", "64Mi"))
+		p := r.change("web", func(p *corev1.Pod) {
+			p.Spec.Resources = ofPod("0", "0")
+			p.Spec.Containers[0].Resources = needs("0", "0")
+		})
+		require.Equal(t, runtime.PodLimits{CPUShares: 2}, r.limits("web"))
+		for _, name := range []string{"a", "b"} {
+			require.Equal(t, int64(runtime.Unlimited), r.given("web", name).CPUQuota)
+			require.Equal(t, int64(runtime.Unlimited), r.given("web", name).MemoryBytes)
+		}
+		require.Nil(t, conditionIn(p.Status.Conditions, corev1.PodResizeInProgress))
+		require.Equal(t, 1, strings.Count(r.events.text(), "ResizeCompleted: "))
+
+		r.change("web", func(p *corev1.Pod) { p.Spec.Resources = ofPod("250m", "32Mi") })
+		require.Equal(t, runtime.PodLimits{CPUShares: 256, CPUQuota: 25_000, MemoryBytes: 32 << 20}, r.limits("web"))
+		require.EqualValues(t, 25_000, r.given("web", "b").CPUQuota)
+	})
+}

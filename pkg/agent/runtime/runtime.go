@@ -60,6 +60,9 @@ type Device struct {
 	Permissions string
 }
 
+// Unlimited takes a limit away with an update, where zero leaves it as it is.
+const Unlimited = -1
+
 // Resources are cgroup limits; zero values mean no limit.
 type Resources struct {
 	CPUShares   uint64 // cgroup v1 shares; converted on v2
@@ -218,7 +221,7 @@ type Runtime interface {
 	Exec(ctx context.Context, id string, e Exec) (int, error)
 	// Attach connects to the container's first process until it exits, the streams end, or ctx is done.
 	Attach(ctx context.Context, id string, s Streams) error
-	// Update changes the limits of a running container.
+	// Update changes those limits of a running container that are not zero.
 	Update(ctx context.Context, id string, r Resources) error
 	// UpdatePod sets those limits of a pod's cgroup that are not zero; it creates the cgroup, which RemovePod removes.
 	UpdatePod(ctx context.Context, cgroupParent string, l PodLimits) error

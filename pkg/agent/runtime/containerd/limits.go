@@ -54,7 +54,11 @@ func setLimit(controller, path, file string, limit int64) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0)
+	value := strconv.FormatInt(limit, 10)
+	if limit == runtime.Unlimited && cgroup2() {
+		value = "max"
+	}
+	return os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
 }
 
 // limitPods limits all pods together to the machine's resources without those reserved, as the kubelet enforces node allocatable.
@@ -132,7 +136,7 @@ func (r *Runtime) UpdatePod(_ context.Context, cgroup string, l runtime.PodLimit
 			r.config.Log.Warn("could not set processor shares of pod", "cgroup", cgroup, "error", err)
 		}
 	}
-	if l.MemoryBytes > 0 {
+	if l.MemoryBytes != 0 {
 		err := setLimit("memory", cgroup, memory, l.MemoryBytes)
 		if swap != "" && swapAccounting() {
 			errs = append(errs, setLimit("memory", cgroup, swap, l.MemoryBytes))
@@ -142,7 +146,7 @@ func (r *Runtime) UpdatePod(_ context.Context, cgroup string, l runtime.PodLimit
 		}
 		errs = append(errs, err)
 	}
-	if l.CPUQuota > 0 {
+	if l.CPUQuota != 0 {
 		errs = append(errs, setLimit("cpu", cgroup, quota, l.CPUQuota)) // in periods of 100 ms, which is the kernel's default
 	}
 	return errors.Join(errs...)

@@ -123,6 +123,16 @@ func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
 	require.Equal(t, strconv.Itoa(256<<20), read("memory", "memory.limit_in_bytes", "memory.max"))
 	require.Contains(t, []string{"20000", "20000 100000"}, read("cpu", "cpu.cfs_quota_us", "cpu.max"))
 	require.Zero(t, allocate(b))
+
+	for _, s := range []runtime.Spec{a, b} {
+		require.NoError(t, r.Update(ctx, s.ID, runtime.Resources{MemoryBytes: runtime.Unlimited, CPUQuota: runtime.Unlimited}))
+	}
+	require.NoError(t, r.UpdatePod(ctx, cgroup, runtime.PodLimits{MemoryBytes: runtime.Unlimited, CPUQuota: runtime.Unlimited}))
+	for _, of := range []string{"", "/" + a.ID} {
+		a.CgroupParent += of
+		require.Contains(t, []string{"9223372036854771712", "max"}, read("memory", "memory.limit_in_bytes", "memory.max"))
+		require.Contains(t, []string{"-1", "max 100000"}, read("cpu", "cpu.cfs_quota_us", "cpu.max"))
+	}
 }
 
 // A pod may get less processor time than a container had that has just ended.

@@ -252,12 +252,12 @@ func namespaceList(s runtime.Spec) []specs.LinuxNamespace {
 
 func resources(r runtime.Resources) *specs.LinuxResources {
 	res := &specs.LinuxResources{}
-	if r.CPUShares > 0 || r.CPUQuota > 0 {
+	if r.CPUShares > 0 || r.CPUQuota != 0 {
 		res.CPU = &specs.LinuxCPU{}
 		if r.CPUShares > 0 {
 			res.CPU.Shares = new(max(r.CPUShares, 2))
 		}
-		if r.CPUQuota > 0 {
+		if r.CPUQuota != 0 {
 			period := r.CPUPeriod
 			if period == 0 {
 				period = 100_000
@@ -265,7 +265,7 @@ func resources(r runtime.Resources) *specs.LinuxResources {
 			res.CPU.Quota, res.CPU.Period = new(r.CPUQuota), new(period)
 		}
 	}
-	if r.MemoryBytes > 0 {
+	if r.MemoryBytes != 0 {
 		res.Memory = &specs.LinuxMemory{Limit: new(r.MemoryBytes)}
 		if swapAccounting() {
 			res.Memory.Swap = new(r.MemoryBytes) // no swap beyond memory

@@ -332,11 +332,11 @@ func (r *Runtime) UpdatePod(_ context.Context, cgroup string, l runtime.PodLimit
 	if l.CPUShares > 0 {
 		have.CPUShares = l.CPUShares
 	}
-	if l.CPUQuota > 0 {
-		have.CPUQuota = l.CPUQuota
+	if l.CPUQuota != 0 {
+		have.CPUQuota = max(l.CPUQuota, 0)
 	}
-	if l.MemoryBytes > 0 {
-		have.MemoryBytes = l.MemoryBytes
+	if l.MemoryBytes != 0 {
+		have.MemoryBytes = max(l.MemoryBytes, 0)
 	}
 	r.limits[cgroup] = have
 	return nil
