@@ -8,6 +8,7 @@ package userns
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
@@ -45,6 +46,8 @@ func New(c Config) *Manager {
 	m := &Manager{c: c}
 	if m.pool, m.err = configured("/etc", c.IDs, c.Pods); m.err != nil {
 		m.pool = newPool(Range{}, c.IDs) // ranges of earlier processes are still kept
+	} else { // as with upstream: nodes may share a file system, and which range was released last is not known
+		m.pool.next = rand.Uint32N(m.pool.all.Count / m.pool.each)
 	}
 	m.supported = sync.OnceValue(m.probe)
 	return m
