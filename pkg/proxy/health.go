@@ -22,39 +22,50 @@ type health struct {
 }
 
 type served struct {
-	port   uint16
-	server *http.Server // nil if the port is in use
-	mu     sync.Mutex
-	count  int
+	port     uint16
+	listener net.Listener // nil if the port is in use
+	server   *http.Server
+	mu       sync.Mutex
+	count    int
 }
 
 func newHealth(log *slog.Logger) *health {
 	return &health{log: log, served: map[types.NamespacedName]*served{}}
 }
 
-// set sets a service's port, 0 for none, and its number of local endpoints.
-func (h *health) set(name types.NamespacedName, port uint16, count int) {
+// set sets the ports and numbers of local endpoints of some services. It closes ports before it opens others: one may go from one service to another.
+func (h *health) set(plans map[types.NamespacedName]*servicePlan) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := h.served[name]
-	if s != nil && s.port != port {
-		if s.server != nil {
-			_ = s.server.Close()
+	for name, p := range plans {
+		if s := h.served[name]; s != nil && s.port != p.healthPort {
+			s.close()
+			delete(h.served, name)
 		}
-		delete(h.served, name)
-		s = nil
 	}
-	if port == 0 {
-		return
+	for name, p := range plans {
+		if p.healthPort == 0 {
+			continue
+		}
+		s := h.served[name]
+		if s == nil {
+			s = &served{port: p.healthPort}
+			h.served[name] = s
+		}
+		if s.listener == nil {
+			h.listen(name, s)
+		}
+		s.mu.Lock()
+		s.count = p.healthCount
+		s.mu.Unlock()
 	}
-	if s == nil {
-		s = &served{port: port}
-		h.served[name] = s
-		h.listen(name, s)
+}
+
+func (s *served) close() {
+	if s.listener != nil {
+		_ = s.listener.Close() // also if the server has not got hold of it yet
+		_ = s.server.Close()
 	}
-	s.mu.Lock()
-	s.count = count
-	s.mu.Unlock()
 }
 
 func (h *health) listen(name types.NamespacedName, s *served) {
@@ -63,6 +74,7 @@ func (h *health) listen(name types.NamespacedName, s *served) {
 		h.log.Error("could not serve health check port of service", "service", name, "port", s.port, "error", err)
 		return
 	}
+	s.listener = l
 	s.server = &http.Server{ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		s.mu.Lock()
 		count := s.count
@@ -85,9 +97,7 @@ func (h *health) listen(name types.NamespacedName, s *served) {
 func (h *health) stop() {
 	h.mu.Lock()
 	for name, s := range h.served {
-		if s.server != nil {
-			_ = s.server.Close()
-		}
+		s.close()
 		delete(h.served, name)
 	}
 	h.mu.Unlock()

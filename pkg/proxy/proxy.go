@@ -236,8 +236,8 @@ func (p *Proxy) sync() error {
 		_ = p.guard.Do("plan", func() { plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name]) }, "service", name)
 	}
 	d := p.state.apply(plans)
+	p.health.set(plans)
 	for name, now := range plans {
-		p.health.set(name, now.healthPort, now.healthCount)
 		p.moved = p.hold(name, now.held) || p.moved
 	}
 	for _, name := range d.touched {
