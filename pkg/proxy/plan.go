@@ -124,7 +124,7 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 	if err != nil {
 		p.refused = append(p.refused, err.Error())
 	}
-	local := map[netip.Addr]bool{} // over all ports, for the health check
+	local := map[netip.Addr]bool{} // ready ones over all ports, for the health check: load balancers leave a node whose endpoints end
 	name := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
 	for i := range svc.Spec.Ports {
 		port := &svc.Spec.Ports[i]
@@ -132,24 +132,27 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 		if !ok {
 			continue
 		}
-		all, here := choose(node, port.Name, port.Protocol, endpoints)
+		are := choose(node, port.Name, port.Protocol, endpoints)
 		if own, ok := node.Local[name]; ok {
-			all, here = []netip.AddrPort{own}, []netip.AddrPort{own}
+			only := []netip.AddrPort{own}
+			are = chosen{only, only, only, only}
 		}
-		for _, e := range here {
+		for _, e := range are.here {
 			p.hairpin[e.Addr()] = true
+		}
+		for _, e := range are.readyHere {
 			local[e.Addr()] = true
 		}
 		// to returns the action for a set of endpoints, and its slot.
 		to := func(onlyLocal bool, class class) action {
-			chosen, none := all, reject
+			these, none := are.all, reject
 			if onlyLocal {
-				chosen = here
-				if len(all) > 0 {
+				these = are.here
+				if len(are.all) > 0 {
 					none = drop
 				}
 			}
-			if len(chosen) == 0 {
+			if len(these) == 0 {
 				return action{verdict: none, class: class}
 			}
 			text := fmt.Sprintf("%s/%s/%d", name, port.Protocol, port.Port)
@@ -158,13 +161,13 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 			}
 			s := slotOf(text)
 			if p.backends[s] == nil {
-				b := &backend{slot: s, name: text, endpoints: chosen, affinity: affinity}
+				b := &backend{slot: s, name: text, endpoints: these, affinity: affinity}
 				var was *backend
 				if before != nil {
 					was = before.backends[s]
 				}
 				if was != nil {
-					b.endpoints = renumber(was.endpoints, chosen)
+					b.endpoints = renumber(was.endpoints, these)
 				}
 				if affinity > 0 {
 					b.nameMembers(was)
@@ -238,11 +241,18 @@ type candidate struct {
 	hints *discoveryv1.EndpointHints
 }
 
-// choose returns the endpoints of one port, the ones for this node and local ones: those that are ready or, if there are none, those that are
-// serving while terminating (KEP-1669). Those for this node are all, unless hints prefer some of them.
-func choose(node Node, portName string, protocol corev1.Protocol, endpoints []*discoveryv1.EndpointSlice) (all, here []netip.AddrPort) {
+// chosen are endpoints of one port.
+type chosen struct {
+	// all are those for this node, here those of them that are on it: ready ones or, if there are none, those that are serving while terminating
+	// (KEP-1669). Those for this node are all, unless hints prefer some of them.
+	all, here []netip.AddrPort
+	// readyHere are those on this node that are ready, serving all to which what is connected may stay connected.
+	readyHere, serving []netip.AddrPort
+}
+
+func choose(node Node, portName string, protocol corev1.Protocol, endpoints []*discoveryv1.EndpointSlice) (c chosen) {
 	var ready []candidate
-	var readyHere, ending, endingHere []netip.AddrPort
+	var ending, endingHere []netip.AddrPort
 	for _, s := range endpoints {
 		if s.AddressType != discoveryv1.AddressTypeIPv4 {
 			continue
@@ -267,10 +277,14 @@ func choose(node Node, portName string, protocol corev1.Protocol, endpoints []*d
 			}
 			to, isHere := netip.AddrPortFrom(a, number), e.NodeName != nil && *e.NodeName == node.Name
 			isReady := deref(e.Conditions.Ready, true)
-			isEnding := deref(e.Conditions.Serving, isReady) && deref(e.Conditions.Terminating, false)
+			isServing := deref(e.Conditions.Serving, isReady)
+			isEnding := isServing && deref(e.Conditions.Terminating, false)
+			if isServing {
+				c.serving = append(c.serving, to)
+			}
 			switch {
 			case isReady && isHere:
-				readyHere = append(readyHere, to)
+				c.readyHere = append(c.readyHere, to)
 				fallthrough
 			case isReady:
 				ready = append(ready, candidate{to, e.Hints})
@@ -282,14 +296,17 @@ func choose(node Node, portName string, protocol corev1.Protocol, endpoints []*d
 			}
 		}
 	}
-	all = preferred(node, ready)
-	if len(all) == 0 {
-		all = ending
+	c.readyHere = sorted(c.readyHere)
+	c.here = c.readyHere
+	if len(c.here) == 0 {
+		c.here = sorted(endingHere)
 	}
-	if len(readyHere) == 0 {
-		readyHere = endingHere
+	c.all = preferred(node, ready)
+	if len(c.all) == 0 {
+		c.all = ending
 	}
-	return sorted(all), sorted(readyHere)
+	c.all = sorted(c.all)
+	return c
 }
 
 // preferred returns the ready endpoints that their hints give this node (KEP-2433, KEP-4444, KEP-3015): those for the node or else those for its
