@@ -3,7 +3,6 @@ package proxy
 import (
 	"encoding/binary"
 	"maps"
-	"net/netip"
 	"slices"
 	"strconv"
 
@@ -95,8 +94,8 @@ type delta struct {
 	addChain    map[string]chain
 	dropChain   []string
 	touched     []types.NamespacedName // the services whose plans or frontends changed
-	// stale are UDP frontends whose endpoints or service changed, with the destinations to which conntrack entries may still point.
-	stale map[Frontend]map[netip.AddrPort]bool
+	// stale are UDP frontends whose endpoints or service changed, so that conntrack entries may point elsewhere.
+	stale map[Frontend]bool
 }
 
 func (d *delta) empty() bool {
@@ -105,7 +104,7 @@ func (d *delta) empty() bool {
 
 // apply updates the state with new plans (an empty plan removes the service), and returns the difference.
 func (s *state) apply(plans map[types.NamespacedName]*servicePlan) *delta {
-	d := &delta{values: map[element]claim{}, addChain: map[string]chain{}, stale: map[Frontend]map[netip.AddrPort]bool{}}
+	d := &delta{values: map[element]claim{}, addChain: map[string]chain{}, stale: map[Frontend]bool{}}
 	before := map[element][]claim{} // those to affected elements
 	touch := func(e element) {
 		if _, seen := before[e]; !seen {
@@ -327,49 +326,36 @@ func word(n uint32) string { return string(binary.NativeEndian.AppendUint32(nil,
 // noteStale records UDP frontends that are new or lost an endpoint: conntrack entries would still direct a client's packets to the previous
 // destination.
 func (d *delta) noteStale(old, now *servicePlan, others func(Frontend) bool) {
-	endpoints := func(p *servicePlan, f Frontend) map[netip.AddrPort]bool {
-		if p == nil {
-			return nil
-		}
-		found := map[netip.AddrPort]bool{}
-		for _, actions := range []map[Frontend]action{p.frontends, p.inside} {
-			if a, ok := actions[f]; ok && a.verdict == balance {
-				for _, e := range p.backends[a.backend].endpoints {
-					found[e] = true
-				}
-			}
-		}
-		return found
+	if old == nil {
+		old = &servicePlan{}
 	}
-	all := map[Frontend]bool{}
 	for _, p := range []*servicePlan{old, now} {
-		if p != nil {
-			for f := range p.frontends {
-				all[f] = f.Protocol == protocolUDP
+		for f := range p.flows {
+			if d.stale[f] || others(f) {
+				continue
 			}
-		}
-	}
-	for f, udp := range all {
-		if !udp || others(f) {
-			continue
-		}
-		was, is := endpoints(old, f), endpoints(now, f)
-		_, existed := frontend(old, f)
-		lost := !existed
-		for e := range was {
-			lost = lost || !is[e]
-		}
-		// Without endpoints packets were rejected, so there are no entries.
-		if lost {
-			d.stale[f] = is
+			was, existed := old.flows[f]
+			is := now.flows[f]
+			lost := !existed
+			for e := range was {
+				lost = lost || !is[e]
+			}
+			// Without endpoints packets were rejected, so there are no entries.
+			if lost {
+				d.stale[f] = true
+			}
 		}
 	}
 }
 
-func frontend(p *servicePlan, f Frontend) (action, bool) {
-	if p == nil {
-		return action{}, false
+// flows returns to where clients of UDP frontends may stay connected.
+func (s *state) flows(frontends map[Frontend]bool) flows {
+	all := make(flows, len(frontends))
+	for f := range frontends {
+		all[f] = nil
+		if p := s.plans[s.owners.of(f)]; p != nil {
+			all[f] = p.flows[f]
+		}
 	}
-	a, ok := p.frontends[f]
-	return a, ok
+	return all
 }

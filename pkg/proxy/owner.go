@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -112,7 +111,7 @@ func (s *state) settle(plans map[types.NamespacedName]*servicePlan, d *delta) ma
 			}
 		}
 		if f.Protocol == protocolUDP && before.Name != "" && now.Name != "" {
-			d.stale[f] = map[netip.AddrPort]bool{} // no entry for the previous owner's endpoints may remain
+			d.stale[f] = true // no entry for the previous owner's endpoints may remain
 		}
 	}
 	return all

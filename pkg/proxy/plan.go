@@ -86,6 +86,9 @@ type servicePlan struct {
 	// healthPort is the healthCheckNodePort, or 0.
 	healthPort  uint16
 	healthCount int
+	// flows are the UDP frontends, with the endpoints to which clients that have one may stay connected. As with TCP, and upstream, that depends neither on
+	// policies nor on hints, nor on whether an endpoint that is still serving terminates.
+	flows map[Frontend]map[netip.AddrPort]bool
 	// created is the service's creation time, in seconds.
 	created int64
 	// restricted are the frontends of load balancers that only clients of these ranges may use.
@@ -103,7 +106,8 @@ const labelProxyName = "service.kubernetes.io/service-proxy-name"
 // numbers, so that a change of one endpoint changes one or two elements in the kernel.
 func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice, before *servicePlan) *servicePlan {
 	p := &servicePlan{frontends: map[Frontend]action{}, inside: map[Frontend]action{}, backends: map[slot]*backend{},
-		masquerade: map[Frontend]bool{}, hairpin: map[netip.Addr]bool{}, restricted: map[Frontend][]netip.Prefix{}}
+		masquerade: map[Frontend]bool{}, hairpin: map[netip.Addr]bool{}, restricted: map[Frontend][]netip.Prefix{},
+		flows: map[Frontend]map[netip.AddrPort]bool{}}
 	if svc == nil || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == "" || svc.Spec.ClusterIP == corev1.ClusterIPNone {
 		return p
 	}
@@ -143,6 +147,10 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 		for _, e := range are.readyHere {
 			local[e.Addr()] = true
 		}
+		serving := make(map[netip.AddrPort]bool, len(are.serving))
+		for _, e := range are.serving {
+			serving[e] = true
+		}
 		// to returns the action for a set of endpoints, and its slot.
 		to := func(onlyLocal bool, class class) action {
 			these, none := are.all, reject
@@ -177,8 +185,14 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 			p.backends[s].frontends++
 			return action{balance, s, class}
 		}
+		put := func(f Frontend, onlyLocal bool, class class) {
+			p.frontends[f] = to(onlyLocal, class)
+			if number == protocolUDP {
+				p.flows[f] = serving
+			}
+		}
 		for _, a := range addresses(svc.Spec.ClusterIPs, svc.Spec.ClusterIP) {
-			p.frontends[Frontend{a, number, uint16(port.Port)}] = to(insideLocal, byClusterIP)
+			put(Frontend{a, number, uint16(port.Port)}, insideLocal, byClusterIP)
 		}
 		outside := func(f Frontend, class class, refuse func(Frontend) string) {
 			if why := refuse(f); why != "" {
@@ -188,7 +202,7 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 			if _, has := p.frontends[f]; has {
 				return // it is of a lower class
 			}
-			p.frontends[f] = to(outsideLocal, class)
+			put(f, outsideLocal, class)
 			if outsideLocal {
 				a := to(false, class)
 				if a.verdict == balance {

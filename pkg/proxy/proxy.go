@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"regexp"
 	"sync"
@@ -66,8 +67,10 @@ type Proxy struct {
 	received uint64 // number of changes
 	done     uint64 // number of changes that the kernel has
 
-	state   *state // owned by Run's goroutine
-	broken  bool   // the kernel's table may differ from state
+	state  *state // owned by Run's goroutine
+	broken bool   // the kernel's table may differ from state
+	// stale are the UDP frontends whose conntrack entries are to be checked once the kernel has the state.
+	stale   map[Frontend]bool
 	plan    func(Node, *corev1.Service, []*discoveryv1.EndpointSlice, *servicePlan) *servicePlan
 	guarded *Guarded // from which the kernel's ranges were made
 	routed  bool     // the routes are those to the kernel's ranges
@@ -86,7 +89,7 @@ func New(c Config) (*Proxy, error) {
 	}
 	p := &Proxy{Config: c, ready: make(chan struct{}), wake: make(chan struct{}, 1),
 		services: map[types.NamespacedName]*corev1.Service{}, slices: map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
-		dirty: map[types.NamespacedName]bool{}, state: newState(), broken: true, nodes: map[string]machine{}, ranges: map[string]*networkingv1.ServiceCIDR{},
+		dirty: map[types.NamespacedName]bool{}, state: newState(), broken: true, stale: map[Frontend]bool{}, nodes: map[string]machine{}, ranges: map[string]*networkingv1.ServiceCIDR{},
 		complaints: map[types.NamespacedName][]string{}, held: map[types.NamespacedName][]netip.Addr{}, plan: plan, events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
 	p.guard = run.Guard{Log: c.Logger, Component: p.Name()}
 	p.metrics = newMetrics(c.Metrics, p)
@@ -236,6 +239,7 @@ func (p *Proxy) sync() error {
 		_ = p.guard.Do("plan", func() { plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name]) }, "service", name)
 	}
 	d := p.state.apply(plans)
+	maps.Copy(p.stale, d.stale)
 	p.health.set(plans)
 	for name, now := range plans {
 		p.moved = p.hold(name, now.held) || p.moved
@@ -267,11 +271,12 @@ func (p *Proxy) sync() error {
 		p.done = received
 		p.mu.Unlock()
 	}()
-	if len(d.stale) > 0 {
+	if len(p.stale) > 0 {
 		// A failure needs no retry: the entries expire.
-		if err := forget(d.stale); err != nil {
+		if err := forget(p.state.flows(p.stale)); err != nil {
 			p.Logger.Warn("could not remove stale UDP conntrack entries", "error", err)
 		}
+		clear(p.stale)
 	}
 	return nil
 }

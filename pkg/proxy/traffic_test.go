@@ -175,31 +175,51 @@ func TestFurtherRanges(t *testing.T) {
 	require.True(t, routed("10.43.0.77"))
 }
 
+// TestUDPForgets: a client that is connected to an endpoint stays so while that serves, as with TCP, and gets another one when it is gone, also if somebody
+// has taken the table away.
 func TestUDPForgets(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a"), w.pod("b")
 	w.pod("client")
 	udp := corev1.ProtocolUDP
 	svc := service("dns", "10.43.0.10", func(s *corev1.Service) { s.Spec.Ports[0].Protocol = udp })
-	at := func(to netip.Addr) *discoveryv1.EndpointSlice {
-		s := slice("dns", 8080, to.String()+"@n1")
+	at := func(endpoints ...string) *discoveryv1.EndpointSlice {
+		s := slice("dns", 8080, endpoints...)
 		s.Ports[0].Protocol = &udp
 		return s
 	}
 	w.objects.deliver(nil, svc)
-	w.objects.deliver(nil, at(a))
+	w.objects.deliver(nil, at(a.String()+"@n1"))
 	w.start()
 	var c net.Conn
 	require.NoError(t, w.in("client", func() (err error) { c, err = net.Dial("udp4", "10.43.0.10:80"); return err }))
 	defer func() { _ = c.Close() }()
-	answer, err := exchange(c)
-	require.NoError(t, err)
-	require.Contains(t, answer, "a ")
-	w.objects.deliver(at(a), at(b))
+	ask := func(want string) {
+		t.Helper()
+		answer, err := exchange(c) // always the same socket
+		require.NoError(t, err)
+		require.Contains(t, answer, want)
+	}
+	ask("a ")
+	w.objects.deliver(nil, at(a.String()+"@n1~", b.String()+"@n1"))
 	w.settle()
-	answer, err = exchange(c) // the same socket
+	ask("a ")
+	answer, err := w.ask("client", "udp", "10.43.0.10:80")
 	require.NoError(t, err)
 	require.Contains(t, answer, "b ")
+	near := at(a.String()+"@n1", b.String()+"@n1")
+	for i, node := range []string{"n2", "n1"} {
+		near.Endpoints[i].Hints = &discoveryv1.EndpointHints{ForNodes: []discoveryv1.ForNode{{Name: node}}}
+	}
+	w.objects.deliver(nil, near)
+	w.settle()
+	ask("a ")
+	k, err := newKernel(&w.proxy.Config)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(k.reset(), k.close()))
+	w.objects.deliver(nil, at(b.String()+"@n1"))
+	w.settle()
+	ask("b ")
 }
 
 func TestAffinity(t *testing.T) {
