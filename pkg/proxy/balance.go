@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -113,7 +114,7 @@ func sources(svc *corev1.Service) (ranges []netip.Prefix, restricted bool, err e
 		return nil, true, fmt.Errorf("%d loadBalancerSourceRanges are too many: at most %d", n, maxSources)
 	}
 	for _, text := range svc.Spec.LoadBalancerSourceRanges {
-		if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is4() {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && p.Addr().Is4() { // spaces are valid
 			ranges = append(ranges, p.Masked())
 		}
 	}

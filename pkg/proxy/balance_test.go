@@ -81,6 +81,7 @@ func TestSources(t *testing.T) {
 		{},
 		{ranges: []string{"0.0.0.0/0"}, want: []string{"0.0.0.0/0"}},
 		{ranges: []string{"10.1.2.3/32", "10.0.0.0/8", "10.0.0.0/8", "192.0.2.77/24"}, want: []string{"10.0.0.0/8", "192.0.2.0/24"}, restricted: true},
+		{ranges: []string{" 192.0.2.0/24", "10.0.0.0/8 "}, want: []string{"10.0.0.0/8", "192.0.2.0/24"}, restricted: true},
 		{ranges: []string{"fd00::/8"}, restricted: true},
 		{ranges: slices.Repeat([]string{"0.0.0.0/0"}, maxSources+1), restricted: true},
 	} {
