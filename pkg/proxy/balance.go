@@ -105,15 +105,22 @@ func holder(a netip.Addr, nodes []string, endpoints []*discoveryv1.EndpointSlice
 	return slices.MinFunc(nodes, func(x, y string) int { return cmp.Compare(rank(x), rank(y)) })
 }
 
-// sources returns the IPv4 prefixes of spec.loadBalancerSourceRanges, none within another, and whether they restrict who may connect.
+// sources returns the IPv4 prefixes of spec.loadBalancerSourceRanges, none within another, and whether they restrict who may connect. As with upstream's
+// cloud providers, the annotation that they come from holds where the field is empty.
 func sources(svc *corev1.Service) (ranges []netip.Prefix, restricted bool, err error) {
-	if len(svc.Spec.LoadBalancerSourceRanges) == 0 {
+	texts := svc.Spec.LoadBalancerSourceRanges
+	if len(texts) == 0 {
+		if text := strings.TrimSpace(svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]); text != "" {
+			texts = strings.Split(text, ",")
+		}
+	}
+	if len(texts) == 0 {
 		return nil, false, nil
 	}
-	if n := len(svc.Spec.LoadBalancerSourceRanges); n > maxSources {
+	if n := len(texts); n > maxSources {
 		return nil, true, fmt.Errorf("%d loadBalancerSourceRanges are too many: at most %d", n, maxSources)
 	}
-	for _, text := range svc.Spec.LoadBalancerSourceRanges {
+	for _, text := range texts {
 		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && p.Addr().Is4() { // spaces are valid
 			ranges = append(ranges, p.Masked())
 		}

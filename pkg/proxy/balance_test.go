@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,6 +94,14 @@ func TestSources(t *testing.T) {
 		}
 		require.Equal(t, c.want, texts)
 		require.Equal(t, c.restricted, restricted)
+		if len(c.ranges) > 0 && slices.Index(c.ranges, "0.0.0.0/0") < 0 {
+			again, restricted, err := sources(service("a", "10.43.0.5", func(s *corev1.Service) {
+				s.Annotations = map[string]string{"service.beta.kubernetes.io/load-balancer-source-ranges": strings.Join(c.ranges, ", ")}
+			}))
+			require.NoError(t, err)
+			require.Equal(t, got, again, "as an annotation")
+			require.True(t, restricted)
+		}
 	}
 }
 
