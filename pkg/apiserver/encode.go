@@ -153,6 +153,7 @@ func body(w http.ResponseWriter, req *http.Request, code, size int) (io.Writer, 
 		z := &packer{w: w}
 		b.w = z
 		return b, func() {
+			defer z.release()
 			_ = b.flush()
 			_ = z.Close()
 			b.w = nil

@@ -4,7 +4,10 @@ import (
 	"encoding/binary"
 	"hash/crc32"
 	"io"
+	"math"
+	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/flate"
 )
@@ -19,7 +22,14 @@ type packer struct {
 	size    uint32 // modulo 2^32, as the format wants it
 }
 
-var compressors = sync.Pool{New: func() any { z, _ := flate.NewWriter(io.Discard, flate.BestSpeed); return z }} //nolint:gochecknoglobals // a pool
+var (
+	compressors = sync.Pool{New: func() any { z, _ := flate.NewWriter(io.Discard, flate.BestSpeed); return z }} //nolint:gochecknoglobals // a pool
+	compressing atomic.Int32                                                                                    //nolint:gochecknoglobals // how many of them are in use
+)
+
+// mostCompressors limits the compressors in use, of 0.8 MB each: a client that reads slowly keeps one, and may have thousands of watches. Without
+// one, what is sent is only framed as the format wants it.
+const mostCompressors = 100
 
 const (
 	gzipHead = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff" // no name, no time, unknown system
@@ -31,12 +41,49 @@ func (p *packer) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	if p.z == nil {
-		p.z = compressors.Get().(*flate.Writer)
-		p.z.Reset(p.w)
+		p.take()
 	}
 	p.sum = crc32.Update(p.sum, crc32.IEEETable, b)
 	p.size += uint32(len(b))
+	if p.z == nil {
+		return len(b), p.store(b)
+	}
 	return p.z.Write(b)
+}
+
+func (p *packer) take() {
+	if compressing.Add(1) > mostCompressors {
+		compressing.Add(-1)
+		return
+	}
+	p.z = compressors.Get().(*flate.Writer)
+	p.z.Reset(p.w)
+}
+
+// release gives the compressor back. It may be called at any time, and must be in the end.
+func (p *packer) release() {
+	if p.z == nil {
+		return
+	}
+	p.z.Reset(io.Discard) // it would keep the connection
+	compressors.Put(p.z)
+	p.z = nil
+	compressing.Add(-1)
+}
+
+// store writes blocks that are not compressed (RFC 1951, section 3.2.4).
+func (p *packer) store(b []byte) error {
+	for block := range slices.Chunk(b, math.MaxUint16) {
+		n := uint16(len(block))
+		head := binary.LittleEndian.AppendUint16(binary.LittleEndian.AppendUint16([]byte{0}, n), ^n)
+		if _, err := p.w.Write(head); err != nil {
+			return err
+		}
+		if _, err := p.w.Write(block); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (p *packer) start() error {
@@ -53,14 +100,13 @@ func (p *packer) Flush() error {
 	if p.z == nil {
 		return nil
 	}
-	err := p.z.Flush()
-	compressors.Put(p.z)
-	p.z = nil
-	return err
+	defer p.release()
+	return p.z.Flush()
 }
 
 // Close ends the stream.
 func (p *packer) Close() error {
+	defer p.release()
 	if err := p.start(); err != nil {
 		return err
 	}

@@ -11,11 +11,14 @@ import (
 )
 
 func TestPackerWritesOneStream(t *testing.T) {
-	for _, parts := range [][]int{{}, {0}, {1}, {100_000, 0, 1, 3000, 70_000}} {
+	for _, parts := range [][]int{{}, {0}, {1}, {100_000, 0, 1, 3000, 7000, 170_000}} {
 		var out, want bytes.Buffer
 		p := &packer{w: &out}
 		random := rand.New(rand.NewPCG(1, 2))
-		for _, size := range parts {
+		for i, size := range parts {
+			if i%2 == 1 { // others have all compressors
+				compressing.Add(mostCompressors)
+			}
 			b := make([]byte, size)
 			for i := range b {
 				b[i] = "abc"[random.IntN(3)]
@@ -24,8 +27,12 @@ func TestPackerWritesOneStream(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, size, n)
 			want.Write(b)
+			require.Equal(t, i%2 == 0, p.z != nil)
 			require.NoError(t, p.Flush())
 			require.Nil(t, p.z)
+			if i%2 == 1 {
+				compressing.Add(-mostCompressors)
+			}
 		}
 		require.NoError(t, p.Close())
 		z, err := gzip.NewReader(&out)
@@ -36,4 +43,34 @@ func TestPackerWritesOneStream(t *testing.T) {
 		require.True(t, bytes.Equal(want.Bytes(), got))
 		require.Zero(t, out.Len())
 	}
+}
+
+// TestCompressorsAreBounded: whoever stops to read keeps no compressor from others, which go on without one, and none is lost with a connection.
+func TestCompressorsAreBounded(t *testing.T) {
+	before := compressing.Load()
+	var all []*packer
+	for range 3 * mostCompressors {
+		p := &packer{w: lost{}}
+		_, err := p.Write(make([]byte, 1000))
+		if p.z == nil {
+			require.ErrorIs(t, err, io.ErrClosedPipe)
+		}
+		all = append(all, p)
+	}
+	require.Equal(t, int32(mostCompressors), compressing.Load())
+	for _, p := range all {
+		require.Error(t, p.Close())
+		p.release()
+	}
+	require.Equal(t, before, compressing.Load())
+}
+
+// lost is a connection that is gone once the head is sent.
+type lost struct{}
+
+func (lost) Write(b []byte) (int, error) {
+	if string(b) == gzipHead {
+		return len(b), nil
+	}
+	return 0, io.ErrClosedPipe
 }

@@ -114,6 +114,7 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 		w.Header().Set("Content-Encoding", "gzip")
 		w.Header().Add("Vary", "Accept-Encoding")
 		v.packed = &packer{w: w}
+		defer v.packed.release()
 		v.to = v.packed
 	}
 	w.WriteHeader(http.StatusOK)
