@@ -371,4 +371,12 @@ func TestRangesThatAreRefused(t *testing.T) {
 			Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}}}, metav1.CreateOptions{})
 		requireStatus(t, err, 422, why)
 	}
+	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
+	put(h, at(kind, "", ""), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.99.0.0/28"}}})
+	change := func(patch string) error {
+		_, err := h.Patch(h.ctx, at(kind, "", "x"), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+		return err
+	}
+	requireStatus(t, change(`{"spec":{"cidrs":["10.99.0.0/28","fd00::/108"]}}`), 422, "spec.cidrs[1]", "must be an IPv4 range")
+	require.NoError(t, change(`{"metadata":{"labels":{"a":"b"}}}`))
 }

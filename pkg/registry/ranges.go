@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -129,11 +130,14 @@ const (
 // elsewhere are ranges that are never those of services: of this network, loopback, link-local, multicast and reserved addresses.
 var elsewhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/3")}
 
-// checkRange refuses a new ServiceCIDR that nodes would not serve: they route all of its addresses to services. Upstream's validation has
-// checked its syntax.
-func (r *Registry) checkRange(s *networking.ServiceCIDR) error {
+// checkRange refuses a ServiceCIDR with a range that it did not have before, and that nodes would not serve: they route all of its addresses to services.
+// Upstream's validation, which allows a second range in an update, checks the syntax.
+func (r *Registry) checkRange(s, was *networking.ServiceCIDR) error {
 	var errs field.ErrorList
 	for i, text := range s.Spec.CIDRs {
+		if was != nil && slices.Contains(was.Spec.CIDRs, text) {
+			continue
+		}
 		refuse := func(why string, args ...any) {
 			errs = append(errs, field.Invalid(field.NewPath("spec", "cidrs").Index(i), text, fmt.Sprintf(why, args...)))
 		}

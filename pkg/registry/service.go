@@ -15,8 +15,9 @@ import (
 
 // complete sets the fields of a Service that the server allocates: cluster IP, node ports, IP families. It also checks where they come from.
 func (c *call) complete(obj, old runtime.Object) error {
-	if r, ok := obj.(*networking.ServiceCIDR); ok && old == nil {
-		return c.checkRange(r)
+	if r, ok := obj.(*networking.ServiceCIDR); ok && c.Subresource == "" {
+		was, _ := old.(*networking.ServiceCIDR)
+		return c.checkRange(r, was)
 	}
 	now, ok := obj.(*core.Service)
 	if !ok || c.Subresource != "" {
