@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -65,6 +66,7 @@ func internal(err error) error {
 
 // allocateIP assigns the requested cluster IP, or any free one. A Service keeps its address while its type uses one.
 func (c *call) allocateIP(now, was *core.Service) error {
+	c.conditions = nil
 	if !hasClusterIP(now) || headless(now) || was != nil && hasClusterIP(was) {
 		return nil
 	}
@@ -74,7 +76,9 @@ func (c *call) allocateIP(now, was *core.Service) error {
 	if asked := now.Spec.ClusterIPs[0]; asked != "" {
 		ip, err := netip.ParseAddr(asked)
 		if err == nil {
-			err = c.mayHave(ip)
+			var of serviceRange
+			of, err = c.mayHave(ip)
+			c.conditions = of.stays()
 		}
 		if err == nil && c.addresses != nil {
 			if _, err = c.store.Get(c.ctx, c.addresses.Key("", ip.String())); err == nil {
@@ -91,10 +95,11 @@ func (c *call) allocateIP(now, was *core.Service) error {
 		now.Spec.ClusterIP = asked
 		return nil
 	}
-	ip, ok := c.freeIP()
+	ip, of, ok := c.freeIP()
 	if !ok {
 		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: range is full", now.Name))
 	}
+	c.conditions = of.stays()
 	now.Spec.ClusterIPs[0] = ip.String()
 	now.Spec.ClusterIP = now.Spec.ClusterIPs[0]
 	return nil
@@ -224,7 +229,7 @@ func (c *call) commitOp(op store.Op, now, was client.Object) (int64, error) {
 	if len(more) == 0 {
 		return c.single(op)
 	}
-	rev, index, err := c.store.Txn(c.ctx, append([]store.Op{op}, more...)...)
+	rev, index, err := c.store.Txn(c.ctx, slices.Concat([]store.Op{op}, more, c.conditions)...)
 	if err != nil && index > 0 {
 		return 0, errReserved
 	}

@@ -6,8 +6,10 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net/netip"
+	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
@@ -347,6 +349,49 @@ func TestFurtherRanges(t *testing.T) {
 	reserved, _ := h.reserved()
 	require.Empty(t, reserved, "also of a range that goes")
 	fill(0, 15) // a range that goes gives no addresses
+}
+
+// TestARangeThatGoesMeanwhile: a server that is behind gives no address of a range that another server has deleted, neither any nor the one asked for.
+func TestARangeThatGoesMeanwhile(t *testing.T) {
+	first := build(t)
+	a, _ := first.another(small)
+	b, gate := first.another(small)
+	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
+	put(a, at(kind, "", ""), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.99.0.0/28"}}})
+	for i := range 13 {
+		_, err := a.createService(service(fmt.Sprint("s", i), corev1.ServiceTypeClusterIP))
+		require.NoError(t, err)
+	}
+	_, err := b.sync(b.ctx)
+	require.NoError(t, err)
+	gate.mu.Lock()
+	_, err = a.Delete(a.ctx, at(kind, "", "more"), metav1.DeleteOptions{})
+	require.NoError(t, err)
+	ended := make(chan error)
+	asked := service("asked", corev1.ServiceTypeClusterIP)
+	asked.Spec.ClusterIP = "10.99.0.5"
+	for _, s := range []*corev1.Service{service("any", corev1.ServiceTypeClusterIP), asked} {
+		go func() {
+			_, err := b.createService(s)
+			ended <- err
+		}()
+	}
+	select {
+	case err = <-ended:
+		t.Fatalf("the range is gone: %v", err)
+	case <-time.After(100 * time.Millisecond): // both wait for the cache
+	}
+	gate.mu.Unlock()
+	for range 2 {
+		err := <-ended
+		require.Error(t, err)
+		if !strings.Contains(err.Error(), "range is full") {
+			requireStatus(t, err, 422, "the provided network does not match the current range")
+		}
+	}
+	reserved, users := b.reserved()
+	require.Equal(t, users, reserved)
+	require.Len(t, reserved, 13)
 }
 
 func TestRangesThatAreRefused(t *testing.T) {

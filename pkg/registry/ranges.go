@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/networking"
 
 	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/store"
 )
 
 // defaultRange is the name of the ServiceCIDR object that represents Config.ServiceCIDR.
@@ -23,14 +24,15 @@ const defaultRange = "kubernetes"
 // serviceRange is a range of cluster IPs (KEP-1880).
 type serviceRange struct {
 	netip.Prefix
-	ready bool   // addresses may be allocated
-	first uint32 // offset of the first address that is allocated unless another is asked for
+	ready bool         // addresses may be allocated
+	first uint32       // offset of the first address that is allocated unless another is asked for
+	from  *cache.Entry // the ServiceCIDR; nil for the range of the options, which is restored when it is deleted
 }
 
 // serviceRanges returns the range of the options, and then those of the other ServiceCIDR objects. As upstream, one is ready until its condition
 // says otherwise or it is deleted, so that addresses can be allocated before any reconciler has seen it.
 func (r *Registry) serviceRanges() []serviceRange {
-	all := []serviceRange{{r.cfg.ServiceCIDR, true, 2}} // the first address is that of the API server's own Service
+	all := []serviceRange{{r.cfg.ServiceCIDR, true, 2, nil}} // the first address is that of the API server's own Service
 	if r.ranges == nil {
 		return all
 	}
@@ -48,7 +50,7 @@ func (r *Registry) serviceRanges() []serviceRange {
 		}
 		for _, text := range s.Spec.CIDRs {
 			if p, err := netip.ParsePrefix(text); err == nil && p.Addr().Is4() {
-				all = append(all, serviceRange{p.Masked(), ready, 1})
+				all = append(all, serviceRange{p.Masked(), ready, 1, e})
 			}
 		}
 	}
@@ -71,24 +73,32 @@ func (s serviceRange) usable(ip netip.Addr) bool {
 	return s.Contains(ip) && ip != s.Addr() && ip != s.at(s.size()-1)
 }
 
-// mayHave returns an error, with upstream's message, if no range allows a Service to ask for ip.
-func (r *Registry) mayHave(ip netip.Addr) error {
+// stays returns the condition that the range is as it was when an address of it was chosen: it may have been deleted since, and this server may be behind.
+func (s serviceRange) stays() []store.Op {
+	if s.from == nil {
+		return nil
+	}
+	return []store.Op{{Action: store.Check, Key: s.from.Key, Revision: s.from.Revision}}
+}
+
+// mayHave returns the range that allows a Service to ask for ip or, if there is none, an error with upstream's message.
+func (r *Registry) mayHave(ip netip.Addr) (serviceRange, error) {
 	err := fmt.Errorf("the provided network does not match the current range")
 	for _, s := range r.serviceRanges() {
 		switch {
 		case !s.ready || !s.Contains(ip):
 		case s.usable(ip):
-			return nil
+			return s, nil
 		default:
 			err = fmt.Errorf("the provided IP (%v) is not in the valid range. The range of valid IPs is %s", ip, s.Prefix)
 		}
 	}
-	return err
+	return serviceRange{}, err
 }
 
-// freeIP returns an address that is free according to the cache, of the first range that has one. As upstream (KEP-3070), it uses the low
+// freeIP returns an address that is free according to the cache, and its range, the first one that has any. As upstream (KEP-3070), it uses the low
 // part of a range, 16 to 256 addresses that are meant for explicit requests, only once the rest is full.
-func (r *Registry) freeIP() (netip.Addr, bool) {
+func (r *Registry) freeIP() (netip.Addr, serviceRange, bool) {
 	for _, s := range r.serviceRanges() {
 		if !s.ready {
 			continue
@@ -96,13 +106,13 @@ func (r *Registry) freeIP() (netip.Addr, bool) {
 		last := s.size() - 1
 		low := min(max(16, s.size()/16), 256, last)
 		if ip, ok := r.search(s, low, last); ok {
-			return ip, true
+			return ip, s, true
 		}
 		if ip, ok := r.search(s, s.first, low); ok {
-			return ip, true
+			return ip, s, true
 		}
 	}
-	return netip.Addr{}, false
+	return netip.Addr{}, serviceRange{}, false
 }
 
 // search looks for a free address with an offset of [from, to), from a random one on.

@@ -216,6 +216,8 @@ type call struct {
 	verb string
 
 	without string // the finalizer that a deletion removes; "" for none
+	// conditions of the write of a Service, besides that it and its addresses are unchanged.
+	conditions []store.Op
 }
 
 // begin checks the target against its row.
