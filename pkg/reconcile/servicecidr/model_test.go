@@ -53,6 +53,13 @@ func TestModel(t *testing.T) {
 			"range comes": func(t *rapid.T) {
 				w.Create(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: names.Draw(t, "range")}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidrs.Draw(t, "cidr")}}})
 			},
+			"somebody says that a range is not ready": func(t *rapid.T) {
+				model.Update(w, names.Draw(t, "range"), func(s *networkingv1.ServiceCIDR) {
+					if s.DeletionTimestamp == nil {
+						s.Status = with(s, metav1.ConditionFalse, "Said", "so").Status
+					}
+				})
+			},
 			"range goes": func(t *rapid.T) { model.Delete[*networkingv1.ServiceCIDR](w, names.Draw(t, "range")) },
 			"address comes": func(t *rapid.T) {
 				by := rapid.SampledFrom([]string{allocator, allocator, "somebody"}).Draw(t, "by")

@@ -37,7 +37,7 @@ func Plan(s *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, allocate
 			next := s.DeepCopy()
 			next.Finalizers = append(next.Finalizers, protection)
 			return Decision{Object: next}
-		case meta.FindStatusCondition(s.Status.Conditions, networkingv1.ServiceCIDRConditionReady) == nil:
+		case !meta.IsStatusConditionTrue(s.Status.Conditions, networkingv1.ServiceCIDRConditionReady): // whoever said otherwise, as upstream
 			return Decision{Status: with(s, metav1.ConditionTrue, "", "Kubernetes Service CIDR is ready")}
 		}
 		return Decision{}
