@@ -17,6 +17,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/cache"
 	"github.com/coracle-dev/coracle/pkg/store"
 )
 
@@ -118,12 +119,16 @@ func (r *Registry) allocationsOf(s *corev1.Service) (ips []netip.Addr, ports []i
 		}
 	}
 	seen := map[int32]bool{0: true}
-	for _, p := range append(s.Spec.Ports, corev1.ServicePort{NodePort: s.Spec.HealthCheckNodePort}) {
-		if !seen[p.NodePort] {
-			seen[p.NodePort] = true
-			ports = append(ports, p.NodePort)
+	use := func(port int32) {
+		if !seen[port] {
+			seen[port] = true
+			ports = append(ports, port)
 		}
 	}
+	for i := range s.Spec.Ports {
+		use(s.Spec.Ports[i].NodePort)
+	}
+	use(s.Spec.HealthCheckNodePort)
 	return ips, ports
 }
 
@@ -133,7 +138,7 @@ func (r *Registry) reservations(ctx context.Context, now, was *corev1.Service) (
 	ips, ports := r.allocationsOf(now)
 	var ops []store.Op
 	for _, ip := range without(ips, hadIPs) {
-		op, err := r.addressOp(ip, now)
+		op, err := r.addressOp(ip, now, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -178,8 +183,8 @@ func without[T comparable](a, b []T) (rest []T) {
 	return rest
 }
 
-// addressOp returns the operation that creates the IPAddress of a Service.
-func (r *Registry) addressOp(ip netip.Addr, s *corev1.Service) ([]store.Op, error) {
+// addressOp returns the operation that creates the IPAddress of a Service, or makes it that of the Service if it is there.
+func (r *Registry) addressOp(ip netip.Addr, s *corev1.Service, there *cache.Entry) ([]store.Op, error) {
 	if r.addresses == nil {
 		return nil, nil
 	}
@@ -188,14 +193,20 @@ func (r *Registry) addressOp(ip netip.Addr, s *corev1.Service) ([]store.Op, erro
 			networkingv1.LabelIPAddressFamily: string(corev1.IPv4Protocol), networkingv1.LabelManagedBy: managedBy}},
 		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}},
 	}
-	rest.FillObjectMetaSystemFields(a)
-	a.SetCreationTimestamp(seconds(a.GetCreationTimestamp()))
+	op := store.Op{Key: r.addresses.Key("", a.Name)}
+	if there == nil {
+		rest.FillObjectMetaSystemFields(a)
+		a.SetCreationTimestamp(seconds(a.GetCreationTimestamp()))
+	} else {
+		a.UID, a.CreationTimestamp, op.Revision = there.Object.GetUID(), there.Object.GetCreationTimestamp(), there.Revision
+	}
 	a.GetObjectKind().SetGroupVersionKind(r.addresses.GroupVersionKind)
 	value, err := r.addresses.Encode(a)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
-	return []store.Op{{Key: r.addresses.Key("", a.Name), Value: value}}, nil
+	op.Value = value
+	return []store.Op{op}, nil
 }
 
 // parentIs reports whether a stored IPAddress names the Service as its parent.

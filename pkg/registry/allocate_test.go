@@ -275,6 +275,29 @@ func TestRepairOfAllocations(t *testing.T) {
 	require.NotContains(t, reserved, b.Spec.ClusterIP)
 }
 
+// TestRepairOfWhoseAddressItIs: the IPAddress of a Service that says somebody else is corrected, so that the address is not free when that one goes.
+func TestRepairOfWhoseAddressItIs(t *testing.T) {
+	h := build(t)
+	addressKind := networkingv1.SchemeGroupVersion.WithKind("IPAddress")
+	a := put(h, v1("Service", ""), service("a", corev1.ServiceTypeClusterIP))
+	for _, parent := range []networkingv1.ParentReference{{Group: "example.org", Resource: "gateways", Name: "g"}, {Resource: "services", Namespace: "work", Name: "gone"}} {
+		_, err := h.Delete(h.ctx, at(addressKind, "", a.Spec.ClusterIP), metav1.DeleteOptions{})
+		require.NoError(t, err)
+		theirs := put(h, at(addressKind, "", ""), &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: a.Spec.ClusterIP}, Spec: networkingv1.IPAddressSpec{ParentRef: &parent}})
+		require.NoError(t, h.RepairAllocations(h.ctx))
+		reserved, users := h.reserved()
+		require.Equal(t, users, reserved)
+		res, err := h.Get(h.ctx, at(addressKind, "", a.Spec.ClusterIP), metav1.GetOptions{})
+		ip := answer[*networkingv1.IPAddress](t, res, err)
+		require.Equal(t, theirs.UID, ip.UID)
+		require.Equal(t, managedBy, ip.Labels[networkingv1.LabelManagedBy])
+	}
+	_, err := h.Delete(h.ctx, v1("Service", "a"), metav1.DeleteOptions{})
+	require.NoError(t, err)
+	reserved, _ := h.reserved()
+	require.Empty(t, reserved)
+}
+
 // erase deletes a key directly in the store.
 func (h *env) erase(key string) error {
 	kv, err := h.store.Get(h.ctx, key)
@@ -424,4 +447,14 @@ func TestRangesThatAreRefused(t *testing.T) {
 	}
 	requireStatus(t, change(`{"spec":{"cidrs":["10.99.0.0/28","fd00::/108"]}}`), 422, "spec.cidrs[1]", "must be an IPv4 range")
 	require.NoError(t, change(`{"metadata":{"labels":{"a":"b"}}}`))
+}
+
+// TestAllocationsAreOnlyRead: a Service of the cache, whose list of ports may have room for more, is not written to.
+func TestAllocationsAreOnlyRead(t *testing.T) {
+	s := service("a", corev1.ServiceTypeLoadBalancer)
+	s.Spec.HealthCheckNodePort = 31000
+	s.Spec.Ports = append(make([]corev1.ServicePort, 0, 2), corev1.ServicePort{NodePort: 30080})
+	_, ports := (&Registry{}).allocationsOf(s)
+	require.Equal(t, []int32{30080, 31000}, ports)
+	require.Zero(t, s.Spec.Ports[:2][1])
 }

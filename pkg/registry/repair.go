@@ -99,7 +99,7 @@ func (p *repair) apply(what, name string, h holder, ops ...store.Op) error {
 
 func (p *repair) clusterIPs() error {
 	reserved, _ := p.cache.List(p.addresses, cache.Query{})
-	has := make(map[netip.Addr]bool, len(reserved))
+	has, wrong := make(map[netip.Addr]bool, len(reserved)), map[netip.Addr]*cache.Entry{}
 	for _, e := range reserved {
 		a, ok := e.Object.(*networkingv1.IPAddress)
 		if !ok {
@@ -110,18 +110,14 @@ func (p *repair) clusterIPs() error {
 			continue
 		}
 		s, parent := p.ips[ip], parentOf(a)
-		switch {
-		case s != nil && parent == nameOf(s):
+		uses := func(ips []netip.Addr, _ []int32) bool { return slices.Contains(ips, ip) }
+		switch check, used := p.present(parent, uses); {
+		case s != nil && (used || parent == nameOf(s)): // of several that use it, the one that has it keeps it
 			has[ip] = true
-		case parent == holder{} || a.Labels[networkingv1.LabelManagedBy] != managedBy:
-			// Not created by the allocator. A Service that uses the address keeps it.
-			has[ip] = true
-		default:
+		case s != nil: // it names another parent, with which it might go: it is corrected, as upstream does
+			wrong[ip] = e
+		case parent != holder{} && a.Labels[networkingv1.LabelManagedBy] == managedBy && !used: // others were not created by the allocator
 			remove := store.Op{Action: store.Remove, Key: e.Key, Revision: e.Revision}
-			check, uses := p.present(parent, func(ips []netip.Addr, _ []int32) bool { return slices.Contains(ips, ip) })
-			if uses {
-				continue
-			}
 			if err := p.apply("release cluster IP", a.Name, parent, remove, check); err != nil {
 				return err
 			}
@@ -132,7 +128,7 @@ func (p *repair) clusterIPs() error {
 			continue
 		}
 		s := e.Object.(*corev1.Service)
-		ops, err := p.addressOp(ip, s)
+		ops, err := p.addressOp(ip, s, wrong[ip])
 		if err != nil {
 			return err
 		}
