@@ -53,6 +53,10 @@ type backend struct {
 // frontends more, one with a load balancer on the nodes' addresses as many as there are nodes.
 const maxCopies = 256
 
+// maxElements limits what one service, with ports times endpoints, makes the kernel and this process hold: 0.4 kB for each, and up to 10 us when it
+// changes. Ports beyond it are not served.
+const maxElements = 100_000
+
 // apart reports whether the endpoints are in the kernel once for all frontends, with a chain of their own, rather than once for each frontend.
 func (b *backend) apart() bool {
 	return b.affinity > 0 || b.inside || (b.frontends-1)*len(b.endpoints) > maxCopies
@@ -130,6 +134,8 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 	}
 	local := map[netip.Addr]bool{} // ready ones over all ports, for the health check: load balancers leave a node whose endpoints end
 	name := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
+	clusterIPs, externalIPs := addresses(svc.Spec.ClusterIPs, svc.Spec.ClusterIP), addresses(svc.Spec.ExternalIPs)
+	room := maxElements
 	for i := range svc.Spec.Ports {
 		port := &svc.Spec.Ports[i]
 		number, ok := protocols[port.Protocol]
@@ -140,6 +146,11 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 		if own, ok := node.Local[name]; ok {
 			only := []netip.AddrPort{own}
 			are = chosen{only, only, only, only}
+		}
+		frontends := len(clusterIPs) + len(node.Addresses) + len(externalIPs) + len(svc.Status.LoadBalancer.Ingress)
+		if room -= 3*frontends + len(are.all) + len(are.here) + min(maxCopies, frontends*len(are.all)); room < 0 {
+			p.refused = append(p.refused, fmt.Sprintf("%d ports from %d on are too many, with their endpoints and addresses: one service makes at most %d rules", len(svc.Spec.Ports)-i, port.Port, maxElements))
+			break
 		}
 		for _, e := range are.here {
 			p.hairpin[e.Addr()] = true
@@ -191,7 +202,7 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 				p.flows[f] = serving
 			}
 		}
-		for _, a := range addresses(svc.Spec.ClusterIPs, svc.Spec.ClusterIP) {
+		for _, a := range clusterIPs {
 			put(Frontend{a, number, uint16(port.Port)}, insideLocal, byClusterIP)
 		}
 		outside := func(f Frontend, class class, refuse func(Frontend) string) {
@@ -218,7 +229,7 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 				outside(Frontend{a, number, uint16(port.NodePort)}, byNodePort, node.Guarded.refusePort)
 			}
 		}
-		for _, a := range addresses(svc.Spec.ExternalIPs) {
+		for _, a := range externalIPs {
 			outside(Frontend{a, number, uint16(port.Port)}, byExternal, node.Guarded.refuse)
 		}
 		for _, ingress := range svc.Status.LoadBalancer.Ingress {
@@ -403,11 +414,19 @@ func slotOf(name string) slot {
 func addresses(texts []string, more ...string) []netip.Addr {
 	var all []netip.Addr
 	for _, text := range slices.Concat(texts, more) {
-		if a, err := netip.ParseAddr(text); err == nil && a.Is4() && !slices.Contains(all, a) {
+		if a, err := netip.ParseAddr(text); err == nil && a.Is4() {
 			all = append(all, a)
 		}
 	}
-	return all
+	if len(all) < 2 {
+		return all
+	}
+	seen := make(map[netip.Addr]bool, len(all))
+	return slices.DeleteFunc(all, func(a netip.Addr) bool {
+		had := seen[a]
+		seen[a] = true
+		return had
+	})
 }
 
 func deref[T any](p *T, otherwise T) T {

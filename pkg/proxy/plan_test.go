@@ -427,6 +427,49 @@ func TestCopiesAreBounded(t *testing.T) {
 	}
 }
 
+// TestElementsAreBounded: a service with many ports and many endpoints is served as far as there is room for it, and says so.
+func TestElementsAreBounded(t *testing.T) {
+	for name, c := range map[string]struct{ ports, endpoints, externals, served int }{
+		"as usual":      {20, 1000, 0, 20},
+		"ports":         {15_000, 1, 0, 10_000},
+		"product":       {3000, 100, 0, 300},
+		"external ones": {100, 1, 50_000, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			svc, endpoints := service("a", "10.43.0.5"), slice("a", 0)
+			svc.Spec.Ports, endpoints.Ports = nil, nil
+			for i := range c.ports {
+				name, number := fmt.Sprint("p", i), int32(i+1)
+				svc.Spec.Ports = append(svc.Spec.Ports, corev1.ServicePort{Name: name, Port: number, Protocol: corev1.ProtocolTCP})
+				endpoints.Ports = append(endpoints.Ports, discoveryv1.EndpointPort{Name: &name, Port: &number})
+			}
+			for i := range c.endpoints {
+				endpoints.Endpoints = append(endpoints.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.42.%d.%d", i/200, 1+i%200)}})
+			}
+			for i := range c.externals {
+				svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, fmt.Sprintf("198.51.%d.%d", i/250, i%250))
+			}
+			p := plan(testNode, svc, []*discoveryv1.EndpointSlice{endpoints}, nil)
+			require.LessOrEqual(t, len(p.elements(nil)), maxElements)
+			served := 0
+			for i := range c.ports {
+				if p.frontends[Frontend{netip.MustParseAddr("10.43.0.5"), 6, uint16(i + 1)}].backend != (slot{}) {
+					served++
+				}
+			}
+			if c.served == c.ports {
+				require.Equal(t, c.ports, served)
+				require.Empty(t, p.refused)
+				return
+			}
+			require.GreaterOrEqual(t, served, c.served/2)
+			require.Less(t, served, c.ports)
+			require.Len(t, p.refused, 1)
+			require.Contains(t, p.refused[0], fmt.Sprintf("%d ports from %d on", c.ports-served, served+1))
+		})
+	}
+}
+
 // TestChangeIsSmall: one endpoint more or less is a handful of elements, however many there are.
 func TestChangeIsSmall(t *testing.T) {
 	name := types.NamespacedName{Namespace: "default", Name: "a"}
