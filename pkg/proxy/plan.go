@@ -34,7 +34,8 @@ type Frontend struct {
 	Port     uint16
 }
 
-// slot identifies a set of endpoints: a hash of its name. With 64 bits, the probability of a collision among 10,000 slots is below 10^-11.
+// slot identifies a set of endpoints: a hash of its name and its service's UID. With 64 bits, the probability of a collision among 10,000 slots is below
+// 10^-11, and the server chooses the UID, so that nobody can look for a name whose slot is another service's.
 type slot [8]byte
 
 // backend are the endpoints of a slot in the order of their numbers.
@@ -178,7 +179,7 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 			if onlyLocal {
 				text += "/local"
 			}
-			s := slotOf(text)
+			s := slotOf(text + "/" + string(svc.UID))
 			if p.backends[s] == nil {
 				b := &backend{slot: s, name: text, endpoints: these, affinity: affinity}
 				var was *backend

@@ -402,6 +402,18 @@ func TestMembers(t *testing.T) {
 	})
 }
 
+// TestSlotsCannotBeChosen: names, which users choose, do not say which slot a service has.
+func TestSlotsCannotBeChosen(t *testing.T) {
+	slots := map[slot]bool{}
+	for _, uid := range []types.UID{"a", "b"} {
+		svc := service("a", "10.43.0.5", func(s *corev1.Service) { s.UID = uid })
+		for s := range plan(testNode, svc, []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")}, nil).backends {
+			slots[s] = true
+		}
+	}
+	require.Len(t, slots, 2)
+}
+
 // TestCopiesAreBounded: endpoints are in the kernel about once, however many frontends lead to them.
 func TestCopiesAreBounded(t *testing.T) {
 	for _, frontends := range []int{1, 3, 500} {
