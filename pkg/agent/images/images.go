@@ -29,7 +29,7 @@ const (
 	slowBytes = 256 << 10
 	maxSlow   = 64
 
-	maxBackOffs = 1000 // references with a back-off
+	maxBackOffs = 1000 // references of a namespace with a back-off
 	maxError    = 2048 // bytes of a registry's error that are reported
 
 	backOffFirst = 10 * time.Second
@@ -49,6 +49,8 @@ func (e *Error) Error() string { return e.Message }
 type Request struct {
 	Ref    string
 	Policy corev1.PullPolicy
+	// Namespace is the pod's. That another namespace's pods could not pull the image, as without a credential, does not keep this one's from trying.
+	Namespace string
 	// Credentials returns the pod's credentials for the image, in the order in which to try them; it may be nil.
 	Credentials func() []keyring.Credential
 	// Event records an event on the container; it may be nil.
@@ -157,7 +159,8 @@ func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) 
 	case getErr != nil && !errors.Is(getErr, runtime.ErrNotFound):
 		return runtime.Image{}, &Error{Reason: "ImageInspectError", Message: getErr.Error(), Until: time.Now().Add(backOffFirst)}
 	}
-	if b, waiting := m.waiting(ref); waiting {
+	backOffKey := r.Namespace + "/" + ref
+	if b, waiting := m.waiting(backOffKey); waiting {
 		msg := fmt.Sprintf("Back-off pulling image %q: %s", r.Ref, b.last)
 		event(corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", r.Ref))
 		return runtime.Image{}, &Error{Reason: "ImagePullBackOff", Message: msg, Until: b.until}
@@ -166,7 +169,7 @@ func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) 
 	began := time.Now()
 	img, err := m.pull(ctx, r.Ref, ref, credentials())
 	if err == nil {
-		m.touch(img.ID)
+		m.pulled(backOffKey, img.ID)
 		took := time.Since(began).Round(time.Millisecond)
 		event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf(
 			"Successfully pulled image %q in %s (%s including waiting). Image size: %d bytes.", r.Ref, took, took, img.Size))
@@ -175,7 +178,7 @@ func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) 
 	if ctx.Err() != nil {
 		return runtime.Image{}, ctx.Err()
 	}
-	b := m.failed(ref, err)
+	b := m.failed(backOffKey, err)
 	msg := fmt.Sprintf("Failed to pull image %q: %s", r.Ref, bounded.Text(err.Error(), maxError))
 	event(corev1.EventTypeWarning, "Failed", msg)
 	event(corev1.EventTypeWarning, "Failed", "Error: ErrImagePull")
@@ -188,17 +191,24 @@ func (m *Manager) touch(id string) {
 	m.mu.Unlock()
 }
 
-func (m *Manager) waiting(ref string) (backOff, bool) {
+func (m *Manager) pulled(key, id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	b, ok := m.back[ref]
+	m.used[id] = time.Now()
+	delete(m.back, key)
+}
+
+func (m *Manager) waiting(key string) (backOff, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	b, ok := m.back[key]
 	return b, ok && time.Now().Before(b.until)
 }
 
-func (m *Manager) failed(ref string, err error) backOff {
+func (m *Manager) failed(key string, err error) backOff {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	b := m.back[ref]
+	b := m.back[key]
 	if time.Now().Before(b.until) { // the same pull failed for another container
 		return b
 	}
@@ -212,7 +222,7 @@ func (m *Manager) failed(ref string, err error) backOff {
 			delete(m.back, k)
 		}
 	}
-	m.back[ref] = b
+	m.back[key] = b
 	return b
 }
 
@@ -255,9 +265,6 @@ func (m *Manager) lead(ctx context.Context, p *pull, ref, name, key string, cred
 	}
 	m.mu.Lock()
 	delete(m.pulls, key)
-	if p.err == nil {
-		delete(m.back, name)
-	}
 	m.mu.Unlock()
 	close(p.done)
 	return p.image, p.err

@@ -81,6 +81,29 @@ func TestBackOff(t *testing.T) {
 	})
 }
 
+// A namespace whose pods cannot pull an image keeps none of another from it.
+func TestBackOffOfAnotherNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := true
+		m := New(fake.New(fake.Config{Images: []string{}, Pull: func(context.Context, string) error {
+			if away {
+				return errors.New("denied")
+			}
+			return nil
+		}}).Images(), "")
+		request := Request{Ref: "x:1", Namespace: "stranger", Policy: corev1.PullAlways}
+		_, err := m.Ensure(t.Context(), request)
+		require.ErrorContains(t, err, "denied")
+		away = false
+		_, err = m.Ensure(t.Context(), Request{Ref: "x:1", Namespace: "owner"})
+		require.NoError(t, err)
+		var e *Error
+		_, err = m.Ensure(t.Context(), request)
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, "ImagePullBackOff", e.Reason)
+	})
+}
+
 func TestOnePullForMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var pulls atomic.Int32

@@ -168,7 +168,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	if f := w.mountImages(ctx, p, c, bld.sandbox.UserNS); f != nil {
 		return f
 	}
-	img, err := m.images.Ensure(ctx, images.Request{Ref: c.Image, Policy: c.ImagePullPolicy, Event: event, Credentials: func() []keyring.Credential {
+	img, err := m.images.Ensure(ctx, images.Request{Ref: c.Image, Policy: c.ImagePullPolicy, Namespace: p.Namespace, Event: event, Credentials: func() []keyring.Credential {
 		return m.credentials(ctx, p, c.Image)
 	}})
 	if err != nil {

@@ -21,7 +21,7 @@ func (w *worker) mountImages(ctx context.Context, p *corev1.Pod, c *corev1.Conta
 		}
 		mounted, err := m.volumes.ImageMounted(p.UID, v.Name)
 		if err == nil && !mounted {
-			img, pulling := m.images.Ensure(ctx, images.Request{Ref: v.Image.Reference, Policy: v.Image.PullPolicy,
+			img, pulling := m.images.Ensure(ctx, images.Request{Ref: v.Image.Reference, Policy: v.Image.PullPolicy, Namespace: p.Namespace,
 				Event:       func(kind, reason, message string) { m.event(p, "", kind, reason, message) },
 				Credentials: func() []keyring.Credential { return m.credentials(ctx, p, v.Image.Reference) }})
 			if pulling != nil {
