@@ -134,7 +134,7 @@ func TestKilledAtEachAcquisition(t *testing.T) {
 				} else { // what is done again after a wait is not done as often each time
 					reached := slices.DeleteFunc(points, func(p string) bool { return p != point })
 					require.Less(t, len(reached), nth)
-					require.NotEmpty(t, reached)
+					require.NotEmpty(t, reached, "only %v were reached", points)
 				}
 				second := l
 				second.Pods = pods

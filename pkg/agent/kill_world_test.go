@@ -293,6 +293,9 @@ func (l life) apart(r *containerd.Runtime) error {
 			return err
 		}
 		ids, err := os.ReadFile(fmt.Sprintf("/proc/%d/uid_map", c.PID))
+		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) { // it has exited since, to start again
+			continue
+		}
 		if err != nil {
 			return err
 		}
