@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -63,19 +60,9 @@ func (c *cluster) write(ctx context.Context, ns string, n, writers int, create f
 			return 0, err
 		}
 	}
-	var next atomic.Int64
-	errs := make([]error, writers)
-	var writing sync.WaitGroup
 	began := time.Now()
-	for w := range writers {
-		writing.Go(func() {
-			for i := next.Add(1); i <= int64(n) && errs[w] == nil; i = next.Add(1) {
-				errs[w] = create(clients[w%len(clients)], int(i-1))
-			}
-		})
-	}
-	writing.Wait()
-	return time.Since(began), errors.Join(errs...)
+	err = inParallel(writers, n, func(w, i int) error { return create(clients[w%len(clients)], i) })
+	return time.Since(began), err
 }
 
 // objects measures the API alone, with pods that are not run.

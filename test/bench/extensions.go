@@ -15,8 +15,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -160,20 +158,12 @@ func writeWidgets(ctx context.Context, clients []dynamic.Interface, ns, prefix s
 			return 0, err
 		}
 	}
-	var next atomic.Int64
-	errs := make([]error, writers)
-	var writing sync.WaitGroup
 	began := time.Now()
-	for w := range writers {
-		to := clients[w%len(clients)].Resource(widgets).Namespace(ns)
-		writing.Go(func() {
-			for i := next.Add(1); i <= int64(n) && errs[w] == nil; i = next.Add(1) {
-				_, errs[w] = to.Create(ctx, widget(prefix+strconv.FormatInt(i, 10)), metav1.CreateOptions{})
-			}
-		})
-	}
-	writing.Wait()
-	return time.Since(began), errors.Join(errs...)
+	err := inParallel(writers, n, func(w, i int) error {
+		_, err := clients[w%len(clients)].Resource(widgets).Namespace(ns).Create(ctx, widget(prefix+strconv.Itoa(i)), metav1.CreateOptions{})
+		return err
+	})
+	return time.Since(began), err
 }
 
 // untilServed waits until a kind is served, which upstream's may be some time after its definition is established.

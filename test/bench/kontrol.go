@@ -127,7 +127,7 @@ func (k *kontrolBench) cleanUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	err = inParallel(kontrolWriters, len(list.Items), func(i int) error {
+	err = inParallel(kontrolWriters, len(list.Items), func(_, i int) error {
 		_, err := resources.Patch(ctx, list.Items[i].GetName(), types.MergePatchType, orphan, metav1.PatchOptions{})
 		return errors.Join(err, resources.Delete(ctx, list.Items[i].GetName(), metav1.DeleteOptions{}))
 	})

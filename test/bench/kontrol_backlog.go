@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -18,28 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 )
-
-// inParallel calls f for 0..n-1, several at a time.
-func inParallel(workers, n int, f func(i int) error) error {
-	var wg sync.WaitGroup
-	next := make(chan int)
-	errs := make([]error, workers)
-	for w := range workers {
-		wg.Go(func() {
-			for i := range next {
-				if errs[w] == nil {
-					errs[w] = f(i)
-				}
-			}
-		})
-	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
-	return errors.Join(errs...)
-}
 
 func many(i int) string { return fmt.Sprintf("many-%05d", i) }
 
@@ -66,7 +42,7 @@ func (k *kontrolBench) backlog(ctx context.Context) error {
 	}
 	began := time.Now()
 	used := k.used()
-	if err := inParallel(kontrolWriters, n, func(i int) error {
+	if err := inParallel(kontrolWriters, n, func(_, i int) error {
 		_, err := resources.Create(ctx, desired(many(i), "Correct", "1"), metav1.CreateOptions{})
 		return err
 	}); err != nil {

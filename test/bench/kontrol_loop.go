@@ -106,7 +106,7 @@ func (k *kontrolBench) plain(ctx context.Context) error {
 	force := true
 	for _, what := range []string{"new objects", "a resync"} {
 		began, used := time.Now(), k.used()
-		if err := inParallel(plainWriters, n, func(i int) error {
+		if err := inParallel(plainWriters, n, func(_, i int) error {
 			name := "plain-" + strconv.Itoa(i)
 			raw, err := json.Marshal(configMap(name, "1"))
 			if err != nil {

@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -139,22 +138,14 @@ func (c *cluster) writeMaps(ctx context.Context, ns string) (time.Duration, erro
 	if err != nil {
 		return 0, err
 	}
-	var next atomic.Int64
-	errs := make([]error, c.writers)
-	var writing sync.WaitGroup
 	began := time.Now()
-	for w := range c.writers {
-		maps := clients[w%len(clients)].CoreV1().ConfigMaps(ns)
-		writing.Go(func() {
-			for i := next.Add(1); i <= int64(c.many) && errs[w] == nil; i = next.Add(1) {
-				name := "m" + strconv.FormatInt(i, 10)
-				_, errs[w] = maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name},
-					Data: map[string]string{"value": name + strings.Repeat("x", manyBytes-len(name))}}, metav1.CreateOptions{})
-			}
-		})
-	}
-	writing.Wait()
-	return time.Since(began), errors.Join(errs...)
+	err = inParallel(c.writers, c.many, func(w, i int) error {
+		name := "m" + strconv.Itoa(i)
+		_, err := clients[w%len(clients)].CoreV1().ConfigMaps(ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name},
+			Data: map[string]string{"value": name + strings.Repeat("x", manyBytes-len(name))}}, metav1.CreateOptions{})
+		return err
+	})
+	return time.Since(began), err
 }
 
 // pages lists a namespace's ConfigMaps in pages, and returns how many of those there are and how long each page took. Pages are not decoded: it is the

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -39,19 +38,9 @@ func scheduling(ctx context.Context, c *cluster) (figures []figure, err error) {
 	return figures, err
 }
 
-// each runs f for 0 to n-1 with the given number of workers.
+// each calls f for 0 to n-1 with the given number of writers.
 func (c *cluster) each(n int, f func(i int) error) error {
-	errs := make([]error, c.writers)
-	var writing sync.WaitGroup
-	for w := range c.writers {
-		writing.Go(func() {
-			for i := w; i < n && errs[w] == nil; i += c.writers {
-				errs[w] = f(i)
-			}
-		})
-	}
-	writing.Wait()
-	return errors.Join(errs...)
+	return inParallel(c.writers, n, func(_, i int) error { return f(i) })
 }
 
 // makeNodes creates the nodes and waits until they are schedulable: a new node is tainted at first.
