@@ -8,29 +8,18 @@ install -m 755 bin/coracle dist/coracle-installed # as bench.sh does
 coracle=$(realpath dist/coracle-installed)
 [ $# -gt 0 ] || set -- 1000 2500 5000 10000
 . hack/host.sh
-background=()
-end() {
-  trap - EXIT
-  for pid in "${background[@]}"; do kill "$pid" 2>/dev/null && wait "$pid" || true; done
-  cleanup
-}
-trap end EXIT
-run() { nsenter --net="/run/netns/$name" -- "$@" >>"$dir/log" 2>&1 & background+=($!); }
 k() { inside kubectl --kubeconfig "$dir/data/kubeconfig" "$@"; }
 ticks() { awk '{print $14 + $15}' "/proc/$1/stat"; }
 mib() { awk -v field="$2" '$1 == field {print int($2 / 1024)}' "/proc/$server/$1"; }
 
-run "$coracle" server --no-node --merge-kubeconfig=false
+plane
 server=${background[0]}
-until k get --raw /readyz >/dev/null 2>&1; do
-  kill -0 "$server" 2>/dev/null || { cat "$dir/log" >&2; exit 1; }
-  sleep 0.2 # there is no event to wait for
-done
 echo "nodes  pods  seconds  resident  proportional  peak (MiB)  processor %"
 have=0
 for nodes in "$@"; do
   began=$SECONDS more=$((nodes - have))
-  run "$coracle" node fake --count "$more" --prefix "to-$nodes-" --pods 30 --kubeconfig "$dir/data/kubeconfig"
+  nsenter --net="/run/netns/$name" -- "$coracle" node fake --count "$more" --prefix "to-$nodes-" --pods 30 --kubeconfig "$dir/data/kubeconfig" >>"$dir/fake.log" 2>&1 &
+  background+=($!)
   k create deployment "to-$nodes" --image any --replicas "$((more * 10))" >/dev/null
   k rollout status deployment "to-$nodes" --timeout 30m >/dev/null
   took=$((SECONDS - began)) have=$nodes

@@ -54,12 +54,11 @@ fi
 (cd hack/conformance && go build -o "$out/report" ./report && go build -o "$out/registry" ./registry)
 
 . hack/host.sh
-background=()
 # In the second machine; it replaces its shell, which is one in parentheses or in the background.
 become() { exec nsenter --net="/run/netns/${name}b" -- env CORACLE_DATA_DIR="$dir/other" CORACLE_RUN_DIR="$dir/other-run" CORACLE_NODE_NAME="${name}b" "$@"; }
 end() {
   trap - EXIT
-  for pid in "${background[@]}"; do kill "$pid" 2>/dev/null && wait "$pid" || true; done
+  end_background
   if [ -e "/run/netns/${name}b" ]; then
     (become "$coracle" delete) >"$logs/delete.log" 2>&1 || { echo "coracle delete of the second node failed:" >&2; cat "$logs/delete.log" >&2; }
     ip netns del "${name}b"

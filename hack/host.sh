@@ -1,13 +1,29 @@
 # Sourced by scripts that need a separate machine: a network namespace with one address and a default route, and
-# directories that go with it. After it, `inside COMMAND` runs a command there, and the cluster in it is deleted at the end.
+# directories that go with it. After it, `inside COMMAND` runs a command there, `plane OPTION...` starts a control plane alone and returns
+# once it is ready. At the end the processes of $background are ended, the latest first, and the cluster is deleted.
 # It needs $coracle, and sets $dir and $name.
 [ "$(id -u)" = 0 ] || { echo "this needs root: it starts a cluster" >&2; exit 1; }
 [ -x "$coracle" ] || { echo "$coracle is missing: run \`make build\` first" >&2; exit 1; }
 dir=$(mktemp -d)
 name=cor$$
 inside() { nsenter --net="/run/netns/$name" -- "$@"; }
+background=()
+plane() {
+  nsenter --net="/run/netns/$name" -- "$coracle" server --no-node --merge-kubeconfig=false "$@" >"$dir/server.log" 2>&1 &
+  background+=($!)
+  until inside kubectl --kubeconfig "$dir/data/kubeconfig" get --raw /readyz >/dev/null 2>&1; do
+    kill -0 "$!" 2>/dev/null || { cat "$dir/server.log" >&2; exit 1; }
+    sleep 0.2 # there is no event to wait for
+  done
+}
+end_background() {
+  local i
+  for ((i = ${#background[@]} - 1; i >= 0; i--)); do kill "${background[i]}" 2>/dev/null && wait "${background[i]}" || true; done
+  background=()
+}
 cleanup() {
   trap - EXIT
+  end_background
   inside "$coracle" delete >"$dir.log" 2>&1 || { echo "coracle delete failed:" >&2; cat "$dir.log" >&2; }
   ip netns del "$name"
   rm -rf "$dir" "$dir.log"
