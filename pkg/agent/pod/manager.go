@@ -197,13 +197,12 @@ func (m *Manager) Update(p *corev1.Pod) {
 
 // begin admits a pod whose worker was just added, and runs it.
 func (m *Manager) begin(w *worker) {
-	m.allocating.Lock()
 	err := m.guard.Do("pod admission", func() {
 		w.loadAllocation()
-		w.admit()
-		w.allocate()
+		if a := w.admitAndAllocate(); a != nil {
+			w.recordFirst(*a)
+		}
 	}, "uid", w.uid)
-	m.allocating.Unlock()
 	if err != nil {
 		w.refuseUnchecked()
 	}
