@@ -21,46 +21,42 @@ const (
 func manifestLoaders() *initializer.ManifestLoaders {
 	return &initializer.ManifestLoaders{
 		LoadValidatingWebhookManifests: func(dir string) ([]*registration.ValidatingWebhookConfiguration, string, error) {
-			if err := checkManifests(dir); err != nil {
-				return nil, "", err
-			}
-			found, err := webhooks.LoadValidatingManifests(dir)
+			found, err := within(dir, webhooks.LoadValidatingManifests)
 			if err != nil {
 				return nil, "", err
 			}
 			return found.Configurations, found.Hash, nil
 		},
 		LoadMutatingWebhookManifests: func(dir string) ([]*registration.MutatingWebhookConfiguration, string, error) {
-			if err := checkManifests(dir); err != nil {
-				return nil, "", err
-			}
-			found, err := webhooks.LoadMutatingManifests(dir)
+			found, err := within(dir, webhooks.LoadMutatingManifests)
 			if err != nil {
 				return nil, "", err
 			}
 			return found.Configurations, found.Hash, nil
 		},
 		LoadValidatingPolicyManifests: func(dir string) ([]*registration.ValidatingAdmissionPolicy, []*registration.ValidatingAdmissionPolicyBinding, string, error) {
-			if err := checkManifests(dir); err != nil {
-				return nil, nil, "", err
-			}
-			found, err := policies.LoadValidatingManifestsFromDirectory(dir)
+			found, err := within(dir, policies.LoadValidatingManifestsFromDirectory)
 			if err != nil {
 				return nil, nil, "", err
 			}
 			return found.Policies, found.Bindings, found.Hash, nil
 		},
 		LoadMutatingPolicyManifests: func(dir string) ([]*registration.MutatingAdmissionPolicy, []*registration.MutatingAdmissionPolicyBinding, string, error) {
-			if err := checkManifests(dir); err != nil {
-				return nil, nil, "", err
-			}
-			found, err := policies.LoadMutatingManifestsFromDirectory(dir)
+			found, err := within(dir, policies.LoadMutatingManifestsFromDirectory)
 			if err != nil {
 				return nil, nil, "", err
 			}
 			return found.Policies, found.Bindings, found.Hash, nil
 		},
 	}
+}
+
+// within loads a directory that is within the bounds.
+func within[T any](dir string, load func(string) (T, error)) (found T, err error) {
+	if err := checkManifests(dir); err != nil {
+		return found, err
+	}
+	return load(dir)
 }
 
 // checkManifests refuses a directory that is beyond the bounds, and what is neither a file nor a directory in it: a pipe could block for ever.
