@@ -40,12 +40,7 @@ func (h libraries) Handle(ctx context.Context, r slog.Record) error {
 	}
 	short := slog.NewRecord(r.Time, r.Level, bounded.Text(r.Message, longestRecord), r.PC)
 	r.Attrs(func(a slog.Attr) bool {
-		if k := a.Value.Kind(); k == slog.KindString || k == slog.KindAny {
-			if text := fmt.Sprintf("%+v", a.Value.Any()); len(text) > longestRecord {
-				a.Value = slog.StringValue(bounded.Text(text, longestRecord))
-			}
-		}
-		short.AddAttrs(a)
+		short.AddAttrs(cut(a))
 		return true
 	})
 	if skipped > 0 {
@@ -56,6 +51,16 @@ func (h libraries) Handle(ctx context.Context, r slog.Record) error {
 		}
 	}
 	return h.Handler.Handle(ctx, short)
+}
+
+// cut returns an attribute whose text is no longer than longestRecord.
+func cut(a slog.Attr) slog.Attr {
+	if k := a.Value.Kind(); k == slog.KindString || k == slog.KindAny {
+		if text := fmt.Sprintf("%+v", a.Value.Any()); len(text) > longestRecord {
+			a.Value = slog.StringValue(bounded.Text(text, longestRecord))
+		}
+	}
+	return a
 }
 
 // unremarkable reports whether a record says what is no news: that somebody's exec or attach ended, for which the library closes the connection itself,
@@ -78,7 +83,11 @@ func unremarkable(r slog.Record) bool {
 
 // WithAttrs implements slog.Handler.
 func (h libraries) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return libraries{h.Handler.WithAttrs(attrs), h.rate}
+	short := make([]slog.Attr, len(attrs))
+	for i, a := range attrs {
+		short[i] = cut(a)
+	}
+	return libraries{h.Handler.WithAttrs(short), h.rate}
 }
 
 // WithGroup implements slog.Handler.
