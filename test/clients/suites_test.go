@@ -5,13 +5,16 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -49,6 +52,7 @@ func TestControllerRuntime(t *testing.T) {
 			program := filepath.Join(t.TempDir(), "suite")
 			foreign(t, "go", "test", "-c", "-o", program, suiteModule+suite)
 			r := run(t, suite, program, ours)
+			endServers(t, ours)
 			own += r.took
 			t.Logf("%d passed, %d failed in %.1f s", r.passed, len(r.failed), r.took.Seconds())
 			require.Positive(t, r.passed)
@@ -112,6 +116,25 @@ var (
 	goTest    = regexp.MustCompile(`(?m)^ *--- (PASS|FAIL): (\S+)`)
 	suiteFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 )
+
+// endServers ends the servers of a folder that a suite did not stop.
+func endServers(t *testing.T, assets string) {
+	t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	require.NoError(t, err)
+	for _, file := range all {
+		line, err := os.ReadFile(file)
+		if err != nil || !strings.HasPrefix(string(line), assets+"/") { // one that has ended meanwhile cannot be read
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		require.NoError(t, err)
+		t.Logf("left running: %s", strings.ReplaceAll(string(line), "\x00", " "))
+		if err := syscall.Kill(pid, syscall.SIGKILL); !errors.Is(err, syscall.ESRCH) {
+			require.NoError(t, err)
+		}
+	}
+}
 
 // run runs a compiled suite in its folder.
 func run(t *testing.T, suite, program, assets string) result {
