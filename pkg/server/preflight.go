@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"net"
@@ -31,7 +30,7 @@ func preflight(c config.Config, server, node bool) error {
 		errs = append(errs, err)
 	}
 	if node {
-		errs = append(errs, free("agent-listen", c.AgentListen), capabilities(), filesystems(), cgroups())
+		errs = append(errs, free("agent-listen", c.AgentListen), capabilities(), modules(), cgroups())
 	}
 	return errors.Join(errs...)
 }
@@ -79,20 +78,6 @@ func capabilities() error {
 		}
 	}
 	return nil
-}
-
-func filesystems() error {
-	f, err := os.Open("/proc/filesystems")
-	if err != nil {
-		return fmt.Errorf("/proc is not mounted: %w", err)
-	}
-	defer f.Close()
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if strings.HasSuffix(lines.Text(), "\toverlay") {
-			return nil
-		}
-	}
-	return errors.New("the kernel has no overlay file system: load it with `modprobe overlay`")
 }
 
 func cgroups() error {
