@@ -30,6 +30,15 @@ func (o Overlay) New() (fd int, err error) {
 	return fd, o.explain(err)
 }
 
+// TryOverlay returns an error if the kernel has no overlay file system. A kernel that has it as a module loads it.
+func TryOverlay() error {
+	fsfd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("fsopen", err)
+	}
+	return unix.Close(fsfd)
+}
+
 // Mapped makes the overlay with lower layers whose owners are mapped with a user namespace (see MapIDs), since an overlay itself cannot be mapped. Upper is
 // not mapped, since the kernel writes to it with the rights of who mounted it: it, and what is in it, belongs to the IDs that the namespace has outside.
 // scratch is a directory for mounts of the layers, which stay there; the caller has it to itself, in a mount namespace of its own.
@@ -68,7 +77,8 @@ func (o Overlay) explain(err error) error {
 	return fmt.Errorf("make an overlay of %d layers: %w", len(o.Lower), err)
 }
 
-// errOneOption is returned by create before Linux 6.8, which takes all layers in one option.
+// errOneOption is returned by create if the kernel takes all layers in one option. Linux 6.8 and newer take them one by
+// one. From 6.5 to 6.7 the kernel refuses the key "lowerdir+". Older ones accept any key, and refuse to create the mount.
 var errOneOption = errors.New("the kernel does not take layers one by one")
 
 func (o Overlay) create() (fd int, err error) {
@@ -95,7 +105,9 @@ func (o Overlay) create() (fd int, err error) {
 			return -1, fmt.Errorf("%s: %w", option[0], err)
 		}
 	}
-	if err := unix.FsconfigCreate(fsfd); err != nil {
+	if err := unix.FsconfigCreate(fsfd); errors.Is(err, unix.EINVAL) {
+		return -1, errOneOption // or the layers cannot be combined: then the other way fails too, with its own error
+	} else if err != nil {
 		return -1, err
 	}
 	return unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0)
