@@ -2,8 +2,8 @@
 
 SHELL := /bin/bash
 BIN   := bin/coracle
-SHIM  := pkg/agent/runtime/containerd/assets/coracle-shim.zst
-CHECK := pkg/buildbarn/check/packed/assets/coracle-buildbarn-check.zst
+SHIM  := pkg/node/runtime/containerd/assets/coracle-shim.zst
+CHECK := pkg/systems/buildbarn/check/packed/assets/coracle-buildbarn-check.zst
 IMAGES := dist/images
 EXAMPLES := dist/images-examples
 DATABASE := dist/images-database/postgres.tar
@@ -11,7 +11,7 @@ BUILDBARN := dist/images-buildbarn
 CSI := dist/images-csi
 GOFLAGS_SHIM := -trimpath -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmode external -extldflags -static"
 # kubectl inside says which release it is.
-KUBERNETES := $(shell sed -n 's/.*Kubernetes = "\(.*\)"/\1/p' pkg/version/version.go)
+KUBERNETES := $(shell sed -n 's/.*Kubernetes = "\(.*\)"/\1/p' pkg/base/version/version.go)
 KUBECTL    := k8s.io/component-base/version
 # Tools are built with the flags of the binary, so that what they share is compiled once.
 TOOL := CGO_ENABLED=0 go run -trimpath
@@ -31,14 +31,14 @@ $(BIN): $(SOURCES) $(SHIM) $(CHECK)
 	@CGO_ENABLED=0 hack/build.sh $(GOFLAGS_BIN) -o $@ ./cmd/coracle
 
 # The shim is a small static program of its own, carried inside the big one.
-$(SHIM): $(shell find cmd/coracle-shim pkg/agent/runtime/shim pkg/agent/runtime/crilog pkg/agent/mount pkg/agent/thread pkg/atomicfile -name '*.go' 2>/dev/null) go.mod go.sum
+$(SHIM): $(shell find cmd/coracle-shim pkg/node/runtime/shim pkg/node/runtime/crilog pkg/node/host/mount pkg/node/host/thread pkg/base/atomicfile -name '*.go' 2>/dev/null) go.mod go.sum
 	@echo "building $@"
 	@mkdir -p dist
 	@CGO_ENABLED=1 hack/build.sh $(GOFLAGS_SHIM) -o dist/coracle-shim ./cmd/coracle-shim
 	@$(TOOL) ./hack/pack dist/coracle-shim $@
 
 # So is what checks Buildbarn's configurations: only its own process has the evaluator, and only while it checks.
-$(CHECK): $(shell find cmd/coracle-buildbarn-check pkg/buildbarn/check/program pkg/buildbarn/check/protocol pkg/buildbarn/schema pkg/bounded -type f -not -name '*_test.go') go.mod go.sum
+$(CHECK): $(shell find cmd/coracle-buildbarn-check pkg/systems/buildbarn/check/program pkg/systems/buildbarn/check/protocol pkg/systems/buildbarn/schema pkg/base/bounded -type f -not -name '*_test.go') go.mod go.sum
 	@echo "building $@"
 	@mkdir -p dist
 	@CGO_ENABLED=0 hack/build.sh -trimpath -ldflags "-s -w" -o dist/coracle-buildbarn-check ./cmd/coracle-buildbarn-check
@@ -46,7 +46,7 @@ $(CHECK): $(shell find cmd/coracle-buildbarn-check pkg/buildbarn/check/program p
 
 images: deps $(IMAGES)/.done ## the container images of the tour and of most tests, built without internet
 
-$(IMAGES)/.done: $(shell find hack/images pkg/worker apis/workers -type f -not -name "*_test.go" 2>/dev/null)
+$(IMAGES)/.done: $(shell find hack/images pkg/systems/workers/worker apis/workers -type f -not -name "*_test.go" 2>/dev/null)
 	@echo "building images"
 	@$(TOOL) ./hack/images -out $(IMAGES) && touch $@
 

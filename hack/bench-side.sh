@@ -13,7 +13,7 @@ install -m 755 bin/coracle dist/coracle-installed
 coracle=$(realpath dist/coracle-installed)
 go build -o dist/bench ./test/bench
 case $what in
-tasks) go test -c -o dist/reap.test ./pkg/agent/runtime/containerd ;;
+tasks) go test -c -o dist/reap.test ./pkg/node/runtime/containerd ;;
 messages) go -C test/bench/nats build -o "$PWD/dist/bench-nats" . ;;
 kontrol) ;;
 *) echo "usage: $0 tasks|messages|kontrol [ROUNDS [TASKS|RESOURCES]]" >&2; exit 2 ;;
@@ -48,7 +48,7 @@ for round in $(seq "$rounds"); do
   echo "round $round, load $(cut -d' ' -f1 /proc/loadavg)"
   if [ "$what" = tasks ]; then
     bench -only tasks -tasks "$tasks"
-    (cd pkg/agent/runtime/containerd && ../../../../dist/reap.test -test.run '^$' -test.bench Reap -test.benchtime "${tasks}x") | grep '^Benchmark'
+    (cd pkg/node/runtime/containerd && ../../../../dist/reap.test -test.run '^$' -test.bench Reap -test.benchtime "${tasks}x") | grep '^Benchmark'
   else
     bench -only messages
     dist/bench-nats

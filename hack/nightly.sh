@@ -29,14 +29,14 @@ run() { # STEP
   csi) make csi ;;
   database) make database ;;
   quota) hack/quota.sh ;; # needs a kernel that not every machine has
-  kills) CORACLE_TEST_ALL_KILLS=1 go test -count=1 -timeout 30m -run TestKilledAtEachAcquisition ./pkg/agent ;;
+  kills) CORACLE_TEST_ALL_KILLS=1 go test -count=1 -timeout 30m -run TestKilledAtEachAcquisition ./pkg/node/agent ;;
   storms) CORACLE_TEST_STORM=1 go test -count=1 -timeout 60m -run 'TestMessagesSurvive|TestTasksSurviveKills|TestJoinedAgentIsKilled' ./test/e2e ;;
   # Ten clusters with 1,000 Resources, some that are offline for minutes, one that is killed while it is applied to, and many interleavings of what can
   # happen to a few.
   fleet)
     CORACLE_TEST_FLEET=1 CORACLE_TEST_OFFLINE=4m go test -count=1 -v -timeout 30m ./test/kontrol &&
       make build && CORACLE_TEST_FLEET=1 go test -count=1 -v -timeout 10m -run TestKontrolTargetKilled ./test/e2e &&
-      go test -count=1 -timeout 30m -run TestKontrolNeverLies ./pkg/reconcile -rapid.checks=300
+      go test -count=1 -timeout 30m -run TestKontrolNeverLies ./pkg/control/controllers -rapid.checks=300
     ;;
   abuse) go test -count=1 -v -timeout 30m ./test/abuse ;;
   fuzz) make fuzz FUZZTIME="${FUZZTIME:-10m}" ;;

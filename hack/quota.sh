@@ -10,7 +10,7 @@ if [ ! -x "$out/usr/bin/linux.uml" ]; then
   dpkg -x "$dir"/user-mode-linux_*.deb "$out"
   rm -rf "$dir"
 fi
-CGO_ENABLED=0 go test -trimpath -c -o "$out/volume.test" ./pkg/agent/volume
+CGO_ENABLED=0 go test -trimpath -c -o "$out/volume.test" ./pkg/node/volume
 modules=$(echo "$out"/usr/lib/uml/modules/*/kernel)
 cat >"$out/init" <<END
 #!/bin/sh

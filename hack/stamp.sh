@@ -3,7 +3,7 @@
 # that the same sources give the same binary). Outside of a git repository it prints what is known.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-package=github.com/coracle-dev/coracle/pkg/version
+package=github.com/coracle-dev/coracle/pkg/base/version
 kubectl=k8s.io/component-base/version # whose commit must be the server's for --match-server-version
 commit=$(git rev-parse HEAD 2>/dev/null || true)
 epoch=${SOURCE_DATE_EPOCH:-}

@@ -21,7 +21,7 @@ both() {
   wait $first || failed=1
   return $failed
 }
-CGO_ENABLED=0 go test -trimpath -vet=off -timeout 5m -run Cheap ./pkg/registry && both && e2e ./test/e2e/envtest ./test/e2e/testcluster ./test/abuse/... &&
+CGO_ENABLED=0 go test -trimpath -vet=off -timeout 5m -run Cheap ./pkg/api/registry && both && e2e ./test/e2e/envtest ./test/e2e/testcluster ./test/abuse/... &&
   CGO_ENABLED=0 go test -trimpath -vet=off -count=1 -timeout 5m -short -run TestWatchersMissNothing ./test/robustness || status=1
 wait $unit || status=1
 trap - EXIT

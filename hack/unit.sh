@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 . hack/memory.sh
 status=0
 # With the flags of the binary and of the shim, whose packages are compiled already. What needs cgo is vetted as a part of the shim.
-shim="./cmd/coracle-shim ./pkg/agent/runtime/shim/server"
+shim="./cmd/coracle-shim ./pkg/node/runtime/shim/server"
 # shellcheck disable=SC2046
 CGO_ENABLED=0 go vet -trimpath -vettool="$PWD/hack/vet.sh" $(go list ./... | grep -v -e /cmd/coracle-shim -e /runtime/shim/server) || status=1
 # shellcheck disable=SC2086

@@ -1,12 +1,12 @@
 // Command coracle-buildbarn-check evaluates configurations of Buildbarn, which may be hostile, says what is wrong with them, and ends. It is carried
-// inside coracle, which runs it with a request on its standard input (pkg/buildbarn/check).
+// inside coracle, which runs it with a request on its standard input (pkg/systems/buildbarn/check).
 package main
 
 import (
 	"fmt"
 	"os"
 
-	"github.com/coracle-dev/coracle/pkg/buildbarn/check/program"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/program"
 )
 
 func main() {

@@ -22,7 +22,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 
-	"github.com/coracle-dev/coracle/pkg/agent/runtime/shim/server"
+	"github.com/coracle-dev/coracle/pkg/node/runtime/shim/server"
 )
 
 func main() {

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
 
-	"github.com/coracle-dev/coracle/pkg/ctl"
-	"github.com/coracle-dev/coracle/pkg/kontrol/pull"
+	"github.com/coracle-dev/coracle/pkg/cli"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 )
 
 func agentKontrolCommand() *cobra.Command {
@@ -32,8 +32,8 @@ The token is made on the hub: coracle kontrol clusters add NAME --pull --token-f
 		if *file == "" {
 			return errors.New("--token-file is required: it is made by `coracle kontrol clusters add NAME --pull` on the hub")
 		}
-		ctl.UseCluster(dataDir())
-		c, err := ctl.Connect(*kubeconfig, "")
+		cli.UseCluster(dataDir())
+		c, err := cli.Connect(*kubeconfig, "")
 		if err != nil {
 			return err
 		}

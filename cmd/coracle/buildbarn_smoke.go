@@ -7,11 +7,11 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc/grpclog"
 
-	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/cli"
 )
 
 func buildbarnSmoke() *cobra.Command {
-	var o ctl.BuildbarnSmokeOptions
+	var o cli.BuildbarnSmokeOptions
 	cmd := &cobra.Command{
 		Use:   "smoke",
 		Short: "Execute one action on a farm and report each step with its time",
@@ -40,9 +40,9 @@ it uses the Secret of the farm's clients, unless it is told what to use.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		// What gRPC logs is in the errors, too.
 		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
-		return ctl.BuildbarnSmoke(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), func() (*ctl.Cluster, error) {
-			ctl.UseCluster(dataDir())
-			return ctl.Connect(*kubeconfig, *namespace)
+		return cli.BuildbarnSmoke(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr(), func() (*cli.Cluster, error) {
+			cli.UseCluster(dataDir())
+			return cli.Connect(*kubeconfig, *namespace)
 		}, o)
 	}
 	return cmd

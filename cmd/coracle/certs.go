@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/cli"
 )
 
 // accountOverlap is how long tokens of the previous key remain valid. Pods get new tokens within an hour; the rest is
@@ -21,7 +21,7 @@ func certsCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "certs", Short: "Show and rotate the keys and certificates of this machine"}
 	check := &cobra.Command{Use: "check", Short: "List keys and certificates with their age and expiry, and the progress of a rotation", Args: exactly(0, "")}
 	onMachine(check, func(ctx context.Context, c config.Config, _ []string) error {
-		return ctl.Certs(ctx, c.DataDir, c.RunDir, os.Stdout)
+		return cli.Certs(ctx, c.DataDir, c.RunDir, os.Stdout)
 	})
 	cmd.AddCommand(check, rotateCommand())
 	return cmd
@@ -73,11 +73,11 @@ token. Join tokens work as long as the authority they were created for is truste
 		}
 		switch {
 		case *account:
-			return ctl.RotateServiceAccountKey(cmd.Context(), c.RunDir, *overlap, os.Stdout)
+			return cli.RotateServiceAccountKey(cmd.Context(), c.RunDir, *overlap, os.Stdout)
 		case *finish:
-			return ctl.FinishAuthorities(cmd.Context(), c.RunDir, names, *force, os.Stdout)
+			return cli.FinishAuthorities(cmd.Context(), c.RunDir, names, *force, os.Stdout)
 		}
-		return ctl.RotateAuthorities(cmd.Context(), c.RunDir, names, os.Stdout)
+		return cli.RotateAuthorities(cmd.Context(), c.RunDir, names, os.Stdout)
 	}
 	return cmd
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/cli"
 )
 
 const ctlName = "ctl"
@@ -18,13 +18,13 @@ func ctlCommand() *cobra.Command {
 		// kubectl parses its own flags.
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
-			ctl.UseCluster(dataDir())
-			ctl.Kubectl(args)
+			cli.UseCluster(dataDir())
+			cli.Kubectl(args)
 			return nil
 		},
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-			ctl.UseCluster(dataDir())
-			return ctl.CompleteKubectl(cmd.Context(), append(args, toComplete))
+			cli.UseCluster(dataDir())
+			return cli.CompleteKubectl(cmd.Context(), append(args, toComplete))
 		},
 	}
 }

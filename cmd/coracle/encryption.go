@@ -7,8 +7,8 @@ import (
 	"github.com/spf13/cobra"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/cli"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
 func encryptionCommand() *cobra.Command {
@@ -26,23 +26,23 @@ Backups of the store are useless without the keys: back up the file that "status
 	status := &cobra.Command{Use: "status", Short: "Show which key is in use, and how many objects are stored with it and with others", Args: exactly(0, "[-o json]")}
 	output := status.Flags().StringP("output", "o", "", "json, for programs")
 	onMachine(status, func(ctx context.Context, c config.Config, _ []string) error {
-		return ctl.Encryption(ctx, c.RunDir, *output, os.Stdout)
+		return cli.Encryption(ctx, c.RunDir, *output, os.Stdout)
 	})
 	cmd.AddCommand(status)
 	change := func(action, short, long string) {
 		sub := &cobra.Command{Use: action, Short: short, Long: long, Args: exactly(0, "")}
 		onMachine(sub, func(ctx context.Context, c config.Config, _ []string) error {
-			return ctl.ChangeEncryption(ctx, c.RunDir, action, os.Stdout)
+			return cli.ChangeEncryption(ctx, c.RunDir, action, os.Stdout)
 		})
 		cmd.AddCommand(sub)
 	}
-	change(control.EncryptionRotate, "Replace the key of --secrets-encryption while the cluster runs",
+	change(socket.EncryptionRotate, "Replace the key of --secrets-encryption while the cluster runs",
 		`Adds a new key, re-encrypts every encrypted object with it, verifies that the old keys are no longer needed, and removes them.
 It can be interrupted at any time, even by a crash: run it again to resume.`)
-	change(control.EncryptionReencrypt, "Rewrite all objects that are not stored as configured",
+	change(socket.EncryptionReencrypt, "Rewrite all objects that are not stored as configured",
 		`Rewrites objects that are encrypted with another key than new ones, or not encrypted. Where identity is the first provider
 it decrypts them. Clients see a new resourceVersion of these objects, and no other change.`)
-	change(control.EncryptionEnable, "Encrypt Secrets on write again, after disable", "")
-	change(control.EncryptionDisable, "Stop encrypting Secrets on write; reencrypt then decrypts existing ones", "")
+	change(socket.EncryptionEnable, "Encrypt Secrets on write again, after disable", "")
+	change(socket.EncryptionDisable, "Stop encrypting Secrets on write; reencrypt then decrypts existing ones", "")
 	return cmd
 }

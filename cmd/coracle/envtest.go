@@ -11,7 +11,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/server"
-	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
 // The names of upstream's programs that a link to the binary may have, beside kubectl.

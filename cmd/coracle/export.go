@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coracle-dev/coracle/pkg/ctl/export"
+	"github.com/coracle-dev/coracle/pkg/cli/export"
 )
 
 func exportCommand() *cobra.Command {

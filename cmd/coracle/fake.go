@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/coracle-dev/coracle/pkg/fakenode"
+	"github.com/coracle-dev/coracle/pkg/testing/fakenode"
 )
 
 func nodeCommand() *cobra.Command {

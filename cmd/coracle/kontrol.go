@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/cli"
 )
 
 func kontrolCommand() *cobra.Command {
@@ -29,24 +29,24 @@ clusters, and what others change there is reported or corrected.`,
 }
 
 // selecting adds the flags that select Resources; namespace is that of their objects.
-func selecting(cmd *cobra.Command, o *ctl.KontrolOptions) func() (*ctl.Cluster, error) {
+func selecting(cmd *cobra.Command, o *cli.KontrolOptions) func() (*cli.Cluster, error) {
 	f := cmd.Flags()
 	kubeconfig := f.String("kubeconfig", "", "kubeconfig of the cluster that has the resources (default this machine's)")
 	f.StringVar(&o.Cluster, "cluster", "", "only those of a cluster")
 	f.StringVarP(&o.Namespace, "namespace", "n", "", "only those whose object is in a namespace")
 	f.StringVar(&o.Kind, "kind", "", "only those whose object is of a kind, such as ConfigMap")
-	return func() (*ctl.Cluster, error) {
-		ctl.UseCluster(dataDir())
-		return ctl.Connect(*kubeconfig, "")
+	return func() (*cli.Cluster, error) {
+		cli.UseCluster(dataDir())
+		return cli.Connect(*kubeconfig, "")
 	}
 }
 
 // hub adds the flag that selects the cluster that has the resources.
-func hub(cmd *cobra.Command) func() (*ctl.Cluster, error) {
+func hub(cmd *cobra.Command) func() (*cli.Cluster, error) {
 	kubeconfig := cmd.Flags().String("kubeconfig", "", "kubeconfig of the cluster that has the resources (default this machine's)")
-	return func() (*ctl.Cluster, error) {
-		ctl.UseCluster(dataDir())
-		return ctl.Connect(*kubeconfig, "")
+	return func() (*cli.Cluster, error) {
+		cli.UseCluster(dataDir())
+		return cli.Connect(*kubeconfig, "")
 	}
 }
 
@@ -58,15 +58,15 @@ func outputFlag(cmd *cobra.Command, format *string) {
 func question(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		err := run(cmd, args)
-		if exit := (*ctl.Exit)(nil); err != nil && !errors.As(err, &exit) {
-			return &ctl.Exit{Code: 2, Err: err}
+		if exit := (*cli.Exit)(nil); err != nil && !errors.As(err, &exit) {
+			return &cli.Exit{Code: 2, Err: err}
 		}
 		return err
 	}
 }
 
 func kontrolGet() *cobra.Command {
-	var o ctl.KontrolOptions
+	var o cli.KontrolOptions
 	cmd := &cobra.Command{Use: "get [NAME...|bundle/NAME...]", Short: "List bundles and resources, and whether their clusters are as they say"}
 	cluster := selecting(cmd, &o)
 	cmd.Flags().StringVar(&o.State, "state", "", "only those in a state, such as Synced or Drifted")
@@ -100,7 +100,7 @@ func kontrolDescribe() *cobra.Command {
 }
 
 func kontrolDiff() *cobra.Command {
-	var o ctl.DiffOptions
+	var o cli.DiffOptions
 	cmd := &cobra.Command{
 		Use:   "diff NAME",
 		Short: "Show what applying a resource would change on its clusters",
@@ -140,7 +140,7 @@ func kontrolHistory() *cobra.Command {
 }
 
 func kontrolRollback() *cobra.Command {
-	var o ctl.RollbackOptions
+	var o cli.RollbackOptions
 	cmd := &cobra.Command{Use: "rollback NAME --to REVISION", Short: "Give a resource the content of a former revision", Args: exactly(1, "NAME --to REVISION [--dry-run]")}
 	cluster := hub(cmd)
 	cmd.Flags().Int64Var(&o.Revision, "to", 0, "the revision; the latest, if several had its number")
@@ -158,7 +158,7 @@ func kontrolRollback() *cobra.Command {
 }
 
 func kontrolWait() *cobra.Command {
-	var o ctl.KontrolOptions
+	var o cli.KontrolOptions
 	cmd := &cobra.Command{
 		Use:   "wait [NAME...|bundle/NAME...]",
 		Short: "Wait until resources or bundles are in sync",
@@ -182,7 +182,7 @@ error, such as a resource that is deleted.`,
 }
 
 func kontrolDrift() *cobra.Command {
-	var o ctl.KontrolOptions
+	var o cli.KontrolOptions
 	cmd := &cobra.Command{
 		Use:   "drift [NAME...]",
 		Short: "List the fields that somebody else changed on the clusters",
@@ -204,7 +204,7 @@ The exit code is 0 if there are none, 1 if there are some, and 2 after an error.
 }
 
 func kontrolAdopt() *cobra.Command {
-	var o ctl.AdoptOptions
+	var o cli.AdoptOptions
 	cmd := &cobra.Command{
 		Use:   "adopt KIND/NAME --cluster CLUSTER",
 		Short: "Make a resource of an object that a cluster has",
@@ -254,7 +254,7 @@ func kontrolClusters() *cobra.Command {
 }
 
 func kontrolClusterAdd() *cobra.Command {
-	var o ctl.ClusterOptions
+	var o cli.ClusterOptions
 	cmd := &cobra.Command{
 		Use:   "add NAME --kubeconfig FILE | --pull --token-file FILE | --local",
 		Short: "Add a cluster that resources can be applied to",
@@ -273,8 +273,8 @@ func kontrolClusterAdd() *cobra.Command {
 	f.StringArrayVarP(&o.Labels, "label", "l", nil, "label of the cluster, KEY=VALUE; may be repeated")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Name = args[0]
-		ctl.UseCluster(dataDir())
-		c, err := ctl.Connect("", "") // --kubeconfig is that of the other cluster
+		cli.UseCluster(dataDir())
+		c, err := cli.Connect("", "") // --kubeconfig is that of the other cluster
 		if err != nil {
 			return err
 		}
@@ -297,7 +297,7 @@ func kontrolClusterRemove() *cobra.Command {
 }
 
 // exitWith ends the process as a command's question was answered.
-func exitWith(exit *ctl.Exit) {
+func exitWith(exit *cli.Exit) {
 	if exit.Err != nil {
 		fmt.Fprintln(os.Stderr, "Error:", exit.Err)
 	}

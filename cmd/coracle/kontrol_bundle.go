@@ -3,11 +3,11 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/cli"
 )
 
 func kontrolPush() *cobra.Command {
-	var o ctl.PushOptions
+	var o cli.PushOptions
 	cmd := &cobra.Command{
 		Use:   "push DIR",
 		Short: "Make a bundle of the files of a directory, or change it",

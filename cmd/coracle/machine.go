@@ -12,17 +12,17 @@ import (
 	"github.com/spf13/cobra"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/base/version"
+	"github.com/coracle-dev/coracle/pkg/cli"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/server"
-	"github.com/coracle-dev/coracle/pkg/version"
 )
 
 func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "status", Short: "Show what runs on this machine", Args: exactly(0, "[-o json]")}
 	output := cmd.Flags().StringP("output", "o", "", "json, for programs")
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
-		return ctl.Status(ctx, c.RunDir, c.DataDir, *output, os.Stdout)
+		return cli.Status(ctx, c.RunDir, c.DataDir, *output, os.Stdout)
 	})
 	return cmd
 }
@@ -34,8 +34,8 @@ func stopCommand() *cobra.Command {
 		Args:  exactly(0, ""),
 	}
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
-		err := server.Stop(ctx, c, func(e control.Event) { fmt.Println("  " + e.Message) })
-		if errors.Is(err, control.ErrNotRunning) {
+		err := server.Stop(ctx, c, func(e socket.Event) { fmt.Println("  " + e.Message) })
+		if errors.Is(err, socket.ErrNotRunning) {
 			fmt.Println("Coracle is not running.")
 			return nil
 		}
@@ -54,7 +54,7 @@ func deleteCommand() *cobra.Command {
 		Args:  exactly(0, ""),
 	}
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
-		if err := server.Delete(ctx, c, func(e control.Event) { fmt.Println("  " + e.Message) }); err != nil {
+		if err := server.Delete(ctx, c, func(e socket.Event) { fmt.Println("  " + e.Message) }); err != nil {
 			return err
 		}
 		fmt.Println("Deleted. Nothing of the cluster is left on this machine.")
@@ -71,16 +71,16 @@ func imageCommand() *cobra.Command {
 		cmd.AddCommand(c)
 	}
 	sub("load FILE...", `Load OCI or docker archives ("-" is standard input)`, cobra.MinimumNArgs(1), func(ctx context.Context, dir string, args []string) error {
-		return ctl.LoadImages(ctx, dir, args, os.Stdin, os.Stdout)
+		return cli.LoadImages(ctx, dir, args, os.Stdin, os.Stdout)
 	})
 	sub("ls", "List images", exactly(0, ""), func(ctx context.Context, dir string, _ []string) error {
-		return ctl.Images(ctx, dir, os.Stdout)
+		return cli.Images(ctx, dir, os.Stdout)
 	})
 	sub("pull IMAGE", "Pull an image from its registry", exactly(1, "IMAGE"), func(ctx context.Context, dir string, args []string) error {
-		return ctl.PullImage(ctx, dir, args[0], os.Stdout, os.Stderr)
+		return cli.PullImage(ctx, dir, args[0], os.Stdout, os.Stderr)
 	})
 	sub("rm IMAGE...", "Remove images by name or ID", cobra.MinimumNArgs(1), func(ctx context.Context, dir string, args []string) error {
-		return ctl.RemoveImages(ctx, dir, args, os.Stdout)
+		return cli.RemoveImages(ctx, dir, args, os.Stdout)
 	})
 	return cmd
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/cli"
 )
 
 func main() {
@@ -22,11 +22,11 @@ func main() {
 		os.Args = append([]string{os.Args[0], ctlName}, os.Args[1:]...)
 	}
 	if err := execute(); err != nil {
-		if exit := (*ctl.Exit)(nil); errors.As(err, &exit) {
+		if exit := (*cli.Exit)(nil); errors.As(err, &exit) {
 			exitWith(exit)
 		}
 		fmt.Fprintln(os.Stderr, "Error:", err)
-		var failed *ctl.TaskFailed
+		var failed *cli.TaskFailed
 		if errors.As(err, &failed) {
 			os.Exit(failed.ExitCode)
 		}

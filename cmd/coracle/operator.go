@@ -11,8 +11,8 @@ import (
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/ctl/export"
-	"github.com/coracle-dev/coracle/pkg/kind/builtin"
+	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/cli/export"
 	"github.com/coracle-dev/coracle/pkg/server"
 )
 

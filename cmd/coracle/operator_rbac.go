@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	"github.com/coracle-dev/coracle/pkg/cli/export"
 	ours "github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/ctl/export"
 	"github.com/coracle-dev/coracle/pkg/server"
 )
 

@@ -16,7 +16,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 const defaultConfigFile = "/etc/coracle/config.yaml"

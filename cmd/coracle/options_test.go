@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 func TestConfigurationFileIsBounded(t *testing.T) {

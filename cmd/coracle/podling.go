@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coracle-dev/coracle/pkg/rest/podling"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/podling"
 )
 
 // commandLine returns the command line for the name by which the binary was called.

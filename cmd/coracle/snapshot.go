@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/cli"
 	"github.com/coracle-dev/coracle/pkg/server"
 )
 
@@ -38,7 +38,7 @@ It has no container images, logs or volumes: images are pulled again, or loaded 
 	}
 	save := &cobra.Command{Use: "save FILE", Short: "Save the cluster of the server on this machine; - writes to standard output", Args: exactly(1, "FILE")}
 	onMachine(save, func(ctx context.Context, c config.Config, args []string) error {
-		return ctl.SaveSnapshot(ctx, c.RunDir, args[0], os.Stdout)
+		return cli.SaveSnapshot(ctx, c.RunDir, args[0], os.Stdout)
 	})
 	restore := &cobra.Command{
 		Use: "restore FILE", Short: "Restore a cluster that is not running; - reads standard input", Args: exactly(1, "FILE"),

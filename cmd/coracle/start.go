@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/server"
 )
 
@@ -37,7 +37,7 @@ It is idempotent. Containers that are still running from an earlier run are adop
 		child := exec.Command(self, "server")
 		flags.Visit(func(f *pflag.Flag) { child.Args = append(child.Args, flagArgs(f)...) })
 		began := time.Now()
-		status, err := server.Start(cmd.Context(), c, child, func(e control.Event) {
+		status, err := server.Start(cmd.Context(), c, child, func(e socket.Event) {
 			fmt.Printf("  %-15s %8s  %s\n", e.Step, e.Took.Round(100*time.Microsecond), e.Message)
 		})
 		if err != nil {

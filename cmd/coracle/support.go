@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/ctl"
-	"github.com/coracle-dev/coracle/pkg/ctl/bundle"
+	"github.com/coracle-dev/coracle/pkg/cli"
+	"github.com/coracle-dev/coracle/pkg/cli/bundle"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/server"
 )
 
@@ -32,17 +32,17 @@ are masked; still, review it before you share it. It also works while Coracle is
 		options := c
 		options.Token = ""
 		gather := bundle.Config{
-			DataDir: c.DataDir, RunDir: c.RunDir, Kubeconfig: filepath.Join(c.DataDir, ctl.Kubeconfig), Options: options,
+			DataDir: c.DataDir, RunDir: c.RunDir, Kubeconfig: filepath.Join(c.DataDir, cli.Kubeconfig), Options: options,
 			Rules:        func(w io.Writer) error { return server.DumpRules(c, w) },
 			Version:      writeVersion,
-			Certificates: func(w io.Writer) error { return ctl.Certs(ctx, c.DataDir, c.RunDir, w) },
+			Certificates: func(w io.Writer) error { return cli.Certs(ctx, c.DataDir, c.RunDir, w) },
 			Status: func(w io.Writer) error {
-				err := ctl.Status(ctx, c.RunDir, c.DataDir, "", w)
-				var unhealthy *ctl.UnhealthyError
+				err := cli.Status(ctx, c.RunDir, c.DataDir, "", w)
+				var unhealthy *cli.UnhealthyError
 				if errors.As(err, &unhealthy) {
 					return nil // the bundle records it
 				}
-				if errors.Is(err, control.ErrNotRunning) {
+				if errors.Is(err, socket.ErrNotRunning) {
 					fmt.Fprintln(w, "Coracle is not running.")
 				}
 				return err

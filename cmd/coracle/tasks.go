@@ -9,21 +9,21 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/cli"
 )
 
 // connect adds the flags that select the cluster, and returns a function that connects to it.
-func connect(cmd *cobra.Command) func() (*ctl.Cluster, error) {
+func connect(cmd *cobra.Command) func() (*cli.Cluster, error) {
 	kubeconfig := cmd.Flags().String("kubeconfig", "", "kubeconfig of the cluster (default this machine's)")
 	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace (default that of the kubeconfig)")
-	return func() (*ctl.Cluster, error) {
-		ctl.UseCluster(dataDir())
-		return ctl.Connect(*kubeconfig, *namespace)
+	return func() (*cli.Cluster, error) {
+		cli.UseCluster(dataDir())
+		return cli.Connect(*kubeconfig, *namespace)
 	}
 }
 
 // onCluster adds the flags that select the cluster, and has the command connect to it and call f.
-func onCluster(cmd *cobra.Command, f func(ctx context.Context, c *ctl.Cluster, args []string) error) {
+func onCluster(cmd *cobra.Command, f func(ctx context.Context, c *cli.Cluster, args []string) error) {
 	cluster := connect(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := cluster()
@@ -35,12 +35,12 @@ func onCluster(cmd *cobra.Command, f func(ctx context.Context, c *ctl.Cluster, a
 }
 
 // terminal is this process's.
-func terminal() ctl.Terminal { return ctl.Terminal{In: os.Stdin, Out: os.Stdout, Err: os.Stderr} }
+func terminal() cli.Terminal { return cli.Terminal{In: os.Stdin, Out: os.Stdout, Err: os.Stderr} }
 
 const runUsage = "coracle run NAME --image IMAGE [--wait] [-- ARGS...]"
 
 func runCommand() *cobra.Command {
-	var o ctl.RunOptions
+	var o cli.RunOptions
 	cmd := &cobra.Command{
 		Use:   "run NAME --image IMAGE [--wait] [-- ARGS...]",
 		Short: "Run a container to completion, as a task",
@@ -93,7 +93,7 @@ func runCommand() *cobra.Command {
 	f.BoolVar(&o.Wait, "wait", false, "show the output until the task has ended, and exit with its exit code")
 	f.BoolVar(&o.Remove, "rm", false, "delete the task after it has ended")
 	f.Lookup("ttl").DefValue, f.Lookup("backoff").DefValue = "0s", "0s" // which is not shown
-	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, _ []string) error { return c.Run(ctx, o, terminal()) })
+	onCluster(cmd, func(ctx context.Context, c *cli.Cluster, _ []string) error { return c.Run(ctx, o, terminal()) })
 	return cmd
 }
 
@@ -102,7 +102,7 @@ func psCommand() *cobra.Command {
 	task := cmd.Flags().String("task", "", "show one task in detail")
 	all := cmd.Flags().BoolP("all", "a", false, "also those that have ended")
 	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
-	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, _ []string) error {
+	onCluster(cmd, func(ctx context.Context, c *cli.Cluster, _ []string) error {
 		switch {
 		case *task != "":
 			return c.Task(ctx, *task, os.Stdout)
@@ -116,19 +116,19 @@ func psCommand() *cobra.Command {
 
 func nodesCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "nodes", Short: "List nodes with their capacity and usage", Args: exactly(0, "")}
-	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, _ []string) error { return c.Nodes(ctx, os.Stdout) })
+	onCluster(cmd, func(ctx context.Context, c *cli.Cluster, _ []string) error { return c.Nodes(ctx, os.Stdout) })
 	return cmd
 }
 
 func logsCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "logs TASK", Short: "Print the output of a task", Args: exactly(1, "TASK [-f] [--tail N] [--attempt N] [--index N]")}
-	var o ctl.LogOptions
+	var o cli.LogOptions
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on until the attempt has ended")
 	cmd.Flags().Int64Var(&o.Tail, "tail", -1, "the number of lines from the end (default all)")
 	cmd.Flags().Int32Var(&o.Attempt, "attempt", 0, "the number of the attempt (default the last)")
 	cmd.Flags().Int32Var(&o.Index, "index", -1, "the index in an array, which is required for one")
 	cmd.Flags().Lookup("tail").DefValue, cmd.Flags().Lookup("index").DefValue = "0", "0" // which is not shown
-	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, args []string) error {
+	onCluster(cmd, func(ctx context.Context, c *cli.Cluster, args []string) error {
 		if cmd.Flags().Changed("tail") && o.Tail < -1 || cmd.Flags().Changed("attempt") && o.Attempt < 1 {
 			return errors.New("--tail and --attempt must be positive")
 		}
@@ -144,7 +144,7 @@ func cancelCommand() *cobra.Command {
 		}
 		return nil
 	}}
-	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, args []string) error {
+	onCluster(cmd, func(ctx context.Context, c *cli.Cluster, args []string) error {
 		return c.Cancel(ctx, args, func(format string, args ...any) { fmt.Printf(format, args...) })
 	})
 	return cmd
@@ -152,7 +152,7 @@ func cancelCommand() *cobra.Command {
 
 func pruneCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "prune", Short: "Delete the tasks that have ended, with their output", Args: exactly(0, "")}
-	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, _ []string) error {
+	onCluster(cmd, func(ctx context.Context, c *cli.Cluster, _ []string) error {
 		n, err := c.Prune(ctx)
 		if err == nil {
 			fmt.Printf("%d tasks deleted\n", n)

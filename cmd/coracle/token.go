@@ -10,9 +10,9 @@ import (
 	"github.com/spf13/cobra"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/bounded"
-	"github.com/coracle-dev/coracle/pkg/ctl"
-	"github.com/coracle-dev/coracle/pkg/jointoken"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/jointoken"
+	"github.com/coracle-dev/coracle/pkg/cli"
 )
 
 func tokenCommand() *cobra.Command {
@@ -25,7 +25,7 @@ func tokenCommand() *cobra.Command {
 	life := create.Flags().Duration("ttl", jointoken.DefaultLife, "lifetime of the token; 0 means until it is revoked")
 	description := create.Flags().String("description", "", "what the token is for")
 	command := create.Flags().Bool("print-join-command", false, "print the full command for joining a machine")
-	onCluster(create, func(ctx context.Context, c *ctl.Cluster, _ []string) error {
+	onCluster(create, func(ctx context.Context, c *cli.Cluster, _ []string) error {
 		return c.CreateToken(ctx, *life, *description, *command, os.Stdout)
 	})
 	list := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the tokens, without their secrets", Args: exactly(0, "")}

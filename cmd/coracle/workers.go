@@ -7,11 +7,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/coracle-dev/coracle/pkg/ctl"
+	"github.com/coracle-dev/coracle/pkg/cli"
 )
 
 func sendCommand() *cobra.Command {
-	var o ctl.SendOptions
+	var o cli.SendOptions
 	cmd := &cobra.Command{
 		Use:   "send pod|service/NAME [PAYLOAD]",
 		Short: "Send a message to a worker's pod or service",
@@ -27,7 +27,7 @@ func sendCommand() *cobra.Command {
 	cmd.Flags().BoolVar(&o.Batch, "batch", false, "send each line as a message, and print the replies in their order")
 	cmd.Flags().DurationVar(&o.Timeout, "timeout", 0, "how long to wait for the reply, up to 1h (default 1m)")
 	cmd.Flags().StringVar(&o.ContentType, "content-type", "", "media type of the message (default application/json if it is JSON, else text/plain)")
-	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, args []string) error {
+	onCluster(cmd, func(ctx context.Context, c *cli.Cluster, args []string) error {
 		o.Target = args[0]
 		if len(args) == 2 {
 			o.Payload = args[1]
@@ -47,7 +47,7 @@ func convertCommand() *cobra.Command {
 	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace of what is printed (default none)")
 	_ = cmd.MarkFlagRequired("filename")
 	cmd.RunE = func(*cobra.Command, []string) error {
-		return ctl.ConvertLegacy(*file, *namespace, os.Stdin, os.Stdout)
+		return cli.ConvertLegacy(*file, *namespace, os.Stdin, os.Stdout)
 	}
 	return cmd
 }
@@ -60,7 +60,7 @@ func applyLegacyCommand() *cobra.Command {
 	}
 	file := cmd.Flags().StringP("filename", "f", "", "file or directory of manifests, - for standard input")
 	_ = cmd.MarkFlagRequired("filename")
-	onCluster(cmd, func(ctx context.Context, c *ctl.Cluster, _ []string) error {
+	onCluster(cmd, func(ctx context.Context, c *cli.Cluster, _ []string) error {
 		return c.ApplyLegacy(ctx, *file, os.Stdin, os.Stdout)
 	})
 	return cmd

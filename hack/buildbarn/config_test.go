@@ -55,9 +55,9 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// TestRendered checks what pkg/buildbarn/config renders, as its own tests keep it in testdata, a folder for each case.
+// TestRendered checks what pkg/systems/buildbarn/config renders, as its own tests keep it in testdata, a folder for each case.
 func TestRendered(t *testing.T) {
-	if n := readAll(t, "../../pkg/buildbarn/config/testdata/*/*.jsonnet"); n != 5+7+5 {
+	if n := readAll(t, "../../pkg/systems/buildbarn/config/testdata/*/*.jsonnet"); n != 5+7+5 {
 		t.Errorf("%d rendered files were read instead of 17", n)
 	}
 }

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=hack/release
-version=$(sed -n 's/.*Coracle = "v\(.*\)"/\1/p' pkg/version/version.go)
+version=$(sed -n 's/.*Coracle = "v\(.*\)"/\1/p' pkg/base/version/version.go)
 arch=$(go env GOARCH)
 epoch=${SOURCE_DATE_EPOCH:-$(git show -s --format=%ct HEAD)}
 export SOURCE_DATE_EPOCH=$epoch # dpkg-deb reads it

@@ -1,5 +1,5 @@
 // Package client is how reconcilers, scheduler and agent reach a cluster: a controller-runtime client and cache. New
-// returns its HTTP form; pkg/client/local is its in-process form, in which reads share the server's cache by pointer
+// returns its HTTP form; pkg/api/local is its in-process form, in which reads share the server's cache by pointer
 // and writes use no socket.
 //
 // It may import apis and the Kubernetes client libraries, never kind, registry, apiserver or store; it does not reach

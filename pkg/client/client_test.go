@@ -16,7 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"github.com/coracle-dev/coracle/pkg/kind/builtin"
+	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -3,7 +3,7 @@ package server
 import (
 	"crypto/x509"
 
-	"github.com/coracle-dev/coracle/pkg/apiserver/access"
+	"github.com/coracle-dev/coracle/pkg/api/access"
 )
 
 // newAccess reads the configuration of who may use the API. issuers are those of service account tokens, clients the authorities of client certificates.

@@ -10,18 +10,18 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	chain "github.com/coracle-dev/coracle/pkg/admission"
-	"github.com/coracle-dev/coracle/pkg/bounded"
+	chain "github.com/coracle-dev/coracle/pkg/api/admission"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/control/controllers"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/loadbalancer"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/namespace"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/rootca"
+	"github.com/coracle-dev/coracle/pkg/control/election"
+	"github.com/coracle-dev/coracle/pkg/control/scheduler"
+	"github.com/coracle-dev/coracle/pkg/control/scheduler/allocation"
+	storedkinds "github.com/coracle-dev/coracle/pkg/engine/kinds"
 	"github.com/coracle-dev/coracle/pkg/kind"
-	"github.com/coracle-dev/coracle/pkg/reconcile"
-	"github.com/coracle-dev/coracle/pkg/reconcile/loadbalancer"
-	"github.com/coracle-dev/coracle/pkg/reconcile/namespace"
-	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
-	"github.com/coracle-dev/coracle/pkg/scheduler"
-	"github.com/coracle-dev/coracle/pkg/server/allocation"
-	"github.com/coracle-dev/coracle/pkg/server/election"
-	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
 )
 
 // actors creates the reconcilers and the scheduler, unless disabled.
@@ -37,8 +37,8 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 	}
 	l.rootCA, l.nodeCA = rootca.NewBundle(l.keys.Server.Bundle()), rootca.NewBundle(l.keys.Node.Bundle())
 	if p.Runs(config.Controllers) {
-		l.controllers, err = newLed(l, "controllers", l.election(election.Controllers), func(led *led[*reconcile.Controllers], metrics prometheus.Registerer) (*reconcile.Controllers, error) {
-			return reconcile.New(reconcile.Config{
+		l.controllers, err = newLed(l, "controllers", l.election(election.Controllers), func(led *led[*controllers.Controllers], metrics prometheus.Registerer) (*controllers.Controllers, error) {
+			return controllers.New(controllers.Config{
 				ClientFor: func(identity string) client.Interface {
 					return led.checked(l.client(identity, "system:serviceaccounts"))
 				},

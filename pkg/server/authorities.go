@@ -18,8 +18,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
 const (
@@ -126,14 +126,14 @@ func (a *authorities) forget(node string) {
 }
 
 // state returns the state of the CAs, and who still depends on replaced ones.
-func (a *authorities) state(ctx context.Context, now time.Time) (control.Authorities, error) {
-	var s control.Authorities
+func (a *authorities) state(ctx context.Context, now time.Time) (socket.Authorities, error) {
+	var s socket.Authorities
 	var since time.Time // start of the API CA's replacement, if in progress
 	for _, authority := range a.keys.Authorities() {
 		cert, old := authority.Certificates()
-		one := control.Authority{Name: authority.Name, Since: pki.Issued(cert), Until: cert.NotAfter}
+		one := socket.Authority{Name: authority.Name, Since: pki.Issued(cert), Until: cert.NotAfter}
 		if old != nil {
-			one.Replaces, s.Replacing = &control.Authority{Name: authority.Name, Since: pki.Issued(old), Until: old.NotAfter}, true
+			one.Replaces, s.Replacing = &socket.Authority{Name: authority.Name, Since: pki.Issued(old), Until: old.NotAfter}, true
 			if authority == a.keys.Server {
 				since = pki.Issued(cert)
 			}
@@ -168,18 +168,18 @@ func (a *authorities) state(ctx context.Context, now time.Time) (control.Authori
 		}
 		switch has, heard := a.nodes[node.Name]; {
 		case !heard:
-			s.Behind = append(s.Behind, control.Behind{Node: node.Name, Problem: "has not been heard of since the replacement began or the server started"})
+			s.Behind = append(s.Behind, socket.Behind{Node: node.Name, Problem: "has not been heard of since the replacement began or the server started"})
 		case has != version:
-			s.Behind = append(s.Behind, control.Behind{Node: node.Name, Problem: "has not renewed its certificates yet"})
+			s.Behind = append(s.Behind, socket.Behind{Node: node.Name, Problem: "has not renewed its certificates yet"})
 		}
 	}
 	for _, u := range a.old {
 		if ago := now.Sub(u.last); ago < recently {
 			last := u.last
-			s.Behind = append(s.Behind, control.Behind{User: u.name, Last: &last, Problem: "sends requests with a client certificate of the old authority"})
+			s.Behind = append(s.Behind, socket.Behind{User: u.name, Last: &last, Problem: "sends requests with a client certificate of the old authority"})
 		}
 	}
-	slices.SortFunc(s.Behind, func(x, y control.Behind) int {
+	slices.SortFunc(s.Behind, func(x, y socket.Behind) int {
 		return strings.Compare(x.Node+"\x00"+x.User, y.Node+"\x00"+y.User)
 	})
 	return s, nil
@@ -213,16 +213,16 @@ func (a *authorities) pick(names []string) ([]*pki.Authority, error) {
 }
 
 // replace starts to replace the named authorities.
-func (a *authorities) replace(ctx context.Context, names []string) (control.Authorities, error) {
+func (a *authorities) replace(ctx context.Context, names []string) (socket.Authorities, error) {
 	a.change.Lock()
 	defer a.change.Unlock()
 	picked, err := a.pick(names)
 	if err != nil {
-		return control.Authorities{}, err
+		return socket.Authorities{}, err
 	}
 	picked = slices.DeleteFunc(picked, (*pki.Authority).Replacing)
 	if len(picked) == 0 {
-		return control.Authorities{}, errors.New("a replacement is in progress already: `coracle certs check` shows its progress, `coracle certs rotate --ca --finish` finishes it")
+		return socket.Authorities{}, errors.New("a replacement is in progress already: `coracle certs check` shows its progress, `coracle certs rotate --ca --finish` finishes it")
 	}
 	for _, authority := range picked {
 		if err = a.keys.Replace(authority); err != nil {
@@ -233,22 +233,22 @@ func (a *authorities) replace(ctx context.Context, names []string) (control.Auth
 	}
 	a.follow()
 	if err != nil {
-		return control.Authorities{}, err
+		return socket.Authorities{}, err
 	}
 	return a.state(ctx, time.Now())
 }
 
 // finish completes the replacement of the named authorities. Without force it fails if anyone would be locked out.
-func (a *authorities) finish(ctx context.Context, names []string, force bool) (control.Authorities, error) {
+func (a *authorities) finish(ctx context.Context, names []string, force bool) (socket.Authorities, error) {
 	a.change.Lock()
 	defer a.change.Unlock()
 	picked, err := a.pick(names)
 	if err != nil {
-		return control.Authorities{}, err
+		return socket.Authorities{}, err
 	}
 	picked = slices.DeleteFunc(picked, func(a *pki.Authority) bool { return !a.Replacing() })
 	if len(picked) == 0 {
-		return control.Authorities{}, errors.New("no authority is being replaced: `coracle certs rotate --ca` begins it")
+		return socket.Authorities{}, errors.New("no authority is being replaced: `coracle certs rotate --ca` begins it")
 	}
 	before, err := a.state(ctx, time.Now())
 	if err != nil && !force {
@@ -274,7 +274,7 @@ func (a *authorities) finish(ctx context.Context, names []string, force bool) (c
 }
 
 // stillBehind lists who would be locked out.
-func stillBehind(behind []control.Behind) error {
+func stillBehind(behind []socket.Behind) error {
 	var text strings.Builder
 	text.WriteString("the old authorities are still in use:\n")
 	for _, b := range behind[:min(len(behind), mostListed)] {
@@ -306,25 +306,25 @@ func (a *authorities) follow() {
 var errNodeAlone = errors.New("this process runs only a node: run the command on the server")
 
 // Authorities implements control.Backend.
-func (p *process) Authorities(ctx context.Context) (control.Authorities, error) {
+func (p *process) Authorities(ctx context.Context) (socket.Authorities, error) {
 	if p.authorities == nil {
-		return control.Authorities{}, errNodeAlone
+		return socket.Authorities{}, errNodeAlone
 	}
 	return p.authorities.state(ctx, time.Now())
 }
 
 // ReplaceAuthorities implements control.Backend.
-func (p *process) ReplaceAuthorities(ctx context.Context, names []string) (control.Authorities, error) {
+func (p *process) ReplaceAuthorities(ctx context.Context, names []string) (socket.Authorities, error) {
 	if p.authorities == nil {
-		return control.Authorities{}, errNodeAlone
+		return socket.Authorities{}, errNodeAlone
 	}
 	return p.authorities.replace(ctx, names)
 }
 
 // FinishAuthorities implements control.Backend.
-func (p *process) FinishAuthorities(ctx context.Context, names []string, force bool) (control.Authorities, error) {
+func (p *process) FinishAuthorities(ctx context.Context, names []string, force bool) (socket.Authorities, error) {
 	if p.authorities == nil {
-		return control.Authorities{}, errNodeAlone
+		return socket.Authorities{}, errNodeAlone
 	}
 	return p.authorities.finish(ctx, names, force)
 }

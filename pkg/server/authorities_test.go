@@ -20,8 +20,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/coracle-dev/coracle/pkg/jointoken"
-	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/base/jointoken"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
 const replacingURL = "https://127.0.0.1:6443"

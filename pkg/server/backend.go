@@ -10,27 +10,27 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coracle-dev/coracle/pkg/agent/runtime"
-	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/run"
-	"github.com/coracle-dev/coracle/pkg/version"
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/base/version"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-var _ control.Backend = (*process)(nil)
+var _ socket.Backend = (*process)(nil)
 
 // parts tracks the state of the components.
 type parts struct {
 	mu   sync.Mutex
-	list []control.Component
+	list []socket.Component
 }
 
 func (p *parts) add(components []run.Component) {
 	for _, c := range components {
-		p.list = append(p.list, control.Component{Name: c.Name(), Problem: "waiting for the previous component"})
+		p.list = append(p.list, socket.Component{Name: c.Name(), Problem: "waiting for the previous component"})
 	}
 }
 
-func (p *parts) change(name string, f func(*control.Component)) {
+func (p *parts) change(name string, f func(*socket.Component)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range p.list {
@@ -41,11 +41,11 @@ func (p *parts) change(name string, f func(*control.Component)) {
 }
 
 func (p *parts) started(name string, took time.Duration) {
-	p.change(name, func(c *control.Component) { c.Ready, c.Took, c.Problem = true, took, "" })
+	p.change(name, func(c *socket.Component) { c.Ready, c.Took, c.Problem = true, took, "" })
 }
 
 func (p *parts) stopped(name string, err error) {
-	p.change(name, func(c *control.Component) {
+	p.change(name, func(c *socket.Component) {
 		c.Ready, c.Problem = false, "stopped"
 		if err != nil {
 			c.Problem = err.Error()
@@ -53,14 +53,14 @@ func (p *parts) stopped(name string, err error) {
 	})
 }
 
-func (p *parts) snapshot() []control.Component {
+func (p *parts) snapshot() []socket.Component {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return append([]control.Component{}, p.list...)
+	return append([]socket.Component{}, p.list...)
 }
 
 // Status implements control.Backend.
-func (p *process) Status(context.Context) control.Status {
+func (p *process) Status(context.Context) socket.Status {
 	began := p.began
 	var pressure []string
 	if p.node != nil {
@@ -79,7 +79,7 @@ func (p *process) Status(context.Context) control.Status {
 	if p.servers != nil {
 		url = "https://" + p.servers.Current()
 	}
-	return control.Status{
+	return socket.Status{
 		Running: true, Version: version.Coracle, PID: os.Getpid(), StartedAt: &began,
 		Server: url, Node: p.NodeName, NodeIP: p.NodeIP, DataDir: p.DataDir, RunDir: p.RunDir,
 		Kubeconfig: p.kubeconfig, Join: p.joinCommand,
@@ -111,8 +111,8 @@ func (p *process) Stop(ctx context.Context, progress func(string)) error {
 // processes returns this process and the shims that run from dataDir or runDir, with their memory. proc is /proc. Shims
 // are identified by their executables, because reading a command line takes the lock of the process's memory map, which
 // a throttled pod can hold for a long time.
-func processes(proc, dataDir, runDir string) []control.Process {
-	list := []control.Process{{PID: os.Getpid(), Name: "coracle", PSS: pss(proc, os.Getpid())}}
+func processes(proc, dataDir, runDir string) []socket.Process {
+	list := []socket.Process{{PID: os.Getpid(), Name: "coracle", PSS: pss(proc, os.Getpid())}}
 	links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*/exe"))
 	for _, link := range links {
 		exe, err := os.Readlink(link)
@@ -120,7 +120,7 @@ func processes(proc, dataDir, runDir string) []control.Process {
 			continue // it has exited, or is not one of ours
 		}
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(link))); err == nil && pid != os.Getpid() {
-			list = append(list, control.Process{PID: pid, Name: "shim", PSS: pss(proc, pid)})
+			list = append(list, socket.Process{PID: pid, Name: "shim", PSS: pss(proc, pid)})
 		}
 	}
 	return list

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
 // TestShimsAreKnownByTheirExecutables checks that status is not blocked by a command line that cannot be read, as that
@@ -39,7 +39,7 @@ func TestShimsAreKnownByTheirExecutables(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(proc, "105"), 0o700), "it ended while we looked")
 	require.NoError(t, os.Symlink("self", filepath.Join(proc, "thread-self")))
 
-	require.Equal(t, []control.Process{
+	require.Equal(t, []socket.Process{
 		{PID: os.Getpid(), Name: "coracle", PSS: 7 << 10},
 		{PID: 101, Name: "shim", PSS: 7 << 10},
 		{PID: 102, Name: "shim", PSS: 7 << 10},

@@ -19,10 +19,10 @@ import (
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 	"github.com/coracle-dev/coracle/apis/storage"
 	"github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/dns"
-	"github.com/coracle-dev/coracle/pkg/reconcile/allocations"
-	keep "github.com/coracle-dev/coracle/pkg/reconcile/bootstrap"
-	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/allocations"
+	keep "github.com/coracle-dev/coracle/pkg/control/controllers/bootstrap"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/node/dns"
 )
 
 // bootstrap is a component that creates the objects that every cluster has: the four namespaces, the Services of the

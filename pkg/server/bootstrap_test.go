@@ -18,14 +18,14 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	chain "github.com/coracle-dev/coracle/pkg/admission"
-	"github.com/coracle-dev/coracle/pkg/cache"
-	"github.com/coracle-dev/coracle/pkg/client/local"
+	chain "github.com/coracle-dev/coracle/pkg/api/admission"
+	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/api/local"
+	"github.com/coracle-dev/coracle/pkg/api/registry"
+	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/kind"
-	"github.com/coracle-dev/coracle/pkg/kind/builtin"
-	"github.com/coracle-dev/coracle/pkg/registry"
-	"github.com/coracle-dev/coracle/pkg/run/runtest"
-	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/state/cache"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
 // TestWhatEveryClusterHasIsRestored deletes and changes each object of bootstrap, and waits for the watch event that

@@ -14,13 +14,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/coracle-dev/coracle/pkg/apiserver"
-	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/dns"
-	"github.com/coracle-dev/coracle/pkg/pki"
-	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
-	"github.com/coracle-dev/coracle/pkg/scheduler"
-	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/api/apiserver"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/control/scheduler"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/node/dns"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
 const (
@@ -37,43 +37,43 @@ const (
 )
 
 // Health implements control.Backend. Components that do not respond in time are unhealthy.
-func (p *process) Health(ctx context.Context) []control.Health {
+func (p *process) Health(ctx context.Context) []socket.Health {
 	ctx, cancel := context.WithTimeout(ctx, diagnosisTime)
 	defer cancel()
 	now := time.Now()
-	var checks []func() control.Health
+	var checks []func() socket.Health
 	if l := p.plane; l != nil {
 		checks = append(checks,
-			func() control.Health { return l.apiHealth(ctx) },
-			func() control.Health { return storeHealth(l.store.Stats(), l.store.Warning(), l.storeReads(ctx)) },
-			func() control.Health { return l.cacheHealth(ctx) })
+			func() socket.Health { return l.apiHealth(ctx) },
+			func() socket.Health { return storeHealth(l.store.Stats(), l.store.Warning(), l.storeReads(ctx)) },
+			func() socket.Health { return l.cacheHealth(ctx) })
 		if controllers, ok := l.controllers.leads(); ok {
-			checks = append(checks, func() control.Health { return reconcilerHealth(controllers.Report(), now) })
+			checks = append(checks, func() socket.Health { return reconcilerHealth(controllers.Report(), now) })
 		}
 		if scheduler, ok := l.scheduler.leads(); ok {
-			checks = append(checks, func() control.Health {
+			checks = append(checks, func() socket.Health {
 				pods, all := scheduler.Pending(1000)
 				return schedulerHealth(pods, all, now)
 			})
 		}
-		checks = append(checks, func() control.Health {
+		checks = append(checks, func() socket.Health {
 			var list corev1.NodeList
 			err := l.client(user.APIServerUser, user.SystemPrivilegedGroup).Cache().List(ctx, &list)
 			return nodesHealth(list.Items, err, now)
 		})
 	}
-	checks = append(checks, func() control.Health {
+	checks = append(checks, func() socket.Health {
 		items, err := pki.Inspect(pkiDir(p.DataDir))
 		return certificateHealth(items, err, now)
 	})
 	if n := p.node; n != nil {
 		checks = append(checks,
-			func() control.Health { return n.proxyHealth() },
-			func() control.Health { return n.dnsHealth(ctx, dns.Address(p.nodeIP).String()) },
-			func() control.Health { return n.agentHealth() },
+			func() socket.Health { return n.proxyHealth() },
+			func() socket.Health { return n.dnsHealth(ctx, dns.Address(p.nodeIP).String()) },
+			func() socket.Health { return n.agentHealth() },
 		)
 	}
-	all := make([]control.Health, len(checks))
+	all := make([]socket.Health, len(checks))
 	var wg sync.WaitGroup
 	for i, check := range checks {
 		wg.Go(func() { all[i] = check() })
@@ -88,26 +88,26 @@ func (p *process) Health(ctx context.Context) []control.Health {
 }
 
 // health builds a control.Health.
-type health struct{ control.Health }
+type health struct{ socket.Health }
 
 func newHealth(component, format string, args ...any) *health {
-	return &health{control.Health{Component: component, State: control.OK, Summary: fmt.Sprintf(format, args...)}}
+	return &health{socket.Health{Component: component, State: socket.OK, Summary: fmt.Sprintf(format, args...)}}
 }
 
 // add adds a problem; the state becomes the worst one added.
 func (h *health) add(state, format string, args ...any) {
-	if h.State != control.Unhealthy {
+	if h.State != socket.Unhealthy {
 		h.State = state
 	}
 	h.Details = append(h.Details, fmt.Sprintf(format, args...))
 }
 
-func (l *plane) apiHealth(ctx context.Context) control.Health {
+func (l *plane) apiHealth(ctx context.Context) socket.Health {
 	select {
 	case <-l.apiserver.Ready():
 	default:
 		h := newHealth("api", "not started")
-		h.State = control.Unhealthy
+		h.State = socket.Unhealthy
 		return h.Health
 	}
 	h := newHealth("api", "serving on %s", l.url)
@@ -119,33 +119,33 @@ func (l *plane) apiHealth(ctx context.Context) control.Health {
 		}
 	}
 	for i, c := range failed {
-		h.add(control.Unhealthy, "check %s fails: %v", c.Name, reasons[i])
+		h.add(socket.Unhealthy, "check %s fails: %v", c.Name, reasons[i])
 	}
 	return h.Health
 }
 
-func storeHealth(s store.Stats, warning string, reads error) control.Health {
-	h := newHealth("store", "%s in use of %s, revision %d", control.Bytes(s.UsedBytes), control.Bytes(s.QuotaBytes), s.Revision)
+func storeHealth(s store.Stats, warning string, reads error) socket.Health {
+	h := newHealth("store", "%s in use of %s, revision %d", socket.Bytes(s.UsedBytes), socket.Bytes(s.QuotaBytes), s.Revision)
 	if reads != nil {
-		h.add(control.Unhealthy, "cannot read: %v", reads)
+		h.add(socket.Unhealthy, "cannot read: %v", reads)
 		return h.Health
 	}
 	switch {
 	case s.UsedBytes >= s.QuotaBytes:
-		h.add(control.Unhealthy, "quota used up, creates are refused: %s", warning)
+		h.add(socket.Unhealthy, "quota used up, creates are refused: %s", warning)
 	case warning != "":
-		h.add(control.Warning, "nearly full: %s", warning)
+		h.add(socket.Warning, "nearly full: %s", warning)
 	}
 	if s.DiskFreeBytes < s.DiskMinFreeBytes {
-		h.add(control.Unhealthy, "disk full, writes are refused: %s free, %s needed", control.Bytes(s.DiskFreeBytes), control.Bytes(s.DiskMinFreeBytes))
+		h.add(socket.Unhealthy, "disk full, writes are refused: %s free, %s needed", socket.Bytes(s.DiskFreeBytes), socket.Bytes(s.DiskMinFreeBytes))
 	}
 	return h.Health
 }
 
-func (l *plane) cacheHealth(ctx context.Context) control.Health {
+func (l *plane) cacheHealth(ctx context.Context) socket.Health {
 	if err := l.cacheFollows(ctx); err != nil {
 		h := newHealth("cache", "behind the store")
-		h.add(control.Unhealthy, "%v", err)
+		h.add(socket.Unhealthy, "%v", err)
 		return h.Health
 	}
 	objects := 0
@@ -155,7 +155,7 @@ func (l *plane) cacheHealth(ctx context.Context) control.Health {
 	return newHealth("cache", "%s, revision %d", plural(objects, "object"), l.cache.Revision()).Health
 }
 
-func reconcilerHealth(all []engine.Report, now time.Time) control.Health {
+func reconcilerHealth(all []engine.Report, now time.Time) socket.Health {
 	failing, queued := 0, 0
 	for _, r := range all {
 		failing, queued = failing+r.Failing, queued+r.Queued
@@ -167,31 +167,31 @@ func reconcilerHealth(all []engine.Report, now time.Time) control.Health {
 			if r.LastCrash != "" {
 				why = ": crashed: " + firstLine(r.LastCrash)
 			}
-			h.add(control.Unhealthy, "%s is not synced%s", r.Name, why)
+			h.add(socket.Unhealthy, "%s is not synced%s", r.Name, why)
 		}
 		for _, f := range r.Failures {
 			if f.Attempts >= failingAttempts && now.Sub(f.Since) >= failingTime {
-				h.add(control.Unhealthy, "%s: %s failing for %s, %d attempts: %s", r.Name, f.Object, duration.HumanDuration(now.Sub(f.Since)), f.Attempts, firstLine(f.Error))
+				h.add(socket.Unhealthy, "%s: %s failing for %s, %d attempts: %s", r.Name, f.Object, duration.HumanDuration(now.Sub(f.Since)), f.Attempts, firstLine(f.Error))
 			}
 		}
 	}
 	return h.Health
 }
 
-func schedulerHealth(pods []scheduler.Pending, all int, now time.Time) control.Health {
+func schedulerHealth(pods []scheduler.Pending, all int, now time.Time) socket.Health {
 	h := newHealth("scheduler", "%s pending", plural(all, "pod"))
 	for _, p := range pods {
 		if wait := now.Sub(p.Since); wait >= pendingTime && p.Reason != "" {
-			h.add(control.Warning, "%s/%s pending for %s: %s", p.Namespace, p.Name, duration.HumanDuration(wait), firstLine(p.Reason))
+			h.add(socket.Warning, "%s/%s pending for %s: %s", p.Namespace, p.Name, duration.HumanDuration(wait), firstLine(p.Reason))
 		}
 	}
 	return h.Health
 }
 
-func nodesHealth(nodes []corev1.Node, err error, now time.Time) control.Health {
+func nodesHealth(nodes []corev1.Node, err error, now time.Time) socket.Health {
 	if err != nil {
 		h := newHealth("nodes", "unknown")
-		h.add(control.Unhealthy, "cannot list nodes: %v", err)
+		h.add(socket.Unhealthy, "cannot list nodes: %v", err)
 		return h.Health
 	}
 	ready, cordoned := 0, 0
@@ -210,14 +210,14 @@ func nodesHealth(nodes []corev1.Node, err error, now time.Time) control.Health {
 				if c.Status == corev1.ConditionTrue {
 					ready++
 				} else {
-					h.add(control.Unhealthy, "%s not ready for %s: %s: %s", n.Name, since, c.Reason, firstLine(c.Message))
+					h.add(socket.Unhealthy, "%s not ready for %s: %s: %s", n.Name, since, c.Reason, firstLine(c.Message))
 				}
 			case c.Status == corev1.ConditionTrue:
-				h.add(control.Warning, "%s has %s for %s: %s", n.Name, c.Type, since, firstLine(c.Message))
+				h.add(socket.Warning, "%s has %s for %s: %s", n.Name, c.Type, since, firstLine(c.Message))
 			}
 		}
 		if !found {
-			h.add(control.Unhealthy, "%s not ready: it never reported its state", n.Name)
+			h.add(socket.Unhealthy, "%s not ready: it never reported its state", n.Name)
 		}
 	}
 	summary := newHealth("nodes", "%d of %d ready", ready, len(nodes))
@@ -231,10 +231,10 @@ func nodesHealth(nodes []corev1.Node, err error, now time.Time) control.Health {
 	return summary.Health
 }
 
-func certificateHealth(items []pki.Item, err error, now time.Time) control.Health {
+func certificateHealth(items []pki.Item, err error, now time.Time) socket.Health {
 	if err != nil {
 		h := newHealth("certificates", "unreadable")
-		h.add(control.Unhealthy, "%v", err)
+		h.add(socket.Unhealthy, "%v", err)
 		return h.Health
 	}
 	items = slices.DeleteFunc(slices.Clone(items), func(i pki.Item) bool { return i.Until.IsZero() })
@@ -246,32 +246,32 @@ func certificateHealth(items []pki.Item, err error, now time.Time) control.Healt
 	for _, i := range items {
 		switch left := i.Until.Sub(now); {
 		case left <= 0:
-			h.add(control.Unhealthy, "%s expired at %s (%s)", i.Name, i.Until.UTC().Format(time.RFC3339), i.File)
+			h.add(socket.Unhealthy, "%s expired at %s (%s)", i.Name, i.Until.UTC().Format(time.RFC3339), i.File)
 		case left < certificateNow:
-			h.add(control.Unhealthy, "%s expires in %s (%s)", i.Name, duration.HumanDuration(left), i.File)
+			h.add(socket.Unhealthy, "%s expires in %s (%s)", i.Name, duration.HumanDuration(left), i.File)
 		case left < certificateSoon:
-			h.add(control.Warning, "%s expires in %s (%s)", i.Name, duration.HumanDuration(left), i.File)
+			h.add(socket.Warning, "%s expires in %s (%s)", i.Name, duration.HumanDuration(left), i.File)
 		}
 	}
 	return h.Health
 }
 
-func (n *node) proxyHealth() control.Health {
+func (n *node) proxyHealth() socket.Health {
 	s := n.proxy.Status()
 	if s.Synced.IsZero() && s.Error == "" {
 		h := newHealth("proxy", "not started")
-		h.State = control.Unhealthy
+		h.State = socket.Unhealthy
 		return h.Health
 	}
 	h := newHealth("proxy", "%s", plural(s.Services, "service"))
 	if s.Error != "" {
-		h.add(control.Unhealthy, "could not sync service rules: %s", firstLine(s.Error))
+		h.add(socket.Unhealthy, "could not sync service rules: %s", firstLine(s.Error))
 	}
 	return h.Health
 }
 
 // dnsHealth queries this node's DNS for the name that every cluster has.
-func (n *node) dnsHealth(ctx context.Context, address string) control.Health {
+func (n *node) dnsHealth(ctx context.Context, address string) socket.Health {
 	name := "kubernetes.default.svc." + n.domain
 	h := newHealth("dns", "answers on %s", address)
 	resolver := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -285,20 +285,20 @@ func (n *node) dnsHealth(ctx context.Context, address string) control.Health {
 			dnsErr.Server = address
 		}
 		h.Summary = "not responding"
-		h.add(control.Unhealthy, "%v", err)
+		h.add(socket.Unhealthy, "%v", err)
 	}
 	return h.Health
 }
 
-func (n *node) agentHealth() control.Health {
+func (n *node) agentHealth() socket.Health {
 	h := newHealth("node", "%s", plural(len(n.agent.Pods()), "pod"))
 	select {
 	case <-n.agent.Ready():
 	default:
-		h.add(control.Unhealthy, "not registered, or not ready yet")
+		h.add(socket.Unhealthy, "not registered, or not ready yet")
 	}
 	for _, p := range n.agent.Pressure() {
-		h.add(control.Warning, "%s", p)
+		h.add(socket.Warning, "%s", p)
 	}
 	return h.Health
 }

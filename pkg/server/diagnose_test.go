@@ -14,11 +14,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/pki"
-	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
-	"github.com/coracle-dev/coracle/pkg/scheduler"
-	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/control/scheduler"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
 func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
@@ -33,34 +33,34 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 	full.UsedBytes, noDisk.DiskFreeBytes = 512<<20, 1<<20
 	for _, c := range []struct {
 		name, state, want string
-		h                 control.Health
+		h                 socket.Health
 	}{
-		{"a store with room", control.OK, "1.0 MiB in use of 512.0 MiB, revision 7", storeHealth(room, "", nil)},
-		{"a store that is nearly full", control.Warning, "nearly full: delete", storeHealth(room, "delete objects", nil)},
-		{"a full store", control.Unhealthy, "creates are refused: delete", storeHealth(full, "delete objects", nil)},
-		{"a full disk", control.Unhealthy, "1.0 MiB free, 128.0 MiB needed", storeHealth(noDisk, "", nil)},
-		{"a store that does not answer", control.Unhealthy, "cannot read: broken", storeHealth(room, "", errors.New("broken"))},
+		{"a store with room", socket.OK, "1.0 MiB in use of 512.0 MiB, revision 7", storeHealth(room, "", nil)},
+		{"a store that is nearly full", socket.Warning, "nearly full: delete", storeHealth(room, "delete objects", nil)},
+		{"a full store", socket.Unhealthy, "creates are refused: delete", storeHealth(full, "delete objects", nil)},
+		{"a full disk", socket.Unhealthy, "1.0 MiB free, 128.0 MiB needed", storeHealth(noDisk, "", nil)},
+		{"a store that does not answer", socket.Unhealthy, "cannot read: broken", storeHealth(room, "", errors.New("broken"))},
 
-		{"reconcilers", control.OK, "1 running, 1 object queued, 0 in back-off", reconcilerHealth([]engine.Report{{Name: "a", Synced: true, Queued: 1}}, now)},
-		{"a conflict", control.OK, "1 in back-off", reconcilerHealth([]engine.Report{{Name: "a", Synced: true, Failing: 1,
+		{"reconcilers", socket.OK, "1 running, 1 object queued, 0 in back-off", reconcilerHealth([]engine.Report{{Name: "a", Synced: true, Queued: 1}}, now)},
+		{"a conflict", socket.OK, "1 in back-off", reconcilerHealth([]engine.Report{{Name: "a", Synced: true, Failing: 1,
 			Failures: []engine.Failure{{Object: "d/x", Since: ago(time.Second), Attempts: 9, Error: "conflict"}}}}, now)},
-		{"an object that fails", control.Unhealthy, "deployment: d/x failing for 3m, 12 attempts: quota exceeded", reconcilerHealth([]engine.Report{{Name: "deployment", Synced: true, Failing: 1,
+		{"an object that fails", socket.Unhealthy, "deployment: d/x failing for 3m, 12 attempts: quota exceeded", reconcilerHealth([]engine.Report{{Name: "deployment", Synced: true, Failing: 1,
 			Failures: []engine.Failure{{Object: "d/x", Since: ago(3 * time.Minute), Attempts: 12, Error: "quota exceeded\nmore"}}}}, now)},
-		{"a reconciler that crashed", control.Unhealthy, "task is not synced: crashed: panic", reconcilerHealth([]engine.Report{{Name: "task", LastCrash: "panic\nstack"}}, now)},
+		{"a reconciler that crashed", socket.Unhealthy, "task is not synced: crashed: panic", reconcilerHealth([]engine.Report{{Name: "task", LastCrash: "panic\nstack"}}, now)},
 
-		{"no pods wait", control.OK, "0 pods pending", schedulerHealth(nil, 0, now)},
-		{"a pod that has just come", control.OK, "1 pod pending", schedulerHealth([]scheduler.Pending{{Since: now}}, 1, now)},
-		{"a pod that fits nowhere", control.Warning, "d/big pending for 2m: 0/1 nodes", schedulerHealth([]scheduler.Pending{{Namespace: "d", Name: "big", Since: ago(2 * time.Minute), Reason: "0/1 nodes are available"}}, 1, now)},
+		{"no pods wait", socket.OK, "0 pods pending", schedulerHealth(nil, 0, now)},
+		{"a pod that has just come", socket.OK, "1 pod pending", schedulerHealth([]scheduler.Pending{{Since: now}}, 1, now)},
+		{"a pod that fits nowhere", socket.Warning, "d/big pending for 2m: 0/1 nodes", schedulerHealth([]scheduler.Pending{{Namespace: "d", Name: "big", Since: ago(2 * time.Minute), Reason: "0/1 nodes are available"}}, 1, now)},
 
-		{"nodes", control.OK, "2 of 2 ready", nodesHealth([]corev1.Node{node("a", ready), node("b", ready)}, nil, now)},
-		{"a node that is lost", control.Unhealthy, "b not ready for 5m: NodeStatusUnknown: Kubelet stopped posting", nodesHealth([]corev1.Node{node("a", ready), node("b",
+		{"nodes", socket.OK, "2 of 2 ready", nodesHealth([]corev1.Node{node("a", ready), node("b", ready)}, nil, now)},
+		{"a node that is lost", socket.Unhealthy, "b not ready for 5m: NodeStatusUnknown: Kubelet stopped posting", nodesHealth([]corev1.Node{node("a", ready), node("b",
 			corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status.", LastTransitionTime: metav1.NewTime(ago(5 * time.Minute))})}, nil, now)},
-		{"a node under pressure", control.Warning, "a has MemoryPressure", nodesHealth([]corev1.Node{node("a", ready, corev1.NodeCondition{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue})}, nil, now)},
-		{"a node that never reported", control.Unhealthy, "a not ready: it never", nodesHealth([]corev1.Node{node("a")}, nil, now)},
+		{"a node under pressure", socket.Warning, "a has MemoryPressure", nodesHealth([]corev1.Node{node("a", ready, corev1.NodeCondition{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue})}, nil, now)},
+		{"a node that never reported", socket.Unhealthy, "a not ready: it never", nodesHealth([]corev1.Node{node("a")}, nil, now)},
 
-		{"certificates", control.OK, "first to expire: client, in 40d", certificateHealth([]pki.Item{{Name: "key"}, {Name: "client", Until: now.Add(40*24*time.Hour + time.Hour)}}, nil, now)},
-		{"a certificate that ends soon", control.Warning, "client expires in 20d", certificateHealth([]pki.Item{{Name: "client", Until: now.Add(20*24*time.Hour + time.Hour)}}, nil, now)},
-		{"a certificate that has ended", control.Unhealthy, "client expired at", certificateHealth([]pki.Item{{Name: "client", Until: ago(time.Hour)}}, nil, now)},
+		{"certificates", socket.OK, "first to expire: client, in 40d", certificateHealth([]pki.Item{{Name: "key"}, {Name: "client", Until: now.Add(40*24*time.Hour + time.Hour)}}, nil, now)},
+		{"a certificate that ends soon", socket.Warning, "client expires in 20d", certificateHealth([]pki.Item{{Name: "client", Until: now.Add(20*24*time.Hour + time.Hour)}}, nil, now)},
+		{"a certificate that has ended", socket.Unhealthy, "client expired at", certificateHealth([]pki.Item{{Name: "client", Until: ago(time.Hour)}}, nil, now)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			require.Equal(t, c.state, c.h.State, c.h)
@@ -73,20 +73,20 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 func TestAPlaneDiagnosesItself(t *testing.T) {
 	l := startPlane(t)
 	l.process.plane = l
-	states := map[string]control.Health{}
+	states := map[string]socket.Health{}
 	well := func() bool { // not where the cache gets no processor for a second
 		for _, h := range l.process.Health(t.Context()) {
 			states[h.Component] = h
 		}
-		return states["api"].State == control.OK && states["cache"].State == control.OK
+		return states["api"].State == socket.OK && states["cache"].State == socket.OK
 	}
 	for deadline := time.Now().Add(time.Minute); !well() && time.Now().Before(deadline); {
 	}
 	for _, part := range []string{"api", "store", "cache", "reconcilers", "scheduler", "nodes", "certificates"} {
-		require.Equal(t, control.OK, states[part].State, "%s: %v", part, states[part])
+		require.Equal(t, socket.OK, states[part].State, "%s: %v", part, states[part])
 	}
 	for _, part := range []string{"proxy", "dns", "node"} { // they do not run here
-		require.Equal(t, control.Unhealthy, states[part].State, "%s: %v", part, states[part])
+		require.Equal(t, socket.Unhealthy, states[part].State, "%s: %v", part, states[part])
 	}
 }
 

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/coracle-dev/coracle/pkg/cache"
-	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/encryption"
-	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/state/cache"
+	"github.com/coracle-dev/coracle/pkg/state/encryption"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-var _ control.EncryptionBackend = (*process)(nil)
+var _ socket.EncryptionBackend = (*process)(nil)
 
 // encryptionFile is the configuration of --secrets-encryption in the data directory. Its directory is watched, so it
 // contains nothing else.
@@ -32,21 +32,21 @@ func (p *process) newEncryption(v *encryption.Values, s *store.Store, c *cache.C
 var errNoPlane = errors.New("this process runs only a node: run the command on the server, which stores the objects")
 
 // Encryption implements control.EncryptionBackend.
-func (p *process) Encryption(ctx context.Context) (control.Encryption, error) {
+func (p *process) Encryption(ctx context.Context) (socket.Encryption, error) {
 	if p.plane == nil {
-		return control.Encryption{}, errNoPlane
+		return socket.Encryption{}, errNoPlane
 	}
 	s, err := p.plane.encryption.Status(ctx)
 	if err != nil {
-		return control.Encryption{}, err
+		return socket.Encryption{}, err
 	}
-	e := control.Encryption{Enabled: s.File != "", File: s.File, Managed: s.Managed, Warnings: p.plane.encryption.Warnings()}
+	e := socket.Encryption{Enabled: s.File != "", File: s.File, Managed: s.Managed, Warnings: p.plane.encryption.Warnings()}
 	for _, r := range s.Rules {
-		e.Writes = append(e.Writes, control.EncryptionRule{Resource: r.Resource, Provider: r.Label.Provider, Key: r.Label.Key})
+		e.Writes = append(e.Writes, socket.EncryptionRule{Resource: r.Resource, Provider: r.Label.Provider, Key: r.Label.Key})
 	}
 	for _, c := range s.Counts {
-		e.Stored = append(e.Stored, control.EncryptionCount{
-			EncryptionRule: control.EncryptionRule{Resource: c.Resource, Provider: c.Label.Provider, Key: c.Label.Key},
+		e.Stored = append(e.Stored, socket.EncryptionCount{
+			EncryptionRule: socket.EncryptionRule{Resource: c.Resource, Provider: c.Label.Provider, Key: c.Label.Key},
 			Objects:        c.Objects, Unreadable: c.Unreadable, Current: c.Current,
 		})
 	}
@@ -61,13 +61,13 @@ func (p *process) ChangeEncryption(action string, progress func(string)) error {
 	p.log.Info("changing the encryption of stored objects", "action", action)
 	var err error
 	switch action {
-	case control.EncryptionRotate:
+	case socket.EncryptionRotate:
 		err = p.plane.encryption.Rotate(progress)
-	case control.EncryptionReencrypt:
+	case socket.EncryptionReencrypt:
 		err = p.plane.encryption.Reencrypt(progress)
-	case control.EncryptionEnable:
+	case socket.EncryptionEnable:
 		err = p.plane.encryption.Enable(true, progress)
-	case control.EncryptionDisable:
+	case socket.EncryptionDisable:
 		err = p.plane.encryption.Enable(false, progress)
 	default:
 		return fmt.Errorf("unknown action %q", action)

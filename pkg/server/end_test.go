@@ -21,7 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
 const holdVariable = "CORACLE_TEST_HOLD" // the data directory held by a child of this test
@@ -34,7 +34,7 @@ func hold(dir, mode string) {
 		panic(err)
 	}
 	defer f.Close()
-	listener, err := net.Listen("unix", filepath.Join(dir, control.Socket))
+	listener, err := net.Listen("unix", filepath.Join(dir, socket.Socket))
 	if err != nil {
 		panic(err)
 	}
@@ -149,9 +149,9 @@ func TestStopEndsAProcessThatDoesNotAnswer(t *testing.T) {
 	c := config.Default()
 	c.DataDir, c.RunDir = dir, dir
 	var said []string
-	client := control.NewClient(dir)
+	client := socket.NewClient(dir)
 	client.Silence = 100 * time.Millisecond
-	err := stop(t.Context(), client, c, func(e control.Event) { said = append(said, e.Message) })
+	err := stop(t.Context(), client, c, func(e socket.Event) { said = append(said, e.Message) })
 	require.ErrorContains(t, err, "its pods were not stopped")
 	require.Contains(t, said, "the process does not respond: terminating it without stopping its pods")
 	require.Zero(t, holder(dir))

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/apiserver"
-	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/api/apiserver"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
 // healthKey is read to check that the store responds. It is upstream's health key, and never written.

@@ -17,8 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/pki"
-	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
+	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
 // newTestPlane returns a control plane that is not running.

@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client/servers"
-	"github.com/coracle-dev/coracle/pkg/run"
 )
 
 const (

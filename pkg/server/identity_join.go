@@ -16,10 +16,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/coracle-dev/coracle/pkg/atomicfile"
-	"github.com/coracle-dev/coracle/pkg/bounded"
-	"github.com/coracle-dev/coracle/pkg/jointoken"
-	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/base/atomicfile"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/jointoken"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
 // enter makes the machine a member of the cluster, with its existing identity or with the token.

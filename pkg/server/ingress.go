@@ -6,7 +6,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/ingress"
+	"github.com/coracle-dev/coracle/pkg/node/ingress"
 )
 
 // newIngress returns the component that serves Ingresses on the addresses of this machine's node.

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
 // debugPath is where the state of the process is served, by the API server to authorized users and on the machine's
@@ -31,7 +31,7 @@ func (l *plane) inspection() *http.ServeMux {
 	mux.HandleFunc("GET "+debugPath+"schedule", l.inspectSchedule())
 	serve("store", func() any {
 		s := l.store.Stats()
-		return control.StoreReport{Revision: s.Revision, CompactedRevision: s.Compacted, SizeBytes: s.SizeBytes, UsedBytes: s.UsedBytes, QuotaBytes: s.QuotaBytes,
+		return socket.StoreReport{Revision: s.Revision, CompactedRevision: s.Compacted, SizeBytes: s.SizeBytes, UsedBytes: s.UsedBytes, QuotaBytes: s.QuotaBytes,
 			DiskFreeBytes: s.DiskFreeBytes, DiskMinFreeBytes: s.DiskMinFreeBytes, Members: s.Members, Warning: l.store.Warning()}
 	})
 	return mux
@@ -47,47 +47,47 @@ func answerJSON(w http.ResponseWriter, v any) {
 	_, _ = w.Write(append(raw, '\n'))
 }
 
-func (l *plane) cacheReport() control.CacheReport {
+func (l *plane) cacheReport() socket.CacheReport {
 	sizes := l.cache.Sizes()
-	r := control.CacheReport{Revision: l.cache.Revision(), Kinds: []control.CacheKind{}}
+	r := socket.CacheReport{Revision: l.cache.Revision(), Kinds: []socket.CacheKind{}}
 	for _, s := range l.cache.Stats() {
 		size := sizes[s.GroupResource]
-		r.Kinds = append(r.Kinds, control.CacheKind{
+		r.Kinds = append(r.Kinds, socket.CacheKind{
 			Group: s.Group, Version: s.Version, Resource: s.Resource, Objects: s.Objects, ObjectBytes: size.Objects, EncodingBytes: size.Encodings,
 			Revision: s.Revision, OldestRevision: s.Oldest, Watchers: s.Watchers, Ring: s.Ring, RingLimit: s.RingLimit,
 			Changes: s.Changes, Expired: s.Expired, Refused: s.Refused,
 		})
 	}
-	slices.SortFunc(r.Kinds, func(a, b control.CacheKind) int {
+	slices.SortFunc(r.Kinds, func(a, b socket.CacheKind) int {
 		return cmp.Or(cmp.Compare(b.ObjectBytes+b.EncodingBytes, a.ObjectBytes+a.EncodingBytes), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Group, b.Group))
 	})
 	return r
 }
 
-func (l *plane) reconcilersReport() control.ReconcilersReport {
-	r := control.ReconcilersReport{Reconcilers: []control.Reconciler{}}
+func (l *plane) reconcilersReport() socket.ReconcilersReport {
+	r := socket.ReconcilersReport{Reconcilers: []socket.Reconciler{}}
 	controllers, ok := l.controllers.leads()
 	if !ok { // they run elsewhere
 		return r
 	}
 	for _, s := range controllers.Report() {
-		v := control.Reconciler{Name: s.Name, Identity: s.Identity, Watches: s.Watches, Reads: s.Reads, Writes: s.Writes, Synced: s.Synced,
+		v := socket.Reconciler{Name: s.Name, Identity: s.Identity, Watches: s.Watches, Reads: s.Reads, Writes: s.Writes, Synced: s.Synced,
 			Queued: s.Queued, Delayed: s.Delayed, Running: s.Running, Workers: s.Workers, BackingOff: s.Failing, Crashes: s.Crashes, LastCrash: s.LastCrash}
 		for _, f := range s.Failures {
-			v.Failures = append(v.Failures, control.Failure(f))
+			v.Failures = append(v.Failures, socket.Failure(f))
 		}
 		r.Reconcilers = append(r.Reconcilers, v)
 	}
 	return r
 }
 
-func (l *plane) fairnessReport() control.FairnessReport {
-	r := control.FairnessReport{Levels: []control.FairnessLevel{}}
+func (l *plane) fairnessReport() socket.FairnessReport {
+	r := socket.FairnessReport{Levels: []socket.FairnessLevel{}}
 	for _, s := range l.apiserver.Fairness(shownFlows) {
-		v := control.FairnessLevel{Name: s.Name, Exempt: s.Exempt, Seats: s.Seats, Guaranteed: s.Guaranteed, FlowLimit: s.FlowLimit, Executing: s.Executing,
+		v := socket.FairnessLevel{Name: s.Name, Exempt: s.Exempt, Seats: s.Seats, Guaranteed: s.Guaranteed, FlowLimit: s.FlowLimit, Executing: s.Executing,
 			Waiting: s.Waiting, Dispatched: s.Dispatched, Rejected: s.Rejected, FlowCount: s.FlowCount}
 		for _, f := range s.Flows {
-			v.Flows = append(v.Flows, control.FairnessFlow{Schema: f.Schema, Flow: f.Name, Executing: f.Executing, Waiting: f.Waiting, Streams: f.Streams, BodyBytes: f.BodyBytes})
+			v.Flows = append(v.Flows, socket.FairnessFlow{Schema: f.Schema, Flow: f.Name, Executing: f.Executing, Waiting: f.Waiting, Streams: f.Streams, BodyBytes: f.BodyBytes})
 		}
 		r.Levels = append(r.Levels, v)
 	}

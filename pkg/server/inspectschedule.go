@@ -11,9 +11,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/scheduler"
-	"github.com/coracle-dev/coracle/pkg/server/allocation"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/control/scheduler"
+	"github.com/coracle-dev/coracle/pkg/control/scheduler/allocation"
 )
 
 // inspectSchedule serves how a pod would be scheduled: ?namespace=N&pod=P, and &node=N for some nodes only. It computes one explanation at
@@ -68,10 +68,10 @@ func answerError(w http.ResponseWriter, err error) {
 }
 
 // scheduleReport is the report without its nodes.
-func scheduleReport(e scheduler.Explanation) control.ScheduleReport {
-	r := control.ScheduleReport{
+func scheduleReport(e scheduler.Explanation) socket.ScheduleReport {
+	r := socket.ScheduleReport{
 		Namespace: e.Pod.Namespace, Name: e.Pod.Name, Node: e.Pod.Spec.NodeName, SchedulerName: e.Pod.Spec.SchedulerName, Ours: e.Profile != "",
-		Group: e.Group, Summary: e.Summary, Ordered: e.Ordered, NodeCount: len(e.Nodes), Filters: []control.ScheduleFilter{}, Scores: []control.ScheduleScore{},
+		Group: e.Group, Summary: e.Summary, Ordered: e.Ordered, NodeCount: len(e.Nodes), Filters: []socket.ScheduleFilter{}, Scores: []socket.ScheduleScore{},
 	}
 	if r.Node == "" {
 		r.NominatedNode = e.Pod.Status.NominatedNodeName
@@ -84,10 +84,10 @@ func scheduleReport(e scheduler.Explanation) control.ScheduleReport {
 		applied[name] = true
 	}
 	for _, name := range e.Filters {
-		r.Filters = append(r.Filters, control.ScheduleFilter{Name: name, Applies: applied[name]})
+		r.Filters = append(r.Filters, socket.ScheduleFilter{Name: name, Applies: applied[name]})
 	}
 	for _, s := range e.Scores {
-		r.Scores = append(r.Scores, control.ScheduleScore(s))
+		r.Scores = append(r.Scores, socket.ScheduleScore(s))
 	}
 	for _, n := range e.Nodes {
 		if n.Fits {
@@ -97,13 +97,13 @@ func scheduleReport(e scheduler.Explanation) control.ScheduleReport {
 	return r
 }
 
-func nodeVerdicts(e scheduler.Explanation) []control.ScheduleNode {
-	shown := e.Nodes[:min(len(e.Nodes), control.MostScheduleNodes)]
-	out := make([]control.ScheduleNode, 0, len(shown))
+func nodeVerdicts(e scheduler.Explanation) []socket.ScheduleNode {
+	shown := e.Nodes[:min(len(e.Nodes), socket.MostScheduleNodes)]
+	out := make([]socket.ScheduleNode, 0, len(shown))
 	for _, n := range shown {
-		v := control.ScheduleNode{Name: n.Name, Fits: n.Fits, Filters: map[string]string{}, Total: n.Total}
+		v := socket.ScheduleNode{Name: n.Name, Fits: n.Fits, Filters: map[string]string{}, Total: n.Total}
 		for _, name := range e.Applied {
-			v.Filters[name] = control.FilterPassed
+			v.Filters[name] = socket.FilterPassed
 			if reasons := n.Refused[name]; len(reasons) > 0 {
 				v.Filters[name] = strings.Join(reasons, ", ")
 			}

@@ -18,9 +18,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
-	"github.com/coracle-dev/coracle/pkg/bounded"
-	"github.com/coracle-dev/coracle/pkg/jointoken"
-	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/jointoken"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
 // The paths for joining, besides the Kubernetes API. The CA is public, a join needs a token, and a renewal needs the

@@ -17,9 +17,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/coracle-dev/coracle/pkg/jointoken"
-	"github.com/coracle-dev/coracle/pkg/pki"
-	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/base/jointoken"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
+	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
 func TestJoin(t *testing.T) {

@@ -16,9 +16,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/coracle-dev/coracle/pkg/base/jointoken"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/client/servers"
-	"github.com/coracle-dev/coracle/pkg/jointoken"
-	"github.com/coracle-dev/coracle/pkg/pki"
 )
 
 // testCluster is a server that machines can join, with Nodes set by the test.

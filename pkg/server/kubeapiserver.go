@@ -19,8 +19,8 @@ import (
 	"k8s.io/client-go/util/cert"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/bounded"
-	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
 // KubeAPIServer are the flags of upstream's kube-apiserver that are honoured.

@@ -15,9 +15,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/coracle-dev/coracle/pkg/ctl"
-	"github.com/coracle-dev/coracle/pkg/pki"
-	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/cli"
 )
 
 // Context is the name of the context, cluster and user in kubeconfigs.
@@ -84,7 +84,7 @@ func (k *adminKubeconfig) write(start bool) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceKubeconfig(filepath.Join(k.dataDir, ctl.Kubeconfig), c); err != nil {
+	if err := replaceKubeconfig(filepath.Join(k.dataDir, cli.Kubeconfig), c); err != nil {
 		return err
 	}
 	if k.merged != "" {

@@ -8,9 +8,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/run"
-	"github.com/coracle-dev/coracle/pkg/server/election"
+	"github.com/coracle-dev/coracle/pkg/control/election"
 )
 
 // led is a component that only the leader among several servers runs. Each term of leadership gets a new instance, with its own metrics.

@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/coracle-dev/coracle/apis/storage"
-	"github.com/coracle-dev/coracle/pkg/reconcile/localsnapshot"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/localsnapshot"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 	"net"
 	"time"
 
-	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 // libraries handles records of libraries, which say what clients sent as long and as often as these send it, before they are authenticated, too: their

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/coracle-dev/coracle/pkg/kind"
-	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
 // Each server has a key under masterLeases that ends in its address, as upstream's API servers do (kube-apiserver's lease endpoint

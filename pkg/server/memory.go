@@ -3,7 +3,7 @@ package server
 import (
 	"runtime/debug"
 
-	"github.com/coracle-dev/coracle/pkg/memory"
+	"github.com/coracle-dev/coracle/pkg/base/memory"
 )
 
 // forgetStart releases the memory that only the start needed: its garbage, and the pages of the program that hold

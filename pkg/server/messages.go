@@ -15,9 +15,9 @@ import (
 	requests "k8s.io/apiserver/pkg/endpoints/request"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/agent/api"
-	"github.com/coracle-dev/coracle/pkg/agent/messages"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/node/api"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/messages"
 )
 
 // localAPI is how the agent in the server's own process sends messages: without a socket.

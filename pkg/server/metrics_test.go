@@ -18,8 +18,8 @@ import (
 	apirequest "k8s.io/apiserver/pkg/endpoints/request"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/pki"
-	"github.com/coracle-dev/coracle/pkg/run"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
+	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
 // startPlane runs a control plane until the test ends, and creates a node that does not run.

@@ -7,8 +7,8 @@ import (
 	"os/exec"
 	"time"
 
-	"github.com/coracle-dev/coracle/pkg/agent/mount"
-	"github.com/coracle-dev/coracle/pkg/agent/network"
+	"github.com/coracle-dev/coracle/pkg/node/host/mount"
+	"github.com/coracle-dev/coracle/pkg/node/network"
 )
 
 // modprobeTimeout limits the loading of one module.

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/coracle-dev/coracle/pkg/agent/mount"
-	"github.com/coracle-dev/coracle/pkg/agent/network"
+	"github.com/coracle-dev/coracle/pkg/node/host/mount"
+	"github.com/coracle-dev/coracle/pkg/node/network"
 )
 
 // TestModulesAreTried checks that a node starts on a machine whose modules are not loaded yet, so that /proc/filesystems

@@ -28,9 +28,9 @@ import (
 	"k8s.io/client-go/util/keyutil"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/apiserver"
-	"github.com/coracle-dev/coracle/pkg/bounded"
-	"github.com/coracle-dev/coracle/pkg/pki"
+	"github.com/coracle-dev/coracle/pkg/api/apiserver"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
 // planeAPI is a control plane in this process, with an administrator's client.

@@ -26,15 +26,15 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/base/version"
 	"github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/reconcile"
-	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
-	"github.com/coracle-dev/coracle/pkg/run"
-	"github.com/coracle-dev/coracle/pkg/scheduler"
-	"github.com/coracle-dev/coracle/pkg/server/allocation"
-	"github.com/coracle-dev/coracle/pkg/server/election"
-	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
-	"github.com/coracle-dev/coracle/pkg/version"
+	"github.com/coracle-dev/coracle/pkg/control/controllers"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/rootca"
+	"github.com/coracle-dev/coracle/pkg/control/election"
+	"github.com/coracle-dev/coracle/pkg/control/scheduler"
+	"github.com/coracle-dev/coracle/pkg/control/scheduler/allocation"
+	storedkinds "github.com/coracle-dev/coracle/pkg/engine/kinds"
 )
 
 // Outside configures a scheduler or reconcilers that run in a process of their own, for any API server.
@@ -98,7 +98,7 @@ func RunControllers(ctx context.Context, o Outside) error {
 		if err != nil {
 			return nil, err
 		}
-		controllers, err := reconcile.New(reconcile.Config{
+		controllers, err := controllers.New(controllers.Config{
 			ClientFor: func(string) client.Interface { return checked }, ServerVersion: serverVersion(o.REST),
 			Kinds: kinds, Only: o.Only, SourceNamespaces: o.SourceNamespaces, RootCA: roots, ClusterCIDR: pods, NodePatience: o.NodeMonitorGracePeriod, Log: log, Metrics: metrics,
 		})

@@ -16,7 +16,7 @@ import (
 	grpchealth "google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
-	"github.com/coracle-dev/coracle/pkg/connlimit"
+	"github.com/coracle-dev/coracle/pkg/base/connlimit"
 )
 
 // outsideHealth is a component that serves the health and the metrics of a process without an API server: /livez, /readyz and

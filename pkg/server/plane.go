@@ -18,36 +18,36 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	chain "github.com/coracle-dev/coracle/pkg/admission"
-	"github.com/coracle-dev/coracle/pkg/apiserver"
-	"github.com/coracle-dev/coracle/pkg/apiserver/access"
-	"github.com/coracle-dev/coracle/pkg/apiserver/fairness"
-	"github.com/coracle-dev/coracle/pkg/cache"
+	"github.com/coracle-dev/coracle/pkg/api/access"
+	chain "github.com/coracle-dev/coracle/pkg/api/admission"
+	"github.com/coracle-dev/coracle/pkg/api/aggregation/apiservices"
+	"github.com/coracle-dev/coracle/pkg/api/apiserver"
+	"github.com/coracle-dev/coracle/pkg/api/customresources"
+	"github.com/coracle-dev/coracle/pkg/api/fairness"
+	"github.com/coracle-dev/coracle/pkg/api/fairness/flowcontrol"
+	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/api/local"
+	"github.com/coracle-dev/coracle/pkg/api/registry"
+	"github.com/coracle-dev/coracle/pkg/api/usage"
+	"github.com/coracle-dev/coracle/pkg/api/webhook"
+	"github.com/coracle-dev/coracle/pkg/base/jointoken"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/base/version"
+	"github.com/coracle-dev/coracle/pkg/cli"
 	"github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/client/local"
-	"github.com/coracle-dev/coracle/pkg/ctl"
-	"github.com/coracle-dev/coracle/pkg/encryption"
-	"github.com/coracle-dev/coracle/pkg/ingress"
-	"github.com/coracle-dev/coracle/pkg/jointoken"
+	"github.com/coracle-dev/coracle/pkg/control/controllers"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/rootca"
+	"github.com/coracle-dev/coracle/pkg/control/election"
+	"github.com/coracle-dev/coracle/pkg/control/scheduler"
 	"github.com/coracle-dev/coracle/pkg/kind"
-	"github.com/coracle-dev/coracle/pkg/kind/builtin"
-	"github.com/coracle-dev/coracle/pkg/kontrol/pull"
-	"github.com/coracle-dev/coracle/pkg/netpolicy"
-	"github.com/coracle-dev/coracle/pkg/pki"
-	"github.com/coracle-dev/coracle/pkg/reconcile"
-	"github.com/coracle-dev/coracle/pkg/reconcile/rootca"
-	"github.com/coracle-dev/coracle/pkg/registry"
-	"github.com/coracle-dev/coracle/pkg/rest"
-	"github.com/coracle-dev/coracle/pkg/run"
-	"github.com/coracle-dev/coracle/pkg/scheduler"
-	"github.com/coracle-dev/coracle/pkg/server/aggregation"
-	"github.com/coracle-dev/coracle/pkg/server/customresources"
-	"github.com/coracle-dev/coracle/pkg/server/election"
-	"github.com/coracle-dev/coracle/pkg/server/flowcontrol"
-	"github.com/coracle-dev/coracle/pkg/store"
-	"github.com/coracle-dev/coracle/pkg/usage"
-	"github.com/coracle-dev/coracle/pkg/version"
-	"github.com/coracle-dev/coracle/pkg/webhook"
+	"github.com/coracle-dev/coracle/pkg/node/ingress"
+	"github.com/coracle-dev/coracle/pkg/node/netpolicy"
+	"github.com/coracle-dev/coracle/pkg/state/cache"
+	"github.com/coracle-dev/coracle/pkg/state/encryption"
+	"github.com/coracle-dev/coracle/pkg/state/store"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
+	"github.com/coracle-dev/coracle/pkg/systems/rest"
 )
 
 // plane is the control plane components of this process.
@@ -77,14 +77,14 @@ type plane struct {
 	apiserver  *apiserver.Server
 	fairness   *flowcontrol.Controller
 	nodes      *nodes
-	aggregator *aggregation.Controller
+	aggregator *apiservices.Controller
 	usage      *usage.Collector
 	roles      *roles
 	ingress    *ingress.Ingress
 	// rest is nil unless enabled.
 	rest *rest.Server
 	// controllers and scheduler run on the elected server; nil if disabled.
-	controllers *led[*reconcile.Controllers]
+	controllers *led[*controllers.Controllers]
 	scheduler   *led[*scheduler.Scheduler]
 	scheduling  scheduler.Configuration
 }
@@ -143,7 +143,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &plane{process: p, keys: keys, url: "https://" + api.String(), kubeconfig: filepath.Join(p.DataDir, ctl.Kubeconfig)}
+	l := &plane{process: p, keys: keys, url: "https://" + api.String(), kubeconfig: filepath.Join(p.DataDir, cli.Kubeconfig)}
 	if p.listener != nil {
 		l.url = "https://" + p.listener.Addr().String()
 	}
@@ -328,7 +328,7 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 	if l.fairness, err = flowcontrol.New(flowcontrol.Config{Client: own, Configure: l.apiserver.ConfigureFairness, After: p.started, Log: component(p.log, "flowcontrol")}); err != nil {
 		return err
 	}
-	if l.aggregator, err = aggregation.New(aggregation.Config{Client: own, Server: l.apiserver, Kinds: kinds, Services: webhook.NewServices(l.clients.Informers()),
+	if l.aggregator, err = apiservices.New(apiservices.Config{Client: own, Server: l.apiserver, Kinds: kinds, Services: webhook.NewServices(l.clients.Informers()),
 		Trust: l.frontProxy, After: p.started, Log: component(p.log, "aggregation")}); err != nil {
 		return err
 	}
@@ -337,16 +337,16 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 }
 
 // frontProxy returns what aggregated API servers need to trust this one.
-func (l *plane) frontProxy() (aggregation.Trust, error) {
+func (l *plane) frontProxy() (apiservices.Trust, error) {
 	authority, err := pki.LoadFrontProxy(pkiDir(l.process.DataDir))
 	if err != nil {
-		return aggregation.Trust{}, err
+		return apiservices.Trust{}, err
 	}
-	as, err := authority.NewSource(pki.Leaf{Name: aggregation.FrontProxy})
+	as, err := authority.NewSource(pki.Leaf{Name: apiservices.FrontProxy})
 	if err != nil {
-		return aggregation.Trust{}, err
+		return apiservices.Trust{}, err
 	}
-	return aggregation.Trust{Certificate: as.Client, FrontProxyCAs: authority.Bundle(), ClientCAs: l.keys.Client.Bundle}, nil
+	return apiservices.Trust{Certificate: as.Client, FrontProxyCAs: authority.Bundle(), ClientCAs: l.keys.Client.Bundle}, nil
 }
 
 // joiner returns the handler that admits other machines.

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 // storeShare is the fraction of memory for stored data, 1/storeShare: in memory an object takes several times its

@@ -3,8 +3,8 @@ package server
 import (
 	"crypto/tls"
 
-	"github.com/coracle-dev/coracle/pkg/pki"
-	"github.com/coracle-dev/coracle/pkg/rest"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
+	"github.com/coracle-dev/coracle/pkg/systems/rest"
 )
 
 // newREST returns the REST facade. It has the API's certificate, and reads logs as the API does.

@@ -5,10 +5,10 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/kind/builtin"
-	"github.com/coracle-dev/coracle/pkg/reconcile/engine"
-	keep "github.com/coracle-dev/coracle/pkg/reconcile/roles"
+	keep "github.com/coracle-dev/coracle/pkg/control/controllers/roles"
+	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
 // roles is a component that writes the default roles and bindings. It is ready at once: until they exist,

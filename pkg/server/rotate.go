@@ -13,9 +13,9 @@ import (
 	"k8s.io/client-go/util/keyutil"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/bounded"
-	"github.com/coracle-dev/coracle/pkg/pki"
-	"github.com/coracle-dev/coracle/pkg/registry"
+	"github.com/coracle-dev/coracle/pkg/api/registry"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
 // accountKeys are the keys of service account tokens. That of the data directory, which signs unless a file has the key, can be rotated at

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/atomicfile"
-	"github.com/coracle-dev/coracle/pkg/bounded"
-	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/base/atomicfile"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
 // ownerFile is in a run directory and contains its owner as JSON, in one line. A process writes it before it acquires anything. Run directories of
@@ -48,7 +48,7 @@ func checkRunDir(ctx context.Context, c config.Config) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	status, err := control.NewClient(c.RunDir).Status(ctx)
+	status, err := socket.NewClient(c.RunDir).Status(ctx)
 	if err == nil {
 		return ownedBy(c, status.DataDir, status.PID)
 	}
@@ -58,7 +58,7 @@ func checkRunDir(ctx context.Context, c config.Config) error {
 	case o.DataDir != "":
 		return ownedBy(c, o.DataDir, 0)
 	}
-	if errors.Is(err, control.ErrNotRunning) || holder(c.DataDir) != 0 { // its own process may hang
+	if errors.Is(err, socket.ErrNotRunning) || holder(c.DataDir) != 0 { // its own process may hang
 		return nil
 	}
 	return fmt.Errorf("a process that does not respond uses the run directory %s, and none the data directory %s: give the --data-dir and --run-dir of one cluster (%w)", c.RunDir, c.DataDir, err)

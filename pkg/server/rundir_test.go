@@ -12,18 +12,18 @@ import (
 	"github.com/stretchr/testify/require"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/run/runtest"
+	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
 // elsewhere is a running process with another data directory.
 type elsewhere struct {
-	control.Backend
+	socket.Backend
 	dir string
 }
 
-func (e elsewhere) Status(context.Context) control.Status {
-	return control.Status{Running: true, PID: 4242, DataDir: e.dir}
+func (e elsewhere) Status(context.Context) socket.Status {
+	return socket.Status{Running: true, PID: 4242, DataDir: e.dir}
 }
 
 func (elsewhere) Debug() http.Handler { return http.NotFoundHandler() }
@@ -38,10 +38,10 @@ func TestRunDirOfAnotherCluster(t *testing.T) {
 	c.DataDir, c.RunDir = filepath.Join(dir, "data"), filepath.Join(dir, "run")
 	require.NoError(t, os.MkdirAll(filepath.Join(c.DataDir, "store"), 0o700))
 	require.NoError(t, os.MkdirAll(c.RunDir, 0o700))
-	runtest.Start(t, control.NewServer(c.RunDir, elsewhere{dir: filepath.Join(dir, "other")}))
+	runtest.Start(t, socket.NewServer(c.RunDir, elsewhere{dir: filepath.Join(dir, "other")}))
 
 	want := "is the run directory of the cluster in " + filepath.Join(dir, "other") + ", which runs with pid 4242"
-	none := func(control.Event) { t.Error("it began") }
+	none := func(socket.Event) { t.Error("it began") }
 	_, err := Start(t.Context(), c, exec.Command("false"), none)
 	require.ErrorContains(t, err, want)
 	require.ErrorContains(t, Stop(t.Context(), c, none), want)
@@ -65,7 +65,7 @@ func TestRunDirOfAKilledCluster(t *testing.T) {
 	require.NoError(t, os.MkdirAll(killed.RunDir, 0o700))
 	c := killed
 	c.DataDir = filepath.Join(dir, "data")
-	none := func(control.Event) { t.Error("it began") }
+	none := func(socket.Event) { t.Error("it began") }
 	refused := func(want string) {
 		t.Helper()
 		_, err := Start(t.Context(), c, exec.Command("false"), none)

@@ -4,7 +4,7 @@
 // lists in this package, with the reason beside each, and stop in reverse order.
 //
 // A join token allows a machine to join as a new node, and nothing else, until it expires or is revoked
-// (pkg/jointoken). With it, nobody can act as an existing node, be it the server's own or an offline one (machine.go),
+// (pkg/base/jointoken). With it, nobody can act as an existing node, be it the server's own or an offline one (machine.go),
 // nor impersonate the API or another node (pki.Set.Node, nodes.go).
 //
 // A joined machine has the permissions of its node only (node authorizer, NodeRestriction). Deleting its Node excludes
@@ -24,12 +24,12 @@ import (
 	"time"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/memory"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/client/servers"
-	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/memory"
-	"github.com/coracle-dev/coracle/pkg/pki"
-	"github.com/coracle-dev/coracle/pkg/run"
-	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
 const (
@@ -205,11 +205,11 @@ func outwardAddress() (netip.Addr, error) {
 }
 
 // run runs the components and reports each one that starts, and finally that the node is Ready.
-func (p *process) run(ctx context.Context, report func(control.Event), components []run.Component) error {
+func (p *process) run(ctx context.Context, report func(socket.Event), components []run.Component) error {
 	ctx, p.stop = p.lingering(ctx, true)
 	defer p.stop()
 	// The socket first, so that status and stop work while the rest starts.
-	components = append([]run.Component{control.NewServer(p.RunDir, p)}, components...)
+	components = append([]run.Component{socket.NewServer(p.RunDir, p)}, components...)
 	p.parts.add(components)
 	components = append(components, &last{ready: make(chan struct{}), notify: func(ctx context.Context) {
 		if p.onReady != nil {
@@ -219,7 +219,7 @@ func (p *process) run(ctx context.Context, report func(control.Event), component
 		}
 		p.forgetStart()
 		status := p.Status(ctx)
-		report(control.Event{Done: true, Status: &status})
+		report(socket.Event{Done: true, Status: &status})
 		close(p.started)
 		p.log.Info("running", "url", status.Server, "after", time.Since(p.began).Round(time.Millisecond))
 	}, settled: p.forgetStart})
@@ -227,7 +227,7 @@ func (p *process) run(ctx context.Context, report func(control.Event), component
 		Started: func(name string, took time.Duration) {
 			p.parts.started(name, took)
 			if name != lastName {
-				report(control.Event{Step: name, Took: took})
+				report(socket.Event{Step: name, Took: took})
 			}
 			p.log.Debug("component started", "component", name, "took", took)
 		},
@@ -247,9 +247,9 @@ func hung(log *slog.Logger) func(name string, after time.Duration) {
 	}
 }
 
-func failure(report func(control.Event), err error) {
+func failure(report func(socket.Event), err error) {
 	if err != nil {
-		report(control.Event{Error: err.Error()})
+		report(socket.Event{Error: err.Error()})
 	}
 }
 

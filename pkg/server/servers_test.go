@@ -26,19 +26,19 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
-	chain "github.com/coracle-dev/coracle/pkg/admission"
-	"github.com/coracle-dev/coracle/pkg/cache"
+	chain "github.com/coracle-dev/coracle/pkg/api/admission"
+	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/api/local"
+	"github.com/coracle-dev/coracle/pkg/api/registry"
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/client/local"
+	"github.com/coracle-dev/coracle/pkg/control/controllers"
+	"github.com/coracle-dev/coracle/pkg/control/election"
+	storedkinds "github.com/coracle-dev/coracle/pkg/engine/kinds"
 	"github.com/coracle-dev/coracle/pkg/kind"
-	"github.com/coracle-dev/coracle/pkg/kind/builtin"
-	"github.com/coracle-dev/coracle/pkg/reconcile"
-	"github.com/coracle-dev/coracle/pkg/registry"
-	"github.com/coracle-dev/coracle/pkg/run"
-	"github.com/coracle-dev/coracle/pkg/run/runtest"
-	"github.com/coracle-dev/coracle/pkg/server/election"
-	storedkinds "github.com/coracle-dev/coracle/pkg/server/kinds"
-	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/state/cache"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
 // pause delays the writes of one server while it is set: they wait until it ends or their context is done.
@@ -183,7 +183,7 @@ func startOne(t *testing.T, s *store.Store, name, address string, running *atomi
 	c.Identity = func() string { return name + "_coracle-" + address }
 	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = 20*time.Second, 10*time.Second, 200*time.Millisecond // a server that runs may get no processor for seconds
 	o.led, err = newLed(l, "controllers", c, func(led *led[acts], metrics prometheus.Registerer) (acts, error) {
-		controllers, err := reconcile.New(reconcile.Config{
+		controllers, err := controllers.New(controllers.Config{
 			ClientFor: func(identity string) client.Interface {
 				return o.paused.client(led.checked(l.client(identity, "system:serviceaccounts")))
 			},

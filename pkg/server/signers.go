@@ -6,8 +6,8 @@ import (
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 
-	"github.com/coracle-dev/coracle/pkg/pki"
-	"github.com/coracle-dev/coracle/pkg/reconcile/certificates"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/certificates"
 )
 
 // signers returns upstream's built-in signers. They sign with the cluster's authorities, also after those were replaced.

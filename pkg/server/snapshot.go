@@ -13,14 +13,14 @@ import (
 	"time"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/control"
-	"github.com/coracle-dev/coracle/pkg/ctl"
-	"github.com/coracle-dev/coracle/pkg/snapshot"
-	"github.com/coracle-dev/coracle/pkg/store"
-	"github.com/coracle-dev/coracle/pkg/version"
+	"github.com/coracle-dev/coracle/pkg/base/version"
+	"github.com/coracle-dev/coracle/pkg/cli"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/state/snapshot"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-var _ control.SnapshotBackend = (*process)(nil)
+var _ socket.SnapshotBackend = (*process)(nil)
 
 const (
 	// keyDir and encryptionDir are the directories of the data directory that a snapshot includes, storeDir is that of the store.
@@ -115,9 +115,9 @@ func (w untilDone) Write(p []byte) (int, error) {
 // there is moved aside, into a directory that it returns; without, it is an error. Killed at any point, it leaves the old cluster, the new
 // one, or a directory that no process starts in until the restore is repeated.
 func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader, replace bool) (m snapshot.Manifest, old string, err error) {
-	if _, err := control.NewClient(c.RunDir).Status(ctx); err == nil {
+	if _, err := socket.NewClient(c.RunDir).Status(ctx); err == nil {
 		return m, "", errors.New("a cluster runs here: `coracle stop` ends it")
-	} else if !errors.Is(err, control.ErrNotRunning) {
+	} else if !errors.Is(err, socket.ErrNotRunning) {
 		return m, "", err
 	}
 	if err := os.MkdirAll(filepath.Join(c.DataDir, storeDir), 0o700); err != nil {
@@ -195,7 +195,7 @@ func install(dataDir, dir, old string) error {
 		}
 	}
 	// The administrator's kubeconfig has a certificate of the old cluster; a start writes it.
-	if err := os.Remove(filepath.Join(dataDir, ctl.Kubeconfig)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(dataDir, cli.Kubeconfig)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.RemoveAll(dir)

@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/run/runtest"
-	"github.com/coracle-dev/coracle/pkg/store"
+	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
+	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
 // A restore that ends between any two of its renames leaves the old cluster's parts aside, no process starts, and the

@@ -13,7 +13,7 @@ import (
 	"syscall"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
 // reportVariable names the file descriptor on which a background process reports the progress of its start, as lines of control.Event.
@@ -28,12 +28,12 @@ const (
 // Start runs child, a `coracle server` with the same options, in the background and returns when its node is Ready. If
 // one is already running, its status is returned. A child that fails has exited when Start returns its error. If ctx is
 // done first, the child is stopped.
-func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(control.Event)) (control.Status, error) {
-	status, err := control.NewClient(c.RunDir).Status(ctx)
+func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(socket.Event)) (socket.Status, error) {
+	status, err := socket.NewClient(c.RunDir).Status(ctx)
 	if err == nil {
 		return status, ownedBy(c, status.DataDir, status.PID)
 	}
-	if !errors.Is(err, control.ErrNotRunning) {
+	if !errors.Is(err, socket.ErrNotRunning) {
 		return status, err
 	}
 	if err := checkRunDir(ctx, c); err != nil {
@@ -69,7 +69,7 @@ func Start(ctx context.Context, c config.Config, child *exec.Cmd, progress func(
 	lines := bufio.NewScanner(reports)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		var e control.Event
+		var e socket.Event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
 			return status, err
 		}
@@ -104,16 +104,16 @@ func openLog(path string) (*os.File, error) {
 
 // reporter returns a function that reports progress to `coracle start`; in the foreground it does nothing.
 // After the last event (Done or Error) it closes the pipe.
-func reporter() func(control.Event) {
+func reporter() func(socket.Event) {
 	fd, err := strconv.Atoi(os.Getenv(reportVariable))
 	if err != nil {
-		return func(control.Event) {}
+		return func(socket.Event) {}
 	}
 	_ = os.Unsetenv(reportVariable)
 	syscall.CloseOnExec(fd)
 	pipe := os.NewFile(uintptr(fd), "report")
 	encoder := json.NewEncoder(pipe)
-	return func(e control.Event) {
+	return func(e socket.Event) {
 		// The parent may have exited, which is not an error.
 		_ = encoder.Encode(e)
 		if e.Done || e.Error != "" {

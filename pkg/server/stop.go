@@ -14,34 +14,34 @@ import (
 	"k8s.io/klog/v2"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/agent/disk"
-	"github.com/coracle-dev/coracle/pkg/control"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/node/host/disk"
 )
 
 // Stop stops the pods of this machine gracefully, then the process, and returns when it has exited. It returns
 // control.ErrNotRunning if none is running. Pods have their grace period; a process that hangs is killed, at the latest
 // 80 s after its last response.
-func Stop(ctx context.Context, c config.Config, progress func(control.Event)) error {
+func Stop(ctx context.Context, c config.Config, progress func(socket.Event)) error {
 	if err := checkRunDir(ctx, c); err != nil {
 		return err
 	}
-	return stop(ctx, control.NewClient(c.RunDir), c, progress)
+	return stop(ctx, socket.NewClient(c.RunDir), c, progress)
 }
 
-func stop(ctx context.Context, client *control.Client, c config.Config, progress func(control.Event)) error {
-	say := func(format string, args ...any) { progress(control.Event{Message: fmt.Sprintf(format, args...)}) }
+func stop(ctx context.Context, client *socket.Client, c config.Config, progress func(socket.Event)) error {
+	say := func(format string, args ...any) { progress(socket.Event{Message: fmt.Sprintf(format, args...)}) }
 	err := client.Stop(ctx, progress)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if errors.Is(err, control.ErrSilent) {
+	if errors.Is(err, socket.ErrSilent) {
 		say("the process does not respond: terminating it without stopping its pods")
 	}
 	pid, killed, endErr := ending{dir: c.DataDir, graceful: stopPatience, killed: killPatience, say: say}.run(ctx)
 	switch {
-	case errors.Is(err, control.ErrNotRunning) && pid != 0: // it was just starting or already stopping
+	case errors.Is(err, socket.ErrNotRunning) && pid != 0: // it was just starting or already stopping
 		return endErr
-	case errors.Is(err, control.ErrSilent):
+	case errors.Is(err, socket.ErrSilent):
 		if endErr == nil {
 			endErr = errors.New("the process hung and was killed, its pods were not stopped: `coracle start` adopts them, `coracle delete` removes them")
 		}
@@ -55,18 +55,18 @@ func stop(ctx context.Context, client *control.Client, c config.Config, progress
 // Delete stops the process and removes everything of the cluster from this machine, including what a killed process
 // left. It may be repeated. Pods get no grace period: their containers are killed. A process that does not exit within
 // 15 s is killed.
-func Delete(ctx context.Context, c config.Config, progress func(control.Event)) error {
+func Delete(ctx context.Context, c config.Config, progress func(socket.Event)) error {
 	if os.Geteuid() != 0 {
 		return errors.New("coracle needs root: run it with sudo")
 	}
 	// Warnings of the libraries are covered by the returned error.
 	klog.SetLogger(logr.FromSlogHandler(atLeast{slog.Default().Handler(), slog.LevelError}))
-	say := func(format string, args ...any) { progress(control.Event{Message: fmt.Sprintf(format, args...)}) }
+	say := func(format string, args ...any) { progress(socket.Event{Message: fmt.Sprintf(format, args...)}) }
 	if err := checkRunDir(ctx, c); err != nil {
 		return err
 	}
 	pid := holder(c.DataDir)
-	if status, err := control.NewClient(c.RunDir).Status(ctx); err == nil && pid == 0 {
+	if status, err := socket.NewClient(c.RunDir).Status(ctx); err == nil && pid == 0 {
 		return fmt.Errorf("process %d runs without its data directory %s, which was removed: end it with `coracle stop`, then delete again", status.PID, c.DataDir)
 	}
 	if pid != 0 {

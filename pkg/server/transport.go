@@ -3,7 +3,7 @@ package server
 import (
 	cliflag "k8s.io/component-base/cli/flag"
 
-	"github.com/coracle-dev/coracle/pkg/apiserver/auditlog"
+	"github.com/coracle-dev/coracle/pkg/api/auditlog"
 )
 
 // transport returns the TLS version and cipher suites from the options; zero and nil leave the choice to crypto/tls.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/coracle-dev/coracle/pkg/bounded"
-	"github.com/coracle-dev/coracle/pkg/usage"
+	"github.com/coracle-dev/coracle/pkg/api/usage"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 // maxResourceMetrics bounds, in bytes, a node's /metrics/resource.

@@ -77,20 +77,20 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		library string
 		rooms   []string
 	}{
-		{"go.etcd.io/etcd", ours("pkg/store", "hack/images/etcd")},
-		{"github.com/containerd", ours("pkg/agent/runtime/containerd", "pkg/agent/runtime/shim", "cmd/coracle-shim", "pkg/kontrol/artifact")},
-		{"github.com/opencontainers/runc", ours("pkg/agent/runtime/shim", "cmd/coracle-shim")},
-		{"github.com/vishvananda", ours("pkg/agent/network", "pkg/proxy")},
-		{"github.com/google/nftables", ours("pkg/agent/network", "pkg/proxy", "pkg/netpolicy")},
-		{"k8s.io/kubernetes", ours("pkg/kind/builtin", "pkg/registry", "pkg/admission", "pkg/apiserver")},
-		{"k8s.io/apiserver", ours("pkg/kind", "pkg/encryption", "pkg/webhook", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server")},
-		{"k8s.io/kubectl", ours("pkg/ctl")},
-		{"github.com/miekg/dns", ours("pkg/dns")},
-		{"github.com/godbus/dbus", ours("pkg/agent/shutdown")},
-		{"github.com/bazelbuild/remote-apis", ours("pkg/buildbarn/remote")},
-		// The factory is pkg/client/local's: upstream's links the informers of all groups, 4.5 MB.
-		{"k8s.io/client-go/informers", ours("pkg/client/local", "pkg/webhook", "pkg/admission")},
-		{"github.com/google/go-jsonnet", ours("pkg/buildbarn/check/program")},
+		{"go.etcd.io/etcd", ours("pkg/state/store", "hack/images/etcd")},
+		{"github.com/containerd", ours("pkg/node/runtime/containerd", "pkg/node/runtime/shim", "cmd/coracle-shim", "pkg/systems/kontrol/artifact")},
+		{"github.com/opencontainers/runc", ours("pkg/node/runtime/shim", "cmd/coracle-shim")},
+		{"github.com/vishvananda", ours("pkg/node/network", "pkg/node/proxy")},
+		{"github.com/google/nftables", ours("pkg/node/network", "pkg/node/proxy", "pkg/node/netpolicy")},
+		{"k8s.io/kubernetes", ours("pkg/api/kinds/builtin", "pkg/api/registry", "pkg/api/admission", "pkg/api/apiserver")},
+		{"k8s.io/apiserver", ours("pkg/kind", "pkg/state/encryption", "pkg/api/webhook", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver", "pkg/server")},
+		{"k8s.io/kubectl", ours("pkg/cli")},
+		{"github.com/miekg/dns", ours("pkg/node/dns")},
+		{"github.com/godbus/dbus", ours("pkg/node/host/shutdown")},
+		{"github.com/bazelbuild/remote-apis", ours("pkg/systems/buildbarn/remote")},
+		// The factory is pkg/api/local's: upstream's links the informers of all groups, 4.5 MB.
+		{"k8s.io/client-go/informers", ours("pkg/api/local", "pkg/api/webhook", "pkg/api/admission")},
+		{"github.com/google/go-jsonnet", ours("pkg/systems/buildbarn/check/program")},
 	}
 	for _, p := range packages(t) {
 		for _, rule := range rooms {
@@ -108,34 +108,34 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 
 // TestImportsPointOneWay checks that no package depends, directly or indirectly, on packages above or beside it.
 func TestImportsPointOneWay(t *testing.T) {
-	engine := ours("pkg/store", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server")
+	engine := ours("pkg/state/store", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver", "pkg/server")
 	rules := []struct{ from, never []string }{
 		{ours("apis"), ours("pkg", "cmd")},
-		{ours("pkg/kind"), append(engine, ours("pkg/cache", "pkg/client", "pkg/agent", "pkg/reconcile", "pkg/scheduler")...)},
-		{ours("pkg/store"), ours("pkg/cache", "pkg/registry", "pkg/apiserver", "pkg/server", "pkg/agent")},
-		{ours("pkg/cache"), engine},
-		{ours("pkg/encryption"), append(engine, ours("pkg/agent", "pkg/client", "pkg/ctl", "pkg/control")...)},
-		{ours("pkg/client", "pkg/reconcile", "pkg/scheduler", "pkg/agent", "pkg/proxy", "pkg/netpolicy", "pkg/dns", "pkg/ingress", "pkg/ctl"), engine},
-		{ours("pkg/client/local"), ours("pkg/admission", "pkg/apiserver", "pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
-		{ours("pkg/admission"), ours("pkg/apiserver", "pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
-		{ours("pkg/registry"), ours("pkg/apiserver", "pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
-		{ours("pkg/kontrol"), append(engine, ours("pkg/agent", "pkg/scheduler", "pkg/ctl", "pkg/reconcile", "pkg/rest")...)},
-		{ours("pkg/rest"), append(engine, ours("pkg/agent", "pkg/scheduler", "pkg/ctl", "pkg/reconcile")...)},
-		{ours("pkg/apiserver"), ours("pkg/server", "pkg/agent", "pkg/reconcile", "pkg/scheduler")},
-		{ours("pkg/run", "pkg/pki", "pkg/version"), ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/server", "pkg/agent")},
-		{ours("apis", "cmd", "pkg/server", "pkg/agent", "pkg/ctl"), ours("pkg/testcluster")},
-		{ours("pkg/buildbarn/remote"), append(engine, ours("apis", "pkg/kind", "pkg/client", "pkg/agent", "pkg/ctl", "pkg/reconcile")...)},
-		{ours("cmd/coracle"), ours("pkg/buildbarn/check/program", "pkg/buildbarn/schema")},                                                                     // they are in a process of their own
-		{ours("pkg/buildbarn/fit"), append(engine, ours("pkg/kind", "pkg/client", "pkg/reconcile", "pkg/buildbarn/schema", "pkg/buildbarn/check/program")...)}, // it is pure
-		{ours("pkg/buildbarn/check/program", "pkg/buildbarn/schema"), append(engine, ours("apis", "pkg/kind", "pkg/client", "pkg/reconcile")...)},
-		{ours("cmd/coracle-shim"), append(ours("pkg/kind", "pkg/cache", "pkg/client", "pkg/ctl"), append(engine, "k8s.io")...)},
+		{ours("pkg/kind"), append(engine, ours("pkg/state/cache", "pkg/client", "pkg/node/agent", "pkg/control/controllers", "pkg/control/scheduler")...)},
+		{ours("pkg/state/store"), ours("pkg/state/cache", "pkg/api/registry", "pkg/api/apiserver", "pkg/server", "pkg/node/agent")},
+		{ours("pkg/state/cache"), engine},
+		{ours("pkg/state/encryption"), append(engine, ours("pkg/node/agent", "pkg/client", "pkg/cli", "pkg/cli/socket")...)},
+		{ours("pkg/client", "pkg/control/controllers", "pkg/control/scheduler", "pkg/node/agent", "pkg/node/proxy", "pkg/node/netpolicy", "pkg/node/dns", "pkg/node/ingress", "pkg/cli"), engine},
+		{ours("pkg/api/local"), ours("pkg/api/admission", "pkg/api/apiserver", "pkg/server", "pkg/node/agent", "pkg/control/controllers", "pkg/control/scheduler")},
+		{ours("pkg/api/admission"), ours("pkg/api/apiserver", "pkg/server", "pkg/node/agent", "pkg/control/controllers", "pkg/control/scheduler")},
+		{ours("pkg/api/registry"), ours("pkg/api/apiserver", "pkg/server", "pkg/node/agent", "pkg/control/controllers", "pkg/control/scheduler")},
+		{ours("pkg/systems/kontrol"), append(engine, ours("pkg/node/agent", "pkg/control/scheduler", "pkg/cli", "pkg/control/controllers", "pkg/systems/rest")...)},
+		{ours("pkg/systems/rest"), append(engine, ours("pkg/node/agent", "pkg/control/scheduler", "pkg/cli", "pkg/control/controllers")...)},
+		{ours("pkg/api/apiserver"), ours("pkg/server", "pkg/node/agent", "pkg/control/controllers", "pkg/control/scheduler")},
+		{ours("pkg/base/run", "pkg/base/pki", "pkg/base/version"), ours("pkg/kind", "pkg/state/cache", "pkg/client", "pkg/server", "pkg/node/agent")},
+		{ours("apis", "cmd", "pkg/server", "pkg/node/agent", "pkg/cli"), ours("pkg/testing/testcluster")},
+		{ours("pkg/systems/buildbarn/remote"), append(engine, ours("apis", "pkg/kind", "pkg/client", "pkg/node/agent", "pkg/cli", "pkg/control/controllers")...)},
+		{ours("cmd/coracle"), ours("pkg/systems/buildbarn/check/program", "pkg/systems/buildbarn/schema")},                                                                                       // they are in a process of their own
+		{ours("pkg/systems/buildbarn/fit"), append(engine, ours("pkg/kind", "pkg/client", "pkg/control/controllers", "pkg/systems/buildbarn/schema", "pkg/systems/buildbarn/check/program")...)}, // it is pure
+		{ours("pkg/systems/buildbarn/check/program", "pkg/systems/buildbarn/schema"), append(engine, ours("apis", "pkg/kind", "pkg/client", "pkg/control/controllers")...)},
+		{ours("cmd/coracle-shim"), append(ours("pkg/kind", "pkg/state/cache", "pkg/client", "pkg/cli"), append(engine, "k8s.io")...)},
 	}
 	for _, p := range packages(t) {
 		for _, rule := range rules {
-			if !under(p.ImportPath, rule.from...) || p.ImportPath == module+"pkg/registry/registrytest" {
+			if !under(p.ImportPath, rule.from...) || p.ImportPath == module+"pkg/api/registry/registrytest" {
 				continue
 			}
-			if p.ImportPath == module+"pkg/client/local" && !slices.Contains(rule.from, p.ImportPath) {
+			if p.ImportPath == module+"pkg/api/local" && !slices.Contains(rule.from, p.ImportPath) {
 				continue // the in-process client is above the registry, and has its own rule
 			}
 			for _, d := range p.Deps {
@@ -153,9 +153,9 @@ func TestLibrariesReachNoFurther(t *testing.T) {
 		library string
 		by      []string
 	}{
-		{"k8s.io/kubernetes", ours("pkg/kind/builtin", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server", "pkg/testcluster", "cmd/coracle")},
-		{"k8s.io/apiserver", ours("pkg/kind", "pkg/cache", "pkg/store", "pkg/encryption", "pkg/webhook", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server", "pkg/testcluster", "cmd/coracle")},
-		{"go.etcd.io/etcd/server", ours("pkg/store", "pkg/registry", "pkg/client/local", "pkg/admission", "pkg/apiserver", "pkg/server", "pkg/testcluster", "cmd/coracle", "hack/images/etcd")},
+		{"k8s.io/kubernetes", ours("pkg/api/kinds/builtin", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver", "pkg/server", "pkg/testing/testcluster", "cmd/coracle")},
+		{"k8s.io/apiserver", ours("pkg/kind", "pkg/state/cache", "pkg/state/store", "pkg/state/encryption", "pkg/api/webhook", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver", "pkg/server", "pkg/testing/testcluster", "cmd/coracle")},
+		{"go.etcd.io/etcd/server", ours("pkg/state/store", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver", "pkg/server", "pkg/testing/testcluster", "cmd/coracle", "hack/images/etcd")},
 	}
 	all := packages(t)
 	for _, rule := range rules {
@@ -192,7 +192,7 @@ func chain(all []pkg, from, to string) []string {
 
 // TestReconcilersStandAlone checks that no reconciler imports another one.
 func TestReconcilersStandAlone(t *testing.T) {
-	root := module + "pkg/reconcile"
+	root := module + "pkg/control/controllers"
 	for _, p := range packages(t) {
 		if !strings.HasPrefix(p.ImportPath, root+"/") {
 			continue

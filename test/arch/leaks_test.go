@@ -15,18 +15,18 @@ import (
 
 // allowedGoroutines are packages that start goroutines and whose own tests do not look for leaked ones, with the reason.
 var allowedGoroutines = map[string]string{
-	"pkg/agent/network":             "test/netns looks for them",
-	"pkg/agent/runtime/feed":        "the tests of the runtimes do",
-	"pkg/agent/runtime/runtimetest": "the tests of the runtimes do",
-	"pkg/agent/runtime/shim/server": "it is a process of its own, which containerd's tests run",
-	"pkg/agent/shutdown/logindtest": "the tests that import it do",
-	"pkg/buildbarn/check/program":   "it is a process of its own, which the tests of pkg/buildbarn/check run",
-	"pkg/client/clienttest":         "the tests that import it do",
-	"pkg/encryption/kms/kmstest":    "the tests that import it do",
-	"pkg/netpolicy":                 "test/netns looks for them",
-	"pkg/proxy":                     "test/netns looks for them",
-	"pkg/proxy/announce":            "the tests of pkg/proxy do",
-	"pkg/run/runtest":               "the tests that import it do",
+	"pkg/node/network":                    "test/netns looks for them",
+	"pkg/node/runtime/feed":               "the tests of the runtimes do",
+	"pkg/node/runtime/runtimetest":        "the tests of the runtimes do",
+	"pkg/node/runtime/shim/server":        "it is a process of its own, which containerd's tests run",
+	"pkg/node/host/shutdown/logindtest":   "the tests that import it do",
+	"pkg/systems/buildbarn/check/program": "it is a process of its own, which the tests of pkg/systems/buildbarn/check run",
+	"pkg/client/clienttest":               "the tests that import it do",
+	"pkg/state/encryption/kms/kmstest":    "the tests that import it do",
+	"pkg/node/netpolicy":                  "test/netns looks for them",
+	"pkg/node/proxy":                      "test/netns looks for them",
+	"pkg/node/proxy/announce":             "the tests of pkg/node/proxy do",
+	"pkg/base/run/runtest":                "the tests that import it do",
 }
 
 // TestGoroutinesAreLookedFor checks that the tests of each package in which goroutines are started, by its code or by its tests, import goleak.

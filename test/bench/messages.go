@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/coracle-dev/coracle/pkg/worker/sender"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/sender"
 )
 
 const (

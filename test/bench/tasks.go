@@ -32,7 +32,7 @@ type taskRun struct {
 
 // taskFlow measures how many tasks of `true` per second go through the cluster, from the first creation to the last end, and how long a
 // creation takes; then the memory with many tasks that have ended, how long lists of them take and how long others wait meanwhile, and the first two again
-// with those kept. What the runtime alone does is measured by `go test -bench Reap ./pkg/agent/runtime/containerd`.
+// with those kept. What the runtime alone does is measured by `go test -bench Reap ./pkg/node/runtime/containerd`.
 func taskFlow(ctx context.Context, c *cluster) (figures []figure, err error) {
 	if c.tasks == 0 { // not a part of the usual run
 		return nil, nil

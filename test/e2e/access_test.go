@@ -21,8 +21,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"k8s.io/cluster-bootstrap/token/jws"
 
-	"github.com/coracle-dev/coracle/pkg/apiserver/access/accesstest"
-	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/api/access/accesstest"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/test/host"
 )
 

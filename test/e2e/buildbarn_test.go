@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/coracle-dev/coracle/pkg/buildbarn/remote"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/remote"
 	"github.com/coracle-dev/coracle/test/host"
 )
 

@@ -196,7 +196,7 @@ func TestRESTWithAToken(t *testing.T) {
 }
 
 // TestASilentWorkerLosesItsTasks: when it has been silent for as long as it said (30 s unless it does, which is tested in
-// pkg/reconcile/externalworker), a worker is offline and its task runs elsewhere; what it reports afterwards is refused,
+// pkg/systems/tasks/externalworker), a worker is offline and its task runs elsewhere; what it reports afterwards is refused,
 // and it comes back by registering again.
 func TestASilentWorkerLosesItsTasks(t *testing.T) {
 	h := host.New(t)

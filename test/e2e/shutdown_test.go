@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/coracle-dev/coracle/pkg/agent/shutdown/logindtest"
+	"github.com/coracle-dev/coracle/pkg/node/host/shutdown/logindtest"
 	"github.com/coracle-dev/coracle/test/host"
 )
 

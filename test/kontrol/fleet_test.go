@@ -22,7 +22,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/testcluster"
+	"github.com/coracle-dev/coracle/pkg/testing/testcluster"
 	"github.com/coracle-dev/coracle/test/wire"
 )
 

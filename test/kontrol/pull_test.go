@@ -20,7 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/kontrol/pull"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 	"github.com/coracle-dev/coracle/test/wire"
 )
 

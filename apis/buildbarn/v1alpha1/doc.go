@@ -3,7 +3,7 @@
 // It may import the Kubernetes API libraries, nothing of Coracle. Its invariant: a part that Validate accepts has children whose names,
 // labels and hosts Kubernetes accepts.
 //
-//	Kind                 Makes (pkg/reconcile/buildbarn)
+//	Kind                 Makes (pkg/systems/buildbarn/controller)
 //	BuildbarnScheduler   Deployment, Service, Ingress
 //	BuildbarnWorker      Deployment
 //	BuildbarnStorage     StatefulSet, headless Service, claims

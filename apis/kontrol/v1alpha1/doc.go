@@ -5,10 +5,10 @@
 //
 //	Kind          Writer                                    Says
 //	Resource      users, through the API server             what is desired, on which clusters
-//	AppliedState  the reconciler (pkg/reconcile/kontrol)    what was last applied, one per Resource and cluster
-//	CurrentState  the watcher (pkg/reconcile/kontrol)       what is there now, one per Resource and cluster
+//	AppliedState  the reconciler (pkg/systems/kontrol/controller)    what was last applied, one per Resource and cluster
+//	CurrentState  the watcher (pkg/systems/kontrol/controller)       what is there now, one per Resource and cluster
 //	Cluster       users                                     how to reach a cluster
-//	Bundle        users; pkg/reconcile/kontrolbundle makes Resources of it
+//	Bundle        users; pkg/systems/kontrol/bundlecontroller makes Resources of it
 //
 // +kubebuilder:object:generate=true
 // +groupName=kontrol.coracle.dev

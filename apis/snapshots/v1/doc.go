@@ -7,12 +7,12 @@
 //
 //	Kind                   Written by                                        Says
 //	VolumeSnapshotClass    administrators                                    which driver takes snapshots, and what becomes of them
-//	VolumeSnapshot         users; its status by pkg/reconcile/volumesnapshot of which claim there is to be a snapshot
-//	VolumeSnapshotContent  pkg/reconcile/volumesnapshot, administrators;     the snapshot in the driver's storage
+//	VolumeSnapshot         users; its status by pkg/control/controllers/volumesnapshot of which claim there is to be a snapshot
+//	VolumeSnapshotContent  pkg/control/controllers/volumesnapshot, administrators;     the snapshot in the driver's storage
 //	                       its status by the driver's csi-snapshotter
 //
 // VolumeGroupSnapshotClass, VolumeGroupSnapshot and VolumeGroupSnapshotContent are the same for several claims at once. The driver's snapshots of
-// a group are VolumeSnapshots as well, which pkg/reconcile/volumesnapshot makes.
+// a group are VolumeSnapshots as well, which pkg/control/controllers/volumesnapshot makes.
 //
 // +kubebuilder:object:generate=true
 // +groupName=snapshot.storage.k8s.io

@@ -13,7 +13,7 @@ import (
 
 // TestEmbeddedSchemaIsThatOfThePinnedModules tells when the versions in go.mod have changed and the file has not.
 func TestEmbeddedSchemaIsThatOfThePinnedModules(t *testing.T) {
-	packed, err := os.ReadFile("../../../pkg/buildbarn/schema/buildbarn.binpb.gz")
+	packed, err := os.ReadFile("../../../pkg/systems/buildbarn/schema/buildbarn.binpb.gz")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,6 +34,6 @@ func TestEmbeddedSchemaIsThatOfThePinnedModules(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !proto.Equal(&have, want) {
-		t.Error("the schema is that of other versions: in hack/buildbarn, go run ./schema ../../pkg/buildbarn/schema/buildbarn.binpb.gz")
+		t.Error("the schema is that of other versions: in hack/buildbarn, go run ./schema ../../pkg/systems/buildbarn/schema/buildbarn.binpb.gz")
 	}
 }

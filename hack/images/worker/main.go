@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"os"
 
-	"github.com/coracle-dev/coracle/pkg/worker"
-	"github.com/coracle-dev/coracle/pkg/worker/function"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/function"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/worker"
 )
 
 func main() {

@@ -24,8 +24,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/coracle-dev/coracle/pkg/atomicfile"
-	"github.com/coracle-dev/coracle/pkg/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/atomicfile"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 const (

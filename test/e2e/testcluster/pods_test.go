@@ -1,4 +1,4 @@
-// Package testcluster tests the clusters of pkg/testcluster that have pods.
+// Package testcluster tests the clusters of pkg/testing/testcluster that have pods.
 package testcluster
 
 import (
@@ -10,7 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/coracle-dev/coracle/pkg/testcluster"
+	"github.com/coracle-dev/coracle/pkg/testing/testcluster"
 )
 
 // TestPodsRun runs a container in a test's cluster. It needs root, bin/coracle and the images in dist/images.

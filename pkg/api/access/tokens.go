@@ -1,0 +1,155 @@
+package access
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+	"k8s.io/apimachinery/pkg/util/cache"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/apiserver/plugin/pkg/authenticator/token/webhook"
+	"k8s.io/client-go/rest"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+)
+
+// Webhook is a server that authenticates tokens by TokenReviews.
+type Webhook struct {
+	// Kubeconfig is the path of a file that says how to reach it; empty for none.
+	Kubeconfig string
+	// Version is that of the TokenReviews: v1 or v1beta1.
+	Version string
+	// TTL is how long an answer is valid; 0 asks each time.
+	TTL time.Duration
+}
+
+// longest limits the authentication of a token whose request is gone.
+const longest = time.Minute
+
+// maxCalls limits the calls of a webhook in flight. Other requests wait for one of them.
+const maxCalls = 64
+
+func newTokenWebhook(c Webhook, audiences []string) (authenticator.Token, error) {
+	config, err := webhookutil.LoadKubeconfig(c.Kubeconfig, nil)
+	if err != nil {
+		return nil, err
+	}
+	w, err := webhook.New(boundedClient(config), c.Version, audiences, *webhook.DefaultRetryBackoff())
+	if err != nil {
+		return nil, err
+	}
+	return &remembering{next: limited{w, make(chan struct{}, maxCalls)}, ttl: c.TTL, known: cache.NewLRUExpireCache(maxRemembered), failures: true}, nil
+}
+
+// maxAsking limits the tokens that are authenticated at a time, or wait for it. Clients that leave meanwhile still count, for at most longest.
+const maxAsking = 4096
+
+// limited limits the calls in flight.
+type limited struct {
+	next authenticator.Token
+	free chan struct{}
+}
+
+// AuthenticateToken implements authenticator.Token.
+func (l limited) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	select {
+	case l.free <- struct{}{}:
+		defer func() { <-l.free }()
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+	return l.next.AuthenticateToken(ctx, token)
+}
+
+// remembering remembers answers, by the hash of token and audiences, and asks once for a token of which several requests come at a time.
+type remembering struct {
+	next     authenticator.Token
+	ttl      time.Duration
+	known    *cache.LRUExpireCache
+	failures bool // remember that a token was not accepted, too; never an error
+	asking   singleflight.Group
+	asked    atomic.Int64 // tokens that are asked for now
+}
+
+// verdict is an answer, without an error.
+type verdict struct {
+	response *authenticator.Response
+	ok       bool
+}
+
+// AuthenticateToken implements authenticator.Token.
+func (r *remembering) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	audiences, limited := authenticator.AudiencesFrom(ctx)
+	hash := sha256.New()
+	_, _ = io.WriteString(hash, token+"\x00"+strings.Join(audiences, "\x00"))
+	if limited {
+		_, _ = hash.Write([]byte{1})
+	}
+	key := string(hash.Sum(nil))
+	if v, ok := r.known.Get(key); ok {
+		known := v.(verdict)
+		return known.response, known.ok, nil
+	}
+	if r.asked.Load() >= maxAsking {
+		return nil, false, errors.New("too many tokens are being authenticated: try again")
+	}
+	answer := r.asking.DoChan(key, func() (answer any, err error) {
+		r.asked.Add(1)
+		defer r.asked.Add(-1)
+		defer func() { // the library would end the process
+			if p := recover(); p != nil {
+				answer, err = verdict{}, fmt.Errorf("panic while authenticating a token: %v", p)
+			}
+		}()
+		// The first request's cancellation must not be the others' failure.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), longest)
+		defer cancel()
+		response, ok, err := r.next.AuthenticateToken(ctx, token)
+		if err != nil {
+			return verdict{}, err
+		}
+		if r.ttl > 0 && (ok || r.failures) {
+			r.known.Add(key, verdict{response, ok}, r.ttl)
+		}
+		return verdict{response, ok}, nil
+	})
+	select {
+	case a := <-answer:
+		v := a.Val.(verdict)
+		return v.response, v.ok, a.Err
+	case <-ctx.Done():
+		return nil, false, ctx.Err()
+	}
+}
+
+// boundedClient limits the answers of a webhook.
+func boundedClient(c *rest.Config) *rest.Config {
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedTransport{next} })
+	return c
+}
+
+type boundedTransport struct{ http.RoundTripper }
+
+func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = boundedBody(resp.Body, maxAnswer)
+	return resp, nil
+}
+
+func boundedBody(body io.ReadCloser, limit int64) io.ReadCloser {
+	return struct {
+		io.Reader
+		io.Closer
+	}{bounded.Reader(body, limit), body}
+}

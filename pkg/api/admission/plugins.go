@@ -1,0 +1,320 @@
+// Package admission selects and configures upstream's admission plugins, and installs them in a registry as the chain
+// that every write passes.
+//
+// It may import registry, the in-process client and the Kubernetes libraries including k8s.io/kubernetes. Its
+// invariant: a requested plugin runs with the given configuration, or Install fails; configuration without effect is
+// refused.
+package admission
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	mutatingpolicy "k8s.io/apiserver/pkg/admission/plugin/policy/mutating"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
+	resourcequotaapi "k8s.io/apiserver/pkg/admission/plugin/resourcequota"
+	"k8s.io/apiserver/pkg/admission/plugin/resourcequota/apis/resourcequota/validation"
+	webhookinit "k8s.io/apiserver/pkg/admission/plugin/webhook/initializer"
+	"k8s.io/apiserver/pkg/admission/plugin/webhook/mutating"
+	validatingwebhook "k8s.io/apiserver/pkg/admission/plugin/webhook/validating"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/openapi"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
+	"k8s.io/kubernetes/pkg/kubeapiserver/admission/exclusion"
+	"k8s.io/kubernetes/plugin/pkg/admission/admit"
+	"k8s.io/kubernetes/plugin/pkg/admission/alwayspullimages"
+	"k8s.io/kubernetes/plugin/pkg/admission/antiaffinity"
+	certapproval "k8s.io/kubernetes/plugin/pkg/admission/certificates/approval"
+	"k8s.io/kubernetes/plugin/pkg/admission/certificates/ctbattest"
+	certsigning "k8s.io/kubernetes/plugin/pkg/admission/certificates/signing"
+	certsubject "k8s.io/kubernetes/plugin/pkg/admission/certificates/subjectrestriction"
+	"k8s.io/kubernetes/plugin/pkg/admission/defaulttolerationseconds"
+	"k8s.io/kubernetes/plugin/pkg/admission/deny"
+	"k8s.io/kubernetes/plugin/pkg/admission/eventratelimit"
+	"k8s.io/kubernetes/plugin/pkg/admission/extendedresourcetoleration"
+	"k8s.io/kubernetes/plugin/pkg/admission/gc"
+	"k8s.io/kubernetes/plugin/pkg/admission/limitranger"
+	"k8s.io/kubernetes/plugin/pkg/admission/namespace/exists"
+	"k8s.io/kubernetes/plugin/pkg/admission/network/defaultingressclass"
+	"k8s.io/kubernetes/plugin/pkg/admission/network/denyserviceexternalips"
+	"k8s.io/kubernetes/plugin/pkg/admission/nodedeclaredfeatures"
+	"k8s.io/kubernetes/plugin/pkg/admission/noderestriction"
+	"k8s.io/kubernetes/plugin/pkg/admission/nodetaint"
+	"k8s.io/kubernetes/plugin/pkg/admission/podnodeselector"
+	"k8s.io/kubernetes/plugin/pkg/admission/podresize"
+	"k8s.io/kubernetes/plugin/pkg/admission/podtolerationrestriction"
+	"k8s.io/kubernetes/plugin/pkg/admission/priority"
+	"k8s.io/kubernetes/plugin/pkg/admission/runtimeclass"
+	"k8s.io/kubernetes/plugin/pkg/admission/security/podsecurity"
+	"k8s.io/kubernetes/plugin/pkg/admission/serviceaccount"
+	"k8s.io/kubernetes/plugin/pkg/admission/storage/persistentvolume/resize"
+	"k8s.io/utils/ptr"
+
+	"github.com/coracle-dev/coracle/pkg/api/local"
+	"github.com/coracle-dev/coracle/pkg/api/registry"
+	"github.com/coracle-dev/coracle/pkg/api/webhook"
+)
+
+// Plugins selects and configures the admission plugins.
+type Plugins struct {
+	// Enable and Disable modify the set of default plugins, by upstream's names.
+	Enable, Disable []string
+	// Config is the path of an AdmissionConfiguration (apiserver.config.k8s.io/v1), as upstream's
+	// --admission-control-config-file; empty for none.
+	Config string
+	// Schemas describes what mutating admission policies change. Without it, requests that such policies match fail.
+	Schemas Schemas
+	// NotReadySeconds and UnreachableSeconds are how long pods that do not say it stay on a node that is not ready or cannot be reached; nil
+	// means 300.
+	NotReadySeconds, UnreachableSeconds *int64
+}
+
+// plugin is an admission plugin.
+type plugin struct {
+	name     string
+	off      bool // by default
+	register func(*admission.Plugins)
+	// config is used if the file has no configuration for the plugin.
+	config string
+	// from returns the informers of the objects that configure the plugin, which is created once one exists. nil: created at start.
+	from func(informers.SharedInformerFactory) []cache.SharedIndexInformer
+	// check validates the configuration of a plugin that is created on demand, and says whether it has objects from files: then it is created
+	// at start, which fails if these are invalid.
+	check func(config []byte) (fromFiles bool, err error)
+}
+
+// ordered is the list of plugins in upstream's order. ResourceQuota, which must be last because it charges, is
+// implemented by the registry. Left out are NamespaceAutoProvision, since the registry refuses a namespace that does not
+// exist before any plugin runs; ImagePolicyWebhook, whose responses have no bound; and PodGroupProtection, whose
+// finalizer needs a controller.
+//
+// Decision: EventRateLimit and DenyServiceExternalIPs are on by default, unlike upstream. All events of an hour are in
+// memory, and external IPs let a Service take addresses that belong to others.
+var ordered = []plugin{
+	{name: admit.PluginName, register: admit.Register, off: true},
+	{name: exists.PluginName, register: exists.Register, off: true},
+	{name: antiaffinity.PluginName, register: antiaffinity.Register, off: true},
+	{name: limitranger.PluginName, register: limitranger.Register},
+	{name: serviceaccount.PluginName, register: serviceaccount.Register},
+	{name: noderestriction.PluginName, register: noderestriction.Register},
+	{name: nodetaint.PluginName, register: nodetaint.Register},
+	{name: alwayspullimages.PluginName, register: alwayspullimages.Register, off: true},
+	{name: podsecurity.PluginName, register: podsecurity.Register},
+	{name: podnodeselector.PluginName, register: registerNodeSelector, off: true},
+	{name: priority.PluginName, register: registerPriority},
+	{name: defaulttolerationseconds.PluginName, register: defaulttolerationseconds.Register},
+	{name: podtolerationrestriction.PluginName, register: podtolerationrestriction.Register, off: true},
+	{name: storageInUse, register: registerInUse},
+	{name: resize.PluginName, register: resize.Register},
+	{name: defaultStorageClass, register: registerClassDefault},
+	{name: eventratelimit.PluginName, register: eventratelimit.Register, config: defaultEventLimits},
+	{name: extendedresourcetoleration.PluginName, register: extendedresourcetoleration.Register, off: true},
+	{name: gc.PluginName, register: gc.Register, off: true},
+	{name: runtimeclass.PluginName, register: runtimeclass.Register},
+	{name: certapproval.PluginName, register: certapproval.Register},
+	{name: certsigning.PluginName, register: certsigning.Register},
+	{name: ctbattest.PluginName, register: ctbattest.Register},
+	{name: certsubject.PluginName, register: certsubject.Register},
+	{name: defaultingressclass.PluginName, register: defaultingressclass.Register},
+	{name: denyserviceexternalips.PluginName, register: denyserviceexternalips.Register},
+	{name: nodedeclaredfeatures.PluginName, register: nodedeclaredfeatures.Register},
+	{name: podresize.PluginName, register: podresize.Register},
+	{name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
+		return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()}
+	}},
+	{name: mutating.PluginName, register: mutating.Register, check: checkWebhookConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
+		return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingWebhookConfigurations().Informer()}
+	}},
+	{name: validating.PluginName, register: validating.Register, check: checkPolicyConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
+		return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingAdmissionPolicies().Informer()}
+	}},
+	{name: validatingwebhook.PluginName, register: validatingwebhook.Register, check: checkWebhookConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
+		return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer()}
+	}},
+	{name: resourcequotaapi.PluginName},
+	{name: deny.PluginName, register: deny.Register, off: true},
+}
+
+// defaultEventLimits allows 5,000 pods to start in a namespace at once, and limits a namespace's events in an hour, the usual
+// --event-ttl, to about 40,000 objects.
+const defaultEventLimits = `apiVersion: eventratelimit.admission.k8s.io/v1alpha1
+kind: Configuration
+limits:
+- {type: Namespace, qps: 10, burst: 10000, cacheSize: 4096}
+- {type: User, qps: 50, burst: 20000, cacheSize: 4096}
+`
+
+// alwaysOn lists plugins that the registry implements itself and that cannot be disabled.
+var alwaysOn = []string{"NamespaceLifecycle", "PodTopologyLabels"}
+
+// on returns the plugins to run, in order.
+func (p Plugins) on() ([]plugin, error) {
+	var errs []error
+	known := slices.Clone(alwaysOn)
+	for _, o := range ordered {
+		known = append(known, o.name)
+	}
+	slices.Sort(known)
+	for _, name := range slices.Concat(p.Enable, p.Disable) {
+		if !slices.Contains(known, name) {
+			errs = append(errs, fmt.Errorf("unknown admission plugin %q: there are %s", name, strings.Join(known, ", ")))
+		}
+	}
+	for _, name := range p.Disable {
+		if slices.Contains(alwaysOn, name) {
+			errs = append(errs, fmt.Errorf("the admission plugin %s cannot be disabled", name))
+		}
+		if slices.Contains(p.Enable, name) {
+			errs = append(errs, fmt.Errorf("the admission plugin %s is both enabled and disabled", name))
+		}
+	}
+	list := slices.DeleteFunc(slices.Clone(ordered), func(o plugin) bool {
+		return slices.Contains(p.Disable, o.name) || o.off && !slices.Contains(p.Enable, o.name)
+	})
+	return list, errors.Join(errs...)
+}
+
+// Install makes the chain of plugins for a registry and its clients, and sets it in the registry. Call it before the
+// first write. What plugins run in the background ends with the cache.
+func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
+	list, err := p.on()
+	if err != nil {
+		return fmt.Errorf("admission: %w", err)
+	}
+	configs, err := readPluginConfigs(p.Config, list)
+	if err != nil {
+		return fmt.Errorf("admission configuration %s: %w", p.Config, err)
+	}
+	tolerationSeconds.Lock()
+	defer tolerationSeconds.Unlock()
+	if err := p.setTolerationSeconds(); err != nil {
+		return err
+	}
+	known := admission.NewPlugins()
+	n := needs{r, clients, &openapiSource{kinds: r.Kinds(), schemas: p.Schemas, done: clients.Done()}}
+	chain := make([]admission.Interface, 0, len(list))
+	for _, o := range list {
+		config, err := configs.ConfigFor(o.name)
+		if err != nil {
+			return err
+		}
+		if o.register == nil {
+			if err := useQuotas(r, config); err != nil {
+				return fmt.Errorf("admission plugin %s: %w", o.name, err)
+			}
+			continue
+		}
+		o.register(known)
+		if o.from != nil {
+			fromFiles, err := o.check(configs[o.name])
+			if err != nil {
+				return fmt.Errorf("admission plugin %s: %w", o.name, err)
+			}
+			if !fromFiles {
+				chain = append(chain, newOnDemand(known, o.name, configs[o.name], n, o.from(clients.Informers())...))
+				continue
+			}
+		}
+		made, err := known.InitPlugin(o.name, config, n)
+		if err != nil {
+			return err
+		}
+		chain = append(chain, made)
+	}
+	// It cannot be disabled: it prevents nodes from choosing their pods' addresses.
+	chain = append(chain, podRanges{nodeidentifier.NewDefaultNodeIdentifier()})
+	// As upstream: managed fields that a webhook broke are restored, and what plugins annotate is audited.
+	r.UseAdmission(admission.WithAudit(restoring{reinvoking{admission.NewChainHandler(chain...)}}))
+	return nil
+}
+
+// tolerationSeconds guards the variables of upstream's DefaultTolerationSeconds, which reads them when it is made: they are the process's, and
+// a process may have several clusters.
+var tolerationSeconds sync.Mutex //nolint:gochecknoglobals // guards upstream's
+
+func (p Plugins) setTolerationSeconds() error {
+	set := pflag.NewFlagSet("", pflag.ContinueOnError)
+	defaulttolerationseconds.RegisterFlags(set)
+	for name, seconds := range map[string]*int64{"default-not-ready-toleration-seconds": p.NotReadySeconds, "default-unreachable-toleration-seconds": p.UnreachableSeconds} {
+		if err := set.Set(name, strconv.FormatInt(ptr.Deref(seconds, usualTolerationSeconds), 10)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// usualTolerationSeconds is upstream's default.
+const usualTolerationSeconds = 300
+
+// useQuotas enables the registry's ResourceQuota with upstream's configuration for it.
+func useQuotas(r *registry.Registry, config io.Reader) error {
+	if config == nil {
+		return r.UseQuotas(nil)
+	}
+	c, err := resourcequotaapi.LoadConfiguration(config)
+	if err != nil {
+		return err
+	}
+	if errs := validation.ValidateConfiguration(c); len(errs) > 0 {
+		return errs.ToAggregate()
+	}
+	return r.UseQuotas(c.LimitedResources)
+}
+
+// needs initializes plugins. It implements admission.PluginInitializer.
+type needs struct {
+	registry *registry.Registry
+	clients  *local.Clients
+	openapi  openapi.Client
+}
+
+func (n needs) Initialize(p admission.Interface) {
+	// Features first: they decide what else a plugin wants.
+	if w, ok := p.(initializer.WantsFeatures); ok {
+		w.InspectFeatureGates(utilfeature.DefaultFeatureGate)
+	}
+	if w, ok := p.(initializer.WantsEffectiveVersion); ok {
+		w.InspectEffectiveVersion(compatibility.DefaultBuildEffectiveVersion())
+	}
+	if w, ok := p.(initializer.WantsExternalKubeInformerFactory); ok {
+		w.SetExternalKubeInformerFactory(n.clients.Informers())
+	}
+	if w, ok := p.(initializer.WantsExternalKubeClientSet); ok {
+		w.SetExternalKubeClientSet(cacheReads{client: n.clients.For(nil), openapi: n.openapi})
+	}
+	if w, ok := p.(webhookinit.WantsServiceResolver); ok {
+		w.SetServiceResolver(webhook.NewServices(n.clients.Informers()))
+	}
+	if w, ok := p.(webhookinit.WantsAuthenticationInfoResolverWrapper); ok {
+		w.SetAuthenticationInfoResolverWrapper(webhook.BoundResponses)
+	}
+	if w, ok := p.(initializer.WantsExcludedAdmissionResources); ok {
+		w.SetExcludedAdmissionResources(exclusion.Excluded())
+	}
+	if w, ok := p.(initializer.WantsRESTMapper); ok {
+		w.SetRESTMapper(currentMapper{n.clients.For(nil)})
+	}
+	if w, ok := p.(initializer.WantsDynamicClient); ok {
+		w.SetDynamicClient(noClient{})
+	}
+	if w, ok := p.(initializer.WantsManifestLoaders); ok {
+		w.SetManifestLoaders(manifestLoaders())
+	}
+	if w, ok := p.(initializer.WantsDrainedNotification); ok {
+		w.SetDrainedNotification(n.clients.Done())
+	}
+	if w, ok := p.(initializer.WantsUnconditionalAuthorizer); ok {
+		w.SetUnconditionalAuthorizer(n.registry)
+	}
+}

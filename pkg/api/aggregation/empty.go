@@ -1,0 +1,129 @@
+package aggregation
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/transport"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+)
+
+// ErrUnavailable says that a server does not answer.
+var ErrUnavailable = errors.New("the aggregated API server does not answer")
+
+// pageSize is how many of the remaining objects are read. Others are counted by the server.
+const pageSize = 500
+
+// Empty deletes the objects of a resource in a namespace, as a user of the cluster, and returns the metadata of at most 500 of those that
+// remain, with the number of all. A resource that cannot be listed and deleted is taken as empty. If the server does not answer, the error is
+// ErrUnavailable.
+func (b *Backend) Empty(ctx context.Context, r metav1.APIResource, namespace string, as user.Info) ([]metav1.PartialObjectMetadata, int, error) {
+	if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "delete") {
+		return nil, 0, nil
+	}
+	path := "/apis/" + b.cfg.GroupVersion.String() + "/namespaces/" + namespace + "/" + r.Name
+	list, err := b.listIn(ctx, path, as)
+	if err != nil || len(list.Items) == 0 {
+		return nil, 0, ignoreGone(err)
+	}
+	background := metav1.DeletePropagationBackground
+	options := metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"}, PropagationPolicy: &background}
+	var failed error
+	if slices.Contains(r.Verbs, "deletecollection") {
+		failed = ignoreGone(b.do(ctx, http.MethodDelete, path, "", options, as, nil))
+	} else {
+		for i := range list.Items {
+			if list.Items[i].DeletionTimestamp == nil {
+				failed = errors.Join(failed, ignoreGone(b.do(ctx, http.MethodDelete, path+"/"+url.PathEscape(list.Items[i].Name), "", options, as, nil)))
+			}
+		}
+	}
+	if list, err = b.listIn(ctx, path, as); err != nil {
+		return nil, 0, ignoreGone(err)
+	}
+	count := len(list.Items)
+	if list.RemainingItemCount != nil {
+		count += int(max(*list.RemainingItemCount, 0))
+	}
+	return list.Items, count, failed
+}
+
+// ignoreGone returns nil for a resource, or an object, that is not there any more.
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) || apierrors.IsMethodNotSupported(err) {
+		return nil
+	}
+	return err
+}
+
+func (b *Backend) listIn(ctx context.Context, path string, as user.Info) (*metav1.PartialObjectMetadataList, error) {
+	list := &metav1.PartialObjectMetadataList{}
+	err := b.do(ctx, http.MethodGet, path, fmt.Sprintf("limit=%d", pageSize), nil, as, list)
+	return list, err
+}
+
+// Get reads a document of at most 4 MiB as a user of the cluster. An error of the server is its Status.
+func (b *Backend) Get(ctx context.Context, path string, query url.Values, as user.Info) ([]byte, error) {
+	var data json.RawMessage
+	err := b.do(ctx, http.MethodGet, path, query.Encode(), nil, as, &data)
+	return data, err
+}
+
+// do makes a request as a user, and decodes the answer if into is not nil. An error of the server is its Status.
+func (b *Backend) do(ctx context.Context, method, path, query string, body any, as user.Info, into any) error {
+	base, err := b.cfg.Resolve()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	var text []byte
+	if body != nil {
+		if text, err = json.Marshal(body); err != nil {
+			return err
+		}
+	}
+	u := url.URL{Scheme: "https", Host: base.Host, Path: path, RawQuery: query}
+	req, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json")
+	req.Header.Set("Content-Type", "application/json")
+	transport.SetAuthProxyHeaders(req, as.GetName(), as.GetUID(), as.GetGroups(), as.GetExtra())
+	resp, err := b.transport.RoundTrip(req)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	defer resp.Body.Close()
+	data, err := bounded.All(resp.Body, maxDiscovery)
+	switch {
+	case resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout:
+		return fmt.Errorf("%w: %s", ErrUnavailable, resp.Status)
+	case err != nil:
+		return err
+	case resp.StatusCode < 200 || resp.StatusCode >= 300:
+		var status metav1.Status
+		if json.Unmarshal(data, &status) != nil || status.Status == "" {
+			status = metav1.Status{Message: resp.Status}
+		}
+		status.Status, status.Code = metav1.StatusFailure, int32(resp.StatusCode)
+		if status.Reason == "" && resp.StatusCode == http.StatusNotFound {
+			status.Reason = metav1.StatusReasonNotFound
+		}
+		return &apierrors.StatusError{ErrStatus: status}
+	case into == nil:
+		return nil
+	}
+	return json.Unmarshal(data, into)
+}

@@ -1,0 +1,203 @@
+package apiserver
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/warning"
+
+	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/api/registry"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// dispatch serves an authorized request.
+func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
+	if strings.HasPrefix(req.URL.Path, "//") { // which the request's info takes for the path without the first slash
+		http.NotFound(w, req)
+		return
+	}
+	if r := s.remote(req, info); r != nil {
+		s.forward(w, req, r)
+		return
+	}
+	if !info.IsResourceRequest {
+		s.nonResource(w, req)
+		return
+	}
+	if info.Verb == "proxy" { // below /api/v1/proxy, which is gone
+		s.notFound(w, req)
+		return
+	}
+	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
+	r := s.cfg.Kinds.Table().ByGVR(gvr)
+	if r == nil {
+		if review := reviewOf(gvr); review != nil {
+			s.review(w, req, info, review)
+			return
+		}
+		if gvr == builtin.ComponentStatuses().GVR() {
+			s.componentStatuses(w, req, info)
+			return
+		}
+		if usage := usageOf(gvr); usage != nil {
+			s.usage(w, req, info, usage)
+			return
+		}
+		s.notFound(w, req)
+		return
+	}
+	if r.Deprecated != "" {
+		warning.AddWarning(req.Context(), "", r.Deprecated)
+	}
+	t := registry.Target{Resource: r, Subresource: info.Subresource, Namespace: info.Namespace, Name: info.Name}
+	if !r.Namespaced {
+		if info.Namespace != "" && info.Resource != "namespaces" {
+			s.notFound(w, req)
+			return
+		}
+		t.Namespace = ""
+	}
+	if t.Subresource == "" && len(info.Parts) > 2 {
+		s.notFound(w, req)
+		return
+	}
+	// RequestInfo fills in the name of lists with a field selector on metadata.name, for the authorizer.
+	whole := len(info.Parts) < 2
+	if whole {
+		t.Name = ""
+	}
+	if r.Namespaced && t.Namespace == "" && (!whole || info.Verb == "create" || info.Verb == "deletecollection") {
+		if whole {
+			s.wrongMethod(w, req)
+			return
+		}
+		s.notFound(w, req)
+		return
+	}
+	if t.Subresource != "" {
+		s.subresource(w, req, info, t)
+		return
+	}
+	switch verb := info.Verb; {
+	case !slices.Contains(r.Verbs, verb), isHead(req, r):
+		s.unsupported(w, req, info, r)
+	case verb == "watch" && req.Method != http.MethodGet: // requests below /watch have this verb whatever their method
+		s.unsupported(w, req, info, r)
+	case verb == "get" && !whole:
+		s.get(w, req, t)
+	case verb == "list" && whole:
+		s.list(w, req, t)
+	case verb == "watch":
+		s.watch(w, req, watchTarget(req, info, t))
+	case verb == "create" && whole:
+		s.create(w, req, t)
+	case verb == "update" && !whole:
+		s.update(w, req, t)
+	case verb == "patch" && !whole:
+		s.patch(w, req, t)
+	case verb == "delete" && !whole:
+		s.delete(w, req, t)
+	case verb == "deletecollection" && whole:
+		s.deleteCollection(w, req, t)
+	default:
+		s.unsupported(w, req, info, r)
+	}
+}
+
+// watchTarget turns /watch/.../name, and a watch on one object's path, into a watch with a field selector.
+func watchTarget(req *http.Request, info *request.RequestInfo, t registry.Target) registry.Target {
+	if len(info.Parts) > 1 {
+		q := req.URL.Query()
+		q.Set("fieldSelector", strings.Trim(q.Get("fieldSelector")+",metadata.name="+info.Parts[1], ","))
+		u := *req.URL
+		u.RawQuery = q.Encode()
+		*req = *req.WithContext(req.Context())
+		req.URL = &u
+	}
+	t.Name = ""
+	return t
+}
+
+func (s *Server) subresource(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, t registry.Target) {
+	var verbs []string
+	var sub *kind.Subresource
+	if t.Subresource == "status" && t.Resource.Status != nil {
+		verbs = []string{"get", "update", "patch"}
+	} else if sub = t.Resource.Subresource(t.Subresource); sub == nil {
+		if t.Resource.Hash != "" && t.Name != "" {
+			s.fail(w, req, apierrors.NewNotFound(t.Resource.GR(), t.Name))
+		} else {
+			s.notFound(w, req)
+		}
+		return
+	} else {
+		verbs = sub.Verbs
+	}
+	if t.Name == "" {
+		s.notFound(w, req)
+		return
+	}
+	if sub != nil && sub.Connect != nil {
+		s.stream(w, req, info, sub, t)
+		return
+	}
+	switch verb := info.Verb; {
+	case len(info.Parts) > 3:
+		s.notFound(w, req)
+	case !slices.Contains(verbs, verb), isHead(req, t.Resource):
+		s.unsupported(w, req, info, t.Resource)
+	case verb == "get":
+		s.get(w, req, t)
+	case verb == "create":
+		s.create(w, req, t)
+	case verb == "update":
+		s.update(w, req, t)
+	case verb == "patch":
+		s.patch(w, req, t)
+	default:
+		s.unsupported(w, req, info, t.Resource)
+	}
+}
+
+// notFound responds as upstream: with a Status below the paths of the API's own groups, elsewhere with text.
+func (s *Server) notFound(w http.ResponseWriter, req *http.Request) {
+	if !s.inGroup(req.URL.Path) {
+		http.NotFound(w, req)
+		return
+	}
+	s.fail(w, req, apierrors.NewGenericServerResponse(http.StatusNotFound, "", schema.GroupResource{}, "", "", 0, false))
+}
+
+// inGroup reports whether a path is in the core group or another one that is not defined by custom resources.
+func (s *Server) inGroup(path string) bool {
+	parts := strings.Split(strings.Trim(path, "/"), "/")
+	if parts[0] != "apis" || len(parts) < 2 {
+		return parts[0] == "api"
+	}
+	return slices.ContainsFunc(s.disc().groups, func(g metav1.APIGroup) bool { return g.Name == parts[1] }) &&
+		!slices.ContainsFunc(s.cfg.Kinds.Table().All(), func(r *kind.Resource) bool { return r.Group == parts[1] && r.Hash != "" })
+}
+
+// isHead reports whether a request is a HEAD, which has the verb of a GET. As upstream, only custom resources answer it.
+func isHead(req *http.Request, r *kind.Resource) bool {
+	return req.Method == http.MethodHead && r.Hash == ""
+}
+
+// unsupported responds to a verb that a kind does not have, as upstream: for custom resources the error says which kind.
+func (s *Server) unsupported(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
+	if r.Hash != "" {
+		s.fail(w, req, apierrors.NewMethodNotSupported(r.GR(), info.Verb))
+		return
+	}
+	s.wrongMethod(w, req)
+}
+
+func (s *Server) wrongMethod(w http.ResponseWriter, req *http.Request) {
+	s.fail(w, req, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false))
+}

@@ -1,0 +1,226 @@
+package apiserver
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	"k8s.io/apiserver/pkg/registry/rest"
+	authorizationapi "k8s.io/kubernetes/pkg/apis/authorization"
+	conversion "k8s.io/kubernetes/pkg/apis/authorization/v1"
+	"k8s.io/kubernetes/pkg/apis/authorization/validation"
+	authorizationutil "k8s.io/kubernetes/pkg/registry/authorization/util"
+
+	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/api/registry"
+)
+
+// review serves a kind that is created but never stored, such as a TokenReview.
+func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *builtin.Review) {
+	if info.Name != "" || r.Namespaced != (info.Namespace != "") {
+		s.notFound(w, req)
+		return
+	}
+	if info.Verb != "create" {
+		s.wrongMethod(w, req)
+		return
+	}
+	n, err := negotiate(req, mayProto)
+	if err != nil {
+		s.fail(w, req, err)
+		return
+	}
+	o, err := createOptions(req)
+	if err != nil {
+		s.fail(w, req, err)
+		return
+	}
+	media, err := bodyMedia(req)
+	if err != nil {
+		s.fail(w, req, err)
+		return
+	}
+	raw, err := readBody(req)
+	if err != nil {
+		s.fail(w, req, err)
+		return
+	}
+	obj := r.New()
+	if err := decode(req, media, raw, r.GroupVersionKind, obj, o.FieldValidation, nil); err != nil {
+		s.fail(w, req, err)
+		return
+	}
+	m, err := meta.Accessor(obj)
+	if err == nil { // as for all creates
+		err = rest.EnsureObjectNamespaceMatchesRequestNamespace(info.Namespace, m)
+	}
+	if err == nil {
+		obj, err = s.answered(req.Context(), info.Namespace, obj, o)
+	}
+	if err != nil {
+		s.fail(w, req, err)
+		return
+	}
+	auditResult(req.Context(), registry.Result{Object: obj})
+	s.writeObject(w, req, n, http.StatusCreated, obj)
+}
+
+// answered returns the response to an object that is not stored.
+func (s *Server) answered(ctx context.Context, namespace string, obj runtime.Object, o metav1.CreateOptions) (runtime.Object, error) {
+	b, ok := obj.(*corev1.Binding)
+	if !ok {
+		return obj, s.answer(ctx, namespace, obj)
+	}
+	pods := s.cfg.Kinds.Table().ByGVR(corev1.SchemeGroupVersion.WithResource("pods"))
+	if pods == nil {
+		return nil, apierrors.NewServiceUnavailable("this server has no pods")
+	}
+	res, err := s.cfg.Registry.Create(ctx, registry.Target{Resource: pods, Subresource: "binding", Namespace: namespace, Name: b.Name}, b, o)
+	if err != nil {
+		return nil, err
+	}
+	if status, ok := res.Object.(*metav1.Status); ok && status.Code == 0 {
+		status.Code = http.StatusCreated
+	}
+	return res.Value()
+}
+
+// answer fills in the status of a review by the user in ctx, if its kind has one.
+func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Object) error {
+	who, _ := request.UserFrom(ctx)
+	invalid := func(kind string, errs field.ErrorList) error {
+		if len(errs) == 0 {
+			return nil
+		}
+		return apierrors.NewInvalid(authorizationv1.SchemeGroupVersion.WithKind(kind).GroupKind(), "", errs)
+	}
+	switch r := obj.(type) {
+	case *authenticationv1.SelfSubjectReview:
+		r.Status.UserInfo = userInfo(who)
+		r.CreationTimestamp = metav1.Now()
+		return nil
+
+	case *authenticationv1.TokenReview:
+		if r.Spec.Token == "" {
+			return apierrors.NewBadRequest("token is required for TokenReview in authentication")
+		}
+		want := authenticator.Audiences(r.Spec.Audiences)
+		actx := ctx
+		if len(want) > 0 {
+			actx = authenticator.WithAudiences(ctx, want)
+		}
+		res, ok, err := s.auth.tokens.AuthenticateToken(actx, r.Spec.Token)
+		r.Status = authenticationv1.TokenReviewStatus{Authenticated: ok && err == nil}
+		switch {
+		case err != nil:
+			r.Status.Error = err.Error()
+		case !ok:
+			r.Status.Error = "invalid bearer token"
+		}
+		if r.Status.Authenticated {
+			r.Status.User = userInfo(authenticated(res.User))
+			r.Status.Audiences = res.Audiences
+			if len(want) > 0 && len(want.Intersect(res.Audiences)) == 0 {
+				r.Status = authenticationv1.TokenReviewStatus{Error: "token audiences are not those that were asked for"}
+			}
+		}
+		return nil
+
+	case *authorizationv1.SubjectAccessReview:
+		in := authorizationapi.SubjectAccessReview{}
+		if err := conversion.Convert_v1_SubjectAccessReview_To_authorization_SubjectAccessReview(r, &in, nil); err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		if err := invalid("SubjectAccessReview", validation.ValidateSubjectAccessReview(&in)); err != nil {
+			return err
+		}
+		r.Status = s.access(ctx, authorizationutil.AuthorizationAttributesFrom(in.Spec))
+		return nil
+
+	case *authorizationv1.LocalSubjectAccessReview:
+		in := authorizationapi.LocalSubjectAccessReview{}
+		if err := conversion.Convert_v1_LocalSubjectAccessReview_To_authorization_LocalSubjectAccessReview(r, &in, nil); err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		if err := invalid("LocalSubjectAccessReview", validation.ValidateLocalSubjectAccessReview(&in)); err != nil {
+			return err
+		}
+		if in.Spec.ResourceAttributes.Namespace != namespace {
+			return apierrors.NewBadRequest("spec.resourceAttributes.namespace must match namespace: " + namespace)
+		}
+		r.Status = s.access(ctx, authorizationutil.AuthorizationAttributesFrom(in.Spec))
+		return nil
+
+	case *authorizationv1.SelfSubjectAccessReview:
+		in := authorizationapi.SelfSubjectAccessReview{}
+		if err := conversion.Convert_v1_SelfSubjectAccessReview_To_authorization_SelfSubjectAccessReview(r, &in, nil); err != nil {
+			return apierrors.NewBadRequest(err.Error())
+		}
+		if err := invalid("SelfSubjectAccessReview", validation.ValidateSelfSubjectAccessReview(&in)); err != nil {
+			return err
+		}
+		if in.Spec.ResourceAttributes != nil {
+			r.Status = s.access(ctx, authorizationutil.ResourceAttributesFrom(who, *in.Spec.ResourceAttributes))
+		} else {
+			r.Status = s.access(ctx, authorizationutil.NonResourceAttributesFrom(who, *in.Spec.NonResourceAttributes))
+		}
+		return nil
+
+	case *authorizationv1.SelfSubjectRulesReview:
+		if r.Spec.Namespace == "" {
+			return apierrors.NewBadRequest("no namespace on request")
+		}
+		return s.rules(ctx, who, r)
+	}
+	return apierrors.NewInternalError(errNoAnswer)
+}
+
+func (s *Server) access(ctx context.Context, attrs authorizer.AttributesRecord) authorizationv1.SubjectAccessReviewStatus {
+	decision, reason, err := s.auth.Authorize(ctx, attrs)
+	return authorizationv1.SubjectAccessReviewStatus{
+		Allowed: decision == authorizer.DecisionAllow, Denied: decision == authorizer.DecisionDeny,
+		Reason: reason, EvaluationError: authorizationutil.BuildEvaluationError(err, attrs),
+	}
+}
+
+func (s *Server) rules(ctx context.Context, who user.Info, r *authorizationv1.SelfSubjectRulesReview) error {
+	resources, others, incomplete, err := s.auth.RulesFor(ctx, who, r.Spec.Namespace)
+	r.Status = authorizationv1.SubjectRulesReviewStatus{
+		Incomplete: incomplete, ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{},
+	}
+	for _, x := range resources {
+		r.Status.ResourceRules = append(r.Status.ResourceRules, authorizationv1.ResourceRule{
+			Verbs: x.GetVerbs(), APIGroups: x.GetAPIGroups(), Resources: x.GetResources(), ResourceNames: x.GetResourceNames(),
+		})
+	}
+	for _, x := range others {
+		r.Status.NonResourceRules = append(r.Status.NonResourceRules, authorizationv1.NonResourceRule{Verbs: x.GetVerbs(), NonResourceURLs: x.GetNonResourceURLs()})
+	}
+	if err != nil {
+		r.Status.EvaluationError = err.Error()
+	}
+	return nil
+}
+
+func userInfo(u user.Info) authenticationv1.UserInfo {
+	out := authenticationv1.UserInfo{Username: u.GetName(), UID: u.GetUID(), Groups: slices.Clone(u.GetGroups())}
+	for k, v := range u.GetExtra() {
+		if out.Extra == nil {
+			out.Extra = map[string]authenticationv1.ExtraValue{}
+		}
+		out.Extra[k] = slices.Clone(v)
+	}
+	return out
+}

@@ -1,0 +1,222 @@
+// Package customresources serves the kinds that CustomResourceDefinitions define. It updates the catalog and the status of the
+// definitions, and deletes the objects of definitions that are being deleted.
+//
+// It may import kind, kind/custom, client and reconcile/engine. It is part of the server rather than a reconciler because it changes the
+// catalog. Its invariants: a definition is Established only once its kind is served, and no definition blocks another.
+package customresources
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/api/kinds/custom"
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// Config configures a Controller.
+type Config struct {
+	// Client may read and write everything. Required.
+	Client client.Interface
+	// Kinds is the catalog to which the kinds are added. Required.
+	Kinds *kind.Catalog
+	// Webhooks resolves the services of conversion webhooks; if nil, only webhooks with URLs can be called.
+	Webhooks custom.Webhooks
+	// Log is slog.Default() if nil.
+	Log *slog.Logger
+}
+
+// Validate checks a Config.
+func (c Config) Validate() error {
+	if c.Client == nil || c.Kinds == nil {
+		return errors.New("customresources: Client and Kinds are required")
+	}
+	return nil
+}
+
+// Controller is the component "customresources". It is ready once the kinds of all stored definitions are served.
+type Controller struct {
+	cfg   Config
+	maker *custom.Maker
+	ready chan struct{}
+
+	names   *names
+	changes *changes
+
+	mu       sync.Mutex
+	sets     map[string]*custom.Set // the served definitions, by name; each is changed by the worker that has the definition
+	emptying map[string]bool        // definitions waiting for the deletion of their objects
+	settled  map[string]string      // the resourceVersions of definitions with which there is nothing to do
+	watching sync.WaitGroup
+}
+
+var _ run.Component = (*Controller)(nil)
+
+// New creates a controller. It starts nothing.
+func New(cfg Config) (*Controller, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	return &Controller{cfg: cfg, maker: custom.NewMaker(cfg.Webhooks), ready: make(chan struct{}), names: newNames(cfg.Kinds.Table().All()),
+		changes: newChanges(cfg.Kinds), sets: map[string]*custom.Set{}, emptying: map[string]bool{}, settled: map[string]string{}}, nil
+}
+
+// Name implements run.Component.
+func (c *Controller) Name() string { return "customresources" }
+
+// Ready implements run.Component.
+func (c *Controller) Ready() <-chan struct{} { return c.ready }
+
+// Run implements run.Component.
+func (c *Controller) Run(ctx context.Context) error {
+	if err := c.load(ctx); err != nil {
+		return err
+	}
+	close(c.ready)
+	defer c.watching.Wait()
+	follow := func(f func(context.Context)) { c.watching.Go(func() { f(ctx) }) }
+	r := &engine.Reconciler{
+		Name: "customresourcedefinition", Workers: workers,
+		Watches: []engine.Watch{{Object: metadata()}}, // each of its events would otherwise be a definition as Go types
+		Reads:   []ctrl.Object{&apiextensionsv1.CustomResourceDefinition{}},
+		Writes:  []engine.Write{{Object: &apiextensionsv1.CustomResourceDefinition{}, Parts: []engine.Part{engine.Status, engine.Finalizers}}},
+		New:     func(env engine.Env) engine.Func { return (&reconciler{c, env, follow}).reconcile },
+	}
+	return engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.cfg.Client }, Log: c.cfg.Log}, []*engine.Reconciler{r}, func() {})
+}
+
+// workers is how many definitions are established at once, which share changes of the catalog and syncs of the store. As Go types, each may take
+// many megabytes.
+const workers = 4
+
+// loadPage is how many definitions are read at once: as Go types, a large one takes many megabytes.
+const loadPage = 25
+
+// load serves all stored definitions that were accepted earlier, in one change of the catalog.
+func (c *Controller) load(ctx context.Context) error {
+	var add []*kind.Resource
+	sets := map[string]*custom.Set{}
+	for next := ""; ; {
+		var list apiextensionsv1.CustomResourceDefinitionList
+		if err := c.cfg.Client.List(ctx, &list, ctrl.Limit(loadPage), ctrl.Continue(next)); err != nil {
+			return fmt.Errorf("could not list custom resource definitions: %w", err)
+		}
+		for i := range list.Items {
+			crd := &list.Items[i]
+			c.names.written(crd)
+			if !accepted(crd) || c.names.isBuiltin(crd) {
+				continue
+			}
+			set, err := c.maker.Rows(crd, nil)
+			if err != nil {
+				c.cfg.Log.Error("could not serve custom resource definition", "definition", crd.Name, "error", err)
+				continue
+			}
+			sets[crd.Name] = set
+			add = append(add, set.Rows...)
+		}
+		if next = list.Continue; next == "" {
+			break
+		}
+	}
+	if len(add) == 0 {
+		return nil
+	}
+	err := c.cfg.Kinds.Change(ctx, nil, add)
+	if err == nil {
+		c.sets = sets
+		return nil
+	}
+	// One of them cannot be served: add them one by one.
+	c.cfg.Log.Warn("could not serve all custom resource definitions at once", "definitions", len(sets), "error", err)
+	for name, set := range sets {
+		if err := c.cfg.Kinds.Change(ctx, nil, set.Rows); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			c.cfg.Log.Error("could not serve custom resource definition", "definition", name, "error", err)
+			continue
+		}
+		c.sets[name] = set
+	}
+	return nil
+}
+
+// metadata returns an empty metadata-only definition.
+func metadata() *metav1.PartialObjectMetadata {
+	m := &metav1.PartialObjectMetadata{}
+	m.SetGroupVersionKind(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
+	return m
+}
+
+// settle records that a definition at this resourceVersion is as it should be; empty: that it is gone.
+func (c *Controller) settle(name, version string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if version == "" {
+		delete(c.settled, name)
+	} else {
+		c.settled[name] = version
+	}
+}
+
+func (c *Controller) isSettled(name, version string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return version != "" && c.settled[name] == version
+}
+
+// set returns the rows of a definition that is served, or nil.
+func (c *Controller) set(name string) *custom.Set {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sets[name]
+}
+
+// serve updates the catalog with the rows of a definition, or removes its rows if crd is nil.
+func (c *Controller) serve(ctx context.Context, name string, crd *apiextensionsv1.CustomResourceDefinition) error {
+	was := c.set(name)
+	if was != nil && crd != nil && was.Same(crd) {
+		return nil
+	}
+	var remove, add []*kind.Resource
+	var set *custom.Set
+	if was != nil {
+		remove = was.Rows
+	}
+	if crd != nil {
+		var err error
+		if set, err = c.maker.Rows(crd, was); err != nil {
+			return err
+		}
+		add = set.Rows
+	}
+	if len(remove)+len(add) > 0 {
+		if err := c.changes.make(ctx, remove, add); err != nil {
+			return err
+		}
+	}
+	if was != nil {
+		was.Close()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if set == nil {
+		delete(c.sets, name)
+	} else {
+		c.sets[name] = set
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package customresources
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apiextensions-apiserver/pkg/apihelpers"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/coracle-dev/coracle/pkg/api/kinds/custom"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// names are the names that built-in kinds and definitions hold, by group. It is safe for concurrent use. Its methods take time for the names of
+// one definition, and for the definitions that wait for names of others.
+type names struct {
+	builtin map[schema.GroupResource]bool
+
+	mu     sync.Mutex
+	groups map[string]*group
+}
+
+type group struct {
+	held custom.Names
+	// claims are what held has of each definition: the names in its status, and until they are written there, those that it was given.
+	claims map[string][]apiextensionsv1.CustomResourceDefinitionNames
+	// waiting are the definitions that want a name that is taken. One of a built-in kind never becomes free.
+	waiting map[string]bool
+}
+
+func newNames(builtin []*kind.Resource) *names {
+	n := &names{builtin: map[schema.GroupResource]bool{}, groups: map[string]*group{}}
+	for _, r := range builtin {
+		n.builtin[r.GR()] = true
+		n.group(r.Group).held.Add(apiextensionsv1.CustomResourceDefinitionNames{
+			Plural: r.Plural, Singular: r.Singular, ShortNames: r.ShortNames, Kind: r.Kind, ListKind: r.ListGVK().Kind})
+	}
+	return n
+}
+
+// isBuiltin reports whether a definition is of a kind that this server has without one. An earlier version may have served it.
+func (n *names) isBuiltin(crd *apiextensionsv1.CustomResourceDefinition) bool {
+	return n.builtin[schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}]
+}
+
+// group returns a group, which it makes if necessary. mu is held, but by newNames.
+func (n *names) group(name string) *group {
+	g := n.groups[name]
+	if g == nil {
+		g = &group{claims: map[string][]apiextensionsv1.CustomResourceDefinitionNames{}, waiting: map[string]bool{}}
+		n.groups[name] = g
+	}
+	return g
+}
+
+// claim replaces the names of a definition, and reports whether others became free.
+func (g *group) claim(name string, now ...apiextensionsv1.CustomResourceDefinitionNames) (released bool) {
+	for _, was := range g.claims[name] {
+		g.held.Remove(was)
+		same := func(is apiextensionsv1.CustomResourceDefinitionNames) bool { return custom.SameNames(was, is) }
+		released = released || !slices.ContainsFunc(now, same) && !same(apiextensionsv1.CustomResourceDefinitionNames{})
+	}
+	for _, is := range now {
+		g.held.Add(is)
+	}
+	if len(now) == 0 {
+		delete(g.claims, name)
+	} else {
+		g.claims[name] = now
+	}
+	return released
+}
+
+// accept gives a definition the names that are free, as custom.Accept, and keeps them from others. Of definitions that want a name at the same
+// moment, any may get it. It returns the definitions that may get names that this one was given earlier, in a status that could not be written.
+func (n *names) accept(crd *apiextensionsv1.CustomResourceDefinition) (served bool, retry []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	g, stored := n.group(crd.Spec.Group), *crd.Status.AcceptedNames.DeepCopy()
+	if g.claim(crd.Name, stored) {
+		retry = slices.Collect(maps.Keys(g.waiting))
+	}
+	served = custom.Accept(crd, g.held)
+	g.claim(crd.Name, stored, *crd.Status.AcceptedNames.DeepCopy())
+	g.wait(crd)
+	return served, retry
+}
+
+func (g *group) wait(crd *apiextensionsv1.CustomResourceDefinition) {
+	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) {
+		delete(g.waiting, crd.Name)
+	} else {
+		g.waiting[crd.Name] = true
+	}
+}
+
+// written records that a definition's status is stored, and returns the definitions that may get names that it no longer has.
+func (n *names) written(crd *apiextensionsv1.CustomResourceDefinition) (retry []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	g := n.group(crd.Spec.Group)
+	g.wait(crd)
+	if g.claim(crd.Name, *crd.Status.AcceptedNames.DeepCopy()) {
+		retry = slices.Collect(maps.Keys(g.waiting))
+	}
+	return retry
+}
+
+// gone forgets a definition, and returns the definitions that may get its names.
+func (n *names) gone(name string) (retry []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	_, in, _ := strings.Cut(name, ".") // a definition's name is its plural and its group
+	g := n.groups[in]
+	if g == nil {
+		return nil
+	}
+	delete(g.waiting, name)
+	if g.claim(name) {
+		retry = slices.Collect(maps.Keys(g.waiting))
+	}
+	if g.held.Empty() && len(g.waiting) == 0 {
+		delete(n.groups, in)
+	}
+	return retry
+}

@@ -1,0 +1,188 @@
+package custom
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/conversion"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apiserver/pkg/util/webhook"
+	restclient "k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	calls "github.com/coracle-dev/coracle/pkg/api/webhook"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// Webhooks resolves the services of webhooks, by namespace, name and port, to addresses that this process can reach.
+type Webhooks = webhook.ServiceResolver
+
+const (
+	// conversionTimeout bounds one call of a conversion webhook.
+	conversionTimeout = 30 * time.Second
+	// maxPage and maxPageSize bound the objects that are sent to a webhook at once, in number and in bytes (as sizeOf counts), so that they fit
+	// into a response (pkg/api/webhook) when their conversion makes them larger. A single object may be larger.
+	maxPage     = 1000
+	maxPageSize = 2 << 20
+)
+
+// converters makes the converters of definitions.
+type converters struct{ *conversion.CRConverterFactory }
+
+func newConverters(webhooks Webhooks) (*converters, error) {
+	if webhooks == nil {
+		webhooks = webhook.NewDefaultServiceResolver()
+	}
+	f, err := conversion.NewCRConverterFactory(webhooks, func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+		return calls.BoundResponses(anonymous{})
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &converters{f}, nil
+}
+
+// anonymous configures the clients of webhooks, without credentials.
+type anonymous struct{}
+
+func (anonymous) ClientConfigFor(string) (*restclient.Config, error) {
+	return &restclient.Config{Timeout: conversionTimeout}, nil
+}
+
+func (a anonymous) ClientConfigForService(string, string, int) (*restclient.Config, error) {
+	return a.ClientConfigFor("")
+}
+
+// newConvertor makes the definition's converter between versions. It does not change what it converts.
+func (d *definition) newConvertor() (runtime.ObjectConvertor, error) {
+	factory, err := d.shared.converters()
+	if err != nil {
+		return nil, err
+	}
+	crd := d.crd
+	if crd.Spec.Conversion == nil {
+		crd = crd.DeepCopy()
+		crd.Spec.Conversion = &apiextensionsv1.CustomResourceConversion{Strategy: apiextensionsv1.NoneConverter}
+	}
+	safe, _, err := factory.NewConverter(crd)
+	return safe, err
+}
+
+// external converts an object of any version to this one.
+func (v *version) external(o runtime.Object) (client.Object, error) {
+	u, ok := o.(*unstructured.Unstructured)
+	if !ok {
+		return nil, fmt.Errorf("a %T is not a custom resource", o)
+	}
+	if u.GroupVersionKind() == v.gvk {
+		return u, nil
+	}
+	convertor, err := v.of.convertor()
+	if err != nil {
+		return nil, err
+	}
+	out, err := convertor.ConvertToVersion(u, v.gvk.GroupVersion())
+	if err != nil {
+		return nil, err
+	}
+	return v.converted(out)
+}
+
+func (v *version) converted(out runtime.Object) (client.Object, error) {
+	u, ok := out.(*unstructured.Unstructured)
+	if !ok {
+		return nil, errors.New("CR conversion failed")
+	}
+	if _, err := v.coerce(u, kind.Coercion{}); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// externalAll converts objects of other versions to this one, a page of them with one call of a webhook.
+func (v *version) externalAll(list []client.Object) ([]client.Object, error) {
+	convertor, err := v.of.convertor()
+	if err != nil {
+		return nil, err
+	}
+	out := make([]client.Object, 0, len(list))
+	for len(list) > 0 {
+		page := firstPage(list)
+		list = list[len(page):]
+		in := &unstructured.UnstructuredList{Object: map[string]any{}}
+		in.SetGroupVersionKind(v.gvk.GroupVersion().WithKind(v.of.names.ListKind))
+		for _, o := range page {
+			in.Items = append(in.Items, *o.(*unstructured.Unstructured)) //nolint:forcetypeassert // custom resources are nothing else
+		}
+		made, err := convertor.ConvertToVersion(in, v.gvk.GroupVersion())
+		if err != nil {
+			return nil, err
+		}
+		converted, ok := made.(*unstructured.UnstructuredList)
+		if !ok || len(converted.Items) != len(page) {
+			return nil, errors.New("CR conversion failed")
+		}
+		for i := range converted.Items {
+			one, err := v.converted(&converted.Items[i])
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, one)
+		}
+	}
+	return out, nil
+}
+
+// firstPage returns the objects of a list, which is not empty, that are converted by one call: at least one.
+func firstPage(list []client.Object) []client.Object {
+	size := 0
+	for i, o := range list {
+		size += sizeOf(o.(*unstructured.Unstructured).Object) //nolint:forcetypeassert // custom resources are nothing else
+		if i == maxPage || i > 0 && size > maxPageSize {
+			return list[:i]
+		}
+	}
+	return list
+}
+
+// sizeOf estimates the size of a value in JSON, in bytes.
+func sizeOf(v any) int {
+	const punctuation, number = 4, 8
+	switch v := v.(type) {
+	case map[string]any:
+		n := punctuation
+		for k, v := range v {
+			n += len(k) + punctuation + sizeOf(v)
+		}
+		return n
+	case []any:
+		n := punctuation
+		for _, v := range v {
+			n += punctuation + sizeOf(v)
+		}
+		return n
+	case string:
+		return len(v)
+	}
+	return number
+}
+
+// decodesAs reports whether the objects of a later state of the definition are read from the store as those of this set are: by the same
+// schemas of the same versions.
+func (s *Set) decodesAs(d *definition) bool {
+	is := s.definition
+	if !bytes.Equal(is.packed.schemas, d.packed.schemas) || is.crd.UID != d.crd.UID || len(is.versions) != len(d.versions) || is.crd.Spec.PreserveUnknownFields != d.crd.Spec.PreserveUnknownFields ||
+		is.names.Kind != d.names.Kind || is.names.Plural != d.names.Plural || is.crd.Spec.Scope != d.crd.Spec.Scope {
+		return false
+	}
+	for i, v := range is.versions {
+		if v.spec.Name != d.versions[i].spec.Name {
+			return false
+		}
+	}
+	return true
+}

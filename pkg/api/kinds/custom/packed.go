@@ -1,0 +1,184 @@
+package custom
+
+import (
+	"bytes"
+	"compress/flate"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+)
+
+// packed is a definition as the cache and its rows hold it. Its schemas are compressed: they are nearly all of it, take ten times their size
+// as Go types, and are rarely read. It is immutable, but for the metadata of a shallow copy.
+type packed struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta
+	spec    apiextensionsv1.CustomResourceDefinitionSpec // whose versions have no schemas
+	status  apiextensionsv1.CustomResourceDefinitionStatus
+	schemas []byte // the JSON of a list with the schema of each version, or null, compressed
+}
+
+var _ client.Object = (*packed)(nil)
+
+// maxSchemas limits what the schemas of a definition are when they are unpacked, in bytes: several times a request.
+const maxSchemas = 64 << 20
+
+// pack returns a definition in packed form, and any other object as it is. The result shares memory with it.
+func pack(o client.Object) client.Object {
+	crd, ok := o.(*apiextensionsv1.CustomResourceDefinition)
+	if !ok {
+		return o
+	}
+	p, err := packDefinition(crd)
+	if err != nil {
+		return o // which is merely larger
+	}
+	return p
+}
+
+func packDefinition(crd *apiextensionsv1.CustomResourceDefinition) (*packed, error) {
+	p := &packed{TypeMeta: crd.TypeMeta, ObjectMeta: crd.ObjectMeta, spec: crd.Spec, status: crd.Status}
+	p.spec.Versions = slices.Clone(crd.Spec.Versions)
+	list := make([]*apiextensionsv1.CustomResourceValidation, len(p.spec.Versions))
+	for i := range p.spec.Versions {
+		list[i], p.spec.Versions[i].Schema = p.spec.Versions[i].Schema, nil
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	w, err := flate.NewWriter(&b, flate.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(text); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	p.schemas = bytes.Clone(b.Bytes())
+	return p, nil
+}
+
+// unpack returns the definition that pack was given, and any other object as it is. It shares memory with it, but for the schemas.
+func unpack(o client.Object) client.Object {
+	if p, ok := o.(*packed); ok {
+		return p.whole()
+	}
+	return o
+}
+
+// whole returns the definition with its schemas.
+func (p *packed) whole() *apiextensionsv1.CustomResourceDefinition {
+	crd := &apiextensionsv1.CustomResourceDefinition{TypeMeta: p.TypeMeta, ObjectMeta: p.ObjectMeta, Spec: p.spec, Status: p.status}
+	crd.Spec.Versions = slices.Clone(p.spec.Versions)
+	list, err := p.unpackSchemas()
+	if err != nil {
+		panic(fmt.Sprintf("definition %s: %v", p.Name, err)) // they were packed in this process
+	}
+	for i := range crd.Spec.Versions {
+		crd.Spec.Versions[i].Schema = list[i]
+	}
+	return crd
+}
+
+// text returns the JSON of the list of schemas.
+func (p *packed) text() ([]byte, error) {
+	return bounded.All(flate.NewReader(bytes.NewReader(p.schemas)), maxSchemas)
+}
+
+func (p *packed) unpackSchemas() (list []*apiextensionsv1.CustomResourceValidation, err error) {
+	text, err := p.text()
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, err
+	}
+	if len(list) != len(p.spec.Versions) {
+		return nil, fmt.Errorf("%d schemas of %d versions", len(list), len(p.spec.Versions))
+	}
+	return list, nil
+}
+
+// DeepCopyObject implements runtime.Object.
+func (p *packed) DeepCopyObject() runtime.Object {
+	out := *p
+	p.ObjectMeta.DeepCopyInto(&out.ObjectMeta)
+	p.spec.DeepCopyInto(&out.spec)
+	p.status.DeepCopyInto(&out.status)
+	return &out
+}
+
+// Size is about the size of the object in protobuf, in bytes.
+func (p *packed) Size() int {
+	slim := apiextensionsv1.CustomResourceDefinition{ObjectMeta: p.ObjectMeta, Spec: p.spec, Status: p.status}
+	return slim.Size() + len(p.schemas)
+}
+
+// wire, wireSpec and wireVersion are a definition's JSON with the schemas as text, field by field as upstream's types.
+type wire struct {
+	metav1.TypeMeta
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+	Spec              wireSpec                                       `json:"spec"`
+	Status            apiextensionsv1.CustomResourceDefinitionStatus `json:"status,omitempty"`
+}
+
+type wireSpec struct {
+	Group                 string                                        `json:"group"`
+	Names                 apiextensionsv1.CustomResourceDefinitionNames `json:"names"`
+	Scope                 apiextensionsv1.ResourceScope                 `json:"scope"`
+	Versions              []wireVersion                                 `json:"versions"`
+	Conversion            *apiextensionsv1.CustomResourceConversion     `json:"conversion,omitempty"`
+	PreserveUnknownFields bool                                          `json:"preserveUnknownFields,omitempty"`
+}
+
+type wireVersion struct {
+	Name                     string                                           `json:"name"`
+	Served                   bool                                             `json:"served"`
+	Storage                  bool                                             `json:"storage"`
+	Deprecated               bool                                             `json:"deprecated,omitempty"`
+	DeprecationWarning       *string                                          `json:"deprecationWarning,omitempty"`
+	Schema                   json.RawMessage                                  `json:"schema,omitempty"`
+	Subresources             *apiextensionsv1.CustomResourceSubresources      `json:"subresources,omitempty"`
+	AdditionalPrinterColumns []apiextensionsv1.CustomResourceColumnDefinition `json:"additionalPrinterColumns,omitempty"`
+	SelectableFields         []apiextensionsv1.SelectableField                `json:"selectableFields,omitempty"`
+}
+
+// MarshalJSON encodes the whole definition, as upstream's type does, without making Go types of the schemas.
+func (p *packed) MarshalJSON() ([]byte, error) {
+	text, err := p.text()
+	if err != nil {
+		return nil, err
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, err
+	}
+	if len(list) != len(p.spec.Versions) {
+		return nil, fmt.Errorf("%d schemas of %d versions", len(list), len(p.spec.Versions))
+	}
+	w := wire{TypeMeta: p.TypeMeta, ObjectMeta: p.ObjectMeta, Status: p.status, Spec: wireSpec{
+		Group: p.spec.Group, Names: p.spec.Names, Scope: p.spec.Scope, Conversion: p.spec.Conversion, PreserveUnknownFields: p.spec.PreserveUnknownFields}}
+	if p.spec.Versions != nil {
+		w.Spec.Versions = make([]wireVersion, 0, len(list))
+	}
+	for i, v := range p.spec.Versions {
+		out := wireVersion{Name: v.Name, Served: v.Served, Storage: v.Storage, Deprecated: v.Deprecated, DeprecationWarning: v.DeprecationWarning,
+			Subresources: v.Subresources, AdditionalPrinterColumns: v.AdditionalPrinterColumns, SelectableFields: v.SelectableFields}
+		if string(list[i]) != "null" {
+			out.Schema = list[i]
+		}
+		w.Spec.Versions = append(w.Spec.Versions, out)
+	}
+	return json.Marshal(&w)
+}

@@ -1,0 +1,197 @@
+package local
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/coracle-dev/coracle/pkg/api/registry"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// form is the representation of objects that a caller uses.
+type form int
+
+const (
+	native   form = iota // the kind's Go type, or unstructured for kinds without one
+	metadata             // metadata only
+	untyped              // unstructured, of a kind with a Go type
+)
+
+// row returns the row of an object or list, and the form it is in.
+func (s *Clients) row(obj runtime.Object) (*kind.Resource, form, error) {
+	t := s.kinds.Table()
+	if r := t.ByType(obj); r != nil {
+		return r, native, nil
+	}
+	gvk, err := apiutil.GVKForObject(obj, client.Scheme())
+	if err != nil {
+		return nil, native, err
+	}
+	var as form
+	switch obj.(type) {
+	case *metav1.PartialObjectMetadata:
+		as = metadata
+	case *metav1.PartialObjectMetadataList:
+		as, gvk.Kind = metadata, strings.TrimSuffix(gvk.Kind, "List")
+	case *unstructured.Unstructured:
+		as = untyped
+	case *unstructured.UnstructuredList:
+		as, gvk.Kind = untyped, strings.TrimSuffix(gvk.Kind, "List")
+	default:
+		return nil, native, noKind(gvk)
+	}
+	r := t.ByGVK(gvk)
+	if r == nil {
+		return nil, as, noKind(gvk)
+	}
+	if as == untyped && r.Unstructured() {
+		as = native
+	}
+	return r, as, nil
+}
+
+// view returns the conversion of cached objects to row in a form; nil if none is needed. Results share memory with the
+// cache.
+func (s *Clients) view(row *kind.Resource, as form) viewFunc {
+	version := func(o ctrl.Object) (ctrl.Object, error) {
+		if row.Unpack != nil {
+			o = row.Unpack(o)
+		}
+		if row.Serves(o) || o.GetObjectKind().GroupVersionKind() == row.GroupVersionKind { // the registry's own answers are converted already
+			return o, nil
+		}
+		return row.From(o)
+	}
+	switch {
+	case as == metadata:
+		return func(o ctrl.Object) (ctrl.Object, error) { return metadataOf(row, o) }
+	case as == untyped:
+		return func(o ctrl.Object) (ctrl.Object, error) {
+			o, err := version(o)
+			if err != nil {
+				return nil, err
+			}
+			return unstructuredOf(o)
+		}
+	case row.StoredAs != nil || row.PerVersion || row.Unpack != nil:
+		return version
+	}
+	return nil
+}
+
+// metadataOf returns an object's metadata, sharing memory with it.
+func metadataOf(row *kind.Resource, o ctrl.Object) (*metav1.PartialObjectMetadata, error) {
+	p := &metav1.PartialObjectMetadata{}
+	switch o := o.(type) {
+	case *unstructured.Unstructured:
+		m, _ := o.Object["metadata"].(map[string]any)
+		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(m, &p.ObjectMeta); err != nil {
+			return nil, err
+		}
+	case metav1.ObjectMetaAccessor:
+		if m, ok := o.GetObjectMeta().(*metav1.ObjectMeta); ok {
+			p.ObjectMeta = *m
+		}
+	}
+	p.SetGroupVersionKind(row.GroupVersionKind)
+	return p, nil
+}
+
+// unstructuredOf converts a typed object to an unstructured one that shares no memory with it.
+func unstructuredOf(o runtime.Object) (*unstructured.Unstructured, error) {
+	m, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
+	if err != nil {
+		return nil, err
+	}
+	return &unstructured.Unstructured{Object: m}, nil
+}
+
+// apart returns an object whose outermost level the caller may modify. For unstructured objects that is a map, which
+// must be copied.
+func apart(o ctrl.Object) ctrl.Object {
+	if u, ok := o.(*unstructured.Unstructured); ok {
+		return u.DeepCopy()
+	}
+	return o
+}
+
+// body returns a copy of the caller's object to write to the target, converted to the kind's Go type if there is one.
+func body(t registry.Target, obj ctrl.Object) (runtime.Object, error) {
+	switch o := obj.(type) {
+	case *metav1.PartialObjectMetadata:
+		// It would clear everything else.
+		return nil, apierrors.NewBadRequest("an object with metadata alone cannot be created or updated: patch it, or use the kind's own type")
+	case *unstructured.Unstructured:
+		var out runtime.Object
+		if sub := t.Resource.Subresource(t.Subresource); sub != nil && sub.New != nil {
+			out = sub.New()
+		} else {
+			out = t.Resource.New()
+		}
+		if _, ok := out.(*unstructured.Unstructured); !ok {
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, out); err != nil {
+				return nil, apierrors.NewBadRequest(err.Error())
+			}
+			return out, nil
+		}
+		out = o.DeepCopy()
+		if coerce := t.Resource.Coerce; coerce != nil {
+			if _, err := coerce(out.(*unstructured.Unstructured), kind.Coercion{}); err != nil {
+				return nil, apierrors.NewBadRequest(err.Error())
+			}
+		}
+		return out, nil
+	}
+	return obj.DeepCopyObject(), nil
+}
+
+// answer copies the result of a write into the caller's object, so that the caller may modify it.
+func (c *userClient) answer(into runtime.Object, res registry.Result, err error) error {
+	if err != nil {
+		return err
+	}
+	out, err := res.Value()
+	if err != nil {
+		return err
+	}
+	if _, ok := out.(*metav1.Status); ok {
+		return nil // binding and eviction return only a Status
+	}
+	o, ok := out.(ctrl.Object)
+	if !ok {
+		return apierrors.NewInternalError(fmt.Errorf("the call returned a %T", out))
+	}
+	if row, as, err := c.row(into); err == nil && as == metadata {
+		if o, err = metadataOf(row, o); err != nil {
+			return err
+		}
+	}
+	if u, ok := into.(*unstructured.Unstructured); ok {
+		made, err := unstructuredOf(o)
+		if err != nil {
+			return err
+		}
+		u.Object = made.Object
+		return nil
+	}
+	return set(into, o.DeepCopyObject())
+}
+
+// set copies the outermost struct.
+func set(into, from runtime.Object) error {
+	a, b := reflect.ValueOf(into), reflect.ValueOf(from)
+	if a.Type() != b.Type() {
+		return fmt.Errorf("cannot copy a %T into a %T", from, into)
+	}
+	a.Elem().Set(b.Elem())
+	return nil
+}

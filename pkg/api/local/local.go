@@ -1,0 +1,118 @@
+// Package local is the in-process form of client.Interface: clients of a Registry in the same process, whose reads
+// share the server's cache by pointer and whose writes use no socket.
+//
+// It may import client, cache, kind and registry, never store or apiserver. Its invariants: objects from the cache are
+// immutable below the outermost struct, the result of a write is the caller's own copy, and a write returns only once
+// the cache shows it.
+package local
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/client-go/informers"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/api/registry"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/state/cache"
+)
+
+// Clients makes the in-process clients of a Registry, which share informers and indexes. Safe for concurrent use.
+type Clients struct {
+	registry *registry.Registry
+	cache    *cache.Cache
+	kinds    *kind.Catalog
+	mapper   func() meta.RESTMapper
+	factory  func() informers.SharedInformerFactory
+
+	mu        sync.Mutex
+	informers map[informerKey]*informer
+	indexes   map[indexKey]func(ctrl.Object) []string
+}
+
+// indexKey identifies an index in the cache.
+type indexKey struct {
+	storage *kind.Storage
+	name    string
+}
+
+// New returns the clients of a registry, its cache and its kinds. It starts nothing.
+func New(r *registry.Registry, c *cache.Cache, kinds *kind.Catalog) *Clients {
+	s := &Clients{registry: r, cache: c, kinds: kinds,
+		mapper:    kind.Derive(kinds, mapperOf),
+		informers: map[informerKey]*informer{},
+		indexes:   map[indexKey]func(ctrl.Object) []string{}}
+	s.factory = sync.OnceValue(s.newFactory)
+	return s
+}
+
+// For returns the client of one identity. Objects from the cache are immutable below the first level; the result of a
+// write is the caller's own copy.
+func (s *Clients) For(u user.Info) client.Interface {
+	c := &userClient{Clients: s, user: u}
+	c.own = &clientCache{userClient: c, regs: map[*registration]struct{}{}}
+	return c
+}
+
+// Informers returns client-go's factory on the shared cache, for admission plugins, which read through listers. It has the groups core, discovery,
+// scheduling, storage and admissionregistration, and need not be started. Informers of kinds that are not served deliver no events.
+func (s *Clients) Informers() informers.SharedInformerFactory { return s.factory() }
+
+// Done is closed when the cache has ended, and with it all informers.
+func (s *Clients) Done() <-chan struct{} { return s.cache.Done() }
+
+// addIndex adds an index unless it exists: a name means the same to all clients.
+func (s *Clients) addIndex(row *kind.Resource, name string, f func(ctrl.Object) []string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := indexKey{row.Storage, name}
+	if s.indexes[k] != nil {
+		return nil
+	}
+	if unpack := row.Unpack; unpack != nil {
+		values := f
+		f = func(o ctrl.Object) []string { return values(unpack(o)) }
+	}
+	if err := s.cache.AddIndex(row, name, f); err != nil {
+		return err
+	}
+	if t := s.kinds.Table(); len(s.indexes) > 4*len(t.All())+maxUnheld {
+		maps.DeleteFunc(s.indexes, func(k indexKey, _ func(ctrl.Object) []string) bool { return !t.Holds(k.storage) })
+	}
+	s.indexes[k] = f
+	return nil
+}
+
+func (s *Clients) index(row *kind.Resource, name string) func(ctrl.Object) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.indexes[indexKey{row.Storage, name}]
+}
+
+func version(rev int64) string { return strconv.FormatInt(rev, 10) }
+
+// mapperOf maps between the kinds and resources of a Table.
+func mapperOf(t *kind.Table) meta.RESTMapper {
+	var versions []schema.GroupVersion
+	for _, r := range t.All() {
+		if v := r.GroupVersion(); !slices.Contains(versions, v) {
+			versions = append(versions, v)
+		}
+	}
+	m := meta.NewDefaultRESTMapper(versions)
+	for _, r := range t.All() {
+		scope := meta.RESTScopeRoot
+		if r.Namespaced {
+			scope = meta.RESTScopeNamespace
+		}
+		m.AddSpecific(r.GroupVersionKind, r.GVR(), r.GroupVersion().WithResource(r.Singular), scope)
+	}
+	return m
+}

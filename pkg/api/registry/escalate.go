@@ -1,0 +1,143 @@
+package registry
+
+import (
+	"context"
+	"errors"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/kubernetes/pkg/apis/rbac"
+	rbacregistry "k8s.io/kubernetes/pkg/registry/rbac"
+	rbacvalidation "k8s.io/kubernetes/pkg/registry/rbac/validation"
+
+	"github.com/coracle-dev/coracle/pkg/state/cache"
+)
+
+// checkEscalation refuses roles and bindings that grant more than their author has, unless the author has the verb escalate
+// or bind, policies whose parameters their author may not read, certificates of signers that the author may not act as, and
+// claims of devices that the author may not make. Without an authorizer, and for system:masters, it allows everything.
+func (c *call) checkEscalation(obj, old runtime.Object) error {
+	if err := c.mayReadParams(obj, old); err != nil {
+		return err
+	}
+	if err := c.maySign(obj, old); err != nil {
+		return err
+	}
+	if err := c.mayClaim(obj, old); err != nil {
+		return err
+	}
+	p := c.authorizer.Load()
+	if p == nil || c.user == nil || c.Resource.Group != rbac.GroupName || rbacregistry.EscalationAllowed(c.ctx) {
+		return nil
+	}
+	if old != nil && rbacregistry.IsOnlyMutatingGCFields(obj, old, equality.Semantic) {
+		return nil
+	}
+	switch o := obj.(type) {
+	case *rbac.Role:
+		if !rbacregistry.RoleEscalationAuthorized(c.ctx, *p) {
+			return c.mayGrant(o.Name, o.Rules)
+		}
+	case *rbac.ClusterRole:
+		if rbacregistry.RoleEscalationAuthorized(c.ctx, *p) {
+			return nil
+		}
+		if err := c.mayGrant(o.Name, o.Rules); err != nil {
+			return err
+		}
+		was, _ := old.(*rbac.ClusterRole)
+		if (aggregates(o) || was != nil && aggregates(was)) && c.mayGrant(o.Name, everything) != nil {
+			return apierrors.NewForbidden(c.gr(), o.Name, errors.New("must have cluster-admin privileges to use the aggregationRule"))
+		}
+	case *rbac.RoleBinding:
+		if !rbacregistry.BindingAuthorized(c.ctx, o.RoleRef, c.Namespace, *p) {
+			return c.mayBind(o.Name, o.RoleRef)
+		}
+	case *rbac.ClusterRoleBinding:
+		if !rbacregistry.BindingAuthorized(c.ctx, o.RoleRef, "", *p) {
+			return c.mayBind(o.Name, o.RoleRef)
+		}
+	}
+	return nil
+}
+
+var everything = []rbac.PolicyRule{
+	{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}},
+	{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}},
+}
+
+func aggregates(r *rbac.ClusterRole) bool {
+	return r.AggregationRule != nil && len(r.AggregationRule.ClusterRoleSelectors) > 0
+}
+
+func (c *call) mayGrant(name string, rules []rbac.PolicyRule) error {
+	if err := rbacvalidation.ConfirmNoEscalationInternal(c.ctx, c.rules(), rules); err != nil {
+		return apierrors.NewForbidden(c.gr(), name, err)
+	}
+	return nil
+}
+
+func (c *call) mayBind(name string, ref rbac.RoleRef) error {
+	rules, err := c.rules().GetRoleReferenceRules(c.ctx, rbacv1.RoleRef{APIGroup: ref.APIGroup, Kind: ref.Kind, Name: ref.Name}, c.Namespace)
+	if err != nil {
+		return status(err, c.gr(), name)
+	}
+	if err := rbacvalidation.ConfirmNoEscalation(c.ctx, c.rules(), rules); err != nil {
+		return apierrors.NewForbidden(c.gr(), name, err)
+	}
+	return nil
+}
+
+func (c *call) rules() rbacvalidation.AuthorizationRuleResolver {
+	s := rbacReader{c.Registry}
+	return rbacvalidation.NewDefaultRuleResolver(s, s, s, s)
+}
+
+// rbacReader reads roles and bindings from the cache.
+type rbacReader struct{ r *Registry }
+
+func readRBAC[T any](r *Registry, kindName, namespace, name string) (*T, error) {
+	row := r.kinds.Table().ByGVK(rbacv1.SchemeGroupVersion.WithKind(kindName))
+	if row == nil {
+		return nil, apierrors.NewNotFound(rbac.Resource(kindName), name)
+	}
+	if e := r.cache.Get(row, namespace, name); e != nil {
+		if o, ok := any(e.Object).(*T); ok {
+			return o, nil
+		}
+	}
+	return nil, apierrors.NewNotFound(row.GR(), name)
+}
+
+func listRBAC[T any](r *Registry, kindName, namespace string) []*T {
+	row := r.kinds.Table().ByGVK(rbacv1.SchemeGroupVersion.WithKind(kindName))
+	if row == nil {
+		return nil
+	}
+	entries, _ := r.cache.List(row, cache.Query{Namespace: namespace})
+	out := make([]*T, 0, len(entries))
+	for _, e := range entries {
+		if o, ok := any(e.Object).(*T); ok {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func (s rbacReader) GetRole(_ context.Context, namespace, name string) (*rbacv1.Role, error) {
+	return readRBAC[rbacv1.Role](s.r, "Role", namespace, name)
+}
+
+func (s rbacReader) GetClusterRole(_ context.Context, name string) (*rbacv1.ClusterRole, error) {
+	return readRBAC[rbacv1.ClusterRole](s.r, "ClusterRole", "", name)
+}
+
+func (s rbacReader) ListRoleBindings(_ context.Context, namespace string) ([]*rbacv1.RoleBinding, error) {
+	return listRBAC[rbacv1.RoleBinding](s.r, "RoleBinding", namespace), nil
+}
+
+func (s rbacReader) ListClusterRoleBindings(context.Context) ([]*rbacv1.ClusterRoleBinding, error) {
+	return listRBAC[rbacv1.ClusterRoleBinding](s.r, "ClusterRoleBinding", ""), nil
+}

@@ -1,0 +1,94 @@
+// Package webhook calls admission and conversion webhooks for the API server: it resolves their services and bounds their responses.
+//
+// It may import bounded and the Kubernetes libraries other than k8s.io/kubernetes. Its invariant: no response takes more memory than
+// maxResponse, whichever server sends it.
+package webhook
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apiserver/pkg/util/proxy"
+	webhookutil "k8s.io/apiserver/pkg/util/webhook"
+	"k8s.io/client-go/informers"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	discoverylisters "k8s.io/client-go/listers/discovery/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+)
+
+// maxResponse is the maximum size of a webhook's response, in bytes: a patch of the largest object in base64, and some warnings.
+const maxResponse = 8 << 20
+
+// Services resolves the services of webhooks to addresses. It implements webhook.ServiceResolver of k8s.io/apiserver.
+type Services struct {
+	services corelisters.ServiceLister
+	slices   discoverylisters.EndpointSliceLister
+}
+
+// NewServices creates a Services that reads the shared cache.
+func NewServices(f informers.SharedInformerFactory) Services {
+	return Services{f.Core().V1().Services().Lister(), f.Discovery().V1().EndpointSlices().Lister()}
+}
+
+// ResolveEndpoint returns a random ready endpoint. Pods are called directly, because the API server's host may not route cluster IPs.
+func (s Services) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
+	return proxy.ResolveEndpoint(s.services, s, namespace, name, port)
+}
+
+// GetEndpointSlices implements proxy.EndpointSliceGetter.
+func (s Services) GetEndpointSlices(namespace, name string) ([]*discoveryv1.EndpointSlice, error) {
+	return s.slices.EndpointSlices(namespace).List(labels.SelectorFromSet(labels.Set{discoveryv1.LabelServiceName: name}))
+}
+
+// BoundResponses limits responses of webhooks to maxResponse bytes. It is a webhook.AuthenticationInfoResolverWrapper.
+func BoundResponses(r webhookutil.AuthenticationInfoResolver) webhookutil.AuthenticationInfoResolver {
+	return boundedResolver{r}
+}
+
+type boundedResolver struct {
+	webhookutil.AuthenticationInfoResolver
+}
+
+func (b boundedResolver) ClientConfigFor(host string) (*rest.Config, error) {
+	return bound(b.AuthenticationInfoResolver.ClientConfigFor(host))
+}
+
+func (b boundedResolver) ClientConfigForService(name, namespace string, port int) (*rest.Config, error) {
+	return bound(b.AuthenticationInfoResolver.ClientConfigForService(name, namespace, port))
+}
+
+func bound(c *rest.Config, err error) (*rest.Config, error) {
+	if err != nil {
+		return nil, err
+	}
+	return Bound(c), nil
+}
+
+// Bound returns a copy of the configuration whose responses are limited to maxResponse bytes.
+func Bound(c *rest.Config) *rest.Config {
+	c = rest.CopyConfig(c)
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper { return boundedTransport{next} })
+	return c
+}
+
+type boundedTransport struct{ http.RoundTripper }
+
+// WrappedRoundTripper lets those who close idle connections find them.
+func (t boundedTransport) WrappedRoundTripper() http.RoundTripper { return t.RoundTripper }
+
+func (t boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := t.RoundTripper.RoundTrip(r)
+	if err != nil {
+		return nil, err
+	}
+	resp.Body = struct {
+		io.Reader
+		io.Closer
+	}{bounded.Reader(resp.Body, maxResponse), resp.Body}
+	return resp, nil
+}

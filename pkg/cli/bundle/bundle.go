@@ -1,0 +1,221 @@
+// Package bundle gathers what is needed to debug a machine and its cluster, in one archive.
+//
+// It may import control and the Kubernetes client libraries. Its invariant: the archive contains no secrets. Secrets
+// are not read at all, everything else is masked (mask.go). Every entry and the whole archive have a maximum size.
+package bundle
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
+)
+
+// Config says where to gather from.
+type Config struct {
+	DataDir, RunDir string
+	// Kubeconfig is the path of the administrator's kubeconfig, if this machine has one.
+	Kubeconfig string
+	// Options are the options of this command, used if no running process reports its own.
+	Options any
+	// Version, Certificates and Status write the output of `coracle version -o json`, `coracle certs check` and
+	// `coracle status`; Rules writes Coracle's nftables rules.
+	Version, Certificates, Status, Rules func(io.Writer) error
+}
+
+const (
+	// mostEntry limits an entry and mostAll all entries, in bytes before compression.
+	mostEntry, mostAll = 8 << 20, 64 << 20
+	// mostLog is the number of bytes from the end of the log.
+	mostLog = 4 << 20
+	// patience is the timeout for an entry.
+	patience = 15 * time.Second
+	logFile  = "coracle.log"
+)
+
+// Write writes a gzipped tar archive to out, and reports to progress what could not be gathered. An error means that
+// out could not be written.
+func Write(ctx context.Context, c Config, out, progress io.Writer) error {
+	zip := gzip.NewWriter(out)
+	b := &bundle{Config: c, tar: tar.NewWriter(zip), left: mostAll, at: time.Now().Truncate(time.Second), process: socket.NewClient(c.RunDir)}
+	b.process.Silence = patience
+	b.gather(ctx)
+	for _, m := range b.missing {
+		fmt.Fprintln(progress, "missing:", m)
+	}
+	b.add("README.txt", b.readme())
+	return errors.Join(b.err, b.tar.Close(), zip.Close())
+}
+
+type bundle struct {
+	Config
+	tar     *tar.Writer
+	left    int
+	at      time.Time
+	process *socket.Client
+	written []string
+	missing []string
+	err     error // of writing the archive
+}
+
+// entry adds the result of f, or records why it is missing.
+func (b *bundle) entry(ctx context.Context, name string, f func(context.Context) ([]byte, error)) {
+	if b.err != nil || ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	data, err := f(ctx)
+	if err != nil {
+		b.missing = append(b.missing, name+": "+string(mask([]byte(err.Error()))))
+	}
+	if len(data) > 0 {
+		b.add(name, mask(data))
+	}
+}
+
+func (b *bundle) add(name string, data []byte) {
+	if len(data) > mostEntry {
+		data = append(data[:mostEntry:mostEntry], "\n(cut: too long)\n"...)
+	}
+	if len(data) > b.left {
+		b.missing = append(b.missing, name+": the archive is full")
+		return
+	}
+	b.left -= len(data)
+	if err := errors.Join(b.tar.WriteHeader(&tar.Header{Name: "coracle-support/" + name, Mode: 0o600, Size: int64(len(data)), ModTime: b.at})); err != nil {
+		b.err = err
+		return
+	}
+	if _, err := b.tar.Write(data); err != nil {
+		b.err = err
+	}
+	b.written = append(b.written, name)
+}
+
+// gather starts with the small and most useful entries.
+func (b *bundle) gather(ctx context.Context) {
+	printed := func(name string, f func(io.Writer) error) {
+		b.entry(ctx, name, func(context.Context) ([]byte, error) {
+			text := bounded.NewBuffer(mostEntry + 1) // the one more says that it is cut
+			err := f(text)
+			return text.Bytes(), err
+		})
+	}
+	printed("version.json", b.Version)
+	printed("certificates.txt", b.Certificates)
+	printed("status.txt", b.Status)
+	b.entry(ctx, "status.json", func(ctx context.Context) ([]byte, error) {
+		s, err := b.process.Health(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return json.MarshalIndent(s, "", "  ")
+	})
+	b.entry(ctx, "options.json", func(ctx context.Context) ([]byte, error) {
+		raw, err := b.process.Read(ctx, "/debug/coracle/options", mostEntry)
+		if err == nil {
+			return raw, nil
+		}
+		raw, _ = json.MarshalIndent(map[string]any{"ofThisCommand": b.Options}, "", "  ")
+		return raw, fmt.Errorf("these are the options of this command, not of the process: %w", err)
+	})
+	served := func(name, path string) {
+		b.entry(ctx, name, func(ctx context.Context) ([]byte, error) { return b.process.Read(ctx, path, mostEntry) })
+	}
+	for _, name := range []string{"cache", "reconcilers", "fairness", "store"} {
+		served("inspect/"+name+".json", "/debug/coracle/"+name)
+	}
+	served("metrics/control-plane.txt", "/debug/coracle/metrics/control-plane")
+	served("metrics/node.txt", "/debug/coracle/metrics/node")
+	b.entry(ctx, "machine.txt", machine)
+	b.entry(ctx, "mounts.txt", b.mounts)
+	printed("nftables.txt", b.Rules)
+	b.cluster(ctx)
+	b.entry(ctx, "log.txt", func(context.Context) ([]byte, error) { return tail(filepath.Join(b.DataDir, logFile), mostLog) })
+	served("goroutines.txt", "/debug/pprof/goroutine?debug=2")
+}
+
+func (b *bundle) readme() []byte {
+	var t strings.Builder
+	fmt.Fprintf(&t, "Gathered by coracle support-bundle at %s.\n\n", b.at.UTC().Format(time.RFC3339))
+	t.WriteString("There are no Secrets, keys or tokens in here. The values of environment variables, of annotations and of HTTP headers of probes are\nmasked, and so is what looks like a password in the arguments of containers. Names of objects, images and addresses are not.\n\n")
+	for _, name := range b.written {
+		fmt.Fprintln(&t, name)
+	}
+	if len(b.missing) > 0 {
+		t.WriteString("\nMissing:\n")
+		for _, m := range b.missing {
+			fmt.Fprintln(&t, "-", m)
+		}
+	}
+	return []byte(t.String())
+}
+
+// machine describes hardware, kernel and load of the machine.
+func machine(context.Context) ([]byte, error) {
+	var out bytes.Buffer
+	var errs []error
+	for _, path := range []string{"/proc/version", "/etc/os-release", "/proc/loadavg", "/proc/uptime", "/proc/meminfo", "/proc/filesystems", "/proc/pressure/memory", "/proc/pressure/io"} {
+		if real, err := filepath.EvalSymlinks(path); err == nil {
+			path = real
+		}
+		raw, err := bounded.File(path, 1<<20)
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		errs = append(errs, err)
+		fmt.Fprintf(&out, "# %s\n%s\n", path, raw)
+	}
+	return out.Bytes(), errors.Join(errs...)
+}
+
+// mounts lists the mounts below Coracle's directories.
+func (b *bundle) mounts(context.Context) ([]byte, error) {
+	raw, err := bounded.File("/proc/self/mountinfo", mostEntry)
+	var out bytes.Buffer
+	for line := range bytes.Lines(raw) {
+		if bytes.Contains(line, []byte(b.DataDir)) || bytes.Contains(line, []byte(b.RunDir)) {
+			out.Write(line)
+		}
+	}
+	if err == nil && out.Len() == 0 {
+		out.WriteString("no mounts below " + b.DataDir + " and " + b.RunDir + "\n")
+	}
+	return out.Bytes(), err
+}
+
+// tail returns the end of a file, starting at the beginning of a line.
+func tail(path string, most int64) ([]byte, error) {
+	f, err := bounded.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fmt.Errorf("%s does not exist: the log of a foreground process or systemd service is elsewhere (journalctl)", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	from := max(0, info.Size()-most)
+	raw, err := io.ReadAll(io.NewSectionReader(f, from, most))
+	if from > 0 {
+		if _, rest, ok := bytes.Cut(raw, []byte("\n")); ok {
+			raw = rest
+		}
+	}
+	return raw, err
+}

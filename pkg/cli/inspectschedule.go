@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
+)
+
+// inspectScheduleCommand returns the command `coracle ctl inspect schedule`.
+func inspectScheduleCommand(flags *genericclioptions.ConfigFlags, streams genericiooptions.IOStreams) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "schedule POD [NODE...]",
+		Short: "Why a pod is, or would be, on a node: each filter's verdict and each score on every node",
+		Long: `Applies the scheduler's filters and scores to a pod, on each node or on those named. A pod that is on a node already is
+explained as if it were scheduled now. A large cluster's scheduler scores a sample of the nodes, unlike this command.`,
+		Example: `  coracle ctl inspect schedule web-0 -n shop
+  coracle ctl inspect schedule web-0 node-7 -o json`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("usage: coracle ctl inspect schedule POD [NODE...]")
+			}
+			return nil
+		},
+	}
+	output := cmd.Flags().StringP("output", "o", "", "json, for programs")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := checkOutput(*output); err != nil {
+			return err
+		}
+		namespace, _, err := flags.ToRawKubeConfigLoader().Namespace()
+		if err != nil {
+			return err
+		}
+		name := strings.TrimPrefix(strings.TrimPrefix(args[0], "pods/"), "pod/")
+		raw, err := inspect(cmd.Context(), flags, "schedule", url.Values{"namespace": {namespace}, "pod": {name}, "node": args[1:]})
+		if err != nil {
+			return err
+		}
+		if *output == "json" {
+			_, err = streams.Out.Write(raw)
+			return err
+		}
+		return printed(printSchedule)(raw, streams.Out)
+	}
+	return cmd
+}
+
+func printSchedule(r socket.ScheduleReport, out io.Writer) error {
+	where := "is not on a node yet"
+	switch {
+	case r.Node != "":
+		where = "is on node " + r.Node + "; if it were scheduled now"
+	case len(r.Gates) > 0:
+		where = "waits for its scheduling gates " + strings.Join(r.Gates, ", ")
+	case r.NominatedNode != "":
+		where = "waits for pods to end on node " + r.NominatedNode
+	}
+	fmt.Fprintf(out, "Pod %s/%s %s", r.Namespace, r.Name, where)
+	if !r.Ours {
+		fmt.Fprintf(out, "\nIts scheduler is %q, not Coracle's; by Coracle's default profile", r.SchedulerName)
+	}
+	if r.Summary != "" {
+		fmt.Fprintf(out, ": %s\n", r.Summary)
+	} else {
+		fmt.Fprintf(out, ": %d/%d nodes fit.\n", r.Fitting, r.NodeCount)
+	}
+	if r.Group != "" {
+		fmt.Fprintf(out, "Its group: %s.\n", r.Group)
+	}
+	var applied, others []string
+	for _, f := range r.Filters {
+		if f.Applies {
+			applied = append(applied, f.Name)
+		} else {
+			others = append(others, f.Name)
+		}
+	}
+	if len(others) > 0 {
+		fmt.Fprintf(out, "Filters that do not apply to it: %s.\n", strings.Join(others, ", "))
+	}
+	if len(r.Nodes) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out)
+	err := table(out, strings.Join(append(append([]string{"NODE", "FITS"}, applied...), "REASONS"), "\t"), func(line func(...any)) {
+		for _, n := range r.Nodes {
+			line(verdicts(n, applied)...)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(r.Nodes, func(n socket.ScheduleNode) bool { return n.Fits }) {
+		fmt.Fprintln(out)
+		err = printScores(r, out)
+	}
+	if more := r.NodeCount - len(r.Nodes); more > 0 && len(r.Nodes) == socket.MostScheduleNodes {
+		fmt.Fprintf(out, "\n%d more nodes are not listed: name those that you want to see.\n", more)
+	}
+	return err
+}
+
+func verdicts(n socket.ScheduleNode, filters []string) []any {
+	fits := "no"
+	if n.Fits {
+		fits = "yes"
+	}
+	cells := []any{n.Name, fits}
+	var reasons []string
+	for _, name := range filters {
+		if n.Filters[name] == socket.FilterPassed {
+			cells = append(cells, socket.FilterPassed)
+			continue
+		}
+		cells = append(cells, "refuses")
+		reasons = append(reasons, n.Filters[name])
+	}
+	return append(cells, strings.Join(reasons, "; "))
+}
+
+func printScores(r socket.ScheduleReport, out io.Writer) error {
+	header := []string{"NODE"}
+	if !r.Ordered {
+		header = append(header, "TOTAL")
+	}
+	for _, s := range r.Scores {
+		if s.Weight > 1 {
+			s.Name += fmt.Sprintf(" (x%d)", s.Weight)
+		}
+		header = append(header, s.Name)
+	}
+	err := table(out, strings.Join(header, "\t"), func(line func(...any)) {
+		for _, n := range r.Nodes {
+			if !n.Fits {
+				continue
+			}
+			cells := []any{n.Name}
+			if !r.Ordered {
+				cells = append(cells, n.Total)
+			}
+			for _, s := range r.Scores {
+				cells = append(cells, n.Scores[s.Name])
+			}
+			line(cells...)
+		}
+	})
+	if r.Ordered {
+		fmt.Fprintln(out, "\nScores are compared one after the other: each breaks the ties of those before it.")
+	}
+	return err
+}

@@ -1,0 +1,103 @@
+// Package cli is the command line: the complete kubectl, and Coracle's own commands for a cluster (run, ps, nodes,
+// logs) and for this machine's process (status, image).
+//
+// It may import apis, client and control, never store, registry or apiserver. Its invariant: a command prints its
+// result on standard output and everything else on standard error.
+package cli
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/cli-runtime/pkg/genericiooptions"
+	_ "k8s.io/client-go/plugin/pkg/client/auth" // auth plugins that a kubeconfig may use
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/cli"
+	"k8s.io/component-base/logs"
+	component "k8s.io/component-base/version"
+	"k8s.io/kubectl/pkg/cmd"
+	cmdutil "k8s.io/kubectl/pkg/cmd/util"
+
+	"github.com/coracle-dev/coracle/pkg/base/version"
+	_ "github.com/coracle-dev/coracle/pkg/cli/locale" // before kubectl's own packages
+)
+
+// Kubeconfig is the name of the admin kubeconfig in the data directory.
+const Kubeconfig = "kubeconfig"
+
+// UseCluster makes the cluster of dataDir this process's default, unless the user chose another with KUBECONFIG or the
+// file cannot be read.
+func UseCluster(dataDir string) {
+	path := filepath.Join(dataDir, Kubeconfig)
+	if os.Getenv("KUBECONFIG") != "" {
+		return
+	}
+	if f, err := os.Open(path); err == nil {
+		_ = f.Close()
+		_ = os.Setenv("KUBECONFIG", path)
+		if os.Getenv("KUBECACHEDIR") == "" {
+			_ = os.Setenv("KUBECACHEDIR", filepath.Join(dataDir, "kubectl-cache"))
+		}
+	}
+}
+
+// Kubectl runs kubectl with args (without its name). It does not return on failure. It replaces os.Args, which kubectl
+// and its libraries also read.
+func Kubectl(args []string) {
+	// This binary is both sides of --match-server-version. It fails in a build without kubectl's version.
+	_ = component.SetDynamicVersion(version.Info().GitVersion)
+	command := kubectl(args, genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
+	if err := cli.RunNoErrOutput(command); err != nil {
+		cmdutil.CheckErr(err)
+	}
+}
+
+// CompleteKubectl returns shell completions for the last of args. It replaces os.Args.
+func CompleteKubectl(ctx context.Context, args []string) ([]string, cobra.ShellCompDirective) {
+	var out bytes.Buffer
+	streams := genericiooptions.IOStreams{In: os.Stdin, Out: &out, ErrOut: &bytes.Buffer{}}
+	command := kubectl(append([]string{cobra.ShellCompRequestCmd}, args...), streams)
+	command.SetOut(&out)
+	command.SetErr(streams.ErrOut)
+	if err := command.ExecuteContext(ctx); err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	last := lines[len(lines)-1]
+	directive, err := strconv.Atoi(strings.TrimPrefix(last, ":"))
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	return lines[:len(lines)-1], cobra.ShellCompDirective(directive)
+}
+
+// kubectl builds the command. As upstream, it reads its arguments from os.Args only: kuberc's aliases set the command's
+// arguments while it is built, and SetArgs would undo that.
+func kubectl(args []string, streams genericiooptions.IOStreams) *cobra.Command {
+	started := os.Args[0]
+	os.Args = append([]string{"kubectl"}, args...)
+	// Before flags are parsed, so that -v applies to plugins and kuberc.
+	_, _ = logs.GlogSetter(cmd.GetLogVerbosity(os.Args))
+	flags := genericclioptions.NewConfigFlags(true).WithDeprecatedPasswordFlag().
+		WithDiscoveryBurst(-1).WithDiscoveryQPS(-1).WithWarningPrinter(streams).WithWrapConfigFn(unhurried)
+	root := cmd.NewDefaultKubectlCommandWithArgs(cmd.KubectlOptions{
+		PluginHandler: newPlugins(started),
+		Arguments:     os.Args,
+		ConfigFlags:   flags,
+		IOStreams:     streams,
+	})
+	root.AddCommand(inspectCommand(flags, streams))
+	return root
+}
+
+// unhurried disables client-side rate limiting, with which the deletion of 300 objects takes a minute.
+func unhurried(c *rest.Config) *rest.Config {
+	c.QPS = -1
+	return c
+}

@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+// Status prints the state of this machine's process and the health of its components. format is "" or "json". It fails
+// with control.ErrNotRunning if there is no process, and with an *UnhealthyError if a component is unhealthy.
+func Status(ctx context.Context, runDir, dataDir, format string, out io.Writer) error {
+	s, err := socket.NewClient(runDir).Health(ctx)
+	down := errors.Is(err, socket.ErrNotRunning)
+	if err != nil && !down {
+		return err
+	}
+	if down {
+		s = socket.Status{DataDir: dataDir, RunDir: runDir, Components: []socket.Component{}, Processes: []socket.Process{}}
+	}
+	switch format {
+	case "json":
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		if jerr := encoder.Encode(s); jerr != nil {
+			return jerr
+		}
+	case "":
+		if !down {
+			printStatus(s, out)
+		}
+	default:
+		return fmt.Errorf("output %q is not known: leave it out, or use json", format)
+	}
+	if err == nil && socket.Worst(s.Health) == socket.Unhealthy {
+		return &UnhealthyError{Health: s.Health}
+	}
+	return err
+}
+
+// UnhealthyError lists the unhealthy components.
+type UnhealthyError struct{ Health []socket.Health }
+
+func (e *UnhealthyError) Error() string {
+	var names []string
+	for _, h := range e.Health {
+		if h.State == socket.Unhealthy {
+			names = append(names, h.Component)
+		}
+	}
+	return "unhealthy: " + strings.Join(names, ", ")
+}
+
+func printStatus(s socket.Status, out io.Writer) {
+	var total int64
+	for _, p := range s.Processes {
+		total += p.PSS
+	}
+	processes := "1 process"
+	if n := len(s.Processes); n != 1 {
+		processes = fmt.Sprintf("%d processes", n)
+	}
+	rows := [][2]string{
+		{"Running", fmt.Sprintf("pid %d, for %s, %s in %s", s.PID, time.Since(*s.StartedAt).Round(time.Second), socket.Bytes(total), processes)},
+		{"Server", s.Server},
+		{"Node", strings.TrimSpace(s.Node + " " + s.NodeIP)},
+		{"Kubeconfig", s.Kubeconfig},
+		{"Data", s.DataDir},
+		{"To join", s.Join},
+	}
+	for _, pressure := range s.Pressure {
+		rows = append(rows, [2]string{"Pressure", pressure})
+	}
+	for _, warning := range s.Warnings {
+		rows = append(rows, [2]string{"Warning", warning})
+	}
+	for _, row := range rows {
+		if row[1] != "" {
+			fmt.Fprintf(out, "%-10s  %s\n", row[0], row[1])
+		}
+	}
+	fmt.Fprintln(out)
+	printHealth(s.Health, out)
+	_ = table(out, "COMPONENT\tREADY\tSTARTED IN", func(line func(...any)) {
+		for _, c := range s.Components {
+			ready := "yes"
+			if !c.Ready {
+				ready = "no " + c.Problem
+			}
+			line(c.Name, ready, c.Took.Round(100*time.Microsecond))
+		}
+	})
+}
+
+// printHealth prints a line for each component, followed by its problems.
+func printHealth(all []socket.Health, out io.Writer) {
+	if len(all) == 0 {
+		return
+	}
+	fmt.Fprintf(out, "%-14s%-12s%s\n", "PART", "HEALTH", "DETAILS")
+	for _, h := range all {
+		fmt.Fprintf(out, "%-14s%-12s%s\n", h.Component, h.State, h.Summary)
+		for _, d := range h.Details {
+			fmt.Fprintf(out, "%-26s- %s\n", "", d)
+		}
+	}
+	fmt.Fprintln(out)
+}
+
+// LoadImages loads archives (files, or "-" for in) into this machine's node.
+func LoadImages(ctx context.Context, runDir string, files []string, in io.Reader, out io.Writer) error {
+	for _, file := range files {
+		if err := loadImage(ctx, runDir, file, in, out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func loadImage(ctx context.Context, runDir, file string, in io.Reader, out io.Writer) error {
+	if file != "-" {
+		f, err := os.Open(file)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	}
+	last, err := socket.NewClient(runDir).Load(ctx, in)
+	if err != nil {
+		return fmt.Errorf("%s: %w", file, err)
+	}
+	for _, image := range last.Images {
+		for _, name := range image.Names {
+			fmt.Fprintf(out, "loaded %s\n", name)
+		}
+	}
+	return nil
+}
+
+// Images lists the images of this machine's node.
+func Images(ctx context.Context, runDir string, out io.Writer) error {
+	last, err := socket.NewClient(runDir).Images(ctx)
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(last.Images, func(a, b runtime.Image) int { return strings.Compare(firstName(a), firstName(b)) })
+	return table(out, "IMAGE\tID\tSIZE", func(line func(...any)) {
+		for _, image := range last.Images {
+			id := strings.TrimPrefix(image.ID, "sha256:")
+			line(firstName(image), id[:min(12, len(id))], socket.Bytes(image.Size))
+			for _, name := range image.Names[min(1, len(image.Names)):] {
+				line(name, id[:min(12, len(id))], socket.Bytes(image.Size))
+			}
+		}
+	})
+}
+
+func firstName(i runtime.Image) string {
+	if len(i.Names) > 0 {
+		return i.Names[0]
+	}
+	return "<none>"
+}
+
+// PullImage pulls ref into this machine's node and shows the progress.
+func PullImage(ctx context.Context, runDir, ref string, out, progress io.Writer) error {
+	last, err := socket.NewClient(runDir).Pull(ctx, ref, func(e socket.Event) {
+		if e.Total > 0 {
+			fmt.Fprintf(progress, "\r%s of %s", socket.Bytes(e.Bytes), socket.Bytes(e.Total))
+		}
+	})
+	fmt.Fprint(progress, "\r\x1b[K")
+	if err != nil {
+		return err
+	}
+	for _, image := range last.Images {
+		fmt.Fprintf(out, "pulled %s, %s\n", firstName(image), socket.Bytes(image.Size))
+	}
+	return nil
+}
+
+// RemoveImages removes images from this machine's node by name or ID.
+func RemoveImages(ctx context.Context, runDir string, refs []string, out io.Writer) error {
+	for _, ref := range refs {
+		if err := socket.NewClient(runDir).Remove(ctx, ref); err != nil {
+			return fmt.Errorf("%s: %w", ref, err)
+		}
+		fmt.Fprintf(out, "removed %s\n", ref)
+	}
+	return nil
+}

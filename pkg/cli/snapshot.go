@@ -1,0 +1,44 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/coracle-dev/coracle/pkg/cli/socket"
+)
+
+// SaveSnapshot saves the cluster of the server on this machine to a file, which must not exist, and prints that to out;
+// or to out if the file is "-". The file appears when it is complete; only its owner can read it.
+func SaveSnapshot(ctx context.Context, runDir, file string, out io.Writer) error {
+	client := socket.NewClient(runDir)
+	if file == "-" {
+		return client.Snapshot(ctx, out)
+	}
+	if _, err := os.Lstat(file); err == nil {
+		return fmt.Errorf("%s exists already: choose another name", file)
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*") // with mode 0600
+	if err != nil {
+		return err
+	}
+	err = client.Snapshot(ctx, f)
+	var bytes int64
+	if info, serr := f.Stat(); serr == nil {
+		bytes = info.Size()
+	}
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Link(f.Name(), file) // unlike a rename, it never replaces a file
+	}
+	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "saved %s, %s. It contains the cluster's keys: whoever has it is its administrator.\n", file, socket.Bytes(bytes))
+	return err
+}

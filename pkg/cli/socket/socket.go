@@ -1,0 +1,69 @@
+// Package socket is the socket in the run directory through which the command
+// line talks to the Coracle process of this machine: status, images, graceful
+// shutdown. Only root can open it.
+//
+// It may import agent/runtime and run. Its invariant: it holds no state; every response is computed on request.
+package socket
+
+import (
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+// Socket is the socket's name in the run directory.
+const Socket = "coracle.sock"
+
+// Status is what `coracle status -o json` prints. Sizes are in bytes.
+type Status struct {
+	Running    bool        `json:"running"`
+	Version    string      `json:"version"`
+	PID        int         `json:"pid,omitempty"`
+	StartedAt  *time.Time  `json:"startedAt,omitempty"`
+	Server     string      `json:"server,omitempty"` // URL of the API
+	Node       string      `json:"node,omitempty"`
+	NodeIP     string      `json:"nodeIP,omitempty"`
+	DataDir    string      `json:"dataDir"`
+	RunDir     string      `json:"runDir"`
+	Kubeconfig string      `json:"kubeconfig,omitempty"`
+	Join       string      `json:"join,omitempty"`     // the command, for this machine, that prints the join command for another one
+	Pressure   []string    `json:"pressure,omitempty"` // resources the node is short of, as text
+	Warnings   []string    `json:"warnings,omitempty"` // problems that need attention, as text
+	Components []Component `json:"components"`
+	// Health is set only if it was requested.
+	Health    []Health  `json:"health,omitempty"`
+	Processes []Process `json:"processes"`
+}
+
+// Component is a component of the process.
+type Component struct {
+	Name    string        `json:"name"`
+	Ready   bool          `json:"ready"`
+	Took    time.Duration `json:"tookNanoseconds"` // time from its start until it was ready
+	Problem string        `json:"problem,omitempty"`
+}
+
+// Process is a process of Coracle on this machine.
+type Process struct {
+	PID  int    `json:"pid"`
+	Name string `json:"name"` // "coracle", or "shim" with the pod it serves
+	PSS  int64  `json:"pssBytes"`
+}
+
+// Event is one progress report of a start, stop or pull. The last one has Done or Error set. An empty one
+// is a heartbeat; clients do not pass it on.
+type Event struct {
+	Step    string          `json:"step,omitempty"`
+	Message string          `json:"message,omitempty"`
+	Took    time.Duration   `json:"tookNanoseconds,omitempty"`
+	Bytes   int64           `json:"bytes,omitempty"`
+	Total   int64           `json:"total,omitempty"`
+	Images  []runtime.Image `json:"images,omitempty"`
+	Status  *Status         `json:"status,omitempty"`
+	// Authorities is the response to requests about authorities.
+	Authorities *Authorities `json:"authorities,omitempty"`
+	// Encryption is the response for `coracle secrets-encrypt status`.
+	Encryption *Encryption `json:"encryption,omitempty"`
+	Done       bool        `json:"done,omitempty"`
+	Error      string      `json:"error,omitempty"`
+}

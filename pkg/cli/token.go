@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+
+	"github.com/coracle-dev/coracle/pkg/base/jointoken"
+)
+
+// CreateToken creates a join token and prints it, or the command that joins a machine with it. A life of 0 means no
+// expiry.
+func (c *Cluster) CreateToken(ctx context.Context, life time.Duration, description string, command bool, out io.Writer) error {
+	authority := c.REST.CAData
+	if len(authority) == 0 && c.REST.CAFile != "" {
+		var err error
+		if authority, err = os.ReadFile(c.REST.CAFile); err != nil {
+			return err
+		}
+	}
+	if len(authority) == 0 {
+		return errors.New("the kubeconfig has no certificate authority data, which machines need to verify the server")
+	}
+	token, err := jointoken.Create(ctx, c.Client, authority, life, description, time.Now())
+	if err != nil {
+		return err
+	}
+	if command {
+		_, err = fmt.Fprintf(out, "coracle agent --join %s --token %s\n", c.REST.Host, token)
+		return err
+	}
+	_, err = fmt.Fprintln(out, token)
+	return err
+}
+
+// Tokens lists the join tokens.
+func (c *Cluster) Tokens(ctx context.Context, out io.Writer) error {
+	all, err := jointoken.List(ctx, c.Client)
+	if err != nil {
+		return err
+	}
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(out, "No join tokens. Make one: coracle token create")
+		return err
+	}
+	now := time.Now()
+	return table(out, "ID\tAGE\tEXPIRES\tDESCRIPTION", func(line func(...any)) {
+		for _, t := range all {
+			expires := "never"
+			switch {
+			case t.Expired(now):
+				expires = "expired"
+			case !t.Expires.IsZero():
+				expires = "in " + duration.HumanDuration(t.Expires.Sub(now))
+			}
+			line(t.ID, duration.HumanDuration(now.Sub(t.Created)), expires, t.Description)
+		}
+	})
+}
+
+// RevokeTokens revokes join tokens, given by ID or as a whole.
+func (c *Cluster) RevokeTokens(ctx context.Context, ids []string, out io.Writer) error {
+	for _, id := range ids {
+		if t, err := jointoken.Parse(id); err == nil {
+			id = t.ID
+		}
+		if err := jointoken.Revoke(ctx, c.Client, id); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "token %s revoked\n", id)
+	}
+	return nil
+}

@@ -1,0 +1,36 @@
+package certificates
+
+import (
+	"context"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+// retainPodRequest is how long PodCertificateRequests are retained, as upstream: a node reads the answer at once.
+const retainPodRequest = 15 * time.Minute
+
+// NewPodCleaner declares the reconciler that deletes old PodCertificateRequests.
+func NewPodCleaner() *engine.Reconciler {
+	requests := &certificatesv1.PodCertificateRequest{}
+	return &engine.Reconciler{
+		Name: "podcertificates", Account: "podcertificaterequestcleaner", Workers: 1,
+		Watches: []engine.Watch{{Object: requests, Changed: func(_, _ client.Object) bool { return false }}},
+		Writes:  []engine.Write{{Object: requests, Parts: []engine.Part{engine.Delete}}},
+		New: func(env engine.Env) engine.Func {
+			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
+				var r certificatesv1.PodCertificateRequest
+				if err := env.Cache.Get(ctx, req.NamespacedName, &r); err != nil {
+					return engine.Result{}, client.IgnoreNotFound(err)
+				}
+				if left := r.CreationTimestamp.Add(retainPodRequest).Sub(env.Now()); left > 0 {
+					return engine.Result{RequeueAfter: left}, nil
+				}
+				return engine.Result{}, client.IgnoreNotFound(env.Client.Delete(ctx, &r, engine.Preconditions(&r)))
+			}
+		},
+	}
+}

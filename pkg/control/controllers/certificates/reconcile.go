@@ -1,0 +1,106 @@
+// Package certificates approves, signs and deletes CertificateSigningRequests, as upstream's controllers csrapproving, csrsigning and
+// csrcleaner do, and deletes old PodCertificateRequests.
+//
+// It may import engine. Its invariant: it signs approved requests only, and approves only requests of nodes for their client certificates
+// whose authors have upstream's permission to that. Nobody has that permission by default.
+package certificates
+
+import (
+	"context"
+	"crypto/x509"
+	"time"
+
+	authorizationv1 "k8s.io/api/authorization/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+// Signer signs a verified request and returns the certificate as PEM, with those that follow it in its chain.
+type Signer func(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage, life time.Duration) ([]byte, error)
+
+// New declares the reconciler. signers are those of the cluster, by name; requests to others are only deleted in time.
+func New(signers map[string]Signer) *engine.Reconciler {
+	requests := &certificatesv1.CertificateSigningRequest{}
+	return &engine.Reconciler{
+		Name: "certificates", Account: "certificate-controller", Workers: 1,
+		Watches: []engine.Watch{{Object: requests}},
+		Writes: []engine.Write{
+			{Object: requests, Parts: []engine.Part{engine.Spec, engine.Status, engine.Delete}}, // the approval counts as Spec
+			{Object: &authorizationv1.SubjectAccessReview{}, Parts: []engine.Part{engine.Create}},
+		},
+		New: func(env engine.Env) engine.Func {
+			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
+				return reconcile(ctx, env, req, signers)
+			}
+		},
+	}
+}
+
+func reconcile(ctx context.Context, env engine.Env, req engine.Request, signers map[string]Signer) (engine.Result, error) {
+	var there certificatesv1.CertificateSigningRequest
+	if err := env.Cache.Get(ctx, req.NamespacedName, &there); err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	a := Plan(&there, func(name string) bool { return signers[name] != nil }, env.Now())
+	r, result := there.DeepCopy(), engine.Result{RequeueAfter: a.Again}
+	switch a.Verb {
+	case Delete:
+		return result, client.IgnoreNotFound(env.Client.Delete(ctx, r, engine.Unchanged(r))) // it may be approved meanwhile
+	case Approve:
+		message, err := permitted(ctx, env, r, a.Approvals)
+		if err == nil && message == "" { // a role may grant the permission later
+			if wait := retry(env.Now().Sub(r.CreationTimestamp.Time)); result.RequeueAfter == 0 || wait < result.RequeueAfter {
+				result.RequeueAfter = wait
+			}
+		}
+		if err != nil || message == "" {
+			return result, err
+		}
+		r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+			Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "AutoApproved", Message: message})
+		return result, client.IgnoreNotFound(env.Client.SubResource("approval").Update(ctx, r))
+	case Sign:
+		key, extended := usage(r.Spec.Usages)
+		cert, err := signers[r.Spec.SignerName](a.Request, key, extended, life(r))
+		if err != nil {
+			return result, err
+		}
+		r.Status.Certificate = cert
+		return result, client.IgnoreNotFound(env.Client.Status().Update(ctx, r))
+	case Fail:
+		r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+			Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure", Message: a.Message,
+			LastUpdateTime: metav1.NewTime(env.Now())})
+		return result, client.IgnoreNotFound(env.Client.Status().Update(ctx, r))
+	}
+	return result, nil
+}
+
+// retry returns when to ask again for the permission to approve a request of that age: at twice the age, within bounds.
+func retry(age time.Duration) time.Duration { return max(min(age, 15*time.Minute), time.Second) }
+
+// permitted returns the message of the first approval for which the author of a request has the permission, or "".
+func permitted(ctx context.Context, env engine.Env, r *certificatesv1.CertificateSigningRequest, approvals []Approval) (string, error) {
+	extra := make(map[string]authorizationv1.ExtraValue, len(r.Spec.Extra))
+	for k, v := range r.Spec.Extra {
+		extra[k] = authorizationv1.ExtraValue(v)
+	}
+	for _, a := range approvals {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: r.Spec.Username, UID: r.Spec.UID, Groups: r.Spec.Groups, Extra: extra,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: certificatesv1.GroupName, Version: "*",
+				Resource: "certificatesigningrequests", Subresource: a.Subresource, Verb: "create"},
+		}}
+		if err := env.Client.Create(ctx, review); err != nil {
+			return "", err
+		}
+		if review.Status.Allowed {
+			return a.Message, nil
+		}
+	}
+	return "", nil
+}

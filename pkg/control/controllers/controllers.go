@@ -1,0 +1,167 @@
+// Package controllers runs the reconcilers: the control loops that drive the
+// cluster's actual state towards the desired state. They are listed in all.go;
+// each has its own folder, with a pure plan.go and a thin reconcile.go.
+//
+// It may import client, and its own folders, which do not import each other
+// but for engine. Its invariant: a reconciler reaches the cluster only through
+// its own client, with its own identity, and writes only what it declares.
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/autoscaling"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/certificates"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/garbage"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/loadbalancer"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/localsnapshot"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/namespace"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/policystatus"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/resourcequota"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/rootca"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/tokensecret"
+	"github.com/coracle-dev/coracle/pkg/control/controllers/volumebinding"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
+)
+
+// Kinds lists the kinds that the server stores.
+type Kinds = engine.Kinds
+
+// Config configures the reconcilers.
+type Config struct {
+	// ClientFor returns the client for an identity, such as
+	// "system:serviceaccount:kube-system:replicaset-controller". Required.
+	ClientFor func(identity string) client.Interface
+	// Kinds are all stored kinds: what a namespace may hold, and what may own or be owned. They may change. Required.
+	Kinds Kinds
+	// Only names the reconcilers to run; empty: all.
+	Only []string
+	// RootCA is the CA bundle by which pods verify the API server. Nil: no kube-root-ca.crt is written.
+	RootCA *rootca.Bundle
+	// NodeCA is the CA bundle by which nodes' serving certificates are verified. Nil: it is not published.
+	NodeCA *rootca.Bundle
+	// SignToken signs tokens of service accounts that are kept in Secrets; they come with RootCA. Nil: none is.
+	SignToken tokensecret.Sign
+	// Signers sign CertificateSigningRequests, by the name of the signer. Nil: none is signed.
+	Signers map[string]certificates.Signer
+	// Elsewhere deletes what aggregated API servers keep in a namespace. Nil: nothing there is deleted.
+	Elsewhere namespace.Elsewhere
+	// OwnedElsewhere is what aggregated API servers keep that may own or be owned. Nil: nothing there is collected.
+	OwnedElsewhere garbage.Elsewhere
+	// CheckPolicy checks the types in a validating admission policy. Nil: policies get no status.
+	CheckPolicy policystatus.Check
+	// ClusterCIDR is the range from which nodes get their pod CIDRs, a /24 each (a /64 for IPv6).
+	// Invalid (the zero value): none are allocated.
+	ClusterCIDR netip.Prefix
+	// QuotaUsage computes the usage in a quota's scope, including what its version was charged for. Nil: quotas get no status.
+	QuotaUsage resourcequota.Usage
+	// NodePatience is the time without a heartbeat after which a node is lost; 0 means 40 s.
+	NodePatience time.Duration
+	// TaskPatience is the time without a heartbeat after which a node's tasks have failed; 0 means 30 s.
+	TaskPatience time.Duration
+	// ForgetTask asks a node to remove the logs of a deleted task; nil: nobody is asked.
+	ForgetTask func(ctx context.Context, node string, task types.UID) error
+	// ServerVersion is the version of the API server; empty: that of this build.
+	ServerVersion string
+	// Tunnels has the connections of Kontrol's agents; nil where none can come.
+	Tunnels *pull.Hub
+	// SourceNamespaces are those in which Kontrol reads Secrets and ConfigMaps; empty: all.
+	SourceNamespaces []string
+	// PodMetrics is what autoscalers go by; nil: no metrics are known.
+	PodMetrics autoscaling.Metrics
+	// Adapters answers for custom and external metrics; nil: there are none.
+	Adapters autoscaling.Adapters
+	// RemoveVolume removes the directory of a local volume from its node. Nil: local volumes are not reclaimed.
+	RemoveVolume volumebinding.Remove
+	// ResizeVolume tells a node the new size of a local volume. Nil: local volumes are not expanded.
+	ResizeVolume volumebinding.Resize
+	// LocalSnapshots has nodes copy local volumes. Nil: no snapshots of them are taken.
+	LocalSnapshots localsnapshot.Nodes
+	// LoadBalancer gives addresses to services of type LoadBalancer. Nil: nothing does, and nothing takes them away.
+	LoadBalancer *loadbalancer.Config
+	// Metrics registers the reconcilers' metrics; nil for none.
+	Metrics prometheus.Registerer
+	// Log is slog.Default() if nil.
+	Log *slog.Logger
+}
+
+// Validate checks a Config.
+func (c Config) Validate() error {
+	if c.ClientFor == nil {
+		return errors.New("reconcile: ClientFor is required")
+	}
+	if c.Kinds == nil {
+		return errors.New("reconcile: Kinds is required: the kinds that the server stores")
+	}
+	return nil
+}
+
+// Controllers is the component "controllers".
+type Controllers struct {
+	cfg     Config
+	list    []*engine.Reconciler
+	monitor *engine.Monitor
+	ready   chan struct{}
+}
+
+// New creates the component.
+func New(cfg Config) (*Controllers, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	list, err := only(All(cfg), cfg.Only)
+	if err != nil {
+		return nil, err
+	}
+	return &Controllers{cfg: cfg, list: list, monitor: engine.NewMonitor(cfg.Metrics), ready: make(chan struct{})}, nil
+}
+
+// only returns the named reconcilers; all if none is named.
+func only(all []*engine.Reconciler, names []string) ([]*engine.Reconciler, error) {
+	if len(names) == 0 {
+		return all, nil
+	}
+	known := make([]string, 0, len(all))
+	for _, r := range all {
+		known = append(known, r.Name)
+	}
+	slices.Sort(known)
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("there is no reconciler %q here; there are %s", name, strings.Join(known, ", "))
+		}
+	}
+	return slices.DeleteFunc(all, func(r *engine.Reconciler) bool { return !slices.Contains(names, r.Name) }), nil
+}
+
+// Name implements run.Component.
+func (c *Controllers) Name() string { return "controllers" }
+
+// Ready implements run.Component: all reconcilers have synced.
+func (c *Controllers) Ready() <-chan struct{} { return c.ready }
+
+// Report describes each reconciler: its declaration, its queue, and its failing objects. It is empty before Run.
+func (c *Controllers) Report() []engine.Report { return c.monitor.Report() }
+
+// Run implements run.Component.
+func (c *Controllers) Run(ctx context.Context) error {
+	return engine.Run(ctx, engine.Config{ClientFor: c.cfg.ClientFor, Log: c.cfg.Log, Kinds: c.cfg.Kinds, Monitor: c.monitor}, c.list, func() { close(c.ready) })
+}
+
+var _ run.Component = (*Controllers)(nil)

@@ -1,0 +1,248 @@
+// Package deployment rolls out a Deployment's pods through replica sets, according to its strategy.
+//
+// It may import engine. Its invariant: at no step does it take away more available
+// pods than the strategy allows, nor ask for more pods in all.
+package deployment
+
+import (
+	"context"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+var (
+	kind    = appsv1.SchemeGroupVersion.WithKind("Deployment")
+	setKind = appsv1.SchemeGroupVersion.WithKind("ReplicaSet")
+)
+
+// New declares the reconciler.
+func New() *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "deployment", Workers: 4,
+		Watches: []engine.Watch{
+			{Object: &appsv1.Deployment{}},
+			{Object: &appsv1.ReplicaSet{}, Map: deployments},
+			{Object: &corev1.Pod{}, Map: recreated, Changed: func(was, is client.Object) bool { return false }},
+		},
+		Writes: []engine.Write{
+			{Object: &appsv1.Deployment{}, Parts: []engine.Part{engine.Status, engine.Metadata}},
+			{Object: &appsv1.ReplicaSet{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}},
+		},
+		Indexes: []engine.Index{engine.ByController(&appsv1.ReplicaSet{}), engine.ByController(&corev1.Pod{})},
+		New: func(env engine.Env) engine.Func {
+			return (&reconciler{env}).reconcile
+		},
+	}
+}
+
+var (
+	byController    = engine.Controller(kind.GroupKind())
+	setByController = engine.Controller(setKind.GroupKind())
+)
+
+// deployments maps a set to its controller or, if it has none, to the deployments that could adopt it.
+var deployments = engine.ControllerOrAdopters(kind.GroupKind(), func() client.ObjectList { return &appsv1.DeploymentList{} },
+	func(o client.Object) *metav1.LabelSelector { return o.(*appsv1.Deployment).Spec.Selector })
+
+// recreated maps a deleted pod to the deployment that waits for its deletion.
+func recreated(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+	for _, set := range setByController(ctx, env, o) {
+		var rs appsv1.ReplicaSet
+		if env.Cache.Get(ctx, set.NamespacedName, &rs) != nil {
+			continue
+		}
+		for _, req := range byController(ctx, env, &rs) {
+			var d appsv1.Deployment
+			if env.Cache.Get(ctx, req.NamespacedName, &d) == nil && d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+				return []engine.Request{req}
+			}
+		}
+	}
+	return nil
+}
+
+type reconciler struct{ engine.Env }
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	var d appsv1.Deployment
+	if err := r.Cache.Get(ctx, req.NamespacedName, &d); err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	o, err := r.observe(ctx, &d)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	a, err := Plan(o, r.Now())
+	if err != nil {
+		return engine.Result{}, err
+	}
+	if s := d.Spec.Selector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
+		r.Events.Event(&d, corev1.EventTypeWarning, "SelectingAll", "This deployment is selecting all pods. A non-empty selector is required.")
+	}
+	if err := r.own(ctx, &d, a); err != nil {
+		return engine.Result{}, err
+	}
+	if err := r.sets(ctx, &d, a); err != nil {
+		return engine.Result{}, err
+	}
+	next := d.DeepCopy()
+	if a.Annotations != nil {
+		next.Annotations = a.Annotations
+		if err := r.Client.Update(ctx, next); err != nil {
+			return engine.Result{}, client.IgnoreNotFound(err)
+		}
+	}
+	if !equality.Semantic.DeepEqual(a.Status, d.Status) {
+		next.Status = a.Status
+		if err := r.Client.Status().Update(ctx, next); err != nil {
+			return engine.Result{}, client.IgnoreNotFound(err)
+		}
+	}
+	return engine.Result{RequeueAfter: a.Again}, nil
+}
+
+func (r *reconciler) observe(ctx context.Context, d *appsv1.Deployment) (o Observed, err error) {
+	o.Deployment = d
+	if o.Owned, err = r.list(ctx, d.Namespace, string(d.UID)); err != nil {
+		return o, err
+	}
+	if o.Orphans, err = r.list(ctx, d.Namespace, engine.NoController); err != nil {
+		return o, err
+	}
+	if d.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType {
+		return o, nil
+	}
+	o.Pods = map[string][]*corev1.Pod{}
+	for _, rs := range o.Owned {
+		var pods corev1.PodList
+		if err := r.ByIndex(ctx, &pods, d.Namespace, engine.ControllerIndex, string(rs.UID)); err != nil {
+			return o, err
+		}
+		for i := range pods.Items {
+			o.Pods[string(rs.UID)] = append(o.Pods[string(rs.UID)], &pods.Items[i])
+		}
+	}
+	return o, nil
+}
+
+func (r *reconciler) list(ctx context.Context, namespace, controller string) ([]*appsv1.ReplicaSet, error) {
+	var list appsv1.ReplicaSetList
+	if err := r.ByIndex(ctx, &list, namespace, engine.ControllerIndex, controller); err != nil {
+		return nil, err
+	}
+	return engine.Pointers(list.Items), nil
+}
+
+func (r *reconciler) own(ctx context.Context, d *appsv1.Deployment, a Actions) error {
+	if len(a.Adopt) > 0 {
+		// The deployment may be gone and its name taken by another: ask the server before owning anything.
+		if err := engine.Current(ctx, r.Client, d); err != nil {
+			return err
+		}
+	}
+	for _, rs := range a.Adopt {
+		next := rs.DeepCopy()
+		next.OwnerReferences = append(next.OwnerReferences, *metav1.NewControllerRef(d, kind))
+		if err := r.Client.Update(ctx, next); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+		for _, u := range a.Update {
+			if u.Name == rs.Name { // it is written again below
+				u.OwnerReferences, u.ResourceVersion = next.OwnerReferences, next.ResourceVersion
+			}
+		}
+	}
+	for _, rs := range a.Release {
+		next := rs.DeepCopy()
+		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == d.UID })
+		if err := r.Client.Update(ctx, next); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sets creates, updates and deletes replica sets, with an event for each change of size.
+func (r *reconciler) sets(ctx context.Context, d *appsv1.Deployment, a Actions) error {
+	scaled := func(name string) {
+		for _, s := range a.Scaled {
+			if s.Set != name {
+				continue
+			}
+			way := "up"
+			if s.To < s.From {
+				way = "down"
+			}
+			r.Events.Event(d, corev1.EventTypeNormal, "ScalingReplicaSet", "Scaled %s replica set %s from %d to %d", way, name, s.From, s.To)
+		}
+	}
+	if rs := a.Create; rs != nil {
+		err := r.Client.Create(ctx, rs.DeepCopy())
+		switch {
+		case apierrors.IsAlreadyExists(err):
+			return r.collided(ctx, d, rs)
+		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+			return nil
+		case err != nil:
+			return r.refused(ctx, d, rs, err)
+		}
+		scaled(rs.Name)
+	}
+	for _, rs := range a.Update {
+		if err := r.Client.Update(ctx, rs); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		scaled(rs.Name)
+	}
+	for _, rs := range a.Delete {
+		if err := r.Client.Delete(ctx, rs, engine.Preconditions(rs)); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// collided increments the collision count if the new set's name is taken by another set. If it is taken by
+// the wanted set itself, the cache was stale, and the next call sees it.
+func (r *reconciler) collided(ctx context.Context, d *appsv1.Deployment, want *appsv1.ReplicaSet) error {
+	var there appsv1.ReplicaSet
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), &there); err != nil {
+		return err
+	}
+	if ref := metav1.GetControllerOfNoCopy(&there); ref != nil && ref.UID == d.UID && sameTemplate(&there.Spec.Template, &want.Spec.Template) {
+		return apierrors.NewConflict(appsv1.Resource("replicasets"), want.Name, nil)
+	}
+	next := d.DeepCopy()
+	if next.Status.CollisionCount == nil {
+		next.Status.CollisionCount = new(int32)
+	}
+	*next.Status.CollisionCount++
+	if err := r.Client.Status().Update(ctx, next); err != nil {
+		return err
+	}
+	return apierrors.NewAlreadyExists(appsv1.Resource("replicasets"), want.Name)
+}
+
+// refused records in the status that the new set could not be created.
+func (r *reconciler) refused(ctx context.Context, d *appsv1.Deployment, rs *appsv1.ReplicaSet, err error) error {
+	p := &plan{d: d, now: r.Now(), status: *d.Status.DeepCopy()}
+	if p.hasDeadline() {
+		message := "Failed to create new replica set \"" + rs.Name + "\": " + err.Error()
+		p.condition(appsv1.DeploymentProgressing, corev1.ConditionFalse, "ReplicaSetCreateError", message)
+		r.Events.Event(d, corev1.EventTypeWarning, "ReplicaSetCreateError", "%s", message)
+		next := d.DeepCopy()
+		next.Status = p.status
+		if !equality.Semantic.DeepEqual(next.Status, d.Status) {
+			_ = r.Client.Status().Update(ctx, next) // err is returned and retried
+		}
+	}
+	return err
+}

@@ -1,0 +1,65 @@
+package disruption
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
+)
+
+// staleAfter is the time after which the DisruptionTarget condition of a pod that is not being deleted is stale.
+const staleAfter = 2 * time.Minute
+
+// NewStale declares the reconciler that resets the DisruptionTarget condition of pods that were not deleted.
+func NewStale() *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "staledisruption", Account: account, Workers: 1,
+		Watches: []engine.Watch{{Object: &corev1.Pod{}, Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+			if p, ok := o.(*corev1.Pod); ok && marked(p) != nil {
+				return []engine.Request{engine.RequestFor(p.Namespace, p.Name)}
+			}
+			return nil
+		}}},
+		Writes: []engine.Write{{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Status}}},
+		New: func(env engine.Env) engine.Func {
+			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
+				var p corev1.Pod
+				if err := env.Cache.Get(ctx, req.NamespacedName, &p); err != nil {
+					return engine.Result{}, client.IgnoreNotFound(err)
+				}
+				stale, in := Stale(&p, env.Now())
+				if !stale {
+					return engine.Result{RequeueAfter: in}, nil
+				}
+				next := p.DeepCopy()
+				next.Status.Conditions, _ = podstate.WithCondition(p.Status.Conditions, corev1.PodCondition{
+					Type: corev1.DisruptionTarget, Status: corev1.ConditionFalse, ObservedGeneration: p.Generation}, env.Now())
+				return engine.Result{}, client.IgnoreNotFound(env.Client.Status().Update(ctx, next))
+			}
+		},
+	}
+}
+
+// Stale reports whether a pod's DisruptionTarget condition must be reset. If it must be later, in is the time until then.
+func Stale(p *corev1.Pod, now time.Time) (stale bool, in time.Duration) {
+	c := marked(p)
+	if c == nil {
+		return false, 0
+	}
+	in = c.LastTransitionTime.Add(staleAfter).Sub(now)
+	return in <= 0, max(in, 0)
+}
+
+// marked returns the DisruptionTarget condition of an active pod, or nil. Conditions set by the kubelet are never stale, because the
+// kubelet may take any time until the pod is deleted.
+func marked(p *corev1.Pod) *corev1.PodCondition {
+	c := podstate.Condition(p, corev1.DisruptionTarget)
+	if c == nil || c.Status != corev1.ConditionTrue || c.Reason == corev1.PodReasonTerminationByKubelet || !podstate.Active(p) {
+		return nil
+	}
+	return c
+}

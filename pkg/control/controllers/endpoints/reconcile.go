@@ -1,0 +1,97 @@
+// Package endpoints keeps the v1 Endpoints of each service with a selector, for those who still read them.
+//
+// It may import engine. Its invariant: it leaves the Endpoints of services without a selector alone.
+package endpoints
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/services"
+)
+
+// New declares the reconciler.
+func New() *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "endpoints", Account: "endpoint-controller", Workers: 4,
+		Watches: []engine.Watch{
+			{Object: &corev1.Service{}},
+			services.WatchPods(),
+			{Object: &corev1.Endpoints{}},
+		},
+		Writes: []engine.Write{
+			{Object: &corev1.Endpoints{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}},
+		},
+		New: func(env engine.Env) engine.Func {
+			memory := services.NewMemory()
+			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
+				return engine.Result{}, reconcile(ctx, env, memory, req)
+			}
+		},
+	}
+}
+
+func reconcile(ctx context.Context, env engine.Env, memory *services.Memory, req engine.Request) error {
+	var have *corev1.Endpoints
+	var e corev1.Endpoints
+	switch err := env.Cache.Get(ctx, req.NamespacedName, &e); {
+	case err == nil:
+		have = &e
+	case !apierrors.IsNotFound(err):
+		return err
+	}
+	var svc corev1.Service
+	switch err := env.Cache.Get(ctx, req.NamespacedName, &svc); {
+	case apierrors.IsNotFound(err):
+		memory.Forget(req.NamespacedName)
+		if have == nil || have.Labels[managedBy] != manager {
+			return nil
+		}
+		return client.IgnoreNotFound(env.Client.Delete(ctx, have, engine.Preconditions(have)))
+	case err != nil:
+		return err
+	}
+	if svc.DeletionTimestamp != nil || !services.HasSelector(&svc) {
+		return nil
+	}
+	var list corev1.PodList
+	if err := env.Cache.List(ctx, &list, client.InNamespace(svc.Namespace), client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(svc.Spec.Selector)}); err != nil {
+		return err
+	}
+	pods := make([]*corev1.Pod, len(list.Items))
+	for i := range list.Items {
+		pods[i] = &list.Items[i]
+	}
+	state := memory.State(&svc, pods)
+	if have != nil {
+		state.Written[have.Name] = have.ResourceVersion
+	}
+	if memory.Is(req.NamespacedName, state) {
+		return nil
+	}
+	if want := Plan(&svc, pods, have); want != nil {
+		err := write(ctx, env, want, have == nil)
+		if err != nil {
+			return client.IgnoreNotFound(err)
+		}
+		state.Written[want.Name] = want.ResourceVersion
+	}
+	memory.Keep(req.NamespacedName, state)
+	return nil
+}
+
+func write(ctx context.Context, env engine.Env, want *corev1.Endpoints, create bool) error {
+	if !create {
+		return env.Client.Update(ctx, want)
+	}
+	err := env.Client.Create(ctx, want)
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,152 @@
+// Package endpointslice keeps the endpoint slices of each service with a selector.
+//
+// It may import engine. What goes into which slice is decided by upstream's library,
+// k8s.io/endpointslice. Its invariant: it touches only slices that say they are its own.
+package endpointslice
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/endpointslice"
+	endpointsliceutil "k8s.io/endpointslice/util"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/services"
+)
+
+const (
+	manager = "endpointslice-controller.k8s.io"
+	// perSlice is how many endpoints a slice holds at most; upstream's default.
+	perSlice = 100
+)
+
+// New declares the reconciler.
+func New() *engine.Reconciler {
+	var t *topology
+	return &engine.Reconciler{
+		Name: "endpointslice", Workers: 4,
+		Watches: []engine.Watch{
+			{Object: &corev1.Service{}},
+			services.WatchPods(),
+			{Object: &discoveryv1.EndpointSlice{}, Map: service},
+			{Object: &corev1.Node{}, Event: func(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request { return t.node(was, is) }},
+		},
+		Writes: []engine.Write{
+			{Object: &discoveryv1.EndpointSlice{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}},
+		},
+		New: func(env engine.Env) engine.Func {
+			r := reconcilerOf(env)
+			t = r.topology
+			return r.reconcile
+		},
+	}
+}
+
+// service maps one of our slices to its service.
+func service(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+	l := o.GetLabels()
+	if l[discoveryv1.LabelManagedBy] != manager || l[discoveryv1.LabelServiceName] == "" {
+		return nil
+	}
+	return []engine.Request{engine.RequestFor(o.GetNamespace(), l[discoveryv1.LabelServiceName])}
+}
+
+func reconcilerOf(env engine.Env) *reconciler {
+	written, topology := &writes{of: map[client.ObjectKey]map[string]string{}}, newTopology()
+	library := endpointslice.NewReconciler(clientset{env: env, written: written}, nodes{env: env}, perSlice, endpointsliceutil.NewEndpointSliceTracker(),
+		topology.library, recorder{env}, manager, endpointslice.WithPreferSameTrafficDistributionEnabled(true))
+	return &reconciler{Env: env, upstream: library, written: written, memory: services.NewMemory(), topology: topology}
+}
+
+// upstream is the library's reconciler.
+type upstream interface {
+	Reconcile(klog.Logger, *corev1.Service, []*corev1.Pod, []*discoveryv1.EndpointSlice, time.Time) error
+	DeleteService(namespace, name string)
+}
+
+type reconciler struct {
+	engine.Env
+	upstream upstream
+	written  *writes
+	memory   *services.Memory
+	topology *topology
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	var svc corev1.Service
+	if err := r.Cache.Get(ctx, req.NamespacedName, &svc); err != nil {
+		// Its slices go with it, by their owner reference.
+		r.upstream.DeleteService(req.Namespace, req.Name)
+		r.memory.Forget(req.NamespacedName)
+		r.topology.forget(req.NamespacedName)
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	if svc.DeletionTimestamp != nil || !services.HasSelector(&svc) {
+		return engine.Result{}, nil
+	}
+	again, err := r.topology.use(&svc, func() ([]*corev1.Node, error) {
+		var nodes corev1.NodeList
+		err := r.Cache.List(ctx, &nodes)
+		return engine.Pointers(nodes.Items), err
+	})
+	if err != nil {
+		return engine.Result{}, err
+	}
+	if again {
+		r.memory.Forget(req.NamespacedName)
+	}
+	var pods corev1.PodList
+	if err := r.Cache.List(ctx, &pods, client.InNamespace(svc.Namespace), client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(svc.Spec.Selector)}); err != nil {
+		return engine.Result{}, err
+	}
+	var have discoveryv1.EndpointSliceList
+	if err := r.Cache.List(ctx, &have, client.InNamespace(svc.Namespace), client.MatchingLabels{
+		discoveryv1.LabelServiceName: svc.Name, discoveryv1.LabelManagedBy: manager,
+	}); err != nil {
+		return engine.Result{}, err
+	}
+	podList := make([]*corev1.Pod, len(pods.Items))
+	for i := range pods.Items {
+		podList[i] = &pods.Items[i]
+	}
+	state := r.memory.State(&svc, podList)
+	for i := range have.Items {
+		state.Written[have.Items[i].Name] = have.Items[i].ResourceVersion
+	}
+	if r.memory.Is(req.NamespacedName, state) {
+		return engine.Result{}, nil
+	}
+	var slices []*discoveryv1.EndpointSlice
+	for i := range have.Items {
+		if have.Items[i].DeletionTimestamp == nil {
+			slices = append(slices, have.Items[i].DeepCopy()) // the library changes what it is given
+		}
+	}
+	r.written.begin(req.NamespacedName, state.Written)
+	err = r.upstream.Reconcile(klog.Background(), &svc, podList, slices, changed(&svc, podList))
+	r.written.end(req.NamespacedName)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	r.memory.Keep(req.NamespacedName, state)
+	return engine.Result{}, nil
+}
+
+// changed is when the newest of what the slices follow from became so, for upstream's annotation that measures how long it took.
+func changed(svc *corev1.Service, pods []*corev1.Pod) time.Time {
+	at := svc.CreationTimestamp.Time
+	for _, p := range pods {
+		for i := range p.Status.Conditions {
+			if c := &p.Status.Conditions[i]; c.Type == corev1.PodReady && c.LastTransitionTime.After(at) {
+				at = c.LastTransitionTime.Time
+			}
+		}
+	}
+	return at
+}

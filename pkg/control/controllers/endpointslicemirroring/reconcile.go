@@ -1,0 +1,89 @@
+// Package endpointslicemirroring mirrors Endpoints that people write for services without a selector into endpoint slices,
+// which is what the service proxy and DNS read.
+//
+// It may import engine. Its invariant: it touches only slices that say they are its own.
+package endpointslicemirroring
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+// New declares the reconciler.
+func New() *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "endpointslicemirroring", Workers: 2,
+		Watches: []engine.Watch{
+			{Object: &corev1.Endpoints{}},
+			{Object: &corev1.Service{}},
+			{Object: &discoveryv1.EndpointSlice{}, Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+				if l := o.GetLabels(); l[discoveryv1.LabelManagedBy] == manager && l[discoveryv1.LabelServiceName] != "" {
+					return []engine.Request{engine.RequestFor(o.GetNamespace(), l[discoveryv1.LabelServiceName])}
+				}
+				return nil
+			}},
+		},
+		Writes: []engine.Write{
+			{Object: &discoveryv1.EndpointSlice{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}},
+		},
+		New: func(env engine.Env) engine.Func {
+			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
+				return engine.Result{}, reconcile(ctx, env, req)
+			}
+		},
+	}
+}
+
+func reconcile(ctx context.Context, env engine.Env, req engine.Request) error {
+	var e *corev1.Endpoints
+	var svc *corev1.Service
+	var foundEndpoints corev1.Endpoints
+	var foundService corev1.Service
+	switch err := env.Cache.Get(ctx, req.NamespacedName, &foundEndpoints); {
+	case err == nil:
+		e = &foundEndpoints
+	case !apierrors.IsNotFound(err):
+		return err
+	}
+	switch err := env.Cache.Get(ctx, req.NamespacedName, &foundService); {
+	case err == nil:
+		svc = &foundService
+	case !apierrors.IsNotFound(err):
+		return err
+	}
+	var list discoveryv1.EndpointSliceList
+	if err := env.Cache.List(ctx, &list, client.InNamespace(req.Namespace), client.MatchingLabels{
+		discoveryv1.LabelServiceName: req.Name, discoveryv1.LabelManagedBy: manager,
+	}); err != nil {
+		return err
+	}
+	var have []*discoveryv1.EndpointSlice
+	for i := range list.Items {
+		if list.Items[i].DeletionTimestamp == nil {
+			have = append(have, &list.Items[i])
+		}
+	}
+	a := Plan(e, svc, have)
+	for _, s := range a.Create {
+		if err := env.Client.Create(ctx, s); err != nil && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return err
+		}
+	}
+	for _, s := range a.Update {
+		if err := env.Client.Update(ctx, s); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	for _, s := range a.Delete {
+		if err := env.Client.Delete(ctx, s, engine.Preconditions(s)); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return nil
+}

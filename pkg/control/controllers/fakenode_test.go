@@ -1,0 +1,96 @@
+package controllers_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/testing/fakenode"
+)
+
+// TestFakeNodes: their pods run, end as annotated and let go; at the end nothing of them is left.
+func TestFakeNodes(t *testing.T) {
+	c := start(t, options{log: slog.LevelWarn, http: true})
+	c.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "real-1"}})
+	foreign, err := fakenode.New(fakenode.Config{REST: c.rest("admin", user.SystemPrivilegedGroup), Count: 2, Prefix: "real-"})
+	require.NoError(t, err)
+	require.ErrorContains(t, foreign.Run(c.ctx), "node real-1 exists and is not a fake node")
+	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "real-1"}, &corev1.Node{}), "it is left alone")
+	require.True(t, apierrors.IsNotFound(c.Get(c.ctx, ctrl.ObjectKey{Name: "real-0"}, &corev1.Node{})), "what it registered is removed")
+
+	nodes, err := fakenode.New(fakenode.Config{REST: c.rest("admin", user.SystemPrivilegedGroup), Count: 3, Pods: 20})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- nodes.Run(ctx) }()
+
+	c.create(deployment("web", "one", 8), jobOf("indexed", 0, 20, 5))
+	web := until(c, &appsv1.DeploymentList{}, "default", "web", done)
+	require.EqualValues(t, 20, c.jobIs("indexed", batchv1.JobComplete).Status.Succeeded)
+	for name, a := range map[string]map[string]string{
+		"fails": {fakenode.DurationAnnotation: "10ms", fakenode.ExitCodeAnnotation: "3"}, "wrong": {fakenode.DurationAnnotation: "soon"},
+	} {
+		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "x"}}}}
+		p.Namespace, p.Annotations = "default", a
+		c.create(p)
+		is := until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+		if name == "fails" {
+			require.EqualValues(t, 3, is.Status.ContainerStatuses[0].State.Terminated.ExitCode)
+		} else {
+			require.Equal(t, `annotation coracle.dev/fake-duration: "soon" is not a duration such as 5s`, is.Status.Message)
+		}
+	}
+	var pods corev1.PodList
+	require.NoError(t, c.List(c.ctx, &pods, ctrl.MatchingLabels(web.Spec.Selector.MatchLabels)))
+	require.NotEmpty(t, pods.Items[0].Status.PodIP)
+	require.NoError(t, c.Delete(c.ctx, &pods.Items[0]))
+	c.gone(pods.Items[0].DeepCopy())
+	until(c, &appsv1.DeploymentList{}, "default", "web", done)
+
+	// A node whose heartbeats were late reports itself ready again.
+	readiness := func(n *corev1.Node) *corev1.NodeCondition {
+		return &n.Status.Conditions[slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })]
+	}
+	var version string
+	for version == "" {
+		var node corev1.Node
+		require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "fake-1"}, &node))
+		lost := node.DeepCopy()
+		readiness(lost).Status = corev1.ConditionUnknown
+		if err := c.Status().Update(c.ctx, lost); !apierrors.IsConflict(err) {
+			require.NoError(t, err)
+			version = lost.ResourceVersion
+		}
+	}
+	until(c, &corev1.NodeList{}, "", "fake-1", func(n *corev1.Node) bool {
+		return n.ResourceVersion != version && readiness(n).Status == corev1.ConditionTrue
+	})
+
+	// Without their owners nothing makes pods again while the nodes go.
+	var sets appsv1.ReplicaSetList
+	require.NoError(t, c.List(c.ctx, &sets, ctrl.MatchingLabels(web.Spec.Selector.MatchLabels)))
+	for _, owner := range []ctrl.Object{web, &sets.Items[0]} {
+		require.NoError(t, c.Delete(c.ctx, owner, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
+		c.gone(owner)
+	}
+	cancel()
+	require.NoError(t, <-ended)
+	for _, name := range []string{"fake-0", "fake-1", "fake-2"} {
+		require.True(t, apierrors.IsNotFound(c.Get(c.ctx, ctrl.ObjectKey{Name: name}, &corev1.Node{})))
+	}
+	require.NoError(t, c.List(c.ctx, &pods))
+	for _, p := range pods.Items {
+		require.Empty(t, p.Spec.NodeName, p.Name)
+	}
+}

@@ -1,0 +1,271 @@
+package garbage
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	clientmetadata "k8s.io/client-go/metadata"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+const (
+	// maxWaiting is how many objects with owners of unknown kinds are remembered, until such a kind becomes known. Others are looked at when they
+	// change.
+	maxWaiting = 10_000
+	// askTimeout limits one request to another server, which may hang.
+	askTimeout = 10 * time.Second
+)
+
+// Remote is a kind that another server keeps. Kinds with the same Server, whose name means nothing else, share its limits.
+type Remote struct {
+	engine.Kind
+	Server string
+}
+
+// Elsewhere is what aggregated API servers keep.
+type Elsewhere interface {
+	// Served lists their kinds, also those of servers that do not answer now; all is false as long as there are servers that have not said yet what
+	// they serve. The channel is closed when either has changed since.
+	Served() (kinds []Remote, all bool, changed <-chan struct{})
+	// Metadata returns a client that reaches the servers as the garbage collector. Requests to a server that does not answer fail.
+	Metadata() (clientmetadata.Interface, error)
+}
+
+// others follows the objects of other servers. A server that does not answer delays nothing: its kinds stay as they were last seen.
+type others struct {
+	Elsewhere
+	client clientmetadata.Interface
+	log    *slog.Logger
+	// event is called for each change: was is nil for an addition, is for a deletion.
+	event   func(gvk schema.GroupVersionKind, was, is client.Object)
+	enqueue func(engine.Request)
+
+	most limits
+
+	mu      sync.Mutex
+	kinds   map[schema.GroupKind]*other
+	loads   map[string]*load                     // by server
+	over    map[Remote]bool                      // kinds with too many objects
+	ending  map[schema.GroupKind]<-chan struct{} // closed when the last one that was followed has ended
+	waiting map[object]schema.GroupKind          // objects with an owner of an unknown kind
+	first   firstLists
+}
+
+// newOthers follows what other servers keep while the reconciler runs; nil if elsewhere is.
+func newOthers(env engine.Env, g *graph, elsewhere Elsewhere) *others {
+	if elsewhere == nil {
+		return nil
+	}
+	reach, err := elsewhere.Metadata()
+	if err != nil {
+		env.Log.Error("could not follow aggregated API servers, garbage in them is not collected", "error", err)
+		return nil
+	}
+	o := makeOthers(elsewhere, reach, env.Log, env.Now, func(req engine.Request) { env.Enqueue(req, 0) }, g)
+	env.Go(o.follow)
+	return o
+}
+
+func makeOthers(elsewhere Elsewhere, reach clientmetadata.Interface, log *slog.Logger, now func() time.Time, enqueue func(engine.Request), g *graph) *others {
+	o := &others{
+		Elsewhere: elsewhere, client: reach, log: log, enqueue: enqueue, most: limits{objects: maxElsewhere, bytes: maxHeld},
+		first: firstLists{now: now, until: now().Add(patience), waiting: map[object]bool{}},
+		kinds: map[schema.GroupKind]*other{}, loads: map[string]*load{}, over: map[Remote]bool{}, ending: map[schema.GroupKind]<-chan struct{}{},
+		waiting: map[object]schema.GroupKind{},
+	}
+	o.event = func(gvk schema.GroupVersionKind, was, is client.Object) {
+		o.notice(gvk, was, is)
+		for _, req := range g.see(gvk, was, is) {
+			enqueue(req)
+		}
+	}
+	return o
+}
+
+// of returns a kind of another server, or nil.
+func (o *others) of(gk schema.GroupKind) *other {
+	if o == nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.kinds[gk]
+}
+
+// all returns the kinds of other servers.
+func (o *others) all() (list []*other) {
+	if o == nil {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, k := range o.kinds {
+		list = append(list, k)
+	}
+	return list
+}
+
+// follow follows the objects of other servers until ctx ends.
+func (o *others) follow(ctx context.Context) {
+	var running sync.WaitGroup
+	defer running.Wait()
+	for {
+		kinds, all, changed := o.Served()
+		o.update(ctx, kinds, all, &running)
+		o.listed()
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+// update starts to follow new kinds, and forgets those that are gone. All is whether there are no others that are not known yet.
+func (o *others) update(ctx context.Context, kinds []Remote, all bool, running *sync.WaitGroup) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.first.described = all
+	present, listed, servers := map[schema.GroupKind]bool{}, map[Remote]bool{}, map[string]bool{}
+	for _, k := range kinds {
+		gk := k.GroupKind()
+		listed[k], servers[k.Server] = true, true
+		if !k.Deletable || present[gk] || o.over[k] {
+			continue
+		}
+		present[gk] = true
+		if was := o.kinds[gk]; was != nil {
+			if was.Remote == k {
+				continue
+			}
+			was.stop()
+		}
+		o.kinds[gk] = o.start(ctx, k, running)
+	}
+	for gk, k := range o.kinds {
+		if !present[gk] {
+			k.stop()
+			delete(o.kinds, gk)
+		}
+	}
+	maps.DeleteFunc(o.over, func(k Remote, _ bool) bool { return !listed[k] })
+	maps.DeleteFunc(o.loads, func(server string, _ *load) bool { return !servers[server] })
+}
+
+// await remembers an object with an owner of a kind that is not known, as long as a server has not been reached.
+func (o *others) await(gk schema.GroupKind, dependent object) {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	known := o.kinds[gk] != nil // since just now
+	if !known && len(o.waiting) < maxWaiting {
+		o.waiting[dependent] = gk
+	}
+	o.mu.Unlock()
+	if known {
+		o.enqueue(dependent.request())
+	}
+}
+
+// notice forgets what await remembers of an object that is gone, or has no owners any more: neither is looked at again.
+func (o *others) notice(gvk schema.GroupVersionKind, was, is client.Object) {
+	if was != nil && len(was.GetOwnerReferences()) > 0 && (is == nil || len(is.GetOwnerReferences()) == 0) {
+		o.forget(object{gvk, was.GetNamespace(), was.GetName()})
+	}
+}
+
+// forget forgets what await remembers of an object.
+func (o *others) forget(dependent object) {
+	if o == nil {
+		return
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.waiting, dependent)
+}
+
+// known has the objects looked at that waited for a kind, whose objects are known now.
+func (o *others) known(f *other) {
+	var list []object
+	o.mu.Lock()
+	f.listed = true
+	for dependent, kind := range o.waiting {
+		if kind == f.GroupKind() {
+			delete(o.waiting, dependent)
+			list = append(list, dependent)
+		}
+	}
+	o.mu.Unlock()
+	for _, dependent := range list {
+		o.enqueue(dependent.request())
+	}
+	o.listed()
+}
+
+func gvrOf(k engine.Kind) schema.GroupVersionResource {
+	return k.GroupVersion().WithResource(k.Resource)
+}
+
+// get returns an object as it was last seen, nil if there is none.
+func (k *other) get(namespace, name string) *metav1.PartialObjectMetadata {
+	key := name
+	if namespace != "" {
+		key = namespace + "/" + name
+	}
+	found, _, _ := k.objects.GetByKey(key)
+	m, _ := found.(*metav1.PartialObjectMetadata)
+	if m == nil {
+		return nil
+	}
+	m = m.DeepCopy()
+	m.SetGroupVersionKind(k.GroupVersionKind)
+	return m
+}
+
+// owned returns the objects that have an owner, as they were last seen.
+func (k *other) owned(by types.UID) (out []object) {
+	for _, o := range k.objects.List() {
+		if m, ok := o.(*metav1.PartialObjectMetadata); ok && slices.ContainsFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == by }) {
+			out = append(out, object{k.GroupVersionKind, m.Namespace, m.Name})
+		}
+	}
+	return out
+}
+
+// at is the client for the objects of a kind in a namespace.
+func (o *others) at(k engine.Kind, namespace string) clientmetadata.ResourceInterface {
+	return o.client.Resource(gvrOf(k)).Namespace(namespace) // "" is that of kinds without
+}
+
+// read reads an object from its server.
+func (o *others) read(ctx context.Context, k *other, at object) (*metav1.PartialObjectMetadata, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return o.at(k.Kind, at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
+}
+
+// patch changes metadata of an object.
+func (o *others) patch(ctx context.Context, k engine.Kind, m *metav1.PartialObjectMetadata, data []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	_, err := o.at(k, m.Namespace).Patch(ctx, m.Name, types.MergePatchType, data, metav1.PatchOptions{})
+	return err
+}
+
+// remove deletes an object, if it is still the one that was seen.
+func (o *others) remove(ctx context.Context, k *other, m *metav1.PartialObjectMetadata, how metav1.DeletionPropagation) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return o.at(k.Kind, m.Namespace).Delete(ctx, m.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &m.UID, ResourceVersion: &m.ResourceVersion}, PropagationPolicy: &how})
+}

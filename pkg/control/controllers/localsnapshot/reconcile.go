@@ -1,0 +1,209 @@
+// Package localsnapshot takes and removes snapshots of the volumes that Coracle provisions on nodes, and makes volumes that are copies of such a
+// snapshot or of another volume. It is for them what csi-snapshotter and external-provisioner are for CSI drivers.
+//
+// It may import engine. Its invariants: a node copies only for an object that exists, which stays until the copy is removed; what is asked of a node
+// may be asked again; a claim is bound to a copy only after that is whole and on disk.
+package localsnapshot
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	helpers "k8s.io/component-helpers/storage/volume"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
+	"github.com/coracle-dev/coracle/apis/storage"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
+)
+
+// Nodes has nodes copy. Each call may be repeated, and ends with its context. It is storage.ErrBusy for a node that copies as much as it can. copied is
+// called with the bytes so far.
+type Nodes interface {
+	// Take takes a snapshot of a volume of a size in bytes, or returns the one that there is.
+	Take(ctx context.Context, n *corev1.Node, snapshot, volume string, size int64, copied func(uint64)) (storage.Snapshot, error)
+	// Find returns what is recorded of a snapshot.
+	Find(ctx context.Context, n *corev1.Node, snapshot string) (storage.Snapshot, error)
+	// Remove removes a snapshot. It succeeds if there is none.
+	Remove(ctx context.Context, n *corev1.Node, snapshot string) error
+	// Fill makes the directory of a volume with the contents of a source, a snapshot or a volume as kind says, unless there is one.
+	Fill(ctx context.Context, n *corev1.Node, volume, kind, source string, size int64, copied func(uint64)) error
+	// Discard removes the directory of a volume. It succeeds if there is none.
+	Discard(ctx context.Context, n *corev1.Node, volume string) error
+}
+
+// sourceIndex finds the claims that wait for a copy, by KIND/NAME of what they are to be copies of, and all of them by anySource.
+const (
+	sourceIndex = "claim.copyOf"
+	anySource   = "any"
+)
+
+// volumePrefix marks requests that are volumes. Names of contents have no colon.
+const volumePrefix = "volume:"
+
+const (
+	// copies is how many things the nodes of a cluster are asked for at once.
+	copies = 16
+	// again is when a node is asked again that makes other copies than those that this server knows of.
+	again = 10 * time.Second
+)
+
+// New declares the reconciler. Its requests are contents, volumes, and claims, which have a namespace. nodes may be nil where they cannot be reached.
+func New(nodes Nodes) *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "localsnapshot", Account: "volumesnapshotcontent-controller", Workers: copies,
+		Watches: []engine.Watch{
+			{Object: &snapshots.VolumeSnapshotContent{}, Map: ofContent},
+			{Object: &snapshots.VolumeSnapshot{}, Map: ofSource(storage.FromSnapshot)},
+			{Object: &corev1.PersistentVolumeClaim{}, Map: ofClaim},
+			{Object: &corev1.PersistentVolume{}, Map: ofVolume},
+			{Object: &corev1.Node{}, Event: ofNode},
+			{Object: &storagev1.StorageClass{}, Map: ofClass},
+		},
+		Writes: []engine.Write{
+			{Object: &snapshots.VolumeSnapshotContent{}, Parts: []engine.Part{engine.Metadata, engine.Finalizers, engine.Status}},
+			{Object: &corev1.PersistentVolume{}, Parts: []engine.Part{engine.Create, engine.Metadata}},
+		},
+		Indexes: []engine.Index{{Object: &corev1.PersistentVolumeClaim{}, Name: sourceIndex, Values: func(o client.Object) []string {
+			c, ok := o.(*corev1.PersistentVolumeClaim)
+			if !ok || !wanted(c) {
+				return nil
+			}
+			if kind, name, why := source(c); why == "" {
+				return []string{anySource, kind + "/" + name}
+			}
+			return []string{anySource}
+		}}},
+		New: func(env engine.Env) engine.Func { return (&reconciler{Env: env, nodes: nodes}).reconcile },
+	}
+}
+
+func ofContent(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+	if c, ok := o.(*snapshots.VolumeSnapshotContent); !ok || c.Spec.Driver != storage.Provisioner {
+		return nil
+	}
+	return []engine.Request{engine.RequestFor("", o.GetName())}
+}
+
+// ofSource maps a snapshot or a claim to the claims that are to be copies of it.
+func ofSource(kind string) func(context.Context, engine.Env, client.Object) []engine.Request {
+	return func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+		return waiting(ctx, env, o.GetNamespace(), kind+"/"+o.GetName(), func(*corev1.PersistentVolumeClaim) bool { return true })
+	}
+}
+
+// waiting returns the claims of a namespace, "" for all, that wait for a copy of a source and are chosen.
+func waiting(ctx context.Context, env engine.Env, namespace, source string, chosen func(*corev1.PersistentVolumeClaim) bool) (out []engine.Request) {
+	var list corev1.PersistentVolumeClaimList
+	if err := env.ByIndex(ctx, &list, namespace, sourceIndex, source); err != nil {
+		env.Log.Warn("could not list the claims that wait for a copy", "of", source, "namespace", namespace, "error", err)
+		return nil
+	}
+	for i := range list.Items {
+		if chosen(&list.Items[i]) {
+			out = append(out, engine.RequestFor(list.Items[i].Namespace, list.Items[i].Name))
+		}
+	}
+	return out
+}
+
+// ofClass maps a class to the claims of it that wait for a copy.
+func ofClass(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+	return waiting(ctx, env, "", anySource, func(c *corev1.PersistentVolumeClaim) bool {
+		return helpers.GetPersistentVolumeClaimClass(c) == o.GetName()
+	})
+}
+
+// ofClaim maps a claim to itself, if it waits for a copy, and to those that are to be copies of it.
+func ofClaim(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+	out := ofSource(storage.FromVolume)(ctx, env, o)
+	if c, ok := o.(*corev1.PersistentVolumeClaim); ok && wanted(c) {
+		out = append(out, engine.RequestFor(c.Namespace, c.Name))
+	}
+	return out
+}
+
+// ofVolume maps a volume that is to be filled to itself, and one that has been to the contents that wait for it.
+func ofVolume(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+	v, ok := o.(*corev1.PersistentVolume)
+	if !ok || v.Annotations[storage.ContentAnnotation] == "" {
+		return nil
+	}
+	if v.Annotations[storage.CopiedAnnotation] != "" {
+		return unfinished(ctx, env)
+	}
+	return []engine.Request{engine.RequestFor("", volumePrefix+v.Name)}
+}
+
+// ofNode maps a node that comes, goes, becomes ready or changes what volumes it can have to all that is not finished.
+func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	before, _ := was.(*corev1.Node)
+	now, _ := is.(*corev1.Node)
+	if before != nil && now != nil && nodestate.Ready(before) == nodestate.Ready(now) && before.Annotations[storage.DirectoryAnnotation] == now.Annotations[storage.DirectoryAnnotation] &&
+		maps.Equal(before.Labels, now.Labels) {
+		return nil
+	}
+	out := append(unfinished(ctx, env), waiting(ctx, env, "", anySource, func(*corev1.PersistentVolumeClaim) bool { return true })...)
+	var volumes corev1.PersistentVolumeList
+	if err := env.Cache.List(ctx, &volumes); err != nil {
+		env.Log.Warn("could not list the volumes that are to be filled", "error", err)
+		return out
+	}
+	for i := range volumes.Items {
+		if unfilled(&volumes.Items[i]) {
+			out = append(out, engine.RequestFor("", volumePrefix+volumes.Items[i].Name))
+		}
+	}
+	return out
+}
+
+// unfilled reports whether a volume is to be filled with a copy, and has not been.
+func unfilled(v *corev1.PersistentVolume) bool {
+	return storage.Ours(v) && v.DeletionTimestamp == nil && v.Annotations[storage.ContentAnnotation] != "" && v.Annotations[storage.CopiedAnnotation] == ""
+}
+
+// unfinished returns the contents of local volumes that are neither ready nor gone.
+func unfinished(ctx context.Context, env engine.Env) (out []engine.Request) {
+	var list snapshots.VolumeSnapshotContentList
+	if err := env.Cache.List(ctx, &list); err != nil {
+		env.Log.Warn("could not list the contents of snapshots", "error", err)
+		return nil
+	}
+	for i := range list.Items {
+		c := &list.Items[i]
+		if c.Spec.Driver == storage.Provisioner && (c.DeletionTimestamp != nil || c.Status == nil || c.Status.ReadyToUse == nil || !*c.Status.ReadyToUse) {
+			out = append(out, engine.RequestFor("", c.Name))
+		}
+	}
+	return out
+}
+
+type reconciler struct {
+	engine.Env
+	nodes Nodes
+	turns turns
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	var err error
+	if volume, isVolume := strings.CutPrefix(req.Name, volumePrefix); isVolume {
+		err = r.fill(ctx, req, volume)
+	} else if req.Namespace != "" {
+		err = r.restore(ctx, req.NamespacedName)
+	} else {
+		err = r.content(ctx, req)
+	}
+	switch {
+	case errors.Is(err, errWaits):
+		return engine.Result{}, nil // it comes again
+	case errors.Is(err, storage.ErrBusy):
+		return engine.Result{RequeueAfter: again}, nil
+	}
+	return engine.Result{}, client.IgnoreNotFound(err)
+}

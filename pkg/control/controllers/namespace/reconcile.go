@@ -1,0 +1,152 @@
+// Package namespace deletes the contents of terminating namespaces, and then finalizes them.
+//
+// It may import engine. Its invariant: a namespace is finalized only after every kind was listed and found empty.
+package namespace
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+// again is the retry interval for a namespace that is not empty yet; events enqueue it earlier, but for objects elsewhere.
+const again = 15 * time.Second
+
+// Elsewhere deletes what other servers keep in a namespace, and returns what remains there.
+type Elsewhere func(ctx context.Context, namespace string) []Left
+
+// New declares the reconciler; kinds are all that a namespace may hold here. elsewhere may be nil.
+func New(kinds engine.Kinds, elsewhere Elsewhere) *engine.Reconciler {
+	held := &engine.Every{Kinds: kinds, Event: gone, Object: func(k engine.Kind) client.Object {
+		if !k.Namespaced || !k.Deletable {
+			return nil
+		}
+		return k.Metadata()
+	}}
+	return &engine.Reconciler{
+		Name: "namespace", Workers: 4,
+		Watches: []engine.Watch{{Object: &corev1.Namespace{}}},
+		Every:   held,
+		Writes: []engine.Write{
+			{Parts: []engine.Part{engine.Delete}},
+			{Object: &corev1.Namespace{}, Parts: []engine.Part{engine.Status, engine.Spec}},
+		},
+		New: func(env engine.Env) engine.Func { return (&reconciler{env, held, elsewhere}).reconcile },
+	}
+}
+
+func pods(k engine.Kind) bool { return k.Group == "" && k.Resource == "pods" }
+
+// gone enqueues a terminating namespace when an object in it is created or deleted.
+func gone(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.Object) []engine.Request {
+	if was != nil && is != nil {
+		return nil
+	}
+	o := was
+	if o == nil {
+		o = is
+	}
+	var ns corev1.Namespace
+	if env.Cache.Get(ctx, client.ObjectKey{Name: o.GetNamespace()}, &ns) != nil || ns.DeletionTimestamp == nil {
+		return nil
+	}
+	return engine.Namespace(ctx, env, o)
+}
+
+type reconciler struct {
+	engine.Env
+	held      *engine.Every
+	elsewhere Elsewhere
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	var ns corev1.Namespace
+	if err := r.Cache.Get(ctx, req.NamespacedName, &ns); err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	if ns.DeletionTimestamp == nil || !slices.Contains(ns.Spec.Finalizers, corev1.FinalizerKubernetes) {
+		return engine.Result{}, nil
+	}
+	next := ns.DeepCopy()
+	if ns.Status.Phase != corev1.NamespaceTerminating {
+		next.Status.Phase = corev1.NamespaceTerminating
+		return engine.Result{}, client.IgnoreNotFound(r.Client.Status().Update(ctx, next))
+	}
+	var left []Left
+	for _, k := range r.kinds() {
+		if l := r.empty(ctx, k, ns.Name); l.Count > 0 || l.Err != nil {
+			left = append(left, l)
+			if pods(k) {
+				break // secrets and policies that pods may still use are deleted after them (KEP-5080)
+			}
+		}
+	}
+	if len(left) == 0 && r.elsewhere != nil { // last, as what is here may use it
+		left = r.elsewhere(ctx, ns.Name)
+	}
+	conditions, empty := Plan(&ns, left, r.Now())
+	if !empty {
+		if !equality.Semantic.DeepEqual(conditions, ns.Status.Conditions) {
+			next.Status.Conditions = conditions
+			if err := r.Client.Status().Update(ctx, next); err != nil {
+				return engine.Result{}, client.IgnoreNotFound(err)
+			}
+		}
+		return engine.Result{RequeueAfter: again}, nil
+	}
+	next.Spec.Finalizers = slices.DeleteFunc(next.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+	return engine.Result{}, client.IgnoreNotFound(r.Client.SubResource("finalize").Update(ctx, next))
+}
+
+// kinds are what the namespace may hold, pods first.
+func (r *reconciler) kinds() []engine.Kind {
+	kinds := r.held.Now()
+	if i := slices.IndexFunc(kinds, pods); i > 0 {
+		first := kinds[i]
+		copy(kinds[1:], kinds[:i])
+		kinds[0] = first
+	}
+	return kinds
+}
+
+// empty deletes the objects of a kind and returns what remains.
+func (r *reconciler) empty(ctx context.Context, k engine.Kind, namespace string) (l Left) {
+	l.Resource = schema.GroupResource{Group: k.Group, Resource: k.Resource}.String()
+	list := &metav1.PartialObjectMetadataList{}
+	list.SetGroupVersionKind(k.GroupVersionKind.GroupVersion().WithKind(k.Kind + "List"))
+	if l.Err = r.Cache.List(ctx, list, client.InNamespace(namespace)); l.Err != nil {
+		return l
+	}
+	if len(list.Items) == 0 {
+		return l
+	}
+	fresh := slices.ContainsFunc(list.Items, func(o metav1.PartialObjectMetadata) bool { return o.DeletionTimestamp == nil })
+	if fresh {
+		err := r.Client.DeleteAllOf(ctx, k.Metadata(), client.InNamespace(namespace), client.PropagationPolicy(metav1.DeletePropagationBackground))
+		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
+			l.Err = err
+		}
+		list.Items = nil
+		if err := r.Cache.List(ctx, list, client.InNamespace(namespace)); err != nil {
+			l.Err = err
+		}
+	}
+	l.Count = len(list.Items)
+	l.Finalizers = map[string]int{}
+	for i := range list.Items {
+		for _, f := range list.Items[i].Finalizers {
+			l.Finalizers[f]++
+		}
+	}
+	return l
+}

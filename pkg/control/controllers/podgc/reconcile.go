@@ -1,0 +1,231 @@
+// Package podgc deletes the pods that nobody else deletes: those of missing nodes, those being deleted on nodes that are out of service or before they
+// had a node, and terminated ones beyond a threshold.
+//
+// It may import engine. Its invariant: it deletes no pod that an existing node could still run, unless somebody has said that the node runs nothing.
+package podgc
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
+)
+
+// Requests: a node, by name; a pod, by namespace and name; or terminated, for all terminated pods.
+var terminated = engine.RequestFor("", "*")
+
+// settle is the delay after which terminated pods are counted, in one pass for all.
+const settle = 20 * time.Second
+
+// New declares the reconciler.
+func New() *engine.Reconciler {
+	gone := &missing{}
+	return &engine.Reconciler{
+		Name: "podgc", Account: "pod-garbage-collector", Workers: 1,
+		Watches: []engine.Watch{
+			{Object: &corev1.Node{}, Event: gone.nodes},
+			{Object: &corev1.Pod{}, Event: pods},
+		},
+		Writes: []engine.Write{{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Delete, engine.Status}}},
+		Indexes: []engine.Index{podstate.ByNode(), {
+			Object: &corev1.Pod{}, Name: "status.phase", Values: func(o client.Object) []string {
+				if p, ok := o.(*corev1.Pod); ok {
+					return []string{string(p.Status.Phase)}
+				}
+				return nil
+			},
+		}},
+		New: func(env engine.Env) engine.Func {
+			gone.reset()
+			return (&reconciler{Env: env, byIndex: env.ByIndex, missing: gone}).reconcile
+		},
+	}
+}
+
+// nodes maps a node that is gone or goes out of service to itself.
+func (m *missing) nodes(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	before, _ := was.(*corev1.Node)
+	now, _ := is.(*corev1.Node)
+	switch {
+	case now == nil:
+		m.since(before.Name, env.Now())
+		return []engine.Request{engine.RequestFor("", before.Name)}
+	case before == nil:
+		m.back(now.Name)
+	}
+	if abandoned(now) && (before == nil || !abandoned(before)) {
+		return []engine.Request{engine.RequestFor("", now.Name)}
+	}
+	return nil
+}
+
+func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	p, ok := is.(*corev1.Pod)
+	if !ok {
+		return nil
+	}
+	old, _ := was.(*corev1.Pod)
+	c := classify(old, p)
+	if c.terminated {
+		env.Enqueue(terminated, settle)
+	}
+	if c.unscheduled {
+		return []engine.Request{engine.RequestFor(p.Namespace, p.Name)}
+	}
+	if !c.newOnNode && !c.terminating {
+		return nil
+	}
+	var n corev1.Node
+	err := env.Cache.Get(ctx, client.ObjectKey{Name: p.Spec.NodeName}, &n)
+	if apierrors.IsNotFound(err) || err == nil && c.terminating && abandoned(&n) {
+		return []engine.Request{engine.RequestFor("", p.Spec.NodeName)}
+	}
+	return nil
+}
+
+// missing are the nodes that are gone, and since when.
+type missing struct {
+	mu   sync.Mutex
+	gone map[string]time.Time
+}
+
+func (m *missing) reset() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gone = map[string]time.Time{}
+}
+
+// since returns since when a node is missing: now, if that is news.
+func (m *missing) since(node string, now time.Time) time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	at, ok := m.gone[node]
+	if !ok {
+		at = now
+		m.gone[node] = at
+	}
+	return at
+}
+
+// back forgets a node: it is there again, or nothing of it is left.
+func (m *missing) back(node string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.gone, node)
+}
+
+type reconciler struct {
+	engine.Env
+	byIndex func(ctx context.Context, list client.ObjectList, namespace, index, value string) error
+	missing *missing
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	switch {
+	case req == terminated:
+		return engine.Result{}, r.trim(ctx)
+	case req.Namespace != "":
+		var p corev1.Pod
+		if err := r.Cache.Get(ctx, req.NamespacedName, &p); err != nil {
+			return engine.Result{}, client.IgnoreNotFound(err)
+		}
+		if p.DeletionTimestamp == nil || p.Spec.NodeName != "" {
+			return engine.Result{}, nil
+		}
+		return engine.Result{}, r.remove(ctx, &p)
+	}
+	return r.node(ctx, req.Name)
+}
+
+// node deletes the pods of a node that is missing, and of one that is out of service those that are being deleted.
+func (r *reconciler) node(ctx context.Context, name string) (engine.Result, error) {
+	var n corev1.Node
+	err := r.Cache.Get(ctx, client.ObjectKey{Name: name}, &n)
+	if client.IgnoreNotFound(err) != nil {
+		return engine.Result{}, err
+	}
+	exists := err == nil
+	if exists {
+		r.missing.back(name)
+		if !abandoned(&n) {
+			return engine.Result{}, nil
+		}
+	} else {
+		now := r.Now()
+		if in := PlanNode(r.missing.since(name, now), now); in > 0 {
+			return engine.Result{RequeueAfter: in}, nil
+		}
+	}
+	var pods corev1.PodList
+	if err := r.byIndex(ctx, &pods, "", podstate.NodeIndex, name); err != nil {
+		return engine.Result{}, err
+	}
+	var failed []error
+	for i := range pods.Items {
+		switch p := &pods.Items[i]; {
+		case !exists:
+			failed = append(failed, r.fail(ctx, p, "PodGC: node no longer exists"))
+		case p.DeletionTimestamp != nil:
+			failed = append(failed, r.fail(ctx, p, ""))
+		}
+	}
+	if err := errors.Join(failed...); err != nil {
+		return engine.Result{}, err
+	}
+	if !exists {
+		r.missing.back(name)
+	}
+	return engine.Result{}, nil
+}
+
+// fail marks a pod that has not terminated as failed, as a target of disruption if there is a reason, and deletes it.
+func (r *reconciler) fail(ctx context.Context, p *corev1.Pod, why string) error {
+	if !podstate.Ended(p) {
+		next := p.DeepCopy()
+		next.Status.Phase = corev1.PodFailed
+		if why != "" {
+			next.Status.Conditions, _ = podstate.WithCondition(p.Status.Conditions, corev1.PodCondition{
+				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: why, ObservedGeneration: p.Generation,
+			}, r.Now())
+		}
+		// A patch, as upstream's role allows nothing else.
+		if err := r.Client.Status().Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
+			return client.IgnoreNotFound(err)
+		}
+	}
+	return r.remove(ctx, p)
+}
+
+// remove deletes a pod without a grace period.
+func (r *reconciler) remove(ctx context.Context, p *corev1.Pod) error {
+	err := r.Client.Delete(ctx, p, engine.Preconditions(p), client.GracePeriodSeconds(0))
+	if apierrors.IsConflict(err) {
+		return nil // replaced meanwhile
+	}
+	return client.IgnoreNotFound(err)
+}
+
+func (r *reconciler) trim(ctx context.Context) error {
+	var all []*corev1.Pod
+	for _, phase := range []corev1.PodPhase{corev1.PodSucceeded, corev1.PodFailed} {
+		var list corev1.PodList
+		if err := r.byIndex(ctx, &list, "", "status.phase", string(phase)); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			all = append(all, &list.Items[i])
+		}
+	}
+	var failed []error
+	for _, p := range PlanTerminated(all, TerminatedThreshold) {
+		failed = append(failed, r.remove(ctx, p))
+	}
+	return errors.Join(failed...)
+}

@@ -1,0 +1,51 @@
+// Package policystatus reports type errors in the expressions of validating admission policies in their status, as upstream's
+// validatingadmissionpolicy-status-controller does.
+//
+// It may import engine. Its invariant: a generation of a policy is checked once, and nothing but the status is written.
+package policystatus
+
+import (
+	"context"
+
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+// Check returns the warnings about a policy, which it does not change.
+type Check func(*admissionregistrationv1.ValidatingAdmissionPolicy) []admissionregistrationv1.ExpressionWarning
+
+// New declares the reconciler.
+func New(check Check) *engine.Reconciler {
+	policies := &admissionregistrationv1.ValidatingAdmissionPolicy{}
+	return &engine.Reconciler{
+		Name: "validatingadmissionpolicy-status", Account: "validatingadmissionpolicy-status-controller", Workers: 1,
+		Watches: []engine.Watch{{Object: policies}},
+		Writes:  []engine.Write{{Object: policies, Parts: []engine.Part{engine.Status}}},
+		New: func(env engine.Env) engine.Func {
+			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
+				var p admissionregistrationv1.ValidatingAdmissionPolicy
+				if err := env.Cache.Get(ctx, req.NamespacedName, &p); err != nil {
+					return engine.Result{}, client.IgnoreNotFound(err)
+				}
+				next := Plan(&p, check)
+				if next == nil {
+					return engine.Result{}, nil
+				}
+				return engine.Result{}, client.IgnoreNotFound(env.Client.Status().Update(ctx, next))
+			}
+		},
+	}
+}
+
+// Plan returns the policy with the status it should have, or nil if that is up to date.
+func Plan(p *admissionregistrationv1.ValidatingAdmissionPolicy, check Check) *admissionregistrationv1.ValidatingAdmissionPolicy {
+	if p.DeletionTimestamp != nil || p.Generation <= p.Status.ObservedGeneration {
+		return nil
+	}
+	next := p.DeepCopy()
+	next.Status.ObservedGeneration = p.Generation
+	next.Status.TypeChecking = &admissionregistrationv1.TypeChecking{ExpressionWarnings: check(p)}
+	return next
+}

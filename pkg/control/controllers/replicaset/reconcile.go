@@ -1,0 +1,181 @@
+// Package replicaset maintains the number of pods that a ReplicaSet, or a ReplicationController, specifies.
+//
+// It may import engine. A ReplicationController is converted to an equivalent ReplicaSet. Its invariant: it deletes only pods whose controller is the set.
+package replicaset
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
+)
+
+// New declares the reconciler of ReplicaSets, NewReplication that of ReplicationControllers.
+func New() *engine.Reconciler            { return declare("replicaset", replicaSets) }
+func NewReplication() *engine.Reconciler { return declare("replication", replicationControllers) }
+
+func declare(name string, f family) *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: name, Workers: 4,
+		Watches: []engine.Watch{
+			{Object: f.object()},
+			{Object: &corev1.Pod{}, Map: f.sets()},
+		},
+		Writes: []engine.Write{
+			{Object: f.object(), Parts: []engine.Part{engine.Status}},
+			{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Metadata}},
+		},
+		Indexes: []engine.Index{engine.ByController(&corev1.Pod{}), engine.ByController(f.object())},
+		New: func(env engine.Env) engine.Func {
+			return (&reconciler{env, f}).reconcile
+		},
+	}
+}
+
+type reconciler struct {
+	engine.Env
+	family
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	self := r.object()
+	if err := r.Cache.Get(ctx, req.NamespacedName, self); err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	rs := r.view(self)
+	o, err := r.observe(ctx, rs)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	now := r.Now()
+	a, err := Plan(o, now)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	if len(a.Adopt) > 0 {
+		// The set may be gone and its name taken by another: ask the server before owning anything.
+		if err := engine.Current(ctx, r.Client, self); err != nil {
+			return engine.Result{}, client.IgnoreNotFound(err)
+		}
+	}
+	if err := r.own(ctx, rs, a); err != nil {
+		return engine.Result{}, err
+	}
+	reason, failed := r.scale(ctx, self, rs, a)
+	want := withFailure(a.Status, reason, failed, now)
+	if next := r.withStatus(self, want); !equality.Semantic.DeepEqual(r.view(next).Status, rs.Status) {
+		if err := r.Client.Status().Update(ctx, next); client.IgnoreNotFound(err) != nil {
+			return engine.Result{}, errors.Join(failed, err)
+		}
+	}
+	if failed == nil && a.More {
+		r.Enqueue(req, 0)
+	}
+	return engine.Result{RequeueAfter: a.Again}, failed
+}
+
+func (r *reconciler) observe(ctx context.Context, rs *appsv1.ReplicaSet) (o Observed, err error) {
+	o.Set = rs
+	if o.Owned, err = podstate.ControlledBy(ctx, r.Env, rs.Namespace, string(rs.UID)); err != nil {
+		return o, err
+	}
+	if o.Orphans, err = podstate.ControlledBy(ctx, r.Env, rs.Namespace, engine.NoController); err != nil {
+		return o, err
+	}
+	if int(replicas(rs)) >= len(o.Owned)+len(o.Orphans) {
+		return o, nil // nothing to delete, nothing to rank
+	}
+	o.OnNode = map[string]int{}
+	siblings := []types.UID{rs.UID}
+	if ref := metav1.GetControllerOfNoCopy(rs); ref != nil {
+		all := r.list()
+		if err := r.ByIndex(ctx, all, rs.Namespace, engine.ControllerIndex, string(ref.UID)); err != nil {
+			return o, err
+		}
+		for s := range r.views(all) {
+			if !slices.Contains(siblings, s.UID) {
+				siblings = append(siblings, s.UID)
+			}
+		}
+	}
+	for _, uid := range siblings {
+		pods, err := podstate.ControlledBy(ctx, r.Env, rs.Namespace, string(uid))
+		if err != nil {
+			return o, err
+		}
+		for _, p := range pods {
+			if podstate.Active(p) {
+				o.OnNode[p.Spec.NodeName]++
+			}
+		}
+	}
+	return o, nil
+}
+
+// own adopts and releases pods. A conflict is retried.
+func (r *reconciler) own(ctx context.Context, rs *appsv1.ReplicaSet, a Actions) error {
+	for _, p := range a.Adopt {
+		next := p.DeepCopy()
+		next.OwnerReferences = append(next.OwnerReferences, *metav1.NewControllerRef(rs, r.kind))
+		if err := r.patch(ctx, p, next); err != nil {
+			return err
+		}
+	}
+	for _, p := range a.Release {
+		next := p.DeepCopy()
+		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == rs.UID })
+		if err := r.patch(ctx, p, next); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reconciler) patch(ctx context.Context, was, next *corev1.Pod) error {
+	return client.IgnoreNotFound(r.Client.Patch(ctx, next, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})))
+}
+
+// scale creates and deletes pods.
+func (r *reconciler) scale(ctx context.Context, self client.Object, rs *appsv1.ReplicaSet, a Actions) (reason string, err error) {
+	err = engine.SlowStart(a.Create, func(int) error { return r.create(ctx, self, &rs.Spec.Template) })
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return "", nil
+	}
+	if err != nil {
+		return "FailedCreate", err
+	}
+	err = engine.Parallel(len(a.Delete), func(i int) error {
+		p := a.Delete[i]
+		err := r.Client.Delete(ctx, p, engine.Preconditions(p))
+		if err == nil {
+			r.Events.Event(self, corev1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: %v", p.Name)
+		} else if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			r.Events.Event(self, corev1.EventTypeWarning, "FailedDelete", "Error deleting: %v", err)
+			return err
+		}
+		return nil
+	})
+	return "FailedDelete", err
+}
+
+func (r *reconciler) create(ctx context.Context, self client.Object, t *corev1.PodTemplateSpec) error {
+	p := podstate.FromTemplate(t, self, r.kind)
+	err := r.Client.Create(ctx, p)
+	switch {
+	case err == nil:
+		r.Events.Event(self, corev1.EventTypeNormal, "SuccessfulCreate", "Created pod: %v", p.Name)
+	case !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		r.Events.Event(self, corev1.EventTypeWarning, "FailedCreate", "Error creating: %v", err)
+	}
+	return err
+}

@@ -1,0 +1,124 @@
+package rootca
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"strings"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+// Signer is a signer whose CA bundle is published.
+type Signer struct {
+	// Name is the signer's.
+	Name string
+	// Reconciler and Account are the names of the reconciler and of its service account in kube-system, which may attest for the signer.
+	Reconciler, Account string
+}
+
+// APIServer returns the signer of the API's serving certificates, as upstream names it.
+func APIServer() Signer {
+	return Signer{"kubernetes.io/kube-apiserver-serving", "trustbundle", "kube-apiserver-serving-clustertrustbundle-publisher"}
+}
+
+// Kubelet returns the signer of the certificates with which nodes serve logs and metrics, by which monitoring verifies them.
+func Kubelet() Signer {
+	return Signer{certificatesv1.KubeletServingSignerName, "kubelettrustbundle", "kubelet-serving-clustertrustbundle-publisher"}
+}
+
+// bundleName is the name of the signer's ClusterTrustBundle with that content, as upstream has it.
+func bundleName(signer, pem string) string {
+	sum := sha256.Sum256([]byte(pem))
+	return fmt.Sprintf("%s:%x", strings.ReplaceAll(signer, "/", ":"), sum[:12])
+}
+
+// NewPublisher declares the reconciler of a signer's ClusterTrustBundle.
+func NewPublisher(signer Signer, bundle *Bundle) *engine.Reconciler {
+	all := []engine.Request{engine.RequestFor("", signer.Name)}
+	return &engine.Reconciler{
+		Name: signer.Reconciler, Account: signer.Account, Workers: 1,
+		Watches: []engine.Watch{{Object: &certificatesv1.ClusterTrustBundle{}, Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+			if b, ok := o.(*certificatesv1.ClusterTrustBundle); ok && b.Spec.SignerName == signer.Name {
+				return all
+			}
+			return nil
+		}}},
+		Writes: []engine.Write{{Object: &certificatesv1.ClusterTrustBundle{}, Parts: []engine.Part{engine.Create, engine.Spec, engine.Delete}}},
+		New: func(env engine.Env) engine.Func {
+			enqueue := func() { env.Enqueue(all[0], 0) }
+			bundle.Follow(signer.Reconciler, enqueue)
+			enqueue()
+			return func(ctx context.Context, _ engine.Request) (engine.Result, error) {
+				pem := bundle.PEM()
+				if pem == "" {
+					return engine.Result{}, nil // follow reports it
+				}
+				err := publish(ctx, env, signer.Name, pem)
+				if apierrors.IsForbidden(err) {
+					// The default roles are written while the controllers start, and their events do not come here.
+					env.Log.Debug("could not write trust bundle, retrying", "error", err)
+					return engine.Result{RequeueAfter: roleWait}, nil
+				}
+				return engine.Result{}, err
+			}
+		},
+	}
+}
+
+// roleWait is how long to wait for the role that allows to attest for the signer.
+const roleWait = time.Second
+
+func publish(ctx context.Context, env engine.Env, signer, pem string) error {
+	var list certificatesv1.ClusterTrustBundleList
+	if err := env.Cache.List(ctx, &list); err != nil {
+		return err
+	}
+	write, stale := PlanBundles(list.Items, signer, pem)
+	switch {
+	case write == nil:
+	case write.ResourceVersion == "":
+		if err := env.Client.Create(ctx, write); err != nil && !apierrors.IsAlreadyExists(err) {
+			return err
+		}
+	default:
+		if err := env.Client.Update(ctx, write); err != nil {
+			return err
+		}
+	}
+	for _, b := range stale {
+		if err := env.Client.Delete(ctx, b, engine.Preconditions(b)); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// PlanBundles returns the signer's bundle if it is to be written, and the bundles to delete once it is.
+func PlanBundles(there []certificatesv1.ClusterTrustBundle, signer, pem string) (write *certificatesv1.ClusterTrustBundle, stale []*certificatesv1.ClusterTrustBundle) {
+	var present *certificatesv1.ClusterTrustBundle
+	for i := range there {
+		switch b := &there[i]; {
+		case b.Spec.SignerName != signer:
+		case b.Name == bundleName(signer, pem):
+			present = b
+		default:
+			stale = append(stale, b)
+		}
+	}
+	switch {
+	case present == nil:
+		write = &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: bundleName(signer, pem)},
+			Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: pem}}
+	case present.Spec.TrustBundle != pem:
+		write = present.DeepCopy()
+		write.Spec.TrustBundle = pem
+	}
+	return write, stale
+}

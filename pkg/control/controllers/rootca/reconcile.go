@@ -1,0 +1,74 @@
+// Package rootca publishes the CA bundle by which pods verify the API server: in each namespace as the ConfigMap kube-root-ca.crt, and as the
+// ClusterTrustBundle of the signer kubernetes.io/kube-apiserver-serving. Another ClusterTrustBundle, of the signer kubernetes.io/kubelet-serving, is for
+// verifying nodes.
+//
+// It may import engine. Its invariant: the ConfigMap's data is the bundle and nothing else; the signer has one ClusterTrustBundle.
+package rootca
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+// New declares the reconciler.
+func New(bundle *Bundle) *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "rootca", Account: "root-ca-cert-publisher",
+		Watches: []engine.Watch{
+			{Object: &corev1.Namespace{}, Changed: engine.SpecChanged},
+			{Object: &corev1.ConfigMap{}, Map: func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+				if o.GetName() != name {
+					return nil
+				}
+				return engine.Namespace(ctx, env, o)
+			}},
+		},
+		Writes: []engine.Write{{Object: &corev1.ConfigMap{}, Parts: []engine.Part{engine.Create, engine.Spec, engine.Metadata}}},
+		New: func(env engine.Env) engine.Func {
+			bundle.Follow("rootca", func() {
+				var all corev1.NamespaceList
+				if err := env.Cache.List(context.Background(), &all); err != nil {
+					env.Log.Warn("could not list namespaces to update kube-root-ca.crt", "error", err)
+				}
+				for i := range all.Items {
+					env.Enqueue(engine.RequestFor("", all.Items[i].Name), 0)
+				}
+			})
+			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
+				return engine.Result{}, reconcile(ctx, env, req.Name, bundle.PEM())
+			}
+		},
+	}
+}
+
+func reconcile(ctx context.Context, env engine.Env, namespace, bundle string) error {
+	var ns corev1.Namespace
+	if err := env.Cache.Get(ctx, client.ObjectKey{Name: namespace}, &ns); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	var there *corev1.ConfigMap
+	var cm corev1.ConfigMap
+	switch err := env.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &cm); {
+	case err == nil:
+		there = &cm
+	case !apierrors.IsNotFound(err):
+		return err
+	}
+	want := Plan(&ns, there, bundle)
+	switch {
+	case want == nil:
+		return nil
+	case there == nil:
+		err := env.Client.Create(ctx, want)
+		if apierrors.IsAlreadyExists(err) || apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			return nil
+		}
+		return err
+	}
+	return client.IgnoreNotFound(env.Client.Update(ctx, want))
+}

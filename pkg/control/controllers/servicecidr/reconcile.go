@@ -1,0 +1,114 @@
+// Package servicecidr keeps ranges of cluster IPs (KEP-1880) from being deleted while a service would be left with an address of none, and says
+// which are ready.
+//
+// It may import engine. Its invariant: a range that has its finalizer keeps it while an allocated address is in no other range that stays.
+package servicecidr
+
+import (
+	"context"
+	"net/netip"
+	"slices"
+
+	networkingv1 "k8s.io/api/networking/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+// allocator is the label value of the addresses that servers allocate, as upstream. Others, that users have made, keep no range.
+const allocator = "ipallocator.k8s.io"
+
+// New declares the reconciler. Its requests are ranges.
+func New() *engine.Reconciler {
+	ranges, address := &networkingv1.ServiceCIDR{}, &networkingv1.IPAddress{}
+	return &engine.Reconciler{
+		Name: "service-cidrs", Workers: 1,
+		Watches: []engine.Watch{
+			{Object: ranges, Event: related},
+			{Object: address, Event: released},
+		},
+		Writes: []engine.Write{{Object: ranges, Parts: []engine.Part{engine.Finalizers, engine.Status}}},
+		New: func(env engine.Env) engine.Func {
+			return (&reconciler{env}).reconcile
+		},
+	}
+}
+
+// related asks for a range, and for those that may go or must stay because it has come or goes.
+func related(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	var out []engine.Request
+	if is != nil {
+		out = append(out, engine.RequestFor("", is.GetName()))
+	}
+	if was == nil || is == nil || is.GetDeletionTimestamp() != nil {
+		out = append(out, going(ctx, env, func(*networkingv1.ServiceCIDR) bool { return true })...)
+	}
+	return out
+}
+
+// released asks for the ranges that an address may have kept.
+func released(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	if is != nil {
+		return nil
+	}
+	ip, err := netip.ParseAddr(was.GetName())
+	if err != nil {
+		return nil
+	}
+	return going(ctx, env, func(s *networkingv1.ServiceCIDR) bool {
+		return slices.ContainsFunc(prefixes(s), func(p netip.Prefix) bool { return p.Contains(ip) })
+	})
+}
+
+// going returns the ranges that are being deleted, and for which f is true.
+func going(ctx context.Context, env engine.Env, f func(*networkingv1.ServiceCIDR) bool) []engine.Request {
+	var all networkingv1.ServiceCIDRList
+	if err := env.Cache.List(ctx, &all); err != nil {
+		return nil
+	}
+	var out []engine.Request
+	for i := range all.Items {
+		if s := &all.Items[i]; s.DeletionTimestamp != nil && f(s) {
+			out = append(out, engine.RequestFor("", s.Name))
+		}
+	}
+	return out
+}
+
+type reconciler struct{ engine.Env }
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	var s networkingv1.ServiceCIDR
+	if err := r.Cache.Get(ctx, req.NamespacedName, &s); err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	var all []*networkingv1.ServiceCIDR
+	var allocated []netip.Addr
+	if s.DeletionTimestamp != nil {
+		var ranges networkingv1.ServiceCIDRList
+		var addresses networkingv1.IPAddressList
+		if err := r.Cache.List(ctx, &ranges); err != nil {
+			return engine.Result{}, err
+		}
+		if err := r.Cache.List(ctx, &addresses, client.MatchingLabels{networkingv1.LabelManagedBy: allocator}); err != nil {
+			return engine.Result{}, err
+		}
+		for i := range ranges.Items {
+			all = append(all, &ranges.Items[i])
+		}
+		for i := range addresses.Items {
+			if ip, err := netip.ParseAddr(addresses.Items[i].Name); err == nil {
+				allocated = append(allocated, ip)
+			}
+		}
+	}
+	d := Plan(&s, all, allocated, r.Now())
+	var err error
+	switch {
+	case d.Object != nil:
+		err = r.Client.Update(ctx, d.Object)
+	case d.Status != nil:
+		err = r.Client.Status().Update(ctx, d.Status)
+	}
+	return engine.Result{RequeueAfter: d.Again}, client.IgnoreNotFound(err)
+}

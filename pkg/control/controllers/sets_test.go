@@ -1,0 +1,168 @@
+package controllers_test
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+func daemonSet(name, image string) *appsv1.DaemonSet {
+	d := deployment(name, image, 1)
+	return &appsv1.DaemonSet{ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template}}
+}
+
+// everywhere is what kubectl rollout status waits for, on that many nodes.
+func everywhere(nodes int32) func(*appsv1.DaemonSet) bool {
+	return func(d *appsv1.DaemonSet) bool {
+		s := d.Status
+		return s.ObservedGeneration >= d.Generation && s.DesiredNumberScheduled == nodes && s.UpdatedNumberScheduled == nodes && s.NumberAvailable == nodes
+	}
+}
+
+// TestDaemonSetFollowsTheNodes runs over HTTP, with no more rights than the bootstrap policy gives.
+func TestDaemonSetFollowsTheNodes(t *testing.T) {
+	c := start(t, options{agent: true, log: slog.LevelWarn, http: true})
+	c.node("a")
+	c.node("b")
+	d := daemonSet("log", "one")
+	c.create(d)
+	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
+	c.node("c")
+	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(3))
+
+	// A cordoned node keeps its daemon, and a new one gets one.
+	edit(c, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	d = edit(c, d, func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.Containers[0].Image = "two" })
+	until(c, &appsv1.DaemonSetList{}, "default", "log", func(is *appsv1.DaemonSet) bool { return is.Generation >= d.Generation && everywhere(3)(is) })
+	var pods corev1.PodList
+	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	on := map[string]string{}
+	for _, p := range pods.Items {
+		if p.DeletionTimestamp == nil {
+			on[p.Spec.NodeName] += p.Spec.Containers[0].Image
+		}
+	}
+	require.Equal(t, map[string]string{"a": "two", "b": "two", "c": "two"}, on)
+	var revisions appsv1.ControllerRevisionList
+	require.NoError(t, c.List(c.ctx, &revisions, ctrl.InNamespace("default")))
+	numbers := []int64{}
+	for _, r := range revisions.Items {
+		numbers = append(numbers, r.Revision)
+	}
+	slices.Sort(numbers)
+	require.Equal(t, []int64{1, 2}, numbers)
+
+	require.NoError(t, c.Delete(c.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
+	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
+
+	// Deleted with its pods orphaned, another set of the same selector takes them over.
+	require.NoError(t, c.Delete(c.ctx, d, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
+	c.gone(d.DeepCopy())
+	c.create(daemonSet("log", "two"))
+	d = until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
+	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	for _, p := range pods.Items {
+		if p.DeletionTimestamp == nil {
+			require.Equal(t, d.UID, metav1.GetControllerOf(&p).UID)
+		}
+	}
+	require.NoError(t, c.Delete(c.ctx, d.DeepCopy(), ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
+	c.gone(d.DeepCopy())
+	require.NoError(t, c.List(c.ctx, &revisions, ctrl.InNamespace("default")))
+	require.Empty(t, revisions.Items)
+}
+
+// TestDaemonSetOnManyNodes is fast: it reads by index, and is called once for a burst of changes.
+func TestDaemonSetOnManyNodes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes many nodes")
+	}
+	c := start(t, options{agent: true, log: slog.LevelWarn})
+	for i := range many {
+		c.node(fmt.Sprintf("n%d", i))
+	}
+	began := time.Now()
+	c.create(daemonSet("log", "one"))
+	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(many))
+	t.Log("a daemon on each of", many, "nodes in", time.Since(began))
+}
+
+func statefulSet(name, image string, replicas int32) *appsv1.StatefulSet {
+	d := deployment(name, image, 1)
+	return &appsv1.StatefulSet{ObjectMeta: d.ObjectMeta, Spec: appsv1.StatefulSetSpec{Replicas: &replicas, Selector: d.Spec.Selector, ServiceName: name, Template: d.Spec.Template}}
+}
+
+// steady is what kubectl rollout status waits for.
+func steady(s *appsv1.StatefulSet) bool {
+	n := *s.Spec.Replicas
+	return s.Status.ObservedGeneration >= s.Generation && s.Status.Replicas == n && s.Status.AvailableReplicas == n && s.Status.UpdatedReplicas == n &&
+		s.Status.CurrentRevision == s.Status.UpdateRevision
+}
+
+// TestStatefulSetKeepsIdentities runs over HTTP, with no more rights than the bootstrap policy gives.
+func TestStatefulSetKeepsIdentities(t *testing.T) {
+	c := start(t, options{agent: true, log: slog.LevelWarn, http: true})
+	c.node("a")
+	taken := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-1", Labels: map[string]string{"stuck": "yes"}}, Spec: daemonSet("x", "x").Spec.Template.Spec}
+	s := statefulSet("db", "one", 3)
+	c.create(taken, s)
+	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
+		return e.Reason == "FailedCreate" && strings.HasPrefix(e.Message, "Create Pod db-1 in StatefulSet db failed error: ")
+	})
+	require.NoError(t, c.Delete(c.ctx, taken, ctrl.GracePeriodSeconds(0)))
+	until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
+
+	s = edit(c, s, func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Image = "two" })
+	until(c, &appsv1.StatefulSetList{}, "default", "db", func(is *appsv1.StatefulSet) bool { return is.Generation >= s.Generation && steady(is) })
+	var pods corev1.PodList
+	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	images := map[string]string{}
+	for _, p := range pods.Items {
+		images[p.Name] = p.Spec.Containers[0].Image
+	}
+	require.Equal(t, map[string]string{"db-0": "two", "db-1": "two", "db-2": "two"}, images)
+
+	// Deleted with its pods orphaned, another set of the name takes them over, with the history.
+	require.NoError(t, c.Delete(c.ctx, s, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
+	c.gone(s.DeepCopy())
+	c.create(statefulSet("db", "two", 2))
+	s = until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
+	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	require.Len(t, pods.Items, 2)
+	for _, p := range pods.Items {
+		require.Equal(t, s.UID, metav1.GetControllerOf(&p).UID)
+	}
+	var revisions appsv1.ControllerRevisionList
+	require.NoError(t, c.List(c.ctx, &revisions, ctrl.InNamespace("default")))
+	require.Len(t, revisions.Items, 2)
+	require.NoError(t, c.Delete(c.ctx, s.DeepCopy(), ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
+	c.gone(s.DeepCopy())
+	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	require.Empty(t, pods.Items)
+}
+
+// TestStatefulSetOfMany: in parallel.
+func TestStatefulSetOfMany(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes many pods")
+	}
+	c := start(t, options{agent: true, log: slog.LevelWarn})
+	for i := range 10 {
+		c.node(fmt.Sprintf("n%d", i))
+	}
+	s := statefulSet("db", "one", many)
+	s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
+	began := time.Now()
+	c.create(s)
+	until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
+	t.Log(many, "pods in", time.Since(began))
+}

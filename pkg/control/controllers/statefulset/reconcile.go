@@ -1,0 +1,231 @@
+// Package statefulset maintains the pods of a StatefulSet, each of which keeps its identity.
+//
+// It may import engine. Its invariant: an ordinal never has more than one pod, and with ordered pod management no pod is created, deleted
+// or updated while a pod that precedes it is unavailable.
+package statefulset
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/history"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
+)
+
+var kind = appsv1.SchemeGroupVersion.WithKind("StatefulSet")
+
+// New declares the reconciler.
+func New() *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "statefulset", Workers: 4,
+		Watches: []engine.Watch{
+			{Object: &appsv1.StatefulSet{}},
+			{Object: &corev1.Pod{}, Map: sets, Batch: group},
+			{Object: &appsv1.ControllerRevision{}, Map: engine.Controller(kind.GroupKind())},
+			{Object: &corev1.PersistentVolumeClaim{}, Event: ofClaim},
+		},
+		Writes: []engine.Write{
+			{Object: &appsv1.StatefulSet{}, Parts: []engine.Part{engine.Status}},
+			{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Metadata}},
+			{Object: &corev1.PersistentVolumeClaim{}, Parts: []engine.Part{engine.Create, engine.Metadata}},
+			history.Writes(),
+		},
+		Indexes: []engine.Index{engine.ByController(&corev1.Pod{}), engine.ByController(&appsv1.ControllerRevision{})},
+		New: func(env engine.Env) engine.Func {
+			return (&reconciler{env}).reconcile
+		},
+	}
+}
+
+// namesake returns the name of the set to which the pod belongs by its name, or "".
+func namesake(pod client.Object) string {
+	i := strings.LastIndexByte(pod.GetName(), '-')
+	if i <= 0 || strings.Trim(pod.GetName()[i+1:], "0123456789") != "" {
+		return ""
+	}
+	return pod.GetName()[:i]
+}
+
+// controller returns the name of the set that controls the pod, or "".
+func controller(pod client.Object) string {
+	ref := metav1.GetControllerOfNoCopy(pod)
+	if ref == nil || ref.Kind != kind.Kind || ref.APIVersion != kind.GroupVersion().String() {
+		return ""
+	}
+	return ref.Name
+}
+
+// sets maps a pod to the set that controls it, and to the set it belongs to by its name, which may adopt it or be waiting for the name. Most
+// pods whose name ends with a number belong to no set, such as those of tasks.
+func sets(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+	var out []engine.Request
+	a, b := namesake(o), controller(o)
+	if a != "" && (a == b || exists(ctx, env, o.GetNamespace(), a)) {
+		out = append(out, engine.RequestFor(o.GetNamespace(), a))
+	}
+	if b != "" && b != a {
+		out = append(out, engine.RequestFor(o.GetNamespace(), b))
+	}
+	return out
+}
+
+func exists(ctx context.Context, env engine.Env, namespace, name string) bool {
+	var set appsv1.StatefulSet
+	return !apierrors.IsNotFound(env.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &set))
+}
+
+// group returns a key for the result of sets, so that a burst of changes is coalesced.
+func group(o client.Object) string {
+	return o.GetNamespace() + "/" + namesake(o) + "/" + controller(o)
+}
+
+type reconciler struct{ engine.Env }
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	var set appsv1.StatefulSet
+	if err := r.Cache.Get(ctx, req.NamespacedName, &set); err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	o, err := r.observe(ctx, &set)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	a, err := Plan(o, r.Now())
+	if err != nil {
+		return engine.Result{}, err
+	}
+	switch settled, err := r.own(ctx, &set, a); {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return engine.Result{}, nil
+	case err != nil:
+		return engine.Result{}, client.IgnoreNotFound(err)
+	case !settled:
+		r.Enqueue(req, 0)
+		return engine.Result{}, nil
+	}
+	failed := r.pods(ctx, &set, a)
+	if failed == nil {
+		failed = history.Delete(ctx, r.Client, a.Forget)
+	}
+	if !equality.Semantic.DeepEqual(a.Status, set.Status) {
+		next := set.DeepCopy()
+		next.Status = a.Status
+		if err := r.Client.Status().Update(ctx, next); client.IgnoreNotFound(err) != nil {
+			return engine.Result{}, errors.Join(failed, err)
+		}
+	}
+	if failed == nil && a.More {
+		r.Enqueue(req, 0)
+	}
+	return engine.Result{RequeueAfter: a.Again}, failed
+}
+
+func (r *reconciler) observe(ctx context.Context, set *appsv1.StatefulSet) (o Observed, err error) {
+	o.Set = set
+	if o.Owned, err = podstate.ControlledBy(ctx, r.Env, set.Namespace, string(set.UID)); err != nil {
+		return o, err
+	}
+	if o.Orphans, err = podstate.ControlledBy(ctx, r.Env, set.Namespace, engine.NoController); err != nil {
+		return o, err
+	}
+	if o.OwnedRevisions, err = history.List(ctx, r.Env, set.Namespace, string(set.UID)); err != nil {
+		return o, err
+	}
+	o.OrphanRevisions, err = history.List(ctx, r.Env, set.Namespace, engine.NoController)
+	return o, err
+}
+
+// own adopts and releases, and writes the current revision. settled is false if the plan has to be recomputed afterwards.
+func (r *reconciler) own(ctx context.Context, set *appsv1.StatefulSet, a Actions) (settled bool, err error) {
+	if err := podstate.Own(ctx, r.Client, set, kind, a.Pods); err != nil {
+		return false, err
+	}
+	if err := history.Own(ctx, r.Client, set, kind, a.Revisions); err != nil {
+		return false, err
+	}
+	if len(a.Pods.Adopt)+len(a.Revisions.Adopt) > 0 {
+		return false, nil // the objects written below have changed
+	}
+	switch {
+	case a.Create != nil:
+		return false, history.Create(ctx, r.Client, set, a.Create, collisions)
+	case a.Renumber != nil:
+		return false, history.Renumber(ctx, r.Client, a.Renumber, a.Number)
+	}
+	return true, nil
+}
+
+func collisions(o client.Object) **int32 { return &o.(*appsv1.StatefulSet).Status.CollisionCount }
+
+// pods creates, repairs and deletes pods.
+func (r *reconciler) pods(ctx context.Context, set *appsv1.StatefulSet, a Actions) error {
+	if err := r.retain(ctx, set, a.Pods.Pods); err != nil {
+		return err
+	}
+	created := engine.SlowStart(len(a.Run), func(i int) error { return r.create(ctx, set, a.Run[i]) })
+	if apierrors.HasStatusCause(created, corev1.NamespaceTerminatingCause) {
+		return nil
+	}
+	for _, p := range a.Repair {
+		next := p.DeepCopy()
+		identify(set, next)
+		if err := client.IgnoreNotFound(r.Client.Patch(ctx, next, client.MergeFrom(p))); err != nil {
+			r.record(set, "update", p, err)
+			return errors.Join(created, err)
+		}
+		r.record(set, "update", p, nil)
+	}
+	deleted := engine.Parallel(len(a.Delete), func(i int) error {
+		p := a.Delete[i]
+		err := r.Client.Delete(ctx, p, engine.Preconditions(p))
+		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+			return nil // it is gone, or replaced by another pod with the same name
+		}
+		r.record(set, "delete", p, err)
+		return err
+	})
+	return errors.Join(created, deleted)
+}
+
+func (r *reconciler) create(ctx context.Context, set *appsv1.StatefulSet, p *corev1.Pod) error {
+	err := r.claim(ctx, set, p)
+	if errors.Is(err, errClaims) {
+		return nil // their deletion enqueues the set
+	}
+	if err == nil {
+		err = r.Client.Create(ctx, p)
+	}
+	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return err
+	}
+	if apierrors.IsAlreadyExists(err) {
+		var there corev1.Pod
+		if get := r.Client.Get(ctx, client.ObjectKeyFromObject(p), &there); get != nil {
+			return err
+		}
+		if there.DeletionTimestamp != nil {
+			return nil // its deletion enqueues the set
+		}
+	}
+	r.record(set, "create", p, err)
+	return err
+}
+
+// record records an event about a pod, with upstream's messages.
+func (r *reconciler) record(set *appsv1.StatefulSet, verb string, p *corev1.Pod, err error) {
+	title := strings.ToUpper(verb[:1]) + verb[1:]
+	if err == nil {
+		r.Events.Event(set, corev1.EventTypeNormal, "Successful"+title, "%s Pod %s in StatefulSet %s successful", title, p.Name, set.Name)
+	} else {
+		r.Events.Event(set, corev1.EventTypeWarning, "Failed"+title, "%s Pod %s in StatefulSet %s failed error: %s", title, p.Name, set.Name, err)
+	}
+}

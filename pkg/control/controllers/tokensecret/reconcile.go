@@ -1,0 +1,124 @@
+// Package tokensecret puts tokens of service accounts into the Secrets that ask for one (type kubernetes.io/service-account-token). Such a token does not expire:
+// it is valid for as long as its Secret and its account exist. It is for what runs outside of the cluster; pods have better ones.
+//
+// It may import engine. Its invariant: a token that a Secret has is never replaced, and a Secret without its account is deleted.
+package tokensecret
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+// Sign returns a token of a service account for a Secret.
+type Sign func(context.Context, *corev1.ServiceAccount, *corev1.Secret) (string, error)
+
+// Bundle is the CA bundle by which clients verify the API server. It may change.
+type Bundle interface {
+	PEM() string
+	// Follow has changed called at each change, in place of what the same name gave before.
+	Follow(name string, changed func())
+}
+
+const (
+	name    = "serviceaccount-token"
+	byOwner = "serviceaccount"
+)
+
+// New declares the reconciler.
+func New(sign Sign, bundle Bundle) *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: name,
+		Watches: []engine.Watch{
+			{Object: &corev1.Secret{}, Map: ofSecret},
+			{Object: &corev1.ServiceAccount{}, Event: ofAccount},
+		},
+		Writes:  []engine.Write{{Object: &corev1.Secret{}, Parts: []engine.Part{engine.Spec, engine.Metadata, engine.Delete}}},
+		Indexes: []engine.Index{{Object: &corev1.Secret{}, Name: byOwner, Values: values}},
+		New: func(env engine.Env) engine.Func {
+			bundle.Follow(name, func() {
+				var all corev1.SecretList
+				if err := env.Cache.List(context.Background(), &all); err != nil {
+					env.Log.Warn("could not list secrets to update the CA bundle in them", "error", err)
+				}
+				for i := range all.Items {
+					if s := &all.Items[i]; accountOf(s) != "" {
+						env.Enqueue(engine.RequestFor(s.Namespace, s.Name), 0)
+					}
+				}
+			})
+			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
+				return engine.Result{}, reconcile(ctx, env, req, sign, []byte(bundle.PEM()))
+			}
+		},
+	}
+}
+
+func values(o client.Object) []string {
+	if s, ok := o.(*corev1.Secret); ok && accountOf(s) != "" {
+		return []string{accountOf(s)}
+	}
+	return nil
+}
+
+func ofSecret(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+	if len(values(o)) == 0 {
+		return nil
+	}
+	return []engine.Request{engine.RequestFor(o.GetNamespace(), o.GetName())}
+}
+
+// ofAccount maps an account that is gone, or is another one of its name, to its Secrets.
+func ofAccount(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	if was == nil || is != nil && is.GetUID() == was.GetUID() {
+		return nil
+	}
+	var secrets corev1.SecretList
+	if err := env.ByIndex(ctx, &secrets, was.GetNamespace(), byOwner, was.GetName()); err != nil {
+		env.Log.Warn("could not list the secrets of a service account", "namespace", was.GetNamespace(), "account", was.GetName(), "error", err)
+		return nil
+	}
+	out := make([]engine.Request, len(secrets.Items))
+	for i := range secrets.Items {
+		out[i] = engine.RequestFor(secrets.Items[i].Namespace, secrets.Items[i].Name)
+	}
+	return out
+}
+
+func reconcile(ctx context.Context, env engine.Env, req engine.Request, sign Sign, ca []byte) error {
+	var secret corev1.Secret
+	if err := env.Cache.Get(ctx, req.NamespacedName, &secret); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	owner := accountOf(&secret)
+	if owner == "" {
+		return nil
+	}
+	var account *corev1.ServiceAccount
+	var found corev1.ServiceAccount
+	switch err := env.Cache.Get(ctx, client.ObjectKey{Namespace: req.Namespace, Name: owner}, &found); {
+	case err == nil:
+		account = &found
+	case !apierrors.IsNotFound(err):
+		return err
+	}
+	d := Plan(&secret, account, ca)
+	switch {
+	case d.Delete:
+		env.Events.Event(&secret, corev1.EventTypeWarning, "ServiceAccountMissing", "Deleted the secret: the service account %q that its token would be of does not exist", owner)
+		return client.IgnoreNotFound(env.Client.Delete(ctx, &secret, engine.Preconditions(&secret)))
+	case d.Write == nil:
+		return nil
+	case d.Sign:
+		token, err := sign(ctx, account, d.Write)
+		if err != nil {
+			return err
+		}
+		d.Write.Data[corev1.ServiceAccountTokenKey] = []byte(token)
+	}
+	return client.IgnoreNotFound(env.Client.Update(ctx, d.Write))
+}

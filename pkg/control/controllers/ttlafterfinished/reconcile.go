@@ -1,0 +1,73 @@
+// Package ttlafterfinished deletes jobs that have finished once their ttlSecondsAfterFinished has passed (KEP-592).
+//
+// It may import engine. Its invariant: it deletes no unfinished job, and no job that has changed since it was read.
+package ttlafterfinished
+
+import (
+	"context"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+// New declares the reconciler.
+func New() *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "ttlafterfinished", Account: "ttl-after-finished-controller", Workers: 2,
+		Watches: []engine.Watch{{Object: &batchv1.Job{}, Event: func(_ context.Context, _ engine.Env, _, is client.Object) []engine.Request {
+			if j, ok := is.(*batchv1.Job); ok && expires(j) {
+				return []engine.Request{engine.RequestFor(j.Namespace, j.Name)}
+			}
+			return nil
+		}}},
+		Writes: []engine.Write{{Object: &batchv1.Job{}, Parts: []engine.Part{engine.Delete}}},
+		New: func(env engine.Env) engine.Func {
+			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
+				var j batchv1.Job
+				if err := env.Cache.Get(ctx, req.NamespacedName, &j); err != nil {
+					return engine.Result{}, client.IgnoreNotFound(err)
+				}
+				del, again := Plan(&j, env.Now())
+				if !del {
+					return engine.Result{RequeueAfter: again}, nil
+				}
+				// If ttlSecondsAfterFinished changed in the meantime, the conflict is retried.
+				err := env.Client.Delete(ctx, &j, client.Preconditions{UID: &j.UID, ResourceVersion: &j.ResourceVersion},
+					client.PropagationPolicy(metav1.DeletePropagationForeground))
+				if apierrors.IsNotFound(err) {
+					err = nil
+				}
+				return engine.Result{}, err
+			}
+		},
+	}
+}
+
+// Plan decides whether to delete the job now or, if it will expire later, after how long.
+func Plan(j *batchv1.Job, now time.Time) (del bool, again time.Duration) {
+	if !expires(j) {
+		return false, 0
+	}
+	left := finishedAt(j).Add(time.Duration(*j.Spec.TTLSecondsAfterFinished) * time.Second).Sub(now)
+	return left <= 0, max(left, 0)
+}
+
+func expires(j *batchv1.Job) bool {
+	return j.DeletionTimestamp == nil && j.Spec.TTLSecondsAfterFinished != nil && !finishedAt(j).IsZero()
+}
+
+// finishedAt returns when the job completed or failed; zero if it has not.
+func finishedAt(j *batchv1.Job) time.Time {
+	for _, c := range j.Status.Conditions {
+		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
+}

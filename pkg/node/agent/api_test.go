@@ -1,0 +1,330 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	authnv1 "k8s.io/api/authentication/v1"
+	authzv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/remotecommand"
+	"k8s.io/client-go/transport/spdy"
+	utilexec "k8s.io/client-go/util/exec"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
+)
+
+// reviewing answers reviews: each user may do what is listed for it, with subresources of nodes, and has its own name for a token.
+type reviewing struct{ *cluster }
+
+func (r reviewing) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
+	switch review := obj.(type) {
+	case *authzv1.SubjectAccessReview:
+		a := review.Spec.ResourceAttributes
+		review.Status.Allowed = a.Resource == "nodes" && a.Name == "node" && slices.Contains(map[string][]string{
+			"reader":  {"get proxy", "get log", "get stats"},
+			"watcher": {"get pods", "get metrics"},
+			"runner":  {"create proxy"},
+		}[review.Spec.User], a.Verb+" "+a.Subresource)
+		return nil
+	case *authnv1.TokenReview:
+		if review.Spec.Token == "unavailable" {
+			return apierrors.NewServiceUnavailable("no server")
+		}
+		if review.Status.Authenticated = review.Spec.Token != "unknown"; review.Status.Authenticated {
+			review.Status.User.Username = review.Spec.Token
+		}
+		return nil
+	}
+	return r.cluster.Create(ctx, obj, opts...)
+}
+
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func issue(t *testing.T, name string, by *authority) (*authority, tls.Certificate) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: by == nil,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}
+	parent, signer := tmpl, key
+	if by != nil {
+		parent, signer = by.cert, by.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, parent, &key.PublicKey, signer)
+	require.NoError(t, err)
+	cert, err := x509.ParseCertificate(der)
+	require.NoError(t, err)
+	return &authority{cert, key}, tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+func TestNodeAPI(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	dir := t.TempDir()
+	ca, _ := issue(t, "ca", nil)
+	pool := x509.NewCertPool()
+	pool.AddCert(ca.cert)
+	_, serving := issue(t, "node", ca)
+	c := newCluster(ctx)
+	rt := fake.New(fake.Config{Programs: map[string]fake.Program{"yes": func(ctx context.Context, p *fake.Process) int {
+		for line := bytes.Repeat([]byte("y\n"), 16<<10); ctx.Err() == nil; {
+			_, _ = p.Out.Write(line)
+		}
+		return 137
+	}}})
+	a, err := New(Config{Client: reviewing{c}, Runtime: rt, Network: &fakeNetwork{sandboxes: map[string]network.Sandbox{}}, NodeName: "node",
+		NodeIP: netip.MustParseAddr("127.0.0.1"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"),
+		Recorder: &eventList{}, ListenAddress: "127.0.0.1:0", ClientCAs: func() *x509.CertPool { return pool },
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil }})
+	require.NoError(t, err)
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	select {
+	case <-a.Ready():
+	case err := <-done:
+		t.Fatal(err)
+	}
+	n := &corev1.Node{}
+	require.NoError(t, c.Get(ctx, ctrl.ObjectKey{Name: "node"}, n))
+	address := fmt.Sprint("127.0.0.1:", n.Status.DaemonEndpoints.KubeletEndpoint.Port)
+	p := simple("web", "sh", "-c", "echo out; echo err >&2; cat")
+	p.Namespace, p.UID, p.Spec.NodeName = "default", "uid", "node"
+	p.Spec.RestartPolicy = corev1.RestartPolicyNever
+	p.Spec.Containers[0].Image, p.Spec.Containers[0].Stdin = "busybox", true
+	require.NoError(t, c.Create(ctx, p))
+	require.Eventually(t, func() bool {
+		got, ok := a.pods.Find("default", "web", "")
+		return ok && got.Status.Phase == corev1.PodRunning
+	}, time.Minute, time.Millisecond)
+
+	as := func(name string) *http.Client {
+		cfg := &tls.Config{RootCAs: pool}
+		if name != "" {
+			_, cert := issue(t, name, ca)
+			cfg.Certificates = []tls.Certificate{cert}
+		}
+		return &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, DisableKeepAlives: true}}
+	}
+	const server = "kube-apiserver-kubelet-client"
+	call := func(method, who, path string) (int, string) {
+		req, err := http.NewRequestWithContext(ctx, method, "https://"+address+path, nil)
+		require.NoError(t, err)
+		token, bearer := strings.CutPrefix(who, "token ")
+		if bearer {
+			req.Header.Set("Authorization", "Bearer "+token)
+			who = ""
+		}
+		res, err := as(who).Do(req)
+		require.NoError(t, err)
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		require.NoError(t, err)
+		return res.StatusCode, string(b)
+	}
+	for _, tt := range []struct {
+		method, who, path string
+		code              int
+		body              string
+	}{
+		{"GET", "", "/healthz", 200, "ok"},
+		{"GET", "", "/pods", 401, "Unauthorized"},
+		{"GET", "stranger", "/pods", 403, "Forbidden"},
+		{"GET", "reader", "/pods", 200, `"name":"web"`},
+		{"GET", "watcher", "/pods", 200, `"name":"web"`},
+		{"GET", "watcher", "/metrics", 200, "kubelet_running_pods 1"},
+		{"GET", "watcher", "/stats/summary", 403, "subresource(s)=[stats]"},
+		{"GET", "watcher", "/containerLogs/default/web/main", 403, "Forbidden"},
+		{"GET", "reader", "/exec/default/web/main?command=id&output=1", 403, "verb=create"},
+		{"GET", "reader", "/attach/default/web/main?output=1", 403, "verb=create"},
+		{"GET", "reader", "/portForward/default/web", 403, "verb=create"},
+		{"POST", "runner", "/run/default/web/main?cmd=echo&cmd=hi", 200, "hi\n"},
+		{"GET", "token reader", "/pods", 200, `"name":"web"`},
+		{"GET", "token stranger", "/pods", 403, "user=stranger"},
+		{"GET", "token unknown", "/pods", 401, "Unauthorized"},
+		{"GET", "token unavailable", "/pods", 503, "could not authenticate"},
+		{"GET", "token ", "/pods", 401, "Unauthorized"},
+		{"POST", "reader", "/run/default/web/main?cmd=true", 403, "Forbidden"},
+		{"POST", server, "/run/default/web/main?cmd=echo&cmd=hi", 200, "hi\n"},
+		{"POST", server, "/run/default/web/main?cmd=yes", 507, "printed more than 1048576 bytes and was ended"},
+		{"GET", server, "/containerLogs/default/web/main", 200, "out\nerr\n"},
+		{"GET", server, "/containerLogs/default/web/main?stream=Stderr", 200, "err\n"},
+		{"GET", server, "/containerLogs/default/web/main?tailLines=x", 400, "tailLines"},
+		{"GET", server, "/containerLogs/default/web/main?previous=true", 400, "previous terminated container"},
+		{"GET", server, "/containerLogs/default/web/other", 400, `"other" not found`},
+		{"GET", server, "/containerLogs/default/none/main", 404, "does not exist"},
+		{"GET", server, "/stats/summary", 200, `"nodeName":"node"`},
+		{"GET", server, "/metrics/resource", 200, `container_memory_working_set_bytes{container="main"`},
+		{"GET", server, "/metrics/resource", 200, `pod_memory_working_set_bytes{namespace="default",pod="web"}`},
+		{"GET", server, "/metrics/resource", 200, "\nnode_cpu_usage_seconds_total "},
+		{"GET", server, "/metrics/resource", 200, "\nresource_scrape_error 0"},
+		{"GET", server, "/metrics/cadvisor", 200, `container_memory_rss{container="main",id="`},
+		{"GET", server, "/metrics/probes", 200, "# TYPE prober_probe_total counter"},
+	} {
+		t.Run(tt.method+" "+tt.path+" by "+tt.who, func(t *testing.T) {
+			code, body := call(tt.method, tt.who, tt.path)
+			require.Equal(t, tt.code, code, body)
+			require.Contains(t, body, tt.body)
+		})
+	}
+
+	_, cert := issue(t, server, ca)
+	restConfig := &rest.Config{Host: address, Transport: nil}
+	restConfig.TLSClientConfig = rest.TLSClientConfig{CAData: pemCert(ca.cert.Raw), CertData: pemCert(cert.Certificate[0]), KeyData: pemKey(t, cert)}
+	exec := func(in string, command ...string) (string, error) {
+		q := url.Values{"command": command, "output": {"1"}, "error": {"1"}}
+		if in != "" {
+			q.Set("input", "1")
+		}
+		e, err := remotecommand.NewSPDYExecutor(restConfig, "POST", &url.URL{Scheme: "https", Host: address, Path: "/exec/default/web/main", RawQuery: q.Encode()})
+		require.NoError(t, err)
+		var out, stderr bytes.Buffer
+		o := remotecommand.StreamOptions{Stdout: &out, Stderr: &stderr}
+		if in != "" {
+			o.Stdin = strings.NewReader(in)
+		}
+		err = e.StreamWithContext(ctx, o)
+		return out.String() + stderr.String(), err
+	}
+	out, err := exec("", "sh", "-c", "echo a; echo b >&2; exit 7")
+	var code utilexec.CodeExitError
+	require.ErrorAs(t, err, &code)
+	require.Equal(t, 7, code.Code)
+	require.Equal(t, "a\nb\n", out)
+	out, err = exec("through", "cat")
+	require.NoError(t, err)
+	require.Equal(t, "through", out)
+
+	// Attach reaches the process that runs: cat echoes.
+	executor, err := remotecommand.NewSPDYExecutor(restConfig, "POST", &url.URL{Scheme: "https", Host: address, Path: "/attach/default/web/main", RawQuery: "input=1&output=1"})
+	require.NoError(t, err)
+	attached, detach := context.WithCancel(ctx)
+	typed, typing := io.Pipe()
+	echoed, echo := io.Pipe()
+	attachEnded := make(chan error, 1)
+	go func() {
+		attachEnded <- executor.StreamWithContext(attached, remotecommand.StreamOptions{Stdin: typed, Stdout: echo})
+	}()
+	_, err = io.WriteString(typing, "ping\n")
+	require.NoError(t, err)
+	pong := make([]byte, len("ping\n"))
+	_, err = io.ReadFull(echoed, pong)
+	require.NoError(t, err)
+	require.Equal(t, "ping\n", string(pong))
+	detach()
+	require.ErrorIs(t, <-attachEnded, context.Canceled)
+	_, _ = typing.Close(), echoed.Close()
+
+	// Port-forward reaches a port of the pod's loopback, and says which one nobody listens on.
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	go func() {
+		if conn, err := l.Accept(); err == nil {
+			_, _ = io.Copy(conn, conn)
+			_ = conn.Close()
+		}
+	}()
+	forward := func(port int) (string, string) {
+		transport, upgrader, err := spdy.RoundTripperFor(restConfig)
+		require.NoError(t, err)
+		conn, _, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", &url.URL{Scheme: "https", Host: address, Path: "/portForward/default/web"}).
+			Dial("portforward.k8s.io")
+		require.NoError(t, err)
+		defer conn.Close()
+		h := http.Header{corev1.PortHeader: {fmt.Sprint(port)}, corev1.PortForwardRequestIDHeader: {"0"}}
+		h.Set(corev1.StreamType, corev1.StreamTypeError)
+		errs, err := conn.CreateStream(h)
+		require.NoError(t, err)
+		require.NoError(t, errs.Close())
+		h.Set(corev1.StreamType, corev1.StreamTypeData)
+		data, err := conn.CreateStream(h)
+		require.NoError(t, err)
+		_, err = io.WriteString(data, "through the port")
+		require.NoError(t, err)
+		require.NoError(t, data.Close())
+		message, err := io.ReadAll(errs)
+		require.NoError(t, err)
+		got, _ := io.ReadAll(data)
+		return string(got), string(message)
+	}
+	got, message := forward(l.Addr().(*net.TCPAddr).Port)
+	require.Empty(t, message)
+	require.Equal(t, "through the port", got)
+	require.NoError(t, l.Close())
+	_, message = forward(l.Addr().(*net.TCPAddr).Port)
+	require.Contains(t, message, "connection refused")
+
+	// A follower ends with its container.
+	req, err := http.NewRequestWithContext(ctx, "GET", "https://"+address+"/containerLogs/default/web/main?follow=true", nil)
+	require.NoError(t, err)
+	res, err := as(server).Do(req)
+	require.NoError(t, err)
+	defer res.Body.Close()
+	all := make([]byte, len("out\nerr\nping\n"))
+	_, err = io.ReadFull(res.Body, all)
+	require.NoError(t, err)
+	require.Equal(t, "out\nerr\nping\n", string(all))
+	require.NoError(t, rt.Signal(ctx, mustList(t, rt)[0], syscall.SIGTERM, false))
+	more, err := io.ReadAll(res.Body)
+	require.NoError(t, err)
+	require.Empty(t, more)
+
+	cancel()
+	require.NoError(t, <-done)
+	c.running.Wait()
+	for _, con := range mustList(t, rt) {
+		require.NoError(t, rt.Remove(context.Background(), con))
+	}
+	require.NoError(t, Reset(dir))
+	http.DefaultClient.CloseIdleConnections()
+}
+
+func pemCert(der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+func pemKey(t *testing.T, c tls.Certificate) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
+	require.NoError(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+}
+
+func mustList(t *testing.T, rt *fake.Runtime) []string {
+	t.Helper()
+	all, err := rt.List(context.Background())
+	require.NoError(t, err)
+	var ids []string
+	for _, c := range all {
+		ids = append(ids, c.ID)
+	}
+	return ids
+}

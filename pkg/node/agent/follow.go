@@ -1,0 +1,163 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/node/pod/static"
+)
+
+// follow dispatches events of nodes and pods, and closes Ready.
+func (a *Agent) follow(ctx context.Context) error {
+	c := a.c.Client.Cache()
+	end, err := client.Follow(ctx, c, &corev1.Node{}, handler(&a.guard, a.nodeSeen, a.nodeGone))
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer end()
+	if _, err := c.GetInformer(ctx, &corev1.Service{}); err != nil { // for environment variables
+		if ctx.Err() != nil {
+			return nil
+		}
+		return fmt.Errorf("watch services: %w", err)
+	}
+	a.servicesKnown.Store(true)
+	for _, ready := range a.c.Before {
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	// Pods wait for the node's registration: admission needs its allocatable resources.
+	for !a.admits() {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.nodeWake:
+		}
+	}
+	close(a.known)
+	mine := func(p *corev1.Pod) bool { return p.Spec.NodeName == a.c.NodeName }
+	end, err = client.Follow(ctx, c, &corev1.Pod{}, handler(&a.guard, func(p *corev1.Pod) {
+		switch {
+		case !mine(p):
+		case static.IsMirror(p):
+			a.mirrorSeen(p)
+		default:
+			a.pods.Update(p)
+		}
+	}, func(p *corev1.Pod) {
+		switch {
+		case !mine(p):
+		case static.IsMirror(p):
+			a.mirrorGone(p)
+		default:
+			a.pods.Delete(p)
+		}
+	}))
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer end()
+	if err := a.pods.Sync(ctx); err != nil {
+		return err
+	}
+	close(a.synced)
+	if a.static != nil {
+		a.static.Synced()
+	}
+	for {
+		a.mu.Lock()
+		up := a.network
+		a.mu.Unlock()
+		if up && isReady(a.registered()) {
+			close(a.ready)
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-a.nodeWake:
+		}
+	}
+	<-ctx.Done()
+	return nil
+}
+
+func isReady(n *corev1.Node) bool {
+	if n == nil {
+		return false
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			return c.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func handler[T ctrl.Object](guard *run.Guard, onSeen, onGone func(T)) toolscache.ResourceEventHandler {
+	call := func(f func(T), object T) {
+		_ = guard.Do("event", func() { f(object) }, "object", ctrl.ObjectKeyFromObject(object))
+	}
+	seen, gone := func(object T) { call(onSeen, object) }, func(object T) { call(onGone, object) }
+	return toolscache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			if t, ok := o.(T); ok {
+				seen(t)
+			}
+		},
+		UpdateFunc: func(_, o any) {
+			if t, ok := o.(T); ok {
+				seen(t)
+			}
+		},
+		DeleteFunc: func(o any) {
+			if d, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
+				o = d.Obj
+			}
+			if t, ok := o.(T); ok {
+				gone(t)
+			}
+		},
+	}
+}
+
+// services returns the services of a namespace and default/kubernetes. Static pods start without them while no API server has answered.
+func (a *Agent) services(ctx context.Context, namespace string) ([]*corev1.Service, error) {
+	if !a.servicesKnown.Load() {
+		return nil, nil
+	}
+	var list corev1.ServiceList
+	if err := a.c.Client.Cache().List(ctx, &list, ctrl.InNamespace(namespace)); err != nil {
+		return nil, err
+	}
+	out := make([]*corev1.Service, 0, len(list.Items)+1)
+	for i := range list.Items {
+		out = append(out, &list.Items[i])
+	}
+	if namespace != corev1.NamespaceDefault {
+		var s corev1.Service
+		err := a.c.Client.Cache().Get(ctx, ctrl.ObjectKey{Namespace: corev1.NamespaceDefault, Name: "kubernetes"}, &s)
+		if ctrl.IgnoreNotFound(err) != nil {
+			return nil, err
+		}
+		if err == nil {
+			out = append(out, &s)
+		}
+	}
+	return out, nil
+}

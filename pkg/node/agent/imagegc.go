@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/node/images"
+)
+
+// imagePeriod is the period of image garbage collection.
+const imagePeriod = 5 * time.Minute
+
+// collectImages removes unused images if the image filesystem is full.
+func (a *Agent) collectImages(ctx context.Context) {
+	r := a.eviction.Reading(config.ImageFsAvailable)
+	need := images.Excess(r.Available, r.Capacity, a.c.ImageGCHigh, a.c.ImageGCLow)
+	if need == 0 {
+		return
+	}
+	freed, err := a.pods.Images().Collect(ctx, a.pods.ImagesInUse(), need)
+	if err != nil {
+		a.log.Warn("could not remove all unused images", "error", err)
+	}
+	if freed > 0 {
+		a.log.Info("removed unused images", "bytes", freed)
+	}
+	if freed < need {
+		a.event(corev1.EventTypeWarning, "FreeDiskSpaceFailed", fmt.Sprintf("The disk of images is full: %d bytes are to be freed, and unused images had %d", need, freed))
+	}
+}

@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"path/filepath"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/base/atomicfile"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+)
+
+// startStatic starts the static pods, before an API server has answered and before what they left running is taken for orphans.
+func (a *Agent) startStatic(ctx context.Context, spawn func(func() error)) {
+	if a.static == nil {
+		return
+	}
+	a.restoreRange(ctx)
+	a.static.Start()
+	spawn(func() error { a.guard.Loop(ctx, "static pods", a.static.Run); return nil })
+}
+
+func (a *Agent) staticEnded(uid types.UID) {
+	if a.static != nil {
+		a.static.Ended(uid)
+	}
+}
+
+// mirrorSeen and mirrorGone handle mirror pods. Nothing of them is run, even where there are no static pods: whoever may create pods could make one.
+func (a *Agent) mirrorSeen(p *corev1.Pod) {
+	if a.static != nil {
+		a.static.Seen(p)
+	}
+}
+
+func (a *Agent) mirrorGone(p *corev1.Pod) {
+	if a.static != nil {
+		a.static.Gone(p)
+	}
+}
+
+// admittingNode returns the node by which pods are admitted. Before its registration it is known without the labels that others set.
+func (a *Agent) admittingNode() *corev1.Node {
+	if n := a.registered(); n != nil {
+		return n
+	}
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.c.NodeName, Labels: a.labels()}, Status: corev1.NodeStatus{Allocatable: a.allocatable()}}
+}
+
+// admits reports whether pods of the API may start: not with addresses of a range that the Node may no longer have.
+func (a *Agent) admits() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.node != nil && (!a.kept || a.cidr.IsValid())
+}
+
+// maxRange is the maximum size of the file with the pod range, in bytes.
+const maxRange = 64
+
+func (a *Agent) rangeFile() string { return filepath.Join(a.c.DataDir, "pod-range") }
+
+// keepRange stores the node's pod range for the next process, whose static pods may start when no API server answers.
+func (a *Agent) keepRange(p netip.Prefix) {
+	if err := atomicfile.WriteDurably(a.rangeFile(), []byte(p.String()+"\n")); err != nil {
+		a.log.Warn("could not store the node's pod range, static pods will wait for an API server after the next boot", "error", err)
+	}
+}
+
+// restoreRange gives the network the pod range that the node had last.
+func (a *Agent) restoreRange(ctx context.Context) {
+	if a.c.OnPodCIDR == nil {
+		return
+	}
+	data, err := bounded.File(a.rangeFile(), maxRange)
+	if err != nil {
+		return // there was none yet
+	}
+	p, err := netip.ParsePrefix(strings.TrimSpace(string(data)))
+	if err == nil {
+		err = limits{a.c.ClusterCIDR, a.c.ServiceCIDR}.check(p)
+	}
+	if err == nil {
+		err = a.c.OnPodCIDR(ctx, p)
+	}
+	if err != nil {
+		a.log.Warn("could not use the stored pod range, static pods wait for an API server", "file", a.rangeFile(), "error", err)
+		return
+	}
+	a.mu.Lock()
+	a.kept = true
+	a.mu.Unlock()
+}

@@ -1,0 +1,55 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/node/network"
+	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
+)
+
+// TestStoredPodRange: static pods get addresses of the range that the node had last; pods of the API wait until the Node says which it has now.
+func TestStoredPodRange(t *testing.T) {
+	dir, last := t.TempDir(), netip.MustParsePrefix("10.42.3.0/24")
+	start := func() (*Agent, *[]netip.Prefix) {
+		var got []netip.Prefix
+		a, err := New(Config{Client: newCluster(t.Context()), Runtime: fakeruntime.New(fakeruntime.Config{}), Network: &fakeNetwork{sandboxes: map[string]network.Sandbox{}},
+			NodeName: "node", NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: dir, RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Recorder: &eventList{},
+			ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"), OnPodCIDR: func(_ context.Context, p netip.Prefix) error { got = append(got, p); return nil }})
+		require.NoError(t, err)
+		a.restoreRange(t.Context())
+		return a, &got
+	}
+	node := func(cidr string) *corev1.Node {
+		n := &corev1.Node{}
+		n.Name, n.UID, n.Spec.PodCIDR = "node", "uid", cidr
+		return n
+	}
+	a, got := start()
+	require.Empty(t, *got, "there was none")
+	require.False(t, a.admits(), "before the node is registered")
+	a.nodeChanged(t.Context(), node(""))
+	require.True(t, a.admits(), "pods wait for addresses by themselves")
+	a.applyRange(t.Context(), node(last.String()))
+
+	a, got = start()
+	require.Equal(t, []netip.Prefix{last}, *got)
+	a.nodeChanged(t.Context(), node(""))
+	require.False(t, a.admits(), "the Node is a new one, and may get another range")
+	a.applyRange(t.Context(), node("10.42.4.0/24"))
+	require.True(t, a.admits())
+	require.Equal(t, []netip.Prefix{last, netip.MustParsePrefix("10.42.4.0/24")}, *got)
+
+	for _, damaged := range []string{"", "10.42", "10.0.0.0/8", "192.168.1.0/24", string(make([]byte, 1000))} {
+		require.NoError(t, os.WriteFile(filepath.Join(dir, "pod-range"), []byte(damaged), 0o600))
+		a, got = start()
+		require.Empty(t, *got, damaged)
+		require.False(t, a.kept)
+	}
+}

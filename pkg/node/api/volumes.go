@@ -1,0 +1,136 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/coracle-dev/coracle/apis/storage"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/node/volume"
+)
+
+// removeVolume removes the directory of a volume that was provisioned on this node: 204, or 409 while a pod uses it or it is copied. A request that ends early
+// leaves the rest to the next one.
+func (s *Server) removeVolume(w http.ResponseWriter, r *http.Request) {
+	err := s.c.Pods.Directories().Remove(r.Context(), r.PathValue("volume"))
+	switch {
+	case errors.Is(err, volume.ErrInUse), errors.Is(err, volume.ErrBusy):
+		http.Error(w, err.Error(), http.StatusConflict)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// resizeVolume sets the size of a volume that was provisioned on this node, where sizes are enforced: 204.
+func (s *Server) resizeVolume(w http.ResponseWriter, r *http.Request) {
+	size, err := strconv.ParseInt(r.PathValue("bytes"), 10, 64)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	if err := s.c.Pods.Directories().Resize(r.PathValue("volume"), size); err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// progressStep is after how many bytes a node says again how much it has copied.
+const progressStep = 1 << 30
+
+// copying runs a copy, and answers 200 with its progress: JSON values of storage.CopyProgress. A request that ends early ends the copy.
+func copying(w http.ResponseWriter, run func(copied func(uint64)) (*storage.Snapshot, error)) {
+	w.Header().Set("Content-Type", "application/json")
+	out, flush := json.NewEncoder(w), http.NewResponseController(w)
+	var mu sync.Mutex
+	say := func(p storage.CopyProgress) {
+		mu.Lock()
+		defer mu.Unlock()
+		if out.Encode(p) == nil {
+			_ = flush.Flush()
+		}
+	}
+	say(storage.CopyProgress{})
+	ended := make(chan struct{})
+	end := sync.OnceFunc(func() { close(ended) })
+	defer end()
+	var beating sync.WaitGroup
+	beating.Go(func() {
+		beat := time.NewTicker(storage.CopyHeartbeat)
+		defer beat.Stop()
+		for {
+			select {
+			case <-beat.C:
+				say(storage.CopyProgress{})
+			case <-ended:
+				return
+			}
+		}
+	})
+	next := uint64(progressStep)
+	snapshot, err := run(func(bytes uint64) {
+		if bytes >= next {
+			next = bytes + progressStep
+			say(storage.CopyProgress{Copied: bytes})
+		}
+	})
+	end()
+	beating.Wait()
+	last := storage.CopyProgress{Snapshot: snapshot, Done: true}
+	if err != nil {
+		last = storage.CopyProgress{Error: bounded.Text(err.Error(), storage.MaxCopyError), Busy: errors.Is(err, volume.ErrBusy), Done: true}
+	}
+	say(last)
+}
+
+// takeSnapshot takes a snapshot of a volume that was provisioned on this node, or says what is recorded of it.
+func (s *Server) takeSnapshot(w http.ResponseWriter, r *http.Request) {
+	size, err := strconv.ParseInt(r.PathValue("bytes"), 10, 64)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	copying(w, func(copied func(uint64)) (*storage.Snapshot, error) {
+		taken, err := s.c.Pods.Directories().TakeSnapshot(r.Context(), r.PathValue("snapshot"), r.PathValue("volume"), size, copied)
+		return &taken, err
+	})
+}
+
+// findSnapshot says what is recorded of a snapshot.
+func (s *Server) findSnapshot(w http.ResponseWriter, r *http.Request) {
+	copying(w, func(func(uint64)) (*storage.Snapshot, error) {
+		found, err := s.c.Pods.Directories().FindSnapshot(r.PathValue("snapshot"))
+		return &found, err
+	})
+}
+
+// removeSnapshot removes a snapshot: 204, or 409 while it is copied.
+func (s *Server) removeSnapshot(w http.ResponseWriter, r *http.Request) {
+	err := s.c.Pods.Directories().RemoveSnapshot(r.Context(), r.PathValue("snapshot"))
+	switch {
+	case errors.Is(err, volume.ErrBusy):
+		http.Error(w, err.Error(), http.StatusConflict)
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+	default:
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// fillVolume makes the directory of a volume with the contents of a snapshot or another volume.
+func (s *Server) fillVolume(w http.ResponseWriter, r *http.Request) {
+	size, err := strconv.ParseInt(r.PathValue("bytes"), 10, 64)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	copying(w, func(copied func(uint64)) (*storage.Snapshot, error) {
+		return nil, s.c.Pods.Directories().Fill(r.Context(), r.PathValue("volume"), r.PathValue("kind")+"/"+r.PathValue("source"), size, copied)
+	})
+}

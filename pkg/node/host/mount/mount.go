@@ -1,0 +1,105 @@
+// Package mount makes mounts that are attached nowhere (fsopen(2), open_tree(2)), so that they can be changed, and their identity recorded, before
+// anybody sees them. A mount that is never attached goes with its file descriptor.
+//
+// It may import agent/thread and golang.org/x/sys. Its invariant: what it makes is attached by its callers alone, but for what Alone hides from
+// everybody else.
+package mount
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/node/host/thread"
+)
+
+// Tmpfs makes a tmpfs. The caller closes the file descriptor.
+func Tmpfs(options map[string]string) (fd int, err error) {
+	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return -1, fmt.Errorf("make a tmpfs: %w", err)
+	}
+	defer unix.Close(fsfd)
+	err = unix.FsconfigSetString(fsfd, "source", "tmpfs")
+	for key, value := range options {
+		if err == nil {
+			err = unix.FsconfigSetString(fsfd, key, value)
+		}
+	}
+	if err == nil {
+		err = unix.FsconfigCreate(fsfd)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("make a tmpfs with the options %v: %w", options, err)
+	}
+	if fd, err = unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0); err != nil {
+		return -1, fmt.Errorf("make a tmpfs: %w", err)
+	}
+	return fd, nil
+}
+
+// Bind makes a copy of the mount of an open file, with that file as its root, and, if it is recursive, of the mounts below. The caller closes the file
+// descriptor.
+func Bind(of int, recursive bool) (fd int, err error) {
+	return unix.OpenTree(of, "", unix.AT_EMPTY_PATH|bindFlags(recursive))
+}
+
+// BindPath is Bind of the file that a path names.
+func BindPath(path string, recursive bool) (fd int, err error) {
+	if fd, err = unix.OpenTree(unix.AT_FDCWD, path, bindFlags(recursive)); err != nil {
+		return -1, &os.PathError{Op: "open_tree", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+func bindFlags(recursive bool) uint {
+	if recursive {
+		return unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC | unix.AT_RECURSIVE
+	}
+	return unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC
+}
+
+// Attach mounts what was made at a path.
+func Attach(fd int, path string) error {
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return &os.PathError{Op: "mount", Path: path, Err: err}
+	}
+	return nil
+}
+
+// AttachNew is Attach at a path that is made, as a directory or as a file, with the directories above it. They are everybody's to pass through.
+func AttachNew(fd int, path string) error {
+	if err := makePoint(fd, path); err != nil {
+		return err
+	}
+	return Attach(fd, path)
+}
+
+// MapIDs maps the owners of a mount's files with a user namespace: what belongs to ID n on the disk belongs to what the namespace has as n. It is for
+// mounts that were never attached, and concerns none of those below. errors.ErrUnsupported is in the error if the file system cannot do it.
+func MapIDs(fd, users int) error {
+	err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users)})
+	switch {
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPERM): // the latter for a mount that has other IDs already
+		return fmt.Errorf("%s has no ID-mapped mounts: %w", fileSystem(fd), errors.ErrUnsupported)
+	case err != nil:
+		return fmt.Errorf("map the IDs of a mount: %w", err)
+	}
+	return nil
+}
+
+// Alone runs f on a thread of its own in a mount namespace of its own, which has all mounts of the machine, and learns of changes of them. The
+// machine does not learn of f's, which go with the thread. A mount that f made and did not attach can be attached by others.
+func Alone(f func() error) error {
+	return thread.Run(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+			return fmt.Errorf("make a mount namespace: %w", err)
+		}
+		if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+			return fmt.Errorf("keep mounts from the machine: %w", err)
+		}
+		return f()
+	})
+}

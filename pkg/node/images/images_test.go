@@ -1,0 +1,196 @@
+package images
+
+import (
+	"context"
+	"errors"
+	"math"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestPolicies(t *testing.T) {
+	pulls := 0
+	m := New(fake.New(fake.Config{Images: []string{"docker.io/library/have:1"}, Pull: func(context.Context, string) error {
+		pulls++
+		return nil
+	}}).Images(), "")
+	for _, tt := range []struct {
+		ref    string
+		policy corev1.PullPolicy
+		pulls  int
+		reason string
+	}{
+		{"have:1", corev1.PullIfNotPresent, 0, ""},
+		{"have:1", corev1.PullNever, 0, ""},
+		{"have:1", corev1.PullAlways, 1, ""},
+		{"absent:1", corev1.PullNever, 0, "ErrImageNeverPull"},
+		{"absent:1", corev1.PullIfNotPresent, 1, ""},
+		{"Upper:1", corev1.PullAlways, 0, "InvalidImageName"},
+	} {
+		pulls = 0
+		_, err := m.Ensure(t.Context(), Request{Ref: tt.ref, Policy: tt.policy})
+		var e *Error
+		if tt.reason == "" {
+			require.NoError(t, err, tt.ref)
+		} else {
+			require.ErrorAs(t, err, &e, tt.ref)
+			require.Equal(t, tt.reason, e.Reason)
+		}
+		require.Equal(t, tt.pulls, pulls, "%s %s", tt.ref, tt.policy)
+	}
+}
+
+func TestBackOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pulls, away := 0, true
+		m := New(fake.New(fake.Config{Images: []string{}, Pull: func(context.Context, string) error {
+			pulls++
+			if away {
+				return errors.New("away")
+			}
+			return nil
+		}}).Images(), "")
+		try := func() *Error {
+			_, err := m.Ensure(t.Context(), Request{Ref: "x:1"})
+			var e *Error
+			errors.As(err, &e)
+			return e
+		}
+		for _, wait := range []time.Duration{10, 20, 40, 80, 160, 300, 300} {
+			e := try()
+			require.Equal(t, "ErrImagePull", e.Reason)
+			require.Equal(t, time.Now().Add(wait*time.Second), e.Until)
+			e = try()
+			require.Equal(t, "ImagePullBackOff", e.Reason)
+			time.Sleep(time.Until(e.Until))
+		}
+		require.Equal(t, 7, pulls)
+		away = false
+		require.Nil(t, try())
+	})
+}
+
+// A namespace whose pods cannot pull an image keeps none of another from it.
+func TestBackOffOfAnotherNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		away := true
+		m := New(fake.New(fake.Config{Images: []string{}, Pull: func(context.Context, string) error {
+			if away {
+				return errors.New("denied")
+			}
+			return nil
+		}}).Images(), "")
+		request := Request{Ref: "x:1", Namespace: "stranger", Policy: corev1.PullAlways}
+		_, err := m.Ensure(t.Context(), request)
+		require.ErrorContains(t, err, "denied")
+		away = false
+		_, err = m.Ensure(t.Context(), Request{Ref: "x:1", Namespace: "owner"})
+		require.NoError(t, err)
+		var e *Error
+		_, err = m.Ensure(t.Context(), request)
+		require.ErrorAs(t, err, &e)
+		require.Equal(t, "ImagePullBackOff", e.Reason)
+	})
+}
+
+func TestOnePullForMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var pulls atomic.Int32
+		m := New(fake.New(fake.Config{Images: []string{}, Pull: func(ctx context.Context, _ string) error {
+			pulls.Add(1)
+			select {
+			case <-time.After(time.Second):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}}).Images(), "")
+		first, giveUp := context.WithCancel(t.Context())
+		errs := make(chan error, 5)
+		go func() { _, err := m.Ensure(first, Request{Ref: "x:1"}); errs <- err }()
+		synctest.Wait()
+		for range 4 {
+			go func() { _, err := m.Ensure(t.Context(), Request{Ref: "x:1"}); errs <- err }()
+		}
+		synctest.Wait()
+		require.EqualValues(t, 1, pulls.Load())
+		giveUp() // who leads goes; another takes over
+		require.ErrorIs(t, <-errs, context.Canceled)
+		for range 4 {
+			require.NoError(t, <-errs)
+		}
+		require.EqualValues(t, 2, pulls.Load())
+	})
+}
+
+func TestCollectTakesTheLongestUnused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := fake.New(fake.Config{Images: []string{"docker.io/library/a:1", "docker.io/library/b:1", "docker.io/library/used:1"}})
+		m := New(rt.Images(), "")
+		for _, ref := range []string{"a:1", "b:1", "used:1"} {
+			_, err := m.Ensure(t.Context(), Request{Ref: ref})
+			require.NoError(t, err)
+			time.Sleep(time.Hour)
+		}
+		used, err := rt.Images().Get(t.Context(), "used:1")
+		require.NoError(t, err)
+		_, err = m.Collect(t.Context(), map[string]bool{used.ID: true}, 1)
+		require.NoError(t, err)
+		_, err = rt.Images().Get(t.Context(), "a:1")
+		require.Error(t, err)
+		_, err = rt.Images().Get(t.Context(), "used:1")
+		require.NoError(t, err)
+	})
+}
+
+func TestCollectLeavesWhatJustCame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := fake.New(fake.Config{Images: []string{"docker.io/library/loaded:1"}})
+		m := New(rt.Images(), "")
+		time.Sleep(time.Minute)
+		freed, err := m.Collect(t.Context(), nil, math.MaxInt64)
+		require.NoError(t, err)
+		require.Zero(t, freed, "nobody had the time to use it")
+		time.Sleep(time.Minute)
+		freed, err = m.Collect(t.Context(), nil, math.MaxInt64)
+		require.NoError(t, err)
+		require.Positive(t, freed)
+	})
+}
+
+func TestCollectLeavesWhatWasLoaded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rt := fake.New(fake.Config{})
+		_, err := rt.Images().Load(t.Context(), strings.NewReader("docker.io/library/loaded:1"))
+		require.NoError(t, err)
+		time.Sleep(time.Hour)
+		_, err = New(rt.Images(), "").Collect(t.Context(), nil, math.MaxInt64)
+		require.NoError(t, err)
+		_, err = rt.Images().Get(t.Context(), "docker.io/library/loaded:1")
+		require.NoError(t, err)
+	})
+}
+
+func TestExcess(t *testing.T) {
+	for _, c := range []struct {
+		available, capacity int64
+		high, low           int
+		want                int64
+	}{
+		{500, 1000, 85, 80, 0}, {160, 1000, 85, 80, 0}, {150, 1000, 85, 80, 50}, {10, 1000, 85, 80, 190},
+		{0, 1000, 100, 80, 0}, {0, 0, 85, 80, 0}, {10, 1000, 99, 0, 990},
+	} {
+		require.Equal(t, c.want, Excess(c.available, c.capacity, c.high, c.low), c)
+	}
+}

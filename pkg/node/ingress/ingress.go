@@ -1,0 +1,306 @@
+// Package ingress serves Ingresses (networking.k8s.io/v1) of the class "coracle" on a server's node: HTTP and HTTPS on its addresses, on the standard
+// library's reverse proxy.
+//
+// It runs on servers, not on agents that joined: it reads the Secrets of Ingresses from the server's own cache, so that no node's credential has to read
+// them. It may import client, connlimit, events and run. Its invariant: without an Ingress of the class there is no listener, and requests are routed by an
+// immutable table that is replaced as a whole, so that a change ends no connection.
+package ingress
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/client/events"
+)
+
+// Class is the IngressClass that is created, Controller its controller. Other classes may name the same controller.
+const (
+	Class      = "coracle"
+	Controller = "coracle.dev/ingress"
+)
+
+// Config configures an Ingress.
+type Config struct {
+	// Client reads Ingresses, Services, EndpointSlices and Secrets, and writes the class, the status of Ingresses, and events.
+	Client   client.Interface
+	NodeName string
+	// Addresses are those to listen on. The first is published in the status of Ingresses, with those of the other servers.
+	Addresses []netip.Addr
+	// HTTPPort and HTTPSPort are the ports; 0 means none.
+	HTTPPort, HTTPSPort uint16
+	// Disabled: nothing is served, and the class does not exist.
+	Disabled bool
+	// After, if not nil, is closed when the server has started: the class is written then.
+	After <-chan struct{}
+	Log   *slog.Logger
+}
+
+// Validate checks a Config.
+func (c Config) Validate() error {
+	if c.Client == nil || c.Log == nil || c.NodeName == "" || len(c.Addresses) == 0 {
+		return errors.New("ingress: Client, Log, NodeName and Addresses are required")
+	}
+	return nil
+}
+
+// Ingress is the component "ingress".
+type Ingress struct {
+	Config
+	handler *handler
+	events  *events.Recorder
+	guard   run.Guard
+	ready   chan struct{}
+	wake    chan struct{} // capacity 1: something changed
+
+	mu      sync.Mutex
+	classes map[string]bool // the names of our classes
+	ours    map[types.NamespacedName]bool
+	uses    *table // the last one, for what it depends on
+	recheck bool   // whether others may have taken our ports
+
+	// These belong to Run's goroutine.
+	informers []func() // ends of the handlers of what Ingresses refer to
+	server    *server
+	shadows   []string                                 // what takes our ports
+	reported  map[types.NamespacedName]map[string]bool // refusals, as events
+	parsed    map[types.NamespacedName]parsed          // certificates, by secret
+	// secured are the transports to backends with TLS of the last table, nextSecured of the one that is made, by secret and name.
+	secured, nextSecured map[string]*secured
+}
+
+var _ run.Component = (*Ingress)(nil)
+
+// New returns an Ingress. It does nothing before Run is called.
+func New(c Config) (*Ingress, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	i := &Ingress{Config: c, handler: newHandler(c.Log, c.HTTPSPort != 0, c.HTTPSPort), ready: make(chan struct{}), wake: make(chan struct{}, 1),
+		classes: map[string]bool{}, ours: map[types.NamespacedName]bool{}, uses: build(nil, reader{}),
+		reported: map[types.NamespacedName]map[string]bool{}, parsed: map[types.NamespacedName]parsed{}, nextSecured: map[string]*secured{},
+		events: events.New(c.Client, "coracle-ingress", c.NodeName, c.Log)}
+	i.guard = run.Guard{Log: c.Log, Component: i.Name()}
+	return i, nil
+}
+
+// Name implements run.Component.
+func (i *Ingress) Name() string { return "ingress" }
+
+// Ready implements run.Component. It does not wait for listeners.
+func (i *Ingress) Ready() <-chan struct{} { return i.ready }
+
+// The back-off after a failure, such as a port in use.
+const (
+	retryFirst = time.Second
+	retryMost  = 30 * time.Second
+)
+
+// Run implements run.Component.
+func (i *Ingress) Run(ctx context.Context) error {
+	close(i.ready)
+	if i.After != nil {
+		select {
+		case <-i.After:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	if err := i.class(ctx); err != nil && ctx.Err() == nil {
+		i.Log.Error("could not write ingress class", "class", Class, "error", err)
+	}
+	if i.Disabled || i.HTTPPort == 0 && i.HTTPSPort == 0 {
+		<-ctx.Done()
+		return nil
+	}
+	defer i.stop()
+	for _, w := range []watch{{&networkingv1.IngressClass{}, i.seeClass}, {&networkingv1.Ingress{}, i.seeIngress}} {
+		end, err := i.follow(ctx, w)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
+	retry := retryFirst
+	for {
+		var again <-chan time.Time
+		if err := i.guard.Do("sync", func() { again = i.sync(ctx, &retry) }); err != nil {
+			again = time.After(retryMost)
+		}
+		select {
+		case <-i.wake:
+		case <-again:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// class creates the IngressClass if it is missing, as the default unless there is another; a class that somebody changed is left alone. If Ingress is
+// disabled, it is deleted, so that no Ingress gets it.
+func (i *Ingress) class(ctx context.Context) error {
+	var class networkingv1.IngressClass
+	err := i.Client.Get(ctx, ctrl.ObjectKey{Name: Class}, &class)
+	switch {
+	case err == nil && i.Disabled && class.Spec.Controller == Controller:
+		return ctrl.IgnoreNotFound(i.Client.Delete(ctx, &class))
+	case err == nil || !apierrors.IsNotFound(err) || i.Disabled:
+		return ctrl.IgnoreNotFound(err)
+	}
+	var all networkingv1.IngressClassList
+	if err := i.Client.List(ctx, &all); err != nil {
+		return err
+	}
+	isDefault := "true"
+	for _, c := range all.Items {
+		if c.Annotations[networkingv1.AnnotationIsDefaultIngressClass] == "true" {
+			isDefault = "false"
+		}
+	}
+	return ctrl.IgnoreAlreadyExists(i.Client.Create(ctx, &networkingv1.IngressClass{
+		ObjectMeta: metav1.ObjectMeta{Name: Class, Annotations: map[string]string{
+			networkingv1.AnnotationIsDefaultIngressClass: isDefault,
+			"coracle.dev/description":                    "Served by the nodes of the servers; agents that joined do not listen for it.",
+		}},
+		Spec: networkingv1.IngressClassSpec{Controller: Controller},
+	}))
+}
+
+// sync serves what there is now. It returns when to try again; nil for when something changes.
+func (i *Ingress) sync(ctx context.Context, retry *time.Duration) <-chan time.Time {
+	ingresses, err := i.list(ctx)
+	if err == nil {
+		if len(ingresses) == 0 {
+			i.stop()
+			return nil
+		}
+		err = i.serve(ctx, ingresses)
+	}
+	if err != nil && ctx.Err() == nil {
+		i.Log.Warn("could not serve all of ingress, retrying", "after", *retry, "error", err)
+		after := time.After(*retry)
+		*retry = min(2**retry, retryMost)
+		return after
+	}
+	*retry = retryFirst
+	return nil
+}
+
+// list returns the Ingresses of our classes.
+func (i *Ingress) list(ctx context.Context) ([]*networkingv1.Ingress, error) {
+	var all networkingv1.IngressList
+	if err := i.Client.Cache().List(ctx, &all); err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	var list []*networkingv1.Ingress
+	for n := range all.Items {
+		if o := &all.Items[n]; i.isOurs(o) {
+			list = append(list, o)
+		}
+	}
+	return list, nil
+}
+
+// isOurs reports whether an Ingress has one of our classes. Called with the lock held.
+func (i *Ingress) isOurs(o *networkingv1.Ingress) bool {
+	if o.Spec.IngressClassName != nil {
+		return i.classes[*o.Spec.IngressClassName]
+	}
+	return i.classes[o.Annotations["kubernetes.io/ingress.class"]]
+}
+
+// serve replaces the table, and starts listening if necessary.
+func (i *Ingress) serve(ctx context.Context, ingresses []*networkingv1.Ingress) error {
+	if i.informers == nil {
+		for _, w := range []watch{{&corev1.Service{}, i.seeService}, {&discoveryv1.EndpointSlice{}, i.seeSlice}, {&corev1.Secret{}, i.seeSecret}} {
+			end, err := i.follow(ctx, w)
+			if err != nil {
+				return err
+			}
+			i.informers = append(i.informers, end)
+		}
+		recording, cancel := context.WithCancel(ctx)
+		var recorder sync.WaitGroup
+		recorder.Go(func() { i.guard.Loop(recording, "events", i.events.Run) })
+		i.informers = append(i.informers, func() { cancel(); recorder.Wait() })
+	}
+	t := i.build(ctx, ingresses)
+	i.handler.table.Store(t)
+	if i.server == nil {
+		i.server = newServer(i.Config, i.handler)
+	}
+	failed := i.server.listen()
+	i.mu.Lock()
+	recheck := i.recheck
+	i.recheck = false
+	i.mu.Unlock()
+	if recheck {
+		i.shadows = i.shadowed(ctx)
+	}
+	refused := t.refused
+	for _, o := range ingresses {
+		name := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+		for _, err := range failed {
+			refused[name] = append(refused[name], err.Error())
+		}
+		refused[name] = append(refused[name], i.shadows...)
+	}
+	i.report(ingresses, refused)
+	return errors.Join(append(failed, i.publish(ctx, ingresses))...)
+}
+
+// report records events for what Ingresses do not get, once for each.
+func (i *Ingress) report(ingresses []*networkingv1.Ingress, refused map[types.NamespacedName][]string) {
+	reported := map[types.NamespacedName]map[string]bool{}
+	for _, o := range ingresses {
+		name := types.NamespacedName{Namespace: o.Namespace, Name: o.Name}
+		for _, text := range refused[name] {
+			if reported[name] == nil {
+				reported[name] = map[string]bool{}
+			}
+			if !i.reported[name][text] && !reported[name][text] {
+				i.events.Event(o, corev1.EventTypeWarning, "IngressRefused", "not served as asked for: %s", text)
+			}
+			reported[name][text] = true
+		}
+	}
+	i.reported = reported
+}
+
+// stop closes the listeners and ends the watches of what Ingresses refer to. Requests that are being served may take their time in the background.
+func (i *Ingress) stop() {
+	if i.server != nil {
+		i.server.stop()
+		i.server = nil
+	}
+	for _, end := range i.informers {
+		end()
+	}
+	i.informers = nil
+	i.handler.table.Store(build(nil, reader{}))
+	i.mu.Lock()
+	i.uses = build(nil, reader{})
+	i.mu.Unlock()
+	i.reported, i.parsed = map[types.NamespacedName]map[string]bool{}, map[types.NamespacedName]parsed{}
+	i.keepSecured() // the table is empty
+	i.handler.transport.CloseIdleConnections()
+	i.handler.h2c.CloseIdleConnections()
+}

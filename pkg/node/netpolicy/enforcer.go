@@ -1,0 +1,265 @@
+package netpolicy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/node/pod/static"
+)
+
+const (
+	// retryFirst and retryMost are the first and the maximum back-off after a failure.
+	retryFirst = 100 * time.Millisecond
+	retryMost  = 10 * time.Second
+	// setupTimeout is how long a new pod waits for its rules. Then its start fails, and is tried again.
+	setupTimeout = 10 * time.Second
+)
+
+// Config configures an Enforcer.
+type Config struct {
+	// Source gives the rules.
+	Source Source
+	// NodeName is the node's name.
+	NodeName string
+	// Prefix begins the table's name.
+	Prefix string
+	// Logger is slog.Default() if nil.
+	Logger *slog.Logger
+}
+
+// Enforcer keeps a node's table as its Source says. It implements run.Component.
+type Enforcer struct {
+	Config
+	kernel *kernel
+	guard  run.Guard
+	ready  chan struct{}
+	wake   chan struct{} // capacity 1: there are other rules or pods
+
+	mu      sync.Mutex
+	rules   *Rules                   // the latest; nil: none yet
+	local   map[types.UID]netip.Addr // pods that were set up, before the API knows their addresses
+	written map[types.UID]netip.Addr // pods whose rules the kernel has, or that need none
+	none    bool                     // what was written last had no policy, and the kernel has no table
+	changed chan struct{}            // closed after each sync
+}
+
+var _ run.Component = (*Enforcer)(nil)
+
+// NewEnforcer returns an Enforcer. It changes nothing before Run is called.
+func NewEnforcer(c Config) *Enforcer {
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	e := &Enforcer{Config: c, ready: make(chan struct{}), wake: make(chan struct{}, 1), local: map[types.UID]netip.Addr{}, changed: make(chan struct{})}
+	e.guard = run.Guard{Log: c.Logger, Component: e.Name()}
+	return e
+}
+
+// Name implements run.Component.
+func (e *Enforcer) Name() string { return "network-policy" }
+
+// Ready implements run.Component. It does not wait for rules: Setup does.
+func (e *Enforcer) Ready() <-chan struct{} { return e.ready }
+
+// Run implements run.Component. The table stays in place when it returns.
+func (e *Enforcer) Run(ctx context.Context) (err error) {
+	if e.kernel, err = newKernel(e.Prefix); err != nil {
+		return err
+	}
+	defer func() { _ = e.kernel.close() }()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	wg.Go(func() { e.guard.Loop(ctx, "rules", e.follow) })
+	close(e.ready)
+	retry := retryFirst
+	for ctx.Err() == nil {
+		var again <-chan time.Time
+		var timer *time.Timer
+		var err error
+		if p := e.guard.Do("sync", func() { err = e.sync(ctx) }); p != nil {
+			e.kernel.abandon()
+			err = p
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			e.Logger.Error("could not write network policy rules, retrying", "after", retry, "error", err)
+			timer = time.NewTimer(retry)
+			again, retry = timer.C, min(2*retry, retryMost)
+		} else {
+			retry = retryFirst
+		}
+		select {
+		case <-e.wake:
+		case <-again:
+		case <-ctx.Done():
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+	}
+	return nil
+}
+
+// follow asks for rules until ctx ends.
+func (e *Enforcer) follow(ctx context.Context) {
+	retry := retryFirst
+	for version := ""; ; {
+		rules, err := e.Source.Next(ctx, e.NodeName, version)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			version, retry = rules.Version, retryFirst
+			e.mu.Lock()
+			e.rules = rules
+			e.mu.Unlock()
+			e.mark()
+			continue
+		}
+		e.Logger.Warn("could not get network policy rules, the last ones stay in force", "retry", retry, "error", err)
+		timer := time.NewTimer(retry)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		retry = min(2*retry, retryMost)
+	}
+}
+
+func (e *Enforcer) mark() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// sync writes the rules.
+func (e *Enforcer) sync(ctx context.Context) error {
+	e.mu.Lock()
+	rules, none := e.rules, e.none
+	var s *state
+	var written map[types.UID]netip.Addr
+	if rules != nil && rules.Active {
+		s, written = rules.state(e.local)
+	}
+	e.mu.Unlock()
+	switch {
+	case rules == nil:
+		return nil
+	case s == nil && none: // nothing to write; new pods may wait for policies that are gone again
+	case s == nil:
+		if err := e.kernel.reset(ctx); err != nil {
+			return err
+		}
+	default:
+		if err := e.kernel.write(ctx, s); err != nil {
+			return err
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.none, e.written = s == nil, written
+	close(e.changed)
+	e.changed = make(chan struct{})
+	return nil
+}
+
+// state returns the table's content, and the addresses of the pods whose rules it has. Addresses of pods that were set up count more than
+// those in the API, which may be of a pod that had the address before.
+func (r *Rules) state(local map[types.UID]netip.Addr) (*state, map[types.UID]netip.Addr) {
+	s := &state{chains: r.Chains, addresses: r.Addresses, blocks: r.Blocks, endpoints: r.Endpoints, ingress: map[netip.Addr]string{}, egress: map[netip.Addr]string{}}
+	written := make(map[types.UID]netip.Addr, len(r.Pods))
+	set := func(m map[netip.Addr]string, a netip.Addr, chain string) {
+		if delete(m, a); chain != "" {
+			m[a] = chain
+		}
+	}
+	for _, known := range []bool{false, true} {
+		for _, p := range r.Pods {
+			a, here := local[p.UID]
+			if here != known {
+				continue
+			}
+			if !here {
+				a = p.Address
+			}
+			written[p.UID] = a
+			if a.IsValid() {
+				set(s.ingress, a, p.Ingress)
+				set(s.egress, a, p.Egress)
+			}
+		}
+	}
+	return s, written
+}
+
+// Setup waits until the policies that select a pod of this node are enforced at its address. It is called before containers start.
+func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
+	a, err := netip.ParseAddr(ip)
+	if err != nil || p.Spec.HostNetwork {
+		return nil //nolint:nilerr // a pod without an address of its own
+	}
+	uid := identity(p, static.IsStatic(p))
+	e.mu.Lock()
+	if e.local[uid] != a {
+		e.local[uid] = a
+		e.mark()
+	}
+	e.mu.Unlock()
+	timeout := time.NewTimer(setupTimeout)
+	defer timeout.Stop()
+	for {
+		e.mu.Lock()
+		known, changed := e.rules != nil, e.changed
+		free := known && !e.rules.Active && e.none // not before the kernel has the first policy: it may refuse it
+		done := free || e.written[uid] == a
+		e.mu.Unlock()
+		if done || !known && static.IsStatic(p) {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-timeout.C:
+			if static.IsStatic(p) {
+				return nil // no server answers now: its rules are written as soon as one does
+			}
+			if !known {
+				return errors.New("the network policies of this pod are not known yet: no API server has answered")
+			}
+			return fmt.Errorf("the network policies of this pod are not enforced at %s yet", a)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Release forgets a pod of which nothing runs any longer.
+func (e *Enforcer) Release(p *corev1.Pod) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.local, identity(p, static.IsStatic(p)))
+}
+
+// Reset removes the table of an Enforcer, also of a killed process. It is idempotent.
+func Reset(prefix string) error {
+	k, err := newKernel(prefix)
+	if err != nil {
+		return err
+	}
+	return errors.Join(k.reset(context.Background()), k.close())
+}

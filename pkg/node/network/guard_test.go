@@ -1,0 +1,153 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/node/host/thread"
+)
+
+// inOutside runs f in the namespace that stands for the outside.
+func inOutside(t testing.TB, f func() error) {
+	t.Helper()
+	ns, err := unix.Open("/tmp/"+outsideNS(os.Getpid()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer func() { _ = unix.Close(ns) }()
+	require.NoError(t, thread.Run(func() error {
+		if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		return f()
+	}))
+}
+
+// TestSpoofedSources: a pod, even one that may change its own network, sends from its own address alone.
+func TestSpoofedSources(t *testing.T) {
+	n := newNet(t)
+	own, other := setup(t, n, Pod{UID: "liar"}), setup(t, n, Pod{UID: "other"})
+	forged := []netip.Addr{other.IP, nodeIP, outside, netip.MustParseAddr("10.43.0.10"), netip.MustParseAddr("10.42.0.200")}
+	listen := func(in string, address string) (c net.PacketConn) {
+		var err error
+		open := func() error { c, err = net.ListenPacket("udp4", address); return err }
+		switch in {
+		case "outside":
+			inOutside(t, open)
+		case "":
+			require.NoError(t, open())
+		default:
+			require.NoError(t, n.Enter(context.Background(), in, open))
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	for to, c := range map[string]net.PacketConn{
+		nodeIP.String() + ":9000":   listen("", nodeIP.String()+":9000"),
+		other.IP.String() + ":9000": listen("other", ":9000"),
+		"192.168.77.9:9000":         listen("outside", "192.168.77.9:9000"),
+	} {
+		send := func(from netip.Addr) {
+			require.NoError(t, n.Enter(context.Background(), "liar", func() error {
+				// As a pod with NET_ADMIN may: bind to an address that it does not have.
+				d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Control: func(_, _ string, raw syscall.RawConn) (err error) {
+					return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TRANSPARENT, 1) }), err)
+				}}
+				conn, err := d.Dial("udp4", to)
+				if err != nil {
+					return err
+				}
+				defer func() { _ = conn.Close() }()
+				_, err = conn.Write([]byte(from.String()))
+				return err
+			}))
+		}
+		for _, a := range forged {
+			send(a)
+		}
+		send(own.IP) // comes after all others
+		var b [64]byte
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
+		size, _, err := c.ReadFrom(b[:])
+		require.NoError(t, err)
+		require.Equal(t, own.IP.String(), string(b[:size]), "what arrives first at %s", to)
+	}
+	// IPv6 is off at the node's end, whatever the pod does at its own.
+	require.NoError(t, n.Enter(t.Context(), "liar", func() error {
+		for link, want := range map[string]string{podLink: "1\n", "default": "0\n"} { // links of its own may have it
+			off, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + link + "/disable_ipv6")
+			if err == nil && string(off) != want {
+				return fmt.Errorf("disable_ipv6 of %s is %s", link, off)
+			}
+		}
+		return nil
+	}))
+	off, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + n.linkName("liar") + "/disable_ipv6")
+	if err == nil {
+		require.Equal(t, "1\n", string(off))
+	}
+}
+
+// TestMetadata: link-local addresses are refused to pods at once, other than for DNS, and open to them if the option says so.
+func TestMetadata(t *testing.T) {
+	require.NoError(t, node())
+	metadata := netip.MustParseAddr("169.254.169.254")
+	var open []net.Listener
+	inOutside(t, func() error {
+		out, err := netlink.LinkByName("out0")
+		if err != nil {
+			return err
+		}
+		if err := netlink.AddrReplace(out, &netlink.Addr{IPNet: ipNet(metadata)}); err != nil {
+			return err
+		}
+		for _, port := range []string{":80", ":53"} {
+			l, err := net.Listen("tcp4", metadata.String()+port)
+			if err != nil {
+				return err
+			}
+			open = append(open, l)
+		}
+		return nil
+	})
+	for _, l := range open {
+		serveOn(t, l)
+	}
+	try := func(n *Net, port string) error {
+		return n.Enter(context.Background(), "a", func() error { _, err := ask(metadata.String() + port); return err })
+	}
+	closed := newNet(t)
+	setup(t, closed, Pod{UID: "a"})
+	require.ErrorIs(t, try(closed, ":80"), unix.ECONNREFUSED)
+	require.NoError(t, try(closed, ":53"))
+	_, err := ask(metadata.String() + ":80")
+	require.NoError(t, err, "the node itself")
+	require.NoError(t, closed.Reset(context.Background()))
+
+	n, err := New(Config{RunDir: filepath.Join(closed.RunDir, "open"), NodeIP: nodeIP, PodCIDR: podCIDR, MetadataAccess: true})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, n.Reset(context.Background())) }()
+	setup(t, n, Pod{UID: "a"})
+	require.NoError(t, try(n, ":80"))
+}
+
+// TestHostPortsOfTheNode: what the node itself serves is no pod's.
+func TestHostPortsOfTheNode(t *testing.T) {
+	n := newNet(t)
+	n.OwnPorts = []uint16{6443}
+	for _, port := range []uint16{22, 6443} {
+		_, err := n.Setup(context.Background(), Pod{UID: "a", HostPorts: []HostPort{{HostPort: port, PodPort: 80, Protocol: "TCP"}}})
+		require.ErrorContains(t, err, "is reserved")
+	}
+	setup(t, n, Pod{UID: "a", HostPorts: []HostPort{{HostPort: 80, PodPort: 80, Protocol: "TCP"}}})
+}

@@ -1,0 +1,185 @@
+package pod
+
+import (
+	"fmt"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+// The resources of a pod that runs can be changed (KEP-1287, KEP-5419). There are three of them:
+//
+//	desired    what the specification asks for
+//	allocated  what the node has promised: the specification as of the last change that the node has room for
+//	actuated   what the cgroups of the pod and of its containers have
+//
+// Everything but the decision about a change goes by the allocated ones: the planner, the actions and the status get the pod with those.
+
+// allocation is what is allocated and actuated. It is a file of the pod's directory, written before what it says is done.
+type allocation struct {
+	// Generation is that of the specification which these resources are of.
+	Generation int64                                  `json:"generation"`
+	Pod        *corev1.ResourceRequirements           `json:"pod,omitempty"`
+	Containers map[string]corev1.ResourceRequirements `json:"containers,omitempty"` // init containers too
+	// Resizing is set from an allocation until it is actuated. A process that finds it set does not know what the cgroups have.
+	Resizing bool `json:"resizing,omitempty"`
+	// Limits are actuated, and so are Amounts, by container ID; an instance that is not there has what it was created with.
+	Limits  runtime.PodLimits  `json:"limits"`
+	Amounts map[string]amounts `json:"amounts,omitempty"`
+
+	same   int64 // the newest generation that was compared and asks for nothing else; -1: none
+	serial int   // of allocations to this pod by this process
+	share  share
+}
+
+// allocationOf returns the allocation of all that a pod's specification asks for, as of a pod that has no cgroup yet.
+func allocationOf(p *corev1.Pod) allocation {
+	a := allocation{Generation: p.Generation, Pod: p.Spec.Resources.DeepCopy(), Containers: map[string]corev1.ResourceRequirements{},
+		same: p.Generation, share: shareOf(p)}
+	a.Limits = a.share.limits
+	for c := range containersOf(p) {
+		a.Containers[c.Name] = *c.Resources.DeepCopy()
+	}
+	return a
+}
+
+// desires reports whether a pod's specification asks for other resources than those allocated.
+func (a *allocation) desires(p *corev1.Pod) bool {
+	if p.Generation == a.same || a.Containers == nil {
+		return false
+	}
+	if !apiequality.Semantic.DeepEqual(a.Pod, p.Spec.Resources) {
+		return true
+	}
+	for c := range containersOf(p) {
+		if have, has := a.Containers[c.Name]; has && !apiequality.Semantic.DeepEqual(have, c.Resources) {
+			return true
+		}
+	}
+	return false
+}
+
+// compare notes whether a version of the pod asks for nothing else, so that it is not compared each time.
+func (a *allocation) compare(p *corev1.Pod) {
+	if !a.desires(p) {
+		a.same = p.Generation
+	}
+}
+
+// of returns the pod with the allocated resources. It does not change p.
+func (a *allocation) of(p *corev1.Pod) *corev1.Pod {
+	if !a.desires(p) {
+		return p
+	}
+	return a.in(p)
+}
+
+// in is of for a version of the pod that may be any.
+func (a *allocation) in(p *corev1.Pod) *corev1.Pod {
+	if a.Containers == nil {
+		return p
+	}
+	out := *p
+	out.Spec.Resources = a.Pod
+	replace := func(list []corev1.Container) []corev1.Container {
+		list = append([]corev1.Container(nil), list...)
+		for i := range list {
+			if have, has := a.Containers[list[i].Name]; has {
+				list[i].Resources = have
+			}
+		}
+		return list
+	}
+	out.Spec.InitContainers, out.Spec.Containers = replace(p.Spec.InitContainers), replace(p.Spec.Containers)
+	return &out
+}
+
+// podLimits returns what the cgroup of a pod is to have: shares by all that it requests, limits if it has its own.
+func podLimits(p *corev1.Pod) runtime.PodLimits {
+	requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
+	l := runtime.PodLimits{CPUShares: shares(requests.Cpu().MilliValue())}
+	if p.Spec.Resources != nil {
+		l.CPUQuota, l.MemoryBytes = quota(p.Spec.Resources.Limits.Cpu().MilliValue()), p.Spec.Resources.Limits.Memory().Value()
+	}
+	return l
+}
+
+// roomFor returns why a node has no room for a pod that asks for other resources than it has, beside what others use; "" if it has. never means that it has none
+// even without others. What is not asked for more is granted, whatever the node has.
+func roomFor(now, next, others, allocatable corev1.ResourceList) (why string, never bool) {
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		want, have, used := next[name], now[name], others[name]
+		room, known := allocatable[name]
+		if !known || want.Cmp(have) <= 0 {
+			continue
+		}
+		if want.Cmp(room) > 0 {
+			return fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, amount(name, want), amount(name, room)), true
+		}
+		sum := want.DeepCopy()
+		if sum.Add(used); sum.Cmp(room) > 0 && why == "" {
+			why = shortOf(name, want, used, room)
+		}
+	}
+	return why, false
+}
+
+// share is what a pod has as a whole.
+type share struct {
+	limits    runtime.PodLimits // of its cgroup
+	resources corev1.ResourceRequirements
+	requests  corev1.ResourceList
+}
+
+// shareOf returns the share of an allocated pod. The pod's overhead is not in what the status says of it, since whoever adds that up adds it.
+func shareOf(p *corev1.Pod) share {
+	s := share{limits: podLimits(p), requests: resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})}
+	r := &s.resources
+	r.Requests, r.Limits = corev1.ResourceList{}, corev1.ResourceList{}
+	if p.Spec.Resources != nil {
+		maps.Copy(r.Requests, p.Spec.Resources.Requests)
+		maps.Copy(r.Limits, p.Spec.Resources.Limits)
+	}
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if q, has := s.requests[name]; has {
+			r.Requests[name] = q
+		}
+		if q, all := sumOfLimits(p, name); all {
+			r.Limits[name] = q
+		}
+	}
+	return s
+}
+
+// sumOfLimits returns what the containers of a pod may use together, by its own limit or because each of them has one.
+func sumOfLimits(p *corev1.Pod, name corev1.ResourceName) (resource.Quantity, bool) {
+	if p.Spec.Resources == nil || p.Spec.Resources.Limits.Name(name, resource.DecimalSI).IsZero() {
+		for c := range containersOf(p) {
+			if c.Resources.Limits.Name(name, resource.DecimalSI).IsZero() {
+				return resource.Quantity{}, false
+			}
+		}
+	}
+	q, has := resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})[name]
+	return q, has
+}
+
+// now returns the pod's resources for its status while its cgroup has these limits.
+func (s share) now(have runtime.PodLimits) *corev1.ResourceRequirements {
+	r := s.resources.DeepCopy()
+	if have.CPUShares != s.limits.CPUShares {
+		put(&r.Requests, corev1.ResourceCPU, resource.NewMilliQuantity(int64(have.CPUShares)*1000/1024, resource.DecimalSI))
+	}
+	if have.CPUQuota != s.limits.CPUQuota {
+		put(&r.Limits, corev1.ResourceCPU, resource.NewMilliQuantity(have.CPUQuota*1000/period, resource.DecimalSI))
+	}
+	if have.MemoryBytes != s.limits.MemoryBytes {
+		put(&r.Limits, corev1.ResourceMemory, resource.NewQuantity(have.MemoryBytes, resource.BinarySI))
+	}
+	return r
+}

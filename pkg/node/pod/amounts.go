@@ -1,0 +1,142 @@
+package pod
+
+import (
+	"encoding/json"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+// amounts are those resources of a container that can be changed while it runs. Zero is none.
+type amounts struct {
+	Shares        uint64 `json:"shares,omitempty"`
+	CPURequest    int64  `json:"cpuRequest,omitempty"` // millicores
+	CPULimit      int64  `json:"cpuLimit,omitempty"`
+	MemoryRequest int64  `json:"memoryRequest,omitempty"` // bytes
+	MemoryLimit   int64  `json:"memoryLimit,omitempty"`
+}
+
+// amountsOf returns what a container is to have. Without a limit of its own it gets the pod's (KEP-2837), as in the kubelet; the pod's cgroup limits all of them
+// together.
+func amountsOf(p *corev1.Pod, c *corev1.Container) amounts {
+	cpu, memory := limitOf(p, c, corev1.ResourceCPU), limitOf(p, c, corev1.ResourceMemory)
+	a := amounts{CPURequest: c.Resources.Requests.Cpu().MilliValue(), CPULimit: cpu.MilliValue(), MemoryRequest: c.Resources.Requests.Memory().Value(), MemoryLimit: memory.Value()}
+	if _, requested := c.Resources.Requests[corev1.ResourceCPU]; requested {
+		a.Shares = shares(a.CPURequest)
+	} else {
+		a.Shares = shares(a.CPULimit)
+	}
+	return a
+}
+
+func limitOf(p *corev1.Pod, c *corev1.Container, name corev1.ResourceName) resource.Quantity {
+	limit := c.Resources.Limits[name]
+	if limit.IsZero() && p.Spec.Resources != nil {
+		limit = p.Spec.Resources.Limits[name]
+	}
+	return limit
+}
+
+// within returns the amounts for a container of a pod with these limits: in cgroup v1 none may have more processor time than the pod.
+func (a amounts) within(l runtime.PodLimits) amounts {
+	if l.CPUQuota > 0 && quota(a.CPULimit) > l.CPUQuota {
+		a.CPULimit = l.CPUQuota * 1000 / period
+	}
+	return a
+}
+
+// label returns the amounts as the label of an instance that was created with them.
+func (a amounts) label() string {
+	text, _ := json.Marshal(a) // numbers
+	return string(text)
+}
+
+func amountsIn(label string) (a amounts, ok bool) {
+	return a, label != "" && json.Unmarshal([]byte(label), &a) == nil
+}
+
+// resourcesNow returns a container's resources for its status while it has these amounts.
+func resourcesNow(p *corev1.Pod, c *corev1.Container, have amounts) *corev1.ResourceRequirements {
+	r, want := c.Resources.DeepCopy(), amountsOf(p, c)
+	if have.CPURequest != want.CPURequest {
+		put(&r.Requests, corev1.ResourceCPU, resource.NewMilliQuantity(have.CPURequest, resource.DecimalSI))
+	}
+	if have.MemoryRequest != want.MemoryRequest {
+		put(&r.Requests, corev1.ResourceMemory, resource.NewQuantity(have.MemoryRequest, resource.BinarySI))
+	}
+	if have.CPULimit != want.CPULimit && len(r.Limits) > 0 { // a limit that is the pod's is not shown as the container's
+		put(&r.Limits, corev1.ResourceCPU, resource.NewMilliQuantity(have.CPULimit, resource.DecimalSI))
+	}
+	if have.MemoryLimit != want.MemoryLimit && len(r.Limits) > 0 {
+		put(&r.Limits, corev1.ResourceMemory, resource.NewQuantity(have.MemoryLimit, resource.BinarySI))
+	}
+	return r
+}
+
+// put sets a quantity, or removes one that is now none.
+func put(l *corev1.ResourceList, name corev1.ResourceName, q *resource.Quantity) {
+	if q.IsZero() {
+		delete(*l, name)
+		return
+	}
+	if *l == nil {
+		*l = corev1.ResourceList{}
+	}
+	(*l)[name] = *q
+}
+
+// resizes reports whether an instance that runs, or that ended for it, has other amounts than it is to have; restart means that its resize policy asks for a new one.
+// One that is limited by what the pod has is to have more only when the pod has more.
+func (o Observed) resizes(p *corev1.Pod, l *Instance, c *corev1.Container) (differs, restart bool) {
+	have, known := o.Amounts[l.ID]
+	if !known {
+		return false, false
+	}
+	want := amountsOf(p, c)
+	return have != want, restartsFor(c, have, want.within(o.Limits))
+}
+
+// restartsFor reports whether two amounts differ in a resource whose resize policy is RestartContainer.
+func restartsFor(c *corev1.Container, have, want amounts) bool {
+	for _, r := range c.ResizePolicy {
+		if r.RestartPolicy != corev1.RestartContainer {
+			continue
+		}
+		switch r.ResourceName {
+		case corev1.ResourceCPU:
+			if have.CPULimit != want.CPULimit || have.CPURequest != want.CPURequest {
+				return true
+			}
+		case corev1.ResourceMemory:
+			if have.MemoryLimit != want.MemoryLimit || have.MemoryRequest != want.MemoryRequest {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// restartForResize reports whether an instance has to be replaced for a resize.
+func (o Observed) restartForResize(p *corev1.Pod, l *Instance, c *corev1.Container) bool {
+	_, restart := o.resizes(p, l, c)
+	return restart
+}
+
+// resizable reports whether cgroups are to be changed: nothing that runs has to be replaced first.
+func (o Observed) resizable(p *corev1.Pod) bool {
+	needed := o.Resizing || o.Limits != o.Share.limits
+	for name, list := range o.Containers {
+		c, _, _ := containerOf(p, name)
+		if c == nil || list[0].State != runtime.Running {
+			continue
+		}
+		differs, restart := o.resizes(p, &list[0], c)
+		if restart {
+			return false
+		}
+		needed = needed || differs && !restartsFor(c, o.Amounts[list[0].ID], amountsOf(p, c))
+	}
+	return needed
+}

@@ -1,0 +1,188 @@
+package pod
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+func conditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now time.Time) {
+	var uninit, unready []string
+	for i, c := range s.InitContainerStatuses {
+		if isSidecar(&p.Spec.InitContainers[i]) {
+			if c.Started == nil || !*c.Started {
+				uninit = append(uninit, c.Name)
+			}
+			if !c.Ready {
+				unready = append(unready, c.Name)
+			}
+		} else if t := c.State.Terminated; t == nil || t.ExitCode != 0 {
+			uninit = append(uninit, c.Name)
+		}
+	}
+	if hasStarted(p, o) {
+		uninit = nil
+	}
+	for _, c := range s.ContainerStatuses {
+		if !c.Ready {
+			unready = append(unready, c.Name)
+		}
+	}
+	ended := s.Phase == corev1.PodSucceeded || s.Phase == corev1.PodFailed
+	set := func(kind corev1.PodConditionType, ok bool, reason, message string) {
+		status := corev1.ConditionTrue
+		if !ok {
+			status = corev1.ConditionFalse
+		} else {
+			reason, message = "", ""
+		}
+		SetCondition(s, corev1.PodCondition{Type: kind, Status: status, Reason: reason, Message: message,
+			ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})
+	}
+	notReady, why := "ContainersNotReady", fmt.Sprintf("containers with unready status: [%s]", strings.Join(unready, " "))
+	ready := len(unready) == 0 && len(s.ContainerStatuses) == len(p.Spec.Containers) && len(uninit) == 0
+	switch {
+	case s.Phase == corev1.PodFailed:
+		notReady, why, ready = "PodFailed", "", false
+	case s.Phase == corev1.PodSucceeded:
+		notReady, why, ready = "PodCompleted", "", false
+	}
+	sandbox := o.Sandbox
+	for _, c := range s.ContainerStatuses {
+		sandbox = sandbox || c.State.Running != nil // also while the agent that started has not looked yet
+	}
+	set(corev1.PodReadyToStartContainers, sandbox && !d.Stopped, "", "")
+	set(corev1.PodInitialized, len(uninit) == 0 && s.Phase != corev1.PodFailed || s.Phase == corev1.PodSucceeded || hasStarted(p, o),
+		"ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: [%s]", strings.Join(uninit, " ")))
+	if s.Phase == corev1.PodSucceeded {
+		SetCondition(s, corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionTrue, Reason: "PodCompleted",
+			ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})
+	}
+	set(corev1.ContainersReady, ready, notReady, why)
+	if ready && !ended {
+		var open []string
+		for _, g := range p.Spec.ReadinessGates {
+			if !conditionTrue(s, g.ConditionType) {
+				open = append(open, string(g.ConditionType))
+			}
+		}
+		if len(open) > 0 {
+			ready, notReady = false, "ReadinessGatesNotReady"
+			why = fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", strings.Join(open, ","), corev1.ConditionFalse)
+		}
+	}
+	set(corev1.PodReady, ready, notReady, why)
+	set(corev1.PodScheduled, true, "", "")
+	restartingCondition(p, s, d, now)
+	resizeConditions(p, o, s, d, now)
+}
+
+func conditionTrue(s *corev1.PodStatus, kind corev1.PodConditionType) bool {
+	c := conditionIn(s.Conditions, kind)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+// SetCondition replaces the condition of c's type, keeping its transition time if the status is the same.
+func SetCondition(s *corev1.PodStatus, c corev1.PodCondition) {
+	for i := range s.Conditions {
+		if s.Conditions[i].Type != c.Type {
+			continue
+		}
+		if s.Conditions[i].Status == c.Status {
+			c.LastTransitionTime = s.Conditions[i].LastTransitionTime
+		}
+		c.LastProbeTime = s.Conditions[i].LastProbeTime
+		s.Conditions[i] = c
+		return
+	}
+	s.Conditions = append(s.Conditions, c)
+}
+
+// resizeConditions sets the conditions of a resize that is in progress or pending.
+func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now time.Time) {
+	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodResizePending || c.Type == corev1.PodResizeInProgress
+	})
+	if d.Stopping || hasEnded(s.Phase) {
+		return
+	}
+	set := func(kind corev1.PodConditionType, reason, message string, generation int64) {
+		c := corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, ObservedGeneration: generation, LastTransitionTime: stamp(now)}
+		if was := conditionIn(p.Status.Conditions, kind); was != nil && was.Status == c.Status {
+			c.LastTransitionTime, c.LastProbeTime = was.LastTransitionTime, was.LastProbeTime
+		}
+		s.Conditions = append(s.Conditions, c)
+	}
+	if resizing(p, o) {
+		if f, failed := o.Failures[resizeTarget]; failed {
+			set(corev1.PodResizeInProgress, corev1.PodReasonError, f.Message, o.Generation)
+		} else {
+			set(corev1.PodResizeInProgress, "", "", o.Generation)
+		}
+	}
+	if !o.Unallocated {
+		return
+	}
+	if f, known := o.Failures[allocateTarget]; known {
+		set(corev1.PodResizePending, f.Reason, f.Message, p.Generation)
+	} else if was := conditionIn(p.Status.Conditions, corev1.PodResizePending); was != nil { // until it is looked at again
+		s.Conditions = append(s.Conditions, *was)
+	}
+}
+
+// undecided reports whether the node is about to grant or refuse what the pod has come to ask for. A status from before that, of the new generation and without
+// a condition, would say that the pod has it.
+func (o Observed) undecided() bool {
+	_, refused := o.Failures[allocateTarget]
+	return o.Unallocated && !refused && o.Busy[allocateTarget] == Allocate
+}
+
+func conditionIn(all []corev1.PodCondition, kind corev1.PodConditionType) *corev1.PodCondition {
+	for i := range all {
+		if all[i].Type == kind {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// resizing reports whether what is allocated has not been given to all cgroups yet. A container that does not run gets it with its next start.
+func resizing(p *corev1.Pod, o Observed) bool {
+	if o.Resizing || o.Limits != o.Share.limits {
+		return true
+	}
+	for c := range containersOf(p) {
+		l := o.latest(c.Name)
+		if l == nil {
+			continue
+		}
+		if differs, restart := o.resizes(p, l, c); differs && (l.State != runtime.Exited || restart) {
+			return true
+		}
+	}
+	return false
+}
+
+// resizeEvents records what has become of a resize.
+func (w *worker) resizeEvents(p *corev1.Pod, s *corev1.PodStatus) {
+	pending, progress := conditionIn(s.Conditions, corev1.PodResizePending), conditionIn(s.Conditions, corev1.PodResizeInProgress)
+	before := conditionIn(p.Status.Conditions, corev1.PodResizePending)
+	if pending != nil && (before == nil || before.Reason != pending.Reason || before.ObservedGeneration != pending.ObservedGeneration) {
+		w.mu.Lock()
+		desired := w.api.pod
+		w.mu.Unlock()
+		w.m.event(p, "", corev1.EventTypeWarning, "Resize"+pending.Reason, resizeMessage("Pod resize "+pending.Reason, desired, pending.Message))
+	}
+	before = conditionIn(p.Status.Conditions, corev1.PodResizeInProgress)
+	switch {
+	case progress != nil && progress.Reason == corev1.PodReasonError && (before == nil || before.Message != progress.Message):
+		w.m.event(p, "", corev1.EventTypeWarning, resizeFailed, resizeMessage("Pod resize error", p, progress.Message))
+	case progress == nil && before != nil && !hasEnded(s.Phase) && p.DeletionTimestamp == nil:
+		w.m.event(p, "", corev1.EventTypeNormal, "ResizeCompleted", resizeMessage("Pod resize completed", p, ""))
+	}
+}

@@ -1,0 +1,99 @@
+package pod
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+// Drain stops the containers of all pods gracefully, releases what they share, and returns when that is done. The pods stay in the API, and
+// no pod is started any more. Pods that serve plugins stop after the others, whose volumes and devices cannot be released without them.
+// report is called with each pod that had a running container when it has stopped.
+func (m *Manager) Drain(ctx context.Context, report func(*corev1.Pod)) error {
+	m.mu.Lock()
+	m.draining = true
+	m.mu.Unlock()
+	for uid := range m.LeftStatic() { // also those whose manifests cannot be read, which have no worker yet
+		m.continued(uid)
+	}
+	var users, servers []*worker
+	for _, w := range m.all() {
+		if m.serves(w) {
+			servers = append(servers, w)
+		} else {
+			users = append(users, w)
+		}
+	}
+	if err := m.drain(ctx, users, report); err != nil {
+		return err
+	}
+	return m.drain(ctx, servers, report)
+}
+
+func (m *Manager) serves(w *worker) bool {
+	w.mu.Lock()
+	p := w.api.pod
+	w.mu.Unlock()
+	return m.c.Serves != nil && p != nil && m.c.Serves(p)
+}
+
+// drain stops some of the pods.
+func (m *Manager) drain(ctx context.Context, workers []*worker, report func(*corev1.Pod)) error {
+	running := map[*worker]bool{}
+	// Report in the order in which they stop, so that the caller can show which remain.
+	ended := make(chan *worker, len(workers))
+	for _, w := range workers {
+		for _, c := range m.containers.of(w.uid) {
+			running[w] = running[w] || c.State == runtime.Running
+		}
+		drained := w.drain()
+		go func() {
+			select {
+			case <-drained:
+				ended <- w
+			case <-ctx.Done():
+			}
+		}()
+	}
+	for range workers {
+		select {
+		case w := <-ended:
+			if running[w] {
+				w.mu.Lock()
+				p := w.api.pod
+				w.mu.Unlock()
+				report(p)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// drain starts to stop the pod, and returns a channel that is closed when nothing of it runs.
+func (w *worker) drain() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.end.drained == nil {
+		w.end.drained = make(chan struct{})
+		// Release terminated pods again: an earlier agent may have left their shims.
+		w.held.released = false
+		w.loop.wake()
+	}
+	return w.end.drained
+}
+
+// closeOnce closes a channel that may be nil or already closed. Called with the worker's lock held.
+func closeOnce(c chan struct{}) {
+	if c == nil {
+		return
+	}
+	select {
+	case <-c:
+	default:
+		close(c)
+	}
+}

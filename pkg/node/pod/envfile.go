@@ -1,0 +1,130 @@
+package pod
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/node/volume"
+)
+
+// maxEnvFile limits how far a file with environment variables is read, in bytes. Containers write it.
+const maxEnvFile = 1 << 20
+
+// fromFile returns a variable that a file in an emptyDir has (KEP-3721). As in the kubelet, an empty value is none. skip means that there is none, and need not be.
+func fromFile(p *corev1.Pod, volumes map[string]volume.Mounted, r *corev1.FileKeySelector) (value string, skip bool, err error) {
+	at := slices.IndexFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == r.VolumeName && v.EmptyDir != nil })
+	mounted, ok := volumes[r.VolumeName]
+	if at < 0 || !ok {
+		return "", false, fmt.Errorf("cannot find the emptyDir volume %q referenced by fileKeyRef", r.VolumeName)
+	}
+	optional := r.Optional != nil && *r.Optional
+	f, err := volume.OpenInside(mounted.Path, r.Path)
+	if optional && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)) {
+		return "", true, nil
+	}
+	if err != nil {
+		return "", false, fmt.Errorf("couldn't read env file of volume %q: %w", r.VolumeName, err)
+	}
+	defer f.Close()
+	value, err = envFileValue(bounded.Reader(f, maxEnvFile), r.Key)
+	if err != nil {
+		return "", false, fmt.Errorf("couldn't parse env file %q of volume %q: %w", r.Path, r.VolumeName, err)
+	}
+	if value == "" && !optional {
+		return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", r.Key, r.Path, r.VolumeName)
+	}
+	return value, value == "", nil
+}
+
+// envFileValue returns a variable's value in a file of assignments, or "". The format is the part of a POSIX shell's that upstream's parser takes: NAME='value',
+// with nothing between the name, = and the quote; the value is literal, and may have several lines; a line may be empty, or a comment, and a comment may follow
+// a value. NAME= and a space is an empty value. What follows the variable is not looked at. Lines have at most 64 KiB.
+func envFileValue(r io.Reader, key string) (string, error) {
+	lines := &envLines{Scanner: bufio.NewScanner(r)}
+	for lines.next() {
+		line := strings.TrimLeft(lines.Text(), " \t")
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, rest, assigns := strings.Cut(line, "=")
+		switch {
+		case !assigns:
+			return "", lines.invalid("missing '='")
+		case strings.Trim(name, " \t") == "":
+			return "", lines.invalid("empty variable name")
+		case strings.TrimRight(name, " \t") != name:
+			return "", lines.invalid("whitespace before '=' is not allowed")
+		}
+		value := ""
+		if rest == "" || rest[0] != ' ' && rest[0] != '\t' {
+			var err error
+			if value, err = lines.quoted(rest); err != nil {
+				return "", err
+			}
+		}
+		if name == key {
+			return value, nil
+		}
+	}
+	return "", lines.err()
+}
+
+// envLines are the lines of a file, with their numbers.
+type envLines struct {
+	*bufio.Scanner
+	number int
+}
+
+func (l *envLines) next() bool {
+	l.number++
+	return l.Scan()
+}
+
+// err returns why there are no more lines, or nil at the end of the file.
+func (l *envLines) err() error {
+	if err := l.Err(); !errors.Is(err, bufio.ErrTooLong) {
+		return err
+	}
+	return fmt.Errorf("line %d is longer than %d bytes", l.number, bufio.MaxScanTokenSize-1)
+}
+
+func (l *envLines) invalid(why string) error { // says nothing of the content, which may be secret
+	return fmt.Errorf("invalid environment variable format at line %d: %s", l.number, why)
+}
+
+// quoted returns the value that begins with text, and ends in this line or a later one.
+func (l *envLines) quoted(text string) (string, error) {
+	text, begins := strings.CutPrefix(text, "'")
+	if !begins {
+		return "", l.invalid("value must be enclosed in single quotes")
+	}
+	first := l.number
+	var value strings.Builder
+	for {
+		part, after, ends := strings.Cut(text, "'")
+		value.WriteString(part)
+		if ends {
+			if after = strings.TrimLeft(after, " \t"); after != "" && after[0] != '#' {
+				return "", l.invalid("unexpected content after closing quote")
+			}
+			return value.String(), nil
+		}
+		value.WriteByte('\n')
+		if !l.next() {
+			if err := l.err(); err != nil {
+				return "", err
+			}
+			return "", fmt.Errorf("invalid environment variable format starting at line %d: unclosed single quote", first)
+		}
+		text = l.Text()
+	}
+}

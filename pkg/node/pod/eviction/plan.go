@@ -1,0 +1,388 @@
+// Package eviction implements node-pressure eviction and the limits of local ephemeral storage, as the kubelet: it removes unused images and containers,
+// reports the node's pressure conditions, and evicts pods.
+//
+// It may import apis/config, agent/disk and agent/static. Its invariant: only Plan decides, from what was observed; a Manager observes no more than the decision
+// needs, and walks only the files of pods with a limit, or of all pods under pressure.
+package eviction
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/node/host/disk"
+	"github.com/coracle-dev/coracle/pkg/node/pod/static"
+)
+
+// Reason is the reason in an evicted pod's status and event.
+const Reason = "Evicted"
+
+// Reading is the available amount of a resource, and its capacity.
+type Reading struct{ Available, Capacity int64 }
+
+// Use is a container's usage.
+type Use struct {
+	Memory int64 // working set in bytes; 0 if it is not running
+	PIDs   int64
+	Layer  disk.Usage // writable layers of all its instances
+	Logs   disk.Usage
+}
+
+// Usage is a pod's usage.
+type Usage struct {
+	Containers map[string]Use
+	Volumes    map[string]disk.Usage // emptyDir volumes on disk, by name
+	Files      disk.Usage            // per-pod files that containers can write, such as /etc/hosts
+}
+
+func (u *Usage) disk() disk.Usage {
+	sum := u.Files
+	for _, c := range u.Containers {
+		sum = sum.Plus(c.Layer).Plus(c.Logs)
+	}
+	for _, v := range u.Volumes {
+		sum = sum.Plus(v)
+	}
+	return sum
+}
+
+// Pod is a pod that has not terminated.
+type Pod struct {
+	*corev1.Pod
+	Running bool   // it has a running container
+	Usage   *Usage // nil if it was not measured
+}
+
+// Observed is the observed state of the node.
+type Observed struct {
+	// Signals that were read. A missing one means no pressure.
+	Signals map[config.Signal]Reading
+	Pods    []Pod
+	// Reclaimed means that unused images and containers were removed before the Signals were read.
+	Reclaimed bool
+	// Measured means that all pods were measured, as far as possible.
+	Measured bool
+}
+
+// Pressure is why a condition of the node is True.
+type Pressure struct {
+	Last time.Time // when a threshold was last exceeded
+	Why  string    // the message; it does not change, so that the node's status does not
+	sig  config.Signal
+}
+
+// Policy is the configuration of Plan.
+type Policy struct {
+	Thresholds map[config.Signal]config.Threshold
+	// Transition is how long a condition stays True after its threshold was last exceeded.
+	Transition time.Duration
+}
+
+// Eviction is a decision to evict a pod.
+type Eviction struct {
+	Pod     *corev1.Pod
+	Message string
+	// Disrupted means that the pod exceeded no limit of its own; its status gets a DisruptionTarget condition.
+	Disrupted bool
+}
+
+// Decision is what to do. At most one of Reclaim, Measure and Evict is set; after the first two, Plan is to be called again with a new observation.
+type Decision struct {
+	// Pressures are the node's conditions that are True.
+	Pressures map[corev1.NodeConditionType]Pressure
+	// Starved is the resource to reclaim, or empty.
+	Starved corev1.ResourceName
+	Reclaim bool
+	Measure bool
+	Evict   []Eviction
+}
+
+const (
+	inodes corev1.ResourceName = "inodes"
+	pids   corev1.ResourceName = "pids"
+)
+
+var (
+	conditionOf = map[config.Signal]corev1.NodeConditionType{
+		config.MemoryAvailable: corev1.NodeMemoryPressure, config.PIDAvailable: corev1.NodePIDPressure,
+		config.NodeFsAvailable: corev1.NodeDiskPressure, config.NodeFsInodesFree: corev1.NodeDiskPressure,
+		config.ImageFsAvailable: corev1.NodeDiskPressure, config.ImageFsInodesFree: corev1.NodeDiskPressure,
+	}
+	resourceOf = map[config.Signal]corev1.ResourceName{
+		config.MemoryAvailable: corev1.ResourceMemory, config.PIDAvailable: pids,
+		config.NodeFsAvailable: corev1.ResourceEphemeralStorage, config.NodeFsInodesFree: inodes,
+		config.ImageFsAvailable: corev1.ResourceEphemeralStorage, config.ImageFsInodesFree: inodes,
+	}
+)
+
+// Plan decides what to do. before are the pressures of the previous Decision. It is a pure function.
+func Plan(p Policy, before map[corev1.NodeConditionType]Pressure, o Observed, now time.Time) Decision {
+	d := Decision{Pressures: map[corev1.NodeConditionType]Pressure{}}
+	for kind, was := range before {
+		if now.Sub(was.Last) < p.Transition {
+			d.Pressures[kind] = was
+		}
+	}
+	var met []config.Signal
+	for _, s := range config.Signals {
+		threshold, watched := p.Thresholds[s]
+		reading, read := o.Signals[s]
+		if !watched || !read || reading.Capacity <= 0 || reading.Available >= threshold.Of(reading.Capacity) {
+			continue
+		}
+		kind := conditionOf[s]
+		is := Pressure{now, why(s, threshold, reading), s}
+		if was, reported := d.Pressures[kind]; reported && (was.sig == s || slices.Contains(met, was.sig)) {
+			is.Why, is.sig = was.Why, was.sig
+		}
+		d.Pressures[kind] = is
+		met = append(met, s)
+	}
+	for _, pod := range o.Pods {
+		if message := exceeds(pod); message != "" && !Critical(pod.Pod) {
+			d.Evict = append(d.Evict, Eviction{Pod: pod.Pod, Message: message})
+		}
+	}
+	if len(met) == 0 {
+		return d
+	}
+	starved := met[0]
+	d.Starved = resourceOf[starved]
+	switch {
+	case len(d.Evict) > 0: // these may free enough
+	case conditionOf[starved] == corev1.NodeDiskPressure && !o.Reclaimed:
+		d.Reclaim = true
+	case !o.Measured:
+		d.Measure = true
+	default:
+		if victim := pick(o.Pods, d.Starved); victim != nil {
+			threshold := p.Thresholds[starved].Of(o.Signals[starved].Capacity)
+			d.Evict = []Eviction{{victim.Pod, lowOn(d.Starved, threshold, o.Signals[starved].Available, *victim), true}}
+		}
+	}
+	return d
+}
+
+func why(s config.Signal, t config.Threshold, r Reading) string {
+	of := ""
+	if t.Percent > 0 {
+		of = fmt.Sprintf(", %g%% of %s", t.Percent, format(resourceOf[s], r.Capacity))
+	}
+	return fmt.Sprintf("%s was %s, below the threshold of %s%s", s, format(resourceOf[s], r.Available), format(resourceOf[s], t.Of(r.Capacity)), of)
+}
+
+// format formats a quantity for messages: bytes in Mi, others as numbers.
+func format(name corev1.ResourceName, n int64) string {
+	if name == inodes || name == pids {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprintf("%dMi", n>>20)
+}
+
+func quantity(name corev1.ResourceName, n int64) string {
+	if name == inodes || name == pids {
+		return resource.NewQuantity(n, resource.DecimalSI).String()
+	}
+	return resource.NewQuantity(n, resource.BinarySI).String()
+}
+
+// Limited reports whether a pod has a limit of local storage and must be measured periodically.
+func Limited(p *corev1.Pod) bool {
+	for i := range p.Spec.Volumes {
+		if sizeLimit(&p.Spec.Volumes[i]) != nil {
+			return true
+		}
+	}
+	_, limited := resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{})[corev1.ResourceEphemeralStorage]
+	return limited
+}
+
+// sizeLimit is that of an emptyDir on disk; the kernel sees to those in memory.
+func sizeLimit(v *corev1.Volume) *resource.Quantity {
+	if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumDefault || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
+		return nil
+	}
+	return v.EmptyDir.SizeLimit
+}
+
+// exceeds says which limit of local storage a pod exceeds, in the kubelet's words, or nothing.
+func exceeds(p Pod) string {
+	if p.Usage == nil {
+		return ""
+	}
+	above := func(used uint64, limit *resource.Quantity) bool {
+		return limit != nil && limit.Sign() > 0 && resource.NewQuantity(int64(used), resource.BinarySI).Cmp(*limit) > 0
+	}
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		if limit := sizeLimit(v); above(p.Usage.Volumes[v.Name].Bytes, limit) {
+			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, limit.String())
+		}
+	}
+	if limit, ok := resourcehelper.PodLimits(p.Pod, resourcehelper.PodResourcesOptions{})[corev1.ResourceEphemeralStorage]; ok && above(p.Usage.disk().Bytes, &limit) {
+		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())
+	}
+	for _, c := range containers(p.Pod) {
+		use := p.Usage.Containers[c.Name]
+		if limit, ok := c.Resources.Limits[corev1.ResourceEphemeralStorage]; ok && above(use.Layer.Plus(use.Logs).Bytes, &limit) {
+			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String())
+		}
+	}
+	return ""
+}
+
+// containers are those that stay: the plain ones and the sidecars.
+func containers(p *corev1.Pod) []corev1.Container {
+	all := slices.Clone(p.Spec.Containers)
+	for _, c := range p.Spec.InitContainers {
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// lowestCritical is system-cluster-critical's priority, the lowest that the system keeps for itself.
+const lowestCritical = 2_000_000_000
+
+// Critical reports whether a pod is critical. Such pods are never evicted: those of the system, and those that no API server could make anew.
+func Critical(p *corev1.Pod) bool {
+	if static.IsStatic(p) {
+		return true
+	}
+	if _, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+		return true
+	}
+	return p.Spec.Priority != nil && *p.Spec.Priority >= lowestCritical
+}
+
+// pick chooses who goes first: those beyond their request before others, then by priority, then by use beyond the request.
+// Process IDs have no request.
+func pick(pods []Pod, name corev1.ResourceName) *Pod {
+	type candidate struct {
+		*Pod
+		beyond   int64
+		priority int32
+	}
+	var all []candidate
+	for i := range pods {
+		p := &pods[i]
+		if !p.Running || Critical(p.Pod) {
+			continue
+		}
+		c := candidate{Pod: p}
+		if p.Spec.Priority != nil {
+			c.priority = *p.Spec.Priority
+		}
+		if p.Usage != nil {
+			c.beyond = used(p.Usage, name)
+			if name == corev1.ResourceMemory || name == corev1.ResourceEphemeralStorage {
+				request := resourcehelper.PodRequests(p.Pod, resourcehelper.PodResourcesOptions{})[name]
+				c.beyond -= request.Value()
+			}
+		}
+		all = append(all, c)
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	rank := func(yes bool) int {
+		if yes {
+			return 0
+		}
+		return 1
+	}
+	first := slices.MinFunc(all, func(a, b candidate) int {
+		return cmp.Or(
+			cmp.Compare(rank(a.Usage == nil), rank(b.Usage == nil)), // whose use is unknown
+			cmp.Compare(rank(name == pids || a.beyond > 0), rank(name == pids || b.beyond > 0)),
+			cmp.Compare(a.priority, b.priority),
+			cmp.Compare(b.beyond, a.beyond),
+			strings.Compare(string(a.UID), string(b.UID)),
+		)
+	})
+	return first.Pod
+}
+
+func used(u *Usage, name corev1.ResourceName) (sum int64) {
+	switch name {
+	case corev1.ResourceEphemeralStorage:
+		return int64(u.disk().Bytes)
+	case inodes:
+		return int64(u.disk().Inodes)
+	}
+	for _, c := range u.Containers {
+		if name == pids {
+			sum += c.PIDs
+		} else {
+			sum += c.Memory
+		}
+	}
+	return sum
+}
+
+// lowOn is what an evicted pod's status says, in the kubelet's words.
+func lowOn(name corev1.ResourceName, threshold, available int64, p Pod) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", name, quantity(name, threshold), quantity(name, available))
+	if p.Usage == nil || name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage {
+		return b.String()
+	}
+	for _, list := range [][]corev1.Container{p.Spec.Containers, p.Spec.InitContainers} {
+		for _, c := range list {
+			use, known := p.Usage.Containers[c.Name]
+			n := use.Memory
+			if name == corev1.ResourceEphemeralStorage {
+				n = int64(use.Layer.Plus(use.Logs).Bytes)
+			}
+			request := c.Resources.Requests[name]
+			if known && n > request.Value() {
+				fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ", c.Name, quantity(name, n), request.String(), name)
+			}
+		}
+	}
+	return b.String()
+}
+
+// Refuse says why a node under these pressures does not take a pod that would begin there, or nothing. It is pure.
+func Refuse(p *corev1.Pod, pressures []corev1.NodeConditionType) string {
+	if len(pressures) == 0 || Critical(p) {
+		return ""
+	}
+	if len(pressures) == 1 && pressures[0] == corev1.NodeMemoryPressure {
+		taint := corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
+		if !bestEffort(p) || slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, taint) }) {
+			return ""
+		}
+	}
+	return fmt.Sprintf("Pod was rejected: The node had condition: %v. ", pressures)
+}
+
+func tolerates(t corev1.Toleration, taint corev1.Taint) bool {
+	return (t.Effect == "" || t.Effect == taint.Effect) && (t.Key == taint.Key || t.Key == "" && t.Operator == corev1.TolerationOpExists) &&
+		(t.Operator == corev1.TolerationOpExists || (t.Operator == "" || t.Operator == corev1.TolerationOpEqual) && t.Value == taint.Value)
+}
+
+// bestEffort pods ask for neither processor time nor memory.
+func bestEffort(p *corev1.Pod) bool {
+	if p.Status.QOSClass != "" {
+		return p.Status.QOSClass == corev1.PodQOSBestEffort
+	}
+	for _, list := range []corev1.ResourceList{
+		resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{}), resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{}),
+	} {
+		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+			if q := list[name]; !q.IsZero() {
+				return false
+			}
+		}
+	}
+	return true
+}

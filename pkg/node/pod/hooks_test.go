@@ -1,0 +1,27 @@
+package pod
+
+import (
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
+)
+
+// An HTTP hook succeeds with any status, as in the kubelet.
+func TestHTTPHook(t *testing.T) {
+	web := httptest.NewServer(http.NotFoundHandler())
+	host, port, err := net.SplitHostPort(web.Listener.Addr().String())
+	require.NoError(t, err)
+	m := &Manager{http: probe.NewHTTPClient()}
+	defer m.http.CloseIdleConnections()
+	hook := &corev1.LifecycleHandler{HTTPGet: &corev1.HTTPGetAction{Host: host, Port: intstr.Parse(port)}}
+	require.NoError(t, m.hook(t.Context(), hook, &corev1.Container{}, "c", ""))
+	web.Close()
+	require.Error(t, m.hook(t.Context(), hook, &corev1.Container{}, "c", ""))
+}

@@ -1,0 +1,55 @@
+package pod
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/node/images"
+	"github.com/coracle-dev/coracle/pkg/node/images/keyring"
+)
+
+// mountImages pulls and mounts the images that a container mounts as volumes. As in the kubelet, an image that cannot be pulled is reported by the
+// container, with the reasons of its own image. A volume that is mounted keeps its image for the life of the pod.
+func (w *worker) mountImages(ctx context.Context, p *corev1.Pod, c *corev1.Container, users string) *Failure {
+	m := w.m
+	for i := range p.Spec.Volumes {
+		v := &p.Spec.Volumes[i]
+		if v.Image == nil || !mountsVolume(c, v.Name) {
+			continue
+		}
+		mounted, err := m.volumes.ImageMounted(p.UID, v.Name)
+		if err == nil && !mounted {
+			img, pulling := m.images.Ensure(ctx, images.Request{Ref: v.Image.Reference, Policy: v.Image.PullPolicy, Namespace: p.Namespace,
+				Event:       func(kind, reason, message string) { m.event(p, "", kind, reason, message) },
+				Credentials: func() []keyring.Credential { return m.credentials(ctx, p, v.Image.Reference) }})
+			if pulling != nil {
+				f := w.imageFailure(c.Name, pulling)
+				if ctx.Err() == nil {
+					m.event(p, c.Name, corev1.EventTypeWarning, "Failed", "Error: "+f.Reason)
+				}
+				return f
+			}
+			err = m.volumes.MountImage(ctx, p.UID, v.Name, img.ID, users)
+		}
+		if err != nil {
+			f := w.fail(c.Name, "CreateContainerError", err, time.Second)
+			f.Message = "ImageVolumeMountFailed: " + f.Message
+			if ctx.Err() == nil {
+				m.event(p, c.Name, corev1.EventTypeWarning, "Failed", "Error: "+f.Message)
+			}
+			return f
+		}
+	}
+	return nil
+}
+
+func mountsVolume(c *corev1.Container, name string) bool {
+	for i := range c.VolumeMounts {
+		if c.VolumeMounts[i].Name == name {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,199 @@
+package logs
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+)
+
+// maxFiles is the number of files of one log that are read. The runtime keeps fewer.
+const maxFiles = 10
+
+// fileNames lists a log's files, oldest first: path.N, and path itself last.
+func fileNames(path string) []string {
+	rotated, _ := filepath.Glob(path + ".*")
+	sort.Slice(rotated, func(i, j int) bool {
+		return len(rotated[i]) > len(rotated[j]) || len(rotated[i]) == len(rotated[j]) && rotated[i] > rotated[j]
+	})
+	return append(rotated, path)
+}
+
+// openAll opens a log's files and returns them oldest first. It opens the newest first, so that a concurrent rotation can make it see a
+// file twice, which is ignored, but never skip one.
+func openAll(path string) (files []*os.File, err error) {
+	names := fileNames(path)
+	var infos []fs.FileInfo
+	for i := len(names) - 1; i >= 0 && len(files) < maxFiles; i-- {
+		f, openErr := bounded.Open(names[i])
+		if errors.Is(openErr, fs.ErrNotExist) {
+			continue
+		}
+		var info fs.FileInfo
+		if err = openErr; err == nil {
+			if info, err = f.Stat(); err != nil {
+				f.Close()
+			}
+		}
+		if err != nil {
+			closeAll(files)
+			return nil, err
+		}
+		if slices.ContainsFunc(infos, func(have fs.FileInfo) bool { return os.SameFile(have, info) }) {
+			f.Close()
+			continue
+		}
+		files, infos = append(files, f), append(infos, info)
+	}
+	if len(files) == 0 {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	}
+	slices.Reverse(files)
+	return files, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// next opens the file that follows current, or returns nil if it still is the newest.
+func next(current *os.File, path string) *os.File {
+	have, err := current.Stat()
+	if err != nil {
+		return nil
+	}
+	if now, err := os.Lstat(path); err != nil || os.SameFile(have, now) {
+		return nil
+	}
+	files, err := openAll(path)
+	if err != nil {
+		return nil
+	}
+	at := slices.IndexFunc(files, func(f *os.File) bool {
+		info, err := f.Stat()
+		return err == nil && os.SameFile(have, info)
+	}) + 1 // 0 if current was removed: continue with the oldest
+	if at == len(files) {
+		closeAll(files)
+		return nil
+	}
+	f := files[at]
+	closeAll(slices.Delete(files, at, at+1))
+	return f
+}
+
+// Read writes a log to w. A log that does not exist is fs.ErrNotExist. It flushes w, if w can, whenever it waits.
+func Read(ctx context.Context, path string, o Options, w io.Writer) error {
+	out := &writer{w: w, o: o, left: o.Limit}
+	var watch *fsnotify.Watcher
+	if o.Follow {
+		var err error
+		if watch, err = fsnotify.NewWatcher(); err != nil {
+			return err
+		}
+		defer watch.Close()
+		if err := watch.Add(filepath.Dir(path)); err != nil {
+			return err
+		}
+	}
+	files, err := openAll(path)
+	if err != nil {
+		return err
+	}
+	begin, offset, midLine := start(ctx, files, o)
+	closeAll(files[:begin])
+	files = files[begin:]
+	if _, err := files[0].Seek(offset, io.SeekStart); err != nil {
+		closeAll(files)
+		return err
+	}
+	in := bufio.NewReader(files[0])
+	if midLine {
+		skipLine(in)
+	}
+	var pending []byte
+	for len(files) > 1 {
+		err := out.drain(ctx, in, &pending)
+		files[0].Close()
+		files = files[1:]
+		if err != nil {
+			closeAll(files)
+			return done(err)
+		}
+		in, pending = bufio.NewReader(files[0]), nil
+	}
+	return done(out.follow(ctx, files[0], in, path, watch))
+}
+
+// follow reads current to its end and, given a watch, continues with what is written later. It closes current.
+func (w *writer) follow(ctx context.Context, current *os.File, in *bufio.Reader, path string, watch *fsnotify.Watcher) error {
+	defer func() { current.Close() }()
+	var pending []byte
+	ended := false
+	for {
+		if err := w.drain(ctx, in, &pending); err != nil {
+			return err
+		}
+		if watch == nil {
+			if l, err := Parse(pending); err == nil {
+				return w.line(l)
+			}
+			return nil
+		}
+		if f := next(current, path); f != nil {
+			if err := w.drain(ctx, in, &pending); err != nil { // written before the rotation
+				f.Close()
+				return err
+			}
+			current.Close()
+			current, in, pending = f, bufio.NewReader(f), nil
+			continue
+		}
+		if ended {
+			return nil
+		}
+		if f, ok := w.w.(interface{ Flush() }); ok {
+			f.Flush()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.o.Ended:
+			ended = true
+		case err := <-watch.Errors:
+			if !errors.Is(err, fsnotify.ErrEventOverflow) { // after lost events, just read on
+				return err
+			}
+		case _, open := <-watch.Events:
+			if !open {
+				return nil
+			}
+		}
+	}
+}
+
+func done(err error) error {
+	if errors.Is(err, errLimit) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+func skipLine(in *bufio.Reader) {
+	for {
+		if _, err := in.ReadSlice('\n'); !errors.Is(err, bufio.ErrBufferFull) {
+			return
+		}
+	}
+}

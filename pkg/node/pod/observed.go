@@ -1,0 +1,266 @@
+// Package pod brings pods to their desired state. Plan compares a pod with what was observed of it and returns the next actions; the Manager
+// executes them and writes the status.
+//
+// It may import client, agent/runtime, agent/network, agent/volume, agent/probe, agent/images, agent/static and agent/failpoint. Its invariant: the state of a
+// pod's containers is always read from the runtime, so that a new Manager continues where a killed one stopped.
+package pod
+
+import (
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+// Labels of containers in the runtime. They persist what the agent needs to know after a restart.
+const (
+	labelPodName   = "pod"
+	labelNamespace = "namespace"
+	labelName      = "container"
+	labelAttempt   = "attempt"
+	labelBackOff   = "backoff"  // how long to wait before replacing it if it ends, a Go duration
+	labelHash      = "hash"     // of the fields whose change requires a restart
+	labelImageID   = "image-id" // as the status shows it
+	labelImage     = "image"
+	labelGrace     = "grace" // the pod's terminationGracePeriodSeconds
+	labelMessage   = "message-path"
+	labelTask      = "task"    // the UID of the task that controls the pod
+	labelSource    = "source"  // static.FromFile for a static pod's
+	labelFile      = "file"    // its manifest's name in the folder
+	labelRound     = "round"   // see round; none is 0
+	labelAmounts   = "amounts" // with which it was created, as JSON
+)
+
+const (
+	backOffFirst = 10 * time.Second
+	backOffMax   = 5 * time.Minute
+	// backOffReset is how long a container must have run for its back-off to be reset.
+	backOffReset = 10 * time.Minute
+)
+
+// Instance is one run of a container of the pod.
+type Instance struct {
+	runtime.Container
+	Name    string
+	Attempt int
+	BackOff time.Duration
+	Hash    string
+	Round   int
+}
+
+func instanceOf(c runtime.Container) Instance {
+	attempt, _ := strconv.Atoi(c.Labels[labelAttempt])
+	wait, _ := time.ParseDuration(c.Labels[labelBackOff])
+	round, _ := strconv.Atoi(c.Labels[labelRound])
+	return Instance{Container: c, Name: c.Labels[labelName], Attempt: attempt, BackOff: wait, Hash: c.Labels[labelHash], Round: round}
+}
+
+// Failure is why the last attempt of an action failed, and when it is retried.
+type Failure struct {
+	Reason, Message string
+	Until           time.Time
+	// wait is the delay that led to Until, which the next failure doubles.
+	wait time.Duration
+}
+
+// LogValue implements slog.LogValuer.
+func (f *Failure) LogValue() slog.Value {
+	if f == nil {
+		return slog.StringValue("none")
+	}
+	return slog.StringValue(f.Reason + ": " + f.Message)
+}
+
+// Health is the result of an instance's probes.
+type Health struct {
+	Started, Ready bool
+	// Failed means that a liveness or startup probe failed: the container is to be restarted.
+	Failed bool
+	Why    string
+	// Grace overrides the pod's grace period, in seconds.
+	Grace *int64
+}
+
+// Verdict is why the agent fails a pod: it was rejected at admission, evicted, or exceeded its active deadline.
+type Verdict struct {
+	Reason, Message string
+	// Evicted pods get a minimal grace period, and their containers are removed, since the node needs the resources.
+	Evicted bool
+	// Preempted means that an evicted pod makes room for a critical one. It has its own grace period.
+	Preempted bool
+	// Disrupted means that the pod was evicted because of node pressure, not for exceeding its own limits.
+	Disrupted bool
+}
+
+// Observed is the state of a pod on the node.
+type Observed struct {
+	// Gone means that the pod is no longer in the API, or a static pod's manifest is gone.
+	Gone bool
+	// Deleted means that the agent deleted the pod from the API. It remains there while it has finalizers.
+	Deleted bool
+	// Began is when the agent started.
+	Began time.Time
+	// Waiting means that nothing is started now: other pods end first, whose resources this one needs, or the machine shuts down.
+	Waiting bool
+	// By is when nothing of the pod runs any more at the latest, whatever its grace period is; zero for no such time.
+	By time.Time
+	// Draining means that the node is stopping: containers are stopped, and the pod stays in the API.
+	Draining bool
+	Verdict  *Verdict
+	// Sandbox and Volumes report whether they are set up. Released reports whether everything was released that is to be: the shared resources
+	// of a terminated pod, and also the containers of a deleted one.
+	Sandbox, Volumes bool
+	Released         bool
+	// Claimed means that the pod has resource claims prepared. Until that is undone it is not reported as ended, because others may get the devices then.
+	Claimed bool
+	// Stale means that the volumes are mounted but their sources changed.
+	Stale      bool
+	Containers map[string][]Instance // by name, newest first
+	// Busy are the actions in flight, by target.
+	Busy     map[string]Kind
+	Failures map[string]Failure
+	Health   map[string]Health // by container ID
+	// Unallocated means that the pod asks for other resources than are allocated to it, which Plan and Status see.
+	Unallocated bool
+	// Share is what is allocated to the pod as a whole, as of a generation, and Limits what its cgroup has of that. Amounts are what instances have, by container ID.
+	Share      share
+	Generation int64
+	Limits     runtime.PodLimits
+	Amounts    map[string]amounts
+	// Resizing means that it has not been seen to that cgroups have what is allocated.
+	Resizing bool
+	// Refresh is when a mounted token is to be renewed; zero means never.
+	Refresh time.Time
+
+	podIP string
+}
+
+func (o Observed) latest(name string) *Instance {
+	if l := o.Containers[name]; len(l) > 0 {
+		return &l[0]
+	}
+	return nil
+}
+
+func (o Observed) anyBusy() bool { return len(o.Busy) > 0 }
+
+func group(list []runtime.Container) map[string][]Instance {
+	m := map[string][]Instance{}
+	for _, c := range list {
+		i := instanceOf(c)
+		m[i.Name] = append(m[i.Name], i)
+	}
+	for _, l := range m {
+		sort.Slice(l, func(a, b int) bool { return l[a].Attempt > l[b].Attempt })
+	}
+	return m
+}
+
+// specHash returns a hash of the fields whose change requires a restart of a running container: its image.
+func specHash(c *corev1.Container) string {
+	h := fnv.New32a()
+	fmt.Fprintf(h, "%s\x00%s", c.Name, c.Image)
+	return strconv.FormatUint(uint64(h.Sum32()), 16)
+}
+
+// changed reports whether the container's specification changed since the instance was created.
+func changed(l *Instance, c *corev1.Container) bool { return l.Hash != "" && l.Hash != specHash(c) }
+
+// nextBackOff returns the back-off of the instance that replaces c.
+func nextBackOff(c *Instance) time.Duration {
+	switch {
+	case c == nil:
+		return 0
+	case !c.StartedAt.IsZero() && c.FinishedAt.Sub(c.StartedAt) > backOffReset:
+		return 0
+	case c.BackOff == 0:
+		return backOffFirst
+	default:
+		return min(2*c.BackOff, backOffMax)
+	}
+}
+
+// waitOf returns how long after its exit c is replaced.
+func waitOf(c *Instance) time.Duration {
+	if !c.StartedAt.IsZero() && c.FinishedAt.Sub(c.StartedAt) > backOffReset {
+		return 0
+	}
+	return c.BackOff
+}
+
+func isSidecar(c *corev1.Container) bool {
+	return c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways
+}
+
+// restarts reports whether a container of the pod that exited with the code is restarted.
+func restarts(p *corev1.Pod, c *corev1.Container, exit int, init bool) bool {
+	if c.RestartPolicy != nil {
+		if ruleFor(c, exit) != "" { // whichever action it has
+			return true
+		}
+		switch *c.RestartPolicy {
+		case corev1.ContainerRestartPolicyAlways:
+			return true
+		case corev1.ContainerRestartPolicyNever:
+			return false
+		default:
+			return exit != 0
+		}
+	}
+	switch p.Spec.RestartPolicy {
+	case corev1.RestartPolicyNever:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return exit != 0
+	default:
+		return !init || exit != 0
+	}
+}
+
+// isTerminal reports whether the pod's phase in the API is terminal.
+func isTerminal(p *corev1.Pod) bool { return hasEnded(p.Status.Phase) }
+
+func hasEnded(p corev1.PodPhase) bool { return p == corev1.PodSucceeded || p == corev1.PodFailed }
+
+func containerOf(p *corev1.Pod, name string) (c *corev1.Container, init, ephemeral bool) {
+	for i := range p.Spec.Containers {
+		if p.Spec.Containers[i].Name == name {
+			return &p.Spec.Containers[i], false, false
+		}
+	}
+	for i := range p.Spec.InitContainers {
+		if p.Spec.InitContainers[i].Name == name {
+			return &p.Spec.InitContainers[i], true, false
+		}
+	}
+	for i := range p.Spec.EphemeralContainers {
+		if p.Spec.EphemeralContainers[i].Name == name {
+			e := corev1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+			return &e, false, true
+		}
+	}
+	return nil, false, false
+}
+
+// logDirName returns the name of a pod's directory below the directory for logs, as in the kubelet.
+func logDirName(p *corev1.Pod) string {
+	return strings.Join([]string{p.Namespace, p.Name, string(p.UID)}, "_")
+}
+
+// podOfLogDir is the inverse of logDirName. It returns nil for other names.
+func podOfLogDir(name string) *corev1.Pod {
+	parts := strings.Split(name, "_") // none of them can contain one
+	if len(parts) != 3 || parts[2] == "" {
+		return nil
+	}
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: parts[0], Name: parts[1], UID: types.UID(parts[2])}}
+}

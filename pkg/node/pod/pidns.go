@@ -1,0 +1,53 @@
+package pod
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+// pidNS is the PID namespace that a container joins: its path, empty for one of its own, and how to let go of it once the container runs.
+type pidNS struct {
+	path string
+	// target is set for a namespace of another container, whose path is worth nothing to the next process.
+	target bool
+	close  func()
+}
+
+// pidNamespace returns the PID namespace of a container: the pod's, if its containers share one, or that of the container which an ephemeral one
+// debugs (kubectl debug --target).
+func (w *worker) pidNamespace(ctx context.Context, p *corev1.Pod, name string, users *runtime.Users) (ns pidNS, err error) {
+	ns.close = func() {}
+	if p.Spec.HostPID {
+		return ns, nil
+	}
+	if p.Spec.ShareProcessNamespace != nil && *p.Spec.ShareProcessNamespace {
+		ns.path, err = w.m.c.Runtime.PodPIDNS(ctx, string(w.uid), users)
+		return ns, err
+	}
+	target := targetOf(p, name)
+	if target == "" {
+		return ns, nil
+	}
+	for _, c := range w.m.containers.of(w.uid) {
+		if c.Labels[labelName] == target && c.State == runtime.Running {
+			ns.target = true
+			ns.path, ns.close, err = w.m.c.Runtime.ContainerPIDNS(ctx, c.ID)
+			return ns, err
+		}
+	}
+	return ns, fmt.Errorf("unable to find target container %s: it does not run", target)
+}
+
+// targetOf returns the container that an ephemeral container debugs, or "".
+func targetOf(p *corev1.Pod, name string) string {
+	for i := range p.Spec.EphemeralContainers {
+		if e := &p.Spec.EphemeralContainers[i]; e.Name == name {
+			return e.TargetContainerName
+		}
+	}
+	return ""
+}

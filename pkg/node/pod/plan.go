@@ -1,0 +1,441 @@
+package pod
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+// Kind is what an action does.
+type Kind string
+
+const (
+	// SetupSandbox and MountVolumes prepare the pod; they may run concurrently.
+	SetupSandbox Kind = "sandbox"
+	MountVolumes Kind = "volumes"
+	// Start pulls, creates and starts one instance and runs its postStart hook.
+	Start Kind = "start"
+	// Cancel cancels an action in flight on the container.
+	Cancel Kind = "cancel"
+	// Kill stops one instance gracefully.
+	Kill Kind = "kill"
+	// Allocate asks the node for the resources that the pod has come to ask for. Resize gives what was allocated to its cgroups.
+	Allocate Kind = "allocate"
+	Resize   Kind = "resize"
+	// Remove removes an old instance.
+	Remove Kind = "remove"
+	// Release releases network and volumes, and with Forget also the containers.
+	Release Kind = "release"
+	// Delete deletes the pod from the API after writing its final status.
+	Delete Kind = "delete"
+)
+
+// The targets of Allocate and Resize. No container is called so.
+const (
+	allocateTarget = "#allocate"
+	resizeTarget   = "#resize"
+)
+
+// Action is one step. At most one action per Target is in flight.
+type Action struct {
+	Kind    Kind
+	Target  string // a container's name, or the Kind itself
+	ID      string
+	Attempt int
+	BackOff time.Duration
+	Round   int // of a Start: the round that the instance is of
+	Grace   time.Duration
+	By      time.Time // of a Kill: SIGKILL is sent then at the latest; zero for no such time
+	NoHook  bool      // of a Kill: no preStop hook is run
+	Reason  string    // of a Kill, for its event
+	Forget  bool
+}
+
+// Decision is what to do now, and when to plan again if nothing changes before.
+type Decision struct {
+	Actions []Action
+	Wake    time.Time
+	// Stopping means that the pod is being terminated, Stopped that nothing of it runs any more.
+	Stopping, Stopped bool
+	// Round is the round that the pod's containers are in, or that begins now. Source is the instance whose exit ended the one before while the next one has
+	// not begun, Resetting means that containers of that are still being ended.
+	Round     int
+	Source    *Instance
+	Resetting bool
+	// Grace is the grace period of its containers if it is stopping or resetting.
+	Grace time.Duration
+	// Forgotten means that nothing of the pod is left, here and in the API.
+	Forgotten bool
+	Verdict   *Verdict
+}
+
+const killFailed = "KillContainerError"
+
+type planner struct {
+	pod *corev1.Pod
+	o   Observed
+	now time.Time
+	d   Decision
+
+	resizing bool // cgroups are being changed
+}
+
+// Plan returns the next actions for a pod. It is a pure function. It returns every action that can be started now and is not in flight, and
+// none if the pod waits for an event or a time.
+func Plan(p *corev1.Pod, o Observed, now time.Time) Decision {
+	pl := &planner{pod: p, o: o, now: now}
+	r := roundOf(p, o)
+	pl.d.Round, pl.d.Source = r.number, r.source
+	pl.d.Verdict = o.Verdict
+	if pl.d.Verdict == nil {
+		pl.d.Verdict = pl.deadline()
+	}
+	if o.Gone || o.Draining || p.DeletionTimestamp != nil || pl.d.Verdict != nil || isTerminal(p) || pl.finished() {
+		pl.stop()
+	} else {
+		pl.run()
+	}
+	return pl.d
+}
+
+func (pl *planner) add(a Action) {
+	if _, busy := pl.o.Busy[a.Target]; !busy {
+		pl.d.Actions = append(pl.d.Actions, a)
+	}
+}
+
+func (pl *planner) wake(t time.Time) {
+	if pl.d.Wake.IsZero() || t.Before(pl.d.Wake) {
+		pl.d.Wake = t
+	}
+}
+
+func (pl *planner) deadline() *Verdict {
+	p := pl.pod
+	if p.Spec.ActiveDeadlineSeconds == nil || p.Status.StartTime == nil || isTerminal(p) {
+		return nil
+	}
+	end := p.Status.StartTime.Add(time.Duration(*p.Spec.ActiveDeadlineSeconds) * time.Second)
+	if pl.now.Before(end) {
+		pl.wake(end)
+		return nil
+	}
+	return &Verdict{Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
+}
+
+// finished reports whether all containers terminated for good, or initialization failed for good.
+func (pl *planner) finished() bool {
+	p, o := pl.pod, pl.o
+	if pl.d.Source != nil {
+		return false
+	}
+	if !pl.initialized() {
+		for i := range p.Spec.InitContainers {
+			c := &p.Spec.InitContainers[i]
+			l := pl.current(c.Name)
+			if !isSidecar(c) && l != nil && l.State == runtime.Exited && l.ExitCode != 0 &&
+				!restarts(p, c, l.ExitCode, true) && !busy(o, c.Name) {
+				return true
+			}
+		}
+		return false
+	}
+	for i := range p.Spec.Containers {
+		c := &p.Spec.Containers[i]
+		l := pl.current(c.Name)
+		if l == nil || l.State != runtime.Exited || busy(o, c.Name) || restarts(p, c, l.ExitCode, false) {
+			return false
+		}
+	}
+	return len(p.Spec.Containers) > 0
+}
+
+func busy(o Observed, name string) bool { _, b := o.Busy[name]; return b }
+
+// run plans the actions that start a pod and keep it running.
+func (pl *planner) run() {
+	o := pl.o
+	if o.Waiting {
+		return
+	}
+	if o.Unallocated {
+		pl.retry(allocateTarget, Action{Kind: Allocate, Target: allocateTarget})
+	}
+	if !o.Sandbox {
+		pl.retry(string(SetupSandbox), Action{Kind: SetupSandbox, Target: string(SetupSandbox)})
+	}
+	if !o.Volumes || o.Stale {
+		pl.retry(string(MountVolumes), Action{Kind: MountVolumes, Target: string(MountVolumes)})
+	} else if !o.Refresh.IsZero() {
+		if pl.now.Before(o.Refresh) {
+			pl.wake(o.Refresh)
+		} else {
+			pl.retry(string(MountVolumes), Action{Kind: MountVolumes, Target: string(MountVolumes)})
+		}
+	}
+	if !o.Sandbox || !o.Volumes {
+		return
+	}
+	pl.resize()
+	if pl.nextRound() && pl.initialize() {
+		for i := range pl.pod.Spec.Containers {
+			pl.keepRunning(&pl.pod.Spec.Containers[i], false)
+		}
+	}
+	for i := range pl.pod.Spec.EphemeralContainers {
+		e := corev1.Container(pl.pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		if o.latest(e.Name) == nil {
+			pl.start(&e, nil)
+		}
+	}
+	for name, l := range o.Containers {
+		for _, old := range l[min(2, len(l)):] {
+			if old.State == runtime.Exited {
+				pl.add(Action{Kind: Remove, Target: name + "#" + old.ID, ID: old.ID})
+			}
+		}
+	}
+}
+
+// kill plans to stop an instance. It backs off only after a failed kill.
+func (pl *planner) kill(a Action) {
+	if f, failed := pl.o.Failures[a.Target]; failed && f.Reason == killFailed && pl.now.Before(f.Until) {
+		pl.wake(f.Until)
+		return
+	}
+	a.Kind, a.By = Kill, pl.o.By
+	pl.add(a)
+}
+
+// resize plans to give the pod's cgroups what is allocated to it.
+func (pl *planner) resize() {
+	if pl.o.resizable(pl.pod) {
+		pl.retry(resizeTarget, Action{Kind: Resize, Target: resizeTarget})
+	}
+	pl.resizing = busy(pl.o, resizeTarget) || slices.ContainsFunc(pl.d.Actions, func(a Action) bool { return a.Kind == Resize })
+}
+
+func (pl *planner) retry(key string, a Action) {
+	if f, failed := pl.o.Failures[key]; failed && pl.now.Before(f.Until) {
+		pl.wake(f.Until)
+		return
+	}
+	pl.add(a)
+}
+
+// initialize plans the next step of the init containers and reports whether the main containers may run.
+func (pl *planner) initialize() bool {
+	p, o := pl.pod, pl.o
+	done := pl.initialized()
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		l := pl.current(c.Name)
+		if isSidecar(c) {
+			pl.keepRunning(c, true)
+			if done {
+				continue
+			}
+			if l == nil || l.State != runtime.Running || busy(o, c.Name) || !o.Health[l.ID].Started {
+				return false
+			}
+			continue
+		}
+		if done || l != nil && l.State == runtime.Exited && l.ExitCode == 0 {
+			continue
+		}
+		pl.keepRunning(c, true)
+		return false
+	}
+	return true
+}
+
+// initialized reports whether the pod was initialized in this round: one of its main containers was created.
+func (pl *planner) initialized() bool {
+	for i := range pl.pod.Spec.Containers {
+		if pl.current(pl.pod.Spec.Containers[i].Name) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// hasStarted reports whether the pod was ever initialized: one of its main containers was created.
+func hasStarted(p *corev1.Pod, o Observed) bool {
+	for i := range p.Spec.Containers {
+		if o.latest(p.Spec.Containers[i].Name) != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// keepRunning starts a container, and restarts it when it exited, failed a probe, or its specification changed.
+func (pl *planner) keepRunning(c *corev1.Container, init bool) {
+	l := pl.o.latest(c.Name)
+	if l == nil {
+		pl.start(c, nil)
+		return
+	}
+	if l.Round < pl.d.Round {
+		wait := l.BackOff // of one that ended because another asked for it, it stays as it was
+		if endsRound(c, l) {
+			wait = nextBackOff(l)
+		}
+		pl.startAt(c, l.Attempt+1, wait)
+		return
+	}
+	switch l.State {
+	case runtime.Created:
+		// The start was interrupted: continue with the same attempt.
+		pl.startAt(c, l.Attempt, l.BackOff)
+	case runtime.Running:
+		h := pl.o.Health[l.ID]
+		switch {
+		case h.Failed:
+			grace := graceOf(pl.pod)
+			if h.Grace != nil {
+				grace = time.Duration(*h.Grace) * time.Second
+			}
+			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: grace, Reason: fmt.Sprintf("Container %s failed %s", c.Name, h.Why)})
+		case changed(l, c):
+			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: graceOf(pl.pod), Reason: fmt.Sprintf("Container %s definition changed, will be restarted", c.Name)})
+		case pl.o.restartForResize(pl.pod, l, c):
+			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: graceOf(pl.pod), Reason: fmt.Sprintf("Container %s resize requires restart", c.Name)})
+		}
+	case runtime.Exited:
+		if changed(l, c) || pl.o.restartForResize(pl.pod, l, c) { // the back-off is that of another specification
+			pl.startAt(c, l.Attempt+1, 0)
+			return
+		}
+		if !restarts(pl.pod, c, l.ExitCode, init) {
+			return
+		}
+		// A container that exited before the agent started did not crash: the node was stopped or restarted.
+		if at := l.FinishedAt.Add(waitOf(l)); pl.now.Before(at) && !l.FinishedAt.Before(pl.o.Began) {
+			pl.wake(at)
+			return
+		}
+		pl.start(c, l)
+	}
+}
+
+func (pl *planner) start(c *corev1.Container, old *Instance) {
+	attempt := 0
+	if old != nil {
+		attempt = old.Attempt + 1
+	}
+	pl.startAt(c, attempt, nextBackOff(old))
+}
+
+func (pl *planner) startAt(c *corev1.Container, attempt int, backOff time.Duration) {
+	if pl.resizing { // what starts has what it is to have then
+		return
+	}
+	pl.retry(c.Name, Action{Kind: Start, Target: c.Name, Attempt: attempt, BackOff: backOff, Round: pl.d.Round})
+}
+
+// evictionGrace is the grace period of evicted pods: the node needs their resources.
+const evictionGrace = time.Second
+
+// clear plans to remove the stopped containers of an evicted pod, after their final status was written. It reports whether none is left.
+func (pl *planner) clear() bool {
+	if !isTerminal(pl.pod) {
+		pl.wake(pl.now)
+		return false
+	}
+	done := true
+	for name, list := range pl.o.Containers {
+		for _, c := range list {
+			done = false
+			target := name + "#" + c.ID
+			pl.retry(target, Action{Kind: Remove, Target: target, ID: c.ID})
+		}
+	}
+	return done
+}
+
+func graceOf(p *corev1.Pod) time.Duration {
+	if p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil {
+		return time.Duration(*p.DeletionGracePeriodSeconds) * time.Second
+	}
+	if p.Spec.TerminationGracePeriodSeconds != nil {
+		return time.Duration(*p.Spec.TerminationGracePeriodSeconds) * time.Second
+	}
+	return 30 * time.Second
+}
+
+// stop plans to terminate a pod: main containers, then sidecars in reverse order, then shared resources.
+func (pl *planner) stop() {
+	p, o := pl.pod, pl.o
+	pl.d.Stopping = true
+	pl.d.Wake = time.Time{}
+	for target, kind := range o.Busy {
+		if kind == Start {
+			pl.d.Actions = append(pl.d.Actions, Action{Kind: Cancel, Target: target})
+		}
+	}
+	grace := graceOf(p)
+	if o.Gone && p.DeletionTimestamp != nil {
+		grace = min(grace, 2*time.Second)
+	}
+	evicted := pl.d.Verdict != nil && pl.d.Verdict.Evicted || p.Status.Phase == corev1.PodFailed && (p.Status.Reason == eviction.Reason || p.Status.Reason == preempting)
+	if evicted && (pl.d.Verdict == nil || !pl.d.Verdict.Preempted) {
+		grace = min(grace, evictionGrace)
+	}
+	if !o.By.IsZero() {
+		grace = max(min(grace, o.By.Sub(pl.now)), 0)
+	}
+	pl.d.Grace = grace
+	sidecars := map[string]bool{}
+	for i := range p.Spec.InitContainers {
+		sidecars[p.Spec.InitContainers[i].Name] = isSidecar(&p.Spec.InitContainers[i])
+	}
+	left := false
+	kill := func(name string) {
+		for _, c := range o.Containers[name] {
+			if c.State == runtime.Running {
+				left = true
+				pl.kill(Action{Target: name, ID: c.ID, Grace: grace, Reason: "Stopping container " + name})
+			}
+		}
+		left = left || o.Busy[name] == Start || o.Busy[name] == Kill
+	}
+	for name := range o.Containers {
+		if !sidecars[name] {
+			kill(name)
+		}
+	}
+	for name, kind := range o.Busy {
+		left = left || kind == Start && !sidecars[name]
+	}
+	for i := len(p.Spec.InitContainers) - 1; i >= 0 && !left; i-- {
+		if name := p.Spec.InitContainers[i].Name; sidecars[name] {
+			kill(name)
+		}
+	}
+	pl.d.Stopped = !left
+	if left {
+		return
+	}
+	forget := o.Gone || p.DeletionTimestamp != nil
+	if evicted && !forget && !o.Draining && !pl.clear() {
+		return
+	}
+	if busy(o, string(SetupSandbox)) || busy(o, string(MountVolumes)) || busy(o, allocateTarget) || busy(o, resizeTarget) {
+		return // wait for them: what they acquire must be released
+	}
+	if !o.Released {
+		pl.retry(string(Release), Action{Kind: Release, Target: string(Release), Forget: forget})
+		return
+	}
+	if !o.Gone && !o.Deleted && p.DeletionTimestamp != nil {
+		pl.retry(string(Delete), Action{Kind: Delete, Target: string(Delete)})
+		return
+	}
+	pl.d.Forgotten = o.Gone && !o.anyBusy()
+}

@@ -1,0 +1,178 @@
+package pod
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	resourcehelper "k8s.io/component-helpers/resource"
+
+	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
+	"github.com/coracle-dev/coracle/pkg/node/pod/static"
+)
+
+// The reason and message of pods that make room, as the kubelet's.
+const (
+	preempting       = "Preempting"
+	preemptedMessage = "Preempted in order to admit critical pod"
+)
+
+// Victims returns which of the others have to end so that the node can run a critical pod: none if that is impossible, or is not a question of
+// resources. No victim could be spared. Pods of higher quality of service, then of higher priority, are spared first, and of equal ones the smaller.
+// It is a pure function.
+func Victims(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) []*corev1.Pod {
+	if v := Admit(p, node, others); v == nil || !strings.HasPrefix(v.Reason, "OutOf") {
+		return nil
+	}
+	var stay, may []*corev1.Pod
+	for _, o := range others {
+		if !preemptable(o, p) {
+			stay = append(stay, o)
+		} else {
+			may = append(may, o)
+		}
+	}
+	if Admit(p, node, stay) != nil {
+		return nil
+	}
+	quality := map[corev1.PodQOSClass]int{corev1.PodQOSGuaranteed: -2, corev1.PodQOSBurstable: -1}
+	memory := func(p *corev1.Pod) int64 {
+		q := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})[corev1.ResourceMemory]
+		return q.Value()
+	}
+	slices.SortStableFunc(may, func(a, b *corev1.Pod) int {
+		return cmp.Or(cmp.Compare(quality[a.Status.QOSClass], quality[b.Status.QOSClass]), cmp.Compare(priority(b), priority(a)), cmp.Compare(memory(a), memory(b)))
+	})
+	var out []*corev1.Pod
+	for _, o := range may {
+		if Admit(p, node, append(slices.Clip(stay), o)) == nil {
+			stay = append(stay, o)
+		} else {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+// preemptable reports whether a pod may be ended for a critical one: it is not critical itself, or has a lower priority. Static pods stay, since no
+// API server could make them anew.
+func preemptable(victim, by *corev1.Pod) bool {
+	return !eviction.Critical(victim) || !static.IsStatic(victim) && priority(victim) < priority(by)
+}
+
+func priority(p *corev1.Pod) int32 {
+	if p.Spec.Priority == nil {
+		return 0
+	}
+	return *p.Spec.Priority
+}
+
+// preempt ends the victims, and lets the pod start when nothing is left of them. That it waits for them is recorded first.
+func (w *worker) preempt(victims []*corev1.Pod) {
+	others := make(map[types.UID]time.Time, len(victims))
+	for _, v := range victims {
+		others[v.UID] = time.Now().Add(graceOf(v) + roomMargin)
+	}
+	w.m.rooms.set(w.uid, others)
+	for uid := range others {
+		if v := w.m.worker(uid); v != nil {
+			v.makeRoom()
+		}
+	}
+	w.waitFor(others)
+}
+
+// goOnWaiting lets the pod wait for those that an earlier process had begun to end for it.
+func (w *worker) goOnWaiting() {
+	others := w.m.rooms.of(w.uid)
+	if others == nil {
+		return
+	}
+	w.mu.Lock()
+	waits, refused := w.end.waits, w.end.verdict != nil
+	w.mu.Unlock()
+	switch {
+	case waits:
+	case refused || len(w.m.containers.of(w.uid)) > 0:
+		w.m.rooms.set(w.uid, nil)
+	default:
+		w.waitFor(others)
+	}
+}
+
+// waitFor lets the pod start when nothing is left of the others.
+func (w *worker) waitFor(others map[types.UID]time.Time) {
+	w.mu.Lock()
+	w.end.waits = true
+	w.mu.Unlock()
+	w.m.goRun(func() { w.awaitRoom(w.m.ctx, others) })
+}
+
+func (w *worker) awaitRoom(ctx context.Context, others map[types.UID]time.Time) {
+	for uid, late := range others {
+		if !w.m.awaitEnd(ctx, uid, late) {
+			return
+		}
+	}
+	w.m.rooms.set(w.uid, nil)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.end.waits = false
+	w.loop.wake()
+}
+
+// awaitEnd waits until nothing is left of a pod that makes room, or until late if the agent does not know of it by then. It returns false when ctx is done.
+func (m *Manager) awaitEnd(ctx context.Context, uid types.UID, late time.Time) bool {
+	v := m.worker(uid)
+	if v == nil {
+		timer := time.NewTimer(time.Until(late))
+		defer timer.Stop()
+		select {
+		case <-m.listed:
+		case <-timer.C:
+		case <-ctx.Done():
+			return false
+		}
+		if v = m.worker(uid); v == nil {
+			return true
+		}
+	}
+	ended := v.makeRoom() // which an earlier process may not have come to
+	if ended == nil {
+		return true
+	}
+	select {
+	case <-ended:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// makeRoom ends the pod within its own grace period. It returns a channel that is closed when nothing of it is left, or nil if it has ended, or ends for another reason.
+func (w *worker) makeRoom() <-chan struct{} {
+	p, evicted, now := w.giveWay()
+	if now {
+		w.m.event(p, "", corev1.EventTypeWarning, preempting, preemptedMessage)
+		w.loop.wake()
+	}
+	return evicted
+}
+
+// giveWay sets the verdict of makeRoom. It returns false if the pod ends anyway.
+func (w *worker) giveWay() (p *corev1.Pod, evicted <-chan struct{}, now bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.api.gone || w.end.verdict != nil && w.end.verdict.Evicted {
+		return nil, w.end.evicted, false
+	}
+	if w.end.verdict != nil || w.ended() {
+		return nil, nil, false
+	}
+	w.end.verdict = &Verdict{Reason: preempting, Message: preemptedMessage, Evicted: true, Preempted: true, Disrupted: true}
+	return w.api.pod, w.end.evicted, true
+}

@@ -1,0 +1,90 @@
+package pod
+
+import (
+	"context"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+// Pods returns copies of the node's pods with their current status.
+func (m *Manager) Pods() []*corev1.Pod {
+	var out []*corev1.Pod
+	for _, w := range m.all() {
+		if p := w.current(); p != nil {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// Find returns a copy of a pod with its current status. uid may be that of a static pod's mirror. If it is empty, the pod is the one that has the name
+// in the API: not one that was deleted there and is still being ended.
+func (m *Manager) Find(namespace, name string, uid types.UID) (*corev1.Pod, bool) {
+	for _, w := range m.all() {
+		if p := w.current(); p != nil && p.Namespace == namespace && p.Name == name && (p.UID == uid || uid == "" && w.hasName() || w.mirroredBy(uid)) {
+			return p, true
+		}
+	}
+	return nil, false
+}
+
+// hasName reports whether another pod could not have the pod's name yet.
+func (w *worker) hasName() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return !w.api.gone || w.api.static
+}
+
+func (w *worker) mirroredBy(uid types.UID) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.api.mirror != nil && w.api.mirror.UID == uid
+}
+
+// Instances returns the instances of a pod's container that are in the runtime, newest first.
+func (m *Manager) Instances(uid types.UID, name string) []Instance {
+	return group(m.containers.of(uid))[name]
+}
+
+// Token returns a token of the pod's service account for the API server.
+func (m *Manager) Token(ctx context.Context, p *corev1.Pod) (string, error) {
+	return m.volumes.Token(ctx, p)
+}
+
+// TokenOf returns a token of the pod's service account, which must have this UID, for an audience.
+func (m *Manager) TokenOf(ctx context.Context, p *corev1.Pod, account types.UID, audience string) (string, error) {
+	return m.volumes.TokenOf(ctx, p, account, audience)
+}
+
+// ImagesInUse returns the names and IDs of the images of all containers and volumes.
+func (m *Manager) ImagesInUse() map[string]bool {
+	used := map[string]bool{}
+	m.containers.each(func(c runtime.Container) {
+		used[c.ImageID], used[c.Image], used[c.Labels[labelImageID]] = true, true, true
+	})
+	for _, id := range m.volumes.ImagesInUse() {
+		used[id] = true
+	}
+	return used
+}
+
+// WaitExit returns when the container has exited or was removed, or ctx is done.
+func (m *Manager) WaitExit(ctx context.Context, uid types.UID, id string) {
+	w := m.worker(uid)
+	for w != nil {
+		changed := w.containers.wait()
+		if c, ok := m.containers.get(uid, id); !ok || c.State == runtime.Exited {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		case <-m.ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,206 @@
+package pod
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+// When a container exits as a rule with the action RestartAllContainers says (KEP-5532), all containers of its pod but the ephemeral ones end and start again, in
+// the same sandbox and with the same volumes. The instances of containers are numbered by rounds: each begins as the pod did, with its init containers, after
+// every container of the round before has ended. The number is a label of an instance, so that the runtime knows where a pod is, and an agent that
+// continues after one that was killed goes on from there.
+
+const (
+	// resetGrace is how long containers have to end then. The pod's grace period does not count, and preStop hooks are not run, as in the kubelet.
+	resetGrace = 2 * time.Second
+	// resetReason is the kubelet's, of containers that end or wait for that.
+	resetReason = "RestartingAllContainers"
+)
+
+// round is where a pod's containers are.
+type round struct {
+	number int
+	// source is the instance whose exit ends the round; nil if there is none. Of several it is the one that is to be waited for the longest.
+	source *Instance
+}
+
+// roundOf returns the round of the newest instances. It is a pure function.
+func roundOf(p *corev1.Pod, o Observed) (r round) {
+	if !mayRestartAll(p) {
+		return r
+	}
+	for c := range containersOf(p) {
+		if l := o.latest(c.Name); l != nil {
+			r.number = max(r.number, l.Round)
+		}
+	}
+	for c := range containersOf(p) {
+		l := o.latest(c.Name)
+		if l == nil || l.Round < r.number || !endsRound(c, l) || changed(l, c) || o.restartForResize(p, l, c) {
+			continue
+		}
+		if r.source == nil || r.source.FinishedAt.Add(waitOf(r.source)).Before(l.FinishedAt.Add(waitOf(l))) {
+			r.source = l
+		}
+	}
+	return r
+}
+
+// containersOf yields a pod's init containers, then its main ones.
+func containersOf(p *corev1.Pod) func(func(*corev1.Container) bool) {
+	return func(yield func(*corev1.Container) bool) {
+		for _, list := range [][]corev1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+			for i := range list {
+				if !yield(&list[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// mayRestartAll reports whether a rule of one of the pod's containers has the action RestartAllContainers.
+func mayRestartAll(p *corev1.Pod) bool {
+	for c := range containersOf(p) {
+		if slices.ContainsFunc(c.RestartPolicyRules, func(r corev1.ContainerRestartRule) bool {
+			return r.Action == corev1.ContainerRestartRuleActionRestartAllContainers
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// ruleFor returns the action of the first of the container's rules that its exit code matches; "" if none does.
+func ruleFor(c *corev1.Container, exit int) corev1.ContainerRestartRuleAction {
+	for _, r := range c.RestartPolicyRules {
+		if r.ExitCodes == nil {
+			continue
+		}
+		in := slices.Contains(r.ExitCodes.Values, int32(exit))
+		if in == (r.ExitCodes.Operator == corev1.ContainerRestartRuleOnExitCodesOpIn) {
+			return r.Action
+		}
+	}
+	return ""
+}
+
+// endsRound reports whether an instance has exited as a rule for all containers says.
+func endsRound(c *corev1.Container, i *Instance) bool {
+	return i.State == runtime.Exited && ruleFor(c, i.ExitCode) == corev1.ContainerRestartRuleActionRestartAllContainers
+}
+
+// nextRound plans the end of a round whose source has exited, and reports whether containers may start: in the round that goes on, or in the next one.
+func (pl *planner) nextRound() bool {
+	source := pl.d.Source
+	if source == nil {
+		return true
+	}
+	why := fmt.Sprintf("container %s exited with code %d, all containers of the pod will be restarted", source.Name, source.ExitCode)
+	left := false
+	for c := range containersOf(pl.pod) {
+		if kind, busy := pl.o.Busy[c.Name]; busy {
+			left = true
+			if kind == Start {
+				pl.d.Actions = append(pl.d.Actions, Action{Kind: Cancel, Target: c.Name})
+			}
+		}
+		for _, i := range pl.o.Containers[c.Name] {
+			switch i.State {
+			case runtime.Running:
+				left = true
+				pl.kill(Action{Target: c.Name, ID: i.ID, Grace: resetGrace, NoHook: true, Reason: "Stopping container " + c.Name + ": " + why})
+			case runtime.Created: // it has never run
+				left = true
+				target := c.Name + "#" + i.ID
+				pl.retry(target, Action{Kind: Remove, Target: target, ID: i.ID})
+			}
+		}
+	}
+	if left {
+		pl.d.Resetting, pl.d.Grace = true, resetGrace
+		return false
+	}
+	// An agent that starts was down in between, or the machine was: there is no loop to slow down.
+	if at := source.FinishedAt.Add(waitOf(source)); pl.now.Before(at) && !source.FinishedAt.Before(pl.o.Began) {
+		pl.wake(at)
+		return false
+	}
+	pl.d.Round++
+	return true
+}
+
+// current returns a container's newest instance, or nil if that is of an earlier round than the one that goes on.
+func (pl *planner) current(name string) *Instance {
+	if l := pl.o.latest(name); l != nil && l.Round >= pl.d.Round {
+		return l
+	}
+	return nil
+}
+
+// sources returns when the first source of each round exited, as far as the runtime still has it.
+func sources(p *corev1.Pod, o Observed) map[int]time.Time {
+	if !mayRestartAll(p) {
+		return nil
+	}
+	all := map[int]time.Time{}
+	for c := range containersOf(p) {
+		for _, i := range o.Containers[c.Name] {
+			if at, has := all[i.Round]; endsRound(c, &i) && (!has || i.FinishedAt.Before(at)) {
+				all[i.Round] = i.FinishedAt
+			}
+		}
+	}
+	return all
+}
+
+// reset reports whether an instance ended because all containers of its pod were restarted: after a source of its round, and not as one itself.
+func (b statusBuilder) reset(l Instance) bool {
+	at, ended := b.sources[l.Round]
+	if !ended || l.FinishedAt.Before(at) {
+		return false
+	}
+	c, _, ephemeral := containerOf(b.p, l.Name)
+	return c != nil && !ephemeral && !endsRound(c, &l)
+}
+
+// betweenRounds returns the status of a container whose instance has ended with its round.
+func (b statusBuilder) betweenRounds(c *corev1.Container, l Instance, s *corev1.ContainerStatus) {
+	s.LastTerminationState = corev1.ContainerState{Terminated: b.terminated(l)}
+	w := &corev1.ContainerStateWaiting{Reason: resetReason, Message: "all containers of the pod are restarted"}
+	source := b.d.Source
+	switch f, failed := b.o.Failures[c.Name]; {
+	case failed:
+		w.Reason, w.Message = f.Reason, f.Message
+	case l.Round < b.d.Round && len(b.p.Spec.InitContainers) > 0:
+		w.Reason, w.Message = "PodInitializing", ""
+	case l.Round < b.d.Round:
+		w.Reason, w.Message = "ContainerCreating", ""
+	case source != nil && source.ID == l.ID && !b.d.Resetting && waitOf(source) > 0:
+		w = b.backOff(c, waitOf(source))
+	}
+	s.State.Waiting = w
+}
+
+// restartingCondition sets AllContainersRestarting on a pod that may restart all its containers. It is true while those of a round are ended.
+func restartingCondition(p *corev1.Pod, s *corev1.PodStatus, d Decision, now time.Time) {
+	if !mayRestartAll(p) {
+		return
+	}
+	c := corev1.PodCondition{Type: corev1.AllContainersRestarting, Status: corev1.ConditionFalse, ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)}
+	switch {
+	case s.Phase == corev1.PodSucceeded:
+		c.Reason = "PodCompleted"
+	case s.Phase == corev1.PodFailed:
+		c.Reason = "PodFailed"
+	case d.Resetting:
+		c.Status, c.Reason = corev1.ConditionTrue, "RestartAllContainersStarted"
+		c.Message = fmt.Sprintf("Container %s exited with code %d, triggering a restart of all containers", d.Source.Name, d.Source.ExitCode)
+	}
+	SetCondition(s, c)
+}

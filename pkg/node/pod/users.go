@@ -1,0 +1,76 @@
+package pod
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/component-helpers/node/util/sysctl"
+
+	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+// ownUsers reports whether a pod wants a user namespace (KEP-127).
+func ownUsers(p *corev1.Pod) bool { return p.Spec.HostUsers != nil && !*p.Spec.HostUsers }
+
+// checkUsers returns why pods cannot have user namespaces with a runtime handler, in the kubelet's words.
+func (m *Manager) checkUsers(handler string) error {
+	what := "runtime does not support user namespaces"
+	if handler != "" {
+		what = fmt.Sprintf("RuntimeClass handler %q does not support user namespaces", handler)
+	}
+	if m.c.UserNamespaces == nil {
+		return fmt.Errorf("can't set `spec.hostUsers: false`, %s", what)
+	}
+	if err := m.c.UserNamespaces(); err != nil {
+		return fmt.Errorf("can't set `spec.hostUsers: false`, %s: %w", what, err)
+	}
+	return nil
+}
+
+// usersOf returns the user namespace of a sandbox, or nil.
+func usersOf(s network.Sandbox) *runtime.Users {
+	if s.UserNS == "" {
+		return nil
+	}
+	return &runtime.Users{Path: s.UserNS, First: s.IDs.First, Count: s.IDs.Count}
+}
+
+// inRange returns an error for a user or a group that a container's user namespace does not have.
+func inRange(s *runtime.Spec, p *corev1.Pod) error {
+	if s.Users == nil {
+		return nil
+	}
+	for _, id := range slices.Concat(some(s.UID), some(s.GID), s.Groups) {
+		if id >= int64(s.Users.Count) {
+			return fmt.Errorf("user or group %d is not one of a pod with hostUsers: false on this node, which has 0 to %d", id, s.Users.Count-1)
+		}
+	}
+	return nil
+}
+
+func some(id *int64) []int64 {
+	if id == nil {
+		return nil
+	}
+	return []int64{*id}
+}
+
+// ofUsers reports whether a sysctl is one of a user namespace.
+func ofUsers(name string) bool { return strings.HasPrefix(sysctl.NormalizeName(name), "user.") }
+
+// userSysctls returns the sysctls of the pod's user namespace.
+func userSysctls(p *corev1.Pod) map[string]string {
+	if p.Spec.SecurityContext == nil || !ownUsers(p) {
+		return nil
+	}
+	out := map[string]string{}
+	for _, s := range p.Spec.SecurityContext.Sysctls {
+		if ofUsers(s.Name) {
+			out[sysctl.NormalizeName(s.Name)] = s.Value
+		}
+	}
+	return out
+}

@@ -1,0 +1,173 @@
+package proxy
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+)
+
+// conditionPool and reasonPool are the condition by which services are recognized whose address is from the pool (see pkg/control/controllers/loadbalancer, which
+// writes it): the nodes answer ARP for it. Other addresses of load balancers are somebody else's, or a node's.
+const (
+	conditionPool = "coracle.dev/LoadBalancer"
+	reasonPool    = "PoolAddress"
+)
+
+// maxSources is the maximum number of spec.loadBalancerSourceRanges. With more, none is let in.
+const maxSources = 256
+
+// machine is what the proxy knows of a node.
+type machine struct {
+	addresses []netip.Addr
+	// eligible is false for nodes that take no traffic of load balancers.
+	eligible, ready bool
+}
+
+func machineOf(n *corev1.Node) machine {
+	_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
+	m := machine{eligible: !excluded && n.DeletionTimestamp == nil && !tasks.IsExternal(n)}
+	for _, a := range n.Status.Addresses {
+		m.addresses = append(m.addresses, addresses([]string{a.Address})...)
+	}
+	for _, c := range n.Status.Conditions {
+		m.ready = m.ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}
+	return m
+}
+
+func (m machine) equal(o machine) bool {
+	return m.eligible == o.eligible && m.ready == o.ready && slices.Equal(m.addresses, o.addresses)
+}
+
+// holders returns the nodes that may hold addresses of the pool: the ready ones or, if none is ready, all. Called with the lock held.
+func (p *Proxy) holders() []string {
+	var ready, all []string
+	for name, m := range p.nodes {
+		if m.eligible {
+			all = append(all, name)
+			if m.ready {
+				ready = append(ready, name)
+			}
+		}
+	}
+	if len(ready) > 0 {
+		all = ready
+	}
+	slices.Sort(all)
+	return all
+}
+
+// poolAddresses returns the addresses of a service for which nodes answer ARP.
+func poolAddresses(svc *corev1.Service) []netip.Addr {
+	c := meta.FindStatusCondition(svc.Status.Conditions, conditionPool)
+	if c == nil || c.Reason != reasonPool || svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		return nil
+	}
+	var all []netip.Addr
+	for _, i := range svc.Status.LoadBalancer.Ingress {
+		all = append(all, addresses([]string{i.IP})...)
+	}
+	return all
+}
+
+// holder returns the node that answers for an address: one of those with ready endpoints or, if there is none, of all, so that clients are refused at
+// once. All nodes come to the same result, and a node that comes or goes moves no address of the others.
+func holder(a netip.Addr, nodes []string, endpoints []*discoveryv1.EndpointSlice) string {
+	with := map[string]bool{}
+	for _, s := range endpoints {
+		for i := range s.Endpoints {
+			if e := &s.Endpoints[i]; e.NodeName != nil && deref(e.Conditions.Ready, true) {
+				with[*e.NodeName] = true
+			}
+		}
+	}
+	if some := slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return !with[n] }); len(some) > 0 {
+		nodes = some
+	}
+	if len(nodes) == 0 {
+		return ""
+	}
+	rank := func(node string) string {
+		sum := sha256.Sum256([]byte(node + " " + a.String()))
+		return string(sum[:])
+	}
+	return slices.MinFunc(nodes, func(x, y string) int { return cmp.Compare(rank(x), rank(y)) })
+}
+
+// sources returns the IPv4 prefixes of spec.loadBalancerSourceRanges, none within another, and whether they restrict who may connect. As with upstream's
+// cloud providers, the annotation that they come from holds where the field is empty.
+func sources(svc *corev1.Service) (ranges []netip.Prefix, restricted bool, err error) {
+	texts := svc.Spec.LoadBalancerSourceRanges
+	if len(texts) == 0 {
+		if text := strings.TrimSpace(svc.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]); text != "" {
+			texts = strings.Split(text, ",")
+		}
+	}
+	if len(texts) == 0 {
+		return nil, false, nil
+	}
+	if n := len(texts); n > maxSources {
+		return nil, true, fmt.Errorf("%d loadBalancerSourceRanges are too many: at most %d", n, maxSources)
+	}
+	for _, text := range texts {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil && p.Addr().Is4() { // spaces are valid
+			ranges = append(ranges, p.Masked())
+		}
+	}
+	// The largest first: of two that overlap, the larger contains the other.
+	slices.SortFunc(ranges, func(a, b netip.Prefix) int { return cmp.Or(a.Bits()-b.Bits(), a.Addr().Compare(b.Addr())) })
+	var kept []netip.Prefix
+	for _, p := range ranges {
+		if !slices.ContainsFunc(kept, func(k netip.Prefix) bool { return k.Contains(p.Addr()) }) {
+			kept = append(kept, p)
+		}
+	}
+	return kept, len(kept) != 1 || kept[0].Bits() > 0, nil
+}
+
+// sourceKey encodes the clients of a prefix for a frontend: the first key and the last.
+func sourceKey(f Frontend, p netip.Prefix) string {
+	last := p.Addr().As4()
+	for bit := p.Bits(); bit < 32; bit++ {
+		last[bit/8] |= 0x80 >> (bit % 8)
+	}
+	return f.key() + string(p.Addr().AsSlice()) + f.key() + string(last[:])
+}
+
+// hold records the addresses that this node holds for a service, and reports whether they changed.
+func (p *Proxy) hold(name types.NamespacedName, held []netip.Addr) bool {
+	if slices.Equal(p.held[name], held) {
+		return false
+	}
+	if len(held) > 0 {
+		p.held[name] = held
+	} else {
+		delete(p.held, name)
+	}
+	return true
+}
+
+// announce answers ARP for the addresses that this node holds. An error is logged once; the rules for the addresses are there nevertheless.
+func (p *Proxy) announce(refresh bool) {
+	all := slices.Concat(slices.Collect(maps.Values(p.held))...)
+	slices.SortFunc(all, netip.Addr.Compare)
+	text := ""
+	if err := p.arp.Set(slices.Compact(all), refresh); err != nil {
+		text = err.Error()
+	}
+	if text != "" && text != p.arpError {
+		p.Logger.Error("could not announce addresses of services", "error", text)
+	}
+	p.arpError = text
+}

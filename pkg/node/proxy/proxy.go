@@ -1,0 +1,297 @@
+// Package proxy implements services on a node: it translates Services and EndpointSlices into one nftables table, and updates it incrementally.
+//
+// A verdict map leads from a frontend (address, protocol, port) to a chain. Chains are shared by all services with the same number of endpoints;
+// they take the next number in round robin, and look up the endpoint of (frontend, number) in one map for all services. A change of a service
+// therefore changes a few map elements, whatever the number of services. Only a backend with session affinity, with frontends that lead elsewhere
+// from outside, or with many frontends has a chain of its own. nft can list all of it (see kernel).
+//
+// A frontend is owned by one service: the one with the cluster IP, else the node port, else the external address, and of several the oldest.
+// External addresses cannot overlap the cluster's own (see Guarded); refusals are reported by an event on the service. For the addresses of load balancers
+// that are from the pool, one node answers ARP (see balance.go).
+//
+// It may import client, events and, as agent/network, netlink and nftables. Its invariant: state is exactly the content of the kernel's table; after an
+// error the whole table is rewritten in one transaction. The table stays in place when the proxy stops, so that services keep working; Reset
+// removes it.
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"regexp"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/base/run"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/client/events"
+	"github.com/coracle-dev/coracle/pkg/node/proxy/announce"
+)
+
+var prefixSyntax = regexp.MustCompile(`^[a-z][a-z0-9]{0,15}$`)
+
+// Proxy implements run.Component.
+type Proxy struct {
+	Config
+	kernel *kernel
+	health *health
+	arp    *announce.Announcer
+	// held are the addresses for which this node answers ARP, moved is set if they changed since they were announced, and arpError is the last error.
+	held     map[types.NamespacedName][]netip.Addr
+	moved    bool
+	arpError string
+	events   *events.Recorder
+	guard    run.Guard
+	metrics  *metrics
+	ready    chan struct{}
+	wake     chan struct{} // capacity 1: something is dirty
+
+	mu       sync.Mutex
+	node     Node
+	nodes    map[string]machine // all, by name
+	ranges   map[string]*networkingv1.ServiceCIDR
+	refresh  bool // the holders changed: announce all addresses that are held
+	services map[types.NamespacedName]*corev1.Service
+	slices   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by the slice's name
+	dirty    map[types.NamespacedName]bool
+	received uint64 // number of changes
+	done     uint64 // number of changes that the kernel has
+
+	state  *state // owned by Run's goroutine
+	broken bool   // the kernel's table may differ from state
+	// stale are the UDP frontends whose conntrack entries are to be checked once the kernel has the state.
+	stale   map[Frontend]bool
+	plan    func(Node, *corev1.Service, []*discoveryv1.EndpointSlice, *servicePlan) *servicePlan
+	guarded *Guarded // from which the kernel's ranges were made
+	routed  bool     // the routes are those to the kernel's ranges
+	// refused are the reported reasons why ranges are not served.
+	refused map[netip.Prefix]string
+	// complaints are the reported ones, by service.
+	complaints map[types.NamespacedName][]string
+}
+
+var _ run.Component = (*Proxy)(nil)
+
+// New returns a Proxy. It changes nothing before Run is called.
+func New(c Config) (*Proxy, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	p := &Proxy{Config: c, ready: make(chan struct{}), wake: make(chan struct{}, 1),
+		services: map[types.NamespacedName]*corev1.Service{}, slices: map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
+		dirty: map[types.NamespacedName]bool{}, state: newState(), broken: true, stale: map[Frontend]bool{}, nodes: map[string]machine{}, ranges: map[string]*networkingv1.ServiceCIDR{},
+		complaints: map[types.NamespacedName][]string{}, held: map[types.NamespacedName][]netip.Addr{}, plan: plan, events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
+	p.guard = run.Guard{Log: c.Logger, Component: p.Name()}
+	p.metrics = newMetrics(c.Metrics, p)
+	p.node = Node{Name: c.NodeName, Local: c.Local}
+	for _, a := range append([]netip.Addr{c.NodeIP, netip.AddrFrom4([4]byte{127, 0, 0, 1})}, c.NodePortAddresses...) {
+		p.node.Addresses = addresses(nil, append(texts(p.node.Addresses), a.String())...)
+	}
+	p.health = newHealth(c.Logger)
+	p.arp = announce.New(c.NodeIP, c.Logger)
+	return p, nil
+}
+
+func texts(all []netip.Addr) []string {
+	out := make([]string, 0, len(all)+1)
+	for _, a := range all {
+		out = append(out, a.String())
+	}
+	return out
+}
+
+// Name implements run.Component.
+func (p *Proxy) Name() string { return "proxy" }
+
+// Ready is closed when the kernel has all services that existed when Run was called.
+func (p *Proxy) Ready() <-chan struct{} { return p.ready }
+
+// retryFirst and retryMost are the first and the maximum back-off after a failed transaction, before everything is rewritten.
+const (
+	retryFirst = 100 * time.Millisecond
+	retryMost  = 30 * time.Second
+)
+
+// Run implements run.Component.
+func (p *Proxy) Run(ctx context.Context) (err error) {
+	if p.kernel, err = newKernel(&p.Config); err != nil {
+		return err
+	}
+	defer func() { _ = p.kernel.close() }()
+	defer p.health.stop()
+	defer func() { _ = p.arp.Close() }()
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { p.guard.Loop(ctx, "events", p.events.Run) })
+	for _, what := range []struct {
+		object  ctrl.Object
+		handler toolscache.ResourceEventHandler
+	}{
+		{&corev1.Node{}, handler(&p.guard, p.setNode)},
+		{&networkingv1.ServiceCIDR{}, handler(&p.guard, p.setRange)},
+		{&corev1.Service{}, p.serviceHandler()},
+		{&discoveryv1.EndpointSlice{}, p.sliceHandler()},
+	} {
+		end, err := client.Follow(ctx, p.Client.Cache(), what.object, what.handler)
+		if ctx.Err() != nil {
+			return nil // the error is caused by the end of ctx
+		}
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
+	retry := retryFirst
+	var again <-chan time.Time
+	first := true
+	for {
+		began := time.Now()
+		err := p.syncGuarded()
+		p.metrics.synced(began, err)
+		again = nil
+		switch {
+		case err != nil && errors.Is(err, unix.EPERM):
+			return fmt.Errorf("%w (coracle must run as root, with CAP_NET_ADMIN)", err)
+		case err != nil:
+			p.Logger.Error("could not sync service rules, retrying", "after", retry, "error", err)
+			timer := time.NewTimer(retry)
+			defer timer.Stop()
+			again, retry = timer.C, min(2*retry, retryMost)
+		default:
+			retry = retryFirst
+			if first {
+				close(p.ready)
+				first = false
+			}
+		}
+		select {
+		case <-p.wake:
+		case <-again:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// syncGuarded calls sync. After a panic the state is unknown, and the next sync rewrites everything.
+func (p *Proxy) syncGuarded() (err error) {
+	panicked := p.guard.Do("sync", func() { err = p.sync() })
+	if panicked == nil {
+		return err
+	}
+	p.state, p.broken = newState(), true
+	p.mu.Lock()
+	for name := range p.services {
+		p.dirty[name] = true
+	}
+	p.mu.Unlock()
+	fresh, err := newKernel(&p.Config) // the old one may have an incomplete transaction
+	if err != nil {
+		return errors.Join(panicked, err)
+	}
+	_ = p.kernel.close()
+	fresh.ranges = p.kernel.ranges
+	p.kernel = fresh
+	return panicked
+}
+
+// sync applies the current services to the kernel.
+func (p *Proxy) sync() error {
+	p.mu.Lock()
+	dirty := p.dirty
+	p.dirty = map[types.NamespacedName]bool{}
+	received := p.received
+	type input struct {
+		service *corev1.Service
+		slices  []*discoveryv1.EndpointSlice
+	}
+	inputs := make(map[types.NamespacedName]input, len(dirty))
+	for name := range dirty {
+		in := input{service: p.services[name]}
+		for _, s := range p.slices[name] {
+			in.slices = append(in.slices, s)
+		}
+		inputs[name] = in
+	}
+	if p.node.Guarded == nil {
+		p.node.Guarded = p.newGuarded()
+	}
+	node, refresh := p.node, p.refresh
+	p.refresh = false
+	p.mu.Unlock()
+
+	err := p.serveRanges(node.Guarded)
+	plans := make(map[types.NamespacedName]*servicePlan, len(inputs))
+	for name, in := range inputs {
+		// A service whose plan panics keeps its rules until it changes again.
+		_ = p.guard.Do("plan", func() { plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name]) }, "service", name)
+	}
+	d := p.state.apply(plans)
+	maps.Copy(p.stale, d.stale)
+	p.health.set(plans)
+	for name, now := range plans {
+		p.moved = p.hold(name, now.held) || p.moved
+	}
+	for _, name := range d.touched {
+		p.complain(name, p.state.complaints(name))
+	}
+	switch {
+	case err != nil:
+	case p.broken:
+		err = p.kernel.replace(p.state.everything())
+	case !d.empty():
+		err = p.kernel.update(d)
+	}
+	if err == nil && !p.routed {
+		err = p.route(p.kernel.ranges)
+		p.routed = err == nil
+	}
+	p.broken = err != nil
+	if err != nil {
+		return err
+	}
+	if p.moved || refresh || p.arpError != "" { // traffic comes once the rules for it are there
+		p.moved = false
+		p.announce(refresh)
+	}
+	defer func() {
+		p.mu.Lock()
+		p.done = received
+		p.mu.Unlock()
+	}()
+	if len(p.stale) > 0 {
+		// A failure needs no retry: the entries expire.
+		if err := forget(p.state.flows(p.stale)); err != nil {
+			p.Logger.Warn("could not remove stale UDP conntrack entries", "error", err)
+		}
+		clear(p.stale)
+	}
+	return nil
+}
+
+// Reset removes the table and the routes, also those of a killed process. It is idempotent.
+func Reset(_ context.Context, c Config) error {
+	if err := c.fill(); err != nil {
+		return err
+	}
+	k, err := newKernel(&c)
+	if err != nil {
+		return err
+	}
+	return errors.Join(k.reset(), k.close(), c.removeRoutes(nil))
+}
+
+// Reset calls the function Reset for this proxy. Its Run must have returned.
+func (p *Proxy) Reset(ctx context.Context) error { return Reset(ctx, p.Config) }

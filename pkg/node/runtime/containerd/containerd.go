@@ -1,0 +1,229 @@
+// Package containerd runs containers. Images are in containerd's content store, metadata store and snapshotter, built into this process or the
+// host's; one small shim per pod (agent/runtime/shim) runs the containers.
+//
+// A container's writable layer is an overlay over the image's snapshots, in the container's own directory. Creating a container therefore
+// writes no database and waits for no disk, and its whole state is one directory: record.json and bundle.json, written by this
+// package, and state.json, written by the shim.
+//
+// It may import containerd, agent/runtime, agent/disk and agent/failpoint. Its invariant: everything that it creates on the machine is below DataDir,
+// RunDir and CgroupRoot, where a later process finds it; containers never depend on this process.
+package containerd
+
+import (
+	"context"
+	"crypto/sha256"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/failpoint"
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+	"github.com/coracle-dev/coracle/pkg/node/runtime/feed"
+)
+
+// Namespace is our default namespace in containerd.
+const Namespace = "coracle"
+
+// assets contains coracle-shim, compressed with zstd (RFC 8878), if it was built.
+//
+//go:embed all:assets
+var assets embed.FS
+
+// Config of a Runtime.
+type Config struct {
+	// DataDir contains images and containers. It cannot be on overlayfs.
+	DataDir string
+	// RunDir contains the shims' sockets. It need not survive a reboot.
+	RunDir string
+	// CgroupRoot is the parent cgroup of all pods, which Purge removes; default "/coracle".
+	CgroupRoot string
+	// Address is the socket of the host's containerd if it is to store the images; empty means the built-in one.
+	Address string
+	// Namespace in the host's containerd, which separates our images from those of other users and clusters; default Namespace.
+	Namespace string
+	// ImageReserve returns how many bytes of a filesystem images leave free, for its capacity in bytes. Pulls, loads and unpacking fail
+	// before they use more. Nil means 5 %.
+	ImageReserve func(capacity int64) int64
+	// PodPIDs is the maximum number of processes and threads of each pod; 0 means no limit.
+	PodPIDs int64
+	// Reserved resources are not available to pods: CgroupRoot is limited to the rest of the machine.
+	Reserved config.Reserved
+	// patience is how long to wait for the first response of the host's containerd.
+	patience time.Duration
+	// Log is the logger; default slog.Default().
+	Log *slog.Logger
+	// Failpoints are for tests.
+	Failpoints failpoint.Hook
+}
+
+// Validate sets defaults and returns an error for invalid fields.
+func (c *Config) Validate() error {
+	for name, dir := range map[string]string{"DataDir": c.DataDir, "RunDir": c.RunDir} {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("containerd: %s must be an absolute path, not %q", name, dir)
+		}
+	}
+	if c.CgroupRoot == "" {
+		c.CgroupRoot = "/coracle"
+	}
+	if c.Namespace == "" {
+		c.Namespace = Namespace
+	}
+	if c.ImageReserve == nil {
+		c.ImageReserve = func(capacity int64) int64 { return capacity / 20 }
+	}
+	if c.patience == 0 {
+		c.patience = dialTime
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return nil
+}
+
+// Runtime implements runtime.Runtime and run.Component.
+type Runtime struct {
+	config Config
+	shim   string // path of the shim's binary
+	limits limits
+	ready  chan struct{}
+	images *images
+
+	// Set by Run, before ready is closed.
+	ctx    context.Context //nolint:containedctx // the life of what Run started
+	engine *engine
+	work   sync.WaitGroup
+
+	mu         sync.Mutex
+	containers map[string]*container
+	pods       map[string]*pod
+	changes    feed.Feed
+}
+
+var _ runtime.Runtime = (*Runtime)(nil)
+
+// New installs the shim and probes the host. Nothing runs before Run is called.
+func New(c Config) (*Runtime, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		return nil, errors.New("containers need root: run as root")
+	}
+	for _, dir := range []string{c.DataDir, filepath.Join(c.DataDir, "empty"), filepath.Join(c.RunDir, "pods")} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return nil, err
+		}
+	}
+	// Other users of the machine must not reach containers' files: they could run setuid programs that a container created.
+	private := filepath.Join(c.DataDir, "containers")
+	if err := errors.Join(os.MkdirAll(private, 0o700), os.Chmod(private, 0o700)); err != nil {
+		return nil, err
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(c.DataDir, &disk); err == nil && disk.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		return nil, fmt.Errorf("%s is on overlayfs, which cannot hold containers: choose a data directory on a disk or a volume", c.DataDir)
+	}
+	path, err := installShim(filepath.Join(c.DataDir, "shim"))
+	if err != nil {
+		return nil, err
+	}
+	r := &Runtime{
+		config: c, shim: path, limits: probeLimits(), ready: make(chan struct{}),
+		containers: map[string]*container{}, pods: map[string]*pod{},
+	}
+	r.images = &images{runtime: r, patience: usual}
+	return r, nil
+}
+
+// installShim unpacks the embedded shim to a file named after its digest, so that running shims of other versions are not affected.
+func installShim(dir string) (string, error) {
+	packed, err := fs.ReadFile(assets, "assets/coracle-shim.zst")
+	if err != nil {
+		return "", errors.New("coracle was built without the shim: run make build")
+	}
+	var head zstd.Header
+	if err := head.Decode(packed); err != nil {
+		return "", fmt.Errorf("the shim in this binary: %w", err)
+	}
+	path := filepath.Join(dir, fmt.Sprintf("coracle-shim-%.8x", sha256.Sum256(packed)))
+	if info, err := os.Stat(path); err == nil && uint64(info.Size()) == head.FrameContentSize {
+		return path, nil
+	}
+	r, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1))
+	if err != nil {
+		return "", err
+	}
+	defer r.Close()
+	binary, err := r.DecodeAll(packed, make([]byte, 0, head.FrameContentSize))
+	if err != nil {
+		return "", fmt.Errorf("the shim in this binary: %w", err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
+	}
+	temp := path + ".new"
+	if err := os.WriteFile(temp, binary, 0o755); err != nil {
+		return "", err
+	}
+	return path, os.Rename(temp, path)
+}
+
+// Shim returns the path of the program coracle-shim.
+func (r *Runtime) Shim() string { return r.shim }
+
+// Name implements run.Component.
+func (r *Runtime) Name() string { return "containerd" }
+
+// Ready is closed when the containers of earlier processes were recovered.
+func (r *Runtime) Ready() <-chan struct{} { return r.ready }
+
+// Run runs until ctx is done. Containers keep running.
+func (r *Runtime) Run(ctx context.Context) error {
+	e, err := openEngine(ctx, r.config)
+	if err != nil {
+		return err
+	}
+	own, cancel := context.WithCancel(ctx)
+	r.ctx, r.engine = own, e
+	if err := r.limitPods(); err != nil { // the limits of each pod still hold
+		r.config.Log.Warn("could not limit cgroup of all pods", "cgroup", r.config.CgroupRoot, "error", err)
+	}
+	err = errors.Join(e.dropLeases(own), r.images.reload(own))
+	if err == nil {
+		err = r.recover()
+	}
+	if err == nil {
+		close(r.ready)
+		<-ctx.Done()
+	}
+	cancel()
+	r.work.Wait()
+	return errors.Join(err, e.close())
+}
+
+// Images implements runtime.Runtime.
+func (r *Runtime) Images() runtime.Images { return r.images }
+
+// ImageDir implements runtime.Runtime. The Runtime must be ready.
+func (r *Runtime) ImageDir() string { return r.engine.root }
+
+// Version implements runtime.Runtime.
+func (r *Runtime) Version() string {
+	select {
+	case <-r.ready:
+		return "containerd://" + r.engine.version
+	default:
+		return "containerd://" + builtinVersion()
+	}
+}

@@ -1,0 +1,175 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+)
+
+// hierarchy returns where a controller's cgroups are, or "" if the kernel does not have the controller.
+func hierarchy(controller string) string {
+	if cgroup2() {
+		return "/sys/fs/cgroup"
+	}
+	dir := filepath.Join("/sys/fs/cgroup", controller)
+	if _, err := os.Stat(filepath.Join(dir, "cgroup.procs")); err != nil {
+		return ""
+	}
+	return dir
+}
+
+// makeCgroup creates a cgroup in a controller's hierarchy. On cgroup v2 each ancestor must delegate the controller.
+func makeCgroup(controller, path string) (string, error) {
+	root := hierarchy(controller)
+	if root == "" {
+		return "", fmt.Errorf("the kernel has no %s controller", controller)
+	}
+	at := root
+	for part := range strings.SplitSeq(strings.Trim(filepath.Clean("/"+path), "/"), "/") {
+		if root == "/sys/fs/cgroup" {
+			if err := os.WriteFile(filepath.Join(at, "cgroup.subtree_control"), []byte("+"+controller), 0); err != nil {
+				return "", err
+			}
+		}
+		at = filepath.Join(at, part)
+		if err := os.Mkdir(at, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+	}
+	return at, nil
+}
+
+func setLimit(controller, path, file string, limit int64) error {
+	dir, err := makeCgroup(controller, path)
+	if err != nil {
+		return err
+	}
+	value := strconv.FormatInt(limit, 10)
+	if limit == runtime.Unlimited && cgroup2() {
+		value = "max"
+	}
+	return os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
+}
+
+// limitPods limits all pods together to the machine's resources without those reserved, as the kubelet enforces node allocatable.
+func (r *Runtime) limitPods() error {
+	reserved := r.config.Reserved
+	if reserved.PIDs == 0 {
+		return nil
+	}
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return err
+	}
+	memory := int64(info.Totalram) * int64(info.Unit)
+	file := "memory.limit_in_bytes"
+	if cgroup2() {
+		file = "memory.max"
+	}
+	err := setLimit("memory", r.config.CgroupRoot, file, memory-reserved.MemoryOf(memory))
+	pids, pidsErr := machinePIDs()
+	if pidsErr == nil {
+		pidsErr = setLimit("pids", r.config.CgroupRoot, "pids.max", max(pids-reserved.PIDs, pids/2))
+	}
+	return errors.Join(err, pidsErr)
+}
+
+// machinePIDs returns the maximum number of processes and threads of the machine: the lesser of the kernel's two limits.
+func machinePIDs() (int64, error) {
+	var least int64
+	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return 0, err
+		}
+		n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%s: %w", file, err)
+		}
+		if least == 0 || n < least {
+			least = n
+		}
+	}
+	return least, nil
+}
+
+// limit limits the pod's processes, once, before its first container starts. Without the pids controller, as in a container without a cgroup
+// of its own, it logs a warning and pods run without a limit.
+func (p *pod) limit(cgroup string) {
+	if p.r.config.PodPIDs <= 0 || filepath.Clean("/"+cgroup) == "/" {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.limited {
+		return
+	}
+	p.limited = true
+	if err := setLimit("pids", cgroup, "pids.max", p.r.config.PodPIDs); err != nil {
+		p.r.config.Log.Warn("could not limit processes of pod", "pod", p.uid, "error", err)
+	}
+}
+
+// UpdatePod implements runtime.Runtime. Shares that cannot be set are logged, and others get more than they should; a limit that cannot be set is an error.
+func (r *Runtime) UpdatePod(_ context.Context, cgroup string, l runtime.PodLimits) error {
+	if filepath.Clean("/"+cgroup) == "/" {
+		return errors.New("a pod without a cgroup of its own has no limits")
+	}
+	memory, swap, quota, shares, weight := "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "cpu.cfs_quota_us", "cpu.shares", int64(l.CPUShares)
+	if cgroup2() {
+		memory, swap, quota = "memory.max", "", "cpu.max" // a container has no swap there
+		shares, weight = "cpu.weight", weightOf(l.CPUShares)
+	}
+	var errs []error
+	if l.CPUShares > 0 {
+		if err := setLimit("cpu", cgroup, shares, weight); err != nil {
+			r.config.Log.Warn("could not set processor shares of pod", "cgroup", cgroup, "error", err)
+		}
+	}
+	if l.MemoryBytes != 0 {
+		err := setLimit("memory", cgroup, memory, l.MemoryBytes)
+		if swap != "" && swapAccounting() {
+			errs = append(errs, setLimit("memory", cgroup, swap, l.MemoryBytes))
+			if err != nil { // it grows: it may not exceed memory and swap
+				err = setLimit("memory", cgroup, memory, l.MemoryBytes)
+			}
+		}
+		errs = append(errs, err)
+	}
+	if l.CPUQuota != 0 {
+		errs = append(errs, setLimit("cpu", cgroup, quota, l.CPUQuota)) // in periods of 100 ms, which is the kernel's default
+	}
+	return errors.Join(errs...)
+}
+
+// weightOf converts shares of cgroup v1 to the weight of v2, as runc does: both ends and the default of one meet those of the other (1024 is 100).
+func weightOf(shares uint64) int64 {
+	l := math.Log2(float64(min(max(shares, 2), 262144)))
+	return int64(math.Ceil(math.Pow(10, (l*l+125*l)/612-7.0/34)))
+}
+
+// MemoryUsage implements runtime.Runtime.
+func (r *Runtime) MemoryUsage(_ context.Context, cgroup, id string) (uint64, error) {
+	root, file := hierarchy("memory"), "memory.usage_in_bytes"
+	if root == "" {
+		return 0, errors.New("the kernel has no memory controller")
+	}
+	if cgroup2() {
+		file = "memory.current"
+	}
+	text, err := os.ReadFile(filepath.Join(root, filepath.Clean("/"+cgroup), id, file))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+}

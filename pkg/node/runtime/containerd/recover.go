@@ -1,0 +1,122 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/node/host/disk"
+	"github.com/coracle-dev/coracle/pkg/node/runtime"
+	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
+)
+
+// answerWithin is how long the start of this process waits for shims. A slower one is recovered when it responds; until then its containers have
+// the state on disk.
+const answerWithin = 500 * time.Millisecond
+
+// recover recovers the containers of earlier processes. It assumes that a directory whose name has no leading dot is complete, that a shim that
+// refuses connections is dead, and that a living shim's states are newer than those on disk.
+func (r *Runtime) recover() error {
+	root := filepath.Join(r.config.DataDir, "containers")
+	entries, err := os.ReadDir(root)
+	if err != nil {
+		return err
+	}
+	uids := map[string]bool{}
+	for _, entry := range entries {
+		dir := filepath.Join(root, entry.Name())
+		c := &container{dir: dir, status: shim.Status{ID: entry.Name(), State: string(runtime.Created)}}
+		if strings.HasPrefix(entry.Name(), ".") {
+			err = unmount(shim.Rootfs(dir))
+			err = errors.Join(err, disk.RemoveAll(context.Background(), dir))
+		} else if err = shim.ReadJSON(filepath.Join(dir, "record.json"), &c.record); err != nil {
+			err = errors.Join(err, r.discard(context.Background(), dir)) // lost in a power failure
+		} else {
+			var s shim.Status
+			if shim.ReadJSON(shim.StateFile(dir), &s) == nil && s.ID == c.Spec.ID {
+				c.status = s
+			}
+			r.containers[c.Spec.ID] = c
+			uids[c.Spec.PodUID] = true
+		}
+		if err != nil {
+			r.config.Log.Error("could not recover container", "directory", dir, "error", err)
+		}
+	}
+	pods, err := os.ReadDir(filepath.Join(r.config.RunDir, "pods"))
+	if err != nil {
+		return err
+	}
+	for _, p := range pods {
+		if validUID(p.Name()) {
+			uids[p.Name()] = true
+		}
+	}
+	var wait sync.WaitGroup
+	for _, uid := range slices.Sorted(maps.Keys(uids)) {
+		p := r.pod(uid)
+		p.ops.Lock() // Start, Remove and RemovePod of this pod wait for it
+		wait.Add(1)
+		r.work.Go(func() {
+			defer wait.Done()
+			defer p.ops.Unlock()
+			ctx, cancel := context.WithTimeout(r.ctx, hungAfter)
+			defer cancel()
+			if err := p.watch(ctx); err != nil && r.ctx.Err() == nil {
+				if errors.Is(err, context.DeadlineExceeded) {
+					r.config.Log.Warn("killed hung shim", "pod", uid)
+				}
+				_ = p.kill()
+				r.gone(uid)
+			}
+		})
+	}
+	all := make(chan struct{})
+	r.work.Go(func() {
+		wait.Wait()
+		close(all)
+	})
+	timer := time.NewTimer(answerWithin)
+	defer timer.Stop()
+	select {
+	case <-all:
+	case <-timer.C:
+	case <-r.ctx.Done():
+	}
+	return nil
+}
+
+// Purge implements runtime.Runtime. In the host's containerd, it removes our namespace.
+func (r *Runtime) Purge(ctx context.Context) error {
+	r.mu.Lock()
+	var ids, uids []string
+	for id := range r.containers {
+		ids = append(ids, id)
+	}
+	for uid := range r.pods {
+		uids = append(uids, uid)
+	}
+	r.mu.Unlock()
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, r.Remove(ctx, id))
+	}
+	for _, uid := range uids {
+		errs = append(errs, r.RemovePod(ctx, uid, ""))
+	}
+	errs = append(errs, killCgroup(r.config.CgroupRoot))
+	if err := errors.Join(append(errs, r.leave(ctx))...); err != nil {
+		return err
+	}
+	// Open files stay usable until Run ends.
+	for _, name := range []string{"containers", "shim", "empty", "content", snapshotter, "meta.db", filepath.Base(hostsFile(r.config))} {
+		errs = append(errs, disk.RemoveAll(ctx, filepath.Join(r.config.DataDir, name)))
+	}
+	return errors.Join(append(errs, disk.RemoveAll(ctx, filepath.Join(r.config.RunDir, "pods")))...)
+}

@@ -1,0 +1,313 @@
+package csi
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	spec "github.com/container-storage-interface/spec/lib/go/csi"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/node/volume"
+)
+
+const pluginName = "kubernetes.io/csi"
+
+// lookAgain is how often volumes are set up again whose driver wants it (requiresRepublish), or that may have to be expanded: nodes may not watch
+// claims and volumes.
+const lookAgain = time.Minute
+
+// state is what is recorded of a pod's volume before its driver is called.
+type state struct {
+	Driver string `json:"driver"`
+	Handle string `json:"handle"`
+	// Dir holds the volume, below the shared directory. Target is the path of the volume that the driver was given.
+	Dir    string `json:"dir"`
+	Target string `json:"target"`
+	// Key is of the staged volume; empty for inline volumes.
+	Key string `json:"key,omitempty"`
+	// Boot is the boot of the machine in which the volume was published, empty until it was.
+	Boot string `json:"boot,omitempty"`
+}
+
+// Name implements volume.Plugin.
+func (m *Manager) Name() string { return pluginName }
+
+// CanSupport implements volume.Plugin.
+func (m *Manager) CanSupport(s *corev1.VolumeSource) bool { return s.CSI != nil }
+
+// CanSupportPersistent implements volume.PersistentPlugin.
+func (m *Manager) CanSupportPersistent(s *corev1.PersistentVolumeSource) bool { return s.CSI != nil }
+
+// request is one pod's wish for a volume.
+type request struct {
+	pod            *corev1.Pod
+	driver, handle string
+	// name is the persistent volume's, or the pod's for an inline volume.
+	name          string
+	fsType        string
+	readOnly      bool
+	attributes    map[string]string
+	publishSecret *corev1.SecretReference
+	persistent    *corev1.PersistentVolume // nil for inline volumes
+	claim         *corev1.PersistentVolumeClaim
+	mode          storagev1.VolumeLifecycleMode
+	accessMode    corev1.PersistentVolumeAccessMode
+	mountOptions  []string
+	fsGroup       *int64
+	// block volumes are devices: the driver makes a device file at the target instead of mounting a file system there.
+	block bool
+	// publishContext is what the driver's controller said when it attached the volume.
+	publishContext map[string]string
+	// staging is the staging directory that the driver was given, empty if it does not stage.
+	staging string
+}
+
+func requestOf(p volume.Pod, name string) (*request, error) {
+	r := &request{pod: p.Pod, accessMode: corev1.ReadWriteOnce}
+	if sc := p.Spec.SecurityContext; sc != nil {
+		r.fsGroup = sc.FSGroup
+	}
+	if p.Persistent == nil {
+		src := p.Source.CSI
+		sum := sha256.Sum256([]byte(string(p.UID) + name))
+		r.driver, r.name, r.handle, r.mode = src.Driver, name, fmt.Sprintf("csi-%x", sum), storagev1.VolumeLifecycleEphemeral
+		r.readOnly, r.attributes = src.ReadOnly != nil && *src.ReadOnly, src.VolumeAttributes
+		if src.FSType != nil {
+			r.fsType = *src.FSType
+		}
+		if src.NodePublishSecretRef != nil {
+			r.publishSecret = &corev1.SecretReference{Namespace: p.Namespace, Name: src.NodePublishSecretRef.Name}
+		}
+		return r, nil
+	}
+	pv := p.Persistent.Volume
+	src := pv.Spec.CSI
+	r.persistent, r.claim, r.mode, r.block = pv, p.Persistent.Claim, storagev1.VolumeLifecyclePersistent, p.Persistent.Block()
+	r.driver, r.name, r.handle, r.fsType, r.attributes = src.Driver, pv.Name, src.VolumeHandle, src.FSType, src.VolumeAttributes
+	r.publishSecret, r.mountOptions = src.NodePublishSecretRef, pv.Spec.MountOptions
+	r.readOnly = src.ReadOnly || p.Persistent.ReadOnly
+	if len(pv.Spec.AccessModes) > 0 {
+		r.accessMode = pv.Spec.AccessModes[0]
+	}
+	return r, nil
+}
+
+// Setup implements volume.Plugin. The errors are upstream's.
+func (m *Manager) Setup(ctx context.Context, p volume.Pod, v *volume.Volume) (volume.Mounted, error) {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	r, err := requestOf(p, v.Name)
+	if err != nil {
+		return volume.Mounted{}, err
+	}
+	was, err := stateOf(v)
+	if err != nil {
+		return volume.Mounted{}, err
+	}
+	object, err := m.describe(ctx, r.driver)
+	if err != nil {
+		return volume.Mounted{}, err
+	}
+	if err := supports(object, r); err != nil {
+		return volume.Mounted{}, err
+	}
+	republish := object != nil && object.Spec.RequiresRepublish != nil && *object.Spec.RequiresRepublish
+	boot := bootID()
+	published := was.Boot == boot && was.Boot != ""
+	dir := filepath.Join("pods", string(p.UID), "volumes", escape(pluginName), escape(r.name))
+	own, public := m.below(dir, "mount")
+	out := volume.Mounted{Path: own, ReadOnly: r.readOnly, Block: r.block}
+	if republish {
+		out.Refresh = time.Now().Add(lookAgain)
+	}
+	c, err := m.connect(ctx, r.driver)
+	if err != nil {
+		if published {
+			out.Refresh = time.Now().Add(lookAgain)
+			return out, nil // a driver that restarts does not disturb pods that run
+		}
+		return out, err
+	}
+	defer c.close()
+	if r.persistent != nil && c.can[spec.NodeServiceCapability_RPC_EXPAND_VOLUME] {
+		out.Refresh = time.Now().Add(lookAgain)
+	}
+	now := state{Driver: r.driver, Handle: r.handle, Dir: dir, Target: public, Boot: was.Boot}
+	if was.Driver != "" {
+		now.Target = was.Target
+	}
+	if r.persistent != nil {
+		now.Key = keyOf(r.driver, r.handle)
+	}
+	if !published {
+		now.Boot = ""
+		if err := v.Save(now); err != nil {
+			return out, err
+		}
+		if err := m.c.Failpoints.At("csi.recorded"); err != nil {
+			return out, err
+		}
+	}
+	switch {
+	case r.persistent == nil:
+	case published:
+		m.restore(ctx, c, r, object)
+	default:
+		if err := m.stage(ctx, c, r, object, userOf(v)); err != nil {
+			return out, err
+		}
+	}
+	if !published || republish {
+		if err := m.nodePublish(ctx, c, p, r, object, now); err != nil {
+			if published {
+				m.c.Logger.Warn("could not publish volume again", "pod", p.Namespace+"/"+p.Name, "volume", v.Name, "error", err)
+				return out, nil
+			}
+			return out, err
+		}
+	}
+	if !published {
+		if err := m.c.Failpoints.At("csi.published"); err != nil {
+			return out, err
+		}
+		if fsGroupApplies(c, r, object) {
+			if err := volume.SetOwner(ctx, p.Pod, own); err != nil {
+				return out, err
+			}
+		}
+		now.Boot = boot
+		if err := v.Save(now); err != nil {
+			return out, err
+		}
+	}
+	if r.persistent != nil {
+		if err := m.expand(ctx, c, p, r, now.Target); err != nil {
+			m.c.Logger.Warn("could not expand volume", "pod", p.Namespace+"/"+p.Name, "volume", r.name, "error", err)
+			m.about(p, corev1.EventTypeWarning, "VolumeResizeFailed", fmt.Sprintf("NodeExpandVolume.NodeExpandVolume failed for volume %q : %s", p.Volume, err.Error()))
+		}
+	}
+	return out, nil
+}
+
+// Teardown implements volume.Plugin.
+func (m *Manager) Teardown(ctx context.Context, v *volume.Volume) error {
+	s, err := stateOf(v)
+	if err != nil || s.Driver == "" {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	c, err := m.connect(ctx, s.Driver)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	if s.Boot != "" { // from here on it must not be taken for published
+		s.Boot = ""
+		if err := v.Save(s); err != nil {
+			return err
+		}
+	}
+	if _, err := c.NodeUnpublishVolume(ctx, &spec.NodeUnpublishVolumeRequest{VolumeId: s.Handle, TargetPath: s.Target}); err != nil {
+		return fmt.Errorf("NodeUnpublishVolume: %w", err)
+	}
+	if err := m.c.Failpoints.At("csi.unpublished"); err != nil {
+		return err
+	}
+	if !filepath.IsLocal(s.Dir) {
+		return fmt.Errorf("invalid recorded directory %q", s.Dir)
+	}
+	own, _ := m.below(s.Dir)
+	if err := removeEmpty(filepath.Join(own, "mount")); err != nil {
+		return fmt.Errorf("the driver has unpublished the volume, but left %s: %w", s.Target, err)
+	}
+	if err := removeEmpty(own); err != nil {
+		return err
+	}
+	// The directories above may have other volumes of the pod.
+	for dir := filepath.Dir(own); filepath.Base(dir) != "pods" && os.Remove(dir) == nil; {
+		dir = filepath.Dir(dir)
+	}
+	if s.Key == "" {
+		return nil
+	}
+	return m.unstage(ctx, c, s.Key, userOf(v))
+}
+
+// removeEmpty removes a directory or file that nothing is mounted on, if there is one.
+func removeEmpty(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+func stateOf(v *volume.Volume) (state, error) {
+	var s state
+	if v.State == nil {
+		return s, nil
+	}
+	if err := json.Unmarshal(v.State, &s); err != nil {
+		return s, fmt.Errorf("recorded state of a CSI volume: %w", err)
+	}
+	return s, nil
+}
+
+func userOf(v *volume.Volume) string { return string(v.UID) + "/" + v.Name }
+
+// supports returns why a driver cannot serve a volume, or nil.
+func supports(object *storagev1.CSIDriver, r *request) error {
+	switch {
+	case object == nil && r.mode == storagev1.VolumeLifecyclePersistent:
+		return nil
+	case object == nil:
+		return fmt.Errorf("volume mode %q not supported by driver %s (no CSIDriver object)", r.mode, r.driver)
+	case !slices.Contains(object.Spec.VolumeLifecycleModes, r.mode):
+		return fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", r.mode, r.driver, object.Spec.VolumeLifecycleModes)
+	}
+	return nil
+}
+
+// fsGroupApplies reports whether the agent gives the volume's files to the pod's fsGroup, by the driver's policy.
+func fsGroupApplies(c *connection, r *request, object *storagev1.CSIDriver) bool {
+	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
+	if object != nil && object.Spec.FSGroupPolicy != nil {
+		policy = *object.Spec.FSGroupPolicy
+	}
+	switch {
+	case r.fsGroup == nil || r.readOnly || r.block || policy == storagev1.NoneFSGroupPolicy || c.can[spec.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP]:
+		return false
+	case policy == storagev1.FileFSGroupPolicy:
+		return true
+	case r.fsType == "":
+		return false
+	case r.persistent == nil:
+		return true
+	}
+	return slices.Contains(r.persistent.Spec.AccessModes, corev1.ReadWriteOnce) || slices.Contains(r.persistent.Spec.AccessModes, corev1.ReadWriteOncePod)
+}
+
+// secrets returns a Secret's values.
+func (m *Manager) secrets(ctx context.Context, what string, ref *corev1.SecretReference) (map[string]string, error) {
+	if ref == nil {
+		return nil, nil
+	}
+	var s corev1.Secret
+	if err := m.c.Client.Get(ctx, types.NamespacedName{Namespace: ref.Namespace, Name: ref.Name}, &s); err != nil {
+		return nil, fmt.Errorf("fetching %s %s/%s failed: %w", what, ref.Namespace, ref.Name, err)
+	}
+	out := make(map[string]string, len(s.Data))
+	for key, value := range s.Data {
+		out[key] = string(value)
+	}
+	return out, nil
+}

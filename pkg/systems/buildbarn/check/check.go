@@ -1,0 +1,160 @@
+// Package check checks configurations of Buildbarn as deep as the programs do that read them: Jsonnet is evaluated, and what comes out compared with the
+// programs' own schema. Both happen in a process with little memory and processor time (cmd/coracle-buildbarn-check), since files may be hostile.
+//
+// It may import apis and buildbarn/config. Its invariants: whatever the files, Check ends, and this process neither grows nor ends with it; what it accepts, the
+// program's own parser does too; and the files of one namespace do not delay those of others.
+package check
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+
+	"k8s.io/utils/lru"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
+)
+
+const (
+	// kept is how many verdicts are remembered, of a few KiB, and 2*protocol.MaxFactsBytes at most. Reconcilers ask again and again.
+	kept = 1000
+	// atOnce is how many processes run at a time, ofOne how many of one namespace.
+	atOnce, ofOne = 3, 2
+)
+
+// Checker checks files. It may be used by several goroutines.
+type Checker struct {
+	open     func() (*os.File, error)
+	verdicts *lru.Cache
+	turns    *turns
+}
+
+// New returns a checker that runs the program that open returns.
+func New(open func() (*os.File, error)) *Checker {
+	return &Checker{open: open, verdicts: lru.New(kept), turns: newTurns(atOnce, ofOne)}
+}
+
+// Invalid is what is wrong with files, for people.
+type Invalid struct{ Problem string }
+
+func (e *Invalid) Error() string { return e.Problem }
+
+// Request is what to check: the files, of all that there are, that the programs of a component read.
+type Request struct {
+	All map[string]string
+	// Component is one of the five, Instance that of workers.
+	Component, Instance string
+	// Fields is whether their fields are compared with those of the Buildbarn whose schema is here.
+	Fields bool
+}
+
+// Verdict is about files that are valid.
+type Verdict struct {
+	// Files are those that the programs read.
+	Files map[string]string
+	// Facts are what each program's file says about the farm around it; nil if that is not known.
+	Facts []*protocol.Facts
+}
+
+// verdict is what is remembered.
+type verdict struct {
+	problem string
+	facts   []*protocol.Facts
+}
+
+// prepared is a request of which everything is known that needs no process.
+type prepared struct {
+	protocol.Request
+	key  [sha256.Size]byte
+	text []byte
+}
+
+func (r Request) prepare() (p prepared, err error) {
+	mains := config.Mains(r.Component, r.Instance)
+	used, err := config.Check(r.All, mains)
+	if err != nil {
+		return p, &Invalid{err.Error()}
+	}
+	p.Request = protocol.Request{Files: used, Fields: r.Fields}
+	for _, m := range mains {
+		p.Mains = append(p.Mains, protocol.Main{File: m.File, Program: m.Program, Variables: variables(m.Program)})
+	}
+	if p.text, err = json.Marshal(p.Request); err != nil {
+		return p, err
+	}
+	p.key = sha256.Sum256(p.text)
+	return p, nil
+}
+
+// Known returns the verdict about files, if there is one yet. The error is an *Invalid.
+func (c *Checker) Known(r Request) (v Verdict, known bool, err error) {
+	p, err := r.prepare()
+	if err != nil {
+		return v, true, err
+	}
+	found, ok := c.verdicts.Get(p.key)
+	if !ok {
+		return v, false, nil
+	}
+	about := found.(verdict)
+	if about.problem != "" {
+		return v, true, &Invalid{about.problem}
+	}
+	return Verdict{p.Files, about.facts}, true, nil
+}
+
+// Check waits for a turn of the namespace, and checks the files that latest returns then; Known knows the verdict afterwards. An error says nothing about
+// the files.
+func (c *Checker) Check(ctx context.Context, namespace string, latest func() Request) error {
+	if err := c.turns.take(ctx, namespace); err != nil {
+		return err
+	}
+	defer c.turns.give(namespace)
+	r := latest()
+	p, err := r.prepare()
+	if invalid := (*Invalid)(nil); errors.As(err, &invalid) {
+		return nil // which Known finds out itself
+	} else if err != nil {
+		return err
+	}
+	if _, ok := c.verdicts.Get(p.key); ok {
+		return nil
+	}
+	program, err := c.open()
+	if err != nil {
+		return err
+	}
+	answers, err := run(ctx, program, p)
+	if err = errors.Join(err, program.Close()); err != nil {
+		return fmt.Errorf("the configuration could not be checked: %w", err)
+	}
+	c.verdicts.Add(p.key, verdictOf(answers))
+	return nil
+}
+
+func verdictOf(answers []protocol.Answer) (v verdict) {
+	for _, a := range answers {
+		if a.Unknown {
+			a.Problem += "; if the image is of another version of Buildbarn that has it, annotate the ConfigMap with " + buildbarn.AnnotationFields + "=" + buildbarn.FieldsUnchecked
+		}
+		if a.Problem != "" {
+			return verdict{problem: a.Problem}
+		}
+		v.facts = append(v.facts, a.Facts)
+	}
+	return v
+}
+
+// variables are the environment of a program's container. Its values are made up.
+func variables(program string) map[string]string {
+	v := map[string]string{"HOME": "/", "HOSTNAME": "pod-0", "PATH": "/bin", "KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+	if program == "worker" {
+		v["NODE_NAME"], v["POD_NAME"] = "node", "pod-0"
+	}
+	return v
+}

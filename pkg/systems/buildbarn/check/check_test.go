@@ -1,0 +1,213 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	"sigs.k8s.io/yaml"
+
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/packed"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// example are the files of manifests/examples/buildbarn.
+func example(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("../../../../manifests/examples/buildbarn/config.yaml")
+	require.NoError(t, err)
+	var c struct{ Data map[string]string }
+	require.NoError(t, yaml.Unmarshal(text, &c))
+	return c.Data
+}
+
+// files checks files, and returns those that the programs read.
+func (c *Checker) files(ctx context.Context, all map[string]string, component, instance string, fields bool) (map[string]string, error) {
+	v, err := c.verdict(ctx, Request{All: all, Component: component, Instance: instance, Fields: fields})
+	return v.Files, err
+}
+
+func (c *Checker) verdict(ctx context.Context, r Request) (Verdict, error) {
+	if err := c.Check(ctx, "ns", func() Request { return r }); err != nil {
+		return Verdict{}, err
+	}
+	v, known, err := c.Known(r)
+	if !known {
+		err = errors.New("there is no verdict")
+	}
+	return v, err
+}
+
+func TestExampleIsAccepted(t *testing.T) {
+	c, files := New(packed.Open), example(t)
+	for _, component := range []string{"scheduler", "storage", "frontend", "worker", "browser"} {
+		used, err := c.files(t.Context(), files, component, "shell", true)
+		require.NoError(t, err, component)
+		require.NotEmpty(t, used)
+	}
+}
+
+// TestRenderedIsAccepted: what pkg/systems/buildbarn/config renders, as its tests keep it, passes the check that files of users pass.
+func TestRenderedIsAccepted(t *testing.T) {
+	c := New(packed.Open)
+	folders, err := filepath.Glob("../config/testdata/*")
+	require.NoError(t, err)
+	require.NotEmpty(t, folders)
+	for _, dir := range folders {
+		files := map[string]string{}
+		list, err := filepath.Glob(dir + "/*")
+		require.NoError(t, err)
+		for _, path := range list {
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			files[filepath.Base(path)] = string(text)
+		}
+		for name := range files {
+			component, instance, _ := strings.Cut(strings.TrimSuffix(name, ".jsonnet"), "-")
+			if !strings.HasSuffix(name, ".jsonnet") || component == "runner" {
+				continue // a runner's file is checked with its worker's
+			}
+			_, err := c.files(t.Context(), files, component, instance, true)
+			require.NoError(t, err, "%s/%s", dir, name)
+		}
+	}
+}
+
+func TestProblemsAreSaidWithTheirPlace(t *testing.T) {
+	c, good := New(packed.Open), example(t)
+	for _, test := range []struct{ file, old, new, want string }{
+		{"storage.jsonnet", "oldBlocks: 8", "oldBlock: 8", "storage.jsonnet:7: actionCache.backend.local.oldBlock: there is no such field; is oldBlocks meant?; if the image is of another version"},
+		{"storage.jsonnet", "oldBlocks: 8", "oldBlocks: 'many'", `actionCache.backend.local.oldBlocks: must be an integer (int32), not "many"`},
+		{"storage.jsonnet", "grpcServers: common.listen(8981)", "grpcServers: common.listn(8981)", "storage.jsonnet:15: Field does not exist: listn"},
+		{"storage.jsonnet", "newBlocks, mapBytes", "newBlocks, mapBytes, more", ": Missing argument: blocksBytes"},
+		{"storage.jsonnet", "getAuthorizer: common.allow", "getAuthorizer: {}", "contentAddressableStorage.getAuthorizer: has none of allow, instanceNamePrefix, deny"},
+		{"storage.jsonnet", "putAuthorizer: common.allow", "// no", ": contentAddressableStorage: the field putAuthorizer is required"},
+		{"storage.jsonnet", "local common", "local x = std.extVar('POD_NAME');\nlocal common", ""}, // not used, so not evaluated
+		{"storage.jsonnet", "maximumMessageSizeBytes: common.maximumMessageSizeBytes", "maximumMessageSizeBytes: std.extVar('POD_NAME')",
+			": Undefined external variable: POD_NAME; the container has HOME, HOSTNAME"},
+		{"common.libsonnet", "maximumMessageSizeBytes: 2 * 1024 * 1024", "maximumMessageSizeBytes: 2 / 0", "common.libsonnet:21: Division by zero."},
+		{"common.libsonnet", "healthCheckService: 'buildbarn'", "tls: {}, alts: {}", "grpcServers[0]: "},
+		{"common.libsonnet", "authenticationPolicy: { allow: {} },\n    healthCheckService", "healthCheckService", "grpcServers[0]: the field authenticationPolicy is required"},
+	} {
+		files := maps.Clone(good)
+		files[test.file] = strings.Replace(good[test.file], test.old, test.new, 1)
+		require.NotEqual(t, good, files, test.old)
+		_, err := c.files(t.Context(), files, "storage", "", true)
+		if test.want == "" {
+			require.NoError(t, err, test.new)
+			continue
+		}
+		var invalid *Invalid
+		require.ErrorAs(t, err, &invalid, test.new)
+		require.Contains(t, invalid.Problem, test.want)
+	}
+	good["runner-shell.jsonnet"] = "{ buildDirectoryPath: '/worker/build', grpcServers: 1 }"
+	_, err := c.files(t.Context(), good, "worker", "shell", true)
+	require.EqualError(t, err, "runner-shell.jsonnet:1: grpcServers: must be a list, not 1")
+}
+
+// TestFactsHaveTheirLines: what files say about the farm, with where they say it, if they are not too many.
+func TestFactsHaveTheirLines(t *testing.T) {
+	c, files := New(packed.Open), example(t)
+	v, err := c.verdict(t.Context(), Request{All: files, Component: "worker", Instance: "shell", Fields: true})
+	require.NoError(t, err)
+	require.Len(t, v.Facts, 2)
+	worker, runner := v.Facts[0], v.Facts[1]
+	require.Equal(t, []protocol.Server{{Place: protocol.Place{Field: "global.diagnosticsHttpServer.httpServers[0].listenAddresses[0]", Line: "common.libsonnet:31"}, Address: ":9980"}}, worker.Servers)
+	require.Contains(t, worker.Clients, protocol.Client{Place: protocol.Place{Field: "scheduler.address", Line: "worker-shell.jsonnet:6"}, Address: "scheduler:8983"})
+	require.Len(t, worker.Clients, 4, "two of storage, each once, the scheduler and the runner")
+	require.Len(t, worker.Queues, 1)
+	require.Equal(t, []protocol.Server{{Place: protocol.Place{Field: "grpcServers[0].listenPaths[0]", Line: "runner-shell.jsonnet:4"}, Path: "/worker/runner"}}, runner.Servers)
+
+	storage := "(import 'storage.jsonnet') { grpcServers: [{ listenAddresses: [':%d' % i for i in std.range(1, 201)], authenticationPolicy: { allow: {} } }] }"
+	many := map[string]string{"storage.jsonnet": strings.ReplaceAll(storage, "storage.jsonnet", "old.libsonnet"), "old.libsonnet": files["storage.jsonnet"], "common.libsonnet": files["common.libsonnet"]}
+	v, err = c.verdict(t.Context(), Request{All: many, Component: "storage", Fields: true})
+	require.NoError(t, err)
+	require.Nil(t, v.Facts[0], "all or none")
+	v, err = c.verdict(t.Context(), Request{All: files, Component: "storage"})
+	require.NoError(t, err)
+	require.Nil(t, v.Facts[0], "of fields that are not compared nothing is known")
+}
+
+// TestFieldsOfOtherVersions are accepted where they are not to be compared; what cannot be evaluated is not.
+func TestFieldsOfOtherVersions(t *testing.T) {
+	c, files := New(packed.Open), map[string]string{"storage.jsonnet": "{ ofTomorrow: 1 }"}
+	_, err := c.files(t.Context(), files, "storage", "", true)
+	require.ErrorContains(t, err, "ofTomorrow: there is no such field; there are: actionCache, contentAddressableStorage,")
+	_, err = c.files(t.Context(), files, "storage", "", false)
+	require.NoError(t, err)
+	files["storage.jsonnet"] = "{ a: error 'no' }"
+	_, err = c.files(t.Context(), files, "storage", "", false)
+	require.EqualError(t, err, "storage.jsonnet:1: no")
+}
+
+// TestHostileFilesEnd: none of them takes more than the limits of its process, and each is told what it exceeds.
+func TestHostileFilesEnd(t *testing.T) {
+	c := New(packed.Open)
+	for name, test := range map[string]struct{ text, want string }{
+		"recursion":      {"local f(x) = 1 + f(x + 1); f(1)", "max stack frames exceeded"},
+		"memory":         {"std.range(1, 1e9)", "takes more than 320 MiB of memory"},
+		"strings":        {"std.foldl(function(a, _) a + a, std.range(1, 60), 'ab')", "takes more than 320 MiB of memory"},
+		"time":           {"std.length([x for x in std.range(1, 100000) for y in std.range(1, 100000) if false])", "takes more than 2 s of processor time"},
+		"output":         {"local s = std.foldl(function(a, _) a + a, std.range(1, 20), 'abc'); [s, s]", "it makes more than 4 MiB of JSON"},
+		"the host":       {"importstr '/etc/passwd'", "imports /etc/passwd, which is missing"},
+		"the host again": {"importstr '/tls/../etc/passwd'", "there is no file /tls/../etc/passwd"},
+		"traces":         {"local t(x) = std.trace(std.repeat('x', 8192), x); std.range(1, t(1e9))", "takes more than 320 MiB of memory"},
+		"a native":       {"std.native('exec')('id')", "null"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := c.files(t.Context(), map[string]string{"storage.jsonnet": test.text}, "storage", "", true)
+			var invalid *Invalid
+			require.ErrorAs(t, err, &invalid)
+			require.Contains(t, invalid.Problem, test.want)
+			require.True(t, strings.HasPrefix(invalid.Problem, "storage.jsonnet"), invalid.Problem)
+		})
+	}
+	// The parser is recursive, and this is deep without brackets. Which limit ends it does not matter.
+	_, err := c.files(t.Context(), map[string]string{"storage.jsonnet": strings.Repeat("local a=1;", 1<<16) + "a"}, "storage", "", true)
+	var invalid *Invalid
+	require.ErrorAs(t, err, &invalid)
+	_, err = c.files(t.Context(), example(t), "storage", "", true)
+	require.NoError(t, err, "others are checked as before")
+}
+
+func TestVerdictsAreRemembered(t *testing.T) {
+	opened := 0
+	c := New(func() (*os.File, error) { opened++; return packed.Open() })
+	files := example(t)
+	for range 3 {
+		_, err := c.files(t.Context(), files, "storage", "", true)
+		require.NoError(t, err)
+	}
+	require.Equal(t, 1, opened)
+	files["unused.jsonnet"] = "{"
+	_, err := c.files(t.Context(), files, "storage", "", true)
+	require.NoError(t, err)
+	require.Equal(t, 1, opened, "of files that the program does not read nothing is remembered")
+}
+
+// TestFailuresAreNoVerdict: what happens to the process that checks is not held against the files.
+func TestFailuresAreNoVerdict(t *testing.T) {
+	open := func() (*os.File, error) { return os.Open("/bin/true") }
+	c := New(func() (*os.File, error) { return open() })
+	files := example(t)
+	_, err := c.files(t.Context(), files, "storage", "", true)
+	var invalid *Invalid
+	require.NotErrorAs(t, err, &invalid)
+	require.ErrorContains(t, err, "the configuration could not be checked")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	open = packed.Open
+	_, err = c.files(ctx, files, "storage", "", true)
+	require.ErrorIs(t, err, context.Canceled)
+	_, err = c.files(t.Context(), files, "storage", "", true)
+	require.NoError(t, err)
+}

@@ -1,0 +1,54 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
+)
+
+// Limit sets the limits of this process: that of the stack is enforced by the runtime, the others by the kernel. It fails if the machine has not the memory
+// that files may take, so that a process which ends without memory has exceeded the limit.
+func Limit() error {
+	if err := available(protocol.MemoryBytes); err != nil {
+		return err
+	}
+	debug.SetMaxStack(protocol.StackBytes)
+	debug.SetMemoryLimit(protocol.MemoryBytes * 3 / 5)
+	// The kernel sends the signal at the limit, and kills a second later.
+	late := make(chan os.Signal, 1)
+	signal.Notify(late, unix.SIGXCPU)
+	go func() {
+		<-late
+		os.Exit(protocol.Exceeded)
+	}()
+	if err := unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{Cur: protocol.ProcessorSeconds, Max: protocol.ProcessorSeconds + 1}); err != nil {
+		return err
+	}
+	for resource, limit := range map[int]uint64{
+		unix.RLIMIT_DATA:  protocol.MemoryBytes,
+		unix.RLIMIT_FSIZE: 0,
+		unix.RLIMIT_CORE:  0,
+	} {
+		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
+			return err
+		}
+	}
+	return unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+}
+
+// available reports whether this process may have so much memory, without using it.
+func available(bytes int) error {
+	memory, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		var number unix.Errno // not its text, which would be taken as the evaluation's
+		errors.As(err, &number)
+		return fmt.Errorf("this process cannot have the %d MiB in which files are evaluated (errno %d)", bytes>>20, int(number))
+	}
+	return unix.Munmap(memory)
+}

@@ -1,0 +1,131 @@
+// Package program is what cmd/coracle-buildbarn-check does: it evaluates Jsonnet with the files it is given and nothing else, and compares what comes out
+// with what Buildbarn's programs read.
+//
+// Only that command imports it, so that evaluator and schema are in no other process. Its invariant: no file of the machine is read.
+package program
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	evaluator "github.com/google/go-jsonnet"
+
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/schema"
+)
+
+// Run answers one request. It stops after the first file with a problem.
+func Run(in io.Reader, out io.Writer) error {
+	var r protocol.Request
+	if err := json.NewDecoder(in).Decode(&r); err != nil {
+		return err
+	}
+	known, err := schema.Load()
+	if err != nil {
+		return err
+	}
+	w := json.NewEncoder(out)
+	files := importer{}
+	for name, text := range r.Files {
+		files[name] = evaluator.MakeContents(text)
+	}
+	for _, m := range r.Mains {
+		a := check(files, m, known, r)
+		if len(a.Problem) > maxProblem {
+			a.Problem = strings.ToValidUTF8(a.Problem[:maxProblem], "") + "..."
+		}
+		if err := w.Encode(a); err != nil || a.Problem != "" {
+			return err
+		}
+	}
+	return nil
+}
+
+// maxProblem is how many bytes of a problem are reported.
+const maxProblem = 1000
+
+func check(files importer, m protocol.Main, known *schema.Schema, r protocol.Request) (a protocol.Answer) {
+	output, err := evaluate(files, m)
+	var facts protocol.Facts
+	if err == nil && r.Fields {
+		facts, err = known.Check(m.Program, []byte(output))
+	}
+	if wrong := (*schema.Error)(nil); errors.As(err, &wrong) {
+		return protocol.Answer{Problem: place(r.Files, m.File, wrong.Field) + ": " + wrong.Error(), Unknown: wrong.Unknown}
+	}
+	if err != nil {
+		return protocol.Answer{Problem: err.Error()}
+	}
+	if r.Fields {
+		a.Facts = located(facts, r.Files, m.File)
+	}
+	return a
+}
+
+func evaluate(files importer, m protocol.Main) (output string, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%s: the evaluator failed: %v", m.File, p)
+		}
+	}()
+	vm := evaluator.MakeVM()
+	vm.Importer(files)
+	vm.SetTraceOut(io.Discard) // what the process says is why it ended
+	for k, v := range m.Variables {
+		vm.ExtVar(k, v)
+	}
+	output, err = vm.EvaluateFile(m.File)
+	if err == nil && len(output) > protocol.OutputBytes {
+		return "", fmt.Errorf("%s: it makes more than %d MiB of JSON", m.File, protocol.OutputBytes>>20)
+	}
+	if err == nil {
+		return output, nil
+	}
+	text := plain(m.File, err.Error())
+	if strings.Contains(text, "Undefined external variable") {
+		text += fmt.Sprintf("; the container has %s", strings.Join(slices.Sorted(maps.Keys(m.Variables)), ", "))
+	}
+	return "", errors.New(text)
+}
+
+// importer has the files of a ConfigMap, which is mounted at /config. Those of a Secret, at /tls, are made up.
+type importer map[string]evaluator.Contents
+
+// Import returns the same contents for the same file, as the evaluator wants it.
+func (i importer) Import(_, imported string) (evaluator.Contents, string, error) {
+	name := strings.TrimPrefix(path.Clean(imported), "/config/")
+	if _, ok := i[name]; !ok && strings.HasPrefix(name, protocol.Mounted) {
+		i[name] = evaluator.MakeContents("a file of a Secret")
+	}
+	if c, ok := i[name]; ok {
+		return c, name, nil
+	}
+	return evaluator.Contents{}, "", fmt.Errorf("there is no file %s", imported)
+}
+
+// location is how the evaluator says where something is: file:line:column-column or file:(line:column)-(line:column).
+var location = regexp.MustCompile(`^([^\s:]+):(?:(\d+):\d+(?:-\d+)?|\((\d+):\d+\)-\(\d+:\d+\))(?:\s+|$)`)
+
+// plain makes one line, "file:line: what is wrong", of an error with a stack trace.
+func plain(file, text string) string {
+	first, trace, _ := strings.Cut(text, "\n")
+	if rest, ok := strings.CutPrefix(first, "RUNTIME ERROR: "); ok {
+		for line := range strings.Lines(trace) {
+			if m := location.FindStringSubmatch(strings.TrimSpace(line)); m != nil && m[1] != "<std>" {
+				return m[1] + ":" + m[2] + m[3] + ": " + rest
+			}
+		}
+		return file + ": " + rest
+	}
+	if m := location.FindStringSubmatch(first); m != nil {
+		return m[1] + ":" + m[2] + m[3] + ": " + first[len(m[0]):]
+	}
+	return file + ": " + first
+}

@@ -1,0 +1,47 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
+)
+
+// queue reads the queue of workers from the scheduler's pod.
+func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*metrics.Queue, error) {
+	pod, err := r.schedulerPod(ctx, w)
+	if err != nil {
+		return nil, err
+	}
+	families, err := r.read(ctx, pod.Status.PodIP)
+	if err != nil {
+		// The same words each time: the status is not written for another port number.
+		r.Log.Debug("could not read the metrics of a scheduler", "pod", pod.Name, "error", err)
+		return nil, fmt.Errorf("the metrics of pod %s cannot be read from port %d: let its configuration serve them there (diagnosticsHttpServer with enablePrometheus)", pod.Name, buildbarn.PortMetrics)
+	}
+	return metrics.Of(metrics.Queues(families), w.Spec.Scale), nil
+}
+
+// schedulerPod returns the ready pod of the scheduler that workers follow.
+func (r *reconciler) schedulerPod(ctx context.Context, w *buildbarn.BuildbarnWorker) (*corev1.Pod, error) {
+	var pods corev1.PodList
+	if err := r.ByIndex(ctx, &pods, w.Namespace, indexLabels, "scheduler/"+w.Spec.Scale.Scheduler); err != nil {
+		return nil, err
+	}
+	for i := range pods.Items {
+		if pod := &pods.Items[i]; pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && isReady(pod) {
+			return pod, nil
+		}
+	}
+	return nil, fmt.Errorf("the BuildbarnScheduler %s has no ready pod", w.Spec.Scale.Scheduler)
+}
+
+func isReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}

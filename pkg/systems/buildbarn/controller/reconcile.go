@@ -1,0 +1,242 @@
+// Package controller makes the children of Buildbarn's parts, and the parts of whole farms.
+//
+// It may import engine, apis, and buildbarn's config, check and fit. Its invariants: pods get only configurations in which the check found nothing wrong, each as a copy that never
+// changes; a child that is as it should be is not written; and what somebody else made is left alone.
+package controller
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine"
+)
+
+// refusedAgain is how long after the API server refused a child it is tried again; changes are tried at once.
+const refusedAgain = time.Minute
+
+type reconciler struct {
+	engine.Env
+	part
+	hosts  bool
+	checks *checks
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	p := r.object()
+	if err := r.Cache.Get(ctx, req.NamespacedName, p); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.checks.forget(req)
+		}
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	o, err := r.observe(ctx, p)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	a := Plan(o, r.Now())
+	if w, ok := p.(*buildbarn.BuildbarnWorker); ok && a.Retire > 0 {
+		err = r.retire(ctx, w, o.Pods, a.Retire)
+	}
+	if err == nil {
+		err = r.apply(ctx, a)
+	}
+	switch {
+	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
+		return engine.Result{}, nil
+	case refused(err):
+		a.Status.State, a.Again = buildbarn.NotReady, refusedAgain
+		set := meta.SetStatusCondition(&a.Status.Conditions, metav1.Condition{Type: buildbarn.ConditionReady, Status: metav1.ConditionFalse, Reason: "Refused",
+			Message: err.Error(), ObservedGeneration: p.GetGeneration(), LastTransitionTime: metav1.NewTime(r.Now())})
+		if set {
+			a.Events = append(a.Events, Event{corev1.EventTypeWarning, "Refused", err.Error()})
+		}
+	case err != nil:
+		return engine.Result{}, err
+	case o.Checking: // the status is written with the verdict
+		return engine.Result{RequeueAfter: a.Again}, nil
+	}
+	for _, e := range a.Events {
+		r.Events.Event(p, e.Type, e.Reason, "%s", e.Message)
+	}
+	if !equality.Semantic.DeepEqual(a.Status, *p.Observed()) {
+		next := p.DeepCopyObject().(buildbarn.Part)
+		*next.Observed() = a.Status
+		if err := r.Client.Status().Update(ctx, next); err != nil {
+			return engine.Result{}, client.IgnoreNotFound(err)
+		}
+		if f := a.Finalizers; f != nil {
+			f.SetResourceVersion(next.GetResourceVersion())
+		}
+	}
+	if a.Finalizers != nil {
+		if err := r.Client.Update(ctx, a.Finalizers); err != nil {
+			return engine.Result{}, client.IgnoreNotFound(err)
+		}
+	}
+	return engine.Result{RequeueAfter: a.Again}, nil
+}
+
+// refused reports whether the API server will not have a child as it is: another try would be the same.
+func refused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err)
+}
+
+func (r *reconciler) apply(ctx context.Context, a Actions) error {
+	for _, o := range a.Create {
+		if err := r.Client.Create(ctx, o); err != nil {
+			return err
+		}
+	}
+	for _, o := range a.Update {
+		if err := r.Client.Update(ctx, o); err != nil {
+			return err
+		}
+	}
+	for _, o := range a.Delete {
+		if err := r.Client.Delete(ctx, o, engine.Preconditions(o), client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// get reads an object of the part's name. It returns false if there is none.
+func (r *reconciler) get(ctx context.Context, namespace, name string, o client.Object) (bool, error) {
+	err := r.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, o)
+	return err == nil, client.IgnoreNotFound(err)
+}
+
+func (r *reconciler) observe(ctx context.Context, p buildbarn.Part) (o Observed, err error) {
+	o.Part = p
+	namespace, name := p.GetNamespace(), p.GetName()
+	source := p.Pods().ConfigMapName
+	if source == "" {
+		source = buildbarn.DefaultConfigMap
+	}
+	var s corev1.ConfigMap
+	if ok, err := r.get(ctx, namespace, source, &s); err != nil {
+		return o, err
+	} else if ok {
+		o.Source = &s
+		if p.GetDeletionTimestamp() == nil {
+			r.check(p, &o)
+		}
+	}
+	var copies corev1.ConfigMapList
+	if err := r.ByIndex(ctx, &copies, namespace, engine.ControllerIndex, string(p.GetUID())); err != nil {
+		return o, err
+	}
+	o.Copies = engine.Pointers(copies.Items)
+	if t := p.Pods().TLS; t != nil {
+		var s corev1.Secret
+		if ok, err := r.get(ctx, namespace, t.SecretName, &s); err != nil {
+			return o, err
+		} else if ok {
+			o.Secret = &s
+		}
+	}
+	if err := r.observeChildren(ctx, p, &o); err != nil {
+		return o, err
+	}
+	if err := errors.Join(r.observeNamed(ctx, p, &o), r.observeFarm(ctx, p, &o)); err != nil {
+		return o, err
+	}
+	if farm := metav1.GetControllerOfNoCopy(p); farm != nil && r.outlives() && p.GetDeletionTimestamp() != nil {
+		var workers buildbarn.BuildbarnWorkerList
+		if err := r.Cache.List(ctx, &workers, client.InNamespace(namespace)); err != nil {
+			return o, err
+		}
+		for i := range workers.Items {
+			if ref := metav1.GetControllerOfNoCopy(&workers.Items[i]); ref != nil && ref.UID == farm.UID {
+				o.Draining++
+			}
+		}
+	}
+	labels := p.Component() + "/" + name
+	var pods corev1.PodList
+	if err := r.ByIndex(ctx, &pods, namespace, indexLabels, labels); err != nil {
+		return o, err
+	}
+	o.Pods = engine.Pointers(pods.Items)
+	if r.sets {
+		var claims corev1.PersistentVolumeClaimList
+		if err := r.ByIndex(ctx, &claims, namespace, indexLabels, labels); err != nil {
+			return o, err
+		}
+		o.Claims = engine.Pointers(claims.Items)
+	}
+	if w, ok := p.(*buildbarn.BuildbarnWorker); ok && w.Spec.Scale != nil && w.DeletionTimestamp == nil {
+		o.Queue, err = r.queue(ctx, w)
+		if err != nil {
+			o.QueueError = err.Error()
+		}
+	}
+	return o, nil
+}
+
+func defaulted(p buildbarn.Part) buildbarn.Part {
+	p = p.DeepCopyObject().(buildbarn.Part)
+	buildbarn.DefaultPart(p)
+	return p
+}
+
+func (r *reconciler) observeChildren(ctx context.Context, p buildbarn.Part, o *Observed) error {
+	namespace, name := p.GetNamespace(), p.GetName()
+	if r.sets {
+		var s appsv1.StatefulSet
+		if ok, err := r.get(ctx, namespace, name, &s); err != nil {
+			return err
+		} else if ok {
+			o.StatefulSet = &s
+		}
+	} else {
+		var d appsv1.Deployment
+		if ok, err := r.get(ctx, namespace, name, &d); err != nil {
+			return err
+		} else if ok {
+			o.Deployment = &d
+		}
+	}
+	if r.service {
+		var s corev1.Service
+		if ok, err := r.get(ctx, namespace, name, &s); err != nil {
+			return err
+		} else if ok {
+			o.Service = &s
+		}
+	}
+	if !r.hosts {
+		return nil
+	}
+	var i networkingv1.Ingress
+	if ok, err := r.get(ctx, namespace, name, &i); err != nil {
+		return err
+	} else if ok {
+		o.Ingress = &i
+	}
+	host := buildbarn.HostOf(p)
+	if host == "" {
+		return nil
+	}
+	var rivals networkingv1.IngressList
+	if err := r.ByIndex(ctx, &rivals, "", indexHost, host); err != nil {
+		return err
+	}
+	for _, rival := range engine.Pointers(rivals.Items) {
+		if rival.Namespace != namespace || rival.Name != name {
+			o.Rivals = append(o.Rivals, rival)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,72 @@
+package controller
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/certificates"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
+)
+
+// certificate looks at the Secret with the part's certificate, and returns the hash of the authorities for the pods: the last one for as long as the
+// Secret is missing or not valid, so that running pods stay.
+func (p *plan) certificate() string {
+	t := p.part.Pods().TLS
+	if t == nil {
+		p.forget(buildbarn.ConditionCertificates)
+		return ""
+	}
+	if p.o.Secret == nil {
+		p.condition(buildbarn.ConditionCertificates, metav1.ConditionFalse, "SecretMissing",
+			fmt.Sprintf("there is no Secret %s: make one with tls.crt, tls.key and ca.crt; new pods wait for it", t.SecretName))
+		return p.lastAuthorities()
+	}
+	if err := checkSecret(p.o.Secret.Data); err != nil {
+		p.condition(buildbarn.ConditionCertificates, metav1.ConditionFalse, "SecretInvalid", fmt.Sprintf("Secret %s: %v", t.SecretName, err))
+		return p.lastAuthorities()
+	}
+	p.condition(buildbarn.ConditionCertificates, metav1.ConditionTrue, "Valid", "")
+	sum := sha256.Sum256(p.o.Secret.Data[certificates.Authorities])
+	return hex.EncodeToString(sum[:])[:10]
+}
+
+// checkSecret checks what a program would not start with.
+func checkSecret(data map[string][]byte) error {
+	for _, key := range []string{certificates.Certificate, certificates.Key, certificates.Authorities} {
+		if len(data[key]) == 0 {
+			return fmt.Errorf("it has no %s", key)
+		}
+	}
+	if _, err := tls.X509KeyPair(data[certificates.Certificate], data[certificates.Key]); err != nil {
+		// The error may quote what is secret.
+		return fmt.Errorf("%s and %s are not a certificate and its key", certificates.Certificate, certificates.Key)
+	}
+	return nil
+}
+
+func (p *plan) lastAuthorities() string {
+	if d := p.o.Deployment; d != nil {
+		return d.Spec.Template.Annotations[buildbarn.AnnotationAuthorities]
+	}
+	if s := p.o.StatefulSet; s != nil {
+		return s.Spec.Template.Annotations[buildbarn.AnnotationAuthorities]
+	}
+	return ""
+}
+
+// withCertificate mounts the Secret into the first container, which is the part's program. A worker's runner must not see it: it runs what users send.
+func withCertificate(t *corev1.PodTemplateSpec, secret, authorities string) {
+	mode := corev1.SecretVolumeSourceDefaultMode
+	t.Spec.Volumes = append(t.Spec.Volumes, corev1.Volume{Name: "tls", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret, DefaultMode: &mode}}})
+	c := &t.Spec.Containers[0]
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "tls", MountPath: config.Mounted, ReadOnly: true})
+	if authorities != "" {
+		t.Annotations[buildbarn.AnnotationAuthorities] = authorities
+	}
+}

@@ -1,0 +1,206 @@
+// Package fit compares what a part's configuration says about the farm around it with that farm.
+//
+// It may import apis and buildbarn/check/protocol. Its functions are pure. Their invariant: a problem is something with which the part cannot work, whatever else
+// is done; what may be meant, or may come to be right, is a warning.
+package fit
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
+)
+
+// Around is the farm around a part, as far as its configuration may name it.
+type Around struct {
+	Namespace, Component string
+	// Ports are those of the part's Service; the first is also probed. Workers have none.
+	Ports []corev1.ServicePort
+	// Claims are the sizes of the part's claims, in bytes, by the path where they are mounted.
+	Claims map[string]int64
+	// Services are those of the namespace that Names returned, as far as they are there; Storage are the numbers of pods of BuildbarnStorages of these names.
+	Services map[string]*corev1.Service
+	Storage  map[string]int32
+	// Schedulers and Frontends are what the files of those of the namespace say, by their names; nil if it is not known. Empty is whether workers may go down to
+	// none. They are for workers alone.
+	Schedulers, Frontends map[string]*protocol.Facts
+	Empty                 bool
+}
+
+// Compare returns the first problem of a part's files, empty if there is none, and all warnings.
+func Compare(facts []*protocol.Facts, a Around) (problem string, warnings []string) {
+	var all protocol.Facts
+	for _, f := range facts {
+		if f == nil {
+			return "", nil // it is not known what the file says
+		}
+		all.Servers, all.Clients, all.Files = append(all.Servers, f.Servers...), append(all.Clients, f.Clients...), append(all.Files, f.Files...)
+		all.Queues = append(all.Queues, f.Queues...)
+	}
+	c := comparison{Around: a, Facts: all}
+	for _, check := range []func() error{c.ports, c.twice, c.runners, c.sizes, c.clients, c.queues} {
+		if err := check(); err != nil {
+			return err.Error(), nil
+		}
+	}
+	return "", c.warnings
+}
+
+type comparison struct {
+	Around
+	protocol.Facts
+	warnings []string
+}
+
+func (c *comparison) warn(at protocol.Place, format string, args ...any) {
+	c.warnings = append(c.warnings, wrong(at, format, args...).Error())
+}
+
+func wrong(at protocol.Place, format string, args ...any) error {
+	return fmt.Errorf("%s: %s: %s", at.Line, at.Field, fmt.Sprintf(format, args...))
+}
+
+// listener is where a server listens: on all addresses if host is empty.
+type listener struct {
+	protocol.Place
+	host string
+	port int32
+}
+
+// listeners returns where the part's programs listen; ok is false if not all of them can be understood.
+func (c *comparison) listeners() (list []listener, ok bool) {
+	for _, s := range c.Servers {
+		if s.Address == "" {
+			continue
+		}
+		host, port, err := net.SplitHostPort(s.Address)
+		if err != nil {
+			return nil, false
+		}
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil {
+			return nil, false // the name of a service
+		}
+		list = append(list, listener{s.Place, host, int32(n)})
+	}
+	return list, true
+}
+
+// ports looks for servers behind the ports of the part's Service. Without the first, which is probed, no pod becomes ready.
+func (c *comparison) ports() error {
+	listeners, ok := c.listeners()
+	if !ok {
+		return nil
+	}
+	for i, p := range c.Ports {
+		var only *listener
+		found := false
+		for _, l := range listeners {
+			if l.port == p.Port && !loopback(l.host) {
+				found = true
+			} else if l.port == p.Port {
+				only = &l
+			}
+		}
+		switch {
+		case found:
+		case only != nil && i == 0:
+			return wrong(only.Place, "%s is reached from the pod itself alone, and so are neither Service nor startup probe answered: make it ':%d'", only.host, p.Port)
+		case i == 0 && len(listeners) > 0:
+			return wrong(listeners[0].Place, "nothing listens on port %d, where the Service and the startup probe of this object go: let a server have ':%d' in its listenAddresses", p.Port, p.Port)
+		case len(listeners) > 0:
+			c.warn(listeners[0].Place, "nothing listens on port %d (%s), where the Service of this object goes", p.Port, p.Name)
+		}
+	}
+	return nil
+}
+
+func loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.IsLoopback()
+}
+
+// twice finds two servers of the pod that listen on the same address: one of them cannot.
+func (c *comparison) twice() error {
+	listeners, ok := c.listeners()
+	if !ok {
+		return nil
+	}
+	for i, l := range listeners {
+		for _, before := range listeners[:i] {
+			if l.port == before.port && l.port != 0 && (l.host == before.host || l.host == "" || before.host == "") {
+				return wrong(l.Place, "port %d is that of %s in %s already, which is in the same pod: choose another one", l.port, before.Field, before.Line)
+			}
+		}
+	}
+	return nil
+}
+
+// runners compares where a worker calls its runner with where that listens.
+func (c *comparison) runners() error {
+	if c.Component != "worker" {
+		return nil
+	}
+	var paths []string
+	for _, s := range c.Servers {
+		if s.Path != "" {
+			paths = append(paths, path.Clean(s.Path))
+		}
+	}
+	for _, client := range c.Clients {
+		socket, ok := strings.CutPrefix(client.Address, "unix://")
+		if !ok || !strings.HasPrefix(socket, "/") || !strings.Contains(client.Field, ".runners[") || slices.Contains(paths, path.Clean(socket)) {
+			continue
+		}
+		listens := "listens on no socket"
+		if len(paths) > 0 {
+			listens = "listens on " + strings.Join(paths, ", ")
+		}
+		return wrong(client.Place, "the runner of this pod is not at %s: it %s (listenPaths in the runner's file)", socket, listens)
+	}
+	return nil
+}
+
+// sizes adds up what files take of the claims they are on.
+func (c *comparison) sizes() error {
+	sums := map[string]int64{}
+	for _, f := range c.Files {
+		for mount, size := range c.Claims {
+			if !strings.HasPrefix(path.Clean(f.Path), mount+"/") || f.Bytes < 0 {
+				continue
+			}
+			before := sums[mount]
+			if f.Bytes > size || before > size-f.Bytes {
+				return wrong(f.Place, "%s has %s, with what is there already %s, but the claim at %s has %s: lower sizeBytes, or enlarge the claim", f.Path,
+					mebibytes(f.Bytes), mebibytes(min(before, size)+min(f.Bytes, 1<<62)), mount, mebibytes(size))
+			}
+			sums[mount] = before + f.Bytes
+		}
+	}
+	return nil
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
+
+// Claims are the paths where storage has its claims, by the names of these.
+func Claims() map[string]string {
+	return map[string]string{"cas": "/storage-cas", "ac": "/storage-ac"}
+}
+
+// owned reports whether a Service is made by one of our kinds: its ports are what they are.
+func owned(s *corev1.Service) (kind string) {
+	for _, o := range s.OwnerReferences {
+		if o.Controller != nil && *o.Controller && strings.HasPrefix(o.APIVersion, buildbarn.GroupVersion.Group+"/") {
+			return o.Kind
+		}
+	}
+	return ""
+}

@@ -1,0 +1,85 @@
+package fit
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
+)
+
+// queues compares what workers serve with the queues of their scheduler, and with what the frontends pass on to it. All of it may be meant: there are
+// workers for others, and schedulers make queues for the workers that come.
+func (c *comparison) queues() error {
+	if c.Component != "worker" {
+		return nil
+	}
+	scheduler := ""
+	for _, client := range c.Clients {
+		if t := targets(client.Address, c.Namespace); client.Field == "scheduler.address" && len(t) > 0 {
+			scheduler = t[len(t)-1].service
+		}
+	}
+	for _, q := range c.Queues {
+		if known := c.Schedulers[scheduler]; known != nil {
+			c.queue(q, scheduler, known.Queues)
+		}
+		c.routes(q, scheduler)
+	}
+	return nil
+}
+
+// queue warns if a scheduler does not have a queue before there are workers, and has others, or is to be without workers.
+func (c *comparison) queue(q protocol.Queue, scheduler string, declared []protocol.Queue) {
+	same := func(d protocol.Queue) bool { return d.Prefix == q.Prefix && slices.Equal(d.Platform, q.Platform) }
+	switch {
+	case slices.ContainsFunc(declared, same):
+	case c.Empty:
+		c.warn(q.Place, "BuildbarnScheduler %s has no queue (predeclaredPlatformQueues) for %s: it refuses actions for these workers when they have been scaled to none for a while, and so they stay there", scheduler, described(q))
+	case len(declared) > 0:
+		c.warn(q.Place, "BuildbarnScheduler %s has queues (predeclaredPlatformQueues), and none for %s, but for %s: actions for these workers are refused while none is connected", scheduler, described(q), described(declared[0]))
+	}
+}
+
+// routes warns if frontends pass on actions to the scheduler, but none of the worker's instance names.
+func (c *comparison) routes(q protocol.Queue, scheduler string) {
+	var others []string
+	for _, facts := range c.Frontends {
+		if facts == nil {
+			return // it may have the route
+		}
+		for _, r := range facts.Routes {
+			if !slices.ContainsFunc(targets(r.Address, c.Namespace), func(t target) bool { return t.service == scheduler }) {
+				continue
+			}
+			if begins(r.Added, q.Prefix) || begins(q.Prefix, r.Added) {
+				return
+			}
+			others = append(others, cmp.Or(r.Added, "any"))
+		}
+	}
+	if len(others) > 0 {
+		slices.Sort(others)
+		c.warn(q.Place, "no frontend of this namespace passes actions for %s on to %s: their addInstanceNamePrefix is %s", described(q), scheduler, strings.Join(slices.Compact(others), ", "))
+	}
+}
+
+// begins reports whether an instance name begins with the parts of another.
+func begins(name, prefix string) bool {
+	return prefix == "" || name == prefix || strings.HasPrefix(name, prefix+"/")
+}
+
+func described(q protocol.Queue) string {
+	text := "instance names that begin with " + q.Prefix
+	if q.Prefix == "" {
+		text = "any instance name"
+	}
+	var list []string
+	for _, p := range q.Platform {
+		list = append(list, p.Name+"="+p.Value)
+	}
+	if len(list) == 0 {
+		return text + " without platform properties"
+	}
+	return text + " and platform " + strings.Join(list, ", ")
+}

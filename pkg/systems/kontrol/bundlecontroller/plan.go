@@ -1,0 +1,233 @@
+package bundlecontroller
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/bundle"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/window"
+)
+
+// Observed is what Plan goes by.
+type Observed struct {
+	Bundle *kontrol.Bundle
+	// Objects are those of the content, in their order, and Content identifies them.
+	Objects []bundle.Object
+	Content string
+	// Clusters are all clusters, Resources all Resources of the Bundle.
+	Clusters  []*kontrol.Cluster
+	Resources []*kontrol.Resource
+	// Failed has the Resources, by name, that their cluster has refused, and its error.
+	Failed map[string]string
+}
+
+// Step is what to do.
+type Step struct {
+	// Write are Resources to create, or to update if they have a UID; Delete are those to delete. Status is to be written before.
+	Write  []*kontrol.Resource
+	Delete []*kontrol.Resource
+	Status kontrol.BundleStatus
+	// Again is when to look again; 0 for when something changes.
+	Again time.Duration
+}
+
+// Plan returns what to do about a Bundle whose content is known. It is pure but for the time of conditions. A cluster is recorded as begun before
+// anything is written for it, so that no crash makes more clusters unavailable than may be.
+func Plan(o Observed, now time.Time) Step {
+	b := o.Bundle
+	targets, gone := targetsOf(o)
+	step := Step{Status: *b.Status.DeepCopy()}
+	s := &step.Status
+	s.ObservedGeneration, s.Content, s.Objects, s.Targets, s.Message = b.Generation, o.Content, int32(len(o.Objects)), nil, ""
+	if text := tooMany(len(targets), len(o.Objects)); text != "" {
+		return invalid(step, text)
+	}
+	approved := b.Spec.Rollout.Approval != kontrol.ApprovalManual || b.Status.Approved == o.Content
+	failed, unavailable := 0, 0
+	for _, t := range targets {
+		t.judge(o, now)
+		if t.failure != "" {
+			failed++
+		}
+		if t.unavailable(o.Content) {
+			unavailable++
+		}
+	}
+	stopped := failed > 0 && b.Spec.Rollout.OnFailure == kontrol.FailureStop
+	most := maxUnavailable(b.Spec.Rollout.MaxUnavailable, len(targets))
+	open := window.Of(b.Spec.Windows, now)
+	if len(b.Spec.Windows) > 0 {
+		step.Again = open.Wait(now)
+	}
+	changes := !b.Spec.Rollout.Paused && approved && open.Open
+	if !b.Spec.Rollout.Paused {
+		step.Delete = gone
+	}
+	for _, t := range targets {
+		rec := kontrol.BundleTarget{Name: t.name, Content: t.was.Content, Since: t.was.Since, Wave: t.was.Wave}
+		begin := !t.begun(o.Content) && changes && !stopped && t.reachable
+		if begin && !t.unavailable(o.Content) {
+			if begin = unavailable < most || len(t.write()) == 0 && len(t.extra) == 0; begin && !t.done() {
+				unavailable++
+			}
+		}
+		switch {
+		case begin:
+			rec.Content, rec.Wave, rec.Since = o.Content, t.waveNumber(), moment(now)
+			if !t.done() {
+				step.Again = soonest(step.Again, b.Spec.Rollout.HealthTimeout.Duration)
+			}
+		case t.begun(o.Content) && !t.done():
+			if !open.Open { // it has time to become healthy in windows alone
+				rec.Since = nil
+				break
+			}
+			left := t.left(b, now)
+			if was, is := t.was.Wave, t.waveNumber(); was == nil || is == nil || *was != *is || t.was.Since == nil {
+				rec.Wave, rec.Since = is, moment(now)
+				if t.was.Since == nil {
+					left = b.Spec.Rollout.HealthTimeout.Duration
+				}
+			}
+			if changes && !stopped {
+				t.proceed(&step)
+				if t.writes() { // the time to become healthy begins now, however long this process was away
+					rec.Wave, rec.Since = t.waveNumber(), moment(now)
+					left = b.Spec.Rollout.HealthTimeout.Duration
+				}
+			}
+			if left > 0 {
+				step.Again = soonest(step.Again, left)
+			}
+		case t.begun(o.Content):
+			rec.Wave, rec.Since = nil, nil
+		}
+		t.report(&rec, o.Content, stopped)
+		s.Targets = append(s.Targets, rec)
+	}
+	sum(s, b, targets, approved, stopped, open)
+	return step
+}
+
+// proceed adds what a cluster needs next: its wave, or after the last what is no longer in the content.
+func (t *target) proceed(step *Step) {
+	if t.next < len(t.waves) {
+		step.Write = append(step.Write, t.waves[t.next].write...)
+		return
+	}
+	step.Delete = append(step.Delete, t.extra...)
+}
+
+// writes reports whether a part of the cluster's wave is not written yet.
+func (t *target) writes() bool { return t.next < len(t.waves) && len(t.waves[t.next].write) > 0 }
+
+// write returns all that is to be written for the cluster.
+func (t *target) write() (list []*kontrol.Resource) {
+	for i := range t.waves {
+		list = append(list, t.waves[i].write...)
+	}
+	return list
+}
+
+func (t *target) waveNumber() *int32 {
+	if t.next == len(t.waves) {
+		return nil
+	}
+	n := int32(t.waves[t.next].number)
+	return &n
+}
+
+// left returns how long the cluster's wave may still take.
+func (t *target) left(b *kontrol.Bundle, now time.Time) time.Duration {
+	if t.was.Since == nil || t.next == len(t.waves) {
+		return 0
+	}
+	return t.was.Since.Add(b.Spec.Rollout.HealthTimeout.Duration).Sub(now)
+}
+
+// unavailable reports whether the cluster counts as one that is under way or not healthy.
+func (t *target) unavailable(content string) bool {
+	return t.begun(content) && !t.done() || t.unhealthy()
+}
+
+// judge sets whether the cluster is reachable, and whether it has failed.
+func (t *target) judge(o Observed, now time.Time) {
+	t.reachable, t.why = state.Reachable(t.cluster)
+	if !t.begun(o.Content) || t.next == len(t.waves) {
+		return
+	}
+	w := &t.waves[t.next]
+	switch {
+	case w.failed != "":
+		t.failure = w.failed
+	case !t.writes() && t.was.Since != nil && t.was.Wave != nil && int(*t.was.Wave) == w.number && t.left(o.Bundle, now) <= 0:
+		t.failure = fmt.Sprintf("wave %d is not healthy after %s: %s", w.number, o.Bundle.Spec.Rollout.HealthTimeout.Duration, w.pending)
+	}
+}
+
+// report sets phase and message.
+func (t *target) report(rec *kontrol.BundleTarget, content string, stopped bool) {
+	switch {
+	case t.failure != "":
+		rec.Phase, rec.Message = kontrol.TargetFailed, t.failure
+	case rec.Content != content:
+		rec.Phase, rec.Message = kontrol.TargetWaiting, "its turn has not come"
+		if stopped {
+			rec.Message = "another cluster has failed"
+		}
+		if !t.reachable {
+			rec.Message = t.why
+		}
+	case t.done():
+		rec.Phase = kontrol.TargetSynced
+	default:
+		rec.Phase = kontrol.TargetProgressing
+		if t.next < len(t.waves) {
+			if rec.Message = t.waves[t.next].pending; rec.Message == "" {
+				rec.Message = fmt.Sprintf("wave %d is being written", t.waves[t.next].number)
+			}
+		} else {
+			rec.Message = t.leaving
+		}
+	}
+	rec.Message = cut(rec.Message)
+}
+
+func maxUnavailable(m *intstr.IntOrString, total int) int {
+	if m == nil {
+		return 1
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(m, total, false)
+	if err != nil {
+		return 1
+	}
+	return max(n, 1)
+}
+
+func tooMany(clusters, objects int) string {
+	switch {
+	case clusters > kontrol.MaxTargets:
+		return fmt.Sprintf("it selects %d clusters, %d are possible: make several bundles", clusters, kontrol.MaxTargets)
+	case clusters*objects > kontrol.MaxBundleResources:
+		return fmt.Sprintf("%d objects on %d clusters are %d Resources, %d are possible: make several bundles", objects, clusters, clusters*objects, kontrol.MaxBundleResources)
+	}
+	return ""
+}
+
+// moment is a time as objects have it: of whole seconds, rounded up, so that it is never before what it records.
+func moment(now time.Time) *metav1.Time {
+	t := metav1.NewTime(now.Add(time.Second - time.Nanosecond).Truncate(time.Second))
+	return &t
+}
+
+func soonest(a, b time.Duration) time.Duration {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}

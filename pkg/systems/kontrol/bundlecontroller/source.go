@@ -1,0 +1,297 @@
+package bundlecontroller
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/artifact"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/bundle"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/readable"
+)
+
+const (
+	// patience is how long an artifact may take, fetches how many are read at a time.
+	patience = time.Minute
+	fetches  = 4
+	// The pause after a failure grows from failFirst to failMost.
+	failFirst = 5 * time.Second
+	failMost  = 5 * time.Minute
+	// budget limits the objects of all Bundles that are kept, in bytes. Those of others are read again.
+	budget = 64 << 20
+)
+
+// Fetcher reads artifacts: pkg/systems/kontrol/artifact.
+type Fetcher interface {
+	// Resolve returns the digest of a reference.
+	Resolve(ctx context.Context, reference string, c artifact.Credentials) (string, error)
+	// Fetch returns the files of an artifact, and its digest.
+	Fetch(ctx context.Context, reference, dir string, c artifact.Credentials) ([]bundle.File, string, error)
+}
+
+// Registries reads artifacts from registries.
+type Registries struct{}
+
+func (Registries) Resolve(ctx context.Context, reference string, c artifact.Credentials) (string, error) {
+	return artifact.Resolve(ctx, reference, c)
+}
+
+func (Registries) Fetch(ctx context.Context, reference, dir string, c artifact.Credentials) ([]bundle.File, string, error) {
+	return artifact.Fetch(ctx, reference, dir, c)
+}
+
+// result is what is known of a Bundle's content: nothing while it is fetched for the first time. With objects, an error means that they may be
+// old.
+type result struct {
+	objects []bundle.Object
+	content string
+	digest  string
+	err     error
+}
+
+// sources reads contents, and keeps them.
+type sources struct {
+	engine.Env
+	fetch Fetcher
+	slots chan struct{}
+	in    readable.Namespaces
+
+	mu sync.Mutex
+	of map[string]*source
+}
+
+type source struct {
+	key string // what it was read from
+	result
+	size     int
+	used     time.Time
+	next     time.Time // of the next look at the registry
+	failures int
+	running  bool
+}
+
+func newSources(env engine.Env, f Fetcher, in readable.Namespaces) *sources {
+	return &sources{Env: env, fetch: f, slots: make(chan struct{}, fetches), in: in, of: map[string]*source{}}
+}
+
+func (s *sources) forget(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.of, name)
+}
+
+// look returns what is known of a Bundle's content, and begins to fetch what is not.
+func (s *sources) look(ctx context.Context, b *kontrol.Bundle) result {
+	src := &b.Spec.Source
+	var got result
+	switch {
+	case src.Artifact != nil:
+		return s.artifact(ctx, b)
+	case src.ConfigMap != nil:
+		ref := src.ConfigMap
+		if err := s.in.Check("ConfigMap", ref.Namespace, ref.Name); err != nil {
+			return result{err: err}
+		}
+		var m corev1.ConfigMap
+		err := s.Cache.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &m)
+		if apierrors.IsNotFound(err) {
+			return result{err: fmt.Errorf("there is no ConfigMap %s in namespace %s: create it", ref.Name, ref.Namespace)}
+		}
+		if err != nil {
+			return result{err: err}
+		}
+		got = s.parsed(b, string(m.UID)+m.ResourceVersion, func() []bundle.File { return filesOf(&m) })
+	default:
+		got = s.parsed(b, fmt.Sprint(b.UID, b.Generation), func() []bundle.File { return []bundle.File{{Name: "spec.source.inline", Data: []byte(src.Inline)}} })
+	}
+	return stamped(got, b)
+}
+
+// stamped returns a content with what identifies it.
+func stamped(r result, b *kontrol.Bundle) result {
+	if r.objects != nil {
+		r.content = bundle.Digest(r.objects, &b.Spec)
+	}
+	return r
+}
+
+func filesOf(m *corev1.ConfigMap) (files []bundle.File) {
+	for _, k := range slices.Sorted(maps.Keys(m.Data)) {
+		files = append(files, bundle.File{Name: k, Data: []byte(m.Data[k])})
+	}
+	return files
+}
+
+// parsed returns the content of files that are at hand, parsed once.
+func (s *sources) parsed(b *kontrol.Bundle, key string, files func() []bundle.File) result {
+	s.mu.Lock()
+	is := s.of[b.Name]
+	s.mu.Unlock()
+	if is != nil && is.key == key && (is.objects != nil || is.err != nil) {
+		return is.result
+	}
+	next := &source{key: key}
+	next.objects, next.err = bundle.Parse(files())
+	s.keep(b.Name, next)
+	return next.result
+}
+
+// keep remembers a content, and forgets objects of others beyond the budget.
+func (s *sources) keep(name string, next *source) {
+	for i := range next.objects {
+		next.size += len(next.objects[i].JSON)
+	}
+	next.used = s.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of[name] = next
+	total := 0
+	for _, is := range s.of {
+		total += is.size
+	}
+	for total > budget {
+		var oldest *source
+		for _, is := range s.of {
+			if is != next && is.size > 0 && !is.running && (oldest == nil || is.used.Before(oldest.used)) {
+				oldest = is
+			}
+		}
+		if oldest == nil {
+			return
+		}
+		total -= oldest.size
+		oldest.objects, oldest.size, oldest.key = nil, 0, ""
+	}
+}
+
+// artifact returns what is known of an artifact, and looks again at its registry if it is time.
+func (s *sources) artifact(ctx context.Context, b *kontrol.Bundle) result {
+	a := b.Spec.Source.Artifact
+	credentials, version, err := s.credentials(ctx, a)
+	if err != nil {
+		return result{err: err}
+	}
+	sum := sha256.Sum256([]byte(a.Reference + "\x00" + a.Path + "\x00" + version))
+	key := hex.EncodeToString(sum[:])
+	now := s.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	is := s.of[b.Name]
+	if is == nil || is.key != key {
+		is = &source{key: key, next: now}
+		s.of[b.Name] = is
+	}
+	is.used = now
+	if !is.running && !is.next.IsZero() && !now.Before(is.next) {
+		is.running = true
+		was, name, spec := is.result, b.Name, *a
+		s.Go(func(ctx context.Context) { s.read(ctx, name, key, spec, credentials, was) })
+	}
+	return stamped(is.result, b)
+}
+
+// credentials returns those of the pull secret, and its version.
+func (s *sources) credentials(ctx context.Context, a *kontrol.Artifact) (c artifact.Credentials, version string, err error) {
+	ref := a.PullSecret
+	if ref == nil {
+		return c, "", nil
+	}
+	if err := s.in.Check("Secret", ref.Namespace, ref.Name); err != nil {
+		return c, "", err
+	}
+	var secret corev1.Secret
+	if err := s.Cache.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &secret); err != nil {
+		if apierrors.IsNotFound(err) {
+			err = fmt.Errorf("there is no Secret %s in namespace %s: create it with a docker configuration under the key %s", ref.Name, ref.Namespace, ref.Key)
+		}
+		return c, "", err
+	}
+	if c, err = artifact.CredentialsOf(secret.Data[ref.Key], a.Reference); err != nil {
+		return c, "", fmt.Errorf("key %s of Secret %s in namespace %s: %w", ref.Key, ref.Name, ref.Namespace, err)
+	}
+	return c, secret.ResourceVersion, nil
+}
+
+// read looks at the registry, and reads the artifact unless it has the digest that is known.
+func (s *sources) read(ctx context.Context, name, key string, a kontrol.Artifact, c artifact.Credentials, was result) {
+	select {
+	case s.slots <- struct{}{}:
+		defer func() { <-s.slots }()
+	case <-ctx.Done():
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	next := was
+	recorded := false
+	defer func() { // what panics is not read for ever
+		if !recorded {
+			next.err = errors.New("the artifact could not be read: see the server's log")
+			s.fetched(name, key, &a, next)
+		}
+	}()
+	next.err = nil
+	digest := ""
+	if was.objects != nil {
+		digest, next.err = s.fetch.Resolve(ctx, a.Reference, c)
+	}
+	if next.err == nil && (was.objects == nil || digest != was.digest) {
+		var files []bundle.File
+		if files, digest, next.err = s.fetch.Fetch(ctx, a.Reference, a.Path, c); next.err == nil {
+			var objects []bundle.Object
+			if objects, next.err = bundle.Parse(files); next.err == nil {
+				next.objects, next.digest = objects, digest
+			} else {
+				next.objects, next.err = nil, fmt.Errorf("artifact %s: %w", digest, next.err)
+			}
+		}
+	}
+	if next.err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		recorded = true
+		return // this process ends
+	}
+	recorded = true
+	s.fetched(name, key, &a, next)
+}
+
+// fetched records what was read, and when to look again.
+func (s *sources) fetched(name, key string, a *kontrol.Artifact, got result) {
+	s.mu.Lock()
+	is := s.of[name]
+	if is == nil || is.key != key {
+		s.mu.Unlock()
+		return // the Bundle has changed meanwhile
+	}
+	failures := is.failures
+	s.mu.Unlock()
+	next := &source{key: key, result: got}
+	var wait time.Duration
+	switch {
+	case got.err != nil:
+		next.failures = failures + 1
+		wait = min(failFirst<<min(failures, 10), failMost)
+		wait = wait/2 + rand.N(wait)
+	case !strings.Contains(a.Reference, "@"):
+		wait = a.Interval.Duration
+	}
+	if wait > 0 {
+		next.next = s.Now().Add(wait)
+		s.Enqueue(engine.RequestFor("", name), wait+time.Millisecond)
+	}
+	s.keep(name, next)
+	s.Enqueue(engine.RequestFor("", name), 0)
+}

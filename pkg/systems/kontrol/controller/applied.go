@@ -1,0 +1,419 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
+)
+
+// The pause after a failed attempt grows from failFirst to failUsual, about as often as all are compared: that somebody has made what was missing, such
+// as a namespace, is not seen otherwise. Where many have failed, as a cluster refuses all, it grows by failShare for each, up to failMost.
+const (
+	failFirst = time.Second
+	failUsual = resync
+	failShare = 10 * time.Millisecond
+	failMost  = 2 * time.Minute
+	// appliers is how many Resources are applied at a time: to several clusters, and while the results of others are recorded.
+	appliers = 96
+	// settle is how long the Resources that wait on a cluster are not looked at again after a change there.
+	settle = 20 * time.Millisecond
+)
+
+func newApplied(pool *target.Pool) *engine.Reconciler {
+	return &engine.Reconciler{
+		Name: "kontrol", Account: Account, When: &kontrol.Resource{}, Workers: appliers,
+		Watches: []engine.Watch{
+			{Object: &kontrol.Resource{}, Map: pairsOfObject, Changed: desiredChanged},
+			{Object: &kontrol.Cluster{}, Map: pairsOfCluster, Changed: clusterChanged},
+			{Object: &kontrol.AppliedState{}, Map: pairOfState, Changed: unsettled},
+			{Object: &kontrol.CurrentState{}, Map: pairOfState},
+		},
+		Writes:  []engine.Write{{Object: &kontrol.AppliedState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}}},
+		Indexes: append(resourceIndexes(), appliedIndexes()...),
+		New: func(env engine.Env) engine.Func {
+			r := &applied{Env: env, pool: pool, began: env.Now(), tries: map[watch.Pair]Tries{}, held: newHeld()}
+			pool.Notify("reconciler", r.reached)
+			env.Enqueue(engine.Request{}, resync)
+			return r.reconcile
+		},
+	}
+}
+
+// unsettled reports whether a change of an AppliedState is anything but the record of an apply, after which the object on the cluster changes as well:
+// that is what others may wait for.
+func unsettled(was, is client.Object) bool {
+	a, b := &was.(*kontrol.AppliedState).State, &is.(*kontrol.AppliedState).State
+	failed := a.Status == kontrol.ApplyFailed || a.Status == kontrol.ApplyConflict
+	return failed || b.Status != kontrol.ApplyApplied || b.Generation < a.Generation || a.ResourceUID != b.ResourceUID
+}
+
+// pairsOfObject maps a Resource to its pairs, and to those of others that are about the same object.
+func pairsOfObject(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+	out := pairsOfResource(ctx, env, o)
+	r, ok := o.(*kontrol.Resource)
+	var same kontrol.ResourceList
+	if !ok || env.ByIndex(ctx, &same, "", byObject, objectKey(kontrol.TargetOf(r))) != nil {
+		return out
+	}
+	for i := range same.Items {
+		if s := &same.Items[i]; s.UID != r.UID {
+			out = append(out, pairsOfResource(ctx, env, s)...)
+		}
+	}
+	return out
+}
+
+// applied applies.
+type applied struct {
+	engine.Env
+	pool  *target.Pool
+	began time.Time
+
+	mu    sync.Mutex
+	tries map[watch.Pair]Tries
+	held  held
+}
+
+func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	if req == (engine.Request{}) {
+		return r.sweep(ctx)
+	}
+	pair := pairOf(req)
+	t := r.pool.Get(pair.Cluster)
+	if t != nil {
+		defer t.Next()
+	}
+	res, err := get[kontrol.Resource](ctx, r.Cache, pair.Resource)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	c, err := get[kontrol.Cluster](ctx, r.Cache, pair.Cluster)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	a, err := get[kontrol.AppliedState](ctx, r.Cache, kontrol.StateName(pair.Resource, pair.Cluster))
+	if err != nil {
+		return engine.Result{}, err
+	}
+	if res == nil || res.DeletionTimestamp != nil || !targets(res, pair.Cluster, c) || a != nil && a.State.ResourceUID != string(res.UID) {
+		return r.release(ctx, pair, res, c, a)
+	}
+	if !kontrol.IsAccepted(res) {
+		return engine.Result{}, nil // its summary accepts it, or says why not
+	}
+	if t != nil && (a == nil || a.State.Generation != res.Generation) && t.Busy(pair.Resource, r.again(pair)) {
+		return engine.Result{}, nil
+	}
+	o, err := r.observe(ctx, res, c, a)
+	if err != nil {
+		return engine.Result{}, err
+	}
+	step := Plan(o, r.Now())
+	if !step.Apply {
+		switch on := o.WaitsOn; {
+		case step.Status != kontrol.ApplyWaiting:
+			r.hold(pair, "")
+		case on == "":
+			r.hold(pair, onCluster)
+		default:
+			r.hold(pair, on)
+		}
+		if step.Status == "" {
+			if step.Again == 0 && a != nil && o.Waits == "" {
+				r.kick(pair.Cluster, pair.Resource)
+				if len(provided(res)) > 0 {
+					r.kick(pair.Cluster, onKind)
+				}
+			}
+			return engine.Result{RequeueAfter: step.Again}, nil
+		}
+		// What waits on a cluster that answers may be attempted at any time without another record.
+		soon, _ := state.Reachable(c)
+		return engine.Result{RequeueAfter: step.Again}, r.record(ctx, res, pair, a, kontrol.Applied{Status: step.Status, Reason: step.Reason, Error: step.Error, Attempted: soon && step.Status == kontrol.ApplyWaiting})
+	}
+	if a == nil || !attempted(&a.State) {
+		// What is made is recorded first. The Resource may have been deleted meanwhile: this cache shows it, since it shows what was created.
+		if err := r.record(ctx, res, pair, a, kontrol.Applied{Status: kontrol.ApplyPending, Attempted: true}); err != nil {
+			return engine.Result{}, err
+		}
+		return engine.Result{RequeueAfter: time.Nanosecond}, nil
+	}
+	return r.attempt(ctx, pair, o, a, step)
+}
+
+// observe returns what Plan goes by.
+func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster, a *kontrol.AppliedState) (Observed, error) {
+	o := Observed{Resource: res, Cluster: c}
+	if a != nil {
+		o.Applied = &a.State
+	}
+	if c == nil {
+		return o, nil
+	}
+	cur, err := get[kontrol.CurrentState](ctx, r.Cache, kontrol.StateName(res.Name, c.Name))
+	if err != nil {
+		return o, err
+	}
+	if cur != nil {
+		o.Current = &cur.State
+	}
+	var same kontrol.ResourceList
+	if err := r.ByIndex(ctx, &same, "", byObject, objectKey(kontrol.TargetOf(res))); err != nil {
+		return o, err
+	}
+	for i := range same.Items {
+		s := &same.Items[i]
+		if s.UID == res.UID || !targets(s, c.Name, c) {
+			continue
+		}
+		theirs, err := get[kontrol.AppliedState](ctx, r.Cache, kontrol.StateName(s.Name, c.Name))
+		if err != nil {
+			return o, err
+		}
+		if has, had := hasApplied(a, res), hasApplied(theirs, s); had && !has || had == has && first(s, res) {
+			o.Other = s.Name
+		}
+	}
+	if _, err := placement.Render(res, c); err != nil {
+		o.Invalid = object.Cut(err.Error(), kontrol.MaxError)
+	}
+	if a == nil || a.State.Generation != res.Generation || a.State.Variant != placement.Variant(res, c) {
+		w, err := r.waits(ctx, res, c)
+		if err != nil {
+			return o, err
+		}
+		o.WaitsReason, o.Waits, o.WaitsOn = w.reason, w.text, w.on
+	}
+	r.mu.Lock()
+	o.Tries = r.tries[watch.Pair{Resource: res.Name, Cluster: c.Name}]
+	r.mu.Unlock()
+	return o, nil
+}
+
+// hasApplied reports whether a Resource was ever applied to the cluster of the state.
+func hasApplied(a *kontrol.AppliedState, r *kontrol.Resource) bool {
+	return a != nil && a.State.ResourceUID == string(r.UID) && a.State.Generation > 0
+}
+
+// first reports whether a Resource was created before another. Times have seconds, so for those of one second it only decides.
+func first(a, b *kontrol.Resource) bool {
+	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
+		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+	}
+	return a.UID < b.UID
+}
+
+// again returns what has a pair looked at again.
+func (r *applied) again(pair watch.Pair) func() {
+	return func() { r.Enqueue(pairRequest(pair.Resource, pair.Cluster), 0) }
+}
+
+// attempt applies, and records what came of it.
+func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *kontrol.AppliedState, step Step) (engine.Result, error) {
+	t := r.pool.Get(pair.Cluster)
+	if t == nil {
+		return engine.Result{}, nil // its reconciler will tell
+	}
+	var out Answer
+	outage := t.Status().Outage
+	err := t.Do(ctx, pair.Resource, r.again(pair), func(ctx context.Context, c client.WithWatch) (err error) {
+		out, err = Apply(ctx, c, o, step)
+		return err
+	})
+	var lost *target.UnreachableError
+	switch {
+	case errors.Is(err, target.ErrBusy):
+		return engine.Result{}, nil
+	case ctx.Err() != nil:
+		return engine.Result{}, nil
+	case errors.As(err, &lost):
+		r.hold(pair, onCluster)
+		var wait time.Duration
+		switch {
+		case lost.Asked:
+			wait = r.failed(pair, o.Resource.Generation, outage, o.Current, r.Now())
+		case r.ready(pair.Cluster): // by now, and before that was held
+			wait = settle
+		}
+		if a.State.Generation == o.Resource.Generation {
+			return engine.Result{RequeueAfter: wait}, nil // the cluster's condition says it
+		}
+		return engine.Result{RequeueAfter: wait}, r.record(ctx, o.Resource, pair, a, kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: lost.Reason, Error: lost.Message})
+	case err != nil:
+		failure := explain(err)
+		wait := r.failed(pair, o.Resource.Generation, outage, o.Current, r.Now())
+		if r.hold(pair, ""); failure.Status == kontrol.ApplyWaiting {
+			r.hold(pair, onKind)
+		}
+		return engine.Result{RequeueAfter: wait}, r.record(ctx, o.Resource, pair, a, failure)
+	}
+	r.succeeded(pair, o.Resource.Generation, step.Correct)
+	r.hold(pair, "")
+	at := metav1.NewMicroTime(r.Now())
+	next := kontrol.Applied{Status: kontrol.ApplyApplied, Generation: o.Resource.Generation, Revision: *o.Resource.Spec.Revision,
+		Variant: placement.Variant(o.Resource, o.Cluster), Object: out.Object, Fields: out.Fields, AppliedAt: &at, Corrections: a.State.Corrections}
+	if a.State.Generation != next.Generation {
+		next.Corrections = 0
+	}
+	if step.Correct {
+		next.Corrections++
+	}
+	return engine.Result{RequeueAfter: pendingPatience}, r.record(ctx, o.Resource, pair, a, next)
+}
+
+// attempted reports whether the object may be on the cluster. States of earlier versions say it by what they record.
+func attempted(a *kontrol.Applied) bool {
+	return a.Attempted || a.Generation > 0 || a.Status == kontrol.ApplyPending || a.Status == kontrol.ApplyApplied || a.Status == kontrol.ApplyFailed ||
+		a.Status == kontrol.ApplyConflict && a.Reason != kontrol.ReasonSameObject
+}
+
+// record writes the result of an attempt; of one that failed, what was applied before stays recorded.
+func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.Pair, was *kontrol.AppliedState, next kontrol.Applied) error {
+	if was != nil && next.Status != kontrol.ApplyApplied {
+		old := &was.State
+		next.Generation, next.Revision, next.Variant, next.Object, next.Fields = old.Generation, old.Revision, old.Variant, old.Object, old.Fields
+		next.AppliedAt, next.Corrections = old.AppliedAt, old.Corrections
+	}
+	next.Attempted = next.Attempted || next.Status == kontrol.ApplyApplied || was != nil && attempted(&was.State)
+	next.Subject = subject(res, pair.Cluster)
+	next.AttemptedGeneration = res.Generation
+	next.Error = object.Cut(next.Error, kontrol.MaxError)
+	at := metav1.NewMicroTime(r.Now())
+	if was == nil {
+		next.Time = &at
+		return r.Client.Create(ctx, &kontrol.AppliedState{ObjectMeta: metav1.ObjectMeta{Name: kontrol.StateName(res.Name, pair.Cluster)}, State: next})
+	}
+	next.Time = was.State.Time
+	if equality.Semantic.DeepEqual(next, was.State) {
+		return nil
+	}
+	next.Time = &at
+	changed := *was
+	changed.State = next
+	return client.IgnoreNotFound(r.Client.Update(ctx, &changed))
+}
+
+// failed counts a failure, and returns when to try again at the latest.
+func (r *applied) failed(p watch.Pair, generation int64, outage uint64, current *kontrol.Current, now time.Time) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t := r.tries[p]
+	if t.Generation != generation {
+		t.Failures = 0
+	}
+	most := min(max(failUsual, time.Duration(len(r.tries))*failShare), failMost)
+	wait := min(failFirst<<min(t.Failures, 10), most)
+	wait = wait/2 + rand.N(wait)
+	t.Generation, t.Failures, t.Last, t.Next, t.Outage, t.Seen = generation, t.Failures+1, now, now.Add(wait), outage, seenOf(current)
+	r.tries[p] = t
+	return wait
+}
+
+func (r *applied) succeeded(p watch.Pair, generation int64, corrected bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	t, now := r.tries[p], r.Now()
+	if now.Sub(t.Corrected) > correctionWindow {
+		t.Corrections = 0
+	}
+	if corrected {
+		t.Corrections, t.Corrected = t.Corrections+1, now
+	}
+	t.Generation, t.Failures, t.Next = generation, 0, time.Time{}
+	if t.Corrections == 0 {
+		delete(r.tries, p)
+		return
+	}
+	r.tries[p] = t
+}
+
+// ready reports whether a cluster answers.
+func (r *applied) ready(cluster string) bool {
+	t := r.pool.Get(cluster)
+	return t != nil && t.Status().Ready
+}
+
+// reached tries again what waits for a cluster that became ready. If it did not answer for a while, what failed there is tried again at once: that is
+// forgotten. A single request that was lost is no outage, and what has to do with its content fails again.
+func (r *applied) reached(cluster string) {
+	t := r.pool.Get(cluster)
+	if t == nil {
+		return
+	}
+	s := t.Status()
+	if !s.Ready {
+		return
+	}
+	r.mu.Lock()
+	waiting := append(r.held.all(cluster), forgive(r.tries, cluster, s.Outage)...)
+	r.mu.Unlock()
+	r.wake(waiting)
+}
+
+// forgive forgets the failures on a cluster before its last outage, and returns what has failed. How often drift was corrected is not forgotten.
+func forgive(tries map[watch.Pair]Tries, cluster string, outage uint64) (list []watch.Pair) {
+	for p, t := range tries {
+		if p.Cluster == cluster && t.Failures > 0 && t.Outage != outage {
+			t.Failures, t.Next = 0, time.Time{}
+			tries[p] = t
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// sweep finds what is not as it should be, in case that an event was missed.
+func (r *applied) sweep(ctx context.Context) (engine.Result, error) {
+	var all kontrol.ResourceList
+	if err := r.Cache.List(ctx, &all); err != nil {
+		return engine.Result{}, err
+	}
+	for i := range all.Items {
+		res := &all.Items[i]
+		names, err := clustersOf(ctx, r.Cache, res)
+		if err != nil {
+			return engine.Result{}, err
+		}
+		for _, n := range names {
+			a, err := get[kontrol.AppliedState](ctx, r.Cache, kontrol.StateName(res.Name, n))
+			if err != nil {
+				return engine.Result{}, err
+			}
+			if a == nil || a.State.Generation != res.Generation || a.State.Status != kontrol.ApplyApplied || res.DeletionTimestamp != nil {
+				r.Enqueue(pairRequest(res.Name, n), 0)
+			}
+		}
+	}
+	r.forget(&all)
+	return engine.Result{RequeueAfter: resync}, nil
+}
+
+// forget drops what is known of Resources that no longer exist.
+func (r *applied) forget(all *kontrol.ResourceList) {
+	exists := make(map[string]bool, len(all.Items))
+	for i := range all.Items {
+		exists[all.Items[i].Name] = true
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := range r.tries {
+		if !exists[p.Resource] {
+			delete(r.tries, p)
+		}
+	}
+	r.held.forget(func(p watch.Pair) bool { return exists[p.Resource] })
+}

@@ -1,0 +1,230 @@
+// Package controller keeps many clusters as their Resources say. It has four reconcilers, each the only writer of what it writes, so that none
+// waits for another:
+//
+//	cluster       connects to Clusters                              writes Cluster.status
+//	applied       applies Resources to clusters (the reconciler)    writes AppliedStates, and the objects of clusters
+//	current       records what clusters have (the watcher)          writes CurrentStates
+//	resource      sums up                                           writes Resource.status, and lets go of deleted Resources
+//
+// Where another API server has the kinds by definitions, resource also does what ours does when a Resource is written (accept): it writes its
+// revision and finalizer.
+//
+// It may import engine, apis and pkg/systems/kontrol. Its invariants: an AppliedState exists before anything of its Resource does on a cluster, and
+// until all of it is gone or left; and nothing runs before there is a Cluster or a Resource.
+package controller
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/readable"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
+)
+
+// Account is the identity that applies, also to the local cluster.
+const Account = "appliedstate-controller"
+
+// New declares the reconcilers. local is the client of the cluster that serves this API, with Account's identity, and version is its version.
+// tunnels has the connections of agents; nil where none can come. Kubeconfigs are read in the namespaces alone.
+func New(local client.WithWatch, version string, tunnels *pull.Hub, namespaces readable.Namespaces) []*engine.Reconciler {
+	pool := target.NewPool(version)
+	return []*engine.Reconciler{newClusters(pool, local, tunnels, namespaces), newApplied(pool), newCurrent(pool), newSummary()}
+}
+
+// The indexes of Resources and AppliedStates.
+const (
+	byObject   = "kontrol.object"   // Resources by the object they are about
+	byProvided = "kontrol.provided" // Resources of CustomResourceDefinitions by the kind they define
+	byGroup    = "kontrol.group"    // Resources by the label LabelGroup
+	byWave     = "kontrol.wave"     // Resources with a wave by the label LabelGroup
+	byResource = kontrol.FieldResource
+	byCluster  = kontrol.FieldCluster
+)
+
+func appliedIndexes() []engine.Index {
+	return []engine.Index{
+		{Object: &kontrol.AppliedState{}, Name: byResource, Values: func(o client.Object) []string { return []string{o.(*kontrol.AppliedState).State.Resource} }},
+		{Object: &kontrol.AppliedState{}, Name: byCluster, Values: func(o client.Object) []string { return []string{o.(*kontrol.AppliedState).State.Cluster} }},
+	}
+}
+
+func resourceIndexes() []engine.Index {
+	return []engine.Index{
+		{Object: &kontrol.Resource{}, Name: byObject, Values: func(o client.Object) []string {
+			return []string{objectKey(kontrol.TargetOf(o.(*kontrol.Resource)))}
+		}},
+		{Object: &kontrol.Resource{}, Name: byProvided, Values: func(o client.Object) []string { return provided(o.(*kontrol.Resource)) }},
+		{Object: &kontrol.Resource{}, Name: byGroup, Values: func(o client.Object) []string { return []string{"group/" + o.GetLabels()[kontrol.LabelGroup]} }},
+		{Object: &kontrol.Resource{}, Name: byWave, Values: func(o client.Object) []string {
+			if kontrol.WaveOf(o.(*kontrol.Resource)) == 0 {
+				return nil
+			}
+			return []string{"group/" + o.GetLabels()[kontrol.LabelGroup]}
+		}},
+	}
+}
+
+// objectKey identifies an object on any cluster, whatever its version.
+func objectKey(t kontrol.Target) string {
+	gv, _ := schema.ParseGroupVersion(t.APIVersion) // it was validated
+	return strings.Join([]string{gv.Group, t.Kind, t.Namespace, t.Name}, "/")
+}
+
+// provided returns the kind that a CustomResourceDefinition defines.
+func provided(r *kontrol.Resource) []string {
+	t := kontrol.TargetOf(r)
+	if t.Kind != "CustomResourceDefinition" || !strings.HasPrefix(t.APIVersion, "apiextensions.k8s.io/") {
+		return nil
+	}
+	spec, _ := object.Parse(r.Spec.Template.Raw)["spec"].(map[string]any)
+	names, _ := spec["names"].(map[string]any)
+	group, _ := spec["group"].(string)
+	kind, _ := names["kind"].(string)
+	return []string{group + "/" + kind}
+}
+
+// targets reports whether a Resource is for a cluster; c is nil if there is none of that name.
+func targets(r *kontrol.Resource, name string, c *kontrol.Cluster) bool {
+	if r.Spec.ClusterName != "" {
+		return r.Spec.ClusterName == name
+	}
+	s, err := metav1.LabelSelectorAsSelector(r.Spec.ClusterSelector)
+	return c != nil && err == nil && s.Matches(labels.Set(c.Labels))
+}
+
+// clustersOf returns the names of the clusters that a Resource is for, in order.
+func clustersOf(ctx context.Context, cache client.Reader, r *kontrol.Resource) (names []string, err error) {
+	if r.Spec.ClusterName != "" {
+		return []string{r.Spec.ClusterName}, nil
+	}
+	var all kontrol.ClusterList
+	if err := cache.List(ctx, &all); err != nil {
+		return nil, err
+	}
+	for i := range all.Items {
+		if targets(r, all.Items[i].Name, &all.Items[i]) {
+			names = append(names, all.Items[i].Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// A request for a pair has the cluster as its namespace and the Resource as its name.
+func pairRequest(resource, cluster string) engine.Request {
+	return engine.RequestFor(cluster, resource)
+}
+
+func pairOf(req engine.Request) watch.Pair {
+	return watch.Pair{Resource: req.Name, Cluster: req.Namespace}
+}
+
+// pairsOfResource maps a Resource to the clusters it is for, and those it was applied to.
+func pairsOfResource(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+	r, ok := o.(*kontrol.Resource)
+	if !ok {
+		return nil
+	}
+	names, err := clustersOf(ctx, env.Cache, r)
+	if err != nil {
+		return nil
+	}
+	var states kontrol.AppliedStateList
+	if env.ByIndex(ctx, &states, "", byResource, r.Name) == nil {
+		for i := range states.Items {
+			names = append(names, states.Items[i].State.Cluster)
+		}
+	}
+	slices.Sort(names)
+	var out []engine.Request
+	for _, n := range slices.Compact(names) {
+		out = append(out, pairRequest(r.Name, n))
+	}
+	return out
+}
+
+// pairsOfCluster maps a Cluster to the Resources that are for it, and those that were applied to it.
+func pairsOfCluster(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
+	c, ok := o.(*kontrol.Cluster)
+	if !ok {
+		return nil
+	}
+	var all kontrol.ResourceList
+	if env.Cache.List(ctx, &all) == nil {
+		for i := range all.Items {
+			if targets(&all.Items[i], c.Name, c) {
+				out = append(out, pairRequest(all.Items[i].Name, c.Name))
+			}
+		}
+	}
+	var states kontrol.AppliedStateList
+	if env.ByIndex(ctx, &states, "", byCluster, c.Name) == nil {
+		for i := range states.Items {
+			out = append(out, pairRequest(states.Items[i].State.Resource, c.Name))
+		}
+	}
+	return out
+}
+
+// pairOfState maps an AppliedState or a CurrentState to its pair.
+func pairOfState(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+	resource, cluster := kontrol.SplitStateName(o.GetName())
+	return []engine.Request{pairRequest(resource, cluster)}
+}
+
+// desiredChanged reports whether a Resource's change matters to its clusters.
+func desiredChanged(was, is client.Object) bool {
+	a, b := was.(*kontrol.Resource), is.(*kontrol.Resource)
+	return engine.SpecChanged(was, is) || was.GetUID() != is.GetUID() || a.Status.Approved != b.Status.Approved || kontrol.IsAccepted(a) != kontrol.IsAccepted(b) ||
+		was.GetLabels()[kontrol.LabelGroup] != is.GetLabels()[kontrol.LabelGroup] || was.GetAnnotations()[kontrol.AnnotationWave] != is.GetAnnotations()[kontrol.AnnotationWave]
+}
+
+// clusterChanged reports whether a Cluster's change matters to its Resources.
+func clusterChanged(was, is client.Object) bool {
+	a, b := was.(*kontrol.Cluster), is.(*kontrol.Cluster)
+	return engine.SpecChanged(a, b) || placeChanged(a, b)
+}
+
+// placeChanged reports whether a Cluster's change matters to what is there, or to what is said of it.
+func placeChanged(was, is client.Object) bool {
+	a, b := was.(*kontrol.Cluster), is.(*kontrol.Cluster)
+	return !labels.Equals(a.Labels, b.Labels) || ready(a) != ready(b)
+}
+
+// ready is the reason of a cluster's condition Ready, with its status.
+func ready(c *kontrol.Cluster) string {
+	for _, r := range c.Status.Conditions {
+		if r.Type == kontrol.ConditionReady {
+			return string(r.Status) + r.Reason
+		}
+	}
+	return ""
+}
+
+// subject is what identifies a pair in its states.
+func subject(r *kontrol.Resource, cluster string) kontrol.Subject {
+	return kontrol.Subject{Resource: r.Name, ResourceUID: string(r.UID), ResourceID: r.Status.ID, Cluster: cluster, Target: kontrol.TargetOf(r)}
+}
+
+// get reads an object from the cache; false if there is none.
+func get[T any, P interface {
+	*T
+	client.Object
+}](ctx context.Context, cache client.Reader, name string) (P, error) {
+	o := P(new(T))
+	if err := cache.Get(ctx, client.ObjectKey{Name: name}, o); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	return o, nil
+}

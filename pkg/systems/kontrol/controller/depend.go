@@ -1,0 +1,131 @@
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
+)
+
+// maxChain limits the Resources that are followed to find a cycle of dependencies.
+const maxChain = 1000
+
+// wait is what a Resource waits for on a cluster: the reason, a message, and the name of the other Resource; empty for nothing.
+type wait struct{ reason, text, on string }
+
+// waits returns what has to be in sync on a cluster before a Resource is applied there.
+func (r *applied) waits(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (wait, error) {
+	for _, name := range res.Spec.DependsOn {
+		dep, err := get[kontrol.Resource](ctx, r.Cache, name)
+		switch {
+		case err != nil:
+			return wait{}, err
+		case dep == nil:
+			return wait{kontrol.ReasonDependency, fmt.Sprintf("it depends on Resource %s, which does not exist: create it", name), name}, nil
+		case !targets(dep, c.Name, c):
+			return wait{kontrol.ReasonDependency, fmt.Sprintf("it depends on Resource %s, which is not for cluster %s", name, c.Name), name}, nil
+		}
+		if cycle, err := r.reaches(ctx, dep, res.Name); cycle || err != nil {
+			return wait{kontrol.ReasonDependencyCycle, fmt.Sprintf("it depends on Resource %s, which depends on this one: remove one of the dependencies", name), name}, err
+		}
+		if synced, err := r.synced(ctx, dep, c); !synced || err != nil {
+			return wait{kontrol.ReasonDependency, fmt.Sprintf("it waits for Resource %s to be in sync", name), name}, err
+		}
+	}
+	first, err := r.implied(ctx, res)
+	if err != nil {
+		return wait{}, err
+	}
+	for i := range first {
+		f := &first[i]
+		if f.Name == res.Name || f.DeletionTimestamp != nil || !targets(f, c.Name, c) {
+			continue
+		}
+		if synced, err := r.synced(ctx, f, c); !synced || err != nil {
+			return wait{kontrol.ReasonDependency, fmt.Sprintf("it waits for %s of Resource %s to be in sync", kontrol.TargetOf(f), f.Name), f.Name}, err
+		}
+	}
+	return r.waves(ctx, res, c)
+}
+
+// implied returns the Resources of the object's namespace and of its kind's definition.
+func (r *applied) implied(ctx context.Context, res *kontrol.Resource) ([]kontrol.Resource, error) {
+	t := kontrol.TargetOf(res)
+	var namespaces, definitions kontrol.ResourceList
+	if t.Namespace != "" {
+		if err := r.ByIndex(ctx, &namespaces, "", byObject, objectKey(kontrol.Target{APIVersion: "v1", Kind: "Namespace", Name: t.Namespace})); err != nil {
+			return nil, err
+		}
+	}
+	if err := r.ByIndex(ctx, &definitions, "", byProvided, group(t)+"/"+t.Kind); err != nil {
+		return nil, err
+	}
+	return append(namespaces.Items, definitions.Items...), nil
+}
+
+// waves waits for the Resources of lower waves in the group.
+func (r *applied) waves(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (wait, error) {
+	var others kontrol.ResourceList
+	key, index, wave := "group/"+res.Labels[kontrol.LabelGroup], byWave, kontrol.WaveOf(res)
+	if wave > 0 {
+		index = byGroup // those without a wave come before
+	}
+	if err := r.ByIndex(ctx, &others, "", index, key); err != nil {
+		return wait{}, err
+	}
+	for i := range others.Items {
+		o := &others.Items[i]
+		if kontrol.WaveOf(o) >= wave || o.DeletionTimestamp != nil || !targets(o, c.Name, c) {
+			continue
+		}
+		if synced, err := r.synced(ctx, o, c); !synced || err != nil {
+			return wait{kontrol.ReasonDependency, fmt.Sprintf("it waits for Resource %s of wave %d to be in sync", o.Name, kontrol.WaveOf(o)), o.Name}, err
+		}
+	}
+	return wait{}, nil
+}
+
+// synced reports whether a Resource is in sync on a cluster and its object works. Drift does not hold up what depends on it.
+func (r *applied) synced(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (bool, error) {
+	in := state.Input{Resource: res, Cluster: c}
+	name := kontrol.StateName(res.Name, c.Name)
+	a, err := get[kontrol.AppliedState](ctx, r.Cache, name)
+	if a == nil || err != nil {
+		return false, err
+	}
+	cur, err := get[kontrol.CurrentState](ctx, r.Cache, name)
+	if cur == nil || err != nil {
+		return false, err
+	}
+	in.Applied, in.Current = &a.State, &cur.State
+	st, _ := state.Of(in)
+	return (st == kontrol.StateSynced || st == kontrol.StateDrifted && cur.State.Present) && cur.State.Health != kontrol.HealthProgressing, nil
+}
+
+// reaches reports whether a Resource depends, directly or not, on the one of a name.
+func (r *applied) reaches(ctx context.Context, from *kontrol.Resource, name string) (bool, error) {
+	seen := map[string]bool{}
+	next := []*kontrol.Resource{from}
+	for len(next) > 0 && len(seen) < maxChain {
+		res := next[0]
+		next = next[1:]
+		for _, d := range res.Spec.DependsOn {
+			if d == name {
+				return true, nil
+			}
+			if seen[d] {
+				continue
+			}
+			seen[d] = true
+			dep, err := get[kontrol.Resource](ctx, r.Cache, d)
+			if err != nil {
+				return false, err
+			}
+			if dep != nil {
+				next = append(next, dep)
+			}
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,361 @@
+package controller
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"pgregory.net/rapid"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func newCluster(ready bool) *kontrol.Cluster {
+	c := &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
+	status := metav1.ConditionFalse
+	if ready {
+		status = metav1.ConditionTrue
+	}
+	c.Status.Conditions = []metav1.Condition{{Type: kontrol.ConditionReady, Status: status, Message: "no answer"}}
+	return c
+}
+
+func newResource() *kontrol.Resource {
+	r := &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "r", UID: "u", Generation: 2}, Spec: kontrol.ResourceSpec{ClusterName: "c",
+		Template: runtime.RawExtension{Raw: []byte(`{"apiVersion":"v1","data":{"a":"1"},"kind":"ConfigMap","metadata":{"name":"m","namespace":"ns"}}`)}}}
+	kontrol.Default(r)
+	return r
+}
+
+func observed(change func(*Observed)) Observed {
+	at := metav1.NewMicroTime(now)
+	s := kontrol.Subject{ResourceUID: "u"}
+	o := Observed{Resource: newResource(), Cluster: newCluster(true),
+		Applied: &kontrol.Applied{Subject: s, Generation: 2, Revision: 1, AttemptedGeneration: 2, Status: kontrol.ApplyApplied, AppliedAt: &at},
+		Current: &kontrol.Current{Subject: s, Present: true, Generation: 2, Revision: 1}}
+	if change != nil {
+		change(&o)
+	}
+	return o
+}
+
+// windows gives a Resource a window around now, or one that has just ended.
+func windows(kind kontrol.WindowKind, open bool) func(*Observed) {
+	return func(o *Observed) {
+		schedule := "0 3 * * *" // now is 03:04:05
+		if !open {
+			schedule = "3 3 * * *"
+		}
+		o.Resource.Spec.Windows = []kontrol.SyncWindow{{Kind: kind, Schedule: schedule, Duration: metav1.Duration{Duration: time.Minute * 5}}}
+		if !open {
+			o.Resource.Spec.Windows[0].Duration.Duration = time.Minute
+		}
+	}
+}
+
+func TestPlan(t *testing.T) {
+	shut := 24*time.Hour - 65*time.Second // until 03:03
+	manual := func(approved int64) func(*Observed) {
+		return func(o *Observed) {
+			o.Resource.Spec.Approval, o.Resource.Status.Approved = kontrol.ApprovalManual, approved
+		}
+	}
+	edited := func(o *Observed) { o.Resource.Generation = 3 }
+	drifted := func(o *Observed) { o.Current.DriftCount = 1 }
+	for name, c := range map[string]struct {
+		change []func(*Observed)
+		want   Step
+	}{
+		"in sync":                   {nil, Step{}},
+		"new":                       {[]func(*Observed){func(o *Observed) { o.Applied, o.Current = nil, nil }}, Step{Apply: true}},
+		"edited":                    {[]func(*Observed){edited}, Step{Apply: true}},
+		"no cluster":                {[]func(*Observed){edited, func(o *Observed) { o.Cluster = nil }}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonNoCluster}},
+		"unreachable":               {[]func(*Observed){edited, func(o *Observed) { o.Cluster = newCluster(false) }}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable}},
+		"suspended":                 {[]func(*Observed){edited, func(o *Observed) { o.Resource.Spec.Suspend = true }}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonSuspended}},
+		"frozen":                    {[]func(*Observed){drifted, func(o *Observed) { o.Cluster.Spec.Suspend = true }}, Step{}},
+		"waits":                     {[]func(*Observed){edited, func(o *Observed) { o.Waits, o.WaitsReason = "x", "Dependency" }}, Step{Status: kontrol.ApplyWaiting, Reason: "Dependency"}},
+		"not approved":              {[]func(*Observed){edited, manual(2)}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonApproval}},
+		"approved":                  {[]func(*Observed){edited, manual(3)}, Step{Apply: true}},
+		"drift of what is approved": {[]func(*Observed){drifted, manual(2)}, Step{Apply: true, Correct: true}},
+		"in its window":             {[]func(*Observed){edited, windows(kontrol.WindowAllow, true)}, Step{Apply: true}},
+		"outside its window":        {[]func(*Observed){edited, windows(kontrol.WindowAllow, false)}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonWindow, Again: shut}},
+		"in sync outside":           {[]func(*Observed){windows(kontrol.WindowAllow, false)}, Step{}},
+		"drift outside":             {[]func(*Observed){drifted, windows(kontrol.WindowAllow, false)}, Step{Again: shut}},
+		"drift while denied":        {[]func(*Observed){drifted, windows(kontrol.WindowDeny, true)}, Step{Again: 55 * time.Second}},
+		"denied":                    {[]func(*Observed){edited, windows(kontrol.WindowDeny, true)}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonWindow, Again: 55 * time.Second}},
+		"denied before":             {[]func(*Observed){edited, windows(kontrol.WindowDeny, false)}, Step{Apply: true}},
+		"second":                    {[]func(*Observed){func(o *Observed) { o.Other = "first" }}, Step{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject}},
+		"failed":                    {[]func(*Observed){func(o *Observed) { o.Applied.Status = kontrol.ApplyFailed }}, Step{Apply: true}},
+		"failed now":                {[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 3, Next: now.Add(time.Second)} }}, Step{Again: time.Second}},
+		"changed since": {[]func(*Observed){edited, func(o *Observed) {
+			o.Tries = Tries{Generation: 3, Last: now.Add(-changedPause), Next: now.Add(time.Minute), Seen: "earlier"}
+		}}, Step{Apply: true}},
+		"changed just now": {[]func(*Observed){edited, func(o *Observed) {
+			o.Tries = Tries{Generation: 3, Last: now.Add(-time.Second), Next: now.Add(time.Minute), Seen: "earlier"}
+		}}, Step{Again: changedPause - time.Second}},
+		"edited since": {[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 2, Next: now.Add(time.Second)} }}, Step{Apply: true}},
+		"drift":        {[]func(*Observed){drifted}, Step{Apply: true, Correct: true}},
+		"reported":     {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeReport }}, Step{}},
+		"enforced":     {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeEnforce }}, Step{Apply: true, Correct: true, Prune: true}},
+		"a fight":      {[]func(*Observed){drifted, func(o *Observed) { o.Tries = Tries{Corrections: 7, Corrected: now} }}, Step{Again: 4 * time.Second}},
+		"unseen":       {[]func(*Observed){func(o *Observed) { o.Current.Generation = 1 }}, Step{Again: pendingPatience}},
+		"unseen long": {[]func(*Observed){func(o *Observed) {
+			o.Current.Generation = 1
+			at := metav1.NewMicroTime(now.Add(-time.Hour))
+			o.Applied.AppliedAt = &at
+		}}, Step{Apply: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := observed(func(o *Observed) {
+				for _, f := range c.change {
+					f(o)
+				}
+			})
+			got := Plan(o, now)
+			if got.Status != "" {
+				require.NotEmpty(t, got.Error, "it says what to do")
+			}
+			got.Error = ""
+			require.Equal(t, c.want, got)
+		})
+	}
+}
+
+func TestExplain(t *testing.T) {
+	conflict := apierrors.NewApplyConflict([]metav1.StatusCause{{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.a", Message: `conflict with "x" using v1`}}, "no")
+	require.Equal(t, kontrol.ReasonFieldConflict, explain(conflict).Reason)
+	require.Contains(t, explain(conflict).Error, "spec.ignore")
+	require.Equal(t, kontrol.ApplyWaiting, explain(&meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "A"}}).Status)
+	require.Equal(t, kontrol.ReasonSameObject, explain(&claimedError{4}).Reason)
+	require.Equal(t, kontrol.ApplyFailed, explain(errors.New("x")).Status)
+
+	before := &kontrol.Applied{Generation: 1, Fields: runtime.RawExtension{Raw: []byte(`{"f:data":{"f:a":{}}}`)}}
+	require.True(t, updated(conflicts(conflict)) && ours(conflicts(conflict), before), "drift is taken back")
+	require.False(t, ours(conflicts(conflict), nil), "what was never applied is not taken")
+	require.False(t, ours(conflicts(conflict), &kontrol.Applied{Generation: 1}))
+	other := apierrors.NewApplyConflict([]metav1.StatusCause{{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.a", Message: `conflict with "x"`}}, "no")
+	require.False(t, updated(conflicts(other)), "nor what somebody else applies")
+}
+
+func TestClusterStatus(t *testing.T) {
+	var s kontrol.ClusterStatus
+	up := target.Status{Ready: true, Reason: kontrol.ReasonConnected, Message: "it answers", Version: "v1", Seen: now}
+	require.Equal(t, seenInterval, clusterStatus(&s, 3, up, now))
+	require.Equal(t, now, s.LastSeen.Time)
+	was := *s.DeepCopy()
+	up.Seen = now.Add(time.Minute)
+	clusterStatus(&s, 3, up, now.Add(time.Minute))
+	require.Equal(t, was, s, "a cluster that answers costs no writes")
+	down := target.Status{Reason: kontrol.ReasonUnreachable, Message: "port 1", Seen: up.Seen}
+	clusterStatus(&s, 3, down, now.Add(2*time.Minute))
+	require.Equal(t, up.Seen, s.LastSeen.Time)
+	require.Equal(t, "v1", s.Version)
+	was = *s.DeepCopy()
+	down.Message = "port 2"
+	clusterStatus(&s, 3, down, now.Add(3*time.Minute))
+	require.Equal(t, was, s, "nor does one that goes on failing")
+}
+
+// world is a cluster that applies as a server does: with the fields that each manager owns.
+type world struct {
+	data  map[string]string
+	owner map[string]string
+	marks int64 // the generation in the annotation; 0 without the object
+}
+
+func (w *world) live(r *kontrol.Resource) *unstructured.Unstructured {
+	if w.marks == 0 {
+		return nil
+	}
+	fields := map[string]map[string]any{}
+	data := map[string]any{}
+	for k, v := range w.data {
+		data[k] = v
+		if fields[w.owner[k]] == nil {
+			fields[w.owner[k]] = map[string]any{}
+		}
+		fields[w.owner[k]]["f:"+k] = map[string]any{}
+	}
+	id := object.JSON(map[string]any{"x": r.Status.ID})
+	number := string(id[5 : len(id)-1])
+	var managed []any
+	for m, f := range fields {
+		op, set := "Update", map[string]any{"f:data": f}
+		if m == kontrol.FieldManager {
+			op = "Apply"
+			set["f:metadata"] = map[string]any{"f:annotations": map[string]any{"f:" + kontrol.AnnotationGeneration: map[string]any{}}}
+		}
+		managed = append(managed, map[string]any{"manager": m, "operation": op, "fieldsType": "FieldsV1", "fieldsV1": set})
+	}
+	if fields[kontrol.FieldManager] == nil {
+		managed = append(managed, map[string]any{"manager": kontrol.FieldManager, "operation": "Apply", "fieldsType": "FieldsV1",
+			"fieldsV1": map[string]any{"f:metadata": map[string]any{"f:annotations": map[string]any{"f:" + kontrol.AnnotationGeneration: map[string]any{}}}}})
+	}
+	generation := object.JSON(map[string]any{"x": w.marks})
+	g := string(generation[5 : len(generation)-1])
+	return &unstructured.Unstructured{Object: object.Parse(object.JSON(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "data": data,
+		"metadata": map[string]any{"name": "m", "namespace": "ns", "uid": "x", "resourceVersion": "1", "managedFields": managed,
+			"annotations": map[string]any{kontrol.AnnotationID: number, kontrol.AnnotationGeneration: g, kontrol.AnnotationRevision: "1"}}}))}
+}
+
+// TestStatesConverge: from any interleaving of edits, drift, failures, lost watch events and restarts, Synced is only said when it is so, and once
+// nothing else happens it becomes so.
+func TestStatesConverge(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := newResource()
+		w := &world{data: map[string]string{}, owner: map[string]string{}}
+		var a *kontrol.Applied
+		var cur *kontrol.Current
+		clock, up, want := now, true, "1"
+		seen := watch.Seen{}
+		look := func() {
+			if up {
+				seen = watch.Seen{Known: true, Object: w.live(r)}
+			}
+		}
+		record := func() {
+			if seen.Known {
+				next := PlanCurrent(r, "c", a, cur, seen, clock)
+				cur = &next
+			}
+		}
+		apply := func(breaks bool) {
+			if a == nil {
+				a = &kontrol.Applied{Subject: subject(r, "c"), Status: kontrol.ApplyPending}
+				return
+			}
+			step := Plan(Observed{Resource: r, Cluster: newCluster(up), Applied: a, Current: cur}, clock)
+			if !step.Apply {
+				return
+			}
+			w.data["a"], w.owner["a"], w.marks = want, kontrol.FieldManager, r.Generation
+			if step.Prune {
+				delete(w.data, "added")
+			}
+			if breaks {
+				return // killed before it was recorded
+			}
+			at := metav1.NewMicroTime(clock)
+			live := w.live(r)
+			_, fields := object.Owned(live.GetManagedFields())
+			a = &kontrol.Applied{Subject: subject(r, "c"), Generation: r.Generation, Revision: 1, AttemptedGeneration: r.Generation, Status: kontrol.ApplyApplied, AppliedAt: &at,
+				Object: runtime.RawExtension{Raw: object.JSON(object.Record(live.Object))}, Fields: runtime.RawExtension{Raw: fields}}
+		}
+		r.Spec.Mode = rapid.SampledFrom([]kontrol.Mode{kontrol.ModeCorrect, kontrol.ModeEnforce}).Draw(t, "mode")
+		state1 := func() kontrol.State {
+			st, _ := state.Of(state.Input{Resource: r, Cluster: newCluster(up), Applied: a, Current: cur})
+			return st
+		}
+		for range rapid.IntRange(0, 25).Draw(t, "steps") {
+			clock = clock.Add(time.Second)
+			switch rapid.SampledFrom([]string{"edit", "drift", "add", "remove", "look", "record", "apply", "killed", "cut", "mend"}).Draw(t, "step") {
+			case "edit":
+				r = r.DeepCopy()
+				r.Generation++
+				want = rapid.StringMatching("[0-9]").Draw(t, "value")
+			case "drift":
+				if w.marks > 0 {
+					w.data["a"], w.owner["a"] = "drift", "somebody"
+				}
+			case "add":
+				if w.marks > 0 {
+					w.data["added"], w.owner["added"] = "x", "somebody"
+				}
+			case "remove":
+				w.data, w.owner, w.marks = map[string]string{}, map[string]string{}, 0
+			case "look":
+				look()
+			case "record":
+				record()
+			case "apply":
+				if up {
+					apply(false)
+				}
+			case "killed":
+				if up {
+					apply(true)
+				}
+			case "cut":
+				up = false
+			case "mend":
+				up = true
+			}
+			// At any time: what was looked at and recorded is not called in sync unless it was.
+			if state1() == kontrol.StateSynced {
+				require.Equal(t, r.Generation, a.Generation)
+				value, _, _ := unstructured.NestedString(object.Parse(cur.Object.Raw), "data", "a")
+				require.Equal(t, want, value, "it is said to be in sync")
+			}
+		}
+		up = true
+		for range 10 {
+			clock = clock.Add(pendingPatience + time.Second)
+			look()
+			record()
+			apply(false)
+		}
+		look()
+		record()
+		require.Equal(t, kontrol.StateSynced, state1(), "%+v %+v %+v", w, a, cur)
+		require.Equal(t, want, w.data["a"])
+		if r.Spec.Mode == kontrol.ModeEnforce {
+			require.NotContains(t, w.data, "added")
+		}
+	})
+}
+
+// What is in the cache is shared: drift that was recorded keeps its time while the cluster cannot be read, and is not written to.
+func TestUnreadableKeepsWhatWasSeen(t *testing.T) {
+	r := newResource()
+	first := metav1.NewMicroTime(now.Add(-time.Hour))
+	was := &kontrol.Current{Subject: subject(r, "c"), Present: true, DriftCount: 1, Drift: []kontrol.Drift{{Path: ".data.a", Type: kontrol.DriftChanged, FirstSeen: first}}}
+	before := was.DeepCopy()
+	next := PlanCurrent(r, "c", nil, was, watch.Seen{Reason: "Forbidden", Error: "no"}, now)
+	require.Equal(t, "Forbidden", next.Reason)
+	require.Equal(t, first, next.Drift[0].FirstSeen)
+	next.Drift[0].Path = "changed"
+	require.Equal(t, before, was)
+}
+
+// TestWhatMayBeThereIsKnown: before anything is sent it is recorded that the object may be there, for the day that the Resource goes.
+func TestWhatMayBeThereIsKnown(t *testing.T) {
+	for name, a := range map[string]kontrol.Applied{
+		"recorded before it is sent":         {Status: kontrol.ApplyPending},
+		"no answer came":                     {Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable, Attempted: true},
+		"it waits on a cluster that answers": {Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonSuspended, Attempted: true},
+		"the cluster refused it":             {Status: kontrol.ApplyFailed},
+		"fields of others":                   {Status: kontrol.ApplyConflict, Reason: kontrol.ReasonFieldConflict},
+		"an earlier generation":              {Status: kontrol.ApplyWaiting, Generation: 1},
+	} {
+		require.True(t, attempted(&a), name)
+	}
+	require.False(t, attempted(&kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable}))
+	require.False(t, attempted(&kontrol.Applied{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject}))
+}
+
+// TestALateRequestIsWaitedFor: what was not answered, or sent before this process began, may still make an object.
+func TestALateRequestIsWaitedFor(t *testing.T) {
+	at := metav1.NewMicroTime(now.Add(-time.Second))
+	applied := &kontrol.Applied{Status: kontrol.ApplyApplied, Generation: 1, Attempted: true, Time: &at}
+	require.LessOrEqual(t, late(applied, time.Time{}, now.Add(-time.Hour), now), time.Duration(0))
+	require.Equal(t, lateness, late(applied, time.Time{}, now, now), "of an earlier process")
+	require.Equal(t, lateness, late(applied, now, now.Add(-time.Hour), now), "lost just now")
+	require.Equal(t, lateness-time.Second, late(&kontrol.Applied{Status: kontrol.ApplyPending, Attempted: true, Time: &at}, time.Time{}, now.Add(-time.Hour), now))
+	require.LessOrEqual(t, late(&kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable, Time: &at}, time.Time{}, now, now), time.Duration(0), "never sent")
+}

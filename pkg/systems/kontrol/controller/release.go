@@ -1,0 +1,118 @@
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
+)
+
+// unmark removes Kontrol's annotations and label.
+var unmark = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null,%q:null,%q:null},"labels":{%q:null}}}`,
+	kontrol.AnnotationID, kontrol.AnnotationGeneration, kontrol.AnnotationRevision, kontrol.LabelID)
+
+// release deletes or leaves the object of a Resource that is deleted or no longer for the cluster, as its deletion policy says, and then the
+// record of it. Of a Resource that is gone nothing is known any more: its object is left.
+func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Resource, c *kontrol.Cluster, a *kontrol.AppliedState) (engine.Result, error) {
+	r.hold(pair, "")
+	if a == nil {
+		return engine.Result{}, nil
+	}
+	gone := res == nil || a.State.ResourceUID != string(res.UID)
+	remove := !gone && res.Spec.DeletionPolicy != kontrol.DeletionOrphan
+	asked := c != nil
+	if c != nil && attempted(&a.State) {
+		switch wait, err := r.leave(ctx, pair, &a.State, remove); {
+		case errors.Is(err, target.ErrBusy):
+			return engine.Result{}, nil
+		case err != nil && remove:
+			failure := explain(err)
+			failure.Error = "its object cannot be deleted there: " + failure.Error + ": set spec.deletionPolicy to Orphan to leave it"
+			r.hold(pair, onCluster)
+			return engine.Result{RequeueAfter: wait}, r.record(ctx, res, pair, a, failure)
+		case err != nil:
+			asked = false // what is there is left with its marks, and what comes late, too
+		}
+	}
+	r.mu.Lock()
+	wait := late(&a.State, r.tries[pair].Last, r.began, r.Now())
+	if wait <= 0 || !asked {
+		delete(r.tries, pair)
+	}
+	r.mu.Unlock()
+	if asked && wait > 0 {
+		return engine.Result{RequeueAfter: wait}, nil
+	}
+	if err := r.Client.Delete(ctx, a, engine.Preconditions(a)); client.IgnoreNotFound(err) != nil {
+		return engine.Result{}, err
+	}
+	r.kick(pair.Cluster, pair.Resource) // nothing waits for it any more
+	return engine.Result{}, nil
+}
+
+// lateness is how long a request may take effect after its answer was lost.
+const lateness = 5 * time.Second
+
+// late returns how long to look again for an object that is gone: a request that was not answered, or that was sent before this process began, may
+// still make it. Nobody would know whose it is.
+func late(a *kontrol.Applied, lost, began, now time.Time) time.Duration {
+	if !attempted(a) || a.Time == nil {
+		return 0
+	}
+	var from time.Time
+	switch {
+	case a.Time.Time.Before(began):
+		from = began
+	case a.Status == kontrol.ApplyPending || a.Status == kontrol.ApplyWaiting && a.Reason == kontrol.ReasonUnreachable:
+		from = a.Time.Time
+	}
+	if lost.After(from) {
+		from = lost
+	}
+	return from.Add(lateness).Sub(now)
+}
+
+// leave deletes the object, or removes what Kontrol marked it with, if it is still the Resource's.
+func (r *applied) leave(ctx context.Context, pair watch.Pair, a *kontrol.Applied, remove bool) (wait time.Duration, err error) {
+	t := r.pool.Get(pair.Cluster)
+	if t == nil {
+		return r.failed(pair, a.Generation, 0, nil, r.Now()), errors.New("the cluster is not connected")
+	}
+	outage := t.Status().Outage
+	err = t.Do(ctx, pair.Resource, r.again(pair), func(ctx context.Context, c client.WithWatch) error {
+		live, err := read(ctx, c, a.Target)
+		if meta.IsNoMatchError(err) || live == nil && err == nil {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if claim(live, nil) != a.ResourceID || live.GetDeletionTimestamp() != nil {
+			return nil
+		}
+		if remove {
+			uid := live.GetUID()
+			err := c.Delete(ctx, live, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+			if apierrors.IsConflict(err) {
+				return nil // another object of the name
+			}
+			return client.IgnoreNotFound(err)
+		}
+		return client.IgnoreNotFound(c.Patch(ctx, live, client.RawPatch(types.MergePatchType, unmark), client.FieldOwner(kontrol.FieldManager)))
+	})
+	if err != nil && !errors.Is(err, target.ErrBusy) {
+		wait = r.failed(pair, a.Generation, outage, nil, r.Now())
+	}
+	return wait, err
+}

@@ -1,0 +1,381 @@
+// Package target is how Kontrol reaches clusters: one connection each, made from a kubeconfig or in process, with its own goroutine,
+// back-off and bounds, so that a cluster that fails does no harm to others.
+//
+// It may import apis and client libraries. Its invariants: nothing in a kubeconfig runs a command or reads a file; no answer of a cluster is
+// read beyond its bound; and requests to a cluster that does not answer fail at once, until its prober has reached it again.
+package target
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"time"
+
+	apimachineryversion "k8s.io/apimachinery/pkg/version"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
+)
+
+const (
+	// patience is how long a cluster may take to answer a request other than a watch.
+	patience = 10 * time.Second
+	// interval is the time between two probes of a cluster that answers; retryFirst to retryMost, give or take half, between those of one that does not:
+	// nothing tells that it answers again.
+	interval   = 30 * time.Second
+	retryFirst = time.Second
+	retryMost  = 10 * time.Second
+	// maxAnswer limits an answer other than a watch, in bytes.
+	maxAnswer = 64 << 20
+	// maxRequests limits the writes to one cluster at a time.
+	maxRequests = 32
+)
+
+// errNoVersion means that what answers is no API server.
+var errNoVersion = errors.New("the answer has no version")
+
+// ErrBusy means that a cluster has as many requests as it may: the caller's key is notified once one ends.
+var ErrBusy = errors.New("the cluster is busy")
+
+// Config says how to reach a cluster.
+type Config struct {
+	// Local is the client of the cluster that serves this API; otherwise Kubeconfig is used.
+	Local      client.WithWatch
+	Kubeconfig []byte
+	// Pull, if not nil, sends requests through the connection of the cluster's agent; Kubeconfig is not used then.
+	Pull http.RoundTripper
+	// Problem, if not empty, is why the cluster cannot be reached: its reason and message.
+	Reason, Problem string
+}
+
+// equal compares all but which local client it is: there is one.
+func (c Config) equal(o Config) bool {
+	return (c.Local == nil) == (o.Local == nil) && (c.Pull == nil) == (o.Pull == nil) && bytes.Equal(c.Kubeconfig, o.Kubeconfig) && c.Reason == o.Reason && c.Problem == o.Problem
+}
+
+// Status is what is known of a cluster.
+type Status struct {
+	Ready                            bool
+	Reason, Message, Version, Server string
+	Seen                             time.Time
+	// Outage is another number after each time that the cluster was probed in vain, and after each change of its configuration.
+	Outage uint64
+}
+
+// Pool has the clusters. It is safe for concurrent use.
+type Pool struct {
+	version string // of the local cluster
+
+	mu      sync.Mutex
+	targets map[string]*Target
+	notify  map[string]func(cluster string)
+	outages uint64
+}
+
+// outage returns a new value of Status.Outage.
+func (p *Pool) outage() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.outages++
+	return p.outages
+}
+
+// NewPool returns a pool without clusters. localVersion is the version of the cluster that serves this API.
+func NewPool(localVersion string) *Pool {
+	return &Pool{version: localVersion, targets: map[string]*Target{}, notify: map[string]func(string){}}
+}
+
+// Notify calls f, without locks, whenever a cluster becomes ready or is no longer. It replaces what the name had before.
+func (p *Pool) Notify(name string, f func(cluster string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.notify[name] = f
+}
+
+// Set makes the connection to a cluster, or replaces it if its configuration changed. begin runs a function in a goroutine until its
+// context ends.
+func (p *Pool) Set(name string, c Config, begin func(func(context.Context))) {
+	p.mu.Lock()
+	old := p.targets[name]
+	if old != nil && old.config.equal(c) && old.ended.Err() == nil {
+		p.mu.Unlock()
+		return
+	}
+	t := newTarget(name, c, p)
+	p.outages++
+	t.status.Outage = p.outages
+	p.targets[name] = t
+	p.mu.Unlock()
+	if old != nil {
+		old.end()
+	}
+	if c.Problem == "" && t.client != nil {
+		begin(t.run)
+	}
+	p.changed(name)
+}
+
+// Remove ends the connection to a cluster.
+func (p *Pool) Remove(name string) {
+	p.mu.Lock()
+	t := p.targets[name]
+	delete(p.targets, name)
+	p.mu.Unlock()
+	if t != nil {
+		t.end()
+		p.changed(name)
+	}
+}
+
+// Get returns a cluster; nil if there is none.
+func (p *Pool) Get(name string) *Target {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.targets[name]
+}
+
+func (p *Pool) changed(name string) {
+	p.mu.Lock()
+	all := make([]func(string), 0, len(p.notify))
+	for _, f := range p.notify {
+		all = append(all, f)
+	}
+	p.mu.Unlock()
+	for _, f := range all {
+		f(name)
+	}
+}
+
+// Target is a cluster.
+type Target struct {
+	Name string
+
+	pool   *Pool
+	config Config
+	client client.WithWatch
+	probe  func(context.Context) (version string, err error)
+	ended  context.Context
+	cancel context.CancelFunc
+	wake   chan struct{}
+
+	mu      sync.Mutex
+	status  Status
+	doubted bool // a request was lost, and the probe that tells whether the cluster is has not ended: nobody was told yet
+	running int
+	waiting []waiter        // notified once a request may be made, in order
+	waits   map[string]bool // the keys in waiting
+}
+
+func newTarget(name string, c Config, p *Pool) *Target {
+	ended, cancel := context.WithCancel(context.Background())
+	t := &Target{Name: name, pool: p, config: c, ended: ended, cancel: cancel, wake: make(chan struct{}, 1), waits: map[string]bool{},
+		status: Status{Reason: kontrol.ReasonConnecting, Message: "connecting"}}
+	fail := func(reason, message string) *Target {
+		t.status = Status{Reason: reason, Message: message}
+		return t
+	}
+	if c.Problem != "" {
+		return fail(c.Reason, c.Problem)
+	}
+	if c.Local != nil {
+		t.client = c.Local
+		t.status = Status{Ready: true, Reason: kontrol.ReasonConnected, Message: "it serves this API", Version: p.version, Seen: time.Now()}
+		t.probe = func(context.Context) (string, error) { return p.version, nil }
+		return t
+	}
+	cfg, err := &rest.Config{Host: "http://agent", Transport: c.Pull}, error(nil)
+	if c.Pull == nil {
+		cfg, err = ParseKubeconfig(c.Kubeconfig)
+	}
+	if err != nil {
+		return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+	}
+	cfg.QPS, cfg.Timeout, cfg.UserAgent = -1, 0, "coracle-kontrol"
+	cfg.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next} })
+	cfg.WarningHandler = rest.NoWarnings{}
+	if t.status.Server = cfg.Host; c.Pull != nil {
+		t.status.Server = "(its agent)"
+	}
+	httpClient, err := rest.HTTPClientFor(cfg)
+	if err == nil {
+		t.ended, t.cancel = ended, func() { cancel(); httpClient.CloseIdleConnections() }
+		quick := *httpClient // discovery has no context
+		quick.Timeout = patience
+		mapper, err := apiutil.NewDynamicRESTMapper(cfg, &quick)
+		if err == nil {
+			t.client, err = client.NewWithWatch(cfg, client.Options{HTTPClient: httpClient, Mapper: mapper})
+		}
+		if err != nil {
+			return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+		}
+		d, err := discovery.NewDiscoveryClientForConfigAndClient(cfg, &quick)
+		if err != nil {
+			return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+		}
+		t.probe = func(ctx context.Context) (string, error) {
+			raw, err := d.RESTClient().Get().AbsPath("/version").MaxRetries(0).Do(ctx).Raw()
+			if err != nil {
+				return "", err
+			}
+			var v apimachineryversion.Info
+			if err := json.Unmarshal(raw, &v); err != nil {
+				return "", err
+			}
+			if v.GitVersion == "" {
+				return "", errNoVersion
+			}
+			return object.Cut(v.GitVersion, 64), nil
+		}
+		return t
+	}
+	return fail(kontrol.ReasonKubeconfigInvalid, "the kubeconfig is refused: "+err.Error())
+}
+
+// limited limits the answers of a cluster, except for watches, which are read event by event.
+type limited struct{ http.RoundTripper }
+
+// WrappedRoundTripper lets client-go find what it cancels requests of.
+func (l limited) WrappedRoundTripper() http.RoundTripper { return l.RoundTripper }
+
+func (l limited) RoundTrip(req *http.Request) (*http.Response, error) {
+	res, err := l.RoundTripper.RoundTrip(req)
+	if err != nil || req.URL.Query().Get("watch") != "" {
+		return res, err
+	}
+	if res.ContentLength > maxAnswer {
+		_ = res.Body.Close()
+		return nil, &bounded.TooLargeError{Name: "the answer", Limit: maxAnswer}
+	}
+	body := res.Body
+	res.Body = struct {
+		*reader
+		closer
+	}{&reader{bounded.Reader(body, maxAnswer)}, closer{body.Close}}
+	return res, nil
+}
+
+type reader struct {
+	r interface{ Read([]byte) (int, error) }
+}
+
+func (r *reader) Read(p []byte) (int, error) { return r.r.Read(p) }
+
+type closer struct{ close func() error }
+
+func (c closer) Close() error { return c.close() }
+
+// run probes the cluster until its configuration changes or ctx ends.
+func (t *Target) run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, t.cancel)
+	defer stop()
+	defer t.cancel()
+	pause := retryFirst
+	for {
+		version, err := t.probe(t.ended)
+		if t.ended.Err() != nil {
+			return
+		}
+		wait := interval
+		if err != nil {
+			t.failed(err)
+			wait = pause/2 + rand.N(pause)
+			pause = min(2*pause, retryMost)
+		} else {
+			pause = retryFirst
+			t.reached(version)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-t.ended.Done():
+			timer.Stop()
+			return
+		case <-t.wake:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+func (t *Target) reached(version string) {
+	t.mu.Lock()
+	was := t.status
+	message := "it answers"
+	if t.config.Local != nil {
+		message = was.Message
+	}
+	t.status = Status{Ready: true, Reason: kontrol.ReasonConnected, Message: message, Version: version, Server: was.Server, Seen: time.Now(), Outage: was.Outage}
+	t.doubted = false
+	t.mu.Unlock()
+	if !was.Ready || was.Version != version {
+		t.pool.changed(t.Name)
+	}
+}
+
+// failed records that the cluster does not answer.
+func (t *Target) failed(err error) {
+	outage := t.pool.outage()
+	t.mu.Lock()
+	was, tell := t.status, t.doubted
+	t.doubted = false
+	t.lost(err)
+	t.status.Outage = outage
+	tell = tell || was.Ready || was.Reason != t.status.Reason
+	t.mu.Unlock()
+	if tell {
+		t.pool.changed(t.Name)
+	}
+}
+
+// doubt keeps requests from a cluster until a probe has told whether it answers: a single request may be lost because of what it asks.
+func (t *Target) doubt(err error) {
+	t.mu.Lock()
+	if t.status.Ready {
+		t.doubted = true
+		t.lost(err)
+	}
+	t.mu.Unlock()
+	t.Probe()
+}
+
+// lost sets the status by an error. The target is locked.
+func (t *Target) lost(err error) {
+	t.status.Ready = false
+	t.status.Reason, t.status.Message = explain(err, t.status.Server)
+}
+
+// Status returns what is known of the cluster.
+func (t *Target) Status() Status {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.status
+}
+
+// Done is closed once the connection is replaced or ends.
+func (t *Target) Done() <-chan struct{} { return t.ended.Done() }
+
+// Client returns the client for watches, which have no limit in number or time; nil if the cluster does not answer.
+func (t *Target) Client() client.WithWatch {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.status.Ready {
+		return nil
+	}
+	return t.client
+}
+
+// Probe probes the cluster soon.
+func (t *Target) Probe() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,169 @@
+// Package watch follows the objects that Kontrol applied: one watch for each kind and cluster, shared by all Resources, for as long as any
+// needs it.
+//
+// It may import pkg/systems/kontrol and client libraries. Its invariants: an object is reported as missing only if the cluster said so, and what
+// cannot be watched is reported with its reason. What is held is limited by maxObjects; changes are not queued but replace each other.
+// Of an object that was recorded (Settle) only its version is held.
+package watch
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
+)
+
+// maxObjects limits the objects of one kind on one cluster.
+const maxObjects = 50_000
+
+// Pair is a Resource on a cluster.
+type Pair struct{ Resource, Cluster string }
+
+// Seen is what is known of an object.
+type Seen struct {
+	// Known is false until the cluster's objects of the kind are listed.
+	Known bool
+	// Reason and Error say why they cannot be.
+	Reason, Error string
+	// Object is nil if it does not exist, or is settled. It must not be changed.
+	Object *unstructured.Unstructured
+	// Settled is what Settle was called with, if the object has not changed since; otherwise 0.
+	Settled uint64
+}
+
+// kind is a kind of objects on a cluster.
+type kind struct {
+	cluster string
+	schema.GroupVersionKind
+}
+
+// place is where an object is.
+type place struct {
+	watcher *watcher
+	types.NamespacedName
+}
+
+// Hub has the watches. It is safe for concurrent use.
+type Hub struct {
+	pool    *target.Pool
+	begin   func(func(context.Context))
+	changed func(Pair)
+
+	mu      sync.Mutex
+	watches map[kind]*watcher
+	places  map[Pair]place
+}
+
+// New returns a hub without watches. begin runs a function in a goroutine until its context ends; changed is called, without locks, when
+// anything that Look returns for a pair may have changed.
+func New(pool *target.Pool, begin func(func(context.Context)), changed func(Pair)) *Hub {
+	return &Hub{pool: pool, begin: begin, changed: changed, watches: map[kind]*watcher{}, places: map[Pair]place{}}
+}
+
+// Want follows the object of a pair, until Drop.
+func (h *Hub) Want(p Pair, t kontrol.Target) {
+	k := kind{p.Cluster, schema.FromAPIVersionAndKind(t.APIVersion, t.Kind)}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if was, ok := h.places[p]; ok {
+		if was.watcher.kind == k && was.Namespace == t.Namespace && was.Name == t.Name {
+			return
+		}
+		h.drop(p, was)
+	}
+	w := h.watches[k]
+	if w == nil {
+		w = newWatcher(h, k)
+		h.watches[k] = w
+		h.begin(w.run)
+	}
+	at := types.NamespacedName{Namespace: t.Namespace, Name: t.Name}
+	h.places[p] = place{w, at}
+	w.want(at, p)
+}
+
+// Drop ends what Want began. A watch ends with its last pair.
+func (h *Hub) Drop(p Pair) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if was, ok := h.places[p]; ok {
+		h.drop(p, was)
+	}
+}
+
+func (h *Hub) drop(p Pair, at place) {
+	delete(h.places, p)
+	if at.watcher.unwant(at.NamespacedName, p) {
+		delete(h.watches, at.watcher.kind)
+		at.watcher.cancel()
+	}
+}
+
+func (h *Hub) place(p Pair) (place, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at, ok := h.places[p]
+	return at, ok
+}
+
+// Look returns what is known of the object of a pair.
+func (h *Hub) Look(p Pair) Seen {
+	at, ok := h.place(p)
+	if !ok {
+		return Seen{}
+	}
+	return at.watcher.look(at.NamespacedName)
+}
+
+// Settle says that an object that Look returned was recorded: it is not held any more. by, which must not be 0, is returned by Look until the
+// object changes.
+func (h *Hub) Settle(p Pair, version string, by uint64) {
+	if at, ok := h.place(p); ok {
+		at.watcher.settle(at.NamespacedName, version, by)
+	}
+}
+
+// ErrUnreachable means that a cluster does not answer.
+var ErrUnreachable = errors.New("the cluster does not answer")
+
+// Load reads a settled object again, so that Look returns it.
+func (h *Hub) Load(ctx context.Context, p Pair) error {
+	at, ok := h.place(p)
+	if !ok {
+		return nil
+	}
+	t := h.pool.Get(p.Cluster)
+	if t == nil || t.Client() == nil {
+		return ErrUnreachable
+	}
+	was := at.watcher.version(at.NamespacedName)
+	o, err := at.watcher.get(ctx, t.Client(), at.NamespacedName)
+	if err == nil {
+		at.watcher.putOver(at.NamespacedName, was, o)
+	}
+	return err
+}
+
+// Reached makes the watches of a cluster try again: it became ready, or no longer is, or has other kinds.
+func (h *Hub) Reached(cluster string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for k, w := range h.watches {
+		if k.cluster == cluster {
+			w.poke()
+		}
+	}
+}
+
+// Watches returns the number of watches.
+func (h *Hub) Watches() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.watches)
+}

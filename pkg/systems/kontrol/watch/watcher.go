@@ -1,0 +1,147 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/types"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
+)
+
+// retryFirst to retryMost is the time until a watch that failed is tried again.
+const (
+	retryFirst = 200 * time.Millisecond
+	retryMost  = 30 * time.Second
+)
+
+// errExpired means that a list must be made again.
+var errExpired = errors.New("the watch has expired")
+
+// watcher follows the objects of a kind on a cluster.
+type watcher struct {
+	hub    *Hub
+	kind   kind
+	ended  context.Context
+	cancel context.CancelFunc
+	wake   chan struct{}
+	// reached and doubted are for run alone. doubted: the last attempt failed as if the cluster did not answer.
+	reached position
+	doubted bool
+
+	mu              sync.Mutex
+	known           bool
+	reason, error   string
+	items           map[types.NamespacedName]*item
+	lost            map[types.NamespacedName]bool // are there, without the label by which they are watched
+	wanted, present int                           // pairs, and objects that are there
+	decoded         int                           // objects that are held decoded
+	unwanted        int                           // bytes of objects that are held and that nobody wants
+}
+
+func newWatcher(h *Hub, k kind) *watcher {
+	ended, cancel := context.WithCancel(context.Background())
+	return &watcher{hub: h, kind: k, ended: ended, cancel: cancel, wake: make(chan struct{}, 1), items: map[types.NamespacedName]*item{}, lost: map[types.NamespacedName]bool{}}
+}
+
+func (w *watcher) poke() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run follows the objects until the last pair is dropped or ctx ends.
+func (w *watcher) run(ctx context.Context) {
+	stop := context.AfterFunc(ctx, w.cancel)
+	defer stop()
+	defer w.cancel()
+	pause := retryFirst
+	for w.ended.Err() == nil {
+		began := time.Now()
+		err := w.once()
+		if w.ended.Err() != nil {
+			return
+		}
+		if useless(err) {
+			w.reached = position{}
+		}
+		if time.Since(began) > retryMost {
+			pause = retryFirst
+		}
+		if !errors.Is(err, errExpired) {
+			w.failed(err)
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-w.ended.Done():
+		case <-w.wake:
+			pause = retryFirst
+		case <-timer.C:
+			pause = min(2*pause, retryMost)
+		}
+		timer.Stop()
+	}
+}
+
+// once follows the objects until that fails.
+func (w *watcher) once() error {
+	t := w.hub.pool.Get(w.kind.cluster)
+	if t == nil || t.Client() == nil {
+		return ErrUnreachable
+	}
+	c := t.Client()
+	ctx, cancel := context.WithCancel(w.ended)
+	defer cancel()
+	go func() { // until the connection ends
+		select {
+		case <-t.Done():
+		case <-ctx.Done():
+		}
+		cancel()
+	}()
+	if _, err := c.RESTMapper().RESTMapping(w.kind.GroupKind(), w.kind.Version); err != nil {
+		return err
+	}
+	g := newGuards(ctx, w, c)
+	defer g.end()
+	for {
+		if err := w.next(ctx, c, g); err != nil {
+			return err
+		}
+	}
+}
+
+// failed records why the objects cannot be followed. What was known of a cluster that does not answer stays known: its condition says so.
+func (w *watcher) failed(err error) {
+	reason, message := "WatchFailed", err.Error()
+	switch {
+	case errors.Is(err, ErrUnreachable):
+		return
+	case target.Lost(err) && !w.doubted: // if it does not answer, its condition will say so
+		w.doubted = true
+		if t := w.hub.pool.Get(w.kind.cluster); t != nil {
+			t.Probe()
+		}
+		return
+	case meta.IsNoMatchError(err):
+		reason, message = kontrol.ReasonNoKind, fmt.Sprintf("the cluster has no kind %s in %s yet: apply its CustomResourceDefinition", w.kind.Kind, w.kind.GroupVersion())
+	case apierrors.IsForbidden(err):
+		reason, message = "Forbidden", "the cluster's user may not list and watch it: "+err.Error()
+	}
+	w.mu.Lock()
+	same := w.reason == reason
+	w.reason, w.error = reason, object.Cut(message, kontrol.MaxError)
+	w.mu.Unlock()
+	if !same {
+		w.all()
+	}
+}

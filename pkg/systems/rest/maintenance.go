@@ -1,0 +1,103 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	taskapi "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
+)
+
+// maintenance are the routes of health and prune.
+type maintenance Server
+
+// Routes implements Resource.
+func (m *maintenance) Routes() []Route {
+	return []Route{
+		{
+			Method: http.MethodGet, Path: "/health", Summary: "Whether the facade serves", Handle: m.health, Public: true,
+			Answers: map[int]any{http.StatusOK: wire.Health{}},
+		},
+		{
+			Method: http.MethodPost, Path: "/api/v1/prune", Summary: "Remove what has ended: tasks, pods without a controller, and workers that are offline", Handle: m.prune,
+			Query:   []Parameter{{"all", "also remove what has not ended, and services, of what was created here", false}},
+			Answers: map[int]any{http.StatusOK: wire.PruneResult{}},
+		},
+	}
+}
+
+func (m *maintenance) health(c *Call) error {
+	// The name is that of the service whose API this is.
+	return c.Answer(http.StatusOK, wire.Health{Status: "ok", Service: "podling-master", AuthEnabled: strconv.FormatBool(!m.cfg.RESTInsecure)})
+}
+
+// prune removes what has ended in the facade's namespace and, with all, everything created here: never what others
+// created and still use, nor our own nodes.
+func (m *maintenance) prune(c *Call) error {
+	all := c.Request.URL.Query().Get("all") == "true"
+	var out wire.PruneResult
+	var list taskapi.TaskList
+	if err := m.cluster.List(c, &taskapi.Task{}, &list, ctrl.InNamespace(m.cfg.Namespace)); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		if t := &list.Items[i]; t.Status.Phase.Ended() || all && t.Labels[view.Managed] == "true" {
+			if err := m.remove(c, t, &out.TasksRemoved); err != nil {
+				return err
+			}
+		}
+	}
+	shown, err := (*pods)(m).listed(c)
+	if err != nil {
+		return err
+	}
+	for _, p := range shown {
+		ended := (p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed) && metav1.GetControllerOfNoCopy(p) == nil
+		if ended || all && p.Labels[view.Managed] == "true" {
+			if err := m.remove(c, p, &out.PodsRemoved); err != nil {
+				return err
+			}
+		}
+	}
+	var workers corev1.NodeList
+	if err := m.cluster.List(c, &corev1.Node{}, &workers, ctrl.MatchingLabels{taskapi.External: "true"}); err != nil {
+		return err
+	}
+	for i := range workers.Items {
+		if n := &workers.Items[i]; all || !view.Online(n) {
+			if err := m.remove(c, n, &out.NodesRemoved); err != nil {
+				return err
+			}
+		}
+	}
+	if all {
+		var list corev1.ServiceList
+		if err := m.cluster.List(c, &corev1.Service{}, &list, ctrl.MatchingLabels{view.Managed: "true"}); err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if err := m.remove(c, &list.Items[i], &out.ServicesRemoved); err != nil {
+				return err
+			}
+		}
+	}
+	return c.Answer(http.StatusOK, out)
+}
+
+func (m *maintenance) remove(ctx context.Context, o ctrl.Object, count *int) error {
+	err := m.cluster.Delete(ctx, o)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // somebody else was faster
+	}
+	if err == nil {
+		*count++
+	}
+	return err
+}

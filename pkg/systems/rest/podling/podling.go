@@ -1,0 +1,129 @@
+// Package podling is Podling's command line, for the link of that name to the binary: its commands, flags and output,
+// against the REST facade.
+//
+// It may import bounded, wire and cobra. It adds to Podling's flags --ca-file, for the cluster's own CA, and logs
+// --follow.
+package podling
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+)
+
+// Name is the name of the link.
+const Name = "podling"
+
+// defaultMaster is where Podling's master listens.
+const defaultMaster = "http://localhost:8080"
+
+// maxFile limits the configuration file, in bytes.
+const maxFile = 64 << 10
+
+// options are the flags of all commands.
+type options struct {
+	Master  string `yaml:"master"`
+	Token   string `yaml:"token"`
+	CAFile  string `yaml:"ca-file"`
+	config  string
+	verbose bool
+}
+
+// app is one run of the command line.
+type app struct {
+	options
+	out    io.Writer
+	client *client
+}
+
+// Command returns the command line.
+func Command() *cobra.Command {
+	a := &app{}
+	var flags options
+	cmd := &cobra.Command{
+		Use: Name, Short: "Run tasks, pods and services through the REST facade",
+		Long: `Podling's command line, for Coracle's REST facade (coracle start --rest-address).
+
+The facade is found by --master, PODLING_MASTER_URL or the configuration file;
+its token by --token, PODLING_TOKEN or the file, or in the URL:
+https://any:TOKEN@host:port.`,
+		SilenceErrors: true, SilenceUsage: true,
+	}
+	f := cmd.PersistentFlags()
+	f.StringVar(&flags.config, "config", "", "YAML file with master, token and ca-file (default $HOME/.podling.yaml where it exists)")
+	f.StringVar(&flags.Master, "master", "", "URL of the facade (default "+defaultMaster+")")
+	f.StringVar(&flags.Token, "token", "", "token of the facade")
+	f.StringVar(&flags.CAFile, "ca-file", "", "file with the CA of the facade's certificate")
+	f.BoolVarP(&flags.verbose, "verbose", "v", false, "show more")
+	cmd.PersistentPreRunE = func(cmd *cobra.Command, _ []string) (err error) {
+		a.out = cmd.OutOrStdout()
+		if a.options, err = flags.merge(os.Getenv); err != nil {
+			return err
+		}
+		a.client, err = newClient(a.options)
+		return err
+	}
+	cmd.AddCommand(a.run(), a.ps(), a.nodes(), a.logs(), a.prune(), a.pod(), a.service())
+	return cmd
+}
+
+// merge adds what is not given as a flag: from the environment, the file, and the defaults.
+func (o options) merge(env func(string) string) (options, error) {
+	file, err := readFile(o.config, env("HOME"))
+	if err != nil {
+		return o, err
+	}
+	first := func(values ...string) string {
+		for _, v := range values {
+			if v != "" {
+				return v
+			}
+		}
+		return ""
+	}
+	o.Master = first(o.Master, env("PODLING_MASTER_URL"), file.Master, defaultMaster)
+	o.Token = first(o.Token, env("PODLING_TOKEN"), file.Token)
+	o.CAFile = first(o.CAFile, env("PODLING_CA_FILE"), file.CAFile)
+	return o, nil
+}
+
+// readFile reads the configuration file, which must exist if it is named.
+func readFile(path, home string) (options, error) {
+	named := path != ""
+	if !named {
+		path = filepath.Join(home, ".podling.yaml")
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) && !named {
+		return options{}, nil
+	}
+	if err != nil {
+		return options{}, err
+	}
+	defer f.Close()
+	data, err := bounded.All(f, maxFile)
+	if err != nil {
+		return options{}, fmt.Errorf("%s: %w", path, err)
+	}
+	var o options
+	if err := yaml.Unmarshal(data, &o); err != nil {
+		return options{}, fmt.Errorf("%s: %w", path, err)
+	}
+	return o, nil
+}
+
+func exactly(n int, usage string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return fmt.Errorf("usage: %s %s", cmd.CommandPath(), usage)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,255 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
+)
+
+// pods are the routes of pods. Pods of tasks are not among them, and of other namespaces than the facade's only those
+// created here.
+type pods Server
+
+func (p *pods) server() *Server { return (*Server)(p) }
+
+// Routes implements Resource.
+func (p *pods) Routes() []Route {
+	return []Route{
+		{
+			Method: http.MethodPost, Path: "/api/v1/pods", Summary: "Create a pod", Handle: p.create,
+			Body: wire.CreatePod{}, Answers: map[int]any{http.StatusCreated: wire.Pod{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/pods", Summary: "List pods", Handle: p.list, Query: paging,
+			Answers: map[int]any{http.StatusOK: []wire.Pod{}, http.StatusBadRequest: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/pods/{id}", Summary: "Get a pod", Handle: p.get,
+			Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/pods/{id}/status", Summary: "Get a pod, as a worker answers it", Handle: p.get,
+			Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
+			Method: http.MethodPut, Path: "/api/v1/pods/{id}/status", Summary: "Report the status of a pod, as the worker that runs it", Handle: p.report,
+			Body: wire.PodStatus{}, Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+		},
+		{
+			Method: http.MethodDelete, Path: "/api/v1/pods/{id}", Summary: "Delete a pod", Handle: p.remove,
+			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/pods/{id}/logs", Summary: "Read the logs of a pod", Handle: p.logs, Query: podLogQuery,
+			Answers: map[int]any{http.StatusOK: wire.PodLogs{}, http.StatusBadRequest: wire.Error{}, http.StatusNotFound: wire.Error{}, http.StatusBadGateway: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/pods/{id}/logs/stream", Summary: "Follow the logs of a container", Handle: p.stream, Query: append(podLogQuery, streamToken), Stream: true,
+			Answers: map[int]any{http.StatusOK: nil, http.StatusBadRequest: wire.Error{}, http.StatusNotFound: wire.Error{}, http.StatusBadGateway: wire.Error{}},
+		},
+	}
+}
+
+func (p *pods) create(c *Call) error {
+	var in wire.CreatePod
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	namespace := in.Namespace
+	if namespace == "" {
+		namespace = p.cfg.Namespace
+	}
+	pod, err := view.NewPod(&in, namespace, newName(in.Name))
+	if err != nil {
+		return Refuse(http.StatusBadRequest, "%v", err)
+	}
+	if err := p.cluster.Create(c, pod); err != nil {
+		return err
+	}
+	out := view.Pod(pod, p.cfg.Namespace)
+	if out.SchedulingError, err = p.server().noNode(c); err != nil {
+		return err
+	}
+	return c.Answer(http.StatusCreated, out)
+}
+
+func (p *pods) list(c *Call) error {
+	own, err := p.listed(c)
+	if err != nil {
+		return err
+	}
+	return page(c, own, func(pod *corev1.Pod) any { return view.Pod(pod, p.cfg.Namespace) })
+}
+
+func (p *pods) listed(ctx context.Context) ([]*corev1.Pod, error) {
+	var list corev1.PodList
+	if err := p.cluster.List(ctx, &corev1.Pod{}, &list); err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(pointers(list.Items), func(pod *corev1.Pod) bool { return !p.shows(pod) }), nil
+}
+
+func (p *pods) shows(pod *corev1.Pod) bool {
+	if ref := metav1.GetControllerOfNoCopy(pod); ref != nil && ref.Kind == "Task" {
+		return false
+	}
+	return pod.Namespace == p.cfg.Namespace || pod.Labels[view.Managed] == "true"
+}
+
+var errNoPod = Refuse(http.StatusNotFound, "pod not found")
+
+// find returns the pod of an ID. A worker may know the pod of a task, so those are found as well.
+func (p *pods) find(c *Call) (*corev1.Pod, error) {
+	namespace, name := view.ParseID(c.Param("id"), p.cfg.Namespace)
+	if namespace == "" || name == "" {
+		return nil, errNoPod
+	}
+	var pod corev1.Pod
+	err := p.cluster.Get(c, namespace, name, &pod)
+	if apierrors.IsNotFound(err) || apierrors.IsBadRequest(err) || err == nil && namespace != p.cfg.Namespace && pod.Labels[view.Managed] != "true" {
+		err = errNoPod
+	}
+	return &pod, err
+}
+
+func (p *pods) get(c *Call) error {
+	pod, err := p.find(c)
+	if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, view.Pod(pod, p.cfg.Namespace))
+}
+
+func (p *pods) report(c *Call) error {
+	var in wire.PodStatus
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	var pod *corev1.Pod
+	err := again(c, func() (err error) {
+		if pod, err = p.find(c); err != nil {
+			return err
+		}
+		if err := p.server().owner(c, pod.Spec.NodeName); err != nil {
+			return err
+		}
+		pod = pod.DeepCopy()
+		changed, err := view.ReportPod(pod, &in, time.Now())
+		if err != nil {
+			return stale(err)
+		}
+		if !changed {
+			return nil
+		}
+		return p.cluster.UpdateStatus(c, pod)
+	})
+	if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, view.Pod(pod, p.cfg.Namespace))
+}
+
+func (p *pods) remove(c *Call) error {
+	pod, err := p.find(c)
+	if err != nil {
+		return err
+	}
+	if !p.shows(pod) {
+		return errNoPod
+	}
+	if err := p.cluster.Delete(c, pod); apierrors.IsNotFound(err) {
+		return errNoPod
+	} else if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, wire.Message{Message: "pod deleted successfully"})
+}
+
+// source returns where the logs of a pod are, with its containers: the one asked for, or all.
+func (p *pods) source(c *Call) (source, []string, error) {
+	pod, err := p.find(c)
+	if err != nil {
+		return source{}, nil, err
+	}
+	if pod.Spec.NodeName == "" {
+		return source{}, nil, Refuse(http.StatusBadRequest, "pod is not scheduled to any node")
+	}
+	var all []string
+	for i := range pod.Spec.Containers {
+		all = append(all, pod.Spec.Containers[i].Name)
+	}
+	if one := c.Request.URL.Query().Get("container"); one != "" {
+		if !slices.Contains(all, one) {
+			return source{}, nil, Refuse(http.StatusNotFound, "container %s not found in pod %s", one[:min(len(one), 63)], pod.Name)
+		}
+		all = []string{one}
+	}
+	s := source{namespace: pod.Namespace, pod: pod.Name, node: pod.Spec.NodeName}
+	return s, all, p.server().locate(c, &s)
+}
+
+func (p *pods) logs(c *Call) error {
+	tail, err := c.number("tail", defaultTail, 0, maxTail)
+	if err != nil {
+		return err
+	}
+	from, containers, err := p.source(c)
+	if err != nil {
+		return err
+	}
+	free, err := slot(c, p.reads)
+	if err != nil {
+		return err
+	}
+	defer free()
+	out := wire.PodLogs{PodID: c.Param("id"), Tail: tail, Logs: map[string]string{}}
+	if from.worker != "" {
+		return p.server().relay(c, from.worker, "/api/v1/pods/"+url.PathEscape(c.Param("id"))+"/logs", tail, &out)
+	}
+	left := maxPodLogs
+	for _, name := range containers {
+		from.container = name
+		text, err := p.server().whole(c, from, tail)
+		if err != nil && len(containers) == 1 {
+			return err
+		}
+		if err != nil {
+			text = "Error: " + err.Error()
+		}
+		if len(text) > left {
+			text = text[len(text)-left:]
+		}
+		left -= len(text)
+		out.Logs[name] = strings.ToValidUTF8(text, "\uFFFD")
+	}
+	return c.Answer(http.StatusOK, out)
+}
+
+// maxPodLogs limits the logs of all containers of a pod in one answer, in bytes.
+const maxPodLogs = 2 * maxLogs
+
+func (p *pods) stream(c *Call) error {
+	tail, err := c.number("tail", defaultTail, 0, maxTail)
+	if err != nil {
+		return err
+	}
+	from, containers, err := p.source(c)
+	if err != nil {
+		return err
+	}
+	if len(containers) > 1 && from.worker == "" {
+		return Refuse(http.StatusBadRequest, "the pod has several containers: choose one with container=")
+	}
+	from.container = containers[0]
+	return p.server().follow(c, from, "/api/v1/pods/"+url.PathEscape(c.Param("id"))+"/logs/stream", tail)
+}

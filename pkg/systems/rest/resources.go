@@ -1,0 +1,239 @@
+package rest
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
+)
+
+// resources are the routes of Kontrol's Resources: what clusters should have, what was applied, and what is there.
+type resources Server
+
+// Routes implements Resource.
+func (s *resources) Routes() []Route {
+	const at = "/api/v1/resources/{id}"
+	return []Route{
+		{
+			Method: http.MethodPost, Path: "/api/v1/resources", Summary: "Create a resource: an object that clusters should have", Handle: s.create,
+			Body: wire.CreateResource{}, Answers: map[int]any{http.StatusCreated: wire.Resource{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/resources", Summary: "List resources with their states", Handle: s.list,
+			Query: append([]Parameter{
+				{"cluster", "only those of a cluster, by its cluster_id", ""}, {"namespace", "only objects of a namespace", ""},
+				{"kind", "only objects of a kind, such as ConfigMap", ""}, {"name", "only objects of a name", ""},
+				{"state", "only those in a state, such as Synced or Drifted", ""},
+			}, paging...),
+			Answers: map[int]any{http.StatusOK: []wire.Resource{}, http.StatusBadRequest: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: at, Summary: "Get a resource with its states", Handle: s.get,
+			Answers: map[int]any{http.StatusOK: wire.Resource{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
+			Method: http.MethodPut, Path: at, Summary: "Change a resource", Handle: s.update,
+			Body: wire.UpdateResource{}, Answers: map[int]any{http.StatusOK: wire.Resource{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+		},
+		{
+			Method: http.MethodPost, Path: at + "/approve", Summary: "Approve the generation of a resource that waits for it", Handle: s.approve,
+			Body: wire.ApproveResource{}, Answers: map[int]any{http.StatusOK: wire.Resource{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+		},
+		{
+			Method: http.MethodDelete, Path: at, Summary: "Delete a resource, and what it made as its deletion policy says", Handle: s.remove,
+			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
+		},
+	}
+}
+
+func (s *resources) create(c *Call) error {
+	var in wire.CreateResource
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	r, err := view.NewResource(&in, "")
+	if err != nil {
+		return Refuse(http.StatusBadRequest, "%v", err)
+	}
+	target := kontrol.TargetOf(r)
+	r.Name = newName(target.Kind + "-" + target.Name)
+	if err := s.cluster.Create(c, r); err != nil {
+		return err
+	}
+	return c.Answer(http.StatusCreated, view.Resource(r, nil, nil))
+}
+
+// resourceStates are the values of the parameter state.
+var resourceStates = []string{
+	string(kontrol.StateSynced), string(kontrol.StateOutOfSync), string(kontrol.StatePendingApplied), string(kontrol.StateDrifted),
+	string(kontrol.StateConflict), string(kontrol.StateUnreachable), string(kontrol.StateDegraded), view.ResourceTerminating,
+}
+
+func (s *resources) list(c *Call) error {
+	q := c.Request.URL.Query()
+	cluster, namespace, kind, name, state := q.Get("cluster"), q.Get("namespace"), q.Get("kind"), q.Get("name"), q.Get("state")
+	if state != "" && !slices.Contains(resourceStates, state) {
+		return Refuse(http.StatusBadRequest, "invalid state parameter: it must be one of %q", resourceStates)
+	}
+	var list kontrol.ResourceList
+	if err := s.cluster.List(c, &kontrol.Resource{}, &list); err != nil {
+		return err
+	}
+	states, err := s.states(c)
+	if err != nil {
+		return err
+	}
+	shown := slices.DeleteFunc(pointers(list.Items), func(r *kontrol.Resource) bool {
+		if state != "" && state != view.ResourceState(r) || cluster != "" && !states.on(r, cluster) {
+			return true
+		}
+		if namespace == "" && kind == "" && name == "" {
+			return false
+		}
+		t := kontrol.TargetOf(r)
+		return namespace != "" && namespace != t.Namespace || kind != "" && kind != t.Kind || name != "" && name != t.Name
+	})
+	return page(c, shown, func(r *kontrol.Resource) any { return view.Resource(r, states.applied[r.Name], states.current[r.Name]) })
+}
+
+// states are the states of all clusters, by the name of their Resource.
+type states struct {
+	applied map[string][]*kontrol.AppliedState
+	current map[string][]*kontrol.CurrentState
+}
+
+// on reports whether a cluster should have a Resource, or had it.
+func (s *states) on(r *kontrol.Resource, cluster string) bool {
+	return r.Spec.ClusterName == cluster ||
+		slices.ContainsFunc(s.applied[r.Name], func(a *kontrol.AppliedState) bool { return a.State.Cluster == cluster }) ||
+		slices.ContainsFunc(s.current[r.Name], func(a *kontrol.CurrentState) bool { return a.State.Cluster == cluster })
+}
+
+// states reads the states of all Resources, or of those that match.
+func (s *resources) states(ctx context.Context, opts ...ctrl.ListOption) (*states, error) {
+	var applied kontrol.AppliedStateList
+	if err := s.cluster.List(ctx, &kontrol.AppliedState{}, &applied, opts...); err != nil {
+		return nil, err
+	}
+	var current kontrol.CurrentStateList
+	if err := s.cluster.List(ctx, &kontrol.CurrentState{}, &current, opts...); err != nil {
+		return nil, err
+	}
+	out := &states{map[string][]*kontrol.AppliedState{}, map[string][]*kontrol.CurrentState{}}
+	for i := range applied.Items {
+		of := applied.Items[i].State.Resource
+		out.applied[of] = append(out.applied[of], &applied.Items[i])
+	}
+	for i := range current.Items {
+		of := current.Items[i].State.Resource
+		out.current[of] = append(out.current[of], &current.Items[i])
+	}
+	return out, nil
+}
+
+var errNoResource = Refuse(http.StatusNotFound, "resource not found")
+
+func (s *resources) find(c *Call) (*kontrol.Resource, error) {
+	var list kontrol.ResourceList
+	if err := s.cluster.List(c, &kontrol.Resource{}, &list, ctrl.MatchingFields{kontrol.FieldID: c.Param("id")}); err != nil {
+		return nil, err
+	}
+	if len(list.Items) == 0 {
+		return nil, errNoResource
+	}
+	return &list.Items[0], nil
+}
+
+func (s *resources) answer(c *Call, r *kontrol.Resource) error {
+	states, err := s.states(c, ctrl.MatchingFields{kontrol.FieldResource: r.Name})
+	if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, view.Resource(r, states.applied[r.Name], states.current[r.Name]))
+}
+
+func (s *resources) get(c *Call) error {
+	r, err := s.find(c)
+	if err != nil {
+		return err
+	}
+	return s.answer(c, r)
+}
+
+func (s *resources) update(c *Call) error {
+	var in wire.UpdateResource
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	return s.change(c, func(r *kontrol.Resource) error {
+		if in.Generation != nil && *in.Generation != r.Generation {
+			return generationGone(r, *in.Generation)
+		}
+		if err := view.UpdateResource(r, &in); err != nil {
+			return Refuse(http.StatusBadRequest, "%v", err)
+		}
+		return s.cluster.Update(c, r)
+	})
+}
+
+func (s *resources) approve(c *Call) error {
+	var in wire.ApproveResource
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	return s.change(c, func(r *kontrol.Resource) error {
+		switch {
+		case r.Spec.Approval != kontrol.ApprovalManual:
+			return Refuse(http.StatusConflict, "the resource needs no approval: its approval is not %s", kontrol.ApprovalManual)
+		case in.Generation != r.Generation:
+			return generationGone(r, in.Generation)
+		case r.Status.Approved == in.Generation:
+			return nil
+		}
+		r.Status.Approved = in.Generation
+		return s.cluster.UpdateStatus(c, r)
+	})
+}
+
+// generationGone means that a client has read an older generation than there is.
+func generationGone(r *kontrol.Resource, read int64) error {
+	return Refuse(http.StatusConflict, "the resource has generation %d by now, not %d: read it again", r.Generation, read)
+}
+
+// change writes a Resource, again if somebody else has written it meanwhile, and answers with it.
+func (s *resources) change(c *Call, write func(*kontrol.Resource) error) error {
+	var r *kontrol.Resource
+	err := again(c, func() (err error) {
+		if r, err = s.find(c); err != nil {
+			return err
+		}
+		r = r.DeepCopy()
+		return write(r)
+	})
+	if apierrors.IsNotFound(err) {
+		return errNoResource
+	}
+	if err != nil {
+		return err
+	}
+	return s.answer(c, r)
+}
+
+func (s *resources) remove(c *Call) error {
+	r, err := s.find(c)
+	if err != nil {
+		return err
+	}
+	if err := s.cluster.Delete(c, r); apierrors.IsNotFound(err) {
+		return errNoResource
+	} else if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, wire.Message{Message: "resource deleted"})
+}

@@ -1,0 +1,242 @@
+package rest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"mime"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
+)
+
+// Route is one operation of the API. The routes are also what the OpenAPI description is made of, so they say
+// everything about themselves.
+type Route struct {
+	// Method and Path, in the form of http.ServeMux: GET /api/v1/tasks/{id}.
+	Method, Path string
+	// Summary says what it does, in a few words.
+	Summary string
+	// Query are its query parameters.
+	Query []Parameter
+	// Headers are the request headers it reads.
+	Headers []Parameter
+	// Body is a value of the type of the request body; nil if it reads none.
+	Body any
+	// Answers are its statuses, each with a value of the type of the answer; nil means text/event-stream. Statuses that
+	// every route has (see common) need not be listed.
+	Answers map[int]any
+	// Public routes need no token.
+	Public bool
+	// Stream marks an answer that may last: it has no deadline.
+	Stream bool
+	// Handle serves a request. Its error becomes the answer.
+	Handle func(*Call) error
+}
+
+// Parameter describes a query parameter or header.
+type Parameter struct {
+	Name, Description string
+	// Value is a value of its type: "", 0 or false.
+	Value any
+}
+
+// Call is one request.
+type Call struct {
+	context.Context
+	Request *http.Request
+	w       http.ResponseWriter
+	server  *Server
+}
+
+// Param returns a part of the path.
+func (c *Call) Param(name string) string { return c.Request.PathValue(name) }
+
+// Remote returns the address of the client.
+func (c *Call) Remote() netip.Addr {
+	a, err := netip.ParseAddrPort(c.Request.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.Addr().Unmap().WithZone("")
+}
+
+// number returns a query parameter within a range.
+func (c *Call) number(name string, otherwise, least, most int) (int, error) {
+	value := c.Request.URL.Query().Get(name)
+	if value == "" {
+		return otherwise, nil
+	}
+	n, err := strconv.Atoi(value)
+	if err != nil || n < least || n > most {
+		return 0, Refuse(http.StatusBadRequest, "invalid %s parameter", name)
+	}
+	return n, nil
+}
+
+// Decode reads the JSON body. As with Podling, unknown fields are ignored.
+func (c *Call) Decode(into any) error {
+	if t, _, err := mime.ParseMediaType(c.Request.Header.Get("Content-Type")); err != nil || t != "application/json" {
+		return Refuse(http.StatusBadRequest, "invalid request: the content type must be application/json")
+	}
+	free, err := slot(c, c.server.bodies)
+	if err != nil {
+		return err
+	}
+	defer free()
+	deadline := http.NewResponseController(c.w)
+	_ = deadline.SetReadDeadline(time.Now().Add(bodyTimeout))
+	data, err := bounded.All(c.Request.Body, maxBody)
+	_ = deadline.SetReadDeadline(time.Time{})
+	if err != nil {
+		var large *bounded.TooLargeError
+		if errors.As(err, &large) {
+			return Refuse(http.StatusRequestEntityTooLarge, "invalid request: the body is larger than %d bytes", maxBody)
+		}
+		return Refuse(http.StatusBadRequest, "invalid request: %v", err)
+	}
+	if err := decode(data, into); err != nil {
+		return Refuse(http.StatusBadRequest, "invalid request: %v", err)
+	}
+	return nil
+}
+
+// maxDepth limits the nesting of a body.
+const maxDepth = 32
+
+// decode decodes one JSON value of limited depth.
+func decode(data []byte, into any) error {
+	depth, quoted, escaped := 0, false, false
+	for _, b := range data {
+		switch {
+		case escaped:
+			escaped = false
+		case quoted:
+			quoted, escaped = b != '"', b == '\\'
+		case b == '"':
+			quoted = true
+		case b == '{' || b == '[':
+			if depth++; depth > maxDepth {
+				return fmt.Errorf("nested deeper than %d levels", maxDepth)
+			}
+		case b == '}' || b == ']':
+			depth--
+		}
+	}
+	return json.Unmarshal(data, into)
+}
+
+// Answer writes a JSON answer.
+func (c *Call) Answer(status int, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	write(c.w, status, append(data, '\n'))
+	return nil
+}
+
+func write(w http.ResponseWriter, status int, data []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	w.WriteHeader(status)
+	_, _ = w.Write(data)
+}
+
+func fail(w http.ResponseWriter, status int, message string) {
+	data, _ := json.Marshal(wire.Error{Error: message})
+	write(w, status, append(data, '\n'))
+}
+
+// sayOnly answers with the name of a status, as Podling does where there is no route.
+func sayOnly(w http.ResponseWriter, status int) {
+	data, _ := json.Marshal(wire.Message{Message: http.StatusText(status)})
+	write(w, status, append(data, '\n'))
+}
+
+// common are the statuses that every route may answer beside its own.
+func common(r *Route) []int {
+	list := []int{http.StatusForbidden}
+	if !r.Public {
+		list = append(list, http.StatusUnauthorized, http.StatusInternalServerError, http.StatusServiceUnavailable)
+	}
+	if r.Body != nil {
+		list = append(list, http.StatusBadRequest, http.StatusRequestEntityTooLarge)
+	}
+	return list
+}
+
+// router finds the route of a request.
+type router struct {
+	mux    *http.ServeMux
+	routes []*Route
+}
+
+// newRouter panics if two routes conflict, which is a mistake in the program.
+func newRouter(s *Server, resources ...Resource) *router {
+	t := &router{mux: http.NewServeMux()}
+	methods := map[string][]string{}
+	for _, resource := range resources {
+		for _, r := range resource.Routes() {
+			t.routes = append(t.routes, &r)
+			methods[r.Path] = append(methods[r.Path], r.Method)
+			t.mux.HandleFunc(r.Method+" "+r.Path, s.serve(&r))
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(methods)) {
+		has := slices.Sorted(slices.Values(methods[path]))
+		t.mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodOptions && r.Header.Get("Origin") != "" {
+				// A preflight request carries no credentials.
+				if err := s.guard(w, r, &Route{Public: true}); err != nil {
+					s.refuse(w, r, err)
+					return
+				}
+				preflight(w, has)
+				return
+			}
+			if err := s.guard(w, r, nil); err != nil {
+				s.refuse(w, r, err)
+				return
+			}
+			w.Header().Set("Allow", strings.Join(append(has, http.MethodOptions), ", "))
+			sayOnly(w, http.StatusMethodNotAllowed)
+		})
+	}
+	t.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if err := s.guard(w, r, nil); err != nil {
+			s.refuse(w, r, err)
+			return
+		}
+		sayOnly(w, http.StatusNotFound)
+	})
+	return t
+}
+
+// serve returns the handler of a route.
+func (s *Server) serve(route *Route) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ctx := r.Context()
+		if !route.Stream {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, requestTimeout)
+			defer cancel()
+		}
+		call := &Call{Context: ctx, Request: r.WithContext(ctx), w: w, server: s}
+		err := s.guard(w, r, route)
+		if err == nil {
+			err = route.Handle(call)
+		}
+		if err != nil {
+			s.refuse(w, r, err)
+		}
+	}
+}

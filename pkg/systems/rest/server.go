@@ -1,0 +1,133 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/base/connlimit"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
+)
+
+// Server serves the API. It is a run.Component.
+type Server struct {
+	cfg     Config
+	log     *slog.Logger
+	token   *tokenFile // nil if insecure
+	cluster Cluster
+	router  *router
+	workers *http.Client // to external workers
+	streams chan struct{}
+	bodies  chan struct{}
+	reads   chan struct{}
+	// maxWorkers is the maximum number of external workers.
+	maxWorkers int
+	// schedulePatience is how long a create waits for the scheduler.
+	schedulePatience time.Duration
+	ending           context.Context
+	end              context.CancelFunc
+	ready            chan struct{}
+}
+
+// New returns a Server. It opens no socket yet, but reads the token.
+func New(c Config) (*Server, error) {
+	if c.Namespace == "" {
+		c.Namespace = "default"
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: c, log: c.Logger, cluster: Cluster{c.Client}, workers: view.WorkerClient(0), maxWorkers: maxWorkers, schedulePatience: schedulePatience, streams: make(chan struct{}, maxStreams), bodies: make(chan struct{}, maxBodies), reads: make(chan struct{}, maxReads), ready: make(chan struct{})}
+	if !c.RESTInsecure {
+		var err error
+		if s.token, err = newTokenFile(c.RESTTokenFile); err != nil {
+			return nil, err
+		}
+	}
+	s.ending, s.end = context.WithCancel(context.Background())
+	s.router = newRouter(s, s.resources()...)
+	return s, nil
+}
+
+// slot waits for a place among those of limited number. The returned function frees it.
+func slot(ctx context.Context, of chan struct{}) (func(), error) {
+	select {
+	case of <- struct{}{}:
+		return func() { <-of }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// resources are the parts of the API, in the order of its description.
+func (s *Server) resources() []Resource {
+	return append([]Resource{
+		(*tasks)(s),
+		(*nodes)(s),
+		(*pods)(s),
+		(*services)(s),
+		(*resources)(s),
+		(*bundles)(s),
+		(*maintenance)(s),
+		(*description)(s),
+	}, s.cfg.Resources...)
+}
+
+// Name implements run.Component.
+func (s *Server) Name() string { return "rest" }
+
+// Ready implements run.Component: the socket is open.
+func (s *Server) Ready() <-chan struct{} { return s.ready }
+
+// Handler returns the handler of all requests.
+func (s *Server) Handler() http.Handler { return s.router.mux }
+
+// drain is how long requests may take to finish after the end; log streams end at once.
+const drain = 5 * time.Second
+
+// Run serves until ctx is done.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.end()
+	l := s.cfg.Listener
+	if l == nil {
+		var err error
+		if l, err = (&net.ListenConfig{}).Listen(ctx, "tcp", s.cfg.RESTAddress); err != nil {
+			return err
+		}
+	}
+	l = connlimit.New(l, connlimit.Config{Most: maxConnections, Each: maxConnectionsEach, Logger: s.log})
+	h := &http.Server{
+		Handler: s.Handler(), TLSConfig: s.cfg.TLS,
+		ReadHeaderTimeout: 10 * time.Second, WriteTimeout: requestTimeout + writeStall, // replaced for streams
+		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader,
+		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: 100, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 1 << 20},
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	failed := make(chan error, 1)
+	go func() {
+		if s.cfg.RESTInsecure {
+			failed <- h.Serve(l)
+		} else {
+			failed <- h.ServeTLS(l, "", "")
+		}
+	}()
+	close(s.ready)
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	s.end()
+	stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	if err := h.Shutdown(stop); err != nil {
+		_ = h.Close()
+	}
+	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,160 @@
+package rest
+
+import (
+	"net/http"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
+)
+
+// services are the routes of services: those of the facade's namespace, and of others those created here.
+type services Server
+
+// Routes implements Resource.
+func (s *services) Routes() []Route {
+	return []Route{
+		{
+			Method: http.MethodPost, Path: "/api/v1/services", Summary: "Create a service", Handle: s.create,
+			Body: wire.CreateService{}, Answers: map[int]any{http.StatusCreated: wire.Service{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/services", Summary: "List services", Handle: s.list,
+			Query:   append([]Parameter{{"namespace", "only those of a namespace", ""}}, paging...),
+			Answers: map[int]any{http.StatusOK: []wire.Service{}, http.StatusBadRequest: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/services/{id}", Summary: "Get a service", Handle: s.get,
+			Answers: map[int]any{http.StatusOK: wire.Service{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
+			Method: http.MethodPut, Path: "/api/v1/services/{id}", Summary: "Change a service", Handle: s.update,
+			Body: wire.UpdateService{}, Answers: map[int]any{http.StatusOK: wire.Service{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
+			Method: http.MethodDelete, Path: "/api/v1/services/{id}", Summary: "Delete a service", Handle: s.remove,
+			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/services/{id}/endpoints", Summary: "List the addresses behind a service", Handle: s.endpoints,
+			Answers: map[int]any{http.StatusOK: wire.Endpoints{}, http.StatusNotFound: wire.Error{}},
+		},
+	}
+}
+
+func (s *services) create(c *Call) error {
+	var in wire.CreateService
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	namespace := in.Namespace
+	if namespace == "" {
+		namespace = s.cfg.Namespace
+	}
+	service, err := view.NewService(&in, namespace)
+	if err != nil {
+		return Refuse(http.StatusBadRequest, "%v", err)
+	}
+	if err := s.cluster.Create(c, service); err != nil {
+		return err
+	}
+	return c.Answer(http.StatusCreated, view.Service(service, s.cfg.Namespace))
+}
+
+func (s *services) list(c *Call) error {
+	var list corev1.ServiceList
+	namespace := c.Request.URL.Query().Get("namespace")
+	if err := s.cluster.List(c, &corev1.Service{}, &list, ctrl.InNamespace(namespace)); err != nil {
+		return err
+	}
+	var shown []*corev1.Service
+	for i := range list.Items {
+		if service := &list.Items[i]; s.shows(service) {
+			shown = append(shown, service)
+		}
+	}
+	return page(c, shown, func(service *corev1.Service) any { return view.Service(service, s.cfg.Namespace) })
+}
+
+func (s *services) shows(service *corev1.Service) bool {
+	return service.Namespace == s.cfg.Namespace || service.Labels[view.Managed] == "true"
+}
+
+var errNoService = Refuse(http.StatusNotFound, "service not found")
+
+func (s *services) find(c *Call) (*corev1.Service, error) {
+	namespace, name := view.ParseID(c.Param("id"), s.cfg.Namespace)
+	if namespace == "" || name == "" {
+		return nil, errNoService
+	}
+	var service corev1.Service
+	err := s.cluster.Get(c, namespace, name, &service)
+	if apierrors.IsNotFound(err) || apierrors.IsBadRequest(err) || err == nil && !s.shows(&service) {
+		err = errNoService
+	}
+	return &service, err
+}
+
+func (s *services) get(c *Call) error {
+	service, err := s.find(c)
+	if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, view.Service(service, s.cfg.Namespace))
+}
+
+func (s *services) update(c *Call) error {
+	var in wire.UpdateService
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	var next *corev1.Service
+	err := again(c, func() error {
+		service, err := s.find(c)
+		if err != nil {
+			return err
+		}
+		next = service.DeepCopy()
+		if err := view.UpdateService(next, &in); err != nil {
+			return Refuse(http.StatusBadRequest, "%v", err)
+		}
+		return s.cluster.Update(c, next)
+	})
+	if apierrors.IsNotFound(err) {
+		return errNoService
+	}
+	if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, view.Service(next, s.cfg.Namespace))
+}
+
+func (s *services) remove(c *Call) error {
+	service, err := s.find(c)
+	if err != nil {
+		return err
+	}
+	if err := s.cluster.Delete(c, service); apierrors.IsNotFound(err) {
+		return errNoService
+	} else if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, wire.Message{Message: "service deleted"})
+}
+
+func (s *services) endpoints(c *Call) error {
+	service, err := s.find(c)
+	if err != nil {
+		return err
+	}
+	var list discoveryv1.EndpointSliceList
+	err = s.cluster.List(c, &discoveryv1.EndpointSlice{}, &list, ctrl.InNamespace(service.Namespace), ctrl.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
+	if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, view.Endpoints(service, list.Items, s.cfg.Namespace))
+}

@@ -1,0 +1,297 @@
+package rest
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/watch"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	taskapi "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
+)
+
+// idempotencyHeader names the key of a create: a second request with the key of the first is answered with the task of
+// the first.
+const idempotencyHeader = "Idempotency-Key"
+
+// tasks are the routes of tasks.
+type tasks Server
+
+func (t *tasks) server() *Server { return (*Server)(t) }
+
+// Routes implements Resource.
+func (t *tasks) Routes() []Route {
+	return []Route{
+		{
+			Method: http.MethodPost, Path: "/api/v1/tasks", Summary: "Create a task", Handle: t.create,
+			Headers: []Parameter{{idempotencyHeader, "at most one task has this key; at most 256 bytes", ""}},
+			Body:    wire.CreateTask{}, Answers: map[int]any{
+				http.StatusCreated: wire.Task{}, http.StatusConflict: wire.Error{},
+			},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/tasks", Summary: "List tasks", Handle: t.list, Query: taskPaging,
+			Answers: map[int]any{http.StatusOK: []wire.Task{}, http.StatusBadRequest: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/tasks/{id}", Summary: "Get a task", Handle: t.get,
+			Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/status", Summary: "Get a task, as a worker answers it", Handle: t.get,
+			Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}},
+		},
+		{
+			Method: http.MethodPut, Path: "/api/v1/tasks/{id}/status", Summary: "Report the status of a task, as the worker that runs it", Handle: t.report,
+			Body: wire.TaskStatus{}, Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/logs", Summary: "Read the logs of a task", Handle: t.logs, Query: logQuery,
+			Answers: map[int]any{http.StatusOK: wire.TaskLogs{}, http.StatusBadRequest: wire.Error{}, http.StatusNotFound: wire.Error{}, http.StatusBadGateway: wire.Error{}},
+		},
+		{
+			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/logs/stream", Summary: "Follow the logs of a task", Handle: t.stream, Query: append(logQuery, streamToken), Stream: true,
+			Answers: map[int]any{http.StatusOK: nil, http.StatusBadRequest: wire.Error{}, http.StatusNotFound: wire.Error{}, http.StatusBadGateway: wire.Error{}},
+		},
+	}
+}
+
+func (t *tasks) create(c *Call) error {
+	var in wire.CreateTask
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	task, err := view.NewTask(&in, t.cfg.Namespace, "")
+	if err != nil {
+		return Refuse(http.StatusBadRequest, "%v", err)
+	}
+	if task.Spec.IdempotencyKey = c.Request.Header.Get(idempotencyHeader); task.Spec.IdempotencyKey == "" {
+		task.Name = newName(in.Name)
+	} else {
+		task.Name = taskapi.NameForKey(task.Spec.IdempotencyKey)
+	}
+	asked := task.DeepCopy()
+	if err := t.cluster.Create(c, task); apierrors.IsAlreadyExists(err) && asked.Spec.IdempotencyKey != "" {
+		if task, err = t.repeated(c, asked); err != nil {
+			return err
+		}
+	} else if err != nil {
+		return err
+	}
+	why, err := t.server().noNode(c)
+	if err != nil {
+		return err
+	}
+	if why == "" {
+		if task, err = t.scheduled(c, task); err != nil {
+			return err
+		}
+		why = task.Status.Error
+	}
+	out := view.Task(task)
+	if !task.Status.Phase.Ended() && task.Status.Node == "" {
+		out.SchedulingError = why
+	}
+	return c.Answer(http.StatusCreated, out)
+}
+
+// schedulePatience is how long a create waits for the scheduler, so that its answer has the node, as Podling's.
+const schedulePatience = 300 * time.Millisecond
+
+// scheduled returns the task once it has a node or an explanation why it has none, or as it is after a moment.
+func (t *tasks) scheduled(ctx context.Context, task *taskapi.Task) (*taskapi.Task, error) {
+	ctx, cancel := context.WithTimeout(ctx, t.schedulePatience)
+	defer cancel()
+	w, err := t.cluster.WatchTask(ctx, task)
+	if err != nil {
+		return nil, err
+	}
+	defer w.Stop()
+	for task.Status.Node == "" && task.Status.Error == "" && !task.Status.Phase.Ended() {
+		select {
+		case event, ok := <-w.ResultChan():
+			now, is := event.Object.(*taskapi.Task)
+			if !ok || !is || event.Type == watch.Deleted {
+				return task, nil
+			}
+			task = now
+		case <-ctx.Done():
+			return task, nil
+		}
+	}
+	return task, nil
+}
+
+// repeated returns the task of an earlier request with the same idempotency key, if that asked for the same.
+func (t *tasks) repeated(ctx context.Context, asked *taskapi.Task) (*taskapi.Task, error) {
+	var there taskapi.Task
+	if err := t.cluster.Get(ctx, asked.Namespace, asked.Name, &there); err != nil {
+		return nil, err
+	}
+	if there.Spec.IdempotencyKey != asked.Spec.IdempotencyKey || there.Annotations[view.NameAnnotation] != asked.Annotations[view.NameAnnotation] ||
+		!taskapi.SameRequest(&there, asked) {
+		return nil, Refuse(http.StatusConflict, "another request had this %s: its task is %s", idempotencyHeader, there.Name)
+	}
+	return &there, nil
+}
+
+// noNode explains why nothing can be scheduled at the moment; empty if there is a node that may take it.
+func (s *Server) noNode(ctx context.Context) (string, error) {
+	var list corev1.NodeList
+	if err := s.cluster.List(ctx, &corev1.Node{}, &list); err != nil {
+		return "", err
+	}
+	for i := range list.Items {
+		if n := &list.Items[i]; view.Online(n) && !n.Spec.Unschedulable {
+			return "", nil
+		}
+	}
+	return "no available nodes", nil
+}
+
+// taskPaging are the parameters of lists of tasks. There may be very many: a page is made of its tasks alone, which is
+// why pages are in the order of IDs.
+var taskPaging = []Parameter{
+	{"limit", "maximum number of tasks, 1 to 5000, in the order of their IDs; all, oldest first, if absent", 0}, paging[1],
+}
+
+func (t *tasks) list(c *Call) error {
+	var list taskapi.TaskList
+	limit, err := c.number("limit", 0, 1, maxPage)
+	if err != nil {
+		return err
+	}
+	if limit > 0 {
+		after := c.Request.URL.Query().Get("continue")
+		if len(after) > maxContinue {
+			return Refuse(http.StatusBadRequest, "invalid continue parameter")
+		}
+		err := t.cluster.List(c, &taskapi.Task{}, &list, ctrl.InNamespace(t.cfg.Namespace), ctrl.Limit(limit), ctrl.Continue(after))
+		if apierrors.IsBadRequest(err) {
+			return Refuse(http.StatusBadRequest, "invalid continue parameter")
+		}
+		if err != nil {
+			return err
+		}
+		if list.Continue != "" {
+			c.w.Header().Set(continueHeader, list.Continue)
+		}
+		return writeList(c, pointers(list.Items), func(task *taskapi.Task) any { return view.Task(task) })
+	}
+	if err := t.cluster.List(c, &taskapi.Task{}, &list, ctrl.InNamespace(t.cfg.Namespace)); err != nil {
+		return err
+	}
+	return page(c, pointers(list.Items), func(task *taskapi.Task) any { return view.Task(task) })
+}
+
+var errNoTask = Refuse(http.StatusNotFound, "task not found")
+
+// find returns the task and attempt of an ID.
+func (t *tasks) find(c *Call) (*taskapi.Task, taskapi.TaskAttempt, error) {
+	name, attempt, ok := view.ParseAttemptID(c.Param("id"))
+	if !ok || name == "" {
+		return nil, attempt, errNoTask
+	}
+	var task taskapi.Task
+	err := t.cluster.Get(c, t.cfg.Namespace, name, &task)
+	if apierrors.IsNotFound(err) || apierrors.IsBadRequest(err) {
+		err = errNoTask
+	}
+	return &task, attempt, err
+}
+
+func (t *tasks) get(c *Call) error {
+	task, _, err := t.find(c)
+	if err != nil {
+		return err
+	}
+	return c.Answer(http.StatusOK, view.Task(task))
+}
+
+// report applies a worker's report to the pod of the attempt; the task's own status follows from that.
+func (t *tasks) report(c *Call) error {
+	var in wire.TaskStatus
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	task, attempt, err := t.find(c)
+	if err != nil {
+		return err
+	}
+	var pod *corev1.Pod
+	err = again(c, func() (err error) {
+		if pod, err = t.owned(c, task, &attempt); err != nil || pod == nil {
+			return err
+		}
+		changed, err := view.ReportTask(pod, &in, time.Now())
+		if err != nil {
+			return stale(err)
+		}
+		if !changed {
+			return nil
+		}
+		return t.cluster.UpdateStatus(c, pod)
+	})
+	if err != nil {
+		return err
+	}
+	if pod == nil {
+		return t.late(c, task, &attempt, &in)
+	}
+	out := view.Task(task)
+	out.Status, out.NodeID, out.ContainerID, out.Error = in.Status, pod.Spec.NodeName, in.ContainerID, in.Error
+	if in.HealthStatus != "" {
+		out.HealthStatus = in.HealthStatus
+	}
+	return c.Answer(http.StatusOK, out)
+}
+
+// stale is 409 for a report that came too late, and 400 for a wrong one.
+func stale(err error) error {
+	var late view.ErrStale
+	if errors.As(err, &late) {
+		return Refuse(http.StatusConflict, "%s", string(late))
+	}
+	return Refuse(http.StatusBadRequest, "%v", err)
+}
+
+// owned returns a copy of the pod of an attempt if the request comes from the external worker that runs it, and nil if
+// the pod is gone.
+func (t *tasks) owned(c *Call, task *taskapi.Task, attempt *taskapi.TaskAttempt) (*corev1.Pod, error) {
+	var pod corev1.Pod
+	err := t.cluster.Get(c, task.Namespace, taskapi.PodName(task, attempt), &pod)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := t.server().owner(c, pod.Spec.NodeName); err != nil {
+		return nil, err
+	}
+	return pod.DeepCopy(), nil
+}
+
+// late answers a report on an attempt whose pod is gone. One that was applied already, and is only repeated because its
+// answer was lost, succeeds; others come from a worker that was given up.
+func (t *tasks) late(c *Call, task *taskapi.Task, attempt *taskapi.TaskAttempt, in *wire.TaskStatus) error {
+	for i := range task.Status.Attempts {
+		a := &task.Status.Attempts[i]
+		if view.AttemptID(task.Name, a) != view.AttemptID(task.Name, attempt) {
+			continue
+		}
+		if err := t.server().owner(c, a.Node); err != nil {
+			return err
+		}
+		if a.Phase == taskapi.TaskCompleted && in.Status == wire.TaskCompleted || a.Phase == taskapi.TaskFailed && in.Status == wire.TaskFailed && a.Reason != taskapi.ReasonNodeLost {
+			return c.Answer(http.StatusOK, view.Task(task))
+		}
+	}
+	return Refuse(http.StatusConflict, "the attempt has ended already")
+}

@@ -1,0 +1,102 @@
+package rest
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+)
+
+const (
+	// maxToken is the maximum size of the token file, minToken the minimum length of the token, in bytes.
+	maxToken, minToken = 4096, 16
+)
+
+// tokenFile compares tokens with that in a file, which is read again when it changes. While it cannot be read, nobody
+// is authenticated.
+type tokenFile struct {
+	path string
+
+	mu   sync.Mutex
+	seen os.FileInfo
+	sum  [sha256.Size]byte
+	err  error
+}
+
+func newTokenFile(path string) (*tokenFile, error) {
+	t := &tokenFile{path: path}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refresh()
+	return t, t.err
+}
+
+// refresh reads the file if it has changed. A file that is written in place within the resolution of its timestamp is
+// read again as well: a young file is not trusted to be unchanged.
+func (t *tokenFile) refresh() {
+	info, err := os.Stat(t.path)
+	if err != nil {
+		t.seen, t.err = nil, err
+		return
+	}
+	if t.seen != nil && os.SameFile(t.seen, info) && t.seen.Size() == info.Size() && t.seen.ModTime().Equal(info.ModTime()) && time.Since(info.ModTime()) > time.Second {
+		return
+	}
+	f, err := os.Open(t.path)
+	if err != nil {
+		t.seen, t.err = nil, err
+		return
+	}
+	defer f.Close()
+	data, err := bounded.All(f, maxToken)
+	if err != nil {
+		t.seen, t.err = nil, fmt.Errorf("%s: %w", t.path, err)
+		return
+	}
+	data = bytes.TrimSpace(data)
+	if len(data) < minToken {
+		t.seen, t.err = nil, fmt.Errorf("%s: the token has %d characters: use at least %d", t.path, len(data), minToken)
+		return
+	}
+	t.seen, t.sum, t.err = info, sha256.Sum256(data), nil
+}
+
+var errNoToken = errors.New("missing or invalid token")
+
+// check compares in constant time.
+func (t *tokenFile) check(token string) error {
+	sum := sha256.Sum256([]byte(token))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refresh()
+	if t.err != nil {
+		return t.err
+	}
+	if subtle.ConstantTimeCompare(sum[:], t.sum[:]) != 1 {
+		return errNoToken
+	}
+	return nil
+}
+
+// sentToken returns the token in a request's headers or, if query is set, in its query.
+func sentToken(r *http.Request, query bool) string {
+	if _, password, ok := r.BasicAuth(); ok {
+		return password
+	}
+	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	if ok && strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(token)
+	}
+	if query {
+		return r.URL.Query().Get("token")
+	}
+	return ""
+}

@@ -1,0 +1,301 @@
+package externalworker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
+	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/client/events"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
+)
+
+func TestMain(m *testing.M) {
+	klog.SetLogger(klog.Logger{})
+	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
+		goleak.IgnoreAnyFunction("github.com/golang/glog.(*fileSink).flushDaemon"),
+		goleak.IgnoreAnyFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
+}
+
+func TestPlan(t *testing.T) {
+	now := time.Now()
+	at := func(status corev1.ConditionStatus, ago time.Duration) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: Assigned, Status: status, Message: "connection refused", LastTransitionTime: metav1.NewTime(now.Add(-ago))})
+		}
+	}
+	deleted := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }
+	phase := func(s corev1.PodPhase) func(*corev1.Pod) { return func(p *corev1.Pod) { p.Status.Phase = s } }
+	volume := func(name string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name}) }
+	}
+	for name, c := range map[string]struct {
+		change  []func(*corev1.Pod)
+		offline bool
+		want    Action
+		why     string
+	}{
+		"new":                         {nil, false, Announce, ""},
+		"new, offline":                {nil, true, Wait, ""},
+		"announced":                   {[]func(*corev1.Pod){at(corev1.ConditionFalse, time.Second)}, false, Assign, ""},
+		"announced, offline":          {[]func(*corev1.Pod){at(corev1.ConditionFalse, time.Second)}, true, Wait, ""},
+		"never accepted":              {[]func(*corev1.Pod){at(corev1.ConditionFalse, assignPatience)}, false, Fail, "connection refused"},
+		"accepted":                    {[]func(*corev1.Pod){at(corev1.ConditionTrue, time.Hour)}, false, Wait, ""},
+		"running":                     {[]func(*corev1.Pod){at(corev1.ConditionFalse, time.Hour), phase(corev1.PodRunning)}, false, Wait, ""},
+		"ended":                       {[]func(*corev1.Pod){phase(corev1.PodFailed)}, false, Wait, ""},
+		"deleted":                     {[]func(*corev1.Pod){deleted, at(corev1.ConditionTrue, 0)}, false, Release, ""},
+		"deleted, offline":            {[]func(*corev1.Pod){deleted}, true, Release, ""},
+		"with a volume":               {[]func(*corev1.Pod){volume("data")}, false, Fail, "volumes"},
+		"with the volume of all pods": {[]func(*corev1.Pod){volume("kube-api-access-x")}, false, Announce, ""},
+	} {
+		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+		for _, f := range c.change {
+			f(p)
+		}
+		got, why := Plan(p, !c.offline, now)
+		require.Equal(t, c.want, got, name)
+		require.Contains(t, why, c.why, name)
+	}
+}
+
+// fake is an external worker.
+type fake struct {
+	address netip.AddrPort
+	mu      sync.Mutex
+	asked   []string
+	given   []wire.Execute
+	answer  func(w http.ResponseWriter, r *http.Request) // to execute
+	has     bool
+}
+
+func newFake(t *testing.T) *fake {
+	f := &fake{answer: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusAccepted) }}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.asked = append(f.asked, r.Method+" "+r.URL.Path)
+		switch {
+		case r.Method == http.MethodGet && f.has:
+		case r.Method == http.MethodGet:
+			w.WriteHeader(http.StatusNotFound)
+		case r.Method == http.MethodPost:
+			var in wire.Execute
+			_ = json.NewDecoder(r.Body).Decode(&in)
+			f.given = append(f.given, in)
+			f.answer(w, r)
+		}
+	}))
+	t.Cleanup(s.Close)
+	f.address = netip.MustParseAddrPort(strings.TrimPrefix(s.URL, "http://"))
+	return f
+}
+
+func (f *fake) requests() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return append([]string(nil), f.asked...)
+}
+
+// world is a registry with the reconciler and one worker.
+type world struct {
+	t *testing.T
+	c client.Interface
+	*fake
+}
+
+func newWorld(t *testing.T, heartbeat time.Time) *world {
+	e := registrytest.Start(t, registrytest.Options{NoPlugins: true})
+	w := &world{t: t, c: e.As("admin"), fake: newFake(t)}
+	for _, name := range []string{"default", "kube-node-lease"} {
+		require.NoError(t, w.c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
+	}
+	node, err := view.NewNode(&wire.RegisterNode{Hostname: "w1", CPU: "2", Memory: "2Gi"}, "w1", w.address, time.Now())
+	require.NoError(t, err)
+	renewed := metav1.NewMicroTime(heartbeat)
+	require.NoError(t, w.c.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: "w1"}, Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}))
+	require.NoError(t, w.c.Create(t.Context(), node))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	ready := make(chan struct{})
+	go func() {
+		done <- engine.Run(ctx, engine.Config{ClientFor: e.As, Log: slog.New(slog.DiscardHandler)}, []*engine.Reconciler{New()}, func() { close(ready) })
+	}()
+	t.Cleanup(func() {
+		cancel()
+		require.NoError(t, <-done)
+	})
+	<-ready
+	return w
+}
+
+// pod creates the pod of a task's attempt on the worker.
+func (w *world) pod(number int32, change ...func(*corev1.Pod)) *corev1.Pod {
+	w.t.Helper()
+	task := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "12345678-0000"}, Spec: tasks.TaskSpec{Image: "busybox", Tolerations: []corev1.Toleration{tasks.ToleratesExternal()}}}
+	task.Spec.Env = []corev1.EnvVar{{Name: "K", Value: "V"}}
+	p := tasks.Pod(task, &tasks.TaskAttempt{Number: number})
+	p.Spec.NodeName, p.Finalizers = "w1", nil // the reconciler of tasks, which would remove them, does not run
+	for _, f := range change {
+		f(p)
+	}
+	require.NoError(w.t, w.c.Create(w.t.Context(), p))
+	return p
+}
+
+// wait returns the pod once it is as wanted.
+func (w *world) wait(p *corev1.Pod, ok func(*corev1.Pod) bool) *corev1.Pod {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
+	defer cancel()
+	watch, err := w.c.Watch(ctx, &corev1.PodList{}, &ctrl.ListOptions{Namespace: p.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", p.Name)})
+	require.NoError(w.t, err)
+	defer watch.Stop()
+	var now corev1.Pod
+	for {
+		if err := w.c.Get(ctx, ctrl.ObjectKeyFromObject(p), &now); err == nil && ok(&now) {
+			return &now
+		} else if apierrors.IsNotFound(err) {
+			return nil
+		}
+		select {
+		case <-watch.ResultChan():
+		case <-ctx.Done():
+			w.t.Fatalf("the pod stayed %+v", now.Status)
+		}
+	}
+}
+
+func accepted(p *corev1.Pod) bool {
+	c := condition(p)
+	return c != nil && c.Status == corev1.ConditionTrue
+}
+
+func failed(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed }
+
+// TestAWorkerIsGivenTasks: as Podling's master does, and under an ID of its own for each attempt.
+func TestAWorkerIsGivenTasks(t *testing.T) {
+	w := newWorld(t, time.Now())
+	w.wait(w.pod(1), accepted)
+	w.wait(w.pod(2), accepted)
+	require.Equal(t, []string{
+		"GET /api/v1/tasks/a/status", "POST /api/v1/tasks/a/execute", "GET /api/v1/tasks/a~2/status", "POST /api/v1/tasks/a~2/execute",
+	}, w.requests())
+	task := w.given[0].Task
+	require.Equal(t, "a", task.TaskID)
+	require.Equal(t, "busybox", task.Image)
+	require.Equal(t, "V", task.Env["K"])
+	require.Equal(t, wire.TaskScheduled, task.Status)
+	require.Equal(t, "w1", task.NodeID)
+}
+
+// TestAPodIsNotGivenTwice: a worker that has it already, because an earlier answer was lost, is not given it again.
+func TestAPodIsNotGivenTwice(t *testing.T) {
+	w := newWorld(t, time.Now())
+	w.mu.Lock()
+	w.has = true
+	w.mu.Unlock()
+	w.wait(w.pod(1), accepted)
+	require.Equal(t, []string{"GET /api/v1/tasks/a/status"}, w.requests())
+}
+
+// TestTasksWithACommandAreGivenAsPods, since Podling's tasks have none; and are removed from the worker with the pod.
+func TestTasksWithACommandAreGivenAsPods(t *testing.T) {
+	w := newWorld(t, time.Now())
+	p := w.wait(w.pod(1, func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{"echo"} }), accepted)
+	require.NoError(t, w.c.Delete(t.Context(), p))
+	require.Nil(t, w.wait(p, func(*corev1.Pod) bool { return false }), "it is gone")
+	require.Equal(t, []string{"GET /api/v1/pods/" + p.Name + "/status", "POST /api/v1/pods/" + p.Name + "/execute", "DELETE /api/v1/pods/" + p.Name}, w.requests())
+}
+
+// TestAWorkerThatRefuses fails the pod, and is not followed elsewhere.
+func TestAWorkerThatRefuses(t *testing.T) {
+	w := newWorld(t, time.Now())
+	w.mu.Lock()
+	w.answer = func(rw http.ResponseWriter, _ *http.Request) {
+		http.Error(rw, strings.Repeat("no", 10_000), http.StatusBadRequest)
+	}
+	w.mu.Unlock()
+	p := w.wait(w.pod(1), failed)
+	require.Contains(t, p.Status.Message, "refused it: status 400: nono")
+	require.LessOrEqual(t, len(p.Status.Message), maxMessage)
+
+	elsewhere := false
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { elsewhere = true }))
+	defer other.Close()
+	w.mu.Lock()
+	w.answer = func(rw http.ResponseWriter, r *http.Request) {
+		http.Redirect(rw, r, other.URL, http.StatusTemporaryRedirect)
+	}
+	w.mu.Unlock()
+	p = w.wait(w.pod(2), func(p *corev1.Pod) bool { c := condition(p); return c != nil && c.Message != "" })
+	require.Contains(t, condition(p).Message, "status 307")
+	require.False(t, elsewhere)
+}
+
+// TestASilentWorkerIsOffline 30 s after its last heartbeat, and a heartbeat brings no state back by itself.
+func TestASilentWorkerIsOffline(t *testing.T) {
+	w := newWorld(t, time.Now())
+	var node corev1.Node
+	require.NoError(t, w.c.Get(t.Context(), ctrl.ObjectKey{Name: "w1"}, &node))
+	var lease coordinationv1.Lease
+	require.NoError(t, w.c.Get(t.Context(), ctrl.ObjectKey{Namespace: "kube-node-lease", Name: "w1"}, &lease))
+	now := lease.Spec.RenewTime.Add(29 * time.Second)
+	r := &reconciler{Env: engine.Env{Client: w.c, Cache: w.c, Events: events.New(w.c, "test", "", slog.New(slog.DiscardHandler)), Now: func() time.Time { return now }}}
+	online, left, err := r.heartbeat(t.Context(), &node)
+	require.NoError(t, err)
+	require.True(t, online)
+	require.Equal(t, time.Second, left)
+
+	now = now.Add(time.Second)
+	online, _, err = r.heartbeat(t.Context(), &node)
+	require.NoError(t, err)
+	require.False(t, online)
+	require.NoError(t, w.c.Get(t.Context(), ctrl.ObjectKey{Name: "w1"}, &node))
+	require.Equal(t, corev1.ConditionUnknown, node.Status.Conditions[0].Status)
+	require.Equal(t, "HeartbeatTimeout", node.Status.Conditions[0].Reason)
+}
+
+// TestAWorkerThatFailsIsAskedOnce in a pass, however many pods it has.
+func TestAWorkerThatFailsIsAskedOnce(t *testing.T) {
+	w := newWorld(t, time.Now())
+	var pods []corev1.Pod
+	for number := range int32(5) {
+		pods = append(pods, *w.pod(number+1, func(p *corev1.Pod) { p.Spec.NodeName = "elsewhere" }))
+	}
+	asked := 0
+	client := &http.Client{Transport: roundTrip(func(*http.Request) (*http.Response, error) {
+		asked++
+		return nil, errors.New("connection refused")
+	})}
+	r := &reconciler{Env: engine.Env{Client: w.c, Cache: w.c, Log: slog.New(slog.DiscardHandler), Now: time.Now}}
+	again, err := r.pods(t.Context(), worker{client: client, base: "http://192.0.2.1:1", own: "default"}, pods, true)
+	require.NoError(t, err)
+	require.Equal(t, retryPause, again)
+	require.Equal(t, 1, asked)
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

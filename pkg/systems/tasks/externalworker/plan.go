@@ -1,0 +1,66 @@
+package externalworker
+
+import (
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
+)
+
+// Assigned is the condition of a pod on an external worker. It is False while the worker may or may not have been given
+// the pod, and True once it has accepted it.
+const Assigned corev1.PodConditionType = "tasks.coracle.dev/Assigned"
+
+// assignPatience is how long a worker may fail to accept a pod before the pod fails.
+const assignPatience = 30 * time.Second
+
+// Action is what to do about a pod.
+type Action int
+
+const (
+	// Wait: for the worker's reports, or for the worker to come back.
+	Wait Action = iota
+	// Announce writes that the worker is about to be given the pod.
+	Announce
+	// Assign gives the worker the pod, unless it has it.
+	Assign
+	// Fail fails the pod, which the worker cannot run or did not accept.
+	Fail
+	// Release removes a deleted pod, from the worker as well.
+	Release
+)
+
+// Plan decides about one pod of a worker, and says why it fails.
+func Plan(p *corev1.Pod, online bool, now time.Time) (Action, string) {
+	ended := p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
+	assigned := condition(p)
+	switch {
+	case p.DeletionTimestamp != nil:
+		return Release, ""
+	case ended || assigned != nil && assigned.Status == corev1.ConditionTrue || p.Status.Phase == corev1.PodRunning:
+		return Wait, ""
+	case assigned == nil:
+		if err := view.Assignable(p); err != nil {
+			return Fail, err.Error()
+		}
+		if !online {
+			return Wait, ""
+		}
+		return Announce, ""
+	case !now.Before(assigned.LastTransitionTime.Add(assignPatience)):
+		return Fail, "the worker did not accept it within " + assignPatience.String() + ": " + assigned.Message
+	case !online:
+		return Wait, ""
+	}
+	return Assign, ""
+}
+
+func condition(p *corev1.Pod) *corev1.PodCondition {
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == Assigned {
+			return &p.Status.Conditions[i]
+		}
+	}
+	return nil
+}

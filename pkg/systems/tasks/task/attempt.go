@@ -1,0 +1,187 @@
+package task
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
+)
+
+// defaultStartTimeout holds for tasks without startTimeoutSeconds.
+const defaultStartTimeout = 20 * time.Second
+
+func fail(a *tasks.TaskAttempt, reason, format string, args ...any) {
+	a.Phase, a.Reason, a.Message = tasks.TaskFailed, reason, fmt.Sprintf(format, args...)
+}
+
+// one brings an attempt up to date with its pod. retry is false if it failed such that another attempt is pointless.
+func (p *plan) one(a *tasks.TaskAttempt) (retry bool) {
+	if a.PodUID == "" {
+		if why, rejected := p.Rejected[tasks.PodName(p.Task, a)]; rejected {
+			fail(a, tasks.ReasonRejected, "%s", why)
+		}
+		return true
+	}
+	at := slices.IndexFunc(p.Pods, func(pod *corev1.Pod) bool { return pod.UID == a.PodUID })
+	if at < 0 {
+		fail(a, tasks.ReasonPodDeleted, "its pod %s was deleted", a.Pod)
+		return true
+	}
+	pod := p.Pods[at]
+	if pod.Spec.NodeName == "" {
+		return p.waits(a, pod)
+	}
+	a.Node = pod.Spec.NodeName
+	if a.Phase == tasks.TaskPending {
+		a.Phase, a.Message = tasks.TaskScheduled, ""
+		if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionTrue {
+			a.ScheduledAt = c.LastTransitionTime.DeepCopy()
+		} else {
+			at := metav1.NewTime(p.now)
+			a.ScheduledAt = &at
+		}
+	}
+	p.container(a, pod)
+	if !a.Phase.Ended() && p.lost(a.Node) {
+		if beat, there := p.Heard[a.Node]; there {
+			fail(a, tasks.ReasonNodeLost, "node %s has sent no heartbeat for %s", a.Node, beat.Patience)
+		} else {
+			fail(a, tasks.ReasonNodeLost, "node %s was deleted", a.Node)
+		}
+	}
+	if limit := p.spec.RunTimeoutSeconds; a.Phase == tasks.TaskRunning && limit != nil && a.StartedAt != nil {
+		start := a.StartedAt.Time
+		if a.ScheduledAt != nil && start.Before(a.ScheduledAt.Time) { // the clock of the node may be behind
+			start = a.ScheduledAt.Time
+		}
+		if d := time.Duration(*limit) * time.Second; p.exceeds(start, d) {
+			fail(a, tasks.ReasonRunTimeout, "it ran for longer than %s", d)
+		}
+	}
+	return true
+}
+
+// waits follows a pod without a node.
+func (p *plan) waits(a *tasks.TaskAttempt, pod *corev1.Pod) (retry bool) {
+	if pod.DeletionTimestamp != nil {
+		fail(a, tasks.ReasonPodDeleted, "its pod %s was deleted before a node was chosen", pod.Name)
+		return true
+	}
+	a.Message = ""
+	if c := podstate.Condition(pod, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionFalse {
+		a.Message = c.Message
+	}
+	limit := p.spec.ScheduleTimeoutSeconds
+	if limit == nil {
+		return true
+	}
+	d := time.Duration(*limit) * time.Second
+	if !p.exceeds(pod.CreationTimestamp.Time, d) {
+		return true
+	}
+	if a.Message == "" {
+		a.Message = "the scheduler has not looked at it"
+	}
+	fail(a, tasks.ReasonNoNode, "no feasible node within %s: %s", d, a.Message)
+	return false
+}
+
+// container copies the state of the pod's container.
+func (p *plan) container(a *tasks.TaskAttempt, pod *corev1.Pod) {
+	var c corev1.ContainerStatus
+	if len(pod.Status.ContainerStatuses) > 0 {
+		c = pod.Status.ContainerStatuses[0]
+	}
+	if c.ContainerID != "" {
+		a.ContainerID = c.ContainerID
+	}
+	deleted := pod.DeletionTimestamp != nil
+	switch {
+	case c.State.Terminated != nil:
+		terminated(a, c.State.Terminated, deleted)
+		if pod.Status.Reason == "Evicted" || pod.Status.Reason == "DeadlineExceeded" {
+			fail(a, pod.Status.Reason, "%s", pod.Status.Message)
+		}
+		if a.FinishedAt == nil {
+			at := metav1.NewTime(p.now)
+			a.FinishedAt = &at
+		}
+	case pod.Status.Phase == corev1.PodFailed:
+		reason := pod.Status.Reason
+		if reason == "" {
+			reason = tasks.ReasonError
+		}
+		message := pod.Status.Message
+		if message == "" {
+			message = "the node refused the pod"
+		}
+		fail(a, reason, "%s", message)
+	case deleted && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0:
+		// The agent, or somebody by force, has removed it: no further status follows.
+		fail(a, tasks.ReasonPodDeleted, "its pod %s was deleted", pod.Name)
+	case c.State.Running != nil:
+		a.Phase, a.Message = tasks.TaskRunning, ""
+		a.StartedAt = c.State.Running.StartedAt.DeepCopy()
+	case a.Phase == tasks.TaskScheduled && c.State.Waiting != nil:
+		p.cannotStart(a, c.State.Waiting)
+	}
+}
+
+// cannotStart reports why a container waits. What does not pass by itself soon ends the attempt.
+func (p *plan) cannotStart(a *tasks.TaskAttempt, w *corev1.ContainerStateWaiting) {
+	a.Message = ""
+	switch w.Reason {
+	case "", "ContainerCreating", "PodInitializing":
+		if w.Message == "" {
+			return
+		}
+		w = &corev1.ContainerStateWaiting{Reason: tasks.ReasonNotPrepared, Message: w.Message}
+	}
+	a.Message = w.Reason
+	if w.Message != "" {
+		a.Message += ": " + w.Message
+	}
+	limit := defaultStartTimeout
+	if s := p.spec.StartTimeoutSeconds; s != nil {
+		limit = time.Duration(*s) * time.Second
+	}
+	if w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull" || a.ScheduledAt != nil && p.exceeds(a.ScheduledAt.Time, limit) {
+		reason := w.Reason
+		if reason == "ImagePullBackOff" {
+			reason = "ErrImagePull"
+		}
+		fail(a, reason, "%s", a.Message)
+	}
+}
+
+// terminated records the end of a container.
+func terminated(a *tasks.TaskAttempt, end *corev1.ContainerStateTerminated, deleted bool) {
+	code := end.ExitCode
+	a.ExitCode = &code
+	if end.ContainerID != "" {
+		a.ContainerID = end.ContainerID
+	}
+	if !end.StartedAt.IsZero() {
+		a.StartedAt = end.StartedAt.DeepCopy()
+	}
+	if !end.FinishedAt.IsZero() {
+		a.FinishedAt = end.FinishedAt.DeepCopy()
+	}
+	switch {
+	case code == 0:
+		a.Phase, a.Reason, a.Message = tasks.TaskCompleted, "", ""
+	case deleted:
+		fail(a, tasks.ReasonPodDeleted, "its pod was deleted while it ran: exit code %d", code)
+	case end.Message != "":
+		fail(a, end.Reason, "%s", end.Message)
+	case end.Reason != "" && end.Reason != tasks.ReasonError:
+		fail(a, end.Reason, "%s: exit code %d", end.Reason, code)
+	default:
+		fail(a, tasks.ReasonError, "exit code %d", code)
+	}
+}

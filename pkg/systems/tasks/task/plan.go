@@ -1,0 +1,334 @@
+package task
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine/indexes"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
+)
+
+// Observed is what there is.
+type Observed struct {
+	Task *tasks.Task
+	// Pods are the pods that the task controls.
+	Pods []*corev1.Pod
+	// Heard has the last heartbeat of each node of the pods; a node that is not in it was deleted.
+	Heard map[string]Heartbeat
+	// Rejected are the errors of pods that the API server refused, by name.
+	Rejected map[string]string
+}
+
+// Heartbeat is when a node was heard of last, and how long it may be silent.
+type Heartbeat struct {
+	At       time.Time
+	Patience time.Duration
+}
+
+// Actions is what to do, in this order.
+type Actions struct {
+	// Create are attempts whose pods are created. The next Plan recognizes the pods, whether Status was written or not.
+	Create []tasks.TaskAttempt
+	Status tasks.TaskStatus
+	// Release are pods whose attempts have ended, according to Status: their finalizer is removed, and they are deleted.
+	Release []*corev1.Pod
+	// Expired is set if the task has finished for longer than its ttlSecondsAfterFinished: it is deleted.
+	Expired bool
+	// Again is the time until something is due; 0: never.
+	Again time.Duration
+}
+
+// Plan computes the actions. It does not modify o.
+func Plan(o Observed, now time.Time) Actions {
+	p := &plan{Observed: o, now: now, spec: &o.Task.Spec}
+	p.Status = *o.Task.Status.DeepCopy()
+	if p.Status.Phase == "" {
+		p.Status.Phase = tasks.TaskPending
+	}
+	if p.Status.CreatedAt == nil && !o.Task.CreationTimestamp.IsZero() {
+		p.Status.CreatedAt = o.Task.CreationTimestamp.DeepCopy()
+	}
+	switch {
+	case o.Task.Status.Phase.Ended():
+		p.expire()
+	case o.Task.DeletionTimestamp == nil:
+		p.load()
+		p.follow()
+		for p.adopt() { // retries that have begun
+			p.follow()
+		}
+		if p.spec.Cancel {
+			p.cancel()
+		} else {
+			p.fill()
+		}
+		p.store()
+	case slices.Contains(o.Task.Finalizers, metav1.FinalizerOrphanDependents):
+		return p.Actions // its pods will have no owner
+	}
+	p.release()
+	return p.Actions
+}
+
+type plan struct {
+	Observed
+	Actions
+	spec *tasks.TaskSpec
+	now  time.Time
+
+	ended, active []tasks.TaskAttempt
+	// completed and failed are the indexes that have ended. A task without an array is an array of the index 0.
+	completed, failed indexes.Set
+	// nodes are those on which attempts of an array have ended.
+	nodes []string
+	// cancelled is set if the cancellation prevented something.
+	cancelled bool
+}
+
+// within shortens Again to the time until at, and reports whether it has passed.
+func (p *plan) within(at time.Time) (passed bool) {
+	left := at.Sub(p.now)
+	if left <= 0 {
+		return true
+	}
+	if p.Again == 0 || left < p.Again {
+		p.Again = left
+	}
+	return false
+}
+
+// exceeds reports whether what began at a time of the API has surely lasted for longer than a limit. The API's times are cut to seconds, so the
+// beginning was up to a second later.
+func (p *plan) exceeds(began time.Time, limit time.Duration) bool {
+	return p.within(began.Add(limit + time.Second))
+}
+
+func (p *plan) expire() {
+	ttl, end := p.spec.TTLSecondsAfterFinished, p.Status.FinishedAt
+	if ttl == nil || end == nil || p.Task.DeletionTimestamp != nil {
+		return
+	}
+	p.Expired = p.within(end.Add(time.Duration(*ttl) * time.Second))
+}
+
+func (p *plan) size() int {
+	if p.spec.Array == nil {
+		return 1
+	}
+	return int(p.spec.Array.Size)
+}
+
+func (p *plan) parallelism() int {
+	if p.spec.Array == nil {
+		return 1
+	}
+	if n := p.spec.Array.Parallelism; n != nil {
+		return int(*n)
+	}
+	return tasks.DefaultParallelism
+}
+
+func index(a *tasks.TaskAttempt) int {
+	if a.Index == nil {
+		return 0
+	}
+	return int(*a.Index)
+}
+
+// of returns the index and the number of a pod's attempt.
+func of(p *corev1.Pod) (index, number int) {
+	index, _ = strconv.Atoi(p.Labels[tasks.LabelIndex])
+	number, _ = strconv.Atoi(p.Labels[tasks.LabelAttempt])
+	return index, number
+}
+
+// load reads the attempts and the ended indexes from the status, and recognizes first attempts whose creation was not recorded.
+func (p *plan) load() {
+	for _, a := range p.Status.Attempts {
+		if a.Phase.Ended() {
+			p.ended = append(p.ended, a)
+		} else {
+			p.active = append(p.active, a)
+		}
+	}
+	if a := p.Status.Array; a != nil {
+		p.completed, p.failed = indexes.Parse(a.CompletedIndexes, p.size()), indexes.Parse(a.FailedIndexes, p.size())
+		p.nodes = a.Nodes
+	}
+	for _, pod := range p.Pods {
+		if i, number := of(pod); number == 1 && i < p.size() && p.find(i) == nil && !p.completed.Has(i) && !p.failed.Has(i) && (p.spec.Array != nil || len(p.ended) == 0) {
+			p.begin(i, 1)
+		}
+	}
+	p.adopt()
+}
+
+// adopt finds the pods of attempts that have none yet: those whose creation was not recorded.
+func (p *plan) adopt() (found bool) {
+	for _, pod := range p.Pods {
+		i, number := of(pod)
+		if a := p.find(i); a != nil && int(a.Number) == number && a.PodUID == "" {
+			a.Pod, a.PodUID = pod.Name, pod.UID
+			a.CreatedAt = pod.CreationTimestamp.DeepCopy()
+			found = true
+		}
+	}
+	return found
+}
+
+// find returns the active attempt of an index, or nil.
+func (p *plan) find(i int) *tasks.TaskAttempt {
+	at := slices.IndexFunc(p.active, func(a tasks.TaskAttempt) bool { return index(&a) == i })
+	if at < 0 {
+		return nil
+	}
+	return &p.active[at]
+}
+
+// begin adds an attempt of an index.
+func (p *plan) begin(i int, number int32) *tasks.TaskAttempt {
+	a := tasks.TaskAttempt{Number: number, Phase: tasks.TaskPending}
+	if p.spec.Array != nil {
+		at := int32(i)
+		a.Index = &at
+	}
+	p.active = append(p.active, a)
+	return &p.active[len(p.active)-1]
+}
+
+// follow brings the attempts up to date with their pods, ends them, and begins retries.
+func (p *plan) follow() {
+	var retries []tasks.TaskAttempt
+	going := p.active[:0]
+	for _, a := range p.active {
+		retry := p.one(&a)
+		if !a.Phase.Ended() {
+			going = append(going, a)
+			continue
+		}
+		p.end(a)
+		switch i := index(&a); {
+		case a.Phase == tasks.TaskCompleted:
+			p.completed = p.completed.With([]int{i})
+		case retry && a.Number <= p.spec.Retries:
+			next := tasks.TaskAttempt{Number: a.Number + 1, Index: a.Index, Phase: tasks.TaskPending}
+			from := p.now
+			if end := p.ended[len(p.ended)-1].FinishedAt; end.Time.Before(from) { // the clock of the node may be ahead
+				from = end.Time
+			}
+			at := metav1.NewTime(from.Add(Backoff(p.spec, a.Number)))
+			next.NotBefore = &at
+			retries = append(retries, next)
+		default:
+			p.failed = p.failed.With([]int{i})
+		}
+	}
+	p.active = append(going, retries...)
+}
+
+// end records an attempt that has ended.
+func (p *plan) end(a tasks.TaskAttempt) {
+	if a.FinishedAt == nil {
+		at := metav1.NewTime(p.now)
+		a.FinishedAt = &at
+	}
+	if len(a.Message) > tasks.MaxMessage {
+		a.Message = a.Message[:tasks.MaxMessage]
+	}
+	if a.Node != "" && len(p.nodes) < tasks.MaxNodes && !slices.Contains(p.nodes, a.Node) {
+		p.nodes = append(p.nodes, a.Node)
+	}
+	p.ended = append(p.ended, a)
+	p.Status.EndedAttempts++
+}
+
+// longestBackoff bounds the doubling of the back-off.
+const longestBackoff = 5 * time.Minute
+
+// Backoff is the pause after the failure of an attempt.
+func Backoff(s *tasks.TaskSpec, number int32) time.Duration {
+	first := time.Second
+	if s.BackoffSeconds != nil {
+		first = time.Duration(*s.BackoffSeconds) * time.Second
+	}
+	d := first
+	for range number - 1 {
+		if d *= 2; d >= longestBackoff {
+			return max(first, longestBackoff)
+		}
+	}
+	return d
+}
+
+// cancel ends all attempts that have not ended.
+func (p *plan) cancel() {
+	p.cancelled = p.completed.Count()+p.failed.Count() < p.size()
+	for _, a := range p.active {
+		p.failed = p.failed.With([]int{index(&a)})
+		if a.PodUID == "" && a.Number > 1 {
+			continue // a retry that has not begun
+		}
+		fail(&a, tasks.ReasonCancelled, cancelledMessage)
+		p.end(a)
+	}
+	p.active = nil
+}
+
+// fill begins further indexes, and creates the pods of attempts that are due.
+func (p *plan) fill() {
+	if p.spec.Suspend {
+		return
+	}
+	if free := p.parallelism() - len(p.active); free > 0 {
+		taken := make([]int, len(p.active))
+		for i := range p.active {
+			taken[i] = index(&p.active[i])
+		}
+		for _, i := range p.completed.Union(p.failed).With(taken).Missing(free, p.size()) {
+			p.begin(i, 1)
+		}
+	}
+	for i := range p.active {
+		a := &p.active[i]
+		if a.PodUID != "" || a.NotBefore != nil && !p.within(a.NotBefore.Time) || p.busy(a) {
+			continue
+		}
+		p.Create = append(p.Create, *a)
+	}
+}
+
+// busy reports whether a pod of an earlier attempt of the index may still run. One on a lost node does not count: that is what the retry is for.
+func (p *plan) busy(a *tasks.TaskAttempt) bool {
+	return slices.ContainsFunc(p.Pods, func(pod *corev1.Pod) bool {
+		i, number := of(pod)
+		return i == index(a) && number < int(a.Number) && !over(pod) && pod.Spec.NodeName != "" && !p.lost(pod.Spec.NodeName)
+	})
+}
+
+// over reports whether a pod's container has ended.
+func over(pod *corev1.Pod) bool {
+	c := pod.Status.ContainerStatuses
+	return podstate.Ended(pod) || len(c) > 0 && c[0].State.Terminated != nil
+}
+
+// lost reports whether a node is gone or has been silent for too long.
+func (p *plan) lost(node string) bool {
+	last, there := p.Heard[node]
+	return !there || p.within(last.At.Add(last.Patience))
+}
+
+// release collects the pods that are not those of attempts under way.
+func (p *plan) release() {
+	for _, pod := range p.Pods {
+		i, number := of(pod)
+		if a := p.find(i); a != nil && int(a.Number) == number && a.PodUID == pod.UID {
+			continue
+		}
+		p.Release = append(p.Release, pod)
+	}
+}

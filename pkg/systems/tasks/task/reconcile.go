@@ -1,0 +1,342 @@
+// Package task runs tasks: each attempt of each index is one pod, whose end is recorded in the task's status before the pod is deleted.
+//
+// It may import engine and apis. Its invariants: an attempt has at most one pod, and the end of each is recorded once, even if the process is
+// killed at any time; only the pod that an attempt began with is listened to; a finished task stays as it is.
+package task
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	cc "github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/control/heartbeat"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
+)
+
+var kind = tasks.GroupVersion.WithKind("Task")
+
+// podIndex finds the pods of a task by namespace and name.
+const podIndex = "tasks.coracle.dev.pods"
+
+// A request for orphan plus a pod's name removes the finalizer from a pod without a task. No task can have such a name.
+const orphan = "pods/"
+
+// A request for logs plus "UID/NODE" removes the logs of a deleted task from a node.
+const logs = "logs/"
+
+// New declares the reconciler. Nodes may be silent for patience; 0 means tasks.DefaultPatience.
+// forget asks a node to remove the logs of a deleted task, by the task's UID; nil: nobody is asked.
+func New(patience time.Duration, forget func(ctx context.Context, node string, task types.UID) error) *engine.Reconciler {
+	if patience == 0 {
+		patience = tasks.DefaultPatience
+	}
+	var heard *heartbeat.Record
+	return &engine.Reconciler{
+		Name: "task", Workers: 8,
+		Watches: []engine.Watch{
+			{Object: &tasks.Task{}, Event: taskChanged},
+			{Object: &corev1.Pod{}, Event: podChanged},
+			{Object: &corev1.Node{}, Event: func(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+				heard.Node(was, is, env.Now())
+				return tasksOf(ctx, env, was, is)
+			}},
+			{Object: &coordinationv1.Lease{}, Event: func(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
+				heard.Lease(was, is, env.Now())
+				return nil // attempts are looked at again when their node's patience ends
+			}},
+		},
+		Writes: []engine.Write{
+			{Object: &tasks.Task{}, Parts: []engine.Part{engine.Status, engine.Delete}},
+			{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Finalizers}},
+		},
+		Indexes: []engine.Index{podstate.ByNode(), {Object: &corev1.Pod{}, Name: podIndex, Values: func(o client.Object) []string {
+			if ref := owner(o); ref != nil {
+				return []string{ref.Name}
+			}
+			return nil
+		}}},
+		New: func(env engine.Env) engine.Func {
+			heard = &heartbeat.Record{}
+			return (&reconciler{env, heard, patience, forget, &pace{at: map[types.NamespacedName]progress{}}}).reconcile
+		},
+	}
+}
+
+// owner returns the reference to the task that controls o, or nil.
+func owner(o client.Object) *metav1.OwnerReference {
+	ref := metav1.GetControllerOfNoCopy(o)
+	if ref == nil || ref.Kind != kind.Kind {
+		return nil
+	}
+	if group, _, _ := strings.Cut(ref.APIVersion, "/"); group != kind.Group {
+		return nil
+	}
+	return ref
+}
+
+func tracked(p *corev1.Pod) bool { return slices.Contains(p.Finalizers, tasks.FinalizerRecorded) }
+
+// taskChanged maps a task to itself, unless it has ended and does not expire: nothing is left to do for it.
+func taskChanged(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
+	t, ok := is.(*tasks.Task)
+	if !ok {
+		return append(logsOf(was), engine.RequestFor(was.GetNamespace(), was.GetName()))
+	}
+	if t.Status.Phase.Ended() && t.Spec.TTLSecondsAfterFinished == nil && t.DeletionTimestamp == nil {
+		return nil
+	}
+	return []engine.Request{engine.RequestFor(t.Namespace, t.Name)}
+}
+
+// podChanged maps a pod to its task. A pod that has lost its task is mapped to itself.
+func podChanged(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
+	before, _ := was.(*corev1.Pod)
+	after, _ := is.(*corev1.Pod)
+	if after == nil {
+		if ref := owner(before); ref != nil {
+			return []engine.Request{engine.RequestFor(before.Namespace, ref.Name)}
+		}
+		return nil
+	}
+	ref := owner(after)
+	if ref == nil {
+		if tracked(after) {
+			return []engine.Request{engine.RequestFor(after.Namespace, orphan+after.Name)}
+		}
+		return nil
+	}
+	if before != nil && !matters(before, after) {
+		return nil
+	}
+	return []engine.Request{engine.RequestFor(after.Namespace, ref.Name)}
+}
+
+// tasksOf maps a deleted node to the tasks of its pods.
+func tasksOf(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
+	if is != nil {
+		return nil
+	}
+	var pods corev1.PodList
+	if err := env.ByIndex(ctx, &pods, "", podstate.NodeIndex, was.GetName()); err != nil {
+		env.Log.Error("could not list the pods of a deleted node", "node", was.GetName(), "error", err)
+		return nil
+	}
+	var out []engine.Request
+	for i := range pods.Items {
+		if ref := owner(&pods.Items[i]); ref != nil {
+			out = append(out, engine.RequestFor(pods.Items[i].Namespace, ref.Name))
+		}
+	}
+	return out
+}
+
+// matters reports whether a change of a pod concerns its task.
+func matters(was, is *corev1.Pod) bool {
+	return was.Spec.NodeName != is.Spec.NodeName || was.Status.Phase != is.Status.Phase ||
+		(was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) ||
+		!equality.Semantic.DeepEqual(was.DeletionGracePeriodSeconds, is.DeletionGracePeriodSeconds) ||
+		!equality.Semantic.DeepEqual(was.Status.ContainerStatuses, is.Status.ContainerStatuses) ||
+		is.Spec.NodeName == "" && !equality.Semantic.DeepEqual(was.Status.Conditions, is.Status.Conditions) ||
+		!equality.Semantic.DeepEqual(was.OwnerReferences, is.OwnerReferences) || tracked(was) != tracked(is)
+}
+
+type reconciler struct {
+	engine.Env
+	heard    *heartbeat.Record
+	patience time.Duration
+	forget   func(ctx context.Context, node string, task types.UID) error
+	pace     *pace
+}
+
+func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
+	if at, ok := strings.CutPrefix(req.Name, logs); ok {
+		return engine.Result{}, r.forgetLogs(ctx, at)
+	}
+	if name, ok := strings.CutPrefix(req.Name, orphan); ok {
+		return engine.Result{}, r.adrift(ctx, client.ObjectKey{Namespace: req.Namespace, Name: name})
+	}
+	var t tasks.Task
+	if err := r.Cache.Get(ctx, req.NamespacedName, &t); client.IgnoreNotFound(err) != nil {
+		return engine.Result{}, err
+	}
+	var list corev1.PodList
+	if err := r.ByIndex(ctx, &list, req.Namespace, podIndex, req.Name); err != nil {
+		return engine.Result{}, err
+	}
+	o := Observed{Task: &t, Heard: map[string]Heartbeat{}, Rejected: map[string]string{}}
+	var others []*corev1.Pod // of a deleted task of the same name
+	for i := range list.Items {
+		p := &list.Items[i]
+		if t.UID == "" || owner(p).UID != t.UID {
+			others = append(others, p)
+			continue
+		}
+		o.Pods = append(o.Pods, p)
+	}
+	if t.UID == "" {
+		r.pace.forget(req.NamespacedName)
+	}
+	if err := r.release(ctx, others); err != nil || t.UID == "" {
+		return engine.Result{}, err
+	}
+	if err := r.hear(ctx, &o); err != nil {
+		return engine.Result{}, err
+	}
+	a := Plan(o, r.Now())
+	if len(a.Create) > 0 {
+		if err := r.create(ctx, &o, a.Create); err != nil {
+			return engine.Result{}, err
+		}
+		a = Plan(o, r.Now())
+	}
+	if !equality.Semantic.DeepEqual(a.Status, t.Status) {
+		if wait := r.pace.hold(req.NamespacedName, &t.Status, &a.Status, r.Now()); wait > 0 {
+			return engine.Result{RequeueAfter: wait}, nil // the next Plan says the same, or more
+		}
+	}
+	if err := r.write(ctx, &t, a.Status); err != nil {
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	if err := r.release(ctx, a.Release); err != nil {
+		return engine.Result{}, err
+	}
+	if a.Expired {
+		// If the task has changed in the meantime, for example its ttlSecondsAfterFinished, the conflict is retried.
+		err := r.Client.Delete(ctx, &t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		return engine.Result{}, client.IgnoreNotFound(err)
+	}
+	if len(o.Rejected) > 0 {
+		a.Again = time.Nanosecond // there may be retries without back-off
+	}
+	return engine.Result{RequeueAfter: a.Again}, nil
+}
+
+// hear finds out when the nodes of the pods were heard of.
+func (r *reconciler) hear(ctx context.Context, o *Observed) error {
+	for _, p := range o.Pods {
+		name := p.Spec.NodeName
+		if _, known := o.Heard[name]; known || name == "" {
+			continue
+		}
+		var n corev1.Node
+		if err := r.Cache.Get(ctx, client.ObjectKey{Name: name}, &n); err == nil {
+			o.Heard[name] = Heartbeat{At: r.heard.Last(name, r.Now()), Patience: tasks.Patience(&n, r.patience)}
+		} else if !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// create creates the pods of attempts, and adds them to o, or why they were rejected.
+func (r *reconciler) create(ctx context.Context, o *Observed, attempts []tasks.TaskAttempt) error {
+	var mu sync.Mutex
+	return engine.Parallel(len(attempts), func(i int) error {
+		p := tasks.Pod(o.Task, &attempts[i])
+		err := r.Client.Create(ctx, p)
+		if apierrors.IsAlreadyExists(err) {
+			there := &corev1.Pod{}
+			if err := r.Cache.Get(ctx, client.ObjectKeyFromObject(p), there); err != nil {
+				return err
+			}
+			if ref := owner(there); ref != nil && ref.UID == o.Task.UID {
+				p, err = there, nil
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case err == nil:
+			o.Pods = append(o.Pods, p)
+		case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause): // the task will be deleted too
+		case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsAlreadyExists(err):
+			o.Rejected[p.Name] = err.Error()
+		default:
+			return err
+		}
+		return nil
+	})
+}
+
+// write writes the status if it has changed, and updates t.
+func (r *reconciler) write(ctx context.Context, t *tasks.Task, s tasks.TaskStatus) error {
+	if equality.Semantic.DeepEqual(s, t.Status) {
+		return nil
+	}
+	next := t.DeepCopy()
+	next.Status = s
+	if err := r.Client.Status().Update(ctx, next); err != nil {
+		return err
+	}
+	if s.EndedAttempts > t.Status.EndedAttempts {
+		for _, a := range s.Attempts[:min(len(s.Attempts), tasks.MaxAttempts)] {
+			if a.Phase == tasks.TaskFailed && !slices.ContainsFunc(t.Status.Attempts, func(b tasks.TaskAttempt) bool {
+				return b.Phase.Ended() && b.PodUID == a.PodUID && b.Number == a.Number
+			}) {
+				r.Events.Event(t, corev1.EventTypeWarning, "AttemptFailed", "Attempt %d failed: %s", a.Number, a.Message)
+			}
+		}
+	}
+	*t = *next
+	return nil
+}
+
+// release deletes pods, and removes the finalizer from those that are being deleted: a client that is not in process deletes without removing it.
+func (r *reconciler) release(ctx context.Context, pods []*corev1.Pod) error {
+	return engine.Parallel(len(pods), func(i int) error {
+		p := pods[i]
+		if p.DeletionTimestamp != nil {
+			return r.untrack(ctx, p)
+		}
+		err := r.Client.Delete(ctx, p, engine.Preconditions(p), cc.WithoutFinalizer(tasks.FinalizerRecorded))
+		if apierrors.IsConflict(err) { // the name is in use by another pod
+			return nil
+		}
+		return client.IgnoreNotFound(err)
+	})
+}
+
+// untrack removes the finalizer from a pod.
+func (r *reconciler) untrack(ctx context.Context, p *corev1.Pod) error {
+	if !tracked(p) {
+		return nil
+	}
+	// An update costs the server less than a patch. It conflicts if somebody has written the pod since.
+	next := p.DeepCopy()
+	next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == tasks.FinalizerRecorded })
+	if err := r.Client.Update(ctx, next); !apierrors.IsConflict(err) {
+		return client.IgnoreNotFound(err)
+	}
+	patch := `{"metadata":{"uid":"` + string(p.UID) + `","$deleteFromPrimitiveList/finalizers":["` + tasks.FinalizerRecorded + `"]}}`
+	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
+	err := r.Client.Patch(ctx, o, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
+	if apierrors.IsConflict(err) { // the name is in use by another pod
+		return nil
+	}
+	return client.IgnoreNotFound(err)
+}
+
+// adrift removes the finalizer from a pod that has lost its task.
+func (r *reconciler) adrift(ctx context.Context, key client.ObjectKey) error {
+	var p corev1.Pod
+	if err := r.Cache.Get(ctx, key, &p); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if metav1.GetControllerOfNoCopy(&p) != nil {
+		return nil
+	}
+	return r.untrack(ctx, &p)
+}

@@ -1,0 +1,76 @@
+package taskschedule
+
+import (
+	"maps"
+	"strings"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine/cron"
+)
+
+// cronJob returns a schedule as a CronJob, and job a task as a Job: what decides about those decides about these.
+func cronJob(s *tasks.TaskSchedule) *batchv1.CronJob {
+	return &batchv1.CronJob{
+		ObjectMeta: s.ObjectMeta,
+		Spec: batchv1.CronJobSpec{
+			Schedule: s.Spec.Schedule, TimeZone: s.Spec.TimeZone, StartingDeadlineSeconds: s.Spec.StartingDeadlineSeconds,
+			ConcurrencyPolicy: s.Spec.ConcurrencyPolicy, Suspend: s.Spec.Suspend,
+			SuccessfulJobsHistoryLimit: s.Spec.CompletedTasksHistoryLimit, FailedJobsHistoryLimit: s.Spec.FailedTasksHistoryLimit,
+		},
+		Status: batchv1.CronJobStatus{
+			Active: s.Status.Active, LastScheduleTime: s.Status.LastScheduleTime, LastSuccessfulTime: s.Status.LastCompletedTime,
+		},
+	}
+}
+
+func job(t *tasks.Task) *batchv1.Job {
+	j := &batchv1.Job{ObjectMeta: t.ObjectMeta, Status: batchv1.JobStatus{StartTime: t.Status.CreatedAt}}
+	var how batchv1.JobConditionType
+	switch t.Status.Phase {
+	case tasks.TaskCompleted:
+		how = batchv1.JobComplete
+		j.Status.CompletionTime = t.Status.FinishedAt
+	case tasks.TaskFailed:
+		how = batchv1.JobFailed
+	default:
+		return j
+	}
+	j.Status.Conditions = []batchv1.JobCondition{{Type: how, Status: corev1.ConditionTrue}}
+	return j
+}
+
+// taskOf returns the task of a run.
+func taskOf(s *tasks.TaskSchedule, run *batchv1.Job) *tasks.Task {
+	m := s.Spec.TaskTemplate.ObjectMeta
+	t := &tasks.Task{ObjectMeta: metav1.ObjectMeta{
+		Namespace: s.Namespace, Name: run.Name, Labels: maps.Clone(m.Labels), Annotations: maps.Clone(m.Annotations),
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s, kind)},
+	}, Spec: *s.Spec.TaskTemplate.Spec.DeepCopy()}
+	if t.Annotations == nil {
+		t.Annotations = map[string]string{}
+	}
+	t.Annotations[ScheduledAt] = run.Annotations[batchv1.CronJobScheduledTimestampAnnotation]
+	return t
+}
+
+// statusOf returns the status of a schedule.
+func statusOf(s batchv1.CronJobStatus) tasks.TaskScheduleStatus {
+	out := tasks.TaskScheduleStatus{LastScheduleTime: s.LastScheduleTime, LastCompletedTime: s.LastSuccessfulTime}
+	for _, ref := range s.Active {
+		ref.APIVersion, ref.Kind = tasks.GroupVersion.String(), "Task"
+		out.Active = append(out.Active, ref)
+	}
+	return out
+}
+
+var words = strings.NewReplacer("Job", "Task", "job", "task")
+
+// said returns an event about a CronJob as one about a schedule.
+func said(e cron.Event) cron.Event {
+	e.Reason, e.Message = words.Replace(e.Reason), words.Replace(e.Message)
+	return e
+}

@@ -1,0 +1,302 @@
+package controller
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+)
+
+// Image is the image of the built-in functions.
+const Image = "coracle/worker:latest"
+
+// Observed is what Plan goes by.
+type Observed struct {
+	Worker *workers.Worker
+	// Sets and Pods are controlled by the worker, directly or through a set.
+	Sets []*appsv1.ReplicaSet
+	Pods []*corev1.Pod
+	// Service has the worker's name; nil if there is none.
+	Service *corev1.Service
+}
+
+// Actions are what to write. Writes come in the order of the fields.
+type Actions struct {
+	CreateService, UpdateService *corev1.Service
+	CreateSet                    *appsv1.ReplicaSet
+	ScaleSets                    []*appsv1.ReplicaSet // copies with another number of replicas
+	DeleteSets                   []*appsv1.ReplicaSet
+	Status                       workers.WorkerStatus
+	Again                        time.Duration
+}
+
+// Plan returns what brings the cluster closer to the worker's spec. It is pure and does not change its argument.
+func Plan(o Observed, now time.Time) Actions {
+	w := o.Worker
+	a := Actions{Status: *w.Status.DeepCopy()}
+	s := &a.Status
+	s.ObservedGeneration = w.Generation
+	load := count(o.Pods, s)
+	a.Again = scale(w, load, now, s)
+	conflict := a.service(o)
+
+	want := Set(w, s.DesiredReplicas)
+	var current *appsv1.ReplicaSet
+	var old []*appsv1.ReplicaSet
+	for _, set := range o.Sets {
+		if set.Name == want.Name {
+			current = set
+		} else if set.DeletionTimestamp == nil {
+			old = append(old, set)
+		}
+	}
+	switch {
+	case current == nil:
+		a.CreateSet = want
+	case current.DeletionTimestamp == nil && (current.Spec.Replicas == nil || *current.Spec.Replicas != s.DesiredReplicas):
+		next := current.DeepCopy()
+		next.Spec.Replicas = &s.DesiredReplicas
+		a.ScaleSets = append(a.ScaleSets, next)
+	}
+	// The pods of an earlier specification go once as many of the present one are ready.
+	if current != nil && (current.Status.ReadyReplicas >= s.DesiredReplicas || s.DesiredReplicas == 0) {
+		a.DeleteSets = old
+	}
+	ready(w, s, conflict)
+	return a
+}
+
+// load is what the pods have to do.
+type load struct {
+	messages int32
+	last     time.Time // of the last message that any of them got
+	ready    time.Time // when one of them last became ready
+}
+
+// count sums up the pods in the status.
+func count(pods []*corev1.Pod, s *workers.WorkerStatus) (l load) {
+	s.Replicas, s.ReadyReplicas, s.Depth, s.InFlight = 0, 0, 0, 0
+	for _, p := range pods {
+		if p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			continue
+		}
+		report := workers.ReportOf(p)
+		s.Depth += report.Depth
+		s.InFlight += report.InFlight
+		if report.Last != nil && report.Last.After(l.last) {
+			l.last = report.Last.Time
+		}
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		s.Replicas++
+		for _, c := range p.Status.Conditions {
+			if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
+				s.ReadyReplicas++
+				if c.LastTransitionTime.After(l.ready) {
+					l.ready = c.LastTransitionTime.Time
+				}
+			}
+		}
+	}
+	l.messages = s.Depth + s.InFlight
+	return l
+}
+
+// IsReady reports whether a pod is ready.
+func IsReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// scale sets the number of pods to ask for, and returns when it is to be computed again.
+func scale(w *workers.Worker, l load, now time.Time, s *workers.WorkerStatus) time.Duration {
+	r := w.Spec.Scale
+	if r == nil {
+		s.DesiredReplicas, s.LowSince = 1, nil
+		if w.Spec.Replicas != nil {
+			s.DesiredReplicas = *w.Spec.Replicas
+		}
+		return 0
+	}
+	idle := time.Duration(r.IdleSeconds) * time.Second
+	want := (l.messages + r.TargetDepth - 1) / r.TargetDepth
+	last := l.last
+	if s.WakeTime != nil && s.WakeTime.After(last) {
+		last = s.WakeTime.Time
+		// The sender waits for a pod, which may take longer to start than one may be idle.
+		start := idle
+		if w.Spec.StartSeconds != nil {
+			start = time.Duration(*w.Spec.StartSeconds) * time.Second
+		}
+		if s.ReadyReplicas == 0 && start > idle {
+			last = last.Add(start - idle)
+		} else if ready := l.ready.Add(time.Second); ready.After(last) { // times in conditions are cut to seconds
+			last = ready
+		}
+	}
+	var again time.Duration
+	if left := last.Add(idle).Sub(now); left > 0 && want == 0 {
+		want, again = 1, left
+	}
+	want = min(max(want, r.Min), r.Max)
+	have := min(max(s.DesiredReplicas, r.Min), r.Max)
+	if want >= have {
+		s.DesiredReplicas, s.LowSince = want, nil
+		return again
+	}
+	if s.LowSince == nil {
+		since := metav1.NewTime(now)
+		s.LowSince = &since
+	}
+	// Time has a resolution of a second in the API.
+	if left := s.LowSince.Add(idle).Sub(now); left > 0 && want > 0 {
+		s.DesiredReplicas = have
+		if again == 0 {
+			again = left
+		}
+		return min(again, left)
+	}
+	s.DesiredReplicas, s.LowSince = want, nil
+	return again
+}
+
+// service plans the service. It returns why messages cannot be sent to it.
+func (a *Actions) service(o Observed) (conflict string) {
+	want := Service(o.Worker)
+	have := o.Service
+	if have == nil {
+		a.CreateService = want
+		return ""
+	}
+	if !metav1.IsControlledBy(have, o.Worker) {
+		return fmt.Sprintf("there is a service %s that the worker has not made: delete it, or name the worker otherwise", have.Name)
+	}
+	if !maps.Equal(have.Spec.Selector, want.Spec.Selector) || !equality.Semantic.DeepEqual(ports(have), ports(want)) {
+		next := have.DeepCopy()
+		next.Spec.Selector, next.Spec.Ports = want.Spec.Selector, want.Spec.Ports
+		a.UpdateService = next
+	}
+	return ""
+}
+
+func ports(s *corev1.Service) (list []int32) {
+	for _, p := range s.Spec.Ports {
+		list = append(list, p.Port, p.TargetPort.IntVal)
+	}
+	return list
+}
+
+func ready(w *workers.Worker, s *workers.WorkerStatus, conflict string) {
+	c := metav1.Condition{Type: workers.ConditionReady, Status: metav1.ConditionTrue, ObservedGeneration: w.Generation}
+	switch {
+	case conflict != "":
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "ServiceConflict", conflict
+	case s.DesiredReplicas == 0:
+		c.Reason, c.Message = "ScaledToZero", "no pod is needed at present"
+		if w.Spec.Scale == nil {
+			c.Status, c.Message = metav1.ConditionFalse, "replicas is 0"
+		}
+	case s.ReadyReplicas == 0:
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NoReadyPod", fmt.Sprintf("none of %d pods is ready", s.Replicas)
+	case s.ReadyReplicas < s.DesiredReplicas:
+		c.Reason, c.Message = "PodsStarting", fmt.Sprintf("%d of %d pods are ready", s.ReadyReplicas, s.DesiredReplicas)
+	default:
+		c.Reason, c.Message = "PodsReady", fmt.Sprintf("%d pods are ready", s.ReadyReplicas)
+	}
+	meta.SetStatusCondition(&s.Conditions, c)
+}
+
+var kind = workers.GroupVersion.WithKind("Worker")
+
+// Service is the worker's service. It has no address of its own: messages do not go through it, it only names their receivers.
+func Service(w *workers.Worker) *corev1.Service {
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, Labels: map[string]string{workers.LabelWorker: w.Name},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(w, kind)}},
+		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: map[string]string{workers.LabelWorker: w.Name}},
+	}
+	if p := w.Spec.Push; p != nil {
+		s.Spec.Ports = []corev1.ServicePort{{Name: "events", Port: p.Port, Protocol: corev1.ProtocolTCP}}
+	}
+	return s
+}
+
+// Set is the replica set of the worker's present specification, whose name has a hash of it.
+func Set(w *workers.Worker, replicas int32) *appsv1.ReplicaSet {
+	template := Template(w)
+	text, _ := json.Marshal(template) // it has no field that could fail
+	hash := fnv.New64a()
+	_, _ = hash.Write(text)
+	name := fmt.Sprintf("%.40s-%s", w.Name, rand.SafeEncodeString(fmt.Sprint(hash.Sum64()))[:10])
+	template.Labels[hashLabel] = name
+	return &appsv1.ReplicaSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name, Labels: map[string]string{workers.LabelWorker: w.Name},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(w, kind)}},
+		Spec: appsv1.ReplicaSetSpec{Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{workers.LabelWorker: w.Name, hashLabel: name}}, Template: template},
+	}
+}
+
+// hashLabel separates the pods of one specification from those of others.
+const hashLabel = "workers.coracle.dev/set"
+
+// Template is the template of the worker's pods.
+func Template(w *workers.Worker) corev1.PodTemplateSpec {
+	c := corev1.Container{Name: "worker", Image: w.Spec.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: w.Spec.Command, Args: w.Spec.Args,
+		Env: slices.Clone(w.Spec.Env)}
+	if w.Spec.Function != "" {
+		c.Image = Image
+		c.Env = append(c.Env, corev1.EnvVar{Name: workers.FunctionEnv, Value: string(w.Spec.Function)})
+	}
+	c.Env = append(c.Env, corev1.EnvVar{Name: workers.ConcurrencyEnv, Value: fmt.Sprint(w.Spec.Concurrency)})
+	if len(w.Spec.Parameters) > 0 {
+		text, _ := json.Marshal(w.Spec.Parameters) // a map of strings
+		c.Env = append(c.Env, corev1.EnvVar{Name: workers.ParametersEnv, Value: string(text)})
+	}
+	// References are expanded in values, which the parameters must not be.
+	for i := range c.Env {
+		if e := &c.Env[i]; e.Name == workers.ParametersEnv {
+			e.Value = escape(e.Value)
+		}
+	}
+	if w.Spec.Resources != nil {
+		c.Resources = *w.Spec.Resources.DeepCopy()
+	}
+	if p := w.Spec.Push; p != nil {
+		c.Ports = []corev1.ContainerPort{{Name: "events", ContainerPort: p.Port, Protocol: corev1.ProtocolTCP}}
+	}
+	labels := maps.Clone(w.Spec.PodLabels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[workers.LabelWorker] = w.Name
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{workers.AnnotationQueue: workers.QueueOf(w).Annotation()}},
+		Spec:       corev1.PodSpec{ServiceAccountName: w.Spec.ServiceAccountName, Containers: []corev1.Container{c}},
+	}
+}
+
+// escape doubles dollar signs.
+func escape(s string) string {
+	var out []byte
+	for i := range len(s) {
+		if s[i] == '$' {
+			out = append(out, '$')
+		}
+		out = append(out, s[i])
+	}
+	return string(out)
+}

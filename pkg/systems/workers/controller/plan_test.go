@@ -1,0 +1,172 @@
+package controller
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"pgregory.net/rapid"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+)
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func newWorker(change func(*workers.WorkerSpec)) *workers.Worker {
+	w := &workers.Worker{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "w", UID: "u"}, Spec: workers.WorkerSpec{Image: "i"}}
+	if change != nil {
+		change(&w.Spec)
+	}
+	workers.Default(w)
+	return w
+}
+
+func newPod(depth, flight int32, ready bool, last time.Time) *corev1.Pod {
+	status := corev1.ConditionFalse
+	if ready {
+		status = corev1.ConditionTrue
+	}
+	text := fmt.Sprintf(`{"depth":%d,"inFlight":%d,"last":%q}`, depth, flight, last.Format(time.RFC3339))
+	return &corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning, Conditions: []corev1.PodCondition{
+		{Type: corev1.PodReady, Status: status}, {Type: workers.QueueCondition, Message: text}}}}
+}
+
+func TestScale(t *testing.T) {
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	long := ago(time.Hour)
+	for name, c := range map[string]struct {
+		have      int32
+		depth     int32
+		last      time.Time
+		wake, low time.Time
+		want      int32
+		again     time.Duration
+	}{
+		"idle":                    {have: 0, last: long, want: 0},
+		"woken":                   {have: 0, last: long, wake: ago(time.Second), want: 1, again: 59 * time.Second},
+		"a message lately":        {have: 1, last: ago(20 * time.Second), want: 1, again: 40 * time.Second},
+		"no message for a while":  {have: 1, last: ago(time.Minute), want: 0},
+		"busy":                    {have: 1, depth: 7, last: now, want: 4},
+		"too busy":                {have: 1, depth: 70, last: now, want: 5},
+		"less busy":               {have: 4, depth: 2, last: now, want: 4, again: time.Minute},
+		"less busy for some time": {have: 4, depth: 2, last: now, low: ago(50 * time.Second), want: 4, again: 10 * time.Second},
+		"less busy for long":      {have: 4, depth: 2, last: now, low: ago(time.Minute), want: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorker(func(s *workers.WorkerSpec) { s.Scale = &workers.WorkerScale{Max: 5} })
+			w.Status.DesiredReplicas = c.have
+			if !c.wake.IsZero() {
+				w.Status.WakeTime = &metav1.MicroTime{Time: c.wake}
+			}
+			if !c.low.IsZero() {
+				w.Status.LowSince = &metav1.Time{Time: c.low}
+			}
+			a := Plan(Observed{Worker: w, Pods: []*corev1.Pod{newPod(c.depth, 0, true, c.last)}}, now)
+			require.Equal(t, c.want, a.Status.DesiredReplicas)
+			require.Equal(t, c.again, a.Again)
+		})
+	}
+}
+
+// TestScaleWhileStarting: a pod for which a sender waits may take longer to start than pods may be idle, and then has time to be idle.
+func TestScaleWhileStarting(t *testing.T) {
+	for name, c := range map[string]struct {
+		woken, ready time.Duration // ago
+		isReady      bool
+		want         int32
+		again        time.Duration
+	}{
+		"starting":       {woken: 10 * time.Second, want: 1, again: 20 * time.Second},
+		"started":        {woken: 10 * time.Second, ready: time.Second, isReady: true, want: 1, again: 2 * time.Second},
+		"idle":           {woken: 10 * time.Second, ready: 3 * time.Second, isReady: true, want: 0},
+		"does not start": {woken: 30 * time.Second, want: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorker(func(s *workers.WorkerSpec) { s.Scale = &workers.WorkerScale{Max: 5, IdleSeconds: 2} })
+			w.Status.DesiredReplicas = 1
+			w.Status.WakeTime = &metav1.MicroTime{Time: now.Add(-c.woken)}
+			p := newPod(0, 0, c.isReady, time.Time{})
+			p.Status.Conditions[0].LastTransitionTime = metav1.NewTime(now.Add(-c.ready))
+			a := Plan(Observed{Worker: w, Pods: []*corev1.Pod{p}}, now)
+			require.Equal(t, c.want, a.Status.DesiredReplicas)
+			require.Equal(t, c.again, a.Again)
+		})
+	}
+}
+
+// TestScaleKeepsItsRange: whatever pods report, the number of replicas is within the range, and above zero while there are messages.
+func TestScaleKeepsItsRange(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := &workers.WorkerScale{Max: rapid.Int32Range(1, 10).Draw(t, "max")}
+		r.Min = rapid.Int32Range(0, r.Max).Draw(t, "min")
+		w := newWorker(func(s *workers.WorkerSpec) { s.Scale = r })
+		at := now
+		for range rapid.IntRange(1, 10).Draw(t, "steps") {
+			at = at.Add(time.Duration(rapid.IntRange(0, 100).Draw(t, "seconds")) * time.Second)
+			p := newPod(rapid.Int32Range(-5, 200_000).Draw(t, "depth"), rapid.Int32Range(-5, 2000).Draw(t, "flight"), true, now)
+			a := Plan(Observed{Worker: w, Pods: []*corev1.Pod{p}}, at)
+			require.GreaterOrEqual(t, a.Status.DesiredReplicas, r.Min)
+			require.LessOrEqual(t, a.Status.DesiredReplicas, r.Max)
+			if a.Status.Depth+a.Status.InFlight > 0 {
+				require.Positive(t, a.Status.DesiredReplicas)
+			}
+			w = w.DeepCopy()
+			w.Status = a.Status
+		}
+	})
+}
+
+func TestPlan(t *testing.T) {
+	w := newWorker(nil)
+	before := w.DeepCopy()
+	a := Plan(Observed{Worker: w}, now)
+	require.Equal(t, before, w, "Plan changed what it was given")
+	require.NotNil(t, a.CreateService)
+	require.NotNil(t, a.CreateSet)
+	require.EqualValues(t, 1, *a.CreateSet.Spec.Replicas)
+	require.Equal(t, "NoReadyPod", a.Status.Conditions[0].Reason)
+
+	set, service := a.CreateSet, a.CreateService
+	set.Status.ReadyReplicas = 1
+	a = Plan(Observed{Worker: w, Sets: []*appsv1.ReplicaSet{set}, Service: service, Pods: []*corev1.Pod{newPod(2, 1, true, now)}}, now)
+	require.Nil(t, a.CreateService)
+	require.Nil(t, a.CreateSet)
+	require.Empty(t, a.ScaleSets)
+	require.EqualValues(t, 2, a.Status.Depth)
+	require.EqualValues(t, 1, a.Status.InFlight)
+	require.Equal(t, metav1.ConditionTrue, a.Status.Conditions[0].Status)
+
+	changed := newWorker(func(s *workers.WorkerSpec) { s.Image = "j" })
+	a = Plan(Observed{Worker: changed, Sets: []*appsv1.ReplicaSet{set}, Service: service}, now)
+	require.NotNil(t, a.CreateSet)
+	require.NotEqual(t, set.Name, a.CreateSet.Name)
+	require.Empty(t, a.DeleteSets, "the old pods stay until the new ones are ready")
+	next := a.CreateSet
+	a = Plan(Observed{Worker: changed, Sets: []*appsv1.ReplicaSet{set, next}, Service: service}, now)
+	require.Empty(t, a.DeleteSets)
+	next.Status.ReadyReplicas = 1
+	a = Plan(Observed{Worker: changed, Sets: []*appsv1.ReplicaSet{set, next}, Service: service}, now)
+	require.Equal(t, []*appsv1.ReplicaSet{set}, a.DeleteSets)
+
+	foreign := service.DeepCopy()
+	foreign.OwnerReferences = nil
+	a = Plan(Observed{Worker: w, Sets: []*appsv1.ReplicaSet{set}, Service: foreign}, now)
+	require.Nil(t, a.UpdateService, "a service of somebody else is left alone")
+	require.Equal(t, "ServiceConflict", a.Status.Conditions[0].Reason)
+}
+
+func TestTemplate(t *testing.T) {
+	w := newWorker(func(s *workers.WorkerSpec) {
+		s.Image, s.Function, s.Parameters = "", workers.FunctionEcho, map[string]string{"prefix": "$(HOME)"}
+	})
+	p := Template(w)
+	require.Equal(t, Image, p.Spec.Containers[0].Image)
+	_, err := workers.ParseQueue(&corev1.Pod{ObjectMeta: p.ObjectMeta, Spec: p.Spec})
+	require.NoError(t, err)
+	require.Contains(t, p.Spec.Containers[0].Env, corev1.EnvVar{Name: workers.ParametersEnv, Value: `{"prefix":"$$(HOME)"}`})
+	require.Equal(t, Set(w, 1).Name, Set(w, 3).Name, "the name does not depend on the number")
+}

@@ -1,0 +1,172 @@
+package messages
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
+)
+
+// exchange is a connection with a program on which messages and answers are frames (package frame).
+type exchange struct {
+	r     *receiver
+	conn  net.Conn
+	in    *bufio.Reader
+	out   *bufio.Writer
+	taker *taker
+	// refused has answers that came to nothing; more than it holds are not reported.
+	refused chan frame.Head
+}
+
+// exchange serves a program that asks for frames, until either side closes the connection.
+func (r *receiver) exchange(w http.ResponseWriter, req *http.Request) {
+	if !r.pulls(w) {
+		return
+	}
+	most := int(r.queue.config.Concurrency)
+	slots, err := strconv.Atoi(req.Header.Get(frame.HeaderSlots))
+	if !strings.EqualFold(req.Header.Get("Upgrade"), frame.Protocol) || err != nil || slots < 0 {
+		w.Header().Set("Upgrade", frame.Protocol)
+		reject(w, http.StatusUpgradeRequired, "UpgradeRequired", "this path serves %s alone", frame.Protocol)
+		return
+	}
+	if !r.m.begin() {
+		reject(w, http.StatusServiceUnavailable, "Unavailable", "the node's agent stops")
+		return
+	}
+	defer r.m.wg.Done()
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	defer context.AfterFunc(r.ctx, func() { _ = conn.Close() })()
+	_ = conn.SetDeadline(time.Time{})
+	x := &exchange{r: r, conn: conn, in: buffered.Reader, out: bufio.NewWriterSize(conn, 16<<10), taker: r.queue.newTaker(most), refused: make(chan frame.Head, most)}
+	_, _ = x.out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + frame.Protocol + "\r\n\r\n")
+	var writing sync.WaitGroup
+	writing.Add(1)
+	stop := make(chan struct{})
+	go func() {
+		defer writing.Done()
+		x.write(stop)
+	}()
+	r.queue.more(x.taker, min(slots, most))
+	x.read()
+	r.queue.noMore(x.taker)
+	close(stop)
+	_ = conn.Close()
+	writing.Wait()
+}
+
+// write sends messages until there are no more, and then Last; refusals until stop is closed.
+func (x *exchange) write(stop <-chan struct{}) {
+	got := x.taker.got
+	var sent []handed // since the last flush
+	fail := func() {
+		_ = x.conn.Close()
+		for _, h := range sent {
+			x.r.queue.resolve(h.ID, h.attempt, Outcome{Failure: workers.ReceiverLost, Text: "the program's connection broke while it got the message"})
+		}
+		x.r.queue.noMore(x.taker)
+		for h := range x.taker.got {
+			x.r.queue.giveBack(h)
+		}
+	}
+	flush := func() bool {
+		_ = x.conn.SetWriteDeadline(time.Now().Add(bodyTime))
+		if x.out.Flush() != nil {
+			fail()
+			return false
+		}
+		sent = sent[:0]
+		return true
+	}
+	if !flush() {
+		return
+	}
+	for {
+		var err error
+		select {
+		case h, ok := <-got:
+			if !ok {
+				got, err = nil, frame.Write(x.out, &frame.Head{Kind: frame.Last}, nil)
+				break
+			}
+			sent = append(sent, h)
+			err = frame.Write(x.out, &frame.Head{Kind: frame.Message, ID: h.ID, ContentType: h.ContentType, Trace: h.Trace, DeadLetter: h.DeadLetter,
+				Attempt: h.attempt, Deadline: x.r.deadline(h.entry).UnixMilli()}, h.payload.data)
+		case head := <-x.refused:
+			text := head.ErrorType
+			head.ErrorType = ""
+			err = frame.Write(x.out, &head, []byte(text))
+		case <-stop:
+			fail()
+			return
+		}
+		if err != nil {
+			fail()
+			return
+		}
+		if len(got) == 0 && len(x.refused) == 0 && !flush() {
+			return
+		}
+	}
+}
+
+// read reads answers until the connection ends.
+func (x *exchange) read() {
+	for {
+		h, size, err := frame.Read(x.in)
+		if err != nil {
+			return
+		}
+		if h.Kind == frame.Last {
+			x.r.queue.noMore(x.taker)
+			continue
+		}
+		if h.Kind != frame.Reply && h.Kind != frame.Failure {
+			return
+		}
+		o, ok := x.answer(&h, size)
+		if !ok {
+			return
+		}
+		if !x.r.queue.resolve(h.ID, 0, o) {
+			select {
+			case x.refused <- frame.Head{Kind: frame.Refused, ID: clip(h.ID, 64), ErrorType: "no message with this ID is being handled: it has expired, or was answered before"}:
+			default:
+			}
+		}
+		x.r.queue.more(x.taker, 1)
+	}
+}
+
+// answer reads the payload of an answer. ok is false if the connection broke.
+func (x *exchange) answer(h *frame.Head, size int) (o Outcome, ok bool) {
+	if x.in.Buffered() < size {
+		_ = x.conn.SetReadDeadline(time.Now().Add(bodyTime))
+		defer func() { _ = x.conn.SetReadDeadline(time.Time{}) }()
+	}
+	p, err := x.r.bytes.read(x.in, int64(size))
+	switch {
+	case errors.Is(err, errNoMemory):
+		_, err = io.CopyN(io.Discard, x.in, int64(size))
+		return Outcome{Failure: workers.HandlerFailed, ErrorType: "NoMemory", Text: errNoMemory.Error()}, err == nil
+	case err != nil:
+		return o, false
+	case h.Kind == frame.Failure:
+		defer p.release()
+		return Outcome{Failure: workers.HandlerFailed, ErrorType: clip(h.ErrorType, 256), Text: clip(string(p.data), maxErrorText)}, true
+	}
+	return Outcome{body: p, ContentType: clip(h.ContentType, 256)}, true
+}

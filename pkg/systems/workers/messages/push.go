@@ -1,0 +1,136 @@
+package messages
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+)
+
+// EventType is the type of the CloudEvents in which messages are pushed.
+const EventType = "dev.coracle.message"
+
+// pusher posts the messages of a pod in mode Push, as CloudEvents 1.0 in HTTP's binary content mode.
+type pusher struct {
+	r         *receiver
+	transport *http.Transport
+	url       string
+	more      chan struct{} // a message may wait, and may be pushed
+}
+
+func newPusher(r *receiver) *pusher {
+	address := net.JoinHostPort(r.ip, strconv.Itoa(int(r.queue.config.Port)))
+	n := int(r.queue.config.Concurrency)
+	return &pusher{r: r, url: "http://" + address + r.queue.config.Path, more: make(chan struct{}, 1), transport: &http.Transport{
+		DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext, MaxIdleConnsPerHost: n, MaxConnsPerHost: n, IdleConnTimeout: 90 * time.Second,
+		MaxResponseHeaderBytes: 16 << 10, DisableCompression: true,
+	}}
+}
+
+func (p *pusher) wake() {
+	select {
+	case p.more <- struct{}{}:
+	default:
+	}
+}
+
+// run takes messages until the pod goes. There is a goroutine for each message that is in flight.
+func (p *pusher) run() {
+	defer p.transport.CloseIdleConnections()
+	for {
+		select {
+		case <-p.r.ctx.Done():
+			return
+		case <-p.more:
+		}
+		for {
+			h := p.r.queue.tryTake()
+			if h.entry == nil {
+				break
+			}
+			p.r.m.background(func() { p.push(h) })
+		}
+	}
+}
+
+// push posts a message until the program accepts the connection, and reads its reply.
+func (p *pusher) push(h handed) {
+	ctx, cancel := context.WithDeadline(p.r.ctx, p.r.deadline(h.entry))
+	defer cancel()
+	for delay := 5 * time.Millisecond; ; delay = min(2*delay, time.Second) {
+		o, sent := p.post(ctx, h)
+		if sent {
+			p.r.queue.resolve(h.ID, h.attempt, o)
+			return
+		}
+		select {
+		case <-ctx.Done():
+			if p.r.ctx.Err() != nil {
+				p.r.queue.giveBack(h)
+				return
+			}
+			o.Failure = workers.HandlerTimeout
+			p.r.queue.resolve(h.ID, h.attempt, o)
+			return
+		case <-time.After(delay): // it does not listen yet
+		}
+	}
+}
+
+// post posts a message once. sent is false if the program has certainly not got it.
+func (p *pusher) post(ctx context.Context, h handed) (o Outcome, sent bool) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url, bytes.NewReader(h.payload.data))
+	if err != nil {
+		return Outcome{Failure: workers.HandlerFailed, Text: err.Error()}, true
+	}
+	// The transport sends a POST again only if nothing of it was written (net/http, Transport).
+	head := req.Header
+	head.Set("Ce-Specversion", "1.0")
+	head.Set("Ce-Id", h.ID)
+	head.Set("Ce-Type", EventType)
+	head.Set("Ce-Source", "/apis/"+workers.GroupVersion.Group+"/namespaces/"+p.r.pod.Namespace+"/workers/"+p.r.name())
+	head.Set("Ce-Attempt", strconv.Itoa(int(h.attempt)))
+	if h.Trace != "" {
+		head.Set("Ce-Traceparent", h.Trace)
+		head.Set(headerTrace, h.Trace)
+	}
+	if h.DeadLetter != "" {
+		head.Set("Ce-Deadletter", h.DeadLetter)
+	}
+	head.Set("Content-Type", h.ContentType)
+	res, err := p.transport.RoundTrip(req) // no redirects: a pod must not point the agent anywhere
+	if err != nil {
+		var dial *net.OpError
+		if errors.As(err, &dial) && dial.Op == "dial" {
+			return Outcome{Text: "the program does not accept connections on port " + strconv.Itoa(int(p.r.queue.config.Port))}, false
+		}
+		f := workers.ReceiverLost
+		if ctx.Err() != nil && p.r.ctx.Err() == nil {
+			f = workers.HandlerTimeout
+		}
+		return Outcome{Failure: f, Text: "the program did not answer: " + err.Error()}, true
+	}
+	defer res.Body.Close()
+	if res.StatusCode >= 300 {
+		text, _ := bounded.All(io.LimitReader(res.Body, maxErrorText), maxErrorText)
+		return Outcome{Failure: workers.HandlerFailed, ErrorType: "HTTP" + strconv.Itoa(res.StatusCode), Text: clip(res.Status+": "+string(text), maxErrorText)}, true
+	}
+	body, err := p.r.bytes.read(res.Body, res.ContentLength)
+	var large *bounded.TooLargeError
+	switch {
+	case err == nil:
+		return Outcome{body: body, ContentType: clip(res.Header.Get("Content-Type"), 256)}, true
+	case errors.As(err, &large):
+		return Outcome{Failure: workers.HandlerFailed, ErrorType: "TooLarge", Text: err.Error()}, true
+	case errors.Is(err, errNoMemory):
+		return Outcome{Failure: workers.HandlerFailed, ErrorType: "NoMemory", Text: err.Error()}, true
+	}
+	return Outcome{Failure: workers.ReceiverLost, Text: "the program's reply broke off: " + err.Error()}, true
+}

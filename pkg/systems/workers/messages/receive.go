@@ -1,0 +1,75 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+)
+
+// Receive reads a message's payload from a request of the API server, delivers it, and responds.
+func (m *Manager) Receive(ctx context.Context, w http.ResponseWriter, req *http.Request, t Target, msg Message, wait bool) {
+	bytes := m.bytes
+	if r := m.receiver(t.UID); r != nil {
+		bytes = r.bytes
+	}
+	p, err := bytes.read(req.Body, req.ContentLength)
+	var large *bounded.TooLargeError
+	switch {
+	case errors.As(err, &large):
+		discard(req)
+		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+		return
+	case errors.Is(err, errNoMemory):
+		discard(req)
+		respondFailure(w, Outcome{Failure: workers.QueueFull, Text: err.Error(), Untouched: true})
+		return
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	msg.payload = p
+	if msg.ID == "" {
+		p.release()
+		http.Error(w, workers.HeaderID+" is missing", http.StatusBadRequest)
+		return
+	}
+	o := m.Deliver(ctx, t, msg, wait)
+	if o.Failure != "" {
+		respondFailure(w, o)
+		return
+	}
+	head := w.Header()
+	if !wait {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	head.Set(workers.HeaderAttempt, strconv.Itoa(int(o.Attempts)))
+	if o.ContentType != "" {
+		head.Set("Content-Type", o.ContentType)
+	} else {
+		head["Content-Type"] = nil // none is guessed
+	}
+	defer o.body.release()
+	head.Set("Content-Length", strconv.Itoa(len(o.body.data)))
+	_, _ = w.Write(o.body.data)
+}
+
+func respondFailure(w http.ResponseWriter, o Outcome) {
+	head := w.Header()
+	head.Set(workers.HeaderFailure, string(o.Failure))
+	head.Set(workers.HeaderAttempt, strconv.Itoa(int(o.Attempts)))
+	head.Set("Content-Type", "text/plain; charset=utf-8")
+	if o.ErrorType != "" {
+		head.Set(workers.HeaderErrorType, o.ErrorType)
+	}
+	if o.Untouched {
+		head.Set(workers.HeaderUntouched, "true")
+	}
+	w.WriteHeader(o.Failure.Code())
+	_, _ = io.WriteString(w, o.Text)
+}

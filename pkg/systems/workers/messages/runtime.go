@@ -1,0 +1,287 @@
+package messages
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/connlimit"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
+)
+
+// The paths of the Runtime API (AWS Lambda, "Using the Lambda runtime API"), and those on which programs send.
+const (
+	runtimePath = "/2018-06-01/runtime/"
+	sendPath    = "/v1/"
+
+	// bodyTime is how long a program may take to send a reply.
+	bodyTime = 30 * time.Second
+	// mostDiscarded is how much is read, in bytes, of a body that is rejected.
+	mostDiscarded = 4 * workers.MaxPayload
+	// maxErrorText limits what is passed on of an error that a program reports, in bytes.
+	maxErrorText = 4 << 10
+)
+
+// limited limits the connections of a pod: one for each message in flight, and some to send on.
+func (r *receiver) limited(l net.Listener) net.Listener {
+	n := int(r.queue.config.Concurrency) + 32
+	return connlimit.New(l, connlimit.Config{Most: 2 * n, Each: n, Logger: r.m.c.Logger})
+}
+
+func (r *receiver) newServer() *http.Server {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+runtimePath+"invocation/next", r.next)
+	mux.HandleFunc("POST "+runtimePath+"invocation/{id}/response", r.response)
+	mux.HandleFunc("POST "+runtimePath+"invocation/{id}/error", r.failure)
+	mux.HandleFunc("POST "+runtimePath+"init/error", r.initError)
+	mux.HandleFunc("GET "+frame.Path, r.exchange)
+	mux.HandleFunc("POST "+sendPath+"{kind}/{name}/message", r.send)
+	mux.HandleFunc("POST "+sendPath+"namespaces/{namespace}/{kind}/{name}/message", r.send)
+	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 16 << 10,
+		BaseContext: func(net.Listener) context.Context { return r.m.ctx },
+		ErrorLog:    slog.NewLogLogger(r.m.c.Logger.Handler(), slog.LevelDebug)}
+}
+
+// reject answers a program with an error, in the form of the Runtime API.
+func reject(w http.ResponseWriter, code int, kind, format string, args ...any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(map[string]string{"errorType": kind, "errorMessage": fmt.Sprintf(format, args...)})
+}
+
+// pulls reports whether programs of the pod take messages. Otherwise it responds.
+func (r *receiver) pulls(w http.ResponseWriter) bool {
+	if r.push != nil {
+		reject(w, http.StatusConflict, "PushMode", "this pod has mode Push: messages are sent to port %d", r.queue.config.Port)
+	}
+	return r.push == nil
+}
+
+// next is the long poll for the next message.
+func (r *receiver) next(w http.ResponseWriter, req *http.Request) {
+	if !r.pulls(w) {
+		return
+	}
+	stop := make(chan struct{})
+	end := context.AfterFunc(req.Context(), func() { close(stop) })
+	h := r.queue.take(stop)
+	end()
+	if h.entry == nil {
+		reject(w, http.StatusGone, "Terminating", "the pod gets no more messages")
+		return
+	}
+	head := w.Header()
+	head.Set("Lambda-Runtime-Aws-Request-Id", h.ID)
+	head.Set("Lambda-Runtime-Deadline-Ms", strconv.FormatInt(r.deadline(h.entry).UnixMilli(), 10))
+	head.Set("Lambda-Runtime-Invoked-Function-Arn", "arn:coracle:worker:"+r.pod.Namespace+":"+r.name())
+	if h.Trace != "" {
+		head.Set(headerTrace, h.Trace)
+	}
+	if h.DeadLetter != "" {
+		head.Set(workers.HeaderDeadLetter, h.DeadLetter)
+	}
+	head.Set(workers.HeaderAttempt, strconv.Itoa(int(h.attempt)))
+	head.Set("Content-Type", h.ContentType)
+	head.Set("Content-Length", strconv.Itoa(len(h.payload.data)))
+	if req.Context().Err() != nil {
+		r.queue.giveBack(h)
+		return
+	}
+	// From the first byte on, the program may have it.
+	if _, err := w.Write(h.payload.data); err != nil {
+		r.queue.resolve(h.ID, h.attempt, Outcome{Failure: workers.ReceiverLost, Text: "the program's connection broke while it got the message"})
+	}
+}
+
+// deadline is until when the program may handle a message that it gets now.
+func (r *receiver) deadline(e *entry) time.Time {
+	at := time.Now().Add(r.queue.config.Timeout())
+	if !e.Deadline.IsZero() && e.Deadline.Before(at) {
+		return e.Deadline
+	}
+	return at
+}
+
+func (r *receiver) name() string {
+	if r.queue.config.Worker != "" {
+		return r.queue.config.Worker
+	}
+	return r.pod.Name
+}
+
+// body reads a body that the pod sends. On failure it responds.
+func (r *receiver) body(w http.ResponseWriter, req *http.Request) *payload {
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))
+	p, err := r.bytes.read(req.Body, req.ContentLength)
+	var large *bounded.TooLargeError
+	switch {
+	case err == nil:
+		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
+		return p
+	case errors.As(err, &large):
+		discard(req)
+		reject(w, http.StatusRequestEntityTooLarge, "TooLarge", "more than %d bytes", workers.MaxPayload)
+	case errors.Is(err, errNoMemory):
+		discard(req)
+		w.Header().Set("Retry-After", "1")
+		reject(w, http.StatusTooManyRequests, "NoMemory", "%v", err)
+	default:
+		reject(w, http.StatusBadRequest, "BadRequest", "%v", err)
+	}
+	return nil
+}
+
+// discard reads what is left of a body that is about to be rejected. Clients that send the whole of it before they read the response would
+// otherwise see a connection that is reset instead of the status. One that waits for 100 Continue has sent nothing yet.
+func discard(req *http.Request) {
+	if req.ContentLength > 0 && req.Header.Get("Expect") != "" {
+		return
+	}
+	_, _ = io.CopyN(io.Discard, req.Body, mostDiscarded)
+}
+
+func (r *receiver) answer(w http.ResponseWriter, req *http.Request, o Outcome) {
+	if !r.queue.resolve(req.PathValue("id"), 0, o) {
+		reject(w, http.StatusNotFound, "UnknownRequest", "no message with the ID %.64q is being handled: it has expired, or was answered before", req.PathValue("id"))
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusAccepted)
+	_, _ = io.WriteString(w, "{\"status\":\"OK\"}\n")
+}
+
+// response is the program's reply.
+func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
+	id := req.PathValue("id")
+	p := r.body(w, req)
+	if p == nil {
+		if req.ContentLength > workers.MaxPayload {
+			r.queue.resolve(id, 0, Outcome{Failure: workers.HandlerFailed, ErrorType: "TooLarge", Text: fmt.Sprintf("the reply has more than %d bytes", workers.MaxPayload)})
+		}
+		return
+	}
+	// Programs written with aws-lambda-go stream their replies: an error comes as a trailer.
+	if kind := req.Trailer.Get(workers.HeaderErrorType); kind != "" {
+		p.release()
+		r.answer(w, req, Outcome{Failure: workers.HandlerFailed, ErrorType: clip(kind, 256), Text: "the program failed while it sent its reply"})
+		return
+	}
+	r.answer(w, req, Outcome{body: p, ContentType: clip(req.Header.Get("Content-Type"), 256)})
+}
+
+// failure is the program's report that it failed to handle a message.
+func (r *receiver) failure(w http.ResponseWriter, req *http.Request) {
+	p := r.body(w, req)
+	if p == nil {
+		return
+	}
+	kind, text := errorOf(p.data, req.Header)
+	p.release()
+	r.answer(w, req, Outcome{Failure: workers.HandlerFailed, ErrorType: kind, Text: text})
+}
+
+// errorOf returns type and text of an error that a program reports.
+func errorOf(data []byte, h http.Header) (kind, text string) {
+	var e struct{ ErrorType, ErrorMessage string }
+	if json.Unmarshal(data, &e) != nil || e.ErrorMessage == "" {
+		e.ErrorMessage = strings.TrimSpace(string(data))
+	}
+	if e.ErrorType == "" {
+		e.ErrorType = h.Get(workers.HeaderErrorType)
+	}
+	return clip(e.ErrorType, 256), clip(e.ErrorMessage, maxErrorText)
+}
+
+// clip shortens a text that a pod controls, and drops what cannot be in a header.
+func clip(s string, most int) string {
+	s = strings.ToValidUTF8(s[:min(len(s), most)], "")
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s)
+}
+
+// initError is the program's report that it cannot start.
+func (r *receiver) initError(w http.ResponseWriter, req *http.Request) {
+	p := r.body(w, req)
+	if p == nil {
+		return
+	}
+	kind, text := errorOf(p.data, req.Header)
+	p.release()
+	r.m.c.Event(r.pod, corev1.EventTypeWarning, "WorkerInitError", clip(kind+": "+text, 512))
+	w.WriteHeader(http.StatusAccepted)
+	_, _ = io.WriteString(w, "{\"status\":\"OK\"}\n")
+}
+
+// sendHeaders are the headers of a message that a program may set, and those of the reply that it gets.
+var (
+	sendHeaders  = []string{"Content-Type", headerTrace, workers.HeaderWait, workers.HeaderTimeout}
+	replyHeaders = []string{"Content-Type", "Retry-After", workers.HeaderID, workers.HeaderPod, workers.HeaderFailure, workers.HeaderErrorType}
+)
+
+// send sends a message for the program, with the permissions of the pod's service account.
+func (r *receiver) send(w http.ResponseWriter, req *http.Request) {
+	kind, namespace := req.PathValue("kind"), req.PathValue("namespace")
+	if kind != "pods" && kind != "services" {
+		reject(w, http.StatusNotFound, "NotFound", "messages are sent to pods or services")
+		return
+	}
+	if namespace == "" {
+		namespace = r.pod.Namespace
+	}
+	if r.m.c.API == nil {
+		reject(w, http.StatusServiceUnavailable, "Unavailable", "the node's agent cannot send")
+		return
+	}
+	p := r.body(w, req)
+	if p == nil {
+		return
+	}
+	defer p.release()
+	token, err := r.m.c.Token(req.Context(), r.pod)
+	if err != nil {
+		reject(w, http.StatusServiceUnavailable, "NoToken", "no token of the pod's service account: %v", err)
+		return
+	}
+	path := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/" + kind + "/" + url.PathEscape(req.PathValue("name")) + "/message"
+	out, err := http.NewRequestWithContext(req.Context(), http.MethodPost, path, bytes.NewReader(p.data))
+	if err != nil {
+		reject(w, http.StatusBadRequest, "BadRequest", "%v", err)
+		return
+	}
+	for _, h := range sendHeaders {
+		if v := req.Header.Get(h); v != "" {
+			out.Header.Set(h, v)
+		}
+	}
+	res, err := r.m.c.API.Do(out, token)
+	if err != nil {
+		reject(w, http.StatusBadGateway, "Unreachable", "the API server cannot be reached: %v", err)
+		return
+	}
+	defer res.Body.Close()
+	for _, h := range replyHeaders {
+		if v := res.Header.Get(h); v != "" {
+			w.Header().Set(h, v)
+		}
+	}
+	w.WriteHeader(res.StatusCode)
+	_, _ = io.Copy(w, bounded.Reader(res.Body, 2*workers.MaxPayload))
+}
