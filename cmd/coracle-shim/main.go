@@ -5,7 +5,7 @@
 //
 // "coracle-shim pause" does not start the Go runtime: see pause.go.
 //
-// It may import only agent/runtime/shim/server. Its invariant: it stays small, since there is one per pod.
+// Its invariant: it stays small, since there is one per pod.
 package main
 
 import (

@@ -1,8 +1,7 @@
 // Package cli is the command line: the complete kubectl, and Coracle's own commands for a cluster (run, ps, nodes,
 // logs) and for this machine's process (status, image).
 //
-// It may import apis, client and control, never store, registry or apiserver. Its invariant: a command prints its
-// result on standard output and everything else on standard error.
+// Its invariant: a command prints its result on standard output and everything else on standard error.
 package cli
 
 import (

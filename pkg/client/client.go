@@ -2,8 +2,7 @@
 // returns its HTTP form; pkg/api/local is its in-process form, in which reads share the server's cache by pointer
 // and writes use no socket.
 //
-// It may import apis and the Kubernetes client libraries, never kind, registry, apiserver or store; it does not reach
-// k8s.io/kubernetes. Its invariant: an object from Cache is immutable; callers must DeepCopy it before modifying it.
+// Its invariant: an object from Cache is immutable; callers must DeepCopy it before modifying it.
 package client
 
 import (

@@ -3,9 +3,8 @@
 // the engine provides a client that enforces the declaration and a queue, and
 // restarts a reconciler that crashes without affecting the others.
 //
-// It may import client, events and controller-runtime. Its invariant: a
-// reconciler is never called with a cache that does not yet show what the
-// same request wrote before, so nothing needs expectations.
+// Its invariant: a reconciler is never called with a cache that does not yet show what the same request wrote before,
+// so nothing needs expectations.
 package engine
 
 import (

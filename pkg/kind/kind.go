@@ -4,9 +4,8 @@
 // A Table is an immutable set of rows. A Catalog holds the Table that is served now, and replaces it as a whole when
 // kinds are added or removed at run time.
 //
-// It may import apis and the Kubernetes libraries, nothing else of Coracle. Its invariant: rows and Tables never change
-// after the Table is made, so they are shared by pointer. The identity of a kind across changes of its rows is its
-// Storage.
+// Its invariant: rows and Tables never change after the Table is made, so they are shared by pointer. The identity of
+// a kind across changes of its rows is its Storage.
 package kind
 
 import (

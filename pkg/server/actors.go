@@ -15,13 +15,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/control/controllers"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/loadbalancer"
-	"github.com/coracle-dev/coracle/pkg/control/controllers/namespace"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/rootca"
 	"github.com/coracle-dev/coracle/pkg/control/election"
 	"github.com/coracle-dev/coracle/pkg/control/scheduler"
 	"github.com/coracle-dev/coracle/pkg/control/scheduler/allocation"
 	storedkinds "github.com/coracle-dev/coracle/pkg/engine/kinds"
 	"github.com/coracle-dev/coracle/pkg/kind"
+
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 // actors creates the reconcilers and the scheduler, unless disabled.
@@ -47,7 +48,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 				Adapters: func(ctx context.Context, path string, query url.Values) ([]byte, error) {
 					return l.aggregator.Metrics(ctx, path, query)
 				},
-				Elsewhere: func(ctx context.Context, namespace string) []namespace.Left {
+				Elsewhere: func(ctx context.Context, namespace string) []aggregated.Remaining {
 					return l.aggregator.Empty(ctx, namespace)
 				},
 				OwnedElsewhere: l.aggregator,

@@ -1,7 +1,7 @@
 // Package server assembles the components into processes: the control plane, a node, and both in one.
 //
-// It may import everything but cmd and ctl; only cmd imports it. Its invariant: components start in the order of the
-// lists in this package, with the reason beside each, and stop in reverse order.
+// Its invariant: components start in the order of the lists in this package, with the reason beside each, and stop in
+// reverse order.
 //
 // A join token allows a machine to join as a new node, and nothing else, until it expires or is revoked
 // (pkg/base/jointoken). With it, nobody can act as an existing node, be it the server's own or an offline one (machine.go),

@@ -82,8 +82,8 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		{"github.com/opencontainers/runc", ours("pkg/node/runtime/shim", "cmd/coracle-shim")},
 		{"github.com/vishvananda", ours("pkg/node/network", "pkg/node/proxy")},
 		{"github.com/google/nftables", ours("pkg/node/network", "pkg/node/proxy", "pkg/node/netpolicy")},
-		{"k8s.io/kubernetes", ours("pkg/api/kinds/builtin", "pkg/api/registry", "pkg/api/admission", "pkg/api/apiserver")},
-		{"k8s.io/apiserver", ours("pkg/kind", "pkg/state/encryption", "pkg/api/webhook", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver", "pkg/server")},
+		{"k8s.io/kubernetes", ours("pkg/api")},
+		{"k8s.io/apiserver", ours("pkg/kind", "pkg/state/encryption", "pkg/api", "pkg/server")},
 		{"k8s.io/kubectl", ours("pkg/cli")},
 		{"github.com/miekg/dns", ours("pkg/node/dns")},
 		{"github.com/godbus/dbus", ours("pkg/node/host/shutdown")},
@@ -106,37 +106,26 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 	}
 }
 
-// TestImportsPointOneWay checks that no package depends, directly or indirectly, on packages above or beside it.
-func TestImportsPointOneWay(t *testing.T) {
-	engine := ours("pkg/state/store", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver", "pkg/server")
+// TestPartsStandAlone checks what the rooms do not say: no package depends, directly or indirectly, on parts that must
+// not be linked into it.
+func TestPartsStandAlone(t *testing.T) {
+	server := ours("pkg/state/store", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver", "pkg/server")
 	rules := []struct{ from, never []string }{
 		{ours("apis"), ours("pkg", "cmd")},
-		{ours("pkg/kind"), append(engine, ours("pkg/state/cache", "pkg/client", "pkg/node/agent", "pkg/control/controllers", "pkg/control/scheduler")...)},
-		{ours("pkg/state/store"), ours("pkg/state/cache", "pkg/api/registry", "pkg/api/apiserver", "pkg/server", "pkg/node/agent")},
-		{ours("pkg/state/cache"), engine},
-		{ours("pkg/state/encryption"), append(engine, ours("pkg/node/agent", "pkg/client", "pkg/cli", "pkg/cli/socket")...)},
-		{ours("pkg/client", "pkg/control/controllers", "pkg/control/scheduler", "pkg/node/agent", "pkg/node/proxy", "pkg/node/netpolicy", "pkg/node/dns", "pkg/node/ingress", "pkg/cli"), engine},
-		{ours("pkg/api/local"), ours("pkg/api/admission", "pkg/api/apiserver", "pkg/server", "pkg/node/agent", "pkg/control/controllers", "pkg/control/scheduler")},
-		{ours("pkg/api/admission"), ours("pkg/api/apiserver", "pkg/server", "pkg/node/agent", "pkg/control/controllers", "pkg/control/scheduler")},
-		{ours("pkg/api/registry"), ours("pkg/api/apiserver", "pkg/server", "pkg/node/agent", "pkg/control/controllers", "pkg/control/scheduler")},
-		{ours("pkg/systems/kontrol"), append(engine, ours("pkg/node/agent", "pkg/control/scheduler", "pkg/cli", "pkg/control/controllers", "pkg/systems/rest")...)},
-		{ours("pkg/systems/rest"), append(engine, ours("pkg/node/agent", "pkg/control/scheduler", "pkg/cli", "pkg/control/controllers")...)},
-		{ours("pkg/api/apiserver"), ours("pkg/server", "pkg/node/agent", "pkg/control/controllers", "pkg/control/scheduler")},
-		{ours("pkg/base/run", "pkg/base/pki", "pkg/base/version"), ours("pkg/kind", "pkg/state/cache", "pkg/client", "pkg/server", "pkg/node/agent")},
-		{ours("apis", "cmd", "pkg/server", "pkg/node/agent", "pkg/cli"), ours("pkg/testing/testcluster")},
-		{ours("pkg/systems/buildbarn/remote"), append(engine, ours("apis", "pkg/kind", "pkg/client", "pkg/node/agent", "pkg/cli", "pkg/control/controllers")...)},
-		{ours("cmd/coracle"), ours("pkg/systems/buildbarn/check/program", "pkg/systems/buildbarn/schema")},                                                                                       // they are in a process of their own
-		{ours("pkg/systems/buildbarn/fit"), append(engine, ours("pkg/kind", "pkg/client", "pkg/control/controllers", "pkg/systems/buildbarn/schema", "pkg/systems/buildbarn/check/program")...)}, // it is pure
-		{ours("pkg/systems/buildbarn/check/program", "pkg/systems/buildbarn/schema"), append(engine, ours("apis", "pkg/kind", "pkg/client", "pkg/control/controllers")...)},
-		{ours("cmd/coracle-shim"), append(ours("pkg/kind", "pkg/state/cache", "pkg/client", "pkg/cli"), append(engine, "k8s.io")...)},
+		{ours("pkg/state/store"), ours("pkg/state/cache")},
+		{ours("pkg/state/cache", "pkg/state/encryption"), ours("pkg/state/store")},
+		{ours("pkg/client", "pkg/engine", "pkg/control", "pkg/node", "pkg/systems", "pkg/cli"), server},
+		{ours("pkg/api/registry", "pkg/api/local"), ours("pkg/api/admission", "pkg/api/apiserver")},
+		{ours("pkg/api/admission"), ours("pkg/api/apiserver")},
+		{ours("apis", "cmd", "pkg/server", "pkg/node", "pkg/cli"), ours("pkg/testing/testcluster")},
+		{ours("cmd/coracle"), ours("pkg/systems/buildbarn/check/program", "pkg/systems/buildbarn/schema")}, // a process of their own
+		{ours("pkg/systems/buildbarn/fit", "pkg/systems/buildbarn/remote", "pkg/systems/buildbarn/check/program", "pkg/systems/buildbarn/schema"), ours("pkg/client", "pkg/engine")},
+		{ours("cmd/coracle-shim"), append(ours("pkg/kind", "pkg/state", "pkg/client", "pkg/cli"), append(server, "k8s.io")...)},
 	}
 	for _, p := range packages(t) {
 		for _, rule := range rules {
 			if !under(p.ImportPath, rule.from...) || p.ImportPath == module+"pkg/api/registry/registrytest" {
 				continue
-			}
-			if p.ImportPath == module+"pkg/api/local" && !slices.Contains(rule.from, p.ImportPath) {
-				continue // the in-process client is above the registry, and has its own rule
 			}
 			for _, d := range p.Deps {
 				if under(d, rule.never...) {
@@ -153,9 +142,9 @@ func TestLibrariesReachNoFurther(t *testing.T) {
 		library string
 		by      []string
 	}{
-		{"k8s.io/kubernetes", ours("pkg/api/kinds/builtin", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver", "pkg/server", "pkg/testing/testcluster", "cmd/coracle")},
-		{"k8s.io/apiserver", ours("pkg/kind", "pkg/state/cache", "pkg/state/store", "pkg/state/encryption", "pkg/api/webhook", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver", "pkg/server", "pkg/testing/testcluster", "cmd/coracle")},
-		{"go.etcd.io/etcd/server", ours("pkg/state/store", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver", "pkg/server", "pkg/testing/testcluster", "cmd/coracle", "hack/images/etcd")},
+		{"k8s.io/kubernetes", ours("pkg/api", "pkg/server", "pkg/testing/testcluster", "cmd/coracle")},
+		{"k8s.io/apiserver", ours("pkg/kind", "pkg/engine/kinds", "pkg/state", "pkg/api", "pkg/control/scheduler/allocation", "pkg/server", "pkg/testing/testcluster", "cmd/coracle")},
+		{"go.etcd.io/etcd/server", ours("pkg/state/store", "pkg/api", "pkg/server", "pkg/testing/testcluster", "cmd/coracle", "hack/images/etcd")},
 	}
 	all := packages(t)
 	for _, rule := range rules {
@@ -190,8 +179,8 @@ func chain(all []pkg, from, to string) []string {
 	}
 }
 
-// TestReconcilersStandAlone checks that no reconciler imports another one.
-func TestReconcilersStandAlone(t *testing.T) {
+// TestControllersStandAlone checks that no controller imports another one.
+func TestControllersStandAlone(t *testing.T) {
 	root := module + "pkg/control/controllers"
 	for _, p := range packages(t) {
 		if !strings.HasPrefix(p.ImportPath, root+"/") {
@@ -199,7 +188,7 @@ func TestReconcilersStandAlone(t *testing.T) {
 		}
 		folder, _, _ := strings.Cut(strings.TrimPrefix(p.ImportPath, root+"/"), "/")
 		for _, d := range p.Deps {
-			if strings.HasPrefix(d, root+"/") && !under(d, root+"/"+folder) && !under(d, root+"/engine") {
+			if strings.HasPrefix(d, root+"/") && !under(d, root+"/"+folder) {
 				t.Errorf("%s reaches %s", p.ImportPath, d)
 			}
 		}

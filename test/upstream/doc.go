@@ -5,5 +5,5 @@
 // TestUpstreamAnswersAlike sends the same requests to both API servers and compares what they answer; alike_deliberate_test.go has the
 // differences that are on purpose.
 //
-// It may import pkg/base/pki, for keys as a Coracle server has them, and test/host. Its invariant: what Start started has ended when Stop returns.
+// Its invariant: what Start started has ended when Stop returns.
 package upstream

@@ -1,7 +1,6 @@
 // Package v1alpha1 is the API of Buildbarn: the parts of a farm that executes build actions remotely, and whole farms.
 //
-// It may import the Kubernetes API libraries, nothing of Coracle. Its invariant: a part that Validate accepts has children whose names,
-// labels and hosts Kubernetes accepts.
+// Its invariant: a part that Validate accepts has children whose names, labels and hosts Kubernetes accepts.
 //
 //	Kind                 Makes (pkg/systems/buildbarn/controller)
 //	BuildbarnScheduler   Deployment, Service, Ingress

@@ -1,8 +1,7 @@
 // Package v1alpha1 is the configuration of a Coracle process: each option is a flag, a CORACLE_ environment variable
 // and a key of a YAML file, all with the name in the field's tag.
 //
-// It may import nothing of Coracle. Its invariant: a Config accepted by Validate can be run, as far as can be checked
-// without accessing the machine.
+// Its invariant: a Config accepted by Validate can be run, as far as can be checked without accessing the machine.
 package v1alpha1
 
 import (

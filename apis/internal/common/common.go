@@ -1,6 +1,6 @@
 // Package common has what the groups of kinds under apis have in common: rules of roles, and cells of tables.
 //
-// It may import the Kubernetes API libraries. Its invariant: it knows no kind.
+// Its invariant: it knows no kind.
 package common
 
 import (

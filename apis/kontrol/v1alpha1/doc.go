@@ -1,7 +1,6 @@
 // Package v1alpha1 is the API of Kontrol: what many clusters should run, what was last applied to each, and what is there now.
 //
-// It may import the Kubernetes API libraries, nothing of Coracle. Its invariant: each kind has one writer, so that no writer waits
-// for another.
+// Its invariant: each kind has one writer, so that no writer waits for another.
 //
 //	Kind          Writer                                    Says
 //	Resource      users, through the API server             what is desired, on which clusters

@@ -1,7 +1,6 @@
 // Package v1alpha1 is the API of tasks: containers that run to completion, once, with retries, as arrays or on a schedule.
 //
-// It may import the Kubernetes API libraries, nothing of Coracle. Its invariant: a task reaches exactly one of the terminal phases, once,
-// and its status never changes afterwards.
+// Its invariant: a task reaches exactly one of the terminal phases, once, and its status never changes afterwards.
 //
 //	Pending -> Scheduled -> Running -> Completed (exit code 0)
 //	   ^           |           |

@@ -1,7 +1,7 @@
 // Package v1alpha1 is the API of workers: pools of pods that take messages from queues.
 //
-// It may import the Kubernetes API libraries, nothing of Coracle. Its invariant: a Worker that Validate accepts has a queue
-// configuration that ParseQueue accepts, since the node's agent reads it from the pod's annotation.
+// Its invariant: a Worker that Validate accepts has a queue configuration that ParseQueue accepts, since the node's
+// agent reads it from the pod's annotation.
 //
 // +kubebuilder:object:generate=true
 // +groupName=workers.coracle.dev

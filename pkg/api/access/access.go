@@ -1,8 +1,8 @@
 // Package access decides who may use the API by configuration files: providers of tokens (OIDC), a token webhook, requests without
 // credentials, and the chain of authorizers, as upstream's AuthenticationConfiguration and AuthorizationConfiguration describe them.
 //
-// It may import bounded and the Kubernetes libraries. Its invariants: a file that is not valid never replaces one that was; whatever a
-// provider or webhook answers is read within limits of size and time; without configuration nothing runs.
+// Its invariants: a file that is not valid never replaces one that was; whatever a provider or webhook answers is read
+// within limits of size and time; without configuration nothing runs.
 package access
 
 import (

@@ -1,9 +1,8 @@
 // Package admission selects and configures upstream's admission plugins, and installs them in a registry as the chain
 // that every write passes.
 //
-// It may import registry, the in-process client and the Kubernetes libraries including k8s.io/kubernetes. Its
-// invariant: a requested plugin runs with the given configuration, or Install fails; configuration without effect is
-// refused.
+// Its invariant: a requested plugin runs with the given configuration, or Install fails; configuration without effect
+// is refused.
 package admission
 
 import (

@@ -1,8 +1,7 @@
 // Package aggregation connects to the servers of APIServices: it forwards requests to them with the user's identity, and reads what they
 // serve.
 //
-// It may import bounded and the Kubernetes libraries. Its invariant: whatever a server answers to the API server itself is read within
-// limits of size and time.
+// Its invariant: whatever a server answers to the API server itself is read within limits of size and time.
 package aggregation
 
 import (

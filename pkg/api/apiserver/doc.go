@@ -1,8 +1,8 @@
 // Package apiserver serves the Kubernetes API over HTTP: it maps requests to calls of the registry and responds with
 // bytes that the cache has already encoded.
 //
-// It may import registry, cache, client, kind, run and the Kubernetes libraries. Only server imports it. Its invariant:
-// an object in the cache is never encoded again for JSON or protobuf, and a list is never built whole in memory.
+// Only server imports it. Its invariant: an object in the cache is never encoded again for JSON or protobuf, and a
+// list is never built whole in memory.
 //
 // # Decisions
 //

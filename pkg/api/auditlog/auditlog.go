@@ -1,8 +1,8 @@
 // Package auditlog writes the audit events of an API server (audit.k8s.io/v1) to a file, one line for each, and sends them to a webhook in
 // batches.
 //
-// It may import bounded, webhook and the Kubernetes libraries. Its invariant: a request never waits for disk or webhook. Events that do not fit into
-// the buffer of one of them are dropped there, counted and logged; the buffers are bounded in events and bytes.
+// Its invariant: a request never waits for disk or webhook. Events that do not fit into the buffer of one of them are
+// dropped there, counted and logged; the buffers are bounded in events and bytes.
 package auditlog
 
 import (

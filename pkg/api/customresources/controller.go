@@ -1,8 +1,8 @@
 // Package customresources serves the kinds that CustomResourceDefinitions define. It updates the catalog and the status of the
 // definitions, and deletes the objects of definitions that are being deleted.
 //
-// It may import kind, kind/custom, client and reconcile/engine. It is part of the server rather than a reconciler because it changes the
-// catalog. Its invariants: a definition is Established only once its kind is served, and no definition blocks another.
+// It is part of the server rather than a reconciler because it changes the catalog. Its invariants: a definition is
+// Established only once its kind is served, and no definition blocks another.
 package customresources
 
 import (

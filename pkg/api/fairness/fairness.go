@@ -2,8 +2,8 @@
 // others from using the API. It follows API Priority and Fairness (KEP-1040). FlowSchema and PriorityLevelConfiguration objects configure
 // it; until they are read, it uses the mandatory and suggested ones of upstream's library.
 //
-// It may import only the Kubernetes libraries. Its invariant: the seats in use never exceed Config.Seats by more than one for each
-// level, whose share is rounded up, and every queue, wait and map has a bound, above which a *Rejected is returned.
+// Its invariant: the seats in use never exceed Config.Seats by more than one for each level, whose share is rounded
+// up, and every queue, wait and map has a bound, above which a *Rejected is returned.
 //
 // # Decisions
 //

@@ -1,9 +1,8 @@
 // Package local is the in-process form of client.Interface: clients of a Registry in the same process, whose reads
 // share the server's cache by pointer and whose writes use no socket.
 //
-// It may import client, cache, kind and registry, never store or apiserver. Its invariants: objects from the cache are
-// immutable below the outermost struct, the result of a write is the caller's own copy, and a write returns only once
-// the cache shows it.
+// Its invariants: objects from the cache are immutable below the outermost struct, the result of a write is the
+// caller's own copy, and a write returns only once the cache shows it.
 package local
 
 import (

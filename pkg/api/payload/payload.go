@@ -3,9 +3,9 @@
 // containers, a YAML document with aliases can expand without limit, and the cost of patching a list is quadratic in its
 // length.
 //
-// It may import only the standard library and the Kubernetes libraries. Its invariant: whatever passes a check of this
-// package takes at most a small multiple of MaxMemory to decode and about a second of one core to process. The checks
-// themselves take time linear in the input, negligible memory, and a bounded stack.
+// Its invariant: whatever passes a check of this package takes at most a small multiple of MaxMemory to decode and
+// about a second of one core to process. The checks themselves take time linear in the input, negligible memory, and a
+// bounded stack.
 package payload
 
 import (

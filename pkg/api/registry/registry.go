@@ -1,8 +1,8 @@
 // Package registry implements reads and writes of the API independently of HTTP: admission, defaulting, validation,
 // generation, finalizers, owner references, patches. Package admission decides which admission plugins run.
 //
-// It may import kind, store, cache and the Kubernetes libraries. Two invariants: an in-process write returns only once
-// the cache shows its revision, and every error is a Status error (apierrors).
+// Two invariants: an in-process write returns only once the cache shows its revision, and every error is a Status
+// error (apierrors).
 //
 // Managed fields are recorded on every write as upstream does; see tracked.go.
 package registry

@@ -1,8 +1,8 @@
 // Package usage computes the CPU and memory usage of nodes and containers, like metrics-server, from two readings of each node's
 // counters.
 //
-// It may import bounded and the Kubernetes libraries. Its invariants: a node is read only on request, at most every 15 seconds, and its
-// readings count only for pods that are bound to it.
+// Its invariants: a node is read only on request, at most every 15 seconds, and its readings count only for pods that
+// are bound to it.
 package usage
 
 import (

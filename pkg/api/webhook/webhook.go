@@ -1,7 +1,6 @@
 // Package webhook calls admission and conversion webhooks for the API server: it resolves their services and bounds their responses.
 //
-// It may import bounded and the Kubernetes libraries other than k8s.io/kubernetes. Its invariant: no response takes more memory than
-// maxResponse, whichever server sends it.
+// Its invariant: no response takes more memory than maxResponse, whichever server sends it.
 package webhook
 
 import (

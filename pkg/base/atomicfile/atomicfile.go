@@ -1,4 +1,4 @@
-// Package atomicfile replaces files as a whole. It may import only the standard library.
+// Package atomicfile replaces files as a whole.
 //
 // Its invariant: a reader sees the old or the new content, never a part of one, also if the process is killed at any moment. The new content is written
 // to a file beside it, whose name ends with Suffix; what a killed process left there is overwritten by the next. Callers serialize the writes of one file.

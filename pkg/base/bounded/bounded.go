@@ -1,9 +1,8 @@
 // Package bounded reads from sources that others control (a pod's files, an image's blobs, a registry's responses, a
 // request's body) into memory, up to a limit given by the caller, and limits how often what they cause is done (Rate).
 //
-// It may import only the standard library and golang.org/x/sys. Its invariant: a source larger than its limit is
-// refused with a *TooLargeError (or cut, in a Buffer) before more than limit+1 bytes of it are in memory, whatever size
-// it claims to have.
+// Its invariant: a source larger than its limit is refused with a *TooLargeError (or cut, in a Buffer) before more
+// than limit+1 bytes of it are in memory, whatever size it claims to have.
 package bounded
 
 import (

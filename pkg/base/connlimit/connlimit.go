@@ -1,7 +1,7 @@
 // Package connlimit limits the open connections of a listener, in total and per client address.
 //
-// It may import only the standard library. Its invariant: a connection beyond a limit is closed as soon as it is accepted, before
-// anything is read from it or a goroutine is started for it.
+// Its invariant: a connection beyond a limit is closed as soon as it is accepted, before anything is read from it or a
+// goroutine is started for it.
 package connlimit
 
 import (

@@ -1,6 +1,6 @@
 // Package failpoint lets tests fail or kill the agent at each place where it acquires a resource of a node.
 //
-// It may import nothing of Coracle. Its invariant: without a Hook, which only tests set, a point does nothing.
+// Its invariant: without a Hook, which only tests set, a point does nothing.
 package failpoint
 
 // Hook is called with the name of each point that is reached. The acquisition fails with the error that it returns. A nil Hook does nothing.

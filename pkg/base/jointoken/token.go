@@ -1,8 +1,8 @@
 // Package jointoken implements the credential with which a machine joins a cluster for the first time: its format, and
 // how the cluster stores it.
 //
-// It may import nothing of Coracle. Its invariant: the cluster never stores a token's secret, only its SHA-256, so that
-// neither the API, nor etcd, nor a backup allows anyone to join.
+// Its invariant: the cluster never stores a token's secret, only its SHA-256, so that neither the API, nor etcd, nor a
+// backup allows anyone to join.
 //
 // Decisions: a token is a Secret in kube-system of a type of its own. Upstream's bootstrap tokens
 // (bootstrap.kubernetes.io/token) store their secret in clear text, because they also sign cluster-info; these only

@@ -1,9 +1,8 @@
 // Package pki generates and stores the cluster's keys: three CAs (for the API, for clients, and for what nodes serve)
 // and the key that signs service account tokens.
 //
-// It may import nothing of Coracle but bounded and atomicfile. Its invariant: only CAs, signing keys and a joined machine's own key
-// are on disk (0600). Leaf certificates are in memory and renewed after two thirds of their lifetime (see Renewal), so
-// that no cluster stops because one expired.
+// Its invariant: only CAs, signing keys and a joined machine's own key are on disk (0600). Leaf certificates are in
+// memory and renewed after two thirds of their lifetime (see Renewal), so that no cluster stops because one expired.
 //
 // Decisions: the holder of a join token chooses the names and addresses in a node's serving certificate. These
 // certificates therefore have a CA of their own, which only the API server trusts, and pods that verify nodes by the

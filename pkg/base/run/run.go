@@ -1,7 +1,7 @@
 // Package run starts and stops the components of a process.
 //
-// It may import nothing of Coracle. Its invariant: components start in order, each when those before it are ready (but for Aside), and stop in
-// reverse order, each when the one after it has returned or its timeout is over.
+// Its invariant: components start in order, each when those before it are ready (but for Aside), and stop in reverse
+// order, each when the one after it has returned or its timeout is over.
 package run
 
 import (

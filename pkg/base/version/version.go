@@ -1,4 +1,4 @@
-// Package version identifies this build. It may import nothing of Coracle.
+// Package version identifies this build.
 package version
 
 import (

@@ -1,7 +1,7 @@
 // Package bundle gathers what is needed to debug a machine and its cluster, in one archive.
 //
-// It may import control and the Kubernetes client libraries. Its invariant: the archive contains no secrets. Secrets
-// are not read at all, everything else is masked (mask.go). Every entry and the whole archive have a maximum size.
+// Its invariant: the archive contains no secrets. Secrets are not read at all, everything else is masked (mask.go).
+// Every entry and the whole archive have a maximum size.
 package bundle
 
 import (

@@ -5,5 +5,5 @@
 // set (fields.go), without objects that controllers own, and without those that every cluster makes for itself (omit.go). Lists are read in pages and
 // written as they come, so the memory it takes does not depend on how many objects there are.
 //
-// It may import client-go and pkg/base/bounded, and nothing else of Coracle. Its invariant: the same objects give the same bytes.
+// Its invariant: the same objects give the same bytes.
 package export

@@ -3,7 +3,7 @@
 //
 // It is the only package whose init has an effect, which kubectl requires: kubectl translates its variables during
 // package initialisation. Go initialises packages that are ready in the order of their import paths, which puts this
-// one first. It may import nothing but kubectl's i18n.
+// one first.
 package locale
 
 import (

@@ -2,7 +2,7 @@
 // line talks to the Coracle process of this machine: status, images, graceful
 // shutdown. Only root can open it.
 //
-// It may import agent/runtime and run. Its invariant: it holds no state; every response is computed on request.
+// Its invariant: it holds no state; every response is computed on request.
 package socket
 
 import (

@@ -1,8 +1,7 @@
 // Package clienttest is the conformance suite of client.Interface, so that a reconciler need not know which
 // implementation it uses.
 //
-// It may import client and the test libraries; only tests import it. Its invariant: it assumes nothing about the
-// cluster but the namespace it is given.
+// Its invariant: it assumes nothing about the cluster but the namespace it is given.
 package clienttest
 
 import (

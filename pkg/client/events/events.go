@@ -1,7 +1,7 @@
 // Package events records Kubernetes Events.
 //
-// It may import client. Its invariant: recording never blocks and never fails the caller; a repeated event is counted,
-// not created again; a lost event is counted and logged.
+// Its invariant: recording never blocks and never fails the caller; a repeated event is counted, not created again; a
+// lost event is counted and logged.
 package events
 
 import (

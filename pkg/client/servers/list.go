@@ -1,6 +1,6 @@
 // Package servers is a client's list of a cluster's API servers: which one it uses, which are down, and which one it fails over to.
 //
-// It may import bounded and pki. Its invariants: the list is bounded, and it need not be trusted. An address only says where to connect; the
+// Its invariants: the list is bounded, and it need not be trusted. An address only says where to connect; the
 // transport verifies the server there against the cluster's certificate authority.
 //
 // A client stays with its server until that fails or leaves the cluster, and does not fail back. When a server dies, its clients fail over to

@@ -2,9 +2,8 @@
 // cluster's actual state towards the desired state. They are listed in all.go;
 // each has its own folder, with a pure plan.go and a thin reconcile.go.
 //
-// It may import client, and its own folders, which do not import each other
-// but for engine. Its invariant: a reconciler reaches the cluster only through
-// its own client, with its own identity, and writes only what it declares.
+// Its invariant: a reconciler reaches the cluster only through its own client, with its own identity, and writes only
+// what it declares.
 package controllers
 
 import (
@@ -24,7 +23,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/autoscaling"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/certificates"
-	"github.com/coracle-dev/coracle/pkg/control/controllers/garbage"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/loadbalancer"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/localsnapshot"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/namespace"
@@ -34,6 +32,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/controllers/tokensecret"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/volumebinding"
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 )
 
@@ -60,7 +59,7 @@ type Config struct {
 	// Elsewhere deletes what aggregated API servers keep in a namespace. Nil: nothing there is deleted.
 	Elsewhere namespace.Elsewhere
 	// OwnedElsewhere is what aggregated API servers keep that may own or be owned. Nil: nothing there is collected.
-	OwnedElsewhere garbage.Elsewhere
+	OwnedElsewhere aggregated.Remotes
 	// CheckPolicy checks the types in a validating admission policy. Nil: policies get no status.
 	CheckPolicy policystatus.Check
 	// ClusterCIDR is the range from which nodes get their pod CIDRs, a /24 each (a /64 for IPv6).

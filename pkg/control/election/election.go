@@ -1,9 +1,9 @@
 // Package election elects the server that runs the reconcilers and the scheduler, with the Leases that kube-controller-manager and
 // kube-scheduler use. Upstream's components can take part in the same election.
 //
-// It may import client, events and run. Its invariant: two processes never lead at the same time. Components that run on the leader write through
-// a client that calls Check before each write, so that a process that was suspended, or whose components hang, does no harm when it
-// resumes.
+// Its invariant: two processes never lead at the same time. Components that run on the leader write through a client
+// that calls Check before each write, so that a process that was suspended, or whose components hang, does no harm
+// when it resumes.
 //
 // A server whose store has no other member is Alone. It leads at once, whichever Coracle server held the Lease before, and holds the Lease
 // without renewing it, for aloneSeconds. That is safe because no other Coracle server can be running: the store's only member holds an exclusive

@@ -1,6 +1,6 @@
 // Package heartbeat records when nodes were last heard of, from their Leases and the Ready condition in their status.
 //
-// It may import nothing of Coracle. Times are those of the local clock, as nodes' clocks are not trusted.
+// Times are those of the local clock, as nodes' clocks are not trusted.
 package heartbeat
 
 import (

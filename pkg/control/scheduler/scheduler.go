@@ -1,7 +1,6 @@
 // Package scheduler assigns pods to nodes, by the profile that they name in spec.schedulerName.
 //
-// It may import client, events and heartbeat. Its invariant: a pod's resources are
-// accounted to its node from the scheduling decision on, before it is bound, so
+// Its invariant: a pod's resources are accounted to its node from the scheduling decision on, before it is bound, so
 // no node is overcommitted. One goroutine decides; others write the bindings.
 package scheduler
 

@@ -1,7 +1,7 @@
 // Package toleration computes for how long pods stay with a device that has a taint (KEP-5055). The scheduler and the reconciler that evicts pods have to agree.
 // Its Seconds are also those of nodes' taints.
 //
-// It may import nothing of Coracle. It is pure.
+// It is pure.
 package toleration
 
 import (

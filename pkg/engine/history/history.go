@@ -1,7 +1,7 @@
 // Package history records the revisions of a workload's pod template as ControllerRevisions in upstream's format, so that kubectl rollout
 // history and undo work and an upstream controller can take over.
 //
-// It may import engine. Its invariant: Plan is pure; it never deletes a revision that a pod or the status refers to.
+// Its invariant: Plan is pure; it never deletes a revision that a pod or the status refers to.
 package history
 
 import (

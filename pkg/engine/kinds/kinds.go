@@ -1,7 +1,7 @@
 // Package kinds lists a catalog's kinds for the reconcilers.
 //
-// It may import kind and reconcile/engine. It is separate from pkg/control/controllers because kind reaches the API server's libraries, which
-// reconcilers must not link.
+// It is separate from pkg/control/controllers because kind reaches the API server's libraries, which reconcilers must
+// not link.
 package kinds
 
 import (

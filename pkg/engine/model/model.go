@@ -1,7 +1,7 @@
 // Package model drives reconcilers one step at a time over an API in memory, for tests that let users, nodes and reconcilers interleave at random (rapid).
 // Caches may be behind, writes may fail, and the process may be killed after any write; then the next one starts from what is stored.
 //
-// Only tests import it. It may import engine. Its invariant: what it does is decided by rapid alone, so that each failure can be replayed.
+// Only tests import it. Its invariant: what it does is decided by rapid alone, so that each failure can be replayed.
 package model
 
 import (

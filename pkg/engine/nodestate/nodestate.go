@@ -1,6 +1,6 @@
 // Package nodestate holds predicates on nodes that several reconcilers share.
 //
-// It may import nothing of Coracle. Its invariant: its functions are pure and change no argument.
+// Its invariant: its functions are pure and change no argument.
 package nodestate
 
 import (

@@ -1,8 +1,7 @@
 // Package podstate holds predicates on pods that several reconcilers share, and
 // creates pods from templates.
 //
-// It may import engine. Its invariant: its functions are
-// pure and change no argument.
+// Its invariant: its functions are pure and change no argument.
 package podstate
 
 import (

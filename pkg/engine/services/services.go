@@ -1,7 +1,5 @@
 // Package services is shared by the reconcilers of services' endpoints: which services select a pod, which of its changes are relevant,
 // and whether anything changed since the last reconcile.
-//
-// It may import engine.
 package services
 
 import (

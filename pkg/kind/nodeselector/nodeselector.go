@@ -2,7 +2,7 @@
 // requirements of a term again for each of them: 20,000, which fit into half a megabyte, keep a processor busy for several seconds. Here the time is in
 // proportion to their number.
 //
-// It may import nothing of Coracle. It is pure.
+// It is pure.
 package nodeselector
 
 import (

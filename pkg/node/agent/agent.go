@@ -1,9 +1,8 @@
 // Package agent is the node agent: it registers the machine as a node, runs the pods that are bound to it, and serves the node's API (logs, exec,
 // port-forward).
 //
-// It may import client, events, version and its own subpackages, never store, registry, apiserver or kind. Its invariant: after a kill it
-// finds everything that it acquired, in the runtime, the kernel and its directories. Running containers are not affected when it stops or
-// starts.
+// Its invariant: after a kill it finds everything that it acquired, in the runtime, the kernel and its directories.
+// Running containers are not affected when it stops or starts.
 package agent
 
 import (

@@ -1,7 +1,6 @@
 // Package api serves the node's API, at the kubelet's paths: health, pods, logs, exec, attach, port-forward and usage.
 //
-// It may import client, agent/pod, agent/logs, agent/messages, agent/runtime and agent/network. Its invariant: except for /healthz, it serves only the API server and
-// callers that the API server authorizes.
+// Its invariant: except for /healthz, it serves only the API server and callers that the API server authorizes.
 package api
 
 import (

@@ -1,8 +1,8 @@
 // Package devices gives containers the devices of device plugins (deviceplugin/v1beta1), such as GPUs: it counts them as extended resources of the
 // node, and assigns each to at most one container.
 //
-// It may import agent/cdi, agent/failpoint, agent/plugins, bounded and run. Its invariant: an assignment is on disk before the plugin is called, and a device is free again only when
-// its pod has released everything, so no device ever has two users, also over restarts of the agent and of plugins.
+// Its invariant: an assignment is on disk before the plugin is called, and a device is free again only when its pod
+// has released everything, so no device ever has two users, also over restarts of the agent and of plugins.
 package devices
 
 import (

@@ -9,7 +9,7 @@
 //	proxy.Config{Local: map[types.NamespacedName]netip.AddrPort{dns.ServiceName: dns.Address(nodeIP)}, ...}
 //	dns.New(dns.Config{Listen: []netip.AddrPort{dns.Address(nodeIP)}, Allow: []netip.Prefix{clusterCIDR}, ...})
 //
-// It may import client and miekg/dns. Its invariant: a response is consistent with the services and endpoint slices of one point in time. The cache of
+// Its invariant: a response is consistent with the services and endpoint slices of one point in time. The cache of
 // other names is bounded, and so are the resources that a client can use: see the limits in serve.go and forward.go.
 package dns
 

@@ -1,7 +1,7 @@
 // Package images pulls pods' images according to their pull policy, with back-off per image, and garbage collects unused images.
 //
-// It may import agent/runtime. Its invariant: there is one pull per reference and set of credentials at a time, which concurrent requests share, and at
-// most eight pulls make progress at once; others wait. A slow pull gives up its place to others.
+// Its invariant: there is one pull per reference and set of credentials at a time, which concurrent requests share,
+// and at most eight pulls make progress at once; others wait. A slow pull gives up its place to others.
 package images
 
 import (

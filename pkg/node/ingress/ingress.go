@@ -1,9 +1,9 @@
 // Package ingress serves Ingresses (networking.k8s.io/v1) of the class "coracle" on a server's node: HTTP and HTTPS on its addresses, on the standard
 // library's reverse proxy.
 //
-// It runs on servers, not on agents that joined: it reads the Secrets of Ingresses from the server's own cache, so that no node's credential has to read
-// them. It may import client, connlimit, events and run. Its invariant: without an Ingress of the class there is no listener, and requests are routed by an
-// immutable table that is replaced as a whole, so that a change ends no connection.
+// It runs on servers, not on agents that joined: it reads the Secrets of Ingresses from the server's own cache, so
+// that no node's credential has to read them. Its invariant: without an Ingress of the class there is no listener, and
+// requests are routed by an immutable table that is replaced as a whole, so that a change ends no connection.
 package ingress
 
 import (

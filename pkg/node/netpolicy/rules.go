@@ -8,9 +8,9 @@
 // a pod can reach itself, and it and its own node can always reach each other (probes, DNS, the Ingress of that node). What is not allowed is
 // rejected with an ICMP message, so that clients need not wait for a timeout. A change does not end connections that exist.
 //
-// It may import agent/static, bounded, client, events and run and, as agent/network, nftables. Its invariants: a node's table is replaced or changed in one
-// transaction; while a server cannot be reached the last rules stay in force, also when the process ends; without any policy there is
-// neither a table nor work; the policies of a namespace take a limited time and room, and those that need more allow nothing.
+// Its invariants: a node's table is replaced or changed in one transaction; while a server cannot be reached the last
+// rules stay in force, also when the process ends; without any policy there is neither a table nor work; the policies
+// of a namespace take a limited time and room, and those that need more allow nothing.
 package netpolicy
 
 import (

@@ -7,8 +7,8 @@
 // client (Config.MetadataAccess allows it). Pods with hostNetwork are not restricted. A pod cannot have a host port on which the
 // node itself serves.
 //
-// It may import netlink, nftables, agent/thread, agent/userns and agent/failpoint. Its invariant: everything that Setup acquired is found again after a crash from the kernel
-// and from files in the run directory, and Teardown or Reset releases it.
+// Its invariant: everything that Setup acquired is found again after a crash from the kernel and from files in the run
+// directory, and Teardown or Reset releases it.
 package network
 
 import (

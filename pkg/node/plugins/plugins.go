@@ -1,9 +1,9 @@
 // Package plugins finds the plugins of a node, such as CSI drivers, by the sockets that they put into a directory, as the kubelet's plugin watcher
 // does (pluginregistration/v1).
 //
-// It may import run. Its invariants: a handler's Register and Deregister alternate for each socket, also when sockets are replaced. A plugin that hangs,
-// lies or sends too much concerns itself only: its calls have deadlines, its messages are bounded, and its socket is never reached through a
-// symbolic link or outside the directory.
+// Its invariants: a handler's Register and Deregister alternate for each socket, also when sockets are replaced. A
+// plugin that hangs, lies or sends too much concerns itself only: its calls have deadlines, its messages are bounded,
+// and its socket is never reached through a symbolic link or outside the directory.
 package plugins
 
 import (

@@ -1,8 +1,8 @@
 // Package pod brings pods to their desired state. Plan compares a pod with what was observed of it and returns the next actions; the Manager
 // executes them and writes the status.
 //
-// It may import client, agent/runtime, agent/network, agent/volume, agent/probe, agent/images, agent/static and agent/failpoint. Its invariant: the state of a
-// pod's containers is always read from the runtime, so that a new Manager continues where a killed one stopped.
+// Its invariant: the state of a pod's containers is always read from the runtime, so that a new Manager continues
+// where a killed one stopped.
 package pod
 
 import (

@@ -9,9 +9,8 @@
 // External addresses cannot overlap the cluster's own (see Guarded); refusals are reported by an event on the service. For the addresses of load balancers
 // that are from the pool, one node answers ARP (see balance.go).
 //
-// It may import client, events and, as agent/network, netlink and nftables. Its invariant: state is exactly the content of the kernel's table; after an
-// error the whole table is rewritten in one transaction. The table stays in place when the proxy stops, so that services keep working; Reset
-// removes it.
+// Its invariant: state is exactly the content of the kernel's table; after an error the whole table is rewritten in
+// one transaction. The table stays in place when the proxy stops, so that services keep working; Reset removes it.
 package proxy
 
 import (

@@ -1,8 +1,8 @@
 // Package runtime defines the node agent's interface to a container runtime. The subpackage containerd runs real containers; the subpackage fake
 // runs them in memory, for the agent's tests.
 //
-// It may import nothing of Coracle. Its invariant: the runtime is the source of truth for containers. A restarted agent reads everything from
-// List; containers outlive the agent and the server.
+// Its invariant: the runtime is the source of truth for containers. A restarted agent reads everything from List;
+// containers outlive the agent and the server.
 package runtime
 
 import (

@@ -1,9 +1,9 @@
 // Package volume sets up and tears down the volumes of pods. Each kind of volume is a Plugin, with Setup and Teardown side by side:
 // emptyDir, hostPath, image, configMap, secret, downwardAPI and projected.
 //
-// It may import client, agent/disk, agent/mount and agent/failpoint. Its invariant: what a plugin acquires is recorded in the
-// pod's directory first, so that Teardown needs to know the pod's UID alone, also after the agent was killed, and undoes exactly
-// what Setup did. It follows no symbolic link that a container made and detaches no mount that is not recorded.
+// Its invariant: what a plugin acquires is recorded in the pod's directory first, so that Teardown needs to know the
+// pod's UID alone, also after the agent was killed, and undoes exactly what Setup did. It follows no symbolic link
+// that a container made and detaches no mount that is not recorded.
 //
 // Decisions: mounts are made detached (fsopen(2), open_tree(2)), because their identity can then be recorded before they are
 // attached. A mount that something else made inside a volume, such as a container with bidirectional propagation, stops Teardown with an

@@ -5,10 +5,8 @@
 // Everything this package returns is shared and must not be modified: make a
 // DeepCopy first. Builds with the race detector verify this by hash.
 //
-// It may import kind and the Kubernetes libraries; its events come from the
-// Source interface, which store.Store implements. The kinds it caches follow a
-// kind.Catalog. Its invariant: the revision of a kind never decreases, and a
-// reader that waited for a revision sees all changes up to it.
+// The kinds it caches follow a kind.Catalog. Its invariant: the revision of a kind never decreases, and a reader that
+// waited for a revision sees all changes up to it.
 package cache
 
 import (

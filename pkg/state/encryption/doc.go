@@ -1,10 +1,9 @@
 // Package encryption encrypts stored objects: upstream's EncryptionConfiguration, its transformers, and key rotation at
 // run time.
 //
-// It may import kind, cache, run, bounded and the Kubernetes libraries. Its invariant: a key is removed from the
-// configuration in use only when nothing stored, or about to be stored, needs it. Stored values have upstream's format,
-// including the storage key as associated data, so that an upstream kube-apiserver with the same file can read them and
-// vice versa.
+// Its invariant: a key is removed from the configuration in use only when nothing stored, or about to be stored, needs
+// it. Stored values have upstream's format, including the storage key as associated data, so that an upstream
+// kube-apiserver with the same file can read them and vice versa.
 //
 // There are two kinds of files. The user's own (--encryption-provider-config) is read again when it changes, but never
 // written. The one in the data directory (--secrets-encryption) is also written by Rotate and Enable.

@@ -1,7 +1,6 @@
 // Package store stores the cluster's state in an embedded etcd.
 //
-// It may import kind and etcd, and is the only package that imports etcd. Its invariant: a write that returned without
-// error is on disk, and the watch reports every revision once, in order.
+// Its invariant: a write that returned without error is on disk, and the watch reports every revision once, in order.
 package store
 
 import (

@@ -2,10 +2,9 @@
 // for curl, pages and CI. Field names, status words and status codes are Podling's, so its clients and workers work
 // unchanged; wire has the types.
 //
-// It may import apis, client, bounded, connlimit and run, never registry, apiserver or store. Its invariants: every
-// request is a read or write of the cluster's own objects as the user User, with the rights of its role, and subject
-// to admission, validation and quota as any other; nothing that a restart would lose is in memory; every route is in
-// one table, from which its OpenAPI description is made.
+// Its invariants: every request is a read or write of the cluster's own objects as the user User, with the rights of
+// its role, and subject to admission, validation and quota as any other; nothing that a restart would lose is in
+// memory; every route is in one table, from which its OpenAPI description is made.
 //
 // # Who may send requests
 //

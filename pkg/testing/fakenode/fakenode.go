@@ -1,8 +1,8 @@
 // Package fakenode registers nodes that run nothing: their pods are reported as Running and, where they end, as Succeeded or Failed. They
 // serve to measure and to test schedulers and controllers at sizes that no machine has.
 //
-// It may import client-go only. Its invariant: memory is proportional to the number of pods that run for a limited time, whatever the number
-// of nodes and other pods.
+// Its invariant: memory is proportional to the number of pods that run for a limited time, whatever the number of
+// nodes and other pods.
 package fakenode
 
 import (

@@ -10,5 +10,5 @@
 // Clusters share nothing: any number of parallel tests has one each. They listen on free ports of the loopback interface, keep their data in a
 // temporary directory without syncing it, and are gone when their test ends.
 //
-// It may import pkg/server, and only tests import it. Its invariant: after Stop nothing of a cluster is left, neither goroutine nor file.
+// Its invariant: after Stop nothing of a cluster is left, neither goroutine nor file.
 package testcluster

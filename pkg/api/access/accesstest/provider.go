@@ -1,6 +1,6 @@
 // Package accesstest is an OpenID provider for tests, which can be told to misbehave.
 //
-// It may import the standard library. Its invariant: it never leaves the loopback interface.
+// Its invariant: it never leaves the loopback interface.
 package accesstest
 
 import (

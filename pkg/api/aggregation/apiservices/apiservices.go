@@ -1,9 +1,9 @@
 // Package apiservices connects APIServices to the API server: it keeps one for each group and version that is served here, follows the servers
 // of the others, and publishes what those servers need to authenticate requests.
 //
-// It may import kind, client, apiserver, reconcile/engine and the reconcilers to which it is what other servers have. It is part of each server rather than a reconciler because each server
-// forwards requests itself. Its invariants: a server that does not answer delays nothing but requests to it, and without an APIService that
-// refers to a Service no connection, watch of Services or goroutine for one exists.
+// It is part of each server rather than a reconciler because each server forwards requests itself. Its invariants: a
+// server that does not answer delays nothing but requests to it, and without an APIService that refers to a Service no
+// connection, watch of Services or goroutine for one exists.
 package apiservices
 
 import (

@@ -15,17 +15,17 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/coracle-dev/coracle/pkg/api/aggregation"
-	"github.com/coracle-dev/coracle/pkg/control/controllers/garbage"
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 // collector is who follows and deletes objects of other servers: the name and groups of upstream's garbage collector.
 var collector = &user.DefaultInfo{Name: "system:serviceaccount:kube-system:generic-garbage-collector", Groups: accounts}
 
-var _ garbage.Elsewhere = (*Controller)(nil)
+var _ aggregated.Remotes = (*Controller)(nil)
 
-// Served implements garbage.Elsewhere. Of each resource, it has the version of the highest priority.
-func (c *Controller) Served() (kinds []garbage.Remote, all bool, changed <-chan struct{}) {
+// Served implements aggregated.Remotes. Of each resource, it has the version of the highest priority.
+func (c *Controller) Served() (kinds []aggregated.Remote, all bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	all = c.listed
@@ -46,7 +46,7 @@ func (c *Controller) Served() (kinds []garbage.Remote, all bool, changed <-chan 
 				continue
 			}
 			seen[gr] = true
-			kinds = append(kinds, garbage.Remote{
+			kinds = append(kinds, aggregated.Remote{
 				Kind: engine.Kind{GroupVersionKind: versionOf(r.service).WithKind(resource.Kind), Resource: resource.Name, Namespaced: resource.Namespaced,
 					Deletable: true, Storage: r.service.UID},
 				Server: r.service.Spec.Service.Namespace + "/" + r.service.Spec.Service.Name,

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/coracle-dev/coracle/pkg/api/aggregation"
-	"github.com/coracle-dev/coracle/pkg/control/controllers/autoscaling"
-	"github.com/coracle-dev/coracle/pkg/control/controllers/namespace"
+
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 // autoscaler is who reads custom and external metrics.
@@ -21,18 +21,18 @@ var autoscaler = &user.DefaultInfo{Name: "system:serviceaccount:kube-system:hori
 // accounts are the groups of upstream's controllers.
 var accounts = []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", user.AllAuthenticated}
 
-// Metrics answers a GET for custom and external metrics with what the server of the group and version says, or autoscaling.ErrNotServed if none
+// Metrics answers a GET for custom and external metrics with what the server of the group and version says, or aggregated.ErrNotServed if none
 // is registered. It is an autoscaling.Adapters.
 func (c *Controller) Metrics(ctx context.Context, path string, query url.Values) ([]byte, error) {
 	parts := strings.SplitN(strings.TrimPrefix(path, "/apis/"), "/", 3)
 	if len(parts) < 3 {
-		return nil, autoscaling.ErrNotServed
+		return nil, aggregated.ErrNotServed
 	}
 	c.mu.Lock()
 	known := c.known[parts[1]+"."+parts[0]]
 	if known == nil {
 		c.mu.Unlock()
-		return nil, autoscaling.ErrNotServed
+		return nil, aggregated.ErrNotServed
 	}
 	r := *known
 	c.mu.Unlock()
@@ -48,7 +48,7 @@ var namespaceController = &user.DefaultInfo{Name: "system:serviceaccount:kube-sy
 
 // Empty deletes the objects that other servers keep in a namespace, and returns what remains there. A server that does not answer is left out,
 // so that it never keeps a namespace from being deleted: its objects stay.
-func (c *Controller) Empty(ctx context.Context, name string) (left []namespace.Left) {
+func (c *Controller) Empty(ctx context.Context, name string) (left []aggregated.Remaining) {
 	c.mu.Lock()
 	var list []remote
 	for _, r := range c.known {
@@ -63,7 +63,7 @@ func (c *Controller) Empty(ctx context.Context, name string) (left []namespace.L
 			if !resource.Namespaced || strings.Contains(resource.Name, "/") {
 				continue
 			}
-			l := namespace.Left{Resource: schema.GroupResource{Group: r.service.Spec.Group, Resource: resource.Name}.String(), Finalizers: map[string]int{}}
+			l := aggregated.Remaining{Resource: schema.GroupResource{Group: r.service.Spec.Group, Resource: resource.Name}.String(), Finalizers: map[string]int{}}
 			items, count, err := r.backend.Empty(ctx, resource, name, namespaceController)
 			if errors.Is(err, aggregation.ErrUnavailable) {
 				c.cfg.Log.Warn("an aggregated API server does not answer: its objects in a deleted namespace stay", "apiservice", r.service.Name, "namespace", name, "error", err)

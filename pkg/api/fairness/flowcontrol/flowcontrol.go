@@ -1,8 +1,8 @@
 // Package flowcontrol makes the FlowSchema and PriorityLevelConfiguration objects the configuration of this server's fairness, creates the
 // ones that every cluster has, and writes the status of flow schemas.
 //
-// It may import kind/builtin, client, reconcile/engine and k8s.io/apiserver. It is part of each server rather than a reconciler because
-// each server has a fairness of its own. Its invariant: the objects in the store configure requests before the first one is served.
+// It is part of each server rather than a reconciler because each server has a fairness of its own. Its invariant: the
+// objects in the store configure requests before the first one is served.
 package flowcontrol
 
 import (

@@ -1,8 +1,7 @@
 // Package builtin defines the rows of the kinds that a server starts with: those of Kubernetes, with upstream's
 // strategies, defaults, conversions and columns, and Coracle's own.
 //
-// It may import kind, kind/own, apis and the Kubernetes libraries including k8s.io/kubernetes, so importers link nearly
-// all of the API server. Its invariant: it contains only types and pure functions, and each row is made once.
+// Its invariant: it contains only types and pure functions, and each row is made once.
 package builtin
 
 import (

@@ -2,8 +2,8 @@
 // CustomResourceDefinition itself. Schemas, pruning, defaults, validation, CEL rules, columns and conversion are upstream's
 // (k8s.io/apiextensions-apiserver).
 //
-// It may import kind, kind/own and the Kubernetes libraries, never k8s.io/kubernetes. Its invariants: an unused row is cheap, whatever
-// the size of its schema; and no definition can prevent the rows of other definitions from being served.
+// Its invariants: an unused row is cheap, whatever the size of its schema; and no definition can prevent the rows of
+// other definitions from being served.
 package custom
 
 import (

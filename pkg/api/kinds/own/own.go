@@ -1,6 +1,6 @@
 // Package own makes the rows of Coracle's own kinds from their types, defaults, validation and columns under apis.
 //
-// It may import kind and the Kubernetes API libraries, never k8s.io/kubernetes. It contains only pure functions.
+// It contains only pure functions.
 package own
 
 import (

@@ -1,6 +1,4 @@
 // Package registrytest runs a registry over a real store and cache for tests of the packages above it.
-//
-// It may import everything from store to admission; only tests import it, and those of package registry itself cannot.
 package registrytest
 
 import (

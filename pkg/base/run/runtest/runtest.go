@@ -1,4 +1,4 @@
-// Package runtest helps tests to run components and to read their logs. It may import run; only tests import it.
+// Package runtest helps tests to run components and to read their logs.
 package runtest
 
 import (

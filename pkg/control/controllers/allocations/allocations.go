@@ -1,6 +1,6 @@
 // Package allocations restores the IPAddresses of Services when somebody deletes or changes them, as upstream's repairip does.
 //
-// It may import engine. Like bootstrap it is run by the server itself: the repair is the registry's, which reserves addresses and ports.
+// Like bootstrap it is run by the server itself: the repair is the registry's, which reserves addresses and ports.
 package allocations
 
 import (

@@ -1,7 +1,7 @@
 // Package attachdetach asks the controllers of CSI drivers to attach volumes to the nodes whose pods use them, and to detach them, with VolumeAttachments.
 //
-// It may import engine. Its invariants: a volume that a node may still have mounted is not detached, unless the node is gone, out of service, or unhealthy
-// for six minutes; a volume for one node is never asked to be attached to two.
+// Its invariants: a volume that a node may still have mounted is not detached, unless the node is gone, out of
+// service, or unhealthy for six minutes; a volume for one node is never asked to be attached to two.
 package attachdetach
 
 import (

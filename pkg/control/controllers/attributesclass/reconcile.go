@@ -1,6 +1,6 @@
 // Package attributesclass keeps VolumeAttributesClasses from being deleted while they are used.
 //
-// It may import engine. Its invariant: a class that a claim or a volume names has its finalizer.
+// Its invariant: a class that a claim or a volume names has its finalizer.
 package attributesclass
 
 import (

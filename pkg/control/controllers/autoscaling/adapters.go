@@ -13,14 +13,13 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 // Adapters answers a GET of the API for metrics that others measure: path is one of custom.metrics.k8s.io or external.metrics.k8s.io. Its
-// error is ErrNotServed if no server has the group and version.
+// error is aggregated.ErrNotServed if no server has the group and version.
 type Adapters func(ctx context.Context, path string, query url.Values) ([]byte, error)
-
-// ErrNotServed says that no server has a group and version.
-var ErrNotServed = errors.New("the server could not find the requested resource")
 
 // defaultWindow is that of custom metrics which do not say theirs, as upstream.
 const defaultWindow = time.Minute
@@ -40,13 +39,13 @@ type custom struct {
 
 // ask gets a path below the first of a group's versions that is served.
 func (r *reconciler) ask(ctx context.Context, group string, versions []string, path string, query url.Values) (out custom, err error) {
-	err = ErrNotServed
+	err = aggregated.ErrNotServed
 	for _, version := range versions {
 		if r.adapters == nil {
 			break
 		}
 		var data []byte
-		if data, err = r.adapters(ctx, "/apis/"+group+"/"+version+path, query); errors.Is(err, ErrNotServed) {
+		if data, err = r.adapters(ctx, "/apis/"+group+"/"+version+path, query); errors.Is(err, aggregated.ErrNotServed) {
 			continue
 		}
 		if err == nil {
@@ -60,7 +59,7 @@ func (r *reconciler) ask(ctx context.Context, group string, versions []string, p
 func (r *reconciler) askCustom(ctx context.Context, path string, query url.Values) (custom, error) {
 	out, err := r.ask(ctx, "custom.metrics.k8s.io", []string{"v1beta2", "v1beta1"}, path, query)
 	switch {
-	case errors.Is(err, ErrNotServed):
+	case errors.Is(err, aggregated.ErrNotServed):
 		return out, errNoCustomMetrics
 	case err != nil:
 		return out, fmt.Errorf("unable to fetch metrics from custom metrics API: %w", err)
@@ -151,7 +150,7 @@ func (r *reconciler) external(ctx context.Context, namespace string, m autoscali
 		found, err = r.ask(ctx, "external.metrics.k8s.io", []string{"v1beta1"}, "/namespaces/"+namespace+"/"+url.PathEscape(m.Name), query)
 	}
 	switch {
-	case errors.Is(err, ErrNotServed):
+	case errors.Is(err, aggregated.ErrNotServed):
 		err = fmt.Errorf("unable to fetch metrics from external metrics API: %w (get %s.external.metrics.k8s.io)", err, m.Name)
 	case err != nil:
 		err = fmt.Errorf("unable to fetch metrics from external metrics API: %w", err)

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 // adapter answers paths with their queries, of the versions that it has.
@@ -19,7 +21,7 @@ func (a adapter) get(_ context.Context, path string, query url.Values) ([]byte, 
 	if answer, ok := a[path+"?"+query.Encode()]; ok {
 		return []byte(answer), nil
 	}
-	return nil, ErrNotServed
+	return nil, aggregated.ErrNotServed
 }
 
 func reading(a Adapters) *reconciler { return &reconciler{adapters: a} }

@@ -1,6 +1,6 @@
 // Package autoscaling scales the targets of HorizontalPodAutoscalers, so that their metrics approach the target values.
 //
-// It may import engine. Its invariant: it never writes a number of replicas outside an autoscaler's bounds.
+// Its invariant: it never writes a number of replicas outside an autoscaler's bounds.
 package autoscaling
 
 import (

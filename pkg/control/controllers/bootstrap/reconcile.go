@@ -1,8 +1,8 @@
 // Package bootstrap keeps the objects that every cluster has: the system namespaces, the Service of the API and its
 // endpoints, cluster DNS, the system priority classes. One that is deleted or changed is restored at once.
 //
-// It may import engine. It is not in the list of reconcile.All: its binding gives nodes their rights, so it must run with
-// the API server's own identity, and the server runs it by itself.
+// It is not in the list of reconcile.All: its binding gives nodes their rights, so it must run with the API server's
+// own identity, and the server runs it by itself.
 package bootstrap
 
 import (

@@ -1,7 +1,7 @@
 // Package bootstraptokens signs the ConfigMap cluster-info with bootstrap tokens, and deletes tokens that have expired, as upstream's
 // bootstrap-signer-controller and token-cleaner-controller do. With them, `kubeadm join` finds and trusts a cluster.
 //
-// It may import engine. Its invariant: cluster-info has a signature of each token that is valid and meant for signing, and of no other.
+// Its invariant: cluster-info has a signature of each token that is valid and meant for signing, and of no other.
 package bootstraptokens
 
 import (

@@ -1,7 +1,7 @@
 // Package certificates approves, signs and deletes CertificateSigningRequests, as upstream's controllers csrapproving, csrsigning and
 // csrcleaner do, and deletes old PodCertificateRequests.
 //
-// It may import engine. Its invariant: it signs approved requests only, and approves only requests of nodes for their client certificates
+// Its invariant: it signs approved requests only, and approves only requests of nodes for their client certificates
 // whose authors have upstream's permission to that. Nobody has that permission by default.
 package certificates
 

@@ -1,6 +1,6 @@
 // Package cronjob creates the Jobs of CronJobs at their scheduled times.
 //
-// It may import engine. Its invariant: each scheduled time has at most one job, even if the process is killed at any time.
+// Its invariant: each scheduled time has at most one job, even if the process is killed at any time.
 package cronjob
 
 import (

@@ -1,7 +1,8 @@
 // Package daemonset runs a pod of a DaemonSet on every node that is eligible for it.
 //
-// It may import engine. The scheduler binds the pods, which require their node by name. Its invariant: it deletes only pods that the set
-// controls, and a rolling update never makes more pods unavailable, nor creates more extra ones, than its strategy allows.
+// The scheduler binds the pods, which require their node by name. Its invariant: it deletes only pods that the set
+// controls, and a rolling update never makes more pods unavailable, nor creates more extra ones, than its strategy
+// allows.
 package daemonset
 
 import (

@@ -1,7 +1,7 @@
 // Package deployment rolls out a Deployment's pods through replica sets, according to its strategy.
 //
-// It may import engine. Its invariant: at no step does it take away more available
-// pods than the strategy allows, nor ask for more pods in all.
+// Its invariant: at no step does it take away more available pods than the strategy allows, nor ask for more pods in
+// all.
 package deployment
 
 import (

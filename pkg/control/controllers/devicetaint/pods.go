@@ -1,7 +1,7 @@
 // Package devicetaint evicts pods from devices whose NoExecute taints their claims do not tolerate, be it a driver's taint in a ResourceSlice or
 // an administrator's DeviceTaintRule, and says in a rule's status what it does (KEP-5055).
 //
-// It may import engine. Its invariant: a pod is deleted only for a device that is allocated to a claim that is reserved for this very pod.
+// Its invariant: a pod is deleted only for a device that is allocated to a claim that is reserved for this very pod.
 package devicetaint
 
 import (

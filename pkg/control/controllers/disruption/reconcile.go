@@ -1,7 +1,7 @@
 // Package disruption computes how many pods of each PodDisruptionBudget may be disrupted, and resets the DisruptionTarget
 // condition of pods that were not deleted after all.
 //
-// It may import engine. Its invariant: while the pods of a budget cannot be counted, it allows no disruption.
+// Its invariant: while the pods of a budget cannot be counted, it allows no disruption.
 package disruption
 
 import (

@@ -1,6 +1,6 @@
 // Package endpoints keeps the v1 Endpoints of each service with a selector, for those who still read them.
 //
-// It may import engine. Its invariant: it leaves the Endpoints of services without a selector alone.
+// Its invariant: it leaves the Endpoints of services without a selector alone.
 package endpoints
 
 import (

@@ -1,7 +1,7 @@
 // Package endpointslice keeps the endpoint slices of each service with a selector.
 //
-// It may import engine. What goes into which slice is decided by upstream's library,
-// k8s.io/endpointslice. Its invariant: it touches only slices that say they are its own.
+// What goes into which slice is decided by upstream's library, k8s.io/endpointslice. Its invariant: it touches only
+// slices that say they are its own.
 package endpointslice
 
 import (

@@ -1,7 +1,7 @@
 // Package endpointslicemirroring mirrors Endpoints that people write for services without a selector into endpoint slices,
 // which is what the service proxy and DNS read.
 //
-// It may import engine. Its invariant: it touches only slices that say they are its own.
+// Its invariant: it touches only slices that say they are its own.
 package endpointslicemirroring
 
 import (

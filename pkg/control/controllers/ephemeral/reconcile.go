@@ -1,6 +1,6 @@
 // Package ephemeral makes the claims of generic ephemeral volumes (KEP-1698). Each belongs to its pod, and is deleted with it.
 //
-// It may import engine. Its invariant: a claim that exists is never changed.
+// Its invariant: a claim that exists is never changed.
 package ephemeral
 
 import (

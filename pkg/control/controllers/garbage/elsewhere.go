@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 const (
@@ -25,24 +26,9 @@ const (
 	askTimeout = 10 * time.Second
 )
 
-// Remote is a kind that another server keeps. Kinds with the same Server, whose name means nothing else, share its limits.
-type Remote struct {
-	engine.Kind
-	Server string
-}
-
-// Elsewhere is what aggregated API servers keep.
-type Elsewhere interface {
-	// Served lists their kinds, also those of servers that do not answer now; all is false as long as there are servers that have not said yet what
-	// they serve. The channel is closed when either has changed since.
-	Served() (kinds []Remote, all bool, changed <-chan struct{})
-	// Metadata returns a client that reaches the servers as the garbage collector. Requests to a server that does not answer fail.
-	Metadata() (clientmetadata.Interface, error)
-}
-
 // others follows the objects of other servers. A server that does not answer delays nothing: its kinds stay as they were last seen.
 type others struct {
-	Elsewhere
+	aggregated.Remotes
 	client clientmetadata.Interface
 	log    *slog.Logger
 	// event is called for each change: was is nil for an addition, is for a deletion.
@@ -54,14 +40,14 @@ type others struct {
 	mu      sync.Mutex
 	kinds   map[schema.GroupKind]*other
 	loads   map[string]*load                     // by server
-	over    map[Remote]bool                      // kinds with too many objects
+	over    map[aggregated.Remote]bool           // kinds with too many objects
 	ending  map[schema.GroupKind]<-chan struct{} // closed when the last one that was followed has ended
 	waiting map[object]schema.GroupKind          // objects with an owner of an unknown kind
 	first   firstLists
 }
 
 // newOthers follows what other servers keep while the reconciler runs; nil if elsewhere is.
-func newOthers(env engine.Env, g *graph, elsewhere Elsewhere) *others {
+func newOthers(env engine.Env, g *graph, elsewhere aggregated.Remotes) *others {
 	if elsewhere == nil {
 		return nil
 	}
@@ -75,11 +61,11 @@ func newOthers(env engine.Env, g *graph, elsewhere Elsewhere) *others {
 	return o
 }
 
-func makeOthers(elsewhere Elsewhere, reach clientmetadata.Interface, log *slog.Logger, now func() time.Time, enqueue func(engine.Request), g *graph) *others {
+func makeOthers(elsewhere aggregated.Remotes, reach clientmetadata.Interface, log *slog.Logger, now func() time.Time, enqueue func(engine.Request), g *graph) *others {
 	o := &others{
-		Elsewhere: elsewhere, client: reach, log: log, enqueue: enqueue, most: limits{objects: maxElsewhere, bytes: maxHeld},
+		Remotes: elsewhere, client: reach, log: log, enqueue: enqueue, most: limits{objects: maxElsewhere, bytes: maxHeld},
 		first: firstLists{now: now, until: now().Add(patience), waiting: map[object]bool{}},
-		kinds: map[schema.GroupKind]*other{}, loads: map[string]*load{}, over: map[Remote]bool{}, ending: map[schema.GroupKind]<-chan struct{}{},
+		kinds: map[schema.GroupKind]*other{}, loads: map[string]*load{}, over: map[aggregated.Remote]bool{}, ending: map[schema.GroupKind]<-chan struct{}{},
 		waiting: map[object]schema.GroupKind{},
 	}
 	o.event = func(gvk schema.GroupVersionKind, was, is client.Object) {
@@ -131,11 +117,11 @@ func (o *others) follow(ctx context.Context) {
 }
 
 // update starts to follow new kinds, and forgets those that are gone. All is whether there are no others that are not known yet.
-func (o *others) update(ctx context.Context, kinds []Remote, all bool, running *sync.WaitGroup) {
+func (o *others) update(ctx context.Context, kinds []aggregated.Remote, all bool, running *sync.WaitGroup) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.first.described = all
-	present, listed, servers := map[schema.GroupKind]bool{}, map[Remote]bool{}, map[string]bool{}
+	present, listed, servers := map[schema.GroupKind]bool{}, map[aggregated.Remote]bool{}, map[string]bool{}
 	for _, k := range kinds {
 		gk := k.GroupKind()
 		listed[k], servers[k.Server] = true, true
@@ -157,7 +143,7 @@ func (o *others) update(ctx context.Context, kinds []Remote, all bool, running *
 			delete(o.kinds, gk)
 		}
 	}
-	maps.DeleteFunc(o.over, func(k Remote, _ bool) bool { return !listed[k] })
+	maps.DeleteFunc(o.over, func(k aggregated.Remote, _ bool) bool { return !listed[k] })
 	maps.DeleteFunc(o.loads, func(server string, _ *load) bool { return !servers[server] })
 }
 

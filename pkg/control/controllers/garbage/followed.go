@@ -11,6 +11,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 const (
@@ -35,7 +36,7 @@ type limits struct {
 
 // other is a kind of another server, with its objects as they were last seen.
 type other struct {
-	Remote
+	aggregated.Remote
 	objects toolscache.Store
 	stop    context.CancelFunc
 	load    *load
@@ -45,7 +46,7 @@ type other struct {
 }
 
 // start follows a kind until ctx ends or it has too many objects. The caller holds the lock.
-func (o *others) start(ctx context.Context, k Remote, running *sync.WaitGroup) *other {
+func (o *others) start(ctx context.Context, k aggregated.Remote, running *sync.WaitGroup) *other {
 	all := ctx
 	ctx, stop := context.WithCancel(ctx)
 	if o.loads[k.Server] == nil {

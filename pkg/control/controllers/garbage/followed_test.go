@@ -19,15 +19,18 @@ import (
 	clientmetadata "k8s.io/client-go/metadata"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"))
 }
 
-func remote(kind, resource string) Remote {
-	return Remote{engine.Kind{GroupVersionKind: schema.GroupVersionKind{Group: "wardle.example.com", Version: "v1", Kind: kind}, Resource: resource,
-		Namespaced: true, Deletable: true, Storage: types.UID("APIService")}, "server"}
+func remote(kind, resource string) aggregated.Remote {
+	return aggregated.Remote{Server: "server", Kind: engine.Kind{
+		GroupVersionKind: schema.GroupVersionKind{Group: "wardle.example.com", Version: "v1", Kind: kind},
+		Resource:         resource, Namespaced: true, Deletable: true, Storage: types.UID("APIService"),
+	}}
 }
 
 var (
@@ -37,7 +40,7 @@ var (
 
 // server is another server with Flunders and Fishers, and the client for it.
 type server struct {
-	Elsewhere
+	aggregated.Remotes
 	page  func(n int) *metav1.PartialObjectMetadataList
 	watch *watch.RaceFreeFakeWatcher
 	// fishers answers requests for lists of them; nil: there are none.
@@ -50,13 +53,13 @@ type server struct {
 	patched map[string]string
 	refuses error // patches
 	changed chan struct{}
-	kinds   []Remote
+	kinds   []aggregated.Remote
 	silent  bool // it does not say what it has until has is called
 }
 
 // newServer is a server that answers the n-th request for a list with page(n).
 func newServer(page func(n int) *metav1.PartialObjectMetadataList) *server {
-	return &server{page: page, watch: watch.NewRaceFreeFake(), changed: make(chan struct{}), kinds: []Remote{flunders}, patched: map[string]string{}}
+	return &server{page: page, watch: watch.NewRaceFreeFake(), changed: make(chan struct{}), kinds: []aggregated.Remote{flunders}, patched: map[string]string{}}
 }
 
 func (s *server) Resource(gvr schema.GroupVersionResource) clientmetadata.Getter {
@@ -110,13 +113,13 @@ func (s resource) Watch(_ context.Context, o metav1.ListOptions) (watch.Interfac
 	return s.watch, nil
 }
 
-func (s *server) Served() ([]Remote, bool, <-chan struct{}) {
+func (s *server) Served() ([]aggregated.Remote, bool, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kinds, !s.silent, s.changed
 }
 
-func (s *server) has(kinds ...Remote) {
+func (s *server) has(kinds ...aggregated.Remote) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kinds, s.silent = kinds, false

@@ -13,6 +13,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 // sized is a page with one object that takes about that many bytes.
@@ -30,7 +31,7 @@ func large(name string, bytes int) *metav1.PartialObjectMetadata {
 func TestKindsOfAServerShareItsMemory(t *testing.T) {
 	s := newServer(func(int) *metav1.PartialObjectMetadataList { return sized("", 60_000) })
 	s.fishers = func(int) *metav1.PartialObjectMetadataList { return sized("", 60_000) }
-	s.kinds = []Remote{fishers}
+	s.kinds = []aggregated.Remote{fishers}
 	f := follow(t, s, limits{1000, 100_000})
 	eventually(t, func() bool { k := f.of(fishers.GroupKind()); return k != nil && k.load.taken().held > 60_000 }, "Fishers are followed")
 	s.has(fishers, flunders)
@@ -87,7 +88,7 @@ func TestOnlyTheKindThatGrowsIsLetGo(t *testing.T) {
 	o := makeOthers(s, s, slog.New(slog.DiscardHandler), time.Now, func(engine.Request) {}, newGraph())
 	o.most = limits{1000, 100_000}
 	server := &load{}
-	handled := func(k Remote) toolscache.ResourceEventHandler {
+	handled := func(k aggregated.Remote) toolscache.ResourceEventHandler {
 		ctx, stop := context.WithCancel(t.Context())
 		f := &other{Remote: k, load: server, stop: stop}
 		o.kinds[k.GroupKind()] = f
@@ -123,7 +124,7 @@ func TestFewListsAtATime(t *testing.T) {
 	}
 	s := newServer(page)
 	s.fishers = page
-	s.kinds = []Remote{flunders, fishers}
+	s.kinds = []aggregated.Remote{flunders, fishers}
 	for _, name := range []string{"Net", "Rod", "Hook", "Boat"} {
 		s.kinds = append(s.kinds, remote(name, "fishers"))
 	}

@@ -1,8 +1,8 @@
 // Package garbage collects objects whose owners are gone: in the background, in the foreground (the owner waits) or by
 // orphaning them, as the deletion of the owner asked.
 //
-// It may import engine. Its invariants: nothing is deleted before the API server confirmed that each of its owners is gone
-// or is waiting for its deletion; and an aggregated API server that does not answer delays nothing but what it keeps or owns.
+// Its invariants: nothing is deleted before the API server confirmed that each of its owners is gone or is waiting for
+// its deletion; and an aggregated API server that does not answer delays nothing but what it keeps or owns.
 package garbage
 
 import (
@@ -19,10 +19,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 // New declares the reconciler; kinds are all that may own or be owned here, elsewhere is what may in other servers, or nil.
-func New(kinds engine.Kinds, elsewhere Elsewhere) *engine.Reconciler {
+func New(kinds engine.Kinds, elsewhere aggregated.Remotes) *engine.Reconciler {
 	var r *reconciler
 	return &engine.Reconciler{
 		Name: "garbage", Account: "generic-garbage-collector", Workers: 8,

@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 // readTimeout limits how long the objects of one kind are read for an owner. Trying again reads them from the beginning, but what was changed stays so. An
@@ -48,17 +50,17 @@ func (o *others) orphanUnfollowed(ctx context.Context, owner *metav1.PartialObje
 }
 
 // unfollowed returns the kinds with too many objects, and what their servers may be asked.
-func (o *others) unfollowed() map[Remote]*load {
+func (o *others) unfollowed() map[aggregated.Remote]*load {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	kinds := map[Remote]*load{}
+	kinds := map[aggregated.Remote]*load{}
 	for k := range o.over {
 		kinds[k] = o.loads[k.Server]
 	}
 	return kinds
 }
 
-func (o *others) orphanAll(ctx context.Context, k Remote, namespace string, owner types.UID) error {
+func (o *others) orphanAll(ctx context.Context, k aggregated.Remote, namespace string, owner types.UID) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	_, err := o.pages(ctx, k.Kind, namespace, metav1.ListOptions{}, func(items []metav1.PartialObjectMetadata) error {

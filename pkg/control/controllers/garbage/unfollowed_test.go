@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 // local is the API server, with ConfigMaps.
@@ -76,7 +77,7 @@ func TestOnlyWhatAnOwnerMayOwnIsRead(t *testing.T) {
 	s := newServer(func(int) *metav1.PartialObjectMetadataList { return pageOf("more", someFlunder("one", "")) })
 	wide := flunders
 	wide.Namespaced = false
-	s.kinds = []Remote{wide}
+	s.kinds = []aggregated.Remote{wide}
 	f := follow(t, s, limits{2, 1 << 20})
 	over := func() bool { f.others.mu.Lock(); defer f.others.mu.Unlock(); return f.over[wide] }
 	eventually(t, over, "they are too many")

@@ -1,7 +1,8 @@
 // Package job runs the pods of a Job until enough of them have succeeded, or too many have failed.
 //
-// It may import engine. Its invariants: each pod is counted at most once, and every pod that ends while it has the job's finalizer is
-// counted, even if the process is killed at any time; no more than parallelism pods are active; a finished job stays finished.
+// Its invariants: each pod is counted at most once, and every pod that ends while it has the job's finalizer is
+// counted, even if the process is killed at any time; no more than parallelism pods are active; a finished job stays
+// finished.
 package job
 
 import (

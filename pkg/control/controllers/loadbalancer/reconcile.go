@@ -1,8 +1,8 @@
 // Package loadbalancer gives services of type LoadBalancer their addresses: from a pool, or those of the nodes. The proxies of the nodes
 // do the rest (pkg/node/proxy).
 //
-// It may import engine. Its invariant: the allocations are the status of the services, nothing else; one request plans all of them,
-// so no address is given twice.
+// Its invariant: the allocations are the status of the services, nothing else; one request plans all of them, so no
+// address is given twice.
 package loadbalancer
 
 import (

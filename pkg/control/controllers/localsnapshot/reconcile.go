@@ -1,8 +1,8 @@
 // Package localsnapshot takes and removes snapshots of the volumes that Coracle provisions on nodes, and makes volumes that are copies of such a
 // snapshot or of another volume. It is for them what csi-snapshotter and external-provisioner are for CSI drivers.
 //
-// It may import engine. Its invariants: a node copies only for an object that exists, which stays until the copy is removed; what is asked of a node
-// may be asked again; a claim is bound to a copy only after that is whole and on disk.
+// Its invariants: a node copies only for an object that exists, which stays until the copy is removed; what is asked
+// of a node may be asked again; a claim is bound to a copy only after that is whole and on disk.
 package localsnapshot
 
 import (

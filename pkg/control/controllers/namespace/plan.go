@@ -9,18 +9,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// Left is what remains of one kind in the namespace.
-type Left struct {
-	Resource   string // "pods", "deployments.apps"
-	Count      int
-	Finalizers map[string]int // how many wait for each
-	Err        error          // why it could not be listed or deleted
-}
-
 // Plan returns the namespace's desired conditions, and whether it is empty and can be finalized.
-func Plan(ns *corev1.Namespace, left []Left, now time.Time) (conditions []corev1.NamespaceCondition, empty bool) {
+func Plan(ns *corev1.Namespace, left []aggregated.Remaining, now time.Time) (conditions []corev1.NamespaceCondition, empty bool) {
 	var failures, content, waits []string
 	finalizers := map[string]int{}
 	for _, l := range left {

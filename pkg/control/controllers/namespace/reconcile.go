@@ -1,6 +1,6 @@
 // Package namespace deletes the contents of terminating namespaces, and then finalizes them.
 //
-// It may import engine. Its invariant: a namespace is finalized only after every kind was listed and found empty.
+// Its invariant: a namespace is finalized only after every kind was listed and found empty.
 package namespace
 
 import (
@@ -17,13 +17,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
 // again is the retry interval for a namespace that is not empty yet; events enqueue it earlier, but for objects elsewhere.
 const again = 15 * time.Second
 
 // Elsewhere deletes what other servers keep in a namespace, and returns what remains there.
-type Elsewhere func(ctx context.Context, namespace string) []Left
+type Elsewhere func(ctx context.Context, namespace string) []aggregated.Remaining
 
 // New declares the reconciler; kinds are all that a namespace may hold here. elsewhere may be nil.
 func New(kinds engine.Kinds, elsewhere Elsewhere) *engine.Reconciler {
@@ -82,7 +83,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		next.Status.Phase = corev1.NamespaceTerminating
 		return engine.Result{}, client.IgnoreNotFound(r.Client.Status().Update(ctx, next))
 	}
-	var left []Left
+	var left []aggregated.Remaining
 	for _, k := range r.kinds() {
 		if l := r.empty(ctx, k, ns.Name); l.Count > 0 || l.Err != nil {
 			left = append(left, l)
@@ -120,7 +121,7 @@ func (r *reconciler) kinds() []engine.Kind {
 }
 
 // empty deletes the objects of a kind and returns what remains.
-func (r *reconciler) empty(ctx context.Context, k engine.Kind, namespace string) (l Left) {
+func (r *reconciler) empty(ctx context.Context, k engine.Kind, namespace string) (l aggregated.Remaining) {
 	l.Resource = schema.GroupResource{Group: k.Group, Resource: k.Resource}.String()
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(k.GroupVersionKind.GroupVersion().WithKind(k.Kind + "List"))

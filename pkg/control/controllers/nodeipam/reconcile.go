@@ -1,6 +1,6 @@
 // Package nodeipam allocates each node's pod CIDR from the cluster CIDR.
 //
-// It may import engine. Its invariant: no two nodes share a CIDR; it works on one node at a time.
+// Its invariant: no two nodes share a CIDR; it works on one node at a time.
 package nodeipam
 
 import (

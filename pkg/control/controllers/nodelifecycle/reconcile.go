@@ -2,7 +2,7 @@
 // its pods become NotReady. When so many are lost at once that it is likely a network partition, their
 // pods are not evicted.
 //
-// It may import engine. Its invariant: it changes only taints that follow from conditions.
+// Its invariant: it changes only taints that follow from conditions.
 package nodelifecycle
 
 import (

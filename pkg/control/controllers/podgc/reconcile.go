@@ -1,7 +1,8 @@
 // Package podgc deletes the pods that nobody else deletes: those of missing nodes, those being deleted on nodes that are out of service or before they
 // had a node, and terminated ones beyond a threshold.
 //
-// It may import engine. Its invariant: it deletes no pod that an existing node could still run, unless somebody has said that the node runs nothing.
+// Its invariant: it deletes no pod that an existing node could still run, unless somebody has said that the node runs
+// nothing.
 package podgc
 
 import (

@@ -1,7 +1,7 @@
 // Package policystatus reports type errors in the expressions of validating admission policies in their status, as upstream's
 // validatingadmissionpolicy-status-controller does.
 //
-// It may import engine. Its invariant: a generation of a policy is checked once, and nothing but the status is written.
+// Its invariant: a generation of a policy is checked once, and nothing but the status is written.
 package policystatus
 
 import (

@@ -1,6 +1,7 @@
 // Package replicaset maintains the number of pods that a ReplicaSet, or a ReplicationController, specifies.
 //
-// It may import engine. A ReplicationController is converted to an equivalent ReplicaSet. Its invariant: it deletes only pods whose controller is the set.
+// A ReplicationController is converted to an equivalent ReplicaSet. Its invariant: it deletes only pods whose
+// controller is the set.
 package replicaset
 
 import (

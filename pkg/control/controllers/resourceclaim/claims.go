@@ -1,8 +1,8 @@
 // Package resourceclaim makes the resource claims of pods from templates, and takes devices back from pods that no longer use them
 // (KEP-4381).
 //
-// It may import engine. Its invariant: a claim is deallocated only when nothing uses it, which a pod does until the API server has it no more
-// or it has ended.
+// Its invariant: a claim is deallocated only when nothing uses it, which a pod does until the API server has it no
+// more or it has ended.
 package resourceclaim
 
 import (

@@ -1,7 +1,7 @@
 // Package resourcequota maintains the status of resource quotas: the usage of each limited resource.
 //
-// It may import engine. Its invariant: it never lowers a quota's usage while a write that was charged to it may still
-// be committed. Config.Usage counts such writes too, and a status only replaces the one that it was computed from.
+// Its invariant: it never lowers a quota's usage while a write that was charged to it may still be committed.
+// Config.Usage counts such writes too, and a status only replaces the one that it was computed from.
 package resourcequota
 
 import (

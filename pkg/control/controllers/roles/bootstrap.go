@@ -1,8 +1,8 @@
 // Package roles writes the roles and bindings that every cluster has, and keeps the rules of aggregated cluster roles.
 //
-// It may import engine. Its invariants: what people added to a role stays, and an aggregated role has the rules of the roles it
-// selects and no others. New is not in the list of reconcile.All, since the other reconcilers have their rights by what it writes: it must
-// run with the API server's own identity, and the server runs it by itself.
+// Its invariants: what people added to a role stays, and an aggregated role has the rules of the roles it selects and
+// no others. New is not in the list of reconcile.All, since the other reconcilers have their rights by what it writes:
+// it must run with the API server's own identity, and the server runs it by itself.
 package roles
 
 import (

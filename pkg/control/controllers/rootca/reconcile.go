@@ -2,7 +2,7 @@
 // ClusterTrustBundle of the signer kubernetes.io/kube-apiserver-serving. Another ClusterTrustBundle, of the signer kubernetes.io/kubelet-serving, is for
 // verifying nodes.
 //
-// It may import engine. Its invariant: the ConfigMap's data is the bundle and nothing else; the signer has one ClusterTrustBundle.
+// Its invariant: the ConfigMap's data is the bundle and nothing else; the signer has one ClusterTrustBundle.
 package rootca
 
 import (

@@ -1,6 +1,6 @@
 // Package serviceaccount creates the default service account of each namespace.
 //
-// It may import engine. Its invariant: it only ever creates.
+// Its invariant: it only ever creates.
 package serviceaccount
 
 import (

@@ -1,7 +1,7 @@
 // Package servicecidr keeps ranges of cluster IPs (KEP-1880) from being deleted while a service would be left with an address of none, and says
 // which are ready.
 //
-// It may import engine. Its invariant: a range that has its finalizer keeps it while an allocated address is in no other range that stays.
+// Its invariant: a range that has its finalizer keeps it while an allocated address is in no other range that stays.
 package servicecidr
 
 import (

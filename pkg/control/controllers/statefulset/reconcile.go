@@ -1,7 +1,7 @@
 // Package statefulset maintains the pods of a StatefulSet, each of which keeps its identity.
 //
-// It may import engine. Its invariant: an ordinal never has more than one pod, and with ordered pod management no pod is created, deleted
-// or updated while a pod that precedes it is unavailable.
+// Its invariant: an ordinal never has more than one pod, and with ordered pod management no pod is created, deleted or
+// updated while a pod that precedes it is unavailable.
 package statefulset
 
 import (

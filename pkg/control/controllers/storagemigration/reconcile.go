@@ -1,8 +1,9 @@
 // Package storagemigration writes the objects of a resource anew, so that they are stored in the current storage version
 // (StorageVersionMigration, KEP-4192), and then corrects the stored versions in the status of the resource's definition.
 //
-// It may import engine. Its invariant: a migration succeeds only after every object that was stored before it began has been written, or has
-// been changed or deleted by others. What is done is not remembered across restarts: writing an object again changes nothing.
+// Its invariant: a migration succeeds only after every object that was stored before it began has been written, or has
+// been changed or deleted by others. What is done is not remembered across restarts: writing an object again changes
+// nothing.
 package storagemigration
 
 import (

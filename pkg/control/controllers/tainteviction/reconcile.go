@@ -1,6 +1,6 @@
 // Package tainteviction deletes pods from nodes whose NoExecute taints they do not tolerate, or no longer.
 //
-// It may import engine. Its invariant: a pod that tolerates a node's taints forever stays.
+// Its invariant: a pod that tolerates a node's taints forever stays.
 package tainteviction
 
 import (

@@ -1,7 +1,7 @@
 // Package tokensecret puts tokens of service accounts into the Secrets that ask for one (type kubernetes.io/service-account-token). Such a token does not expire:
 // it is valid for as long as its Secret and its account exist. It is for what runs outside of the cluster; pods have better ones.
 //
-// It may import engine. Its invariant: a token that a Secret has is never replaced, and a Secret without its account is deleted.
+// Its invariant: a token that a Secret has is never replaced, and a Secret without its account is deleted.
 package tokensecret
 
 import (

@@ -1,6 +1,6 @@
 // Package ttlafterfinished deletes jobs that have finished once their ttlSecondsAfterFinished has passed (KEP-592).
 //
-// It may import engine. Its invariant: it deletes no unfinished job, and no job that has changed since it was read.
+// Its invariant: it deletes no unfinished job, and no job that has changed since it was read.
 package ttlafterfinished
 
 import (

@@ -1,8 +1,9 @@
 // Package volumebinding binds claims and persistent volumes to each other, provisions volumes that are directories of nodes, reclaims volumes
 // whose claims are gone, protects what is in use from deletion, and says since when nobody uses a claim.
 //
-// It may import engine. Its invariants: a claim is bound once; a volume is bound to one claim; a directory on a node has the object of its volume
-// until it is removed. PlanClaim and PlanVolume return one write at a time, so that it may be interrupted anywhere.
+// Its invariants: a claim is bound once; a volume is bound to one claim; a directory on a node has the object of its
+// volume until it is removed. PlanClaim and PlanVolume return one write at a time, so that it may be interrupted
+// anywhere.
 package volumebinding
 
 import (

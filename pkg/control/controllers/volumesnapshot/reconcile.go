@@ -1,9 +1,9 @@
 // Package volumesnapshot binds VolumeSnapshots to VolumeSnapshotContents, and groups of them to theirs: upstream's snapshot controller, whose other half
 // takes and deletes the snapshots. For CSI drivers that is the csi-snapshotter that a driver brings.
 //
-// It may import engine. Its invariants: one content is made for a snapshot or a group; a claim is not deleted while a snapshot of it is being taken, a
-// snapshot not while a claim is being made from it, nor while its group is there. The plans return one write at a time, so that they may be interrupted
-// anywhere.
+// Its invariants: one content is made for a snapshot or a group; a claim is not deleted while a snapshot of it is
+// being taken, a snapshot not while a claim is being made from it, nor while its group is there. The plans return one
+// write at a time, so that they may be interrupted anywhere.
 package volumesnapshot
 
 import (

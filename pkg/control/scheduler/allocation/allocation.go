@@ -1,6 +1,6 @@
 // Package allocation allocates devices to resource claims with upstream's allocator of structured parameters (KEP-4381).
 //
-// It may import scheduler. It is apart from the scheduler because the allocator links the CEL of the API server, which other users of the
+// It is apart from the scheduler because the allocator links the CEL of the API server, which other users of the
 // scheduler's package must not.
 package allocation
 

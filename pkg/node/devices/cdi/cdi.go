@@ -1,7 +1,7 @@
 // Package cdi reads the specifications of devices that drivers put on this machine (Container Device Interface, version 1): what a container
 // gets with a device.
 //
-// It may import bounded. Its invariants: every read is bounded, and a device whose specification asks for something that containers here do
+// Its invariants: every read is bounded, and a device whose specification asks for something that containers here do
 // not get is refused, never given in part.
 package cdi
 

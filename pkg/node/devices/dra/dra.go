@@ -1,9 +1,10 @@
 // Package dra lets drivers prepare the devices of resource claims (KEP-4381) for pods on this node, and gives containers what the drivers
 // say, through CDI; and reports to pods what drivers say about the health of their devices (KEP-4680).
 //
-// It may import agent/failpoint, agent/plugins, agent/cdi, bounded, client and run. Its invariants: a claim is on disk before a driver is called for it, and stays
-// there until every driver has said that it is no longer prepared, which is asked only when no pod that used it has anything left on this
-// node; so over any number of restarts nothing that was prepared is forgotten, and no device has two users. What a driver sends is bounded, and its calls have deadlines.
+// Its invariants: a claim is on disk before a driver is called for it, and stays there until every driver has said
+// that it is no longer prepared, which is asked only when no pod that used it has anything left on this node; so over
+// any number of restarts nothing that was prepared is forgotten, and no device has two users. What a driver sends is
+// bounded, and its calls have deadlines.
 package dra
 
 import (

@@ -1,8 +1,8 @@
 // Package podresources serves the kubelet's pod resources API at a socket of this machine: which devices of device plugins and of resource claims the
 // containers of each pod have (KEP-606, KEP-2043, KEP-3695). Exporters of device metrics ask it whose a device is.
 //
-// It may import agent/devices, agent/dra, agent/plugins and run. Its invariant: an answer changes nothing, and so many requests are worked on at once
-// that they cannot take the node's memory.
+// Its invariant: an answer changes nothing, and so many requests are worked on at once that they cannot take the
+// node's memory.
 package podresources
 
 import (

@@ -1,7 +1,7 @@
 // Package disk measures, copies and removes directories that untrusted processes write.
 //
-// It may import nothing of Coracle. Its invariants: it never leaves the directory: neither links nor mounts are followed. It uses
-// bounded memory and a bounded number of file descriptors, regardless of how deep a directory is or how many files it holds.
+// Its invariants: it never leaves the directory: neither links nor mounts are followed. It uses bounded memory and a
+// bounded number of file descriptors, regardless of how deep a directory is or how many files it holds.
 package disk
 
 import (

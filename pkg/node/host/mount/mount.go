@@ -1,8 +1,7 @@
 // Package mount makes mounts that are attached nowhere (fsopen(2), open_tree(2)), so that they can be changed, and their identity recorded, before
 // anybody sees them. A mount that is never attached goes with its file descriptor.
 //
-// It may import agent/thread and golang.org/x/sys. Its invariant: what it makes is attached by its callers alone, but for what Alone hides from
-// everybody else.
+// Its invariant: what it makes is attached by its callers alone, but for what Alone hides from everybody else.
 package mount
 
 import (

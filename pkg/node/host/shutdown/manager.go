@@ -1,7 +1,7 @@
 // Package shutdown ends a node's pods before its machine shuts down, as the kubelet does (KEP-2000, KEP-2712): it holds a delay inhibitor of
 // systemd-logind, ends pods in the order of their priorities when logind announces a shutdown, and then releases the inhibitor.
 //
-// It may import apis/config and run. Its invariant: what it does follows from what logind says when asked. A signal is only the occasion to ask, so that
+// Its invariant: what it does follows from what logind says when asked. A signal is only the occasion to ask, so that
 // one that is lost, or sent by somebody else, changes nothing.
 package shutdown
 

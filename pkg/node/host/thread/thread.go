@@ -1,6 +1,6 @@
 // Package thread runs functions that change the namespaces of their thread.
 //
-// It may import only the standard library and golang.org/x/sys. Its invariant: no other goroutine ever runs on such a thread.
+// Its invariant: no other goroutine ever runs on such a thread.
 package thread
 
 import (

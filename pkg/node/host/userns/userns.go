@@ -1,8 +1,8 @@
 // Package userns gives the pods of a node user namespaces of their own (KEP-127): each a range of the machine's user and group IDs, and the process in
 // which its namespaces begin.
 //
-// It may import agent/mount, bounded and golang.org/x/sys. Its invariant: no two owners have an ID in common, and none has one of the machine's own below Unit. Who takes a range records it before
-// it is used, and gives it to Keep after a restart.
+// Its invariant: no two owners have an ID in common, and none has one of the machine's own below Unit. Who takes a
+// range records it before it is used, and gives it to Keep after a restart.
 package userns
 
 import (

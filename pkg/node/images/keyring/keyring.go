@@ -1,7 +1,7 @@
 // Package keyring selects the registry credentials for an image from a pod's pull secrets, and from what plugins answer.
 //
-// It may import agent/runtime and the Kubernetes API types. Its invariant: a credential is returned only for images below the host,
-// port and path that its source names, as in k8s.io/kubernetes/pkg/credentialprovider, whose rules these are.
+// Its invariant: a credential is returned only for images below the host, port and path that its source names, as in
+// k8s.io/kubernetes/pkg/credentialprovider, whose rules these are.
 package keyring
 
 import (

@@ -1,8 +1,8 @@
 // Package provider asks credential provider plugins for the registry credentials of images (KEP-2133): programs on this machine that get an image's
 // name, and with it a token of the pod's service account where they want one (KEP-4412), and answer with credentials and how long to keep them.
 //
-// It may import agent/images/keyring, agent/runtime, bounded and run. Its invariants: a plugin is only asked for images that its configuration names, and
-// what it answers is only used for images below the names in the answer; its time, its output and what is kept of it are bounded; a credential that was
+// Its invariants: a plugin is only asked for images that its configuration names, and what it answers is only used for
+// images below the names in the answer; its time, its output and what is kept of it are bounded; a credential that was
 // made for one service account is never given to a pod of another.
 package provider
 

@@ -1,8 +1,8 @@
 // Package eviction implements node-pressure eviction and the limits of local ephemeral storage, as the kubelet: it removes unused images and containers,
 // reports the node's pressure conditions, and evicts pods.
 //
-// It may import apis/config, agent/disk and agent/static. Its invariant: only Plan decides, from what was observed; a Manager observes no more than the decision
-// needs, and walks only the files of pods with a limit, or of all pods under pressure.
+// Its invariant: only Plan decides, from what was observed; a Manager observes no more than the decision needs, and
+// walks only the files of pods with a limit, or of all pods under pressure.
 package eviction
 
 import (

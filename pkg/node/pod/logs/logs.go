@@ -1,9 +1,8 @@
 // Package logs reads the logs that containers write ("time stream tag text",
 // tag P for a partial line), including while they grow and are rotated.
 //
-// It may import fsnotify and pkg/base/bounded. Its invariants: a reader that follows
-// sleeps until the kernel reports a write; memory use does not depend on the size
-// of files and lines; symbolic links are not followed.
+// Its invariants: a reader that follows sleeps until the kernel reports a write; memory use does not depend on the
+// size of files and lines; symbolic links are not followed.
 package logs
 
 import (

@@ -1,6 +1,6 @@
 // Package probe runs the liveness, readiness and startup probes of containers: exec, HTTP, TCP and gRPC.
 //
-// It may import agent/runtime. Its invariant: there is one goroutine per probe of a running container, which ends with the container.
+// Its invariant: there is one goroutine per probe of a running container, which ends with the container.
 package probe
 
 import (

@@ -1,9 +1,9 @@
 // Package static runs the pods whose manifests are files of a folder of the node, without an API server, and shows them in the API as mirror pods,
 // as the kubelet does.
 //
-// It may import client, bounded and run. Its invariants: of each namespace and name at most one pod runs, so that a changed manifest's pod starts
-// when nothing is left of the former one. The API never decides about these pods: whatever happens to a mirror, the pod runs, and its mirror is
-// made again.
+// Its invariants: of each namespace and name at most one pod runs, so that a changed manifest's pod starts when
+// nothing is left of the former one. The API never decides about these pods: whatever happens to a mirror, the pod
+// runs, and its mirror is made again.
 package static
 
 import (

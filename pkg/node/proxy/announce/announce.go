@@ -1,8 +1,8 @@
 // Package announce makes other machines of the link send traffic for additional IPv4 addresses to this machine: it answers ARP requests (RFC 826) for
 // them, and announces them when it takes them over (RFC 5227, section 3).
 //
-// It may import netlink. Its invariant: addresses are answered for only while the process lives, so that those of a process that was killed can move;
-// nothing remains in the kernel. Without addresses there is neither a socket nor a goroutine.
+// Its invariant: addresses are answered for only while the process lives, so that those of a process that was killed
+// can move; nothing remains in the kernel. Without addresses there is neither a socket nor a goroutine.
 package announce
 
 import (

@@ -5,8 +5,8 @@
 // writes no database and waits for no disk, and its whole state is one directory: record.json and bundle.json, written by this
 // package, and state.json, written by the shim.
 //
-// It may import containerd, agent/runtime, agent/disk and agent/failpoint. Its invariant: everything that it creates on the machine is below DataDir,
-// RunDir and CgroupRoot, where a later process finds it; containers never depend on this process.
+// Its invariant: everything that it creates on the machine is below DataDir, RunDir and CgroupRoot, where a later
+// process finds it; containers never depend on this process.
 package containerd
 
 import (

@@ -2,9 +2,9 @@
 // partial line that the stream's next line continues. It rotates the log by the number of bytes written: PATH.1 is the newest rotated
 // file.
 //
-// It may import nothing of Coracle. Its invariants: the data of a Write is in the file, in order and in complete log lines, before Write returns;
-// only a last line without a newline waits for Close. A log never takes more than MaxFiles*MaxSize bytes, regardless of how fast its
-// container writes.
+// Its invariants: the data of a Write is in the file, in order and in complete log lines, before Write returns; only a
+// last line without a newline waits for Close. A log never takes more than MaxFiles*MaxSize bytes, regardless of how
+// fast its container writes.
 package crilog
 
 import (

@@ -2,8 +2,7 @@
 // containers run small programs written in Go instead of processes, and
 // write real logs.
 //
-// It may import agent/runtime. Its invariant: it passes the same conformance
-// suite as the real runtime, agent/runtime/runtimetest.
+// Its invariant: it passes the same conformance suite as the real runtime, agent/runtime/runtimetest.
 package fake
 
 import (

@@ -1,7 +1,7 @@
 // Package feed notifies watchers of which items changed, without their new state.
 //
-// It may import nothing of Coracle. Its invariant: a watcher queues each name at most once, however slow its reader is, and a name that changes
-// after the reader received it is queued again.
+// Its invariant: a watcher queues each name at most once, however slow its reader is, and a name that changes after
+// the reader received it is queued again.
 package feed
 
 import (

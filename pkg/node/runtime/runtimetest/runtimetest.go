@@ -1,8 +1,7 @@
 // Package runtimetest is the conformance suite of runtime.Runtime: what the
 // agent relies on, checked on every implementation.
 //
-// It may import agent/runtime. Its invariant: each test makes its own pods
-// and removes them.
+// Its invariant: each test makes its own pods and removes them.
 package runtimetest
 
 import (

@@ -1,8 +1,8 @@
 // Package shim is the protocol between the agent and a pod's shim. A shim is one small process per pod (cmd/coracle-shim) that is the parent of the pod's
 // containers, so that they outlive the agent.
 //
-// It may import the OCI runtime specification and nothing of Coracle. Its invariant: a state is on disk before it is reported, so that a client that lost
-// the connection finds it in each bundle's state.json.
+// Its invariant: a state is on disk before it is reported, so that a client that lost the connection finds it in each
+// bundle's state.json.
 //
 // A client connects to the shim's Unix socket, writes one Request as a frame of type Head, and reads one Response as such a frame. Then the connection is
 // closed, except that "watch" continues with a Status per change, and "exec" and "attach" with frames in both directions.

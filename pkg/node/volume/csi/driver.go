@@ -1,8 +1,8 @@
 // Package csi mounts the volumes of CSI drivers (Container Storage Interface, version 1) that run on this node.
 //
-// It may import agent/plugins, agent/volume, agent/failpoint, bounded and client. Its invariants: what a driver is asked to make is on disk first, so that
-// it is asked to undo it, also after the agent was killed. Each call has a deadline and each volume a lock of its own: a driver that hangs concerns
-// the pods with its volumes only. A volume is unstaged after the last pod with it.
+// Its invariants: what a driver is asked to make is on disk first, so that it is asked to undo it, also after the
+// agent was killed. Each call has a deadline and each volume a lock of its own: a driver that hangs concerns the pods
+// with its volumes only. A volume is unstaged after the last pod with it.
 package csi
 
 import (

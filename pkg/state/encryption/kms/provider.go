@@ -2,8 +2,9 @@
 // generated in this process and encrypted by the plugin, and its encrypted form is stored with each value. The format and its cryptography are upstream's
 // (k8s.io/apiserver/pkg/storage/value/encrypt/envelope/kmsv2).
 //
-// It may import the Kubernetes libraries and gRPC, nothing of Coracle. Its invariants: each call to a plugin ends within its timeout, a plugin that does not
-// answer is asked by its provider's own loop and not by each read, and nothing is written with a seed whose key the plugin has not confirmed for writable.
+// Its invariants: each call to a plugin ends within its timeout, a plugin that does not answer is asked by its
+// provider's own loop and not by each read, and nothing is written with a seed whose key the plugin has not confirmed
+// for writable.
 package kms
 
 import (

@@ -1,8 +1,7 @@
 // Package certificates makes the authority of a Buildbarn farm, the certificates of its parts, and what its clients show to be let in. They are kept in
 // Secrets, so that a farm needs nothing but Kubernetes.
 //
-// It may import only the standard library and the library that signs tokens. Its invariant: what Issue returns, Due accepts until two thirds of its
-// lifetime are over.
+// Its invariant: what Issue returns, Due accepts until two thirds of its lifetime are over.
 package certificates
 
 import (

@@ -1,8 +1,8 @@
 // Package check checks configurations of Buildbarn as deep as the programs do that read them: Jsonnet is evaluated, and what comes out compared with the
 // programs' own schema. Both happen in a process with little memory and processor time (cmd/coracle-buildbarn-check), since files may be hostile.
 //
-// It may import apis and buildbarn/config. Its invariants: whatever the files, Check ends, and this process neither grows nor ends with it; what it accepts, the
-// program's own parser does too; and the files of one namespace do not delay those of others.
+// Its invariants: whatever the files, Check ends, and this process neither grows nor ends with it; what it accepts,
+// the program's own parser does too; and the files of one namespace do not delay those of others.
 package check
 
 import (

@@ -1,6 +1,6 @@
 // Package controller makes the children of Buildbarn's parts, and the parts of whole farms.
 //
-// It may import engine, apis, and buildbarn's config, check and fit. Its invariants: pods get only configurations in which the check found nothing wrong, each as a copy that never
+// Its invariants: pods get only configurations in which the check found nothing wrong, each as a copy that never
 // changes; a child that is as it should be is not written; and what somebody else made is left alone.
 package controller
 

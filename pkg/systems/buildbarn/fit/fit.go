@@ -1,7 +1,7 @@
 // Package fit compares what a part's configuration says about the farm around it with that farm.
 //
-// It may import apis and buildbarn/check/protocol. Its functions are pure. Their invariant: a problem is something with which the part cannot work, whatever else
-// is done; what may be meant, or may come to be right, is a warning.
+// Its functions are pure. Their invariant: a problem is something with which the part cannot work, whatever else is
+// done; what may be meant, or may come to be right, is a warning.
 package fit
 
 import (

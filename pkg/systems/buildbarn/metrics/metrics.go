@@ -1,6 +1,6 @@
 // Package metrics reads what Buildbarn's programs say about themselves: queues, workers, how full storage is and how often it hits.
 //
-// It may import apis and buildbarn/config. Its invariant: what a pod sends is bounded, and numbers that make no sense are zero.
+// Its invariant: what a pod sends is bounded, and numbers that make no sense are zero.
 package metrics
 
 import (

@@ -2,7 +2,7 @@
 // (pkg/proto/buildqueuestate of bb-remote-execution) that retiring workers takes. Their few messages are encoded here, as that module would bring all of a
 // build farm with it.
 //
-// It may import apis and gRPC. Its invariant: what a scheduler sends is bounded, and a call ends within two seconds.
+// Its invariant: what a scheduler sends is bounded, and a call ends within two seconds.
 package queue
 
 import (

@@ -1,8 +1,9 @@
 // Package schema checks evaluated configurations of Buildbarn's programs against Buildbarn's own protocol buffers.
 //
-// It may import protobuf's libraries, bounded and check/protocol. Its invariant: what it accepts, the program's own parser does too. buildbarn.binpb.gz is a FileDescriptorSet of
-// bb-storage dc342e1799d7 and bb-remote-execution cd89f0554d18, which hack/buildbarn/schema makes and hack/buildbarn's tests compare. bb_browser's ApplicationConfiguration alone is
-// written by hand there, as its module does not resolve: for its own fields the invariant is not tested.
+// Its invariant: what it accepts, the program's own parser does too. buildbarn.binpb.gz is a FileDescriptorSet of
+// bb-storage dc342e1799d7 and bb-remote-execution cd89f0554d18, which hack/buildbarn/schema makes and hack/buildbarn's
+// tests compare. bb_browser's ApplicationConfiguration alone is written by hand there, as its module does not resolve:
+// for its own fields the invariant is not tested.
 package schema
 
 import (

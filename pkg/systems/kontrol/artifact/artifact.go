@@ -1,7 +1,7 @@
 // Package artifact reads and writes Bundles as OCI artifacts in registries.
 //
-// It may import apis, bounded, pkg/systems/kontrol/bundle and containerd's registry client. Its invariants: nothing of a registry is read beyond its bound
-// or waited for without one; what is read has the digest that was asked for; credentials go to the registry and its https token server alone.
+// Its invariants: nothing of a registry is read beyond its bound or waited for without one; what is read has the
+// digest that was asked for; credentials go to the registry and its https token server alone.
 package artifact
 
 import (

@@ -1,7 +1,7 @@
 // Package bundle reads the objects of a Bundle: from documents, archives and directories, within bounds.
 //
-// It may import apis, bounded, payload and the Kubernetes API libraries. Its invariant: whatever the input is, the time and memory to read it
-// are limited by its bounds, and nothing outside of a directory that is read, or of an archive, is touched.
+// Its invariant: whatever the input is, the time and memory to read it are limited by its bounds, and nothing outside
+// of a directory that is read, or of an archive, is touched.
 package bundle
 
 import (

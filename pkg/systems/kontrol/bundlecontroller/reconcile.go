@@ -1,8 +1,8 @@
 // Package bundlecontroller brings the objects of Bundles to clusters: cluster by cluster and wave by wave, as Resources, which pkg/systems/kontrol/controller
 // applies.
 //
-// It may import engine, apis and pkg/systems/kontrol. Its invariant: a cluster is recorded in a Bundle's status before anything is written for it, so that
-// after a crash at any line no more clusters are under way than the Bundle allows; and what cannot be read changes nothing.
+// Its invariant: a cluster is recorded in a Bundle's status before anything is written for it, so that after a crash
+// at any line no more clusters are under way than the Bundle allows; and what cannot be read changes nothing.
 package bundlecontroller
 
 import (

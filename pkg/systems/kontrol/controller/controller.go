@@ -9,8 +9,8 @@
 // Where another API server has the kinds by definitions, resource also does what ours does when a Resource is written (accept): it writes its
 // revision and finalizer.
 //
-// It may import engine, apis and pkg/systems/kontrol. Its invariants: an AppliedState exists before anything of its Resource does on a cluster, and
-// until all of it is gone or left; and nothing runs before there is a Cluster or a Resource.
+// Its invariants: an AppliedState exists before anything of its Resource does on a cluster, and until all of it is
+// gone or left; and nothing runs before there is a Cluster or a Resource.
 package controller
 
 import (

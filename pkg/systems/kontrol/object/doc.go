@@ -1,9 +1,9 @@
 // Package object reads, compares and cuts objects of any kind by the paths of their fields: what Kontrol records of them, which fields
 // somebody else changed, which it leaves to others, and whether they work.
 //
-// It may import apis and the Kubernetes API libraries. It contains only pure functions, which do not change their arguments unless they say
-// so. Its invariant: fields are compared by who owns them and as the cluster answered, never with what was sent, so that defaults,
-// conversions, quantities and the order of lists are no drift.
+// It contains only pure functions, which do not change their arguments unless they say so. Its invariant: fields are
+// compared by who owns them and as the cluster answered, never with what was sent, so that defaults, conversions,
+// quantities and the order of lists are no drift.
 package object
 
 import (

@@ -1,7 +1,7 @@
 // Package placement says which clusters a Resource is for, and makes the object that each of them should have.
 //
-// It may import apis and the Kubernetes API libraries. It contains only pure functions. Its invariant: whatever overrides say, the object of a
-// cluster is the one that the Resource is about, within the bounds of a template.
+// It contains only pure functions. Its invariant: whatever overrides say, the object of a cluster is the one that the
+// Resource is about, within the bounds of a template.
 package placement
 
 import (

@@ -1,8 +1,8 @@
 // Package pull connects clusters that cannot be reached from the hub: an agent in the cluster opens one connection to the hub, and the hub sends its
 // requests through it, the other way round, as HTTP/2.
 //
-// It may import bounded and the standard library. Its invariants: a connection serves the one cluster that its credentials name; the hub gets
-// from it what the agent's kubeconfig may do, and no more; of two agents of a cluster the last one serves; and nothing is queued for a cluster
+// Its invariants: a connection serves the one cluster that its credentials name; the hub gets from it what the agent's
+// kubeconfig may do, and no more; of two agents of a cluster the last one serves; and nothing is queued for a cluster
 // without an agent.
 package pull
 

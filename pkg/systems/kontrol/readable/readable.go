@@ -1,6 +1,6 @@
 // Package readable says in which namespaces the Secrets and ConfigMaps are read that Clusters and Bundles name.
 //
-// It may import the standard library. Its invariant: what is not read is refused with what to do.
+// Its invariant: what is not read is refused with what to do.
 package readable
 
 import (

@@ -1,6 +1,6 @@
 // Package state compares what is desired, what was applied and what is there.
 //
-// It may import apis and pkg/systems/kontrol/placement. It contains only pure functions. Its invariant: a state is never better than what is known: what was not seen is not
+// It contains only pure functions. Its invariant: a state is never better than what is known: what was not seen is not
 // in sync.
 package state
 

@@ -1,8 +1,8 @@
 // Package target is how Kontrol reaches clusters: one connection each, made from a kubeconfig or in process, with its own goroutine,
 // back-off and bounds, so that a cluster that fails does no harm to others.
 //
-// It may import apis and client libraries. Its invariants: nothing in a kubeconfig runs a command or reads a file; no answer of a cluster is
-// read beyond its bound; and requests to a cluster that does not answer fail at once, until its prober has reached it again.
+// Its invariants: nothing in a kubeconfig runs a command or reads a file; no answer of a cluster is read beyond its
+// bound; and requests to a cluster that does not answer fail at once, until its prober has reached it again.
 package target
 
 import (

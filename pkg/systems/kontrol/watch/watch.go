@@ -1,9 +1,9 @@
 // Package watch follows the objects that Kontrol applied: one watch for each kind and cluster, shared by all Resources, for as long as any
 // needs it.
 //
-// It may import pkg/systems/kontrol and client libraries. Its invariants: an object is reported as missing only if the cluster said so, and what
-// cannot be watched is reported with its reason. What is held is limited by maxObjects; changes are not queued but replace each other.
-// Of an object that was recorded (Settle) only its version is held.
+// Its invariants: an object is reported as missing only if the cluster said so, and what cannot be watched is reported
+// with its reason. What is held is limited by maxObjects; changes are not queued but replace each other. Of an object
+// that was recorded (Settle) only its version is held.
 package watch
 
 import (

@@ -1,6 +1,6 @@
 // Package window says whether sync windows are open.
 //
-// It may import apis. It contains only pure functions. Its invariant: what cannot be evaluated is closed.
+// It contains only pure functions. Its invariant: what cannot be evaluated is closed.
 package window
 
 import (

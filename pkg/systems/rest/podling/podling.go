@@ -1,8 +1,7 @@
 // Package podling is Podling's command line, for the link of that name to the binary: its commands, flags and output,
 // against the REST facade.
 //
-// It may import bounded, wire and cobra. It adds to Podling's flags --ca-file, for the cluster's own CA, and logs
-// --follow.
+// It adds to Podling's flags --ca-file, for the cluster's own CA, and logs --follow.
 package podling
 
 import (

@@ -1,7 +1,6 @@
 // Package view converts between the objects of the cluster and the types of the REST API.
 //
-// It may import apis and wire. Its functions are pure; what they return may share memory with their arguments, which
-// they do not modify.
+// Its functions are pure; what they return may share memory with their arguments, which they do not modify.
 package view
 
 import (

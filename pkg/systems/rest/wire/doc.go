@@ -2,7 +2,7 @@
 // line in package podling and external workers expect it. Field names and status words are Podling's; those of Resource
 // are of Kontrol's tables.
 //
-// It may import only the standard library. Its invariant: a field that Podling omits when empty is omitted here.
+// Its invariant: a field that Podling omits when empty is omitted here.
 package wire
 
 // The status words of a task.

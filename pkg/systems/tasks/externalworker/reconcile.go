@@ -6,8 +6,8 @@
 // is given it, and the worker is asked whether it has it before it is given it again: so after a crash in between, a
 // container is not run twice. The worker reports to the REST API, which writes the pod's status.
 //
-// It may import engine, apis, rest/view and rest/wire. Its invariants: requests are sent only to the address that a
-// worker registered from; a worker that does not answer delays only its own pods.
+// Its invariants: requests are sent only to the address that a worker registered from; a worker that does not answer
+// delays only its own pods.
 package externalworker
 
 import (

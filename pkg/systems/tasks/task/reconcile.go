@@ -1,7 +1,7 @@
 // Package task runs tasks: each attempt of each index is one pod, whose end is recorded in the task's status before the pod is deleted.
 //
-// It may import engine and apis. Its invariants: an attempt has at most one pod, and the end of each is recorded once, even if the process is
-// killed at any time; only the pod that an attempt began with is listened to; a finished task stays as it is.
+// Its invariants: an attempt has at most one pod, and the end of each is recorded once, even if the process is killed
+// at any time; only the pod that an attempt began with is listened to; a finished task stays as it is.
 package task
 
 import (

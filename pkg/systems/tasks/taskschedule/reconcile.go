@@ -1,6 +1,6 @@
 // Package taskschedule creates the tasks of TaskSchedules at their scheduled times, by the rules of CronJobs.
 //
-// It may import engine and apis. Its invariant: each scheduled time has at most one task, even if the process is killed at any time.
+// Its invariant: each scheduled time has at most one task, even if the process is killed at any time.
 package taskschedule
 
 import (

@@ -1,6 +1,4 @@
 // Package function has the built-in functions of Workers: echo, calculator, forward and aggregate. The image coracle/worker serves them.
-//
-// It may import only worker and the standard library.
 package function
 
 import (

@@ -5,7 +5,7 @@
 //	ReplicaSet  -> a Worker with as many replicas
 //	Service     -> a Service that selects what the glob matches
 //
-// It may import apis and reconcile/worker, for the template of pods. Its functions are pure.
+// Its functions are pure.
 package legacy
 
 import (

@@ -4,8 +4,8 @@
 //	API server -> Deliver -> queue -> GET invocation/next, POST invocation/ID/response   (mode Poll)
 //	                             `-> POST of a CloudEvent to the container's port         (mode Push)
 //
-// It may import apis, bounded, connlimit and run, nothing of Kubernetes but its types. Its invariants: a message is in one state at a time
-// (waiting, delayed, in flight, done); with AtMostOnce it is given to a program at most once; with AtLeastOnce, once accepted, it is on
-// disk until a program has answered it, another node has accepted it, or it was given up with an event and a count. A program is known by
-// the network namespace that its connection comes from, which it cannot choose. Nothing exists for pods without a queue.
+// Its invariants: a message is in one state at a time (waiting, delayed, in flight, done); with AtMostOnce it is given
+// to a program at most once; with AtLeastOnce, once accepted, it is on disk until a program has answered it, another
+// node has accepted it, or it was given up with an event and a count. A program is known by the network namespace that
+// its connection comes from, which it cannot choose. Nothing exists for pods without a queue.
 package messages

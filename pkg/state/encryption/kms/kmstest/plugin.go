@@ -1,6 +1,6 @@
 // Package kmstest is a KMS plugin (KMS v2) for tests: it encrypts with AES-GCM under keys that it keeps in memory. Only tests import it.
 //
-// It may import gRPC and the API of KMS plugins. Its invariant: what one of its keys encrypted, only that key decrypts.
+// Its invariant: what one of its keys encrypted, only that key decrypts.
 package kmstest
 
 import (

@@ -1,6 +1,6 @@
 // Package packed has the program coracle-buildbarn-check inside this one.
 //
-// It may import the standard library and a decompressor. Its invariant: the program is in memory only while it is open.
+// Its invariant: the program is in memory only while it is open.
 package packed
 
 import (

@@ -1,6 +1,4 @@
 // Package protocol is what pkg/systems/buildbarn/check and the process that it starts say to each other, and the limits of that process.
-//
-// It may import nothing, so that neither side carries the other.
 package protocol
 
 // The limits of one process, which answers one request. What exceeds them is reported as an error of the file.

@@ -1,0 +1,96 @@
+package arch
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+type room struct {
+	name string
+	may  []string // the rooms that its packages may import
+}
+
+// rooms are the directories below pkg, from the top of the house to its foundation, with the rooms that the packages of
+// each may import. A room imports only rooms below it.
+var rooms = []room{
+	{"testing", []string{"server", "client"}},
+	{"server", []string{"cli", "systems", "control", "node", "api", "engine", "state", "client", "kind", "base"}},
+	{"cli", []string{"systems", "node", "base"}},
+	{"systems", []string{"control", "api", "engine", "client", "base"}},
+	{"control", []string{"engine", "client", "kind", "base"}},
+	{"node", []string{"engine", "client", "kind", "base"}},
+	{"api", []string{"engine", "state", "client", "kind", "base"}},
+	{"engine", []string{"client", "kind", "base"}},
+	{"state", []string{"kind", "base"}},
+	{"client", []string{"base"}},
+	{"kind", nil},
+	{"base", nil},
+}
+
+// upwards are the imports that still point up, from package to package; the list only shrinks.
+var upwards = map[string][]string{
+	"api/kinds/builtin": {"systems/kontrol/pull", "systems/workers/frame"},
+	"control/controllers": {
+		"systems/buildbarn/check", "systems/buildbarn/check/packed", "systems/buildbarn/controller", "systems/buildbarn/metrics",
+		"systems/kontrol/bundlecontroller", "systems/kontrol/controller", "systems/kontrol/pull",
+		"systems/tasks/externalworker", "systems/tasks/task", "systems/tasks/taskschedule", "systems/workers/controller",
+	},
+	"node/agent": {"systems/workers/messages"},
+	"node/api":   {"systems/workers/messages"},
+	"node/pod":   {"systems/tasks/tasklogs"},
+}
+
+// TestRoomsImportDownwards checks that each package imports only from the rooms that its room may import.
+func TestRoomsImportDownwards(t *testing.T) {
+	const house = module + "pkg/"
+	may := map[string][]string{}
+	for _, r := range rooms {
+		may[r.name] = append(r.may, r.name)
+	}
+	for _, p := range packages(t) {
+		name, inside := strings.CutPrefix(p.ImportPath, house)
+		if !inside {
+			continue
+		}
+		room, _, _ := strings.Cut(name, "/")
+		unused := slices.Clone(upwards[name])
+		for _, i := range p.Imports {
+			to, inside := strings.CutPrefix(i, house)
+			if !inside {
+				continue
+			}
+			if at := slices.Index(unused, to); at >= 0 {
+				unused = slices.Delete(unused, at, at+1)
+				continue
+			}
+			if other, _, _ := strings.Cut(to, "/"); !slices.Contains(may[room], other) {
+				t.Errorf("pkg/%s imports pkg/%s: packages of %s may import only %s", name, to, room, strings.Join(may[room], ", "))
+			}
+		}
+		if len(unused) > 0 {
+			t.Errorf("pkg/%s no longer imports %s: remove it from the exceptions", name, strings.Join(unused, ", "))
+		}
+	}
+}
+
+// TestPackagesAreInRooms checks that pkg contains the rooms and nothing else.
+func TestPackagesAreInRooms(t *testing.T) {
+	entries, err := os.ReadDir("../../pkg")
+	require.NoError(t, err)
+	for _, e := range entries {
+		if e.IsDir() && !slices.ContainsFunc(rooms, func(r room) bool { return r.name == e.Name() }) {
+			t.Errorf("pkg/%s is not a room: move it into one of them", e.Name())
+		}
+	}
+	for i, r := range rooms {
+		for _, below := range r.may {
+			if !slices.ContainsFunc(rooms[i+1:], func(o room) bool { return o.name == below }) {
+				t.Errorf("%s may import %s, which is not below it", r.name, below)
+			}
+		}
+	}
+}
