@@ -11,9 +11,10 @@ import (
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/cli/export"
 	"github.com/coracle-dev/coracle/pkg/server"
+	buildbarnsystem "github.com/coracle-dev/coracle/pkg/systems/buildbarn"
+	kontrolsystem "github.com/coracle-dev/coracle/pkg/systems/kontrol"
 )
 
 // operator is a set of reconcilers of Coracle's own kinds that runs on any Kubernetes.
@@ -33,9 +34,9 @@ type operator struct {
 
 // operators are the sets there are.
 var operators = []operator{
-	{name: "buildbarn", short: "Remote-execution farms of Buildbarn", group: buildbarn.GroupVersion.String(), definitions: builtin.BuildbarnDefinitions, listen: "127.0.0.1:10261", rights: builtin.BuildbarnRights,
+	{name: "buildbarn", short: "Remote-execution farms of Buildbarn", group: buildbarn.GroupVersion.String(), definitions: buildbarnsystem.Definitions, listen: "127.0.0.1:10261", rights: buildbarnsystem.Rights,
 		reconcilers: []string{"buildbarnscheduler", "buildbarnworker", "buildbarnstorage", "buildbarnfrontend", "buildbarnbrowser", "buildbarn"}},
-	{name: "kontrol", short: "Kontrol: objects of many clusters as they should be", group: kontrol.GroupVersion.String(), definitions: builtin.KontrolDefinitions, listen: "127.0.0.1:10262", rights: builtin.KontrolRights,
+	{name: "kontrol", short: "Kontrol: objects of many clusters as they should be", group: kontrol.GroupVersion.String(), definitions: kontrolsystem.Definitions, listen: "127.0.0.1:10262", rights: kontrolsystem.Rights,
 		sources: true, advice: "# For a Cluster with spec.local, which is this API server itself, also bind the account to a role that may read and write the objects of your Resources.\n",
 		reconcilers: []string{"kontrolcluster", "kontrol", "kontrolwatcher", "kontrolresource", "kontrolbundle"}},
 }

@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/apis"
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
@@ -96,7 +97,7 @@ func newScheme() (*runtime.Scheme, error) {
 	var errs []error
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, coordinationv1.AddToScheme, rbacv1.AddToScheme, authenticationv1.AddToScheme,
-		tasks.AddToScheme, workers.AddToScheme, kontrol.AddToScheme, buildbarn.AddToScheme,
+		apis.AddToScheme,
 	} {
 		errs = append(errs, add(scheme))
 	}

@@ -14,21 +14,9 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
-
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-func TestSchemeKnowsEveryKind(t *testing.T) {
-	for _, r := range builtin.Kinds().All() {
-		gvk, err := apiutil.GVKForObject(r.New(), Scheme())
-		require.NoError(t, err, r.Kind)
-		require.Equal(t, r.GroupVersionKind, gvk)
-		require.True(t, Scheme().Recognizes(gvk.GroupVersion().WithKind(r.Kind+"List")))
-	}
-}
 
 func TestNewNeedsAServersAddress(t *testing.T) {
 	_, err := New(Config{REST: &restclient.Config{}})

@@ -2,7 +2,6 @@ package kind
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"net/url"
 
@@ -12,8 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/managedfields"
 	"k8s.io/apiserver/pkg/registry/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
 // Subresource is a subresource of a kind, implemented by one of Create, Scale, Update and Connect.
@@ -38,6 +35,11 @@ type Subresource struct {
 	Undocumented bool
 	// Methods are the HTTP methods of a byte stream; empty means all.
 	Methods []string
+	// MaxBody, in bytes, is for a byte stream whose request has a body of at most that size, which is read before Connect is
+	// called. 0: the handler reads the body.
+	MaxBody int64
+	// Relays says that the errors of a byte stream are mostly of a receiver behind it, which are no failures of the server.
+	Relays bool
 }
 
 // Connector returns the handler for req, whose body has not been read and whose context is cancelled when the server
@@ -64,14 +66,8 @@ type Connection interface {
 	Await(ctx context.Context, gvk schema.GroupVersionKind, namespace string, until func() bool) error
 	// Node returns the base URL of a node's API, and a transport that authenticates to it and supports upgrades.
 	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
-	// LocalNode returns the agent of a node, or nil if it is not in this process.
-	LocalNode(name string) LocalNode
-	// Tunnels takes the connections of Kontrol's agents; nil if this server has none.
-	Tunnels() Tunnels
 	// Policies gives nodes the rules of network policies; nil if this server cannot.
 	Policies() Policies
-	// Seal returns a code for data that only this cluster's API servers can compute; nil if it has no key.
-	Seal(data []byte) []byte
 	// MayCreate returns a Status error unless the user may create the subresource, whatever the request's method.
 	MayCreate(ctx context.Context) error
 	// Hold counts n bytes that the sender has sent, until Drop of as many or the end of the request. Its error is a Status: too many are held.
@@ -85,28 +81,10 @@ type Connection interface {
 	Fail(w http.ResponseWriter, req *http.Request, err error)
 }
 
-// LocalNode is the agent in this process, as far as messages go.
-type LocalNode interface {
-	// RoundTrip brings a request to the agent's API without a connection.
-	http.RoundTripper
-	// Accept queues messages in their order, and reports each one's outcome. It waits for nothing but the disk.
-	Accept(list []*workers.Delivery)
-}
-
 // Policies gives nodes the rules of network policies; netpolicy.Resolver implements it.
 type Policies interface {
 	// WriteRules calls write with the rules of a node, as JSON, once their version is another than after. Other nodes may wait until write returns.
 	WriteRules(ctx context.Context, node, after string, write func(rules []byte)) error
-}
-
-// Tunnels takes the connections of Kontrol's agents.
-type Tunnels interface {
-	// Ready returns an error if a connection of a cluster would not be accepted.
-	Ready(cluster string) error
-	// Serve uses a connection until it or ctx ends.
-	Serve(ctx context.Context, cluster string, conn net.Conn) error
-	// Transport sends requests to a cluster's API through the connection that it has at the time.
-	Transport(cluster string) http.RoundTripper
 }
 
 // Creator handles a POST of in, which it may modify, to a subresource of on. Errors are Status errors. If it returns

@@ -19,10 +19,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/election"
 	"github.com/coracle-dev/coracle/pkg/control/scheduler"
 	"github.com/coracle-dev/coracle/pkg/control/scheduler/allocation"
+	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 	storedkinds "github.com/coracle-dev/coracle/pkg/engine/kinds"
 	"github.com/coracle-dev/coracle/pkg/kind"
-
-	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
+	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
 // actors creates the reconcilers and the scheduler, unless disabled.
@@ -39,11 +39,13 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 	l.rootCA, l.nodeCA = rootca.NewBundle(l.keys.Server.Bundle()), rootca.NewBundle(l.keys.Node.Bundle())
 	if p.Runs(config.Controllers) {
 		l.controllers, err = newLed(l, "controllers", l.election(election.Controllers), func(led *led[*controllers.Controllers], metrics prometheus.Registerer) (*controllers.Controllers, error) {
+			clientFor := func(identity string) client.Interface {
+				return led.checked(l.client(identity, "system:serviceaccounts"))
+			}
 			return controllers.New(controllers.Config{
-				ClientFor: func(identity string) client.Interface {
-					return led.checked(l.client(identity, "system:serviceaccounts"))
-				},
-				RemoveVolume: l.nodes.removeVolume, ResizeVolume: l.nodes.resizeVolume, LocalSnapshots: localSnapshots{l.nodes}, Tunnels: l.tunnels,
+				ClientFor:    clientFor,
+				More:         l.systems.Reconcilers(system.Controllers{ClientFor: clientFor, Connect: l.nodes.Connect, TaskPatience: p.TaskNodeTimeout}),
+				RemoveVolume: l.nodes.removeVolume, ResizeVolume: l.nodes.resizeVolume, LocalSnapshots: localSnapshots{l.nodes},
 				LoadBalancer: &loadbalancer.Config{Pool: addresses, Reserved: ownPorts(p.Config), Disabled: !p.Runs(config.LoadBalancer), IngressPorts: l.ingressPorts()},
 				Adapters: func(ctx context.Context, path string, query url.Values) ([]byte, error) {
 					return l.aggregator.Metrics(ctx, path, query)
@@ -55,7 +57,7 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 				Kinds:          storedkinds.Stored(kinds), RootCA: l.rootCA, NodeCA: l.nodeCA, SignToken: p.accounts.tokens.SignKept, Signers: signers(l.keys),
 				CheckPolicy: chain.TypeChecks(l.client(user.APIServerUser, user.SystemPrivilegedGroup), kinds, l.schemas),
 				QuotaUsage:  l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod,
-				TaskPatience: p.TaskNodeTimeout, ForgetTask: l.nodes.forgetTask, Log: component(p.log, "controllers"), Metrics: metrics,
+				Log: component(p.log, "controllers"), Metrics: metrics,
 			})
 		})
 		if err != nil {

@@ -19,13 +19,13 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	chain "github.com/coracle-dev/coracle/pkg/api/admission"
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/local"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 	"github.com/coracle-dev/coracle/pkg/state/store"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 // TestWhatEveryClusterHasIsRestored deletes and changes each object of bootstrap, and waits for the watch event that
@@ -36,7 +36,7 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	s, err := store.New(store.Config{Dir: dir})
 	require.NoError(t, err)
-	kinds := kind.NewCatalog(builtin.Kinds())
+	kinds := kind.NewCatalog(assembled.Kinds())
 	ca, err := cache.New(cache.Config{Kinds: kinds, Source: s})
 	require.NoError(t, err)
 	r, err := registry.New(registry.Config{Kinds: kinds, Store: s, Cache: ca})

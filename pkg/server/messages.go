@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/ecdsa"
 	"crypto/hkdf"
+	"crypto/hmac"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -15,7 +16,6 @@ import (
 	requests "k8s.io/apiserver/pkg/endpoints/request"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/node/api"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/messages"
 )
@@ -41,18 +41,26 @@ var _, _ messages.API = (*localAPI)(nil), (*remoteAPI)(nil)
 // mostReply limits a response, in bytes: a reply, the outcomes of a batch, or an error.
 const mostReply = workers.MaxBatchOutcomes
 
-// sealKey derives the key with which servers recognize messages that nodes send on. A process uses the same one until it ends: messages sent
-// before the key of service accounts was changed cannot be sent on by a server that has started since.
-func sealKey(of *ecdsa.PrivateKey) ([]byte, error) {
+// newSeal returns system.Host's Seal. Its key is derived from that of service accounts. A process uses the same one until it
+// ends: what was sealed before the key of service accounts changed is not recognized by a server that has started since.
+func newSeal(of *ecdsa.PrivateKey) (func(data []byte) []byte, error) {
 	secret, err := of.Bytes()
 	if err != nil {
 		return nil, err
 	}
-	return hkdf.Key(sha256.New, secret, nil, "coracle message receipts", sha256.Size)
+	key, err := hkdf.Key(sha256.New, secret, nil, "coracle message receipts", sha256.Size)
+	if err != nil {
+		return nil, err
+	}
+	return func(data []byte) []byte {
+		m := hmac.New(sha256.New, key)
+		_, _ = m.Write(data)
+		return m.Sum(nil)
+	}, nil
 }
 
 // localNode returns the agent in this process, or nil if it is not that of the node.
-func (p *process) localNode(name string) kind.LocalNode {
+func (p *process) localNode(name string) http.RoundTripper {
 	if p.node == nil || name != p.NodeName {
 		return nil
 	}
@@ -64,7 +72,7 @@ func (p *process) localNode(name string) kind.LocalNode {
 
 type localNode struct{ *api.LocalMessages }
 
-// RoundTrip implements kind.LocalNode.
+// RoundTrip implements http.RoundTripper.
 func (l localNode) RoundTrip(req *http.Request) (*http.Response, error) {
 	return call(l.LocalMessages, req)
 }

@@ -35,6 +35,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/scheduler"
 	"github.com/coracle-dev/coracle/pkg/control/scheduler/allocation"
 	storedkinds "github.com/coracle-dev/coracle/pkg/engine/kinds"
+	"github.com/coracle-dev/coracle/pkg/systems"
+	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
 // Outside configures a scheduler or reconcilers that run in a process of their own, for any API server.
@@ -98,9 +100,13 @@ func RunControllers(ctx context.Context, o Outside) error {
 		if err != nil {
 			return nil, err
 		}
+		clientFor := func(string) client.Interface { return checked }
 		controllers, err := controllers.New(controllers.Config{
-			ClientFor: func(string) client.Interface { return checked }, ServerVersion: serverVersion(o.REST),
-			Kinds: kinds, Only: o.Only, SourceNamespaces: o.SourceNamespaces, RootCA: roots, ClusterCIDR: pods, NodePatience: o.NodeMonitorGracePeriod, Log: log, Metrics: metrics,
+			ClientFor: clientFor, Kinds: kinds, Only: o.Only,
+			More: systems.All(system.Host{}).Reconcilers(system.Controllers{
+				ClientFor: clientFor, ServerVersion: serverVersion(o.REST), SourceNamespaces: o.SourceNamespaces,
+			}),
+			RootCA: roots, ClusterCIDR: pods, NodePatience: o.NodeMonitorGracePeriod, Log: log, Metrics: metrics,
 		})
 		return []run.Component{c, kinds, controllers}, err
 	})

@@ -46,8 +46,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 	"github.com/coracle-dev/coracle/pkg/state/encryption"
 	"github.com/coracle-dev/coracle/pkg/state/store"
-	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
+	"github.com/coracle-dev/coracle/pkg/systems"
 	"github.com/coracle-dev/coracle/pkg/systems/rest"
+	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
 // plane is the control plane components of this process.
@@ -66,7 +67,7 @@ type plane struct {
 	clients    *local.Clients
 	bootstrap  *bootstrap
 	members    *members
-	tunnels    *pull.Hub
+	systems    systems.List
 	policies   *netpolicy.Resolver
 	presence   *presence
 	custom     *customresources.Controller
@@ -134,16 +135,21 @@ func (p *plane) components() []run.Component {
 
 // newPlane creates the components in the order in which they need each other.
 func newPlane(p *process, keys *pki.Set) (*plane, error) {
-	kinds := kind.NewCatalog(builtin.Kinds())
 	services, err := netip.ParsePrefix(p.ServiceCIDR)
 	if err != nil {
 		return nil, err
 	}
+	seal, err := newSeal(keys.ServiceAccount)
+	if err != nil {
+		return nil, err
+	}
+	all := systems.All(system.Host{LocalNode: p.localNode, Seal: seal})
+	kinds := kind.NewCatalog(builtin.Table(all.Extensions()...))
 	api, err := p.apiAddress()
 	if err != nil {
 		return nil, err
 	}
-	l := &plane{process: p, keys: keys, url: "https://" + api.String(), kubeconfig: filepath.Join(p.DataDir, cli.Kubeconfig)}
+	l := &plane{process: p, keys: keys, systems: all, url: "https://" + api.String(), kubeconfig: filepath.Join(p.DataDir, cli.Kubeconfig)}
 	if p.listener != nil {
 		l.url = "https://" + p.listener.Addr().String()
 	}
@@ -289,15 +295,11 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 	if err != nil {
 		return err
 	}
-	seal, err := sealKey(keys.ServiceAccount)
-	if err != nil {
-		return err
-	}
 	remote := &nodes{
 		client: l.client(apiServerUser, user.SystemPrivilegedGroup),
 		roots:  keys.Node.Pool, as: asServer.Client,
 	}
-	l.nodes, l.tunnels = remote, pull.NewHub()
+	l.nodes = remote
 	l.policies = netpolicy.NewResolver(own, component(p.log, "network-policies"))
 	l.usage = p.newUsage(remote)
 	if l.access, err = p.newAccess(l.issuers, l.audiences, l.clientAuthorities); err != nil {
@@ -309,7 +311,7 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 		TLS:                &tls.Config{GetCertificate: serving.Server, MinVersion: minVersion, CipherSuites: ciphers},
 		ClientCAs:          keys.Client.Pool,
 		ServiceAccountKeys: p.accounts.public, Issuers: l.issuers, Audiences: l.audiences, KeysURL: p.AccountJWKS,
-		Nodes: remote, LocalNode: p.localNode, Tunnels: l.tunnels, Policies: l.policies, SealKey: seal, Usage: l.usage,
+		Nodes: remote, Policies: l.policies, Usage: l.usage,
 		Checks: l.checks(), Components: l.parts(), Audit: auditing,
 		CheckNode: l.members.check,
 		Wrap: func(next http.Handler) http.Handler {
@@ -332,7 +334,7 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 		Trust: l.frontProxy, After: p.started, Log: component(p.log, "aggregation")}); err != nil {
 		return err
 	}
-	l.roles = &roles{client: own, log: component(p.log, "roles"), ready: make(chan struct{}), written: make(chan struct{})}
+	l.roles = &roles{client: own, all: func() []ctrl.Object { return builtin.Roles(l.systems.Extensions()...) }, log: component(p.log, "roles"), ready: make(chan struct{}), written: make(chan struct{})}
 	return nil
 }
 

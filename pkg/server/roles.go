@@ -5,7 +5,8 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
 	"github.com/coracle-dev/coracle/pkg/client"
 	keep "github.com/coracle-dev/coracle/pkg/control/controllers/roles"
 	"github.com/coracle-dev/coracle/pkg/engine"
@@ -15,6 +16,7 @@ import (
 // system:masters and nodes can already work, which is all that a cluster needs to start. written is closed once they do.
 type roles struct {
 	client         client.Interface // the API server's
+	all            func() []ctrl.Object
 	log            *slog.Logger
 	ready, written chan struct{}
 }
@@ -26,5 +28,5 @@ func (r *roles) Run(ctx context.Context) error {
 	close(r.ready)
 	return engine.Run(ctx, engine.Config{
 		ClientFor: func(string) client.Interface { return r.client }, Log: r.log,
-	}, []*engine.Reconciler{keep.New(builtin.Roles, sync.OnceFunc(func() { close(r.written) }))}, func() {})
+	}, []*engine.Reconciler{keep.New(r.all, sync.OnceFunc(func() { close(r.written) }))}, func() {})
 }

@@ -27,7 +27,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	chain "github.com/coracle-dev/coracle/pkg/api/admission"
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/local"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
 	"github.com/coracle-dev/coracle/pkg/base/run"
@@ -39,6 +38,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 	"github.com/coracle-dev/coracle/pkg/state/store"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 // pause delays the writes of one server while it is set: they wait until it ends or their context is done.
@@ -161,7 +161,7 @@ type oneOfTwo struct {
 
 func startOne(t *testing.T, s *store.Store, name, address string, running *atomic.Int64) *oneOfTwo {
 	t.Helper()
-	kinds := kind.NewCatalog(builtin.Kinds())
+	kinds := kind.NewCatalog(assembled.Kinds())
 	o := &oneOfTwo{plane: &plane{process: &process{log: slog.New(slog.NewTextHandler(io.Discard, nil)), metrics: newRegistries()}, store: s}}
 	l := o.plane
 	var err error

@@ -16,13 +16,13 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/local"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 	"github.com/coracle-dev/coracle/pkg/state/store"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -40,7 +40,7 @@ func build(t testing.TB) *env {
 	t.Helper()
 	s, err := store.New(store.Config{Dir: t.TempDir()})
 	require.NoError(t, err)
-	kinds := kind.NewCatalog(builtin.Kinds())
+	kinds := kind.NewCatalog(assembled.Kinds())
 	c, err := cache.New(cache.Config{Kinds: kinds, Source: s})
 	require.NoError(t, err)
 	r, err := registry.New(registry.Config{Kinds: kinds, Store: s, Cache: c, Admission: admission.NewChainHandler()})
@@ -64,7 +64,7 @@ func secured(t testing.TB, p Plugins) *env {
 }
 
 func at(gvk schema.GroupVersionKind, namespace, name string) registry.Target {
-	r := builtin.Kinds().ByGVK(gvk)
+	r := assembled.Kinds().ByGVK(gvk)
 	if !r.Namespaced {
 		namespace = ""
 	}

@@ -31,11 +31,13 @@ func (s *Server) audited(next http.Handler) http.Handler {
 	if s.cfg.Audit == nil {
 		return next
 	}
-	return authfilters.WithAudit(next, s.cfg.Audit, s.cfg.Audit, auditsStart)
+	return authfilters.WithAudit(next, s.cfg.Audit, s.cfg.Audit, s.auditsStart)
 }
 
 // auditsStart reports whether a request has the audit stage ResponseStarted.
-func auditsStart(_ *http.Request, info *request.RequestInfo) bool { return longRunning(info) }
+func (s *Server) auditsStart(_ *http.Request, info *request.RequestInfo) bool {
+	return s.longRunning(info)
+}
 
 // refuseUnauthenticated responds with 401 and records an audit event.
 func (s *Server) refuseUnauthenticated(w http.ResponseWriter, req *http.Request, err error) {

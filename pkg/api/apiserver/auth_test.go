@@ -19,8 +19,8 @@ import (
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/roles"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 func TestWhoMayDoWhat(t *testing.T) {
@@ -29,11 +29,11 @@ func TestWhoMayDoWhat(t *testing.T) {
 	ctx := t.Context()
 	master := w.clients.For(&user.DefaultInfo{Name: "x", Groups: []string{user.SystemPrivilegedGroup}})
 	began := time.Now()
-	require.NoError(t, roles.Ensure(ctx, master, builtin.Roles()))
+	require.NoError(t, roles.Ensure(ctx, master, assembled.Roles()))
 	t.Logf("bootstrap roles took %v", time.Since(began))
 	began = time.Now()
 	before := w.cfg.Cache.Revision()
-	require.NoError(t, roles.Ensure(ctx, master, builtin.Roles()))
+	require.NoError(t, roles.Ensure(ctx, master, assembled.Roles()))
 	require.Equal(t, before, w.cfg.Cache.Revision(), "a second pass writes nothing")
 	t.Logf("and again %v", time.Since(began))
 

@@ -37,7 +37,7 @@ func errTimedOut() error {
 }
 
 // longRunningContext reports whether ctx is that of a watch or stream, whose deadline is not the request's.
-func longRunningContext(ctx context.Context) bool {
+func (s *Server) longRunningContext(ctx context.Context) bool {
 	info, ok := request.RequestInfoFrom(ctx)
-	return ok && longRunning(info)
+	return ok && s.longRunning(info)
 }

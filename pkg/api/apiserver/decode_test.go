@@ -25,7 +25,7 @@ import (
 	"k8s.io/kube-openapi/pkg/spec3"
 	"pgregory.net/rapid"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 // FuzzDecode checks that no body causes a panic, and that a decoded object is of the requested kind.
@@ -171,13 +171,13 @@ func TestNegotiate(t *testing.T) {
 }
 
 func TestOpenAPIDescribesEveryKind(t *testing.T) {
-	o := newOpenAPI(builtin.Kinds(), version.Info{GitVersion: "v1.37.1"}, &documents{})
+	o := newOpenAPI(assembled.Kinds(), version.Info{GitVersion: "v1.37.1"}, &documents{})
 	for _, gv := range o.order {
 		raw, err := o.buildV3(gv)
 		require.NoError(t, err, gv)
 		var doc spec3.OpenAPI
 		require.NoError(t, json.Unmarshal(raw, &doc), gv)
-		for _, r := range builtin.Kinds().All() {
+		for _, r := range assembled.Kinds().All() {
 			if r.GroupVersion() != gv {
 				continue
 			}
@@ -201,7 +201,7 @@ func TestOpenAPIDescribesEveryKind(t *testing.T) {
 }
 
 func BenchmarkOpenAPIVersion(b *testing.B) {
-	o := newOpenAPI(builtin.Kinds(), version.Info{}, &documents{})
+	o := newOpenAPI(assembled.Kinds(), version.Info{}, &documents{})
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := o.buildV3(corev1.SchemeGroupVersion); err != nil {

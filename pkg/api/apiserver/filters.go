@@ -23,6 +23,8 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // filters is the handler chain, outermost first: panic recovery, audit ID, request info, deadline, authentication,
@@ -77,7 +79,7 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	ctx := request.WithRequestInfo(req.Context(), info)
-	if !longRunning(info) {
+	if !s.longRunning(info) {
 		allotted, err := s.allotted(req)
 		if err != nil {
 			s.fail(out, req, err)
@@ -136,19 +138,38 @@ func impersonates(h http.Header) bool {
 }
 
 // longRunning reports whether a request has no deadline and no seat: watches, streams and profiles.
-func longRunning(i *request.RequestInfo) bool {
+func longRunning(kinds *kind.Catalog, i *request.RequestInfo) bool {
 	if !i.IsResourceRequest {
 		return strings.HasPrefix(i.Path, profilesPath)
 	}
 	if i.Verb == "watch" || i.Verb == "proxy" {
 		return true
 	}
-	switch i.Subresource {
-	case "proxy", "exec", "attach", "portforward", "log", "message", "tunnel", "networkpolicy":
+	switch i.Subresource { // also of kinds that other servers serve
+	case "":
+		return false
+	case "proxy", "exec", "attach", "portforward", "log":
 		return true
 	}
-	return false
+	return streamOf(kinds, i) != nil
 }
+
+// streamOf returns the subresource that a request is for if it is a byte stream, or nil.
+func streamOf(kinds *kind.Catalog, i *request.RequestInfo) *kind.Subresource {
+	if !i.IsResourceRequest || i.Subresource == "" {
+		return nil
+	}
+	r := kinds.Table().ByGVR(schema.GroupVersionResource{Group: i.APIGroup, Version: i.APIVersion, Resource: i.Resource})
+	if r == nil {
+		return nil
+	}
+	if sub := r.Subresource(i.Subresource); sub != nil && sub.Connect != nil {
+		return sub
+	}
+	return nil
+}
+
+func (s *Server) longRunning(i *request.RequestInfo) bool { return longRunning(s.cfg.Kinds, i) }
 
 func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 	ctx := req.Context()
@@ -157,7 +178,7 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 	rec := recorded(w)
 	class := s.fair.Classify(who, info)
 	class.WriteHeader(w.Header())
-	ticket, err := s.fair.Begin(class, longRunning(info))
+	ticket, err := s.fair.Begin(class, s.longRunning(info))
 	if err != nil {
 		s.tooMany(w, req, err)
 		return
@@ -184,9 +205,9 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 		s.fail(w, req, responsewriters.ForbiddenStatusError(attrs, reason))
 		return
 	}
-	if longRunning(info) {
-		if info.Subresource == "message" { // a stream only in that its reply takes as long as it takes
-			if err := s.receiveMessage(w, req, &rec.ticket); err != nil {
+	if s.longRunning(info) {
+		if sub := streamOf(s.cfg.Kinds, info); sub != nil && sub.MaxBody > 0 { // a stream only in that its reply takes as long as it takes
+			if err := s.receiveAtMost(w, req, &rec.ticket, sub); err != nil {
 				s.tooMany(w, req, err)
 				return
 			}
@@ -197,7 +218,7 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 		s.tooMany(w, req, err)
 		return
 	}
-	if info.Verb == "watch" || !longRunning(info) {
+	if info.Verb == "watch" || !s.longRunning(info) {
 		if err := rec.ticket.Acquire(ctx); err != nil {
 			s.tooMany(w, req, err)
 			return
@@ -229,11 +250,11 @@ func (r *warnings) AddWarning(_, text string) {
 
 // fail responds with the Status of err, in a media type that the client accepts.
 func (s *Server) fail(w http.ResponseWriter, req *http.Request, err error) {
-	if errors.Is(req.Context().Err(), context.DeadlineExceeded) && !longRunningContext(req.Context()) {
+	if errors.Is(req.Context().Err(), context.DeadlineExceeded) && !s.longRunningContext(req.Context()) {
 		err = errTimedOut() // whatever the error, the deadline has passed
 	}
 	status := statusOf(err)
-	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout && !aboutMessage(req) { // the client can choose the timeout
+	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout && !s.relayed(req) { // the client can choose the timeout
 		s.failed.report(req, int(status.Code), err)
 	}
 	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 && w.Header().Get("Retry-After") == "" {
@@ -249,10 +270,14 @@ func (s *Server) fail(w http.ResponseWriter, req *http.Request, err error) {
 	s.writeObject(w, req, n, int(status.Code), status)
 }
 
-// aboutMessage reports whether a request is a message, whose receiver may fail as it likes.
-func aboutMessage(req *http.Request) bool {
+// relayed reports whether a request is for a receiver behind the server, which may fail as it likes.
+func (s *Server) relayed(req *http.Request) bool {
 	info, ok := request.RequestInfoFrom(req.Context())
-	return ok && info.IsResourceRequest && info.Subresource == "message"
+	if !ok {
+		return false
+	}
+	sub := streamOf(s.cfg.Kinds, info)
+	return sub != nil && sub.Relays
 }
 
 func statusOf(err error) *metav1.Status {

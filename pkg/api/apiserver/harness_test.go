@@ -31,13 +31,13 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/coracle-dev/coracle/pkg/api/admission"
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/local"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 	"github.com/coracle-dev/coracle/pkg/state/store"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 func TestMain(m *testing.M) {
@@ -108,7 +108,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	s, err := store.New(store.Config{Dir: t.TempDir(), Logger: quiet})
 	require.NoError(t, err)
 	runtest.Start(t, s)
-	kinds := kind.NewCatalog(builtin.Kinds())
+	kinds := kind.NewCatalog(assembled.Kinds())
 	c, err := cache.New(cache.Config{Kinds: kinds, Source: s, Logger: quiet, RingSize: ringSize})
 	require.NoError(t, err)
 	runtest.Start(t, c)

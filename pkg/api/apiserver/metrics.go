@@ -112,7 +112,7 @@ func newMetrics(cfg Config, fair *fairness.Set) *metrics {
 // begin counts a request as in flight. The caller decrements the returned counter, which is nil for long-running
 // requests.
 func (m *metrics) begin(info *request.RequestInfo) (inflight *atomic.Int64) {
-	if info == nil || longRunning(info) {
+	if info == nil || longRunning(m.kinds, info) {
 		return nil
 	}
 	inflight = &m.mutating
@@ -131,7 +131,7 @@ func (m *metrics) observe(req *http.Request, info *request.RequestInfo, code int
 	}
 	s := m.of(m.labels(req, info, code))
 	s.count.Inc()
-	if !longRunning(info) {
+	if !longRunning(m.kinds, info) {
 		s.latency.Observe(time.Since(began).Seconds())
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 // document is the part of an OpenAPI 3 document that is compared.
@@ -103,7 +103,7 @@ func TestPathsAreUpstreams(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes").Output()
 	require.NoError(t, err)
 	folder := filepath.Join(strings.TrimSpace(string(out)), "api/openapi-spec/v3")
-	table := builtin.Kinds()
+	table := assembled.Kinds()
 	o := newOpenAPI(table, version.Info{GitVersion: "v1.37.1"}, &documents{})
 	compared := 0
 	for _, gv := range o.order {

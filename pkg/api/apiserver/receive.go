@@ -10,8 +10,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/api/fairness"
+	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // firstRead is the number of bytes allocated for a body before any of it has been received.
@@ -72,10 +72,10 @@ func (s *Server) receive(w http.ResponseWriter, req *http.Request, t *fairness.T
 	}
 }
 
-// receiveMessage reads a message's payload, whose limit is below that of other bodies.
-func (s *Server) receiveMessage(w http.ResponseWriter, req *http.Request, t *fairness.Ticket) error {
-	if req.ContentLength > workers.MaxPayload {
-		return apierrors.NewRequestEntityTooLargeError("a message has at most " + itoa(workers.MaxPayload) + " bytes")
+// receiveAtMost reads the body of a stream that limits it to less than other bodies may have.
+func (s *Server) receiveAtMost(w http.ResponseWriter, req *http.Request, t *fairness.Ticket, sub *kind.Subresource) error {
+	if req.ContentLength > sub.MaxBody {
+		return apierrors.NewRequestEntityTooLargeError("a " + sub.Name + " has at most " + itoa(sub.MaxBody) + " bytes")
 	}
 	return s.receive(w, req, t)
 }

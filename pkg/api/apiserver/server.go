@@ -82,14 +82,8 @@ type Config struct {
 
 	// Nodes connects to agents for log, exec, attach, port-forward and node proxy. Without it they fail with 503.
 	Nodes NodeClient
-	// LocalNode returns the agent in this process, or nil if it is not that of the node. May be nil.
-	LocalNode func(node string) kind.LocalNode
-	// Tunnels takes the connections of Kontrol's agents. May be nil.
-	Tunnels kind.Tunnels
 	// Policies gives nodes the rules of network policies. May be nil.
 	Policies kind.Policies
-	// SealKey is a secret that the cluster's API servers share, with which they recognize messages that nodes send on.
-	SealKey []byte
 	// Usage serves metrics.k8s.io. Without it requests for that group fail with 503.
 	Usage   Usage
 	Version version.Info

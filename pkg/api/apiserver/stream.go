@@ -2,8 +2,6 @@ package apiserver
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
 	"net/http"
 	"net/url"
 	"slices"
@@ -109,25 +107,7 @@ func (c streamParent) Node(ctx context.Context, name string) (*url.URL, http.Rou
 	return c.s.cfg.Nodes.Connect(ctx, name)
 }
 
-func (c streamParent) LocalNode(name string) kind.LocalNode {
-	if c.s.cfg.LocalNode == nil {
-		return nil
-	}
-	return c.s.cfg.LocalNode(name)
-}
-
-func (c streamParent) Tunnels() kind.Tunnels { return c.s.cfg.Tunnels }
-
 func (c streamParent) Policies() kind.Policies { return c.s.cfg.Policies }
-
-func (c streamParent) Seal(data []byte) []byte {
-	if len(c.s.cfg.SealKey) == 0 {
-		return nil
-	}
-	m := hmac.New(sha256.New, c.s.cfg.SealKey)
-	_, _ = m.Write(data)
-	return m.Sum(nil)
-}
 
 func (c streamParent) Admit(ctx context.Context, options runtime.Object) error {
 	return c.s.cfg.Registry.AdmitConnect(ctx, c.t, options)

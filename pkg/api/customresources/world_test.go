@@ -23,7 +23,6 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/api/admission"
 	"github.com/coracle-dev/coracle/pkg/api/apiserver"
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/local"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
@@ -31,6 +30,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 	"github.com/coracle-dev/coracle/pkg/state/store"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 func TestMain(m *testing.M) {
@@ -57,7 +57,7 @@ func newWorld(t testing.TB, dir string) *world {
 	if testing.Verbose() {
 		quiet = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	w := &world{t: t, kinds: kind.NewCatalog(builtin.Kinds())}
+	w := &world{t: t, kinds: kind.NewCatalog(assembled.Kinds())}
 	var err error
 	w.store, err = store.New(store.Config{Dir: dir, Logger: quiet})
 	require.NoError(t, err)

@@ -29,11 +29,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
-	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/clienttest"
 	"github.com/coracle-dev/coracle/pkg/client/events"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
+	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -41,7 +42,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // start returns an engine with two namespaces.
 func start(t testing.TB, ring int) (*registrytest.Engine, client.Interface) {
 	t.Helper()
-	e := registrytest.Start(t, registrytest.Options{RingSize: ring, NoPlugins: true})
+	e := registrytest.Start(t, registrytest.Options{Kinds: assembled.Kinds(), RingSize: ring, NoPlugins: true})
 	c := e.As("admin")
 	for _, ns := range []string{"default", "work"} {
 		require.NoError(t, c.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))

@@ -19,11 +19,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/admission"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 	"github.com/coracle-dev/coracle/pkg/state/store"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 // gate is a source of changes that can be blocked, like that of a paused server.
@@ -53,7 +53,7 @@ func (g *gate) Changes(ctx context.Context, prefix string, rev int64) (<-chan ki
 func (h *env) another(cfg Config) (*env, *gate) {
 	h.t.Helper()
 	g := &gate{Store: h.store}
-	kinds := kind.NewCatalog(builtin.Kinds())
+	kinds := kind.NewCatalog(assembled.Kinds())
 	c, err := cache.New(cache.Config{Kinds: kinds, Source: g})
 	require.NoError(h.t, err)
 	cfg.Kinds, cfg.Store, cfg.Cache, cfg.Admission, cfg.Logger = kinds, h.store, c, admission.NewChainHandler(), slog.New(slog.DiscardHandler)

@@ -13,9 +13,9 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
-	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
+	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
 func asUser(ctx context.Context) context.Context {
@@ -23,7 +23,7 @@ func asUser(ctx context.Context) context.Context {
 }
 
 func pods(namespace, name string) registry.Target {
-	return registry.Target{Resource: builtin.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), Namespace: namespace, Name: name}
+	return registry.Target{Resource: assembled.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), Namespace: namespace, Name: name}
 }
 
 // benchRegistry has upstream's plugins and the service account they need.
@@ -136,7 +136,7 @@ func BenchmarkDeleteCollection3000(b *testing.B) {
 
 // BenchmarkCreateService allocates a cluster IP and, with NodePort, a port.
 func BenchmarkCreateService(b *testing.B) {
-	target := registry.Target{Resource: builtin.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Service")), Namespace: "work"}
+	target := registry.Target{Resource: assembled.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Service")), Namespace: "work"}
 	for _, kind := range []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort} {
 		for _, writers := range []int{1, 32} {
 			b.Run(fmt.Sprintf("%s/writers=%d", kind, writers), func(b *testing.B) {

@@ -12,11 +12,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/endpoints/request"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 	"github.com/coracle-dev/coracle/pkg/state/store"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 // env is a registry without plugins, with helpers for the most frequent calls. (This package cannot import
@@ -42,7 +42,7 @@ func over(t testing.TB, config store.Config) *env {
 	config.Dir = dir
 	s, err := store.New(config)
 	require.NoError(t, err)
-	kinds := kind.NewCatalog(builtin.Kinds())
+	kinds := kind.NewCatalog(assembled.Kinds())
 	c, err := cache.New(cache.Config{Kinds: kinds, Source: s})
 	require.NoError(t, err)
 	r, err := New(Config{Kinds: kinds, Store: s, Cache: c, Admission: admission.NewChainHandler()})

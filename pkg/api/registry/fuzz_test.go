@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 // FuzzPatch applies patches of every type to a pod, as a dry run: the result is a 4xx or a pod, within bounded time.
@@ -58,7 +58,7 @@ func FuzzListOptions(f *testing.F) {
 	f.Add("a=b,c in (d,e),!f", "metadata.name=a", "", int64(0))
 	f.Add("a notin (", "metadata.namespace!=work", "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6NSwic3RhcnQiOiJhXHUwMDAwIn0", int64(1))
 	f.Add("a>1", "x", "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6LTEsInN0YXJ0IjoiLi4vYSJ9", int64(-1))
-	target := Target{Resource: builtin.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("ConfigMap")), Namespace: "work"}
+	target := Target{Resource: assembled.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("ConfigMap")), Namespace: "work"}
 	f.Fuzz(func(t *testing.T, labels, fields, token string, limit int64) {
 		l, err := h.List(h.ctx, target, metav1.ListOptions{LabelSelector: labels, FieldSelector: fields, Continue: token, Limit: limit})
 		if err != nil {

@@ -9,13 +9,13 @@ import (
 	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 func TestEventsExpire(t *testing.T) {
 	r := &Registry{cfg: Config{EventTTL: time.Minute}}
 	ttl := func(kind schema.GroupVersionKind) time.Duration {
-		return (&call{Registry: r, row: builtin.Kinds().ByGVK(kind)}).ttl()
+		return (&call{Registry: r, row: assembled.Kinds().ByGVK(kind)}).ttl()
 	}
 	require.Equal(t, time.Minute, ttl(corev1.SchemeGroupVersion.WithKind("Event")))
 	require.Equal(t, time.Minute, ttl(eventsv1.SchemeGroupVersion.WithKind("Event")))

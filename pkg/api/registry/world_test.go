@@ -10,11 +10,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 func at(gvk schema.GroupVersionKind, namespace, name string) Target {
-	r := builtin.Kinds().ByGVK(gvk)
+	r := assembled.Kinds().ByGVK(gvk)
 	if !r.Namespaced {
 		namespace = ""
 	}

@@ -1,9 +1,6 @@
 package controllers
 
 import (
-	"cmp"
-
-	"github.com/coracle-dev/coracle/pkg/base/version"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/attachdetach"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/attributesclass"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/autoscaling"
@@ -42,16 +39,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/controllers/volumebinding"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/volumesnapshot"
 	"github.com/coracle-dev/coracle/pkg/engine"
-	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check"
-	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/packed"
-	buildbarncontroller "github.com/coracle-dev/coracle/pkg/systems/buildbarn/controller"
-	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
-	"github.com/coracle-dev/coracle/pkg/systems/kontrol/bundlecontroller"
-	kontrolcontroller "github.com/coracle-dev/coracle/pkg/systems/kontrol/controller"
-	"github.com/coracle-dev/coracle/pkg/systems/tasks/externalworker"
-	"github.com/coracle-dev/coracle/pkg/systems/tasks/task"
-	"github.com/coracle-dev/coracle/pkg/systems/tasks/taskschedule"
-	workercontroller "github.com/coracle-dev/coracle/pkg/systems/workers/controller"
 )
 
 // All lists the reconcilers.
@@ -77,9 +64,6 @@ func All(cfg Config) []*engine.Reconciler {
 		disruption.New(),
 		disruption.NewStale(),
 		roles.NewAggregation(),
-		task.New(cfg.TaskPatience, cfg.ForgetTask),
-		taskschedule.New(),
-		externalworker.New(),
 		job.New(),
 		cronjob.New(),
 		ttlafterfinished.New(),
@@ -93,16 +77,13 @@ func All(cfg Config) []*engine.Reconciler {
 		ephemeral.New(),
 		attachdetach.New(),
 		attributesclass.New(),
-		workercontroller.New(),
 		storagemigration.New(cfg.Kinds),
 		resourceclaim.New(),
 		resourceclaim.NewRelease(),
 		devicetaint.New(),
 		devicetaint.NewStatus(),
 	}
-	list = append(list, kontrolcontroller.New(cfg.ClientFor("system:serviceaccount:kube-system:"+kontrolcontroller.Account), cmp.Or(cfg.ServerVersion, version.Info().GitVersion), cfg.Tunnels, cfg.SourceNamespaces)...)
-	list = append(list, buildbarncontroller.New(metrics.Read, check.New(packed.Open))...)
-	list = append(list, bundlecontroller.New(bundlecontroller.Registries{}, cfg.SourceNamespaces))
+	list = append(list, cfg.More...)
 	if cfg.RootCA != nil {
 		list = append(list, rootca.New(cfg.RootCA), rootca.NewPublisher(rootca.APIServer(), cfg.RootCA))
 	}

@@ -24,8 +24,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/api/apiserver"
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
-	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/base/version"
@@ -39,6 +37,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/scheduler"
 	"github.com/coracle-dev/coracle/pkg/control/scheduler/allocation"
 	"github.com/coracle-dev/coracle/pkg/engine/kinds"
+	"github.com/coracle-dev/coracle/pkg/systems/system"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
+	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
 func TestMain(m *testing.M) {
@@ -78,7 +79,7 @@ type options struct {
 
 func start(t testing.TB, o options) *cluster {
 	t.Helper()
-	e := registrytest.Start(t, registrytest.Options{})
+	e := registrytest.Start(t, registrytest.Options{Kinds: assembled.Kinds()})
 	as := e.As
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: o.log}))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -92,6 +93,7 @@ func start(t testing.TB, o options) *cluster {
 		clientFor = func(name string) client.Interface { return o.writes.through(name, as(name)) }
 	}
 	controllers, err := controllers.New(controllers.Config{
+		More:      assembled.Systems().Reconcilers(system.Controllers{ClientFor: clientFor}),
 		ClientFor: clientFor, Metrics: o.metrics, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, SignToken: o.sign, Signers: o.signers, QuotaUsage: e.Registry.QuotaUsage, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
 		LoadBalancer: o.balance, NodePatience: time.Hour, // the nodes send no heartbeats
 	})
@@ -147,7 +149,7 @@ func (c *cluster) serve() func(string) client.Interface {
 	})
 	require.NoError(t, err)
 	c.run(srv)
-	require.NoError(t, roles.Ensure(c.ctx, c.Interface, builtin.Roles()))
+	require.NoError(t, roles.Ensure(c.ctx, c.Interface, assembled.Roles()))
 	c.rest = func(name string, groups ...string) *rest.Config {
 		cert, key, err := keys.Client.Issue(pki.Leaf{Name: name, Groups: groups})
 		require.NoError(t, err)

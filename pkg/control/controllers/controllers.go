@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
@@ -33,7 +32,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/controllers/volumebinding"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
-	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 )
 
 // Kinds lists the kinds that the server stores.
@@ -69,16 +67,8 @@ type Config struct {
 	QuotaUsage resourcequota.Usage
 	// NodePatience is the time without a heartbeat after which a node is lost; 0 means 40 s.
 	NodePatience time.Duration
-	// TaskPatience is the time without a heartbeat after which a node's tasks have failed; 0 means 30 s.
-	TaskPatience time.Duration
-	// ForgetTask asks a node to remove the logs of a deleted task; nil: nobody is asked.
-	ForgetTask func(ctx context.Context, node string, task types.UID) error
-	// ServerVersion is the version of the API server; empty: that of this build.
-	ServerVersion string
-	// Tunnels has the connections of Kontrol's agents; nil where none can come.
-	Tunnels *pull.Hub
-	// SourceNamespaces are those in which Kontrol reads Secrets and ConfigMaps; empty: all.
-	SourceNamespaces []string
+	// More are further reconcilers, which run with the others.
+	More []*engine.Reconciler
 	// PodMetrics is what autoscalers go by; nil: no metrics are known.
 	PodMetrics autoscaling.Metrics
 	// Adapters answers for custom and external metrics; nil: there are none.

@@ -19,9 +19,10 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/control/scheduler"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
+	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
 type cluster struct {
@@ -32,7 +33,7 @@ type cluster struct {
 }
 
 func start(t testing.TB) *cluster {
-	e := registrytest.Start(t, registrytest.Options{})
+	e := registrytest.Start(t, registrytest.Options{Kinds: assembled.Kinds()})
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
 	c := &cluster{t, e.As("admin"), e, ctx}

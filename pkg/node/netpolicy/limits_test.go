@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
-	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
+	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
 const (

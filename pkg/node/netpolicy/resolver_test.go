@@ -18,7 +18,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
+	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
 // patience is the timeout for what should happen immediately.

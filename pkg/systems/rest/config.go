@@ -13,10 +13,11 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/identity"
 )
 
 // User is the name under which the facade reads and writes. Its rights are those of the ClusterRole of the same name.
-const User = "system:coracle:rest"
+const User = identity.User
 
 // Limits of requests and connections.
 const (

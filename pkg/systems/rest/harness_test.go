@@ -32,11 +32,11 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	taskapi "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/api/apiserver"
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
-	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
+	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
 func TestMain(m *testing.M) {
@@ -191,7 +191,7 @@ func secure(c *Config) { c.RESTInsecure = false }
 // newWorld starts a facade, insecure unless that is changed.
 func newWorld(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
-	e := registrytest.Start(t, registrytest.Options{})
+	e := registrytest.Start(t, registrytest.Options{Kinds: assembled.Kinds()})
 	// The API server brings the authorizer; the facade has the rights of its role and no others.
 	_, err := apiserver.New(apiserver.Config{Registry: e.Registry, Cache: e.Cache, Kinds: e.Kinds, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
@@ -200,7 +200,7 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 		w.create(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 		w.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: name}})
 	}
-	for _, o := range builtin.Roles() {
+	for _, o := range assembled.Roles() {
 		if o.GetName() == User {
 			w.create(o)
 		}

@@ -33,11 +33,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/api/apiserver"
-	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
 func TestMain(m *testing.M) {

@@ -24,13 +24,13 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/api/apiserver"
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
-	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/garbage"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	storedkinds "github.com/coracle-dev/coracle/pkg/engine/kinds"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
 var flunder = schema.GroupVersionKind{Group: "wardle.example.com", Version: "v1alpha1", Kind: "Flunder"}

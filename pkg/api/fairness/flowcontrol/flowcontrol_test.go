@@ -13,8 +13,8 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
+	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
 func TestMain(m *testing.M) {

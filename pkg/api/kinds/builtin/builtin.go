@@ -11,7 +11,6 @@ import (
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
-	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -49,16 +48,20 @@ import (
 	"k8s.io/kubernetes/pkg/registry/scheduling/priorityclass"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // mostRanges limits the ServiceCIDRs: each node routes all of them.
 const mostRanges = 32
 
-// Kinds returns the Table of all kinds that a server starts with, built on first use.
-var Kinds = sync.OnceValue(func() *kind.Table {
+// Kinds returns the Table of all kinds that a server without systems starts with, built on first use.
+var Kinds = sync.OnceValue(func() *kind.Table { return Table() })
+
+// Table returns the Table of all kinds that a server starts with, with those of extensions. Each call makes its own rows.
+func Table(extensions ...own.Extension) *kind.Table {
 	setGates()
-	return kind.MustTable(slices.Concat(
+	return kind.MustTable(extend(slices.Concat(
 		core(),
 		groups(),
 		batch(),
@@ -76,9 +79,8 @@ var Kinds = sync.OnceValue(func() *kind.Table {
 		flowControlRows(),
 		apiServiceRows(),
 		certificateRows(),
-		ourRows(),
-	)...)
-})
+	), append([]own.Extension{ours()}, extensions...))...)
+}
 
 // Verbs in upstream's order.
 var (
@@ -120,7 +122,6 @@ func core() []*kind.Resource {
 		stream("log", "Pod", []string{"get"}, podLog, http.MethodGet),
 		stream("portforward", "PodPortForwardOptions", streamVerbs, forwardPorts, http.MethodGet, http.MethodPost),
 		stream("proxy", "PodProxyOptions", proxyVerbs, proxyPod),
-		message("PodProxyOptions", messagePod),
 		{Name: "resize", GroupVersionKind: pods.GroupVersionKind, Verbs: partVerbs, New: newPod, Update: pod.ResizeStrategy},
 	}
 
@@ -128,7 +129,6 @@ func core() []*kind.Resource {
 	services.Keys, services.ShortNames, services.Categories = "services/specs", []string{"svc"}, []string{"all"}
 	services.Status = service.StatusStrategy
 	services.Subresources = []kind.Subresource{
-		message("ServiceProxyOptions", messageService),
 		stream("proxy", "ServiceProxyOptions", proxyVerbs, proxyService),
 	}
 
@@ -155,7 +155,7 @@ func core() []*kind.Resource {
 
 	controllers := row[corev1.ReplicationController, corev1.ReplicationControllerList](gv("", "v1"), "replicationcontrollers", "replicationcontroller", replicationcontroller.Strategy, controllerFields)
 	controllers.Keys, controllers.ShortNames, controllers.Categories = "controllers", []string{"rc"}, []string{"all"}
-	controllers.Status, controllers.Subresources = replicationcontroller.StatusStrategy, []kind.Subresource{scale(replicationControllerScale)}
+	controllers.Status, controllers.Subresources = replicationcontroller.StatusStrategy, []kind.Subresource{printed(replicationControllerScale)}
 
 	newer := row[eventsv1.Event, eventsv1.EventList](gv("events.k8s.io", "v1"), "events", "event", event.Strategy, newEventFields)
 	newer.ShortNames, newer.Expires, newer.StoredAs = []string{"ev"}, true, events
@@ -171,11 +171,11 @@ func core() []*kind.Resource {
 func groups() []*kind.Resource {
 	deployments := row[appsv1.Deployment, appsv1.DeploymentList](gv("apps", "v1"), "deployments", "deployment", deployment.Strategy, metaFields)
 	deployments.ShortNames, deployments.Categories = []string{"deploy"}, []string{"all"}
-	deployments.Status, deployments.Subresources = deployment.StatusStrategy, []kind.Subresource{scale(deploymentScale)}
+	deployments.Status, deployments.Subresources = deployment.StatusStrategy, []kind.Subresource{printed(deploymentScale)}
 
 	replicaSets := row[appsv1.ReplicaSet, appsv1.ReplicaSetList](gv("apps", "v1"), "replicasets", "replicaset", replicaset.Strategy, metaFields)
 	replicaSets.ShortNames, replicaSets.Categories = []string{"rs"}, []string{"all"}
-	replicaSets.Status, replicaSets.Subresources = replicaset.StatusStrategy, []kind.Subresource{scale(replicaSetScale)}
+	replicaSets.Status, replicaSets.Subresources = replicaset.StatusStrategy, []kind.Subresource{printed(replicaSetScale)}
 
 	revisions := row[appsv1.ControllerRevision, appsv1.ControllerRevisionList](gv("apps", "v1"), "controllerrevisions", "controllerrevision", controllerrevision.Strategy, metaFields)
 
@@ -210,9 +210,4 @@ func gv(group, version string) schema.GroupVersion {
 // stream returns a subresource that is a byte stream. Its kind is that of its query options. No methods means all.
 func stream(name, options string, verbs []string, connect kind.Connector, methods ...string) kind.Subresource {
 	return kind.Subresource{Name: name, GroupVersionKind: gv("", "v1").WithKind(options), Verbs: verbs, Connect: connect, Methods: methods}
-}
-
-func scale(of kind.Scale) kind.Subresource {
-	return kind.Subresource{Name: "scale", GroupVersionKind: gv("autoscaling", "v1").WithKind("Scale"), Verbs: partVerbs,
-		New: func() runtime.Object { return &autoscalingv1.Scale{} }, Scale: &of, Table: scalePrinter{}}
 }

@@ -22,6 +22,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -54,11 +55,11 @@ func kubeletBundleRoles() []client.Object {
 	rule := func(resource string, names []string, verbs ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{certificatesv1.GroupName}, Resources: []string{resource}, ResourceNames: names, Verbs: verbs}
 	}
-	role := &rbacv1.ClusterRole{ObjectMeta: roleMeta("system:controller:" + account), Rules: []rbacv1.PolicyRule{
+	role := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:controller:" + account), Rules: []rbacv1.PolicyRule{
 		rule("signers", []string{certificatesv1.KubeletServingSignerName}, "attest"),
 		rule("clustertrustbundles", nil, "create", "update", "delete", "list", "watch"),
 	}}
-	return []client.Object{role, controllerBinding(role, account)}
+	return []client.Object{role, own.ControllerBinding(role, account)}
 }
 
 // anyone authorizes everybody.

@@ -12,13 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/coracle-dev/coracle/pkg/api/kinds/kindtest"
 )
 
 // TestSigningRequestsAreBounded: the signature of a huge key would take minutes to verify.
 func TestSigningRequestsAreBounded(t *testing.T) {
 	r := Kinds().ByGVK(certificatesv1.SchemeGroupVersion.WithKind("CertificateSigningRequest"))
 	try := func(block *pem.Block) error {
-		_, err := create(r, &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "a"},
+		_, err := kindtest.Create(r, &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "a"},
 			Spec: certificatesv1.CertificateSigningRequestSpec{Request: pem.EncodeToMemory(block), SignerName: certificatesv1.KubeAPIServerClientSignerName,
 				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth}}})
 		return err

@@ -6,11 +6,7 @@ import (
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	genericrest "k8s.io/apiserver/pkg/registry/generic/rest"
-	internal "k8s.io/kubernetes/pkg/apis/core"
-	corev1conv "k8s.io/kubernetes/pkg/apis/core/v1"
-	"k8s.io/kubernetes/pkg/apis/core/validation"
 	podstrategy "k8s.io/kubernetes/pkg/registry/core/pod"
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 
@@ -19,17 +15,10 @@ import (
 
 // podLog reads the log of a container from the node's agent.
 func podLog(req *http.Request, on kind.Connection) (http.Handler, error) {
-	o, err := streamOptions(req, corev1conv.Convert_url_Values_To_v1_PodLogOptions, corev1conv.Convert_v1_PodLogOptions_To_core_PodLogOptions)
+	_, _, name := on.Target()
+	o, err := logOptions(req, name)
 	if err != nil {
 		return nil, err
-	}
-	if o.Stream == nil {
-		all := internal.LogStreamAll
-		o.Stream = &all
-	}
-	_, _, name := on.Target()
-	if errs := validation.ValidatePodLogOptions(o, true); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("PodLogOptions").GroupKind(), name, errs)
 	}
 	location, transport, err := podstrategy.LogLocation(req.Context(), podGetter{on}, agents{on}, name, o)
 	if err != nil {

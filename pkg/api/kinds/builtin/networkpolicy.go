@@ -16,6 +16,7 @@ import (
 	"k8s.io/kubernetes/pkg/registry/networking/networkpolicy"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -73,8 +74,8 @@ func nodePolicies(req *http.Request, on kind.Connection) (http.Handler, error) {
 
 // policyRoles let nodes get their rules.
 func policyRoles() []client.Object {
-	role := &rbacv1.ClusterRole{ObjectMeta: roleMeta("system:coracle:node-network-policies"), Rules: []rbacv1.PolicyRule{
+	role := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:coracle:node-network-policies"), Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes/networkpolicy"}, Verbs: []string{"get"}},
 	}}
-	return []client.Object{role, roleBinding(role, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.NodesGroup})}
+	return []client.Object{role, own.RoleBinding(role, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.NodesGroup})}
 }

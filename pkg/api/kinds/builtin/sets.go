@@ -17,6 +17,6 @@ func sets() []*kind.Resource {
 
 	stateful := row[appsv1.StatefulSet, appsv1.StatefulSetList](apps, "statefulsets", "statefulset", statefulset.Strategy, metaFields)
 	stateful.ShortNames, stateful.Categories = []string{"sts"}, []string{"all"}
-	stateful.Status, stateful.Subresources = statefulset.StatusStrategy, []kind.Subresource{scale(statefulSetScale)}
+	stateful.Status, stateful.Subresources = statefulset.StatusStrategy, []kind.Subresource{printed(statefulSetScale)}
 	return []*kind.Resource{daemons, stateful}
 }

@@ -67,7 +67,7 @@ func usageCells(name string, usage corev1.ResourceList, window metav1.Duration) 
 
 // usageRole lets those who may view pods view what they use, as metrics-server's role of that name.
 func usageRole() client.Object {
-	role := &rbacv1.ClusterRole{ObjectMeta: roleMeta("system:aggregated-metrics-reader"), Rules: []rbacv1.PolicyRule{
+	role := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:aggregated-metrics-reader"), Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{metrics.GroupName}, Resources: []string{"pods", "nodes"}, Verbs: []string{"get", "list", "watch"}},
 	}}
 	for _, to := range []string{"view", "edit", "admin"} {

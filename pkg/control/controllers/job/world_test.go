@@ -20,10 +20,10 @@ import (
 	"pgregory.net/rapid"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/engine/indexes"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
 // world is an in-memory API with one job and its pods, which checks each write of the reconciler. The process may be killed after any
@@ -307,7 +307,7 @@ func uncounted(s *batchv1.JobStatus) batchv1.UncountedTerminatedPods {
 
 // validate runs upstream's strategy, which rejects invalid transitions of a job's status.
 func (w *world) validate(was, next *batchv1.Job) {
-	row := builtin.Kinds().ByGVK(kind)
+	row := assembled.Kinds().ByGVK(kind)
 	in, err := row.Internal(next)
 	old, err2 := row.Internal(was)
 	if errors.Join(err, err2) != nil {

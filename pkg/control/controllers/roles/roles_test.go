@@ -12,11 +12,11 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
-	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/roles"
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/testing/assembled"
+	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -49,7 +49,7 @@ func watchRole(t *testing.T, c client.Interface, name string) func() *rbacv1.Clu
 
 // TestBootstrapAndAggregation: the reconcilers write the policy, whole, and follow changes of what is gathered.
 func TestBootstrapAndAggregation(t *testing.T) {
-	e := registrytest.Start(t, registrytest.Options{})
+	e := registrytest.Start(t, registrytest.Options{Kinds: assembled.Kinds()})
 	c := e.As("admin")
 	admin := watchRole(t, c, "admin")
 	ctx, stop := context.WithCancel(t.Context())
@@ -57,7 +57,7 @@ func TestBootstrapAndAggregation(t *testing.T) {
 	go func() {
 		ended <- engine.Run(ctx, engine.Config{ClientFor: func(name string) client.Interface {
 			return e.Clients.For(&user.DefaultInfo{Name: name, Groups: []string{user.SystemPrivilegedGroup}})
-		}, Log: slog.New(slog.DiscardHandler)}, []*engine.Reconciler{roles.New(builtin.Roles, func() {}), roles.NewAggregation()}, func() {})
+		}, Log: slog.New(slog.DiscardHandler)}, []*engine.Reconciler{roles.New(func() []ctrl.Object { return assembled.Roles() }, func() {}), roles.NewAggregation()}, func() {})
 	}()
 	defer func() { stop(); require.NoError(t, <-ended) }()
 
@@ -79,11 +79,11 @@ func TestBootstrapAndAggregation(t *testing.T) {
 
 // TestEnsureAgain: what is lost comes back at the next start, what people added stays, and nothing else is written.
 func TestEnsureAgain(t *testing.T) {
-	e := registrytest.Start(t, registrytest.Options{})
+	e := registrytest.Start(t, registrytest.Options{Kinds: assembled.Kinds()})
 	c, ctx := e.As("admin"), t.Context()
-	require.NoError(t, roles.Ensure(ctx, c, builtin.Roles()))
+	require.NoError(t, roles.Ensure(ctx, c, assembled.Roles()))
 	before := e.Cache.Revision()
-	require.NoError(t, roles.Ensure(ctx, c, builtin.Roles()))
+	require.NoError(t, roles.Ensure(ctx, c, assembled.Roles()))
 	require.Equal(t, before, e.Cache.Revision(), "a second pass writes nothing")
 
 	get := func(name string) *rbacv1.ClusterRole {
@@ -107,7 +107,7 @@ func TestEnsureAgain(t *testing.T) {
 	other.ResourceVersion, other.UID, other.RoleRef.Name = "", "", "view"
 	require.NoError(t, c.Create(ctx, other))
 
-	require.NoError(t, roles.Ensure(ctx, c, builtin.Roles()))
+	require.NoError(t, roles.Ensure(ctx, c, assembled.Roles()))
 	proxier := get("system:node-proxier")
 	require.True(t, has(proxier.Rules, "endpointslices", "watch"))
 	require.True(t, has(proxier.Rules, "things", "get"), "what people added stays")

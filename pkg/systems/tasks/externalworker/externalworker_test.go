@@ -24,12 +24,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/api/registry/registrytest"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/events"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
+	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
 func TestMain(m *testing.M) {

@@ -1,0 +1,86 @@
+package own
+
+import (
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// Extension is what a system adds to the kinds that a server starts with.
+type Extension struct {
+	Kinds []Kind
+	// Subresources are added to kinds that others define.
+	Subresources map[schema.GroupVersionKind][]kind.Subresource
+	// Roles are roles and bindings besides those that follow from the rights of Kinds.
+	Roles []client.Object
+}
+
+// Kind is one of Coracle's own kinds.
+type Kind struct {
+	Row    *kind.Resource
+	Rights Rights
+}
+
+// Rights returns the RBAC rules of a kind: of its reconciler (nil if it has none), and the ones that the roles edit and
+// view get.
+type Rights func() (controller, edit, view []rbacv1.PolicyRule)
+
+// WholeField makes a field one unit of field ownership (server-side apply), which a single writer owns. It panics if the
+// kind has no such field.
+func WholeField(r *kind.Resource, field string) {
+	types, err := AtomicTypes(r.GroupVersionKind, field)
+	if err != nil {
+		panic(err) // the schema is fixed
+	}
+	r.Types, r.Record = types, field
+}
+
+// Index makes the cache index a selectable field, whose value is that of value.
+func Index(r *kind.Resource, field string, value func(client.Object) string) {
+	r.Indexes = append(r.Indexes, kind.Index{Field: field, Value: value})
+}
+
+// Scale returns the subresource scale of a kind. fields returns the fields behind it. Its table prints as upstream's once
+// a server has the kind.
+func Scale[P client.Object](fields func(P) (want **int32, have int32, selector *metav1.LabelSelector)) kind.Subresource {
+	return kind.Subresource{
+		Name: "scale", GroupVersionKind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"), Verbs: []string{"get", "patch", "update"},
+		New: func() runtime.Object { return &autoscalingv1.Scale{} },
+		Scale: &kind.Scale{
+			Get: func(o client.Object) (*int32, int32, *metav1.LabelSelector) {
+				want, have, selector := fields(o.(P))
+				return *want, have, selector
+			},
+			Set: func(o client.Object, n int32) {
+				want, _, _ := fields(o.(P))
+				*want = &n
+			},
+		},
+	}
+}
+
+// ControllerBinding binds a role to a service account of kube-system, as which a reconciler acts.
+func ControllerBinding(role *rbacv1.ClusterRole, account string) client.Object {
+	return RoleBinding(role, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: account})
+}
+
+// RoleBinding binds a role to a subject, in a binding of the role's name.
+func RoleBinding(role *rbacv1.ClusterRole, subject rbacv1.Subject) client.Object {
+	return &rbacv1.ClusterRoleBinding{
+		ObjectMeta: RoleMeta(role.Name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects: []rbacv1.Subject{subject},
+	}
+}
+
+// RoleMeta is the metadata of a default role or binding, which a server keeps as it is unless the object's annotation says
+// otherwise.
+func RoleMeta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
+		Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"}}
+}

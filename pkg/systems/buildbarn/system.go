@@ -1,0 +1,35 @@
+// Package buildbarn is the system of Buildbarn farms: remote execution and caching for Bazel and its like.
+//
+// Its invariant: nothing of a farm is evaluated in this process; configurations are checked in one of their own.
+package buildbarn
+
+import (
+	rbacv1 "k8s.io/api/rbac/v1"
+
+	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/packed"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/controller"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
+	"github.com/coracle-dev/coracle/pkg/systems/system"
+)
+
+// New returns the system.
+func New(system.Host) system.System {
+	return system.System{
+		Name:      "buildbarn",
+		Extension: own.Extension{Kinds: kinds()},
+		Reconcilers: func(system.Controllers) []*engine.Reconciler {
+			return controller.New(metrics.Read, check.New(packed.Open))
+		},
+		Definitions: Definitions,
+		Rights:      Rights,
+	}
+}
+
+// Rights returns what the reconcilers need on an API server other than ours.
+func Rights() []rbacv1.PolicyRule {
+	return own.Together(buildbarn.SchedulerRights, buildbarn.WorkerRights, buildbarn.StorageRights, buildbarn.FrontendRights, buildbarn.BrowserRights, buildbarn.FarmRights)
+}

@@ -1,0 +1,79 @@
+package kontrol
+
+import (
+	"errors"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/streaming/pkg/httpstream"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
+)
+
+// tunnelled adds to Clusters the subresource by which their agents connect, and the one by which people reach those clusters. Whoever may create
+// the tunnel of a Cluster is that Cluster.
+func tunnelled(hub *pull.Hub, r *kind.Resource) *kind.Resource {
+	r.Subresources = append(r.Subresources,
+		kind.Subresource{Name: "tunnel", GroupVersionKind: r.GroupVersionKind, Verbs: []string{"create"}, Connect: tunnels{hub}.accept, Methods: []string{http.MethodPost}},
+		kind.Subresource{Name: "proxy", GroupVersionKind: r.GroupVersionKind, Verbs: []string{"create", "delete", "get", "patch", "update"}, Connect: tunnels{hub}.proxy})
+	return r
+}
+
+// tunnels has the connections of the agents of clusters; hub is nil if this server has none.
+type tunnels struct{ hub *pull.Hub }
+
+// proxy forwards requests for objects to the API of a cluster that has connected itself. They are made with its agent's credentials, as what
+// Resources do: who may use it has the rights of the agent, but for the verbs of the requests, which are those of this subresource.
+func (t tunnels) proxy(req *http.Request, on kind.Connection) (http.Handler, error) {
+	r, namespace, name := on.Target()
+	c, ok := on.Read(r.GroupVersionKind, namespace, name).(*kontrol.Cluster)
+	if !ok {
+		return nil, apierrors.NewNotFound(r.GR(), name)
+	}
+	if !c.Spec.Pull {
+		return nil, apierrors.NewConflict(r.GR(), name, errors.New("spec.pull is not true: it has no agent, and is reached with its kubeconfig"))
+	}
+	if t.hub == nil {
+		return nil, apierrors.NewServiceUnavailable(pull.ErrElsewhere.Error())
+	}
+	if httpstream.IsUpgradeRequest(req) {
+		return nil, apierrors.NewBadRequest("agents pass on requests for objects alone, without upgrades")
+	}
+	h := builtin.Forward(req, on, &url.URL{Scheme: "http", Host: "agent"}, t.hub.Transport(name))
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		req = req.Clone(req.Context())
+		for name := range req.Header {
+			if name == "Authorization" || name == "Cookie" || strings.HasPrefix(name, "Impersonate-") || strings.HasPrefix(name, "X-Remote-") {
+				req.Header.Del(name)
+			}
+		}
+		h.ServeHTTP(w, req)
+	}), nil
+}
+
+// accept takes the connection of a cluster's agent.
+func (t tunnels) accept(_ *http.Request, on kind.Connection) (http.Handler, error) {
+	r, namespace, name := on.Target()
+	c, ok := on.Read(r.GroupVersionKind, namespace, name).(*kontrol.Cluster)
+	if !ok {
+		return nil, apierrors.NewNotFound(r.GR(), name)
+	}
+	if !c.Spec.Pull {
+		return nil, apierrors.NewConflict(r.GR(), name, errors.New("spec.pull is not true: the hub connects to this cluster"))
+	}
+	if t.hub == nil {
+		return nil, apierrors.NewServiceUnavailable(pull.ErrElsewhere.Error())
+	}
+	if err := t.hub.Ready(name); err != nil {
+		return nil, apierrors.NewServiceUnavailable(err.Error())
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		pull.Accept(w, req, func(conn net.Conn) { _ = t.hub.Serve(req.Context(), name, conn) })
+	}), nil
+}

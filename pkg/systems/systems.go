@@ -1,0 +1,49 @@
+// Package systems lists the systems of Coracle. Each is a vertical slice in a folder of its own: its kinds, reconcilers,
+// parts of the API server and of nodes, and commands.
+//
+// Its invariant: nothing below this package knows the name of a system.
+package systems
+
+import (
+	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol"
+	"github.com/coracle-dev/coracle/pkg/systems/rest/identity"
+	"github.com/coracle-dev/coracle/pkg/systems/system"
+	"github.com/coracle-dev/coracle/pkg/systems/tasks"
+	"github.com/coracle-dev/coracle/pkg/systems/workers"
+)
+
+// List is the systems of one process.
+type List []system.System
+
+// All makes all systems for a host.
+func All(h system.Host) List {
+	return List{
+		kontrol.New(h),
+		buildbarn.New(h),
+		tasks.New(h),
+		workers.New(h),
+		{Name: "rest", Extension: own.Extension{Roles: identity.Roles()}},
+	}
+}
+
+// Extensions returns what the systems add to the API.
+func (l List) Extensions() []own.Extension {
+	list := make([]own.Extension, len(l))
+	for i, s := range l {
+		list[i] = s.Extension
+	}
+	return list
+}
+
+// Reconcilers returns the reconcilers of all systems.
+func (l List) Reconcilers(c system.Controllers) (list []*engine.Reconciler) {
+	for _, s := range l {
+		if s.Reconcilers != nil {
+			list = append(list, s.Reconcilers(c)...)
+		}
+	}
+	return list
+}

@@ -1,0 +1,150 @@
+package tasks
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	genericrest "k8s.io/apiserver/pkg/registry/generic/rest"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/kind"
+)
+
+// taskLog reads the log of an attempt of a task from the agent of its node, which keeps it until the task is deleted. The query is that of a
+// pod's log, and attempt and index, by default of the last attempt that has begun.
+func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
+	r, namespace, name := on.Target()
+	t, ok := on.Read(r.GroupVersionKind, namespace, name).(*tasks.Task)
+	if !ok {
+		return nil, apierrors.NewNotFound(r.GR(), name)
+	}
+	q := req.URL.Query()
+	follow, err := builtin.ValidateLogOptions(req, name)
+	if err != nil {
+		return nil, err
+	}
+	from, err := loggedAttempt(t, q)
+	if err != nil {
+		return nil, err
+	}
+	params := url.Values{}
+	for _, p := range []string{"follow", "timestamps", "tailLines", "limitBytes", "sinceSeconds", "sinceTime", "stream"} {
+		if v := q.Get(p); v != "" {
+			params.Set(p, v)
+		}
+	}
+	if from.ended {
+		params.Del("follow")
+	}
+	var failed error // the first one that is more than that a node does not have it
+	for _, node := range from.nodes {
+		base, transport, err := on.Node(req.Context(), node)
+		if err != nil {
+			failed = cmp.Or(failed, error(apierrors.NewServiceUnavailable(fmt.Sprintf("the log is on node %s, which cannot be reached: %v", node, err))))
+			continue
+		}
+		location := base.JoinPath("taskLogs", string(t.UID), namespace, from.pod, from.uid)
+		location.RawQuery = params.Encode()
+		streamer := &genericrest.LocationStreamer{
+			Location: location, Transport: transport, ContentType: "text/plain", Flush: follow,
+			ResponseChecker: genericrest.NewGenericHttpResponseChecker(schema.GroupResource{Group: r.Group, Resource: "tasks/log"}, name),
+			RedirectChecker: genericrest.PreventRedirects,
+		}
+		in, _, _, err := streamer.InputStream(req.Context(), "", "")
+		if err == nil {
+			return builtin.LogHandler(on, in, follow), nil
+		}
+		if from.uid != tasks.AnyPod || !apierrors.IsNotFound(err) {
+			failed = cmp.Or(failed, err)
+		}
+	}
+	return nil, cmp.Or(failed, error(apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun, or its output is not kept any more", t.Name))))
+}
+
+// loggedFrom is where the log of an attempt is.
+type loggedFrom struct {
+	nodes    []string // one of them has it
+	pod, uid string
+	ended    bool
+}
+
+// loggedAttempt returns where the log is that is asked for.
+func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
+	number := func(name string, low int64) (int64, error) {
+		text := q.Get(name)
+		if text == "" {
+			return -1, nil
+		}
+		n, err := strconv.ParseInt(text, 10, 32)
+		if err != nil || n < low {
+			return 0, apierrors.NewBadRequest(fmt.Sprintf("%s=%q is not a number of %d or more", name, text, low))
+		}
+		return n, nil
+	}
+	attempt, err := number("attempt", 1)
+	if err != nil {
+		return nil, err
+	}
+	index, err := number("index", 0)
+	if err != nil {
+		return nil, err
+	}
+	asked := func(a *tasks.TaskAttempt) bool {
+		return (attempt < 0 || attempt == int64(a.Number)) && (index < 0 || a.Index != nil && index == int64(*a.Index))
+	}
+	var last *tasks.TaskAttempt
+	for i := range t.Status.Attempts {
+		if a := &t.Status.Attempts[i]; asked(a) && a.Node != "" && a.PodUID != "" {
+			last = a
+		}
+	}
+	if last != nil {
+		return &loggedFrom{nodes: []string{last.Node}, pod: last.Pod, uid: string(last.PodUID), ended: last.Phase.Ended()}, nil
+	}
+	if attempt >= 0 || index >= 0 {
+		if from := unlisted(t, attempt, index); from != nil {
+			return from, nil
+		}
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun", t.Name))
+	}
+	why := string(t.Status.Phase)
+	if t.Status.Error != "" {
+		why += ": " + t.Status.Error
+	}
+	return nil, apierrors.NewBadRequest(fmt.Sprintf("task %s has no output, because it has not started: it is %s", t.Name, why))
+}
+
+// unlisted returns where the log of an attempt is that may have ended so long ago that the status does not list it; nil if there is none. Its node is
+// one of those on which others ran, and the name of its pod follows from the attempt.
+func unlisted(t *tasks.Task, attempt, index int64) *loggedFrom {
+	array := t.Spec.Array
+	if t.Status.EndedAttempts <= tasks.MaxAttempts || array == nil && (index >= 0 || attempt < 0) || array != nil && (index < 0 || index >= int64(array.Size)) {
+		return nil
+	}
+	a := tasks.TaskAttempt{Number: int32(max(attempt, 1))}
+	from := &loggedFrom{uid: tasks.AnyPod, ended: true}
+	if array != nil {
+		at := int32(index)
+		a.Index = &at
+		if t.Status.Array != nil {
+			from.nodes = slices.Clone(t.Status.Array.Nodes)
+		}
+	}
+	for i := range t.Status.Attempts {
+		if node := t.Status.Attempts[i].Node; node != "" && !slices.Contains(from.nodes, node) {
+			from.nodes = append(from.nodes, node)
+		}
+	}
+	if from.pod = tasks.PodName(t, &a); attempt < 0 {
+		from.pod = strings.TrimSuffix(from.pod, "1") + "*"
+	}
+	return from
+}

@@ -1,0 +1,46 @@
+package tasks
+
+import (
+	"fmt"
+	"strings"
+	"time"
+	_ "time/tzdata" // the machine may lack time zone data
+
+	"github.com/robfig/cron/v3"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+)
+
+// validateSchedule validates a schedule: its cron line, its time zone, and the tasks that it creates.
+func validateSchedule(s *tasks.TaskSchedule) field.ErrorList {
+	errs := tasks.ValidateSchedule(s)
+	if len(errs) > 0 {
+		return errs
+	}
+	spec := field.NewPath("spec")
+	if err := validCron(s.Spec.Schedule); err != nil {
+		errs = append(errs, field.Invalid(spec.Child("schedule"), s.Spec.Schedule, err.Error()))
+	}
+	if strings.Contains(s.Spec.Schedule, "TZ") {
+		errs = append(errs, field.Invalid(spec.Child("schedule"), s.Spec.Schedule, "cannot have a time zone: use timeZone"))
+	}
+	if z := s.Spec.TimeZone; z != nil {
+		if _, err := time.LoadLocation(*z); err != nil || *z == "" || strings.EqualFold(*z, "local") {
+			errs = append(errs, field.Invalid(spec.Child("timeZone"), *z, "is not the name of a time zone, such as Europe/Paris"))
+		}
+	}
+	at := &tasks.Task{Spec: s.Spec.TaskTemplate.Spec}
+	return append(errs, validatePod(at, spec.Child("taskTemplate", "spec"))...)
+}
+
+// validCron parses a cron line. The library panics on some.
+func validCron(line string) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%v", p)
+		}
+	}()
+	_, err = cron.ParseStandard(line)
+	return err
+}

@@ -1,0 +1,82 @@
+// Package tasks is the system of tasks (Podling): containers that run to completion, once or by a schedule, on the
+// cluster's nodes or on external workers.
+//
+// Its invariant: a task reaches exactly one of the terminal phases, once.
+package tasks
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
+	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/systems/system"
+	"github.com/coracle-dev/coracle/pkg/systems/tasks/externalworker"
+	"github.com/coracle-dev/coracle/pkg/systems/tasks/task"
+	"github.com/coracle-dev/coracle/pkg/systems/tasks/taskschedule"
+)
+
+// New returns the system.
+func New(system.Host) system.System {
+	return system.System{
+		Name:      "tasks",
+		Extension: own.Extension{Kinds: kinds(), Roles: externalworker.Roles()},
+		Reconcilers: func(c system.Controllers) []*engine.Reconciler {
+			return []*engine.Reconciler{task.New(c.TaskPatience, forget(c)), taskschedule.New(), externalworker.New()}
+		},
+	}
+}
+
+func kinds() []own.Kind {
+	row := own.Row(own.Definition[*tasks.Task]{
+		Kind: tasks.GroupVersion.WithKind("Task"), Plural: "tasks", Categories: []string{"coracle"},
+		New:     func() *tasks.Task { return &tasks.Task{} },
+		NewList: func() client.ObjectList { return &tasks.TaskList{} },
+		Default: tasks.Default, Validate: validate, ValidateUpdate: tasks.ValidateUpdate, ValidateStatus: tasks.ValidateStatusUpdate,
+		Fields: tasks.Fields, Columns: tasks.Columns, Cells: tasks.Cells, Source: tasks.Source,
+	}, func(t *tasks.Task) *tasks.TaskStatus { return &t.Status })
+	own.WholeField(row, "status") // one reconciler writes it, several times within moments
+	row.Subresources = []kind.Subresource{{
+		Name: "log", GroupVersionKind: row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskLog, Methods: []string{http.MethodGet},
+	}}
+	schedules := own.Row(own.Definition[*tasks.TaskSchedule]{
+		Kind: tasks.GroupVersion.WithKind("TaskSchedule"), Plural: "taskschedules", Categories: []string{"coracle"},
+		New:     func() *tasks.TaskSchedule { return &tasks.TaskSchedule{} },
+		NewList: func() client.ObjectList { return &tasks.TaskScheduleList{} },
+		Default: tasks.DefaultSchedule, Validate: validateSchedule,
+		Columns: tasks.ScheduleColumns, Cells: tasks.ScheduleCells, Source: tasks.ScheduleSource,
+	}, func(s *tasks.TaskSchedule) *tasks.TaskScheduleStatus { return &s.Status })
+	return []own.Kind{{Row: row, Rights: tasks.Rights}, {Row: schedules, Rights: tasks.ScheduleRights}}
+}
+
+// forget returns a function that asks a node's agent to remove the logs of a deleted task; nil if nodes cannot be reached.
+func forget(c system.Controllers) func(ctx context.Context, node string, task types.UID) error {
+	if c.Connect == nil {
+		return nil
+	}
+	return func(ctx context.Context, node string, task types.UID) error {
+		base, transport, err := c.Connect(ctx, node)
+		if err != nil {
+			return err
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodDelete, base.JoinPath("taskLogs", string(task)).String(), nil)
+		if err != nil {
+			return err
+		}
+		res, err := transport.RoundTrip(req)
+		if err != nil {
+			return err
+		}
+		defer res.Body.Close()
+		if res.StatusCode != http.StatusOK {
+			return fmt.Errorf("node %s: %s", node, res.Status)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,294 @@
+package workers
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
+)
+
+const (
+	// streamWindow is how many messages of a connection may be without an answer. Further ones are not read.
+	streamWindow = 256
+	// streamForwards is how many of them may be on their way to other nodes, or wait for a pod to start.
+	streamForwards = 64
+	// streamBatch is how many are given to the node in this process together.
+	streamBatch = 64
+	// streamLife is after how long clients must authenticate again, on another connection, streamGrace how long they may take to leave.
+	streamLife  = 5 * time.Minute
+	streamGrace = time.Minute
+	// streamRecheck is how long an authorization is valid before it is asked for again.
+	streamRecheck = 10 * time.Second
+	// streamStall is how long a client may take to send the rest of a message.
+	streamStall = 30 * time.Second
+)
+
+// messageStream is a connection of a sender (package frame). One goroutine reads messages, one writes answers. Messages for the node in this
+// process need no other; those for other nodes have one each.
+type messageStream struct {
+	sender
+	req    *http.Request
+	ctx    context.Context
+	cancel context.CancelFunc
+	conn   net.Conn
+	in     *bufio.Reader
+	out    *bufio.Writer
+
+	slots    chan struct{}      // has an element for each message without an answer
+	answers  chan *streamAnswer // has room for all of them
+	forwards chan struct{}
+	open     sync.WaitGroup // messages without an answer
+
+	mu      sync.Mutex
+	pending map[string]*streamMessage
+
+	// What follows belongs to the goroutine that reads.
+	receivers []*corev1.Pod
+	since     time.Time // when they were looked up
+	checked   time.Time
+	node      localNode
+	batch     []*streamMessage // for node
+	leave     *time.Timer      // ends the connection of a client that stays
+	last      bool             // the sender has no more messages
+}
+
+// streamAnswer is an answer on its way to the sender.
+type streamAnswer struct {
+	frame.Head
+	payload []byte
+	release func() // may be nil
+}
+
+// streamed reports whether a sender asks for a connection on which messages follow each other.
+func streamed(req *http.Request) bool {
+	return strings.EqualFold(req.Header.Get("Upgrade"), frame.SendProtocol)
+}
+
+// serveStream serves a connection to its end.
+func (s sender) serveStream(w http.ResponseWriter, req *http.Request) error {
+	if fromNode(req) {
+		_, _, name := s.on.Target()
+		return apierrors.NewForbidden(corev1.Resource("services"), name, errNotGiven)
+	}
+	conn, buffered, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return apierrors.NewBadRequest("Upgrade: " + frame.SendProtocol + " needs HTTP/1.1")
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Time{})
+	c := newMessageStream(s, req, conn, buffered.Reader)
+	defer c.cancel()
+	defer context.AfterFunc(c.ctx, func() { _ = conn.Close() })()
+	var writing, ending sync.WaitGroup
+	writing.Go(c.write)
+	c.read(&ending)
+	c.leave.Stop()
+	c.cancel()
+	for _, m := range c.without() {
+		m.cancel()
+	}
+	c.open.Wait()
+	ending.Wait()
+	close(c.answers)
+	writing.Wait()
+	return nil
+}
+
+// without returns the messages without an answer.
+func (c *messageStream) without() []*streamMessage {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Collect(maps.Values(c.pending))
+}
+
+func newMessageStream(s sender, req *http.Request, conn net.Conn, in *bufio.Reader) *messageStream {
+	ctx, cancel := context.WithCancel(req.Context())
+	c := &messageStream{sender: s, req: req, ctx: ctx, cancel: cancel, conn: conn, in: in, out: bufio.NewWriterSize(conn, 16<<10), checked: time.Now(),
+		slots: make(chan struct{}, streamWindow), answers: make(chan *streamAnswer, streamWindow+1), forwards: make(chan struct{}, streamForwards),
+		pending: map[string]*streamMessage{}, leave: time.AfterFunc(streamLife+streamGrace, cancel)}
+	_, _ = c.out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + frame.SendProtocol + "\r\n" +
+		frame.HeaderSlots + ": " + strconv.Itoa(streamWindow) + "\r\n\r\n")
+	return c
+}
+
+// write sends answers until there are no more.
+func (c *messageStream) write() {
+	life := time.NewTimer(streamLife)
+	defer life.Stop()
+	err := c.out.Flush()
+	for {
+		var a *streamAnswer
+		select {
+		case a = <-c.answers:
+			if a == nil {
+				return
+			}
+		case <-life.C:
+			a = &streamAnswer{Head: frame.Head{Kind: frame.Last}}
+		}
+		if err == nil {
+			err = frame.Write(c.out, &a.Head, a.payload)
+		}
+		if err == nil && len(c.answers) == 0 {
+			err = c.out.Flush()
+		}
+		if a.release != nil {
+			a.release()
+		}
+		if a.Kind != frame.Last {
+			<-c.slots
+			c.open.Done()
+		}
+		if err != nil || a.Kind == frame.Last && a.ID == farewell {
+			c.cancel()
+		}
+	}
+}
+
+// farewell is the ID of the last frame of a connection.
+const farewell = "end"
+
+// read takes messages until the connection ends.
+func (c *messageStream) read(ending *sync.WaitGroup) {
+	defer c.deliver()
+	for {
+		if len(c.batch) > 0 && !frame.Buffered(c.in) {
+			c.deliver()
+		}
+		h, size, err := frame.Read(c.in)
+		if err != nil {
+			return
+		}
+		switch h.Kind {
+		case frame.Request, frame.Note:
+			if c.last || !c.message(&h, size) {
+				return
+			}
+		case frame.Cancel:
+			c.deliver()
+			c.mu.Lock()
+			m := c.pending[h.ID]
+			c.mu.Unlock()
+			if m != nil {
+				m.cancel()
+			}
+		case frame.Last:
+			if c.last {
+				return
+			}
+			c.deliver()
+			c.last = true
+			c.leave.Stop() // the deadlines of its messages end it
+			ending.Go(func() {
+				c.open.Wait()
+				c.answers <- &streamAnswer{Head: frame.Head{Kind: frame.Last, ID: farewell}} // has room
+			})
+		default:
+			return
+		}
+		if h.Kind != frame.Request && h.Kind != frame.Note && size > 0 {
+			return
+		}
+	}
+}
+
+// message takes a message. It returns false if the connection is unusable.
+func (c *messageStream) message(h *frame.Head, size int) bool {
+	c.mu.Lock()
+	_, known := c.pending[h.ID]
+	c.mu.Unlock()
+	if known {
+		return false // an answer could be to either
+	}
+	select {
+	case c.slots <- struct{}{}:
+	default:
+		c.deliver()
+		select {
+		case c.slots <- struct{}{}:
+		case <-c.ctx.Done():
+			return false
+		}
+	}
+	c.open.Add(1)
+	m := &streamMessage{of: c, id: h.ID, contentType: h.ContentType, trace: h.Trace, wait: h.Kind == frame.Request}
+	c.mu.Lock()
+	c.pending[m.id] = m
+	c.mu.Unlock()
+	if err := c.on.Hold(size); err != nil {
+		_, readErr := io.CopyN(io.Discard, c.in, int64(size))
+		m.fail(err)
+		return readErr == nil
+	}
+	m.held = size
+	m.payload = make([]byte, size)
+	if c.in.Buffered() < size {
+		_ = c.conn.SetReadDeadline(time.Now().Add(streamStall))
+		defer func() { _ = c.conn.SetReadDeadline(time.Time{}) }()
+	}
+	if _, err := io.ReadFull(c.in, m.payload); err != nil {
+		m.fail(apierrors.NewBadRequest("the message broke off"))
+		return false
+	}
+	if err := c.check(m, h.Deadline); err != nil {
+		m.fail(err)
+		return true
+	}
+	c.route(m)
+	return true
+}
+
+// check validates a message, and asks for the sender's permission again when it is time.
+func (c *messageStream) check(m *streamMessage, millis int64) error {
+	now := time.Now()
+	wait := time.Duration(millis) * time.Millisecond
+	switch {
+	case len(m.contentType) > maxContentType || len(m.trace) > 128 || len(m.id) > 64:
+		return apierrors.NewBadRequest("content type, trace and ID have at most " + strconv.Itoa(maxContentType) + ", 128 and 64 bytes")
+	case millis < 0 || millis > maxWait.Milliseconds():
+		return apierrors.NewBadRequest("timeout must be a duration above 0 and up to " + maxWait.String())
+	case wait == 0:
+		wait = defaultWait
+	}
+	if m.contentType == "" {
+		m.contentType = "application/octet-stream"
+	}
+	if m.deadline = now.Add(wait); now.Sub(c.checked) < streamRecheck {
+		return nil
+	}
+	if err := c.on.Recheck(c.req.Context()); err != nil {
+		return err
+	}
+	c.checked = now
+	return nil
+}
+
+// deliver gives messages to the node in this process.
+func (c *messageStream) deliver() {
+	if len(c.batch) == 0 {
+		return
+	}
+	list := make([]*workers.Delivery, len(c.batch))
+	for i, m := range c.batch {
+		list[i] = m.delivery()
+	}
+	c.node.Accept(list)
+	for i, m := range c.batch {
+		m.delivered(list[i])
+		c.batch[i] = nil
+	}
+	c.batch = c.batch[:0]
+}

@@ -1,0 +1,22 @@
+// Package assembled gives tests the kinds and roles of a server with all systems.
+package assembled
+
+import (
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
+	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/systems"
+	"github.com/coracle-dev/coracle/pkg/systems/system"
+)
+
+// Systems are all systems, without a server.
+var Systems = sync.OnceValue(func() systems.List { return systems.All(system.Host{}) })
+
+// Kinds returns the Table, which is made on first use.
+var Kinds = sync.OnceValue(func() *kind.Table { return builtin.Table(Systems().Extensions()...) })
+
+// Roles returns new copies of the roles and bindings.
+func Roles() []client.Object { return builtin.Roles(systems.All(system.Host{}).Extensions()...) }
