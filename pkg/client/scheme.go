@@ -14,11 +14,14 @@ import (
 
 // Scheme returns the scheme with the types of client-go and Coracle, which must not be modified. It is made on first
 // use.
-var Scheme = sync.OnceValue(func() *runtime.Scheme {
+var Scheme = sync.OnceValue(NewScheme)
+
+// NewScheme makes another scheme with the types of Scheme, for those who add types.
+func NewScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(s))
 	utilruntime.Must(apiextensionsv1.AddToScheme(s))
 	utilruntime.Must(apiregistrationv1.AddToScheme(s))
 	utilruntime.Must(apis.AddToScheme(s))
 	return s
-})
+}

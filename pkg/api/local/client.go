@@ -33,7 +33,7 @@ type userClient struct {
 var _ client.Interface = (*userClient)(nil)
 
 func (c *userClient) Cache() ctrlcache.Cache      { return c.own }
-func (c *userClient) Scheme() *runtime.Scheme     { return client.Scheme() }
+func (c *userClient) Scheme() *runtime.Scheme     { return c.scheme }
 func (c *userClient) RESTMapper() meta.RESTMapper { return c.mapper() }
 
 func (c *userClient) GroupVersionKindFor(obj runtime.Object) (schema.GroupVersionKind, error) {

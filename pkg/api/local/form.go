@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	"github.com/coracle-dev/coracle/pkg/api/registry"
-	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -32,7 +31,7 @@ func (s *Clients) row(obj runtime.Object) (*kind.Resource, form, error) {
 	if r := t.ByType(obj); r != nil {
 		return r, native, nil
 	}
-	gvk, err := apiutil.GVKForObject(obj, client.Scheme())
+	gvk, err := apiutil.GVKForObject(obj, s.scheme)
 	if err != nil {
 		return nil, native, err
 	}

@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/informers"
@@ -29,6 +31,7 @@ type Clients struct {
 	cache    *cache.Cache
 	kinds    *kind.Catalog
 	mapper   func() meta.RESTMapper
+	scheme   *runtime.Scheme
 	factory  func() informers.SharedInformerFactory
 
 	mu        sync.Mutex
@@ -46,6 +49,7 @@ type indexKey struct {
 func New(r *registry.Registry, c *cache.Cache, kinds *kind.Catalog) *Clients {
 	s := &Clients{registry: r, cache: c, kinds: kinds,
 		mapper:    kind.Derive(kinds, mapperOf),
+		scheme:    schemeOf(kinds.Table()),
 		informers: map[informerKey]*informer{},
 		indexes:   map[indexKey]func(ctrl.Object) []string{}}
 	s.factory = sync.OnceValue(s.newFactory)
@@ -96,6 +100,27 @@ func (s *Clients) index(row *kind.Resource, name string) func(ctrl.Object) []str
 }
 
 func version(rev int64) string { return strconv.FormatInt(rev, 10) }
+
+// schemeOf returns a scheme with the Go types of a Table. Kinds that come later have none.
+func schemeOf(t *kind.Table) *runtime.Scheme {
+	known := client.Scheme()
+	var more *runtime.Scheme
+	for _, r := range t.All() {
+		if r.Unstructured() || known.Recognizes(r.GroupVersionKind) {
+			continue
+		}
+		if more == nil {
+			more = client.NewScheme()
+		}
+		more.AddKnownTypeWithName(r.GroupVersionKind, r.New())
+		more.AddKnownTypeWithName(r.GroupVersion().WithKind(r.Kind+"List"), r.NewList())
+		metav1.AddToGroupVersion(more, r.GroupVersion())
+	}
+	if more == nil {
+		return known
+	}
+	return more
+}
 
 // mapperOf maps between the kinds and resources of a Table.
 func mapperOf(t *kind.Table) meta.RESTMapper {

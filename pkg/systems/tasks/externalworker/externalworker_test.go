@@ -256,7 +256,7 @@ func TestAWorkerThatRefuses(t *testing.T) {
 
 // TestASilentWorkerIsOffline 30 s after its last heartbeat, and a heartbeat brings no state back by itself.
 func TestASilentWorkerIsOffline(t *testing.T) {
-	w := newWorld(t, time.Now())
+	w := newWorld(t, time.Now().Add(time.Second)) // after the node's creation, whose time is in whole seconds
 	var node corev1.Node
 	require.NoError(t, w.c.Get(t.Context(), ctrl.ObjectKey{Name: "w1"}, &node))
 	var lease coordinationv1.Lease
