@@ -42,13 +42,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/userns"
 	"github.com/coracle-dev/coracle/pkg/node/netpolicy"
 	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/node/plugins"
 	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
 	"github.com/coracle-dev/coracle/pkg/node/proxy"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/containerd"
 	"github.com/coracle-dev/coracle/pkg/node/volume"
-	"github.com/coracle-dev/coracle/pkg/systems/workers/messages"
+	"github.com/coracle-dev/coracle/pkg/systems"
+	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
 // membership is a node's identity and configuration in its cluster.
@@ -60,7 +62,8 @@ type membership struct {
 	domain                   string
 	serving                  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	clientCAs                func() *x509.CertPool
-	api                      messages.API
+	api                      part.API
+	parts                    []func(part.Host) part.Part
 	policies                 netpolicy.Source
 }
 
@@ -76,7 +79,7 @@ func (l *plane) membership() (*membership, error) {
 		client:  l.client(nodeUser(p.NodeName), nodesGroup), domain: p.ClusterDomain,
 		serving: serving.Server, clientCAs: l.keys.Client.Pool,
 		api:      &localAPI{handler: func() http.Handler { return l.apiserver.Handler() }, node: &user.DefaultInfo{Name: nodeUser(p.NodeName), Groups: []string{nodesGroup, user.AllAuthenticated}}},
-		policies: l.policies,
+		policies: l.policies, parts: l.systems.Parts(),
 	}
 	return m, m.ranges(p.ClusterCIDR, p.ServiceCIDR)
 }
@@ -139,6 +142,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	}
 	m := &membership{
 		client: remote, remote: []run.Component{i, remote, run.Aside(&serverFollower{remote, list, make(chan struct{})})}, machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving, api: &remoteAPI{identity: i},
+		parts: systems.All(system.Host{}).Parts(),
 	}
 	m.policies = netpolicy.Remote{Do: func(req *http.Request) (*http.Response, error) { return m.api.Do(req, "") }}
 	return m, m.ranges(j.ClusterCIDR, j.ServiceCIDR)
@@ -231,7 +235,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		Machine:  eviction.Kernel{NodeDir: func() string { return p.DataDir }, ImageDir: n.runtime.ImageDir, PodsCgroup: "/" + instance(p.Config)},
 		Reserved: reserved,
 		Shutdown: periods,
-		API:      m.api, UserNamespaces: users.Supported,
+		API:      m.api, Parts: m.parts, UserNamespaces: users.Supported,
 		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,
 		Trusted: func(c *x509.Certificate) bool { return c.Subject.CommonName == apiServerUser },
 		Logger:  component(p.log, "agent"), Metrics: p.metrics.node,

@@ -143,7 +143,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := systems.All(system.Host{LocalNode: p.localNode, Seal: seal})
+	all := systems.All(system.Host{Seal: seal})
 	kinds := kind.NewCatalog(builtin.Table(all.Extensions()...))
 	api, err := p.apiAddress()
 	if err != nil {

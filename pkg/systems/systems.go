@@ -7,6 +7,7 @@ package systems
 import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol"
 	"github.com/coracle-dev/coracle/pkg/systems/rest/identity"
@@ -43,6 +44,16 @@ func (l List) Reconcilers(c system.Controllers) (list []*engine.Reconciler) {
 	for _, s := range l {
 		if s.Reconcilers != nil {
 			list = append(list, s.Reconcilers(c)...)
+		}
+	}
+	return list
+}
+
+// Parts returns what makes the systems' parts of an agent.
+func (l List) Parts() (list []func(part.Host) part.Part) {
+	for _, s := range l {
+		if s.Node != nil {
+			list = append(list, s.Node)
 		}
 	}
 	return list

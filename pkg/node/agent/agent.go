@@ -30,12 +30,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/devices"
 	"github.com/coracle-dev/coracle/pkg/node/devices/dra"
 	"github.com/coracle-dev/coracle/pkg/node/host/shutdown"
+	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/node/plugins"
 	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
 	"github.com/coracle-dev/coracle/pkg/node/pod/static"
 	"github.com/coracle-dev/coracle/pkg/node/volume/csi"
-	"github.com/coracle-dev/coracle/pkg/systems/workers/messages"
 )
 
 // Agent is a run.Component.
@@ -46,7 +46,7 @@ type Agent struct {
 	pods     *pod.Manager
 	eviction *eviction.Manager
 	shutdown *shutdown.Manager // nil if shutdowns of the machine do not wait for pods
-	messages *messages.Manager
+	parts    []part.Part
 	recorder *events.Recorder
 	machine  machine
 	guard    run.Guard
@@ -107,16 +107,19 @@ func New(c Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.messages = messages.New(messages.Config{
-		Enter: c.Network.Enter, Dir: messages.LogDir(c.DataDir), API: c.API, Logger: c.Logger, Metrics: c.Metrics,
+	host := part.Host{
+		NodeName: c.NodeName, DataDir: c.DataDir, Enter: c.Network.Enter, API: c.API, Logger: c.Logger, Metrics: c.Metrics,
 		Token:   func(ctx context.Context, p *corev1.Pod) (string, error) { return a.pods.Token(ctx, p) },
-		Changed: func(uid types.UID) { a.pods.QueueChanged(uid) },
+		Changed: func(uid types.UID) { a.pods.ConditionChanged(uid) },
 		Event: func(p *corev1.Pod, kind, reason, message string) {
 			c.Recorder.About(corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}, kind, reason, "%s", message)
 		},
-	})
+	}
+	for _, make := range c.Parts {
+		a.parts = append(a.parts, make(host))
+	}
 	a.pods = pod.New(pod.Config{
-		Messages: a.messages, Policies: c.Policies,
+		Parts: a.parts, Policies: c.Policies,
 		Client: c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger, Metrics: c.Metrics,
 		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
 		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
@@ -223,10 +226,12 @@ func (a *Agent) Run(ctx context.Context) error {
 			return nil
 		})
 	}
-	if err := a.messages.Start(); err != nil {
-		return err
+	for _, part := range a.parts {
+		if err := part.Start(); err != nil {
+			return err
+		}
+		defer part.Stop()
 	}
-	defer a.messages.Stop()
 	if err := a.pods.Start(ctx); err != nil {
 		return err
 	}
@@ -266,7 +271,7 @@ func (a *Agent) listen() (func(context.Context) error, error) {
 		a.mu.Unlock()
 	}
 	s := api.New(api.Config{
-		Pods: a.pods, Messages: a.messages, Runtime: a.c.Runtime, Network: a.c.Network, Client: a.c.Client, LogDir: a.c.LogDir,
+		Pods: a.pods, Parts: a.parts, Runtime: a.c.Runtime, Network: a.c.Network, Client: a.c.Client, LogDir: a.c.LogDir,
 		Node: a.registered, NodeName: a.c.NodeName, Trusted: a.c.Trusted, Logger: a.log, Metrics: a.c.Metrics,
 	})
 	a.mu.Lock()
@@ -293,16 +298,6 @@ func (a *Agent) ResourceMetrics(ctx context.Context) []byte {
 		return nil
 	}
 	return s.ResourceMetrics(ctx)
-}
-
-// LocalMessages takes messages for the node's pods from the API server in the same process; nil before the agent has started.
-func (a *Agent) LocalMessages() *api.LocalMessages {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.api == nil {
-		return nil
-	}
-	return a.api.LocalMessages()
 }
 
 const (

@@ -20,10 +20,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/node/host/shutdown"
 	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
-	"github.com/coracle-dev/coracle/pkg/systems/workers/messages"
 )
 
 // Config of an Agent.
@@ -104,8 +104,10 @@ type Config struct {
 	// UserNamespaces returns why pods cannot have user namespaces, or nil. It may take some milliseconds, once. A nil function means that they have none.
 	UserNamespaces func() error
 
-	// API sends requests to the API server, for the messages of pods; nil if they can send none.
-	API messages.API
+	// API sends requests to the API server for Parts; nil if they can send none.
+	API part.API
+	// Parts make what systems add to the agent.
+	Parts []func(part.Host) part.Part
 
 	// Recorder records events; nil means one that writes them through Client.
 	Recorder pod.Recorder

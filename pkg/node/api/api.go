@@ -23,9 +23,9 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/node/pod"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
-	"github.com/coracle-dev/coracle/pkg/systems/workers/messages"
 )
 
 // Config of a Server.
@@ -36,8 +36,8 @@ type Config struct {
 	// Client authenticates and authorizes callers by TokenReviews and SubjectAccessReviews.
 	Client client.Interface
 	LogDir string
-	// Messages has the queues of pods that receive messages; nil if none can.
-	Messages *messages.Manager
+	// Parts are what systems add: their routes are served.
+	Parts []part.Part
 	// HostLogDir is the directory of the machine's log files; default /var/log.
 	HostLogDir string
 	NodeName   string
@@ -54,7 +54,6 @@ type Server struct {
 	c   Config
 	mux *http.ServeMux
 	// local is for callers in the same process.
-	local LocalMessages
 	// ctx ends the streams when the Server stops.
 	ctx context.Context
 }
@@ -64,7 +63,7 @@ const scrapes = 8
 
 // New returns a Server.
 func New(c Config) *Server {
-	s := &Server{c: c, mux: http.NewServeMux(), local: LocalMessages{messages: c.Messages}, ctx: context.Background()}
+	s := &Server{c: c, mux: http.NewServeMux(), ctx: context.Background()}
 	if s.c.HostLogDir == "" {
 		s.c.HostLogDir = "/var/log"
 	}
@@ -99,10 +98,10 @@ func New(c Config) *Server {
 		run("/attach/"+p, s.attach)
 		run("POST /run/"+p, s.run)
 	}
-	const pod = "/{namespace}/{pod}/{uid}"
-	for pattern, h := range map[string]http.HandlerFunc{"POST /messages" + pod: s.message, "POST /messageBatches" + pod: s.messageBatch} {
-		run(pattern, h)
-		s.local.HandleFunc(pattern, h)
+	for _, part := range c.Parts {
+		for _, r := range part.Routes() {
+			run(r.Pattern, r.Handler)
+		}
 	}
 	run("/portForward/{namespace}/{pod}", s.portForward)
 	run("/portForward/{namespace}/{pod}/{uid}", s.portForward)

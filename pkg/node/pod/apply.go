@@ -101,8 +101,8 @@ func (w *worker) setupSandbox(ctx context.Context, p *corev1.Pod) *Failure {
 			return w.sandboxFailed(ctx, p, err)
 		}
 	}
-	if m := w.m.c.Messages; m != nil {
-		if err := m.Setup(ctx, p, s.IP.String()); err != nil {
+	for _, part := range w.m.c.Parts {
+		if err := part.Setup(ctx, p, s.IP.String()); err != nil {
 			return w.sandboxFailed(ctx, p, err)
 		}
 	}
@@ -338,8 +338,8 @@ func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failu
 	} else {
 		errs = append(errs, w.m.c.Runtime.EndPod(ctx, string(w.uid)))
 	}
-	if m := w.m.c.Messages; m != nil {
-		m.Release(w.uid)
+	for _, part := range w.m.c.Parts {
+		part.Release(w.uid)
 	}
 	if errors.Join(errs...) == nil { // a container that could not be ended has the address and the user IDs still
 		errs = append(errs, w.m.c.Network.Teardown(ctx, string(w.uid)))

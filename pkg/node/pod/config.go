@@ -15,6 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/devices/dra"
 	"github.com/coracle-dev/coracle/pkg/node/images/keyring"
 	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
@@ -79,8 +80,8 @@ type Config struct {
 	StaticPods bool
 	// UserNamespaces returns why pods cannot have user namespaces on this node, or nil; a nil function means that the node has none.
 	UserNamespaces func() error
-	// Messages has the queues of pods that receive messages; nil if none can.
-	Messages Messages
+	// Parts are what systems add to the lives of pods.
+	Parts []part.Part
 	// Policies enforces network policies; nil if nothing does.
 	Policies Policies
 	// Failpoints are for tests.
@@ -93,21 +94,4 @@ type Policies interface {
 	Setup(ctx context.Context, p *corev1.Pod, ip string) error
 	// Release is called when nothing of the pod runs any longer.
 	Release(p *corev1.Pod)
-}
-
-// Messages are the queues of pods that receive messages; messages.Manager implements it. Its methods do nothing for other pods.
-type Messages interface {
-	// Setup is called once the pod's network is up, before containers start.
-	Setup(ctx context.Context, p *corev1.Pod, ip string) error
-	// Env returns what programs need to receive messages.
-	Env(p *corev1.Pod) []corev1.EnvVar
-	// Observe is called with the container that receives, and whether it runs.
-	Observe(uid types.UID, container string, runs bool)
-	// Close is called when the pod terminates, Release when nothing of it runs any longer.
-	Close(uid types.UID)
-	Release(uid types.UID)
-	// Condition is the state of the queue, or nil.
-	Condition(uid types.UID) *corev1.PodCondition
-	// Synced is called once all pods of the node are known.
-	Synced(known func(types.UID) bool)
 }

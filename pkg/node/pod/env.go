@@ -152,8 +152,8 @@ func (m *Manager) environment(ctx context.Context, b build) (*environment, error
 			}
 		}
 	}
-	if m.c.Messages != nil {
-		for _, v := range m.c.Messages.Env(p) {
+	for _, part := range m.c.Parts {
+		for _, v := range part.Env(p) {
 			if err := e.set(v.Name, v.Value); err != nil {
 				return nil, err
 			}

@@ -57,7 +57,7 @@ func TestDisruptionTargetOfOthers(t *testing.T) {
 		{status(), status(mine), status(mine)},
 		{status(theirs), status(mine), status(mine)},
 	} {
-		require.Equal(t, c.want.Conditions, overlay(c.api, c.ours).Conditions)
+		require.Equal(t, c.want.Conditions, overlay(c.api, c.ours, nil).Conditions)
 	}
 }
 
@@ -65,10 +65,10 @@ func TestDisruptionTargetOfOthers(t *testing.T) {
 func TestAPodDeclaredEndedStaysSo(t *testing.T) {
 	failed := &corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Declared", Message: "by somebody"}
 	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded} {
-		got := overlay(failed, &corev1.PodStatus{Phase: phase, Reason: "Ours"})
+		got := overlay(failed, &corev1.PodStatus{Phase: phase, Reason: "Ours"}, nil)
 		require.Equal(t, corev1.PodFailed, got.Phase)
 		require.Equal(t, "Declared", got.Reason)
 	}
-	require.Equal(t, "Evicted", overlay(failed, &corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"}).Reason)
-	require.Equal(t, corev1.PodRunning, overlay(&corev1.PodStatus{Phase: corev1.PodPending}, &corev1.PodStatus{Phase: corev1.PodRunning}).Phase)
+	require.Equal(t, "Evicted", overlay(failed, &corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"}, nil).Reason)
+	require.Equal(t, corev1.PodRunning, overlay(&corev1.PodStatus{Phase: corev1.PodPending}, &corev1.PodStatus{Phase: corev1.PodRunning}, nil).Phase)
 }

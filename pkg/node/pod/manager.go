@@ -257,8 +257,8 @@ func (m *Manager) Sync(ctx context.Context) error {
 	for _, uid := range dirs {
 		blank(uid)
 	}
-	if m.c.Messages != nil {
-		m.c.Messages.Synced(func(uid types.UID) bool { return m.worker(uid) != nil })
+	for _, part := range m.c.Parts {
+		part.Synced(func(uid types.UID) bool { return m.worker(uid) != nil })
 	}
 	if m.c.StaticPods {
 		for uid := range m.LeftStatic() {
@@ -319,8 +319,8 @@ func (m *Manager) worker(uid types.UID) *worker {
 	return m.workers[uid]
 }
 
-// QueueChanged is called when Messages.Condition returns something else.
-func (m *Manager) QueueChanged(uid types.UID) { m.wake(uid) }
+// ConditionChanged is called when a part's Condition returns something else.
+func (m *Manager) ConditionChanged(uid types.UID) { m.wake(uid) }
 
 // DevicesChanged computes the status of pods again, because the health of their devices changed.
 func (m *Manager) DevicesChanged(pods []types.UID) {

@@ -99,14 +99,14 @@ func (w *worker) stored() *corev1.Pod {
 // forAPI returns the status to be written to the pod in the API. That of a mirror is ours, whatever others wrote. Called with the lock held.
 func (w *worker) forAPI(stored *corev1.Pod) corev1.PodStatus {
 	if !w.api.static {
-		return overlay(&stored.Status, w.status.want)
+		return overlay(&stored.Status, w.status.want, w.m.c.Parts)
 	}
 	theirs := stored.Status
 	theirs.Phase = w.status.want.Phase
-	s := overlay(&theirs, w.status.want)
+	s := overlay(&theirs, w.status.want, w.m.c.Parts)
 	s.ObservedGeneration = stored.Generation
 	for i := range s.Conditions {
-		if owned(s.Conditions[i].Type) {
+		if owned(s.Conditions[i].Type, w.m.c.Parts) {
 			s.Conditions[i].ObservedGeneration = stored.Generation
 		}
 	}

@@ -17,7 +17,8 @@ type Facts struct {
 	HostIP  string
 	Start   time.Time
 	Message func(Instance) string // the termination message of an ended instance
-	Queue   *corev1.PodCondition  // the state of its message queue, or nil
+	// Conditions are the ones of systems' parts.
+	Conditions []corev1.PodCondition
 	// Devices is the health of the devices that containers have, by container.
 	Devices map[string][]corev1.ResourceStatus
 }
@@ -69,9 +70,9 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 		}
 	}
 	conditions(p, o, &s, d, now)
-	if q := f.Queue; q != nil {
-		q.ObservedGeneration, q.LastTransitionTime = p.Generation, stamp(now)
-		SetCondition(&s, *q)
+	for _, c := range f.Conditions {
+		c.ObservedGeneration, c.LastTransitionTime = p.Generation, stamp(now)
+		SetCondition(&s, c)
 	}
 	if d.Verdict != nil && d.Verdict.Disrupted {
 		SetCondition(&s, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,

@@ -3,6 +3,7 @@ package pod
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,12 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/node/part"
 )
 
 // overlay returns our status with the fields and conditions of the API's status that others own. A pod that somebody else declared
 // ended stays so, and is stopped.
-func overlay(api, ours *corev1.PodStatus) corev1.PodStatus {
+func overlay(api, ours *corev1.PodStatus, parts []part.Part) corev1.PodStatus {
 	s := *ours
 	if ended := api.Phase == corev1.PodSucceeded || api.Phase == corev1.PodFailed; ended && api.Phase != ours.Phase {
 		s.Phase, s.Reason, s.Message = api.Phase, api.Reason, api.Message
@@ -30,24 +31,25 @@ func overlay(api, ours *corev1.PodStatus) corev1.PodStatus {
 	for _, c := range ours.Conditions {
 		by := c.Type == corev1.DisruptionTarget && c.Reason == corev1.PodReasonTerminationByKubelet
 		disrupted = disrupted || by
-		if owned(c.Type) || by {
+		if owned(c.Type, parts) || by {
 			s.Conditions = append(s.Conditions, c)
 		}
 	}
 	for _, c := range api.Conditions {
-		if !owned(c.Type) && !(disrupted && c.Type == corev1.DisruptionTarget) {
+		if !owned(c.Type, parts) && !(disrupted && c.Type == corev1.DisruptionTarget) {
 			s.Conditions = append(s.Conditions, c)
 		}
 	}
 	return s
 }
 
-func owned(t corev1.PodConditionType) bool {
+// owned reports whether the agent, or one of its parts, writes a condition.
+func owned(t corev1.PodConditionType, parts []part.Part) bool {
 	switch t {
-	case corev1.AllContainersRestarting, corev1.PodResizePending, corev1.PodResizeInProgress, corev1.PodScheduled, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers, workers.QueueCondition:
+	case corev1.AllContainersRestarting, corev1.PodResizePending, corev1.PodResizeInProgress, corev1.PodScheduled, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers:
 		return true
 	}
-	return false
+	return slices.ContainsFunc(parts, func(p part.Part) bool { return p.ConditionType() == t })
 }
 
 // post writes the status in the background if it differs. Called with the lock held.

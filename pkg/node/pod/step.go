@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/node/devices/dra"
 	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
@@ -80,7 +79,7 @@ func (w *worker) observe(p *corev1.Pod, o *Observed) {
 		}
 	}
 	o.Claimed = w.m.c.Claims != nil && dra.Uses(p) && w.m.c.Claims.Holds(w.uid)
-	w.observeQueue(p, o, ending)
+	w.observeParts(p, o, ending)
 	for id := range w.seen.health {
 		if _, known := health[id]; !known {
 			w.m.probes.Stop(id)
@@ -96,17 +95,19 @@ func (w *worker) observe(p *corev1.Pod, o *Observed) {
 	maps.DeleteFunc(w.seen.messages, func(id, _ string) bool { return !known[id] })
 }
 
-// observeQueue tells the pod's message queue, if it has one, about the container that receives: the first one.
-func (w *worker) observeQueue(p *corev1.Pod, o *Observed, ending bool) {
-	m := w.m.c.Messages
-	if m == nil || len(p.Spec.Containers) == 0 {
+// observeParts tells the systems' parts about the newest container of the pod's first name.
+func (w *worker) observeParts(p *corev1.Pod, o *Observed, ending bool) {
+	if len(p.Spec.Containers) == 0 {
 		return
 	}
-	if ending {
-		m.Close(w.uid)
-	}
-	if l := o.latest(p.Spec.Containers[0].Name); l != nil {
-		m.Observe(w.uid, l.ID, l.State == runtime.Running)
+	l := o.latest(p.Spec.Containers[0].Name)
+	for _, part := range w.m.c.Parts {
+		if ending {
+			part.Close(w.uid)
+		}
+		if l != nil {
+			part.Observe(w.uid, l.ID, l.State == runtime.Running)
+		}
 	}
 }
 
@@ -210,8 +211,10 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	}
 	f := Facts{PodIP: o.podIP, HostIP: w.m.c.HostIP, Start: w.start, Message: func(i Instance) string { return w.message(p, i) }}
 	f.Devices = w.m.deviceHealth(p)
-	if w.m.c.Messages != nil {
-		f.Queue = w.m.c.Messages.Condition(w.uid)
+	for _, part := range w.m.c.Parts {
+		if c := part.Condition(w.uid); c != nil {
+			f.Conditions = append(f.Conditions, *c)
+		}
 	}
 	s := Status(p, o, d, f, now)
 	if until := replaced(p, o, now); !until.IsZero() {
@@ -228,7 +231,7 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	if w.status.sent != nil {
 		until = w.status.at.Add(again)
 	}
-	if now.Before(until) && len(o.Failures) == 0 && starting(p, &s) {
+	if now.Before(until) && len(o.Failures) == 0 && len(f.Conditions) == 0 && starting(p, &s) { // a part announces what it has without delay
 		return until
 	}
 	if until := brief(w.api.pod, w.birth.seen, &o, &s, now); !until.IsZero() {
@@ -255,8 +258,7 @@ func starting(p *corev1.Pod, s *corev1.PodStatus) bool {
 			return false
 		}
 	}
-	// Messages are sent to a pod from when its queue is announced.
-	return !slices.ContainsFunc(s.Conditions, func(c corev1.PodCondition) bool { return c.Type == workers.QueueCondition })
+	return true
 }
 
 // hooked reports whether a container has a postStart hook, until whose end it is not ready.

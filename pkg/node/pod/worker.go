@@ -194,7 +194,7 @@ func (w *worker) view() *corev1.Pod {
 		return w.api.pod
 	}
 	p := *w.api.pod
-	p.Status = overlay(&w.api.pod.Status, w.status.want)
+	p.Status = overlay(&w.api.pod.Status, w.status.want, w.m.c.Parts)
 	return &p
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/node/part"
 )
 
 // System is one vertical slice.
@@ -25,6 +26,8 @@ type System struct {
 	own.Extension
 	// Reconcilers returns its reconcilers, made anew for each term of leadership. Nil: it has none.
 	Reconcilers func(Controllers) []*engine.Reconciler
+	// Node makes its part of an agent. Nil: it has none.
+	Node func(part.Host) part.Part
 	// Definitions are its kinds as CustomResourceDefinitions, for its operator on another API server. Nil: it has no operator.
 	Definitions func() []*apiextensionsv1.CustomResourceDefinition
 	// Rights are what its reconcilers need on another API server.
@@ -34,9 +37,6 @@ type System struct {
 // Host is what the process gives a system when it makes it. The zero value is for uses without a server, such as printing
 // definitions; what needs a field that is nil answers that this server cannot do it.
 type Host struct {
-	// LocalNode returns a transport to the API of a node whose agent is in this process, nil for other nodes. It makes no
-	// connection and needs no credentials.
-	LocalNode func(node string) http.RoundTripper
 	// Seal returns a code for data that only this cluster's API servers can compute (HMAC-SHA-256).
 	Seal func(data []byte) []byte
 }

@@ -34,7 +34,7 @@ func (c *sealed) Seal(data []byte) []byte {
 	return sum[:]
 }
 
-func (c *sealed) LocalNode(string) http.RoundTripper { return c }
+func (c *sealed) LocalNode(string) localNode { return c }
 
 func (*sealed) Accept([]*workers.Delivery) {}
 
@@ -53,7 +53,7 @@ func TestNodesSendOnWhatTheyWereGiven(t *testing.T) {
 		req = req.WithContext(request.WithUser(req.Context(), who))
 		req.Header.Set("Content-Type", contentType)
 		req.Header.Set(workers.HeaderReceipt, receipt)
-		return sender{messaging: &messaging{system.Host{LocalNode: on.LocalNode, Seal: on.Seal}}, on: on, candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} }}.send(httptest.NewRecorder(), req)
+		return sender{messaging: &messaging{local: on.LocalNode, host: system.Host{Seal: on.Seal}}, on: on, candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} }}.send(httptest.NewRecorder(), req)
 	}
 	node := &user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup}}
 	ann := &user.DefaultInfo{Name: "ann", Groups: []string{user.AllAuthenticated}}

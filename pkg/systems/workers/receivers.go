@@ -3,6 +3,7 @@ package workers
 import (
 	"net/http"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -36,7 +37,13 @@ var (
 )
 
 // messaging sends messages to pods and services.
-type messaging struct{ host system.Host }
+type messaging struct {
+	host system.Host
+	// here is the node of this process; nil if it is none, or does not run.
+	here atomic.Pointer[node]
+	// local takes the place of here in tests.
+	local func(name string) localNode
+}
 
 // localNode is the agent of a node in this process. Its RoundTrip brings a request to the agent's API.
 type localNode interface {
@@ -47,11 +54,13 @@ type localNode interface {
 
 // localNode returns the agent of a node, or nil if it is not in this process.
 func (m *messaging) localNode(name string) localNode {
-	if m.host.LocalNode == nil {
-		return nil
+	if m.local != nil {
+		return m.local(name)
 	}
-	n, _ := m.host.LocalNode(name).(localNode)
-	return n
+	if n := m.here.Load(); n != nil && n.name == name {
+		return n
+	}
+	return nil
 }
 
 // pod sends a message to a pod.

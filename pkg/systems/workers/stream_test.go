@@ -60,7 +60,7 @@ func (c *streaming) Fail(w http.ResponseWriter, _ *http.Request, err error) {
 	}
 }
 
-func (c *streaming) LocalNode(string) http.RoundTripper { return c }
+func (c *streaming) LocalNode(string) localNode { return c }
 
 func (c *streaming) Accept(list []*workers.Delivery) {
 	for _, d := range list {
@@ -85,7 +85,7 @@ func streamTo(t *testing.T, on *streaming, who user.Info) (*streams.Sender, *syn
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		serving.Add(1)
 		defer serving.Done()
-		sender{messaging: &messaging{system.Host{LocalNode: on.LocalNode, Seal: on.Seal}}, on: on, candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} }}.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), who)))
+		sender{messaging: &messaging{local: on.LocalNode, host: system.Host{Seal: on.Seal}}, on: on, candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} }}.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), who)))
 	}))
 	t.Cleanup(s.Close)
 	return streams.New(s.Client(), s.URL), &serving
@@ -169,7 +169,7 @@ func TestStreamEnds(t *testing.T) {
 	served := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		defer close(served)
-		sender{messaging: &messaging{system.Host{LocalNode: on.LocalNode, Seal: on.Seal}}, on: on, candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} }}.ServeHTTP(w, req.WithContext(request.WithUser(ctx, who)))
+		sender{messaging: &messaging{local: on.LocalNode, host: system.Host{Seal: on.Seal}}, on: on, candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} }}.ServeHTTP(w, req.WithContext(request.WithUser(ctx, who)))
 	}))
 	defer srv.Close()
 	s := streams.New(srv.Client(), srv.URL)

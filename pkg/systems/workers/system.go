@@ -24,7 +24,7 @@ import (
 
 // New returns the system.
 func New(h system.Host) system.System {
-	to := &messaging{h}
+	to := &messaging{host: h}
 	return system.System{
 		Name: "workers",
 		Extension: own.Extension{
@@ -35,6 +35,7 @@ func New(h system.Host) system.System {
 			},
 			Roles: roles(),
 		},
+		Node:        to.node,
 		Reconcilers: func(system.Controllers) []*engine.Reconciler { return []*engine.Reconciler{controller.New()} },
 	}
 }

@@ -1,0 +1,94 @@
+package server
+
+import (
+	"crypto/ecdsa"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"net/http"
+	"net/url"
+	"sync"
+
+	"k8s.io/apiserver/pkg/authentication/user"
+	requests "k8s.io/apiserver/pkg/endpoints/request"
+
+	"github.com/coracle-dev/coracle/pkg/base/memhttp"
+	"github.com/coracle-dev/coracle/pkg/node/part"
+)
+
+// localAPI is how the agent in the server's own process sends requests: without a socket.
+type localAPI struct {
+	handler func() http.Handler
+	node    user.Info
+}
+
+// remoteAPI is how the agent of a joined machine sends requests. Requests with a token go over connections without the machine's
+// certificate, which would count instead of it.
+type remoteAPI struct {
+	identity *identity
+
+	mu    sync.Mutex
+	of    *joined // the identity from which plain was made
+	plain *http.Transport
+}
+
+var _, _ part.API = (*localAPI)(nil), (*remoteAPI)(nil)
+
+// maxResponse limits a response of the API server that the agent in its process reads, in bytes.
+const maxResponse = 4 << 20
+
+// newSeal returns system.Host's Seal. Its key is derived from that of service accounts. A process uses the same one until it
+// ends: what was sealed before the key of service accounts changed is not recognized by a server that has started since.
+func newSeal(of *ecdsa.PrivateKey) (func(data []byte) []byte, error) {
+	secret, err := of.Bytes()
+	if err != nil {
+		return nil, err
+	}
+	key, err := hkdf.Key(sha256.New, secret, nil, "coracle message receipts", sha256.Size)
+	if err != nil {
+		return nil, err
+	}
+	return func(data []byte) []byte {
+		m := hmac.New(sha256.New, key)
+		_, _ = m.Write(data)
+		return m.Sum(nil)
+	}, nil
+}
+
+// Do implements part.API.
+func (l *localAPI) Do(req *http.Request, token string) (*http.Response, error) {
+	ctx := req.Context()
+	if token == "" {
+		ctx = requests.WithUser(ctx, l.node)
+	}
+	in := req.Clone(ctx)
+	in.RequestURI, in.RemoteAddr, in.Host = req.URL.RequestURI(), "127.0.0.1:0", "kubernetes.default.svc"
+	if token != "" {
+		in.Header.Set("Authorization", "Bearer "+token)
+	}
+	return memhttp.Call(l.handler(), in, maxResponse)
+}
+
+// Do implements part.API.
+func (r *remoteAPI) Do(req *http.Request, token string) (*http.Response, error) {
+	req.URL = &url.URL{Scheme: "https", Host: r.identity.servers.Current(), Path: req.URL.Path, RawPath: req.URL.RawPath, RawQuery: req.URL.RawQuery}
+	if token == "" {
+		return r.identity.RoundTrip(req)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	return r.identity.servers.RoundTrip(r.transport(), req)
+}
+
+func (r *remoteAPI) transport() *http.Transport {
+	present := r.identity.present.Load()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.of != present {
+		if r.plain != nil {
+			r.plain.CloseIdleConnections()
+		}
+		r.of, r.plain = present, present.transport.Clone()
+		r.plain.TLSClientConfig.Certificates = nil
+	}
+	return r.plain
+}
