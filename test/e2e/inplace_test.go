@@ -22,7 +22,12 @@ spec:
   volumes: [{name: d, emptyDir: {}}]
   initContainers:
   - {name: init, image: "busybox:1.36", command: [sh, -c, "echo init >> /d/log"], volumeMounts: [{name: d, mountPath: /d}]}
-  - {name: side, image: "busybox:1.36", restartPolicy: Always, command: [sh, -c, "echo side >> /d/log; sleep 100000"], volumeMounts: [{name: d, mountPath: /d}]}
+  - name: side
+    image: busybox:1.36
+    restartPolicy: Always
+    command: [sh, -c, "echo side >> /d/log; touch /logged; sleep 100000"]
+    volumeMounts: [{name: d, mountPath: /d}]
+    startupProbe: {exec: {command: [test, -e, /logged]}, periodSeconds: 1} # without it a and b may write before side does
   containers:
   - name: a
     image: busybox:1.36

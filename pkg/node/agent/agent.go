@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -108,8 +109,14 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	host := part.Host{
-		NodeName: c.NodeName, DataDir: c.DataDir, Enter: c.Network.Enter, API: c.API, Logger: c.Logger, Metrics: c.Metrics,
-		Token:   func(ctx context.Context, p *corev1.Pod) (string, error) { return a.pods.Token(ctx, p) },
+		NodeName: c.NodeName, DataDir: c.DataDir, LogDir: c.LogDir, Enter: c.Network.Enter, API: c.API, Logger: c.Logger, Metrics: c.Metrics,
+		Token: func(ctx context.Context, p *corev1.Pod) (string, error) { return a.pods.Token(ctx, p) },
+		ServeLog: func(w http.ResponseWriter, r *http.Request, log part.Log) {
+			a.mu.Lock()
+			s := a.api
+			a.mu.Unlock()
+			s.ServeLog(w, r, log) // it serves r
+		},
 		Changed: func(uid types.UID) { a.pods.ConditionChanged(uid) },
 		Event: func(p *corev1.Pod, kind, reason, message string) {
 			c.Recorder.About(corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}, kind, reason, "%s", message)

@@ -84,8 +84,6 @@ func New(c Config) *Server {
 	}
 	get("GET /pods", s.pods, "pods", "proxy")
 	get("GET /containerLogs/{namespace}/{pod}/{container}", s.logs, "proxy")
-	get("GET /taskLogs/{task}/{namespace}/{pod}/{uid}", s.readTaskLogs, "proxy")
-	get("DELETE /taskLogs/{task}", s.forgetTaskLogs, "proxy")
 	get("GET /logs/{path...}", s.hostLogs, "log")
 	get("GET /stats/summary", s.summary, "stats")
 	get("GET /metrics/resource", s.resourceMetrics, "metrics")

@@ -37,6 +37,41 @@ type Part interface {
 	Condition(uid types.UID) *corev1.PodCondition
 	// Synced is called once all pods of the node are known.
 	Synced(known func(types.UID) bool)
+
+	// Owner returns the UID of the object that tells users about a pod, empty if that is the pod itself. The status of a pod
+	// that has an owner is written as rarely as possible, and its usual course makes no events.
+	Owner(p *corev1.Pod) string
+	// Keep takes the directory of the logs of a pod that has an owner, before anything of the pod is removed. It may be
+	// called again after a crash.
+	Keep(logs, owner string, uid types.UID, name string) error
+}
+
+// None is a Part that does nothing, for parts that do only some of it.
+type None struct{}
+
+var _ Part = None{}
+
+func (None) Start() error                                     { return nil }
+func (None) Stop()                                            {}
+func (None) Routes() []Route                                  { return nil }
+func (None) ConditionType() corev1.PodConditionType           { return "" }
+func (None) Setup(context.Context, *corev1.Pod, string) error { return nil }
+func (None) Env(*corev1.Pod) []corev1.EnvVar                  { return nil }
+func (None) Observe(types.UID, string, bool)                  {}
+func (None) Close(types.UID)                                  {}
+func (None) Release(types.UID)                                {}
+func (None) Condition(types.UID) *corev1.PodCondition         { return nil }
+func (None) Synced(func(types.UID) bool)                      {}
+func (None) Owner(*corev1.Pod) string                         { return "" }
+func (None) Keep(string, string, types.UID, string) error     { return nil }
+
+// Log is the log of a container, whether its pod is still there or not.
+type Log struct {
+	Namespace, Pod string
+	UID            types.UID
+	Container      string
+	// Kept returns the path of the log once the pod is gone. An error means that there is none.
+	Kept func() (path string, err error)
 }
 
 // Route is a path of the node's API, as http.ServeMux takes it.
@@ -48,14 +83,17 @@ type Route struct {
 // Host is what an agent gives to the parts that it makes.
 type Host struct {
 	NodeName string
-	// DataDir is the agent's, in which a part has a directory of its own.
-	DataDir string
+	// DataDir is the agent's, in which a part has a directory of its own. LogDir is the directory of pods' logs, in which a
+	// part may have one whose name begins with a dot.
+	DataDir, LogDir string
 	// Enter runs f in the network namespace of a pod.
 	Enter func(ctx context.Context, uid string, f func() error) error
 	// API sends requests to the API server; nil if there is none (in tests).
 	API API
 	// Token returns a token of the pod's service account.
 	Token func(ctx context.Context, p *corev1.Pod) (string, error)
+	// ServeLog responds with a log, as the query of a request asks, which is a pod log's.
+	ServeLog func(w http.ResponseWriter, r *http.Request, log Log)
 	// Changed is to be called when Condition of a pod returns something else.
 	Changed func(types.UID)
 	// Event records an event on a pod.

@@ -268,8 +268,8 @@ func (w *worker) completeSpec(ctx context.Context, o *op, b build, warn func(rea
 	if o.Round > 0 {
 		spec.Labels[labelRound] = strconv.Itoa(o.Round)
 	}
-	if task := taskOf(p); task != "" {
-		spec.Labels[labelTask] = task
+	if owner := w.m.owner(p); owner != "" {
+		spec.Labels[labelOwner] = owner
 	}
 	if w.api.static {
 		spec.Labels[labelSource], spec.Labels[labelFile] = static.FromFile, w.api.file
@@ -329,7 +329,7 @@ func removeLogs(path string) {
 func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failure {
 	var errs, kept []error
 	if forget {
-		kept = append(kept, w.keepTaskLogs(p))
+		kept = append(kept, w.keepLogs(p))
 		for _, c := range w.m.containers.of(w.uid) {
 			errs = append(errs, w.m.c.Runtime.Remove(ctx, c.ID))
 			w.m.refresh(ctx, c.ID)

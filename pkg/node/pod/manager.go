@@ -22,7 +22,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/images"
 	"github.com/coracle-dev/coracle/pkg/node/pod/probe"
 	"github.com/coracle-dev/coracle/pkg/node/volume"
-	"github.com/coracle-dev/coracle/pkg/systems/tasks/tasklogs"
 )
 
 // Manager runs the pods of one node. Call Update for each pod of the first list, then Sync once, and Update and Delete for changes.
@@ -43,7 +42,6 @@ type Manager struct {
 
 	fullness   fullness
 	containers *containers
-	taskLogs   *tasklogs.Archive
 	rooms      *rooms
 	listed     chan struct{} // closed when the pods of the API are known
 	allListed  func()        // closes listed
@@ -79,7 +77,6 @@ func New(c Config) *Manager {
 	m.rooms = newRooms(filepath.Join(c.DataDir, "rooms.json"), c.Logger)
 	m.guard = process.Guard{Log: c.Logger, Component: "pods"}
 	m.metrics = newMetrics(c.Metrics, m)
-	m.taskLogs = tasklogs.New(filepath.Join(c.LogDir, taskLogsDir), 0, 0)
 	m.images = images.New(c.Runtime.Images(), filepath.Join(c.DataDir, "pulled-images"))
 	m.probes = probe.New(probe.Config{Runtime: c.Runtime, Changed: m.wake, Logger: c.Logger})
 	if c.Metrics != nil {

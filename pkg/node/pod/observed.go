@@ -33,7 +33,7 @@ const (
 	labelImage     = "image"
 	labelGrace     = "grace" // the pod's terminationGracePeriodSeconds
 	labelMessage   = "message-path"
-	labelTask      = "task"    // the UID of the task that controls the pod
+	labelOwner     = "task"    // the UID of the pod's owner (part.Part), by the name that nodes have stored
 	labelSource    = "source"  // static.FromFile for a static pod's
 	labelFile      = "file"    // its manifest's name in the folder
 	labelRound     = "round"   // see round; none is 0

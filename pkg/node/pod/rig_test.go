@@ -25,9 +25,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/failpoint"
 	"github.com/coracle-dev/coracle/pkg/node/host/userns"
 	"github.com/coracle-dev/coracle/pkg/node/network"
+	"github.com/coracle-dev/coracle/pkg/node/part"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 	"github.com/coracle-dev/coracle/pkg/node/volume"
+	"github.com/coracle-dev/coracle/pkg/systems/tasks/tasklogs"
 )
 
 // rig is a Manager with a runtime in memory, a network that only hands out addresses, and an API that stores pods, all in a bubble of fake time.
@@ -83,6 +85,7 @@ func (r *rig) start() {
 	}
 	r.m = New(Config{Client: &connection{api: r.api}, Runtime: rt, Network: r.network, Recorder: r.events, Logger: slog.New(slog.DiscardHandler),
 		NodeName: "node", HostIP: "192.0.2.1", DataDir: filepath.Join(r.dir, "data"), RunDir: filepath.Join(r.dir, "run"), LogDir: filepath.Join(r.dir, "log"),
+		Parts:         []part.Part{tasklogs.Part(part.Host{LogDir: filepath.Join(r.dir, "log")})},
 		ClusterDomain: "cluster.local", Node: func() *corev1.Node { return r.node }, Allocatable: func() corev1.ResourceList { return r.node.Status.Allocatable },
 		VolumePlugins: r.volumePlugins, Failpoints: r.failpoints, ShuttingDown: r.down.Load, UserNamespaces: r.userNamespaces, Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
 	m := r.m

@@ -17,6 +17,8 @@ type Facts struct {
 	HostIP  string
 	Start   time.Time
 	Message func(Instance) string // the termination message of an ended instance
+	// Owned says that another object tells users about the pod.
+	Owned bool
 	// Conditions are the ones of systems' parts.
 	Conditions []corev1.PodCondition
 	// Devices is the health of the devices that containers have, by container.
@@ -232,7 +234,7 @@ func (b statusBuilder) missing(c *corev1.Container, was *corev1.ContainerStatus,
 	}
 	if f, failed := b.o.Failures[c.Name]; failed {
 		w.Reason, w.Message = f.Reason, f.Message
-	} else if taskOf(b.p) != "" {
+	} else if b.f.Owned {
 		w.Message = b.o.unprepared()
 	}
 	s.State.Waiting = w

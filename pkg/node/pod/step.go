@@ -210,7 +210,7 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 		return time.Time{}
 	}
 	f := Facts{PodIP: o.podIP, HostIP: w.m.c.HostIP, Start: w.start, Message: func(i Instance) string { return w.message(p, i) }}
-	f.Devices = w.m.deviceHealth(p)
+	f.Devices, f.Owned = w.m.deviceHealth(p), w.m.owner(p) != ""
 	for _, part := range w.m.c.Parts {
 		if c := part.Condition(w.uid); c != nil {
 			f.Conditions = append(f.Conditions, *c)
@@ -226,7 +226,7 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.status.want = &s
-	first, again := settleFor(p)
+	first, again := settleFor(f.Owned)
 	until := w.birth.seen.Add(first)
 	if w.status.sent != nil {
 		until = w.status.at.Add(again)
@@ -234,7 +234,7 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	if now.Before(until) && len(o.Failures) == 0 && len(f.Conditions) == 0 && starting(p, &s) { // a part announces what it has without delay
 		return until
 	}
-	if until := brief(w.api.pod, w.birth.seen, &o, &s, now); !until.IsZero() {
+	if until := brief(w.api.pod, f.Owned, w.birth.seen, &o, &s, now); !until.IsZero() {
 		return until
 	}
 	w.post()

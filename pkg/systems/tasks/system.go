@@ -19,6 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 	"github.com/coracle-dev/coracle/pkg/systems/tasks/externalworker"
 	"github.com/coracle-dev/coracle/pkg/systems/tasks/task"
+	"github.com/coracle-dev/coracle/pkg/systems/tasks/tasklogs"
 	"github.com/coracle-dev/coracle/pkg/systems/tasks/taskschedule"
 )
 
@@ -27,6 +28,7 @@ func New(system.Host) system.System {
 	return system.System{
 		Name:      "tasks",
 		Extension: own.Extension{Kinds: kinds(), Roles: externalworker.Roles()},
+		Node:      tasklogs.Part,
 		Reconcilers: func(c system.Controllers) []*engine.Reconciler {
 			return []*engine.Reconciler{task.New(c.TaskPatience, forget(c)), taskschedule.New(), externalworker.New()}
 		},

@@ -1,6 +1,6 @@
 // Package tasklogs keeps the logs of tasks' attempts on the node after their pods are gone, until the task is deleted or there are too many.
 //
-// It imports nothing of Coracle. Its invariant: a log is either in its pod's directory or here, whenever the process is killed, because it is
+// Its invariant: a log is either in its pod's directory or here, whenever the process is killed, because it is
 // moved by one rename; what is kept is bounded by number and by size, the oldest is removed first.
 package tasklogs
 

@@ -18,6 +18,10 @@ var _ part.Part = (*Manager)(nil)
 // ConditionType implements part.Part.
 func (m *Manager) ConditionType() corev1.PodConditionType { return workers.QueueCondition }
 
+// Owner and Keep implement part.Part: users look at the pods themselves.
+func (m *Manager) Owner(*corev1.Pod) string                     { return "" }
+func (m *Manager) Keep(string, string, types.UID, string) error { return nil }
+
 // Routes implements part.Part: messages and batches of messages for a pod. Responses have the replies that are asked for.
 func (m *Manager) Routes() []part.Route {
 	const pod = "/{namespace}/{pod}/{uid}"

@@ -39,11 +39,11 @@ func TestBriefTasksAreReportedOnce(t *testing.T) {
 		require.Empty(t, r.events.text(), "the task says when it ran")
 
 		r.create(taskPod("lasting", "server", "lasting"))
-		r.pass(settleTask / 2)
+		r.pass(settleOwned / 2)
 		require.Empty(t, r.pod("lasting").Status.ContainerStatuses)
 		r.change("lasting", func(p *corev1.Pod) { p.Labels = map[string]string{"a": "b"} })
 		require.Empty(t, r.pod("lasting").Status.ContainerStatuses)
-		r.pass(settleTask)
+		r.pass(settleOwned)
 		require.Equal(t, "running", state(r.status("lasting", "task")))
 		r.delete("lasting", 1)
 		r.pass(time.Minute)
