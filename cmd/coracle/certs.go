@@ -11,6 +11,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/cli"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // accountOverlap is how long tokens of the previous key remain valid. Pods get new tokens within an hour; the rest is
@@ -19,7 +20,7 @@ const accountOverlap = 30 * 24 * time.Hour
 
 func certsCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "certs", Short: "Show and rotate the keys and certificates of this machine"}
-	check := &cobra.Command{Use: "check", Short: "List keys and certificates with their age and expiry, and the progress of a rotation", Args: exactly(0, "")}
+	check := &cobra.Command{Use: "check", Short: "List keys and certificates with their age and expiry, and the progress of a rotation", Args: command.Exactly(0, "")}
 	onMachine(check, func(ctx context.Context, c config.Config, _ []string) error {
 		return cli.Certs(ctx, c.DataDir, c.RunDir, os.Stdout)
 	})
@@ -44,7 +45,7 @@ kube-root-ca.crt only once.
 With --ca --finish, removes trust in the old ones. It fails while a node, or a client certificate that was used within the last
 hour, depends on them; --force overrides this if a key may be compromised. Nodes that were locked out must join again with a
 token. Join tokens work as long as the authority they were created for is trusted: create new ones after --ca.`,
-		Args: exactly(0, "--service-account [--overlap DURATION] or --ca [--finish]"),
+		Args: command.Exactly(0, "--service-account [--overlap DURATION] or --ca [--finish]"),
 	}
 	commonFlags(cmd.Flags())
 	account := cmd.Flags().Bool("service-account", false, "rotate the signing key of service account tokens")

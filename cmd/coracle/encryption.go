@@ -9,6 +9,7 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/cli"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 func encryptionCommand() *cobra.Command {
@@ -23,14 +24,14 @@ To turn it off: disable, then reencrypt; later starts need no option.
 
 Backups of the store are useless without the keys: back up the file that "status" names, but store it separately.`,
 	}
-	status := &cobra.Command{Use: "status", Short: "Show which key is in use, and how many objects are stored with it and with others", Args: exactly(0, "[-o json]")}
+	status := &cobra.Command{Use: "status", Short: "Show which key is in use, and how many objects are stored with it and with others", Args: command.Exactly(0, "[-o json]")}
 	output := status.Flags().StringP("output", "o", "", "json, for programs")
 	onMachine(status, func(ctx context.Context, c config.Config, _ []string) error {
 		return cli.Encryption(ctx, c.RunDir, *output, os.Stdout)
 	})
 	cmd.AddCommand(status)
 	change := func(action, short, long string) {
-		sub := &cobra.Command{Use: action, Short: short, Long: long, Args: exactly(0, "")}
+		sub := &cobra.Command{Use: action, Short: short, Long: long, Args: command.Exactly(0, "")}
 		onMachine(sub, func(ctx context.Context, c config.Config, _ []string) error {
 			return cli.ChangeEncryption(ctx, c.RunDir, action, os.Stdout)
 		})

@@ -12,6 +12,7 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/server"
 	"github.com/coracle-dev/coracle/pkg/state/store"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // The names of upstream's programs that a link to the binary may have, beside kubectl.
@@ -97,7 +98,7 @@ kube-apiserver, etcd and kubectl to this binary. A suite runs with them unchange
 
   coracle envtest /tmp/assets
   KUBEBUILDER_ASSETS=/tmp/assets go test ./...`,
-		Args: exactly(1, "DIRECTORY"),
+		Args: command.Exactly(1, "DIRECTORY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			self, err := os.Executable()
 			if err != nil {

@@ -7,11 +7,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/coracle-dev/coracle/pkg/cli/export"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 func exportCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "export", Short: "Write a running cluster as manifests", Args: exactly(0, "[--dir DIR | -o FILE] [-n NAMESPACE | -A] [--include-secrets]"),
+		Use: "export", Short: "Write a running cluster as manifests", Args: command.Exactly(0, "[--dir DIR | -o FILE] [-n NAMESPACE | -A] [--include-secrets]"),
 		Long: `Writes what people made in a cluster as manifests that another cluster, of Coracle or any other Kubernetes, can be made from. Custom
 resources are included. Left out are fields that servers set, objects that controllers own, objects that every cluster makes for itself, nodes, events,
 dynamically provisioned volumes, and pods, jobs and tasks that have ended. Data of volumes is not exported; "coracle snapshot" saves the store as it is.
@@ -31,7 +32,7 @@ first time.`,
   coracle export -n shop -o shop.yaml
   coracle export --dir cluster --include-secrets`,
 	}
-	cluster := connect(cmd)
+	cluster := command.Connector{}.Flags(cmd)
 	f := cmd.Flags()
 	f.Lookup("namespace").Usage = "export only this namespace"
 	dir := f.String("dir", "", "a new or empty directory to write a file for each kind and namespace to")

@@ -8,11 +8,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 	"github.com/coracle-dev/coracle/pkg/testing/fakenode"
 )
 
 func nodeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Register fake nodes, for measuring and testing", Args: exactly(0, "fake"),
+	cmd := &cobra.Command{Use: "node", Short: "Register fake nodes, for measuring and testing", Args: command.Exactly(0, "fake"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	cmd.AddCommand(fakeCommand())
 	return cmd
@@ -32,9 +33,9 @@ A pod with restartPolicy Never or OnFailure succeeds at once, or as its annotati
 The nodes have the label ` + fakenode.Label + `. In a cluster with real pods, give them a taint.`,
 		Example: `  coracle node fake --count 1000
   coracle node fake --count 50 --prefix gpu- --cpu 96 --labels pool=gpu --taints fake=true:NoSchedule`,
-		Args: exactly(0, "--count N"),
+		Args: command.Exactly(0, "--count N"),
 	}
-	cluster := connect(cmd)
+	cluster := command.Connector{}.Flags(cmd)
 	f := cmd.Flags()
 	count := f.Int("count", 1, fmt.Sprintf("number of nodes, at most %d", fakenode.MostNodes))
 	cpu := f.String("cpu", "32", "CPUs of each node")

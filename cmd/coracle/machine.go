@@ -16,10 +16,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/server"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 func statusCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "status", Short: "Show what runs on this machine", Args: exactly(0, "[-o json]")}
+	cmd := &cobra.Command{Use: "status", Short: "Show what runs on this machine", Args: command.Exactly(0, "[-o json]")}
 	output := cmd.Flags().StringP("output", "o", "", "json, for programs")
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
 		return cli.Status(ctx, c.RunDir, c.DataDir, *output, os.Stdout)
@@ -31,7 +32,7 @@ func stopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stop",
 		Short: "Stop the pods of this machine gracefully, then Coracle; state is preserved",
-		Args:  exactly(0, ""),
+		Args:  command.Exactly(0, ""),
 	}
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
 		err := server.Stop(ctx, c, func(e socket.Event) { fmt.Println("  " + e.Message) })
@@ -51,7 +52,7 @@ func deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete",
 		Short: "Delete the cluster and restore the machine to its original state",
-		Args:  exactly(0, ""),
+		Args:  command.Exactly(0, ""),
 	}
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
 		if err := server.Delete(ctx, c, func(e socket.Event) { fmt.Println("  " + e.Message) }); err != nil {
@@ -73,10 +74,10 @@ func imageCommand() *cobra.Command {
 	sub("load FILE...", `Load OCI or docker archives ("-" is standard input)`, cobra.MinimumNArgs(1), func(ctx context.Context, dir string, args []string) error {
 		return cli.LoadImages(ctx, dir, args, os.Stdin, os.Stdout)
 	})
-	sub("ls", "List images", exactly(0, ""), func(ctx context.Context, dir string, _ []string) error {
+	sub("ls", "List images", command.Exactly(0, ""), func(ctx context.Context, dir string, _ []string) error {
 		return cli.Images(ctx, dir, os.Stdout)
 	})
-	sub("pull IMAGE", "Pull an image from its registry", exactly(1, "IMAGE"), func(ctx context.Context, dir string, args []string) error {
+	sub("pull IMAGE", "Pull an image from its registry", command.Exactly(1, "IMAGE"), func(ctx context.Context, dir string, args []string) error {
 		return cli.PullImage(ctx, dir, args[0], os.Stdout, os.Stderr)
 	})
 	sub("rm IMAGE...", "Remove images by name or ID", cobra.MinimumNArgs(1), func(ctx context.Context, dir string, args []string) error {
@@ -86,7 +87,7 @@ func imageCommand() *cobra.Command {
 }
 
 func versionCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: exactly(0, "[-o json]")}
+	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: command.Exactly(0, "[-o json]")}
 	output := cmd.Flags().StringP("output", "o", "", "json, for programs")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		info := version.Info()

@@ -9,12 +9,14 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/coracle-dev/coracle/pkg/cli"
+	"github.com/coracle-dev/coracle/pkg/systems"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
 
 func main() {
@@ -22,15 +24,12 @@ func main() {
 		os.Args = append([]string{os.Args[0], ctlName}, os.Args[1:]...)
 	}
 	if err := execute(); err != nil {
-		if exit := (*cli.Exit)(nil); errors.As(err, &exit) {
-			exitWith(exit)
+		exit := &command.Exit{Code: 1, Err: err}
+		errors.As(err, &exit)
+		if exit.Err != nil {
+			fmt.Fprintln(os.Stderr, "Error:", exit.Err)
 		}
-		fmt.Fprintln(os.Stderr, "Error:", err)
-		var failed *cli.TaskFailed
-		if errors.As(err, &failed) {
-			os.Exit(failed.ExitCode)
-		}
-		os.Exit(1)
+		os.Exit(exit.Code)
 	}
 }
 
@@ -70,24 +69,24 @@ node agent and the command line.
 		}
 	}
 	add("machine", startCommand(), stopCommand(), statusCommand(), supportCommand(), deleteCommand(), imageCommand(), certsCommand(), encryptionCommand(), snapshotCommand())
-	add("cluster", nodeCommand())
-	add("cluster", cancelCommand(), pruneCommand())
-	add("cluster", ctlCommand(), runCommand(), psCommand(), nodesCommand(), logsCommand(), tokenCommand())
-	add("cluster", sendCommand(), applyLegacyCommand(), convertCommand())
-	add("cluster", kontrolCommand(), buildbarnCommand(), exportCommand())
-	add("process", serverCommand(), agentCommand())
-	add("process", schedulerCommand(), controllersCommand(), operatorCommand())
+	add("cluster", nodeCommand(), ctlCommand(), nodesCommand(), tokenCommand(), exportCommand())
+	agent := agentCommand()
+	all := systems.All(system.Host{})
+	for _, s := range all {
+		add("cluster", s.Commands...)
+		agent.AddCommand(s.AgentCommands...)
+	}
+	add("process", serverCommand(), agent)
+	add("process", schedulerCommand(), controllersCommand(), operatorCommand(all))
 	add("machine", envtestCommand())
 	cmd.AddCommand(versionCommand())
 	return cmd
 }
 
-// exactly is cobra.ExactArgs with a usage message.
-func exactly(n int, usage string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != n {
-			return fmt.Errorf("usage: %s", strings.TrimSpace(cmd.CommandPath()+" "+usage))
-		}
-		return nil
-	}
+func nodesCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "nodes", Short: "List nodes with their capacity and usage", Args: command.Exactly(0, "")}
+	command.Connector{}.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, _ []string) error {
+		return cli.Nodes(ctx, c, os.Stdout)
+	})
+	return cmd
 }

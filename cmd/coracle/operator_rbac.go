@@ -11,9 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"github.com/coracle-dev/coracle/pkg/cli/export"
 	ours "github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/server"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // account is the name of the operator's service account in kube-system, and of its roles.
@@ -29,7 +29,7 @@ func (o operator) rbac(namespaces []string) []client.Object {
 		rbacv1.PolicyRule{APIGroups: []string{"apiregistration.k8s.io"}, Resources: []string{"apiservices"}, Verbs: read})
 	leases := []rbacv1.PolicyRule{
 		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}}, // RBAC does not know the name of what is created
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{server.LeaseOf(o.reconcilers)}, Verbs: []string{"get", "update"}},
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{server.LeaseOf(o.Reconcilers)}, Verbs: []string{"get", "update"}},
 	}
 	ref := func(kind string) rbacv1.RoleRef {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: o.account()}
@@ -55,7 +55,7 @@ var sources = []string{"configmaps", "secrets"}
 
 // rightsEverywhere are the operator's rights in all namespaces: those to read sources only without namespaces for them.
 func (o operator) rightsEverywhere(namespaces []string) []rbacv1.PolicyRule {
-	list := o.rights()
+	list := o.Rights()
 	if len(namespaces) == 0 {
 		return list
 	}
@@ -70,7 +70,7 @@ func (o operator) rightsEverywhere(namespaces []string) []rbacv1.PolicyRule {
 // printRBAC prints the service account and its roles, and how to use them.
 func (o operator) printRBAC(out io.Writer, namespaces []string) error {
 	if _, err := fmt.Fprintf(out, "# The user of `coracle operator %s`. `kubectl create token %s -n %s` makes a token for its kubeconfig.\n%s",
-		o.name, o.account(), metav1.NamespaceSystem, o.advice); err != nil {
+		o.name, o.account(), metav1.NamespaceSystem, o.Advice); err != nil {
 		return err
 	}
 	for _, object := range o.rbac(namespaces) {
@@ -79,7 +79,7 @@ func (o operator) printRBAC(out io.Writer, namespaces []string) error {
 			return err
 		}
 		object.GetObjectKind().SetGroupVersionKind(kind)
-		if err := export.Print(out, object); err != nil {
+		if err := command.PrintManifests(out, object); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/server"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 func schedulerCommand() *cobra.Command {
@@ -15,7 +16,7 @@ func schedulerCommand() *cobra.Command {
 		Short: "Run the scheduler alone, for any cluster",
 		Long: `Runs the scheduler in a process of its own, for the cluster of the kubeconfig: Coracle with "server --disable scheduler", or another Kubernetes
 without its own. Of several such processes one works, which holds the Lease kube-scheduler in kube-system.`,
-		Args: exactly(0, "--kubeconfig FILE"),
+		Args: command.Exactly(0, "--kubeconfig FILE"),
 	}
 	o := outside(cmd, "127.0.0.1:10259")
 	configuration := cmd.Flags().String("scheduler-config", "", "KubeSchedulerConfiguration file: profiles by schedulerName, weights of scores, and the scoring strategy of resources")
@@ -41,7 +42,7 @@ kube-controller-manager in kube-system; with --only, each set of reconcilers has
 What needs the inside of a server does not run here: the status of resource quotas, the metrics of pods by which autoscalers go, and the signing of certificates.`,
 		Example: `  coracle controllers --kubeconfig admin.conf
   coracle controllers --kubeconfig admin.conf --only job,cronjob`,
-		Args: exactly(0, "--kubeconfig FILE [--only a,b]"),
+		Args: command.Exactly(0, "--kubeconfig FILE [--only a,b]"),
 	}
 	o := outside(cmd, "127.0.0.1:10257")
 	only := cmd.Flags().StringSlice("only", nil, "names of the reconcilers to run (default all)")
@@ -63,7 +64,7 @@ What needs the inside of a server does not run here: the status of resource quot
 
 // outside adds the flags of a component that runs on its own, and returns a function that connects to its cluster.
 func outside(cmd *cobra.Command, listen string) func() (server.Outside, error) {
-	cluster := connect(cmd)
+	cluster := command.Connector{}.Flags(cmd)
 	_ = cmd.Flags().MarkHidden("namespace")
 	d, f := config.Default(), cmd.Flags()
 	address := f.String("listen", listen, "address of /livez, /readyz, /metrics and the gRPC health service, which need no authentication")

@@ -12,6 +12,7 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/cli"
 	"github.com/coracle-dev/coracle/pkg/server"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // etcdRestored is what to do after another cluster's objects were restored.
@@ -36,12 +37,12 @@ func snapshotCommand() *cobra.Command {
 
 It has no container images, logs or volumes: images are pulled again, or loaded with "coracle image load".`,
 	}
-	save := &cobra.Command{Use: "save FILE", Short: "Save the cluster of the server on this machine; - writes to standard output", Args: exactly(1, "FILE")}
+	save := &cobra.Command{Use: "save FILE", Short: "Save the cluster of the server on this machine; - writes to standard output", Args: command.Exactly(1, "FILE")}
 	onMachine(save, func(ctx context.Context, c config.Config, args []string) error {
 		return cli.SaveSnapshot(ctx, c.RunDir, args[0], os.Stdout)
 	})
 	restore := &cobra.Command{
-		Use: "restore FILE", Short: "Restore a cluster that is not running; - reads standard input", Args: exactly(1, "FILE"),
+		Use: "restore FILE", Short: "Restore a cluster that is not running; - reads standard input", Args: command.Exactly(1, "FILE"),
 		Long: `Restores the cluster in FILE into the data directory of this machine, in which no cluster runs. The old cluster there, if any, is kept
 in a directory beside the new one if --replace is given.
 

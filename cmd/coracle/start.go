@@ -11,6 +11,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/server"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 func startCommand() *cobra.Command {
@@ -19,7 +20,7 @@ func startCommand() *cobra.Command {
 		Short: "Start a cluster on this machine, in the background",
 		Long: `Starts the control plane and the node in one background process and returns once the node is Ready.
 It is idempotent. Containers that are still running from an earlier run are adopted.`,
-		Args: exactly(0, ""),
+		Args: command.Exactly(0, ""),
 	}
 	flags := cmd.Flags()
 	commonFlags(flags)
@@ -75,7 +76,7 @@ func serverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "server",
 		Short: "Run the control plane and this machine as a node",
-		Args:  exactly(0, ""),
+		Args:  command.Exactly(0, ""),
 	}
 	flags := cmd.Flags()
 	commonFlags(flags)
@@ -99,7 +100,7 @@ func agentCommand() *cobra.Command {
 		Long: `Runs this machine as a node of the cluster at --join. The first time it needs a join token, created with
 "coracle token create" on the server; afterwards it authenticates with its own certificate, until its node is deleted.
 Pass the token in a file (--token-file), in CORACLE_TOKEN or on standard input (--token -): arguments are visible in the process list.`,
-		Args: exactly(0, "--join URL [--token-file FILE]"),
+		Args: command.Exactly(0, "--join URL [--token-file FILE]"),
 	}
 	flags := cmd.Flags()
 	commonFlags(flags)
@@ -118,6 +119,5 @@ Pass the token in a file (--token-file), in CORACLE_TOKEN or on standard input (
 		}
 		return server.RunAgent(cmd.Context(), c)
 	}
-	cmd.AddCommand(agentKontrolCommand())
 	return cmd
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/bundle"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/server"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 func supportCommand() *cobra.Command {
@@ -25,14 +26,14 @@ func supportCommand() *cobra.Command {
 		Long: `Collects the version, options, status, metrics, logs, nodes, pods, events, service rules, mounts, goroutines and the expiry dates of
 certificates into one .tar.gz file of a few megabytes. Secrets, keys and tokens are not included, and the values of environment variables
 are masked; still, review it before you share it. It also works while Coracle is not running, and then lists what is missing.`,
-		Args: exactly(0, "[-o FILE]"),
+		Args: command.Exactly(0, "[-o FILE]"),
 	}
 	output := cmd.Flags().StringP("output", "o", "", "file to write; - is standard output (default coracle-support-TIME.tar.gz)")
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
 		options := c
 		options.Token = ""
 		gather := bundle.Config{
-			DataDir: c.DataDir, RunDir: c.RunDir, Kubeconfig: filepath.Join(c.DataDir, cli.Kubeconfig), Options: options,
+			DataDir: c.DataDir, RunDir: c.RunDir, Kubeconfig: filepath.Join(c.DataDir, command.Kubeconfig), Options: options,
 			Rules:        func(w io.Writer) error { return server.DumpRules(c, w) },
 			Version:      writeVersion,
 			Certificates: func(w io.Writer) error { return cli.Certs(ctx, c.DataDir, c.RunDir, w) },

@@ -13,6 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/base/jointoken"
 	"github.com/coracle-dev/coracle/pkg/cli"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 func tokenCommand() *cobra.Command {
@@ -20,37 +21,27 @@ func tokenCommand() *cobra.Command {
 	create := &cobra.Command{
 		Use:   "create",
 		Short: "Create a join token and print it; it cannot be shown again",
-		Args:  exactly(0, "[--ttl DURATION] [--description TEXT] [--print-join-command]"),
+		Args:  command.Exactly(0, "[--ttl DURATION] [--description TEXT] [--print-join-command]"),
 	}
 	life := create.Flags().Duration("ttl", jointoken.DefaultLife, "lifetime of the token; 0 means until it is revoked")
 	description := create.Flags().String("description", "", "what the token is for")
-	command := create.Flags().Bool("print-join-command", false, "print the full command for joining a machine")
-	onCluster(create, func(ctx context.Context, c *cli.Cluster, _ []string) error {
-		return c.CreateToken(ctx, *life, *description, *command, os.Stdout)
+	join := create.Flags().Bool("print-join-command", false, "print the full command for joining a machine")
+	command.Connector{}.OnCluster(create, func(ctx context.Context, c *command.Cluster, _ []string) error {
+		return cli.CreateToken(ctx, c, *life, *description, *join, os.Stdout)
 	})
-	list := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the tokens, without their secrets", Args: exactly(0, "")}
-	connectList := connect(list)
-	list.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := connectList()
-		if err != nil {
-			return err
-		}
-		return c.Tokens(cmd.Context(), os.Stdout)
-	}
+	list := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the tokens, without their secrets", Args: command.Exactly(0, "")}
+	command.Connector{}.OnCluster(list, func(ctx context.Context, c *command.Cluster, _ []string) error {
+		return cli.Tokens(ctx, c, os.Stdout)
+	})
 	revoke := &cobra.Command{
 		Use:     "revoke ID...",
 		Aliases: []string{"delete", "rm"},
 		Short:   "Revoke join tokens; machines that joined with them stay in the cluster",
 		Args:    cobra.MinimumNArgs(1),
 	}
-	connectRevoke := connect(revoke)
-	revoke.RunE = func(cmd *cobra.Command, args []string) error {
-		c, err := connectRevoke()
-		if err != nil {
-			return err
-		}
-		return c.RevokeTokens(cmd.Context(), args, os.Stdout)
-	}
+	command.Connector{}.OnCluster(revoke, func(ctx context.Context, c *command.Cluster, args []string) error {
+		return cli.RevokeTokens(ctx, c, args, os.Stdout)
+	})
 	cmd.AddCommand(create, list, revoke)
 	return cmd
 }

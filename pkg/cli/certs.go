@@ -19,6 +19,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // Certs prints the keys and certificates on this machine's disk and, if CAs are being replaced, the progress as known
@@ -28,7 +29,7 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	admin, err := adminCertificate(filepath.Join(dataDir, Kubeconfig))
+	admin, err := adminCertificate(filepath.Join(dataDir, command.Kubeconfig))
 	if err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 		return fmt.Errorf("there are no keys in %s: this machine runs no server, and has not joined one", filepath.Join(dataDir, "pki"))
 	}
 	now := time.Now()
-	err = table(out, "NAME\tAGE\tENDS\tFILE", func(line func(...any)) {
+	err = command.Table(out, "NAME\tAGE\tENDS\tFILE", func(line func(...any)) {
 		for _, i := range all {
 			age, ends := "", ""
 			if !i.Since.IsZero() {
@@ -58,7 +59,7 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 	if err != nil || !slices.ContainsFunc(all, pki.Item.Replaced) {
 		return err
 	}
-	if _, err := os.Stat(filepath.Join(dataDir, Kubeconfig)); err != nil {
+	if _, err := os.Stat(filepath.Join(dataDir, command.Kubeconfig)); err != nil {
 		_, err = fmt.Fprintln(out, "\nThe API's authority is being replaced. This machine trusts both, until the server says otherwise.")
 		return err
 	}

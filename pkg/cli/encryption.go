@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // Encryption prints how the server on this machine encrypts stored objects. output is "" or "json".
@@ -32,7 +33,7 @@ func printEncryption(e socket.Encryption, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "Configuration: %s\n\n", e.File)
-	err := table(out, "RESOURCE\tNEW OBJECTS ARE WRITTEN WITH\tKEY", func(line func(...any)) {
+	err := command.Table(out, "RESOURCE\tNEW OBJECTS ARE WRITTEN WITH\tKEY", func(line func(...any)) {
 		for _, w := range e.Writes {
 			line(w.Resource, provider(w), w.Key)
 		}
@@ -42,7 +43,7 @@ func printEncryption(e socket.Encryption, out io.Writer) error {
 	}
 	fmt.Fprintln(out)
 	stale := 0
-	err = table(out, "RESOURCE\tSTORED WITH\tKEY\tOBJECTS\tNOTE", func(line func(...any)) {
+	err = command.Table(out, "RESOURCE\tSTORED WITH\tKEY\tOBJECTS\tNOTE", func(line func(...any)) {
 		for _, c := range e.Stored {
 			note := ""
 			if !c.Current {

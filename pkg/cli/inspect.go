@@ -18,6 +18,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // inspectCommand returns the command `coracle ctl inspect`.
@@ -105,7 +106,7 @@ func printed[T any](print func(T, io.Writer) error) func([]byte, io.Writer) erro
 func printCache(r socket.CacheReport, out io.Writer) error {
 	var objects int
 	var bytes, encodings int64
-	err := table(out, "KIND\tOBJECTS\tBYTES\tENCODED\tREVISION\tWATCHERS\tRING\tCHANGES\tEXPIRED", func(line func(...any)) {
+	err := command.Table(out, "KIND\tOBJECTS\tBYTES\tENCODED\tREVISION\tWATCHERS\tRING\tCHANGES\tEXPIRED", func(line func(...any)) {
 		for _, k := range r.Kinds {
 			objects, bytes, encodings = objects+k.Objects, bytes+k.ObjectBytes, encodings+k.EncodingBytes
 			line(qualified(k.Resource, k.Group), k.Objects, socket.Bytes(k.ObjectBytes), socket.Bytes(k.EncodingBytes), k.Revision, k.Watchers,
@@ -125,7 +126,7 @@ func qualified(resource, group string) string {
 
 func printReconcilers(r socket.ReconcilersReport, out io.Writer) error {
 	now := time.Now()
-	err := table(out, "RECONCILER\tSYNCED\tQUEUED\tDELAYED\tRUNNING\tBACK-OFF\tCRASHES", func(line func(...any)) {
+	err := command.Table(out, "RECONCILER\tSYNCED\tQUEUED\tDELAYED\tRUNNING\tBACK-OFF\tCRASHES", func(line func(...any)) {
 		for _, c := range r.Reconcilers {
 			synced := "yes"
 			if !c.Synced {
@@ -171,7 +172,7 @@ func joined(values []string) []string {
 }
 
 func printFairness(r socket.FairnessReport, out io.Writer) error {
-	err := table(out, "PRIORITY LEVEL\tSEATS\tEXECUTING\tWAITING\tDISPATCHED\tREJECTED\tFLOWS", func(line func(...any)) {
+	err := command.Table(out, "PRIORITY LEVEL\tSEATS\tEXECUTING\tWAITING\tDISPATCHED\tREJECTED\tFLOWS", func(line func(...any)) {
 		for _, l := range r.Levels {
 			if l.Exempt {
 				line(l.Name, "exempt", "", "", "", "", "")
@@ -188,7 +189,7 @@ func printFairness(r socket.FairnessReport, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintln(out)
-	return table(out, "FLOW SCHEMA\tFLOW\tPRIORITY LEVEL\tEXECUTING\tWAITING\tSTREAMS\tBODIES", func(line func(...any)) {
+	return command.Table(out, "FLOW SCHEMA\tFLOW\tPRIORITY LEVEL\tEXECUTING\tWAITING\tSTREAMS\tBODIES", func(line func(...any)) {
 		for _, l := range r.Levels {
 			for _, f := range l.Flows {
 				line(f.Schema, f.Flow, l.Name, f.Executing, f.Waiting, f.Streams, socket.Bytes(int64(f.BodyBytes)))

@@ -16,6 +16,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/systems/command/commandtest"
 )
 
 // inspected runs `kubectl inspect` with args against a server that responds to path with code and body.
@@ -72,7 +73,7 @@ pods               2         4.0 KiB   0 B       7          3          5/64   11
 deployments.apps   1         1.0 KiB   512 B     6          0          0/0    1         0
 
 3 objects of 2 kinds, 5.0 KiB as stored and 512 B of encodings, at revision 9.
-`, output(t, func(out io.Writer) error {
+`, commandtest.Output(t, func(out io.Writer) error {
 		return printCache(socket.CacheReport{Revision: 9, Kinds: []socket.CacheKind{
 			{Resource: "pods", Objects: 2, ObjectBytes: 4096, Revision: 7, Watchers: 3, Ring: 5, RingLimit: 64, Changes: 11, Expired: 1, Refused: 2},
 			{Group: "apps", Resource: "deployments", Objects: 1, ObjectBytes: 1024, EncodingBytes: 512, Revision: 6, Changes: 1},
@@ -93,7 +94,7 @@ deployment
   failing   ns/a for 2m, 5 attempts: quota
   failing   2 more
   crashed   nil map
-`, output(t, func(out io.Writer) error {
+`, commandtest.Output(t, func(out io.Writer) error {
 		return printReconcilers(socket.ReconcilersReport{Reconcilers: []socket.Reconciler{{
 			Name: "deployment", Watches: watches, Writes: []string{"ReplicaSet: create", "Deployment: status"}, Queued: 4, Delayed: 1, Running: 2, Workers: 8,
 			BackingOff: 3, Failures: []socket.Failure{{Object: "ns/a", Since: time.Now().Add(-2 * time.Minute), Attempts: 5, Error: "quota"}}, Crashes: 1, LastCrash: "nil map\ngoroutine 1",
@@ -101,7 +102,7 @@ deployment
 	}))
 
 	report := socket.FairnessReport{Levels: []socket.FairnessLevel{{Name: "exempt", Exempt: true}, {Name: "workload-low", Seats: 20, Executing: 2, Waiting: 1, Dispatched: 30}}}
-	text := output(t, func(out io.Writer) error { return printFairness(report, out) })
+	text := commandtest.Output(t, func(out io.Writer) error { return printFairness(report, out) })
 	require.Contains(t, text, "No flow has requests now.")
 	report.Levels[1].Flows = []socket.FairnessFlow{{Schema: "service-accounts", Flow: "ns", Executing: 2, BodyBytes: 2048}}
 	require.Equal(t, `PRIORITY LEVEL   SEATS    EXECUTING   WAITING   DISPATCHED   REJECTED   FLOWS
@@ -110,5 +111,5 @@ workload-low     20       2           1         30           0          0
 
 FLOW SCHEMA        FLOW   PRIORITY LEVEL   EXECUTING   WAITING   STREAMS   BODIES
 service-accounts   ns     workload-low     2           0         0         2.0 KiB
-`, output(t, func(out io.Writer) error { return printFairness(report, out) }))
+`, commandtest.Output(t, func(out io.Writer) error { return printFairness(report, out) }))
 }

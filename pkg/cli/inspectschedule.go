@@ -13,6 +13,7 @@ import (
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // inspectScheduleCommand returns the command `coracle ctl inspect schedule`.
@@ -91,7 +92,7 @@ func printSchedule(r socket.ScheduleReport, out io.Writer) error {
 		return nil
 	}
 	fmt.Fprintln(out)
-	err := table(out, strings.Join(append(append([]string{"NODE", "FITS"}, applied...), "REASONS"), "\t"), func(line func(...any)) {
+	err := command.Table(out, strings.Join(append(append([]string{"NODE", "FITS"}, applied...), "REASONS"), "\t"), func(line func(...any)) {
 		for _, n := range r.Nodes {
 			line(verdicts(n, applied)...)
 		}
@@ -138,7 +139,7 @@ func printScores(r socket.ScheduleReport, out io.Writer) error {
 		}
 		header = append(header, s.Name)
 	}
-	err := table(out, strings.Join(header, "\t"), func(line func(...any)) {
+	err := command.Table(out, strings.Join(header, "\t"), func(line func(...any)) {
 		for _, n := range r.Nodes {
 			if !n.Fits {
 				continue

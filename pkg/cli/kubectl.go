@@ -8,7 +8,6 @@ import (
 	"bytes"
 	"context"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -27,32 +26,13 @@ import (
 	_ "github.com/coracle-dev/coracle/pkg/cli/locale" // before kubectl's own packages
 )
 
-// Kubeconfig is the name of the admin kubeconfig in the data directory.
-const Kubeconfig = "kubeconfig"
-
-// UseCluster makes the cluster of dataDir this process's default, unless the user chose another with KUBECONFIG or the
-// file cannot be read.
-func UseCluster(dataDir string) {
-	path := filepath.Join(dataDir, Kubeconfig)
-	if os.Getenv("KUBECONFIG") != "" {
-		return
-	}
-	if f, err := os.Open(path); err == nil {
-		_ = f.Close()
-		_ = os.Setenv("KUBECONFIG", path)
-		if os.Getenv("KUBECACHEDIR") == "" {
-			_ = os.Setenv("KUBECACHEDIR", filepath.Join(dataDir, "kubectl-cache"))
-		}
-	}
-}
-
 // Kubectl runs kubectl with args (without its name). It does not return on failure. It replaces os.Args, which kubectl
 // and its libraries also read.
 func Kubectl(args []string) {
 	// This binary is both sides of --match-server-version. It fails in a build without kubectl's version.
 	_ = component.SetDynamicVersion(version.Info().GitVersion)
-	command := kubectl(args, genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
-	if err := cli.RunNoErrOutput(command); err != nil {
+	k := kubectl(args, genericiooptions.IOStreams{In: os.Stdin, Out: os.Stdout, ErrOut: os.Stderr})
+	if err := cli.RunNoErrOutput(k); err != nil {
 		cmdutil.CheckErr(err)
 	}
 }
@@ -61,10 +41,10 @@ func Kubectl(args []string) {
 func CompleteKubectl(ctx context.Context, args []string) ([]string, cobra.ShellCompDirective) {
 	var out bytes.Buffer
 	streams := genericiooptions.IOStreams{In: os.Stdin, Out: &out, ErrOut: &bytes.Buffer{}}
-	command := kubectl(append([]string{cobra.ShellCompRequestCmd}, args...), streams)
-	command.SetOut(&out)
-	command.SetErr(streams.ErrOut)
-	if err := command.ExecuteContext(ctx); err != nil {
+	k := kubectl(append([]string{cobra.ShellCompRequestCmd}, args...), streams)
+	k.SetOut(&out)
+	k.SetErr(streams.ErrOut)
+	if err := k.ExecuteContext(ctx); err != nil {
 		return nil, cobra.ShellCompDirectiveError
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")

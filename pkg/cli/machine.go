@@ -13,6 +13,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // Status prints the state of this machine's process and the health of its components. format is "" or "json". It fails
@@ -89,7 +90,7 @@ func printStatus(s socket.Status, out io.Writer) {
 	}
 	fmt.Fprintln(out)
 	printHealth(s.Health, out)
-	_ = table(out, "COMPONENT\tREADY\tSTARTED IN", func(line func(...any)) {
+	_ = command.Table(out, "COMPONENT\tREADY\tSTARTED IN", func(line func(...any)) {
 		for _, c := range s.Components {
 			ready := "yes"
 			if !c.Ready {
@@ -153,7 +154,7 @@ func Images(ctx context.Context, runDir string, out io.Writer) error {
 		return err
 	}
 	slices.SortFunc(last.Images, func(a, b runtime.Image) int { return strings.Compare(firstName(a), firstName(b)) })
-	return table(out, "IMAGE\tID\tSIZE", func(line func(...any)) {
+	return command.Table(out, "IMAGE\tID\tSIZE", func(line func(...any)) {
 		for _, image := range last.Images {
 			id := strings.TrimPrefix(image.ID, "sha256:")
 			line(firstName(image), id[:min(12, len(id))], socket.Bytes(image.Size))

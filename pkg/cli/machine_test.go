@@ -18,6 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run/runtest"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
+	"github.com/coracle-dev/coracle/pkg/systems/command/commandtest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -105,14 +106,6 @@ func (m *machine) serve(t *testing.T) string {
 	return dir
 }
 
-// output returns what f prints.
-func output(t *testing.T, f func(out io.Writer) error) string {
-	t.Helper()
-	var out strings.Builder
-	require.NoError(t, f(&out))
-	return out.String()
-}
-
 func TestStatus(t *testing.T) {
 	var out strings.Builder
 	dir := t.TempDir()
@@ -162,21 +155,21 @@ func TestImageCommands(t *testing.T) {
 <none>                      aaaa           999 B
 registry.example/b:1        bbbbbbbbbbbb   5.0 MiB
 registry.example/b:latest   bbbbbbbbbbbb   5.0 MiB
-`, output(t, func(out io.Writer) error { return Images(t.Context(), dir, out) }))
+`, commandtest.Output(t, func(out io.Writer) error { return Images(t.Context(), dir, out) }))
 
 	file := filepath.Join(t.TempDir(), "a.tar")
 	require.NoError(t, os.WriteFile(file, []byte("archive"), 0o600))
-	loaded := output(t, func(out io.Writer) error { return LoadImages(t.Context(), dir, []string{file}, nil, out) })
+	loaded := commandtest.Output(t, func(out io.Writer) error { return LoadImages(t.Context(), dir, []string{file}, nil, out) })
 	require.Equal(t, "loaded registry.example/a:1\nloaded registry.example/a:2\n", loaded)
 	require.Equal(t, "archive", m.loaded)
-	output(t, func(out io.Writer) error {
+	commandtest.Output(t, func(out io.Writer) error {
 		return LoadImages(t.Context(), dir, []string{"-"}, strings.NewReader("piped"), out)
 	})
 	require.Equal(t, "piped", m.loaded)
 	require.ErrorIs(t, LoadImages(t.Context(), dir, []string{"nowhere.tar"}, nil, io.Discard), os.ErrNotExist)
 
 	var progress strings.Builder
-	pulled := output(t, func(out io.Writer) error { return PullImage(t.Context(), dir, "registry.example/a:1", out, &progress) })
+	pulled := commandtest.Output(t, func(out io.Writer) error { return PullImage(t.Context(), dir, "registry.example/a:1", out, &progress) })
 	require.Equal(t, "pulled registry.example/a:1, 3.0 MiB\n", pulled)
 	require.Contains(t, progress.String(), "1.0 MiB of 3.0 MiB")
 
@@ -203,17 +196,17 @@ Being replaced: client. Both old and new are trusted.
   user jane logs in with the old one, last 2026-01-02 03:04:05
   2 running pods began before: if their programs read the API's authority only once, restart them first
 Nodes follow within seconds if they run. `+"`coracle certs rotate --ca --finish`"+` ends the trust in the old ones.
-`, output(t, func(out io.Writer) error { return RotateAuthorities(t.Context(), dir, []string{"client"}, out) }))
+`, commandtest.Output(t, func(out io.Writer) error { return RotateAuthorities(t.Context(), dir, []string{"client"}, out) }))
 
 	require.ErrorContains(t, FinishAuthorities(t.Context(), dir, nil, false, io.Discard), "node a has no certificate")
 	m.authorities = socket.Authorities{Pods: 1}
-	finished := output(t, func(out io.Writer) error { return FinishAuthorities(t.Context(), dir, []string{"client"}, true, out) })
+	finished := commandtest.Output(t, func(out io.Writer) error { return FinishAuthorities(t.Context(), dir, []string{"client"}, true, out) })
 	require.Contains(t, finished, "1 running pods began before the API's authority was replaced")
 
 	require.Equal(t, "Service account tokens are signed with a new key. Those of the earlier one remain valid for another 60m.\n",
-		output(t, func(out io.Writer) error { return RotateServiceAccountKey(t.Context(), dir, time.Hour, out) }))
+		commandtest.Output(t, func(out io.Writer) error { return RotateServiceAccountKey(t.Context(), dir, time.Hour, out) }))
 	require.Equal(t, "Service account tokens are signed with a new key. Those of the earlier one are invalid now.\n",
-		output(t, func(out io.Writer) error { return RotateServiceAccountKey(t.Context(), dir, 0, out) }))
+		commandtest.Output(t, func(out io.Writer) error { return RotateServiceAccountKey(t.Context(), dir, 0, out) }))
 	require.Equal(t, []string{"replace client", "finish client", "rotate 1h0m0s", "rotate 0s"}, m.calls)
 
 	require.ErrorContains(t, Certs(t.Context(), t.TempDir(), dir, io.Discard), "this machine runs no server, and has not joined one")
@@ -221,7 +214,7 @@ Nodes follow within seconds if they run. `+"`coracle certs rotate --ca --finish`
 
 func TestReplacementListsAreBounded(t *testing.T) {
 	s := socket.Authorities{Behind: make([]socket.Behind, mostPrinted+5)}
-	text := output(t, func(out io.Writer) error { return printReplacement(s, out) })
+	text := commandtest.Output(t, func(out io.Writer) error { return printReplacement(s, out) })
 	require.Contains(t, text, "  and 5 more\n")
 	require.Contains(t, text, "All nodes have followed.")
 }
@@ -230,7 +223,7 @@ func TestEncryptionCommands(t *testing.T) {
 	m := &machine{}
 	dir := m.serve(t)
 	status := func() string {
-		return output(t, func(out io.Writer) error { return Encryption(t.Context(), dir, "", out) })
+		return commandtest.Output(t, func(out io.Writer) error { return Encryption(t.Context(), dir, "", out) })
 	}
 	require.Equal(t, "Encryption is off. `coracle start --secrets-encryption` encrypts Secrets from then on.\n", status())
 
@@ -250,16 +243,16 @@ secrets    no encryption   -      5         1 cannot be read
 `, status())
 	require.EqualError(t, Encryption(t.Context(), dir, "yaml", io.Discard), `output "yaml" is not known: leave it out, or use json`)
 	require.Equal(t, "rewrote 3 of 3 objects\n",
-		output(t, func(out io.Writer) error { return ChangeEncryption(t.Context(), dir, socket.EncryptionRotate, out) }))
+		commandtest.Output(t, func(out io.Writer) error { return ChangeEncryption(t.Context(), dir, socket.EncryptionRotate, out) }))
 }
 
 func TestSaveSnapshot(t *testing.T) {
 	m := &machine{}
 	run, dir := m.serve(t), t.TempDir()
 	file := filepath.Join(dir, "a")
-	require.Equal(t, "archive", output(t, func(out io.Writer) error { return SaveSnapshot(t.Context(), run, "-", out) }))
+	require.Equal(t, "archive", commandtest.Output(t, func(out io.Writer) error { return SaveSnapshot(t.Context(), run, "-", out) }))
 	require.Equal(t, "saved "+file+", 7 B. It contains the cluster's keys: whoever has it is its administrator.\n",
-		output(t, func(out io.Writer) error { return SaveSnapshot(t.Context(), run, file, out) }))
+		commandtest.Output(t, func(out io.Writer) error { return SaveSnapshot(t.Context(), run, file, out) }))
 	info, err := os.Stat(file)
 	require.NoError(t, err)
 	require.EqualValues(t, 0o600, info.Mode().Perm())

@@ -11,11 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/coracle-dev/coracle/pkg/base/jointoken"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // CreateToken creates a join token and prints it, or the command that joins a machine with it. A life of 0 means no
 // expiry.
-func (c *Cluster) CreateToken(ctx context.Context, life time.Duration, description string, command bool, out io.Writer) error {
+func CreateToken(ctx context.Context, c *command.Cluster, life time.Duration, description string, command bool, out io.Writer) error {
 	authority := c.REST.CAData
 	if len(authority) == 0 && c.REST.CAFile != "" {
 		var err error
@@ -39,7 +40,7 @@ func (c *Cluster) CreateToken(ctx context.Context, life time.Duration, descripti
 }
 
 // Tokens lists the join tokens.
-func (c *Cluster) Tokens(ctx context.Context, out io.Writer) error {
+func Tokens(ctx context.Context, c *command.Cluster, out io.Writer) error {
 	all, err := jointoken.List(ctx, c.Client)
 	if err != nil {
 		return err
@@ -49,7 +50,7 @@ func (c *Cluster) Tokens(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	now := time.Now()
-	return table(out, "ID\tAGE\tEXPIRES\tDESCRIPTION", func(line func(...any)) {
+	return command.Table(out, "ID\tAGE\tEXPIRES\tDESCRIPTION", func(line func(...any)) {
 		for _, t := range all {
 			expires := "never"
 			switch {
@@ -64,7 +65,7 @@ func (c *Cluster) Tokens(ctx context.Context, out io.Writer) error {
 }
 
 // RevokeTokens revokes join tokens, given by ID or as a whole.
-func (c *Cluster) RevokeTokens(ctx context.Context, ids []string, out io.Writer) error {
+func RevokeTokens(ctx context.Context, c *command.Cluster, ids []string, out io.Writer) error {
 	for _, id := range ids {
 		if t, err := jointoken.Parse(id); err == nil {
 			id = t.ID

@@ -17,7 +17,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/base/run"
-	"github.com/coracle-dev/coracle/pkg/cli"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 // Context is the name of the context, cluster and user in kubeconfigs.
@@ -84,7 +84,7 @@ func (k *adminKubeconfig) write(start bool) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceKubeconfig(filepath.Join(k.dataDir, cli.Kubeconfig), c); err != nil {
+	if err := replaceKubeconfig(filepath.Join(k.dataDir, command.Kubeconfig), c); err != nil {
 		return err
 	}
 	if k.merged != "" {

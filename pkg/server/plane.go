@@ -34,7 +34,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/base/version"
-	"github.com/coracle-dev/coracle/pkg/cli"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/control/controllers"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/rootca"
@@ -47,6 +46,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/encryption"
 	"github.com/coracle-dev/coracle/pkg/state/store"
 	"github.com/coracle-dev/coracle/pkg/systems"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 	"github.com/coracle-dev/coracle/pkg/systems/rest"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
@@ -149,7 +149,7 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &plane{process: p, keys: keys, systems: all, url: "https://" + api.String(), kubeconfig: filepath.Join(p.DataDir, cli.Kubeconfig)}
+	l := &plane{process: p, keys: keys, systems: all, url: "https://" + api.String(), kubeconfig: filepath.Join(p.DataDir, command.Kubeconfig)}
 	if p.listener != nil {
 		l.url = "https://" + p.listener.Addr().String()
 	}

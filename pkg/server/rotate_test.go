@@ -14,7 +14,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/pki"
-	"github.com/coracle-dev/coracle/pkg/cli"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 const leafYear = 365 * 24 * time.Hour
@@ -59,7 +59,7 @@ func TestAdminKubeconfigIsRenewed(t *testing.T) {
 			}
 			return info.ClientCertificateData
 		}
-		first := read(filepath.Join(dir, cli.Kubeconfig))
+		first := read(filepath.Join(dir, command.Kubeconfig))
 		require.Equal(t, first, read(home))
 		cert := certificate(t, first)
 		require.WithinDuration(t, time.Now().Add(leafYear), cert.NotAfter, time.Minute)
@@ -67,13 +67,13 @@ func TestAdminKubeconfigIsRenewed(t *testing.T) {
 		time.Sleep(leafYear / 2)
 		require.Equal(t, first, read(home))
 		time.Sleep(leafYear / 4)
-		second := read(filepath.Join(dir, cli.Kubeconfig))
+		second := read(filepath.Join(dir, command.Kubeconfig))
 		require.NotEqual(t, first, second)
 		require.Equal(t, second, read(home))
 
 		require.NoError(t, unmergeKubeconfig(home, keys.Server.Bundle()))
 		time.Sleep(leafYear)
-		require.NotEqual(t, second, read(filepath.Join(dir, cli.Kubeconfig)))
+		require.NotEqual(t, second, read(filepath.Join(dir, command.Kubeconfig)))
 		require.NoFileExists(t, home)
 		cancel()
 		require.NoError(t, <-ended)

@@ -14,10 +14,10 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/version"
-	"github.com/coracle-dev/coracle/pkg/cli"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/state/snapshot"
 	"github.com/coracle-dev/coracle/pkg/state/store"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 var _ socket.SnapshotBackend = (*process)(nil)
@@ -195,7 +195,7 @@ func install(dataDir, dir, old string) error {
 		}
 	}
 	// The administrator's kubeconfig has a certificate of the old cluster; a start writes it.
-	if err := os.Remove(filepath.Join(dataDir, cli.Kubeconfig)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := os.Remove(filepath.Join(dataDir, command.Kubeconfig)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return os.RemoveAll(dir)

@@ -13,8 +13,8 @@ import (
 
 func definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
 	for _, s := range All(system.Host{}) {
-		if s.Definitions != nil {
-			list = append(list, s.Definitions()...)
+		if s.Operator != nil {
+			list = append(list, s.Operator.Definitions()...)
 		}
 	}
 	return list

@@ -11,6 +11,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/packed"
+	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/commands"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/controller"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
@@ -18,14 +19,19 @@ import (
 
 // New returns the system.
 func New(system.Host) system.System {
+	rows := kinds()
 	return system.System{
 		Name:      "buildbarn",
-		Extension: own.Extension{Kinds: kinds()},
+		Extension: own.Extension{Kinds: rows},
 		Reconcilers: func(system.Controllers) []*engine.Reconciler {
 			return controller.New(metrics.Read, check.New(packed.Open))
 		},
-		Definitions: Definitions,
-		Rights:      Rights,
+		Operator: &system.Operator{
+			Short: "Remote-execution farms of Buildbarn", Listen: "127.0.0.1:10261",
+			Reconcilers: []string{"buildbarnscheduler", "buildbarnworker", "buildbarnstorage", "buildbarnfrontend", "buildbarnbrowser", "buildbarn"},
+			Definitions: Definitions, Rights: Rights,
+		},
+		Commands: commands.New(own.Resources(rows)),
 	}
 }
 

@@ -9,11 +9,14 @@ import (
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
+	"github.com/spf13/cobra"
+
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/base/version"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/bundlecontroller"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/commands"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/controller"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
@@ -22,18 +25,27 @@ import (
 // New returns the system.
 func New(system.Host) system.System {
 	hub := pull.NewHub()
+	rows := kinds(hub)
 	return system.System{
 		Name:      "kontrol",
-		Extension: own.Extension{Kinds: kinds(hub)},
+		Extension: own.Extension{Kinds: rows},
 		Reconcilers: func(c system.Controllers) []*engine.Reconciler {
 			reach := c.ClientFor("system:serviceaccount:kube-system:" + controller.Account)
 			list := controller.New(reach, cmp.Or(c.ServerVersion, version.Info().GitVersion), hub, c.SourceNamespaces)
 			return append(list, bundlecontroller.New(bundlecontroller.Registries{}, c.SourceNamespaces))
 		},
-		Definitions: Definitions,
-		Rights:      Rights,
+		Operator: &system.Operator{
+			Short: "Kontrol: objects of many clusters as they should be", Listen: "127.0.0.1:10262",
+			Reconcilers: []string{"kontrolcluster", "kontrol", "kontrolwatcher", "kontrolresource", "kontrolbundle"},
+			Definitions: Definitions, Rights: Rights, Sources: true, Advice: advice,
+		},
+		Commands:      commands.New(own.Resources(rows)),
+		AgentCommands: []*cobra.Command{commands.Agent()},
 	}
 }
+
+const advice = "# For a Cluster with spec.local, which is this API server itself, also bind the account to a role that may read " +
+	"and write the objects of your Resources.\n"
 
 // Rights returns what the reconcilers need on an API server other than ours: nothing of the clusters that Resources are
 // for, which they reach with the credentials of those clusters.

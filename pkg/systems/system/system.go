@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/spf13/cobra"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 
@@ -28,10 +29,27 @@ type System struct {
 	Reconcilers func(Controllers) []*engine.Reconciler
 	// Node makes its part of an agent. Nil: it has none.
 	Node func(part.Host) part.Part
-	// Definitions are its kinds as CustomResourceDefinitions, for its operator on another API server. Nil: it has no operator.
+	// Operator runs its reconcilers on another API server. Nil: it has none.
+	Operator *Operator
+	// Commands are its commands below `coracle`, AgentCommands below `coracle agent`.
+	Commands, AgentCommands []*cobra.Command
+}
+
+// Operator describes the process that runs a system's reconcilers on any Kubernetes.
+type Operator struct {
+	Short string
+	// Reconcilers are the names of the ones that it runs.
+	Reconcilers []string
+	// Listen is the default address of its health and metrics.
+	Listen string
+	// Definitions are the system's kinds as CustomResourceDefinitions.
 	Definitions func() []*apiextensionsv1.CustomResourceDefinition
-	// Rights are what its reconcilers need on another API server.
+	// Rights are what its reconcilers need on the API server.
 	Rights func() []rbacv1.PolicyRule
+	// Advice is what an administrator may want to add to Rights: lines of YAML comments.
+	Advice string
+	// Sources: objects name Secrets and ConfigMaps that it reads, and this can be limited to some namespaces.
+	Sources bool
 }
 
 // Host is what the process gives a system when it makes it. The zero value is for uses without a server, such as printing

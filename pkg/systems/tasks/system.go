@@ -17,6 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
+	"github.com/coracle-dev/coracle/pkg/systems/tasks/commands"
 	"github.com/coracle-dev/coracle/pkg/systems/tasks/externalworker"
 	"github.com/coracle-dev/coracle/pkg/systems/tasks/task"
 	"github.com/coracle-dev/coracle/pkg/systems/tasks/tasklogs"
@@ -25,10 +26,12 @@ import (
 
 // New returns the system.
 func New(system.Host) system.System {
+	rows := kinds()
 	return system.System{
 		Name:      "tasks",
-		Extension: own.Extension{Kinds: kinds(), Roles: externalworker.Roles()},
+		Extension: own.Extension{Kinds: rows, Roles: externalworker.Roles()},
 		Node:      tasklogs.Part,
+		Commands:  commands.New(own.Resources(rows)),
 		Reconcilers: func(c system.Controllers) []*engine.Reconciler {
 			return []*engine.Reconciler{task.New(c.TaskPatience, forget(c)), taskschedule.New(), externalworker.New()}
 		},

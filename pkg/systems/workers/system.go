@@ -19,16 +19,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/commands"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/controller"
 )
 
 // New returns the system.
 func New(h system.Host) system.System {
-	to := &messaging{host: h}
+	to, rows := &messaging{host: h}, kinds()
 	return system.System{
 		Name: "workers",
 		Extension: own.Extension{
-			Kinds: kinds(),
+			Kinds: rows,
 			Subresources: map[schema.GroupVersionKind][]kind.Subresource{
 				podKind:     {subresource("PodProxyOptions", to.pod)},
 				serviceKind: {subresource("ServiceProxyOptions", to.service)},
@@ -36,6 +37,7 @@ func New(h system.Host) system.System {
 			Roles: roles(),
 		},
 		Node:        to.node,
+		Commands:    commands.New(own.Resources(rows)),
 		Reconcilers: func(system.Controllers) []*engine.Reconciler { return []*engine.Reconciler{controller.New()} },
 	}
 }

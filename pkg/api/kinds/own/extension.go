@@ -27,6 +27,19 @@ type Kind struct {
 	Rights Rights
 }
 
+// Resources returns the names and scopes of kinds, as in discovery.
+func Resources(kinds []Kind) []metav1.APIResource {
+	list := make([]metav1.APIResource, len(kinds))
+	for i, k := range kinds {
+		r := k.Row
+		list[i] = metav1.APIResource{
+			Group: r.GroupVersionKind.Group, Version: r.GroupVersionKind.Version, Kind: r.GroupVersionKind.Kind,
+			Name: r.Plural, SingularName: r.Singular, Namespaced: r.Namespaced,
+		}
+	}
+	return list
+}
+
 // Rights returns the RBAC rules of a kind: of its reconciler (nil if it has none), and the ones that the roles edit and
 // view get.
 type Rights func() (controller, edit, view []rbacv1.PolicyRule)

@@ -9,7 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/cli/export"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
 const seed = `
@@ -58,7 +58,7 @@ func TestConvert(t *testing.T) {
 		require.Equal(t, v, w.Spec.PodLabels[k], "what several match has a label for the service")
 	}
 	var out bytes.Buffer
-	require.NoError(t, export.Print(&out, list...))
+	require.NoError(t, command.PrintManifests(&out, list...))
 	require.NotContains(t, out.String(), "status")
 	require.Contains(t, out.String(), "kind: Worker")
 }

@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+	"github.com/coracle-dev/coracle/pkg/systems/command/commandtest"
+)
+
+// The heartbeat of a node is its Lease's: its status says when it was heard of minutes ago.
+func TestNodes(t *testing.T) {
+	scheme, err := command.Scheme()
+	require.NoError(t, err)
+	now := time.Now()
+	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(now.Add(-4 * time.Minute))},
+	}}}
+	renewed := metav1.NewMicroTime(now.Add(-7 * time.Second))
+	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "n"}, Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}
+	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Labels: map[string]string{tasks.LabelTask: "t"}}, Spec: corev1.PodSpec{NodeName: "n"}}
+	c := &command.Cluster{Client: fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(command.Connector{}.Mapper()).WithObjects(n, l, p).Build()}
+	require.Regexp(t, `(?m)^n +Online .* 1/0 +1 +([7-9]|\d\d)s$`, commandtest.Output(t, func(out io.Writer) error { return Nodes(t.Context(), c, out) }))
+}

@@ -1,0 +1,52 @@
+// Package commands is the command line of Buildbarn farms.
+//
+// Its invariant: it changes nothing in the cluster.
+package commands
+
+import (
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+)
+
+// commands are the commands below `coracle buildbarn`.
+type commands struct{ command.Connector }
+
+// New returns `coracle buildbarn`. kinds are the ones of the system.
+func New(kinds []metav1.APIResource) []*cobra.Command {
+	return []*cobra.Command{commands{command.Connector{Kinds: kinds}}.buildbarn()}
+}
+
+// cluster is the cluster that has the farms.
+type cluster struct{ *command.Cluster }
+
+func (k commands) buildbarn() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "buildbarn",
+		Short: "Look at farms that execute build actions remotely, and try them out",
+		Example: `  coracle ctl apply -f farm.yaml
+  coracle buildbarn status
+  coracle buildbarn smoke`,
+	}
+	cmd.AddCommand(k.status(), k.smoke())
+	return cmd
+}
+
+func (k commands) status() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "status", Short: "Draw farms: states, queues, workers busy and idle, how full storage is, hit rate", Args: command.Exactly(0, "[-A]"),
+		Long: `Draws the farms of a namespace, or of all, and the parts that belong to no farm. What programs say of themselves is read from their metrics, on port 9980 of
+their pods, through the API server; nothing is said of those whose configuration does not serve them there.`,
+	}
+	connect := k.Flags(cmd)
+	all := cmd.Flags().BoolP("all-namespaces", "A", false, "in all namespaces")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := connect()
+		if err != nil {
+			return err
+		}
+		return cluster{c}.BuildbarnStatus(cmd.Context(), cmd.OutOrStdout(), *all)
+	}
+	return cmd
+}

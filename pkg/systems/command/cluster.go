@@ -1,0 +1,137 @@
+// Package command is what the command lines of systems share: the flags that select a cluster, the connection to it, and
+// tables. A command line reads and writes through the API only.
+//
+// Its invariant: a command reads the environment and the terminal only through this package.
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/apis"
+)
+
+// Page is the number of objects that a command lists with one request.
+const Page = 500
+
+// Cluster is the cluster used by Coracle's own commands.
+type Cluster struct {
+	Namespace string
+	Client    ctrl.WithWatch
+	REST      *rest.Config
+}
+
+// Connector connects to clusters.
+type Connector struct {
+	// Kinds are our own kinds that the command reads and writes. With the ones of Kubernetes that mapper adds they are known,
+	// so a connection needs no discovery.
+	Kinds []metav1.APIResource
+}
+
+// Connect reads the kubeconfig as kubectl does. An empty path or namespace means the default, which is the cluster of this
+// machine unless KUBECONFIG names another.
+func (c Connector) Connect(kubeconfig, namespace string) (*Cluster, error) {
+	UseCluster(DataDir())
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = kubeconfig
+	overrides := &clientcmd.ConfigOverrides{}
+	overrides.Context.Namespace = namespace
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
+	config, err := loader.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("there is no cluster to talk to: start one with `coracle start`, or set KUBECONFIG")
+	}
+	if err != nil {
+		return nil, err
+	}
+	if namespace, _, err = loader.Namespace(); err != nil {
+		return nil, err
+	}
+	scheme, err := Scheme()
+	if err != nil {
+		return nil, err
+	}
+	client, err := ctrl.NewWithWatch(config, ctrl.Options{Scheme: scheme, Mapper: c.Mapper()})
+	if err != nil {
+		return nil, err
+	}
+	return &Cluster{Namespace: namespace, Client: client, REST: config}, nil
+}
+
+// Table prints rows below a header, with columns three spaces apart as kubectl does.
+func Table(out io.Writer, header string, rows func(line func(cells ...any))) error {
+	w := tabwriter.NewWriter(out, 6, 4, 3, ' ', 0)
+	fmt.Fprintln(w, header)
+	rows(func(cells ...any) {
+		for i, c := range cells {
+			if i > 0 {
+				fmt.Fprint(w, "\t")
+			}
+			if s := fmt.Sprint(c); s != "" {
+				fmt.Fprint(w, s)
+			} else {
+				fmt.Fprint(w, "-")
+			}
+		}
+		fmt.Fprintln(w)
+	})
+	return w.Flush()
+}
+
+// Ago formats the time since t like kubectl's AGE; empty if t is zero.
+func Ago(t *metav1.Time, now time.Time) string {
+	if t == nil || t.IsZero() {
+		return ""
+	}
+	return duration.HumanDuration(now.Sub(t.Time))
+}
+
+// Scheme has the kinds that Coracle's own commands read and write.
+func Scheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	var errs []error
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, coordinationv1.AddToScheme, rbacv1.AddToScheme, authenticationv1.AddToScheme,
+		apis.AddToScheme,
+	} {
+		errs = append(errs, add(scheme))
+	}
+	return scheme, errors.Join(errs...)
+}
+
+// Mapper has the paths of the kinds that commands read and write.
+func (c Connector) Mapper() meta.RESTMapper {
+	mapper := meta.NewDefaultRESTMapper(nil)
+	core := corev1.SchemeGroupVersion
+	for _, kind := range []string{"Event", "Service", "Pod", "Secret", "ServiceAccount"} {
+		mapper.Add(core.WithKind(kind), meta.RESTScopeNamespace)
+	}
+	mapper.Add(core.WithKind("Node"), meta.RESTScopeRoot)
+	mapper.Add(coordinationv1.SchemeGroupVersion.WithKind("Lease"), meta.RESTScopeNamespace)
+	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRole"), meta.RESTScopeRoot)
+	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), meta.RESTScopeRoot)
+	for _, k := range c.Kinds {
+		scope := meta.RESTScopeRoot
+		if k.Namespaced {
+			scope = meta.RESTScopeNamespace
+		}
+		mapper.Add(schema.GroupVersionKind{Group: k.Group, Version: k.Version, Kind: k.Kind}, scope)
+	}
+	return mapper
+}

@@ -1,0 +1,45 @@
+package command
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestConnect(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("HOME", dir)
+	t.Setenv("KUBECONFIG", filepath.Join(dir, "none"))
+	_, err := Connector{}.Connect("", "")
+	require.EqualError(t, err, "there is no cluster to talk to: start one with `coracle start`, or set KUBECONFIG")
+
+	file := filepath.Join(dir, "config")
+	require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion": "v1", "kind": "Config", "current-context": "c",
+"clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}], "contexts": [{"name": "c", "context": {"cluster": "c", "namespace": "shop"}}]}`), 0o600))
+	c, err := Connector{}.Connect(file, "")
+	require.NoError(t, err)
+	require.Equal(t, "shop", c.Namespace, "the namespace of the context")
+	c, err = Connector{}.Connect(file, "other")
+	require.NoError(t, err)
+	require.Equal(t, "other", c.Namespace)
+	require.Equal(t, "https://127.0.0.1:1", c.REST.Host)
+	_, err = Connector{}.Connect(filepath.Join(dir, "missing"), "")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestUseCluster(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("KUBECONFIG", "")
+	t.Setenv("KUBECACHEDIR", "")
+	UseCluster(dir)
+	require.Empty(t, os.Getenv("KUBECONFIG"), "there is no cluster in the directory")
+	require.NoError(t, os.WriteFile(filepath.Join(dir, Kubeconfig), nil, 0o600))
+	UseCluster(dir)
+	require.Equal(t, filepath.Join(dir, Kubeconfig), os.Getenv("KUBECONFIG"))
+	require.Equal(t, filepath.Join(dir, "kubectl-cache"), os.Getenv("KUBECACHEDIR"))
+	t.Setenv("KUBECONFIG", "/mine")
+	UseCluster(dir)
+	require.Equal(t, "/mine", os.Getenv("KUBECONFIG"), "the user's choice stands")
+}

@@ -1,0 +1,97 @@
+package command
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// Terminal is where a command reads and writes. Err is for progress and questions.
+type Terminal struct {
+	In       io.Reader
+	Out, Err io.Writer
+}
+
+// Interactive reports whether In is a terminal, at which a user can answer questions.
+func (t Terminal) Interactive() bool {
+	f, ok := t.In.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// Standard is the terminal of this process.
+func Standard() Terminal { return Terminal{In: os.Stdin, Out: os.Stdout, Err: os.Stderr} }
+
+// Exit ends the process with a code other than 1. A command that answers a question returns 1 for "no", and more for an
+// error.
+type Exit struct {
+	Code int
+	// Err is printed; nil if the output says it all.
+	Err error
+}
+
+func (e *Exit) Error() string {
+	if e.Err == nil {
+		return ""
+	}
+	return e.Err.Error()
+}
+
+func (e *Exit) Unwrap() error { return e.Err }
+
+// Exactly is cobra.ExactArgs with a usage message.
+func Exactly(n int, usage string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != n {
+			return fmt.Errorf("usage: %s", strings.TrimSpace(cmd.CommandPath()+" "+usage))
+		}
+		return nil
+	}
+}
+
+// PrintAs prints a value as json or yaml.
+func PrintAs(out io.Writer, format string, v any) error {
+	var data []byte
+	var err error
+	switch format {
+	case "json":
+		data, err = json.MarshalIndent(v, "", "  ")
+		data = append(data, '\n')
+	case "yaml":
+		data, err = yaml.Marshal(v)
+	default:
+		return fmt.Errorf("--output %q is not json or yaml", format)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(data)
+	return err
+}
+
+// Stamp formats a time for people; empty if t is zero.
+func Stamp(t *metav1.Time) string {
+	if t == nil || t.IsZero() {
+		return ""
+	}
+	return t.Local().Format(time.DateTime)
+}
+
+// longestCell is the number of bytes of a message that fit into a table.
+const longestCell = 60
+
+// Shorten returns a text as one line that fits into a table.
+func Shorten(text string) string {
+	text = strings.ReplaceAll(text, "\n", " ")
+	if len(text) > longestCell {
+		text = strings.ToValidUTF8(text[:longestCell], "") + "..."
+	}
+	return text
+}

@@ -1,0 +1,256 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+)
+
+// bundlePrefix is how commands that are about Resources name Bundles.
+const bundlePrefix = "bundle/"
+
+// splitBundles takes the names of Bundles out of names.
+func splitBundles(names []string) (resources, bundles []string) {
+	for _, n := range names {
+		if b, ok := strings.CutPrefix(n, bundlePrefix); ok {
+			bundles = append(bundles, b)
+		} else {
+			resources = append(resources, n)
+		}
+	}
+	return resources, bundles
+}
+
+func (c *cluster) getBundle(ctx context.Context, name string) (*kontrol.Bundle, error) {
+	b := &kontrol.Bundle{}
+	err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, b)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("there is no bundle %s: `coracle kontrol get` lists them", name)
+	}
+	return b, err
+}
+
+// Get prints the Bundles and Resources that the options select. Without names, Bundles are printed if nothing else is asked for.
+func (c *cluster) Get(ctx context.Context, o KontrolOptions, t command.Terminal) error {
+	resources, names := splitBundles(o.Names)
+	var bundles []kontrol.Bundle
+	switch {
+	case len(names) > 0:
+		for _, n := range names {
+			b, err := c.getBundle(ctx, n)
+			if err != nil {
+				return err
+			}
+			bundles = append(bundles, *b)
+		}
+	case len(o.Names) == 0 && o.Output == "" && o.Cluster == "" && o.Namespace == "" && o.Kind == "" && o.State == "":
+		var list kontrol.BundleList
+		if err := c.Client.List(ctx, &list); err != nil {
+			return err
+		}
+		bundles = list.Items
+	}
+	if err := printBundles(bundles, o.Output, t.Out); err != nil || len(names) > 0 && len(resources) == 0 {
+		return err
+	}
+	if o.Names = resources; len(bundles) > 0 {
+		fmt.Fprintln(t.Out)
+	}
+	return c.Resources(ctx, o, t)
+}
+
+func printBundles(list []kontrol.Bundle, format string, out io.Writer) error {
+	if len(list) == 0 {
+		return nil
+	}
+	if format != "" {
+		for i := range list {
+			list[i].APIVersion, list[i].Kind, list[i].ManagedFields = kontrol.GroupVersion.String(), "Bundle", nil
+		}
+		if len(list) == 1 {
+			return command.PrintAs(out, format, &list[0])
+		}
+		return command.PrintAs(out, format, &kontrol.BundleList{TypeMeta: metav1.TypeMeta{APIVersion: kontrol.GroupVersion.String(), Kind: "BundleList"}, Items: list})
+	}
+	now := time.Now()
+	return command.Table(out, "BUNDLE\tOBJECTS\tCLUSTERS\tPHASE\tWAVES\tSOURCE\tAGE\tMESSAGE", func(line func(...any)) {
+		for i := range list {
+			b := &list[i]
+			s := &b.Status
+			line(b.Name, s.Objects, fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), b.Phase(), b.WavesDone(), b.Spec.Source.String(), command.Ago(&b.CreationTimestamp, now), command.Shorten(s.Message))
+		}
+	})
+}
+
+// Describe prints a Resource or a Bundle.
+func (c *cluster) Describe(ctx context.Context, name string, out io.Writer) error {
+	if bundle, ok := strings.CutPrefix(name, bundlePrefix); ok {
+		return c.DescribeBundle(ctx, bundle, out)
+	}
+	return c.DescribeResource(ctx, name, out)
+}
+
+// DescribeBundle prints a Bundle with how far its waves and clusters are.
+func (c *cluster) DescribeBundle(ctx context.Context, name string, out io.Writer) error {
+	b, err := c.getBundle(ctx, name)
+	if err != nil {
+		return err
+	}
+	s, r := &b.Status, &b.Spec.Rollout
+	clusters := b.Spec.ClusterName
+	if b.Spec.ClusterSelector != nil {
+		clusters = "those with labels " + metav1.FormatLabelSelector(b.Spec.ClusterSelector)
+	}
+	rollout := fmt.Sprintf("at most %s unavailable, %s on failure, %s for a wave", r.MaxUnavailable, strings.ToLower(string(r.OnFailure)), r.HealthTimeout.Duration)
+	if r.Approval == kontrol.ApprovalManual {
+		rollout += ", after approval"
+	}
+	for _, row := range [][2]string{{"Bundle", b.Name}, {"Source", b.Spec.Source.String()}, {"Artifact", s.Artifact}, {"Clusters", clusters}, {"Rollout", rollout}, {"Phase", b.Phase()},
+		{"Message", s.Message}, {"Content", s.Content}, {"Approved", s.Approved}, {"Objects", fmt.Sprint(s.Objects)}, {"Mode", strings.ToLower(string(b.Spec.Mode))}, {"Created", command.Stamp(&b.CreationTimestamp)}} {
+		if row[1] != "" {
+			fmt.Fprintf(out, "%-8s  %s\n", row[0], row[1])
+		}
+	}
+	for i := range b.Spec.Windows {
+		fmt.Fprintf(out, "%-8s  %s\n", "Window", windowText(&b.Spec.Windows[i]))
+	}
+	now := time.Now()
+	if len(s.Waves) > 0 {
+		fmt.Fprintln(out)
+		if err := command.Table(out, "WAVE\tOBJECTS\tCLUSTERS", func(line func(...any)) {
+			for _, w := range s.Waves {
+				line(w.Wave, w.Objects, fmt.Sprintf("%d/%d", w.Clusters, s.Clusters.Total))
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	if len(s.Targets) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out)
+	return command.Table(out, "CLUSTER\tPHASE\tWAVE\tSINCE\tMESSAGE", func(line func(...any)) {
+		for i := range s.Targets {
+			t := &s.Targets[i]
+			wave, since := "", ""
+			if t.Wave != nil {
+				wave = fmt.Sprint(*t.Wave)
+			}
+			if t.Since != nil {
+				since = command.Ago(t.Since, now)
+			}
+			line(t.Name, t.Phase, wave, since, command.Shorten(t.Message))
+		}
+	})
+}
+
+// bundlePhases are what a wait for a Bundle may be for.
+var bundlePhases = []string{string(kontrol.BundleSynced), string(kontrol.BundleProgressing), string(kontrol.BundleWaiting), string(kontrol.BundlePaused), string(kontrol.BundleFailed), string(kontrol.BundleInvalid), deleted}
+
+// Wait waits for Bundles and Resources. The result is an Exit: 1 if they are not so within the timeout.
+func (c *cluster) Wait(ctx context.Context, o KontrolOptions, state string, timeout time.Duration, t command.Terminal) error {
+	resources, bundles := splitBundles(o.Names)
+	end := time.Now().Add(timeout)
+	for _, name := range bundles {
+		if err := c.waitBundle(ctx, name, state, time.Until(end), t); err != nil {
+			return err
+		}
+	}
+	if len(bundles) > 0 && len(resources) == 0 {
+		return nil
+	}
+	o.Names = resources
+	return c.WaitResources(ctx, o, state, max(time.Until(end), time.Millisecond), t)
+}
+
+func (c *cluster) waitBundle(ctx context.Context, name, phase string, timeout time.Duration, t command.Terminal) error {
+	known := ""
+	for _, p := range bundlePhases {
+		if strings.EqualFold(p, phase) {
+			known = p
+		}
+	}
+	if known == "" {
+		return answered(false, fmt.Errorf("%q is no phase of a bundle: use one of %s", phase, strings.Join(bundlePhases, ", ")))
+	}
+	limited, cancel := context.WithTimeout(ctx, max(timeout, time.Millisecond))
+	defer cancel()
+	last, err := c.getBundle(limited, name)
+	for err == nil {
+		var over bool
+		if over, err = c.watchBundle(limited, name, func(b *kontrol.Bundle) (bool, error) {
+			switch {
+			case b == nil && known == deleted:
+				_, err := fmt.Fprintf(t.Out, "bundle %s is deleted\n", name)
+				return true, err
+			case b == nil:
+				return true, fmt.Errorf("bundle %s was deleted", name)
+			}
+			if last = b; b.Phase() != known {
+				return false, nil
+			}
+			_, err := fmt.Fprintf(t.Out, "bundle %s is %s (%d objects on %d of %d clusters)\n", name, known, b.Status.Objects, b.Status.Clusters.Synced, b.Status.Clusters.Total)
+			return true, err
+		}); over {
+			break
+		}
+		if limited.Err() != nil && ctx.Err() == nil {
+			fmt.Fprintf(t.Err, "bundle %s is %s, not %s: %s\n", name, last.Phase(), known, last.Status.Message)
+			return answered(false, nil)
+		}
+	}
+	return answered(true, err)
+}
+
+// watchBundle calls done with a Bundle as it is and becomes, nil once it is gone, until it says that it is over or the watch ends.
+func (c *cluster) watchBundle(ctx context.Context, name string, done func(*kontrol.Bundle) (bool, error)) (over bool, err error) {
+	w, err := c.Client.Watch(ctx, &kontrol.BundleList{}, &ctrl.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name)})
+	if err != nil {
+		return false, ignoreTimeout(ctx, err)
+	}
+	defer w.Stop()
+	now := &kontrol.Bundle{}
+	switch err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, now); {
+	case apierrors.IsNotFound(err):
+		return done(nil)
+	case err != nil:
+		return false, ignoreTimeout(ctx, err)
+	}
+	if over, err := done(now); over || err != nil {
+		return over, err
+	}
+	for {
+		event, open := next(ctx, w.ResultChan())
+		if !open {
+			return false, nil
+		}
+		b, ok := event.Object.(*kontrol.Bundle)
+		if !ok || b.Name != name {
+			continue
+		}
+		if event.Type == "DELETED" {
+			b = nil
+		}
+		if over, err := done(b); over || err != nil {
+			return over, err
+		}
+	}
+}
+
+func ignoreTimeout(ctx context.Context, err error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,322 @@
+// Package commands is the command line of Kontrol.
+//
+// Its invariant: what it shows of an object's Secret values are never the values.
+package commands
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+)
+
+// commands are the commands below `coracle kontrol`, and the one of an agent.
+type commands struct{ command.Connector }
+
+// New returns `coracle kontrol`. kinds are the ones of the system.
+func New(kinds []metav1.APIResource) []*cobra.Command {
+	return []*cobra.Command{commands{command.Connector{Kinds: kinds}}.kontrol()}
+}
+
+// cluster is the cluster that has the Resources.
+type cluster struct {
+	*command.Cluster
+	// target connects to a cluster of Kontrol; nil means by REST.
+	target func(*rest.Config) (ctrl.Client, error)
+}
+
+// connect connects to the cluster that has the Resources.
+func (k commands) connect(kubeconfig string) (*cluster, error) {
+	c, err := k.Connect(kubeconfig, "")
+	if err != nil {
+		return nil, err
+	}
+	return &cluster{Cluster: c}, nil
+}
+
+func (k commands) kontrol() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "kontrol",
+		Short: "Keep the objects of many clusters as they should be",
+		Long: `Resources say which objects clusters should have. They are applied to the
+clusters, and what others change there is reported or corrected.`,
+		Example: `  coracle kontrol clusters add this --local
+  coracle kontrol get
+  coracle kontrol drift
+  coracle kontrol diff settings
+  coracle kontrol rollback settings --to 1`,
+	}
+	cmd.AddCommand(k.get(), k.describe(), k.diff(), k.history(), k.rollback(), k.wait(), k.drift(), k.adopt(), k.push(), k.approve(), k.clusters())
+	return cmd
+}
+
+// selecting adds the flags that select Resources; namespace is that of their objects.
+func (k commands) selecting(cmd *cobra.Command, o *KontrolOptions) func() (*cluster, error) {
+	f := cmd.Flags()
+	kubeconfig := f.String("kubeconfig", "", "kubeconfig of the cluster that has the resources (default this machine's)")
+	f.StringVar(&o.Cluster, "cluster", "", "only those of a cluster")
+	f.StringVarP(&o.Namespace, "namespace", "n", "", "only those whose object is in a namespace")
+	f.StringVar(&o.Kind, "kind", "", "only those whose object is of a kind, such as ConfigMap")
+	return func() (*cluster, error) {
+		return k.connect(*kubeconfig)
+	}
+}
+
+// hub adds the flag that selects the cluster that has the resources.
+func (k commands) hub(cmd *cobra.Command) func() (*cluster, error) {
+	kubeconfig := cmd.Flags().String("kubeconfig", "", "kubeconfig of the cluster that has the resources (default this machine's)")
+	return func() (*cluster, error) {
+		return k.connect(*kubeconfig)
+	}
+}
+
+func outputFlag(cmd *cobra.Command, format *string) {
+	cmd.Flags().StringVarP(format, "output", "o", "", "json or yaml instead of a table")
+}
+
+// question is RunE of a command whose exit code is its answer: errors are 2, so that they are no answer.
+func question(run func(cmd *cobra.Command, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		err := run(cmd, args)
+		if exit := (*command.Exit)(nil); err != nil && !errors.As(err, &exit) {
+			return &command.Exit{Code: 2, Err: err}
+		}
+		return err
+	}
+}
+
+func (k commands) get() *cobra.Command {
+	var o KontrolOptions
+	cmd := &cobra.Command{Use: "get [NAME...|bundle/NAME...]", Short: "List bundles and resources, and whether their clusters are as they say"}
+	cluster := k.selecting(cmd, &o)
+	cmd.Flags().StringVar(&o.State, "state", "", "only those in a state, such as Synced or Drifted")
+	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
+	outputFlag(cmd, &o.Output)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.Names = args
+		c, err := cluster()
+		switch {
+		case err != nil:
+			return err
+		case *watch:
+			return c.WatchResources(cmd.Context(), o, command.Standard())
+		}
+		return c.Get(cmd.Context(), o, command.Standard())
+	}
+	return cmd
+}
+
+func (k commands) describe() *cobra.Command {
+	cmd := &cobra.Command{Use: "describe NAME|bundle/NAME", Short: "Show a resource or a bundle on each of its clusters: what was applied, what is there, and who changed it", Args: command.Exactly(1, "NAME|bundle/NAME")}
+	cluster := k.hub(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		return c.Describe(cmd.Context(), args[0], os.Stdout)
+	}
+	return cmd
+}
+
+func (k commands) diff() *cobra.Command {
+	var o DiffOptions
+	cmd := &cobra.Command{
+		Use:   "diff NAME",
+		Short: "Show what applying a resource would change on its clusters",
+		Long: `Show what applying a resource would change on its clusters: each is asked by a dry
+run. If one cannot be reached, what was seen there last is compared.
+
+The exit code is 0 if nothing would change, 1 if something would, and 2 after an error.`,
+		Args: command.Exactly(1, "NAME [--cluster CLUSTER | --revision N]"),
+	}
+	cluster := k.hub(cmd)
+	cmd.Flags().StringVar(&o.Cluster, "cluster", "", "only on this cluster (default all that should have it)")
+	cmd.Flags().Int64Var(&o.Revision, "revision", 0, "show what has changed since this revision instead")
+	cmd.RunE = question(func(cmd *cobra.Command, args []string) error {
+		o.Name = args[0]
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		return c.Diff(cmd.Context(), o, command.Standard())
+	})
+	return cmd
+}
+
+func (k commands) history() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{Use: "history NAME", Short: "List the last revisions of a resource and what they changed", Args: command.Exactly(1, "NAME [-o json|yaml]")}
+	cluster := k.hub(cmd)
+	outputFlag(cmd, &format)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		return c.History(cmd.Context(), args[0], format, os.Stdout)
+	}
+	return cmd
+}
+
+func (k commands) rollback() *cobra.Command {
+	var o RollbackOptions
+	cmd := &cobra.Command{Use: "rollback NAME --to REVISION", Short: "Give a resource the content of a former revision", Args: command.Exactly(1, "NAME --to REVISION [--dry-run]")}
+	cluster := k.hub(cmd)
+	cmd.Flags().Int64Var(&o.Revision, "to", 0, "the revision; the latest, if several had its number")
+	cmd.Flags().Int64Var(&o.Generation, "to-generation", 0, "the generation, if several revisions have the same number")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "only show what would change")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.Name = args[0]
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		return c.Rollback(cmd.Context(), o, command.Standard())
+	}
+	return cmd
+}
+
+func (k commands) wait() *cobra.Command {
+	var o KontrolOptions
+	cmd := &cobra.Command{
+		Use:   "wait [NAME...|bundle/NAME...]",
+		Short: "Wait until resources or bundles are in sync",
+		Long: `Wait until resources, by default all, are in sync or in another state, or bundles in a phase.
+
+The exit code is 0 if they are, 1 if they are not within the timeout, and 2 after an
+error, such as a resource that is deleted.`,
+	}
+	cluster := k.selecting(cmd, &o)
+	state := cmd.Flags().String("for", "Synced", "the state, or Deleted")
+	timeout := cmd.Flags().Duration("timeout", time.Minute, "how long to wait")
+	cmd.RunE = question(func(cmd *cobra.Command, args []string) error {
+		o.Names = args
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		return c.Wait(cmd.Context(), o, *state, *timeout, command.Standard())
+	})
+	return cmd
+}
+
+func (k commands) drift() *cobra.Command {
+	var o KontrolOptions
+	cmd := &cobra.Command{
+		Use:   "drift [NAME...]",
+		Short: "List the fields that somebody else changed on the clusters",
+		Long: `List the fields that somebody else changed on the clusters, with who and when.
+
+The exit code is 0 if there are none, 1 if there are some, and 2 after an error.`,
+	}
+	cluster := k.selecting(cmd, &o)
+	outputFlag(cmd, &o.Output)
+	cmd.RunE = question(func(cmd *cobra.Command, args []string) error {
+		o.Names = args
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		return c.Drift(cmd.Context(), o, command.Standard())
+	})
+	return cmd
+}
+
+func (k commands) adopt() *cobra.Command {
+	var o AdoptOptions
+	cmd := &cobra.Command{
+		Use:   "adopt KIND/NAME --cluster CLUSTER",
+		Short: "Make a resource of an object that a cluster has",
+		Long: `Make a resource of an object that a cluster has, with what people wrote of it. Without
+--yes it is only shown. The object stays if the resource is deleted, and its drift is
+reported, unless --mode says otherwise.`,
+		Example: `  coracle kontrol adopt configmap/settings --cluster this
+  coracle kontrol adopt deployment.apps/web -n shop --cluster edge --mode correct --yes`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || o.Cluster == "" {
+				return errors.New("usage: coracle kontrol adopt KIND/NAME --cluster CLUSTER [-n NAMESPACE] [--name NAME] [--mode MODE] [--yes]")
+			}
+			return nil
+		},
+	}
+	connect := k.Flags(cmd)
+	f := cmd.Flags()
+	f.StringVar(&o.Cluster, "cluster", "", "the cluster that has the object")
+	f.StringVar(&o.Name, "name", "", "name of the resource (default made of the object's)")
+	f.StringVar(&o.Mode, "mode", "", "report, correct or enforce (default report)")
+	f.BoolVar(&o.Yes, "yes", false, "make the resource")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.Object = args[0]
+		c, err := connect()
+		if err != nil {
+			return err
+		}
+		return (&cluster{Cluster: c}).Adopt(cmd.Context(), o, command.Standard())
+	}
+	return cmd
+}
+
+func (k commands) clusters() *cobra.Command {
+	var format string
+	cmd := &cobra.Command{Use: "clusters", Short: "List, add and remove clusters", Args: command.Exactly(0, "[-o json|yaml]")}
+	cluster := k.hub(cmd)
+	outputFlag(cmd, &format)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		return c.Clusters(cmd.Context(), format, command.Standard())
+	}
+	cmd.AddCommand(k.clusterAdd(), k.clusterRemove())
+	return cmd
+}
+
+func (k commands) clusterAdd() *cobra.Command {
+	var o ClusterOptions
+	cmd := &cobra.Command{
+		Use:   "add NAME --kubeconfig FILE | --pull --token-file FILE | --local",
+		Short: "Add a cluster that resources can be applied to",
+		Example: `  coracle kontrol clusters add this --local
+  coracle kontrol clusters add edge --kubeconfig edge.kubeconfig --label env=prod
+  coracle kontrol clusters add boat --pull --token-file boat.token`,
+		Args: command.Exactly(1, "NAME --kubeconfig FILE | --pull --token-file FILE | --local [--context NAME] [--label KEY=VALUE]"),
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to add; it is copied into a Secret")
+	f.StringVar(&o.Context, "context", "", "context in the kubeconfig (default its current one)")
+	f.BoolVar(&o.Pull, "pull", false, "add a cluster that cannot be reached: the command coracle agent kontrol connects it to this one")
+	f.StringVar(&o.TokenFile, "token-file", "", "with --pull: the file to which the agent's token is written")
+	f.BoolVar(&o.Local, "local", false, "add the cluster that has the resources itself")
+	f.StringVar(&o.SecretNamespace, "secret-namespace", metav1.NamespaceSystem, "namespace of that Secret: one that is read, if the hub is an operator with --source-namespaces")
+	f.StringArrayVarP(&o.Labels, "label", "l", nil, "label of the cluster, KEY=VALUE; may be repeated")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		o.Name = args[0]
+		c, err := k.connect("") // --kubeconfig is that of the other cluster
+		if err != nil {
+			return err
+		}
+		return c.AddCluster(cmd.Context(), o, os.Stdout)
+	}
+	return cmd
+}
+
+func (k commands) clusterRemove() *cobra.Command {
+	cmd := &cobra.Command{Use: "remove NAME", Short: "Remove a cluster that no resource is for", Args: command.Exactly(1, "NAME")}
+	cluster := k.hub(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c, err := cluster()
+		if err != nil {
+			return err
+		}
+		return c.RemoveCluster(cmd.Context(), args[0], os.Stdout)
+	}
+	return cmd
+}

@@ -1,0 +1,222 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
+)
+
+// statesOf returns the states of a Resource by cluster: of those that should have it, and of those that had it.
+func (c *cluster) statesOf(ctx context.Context, r *kontrol.Resource) (clusters []string, applied map[string]*kontrol.Applied, current map[string]*kontrol.Current, err error) {
+	if clusters, err = c.clustersOf(ctx, r); err != nil {
+		return nil, nil, nil, err
+	}
+	var a kontrol.AppliedStateList
+	var n kontrol.CurrentStateList
+	of := ctrl.MatchingFields{kontrol.FieldResource: r.Name}
+	if err := c.Client.List(ctx, &a, of); err != nil {
+		return nil, nil, nil, err
+	}
+	if err := c.Client.List(ctx, &n, of); err != nil {
+		return nil, nil, nil, err
+	}
+	applied, current = map[string]*kontrol.Applied{}, map[string]*kontrol.Current{}
+	for i := range a.Items {
+		if s := &a.Items[i].State; s.Resource == r.Name && s.ResourceUID == string(r.UID) {
+			applied[s.Cluster] = s
+			clusters = append(clusters, s.Cluster)
+		}
+	}
+	for i := range n.Items {
+		if s := &n.Items[i].State; s.Resource == r.Name && s.ResourceUID == string(r.UID) {
+			current[s.Cluster] = s
+			clusters = append(clusters, s.Cluster)
+		}
+	}
+	slices.Sort(clusters)
+	return slices.Compact(clusters), applied, current, nil
+}
+
+// getCluster returns a Cluster; nil if it cannot be read.
+func (c *cluster) getCluster(ctx context.Context, name string) (*kontrol.Cluster, error) {
+	k := &kontrol.Cluster{}
+	if err := c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, k); err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// DescribeResource prints one Resource with what was applied to each cluster, what is there, and what others changed.
+func (c *cluster) DescribeResource(ctx context.Context, name string, out io.Writer) error {
+	r, err := c.getResource(ctx, name)
+	if err != nil {
+		return err
+	}
+	clusters, applied, current, err := c.statesOf(ctx, r)
+	if err != nil {
+		return err
+	}
+	target := r.Spec.ClusterName
+	if r.Spec.ClusterSelector != nil {
+		target = "those with labels " + metav1.FormatLabelSelector(r.Spec.ClusterSelector)
+	}
+	policy := map[kontrol.DeletionPolicy]string{kontrol.DeletionDelete: "the object is deleted with the resource", kontrol.DeletionOrphan: "the object outlives the resource"}
+	rows := [][2]string{
+		{"Resource", r.Name}, {"Object", kontrol.TargetOf(r).String()}, {"ID", fmt.Sprint(r.Status.ID)}, {"Clusters", target},
+		{"State", stateOf(r)}, {"Message", r.Status.Message}, {"Revision", fmt.Sprintf("%d (generation %d)", revisionOf(r), r.Generation)},
+		{"Mode", string(r.Spec.Mode)}, {"Deletion", policy[r.Spec.DeletionPolicy]}, {"Created", command.Stamp(&r.CreationTimestamp)},
+		{"Depends on", strings.Join(r.Spec.DependsOn, ", ")},
+	}
+	if r.Spec.Suspend {
+		rows = append(rows, [2]string{"Suspended", "nothing is applied"})
+	}
+	for i := range r.Spec.Windows {
+		rows = append(rows, [2]string{"Window", windowText(&r.Spec.Windows[i])})
+	}
+	if r.Spec.Approval == kontrol.ApprovalManual {
+		approved := "the present generation is not approved"
+		if r.Status.Approved == r.Generation {
+			approved = "the present generation is approved"
+		}
+		rows = append(rows, [2]string{"Approval", approved})
+	}
+	if i := r.Spec.Ignore; i != nil {
+		rows = append(rows, [2]string{"Ignored", strings.Join(slices.Concat(i.Fields, i.Managers), ", ")})
+	}
+	for _, row := range rows {
+		if row[1] != "" {
+			fmt.Fprintf(out, "%-10s  %s\n", row[0], row[1])
+		}
+	}
+	fmt.Fprintln(out)
+	now := time.Now()
+	var failed error
+	err = command.Table(out, "CLUSTER\tSTATE\tAPPLIED\tREVISION\tGENERATION\tCURRENT\tREVISION\tGENERATION\tDRIFT\tCORRECTED\tMESSAGE", func(line func(...any)) {
+		for _, name := range clusters {
+			k, err := c.getCluster(ctx, name)
+			if err != nil && !apierrors.IsNotFound(err) {
+				failed = err
+			}
+			st, why := state.Of(state.Input{Resource: r, Cluster: k, Applied: applied[name], Current: current[name]})
+			cells := []any{name, st, "never", "", "", "unseen", "", "", "", "", command.Shorten(why)}
+			if a := applied[name]; a != nil {
+				cells[2], cells[3], cells[4], cells[9] = string(a.Status), a.Revision, a.Generation, a.Corrections
+				if a.Reason != "" {
+					cells[2] = string(a.Status) + ": " + a.Reason
+				}
+			}
+			if n := current[name]; n != nil {
+				cells[5], cells[6], cells[7], cells[8] = string(n.Health), n.Revision, n.Generation, n.DriftCount
+			}
+			line(cells...)
+		}
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return err
+	}
+	var drifts []Drift
+	for _, name := range clusters {
+		drifts = append(drifts, driftsOf(current[name])...)
+	}
+	if len(drifts) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out)
+	return driftTable(out, drifts, now)
+}
+
+// windowText says what a sync window is for, and when it is.
+func windowText(w *kontrol.SyncWindow) string {
+	return strings.ToLower(string(w.Kind)) + " " + w.String()
+}
+
+// Drift is a field that somebody changed on a cluster.
+type Drift struct {
+	Resource string `json:"resource"`
+	Cluster  string `json:"cluster"`
+	Object   string `json:"object"`
+	kontrol.Drift
+}
+
+func driftsOf(n *kontrol.Current) (out []Drift) {
+	if n == nil {
+		return nil
+	}
+	for _, d := range n.Drift {
+		out = append(out, Drift{n.Resource, n.Cluster, n.Target.String(), d})
+	}
+	if more := int(n.DriftCount) - len(n.Drift); more > 0 && len(n.Drift) > 0 {
+		out = append(out, Drift{n.Resource, n.Cluster, n.Target.String(), kontrol.Drift{Path: fmt.Sprintf("and %d more", more), FirstSeen: n.Drift[0].FirstSeen}})
+	}
+	return out
+}
+
+func driftTable(out io.Writer, list []Drift, now time.Time) error {
+	return command.Table(out, "RESOURCE\tCLUSTER\tFIELD\tCHANGE\tDESIRED\tACTUAL\tBY\tSEEN", func(line func(...any)) {
+		for _, d := range list {
+			field := d.Path
+			if field == "" {
+				field = d.Object
+			}
+			seen := metav1.NewTime(d.FirstSeen.Time)
+			line(d.Resource, d.Cluster, field, strings.ToLower(string(d.Type)), command.Shorten(d.Desired), command.Shorten(d.Actual), d.Manager, command.Ago(&seen, now))
+		}
+	})
+}
+
+// Drift prints the fields that others changed, of the Resources that the options select. The result is an Exit: 1 if there are any.
+func (c *cluster) Drift(ctx context.Context, o KontrolOptions, t command.Terminal) error {
+	none, err := c.drift(ctx, o, t)
+	return answered(none, err)
+}
+
+func (c *cluster) drift(ctx context.Context, o KontrolOptions, t command.Terminal) (none bool, err error) {
+	cluster := o.Cluster
+	o.Cluster = ""
+	resources, err := c.matching(ctx, &o)
+	if err != nil {
+		return false, err
+	}
+	selected := map[string]string{}
+	for i := range resources {
+		selected[resources[i].Name] = string(resources[i].UID)
+	}
+	list := []Drift{}
+	options := &ctrl.ListOptions{Limit: command.Page}
+	for {
+		var some kontrol.CurrentStateList
+		if err := c.Client.List(ctx, &some, options); err != nil {
+			return false, err
+		}
+		for i := range some.Items {
+			s := &some.Items[i].State
+			if uid, ok := selected[s.Resource]; ok && uid == s.ResourceUID && (cluster == "" || cluster == s.Cluster) {
+				list = append(list, driftsOf(s)...)
+			}
+		}
+		if options.Continue = some.Continue; options.Continue == "" {
+			break
+		}
+	}
+	switch {
+	case o.Output != "":
+		err = command.PrintAs(t.Out, o.Output, list)
+	case len(list) == 0:
+		_, err = fmt.Fprintln(t.Err, "No drift.")
+	default:
+		err = driftTable(t.Out, list, time.Now())
+	}
+	return len(list) == 0, err
+}

@@ -1,0 +1,244 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/artifact"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/bundle"
+	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
+)
+
+// PushOptions are the options of `coracle kontrol push`.
+type PushOptions struct {
+	// Dir has the files, Name is the Bundle's; empty means the directory's.
+	Dir, Name string
+	// Cluster or Selector says for which clusters; empty means as before.
+	Cluster, Selector string
+	// Artifact, if not empty, is the reference to which the files are pushed; otherwise they are in the Bundle.
+	Artifact string
+	// Credentials is a docker configuration with the credentials of the registry; empty means none.
+	Credentials string
+	// DryRun prints what would change, and changes nothing.
+	DryRun bool
+}
+
+// Push makes or changes a Bundle by the files of a directory.
+func (c *cluster) Push(ctx context.Context, o PushOptions, t command.Terminal) error {
+	files, objects, err := c.pushed(&o)
+	if err != nil {
+		return err
+	}
+	b, err := c.getBundleOrNew(ctx, &o)
+	if err != nil {
+		return err
+	}
+	switch text := bundle.Inline(files); {
+	case o.Artifact != "" && o.DryRun:
+		b.Spec.Source = kontrol.BundleSource{Artifact: &kontrol.Artifact{Reference: o.Artifact}}
+	case o.Artifact != "":
+		if err := c.pushArtifact(ctx, &o, files, b, t); err != nil {
+			return err
+		}
+	case len(text) > kontrol.MaxInline:
+		return fmt.Errorf("the files have %d bytes, a Bundle itself can have %d: push them to a registry with --artifact HOST/PATH:TAG", len(text), kontrol.MaxInline)
+	default:
+		b.Spec.Source = kontrol.BundleSource{Inline: text}
+	}
+	waves := map[int]bool{}
+	for i := range objects {
+		waves[objects[i].Wave] = true
+	}
+	what := fmt.Sprintf("%d objects in %d waves", len(objects), len(waves))
+	if o.DryRun {
+		return c.previewPush(ctx, b, objects, what, t)
+	}
+	verb := "changed"
+	if b.ResourceVersion == "" {
+		verb, err = "created", c.Client.Create(ctx, b)
+	} else {
+		was := b.Generation
+		if err = c.Client.Update(ctx, b); err == nil && b.Generation == was {
+			verb = "unchanged"
+		}
+	}
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(t.Out, "bundle %s %s: %s\n", b.Name, verb, what)
+	return err
+}
+
+// pushed reads the directory, whose documents must be valid.
+func (c *cluster) pushed(o *PushOptions) ([]bundle.File, []bundle.Object, error) {
+	dir, err := filepath.Abs(o.Dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	root, err := os.OpenRoot(dir) // a link cannot lead out of it
+	if err != nil {
+		return nil, nil, err
+	}
+	defer root.Close()
+	if o.Name == "" {
+		o.Name = strings.ToLower(filepath.Base(dir))
+	}
+	files, err := bundle.ReadDir(root.FS())
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", o.Dir, err)
+	}
+	objects, err := bundle.Parse(files)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", o.Dir, err)
+	}
+	return files, objects, nil
+}
+
+// getBundleOrNew returns the Bundle of the name, or a new one, for the clusters that the options say.
+func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions) (*kontrol.Bundle, error) {
+	if o.Cluster != "" && o.Selector != "" {
+		return nil, errors.New("give either --cluster or --selector")
+	}
+	b := &kontrol.Bundle{}
+	err := c.Client.Get(ctx, ctrl.ObjectKey{Name: o.Name}, b)
+	if ctrl.IgnoreNotFound(err) != nil {
+		return nil, err
+	}
+	if apierrors.IsNotFound(err) {
+		if o.Cluster == "" && o.Selector == "" {
+			return nil, fmt.Errorf("there is no bundle %s yet: say for which clusters with --cluster NAME or --selector KEY=VALUE", o.Name)
+		}
+		b = &kontrol.Bundle{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}
+	}
+	switch {
+	case o.Cluster != "":
+		b.Spec.ClusterName, b.Spec.ClusterSelector = o.Cluster, nil
+	case o.Selector != "":
+		s, err := metav1.ParseToLabelSelector(o.Selector)
+		if err != nil {
+			return nil, fmt.Errorf("--selector: %w", err)
+		}
+		b.Spec.ClusterName, b.Spec.ClusterSelector = "", s
+	}
+	return b, nil
+}
+
+// pushArtifact pushes the files, and makes them the Bundle's source by their digest.
+func (c *cluster) pushArtifact(ctx context.Context, o *PushOptions, files []bundle.File, b *kontrol.Bundle, t command.Terminal) error {
+	if strings.Contains(o.Artifact, "@") {
+		return errors.New("--artifact needs a tag: the digest is what the push makes")
+	}
+	var credentials artifact.Credentials
+	if o.Credentials != "" {
+		data, err := bounded.Configured(o.Credentials, 1<<20)
+		if err != nil {
+			return err
+		}
+		if credentials, err = artifact.CredentialsOf(data, o.Artifact); err != nil {
+			return fmt.Errorf("%s: %w", o.Credentials, err)
+		}
+	}
+	digest, err := artifact.Push(ctx, o.Artifact, files, credentials)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.Err, "pushed %s@%s\n", o.Artifact, digest)
+	next := &kontrol.Artifact{Reference: o.Artifact + "@" + digest}
+	if was := b.Spec.Source.Artifact; was != nil {
+		next.PullSecret = was.PullSecret
+	}
+	b.Spec.Source = kontrol.BundleSource{Artifact: next}
+	return nil
+}
+
+// previewPush prints what a push would change in the objects of the Bundle, as its Resources have them now.
+func (c *cluster) previewPush(ctx context.Context, b *kontrol.Bundle, objects []bundle.Object, what string, t command.Terminal) error {
+	check := b.DeepCopy()
+	var err error
+	if b.ResourceVersion == "" {
+		err = c.Client.Create(ctx, check, ctrl.DryRunAll)
+	} else {
+		err = c.Client.Update(ctx, check, ctrl.DryRunAll)
+	}
+	if err != nil {
+		return err
+	}
+	has, err := c.contentOf(ctx, b)
+	if err != nil {
+		return err
+	}
+	same := true
+	for i := range objects {
+		o := &objects[i]
+		equal, err := printDiff(t.Out, "present "+o.Target.String(), o.From+" "+o.Target.String(), readable(has[o.Key()]), readable(object.Parse(o.JSON)))
+		if err != nil {
+			return err
+		}
+		same = same && equal
+		delete(has, o.Key())
+	}
+	keys := make([]string, 0, len(has))
+	for key := range has {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		same = false
+		if _, err := printDiff(t.Out, "present "+key, "(removed)", readable(has[key]), nil); err != nil {
+			return err
+		}
+	}
+	if same {
+		what += ", as they are"
+	}
+	_, err = fmt.Fprintf(t.Err, "bundle %s: %s (dry run)\n", b.Name, what)
+	return err
+}
+
+// contentOf returns the objects of a Bundle's Resources by their keys: those of the first cluster that has each.
+func (c *cluster) contentOf(ctx context.Context, b *kontrol.Bundle) (map[string]map[string]any, error) {
+	out := map[string]map[string]any{}
+	list, err := c.resourcesOf(ctx, b)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		key := (&bundle.Object{Target: kontrol.TargetOf(&list[i])}).Key()
+		if out[key] == nil {
+			out[key] = object.Parse(list[i].Spec.Template.Raw)
+		}
+	}
+	return out, nil
+}
+
+// resourcesOf returns the Resources of a Bundle.
+func (c *cluster) resourcesOf(ctx context.Context, b *kontrol.Bundle) (out []kontrol.Resource, err error) {
+	options := &ctrl.ListOptions{Limit: command.Page}
+	ctrl.MatchingLabels{kontrol.LabelBundle: b.Name}.ApplyToList(options)
+	for {
+		var some kontrol.ResourceList
+		if err := c.Client.List(ctx, &some, options); err != nil {
+			return nil, err
+		}
+		for i := range some.Items {
+			if metav1.IsControlledBy(&some.Items[i], b) {
+				out = append(out, some.Items[i])
+			}
+		}
+		if options.Continue = some.Continue; options.Continue == "" {
+			return out, nil
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package commands
+
+import (
+	"io"
+	"log"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/registry"
+	"github.com/stretchr/testify/require"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+)
+
+func writeFile(t *testing.T, dir, name, text string) {
+	t.Helper()
+	require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+}
+
+const shopConfig = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: prices, namespace: shop}\ndata: {tea: \"2\"}\n"
+
+// TestKontrolPush: a directory becomes a Bundle, in itself or in a registry; a dry run shows what would change and changes nothing.
+func TestKontrolPush(t *testing.T) {
+	c := kontrolCluster(t, nil)
+	dir := filepath.Join(t.TempDir(), "Shop")
+	writeFile(t, dir, "a/prices.yaml", shopConfig)
+	push := func(o PushOptions) (string, string, int) {
+		o.Dir = dir
+		return ran(t, func(at command.Terminal) error { return c.Push(t.Context(), o, at) })
+	}
+	_, text, _ := push(PushOptions{})
+	require.Contains(t, text, "there is no bundle shop yet: say for which clusters")
+	_, text, _ = push(PushOptions{Cluster: "a", Selector: "b=c"})
+	require.Contains(t, text, "give either --cluster or --selector")
+	out, text, code := push(PushOptions{Selector: "env=prod", DryRun: true})
+	require.Zero(t, code, text)
+	require.Contains(t, out, "+  tea: \"2\"")
+	require.Contains(t, text, "bundle shop: 1 objects in 1 waves (dry run)")
+	require.Error(t, c.Client.Get(t.Context(), ctrl.ObjectKey{Name: "shop"}, &kontrol.Bundle{}))
+
+	out, _, _ = push(PushOptions{Selector: "env=prod"})
+	require.Equal(t, "bundle shop created: 1 objects in 1 waves\n", out)
+	b, err := c.getBundle(t.Context(), "shop")
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"env": "prod"}, b.Spec.ClusterSelector.MatchLabels)
+	require.Contains(t, b.Spec.Source.Inline, "# a/prices.yaml\n")
+
+	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
+	defer server.Close()
+	ref := strings.TrimPrefix(server.URL, "http://") + "/shop:v1"
+	_, text, code = push(PushOptions{Artifact: ref})
+	require.Zero(t, code, text)
+	b, err = c.getBundle(t.Context(), "shop")
+	require.NoError(t, err)
+	require.Empty(t, b.Spec.Source.Inline)
+	require.Regexp(t, "^"+ref+"@sha256:[0-9a-f]{64}$", b.Spec.Source.Artifact.Reference)
+	require.Equal(t, map[string]string{"env": "prod"}, b.Spec.ClusterSelector.MatchLabels, "what was not asked to change is as before")
+
+	writeFile(t, dir, "b.yaml", shopConfig)
+	_, text, _ = push(PushOptions{})
+	require.Contains(t, text, "b.yaml: document 1: ConfigMap/shop/prices is in a/prices.yaml already")
+	require.NoError(t, os.Remove(filepath.Join(dir, "b.yaml")))
+	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(dir, "link.yaml")))
+	_, text, code = push(PushOptions{})
+	require.Zero(t, code, text)
+	writeFile(t, dir, "big.yaml", strings.Replace(shopConfig, "prices", "big", 1)+strings.Repeat("# padding\n", kontrol.MaxInline/10))
+	_, text, _ = push(PushOptions{})
+	require.Contains(t, text, "push them to a registry with --artifact")
+}
+
+// TestKontrolBundles: get, describe and approve show and change what they say.
+func TestKontrolBundles(t *testing.T) {
+	b := &kontrol.Bundle{Spec: kontrol.BundleSpec{ClusterName: "edge", Source: kontrol.BundleSource{Inline: shopConfig}, Rollout: kontrol.Rollout{Approval: kontrol.ApprovalManual}}}
+	b.Name, b.UID, b.Generation = "shop", "u", 1
+	kontrol.DefaultBundle(b)
+	wave := int32(1)
+	b.Status = kontrol.BundleStatus{ObservedGeneration: 1, Phase: kontrol.BundleWaiting, Message: "it waits", Content: "sha256:1", Objects: 1, Clusters: kontrol.BundleCounts{Total: 1},
+		Waves: []kontrol.BundleWave{{Wave: 0, Objects: 1, Clusters: 1}, {Wave: 1, Objects: 2}}, Targets: []kontrol.BundleTarget{{Name: "edge", Phase: kontrol.TargetProgressing, Wave: &wave, Message: "soon"}}}
+	c := kontrolCluster(t, nil, b, settings(kontrol.StateDrifted), edge())
+	out, _, _ := ran(t, func(at command.Terminal) error { return c.Get(t.Context(), KontrolOptions{}, at) })
+	require.Regexp(t, `(?m)^shop +1 +0/1 +Waiting +1/2 +inline +\S+ +it waits$`, out)
+	require.Contains(t, out, "ConfigMap/shop/settings")
+	out, _, _ = ran(t, func(at command.Terminal) error {
+		return c.Get(t.Context(), KontrolOptions{Names: []string{"bundle/shop"}, Output: "json"}, at)
+	})
+	require.Contains(t, out, `"kind": "Bundle"`)
+	_, text, code := ran(t, func(at command.Terminal) error {
+		return c.Get(t.Context(), KontrolOptions{Names: []string{"bundle/none"}}, at)
+	})
+	require.Equal(t, 1, code)
+	require.Contains(t, text, "there is no bundle none")
+	out, _, _ = ran(t, func(at command.Terminal) error { return c.Describe(t.Context(), "bundle/shop", at.Out) })
+	require.Regexp(t, `(?m)^1 +2 +0/1$`, out)
+	require.Regexp(t, `(?m)^edge +Progressing +1 +- +soon$`, out)
+	approve := func(dry bool) (string, string, int) {
+		return ran(t, func(at command.Terminal) error { return c.Approve(t.Context(), "bundle/shop", dry, at) })
+	}
+	out, text, _ = approve(false)
+	require.Equal(t, "bundle shop: content sha256:1 approved\n", out, text)
+	out, _, _ = approve(false)
+	require.Contains(t, out, "is approved already")
+	_, text, _ = ran(t, func(at command.Terminal) error { return c.Approve(t.Context(), "shop", false, at) })
+	require.Contains(t, text, "there is no resource shop")
+	_, text, code = ran(t, func(at command.Terminal) error {
+		return c.Wait(t.Context(), KontrolOptions{Names: []string{"bundle/shop"}}, "nonsense", 1, at)
+	})
+	require.Equal(t, 2, code)
+	require.Contains(t, text, "is no phase of a bundle")
+}

@@ -1,0 +1,115 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+)
+
+// deleted is what a wait may be for besides a state.
+const deleted = "Deleted"
+
+// WaitResources waits until all selected Resources are in a state, or are deleted. The result is an Exit: 1 if they are not within the timeout.
+func (c *cluster) WaitResources(ctx context.Context, o KontrolOptions, state string, timeout time.Duration, t command.Terminal) error {
+	if state != deleted {
+		var err error
+		if state, err = parseState(state); err != nil {
+			return answered(false, err)
+		}
+	}
+	limited, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	list, err := c.matching(limited, &o)
+	if err == nil && len(list) == 0 {
+		err = errors.New("there is no resource to wait for")
+	}
+	for i := range list {
+		if err != nil {
+			break
+		}
+		err = c.waitResource(limited, &list[i], state, t)
+	}
+	if errors.Is(limited.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
+		return answered(false, nil)
+	}
+	return answered(true, err)
+}
+
+// waitResource waits for one Resource, and says what it became.
+func (c *cluster) waitResource(ctx context.Context, r *kontrol.Resource, state string, t command.Terminal) error {
+	last := r
+	// done reports whether the wait is over.
+	done := func(now *kontrol.Resource, gone bool) (bool, error) {
+		if gone || now.UID != r.UID {
+			if state == deleted {
+				fmt.Fprintf(t.Out, "resource %s is deleted\n", r.Name)
+				return true, nil
+			}
+			return true, fmt.Errorf("resource %s was deleted", r.Name)
+		}
+		if last = now; stateOf(now) != state {
+			return false, nil
+		}
+		fmt.Fprintf(t.Out, "resource %s is %s (revision %d, generation %d)\n", r.Name, state, revisionOf(now), now.Generation)
+		return true, nil
+	}
+	for {
+		over, err := c.watchResource(ctx, r.Name, done)
+		if ctx.Err() != nil && !over {
+			text := fmt.Sprintf("resource %s is %s, not %s", r.Name, stateOf(last), state)
+			if last.Status.Message != "" && last.Status.ObservedGeneration == last.Generation {
+				text += ": " + last.Status.Message
+			}
+			fmt.Fprintln(t.Err, text)
+			return ctx.Err()
+		}
+		if over || err != nil { // otherwise the server has ended the watch, as it does now and then
+			return err
+		}
+	}
+}
+
+// watchResource calls done with a Resource as it is and becomes, until it says that it is over or the watch ends.
+func (c *cluster) watchResource(ctx context.Context, name string, done func(now *kontrol.Resource, gone bool) (bool, error)) (over bool, err error) {
+	w, err := c.Client.Watch(ctx, &kontrol.ResourceList{}, &ctrl.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name)})
+	if err != nil {
+		return false, err
+	}
+	defer w.Stop()
+	now := &kontrol.Resource{} // one that was deleted before the watch began has no events
+	err = c.Client.Get(ctx, ctrl.ObjectKey{Name: name}, now)
+	if ctrl.IgnoreNotFound(err) != nil {
+		return false, err
+	}
+	if over, err := done(now, err != nil); over {
+		return true, err
+	}
+	for {
+		event, open := next(ctx, w.ResultChan())
+		if !open {
+			return false, nil
+		}
+		if now, ok := event.Object.(*kontrol.Resource); ok && now.Name == name {
+			if over, err := done(now, event.Type == "DELETED"); over {
+				return true, err
+			}
+		}
+	}
+}
+
+// next returns the next of a channel; open is false once the channel or the context ends.
+func next[T any](ctx context.Context, of <-chan T) (v T, open bool) {
+	select {
+	case v, open = <-of:
+		return v, open
+	case <-ctx.Done():
+		return v, false
+	}
+}

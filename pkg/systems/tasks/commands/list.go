@@ -1,0 +1,155 @@
+package commands
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/fields"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+)
+
+const taskHeader = "TASK\tIMAGE\tSTATUS\tNODE\tEXIT\tATTEMPTS\tCREATED\tTOOK\tERROR"
+
+func taskLine(t *tasks.Task, now time.Time) []any {
+	s := t.Status
+	status := string(s.Phase)
+	if s.Reason == tasks.ReasonCancelled {
+		status = "Cancelled"
+	}
+	run := ""
+	switch {
+	case s.StartedAt != nil && s.FinishedAt != nil:
+		run = max(took(s), 0).Round(100 * time.Millisecond).String()
+	case s.StartedAt != nil:
+		run = command.Ago(s.StartedAt, now)
+	}
+	return []any{t.Name, t.Spec.Image, status, s.Node, exit(s), tasks.Progress(t), command.Ago(&t.CreationTimestamp, now), run, command.Shorten(s.Error)}
+}
+
+// Tasks prints the tasks of the namespace that have not ended, or all. They are in the order of the API, by name.
+func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error {
+	match := unfinished
+	if all {
+		match = fields.Everything()
+	}
+	found := false
+	err := c.eachTask(ctx, match, func(list []tasks.Task) error {
+		if len(list) == 0 {
+			return nil
+		}
+		found = true
+		if len(list) < command.Page { // the usual case: one page
+			slices.SortStableFunc(list, func(a, b tasks.Task) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+		}
+		now := time.Now()
+		return command.Table(t.Out, taskHeader, func(line func(...any)) {
+			for i := range list {
+				line(taskLine(&list[i], now)...)
+			}
+		})
+	})
+	if err != nil || found {
+		return err
+	}
+	if all {
+		_, err = fmt.Fprintf(t.Err, "No tasks in namespace %s. Run one: coracle run hello --image busybox -- echo hello\n", c.Namespace)
+	} else {
+		_, err = fmt.Fprintf(t.Err, "No task is under way in namespace %s: coracle ps -a lists those that have ended, too.\n", c.Namespace)
+	}
+	return err
+}
+
+// WatchTasks prints a line for each change of a task, until ctx is done.
+func (c cluster) WatchTasks(ctx context.Context, all bool, t command.Terminal) error {
+	const format = "%-30s  %-10s  %-20s  %4s  %-8s  %s\n"
+	fmt.Fprintf(t.Out, format, "TASK", "STATUS", "NODE", "EXIT", "ATTEMPTS", "ERROR")
+	first := true
+	for ctx.Err() == nil {
+		w, err := c.Client.Watch(ctx, &tasks.TaskList{}, ctrl.InNamespace(c.Namespace))
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+		began := time.Now()
+		for event := range w.ResultChan() {
+			task, ok := event.Object.(*tasks.Task)
+			if !ok || first && !all && task.Status.Phase.Ended() && task.Status.FinishedAt != nil && task.Status.FinishedAt.Time.Before(began) {
+				continue
+			}
+			line := taskLine(task, time.Now())
+			if event.Type == "DELETED" {
+				line[2] = "Deleted"
+			}
+			for i := range line {
+				if line[i] == "" {
+					line[i] = "-"
+				}
+			}
+			fmt.Fprintf(t.Out, format, line[0], fmt.Sprint(line[2]), line[3], line[4], line[5], line[8])
+		}
+		first = false
+	}
+	return nil
+}
+
+func exit(s tasks.TaskStatus) string {
+	if s.ExitCode == nil {
+		return ""
+	}
+	return fmt.Sprint(*s.ExitCode)
+}
+
+// Task prints one task in detail.
+func (c cluster) Task(ctx context.Context, name string, out io.Writer) error {
+	t, err := c.getTask(ctx, name)
+	if err != nil {
+		return err
+	}
+	rows := [][2]string{
+		{"Task", t.Name}, {"Image", t.Spec.Image}, {"Command", strings.Join(append(slices.Clone(t.Spec.Command), t.Spec.Args...), " ")},
+		{"Status", string(t.Status.Phase)}, {"Reason", t.Status.Reason}, {"Error", t.Status.Error},
+		{"Node", t.Status.Node}, {"Pod", t.Status.PodName}, {"Container", t.Status.ContainerID}, {"Exit code", exit(t.Status)},
+		{"Created", command.Stamp(&t.CreationTimestamp)}, {"Scheduled", command.Stamp(t.Status.ScheduledAt)}, {"Started", command.Stamp(t.Status.StartedAt)}, {"Finished", command.Stamp(t.Status.FinishedAt)},
+	}
+	if a := t.Status.Array; a != nil {
+		rows = append(rows, [2]string{"Indexes", fmt.Sprintf("%d of %d completed, %d failed, %d running, %d pending", a.Completed, t.Spec.Array.Size, a.Failed, a.Running, a.Pending)},
+			[2]string{"Failed", a.FailedIndexes})
+	}
+	for _, p := range t.Spec.Ports {
+		rows = append(rows, [2]string{"Port", fmt.Sprintf("%d:%d/%s", p.HostPort, p.ContainerPort, strings.ToLower(string(p.Protocol)))})
+	}
+	for _, e := range t.Spec.Env {
+		rows = append(rows, [2]string{"Env", e.Name + "=" + e.Value})
+	}
+	for _, row := range rows {
+		if row[1] != "" {
+			fmt.Fprintf(out, "%-10s  %s\n", row[0], row[1])
+		}
+	}
+	if len(t.Status.Attempts) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out)
+	now := time.Now()
+	return command.Table(out, "ATTEMPT\tINDEX\tSTATUS\tNODE\tEXIT\tSTARTED\tFINISHED\tMESSAGE", func(line func(...any)) {
+		for _, a := range t.Status.Attempts {
+			index, code := "", ""
+			if a.Index != nil {
+				index = fmt.Sprint(*a.Index)
+			}
+			if a.ExitCode != nil {
+				code = fmt.Sprint(*a.ExitCode)
+			}
+			line(a.Number, index, a.Phase, a.Node, code, command.Ago(a.StartedAt, now), command.Ago(a.FinishedAt, now), a.Message)
+		}
+	})
+}

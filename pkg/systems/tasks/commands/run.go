@@ -1,0 +1,218 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+)
+
+// RunOptions are the options of `coracle run`.
+type RunOptions struct {
+	Name, Image string
+	// Command is the arguments after "--". It replaces the image's command.
+	Command []string
+	// Env is a list of NAME=value, Ports of HOST:CONTAINER with an optional /tcp or /udp.
+	Env, Ports []string
+	// CPU and Memory are quantities, requested and limited alike.
+	CPU, Memory string
+	WorkingDir  string
+	Node        string
+	Priority    string
+	Retries     int32
+	// Backoff is the pause before the first retry; negative means the default.
+	Backoff time.Duration
+	// Timeout limits each attempt, ScheduleTimeout the wait for a node; 0 means unlimited. TTL is after the end; negative means forever.
+	Timeout, ScheduleTimeout, TTL time.Duration
+	// StartTimeout limits how long a container may be impossible to create, StopTimeout is between SIGTERM and SIGKILL; 0 means the default.
+	StartTimeout, StopTimeout time.Duration
+	// Array is the number of indexes, Parallelism how many of them run at a time; 0 for no array, and for the default.
+	Array, Parallelism int32
+	// Key is the idempotency key, from which the name is derived.
+	Key string
+	// Schedule makes a schedule of tasks, in TimeZone.
+	Schedule, TimeZone string
+	// Wait waits for the task to end and streams its output; a task that failed is returned as a *command.Exit.
+	Wait bool
+	// Remove deletes the task after it has ended.
+	Remove bool
+}
+
+// Task returns the task that the options describe.
+func (o *RunOptions) Task(namespace string) (*tasks.Task, error) {
+	t := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: o.Name}}
+	s := &t.Spec
+	s.Image, s.Args, s.WorkingDir, s.NodeName, s.PriorityClassName = o.Image, o.Command, o.WorkingDir, o.Node, o.Priority
+	s.Retries, s.IdempotencyKey = o.Retries, o.Key
+	if o.Key != "" {
+		if o.Name != "" {
+			return nil, errors.New("the name of a task with --idempotency-key is derived from the key: leave NAME out")
+		}
+		t.Name = tasks.NameForKey(o.Key)
+	}
+	for _, pair := range o.Env {
+		name, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, fmt.Errorf("--env %q is not of the form NAME=value", pair)
+		}
+		s.Env = append(s.Env, corev1.EnvVar{Name: name, Value: value})
+	}
+	for _, text := range o.Ports {
+		p, err := port(text)
+		if err != nil {
+			return nil, err
+		}
+		s.Ports = append(s.Ports, p)
+	}
+	for name, text := range map[corev1.ResourceName]string{corev1.ResourceCPU: o.CPU, corev1.ResourceMemory: o.Memory} {
+		if text == "" {
+			continue
+		}
+		q, err := resource.ParseQuantity(text)
+		if err != nil {
+			return nil, fmt.Errorf("--%s %q is not a quantity, such as 500m of a processor or 64Mi of memory", name, text)
+		}
+		if s.Resources == nil {
+			s.Resources = &corev1.ResourceRequirements{Requests: corev1.ResourceList{}, Limits: corev1.ResourceList{}}
+		}
+		s.Resources.Requests[name], s.Resources.Limits[name] = q, q
+	}
+	for option, d := range map[string]time.Duration{
+		"timeout": o.Timeout, "schedule-timeout": o.ScheduleTimeout, "start-timeout": o.StartTimeout, "stop-timeout": o.StopTimeout,
+	} {
+		if d != 0 && d < time.Second {
+			return nil, fmt.Errorf("--%s %s is shorter than a second", option, d)
+		}
+	}
+	s.RunTimeoutSeconds, s.ScheduleTimeoutSeconds = seconds(o.Timeout), seconds(o.ScheduleTimeout)
+	s.StartTimeoutSeconds, s.StopTimeoutSeconds = seconds(o.StartTimeout), seconds(o.StopTimeout)
+	if o.Backoff >= 0 {
+		pause := int32(min((o.Backoff+time.Second-1)/time.Second, 1<<31-1))
+		s.BackoffSeconds = &pause
+	}
+	if o.TTL >= 0 || o.Remove && !o.Wait {
+		ttl := int32(max(min(o.TTL/time.Second, 1<<31-1), 0))
+		s.TTLSecondsAfterFinished = &ttl
+	}
+	if o.Array > 0 {
+		s.Array = &tasks.TaskArray{Size: o.Array}
+		if o.Parallelism > 0 {
+			s.Array.Parallelism = &o.Parallelism
+		}
+	} else if o.Parallelism > 0 {
+		return nil, errors.New("--parallelism is for arrays: add --array SIZE")
+	}
+	if o.TimeZone != "" && o.Schedule == "" {
+		return nil, errors.New("--time-zone is for schedules: add --schedule")
+	}
+	return t, nil
+}
+
+// seconds returns d in seconds, rounded up; nil for 0.
+func seconds(d time.Duration) *int64 {
+	if d <= 0 {
+		return nil
+	}
+	n := int64((d + time.Second - 1) / time.Second)
+	return &n
+}
+
+func port(text string) (tasks.TaskPort, error) {
+	bad := fmt.Errorf("--publish %q is not of the form HOST:CONTAINER, such as 8080:80 or 5353:53/udp", text)
+	ports, protocol, _ := strings.Cut(text, "/")
+	host, container, ok := strings.Cut(ports, ":")
+	if !ok {
+		return tasks.TaskPort{}, bad
+	}
+	h, err1 := strconv.ParseUint(host, 10, 16)
+	c, err2 := strconv.ParseUint(container, 10, 16)
+	if err1 != nil || err2 != nil || h == 0 || c == 0 {
+		return tasks.TaskPort{}, bad
+	}
+	return tasks.TaskPort{HostPort: int32(h), ContainerPort: int32(c), Protocol: corev1.Protocol(strings.ToUpper(protocol))}, nil
+}
+
+// Run creates a task, or a schedule of tasks, and prints its name to t.Out. It may wait for the task.
+func (c cluster) Run(ctx context.Context, o RunOptions, t command.Terminal) error {
+	task, err := o.Task(c.Namespace)
+	if err != nil {
+		return err
+	}
+	if o.Schedule != "" {
+		return c.schedule(ctx, o, task, t)
+	}
+	err = c.Client.Create(ctx, task)
+	switch {
+	case apierrors.IsAlreadyExists(err) && o.Key != "":
+		first, err := c.getTask(ctx, task.Name)
+		if err != nil {
+			return err
+		}
+		if !tasks.SameRequest(first, task) {
+			return fmt.Errorf("the idempotency key was used for another request, task %s: choose another key, or look at it with `coracle ps --task %s`", first.Name, first.Name)
+		}
+		task = first
+		fmt.Fprintf(t.Err, "task %s was created before: %s\n", task.Name, describePhase(task))
+	case apierrors.IsAlreadyExists(err):
+		return fmt.Errorf("task %s already exists: choose another name, or delete it with `coracle ctl delete task %s`", o.Name, o.Name)
+	case err != nil:
+		return err
+	case o.Wait:
+		fmt.Fprintf(t.Err, "task %s created\n", task.Name)
+	default:
+		fmt.Fprintf(t.Out, "task %s created\n", task.Name)
+	}
+	if !o.Wait {
+		return nil
+	}
+	ended, err := c.follow(ctx, task, t)
+	if err != nil {
+		if ctx.Err() != nil {
+			return c.interrupted(task.Name, t)
+		}
+		return err
+	}
+	if o.Remove {
+		if err := c.Client.Delete(ctx, ended); err != nil && !apierrors.IsNotFound(err) {
+			return err
+		}
+	}
+	if ended.Status.Phase == tasks.TaskFailed {
+		code := 1
+		if c := ended.Status.ExitCode; c != nil && *c != 0 {
+			code = int(*c)
+		}
+		return failed(task.Name, ended.Status.Error, code)
+	}
+	return nil
+}
+
+// schedule creates a schedule of a task.
+func (c cluster) schedule(ctx context.Context, o RunOptions, task *tasks.Task, t command.Terminal) error {
+	if o.Wait || o.Key != "" {
+		return errors.New("--schedule runs a task again and again: leave out --wait and --idempotency-key")
+	}
+	s := &tasks.TaskSchedule{ObjectMeta: task.ObjectMeta}
+	s.Spec.Schedule, s.Spec.TaskTemplate.Spec = o.Schedule, task.Spec
+	if o.TimeZone != "" {
+		s.Spec.TimeZone = &o.TimeZone
+	}
+	err := c.Client.Create(ctx, s)
+	if apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("schedule %s already exists: choose another name, or delete it with `coracle ctl delete taskschedule %s`", o.Name, o.Name)
+	}
+	if err == nil {
+		fmt.Fprintf(t.Out, "schedule %s created; `coracle ctl get taskschedules` shows it, `coracle ps -a` its tasks\n", s.Name)
+	}
+	return err
+}

@@ -1,0 +1,90 @@
+package commands
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+)
+
+// interruptedCode is the exit code of a wait that a signal interrupted, as shells have it: 128 and the signal's number.
+const interruptedCode = 130
+
+// failed is the error of a task that failed, or whose wait was interrupted. The command ends with code: the exit code of the
+// container, 1 if it has none, 130 if a signal interrupted the wait.
+func failed(name, reason string, code int) error {
+	return &command.Exit{Code: code, Err: fmt.Errorf("task %s failed: %s", name, reason)}
+}
+
+// unfinished and finished select tasks by phase.
+var unfinished = fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskCompleted)), fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskFailed)))
+
+func (c cluster) getTask(ctx context.Context, name string) (*tasks.Task, error) {
+	t := &tasks.Task{}
+	err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: name}, t)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("there is no task %s in namespace %s: `coracle ps -a` lists them", name, c.Namespace)
+	}
+	return t, err
+}
+
+// eachTask calls f for the tasks of the namespace that match, page by page.
+func (c cluster) eachTask(ctx context.Context, match fields.Selector, f func([]tasks.Task) error) error {
+	o := &ctrl.ListOptions{Namespace: c.Namespace, Limit: command.Page, FieldSelector: match}
+	for {
+		var list tasks.TaskList
+		if err := c.Client.List(ctx, &list, o); err != nil {
+			return err
+		}
+		if err := f(list.Items); err != nil {
+			return err
+		}
+		if o.Continue = list.Continue; o.Continue == "" {
+			return nil
+		}
+	}
+}
+
+// Cancel cancels tasks.
+func (c cluster) Cancel(ctx context.Context, names []string, say func(format string, args ...any)) error {
+	for _, name := range names {
+		t, err := c.getTask(ctx, name)
+		if err != nil {
+			return err
+		}
+		if t.Status.Phase.Ended() {
+			say("task %s has ended already: %s\n", name, strings.ToLower(string(t.Status.Phase)))
+			continue
+		}
+		if err := c.Client.Patch(ctx, t, ctrl.RawPatch("application/merge-patch+json", []byte(`{"spec":{"cancel":true}}`))); err != nil {
+			return err
+		}
+		say("task %s is cancelled\n", name)
+	}
+	return nil
+}
+
+// Prune deletes the tasks of the namespace that have ended, with their logs, and returns how many there were.
+func (c cluster) Prune(ctx context.Context) (int, error) {
+	count := 0
+	for _, phase := range []tasks.TaskPhase{tasks.TaskCompleted, tasks.TaskFailed} {
+		match := fields.OneTermEqualSelector("status.phase", string(phase))
+		err := c.eachTask(ctx, match, func(list []tasks.Task) error {
+			count += len(list)
+			return nil
+		})
+		if err != nil {
+			return 0, err
+		}
+		if err := c.Client.DeleteAllOf(ctx, &tasks.Task{}, ctrl.InNamespace(c.Namespace), ctrl.MatchingFieldsSelector{Selector: match}); err != nil {
+			return 0, err
+		}
+	}
+	return count, nil
+}

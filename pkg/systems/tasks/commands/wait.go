@@ -1,0 +1,286 @@
+package commands
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/fields"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+)
+
+// serverPatience is how long the server may be away while a task is waited for, which goes on without it; serverPause is between attempts to reach it.
+const (
+	serverPatience = time.Minute
+	serverPause    = 200 * time.Millisecond
+)
+
+// away reports whether a request has failed because the server restarts, or is about to be there.
+func away(err error) bool {
+	return utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		apierrors.IsServiceUnavailable(err)
+}
+
+// follow watches a task until it ends, reports its progress, and copies the output of its attempts.
+func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Terminal) (*tasks.Task, error) {
+	only := &ctrl.ListOptions{Namespace: task.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", task.Name)}
+	f := &follower{c: c, t: t, out: closed()}
+	defer f.stop()
+	var since time.Time // the server is away; zero if it is not
+	for {
+		w, err := c.Client.Watch(ctx, &tasks.TaskList{}, only)
+		if err != nil && away(err) && (since.IsZero() || time.Since(since) < serverPatience) {
+			if since.IsZero() {
+				since = time.Now()
+				fmt.Fprintf(t.Err, "the server cannot be reached, task %s goes on: %v\n", task.Name, err)
+			}
+			select {
+			case <-time.After(serverPause):
+				continue
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+		if err != nil {
+			return nil, err
+		}
+		since = time.Time{}
+		for event := range w.ResultChan() {
+			now, ok := event.Object.(*tasks.Task)
+			if !ok {
+				continue
+			}
+			if now.UID != task.UID || event.Type == "DELETED" {
+				w.Stop()
+				return nil, fmt.Errorf("task %s was deleted before it ended", task.Name)
+			}
+			f.show(ctx, now)
+			if now.Status.Phase.Ended() {
+				w.Stop()
+				f.finish(ctx)
+				if now.Status.Phase == tasks.TaskCompleted { // a failure is the command's error
+					fmt.Fprintln(t.Err, describePhase(now))
+				}
+				return now, nil
+			}
+		}
+		// The server ends a watch now and then; start again with the current state.
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// follower reports one task.
+type follower struct {
+	c      cluster
+	t      command.Terminal
+	last   string
+	logged int32         // the number of the last attempt whose output is copied
+	out    chan struct{} // closed when the output of that attempt has been copied
+	pull   context.CancelFunc
+}
+
+func closed() chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}
+
+func (f *follower) stop() {
+	if f.pull != nil {
+		f.pull()
+		f.pull = nil
+	}
+}
+
+// show prints what is new, and begins to copy the output of an attempt that has started.
+func (f *follower) show(ctx context.Context, t *tasks.Task) {
+	if !t.Status.Phase.Ended() {
+		if line := describePhase(t); line != f.last {
+			f.last = line
+			if t.Status.Phase != tasks.TaskRunning || t.Spec.Array != nil || f.logged == 0 {
+				fmt.Fprintln(f.t.Err, line)
+			}
+		}
+	}
+	if t.Status.Phase == tasks.TaskScheduled && t.Spec.Array == nil && t.Status.PodName != "" && f.pull == nil {
+		var pulling context.Context
+		pulling, f.pull = context.WithCancel(ctx)
+		go f.c.pulls(pulling, t.Namespace, t.Status.PodName, f.t.Err)
+	}
+	if t.Status.Phase != tasks.TaskScheduled {
+		f.stop()
+	}
+	if t.Spec.Array != nil {
+		return
+	}
+	for _, a := range t.Status.Attempts {
+		if a.Number <= f.logged || a.StartedAt == nil || a.Node == "" {
+			continue
+		}
+		before, done := f.out, make(chan struct{})
+		f.logged, f.out = a.Number, done
+		go func() {
+			defer close(done)
+			<-before
+			err := resume(ctx, f.t.Out, func(out io.Writer) error {
+				return f.c.copyLogs(ctx, t.Name, LogOptions{Follow: true, Tail: -1, Attempt: a.Number, Index: -1}, out)
+			})
+			if err != nil && ctx.Err() == nil {
+				fmt.Fprintf(f.t.Err, "the output of attempt %d cannot be shown: %v\n", a.Number, err)
+			}
+		}()
+	}
+}
+
+// resume calls read again, which begins anew each time, while the server is away. What was written before is left out.
+func resume(ctx context.Context, to io.Writer, read func(io.Writer) error) error {
+	out, broke := &remainder{to: to}, false
+	for since := time.Now(); ; {
+		had := out.had
+		out.skip = had
+		err := read(out)
+		if err == nil || !broke && !away(err) { // once it broke, whatever a server or an agent says that has just started
+			return err
+		}
+		if broke = true; out.had > had {
+			since = time.Now()
+		} else if time.Since(since) > serverPatience {
+			return err
+		}
+		select {
+		case <-time.After(serverPause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// remainder writes what follows the first skip bytes, and counts what it has written.
+type remainder struct {
+	to        io.Writer
+	skip, had int64
+}
+
+func (r *remainder) Write(p []byte) (int, error) {
+	known := min(r.skip, int64(len(p)))
+	r.skip -= known
+	n, err := r.to.Write(p[known:])
+	r.had += int64(n)
+	return int(known) + n, err
+}
+
+// outputPatience bounds the wait for the rest of the output of a task that has ended.
+const outputPatience = 30 * time.Second
+
+func (f *follower) finish(ctx context.Context) {
+	select {
+	case <-f.out:
+	case <-ctx.Done():
+	case <-time.After(outputPatience):
+	}
+}
+
+// pulls shows the progress of image pulls, which the node reports as events of the pod.
+func (c cluster) pulls(ctx context.Context, namespace, pod string, out io.Writer) {
+	w, err := c.Client.Watch(ctx, &corev1.EventList{}, &ctrl.ListOptions{Namespace: namespace, FieldSelector: fields.OneTermEqualSelector("involvedObject.name", pod)})
+	if err != nil {
+		return
+	}
+	defer w.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event, ok := <-w.ResultChan():
+			if !ok {
+				return
+			}
+			if e, ok := event.Object.(*corev1.Event); ok && (e.Reason == "Pulling" || e.Reason == "Pulled" && strings.HasPrefix(e.Message, "Successfully")) {
+				fmt.Fprintln(out, strings.ToLower(e.Message[:1])+e.Message[1:])
+			}
+		}
+	}
+}
+
+func describePhase(t *tasks.Task) string {
+	s := t.Status
+	if a := s.Array; a != nil && !s.Phase.Ended() {
+		return fmt.Sprintf("%d of %d completed, %d failed, %d running", a.Completed, t.Spec.Array.Size, a.Failed, a.Running)
+	}
+	switch s.Phase {
+	case tasks.TaskScheduled, tasks.TaskRunning:
+		line := fmt.Sprintf("%s on %s", strings.ToLower(string(s.Phase)), s.Node)
+		if s.Error != "" {
+			line += ": " + s.Error
+		}
+		return line
+	case tasks.TaskCompleted:
+		if d := took(s); d >= time.Second { // times are in seconds
+			return "completed in " + d.String()
+		}
+		return "completed"
+	}
+	line := strings.ToLower(string(s.Phase))
+	if s.Error != "" {
+		line += ": " + s.Error
+	}
+	return line
+}
+
+func took(s tasks.TaskStatus) time.Duration {
+	if s.StartedAt == nil || s.FinishedAt == nil {
+		return 0
+	}
+	return s.FinishedAt.Sub(s.StartedAt.Time)
+}
+
+// interrupted asks whether to cancel the task, if there is somebody to ask.
+func (c cluster) interrupted(name string, t command.Terminal) error {
+	left := failed(name, "interrupted; the task goes on: see `coracle logs -f "+name+"` and `coracle cancel "+name+"`", interruptedCode)
+	if !t.Interactive() || !ask(fmt.Sprintf("\nCancel task %s? [y/N] ", name), t) {
+		return left
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := c.Cancel(ctx, []string{name}, func(format string, args ...any) { fmt.Fprintf(t.Err, format, args...) }); err != nil {
+		return err
+	}
+	return failed(name, "cancelled", interruptedCode)
+}
+
+// ask asks a question; another interrupt means no.
+func ask(question string, t command.Terminal) bool {
+	fmt.Fprint(t.Err, question)
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, os.Interrupt)
+	defer signal.Stop(again)
+	answer := make(chan string, 1)
+	go func() {
+		line, err := bufio.NewReader(io.LimitReader(t.In, 100)).ReadString('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			line = ""
+		}
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case a := <-answer:
+		return a == "y" || a == "yes"
+	case <-again:
+		fmt.Fprintln(t.Err)
+		return false
+	}
+}

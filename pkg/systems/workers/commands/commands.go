@@ -1,0 +1,83 @@
+// Package commands is the command line of workers: messages, and manifests of a mini Kubernetes.
+//
+// Its invariant: what it prints as sent was accepted by the API server.
+package commands
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/coracle-dev/coracle/pkg/systems/command"
+)
+
+// commands are the commands of workers.
+type commands struct{ command.Connector }
+
+// New returns the commands of workers. kinds are the ones of the system.
+func New(kinds []metav1.APIResource) []*cobra.Command {
+	k := commands{command.Connector{Kinds: kinds}}
+	return []*cobra.Command{k.send(), k.applyLegacy(), k.convert()}
+}
+
+// cluster is the cluster of a command.
+type cluster struct{ *command.Cluster }
+
+func (k commands) send() *cobra.Command {
+	var o SendOptions
+	cmd := &cobra.Command{
+		Use:   "send pod|service/NAME [PAYLOAD]",
+		Short: "Send a message to a worker's pod or service",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) < 1 || len(args) > 2 || (len(args) == 2) == (o.File != "") {
+				return errors.New("usage: coracle send pod|service/NAME PAYLOAD|-f FILE [--batch] [--wait] [--timeout D]")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringVarP(&o.File, "filename", "f", "", "file with the message, - for standard input")
+	cmd.Flags().BoolVar(&o.Wait, "wait", false, "wait for the reply and print it")
+	cmd.Flags().BoolVar(&o.Batch, "batch", false, "send each line as a message, and print the replies in their order")
+	cmd.Flags().DurationVar(&o.Timeout, "timeout", 0, "how long to wait for the reply, up to 1h (default 1m)")
+	cmd.Flags().StringVar(&o.ContentType, "content-type", "", "media type of the message (default application/json if it is JSON, else text/plain)")
+	k.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, args []string) error {
+		o.Target = args[0]
+		if len(args) == 2 {
+			o.Payload = args[1]
+		}
+		return cluster{c}.Send(ctx, o, os.Stdin, os.Stdout, os.Stderr)
+	})
+	return cmd
+}
+
+func (k commands) convert() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "convert -f FILE",
+		Short: "Convert Containers, ReplicaSets and Services of an in-process mini Kubernetes, and print the result",
+		Args:  command.Exactly(0, "-f FILE"),
+	}
+	file := cmd.Flags().StringP("filename", "f", "", "file or directory of manifests, - for standard input")
+	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace of what is printed (default none)")
+	_ = cmd.MarkFlagRequired("filename")
+	cmd.RunE = func(*cobra.Command, []string) error {
+		return ConvertLegacy(*file, *namespace, os.Stdin, os.Stdout)
+	}
+	return cmd
+}
+
+func (k commands) applyLegacy() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "apply-legacy -f FILE",
+		Short: "Convert manifests of an in-process mini Kubernetes, and apply the result",
+		Args:  command.Exactly(0, "-f FILE"),
+	}
+	file := cmd.Flags().StringP("filename", "f", "", "file or directory of manifests, - for standard input")
+	_ = cmd.MarkFlagRequired("filename")
+	k.OnCluster(cmd, func(ctx context.Context, c *command.Cluster, _ []string) error {
+		return cluster{c}.ApplyLegacy(ctx, *file, os.Stdin, os.Stdout)
+	})
+	return cmd
+}

@@ -1,0 +1,149 @@
+package commands
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"k8s.io/client-go/rest"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/systems/workers/sender"
+)
+
+// linesAhead is how many lines are sent before the outcome of the first of them is printed.
+const linesAhead = 1024
+
+// line is a message on its way.
+type line struct {
+	outcome chan error // takes one
+	reply   []byte
+}
+
+// sendLines sends each line as a message on one connection, as it is read, and prints the replies in the order of the lines. Empty lines are left out.
+func (c cluster) sendLines(ctx context.Context, o SendOptions, url string, in io.Reader, out, progress io.Writer) error {
+	switch o.File {
+	case "":
+		in = strings.NewReader(o.Payload)
+	case "-":
+	default:
+		file, err := os.Open(o.File)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		in = file
+	}
+	config := rest.CopyConfig(c.REST)
+	config.NextProtos = []string{"http/1.1"}
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return err
+	}
+	s := sender.New(client, url)
+	defer s.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	sent, failed := make(chan *line, linesAhead), make(chan error, 1)
+	go func() {
+		defer close(sent)
+		failed <- o.start(ctx, s, in, sent)
+	}()
+	if err := printLines(sent, o.Wait, out, progress, cancel); err != nil {
+		return err
+	}
+	return <-failed
+}
+
+// start sends lines until there are no more.
+func (o SendOptions) start(ctx context.Context, s *sender.Sender, in io.Reader, sent chan<- *line) error {
+	contentType := o.ContentType
+	if contentType == "" {
+		contentType = "text/plain; charset=utf-8"
+	}
+	lines := bufio.NewScanner(in)
+	lines.Buffer(make([]byte, 64<<10), workers.MaxPayload+2)
+	for n := 1; lines.Scan(); n++ {
+		if len(lines.Bytes()) == 0 {
+			n--
+			continue
+		}
+		if len(lines.Bytes()) > workers.MaxPayload {
+			return fmt.Errorf("line %d has more than %d bytes", n, workers.MaxPayload)
+		}
+		l := &line{outcome: make(chan error, 1)}
+		of, end := ctx, context.CancelFunc(func() {})
+		if o.Timeout > 0 {
+			of, end = context.WithTimeout(ctx, o.Timeout)
+		}
+		_, err := s.Start(of, sender.Message{Payload: lines.Bytes(), ContentType: contentType}, o.Wait, func(r sender.Reply, err error) {
+			end()
+			l.reply = r.Payload
+			l.outcome <- err
+		})
+		if err != nil {
+			end()
+			return fmt.Errorf("line %d was not sent: %w", n, err)
+		}
+		select {
+		case sent <- l:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("a line has more than %d bytes", workers.MaxPayload)
+	}
+	return lines.Err()
+}
+
+// printLines prints replies to out, and what failed to progress. It calls stop if it cannot.
+func printLines(sent <-chan *line, wait bool, out, progress io.Writer, stop func()) error {
+	w := bufio.NewWriter(out)
+	all, good := 0, 0
+	var failed error
+	for l := range sent {
+		all++
+		err := l.wait(w)
+		var refused *sender.Error
+		switch {
+		case errors.As(err, &refused):
+			_, _ = fmt.Fprintf(progress, "line %d: %s: %s\n", all, refused.Reason, refused.Message)
+			continue
+		case err != nil:
+			_, _ = fmt.Fprintf(progress, "line %d: %v\n", all, err)
+			continue
+		}
+		if good++; wait && failed == nil {
+			if _, failed = fmt.Fprintf(w, "%s\n", strings.TrimSuffix(string(l.reply), "\n")); failed != nil {
+				stop()
+			}
+		}
+	}
+	if failed == nil {
+		failed = w.Flush()
+	}
+	if failed != nil {
+		return failed
+	}
+	if good < all {
+		return fmt.Errorf("%d of %d messages failed", all-good, all)
+	}
+	_, err := fmt.Fprintf(progress, "%d messages accepted\n", good)
+	return err
+}
+
+// wait returns the outcome, and prints what is there while it waits.
+func (l *line) wait(w *bufio.Writer) error {
+	select {
+	case err := <-l.outcome:
+		return err
+	default:
+	}
+	_ = w.Flush() // a failure comes again
+	return <-l.outcome
+}

@@ -1,0 +1,113 @@
+package commands
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+)
+
+// SendOptions are the options of `coracle send`.
+type SendOptions struct {
+	// Target is pod/NAME or service/NAME.
+	Target string
+	// Payload is the message, unless File names a file ("-" is standard input).
+	Payload, File string
+	ContentType   string
+	// Wait waits for the reply, up to Timeout; 0 means a minute.
+	Wait    bool
+	Timeout time.Duration
+	// Batch sends each line as a message, all on one connection.
+	Batch bool
+}
+
+// Send sends a message. It prints the reply to out, or which pod has accepted the message to progress.
+func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, progress io.Writer) error {
+	kind, name, ok := strings.Cut(o.Target, "/")
+	resource := map[string]string{"pod": "pods", "pods": "pods", "po": "pods", "service": "services", "services": "services", "svc": "services", "worker": "services"}[kind]
+	if !ok || resource == "" || name == "" || strings.Contains(name, "/") {
+		return fmt.Errorf("%q is not pod/NAME or service/NAME", o.Target)
+	}
+	base, _, err := rest.DefaultServerUrlFor(c.REST)
+	if err != nil {
+		return err
+	}
+	u := base.JoinPath("/api/v1/namespaces", c.Namespace, resource, name, "message")
+	if o.Batch {
+		return c.sendLines(ctx, o, u.String(), in, out, progress)
+	}
+	payload, err := o.payload(in)
+	if err != nil {
+		return err
+	}
+	client, err := rest.HTTPClientFor(c.REST)
+	if err != nil {
+		return err
+	}
+	q := url.Values{}
+	if o.Wait {
+		q.Set("wait", "true")
+	}
+	if o.Timeout > 0 {
+		q.Set("timeout", o.Timeout.String())
+	}
+	u.RawQuery = q.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), strings.NewReader(string(payload)))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", o.ContentType)
+	if o.ContentType == "" {
+		req.Header.Set("Content-Type", "text/plain; charset=utf-8")
+		if json.Valid(payload) {
+			req.Header.Set("Content-Type", "application/json")
+		}
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	body, err := bounded.All(res.Body, workers.MaxPayload)
+	if err != nil {
+		return err
+	}
+	switch res.StatusCode {
+	case http.StatusOK:
+		if _, err := out.Write(body); err != nil {
+			return err
+		}
+		if len(body) > 0 && body[len(body)-1] != '\n' {
+			_, err = io.WriteString(out, "\n")
+		}
+		return err
+	case http.StatusAccepted:
+		_, err = fmt.Fprintf(progress, "message %s accepted by pod %s\n", res.Header.Get(workers.HeaderID), res.Header.Get(workers.HeaderPod))
+		return err
+	}
+	var s metav1.Status
+	if json.Unmarshal(body, &s) == nil && s.Message != "" {
+		return fmt.Errorf("%s: %s", s.Reason, s.Message)
+	}
+	return fmt.Errorf("%s: %.1024s", res.Status, body)
+}
+
+func (o SendOptions) payload(in io.Reader) ([]byte, error) {
+	switch {
+	case o.File == "":
+		return []byte(o.Payload), nil
+	case o.File == "-":
+		return bounded.All(in, workers.MaxPayload)
+	}
+	return bounded.Configured(o.File, workers.MaxPayload)
+}
