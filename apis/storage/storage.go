@@ -1,4 +1,5 @@
-// Package storage names what server and agents agree on about local volumes: directories, and block devices, that Coracle makes on nodes for claims.
+// Package storage names what server and agents agree on about local volumes: directories, and block devices, that
+// Coracle makes on nodes for claims.
 package storage
 
 import (
@@ -19,15 +20,18 @@ import (
 const (
 	// DefaultClass is the name of the StorageClass that every cluster starts with.
 	DefaultClass = "local"
-	// Provisioner is the provisioner of classes whose volumes are directories on one node. Their sizes are enforced where the file system has project quotas.
+	// Provisioner is the provisioner of classes whose volumes are directories on one node. Their sizes are enforced where
+	// the file system has project quotas.
 	Provisioner = "coracle.dev/local"
-	// DirectoryAnnotation of a Node is the absolute path of the directory that holds its local volumes. Nodes without it have none.
+	// DirectoryAnnotation of a Node is the absolute path of the directory that holds its local volumes. Nodes without it
+	// have none.
 	DirectoryAnnotation = "coracle.dev/local-volumes"
 	// Finalizer of a PersistentVolume says that a node may still have its directory.
 	Finalizer = "coracle.dev/local-volume"
 
-	// ContentAnnotation of a PersistentVolume says what its directory is filled with before it is used: FromSnapshot or FromVolume, a slash, and the
-	// name of a snapshot or another volume on the same node. CopiedAnnotation says that it has been.
+	// ContentAnnotation of a PersistentVolume says what its directory is filled with before it is used: FromSnapshot or
+	// FromVolume, a slash, and the name of a snapshot or another volume on the same node. CopiedAnnotation says that it
+	// has been.
 	ContentAnnotation = "coracle.dev/content"
 	CopiedAnnotation  = "coracle.dev/content-copied"
 	FromSnapshot      = "snapshot"
@@ -53,8 +57,8 @@ type Snapshot struct {
 // ErrBusy means that a node cannot copy now, and is to be asked again later.
 var ErrBusy = errors.New("the node copies as much as it can at once")
 
-// CopyProgress is one line of a node's answer while it copies, at least every CopyHeartbeat. The last one has Snapshot, or Error, or neither if there is nothing to
-// say.
+// CopyProgress is one line of a node's answer while it copies, at least every CopyHeartbeat. The last one has Snapshot,
+// or Error, or neither if there is nothing to say.
 type CopyProgress struct {
 	// Copied are the bytes so far.
 	Copied   uint64    `json:"copied,omitempty"`
@@ -80,7 +84,8 @@ func Impossible(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageCla
 	c := &claim.Spec
 	for _, mode := range c.AccessModes {
 		if mode != corev1.ReadWriteOnce && mode != corev1.ReadWriteOncePod {
-			return fmt.Sprintf("invalid AccessModes %v: only ReadWriteOnce and ReadWriteOncePod are supported by local volumes", c.AccessModes)
+			return fmt.Sprintf("invalid AccessModes %v: only ReadWriteOnce and ReadWriteOncePod are supported by local volumes",
+				c.AccessModes)
 		}
 	}
 	switch {
@@ -105,23 +110,42 @@ func ModeOf(mode *corev1.PersistentVolumeMode) corev1.PersistentVolumeMode {
 }
 
 // NewVolume returns the volume of a claim that is a directory of a node, or a block device there.
-func NewVolume(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass, n *corev1.Node) *corev1.PersistentVolume {
+func NewVolume(c *corev1.PersistentVolumeClaim, class *storagev1.StorageClass,
+	n *corev1.Node) *corev1.PersistentVolume {
 	name := VolumeName(c.UID)
 	policy, mode := corev1.PersistentVolumeReclaimDelete, ModeOf(c.Spec.VolumeMode)
 	if class.ReclaimPolicy != nil {
 		policy = *class.ReclaimPolicy
 	}
 	return &corev1.PersistentVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{Finalizer}, Annotations: map[string]string{helpers.AnnDynamicallyProvisioned: Provisioner}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:        name,
+			Finalizers:  []string{Finalizer},
+			Annotations: map[string]string{helpers.AnnDynamicallyProvisioned: Provisioner},
+		},
 		Spec: corev1.PersistentVolumeSpec{
-			Capacity:                      corev1.ResourceList{corev1.ResourceStorage: c.Spec.Resources.Requests[corev1.ResourceStorage].DeepCopy()},
+			Capacity: corev1.ResourceList{
+				corev1.ResourceStorage: c.Spec.Resources.Requests[corev1.ResourceStorage].DeepCopy(),
+			},
 			AccessModes:                   slices.Clone(c.Spec.AccessModes),
 			PersistentVolumeReclaimPolicy: policy, StorageClassName: class.Name, VolumeMode: &mode,
-			ClaimRef:               &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: c.Namespace, Name: c.Name, UID: c.UID},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{Local: &corev1.LocalVolumeSource{Path: path.Join(n.Annotations[DirectoryAnnotation], name)}},
-			NodeAffinity: &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{n.Labels[corev1.LabelHostname]}}},
-			}}}},
+			ClaimRef: &corev1.ObjectReference{
+				APIVersion: "v1",
+				Kind:       "PersistentVolumeClaim",
+				Namespace:  c.Namespace,
+				Name:       c.Name,
+				UID:        c.UID,
+			},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				Local: &corev1.LocalVolumeSource{Path: path.Join(n.Annotations[DirectoryAnnotation], name)},
+			},
+			NodeAffinity: &corev1.VolumeNodeAffinity{
+				Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+					MatchExpressions: []corev1.NodeSelectorRequirement{
+						{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{n.Labels[corev1.LabelHostname]}},
+					},
+				}}},
+			},
 		},
 	}
 }
@@ -147,7 +171,8 @@ func Ours(v *corev1.PersistentVolume) bool {
 	return v.Annotations[helpers.AnnDynamicallyProvisioned] == Provisioner && v.Spec.Local != nil
 }
 
-// VolumeName returns the name of the PersistentVolume, and of the directory, for the claim with a UID, as upstream's provisioners name theirs.
+// VolumeName returns the name of the PersistentVolume, and of the directory, for the claim with a UID, as upstream's
+// provisioners name theirs.
 func VolumeName(claim types.UID) string { return "pvc-" + string(claim) }
 
 // Default returns the class that is marked as the default, the newest if there are several, or nil.

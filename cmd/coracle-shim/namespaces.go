@@ -27,7 +27,8 @@ static void answer(void)
 	check(write(1, "", 1), "answer");
 }
 
-// probe mounts what every container has. The kernel refuses it where the machine itself, such as a container, does not see all of it.
+// probe mounts what every container has. The kernel refuses it where the machine itself, such as a container, does not
+// see all of it.
 static void probe(void)
 {
 	check(unshare(CLONE_NEWNS | CLONE_NEWPID), "make a mount and a PID namespace");
@@ -46,9 +47,10 @@ static void probe(void)
 		_exit(1);
 }
 
-// own makes the user namespace, as one of its own root's. What the kernel counts by user, such as inotify instances, it counts in a user namespace for its
-// owner, too: were that the machine's root, pods would take from each other and from the machine what it may have. The real user stays, by which the
-// kernel limits the number of processes, and so do the capabilities, without which distributions do not let everybody make user namespaces.
+// own makes the user namespace, as one of its own root's. What the kernel counts by user, such as inotify instances, it
+// counts in a user namespace for its owner, too: were that the machine's root, pods would take from each other and from
+// the machine what it may have. The real user stays, by which the kernel limits the number of processes, and so do the
+// capabilities, without which distributions do not let everybody make user namespaces.
 static void own(uid_t root)
 {
 	check(prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0), "keep capabilities");
@@ -57,8 +59,9 @@ static void own(uid_t root)
 	check(unshare(CLONE_NEWUSER), "make a user namespace");
 }
 
-// namespaces is the process in which the namespaces of a pod begin that has a user namespace of its own. The agent starts it, with the ID of the
-// namespace's root, maps its IDs from outside, and takes the namespaces from it. It ends when its input does.
+// namespaces is the process in which the namespaces of a pod begin that has a user namespace of its own. The agent
+// starts it, with the ID of the namespace's root, maps its IDs from outside, and takes the namespaces from it. It ends
+// when its input does.
 __attribute__((constructor)) static void namespaces_main(int argc, char **argv)
 {
 	if (argc < 3 || strcmp(argv[1], "namespaces") != 0)

@@ -23,9 +23,9 @@ static void must(long result, const char *what)
 	}
 }
 
-// join makes the process one of the pod's user namespace, which file descriptor 3 is, and goes on in a child of the shim that is the first of a new PID
-// namespace of that. The shim could not do this by itself, since a process with several threads cannot change its user namespace. It is told the child's
-// process ID.
+// join makes the process one of the pod's user namespace, which file descriptor 3 is, and goes on in a child of the
+// shim that is the first of a new PID namespace of that. The shim could not do this by itself, since a process with
+// several threads cannot change its user namespace. It is told the child's process ID.
 static void join(void)
 {
 	must(setns(3, CLONE_NEWUSER), "enter the pod's user namespace");
@@ -48,10 +48,11 @@ static void join(void)
 	must(close(gate[0]), "close the pipe");
 }
 
-// pause is the first process of the PID namespace that a pod's containers share. The shim starts it in namespaces of its own. It drops everything that
-// containers could reach through /proc/1 (its root is empty and read-only, it has no capabilities, and its user owns nothing), writes a byte
-// to its output, and waits for EOF on its input. The kernel reaps orphans, since SIGCHLD is ignored; other signals from inside are not
-// delivered to a namespace's first process, which has no handlers.
+// pause is the first process of the PID namespace that a pod's containers share. The shim starts it in namespaces of
+// its own. It drops everything that containers could reach through /proc/1 (its root is empty and read-only, it has no
+// capabilities, and its user owns nothing), writes a byte to its output, and waits for EOF on its input. The kernel
+// reaps orphans, since SIGCHLD is ignored; other signals from inside are not delivered to a namespace's first process,
+// which has no handlers.
 __attribute__((constructor)) static void pause_main(int argc, char **argv)
 {
 	if (argc < 2 || strcmp(argv[1], "pause") != 0)

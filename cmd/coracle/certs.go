@@ -20,7 +20,11 @@ const accountOverlap = 30 * 24 * time.Hour
 
 func certsCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "certs", Short: "Show and rotate the keys and certificates of this machine"}
-	check := &cobra.Command{Use: "check", Short: "List keys and certificates with their age and expiry, and the progress of a rotation", Args: command.Exactly(0, "")}
+	check := &cobra.Command{
+		Use:   "check",
+		Short: "List keys and certificates with their age and expiry, and the progress of a rotation",
+		Args:  command.Exactly(0, ""),
+	}
 	onMachine(check, func(ctx context.Context, c config.Config, _ []string) error {
 		return cli.Certs(ctx, c.DataDir, c.RunDir, os.Stdout)
 	})
@@ -49,8 +53,10 @@ token. Join tokens work as long as the authority they were created for is truste
 	}
 	commonFlags(cmd.Flags())
 	account := cmd.Flags().Bool("service-account", false, "rotate the signing key of service account tokens")
-	overlap := cmd.Flags().Duration("overlap", accountOverlap, "how long tokens signed with the old service account key stay valid")
-	authorities := cmd.Flags().StringSlice("ca", nil, "replace certificate authorities: server, client, node; all if none is named")
+	overlap := cmd.Flags().Duration("overlap", accountOverlap,
+		"how long tokens signed with the old service account key stay valid")
+	authorities := cmd.Flags().StringSlice("ca", nil,
+		"replace certificate authorities: server, client, node; all if none is named")
 	cmd.Flags().Lookup("ca").NoOptDefVal = allAuthorities
 	finish := cmd.Flags().Bool("finish", false, "remove trust in the replaced authorities")
 	force := cmd.Flags().Bool("force", false, "finish even if nodes or users are locked out")
@@ -62,7 +68,8 @@ token. Join tokens work as long as the authority they were created for is truste
 		case *force && !*finish:
 			return errors.New("--force requires --finish")
 		case !*account && len(*authorities) == 0:
-			return errors.New("specify what to rotate: --service-account for the signing key of service account tokens, --ca for certificate authorities")
+			return errors.New("specify what to rotate: --service-account for the signing key of service account tokens, --ca " +
+				"for certificate authorities")
 		}
 		c, err := load(cmd)
 		if err != nil {

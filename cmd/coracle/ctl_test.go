@@ -35,7 +35,9 @@ func coracle(t *testing.T, args ...string) *exec.Cmd {
 	t.Cleanup(cancel)
 	c := exec.CommandContext(ctx, os.Args[0], args...)
 	home := t.TempDir()
-	c.Env = []string{asMain + "=1", "HOME=" + home, "PATH=" + os.Getenv("PATH"), "CORACLE_DATA_DIR=" + filepath.Join(home, "none")}
+	c.Env = []string{
+		asMain + "=1", "HOME=" + home, "PATH=" + os.Getenv("PATH"), "CORACLE_DATA_DIR=" + filepath.Join(home, "none"),
+	}
 	return c
 }
 
@@ -123,7 +125,9 @@ defaults:
 // TestPlugin checks that a plugin gets a kubectl in KUBECTL_PATH.
 func TestPlugin(t *testing.T) {
 	dir := t.TempDir()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "kubectl-hoist"), []byte("#!/bin/sh\necho \"$1\"\nexec \"$KUBECTL_PATH\" version --client -o yaml\n"), 0o700))
+	require.NoError(t,
+		os.WriteFile(filepath.Join(dir, "kubectl-hoist"),
+			[]byte("#!/bin/sh\necho \"$1\"\nexec \"$KUBECTL_PATH\" version --client -o yaml\n"), 0o700))
 	run := func(c *exec.Cmd) {
 		t.Helper()
 		c.Env = append(c.Env, "PATH="+dir+":"+os.Getenv("PATH"), "KUBECTL_PATH=/nowhere")

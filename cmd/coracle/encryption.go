@@ -24,7 +24,11 @@ To turn it off: disable, then reencrypt; later starts need no option.
 
 Backups of the store are useless without the keys: back up the file that "status" names, but store it separately.`,
 	}
-	status := &cobra.Command{Use: "status", Short: "Show which key is in use, and how many objects are stored with it and with others", Args: command.Exactly(0, "[-o json]")}
+	status := &cobra.Command{
+		Use:   "status",
+		Short: "Show which key is in use, and how many objects are stored with it and with others",
+		Args:  command.Exactly(0, "[-o json]"),
+	}
 	output := status.Flags().StringP("output", "o", "", "json, for programs")
 	onMachine(status, func(ctx context.Context, c config.Config, _ []string) error {
 		return cli.Encryption(ctx, c.RunDir, *output, os.Stdout)

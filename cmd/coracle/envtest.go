@@ -64,9 +64,11 @@ func kubeAPIServerCommand() *cobra.Command {
 
 func servingOf(f *pflag.FlagSet, k *server.KubeAPIServer) {
 	f.IPVar(&k.BindAddress, "bind-address", net.IPv4zero, "address to listen on")
-	f.IPVar(&k.AdvertiseAddress, "advertise-address", nil, "address of the API for members of the cluster (default the one it listens on)")
+	f.IPVar(&k.AdvertiseAddress, "advertise-address", nil,
+		"address of the API for members of the cluster (default the one it listens on)")
 	f.IntVar(&k.SecurePort, "secure-port", 6443, "port of HTTPS")
-	f.StringVar(&k.CertDir, "cert-dir", "/var/run/kubernetes", "directory with the serving certificate apiserver.crt and apiserver.key, unless --tls-cert-file is given")
+	f.StringVar(&k.CertDir, "cert-dir", "/var/run/kubernetes",
+		"directory with the serving certificate apiserver.crt and apiserver.key, unless --tls-cert-file is given")
 	f.StringVar(&k.TLSCertFile, "tls-cert-file", "", "file with the serving certificate")
 	f.StringVar(&k.TLSKeyFile, "tls-private-key-file", "", "file with the key of --tls-cert-file")
 	f.StringVar(&k.Config.ServiceCIDR, "service-cluster-ip-range", "10.0.0.0/24", "addresses of services")
@@ -86,7 +88,8 @@ func accessOf(f *pflag.FlagSet, k *server.KubeAPIServer) {
 	f.StringVar(&k.ClientCAFile, "client-ca-file", "", "file with the authorities of client certificates")
 	f.StringVar(&k.TokenAuthFile, "token-auth-file", "", "file with tokens, users and groups, as CSV")
 	f.BoolVar(&k.AnonymousAuth, "anonymous-auth", true, "serve requests without credentials as system:anonymous")
-	f.StringSliceVar(&k.AuthorizationModes, "authorization-mode", nil, "RBAC, Node, AlwaysAllow (default AlwaysAllow, unless --authorization-config is given)")
+	f.StringSliceVar(&k.AuthorizationModes, "authorization-mode", nil,
+		"RBAC, Node, AlwaysAllow (default AlwaysAllow, unless --authorization-config is given)")
 }
 
 // envtestCommand makes the folder that KUBEBUILDER_ASSETS names.

@@ -12,7 +12,8 @@ import (
 
 func exportCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "export", Short: "Write a running cluster as manifests", Args: command.Exactly(0, "[--dir DIR | -o FILE] [-n NAMESPACE | -A] [--include-secrets]"),
+		Use: "export", Short: "Write a running cluster as manifests",
+		Args: command.Exactly(0, "[--dir DIR | -o FILE] [-n NAMESPACE | -A] [--include-secrets]"),
 		Long: `Writes what people made in a cluster as manifests that another cluster, of Coracle or any other Kubernetes, can be made from. Custom
 resources are included. Left out are fields that servers set, objects that controllers own, objects that every cluster makes for itself, nodes, events,
 dynamically provisioned volumes, and pods, jobs and tasks that have ended. Data of volumes is not exported; "coracle snapshot" saves the store as it is.
@@ -46,7 +47,8 @@ first time.`,
 			return errors.New("--dir and -o exclude each other: name a directory or a file")
 		case *all && f.Changed("namespace"):
 			return errors.New("-n and -A exclude each other: name a namespace, or none for the whole cluster")
-		case f.Changed("dir") && *dir == "", *file == "", f.Changed("namespace") && f.Lookup("namespace").Value.String() == "":
+		case f.Changed("dir") && *dir == "", *file == "",
+			f.Changed("namespace") && f.Lookup("namespace").Value.String() == "":
 			return errors.New("--dir, -o and -n need a value")
 		}
 		c, err := cluster()

@@ -13,8 +13,10 @@ import (
 )
 
 func nodeCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "node", Short: "Register fake nodes, for measuring and testing", Args: command.Exactly(0, "fake"),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd := &cobra.Command{
+		Use: "node", Short: "Register fake nodes, for measuring and testing", Args: command.Exactly(0, "fake"),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
 	cmd.AddCommand(fakeCommand())
 	return cmd
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestFlagsOfUpstream: README's table of upstream's flags says which of them server and link have, and both have the flags of its first row with
-// the same meaning.
+// TestFlagsOfUpstream: README's table of upstream's flags says which of them server and link have, and both have the
+// flags of its first row with the same meaning.
 func TestFlagsOfUpstream(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
 	require.NoError(t, err)

@@ -66,23 +66,27 @@ func deleteCommand() *cobra.Command {
 
 func imageCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "image", Short: "Load, list, pull and remove images on this machine's node"}
-	sub := func(use, short string, args cobra.PositionalArgs, run func(ctx context.Context, runDir string, args []string) error) {
+	sub := func(use, short string, args cobra.PositionalArgs,
+		run func(ctx context.Context, runDir string, args []string) error) {
 		c := &cobra.Command{Use: use, Short: short, Args: args}
 		onMachine(c, func(ctx context.Context, c config.Config, args []string) error { return run(ctx, c.RunDir, args) })
 		cmd.AddCommand(c)
 	}
-	sub("load FILE...", `Load OCI or docker archives ("-" is standard input)`, cobra.MinimumNArgs(1), func(ctx context.Context, dir string, args []string) error {
-		return cli.LoadImages(ctx, dir, args, os.Stdin, os.Stdout)
-	})
+	sub("load FILE...", `Load OCI or docker archives ("-" is standard input)`, cobra.MinimumNArgs(1),
+		func(ctx context.Context, dir string, args []string) error {
+			return cli.LoadImages(ctx, dir, args, os.Stdin, os.Stdout)
+		})
 	sub("ls", "List images", command.Exactly(0, ""), func(ctx context.Context, dir string, _ []string) error {
 		return cli.Images(ctx, dir, os.Stdout)
 	})
-	sub("pull IMAGE", "Pull an image from its registry", command.Exactly(1, "IMAGE"), func(ctx context.Context, dir string, args []string) error {
-		return cli.PullImage(ctx, dir, args[0], os.Stdout, os.Stderr)
-	})
-	sub("rm IMAGE...", "Remove images by name or ID", cobra.MinimumNArgs(1), func(ctx context.Context, dir string, args []string) error {
-		return cli.RemoveImages(ctx, dir, args, os.Stdout)
-	})
+	sub("pull IMAGE", "Pull an image from its registry", command.Exactly(1, "IMAGE"),
+		func(ctx context.Context, dir string, args []string) error {
+			return cli.PullImage(ctx, dir, args[0], os.Stdout, os.Stderr)
+		})
+	sub("rm IMAGE...", "Remove images by name or ID", cobra.MinimumNArgs(1),
+		func(ctx context.Context, dir string, args []string) error {
+			return cli.RemoveImages(ctx, dir, args, os.Stdout)
+		})
 	return cmd
 }
 
@@ -95,7 +99,8 @@ func versionCommand() *cobra.Command {
 		case "json":
 			return writeVersion(os.Stdout)
 		case "":
-			fmt.Printf("coracle %s%s, Kubernetes %s, %s, %s\n", version.Coracle, build(), version.Kubernetes, info.GoVersion, info.Platform)
+			fmt.Printf("coracle %s%s, Kubernetes %s, %s, %s\n", version.Coracle, build(), version.Kubernetes, info.GoVersion,
+				info.Platform)
 			return nil
 		}
 		return fmt.Errorf("output %q is not known: leave it out, or use json", *output)
@@ -107,7 +112,8 @@ func versionCommand() *cobra.Command {
 func writeVersion(w io.Writer) error {
 	info := version.Info()
 	return json.NewEncoder(w).Encode(map[string]any{
-		"coracle": version.Coracle, "commit": info.GitCommit, "treeState": info.GitTreeState, "buildDate": info.BuildDate, "kubernetes": info,
+		"coracle": version.Coracle, "commit": info.GitCommit, "treeState": info.GitTreeState, "buildDate": info.BuildDate,
+		"kubernetes": info,
 	})
 }
 

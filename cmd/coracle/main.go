@@ -68,7 +68,8 @@ node agent and the command line.
 			cmd.AddCommand(c)
 		}
 	}
-	add("machine", startCommand(), stopCommand(), statusCommand(), supportCommand(), deleteCommand(), imageCommand(), certsCommand(), encryptionCommand(), snapshotCommand())
+	add("machine", startCommand(), stopCommand(), statusCommand(), supportCommand(), deleteCommand(), imageCommand(),
+		certsCommand(), encryptionCommand(), snapshotCommand())
 	add("cluster", nodeCommand(), ctlCommand(), nodesCommand(), tokenCommand(), exportCommand())
 	agent := agentCommand()
 	all := systems.All(system.Host{})

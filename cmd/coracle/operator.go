@@ -50,7 +50,8 @@ func (o operator) command() *cobra.Command {
 	cmd.MarkFlagsMutuallyExclusive("print-crds", "print-rbac", "kubeconfig")
 	var namespaces []string
 	if o.Sources {
-		cmd.Flags().StringSliceVar(&namespaces, "source-namespaces", nil, "namespaces whose Secrets and ConfigMaps it reads, for those that Clusters and Bundles name (default all)")
+		cmd.Flags().StringSliceVar(&namespaces, "source-namespaces", nil,
+			"namespaces whose Secrets and ConfigMaps it reads, for those that Clusters and Bundles name (default all)")
 	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
@@ -68,7 +69,8 @@ func (o operator) command() *cobra.Command {
 			return err
 		}
 		if _, err := d.ServerResourcesForGroupVersion(o.group); apierrors.IsNotFound(err) {
-			return fmt.Errorf("the cluster does not have %s: apply what `coracle operator %s --print-crds` prints", o.group, o.name)
+			return fmt.Errorf("the cluster does not have %s: apply what `coracle operator %s --print-crds` prints", o.group,
+				o.name)
 		} else if err != nil {
 			return err
 		}

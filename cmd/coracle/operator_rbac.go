@@ -19,17 +19,30 @@ import (
 // account is the name of the operator's service account in kube-system, and of its roles.
 func (o operator) account() string { return "coracle-operator-" + o.name }
 
-// rbac returns a service account with the rights that the operator needs, and no others. With namespaces it reads Secrets and ConfigMaps in these alone.
+// rbac returns a service account with the rights that the operator needs, and no others. With namespaces it reads
+// Secrets and ConfigMaps in these alone.
 func (o operator) rbac(namespaces []string) []client.Object {
 	read := []string{"get", "list", "watch"}
-	meta, inSystem := metav1.ObjectMeta{Name: o.account()}, metav1.ObjectMeta{Name: o.account(), Namespace: metav1.NamespaceSystem}
+	meta, inSystem := metav1.ObjectMeta{Name: o.account()}, metav1.ObjectMeta{
+		Name: o.account(), Namespace: metav1.NamespaceSystem,
+	}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: inSystem.Namespace, Name: inSystem.Name}}
 	everywhere := append(o.rightsEverywhere(namespaces), // it discovers kinds again when these change
-		rbacv1.PolicyRule{APIGroups: []string{"apiextensions.k8s.io"}, Resources: []string{"customresourcedefinitions"}, Verbs: read},
+		rbacv1.PolicyRule{
+			APIGroups: []string{"apiextensions.k8s.io"},
+			Resources: []string{"customresourcedefinitions"},
+			Verbs:     read,
+		},
 		rbacv1.PolicyRule{APIGroups: []string{"apiregistration.k8s.io"}, Resources: []string{"apiservices"}, Verbs: read})
 	leases := []rbacv1.PolicyRule{
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}}, // RBAC does not know the name of what is created
-		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, ResourceNames: []string{server.LeaseOf(o.Reconcilers)}, Verbs: []string{"get", "update"}},
+		// RBAC does not know the name of what is created
+		{APIGroups: []string{"coordination.k8s.io"}, Resources: []string{"leases"}, Verbs: []string{"create"}},
+		{
+			APIGroups:     []string{"coordination.k8s.io"},
+			Resources:     []string{"leases"},
+			ResourceNames: []string{server.LeaseOf(o.Reconcilers)},
+			Verbs:         []string{"get", "update"},
+		},
 	}
 	ref := func(kind string) rbacv1.RoleRef {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: kind, Name: o.account()}
@@ -44,7 +57,10 @@ func (o operator) rbac(namespaces []string) []client.Object {
 	for _, n := range namespaces {
 		there := metav1.ObjectMeta{Name: o.account() + "-sources", Namespace: n}
 		to := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: there.Name}
-		list = append(list, &rbacv1.Role{ObjectMeta: there, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: sources, Verbs: read}}},
+		list = append(list,
+			&rbacv1.Role{
+				ObjectMeta: there, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: sources, Verbs: read}},
+			},
 			&rbacv1.RoleBinding{ObjectMeta: there, RoleRef: to, Subjects: subjects})
 	}
 	return list
@@ -64,12 +80,15 @@ func (o operator) rightsEverywhere(namespaces []string) []rbacv1.PolicyRule {
 			list[i].Resources = slices.DeleteFunc(list[i].Resources, func(r string) bool { return slices.Contains(sources, r) })
 		}
 	}
-	return slices.DeleteFunc(list, func(r rbacv1.PolicyRule) bool { return len(r.Resources) == 0 && len(r.NonResourceURLs) == 0 })
+	return slices.DeleteFunc(list, func(r rbacv1.PolicyRule) bool {
+		return len(r.Resources) == 0 && len(r.NonResourceURLs) == 0
+	})
 }
 
 // printRBAC prints the service account and its roles, and how to use them.
 func (o operator) printRBAC(out io.Writer, namespaces []string) error {
-	if _, err := fmt.Fprintf(out, "# The user of `coracle operator %s`. `kubectl create token %s -n %s` makes a token for its kubeconfig.\n%s",
+	if _, err := fmt.Fprintf(out,
+		"# The user of `coracle operator %s`. `kubectl create token %s -n %s` makes a token for its kubeconfig.\n%s",
 		o.name, o.account(), metav1.NamespaceSystem, o.Advice); err != nil {
 		return err
 	}

@@ -42,7 +42,8 @@ func TestOptionsComeFromFourPlaces(t *testing.T) {
 		require.NoError(t, cmd.ParseFlags(append([]string{"--config", path}, args...)))
 		return load(cmd)
 	}
-	write("cluster-domain: file.local\nmax-pods: 7\nnode-labels: [a=b, c=d]\nnode-monitor-grace-period: 90s\neviction-hard: {nodefs.available: 10%}\nlog-level: debug\n")
+	write("cluster-domain: file.local\nmax-pods: 7\nnode-labels: [a=b, c=d]\nnode-monitor-grace-period: " +
+		"90s\neviction-hard: {nodefs.available: 10%}\nlog-level: debug\n")
 	t.Setenv("CORACLE_LOG_LEVEL", "warn")
 	t.Setenv("CORACLE_TLS_NAMES", "one.example,two.example")
 	t.Setenv("CORACLE_MERGE_KUBECONFIG", "false")

@@ -19,7 +19,9 @@ without its own. Of several such processes one works, which holds the Lease kube
 		Args: command.Exactly(0, "--kubeconfig FILE"),
 	}
 	o := outside(cmd, "127.0.0.1:10259")
-	configuration := cmd.Flags().String("scheduler-config", "", "KubeSchedulerConfiguration file: profiles by schedulerName, weights of scores, and the scoring strategy of resources")
+	configuration := cmd.Flags().String("scheduler-config", "",
+		"KubeSchedulerConfiguration file: profiles by schedulerName, weights of scores, and the scoring strategy of "+
+			"resources")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := o()
 		if err != nil {
@@ -47,7 +49,8 @@ What needs the inside of a server does not run here: the status of resource quot
 	o := outside(cmd, "127.0.0.1:10257")
 	only := cmd.Flags().StringSlice("only", nil, "names of the reconcilers to run (default all)")
 	cidr := cmd.Flags().String("cluster-cidr", "", "addresses of pods, a /24 for each node (default none are allocated)")
-	grace := cmd.Flags().Duration("node-monitor-grace-period", config.Default().NodeMonitorGracePeriod, "how long a node may go without heartbeats before it is marked Unknown")
+	grace := cmd.Flags().Duration("node-monitor-grace-period", config.Default().NodeMonitorGracePeriod,
+		"how long a node may go without heartbeats before it is marked Unknown")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := o()
 		if err != nil {
@@ -67,7 +70,8 @@ func outside(cmd *cobra.Command, listen string) func() (server.Outside, error) {
 	cluster := command.Connector{}.Flags(cmd)
 	_ = cmd.Flags().MarkHidden("namespace")
 	d, f := config.Default(), cmd.Flags()
-	address := f.String("listen", listen, "address of /livez, /readyz, /metrics and the gRPC health service, which need no authentication")
+	address := f.String("listen", listen,
+		"address of /livez, /readyz, /metrics and the gRPC health service, which need no authentication")
 	lease := f.String("lease", "", "name of the Lease in kube-system by which one of several processes is elected")
 	level := f.String("log-level", d.LogLevel, "debug, info, warn or error")
 	format := f.String("log-format", d.LogFormat, "text, or json: one object per line")

@@ -37,12 +37,17 @@ func snapshotCommand() *cobra.Command {
 
 It has no container images, logs or volumes: images are pulled again, or loaded with "coracle image load".`,
 	}
-	save := &cobra.Command{Use: "save FILE", Short: "Save the cluster of the server on this machine; - writes to standard output", Args: command.Exactly(1, "FILE")}
+	save := &cobra.Command{
+		Use:   "save FILE",
+		Short: "Save the cluster of the server on this machine; - writes to standard output",
+		Args:  command.Exactly(1, "FILE"),
+	}
 	onMachine(save, func(ctx context.Context, c config.Config, args []string) error {
 		return cli.SaveSnapshot(ctx, c.RunDir, args[0], os.Stdout)
 	})
 	restore := &cobra.Command{
-		Use: "restore FILE", Short: "Restore a cluster that is not running; - reads standard input", Args: command.Exactly(1, "FILE"),
+		Use: "restore FILE", Short: "Restore a cluster that is not running; - reads standard input",
+		Args: command.Exactly(1, "FILE"),
 		Long: `Restores the cluster in FILE into the data directory of this machine, in which no cluster runs. The old cluster there, if any, is kept
 in a directory beside the new one if --replace is given.
 
@@ -75,9 +80,11 @@ no keys: clients, nodes and tokens of that cluster are not let in.`,
 			return nil
 		}
 		if m.EncryptionConfig != "" {
-			fmt.Printf("stored objects are encrypted with the keys of %s, which the snapshot does not contain: start with --encryption-provider-config\n", m.EncryptionConfig)
+			fmt.Printf("stored objects are encrypted with the keys of %s, which the snapshot does not contain: start with "+
+				"--encryption-provider-config\n", m.EncryptionConfig)
 		}
-		fmt.Printf("restored the cluster of node %s as of %s: `coracle start` starts it\n", m.Node, m.Taken.Local().Format(time.DateTime))
+		fmt.Printf("restored the cluster of node %s as of %s: `coracle start` starts it\n", m.Node,
+			m.Taken.Local().Format(time.DateTime))
 		return nil
 	})
 	cmd.AddCommand(save, restore)

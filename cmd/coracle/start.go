@@ -112,7 +112,9 @@ Pass the token in a file (--token-file), in CORACLE_TOKEN or on standard input (
 			return err
 		}
 		if cmd.Flags().Changed("token") && c.Token != "-" {
-			fmt.Fprintln(os.Stderr, "Warning: a token passed with --token is visible in the process list: use --token-file, CORACLE_TOKEN or --token - instead.")
+			fmt.Fprintln(os.Stderr,
+				"Warning: a token passed with --token is visible in the process list: use --token-file, CORACLE_TOKEN or --token "+
+					"- instead.")
 		}
 		if err := readToken(&c, os.Stdin); err != nil {
 			return err

@@ -28,7 +28,8 @@ certificates into one .tar.gz file of a few megabytes. Secrets, keys and tokens 
 are masked; still, review it before you share it. It also works while Coracle is not running, and then lists what is missing.`,
 		Args: command.Exactly(0, "[-o FILE]"),
 	}
-	output := cmd.Flags().StringP("output", "o", "", "file to write; - is standard output (default coracle-support-TIME.tar.gz)")
+	output := cmd.Flags().StringP("output", "o", "",
+		"file to write; - is standard output (default coracle-support-TIME.tar.gz)")
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
 		options := c
 		options.Token = ""
@@ -62,7 +63,8 @@ are masked; still, review it before you share it. It also works while Coracle is
 		if err := errors.Join(bundle.Write(ctx, gather, f, os.Stderr), f.Close()); err != nil {
 			return err
 		}
-		fmt.Println("Wrote " + *output + ". Review it before you share it: it contains names of objects, images and addresses.")
+		fmt.Println("Wrote " + *output +
+			". Review it before you share it: it contains names of objects, images and addresses.")
 		return nil
 	})
 	return cmd

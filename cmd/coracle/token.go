@@ -29,7 +29,12 @@ func tokenCommand() *cobra.Command {
 	command.Connector{}.OnCluster(create, func(ctx context.Context, c *command.Cluster, _ []string) error {
 		return cli.CreateToken(ctx, c, *life, *description, *join, os.Stdout)
 	})
-	list := &cobra.Command{Use: "list", Aliases: []string{"ls"}, Short: "List the tokens, without their secrets", Args: command.Exactly(0, "")}
+	list := &cobra.Command{
+		Use:     "list",
+		Aliases: []string{"ls"},
+		Short:   "List the tokens, without their secrets",
+		Args:    command.Exactly(0, ""),
+	}
 	command.Connector{}.OnCluster(list, func(ctx context.Context, c *command.Cluster, _ []string) error {
 		return cli.Tokens(ctx, c, os.Stdout)
 	})

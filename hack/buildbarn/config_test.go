@@ -15,7 +15,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// programs are the messages into which the programs read their files, by the first part of the file's name. That of bb_browser is not at hand.
+// programs are the messages into which the programs read their files, by the first part of the file's name. That of
+// bb_browser is not at hand.
 var programs = map[string]func() proto.Message{
 	"storage":   func() proto.Message { return &bb_storage.ApplicationConfiguration{} },
 	"frontend":  func() proto.Message { return &bb_storage.ApplicationConfiguration{} },
@@ -24,7 +25,8 @@ var programs = map[string]func() proto.Message{
 	"runner":    func() proto.Message { return &bb_runner.ApplicationConfiguration{} },
 }
 
-// read reads a file as the program does to which it belongs. Unknown fields are errors. It returns false if the program is not at hand.
+// read reads a file as the program does to which it belongs. Unknown fields are errors. It returns false if the program
+// is not at hand.
 func read(file string) (bool, error) {
 	part, _, _ := strings.Cut(strings.TrimSuffix(filepath.Base(file), filepath.Ext(file)), "-")
 	message, ok := programs[part]
@@ -55,7 +57,8 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// TestRendered checks what pkg/systems/buildbarn/config renders, as its own tests keep it in testdata, a folder for each case.
+// TestRendered checks what pkg/systems/buildbarn/config renders, as its own tests keep it in testdata, a folder for
+// each case.
 func TestRendered(t *testing.T) {
 	if n := readAll(t, "../../pkg/systems/buildbarn/config/testdata/*/*.jsonnet"); n != 5+7+5 {
 		t.Errorf("%d rendered files were read instead of 17", n)

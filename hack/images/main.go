@@ -1,6 +1,6 @@
 // Command images builds the container images that Coracle needs offline, as OCI archives: busybox, from the static
-// busybox of the Debian package busybox-static, and hello and worker from the Go packages below this folder; with -examples guestbook and etcd. Builds
-// are reproducible.
+// busybox of the Debian package busybox-static, and hello and worker from the Go packages below this folder; with
+// -examples guestbook and etcd. Builds are reproducible.
 package main
 
 import (
@@ -69,7 +69,11 @@ func buildBusybox(out, binary string) error {
 	}
 	files := []archive.File{
 		{Name: "bin/busybox", Mode: 0o755, Data: program},
-		{Name: "etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/home:/bin/false\n")},
+		{
+			Name: "etc/passwd",
+			Mode: 0o644,
+			Data: []byte("root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/home:/bin/false\n"),
+		},
 		{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\nnobody:x:65534:\n")},
 		{Name: "home/", Mode: 0o755}, {Name: "root/", Mode: 0o700}, {Name: "tmp/", Mode: 0o1777}, {Name: "var/", Mode: 0o755},
 		{Name: "usr/bin/env", Link: "/bin/busybox"},
@@ -79,7 +83,9 @@ func buildBusybox(out, binary string) error {
 			files = append(files, archive.File{Name: "bin/" + applet, Link: "busybox"})
 		}
 	}
-	config := v1.Config{Cmd: []string{"sh"}, Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}}
+	config := v1.Config{
+		Cmd: []string{"sh"}, Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
+	}
 	return archive.Write(out, config, files, "docker.io/library/busybox:latest", "docker.io/library/busybox:1.36")
 }
 
@@ -88,7 +94,9 @@ func buildHello(out, pkg string) error {
 	if err != nil {
 		return err
 	}
-	files := []archive.File{{Name: "hello", Mode: 0o755, Data: program}, {Name: "etc/hello/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}}
+	files := []archive.File{
+		{Name: "hello", Mode: 0o755, Data: program}, {Name: "etc/hello/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777},
+	}
 	config := v1.Config{Entrypoint: []string{"/hello"}, User: "65534", ExposedPorts: map[string]struct{}{"8080/tcp": {}}}
 	return archive.Write(out, config, files, "docker.io/coracle/hello:latest")
 }
@@ -99,7 +107,9 @@ func buildWorker(out, pkg string) error {
 		return err
 	}
 	config := v1.Config{Entrypoint: []string{"/worker"}, User: "65534"}
-	return archive.Write(out, config, []archive.File{{Name: "worker", Mode: 0o755, Data: program}, {Name: "tmp/", Mode: 0o1777}}, "docker.io/coracle/worker:latest")
+	return archive.Write(out, config,
+		[]archive.File{{Name: "worker", Mode: 0o755, Data: program}, {Name: "tmp/", Mode: 0o1777}},
+		"docker.io/coracle/worker:latest")
 }
 
 // buildExample builds the image of an example application, whose only program has its name.
@@ -109,5 +119,7 @@ func buildExample(out, name string) error {
 		return err
 	}
 	config := v1.Config{Entrypoint: []string{"/" + name}, User: "65534"}
-	return archive.Write(out, config, []archive.File{{Name: name, Mode: 0o755, Data: program}, {Name: "data/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}}, "docker.io/coracle/"+name+":latest")
+	return archive.Write(out, config,
+		[]archive.File{{Name: name, Mode: 0o755, Data: program}, {Name: "data/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}},
+		"docker.io/coracle/"+name+":latest")
 }

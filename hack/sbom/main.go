@@ -131,7 +131,12 @@ func read(name string, data []byte) (program, error) {
 
 // describe lists the programs, of which the first embeds the others, and each module of any of them once.
 func describe(programs []program) document {
-	d := document{Schema: "http://cyclonedx.org/schema/bom-1.6.schema.json", Format: "CycloneDX", SpecVersion: "1.6", Version: 1}
+	d := document{
+		Schema:      "http://cyclonedx.org/schema/bom-1.6.schema.json",
+		Format:      "CycloneDX",
+		SpecVersion: "1.6",
+		Version:     1,
+	}
 	serial := sha256.New()
 	modules := map[string]component{}
 	for i, p := range programs {
@@ -157,9 +162,16 @@ func describe(programs []program) document {
 			if m.Replace != nil {
 				m = m.Replace
 			}
-			c := component{Type: "library", Ref: purl(m.Path, m.Version), Name: m.Path, Version: m.Version, PURL: purl(m.Path, m.Version)}
+			c := component{
+				Type:    "library",
+				Ref:     purl(m.Path, m.Version),
+				Name:    m.Path,
+				Version: m.Version,
+				PURL:    purl(m.Path, m.Version),
+			}
 			// go.sum has a SHA-256 of the hashes of a module's files.
-			if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:")); err == nil && len(sum) == sha256.Size {
+			if sum, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(m.Sum, "h1:")); err == nil &&
+				len(sum) == sha256.Size {
 				c.Hashes = []hash{{"SHA-256", hex.EncodeToString(sum)}}
 			}
 			add(c)

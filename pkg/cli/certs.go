@@ -34,7 +34,8 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 		return err
 	}
 	if all = append(all, admin...); len(all) == 0 {
-		return fmt.Errorf("there are no keys in %s: this machine runs no server, and has not joined one", filepath.Join(dataDir, "pki"))
+		return fmt.Errorf("there are no keys in %s: this machine runs no server, and has not joined one",
+			filepath.Join(dataDir, "pki"))
 	}
 	now := time.Now()
 	err = command.Table(out, "NAME\tAGE\tENDS\tFILE", func(line func(...any)) {
@@ -54,18 +55,22 @@ func Certs(ctx context.Context, dataDir, runDir string, out io.Writer) error {
 		}
 	})
 	if err == nil {
-		_, err = fmt.Fprintln(out, "\nOther certificates are only in memory. They are valid for a year, and renewed before they expire and at each start.")
+		_, err = fmt.Fprintln(out,
+			"\nOther certificates are only in memory. They are valid for a year, and renewed before they expire and at each "+
+				"start.")
 	}
 	if err != nil || !slices.ContainsFunc(all, pki.Item.Replaced) {
 		return err
 	}
 	if _, err := os.Stat(filepath.Join(dataDir, command.Kubeconfig)); err != nil {
-		_, err = fmt.Fprintln(out, "\nThe API's authority is being replaced. This machine trusts both, until the server says otherwise.")
+		_, err = fmt.Fprintln(out,
+			"\nThe API's authority is being replaced. This machine trusts both, until the server says otherwise.")
 		return err
 	}
 	state, err := socket.NewClient(runDir).Authorities(ctx)
 	if errors.Is(err, socket.ErrNotRunning) {
-		_, err = fmt.Fprintln(out, "\nAuthorities are being replaced. The server is not running: who still depends on the old ones is unknown.")
+		_, err = fmt.Fprintln(out,
+			"\nAuthorities are being replaced. The server is not running: who still depends on the old ones is unknown.")
 		return err
 	}
 	if err != nil {
@@ -93,7 +98,8 @@ func printReplacement(s socket.Authorities, out io.Writer) error {
 		fmt.Fprintf(out, "  and %d more\n", more)
 	}
 	if s.Pods > 0 {
-		fmt.Fprintf(out, "  %d running pods began before: if their programs read the API's authority only once, restart them first\n", s.Pods)
+		fmt.Fprintf(out,
+			"  %d running pods began before: if their programs read the API's authority only once, restart them first\n", s.Pods)
 	}
 	end := "Nobody is known to depend on the old ones."
 	if slices.ContainsFunc(s.Behind, func(b socket.Behind) bool { return b.Node != "" }) {
@@ -111,8 +117,9 @@ func RotateAuthorities(ctx context.Context, runDir string, names []string, out i
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "Certificates are issued by the new authorities from now on, and the admin kubeconfig was updated.\n"+
-		"Join tokens made before work until the replacement is finished.")
+	fmt.Fprintln(out,
+		"Certificates are issued by the new authorities from now on, and the admin kubeconfig was updated.\n"+
+			"Join tokens made before work until the replacement is finished.")
 	return printReplacement(state, out)
 }
 
@@ -122,9 +129,12 @@ func FinishAuthorities(ctx context.Context, runDir string, names []string, force
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "The old authorities are no longer trusted, and neither are certificates, kubeconfigs and join tokens of theirs.")
+	fmt.Fprintln(out,
+		"The old authorities are no longer trusted, and neither are certificates, kubeconfigs and join tokens of theirs.")
 	if state.Pods > 0 {
-		fmt.Fprintf(out, "%d running pods began before the API's authority was replaced: those whose programs cannot reach the API now must be restarted.\n", state.Pods)
+		fmt.Fprintf(out,
+			"%d running pods began before the API's authority was replaced: those whose programs cannot reach the API now "+
+				"must be restarted.\n", state.Pods)
 	}
 	if state.Replacing {
 		return printReplacement(state, out)
@@ -150,7 +160,9 @@ func adminCertificate(path string) ([]pki.Item, error) {
 			if err != nil {
 				return nil, err
 			}
-			return []pki.Item{{Name: "certificate of the administrator", File: path, Since: written.ModTime(), Until: cert.NotAfter}}, nil
+			return []pki.Item{
+				{Name: "certificate of the administrator", File: path, Since: written.ModTime(), Until: cert.NotAfter},
+			}, nil
 		}
 	}
 	return nil, nil

@@ -63,7 +63,8 @@ func printEncryption(e socket.Encryption, out io.Writer) error {
 		fmt.Fprintln(out, "No such objects are stored.")
 	}
 	if stale > 0 {
-		fmt.Fprintf(out, "\n%d objects are not stored as new ones are: `coracle secrets-encrypt reencrypt` rewrites them.\n", stale)
+		fmt.Fprintf(out, "\n%d objects are not stored as new ones are: `coracle secrets-encrypt reencrypt` rewrites them.\n",
+			stale)
 	}
 	for _, w := range e.Warnings {
 		fmt.Fprintf(out, "\nWarning: %s\n", w)

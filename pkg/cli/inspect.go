@@ -56,7 +56,8 @@ unless a role names the paths in its nonResourceURLs.`,
 		cmd.AddCommand(sub)
 	}
 	add("cache", "Objects, bytes, revision and watchers of each kind, the largest first", printed(printCache))
-	add("reconcilers", "What each reconciler watches and writes, its queue, and what it cannot reconcile", printed(printReconcilers))
+	add("reconcilers", "What each reconciler watches and writes, its queue, and what it cannot reconcile",
+		printed(printReconcilers))
 	add("fairness", "Seats, queues and busiest flows of each priority level", printed(printFairness))
 	add("store", "Size, quota and revisions of the store", printed(printStore))
 	cmd.AddCommand(inspectScheduleCommand(flags, streams))
@@ -106,14 +107,17 @@ func printed[T any](print func(T, io.Writer) error) func([]byte, io.Writer) erro
 func printCache(r socket.CacheReport, out io.Writer) error {
 	var objects int
 	var bytes, encodings int64
-	err := command.Table(out, "KIND\tOBJECTS\tBYTES\tENCODED\tREVISION\tWATCHERS\tRING\tCHANGES\tEXPIRED", func(line func(...any)) {
-		for _, k := range r.Kinds {
-			objects, bytes, encodings = objects+k.Objects, bytes+k.ObjectBytes, encodings+k.EncodingBytes
-			line(qualified(k.Resource, k.Group), k.Objects, socket.Bytes(k.ObjectBytes), socket.Bytes(k.EncodingBytes), k.Revision, k.Watchers,
-				fmt.Sprintf("%d/%d", k.Ring, k.RingLimit), k.Changes, k.Expired+k.Refused)
-		}
-	})
-	fmt.Fprintf(out, "\n%d objects of %d kinds, %s as stored and %s of encodings, at revision %d.\n", objects, len(r.Kinds), socket.Bytes(bytes), socket.Bytes(encodings), r.Revision)
+	err := command.Table(out, "KIND\tOBJECTS\tBYTES\tENCODED\tREVISION\tWATCHERS\tRING\tCHANGES\tEXPIRED",
+		func(line func(...any)) {
+			for _, k := range r.Kinds {
+				objects, bytes, encodings = objects+k.Objects, bytes+k.ObjectBytes, encodings+k.EncodingBytes
+				line(qualified(k.Resource, k.Group), k.Objects, socket.Bytes(k.ObjectBytes), socket.Bytes(k.EncodingBytes),
+					k.Revision, k.Watchers,
+					fmt.Sprintf("%d/%d", k.Ring, k.RingLimit), k.Changes, k.Expired+k.Refused)
+			}
+		})
+	fmt.Fprintf(out, "\n%d objects of %d kinds, %s as stored and %s of encodings, at revision %d.\n", objects,
+		len(r.Kinds), socket.Bytes(bytes), socket.Bytes(encodings), r.Revision)
 	return err
 }
 
@@ -146,7 +150,8 @@ func printReconcilers(r socket.ReconcilersReport, out io.Writer) error {
 		list("reads", joined(c.Reads))
 		list("writes", c.Writes)
 		for _, f := range c.Failures {
-			fmt.Fprintf(out, "  %-8s  %s for %s, %d attempts: %s\n", "failing", f.Object, duration.HumanDuration(now.Sub(f.Since)), f.Attempts, f.Error)
+			fmt.Fprintf(out, "  %-8s  %s for %s, %d attempts: %s\n", "failing", f.Object,
+				duration.HumanDuration(now.Sub(f.Since)), f.Attempts, f.Error)
 		}
 		if more := c.BackingOff - len(c.Failures); more > 0 {
 			fmt.Fprintf(out, "  %-8s  %d more\n", "failing", more)
@@ -172,15 +177,16 @@ func joined(values []string) []string {
 }
 
 func printFairness(r socket.FairnessReport, out io.Writer) error {
-	err := command.Table(out, "PRIORITY LEVEL\tSEATS\tEXECUTING\tWAITING\tDISPATCHED\tREJECTED\tFLOWS", func(line func(...any)) {
-		for _, l := range r.Levels {
-			if l.Exempt {
-				line(l.Name, "exempt", "", "", "", "", "")
-				continue
+	err := command.Table(out, "PRIORITY LEVEL\tSEATS\tEXECUTING\tWAITING\tDISPATCHED\tREJECTED\tFLOWS",
+		func(line func(...any)) {
+			for _, l := range r.Levels {
+				if l.Exempt {
+					line(l.Name, "exempt", "", "", "", "", "")
+					continue
+				}
+				line(l.Name, l.Seats, l.Executing, l.Waiting, l.Dispatched, l.Rejected, l.FlowCount)
 			}
-			line(l.Name, l.Seats, l.Executing, l.Waiting, l.Dispatched, l.Rejected, l.FlowCount)
-		}
-	})
+		})
 	if err != nil {
 		return err
 	}
@@ -189,13 +195,14 @@ func printFairness(r socket.FairnessReport, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintln(out)
-	return command.Table(out, "FLOW SCHEMA\tFLOW\tPRIORITY LEVEL\tEXECUTING\tWAITING\tSTREAMS\tBODIES", func(line func(...any)) {
-		for _, l := range r.Levels {
-			for _, f := range l.Flows {
-				line(f.Schema, f.Flow, l.Name, f.Executing, f.Waiting, f.Streams, socket.Bytes(int64(f.BodyBytes)))
+	return command.Table(out, "FLOW SCHEMA\tFLOW\tPRIORITY LEVEL\tEXECUTING\tWAITING\tSTREAMS\tBODIES",
+		func(line func(...any)) {
+			for _, l := range r.Levels {
+				for _, f := range l.Flows {
+					line(f.Schema, f.Flow, l.Name, f.Executing, f.Waiting, f.Streams, socket.Bytes(int64(f.BodyBytes)))
+				}
 			}
-		}
-	})
+		})
 }
 
 func printStore(r socket.StoreReport, out io.Writer) error {

@@ -44,7 +44,8 @@ func inspected(t *testing.T, path string, code int, body string, args ...string)
 }
 
 func TestInspectStore(t *testing.T) {
-	const path, body = "/debug/coracle/store", `{"revision": 9, "compactedRevision": 4, "sizeBytes": 2097152, "usedBytes": 1048576, "quotaBytes": 8589934592, "diskFreeBytes": 10737418240, "diskMinFreeBytes": 1073741824, "members": 1}`
+	const path, body = "/debug/coracle/store",
+		`{"revision": 9, "compactedRevision": 4, "sizeBytes": 2097152, "usedBytes": 1048576, "quotaBytes": 8589934592, "diskFreeBytes": 10737418240, "diskMinFreeBytes": 1073741824, "members": 1}`
 	out, err := inspected(t, path, http.StatusOK, body, "store")
 	require.NoError(t, err)
 	require.Equal(t, `In use     1.0 MiB of a quota of 8.0 GiB
@@ -60,10 +61,12 @@ Members    1
 	_, err = inspected(t, path, http.StatusOK, body, "store", "-o", "yaml")
 	require.EqualError(t, err, `output "yaml" is not known: leave it out, or use json`)
 	_, err = inspected(t, path, http.StatusOK, body, "memory")
-	require.EqualError(t, err, `there is no "memory" to inspect; there are cache, reconcilers, fairness, store and schedule`)
+	require.EqualError(t, err,
+		`there is no "memory" to inspect; there are cache, reconcilers, fairness, store and schedule`)
 	_, err = inspected(t, path, http.StatusOK, "<html>", "store")
 	require.ErrorContains(t, err, "could not decode the server's response")
-	_, err = inspected(t, path, http.StatusForbidden, `{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "user jane cannot get path"}`, "store")
+	_, err = inspected(t, path, http.StatusForbidden,
+		`{"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "Forbidden", "code": 403, "message": "user jane cannot get path"}`, "store")
 	require.EqualError(t, err, "user jane cannot get path", "the server's own words")
 }
 
@@ -75,7 +78,10 @@ deployments.apps   1         1.0 KiB   512 B     6          0          0/0    1 
 3 objects of 2 kinds, 5.0 KiB as stored and 512 B of encodings, at revision 9.
 `, commandtest.Output(t, func(out io.Writer) error {
 		return printCache(socket.CacheReport{Revision: 9, Kinds: []socket.CacheKind{
-			{Resource: "pods", Objects: 2, ObjectBytes: 4096, Revision: 7, Watchers: 3, Ring: 5, RingLimit: 64, Changes: 11, Expired: 1, Refused: 2},
+			{
+				Resource: "pods", Objects: 2, ObjectBytes: 4096, Revision: 7, Watchers: 3, Ring: 5, RingLimit: 64, Changes: 11,
+				Expired: 1, Refused: 2,
+			},
 			{Group: "apps", Resource: "deployments", Objects: 1, ObjectBytes: 1024, EncodingBytes: 512, Revision: 6, Changes: 1},
 		}}, out)
 	}))
@@ -96,12 +102,19 @@ deployment
   crashed   nil map
 `, commandtest.Output(t, func(out io.Writer) error {
 		return printReconcilers(socket.ReconcilersReport{Reconcilers: []socket.Reconciler{{
-			Name: "deployment", Watches: watches, Writes: []string{"ReplicaSet: create", "Deployment: status"}, Queued: 4, Delayed: 1, Running: 2, Workers: 8,
-			BackingOff: 3, Failures: []socket.Failure{{Object: "ns/a", Since: time.Now().Add(-2 * time.Minute), Attempts: 5, Error: "quota"}}, Crashes: 1, LastCrash: "nil map\ngoroutine 1",
+			Name: "deployment", Watches: watches, Writes: []string{"ReplicaSet: create", "Deployment: status"}, Queued: 4,
+			Delayed: 1, Running: 2, Workers: 8,
+			BackingOff: 3,
+			Failures:   []socket.Failure{{Object: "ns/a", Since: time.Now().Add(-2 * time.Minute), Attempts: 5, Error: "quota"}},
+			Crashes:    1, LastCrash: "nil map\ngoroutine 1",
 		}}}, out)
 	}))
 
-	report := socket.FairnessReport{Levels: []socket.FairnessLevel{{Name: "exempt", Exempt: true}, {Name: "workload-low", Seats: 20, Executing: 2, Waiting: 1, Dispatched: 30}}}
+	report := socket.FairnessReport{
+		Levels: []socket.FairnessLevel{
+			{Name: "exempt", Exempt: true}, {Name: "workload-low", Seats: 20, Executing: 2, Waiting: 1, Dispatched: 30},
+		},
+	}
 	text := commandtest.Output(t, func(out io.Writer) error { return printFairness(report, out) })
 	require.Contains(t, text, "No flow has requests now.")
 	report.Levels[1].Flows = []socket.FairnessFlow{{Schema: "service-accounts", Flow: "ns", Executing: 2, BodyBytes: 2048}}

@@ -42,7 +42,9 @@ explained as if it were scheduled now. A large cluster's scheduler scores a samp
 			return err
 		}
 		name := strings.TrimPrefix(strings.TrimPrefix(args[0], "pods/"), "pod/")
-		raw, err := inspect(cmd.Context(), flags, "schedule", url.Values{"namespace": {namespace}, "pod": {name}, "node": args[1:]})
+		raw, err := inspect(cmd.Context(), flags, "schedule", url.Values{
+			"namespace": {namespace}, "pod": {name}, "node": args[1:],
+		})
 		if err != nil {
 			return err
 		}
@@ -92,11 +94,12 @@ func printSchedule(r socket.ScheduleReport, out io.Writer) error {
 		return nil
 	}
 	fmt.Fprintln(out)
-	err := command.Table(out, strings.Join(append(append([]string{"NODE", "FITS"}, applied...), "REASONS"), "\t"), func(line func(...any)) {
-		for _, n := range r.Nodes {
-			line(verdicts(n, applied)...)
-		}
-	})
+	err := command.Table(out, strings.Join(append(append([]string{"NODE", "FITS"}, applied...), "REASONS"), "\t"),
+		func(line func(...any)) {
+			for _, n := range r.Nodes {
+				line(verdicts(n, applied)...)
+			}
+		})
 	if err != nil {
 		return err
 	}

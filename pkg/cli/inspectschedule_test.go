@@ -12,11 +12,19 @@ import (
 func TestInspectScheduleTable(t *testing.T) {
 	r := socket.ScheduleReport{
 		Namespace: "shop", Name: "web", SchedulerName: "default-scheduler", Ours: true, NodeCount: 2, Fitting: 1,
-		Filters: []socket.ScheduleFilter{{Name: "TaintToleration", Applies: true}, {Name: "NodePorts"}, {Name: "NodeResourcesFit", Applies: true}},
-		Scores:  []socket.ScheduleScore{{Name: "ImageLocality", Weight: 1}, {Name: "NodeAffinity", Weight: 2}},
+		Filters: []socket.ScheduleFilter{
+			{Name: "TaintToleration", Applies: true}, {Name: "NodePorts"}, {Name: "NodeResourcesFit", Applies: true},
+		},
+		Scores: []socket.ScheduleScore{{Name: "ImageLocality", Weight: 1}, {Name: "NodeAffinity", Weight: 2}},
 		Nodes: []socket.ScheduleNode{
-			{Name: "a", Fits: true, Filters: map[string]string{"TaintToleration": "ok", "NodeResourcesFit": "ok"}, Scores: map[string]int64{"ImageLocality": 3, "NodeAffinity": 200}, Total: 203},
-			{Name: "b", Filters: map[string]string{"TaintToleration": "ok", "NodeResourcesFit": "Insufficient cpu, Too many pods"}},
+			{
+				Name: "a", Fits: true, Filters: map[string]string{"TaintToleration": "ok", "NodeResourcesFit": "ok"},
+				Scores: map[string]int64{"ImageLocality": 3, "NodeAffinity": 200}, Total: 203,
+			},
+			{
+				Name:    "b",
+				Filters: map[string]string{"TaintToleration": "ok", "NodeResourcesFit": "Insufficient cpu, Too many pods"},
+			},
 		},
 	}
 	var out bytes.Buffer

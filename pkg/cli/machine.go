@@ -70,7 +70,11 @@ func printStatus(s socket.Status, out io.Writer) {
 		processes = fmt.Sprintf("%d processes", n)
 	}
 	rows := [][2]string{
-		{"Running", fmt.Sprintf("pid %d, for %s, %s in %s", s.PID, time.Since(*s.StartedAt).Round(time.Second), socket.Bytes(total), processes)},
+		{
+			"Running",
+			fmt.Sprintf("pid %d, for %s, %s in %s", s.PID, time.Since(*s.StartedAt).Round(time.Second), socket.Bytes(total),
+				processes),
+		},
 		{"Server", s.Server},
 		{"Node", strings.TrimSpace(s.Node + " " + s.NodeIP)},
 		{"Kubeconfig", s.Kubeconfig},

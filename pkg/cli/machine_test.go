@@ -59,7 +59,8 @@ func (m *machine) ReplaceAuthorities(_ context.Context, names []string) (socket.
 
 func (m *machine) FinishAuthorities(_ context.Context, names []string, force bool) (socket.Authorities, error) {
 	if !force {
-		return socket.Authorities{}, errors.New("node a has no certificate of the new authority: --force ends the trust in the old one nevertheless")
+		return socket.Authorities{}, errors.New("node a has no certificate of the new authority: --force ends the trust in " +
+			"the old one nevertheless")
 	}
 	return m.authorities, m.call("finish " + strings.Join(names, ","))
 }
@@ -87,7 +88,8 @@ func (m images) Load(_ context.Context, archive io.Reader) ([]runtime.Image, err
 	return []runtime.Image{{Names: []string{"registry.example/a:1", "registry.example/a:2"}}}, err
 }
 
-func (m images) Pull(_ context.Context, ref string, _ []runtime.Auth, progress func(runtime.Progress)) (runtime.Image, error) {
+func (m images) Pull(_ context.Context, ref string, _ []runtime.Auth,
+	progress func(runtime.Progress)) (runtime.Image, error) {
 	progress(runtime.Progress{Done: 1 << 20, Total: 3 << 20})
 	return runtime.Image{Names: []string{ref}, Size: 3 << 20}, nil
 }
@@ -112,14 +114,27 @@ func TestStatus(t *testing.T) {
 	require.ErrorIs(t, Status(t.Context(), dir, "/data", "", &out), socket.ErrNotRunning)
 	require.Empty(t, out.String(), "the error says it")
 	require.ErrorIs(t, Status(t.Context(), dir, "/data", "json", &out), socket.ErrNotRunning)
-	require.JSONEq(t, `{"running": false, "version": "", "dataDir": "/data", "runDir": "`+dir+`", "components": [], "processes": []}`, out.String(), "programs get a document in any case")
+	require.JSONEq(t,
+		`{"running": false, "version": "", "dataDir": "/data", "runDir": "`+dir+`", "components": [], "processes": []}`,
+		out.String(), "programs get a document in any case")
 
 	started := time.Now().Add(-90 * time.Second)
 	m := &machine{
-		status: socket.Status{Running: true, PID: 7, StartedAt: &started, Server: "https://10.0.0.1:6443", Node: "raft", NodeIP: "10.0.0.1", DataDir: "/data",
+		status: socket.Status{
+			Running: true, PID: 7, StartedAt: &started, Server: "https://10.0.0.1:6443", Node: "raft", NodeIP: "10.0.0.1",
+			DataDir:  "/data",
 			Warnings: []string{"the clock jumped"}, Processes: []socket.Process{{PSS: 60 << 20}, {PSS: 4 << 20}},
-			Components: []socket.Component{{Name: "store", Ready: true, Took: 41_230 * time.Microsecond}, {Name: "dns", Problem: "port 53 is taken"}}},
-		health: []socket.Health{{Component: "store", State: socket.OK, Summary: "2 MiB"}, {Component: "dns", State: socket.Unhealthy, Summary: "does not serve", Details: []string{"port 53 is taken by pid 9"}}},
+			Components: []socket.Component{
+				{Name: "store", Ready: true, Took: 41_230 * time.Microsecond}, {Name: "dns", Problem: "port 53 is taken"},
+			},
+		},
+		health: []socket.Health{
+			{Component: "store", State: socket.OK, Summary: "2 MiB"},
+			{
+				Component: "dns", State: socket.Unhealthy, Summary: "does not serve",
+				Details: []string{"port 53 is taken by pid 9"},
+			},
+		},
 	}
 	dir = m.serve(t)
 	out.Reset()
@@ -142,7 +157,8 @@ COMPONENT   READY                 STARTED IN
 store       yes                   41.2ms
 dns         no port 53 is taken   0s
 `, regexp.MustCompile(`for 1m[34][0-9]s`).ReplaceAllString(out.String(), "for 1m30s"))
-	require.EqualError(t, Status(t.Context(), dir, "/data", "yaml", &out), `output "yaml" is not known: leave it out, or use json`)
+	require.EqualError(t, Status(t.Context(), dir, "/data", "yaml", &out),
+		`output "yaml" is not known: leave it out, or use json`)
 }
 
 func TestImageCommands(t *testing.T) {
@@ -159,7 +175,9 @@ registry.example/b:latest   bbbbbbbbbbbb   5.0 MiB
 
 	file := filepath.Join(t.TempDir(), "a.tar")
 	require.NoError(t, os.WriteFile(file, []byte("archive"), 0o600))
-	loaded := commandtest.Output(t, func(out io.Writer) error { return LoadImages(t.Context(), dir, []string{file}, nil, out) })
+	loaded := commandtest.Output(t, func(out io.Writer) error {
+		return LoadImages(t.Context(), dir, []string{file}, nil, out)
+	})
 	require.Equal(t, "loaded registry.example/a:1\nloaded registry.example/a:2\n", loaded)
 	require.Equal(t, "archive", m.loaded)
 	commandtest.Output(t, func(out io.Writer) error {
@@ -169,7 +187,9 @@ registry.example/b:latest   bbbbbbbbbbbb   5.0 MiB
 	require.ErrorIs(t, LoadImages(t.Context(), dir, []string{"nowhere.tar"}, nil, io.Discard), os.ErrNotExist)
 
 	var progress strings.Builder
-	pulled := commandtest.Output(t, func(out io.Writer) error { return PullImage(t.Context(), dir, "registry.example/a:1", out, &progress) })
+	pulled := commandtest.Output(t, func(out io.Writer) error {
+		return PullImage(t.Context(), dir, "registry.example/a:1", out, &progress)
+	})
 	require.Equal(t, "pulled registry.example/a:1, 3.0 MiB\n", pulled)
 	require.Contains(t, progress.String(), "1.0 MiB of 3.0 MiB")
 
@@ -185,7 +205,10 @@ func TestAuthorityCommands(t *testing.T) {
 	m := &machine{authorities: socket.Authorities{
 		List:      []socket.Authority{{Name: "server"}, {Name: "client", Replaces: &socket.Authority{Name: "client"}}},
 		Replacing: true, Pods: 2,
-		Behind: []socket.Behind{{Node: "a", Problem: "uses the old certificate"}, {User: "jane", Problem: "logs in with the old one", Last: &last}},
+		Behind: []socket.Behind{
+			{Node: "a", Problem: "uses the old certificate"},
+			{User: "jane", Problem: "logs in with the old one", Last: &last},
+		},
 	}}
 	dir := m.serve(t)
 	require.Equal(t, `Certificates are issued by the new authorities from now on, and the admin kubeconfig was updated.
@@ -196,20 +219,27 @@ Being replaced: client. Both old and new are trusted.
   user jane logs in with the old one, last 2026-01-02 03:04:05
   2 running pods began before: if their programs read the API's authority only once, restart them first
 Nodes follow within seconds if they run. `+"`coracle certs rotate --ca --finish`"+` ends the trust in the old ones.
-`, commandtest.Output(t, func(out io.Writer) error { return RotateAuthorities(t.Context(), dir, []string{"client"}, out) }))
+`,
+		commandtest.Output(t, func(out io.Writer) error {
+			return RotateAuthorities(t.Context(), dir, []string{"client"}, out)
+		}))
 
 	require.ErrorContains(t, FinishAuthorities(t.Context(), dir, nil, false, io.Discard), "node a has no certificate")
 	m.authorities = socket.Authorities{Pods: 1}
-	finished := commandtest.Output(t, func(out io.Writer) error { return FinishAuthorities(t.Context(), dir, []string{"client"}, true, out) })
+	finished := commandtest.Output(t, func(out io.Writer) error {
+		return FinishAuthorities(t.Context(), dir, []string{"client"}, true, out)
+	})
 	require.Contains(t, finished, "1 running pods began before the API's authority was replaced")
 
-	require.Equal(t, "Service account tokens are signed with a new key. Those of the earlier one remain valid for another 60m.\n",
+	require.Equal(t,
+		"Service account tokens are signed with a new key. Those of the earlier one remain valid for another 60m.\n",
 		commandtest.Output(t, func(out io.Writer) error { return RotateServiceAccountKey(t.Context(), dir, time.Hour, out) }))
 	require.Equal(t, "Service account tokens are signed with a new key. Those of the earlier one are invalid now.\n",
 		commandtest.Output(t, func(out io.Writer) error { return RotateServiceAccountKey(t.Context(), dir, 0, out) }))
 	require.Equal(t, []string{"replace client", "finish client", "rotate 1h0m0s", "rotate 0s"}, m.calls)
 
-	require.ErrorContains(t, Certs(t.Context(), t.TempDir(), dir, io.Discard), "this machine runs no server, and has not joined one")
+	require.ErrorContains(t, Certs(t.Context(), t.TempDir(), dir, io.Discard),
+		"this machine runs no server, and has not joined one")
 }
 
 func TestReplacementListsAreBounded(t *testing.T) {
@@ -229,7 +259,10 @@ func TestEncryptionCommands(t *testing.T) {
 
 	rule := socket.EncryptionRule{Resource: "secrets", Provider: "secretbox", Key: "key2"}
 	m.encryption = socket.Encryption{Enabled: true, File: "/data/encryption.yaml", Writes: []socket.EncryptionRule{rule},
-		Stored: []socket.EncryptionCount{{EncryptionRule: rule, Objects: 3, Current: true}, {EncryptionRule: socket.EncryptionRule{Resource: "secrets"}, Objects: 5, Unreadable: 1}}}
+		Stored: []socket.EncryptionCount{
+			{EncryptionRule: rule, Objects: 3, Current: true},
+			{EncryptionRule: socket.EncryptionRule{Resource: "secrets"}, Objects: 5, Unreadable: 1},
+		}}
 	require.Equal(t, `Configuration: /data/encryption.yaml
 
 RESOURCE   NEW OBJECTS ARE WRITTEN WITH   KEY
@@ -241,16 +274,20 @@ secrets    no encryption   -      5         1 cannot be read
 
 4 objects are not stored as new ones are: `+"`coracle secrets-encrypt reencrypt`"+` rewrites them.
 `, status())
-	require.EqualError(t, Encryption(t.Context(), dir, "yaml", io.Discard), `output "yaml" is not known: leave it out, or use json`)
+	require.EqualError(t, Encryption(t.Context(), dir, "yaml", io.Discard),
+		`output "yaml" is not known: leave it out, or use json`)
 	require.Equal(t, "rewrote 3 of 3 objects\n",
-		commandtest.Output(t, func(out io.Writer) error { return ChangeEncryption(t.Context(), dir, socket.EncryptionRotate, out) }))
+		commandtest.Output(t, func(out io.Writer) error {
+			return ChangeEncryption(t.Context(), dir, socket.EncryptionRotate, out)
+		}))
 }
 
 func TestSaveSnapshot(t *testing.T) {
 	m := &machine{}
 	run, dir := m.serve(t), t.TempDir()
 	file := filepath.Join(dir, "a")
-	require.Equal(t, "archive", commandtest.Output(t, func(out io.Writer) error { return SaveSnapshot(t.Context(), run, "-", out) }))
+	require.Equal(t, "archive",
+		commandtest.Output(t, func(out io.Writer) error { return SaveSnapshot(t.Context(), run, "-", out) }))
 	require.Equal(t, "saved "+file+", 7 B. It contains the cluster's keys: whoever has it is its administrator.\n",
 		commandtest.Output(t, func(out io.Writer) error { return SaveSnapshot(t.Context(), run, file, out) }))
 	info, err := os.Stat(file)
@@ -259,7 +296,8 @@ func TestSaveSnapshot(t *testing.T) {
 	require.ErrorContains(t, SaveSnapshot(t.Context(), run, file, io.Discard), "exists already")
 
 	m.broken = errors.New("the disk failed")
-	require.ErrorContains(t, SaveSnapshot(t.Context(), run, filepath.Join(dir, "b"), io.Discard), "the snapshot is incomplete")
+	require.ErrorContains(t, SaveSnapshot(t.Context(), run, filepath.Join(dir, "b"), io.Discard),
+		"the snapshot is incomplete")
 	require.ErrorIs(t, SaveSnapshot(t.Context(), dir, filepath.Join(dir, "b"), io.Discard), socket.ErrNotRunning)
 	left, err := os.ReadDir(dir)
 	require.NoError(t, err)

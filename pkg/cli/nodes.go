@@ -39,7 +39,8 @@ func Nodes(ctx context.Context, c *command.Cluster, out io.Writer) error {
 	}
 	// A node renews its Lease every few seconds, and its status every few minutes. A user may see nodes and no Leases.
 	var leases coordinationv1.LeaseList
-	if err := c.Client.List(ctx, &leases, ctrl.InNamespace(corev1.NamespaceNodeLease)); err != nil && !apierrors.IsForbidden(err) {
+	if err := c.Client.List(ctx, &leases, ctrl.InNamespace(corev1.NamespaceNodeLease)); err != nil &&
+		!apierrors.IsForbidden(err) {
 		return err
 	}
 	renewed := map[string]metav1.Time{}

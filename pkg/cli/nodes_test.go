@@ -21,12 +21,24 @@ func TestNodes(t *testing.T) {
 	scheme, err := command.Scheme()
 	require.NoError(t, err)
 	now := time.Now()
-	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
-		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(now.Add(-4 * time.Minute))},
-	}}}
+	n := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{
+			{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.NewTime(now.Add(-4 * time.Minute))},
+		}},
+	}
 	renewed := metav1.NewMicroTime(now.Add(-7 * time.Second))
-	l := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "n"}, Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Labels: map[string]string{tasks.LabelTask: "t"}}, Spec: corev1.PodSpec{NodeName: "n"}}
-	c := &command.Cluster{Client: fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(command.Connector{}.Mapper()).WithObjects(n, l, p).Build()}
-	require.Regexp(t, `(?m)^n +Online .* 1/0 +1 +([7-9]|\d\d)s$`, commandtest.Output(t, func(out io.Writer) error { return Nodes(t.Context(), c, out) }))
+	l := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: "n"},
+		Spec:       coordinationv1.LeaseSpec{RenewTime: &renewed},
+	}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Labels: map[string]string{tasks.LabelTask: "t"}},
+		Spec:       corev1.PodSpec{NodeName: "n"},
+	}
+	c := &command.Cluster{
+		Client: fake.NewClientBuilder().
+			WithScheme(scheme).WithRESTMapper(command.Connector{}.Mapper()).WithObjects(n, l, p).Build(),
+	}
+	require.Regexp(t, `(?m)^n +Online .* 1/0 +1 +([7-9]|\d\d)s$`,
+		commandtest.Output(t, func(out io.Writer) error { return Nodes(t.Context(), c, out) }))
 }

@@ -34,7 +34,9 @@ func (p *plugins) Execute(path string, args, environment []string) error {
 	if err != nil {
 		return fmt.Errorf("could not create a link named kubectl for the plugin: %w", err)
 	}
-	environment = slices.DeleteFunc(slices.Clone(environment), func(e string) bool { return strings.HasPrefix(e, "KUBECTL_PATH=") })
+	environment = slices.DeleteFunc(slices.Clone(environment), func(e string) bool {
+		return strings.HasPrefix(e, "KUBECTL_PATH=")
+	})
 	return p.DefaultPluginHandler.Execute(path, args, append(environment, "KUBECTL_PATH="+link))
 }
 

@@ -39,6 +39,7 @@ func SaveSnapshot(ctx context.Context, runDir, file string, out io.Writer) error
 	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "saved %s, %s. It contains the cluster's keys: whoever has it is its administrator.\n", file, socket.Bytes(bytes))
+	_, err = fmt.Fprintf(out, "saved %s, %s. It contains the cluster's keys: whoever has it is its administrator.\n", file,
+		socket.Bytes(bytes))
 	return err
 }

@@ -16,7 +16,8 @@ import (
 
 // CreateToken creates a join token and prints it, or the command that joins a machine with it. A life of 0 means no
 // expiry.
-func CreateToken(ctx context.Context, c *command.Cluster, life time.Duration, description string, command bool, out io.Writer) error {
+func CreateToken(ctx context.Context, c *command.Cluster, life time.Duration, description string, command bool,
+	out io.Writer) error {
 	authority := c.REST.CAData
 	if len(authority) == 0 && c.REST.CAFile != "" {
 		var err error

@@ -21,16 +21,23 @@ import (
 
 func TestTokenCommands(t *testing.T) {
 	byType := func(o ctrl.Object) []string { return []string{string(o.(*corev1.Secret).Type)} }
-	c := &command.Cluster{Client: fake.NewClientBuilder().WithIndex(&corev1.Secret{}, "type", byType).Build(), REST: &rest.Config{Host: "https://10.0.0.1:6443"}}
-	require.ErrorContains(t, CreateToken(t.Context(), c, 0, "", false, io.Discard), "the kubeconfig has no certificate authority data")
-	require.Equal(t, "No join tokens. Make one: coracle token create\n", commandtest.Output(t, func(out io.Writer) error { return Tokens(t.Context(), c, out) }))
+	c := &command.Cluster{
+		Client: fake.NewClientBuilder().WithIndex(&corev1.Secret{}, "type", byType).Build(),
+		REST:   &rest.Config{Host: "https://10.0.0.1:6443"},
+	}
+	require.ErrorContains(t, CreateToken(t.Context(), c, 0, "", false, io.Discard),
+		"the kubeconfig has no certificate authority data")
+	require.Equal(t, "No join tokens. Make one: coracle token create\n",
+		commandtest.Output(t, func(out io.Writer) error { return Tokens(t.Context(), c, out) }))
 
 	ca := filepath.Join(t.TempDir(), "ca")
 	keys, err := pki.Load(t.TempDir())
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(ca, keys.Server.Bundle(), 0o600))
 	c.REST.CAFile = ca
-	line := commandtest.Output(t, func(out io.Writer) error { return CreateToken(t.Context(), c, time.Hour, "for the shed", true, out) })
+	line := commandtest.Output(t, func(out io.Writer) error {
+		return CreateToken(t.Context(), c, time.Hour, "for the shed", true, out)
+	})
 	before, token, ok := strings.Cut(strings.TrimSpace(line), " --token ")
 	require.True(t, ok, line)
 	require.Equal(t, "coracle agent --join https://10.0.0.1:6443", before)
@@ -39,6 +46,8 @@ func TestTokenCommands(t *testing.T) {
 	require.Len(t, listed, 3)
 	require.Regexp(t, `^\w+ +\w+ +in (59m|60m) +for the shed$`, listed[1])
 	id := strings.Fields(listed[1])[0]
-	require.Equal(t, "token "+id+" revoked\n", commandtest.Output(t, func(out io.Writer) error { return RevokeTokens(t.Context(), c, []string{token}, out) }), "given as a whole")
+	require.Equal(t, "token "+id+" revoked\n",
+		commandtest.Output(t, func(out io.Writer) error { return RevokeTokens(t.Context(), c, []string{token}, out) }),
+		"given as a whole")
 	require.Error(t, RevokeTokens(t.Context(), c, []string{id}, io.Discard), "it is revoked already")
 }

@@ -7,7 +7,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Checked is a client whose writes fail with check's error, if that is not nil, before they reach the cluster. Reads are not checked.
+// Checked is a client whose writes fail with check's error, if that is not nil, before they reach the cluster. Reads
+// are not checked.
 func Checked(c Interface, check func() error) Interface { return checked{c, check} }
 
 type checked struct {
@@ -82,14 +83,16 @@ func (s checkedSub) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.Su
 	return s.SubResourceClient.Update(ctx, obj, opts...)
 }
 
-func (s checkedSub) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, opts ...ctrl.SubResourcePatchOption) error {
+func (s checkedSub) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch,
+	opts ...ctrl.SubResourcePatchOption) error {
 	if err := s.check(); err != nil {
 		return err
 	}
 	return s.SubResourceClient.Patch(ctx, obj, patch, opts...)
 }
 
-func (s checkedSub) Apply(ctx context.Context, obj runtime.ApplyConfiguration, opts ...ctrl.SubResourceApplyOption) error {
+func (s checkedSub) Apply(ctx context.Context, obj runtime.ApplyConfiguration,
+	opts ...ctrl.SubResourceApplyOption) error {
 	if err := s.check(); err != nil {
 		return err
 	}

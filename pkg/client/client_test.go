@@ -25,8 +25,13 @@ func TestNewNeedsAServersAddress(t *testing.T) {
 
 // Known kinds are found, and watched, while no server answers; their watch waits for one. Others fail at once.
 func TestKnownKindsNeedNoServer(t *testing.T) {
-	c, err := New(Config{REST: &restclient.Config{Host: "http://127.0.0.1:1"}, Known: map[ctrl.Object]meta.RESTScope{&corev1.Pod{}: meta.RESTScopeNamespace},
-		Only: map[ctrl.Object]ctrlcache.ByObject{&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", "node")}}})
+	c, err := New(Config{
+		REST:  &restclient.Config{Host: "http://127.0.0.1:1"},
+		Known: map[ctrl.Object]meta.RESTScope{&corev1.Pod{}: meta.RESTScopeNamespace},
+		Only: map[ctrl.Object]ctrlcache.ByObject{
+			&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", "node")},
+		},
+	})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)

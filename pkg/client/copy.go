@@ -7,8 +7,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// writeCopy writes a copy of an object, and then sets the object to what was answered. controller-runtime decodes the answer into what was written, and JSON into the maps
-// and slices that are there, which may be those of the cache: only the outermost struct is the caller's.
+// writeCopy writes a copy of an object, and then sets the object to what was answered. controller-runtime decodes the
+// answer into what was written, and JSON into the maps and slices that are there, which may be those of the cache: only
+// the outermost struct is the caller's.
 func writeCopy(obj ctrl.Object, write func(own ctrl.Object) error) error {
 	own := obj.DeepCopyObject().(ctrl.Object)
 	if err := write(own); err != nil {
@@ -34,10 +35,12 @@ func (s subresource) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.S
 	return writeCopy(obj, func(own ctrl.Object) error { return s.SubResourceClient.Update(ctx, own, opts...) })
 }
 
-func (s subresource) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, opts ...ctrl.SubResourcePatchOption) error {
+func (s subresource) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch,
+	opts ...ctrl.SubResourcePatchOption) error {
 	if body := (&ctrl.SubResourcePatchOptions{}).ApplyOptions(opts).SubResourceBody; body != nil {
 		return writeCopy(body, func(own ctrl.Object) error {
-			return s.SubResourceClient.Patch(ctx, obj, patch, append(opts[:len(opts):len(opts)], ctrl.WithSubResourceBody(own))...)
+			return s.SubResourceClient.Patch(ctx, obj, patch,
+				append(opts[:len(opts):len(opts)], ctrl.WithSubResourceBody(own))...)
 		})
 	}
 	return writeCopy(obj, func(own ctrl.Object) error { return s.SubResourceClient.Patch(ctx, own, patch, opts...) })

@@ -12,7 +12,8 @@ import (
 
 // newInformer is client-go's informer with watches that are drained when stopped. Otherwise controller-runtime's filter
 // of metadata watches blocks forever on its last event.
-func newInformer(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+func newInformer(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration,
+	indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	return toolscache.NewSharedIndexInformer(drained{toolscache.ToListerWatcherWithContext(lw)}, obj, resync, indexers)
 }
 

@@ -19,8 +19,8 @@ type Config struct {
 	REST *restclient.Config
 	// Only restricts what is cached of a kind by namespace, label or field: an agent needs only the pods of its node.
 	Only map[ctrl.Object]ctrlcache.ByObject
-	// Known are kinds that are used without asking the server whether it has them, and their scope: what watches them waits until a server answers,
-	// where others fail. The kinds of Only should be among them.
+	// Known are kinds that are used without asking the server whether it has them, and their scope: what watches them
+	// waits until a server answers, where others fail. The kinds of Only should be among them.
 	Known map[ctrl.Object]meta.RESTScope
 	// Direct lists kinds that are not cached: every Get and List is a request. The node authorizer, for instance, lets
 	// an agent get secrets but not list them.
@@ -65,7 +65,8 @@ func knowing(known map[ctrl.Object]meta.RESTScope, next meta.RESTMapper) (meta.R
 	return meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{first, next}}, nil
 }
 
-// New returns a client. It does not contact the server yet, except for discovery of those kinds of Config.Only that are not in Config.Known.
+// New returns a client. It does not contact the server yet, except for discovery of those kinds of Config.Only that are
+// not in Config.Known.
 func New(c Config) (*Client, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err

@@ -6,11 +6,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A burst ends when no change comes for n times pauseStep, at most pauseMost, where n counts the changes since the last second without one;
-// and at the latest burstMost after it began. So a single change is hardly delayed, and a storm on a busy machine is batched as one.
+// A burst ends when no change comes for n times pauseStep, at most pauseMost, where n counts the changes since the last
+// second without one; and at the latest burstMost after it began. So a single change is hardly delayed, and a storm on
+// a busy machine is batched as one.
 const (
 	pauseStep = 5 * time.Millisecond
-	// pauseMost is short beside what a person or a script needs between the end of a rollout and the first connection to its service.
+	// pauseMost is short beside what a person or a script needs between the end of a rollout and the first connection to
+	// its service.
 	pauseMost = 25 * time.Millisecond
 	burstMost = time.Second
 )
@@ -55,7 +57,8 @@ func (s *source) batch(name string, o client.Object, done func(client.Object)) {
 	b.object = o
 }
 
-// look ends or removes a burst, or re-arms its timer. Changes only record their time, which is cheaper than resetting a timer.
+// look ends or removes a burst, or re-arms its timer. Changes only record their time, which is cheaper than resetting a
+// timer.
 func (s *source) look(name string, b *burst, done func(client.Object)) {
 	s.mu.Lock()
 	if s.bursts == nil {

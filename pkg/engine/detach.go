@@ -26,8 +26,10 @@ type detachedHandler struct {
 	gvk  schema.GroupVersionKind // of a metadata-only watch
 }
 
-// Detach starts a reconciler over a client, which also serves its reads. enqueue gets what its events and calls of Enqueue ask for.
-func Detach(r *Reconciler, c cc.Interface, now func() time.Time, enqueue func(Request, time.Duration)) (*Detached, error) {
+// Detach starts a reconciler over a client, which also serves its reads. enqueue gets what its events and calls of
+// Enqueue ask for.
+func Detach(r *Reconciler, c cc.Interface, now func() time.Time,
+	enqueue func(Request, time.Duration)) (*Detached, error) {
 	declared, err := declare(r, c.Scheme())
 	if err != nil {
 		return nil, err
@@ -42,7 +44,8 @@ func Detach(r *Reconciler, c cc.Interface, now func() time.Time, enqueue func(Re
 	}
 	reads := reader{c, declared}
 	env := Env{
-		Client: guard{c, declared, c}, Cache: reads, Log: slog.New(slog.DiscardHandler), Now: now, indexes: ix, queue: enqueue,
+		Client: guard{c, declared, c}, Cache: reads, Log: slog.New(slog.DiscardHandler), Now: now, indexes: ix,
+		queue: enqueue,
 		begin: func(f func(context.Context)) { f(context.Background()) },
 	}
 	d := &Detached{Func: r.New(env)}
@@ -65,8 +68,10 @@ func Detach(r *Reconciler, c cc.Interface, now func() time.Time, enqueue func(Re
 	return d, nil
 }
 
-// Changed handles one change: was is nil for an addition, is for a deletion. metadata makes the metadata-only form of an object.
-func (d *Detached) Changed(gvk schema.GroupVersionKind, was, is client.Object, metadata func(client.Object) client.Object) {
+// Changed handles one change: was is nil for an addition, is for a deletion. metadata makes the metadata-only form of
+// an object.
+func (d *Detached) Changed(gvk schema.GroupVersionKind, was, is client.Object,
+	metadata func(client.Object) client.Object) {
 	o := is
 	if o == nil {
 		o = was

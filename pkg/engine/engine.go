@@ -50,8 +50,8 @@ type Reconciler struct {
 	Writes []Write
 	// Indexes it looks objects up by.
 	Indexes []Index
-	// When, if not nil, is a kind without whose objects there is nothing to do: the reconciler counts as synced, and starts nothing but a
-	// watch of that kind, until there is the first.
+	// When, if not nil, is a kind without whose objects there is nothing to do: the reconciler counts as synced, and
+	// starts nothing but a watch of that kind, until there is the first.
 	When client.Object
 	// Workers is the number of objects reconciled concurrently; 0 means 2.
 	Workers int
@@ -71,13 +71,15 @@ func (r *Reconciler) Identity() string {
 // Watch is a kind, and how its changes map to requests.
 type Watch struct {
 	Object client.Object
-	// Optional: the API server need not have the kind. The reconciler works without it then, as if there were no object of it.
+	// Optional: the API server need not have the kind. The reconciler works without it then, as if there were no object of
+	// it.
 	Optional bool
 	// Map returns the requests for an object; it is called with the state before and
 	// the one after a change. Nil: the object itself. It may read through env.
 	Map func(ctx context.Context, env Env, obj client.Object) []Request
-	// Batch, if not nil, names a change of an object: Map is called once, with the last object, for all changes of one name that
-	// come in a burst. A single change is delayed by 5 ms, a burst until it pauses for up to 100 ms, and none by more than a second.
+	// Batch, if not nil, names a change of an object: Map is called once, with the last object, for all changes of one
+	// name that come in a burst. A single change is delayed by 5 ms, a burst until it pauses for up to 100 ms, and none by
+	// more than a second.
 	Batch func(obj client.Object) string
 	// Changed reports whether an update is relevant; nil: all are.
 	Changed func(was, is client.Object) bool
@@ -172,9 +174,11 @@ func Controller(gk schema.GroupKind) func(context.Context, Env, client.Object) [
 	}
 }
 
-// ControllerOrAdopters maps an object to its controller, if that is of the kind. An object without a controller is mapped to those objects of
-// list, in its namespace, whose selector matches its labels and is not empty: they may adopt it.
-func ControllerOrAdopters(gk schema.GroupKind, list func() client.ObjectList, selector func(client.Object) *metav1.LabelSelector) func(context.Context, Env, client.Object) []Request {
+// ControllerOrAdopters maps an object to its controller, if that is of the kind. An object without a controller is
+// mapped to those objects of list, in its namespace, whose selector matches its labels and is not empty: they may adopt
+// it.
+func ControllerOrAdopters(gk schema.GroupKind, list func() client.ObjectList,
+	selector func(client.Object) *metav1.LabelSelector) func(context.Context, Env, client.Object) []Request {
 	controller := Controller(gk)
 	return func(ctx context.Context, env Env, o client.Object) []Request {
 		if metav1.GetControllerOfNoCopy(o) != nil {

@@ -58,7 +58,8 @@ func (c *stubCache) List(ctx context.Context, l client.ObjectList, opts ...clien
 func (c *stubCache) IndexField(context.Context, client.Object, string, client.IndexerFunc) error {
 	return nil
 }
-func (c *stubCache) GetInformer(context.Context, client.Object, ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+func (c *stubCache) GetInformer(context.Context, client.Object,
+	...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
 	return stubInformer{c: c}, nil
 }
 
@@ -67,7 +68,8 @@ type stubInformer struct {
 	c *stubCache
 }
 
-func (i stubInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i stubInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration,
+	error) {
 	i.c.mu.Lock()
 	defer i.c.mu.Unlock()
 	r := &registration{make(chan struct{})}
@@ -115,8 +117,10 @@ func TestGuardHoldsToTheDeclaration(t *testing.T) {
 			p.Labels = map[string]string{"a": "b"}
 			return c.Update(ctx, p)
 		}, Metadata},
-		"finalizers": {func(c client.Client, p *corev1.Pod) error { p.Finalizers = []string{"x/y"}; return c.Update(ctx, p) }, Finalizers},
-		"spec":       {func(c client.Client, p *corev1.Pod) error { p.Spec.NodeName = "n"; return c.Update(ctx, p) }, Spec},
+		"finalizers": {
+			func(c client.Client, p *corev1.Pod) error { p.Finalizers = []string{"x/y"}; return c.Update(ctx, p) }, Finalizers,
+		},
+		"spec": {func(c client.Client, p *corev1.Pod) error { p.Spec.NodeName = "n"; return c.Update(ctx, p) }, Spec},
 		"status": {func(c client.Client, p *corev1.Pod) error {
 			p.Status.Phase = "Running"
 			return c.Status().Update(ctx, p)
@@ -124,7 +128,9 @@ func TestGuardHoldsToTheDeclaration(t *testing.T) {
 		"patch label": {func(c client.Client, p *corev1.Pod) error {
 			return c.Patch(ctx, p, merge(`{"metadata":{"labels":{"a":"b"}}}`))
 		}, Metadata},
-		"patch spec": {func(c client.Client, p *corev1.Pod) error { return c.Patch(ctx, p, merge(`{"spec":{"nodeName":"n"}}`)) }, Spec},
+		"patch spec": {
+			func(c client.Client, p *corev1.Pod) error { return c.Patch(ctx, p, merge(`{"spec":{"nodeName":"n"}}`)) }, Spec,
+		},
 		"patch fin": {func(c client.Client, p *corev1.Pod) error {
 			return c.Patch(ctx, p, merge(`{"metadata":{"uid":"u","finalizers":["x/y"]}}`))
 		}, Finalizers},
@@ -146,9 +152,11 @@ func TestGuardHoldsToTheDeclaration(t *testing.T) {
 		})
 	}
 	s := newStub(aPod())
-	deletes, err := declare(&Reconciler{Name: "r", Writes: []Write{{Object: &corev1.Pod{}, Parts: []Part{Delete}}}}, s.Scheme())
+	deletes, err := declare(&Reconciler{Name: "r", Writes: []Write{{Object: &corev1.Pod{}, Parts: []Part{Delete}}}},
+		s.Scheme())
 	require.NoError(t, err)
-	require.ErrorContains(t, guard{s, deletes, s.cache}.Delete(ctx, aPod(), cc.WithoutFinalizer("x/y")), "reconciler r writes finalizers of Pod")
+	require.ErrorContains(t, guard{s, deletes, s.cache}.Delete(ctx, aPod(), cc.WithoutFinalizer("x/y")),
+		"reconciler r writes finalizers of Pod")
 	d, err := declare(&Reconciler{Name: "r", Reads: []client.Object{&corev1.Node{}}}, s.Scheme())
 	require.NoError(t, err)
 	require.ErrorContains(t, reader{s, d}.List(ctx, &corev1.PodList{}), "reads Pod, but does not declare it")
@@ -165,16 +173,19 @@ func TestACrashIsTheReconcilersOwn(t *testing.T) {
 		sound := &Reconciler{Name: "sound", Watches: []Watch{{Object: &corev1.Pod{}}}, New: func(Env) Func {
 			return func(context.Context, Request) (Result, error) { good.Add(1); return Result{}, nil }
 		}}
-		crashing := &Reconciler{Name: "crashing", Watches: []Watch{{Object: &corev1.Pod{}, Map: func(context.Context, Env, client.Object) []Request {
-			panic("no")
-		}}}, New: func(Env) Func {
-			starts.Add(1)
-			return func(context.Context, Request) (Result, error) { return Result{}, nil }
-		}}
+		crashing := &Reconciler{
+			Name: "crashing", Watches: []Watch{{Object: &corev1.Pod{}, Map: func(context.Context, Env, client.Object) []Request {
+				panic("no")
+			}}}, New: func(Env) Func {
+				starts.Add(1)
+				return func(context.Context, Request) (Result, error) { return Result{}, nil }
+			},
+		}
 		readied := make(chan struct{})
 		done := make(chan error, 1)
 		go func() {
-			done <- Run(ctx, Config{ClientFor: func(string) cc.Interface { return s }, Log: slog.New(slog.DiscardHandler)}, []*Reconciler{sound, crashing}, func() { close(readied) })
+			done <- Run(ctx, Config{ClientFor: func(string) cc.Interface { return s }, Log: slog.New(slog.DiscardHandler)},
+				[]*Reconciler{sound, crashing}, func() { close(readied) })
 		}()
 		<-readied
 		for n := int32(1); n <= 3; n++ {
@@ -195,7 +206,11 @@ func TestACrashIsTheReconcilersOwn(t *testing.T) {
 func TestWritesAreSeenBeforeTheNextCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, cache := newStub(), newStub()
-		d, err := declare(&Reconciler{Name: "r", Reads: []client.Object{&corev1.Pod{}}, Writes: []Write{{Object: &corev1.Pod{}, Parts: []Part{Create}}}}, server.Scheme())
+		d, err := declare(&Reconciler{
+			Name:   "r",
+			Reads:  []client.Object{&corev1.Pod{}},
+			Writes: []Write{{Object: &corev1.Pod{}, Parts: []Part{Create}}},
+		}, server.Scheme())
 		require.NoError(t, err)
 		calls := 0
 		g := guard{server, d, cache}
@@ -220,10 +235,15 @@ func TestWritesAreSeenBeforeTheNextCall(t *testing.T) {
 	})
 }
 
-// TestAnUpdatedObjectMayBeGone: a request does not wait for the cache to show an update of an object that was deleted after it.
+// TestAnUpdatedObjectMayBeGone: a request does not wait for the cache to show an update of an object that was deleted
+// after it.
 func TestAnUpdatedObjectMayBeGone(t *testing.T) {
 	s := newStub(aPod())
-	d, err := declare(&Reconciler{Name: "r", Reads: []client.Object{&corev1.Pod{}}, Writes: []Write{{Object: &corev1.Pod{}, Parts: []Part{Finalizers, Delete}}}}, s.Scheme())
+	d, err := declare(&Reconciler{
+		Name:   "r",
+		Reads:  []client.Object{&corev1.Pod{}},
+		Writes: []Write{{Object: &corev1.Pod{}, Parts: []Part{Finalizers, Delete}}},
+	}, s.Scheme())
 	require.NoError(t, err)
 	g := guard{s, d, s}
 	res, err := journaled(reader{s, d}, time.Now, func(ctx context.Context, _ Request) (Result, error) {
@@ -238,7 +258,8 @@ func TestAnUpdatedObjectMayBeGone(t *testing.T) {
 
 func TestQueueDelays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Request](time.Millisecond, time.Second), newMetrics(nil).of("test", 1))
+		q := newQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Request](time.Millisecond, time.Second),
+			newMetrics(nil).of("test", 1))
 		r := RequestFor("n", "a")
 		q.AddAfter(r, time.Minute)
 		q.AddAfter(r, time.Second) // the earlier wins

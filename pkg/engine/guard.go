@@ -29,7 +29,13 @@ type declared struct {
 }
 
 func declare(r *Reconciler, scheme *runtime.Scheme) (*declared, error) {
-	d := &declared{name: r.Name, scheme: scheme, every: r.Every != nil, reads: map[schema.GroupKind]bool{}, writes: map[schema.GroupKind][]Part{}}
+	d := &declared{
+		name:   r.Name,
+		scheme: scheme,
+		every:  r.Every != nil,
+		reads:  map[schema.GroupKind]bool{},
+		writes: map[schema.GroupKind][]Part{},
+	}
 	for _, w := range r.Watches {
 		gk, err := d.kind(w.Object)
 		if err != nil {
@@ -292,7 +298,8 @@ func (g guardSub) Update(ctx context.Context, o client.Object, opts ...client.Su
 	return err
 }
 
-func (g guardSub) Patch(ctx context.Context, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+func (g guardSub) Patch(ctx context.Context, o client.Object, p client.Patch,
+	opts ...client.SubResourcePatchOption) error {
 	if err := g.d.mayWrite(o, g.part()); err != nil {
 		return err
 	}
@@ -314,8 +321,9 @@ func (g guard) List(ctx context.Context, l client.ObjectList, opts ...client.Lis
 	return g.r.List(ctx, l, opts...)
 }
 
-// Current checks with the API server, bypassing caches, that o is current: by a dry-run update of its status that changes nothing, which
-// the bootstrap policy allows to controllers that may not update the object. It returns a conflict or not-found error if it is not.
+// Current checks with the API server, bypassing caches, that o is current: by a dry-run update of its status that
+// changes nothing, which the bootstrap policy allows to controllers that may not update the object. It returns a
+// conflict or not-found error if it is not.
 func Current(ctx context.Context, c client.Client, o client.Object) error {
 	same, ok := o.DeepCopyObject().(client.Object)
 	if !ok {

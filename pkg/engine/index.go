@@ -24,8 +24,8 @@ type indexes struct {
 
 func indexKey(kind, name string) string { return kind + "/" + name }
 
-// index registers the indexes with the cache, but for those of kinds that the API server does not have. An existing one, from another reconciler or
-// from before a restart, is shared: a name means the same function everywhere.
+// index registers the indexes with the cache, but for those of kinds that the API server does not have. An existing
+// one, from another reconciler or from before a restart, is shared: a name means the same function everywhere.
 func index(ctx context.Context, c cc.Interface, want []Index, absent map[schema.GroupKind]bool) (*indexes, error) {
 	ix := &indexes{scheme: c.Scheme(), values: map[string]func(client.Object) []string{}}
 	for _, w := range want {
@@ -37,14 +37,16 @@ func index(ctx context.Context, c cc.Interface, want []Index, absent map[schema.
 		if absent[gvk.GroupKind()] {
 			continue
 		}
-		if err := c.Cache().IndexField(ctx, w.Object, w.Name, w.Values); err != nil && !strings.Contains(err.Error(), "conflict") {
+		if err := c.Cache().IndexField(ctx, w.Object, w.Name, w.Values); err != nil &&
+			!strings.Contains(err.Error(), "conflict") {
 			return nil, fmt.Errorf("index %s of %s: %w", w.Name, gvk.Kind, err)
 		}
 	}
 	return ix, nil
 }
 
-func (ix *indexes) list(ctx context.Context, r client.Reader, list client.ObjectList, namespace, name, value string) error {
+func (ix *indexes) list(ctx context.Context, r client.Reader, list client.ObjectList,
+	namespace, name, value string) error {
 	gvk, err := apiutil.GVKForObject(list, ix.scheme)
 	if err != nil {
 		return err

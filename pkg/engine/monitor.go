@@ -37,7 +37,8 @@ type Report struct {
 	Delayed int `json:"delayed"`
 	Running int `json:"running"`
 	Workers int `json:"workers"`
-	// Failing objects failed when they were last reconciled, and are in back-off; Failures names the ones that failed longest.
+	// Failing objects failed when they were last reconciled, and are in back-off; Failures names the ones that failed
+	// longest.
 	Failing  int       `json:"failing"`
 	Failures []Failure `json:"failures,omitempty"`
 	// Crashes counts restarts of the reconciler; LastCrash is the cause of the last one.

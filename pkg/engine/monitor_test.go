@@ -67,7 +67,8 @@ workqueue_depth{name="web"} 1
 # HELP workqueue_retries_total Total number of retries handled by workqueue
 # TYPE workqueue_retries_total counter
 workqueue_retries_total{name="web"} 1
-`), "controller_runtime_reconcile_total", "coracle_reconciler_failing_objects", "workqueue_adds_total", "workqueue_depth", "workqueue_retries_total"))
+`), "controller_runtime_reconcile_total", "coracle_reconciler_failing_objects", "workqueue_adds_total",
+			"workqueue_depth", "workqueue_retries_total"))
 		q.ShutDown()
 	})
 }

@@ -29,8 +29,8 @@ func Parallel(n int, f func(int) error) error {
 	return nil
 }
 
-// SlowStart calls f for 0..n-1 in parallel batches of 1, 2, 4 ..., until a batch fails: if quota or admission rejects objects, it
-// rejects a few, not hundreds.
+// SlowStart calls f for 0..n-1 in parallel batches of 1, 2, 4 ..., until a batch fails: if quota or admission rejects
+// objects, it rejects a few, not hundreds.
 func SlowStart(n int, f func(int) error) error {
 	for done, batch := 0, 1; done < n; done, batch = done+batch, 2*batch {
 		batch = min(batch, n-done)

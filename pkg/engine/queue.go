@@ -7,9 +7,9 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// queue is a delaying work queue that needs no goroutine and no ticker while idle: it has one timer
-// per delayed request, the earliest wins. It is unbounded, but holds each request at most once. A request
-// that is added while a worker has it is handed out again once that is done. Idle, it is small, also after a long backlog.
+// queue is a delaying work queue that needs no goroutine and no ticker while idle: it has one timer per delayed
+// request, the earliest wins. It is unbounded, but holds each request at most once. A request that is added while a
+// worker has it is handed out again once that is done. Idle, it is small, also after a long backlog.
 type queue struct {
 	limiter workqueue.TypedRateLimiter[Request]
 	handles handles

@@ -14,7 +14,8 @@ import (
 var queues = map[string]func() workqueue.TypedRateLimitingInterface[Request]{
 	"own": func() workqueue.TypedRateLimitingInterface[Request] { return newTestQueue() },
 	"client-go": func() workqueue.TypedRateLimitingInterface[Request] {
-		return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Request](time.Hour, time.Hour))
+		return workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Request](time.Hour,
+			time.Hour))
 	},
 }
 
@@ -34,7 +35,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// BenchmarkQueueBacklog: a Job's pods, in line at once and done one after the other. retained-B is what the idle queue keeps.
+// BenchmarkQueueBacklog: a Job's pods, in line at once and done one after the other. retained-B is what the idle queue
+// keeps.
 func BenchmarkQueueBacklog(b *testing.B) {
 	list := backlog(10_000)
 	for name, make := range queues {

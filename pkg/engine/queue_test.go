@@ -11,7 +11,8 @@ import (
 )
 
 func newTestQueue() *queue {
-	return newQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Request](time.Hour, time.Hour), newMetrics(nil).of("test", 1))
+	return newQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[Request](time.Hour, time.Hour),
+		newMetrics(nil).of("test", 1))
 }
 
 // TestTheQueueHandsOutAsClientGos: the same requests in the same order, whatever is added and done when.

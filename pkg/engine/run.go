@@ -63,7 +63,14 @@ func Run(ctx context.Context, cfg Config, list []*Reconciler, ready func()) erro
 		if err != nil {
 			return err
 		}
-		lives = append(lives, &life{r: r, client: c, kinds: cfg.Kinds, declared: d, log: cfg.Log.With("reconciler", r.Name), now: cfg.Now})
+		lives = append(lives, &life{
+			r:        r,
+			client:   c,
+			kinds:    cfg.Kinds,
+			declared: d,
+			log:      cfg.Log.With("reconciler", r.Name),
+			now:      cfg.Now,
+		})
 	}
 	for _, l := range lives {
 		l.observer = cfg.Monitor.observe(l)
@@ -176,8 +183,10 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 		return err
 	}
 	sourceOf := func(w Watch) *source {
-		return &source{watch: w, env: env, cache: l.client.Cache(), crash: cancel, failed: make(chan error, 1), synced: make(chan struct{}),
-			bursts: map[string]*burst{}}
+		return &source{
+			watch: w, env: env, cache: l.client.Cache(), crash: cancel, failed: make(chan error, 1), synced: make(chan struct{}),
+			bursts: map[string]*burst{},
+		}
 	}
 	sources := make([]*source, 0, len(l.r.Watches))
 	for _, w := range l.r.Watches {
@@ -189,7 +198,15 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 		wg.Go(func() { s.run(ctx, q, &wg) })
 	}
 	if l.r.Every != nil {
-		e := &every{Every: l.r.Every, env: env, source: sourceOf, queue: q, log: l.log, wg: &wg, running: map[Kind]context.CancelFunc{}}
+		e := &every{
+			Every:   l.r.Every,
+			env:     env,
+			source:  sourceOf,
+			queue:   q,
+			log:     l.log,
+			wg:      &wg,
+			running: map[Kind]context.CancelFunc{},
+		}
 		sources = append(sources, e.update(ctx)...)
 		wg.Go(func() { e.follow(ctx) })
 	}
@@ -265,9 +282,9 @@ type source struct {
 	bursts map[string]*burst // by name; nil once the source has ended
 }
 
-// run adds the handler that feeds the queue, and returns once the initial list is queued; the handler is removed when ctx
-// ends, and wg waits for that too. It does not wait for Start: a controller that is stopped before it has started all its
-// sources may start the rest when nobody waits for them any more.
+// run adds the handler that feeds the queue, and returns once the initial list is queued; the handler is removed when
+// ctx ends, and wg waits for that too. It does not wait for Start: a controller that is stopped before it has started
+// all its sources may start the rest when nobody waits for them any more.
 func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface[Request], wg *sync.WaitGroup) {
 	inf, err := s.cache.GetInformer(ctx, s.watch.Object)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 var ErrNoScale = errors.New("the server could not find the requested resource")
 
 // Scale reads the scale of an object of any kind. The error is ErrNoScale, a not-found error, or another of the API.
-func Scale(ctx context.Context, c client.Client, gvk schema.GroupVersionKind, key client.ObjectKey) (*autoscalingv1.Scale, error) {
+func Scale(ctx context.Context, c client.Client, gvk schema.GroupVersionKind,
+	key client.ObjectKey) (*autoscalingv1.Scale, error) {
 	of, sub := scaleOf(gvk, key)
 	err := c.SubResource("scale").Get(ctx, of, sub)
 	if apierrors.IsMethodNotSupported(err) || apierrors.IsNotFound(err) && !names(err, key.Name) {
@@ -29,7 +30,8 @@ func Scale(ctx context.Context, c client.Client, gvk schema.GroupVersionKind, ke
 	return &out, runtime.DefaultUnstructuredConverter.FromUnstructured(sub.Object, &out)
 }
 
-// WriteScale writes the scale of an object of any kind. It fails with a conflict if the object has changed since the scale was read.
+// WriteScale writes the scale of an object of any kind. It fails with a conflict if the object has changed since the
+// scale was read.
 func WriteScale(ctx context.Context, c client.Client, gvk schema.GroupVersionKind, scale *autoscalingv1.Scale) error {
 	of, sub := scaleOf(gvk, client.ObjectKeyFromObject(scale))
 	body, err := runtime.DefaultUnstructuredConverter.ToUnstructured(scale)
@@ -53,7 +55,8 @@ func scaleOf(gvk schema.GroupVersionKind, key client.ObjectKey) (of, sub *unstru
 	return of, sub
 }
 
-// names reports whether a not-found error is about the object of that name, rather than about a path that is not served.
+// names reports whether a not-found error is about the object of that name, rather than about a path that is not
+// served.
 func names(err error, name string) bool {
 	var s apierrors.APIStatus
 	return errors.As(err, &s) && s.Status().Details != nil && s.Status().Details.Name == name

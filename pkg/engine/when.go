@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// awaitKinds waits until the API server has all kinds that the reconciler cannot do without: one of others need not have ours, or not yet. While it
-// waits it counts as synced. It returns false if ctx ends before.
+// awaitKinds waits until the API server has all kinds that the reconciler cannot do without: one of others need not
+// have ours, or not yet. While it waits it counts as synced. It returns false if ctx ends before.
 func (l *life) awaitKinds(ctx context.Context, synced func()) bool {
 	for said := false; ; {
 		needed, _, changed := l.missing()
@@ -35,8 +35,8 @@ func (l *life) awaitKinds(ctx context.Context, synced func()) bool {
 	}
 }
 
-// missing returns a kind that the API server does not have and the reconciler cannot do without, "" if it has all these, and those that it can do without.
-// The channel is closed when that may have changed.
+// missing returns a kind that the API server does not have and the reconciler cannot do without, "" if it has all
+// these, and those that it can do without. The channel is closed when that may have changed.
 func (l *life) missing() (needed string, optional map[schema.GroupKind]bool, changed <-chan struct{}) {
 	if l.kinds == nil {
 		return "", nil, nil
@@ -107,7 +107,9 @@ func (l *life) awaitFirst(ctx context.Context) bool {
 	for pause := crashFirst; ; pause = min(2*pause, crashMost) {
 		inf, err := l.client.Cache().GetInformer(ctx, l.r.When)
 		if err == nil {
-			reg, err := inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { once.Do(func() { close(first) }) }})
+			reg, err := inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+				AddFunc: func(any) { once.Do(func() { close(first) }) },
+			})
 			if err == nil {
 				select {
 				case <-first:

@@ -17,8 +17,8 @@ import (
 	cc "github.com/coracle-dev/coracle/pkg/client"
 )
 
-// TestNothingRunsBeforeTheFirstObject: a reconciler with When is ready at once, is not made until there is an object of the kind, and what it began
-// ends with it.
+// TestNothingRunsBeforeTheFirstObject: a reconciler with When is ready at once, is not made until there is an object of
+// the kind, and what it began ends with it.
 func TestNothingRunsBeforeTheFirstObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStub()
@@ -31,7 +31,8 @@ func TestNothingRunsBeforeTheFirstObject(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ready, done := make(chan struct{}), make(chan error, 1)
 		go func() {
-			done <- Run(ctx, Config{ClientFor: func(string) cc.Interface { return s }, Log: slog.New(slog.DiscardHandler)}, []*Reconciler{r}, func() { close(ready) })
+			done <- Run(ctx, Config{ClientFor: func(string) cc.Interface { return s }, Log: slog.New(slog.DiscardHandler)},
+				[]*Reconciler{r}, func() { close(ready) })
 		}()
 		<-ready
 		time.Sleep(time.Hour) // of the test's clock
@@ -55,7 +56,8 @@ type served struct {
 
 func (s *served) Stored() ([]Kind, <-chan struct{}) { return s.kinds, s.changed }
 
-// TestNothingRunsBeforeItsKindIsThere: a reconciler of a kind that the API server does not have is ready at once, and begins when it has it.
+// TestNothingRunsBeforeItsKindIsThere: a reconciler of a kind that the API server does not have is ready at once, and
+// begins when it has it.
 func TestNothingRunsBeforeItsKindIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, kinds := newStub(), &served{changed: make(chan struct{})}
@@ -67,13 +69,16 @@ func TestNothingRunsBeforeItsKindIsThere(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ready, done := make(chan struct{}), make(chan error, 1)
 		go func() {
-			done <- Run(ctx, Config{ClientFor: func(string) cc.Interface { return s }, Log: slog.New(slog.DiscardHandler), Kinds: kinds}, []*Reconciler{r}, func() { close(ready) })
+			done <- Run(ctx,
+				Config{ClientFor: func(string) cc.Interface { return s }, Log: slog.New(slog.DiscardHandler), Kinds: kinds},
+				[]*Reconciler{r}, func() { close(ready) })
 		}()
 		<-ready
 		synctest.Wait()
 		require.False(t, made)
 		was := kinds.changed
-		kinds.kinds, kinds.changed = []Kind{{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod")}}, make(chan struct{})
+		kinds.kinds, kinds.changed = []Kind{{GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod")}}, make(
+			chan struct{})
 		close(was)
 		synctest.Wait()
 		require.True(t, made)
@@ -82,10 +87,13 @@ func TestNothingRunsBeforeItsKindIsThere(t *testing.T) {
 	})
 }
 
-// TestOptionalKinds: a reconciler works without a kind that it can do without, as if there were no object of it, and begins anew when the API server has it.
+// TestOptionalKinds: a reconciler works without a kind that it can do without, as if there were no object of it, and
+// begins anew when the API server has it.
 func TestOptionalKinds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, kinds := newStub(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "c", Labels: map[string]string{"a": "b"}}}), &served{changed: make(chan struct{})}
+		s, kinds := newStub(&corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "c", Labels: map[string]string{"a": "b"}},
+		}), &served{changed: make(chan struct{})}
 		change := func(names ...string) {
 			was := kinds.changed
 			kinds.kinds, kinds.changed = nil, make(chan struct{})
@@ -98,7 +106,12 @@ func TestOptionalKinds(t *testing.T) {
 		change("Pod")
 		monitor, made, seen := NewMonitor(nil), 0, ""
 		r := &Reconciler{Name: "a", Watches: []Watch{{Object: &corev1.Pod{}}, {Object: &corev1.ConfigMap{}, Optional: true}},
-			Indexes: []Index{{Object: &corev1.ConfigMap{}, Name: "metadata.name", Values: func(o client.Object) []string { return []string{o.GetName()} }}}, New: func(env Env) Func {
+			Indexes: []Index{
+				{
+					Object: &corev1.ConfigMap{}, Name: "metadata.name",
+					Values: func(o client.Object) []string { return []string{o.GetName()} },
+				},
+			}, New: func(env Env) Func {
 				made++
 				return func(ctx context.Context, req Request) (Result, error) {
 					var c corev1.ConfigMap
@@ -115,7 +128,13 @@ func TestOptionalKinds(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			done <- Run(ctx, Config{ClientFor: func(string) cc.Interface { return s }, Log: slog.New(slog.DiscardHandler), Kinds: kinds, Monitor: monitor}, []*Reconciler{r}, func() {})
+			done <- Run(ctx,
+				Config{
+					ClientFor: func(string) cc.Interface { return s },
+					Log:       slog.New(slog.DiscardHandler),
+					Kinds:     kinds,
+					Monitor:   monitor,
+				}, []*Reconciler{r}, func() {})
 		}()
 		synctest.Wait()
 		s.cache.added(aPod())

@@ -32,7 +32,8 @@ type protoMessage interface {
 
 // Encode returns the bytes to store for an object of the served version. It does not modify obj.
 func (r *Resource) Encode(obj client.Object) ([]byte, error) {
-	if obj.GetResourceVersion() != "" || obj.GetSelfLink() != "" || obj.GetObjectKind().GroupVersionKind() != r.GroupVersionKind {
+	if obj.GetResourceVersion() != "" || obj.GetSelfLink() != "" ||
+		obj.GetObjectKind().GroupVersionKind() != r.GroupVersionKind {
 		obj = Shallow(obj)
 		obj.SetResourceVersion("")
 		obj.SetSelfLink("")
@@ -52,9 +53,9 @@ func (r *Resource) Encode(obj client.Object) ([]byte, error) {
 	return b, nil
 }
 
-// Decode reads stored bytes into an object of this row's version, to which other known versions are converted; with PerVersion, into one of
-// the version in which it was stored. The object has its resourceVersion from rev, and its TypeMeta. Bytes in the other encoding than the
-// kind's own are understood too. Errors match ErrDecode.
+// Decode reads stored bytes into an object of this row's version, to which other known versions are converted; with
+// PerVersion, into one of the version in which it was stored. The object has its resourceVersion from rev, and its
+// TypeMeta. Bytes in the other encoding than the kind's own are understood too. Errors match ErrDecode.
 func (r *Resource) Decode(value []byte, rev int64) (client.Object, error) {
 	obj, as, err := r.unmarshal(value)
 	if err != nil {
@@ -151,7 +152,8 @@ func (r *Resource) Serves(obj client.Object) bool {
 	return r.StoredAs == nil
 }
 
-// From converts an object as the cache holds it to the version of this row. It does not modify obj; the result may share memory with it.
+// From converts an object as the cache holds it to the version of this row. It does not modify obj; the result may
+// share memory with it.
 func (r *Resource) From(obj client.Object) (client.Object, error) {
 	if r.Serves(obj) {
 		return obj, nil

@@ -15,14 +15,22 @@ import (
 )
 
 var codecPods = &Resource{
-	GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod"), Plural: "pods", Namespaced: true, Keys: "pods", Proto: true,
-	New: func() client.Object { return &corev1.Pod{} },
+	GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod"), Plural: "pods", Namespaced: true, Keys: "pods",
+	Proto: true,
+	New:   func() client.Object { return &corev1.Pod{} },
 }
 
 func codecPod() *corev1.Pod {
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", ResourceVersion: "12", SelfLink: "/old", CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0))},
-		Spec:       corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              "p",
+			Namespace:         "n",
+			UID:               "u",
+			ResourceVersion:   "12",
+			SelfLink:          "/old",
+			CreationTimestamp: metav1.NewTime(time.Unix(1e9, 0)),
+		},
+		Spec: corev1.PodSpec{NodeName: "node", Containers: []corev1.Container{{Name: "c", Image: "i"}}},
 	}
 }
 

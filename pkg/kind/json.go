@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// MarshalJSON returns the same bytes as json.Marshal. For objects without a Go type it does not use reflection, and encodes once, where json.Marshal
-// copies and checks what the object's own encoder has made.
+// MarshalJSON returns the same bytes as json.Marshal. For objects without a Go type it does not use reflection, and
+// encodes once, where json.Marshal copies and checks what the object's own encoder has made.
 func MarshalJSON(obj client.Object) ([]byte, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {

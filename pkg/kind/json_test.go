@@ -22,8 +22,10 @@ func sameAsMarshal(t require.TestingT, obj client.Object) {
 
 func TestMarshalJSONIsThatOfTheStandardLibrary(t *testing.T) {
 	for _, content := range []map[string]any{
-		nil, {}, {"a": nil}, {"b": map[string]any(nil), "a": []any(nil), "c": []any{}}, {"n": int64(math.MinInt64), "f": 1e21, "g": -0.5, "t": true, "z": math.Copysign(0, -1)},
-		{"s": "a\"b\\c<d>&e\n\t\x00\x7f\u2028é\xff"}, {"<key>": "v", "é": "v", "\xff": "v", "\"": "v"}, {"i": 5, "j": int32(6), "k": json.Number("7")}, {"not a number": math.NaN()},
+		nil, {}, {"a": nil}, {"b": map[string]any(nil), "a": []any(nil), "c": []any{}},
+		{"n": int64(math.MinInt64), "f": 1e21, "g": -0.5, "t": true, "z": math.Copysign(0, -1)},
+		{"s": "a\"b\\c<d>&e\n\t\x00\x7f\u2028é\xff"}, {"<key>": "v", "é": "v", "\xff": "v", "\"": "v"},
+		{"i": 5, "j": int32(6), "k": json.Number("7")}, {"not a number": math.NaN()},
 		{"deep": []any{map[string]any{"x": []any{"y", int64(1), nil, false}}}},
 	} {
 		sameAsMarshal(t, &unstructured.Unstructured{Object: content})
@@ -48,17 +50,26 @@ func drawJSON(t *rapid.T, depth int) any {
 	case n == 4 && depth < 3:
 		return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) any { return drawJSON(t, depth+1) }), 0, 3).Draw(t, "list")
 	case n == 5 && depth < 3:
-		return rapid.MapOfN(rapid.String(), rapid.Custom(func(t *rapid.T) any { return drawJSON(t, depth+1) }), 0, 3).Draw(t, "map")
+		return rapid.MapOfN(rapid.String(), rapid.Custom(func(t *rapid.T) any { return drawJSON(t, depth+1) }), 0, 3).Draw(t,
+			"map")
 	}
 	return nil
 }
 
 func BenchmarkMarshalJSON(b *testing.B) {
 	obj := &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "bench.example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "name", "namespace": "default", "labels": map[string]any{"app": "bench"}, "generation": int64(1)},
+		"apiVersion": "bench.example.com/v1", "kind": "Widget",
+		"metadata": map[string]any{
+			"name":       "name",
+			"namespace":  "default",
+			"labels":     map[string]any{"app": "bench"},
+			"generation": int64(1),
+		},
 		"spec": map[string]any{"size": int64(7), "color": "red", "parts": []any{"a wheel", "another wheel", "an axle"}},
 	}}
-	for name, f := range map[string]func(client.Object) ([]byte, error){"here": MarshalJSON, "library": func(o client.Object) ([]byte, error) { return json.Marshal(o) }} {
+	for name, f := range map[string]func(client.Object) ([]byte, error){
+		"here": MarshalJSON, "library": func(o client.Object) ([]byte, error) { return json.Marshal(o) },
+	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -58,8 +58,8 @@ type Resource struct {
 	Fields func(client.Object) fields.Set
 	// FieldNames lists the field names valid in a field selector (the keys of Fields).
 	FieldNames []string
-	// Label, if not nil, checks a field of a field selector in place of FieldNames, and translates it and its value to those of the stored row. A field
-	// that Fields does not have is empty in every object.
+	// Label, if not nil, checks a field of a field selector in place of FieldNames, and translates it and its value to
+	// those of the stored row. A field that Fields does not have is empty in every object.
 	Label func(field, value string) (string, string, error)
 	// Table prints objects of the served version as rows for kubectl get.
 	Table rest.TableConvertor
@@ -78,34 +78,39 @@ type Resource struct {
 	// Also lists the rows of other versions that may be in the store, from when they were the stored version. They need
 	// not be served.
 	Also []*Resource
-	// PerVersion is true for kinds whose versions do not share one internal version: the strategy, defaults and columns of each version
-	// work on objects of that version. Such objects are cached in the version in which they were stored, and External converts from any
-	// other version of the resource to this one, without changing its argument.
+	// PerVersion is true for kinds whose versions do not share one internal version: the strategy, defaults and columns of
+	// each version work on objects of that version. Such objects are cached in the version in which they were stored, and
+	// External converts from any other version of the resource to this one, without changing its argument.
 	PerVersion bool
-	// ExternalAll is External for many objects at once, for kinds whose conversion calls others. Nil: External is called for each.
+	// ExternalAll is External for many objects at once, for kinds whose conversion calls others. Nil: External is called
+	// for each.
 	ExternalAll func([]client.Object) ([]client.Object, error)
-	// Coerce, for kinds without a Go type, brings a decoded object into the form that decoding into a Go type would give: it drops what
-	// the schema does not know, and decodes the metadata. It returns the paths of unknown fields where they are asked for.
+	// Coerce, for kinds without a Go type, brings a decoded object into the form that decoding into a Go type would give:
+	// it drops what the schema does not know, and decodes the metadata. It returns the paths of unknown fields where they
+	// are asked for.
 	Coerce func(o client.Object, how Coercion) (unknown []string, err error)
 	// Managers, if not nil, makes the field manager of the resource or of its status; reset is what that does not own.
 	Managers func(subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error)
-	// Types, if not nil, are the types by which objects of the kind are compared for their managed fields; nil: they are deduced from the objects.
+	// Types, if not nil, are the types by which objects of the kind are compared for their managed fields; nil: they are
+	// deduced from the objects.
 	Types managedfields.TypeConverter
-	// Record, if not empty, is the one field beside the metadata and what writes to it do not manage; it is managed as a whole, as Types say.
+	// Record, if not empty, is the one field beside the metadata and what writes to it do not manage; it is managed as a
+	// whole, as Types say.
 	Record string
 	// NoCreate, if not empty, says why no object can be created at present. They are refused with 403.
 	NoCreate string
-	// Most, if positive, is how many objects there may be, for kinds of which each costs the server more than its bytes. One more is refused with 403.
-	// Those that are created at once are not counted, so a few more are possible.
+	// Most, if positive, is how many objects there may be, for kinds of which each costs the server more than its bytes.
+	// One more is refused with 403. Those that are created at once are not counted, so a few more are possible.
 	Most int
-	// Pack, if not nil, returns the form in which the cache holds an object, for kinds whose objects are large and rarely read; Unpack undoes it.
-	// That form has the object's metadata and its JSON encoding, Internal takes it as well, and both return other objects as they are. Its encodings
-	// are not kept.
+	// Pack, if not nil, returns the form in which the cache holds an object, for kinds whose objects are large and rarely
+	// read; Unpack undoes it. That form has the object's metadata and its JSON encoding, Internal takes it as well, and
+	// both return other objects as they are. Its encodings are not kept.
 	Pack, Unpack func(client.Object) client.Object
-	// BeginDelete, if not nil, changes an object whose deletion is asked for the first time: it adds finalizers or a condition.
+	// BeginDelete, if not nil, changes an object whose deletion is asked for the first time: it adds finalizers or a
+	// condition.
 	BeginDelete func(runtime.Object)
-	// Describe, if not nil, takes the place of Schema: it makes the complete schemas of an object and of a list for OpenAPI 2 or 3, whose
-	// references begin with "#/definitions/" and "#/components/schemas/".
+	// Describe, if not nil, takes the place of Schema: it makes the complete schemas of an object and of a list for
+	// OpenAPI 2 or 3, whose references begin with "#/definitions/" and "#/components/schemas/".
 	Describe func(form int) (object, list *spec.Schema, err error)
 	// Deprecated, if not empty, is the warning sent with each response for this version.
 	Deprecated string
@@ -131,7 +136,8 @@ type Resource struct {
 
 // Coercion says where an object that is coerced comes from.
 type Coercion struct {
-	// Stored objects lose metadata that cannot be decoded, instead of being refused: they may be of a time before there was validation.
+	// Stored objects lose metadata that cannot be decoded, instead of being refused: they may be of a time before there
+	// was validation.
 	Stored bool
 	// Unknown asks for the paths of unknown fields.
 	Unknown bool

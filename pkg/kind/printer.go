@@ -46,7 +46,8 @@ func (p *Printer) ConvertToTable(_ context.Context, obj runtime.Object, options 
 		return out, add(obj)
 	}
 	if l, ok := obj.(metav1.ListInterface); ok {
-		out.ResourceVersion, out.Continue, out.RemainingItemCount = l.GetResourceVersion(), l.GetContinue(), l.GetRemainingItemCount()
+		out.ResourceVersion, out.Continue, out.RemainingItemCount = l.GetResourceVersion(), l.GetContinue(),
+			l.GetRemainingItemCount()
 	}
 	if err := meta.EachListItem(obj, add); err != nil {
 		return nil, err

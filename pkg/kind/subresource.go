@@ -31,14 +31,16 @@ type Subresource struct {
 	Update rest.RESTUpdateStrategy
 	// Connect returns the handler of a byte stream (log, exec, attach, portforward, proxy), which has no New.
 	Connect Connector
-	// Undocumented subresources are Coracle's own, of upstream's kinds: they are in discovery, but not in OpenAPI, which is upstream's.
+	// Undocumented subresources are Coracle's own, of upstream's kinds: they are in discovery, but not in OpenAPI, which
+	// is upstream's.
 	Undocumented bool
 	// Methods are the HTTP methods of a byte stream; empty means all.
 	Methods []string
-	// MaxBody, in bytes, is for a byte stream whose request has a body of at most that size, which is read before Connect is
-	// called. 0: the handler reads the body.
+	// MaxBody, in bytes, is for a byte stream whose request has a body of at most that size, which is read before Connect
+	// is called. 0: the handler reads the body.
 	MaxBody int64
-	// Relays says that the errors of a byte stream are mostly of a receiver behind it, which are no failures of the server.
+	// Relays says that the errors of a byte stream are mostly of a receiver behind it, which are no failures of the
+	// server.
 	Relays bool
 }
 
@@ -46,7 +48,8 @@ type Subresource struct {
 // stops. Errors are Status errors.
 type Connector func(req *http.Request, on Connection) (http.Handler, error)
 
-// Connection is the object whose subresource is a byte stream, and what a Connector can do with the caller's permissions.
+// Connection is the object whose subresource is a byte stream, and what a Connector can do with the caller's
+// permissions.
 type Connection interface {
 	// Target returns the object's kind, namespace and name.
 	Target() (r *Resource, namespace, name string)
@@ -58,11 +61,12 @@ type Connection interface {
 	Read(gvk schema.GroupVersionKind, namespace, name string) client.Object
 	// List returns the cached objects of a kind in a namespace, which must not be modified.
 	List(gvk schema.GroupVersionKind, namespace string) []client.Object
-	// Change writes a change of an object, with the server's own permissions and without admission, and with retries on conflict. An error
-	// of change is returned.
-	Change(ctx context.Context, gvk schema.GroupVersionKind, namespace, name string, change func(client.Object) (client.Object, error)) error
-	// Await returns nil when until is true, which it asks now and after changes of objects of a kind in a namespace, or an error when ctx
-	// is done.
+	// Change writes a change of an object, with the server's own permissions and without admission, and with retries on
+	// conflict. An error of change is returned.
+	Change(ctx context.Context, gvk schema.GroupVersionKind, namespace, name string,
+		change func(client.Object) (client.Object, error)) error
+	// Await returns nil when until is true, which it asks now and after changes of objects of a kind in a namespace, or an
+	// error when ctx is done.
 	Await(ctx context.Context, gvk schema.GroupVersionKind, namespace string, until func() bool) error
 	// Node returns the base URL of a node's API, and a transport that authenticates to it and supports upgrades.
 	Node(ctx context.Context, name string) (*url.URL, http.RoundTripper, error)
@@ -70,7 +74,8 @@ type Connection interface {
 	Policies() Policies
 	// MayCreate returns a Status error unless the user may create the subresource, whatever the request's method.
 	MayCreate(ctx context.Context) error
-	// Hold counts n bytes that the sender has sent, until Drop of as many or the end of the request. Its error is a Status: too many are held.
+	// Hold counts n bytes that the sender has sent, until Drop of as many or the end of the request. Its error is a
+	// Status: too many are held.
 	Hold(n int) error
 	Drop(n int)
 	// Recheck returns a Status error unless the user still may do what the request was authorized for.
@@ -83,7 +88,8 @@ type Connection interface {
 
 // Policies gives nodes the rules of network policies; netpolicy.Resolver implements it.
 type Policies interface {
-	// WriteRules calls write with the rules of a node, as JSON, once their version is another than after. Other nodes may wait until write returns.
+	// WriteRules calls write with the rules of a node, as JSON, once their version is another than after. Other nodes may
+	// wait until write returns.
 	WriteRules(ctx context.Context, node, after string, write func(rules []byte)) error
 }
 
@@ -121,13 +127,14 @@ type Scale struct {
 	Get func(client.Object) (want *int32, have int32, selector *metav1.LabelSelector)
 	// Set sets the desired replicas.
 	Set func(client.Object, int32)
-	// Read and Write take the place of Get and Set for kinds without a Go type, whose objects may not have these fields, or something else
-	// there. The selector is text.
+	// Read and Write take the place of Get and Set for kinds without a Go type, whose objects may not have these fields,
+	// or something else there. The selector is text.
 	Read  func(client.Object) (want *int32, have int32, selector string, err error)
 	Write func(client.Object, int32) error
-	// Paths says where the versions of the resource keep the replicas that are wanted, by group and version; a version that is not
-	// scaled has none. Nil: in spec.replicas.
+	// Paths says where the versions of the resource keep the replicas that are wanted, by group and version; a version
+	// that is not scaled has none. Nil: in spec.replicas.
 	Paths managedfields.ResourcePathMappings
-	// Missing is the path of the wanted replicas, without which there is no scale to show; empty if a scale without them has zero.
+	// Missing is the path of the wanted replicas, without which there is no scale to show; empty if a scale without them
+	// has zero.
 	Missing string
 }

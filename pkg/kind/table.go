@@ -24,7 +24,8 @@ type Table struct {
 // overlapping storage prefixes, are errors.
 func NewTable(rows ...*Resource) (*Table, error) {
 	t := &Table{
-		rows: make([]*Resource, 0, len(rows)), byGVR: make(map[schema.GroupVersionResource]*Resource, len(rows)), byGVK: make(map[schema.GroupVersionKind]*Resource, len(rows)),
+		rows: make([]*Resource, 0, len(rows)), byGVR: make(map[schema.GroupVersionResource]*Resource, len(rows)),
+		byGVK:  make(map[schema.GroupVersionKind]*Resource, len(rows)),
 		byType: make(map[reflect.Type]*Resource, 2*len(rows)), storage: make(map[string]stored, len(rows)),
 	}
 	return t, t.addAll(rows)
@@ -32,7 +33,13 @@ func NewTable(rows ...*Resource) (*Table, error) {
 
 // change returns a Table with rows removed and added. It costs a copy of the maps.
 func (t *Table) change(remove, add []*Resource) (*Table, error) {
-	n := &Table{rows: slices.Clone(t.rows), byGVR: maps.Clone(t.byGVR), byGVK: maps.Clone(t.byGVK), byType: maps.Clone(t.byType), storage: maps.Clone(t.storage)}
+	n := &Table{
+		rows:    slices.Clone(t.rows),
+		byGVR:   maps.Clone(t.byGVR),
+		byGVK:   maps.Clone(t.byGVK),
+		byType:  maps.Clone(t.byType),
+		storage: maps.Clone(t.storage),
+	}
 	for _, r := range remove {
 		if n.byGVR[r.GVR()] != r {
 			return nil, fmt.Errorf("%w: %s", ErrNoRow, r.GVR())

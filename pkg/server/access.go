@@ -6,7 +6,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/access"
 )
 
-// newAccess reads the configuration of who may use the API. issuers are those of service account tokens, clients the authorities of client certificates.
+// newAccess reads the configuration of who may use the API. issuers are those of service account tokens, clients the
+// authorities of client certificates.
 func (p *process) newAccess(issuers, audiences []string, clients func() []*x509.Certificate) (*access.Access, error) {
 	claims, err := p.RequiredClaims()
 	if err != nil {
@@ -15,12 +16,17 @@ func (p *process) newAccess(issuers, audiences []string, clients func() []*x509.
 	return access.New(access.Config{
 		AuthenticationFile: p.AuthenticationConfig, AuthorizationFile: p.AuthorizationConfig, Anonymous: p.AnonymousAuth,
 		OIDC: access.OIDC{
-			Issuer: p.OIDCIssuer, ClientID: p.OIDCClientID, CAFile: p.OIDCCAFile, UsernameClaim: p.OIDCUsernameClaim, UsernamePrefix: p.OIDCUsernamePrefix,
-			GroupsClaim: p.OIDCGroupsClaim, GroupsPrefix: p.OIDCGroupsPrefix, SigningAlgorithms: p.OIDCSigningAlgs, RequiredClaims: claims,
+			Issuer: p.OIDCIssuer, ClientID: p.OIDCClientID, CAFile: p.OIDCCAFile, UsernameClaim: p.OIDCUsernameClaim,
+			UsernamePrefix: p.OIDCUsernamePrefix,
+			GroupsClaim:    p.OIDCGroupsClaim, GroupsPrefix: p.OIDCGroupsPrefix, SigningAlgorithms: p.OIDCSigningAlgs,
+			RequiredClaims: claims,
 		},
 		Webhook: access.Webhook{Kubeconfig: p.TokenWebhook, Version: p.TokenWebhookVersion, TTL: p.TokenWebhookTTL},
-		Proxy: access.Proxy{CAFile: p.RequestHeaderCA, Names: p.RequestHeaderNames, Clients: clients, NameHeaders: p.RequestHeaderUsers, UIDHeaders: p.RequestHeaderUIDs,
-			GroupHeaders: p.RequestHeaderGroups, ExtraPrefixes: p.RequestHeaderPrefixes},
+		Proxy: access.Proxy{
+			CAFile: p.RequestHeaderCA, Names: p.RequestHeaderNames, Clients: clients, NameHeaders: p.RequestHeaderUsers,
+			UIDHeaders:   p.RequestHeaderUIDs,
+			GroupHeaders: p.RequestHeaderGroups, ExtraPrefixes: p.RequestHeaderPrefixes,
+		},
 		Issuers: issuers, Audiences: audiences, Log: component(p.log, "access"),
 	})
 }

@@ -38,28 +38,39 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 	}
 	l.rootCA, l.nodeCA = rootca.NewBundle(l.keys.Server.Bundle()), rootca.NewBundle(l.keys.Node.Bundle())
 	if p.Runs(config.Controllers) {
-		l.controllers, err = newLed(l, "controllers", l.election(election.Controllers), func(led *led[*controllers.Controllers], metrics prometheus.Registerer) (*controllers.Controllers, error) {
-			clientFor := func(identity string) client.Interface {
-				return led.checked(l.client(identity, "system:serviceaccounts"))
-			}
-			return controllers.New(controllers.Config{
-				ClientFor:    clientFor,
-				More:         l.systems.Reconcilers(system.Controllers{ClientFor: clientFor, Connect: l.nodes.Connect, TaskPatience: p.TaskNodeTimeout}),
-				RemoveVolume: l.nodes.removeVolume, ResizeVolume: l.nodes.resizeVolume, LocalSnapshots: localSnapshots{l.nodes},
-				LoadBalancer: &loadbalancer.Config{Pool: addresses, Reserved: ownPorts(p.Config), Disabled: !p.Runs(config.LoadBalancer), IngressPorts: l.ingressPorts()},
-				Adapters: func(ctx context.Context, path string, query url.Values) ([]byte, error) {
-					return l.aggregator.Metrics(ctx, path, query)
-				},
-				Elsewhere: func(ctx context.Context, namespace string) []aggregated.Remaining {
-					return l.aggregator.Empty(ctx, namespace)
-				},
-				OwnedElsewhere: l.aggregator,
-				Kinds:          storedkinds.Stored(kinds), RootCA: l.rootCA, NodeCA: l.nodeCA, SignToken: p.accounts.tokens.SignKept, Signers: signers(l.keys),
-				CheckPolicy: chain.TypeChecks(l.client(user.APIServerUser, user.SystemPrivilegedGroup), kinds, l.schemas),
-				QuotaUsage:  l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod,
-				Log: component(p.log, "controllers"), Metrics: metrics,
+		l.controllers, err = newLed(l, "controllers", l.election(election.Controllers),
+			func(led *led[*controllers.Controllers], metrics prometheus.Registerer) (*controllers.Controllers, error) {
+				clientFor := func(identity string) client.Interface {
+					return led.checked(l.client(identity, "system:serviceaccounts"))
+				}
+				return controllers.New(controllers.Config{
+					ClientFor: clientFor,
+					More: l.systems.Reconcilers(system.Controllers{
+						ClientFor:    clientFor,
+						Connect:      l.nodes.Connect,
+						TaskPatience: p.TaskNodeTimeout,
+					}),
+					RemoveVolume: l.nodes.removeVolume, ResizeVolume: l.nodes.resizeVolume, LocalSnapshots: localSnapshots{l.nodes},
+					LoadBalancer: &loadbalancer.Config{
+						Pool:         addresses,
+						Reserved:     ownPorts(p.Config),
+						Disabled:     !p.Runs(config.LoadBalancer),
+						IngressPorts: l.ingressPorts(),
+					},
+					Adapters: func(ctx context.Context, path string, query url.Values) ([]byte, error) {
+						return l.aggregator.Metrics(ctx, path, query)
+					},
+					Elsewhere: func(ctx context.Context, namespace string) []aggregated.Remaining {
+						return l.aggregator.Empty(ctx, namespace)
+					},
+					OwnedElsewhere: l.aggregator,
+					Kinds:          storedkinds.Stored(kinds), RootCA: l.rootCA, NodeCA: l.nodeCA,
+					SignToken: p.accounts.tokens.SignKept, Signers: signers(l.keys),
+					CheckPolicy: chain.TypeChecks(l.client(user.APIServerUser, user.SystemPrivilegedGroup), kinds, l.schemas),
+					QuotaUsage:  l.registry.QuotaUsage, PodMetrics: l.usage, ClusterCIDR: pods, NodePatience: p.NodeMonitorGracePeriod,
+					Log: component(p.log, "controllers"), Metrics: metrics,
+				})
 			})
-		})
 		if err != nil {
 			return err
 		}
@@ -68,9 +79,17 @@ func (l *plane) actors(kinds *kind.Catalog) error {
 		return err
 	}
 	if p.Runs(config.Scheduler) {
-		l.scheduler, err = newLed(l, "scheduler", l.election(election.Scheduler), func(led *led[*scheduler.Scheduler], metrics prometheus.Registerer) (*scheduler.Scheduler, error) {
-			return scheduler.New(scheduler.Config{Client: led.checked(l.client(user.KubeScheduler)), Configuration: l.scheduling, Devices: allocation.New(), TaskPatience: p.TaskNodeTimeout, Log: component(p.log, "scheduler"), Metrics: metrics})
-		})
+		l.scheduler, err = newLed(l, "scheduler", l.election(election.Scheduler),
+			func(led *led[*scheduler.Scheduler], metrics prometheus.Registerer) (*scheduler.Scheduler, error) {
+				return scheduler.New(scheduler.Config{
+					Client:        led.checked(l.client(user.KubeScheduler)),
+					Configuration: l.scheduling,
+					Devices:       allocation.New(),
+					TaskPatience:  p.TaskNodeTimeout,
+					Log:           component(p.log, "scheduler"),
+					Metrics:       metrics,
+				})
+			})
 	}
 	return err
 }

@@ -22,8 +22,8 @@ type localAPI struct {
 	node    user.Info
 }
 
-// remoteAPI is how the agent of a joined machine sends requests. Requests with a token go over connections without the machine's
-// certificate, which would count instead of it.
+// remoteAPI is how the agent of a joined machine sends requests. Requests with a token go over connections without the
+// machine's certificate, which would count instead of it.
 type remoteAPI struct {
 	identity *identity
 
@@ -37,8 +37,9 @@ var _, _ part.API = (*localAPI)(nil), (*remoteAPI)(nil)
 // maxResponse limits a response of the API server that the agent in its process reads, in bytes.
 const maxResponse = 4 << 20
 
-// newSeal returns system.Host's Seal. Its key is derived from that of service accounts. A process uses the same one until it
-// ends: what was sealed before the key of service accounts changed is not recognized by a server that has started since.
+// newSeal returns system.Host's Seal. Its key is derived from that of service accounts. A process uses the same one
+// until it ends: what was sealed before the key of service accounts changed is not recognized by a server that has
+// started since.
 func newSeal(of *ecdsa.PrivateKey) (func(data []byte) []byte, error) {
 	secret, err := of.Bytes()
 	if err != nil {
@@ -71,7 +72,13 @@ func (l *localAPI) Do(req *http.Request, token string) (*http.Response, error) {
 
 // Do implements part.API.
 func (r *remoteAPI) Do(req *http.Request, token string) (*http.Response, error) {
-	req.URL = &url.URL{Scheme: "https", Host: r.identity.servers.Current(), Path: req.URL.Path, RawPath: req.URL.RawPath, RawQuery: req.URL.RawQuery}
+	req.URL = &url.URL{
+		Scheme:   "https",
+		Host:     r.identity.servers.Current(),
+		Path:     req.URL.Path,
+		RawPath:  req.URL.RawPath,
+		RawQuery: req.URL.RawQuery,
+	}
 	if token == "" {
 		return r.identity.RoundTrip(req)
 	}

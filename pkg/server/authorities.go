@@ -133,7 +133,11 @@ func (a *authorities) state(ctx context.Context, now time.Time) (socket.Authorit
 		cert, old := authority.Certificates()
 		one := socket.Authority{Name: authority.Name, Since: pki.Issued(cert), Until: cert.NotAfter}
 		if old != nil {
-			one.Replaces, s.Replacing = &socket.Authority{Name: authority.Name, Since: pki.Issued(old), Until: old.NotAfter}, true
+			one.Replaces, s.Replacing = &socket.Authority{
+				Name:  authority.Name,
+				Since: pki.Issued(old),
+				Until: old.NotAfter,
+			}, true
 			if authority == a.keys.Server {
 				since = pki.Issued(cert)
 			}
@@ -168,7 +172,9 @@ func (a *authorities) state(ctx context.Context, now time.Time) (socket.Authorit
 		}
 		switch has, heard := a.nodes[node.Name]; {
 		case !heard:
-			s.Behind = append(s.Behind, socket.Behind{Node: node.Name, Problem: "has not been heard of since the replacement began or the server started"})
+			s.Behind = append(s.Behind, socket.Behind{
+				Node: node.Name, Problem: "has not been heard of since the replacement began or the server started",
+			})
 		case has != version:
 			s.Behind = append(s.Behind, socket.Behind{Node: node.Name, Problem: "has not renewed its certificates yet"})
 		}
@@ -176,7 +182,11 @@ func (a *authorities) state(ctx context.Context, now time.Time) (socket.Authorit
 	for _, u := range a.old {
 		if ago := now.Sub(u.last); ago < recently {
 			last := u.last
-			s.Behind = append(s.Behind, socket.Behind{User: u.name, Last: &last, Problem: "sends requests with a client certificate of the old authority"})
+			s.Behind = append(s.Behind, socket.Behind{
+				User:    u.name,
+				Last:    &last,
+				Problem: "sends requests with a client certificate of the old authority",
+			})
 		}
 	}
 	slices.SortFunc(s.Behind, func(x, y socket.Behind) int {
@@ -191,7 +201,10 @@ func readBefore(pod *corev1.Pod, t time.Time) bool {
 		return false
 	}
 	return slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool {
-		return v.Projected != nil && slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool { return p.ServiceAccountToken != nil })
+		return v.Projected != nil &&
+			slices.ContainsFunc(v.Projected.Sources, func(p corev1.VolumeProjection) bool {
+				return p.ServiceAccountToken != nil
+			})
 	})
 }
 
@@ -222,14 +235,16 @@ func (a *authorities) replace(ctx context.Context, names []string) (socket.Autho
 	}
 	picked = slices.DeleteFunc(picked, (*pki.Authority).Replacing)
 	if len(picked) == 0 {
-		return socket.Authorities{}, errors.New("a replacement is in progress already: `coracle certs check` shows its progress, `coracle certs rotate --ca --finish` finishes it")
+		return socket.Authorities{}, errors.New("a replacement is in progress already: `coracle certs check` shows its " +
+			"progress, `coracle certs rotate --ca --finish` finishes it")
 	}
 	for _, authority := range picked {
 		if err = a.keys.Replace(authority); err != nil {
 			err = fmt.Errorf("could not replace the %s authority: %w", authority.Name, err)
 			break
 		}
-		a.log.Info("replaced a certificate authority, the old one is trusted until the replacement is finished", "authority", authority.Name)
+		a.log.Info("replaced a certificate authority, the old one is trusted until the replacement is finished", "authority",
+			authority.Name)
 	}
 	a.follow()
 	if err != nil {
@@ -262,7 +277,8 @@ func (a *authorities) finish(ctx context.Context, names []string, force bool) (s
 			err = fmt.Errorf("could not finish the replacement of the %s authority: %w", authority.Name, err)
 			break
 		}
-		a.log.Info("finished the replacement of a certificate authority, the old one is no longer trusted", "authority", authority.Name)
+		a.log.Info("finished the replacement of a certificate authority, the old one is no longer trusted", "authority",
+			authority.Name)
 	}
 	a.follow()
 	if err != nil {
@@ -283,7 +299,8 @@ func stillBehind(behind []socket.Behind) error {
 	if more := len(behind) - mostListed; more > 0 {
 		fmt.Fprintf(&text, "  and %d more\n", more)
 	}
-	text.WriteString("Try again when they have followed, or use --force: nodes that were shut out join again with a token, and users get a new kubeconfig")
+	text.WriteString("Try again when they have followed, or use --force: nodes that were shut out join again with a " +
+		"token, and users get a new kubeconfig")
 	return errors.New(text.String())
 }
 
@@ -298,7 +315,8 @@ func (a *authorities) follow() {
 	}
 	for _, f := range a.changed {
 		if err := f(); err != nil {
-			a.log.Warn("could not apply a change of the certificate authorities until the next start of the server", "error", err)
+			a.log.Warn("could not apply a change of the certificate authorities until the next start of the server", "error",
+				err)
 		}
 	}
 }

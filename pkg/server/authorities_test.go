@@ -53,9 +53,15 @@ func newReplacing(t *testing.T, api http.HandlerFunc) *replacing {
 	r.changed = []func() error{func() error { c.members.endUnbelieved(c.keys.Client.Pool()); return nil }}
 	serving, err := c.keys.Server.NewSource(pki.Leaf{Name: "coracle", Hosts: []string{"127.0.0.1"}})
 	require.NoError(t, err)
-	config := &tls.Config{GetCertificate: serving.Server, ClientAuth: tls.RequestClientCert, NextProtos: []string{"h2", "http/1.1"}}
-	server := &http.Server{TLSConfig: pki.FollowClientCAs(config, c.keys.Client.Pool), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0),
-		Handler: c.members.handler(r.authorities.handler(c.joiner.handler(api)))}
+	config := &tls.Config{
+		GetCertificate: serving.Server,
+		ClientAuth:     tls.RequestClientCert,
+		NextProtos:     []string{"h2", "http/1.1"},
+	}
+	server := &http.Server{
+		TLSConfig: pki.FollowClientCAs(config, c.keys.Client.Pool), ErrorLog: slog.NewLogLogger(slog.DiscardHandler, 0),
+		Handler: c.members.handler(r.authorities.handler(c.joiner.handler(api))),
+	}
 	inner := server.Handler
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		if r.before == nil || r.before(w, q) {
@@ -186,7 +192,8 @@ func TestNodesFollowTheAuthorities(t *testing.T) {
 		_, err = (&http.Client{Transport: away}).Get(replacingURL)
 		require.ErrorContains(t, err, "unknown authority")
 		require.Len(t, away.refused, 1, "the agent is to find out why at once")
-		require.ErrorContains(t, away.renew(t.Context(), away.present.Load().credentials), "were replaced while this machine was away")
+		require.ErrorContains(t, away.renew(t.Context(), away.present.Load().credentials),
+			"were replaced while this machine was away")
 
 		r.token = oldToken
 		require.ErrorContains(t, r.newMachine(t, "n4").join(t.Context()), "make a new token")
@@ -218,8 +225,8 @@ func TestAServerThatKeepsChangingIsFollowedSlowly(t *testing.T) {
 	})
 }
 
-// TestAServerThatIsKilledMeanwhileIsFollowed checks that an agent whose renewal fails because the server is down follows it when it is back, long
-// before certificates that are valid would be renewed again, and does not storm it.
+// TestAServerThatIsKilledMeanwhileIsFollowed checks that an agent whose renewal fails because the server is down
+// follows it when it is back, long before certificates that are valid would be renewed again, and does not storm it.
 func TestAServerThatIsKilledMeanwhileIsFollowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReplacing(t, func(http.ResponseWriter, *http.Request) {})
@@ -269,8 +276,11 @@ func TestOldClientCertificatesAreKnown(t *testing.T) {
 			require.NoError(t, err)
 			pair, err := tls.X509KeyPair(cert, key)
 			require.NoError(t, err)
-			transport := &http.Transport{DialContext: r.listener.dial, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: r.testCluster.keys.Server.Pool(),
-				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }}}
+			transport := &http.Transport{
+				DialContext: r.listener.dial, ForceAttemptHTTP2: true,
+				TLSClientConfig: &tls.Config{RootCAs: r.testCluster.keys.Server.Pool(),
+					GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }},
+			}
 			t.Cleanup(transport.CloseIdleConnections)
 			return transport
 		}

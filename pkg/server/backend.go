@@ -83,7 +83,8 @@ func (p *process) Status(context.Context) socket.Status {
 		Running: true, Version: version.Coracle, PID: os.Getpid(), StartedAt: &began,
 		Server: url, Node: p.NodeName, NodeIP: p.NodeIP, DataDir: p.DataDir, RunDir: p.RunDir,
 		Kubeconfig: p.kubeconfig, Join: p.joinCommand,
-		Pressure: pressure, Warnings: warnings, Components: p.parts.snapshot(), Processes: processes("/proc", p.DataDir, p.RunDir),
+		Pressure: pressure, Warnings: warnings, Components: p.parts.snapshot(),
+		Processes: processes("/proc", p.DataDir, p.RunDir),
 	}
 }
 

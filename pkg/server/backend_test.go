@@ -23,7 +23,9 @@ func TestShimsAreKnownByTheirExecutables(t *testing.T) {
 		require.NoError(t, os.Symlink(exe, filepath.Join(dir, "exe")))
 		hangs := []string{"cmdline", "environ", "maps", "smaps"} // a pipe that nobody writes to: opening it blocks
 		if ours {
-			require.NoError(t, os.WriteFile(filepath.Join(dir, "smaps_rollup"), []byte("00400000-7ffd [rollup]\nRss:  9 kB\nPss:  7 kB\nPss_Anon: 3 kB\n"), 0o600))
+			require.NoError(t,
+				os.WriteFile(filepath.Join(dir, "smaps_rollup"),
+					[]byte("00400000-7ffd [rollup]\nRss:  9 kB\nPss:  7 kB\nPss_Anon: 3 kB\n"), 0o600))
 		} else {
 			hangs = append(hangs, "smaps_rollup")
 		}

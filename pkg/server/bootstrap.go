@@ -62,7 +62,8 @@ func (b *bootstrap) Run(ctx context.Context) error {
 	close(b.ready)
 	return engine.Run(ctx, engine.Config{
 		ClientFor: func(string) client.Interface { return b.client }, Log: b.log,
-	}, []*engine.Reconciler{keep.New(b.objects([]netip.Addr{b.api.Addr()}), b.wanted), allocations.New(b.repair)}, func() {})
+	}, []*engine.Reconciler{keep.New(b.objects([]netip.Addr{b.api.Addr()}), b.wanted), allocations.New(b.repair)},
+		func() {})
 }
 
 // wanted returns the current objects, and when to check again; 0 for never. It renews this server's lease.
@@ -86,7 +87,9 @@ func (b *bootstrap) publish(ctx context.Context) error {
 // published returns the servers in the API's EndpointSlice.
 func (b *bootstrap) published(ctx context.Context) (servers []netip.Addr) {
 	var slice discoveryv1.EndpointSlice
-	if err := b.client.Get(ctx, ctrl.ObjectKey{Namespace: metav1.NamespaceDefault, Name: apiMeta(true).Name}, &slice); err != nil {
+	if err := b.client.Get(ctx, ctrl.ObjectKey{
+		Namespace: metav1.NamespaceDefault, Name: apiMeta(true).Name,
+	}, &slice); err != nil {
 		return nil
 	}
 	for _, e := range slice.Endpoints {
@@ -103,7 +106,9 @@ func (b *bootstrap) published(ctx context.Context) (servers []netip.Addr) {
 // API's endpoints are omitted.
 func (b *bootstrap) objects(servers []netip.Addr) []ctrl.Object {
 	var list []ctrl.Object
-	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
+	for _, name := range []string{
+		metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease,
+	} {
 		list = append(list, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	}
 	if len(servers) > 0 {
@@ -111,10 +116,14 @@ func (b *bootstrap) objects(servers []netip.Addr) []ctrl.Object {
 	}
 	return append(list,
 		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "system-cluster-critical"}, Value: 2_000_000_000,
-			Description: "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."},
+			Description: "Used for system critical pods that must run in the cluster, but can be moved to another node if " +
+				"necessary."},
 		&schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "system-node-critical"}, Value: 2_000_001_000,
 			Description: "Used for system critical pods that must not be moved from their current node."},
-		&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{b.services.String()}}},
+		&networkingv1.ServiceCIDR{
+			ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+			Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{b.services.String()}},
+		},
 		b.apiService(),
 		// Queried by pods, and answered by DNS on their own node.
 		dns.Service(dnsAddress(b.service).String()),
@@ -143,7 +152,9 @@ func nodeServices() *rbacv1.ClusterRoleBinding {
 // localStorage is the default class of volumes: directories on the node of their first pod.
 func localStorage() *storagev1.StorageClass {
 	return &storagev1.StorageClass{
-		ObjectMeta:           metav1.ObjectMeta{Name: storage.DefaultClass, Annotations: map[string]string{storage.DefaultAnnotation: "true"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: storage.DefaultClass, Annotations: map[string]string{storage.DefaultAnnotation: "true"},
+		},
 		Provisioner:          storage.Provisioner,
 		VolumeBindingMode:    new(storagev1.VolumeBindingWaitForFirstConsumer),
 		ReclaimPolicy:        new(corev1.PersistentVolumeReclaimDelete),
@@ -154,8 +165,10 @@ func localStorage() *storagev1.StorageClass {
 // localSnapshotClass is the default class of snapshots of local volumes.
 func localSnapshotClass() *snapshots.VolumeSnapshotClass {
 	return &snapshots.VolumeSnapshotClass{
-		ObjectMeta: metav1.ObjectMeta{Name: storage.DefaultClass, Annotations: map[string]string{snapshots.DefaultAnnotation: "true"}},
-		Driver:     storage.Provisioner, DeletionPolicy: snapshots.Delete,
+		ObjectMeta: metav1.ObjectMeta{
+			Name: storage.DefaultClass, Annotations: map[string]string{snapshots.DefaultAnnotation: "true"},
+		},
+		Driver: storage.Provisioner, DeletionPolicy: snapshots.Delete,
 	}
 }
 
@@ -173,7 +186,9 @@ func (b *bootstrap) apiService() *corev1.Service {
 	s.Labels = map[string]string{"component": "apiserver", "provider": "kubernetes"}
 	s.Spec = corev1.ServiceSpec{
 		ClusterIP: b.service.String(),
-		Ports:     []corev1.ServicePort{{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(int32(b.api.Port()))}},
+		Ports: []corev1.ServicePort{
+			{Name: "https", Port: 443, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(int32(b.api.Port()))},
+		},
 	}
 	return s
 }
@@ -185,14 +200,18 @@ func (b *bootstrap) apiSlice(servers []netip.Addr) *discoveryv1.EndpointSlice {
 		Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}},
 	}
 	for _, a := range servers {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{a.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{
+			Addresses: []string{a.String()}, Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+		})
 	}
 	return s
 }
 
 //nolint:staticcheck // Endpoints is deprecated, and old clients of the API's own address still read it.
 func (b *bootstrap) apiEndpoints(servers []netip.Addr) *corev1.Endpoints {
-	subset := corev1.EndpointSubset{Ports: []corev1.EndpointPort{{Name: "https", Port: int32(b.api.Port()), Protocol: corev1.ProtocolTCP}}}
+	subset := corev1.EndpointSubset{
+		Ports: []corev1.EndpointPort{{Name: "https", Port: int32(b.api.Port()), Protocol: corev1.ProtocolTCP}},
+	}
 	for _, a := range servers {
 		subset.Addresses = append(subset.Addresses, corev1.EndpointAddress{IP: a.String()})
 	}

@@ -44,9 +44,13 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 	clients := local.New(r, ca, kinds)
 	require.NoError(t, chain.Install(chain.Plugins{}, r, clients))
 	c := clients.For(&user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
-	b := &bootstrap{client: c, api: netip.MustParseAddrPort("192.0.2.1:6443"), service: netip.MustParseAddr("10.43.0.1"), services: netip.MustParsePrefix("10.43.0.0/16"),
-		servers: newServerList(s, netip.MustParseAddr("192.0.2.1"), s.Alone, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))), repair: r.RepairAllocations,
-		log: slog.New(slog.DiscardHandler), ready: make(chan struct{})}
+	b := &bootstrap{
+		client: c, api: netip.MustParseAddrPort("192.0.2.1:6443"), service: netip.MustParseAddr("10.43.0.1"),
+		services: netip.MustParsePrefix("10.43.0.0/16"),
+		servers: newServerList(s, netip.MustParseAddr("192.0.2.1"), s.Alone,
+			kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))), repair: r.RepairAllocations,
+		log: slog.New(slog.DiscardHandler), ready: make(chan struct{}),
+	}
 	runtest.Start(t, s, ca, b)
 
 	for _, o := range b.objects([]netip.Addr{b.api.Addr()}) {
@@ -89,7 +93,9 @@ func shows(t *testing.T, c ctrl.WithWatch, o ctrl.Object, good func(ctrl.Object)
 	require.NoError(t, err)
 	list, err := c.Scheme().New(gvk.GroupVersion().WithKind(gvk.Kind + "List"))
 	require.NoError(t, err)
-	w, err := c.Watch(ctx, list.(ctrl.ObjectList), ctrl.InNamespace(o.GetNamespace()), ctrl.MatchingFields{"metadata.name": o.GetName()})
+	w, err := c.Watch(ctx, list.(ctrl.ObjectList), ctrl.InNamespace(o.GetNamespace()), ctrl.MatchingFields{
+		"metadata.name": o.GetName(),
+	})
 	require.NoError(t, err)
 	defer w.Stop()
 	now := o.DeepCopyObject().(ctrl.Object)

@@ -28,7 +28,8 @@ func queried(expr string) (names []string) {
 
 // Every metric that the dashboard queries is served by a running server.
 func TestTheDashboardAsksForWhatThereIs(t *testing.T) {
-	require.Equal(t, []string{"up_total", "down_bytes"}, queried(`sum by (le, verb) (rate(up_total{code=~"5.."}[$__rate_interval])) / max(down_bytes)`))
+	require.Equal(t, []string{"up_total", "down_bytes"},
+		queried(`sum by (le, verb) (rate(up_total{code=~"5.."}[$__rate_interval])) / max(down_bytes)`))
 	raw, err := os.ReadFile("../../manifests/grafana/coracle.json")
 	require.NoError(t, err)
 	var dashboard struct {

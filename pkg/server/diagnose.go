@@ -125,7 +125,8 @@ func (l *plane) apiHealth(ctx context.Context) socket.Health {
 }
 
 func storeHealth(s store.Stats, warning string, reads error) socket.Health {
-	h := newHealth("store", "%s in use of %s, revision %d", socket.Bytes(s.UsedBytes), socket.Bytes(s.QuotaBytes), s.Revision)
+	h := newHealth("store", "%s in use of %s, revision %d", socket.Bytes(s.UsedBytes), socket.Bytes(s.QuotaBytes),
+		s.Revision)
 	if reads != nil {
 		h.add(socket.Unhealthy, "cannot read: %v", reads)
 		return h.Health
@@ -137,7 +138,8 @@ func storeHealth(s store.Stats, warning string, reads error) socket.Health {
 		h.add(socket.Warning, "nearly full: %s", warning)
 	}
 	if s.DiskFreeBytes < s.DiskMinFreeBytes {
-		h.add(socket.Unhealthy, "disk full, writes are refused: %s free, %s needed", socket.Bytes(s.DiskFreeBytes), socket.Bytes(s.DiskMinFreeBytes))
+		h.add(socket.Unhealthy, "disk full, writes are refused: %s free, %s needed", socket.Bytes(s.DiskFreeBytes),
+			socket.Bytes(s.DiskMinFreeBytes))
 	}
 	return h.Health
 }
@@ -171,7 +173,8 @@ func reconcilerHealth(all []engine.Report, now time.Time) socket.Health {
 		}
 		for _, f := range r.Failures {
 			if f.Attempts >= failingAttempts && now.Sub(f.Since) >= failingTime {
-				h.add(socket.Unhealthy, "%s: %s failing for %s, %d attempts: %s", r.Name, f.Object, duration.HumanDuration(now.Sub(f.Since)), f.Attempts, firstLine(f.Error))
+				h.add(socket.Unhealthy, "%s: %s failing for %s, %d attempts: %s", r.Name, f.Object,
+					duration.HumanDuration(now.Sub(f.Since)), f.Attempts, firstLine(f.Error))
 			}
 		}
 	}
@@ -182,7 +185,8 @@ func schedulerHealth(pods []scheduler.Pending, all int, now time.Time) socket.He
 	h := newHealth("scheduler", "%s pending", plural(all, "pod"))
 	for _, p := range pods {
 		if wait := now.Sub(p.Since); wait >= pendingTime && p.Reason != "" {
-			h.add(socket.Warning, "%s/%s pending for %s: %s", p.Namespace, p.Name, duration.HumanDuration(wait), firstLine(p.Reason))
+			h.add(socket.Warning, "%s/%s pending for %s: %s", p.Namespace, p.Name, duration.HumanDuration(wait),
+				firstLine(p.Reason))
 		}
 	}
 	return h.Health
@@ -242,7 +246,8 @@ func certificateHealth(items []pki.Item, err error, now time.Time) socket.Health
 		return newHealth("certificates", "none on disk").Health
 	}
 	slices.SortFunc(items, func(a, b pki.Item) int { return a.Until.Compare(b.Until) })
-	h := newHealth("certificates", "first to expire: %s, in %s", items[0].Name, duration.HumanDuration(max(0, items[0].Until.Sub(now))))
+	h := newHealth("certificates", "first to expire: %s, in %s", items[0].Name,
+		duration.HumanDuration(max(0, items[0].Until.Sub(now))))
 	for _, i := range items {
 		switch left := i.Until.Sub(now); {
 		case left <= 0:

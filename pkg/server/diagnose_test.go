@@ -27,8 +27,18 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 	node := func(name string, conditions ...corev1.NodeCondition) corev1.Node {
 		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Conditions: conditions}}
 	}
-	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(ago(time.Hour))}
-	room := store.Stats{UsedBytes: 1 << 20, QuotaBytes: 512 << 20, Revision: 7, DiskFreeBytes: 1 << 30, DiskMinFreeBytes: 128 << 20}
+	ready := corev1.NodeCondition{
+		Type:               corev1.NodeReady,
+		Status:             corev1.ConditionTrue,
+		LastTransitionTime: metav1.NewTime(ago(time.Hour)),
+	}
+	room := store.Stats{
+		UsedBytes:        1 << 20,
+		QuotaBytes:       512 << 20,
+		Revision:         7,
+		DiskFreeBytes:    1 << 30,
+		DiskMinFreeBytes: 128 << 20,
+	}
 	full, noDisk := room, room
 	full.UsedBytes, noDisk.DiskFreeBytes = 512<<20, 1<<20
 	for _, c := range []struct {
@@ -39,28 +49,73 @@ func TestADiagnosisSaysWhatIsWrongAndWhy(t *testing.T) {
 		{"a store that is nearly full", socket.Warning, "nearly full: delete", storeHealth(room, "delete objects", nil)},
 		{"a full store", socket.Unhealthy, "creates are refused: delete", storeHealth(full, "delete objects", nil)},
 		{"a full disk", socket.Unhealthy, "1.0 MiB free, 128.0 MiB needed", storeHealth(noDisk, "", nil)},
-		{"a store that does not answer", socket.Unhealthy, "cannot read: broken", storeHealth(room, "", errors.New("broken"))},
+		{
+			"a store that does not answer", socket.Unhealthy, "cannot read: broken", storeHealth(room, "", errors.New("broken")),
+		},
 
-		{"reconcilers", socket.OK, "1 running, 1 object queued, 0 in back-off", reconcilerHealth([]engine.Report{{Name: "a", Synced: true, Queued: 1}}, now)},
+		{
+			"reconcilers", socket.OK, "1 running, 1 object queued, 0 in back-off",
+			reconcilerHealth([]engine.Report{{Name: "a", Synced: true, Queued: 1}}, now),
+		},
 		{"a conflict", socket.OK, "1 in back-off", reconcilerHealth([]engine.Report{{Name: "a", Synced: true, Failing: 1,
 			Failures: []engine.Failure{{Object: "d/x", Since: ago(time.Second), Attempts: 9, Error: "conflict"}}}}, now)},
-		{"an object that fails", socket.Unhealthy, "deployment: d/x failing for 3m, 12 attempts: quota exceeded", reconcilerHealth([]engine.Report{{Name: "deployment", Synced: true, Failing: 1,
-			Failures: []engine.Failure{{Object: "d/x", Since: ago(3 * time.Minute), Attempts: 12, Error: "quota exceeded\nmore"}}}}, now)},
-		{"a reconciler that crashed", socket.Unhealthy, "task is not synced: crashed: panic", reconcilerHealth([]engine.Report{{Name: "task", LastCrash: "panic\nstack"}}, now)},
+		{
+			"an object that fails", socket.Unhealthy, "deployment: d/x failing for 3m, 12 attempts: quota exceeded",
+			reconcilerHealth([]engine.Report{{Name: "deployment", Synced: true, Failing: 1,
+				Failures: []engine.Failure{
+					{Object: "d/x", Since: ago(3 * time.Minute), Attempts: 12, Error: "quota exceeded\nmore"},
+				}}}, now),
+		},
+		{
+			"a reconciler that crashed", socket.Unhealthy, "task is not synced: crashed: panic",
+			reconcilerHealth([]engine.Report{{Name: "task", LastCrash: "panic\nstack"}}, now),
+		},
 
 		{"no pods wait", socket.OK, "0 pods pending", schedulerHealth(nil, 0, now)},
 		{"a pod that has just come", socket.OK, "1 pod pending", schedulerHealth([]scheduler.Pending{{Since: now}}, 1, now)},
-		{"a pod that fits nowhere", socket.Warning, "d/big pending for 2m: 0/1 nodes", schedulerHealth([]scheduler.Pending{{Namespace: "d", Name: "big", Since: ago(2 * time.Minute), Reason: "0/1 nodes are available"}}, 1, now)},
+		{
+			"a pod that fits nowhere", socket.Warning, "d/big pending for 2m: 0/1 nodes",
+			schedulerHealth([]scheduler.Pending{
+				{Namespace: "d", Name: "big", Since: ago(2 * time.Minute), Reason: "0/1 nodes are available"},
+			}, 1, now),
+		},
 
 		{"nodes", socket.OK, "2 of 2 ready", nodesHealth([]corev1.Node{node("a", ready), node("b", ready)}, nil, now)},
-		{"a node that is lost", socket.Unhealthy, "b not ready for 5m: NodeStatusUnknown: Kubelet stopped posting", nodesHealth([]corev1.Node{node("a", ready), node("b",
-			corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, Reason: "NodeStatusUnknown", Message: "Kubelet stopped posting node status.", LastTransitionTime: metav1.NewTime(ago(5 * time.Minute))})}, nil, now)},
-		{"a node under pressure", socket.Warning, "a has MemoryPressure", nodesHealth([]corev1.Node{node("a", ready, corev1.NodeCondition{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue})}, nil, now)},
-		{"a node that never reported", socket.Unhealthy, "a not ready: it never", nodesHealth([]corev1.Node{node("a")}, nil, now)},
+		{
+			"a node that is lost", socket.Unhealthy, "b not ready for 5m: NodeStatusUnknown: Kubelet stopped posting",
+			nodesHealth([]corev1.Node{node("a", ready), node("b",
+				corev1.NodeCondition{
+					Type:               corev1.NodeReady,
+					Status:             corev1.ConditionUnknown,
+					Reason:             "NodeStatusUnknown",
+					Message:            "Kubelet stopped posting node status.",
+					LastTransitionTime: metav1.NewTime(ago(5 * time.Minute)),
+				})}, nil, now),
+		},
+		{
+			"a node under pressure", socket.Warning, "a has MemoryPressure",
+			nodesHealth([]corev1.Node{
+				node("a", ready, corev1.NodeCondition{Type: corev1.NodeMemoryPressure, Status: corev1.ConditionTrue}),
+			}, nil, now),
+		},
+		{
+			"a node that never reported", socket.Unhealthy, "a not ready: it never",
+			nodesHealth([]corev1.Node{node("a")}, nil, now),
+		},
 
-		{"certificates", socket.OK, "first to expire: client, in 40d", certificateHealth([]pki.Item{{Name: "key"}, {Name: "client", Until: now.Add(40*24*time.Hour + time.Hour)}}, nil, now)},
-		{"a certificate that ends soon", socket.Warning, "client expires in 20d", certificateHealth([]pki.Item{{Name: "client", Until: now.Add(20*24*time.Hour + time.Hour)}}, nil, now)},
-		{"a certificate that has ended", socket.Unhealthy, "client expired at", certificateHealth([]pki.Item{{Name: "client", Until: ago(time.Hour)}}, nil, now)},
+		{
+			"certificates", socket.OK, "first to expire: client, in 40d",
+			certificateHealth([]pki.Item{{Name: "key"}, {Name: "client", Until: now.Add(40*24*time.Hour + time.Hour)}}, nil,
+				now),
+		},
+		{
+			"a certificate that ends soon", socket.Warning, "client expires in 20d",
+			certificateHealth([]pki.Item{{Name: "client", Until: now.Add(20*24*time.Hour + time.Hour)}}, nil, now),
+		},
+		{
+			"a certificate that has ended", socket.Unhealthy, "client expired at",
+			certificateHealth([]pki.Item{{Name: "client", Until: ago(time.Hour)}}, nil, now),
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			require.Equal(t, c.state, c.h.State, c.h)
@@ -95,12 +150,17 @@ func TestInspection(t *testing.T) {
 	l := startPlane(t)
 	l.process.Token = "swordfish"
 	for path, want := range map[string]string{
-		"cache": `"resource": "namespaces"`, "reconcilers": `"name": "deployment"`, "fairness": `"name": "workload-low"`, "store": `"quotaBytes"`,
+		"cache": `"resource": "namespaces"`, "reconcilers": `"name": "deployment"`, "fairness": `"name": "workload-low"`,
+		"store": `"quotaBytes"`,
 	} {
 		w := l.get(t, "/debug/coracle/"+path, admin)
 		require.Equal(t, http.StatusOK, w.Code, w.Body)
 		require.Contains(t, w.Body.String(), want)
-		for _, who := range []*user.DefaultInfo{{Name: "ann", Groups: []string{user.AllAuthenticated}}, {Name: "system:serviceaccount:default:default", Groups: []string{"system:serviceaccounts", user.AllAuthenticated}}, {Name: "prometheus", Groups: []string{user.MonitoringGroup, user.AllAuthenticated}}} {
+		for _, who := range []*user.DefaultInfo{
+			{Name: "ann", Groups: []string{user.AllAuthenticated}},
+			{Name: "system:serviceaccount:default:default", Groups: []string{"system:serviceaccounts", user.AllAuthenticated}},
+			{Name: "prometheus", Groups: []string{user.MonitoringGroup, user.AllAuthenticated}},
+		} {
 			require.Equal(t, http.StatusForbidden, l.get(t, "/debug/coracle/"+path, who).Code, who.Name)
 		}
 	}
@@ -108,20 +168,32 @@ func TestInspection(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return c.Get(t.Context(), ctrl.ObjectKey{Namespace: "default", Name: "default"}, &corev1.ServiceAccount{}) == nil
 	}, time.Minute, time.Millisecond)
-	require.NoError(t, c.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}, Spec: corev1.PodSpec{
-		Containers: []corev1.Container{{Name: "c", Image: "x"}}}}))
-	for query, code := range map[string]int{"namespace=default&pod=p": http.StatusOK, "namespace=default&pod=q": http.StatusNotFound, "pod=p": http.StatusBadRequest,
-		"namespace=default&pod=p&node=gone": http.StatusBadRequest} {
+	require.NoError(t,
+		c.Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p"}, Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "c", Image: "x"}}},
+		}))
+	for query, code := range map[string]int{
+		"namespace=default&pod=p": http.StatusOK, "namespace=default&pod=q": http.StatusNotFound,
+		"pod=p":                             http.StatusBadRequest,
+		"namespace=default&pod=p&node=gone": http.StatusBadRequest,
+	} {
 		require.Equal(t, code, l.get(t, "/debug/coracle/schedule?"+query, admin).Code, query)
-		require.Equal(t, http.StatusForbidden, l.get(t, "/debug/coracle/schedule?"+query, &user.DefaultInfo{Name: "ann", Groups: []string{user.AllAuthenticated}}).Code)
+		require.Equal(t, http.StatusForbidden,
+			l.get(t, "/debug/coracle/schedule?"+query, &user.DefaultInfo{
+				Name: "ann", Groups: []string{user.AllAuthenticated},
+			}).Code)
 	}
-	require.Contains(t, l.get(t, "/debug/coracle/schedule?namespace=default&pod=p", admin).Body.String(), `"summary": "no nodes available to schedule pods"`)
-	require.Equal(t, http.StatusNotFound, l.get(t, "/debug/coracle/options", admin).Code, "only on the machine's own socket")
+	require.Contains(t, l.get(t, "/debug/coracle/schedule?namespace=default&pod=p", admin).Body.String(),
+		`"summary": "no nodes available to schedule pods"`)
+	require.Equal(t, http.StatusNotFound, l.get(t, "/debug/coracle/options", admin).Code,
+		"only on the machine's own socket")
 	l.process.plane = l
 	w := get(l.process.Debug(), "/debug/coracle/options")
 	require.Contains(t, w.Body.String(), masked)
 	require.NotContains(t, w.Body.String(), "swordfish")
-	require.Contains(t, get(l.process.Debug(), "/debug/coracle/metrics/control-plane").Body.String(), "\napiserver_storage_objects")
+	require.Contains(t, get(l.process.Debug(), "/debug/coracle/metrics/control-plane").Body.String(),
+		"\napiserver_storage_objects")
 	require.Contains(t, get(l.process.Debug(), "/debug/coracle/metrics/node").Body.String(), "\nkubelet_running_pods 0")
 }
 

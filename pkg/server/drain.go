@@ -31,8 +31,9 @@ type podStopper interface {
 	StopPods(ctx context.Context, ended func(*corev1.Pod)) error
 }
 
-// stopPods terminates the node's pods gracefully and reports which ones it waits for. It returns an error when the longest grace
-// period plus drainMargin has passed: a process stuck in the kernel must not prevent Coracle from stopping.
+// stopPods terminates the node's pods gracefully and reports which ones it waits for. It returns an error when the
+// longest grace period plus drainMargin has passed: a process stuck in the kernel must not prevent Coracle from
+// stopping.
 func stopPods(ctx context.Context, agent podStopper, progress func(string)) error {
 	var mu sync.Mutex
 	left := map[string]bool{}
@@ -57,7 +58,8 @@ func stopPods(ctx context.Context, agent podStopper, progress func(string)) erro
 		}
 		return strings.Join(list, ", ")
 	}
-	// Reports by the agent and by this loop are serialized, and none is made after this returns: the caller's connection is closed then.
+	// Reports by the agent and by this loop are serialized, and none is made after this returns: the caller's connection
+	// is closed then.
 	var reporting sync.Mutex
 	returned := false
 	say := func(message string) {
@@ -110,7 +112,8 @@ func stopPods(ctx context.Context, agent podStopper, progress func(string)) erro
 }
 
 func notStopped(names string, limit time.Duration) error {
-	return fmt.Errorf("pods still running %s after termination was requested: %s; `coracle start` adopts them, `coracle delete` kills them", limit, names)
+	return fmt.Errorf("pods still running %s after termination was requested: %s; `coracle start` adopts them, `coracle "+
+		"delete` kills them", limit, names)
 }
 
 // grace returns a pod's termination grace period.

@@ -22,26 +22,28 @@ import (
 
 // EmbeddedConfig configures a control plane inside another program.
 type EmbeddedConfig struct {
-	// Config has the options of the control plane; those of the process and of a node have no effect, except for DataDir, which must exist.
+	// Config has the options of the control plane; those of the process and of a node have no effect, except for DataDir,
+	// which must exist.
 	Config config.Config
 	// Listener serves the API, and is closed when Run returns. Its address must not be unspecified.
 	Listener net.Listener
-	// Volatile writes nothing through to the disk, so that a power failure loses data while the end of the process does not, and cuts
-	// requests off when Run's context is done.
+	// Volatile writes nothing through to the disk, so that a power failure loses data while the end of the process does
+	// not, and cuts requests off when Run's context is done.
 	Volatile bool
 	Given    Given
 	// Log is required.
 	Log *slog.Logger
 }
 
-// Embedded is a control plane inside another program: without a node, and without what a process has, such as the socket for commands, the
-// lock of the data directory, and loggers of libraries. Several can run in one process.
+// Embedded is a control plane inside another program: without a node, and without what a process has, such as the
+// socket for commands, the lock of the data directory, and loggers of libraries. Several can run in one process.
 type Embedded struct {
 	plane *plane
 	ready chan struct{}
 }
 
-// Given is what a control plane takes from its caller in place of what it has in its data directory. Of what is zero, it takes nothing.
+// Given is what a control plane takes from its caller in place of what it has in its data directory. Of what is zero,
+// it takes nothing.
 type Given struct {
 	// Etcd has the objects.
 	Etcd store.Servers
@@ -96,8 +98,8 @@ func NewEmbedded(c EmbeddedConfig) (*Embedded, error) {
 	return &Embedded{plane: l, ready: make(chan struct{})}, nil
 }
 
-// reachable returns an address for the endpoints of the API, which must not be of the loopback interface: then it is that of the default
-// route, as upstream's, or on a machine without one an address that nobody has (RFC 5737).
+// reachable returns an address for the endpoints of the API, which must not be of the loopback interface: then it is
+// that of the default route, as upstream's, or on a machine without one an address that nobody has (RFC 5737).
 func reachable(a netip.Addr) netip.Addr {
 	if !a.IsLoopback() {
 		return a

@@ -40,7 +40,12 @@ func (p *process) Encryption(ctx context.Context) (socket.Encryption, error) {
 	if err != nil {
 		return socket.Encryption{}, err
 	}
-	e := socket.Encryption{Enabled: s.File != "", File: s.File, Managed: s.Managed, Warnings: p.plane.encryption.Warnings()}
+	e := socket.Encryption{
+		Enabled:  s.File != "",
+		File:     s.File,
+		Managed:  s.Managed,
+		Warnings: p.plane.encryption.Warnings(),
+	}
 	for _, r := range s.Rules {
 		e.Writes = append(e.Writes, socket.EncryptionRule{Resource: r.Resource, Provider: r.Label.Provider, Key: r.Label.Key})
 	}

@@ -64,7 +64,8 @@ func (e ending) run(ctx context.Context) (was int, killed bool, err error) {
 	}
 	ended, err = p.wait(ctx, e.killed)
 	if err == nil && !ended {
-		err = fmt.Errorf("process %d was killed but has not ended after %s: it waits for the kernel (see /proc/%d/wchan), often for a disk or "+
+		err = fmt.Errorf("process %d was killed but has not ended after %s: it waits for the kernel (see /proc/%d/wchan), "+
+			"often for a disk or "+
 			"a network file system; try again once that answers, or restart the machine", p.pid, e.killed, p.pid)
 	}
 	return p.pid, true, err
@@ -87,7 +88,8 @@ func findHolder(dir string) (*lockHolder, error) {
 		if holder(dir) == 0 {
 			return nil, nil // it has exited meanwhile
 		}
-		return nil, fmt.Errorf("%s is in use by process %d, which cannot be seen from here: end it from its own container", dir, pid)
+		return nil, fmt.Errorf("%s is in use by process %d, which cannot be seen from here: end it from its own container",
+			dir, pid)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("process %d: %w", pid, err)

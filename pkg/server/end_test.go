@@ -74,7 +74,12 @@ func TestAProcessThatIgnoresSIGTERMIsKilled(t *testing.T) {
 				require.NoError(t, child.Process.Signal(syscall.SIGSTOP))
 			}
 			var said []string
-			e := ending{dir: dir, graceful: 30 * time.Second, killed: time.Minute, say: func(f string, args ...any) { said = append(said, fmt.Sprintf(f, args...)) }}
+			e := ending{
+				dir:      dir,
+				graceful: 30 * time.Second,
+				killed:   time.Minute,
+				say:      func(f string, args ...any) { said = append(said, fmt.Sprintf(f, args...)) },
+			}
 			if want.killed {
 				e.graceful = 100 * time.Millisecond
 			}
@@ -163,7 +168,10 @@ type stuckAgent struct{}
 
 func (stuckAgent) Pods() []*corev1.Pod {
 	pod := func(name string, grace int64) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}, Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &grace}}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name},
+			Spec:       corev1.PodSpec{TerminationGracePeriodSeconds: &grace},
+		}
 	}
 	return []*corev1.Pod{pod("good", 30), pod("stuck", 90)}
 }
@@ -182,7 +190,10 @@ func TestAPodThatDoesNotEndIsWaitedForAsLongAsItsGracePeriodAndNamed(t *testing.
 		require.ErrorContains(t, err, "a/stuck")
 		require.NotContains(t, err.Error(), "good")
 		require.Equal(t, 90*time.Second+drainMargin, time.Since(began))
-		require.Equal(t, []string{"stopped pod a/good", "waiting for a/stuck (at most 1m55s more)", "waiting for a/stuck (at most 1m40s more)"}, said[:3])
+		require.Equal(t,
+			[]string{
+				"stopped pod a/good", "waiting for a/stuck (at most 1m55s more)", "waiting for a/stuck (at most 1m40s more)",
+			}, said[:3])
 	})
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("enough"))

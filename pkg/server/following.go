@@ -70,7 +70,8 @@ func (f *serverFollower) Run(ctx context.Context) error {
 
 func (f *serverFollower) seen(o any) {
 	s, ok := o.(*discoveryv1.EndpointSlice)
-	if !ok || s.Namespace != metav1.NamespaceDefault || s.Name != apiMeta(true).Name || len(s.Ports) != 1 || s.Ports[0].Port == nil {
+	if !ok || s.Namespace != metav1.NamespaceDefault || s.Name != apiMeta(true).Name || len(s.Ports) != 1 ||
+		s.Ports[0].Port == nil {
 		return
 	}
 	port := *s.Ports[0].Port

@@ -27,14 +27,24 @@ func TestServerHosts(t *testing.T) {
 
 // TestTheListOfServersComesFromTheAPI: only the EndpointSlice default/kubernetes is used.
 func TestTheListOfServersComesFromTheAPI(t *testing.T) {
-	list, err := servers.New(servers.Config{Seeds: []string{"server:6443"}, Dial: (&net.Dialer{}).DialContext, Log: slog.New(slog.DiscardHandler)})
+	list, err := servers.New(servers.Config{
+		Seeds: []string{"server:6443"},
+		Dial:  (&net.Dialer{}).DialContext,
+		Log:   slog.New(slog.DiscardHandler),
+	})
 	require.NoError(t, err)
 	f := &serverFollower{list: list}
 	yes, no, port := true, false, int32(6443)
 	slice := func(change func(*discoveryv1.EndpointSlice)) *discoveryv1.EndpointSlice {
-		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}, Ports: []discoveryv1.EndpointPort{{Port: &port}},
-			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"192.0.2.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &yes}},
-				{Addresses: []string{"192.0.2.2", "no address"}}, {Addresses: []string{"192.0.2.3"}, Conditions: discoveryv1.EndpointConditions{Ready: &no}}}}
+		s := &discoveryv1.EndpointSlice{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"},
+			Ports:      []discoveryv1.EndpointPort{{Port: &port}},
+			Endpoints: []discoveryv1.Endpoint{
+				{Addresses: []string{"192.0.2.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &yes}},
+				{Addresses: []string{"192.0.2.2", "no address"}},
+				{Addresses: []string{"192.0.2.3"}, Conditions: discoveryv1.EndpointConditions{Ready: &no}},
+			},
+		}
 		change(s)
 		return s
 	}
@@ -52,8 +62,8 @@ func TestTheListOfServersComesFromTheAPI(t *testing.T) {
 	require.ElementsMatch(t, []string{"192.0.2.1:6443", "192.0.2.2:6443", "server:6443"}, list.Addresses())
 }
 
-// TestAnAgentFollowsTheOtherServer: a machine joins through one of two servers and fails over to the other with the same certificate. A server
-// of another cluster on the list receives no request.
+// TestAnAgentFollowsTheOtherServer: a machine joins through one of two servers and fails over to the other with the
+// same certificate. A server of another cluster on the list receives no request.
 func TestAnAgentFollowsTheOtherServer(t *testing.T) {
 	c := newCluster(t)
 	ask := make(chan string, 10)

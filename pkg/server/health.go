@@ -19,8 +19,8 @@ const healthKey = "/registry/health"
 // mostLag is how long the cache may lag behind the store before it is unhealthy.
 const mostLag = time.Second
 
-// checks are the checks of /readyz, of /livez if a restart would help, and of /healthz if that or what a start writes, with upstream's names where it
-// has them.
+// checks are the checks of /readyz, of /livez if a restart would help, and of /healthz if that or what a start writes,
+// with upstream's names where it has them.
 func (l *plane) checks() []apiserver.Check {
 	list := []apiserver.Check{
 		{Name: "etcd", Check: l.storeReads, Live: true},
@@ -28,7 +28,11 @@ func (l *plane) checks() []apiserver.Check {
 		{Name: "kms-providers", Check: l.encryption.PluginsHealth},
 		{Name: "informer-sync", Check: l.cacheFollows},
 		{Name: "poststarthook/bootstrap-controller", Check: started(l.bootstrap.Ready), Start: true},
-		{Name: "poststarthook/rbac/bootstrap-roles", Check: started(func() <-chan struct{} { return l.roles.written }), Start: true},
+		{
+			Name:  "poststarthook/rbac/bootstrap-roles",
+			Check: started(func() <-chan struct{} { return l.roles.written }),
+			Start: true,
+		},
 		{Name: "poststarthook/scheduling/bootstrap-system-priority-classes", Check: started(l.bootstrap.Ready), Start: true},
 		{Name: "poststarthook/start-system-namespaces-controller", Check: started(l.bootstrap.Ready), Start: true},
 	}
@@ -46,10 +50,14 @@ func (l *plane) parts() []apiserver.Check {
 // process.
 func (l *plane) actorChecks(controllers string) (list []apiserver.Check) {
 	if l.process.Runs(config.Controllers) {
-		list = append(list, apiserver.Check{Name: controllers, Check: started(func() <-chan struct{} { return l.controllers.Ready() })})
+		list = append(list, apiserver.Check{
+			Name: controllers, Check: started(func() <-chan struct{} { return l.controllers.Ready() }),
+		})
 	}
 	if l.process.Runs(config.Scheduler) {
-		list = append(list, apiserver.Check{Name: "scheduler", Check: started(func() <-chan struct{} { return l.scheduler.Ready() })})
+		list = append(list, apiserver.Check{
+			Name: "scheduler", Check: started(func() <-chan struct{} { return l.scheduler.Ready() }),
+		})
 	}
 	return list
 }

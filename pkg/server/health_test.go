@@ -25,10 +25,17 @@ import (
 func newTestPlane(t *testing.T) *plane {
 	t.Helper()
 	c, dir := config.Default(), t.TempDir()
-	c.DataDir, c.RunDir, c.NodeName, c.NodeIP, c.MergeKubeconfig = filepath.Join(dir, "data"), filepath.Join(dir, "run"), "n1", "192.0.2.1", false
+	c.DataDir, c.RunDir, c.NodeName, c.NodeIP, c.MergeKubeconfig = filepath.Join(dir, "data"), filepath.Join(dir, "run"),
+		"n1", "192.0.2.1", false
 	keys, err := pki.Load(pkiDir(c.DataDir))
 	require.NoError(t, err)
-	l, err := newPlane(&process{Config: c, log: slog.New(slog.DiscardHandler), began: time.Now(), metrics: newRegistries(), started: make(chan struct{})}, keys)
+	l, err := newPlane(&process{
+		Config:  c,
+		log:     slog.New(slog.DiscardHandler),
+		began:   time.Now(),
+		metrics: newRegistries(),
+		started: make(chan struct{}),
+	}, keys)
 	require.NoError(t, err)
 	return l
 }
@@ -71,8 +78,8 @@ func failing(t *testing.T, l *plane, endpoint string) (names []string, well bool
 	return names, w.Code == http.StatusOK
 }
 
-// fails waits until those of the failing checks that a function selects are the wanted ones: a check also fails where it gets no processor for a
-// second. It returns whether the endpoint returned 200.
+// fails waits until those of the failing checks that a function selects are the wanted ones: a check also fails where
+// it gets no processor for a second. It returns whether the endpoint returned 200.
 func fails(t *testing.T, l *plane, endpoint string, of func([]string) []string, want []string) (well bool) {
 	t.Helper()
 	var last []string
@@ -103,7 +110,8 @@ func TestHealthWhileStarting(t *testing.T) {
 		return names
 	}
 	const bootstrapped, roles = "poststarthook/bootstrap-controller", "poststarthook/rbac/bootstrap-roles"
-	const classes, namespaces = "poststarthook/scheduling/bootstrap-system-priority-classes", "poststarthook/start-system-namespaces-controller"
+	const classes, namespaces = "poststarthook/scheduling/bootstrap-system-priority-classes",
+		"poststarthook/start-system-namespaces-controller"
 	begin(t, l.store)
 	begin(t, l.cache)
 	is("livez")
@@ -137,7 +145,10 @@ func TestHealthOfStoreAndCache(t *testing.T) {
 		before, err := l.store.Revision(ctx)
 		require.NoError(t, err)
 		go func() { done <- c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}) }()
-		require.Eventually(t, func() bool { now, err := l.store.Revision(ctx); return err == nil && now > before }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool {
+			now, err := l.store.Revision(ctx)
+			return err == nil && now > before
+		}, time.Minute, time.Millisecond)
 		cancel()
 		<-done
 	}
@@ -145,7 +156,8 @@ func TestHealthOfStoreAndCache(t *testing.T) {
 		t.Helper()
 		fails(t, l, endpoint, func(names []string) (known []string) {
 			for _, name := range names {
-				if !strings.HasPrefix(name, "poststarthook/") && name != "controllers" && name != "scheduler" { // they are not running
+				// they are not running
+				if !strings.HasPrefix(name, "poststarthook/") && name != "controllers" && name != "scheduler" {
 					known = append(known, name)
 				}
 			}

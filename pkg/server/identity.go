@@ -23,14 +23,15 @@ const (
 	// counts as lost.
 	connectPatience = 10 * time.Second
 	silence         = 10 * time.Second
-	// connectShort and silenceShort replace them where there are other servers to turn to. Connections that were made while there was
-	// one server are kept until the next renewal or start.
+	// connectShort and silenceShort replace them where there are other servers to turn to. Connections that were made
+	// while there was one server are kept until the next renewal or start.
 	connectShort = 3 * time.Second
 	silenceShort = 2 * time.Second
 	// renewalRetry is the minimum interval between renewals: after a failed one, of which a third of a certificate's
 	// lifetime allows many, or if the server's clock is so far behind that its certificates are due from the start.
 	renewalRetry = 5 * time.Minute
-	// followPause is the minimum interval between renewals due to changed CAs. It doubles with each one that fails, up to renewalRetry.
+	// followPause is the minimum interval between renewals due to changed CAs. It doubles with each one that fails, up to
+	// renewalRetry.
 	followPause = 5 * time.Second
 	// clockCheck limits a single wait for a renewal: the clock continues while the machine is suspended, timers do not.
 	clockCheck = time.Hour
@@ -149,7 +150,8 @@ func (i *identity) Run(ctx context.Context) error {
 				return errAnotherCluster
 			}
 			if ctx.Err() == nil {
-				i.log.Warn("could not renew node certificates, retrying", "after", renewalRetry, "until", old.serving.Leaf.NotAfter, "error", err)
+				i.log.Warn("could not renew node certificates, retrying", "after", renewalRetry, "until", old.serving.Leaf.NotAfter,
+					"error", err)
 			}
 			continue
 		}
@@ -166,8 +168,8 @@ func (i *identity) Run(ctx context.Context) error {
 	}
 }
 
-// followAfter is the pause after a renewal until one due to changed CAs, after so many failures. The server may have been killed while it
-// replaced its CAs, and is back a moment later.
+// followAfter is the pause after a renewal until one due to changed CAs, after so many failures. The server may have
+// been killed while it replaced its CAs, and is back a moment later.
 func followAfter(failures int) time.Duration {
 	return min(followPause<<min(failures, 10), renewalRetry)
 }
@@ -186,7 +188,8 @@ func (i *identity) RoundTrip(r *http.Request) (*http.Response, error) {
 		}
 	}
 	switch {
-	case err != nil && errors.As(err, new(x509.UnknownAuthorityError)), err == nil && answer.StatusCode == http.StatusUnauthorized:
+	case err != nil && errors.As(err, new(x509.UnknownAuthorityError)),
+		err == nil && answer.StatusCode == http.StatusUnauthorized:
 		notice(i.refused)
 	case err == nil:
 		if there := answer.Header.Get(versionHeader); there != "" && there != i.present.Load().Version {

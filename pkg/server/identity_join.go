@@ -26,7 +26,8 @@ import (
 func (i *identity) enter(ctx context.Context) error {
 	kept, err := i.load()
 	if err == nil && kept == nil {
-		err = errors.New("this machine has not joined the cluster yet: pass a join token, created with `coracle token create` on the server")
+		err = errors.New("this machine has not joined the cluster yet: pass a join token, created with `coracle token " +
+			"create` on the server")
 	}
 	if err == nil {
 		err = i.renew(ctx, *kept)
@@ -38,8 +39,8 @@ func (i *identity) enter(ctx context.Context) error {
 	return i.join(ctx)
 }
 
-// enterOrResume is enter; a machine whose servers decide nothing goes on with what they said when they last did, if its certificates are still
-// valid. Its static pods need no server.
+// enterOrResume is enter; a machine whose servers decide nothing goes on with what they said when they last did, if its
+// certificates are still valid. Its static pods need no server.
 func (i *identity) enterOrResume(ctx context.Context) error {
 	err := i.enter(ctx)
 	if err == nil || ctx.Err() != nil || decided(err) {
@@ -64,19 +65,23 @@ func (i *identity) enterOrResume(ctx context.Context) error {
 	return nil
 }
 
-// decided reports whether an error is about this machine, rather than about servers that are away, behind a proxy that has none, or without a quorum.
+// decided reports whether an error is about this machine, rather than about servers that are away, behind a proxy that
+// has none, or without a quorum.
 func decided(err error) bool {
 	var r *refusal
 	if errors.As(err, &r) {
-		return slices.Contains([]int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity}, r.code)
+		return slices.Contains([]int{
+			http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity,
+		}, r.code)
 	}
 	return errors.As(err, new(*tls.CertificateVerificationError))
 }
 
-var errAnotherCluster = errors.New("this machine has joined the cluster of its token, which is another one than that as whose node it resumed: it starts anew")
+var errAnotherCluster = errors.New("this machine has joined the cluster of its token, which is another one than that " +
+	"as whose node it resumed: it starts anew")
 
-// joinsAnother joins the cluster of a server that does not belong to the one as whose node this machine resumed, if the token is of that cluster.
-// Without it, or with one of neither, the machine waits for a server of its cluster.
+// joinsAnother joins the cluster of a server that does not belong to the one as whose node this machine resumed, if the
+// token is of that cluster. Without it, or with one of neither, the machine waits for a server of its cluster.
 func (i *identity) joinsAnother(ctx context.Context, err error) bool {
 	if !i.resumed || i.token == "" || !errors.As(err, new(x509.UnknownAuthorityError)) {
 		return false
@@ -141,7 +146,8 @@ func (i *identity) renew(ctx context.Context, c credentials) error {
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &c.client, nil },
 	}, renewPath, "")
 	if errors.As(err, new(x509.UnknownAuthorityError)) {
-		err = fmt.Errorf("the server does not belong to the cluster that this machine has joined, or its authorities were replaced while this machine was away (%w): "+
+		err = fmt.Errorf("the server does not belong to the cluster that this machine has joined, or its authorities were "+
+			"replaced while this machine was away (%w): "+
 			"to join, start the agent with a token", err)
 	}
 	return err
@@ -170,7 +176,8 @@ func (i *identity) take(answer []byte) error {
 		return err
 	}
 	i.present.Store(j)
-	if err := errors.Join(atomicfile.WriteDurably(filepath.Join(i.dir, serverAuthority), j.ServerCA), atomicfile.WriteDurably(filepath.Join(i.dir, machineCertificate), j.Client),
+	if err := errors.Join(atomicfile.WriteDurably(filepath.Join(i.dir, serverAuthority), j.ServerCA),
+		atomicfile.WriteDurably(filepath.Join(i.dir, machineCertificate), j.Client),
 		atomicfile.WriteDurably(filepath.Join(i.dir, lastAnswer), answer)); err != nil {
 		i.log.Warn("could not save machine certificate, the next start may need a join token", "error", err)
 	}
@@ -206,11 +213,16 @@ func (i *identity) parse(answer []byte) (*joined, error) {
 		connect, quiet = connectShort, silenceShort
 	}
 	j.transport = &http.Transport{
-		TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: j.trusted, Certificates: []tls.Certificate{j.client}},
-		Proxy:           http.ProxyFromEnvironment,
-		DialContext:     i.servers.DialContext, TLSHandshakeTimeout: connect, IdleConnTimeout: 90 * time.Second, MaxIdleConnsPerHost: 25,
-		ForceAttemptHTTP2: true,
-		HTTP2:             &http.HTTP2Config{SendPingTimeout: quiet, PingTimeout: quiet / 2},
+		TLSClientConfig: &tls.Config{
+			MinVersion:   tls.VersionTLS12,
+			RootCAs:      j.trusted,
+			Certificates: []tls.Certificate{j.client},
+		},
+		Proxy:       http.ProxyFromEnvironment,
+		DialContext: i.servers.DialContext, TLSHandshakeTimeout: connect, IdleConnTimeout: 90 * time.Second,
+		MaxIdleConnsPerHost: 25,
+		ForceAttemptHTTP2:   true,
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: quiet, PingTimeout: quiet / 2},
 	}
 	return j, nil
 }
@@ -227,7 +239,8 @@ func (u *unreachableError) Error() string {
 
 func (u *unreachableError) Unwrap() error { return u.err }
 
-func (i *identity) exchange(ctx context.Context, trust *tls.Config, method, path, token string, body []byte) ([]byte, error) {
+func (i *identity) exchange(ctx context.Context, trust *tls.Config, method, path, token string,
+	body []byte) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "https://"+i.servers.Current()+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -235,7 +248,11 @@ func (i *identity) exchange(ctx context.Context, trust *tls.Config, method, path
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
-	transport := &http.Transport{TLSClientConfig: trust, DialContext: i.servers.DialContext, TLSHandshakeTimeout: connectPatience}
+	transport := &http.Transport{
+		TLSClientConfig:     trust,
+		DialContext:         i.servers.DialContext,
+		TLSHandshakeTimeout: connectPatience,
+	}
 	defer transport.CloseIdleConnections()
 	answer, err := (&http.Client{Transport: i.servers.Transport(transport)}).Do(request)
 	var unreachable *net.OpError

@@ -31,8 +31,11 @@ func (l *plane) inspection() *http.ServeMux {
 	mux.HandleFunc("GET "+debugPath+"schedule", l.inspectSchedule())
 	serve("store", func() any {
 		s := l.store.Stats()
-		return socket.StoreReport{Revision: s.Revision, CompactedRevision: s.Compacted, SizeBytes: s.SizeBytes, UsedBytes: s.UsedBytes, QuotaBytes: s.QuotaBytes,
-			DiskFreeBytes: s.DiskFreeBytes, DiskMinFreeBytes: s.DiskMinFreeBytes, Members: s.Members, Warning: l.store.Warning()}
+		return socket.StoreReport{
+			Revision: s.Revision, CompactedRevision: s.Compacted, SizeBytes: s.SizeBytes, UsedBytes: s.UsedBytes,
+			QuotaBytes:    s.QuotaBytes,
+			DiskFreeBytes: s.DiskFreeBytes, DiskMinFreeBytes: s.DiskMinFreeBytes, Members: s.Members, Warning: l.store.Warning(),
+		}
 	})
 	return mux
 }
@@ -53,13 +56,15 @@ func (l *plane) cacheReport() socket.CacheReport {
 	for _, s := range l.cache.Stats() {
 		size := sizes[s.GroupResource]
 		r.Kinds = append(r.Kinds, socket.CacheKind{
-			Group: s.Group, Version: s.Version, Resource: s.Resource, Objects: s.Objects, ObjectBytes: size.Objects, EncodingBytes: size.Encodings,
-			Revision: s.Revision, OldestRevision: s.Oldest, Watchers: s.Watchers, Ring: s.Ring, RingLimit: s.RingLimit,
+			Group: s.Group, Version: s.Version, Resource: s.Resource, Objects: s.Objects, ObjectBytes: size.Objects,
+			EncodingBytes: size.Encodings,
+			Revision:      s.Revision, OldestRevision: s.Oldest, Watchers: s.Watchers, Ring: s.Ring, RingLimit: s.RingLimit,
 			Changes: s.Changes, Expired: s.Expired, Refused: s.Refused,
 		})
 	}
 	slices.SortFunc(r.Kinds, func(a, b socket.CacheKind) int {
-		return cmp.Or(cmp.Compare(b.ObjectBytes+b.EncodingBytes, a.ObjectBytes+a.EncodingBytes), cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Group, b.Group))
+		return cmp.Or(cmp.Compare(b.ObjectBytes+b.EncodingBytes, a.ObjectBytes+a.EncodingBytes),
+			cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Group, b.Group))
 	})
 	return r
 }
@@ -71,8 +76,11 @@ func (l *plane) reconcilersReport() socket.ReconcilersReport {
 		return r
 	}
 	for _, s := range controllers.Report() {
-		v := socket.Reconciler{Name: s.Name, Identity: s.Identity, Watches: s.Watches, Reads: s.Reads, Writes: s.Writes, Synced: s.Synced,
-			Queued: s.Queued, Delayed: s.Delayed, Running: s.Running, Workers: s.Workers, BackingOff: s.Failing, Crashes: s.Crashes, LastCrash: s.LastCrash}
+		v := socket.Reconciler{
+			Name: s.Name, Identity: s.Identity, Watches: s.Watches, Reads: s.Reads, Writes: s.Writes, Synced: s.Synced,
+			Queued: s.Queued, Delayed: s.Delayed, Running: s.Running, Workers: s.Workers, BackingOff: s.Failing,
+			Crashes: s.Crashes, LastCrash: s.LastCrash,
+		}
 		for _, f := range s.Failures {
 			v.Failures = append(v.Failures, socket.Failure(f))
 		}
@@ -84,10 +92,20 @@ func (l *plane) reconcilersReport() socket.ReconcilersReport {
 func (l *plane) fairnessReport() socket.FairnessReport {
 	r := socket.FairnessReport{Levels: []socket.FairnessLevel{}}
 	for _, s := range l.apiserver.Fairness(shownFlows) {
-		v := socket.FairnessLevel{Name: s.Name, Exempt: s.Exempt, Seats: s.Seats, Guaranteed: s.Guaranteed, FlowLimit: s.FlowLimit, Executing: s.Executing,
-			Waiting: s.Waiting, Dispatched: s.Dispatched, Rejected: s.Rejected, FlowCount: s.FlowCount}
+		v := socket.FairnessLevel{
+			Name: s.Name, Exempt: s.Exempt, Seats: s.Seats, Guaranteed: s.Guaranteed, FlowLimit: s.FlowLimit,
+			Executing: s.Executing,
+			Waiting:   s.Waiting, Dispatched: s.Dispatched, Rejected: s.Rejected, FlowCount: s.FlowCount,
+		}
 		for _, f := range s.Flows {
-			v.Flows = append(v.Flows, socket.FairnessFlow{Schema: f.Schema, Flow: f.Name, Executing: f.Executing, Waiting: f.Waiting, Streams: f.Streams, BodyBytes: f.BodyBytes})
+			v.Flows = append(v.Flows, socket.FairnessFlow{
+				Schema:    f.Schema,
+				Flow:      f.Name,
+				Executing: f.Executing,
+				Waiting:   f.Waiting,
+				Streams:   f.Streams,
+				BodyBytes: f.BodyBytes,
+			})
 		}
 		r.Levels = append(r.Levels, v)
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/scheduler/allocation"
 )
 
-// inspectSchedule serves how a pod would be scheduled: ?namespace=N&pod=P, and &node=N for some nodes only. It computes one explanation at
-// a time, since each reads all pods; further requests wait.
+// inspectSchedule serves how a pod would be scheduled: ?namespace=N&pod=P, and &node=N for some nodes only. It computes
+// one explanation at a time, since each reads all pods; further requests wait.
 func (l *plane) inspectSchedule() http.HandlerFunc {
 	c := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
 	devices := allocation.New()
@@ -35,7 +35,9 @@ func (l *plane) inspectSchedule() http.HandlerFunc {
 		case <-r.Context().Done():
 			return
 		}
-		e, err := scheduler.Explain(r.Context(), scheduler.Config{Client: c, Configuration: l.scheduling, Devices: devices, TaskPatience: l.process.TaskNodeTimeout}, key)
+		e, err := scheduler.Explain(r.Context(),
+			scheduler.Config{Client: c, Configuration: l.scheduling, Devices: devices, TaskPatience: l.process.TaskNodeTimeout},
+			key)
 		if err != nil {
 			answerError(w, err)
 			return
@@ -70,8 +72,10 @@ func answerError(w http.ResponseWriter, err error) {
 // scheduleReport is the report without its nodes.
 func scheduleReport(e scheduler.Explanation) socket.ScheduleReport {
 	r := socket.ScheduleReport{
-		Namespace: e.Pod.Namespace, Name: e.Pod.Name, Node: e.Pod.Spec.NodeName, SchedulerName: e.Pod.Spec.SchedulerName, Ours: e.Profile != "",
-		Group: e.Group, Summary: e.Summary, Ordered: e.Ordered, NodeCount: len(e.Nodes), Filters: []socket.ScheduleFilter{}, Scores: []socket.ScheduleScore{},
+		Namespace: e.Pod.Namespace, Name: e.Pod.Name, Node: e.Pod.Spec.NodeName, SchedulerName: e.Pod.Spec.SchedulerName,
+		Ours:  e.Profile != "",
+		Group: e.Group, Summary: e.Summary, Ordered: e.Ordered, NodeCount: len(e.Nodes), Filters: []socket.ScheduleFilter{},
+		Scores: []socket.ScheduleScore{},
 	}
 	if r.Node == "" {
 		r.NominatedNode = e.Pod.Status.NominatedNodeName

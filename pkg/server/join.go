@@ -88,7 +88,8 @@ func (j *joiner) handler(next http.Handler) http.Handler {
 		_, _ = w.Write(j.keys.Server.Bundle())
 	})
 	slots := make(chan struct{}, mostJoins)
-	serve := func(path string, believe func(*http.Request) error, answer func(*http.Request, joinRequest) (joinAnswer, error)) {
+	serve := func(path string, believe func(*http.Request) error,
+		answer func(*http.Request, joinRequest) (joinAnswer, error)) {
 		mux.HandleFunc("POST "+path, func(w http.ResponseWriter, r *http.Request) {
 			given, err := j.serve(w, r, slots, believe, answer)
 			if err != nil {
@@ -125,7 +126,9 @@ func (j *joiner) serve(w http.ResponseWriter, r *http.Request, slots chan struct
 	answer func(*http.Request, joinRequest) (joinAnswer, error)) (joinAnswer, error) {
 	from := sender(r.RemoteAddr)
 	if !j.attempts.allowed(from, time.Now()) {
-		return joinAnswer{}, httpError{http.StatusTooManyRequests, errors.New("too many attempts to join from this address were refused: try again later")}
+		return joinAnswer{}, httpError{
+			http.StatusTooManyRequests, errors.New("too many attempts to join from this address were refused: try again later"),
+		}
 	}
 	if err := believe(r); err != nil {
 		var coded httpError
@@ -138,9 +141,12 @@ func (j *joiner) serve(w http.ResponseWriter, r *http.Request, slots chan struct
 	case slots <- struct{}{}:
 		defer func() { <-slots }()
 	default:
-		return joinAnswer{}, httpError{http.StatusServiceUnavailable, errors.New("too many machines join at once: try again later")}
+		return joinAnswer{}, httpError{
+			http.StatusServiceUnavailable, errors.New("too many machines join at once: try again later"),
+		}
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinBodyTime)) // not every test's ResponseWriter supports it
+	// not every test's ResponseWriter supports it
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(joinBodyTime))
 	body, err := bounded.All(r.Body, maxJoinBody)
 	if err != nil {
 		return joinAnswer{}, httpError{http.StatusBadRequest, fmt.Errorf("join request: %w", err)}
@@ -224,7 +230,9 @@ func (j *joiner) join(r *http.Request, ask joinRequest) (joinAnswer, error) {
 func (j *joiner) find(ctx context.Context, name string) (*corev1.Node, error) {
 	node, err := j.node(ctx, name)
 	if err != nil {
-		return nil, httpError{http.StatusServiceUnavailable, fmt.Errorf("cannot determine the owner of the node name: %w", err)}
+		return nil, httpError{
+			http.StatusServiceUnavailable, fmt.Errorf("cannot determine the owner of the node name: %w", err),
+		}
 	}
 	return node, nil
 }
@@ -240,7 +248,11 @@ func (j *joiner) believeCertificate(r *http.Request) error {
 	if cert.NotAfter.Before(at) {
 		at = cert.NotAfter
 	}
-	_, err := cert.Verify(x509.VerifyOptions{Roots: j.keys.Client.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, CurrentTime: at})
+	_, err := cert.Verify(x509.VerifyOptions{
+		Roots:       j.keys.Client.Pool(),
+		KeyUsages:   []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		CurrentTime: at,
+	})
 	if err == nil && !slices.Contains(cert.Subject.Organization, nodesGroup) {
 		err = errors.New("it is not a node's")
 	}
@@ -258,8 +270,12 @@ func (j *joiner) renew(r *http.Request, ask joinRequest) (joinAnswer, error) {
 	}
 	cert := r.TLS.PeerCertificates[0]
 	if nodeUser(ask.NodeName) != cert.Subject.CommonName || !public.Equal(cert.PublicKey) {
-		return joinAnswer{}, httpError{http.StatusForbidden, fmt.Errorf("this machine has joined as %s, with the key that it had then: to change either, delete that node and join again with a token",
-			strings.TrimPrefix(cert.Subject.CommonName, nodeUser("")))}
+		return joinAnswer{}, httpError{
+			http.StatusForbidden,
+			fmt.Errorf("this machine has joined as %s, with the key that it had then: to change either, delete that node and "+
+				"join again with a token",
+				strings.TrimPrefix(cert.Subject.CommonName, nodeUser(""))),
+		}
 	}
 	node, err := j.find(r.Context(), ask.NodeName)
 	if err != nil {
@@ -277,9 +293,15 @@ func (j *joiner) issue(ask joinRequest, public crypto.PublicKey) (answer joinAns
 	// The version is read first: if the CAs change meanwhile, the node renews again.
 	answer.Version = j.keys.Version()
 	answer.ClientCA, answer.ServerCA = j.keys.Client.Bundle(), j.keys.Server.Bundle()
-	if answer.Client, err = j.keys.Client.Sign(pki.Leaf{Name: user, Groups: []string{nodesGroup}, Life: j.life}, public); err != nil {
+	if answer.Client, err = j.keys.Client.Sign(pki.Leaf{
+		Name: user, Groups: []string{nodesGroup}, Life: j.life,
+	}, public); err != nil {
 		return answer, err
 	}
-	answer.Serving, err = j.keys.Node.Sign(pki.Leaf{Name: user, Hosts: []string{ask.NodeName, ask.NodeIP, "127.0.0.1"}, Life: j.life}, public)
+	answer.Serving, err = j.keys.Node.Sign(pki.Leaf{
+		Name:  user,
+		Hosts: []string{ask.NodeName, ask.NodeIP, "127.0.0.1"},
+		Life:  j.life,
+	}, public)
 	return answer, err
 }

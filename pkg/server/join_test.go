@@ -33,7 +33,9 @@ func TestJoin(t *testing.T) {
 	cert := certificate(t, j.Client)
 	require.Equal(t, "system:node:n1", cert.Subject.CommonName)
 	require.Equal(t, []string{nodesGroup}, cert.Subject.Organization)
-	_, err := cert.Verify(x509.VerifyOptions{Roots: c.keys.Client.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err := cert.Verify(x509.VerifyOptions{
+		Roots: c.keys.Client.Pool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
 	require.NoError(t, err)
 	_, err = j.serving.Leaf.Verify(x509.VerifyOptions{Roots: c.keys.Node.Pool(), DNSName: "n1"})
 	require.NoError(t, err)
@@ -61,7 +63,8 @@ func TestJoin(t *testing.T) {
 	fails("no server answers", func(*identity) {})
 }
 
-// TestResume: a machine that has joined goes on when no server answers, as the node that it was, and no other machine does.
+// TestResume: a machine that has joined goes on when no server answers, as the node that it was, and no other machine
+// does.
 func TestResume(t *testing.T) {
 	c := newCluster(t)
 	server := c.serve(t, c.handler(http.NotFoundHandler()))
@@ -74,7 +77,8 @@ func TestResume(t *testing.T) {
 	again.token = ""
 	require.NoError(t, again.enterOrResume(t.Context()))
 	require.Equal(t, first.present.Load().joinAnswer, again.present.Load().joinAnswer)
-	require.ErrorContains(t, c.machine(t, server.URL, dir, "n2").enterOrResume(t.Context()), "no server answers", "under another name")
+	require.ErrorContains(t, c.machine(t, server.URL, dir, "n2").enterOrResume(t.Context()), "no server answers",
+		"under another name")
 
 	away := c.serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "no quorum", http.StatusServiceUnavailable)
@@ -97,19 +101,22 @@ func TestResume(t *testing.T) {
 	again = c.machine(t, "https://"+proxy.Addr().String(), dir, "n1")
 	again.token = ""
 	require.NoError(t, again.enterOrResume(t.Context()), "a load balancer without servers behind it")
-	deleted := c.serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no member", http.StatusForbidden) }))
+	deleted := c.serve(t,
+		http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no member", http.StatusForbidden) }))
 	again = c.machine(t, deleted.URL, dir, "n1")
 	again.token = ""
 	require.ErrorContains(t, again.enterOrResume(t.Context()), "no member")
 
 	again = c.machine(t, server.URL, dir, "n1")
 	again.token = ""
-	require.ErrorContains(t, c.machine(t, server.URL, t.TempDir(), "n1").enterOrResume(t.Context()), "no server answers", "it never joined")
+	require.ErrorContains(t, c.machine(t, server.URL, t.TempDir(), "n1").enterOrResume(t.Context()), "no server answers",
+		"it never joined")
 	require.NoError(t, os.WriteFile(filepath.Join(dir, lastAnswer), []byte("{}"), 0o600))
 	require.ErrorContains(t, again.enterOrResume(t.Context()), lastAnswer)
 }
 
-// TestResumeThenAnotherCluster: a machine that resumed joins with its token when the server turns out to be another cluster's, and starts anew.
+// TestResumeThenAnotherCluster: a machine that resumed joins with its token when the server turns out to be another
+// cluster's, and starts anew.
 func TestResumeThenAnotherCluster(t *testing.T) {
 	old, next := newCluster(t), newCluster(t)
 	server := old.serve(t, old.handler(http.NotFoundHandler()))
@@ -171,7 +178,9 @@ func TestNameIsBoundToAMachine(t *testing.T) {
 	_, err = join(mineDir, "n1")
 	require.NoError(t, err, "the key on disk is what counts")
 	_, err = join(otherDir, "n1")
-	require.EqualError(t, err, "the node name n1 belongs to another machine: if that one is gone for good, free the name with `coracle ctl delete node n1`; else choose another with --node-name")
+	require.EqualError(t, err,
+		"the node name n1 belongs to another machine: if that one is gone for good, free the name with `coracle ctl delete "+
+			"node n1`; else choose another with --node-name")
 	_, err = join(otherDir, "own")
 	require.ErrorContains(t, err, "belongs to another machine", "the server's own node is taken even while it has no Node")
 
@@ -279,7 +288,8 @@ func TestRenewalNeedsTheCertificate(t *testing.T) {
 	require.ErrorContains(t, with(self.Client, node), "certificate", "made by itself")
 	require.ErrorContains(t, with(c.keys.Node, node), "certificate", "what nodes serve with")
 	require.ErrorContains(t, with(c.keys.Client, pki.Leaf{Name: nodeUser("n1")}), "not a node's")
-	require.ErrorContains(t, with(c.keys.Client, pki.Leaf{Name: nodeUser("n2"), Groups: []string{nodesGroup}}), "has joined as n2")
+	require.ErrorContains(t, with(c.keys.Client, pki.Leaf{Name: nodeUser("n2"), Groups: []string{nodesGroup}}),
+		"has joined as n2")
 	none := good
 	none.client = tls.Certificate{}
 	require.ErrorContains(t, i.renew(t.Context(), none), "needs the certificate")
@@ -293,6 +303,7 @@ func TestNodeOfAnotherMachine(t *testing.T) {
 	node.Annotations = map[string]string{machineAnnotation: "a"}
 	require.NoError(t, own.check(node))
 	node.Annotations = map[string]string{machineAnnotation: "b"}
-	require.ErrorContains(t, own.check(node), "coracle server --no-node", "a server that does not start cannot be asked to delete the Node")
+	require.ErrorContains(t, own.check(node), "coracle server --no-node",
+		"a server that does not start cannot be asked to delete the Node")
 	require.EqualError(t, remote.check(node), ownedByOther("n1").Error())
 }

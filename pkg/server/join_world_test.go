@@ -37,7 +37,8 @@ func newCluster(t *testing.T) *testCluster {
 	require.NoError(t, err)
 	c := &testCluster{keys: keys, nodes: map[string]*corev1.Node{}, token: token}
 	c.joiner = &joiner{
-		keys: keys, cluster: joinAnswer{ClusterDomain: "cluster.local"}, own: func() string { return "own" }, members: newMembers(nil, nil),
+		keys: keys, cluster: joinAnswer{ClusterDomain: "cluster.local"}, own: func() string { return "own" },
+		members: newMembers(nil, nil),
 		token: func(_ context.Context, text string) error {
 			if text != c.token.String() {
 				return jointoken.ErrRefused
@@ -74,7 +75,12 @@ func (c *testCluster) machine(t *testing.T, url, dir, name string) *identity {
 	t.Helper()
 	key, err := pki.LoadKey(filepath.Join(dir, "machine.key"))
 	require.NoError(t, err)
-	list, err := servers.New(servers.Config{Seeds: serverHosts([]string{url}), Client: name, Dial: (&net.Dialer{}).DialContext, Log: slog.New(slog.DiscardHandler)})
+	list, err := servers.New(servers.Config{
+		Seeds:  serverHosts([]string{url}),
+		Client: name,
+		Dial:   (&net.Dialer{}).DialContext,
+		Log:    slog.New(slog.DiscardHandler),
+	})
 	require.NoError(t, err)
 	return &identity{
 		servers: list, token: c.token.String(), nodeName: name, nodeIP: "192.0.2.7", dir: dir, key: key,
@@ -88,7 +94,9 @@ func (c *testCluster) register(t *testing.T, i *identity) {
 	t.Helper()
 	machine, err := pki.Identity(i.key.Public())
 	require.NoError(t, err)
-	c.nodes[i.nodeName] = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: i.nodeName, Annotations: map[string]string{machineAnnotation: machine}}}
+	c.nodes[i.nodeName] = &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: i.nodeName, Annotations: map[string]string{machineAnnotation: machine}},
+	}
 	c.members.seen(c.nodes[i.nodeName])
 }
 

@@ -58,22 +58,30 @@ func (k *KubeAPIServer) Validate() error {
 	}
 	refuse(len(k.EtcdServers) == 0, "--etcd-servers must be specified")
 	refuse(k.EtcdPrefix != "/registry", "--etcd-prefix %q: only /registry is supported", k.EtcdPrefix)
-	refuse(k.StorageBackend != "" && k.StorageBackend != "etcd3", "--storage-backend invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'")
-	refuse(k.SecurePort < 1 || k.SecurePort > 65535, "--secure-port %v must be between 1 and 65535, inclusive. It cannot be turned off with 0", k.SecurePort)
-	refuse(len(k.Config.AccountIssuers) == 0, "service-account-issuer is a required flag, --service-account-issuer must be set")
+	refuse(k.StorageBackend != "" && k.StorageBackend != "etcd3",
+		"--storage-backend invalid, allowed values: etcd3. If not specified, it will default to 'etcd3'")
+	refuse(k.SecurePort < 1 || k.SecurePort > 65535,
+		"--secure-port %v must be between 1 and 65535, inclusive. It cannot be turned off with 0", k.SecurePort)
+	refuse(len(k.Config.AccountIssuers) == 0,
+		"service-account-issuer is a required flag, --service-account-issuer must be set")
 	refuse(k.Config.AccountSigningKey == "", "service-account-signing-key-file is a required flag")
 	refuse((k.TLSCertFile == "") != (k.TLSKeyFile == ""), "--tls-cert-file and --tls-private-key-file go together")
 	for _, mode := range k.AuthorizationModes {
-		refuse(!slices.Contains([]string{"RBAC", "Node", "AlwaysAllow"}, mode), "authorization-mode %q is not supported: use RBAC, Node or AlwaysAllow", mode)
+		refuse(!slices.Contains([]string{"RBAC", "Node", "AlwaysAllow"}, mode),
+			"authorization-mode %q is not supported: use RBAC, Node or AlwaysAllow", mode)
 	}
-	refuse(len(k.AuthorizationModes) > 0 && !slices.Contains(k.AuthorizationModes, "RBAC") && !k.alwaysAllow(), "--authorization-mode needs RBAC or AlwaysAllow")
-	refuse(len(k.AuthorizationModes) > 0 && k.Config.AuthorizationConfig != "", "--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are defined")
+	refuse(len(k.AuthorizationModes) > 0 && !slices.Contains(k.AuthorizationModes, "RBAC") && !k.alwaysAllow(),
+		"--authorization-mode needs RBAC or AlwaysAllow")
+	refuse(len(k.AuthorizationModes) > 0 && k.Config.AuthorizationConfig != "",
+		"--authorization-config can not be specified when --authorization-mode or --authorization-webhook-* flags are "+
+			"defined")
 	return errors.Join(errs...)
 }
 
 // alwaysAllow reports whether every request is authorized, as upstream's without an option about it.
 func (k *KubeAPIServer) alwaysAllow() bool {
-	return slices.Contains(k.AuthorizationModes, "AlwaysAllow") || len(k.AuthorizationModes) == 0 && k.Config.AuthorizationConfig == ""
+	return slices.Contains(k.AuthorizationModes, "AlwaysAllow") ||
+		len(k.AuthorizationModes) == 0 && k.Config.AuthorizationConfig == ""
 }
 
 // Run serves the API until ctx is done.
@@ -91,7 +99,8 @@ func (k *KubeAPIServer) Run(ctx context.Context, log *slog.Logger) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(k.BindAddress.String(), strconv.Itoa(k.SecurePort)))
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp",
+		net.JoinHostPort(k.BindAddress.String(), strconv.Itoa(k.SecurePort)))
 	if err != nil {
 		return fmt.Errorf("failed to create listener: %w", err)
 	}

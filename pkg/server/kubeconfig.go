@@ -124,7 +124,8 @@ func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	if err != nil {
 		return err
 	}
-	if there := theirs.Clusters[Context]; !add && (there == nil || !shareCertificate(there.CertificateAuthorityData, ours.Clusters[Context].CertificateAuthorityData)) {
+	if there := theirs.Clusters[Context]; !add &&
+		(there == nil || !shareCertificate(there.CertificateAuthorityData, ours.Clusters[Context].CertificateAuthorityData)) {
 		return nil
 	}
 	theirs.Clusters[Context] = ours.Clusters[Context]

@@ -13,7 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/election"
 )
 
-// led is a component that only the leader among several servers runs. Each term of leadership gets a new instance, with its own metrics.
+// led is a component that only the leader among several servers runs. Each term of leadership gets a new instance, with
+// its own metrics.
 type led[T run.Component] struct {
 	*run.Group
 	election *election.Election
@@ -34,8 +35,10 @@ func (l *plane) election(lease string) election.Config {
 	}
 }
 
-// newLed creates a component that runs on the leader. build creates one instance for a term; its clients must be wrapped with checked.
-func newLed[T run.Component](l *plane, name string, c election.Config, build func(*led[T], prometheus.Registerer) (T, error)) (*led[T], error) {
+// newLed creates a component that runs on the leader. build creates one instance for a term; its clients must be
+// wrapped with checked.
+func newLed[T run.Component](l *plane, name string, c election.Config,
+	build func(*led[T], prometheus.Registerer) (T, error)) (*led[T], error) {
 	log := component(l.process.log, name)
 	c.Log = log
 	e, err := election.New(c)
@@ -101,8 +104,8 @@ func (l *plane) catchUp(ctx context.Context) error {
 	return l.cache.WaitFor(ctx, at)
 }
 
-// yielded is a component that releases the Leases of components that this server does not run, so that upstream's components can acquire
-// them at once.
+// yielded is a component that releases the Leases of components that this server does not run, so that upstream's
+// components can acquire them at once.
 type yielded struct {
 	plane  *plane
 	leases []string

@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lingering returns a context that is done when ctx has been done for ShutdownDelay, in which everything goes on and /readyz fails, or at once if
-// nothing serves yet. The returned function makes it done, and so does another signal if the first one was this process's.
+// lingering returns a context that is done when ctx has been done for ShutdownDelay, in which everything goes on and
+// /readyz fails, or at once if nothing serves yet. The returned function makes it done, and so does another signal if
+// the first one was this process's.
 func (p *process) lingering(ctx context.Context, signals bool) (context.Context, context.CancelFunc) {
 	if p.plane == nil || p.ShutdownDelay == 0 {
 		return context.WithCancel(ctx)

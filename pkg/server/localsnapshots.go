@@ -19,7 +19,8 @@ import (
 const (
 	// copySilence is for how long a node that copies may say nothing. A copy may take as long as it takes.
 	copySilence = 6 * storage.CopyHeartbeat
-	// maxCopyAnswer limits what is read of a node's answer while it copies, in bytes: a line for each gibibyte and for each heartbeat, for weeks.
+	// maxCopyAnswer limits what is read of a node's answer while it copies, in bytes: a line for each gibibyte and for
+	// each heartbeat, for weeks.
 	maxCopyAnswer = 1 << 20
 )
 
@@ -29,8 +30,10 @@ type localSnapshots struct{ *nodes }
 var _ localsnapshot.Nodes = localSnapshots{}
 
 // Take implements localsnapshot.Nodes.
-func (n localSnapshots) Take(ctx context.Context, node *corev1.Node, snapshot, volume string, size int64, copied func(uint64)) (storage.Snapshot, error) {
-	return n.copy(ctx, node, http.MethodPost, "take a snapshot of", copied, "localSnapshots", snapshot, "of", volume, "size", strconv.FormatInt(size, 10))
+func (n localSnapshots) Take(ctx context.Context, node *corev1.Node, snapshot, volume string, size int64,
+	copied func(uint64)) (storage.Snapshot, error) {
+	return n.copy(ctx, node, http.MethodPost, "take a snapshot of", copied, "localSnapshots", snapshot, "of", volume,
+		"size", strconv.FormatInt(size, 10))
 }
 
 // Find implements localsnapshot.Nodes.
@@ -49,13 +52,16 @@ func (n localSnapshots) Discard(ctx context.Context, node *corev1.Node, volume s
 }
 
 // Fill implements localsnapshot.Nodes.
-func (n localSnapshots) Fill(ctx context.Context, node *corev1.Node, volume, kind, source string, size int64, copied func(uint64)) error {
-	_, err := n.copy(ctx, node, http.MethodPost, "fill", copied, "localVolumes", volume, "size", strconv.FormatInt(size, 10), "from", kind, source)
+func (n localSnapshots) Fill(ctx context.Context, node *corev1.Node, volume, kind, source string, size int64,
+	copied func(uint64)) error {
+	_, err := n.copy(ctx, node, http.MethodPost, "fill", copied, "localVolumes", volume, "size",
+		strconv.FormatInt(size, 10), "from", kind, source)
 	return err
 }
 
 // copy asks a node, and reads its answer, which tells its progress, to the end. It gives up a node that is silent.
-func (n localSnapshots) copy(ctx context.Context, node *corev1.Node, method, verb string, copied func(uint64), path ...string) (storage.Snapshot, error) {
+func (n localSnapshots) copy(ctx context.Context, node *corev1.Node, method, verb string, copied func(uint64),
+	path ...string) (storage.Snapshot, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	silence := time.AfterFunc(copySilence, cancel)

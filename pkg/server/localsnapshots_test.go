@@ -15,11 +15,15 @@ func TestErrorsOfNodesAreCut(t *testing.T) {
 	long, err := json.Marshal(storage.CopyProgress{Error: "x" + strings.Repeat("\u00e9", maxCopyAnswer/4)})
 	require.NoError(t, err)
 	var copied []uint64
-	_, err = progress(strings.NewReader(`{"copied": 1}`+string(long)), func() {}, func(n uint64) { copied = append(copied, n) })
+	_, err = progress(strings.NewReader(`{"copied": 1}`+string(long)), func() {}, func(n uint64) {
+		copied = append(copied, n)
+	})
 	require.Equal(t, []uint64{1}, copied)
 	require.Len(t, err.Error(), maxNodeError-1, "without the half of a character")
 	heard := 0
-	_, err = progress(strings.NewReader(`{} {} {"error": "later", "busy": true, "done": true}`), func() { heard++ }, func(uint64) {})
+	_, err = progress(strings.NewReader(`{} {} {"error": "later", "busy": true, "done": true}`), func() {
+		heard++
+	}, func(uint64) {})
 	require.ErrorIs(t, err, storage.ErrBusy)
 	require.Equal(t, 3, heard)
 	_, err = progress(strings.NewReader(strings.Repeat(`{"copied": 1}`, maxCopyAnswer)), func() {}, func(uint64) {})

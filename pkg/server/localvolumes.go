@@ -44,7 +44,8 @@ func (n *nodes) askVolume(ctx context.Context, node *corev1.Node, method, verb s
 	return nodeRefusal(node, verb, res)
 }
 
-func (n *nodes) ask(ctx context.Context, node *corev1.Node, method, verb string, path ...string) (*http.Response, error) {
+func (n *nodes) ask(ctx context.Context, node *corev1.Node, method, verb string,
+	path ...string) (*http.Response, error) {
 	base, transport, err := n.Connect(ctx, node.Name)
 	if err != nil {
 		return nil, err

@@ -20,7 +20,8 @@ type errLocked struct {
 }
 
 func (e errLocked) Error() string {
-	return fmt.Sprintf("%s is in use by the Coracle process %d: stop it with `coracle stop`, or choose another --data-dir", e.dir, e.pid)
+	return fmt.Sprintf("%s is in use by the Coracle process %d: stop it with `coracle stop`, or choose another --data-dir",
+		e.dir, e.pid)
 }
 
 // lock locks the data directory until the file is closed or the process ends in any way.

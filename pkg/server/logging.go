@@ -68,8 +68,8 @@ func (h named) WithGroup(name string) slog.Handler {
 	return named{h.plain.WithGroup(name), h.with.WithGroup(name)}
 }
 
-// quietLibraries sends warnings and errors of the Kubernetes libraries to log. Their information is about internals. They have one logger for the
-// whole process, which may be set once: the first call counts.
+// quietLibraries sends warnings and errors of the Kubernetes libraries to log. Their information is about internals.
+// They have one logger for the whole process, which may be set once: the first call counts.
 func quietLibraries(log *slog.Logger) {
 	quieted.Do(func() {
 		slog.SetDefault(log)

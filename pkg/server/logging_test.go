@@ -45,7 +45,8 @@ func TestLogsAreTextOrJSON(t *testing.T) {
 // TestTheEndOfAnExecIsNoError: other errors of the same message are.
 func TestTheEndOfAnExecIsNoError(t *testing.T) {
 	var out bytes.Buffer
-	log := logr.FromSlogHandler(fromLibraries(slog.NewTextHandler(&out, nil))).WithValues("component", "server").WithName("x")
+	log := logr.FromSlogHandler(fromLibraries(slog.NewTextHandler(&out, nil))).
+		WithValues("component", "server").WithName("x")
 	log.Error(fmt.Errorf("read tcp: %w", net.ErrClosed), "Error on socket receive")
 	require.Empty(t, out.String())
 	log.Error(io.ErrUnexpectedEOF, "Error on socket receive")
@@ -63,7 +64,8 @@ func TestWhatClientsSendDoesNotFillTheLog(t *testing.T) {
 		log.Error(errors.New(long), "Couldn't parse request", "request", url.Values{"limit": {long}})
 		require.Empty(t, out.String(), "nobody need be authenticated for it")
 		for i := range 1000 {
-			log.WithValues("i", i, "of", long).Error(errors.New(long), "failed to update managedFields", "name", long, "query", url.Values{"a": {long}}, "n", 7)
+			log.WithValues("i", i, "of", long).Error(errors.New(long), "failed to update managedFields", "name", long, "query",
+				url.Values{"a": {long}}, "n", 7)
 		}
 		require.Equal(t, mostRecords, strings.Count(out.String(), "\n"))
 		require.Less(t, out.Len(), 5*mostRecords*longestRecord)

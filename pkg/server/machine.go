@@ -17,7 +17,8 @@ const machineAnnotation = "coracle.dev/machine"
 
 // ownedByOther is the error for a node name that belongs to another machine.
 func ownedByOther(name string) error {
-	return fmt.Errorf("the node name %s belongs to another machine: if that one is gone for good, free the name with `coracle ctl delete node %s`; else choose another with --node-name", name, name)
+	return fmt.Errorf("the node name %s belongs to another machine: if that one is gone for good, free the name with "+
+		"`coracle ctl delete node %s`; else choose another with --node-name", name, name)
 }
 
 // mine reports whether a Node belongs to this machine or to none.
@@ -38,6 +39,7 @@ func (m *membership) check(node *corev1.Node) error {
 	case m.remote != nil:
 		return ownedByOther(node.Name)
 	}
-	return fmt.Errorf("the node name %s belongs to another machine, which has joined under it: choose another for this one with --node-name, or "+
+	return fmt.Errorf("the node name %s belongs to another machine, which has joined under it: choose another for this "+
+		"one with --node-name, or "+
 		"run `coracle server --no-node` and free the name with `coracle ctl delete node %s`", node.Name, node.Name)
 }

@@ -14,8 +14,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// Each server has a key under masterLeases that ends in its address, as upstream's API servers do (kube-apiserver's lease endpoint
-// reconciler). The key expires masterLeaseTTL after its last renewal. Our servers and an upstream kube-apiserver on the same etcd list each other.
+// Each server has a key under masterLeases that ends in its address, as upstream's API servers do (kube-apiserver's
+// lease endpoint reconciler). The key expires masterLeaseTTL after its last renewal. Our servers and an upstream
+// kube-apiserver on the same etcd list each other.
 const (
 	masterLeases     = "/registry/masterleases/"
 	masterLeaseTTL   = 15 * time.Second
@@ -51,7 +52,15 @@ type serverList struct {
 }
 
 func newServerList(s leaseStore, self netip.Addr, alone func() bool, endpoints *kind.Resource) *serverList {
-	return &serverList{store: s, self: self, alone: alone, ttl: masterLeaseTTL, interval: masterLeaseRenew, mu: make(chan struct{}, 1), endpoints: endpoints}
+	return &serverList{
+		store:     s,
+		self:      self,
+		alone:     alone,
+		ttl:       masterLeaseTTL,
+		interval:  masterLeaseRenew,
+		mu:        make(chan struct{}, 1),
+		endpoints: endpoints,
+	}
 }
 
 func (l *serverList) lock(ctx context.Context) (unlock func(), err error) {
@@ -63,10 +72,11 @@ func (l *serverList) lock(ctx context.Context) (unlock func(), err error) {
 	}
 }
 
-// renew renews this server's lease if it serves the API. It returns the sorted addresses of all servers and the time until the next renewal,
-// 0 for never; an empty list means that the servers are not known. After this server starts or gets company, the servers in present
-// may not have written their leases yet, so they stay listed for one TTL.
-func (l *serverList) renew(ctx context.Context, present []netip.Addr) (servers []netip.Addr, next time.Duration, err error) {
+// renew renews this server's lease if it serves the API. It returns the sorted addresses of all servers and the time
+// until the next renewal, 0 for never; an empty list means that the servers are not known. After this server starts or
+// gets company, the servers in present may not have written their leases yet, so they stay listed for one TTL.
+func (l *serverList) renew(ctx context.Context,
+	present []netip.Addr) (servers []netip.Addr, next time.Duration, err error) {
 	unlock, err := l.lock(ctx)
 	if err != nil {
 		return nil, 0, err
@@ -101,7 +111,9 @@ func (l *serverList) renew(ctx context.Context, present []netip.Addr) (servers [
 // write creates or renews this server's lease.
 func (l *serverList) write(ctx context.Context) error {
 	l.generation++
-	e := &corev1.Endpoints{Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: l.self.String()}}}}} //nolint:staticcheck // as above
+	e := &corev1.Endpoints{
+		Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: l.self.String()}}}},
+	} //nolint:staticcheck // as above
 	e.Generation = l.generation
 	value, err := l.endpoints.Encode(e)
 	if err != nil {
@@ -117,7 +129,8 @@ func (l *serverList) write(ctx context.Context) error {
 			_, err = l.store.Update(ctx, key, value, had.Revision, l.ttl)
 		}
 		// The key expired after it was read, or another process uses this address.
-		if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrExists) || ctx.Err() != nil {
+		if !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrConflict) && !errors.Is(err, store.ErrExists) ||
+			ctx.Err() != nil {
 			return err
 		}
 	}
@@ -146,7 +159,8 @@ func (l *serverList) enter(ctx context.Context) error {
 	return err
 }
 
-// leave removes this server's lease. It reports whether there are other servers, in which case the endpoints must be updated.
+// leave removes this server's lease. It reports whether there are other servers, in which case the endpoints must be
+// updated.
 func (l *serverList) leave(ctx context.Context) (bool, error) {
 	unlock, err := l.lock(ctx)
 	if err != nil {
@@ -168,7 +182,8 @@ func (l *serverList) leave(ctx context.Context) (bool, error) {
 	return true, err
 }
 
-// presence is the component that registers this server as an endpoint of the API. It starts after the API server and stops before it.
+// presence is the component that registers this server as an endpoint of the API. It starts after the API server and
+// stops before it.
 type presence struct {
 	bootstrap *bootstrap
 	ready     chan struct{}

@@ -51,7 +51,13 @@ type request struct{ cert *x509.Certificate }
 var _ run.Component = (*members)(nil)
 
 func newMembers(c client.Interface, a *authorities) *members {
-	return &members{client: c, nodes: a, ready: make(chan struct{}), admitted: map[string]admission{}, requests: map[string]map[*request]context.CancelFunc{}}
+	return &members{
+		client:   c,
+		nodes:    a,
+		ready:    make(chan struct{}),
+		admitted: map[string]admission{},
+		requests: map[string]map[*request]context.CancelFunc{},
+	}
 }
 
 // Name implements run.Component.
@@ -128,7 +134,9 @@ func (m *members) endUnbelieved(authorities *x509.CertPool) {
 	defer m.mu.Unlock()
 	for _, requests := range m.requests {
 		for r, cancel := range requests {
-			if _, err := r.cert.Verify(x509.VerifyOptions{Roots: authorities, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+			if _, err := r.cert.Verify(x509.VerifyOptions{
+				Roots: authorities, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+			}); err != nil {
 				cancel()
 			}
 		}
@@ -170,10 +178,12 @@ func (m *members) check(name string, node *corev1.Node, cert *x509.Certificate) 
 	if a, ok := m.admitted[name]; ok && a.machine == machine && time.Now().Before(a.until) {
 		return nil
 	}
-	return fmt.Errorf("the node %s was deleted from the cluster, or never registered: to bring this machine back, join again with a new token, created with `coracle token create` on the server", name)
+	return fmt.Errorf("the node %s was deleted from the cluster, or never registered: to bring this machine back, join "+
+		"again with a new token, created with `coracle token create` on the server", name)
 }
 
-// handler cancels the requests of nodes when their membership ends, and those of all client certificates when their authority is removed.
+// handler cancels the requests of nodes when their membership ends, and those of all client certificates when their
+// authority is removed.
 func (m *members) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {

@@ -22,11 +22,18 @@ func newRegistries() registries {
 		info := version.Info()
 		reg.MustRegister(
 			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "kubernetes_build_info",
-				Help: "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
-				ConstLabels: prometheus.Labels{"major": info.Major, "minor": info.Minor, "git_version": info.GitVersion, "git_commit": info.GitCommit, "git_tree_state": info.GitTreeState,
-					"build_date": info.BuildDate, "go_version": info.GoVersion, "compiler": info.Compiler, "platform": info.Platform}}, func() float64 { return 1 }),
-			prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "coracle_build_info", Help: "A metric with a constant '1' value labeled by the version of Coracle.",
-				ConstLabels: prometheus.Labels{"version": version.Coracle}}, func() float64 { return 1 }),
+				Help: "A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, " +
+					"build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
+				ConstLabels: prometheus.Labels{
+					"major": info.Major, "minor": info.Minor, "git_version": info.GitVersion, "git_commit": info.GitCommit,
+					"git_tree_state": info.GitTreeState,
+					"build_date":     info.BuildDate, "go_version": info.GoVersion, "compiler": info.Compiler,
+					"platform": info.Platform,
+				}}, func() float64 { return 1 }),
+			prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+				Name: "coracle_build_info", Help: "A metric with a constant '1' value labeled by the version of Coracle.",
+				ConstLabels: prometheus.Labels{"version": version.Coracle},
+			}, func() float64 { return 1 }),
 		)
 	}
 	return r

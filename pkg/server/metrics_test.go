@@ -36,7 +36,14 @@ func startPlane(t testing.TB) *plane {
 	address, err := outwardAddress()
 	require.NoError(t, err)
 	c.Listen, c.NodeName, c.NodeIP = listener.Addr().String(), "here", address.String()
-	p := &process{Config: c, log: slog.New(slog.DiscardHandler), metrics: newRegistries(), nodeIP: address, listener: listener, started: make(chan struct{})}
+	p := &process{
+		Config:   c,
+		log:      slog.New(slog.DiscardHandler),
+		metrics:  newRegistries(),
+		nodeIP:   address,
+		listener: listener,
+		started:  make(chan struct{}),
+	}
 	keys, err := pki.Load(pkiDir(c.DataDir))
 	require.NoError(t, err)
 	l, err := newPlane(p, keys)
@@ -57,7 +64,9 @@ func startPlane(t testing.TB) *plane {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, ready := make(chan error, 1), make(chan struct{})
-	components := append(l.components(), &last{ready: make(chan struct{}), notify: func(context.Context) { close(p.started); close(ready) }})
+	components := append(l.components(), &last{
+		ready: make(chan struct{}), notify: func(context.Context) { close(p.started); close(ready) },
+	})
 	go func() { ended <- run.All(ctx, run.Observer{}, components...) }()
 	t.Cleanup(func() {
 		cancel()
@@ -87,22 +96,30 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	l := startPlane(t)
 	require.Equal(t, http.StatusOK, l.get(t, "/api/v1/pods", admin).Code)
 	l.watchOnce(t)
-	for _, reg := range []prometheus.Gatherer{l.process.metrics.plane, l.process.metrics.node, l.controllers, l.scheduler} {
+	for _, reg := range []prometheus.Gatherer{
+		l.process.metrics.plane, l.process.metrics.node, l.controllers, l.scheduler,
+	} {
 		problems, err := testutil.GatherAndLint(reg)
 		require.NoError(t, err)
 		require.Empty(t, problems)
 	}
 	names := servedMetrics(t, l)
 	for _, want := range []string{
-		"apiserver_request_total", "apiserver_request_duration_seconds_bucket", "apiserver_current_inflight_requests", "apiserver_watch_events_total",
-		"apiserver_audit_event_total", "apiserver_audit_error_total", "etcd_request_duration_seconds_bucket", "apiserver_storage_objects", "apiserver_resource_objects",
-		"apiserver_storage_size_bytes", "coracle_store_quota_bytes", "coracle_cache_lag_revisions", "coracle_cache_wait_duration_seconds_bucket",
-		"apiserver_terminated_watchers_total", "workqueue_depth", "workqueue_adds_total", "workqueue_queue_duration_seconds_bucket",
-		"controller_runtime_reconcile_total", "controller_runtime_reconcile_errors_total", "controller_runtime_reconcile_time_seconds_bucket",
+		"apiserver_request_total", "apiserver_request_duration_seconds_bucket", "apiserver_current_inflight_requests",
+		"apiserver_watch_events_total",
+		"apiserver_audit_event_total", "apiserver_audit_error_total", "etcd_request_duration_seconds_bucket",
+		"apiserver_storage_objects", "apiserver_resource_objects",
+		"apiserver_storage_size_bytes", "coracle_store_quota_bytes", "coracle_cache_lag_revisions",
+		"coracle_cache_wait_duration_seconds_bucket",
+		"apiserver_terminated_watchers_total", "workqueue_depth", "workqueue_adds_total",
+		"workqueue_queue_duration_seconds_bucket",
+		"controller_runtime_reconcile_total", "controller_runtime_reconcile_errors_total",
+		"controller_runtime_reconcile_time_seconds_bucket",
 		"scheduler_pending_pods", "scheduler_schedule_attempts_total", "scheduler_scheduling_attempt_duration_seconds_bucket",
 		"kubelet_pod_start_sli_duration_seconds_bucket", "kubelet_running_pods", "coracle_pod_step_duration_seconds_bucket",
 		"kubeproxy_sync_proxy_rules_duration_seconds_bucket", "coredns_dns_requests_total", "coredns_dns_responses_total",
-		"coracle_panics_recovered_total", "coracle_events_lost_total", "leader_election_master_status", "apiserver_flowcontrol_rejected_requests_total",
+		"coracle_panics_recovered_total", "coracle_events_lost_total", "leader_election_master_status",
+		"apiserver_flowcontrol_rejected_requests_total",
 		"etcd_disk_wal_fsync_duration_seconds_bucket", "process_resident_memory_bytes", "kubernetes_build_info",
 	} {
 		require.True(t, names[want], want)
@@ -113,7 +130,8 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 func (l *plane) watchOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(apirequest.WithUser(t.Context(), admin))
 	defer cancel()
-	l.apiserver.Handler().ServeHTTP(cancelling{httptest.NewRecorder(), cancel}, httptest.NewRequest(http.MethodGet, "/api/v1/namespaces?watch=true", nil).WithContext(ctx))
+	l.apiserver.Handler().ServeHTTP(cancelling{httptest.NewRecorder(), cancel},
+		httptest.NewRequest(http.MethodGet, "/api/v1/namespaces?watch=true", nil).WithContext(ctx))
 }
 
 // cancelling cancels a request after its first write.

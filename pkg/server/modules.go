@@ -49,7 +49,9 @@ func checkModules(try func() ([]network.Need, error), load func(module string) e
 	}
 	var errs []error
 	for _, n := range missing {
-		errs = append(errs, fmt.Errorf("the kernel lacks %s, which %s need (%w): load it with `modprobe %s`, or install a kernel that has this module", n.Module, n.For, n.Err, n.Module))
+		errs = append(errs,
+			fmt.Errorf("the kernel lacks %s, which %s need (%w): load it with `modprobe %s`, or install a kernel that has "+
+				"this module", n.Module, n.For, n.Err, n.Module))
 	}
 	return errors.Join(errs...)
 }

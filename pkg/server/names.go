@@ -11,12 +11,14 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 )
 
-// namesFile is in the data directories of all clusters but those that an earlier version made, whose names have only 16 bits of a hash.
+// namesFile is in the data directories of all clusters but those that an earlier version made, whose names have only 16
+// bits of a hash.
 const namesFile = "long-names"
 
-// instance returns the prefix of the names that a cluster has on its machine (nftables tables, links, cgroups, the namespace in the host's
-// containerd), which differs between data directories. For the default directory it is "coracle". What the run directory's owner has is kept, so that it can be removed
-// even if files of the data directory are lost.
+// instance returns the prefix of the names that a cluster has on its machine (nftables tables, links, cgroups, the
+// namespace in the host's containerd), which differs between data directories. For the default directory it is
+// "coracle". What the run directory's owner has is kept, so that it can be removed even if files of the data directory
+// are lost.
 func instance(c config.Config) string {
 	if o, err := runDirOwner(c.RunDir); err == nil && o.DataDir == resolved(c.DataDir) {
 		return o.Instance
@@ -53,8 +55,9 @@ func hasShortNames(dataDir string) bool {
 	return err == nil
 }
 
-// withoutLinks returns the configuration with the directories to which symbolic links in the paths of its own lead: runc refuses links, and the
-// kernel's list of mounts has none. Other paths stay as they are written, since an earlier version hashed them.
+// withoutLinks returns the configuration with the directories to which symbolic links in the paths of its own lead:
+// runc refuses links, and the kernel's list of mounts has none. Other paths stay as they are written, since an earlier
+// version hashed them.
 func withoutLinks(c config.Config) config.Config {
 	for _, dir := range []*string{&c.DataDir, &c.RunDir} {
 		if target := resolved(*dir); target != filepath.Clean(*dir) {
@@ -64,7 +67,8 @@ func withoutLinks(c config.Config) config.Config {
 	return c
 }
 
-// resolved returns the path of a directory without symbolic links, so that each directory has one name. It need not exist.
+// resolved returns the path of a directory without symbolic links, so that each directory has one name. It need not
+// exist.
 func resolved(dir string) string {
 	dir = filepath.Clean(dir)
 	if target, err := filepath.EvalSymlinks(dir); err == nil {

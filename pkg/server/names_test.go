@@ -46,7 +46,8 @@ func TestInstances(t *testing.T) {
 	c := in(filepath.Join(dir, "link"))
 	c.RunDir = filepath.Join(dir, "link", "run")
 	c = withoutLinks(c)
-	require.Equal(t, []string{filepath.Join(dir, "data"), filepath.Join(dir, "data", "run")}, []string{c.DataDir, c.RunDir})
+	require.Equal(t, []string{filepath.Join(dir, "data"), filepath.Join(dir, "data", "run")},
+		[]string{c.DataDir, c.RunDir})
 	require.Equal(t, dir+"/data/", withoutLinks(in(dir+"/data/")).DataDir)
 }
 

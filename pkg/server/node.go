@@ -55,9 +55,10 @@ import (
 
 // membership is a node's identity and configuration in its cluster.
 type membership struct {
-	client                   client.Interface
-	remote                   []run.Component // maintains the identity and the client's cache; nil in the server's own process
-	machine                  string          // the machine that the node's name is bound to
+	client client.Interface
+	// maintains the identity and the client's cache; nil in the server's own process
+	remote                   []run.Component
+	machine                  string // the machine that the node's name is bound to
 	clusterCIDR, serviceCIDR netip.Prefix
 	domain                   string
 	serving                  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
@@ -70,7 +71,9 @@ type membership struct {
 // membership returns that of the server's own machine, which uses no socket.
 func (l *plane) membership() (*membership, error) {
 	p := l.process
-	serving, err := l.keys.Node.NewSource(pki.Leaf{Name: nodeUser(p.NodeName), Hosts: []string{p.NodeName, p.NodeIP, "127.0.0.1"}})
+	serving, err := l.keys.Node.NewSource(pki.Leaf{
+		Name: nodeUser(p.NodeName), Hosts: []string{p.NodeName, p.NodeIP, "127.0.0.1"},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +81,10 @@ func (l *plane) membership() (*membership, error) {
 		machine: l.keys.Machine,
 		client:  l.client(nodeUser(p.NodeName), nodesGroup), domain: p.ClusterDomain,
 		serving: serving.Server, clientCAs: l.keys.Client.Pool,
-		api:      &localAPI{handler: func() http.Handler { return l.apiserver.Handler() }, node: &user.DefaultInfo{Name: nodeUser(p.NodeName), Groups: []string{nodesGroup, user.AllAuthenticated}}},
+		api: &localAPI{
+			handler: func() http.Handler { return l.apiserver.Handler() },
+			node:    &user.DefaultInfo{Name: nodeUser(p.NodeName), Groups: []string{nodesGroup, user.AllAuthenticated}},
+		},
 		policies: l.policies, parts: l.systems.Parts(),
 	}
 	return m, m.ranges(p.ClusterCIDR, p.ServiceCIDR)
@@ -109,7 +115,8 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	}
 	log := component(p.log, "identity")
 	list, err := servers.New(servers.Config{
-		Seeds: serverHosts(p.Join), Client: p.NodeName, File: filepath.Join(dir, serversFile), Dial: (&net.Dialer{Timeout: connectPatience}).DialContext, Log: log,
+		Seeds: serverHosts(p.Join), Client: p.NodeName, File: filepath.Join(dir, serversFile),
+		Dial: (&net.Dialer{Timeout: connectPatience}).DialContext, Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -125,9 +132,11 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	}
 	j := i.present.Load()
 	remote, err := client.New(client.Config{
-		REST: &rest.Config{Host: p.Join[0], Transport: i, UserAgent: "kubelet/" + version.Info().GitVersion}, // whose fields these are
+		// whose fields these are
+		REST: &rest.Config{Host: p.Join[0], Transport: i, UserAgent: "kubelet/" + version.Info().GitVersion},
 		Known: map[ctrl.Object]meta.RESTScope{
-			&corev1.Node{}: meta.RESTScopeRoot, &corev1.Pod{}: meta.RESTScopeNamespace, &corev1.Service{}: meta.RESTScopeNamespace, &discoveryv1.EndpointSlice{}: meta.RESTScopeNamespace,
+			&corev1.Node{}: meta.RESTScopeRoot, &corev1.Pod{}: meta.RESTScopeNamespace,
+			&corev1.Service{}: meta.RESTScopeNamespace, &discoveryv1.EndpointSlice{}: meta.RESTScopeNamespace,
 		},
 		Only: map[ctrl.Object]ctrlcache.ByObject{
 			&corev1.Pod{}: {Field: fields.OneTermEqualSelector("spec.nodeName", p.NodeName)},
@@ -135,13 +144,15 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 		Direct: []ctrl.Object{&corev1.Secret{}, &corev1.ConfigMap{}, &coordinationv1.Lease{},
 			&corev1.PersistentVolume{}, &corev1.PersistentVolumeClaim{}, &storagev1.VolumeAttachment{}, &storagev1.CSINode{},
 			// A node may read single ones, or must select its own; trust bundles are selected by signer.
-			&corev1.ServiceAccount{}, &certificatesv1.PodCertificateRequest{}, &certificatesv1.ClusterTrustBundle{}, &resourcev1.ResourceClaim{}, &resourcev1.ResourceSlice{}},
+			&corev1.ServiceAccount{}, &certificatesv1.PodCertificateRequest{}, &certificatesv1.ClusterTrustBundle{},
+			&resourcev1.ResourceClaim{}, &resourcev1.ResourceSlice{}},
 	})
 	if err != nil {
 		return nil, err
 	}
 	m := &membership{
-		client: remote, remote: []run.Component{i, remote, run.Aside(&serverFollower{remote, list, make(chan struct{})})}, machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving, api: &remoteAPI{identity: i},
+		client: remote, remote: []run.Component{i, remote, run.Aside(&serverFollower{remote, list, make(chan struct{})})},
+		machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving, api: &remoteAPI{identity: i},
 		parts: systems.All(system.Host{}).Parts(),
 	}
 	m.policies = netpolicy.Remote{Do: func(req *http.Request) (*http.Response, error) { return m.api.Do(req, "") }}
@@ -199,7 +210,12 @@ func newNode(p *process, m *membership) (*node, error) {
 	if n.runtime, err = containerd.New(containers); err != nil {
 		return nil, err
 	}
-	users := userns.New(userns.Config{Program: n.runtime.Shim(), Dir: containers.DataDir, IDs: uint32(p.UserNamespaceIDs), Pods: p.MaxPods})
+	users := userns.New(userns.Config{
+		Program: n.runtime.Shim(),
+		Dir:     containers.DataDir,
+		IDs:     uint32(p.UserNamespaceIDs),
+		Pods:    p.MaxPods,
+	})
 	sandboxes := networkConfig(p.Config, p.nodeIP, m.serviceCIDR)
 	sandboxes.Users = users
 	if n.network, err = network.New(sandboxes); err != nil {
@@ -214,9 +230,15 @@ func newNode(p *process, m *membership) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.policy = netpolicy.NewEnforcer(netpolicy.Config{Source: m.policies, NodeName: p.NodeName, Prefix: instance(p.Config), Logger: component(p.log, "network-policy")})
+	n.policy = netpolicy.NewEnforcer(netpolicy.Config{
+		Source:   m.policies,
+		NodeName: p.NodeName,
+		Prefix:   instance(p.Config),
+		Logger:   component(p.log, "network-policy"),
+	})
 	n.dns, err = dns.New(dns.Config{
-		Client: m.client, Domain: m.domain, Listen: []netip.AddrPort{dns.Address(p.nodeIP)}, Allow: []netip.Prefix{m.clusterCIDR}, Logger: component(p.log, "dns"), Metrics: p.metrics.node,
+		Client: m.client, Domain: m.domain, Listen: []netip.AddrPort{dns.Address(p.nodeIP)},
+		Allow: []netip.Prefix{m.clusterCIDR}, Logger: component(p.log, "dns"), Metrics: p.metrics.node,
 	})
 	if err != nil {
 		return nil, err
@@ -225,14 +247,23 @@ func newNode(p *process, m *membership) (*node, error) {
 		Client: m.client, Runtime: n.runtime, Network: n.network, Policies: n.policy,
 		NodeName: p.NodeName, NodeIP: p.nodeIP, Labels: labels, Taints: taints,
 		Annotations: map[string]string{machineAnnotation: m.machine}, VerifyNode: m.check,
-		DataDir: filepath.Join(p.DataDir, "agent"), RunDir: filepath.Join(p.RunDir, "agent"), LogDir: filepath.Join(p.DataDir, "logs"),
+		DataDir: filepath.Join(p.DataDir, "agent"), RunDir: filepath.Join(p.RunDir, "agent"),
+		LogDir:    filepath.Join(p.DataDir, "logs"),
 		PluginDir: pluginDir(p.Config), PluginLink: kubeletDir,
-		ManifestDir: manifestDir(p.Config), DecodeManifest: builtin.StaticPod, Before: []<-chan struct{}{n.proxy.Ready(), n.dns.Ready()},
+		ManifestDir: manifestDir(p.Config), DecodeManifest: builtin.StaticPod,
+		Before:      []<-chan struct{}{n.proxy.Ready(), n.dns.Ready()},
 		ClusterCIDR: m.clusterCIDR, ServiceCIDR: m.serviceCIDR,
-		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())}, ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,
-		Eviction: eviction.Policy{Thresholds: thresholds, Transition: p.EvictionTransition}, ImageGCHigh: p.ImageGCHigh, ImageGCLow: p.ImageGCLow,
-		CredentialConfig: p.CredentialConfig, CredentialBinDir: p.CredentialBinDir, AllowedUnsafeSysctls: p.AllowedUnsafeSysctls, SeccompDir: filepath.Join(p.DataDir, "seccomp"),
-		Machine:  eviction.Kernel{NodeDir: func() string { return p.DataDir }, ImageDir: n.runtime.ImageDir, PodsCgroup: "/" + instance(p.Config)},
+		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())},
+		ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,
+		Eviction: eviction.Policy{Thresholds: thresholds, Transition: p.EvictionTransition}, ImageGCHigh: p.ImageGCHigh,
+		ImageGCLow:       p.ImageGCLow,
+		CredentialConfig: p.CredentialConfig, CredentialBinDir: p.CredentialBinDir,
+		AllowedUnsafeSysctls: p.AllowedUnsafeSysctls, SeccompDir: filepath.Join(p.DataDir, "seccomp"),
+		Machine: eviction.Kernel{
+			NodeDir:    func() string { return p.DataDir },
+			ImageDir:   n.runtime.ImageDir,
+			PodsCgroup: "/" + instance(p.Config),
+		},
 		Reserved: reserved,
 		Shutdown: periods,
 		API:      m.api, Parts: m.parts, UserNamespaces: users.Supported,
@@ -276,8 +307,10 @@ func containerdConfig(c config.Config) containerd.Config {
 }
 
 func networkConfig(c config.Config, node netip.Addr, services netip.Prefix) network.Config {
-	return network.Config{RunDir: filepath.Join(c.RunDir, "network"), NodeIP: node, ServiceCIDR: services, Prefix: instance(c),
-		OwnPorts: ownPorts(c), MetadataAccess: c.PodMetadataAccess}
+	return network.Config{
+		RunDir: filepath.Join(c.RunDir, "network"), NodeIP: node, ServiceCIDR: services, Prefix: instance(c),
+		OwnPorts: ownPorts(c), MetadataAccess: c.PodMetadataAccess,
+	}
 }
 
 // ownPorts are the ports used by the node itself: they are not available to services on node addresses, nor as host

@@ -72,7 +72,9 @@ func startAPI(t *testing.T, dir string, change func(*config.Config)) (*planeAPI,
 func newAPI(t *testing.T, dir string, change func(*config.Config)) (*Embedded, error) {
 	t.Helper()
 	c := config.Default()
-	c.DataDir, c.MergeKubeconfig, c.Disable = dir, false, []string{config.Controllers, config.Scheduler, config.LoadBalancer, config.Ingresses}
+	c.DataDir, c.MergeKubeconfig, c.Disable = dir, false, []string{
+		config.Controllers, config.Scheduler, config.LoadBalancer, config.Ingresses,
+	}
 	if change != nil {
 		change(&c)
 	}
@@ -86,7 +88,8 @@ func newAPI(t *testing.T, dir string, change func(*config.Config)) (*Embedded, e
 }
 
 // get requests a path with a bearer token, or as the administrator if it is empty.
-func (a *planeAPI) get(t *testing.T, token, path string, headers ...string) (code int, header http.Header, body string) {
+func (a *planeAPI) get(t *testing.T, token, path string,
+	headers ...string) (code int, header http.Header, body string) {
 	t.Helper()
 	c := rest.CopyConfig(a.rest)
 	if token != "" {
@@ -112,7 +115,8 @@ func (a *planeAPI) get(t *testing.T, token, path string, headers ...string) (cod
 func (a *planeAPI) token(t *testing.T, seconds int64) *authenticationv1.TokenRequest {
 	t.Helper()
 	answer, err := a.CoreV1().ServiceAccounts("default").CreateToken(t.Context(), "robot",
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}}, metav1.CreateOptions{})
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: &seconds}},
+		metav1.CreateOptions{})
 	require.NoError(t, err)
 	return answer
 }
@@ -129,12 +133,13 @@ func claims(t *testing.T, token string) (c struct {
 	return c
 }
 
-// TestIssuerOfYourOwn: a cluster whose tokens get an issuer and a key of their own goes on with the tokens of before, as long as the options
-// name their issuer, audience and key.
+// TestIssuerOfYourOwn: a cluster whose tokens get an issuer and a key of their own goes on with the tokens of before,
+// as long as the options name their issuer, audience and key.
 func TestIssuerOfYourOwn(t *testing.T) {
 	dir := t.TempDir()
 	a, stop := startAPI(t, dir, nil)
-	_, err := a.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
+	_, err := a.CoreV1().ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	const before, own = "https://kubernetes.default.svc.cluster.local", "https://tokens.example.com"
 	old := a.token(t, 7200).Status.Token
@@ -166,11 +171,13 @@ func TestIssuerOfYourOwn(t *testing.T) {
 	}
 	code, _, body := a.get(t, "", "/.well-known/openid-configuration")
 	require.Equal(t, 200, code)
-	require.JSONEq(t, `{"issuer":"https://tokens.example.com","jwks_uri":"https://tokens.example.com/keys","response_types_supported":["id_token"],
+	require.JSONEq(t,
+		`{"issuer":"https://tokens.example.com","jwks_uri":"https://tokens.example.com/keys","response_types_supported":["id_token"],
 		"subject_types_supported":["public"],"id_token_signing_alg_values_supported":["ES256","ES384"]}`, body)
 	_, _, body = a.get(t, "", "/openid/v1/jwks")
 	require.Equal(t, 2, strings.Count(body, `"kid"`), body)
-	require.ErrorContains(t, a.plane.process.RotateServiceAccountKey(t.Context(), time.Hour), "--service-account-signing-key-file")
+	require.ErrorContains(t, a.plane.process.RotateServiceAccountKey(t.Context(), time.Hour),
+		"--service-account-signing-key-file")
 	stop()
 
 	a, stop = startAPI(t, dir, func(c *config.Config) { changed(c); c.AccountKeys = nil })
@@ -207,7 +214,8 @@ func TestNodePortsOfTheOption(t *testing.T) {
 	defer stop()
 	service := func(name string, port int32) (*corev1.Service, error) {
 		return a.CoreV1().Services("default").Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80, NodePort: port}}}}, metav1.CreateOptions{})
+			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeNodePort, Ports: []corev1.ServicePort{{Port: 80, NodePort: port}}}},
+			metav1.CreateOptions{})
 	}
 	_, err := service("outside", 30000)
 	require.ErrorContains(t, err, "The range of valid ports is 20000-20001")
@@ -247,18 +255,22 @@ func TestPagesOfTheServer(t *testing.T) {
 	_, _, body = a.get(t, "", "/")
 	require.NotContains(t, body, "/debug")
 
-	_, err := a.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
+	_, err := a.CoreV1().ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	token := a.token(t, 3600).Status.Token
 	for _, path := range []string{"/statusz", "/flagz", "/debug/pprof/", "/debug/pprof/cmdline"} {
 		code, _, _ := a.get(t, token, path)
 		require.Equal(t, 403, code, path)
 	}
-	_, err = a.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "m"},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:monitoring"},
-		Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: "robot"}}}, metav1.CreateOptions{})
+	_, err = a.RbacV1().ClusterRoleBindings().Create(t.Context(),
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "m"},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "system:monitoring"},
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "default", Name: "robot"}}}, metav1.CreateOptions{})
 	require.NoError(t, err)
-	roles, err := a.RbacV1().ClusterRoles().Watch(t.Context(), metav1.ListOptions{FieldSelector: "metadata.name=system:monitoring"})
+	roles, err := a.RbacV1().ClusterRoles().Watch(t.Context(), metav1.ListOptions{
+		FieldSelector: "metadata.name=system:monitoring",
+	})
 	require.NoError(t, err)
 	<-roles.ResultChan() // a default role may come after the first requests
 	roles.Stop()
@@ -276,7 +288,8 @@ func TestRequestsByOptions(t *testing.T) {
 	})
 	code, _, _ := a.get(t, "", "/debug/pprof/")
 	require.Equal(t, 404, code)
-	_, err := a.CoreV1().ServiceAccounts("default").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	_, err := a.CoreV1().ServiceAccounts("default").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	pod, err := a.CoreV1().Pods("default").Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, metav1.CreateOptions{})
@@ -304,10 +317,15 @@ func TestRequestsByOptions(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), a.plane.process.ShutdownDelay)
 }
 
-// TestLingering: a process that serves goes on for as long as the option says, and one that does not is stopped at once.
+// TestLingering: a process that serves goes on for as long as the option says, and one that does not is stopped at
+// once.
 func TestLingering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := &process{log: slog.New(slog.DiscardHandler), started: make(chan struct{}), plane: &plane{apiserver: &apiserver.Server{}}}
+		p := &process{
+			log:     slog.New(slog.DiscardHandler),
+			started: make(chan struct{}),
+			plane:   &plane{apiserver: &apiserver.Server{}},
+		}
 		p.ShutdownDelay = time.Minute
 		took := func(end func(stop context.CancelFunc)) time.Duration {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -329,7 +347,8 @@ func TestLingering(t *testing.T) {
 	})
 }
 
-// TestProxyWithTheAuthorityOfClients: a client whose certificate is signed by the cluster's own authority must not be anybody by a header.
+// TestProxyWithTheAuthorityOfClients: a client whose certificate is signed by the cluster's own authority must not be
+// anybody by a header.
 func TestProxyWithTheAuthorityOfClients(t *testing.T) {
 	dir := t.TempDir()
 	_, err := pki.Load(pkiDir(dir))

@@ -45,15 +45,15 @@ type Outside struct {
 	REST *rest.Config
 	// Listen is the address of health checks and metrics, which are served without authentication. Required.
 	Listen string
-	// Lease is the name of the Lease in kube-system by which one of several processes is elected; empty is upstream's, or one of its own for
-	// each set in Only.
+	// Lease is the name of the Lease in kube-system by which one of several processes is elected; empty is upstream's, or
+	// one of its own for each set in Only.
 	Lease string
 	// SchedulerConfig is the path of a KubeSchedulerConfiguration; empty for none.
 	SchedulerConfig string
 	// Only names the reconcilers to run; empty: all.
 	Only []string
-	// SourceNamespaces are those in which Kontrol's reconcilers read Secrets and ConfigMaps; empty: all. Other reconcilers that read these must not run
-	// with it.
+	// SourceNamespaces are those in which Kontrol's reconcilers read Secrets and ConfigMaps; empty: all. Other reconcilers
+	// that read these must not run with it.
 	SourceNamespaces []string
 	// ClusterCIDR is the range of the nodes' pod CIDRs; empty: none are allocated.
 	ClusterCIDR string
@@ -68,10 +68,18 @@ func RunScheduler(ctx context.Context, o Outside) error {
 	if err != nil {
 		return err
 	}
-	return o.run(ctx, "scheduler", election.Scheduler, func(c *client.Client, checked client.Interface, metrics prometheus.Registerer, log *slog.Logger) ([]run.Component, error) {
-		s, err := scheduler.New(scheduler.Config{Client: checked, Configuration: configuration, Devices: allocation.New(), Log: log, Metrics: metrics})
-		return []run.Component{c, s}, err
-	})
+	return o.run(ctx, "scheduler", election.Scheduler,
+		func(c *client.Client, checked client.Interface, metrics prometheus.Registerer,
+			log *slog.Logger) ([]run.Component, error) {
+			s, err := scheduler.New(scheduler.Config{
+				Client:        checked,
+				Configuration: configuration,
+				Devices:       allocation.New(),
+				Log:           log,
+				Metrics:       metrics,
+			})
+			return []run.Component{c, s}, err
+		})
 }
 
 // RunControllers runs the reconcilers until ctx is done.
@@ -95,21 +103,23 @@ func RunControllers(ctx context.Context, o Outside) error {
 	if len(o.REST.CAData) > 0 {
 		roots = rootca.NewBundle(o.REST.CAData)
 	}
-	return o.run(ctx, "controllers", lease, func(c *client.Client, checked client.Interface, metrics prometheus.Registerer, log *slog.Logger) ([]run.Component, error) {
-		kinds, err := storedkinds.Discover(o.REST, c.Cache(), log)
-		if err != nil {
-			return nil, err
-		}
-		clientFor := func(string) client.Interface { return checked }
-		controllers, err := controllers.New(controllers.Config{
-			ClientFor: clientFor, Kinds: kinds, Only: o.Only,
-			More: systems.All(system.Host{}).Reconcilers(system.Controllers{
-				ClientFor: clientFor, ServerVersion: serverVersion(o.REST), SourceNamespaces: o.SourceNamespaces,
-			}),
-			RootCA: roots, ClusterCIDR: pods, NodePatience: o.NodeMonitorGracePeriod, Log: log, Metrics: metrics,
+	return o.run(ctx, "controllers", lease,
+		func(c *client.Client, checked client.Interface, metrics prometheus.Registerer,
+			log *slog.Logger) ([]run.Component, error) {
+			kinds, err := storedkinds.Discover(o.REST, c.Cache(), log)
+			if err != nil {
+				return nil, err
+			}
+			clientFor := func(string) client.Interface { return checked }
+			controllers, err := controllers.New(controllers.Config{
+				ClientFor: clientFor, Kinds: kinds, Only: o.Only,
+				More: systems.All(system.Host{}).Reconcilers(system.Controllers{
+					ClientFor: clientFor, ServerVersion: serverVersion(o.REST), SourceNamespaces: o.SourceNamespaces,
+				}),
+				RootCA: roots, ClusterCIDR: pods, NodePatience: o.NodeMonitorGracePeriod, Log: log, Metrics: metrics,
+			})
+			return []run.Component{c, kinds, controllers}, err
 		})
-		return []run.Component{c, kinds, controllers}, err
-	})
 }
 
 // serverVersion returns the version of an API server; empty if it does not answer now.
@@ -139,7 +149,8 @@ func LeaseOf(only []string) string {
 }
 
 // builder creates the components of one term of leadership. checked is c with writes that fail once the term is over.
-type builder func(c *client.Client, checked client.Interface, metrics prometheus.Registerer, log *slog.Logger) ([]run.Component, error)
+type builder func(c *client.Client, checked client.Interface, metrics prometheus.Registerer,
+	log *slog.Logger) ([]run.Component, error)
 
 func (o Outside) run(ctx context.Context, name, lease string, build builder) error {
 	handler, err := logHandler(os.Stderr, o.LogLevel, o.LogFormat)
@@ -198,7 +209,13 @@ func (o Outside) group(name, lease string, log *slog.Logger, build builder) (*ru
 		return nil, nil, err
 	}
 	identity := host + "_" + rand.Text() // as upstream's: a server that is alone does not take the Lease from it
-	e, err := election.New(election.Config{Client: electing, Lease: lease, Identity: func() string { return identity }, Metrics: fixed, Log: log})
+	e, err := election.New(election.Config{
+		Client:   electing,
+		Lease:    lease,
+		Identity: func() string { return identity },
+		Metrics:  fixed,
+		Log:      log,
+	})
 	if err != nil {
 		return nil, nil, err
 	}

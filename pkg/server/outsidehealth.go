@@ -19,8 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/connlimit"
 )
 
-// outsideHealth is a component that serves the health and the metrics of a process without an API server: /livez, /readyz and
-// /metrics over HTTP, and the gRPC health service (grpc.health.v1), on one port and in the clear.
+// outsideHealth is a component that serves the health and the metrics of a process without an API server: /livez,
+// /readyz and /metrics over HTTP, and the gRPC health service (grpc.health.v1), on one port and in the clear.
 type outsideHealth struct {
 	listener net.Listener
 	server   *http.Server
@@ -45,20 +45,23 @@ func newOutsideHealth(l net.Listener, metrics prometheus.Gatherer, settled <-cha
 		case <-settled:
 			alive(w, r)
 		default:
-			http.Error(w, "not ready: caches are not synced yet, or the API server does not answer", http.StatusServiceUnavailable)
+			http.Error(w, "not ready: caches are not synced yet, or the API server does not answer",
+				http.StatusServiceUnavailable)
 		}
 	})
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetUnencryptedHTTP2(true)
-	h.server = &http.Server{Protocols: protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14,
+	h.server = &http.Server{
+		Protocols: protocols, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 1 << 14,
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.ProtoMajor == 2 && strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
 				rpc.ServeHTTP(w, r)
 				return
 			}
 			mux.ServeHTTP(w, r)
-		})}
+		}),
+	}
 	return h
 }
 

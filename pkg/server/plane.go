@@ -149,7 +149,13 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &plane{process: p, keys: keys, systems: all, url: "https://" + api.String(), kubeconfig: filepath.Join(p.DataDir, command.Kubeconfig)}
+	l := &plane{
+		process:    p,
+		keys:       keys,
+		systems:    all,
+		url:        "https://" + api.String(),
+		kubeconfig: filepath.Join(p.DataDir, command.Kubeconfig),
+	}
 	if p.listener != nil {
 		l.url = "https://" + p.listener.Addr().String()
 	}
@@ -184,7 +190,13 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 	if err := l.actors(kinds); err != nil {
 		return nil, err
 	}
-	l.admin = &adminKubeconfig{dataDir: p.DataDir, url: l.url, keys: keys, log: component(p.log, "kubeconfig"), ready: make(chan struct{})}
+	l.admin = &adminKubeconfig{
+		dataDir: p.DataDir,
+		url:     l.url,
+		keys:    keys,
+		log:     component(p.log, "kubeconfig"),
+		ready:   make(chan struct{}),
+	}
 	if p.MergeKubeconfig {
 		l.admin.merged = userKubeconfig()
 	}
@@ -213,7 +225,8 @@ func (p *process) apiAddress() (netip.AddrPort, error) {
 	return netip.ParseAddrPort(net.JoinHostPort(host, port))
 }
 
-// newState creates what stores and changes objects, up to the registry with its admission, and the clients of this process.
+// newState creates what stores and changes objects, up to the registry with its admission, and the clients of this
+// process.
 func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
 	p := l.process
 	quota, err := p.storeQuota()
@@ -221,10 +234,24 @@ func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
 		return err
 	}
 	values := encryption.NewValues(kinds.Table())
-	if l.store, err = store.New(store.Config{Dir: filepath.Join(p.DataDir, "store"), Logger: component(p.log, "store"), QuotaBytes: quota, Values: values, Volatile: p.volatile, Servers: p.given.Etcd, Metrics: p.metrics.plane, Resource: resourceOf(kinds)}); err != nil {
+	if l.store, err = store.New(store.Config{
+		Dir:        filepath.Join(p.DataDir, "store"),
+		Logger:     component(p.log, "store"),
+		QuotaBytes: quota,
+		Values:     values,
+		Volatile:   p.volatile,
+		Servers:    p.given.Etcd,
+		Metrics:    p.metrics.plane,
+		Resource:   resourceOf(kinds),
+	}); err != nil {
 		return err
 	}
-	if l.cache, err = cache.New(cache.Config{Kinds: kinds, Source: l.store, Logger: component(p.log, "cache"), Metrics: p.metrics.plane}); err != nil {
+	if l.cache, err = cache.New(cache.Config{
+		Kinds:   kinds,
+		Source:  l.store,
+		Logger:  component(p.log, "cache"),
+		Metrics: p.metrics.plane,
+	}); err != nil {
 		return err
 	}
 	if l.encryption, err = p.newEncryption(values, l.store, l.cache); err != nil {
@@ -235,7 +262,8 @@ func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
 		return err
 	}
 	if life := p.AccountMaxExpiration; life != 0 && p.AccountExtendExpiration { // as upstream
-		p.log.Warn("service-account-max-token-expiration does not limit pods' tokens, which are accepted for a year unless service-account-extend-token-expiration is false", "limit", life)
+		p.log.Warn("service-account-max-token-expiration does not limit pods' tokens, which are accepted for a year unless "+
+			"service-account-extend-token-expiration is false", "limit", life)
 	}
 	firstPort, lastPort, err := p.NodePorts()
 	if err != nil {
@@ -248,7 +276,8 @@ func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
 	l.registry, err = registry.New(registry.Config{
 		Kinds: kinds, Store: l.store, Cache: l.cache, ServiceCIDR: services, ClusterCIDR: pods,
 		NodePortMin: firstPort, NodePortMax: lastPort, EventTTL: p.EventTTL,
-		Tokens: p.accounts.tokens, Audiences: l.audiences, MaxTokenLife: p.AccountMaxExpiration, ExactTokenLife: !p.AccountExtendExpiration,
+		Tokens: p.accounts.tokens, Audiences: l.audiences, MaxTokenLife: p.AccountMaxExpiration,
+		ExactTokenLife: !p.AccountExtendExpiration,
 		Logger:         component(p.log, "registry"),
 		DenyPrivileged: !p.AllowPrivileged,
 	})
@@ -256,27 +285,36 @@ func (l *plane) newState(kinds *kind.Catalog, services netip.Prefix) error {
 		return err
 	}
 	l.clients = local.New(l.registry, l.cache, kinds)
-	plugins := chain.Plugins{Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig, Schemas: l.schemas,
-		NotReadySeconds: &p.NotReadySeconds, UnreachableSeconds: &p.UnreachableSeconds}
+	plugins := chain.Plugins{
+		Enable: p.EnableAdmissionPlugins, Disable: p.DisableAdmissionPlugins, Config: p.AdmissionConfig, Schemas: l.schemas,
+		NotReadySeconds: &p.NotReadySeconds, UnreachableSeconds: &p.UnreachableSeconds,
+	}
 	if err := chain.Install(plugins, l.registry, l.clients); err != nil {
 		return err
 	}
 	l.custom, err = customresources.New(customresources.Config{
-		Client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), Kinds: kinds, Webhooks: webhook.NewServices(l.clients.Informers()), Log: component(p.log, "customresources"),
+		Client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), Kinds: kinds,
+		Webhooks: webhook.NewServices(l.clients.Informers()), Log: component(p.log, "customresources"),
 	})
 	return err
 }
 
-// newBootstrap creates what writes the objects that every cluster has, and lists this server in the endpoints of the API.
+// newBootstrap creates what writes the objects that every cluster has, and lists this server in the endpoints of the
+// API.
 func (l *plane) newBootstrap(kinds *kind.Catalog, api netip.AddrPort, services netip.Prefix) {
 	p := l.process
-	l.bootstrap = &bootstrap{client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(), services: services,
-		servers: newServerList(l.store, api.Addr(), l.store.Alone, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))),
-		repair:  l.registry.RepairAllocations, log: component(p.log, "bootstrap"), ready: make(chan struct{})}
+	l.bootstrap = &bootstrap{
+		client: l.client(user.APIServerUser, user.SystemPrivilegedGroup), api: api, service: services.Addr().Next(),
+		services: services,
+		servers: newServerList(l.store, api.Addr(), l.store.Alone,
+			kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))),
+		repair: l.registry.RepairAllocations, log: component(p.log, "bootstrap"), ready: make(chan struct{}),
+	}
 	l.presence = &presence{bootstrap: l.bootstrap, ready: make(chan struct{})}
 }
 
-// newAPI creates the API server, with what it needs to know who its clients are and to reach nodes, and what configures it.
+// newAPI creates the API server, with what it needs to know who its clients are and to reach nodes, and what configures
+// it.
 func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 	p, keys := l.process, l.keys
 	own := l.client(user.APIServerUser, user.SystemPrivilegedGroup)
@@ -318,23 +356,39 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 			return l.members.handler(p.authorities.handler(joiner.handler(next)))
 		},
 		Version: version.Info(), Logger: component(p.log, "apiserver"),
-		Drain: p.drain, Metrics: p.metrics.plane, Fairness: fairness.Config{Seats: p.MaxInflight + p.MaxMutatingInflight}, RequestTimeout: p.RequestTimeout, MinWatch: time.Duration(p.MinRequestTimeout) * time.Second,
+		Drain: p.drain, Metrics: p.metrics.plane, Fairness: fairness.Config{Seats: p.MaxInflight + p.MaxMutatingInflight},
+		RequestTimeout: p.RequestTimeout, MinWatch: time.Duration(p.MinRequestTimeout) * time.Second,
 		GoawayChance: p.GoawayChance, Profiling: p.Profiling, Flags: p.Server.Values(),
-		MoreMetrics: []prometheus.Gatherer{prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return l.gatherers().Gather() })}, Debug: l.inspection(),
+		MoreMetrics: []prometheus.Gatherer{
+			prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return l.gatherers().Gather() }),
+		}, Debug: l.inspection(),
 	}
 	p.given.use(&settings)
 	l.lagMetrics()
 	if l.apiserver, err = apiserver.New(settings); err != nil {
 		return err
 	}
-	if l.fairness, err = flowcontrol.New(flowcontrol.Config{Client: own, Configure: l.apiserver.ConfigureFairness, After: p.started, Log: component(p.log, "flowcontrol")}); err != nil {
+	if l.fairness, err = flowcontrol.New(flowcontrol.Config{
+		Client:    own,
+		Configure: l.apiserver.ConfigureFairness,
+		After:     p.started,
+		Log:       component(p.log, "flowcontrol"),
+	}); err != nil {
 		return err
 	}
-	if l.aggregator, err = apiservices.New(apiservices.Config{Client: own, Server: l.apiserver, Kinds: kinds, Services: webhook.NewServices(l.clients.Informers()),
-		Trust: l.frontProxy, After: p.started, Log: component(p.log, "aggregation")}); err != nil {
+	if l.aggregator, err = apiservices.New(apiservices.Config{
+		Client: own, Server: l.apiserver, Kinds: kinds, Services: webhook.NewServices(l.clients.Informers()),
+		Trust: l.frontProxy, After: p.started, Log: component(p.log, "aggregation"),
+	}); err != nil {
 		return err
 	}
-	l.roles = &roles{client: own, all: func() []ctrl.Object { return builtin.Roles(l.systems.Extensions()...) }, log: component(p.log, "roles"), ready: make(chan struct{}), written: make(chan struct{})}
+	l.roles = &roles{
+		client:  own,
+		all:     func() []ctrl.Object { return builtin.Roles(l.systems.Extensions()...) },
+		log:     component(p.log, "roles"),
+		ready:   make(chan struct{}),
+		written: make(chan struct{}),
+	}
 	return nil
 }
 
@@ -348,7 +402,11 @@ func (l *plane) frontProxy() (apiservices.Trust, error) {
 	if err != nil {
 		return apiservices.Trust{}, err
 	}
-	return apiservices.Trust{Certificate: as.Client, FrontProxyCAs: authority.Bundle(), ClientCAs: l.keys.Client.Bundle}, nil
+	return apiservices.Trust{
+		Certificate:   as.Client,
+		FrontProxyCAs: authority.Bundle(),
+		ClientCAs:     l.keys.Client.Bundle,
+	}, nil
 }
 
 // joiner returns the handler that admits other machines.

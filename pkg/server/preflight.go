@@ -39,7 +39,8 @@ func preflight(c config.Config, server, node bool) error {
 func free(option, address string) error {
 	l, err := net.Listen("tcp", address)
 	if err != nil {
-		return fmt.Errorf("%s %s: the port cannot be used (%w): stop the process that uses it, or choose another port with --%s", option, address, err, option)
+		return fmt.Errorf("%s %s: the port cannot be used (%w): stop the process that uses it, or choose another port with "+
+			"--%s", option, address, err, option)
 	}
 	return l.Close()
 }
@@ -56,7 +57,8 @@ func space(dir string) error {
 			return fmt.Errorf("data-dir %s: %w", dir, err)
 		}
 		if left := int64(s.Bavail) * s.Bsize; left < leastFree {
-			return fmt.Errorf("data-dir: %s has %d MiB left and needs %d: free some, or choose another disk with --data-dir", dir, left>>20, leastFree>>20)
+			return fmt.Errorf("data-dir: %s has %d MiB left and needs %d: free some, or choose another disk with --data-dir",
+				dir, left>>20, leastFree>>20)
 		}
 		return nil
 	}
@@ -66,7 +68,9 @@ func capabilities() error {
 	needed := []struct {
 		bit  uint
 		name string
-	}{{unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN"}, {unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_MKNOD, "CAP_MKNOD"}, {unix.CAP_SYS_CHROOT, "CAP_SYS_CHROOT"}}
+	}{{
+		unix.CAP_SYS_ADMIN, "CAP_SYS_ADMIN",
+	}, {unix.CAP_NET_ADMIN, "CAP_NET_ADMIN"}, {unix.CAP_MKNOD, "CAP_MKNOD"}, {unix.CAP_SYS_CHROOT, "CAP_SYS_CHROOT"}}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData
 	if err := unix.Capget(&header, &data[0]); err != nil {
@@ -74,7 +78,8 @@ func capabilities() error {
 	}
 	for _, n := range needed {
 		if data[n.bit/32].Effective&(1<<(n.bit%32)) == 0 {
-			return fmt.Errorf("the capability %s is missing, which is needed to create containers: grant it to this process (a container that hosts Coracle must be privileged)", n.name)
+			return fmt.Errorf("the capability %s is missing, which is needed to create containers: grant it to this process "+
+				"(a container that hosts Coracle must be privileged)", n.name)
 		}
 	}
 	return nil

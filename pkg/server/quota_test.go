@@ -25,7 +25,9 @@ func TestUsableMemory(t *testing.T) {
 		"version 2": {map[string]string{
 			"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "1073741824\n",
 		}, 1 << 30},
-		"version 2, unlimited": {map[string]string{"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n"}, 4 << 30},
+		"version 2, unlimited": {
+			map[string]string{"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/memory.max": "max\n"}, 4 << 30,
+		},
 		"in a container": {map[string]string{
 			"proc/self/cgroup": "4:memory:/docker/1\n", "sys/fs/cgroup/memory/memory.limit_in_bytes": "1073741824\n",
 		}, 1 << 30},

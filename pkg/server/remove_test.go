@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestRemoveDir: everything in a directory is removed, however its path is written and whatever it is; what is not Coracle's stays.
+// TestRemoveDir: everything in a directory is removed, however its path is written and whatever it is; what is not
+// Coracle's stays.
 func TestRemoveDir(t *testing.T) {
 	remove := func(path string) { t.Helper(); require.NoError(t, removeDir(t.Context(), path)) }
 	dir := t.TempDir()
@@ -46,7 +47,8 @@ func TestRemoveDirThatIsAMountPoint(t *testing.T) {
 			if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 				return err
 			}
-			err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("none", dir, "tmpfs", 0, "size=1m"),
+			err := errors.Join(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
+				unix.Mount("none", dir, "tmpfs", 0, "size=1m"),
 				os.MkdirAll(filepath.Join(dir, "store", "etcd"), 0o700), removeDir(t.Context(), dir))
 			if err != nil {
 				return err

@@ -13,7 +13,8 @@ import (
 )
 
 // roles is a component that writes the default roles and bindings. It is ready at once: until they exist,
-// system:masters and nodes can already work, which is all that a cluster needs to start. written is closed once they do.
+// system:masters and nodes can already work, which is all that a cluster needs to start. written is closed once they
+// do.
 type roles struct {
 	client         client.Interface // the API server's
 	all            func() []ctrl.Object

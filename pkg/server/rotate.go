@@ -18,12 +18,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// accountKeys are the keys of service account tokens. That of the data directory, which signs unless a file has the key, can be rotated at
-// run time.
+// accountKeys are the keys of service account tokens. That of the data directory, which signs unless a file has the
+// key, can be rotated at run time.
 type accountKeys struct {
 	dir    string
 	tokens *registry.Tokens
-	// given signs in place of the data directory's key, and is nil without a file; verifiers are the public keys of further files.
+	// given signs in place of the data directory's key, and is nil without a file; verifiers are the public keys of
+	// further files.
 	given     crypto.Signer
 	verifiers []publicKey
 
@@ -98,7 +99,8 @@ func (a *accountKeys) signing() []any {
 
 func (a *accountKeys) rotate(overlap time.Duration) error {
 	if a.given != nil {
-		return errors.New("the service account key is that of --service-account-signing-key-file: name another file there, the present one with --service-account-key-file, and restart the server")
+		return errors.New("the service account key is that of --service-account-signing-key-file: name another file there, " +
+			"the present one with --service-account-key-file, and restart the server")
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -45,7 +45,14 @@ func TestAdminKubeconfigIsRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		keys, err := pki.Load(filepath.Join(dir, "pki"))
 		require.NoError(t, err)
-		k := &adminKubeconfig{dataDir: dir, url: "https://192.0.2.1:6443", merged: home, keys: keys, log: slog.New(slog.DiscardHandler), ready: make(chan struct{})}
+		k := &adminKubeconfig{
+			dataDir: dir,
+			url:     "https://192.0.2.1:6443",
+			merged:  home,
+			keys:    keys,
+			log:     slog.New(slog.DiscardHandler),
+			ready:   make(chan struct{}),
+		}
 		require.NoError(t, k.write(true))
 		ended := make(chan error)
 		ctx, cancel := context.WithCancel(t.Context())

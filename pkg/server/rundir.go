@@ -21,8 +21,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// ownerFile is in a run directory and contains its owner as JSON, in one line. A process writes it before it acquires anything. Run directories of
-// earlier versions have none until their cluster is started again.
+// ownerFile is in a run directory and contains its owner as JSON, in one line. A process writes it before it acquires
+// anything. Run directories of earlier versions have none until their cluster is started again.
 const ownerFile = "owner.json"
 
 // runOwner is the cluster that a run directory belongs to.
@@ -40,11 +40,12 @@ var validInstance = regexp.MustCompile(`^cor[a-z0-9]{4,13}$`)
 // answerTimeout is the timeout for the process that uses a run directory to say which data directory it has.
 const answerTimeout = 2 * time.Second
 
-// checkRunDir returns an error if the run directory belongs to another data directory, of a cluster that runs or was killed, or the data directory has
-// another run directory: the network of the cluster's pods is recorded there.
+// checkRunDir returns an error if the run directory belongs to another data directory, of a cluster that runs or was
+// killed, or the data directory has another run directory: the network of the cluster's pods is recorded there.
 func checkRunDir(ctx context.Context, c config.Config) error {
 	if dir := otherRunDir(c); dir != "" {
-		return fmt.Errorf("the cluster in %s has the run directory %s, where the network of its pods is recorded: give --run-dir %s", c.DataDir, dir, dir)
+		return fmt.Errorf("the cluster in %s has the run directory %s, where the network of its pods is recorded: give "+
+			"--run-dir %s", c.DataDir, dir, dir)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -61,10 +62,12 @@ func checkRunDir(ctx context.Context, c config.Config) error {
 	if errors.Is(err, socket.ErrNotRunning) || holder(c.DataDir) != 0 { // its own process may hang
 		return nil
 	}
-	return fmt.Errorf("a process that does not respond uses the run directory %s, and none the data directory %s: give the --data-dir and --run-dir of one cluster (%w)", c.RunDir, c.DataDir, err)
+	return fmt.Errorf("a process that does not respond uses the run directory %s, and none the data directory %s: give "+
+		"the --data-dir and --run-dir of one cluster (%w)", c.RunDir, c.DataDir, err)
 }
 
-// claimRunDir records that the run directory, which exists, belongs to the data directory, unless it belongs to another. It may be repeated.
+// claimRunDir records that the run directory, which exists, belongs to the data directory, unless it belongs to
+// another. It may be repeated.
 func claimRunDir(c config.Config) error {
 	f, err := os.OpenFile(filepath.Join(c.RunDir, ownerFile), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -106,7 +109,8 @@ func recordRunDir(c config.Config) error {
 	return atomicfile.Write(file, []byte(dir))
 }
 
-// otherRunDir returns the run directory that the data directory's cluster has if it is not the configured one, and "" if it is, or is gone.
+// otherRunDir returns the run directory that the data directory's cluster has if it is not the configured one, and ""
+// if it is, or is gone.
 func otherRunDir(c config.Config) string {
 	text, err := bounded.File(filepath.Join(c.DataDir, runDirFile), unix.PathMax)
 	dir := strings.TrimSuffix(string(text), "\n")
@@ -132,7 +136,8 @@ func runDirOwner(runDir string) (runOwner, error) {
 	return readOwner(f)
 }
 
-// readOwner returns no owner if the process that wrote the file was killed before it completed it: that one acquired nothing.
+// readOwner returns no owner if the process that wrote the file was killed before it completed it: that one acquired
+// nothing.
 func readOwner(f *os.File) (o runOwner, err error) {
 	text, err := bounded.All(f, 4*unix.PathMax)
 	if err == nil && !bytes.HasSuffix(text, []byte("\n")) {
@@ -150,7 +155,8 @@ func readOwner(f *os.File) (o runOwner, err error) {
 	return o, nil
 }
 
-// ownedBy returns an error if the run directory's owner is not the configured data directory. The pid is that of the owner's process, 0 if none runs.
+// ownedBy returns an error if the run directory's owner is not the configured data directory. The pid is that of the
+// owner's process, 0 if none runs.
 func ownedBy(c config.Config, dataDir string, pid int) error {
 	if resolved(dataDir) == resolved(c.DataDir) {
 		return nil
@@ -159,13 +165,16 @@ func ownedBy(c config.Config, dataDir string, pid int) error {
 		pid = holder(dataDir)
 	}
 	if pid != 0 {
-		return fmt.Errorf("%s is the run directory of the cluster in %s, which runs with pid %d: give --data-dir %s for that one, or another --run-dir for the one in %s",
+		return fmt.Errorf("%s is the run directory of the cluster in %s, which runs with pid %d: give --data-dir %s for "+
+			"that one, or another --run-dir for the one in %s",
 			c.RunDir, dataDir, pid, dataDir, c.DataDir)
 	}
 	if _, err := os.Stat(dataDir); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is the run directory of a cluster whose data directory %s is gone: `coracle delete --data-dir %s --run-dir %s` removes what is left of it on this machine",
+		return fmt.Errorf("%s is the run directory of a cluster whose data directory %s is gone: `coracle delete "+
+			"--data-dir %s --run-dir %s` removes what is left of it on this machine",
 			c.RunDir, dataDir, dataDir, c.RunDir)
 	}
-	return fmt.Errorf("%s is the run directory of the cluster in %s, which is not running: give --data-dir %s for that one (`coracle start` resumes it, `coracle delete` removes it), or another --run-dir for the one in %s",
+	return fmt.Errorf("%s is the run directory of the cluster in %s, which is not running: give --data-dir %s for that "+
+		"one (`coracle start` resumes it, `coracle delete` removes it), or another --run-dir for the one in %s",
 		c.RunDir, dataDir, dataDir, c.DataDir)
 }

@@ -28,7 +28,8 @@ func (e elsewhere) Status(context.Context) socket.Status {
 
 func (elsewhere) Debug() http.Handler { return http.NotFoundHandler() }
 
-// TestRunDirOfAnotherCluster: a command that has the run directory of one cluster and the data directory of another touches neither.
+// TestRunDirOfAnotherCluster: a command that has the run directory of one cluster and the data directory of another
+// touches neither.
 func TestRunDirOfAnotherCluster(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("deleting needs root")
@@ -53,7 +54,8 @@ func TestRunDirOfAnotherCluster(t *testing.T) {
 	require.NoError(t, err, "it runs already")
 }
 
-// TestRunDirOfAKilledCluster: the run directory of a cluster that does not run is refused with another data directory, and the message says what to do.
+// TestRunDirOfAKilledCluster: the run directory of a cluster that does not run is refused with another data directory,
+// and the message says what to do.
 func TestRunDirOfAKilledCluster(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("deleting needs root")
@@ -90,7 +92,8 @@ func TestRunDirOfAKilledCluster(t *testing.T) {
 	}
 	require.NoError(t, claimRunDir(killed), "it starts again")
 	name := instance(killed)
-	require.NoError(t, os.MkdirAll(filepath.Join(killed.DataDir, containersDir), 0o700), "of the data directory, only mount points are left")
+	require.NoError(t, os.MkdirAll(filepath.Join(killed.DataDir, containersDir), 0o700),
+		"of the data directory, only mount points are left")
 	require.Equal(t, name, instance(killed))
 	require.Error(t, claimRunDir(c), "two that start at once")
 
@@ -98,7 +101,8 @@ func TestRunDirOfAKilledCluster(t *testing.T) {
 	elsewhere := killed
 	elsewhere.RunDir = filepath.Join(dir, "elsewhere")
 	for _, err := range []error{
-		Stop(t.Context(), elsewhere, none), Delete(t.Context(), elsewhere, none), func() error { _, err := prepare(t.Context(), elsewhere); return err }(),
+		Stop(t.Context(), elsewhere, none), Delete(t.Context(), elsewhere, none),
+		func() error { _, err := prepare(t.Context(), elsewhere); return err }(),
 	} {
 		require.ErrorContains(t, err, "give --run-dir "+killed.RunDir)
 	}
@@ -107,7 +111,8 @@ func TestRunDirOfAKilledCluster(t *testing.T) {
 	require.NoError(t, os.Rename(killed.RunDir, killed.RunDir+"-gone")) // as after the machine started again
 	require.NoError(t, checkRunDir(t.Context(), elsewhere))
 	require.NoError(t, os.Rename(killed.RunDir+"-gone", killed.RunDir))
-	refused("is the run directory of the cluster in " + killed.DataDir + ", which is not running: give --data-dir " + killed.DataDir)
+	refused("is the run directory of the cluster in " + killed.DataDir + ", which is not running: give --data-dir " +
+		killed.DataDir)
 
 	// A data directory that was moved, with a link in its place, is the same.
 	require.NoError(t, os.Rename(killed.DataDir, killed.DataDir+"-moved"))
@@ -116,7 +121,9 @@ func TestRunDirOfAKilledCluster(t *testing.T) {
 	require.NoError(t, os.Remove(killed.DataDir))
 	refused("`coracle delete --data-dir " + killed.DataDir + " --run-dir " + killed.RunDir + "`")
 
-	for _, text := range []string{"elsewhere", `{"dataDir": "elsewhere", "instance": "coracle"}`, `{"dataDir": "/data", "instance": "../coracle"}`} {
+	for _, text := range []string{
+		"elsewhere", `{"dataDir": "elsewhere", "instance": "coracle"}`, `{"dataDir": "/data", "instance": "../coracle"}`,
+	} {
 		require.NoError(t, os.WriteFile(file, []byte(text+"\n"), 0o600))
 		refused(file)
 	}

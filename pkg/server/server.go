@@ -4,8 +4,8 @@
 // reverse order.
 //
 // A join token allows a machine to join as a new node, and nothing else, until it expires or is revoked
-// (pkg/base/jointoken). With it, nobody can act as an existing node, be it the server's own or an offline one (machine.go),
-// nor impersonate the API or another node (pki.Set.Node, nodes.go).
+// (pkg/base/jointoken). With it, nobody can act as an existing node, be it the server's own or an offline one
+// (machine.go), nor impersonate the API or another node (pki.Set.Node, nodes.go).
 //
 // A joined machine has the permissions of its node only (node authorizer, NodeRestriction). Deleting its Node excludes
 // it at once and cancels its open requests (members.go): its agent exits, and the machine needs a token to come back.
@@ -79,10 +79,12 @@ func RunServer(ctx context.Context, c config.Config, node bool) (err error) {
 	return p.run(ctx, report, components)
 }
 
-// RunAgent runs this machine as a node of the cluster whose servers are at c.Join until ctx is done. Containers keep running.
+// RunAgent runs this machine as a node of the cluster whose servers are at c.Join until ctx is done. Containers keep
+// running.
 func RunAgent(ctx context.Context, c config.Config) (err error) {
 	if len(c.Join) == 0 {
-		return errors.New("--join is required, and a token if this machine has not joined yet: `coracle token create --print-join-command` on the server prints the full command")
+		return errors.New("--join is required, and a token if this machine has not joined yet: `coracle token create " +
+			"--print-join-command` on the server prints the full command")
 	}
 	report := reporter()
 	defer func() { failure(report, err) }()
@@ -115,8 +117,8 @@ type process struct {
 	began   time.Time
 	nodeIP  netip.Addr
 
-	// In an embedded control plane, listener serves the API in place of Listen, volatile leaves out syncing to disk, and drain is the
-	// API server's.
+	// In an embedded control plane, listener serves the API in place of Listen, volatile leaves out syncing to disk, and
+	// drain is the API server's.
 	listener net.Listener
 	volatile bool
 	drain    time.Duration
@@ -197,7 +199,8 @@ func (p *process) close() { _ = p.lock.Close() }
 func outwardAddress() (netip.Addr, error) {
 	conn, err := net.Dial("udp4", "203.0.113.1:9")
 	if err != nil {
-		return netip.Addr{}, errors.New("cannot determine the node's address, this machine has no default route: set it with --node-ip")
+		return netip.Addr{}, errors.New("cannot determine the node's address, this machine has no default route: set it " +
+			"with --node-ip")
 	}
 	defer conn.Close()
 	address, err := netip.ParseAddrPort(conn.LocalAddr().String())

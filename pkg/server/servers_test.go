@@ -96,7 +96,8 @@ func (p *pause) client(c client.Interface) client.Interface {
 			}
 			return c.Update(ctx, obj, opts...)
 		},
-		Patch: func(ctx context.Context, c ctrl.WithWatch, obj ctrl.Object, patch ctrl.Patch, opts ...ctrl.PatchOption) error {
+		Patch: func(ctx context.Context, c ctrl.WithWatch, obj ctrl.Object, patch ctrl.Patch,
+			opts ...ctrl.PatchOption) error {
 			if err := p.wait(ctx); err != nil {
 				return err
 			}
@@ -108,13 +109,15 @@ func (p *pause) client(c client.Interface) client.Interface {
 			}
 			return c.Delete(ctx, obj, opts...)
 		},
-		SubResourceUpdate: func(ctx context.Context, c ctrl.Client, sub string, obj ctrl.Object, opts ...ctrl.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(ctx context.Context, c ctrl.Client, sub string, obj ctrl.Object,
+			opts ...ctrl.SubResourceUpdateOption) error {
 			if err := p.wait(ctx); err != nil {
 				return err
 			}
 			return c.SubResource(sub).Update(ctx, obj, opts...)
 		},
-		SubResourcePatch: func(ctx context.Context, c ctrl.Client, sub string, obj ctrl.Object, patch ctrl.Patch, opts ...ctrl.SubResourcePatchOption) error {
+		SubResourcePatch: func(ctx context.Context, c ctrl.Client, sub string, obj ctrl.Object, patch ctrl.Patch,
+			opts ...ctrl.SubResourcePatchOption) error {
 			if err := p.wait(ctx); err != nil {
 				return err
 			}
@@ -151,7 +154,8 @@ func (a acts) Run(ctx context.Context) error {
 	return a.Component.Run(ctx)
 }
 
-// oneOfTwo is one of two servers that share a store, with registry, cache, endpoints, and reconcilers under leader election.
+// oneOfTwo is one of two servers that share a store, with registry, cache, endpoints, and reconcilers under leader
+// election.
 type oneOfTwo struct {
 	*plane
 	paused pause
@@ -162,7 +166,11 @@ type oneOfTwo struct {
 func startOne(t *testing.T, s *store.Store, name, address string, running *atomic.Int64) *oneOfTwo {
 	t.Helper()
 	kinds := kind.NewCatalog(assembled.Kinds())
-	o := &oneOfTwo{plane: &plane{process: &process{log: slog.New(slog.NewTextHandler(io.Discard, nil)), metrics: newRegistries()}, store: s}}
+	o := &oneOfTwo{
+		plane: &plane{
+			process: &process{log: slog.New(slog.NewTextHandler(io.Discard, nil)), metrics: newRegistries()}, store: s,
+		},
+	}
 	l := o.plane
 	var err error
 	l.cache, err = cache.New(cache.Config{Kinds: kinds, Source: s})
@@ -173,15 +181,21 @@ func startOne(t *testing.T, s *store.Store, name, address string, running *atomi
 	require.NoError(t, chain.Install(chain.Plugins{Disable: []string{"ServiceAccount"}}, l.registry, l.clients))
 	api := netip.MustParseAddrPort(address)
 	l.bootstrap = &bootstrap{
-		client: o.paused.client(l.client(user.APIServerUser, user.SystemPrivilegedGroup)), api: api, service: netip.MustParseAddr("10.43.0.1"),
-		services: netip.MustParsePrefix("10.43.0.0/16"), repair: l.registry.RepairAllocations, log: slog.New(slog.DiscardHandler), ready: make(chan struct{}),
-		servers: newServerList(pausedStore{s, &o.paused}, api.Addr(), func() bool { return false }, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))),
+		client: o.paused.client(l.client(user.APIServerUser, user.SystemPrivilegedGroup)), api: api,
+		service:  netip.MustParseAddr("10.43.0.1"),
+		services: netip.MustParsePrefix("10.43.0.0/16"), repair: l.registry.RepairAllocations,
+		log: slog.New(slog.DiscardHandler), ready: make(chan struct{}),
+		servers: newServerList(pausedStore{s, &o.paused}, api.Addr(), func() bool {
+			return false
+		}, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))),
 	}
-	l.bootstrap.servers.ttl, l.bootstrap.servers.interval = time.Second, 500*time.Millisecond // the store rounds one second up to four
+	// the store rounds one second up to four
+	l.bootstrap.servers.ttl, l.bootstrap.servers.interval = time.Second, 500*time.Millisecond
 	c := l.election(election.Controllers)
 	c.Client, c.Alone = o.paused.client(c.Client), nil
 	c.Identity = func() string { return name + "_coracle-" + address }
-	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = 20*time.Second, 10*time.Second, 200*time.Millisecond // a server that runs may get no processor for seconds
+	// a server that runs may get no processor for seconds
+	c.LeaseDuration, c.RenewDeadline, c.RetryPeriod = 20*time.Second, 10*time.Second, 200*time.Millisecond
 	o.led, err = newLed(l, "controllers", c, func(led *led[acts], metrics prometheus.Registerer) (acts, error) {
 		controllers, err := controllers.New(controllers.Config{
 			ClientFor: func(identity string) client.Interface {
@@ -237,19 +251,20 @@ func (o *oneOfTwo) servers(t *testing.T, want ...string) {
 		}
 		return slices.Equal(last, want)
 	})
-	o.until(t, &corev1.EndpointsList{}, fmt.Sprintf("the old endpoints are not %v", want), func() bool { //nolint:staticcheck // old clients read it
-		var e corev1.Endpoints //nolint:staticcheck // as above
-		require.NoError(t, admin.Get(t.Context(), ctrl.ObjectKey{Namespace: "default", Name: "kubernetes"}, &e))
-		var have []string
-		for _, a := range e.Subsets[0].Addresses {
-			have = append(have, a.IP)
-		}
-		return slices.Equal(have, want)
-	})
+	o.until(t, &corev1.EndpointsList{}, fmt.Sprintf("the old endpoints are not %v", want),
+		func() bool { //nolint:staticcheck // old clients read it
+			var e corev1.Endpoints //nolint:staticcheck // as above
+			require.NoError(t, admin.Get(t.Context(), ctrl.ObjectKey{Namespace: "default", Name: "kubernetes"}, &e))
+			var have []string
+			for _, a := range e.Subsets[0].Addresses {
+				have = append(have, a.IP)
+			}
+			return slices.Equal(have, want)
+		})
 }
 
-// TestTwoServersAct runs two servers over one store. One of them is paused, resumed, stopped, and finally killed. The reconcilers run on one
-// server at a time and create nothing twice, and the API's endpoints are updated.
+// TestTwoServersAct runs two servers over one store. One of them is paused, resumed, stopped, and finally killed. The
+// reconcilers run on one server at a time and create nothing twice, and the API's endpoints are updated.
 func TestTwoServersAct(t *testing.T) {
 	dir, err := os.MkdirTemp("", "coracle-servers-")
 	require.NoError(t, err)
@@ -281,7 +296,11 @@ func TestTwoServersAct(t *testing.T) {
 	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
 	set := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "set"},
-		Spec: appsv1.ReplicaSetSpec{Replicas: new(int32), Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}, Template: template}}
+		Spec: appsv1.ReplicaSetSpec{
+			Replicas: new(int32),
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
+			Template: template,
+		}}
 	require.NoError(t, admin.Create(t.Context(), set))
 	made := 0
 	scaleTo := func(o *oneOfTwo, n int) {
@@ -344,7 +363,8 @@ func TestTwoServersAct(t *testing.T) {
 	leads(b)
 	b.until(t, &appsv1.ReplicaSetList{}, "no status", func() bool {
 		var have appsv1.ReplicaSet
-		require.NoError(t, b.plane.client(apiServerUser, user.SystemPrivilegedGroup).Get(t.Context(), ctrl.ObjectKeyFromObject(set), &have))
+		require.NoError(t,
+			b.plane.client(apiServerUser, user.SystemPrivilegedGroup).Get(t.Context(), ctrl.ObjectKeyFromObject(set), &have))
 		return have.Status.Replicas == 25
 	})
 	require.NoError(t, b.plane.client(apiServerUser, user.SystemPrivilegedGroup).List(t.Context(), &list))

@@ -10,10 +10,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/controllers/certificates"
 )
 
-// signers returns upstream's built-in signers. They sign with the cluster's authorities, also after those were replaced.
+// signers returns upstream's built-in signers. They sign with the cluster's authorities, also after those were
+// replaced.
 func signers(keys *pki.Set) map[string]certificates.Signer {
 	by := func(a *pki.Authority) certificates.Signer {
-		return func(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage, life time.Duration) ([]byte, error) {
+		return func(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage,
+			life time.Duration) ([]byte, error) {
 			return a.SignRequest(pki.Request{CertificateRequest: r, Usage: usage, Extended: extended, Life: life}, time.Now())
 		}
 	}

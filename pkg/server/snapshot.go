@@ -23,7 +23,8 @@ import (
 var _ socket.SnapshotBackend = (*process)(nil)
 
 const (
-	// keyDir and encryptionDir are the directories of the data directory that a snapshot includes, storeDir is that of the store.
+	// keyDir and encryptionDir are the directories of the data directory that a snapshot includes, storeDir is that of the
+	// store.
 	keyDir, encryptionDir, storeDir = "pki", "encryption", "store"
 	// restoring is the directory in which a snapshot is unpacked. While it exists, the data directory is not used.
 	restoring = "restoring"
@@ -70,8 +71,15 @@ func (p *process) snapshot(ctx context.Context, to io.Writer) error {
 	return errKeysChange
 }
 
-func (p *process) archive(ctx context.Context, to io.Writer, keys []snapshot.File, revision, size int64, database io.WriterTo) error {
-	m := snapshot.Manifest{Coracle: version.Coracle, Kubernetes: version.Kubernetes, Node: p.NodeName, Revision: revision, EncryptionConfig: p.EncryptionConfig}
+func (p *process) archive(ctx context.Context, to io.Writer, keys []snapshot.File, revision, size int64,
+	database io.WriterTo) error {
+	m := snapshot.Manifest{
+		Coracle:          version.Coracle,
+		Kubernetes:       version.Kubernetes,
+		Node:             p.NodeName,
+		Revision:         revision,
+		EncryptionConfig: p.EncryptionConfig,
+	}
 	w, err := snapshot.NewWriter(untilDone{ctx, to}, m, time.Now())
 	if err != nil {
 		return err
@@ -111,10 +119,12 @@ func (w untilDone) Write(p []byte) (int, error) {
 	return w.Writer.Write(p)
 }
 
-// RestoreSnapshot restores a cluster from an archive, or the objects from a file of `etcdctl snapshot save`, into the data directory, in which no process may run. With replace, a cluster that is
-// there is moved aside, into a directory that it returns; without, it is an error. Killed at any point, it leaves the old cluster, the new
-// one, or a directory that no process starts in until the restore is repeated.
-func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader, replace bool) (m snapshot.Manifest, old string, err error) {
+// RestoreSnapshot restores a cluster from an archive, or the objects from a file of `etcdctl snapshot save`, into the
+// data directory, in which no process may run. With replace, a cluster that is there is moved aside, into a directory
+// that it returns; without, it is an error. Killed at any point, it leaves the old cluster, the new one, or a directory
+// that no process starts in until the restore is repeated.
+func RestoreSnapshot(ctx context.Context, c config.Config, archive io.Reader,
+	replace bool) (m snapshot.Manifest, old string, err error) {
 	if _, err := socket.NewClient(c.RunDir).Status(ctx); err == nil {
 		return m, "", errors.New("a cluster runs here: `coracle stop` ends it")
 	} else if !errors.Is(err, socket.ErrNotRunning) {

@@ -60,12 +60,14 @@ func TestInstallIsRepeatable(t *testing.T) {
 		require.NoError(t, checkRestored(data))
 		for _, name := range []string{"pki/ca.key", "encryption/config.yaml", "store/etcd/member/snap/db"} {
 			require.Equal(t, "new", read(filepath.Join(data, name)))
-			require.Contains(t, []string{read(filepath.Join(first, name)), read(filepath.Join(second, name))}, "old", "%s of the old cluster is kept", name)
+			require.Contains(t, []string{read(filepath.Join(first, name)), read(filepath.Join(second, name))}, "old",
+				"%s of the old cluster is kept", name)
 		}
 	}
 }
 
-// The objects in a file of `etcdctl snapshot save` become those of a cluster with keys of its own; a damaged file leaves what is there.
+// The objects in a file of `etcdctl snapshot save` become those of a cluster with keys of its own; a damaged file
+// leaves what is there.
 func TestRestoreOfEtcd(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	opened := func(dir string) (*store.Store, func()) {

@@ -16,7 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// reportVariable names the file descriptor on which a background process reports the progress of its start, as lines of control.Event.
+// reportVariable names the file descriptor on which a background process reports the progress of its start, as lines of
+// control.Event.
 const reportVariable = "CORACLE_REPORT_FD"
 
 // logFile is the background process's log, in the data directory; it is truncated when it exceeds maxLog at a start.

@@ -43,7 +43,8 @@ func stop(ctx context.Context, client *socket.Client, c config.Config, progress 
 		return endErr
 	case errors.Is(err, socket.ErrSilent):
 		if endErr == nil {
-			endErr = errors.New("the process hung and was killed, its pods were not stopped: `coracle start` adopts them, `coracle delete` removes them")
+			endErr = errors.New("the process hung and was killed, its pods were not stopped: `coracle start` adopts them, " +
+				"`coracle delete` removes them")
 		}
 		return endErr
 	case killed && endErr == nil:
@@ -67,12 +68,19 @@ func Delete(ctx context.Context, c config.Config, progress func(socket.Event)) e
 	}
 	pid := holder(c.DataDir)
 	if status, err := socket.NewClient(c.RunDir).Status(ctx); err == nil && pid == 0 {
-		return fmt.Errorf("process %d runs without its data directory %s, which was removed: end it with `coracle stop`, then delete again", status.PID, c.DataDir)
+		return fmt.Errorf("process %d runs without its data directory %s, which was removed: end it with `coracle stop`, "+
+			"then delete again", status.PID, c.DataDir)
 	}
 	if pid != 0 {
 		say("ending process %d", pid)
 		// SIGTERM lets the store close, and leaves containers to the steps below.
-		if _, _, err := (ending{dir: c.DataDir, graceful: deletePatience, killed: killPatience, hurry: true, say: say}).run(ctx); err != nil {
+		if _, _, err := (ending{
+			dir:      c.DataDir,
+			graceful: deletePatience,
+			killed:   killPatience,
+			hurry:    true,
+			say:      say,
+		}).run(ctx); err != nil {
 			return err
 		}
 	}
@@ -93,8 +101,8 @@ func Delete(ctx context.Context, c config.Config, progress func(socket.Event)) e
 	return errors.Join(removeDir(ctx, c.RunDir), removeDir(ctx, c.DataDir))
 }
 
-// removeDir removes a directory whose contents may be nested to any depth and resist removal. A symbolic link to it, and a mount point, are not
-// Coracle's: only what is in them is removed.
+// removeDir removes a directory whose contents may be nested to any depth and resist removal. A symbolic link to it,
+// and a mount point, are not Coracle's: only what is in them is removed.
 func removeDir(ctx context.Context, dir string) error {
 	dir = filepath.Clean(dir)
 	info, err := os.Lstat(dir)

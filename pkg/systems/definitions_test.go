@@ -28,7 +28,8 @@ func TestDefinitionsAreValid(t *testing.T) {
 		apiextensionsv1.SetDefaults_CustomResourceDefinitionSpec(&d.Spec)
 		d.Status.StoredVersions = []string{d.Spec.Versions[0].Name}
 		var internal apiextensions.CustomResourceDefinition
-		require.NoError(t, apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(d, &internal, nil))
+		require.NoError(t,
+			apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(d, &internal, nil))
 		require.Empty(t, validation.ValidateCustomResourceDefinition(t.Context(), &internal), d.Name)
 	}
 }

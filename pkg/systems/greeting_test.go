@@ -79,7 +79,8 @@ func greeting(system.Host) system.System {
 		rule := func(resource string, verbs ...string) []rbacv1.PolicyRule {
 			return []rbacv1.PolicyRule{{APIGroups: []string{greetings.Group}, Resources: []string{resource}, Verbs: verbs}}
 		}
-		return append(rule("greetings", "get", "list", "watch"), rule("greetings/status", "update")...), rule("greetings", "create", "delete"), rule("greetings", "get")
+		return append(rule("greetings", "get", "list", "watch"), rule("greetings/status", "update")...), rule("greetings",
+			"create", "delete"), rule("greetings", "get")
 	}
 	return system.System{
 		Name:      "greeting",
@@ -120,7 +121,8 @@ func TestASystemFromOutside(t *testing.T) {
 	started := make(chan struct{})
 	only := systems.List{list[len(list)-1]}
 	go func() {
-		ended <- engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return admin }, Log: slog.New(slog.DiscardHandler)},
+		ended <- engine.Run(ctx,
+			engine.Config{ClientFor: func(string) client.Interface { return admin }, Log: slog.New(slog.DiscardHandler)},
 			only.Reconcilers(system.Controllers{}), func() { close(started) })
 	}()
 	defer func() {

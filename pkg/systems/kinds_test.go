@@ -70,17 +70,74 @@ func TestInvalidObjectsNameTheField(t *testing.T) {
 		field string
 	}{
 		"pod without containers": {&corev1.Pod{ObjectMeta: meta}, "spec.containers"},
-		"pod name":               {&corev1.Pod{ObjectMeta: upper, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}, "metadata.name"},
-		"service port":           {&corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 70000}}}}, "spec.ports[0].port"},
-		"config map key":         {&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"a/b": ""}}, "data[a/b]"},
-		"task without image":     {&tasks.Task{ObjectMeta: meta}, "spec.image"},
-		"task volume":            {&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Volumes: []tasks.TaskVolume{{MountPath: "/a", Secret: &corev1.SecretVolumeSource{SecretName: "s", Items: []corev1.KeyToPath{{Key: "k", Path: "../x"}}}}}}}, "spec.volumes[0].secret.items[0].path"},
-		"task mounts":            {&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Volumes: []tasks.TaskVolume{{MountPath: "/a", Secret: &corev1.SecretVolumeSource{SecretName: "s"}}, {MountPath: "/a", Secret: &corev1.SecretVolumeSource{SecretName: "s"}}}}}, "spec.volumes[1].mountPath"},
-		"task env":               {&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Env: []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "x"}}}}}}, "spec.env[0].valueFrom.fieldRef.fieldPath"},
-		"task toleration":        {&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Tolerations: []corev1.Toleration{{Key: "a", Operator: "Near"}}}}, "spec.tolerations[0].operator"},
-		"task port":              {&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Ports: []tasks.TaskPort{{HostPort: 80, ContainerPort: 80, Protocol: "X"}}}}, "spec.ports[0].protocol"},
-		"array of a million":     {&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Array: &tasks.TaskArray{Size: 1_000_000}}}, "spec.array.size"},
-		"task name":              {&tasks.Task{ObjectMeta: upper, Spec: tasks.TaskSpec{Image: "i"}}, "metadata.name"},
+		"pod name": {
+			&corev1.Pod{ObjectMeta: upper, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}},
+			"metadata.name",
+		},
+		"service port": {
+			&corev1.Service{ObjectMeta: meta, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 70000}}}},
+			"spec.ports[0].port",
+		},
+		"config map key":     {&corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"a/b": ""}}, "data[a/b]"},
+		"task without image": {&tasks.Task{ObjectMeta: meta}, "spec.image"},
+		"task volume": {
+			&tasks.Task{
+				ObjectMeta: meta,
+				Spec: tasks.TaskSpec{
+					Image: "i",
+					Volumes: []tasks.TaskVolume{
+						{
+							MountPath: "/a",
+							Secret:    &corev1.SecretVolumeSource{SecretName: "s", Items: []corev1.KeyToPath{{Key: "k", Path: "../x"}}},
+						},
+					},
+				},
+			},
+			"spec.volumes[0].secret.items[0].path",
+		},
+		"task mounts": {
+			&tasks.Task{
+				ObjectMeta: meta,
+				Spec: tasks.TaskSpec{
+					Image: "i",
+					Volumes: []tasks.TaskVolume{
+						{MountPath: "/a", Secret: &corev1.SecretVolumeSource{SecretName: "s"}},
+						{MountPath: "/a", Secret: &corev1.SecretVolumeSource{SecretName: "s"}},
+					},
+				},
+			},
+			"spec.volumes[1].mountPath",
+		},
+		"task env": {
+			&tasks.Task{
+				ObjectMeta: meta,
+				Spec: tasks.TaskSpec{
+					Image: "i",
+					Env: []corev1.EnvVar{
+						{Name: "A", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "x"}}},
+					},
+				},
+			},
+			"spec.env[0].valueFrom.fieldRef.fieldPath",
+		},
+		"task toleration": {
+			&tasks.Task{
+				ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Tolerations: []corev1.Toleration{{Key: "a", Operator: "Near"}}},
+			},
+			"spec.tolerations[0].operator",
+		},
+		"task port": {
+			&tasks.Task{
+				ObjectMeta: meta,
+				Spec:       tasks.TaskSpec{Image: "i", Ports: []tasks.TaskPort{{HostPort: 80, ContainerPort: 80, Protocol: "X"}}},
+			},
+			"spec.ports[0].protocol",
+		},
+		"array of a million": {
+			&tasks.Task{ObjectMeta: meta, Spec: tasks.TaskSpec{Image: "i", Array: &tasks.TaskArray{Size: 1_000_000}}},
+			"spec.array.size",
+		},
+		"task name": {&tasks.Task{ObjectMeta: upper, Spec: tasks.TaskSpec{Image: "i"}}, "metadata.name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := rowOf(c.obj)
@@ -127,7 +184,9 @@ func TestIdempotencyKeyNamesTheTask(t *testing.T) {
 
 func TestSelector(t *testing.T) {
 	b := kinds()
-	pods, newer := b.ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), b.ByGVK(schema.GroupVersionKind{Group: "events.k8s.io", Version: "v1", Kind: "Event"})
+	pods, newer := b.ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), b.ByGVK(schema.GroupVersionKind{
+		Group: "events.k8s.io", Version: "v1", Kind: "Event",
+	})
 	s, err := pods.Selector(fields.ParseSelectorOrDie("spec.host=n1,status.phase!=Failed"))
 	require.NoError(t, err)
 	require.Equal(t, "spec.nodeName=n1,status.phase!=Failed", s.String())
@@ -153,7 +212,10 @@ func TestReviewsAreNotStored(t *testing.T) {
 
 func BenchmarkPodToInternalAndBack(b *testing.B) {
 	r := kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod"))
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		in, err := r.Internal(p)
@@ -179,7 +241,10 @@ func BenchmarkPodCreate(b *testing.B) {
 	r := kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod"))
 	b.ReportAllocs()
 	for b.Loop() {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns"},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}
 		if _, err := kindtest.Create(r, p); err != nil {
 			b.Fatal(err)
 		}

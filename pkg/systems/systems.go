@@ -1,5 +1,5 @@
-// Package systems lists the systems of Coracle. Each is a vertical slice in a folder of its own: its kinds, reconcilers,
-// parts of the API server and of nodes, and commands.
+// Package systems lists the systems of Coracle. Each is a vertical slice in a folder of its own: its kinds,
+// reconcilers, parts of the API server and of nodes, and commands.
 //
 // Its invariant: nothing below this package knows the name of a system.
 package systems

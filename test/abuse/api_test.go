@@ -43,7 +43,8 @@ func (c *cluster) client(t *testing.T) *http.Client {
 func (c *cluster) url(path string) string { return c.tenantConfig.Host + path }
 
 // send makes a request as the tenant and returns the status code and the beginning of the response.
-func (c *cluster) send(t *testing.T, method, path, contentType string, body io.Reader, headers ...string) (int, string) {
+func (c *cluster) send(t *testing.T, method, path, contentType string, body io.Reader,
+	headers ...string) (int, string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -77,7 +78,9 @@ func refused(t *testing.T, code int, answer, words string) {
 
 // A patch of 4,000 copies of a 700 KB value makes an object of gigabytes.
 func jsonPatchCopies(t *testing.T, c *cluster) {
-	big := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "big"}, Data: map[string]string{"a": strings.Repeat("x", 700<<10)}}
+	big := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "big"}, Data: map[string]string{"a": strings.Repeat("x", 700<<10)},
+	}
 	_, err := c.tenant.CoreV1().ConfigMaps(tenantNamespace).Create(t.Context(), big, metav1.CreateOptions{})
 	require.NoError(t, err)
 	var patch strings.Builder
@@ -89,14 +92,16 @@ func jsonPatchCopies(t *testing.T, c *cluster) {
 		fmt.Fprintf(&patch, `{"op":"copy","from":"/data/a","path":"/data/b%d"}`, i)
 	}
 	patch.WriteByte(']')
-	code, answer := c.send(t, http.MethodPatch, tenantMaps+"/big", string(types.JSONPatchType), strings.NewReader(patch.String()))
+	code, answer := c.send(t, http.MethodPatch, tenantMaps+"/big", string(types.JSONPatchType),
+		strings.NewReader(patch.String()))
 	refused(t, code, answer, "rejected")
 }
 
 // A megabyte of YAML whose aliases expand to gigabytes, for a resource that every account may create.
 func yamlAliases(t *testing.T, c *cluster) {
 	var body strings.Builder
-	body.WriteString("apiVersion: authorization.k8s.io/v1\nkind: SelfSubjectAccessReview\na: &a \"" + strings.Repeat("x", 500<<10) + "\"\nz: [")
+	body.WriteString("apiVersion: authorization.k8s.io/v1\nkind: SelfSubjectAccessReview\na: &a \"" +
+		strings.Repeat("x", 500<<10) + "\"\nz: [")
 	body.WriteString(strings.Repeat("*a,", 150<<10))
 	body.WriteString("]\n")
 	code, answer := c.send(t, http.MethodPost, reviews, "application/yaml", strings.NewReader(body.String()))
@@ -104,11 +109,13 @@ func yamlAliases(t *testing.T, c *cluster) {
 
 	nested := "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n"
 	for i := range 12 {
-		nested += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 10), ","))
+		nested += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1,
+			strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 10), ","))
 	}
 	code, answer = c.send(t, http.MethodPost, reviews, "application/yaml", strings.NewReader(nested))
 	refused(t, code, answer, "")
-	code, answer = c.send(t, http.MethodPatch, tenantMaps+"/applied?fieldManager=me", string(types.ApplyPatchType), strings.NewReader(nested))
+	code, answer = c.send(t, http.MethodPatch, tenantMaps+"/applied?fieldManager=me", string(types.ApplyPatchType),
+		strings.NewReader(nested))
 	refused(t, code, answer, "")
 }
 
@@ -119,8 +126,11 @@ func deepNesting(t *testing.T, c *cluster) {
 		code, answer := c.send(t, http.MethodPost, reviews, format, strings.NewReader(`{"metadata":{"annotations":`+deep))
 		refused(t, code, answer, "")
 	}
-	for _, patch := range []types.PatchType{types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyPatchType} {
-		code, answer := c.send(t, http.MethodPatch, tenantMaps+"/kube-root-ca.crt?fieldManager=me", string(patch), strings.NewReader(`{"metadata":`+deep))
+	for _, patch := range []types.PatchType{
+		types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyPatchType,
+	} {
+		code, answer := c.send(t, http.MethodPatch, tenantMaps+"/kube-root-ca.crt?fieldManager=me", string(patch),
+			strings.NewReader(`{"metadata":`+deep))
 		refused(t, code, answer, "")
 	}
 }
@@ -145,7 +155,9 @@ func (c *cluster) dialTLS(t *testing.T) *tls.Conn {
 	raw, err := c.Dial(t.Context(), "tcp", u.Host)
 	require.NoError(t, err)
 	_ = raw.(*net.TCPConn).SetReadBuffer(4 << 10)
-	conn := tls.Client(raw, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}}) //nolint:gosec // an attacker does not verify the server
+	conn := tls.Client(raw, &tls.Config{
+		InsecureSkipVerify: true, NextProtos: []string{"http/1.1"},
+	}) //nolint:gosec // an attacker does not verify the server
 	require.NoError(t, conn.HandshakeContext(t.Context()))
 	return conn
 }
@@ -164,7 +176,8 @@ func neverRead(t *testing.T, c *cluster) {
 			_ = conn.Close()
 		}
 	}()
-	request := "GET " + tenantMaps + " HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\nAuthorization: Bearer " + c.tenantConfig.BearerToken + "\r\n\r\n"
+	request := "GET " + tenantMaps + " HTTP/1.1\r\nHost: x\r\nAccept: application/json\r\nAuthorization: Bearer " +
+		c.tenantConfig.BearerToken + "\r\n\r\n"
 	for range 450 {
 		conn := c.dialTLS(t)
 		conns = append(conns, conn)
@@ -178,7 +191,9 @@ func neverRead(t *testing.T, c *cluster) {
 		_, err = c.admin.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 		require.NoError(t, err)
 	}
-	require.NoError(t, maps.DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"}))
+	require.NoError(t,
+		maps.DeleteCollection(t.Context(), metav1.DeleteOptions{},
+			metav1.ListOptions{FieldSelector: "metadata.name!=kube-root-ca.crt"}))
 }
 
 // Hundreds of clients announce a body of megabytes, send a little of it, and wait.
@@ -192,13 +207,16 @@ func endlessBodies(t *testing.T, c *cluster) {
 	for range 300 {
 		conn := c.dialTLS(t)
 		conns = append(conns, conn)
-		_, err := io.WriteString(conn, "POST "+tenantMaps+" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\nAuthorization: Bearer "+
-			c.tenantConfig.BearerToken+"\r\n\r\n{")
+		_, err := io.WriteString(conn,
+			"POST "+tenantMaps+
+				" HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\nAuthorization: Bearer "+
+				c.tenantConfig.BearerToken+"\r\n\r\n{")
 		require.NoError(t, err)
 	}
 	for i := range 20 {
 		name := fmt.Sprintf("written-%d", i)
-		_, err := c.bystander.CoreV1().ConfigMaps("bystander").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err := c.bystander.CoreV1().ConfigMaps("bystander").Create(t.Context(),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
 }
@@ -258,7 +276,8 @@ func stormOfLists(t *testing.T, c *cluster) {
 // A DELETE below /watch is not a watch, and deletes nothing.
 func watchesAsWrites(t *testing.T, c *cluster) {
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodPatch} {
-		code, answer := c.send(t, method, "/api/v1/watch/namespaces/tenant/configmaps/kube-root-ca.crt", "application/json", strings.NewReader("{}"))
+		code, answer := c.send(t, method, "/api/v1/watch/namespaces/tenant/configmaps/kube-root-ca.crt", "application/json",
+			strings.NewReader("{}"))
 		require.Contains(t, []int{http.StatusMethodNotAllowed, http.StatusForbidden}, code, "%s: %s", method, answer)
 	}
 }
@@ -274,8 +293,9 @@ func proxiesToTheMachine(t *testing.T, c *cluster) {
 	ctx := t.Context()
 	for i, address := range []string{"127.0.0.1", "169.254.169.254"} {
 		name := fmt.Sprintf("trap-%d", i)
-		_, err := c.admin.CoreV1().Services(tenantNamespace).Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "a", Port: 6443}}}}, metav1.CreateOptions{})
+		_, err := c.admin.CoreV1().Services(tenantNamespace).Create(ctx,
+			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "a", Port: 6443}}}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		port, portName := int32(6443), "a"
 		_, err = c.admin.DiscoveryV1().EndpointSlices(tenantNamespace).Create(ctx, &discoveryv1.EndpointSlice{
@@ -288,7 +308,8 @@ func proxiesToTheMachine(t *testing.T, c *cluster) {
 			continue
 		}
 		began := time.Now()
-		_, err = c.admin.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/tenant/services/https:" + name + ":a/proxy/version").DoRaw(ctx)
+		_, err = c.admin.CoreV1().RESTClient().Get().AbsPath("/api/v1/namespaces/tenant/services/https:" + name +
+			":a/proxy/version").DoRaw(ctx)
 		require.Error(t, err, address)
 		require.Less(t, time.Since(began), 10*time.Second)
 		t.Logf("told: %v", err)
@@ -309,7 +330,8 @@ func metricsMadeByClients(t *testing.T, c *cluster) {
 	before := series()
 	for i := range 300 {
 		c.send(t, fmt.Sprintf("VERB%d", i), fmt.Sprintf("/apis/g%d.example.com/v1/r%d", i, i), "", nil)
-		c.send(t, http.MethodGet, fmt.Sprintf("/api/v1/namespaces/n%d/things%d/x/sub%d", i, i, i), "", nil, "User-Agent", fmt.Sprintf("agent-%d", i))
+		c.send(t, http.MethodGet, fmt.Sprintf("/api/v1/namespaces/n%d/things%d/x/sub%d", i, i, i), "", nil, "User-Agent",
+			fmt.Sprintf("agent-%d", i))
 	}
 	require.Less(t, series(), before+150)
 }

@@ -33,8 +33,9 @@ const (
 	// memoryLimit is the cgroup limit of the process, where cgroups can be made; residentLimit is its maximum peak.
 	memoryLimit   = 512 << 20
 	residentLimit = 400 << 20
-	// slowest is the maximum duration of a request by the bystander during an attack, on a machine where nothing else runs: a request has
-	// wakeUps wake-ups of threads, each of which may be as late as timers are while other programs use the processors.
+	// slowest is the maximum duration of a request by the bystander during an attack, on a machine where nothing else
+	// runs: a request has wakeUps wake-ups of threads, each of which may be as late as timers are while other programs use
+	// the processors.
 	wakeUps = 4
 	slowest = time.Second
 
@@ -91,7 +92,8 @@ func limited(t *testing.T, name string, start func(prefix []string)) {
 func (c *cluster) account(t *testing.T, namespace string) (*rest.Config, kubernetes.Interface) {
 	t.Helper()
 	ctx := t.Context()
-	_, err := c.admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, metav1.CreateOptions{})
+	_, err := c.admin.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, err = c.admin.RbacV1().RoleBindings(namespace).Create(ctx, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "edit"},
@@ -101,7 +103,8 @@ func (c *cluster) account(t *testing.T, namespace string) (*rest.Config, kuberne
 	require.NoError(t, err)
 	var token *authenticationv1.TokenRequest
 	require.Eventually(t, func() bool {
-		token, err = c.admin.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, "default", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		token, err = c.admin.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, "default", &authenticationv1.TokenRequest{},
+			metav1.CreateOptions{})
 		return err == nil
 	}, host.Patience, 10*time.Millisecond, "the service account of %s was not made", namespace)
 	config := rest.AnonymousClientConfig(c.REST())
@@ -115,7 +118,8 @@ func (c *cluster) account(t *testing.T, namespace string) (*rest.Config, kuberne
 func (c *cluster) under(t *testing.T, attack func(t *testing.T)) {
 	t.Helper()
 	pid := c.pid
-	require.NoError(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0), "the peak of resident memory cannot be reset")
+	require.NoError(t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0),
+		"the peak of resident memory cannot be reset")
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	var worst, late time.Duration
@@ -159,7 +163,8 @@ func (c *cluster) under(t *testing.T, attack func(t *testing.T)) {
 	wg.Wait()
 	require.NoError(t, failure, "the bystander was refused")
 	peak := peak(t, pid)
-	t.Logf("%d requests of a bystander, slowest %s; timers late by %s; the server's peak %d MB", count, worst.Round(time.Millisecond), late.Round(time.Millisecond), peak>>20)
+	t.Logf("%d requests of a bystander, slowest %s; timers late by %s; the server's peak %d MB", count,
+		worst.Round(time.Millisecond), late.Round(time.Millisecond), peak>>20)
 	require.Less(t, worst, slowest+wakeUps*late, "the bystander waited")
 	require.Less(t, peak, int64(residentLimit), "resident memory of the server")
 }

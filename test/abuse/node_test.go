@@ -16,7 +16,9 @@ import (
 func (c *cluster) node(t *testing.T, name string) kubernetes.Interface {
 	t.Helper()
 	config := c.REST()
-	config.Impersonate = rest.ImpersonationConfig{UserName: "system:node:" + name, Groups: []string{"system:nodes", "system:authenticated"}}
+	config.Impersonate = rest.ImpersonationConfig{
+		UserName: "system:node:" + name, Groups: []string{"system:nodes", "system:authenticated"},
+	}
 	api, err := kubernetes.NewForConfig(config)
 	require.NoError(t, err)
 	return api
@@ -26,7 +28,9 @@ func (c *cluster) node(t *testing.T, name string) kubernetes.Interface {
 func nodeMarksPods(t *testing.T, c *cluster) {
 	c.pod(t, "victim", "sleep 3600")
 	c.until(t, "victim", "running", running)
-	err := c.node(t, "evil").CoreV1().Pods(tenantNamespace).EvictV1(t.Context(), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "victim"}})
+	err := c.node(t, "evil").CoreV1().Pods(tenantNamespace).EvictV1(t.Context(), &policyv1.Eviction{
+		ObjectMeta: metav1.ObjectMeta{Name: "victim"},
+	})
 	require.True(t, apierrors.IsForbidden(err), "%v", err)
 	t.Logf("told: %v", err)
 	pod, err := c.tenant.CoreV1().Pods(tenantNamespace).Get(t.Context(), "victim", metav1.GetOptions{})
@@ -46,9 +50,17 @@ func nodeTakesNetwork(t *testing.T, c *cluster) {
 		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}},
 	}
 	nodes := c.admin.CoreV1().Nodes()
-	for name, cidr := range map[string]string{"evil-internet": "0.0.0.0/1", "evil-services": "10.43.0.0/24", "evil-neighbor": "10.42.0.0/24"} {
+	for name, cidr := range map[string]string{
+		"evil-internet": "0.0.0.0/1",
+		"evil-services": "10.43.0.0/24",
+		"evil-neighbor": "10.42.0.0/24",
+	} {
 		api := c.node(t, name).CoreV1().Nodes()
-		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.NodeSpec{PodCIDR: cidr, PodCIDRs: []string{cidr}}, Status: ready}
+		node := &corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       corev1.NodeSpec{PodCIDR: cidr, PodCIDRs: []string{cidr}},
+			Status:     ready,
+		}
 		if _, err := api.Create(t.Context(), node, metav1.CreateOptions{}); err != nil {
 			t.Logf("told: %v", err)
 			// What a node may not do, an administrator may do by mistake: the agents must refuse it too.

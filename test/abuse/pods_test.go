@@ -79,8 +79,10 @@ func (c *cluster) exec(t *testing.T, pod string, command ...string) (string, err
 // A service whose external name is its own, and two that refer to each other.
 func dnsLoop(t *testing.T, c *cluster) {
 	for name, to := range map[string]string{"self": "self", "ping": "pong", "pong": "ping"} {
-		_, err := c.tenant.CoreV1().Services(tenantNamespace).Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: to + ".tenant.svc.cluster.local"}}, metav1.CreateOptions{})
+		_, err := c.tenant.CoreV1().Services(tenantNamespace).Create(t.Context(),
+			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName, ExternalName: to + ".tenant.svc.cluster.local"}},
+			metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
 	c.pod(t, "asker", "sleep 3600")
@@ -101,10 +103,14 @@ func externalIPs(t *testing.T, c *cluster) {
 	claim := func(api interface {
 		Create(context.Context, *corev1.Service, metav1.CreateOptions) (*corev1.Service, error)
 	}) error {
-		_, err := api.Create(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "claim"}, Spec: corev1.ServiceSpec{
-			ExternalIPs: []string{dns.Spec.ClusterIP}, Selector: map[string]string{"a": "b"},
-			Ports: []corev1.ServicePort{{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP}},
-		}}, metav1.CreateOptions{})
+		_, err := api.Create(t.Context(),
+			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "claim"}, Spec: corev1.ServiceSpec{
+				ExternalIPs: []string{dns.Spec.ClusterIP}, Selector: map[string]string{"a": "b"},
+				Ports: []corev1.ServicePort{
+					{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP},
+					{Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP},
+				},
+			}}, metav1.CreateOptions{})
 		return err
 	}
 	if err := claim(c.tenant.CoreV1().Services(tenantNamespace)); err != nil {
@@ -118,10 +124,14 @@ func externalIPs(t *testing.T, c *cluster) {
 
 // A container's root user makes files that the agent reads a terabyte long, or replaces them with something else.
 func hostsOfATerabyte(t *testing.T, c *cluster) {
-	c.pod(t, "truncate", "truncate -s 1T /etc/hosts; truncate -s 1T /dev/termination-log; touch /tmp/done; sleep 3600", func(pod *corev1.Pod) {
-		pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
-		pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{PeriodSeconds: 1, ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-f", "/tmp/done"}}}}
-	})
+	c.pod(t, "truncate", "truncate -s 1T /etc/hosts; truncate -s 1T /dev/termination-log; touch /tmp/done; sleep 3600",
+		func(pod *corev1.Pod) {
+			pod.Spec.RestartPolicy = corev1.RestartPolicyAlways
+			pod.Spec.Containers[0].ReadinessProbe = &corev1.Probe{
+				PeriodSeconds: 1,
+				ProbeHandler:  corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"test", "-f", "/tmp/done"}}},
+			}
+		})
 	ready := func(pod *corev1.Pod) bool {
 		return len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].Ready || ended(pod)
 	}
@@ -136,7 +146,9 @@ func hostsOfATerabyte(t *testing.T, c *cluster) {
 
 // A container writes as fast as it can. Its logs are bounded at all times, not just eventually.
 func logFlood(t *testing.T, c *cluster) {
-	c.pod(t, "flood", "yes 'a line of a log that nobody wants to read, and that is written without an end' | head -c 400000000; echo; echo done")
+	c.pod(t, "flood",
+		"yes 'a line of a log that nobody wants to read, and that is written without an end' | head -c 400000000; echo; "+
+			"echo done")
 	c.until(t, "flood", "ended", ended)
 	require.Less(t, folder(t, filepath.Join(c.DataDir, "logs"), "/var/log/pods"), int64(100<<20), "logs kept")
 	out, err := c.Try("ctl", "logs", "-n", tenantNamespace, "flood", "--tail=1")
@@ -186,12 +198,14 @@ func forkBomb(t *testing.T, c *cluster) {
 	c.until(t, "neighbor", "ended", ended)
 }
 
-// The process that holds a shared PID namespace cannot be used to reach the machine, nor can its program be overwritten.
+// The process that holds a shared PID namespace cannot be used to reach the machine, nor can its program be
+// overwritten.
 func writeToProcess1(t *testing.T, c *cluster) {
 	share := true
-	c.pod(t, "shared", `ls -l /proc/1/root/ 2>&1 | head -3; grep CapEff /proc/1/status; (echo x > /proc/1/exe) 2>&1; cat /proc/1/root/etc/hostname 2>&1; exit 0`, func(pod *corev1.Pod) {
-		pod.Spec.ShareProcessNamespace = &share
-	})
+	c.pod(t, "shared",
+		`ls -l /proc/1/root/ 2>&1 | head -3; grep CapEff /proc/1/status; (echo x > /proc/1/exe) 2>&1; cat /proc/1/root/etc/hostname 2>&1; exit 0`, func(pod *corev1.Pod) {
+			pod.Spec.ShareProcessNamespace = &share
+		})
 	c.until(t, "shared", "ended", ended)
 	out := c.Run("ctl", "logs", "-n", tenantNamespace, "shared")
 	t.Logf("told: %s", out)
@@ -206,9 +220,12 @@ func writeToProcess1(t *testing.T, c *cluster) {
 	c.until(t, "after", "ended", func(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodSucceeded })
 }
 
-// Root of a pod with users of its own has all capabilities, all of /proc and devices to make, and can do nothing to the machine or to a neighbor with them.
+// Root of a pod with users of its own has all capabilities, all of /proc and devices to make, and can do nothing to the
+// machine or to a neighbor with them.
 func rootOfItsOwn(t *testing.T, c *cluster) {
-	c.pod(t, "victim", "touch /secret; chmod 600 /secret; while true; do sleep 1000; done", func(pod *corev1.Pod) { pod.Spec.HostUsers = new(false) })
+	c.pod(t, "victim", "touch /secret; chmod 600 /secret; while true; do sleep 1000; done", func(pod *corev1.Pod) {
+		pod.Spec.HostUsers = new(false)
+	})
 	c.until(t, "victim", "runs", running)
 	before, err := os.ReadFile("/proc/sys/kernel/core_pattern")
 	require.NoError(t, err)
@@ -242,15 +259,21 @@ func notHonoured(t *testing.T, c *cluster) {
 	for name, change := range map[string]func(*corev1.Pod){
 		"windows": func(pod *corev1.Pod) { pod.Spec.OS = &corev1.PodOS{Name: corev1.Windows} },
 		"sysctl": func(pod *corev1.Pod) {
-			pod.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "kernel.msgmax", Value: "65536"}}}
+			pod.Spec.SecurityContext = &corev1.PodSecurityContext{
+				Sysctls: []corev1.Sysctl{{Name: "kernel.msgmax", Value: "65536"}},
+			}
 		},
 		"apparmor": func(pod *corev1.Pod) {
 			profile := "strict"
-			pod.Spec.SecurityContext = &corev1.PodSecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &profile}}
+			pod.Spec.SecurityContext = &corev1.PodSecurityContext{
+				AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeLocalhost, LocalhostProfile: &profile},
+			}
 		},
 		"seccomp": func(pod *corev1.Pod) {
 			profile := "none/such.json"
-			pod.Spec.SecurityContext = &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &profile}}
+			pod.Spec.SecurityContext = &corev1.PodSecurityContext{
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &profile},
+			}
 		},
 		"users": func(pod *corev1.Pod) { // a user that the pod's namespace does not have
 			pod.Spec.HostUsers = new(false)

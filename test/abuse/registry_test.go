@@ -95,7 +95,9 @@ func foreignRegistry(t *testing.T, c *cluster) {
 	secret := base64.StdEncoding.EncodeToString([]byte("user:secret"))
 	_, err := c.tenant.CoreV1().Secrets(tenantNamespace).Create(t.Context(), &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "pull"}, Type: corev1.SecretTypeDockerConfigJson,
-		Data: map[string][]byte{corev1.DockerConfigJsonKey: []byte(`{"auths":{"registry.example.com":{"auth":"` + secret + `"}}}`)},
+		Data: map[string][]byte{
+			corev1.DockerConfigJsonKey: []byte(`{"auths":{"registry.example.com":{"auth":"` + secret + `"}}}`),
+		},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	said := c.pulls(t, "foreign", fmt.Sprintf("127.0.0.1:%d/other/image:1", port), func(pod *corev1.Pod) {

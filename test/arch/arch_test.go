@@ -78,12 +78,18 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		rooms   []string
 	}{
 		{"go.etcd.io/etcd", ours("pkg/state/store", "hack/images/etcd")},
-		{"github.com/containerd", ours("pkg/node/runtime/containerd", "pkg/node/runtime/shim", "cmd/coracle-shim", "pkg/systems/kontrol/artifact")},
+		{
+			"github.com/containerd",
+			ours("pkg/node/runtime/containerd", "pkg/node/runtime/shim", "cmd/coracle-shim", "pkg/systems/kontrol/artifact"),
+		},
 		{"github.com/opencontainers/runc", ours("pkg/node/runtime/shim", "cmd/coracle-shim")},
 		{"github.com/vishvananda", ours("pkg/node/network", "pkg/node/proxy")},
 		{"github.com/google/nftables", ours("pkg/node/network", "pkg/node/proxy", "pkg/node/netpolicy")},
 		{"k8s.io/kubernetes", ours("pkg/api")},
-		{"k8s.io/apiserver", ours("pkg/kind", "pkg/state/encryption", "pkg/api", "pkg/systems", "pkg/server", "pkg/testing/registrytest")},
+		{
+			"k8s.io/apiserver",
+			ours("pkg/kind", "pkg/state/encryption", "pkg/api", "pkg/systems", "pkg/server", "pkg/testing/registrytest"),
+		},
 		{"k8s.io/kubectl", ours("pkg/cli")},
 		{"github.com/miekg/dns", ours("pkg/node/dns")},
 		{"github.com/godbus/dbus", ours("pkg/node/host/shutdown")},
@@ -109,7 +115,8 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 // TestPartsStandAlone checks what the rooms do not say: no package depends, directly or indirectly, on parts that must
 // not be linked into it.
 func TestPartsStandAlone(t *testing.T) {
-	server := ours("pkg/state/store", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver", "pkg/server")
+	server := ours("pkg/state/store", "pkg/api/registry", "pkg/api/local", "pkg/api/admission", "pkg/api/apiserver",
+		"pkg/server")
 	rules := []struct{ from, never []string }{
 		{ours("apis"), ours("pkg", "cmd")},
 		{ours("pkg/state/store"), ours("pkg/state/cache")},
@@ -118,9 +125,16 @@ func TestPartsStandAlone(t *testing.T) {
 		{ours("pkg/api/registry", "pkg/api/local"), ours("pkg/api/admission", "pkg/api/apiserver")},
 		{ours("pkg/api/admission"), ours("pkg/api/apiserver")},
 		{ours("apis", "cmd", "pkg/server", "pkg/node", "pkg/cli"), ours("pkg/testing/testcluster")},
-		{ours("cmd/coracle"), ours("pkg/systems/buildbarn/check/program", "pkg/systems/buildbarn/schema")}, // a process of their own
-		{ours("pkg/systems/buildbarn/fit", "pkg/systems/buildbarn/remote", "pkg/systems/buildbarn/check/program", "pkg/systems/buildbarn/schema"), ours("pkg/client", "pkg/engine")},
-		{ours("cmd/coracle-shim"), append(ours("pkg/kind", "pkg/state", "pkg/client", "pkg/cli"), append(server, "k8s.io")...)},
+		// a process of their own
+		{ours("cmd/coracle"), ours("pkg/systems/buildbarn/check/program", "pkg/systems/buildbarn/schema")},
+		{
+			ours("pkg/systems/buildbarn/fit", "pkg/systems/buildbarn/remote", "pkg/systems/buildbarn/check/program",
+				"pkg/systems/buildbarn/schema"), ours("pkg/client", "pkg/engine"),
+		},
+		{
+			ours("cmd/coracle-shim"),
+			append(ours("pkg/kind", "pkg/state", "pkg/client", "pkg/cli"), append(server, "k8s.io")...),
+		},
 	}
 	for _, p := range packages(t) {
 		for _, rule := range rules {
@@ -143,8 +157,15 @@ func TestLibrariesReachNoFurther(t *testing.T) {
 		by      []string
 	}{
 		{"k8s.io/kubernetes", ours("pkg/api", "pkg/systems", "pkg/server", "pkg/testing", "cmd/coracle")},
-		{"k8s.io/apiserver", ours("pkg/kind", "pkg/engine/kinds", "pkg/state", "pkg/api", "pkg/control/scheduler/allocation", "pkg/systems", "pkg/server", "pkg/testing", "cmd/coracle")},
-		{"go.etcd.io/etcd/server", ours("pkg/state/store", "pkg/api", "pkg/server", "pkg/testing", "cmd/coracle", "hack/images/etcd")},
+		{
+			"k8s.io/apiserver",
+			ours("pkg/kind", "pkg/engine/kinds", "pkg/state", "pkg/api", "pkg/control/scheduler/allocation", "pkg/systems",
+				"pkg/server", "pkg/testing", "cmd/coracle"),
+		},
+		{
+			"go.etcd.io/etcd/server",
+			ours("pkg/state/store", "pkg/api", "pkg/server", "pkg/testing", "cmd/coracle", "hack/images/etcd"),
+		},
 	}
 	all := packages(t)
 	for _, rule := range rules {
@@ -153,7 +174,8 @@ func TestLibrariesReachNoFurther(t *testing.T) {
 				continue
 			}
 			if i := slices.IndexFunc(p.Deps, func(d string) bool { return under(d, rule.library) }); i >= 0 {
-				t.Errorf("%s reaches %s: %s", p.ImportPath, p.Deps[i], strings.Join(chain(all, p.ImportPath, p.Deps[i]), " imports "))
+				t.Errorf("%s reaches %s: %s", p.ImportPath, p.Deps[i],
+					strings.Join(chain(all, p.ImportPath, p.Deps[i]), " imports "))
 			}
 		}
 	}

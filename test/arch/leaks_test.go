@@ -13,23 +13,26 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// allowedGoroutines are packages that start goroutines and whose own tests do not look for leaked ones, with the reason.
+// allowedGoroutines are packages that start goroutines and whose own tests do not look for leaked ones, with the
+// reason.
 var allowedGoroutines = map[string]string{
-	"pkg/node/network":                    "test/netns looks for them",
-	"pkg/node/runtime/feed":               "the tests of the runtimes do",
-	"pkg/node/runtime/runtimetest":        "the tests of the runtimes do",
-	"pkg/node/runtime/shim/server":        "it is a process of its own, which containerd's tests run",
-	"pkg/node/host/shutdown/logindtest":   "the tests that import it do",
-	"pkg/systems/buildbarn/check/program": "it is a process of its own, which the tests of pkg/systems/buildbarn/check run",
-	"pkg/client/clienttest":               "the tests that import it do",
-	"pkg/state/encryption/kms/kmstest":    "the tests that import it do",
-	"pkg/node/netpolicy":                  "test/netns looks for them",
-	"pkg/node/proxy":                      "test/netns looks for them",
-	"pkg/node/proxy/announce":             "the tests of pkg/node/proxy do",
-	"pkg/base/run/runtest":                "the tests that import it do",
+	"pkg/node/network":                  "test/netns looks for them",
+	"pkg/node/runtime/feed":             "the tests of the runtimes do",
+	"pkg/node/runtime/runtimetest":      "the tests of the runtimes do",
+	"pkg/node/runtime/shim/server":      "it is a process of its own, which containerd's tests run",
+	"pkg/node/host/shutdown/logindtest": "the tests that import it do",
+	"pkg/systems/buildbarn/check/program": "it is a process of its own, which the tests of pkg/systems/buildbarn/check " +
+		"run",
+	"pkg/client/clienttest":            "the tests that import it do",
+	"pkg/state/encryption/kms/kmstest": "the tests that import it do",
+	"pkg/node/netpolicy":               "test/netns looks for them",
+	"pkg/node/proxy":                   "test/netns looks for them",
+	"pkg/node/proxy/announce":          "the tests of pkg/node/proxy do",
+	"pkg/base/run/runtest":             "the tests that import it do",
 }
 
-// TestGoroutinesAreLookedFor checks that the tests of each package in which goroutines are started, by its code or by its tests, import goleak.
+// TestGoroutinesAreLookedFor checks that the tests of each package in which goroutines are started, by its code or by
+// its tests, import goleak.
 func TestGoroutinesAreLookedFor(t *testing.T) {
 	const root = "../.."
 	starts, looks := map[string]bool{}, map[string]bool{}
@@ -57,7 +60,8 @@ func TestGoroutinesAreLookedFor(t *testing.T) {
 	}
 	for name, some := range starts {
 		if some && !looks[name] && allowedGoroutines[name] == "" {
-			t.Errorf("%s starts goroutines, and no test of it looks for leaked ones: call goleak.VerifyTestMain, or say in allowedGoroutines who does", name)
+			t.Errorf("%s starts goroutines, and no test of it looks for leaked ones: call goleak.VerifyTestMain, or say in "+
+				"allowedGoroutines who does", name)
 		}
 	}
 	for name := range allowedGoroutines {

@@ -16,9 +16,10 @@ import (
 var (
 	// A path in backticks, relative to the repository, optionally followed by identifiers declared in it, in
 	// parentheses.
-	namedPath = regexp.MustCompile("`((?:\\.ci|\\.github|apis|cmd|hack|manifests|pkg|test)/[^`\\s]*)`(?:\\s\\(([^)]*)\\))?")
-	ident     = regexp.MustCompile("`(\\w+)`")
-	link      = regexp.MustCompile(`\]\(([^)#:]+)\)`)
+	namedPath = regexp.MustCompile(
+		"`((?:\\.ci|\\.github|apis|cmd|hack|manifests|pkg|test)/[^`\\s]*)`(?:\\s\\(([^)]*)\\))?")
+	ident = regexp.MustCompile("`(\\w+)`")
+	link  = regexp.MustCompile(`\]\(([^)#:]+)\)`)
 )
 
 // TestDocumentsNameWhatExists checks that paths, identifiers and links in developer documentation exist.
@@ -64,7 +65,8 @@ func TestREADMENamesEveryPackage(t *testing.T) {
 	entries, err := os.ReadDir("../../pkg")
 	require.NoError(t, err)
 	for _, e := range entries {
-		if name := "`pkg/" + e.Name(); e.IsDir() && !strings.Contains(string(text), name+"`") && !strings.Contains(string(text), name+"/") {
+		if name := "`pkg/" + e.Name(); e.IsDir() && !strings.Contains(string(text), name+"`") &&
+			!strings.Contains(string(text), name+"/") {
 			t.Errorf("pkg/README.md does not mention pkg/%s", e.Name())
 		}
 	}

@@ -15,7 +15,13 @@ import (
 )
 
 // unbounded are functions that read a source to its end, whatever its size.
-var unbounded = map[string]bool{"io.ReadAll": true, "io/ioutil.ReadAll": true, "os.ReadFile": true, "io/ioutil.ReadFile": true, "io/fs.ReadFile": true}
+var unbounded = map[string]bool{
+	"io.ReadAll":         true,
+	"io/ioutil.ReadAll":  true,
+	"os.ReadFile":        true,
+	"io/ioutil.ReadFile": true,
+	"io/fs.ReadFile":     true,
+}
 
 // allowedReads are the exceptions: the number of such calls in a package, and the reason. Paths below /proc/ and /sys/
 // need none.
@@ -23,27 +29,35 @@ var allowedReads = map[string]struct {
 	calls int
 	why   string
 }{
-	"pkg/node/agent":               {2, "/etc/os-release and the machine's ID, which are the administrator's"},
-	"pkg/node/pod/eviction":        {4, "files of /proc and of cgroups, which the kernel writes"},
-	"pkg/node/network":             {3, "sysctls, which the kernel writes, and the agent's own records of pods in the run directory"},
-	"pkg/node/pod":                 {2, "the host's /etc/hosts and resolv.conf, which are the administrator's"},
-	"pkg/node/pod/probe":           {1, "a LimitReader: what a probe answers beyond the limit is cut, not refused"},
-	"pkg/node/runtime/containerd":  {4, "files of cgroups, which the kernel writes, and the shim, which is embedded in the program"},
+	"pkg/node/agent":        {2, "/etc/os-release and the machine's ID, which are the administrator's"},
+	"pkg/node/pod/eviction": {4, "files of /proc and of cgroups, which the kernel writes"},
+	"pkg/node/network": {
+		3, "sysctls, which the kernel writes, and the agent's own records of pods in the run directory",
+	},
+	"pkg/node/pod":       {2, "the host's /etc/hosts and resolv.conf, which are the administrator's"},
+	"pkg/node/pod/probe": {1, "a LimitReader: what a probe answers beyond the limit is cut, not refused"},
+	"pkg/node/runtime/containerd": {
+		4, "files of cgroups, which the kernel writes, and the shim, which is embedded in the program",
+	},
 	"pkg/node/runtime/fake":        {1, "a runtime for tests"},
 	"pkg/node/runtime/shim":        {1, "the shim's own state, in a directory that only root can write"},
 	"pkg/node/runtime/shim/server": {1, "a cgroup's file, which the kernel writes"},
 	"pkg/cli/socket":               {1, "a LimitReader: as much of an answer as the caller asked for"},
 	"pkg/cli":                      {1, "the certificate authority that the user's own kubeconfig names"},
-	"pkg/systems/workers/worker":   {3, "LimitReaders: it imports only the standard library, for programs of other modules"},
-	"pkg/systems/workers/sender":   {1, "a LimitReader, for the same reason"},
-	"pkg/cli/bundle":               {2, "a SectionReader and a LimitReader: logs and answers are cut where a bundle takes no more"},
-	"pkg/base/pki":                 {2, "keys and certificates that this process wrote, 0600"},
-	"pkg/server":                   {2, "a file of /proc, and a certificate that this process wrote"},
+	"pkg/systems/workers/worker": {
+		3, "LimitReaders: it imports only the standard library, for programs of other modules",
+	},
+	"pkg/systems/workers/sender": {1, "a LimitReader, for the same reason"},
+	"pkg/cli/bundle": {
+		2, "a SectionReader and a LimitReader: logs and answers are cut where a bundle takes no more",
+	},
+	"pkg/base/pki": {2, "keys and certificates that this process wrote, 0600"},
+	"pkg/server":   {2, "a file of /proc, and a certificate that this process wrote"},
 }
 
-// TestReadsAreBounded checks that outside of pkg/base/bounded, tests and tools nothing reads a source to its end whatever
-// its size. It is a test and not a rule of golangci-lint's forbidigo, because building that linter takes longer than
-// all of CI may.
+// TestReadsAreBounded checks that outside of pkg/base/bounded, tests and tools nothing reads a source to its end
+// whatever its size. It is a test and not a rule of golangci-lint's forbidigo, because building that linter takes
+// longer than all of CI may.
 func TestReadsAreBounded(t *testing.T) {
 	const root = "../.."
 	found := map[string]int{}
@@ -66,7 +80,8 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 	for name, n := range found {
 		if n > allowedReads[name].calls {
-			t.Errorf("%s has %d unbounded reads, %d are allowed: use pkg/base/bounded, or say in allowedReads why not", name, n, allowedReads[name].calls)
+			t.Errorf("%s has %d unbounded reads, %d are allowed: use pkg/base/bounded, or say in allowedReads why not", name, n,
+				allowedReads[name].calls)
 		}
 	}
 	for name, e := range allowedReads {

@@ -44,7 +44,8 @@ func compare(ctx context.Context, o options, groups []group, progress io.Writer)
 				sides = []int{1, 0}
 			}
 			for _, side := range sides {
-				_, _ = fmt.Fprintf(progress, "round %d of %d: %s, %s ...\n", round+1, o.rounds, g.name, []string{"this", "beside"}[side])
+				_, _ = fmt.Fprintf(progress, "round %d of %d: %s, %s ...\n", round+1, o.rounds, g.name,
+					[]string{"this", "beside"}[side])
 				found, err := g.run(ctx, []*cluster{first, second}[side])
 				if err != nil {
 					return nil, fmt.Errorf("%s: %w", g.name, err)
@@ -97,7 +98,8 @@ func printPairs(out io.Writer, pairs []pair) error {
 		if p.Ratio > 0 {
 			ratio = fmt.Sprintf("%.2f", p.Ratio)
 		}
-		_, e := fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, amount(p.Value, p.Unit), amount(p.Other, p.Unit), ratio, wanted, verdict)
+		_, e := fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Name, amount(p.Value, p.Unit), amount(p.Other, p.Unit), ratio,
+			wanted, verdict)
 		err = errors.Join(err, e)
 	}
 	return errors.Join(err, w.Flush())

@@ -31,11 +31,12 @@ func (c *cluster) writeMany(ctx context.Context, ns, prefix string, n, writers i
 	})
 }
 
-// writeEncoded is writeMany with pods that are encoded beforehand and answers that are not decoded: client-go takes nearly as much
-// processor time for a pod as the server, on the same machine.
+// writeEncoded is writeMany with pods that are encoded beforehand and answers that are not decoded: client-go takes
+// nearly as much processor time for a pod as the server, on the same machine.
 func (c *cluster) writeEncoded(ctx context.Context, ns, prefix string, n, writers int) (time.Duration, error) {
 	pods := make([][]byte, n)
-	encoder := scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme), corev1.SchemeGroupVersion)
+	encoder := scheme.Codecs.EncoderForVersion(protobuf.NewSerializer(scheme.Scheme, scheme.Scheme),
+		corev1.SchemeGroupVersion)
 	for i := range pods {
 		var err error
 		if pods[i], err = runtime.Encode(encoder, c.idlePod(prefix+strconv.Itoa(i))); err != nil {
@@ -50,7 +51,8 @@ func (c *cluster) writeEncoded(ctx context.Context, ns, prefix string, n, writer
 }
 
 // write calls create for each number below n from several goroutines, which share up to eight connections.
-func (c *cluster) write(ctx context.Context, ns string, n, writers int, create func(client kubernetes.Interface, i int) error) (time.Duration, error) {
+func (c *cluster) write(ctx context.Context, ns string, n, writers int,
+	create func(client kubernetes.Interface, i int) error) (time.Duration, error) {
 	clients, err := c.clients(min(writers, 8))
 	if err != nil {
 		return 0, err
@@ -110,10 +112,17 @@ func objects(ctx context.Context, c *cluster) (figures []figure, err error) {
 }
 
 // creates measures n creates in the namespace ns, and as many that were encoded beforehand in one of their own.
-func (c *cluster) creates(ctx context.Context, ns, prefix string, n, writers int, budget float64) (figures []figure, err error) {
+func (c *cluster) creates(ctx context.Context, ns, prefix string, n, writers int,
+	budget float64) (figures []figure, err error) {
 	by := counted(writers, "writer")
 	rate := func(name string, took time.Duration, budget float64) {
-		figures = append(figures, figure{Name: name, Value: float64(n) / took.Seconds(), Unit: "/s", Budget: budget, More: true})
+		figures = append(figures, figure{
+			Name:   name,
+			Value:  float64(n) / took.Seconds(),
+			Unit:   "/s",
+			Budget: budget,
+			More:   true,
+		})
 	}
 	before := c.processorTime()
 	took, err := c.writeMany(ctx, ns, prefix, n, writers)
@@ -129,7 +138,11 @@ func (c *cluster) creates(ctx context.Context, ns, prefix string, n, writers int
 		rate("  encoded beforehand, answers not decoded, "+by, took, 0)
 		if after := c.processorTime(); c.options.pids != "" {
 			used := after[0] + after[1] - before[0] - before[1]
-			figures = append(figures, figure{Name: "  processor time of the server for each, " + by, Value: float64(used.Microseconds()) / float64(2*n), Unit: "µs"})
+			figures = append(figures, figure{
+				Name:  "  processor time of the server for each, " + by,
+				Value: float64(used.Microseconds()) / float64(2*n),
+				Unit:  "µs",
+			})
 		}
 		return nil
 	})

@@ -19,7 +19,8 @@ import (
 // definitionTimeout bounds the time until all definitions are established.
 const definitionTimeout = 10 * time.Minute
 
-// manyDefinitions creates CustomResourceDefinitions, waits until all are Established, and measures what they cost in memory.
+// manyDefinitions creates CustomResourceDefinitions, waits until all are Established, and measures what they cost in
+// memory.
 func manyDefinitions(ctx context.Context, c *cluster) (figures []figure, err error) {
 	if c.options.definitions == 0 {
 		return nil, nil
@@ -85,7 +86,8 @@ func manyDefinitions(ctx context.Context, c *cluster) (figures []figure, err err
 			}
 			making = nil
 		case <-ctx.Done():
-			return nil, fmt.Errorf("%d of %d definitions are established: %w", len(established), c.options.definitions, ctx.Err())
+			return nil, fmt.Errorf("%d of %d definitions are established: %w", len(established), c.options.definitions,
+				ctx.Err())
 		}
 	}
 	took := time.Since(began)
@@ -95,7 +97,8 @@ func manyDefinitions(ctx context.Context, c *cluster) (figures []figure, err err
 	}
 	what := fmt.Sprintf("%d definitions of %d KB", c.options.definitions, size>>10)
 	figures = append(figures, figure{Name: what + ", all established", Value: took.Seconds(), Unit: "s"},
-		millis("create -> Established, p50", percentile(each, 50), 0), millis("create -> Established, p99", percentile(each, 99), 0))
+		millis("create -> Established, p50", percentile(each, 50), 0),
+		millis("create -> Established, p99", percentile(each, 99), 0))
 	if before == (memory{}) {
 		return figures, nil
 	}
@@ -148,8 +151,8 @@ func isEstablished(u *unstructured.Unstructured) bool {
 
 func plural(i int) string { return "things" + strconv.Itoa(i) }
 
-// manyOf returns one of the definitions, in the style of controller-gen's, of about that many bytes: nested objects, lists and maps with descriptions, of
-// which no two definitions have the same.
+// manyOf returns one of the definitions, in the style of controller-gen's, of about that many bytes: nested objects,
+// lists and maps with descriptions, of which no two definitions have the same.
 func manyOf(group string, n, size int) *unstructured.Unstructured {
 	properties := map[string]any{}
 	for i, used := 0, 0; used < size; i++ {
@@ -159,33 +162,77 @@ func manyOf(group string, n, size int) *unstructured.Unstructured {
 		properties["section"+strconv.Itoa(i)] = one
 	}
 	condition := map[string]any{"type": "object", "required": []any{"type", "status"}, "properties": map[string]any{
-		"type": map[string]any{"type": "string", "maxLength": int64(316)}, "status": map[string]any{"type": "string", "enum": []any{"True", "False", "Unknown"}},
-		"reason": map[string]any{"type": "string"}, "message": map[string]any{"type": "string"}, "lastTransitionTime": map[string]any{"type": "string", "format": "date-time"}}}
+		"type":   map[string]any{"type": "string", "maxLength": int64(316)},
+		"status": map[string]any{"type": "string", "enum": []any{"True", "False", "Unknown"}},
+		"reason": map[string]any{"type": "string"}, "message": map[string]any{"type": "string"},
+		"lastTransitionTime": map[string]any{"type": "string", "format": "date-time"}}}
 	kind := "Thing" + strconv.Itoa(n)
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
 		"metadata": map[string]any{"name": plural(n) + "." + group, "labels": map[string]any{benchLabel: group}},
 		"spec": map[string]any{"group": group, "scope": "Namespaced",
-			"names": map[string]any{"plural": plural(n), "singular": strings.ToLower(kind), "kind": kind, "listKind": kind + "List"},
-			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
-				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{
-					"spec":   map[string]any{"type": "object", "properties": properties},
-					"status": map[string]any{"type": "object", "properties": map[string]any{"conditions": map[string]any{"type": "array", "items": condition}}}}}}}}}}}
+			"names": map[string]any{
+				"plural":   plural(n),
+				"singular": strings.ToLower(kind),
+				"kind":     kind,
+				"listKind": kind + "List",
+			},
+			"versions": []any{
+				map[string]any{
+					"name": "v1", "served": true, "storage": true, "subresources": map[string]any{"status": map[string]any{}},
+					"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{
+						"spec": map[string]any{"type": "object", "properties": properties},
+						"status": map[string]any{
+							"type":       "object",
+							"properties": map[string]any{"conditions": map[string]any{"type": "array", "items": condition}},
+						}}}},
+				},
+			}}}}
 }
 
 // section is one part of a schema, of about 2 KB.
 func section(n, i int) map[string]any {
 	about := func(what string) string {
-		return fmt.Sprintf("%s of part %d of thing %d: what a controller is to do with it, what it must not do, and what happens if it is empty.", what, i, n)
+		return fmt.Sprintf("%s of part %d of thing %d: what a controller is to do with it, what it must not do, and what "+
+			"happens if it is empty.", what, i, n)
 	}
 	text := func(what string) map[string]any { return map[string]any{"type": "string", "description": about(what)} }
-	return map[string]any{"type": "object", "description": about("Section"), "required": []any{"name"}, "properties": map[string]any{
-		"name":     map[string]any{"type": "string", "description": about("Name"), "minLength": int64(1), "maxLength": int64(253)},
-		"mode":     map[string]any{"type": "string", "description": about("Mode"), "enum": []any{"Auto", "Manual"}, "default": "Auto"},
-		"port":     map[string]any{"description": about("Port"), "x-kubernetes-int-or-string": true, "anyOf": []any{map[string]any{"type": "integer"}, map[string]any{"type": "string"}}},
-		"replicas": map[string]any{"type": "integer", "format": "int32", "description": about("Replicas"), "minimum": int64(0)},
-		"labels":   map[string]any{"type": "object", "description": about("Labels"), "additionalProperties": map[string]any{"type": "string"}},
-		"refs": map[string]any{"type": "array", "description": about("References"), "maxItems": int64(16), "items": map[string]any{"type": "object", "properties": map[string]any{
-			"kind": text("Kind"), "name": text("Name"), "namespace": text("Namespace"), "key": text("Key"), "optional": map[string]any{"type": "boolean", "description": about("Optional")}}}},
-	}}
+	return map[string]any{
+		"type": "object", "description": about("Section"), "required": []any{"name"}, "properties": map[string]any{
+			"name": map[string]any{
+				"type":        "string",
+				"description": about("Name"),
+				"minLength":   int64(1),
+				"maxLength":   int64(253),
+			},
+			"mode": map[string]any{
+				"type":        "string",
+				"description": about("Mode"),
+				"enum":        []any{"Auto", "Manual"},
+				"default":     "Auto",
+			},
+			"port": map[string]any{
+				"description":                about("Port"),
+				"x-kubernetes-int-or-string": true,
+				"anyOf":                      []any{map[string]any{"type": "integer"}, map[string]any{"type": "string"}},
+			},
+			"replicas": map[string]any{
+				"type":        "integer",
+				"format":      "int32",
+				"description": about("Replicas"),
+				"minimum":     int64(0),
+			},
+			"labels": map[string]any{
+				"type":                 "object",
+				"description":          about("Labels"),
+				"additionalProperties": map[string]any{"type": "string"},
+			},
+			"refs": map[string]any{
+				"type": "array", "description": about("References"), "maxItems": int64(16),
+				"items": map[string]any{"type": "object", "properties": map[string]any{
+					"kind": text("Kind"), "name": text("Name"), "namespace": text("Namespace"), "key": text("Key"),
+					"optional": map[string]any{"type": "boolean", "description": about("Optional")}}},
+			},
+		},
+	}
 }

@@ -32,8 +32,12 @@ import (
 var extensions = []group{{"custom", customResources}, {"webhook", webhooks}, {"many", manyObjects}}
 
 var (
-	definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
-	widgets     = schema.GroupVersionResource{Group: "bench.example.com", Version: "v1", Resource: "widgets"}
+	definitions = schema.GroupVersionResource{
+		Group:    "apiextensions.k8s.io",
+		Version:  "v1",
+		Resource: "customresourcedefinitions",
+	}
+	widgets = schema.GroupVersionResource{Group: "bench.example.com", Version: "v1", Resource: "widgets"}
 )
 
 func counted(n int, what string) string {
@@ -46,21 +50,28 @@ func counted(n int, what string) string {
 func definition() *unstructured.Unstructured {
 	text := map[string]any{"type": "string"}
 	spec := map[string]any{"type": "object", "required": []any{"size"}, "properties": map[string]any{
-		"size": map[string]any{"type": "integer", "minimum": int64(0)}, "color": text, "parts": map[string]any{"type": "array", "items": text},
+		"size": map[string]any{"type": "integer", "minimum": int64(0)}, "color": text,
+		"parts": map[string]any{"type": "array", "items": text},
 		"shape": map[string]any{"type": "string", "default": "round"},
 	}}
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "widgets.bench.example.com"},
-		"spec": map[string]any{"group": widgets.Group, "scope": "Namespaced", "names": map[string]any{"plural": "widgets", "kind": "Widget"},
+		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+		"metadata": map[string]any{"name": "widgets.bench.example.com"},
+		"spec": map[string]any{
+			"group": widgets.Group, "scope": "Namespaced", "names": map[string]any{"plural": "widgets", "kind": "Widget"},
 			"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,
-				"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{"spec": spec}}}}}},
+				"schema": map[string]any{
+					"openAPIV3Schema": map[string]any{"type": "object", "properties": map[string]any{"spec": spec}},
+				}}},
+		},
 	}}
 }
 
 func widget(name string) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
-		"apiVersion": "bench.example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": name, "labels": map[string]any{"app": "bench"}},
-		"spec": map[string]any{"size": int64(7), "color": "red", "parts": []any{"a wheel", "another wheel", "an axle"}},
+		"apiVersion": "bench.example.com/v1", "kind": "Widget",
+		"metadata": map[string]any{"name": name, "labels": map[string]any{"app": "bench"}},
+		"spec":     map[string]any{"size": int64(7), "color": "red", "parts": []any{"a wheel", "another wheel", "an axle"}},
 	}}
 }
 
@@ -128,7 +139,8 @@ func customResources(ctx context.Context, c *cluster) (figures []figure, err err
 				gets = append(gets, time.Since(began))
 			}
 		}
-		figures = append(figures, millis("list of custom resources, with decoding", percentile(lists, 50), 0), millis("get of a custom resource", percentile(gets, 50), 0))
+		figures = append(figures, millis("list of custom resources, with decoding", percentile(lists, 50), 0),
+			millis("get of a custom resource", percentile(gets, 50), 0))
 		return clients[0].Resource(widgets).Namespace(ns).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{})
 	})
 }
@@ -137,22 +149,24 @@ func established(ctx context.Context, crds dynamic.ResourceInterface) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	open := func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) { return crds.Watch(ctx, o) }
-	return follow(ctx, open, metav1.ListOptions{FieldSelector: "metadata.name=widgets.bench.example.com"}, func(e watch.Event) bool {
-		o, _ := e.Object.(*unstructured.Unstructured)
-		if o == nil {
-			return false
-		}
-		conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
-		for _, c := range conditions {
-			if m, _ := c.(map[string]any); m["type"] == "Established" && m["status"] == "True" {
-				return true
+	return follow(ctx, open, metav1.ListOptions{FieldSelector: "metadata.name=widgets.bench.example.com"},
+		func(e watch.Event) bool {
+			o, _ := e.Object.(*unstructured.Unstructured)
+			if o == nil {
+				return false
 			}
-		}
-		return false
-	})
+			conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+			for _, c := range conditions {
+				if m, _ := c.(map[string]any); m["type"] == "Established" && m["status"] == "True" {
+					return true
+				}
+			}
+			return false
+		})
 }
 
-func writeWidgets(ctx context.Context, clients []dynamic.Interface, ns, prefix string, n, writers int) (time.Duration, error) {
+func writeWidgets(ctx context.Context, clients []dynamic.Interface, ns, prefix string,
+	n, writers int) (time.Duration, error) {
 	for _, client := range clients { // connect before measuring
 		if err := untilServed(ctx, client.Resource(widgets).Namespace(ns)); err != nil {
 			return 0, err
@@ -160,7 +174,8 @@ func writeWidgets(ctx context.Context, clients []dynamic.Interface, ns, prefix s
 	}
 	began := time.Now()
 	err := inParallel(writers, n, func(w, i int) error {
-		_, err := clients[w%len(clients)].Resource(widgets).Namespace(ns).Create(ctx, widget(prefix+strconv.Itoa(i)), metav1.CreateOptions{})
+		_, err := clients[w%len(clients)].Resource(widgets).Namespace(ns).Create(ctx, widget(prefix+strconv.Itoa(i)),
+			metav1.CreateOptions{})
 		return err
 	})
 	return time.Since(began), err
@@ -192,13 +207,20 @@ func webhooks(ctx context.Context, c *cluster) (figures []figure, err error) {
 	defer stop()
 	hooks := c.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	none, fail := admissionregistrationv1.SideEffectClassNone, admissionregistrationv1.Fail
-	_, err = hooks.Create(ctx, &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "bench"},
-		Webhooks: []admissionregistrationv1.ValidatingWebhook{{
-			Name: "bench.example.com", SideEffects: &none, FailurePolicy: &fail, AdmissionReviewVersions: []string{"v1"},
-			ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: authority},
-			Rules: []admissionregistrationv1.RuleWithOperations{{Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
-				Rule: admissionregistrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"pods"}}}},
-		}}}, metav1.CreateOptions{})
+	_, err = hooks.Create(ctx,
+		&admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "bench"},
+			Webhooks: []admissionregistrationv1.ValidatingWebhook{{
+				Name: "bench.example.com", SideEffects: &none, FailurePolicy: &fail, AdmissionReviewVersions: []string{"v1"},
+				ClientConfig: admissionregistrationv1.WebhookClientConfig{URL: &url, CABundle: authority},
+				Rules: []admissionregistrationv1.RuleWithOperations{
+					{Operations: []admissionregistrationv1.OperationType{admissionregistrationv1.Create},
+						Rule: admissionregistrationv1.Rule{
+							APIGroups:   []string{""},
+							APIVersions: []string{"v1"},
+							Resources:   []string{"pods"},
+						}},
+				},
+			}}}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -225,7 +247,13 @@ func serveWebhook() (url string, authority []byte, stop func(), err error) {
 	if err != nil {
 		return "", nil, nil, err
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{
+		SerialNumber:          big.NewInt(1),
+		NotAfter:              time.Now().Add(time.Hour),
+		IPAddresses:           []net.IP{net.IPv4(127, 0, 0, 1)},
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return "", nil, nil, err
@@ -234,10 +262,13 @@ func serveWebhook() (url string, authority []byte, stop func(), err error) {
 	if err != nil {
 		return "", nil, nil, err
 	}
-	server := &http.Server{ReadHeaderTimeout: time.Minute, TLSConfig: &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}},
+	server := &http.Server{
+		ReadHeaderTimeout: time.Minute,
+		TLSConfig:         &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}},
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			var review admissionv1.AdmissionReview
-			if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&review); err != nil || review.Request == nil {
+			if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 8<<20)).Decode(&review); err != nil ||
+				review.Request == nil {
 				http.Error(w, "no review", http.StatusBadRequest)
 				return
 			}
@@ -245,8 +276,12 @@ func serveWebhook() (url string, authority []byte, stop func(), err error) {
 			review.Request = nil
 			w.Header().Set("Content-Type", "application/json")
 			_ = json.NewEncoder(w).Encode(review)
-		})}
+		}),
+	}
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = server.ServeTLS(l, "", "") }()
-	return "https://" + l.Addr().String() + "/", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), func() { _ = server.Close(); <-ended }, nil
+	return "https://" + l.Addr().String() + "/", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), func() {
+		_ = server.Close()
+		<-ended
+	}, nil
 }

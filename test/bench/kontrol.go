@@ -43,10 +43,12 @@ type kontrolBench struct {
 	figures      []figure
 }
 
-// kontrol measures Kontrol with -target as the cluster that is kept, beside kubectl apply --server-side and a plain controller-runtime loop
-// that apply the same objects to the same cluster. Clusters without Kontrol, and runs without -target, are left out.
+// kontrol measures Kontrol with -target as the cluster that is kept, beside kubectl apply --server-side and a plain
+// controller-runtime loop that apply the same objects to the same cluster. Clusters without Kontrol, and runs without
+// -target, are left out.
 func kontrol(ctx context.Context, c *cluster) ([]figure, error) {
-	if _, err := c.client.Discovery().ServerResourcesForGroupVersion("kontrol.coracle.dev/v1alpha1"); err != nil || c.options.target == "" {
+	if _, err := c.client.Discovery().ServerResourcesForGroupVersion("kontrol.coracle.dev/v1alpha1"); err != nil ||
+		c.options.target == "" {
 		return nil, nil //nolint:nilerr // another cluster
 	}
 	k := &kontrolBench{cluster: c}
@@ -91,28 +93,34 @@ func (k *kontrolBench) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: kontrolName}, Data: map[string][]byte{"kubeconfig": kubeconfig}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Name: kontrolName}, Data: map[string][]byte{"kubeconfig": kubeconfig},
+	}
 	if _, err := k.client.CoreV1().Secrets(kontrolName).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	clusters := k.hub.Resource(kontrolKind("clusters"))
-	made, err := clusters.Create(ctx, object("Cluster", kontrolName, map[string]any{"kubeconfigSecret": map[string]any{"namespace": kontrolName, "name": kontrolName}}), metav1.CreateOptions{})
+	made, err := clusters.Create(ctx,
+		object("Cluster", kontrolName, map[string]any{
+			"kubeconfigSecret": map[string]any{"namespace": kontrolName, "name": kontrolName},
+		}), metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
-	return follow(ctx, clusters.Watch, metav1.ListOptions{ResourceVersion: made.GetResourceVersion()}, func(e watch.Event) bool {
-		u, ok := e.Object.(*unstructured.Unstructured)
-		if !ok {
-			return false
-		}
-		conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
-		for _, c := range conditions {
-			if m, ok := c.(map[string]any); ok && m["type"] == "Ready" && m["status"] == "True" {
-				return true
+	return follow(ctx, clusters.Watch, metav1.ListOptions{ResourceVersion: made.GetResourceVersion()},
+		func(e watch.Event) bool {
+			u, ok := e.Object.(*unstructured.Unstructured)
+			if !ok {
+				return false
 			}
-		}
-		return false
-	})
+			conditions, _, _ := unstructured.NestedSlice(u.Object, "status", "conditions")
+			for _, c := range conditions {
+				if m, ok := c.(map[string]any); ok && m["type"] == "Ready" && m["status"] == "True" {
+					return true
+				}
+			}
+			return false
+		})
 }
 
 // cleanUp deletes the Resources with what they made, and the rest.
@@ -134,7 +142,8 @@ func (k *kontrolBench) cleanUp(ctx context.Context) error {
 	if err == nil {
 		err = gone(ctx, resources, selected)
 	}
-	err = errors.Join(err, k.hub.Resource(kontrolKind("clusters")).Delete(ctx, kontrolName, metav1.DeleteOptions{}), k.remove(ctx, kontrolName))
+	err = errors.Join(err, k.hub.Resource(kontrolKind("clusters")).Delete(ctx, kontrolName, metav1.DeleteOptions{}),
+		k.remove(ctx, kontrolName))
 	target := &cluster{options: k.options, client: k.target}
 	return errors.Join(err, target.remove(ctx, kontrolName))
 }
@@ -151,12 +160,24 @@ func object(kind, name string, spec map[string]any) *unstructured.Unstructured {
 // configMap is the object of a Resource, as many clusters have them: some settings, and a few labels.
 func configMap(name, value string) map[string]any {
 	return map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
-		"metadata": map[string]any{"name": name, "namespace": kontrolName, "labels": map[string]any{"app": "bench", "tier": "front"}},
-		"data":     map[string]any{"settings": "log=info\nregion=eu-west\nreplicas=3\ncache=on\n", "value": value, "url": "https://" + name + ".example.com/"}}
+		"metadata": map[string]any{
+			"name":      name,
+			"namespace": kontrolName,
+			"labels":    map[string]any{"app": "bench", "tier": "front"},
+		},
+		"data": map[string]any{
+			"settings": "log=info\nregion=eu-west\nreplicas=3\ncache=on\n",
+			"value":    value,
+			"url":      "https://" + name + ".example.com/",
+		}}
 }
 
 func desired(name, mode, value string) *unstructured.Unstructured {
-	return object("Resource", name, map[string]any{"clusterName": kontrolName, "mode": mode, "template": configMap(name, value)})
+	return object("Resource", name, map[string]any{
+		"clusterName": kontrolName,
+		"mode":        mode,
+		"template":    configMap(name, value),
+	})
 }
 
 // await reads events until one of them is wanted.
@@ -267,7 +288,8 @@ func (k *kontrolBench) drift(ctx context.Context) error {
 	maps := k.target.CoreV1().ConfigMaps(kontrolName)
 	change := func(value string, drifted bool) (time.Duration, error) {
 		began := time.Now()
-		if _, err := maps.Patch(ctx, "drifting", types.MergePatchType, fmt.Appendf(nil, `{"data":{"value":%q}}`, value), metav1.PatchOptions{FieldManager: "bench"}); err != nil {
+		if _, err := maps.Patch(ctx, "drifting", types.MergePatchType, fmt.Appendf(nil, `{"data":{"value":%q}}`, value),
+			metav1.PatchOptions{FieldManager: "bench"}); err != nil {
 			return 0, err
 		}
 		err := await(ctx, seen, func(e watch.Event) bool {

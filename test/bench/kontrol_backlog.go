@@ -26,7 +26,8 @@ func (k *kontrolBench) backlog(ctx context.Context) error {
 	n := k.options.resources
 	resources, clusters := k.hub.Resource(kontrolKind("resources")), k.hub.Resource(kontrolKind("clusters"))
 	suspend := func(yes bool) error {
-		_, err := clusters.Patch(ctx, kontrolName, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, yes), metav1.PatchOptions{})
+		_, err := clusters.Patch(ctx, kontrolName, types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, yes),
+			metav1.PatchOptions{})
 		return err
 	}
 	list, err := resources.List(ctx, metav1.ListOptions{Limit: 1})
@@ -48,7 +49,12 @@ func (k *kontrolBench) backlog(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	k.add(figure{Name: fmt.Sprintf("Kontrol: creates of %d Resources", n), Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", More: true})
+	k.add(figure{
+		Name:  fmt.Sprintf("Kontrol: creates of %d Resources", n),
+		Value: float64(n) / time.Since(began).Seconds(),
+		Unit:  "/s",
+		More:  true,
+	})
 	waiting := map[string]bool{}
 	if err := await(ctx, all, func(e watch.Event) bool {
 		u, ok := e.Object.(*unstructured.Unstructured)
@@ -79,7 +85,13 @@ func (k *kontrolBench) backlog(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	k.add(figure{Name: fmt.Sprintf("Kontrol: applies to one target, a backlog of %d", n), Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", Budget: 500, More: true})
+	k.add(figure{
+		Name:   fmt.Sprintf("Kontrol: applies to one target, a backlog of %d", n),
+		Value:  float64(n) / time.Since(began).Seconds(),
+		Unit:   "/s",
+		Budget: 500,
+		More:   true,
+	})
 	done := map[string]bool{}
 	err = await(ctx, all, func(e watch.Event) bool {
 		if u, ok := e.Object.(*unstructured.Unstructured); ok && strings.HasPrefix(u.GetName(), "many-") && synced(e) {
@@ -112,13 +124,19 @@ func (k *kontrolBench) kubectl(ctx context.Context) error {
 	if err := file.Close(); err != nil {
 		return err
 	}
-	words := append(strings.Fields(k.options.kubectl), "apply", "--server-side", "--kubeconfig", k.options.target, "-f", file.Name())
+	words := append(strings.Fields(k.options.kubectl), "apply", "--server-side", "--kubeconfig", k.options.target, "-f",
+		file.Name())
 	for _, what := range []string{"new objects", "a resync"} {
 		began, used := time.Now(), k.used()
 		if out, err := exec.CommandContext(ctx, words[0], words[1:]...).CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w\n%.1000s", k.options.kubectl, err, out)
 		}
-		k.add(figure{Name: fmt.Sprintf("kubectl apply --server-side of %d, %s", n, what), Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", More: true})
+		k.add(figure{
+			Name:  fmt.Sprintf("kubectl apply --server-side of %d, %s", n, what),
+			Value: float64(n) / time.Since(began).Seconds(),
+			Unit:  "/s",
+			More:  true,
+		})
 		k.per(n, "apply", used)
 	}
 	return nil

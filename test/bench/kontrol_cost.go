@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// cost is what the processes of -pids take while nothing happens; heap is what was live, in MiB, after the last collection of the hub.
+// cost is what the processes of -pids take while nothing happens; heap is what was live, in MiB, after the last
+// collection of the hub.
 type cost struct{ heap, anonymous, pss, percent float64 }
 
 // cost waits until collected memory is returned, and measures for the time of -idle, which should include a resync.
@@ -56,7 +57,12 @@ func (k *kontrolBench) cost(ctx context.Context, when string) (c cost, err error
 		return c, err
 	}
 	k.add(figure{Name: "Kontrol: live heap " + when, Value: c.heap, Unit: "MiB"})
-	k.add(figure{Name: "Kontrol: memory " + when, Value: c.anonymous, Unit: "MiB", Note: fmt.Sprintf("%.0f MiB with files", c.pss)})
+	k.add(figure{
+		Name:  "Kontrol: memory " + when,
+		Value: c.anonymous,
+		Unit:  "MiB",
+		Note:  fmt.Sprintf("%.0f MiB with files", c.pss),
+	})
 	return c, nil
 }
 
@@ -71,13 +77,30 @@ func (k *kontrolBench) growth(ctx context.Context, before cost) error {
 		return err
 	}
 	share := float64(n) / 10_000 // of 40 MB and of 1 % of a core
-	k.add(figure{Name: fmt.Sprintf("  %d Resources in sync: live heap", n), Value: after.heap - before.heap, Unit: "MiB", Budget: share * 40e6 / (1 << 20)})
-	k.add(figure{Name: "  memory", Value: after.anonymous - before.anonymous, Unit: "MiB", Note: fmt.Sprintf("%.0f MiB with files", after.pss-before.pss)})
-	k.add(figure{Name: "  CPU", Value: after.percent - before.percent, Unit: "% of a core", Budget: share, Note: "over " + k.options.idle.String()})
+	k.add(figure{
+		Name:   fmt.Sprintf("  %d Resources in sync: live heap", n),
+		Value:  after.heap - before.heap,
+		Unit:   "MiB",
+		Budget: share * 40e6 / (1 << 20),
+	})
+	k.add(figure{
+		Name:  "  memory",
+		Value: after.anonymous - before.anonymous,
+		Unit:  "MiB",
+		Note:  fmt.Sprintf("%.0f MiB with files", after.pss-before.pss),
+	})
+	k.add(figure{
+		Name:   "  CPU",
+		Value:  after.percent - before.percent,
+		Unit:   "% of a core",
+		Budget: share,
+		Note:   "over " + k.options.idle.String(),
+	})
 	return nil
 }
 
-// heap returns what was live on the hub's heap after its last collection, in MiB: by its metrics, from the size at which the next one begins.
+// heap returns what was live on the hub's heap after its last collection, in MiB: by its metrics, from the size at
+// which the next one begins.
 func (k *kontrolBench) heap(ctx context.Context) (float64, error) {
 	raw, err := k.client.Discovery().RESTClient().Get().AbsPath("/metrics").DoRaw(ctx)
 	if err != nil {
@@ -110,7 +133,8 @@ type usage struct {
 	known bool
 }
 
-// used is the processor time that hub, target and this process have used, each with its descendants, also those that have ended.
+// used is the processor time that hub, target and this process have used, each with its descendants, also those that
+// have ended.
 func (k *kontrolBench) used() (used [3]usage) {
 	for i, list := range []string{k.options.pids, k.options.targetPids, strconv.Itoa(os.Getpid())} {
 		if list == "" {
@@ -154,7 +178,11 @@ func (k *kontrolBench) per(n int, what string, since [3]usage) {
 	now := k.used()
 	for i, who := range []string{"hub", "target", "bench"} {
 		if now[i].known && since[i].known {
-			k.add(figure{Name: fmt.Sprintf("  processor time of the %s for each to %s", who, what), Value: float64(now[i].Duration-since[i].Duration) / float64(n) / float64(time.Millisecond), Unit: "ms"})
+			k.add(figure{
+				Name:  fmt.Sprintf("  processor time of the %s for each to %s", who, what),
+				Value: float64(now[i].Duration-since[i].Duration) / float64(n) / float64(time.Millisecond),
+				Unit:  "ms",
+			})
 		}
 	}
 }

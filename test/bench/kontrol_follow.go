@@ -15,9 +15,11 @@ import (
 // again is the pause before the next watch where one has ended.
 const again = 100 * time.Millisecond
 
-// events passes on the events of a watch until ctx ends. Where the watch ends, as when the server cuts off who reads too slowly, the next one begins where it
-// was; if the server no longer has what has happened since, all objects come first, as they are. So only states can be waited for, not changes.
-func events(ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error), version string) (<-chan watch.Event, error) {
+// events passes on the events of a watch until ctx ends. Where the watch ends, as when the server cuts off who reads
+// too slowly, the next one begins where it was; if the server no longer has what has happened since, all objects come
+// first, as they are. So only states can be waited for, not changes.
+func events(ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error),
+	version string) (<-chan watch.Event, error) {
 	w, err := open(ctx, metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true})
 	if err != nil {
 		return nil, err
@@ -51,7 +53,8 @@ func events(ctx context.Context, open func(context.Context, metav1.ListOptions) 
 	return all, nil
 }
 
-// passOn passes on the events of a watch from a version on until it ends, and returns from which version the next one is to begin.
+// passOn passes on the events of a watch from a version on until it ends, and returns from which version the next one
+// is to begin.
 func passOn(ctx context.Context, w watch.Interface, all chan<- watch.Event, version string) (string, error) {
 	defer w.Stop()
 	for {

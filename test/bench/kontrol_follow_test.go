@@ -13,14 +13,19 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// TestEvents: where a watch ends the next one goes on, and one that the server cannot go on with begins with all objects.
+// TestEvents: where a watch ends the next one goes on, and one that the server cannot go on with begins with all
+// objects.
 func TestEvents(t *testing.T) {
 	event := func(kind watch.EventType, name, version string) watch.Event {
-		return watch.Event{Type: kind, Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}}}
+		return watch.Event{
+			Type: kind, Object: &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, ResourceVersion: version}},
+		}
 	}
 	cut := apierrors.NewResourceExpired("the watch fell behind")
 	reset := apierrors.NewGenericServerResponse(500, "get", schema.GroupResource{}, "", "stream error", 0, false)
-	reset.ErrStatus.Details.Causes = append(reset.ErrStatus.Details.Causes, metav1.StatusCause{Type: decoding, Message: "unable to decode an event from the watch stream"})
+	reset.ErrStatus.Details.Causes = append(reset.ErrStatus.Details.Causes, metav1.StatusCause{
+		Type: decoding, Message: "unable to decode an event from the watch stream",
+	})
 	type step struct {
 		from   string // the version that is asked for
 		events []watch.Event
@@ -30,8 +35,13 @@ func TestEvents(t *testing.T) {
 		{"5", []watch.Event{event(watch.Added, "a", "6"), event(watch.Bookmark, "", "8")}, nil}, // ends in order
 		{"8", []watch.Event{{Type: watch.Error, Object: &reset.ErrStatus}}, nil},                // reset in the middle
 		{"8", []watch.Event{event(watch.Modified, "a", "9"), {Type: watch.Error, Object: &cut.ErrStatus}}, nil},
-		{"", []watch.Event{event(watch.Added, "b", "12"), event(watch.Added, "a", "9")}, nil}, // cut off before all objects were sent
-		{"", []watch.Event{event(watch.Added, "b", "12"), event(watch.Added, "a", "9"), event(watch.Deleted, "a", "13")}, nil},
+		// cut off before all objects were sent
+		{"", []watch.Event{event(watch.Added, "b", "12"), event(watch.Added, "a", "9")}, nil},
+		{
+			"",
+			[]watch.Event{event(watch.Added, "b", "12"), event(watch.Added, "a", "9"), event(watch.Deleted, "a", "13")},
+			nil,
+		},
 		{"13", nil, cut}, // refused
 		{"", nil, errors.New("gone away")},
 	}
@@ -62,7 +72,8 @@ func TestEvents(t *testing.T) {
 	require.ErrorContains(t, failed, "gone away")
 	for _, open := <-all; open; _, open = <-all {
 	}
-	require.Equal(t, []string{"ADDED a 6", "MODIFIED a 9", "ADDED b 12", "ADDED a 9", "ADDED b 12", "ADDED a 9", "DELETED a 13"}, got)
+	require.Equal(t,
+		[]string{"ADDED a 6", "MODIFIED a 9", "ADDED b 12", "ADDED a 9", "ADDED b 12", "ADDED a 9", "DELETED a 13"}, got)
 	for i, s := range steps {
 		require.Equal(t, s.from, asked[i], "watch %d", i)
 	}

@@ -25,15 +25,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 )
 
-// loop measures a plain controller-runtime reconciler that applies the same objects to the same target, as many at a time as Kontrol, and
-// applies all of them again at each resync, as such loops do.
+// loop measures a plain controller-runtime reconciler that applies the same objects to the same target, as many at a
+// time as Kontrol, and applies all of them again at each resync, as such loops do.
 func (k *kontrolBench) loop(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	n := k.options.resources
 	log.SetLogger(logr.Discard())
-	m, err := manager.New(k.targetConfig, manager.Options{Logger: logr.Discard(), Metrics: server.Options{BindAddress: "0"},
-		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{kontrolName: {}}}})
+	m, err := manager.New(k.targetConfig, manager.Options{
+		Logger: logr.Discard(), Metrics: server.Options{BindAddress: "0"},
+		Cache: cache.Options{DefaultNamespaces: map[string]cache.Config{kontrolName: {}}},
+	})
 	if err != nil {
 		return err
 	}
@@ -49,14 +51,20 @@ func (k *kontrolBench) loop(ctx context.Context) error {
 		m := m.GetClient()
 		o := &corev1.ConfigMap{}
 		o.Name, o.Namespace = r.Name, r.Namespace
-		if err := m.Patch(ctx, o, client.RawPatch(types.ApplyPatchType, raw), client.FieldOwner("loop"), client.ForceOwnership); err != nil {
+		if err := m.Patch(ctx, o, client.RawPatch(types.ApplyPatchType, raw), client.FieldOwner("loop"),
+			client.ForceOwnership); err != nil {
 			return reconcile.Result{}, err
 		}
 		done <- struct{}{}
 		return reconcile.Result{}, nil
 	})
 	yes := true
-	c, err := controller.New("bench", m, controller.Options{MaxConcurrentReconciles: 8, Reconciler: reconciler, SkipNameValidation: &yes, LogConstructor: func(*reconcile.Request) logr.Logger { return logr.Discard() }})
+	c, err := controller.New("bench", m, controller.Options{
+		MaxConcurrentReconciles: 8,
+		Reconciler:              reconciler,
+		SkipNameValidation:      &yes,
+		LogConstructor:          func(*reconcile.Request) logr.Logger { return logr.Discard() },
+	})
 	if err == nil {
 		err = c.Watch(source.Channel(resync, &handler.EnqueueRequestForObject{}))
 	}
@@ -89,7 +97,12 @@ func (k *kontrolBench) loop(ctx context.Context) error {
 				return errors.Join(ctx.Err(), context.Cause(ctx))
 			}
 		}
-		k.add(figure{Name: fmt.Sprintf("controller-runtime loop, applies of %d, %s", n, what), Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", More: true})
+		k.add(figure{
+			Name:  fmt.Sprintf("controller-runtime loop, applies of %d, %s", n, what),
+			Value: float64(n) / time.Since(began).Seconds(),
+			Unit:  "/s",
+			More:  true,
+		})
 		k.per(n, "apply", used)
 	}
 	return nil
@@ -98,7 +111,8 @@ func (k *kontrolBench) loop(ctx context.Context) error {
 // plainWriters is how many requests the plain loop has under way.
 const plainWriters = 32
 
-// plain measures a loop that sends the same applies to the same target and does nothing else: what the target and this machine can do at all.
+// plain measures a loop that sends the same applies to the same target and does nothing else: what the target and this
+// machine can do at all.
 func (k *kontrolBench) plain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, kontrolTime)
 	defer cancel()
@@ -112,12 +126,19 @@ func (k *kontrolBench) plain(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			_, err = k.target.CoreV1().ConfigMaps(kontrolName).Patch(ctx, name, types.ApplyPatchType, raw, metav1.PatchOptions{FieldManager: "plain", Force: &force})
+			_, err = k.target.CoreV1().ConfigMaps(kontrolName).Patch(ctx, name, types.ApplyPatchType, raw, metav1.PatchOptions{
+				FieldManager: "plain", Force: &force,
+			})
 			return err
 		}); err != nil {
 			return err
 		}
-		k.add(figure{Name: fmt.Sprintf("plain client-go loop, %d at a time, applies of %d, %s", plainWriters, n, what), Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", More: true})
+		k.add(figure{
+			Name:  fmt.Sprintf("plain client-go loop, %d at a time, applies of %d, %s", plainWriters, n, what),
+			Value: float64(n) / time.Since(began).Seconds(),
+			Unit:  "/s",
+			More:  true,
+		})
 		k.per(n, "apply", used)
 	}
 	return nil

@@ -87,12 +87,16 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	var o options
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the cluster to measure")
-	f.StringVar(&o.image, "image", "docker.io/library/busybox:latest", "image, present on the node, of the pods that run; it needs `sleep`")
+	f.StringVar(&o.image, "image", "docker.io/library/busybox:latest",
+		"image, present on the node, of the pods that run; it needs `sleep`")
 	f.StringVar(&o.start, "start", "", "shell command that starts the cluster; measures the time until a node is Ready")
 	f.StringVar(&o.pids, "pids", "", "processes whose memory and idle CPU to measure, separated by commas")
 	f.BoolVar(&o.children, "children", true, "count the descendants of -pids too")
 	f.DurationVar(&o.idle, "idle", 10*time.Second, "how long to watch the CPU of idle processes")
-	f.StringVar(&o.only, "only", "", "groups to run, separated by commas: start,idle,pods,burst,create,schedule,watch,tasks,messages,kontrol,definitions (default all), deployment,job,namespace,services (on fake nodes), custom,webhook,many")
+	f.StringVar(&o.only, "only", "",
+		"groups to run, separated by commas: "+
+			"start,idle,pods,burst,create,schedule,watch,tasks,messages,kontrol,definitions (default all), "+
+			"deployment,job,namespace,services (on fake nodes), custom,webhook,many")
 	f.StringVar(&o.output, "o", "table", "table or json")
 	f.IntVar(&o.writers, "writers", 32, "how many write at once")
 	f.IntVar(&o.objects, "objects", 3000, "how many pods to create, list and delete")
@@ -104,18 +108,24 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.IntVar(&o.tasks, "tasks", 0, "how many tasks to run, each of them a container of `true`")
 	f.IntVar(&o.finished, "finished", 0, "how many finished tasks to keep and list, besides")
 	f.StringVar(&o.target, "target", "", "kubeconfig of another cluster, to measure Kontrol: -kubeconfig applies to it")
-	f.StringVar(&o.targetPids, "target-pids", "", "processes of -target, separated by commas, whose processor time to measure")
-	f.StringVar(&o.beside, "beside", "", "kubeconfig of another cluster to measure in turn with this one, and print ratios (groups create,watch,custom,webhook)")
-	f.StringVar(&o.besidePids, "beside-pids", "", "processes of -beside, separated by commas, whose processor time to measure")
+	f.StringVar(&o.targetPids, "target-pids", "",
+		"processes of -target, separated by commas, whose processor time to measure")
+	f.StringVar(&o.beside, "beside", "",
+		"kubeconfig of another cluster to measure in turn with this one, and print ratios (groups "+
+			"create,watch,custom,webhook)")
+	f.StringVar(&o.besidePids, "beside-pids", "",
+		"processes of -beside, separated by commas, whose processor time to measure")
 	f.IntVar(&o.many, "many", 100000, "how many objects the group many has")
-	f.StringVar(&o.listed, "listed", "", "namespace with the objects of the group many, from an earlier run, to list instead of creating them")
+	f.StringVar(&o.listed, "listed", "",
+		"namespace with the objects of the group many, from an earlier run, to list instead of creating them")
 	f.IntVar(&o.rounds, "rounds", 3, "how often each group is measured on both clusters with -beside")
 	f.StringVar(&o.kubectl, "kubectl", "kubectl", "command that is kubectl, to compare with Kontrol; empty for none")
 	f.IntVar(&o.resources, "resources", 1000, "how many objects Kontrol applies")
 	f.IntVar(&o.definitions, "definitions", 0, "how many CustomResourceDefinitions to create, besides")
 	f.IntVar(&o.definitionSize, "definition-size", 24, "size of each of them, in KiB of JSON")
 	f.BoolVar(&o.keep, "keep", false, "do not delete the definitions in the end")
-	f.DurationVar(&o.settle, "settle", 0, "how long to wait, before the memory with Kontrol or definitions is measured, for what was collected to be returned")
+	f.DurationVar(&o.settle, "settle", 0,
+		"how long to wait, before the memory with Kontrol or definitions is measured, for what was collected to be returned")
 	if err := f.Parse(args); err != nil {
 		return err
 	}
@@ -123,9 +133,22 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 		return fmt.Errorf("-o %s is neither table nor json", o.output)
 	}
 	var figures []figure
-	groups := []group{{"idle", idle}, {"pods", oneByOne}, {"burst", burst}, {"create", objects}, {"schedule", scheduling}, {"watch", watching}, {"tasks", taskFlow}, {"messages", messages}, {"kontrol", kontrol}, {"definitions", manyDefinitions}}
+	groups := []group{
+		{"idle", idle},
+		{"pods", oneByOne},
+		{"burst", burst},
+		{"create", objects},
+		{"schedule", scheduling},
+		{"watch", watching},
+		{"tasks", taskFlow},
+		{"messages", messages},
+		{"kontrol", kontrol},
+		{"definitions", manyDefinitions},
+	}
 	for _, name := range slices.Sorted(maps.Keys(scales)) {
-		groups = append(groups, group{name, func(ctx context.Context, c *cluster) ([]figure, error) { return scale(ctx, c, name) }})
+		groups = append(groups, group{
+			name, func(ctx context.Context, c *cluster) ([]figure, error) { return scale(ctx, c, name) },
+		})
 	}
 	groups = append(groups, extensions...)
 	known := map[string]bool{"start": true}
@@ -241,7 +264,8 @@ func connect(o options) (*cluster, error) {
 		return nil, fmt.Errorf("kubeconfig: %w (give -kubeconfig)", err)
 	}
 	config.QPS = -1 // measure the cluster's limit, not the client's
-	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json", "application/vnd.kubernetes.protobuf"
+	config.AcceptContentTypes, config.ContentType = "application/vnd.kubernetes.protobuf,application/json",
+		"application/vnd.kubernetes.protobuf"
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err

@@ -55,7 +55,9 @@ func TestPrint(t *testing.T) {
 func TestReadPage(t *testing.T) {
 	list := corev1.ConfigMapList{ListMeta: metav1.ListMeta{ResourceVersion: "7", Continue: "more"}}
 	for _, text := range []string{"small", strings.Repeat("x", manyBytes), strings.Repeat("y", manyBytes)} {
-		list.Items = append(list.Items, corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m"}, Data: map[string]string{"value": text}})
+		list.Items = append(list.Items, corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: "m"}, Data: map[string]string{"value": text},
+		})
 	}
 	inner, err := list.Marshal()
 	require.NoError(t, err)

@@ -29,8 +29,8 @@ const (
 // manyBudgets are the limits of resident memory, in MB, by the number of objects.
 var manyBudgets = map[int]float64{100_000: 600, 1_000_000: 5000}
 
-// manyObjects measures what many objects cost: the memory of -pids with them, a list of all in pages, and how long others wait meanwhile. Deleting
-// them is left to who deletes the cluster; a later run can list those of -listed.
+// manyObjects measures what many objects cost: the memory of -pids with them, a list of all in pages, and how long
+// others wait meanwhile. Deleting them is left to who deletes the cluster; a later run can list those of -listed.
 func manyObjects(ctx context.Context, c *cluster) (figures []figure, err error) {
 	ns := fmt.Sprintf("bench-many-%d", time.Now().UnixNano())
 	if c.listed != "" {
@@ -45,8 +45,11 @@ func manyObjects(ctx context.Context, c *cluster) (figures []figure, err error) 
 			return nil, err
 		}
 		after, _ := c.spent()
-		figures = append(figures, figure{Name: fmt.Sprintf("creates of %d objects of 2 KB", c.many), Value: float64(c.many) / took.Seconds(), Unit: "/s", More: true,
-			Note: "in " + ns + ", " + spentNote(after-before)})
+		figures = append(figures, figure{
+			Name: fmt.Sprintf("creates of %d objects of 2 KB", c.many), Value: float64(c.many) / took.Seconds(), Unit: "/s",
+			More: true,
+			Note: "in " + ns + ", " + spentNote(after-before),
+		})
 	}
 	f, err := c.resident("memory with them (RSS)")
 	if err != nil {
@@ -85,9 +88,12 @@ func manyObjects(ctx context.Context, c *cluster) (figures []figure, err error) 
 	}
 	list := millis(fmt.Sprintf("list of them in pages of %d", manyPage), took, 0)
 	list.Note = fmt.Sprintf("with %d gets, %s", len(beside.took), spentNote(after-before))
-	figures = append(figures, list, millis("  a page, p50", percentile(pages, 50), 0), millis("  p99", percentile(pages, 99), 0), millis("  the longest", percentile(pages, 100), 0),
-		millis("  a get before, p50", percentile(alone.took, 50), 0), millis("  p99", percentile(alone.took, 99), 0), millis("  the longest", percentile(alone.took, 100), 0),
-		millis("  a get meanwhile, p50", percentile(beside.took, 50), 0), millis("  p99", percentile(beside.took, 99), 10), millis("  the longest", percentile(beside.took, 100), 10))
+	figures = append(figures, list, millis("  a page, p50", percentile(pages, 50), 0),
+		millis("  p99", percentile(pages, 99), 0), millis("  the longest", percentile(pages, 100), 0),
+		millis("  a get before, p50", percentile(alone.took, 50), 0), millis("  p99", percentile(alone.took, 99), 0),
+		millis("  the longest", percentile(alone.took, 100), 0),
+		millis("  a get meanwhile, p50", percentile(beside.took, 50), 0), millis("  p99", percentile(beside.took, 99), 10),
+		millis("  the longest", percentile(beside.took, 100), 10))
 	if f, err = c.resident("memory after the list (RSS)"); err != nil {
 		return figures, err
 	}
@@ -130,7 +136,12 @@ func (c *cluster) resident(name string) (f figure, err error) {
 		all, anonymous = all+rss, anonymous+anon
 	}
 	mb := func(kib int) float64 { return float64(kib) * 1024 / 1e6 }
-	return figure{Name: name, Value: mb(all), Unit: "MB", Note: fmt.Sprintf("%.0f MB anonymous, %.0f MB of files", mb(anonymous), mb(all-anonymous))}, nil
+	return figure{
+		Name:  name,
+		Value: mb(all),
+		Unit:  "MB",
+		Note:  fmt.Sprintf("%.0f MB anonymous, %.0f MB of files", mb(anonymous), mb(all-anonymous)),
+	}, nil
 }
 
 func (c *cluster) writeMaps(ctx context.Context, ns string) (time.Duration, error) {
@@ -141,15 +152,16 @@ func (c *cluster) writeMaps(ctx context.Context, ns string) (time.Duration, erro
 	began := time.Now()
 	err = inParallel(c.writers, c.many, func(w, i int) error {
 		name := "m" + strconv.Itoa(i)
-		_, err := clients[w%len(clients)].CoreV1().ConfigMaps(ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name},
-			Data: map[string]string{"value": name + strings.Repeat("x", manyBytes-len(name))}}, metav1.CreateOptions{})
+		_, err := clients[w%len(clients)].CoreV1().ConfigMaps(ns).Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name},
+				Data: map[string]string{"value": name + strings.Repeat("x", manyBytes-len(name))}}, metav1.CreateOptions{})
 		return err
 	})
 	return time.Since(began), err
 }
 
-// pages lists a namespace's ConfigMaps in pages, and returns how many of those there are and how long each page took. Pages are not decoded: it is the
-// cluster that is measured, on the same processors.
+// pages lists a namespace's ConfigMaps in pages, and returns how many of those there are and how long each page took.
+// Pages are not decoded: it is the cluster that is measured, on the same processors.
 func (c *cluster) pages(ctx context.Context, ns string) (n int, took []time.Duration, err error) {
 	for next := ""; ; {
 		began := time.Now()
@@ -170,8 +182,8 @@ func (c *cluster) pages(ctx context.Context, ns string) (n int, took []time.Dura
 	}
 }
 
-// readPage counts the objects of ours in a list in protobuf, as every Kubernetes list has them: ListMeta is field 1, an item field 2, and of an item the
-// metadata is field 1.
+// readPage counts the objects of ours in a list in protobuf, as every Kubernetes list has them: ListMeta is field 1, an
+// item field 2, and of an item the metadata is field 1.
 func readPage(raw []byte) (n int, next string, err error) {
 	raw, ok := bytes.CutPrefix(raw, []byte("k8s\x00"))
 	if !ok {

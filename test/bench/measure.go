@@ -61,7 +61,8 @@ func startCluster(ctx context.Context, o options) (time.Duration, error) {
 // remove deletes a namespace and waits until it has been deleted.
 func (c *cluster) remove(ctx context.Context, name string) error {
 	zero := int64(0)
-	if err := c.client.CoreV1().Pods(name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &zero}, metav1.ListOptions{}); err != nil {
+	if err := c.client.CoreV1().Pods(name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &zero},
+		metav1.ListOptions{}); err != nil {
 		return err
 	}
 	only := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
@@ -73,7 +74,9 @@ func (c *cluster) remove(ctx context.Context, name string) error {
 		return err
 	}
 	only.ResourceVersion = list.ResourceVersion
-	return follow(ctx, c.client.CoreV1().Namespaces().Watch, only, func(e watch.Event) bool { return e.Type == watch.Deleted })
+	return follow(ctx, c.client.CoreV1().Namespaces().Watch, only, func(e watch.Event) bool {
+		return e.Type == watch.Deleted
+	})
 }
 
 // podTimeout is the timeout for pods to run.
@@ -82,12 +85,17 @@ const podTimeout = 2 * time.Minute
 // pod returns a pod that runs until it is deleted.
 func (c *cluster) pod(name string) *corev1.Pod {
 	none := int64(0)
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &none,
-		Containers: []corev1.Container{{Name: "main", Image: c.image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sleep", "86400"}}}}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{TerminationGracePeriodSeconds: &none,
+			Containers: []corev1.Container{
+				{Name: "main", Image: c.image, ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"sleep", "86400"}},
+			}},
+	}
 }
 
 // running creates pods, all at once, and returns when each one started to run. change, if not nil, changes each before.
-func (c *cluster) running(ctx context.Context, ns string, change func(*corev1.Pod), names ...string) (map[string]time.Duration, error) {
+func (c *cluster) running(ctx context.Context, ns string, change func(*corev1.Pod),
+	names ...string) (map[string]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()
 	list, err := c.client.CoreV1().Pods(ns).List(ctx, metav1.ListOptions{Limit: 1})
@@ -132,7 +140,8 @@ func (c *cluster) running(ctx context.Context, ns string, change func(*corev1.Po
 			}
 		case <-ctx.Done():
 			creating.Wait()
-			return took, errors.Join(append(errs, fmt.Errorf("%d of %d pods run after %s%s", len(took), len(names), podTimeout, why))...)
+			return took, errors.Join(append(errs,
+				fmt.Errorf("%d of %d pods run after %s%s", len(took), len(names), podTimeout, why))...)
 		}
 	}
 	creating.Wait()
@@ -174,8 +183,12 @@ func oneByOne(ctx context.Context, c *cluster) (figures []figure, err error) {
 	if len(own) == 0 {
 		return nil, err
 	}
-	return []figure{millis("pod create -> Running, p50", percentile(all, 50), 100), millis("pod create -> Running, p99", percentile(all, 99), 0),
-		millis("with a user namespace, p50", percentile(own, 50), 100), millis("with a user namespace, p99", percentile(own, 99), 0)}, err
+	return []figure{
+		millis("pod create -> Running, p50", percentile(all, 50), 100),
+		millis("pod create -> Running, p99", percentile(all, 99), 0),
+		millis("with a user namespace, p50", percentile(own, 50), 100),
+		millis("with a user namespace, p99", percentile(own, 99), 0),
+	}, err
 }
 
 // burst runs many pods at once.

@@ -24,8 +24,8 @@ const (
 	workerImage    = "docker.io/coracle/worker:latest"
 )
 
-// messages measures messages to an echo through one node (the yardstick is test/bench/nats), beside an HTTP server in a pod that is reached through the API server's proxy.
-// Clusters without Workers are left out.
+// messages measures messages to an echo through one node (the yardstick is test/bench/nats), beside an HTTP server in a
+// pod that is reached through the API server's proxy. Clusters without Workers are left out.
 func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 	if _, err := c.client.Discovery().ServerResourcesForGroupVersion("workers.coracle.dev/v1alpha1"); err != nil {
 		return nil, nil //nolint:nilerr // another cluster
@@ -38,9 +38,13 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 	echo := c.pod("echo")
 	echo.Annotations = map[string]string{"workers.coracle.dev/queue": `{"concurrency": 64, "limit": 100000}`}
 	echo.Spec.Containers[0].Image, echo.Spec.Containers[0].Command = workerImage, nil
-	echo.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "WORKER_FUNCTION", Value: "echo"}, {Name: "WORKER_CONCURRENCY", Value: "64"}}
+	echo.Spec.Containers[0].Env = []corev1.EnvVar{
+		{Name: "WORKER_FUNCTION", Value: "echo"}, {Name: "WORKER_CONCURRENCY", Value: "64"},
+	}
 	web := c.pod("web")
-	web.Spec.Containers[0].Command = []string{"sh", "-c", "mkdir /tmp/w; echo hello >/tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w"}
+	web.Spec.Containers[0].Command = []string{
+		"sh", "-c", "mkdir /tmp/w; echo hello >/tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w",
+	}
 	for _, p := range []*corev1.Pod{echo, web} {
 		if _, err := c.client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{}); err != nil {
 			return nil, err
@@ -113,7 +117,14 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 			}
 			note += fmt.Sprintf("; CPU us each: server %.0f, pods %.0f, sender %.0f", each(0), each(1), each(2))
 		}
-		figures = append(figures, figure{Name: m.name, Value: rate * float64(m.each), Unit: "per s", Budget: m.budget, More: true, Note: note})
+		figures = append(figures, figure{
+			Name:   m.name,
+			Value:  rate * float64(m.each),
+			Unit:   "per s",
+			Budget: m.budget,
+			More:   true,
+			Note:   note,
+		})
 	}
 	return figures, nil
 }
@@ -135,7 +146,15 @@ func newSender(c *cluster) (*httpSender, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &httpSender{&http.Client{Transport: &http.Transport{TLSClientConfig: tlsConfig, MaxIdleConnsPerHost: messageSenders, DialContext: newDialer().DialContext}}}, nil
+	return &httpSender{
+		&http.Client{
+			Transport: &http.Transport{
+				TLSClientConfig:     tlsConfig,
+				MaxIdleConnsPerHost: messageSenders,
+				DialContext:         newDialer().DialContext,
+			},
+		},
+	}, nil
 }
 
 func (s *httpSender) do(ctx context.Context, method, url, text string) (int, error) {

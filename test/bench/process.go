@@ -66,8 +66,8 @@ func parsePIDs(list string) (pids []int, err error) {
 	return pids, nil
 }
 
-// processorTime returns what the processes of -pids, their descendants, and this process have used; zeros without -pids. Processes that have
-// ended do not count.
+// processorTime returns what the processes of -pids, their descendants, and this process have used; zeros without
+// -pids. Processes that have ended do not count.
 func (c *cluster) processorTime() (used [3]time.Duration) {
 	pids, err := c.processes()
 	if err != nil {
@@ -131,8 +131,8 @@ func statTicks(pid int) (own, children int, err error) {
 	return parseTicks(string(data))
 }
 
-// parseTicks reads the processor time of a process, and of its descendants that have ended, from a stat file (proc_pid_stat(5), fields 14 to 17).
-// The second field, the name in parentheses, may contain anything.
+// parseTicks reads the processor time of a process, and of its descendants that have ended, from a stat file
+// (proc_pid_stat(5), fields 14 to 17). The second field, the name in parentheses, may contain anything.
 func parseTicks(stat string) (own, children int, err error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 15 {
@@ -147,7 +147,8 @@ func parseTicks(stat string) (own, children int, err error) {
 	return n[0] + n[1], n[2] + n[3], nil
 }
 
-// spent returns what the processes of -pids have used, and what their descendants that have ended had; zeros without -pids.
+// spent returns what the processes of -pids have used, and what their descendants that have ended had; zeros without
+// -pids.
 func (c *cluster) spent() (own, ended time.Duration) {
 	pids, _ := c.processes()
 	for _, pid := range pids {

@@ -27,12 +27,17 @@ const scaleTimeout = 5 * time.Minute
 // fakePod makes a pod run on fake nodes only.
 func (c *cluster) fakePod(labels map[string]string) corev1.PodTemplateSpec {
 	p := c.pod("")
-	p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: fakeLabel, Operator: corev1.NodeSelectorOpExists}}}}}}}
+	p.Spec.Affinity = &corev1.Affinity{
+		NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: fakeLabel, Operator: corev1.NodeSelectorOpExists}}},
+			}}},
+	}
 	return corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: p.Spec}
 }
 
-// scales are figures of controllers on fake nodes (`coracle node fake`), which must be there; each is a group that runs where it is named.
+// scales are figures of controllers on fake nodes (`coracle node fake`), which must be there; each is a group that runs
+// where it is named.
 var scales = map[string]func(context.Context, *cluster, string) ([]figure, error){
 	"deployment": func(ctx context.Context, c *cluster, ns string) ([]figure, error) {
 		took, err := c.deployment(ctx, ns, 1000)
@@ -60,8 +65,10 @@ var scales = map[string]func(context.Context, *cluster, string) ([]figure, error
 			return nil, err
 		}
 		name := fmt.Sprintf("300 services on %d pods, all changed", c.servicePods)
-		return []figure{{Name: name + ": pods written", Value: float64(c.servicePods) / writing.Seconds(), Unit: "/s", More: true},
-			seconds(name+": settled after the last", settling, 3)}, nil
+		return []figure{
+			{Name: name + ": pods written", Value: float64(c.servicePods) / writing.Seconds(), Unit: "/s", More: true},
+			seconds(name+": settled after the last", settling, 3),
+		}, nil
 	},
 }
 
@@ -96,8 +103,13 @@ func only(name string) metav1.ListOptions {
 func (c *cluster) deployment(ctx context.Context, ns string, n int32) (time.Duration, error) {
 	labels := map[string]string{"app": "scale"}
 	began := time.Now()
-	if _, err := c.client.AppsV1().Deployments(ns).Create(ctx, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "scale"},
-		Spec: appsv1.DeploymentSpec{Replicas: &n, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: c.fakePod(labels)}}, metav1.CreateOptions{}); err != nil {
+	if _, err := c.client.AppsV1().Deployments(ns).Create(ctx,
+		&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "scale"},
+			Spec: appsv1.DeploymentSpec{
+				Replicas: &n,
+				Selector: &metav1.LabelSelector{MatchLabels: labels},
+				Template: c.fakePod(labels),
+			}}, metav1.CreateOptions{}); err != nil {
 		return 0, err
 	}
 	err := follow(ctx, c.client.AppsV1().Deployments(ns).Watch, only("scale"), func(e watch.Event) bool {
@@ -114,7 +126,8 @@ func (c *cluster) job(ctx context.Context, ns string, n int32) (time.Duration, e
 	template.Spec.RestartPolicy = corev1.RestartPolicyNever
 	began := time.Now()
 	if _, err := c.client.BatchV1().Jobs(ns).Create(ctx, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "scale"},
-		Spec: batchv1.JobSpec{Completions: &n, Parallelism: &parallel, CompletionMode: &indexed, Template: template}}, metav1.CreateOptions{}); err != nil {
+		Spec: batchv1.JobSpec{Completions: &n, Parallelism: &parallel, CompletionMode: &indexed, Template: template}},
+		metav1.CreateOptions{}); err != nil {
 		return 0, err
 	}
 	err := follow(ctx, c.client.BatchV1().Jobs(ns).Watch, only("scale"), func(e watch.Event) bool {
@@ -126,14 +139,15 @@ func (c *cluster) job(ctx context.Context, ns string, n int32) (time.Duration, e
 
 func (c *cluster) configMaps(ctx context.Context, ns string, n int) error {
 	return c.each(n, func(i int) error {
-		_, err := c.client.CoreV1().ConfigMaps(ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c" + strconv.Itoa(i)},
-			Data: map[string]string{"a": "b"}}, metav1.CreateOptions{})
+		_, err := c.client.CoreV1().ConfigMaps(ns).Create(ctx,
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c" + strconv.Itoa(i)},
+				Data: map[string]string{"a": "b"}}, metav1.CreateOptions{})
 		return err
 	})
 }
 
-// services makes pods on fake nodes behind services, takes all pods out of them, and returns how long these writes took, and how long after
-// the last of them all endpoints showed it.
+// services makes pods on fake nodes behind services, takes all pods out of them, and returns how long these writes
+// took, and how long after the last of them all endpoints showed it.
 func (c *cluster) services(ctx context.Context, ns string, n, pods int) (writing, settling time.Duration, err error) {
 	clients, err := c.clients(min(c.writers, 8))
 	if err != nil {
@@ -141,15 +155,18 @@ func (c *cluster) services(ctx context.Context, ns string, n, pods int) (writing
 	}
 	of := func(i int) map[string]string { return map[string]string{"behind": strconv.Itoa(i % n)} }
 	if err := c.each(n, func(i int) error {
-		_, err := clients[i%len(clients)].CoreV1().Services(ns).Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s" + strconv.Itoa(i)},
-			Spec: corev1.ServiceSpec{Selector: of(i), Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
+		_, err := clients[i%len(clients)].CoreV1().Services(ns).Create(ctx,
+			&corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s" + strconv.Itoa(i)},
+				Spec: corev1.ServiceSpec{Selector: of(i), Ports: []corev1.ServicePort{{Port: 80}}}}, metav1.CreateOptions{})
 		return err
 	}); err != nil {
 		return 0, 0, err
 	}
 	if err := c.each(pods, func(i int) error {
 		t := c.fakePod(of(i))
-		_, err := clients[i%len(clients)].CoreV1().Pods(ns).Create(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p" + strconv.Itoa(i), Labels: t.Labels}, Spec: t.Spec}, metav1.CreateOptions{})
+		_, err := clients[i%len(clients)].CoreV1().Pods(ns).Create(ctx,
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p" + strconv.Itoa(i), Labels: t.Labels}, Spec: t.Spec},
+			metav1.CreateOptions{})
 		return err
 	}); err != nil {
 		return 0, 0, err
@@ -158,7 +175,9 @@ func (c *cluster) services(ctx context.Context, ns string, n, pods int) (writing
 		return 0, 0, fmt.Errorf("before the change: %w", err)
 	}
 	began := time.Now()
-	if err := c.each(pods, func(i int) error { return leave(ctx, clients[i%len(clients)], ns, "p"+strconv.Itoa(i)) }); err != nil {
+	if err := c.each(pods, func(i int) error {
+		return leave(ctx, clients[i%len(clients)], ns, "p"+strconv.Itoa(i))
+	}); err != nil {
 		return 0, 0, err
 	}
 	writing = time.Since(began)

@@ -28,7 +28,12 @@ func scheduling(ctx context.Context, c *cluster) (figures []figure, err error) {
 		if err != nil {
 			return err
 		}
-		f := figure{Name: fmt.Sprintf("pods created and bound onto %d nodes", c.nodes), Value: float64(c.binds) / took.Seconds(), Unit: "/s", More: true}
+		f := figure{
+			Name:  fmt.Sprintf("pods created and bound onto %d nodes", c.nodes),
+			Value: float64(c.binds) / took.Seconds(),
+			Unit:  "/s",
+			More:  true,
+		}
 		if c.nodes == 1000 && c.binds == 5000 {
 			f.Budget = 2000
 		}
@@ -53,14 +58,19 @@ func (c *cluster) makeNodes(ctx context.Context, ns string) error {
 		return err
 	}
 	defer w.Stop()
-	room := corev1.ResourceList{"cpu": resource.MustParse("32"), "memory": resource.MustParse("64Gi"), "pods": resource.MustParse("110")}
+	room := corev1.ResourceList{
+		"cpu":    resource.MustParse("32"),
+		"memory": resource.MustParse("64Gi"),
+		"pods":   resource.MustParse("110"),
+	}
 	making := make(chan error, 1)
 	go func() {
 		making <- c.each(c.nodes, func(i int) error {
 			_, err := nodes.Create(ctx, &corev1.Node{
 				ObjectMeta: metav1.ObjectMeta{Name: ns + "-" + strconv.Itoa(i), Labels: map[string]string{benchLabel: ns}},
 				Status: corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: []corev1.NodeCondition{{
-					Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Bench", LastHeartbeatTime: metav1.Now(), LastTransitionTime: metav1.Now()}}},
+					Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "Bench", LastHeartbeatTime: metav1.Now(),
+					LastTransitionTime: metav1.Now()}}},
 			}, metav1.CreateOptions{})
 			return err
 		})
@@ -73,7 +83,9 @@ func (c *cluster) makeNodes(ctx context.Context, ns string) error {
 				return errors.New("the watch of the nodes ended")
 			}
 			if n, ok := e.Object.(*corev1.Node); ok {
-				if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Effect != corev1.TaintEffectPreferNoSchedule }) {
+				if slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool {
+					return t.Effect != corev1.TaintEffectPreferNoSchedule
+				}) {
 					delete(ready, n.Name)
 				} else {
 					ready[n.Name] = true
@@ -97,7 +109,8 @@ func (c *cluster) makeNodes(ctx context.Context, ns string) error {
 func (c *cluster) removeNodes(ctx context.Context, ns string) error {
 	ctx, cancel := context.WithTimeout(ctx, cleanupTimeout)
 	defer cancel()
-	return c.client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: benchLabel + "=" + ns})
+	return c.client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{},
+		metav1.ListOptions{LabelSelector: benchLabel + "=" + ns})
 }
 
 // bound creates pods that may only run on the namespace's nodes, and returns when all are bound.
@@ -119,7 +132,9 @@ func (c *cluster) bound(ctx context.Context, ns string) (time.Duration, error) {
 		creating <- c.each(c.binds, func(i int) error {
 			p := c.pod("bind-" + strconv.Itoa(i))
 			p.Spec.NodeSelector = map[string]string{benchLabel: ns}
-			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": resource.MustParse("100m"), "memory": resource.MustParse("64Mi")}
+			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
+				"cpu": resource.MustParse("100m"), "memory": resource.MustParse("64Mi"),
+			}
 			_, err := clients[i%len(clients)].CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{})
 			return err
 		})

@@ -30,9 +30,10 @@ type taskRun struct {
 	in dynamic.ResourceInterface
 }
 
-// taskFlow measures how many tasks of `true` per second go through the cluster, from the first creation to the last end, and how long a
-// creation takes; then the memory with many tasks that have ended, how long lists of them take and how long others wait meanwhile, and the first two again
-// with those kept. What the runtime alone does is measured by `go test -bench Reap ./pkg/node/runtime/containerd`.
+// taskFlow measures how many tasks of `true` per second go through the cluster, from the first creation to the last
+// end, and how long a creation takes; then the memory with many tasks that have ended, how long lists of them take and
+// how long others wait meanwhile, and the first two again with those kept. What the runtime alone does is measured by
+// `go test -bench Reap ./pkg/node/runtime/containerd`.
 func taskFlow(ctx context.Context, c *cluster) (figures []figure, err error) {
 	if c.tasks == 0 { // not a part of the usual run
 		return nil, nil
@@ -87,31 +88,38 @@ func (r taskRun) flow(ctx context.Context, prefix, beside string) ([]figure, err
 		return nil, err
 	}
 	ended, failed := map[string]bool{}, 0
-	err = follow(ctx, r.in.Watch, metav1.ListOptions{ResourceVersion: first.GetResourceVersion()}, func(e watch.Event) bool {
-		t, ok := e.Object.(*unstructured.Unstructured)
-		if !ok {
-			return false
-		}
-		phase, _, _ := unstructured.NestedString(t.Object, "status", "phase")
-		if tasks.TaskPhase(phase).Ended() && !ended[t.GetName()] {
-			ended[t.GetName()] = true
-			if phase == string(tasks.TaskFailed) {
-				failed++
+	err = follow(ctx, r.in.Watch, metav1.ListOptions{ResourceVersion: first.GetResourceVersion()},
+		func(e watch.Event) bool {
+			t, ok := e.Object.(*unstructured.Unstructured)
+			if !ok {
+				return false
 			}
-		}
-		return len(ended) == r.tasks
-	})
+			phase, _, _ := unstructured.NestedString(t.Object, "status", "phase")
+			if tasks.TaskPhase(phase).Ended() && !ended[t.GetName()] {
+				ended[t.GetName()] = true
+				if phase == string(tasks.TaskFailed) {
+					failed++
+				}
+			}
+			return len(ended) == r.tasks
+		})
 	if err != nil {
 		return nil, err
 	}
 	if failed > 0 {
 		return nil, fmt.Errorf("%d of %d tasks failed", failed, r.tasks)
 	}
-	rate := figure{Name: fmt.Sprintf("%d tasks of true, end to end%s", r.tasks, beside), Value: float64(r.tasks) / time.Since(began).Seconds(), Unit: "/s", More: true}
+	rate := figure{
+		Name:  fmt.Sprintf("%d tasks of true, end to end%s", r.tasks, beside),
+		Value: float64(r.tasks) / time.Since(began).Seconds(),
+		Unit:  "/s",
+		More:  true,
+	}
 	if r.pids != "" {
 		serverAfter, containersAfter := r.spent()
 		each := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 / float64(r.tasks) }
-		rate.Note = fmt.Sprintf("CPU ms each: server %.1f, containers and their shims %.1f", each(serverAfter-server), each(containersAfter-containers))
+		rate.Note = fmt.Sprintf("CPU ms each: server %.1f, containers and their shims %.1f", each(serverAfter-server),
+			each(containersAfter-containers))
 	}
 	return []figure{
 		rate,
@@ -128,11 +136,14 @@ func (r taskRun) keep(ctx context.Context) error {
 		}
 		now := metav1.Now()
 		// The status is as long as that of a task that has run.
-		code, node, pod, id := int32(0), "bench-node", fmt.Sprintf("%s-%.8s-1", t.GetName(), t.GetUID()), fmt.Sprintf("containerd://%064x", i)
+		code, node, pod, id := int32(0), "bench-node", fmt.Sprintf("%s-%.8s-1", t.GetName(), t.GetUID()), fmt.Sprintf(
+			"containerd://%064x", i)
 		status, err := json.Marshal(map[string]any{"status": tasks.TaskStatus{
-			Phase: tasks.TaskCompleted, Node: node, PodName: pod, ContainerID: id, ExitCode: &code, CreatedAt: &now, ScheduledAt: &now, StartedAt: &now, FinishedAt: &now, EndedAttempts: 1,
+			Phase: tasks.TaskCompleted, Node: node, PodName: pod, ContainerID: id, ExitCode: &code, CreatedAt: &now,
+			ScheduledAt: &now, StartedAt: &now, FinishedAt: &now, EndedAttempts: 1,
 			Attempts: []tasks.TaskAttempt{{
-				Number: 1, Phase: tasks.TaskCompleted, Pod: pod, PodUID: uuid.NewUUID(), Node: node, ContainerID: id, ExitCode: &code,
+				Number: 1, Phase: tasks.TaskCompleted, Pod: pod, PodUID: uuid.NewUUID(), Node: node, ContainerID: id,
+				ExitCode:  &code,
 				CreatedAt: &now, ScheduledAt: &now, StartedAt: &now, FinishedAt: &now,
 			}},
 		}})
@@ -154,7 +165,8 @@ func (r taskRun) pages(ctx context.Context) ([]figure, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := others[0].CoreV1().ConfigMaps(r.ns).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m1"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := others[0].CoreV1().ConfigMaps(r.ns).Create(ctx,
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "m1"}}, metav1.CreateOptions{}); err != nil {
 		return nil, err
 	}
 	beside := &gets{client: others[0], ns: r.ns}
@@ -180,8 +192,10 @@ func (r taskRun) pages(ctx context.Context) ([]figure, error) {
 	list := millis(fmt.Sprintf("%d finished tasks listed in %d pages", r.finished, len(took)), whole, 0)
 	list.Note = fmt.Sprintf("%.1f KB of JSON each", float64(bytes)/1000/float64(r.finished))
 	return []figure{
-		memory, list, millis(fmt.Sprintf("a page of %d, p50", taskPage), percentile(took, 50), 0), millis("  the longest", percentile(took, 100), 0),
-		millis("  a get meanwhile, p50", percentile(beside.took, 50), 0), millis("  p99", percentile(beside.took, 99), 10), after,
+		memory, list, millis(fmt.Sprintf("a page of %d, p50", taskPage), percentile(took, 50), 0),
+		millis("  the longest", percentile(took, 100), 0),
+		millis("  a get meanwhile, p50", percentile(beside.took, 50), 0), millis("  p99", percentile(beside.took, 99), 10),
+		after,
 	}, nil
 }
 
@@ -189,7 +203,8 @@ func (r taskRun) pages(ctx context.Context) ([]figure, error) {
 func (r taskRun) list(ctx context.Context) (took []time.Duration, bytes int, err error) {
 	for next := ""; ; {
 		began := time.Now()
-		raw, err := r.client.CoreV1().RESTClient().Get().AbsPath("/apis", tasks.GroupVersion.String(), "namespaces", r.ns, "tasks").
+		raw, err := r.client.CoreV1().RESTClient().Get().AbsPath("/apis", tasks.GroupVersion.String(), "namespaces", r.ns,
+			"tasks").
 			Param("limit", strconv.Itoa(taskPage)).Param("continue", next).SetHeader("Accept", "application/json").Do(ctx).Raw()
 		if err != nil {
 			return took, bytes, err

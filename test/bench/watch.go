@@ -23,7 +23,8 @@ var errEnded = errors.New("the watch ended")
 
 // follow watches until done returns true. Without a resourceVersion in options, the watch starts with the existing
 // objects.
-func follow(ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error), options metav1.ListOptions, done func(watch.Event) bool) error {
+func follow(ctx context.Context, open func(context.Context, metav1.ListOptions) (watch.Interface, error),
+	options metav1.ListOptions, done func(watch.Event) bool) error {
 	w, err := open(ctx, options)
 	if err != nil {
 		return err
@@ -51,7 +52,8 @@ func watchLatency(ctx context.Context, c *cluster, ns string) (figures []figure,
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	maps := c.client.CoreV1().ConfigMaps(ns)
-	object, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "watched"}}, metav1.CreateOptions{})
+	object, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "watched"}},
+		metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +73,8 @@ func watchLatency(ctx context.Context, c *cluster, ns string) (figures []figure,
 		transports = append(transports, client)
 		defer client.CloseIdleConnections()
 	}
-	url := strings.TrimSuffix(c.config.Host, "/") + "/api/v1/namespaces/" + ns + "/configmaps?watch=1&fieldSelector=metadata.name%3Dwatched&resourceVersion=" + object.ResourceVersion
+	url := strings.TrimSuffix(c.config.Host, "/") + "/api/v1/namespaces/" + ns +
+		"/configmaps?watch=1&fieldSelector=metadata.name%3Dwatched&resourceVersion=" + object.ResourceVersion
 	for i := range c.watchers {
 		client := transports[0]
 		if i > 0 {
@@ -115,7 +118,8 @@ func watchLatency(ctx context.Context, c *cluster, ns string) (figures []figure,
 		budget = 1
 	}
 	return []figure{
-		millis(fmt.Sprintf("watch: write answered -> event at one client of %d, p50", c.watchers), percentile(first, 50), budget),
+		millis(fmt.Sprintf("watch: write answered -> event at one client of %d, p50", c.watchers), percentile(first, 50),
+			budget),
 		millis("  at all of them, p50", percentile(all, 50), 0),
 		millis("  at all of them, p99", percentile(all, 99), 0),
 	}, nil

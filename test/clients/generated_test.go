@@ -31,14 +31,17 @@ func TestGeneratedClient(t *testing.T) {
 	overlay := map[string]map[string]string{"Replace": {}}
 	for name, document := range map[string]string{"core": "api/v1", "apps": "apis/apps/v1"} {
 		made := filepath.Join(dir, name+".go")
-		foreign(t, "go", "tool", "oapi-codegen", "-generate", "types,client", "-package", name, "-o", made, filepath.Join(dir, file(document)))
+		foreign(t, "go", "tool", "oapi-codegen", "-generate", "types,client", "-package", name, "-o", made,
+			filepath.Join(dir, file(document)))
 		overlay["Replace"][filepath.Join(module(t), name, name+".go")] = made
 	}
 	replace := filepath.Join(dir, "overlay.json")
 	raw, err := json.Marshal(overlay)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(replace, raw, 0o600))
-	for name, args := range map[string][]string{"documents": {"./documents"}, "use": {"-tags=generated", "-overlay=" + replace, "./use"}} {
+	for name, args := range map[string][]string{
+		"documents": {"./documents"}, "use": {"-tags=generated", "-overlay=" + replace, "./use"},
+	} {
 		foreign(t, append([]string{"go", "test", "-c", "-o", filepath.Join(dir, name)}, args...)...)
 	}
 	for _, name := range []string{"documents", "use"} {

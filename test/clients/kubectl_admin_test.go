@@ -29,17 +29,22 @@ func (v *tour) access() {
 	v.is(`Username +bob\nGroups +\[g system:authenticated\]`, "auth whoami --as=bob --as-group=g")
 	v.is(`^ey`, "create token bob --duration=1h --audience=x")
 	v.no(`pods "none" not found`, "create token bob --bound-object-kind=Pod --bound-object-name=none")
-	role := v.file("role.yaml", "{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reader, namespace: tour}, rules: [{apiGroups: [\"\"], resources: [secrets], verbs: [get]}]}")
+	role := v.file("role.yaml",
+		"{apiVersion: rbac.authorization.k8s.io/v1, kind: Role, metadata: {name: reader, namespace: tour}, rules: "+
+			"[{apiGroups: [\"\"], resources: [secrets], verbs: [get]}]}")
 	v.is(`missing rules added`, "auth reconcile -f "+role)
 	v.is(`extra rules removed`, "auth reconcile --remove-extra-permissions -f "+role)
 
 	request := filepath.Join(v.dir, "u.csr")
-	host.System(v.T, "openssl", "req", "-new", "-newkey", "rsa:2048", "-nodes", "-keyout", filepath.Join(v.dir, "u.key"), "-subj", "/O=g/CN=zoe", "-out", request)
+	host.System(v.T, "openssl", "req", "-new", "-newkey", "rsa:2048", "-nodes", "-keyout", filepath.Join(v.dir, "u.key"),
+		"-subj", "/O=g/CN=zoe", "-out", request)
 	raw, err := os.ReadFile(request)
 	require.NoError(v, err)
 	for _, name := range []string{"zoe", "zoe2"} {
-		v.h.Apply("{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {name: " + name + "}, spec: {request: " +
-			base64.StdEncoding.EncodeToString(raw) + ", signerName: kubernetes.io/kube-apiserver-client, usages: [client auth]}}")
+		v.h.Apply("{apiVersion: certificates.k8s.io/v1, kind: CertificateSigningRequest, metadata: {name: " + name +
+			"}, spec: {request: " +
+			base64.StdEncoding.EncodeToString(raw) + ", signerName: kubernetes.io/kube-apiserver-client, usages: [client " +
+			"auth]}}")
 	}
 	v.is(`approved`, "certificate approve zoe")
 	v.is(`met`, "wait csr/zoe --for=jsonpath={.status.certificate} --timeout=30s")
@@ -72,7 +77,8 @@ func (v *tour) discovery() {
 	v.is(`VERSION: +autoscaling/v2`, "explain hpa --api-version=autoscaling/v2 --output=plaintext-openapiv2")
 	v.no(`field "nosuch" does not exist`, "explain pods.spec.nosuch")
 	v.is(`^deployments +deploy +apps/v1 +true +Deployment`, "api-resources --api-group=apps")
-	v.is(`create,delete,deletecollection,get,list,patch,update,watch`, "api-resources --namespaced=false --verbs=list,create -o wide --sort-by=name")
+	v.is(`create,delete,deletecollection,get,list,patch,update,watch`,
+		"api-resources --namespaced=false --verbs=list,create -o wide --sort-by=name")
 	v.is(`^deployments.apps$`, "api-resources --categories=all -o name")
 	v.is(`^apps/v1$`, "api-versions")
 	v.is(`control plane.* is running at`, "cluster-info")
@@ -102,7 +108,8 @@ func (v *tour) proxy() {
 	require.NotEmpty(v, address, "%s", line[:n])
 	client := &http.Client{Transport: &http.Transport{DialContext: v.h.Dial, DisableKeepAlives: true}}
 	for path, want := range map[string]string{
-		"/api/v1/namespaces/tour/services/web": `Service"`, "/api/v1/namespaces/tour/services/web:80/proxy/": "hello", "/api/v1/namespaces/tour/pods/bg/exec": "Forbidden",
+		"/api/v1/namespaces/tour/services/web": `Service"`, "/api/v1/namespaces/tour/services/web:80/proxy/": "hello",
+		"/api/v1/namespaces/tour/pods/bg/exec": "Forbidden",
 	} {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 		require.NoError(v, err)

@@ -23,7 +23,8 @@ type tour struct {
 	dir string
 }
 
-// TestKubectl is a tour of kubectl's commands, and of those of their flags that ask the server for something of their own.
+// TestKubectl is a tour of kubectl's commands, and of those of their flags that ask the server for something of their
+// own.
 func TestKubectl(t *testing.T) {
 	v := &tour{T: t, h: host.New(t), dir: t.TempDir()}
 	v.h.Start()
@@ -33,8 +34,10 @@ func TestKubectl(t *testing.T) {
 		name string
 		run  func(*tour)
 	}{
-		{"create", (*tour).create}, {"rollouts", (*tour).rollouts}, {"pods", (*tour).pods}, {"debug", (*tour).debug}, {"apply", (*tour).apply},
-		{"edit and patch", (*tour).edit}, {"get", (*tour).get}, {"wait", (*tour).wait}, {"access", (*tour).access}, {"nodes", (*tour).nodes},
+		{"create", (*tour).create}, {"rollouts", (*tour).rollouts}, {"pods", (*tour).pods}, {"debug", (*tour).debug},
+		{"apply", (*tour).apply},
+		{"edit and patch", (*tour).edit}, {"get", (*tour).get}, {"wait", (*tour).wait}, {"access", (*tour).access},
+		{"nodes", (*tour).nodes},
 		{"discovery", (*tour).discovery}, {"proxy", (*tour).proxy}, {"delete", (*tour).delete},
 	} {
 		if !t.Run(part.name, func(t *testing.T) { part.run(&tour{T: t, h: v.h, dir: v.dir}) }) {
@@ -111,7 +114,8 @@ func (v *tour) create() {
 	v.is(`deployment.apps/web created`, "create --save-config -f "+v.file("web.yaml", webManifest))
 	v.is(`configmap/cm created`, "create configmap cm --from-literal=x=y --from-file="+v.file("f.txt", "hello\n"))
 	v.is(`secret/s created`, "create secret generic s --from-literal=a=b")
-	v.is(`secret/reg created`, "create secret docker-registry reg --docker-username=u --docker-password=p --docker-server=r.example.com")
+	v.is(`secret/reg created`,
+		"create secret docker-registry reg --docker-username=u --docker-password=p --docker-server=r.example.com")
 	v.is(`quota/q created`, "create quota q --hard=pods=40")
 	v.is(`met`, "wait quota/q --for=jsonpath={.status.hard.pods}=40 --timeout=60s")
 	v.is(`pods +\d+ +40`, "describe quota q")
@@ -129,7 +133,8 @@ func (v *tour) create() {
 	v.is(`created`, "create service loadbalancer lb --tcp=8099:8080")
 	v.is(`service/web exposed`, "expose deployment web --port=80 --target-port=8080")
 	v.is(`uid:`, "expose deployment web --port=80 --name=dry --dry-run=server -o yaml")
-	v.no(`couldn't get version/kind; json parse error: unexpected end of JSON input \(<empty>\)`, "create --raw /api/v1/namespaces/tour/configmaps -f "+v.file("empty", ""))
+	v.no(`couldn't get version/kind; json parse error: unexpected end of JSON input \(<empty>\)`,
+		"create --raw /api/v1/namespaces/tour/configmaps -f "+v.file("empty", ""))
 }
 
 func (v *tour) rollouts() {
@@ -160,9 +165,11 @@ func (v *tour) rollouts() {
 }
 
 func (v *tour) pods() {
-	out := v.h.Pipe("typed\n", "ctl", "run", "once", "--rm", "-i", "--quiet", "--image=busybox:1.36", "--restart=Never", "--", "cat")
+	out := v.h.Pipe("typed\n", "ctl", "run", "once", "--rm", "-i", "--quiet", "--image=busybox:1.36", "--restart=Never",
+		"--", "cat")
 	require.Contains(v, out, "typed")
-	v.is(`service/bg created(.|\n)*pod/bg created|pod/bg created`, "run bg --image=busybox:1.36 --env=A=B --labels=x=y --port=80 --expose -- sleep 1000")
+	v.is(`service/bg created(.|\n)*pod/bg created|pod/bg created`,
+		"run bg --image=busybox:1.36 --env=A=B --labels=x=y --port=80 --expose -- sleep 1000")
 	v.is(`met`, "wait pod/bg --for=condition=Ready --timeout=60s")
 	v.is(`^A=B$`, "exec bg -- env")
 	v.no(`container nope is not valid for pod bg out of: bg`, "exec bg -c nope -- ls")
@@ -186,7 +193,8 @@ func (v *tour) pods() {
 	require.NoError(v, err)
 	ctx, cancel := context.WithTimeout(v.Context(), host.Patience)
 	defer cancel()
-	c := v.h.Command(ctx, script, "-qec", "stty rows 40 cols 120; "+v.h.Coracle+" ctl exec -it bg -- sh -c 'tty; stty size; exit 4'", "/dev/null")
+	c := v.h.Command(ctx, script, "-qec",
+		"stty rows 40 cols 120; "+v.h.Coracle+" ctl exec -it bg -- sh -c 'tty; stty size; exit 4'", "/dev/null")
 	text, err := c.CombinedOutput()
 	require.Error(v, err)
 	require.Equal(v, 4, c.ProcessState.ExitCode(), "%s", text)
@@ -198,10 +206,12 @@ func (v *tour) debug() {
 	out := v.h.Pipe("ps\nexit\n", "ctl", "debug", "bg", "-i", "--quiet", "--image=busybox:1.36", "--target=bg", "--", "sh")
 	require.Regexp(v, `(?m)^ *1 .*sleep 1000$`, out, "the processes of the container")
 	v.no(`targetContainerName: Not found`, "debug bg --image=busybox:1.36 --target=typo --attach=false -- true")
-	v.is(``, "debug bg --copy-to=bg-copy --share-processes --attach=false --container=bg --set-image=*=busybox:1.36 -- sleep 1000")
+	v.is(``,
+		"debug bg --copy-to=bg-copy --share-processes --attach=false --container=bg --set-image=*=busybox:1.36 -- sleep 1000")
 	v.is(`met`, "wait pod/bg-copy --for=condition=Ready --timeout=60s")
 	v.is(`true`, "get pod bg-copy -o jsonpath={.spec.shareProcessNamespace}")
-	out = v.h.Pipe("ls /host\nexit\n", "ctl", "debug", "node/"+v.h.Name, "-i", "--quiet", "--image=busybox:1.36", "--", "sh")
+	out = v.h.Pipe("ls /host\nexit\n", "ctl", "debug", "node/"+v.h.Name, "-i", "--quiet", "--image=busybox:1.36", "--",
+		"sh")
 	require.Regexp(v, `(?m)^proc$`, out)
 }
 
@@ -239,7 +249,8 @@ func (v *tour) apply() {
 	v.is(`name: k-x`, "kustomize "+kustomization)
 	v.is(`configmap/k-x created`, "apply -k "+kustomization)
 	v.file("k/kustomization.yaml", "resources: [x.yaml]\nnamePrefix: n-\n")
-	v.is(`configmap/n-x created(.|\n)*configmap/k-x pruned`, "apply -k "+kustomization+" --prune -l set=k --prune-allowlist=core/v1/ConfigMap")
+	v.is(`configmap/n-x created(.|\n)*configmap/k-x pruned`,
+		"apply -k "+kustomization+" --prune -l set=k --prune-allowlist=core/v1/ConfigMap")
 	v.is(`configmap "n-x" deleted`, "delete -k "+kustomization)
 }
 
@@ -257,8 +268,10 @@ func (v *tour) edit() {
 	v.is(`patched`, `patch configmap app -p {"data":{"x":"y"}}`)
 	v.is(`patched`, `patch configmap app --type=merge -p {"data":{"x":null}}`)
 	v.is(`patched`, `patch configmap app --type=json -p [{"op":"add","path":"/data/j","value":"1"}]`)
-	v.no(`the server rejected our request`, `patch configmap app --type=json -p [{"op":"test","path":"/data/k","value":"nope"}]`)
-	v.is(`scale.autoscaling/web patched`, `patch deployment web --subresource=scale --type=merge -p {"spec":{"replicas":2}}`)
+	v.no(`the server rejected our request`,
+		`patch configmap app --type=json -p [{"op":"test","path":"/data/k","value":"nope"}]`)
+	v.is(`scale.autoscaling/web patched`,
+		`patch deployment web --subresource=scale --type=merge -p {"spec":{"replicas":2}}`)
 	v.is(`labeled`, "label configmap app a=b")
 	v.no(`'a' already has a value \(b\), and --overwrite is false`, "label configmap app a=c")
 	v.is(`labeled`, "label configmap app a=c --overwrite")
@@ -288,7 +301,8 @@ func (v *tour) get() {
 	v.no(`pods "nosuch" not found`, "get pod nosuch")
 	v.is(`^$`, "get pod nosuch --ignore-not-found")
 	v.is(`^$`, "get --raw /api/v1/namespaces/tour/configmaps?watch=1&timeoutSeconds=1&resourceVersion=99999999999")
-	v.is(`"BOOKMARK"`, "get --raw /api/v1/namespaces/tour/configmaps?watch=1&timeoutSeconds=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
+	v.is(`"BOOKMARK"`,
+		"get --raw /api/v1/namespaces/tour/configmaps?watch=1&timeoutSeconds=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
 
 	v.until(`^ADDED +bg `, "get pods --watch --output-watch-events")
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// metricsServer adapts upstream's manifests: the program comes from the machine, and is probed at once. It verifies the nodes by the bundle of
-// their signer.
+// metricsServer adapts upstream's manifests: the program comes from the machine, and is probed at once. It verifies the
+// nodes by the bundle of their signer.
 const metricsServer = `resources: [apiservice.yaml, deployment.yaml, rbac.yaml, service.yaml]
 labels: [{pairs: {k8s-app: metrics-server}, includeSelectors: true}]
 patches:
@@ -34,8 +34,8 @@ patches:
     - {op: replace, path: /spec/template/spec/containers/0/readinessProbe/periodSeconds, value: 1}
 `
 
-// TestMetricsServer runs metrics-server, built from its module, as a pod behind an APIService: it reads what nodes and pods use from the agents, and
-// kubectl top shows its numbers instead of Coracle's own, which are back when it is gone.
+// TestMetricsServer runs metrics-server, built from its module, as a pod behind an APIService: it reads what nodes and
+// pods use from the agents, and kubectl top shows its numbers instead of Coracle's own, which are back when it is gone.
 func TestMetricsServer(t *testing.T) {
 	const module = "sigs.k8s.io/metrics-server"
 	dir := t.TempDir()
@@ -46,7 +46,9 @@ func TestMetricsServer(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), raw, 0o600))
 	}
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.ReplaceAll(metricsServer, "PROGRAM", program)), 0o600))
+	require.NoError(t,
+		os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(strings.ReplaceAll(metricsServer, "PROGRAM", program)),
+			0o600))
 
 	h := host.New(t)
 	h.Start()

@@ -26,18 +26,21 @@ const suiteModule = "sigs.k8s.io/controller-runtime/pkg/"
 
 // suites are controller-runtime's packages whose tests start an API server and etcd with envtest.
 var suites = []string{
-	"builder", "cache", "client", "client/apiutil", "cluster", "controller", "controller/controllerutil", "envtest", "handler", "internal/controller",
+	"builder", "cache", "client", "client/apiutil", "cluster", "controller", "controller/controllerutil", "envtest",
+	"handler", "internal/controller",
 	"internal/recorder", "manager", "manager/internal/integration", "metrics/filters", "reconcile", "source", "webhook",
 }
 
 // suitePatience bounds one suite. The longest, cache, waits for minutes by itself.
 const suitePatience = 6 * time.Minute
 
-// TestControllerRuntime runs controller-runtime's unmodified test suites as their authors do, in their folders, with KUBEBUILDER_ASSETS a folder of
-// three links to the binary. controller-runtime.txt lists the tests that fail, with reasons.
+// TestControllerRuntime runs controller-runtime's unmodified test suites as their authors do, in their folders, with
+// KUBEBUILDER_ASSETS a folder of three links to the binary. controller-runtime.txt lists the tests that fail, with
+// reasons.
 //
-// CORACLE_TEST_SUITES names the suites to run, separated by commas (default all). CORACLE_TEST_BESIDE names a folder with upstream's kube-apiserver,
-// etcd and kubectl: each suite runs with those too, right after, and the times of both are logged.
+// CORACLE_TEST_SUITES names the suites to run, separated by commas (default all). CORACLE_TEST_BESIDE names a folder
+// with upstream's kube-apiserver, etcd and kubectl: each suite runs with those too, right after, and the times of both
+// are logged.
 func TestControllerRuntime(t *testing.T) {
 	known := readKnown(t)
 	ours, beside := assets(t), os.Getenv("CORACLE_TEST_BESIDE")
@@ -163,7 +166,8 @@ func run(t *testing.T, suite, program, assets string) result {
 				}
 			case "pending", "skipped":
 			default:
-				r.failed[strings.TrimSpace(strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " "))] = s.Failure.Message
+				r.failed[strings.TrimSpace(strings.Join(append(s.ContainerHierarchyTexts, s.LeafNodeText), " "))] =
+					s.Failure.Message
 			}
 		}
 	}

@@ -1,5 +1,5 @@
-// Package csidriver is a CSI driver for tests. Its volumes are directories, or device files that the test makes, which it bind mounts; it records its
-// calls.
+// Package csidriver is a CSI driver for tests. Its volumes are directories, or device files that the test makes, which
+// it bind mounts; it records its calls.
 package csidriver
 
 import (
@@ -21,7 +21,8 @@ import (
 	"github.com/coracle-dev/coracle/test/nodeplugin"
 )
 
-// Driver serves the node's part of CSI, and the controller's and the one of groups if they are set. Set its fields before Start.
+// Driver serves the node's part of CSI, and the controller's and the one of groups if they are set. Set its fields
+// before Start.
 type Driver struct {
 	csi.UnimplementedIdentityServer
 	csi.UnimplementedNodeServer
@@ -58,7 +59,14 @@ func (d *Driver) Start() error {
 	if d.Groups != nil {
 		csi.RegisterGroupControllerServer(driver, d.Groups)
 	}
-	d.plugin = &nodeplugin.Plugin{Type: registration.CSIPlugin, Name: d.Name, Kubelet: d.Kubelet, Public: d.Public, Socket: "csi.sock", Versions: []string{"1.0.0"}}
+	d.plugin = &nodeplugin.Plugin{
+		Type:     registration.CSIPlugin,
+		Name:     d.Name,
+		Kubelet:  d.Kubelet,
+		Public:   d.Public,
+		Socket:   "csi.sock",
+		Versions: []string{"1.0.0"},
+	}
 	return d.plugin.Start(driver)
 }
 
@@ -82,7 +90,8 @@ func (d *Driver) Last(method string) any {
 	return d.last[method]
 }
 
-func (d *Driver) record(ctx context.Context, request any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+func (d *Driver) record(ctx context.Context, request any, info *grpc.UnaryServerInfo,
+	next grpc.UnaryHandler) (any, error) {
 	method := filepath.Base(info.FullMethod)
 	d.mu.Lock()
 	if !strings.HasPrefix(method, "NodeGet") {
@@ -104,10 +113,13 @@ func (d *Driver) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi
 }
 
 // GetPluginCapabilities implements csi.IdentityServer.
-func (d *Driver) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+func (d *Driver) GetPluginCapabilities(context.Context,
+	*csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	out := &csi.GetPluginCapabilitiesResponse{}
 	if d.Controller != nil {
-		for _, s := range []csi.PluginCapability_Service_Type{csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS} {
+		for _, s := range []csi.PluginCapability_Service_Type{
+			csi.PluginCapability_Service_CONTROLLER_SERVICE, csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
+		} {
 			out.Capabilities = append(out.Capabilities, service(s))
 		}
 		out.Capabilities = append(out.Capabilities, &csi.PluginCapability{Type: &csi.PluginCapability_VolumeExpansion_{
@@ -138,16 +150,20 @@ func (d *Driver) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.Nod
 }
 
 // NodeGetCapabilities implements csi.NodeServer.
-func (d *Driver) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
+func (d *Driver) NodeGetCapabilities(context.Context,
+	*csi.NodeGetCapabilitiesRequest) (*csi.NodeGetCapabilitiesResponse, error) {
 	out := &csi.NodeGetCapabilitiesResponse{}
 	for _, c := range d.Capabilities {
-		out.Capabilities = append(out.Capabilities, &csi.NodeServiceCapability{Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: c}}})
+		out.Capabilities = append(out.Capabilities, &csi.NodeServiceCapability{
+			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: c}},
+		})
 	}
 	return out, nil
 }
 
 // NodeStageVolume implements csi.NodeServer.
-func (d *Driver) NodeStageVolume(_ context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+func (d *Driver) NodeStageVolume(_ context.Context,
+	r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	if r.VolumeCapability.GetBlock() != nil {
 		return &csi.NodeStageVolumeResponse{}, nil
 	}
@@ -155,12 +171,14 @@ func (d *Driver) NodeStageVolume(_ context.Context, r *csi.NodeStageVolumeReques
 }
 
 // NodeUnstageVolume implements csi.NodeServer.
-func (d *Driver) NodeUnstageVolume(_ context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+func (d *Driver) NodeUnstageVolume(_ context.Context,
+	r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	return &csi.NodeUnstageVolumeResponse{}, unmount(r.StagingTargetPath)
 }
 
 // NodePublishVolume implements csi.NodeServer.
-func (d *Driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
+func (d *Driver) NodePublishVolume(_ context.Context,
+	r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	from := r.StagingTargetPath
 	if from == "" || r.VolumeCapability.GetBlock() != nil {
 		from = filepath.Join(d.Data, r.VolumeId)
@@ -177,7 +195,8 @@ func (d *Driver) NodePublishVolume(_ context.Context, r *csi.NodePublishVolumeRe
 }
 
 // NodeUnpublishVolume implements csi.NodeServer.
-func (d *Driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
+func (d *Driver) NodeUnpublishVolume(_ context.Context,
+	r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
 	if err := unmount(r.TargetPath); err != nil {
 		return nil, err
 	}
@@ -188,7 +207,8 @@ func (d *Driver) NodeUnpublishVolume(_ context.Context, r *csi.NodeUnpublishVolu
 }
 
 // NodeExpandVolume implements csi.NodeServer.
-func (d *Driver) NodeExpandVolume(_ context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
+func (d *Driver) NodeExpandVolume(_ context.Context,
+	r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: r.CapacityRange.GetRequiredBytes()}, nil
 }
 

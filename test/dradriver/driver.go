@@ -50,7 +50,14 @@ func (d *Driver) Start() error {
 	if d.Health != nil {
 		drahealth.RegisterDRAResourceHealthServer(driver, &health{d: d})
 	}
-	d.plugin = &nodeplugin.Plugin{Type: registration.DRAPlugin, Name: d.Name, Kubelet: d.Kubelet, Public: d.Public, Socket: "dra.sock", Versions: versions}
+	d.plugin = &nodeplugin.Plugin{
+		Type:     registration.DRAPlugin,
+		Name:     d.Name,
+		Kubelet:  d.Kubelet,
+		Public:   d.Public,
+		Socket:   "dra.sock",
+		Versions: versions,
+	}
 	return d.plugin.Start(driver)
 }
 
@@ -78,7 +85,8 @@ func (d *Driver) record(ctx context.Context, method, claim string) error {
 }
 
 // NodePrepareResources implements draplugin.DRAPluginServer.
-func (d *Driver) NodePrepareResources(ctx context.Context, r *draplugin.NodePrepareResourcesRequest) (*draplugin.NodePrepareResourcesResponse, error) {
+func (d *Driver) NodePrepareResources(ctx context.Context,
+	r *draplugin.NodePrepareResourcesRequest) (*draplugin.NodePrepareResourcesResponse, error) {
 	out := &draplugin.NodePrepareResourcesResponse{Claims: map[string]*draplugin.NodePrepareResourceResponse{}}
 	for _, c := range r.Claims {
 		if err := d.record(ctx, "prepare", c.Name); err != nil {
@@ -90,7 +98,8 @@ func (d *Driver) NodePrepareResources(ctx context.Context, r *draplugin.NodePrep
 }
 
 // NodeUnprepareResources implements draplugin.DRAPluginServer.
-func (d *Driver) NodeUnprepareResources(ctx context.Context, r *draplugin.NodeUnprepareResourcesRequest) (*draplugin.NodeUnprepareResourcesResponse, error) {
+func (d *Driver) NodeUnprepareResources(ctx context.Context,
+	r *draplugin.NodeUnprepareResourcesRequest) (*draplugin.NodeUnprepareResourcesResponse, error) {
 	out := &draplugin.NodeUnprepareResourcesResponse{Claims: map[string]*draplugin.NodeUnprepareResourceResponse{}}
 	for _, c := range r.Claims {
 		if err := d.record(ctx, "unprepare", c.Name); err != nil {
@@ -108,6 +117,7 @@ type health struct {
 }
 
 // NodeWatchResources implements drahealth.DRAResourceHealthServer.
-func (h *health) NodeWatchResources(_ *drahealth.NodeWatchResourcesRequest, stream drahealth.DRAResourceHealth_NodeWatchResourcesServer) error {
+func (h *health) NodeWatchResources(_ *drahealth.NodeWatchResourcesRequest,
+	stream drahealth.DRAResourceHealth_NodeWatchResourcesServer) error {
 	return h.d.Health(stream.Context(), stream.Send)
 }

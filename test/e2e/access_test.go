@@ -33,7 +33,10 @@ func caller(t *testing.T, h *host.Host) func(token, method, path, body string) (
 	config.CertData, config.KeyData, config.CertFile, config.KeyFile = nil, nil, "", ""
 	pool := x509.NewCertPool()
 	require.True(t, pool.AppendCertsFromPEM(config.CAData))
-	c := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DialContext: h.Dial, DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool}}}
+	c := &http.Client{
+		Timeout:   time.Minute,
+		Transport: &http.Transport{DialContext: h.Dial, DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: pool}},
+	}
 	return func(token, method, path, body string) (int, string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), method, config.Host+path, strings.NewReader(body))
@@ -82,7 +85,12 @@ jwt:
 	h.Ctl("create clusterrolebinding blue --clusterrole=view --group=team:blue")
 	call := caller(t, h)
 	token := func(sub string) string {
-		return p.Token(t, map[string]any{"aud": "coracle", "sub": sub, "teams": []string{"blue"}, "exp": time.Now().Add(time.Hour).Unix()})
+		return p.Token(t, map[string]any{
+			"aud":   "coracle",
+			"sub":   sub,
+			"teams": []string{"blue"},
+			"exp":   time.Now().Add(time.Hour).Unix(),
+		})
 	}
 	jane := token("jane")
 	code, body := call(jane, "GET", "/api/v1/namespaces/default/pods", "")
@@ -90,7 +98,8 @@ jwt:
 	code, body = call(jane, "GET", "/api/v1/nodes", "")
 	require.Equal(t, 403, code, body)
 	require.Contains(t, body, `User \"oidc:jane\" cannot list resource \"nodes\"`)
-	code, body = call(jane, "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", `{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`)
+	code, body = call(jane, "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+		`{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}`)
 	require.Equal(t, 201, code, body)
 	require.Contains(t, body, `"groups":["team:blue","system:authenticated"]`)
 	code, _ = call(token("system"), "GET", "/api/v1/namespaces/default/pods", "")
@@ -113,11 +122,12 @@ jwt:
 	h.Run("stop")
 	require.Contains(t, h.Fails("start", "--authentication-config", file), "authentication-config "+file)
 	require.Contains(t, h.Fails("start", "--authentication-config", "relative"), "must be an absolute path")
-	require.Contains(t, h.Fails("start", "--oidc-client-id", "x"), "oidc-issuer-url and oidc-client-id must be specified together")
+	require.Contains(t, h.Fails("start", "--oidc-client-id", "x"),
+		"oidc-issuer-url and oidc-client-id must be specified together")
 }
 
-// TestBootstrapTokens: what kubeadm join asks of a cluster: cluster-info signed with the token, for anybody to read, and a node's certificate for
-// whoever has the token.
+// TestBootstrapTokens: what kubeadm join asks of a cluster: cluster-info signed with the token, for anybody to read,
+// and a node's certificate for whoever has the token.
 func TestBootstrapTokens(t *testing.T) {
 	h := host.New(t)
 	h.Run("start", "--anonymous-auth")
@@ -180,11 +190,16 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: system:boots
 
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:new", Organization: []string{"system:nodes"}}}, private)
+	der, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:new", Organization: []string{"system:nodes"}}},
+		private)
 	require.NoError(t, err)
 	request := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
-	code, body = call(id+"."+secret, "POST", "/apis/certificates.k8s.io/v1/certificatesigningrequests", `{"apiVersion":"certificates.k8s.io/v1","kind":"CertificateSigningRequest","metadata":{"name":"new"},
-		"spec":{"request":"`+request+`","signerName":"kubernetes.io/kube-apiserver-client-kubelet","usages":["digital signature","client auth"]}}`)
+	code, body = call(id+"."+secret, "POST", "/apis/certificates.k8s.io/v1/certificatesigningrequests",
+		`{"apiVersion":"certificates.k8s.io/v1","kind":"CertificateSigningRequest","metadata":{"name":"new"},
+		"spec":{"request":"`+
+			request+
+			`","signerName":"kubernetes.io/kube-apiserver-client-kubelet","usages":["digital signature","client auth"]}}`)
 	require.Equal(t, 201, code, body)
 	require.Contains(t, body, `"username":"system:bootstrap:`+id+`"`)
 	h.Ctl("wait csr/new --for=jsonpath={.status.certificate} --timeout=120s")

@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestMetricsOfAnAdapter: an autoscaler goes by external and object metrics that an aggregated server has, and a namespace's objects there are
-// deleted with it. When the server is dead, the namespace goes nevertheless.
+// TestMetricsOfAnAdapter: an autoscaler goes by external and object metrics that an aggregated server has, and a
+// namespace's objects there are deleted with it. When the server is dead, the namespace goes nevertheless.
 func TestMetricsOfAnAdapter(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")
@@ -27,27 +27,34 @@ func TestMetricsOfAnAdapter(t *testing.T) {
 	list := func(resources string) string {
 		return `{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"x/v1","resources":[` + resources + `]}`
 	}
-	server := &httptest.Server{Listener: l, Config: &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		path := req.URL.Path
-		switch {
-		case path == "/apis/external.metrics.k8s.io/v1beta1" || path == "/apis/custom.metrics.k8s.io/v1beta2":
-			fmt.Fprint(w, list(""))
-		case path == "/apis/things.example.com/v1":
-			fmt.Fprint(w, list(`{"name":"things","singularName":"thing","namespaced":true,"kind":"Thing","verbs":["get","list","delete","deletecollection"]}`))
-		case path == "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/queue" && req.Header.Get("X-Remote-User") == "system:serviceaccount:kube-system:horizontal-pod-autoscaler":
-			fmt.Fprintf(w, `{"items":[{"metricName":"queue","value":"%d","timestamp":"2026-01-01T00:00:00Z"}]}`, queue.Load())
-		case strings.HasSuffix(path, "/things") && req.Method == http.MethodDelete:
-			deleted.Add(1)
-			fmt.Fprint(w, `{"items":[]}`)
-		case strings.HasSuffix(path, "/namespaces/doomed/things") && deleted.Load() == 0:
-			fmt.Fprint(w, `{"items":[{"metadata":{"name":"one"}}]}`)
-		case strings.HasSuffix(path, "/things"):
-			fmt.Fprint(w, `{"items":[]}`)
-		default:
-			http.NotFound(w, req)
-		}
-	})}, TLS: &tls.Config{MinVersion: tls.VersionTLS12}}
+	server := &httptest.Server{
+		Listener: l,
+		Config: &http.Server{
+			ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+				w.Header().Set("Content-Type", "application/json")
+				path := req.URL.Path
+				switch {
+				case path == "/apis/external.metrics.k8s.io/v1beta1" || path == "/apis/custom.metrics.k8s.io/v1beta2":
+					fmt.Fprint(w, list(""))
+				case path == "/apis/things.example.com/v1":
+					fmt.Fprint(w,
+						list(`{"name":"things","singularName":"thing","namespaced":true,"kind":"Thing","verbs":["get","list","delete","deletecollection"]}`))
+				case path == "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/queue" &&
+					req.Header.Get("X-Remote-User") == "system:serviceaccount:kube-system:horizontal-pod-autoscaler":
+					fmt.Fprintf(w, `{"items":[{"metricName":"queue","value":"%d","timestamp":"2026-01-01T00:00:00Z"}]}`, queue.Load())
+				case strings.HasSuffix(path, "/things") && req.Method == http.MethodDelete:
+					deleted.Add(1)
+					fmt.Fprint(w, `{"items":[]}`)
+				case strings.HasSuffix(path, "/namespaces/doomed/things") && deleted.Load() == 0:
+					fmt.Fprint(w, `{"items":[{"metadata":{"name":"one"}}]}`)
+				case strings.HasSuffix(path, "/things"):
+					fmt.Fprint(w, `{"items":[]}`)
+				default:
+					http.NotFound(w, req)
+				}
+			}),
+		}, TLS: &tls.Config{MinVersion: tls.VersionTLS12},
+	}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	port := l.Addr().String()[strings.LastIndex(l.Addr().String(), ":")+1:]
@@ -79,7 +86,9 @@ spec:
   maxReplicas: 10
   metrics: [{type: External, external: {metric: {name: queue}, target: {type: AverageValue, averageValue: "2"}}}]
 `
-	for _, gv := range []string{"v1beta1.external.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1.things.example.com"} {
+	for _, gv := range []string{
+		"v1beta1.external.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io", "v1.things.example.com",
+	} {
 		version, group, _ := strings.Cut(gv, ".")
 		manifest += fmt.Sprintf(`
 ---
@@ -95,7 +104,8 @@ spec: {group: %s, version: %s, groupPriorityMinimum: 100, versionPriority: 100, 
 		h.Ctl("wait apiservice/" + gv + " --for=condition=Available --timeout=120s")
 	}
 	h.Ctl("wait deployment/web --for=jsonpath={.spec.replicas}=5 --timeout=120s")
-	h.Shows("successfully calculate a replica count from external metric queue", "get hpa web -o jsonpath={.status.conditions}")
+	h.Shows("successfully calculate a replica count from external metric queue",
+		"get hpa web -o jsonpath={.status.conditions}")
 
 	h.Ctl("create namespace doomed")
 	h.Ctl("delete namespace doomed --timeout=120s")

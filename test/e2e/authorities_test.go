@@ -74,11 +74,16 @@ spec:
 	out, err = asPod(oldCA)
 	require.NoError(t, err, out)
 	require.Contains(t, out, "system:serviceaccount:default:default")
-	require.Contains(t, h.Fails("certs", "rotate", "--ca", "--finish"), "user coracle:admin sends requests with a client certificate of the old authority")
-	require.Eventually(t, func() bool { return !strings.Contains(h.Run("certs", "check"), "node "+other.Name) }, host.Patience, 200*time.Millisecond,
+	require.Contains(t, h.Fails("certs", "rotate", "--ca", "--finish"),
+		"user coracle:admin sends requests with a client certificate of the old authority")
+	require.Eventually(t, func() bool {
+		return !strings.Contains(h.Run("certs", "check"), "node "+other.Name)
+	}, host.Patience, 200*time.Millisecond,
 		"the agent follows by itself")
 	require.Contains(t, other.Run("certs", "check"), "authority of the API, as joined, being replaced")
-	require.Eventually(t, func() bool { return strings.Count(h.Ctl("exec far -- cat "+own+"ca.crt"), "BEGIN") == 2 }, host.Patience, 200*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Count(h.Ctl("exec far -- cat "+own+"ca.crt"), "BEGIN") == 2
+	}, host.Patience, 200*time.Millisecond)
 	works("the agent has followed")
 	bothCA := read("both-ca.crt")
 	oldToken := joinToken(t, words)
@@ -92,7 +97,9 @@ spec:
 	require.Error(t, err)
 	out, err = asPod(bothCA)
 	require.NoError(t, err, out)
-	require.Eventually(t, func() bool { return !strings.Contains(other.Run("certs", "check"), "replaced") }, host.Patience, 200*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return !strings.Contains(other.Run("certs", "check"), "replaced")
+	}, host.Patience, 200*time.Millisecond)
 
 	a.end()
 	h.Run("stop")
@@ -101,11 +108,15 @@ spec:
 	defer a.end()
 	h.Ctl("wait pod/far --for=condition=Ready --timeout=120s")
 	works("both have started again")
-	require.Equal(t, node, h.Ctl("get nodes -o jsonpath={.items[*].metadata.uid}"), "the machines are the ones that they were")
+	require.Equal(t, node, h.Ctl("get nodes -o jsonpath={.items[*].metadata.uid}"),
+		"the machines are the ones that they were")
 	_, err = withOld()
 	require.Error(t, err)
 	// An old certificate is refused by clients that trust the server's new CA.
-	require.NoError(t, os.WriteFile(old, []byte(replaceAuthority(t, string(kubeconfig), h.Ctl("get configmap kube-root-ca.crt -o jsonpath={.data.ca\\.crt}"))), 0o600))
+	require.NoError(t,
+		os.WriteFile(old,
+			[]byte(replaceAuthority(t, string(kubeconfig), h.Ctl("get configmap kube-root-ca.crt -o "+
+				"jsonpath={.data.ca\\.crt}"))), 0o600))
 	out, err = withOld()
 	require.Error(t, err)
 	require.Contains(t, out, "Unauthorized")

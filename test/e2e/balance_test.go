@@ -84,7 +84,8 @@ spec:
   rules: [{host: secure.example.com, http: {paths: [{path: /, pathType: Exact, backend: {service: {name: web, port: {number: 80}}}}]}}]
 `
 
-// lan puts a switch between two machines that are wired to each other, and returns the name of a third machine's namespace, at 198.51.100.4.
+// lan puts a switch between two machines that are wired to each other, and returns the name of a third machine's
+// namespace, at 198.51.100.4.
 func lan(t *testing.T, h, other *host.Host) string {
 	wire, client := h.Name+"s", h.Name+"c"
 	for _, name := range []string{wire, client} {
@@ -94,18 +95,23 @@ func lan(t *testing.T, h, other *host.Host) string {
 	for _, line := range []string{
 		"-n " + other.Name + " link set eth0 netns " + wire + " name p1",
 		"-n " + wire + " link add br0 type bridge", "-n " + wire + " link set br0 up",
-		"-n " + wire + " link add p2 type veth peer name eth0 netns " + other.Name, "-n " + wire + " link add p3 type veth peer name eth0 netns " + client,
-		"-n " + wire + " link set p1 master br0 up", "-n " + wire + " link set p2 master br0 up", "-n " + wire + " link set p3 master br0 up",
-		"-n " + other.Name + " link set eth0 up", "-n " + other.Name + " addr add 198.51.100.3/24 dev eth0", "-n " + other.Name + " route add default via 198.51.100.1 dev eth0",
-		"-n " + client + " link set lo up", "-n " + client + " link set eth0 up", "-n " + client + " addr add 198.51.100.4/24 dev eth0",
+		"-n " + wire + " link add p2 type veth peer name eth0 netns " + other.Name,
+		"-n " + wire + " link add p3 type veth peer name eth0 netns " + client,
+		"-n " + wire + " link set p1 master br0 up", "-n " + wire + " link set p2 master br0 up",
+		"-n " + wire + " link set p3 master br0 up",
+		"-n " + other.Name + " link set eth0 up", "-n " + other.Name + " addr add 198.51.100.3/24 dev eth0",
+		"-n " + other.Name + " route add default via 198.51.100.1 dev eth0",
+		"-n " + client + " link set lo up", "-n " + client + " link set eth0 up",
+		"-n " + client + " addr add 198.51.100.4/24 dev eth0",
 	} {
 		host.System(t, "ip", strings.Fields(line)...)
 	}
 	return client
 }
 
-// TestLoadBalancerAndIngress checks services and Ingresses from another machine of the link: addresses of the pool that are found by ARP, that stay over a
-// restart, and that move from a machine that dies; and the Ingress proxy with TLS, upgrades, HTTP/2, and changes under load.
+// TestLoadBalancerAndIngress checks services and Ingresses from another machine of the link: addresses of the pool that
+// are found by ARP, that stay over a restart, and that move from a machine that dies; and the Ingress proxy with TLS,
+// upgrades, HTTP/2, and changes under load.
 func TestLoadBalancerAndIngress(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -113,7 +119,8 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 	start := []string{"--load-balancer-pool=198.51.100.64/28", "--node-monitor-grace-period=20s"}
 	h.Start(start...)
 	curl := func(args ...string) (string, error) {
-		out, err := exec.Command("ip", append([]string{"netns", "exec", client, "curl", "-fsS", "--max-time", "5"}, args...)...).CombinedOutput()
+		out, err := exec.Command("ip",
+			append([]string{"netns", "exec", client, "curl", "-fsS", "--max-time", "5"}, args...)...).CombinedOutput()
 		return string(out), err
 	}
 	soon := func(t *testing.T, want string, args ...string) {
@@ -142,7 +149,8 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 	t.Run("requests are routed by host and path", func(t *testing.T) {
 		soon(t, "near: hello", web...)
 		h.Ctl("wait ingress/web --for=jsonpath={.status.loadBalancer.ingress[*].ip}=198.51.100.2 --timeout=120s")
-		out, err := curl("-H", "X-Forwarded-For: 6.6.6.6", "--resolve", "web.example.com:80:198.51.100.2", "http://web.example.com/go/x")
+		out, err := curl("-H", "X-Forwarded-For: 6.6.6.6", "--resolve", "web.example.com:80:198.51.100.2",
+			"http://web.example.com/go/x")
 		require.NoError(t, err)
 		require.Equal(t, "HTTP/1.1 /go/x web.example.com 198.51.100.4", out)
 		_, err = curl("http://198.51.100.2/")
@@ -151,11 +159,16 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 	t.Run("TLS by server name, and a secret that changes", func(t *testing.T) {
 		for range 2 {
 			cert, key := pairFor(t)
-			h.Apply(strings.NewReplacer("CERT", base64.StdEncoding.EncodeToString(cert), "KEY", base64.StdEncoding.EncodeToString(key)).Replace(ingressTLS))
+			h.Apply(strings.NewReplacer("CERT", base64.StdEncoding.EncodeToString(cert), "KEY",
+				base64.StdEncoding.EncodeToString(key)).Replace(ingressTLS))
 			roots := x509.NewCertPool()
 			require.True(t, roots.AppendCertsFromPEM(cert))
 			require.Eventually(t, func() bool {
-				via := &http.Transport{DialContext: from(other, "198.51.100.2:443"), TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
+				via := &http.Transport{
+					DialContext:       from(other, "198.51.100.2:443"),
+					TLSClientConfig:   &tls.Config{RootCAs: roots},
+					ForceAttemptHTTP2: true,
+				}
 				defer via.CloseIdleConnections()
 				r, err := (&http.Client{Transport: via}).Get("https://web.example.com/go")
 				if err != nil {
@@ -173,7 +186,8 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 		c, err := from(other, "198.51.100.2:80")(t.Context(), "tcp", "")
 		require.NoError(t, err)
 		defer c.Close()
-		_, err = io.WriteString(c, "GET /go/upgrade HTTP/1.1\r\nHost: web.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_, err = io.WriteString(c,
+			"GET /go/upgrade HTTP/1.1\r\nHost: web.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 		require.NoError(t, err)
 		require.NoError(t, c.SetDeadline(time.Now().Add(host.Patience)))
 		b := bufio.NewReader(c)
@@ -234,7 +248,8 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 		}
 		for n := range 5 {
 			h.Ctl(fmt.Sprintf("create ingress more%d --rule=more%d.example.com/*=web:80", n, n))
-			soon(t, "near: hello", "--resolve", fmt.Sprintf("more%d.example.com:80:198.51.100.2", n), fmt.Sprintf("http://more%d.example.com/", n))
+			soon(t, "near: hello", "--resolve", fmt.Sprintf("more%d.example.com:80:198.51.100.2", n),
+				fmt.Sprintf("http://more%d.example.com/", n))
 		}
 		h.Ctl("delete ingress more0 more1 more2 more3 more4 secure")
 		cancel()
@@ -253,7 +268,8 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 		h.Ctl("wait node/" + other.Name + " --for=condition=Ready --timeout=120s")
 		other.Load()
 		h.Ctl("label pod near app=later --overwrite")
-		h.Apply(strings.NewReplacer("near", "far", "HERE", other.Name).Replace(balanceManifest[:strings.Index(balanceManifest, "---")]))
+		h.Apply(strings.NewReplacer("near", "far", "HERE", other.Name).Replace(balanceManifest[:strings.Index(balanceManifest,
+			"---")]))
 		h.Ctl("wait pod/far --for=condition=Ready --timeout=120s")
 		mac := func(of string) string {
 			return strings.TrimSpace(host.System(t, "ip", "netns", "exec", of, "cat", "/sys/class/net/eth0/address"))
@@ -262,7 +278,9 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 			return host.System(t, "ip", "-n", client, "neigh", "show", "198.51.100.65")
 		}
 		soon(t, "far: hello", "http://198.51.100.65/")
-		require.Eventually(t, func() bool { return strings.Contains(holder(), mac(other.Name)) }, host.Patience, 20*time.Millisecond, "the node with the endpoint announces the address")
+		require.Eventually(t, func() bool {
+			return strings.Contains(holder(), mac(other.Name))
+		}, host.Patience, 20*time.Millisecond, "the node with the endpoint announces the address")
 		other.Cut()
 		require.NoError(t, agent.Process.Kill())
 		h.Ctl("label pod near app=web --overwrite")
@@ -300,28 +318,31 @@ func backend(t *testing.T, h *host.Host) {
 		l, err = net.Listen("tcp4", "198.51.100.2:9080")
 		return err
 	}))
-	s := &http.Server{Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/go/upgrade":
-			c, b, err := http.NewResponseController(w).Hijack()
-			if err != nil {
-				return
-			}
-			defer c.Close()
-			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-			_, _ = io.Copy(c, b) // what came early, and the rest
-		case "/echo":
-			w.Header().Set("Trailer", "Grpc-Status")
-			_ = http.NewResponseController(w).Flush()
-			for b := bufio.NewScanner(r.Body); b.Scan(); {
-				fmt.Fprintf(w, "%s %s\n", r.Proto, b.Text())
+	s := &http.Server{
+		Protocols: new(http.Protocols), ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			switch r.URL.Path {
+			case "/go/upgrade":
+				c, b, err := http.NewResponseController(w).Hijack()
+				if err != nil {
+					return
+				}
+				defer c.Close()
+				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+				_, _ = io.Copy(c, b) // what came early, and the rest
+			case "/echo":
+				w.Header().Set("Trailer", "Grpc-Status")
 				_ = http.NewResponseController(w).Flush()
+				for b := bufio.NewScanner(r.Body); b.Scan(); {
+					fmt.Fprintf(w, "%s %s\n", r.Proto, b.Text())
+					_ = http.NewResponseController(w).Flush()
+				}
+				w.Header().Set("Grpc-Status", "0")
+			default:
+				fmt.Fprintf(w, "%s %s %s %s", r.Proto, r.URL.Path, r.Host, r.Header.Get("X-Forwarded-For"))
 			}
-			w.Header().Set("Grpc-Status", "0")
-		default:
-			fmt.Fprintf(w, "%s %s %s %s", r.Proto, r.URL.Path, r.Host, r.Header.Get("X-Forwarded-For"))
-		}
-	})}
+		}),
+	}
 	s.Protocols.SetHTTP1(true)
 	s.Protocols.SetUnencryptedHTTP2(true)
 	var done sync.WaitGroup
@@ -333,13 +354,18 @@ func backend(t *testing.T, h *host.Host) {
 func pairFor(t *testing.T) (cert, key []byte) {
 	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{"web.example.com"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), DNSNames: []string{"web.example.com"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: true, BasicConstraintsValid: true,
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, k.Public(), k)
 	require.NoError(t, err)
 	encoded, err := x509.MarshalPKCS8PrivateKey(k)
 	require.NoError(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: encoded})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{
+		Type: "PRIVATE KEY", Bytes: encoded,
+	})
 }
 
 // stringer is evaluated when it is printed.

@@ -10,8 +10,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// pipeline is a batch pipeline: each index of the first job writes its share into a directory of the machine, and one pod of the
-// second adds them up.
+// pipeline is a batch pipeline: each index of the first job writes its share into a directory of the machine, and one
+// pod of the second adds them up.
 const pipeline = `
 apiVersion: batch/v1
 kind: Job
@@ -62,7 +62,8 @@ func TestBatch(t *testing.T) {
 	h.Kill()
 	h.Run("start")
 	h.Ctl("wait --for=condition=complete job/map --timeout=120s")
-	require.Equal(t, "8,,0-7", h.Ctl("get job map -o jsonpath={.status.succeeded},{.status.failed},{.status.completedIndexes}"))
+	require.Equal(t, "8,,0-7",
+		h.Ctl("get job map -o jsonpath={.status.succeeded},{.status.failed},{.status.completedIndexes}"))
 	require.Len(t, strings.Fields(h.Ctl("get pods -l job-name=map -o name")), 8, "none ran twice")
 	require.Empty(t, h.Ctl("get pods -l job-name=map -o jsonpath={.items[*].metadata.finalizers}"))
 

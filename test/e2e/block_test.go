@@ -106,8 +106,9 @@ spec:
   dataSource: {kind: PersistentVolumeClaim, name: made}
 `
 
-// TestBlockVolumes: containers get block volumes as devices, of local volumes, of a driver and provisioned ones, with no more access than they asked for, and the
-// binary is killed while they are in use. What was provisioned is expanded, copied, and leaves nothing. A volume that is full says so, and when it has room again.
+// TestBlockVolumes: containers get block volumes as devices, of local volumes, of a driver and provisioned ones, with
+// no more access than they asked for, and the binary is killed while they are in use. What was provisioned is expanded,
+// copied, and leaves nothing. A volume that is full says so, and when it has room again.
 func TestBlockVolumes(t *testing.T) {
 	h := host.New(t)
 	devices := make([]string, 2)
@@ -137,9 +138,13 @@ func TestBlockVolumes(t *testing.T) {
 	h.Ctl("wait pod/raw --for=condition=Ready --timeout=120s")
 	says := func(what string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return strings.Contains(h.Ctl("get events"), what) }, host.Patience, 100*time.Millisecond)
+		require.Eventually(t, func() bool {
+			return strings.Contains(h.Ctl("get events"), what)
+		}, host.Patience, 100*time.Millisecond)
 	}
-	require.Contains(t, h.Fails("ctl", "exec", "raw", "-c", "c", "--", "dd", "if=/dev/zero", "of=/small/file", "bs=1M", "count=5"), "No space left on device")
+	require.Contains(t,
+		h.Fails("ctl", "exec", "raw", "-c", "c", "--", "dd", "if=/dev/zero", "of=/small/file", "bs=1M", "count=5"),
+		"No space left on device")
 	says("Volume small: the volume of claim small is full: 0 and ")
 	h.Ctl("exec raw -c c -- rm /small/file")
 	for i, name := range []string{"/dev/one", "/dev/two"} {
@@ -152,12 +157,16 @@ func TestBlockVolumes(t *testing.T) {
 		require.NoError(t, file.Close())
 		require.Equal(t, "written\n", string(text))
 	}
-	require.Equal(t, "written", h.Run("ctl", "exec", "raw", "-c", "reader", "--", "sh", "-c", "dd if=/dev/one bs=7 count=1 2>/dev/null"))
-	require.Contains(t, h.Fails("ctl", "exec", "raw", "-c", "reader", "--", "sh", "-c", "echo x > /dev/one"), "not permitted")
+	require.Equal(t, "written",
+		h.Run("ctl", "exec", "raw", "-c", "reader", "--", "sh", "-c", "dd if=/dev/one bs=7 count=1 2>/dev/null"))
+	require.Contains(t, h.Fails("ctl", "exec", "raw", "-c", "reader", "--", "sh", "-c", "echo x > /dev/one"),
+		"not permitted")
 	require.Contains(t, h.Fails("ctl", "exec", "raw", "-c", "reader", "--", "ls", "/dev/two"), "No such file")
 
 	h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "echo written | dd of=/dev/three conv=fsync 2>/dev/null")
-	require.Equal(t, "16777216\n", h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "losetup -d /dev/three; wc -c < /dev/three"), "it cannot be given away")
+	require.Equal(t, "16777216\n",
+		h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "losetup -d /dev/three; wc -c < /dev/three"),
+		"it cannot be given away")
 	h.Ctl("patch pvc made -p {\"spec\":{\"resources\":{\"requests\":{\"storage\":\"1Pi\"}}}}")
 	says("1024Ti more are wanted, and ")
 	h.Ctl("patch pvc made -p {\"spec\":{\"resources\":{\"requests\":{\"storage\":\"32Mi\"}}}}") // it is given up
@@ -166,17 +175,24 @@ func TestBlockVolumes(t *testing.T) {
 
 	says("Volume small: the volume of claim small has room again: 4Mi are free")
 	metrics := h.Ctl("get --raw /api/v1/nodes/" + h.Name + "/proxy/metrics")
-	require.Contains(t, metrics, `kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="small"} 4.194304e+06`)
-	require.Contains(t, metrics, `kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="made"} 3.3554432e+07`)
-	require.NotContains(t, metrics, `kubelet_volume_stats_available_bytes{namespace="default",persistentvolumeclaim="made"}`, "it is not known")
-	require.Contains(t, h.Ctl("get --raw /api/v1/nodes/"+h.Name+"/proxy/stats/summary"), `"pvcRef":{"name":"small","namespace":"default"}`)
+	require.Contains(t, metrics,
+		`kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="small"} 4.194304e+06`)
+	require.Contains(t, metrics,
+		`kubelet_volume_stats_capacity_bytes{namespace="default",persistentvolumeclaim="made"} 3.3554432e+07`)
+	require.NotContains(t, metrics,
+		`kubelet_volume_stats_available_bytes{namespace="default",persistentvolumeclaim="made"}`, "it is not known")
+	require.Contains(t, h.Ctl("get --raw /api/v1/nodes/"+h.Name+"/proxy/stats/summary"),
+		`"pvcRef":{"name":"small","namespace":"default"}`)
 	h.Kill()
 	h.Run("start")
 	for _, name := range []string{"two", "three"} {
-		require.Equal(t, "written", h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "dd if=/dev/"+name+" bs=7 count=1 2>/dev/null"))
+		require.Equal(t, "written",
+			h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "dd if=/dev/"+name+" bs=7 count=1 2>/dev/null"))
 	}
 	h.Ctl("delete pod raw --timeout=120s")
-	require.Eventually(t, func() bool { return count(d.Calls(), "NodeUnstageVolume") == 1 }, host.Patience, 20*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return count(d.Calls(), "NodeUnstageVolume") == 1
+	}, host.Patience, 20*time.Millisecond)
 	require.Equal(t, 1, count(d.Calls(), "NodeUnpublishVolume"))
 	require.Eventually(t, func() bool { // the driver's part was the last one
 		left, err := os.ReadDir(filepath.Join(h.DataDir, "agent", "pods"))

@@ -15,7 +15,8 @@ import (
 func buildbarnImages(t *testing.T) []string {
 	t.Helper()
 	if os.Getenv("CORACLE_TEST_BUILDBARN") == "" {
-		t.Skip("Buildbarn is compiled for minutes: `make buildbarn`, a part of make nightly, runs this test with CORACLE_TEST_BUILDBARN=1")
+		t.Skip("Buildbarn is compiled for minutes: `make buildbarn`, a part of make nightly, runs this test with " +
+			"CORACLE_TEST_BUILDBARN=1")
 	}
 	dir := os.Getenv("BUILDBARN_IMAGES")
 	if dir == "" {
@@ -23,19 +24,22 @@ func buildbarnImages(t *testing.T) []string {
 	}
 	archives, err := filepath.Glob(filepath.Join(dir, "*.tar"))
 	require.NoError(t, err)
-	require.NotEmpty(t, archives, "no images of Buildbarn in %s: run `make buildbarn-images`, or name a folder with OCI archives (*.tar) with BUILDBARN_IMAGES", dir)
+	require.NotEmpty(t, archives,
+		"no images of Buildbarn in %s: run `make buildbarn-images`, or name a folder with OCI archives (*.tar) with "+
+			"BUILDBARN_IMAGES", dir)
 	return archives
 }
 
-// loadBuildbarn loads the archives on a host, and says which images there are. It returns whether the browser is among them, which `make buildbarn-images`
-// cannot compile.
+// loadBuildbarn loads the archives on a host, and says which images there are. It returns whether the browser is among
+// them, which `make buildbarn-images` cannot compile.
 func loadBuildbarn(t *testing.T, h *host.Host) (browser bool) {
 	t.Helper()
 	archives := buildbarnImages(t)
 	loaded := h.Run(append([]string{"image", "load"}, archives...)...)
 	t.Logf("Buildbarn's programs are from %s:\n%s", filepath.Dir(archives[0]), loaded)
 	for _, name := range []string{"bb-storage", "bb-scheduler", "bb-worker", "bb-runner-installer"} {
-		require.Contains(t, loaded, "loaded docker.io/buildbarn/"+name+":latest\n", "no archive in %s has the image buildbarn/%s:latest, which the manifests name: tag it so, or unset BUILDBARN_IMAGES",
+		require.Contains(t, loaded, "loaded docker.io/buildbarn/"+name+":latest\n",
+			"no archive in %s has the image buildbarn/%s:latest, which the manifests name: tag it so, or unset BUILDBARN_IMAGES",
 			filepath.Dir(archives[0]), name)
 	}
 	return strings.Contains(loaded, "loaded docker.io/buildbarn/bb-browser:latest\n")

@@ -25,9 +25,11 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-const farmParts = "buildbarnstorage/storage buildbarnscheduler/scheduler buildbarnfrontend/frontend buildbarnworker/worker"
+const farmParts = "buildbarnstorage/storage buildbarnscheduler/scheduler buildbarnfrontend/frontend " +
+	"buildbarnworker/worker"
 
-// TestBuildbarnFarm runs actions on a farm of real Buildbarn that is made from its parts, while pods are killed, workers come and go, and the configuration changes.
+// TestBuildbarnFarm runs actions on a farm of real Buildbarn that is made from its parts, while pods are killed,
+// workers come and go, and the configuration changes.
 func TestBuildbarnFarm(t *testing.T) {
 	buildbarnImages(t)
 	h := host.New(t)
@@ -53,14 +55,16 @@ func TestBuildbarnFarm(t *testing.T) {
 	}
 
 	t.Run("what is asked for wrongly is refused with advice", func(t *testing.T) {
-		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--platform", "OS=plan9", "--timeout", "3s"), "No worker serves this instance and platform {OS=plan9}")
+		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--platform", "OS=plan9", "--timeout", "3s"),
+			"No worker serves this instance and platform {OS=plan9}")
 		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--tls"), "The frontend's TLS is not as asked for")
 		require.Contains(t, h.Fails("buildbarn", "smoke"), "namespace default has no service with port 8980")
 	})
 	t.Run("storage is killed in the middle of an action", func(t *testing.T) {
 		f.hold()
 		wait := f.action()
-		// It is gone before its successor starts, which a forced deletion does not promise: two programs must not write into the same files.
+		// It is gone before its successor starts, which a forced deletion does not promise: two programs must not write into
+		// the same files.
 		h.Ctl("delete pod -n builds storage-0 --grace-period=1")
 		f.release()
 		wait()
@@ -110,23 +114,29 @@ func TestBuildbarnFarm(t *testing.T) {
 		// Brackets and imports are right in this one: only the program, or who knows its fields, refuses it.
 		h.Pipe(strings.Replace(string(text), "oldBlocks: 8", "oldBlock: 8", 1), "ctl", "apply", "-n", "builds", "-f", "-")
 		h.Ctl("wait -n builds buildbarnstorage/storage --for=condition=ConfigValid=false --timeout=120s")
-		require.Contains(t, h.Ctl(`get -n builds buildbarnstorage/storage -o jsonpath={.status.conditions[?(@.type=="ConfigValid")].message}`),
+		require.Contains(t,
+			h.Ctl(`get -n builds buildbarnstorage/storage -o jsonpath={.status.conditions[?(@.type=="ConfigValid")].message}`),
 			"storage.jsonnet:7: actionCache.backend.local.oldBlock: there is no such field; is oldBlocks meant?")
 		require.ElementsMatch(t, before, f.pods())
-		changed := strings.Replace(string(text), "platformQueueWithNoWorkersTimeout: '900s'", "platformQueueWithNoWorkersTimeout: '901s'", 1)
+		changed := strings.Replace(string(text), "platformQueueWithNoWorkersTimeout: '900s'",
+			"platformQueueWithNoWorkersTimeout: '901s'", 1)
 		require.NotEqual(t, string(text), changed)
 		h.Pipe(changed, "ctl", "apply", "-n", "builds", "-f", "-")
 		scheduler := func() string {
 			return strings.TrimSpace(h.Ctl("get pods -n builds -l app=scheduler -o jsonpath={.items[*].metadata.name}"))
 		}
 		old := scheduler()
-		require.Eventually(t, func() bool { now := scheduler(); return now != "" && !strings.Contains(now, old) }, host.Patience, 100*time.Millisecond, "a valid one does")
+		require.Eventually(t, func() bool {
+			now := scheduler()
+			return now != "" && !strings.Contains(now, old)
+		}, host.Patience, 100*time.Millisecond, "a valid one does")
 		require.Positive(t, stop(), "actions are executed all the while, and none fails")
 		f.smoke()
 	})
 }
 
-// TestBuildbarnTLS: the parts of a farm with TLS execute actions together; who has no certificate and no token is let in nowhere.
+// TestBuildbarnTLS: the parts of a farm with TLS execute actions together; who has no certificate and no token is let
+// in nowhere.
 func TestBuildbarnTLS(t *testing.T) {
 	buildbarnImages(t)
 	h := host.New(t)
@@ -147,10 +157,12 @@ spec:
 	require.Equal(t, "cache hit", steps[len(steps)-1].Detail)
 	require.Contains(t, h.Run("buildbarn", "status", "-n", "builds"), "hit rate")
 
-	address := strings.TrimSpace(h.Ctl("get service farm-frontend -n builds -o jsonpath={.status.loadBalancer.ingress[0].ip}")) + ":8980"
+	address := strings.TrimSpace(h.Ctl("get service farm-frontend -n builds -o "+
+		"jsonpath={.status.loadBalancer.ingress[0].ip}")) + ":8980"
 	dir := t.TempDir()
 	file := func(key string) string {
-		text, err := base64.StdEncoding.DecodeString(h.Ctl("get secret farm-client-tls -n builds -o jsonpath={.data." + strings.ReplaceAll(key, ".", `\.`) + "}"))
+		text, err := base64.StdEncoding.DecodeString(h.Ctl("get secret farm-client-tls -n builds -o jsonpath={.data." +
+			strings.ReplaceAll(key, ".", `\.`) + "}"))
 		require.NoError(t, err)
 		path := filepath.Join(dir, key)
 		require.NoError(t, os.WriteFile(path, text, 0o600))
@@ -165,7 +177,9 @@ spec:
 
 	// A client's certificate opens the frontend alone, not storage behind it.
 	storage := strings.TrimSpace(h.Ctl("get pod farm-storage-0 -n builds -o jsonpath={.status.podIP}")) + ":8981"
-	require.Contains(t, h.Fails("buildbarn", "smoke", "--frontend", storage, "--server-name", "farm-storage-0.farm-storage", "--ca", ca, "--cert", cert, "--key", key), "Unauthenticated")
+	require.Contains(t,
+		h.Fails("buildbarn", "smoke", "--frontend", storage, "--server-name", "farm-storage-0.farm-storage", "--ca", ca,
+			"--cert", cert, "--key", key), "Unauthenticated")
 
 	t.Run("of workers that follow the queue, idle ones go first", func(t *testing.T) {
 		pair, err := tls.LoadX509KeyPair(cert, key)
@@ -206,7 +220,8 @@ spec:
 	f.smoke()
 }
 
-// TestBuildbarnReadme pastes README's blocks about build farms into a shell: a farm from one object, and one from its parts.
+// TestBuildbarnReadme pastes README's blocks about build farms into a shell: a farm from one object, and one from its
+// parts.
 func TestBuildbarnReadme(t *testing.T) {
 	buildbarnImages(t)
 	h := host.New(t)
@@ -233,7 +248,9 @@ func TestBuildbarnReadme(t *testing.T) {
 	t.Logf("%s", out)
 	require.NoError(t, err)
 	require.Equal(t, 2, strings.Count(string(out), "cache hit"))
-	require.Eventually(t, func() bool { return strings.TrimSpace(h.Ctl("get pv -o name")) == "" }, 5*time.Minute, time.Second, "claims are deleted with their farm, as soon as workers have gone")
+	require.Eventually(t, func() bool {
+		return strings.TrimSpace(h.Ctl("get pv -o name")) == ""
+	}, 5*time.Minute, time.Second, "claims are deleted with their farm, as soon as workers have gone")
 }
 
 // buildFarm is a farm in the namespace builds.
@@ -249,7 +266,8 @@ func (f *buildFarm) connect() {
 	f.t.Helper()
 	var address string
 	require.Eventually(f.t, func() bool {
-		for _, ip := range strings.Fields(f.Ctl(`get services -n builds -o jsonpath={range.items[?(@.spec.ports[0].port==8980)]}{.status.loadBalancer.ingress[0].ip}{end}`)) {
+		for _, ip := range strings.Fields(f.Ctl(
+			`get services -n builds -o jsonpath={range.items[?(@.spec.ports[0].port==8980)]}{.status.loadBalancer.ingress[0].ip}{end}`)) {
 			address = ip + ":8980"
 		}
 		return address != ""
@@ -266,7 +284,8 @@ func (f *buildFarm) connect() {
 
 type smokeStep struct{ Step, Detail, Error string }
 
-// smoke runs coracle buildbarn smoke until it succeeds: a farm whose parts have just started is patched together within seconds.
+// smoke runs coracle buildbarn smoke until it succeeds: a farm whose parts have just started is patched together within
+// seconds.
 func (f *buildFarm) smoke() []smokeStep {
 	f.t.Helper()
 	var result struct{ Steps []smokeStep }
@@ -281,7 +300,8 @@ func (f *buildFarm) smoke() []smokeStep {
 	}
 }
 
-// action uploads an action that waits until it is released, and returns when it is executing. What it returns waits for its end.
+// action uploads an action that waits until it is released, and returns when it is executing. What it returns waits for
+// its end.
 func (f *buildFarm) action() (wait func()) {
 	f.t.Helper()
 	salt := make([]byte, 16)
@@ -353,8 +373,10 @@ func (f *buildFarm) pods() []string    { return f.staying() }
 
 func (f *buildFarm) staying(selector ...string) (names []string) {
 	f.t.Helper()
-	for line := range strings.Lines(f.Run(append([]string{"ctl", "get", "pods", "-n", "builds", "--sort-by=.metadata.creationTimestamp",
-		"-o", `jsonpath={range .items[*]}{.metadata.name}={.metadata.deletionTimestamp}{"\n"}{end}`}, selector...)...)) {
+	for line := range strings.Lines(f.Run(append([]string{
+		"ctl", "get", "pods", "-n", "builds", "--sort-by=.metadata.creationTimestamp",
+		"-o", `jsonpath={range .items[*]}{.metadata.name}={.metadata.deletionTimestamp}{"\n"}{end}`,
+	}, selector...)...)) {
 		if name, going, _ := strings.Cut(strings.TrimSpace(line), "="); name != "" && going == "" {
 			names = append(names, name)
 		}
@@ -362,13 +384,19 @@ func (f *buildFarm) staying(selector ...string) (names []string) {
 	return names
 }
 
-// load builds one action after the other until it is stopped, and returns how many succeeded. One that fails, fails the test.
+// load builds one action after the other until it is stopped, and returns how many succeeded. One that fails, fails the
+// test.
 func (f *buildFarm) load() (stop func() int) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	done, n := make(chan error, 1), 0
 	go func() {
 		for ctx.Err() == nil {
-			a := remote.Action{Arguments: []string{"/bin/sh", "-c", "echo done > out"}, Environment: map[string]string{"PATH": "/bin"}, Outputs: []string{"out"}, Salt: fmt.Appendf(nil, "%d %d", time.Now().UnixNano(), n)}
+			a := remote.Action{
+				Arguments:   []string{"/bin/sh", "-c", "echo done > out"},
+				Environment: map[string]string{"PATH": "/bin"},
+				Outputs:     []string{"out"},
+				Salt:        fmt.Appendf(nil, "%d %d", time.Now().UnixNano(), n),
+			}
 			if _, err := f.build(ctx, a, nil); err != nil && ctx.Err() == nil {
 				done <- err
 				return

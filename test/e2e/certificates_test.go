@@ -25,8 +25,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestCertificateOfAUser makes a key and a signing request, has it approved, and uses the certificate, before and during the replacement
-// of the authority.
+// TestCertificateOfAUser makes a key and a signing request, has it approved, and uses the certificate, before and
+// during the replacement of the authority.
 func TestCertificateOfAUser(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -37,7 +37,8 @@ func TestCertificateOfAUser(t *testing.T) {
 		require.NoError(t, err)
 		key = filepath.Join(h.Home, name+".key")
 		require.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: der}), 0o600))
-		der, err = x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: user, Organization: groups}}, private)
+		der, err = x509.CreateCertificateRequest(rand.Reader,
+			&x509.CertificateRequest{Subject: pkix.Name{CommonName: user, Organization: groups}}, private)
 		require.NoError(t, err)
 		file := filepath.Join(h.Home, name+".yaml")
 		require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, `
@@ -49,7 +50,8 @@ spec:
   signerName: kubernetes.io/kube-apiserver-client
   expirationSeconds: 3600
   usages: [client auth]
-`, name, base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))), 0o600))
+`, name,
+			base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))), 0o600))
 		if out, err = h.Try("ctl", "create", "-f", file); err != nil {
 			return "", "", out, err
 		}
@@ -70,7 +72,8 @@ spec:
 	ca := filepath.Join(h.Home, "ca.crt")
 	require.NoError(t, os.WriteFile(ca, []byte(h.Ctl("get cm kube-root-ca.crt -o jsonpath={.data.ca\\.crt}")), 0o600))
 	get := func(cert, key, path string) string {
-		out, err := h.Command(t.Context(), "curl", "-sS", "--max-time", "30", "--cacert", ca, "--cert", cert, "--key", key, "https://127.0.0.1:6443"+path).CombinedOutput()
+		out, err := h.Command(t.Context(), "curl", "-sS", "--max-time", "30", "--cacert", ca, "--cert", cert, "--key", key,
+			"https://127.0.0.1:6443"+path).CombinedOutput()
 		require.NoError(t, err, string(out))
 		return string(out)
 	}
@@ -100,7 +103,8 @@ spec:
 	require.Contains(t, get(cert, key, "/api/v1/namespaces/default/pods"), `"PodList"`)
 }
 
-// TestRuntimeClassWithoutARuntime: a pod whose class names a runtime that the node lacks waits with an event, one with the node's runs.
+// TestRuntimeClassWithoutARuntime: a pod whose class names a runtime that the node lacks waits with an event, one with
+// the node's runs.
 func TestRuntimeClassWithoutARuntime(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -116,28 +120,34 @@ func TestRuntimeClassWithoutARuntime(t *testing.T) {
 	h.Ctl("wait pod/plain --for=condition=Ready --timeout=120s")
 	require.Equal(t, "10m", h.Ctl("get pod plain -o jsonpath={.spec.overhead.cpu}"))
 	require.Eventually(t, func() bool {
-		return strings.Contains(h.Ctl("get events --field-selector reason=FailedCreatePodSandBox"), `no runtime for "kata" is configured`)
+		return strings.Contains(h.Ctl("get events --field-selector reason=FailedCreatePodSandBox"),
+			`no runtime for "kata" is configured`)
 	}, host.Patience, 100*time.Millisecond)
 	require.Equal(t, "Pending", h.Ctl("get pod other -o jsonpath={.status.phase}"))
 	require.Equal(t, " runc", h.Ctl("get nodes -o jsonpath={.items[0].status.runtimeHandlers[*].name}"))
-	require.Contains(t, h.Fails("ctl", "run", "none", "--image=busybox:1.36", `--overrides={"spec":{"runtimeClassName":"none"}}`), `RuntimeClass "none" not found`)
+	require.Contains(t,
+		h.Fails("ctl", "run", "none", "--image=busybox:1.36", `--overrides={"spec":{"runtimeClassName":"none"}}`),
+		`RuntimeClass "none" not found`)
 }
 
-// TestPodWithTrustAndCertificate mounts a ClusterTrustBundle and a certificate that the test signs. The pod runs on while the server and its
-// agent are killed, and gets a new certificate then, with one new request.
+// TestPodWithTrustAndCertificate mounts a ClusterTrustBundle and a certificate that the test signs. The pod runs on
+// while the server and its agent are killed, and gets a new certificate then, with one new request.
 func TestPodWithTrustAndCertificate(t *testing.T) {
 	h := host.New(t)
 	h.Start()
 	authority, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
 	sign := func(template *x509.Certificate, public any) string {
-		der, err := x509.CreateCertificate(rand.Reader, template, &x509.Certificate{Subject: pkix.Name{CommonName: "e2e"}}, public, authority)
+		der, err := x509.CreateCertificate(rand.Reader, template, &x509.Certificate{Subject: pkix.Name{CommonName: "e2e"}},
+			public, authority)
 		require.NoError(t, err)
 		return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 	}
 	root := func(serial int64) string {
-		return sign(&x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "e2e"}, IsCA: true, BasicConstraintsValid: true,
-			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour)}, authority.Public())
+		return sign(&x509.Certificate{
+			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "e2e"}, IsCA: true, BasicConstraintsValid: true,
+			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		}, authority.Public())
 	}
 	trust := func(anchors string) {
 		text, err := json.Marshal(map[string]any{"apiVersion": "certificates.k8s.io/v1", "kind": "ClusterTrustBundle",
@@ -167,7 +177,9 @@ spec:
 		require.Eventually(t, func() bool {
 			var list certificatesv1.PodCertificateRequestList
 			require.NoError(t, json.Unmarshal([]byte(h.Ctl("get podcertificaterequests -o json")), &list))
-			open := slices.DeleteFunc(list.Items, func(r certificatesv1.PodCertificateRequest) bool { return len(r.Status.Conditions) > 0 })
+			open := slices.DeleteFunc(list.Items, func(r certificatesv1.PodCertificateRequest) bool {
+				return len(r.Status.Conditions) > 0
+			})
 			require.LessOrEqual(t, len(open), 1)
 			if len(open) == 1 {
 				r = open[0]
@@ -177,10 +189,18 @@ spec:
 		proof, err := x509.ParseCertificateRequest(r.Spec.StubPKCS10Request)
 		require.NoError(t, err)
 		begin := time.Now().Add(-time.Minute).UTC().Truncate(time.Second)
-		cert := sign(&x509.Certificate{SerialNumber: big.NewInt(serial), NotBefore: begin, NotAfter: begin.Add(4 * time.Hour)}, proof.PublicKey)
+		cert := sign(&x509.Certificate{
+			SerialNumber: big.NewInt(serial),
+			NotBefore:    begin,
+			NotAfter:     begin.Add(4 * time.Hour),
+		}, proof.PublicKey)
 		status, err := json.Marshal(map[string]any{"status": certificatesv1.PodCertificateRequestStatus{
-			Conditions:       []metav1.Condition{{Type: "Issued", Status: "True", Reason: "Issued", LastTransitionTime: metav1.Now()}},
-			CertificateChain: cert, NotBefore: &metav1.Time{Time: begin}, BeginRefreshAt: &metav1.Time{Time: begin.Add(2 * time.Hour)}, NotAfter: &metav1.Time{Time: begin.Add(4 * time.Hour)}}})
+			Conditions: []metav1.Condition{
+				{Type: "Issued", Status: "True", Reason: "Issued", LastTransitionTime: metav1.Now()},
+			},
+			CertificateChain: cert, NotBefore: &metav1.Time{Time: begin},
+			BeginRefreshAt: &metav1.Time{Time: begin.Add(2 * time.Hour)},
+			NotAfter:       &metav1.Time{Time: begin.Add(4 * time.Hour)}}})
 		require.NoError(t, err)
 		h.Run("ctl", "patch", "podcertificaterequest", r.Name, "--subresource=status", "--type=merge", "-p", string(status))
 		return cert

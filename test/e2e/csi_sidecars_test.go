@@ -12,8 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// sidecars is a driver with upstream's sidecars in one pod, as the public hostpath driver's own deployment has it. DRIVER are the driver's containers,
-// KUBELET is the directory that drivers share with the agent, which has its usual name, too, while no other cluster of the machine has that; DATA is the driver's.
+// sidecars is a driver with upstream's sidecars in one pod, as the public hostpath driver's own deployment has it.
+// DRIVER are the driver's containers, KUBELET is the directory that drivers share with the agent, which has its usual
+// name, too, while no other cluster of the machine has that; DATA is the driver's.
 const sidecars = `
 apiVersion: storage.k8s.io/v1
 kind: CSIDriver
@@ -320,8 +321,9 @@ spec:
   volumes: [{name: data, persistentVolumeClaim: {claimName: regained}}]
 `
 
-// TestSidecars is the life of volumes of a driver that is deployed as the public hostpath driver is, with upstream's own sidecars: its pod, the server and the
-// node end and come back while the volumes are in use. Nothing of them is left. It is that driver if there is an image of it, otherwise the tests' own.
+// TestSidecars is the life of volumes of a driver that is deployed as the public hostpath driver is, with upstream's
+// own sidecars: its pod, the server and the node end and come back while the volumes are in use. Nothing of them is
+// left. It is that driver if there is an image of it, otherwise the tests' own.
 func TestSidecars(t *testing.T) {
 	archives := csiImages(t)
 	h := host.New(t)
@@ -333,7 +335,8 @@ func TestSidecars(t *testing.T) {
 	root := filepath.Join(h.DataDir, "agent", "kubelet")
 	data := t.TempDir()
 	fill := func(manifest string) string {
-		return strings.NewReplacer("KUBELET", root, "DATA", data, "d.example.com", name).Replace(strings.Replace(manifest, "DRIVER", containers, 1))
+		return strings.NewReplacer("KUBELET", root, "DATA", data, "d.example.com", name).Replace(strings.Replace(manifest,
+			"DRIVER", containers, 1))
 	}
 	until := func(want, line string) {
 		t.Helper()
@@ -349,13 +352,15 @@ func TestSidecars(t *testing.T) {
 
 	h.Apply(fill(sidecarsPods))
 	h.Ctl("wait pod/writer pod/block --for=condition=Ready --timeout=80s")
-	h.Run("ctl", "exec", "writer", "--", "sh", "-c", "echo kept > /data/file && echo late > /late/file && echo inline > /inline/file")
+	h.Run("ctl", "exec", "writer", "--", "sh", "-c",
+		"echo kept > /data/file && echo late > /late/file && echo inline > /inline/file")
 	h.Run("ctl", "exec", "block", "--", "sh", "-c", "echo raw | dd of=/dev/raw conv=fsync 2>/dev/null")
 	require.Equal(t, "4242\n", h.Ctl("exec writer -- stat -c %g /data/file"))
 	require.Equal(t, "true true true", h.Ctl("get volumeattachments -o jsonpath={.items[*].status.attached}"))
 	h.Apply(fill(sidecarsRefused))
 	until("Unschedulable", `get pod second -o jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}`)
-	require.Contains(t, h.Ctl("get events"), "PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod")
+	require.Contains(t, h.Ctl("get events"),
+		"PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod")
 	until("Unschedulable", `get pod greedy -o jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}`)
 	require.Contains(t, h.Ctl("get events"), "node(s) did not have enough free storage")
 	h.Ctl("delete pod greedy second --timeout=60s")
@@ -375,7 +380,8 @@ func TestSidecars(t *testing.T) {
 		h.Apply(fill(sidecarsCopies))
 		until("true", "get vs first -o jsonpath={.status.readyToUse}")
 		h.Ctl("wait pod/reader --for=condition=Ready --timeout=80s")
-		require.Equal(t, "kept\nraw\n", h.Run("ctl", "exec", "reader", "--", "sh", "-c", "cat /restored/file; dd if=/dev/clone bs=4 count=1 2>/dev/null"))
+		require.Equal(t, "kept\nraw\n",
+			h.Run("ctl", "exec", "reader", "--", "sh", "-c", "cat /restored/file; dd if=/dev/clone bs=4 count=1 2>/dev/null"))
 	})
 	t.Run("group of snapshots", func(t *testing.T) {
 		h.Ctl("label pvc data late group=both")
@@ -384,7 +390,8 @@ func TestSidecars(t *testing.T) {
 		h.Run("start")
 		h.Ctl("wait vgs/both --for=jsonpath={.status.readyToUse}=true --timeout=160s")
 		until("both both", "get vs -o jsonpath={.items[*].status.volumeGroupSnapshotName}")
-		h.Apply(strings.ReplaceAll(sidecarsRegained, "SNAPSHOT", h.Ctl(`get vs -o jsonpath={.items[?(@.spec.source.persistentVolumeClaimName=="late")].metadata.name}`)))
+		h.Apply(strings.ReplaceAll(sidecarsRegained, "SNAPSHOT",
+			h.Ctl(`get vs -o jsonpath={.items[?(@.spec.source.persistentVolumeClaimName=="late")].metadata.name}`)))
 		h.Ctl("wait pod/regained --for=condition=Ready --timeout=160s")
 		require.Equal(t, "late\n", h.Ctl("exec regained -- cat /data/file"))
 		h.Ctl("delete pod regained --timeout=80s")
@@ -429,11 +436,14 @@ func TestSidecars(t *testing.T) {
 		h.Ctl("delete vs first --timeout=80s")
 		h.Ctl("delete pvc --all --timeout=80s")
 		until("", "get pv,volumeattachments,volumesnapshotcontents -o name")
-		require.Eventually(t, func() bool { return len(mounts(t, root)) == 0 }, host.Patience, 20*time.Millisecond, "%v", mounts(t, root))
+		require.Eventually(t, func() bool {
+			return len(mounts(t, root)) == 0
+		}, host.Patience, 20*time.Millisecond, "%v", mounts(t, root))
 		left, err := os.ReadDir(data)
 		require.NoError(t, err)
 		for _, e := range left {
-			require.True(t, e.Name() == "state.json" || strings.HasPrefix(e.Name(), "csi-"), "%s is left, which is neither the driver's state nor an inline volume of ours", e.Name())
+			require.True(t, e.Name() == "state.json" || strings.HasPrefix(e.Name(), "csi-"),
+				"%s is left, which is neither the driver's state nor an inline volume of ours", e.Name())
 		}
 		require.NotContains(t, host.System(t, "losetup", "--list"), data)
 	})
@@ -452,12 +462,13 @@ func mounts(t *testing.T, root string) (found []string) {
 	return found
 }
 
-// csiImages returns the OCI archives of the sidecars and of our driver, and those of the folder CSI_IMAGES: upstream's hostpathplugin, csi-node-driver-registrar and
-// livenessprobe, tagged latest.
+// csiImages returns the OCI archives of the sidecars and of our driver, and those of the folder CSI_IMAGES: upstream's
+// hostpathplugin, csi-node-driver-registrar and livenessprobe, tagged latest.
 func csiImages(t *testing.T) []string {
 	t.Helper()
 	if os.Getenv("CORACLE_TEST_CSI") == "" {
-		t.Skip("CSI's sidecars are compiled for minutes: `make csi`, a part of make nightly, runs this test with CORACLE_TEST_CSI=1")
+		t.Skip("CSI's sidecars are compiled for minutes: `make csi`, a part of make nightly, runs this test with " +
+			"CORACLE_TEST_CSI=1")
 	}
 	all, err := filepath.Glob(filepath.Join(host.Root(t), "dist/images-csi/*.tar"))
 	require.NoError(t, err)

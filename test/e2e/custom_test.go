@@ -68,7 +68,11 @@ func TestCustomResources(t *testing.T) {
 	require.NoError(t, err)
 	seen := make(chan string, 100)
 	factory := dynamicinformer.NewDynamicSharedInformerFactory(client, 0)
-	informer := factory.ForResource(schema.GroupVersionResource{Group: "cert-manager.example.org", Version: "v1", Resource: "certificates"}).Informer()
+	informer := factory.ForResource(schema.GroupVersionResource{
+		Group:    "cert-manager.example.org",
+		Version:  "v1",
+		Resource: "certificates",
+	}).Informer()
 	_, err = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) { seen <- "added " + o.(*unstructured.Unstructured).GetName() },
 		UpdateFunc: func(_, o any) {
@@ -101,11 +105,13 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, h.Ctl("get cert-manager -o name"), "certificate.cert-manager.example.org/web")
 	require.Contains(t, h.Ctl("explain certificate.spec"), "Name of the Secret.")
 	require.Equal(t, "Issuer", h.Ctl("get cert web -o jsonpath={.spec.issuerRef.kind}"))
-	h.Pipe(strings.Replace(certificate, "web-tls", "web-tls-2", 1), "ctl", "apply", "-f", "-") // with a patch of the kind that OpenAPI declares
+	// with a patch of the kind that OpenAPI declares
+	h.Pipe(strings.Replace(certificate, "web-tls", "web-tls-2", 1), "ctl", "apply", "-f", "-")
 	require.Equal(t, "web-tls-2", h.Ctl("get cert web -o jsonpath={.spec.secretName}"))
 	h.Ctl("scale certificate/web --replicas=3")
 	sees("replicas 3")
-	require.Contains(t, h.Fails("ctl", "patch", "cert", "web", "--type=merge", "-p", `{"spec":{"secretName":7}}`), "spec.secretName: Invalid value: \"integer\"")
+	require.Contains(t, h.Fails("ctl", "patch", "cert", "web", "--type=merge", "-p", `{"spec":{"secretName":7}}`),
+		"spec.secretName: Invalid value: \"integer\"")
 
 	h.Kill()
 	h.Run("start")

@@ -96,8 +96,8 @@ spec:
     resources: {claims: [{name: gpu}]}
 `
 
-// TestResourceClaims is the life of a device that a driver prepares, on the built binary, which is killed while the device is in use.
-// The test is the driver.
+// TestResourceClaims is the life of a device that a driver prepares, on the built binary, which is killed while the
+// device is in use. The test is the driver.
 func TestResourceClaims(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -112,11 +112,18 @@ func TestResourceClaims(t *testing.T) {
 	require.NoError(t, os.MkdirAll("/var/run/cdi", 0o755))
 	cdi := filepath.Join("/var/run/cdi", "coracle-test-"+h.Name+".json")
 	t.Cleanup(func() { _ = os.Remove(cdi) })
-	require.NoError(t, os.WriteFile(cdi, fmt.Appendf(nil, `{"cdiVersion":"0.6.0","kind":%q,"devices":[{"name":"gpu-0","containerEdits":{"env":["GPU=gpu-0"],
+	require.NoError(t,
+		os.WriteFile(cdi,
+			fmt.Appendf(nil, `{"cdiVersion":"0.6.0","kind":%q,"devices":[{"name":"gpu-0","containerEdits":{"env":["GPU=gpu-0"],
 		"deviceNodes":[{"path":"/dev/gpu0","hostPath":"/dev/null"}],"mounts":[{"hostPath":%q,"containerPath":"/gpu/firmware","options":["ro","nosuid","nodev","bind"]}]}}]}`, kind, firmware), 0o600))
-	d := &dradriver.Driver{Name: "gpu.example.com", Kubelet: root, Public: public, Devices: func(*draplugin.Claim) *draplugin.NodePrepareResourceResponse {
-		return &draplugin.NodePrepareResourceResponse{Devices: []*draplugin.Device{{PoolName: h.Name, DeviceName: "gpu-0", CdiDeviceIds: []string{kind + "=gpu-0"}}}}
-	}}
+	d := &dradriver.Driver{
+		Name: "gpu.example.com", Kubelet: root, Public: public,
+		Devices: func(*draplugin.Claim) *draplugin.NodePrepareResourceResponse {
+			return &draplugin.NodePrepareResourceResponse{
+				Devices: []*draplugin.Device{{PoolName: h.Name, DeviceName: "gpu-0", CdiDeviceIds: []string{kind + "=gpu-0"}}},
+			}
+		},
+	}
 	health, changed := drahealth.HealthStatus_UNKNOWN, make(chan struct{})
 	var known sync.Mutex
 	is := func(now drahealth.HealthStatus) {
@@ -132,8 +139,12 @@ func TestResourceClaims(t *testing.T) {
 			now, next := health, changed
 			known.Unlock()
 			if now != drahealth.HealthStatus_UNKNOWN { // also of a stream that begins later
-				if err := send(&drahealth.NodeWatchResourcesResponse{Devices: []*drahealth.DeviceHealth{{Device: &drahealth.DeviceIdentifier{PoolName: h.Name, DeviceName: "gpu-0"}, Health: now,
-					HealthCheckTimeoutSeconds: 600, Message: "as the test says"}}}); err != nil {
+				if err := send(&drahealth.NodeWatchResourcesResponse{
+					Devices: []*drahealth.DeviceHealth{
+						{Device: &drahealth.DeviceIdentifier{PoolName: h.Name, DeviceName: "gpu-0"}, Health: now,
+							HealthCheckTimeoutSeconds: 600, Message: "as the test says"},
+					},
+				}); err != nil {
 					return err
 				}
 			}
@@ -160,7 +171,8 @@ func TestResourceClaims(t *testing.T) {
 	const status = "get pod first -o jsonpath={.status.containerStatuses[0].allocatedResourcesStatus}"
 	eventually(`"health":"Unknown"`, status)
 	is(drahealth.HealthStatus_UNHEALTHY)
-	eventually(`[{"name":"claim:gpu","resources":[{"health":"Unhealthy","message":"as the test says","resourceID":"`+kind+`=gpu-0"}]}]`, status)
+	eventually(`[{"name":"claim:gpu","resources":[{"health":"Unhealthy","message":"as the test says","resourceID":"`+kind+
+		`=gpu-0"}]}]`, status)
 
 	// The second pod waits for the device, also over a restart.
 	h.Apply(fmt.Sprintf(devicePod, "second"))
@@ -178,14 +190,16 @@ func TestResourceClaims(t *testing.T) {
 	require.True(t, strings.HasPrefix(calls[1], "unprepare first-gpu-"), calls)
 	require.True(t, strings.HasPrefix(calls[2], "prepare second-gpu-"), calls)
 
-	// A pod that asks for the class's extended resource waits for the device, and gets it by a claim that it does not name.
+	// A pod that asks for the class's extended resource waits for the device, and gets it by a claim that it does not
+	// name.
 	h.Apply(extendedPod)
 	eventually("cannot allocate all claims", "get pod extended -o jsonpath={.status.conditions[0].message}")
 	h.Ctl("delete pod second --wait=true")
 	eventually("gpu-0\nloaded\ndevice\n", "logs extended")
 	require.Equal(t, "default/extended c: gpu.example.com/"+h.Name+"/gpu-0 "+kind+"=gpu-0", whoHas(t, root, "gpu-0"))
 	require.Contains(t, h.Ctl("get resourceclaims"), "extended-extended-resources-")
-	require.Contains(t, h.Ctl("get pod extended -o jsonpath={.status.extendedResourceClaimStatus.resourceClaimName}"), "extended-extended-resources-")
+	require.Contains(t, h.Ctl("get pod extended -o jsonpath={.status.extendedResourceClaimStatus.resourceClaimName}"),
+		"extended-extended-resources-")
 
 	// A device that is not ready before its driver says so keeps its pod waiting, also over a restart of the scheduler.
 	h.Apply(slowPod)
@@ -210,10 +224,12 @@ func TestResourceClaims(t *testing.T) {
 
 // whoHas asks the agent, as an exporter of metrics does, which containers have a device.
 func whoHas(t *testing.T, kubelet, device string) string {
-	conn, err := grpc.NewClient("unix://"+filepath.Join(kubelet, "pod-resources", "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(kubelet, "pod-resources", "kubelet.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	defer conn.Close()
-	list, err := podresources.NewPodResourcesListerClient(conn).List(t.Context(), &podresources.ListPodResourcesRequest{}, grpc.WaitForReady(true))
+	list, err := podresources.NewPodResourcesListerClient(conn).List(t.Context(), &podresources.ListPodResourcesRequest{},
+		grpc.WaitForReady(true))
 	require.NoError(t, err)
 	var found []string
 	for _, p := range list.PodResources {
@@ -221,7 +237,9 @@ func whoHas(t *testing.T, kubelet, device string) string {
 			for _, claim := range c.DynamicResources {
 				for _, d := range claim.ClaimResources {
 					if d.DeviceName == device {
-						found = append(found, fmt.Sprintf("%s/%s %s: %s/%s/%s %s", p.Namespace, p.Name, c.Name, d.DriverName, d.PoolName, d.DeviceName, d.CdiDevices[0].Name))
+						found = append(found,
+							fmt.Sprintf("%s/%s %s: %s/%s/%s %s", p.Namespace, p.Name, c.Name, d.DriverName, d.PoolName, d.DeviceName,
+								d.CdiDevices[0].Name))
 					}
 				}
 			}

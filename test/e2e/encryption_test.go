@@ -29,17 +29,18 @@ func TestSecretsEncryption(t *testing.T) {
 	file := filepath.Join(h.Home, "secrets.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(manifest.String()), 0o600))
 	h.Ctl("create -f " + file)
-	require.NoError(t, filepath.WalkDir(filepath.Join(h.DataDir, "store"), func(path string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			var data []byte
-			data, err = os.ReadFile(path)
-			require.False(t, bytes.Contains(data, []byte(hidden)), path)
-		}
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil // the store has replaced it
-		}
-		return err
-	}))
+	require.NoError(t,
+		filepath.WalkDir(filepath.Join(h.DataDir, "store"), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				var data []byte
+				data, err = os.ReadFile(path)
+				require.False(t, bytes.Contains(data, []byte(hidden)), path)
+			}
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil // the store has replaced it
+			}
+			return err
+		}))
 
 	pid := h.Status().PID
 	rotate := h.Command(t.Context(), h.Coracle, "secrets-encrypt", "rotate-keys")
@@ -53,7 +54,8 @@ func TestSecretsEncryption(t *testing.T) {
 	_ = rotate.Wait() // it lost its server, unless it was faster
 
 	refused := h.Fails("start")
-	require.Contains(t, refused, "start with --secrets-encryption, which uses the keys in "+filepath.Join(h.DataDir, "encryption/config.yaml"))
+	require.Contains(t, refused,
+		"start with --secrets-encryption, which uses the keys in "+filepath.Join(h.DataDir, "encryption/config.yaml"))
 	h.Run("start", "--secrets-encryption")
 	secrets := func() {
 		t.Helper()

@@ -54,5 +54,6 @@ func TestEviction(t *testing.T) {
 	h.Ctl("wait node/" + h.Name + " --for=condition=DiskPressure --timeout=120s")
 	h.Ctl("wait node/" + h.Name + " --for=jsonpath={.spec.taints[0].key}=node.kubernetes.io/disk-pressure --timeout=120s")
 	h.Ctl("wait pod/modest --for=jsonpath={.status.reason}=Evicted --timeout=120s")
-	require.Contains(t, h.Ctl("get pod modest -o jsonpath={.status.message}"), "The node was low on resource: ephemeral-storage.")
+	require.Contains(t, h.Ctl("get pod modest -o jsonpath={.status.message}"),
+		"The node was low on resource: ephemeral-storage.")
 }

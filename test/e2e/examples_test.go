@@ -54,7 +54,8 @@ func testGuestbook(t *testing.T, h *host.Host) {
 	}
 	page := "http://" + h.Ctl("get service guestbook -o jsonpath={.spec.clusterIP}")
 	sign := func(entry string) error {
-		out, err := h.Command(t.Context(), "curl", "-fsS", "--max-time", "10", "-o", "/dev/null", "--data-urlencode", "entry="+entry, page).CombinedOutput()
+		out, err := h.Command(t.Context(), "curl", "-fsS", "--max-time", "10", "-o", "/dev/null", "--data-urlencode",
+			"entry="+entry, page).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("%w: %s", err, out)
 		}
@@ -139,17 +140,20 @@ func testDatabase(t *testing.T, h *host.Host) {
 	require.Equal(t, "before\n", h.Ctl("exec "+was+" -- /etcd get a"))
 	require.Equal(t, "after\n", h.Ctl("exec "+was+" -- /etcd get b"))
 	require.Eventually(t, func() bool { return leader(was) != "" }, host.Patience, 50*time.Millisecond)
-	require.Equal(t, "Bound Bound Bound", h.Ctl("get pvc data-db-0 data-db-1 data-db-2 -o jsonpath={.items[*].status.phase}"))
+	require.Equal(t, "Bound Bound Bound",
+		h.Ctl("get pvc data-db-0 data-db-1 data-db-2 -o jsonpath={.items[*].status.phase}"))
 }
 
-// testAutoscale: usage is read from real containers, without an add-on, and a service under load gets more pods, which go when the load goes.
+// testAutoscale: usage is read from real containers, without an add-on, and a service under load gets more pods, which
+// go when the load goes.
 func testAutoscale(t *testing.T, h *host.Host) {
 	h.Ctl("wait deployment/work --for=jsonpath={.status.availableReplicas}=4 --timeout=120s")
 	require.Contains(t, h.Ctl("top pod --containers -l app=work"), "httpd")
 	require.Regexp(t, `load-\S+ +load +\d+m +\d+Mi`, h.Ctl("top pod --containers -l app=load"))
 	require.Regexp(t, h.Name+` +\d+m +\d+% +\d+Mi +\d+%`, h.Ctl("top node"))
 	h.Shows("SuccessfulRescale", "describe hpa work")
-	require.Contains(t, h.Ctl("get horizontalpodautoscalers.v1.autoscaling work -o jsonpath={.spec.targetCPUUtilizationPercentage}"), "50")
+	require.Contains(t,
+		h.Ctl("get horizontalpodautoscalers.v1.autoscaling work -o jsonpath={.spec.targetCPUUtilizationPercentage}"), "50")
 	h.Ctl("wait hpa/work --for=condition=ScalingActive --timeout=120s")
 	h.Ctl("scale deployment/load --replicas=0")
 	h.Ctl("wait deployment/work --for=jsonpath={.spec.replicas}=1 --timeout=120s")

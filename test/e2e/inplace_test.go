@@ -12,7 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// again writes to a volume which of its containers start. All start again when a file is there, which container a takes away.
+// again writes to a volume which of its containers start. All start again when a file is there, which container a takes
+// away.
 const again = `
 apiVersion: v1
 kind: Pod
@@ -38,14 +39,16 @@ spec:
   - {name: b, image: "busybox:1.36", command: [sh, -c, "echo main >> /d/log; sleep 100000"], volumeMounts: [{name: d, mountPath: /d}]}
 `
 
-// TestRestartAllContainers: all containers of a pod start again in place when one exits as its rule says, also if the process is killed meanwhile.
+// TestRestartAllContainers: all containers of a pod start again in place when one exits as its rule says, also if the
+// process is killed meanwhile.
 func TestRestartAllContainers(t *testing.T) {
 	h := host.New(t)
 	h.Start()
 	h.Apply(again)
 	h.Ctl("wait pod/again --for=condition=Ready --timeout=120s")
 	counts := func() string {
-		return h.Ctl("get pod again -o jsonpath={.status.podIP}{range.status.initContainerStatuses[*]},{.restartCount}{end}{range.status.containerStatuses[*]},{.restartCount}{end}")
+		return h.Ctl("get pod again -o " +
+			"jsonpath={.status.podIP}{range.status.initContainerStatuses[*]},{.restartCount}{end}{range.status.containerStatuses[*]},{.restartCount}{end}")
 	}
 	ip, _, _ := strings.Cut(counts(), ",")
 	const round = "init\nside\nmain\nmain\n"
@@ -62,10 +65,13 @@ func TestRestartAllContainers(t *testing.T) {
 		h.Ctl(fmt.Sprintf("wait pod/again --for=jsonpath={.status.containerStatuses[1].restartCount}=%d --timeout=120s", n))
 		h.Ctl("wait pod/again --for=condition=Ready --timeout=120s")
 		require.Equal(t, fmt.Sprintf("%[1]s,%[2]d,%[2]d,%[2]d,%[2]d", ip, n), counts())
-		require.Equal(t, strings.Repeat(round, n+1), h.Ctl("exec again -c b -- cat /d/log"), "in this order, and not more often")
+		require.Equal(t, strings.Repeat(round, n+1), h.Ctl("exec again -c b -- cat /d/log"),
+			"in this order, and not more often")
 	}
-	require.Equal(t, "False", h.Ctl("get pod again -o jsonpath={.status.conditions[?(@.type=='AllContainersRestarting')].status}"))
-	require.Contains(t, h.Ctl("describe pod again"), "container a exited with code 42, all containers of the pod will be restarted")
+	require.Equal(t, "False",
+		h.Ctl("get pod again -o jsonpath={.status.conditions[?(@.type=='AllContainersRestarting')].status}"))
+	require.Contains(t, h.Ctl("describe pod again"),
+		"container a exited with code 42, all containers of the pod will be restarted")
 }
 
 const envFiles = `
@@ -104,7 +110,8 @@ spec:
   containers:
 `
 
-// TestEnvFiles: variables come from files that an init container wrote, and from nothing that is not a file of that volume.
+// TestEnvFiles: variables come from files that an init container wrote, and from nothing that is not a file of that
+// volume.
 func TestEnvFiles(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -112,15 +119,19 @@ func TestEnvFiles(t *testing.T) {
 	var pod strings.Builder
 	pod.WriteString(envFiles)
 	for _, file := range bad {
-		fmt.Fprintf(&pod, "  - {name: %[1]s, image: \"busybox:1.36\", command: [env], env: [{name: K, valueFrom: {fileKeyRef: {volumeName: d, path: %[1]s, key: K}}}]}\n", file)
+		fmt.Fprintf(&pod,
+			"  - {name: %[1]s, image: \"busybox:1.36\", command: [env], env: [{name: K, valueFrom: {fileKeyRef: {volumeName: "+
+				"d, path: %[1]s, key: K}}}]}\n", file)
 	}
 	h.Apply(pod.String())
 	h.Ctl("wait pod/env --for=jsonpath={.status.phase}=Succeeded --timeout=120s")
 	require.Equal(t, "one two, one two, .\n", h.Ctl("logs env -c main"))
 	for i := range bad {
-		h.Ctl(fmt.Sprintf("wait pod/hostile --for=jsonpath={.status.containerStatuses[%d].state.waiting.reason}=CreateContainerConfigError --timeout=120s", i))
+		h.Ctl(fmt.Sprintf("wait pod/hostile "+
+			"--for=jsonpath={.status.containerStatuses[%d].state.waiting.reason}=CreateContainerConfigError --timeout=120s", i))
 	}
-	require.NotContains(t, h.Ctl("get pod hostile -o yaml")+h.Ctl("get events"), "root:", "nothing of the machine's files is told")
+	require.NotContains(t, h.Ctl("get pod hostile -o yaml")+h.Ctl("get events"), "root:",
+		"nothing of the machine's files is told")
 	h.Ctl("delete pod hostile --timeout=120s")
 }
 
@@ -147,14 +158,16 @@ spec:
   containers: [{name: a, image: "busybox:1.36", command: [sleep, "100000"], resources: {requests: {cpu: %dm}}}]
 `
 
-// TestResizeOfPod: the limits of a pod as a whole change while it runs. What is below its use waits, also over a kill, as does what the node has no room for.
+// TestResizeOfPod: the limits of a pod as a whole change while it runs. What is below its use waits, also over a kill,
+// as does what the node has no room for.
 func TestResizeOfPod(t *testing.T) {
 	h := host.New(t)
 	h.Start()
 	h.Apply(resized)
 	h.Ctl("wait pod/resized --for=condition=Ready --timeout=120s")
 	limit := func() string {
-		return strings.TrimSpace(h.Run("ctl", "exec", "resized", "-c", "a", "--", "sh", "-c", "cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max"))
+		return strings.TrimSpace(h.Run("ctl", "exec", "resized", "-c", "a", "--", "sh", "-c",
+			"cat /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null || cat /sys/fs/cgroup/memory.max"))
 	}
 	resize := func(resources string) {
 		t.Helper()
@@ -169,8 +182,10 @@ func TestResizeOfPod(t *testing.T) {
 	resize(`{"requests":{"memory":"24Mi"},"limits":{"memory":"24Mi"}}`)
 	h.KillAtOnce(pid)
 	h.Run("start")
-	h.Shows("below current usage", "get pod resized -o jsonpath={.status.conditions[?(@.type=='PodResizeInProgress')].message}")
-	require.Equal(t, "24Mi_192Mi", h.Ctl("get pod resized -o jsonpath={.status.allocatedResources.memory}_{.status.resources.limits.memory}"))
+	h.Shows("below current usage",
+		"get pod resized -o jsonpath={.status.conditions[?(@.type=='PodResizeInProgress')].message}")
+	require.Equal(t, "24Mi_192Mi",
+		h.Ctl("get pod resized -o jsonpath={.status.allocatedResources.memory}_{.status.resources.limits.memory}"))
 	require.Equal(t, fmt.Sprint(192<<20), limit())
 	h.Ctl("exec resized -c b -- rm /m/file")
 	h.Await(10*time.Minute, "pod/resized --for=jsonpath={.status.resources.limits.memory}=24Mi")
@@ -180,14 +195,19 @@ func TestResizeOfPod(t *testing.T) {
 	h.Apply(fmt.Sprintf(greatest, allocatable.MilliValue()-500))
 	h.Ctl("wait pod/greatest --for=condition=Ready --timeout=120s")
 	resize(`{"requests":{"cpu":"600m"},"limits":{"cpu":"700m"}}`)
-	h.Shows("Node didn't have enough resource: cpu, requested: 600", "get pod resized -o jsonpath={.status.conditions[?(@.type=='PodResizePending')].message}")
+	h.Shows("Node didn't have enough resource: cpu, requested: 600",
+		"get pod resized -o jsonpath={.status.conditions[?(@.type=='PodResizePending')].message}")
 	h.Ctl("delete pod greatest --timeout=120s")
 	h.Ctl("wait pod/resized --for=jsonpath={.status.resources.requests.cpu}=600m --timeout=120s")
 
-	h.Ctl("wait node/" + h.Name + " --for=jsonpath={.status.declaredFeatures[0]}=InPlacePodLevelResourcesVerticalScaling --timeout=120s")
-	out := h.Fails("ctl", "patch", "pod", "resized", "--subresource", "resize", "-p", `{"spec":{"resources":{"requests":{"cpu":"10k"},"limits":{"cpu":"11k"}}}}`)
+	h.Ctl("wait node/" + h.Name +
+		" --for=jsonpath={.status.declaredFeatures[0]}=InPlacePodLevelResourcesVerticalScaling --timeout=120s")
+	out := h.Fails("ctl", "patch", "pod", "resized", "--subresource", "resize", "-p",
+		`{"spec":{"resources":{"requests":{"cpu":"10k"},"limits":{"cpu":"11k"}}}}`)
 	require.Contains(t, out, "node didn't have enough allocatable resources: cpu, requested: 10000000")
 	out = h.Fails("ctl", "patch", "pod", "resized", "-p", `{"spec":{"resources":{"limits":{"memory":"32Mi"}}}}`)
 	require.Contains(t, out, "Forbidden: pod updates may not change fields other than")
-	require.Equal(t, "0_0", h.Ctl("get pod resized -o jsonpath={.status.containerStatuses[0].restartCount}_{.status.containerStatuses[1].restartCount}"))
+	require.Equal(t, "0_0",
+		h.Ctl("get pod resized -o "+
+			"jsonpath={.status.containerStatuses[0].restartCount}_{.status.containerStatuses[1].restartCount}"))
 }

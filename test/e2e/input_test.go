@@ -61,11 +61,16 @@ func TestBadObjects(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(manifest), 0o600))
 		return h.Fails("ctl", "apply", "-f", file)
 	}
-	require.Contains(t, broken("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a}]}"), "spec.containers[0].image: Required value")
-	require.Contains(t, broken("apiVersion: v1\nkind: Pod\nmetadata: {name: A_b}\nspec: {containers: [{name: a, image: a}]}"), `metadata.name: Invalid value: "A_b"`)
-	require.Contains(t, broken("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {contaners: []}"), `unknown field "spec.contaners"`)
+	require.Contains(t, broken("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: a}]}"),
+		"spec.containers[0].image: Required value")
+	require.Contains(t,
+		broken("apiVersion: v1\nkind: Pod\nmetadata: {name: A_b}\nspec: {containers: [{name: a, image: a}]}"),
+		`metadata.name: Invalid value: "A_b"`)
+	require.Contains(t, broken("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {contaners: []}"),
+		`unknown field "spec.contaners"`)
 	require.Contains(t, broken("apiVersion: v1\nkind: Boat\nmetadata: {name: a}"), `no matches for kind "Boat"`)
-	require.Contains(t, broken("apiVersion: tasks.coracle.dev/v1alpha1\nkind: Task\nmetadata: {name: a}\nspec: {}"), "spec.image: Required value")
+	require.Contains(t, broken("apiVersion: tasks.coracle.dev/v1alpha1\nkind: Task\nmetadata: {name: a}\nspec: {}"),
+		"spec.image: Required value")
 	require.Contains(t, h.Fails("ctl", "get", "pod", "nobody"), `pods "nobody" not found`)
 	require.Contains(t, h.Fails("ctl", "create", "ns", "default"), "already exists")
 	big := strings.Repeat("x", 4<<20)

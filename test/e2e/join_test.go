@@ -82,7 +82,11 @@ func (l *agentLog) String() string {
 // startAgent returns once the agent is running and its node is Ready.
 func startAgent(t *testing.T, h *host.Host, words []string) *agent {
 	t.Helper()
-	a := &agent{Cmd: h.Command(context.Background(), h.Coracle, words...), t: t, log: agentLog{running: make(chan struct{})}}
+	a := &agent{
+		Cmd: h.Command(context.Background(), h.Coracle, words...),
+		t:   t,
+		log: agentLog{running: make(chan struct{})},
+	}
 	a.Stdout, a.Stderr = &a.log, &a.log
 	require.NoError(t, a.Start())
 	select {
@@ -206,7 +210,11 @@ func thief(t *testing.T, h *host.Host, words []string, name string) (status func
 		require.NoError(t, err)
 		return answer.StatusCode, text
 	}
-	code, text := ask(http.MethodPost, "/coracle/join", map[string]any{"nodeName": name, "nodeIP": "198.51.100.9", "publicKey": public})
+	code, text := ask(http.MethodPost, "/coracle/join", map[string]any{
+		"nodeName":  name,
+		"nodeIP":    "198.51.100.9",
+		"publicKey": public,
+	})
 	require.Equal(t, http.StatusOK, code, "%s", text)
 	var joined struct{ Client []byte }
 	require.NoError(t, json.Unmarshal(text, &joined))
@@ -306,5 +314,8 @@ func TestDeletedNodeIsShutOut(t *testing.T) {
 	}
 	first := uid()
 	h.Ctl("delete node " + h.Name)
-	require.Eventually(t, func() bool { now := uid(); return now != "" && now != first }, host.Patience, 100*time.Millisecond)
+	require.Eventually(t, func() bool {
+		now := uid()
+		return now != "" && now != first
+	}, host.Patience, 100*time.Millisecond)
 }

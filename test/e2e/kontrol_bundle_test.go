@@ -19,15 +19,17 @@ func shop(t *testing.T, dir, color string) {
 	require.NoError(t, os.MkdirAll(dir, 0o700))
 	for name, text := range map[string]string{
 		"namespace.yaml": "apiVersion: v1\nkind: Namespace\nmetadata: {name: shop}\n",
-		"first.yaml":     "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: first, namespace: shop}\ndata: {color: " + color + "}\n",
-		"second.yaml":    "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: second, namespace: shop, annotations: {kontrol/wave: '1'}}\ndata: {color: " + color + "}\n",
+		"first.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: first, namespace: shop}\ndata: {color: " +
+			color + "}\n",
+		"second.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: second, namespace: shop, annotations: " +
+			"{kontrol/wave: '1'}}\ndata: {color: " + color + "}\n",
 	} {
 		require.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 }
 
-// TestKontrolBundleOverTwoClusters: a directory comes to two clusters one after the other; a cluster that refuses it stops it; it is paused and
-// resumed; and the hub is killed in the middle.
+// TestKontrolBundleOverTwoClusters: a directory comes to two clusters one after the other; a cluster that refuses it
+// stops it; it is paused and resumed; and the hub is killed in the middle.
 func TestKontrolBundleOverTwoClusters(t *testing.T) {
 	hub := host.New(t)
 	edge := hub.Beside()
@@ -59,7 +61,8 @@ spec: {local: true}
 	shop(t, dir, "blue")
 	require.Contains(t, hub.Fails("kontrol", "push", dir), "say for which clusters")
 	require.Contains(t, hub.Run("kontrol", "push", dir, "--selector", "shop=yes", "--dry-run"), "+  color: blue")
-	require.Equal(t, "bundle shop created: 3 objects in 2 waves\n", hub.Run("kontrol", "push", dir, "--selector", "shop=yes"))
+	require.Equal(t, "bundle shop created: 3 objects in 2 waves\n",
+		hub.Run("kontrol", "push", dir, "--selector", "shop=yes"))
 	hub.Run("kontrol", "wait", "bundle/shop")
 	for _, h := range []*host.Host{hub, edge} {
 		require.Equal(t, []string{"blue", "blue"}, []string{color(h, "first"), color(h, "second")})
@@ -68,12 +71,14 @@ spec: {local: true}
 	require.Regexp(t, `(?m)^edge +Synced `, hub.Run("kontrol", "describe", "bundle/shop"))
 	require.Equal(t, "bundle shop unchanged: 3 objects in 2 waves\n", hub.Run("kontrol", "push", dir))
 
-	// The first cluster (edge comes before this) refuses a field: its second wave, and the other cluster, stay as they are.
+	// The first cluster (edge comes before this) refuses a field: its second wave, and the other cluster, stay as they
+	// are.
 	shop(t, dir, "{a: b}")
 	hub.Run("kontrol", "push", dir)
 	hub.Run("kontrol", "wait", "bundle/shop", "--for", "Failed")
 	require.Contains(t, hub.Run("kontrol", "describe", "bundle/shop"), "on edge: wave 0: ConfigMap/shop/first: ")
-	require.Equal(t, []string{"blue", "blue", "blue", "blue"}, []string{color(edge, "first"), color(edge, "second"), color(hub, "first"), color(hub, "second")})
+	require.Equal(t, []string{"blue", "blue", "blue", "blue"},
+		[]string{color(edge, "first"), color(edge, "second"), color(hub, "first"), color(hub, "second")})
 
 	// A good content, paused and resumed, with the hub killed in between and edge killed in the middle.
 	hub.Ctl(`patch bundles.kontrol.coracle.dev shop --type merge -p {"spec":{"rollout":{"paused":true}}}`)
@@ -104,5 +109,7 @@ spec: {local: true}
 	for _, h := range []*host.Host{edge, hub} {
 		h.Ctl("wait --timeout=120s --for=delete namespace/shop")
 	}
-	require.Eventually(t, func() bool { return !strings.Contains(hub.Ctl("get resources.kontrol.coracle.dev -o name"), "shop") }, host.Patience, 50*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return !strings.Contains(hub.Ctl("get resources.kontrol.coracle.dev -o name"), "shop")
+	}, host.Patience, 50*time.Millisecond)
 }

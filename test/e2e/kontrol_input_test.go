@@ -27,7 +27,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestKontrolInput: what is wrong with Clusters and Resources is said, with what to do; nothing of it harms another cluster.
+// TestKontrolInput: what is wrong with Clusters and Resources is said, with what to do; nothing of it harms another
+// cluster.
 func TestKontrolInput(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -38,11 +39,14 @@ func TestKontrolInput(t *testing.T) {
 		return path
 	}
 	kubeconfig := func(server, ca, user string) string {
-		return fmt.Sprintf("{kind: Config, apiVersion: v1, current-context: x, contexts: [{name: x, context: {cluster: x, user: x}}], clusters: [{name: x, cluster: {server: '%s', certificate-authority-data: %s}}], users: [{name: x, user: %s}]}",
+		return fmt.Sprintf("{kind: Config, apiVersion: v1, current-context: x, contexts: [{name: x, context: {cluster: x, "+
+			"user: x}}], clusters: [{name: x, cluster: {server: '%s', certificate-authority-data: %s}}], users: [{name: x, "+
+			"user: %s}]}",
 			server, base64.StdEncoding.EncodeToString([]byte(ca)), user)
 	}
 	config := func(name, cluster, template string) string {
-		return "apiVersion: kontrol.coracle.dev/v1alpha1\nkind: Resource\nmetadata: {name: " + name + "}\nspec:\n  clusterName: " + cluster + "\n  template: " + template + "\n---\n"
+		return "apiVersion: kontrol.coracle.dev/v1alpha1\nkind: Resource\nmetadata: {name: " + name +
+			"}\nspec:\n  clusterName: " + cluster + "\n  template: " + template + "\n---\n"
 	}
 	configMap := func(name string) string {
 		return "{apiVersion: v1, kind: ConfigMap, metadata: {name: " + name + ", namespace: default}, data: {a: b}}"
@@ -50,14 +54,16 @@ func TestKontrolInput(t *testing.T) {
 
 	// Kubeconfigs that run something, or read files of the hub.
 	for user, says := range map[string]string{
-		"{exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: [" + h.Home + "/ran], interactiveMode: Never}}": "exec runs a command",
+		"{exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: [" + h.Home +
+			"/ran], interactiveMode: Never}}": "exec runs a command",
 		"{auth-provider: {name: oidc, config: {a: b}}}": "auth-provider is a plugin",
 		"{username: a, password: b}":                    "use a token",
 	} {
 		file := write("bad.yaml", kubeconfig("https://198.51.100.2:6443", "x", user))
 		require.Contains(t, h.Fails("kontrol", "clusters", "add", "bad", "--kubeconfig", file), says)
 		h.Ctl("create secret generic -n kube-system bad --from-file=kubeconfig=" + file)
-		h.Apply("{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: bad}, spec: {kubeconfigSecret: {namespace: kube-system, name: bad}}}")
+		h.Apply("{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: bad}, spec: {kubeconfigSecret: " +
+			"{namespace: kube-system, name: bad}}}")
 		h.Ctl("wait --timeout=120s --for=jsonpath={.status.conditions[0].reason}=KubeconfigInvalid kcl/bad")
 		require.Contains(t, h.Run("kontrol", "clusters", "-o", "json"), says)
 		h.Ctl("delete -n kube-system kcl/bad")
@@ -90,7 +96,12 @@ func TestKontrolInput(t *testing.T) {
 		url, ca := serve(t, h, name == "expired", s)
 		add(name, url, ca)
 	}
-	for name, reason := range map[string]string{"page": "InvalidAnswer", "endless": "InvalidAnswer", "expired": "CertificateInvalid", "liar": "Connected"} {
+	for name, reason := range map[string]string{
+		"page":    "InvalidAnswer",
+		"endless": "InvalidAnswer",
+		"expired": "CertificateInvalid",
+		"liar":    "Connected",
+	} {
 		h.Ctl("wait --timeout=120s --for=jsonpath={.status.conditions[0].reason}=" + reason + " kcl/" + name)
 	}
 	list := h.Run("kontrol", "clusters", "-o", "json")
@@ -104,19 +115,27 @@ func TestKontrolInput(t *testing.T) {
 
 	// Resources.
 	for says, manifest := range map[string]string{
-		"a resource cannot depend on itself":   strings.Replace(config("self", "this", configMap("m")), "spec:\n", "spec:\n  dependsOn: [self]\n", 1),
-		"a Resource could make itself":         config("self", "this", "{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Resource, metadata: {name: self}}"),
-		"Too long: may not be more than 26214": config("large", "this", "{apiVersion: v1, kind: ConfigMap, metadata: {name: m, namespace: default}, data: {a: "+strings.Repeat("x", kontrol.MaxTemplate)+"}}"),
+		"a resource cannot depend on itself": strings.Replace(config("self", "this", configMap("m")), "spec:\n",
+			"spec:\n  dependsOn: [self]\n", 1),
+		"a Resource could make itself": config("self", "this",
+			"{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Resource, metadata: {name: self}}"),
+		"Too long: may not be more than 26214": config("large", "this",
+			"{apiVersion: v1, kind: ConfigMap, metadata: {name: m, namespace: default}, data: {a: "+
+				strings.Repeat("x", kontrol.MaxTemplate)+"}}"),
 	} {
 		require.Contains(t, h.Fails("ctl", "create", "-f", write("bad.yaml", manifest)), says)
 	}
 	h.Apply(config("first", "this", configMap("m")))
 	h.Run("kontrol", "wait", "first")
-	h.Apply(config("second", "this", configMap("m")) + config("widget", "this", "{apiVersion: x.dev/v1, kind: Widget, metadata: {name: w, namespace: default}}") + config("nowhere", "nocluster", configMap("nowhere")))
+	h.Apply(config("second", "this", configMap("m")) +
+		config("widget", "this", "{apiVersion: x.dev/v1, kind: Widget, metadata: {name: w, namespace: "+
+			"default}}") + config("nowhere", "nocluster", configMap("nowhere")))
 	h.Run("kontrol", "wait", "second", "--for", "Conflict")
-	require.Contains(t, h.Run("kontrol", "describe", "second"), "Resource first is about the same object, and had it first: delete one of them")
+	require.Contains(t, h.Run("kontrol", "describe", "second"),
+		"Resource first is about the same object, and had it first: delete one of them")
 	h.Ctl("wait --timeout=120s --for=create --for=jsonpath={.state.reason}=NoKind kas/widget.this")
-	require.Contains(t, h.Run("kontrol", "describe", "widget"), "the cluster lacks the kind, and it is applied once there is one")
+	require.Contains(t, h.Run("kontrol", "describe", "widget"),
+		"the cluster lacks the kind, and it is applied once there is one")
 	h.Run("kontrol", "wait", "nowhere", "--for", "Unreachable")
 	require.Contains(t, h.Run("kontrol", "describe", "nowhere"), "there is no cluster of that name: create it")
 
@@ -142,7 +161,8 @@ func TestKontrolInput(t *testing.T) {
 	require.Eventually(t, func() bool { return h.Ctl("get kas,kcs -o name") == "" }, host.Patience, 50*time.Millisecond)
 }
 
-// serve answers requests on the machine's loopback address over TLS until the test ends, with a certificate that is its own authority.
+// serve answers requests on the machine's loopback address over TLS until the test ends, with a certificate that is its
+// own authority.
 func serve(t *testing.T, h *host.Host, expired bool, handler http.Handler) (url, ca string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -151,8 +171,12 @@ func serve(t *testing.T, h *host.Host, expired bool, handler http.Handler) (url,
 	if expired {
 		until = time.Now().Add(-time.Minute)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour), NotAfter: until, IsCA: true,
-		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IPAddresses: []net.IP{net.ParseIP("127.0.0.1")}}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: until, IsCA: true,
+		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		IPAddresses: []net.IP{net.ParseIP("127.0.0.1")},
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	require.NoError(t, err)
 	l, err := h.Listen("tcp", "127.0.0.1:0")
@@ -161,7 +185,9 @@ func serve(t *testing.T, h *host.Host, expired bool, handler http.Handler) (url,
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = s.Serve(tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12}))
+		_ = s.Serve(tls.NewListener(l, &tls.Config{
+			Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, MinVersion: tls.VersionTLS12,
+		}))
 	}()
 	t.Cleanup(func() { _ = s.Close(); <-ended })
 	return "https://" + l.Addr().String(), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))

@@ -17,9 +17,10 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestKontrolTargetKilled: the server of a cluster is killed while many objects are applied to it, with SIGKILL. Once it is back it gets all of them,
-// and nobody is told of one that was lost. Then it is cut off and changed meanwhile: when it is back, its watches go on without another list. It takes
-// a minute, and runs with CORACLE_TEST_FLEET=1 (hack/nightly.sh fleet).
+// TestKontrolTargetKilled: the server of a cluster is killed while many objects are applied to it, with SIGKILL. Once
+// it is back it gets all of them, and nobody is told of one that was lost. Then it is cut off and changed meanwhile:
+// when it is back, its watches go on without another list. It takes a minute, and runs with CORACLE_TEST_FLEET=1
+// (hack/nightly.sh fleet).
 func TestKontrolTargetKilled(t *testing.T) {
 	if os.Getenv("CORACLE_TEST_FLEET") == "" {
 		t.Skip("it takes a minute: CORACLE_TEST_FLEET=1, as hack/nightly.sh fleet does")
@@ -36,8 +37,11 @@ func TestKontrolTargetKilled(t *testing.T) {
 	suspend(true)
 	var all strings.Builder
 	for i := range many {
-		fmt.Fprintf(&all, "---\napiVersion: kontrol.coracle.dev/v1alpha1\nkind: Resource\nmetadata: {name: r%03d}\nspec:\n  clusterName: edge\n"+
-			"  template: {apiVersion: v1, kind: ConfigMap, metadata: {name: m%03d, namespace: default}, data: {value: \"%d\"}}\n", i, i, i)
+		fmt.Fprintf(&all,
+			"---\napiVersion: kontrol.coracle.dev/v1alpha1\nkind: Resource\nmetadata: {name: r%03d}\nspec:\n  clusterName: "+
+				"edge\n"+
+				"  template: {apiVersion: v1, kind: ConfigMap, metadata: {name: m%03d, namespace: default}, data: {value: "+
+				"\"%d\"}}\n", i, i, i)
 	}
 	hub.Apply(all.String())
 	are := func(state string) {
@@ -48,7 +52,9 @@ func TestKontrolTargetKilled(t *testing.T) {
 	// Some have arrived, others are under way.
 	client, err := kubernetes.NewForConfig(edge.REST())
 	require.NoError(t, err)
-	arriving, err := client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{LabelSelector: "kontrol/resource-id"})
+	arriving, err := client.CoreV1().ConfigMaps("default").Watch(t.Context(), metav1.ListOptions{
+		LabelSelector: "kontrol/resource-id",
+	})
 	require.NoError(t, err)
 	server := edge.Status().PID
 	suspend(false)
@@ -65,7 +71,9 @@ func TestKontrolTargetKilled(t *testing.T) {
 	are("Unreachable")
 	edge.Run("start")
 	are("Synced")
-	list, err := client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{LabelSelector: "kontrol/resource-id"})
+	list, err := client.CoreV1().ConfigMaps("default").List(t.Context(), metav1.ListOptions{
+		LabelSelector: "kontrol/resource-id",
+	})
 	require.NoError(t, err)
 	require.Len(t, list.Items, many)
 	for i := range list.Items {

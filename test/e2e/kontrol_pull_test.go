@@ -10,18 +10,22 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestKontrolPull: a cluster connects itself; objects come to it and drift is mended; its agent and the hub are killed, and it goes on.
+// TestKontrolPull: a cluster connects itself; objects come to it and drift is mended; its agent and the hub are killed,
+// and it goes on.
 func TestKontrolPull(t *testing.T) {
 	hub := host.New(t)
 	edge := hub.Beside()
 	hub.Start()
 	edge.Start()
 	file := filepath.Join(hub.Home, "boat.token")
-	require.Contains(t, hub.Fails("kontrol", "clusters", "add", "boat", "--pull"), "--pull and --token-file FILE go together")
-	require.Contains(t, hub.Run("kontrol", "clusters", "add", "boat", "--pull", "--token-file", file), "coracle agent kontrol --hub https://")
+	require.Contains(t, hub.Fails("kontrol", "clusters", "add", "boat", "--pull"),
+		"--pull and --token-file FILE go together")
+	require.Contains(t, hub.Run("kontrol", "clusters", "add", "boat", "--pull", "--token-file", file),
+		"coracle agent kontrol --hub https://")
 	server := hub.REST().Host
 	agent := func() func() {
-		cmd := edge.Command(context.Background(), edge.Coracle, "agent", "kontrol", "--hub", server, "--token-file", file, "--kubeconfig", filepath.Join(edge.Home, ".kube", "config"))
+		cmd := edge.Command(context.Background(), edge.Coracle, "agent", "kontrol", "--hub", server, "--token-file", file,
+			"--kubeconfig", filepath.Join(edge.Home, ".kube", "config"))
 		require.NoError(t, cmd.Start())
 		return func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
 	}
@@ -30,8 +34,10 @@ func TestKontrolPull(t *testing.T) {
 		hub.Ctl("wait --timeout=120s --for=jsonpath={.status.state}=" + state + " resources.kontrol.coracle.dev/pulled")
 	}
 	resource := func(value string) string {
-		return "apiVersion: kontrol.coracle.dev/v1alpha1\nkind: Resource\nmetadata: {name: pulled}\nspec:\n  clusterName: boat\n" +
-			"  template: {apiVersion: v1, kind: ConfigMap, metadata: {name: pulled, namespace: default}, data: {color: " + value + "}}\n"
+		return "apiVersion: kontrol.coracle.dev/v1alpha1\nkind: Resource\nmetadata: {name: pulled}\nspec:\n  clusterName: " +
+			"boat\n" +
+			"  template: {apiVersion: v1, kind: ConfigMap, metadata: {name: pulled, namespace: default}, data: {color: " +
+			value + "}}\n"
 	}
 	hub.Apply(resource("blue"))
 	is("Unreachable")
@@ -77,7 +83,9 @@ func TestKontrolPull(t *testing.T) {
 
 	// The token connects this cluster and does nothing else.
 	may := func(words ...string) string {
-		out, _ := hub.Try(append([]string{"ctl", "auth", "can-i", "--as", "system:serviceaccount:kube-system:kontrol-pull-boat"}, words...)...)
+		out, _ := hub.Try(append([]string{
+			"ctl", "auth", "can-i", "--as", "system:serviceaccount:kube-system:kontrol-pull-boat",
+		}, words...)...)
 		return out
 	}
 	require.Contains(t, may("create", "clusters.kontrol.coracle.dev/boat", "--subresource", "tunnel"), "yes")

@@ -31,7 +31,8 @@ spec:
 `
 }
 
-// TestKontrolOverTwoClusters: one Coracle keeps another as its Resources say, however the other is changed, killed or cut off.
+// TestKontrolOverTwoClusters: one Coracle keeps another as its Resources say, however the other is changed, killed or
+// cut off.
 func TestKontrolOverTwoClusters(t *testing.T) {
 	hub := host.New(t)
 	edge := hub.Beside()
@@ -80,13 +81,17 @@ spec: {kubeconfigSecret: {namespace: kube-system, name: bad}}
 	is("Synced", "mended", "pruned")
 	require.JSONEq(t, `{"color":"red","more":"1"}`, color("left"))
 	require.JSONEq(t, `{"color":"blue","more":"1"}`, color("mended"))
-	require.Eventually(t, func() bool { return color("pruned") == `{"color":"blue"}` }, host.Patience, 50*time.Millisecond, "what it lacks is removed by a second write")
+	require.Eventually(t, func() bool {
+		return color("pruned") == `{"color":"blue"}`
+	}, host.Patience, 50*time.Millisecond, "what it lacks is removed by a second write")
 	require.Contains(t, hub.Ctl("get currentstates left.edge -o wide"), ".data.color Changed by kubectl-patch")
 
 	// Two Resources on one object.
-	hub.Apply(strings.Replace(desired("second", "Correct", "green"), "metadata: {name: second, namespace", "metadata: {name: mended, namespace", 1))
+	hub.Apply(strings.Replace(desired("second", "Correct", "green"), "metadata: {name: second, namespace",
+		"metadata: {name: mended, namespace", 1))
 	is("Conflict", "second")
-	require.Contains(t, hub.Ctl("get resources.kontrol.coracle.dev second -o wide"), "Resource mended is about the same object")
+	require.Contains(t, hub.Ctl("get resources.kontrol.coracle.dev second -o wide"),
+		"Resource mended is about the same object")
 	hub.Ctl("delete resources.kontrol.coracle.dev second")
 	require.JSONEq(t, `{"color":"blue","more":"1"}`, color("mended"))
 

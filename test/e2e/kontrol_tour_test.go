@@ -23,7 +23,8 @@ spec:
   template: {apiVersion: v1, kind: ConfigMap, metadata: {name: greeting, namespace: default}, data: {hello: world}}
 `
 
-// TestKontrolTour: an object of the cluster itself is made, drifts, is reported, corrected, rolled back and adopted, as users see it.
+// TestKontrolTour: an object of the cluster itself is made, drifts, is reported, corrected, rolled back and adopted, as
+// users see it.
 func TestKontrolTour(t *testing.T) {
 	h := host.New(t)
 	const rest = "127.0.0.1:8071"
@@ -58,14 +59,16 @@ func TestKontrolTour(t *testing.T) {
 
 	// A change and its rollback; the REST facade shows both.
 	file := filepath.Join(h.Home, "greeting.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(strings.NewReplacer("world", "sea", "Report", "Correct").Replace(greetingResource)), 0o600))
+	require.NoError(t,
+		os.WriteFile(file, []byte(strings.NewReplacer("world", "sea", "Report", "Correct").Replace(greetingResource)), 0o600))
 	out, err := h.Try("ctl", "apply", "-f", file)
 	require.NoError(t, err)
 	require.Equal(t, "resource.kontrol.coracle.dev/greeting configured\n", out, "without a warning")
 	h.Run("kontrol", "wait", "greeting")
 	require.Equal(t, "sea", value())
 	require.Regexp(t, `(?m)^3 +3 +present +\.data\.hello$`, h.Run("kontrol", "history", "greeting"))
-	require.Equal(t, "resource greeting rolled back from revision 3 to 2 (generation 4)\n", h.Run("kontrol", "rollback", "greeting", "--to", "2"))
+	require.Equal(t, "resource greeting rolled back from revision 3 to 2 (generation 4)\n",
+		h.Run("kontrol", "rollback", "greeting", "--to", "2"))
 	h.Run("kontrol", "wait", "greeting")
 	require.Equal(t, "world", value())
 	body, err := h.Curl("http://" + rest + "/api/v1/resources?state=Synced&cluster=this")
@@ -85,7 +88,8 @@ func TestKontrolTour(t *testing.T) {
 	require.NotEmpty(t, list[0].Current[0].Version)
 
 	// One that asks for approval waits for it, and so does one outside its windows.
-	h.Apply(strings.NewReplacer("{name: greeting", "{name: careful", "mode: Report", "approval: Manual").Replace(greetingResource))
+	h.Apply(strings.NewReplacer("{name: greeting", "{name: careful", "mode: Report", "approval: Manual").
+		Replace(greetingResource))
 	_, code = exitCode(t, h, "kontrol", "wait", "careful", "--timeout", "1s")
 	require.Equal(t, 1, code)
 	require.Eventually(t, func() bool {
@@ -96,7 +100,9 @@ func TestKontrolTour(t *testing.T) {
 	h.Ctl(`patch kres careful --type merge -p {"spec":{"approval":"None","windows":[{"kind":"Deny","schedule":"@hourly","duration":"2h"}],"template":{"data":{"hello":"later"}}}}`)
 	h.Run("kontrol", "wait", "careful", "--for", "OutOfSync")
 	denied := regexp.MustCompile("Waiting: SyncWindow .* denies it")
-	require.Eventually(t, func() bool { return denied.MatchString(h.Run("kontrol", "describe", "careful")) }, host.Patience, 50*time.Millisecond,
+	require.Eventually(t, func() bool {
+		return denied.MatchString(h.Run("kontrol", "describe", "careful"))
+	}, host.Patience, 50*time.Millisecond,
 		"it is out of sync as soon as it is changed")
 	require.Equal(t, "world", h.Ctl("get configmap careful -o jsonpath={.data.hello}"))
 
@@ -106,7 +112,8 @@ func TestKontrolTour(t *testing.T) {
 	require.Contains(t, h.Fails("kontrol", "describe", "this-default-configmap-found"), "there is no resource")
 	h.Run("kontrol", "adopt", "configmap/found", "--cluster", "this", "--yes")
 	h.Run("kontrol", "wait", "this-default-configmap-found")
-	require.Contains(t, h.Fails("kontrol", "adopt", "configmap/found", "--cluster", "this", "--name", "again"), "has it already")
+	require.Contains(t, h.Fails("kontrol", "adopt", "configmap/found", "--cluster", "this", "--name", "again"),
+		"has it already")
 	h.Ctl("delete kres this-default-configmap-found greeting careful")
 	require.Equal(t, "green", h.Ctl("get configmap found -o jsonpath={.data.color}"))
 	require.Empty(t, h.Ctl("get configmap greeting --ignore-not-found -o name"), "its deletion policy is Delete")

@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/test/upstream"
 )
 
-// TestUpstreamKontrol: the operator keeps Kontrol's kinds on an upstream API server as Coracle does on its own, with revisions, history and refusals; and
-// that server is a cluster for the Kontrol of a Coracle.
+// TestUpstreamKontrol: the operator keeps Kontrol's kinds on an upstream API server as Coracle does on its own, with
+// revisions, history and refusals; and that server is a cluster for the Kontrol of a Coracle.
 func TestUpstreamKontrol(t *testing.T) {
 	upstream.Needs(t)
 	h := host.New(t)
@@ -34,7 +34,8 @@ func TestUpstreamKontrol(t *testing.T) {
 	kubectl("wait", "--for=condition=Established", "--timeout=120s", "crd", "--all")
 	// The operator has the rights that it prints, and for the Cluster that is this API server those of an editor.
 	kubectl("create", "namespace", "kontrol")
-	kubectl("apply", "-f", file("rbac.yaml", h.Run("operator", "kontrol", "--print-rbac", "--source-namespaces", "kontrol")))
+	kubectl("apply", "-f",
+		file("rbac.yaml", h.Run("operator", "kontrol", "--print-rbac", "--source-namespaces", "kontrol")))
 	const account = "coracle-operator-kontrol"
 	mine := withToken(t, foreign.Kubeconfig, strings.TrimSpace(kubectl("create", "token", account, "-n", "kube-system")))
 	may := func(verb, what string, more ...string) bool {
@@ -49,7 +50,8 @@ func TestUpstreamKontrol(t *testing.T) {
 	require.False(t, may("create", "configmaps"))
 	kubectl("create", "clusterrolebinding", "kontrol-here", "--clusterrole=edit", "--serviceaccount=kube-system:"+account)
 	operator := func() func() {
-		cmd := h.Command(context.Background(), h.Coracle, "operator", "kontrol", "--kubeconfig", mine, "--source-namespaces", "kontrol")
+		cmd := h.Command(context.Background(), h.Coracle, "operator", "kontrol", "--kubeconfig", mine, "--source-namespaces",
+			"kontrol")
 		require.NoError(t, cmd.Start())
 		return func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }
 	}
@@ -57,10 +59,14 @@ func TestUpstreamKontrol(t *testing.T) {
 	defer func() { kill() }()
 
 	// As on Coracle itself: synced, drift corrected, the revision rises and goes back.
-	kubectl("apply", "-f", file("here.yaml", "{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: this}, spec: {local: true}}"))
+	kubectl("apply", "-f",
+		file("here.yaml",
+			"{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: this}, spec: {local: true}}"))
 	resource := func(value string) string {
-		return file("greeting.yaml", "apiVersion: kontrol.coracle.dev/v1alpha1\nkind: Resource\nmetadata: {name: greeting}\nspec:\n  clusterName: this\n"+
-			"  template: {apiVersion: v1, kind: ConfigMap, metadata: {name: greeting, namespace: default}, data: {hello: "+value+"}}\n")
+		return file("greeting.yaml",
+			"apiVersion: kontrol.coracle.dev/v1alpha1\nkind: Resource\nmetadata: {name: greeting}\nspec:\n  clusterName: this\n"+
+				"  template: {apiVersion: v1, kind: ConfigMap, metadata: {name: greeting, namespace: default}, data: {hello: "+
+				value+"}}\n")
 	}
 	wait := func(name string) { h.Run(at("kontrol", "wait", name)...) }
 	hello := func() string { return kubectl("get", "configmap", "greeting", "-o", "jsonpath={.data.hello}") }
@@ -77,29 +83,43 @@ func TestUpstreamKontrol(t *testing.T) {
 	h.Run(at("kontrol", "rollback", "greeting", "--to", "1")...)
 	wait("greeting")
 	require.Equal(t, "<world>", hello())
-	require.Equal(t, "1", kubectl("get", "configmap", "greeting", "-o", `jsonpath={.metadata.annotations.kontrol/revision}`))
+	require.Equal(t, "1",
+		kubectl("get", "configmap", "greeting", "-o", `jsonpath={.metadata.annotations.kontrol/revision}`))
 
 	// Kubeconfigs are read where they may be, and nowhere else.
 	for _, namespace := range []string{"kontrol", "default"} {
 		kubectl("create", "secret", "generic", "other", "-n", namespace, "--from-file=kubeconfig="+foreign.Kubeconfig)
-		kubectl("apply", "-f", file("in.yaml", "{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: in-"+namespace+"}, spec: {kubeconfigSecret: {namespace: "+namespace+", name: other}}}"))
+		kubectl("apply", "-f",
+			file("in.yaml",
+				"{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: in-"+namespace+
+					"}, spec: {kubeconfigSecret: {namespace: "+namespace+", name: other}}}"))
 	}
 	kubectl("wait", "--for=condition=Ready", "--timeout=120s", "kcl/in-kontrol")
 	kubectl("wait", "--for=condition=Ready=False", "--timeout=120s", "kcl/in-default")
-	require.Contains(t, kubectl("get", "kcl", "in-default", "-o", "jsonpath={.status.conditions[0].message}"), "this operator reads those of kontrol alone")
+	require.Contains(t, kubectl("get", "kcl", "in-default", "-o", "jsonpath={.status.conditions[0].message}"),
+		"this operator reads those of kontrol alone")
 	kubectl("delete", "kcl", "in-kontrol", "in-default")
 
 	// What a schema can say is refused at once, the rest by the operator, which changes nothing then.
-	require.Contains(t, h.Fails(at("ctl", "patch", "kres", "greeting", "--type=merge", "-p", `{"spec":{"template":{"metadata":{"name":"x"}}}}`)...), "metadata.name cannot be changed")
-	require.Contains(t, h.Fails(at("ctl", "create", "-f", file("boat.yaml", "{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: boat}, spec: {pull: true}}"))...), "agents connect to the API servers of Coracle alone")
-	kubectl("patch", "kres", "greeting", "--type=merge", "-p", `{"spec":{"dependsOn":["greeting"],"template":{"data":{"hello":"never"}}}}`)
+	require.Contains(t,
+		h.Fails(at("ctl", "patch", "kres", "greeting", "--type=merge", "-p",
+			`{"spec":{"template":{"metadata":{"name":"x"}}}}`)...), "metadata.name cannot be changed")
+	require.Contains(t,
+		h.Fails(at("ctl", "create", "-f",
+			file("boat.yaml",
+				"{apiVersion: kontrol.coracle.dev/v1alpha1, kind: Cluster, metadata: {name: boat}, spec: {pull: true}}"))...),
+		"agents connect to the API servers of Coracle alone")
+	kubectl("patch", "kres", "greeting", "--type=merge", "-p",
+		`{"spec":{"dependsOn":["greeting"],"template":{"data":{"hello":"never"}}}}`)
 	kubectl("wait", "--for=jsonpath={.status.state}=OutOfSync", "--timeout=120s", "kres/greeting")
-	require.Contains(t, kubectl("get", "kres", "greeting", "-o", "jsonpath={.status.message}"), "a resource cannot depend on itself")
+	require.Contains(t, kubectl("get", "kres", "greeting", "-o", "jsonpath={.status.message}"),
+		"a resource cannot depend on itself")
 	require.Equal(t, "<world>", hello())
 
 	// The operator is killed; what is edited meanwhile is applied by the next one.
 	kill()
-	kubectl("patch", "kres", "greeting", "--type=merge", "-p", `{"spec":{"dependsOn":null,"template":{"data":{"hello":"again"}}}}`)
+	kubectl("patch", "kres", "greeting", "--type=merge", "-p",
+		`{"spec":{"dependsOn":null,"template":{"data":{"hello":"again"}}}}`)
 	kill = operator()
 	kubectl("wait", "--for=jsonpath={.data.hello}=again", "--timeout=120s", "configmap/greeting")
 	wait("greeting")
@@ -108,7 +128,10 @@ func TestUpstreamKontrol(t *testing.T) {
 	dir := filepath.Join(h.Home, "shop")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	for name, wave := range map[string]string{"one": "0", "two": "1"} {
-		require.NoError(t, os.WriteFile(filepath.Join(dir, name+".yaml"), []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: "+name+", namespace: default, annotations: {kontrol/wave: '"+wave+"'}}\ndata: {a: <b>}\n"), 0o600))
+		require.NoError(t,
+			os.WriteFile(filepath.Join(dir, name+".yaml"),
+				[]byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: "+name+
+					", namespace: default, annotations: {kontrol/wave: '"+wave+"'}}\ndata: {a: <b>}\n"), 0o600))
 	}
 	h.Run(at("kontrol", "push", dir, "--cluster", "this")...)
 	wait("bundle/shop")
@@ -116,7 +139,9 @@ func TestUpstreamKontrol(t *testing.T) {
 	kubectl("wait", "--for=delete", "--timeout=120s", "configmap/one", "configmap/two")
 	kubectl("delete", "kres", "greeting")
 	require.NotContains(t, kubectl("get", "configmaps", "-o", "name"), "greeting")
-	require.Eventually(t, func() bool { return kubectl("get", "appliedstates,currentstates", "-o", "name") == "" }, host.Patience, 50*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return kubectl("get", "appliedstates,currentstates", "-o", "name") == ""
+	}, host.Patience, 50*time.Millisecond)
 
 	// It is a cluster for Kontrol on a Coracle.
 	hub := h
@@ -136,7 +161,8 @@ spec:
 	kubectl("patch", "deployment", "web", "-p", `{"spec":{"minReadySeconds":7,"replicas":3}}`)
 	kubectl("wait", "--for=jsonpath={.spec.replicas}=0", "--timeout=120s", "deployment/web")
 	hub.Run("kontrol", "wait", "web")
-	require.Equal(t, "", kubectl("get", "deployment", "web", "-o", "jsonpath={.spec.minReadySeconds}"), "what others added is removed")
+	require.Equal(t, "", kubectl("get", "deployment", "web", "-o", "jsonpath={.spec.minReadySeconds}"),
+		"what others added is removed")
 	hub.Ctl("delete kres web")
 	require.NotContains(t, kubectl("get", "deployments", "-o", "name"), "web")
 }

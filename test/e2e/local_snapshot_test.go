@@ -51,13 +51,15 @@ spec:
     volumeMounts: [{name: restored, mountPath: /restored}, {name: cloned, mountPath: /cloned}]
 `
 
-// TestLocalSnapshots: a snapshot of a volume of Coracle's own, a claim made of it and a clone, over kill -9; in the end nothing is left of them.
+// TestLocalSnapshots: a snapshot of a volume of Coracle's own, a claim made of it and a clone, over kill -9; in the end
+// nothing is left of them.
 func TestLocalSnapshots(t *testing.T) {
 	h := host.New(t)
 	h.Start()
 	h.Apply(storageManifest)
 	h.Ctl("wait pod/writer --for=condition=Ready --timeout=120s")
-	h.Run("ctl", "exec", "writer", "--", "sh", "-c", "echo before > /data/file; chown 4242 /data/file; ln /data/file /data/link")
+	h.Run("ctl", "exec", "writer", "--", "sh", "-c",
+		"echo before > /data/file; chown 4242 /data/file; ln /data/file /data/link")
 	h.Apply(localSnapshotManifest)
 	h.Kill() // wherever it is
 	h.Start()
@@ -67,16 +69,20 @@ func TestLocalSnapshots(t *testing.T) {
 
 	h.Apply(restoredManifest)
 	h.Ctl("wait pod/reader --for=condition=Ready --timeout=120s")
-	require.Equal(t, "before\n4242 2\n", h.Run("ctl", "exec", "reader", "--", "sh", "-c", "cat /restored/file; stat -c '%u %h' /restored/file"))
+	require.Equal(t, "before\n4242 2\n",
+		h.Run("ctl", "exec", "reader", "--", "sh", "-c", "cat /restored/file; stat -c '%u %h' /restored/file"))
 	require.Equal(t, "after\n", h.Ctl("exec reader -- cat /cloned/file"))
 	require.Empty(t, h.Ctl("get pvc data restored -o jsonpath={.items[*].metadata.deletionTimestamp}"))
 
 	manifest := filepath.Join(t.TempDir(), "small.yaml")
 	claim, _, _ := strings.Cut(restoredManifest, "---")
-	require.NoError(t, os.WriteFile(manifest, []byte(strings.NewReplacer("1Gi", "1Mi", "name: restored", "name: small").Replace(claim)), 0o600))
+	require.NoError(t,
+		os.WriteFile(manifest, []byte(strings.NewReplacer("1Gi", "1Mi", "name: restored", "name: small").Replace(claim)),
+			0o600))
 	h.Ctl("apply -f " + manifest)
 	require.Eventually(t, func() bool {
-		return strings.Contains(h.Ctl("get events --field-selector=involvedObject.name=small"), "requested volume size 1048576 is less than the size 1073741824")
+		return strings.Contains(h.Ctl("get events --field-selector=involvedObject.name=small"),
+			"requested volume size 1048576 is less than the size 1073741824")
 	}, host.Patience, 50*time.Millisecond)
 
 	h.Ctl("delete pod writer reader --timeout=120s")

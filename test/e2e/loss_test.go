@@ -78,10 +78,12 @@ func TestNodeLoss(t *testing.T) {
 	on := func(name string) string { return "pods -l app=moves --field-selector spec.nodeName=" + name }
 	h.Ctl("wait " + on(other.Name) + " --for=create --for=condition=Ready --timeout=120s")
 	moves := "pod/" + h.Ctl("get "+on(other.Name)+" -o jsonpath={.items[0].metadata.name}")
-	const container = "get pod stays -o jsonpath={.metadata.uid}{.status.containerStatuses[0].containerID}{.status.containerStatuses[0].restartCount}"
+	const container = "get pod stays -o " +
+		"jsonpath={.metadata.uid}{.status.containerStatuses[0].containerID}{.status.containerStatuses[0].restartCount}"
 	stays := h.Ctl(container)
 	endpoint := func(ready bool) string {
-		return fmt.Sprintf("wait endpointslices -l kubernetes.io/service-name=web --for=jsonpath={.endpoints[?(@.targetRef.name==\"stays\")].conditions.ready}=%t --timeout=120s", ready)
+		return fmt.Sprintf("wait endpointslices -l kubernetes.io/service-name=web "+
+			"--for=jsonpath={.endpoints[?(@.targetRef.name==\"stays\")].conditions.ready}=%t --timeout=120s", ready)
 	}
 	h.Ctl(endpoint(true))
 	require.Len(t, other.Status().Processes, 3, "the agent and one shim for each pod")
@@ -93,8 +95,10 @@ func TestNodeLoss(t *testing.T) {
 	h.Ctl("wait " + node + " --for=condition=Ready=Unknown --timeout=120s")
 	h.Ctl(endpoint(false))
 	h.Ctl("wait " + moves + " --for=jsonpath={.metadata.deletionTimestamp} --timeout=120s")
-	require.Equal(t, "NoSchedule NoExecute", h.Ctl("get "+node+` -o jsonpath={.spec.taints[?(@.key=="node.kubernetes.io/unreachable")].effect}`))
-	require.Equal(t, "DeletionByTaintManager", h.Ctl("get "+moves+` -o jsonpath={.status.conditions[?(@.type=="DisruptionTarget")].reason}`))
+	require.Equal(t, "NoSchedule NoExecute",
+		h.Ctl("get "+node+` -o jsonpath={.spec.taints[?(@.key=="node.kubernetes.io/unreachable")].effect}`))
+	require.Equal(t, "DeletionByTaintManager",
+		h.Ctl("get "+moves+` -o jsonpath={.status.conditions[?(@.type=="DisruptionTarget")].reason}`))
 	h.Ctl("wait " + on(h.Name) + " --for=create --for=condition=Ready --timeout=120s")
 	url := "http://" + h.Ctl("get service web -o jsonpath={.spec.clusterIP}")
 	for range 10 {

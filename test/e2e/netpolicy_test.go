@@ -63,8 +63,8 @@ metadata: {name: deny}
 spec: {podSelector: {}, policyTypes: [%s]}
 `
 
-// TestNetworkPolicies enforces policies between pods of two nodes, with named ports, blocks and both directions, for new pods from their first packet,
-// and over the death of the process; without policies there is no table.
+// TestNetworkPolicies enforces policies between pods of two nodes, with named ports, blocks and both directions, for
+// new pods from their first packet, and over the death of the process; without policies there is no table.
 func TestNetworkPolicies(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -105,7 +105,9 @@ func TestNetworkPolicies(t *testing.T) {
 	url := "http://" + web + ":8080/"
 	eventually := func(reaches bool, pod, url string) {
 		t.Helper()
-		require.Eventually(t, func() bool { return (try(pod, url) == nil) == reaches }, host.Patience, 50*time.Millisecond, "%s to %s: %v", pod, url, reaches)
+		require.Eventually(t, func() bool {
+			return (try(pod, url) == nil) == reaches
+		}, host.Patience, 50*time.Millisecond, "%s to %s: %v", pod, url, reaches)
 	}
 	for _, pod := range []string{"near", "far", "stranger"} {
 		eventually(true, pod, url)
@@ -128,7 +130,8 @@ func TestNetworkPolicies(t *testing.T) {
 	eventually(true, "stranger", url)
 	h.Ctl("label pod stranger role=stranger --overwrite")
 	eventually(false, "stranger", url)
-	require.Equal(t, "True", h.Ctl(`get pod web -o jsonpath={.status.conditions[?(@.type=="Ready")].status}`), "probes of its node are allowed")
+	require.Equal(t, "True", h.Ctl(`get pod web -o jsonpath={.status.conditions[?(@.type=="Ready")].status}`),
+		"probes of its node are allowed")
 
 	// Egress, by block and port range; a new pod is held back from its first packet on.
 	h.Apply(fmt.Sprintf(denyAll, "Ingress,Egress"))
@@ -161,6 +164,8 @@ spec:
 	h.Ctl("delete networkpolicies --all")
 	eventually(true, "stranger", url)
 	for _, on := range []*host.Host{h, other} {
-		require.Eventually(t, func() bool { return !strings.Contains(tables(on), "_policy") }, host.Patience, 50*time.Millisecond)
+		require.Eventually(t, func() bool {
+			return !strings.Contains(tables(on), "_policy")
+		}, host.Patience, 50*time.Millisecond)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/test/upstream"
 )
 
-// aside starts coracle with arguments, and returns once it has logged a line with the text. The returned function kills it with SIGKILL; it is
-// stopped when the test ends.
+// aside starts coracle with arguments, and returns once it has logged a line with the text. The returned function kills
+// it with SIGKILL; it is stopped when the test ends.
 func aside(t *testing.T, h *host.Host, text string, args ...string) (kill func()) {
 	t.Helper()
 	cmd := h.Command(t.Context(), h.Coracle, args...)
@@ -48,8 +48,8 @@ func aside(t *testing.T, h *host.Host, text string, args ...string) (kill func()
 	return func() { stop(syscall.SIGKILL) }
 }
 
-// TestUpstreamAPIServerWithOurParts: scheduler and controllers run against upstream's API server, each as its own process: pods are made,
-// bound and counted, what is deleted goes, and one that was killed is replaced by another.
+// TestUpstreamAPIServerWithOurParts: scheduler and controllers run against upstream's API server, each as its own
+// process: pods are made, bound and counted, what is deleted goes, and one that was killed is replaced by another.
 func TestUpstreamAPIServerWithOurParts(t *testing.T) {
 	upstream.Needs(t)
 	h := host.New(t)
@@ -68,7 +68,8 @@ func TestUpstreamAPIServerWithOurParts(t *testing.T) {
 	ctl("create deployment web --image x --replicas 5")
 	ctl("rollout status deployment/web --timeout 2m")
 	ctl("expose deployment web --port 80")
-	ctl("wait endpointslices -l kubernetes.io/service-name=web --for=jsonpath={.endpoints[4].conditions.ready}=true --timeout 2m")
+	ctl("wait endpointslices -l kubernetes.io/service-name=web --for=jsonpath={.endpoints[4].conditions.ready}=true " +
+		"--timeout 2m")
 	ctl("create job once --image x")
 	ctl("wait job/once --for=condition=Complete --timeout 2m")
 	ctl("create namespace brief")

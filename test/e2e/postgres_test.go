@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestPostgreSQL: a real database on a joined machine keeps each row that it acknowledged, while the server, the agent and the database are killed in
-// turn.
+// TestPostgreSQL: a real database on a joined machine keeps each row that it acknowledged, while the server, the agent
+// and the database are killed in turn.
 func TestPostgreSQL(t *testing.T) {
 	if os.Getenv("CORACLE_TEST_DATABASE") == "" {
 		t.Skip("CORACLE_TEST_DATABASE is not set: make database")
@@ -55,7 +55,8 @@ func TestPostgreSQL(t *testing.T) {
 		deadline := time.Now().Add(2 * host.Patience)
 		for want := len(acknowledged) + more; len(acknowledged) < want; next++ {
 			require.True(t, time.Now().Before(deadline), "no more rows are acknowledged")
-			if out, err := sql(fmt.Sprintf("insert into rows values (%d) returning n", next)); err == nil && out == strconv.Itoa(next) {
+			if out, err := sql(fmt.Sprintf("insert into rows values (%d) returning n", next)); err == nil &&
+				out == strconv.Itoa(next) {
 				acknowledged[next] = true
 			}
 		}
@@ -88,7 +89,8 @@ func TestPostgreSQL(t *testing.T) {
 	machine = startAgent(t, other, words)
 	ready()
 	insert(5)
-	require.Equal(t, started, h.Ctl("get pod postgres-0 -o jsonpath={.status.containerStatuses[0].containerID}"), "neither kill concerns the database")
+	require.Equal(t, started, h.Ctl("get pod postgres-0 -o jsonpath={.status.containerStatuses[0].containerID}"),
+		"neither kill concerns the database")
 	check("kill -9 of the agent")
 
 	inside, cancel := context.WithCancel(t.Context())
@@ -98,7 +100,8 @@ func TestPostgreSQL(t *testing.T) {
 		for inside.Err() == nil {
 			if n := next; len(acknowledged) < 1000 {
 				next++
-				if out, err := sql(fmt.Sprintf("insert into rows values (%d) returning n", n)); err == nil && out == strconv.Itoa(n) {
+				if out, err := sql(fmt.Sprintf("insert into rows values (%d) returning n", n)); err == nil &&
+					out == strconv.Itoa(n) {
 					acknowledged[n] = true
 				}
 			}

@@ -29,7 +29,8 @@ metadata: {name: web}
 spec: {clusterIP: 10.99.0.5, selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
 `
 
-// TestFurtherRange: services may have addresses of a ServiceCIDR, by which pods and processes of the node reach them, and the range stays as long as they do.
+// TestFurtherRange: services may have addresses of a ServiceCIDR, by which pods and processes of the node reach them,
+// and the range stays as long as they do.
 func TestFurtherRange(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -37,7 +38,8 @@ func TestFurtherRange(t *testing.T) {
 	h.Ctl("wait servicecidr/further --for=condition=Ready --timeout=60s")
 	h.Apply(rangedService)
 	h.Ctl("wait pod/web --for=condition=Ready --timeout=120s")
-	h.Ctl("wait endpointslice -l kubernetes.io/service-name=web --for=jsonpath={.endpoints[0].conditions.ready}=true --timeout=60s")
+	h.Ctl("wait endpointslice -l kubernetes.io/service-name=web --for=jsonpath={.endpoints[0].conditions.ready}=true " +
+		"--timeout=60s")
 	require.Equal(t, "hello\n", h.Ctl("exec web -- wget -q -O - http://10.99.0.5"))
 	page, err := h.Curl("http://10.99.0.5")
 	require.NoError(t, err)

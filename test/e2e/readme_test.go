@@ -40,7 +40,9 @@ func TestReadme(t *testing.T) {
 	text := string(out)
 	t.Log(text)
 	require.Equal(t, 8, strings.Count(text, "Hello from a coracle!"), "three times by start.sh, five by the tour")
-	for _, want := range []string{"hello from a task", "try 1\n", "frame 3 of 4\n", "ECHO: hello\n", "\n6\n", "kept by a volume\n", "+  hello: world\n"} {
+	for _, want := range []string{
+		"hello from a task", "try 1\n", "frame 3 of 4\n", "ECHO: hello\n", "\n6\n", "kept by a volume\n", "+  hello: world\n",
+	} {
 		require.Contains(t, text, want)
 	}
 	require.Contains(t, text, "Nothing of the cluster is left")

@@ -65,7 +65,9 @@ func workerOf(t *testing.T, h *host.Host, c *facadeClient) (port int, done <-cha
 	require.NoError(t, err)
 	ended := make(chan string, 8)
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /api/v1/tasks/{id}/status", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) })
+	mux.HandleFunc("GET /api/v1/tasks/{id}/status", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusNotFound)
+	})
 	mux.HandleFunc("GET /api/v1/tasks/{id}/logs", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, `{"taskId":%q,"logs":"hello from the worker\n","tail":100}`, r.PathValue("id"))
 	})
@@ -121,7 +123,9 @@ func TestREST(t *testing.T) {
 		return string(out)
 	}
 
-	short := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{"name": "short", "image": "busybox:1.36"})["taskId"].(string)
+	short := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{
+		"name": "short", "image": "busybox:1.36",
+	})["taskId"].(string)
 	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + short + " --timeout=120s")
 	task := c.do(http.StatusOK, "GET", facade+"/api/v1/tasks/"+short, nil)
 	require.Equal(t, "completed", task["status"])
@@ -133,12 +137,15 @@ func TestREST(t *testing.T) {
 	require.Contains(t, said, "Task created successfully:")
 	server := strings.Fields(strings.SplitAfter(said, "ID:")[1])[0]
 	h.Ctl("wait --for=jsonpath={.status.phase}=Running task/" + server + " --timeout=120s")
-	require.Eventually(t, func() bool { return strings.Contains(run("logs", server), "kelp serves on :8080") }, host.Patience, 50*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(run("logs", server), "kelp serves on :8080")
+	}, host.Patience, 50*time.Millisecond)
 	require.Contains(t, run("nodes"), "online")
 	var nodes []map[string]any
 	require.NoError(t, json.Unmarshal(c.raw(http.StatusOK, "GET", facade+"/api/v1/nodes", nil), &nodes))
 	at := fmt.Sprintf("http://%v:%v", nodes[0]["hostname"], nodes[0]["port"])
-	require.Contains(t, c.do(http.StatusOK, "GET", at+"/api/v1/tasks/"+server+"/logs?tail=1", nil)["logs"], "kelp serves on")
+	require.Contains(t, c.do(http.StatusOK, "GET", at+"/api/v1/tasks/"+server+"/logs?tail=1", nil)["logs"],
+		"kelp serves on")
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, facade+"/api/v1/tasks/"+server+"/logs/stream", nil)
 	require.NoError(t, err)
 	stream, err := c.http.Do(req)
@@ -151,23 +158,34 @@ func TestREST(t *testing.T) {
 
 	h.Ctl("cordon " + h.Name)
 	port, done := workerOf(t, h, c)
-	worker := c.do(http.StatusCreated, "POST", facade+"/api/v1/nodes/register", map[string]any{"hostname": "127.0.0.1", "port": port, "cpu": "2", "memory": "2Gi", "heartbeatTimeoutSeconds": 600})["nodeId"].(string)
+	worker := c.do(http.StatusCreated, "POST", facade+"/api/v1/nodes/register", map[string]any{
+		"hostname":                "127.0.0.1",
+		"port":                    port,
+		"cpu":                     "2",
+		"memory":                  "2Gi",
+		"heartbeatTimeoutSeconds": 600,
+	})["nodeId"].(string)
 	h.Ctl("wait --for=condition=Ready node/" + worker + " --timeout=120s")
-	remote := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{"name": "remote", "image": "nginx:alpine"})["taskId"].(string)
+	remote := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{
+		"name": "remote", "image": "nginx:alpine",
+	})["taskId"].(string)
 	require.Equal(t, "nginx:alpine", receive(t, done))
 	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + remote + " --timeout=120s")
 	task = c.do(http.StatusOK, "GET", facade+"/api/v1/tasks/"+remote, nil)
 	require.Equal(t, worker, task["nodeId"])
 	require.Equal(t, "c-"+remote, task["containerId"])
 	require.Contains(t, run("logs", remote), "hello from the worker")
-	forged, err := h.Command(t.Context(), "curl", "-sS", "-X", "POST", "--interface", "127.0.0.2", facade+"/api/v1/nodes/"+worker+"/heartbeat").CombinedOutput()
+	forged, err := h.Command(t.Context(), "curl", "-sS", "-X", "POST", "--interface", "127.0.0.2",
+		facade+"/api/v1/nodes/"+worker+"/heartbeat").CombinedOutput()
 	require.NoError(t, err)
 	require.Contains(t, string(forged), "own address")
 
 	h.Kill()
 	h.Run("start", "--rest-address", "127.0.0.1:8070", "--rest-insecure")
 	c.do(http.StatusOK, "POST", facade+"/api/v1/nodes/"+worker+"/heartbeat", nil)
-	after := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{"name": "after", "image": "busybox:1.36"})["taskId"].(string)
+	after := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{
+		"name": "after", "image": "busybox:1.36",
+	})["taskId"].(string)
 	receive(t, done)
 	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + after + " --timeout=120s")
 	c.do(http.StatusOK, "POST", facade+"/api/v1/nodes/"+worker+"/deregister", nil)
@@ -195,9 +213,9 @@ func TestRESTWithAToken(t *testing.T) {
 	require.Contains(t, curl("https://198.51.100.2:8070/api/v1/openapi.json"), `"openapi":"3.0.3"`)
 }
 
-// TestASilentWorkerLosesItsTasks: when it has been silent for as long as it said (30 s unless it does, which is tested in
-// pkg/systems/tasks/externalworker), a worker is offline and its task runs elsewhere; what it reports afterwards is refused,
-// and it comes back by registering again.
+// TestASilentWorkerLosesItsTasks: when it has been silent for as long as it said (30 s unless it does, which is tested
+// in pkg/systems/tasks/externalworker), a worker is offline and its task runs elsewhere; what it reports afterwards is
+// refused, and it comes back by registering again.
 func TestASilentWorkerLosesItsTasks(t *testing.T) {
 	h := host.New(t)
 	h.Start("--rest-address", "127.0.0.1:8070", "--rest-insecure")
@@ -224,19 +242,34 @@ func TestASilentWorkerLosesItsTasks(t *testing.T) {
 	require.NoError(t, err)
 	register := func() string {
 		t.Helper()
-		return c.do(http.StatusCreated, "POST", facade+"/api/v1/nodes", map[string]any{"hostname": "localhost", "port": port, "cpu": "1", "memory": "1Gi", "heartbeatTimeoutSeconds": 10})["nodeId"].(string)
+		return c.do(http.StatusCreated, "POST", facade+"/api/v1/nodes", map[string]any{
+			"hostname":                "localhost",
+			"port":                    port,
+			"cpu":                     "1",
+			"memory":                  "1Gi",
+			"heartbeatTimeoutSeconds": 10,
+		})["nodeId"].(string)
 	}
 	h.Ctl("cordon " + h.Name)
 	worker := register()
-	id := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{"name": "a", "image": "busybox:1.36", "restartPolicy": "OnFailure"})["taskId"].(string)
+	id := c.do(http.StatusCreated, "POST", facade+"/api/v1/tasks", map[string]any{
+		"name":          "a",
+		"image":         "busybox:1.36",
+		"restartPolicy": "OnFailure",
+	})["taskId"].(string)
 	require.Equal(t, "/api/v1/tasks/"+id+"/execute", receive(t, given))
-	c.do(http.StatusOK, "PUT", facade+"/api/v1/tasks/"+id+"/status", map[string]any{"status": "running", "containerId": "c1"})
+	c.do(http.StatusOK, "PUT", facade+"/api/v1/tasks/"+id+"/status", map[string]any{
+		"status": "running", "containerId": "c1",
+	})
 	h.Ctl("uncordon " + h.Name)
 	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + id + " --timeout=120s")
 	task := c.do(http.StatusOK, "GET", facade+"/api/v1/tasks/"+id, nil)
 	require.Equal(t, h.Name, task["nodeId"], "it ran elsewhere")
-	require.Equal(t, "NodeLostnode "+worker+" has sent no heartbeat for 10s", h.Ctl("get task "+id+" -o jsonpath={.status.attempts[0].reason}{.status.attempts[0].message}"))
-	late := c.do(http.StatusConflict, "PUT", facade+"/api/v1/tasks/"+id+"/status", map[string]any{"status": "failed", "containerId": "c1"})
+	require.Equal(t, "NodeLostnode "+worker+" has sent no heartbeat for 10s",
+		h.Ctl("get task "+id+" -o jsonpath={.status.attempts[0].reason}{.status.attempts[0].message}"))
+	late := c.do(http.StatusConflict, "PUT", facade+"/api/v1/tasks/"+id+"/status", map[string]any{
+		"status": "failed", "containerId": "c1",
+	})
 	require.Contains(t, late["error"], "ended")
 	var nodes []map[string]any
 	require.NoError(t, json.Unmarshal(c.raw(http.StatusOK, "GET", facade+"/api/v1/nodes", nil), &nodes))

@@ -71,7 +71,8 @@ func TestSets(t *testing.T) {
 
 	t.Run("a pod that was declared failed is replaced", func(t *testing.T) {
 		was := h.Ctl("get pods -l app=log -o name")
-		h.Run("ctl", "patch", strings.TrimSpace(was), "--subresource=status", "-p", `{"status":{"phase":"Failed","reason":"Test"}}`)
+		h.Run("ctl", "patch", strings.TrimSpace(was), "--subresource=status", "-p",
+			`{"status":{"phase":"Failed","reason":"Test"}}`)
 		h.Ctl("wait " + strings.TrimSpace(was) + " --for=delete --timeout=120s")
 		settled()
 		require.NotEqual(t, was, h.Ctl("get pods -l app=log -o name"))

@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestMachineShutdown: when logind announces a shutdown, real containers end by priority and within their time, critical ones last, and then nothing delays it any
-// longer. After a cancelled shutdown the node is ready again.
+// TestMachineShutdown: when logind announces a shutdown, real containers end by priority and within their time,
+// critical ones last, and then nothing delays it any longer. After a cancelled shutdown the node is ready again.
 func TestMachineShutdown(t *testing.T) {
 	bus := logindtest.New(t)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", bus.Address())
@@ -54,18 +54,23 @@ spec:
 
 	bus.Begin()
 	h.Ctl("wait node/" + h.Name + " --for=condition=Ready=false --timeout=80s")
-	require.Equal(t, "KubeletNotReady/node is shutting down", h.Ctl("get node "+h.Name+` -o jsonpath={.status.conditions[?(@.type=="Ready")].reason}/{.status.conditions[?(@.type=="Ready")].message}`))
+	require.Equal(t, "KubeletNotReady/node is shutting down",
+		h.Ctl("get node "+h.Name+
+			` -o jsonpath={.status.conditions[?(@.type=="Ready")].reason}/{.status.conditions[?(@.type=="Ready")].message}`))
 	bus.Await(0)
 	ended, err := os.ReadFile(filepath.Join(out, "ended"))
 	require.NoError(t, err)
 	require.Equal(t, "polite\ncritical\n", string(ended))
 	for _, name := range []string{"polite", "critical", "stubborn"} {
-		h.Ctl("wait pod/" + name + " --for=jsonpath={.status.phase}=Failed --timeout=80s") // logind does not wait for a slow machine
+		// logind does not wait for a slow machine
+		h.Ctl("wait pod/" + name + " --for=jsonpath={.status.phase}=Failed --timeout=80s")
 		require.Equal(t, "Failed/Terminated/True/TerminationByKubelet", h.Ctl("get pod "+name+
 			` -o jsonpath={.status.phase}/{.status.reason}/{.status.conditions[?(@.type=="DisruptionTarget")].status}/{.status.conditions[?(@.type=="DisruptionTarget")].reason}`))
 	}
 	require.Equal(t, "137", h.Ctl("get pod stubborn -o jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"))
-	require.Eventually(t, func() bool { return !strings.Contains(mounts(), volumes) }, host.Patience, 50*time.Millisecond, "they are unmounted")
+	require.Eventually(t, func() bool {
+		return !strings.Contains(mounts(), volumes)
+	}, host.Patience, 50*time.Millisecond, "they are unmounted")
 
 	metrics := h.Ctl("get --raw /api/v1/nodes/" + h.Name + "/proxy/metrics")
 	require.Regexp(t, `(?m)^kubelet_graceful_shutdown_start_time_seconds [1-9]`, metrics)

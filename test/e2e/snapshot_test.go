@@ -26,7 +26,8 @@ func TestSnapshot(t *testing.T) {
 
 	h.Run("stop")
 	require.Contains(t, h.Fails("snapshot", "restore", file), "--replace moves it aside")
-	require.Contains(t, h.Run("snapshot", "restore", file, "--replace"), "the cluster that was here is in "+h.DataDir+"/replaced-")
+	require.Contains(t, h.Run("snapshot", "restore", file, "--replace"),
+		"the cluster that was here is in "+h.DataDir+"/replaced-")
 	h.Run("start", "--secrets-encryption")
 	require.Equal(t, "c2VjcmV0", h.Ctl("get secret s -o jsonpath={.data.k}"))
 	require.Equal(t, uid, h.Ctl("get deployment web -o jsonpath={.metadata.uid}"))

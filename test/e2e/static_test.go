@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestStaticPods: pods of a joined machine's manifests run and are continued while no server answers and the agent is killed, and the API shows them
-// again when it is back.
+// TestStaticPods: pods of a joined machine's manifests run and are continued while no server answers and the agent is
+// killed, and the API shows them again when it is back.
 func TestStaticPods(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -52,17 +52,24 @@ spec:
 	require.Eventually(t, func() bool { return h.Ctl("logs "+first) == "hello\n" }, host.Patience, 50*time.Millisecond)
 	require.Equal(t, first+"\n", h.Ctl("exec "+first+" -- hostname"))
 	require.Eventually(t, func() bool {
-		return strings.Contains(h.Ctl("get events --field-selector reason=InvalidStaticPod"), "refused.yaml: static pods may not reference secrets")
+		return strings.Contains(h.Ctl("get events --field-selector reason=InvalidStaticPod"),
+			"refused.yaml: static pods may not reference secrets")
 	}, host.Patience, 100*time.Millisecond)
 
 	// Nothing is left but the containers; the next agent finds no server.
 	a.kill()
 	h.Kill()
 	manifest("second", "")
-	a = &agent{Cmd: other.Command(context.Background(), other.Coracle, words...), t: t, log: agentLog{running: make(chan struct{})}}
+	a = &agent{
+		Cmd: other.Command(context.Background(), other.Coracle, words...),
+		t:   t,
+		log: agentLog{running: make(chan struct{})},
+	}
 	a.Stdout, a.Stderr = &a.log, &a.log
 	require.NoError(t, a.Start())
-	require.Eventually(t, func() bool { return started("second") == 1 }, host.Patience, 100*time.Millisecond, "a pod starts without a server")
+	require.Eventually(t, func() bool {
+		return started("second") == 1
+	}, host.Patience, 100*time.Millisecond, "a pod starts without a server")
 	require.Equal(t, 1, started("first"), "and the other runs on")
 
 	h.Run("start")
@@ -78,7 +85,10 @@ spec:
 	uid := func() string { return h.Ctl("get pod " + second + " --ignore-not-found -o jsonpath={.metadata.uid}") }
 	before := uid()
 	h.Ctl("delete pod " + second)
-	require.Eventually(t, func() bool { now := uid(); return now != "" && now != before }, host.Patience, 100*time.Millisecond, "its mirror is made again")
+	require.Eventually(t, func() bool {
+		now := uid()
+		return now != "" && now != before
+	}, host.Patience, 100*time.Millisecond, "its mirror is made again")
 	h.Ctl("drain " + other.Name + " --ignore-daemonsets --timeout=120s")
 	require.NoError(t, os.Remove(filepath.Join(dir, "first.yaml")))
 	h.Ctl("wait pod/" + first + " --for=delete --timeout=120s")

@@ -36,8 +36,8 @@ func localVolumes(t *testing.T, h *host.Host) []string {
 	return found
 }
 
-// TestStorage is the life of a claim: provisioned for its first pod, kept over kill -9 and the pod's replacement, expanded, protected while it is
-// used, and gone without a trace once it is deleted.
+// TestStorage is the life of a claim: provisioned for its first pod, kept over kill -9 and the pod's replacement,
+// expanded, protected while it is used, and gone without a trace once it is deleted.
 func TestStorage(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -85,7 +85,8 @@ func TestStorage(t *testing.T) {
 		manifest := filepath.Join(t.TempDir(), "claim.yaml")
 		claim, _, _ := strings.Cut(storageManifest, "---")
 		require.NoError(t, os.WriteFile(manifest, []byte(strings.Replace(claim, "1Gi", "2Gi", 1)), 0o600))
-		require.Contains(t, h.Fails("ctl", "apply", "-n", "small", "-f", manifest), "exceeded quota: q, requested: local.storageclass.storage.k8s.io/requests.storage=2Gi")
+		require.Contains(t, h.Fails("ctl", "apply", "-n", "small", "-f", manifest),
+			"exceeded quota: q, requested: local.storageclass.storage.k8s.io/requests.storage=2Gi")
 		require.NoError(t, os.WriteFile(manifest, []byte(claim), 0o600))
 		h.Ctl("apply -n small -f " + manifest)
 		h.Ctl("wait quota/q -n small --for=jsonpath={.status.used.requests\\.storage}=1Gi --timeout=120s")
@@ -126,8 +127,8 @@ spec:
   volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]
 `
 
-// TestStatefulStorage: each pod of a set has a claim that waits for it while the set is scaled down, and goes with the set as its policy says;
-// ephemeral volumes go with their pods.
+// TestStatefulStorage: each pod of a set has a claim that waits for it while the set is scaled down, and goes with the
+// set as its policy says; ephemeral volumes go with their pods.
 func TestStatefulStorage(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -140,7 +141,8 @@ func TestStatefulStorage(t *testing.T) {
 	}
 	h.Apply(claimTemplatesManifest)
 	h.Ctl("rollout status sts/db --timeout=120s")
-	require.Equal(t, "data-db-0 data-db-1 db-0-scratch db-1-scratch", h.Ctl("get pvc -o jsonpath={.items[*].metadata.name}"))
+	require.Equal(t, "data-db-0 data-db-1 db-0-scratch db-1-scratch",
+		h.Ctl("get pvc -o jsonpath={.items[*].metadata.name}"))
 	h.Ctl("scale sts/db --replicas=1")
 	h.Ctl("wait pvc/db-1-scratch --for=delete --timeout=120s")
 	require.Equal(t, "data-db-0 data-db-1 db-0-scratch", h.Ctl("get pvc -o jsonpath={.items[*].metadata.name}"))

@@ -18,10 +18,12 @@ import (
 // nap is how many seconds the first attempt of lostTask sleeps, which no other process on this machine does.
 var nap = strconv.Itoa(100_000 + os.Getpid())
 
-// lostTask starts a task on a machine that will be lost: its first attempt runs there until completeUnheard, its second fails.
+// lostTask starts a task on a machine that will be lost: its first attempt runs there until completeUnheard, its second
+// fails.
 func lostTask(h *host.Host) {
 	h.Ctl("cordon " + h.Name)
-	h.Run("run", "torn", "--image", "busybox:1.36", "--retries", "1", "--", "sh", "-c", "[ $TASK_ATTEMPT = 2 ] && exit 12; env sleep "+nap+"; true")
+	h.Run("run", "torn", "--image", "busybox:1.36", "--retries", "1", "--", "sh", "-c",
+		"[ $TASK_ATTEMPT = 2 ] && exit 12; env sleep "+nap+"; true")
 	taskUntil(h, "torn", ".status.phase", "Running")
 	h.Ctl("uncordon " + h.Name)
 }

@@ -41,7 +41,9 @@ func TestTasks(t *testing.T) {
 	h.Start()
 
 	t.Run("wait streams the output and exits with the task's code", func(t *testing.T) {
-		require.Contains(t, h.Run("run", "hi", "--image", "busybox:1.36", "-e", "WHO=you", "--wait", "--", "sh", "-c", "echo hello $WHO from $TASK_NAME"), "hello you from hi\n")
+		require.Contains(t,
+			h.Run("run", "hi", "--image", "busybox:1.36", "-e", "WHO=you", "--wait", "--", "sh", "-c",
+				"echo hello $WHO from $TASK_NAME"), "hello you from hi\n")
 		out, code := exitCode(t, h, "run", "seven", "--image", "busybox:1.36", "--wait", "--", "sh", "-c", "echo bad; exit 7")
 		require.Equal(t, 7, code)
 		require.Contains(t, out, "bad\n")
@@ -57,7 +59,8 @@ func TestTasks(t *testing.T) {
 		require.Contains(t, h.Fails("logs", "hi"), "there is no task hi")
 	})
 	t.Run("retries", func(t *testing.T) {
-		out := h.Run("run", "third", "--image", "busybox:1.36", "--retries", "2", "--wait", "--", "sh", "-c", "echo attempt $TASK_ATTEMPT; [ $TASK_ATTEMPT = 3 ]")
+		out := h.Run("run", "third", "--image", "busybox:1.36", "--retries", "2", "--wait", "--", "sh", "-c",
+			"echo attempt $TASK_ATTEMPT; [ $TASK_ATTEMPT = 3 ]")
 		require.Regexp(t, "(?s)attempt 1\n.*attempt 2\n.*attempt 3\n", out)
 		task := readTask(t, h, "third")
 		require.Len(t, task.Status.Attempts, 3)
@@ -66,12 +69,15 @@ func TestTasks(t *testing.T) {
 		require.Regexp(t, regexp.MustCompile(`(?m)^2 +- +Failed .* 1 .*exit code 1$`), h.Run("ps", "--task", "third"))
 	})
 	t.Run("timeouts", func(t *testing.T) {
-		out, code := exitCode(t, h, "run", "long", "--image", "busybox:1.36", "--timeout", "1s", "--stop-timeout", "1s", "--wait", "--", "sleep", "1000")
+		out, code := exitCode(t, h, "run", "long", "--image", "busybox:1.36", "--timeout", "1s", "--stop-timeout", "1s",
+			"--wait", "--", "sleep", "1000")
 		require.Equal(t, 1, code)
 		require.Contains(t, out, "it ran for longer than 1s")
-		out, _ = exitCode(t, h, "run", "vast", "--image", "busybox:1.36", "--cpu", "1000", "--schedule-timeout", "3s", "--wait")
+		out, _ = exitCode(t, h, "run", "vast", "--image", "busybox:1.36", "--cpu", "1000", "--schedule-timeout", "3s",
+			"--wait")
 		require.Regexp(t, "no feasible node within 3s: 0/1 nodes are available: .*Insufficient cpu", out)
-		out, _ = exitCode(t, h, "run", "nowhere", "--image", "busybox:1.36", "--node", "gone", "--schedule-timeout", "3s", "--wait")
+		out, _ = exitCode(t, h, "run", "nowhere", "--image", "busybox:1.36", "--node", "gone", "--schedule-timeout", "3s",
+			"--wait")
 		require.Contains(t, out, "no feasible node within 3s: 0/1 nodes are available: 1 node(s) didn't match")
 		h.Ctl("wait pod -l " + tasks.LabelTask + "=long --for=delete --timeout=120s")
 	})
@@ -81,12 +87,15 @@ func TestTasks(t *testing.T) {
 		require.Equal(t, "ErrImagePull", readTask(t, h, "typo").Status.Reason)
 	})
 	t.Run("arrays", func(t *testing.T) {
-		h.Run("run", "all", "--image", "busybox:1.36", "--array", "6", "--parallelism", "3", "--wait", "--", "sh", "-c", "echo $TASK_INDEX of $TASK_COUNT")
+		h.Run("run", "all", "--image", "busybox:1.36", "--array", "6", "--parallelism", "3", "--wait", "--", "sh", "-c",
+			"echo $TASK_INDEX of $TASK_COUNT")
 		require.Equal(t, "4 of 6\n", h.Run("logs", "all", "--index", "4"))
 		require.Contains(t, h.Fails("logs", "all"), "choose one of its outputs with --index 0 to 5")
-		out, _ := exitCode(t, h, "run", "some", "--image", "busybox:1.36", "--array", "4", "--wait", "--", "sh", "-c", "[ $TASK_INDEX != 2 ]")
+		out, _ := exitCode(t, h, "run", "some", "--image", "busybox:1.36", "--array", "4", "--wait", "--", "sh", "-c",
+			"[ $TASK_INDEX != 2 ]")
 		require.Contains(t, out, "1 of 4 indexes failed: 2")
-		require.Contains(t, h.Fails("run", "million", "--image", "busybox:1.36", "--array", "1000000"), "must be from 1 to 10000")
+		require.Contains(t, h.Fails("run", "million", "--image", "busybox:1.36", "--array", "1000000"),
+			"must be from 1 to 10000")
 	})
 	t.Run("cancel and suspend", func(t *testing.T) {
 		h.Run("run", "forever", "--image", "busybox:1.36", "--retries", "5", "--stop-timeout", "1s", "--", "sleep", "1000")
@@ -121,7 +130,8 @@ spec:
 		again, err := h.Try("run", "--idempotency-key", "order 7", "--image", "busybox:1.36", "--", "true")
 		require.NoError(t, err, again)
 		require.Contains(t, again, "was created before")
-		require.Contains(t, h.Fails("run", "--idempotency-key", "order 7", "--image", "busybox:1.36", "--", "false"), "used for another request")
+		require.Contains(t, h.Fails("run", "--idempotency-key", "order 7", "--image", "busybox:1.36", "--", "false"),
+			"used for another request")
 		taskUntil(h, tasks.NameForKey("order 7"), ".status.phase", "Completed")
 	})
 	t.Run("schedules", func(t *testing.T) {
@@ -138,14 +148,16 @@ spec:
 	})
 }
 
-// TestTasksSurviveKills: every task ends in exactly one terminal phase with the truth in it, whatever is killed while they flow.
+// TestTasksSurviveKills: every task ends in exactly one terminal phase with the truth in it, whatever is killed while
+// they flow.
 func TestTasksSurviveKills(t *testing.T) {
 	h := host.New(t)
 	h.Start()
 	const size = 42
 	arrays := storm(5, 12) // more than 200 tasks, or more than 500
 	for i := range arrays {
-		h.Run("run", fmt.Sprint("flow", i), "--image", "busybox:1.36", "--array", fmt.Sprint(size), "--parallelism", "6", "--retries", "3", "--backoff", "0s", "--", "sh", "-c",
+		h.Run("run", fmt.Sprint("flow", i), "--image", "busybox:1.36", "--array", fmt.Sprint(size), "--parallelism", "6",
+			"--retries", "3", "--backoff", "0s", "--", "sh", "-c",
 			"[ $((TASK_INDEX % 10)) != 9 ]")
 	}
 	for range 3 {

@@ -42,7 +42,9 @@ func traces(t *testing.T, h *host.Host) map[string][]string {
 		"nftables":  in("nft", "list", "ruleset"),
 		"sysctls": in("sysctl", "net.ipv4.ip_forward", "net.ipv4.conf.all.rp_filter", "net.ipv4.conf.default.rp_filter",
 			"net.ipv4.conf.all.route_localnet", "net.ipv4.conf.eth0.route_localnet"),
-		"cgroups":   tree(t, "/sys/fs/cgroup", func(path string, _ fs.DirEntry) bool { return strings.Contains(path, host.Prefix(h.DataDir)) }),
+		"cgroups": tree(t, "/sys/fs/cgroup", func(path string, _ fs.DirEntry) bool {
+			return strings.Contains(path, host.Prefix(h.DataDir))
+		}),
 		"files":     tree(t, filepath.Dir(h.DataDir), func(string, fs.DirEntry) bool { return true }),
 		"run":       tree(t, "/run", func(path string, _ fs.DirEntry) bool { return strings.Contains(path, "coracle/") }),
 		"processes": processes(t, h.DataDir, h.RunDir),
@@ -186,16 +188,19 @@ func TestDeleteLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestRunDirOfAKilledServer: start, agent and delete with another data directory leave what a killed server has on the machine, and say how to remove it.
+// TestRunDirOfAKilledServer: start, agent and delete with another data directory leave what a killed server has on the
+// machine, and say how to remove it.
 func TestRunDirOfAKilledServer(t *testing.T) {
 	h := host.New(t)
 	before := traces(t, h)
-	h.Start("--merge-kubeconfig=false") // an entry of the user's kubeconfig is known by the authority in the data directory
+	// an entry of the user's kubeconfig is known by the authority in the data directory
+	h.Start("--merge-kubeconfig=false")
 	h.Apply(strings.ReplaceAll(busy, "OUT", t.TempDir()))
 	h.Ctl("wait pod/busy --for=condition=Ready --timeout=120s")
 	h.Kill()
 	held := func() []string {
-		lines := slices.Concat(processes(t, h.DataDir, h.RunDir), tree(t, h.RunDir, func(string, fs.DirEntry) bool { return true }))
+		lines := slices.Concat(processes(t, h.DataDir, h.RunDir),
+			tree(t, h.RunDir, func(string, fs.DirEntry) bool { return true }))
 		for _, command := range []string{"ip -o -br link", "ip route"} {
 			out, err := h.Command(t.Context(), "sh", "-c", command).CombinedOutput()
 			require.NoError(t, err, "%s: %s", command, out)
@@ -205,9 +210,12 @@ func TestRunDirOfAKilledServer(t *testing.T) {
 	}
 	killed := held()
 	other := h.DataDir + "-other"
-	for _, command := range [][]string{{"delete"}, {"start"}, {"server"}, {"agent", "--join", "https://198.51.100.9:6443", "--token", "none"}} {
+	for _, command := range [][]string{
+		{"delete"}, {"start"}, {"server"}, {"agent", "--join", "https://198.51.100.9:6443", "--token", "none"},
+	} {
 		out := h.Fails(append(command, "--data-dir", other)...)
-		require.Contains(t, out, h.RunDir+" is the run directory of the cluster in "+h.DataDir+", which is not running: give --data-dir "+h.DataDir)
+		require.Contains(t, out,
+			h.RunDir+" is the run directory of the cluster in "+h.DataDir+", which is not running: give --data-dir "+h.DataDir)
 		require.Equal(t, killed, held(), command)
 		require.NoDirExists(t, other)
 	}

@@ -52,7 +52,9 @@ func TestTour(t *testing.T) {
 			}
 			return len(seen) == 3
 		}
-		require.Eventually(t, func() bool { return all(func() (string, error) { return h.Curl("http://" + address) }) }, host.Patience, 50*time.Millisecond)
+		require.Eventually(t, func() bool {
+			return all(func() (string, error) { return h.Curl("http://" + address) })
+		}, host.Patience, 50*time.Millisecond)
 
 		h.Ctl("run client --image=busybox:1.36 --restart=Never -- sleep 600")
 		h.Ctl("wait pod/client --for=condition=Ready --timeout=120s")
@@ -97,7 +99,8 @@ func TestTour(t *testing.T) {
 		require.Equal(t, "hello there\n", out) // progress is on the standard error
 		require.Equal(t, "hello there\n", h.Run("logs", "hi"))
 		require.Regexp(t, `(?m)^hi +busybox:1.36 +Completed +`+h.Name+` +0 `, h.Run("ps", "-a"))
-		require.Contains(t, h.Fails("run", "bad", "--image", "busybox:1.36", "--wait", "--", "sh", "-c", "exit 3"), "task bad failed")
+		require.Contains(t, h.Fails("run", "bad", "--image", "busybox:1.36", "--wait", "--", "sh", "-c", "exit 3"),
+			"task bad failed")
 		require.Regexp(t, `(?m)^bad +busybox:1.36 +Failed +`+h.Name+` +3 `, h.Run("ps", "-a"))
 		require.Regexp(t, `(?m)^`+h.Name+` +Online `, h.Run("nodes"))
 		require.Contains(t, h.Fails("logs", "nobody"), "there is no task nobody")
@@ -132,7 +135,8 @@ func TestKill(t *testing.T) {
 	require.Equal(t, started(before), started(now), "the container was started again")
 
 	// A container that exits while no agent runs is still reported with its exit code.
-	h.Run("ctl", "run", "brief", "--image=busybox:1.36", "--restart=Never", "--", "sh", "-c", "until [ -e /tmp/go ]; do sleep 0.1; done; sleep 1; exit 5")
+	h.Run("ctl", "run", "brief", "--image=busybox:1.36", "--restart=Never", "--", "sh", "-c",
+		"until [ -e /tmp/go ]; do sleep 0.1; done; sleep 1; exit 5")
 	h.Ctl("wait pod/brief --for=condition=Ready --timeout=120s")
 	// It exits shortly after the process was killed.
 	h.Ctl("exec brief -- touch /tmp/go")

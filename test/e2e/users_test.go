@@ -13,7 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// usersManifest has a pod with a user namespace and every kind of volume, and another of that kind beside it. The claim's volume has a file of ID 7.
+// usersManifest has a pod with a user namespace and every kind of volume, and another of that kind beside it. The
+// claim's volume has a file of ID 7.
 const usersManifest = `
 apiVersion: v1
 kind: ConfigMap
@@ -102,7 +103,8 @@ func firstID(t *testing.T, h *host.Host, pod string) string {
 func TestUserNamespaces(t *testing.T) {
 	h := host.New(t)
 	h.Start()
-	require.Equal(t, "true true", h.Ctl("get nodes -o jsonpath={.items[0].status.runtimeHandlers[*].features.userNamespaces}"))
+	require.Equal(t, "true true",
+		h.Ctl("get nodes -o jsonpath={.items[0].status.runtimeHandlers[*].features.userNamespaces}"))
 	dir := filepath.Join(h.Home, "volume")
 	require.NoError(t, os.Mkdir(dir, 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "seven"), nil, 0o600))
@@ -136,14 +138,17 @@ func TestUserNamespaces(t *testing.T) {
 		require.NoError(t, unix.Stat(disk[0], &st))
 		require.EqualValues(t, 1000, st.Uid, "as inside, whichever IDs the pod has")
 		require.Equal(t, "secret", sh("own", "main", "echo secret >/shared/s; chmod 600 /shared/s; cat /shared/s"))
-		require.Equal(t, "0 secret", sh("other", "main", "echo $(stat -c %u /shared/s) $(cat /shared/s)"), "the volume's owners are each pod's root")
+		require.Equal(t, "0 secret", sh("other", "main", "echo $(stat -c %u /shared/s) $(cat /shared/s)"),
+			"the volume's owners are each pod's root")
 	})
 	t.Run("all of /proc", func(t *testing.T) {
 		require.Equal(t, "1", sh("own", "user", "grep -c ' /proc' /proc/mounts"))
 		require.NotEqual(t, "1", sh("own", "main", "grep -c ' /proc' /proc/mounts"))
-		out := h.Fails("ctl", "run", "masked", "--image=busybox:1.36", `--overrides={"spec":{"containers":[{"name":"masked","image":"busybox:1.36","securityContext":{"procMount":"Unmasked"}}]}}`)
+		out := h.Fails("ctl", "run", "masked", "--image=busybox:1.36",
+			`--overrides={"spec":{"containers":[{"name":"masked","image":"busybox:1.36","securityContext":{"procMount":"Unmasked"}}]}}`)
 		require.Contains(t, out, "`hostUsers` must be false to use `Unmasked`")
-		out = h.Fails("ctl", "run", "network", "--image=busybox:1.36", `--overrides={"spec":{"hostUsers":false,"hostNetwork":true}}`)
+		out = h.Fails("ctl", "run", "network", "--image=busybox:1.36",
+			`--overrides={"spec":{"hostUsers":false,"hostNetwork":true}}`)
 		require.Contains(t, out, "when `hostUsers` is false")
 	})
 	t.Run("logs, probes, service, debug, port-forward", func(t *testing.T) {
@@ -154,15 +159,20 @@ func TestUserNamespaces(t *testing.T) {
 			out, err := h.Try("ctl", "exec", "other", "--", "wget", "-q", "-O", "-", "http://own")
 			return err == nil && out == "hello\n"
 		}, host.Patience, host.Patience/1000)
-		h.Run("ctl", "debug", "other", "--image=busybox:1.36", "--container=debugger", "--target=main", "--", "sh", "-c", "cat /proc/1/cmdline; id -u; cat /proc/self/uid_map")
-		h.Ctl("wait pod/other --for=jsonpath={.status.ephemeralContainerStatuses[0].state.terminated.exitCode}=0 --timeout=120s")
+		h.Run("ctl", "debug", "other", "--image=busybox:1.36", "--container=debugger", "--target=main", "--", "sh", "-c",
+			"cat /proc/1/cmdline; id -u; cat /proc/self/uid_map")
+		h.Ctl("wait pod/other --for=jsonpath={.status.ephemeralContainerStatuses[0].state.terminated.exitCode}=0 " +
+			"--timeout=120s")
 		require.Contains(t, h.Ctl("logs other -c debugger"), "sleep\x003600\x000\n         0")
 		require.Contains(t, sh("own", "main", "ps"), "sleep 3600", "the containers share their processes")
 	})
 	t.Run("a user that the pod does not have", func(t *testing.T) {
-		h.Run("ctl", "run", "beyond", "--image=busybox:1.36", `--overrides={"spec":{"hostUsers":false,"securityContext":{"runAsUser":65536}}}`)
-		h.Ctl("wait pod/beyond --for=jsonpath={.status.containerStatuses[0].state.waiting.reason}=CreateContainerConfigError --timeout=120s")
-		require.Contains(t, h.Ctl("get pod beyond -o jsonpath={.status.containerStatuses[0].state.waiting.message}"), "user or group 65536 is not one of a pod with hostUsers: false on this node, which has 0 to 65535")
+		h.Run("ctl", "run", "beyond", "--image=busybox:1.36",
+			`--overrides={"spec":{"hostUsers":false,"securityContext":{"runAsUser":65536}}}`)
+		h.Ctl("wait pod/beyond " +
+			"--for=jsonpath={.status.containerStatuses[0].state.waiting.reason}=CreateContainerConfigError --timeout=120s")
+		require.Contains(t, h.Ctl("get pod beyond -o jsonpath={.status.containerStatuses[0].state.waiting.message}"),
+			"user or group 65536 is not one of a pod with hostUsers: false on this node, which has 0 to 65535")
 	})
 	t.Run("a file system that cannot do it", func(t *testing.T) {
 		h.Pipe(`
@@ -177,7 +187,8 @@ spec:
 `, "ctl", "apply", "-f", "-")
 		h.Ctl("wait pod/devices --for=jsonpath={.status.phase}=Failed --timeout=120s")
 		require.Contains(t, h.Ctl("get pod devices -o jsonpath={.status.containerStatuses[0].state.terminated.message}"),
-			"mount /host-dev: /dev cannot be used by a pod with hostUsers: false: devtmpfs has no ID-mapped mounts: unsupported operation")
+			"mount /host-dev: /dev cannot be used by a pod with hostUsers: false: devtmpfs has no ID-mapped mounts: "+
+				"unsupported operation")
 		h.Ctl("delete pod devices beyond --grace-period=0")
 	})
 	t.Run("pod security", func(t *testing.T) {
@@ -186,7 +197,8 @@ spec:
 		pod := func(hostUsers bool) string {
 			return fmt.Sprintf(`--overrides={"spec":{"hostUsers":%t,"terminationGracePeriodSeconds":0,"securityContext":{"seccompProfile":{"type":"RuntimeDefault"}},"containers":[{"name":"p","image":"busybox:1.36","command":["sleep","3600"],"securityContext":{"runAsUser":0,"allowPrivilegeEscalation":false,"capabilities":{"drop":["ALL"]}}}]}}`, hostUsers)
 		}
-		require.Contains(t, h.Fails("ctl", "run", "p", "-n", "restricted", "--image=busybox:1.36", pod(true)), "violates PodSecurity")
+		require.Contains(t, h.Fails("ctl", "run", "p", "-n", "restricted", "--image=busybox:1.36", pod(true)),
+			"violates PodSecurity")
 		h.Run("ctl", "run", "p", "-n", "restricted", "--image=busybox:1.36", pod(false))
 		h.Ctl("wait pod/p -n restricted --for=condition=Ready --timeout=120s")
 	})
@@ -197,7 +209,8 @@ spec:
 		h.Run("start")
 		h.Ctl("wait pod/own pod/other --for=condition=Ready --timeout=120s")
 		require.Equal(t, container, h.Ctl("get pod own -o jsonpath={.status.containerStatuses[*].containerID}"))
-		h.Run("ctl", "run", "third", "--image=busybox:1.36", `--overrides={"spec":{"hostUsers":false}}`, "--", "sleep", "3600")
+		h.Run("ctl", "run", "third", "--image=busybox:1.36", `--overrides={"spec":{"hostUsers":false}}`, "--", "sleep",
+			"3600")
 		h.Ctl("wait pod/third --for=condition=Ready --timeout=120s")
 		for pod, id := range ids {
 			require.Equal(t, id, firstID(t, h, pod))

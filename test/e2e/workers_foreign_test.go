@@ -58,11 +58,13 @@ spec:
   volumes: [{name: usr, hostPath: {path: /usr}}, {name: lib, hostPath: {path: /lib}}, {name: lib64, hostPath: {path: /lib64}}]
 `
 
-// TestForeignHandlers: programs written with AWS's Lambda library and with the SDK of CloudEvents handle messages unchanged.
+// TestForeignHandlers: programs written with AWS's Lambda library and with the SDK of CloudEvents handle messages
+// unchanged.
 func TestForeignHandlers(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Chmod(dir, 0o755))
-	build := exec.Command("go", "build", "-trimpath", "-o", dir, "./...") // as this test was built, so that the standard library is compiled already
+	// as this test was built, so that the standard library is compiled already
+	build := exec.Command("go", "build", "-trimpath", "-o", dir, "./...")
 	build.Dir = filepath.Join(host.Root(t), "test/clients/foreign/workers")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := build.CombinedOutput()

@@ -19,7 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// survivor is a pool that writes what it handles into a directory of the machine. It is no Worker, for the sake of the volume.
+// survivor is a pool that writes what it handles into a directory of the machine. It is no Worker, for the sake of the
+// volume.
 const survivor = `
 apiVersion: v1
 kind: Service
@@ -57,7 +58,8 @@ spec:
       volumes: [{name: share, hostPath: {path: DIR}}]
 `
 
-// flow is messages on their way to two pools of survivors, "once" with AtMostOnce and "least" with AtLeastOnce, on a node.
+// flow is messages on their way to two pools of survivors, "once" with AtMostOnce and "least" with AtLeastOnce, on a
+// node.
 type flow struct {
 	t    *testing.T
 	dir  string
@@ -78,7 +80,8 @@ func newFlow(t *testing.T, h *host.Host, node string) *flow {
 	return f
 }
 
-// send sends messages to both pools in the background until each has accepted so many, and so for as long as the test's kills last on any machine.
+// send sends messages to both pools in the background until each has accepted so many, and so for as long as the test's
+// kills last on any machine.
 func (f *flow) send(s *sender, each int) {
 	for _, name := range []string{"once", "least"} {
 		f.all.Go(func() {
@@ -131,7 +134,9 @@ func (f *flow) kept() {
 		}
 		return list
 	}
-	assert.Eventually(f.t, func() bool { return len(lost()) == 0 }, time.Duration(storm(4, 10))*time.Minute, 500*time.Millisecond)
+	assert.Eventually(f.t, func() bool {
+		return len(lost()) == 0
+	}, time.Duration(storm(4, 10))*time.Minute, 500*time.Millisecond)
 	require.Empty(f.t, lost(), "every accepted message is handled")
 	once := f.handled("once")
 	require.NotEmpty(f.t, once)
@@ -140,7 +145,8 @@ func (f *flow) kept() {
 	}
 }
 
-// killWorker kills the program in a pod of the pool "least", and deletes its pods: what is left goes to those that replace them.
+// killWorker kills the program in a pod of the pool "least", and deletes its pods: what is left goes to those that
+// replace them.
 func killWorker(h *host.Host) {
 	pod, _, _ := strings.Cut(h.Ctl("get pods -l app=least -o name"), "\n")
 	_, _ = h.Try("ctl", "exec", strings.TrimPrefix(pod, "pod/"), "--", "kill", "-9", "1")
@@ -157,8 +163,8 @@ func killShim(h *host.Host) {
 	}
 }
 
-// TestMessagesSurvive kills the server with its agent, and the programs, while messages flow: with AtLeastOnce every accepted message is
-// handled, with AtMostOnce none is handled twice.
+// TestMessagesSurvive kills the server with its agent, and the programs, while messages flow: with AtLeastOnce every
+// accepted message is handled, with AtMostOnce none is handled twice.
 func TestMessagesSurvive(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -174,8 +180,9 @@ func TestMessagesSurvive(t *testing.T) {
 	f.kept()
 }
 
-// TestJoinedAgentIsKilled kills the agent of a joined machine, a process of its own, and the server, shims and programs, at random while messages
-// and tasks flow to that machine: what was promised is kept, and every task ends with the truth.
+// TestJoinedAgentIsKilled kills the agent of a joined machine, a process of its own, and the server, shims and
+// programs, at random while messages and tasks flow to that machine: what was promised is kept, and every task ends
+// with the truth.
 func TestJoinedAgentIsKilled(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -189,7 +196,8 @@ func TestJoinedAgentIsKilled(t *testing.T) {
 	const size = 42
 	arrays := storm(1, 12)
 	for i := range arrays {
-		h.Run("run", fmt.Sprint("flow", i), "--image", "busybox:1.36", "--array", fmt.Sprint(size), "--parallelism", "4", "--retries", "4", "--backoff", "0s", "--node", other.Name,
+		h.Run("run", fmt.Sprint("flow", i), "--image", "busybox:1.36", "--array", fmt.Sprint(size), "--parallelism", "4",
+			"--retries", "4", "--backoff", "0s", "--node", other.Name,
 			"--", "sh", "-c", "[ $((TASK_INDEX % 10)) != 9 ]")
 	}
 	each := storm(100, 5000)

@@ -71,7 +71,8 @@ spec:
     done
 %s`
 
-// TestWorkers acts out the diagram of the in-process mini Kubernetes on real pods, and the documented answers to bad input.
+// TestWorkers acts out the diagram of the in-process mini Kubernetes on real pods, and the documented answers to bad
+// input.
 func TestWorkers(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -98,7 +99,8 @@ func TestWorkers(t *testing.T) {
 		h.Ctl("wait worker/calc --for=jsonpath={.status.readyReplicas}=3 --timeout=120s")
 		h.Ctl("wait pod/echo-1 --for=condition=Ready --timeout=120s")
 		require.Equal(t, "DEMO: hi\n", h.Run("send", "pod/echo-1", "hi", "--wait"))
-		require.Equal(t, "210\n", h.Run("send", "service/calculator", `{"operation": "product", "operands": [5, 6, 7]}`, "--wait"))
+		require.Equal(t, "210\n",
+			h.Run("send", "service/calculator", `{"operation": "product", "operands": [5, 6, 7]}`, "--wait"))
 		seen := map[string]bool{}
 		for range 40 { // a random pod each time
 			code, body, header := s.send("services/calculator", "wait=true", `{"operation": "sum", "operands": [1, 2]}`)
@@ -106,7 +108,8 @@ func TestWorkers(t *testing.T) {
 			seen[header.Get("Coracle-Message-Pod")] = true
 		}
 		require.Len(t, seen, 3)
-		h.Pipe("kind: ReplicaSet\nmetadata: {name: calc}\nspec: {container: template, replicas: 5}\n", "apply-legacy", "-f", "-")
+		h.Pipe("kind: ReplicaSet\nmetadata: {name: calc}\nspec: {container: template, replicas: 5}\n", "apply-legacy", "-f",
+			"-")
 		h.Ctl("wait worker/calc --for=jsonpath={.status.readyReplicas}=5 --timeout=120s")
 		h.Ctl("scale worker/calc --replicas=2")
 		h.Ctl("wait worker/calc --for=jsonpath={.status.replicas}=2 --timeout=120s")
@@ -119,7 +122,8 @@ func TestWorkers(t *testing.T) {
 		}
 		h.Ctl("wait worker/aggregator --for=jsonpath={.status.depth}=0 --timeout=120s")
 		require.Eventually(t, func() bool {
-			return strings.Contains(h.Ctl("logs -l workers.coracle.dev/worker=aggregator"), `"messages":["DATA-0","DATA-1","DATA-2"]`)
+			return strings.Contains(h.Ctl("logs -l workers.coracle.dev/worker=aggregator"),
+				`"messages":["DATA-0","DATA-1","DATA-2"]`)
 		}, host.Patience, 100*time.Millisecond)
 	})
 	t.Run("shell", func(t *testing.T) {
@@ -151,15 +155,19 @@ func TestWorkers(t *testing.T) {
 		}
 		require.True(t, full(), "%d %s", code, body)
 		// The program takes one message. If it began only after the first was given up, that makes room in the queue.
-		require.Eventually(t, func() bool { return full() && strings.Fields(h.Ctl("get worker slow --no-headers"))[2] == "2" }, host.Patience, 100*time.Millisecond)
-		require.Contains(t, h.Run("ctl", "get", "--raw", "/api/v1/nodes/"+h.Name+"/proxy/metrics"), `coracle_messages_depth{namespace="default",worker="slow"} 2`)
+		require.Eventually(t, func() bool {
+			return full() && strings.Fields(h.Ctl("get worker slow --no-headers"))[2] == "2"
+		}, host.Patience, 100*time.Millisecond)
+		require.Contains(t, h.Run("ctl", "get", "--raw", "/api/v1/nodes/"+h.Name+"/proxy/metrics"),
+			`coracle_messages_depth{namespace="default",worker="slow"} 2`)
 
 		h.Apply(fmt.Sprintf(shell, "dies", "kill -9 1; exit 1", ""))
 		h.Ctl("wait worker/dies --for=jsonpath={.status.readyReplicas}=1 --timeout=120s")
 		code, body, _ = s.send("services/dies", "wait=true&timeout=30s", "x")
 		require.Contains(t, []int{502, 503}, code, body)
 
-		h.Apply("apiVersion: workers.coracle.dev/v1alpha1\nkind: Worker\nmetadata: {name: noimage}\nspec: {image: \"localhost:1/none\", startSeconds: 1}\n")
+		h.Apply("apiVersion: workers.coracle.dev/v1alpha1\nkind: Worker\nmetadata: {name: noimage}\nspec: {image: " +
+			"\"localhost:1/none\", startSeconds: 1}\n")
 		code, body, _ = s.send("services/noimage", "wait=true", "x")
 		for code == 404 { // its service is not made yet
 			code, body, _ = s.send("services/noimage", "wait=true", "x")
@@ -177,7 +185,8 @@ func TestWorkers(t *testing.T) {
 			require.Equal(t, fmt.Sprint(i+1), line)
 		}
 		require.Len(t, strings.Fields(out), 300)
-		code, body, _ := s.send("services/calculator", "batch=true&wait=true", "no calculation\n\n{\"operation\": \"sum\", \"operands\": [1]}")
+		code, body, _ := s.send("services/calculator", "batch=true&wait=true",
+			"no calculation\n\n{\"operation\": \"sum\", \"operands\": [1]}")
 		require.Equal(t, 200, code, body)
 		require.Contains(t, body, `"code":500,"reason":"HandlerFailed"`)
 		require.Contains(t, body, `"code":200,"reply":"1"`)
@@ -191,15 +200,19 @@ func TestWorkers(t *testing.T) {
 	})
 	t.Run("poison message", func(t *testing.T) {
 		h.Apply(fmt.Sprintf(shell, "grave", "echo $(cat /tmp/message) >&2", ""))
-		h.Apply("apiVersion: workers.coracle.dev/v1alpha1\nkind: Worker\nmetadata: {name: poisoned}\nspec: {function: calculator, delivery: {promise: AtLeastOnce, maxAttempts: 1, deadLetter: grave}}\n")
+		h.Apply("apiVersion: workers.coracle.dev/v1alpha1\nkind: Worker\nmetadata: {name: poisoned}\nspec: {function: " +
+			"calculator, delivery: {promise: AtLeastOnce, maxAttempts: 1, deadLetter: grave}}\n")
 		h.Ctl("wait worker/grave worker/poisoned --for=jsonpath={.status.readyReplicas}=1 --timeout=120s")
 		h.Run("send", "service/poisoned", "poison")
-		require.Eventually(t, func() bool { return strings.Contains(h.Ctl("logs -l workers.coracle.dev/worker=grave"), "poison") }, host.Patience, 50*time.Millisecond)
+		require.Eventually(t, func() bool {
+			return strings.Contains(h.Ctl("logs -l workers.coracle.dev/worker=grave"), "poison")
+		}, host.Patience, 50*time.Millisecond)
 		h.Shows("MessageDeadLettered", "get events")
 	})
 	t.Run("permissions", func(t *testing.T) {
 		// A node sends on what it was given, as above, and nothing else.
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.base+"services/calculator/message", strings.NewReader("forged"))
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.base+"services/calculator/message",
+			strings.NewReader("forged"))
 		require.NoError(t, err)
 		req.Header.Set("Impersonate-User", "system:node:"+h.Name)
 		req.Header.Set("Impersonate-Group", "system:nodes")
@@ -211,8 +224,12 @@ func TestWorkers(t *testing.T) {
 		require.Equal(t, 403, res.StatusCode)
 		require.Contains(t, string(body), "a node sends on only messages that were sent to a pod on it")
 		h.Ctl("create serviceaccount nobody")
-		require.Contains(t, h.Fails("ctl", "auth", "can-i", "create", "services/calculator", "--subresource=message", "--as=system:serviceaccount:default:nobody"), "no")
+		require.Contains(t,
+			h.Fails("ctl", "auth", "can-i", "create", "services/calculator", "--subresource=message",
+				"--as=system:serviceaccount:default:nobody"), "no")
 		h.Ctl("create rolebinding edits --clusterrole=edit --serviceaccount=default:nobody")
-		require.Contains(t, h.Ctl("auth can-i create services/calculator --subresource=message --as=system:serviceaccount:default:nobody"), "yes")
+		require.Contains(t,
+			h.Ctl("auth can-i create services/calculator --subresource=message --as=system:serviceaccount:default:nobody"),
+			"yes")
 	})
 }

@@ -20,7 +20,8 @@ func (s State) selected(color string) bool {
 	return !s.gone() && (color == "" || s.Color == color)
 }
 
-// Op is an operation of a key's only writer, in its order. One that was not acknowledged may have happened or not; none follows it.
+// Op is an operation of a key's only writer, in its order. One that was not acknowledged may have happened or not; none
+// follows it.
 type Op struct {
 	State        State
 	Acknowledged bool

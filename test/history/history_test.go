@@ -47,28 +47,67 @@ func TestStreams(t *testing.T) {
 		s    Stream
 		want string // of the error; "" for none
 	}{
-		"after":                       {Stream{From: 2, Events: []Event{addedB, changeA}}, ""},
-		"nothing yet":                 {Stream{From: 2}, ""},
-		"a color":                     {Stream{From: 1, Color: "red", Events: []Event{addedA, addedB, leftA, changeB}}, ""},
-		"a color that comes":          {Stream{From: 3, Color: "blue", Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, goneA}}, ""},
-		"missed":                      {Stream{From: 2, Events: []Event{changeA}}, "but the next is"},
-		"missed before a bookmark":    {Stream{From: 2, Events: []Event{addedB, upTo(4)}}, "was not sent"},
-		"twice":                       {Stream{From: 1, Events: []Event{addedA, addedA}}, "after everything up to 2 was told"},
-		"from before":                 {Stream{From: 2, Events: []Event{addedA}}, "after everything up to 2 was told"},
-		"after its bookmark":          {Stream{From: 2, Events: []Event{upTo(2), upTo(1)}}, "a bookmark of 1 after 2"},
-		"the wrong type":              {Stream{From: 3, Color: "blue", Events: []Event{changeA}}, "but the next is"},
-		"a color that did not leave":  {Stream{From: 3, Color: "red", Events: []Event{changeB}}, "but the next is"},
-		"the wrong last state":        {Stream{From: 5, Events: []Event{{Type: Deleted, Key: "a", Revision: 6, State: a2}}}, "but the next is"},
-		"unknown":                     {Stream{From: 6, Events: []Event{{Type: Modified, Key: "b", Revision: 7, State: State{ID: "x"}}}}, "nobody made"},
-		"streamed":                    {Stream{Start: Streamed, Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, addedB, end(4), changeB}}, ""},
-		"streamed, cut":               {Stream{Start: Streamed, Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}}}, ""},
-		"streamed, not all":           {Stream{Start: Streamed, Events: []Event{addedB, end(4)}}, "is missing"},
-		"streamed, too old":           {Stream{Start: Streamed, AtLeast: 5, Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, addedB, end(4)}}, "wanted at least 5"},
-		"streamed, missed after":      {Stream{Start: Streamed, Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, addedB, end(4), goneA}}, "but the next is"},
-		"anywhere":                    {Stream{Start: Anywhere, Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, addedB, changeB, goneA}}, ""},
-		"anywhere, after the end":     {Stream{Start: Anywhere, Events: []Event{{Type: Added, Key: "b", Revision: 5, State: b5}, upTo(8)}}, ""},
-		"anywhere, too old":           {Stream{Start: Anywhere, AtLeast: 5, Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, addedB, changeB}}, "fits nowhere"},
-		"anywhere, missed":            {Stream{Start: Anywhere, Events: []Event{addedB, {Type: Added, Key: "a", Revision: 4, State: a4}, goneA}}, "fits nowhere"},
+		"after":       {Stream{From: 2, Events: []Event{addedB, changeA}}, ""},
+		"nothing yet": {Stream{From: 2}, ""},
+		"a color":     {Stream{From: 1, Color: "red", Events: []Event{addedA, addedB, leftA, changeB}}, ""},
+		"a color that comes": {
+			Stream{From: 3, Color: "blue", Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, goneA}}, "",
+		},
+		"missed":                   {Stream{From: 2, Events: []Event{changeA}}, "but the next is"},
+		"missed before a bookmark": {Stream{From: 2, Events: []Event{addedB, upTo(4)}}, "was not sent"},
+		"twice": {
+			Stream{From: 1, Events: []Event{addedA, addedA}}, "after everything up to 2 was told",
+		},
+		"from before":                {Stream{From: 2, Events: []Event{addedA}}, "after everything up to 2 was told"},
+		"after its bookmark":         {Stream{From: 2, Events: []Event{upTo(2), upTo(1)}}, "a bookmark of 1 after 2"},
+		"the wrong type":             {Stream{From: 3, Color: "blue", Events: []Event{changeA}}, "but the next is"},
+		"a color that did not leave": {Stream{From: 3, Color: "red", Events: []Event{changeB}}, "but the next is"},
+		"the wrong last state": {
+			Stream{From: 5, Events: []Event{{Type: Deleted, Key: "a", Revision: 6, State: a2}}}, "but the next is",
+		},
+		"unknown": {
+			Stream{From: 6, Events: []Event{{Type: Modified, Key: "b", Revision: 7, State: State{ID: "x"}}}},
+			"nobody made",
+		},
+		"streamed": {
+			Stream{Start: Streamed, Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, addedB, end(4), changeB}},
+			"",
+		},
+		"streamed, cut": {
+			Stream{Start: Streamed, Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}}}, "",
+		},
+		"streamed, not all": {Stream{Start: Streamed, Events: []Event{addedB, end(4)}}, "is missing"},
+		"streamed, too old": {
+			Stream{
+				Start:   Streamed,
+				AtLeast: 5,
+				Events:  []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, addedB, end(4)},
+			},
+			"wanted at least 5",
+		},
+		"streamed, missed after": {
+			Stream{Start: Streamed, Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, addedB, end(4), goneA}},
+			"but the next is",
+		},
+		"anywhere": {
+			Stream{Start: Anywhere, Events: []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, addedB, changeB, goneA}},
+			"",
+		},
+		"anywhere, after the end": {
+			Stream{Start: Anywhere, Events: []Event{{Type: Added, Key: "b", Revision: 5, State: b5}, upTo(8)}}, "",
+		},
+		"anywhere, too old": {
+			Stream{
+				Start:   Anywhere,
+				AtLeast: 5,
+				Events:  []Event{{Type: Added, Key: "a", Revision: 4, State: a4}, addedB, changeB},
+			},
+			"fits nowhere",
+		},
+		"anywhere, missed": {
+			Stream{Start: Anywhere, Events: []Event{addedB, {Type: Added, Key: "a", Revision: 4, State: a4}, goneA}},
+			"fits nowhere",
+		},
 		"anywhere, began with nobody": {Stream{Start: Anywhere, Events: []Event{addedA, addedB, changeA}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -89,12 +128,14 @@ func TestLists(t *testing.T) {
 		l    List
 		want string
 	}{
-		"now":             {List{Revision: 6, Items: map[string]Item{"b": {5, b5}}}, ""},
-		"later":           {List{Revision: 8, AtLeast: 6, Items: map[string]Item{"b": {5, b5}}}, ""},
-		"exact":           {List{Revision: 4, Exact: 4, Items: map[string]Item{"a": {4, a4}, "b": {3, b3}}}, ""},
-		"a color":         {List{Revision: 4, Color: "red", Items: map[string]Item{"b": {3, b3}}}, ""},
-		"not exact":       {List{Revision: 6, Exact: 4, Items: map[string]Item{"b": {5, b5}}}, "exactly 4"},
-		"too old":         {List{Revision: 4, AtLeast: 5, Items: map[string]Item{"a": {4, a4}, "b": {3, b3}}}, "wanted at least 5"},
+		"now":       {List{Revision: 6, Items: map[string]Item{"b": {5, b5}}}, ""},
+		"later":     {List{Revision: 8, AtLeast: 6, Items: map[string]Item{"b": {5, b5}}}, ""},
+		"exact":     {List{Revision: 4, Exact: 4, Items: map[string]Item{"a": {4, a4}, "b": {3, b3}}}, ""},
+		"a color":   {List{Revision: 4, Color: "red", Items: map[string]Item{"b": {3, b3}}}, ""},
+		"not exact": {List{Revision: 6, Exact: 4, Items: map[string]Item{"b": {5, b5}}}, "exactly 4"},
+		"too old": {
+			List{Revision: 4, AtLeast: 5, Items: map[string]Item{"a": {4, a4}, "b": {3, b3}}}, "wanted at least 5",
+		},
 		"of no revision":  {List{Revision: 6, Items: map[string]Item{"b": {3, b3}}}, "should be"},
 		"what was gone":   {List{Revision: 6, Items: map[string]Item{"a": {4, a4}, "b": {5, b5}}}, "is there"},
 		"without one":     {List{Revision: 6}, "is missing"},

@@ -19,7 +19,8 @@ func (c *checker) stream(s *Stream) {
 	}
 }
 
-// events says how events differ from all changes after a revision, up to the last one that they tell; "" if they do not.
+// events says how events differ from all changes after a revision, up to the last one that they tell; "" if they do
+// not.
 func (c *checker) events(events []Event, from int64, color string) string {
 	next := sort.Search(len(c.ordered), func(i int) bool { return c.ordered[i].rev > from })
 	told := from
@@ -126,7 +127,8 @@ func (c *checker) anywhere(s *Stream) {
 		newest = max(newest, e.Revision)
 	}
 	if complete := len(s.Events) > 0 && s.Events[len(s.Events)-1].Type != Added; complete {
-		c.fail("%s: a watch that begins anywhere, at least at %d (color %q), fits nowhere; the last try: %s", s.Client, s.AtLeast, s.Color, why)
+		c.fail("%s: a watch that begins anywhere, at least at %d (color %q), fits nowhere; the last try: %s", s.Client,
+			s.AtLeast, s.Color, why)
 	}
 	// Otherwise it may have been cut while it was sent the state.
 }

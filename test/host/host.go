@@ -24,7 +24,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Patience is the timeout of every command: far above what any of them needs, and above those that tests give to kubectl wait.
+// Patience is the timeout of every command: far above what any of them needs, and above those that tests give to
+// kubectl wait.
 const Patience = 3 * time.Minute
 
 // Host is a machine to run Coracle on.
@@ -98,7 +99,8 @@ func (h *Host) ip(lines ...string) {
 func (h *Host) address(ip string) {
 	h.t.Helper()
 	h.Address = ip
-	h.ip("link set lo up", "link set eth0 up", "addr add "+ip+"/24 dev eth0", "route add default via 198.51.100.1 dev eth0")
+	h.ip("link set lo up", "link set eth0 up", "addr add "+ip+"/24 dev eth0",
+		"route add default via 198.51.100.1 dev eth0")
 }
 
 // bare returns a machine without an address.
@@ -115,9 +117,11 @@ func bare(t *testing.T, name string) *Host {
 		images: filepath.Join(Root(t), "dist/images"), netns: "/run/netns/" + name,
 	}
 	require.NoError(t, os.Mkdir(h.Home, 0o700))
-	h.env = append(os.Environ(), "HOME="+h.Home, "KUBECONFIG=", "CORACLE_DATA_DIR="+h.DataDir, "CORACLE_RUN_DIR="+h.RunDir, "CORACLE_NODE_NAME="+h.Name,
+	h.env = append(os.Environ(), "HOME="+h.Home, "KUBECONFIG=", "CORACLE_DATA_DIR="+h.DataDir, "CORACLE_RUN_DIR="+h.RunDir,
+		"CORACLE_NODE_NAME="+h.Name,
 		// The disk of the machine that runs the tests may be nearly full, which must not affect them.
-		"CORACLE_EVICTION_HARD=nodefs.available<64Mi,imagefs.available<64Mi,nodefs.inodesFree<0%,imagefs.inodesFree<0%", "CORACLE_IMAGE_GC_HIGH_THRESHOLD=100")
+		"CORACLE_EVICTION_HARD=nodefs.available<64Mi,imagefs.available<64Mi,nodefs.inodesFree<0%,imagefs.inodesFree<0%",
+		"CORACLE_IMAGE_GC_HIGH_THRESHOLD=100")
 	System(t, "ip", "netns", "add", h.Name)
 	t.Cleanup(func() { System(t, "ip", "netns", "del", h.Name) })
 	t.Cleanup(func() {
@@ -187,7 +191,8 @@ func (h *Host) Ctl(line string) string {
 	return h.Run(append([]string{"ctl"}, strings.Fields(line)...)...)
 }
 
-// Await runs kubectl wait with the words of a line until it succeeds, which may take longer than Patience but not than limit.
+// Await runs kubectl wait with the words of a line until it succeeds, which may take longer than Patience but not than
+// limit.
 func (h *Host) Await(limit time.Duration, line string) {
 	h.t.Helper()
 	for end := time.Now().Add(limit); ; {
@@ -288,7 +293,8 @@ func (h *Host) KillAtOnce(pid int) {
 	require.NoError(h.t, err)
 	defer unix.Close(fd)
 	require.NoError(h.t, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
-	// It becomes readable when the last thread has ended. The process is a zombie as soon as its first one has: then others may still hold its locks and ports.
+	// It becomes readable when the last thread has ended. The process is a zombie as soon as its first one has: then
+	// others may still hold its locks and ports.
 	ended := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for limit := time.Now().Add(Patience); ; {
 		n, err := unix.Poll(ended, int(max(0, time.Until(limit)).Milliseconds()))

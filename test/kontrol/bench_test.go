@@ -40,16 +40,19 @@ func liveHeap() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// BenchmarkBacklog reports what 1,000 Resources cost that waited for a suspended cluster: processor time, allocations and writes of hub and target
-// together, whose etcd, API and Kontrol share this process, until all are in sync; and the live heap that they then have. Load makes it slower, but changes these
-// little. HEAP names a file for a profile of that heap.
+// BenchmarkBacklog reports what 1,000 Resources cost that waited for a suspended cluster: processor time, allocations
+// and writes of hub and target together, whose etcd, API and Kontrol share this process, until all are in sync; and the
+// live heap that they then have. Load makes it slower, but changes these little. HEAP names a file for a profile of
+// that heap.
 func BenchmarkBacklog(b *testing.B) {
 	const n = 1000
 	for b.Loop() {
 		h, g := newHub(b), newTarget(b, "c")
 		h.add(g)
 		suspend := func(yes bool) {
-			require.NoError(b, h.Patch(b.Context(), &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, ctrl.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, yes))))
+			require.NoError(b,
+				h.Patch(b.Context(), &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}},
+					ctrl.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, yes))))
 		}
 		suspend(true)
 		revision := func() float64 {

@@ -68,8 +68,13 @@ func (h *hub) add(all ...*target) {
 		}
 		data, err := clientcmd.Write(*cfg)
 		require.NoError(h.t, err)
-		h.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: g.name}, Data: map[string][]byte{"kubeconfig": data}},
-			&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: g.name}}})
+		h.create(&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: g.name}, Data: map[string][]byte{"kubeconfig": data},
+		},
+			&kontrol.Cluster{
+				ObjectMeta: metav1.ObjectMeta{Name: g.name},
+				Spec:       kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: g.name}},
+			})
 	}
 }
 
@@ -103,15 +108,22 @@ func parallel(n int, f func(int) error) error {
 }
 
 func template(name, value string) runtime.RawExtension {
-	return runtime.RawExtension{Raw: fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"value":%q}}`, name, value)}
+	return runtime.RawExtension{
+		Raw: fmt.Appendf(nil,
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default"},"data":{"value":%q}}`, name,
+			value),
+	}
 }
 
 func resource(name, cluster, object, value string) *kontrol.Resource {
-	return &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kontrol.ResourceSpec{ClusterName: cluster, Template: template(object, value)}}
+	return &kontrol.Resource{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec:       kontrol.ResourceSpec{ClusterName: cluster, Template: template(object, value)},
+	}
 }
 
-// until follows the hub's Resources until ok has said of all that are there, by their name, that they are as they should be. It is called with each
-// Resource that is wanted and not so yet.
+// until follows the hub's Resources until ok has said of all that are there, by their name, that they are as they
+// should be. It is called with each Resource that is wanted and not so yet.
 func (h *hub) until(what string, wanted []string, ok func(*kontrol.Resource) bool) {
 	h.t.Helper()
 	left := map[string]bool{}
@@ -129,7 +141,8 @@ func (h *hub) until(what string, wanted []string, ok func(*kontrol.Resource) boo
 		if len(left) == 0 {
 			return
 		}
-		w, err := h.Watch(h.t.Context(), &kontrol.ResourceList{}, &ctrl.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.ResourceVersion}})
+		w, err := h.Watch(h.t.Context(), &kontrol.ResourceList{},
+			&ctrl.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.ResourceVersion}})
 		require.NoError(h.t, err)
 		for e := range w.ResultChan() {
 			if r, is := e.Object.(*kontrol.Resource); is && left[r.Name] && ok(r) {
@@ -171,7 +184,8 @@ func (g *target) values(t testing.TB) map[string]string {
 	return all
 }
 
-// becomes waits until a target has these values, as values returns them. A Resource does not change when its object is mended in the same moment.
+// becomes waits until a target has these values, as values returns them. A Resource does not change when its object is
+// mended in the same moment.
 func (g *target) becomes(t testing.TB, want map[string]string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -216,9 +230,10 @@ func (g *target) halfway(t testing.TB, n int, value string) {
 	t.Fatal("the watch ended")
 }
 
-// TestFleet: many clusters are kept by one hub. One is cut off while it is applied to, one is silent for as long as the others take; both get
-// everything once they are back, and the others do not notice. Then all are edited, and part of them rolled back while that is applied.
-// CORACLE_TEST_FLEET=1 takes 10 clusters with 1,000 Resources, which takes minutes.
+// TestFleet: many clusters are kept by one hub. One is cut off while it is applied to, one is silent for as long as the
+// others take; both get everything once they are back, and the others do not notice. Then all are edited, and part of
+// them rolled back while that is applied. CORACLE_TEST_FLEET=1 takes 10 clusters with 1,000 Resources, which takes
+// minutes.
 func TestFleet(t *testing.T) {
 	clusters, each := 4, 12
 	if os.Getenv("CORACLE_TEST_FLEET") != "" {
@@ -258,7 +273,8 @@ func TestFleet(t *testing.T) {
 	require.NoError(t, <-made)
 	h.until("in sync", of(func(g *target) bool { return g != cut && g != silent }), state(kontrol.StateSynced))
 	h.until("unreachable", of(func(g *target) bool { return g == cut || g == silent }), func(r *kontrol.Resource) bool {
-		return r.Status.State == kontrol.StateUnreachable && strings.Contains(r.Status.Message, "cluster "+r.Spec.ClusterName+": ")
+		return r.Status.State == kontrol.StateUnreachable &&
+			strings.Contains(r.Status.Message, "cluster "+r.Spec.ClusterName+": ")
 	})
 	require.Empty(t, silent.values(t))
 	cut.wire.Mend()
@@ -307,7 +323,8 @@ func TestFleet(t *testing.T) {
 	require.Len(t, r.Status.History, 2)
 }
 
-// TestTwoKontrols: of two hubs that want one object the first has it, and the second says so; when the first lets go of it, the second gets it.
+// TestTwoKontrols: of two hubs that want one object the first has it, and the second says so; when the first lets go of
+// it, the second gets it.
 func TestTwoKontrols(t *testing.T) {
 	one, two, g := newHub(t), newHub(t), newTarget(t, "shared")
 	one.add(g)
@@ -316,7 +333,8 @@ func TestTwoKontrols(t *testing.T) {
 	one.until("in sync", []string{"a"}, state(kontrol.StateSynced))
 	two.create(resource("b", "shared", "m", "two"))
 	two.until("in conflict", []string{"b"}, func(r *kontrol.Resource) bool {
-		return r.Status.State == kontrol.StateConflict && strings.Contains(r.Status.Message, "belongs to the Resource with the id")
+		return r.Status.State == kontrol.StateConflict &&
+			strings.Contains(r.Status.Message, "belongs to the Resource with the id")
 	})
 	require.Equal(t, map[string]string{"m": "one@1"}, g.values(t))
 	require.NoError(t, one.Patch(t.Context(), &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "a"}},

@@ -32,7 +32,11 @@ func (h *hub) pushed(g *target) (*counted, *wire.Wire) {
 	transport, err := rest.TransportFor(g.cluster.REST())
 	require.NoError(h.t, err)
 	c := &counted{RoundTripper: transport, watches: make(chan string, 1000)}
-	proxy := httptest.NewUnstartedServer(&httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(api) }, Transport: c, FlushInterval: -1})
+	proxy := httptest.NewUnstartedServer(&httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(api) },
+		Transport:     c,
+		FlushInterval: -1,
+	})
 	proxy.EnableHTTP2 = true
 	proxy.StartTLS()
 	h.t.Cleanup(func() {
@@ -40,11 +44,20 @@ func (h *hub) pushed(g *target) (*counted, *wire.Wire) {
 		proxy.Close()
 	})
 	way := wire.New(h.t, proxy.Listener.Addr().String())
-	data, err := clientcmd.Write(clientcmdapi.Config{CurrentContext: "x", Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "x"}},
-		Clusters: map[string]*clientcmdapi.Cluster{"x": {Server: "https://" + way.Address(), CertificateAuthorityData: authority(proxy.Certificate())}}})
+	data, err := clientcmd.Write(clientcmdapi.Config{
+		CurrentContext: "x", Contexts: map[string]*clientcmdapi.Context{"x": {Cluster: "x"}},
+		Clusters: map[string]*clientcmdapi.Cluster{
+			"x": {Server: "https://" + way.Address(), CertificateAuthorityData: authority(proxy.Certificate())},
+		},
+	})
 	require.NoError(h.t, err)
-	h.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: g.name}, Data: map[string][]byte{"kubeconfig": data}},
-		&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: g.name}, Spec: kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: g.name}}})
+	h.create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: g.name}, Data: map[string][]byte{"kubeconfig": data},
+	},
+		&kontrol.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Name: g.name},
+			Spec:       kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: g.name}},
+		})
 	return c, way
 }
 
@@ -52,9 +65,10 @@ func authority(c *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
 }
 
-// TestMinutesOffline: clusters that the hub reaches, and that connect themselves, are cut off or go silent for the minutes that CORACLE_TEST_OFFLINE
-// says, such as 4m (hack/nightly.sh fleet). What is desired changes meanwhile, and so does what they have. Once they are back they get everything, what
-// happened there is seen and mended, and nothing is listed again.
+// TestMinutesOffline: clusters that the hub reaches, and that connect themselves, are cut off or go silent for the
+// minutes that CORACLE_TEST_OFFLINE says, such as 4m (hack/nightly.sh fleet). What is desired changes meanwhile, and so
+// does what they have. Once they are back they get everything, what happened there is seen and mended, and nothing is
+// listed again.
 func TestMinutesOffline(t *testing.T) {
 	if os.Getenv("CORACLE_TEST_OFFLINE") == "" {
 		t.Skip("it takes minutes: CORACLE_TEST_OFFLINE=4m, as hack/nightly.sh fleet does")
@@ -113,14 +127,19 @@ func TestMinutesOffline(t *testing.T) {
 	change := func(g *target, name, value string) {
 		t.Helper()
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-		require.NoError(t, g.Patch(t.Context(), m, ctrl.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"data":{"value":%q}}`, value)), ctrl.FieldOwner("somebody")))
+		require.NoError(t,
+			g.Patch(t.Context(), m, ctrl.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"data":{"value":%q}}`, value)),
+				ctrl.FieldOwner("somebody")))
 	}
 	for _, e := range all {
 		change(e.target, "kept", "drift")
 		change(e.target, "left", "drift")
-		require.NoError(t, e.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "removed"}}))
+		require.NoError(t,
+			e.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "removed"}}))
 		r := &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: e.name + "-edited"}}
-		require.NoError(t, h.Patch(t.Context(), r, ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"template":{"data":{"value":"two"}}}}`))))
+		require.NoError(t,
+			h.Patch(t.Context(), r,
+				ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"template":{"data":{"value":"two"}}}}`))))
 	}
 	want(kontrol.ModeCorrect, "made")
 	h.until("unreachable", each("kept", "removed", "edited", "left", "made"), state(kontrol.StateUnreachable))

@@ -62,9 +62,19 @@ func (h *hub) pulled(name string) string {
 	sa := &corev1.ServiceAccount{ObjectMeta: meta}
 	sa.Namespace = "kube-system"
 	h.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kontrol.ClusterSpec{Pull: true}}, sa,
-		&rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{kontrol.GroupVersion.Group}, Resources: []string{"clusters/tunnel"}, ResourceNames: []string{name}, Verbs: []string{"create"}}}},
-		&rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: account},
-			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "kube-system", Name: account}}})
+		&rbacv1.ClusterRole{
+			ObjectMeta: meta,
+			Rules: []rbacv1.PolicyRule{
+				{
+					APIGroups: []string{kontrol.GroupVersion.Group}, Resources: []string{"clusters/tunnel"},
+					ResourceNames: []string{name}, Verbs: []string{"create"},
+				},
+			},
+		},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: account},
+			Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: "kube-system", Name: account}},
+		})
 	token := &authenticationv1.TokenRequest{}
 	require.NoError(h.t, h.SubResource("token").Create(h.t.Context(), sa, token))
 	cfg := h.cluster.REST()
@@ -82,7 +92,13 @@ func agent(t testing.TB, g *target, w *wire.Wire, token string) *counted {
 	transport, err := rest.TransportFor(g.cluster.REST())
 	require.NoError(t, err)
 	c := &counted{RoundTripper: transport, watches: make(chan string, 100)}
-	a := &pull.Agent{Hubs: []string{"https://" + w.Address()}, TokenFile: token, Target: api, Transport: c, Log: slog.New(slog.DiscardHandler)}
+	a := &pull.Agent{
+		Hubs:      []string{"https://" + w.Address()},
+		TokenFile: token,
+		Target:    api,
+		Transport: c,
+		Log:       slog.New(slog.DiscardHandler),
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
@@ -93,8 +109,8 @@ func agent(t testing.TB, g *target, w *wire.Wire, token string) *counted {
 	return c
 }
 
-// TestATunnelsWatchesGoOn: a cluster that connects itself is cut off, and changed meanwhile. When it is back, its watches go on where they ended:
-// nothing is listed again, and what was changed is seen and mended.
+// TestATunnelsWatchesGoOn: a cluster that connects itself is cut off, and changed meanwhile. When it is back, its
+// watches go on where they ended: nothing is listed again, and what was changed is seen and mended.
 func TestATunnelsWatchesGoOn(t *testing.T) {
 	h, g := newHub(t), newTarget(t, "edge")
 	u, err := url.Parse(h.cluster.REST().Host)
@@ -120,7 +136,8 @@ func TestATunnelsWatchesGoOn(t *testing.T) {
 		}
 		change("kept", "drift")
 		change("left", "drift")
-		require.NoError(t, g.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "removed"}}))
+		require.NoError(t,
+			g.Delete(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "removed"}}))
 		way.Mend()
 		h.until("drifted", []string{"left"}, state(kontrol.StateDrifted))
 		g.becomes(t, map[string]string{"kept": "one@1", "removed": "one@1"})

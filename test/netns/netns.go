@@ -1,6 +1,7 @@
 // Package netns lets the tests of a package that changes interfaces, routes or nftables run in namespaces of their own.
 //
-// Only tests import it; it imports nothing of Coracle. Its invariant: what such tests leave in the kernel ends with their process.
+// Only tests import it; it imports nothing of Coracle. Its invariant: what such tests leave in the kernel ends with
+// their process.
 package netns
 
 import (
@@ -19,8 +20,9 @@ import (
 
 const inside = "CORACLE_TEST_NETNS"
 
-// Main is the body of a TestMain. It runs the test binary once more in a network and a mount namespace of its own, as root, and fails
-// when goroutines are left. The outer process calls each cleanup with the PID of the inner one after that has ended.
+// Main is the body of a TestMain. It runs the test binary once more in a network and a mount namespace of its own, as
+// root, and fails when goroutines are left. The outer process calls each cleanup with the PID of the inner one after
+// that has ended.
 func Main(m *testing.M, cleanup ...func(pid int)) {
 	if os.Getenv(inside) != "" {
 		goleak.VerifyTestMain(m)
@@ -46,8 +48,9 @@ func Main(m *testing.M, cleanup ...func(pid int)) {
 	}
 }
 
-// Listing returns what nft prints of all tables in this namespace, and fails if there is anything that it cannot print: what nft cannot turn back into its
-// language makes it and other programs abort (firewalld, for example), whatever they are about to do.
+// Listing returns what nft prints of all tables in this namespace, and fails if there is anything that it cannot print:
+// what nft cannot turn back into its language makes it and other programs abort (firewalld, for example), whatever they
+// are about to do.
 func Listing(t testing.TB) string {
 	t.Helper()
 	run := func(args ...string) string {

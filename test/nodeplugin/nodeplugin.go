@@ -1,4 +1,5 @@
-// Package nodeplugin is what the test drivers of nodes share: the sockets that they serve, and their registration with the agent.
+// Package nodeplugin is what the test drivers of nodes share: the sockets that they serve, and their registration with
+// the agent.
 package nodeplugin
 
 import (
@@ -35,7 +36,8 @@ type Plugin struct {
 }
 
 func (p *Plugin) sockets() (driver, register string) {
-	return filepath.Join(p.Kubelet, "plugins", p.Name, p.Socket), filepath.Join(p.Kubelet, "plugins_registry", p.Name+"-reg.sock")
+	return filepath.Join(p.Kubelet, "plugins", p.Name, p.Socket), filepath.Join(p.Kubelet, "plugins_registry",
+		p.Name+"-reg.sock")
 }
 
 // Start serves the driver, and then its registration.
@@ -98,11 +100,17 @@ func (p *Plugin) Registered() *registration.RegistrationStatus {
 
 // GetInfo implements registration.RegistrationServer.
 func (p *Plugin) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
-	return &registration.PluginInfo{Type: p.Type, Name: p.Name, Endpoint: filepath.Join(p.Public, "plugins", p.Name, p.Socket), SupportedVersions: p.Versions}, nil
+	return &registration.PluginInfo{
+		Type:              p.Type,
+		Name:              p.Name,
+		Endpoint:          filepath.Join(p.Public, "plugins", p.Name, p.Socket),
+		SupportedVersions: p.Versions,
+	}, nil
 }
 
 // NotifyRegistrationStatus implements registration.RegistrationServer.
-func (p *Plugin) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+func (p *Plugin) NotifyRegistrationStatus(_ context.Context,
+	s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.registered = s

@@ -19,7 +19,8 @@ type habit struct {
 	name  string
 	start history.Start
 	color string
-	// cut is after at most how many events the client ends a stream; 0 for never. The next one begins where this one ended.
+	// cut is after at most how many events the client ends a stream; 0 for never. The next one begins where this one
+	// ended.
 	cut int
 	// bookmarks asks for them, and for a short stream, which ends with one.
 	bookmarks bool
@@ -71,7 +72,8 @@ func (c *crowd) follow(ctx context.Context, h habit) {
 }
 
 // stream is one watch. It returns the revision to go on from.
-func (c *crowd) stream(ctx context.Context, api kubernetes.Interface, h habit, from int64) (s history.Stream, again int64, err error) {
+func (c *crowd) stream(ctx context.Context, api kubernetes.Interface, h habit,
+	from int64) (s history.Stream, again int64, err error) {
 	s = history.Stream{Client: h.name, Start: h.start, From: from, Color: h.color}
 	w, err := api.CoreV1().ConfigMaps(crowdNamespace).Watch(ctx, c.options(h, &s))
 	if err != nil {
@@ -218,13 +220,15 @@ func (c *crowd) readLists(ctx context.Context) {
 		case kind == 0:
 			o.ResourceVersion = "0"
 		case kind == 1:
-			o.ResourceVersion, o.ResourceVersionMatch = fmt.Sprint(c.acknowledged.Load()), metav1.ResourceVersionMatchNotOlderThan
+			o.ResourceVersion, o.ResourceVersionMatch = fmt.Sprint(c.acknowledged.Load()),
+				metav1.ResourceVersionMatchNotOlderThan
 		case kind == 2 && len(seen) > 0:
 			o.ResourceVersion, o.ResourceVersionMatch = fmt.Sprint(seen[rand.IntN(len(seen))]), metav1.ResourceVersionMatchExact
 		case kind == 3:
 			o.Limit = 1 + rand.Int64N(7)
 		case kind == 4 && len(seen) > 0:
-			o.Limit, o.ResourceVersion, o.ResourceVersionMatch = 3, fmt.Sprint(seen[len(seen)-1]), metav1.ResourceVersionMatchExact
+			o.Limit, o.ResourceVersion, o.ResourceVersionMatch = 3, fmt.Sprint(seen[len(seen)-
+				1]), metav1.ResourceVersionMatchExact
 		}
 		if rev := c.list(ctx, api, fmt.Sprintf("lister of kind %d", kind), color, o); rev > 0 {
 			seen = append(seen, rev)

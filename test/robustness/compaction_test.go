@@ -32,7 +32,14 @@ type elsewhere struct {
 func newElsewhere(t *testing.T, programs string) *elsewhere {
 	h := host.New(t)
 	dir := t.TempDir()
-	c := upstream.Config{Programs: programs, Dir: dir, Address: h.Address, Command: h.Command, Dial: h.Dial, NoAPIServer: true}
+	c := upstream.Config{
+		Programs:    programs,
+		Dir:         dir,
+		Address:     h.Address,
+		Command:     h.Command,
+		Dial:        h.Dial,
+		NoAPIServer: true,
+	}
 	etcd, err := upstream.Start(t.Context(), c)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, etcd.Stop()) })
@@ -64,7 +71,8 @@ func (e *elsewhere) compact(ctx context.Context, rev int64) {
 	e.t.Helper()
 	body, err := json.Marshal(map[string]any{"revision": fmt.Sprint(rev)})
 	require.NoError(e.t, err)
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.etcd.EtcdURL+"/v3/kv/compaction", bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.etcd.EtcdURL+"/v3/kv/compaction",
+		bytes.NewReader(body))
 	require.NoError(e.t, err)
 	answer, err := e.http.Do(request)
 	require.NoError(e.t, err)

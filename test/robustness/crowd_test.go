@@ -33,7 +33,8 @@ type crowd struct {
 	gate gate
 	// acknowledged is the greatest revision that a writer was told.
 	acknowledged atomic.Int64
-	// expired, cuts and exact count what the run has covered: 410 answers, streams that a client ended, lists of an exact revision.
+	// expired, cuts and exact count what the run has covered: 410 answers, streams that a client ended, lists of an exact
+	// revision.
 	expired, cuts, exact atomic.Int64
 
 	mu      sync.Mutex
@@ -45,10 +46,16 @@ type crowd struct {
 }
 
 func newCrowd(t *testing.T, config func() *rest.Config) *crowd {
-	c := &crowd{t: t, rest: config, moved: make(chan struct{}), h: history.History{Writes: map[string][]history.Op{}, Truth: map[int64]history.Change{}}}
+	c := &crowd{
+		t:     t,
+		rest:  config,
+		moved: make(chan struct{}),
+		h:     history.History{Writes: map[string][]history.Op{}, Truth: map[int64]history.Change{}},
+	}
 	c.gate.up = make(chan struct{})
 	close(c.gate.up)
-	_, err := c.client().CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: crowdNamespace}}, metav1.CreateOptions{})
+	_, err := c.client().CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: crowdNamespace}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	return c
 }
@@ -155,7 +162,9 @@ func (c *crowd) write(ctx context.Context, writer, enough int) {
 		if names[i] == "" {
 			names[i] = fmt.Sprintf("w%d-%d-%d", writer, i, n)
 		}
-		op, object := history.Op{State: history.State{ID: fmt.Sprintf("w%d-%d", writer, n), Color: colors[rand.IntN(len(colors))]}}, have[i]
+		op, object := history.Op{
+			State: history.State{ID: fmt.Sprintf("w%d-%d", writer, n), Color: colors[rand.IntN(len(colors))]},
+		}, have[i]
 		var err error
 		switch {
 		case object == nil:
@@ -187,7 +196,10 @@ func (c *crowd) write(ctx context.Context, writer, enough int) {
 }
 
 func configMap(name string, s history.State) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"color": s.Color}}, Data: map[string]string{"id": s.ID}}
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"color": s.Color}},
+		Data:       map[string]string{"id": s.ID},
+	}
 }
 
 func stateOf(m *corev1.ConfigMap) history.State {

@@ -42,9 +42,12 @@ func TestStartAfterAStorm(t *testing.T) {
 		took := time.Since(began)
 		step := storeStep.FindStringSubmatch(out)
 		require.NotNil(t, step, out)
-		t.Logf("round %d: %d writes in %s; start %s, of it the store %s", round, acknowledged, wrote.Round(time.Millisecond), took.Round(time.Millisecond), step[1])
+		t.Logf("round %d: %d writes in %s; start %s, of it the store %s", round, acknowledged, wrote.Round(time.Millisecond),
+			took.Round(time.Millisecond), step[1])
 		require.Less(t, took, stormPatience, out)
-		list, err := connect(t, h).CoreV1().ConfigMaps(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{LabelSelector: "storm"})
+		list, err := connect(t, h).CoreV1().ConfigMaps(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{
+			LabelSelector: "storm",
+		})
 		require.NoError(t, err)
 		require.GreaterOrEqual(t, len(list.Items)*writesEach, acknowledged)
 	}
@@ -66,8 +69,10 @@ func storm(t *testing.T, h *host.Host, round int) int {
 		wg.Go(func() {
 			for i := 0; ; i++ {
 				m := &corev1.ConfigMap{
-					ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("storm-%d-%d-%d", round, w, i/writesEach), Labels: map[string]string{"storm": "yes"}},
-					Data:       map[string]string{"value": strings.Repeat("x", 2000), "count": fmt.Sprint(i)},
+					ObjectMeta: metav1.ObjectMeta{
+						Name: fmt.Sprintf("storm-%d-%d-%d", round, w, i/writesEach), Labels: map[string]string{"storm": "yes"},
+					},
+					Data: map[string]string{"value": strings.Repeat("x", 2000), "count": fmt.Sprint(i)},
 				}
 				var err error
 				if i%writesEach == 0 {

@@ -28,11 +28,13 @@ type etcdEvents struct {
 	}
 }
 
-// truth records the changes that etcd itself tells, until the context is done: a client that must list after a kill does not see when something was deleted. It
-// returns when etcd watches.
+// truth records the changes that etcd itself tells, until the context is done: a client that must list after a kill
+// does not see when something was deleted. It returns when etcd watches.
 func (e *elsewhere) truth(ctx context.Context, c *crowd) (ended <-chan struct{}) {
 	prefix := "/registry/configmaps/" + crowdNamespace
-	body, err := json.Marshal(map[string]any{"create_request": map[string]any{"key": []byte(prefix + "/"), "range_end": []byte(prefix + "0")}})
+	body, err := json.Marshal(map[string]any{
+		"create_request": map[string]any{"key": []byte(prefix + "/"), "range_end": []byte(prefix + "0")},
+	})
 	require.NoError(e.t, err)
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, e.etcd.EtcdURL+"/v3/watch", bytes.NewReader(body))
 	require.NoError(e.t, err)

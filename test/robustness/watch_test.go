@@ -64,7 +64,8 @@ func TestInformersGoOnWithoutAList(t *testing.T) {
 	})
 	require.NoError(t, err)
 	api := connect(t, h)
-	_, err = api.CoreV1().Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "watched"}}, metav1.CreateOptions{})
+	_, err = api.CoreV1().Namespaces().Create(t.Context(),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "watched"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	factory.Start(ctx.Done())
@@ -78,7 +79,9 @@ func TestInformersGoOnWithoutAList(t *testing.T) {
 	want := map[string][]string{}
 	for round := range 3 {
 		for i := range 20 {
-			m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("m-%d-%d", round, i)}, Data: map[string]string{"v": "1"}}
+			m := &corev1.ConfigMap{
+				ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("m-%d-%d", round, i)}, Data: map[string]string{"v": "1"},
+			}
 			_, err := maps.Create(t.Context(), m, metav1.CreateOptions{})
 			require.NoError(t, err)
 			m.Data["v"] = "2"

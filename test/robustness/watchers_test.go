@@ -68,16 +68,18 @@ func (c *crowd) check() {
 			streamed++
 		}
 	}
-	c.t.Logf("%d writes, %d acknowledged; %d streams with %d events, %d cut by their client, %d that streamed a whole list; %d lists, %d of an exact revision; %d times 410",
-		c.written, acknowledged, len(c.h.Streams), events, c.cuts.Load(), streamed, len(c.h.Lists), c.exact.Load(), c.expired.Load())
+	c.t.Logf("%d writes, %d acknowledged; %d streams with %d events, %d cut by their client, %d that streamed a whole "+
+		"list; %d lists, %d of an exact revision; %d times 410",
+		c.written, acknowledged, len(c.h.Streams), events, c.cuts.Load(), streamed, len(c.h.Lists), c.exact.Load(),
+		c.expired.Load())
 	require.Positive(c.t, c.cuts.Load())
 	require.Positive(c.t, streamed, "no initial events ended: what they are is checked only where they do")
 	require.Positive(c.t, c.exact.Load())
 	require.NoError(c.t, errors.Join(c.h.Check()...))
 }
 
-// TestWatchersMissNothing kills the server while clients watch and list in all ways that there are. Those that come back miss nothing
-// and see nothing twice. Short, it is two kills.
+// TestWatchersMissNothing kills the server while clients watch and list in all ways that there are. Those that come
+// back miss nothing and see nothing twice. Short, it is two kills.
 func TestWatchersMissNothing(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")

@@ -23,7 +23,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// exchange is a request that both servers get. In its path and body, $UID, $RV and $CONTINUE stand for what that server's last answers had.
+// exchange is a request that both servers get. In its path and body, $UID, $RV and $CONTINUE stand for what that
+// server's last answers had.
 type exchange struct {
 	what         string // the case, for reports
 	method, path string
@@ -50,7 +51,8 @@ func newServer(t *testing.T, config *rest.Config) *server {
 	t.Helper()
 	config = rest.CopyConfig(config)
 	config.UserAgent = "alike/1.0"
-	config.Impersonate = rest.ImpersonationConfig{UserName: "tester", Groups: []string{"system:masters"}} // the administrators have different names
+	// the administrators have different names
+	config.Impersonate = rest.ImpersonationConfig{UserName: "tester", Groups: []string{"system:masters"}}
 	client, err := rest.HTTPClientFor(config)
 	require.NoError(t, err)
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -61,7 +63,8 @@ func newServer(t *testing.T, config *rest.Config) *server {
 // maxBody is more than any answer has.
 const maxBody = 64 << 20
 
-// answerTime is how long an answer may take. None but those that wait for a revision that does not come takes longer than a moment.
+// answerTime is how long an answer may take. None but those that wait for a revision that does not come takes longer
+// than a moment.
 const answerTime = 15 * time.Second
 
 func (s *server) send(ctx context.Context, x exchange) (answer, error) {
@@ -70,7 +73,8 @@ func (s *server) send(ctx context.Context, x exchange) (answer, error) {
 	s.mu.Lock()
 	fill := strings.NewReplacer("$UID", s.uid, "$RV", s.rv, "$CONTINUE", s.next)
 	s.mu.Unlock()
-	req, err := http.NewRequestWithContext(ctx, x.method, s.url+fill.Replace(x.path), strings.NewReader(fill.Replace(x.body)))
+	req, err := http.NewRequestWithContext(ctx, x.method, s.url+fill.Replace(x.path),
+		strings.NewReader(fill.Replace(x.body)))
 	if err != nil {
 		return answer{}, err
 	}
@@ -90,7 +94,9 @@ func (s *server) send(ctx context.Context, x exchange) (answer, error) {
 		return answer{}, err
 	}
 	a := answer{code: res.StatusCode, fields: map[string]string{"code": fmt.Sprint(res.StatusCode)}}
-	for _, name := range []string{"Content-Type", "Retry-After", "Warning", "Location", "Cache-Control", "Www-Authenticate"} {
+	for _, name := range []string{
+		"Content-Type", "Retry-After", "Warning", "Location", "Cache-Control", "Www-Authenticate",
+	} {
 		if v := res.Header.Values(name); len(v) > 0 {
 			a.fields["header "+name] = plain(strings.Join(v, " | "))
 		}
@@ -237,8 +243,8 @@ func place(i int, key string, element any) string {
 	return fmt.Sprint(i)
 }
 
-// flatten puts a document's values into fields by their path. What is empty is left out: protobuf, in which one server keeps objects and the other one does not
-// read them back at once, does not tell null, an empty list and none apart.
+// flatten puts a document's values into fields by their path. What is empty is left out: protobuf, in which one server
+// keeps objects and the other one does not read them back at once, does not tell null, an empty list and none apart.
 func flatten(fields map[string]string, path, key string, v any) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -25,17 +25,23 @@ import (
 // space is the namespace of the test's objects.
 const space = "alike"
 
-// whole are the kinds with which every request is made. The others, whose lists and watches have fewer options, are tried with ALIKE=. alone.
+// whole are the kinds with which every request is made. The others, whose lists and watches have fewer options, are
+// tried with ALIKE=. alone.
 var whole = []string{"configmaps", "pods", "deployments.apps", "namespaces", "boats.harbour.example.com"}
 
-// TestUpstreamAnswersAlike sends the same requests to upstream's API server and to Coracle's, and compares the answers: codes, texts, headers and bodies. What differs
-// on purpose is in deliberate, with the reason. ALIKE, a regular expression, has it try those cases of all kinds whose names match; ALIKE_LOG is a file for all of the
-// exchanges in which there is a difference that is not deliberate.
+// TestUpstreamAnswersAlike sends the same requests to upstream's API server and to Coracle's, and compares the answers:
+// codes, texts, headers and bodies. What differs on purpose is in deliberate, with the reason. ALIKE, a regular
+// expression, has it try those cases of all kinds whose names match; ALIKE_LOG is a file for all of the exchanges in
+// which there is a difference that is not deliberate.
 func TestUpstreamAnswersAlike(t *testing.T) {
 	upstream.Needs(t)
 	h := host.New(t)
 	// An upstream server under load can be late to report ready; the other one starts in the meantime.
-	theirs := upstream.New(t, h, upstream.Config{Flags: map[string][]string{upstream.APIServer: {"--disable-admission-plugins=ServiceAccount", "--anonymous-auth=false"}}})
+	theirs := upstream.New(t, h, upstream.Config{
+		Flags: map[string][]string{
+			upstream.APIServer: {"--disable-admission-plugins=ServiceAccount", "--anonymous-auth=false"},
+		},
+	})
 	serve(t, h, "--disable-admission-plugins", "EventRateLimit,DenyServiceExternalIPs,DefaultStorageClass")
 	p := newPair(t, theirs.REST(), h.REST())
 
@@ -67,8 +73,11 @@ type pair struct {
 
 func newPair(t *testing.T, theirs, ours *rest.Config) *pair {
 	t.Helper()
-	return &pair{t: t, theirs: newServer(t, theirs), ours: newServer(t, ours), config: [2]*rest.Config{theirs, ours}, only: regexp.MustCompile(os.Getenv("ALIKE")),
-		found: map[difference][]string{}, used: map[int]bool{}}
+	return &pair{
+		t: t, theirs: newServer(t, theirs), ours: newServer(t, ours), config: [2]*rest.Config{theirs, ours},
+		only:  regexp.MustCompile(os.Getenv("ALIKE")),
+		found: map[difference][]string{}, used: map[int]bool{},
+	}
 }
 
 func (p *pair) wanted(name string) bool { return p.only.MatchString(name) }
@@ -199,10 +208,13 @@ func (p *pair) prepare() {
 	}
 }
 
-// subjects are the kinds that both serve and of which upstream's table has an object, and those of prepared definitions.
+// subjects are the kinds that both serve and of which upstream's table has an object, and those of prepared
+// definitions.
 func (p *pair) subjects() (all []*subject) {
 	p.t.Helper()
-	served := [2]map[schema.GroupVersionResource]metav1.APIResource{resources(p.t, p.config[0]), resources(p.t, p.config[1])}
+	served := [2]map[schema.GroupVersionResource]metav1.APIResource{
+		resources(p.t, p.config[0]), resources(p.t, p.config[1]),
+	}
 	subs := map[schema.GroupVersionResource][]metav1.APIResource{}
 	for gvr, r := range served[0] {
 		if parent, _, is := strings.Cut(r.Name, "/"); is {
@@ -278,7 +290,9 @@ func customStubs() (all []stub) {
 	for _, version := range []string{"v1", "v2"} {
 		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"colour": "red"}}}
 		o.SetName("boat-" + version)
-		all = append(all, stub{schema.GroupVersionResource{Group: "harbour.example.com", Version: version, Resource: "boats"}, o})
+		all = append(all, stub{
+			schema.GroupVersionResource{Group: "harbour.example.com", Version: version, Resource: "boats"}, o,
+		})
 	}
 	return all
 }

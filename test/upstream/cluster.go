@@ -32,7 +32,8 @@ type Config struct {
 	Programs string
 	// Dir is a folder for keys, certificates, kubeconfigs and logs.
 	Dir string
-	// Keys is a folder with a cluster's keys, as DATA/pki of a Coracle server; missing ones are generated. Default Dir/pki.
+	// Keys is a folder with a cluster's keys, as DATA/pki of a Coracle server; missing ones are generated. Default
+	// Dir/pki.
 	Keys string
 	// Data is etcd's data directory. Default Dir/etcd.
 	Data string
@@ -40,14 +41,15 @@ type Config struct {
 	EtcdURL string
 	// Address is this machine's, where the API server is reached. Default 127.0.0.1.
 	Address string
-	// Port is the API server's; default 7443, so that Coracle's can run beside it. EtcdPort is etcd's for clients, and the next one its for
-	// peers; default 2379.
+	// Port is the API server's; default 7443, so that Coracle's can run beside it. EtcdPort is etcd's for clients, and the
+	// next one its for peers; default 2379.
 	Port, EtcdPort int
 	// ServiceCIDR and ClusterCIDR are the addresses of services and pods. Default Coracle's.
 	ServiceCIDR, ClusterCIDR string
 	// NoAPIServer leaves all but etcd out. Controllers and Scheduler add those programs, without leader election.
 	NoAPIServer, Controllers, Scheduler bool
-	// Bare gives the API server only flags that Coracle's link kube-apiserver has too, and pods no service accounts, so that Programs may be such links.
+	// Bare gives the API server only flags that Coracle's link kube-apiserver has too, and pods no service accounts, so
+	// that Programs may be such links.
 	Bare bool
 	// Flags are more flags for a program, by its name. The last of equal flags counts.
 	Flags map[string][]string
@@ -77,7 +79,8 @@ const interval = 20 * time.Millisecond
 // answerTime is how long the answer to one of them may take.
 const answerTime = 10 * time.Second
 
-// Start starts the programs and returns when the API server is ready, with its roles and default namespaces. The caller must call Stop.
+// Start starts the programs and returns when the API server is ready, with its roles and default namespaces. The caller
+// must call Stop.
 func Start(ctx context.Context, c Config) (*Cluster, error) {
 	if err := c.complete(); err != nil {
 		return nil, err

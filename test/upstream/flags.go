@@ -26,7 +26,8 @@ func apiServerFlags(c *Config, f files, etcd string) []string {
 		"--client-ca-file=" + f.path("client-ca.crt"),
 		"--authorization-mode=Node,RBAC",
 		"--service-account-issuer=" + issuer,
-		"--service-account-key-file=" + f.path("accounts.key"), "--service-account-signing-key-file=" + f.path("accounts.key"),
+		"--service-account-key-file=" + f.path("accounts.key"),
+		"--service-account-signing-key-file=" + f.path("accounts.key"),
 		"--service-cluster-ip-range=" + c.ServiceCIDR, "--allow-privileged=true",
 	}
 	if c.Bare {
@@ -36,7 +37,8 @@ func apiServerFlags(c *Config, f files, etcd string) []string {
 		"--kubelet-certificate-authority="+f.path("node-ca.crt"),
 		"--kubelet-client-certificate="+f.path("kubelet.crt"), "--kubelet-client-key="+f.path("kubelet.key"),
 		"--requestheader-client-ca-file="+f.path("front-proxy-ca.crt"), "--requestheader-allowed-names="+frontProxy,
-		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group", "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file="+f.path("front-proxy.crt"), "--proxy-client-key-file="+f.path("front-proxy.key"),
 	)
 }
@@ -44,7 +46,8 @@ func apiServerFlags(c *Config, f files, etcd string) []string {
 func controllerFlags(c *Config, f files) []string {
 	return []string{
 		"--kubeconfig=" + f.kubeconfig(Controller), "--secure-port=0", "--leader-elect=false",
-		"--use-service-account-credentials=true", "--service-account-private-key-file=" + f.path("accounts.key"), "--root-ca-file=" + f.path("server-ca.crt"),
+		"--use-service-account-credentials=true", "--service-account-private-key-file=" + f.path("accounts.key"),
+		"--root-ca-file=" + f.path("server-ca.crt"),
 		"--cluster-signing-cert-file=" + f.path("client-ca.crt"), "--cluster-signing-key-file=" + f.path("client-ca.key"),
 		"--allocate-node-cidrs=true", "--cluster-cidr=" + c.ClusterCIDR, "--service-cluster-ip-range=" + c.ServiceCIDR,
 	}

@@ -25,12 +25,15 @@ var (
 // ourDefaults are the defaults of the link kube-apiserver that are not upstream's.
 var ourDefaults = map[string]string{
 	"authentication-token-webhook-version": "upstream's is deprecated",
-	"requestheader-username-headers":       "usual names", "requestheader-uid-headers": "usual names", "requestheader-group-headers": "usual names", "requestheader-extra-headers-prefix": "usual names",
-	"requestheader-allowed-names": "said in words", "service-account-issuer": "said in words", "service-account-max-token-expiration": "said in words",
-	"service-cluster-ip-range": "upstream's is deprecated",
+	"requestheader-username-headers":       "usual names", "requestheader-uid-headers": "usual names",
+	"requestheader-group-headers": "usual names", "requestheader-extra-headers-prefix": "usual names",
+	"requestheader-allowed-names": "said in words", "service-account-issuer": "said in words",
+	"service-account-max-token-expiration": "said in words",
+	"service-cluster-ip-range":             "upstream's is deprecated",
 }
 
-// TestUpstreamFlagsAreInREADME: README's table has every flag of upstream's kube-apiserver, and no other; what the link has of them has upstream's default.
+// TestUpstreamFlagsAreInREADME: README's table has every flag of upstream's kube-apiserver, and no other; what the link
+// has of them has upstream's default.
 func TestUpstreamFlagsAreInREADME(t *testing.T) {
 	programs := upstream.Needs(t)
 	root := host.Root(t)
@@ -72,7 +75,8 @@ func TestUpstreamFlagsAreInREADME(t *testing.T) {
 		}
 	}
 	for name, value := range ours {
-		if upstreams, has := theirs[name]; has && !strings.Contains(value, " ") && value != upstreams && ourDefaults[name] == "" {
+		if upstreams, has := theirs[name]; has && !strings.Contains(value, " ") && value != upstreams &&
+			ourDefaults[name] == "" {
 			t.Errorf("--%s has the default %q, upstream's is %q", name, value, upstreams)
 		}
 	}

@@ -31,8 +31,8 @@ import (
 // world is everything that an API server serves in stable versions, by resource, namespace and name.
 type world map[string]*unstructured.Unstructured
 
-// kinds returns the stored kinds of stable versions, and whether they are namespaced. Coracle's own have none, and those of snapshots are custom resources
-// elsewhere, whose definitions are not there.
+// kinds returns the stored kinds of stable versions, and whether they are namespaced. Coracle's own have none, and
+// those of snapshots are custom resources elsewhere, whose definitions are not there.
 func kinds(t *testing.T, config *rest.Config) map[schema.GroupVersionResource]bool {
 	t.Helper()
 	d, err := discovery.NewDiscoveryClientForConfig(config)
@@ -43,7 +43,8 @@ func kinds(t *testing.T, config *rest.Config) map[schema.GroupVersionResource]bo
 	for _, list := range lists {
 		gv, err := schema.ParseGroupVersion(list.GroupVersion)
 		require.NoError(t, err)
-		if !stable.MatchString(gv.Version) || gv.Group == "metrics.k8s.io" || strings.HasSuffix(gv.Group, "snapshot.storage.k8s.io") {
+		if !stable.MatchString(gv.Version) || gv.Group == "metrics.k8s.io" ||
+			strings.HasSuffix(gv.Group, "snapshot.storage.k8s.io") {
 			continue
 		}
 		for _, r := range list.APIResources {
@@ -84,8 +85,10 @@ func (w world) newest(t *testing.T) (rev int64) {
 	return rev
 }
 
-// rewritten are objects that a server writes for itself when it starts or ends: its identity, where it is, what it repairs, and which groups it serves.
-var rewritten = regexp.MustCompile(`Resource=(leases kube-system/apiserver-|configmaps kube-system/kube-apiserver-legacy-service-account-token-tracking$|(endpoints|endpointslices) default/kubernetes$|events |apiservices /(v1alpha1\.(\w+\.coracle\.dev|buildbarn\.io)|v1beta1\.scheduling\.k8s\.io|v1\.(group)?snapshot\.storage\.k8s\.io)$)`)
+// rewritten are objects that a server writes for itself when it starts or ends: its identity, where it is, what it
+// repairs, and which groups it serves.
+var rewritten = regexp.MustCompile(
+	`Resource=(leases kube-system/apiserver-|configmaps kube-system/kube-apiserver-legacy-service-account-token-tracking$|(endpoints|endpointslices) default/kubernetes$|events |apiservices /(v1alpha1\.(\w+\.coracle\.dev|buildbarn\.io)|v1beta1\.scheduling\.k8s\.io|v1\.(group)?snapshot\.storage\.k8s\.io)$)`)
 
 // same fails for each object that differs, but for those that the second server wrote for itself.
 func same(t *testing.T, before, after world) {
@@ -108,15 +111,16 @@ func same(t *testing.T, before, after world) {
 		case rewritten.MatchString(key):
 			t.Logf("%s was rewritten", key)
 		default:
-			t.Errorf("%s differs (- before, + after; revision %s, newest before %d):\n%s", key, now.GetResourceVersion(), was, cmp.Diff(old.Object, now.Object))
+			t.Errorf("%s differs (- before, + after; revision %s, newest before %d):\n%s", key, now.GetResourceVersion(), was,
+				cmp.Diff(old.Object, now.Object))
 		}
 	}
 	t.Logf("%d objects are equal", equal)
 	require.Positive(t, equal)
 }
 
-// withoutEmpty returns a value with null for each empty list. Protobuf does not tell them apart: upstream reads null at once, Coracle what was written until it is
-// started again.
+// withoutEmpty returns a value with null for each empty list. Protobuf does not tell them apart: upstream reads null at
+// once, Coracle what was written until it is started again.
 func withoutEmpty(v any) any {
 	switch v := v.(type) {
 	case []any:
@@ -164,8 +168,11 @@ func create(t *testing.T, config *rest.Config, namespace string) int {
 	api, err := dynamic.NewForConfig(config)
 	require.NoError(t, err)
 	served, created := kinds(t, config), 0
-	ns := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace}}}
-	_, err = api.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(t.Context(), ns, metav1.CreateOptions{})
+	ns := &unstructured.Unstructured{
+		Object: map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{"name": namespace}},
+	}
+	_, err = api.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).Create(t.Context(), ns,
+		metav1.CreateOptions{})
 	require.NoError(t, err)
 	kindOf := kindNames(t, config)
 	for _, s := range stubs(t, namespace) {
@@ -214,7 +221,11 @@ func serve(t *testing.T, h *host.Host, args ...string) (end func()) {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
 	var log bytes.Buffer
-	server := h.Command(ctx, h.Coracle, append([]string{"server", "--no-node", "--merge-kubeconfig=false", "--disable", "controllers,scheduler,ingress,loadbalancer", "--disable-admission-plugins", "ServiceAccount"}, args...)...)
+	server := h.Command(ctx, h.Coracle,
+		append([]string{
+			"server", "--no-node", "--merge-kubeconfig=false", "--disable", "controllers,scheduler,ingress,loadbalancer",
+			"--disable-admission-plugins", "ServiceAccount",
+		}, args...)...)
 	server.Stderr = &log
 	server.Cancel = func() error { return server.Process.Signal(os.Interrupt) }
 	server.WaitDelay = host.Patience
@@ -242,8 +253,9 @@ func serve(t *testing.T, h *host.Host, args ...string) (end func()) {
 	return end
 }
 
-// TestUpstreamReadsCoraclesData starts upstream's API server on the etcd data of a Coracle cluster, and Coracle on what it wrote then. Every object of every stable
-// version reads back equal: its managed fields, encrypted Secrets, allocations, custom resources.
+// TestUpstreamReadsCoraclesData starts upstream's API server on the etcd data of a Coracle cluster, and Coracle on what
+// it wrote then. Every object of every stable version reads back equal: its managed fields, encrypted Secrets,
+// allocations, custom resources.
 func TestUpstreamReadsCoraclesData(t *testing.T) {
 	upstream.Needs(t)
 	h := host.New(t)
@@ -251,7 +263,8 @@ func TestUpstreamReadsCoraclesData(t *testing.T) {
 	h.Apply(cluster)
 	h.Ctl("wait --for=condition=Established crd/boats.harbour.example.com")
 	h.Apply(boats)
-	h.Pipe("apiVersion: harbour.example.com/v1\nkind: Boat\nmetadata: {name: applied, namespace: default}\nspec: {colour: red}\n", "ctl", "apply", "--server-side", "--field-manager=painter", "-f", "-")
+	h.Pipe("apiVersion: harbour.example.com/v1\nkind: Boat\nmetadata: {name: applied, namespace: default}\nspec: "+
+		"{colour: red}\n", "ctl", "apply", "--server-side", "--field-manager=painter", "-f", "-")
 	h.Ctl("label boat applied by=hand")
 	h.Ctl("rollout status deployment/web --timeout=60s")
 	h.Run("stop")
@@ -264,8 +277,14 @@ func TestUpstreamReadsCoraclesData(t *testing.T) {
 	end()
 
 	keys := map[string][]string{upstream.APIServer: {
-		"--encryption-provider-config=" + filepath.Join(h.DataDir, "encryption/config.yaml"), "--disable-admission-plugins=ServiceAccount"}}
-	config := upstream.Config{Keys: filepath.Join(h.DataDir, "pki"), Data: filepath.Join(h.DataDir, "store/etcd"), Port: 6443, Flags: keys}
+		"--encryption-provider-config=" + filepath.Join(h.DataDir, "encryption/config.yaml"),
+		"--disable-admission-plugins=ServiceAccount"}}
+	config := upstream.Config{
+		Keys:  filepath.Join(h.DataDir, "pki"),
+		Data:  filepath.Join(h.DataDir, "store/etcd"),
+		Port:  6443,
+		Flags: keys,
+	}
 	theirServer := upstream.New(t, h, config)
 	theirKinds := kinds(t, theirServer.REST())
 	for gvr := range theirKinds {

@@ -69,9 +69,13 @@ func (c *Config) writeKeys() (f files, err error) {
 	if err != nil {
 		return f, err
 	}
-	hosts := []string{c.Address, "127.0.0.1", "localhost", service, "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}
+	hosts := []string{
+		c.Address, "127.0.0.1", "localhost", service, "kubernetes", "kubernetes.default", "kubernetes.default.svc",
+		"kubernetes.default.svc.cluster.local",
+	}
 	err = errors.Join(
-		f.write("server-ca.crt", keys.Server.Bundle()), f.write("client-ca.crt", keys.Client.Bundle()), f.write("node-ca.crt", keys.Node.Bundle()),
+		f.write("server-ca.crt", keys.Server.Bundle()), f.write("client-ca.crt", keys.Client.Bundle()),
+		f.write("node-ca.crt", keys.Node.Bundle()),
 		f.write("front-proxy-ca.crt", proxy.Bundle()), f.write("accounts.key", accounts), f.write("client-ca.key", signing),
 		f.pair("server", keys.Server, pki.Leaf{Name: APIServer, Hosts: hosts}),
 		f.pair("kubelet", keys.Client, pki.Leaf{Name: "kube-apiserver-kubelet-client", Groups: []string{"system:masters"}}),
@@ -90,7 +94,10 @@ func (c *Config) writeKubeconfig(path string, keys *pki.Set, leaf pki.Leaf) erro
 	}
 	const name = "upstream"
 	k := clientcmdapi.NewConfig()
-	k.Clusters[name] = &clientcmdapi.Cluster{Server: "https://" + net.JoinHostPort(c.Address, strconv.Itoa(c.Port)), CertificateAuthorityData: keys.Server.Bundle()}
+	k.Clusters[name] = &clientcmdapi.Cluster{
+		Server:                   "https://" + net.JoinHostPort(c.Address, strconv.Itoa(c.Port)),
+		CertificateAuthorityData: keys.Server.Bundle(),
+	}
 	k.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: cert, ClientKeyData: key}
 	k.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	k.CurrentContext = name

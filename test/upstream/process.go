@@ -44,7 +44,8 @@ func begin(c Config, name string, flags []string) (*process, error) {
 	return p, nil
 }
 
-// run starts the program and waits for its end, in one thread: the death of a thread, not of its process, kills what it started.
+// run starts the program and waits for its end, in one thread: the death of a thread, not of its process, kills what it
+// started.
 func (p *process) run(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

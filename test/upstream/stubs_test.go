@@ -23,14 +23,15 @@ type stub struct {
 	object *unstructured.Unstructured
 }
 
-// stubs reads the table of upstream's test of storage paths: an object for each version of each kind, in a namespace. The table is in the module's source; it is read and
-// not linked, since its package links the API server.
+// stubs reads the table of upstream's test of storage paths: an object for each version of each kind, in a namespace.
+// The table is in the module's source; it is read and not linked, since its package links the API server.
 func stubs(t *testing.T, namespace string) (all []stub) {
 	t.Helper()
 	command := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
 	out, err := command.Output()
 	require.NoError(t, err)
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(strings.TrimSpace(string(out)), "test/integration/etcd/data.go"), nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(),
+		filepath.Join(strings.TrimSpace(string(out)), "test/integration/etcd/data.go"), nil, 0)
 	require.NoError(t, err)
 	ast.Inspect(file, func(n ast.Node) bool {
 		entry, is := n.(*ast.KeyValueExpr)
@@ -45,7 +46,13 @@ func stubs(t *testing.T, namespace string) (all []stub) {
 		if f, named := key.Fun.(*ast.Ident); !named || f.Name != "gvr" {
 			return true
 		}
-		s := stub{gvr: schema.GroupVersionResource{Group: text(t, key.Args[0], namespace), Version: text(t, key.Args[1], namespace), Resource: text(t, key.Args[2], namespace)}}
+		s := stub{
+			gvr: schema.GroupVersionResource{
+				Group:    text(t, key.Args[0], namespace),
+				Version:  text(t, key.Args[1], namespace),
+				Resource: text(t, key.Args[2], namespace),
+			},
+		}
 		for _, field := range value.Elts {
 			if pair := field.(*ast.KeyValueExpr); pair.Key.(*ast.Ident).Name == "Stub" {
 				s.object = &unstructured.Unstructured{}

@@ -19,8 +19,8 @@ import (
 
 var pinned = regexp.MustCompile(`(?m)^\t(\S+) (v\S+)`)
 
-// What both modules pin has the same version in both: then most packages of upstream's programs are compiled already, and what is compared differs in
-// nothing else.
+// What both modules pin has the same version in both: then most packages of upstream's programs are compiled already,
+// and what is compared differs in nothing else.
 func TestModulesArePinnedAlike(t *testing.T) {
 	versions := func(file string) map[string]string {
 		text, err := os.ReadFile(filepath.Join(host.Root(t), file))
@@ -40,7 +40,8 @@ func TestModulesArePinnedAlike(t *testing.T) {
 	}
 }
 
-// TestUpstreamRuns checks the programs themselves: a Deployment's pod is made by the controllers and bound by the scheduler.
+// TestUpstreamRuns checks the programs themselves: a Deployment's pod is made by the controllers and bound by the
+// scheduler.
 func TestUpstreamRuns(t *testing.T) {
 	upstream.Needs(t)
 	cluster := upstream.New(t, host.New(t), upstream.Config{Controllers: true, Scheduler: true})
@@ -50,11 +51,18 @@ func TestUpstreamRuns(t *testing.T) {
 	require.NoError(t, err)
 	require.Regexp(t, `^v1\.37\.`, version.GitVersion)
 
-	capacity := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("10"), corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("4Gi")}
-	node, err := api.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{})
+	capacity := corev1.ResourceList{
+		corev1.ResourcePods:   resource.MustParse("10"),
+		corev1.ResourceCPU:    resource.MustParse("4"),
+		corev1.ResourceMemory: resource.MustParse("4Gi"),
+	}
+	node, err := api.CoreV1().Nodes().Create(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}},
+		metav1.CreateOptions{})
 	require.NoError(t, err)
 	node.Status.Capacity, node.Status.Allocatable = capacity, capacity
-	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()}}
+	node.Status.Conditions = []corev1.NodeCondition{
+		{Type: corev1.NodeReady, Status: corev1.ConditionTrue, LastHeartbeatTime: metav1.Now()},
+	}
 	_, err = api.CoreV1().Nodes().UpdateStatus(t.Context(), node, metav1.UpdateOptions{})
 	require.NoError(t, err)
 
@@ -65,7 +73,8 @@ func TestUpstreamRuns(t *testing.T) {
 	_, err = api.AppsV1().Deployments("default").Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "web"},
 		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
+			ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
 		}},
 	}, metav1.CreateOptions{})
 	require.NoError(t, err)

@@ -1,7 +1,7 @@
 // Package wire gives tests a connection that can be cut, or go silent, and be mended: a TCP proxy on loopback.
 //
-// It imports nothing of Coracle; only tests import it. Its invariant: what is sent while it is silent arrives once it is mended, as it would over a
-// network, or never, if it is cut before.
+// It imports nothing of Coracle; only tests import it. Its invariant: what is sent while it is silent arrives once it
+// is mended, as it would over a network, or never, if it is cut before.
 package wire
 
 import (

@@ -6,8 +6,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Buildbarn is a whole farm: a scheduler, storage, a frontend, workers and, if it has an image, a browser, with a configuration in which they
-// know each other. An empty spec is a farm with one pool of workers.
+// Buildbarn is a whole farm: a scheduler, storage, a frontend, workers and, if it has an image, a browser, with a
+// configuration in which they know each other. An empty spec is a farm with one pool of workers.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -21,8 +21,8 @@ type Buildbarn struct {
 	Status BuildbarnStatus `json:"status,omitempty"`
 }
 
-// BuildbarnSpec is the desired state of a farm. The parts are objects named after the farm: NAME-scheduler, NAME-storage, NAME-frontend,
-// NAME-browser, and NAME-worker-POOL.
+// BuildbarnSpec is the desired state of a farm. The parts are objects named after the farm: NAME-scheduler,
+// NAME-storage, NAME-frontend, NAME-browser, and NAME-worker-POOL.
 type BuildbarnSpec struct {
 	// Images are the images of the programs.
 	Images Images `json:"images,omitempty"`
@@ -39,22 +39,23 @@ type BuildbarnSpec struct {
 	Workers []FarmWorkers `json:"workers,omitempty"`
 	// Config is what the configuration files are rendered from.
 	Config FarmConfig `json:"config,omitempty"`
-	// TLS encrypts what the parts and their clients say to each other, and lets each part only in where it belongs. Default none. An empty
-	// object is enough.
+	// TLS encrypts what the parts and their clients say to each other, and lets each part only in where it belongs.
+	// Default none. An empty object is enough.
 	TLS *FarmTLS `json:"tls,omitempty"`
 }
 
-// FarmTLS makes an authority for the farm in the Secret NAME-ca, certificates for its parts in PART-tls, and for its clients in NAME-client-tls,
-// with a token for those that cannot use certificates.
+// FarmTLS makes an authority for the farm in the Secret NAME-ca, certificates for its parts in PART-tls, and for its
+// clients in NAME-client-tls, with a token for those that cannot use certificates.
 type FarmTLS struct {
-	// Clients says who may use the frontend: Authenticated (default), which are those with a certificate of the farm's authority or with its
-	// token, or Anyone.
+	// Clients says who may use the frontend: Authenticated (default), which are those with a certificate of the farm's
+	// authority or with its token, or Anyone.
 	Clients ClientPolicy `json:"clients,omitempty"`
 	// Names are further DNS names and IP addresses under which clients reach the frontend, at most 32.
 	//
 	// +listType=set
 	Names []string `json:"names,omitempty"`
-	// LifetimeHours is how long certificates and tokens are valid, 1 to 8760. Default 720. They are renewed after two thirds of it.
+	// LifetimeHours is how long certificates and tokens are valid, 1 to 8760. Default 720. They are renewed after two
+	// thirds of it.
 	LifetimeHours int32 `json:"lifetimeHours,omitempty"`
 }
 
@@ -69,8 +70,8 @@ const (
 
 // Images are the images of the programs of a farm.
 type Images struct {
-	// Scheduler, Worker and Storage are the images of bb_scheduler, bb_worker and bb_storage. Default buildbarn/bb-scheduler:latest,
-	// buildbarn/bb-worker:latest and buildbarn/bb-storage:latest.
+	// Scheduler, Worker and Storage are the images of bb_scheduler, bb_worker and bb_storage. Default
+	// buildbarn/bb-scheduler:latest, buildbarn/bb-worker:latest and buildbarn/bb-storage:latest.
 	Scheduler string `json:"scheduler,omitempty"`
 	Worker    string `json:"worker,omitempty"`
 	Storage   string `json:"storage,omitempty"`
@@ -172,7 +173,8 @@ type FarmConfig struct {
 	MaximumTreeSizeBytes int64 `json:"maximumTreeSizeBytes,omitempty"`
 	// BrowserURL is the address under which users reach the browser. Default that of its Ingress.
 	BrowserURL string `json:"browserURL,omitempty"`
-	// DefaultExecutionSeconds and MaximumExecutionSeconds limit the execution of an action, 1 to 86400. Default 1800 and 7200.
+	// DefaultExecutionSeconds and MaximumExecutionSeconds limit the execution of an action, 1 to 86400. Default 1800 and
+	// 7200.
 	DefaultExecutionSeconds int32 `json:"defaultExecutionSeconds,omitempty"`
 	MaximumExecutionSeconds int32 `json:"maximumExecutionSeconds,omitempty"`
 	// WorkerCacheBytes and WorkerCacheFiles bound the cache of input files of each worker. Default 1 GiB and 10000.

@@ -39,7 +39,8 @@ type BuildbarnSchedulerList struct {
 	Items []BuildbarnScheduler `json:"items"`
 }
 
-// BuildbarnWorker is a Deployment of bb-worker, each pod with a runner that executes the actions as an unprivileged user.
+// BuildbarnWorker is a Deployment of bb-worker, each pod with a runner that executes the actions as an unprivileged
+// user.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -64,7 +65,8 @@ type BuildbarnWorkerSpec struct {
 	VolumeInitImage string `json:"volumeInitImage,omitempty"`
 	// RunnerResources are what the runner, and so the actions, request and are limited to.
 	RunnerResources corev1.ResourceRequirements `json:"runnerResources,omitempty"`
-	// Instance names the configuration: the pods use worker-INSTANCE.jsonnet and runner-INSTANCE.jsonnet. Default ubuntu22-04.
+	// Instance names the configuration: the pods use worker-INSTANCE.jsonnet and runner-INSTANCE.jsonnet. Default
+	// ubuntu22-04.
 	Instance string `json:"instance,omitempty"`
 	// DrainSeconds is how long a pod that goes may go on with the action that it executes, 1 to 86400. Default 1800.
 	DrainSeconds int32 `json:"drainSeconds,omitempty"`
@@ -72,14 +74,16 @@ type BuildbarnWorkerSpec struct {
 	Scale *WorkerScale `json:"scale,omitempty"`
 }
 
-// WorkerScale is a range of replicas. Between its bounds there are as many pods as the queued and executing actions need.
+// WorkerScale is a range of replicas. Between its bounds there are as many pods as the queued and executing actions
+// need.
 type WorkerScale struct {
 	// Min is the least number of pods, 0 to max.
 	Min int32 `json:"min,omitempty"`
 	// Max is the greatest number of pods, 1 to 1000.
 	Max int32 `json:"max"`
-	// Scheduler is the BuildbarnScheduler of the same namespace whose queue is followed. Its metrics are read from port 9980 of its pods.
-	// If these serve the state of the queue on port 8984 (buildQueueStateGrpcServers), idle workers go before busy ones.
+	// Scheduler is the BuildbarnScheduler of the same namespace whose queue is followed. Its metrics are read from port
+	// 9980 of its pods. If these serve the state of the queue on port 8984 (buildQueueStateGrpcServers), idle workers go
+	// before busy ones.
 	Scheduler string `json:"scheduler"`
 	// InstanceNamePrefix and Platform name the queue, as in the worker's configuration.
 	InstanceNamePrefix string             `json:"instanceNamePrefix,omitempty"`
@@ -108,7 +112,8 @@ type BuildbarnWorkerList struct {
 	Items []BuildbarnWorker `json:"items"`
 }
 
-// BuildbarnStorage is a StatefulSet of bb-storage, whose pods are the shards of the cache, their claims, and a headless Service.
+// BuildbarnStorage is a StatefulSet of bb-storage, whose pods are the shards of the cache, their claims, and a headless
+// Service.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -129,15 +134,16 @@ type BuildbarnStorageSpec struct {
 	VolumeInitImage string `json:"volumeInitImage,omitempty"`
 	// VolumeClaimTemplates replace the claims cas and ac. Both names are required then.
 	VolumeClaimTemplates []corev1.PersistentVolumeClaim `json:"volumeClaimTemplates,omitempty"`
-	// CASSize and ACSize are the sizes of the claims of the content addressable storage and of the action cache. Default 33Gi and 1Gi.
+	// CASSize and ACSize are the sizes of the claims of the content addressable storage and of the action cache. Default
+	// 33Gi and 1Gi.
 	CASSize *resource.Quantity `json:"casSize,omitempty"`
 	ACSize  *resource.Quantity `json:"acSize,omitempty"`
 	// StorageClassName is of both claims. Default the cluster's.
 	StorageClassName *string `json:"storageClassName,omitempty"`
 	// ClaimPolicy says what becomes of the claims when the BuildbarnStorage is deleted: Retain (default) or Delete.
 	ClaimPolicy ClaimPolicy `json:"claimPolicy,omitempty"`
-	// Mirrored says that each two pods, 0 and 1, 2 and 3, hold the same: one can be away, as it is during an update. The number of
-	// replicas is even then.
+	// Mirrored says that each two pods, 0 and 1, 2 and 3, hold the same: one can be away, as it is during an update. The
+	// number of replicas is even then.
 	Mirrored bool `json:"mirrored,omitempty"`
 }
 

@@ -11,8 +11,8 @@ import (
 // GroupVersion is buildbarn.io/v1alpha1.
 var GroupVersion = schema.GroupVersion{Group: "buildbarn.io", Version: "v1alpha1"}
 
-// Source is the source of the types, whose comments kubectl explain shows: of what the parts share, PartsSource of the parts, FarmSource of
-// whole farms.
+// Source is the source of the types, whose comments kubectl explain shows: of what the parts share, PartsSource of the
+// parts, FarmSource of whole farms.
 var (
 	//go:embed types.go
 	Source string
@@ -24,7 +24,8 @@ var (
 
 // AddToScheme registers the kinds of this package.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &BuildbarnScheduler{}, &BuildbarnSchedulerList{}, &BuildbarnWorker{}, &BuildbarnWorkerList{},
+	s.AddKnownTypes(GroupVersion, &BuildbarnScheduler{}, &BuildbarnSchedulerList{}, &BuildbarnWorker{},
+		&BuildbarnWorkerList{},
 		&BuildbarnStorage{}, &BuildbarnStorageList{}, &BuildbarnFrontend{}, &BuildbarnFrontendList{},
 		&BuildbarnBrowser{}, &BuildbarnBrowserList{}, &Buildbarn{}, &BuildbarnList{})
 	metav1.AddToGroupVersion(s, GroupVersion)

@@ -6,17 +6,24 @@ import (
 	"github.com/coracle-dev/coracle/apis/internal/common"
 )
 
-// rights returns the rules of a kind's roles: for its reconciler, with what it needs besides its own kind, and those aggregated into edit (and so
-// admin) and view.
+// rights returns the rules of a kind's roles: for its reconciler, with what it needs besides its own kind, and those
+// aggregated into edit (and so admin) and view.
 func rights(plural string, further ...rbacv1.PolicyRule) (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	read := []string{"get", "list", "watch"}
 	controller = append([]rbacv1.PolicyRule{
-		common.Rule(group, plural, "get", "list", "watch", "update"), common.Rule(group, plural+"/status", "update"), common.Rule(group, plural+"/finalizers", "update"),
+		common.Rule(group, plural, "get", "list", "watch", "update"), common.Rule(group, plural+"/status", "update"),
+		common.Rule(group, plural+"/finalizers", "update"),
 		common.Rule("", "events", "create", "patch", "update"),
 	}, further...)
-	edit = []rbacv1.PolicyRule{common.Rule(group, plural, "create", "delete", "deletecollection", "patch", "update"), common.Rule(group, plural+"/scale", "patch", "update")}
-	view = []rbacv1.PolicyRule{common.Rule(group, plural, read...), common.Rule(group, plural+"/status", "get"), common.Rule(group, plural+"/scale", "get")}
+	edit = []rbacv1.PolicyRule{
+		common.Rule(group, plural, "create", "delete", "deletecollection", "patch", "update"),
+		common.Rule(group, plural+"/scale", "patch", "update"),
+	}
+	view = []rbacv1.PolicyRule{
+		common.Rule(group, plural, read...), common.Rule(group, plural+"/status", "get"),
+		common.Rule(group, plural+"/scale", "get"),
+	}
 	return controller, edit, view
 }
 
@@ -24,47 +31,63 @@ func rights(plural string, further ...rbacv1.PolicyRule) (controller, edit, view
 var write = []string{"create", "delete", "get", "list", "update", "watch"}
 
 // readNamed is for what configurations name.
-var readNamed = []rbacv1.PolicyRule{common.Rule("", "services", "get", "list", "watch"), common.Rule(GroupVersion.Group, "buildbarnstorages", "get", "list", "watch")}
+var readNamed = []rbacv1.PolicyRule{
+	common.Rule("", "services", "get", "list", "watch"),
+	common.Rule(GroupVersion.Group, "buildbarnstorages", "get", "list", "watch"),
+}
 
 // readWorkers is for parts that go after the workers.
 var readWorkers = common.Rule(GroupVersion.Group, "buildbarnworkers", "get", "list", "watch")
 
 func children(list ...rbacv1.PolicyRule) []rbacv1.PolicyRule {
-	return append([]rbacv1.PolicyRule{common.Rule("", "configmaps", write...), common.Rule("", "pods", "get", "list", "watch"), common.Rule("", "secrets", "get", "list", "watch"),
-		common.Rule("networking.k8s.io", "ingresses", write...)}, append(list, readNamed...)...)
+	return append([]rbacv1.PolicyRule{
+		common.Rule("", "configmaps", write...), common.Rule("", "pods", "get", "list", "watch"),
+		common.Rule("", "secrets", "get", "list", "watch"),
+		common.Rule("networking.k8s.io", "ingresses", write...),
+	}, append(list, readNamed...)...)
 }
 
 // SchedulerRights and the following return the rules of the kinds' roles.
 func SchedulerRights() (controller, edit, view []rbacv1.PolicyRule) {
-	return rights("buildbarnschedulers", children(readWorkers, common.Rule("apps", "deployments", write...), common.Rule("", "services", write...))...)
+	return rights("buildbarnschedulers",
+		children(readWorkers, common.Rule("apps", "deployments", write...), common.Rule("", "services", write...))...)
 }
 
 // WorkerRights returns the rules of workers.
 func WorkerRights() (controller, edit, view []rbacv1.PolicyRule) {
-	return rights("buildbarnworkers", children(common.Rule("apps", "deployments", write...), common.Rule("", "pods", "delete", "update"),
-		common.Rule(GroupVersion.Group, "buildbarnschedulers", "get", "list", "watch"), common.Rule(GroupVersion.Group, "buildbarnfrontends", "get", "list", "watch"))...)
+	return rights("buildbarnworkers",
+		children(common.Rule("apps", "deployments", write...), common.Rule("", "pods", "delete", "update"),
+			common.Rule(GroupVersion.Group, "buildbarnschedulers", "get", "list", "watch"),
+			common.Rule(GroupVersion.Group, "buildbarnfrontends", "get", "list", "watch"))...)
 }
 
 // StorageRights returns the rules of storage.
 func StorageRights() (controller, edit, view []rbacv1.PolicyRule) {
-	return rights("buildbarnstorages", children(readWorkers, common.Rule("apps", "statefulsets", write...), common.Rule("", "services", write...), common.Rule("", "persistentvolumeclaims", write...))...)
+	return rights("buildbarnstorages",
+		children(readWorkers, common.Rule("apps", "statefulsets", write...), common.Rule("", "services", write...),
+			common.Rule("", "persistentvolumeclaims", write...))...)
 }
 
 // FrontendRights returns the rules of frontends.
 func FrontendRights() (controller, edit, view []rbacv1.PolicyRule) {
-	return rights("buildbarnfrontends", children(common.Rule("apps", "deployments", write...), common.Rule("", "services", write...))...)
+	return rights("buildbarnfrontends",
+		children(common.Rule("apps", "deployments", write...), common.Rule("", "services", write...))...)
 }
 
 // BrowserRights returns the rules of browsers.
 func BrowserRights() (controller, edit, view []rbacv1.PolicyRule) {
-	return rights("buildbarnbrowsers", children(common.Rule("apps", "deployments", write...), common.Rule("", "services", write...))...)
+	return rights("buildbarnbrowsers",
+		children(common.Rule("apps", "deployments", write...), common.Rule("", "services", write...))...)
 }
 
 // FarmRights returns the rules of farms.
 func FarmRights() (controller, edit, view []rbacv1.PolicyRule) {
 	further := []rbacv1.PolicyRule{common.Rule("", "configmaps", write...), common.Rule("", "secrets", write...)}
-	for _, plural := range []string{"buildbarnschedulers", "buildbarnworkers", "buildbarnstorages", "buildbarnfrontends", "buildbarnbrowsers"} {
-		further = append(further, common.Rule(GroupVersion.Group, plural, write...), common.Rule(GroupVersion.Group, plural+"/finalizers", "update"))
+	for _, plural := range []string{
+		"buildbarnschedulers", "buildbarnworkers", "buildbarnstorages", "buildbarnfrontends", "buildbarnbrowsers",
+	} {
+		further = append(further, common.Rule(GroupVersion.Group, plural, write...),
+			common.Rule(GroupVersion.Group, plural+"/finalizers", "update"))
 	}
 	return rights("buildbarns", further...)
 }

@@ -19,7 +19,8 @@ func column(name, kind, path, description string, priority int32) Column {
 	return Column{metav1.TableColumnDefinition{Name: name, Type: kind, Description: description, Priority: priority}, path}
 }
 
-// Printed returns the columns of all kinds but the name; those with priority 1 are shown with -o wide. A part's image and hash are of the pods.
+// Printed returns the columns of all kinds but the name; those with priority 1 are shown with -o wide. A part's image
+// and hash are of the pods.
 func Printed(part bool) []Column {
 	list := []Column{
 		column("State", "string", ".status.state", "Ready, NotReady or NotFound", 0),
@@ -35,7 +36,9 @@ func Printed(part bool) []Column {
 }
 
 func columns(part bool) []metav1.TableColumnDefinition {
-	out := []metav1.TableColumnDefinition{{Name: "Name", Type: "string", Format: "name", Description: metav1.ObjectMeta{}.SwaggerDoc()["name"]}}
+	out := []metav1.TableColumnDefinition{
+		{Name: "Name", Type: "string", Format: "name", Description: metav1.ObjectMeta{}.SwaggerDoc()["name"]},
+	}
 	for _, c := range Printed(part) {
 		d := c.TableColumnDefinition
 		if d.Type == "date" {
@@ -55,10 +58,16 @@ func FarmColumns() []metav1.TableColumnDefinition { return columns(false) }
 // Cells returns a part's values for Columns.
 func Cells[P Part](p P, now time.Time) []any {
 	s := p.Observed()
-	return []any{p.GetName(), string(s.State), int64(s.Replicas), int64(s.ReadyReplicas), common.Age(p.GetCreationTimestamp().Time, now), p.Pods().Image, s.ConfigHash}
+	return []any{
+		p.GetName(), string(s.State), int64(s.Replicas), int64(s.ReadyReplicas),
+		common.Age(p.GetCreationTimestamp().Time, now), p.Pods().Image, s.ConfigHash,
+	}
 }
 
 // FarmCells returns a farm's values for FarmColumns.
 func FarmCells(b *Buildbarn, now time.Time) []any {
-	return []any{b.Name, string(b.Status.State), int64(b.Status.Replicas), int64(b.Status.ReadyReplicas), common.Age(b.CreationTimestamp.Time, now)}
+	return []any{
+		b.Name, string(b.Status.State), int64(b.Status.Replicas), int64(b.Status.ReadyReplicas),
+		common.Age(b.CreationTimestamp.Time, now),
+	}
 }

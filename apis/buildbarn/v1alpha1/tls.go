@@ -29,7 +29,9 @@ func validatePartTLS(t *PartTLS, path *field.Path) (errs field.ErrorList) {
 	}
 	at := path.Child("tls", "secretName")
 	if t.SecretName == "" {
-		return field.ErrorList{field.Required(at, "name a Secret with tls.crt, tls.key and ca.crt; the farm of a Buildbarn makes its own")}
+		return field.ErrorList{
+			field.Required(at, "name a Secret with tls.crt, tls.key and ca.crt; the farm of a Buildbarn makes its own"),
+		}
 	}
 	for _, msg := range apivalidation.NameIsDNSSubdomain(t.SecretName, false) {
 		errs = append(errs, field.Invalid(at, t.SecretName, msg))
@@ -45,7 +47,8 @@ func validateFarmTLS(t *FarmTLS, path *field.Path) (errs field.ErrorList) {
 	switch t.Clients {
 	case ClientsAuthenticated, ClientsAnyone:
 	default:
-		errs = append(errs, field.NotSupported(at.Child("clients"), t.Clients, []ClientPolicy{ClientsAuthenticated, ClientsAnyone}))
+		errs = append(errs,
+			field.NotSupported(at.Child("clients"), t.Clients, []ClientPolicy{ClientsAuthenticated, ClientsAnyone}))
 	}
 	errs = append(errs, between(t.LifetimeHours, 1, maxLife, at.Child("lifetimeHours"))...)
 	if len(t.Names) > maxNames {

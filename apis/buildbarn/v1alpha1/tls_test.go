@@ -10,7 +10,8 @@ import (
 // TestNamesOfCertificates are DNS names and addresses; an address with a zone is neither in a certificate.
 func TestNamesOfCertificates(t *testing.T) {
 	errs := func(name string) field.ErrorList {
-		return validateFarmTLS(&FarmTLS{Clients: ClientsAnyone, LifetimeHours: 1, Names: []string{name}}, field.NewPath("spec"))
+		return validateFarmTLS(&FarmTLS{Clients: ClientsAnyone, LifetimeHours: 1, Names: []string{name}},
+			field.NewPath("spec"))
 	}
 	for _, good := range []string{"farm.example", "*.farm.example", "192.0.2.1", "fe80::1"} {
 		require.Empty(t, errs(good), good)

@@ -71,7 +71,8 @@ func validateName(name string, most int) (errs field.ErrorList) {
 	}
 	at := field.NewPath("metadata", "name")
 	if len(name) > most {
-		errs = append(errs, field.Invalid(at, name, fmt.Sprintf("must be no more than %d characters, for the names of its children", most)))
+		errs = append(errs,
+			field.Invalid(at, name, fmt.Sprintf("must be no more than %d characters, for the names of its children", most)))
 	}
 	for _, msg := range apivalidation.NameIsDNS1035Label(name, false) {
 		if !strings.Contains(msg, "no more than") {
@@ -117,7 +118,11 @@ func validatePull(p corev1.PullPolicy, path *field.Path) field.ErrorList {
 	case corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever:
 		return nil
 	}
-	return field.ErrorList{field.NotSupported(path.Child("imagePullPolicy"), p, []corev1.PullPolicy{corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever})}
+	return field.ErrorList{
+		field.NotSupported(path.Child("imagePullPolicy"), p, []corev1.PullPolicy{
+			corev1.PullAlways, corev1.PullIfNotPresent, corev1.PullNever,
+		}),
+	}
 }
 
 func validateImage(image string, path *field.Path) field.ErrorList {
@@ -142,7 +147,9 @@ func validateResources(r corev1.ResourceRequirements, path *field.Path) (errs fi
 	}
 	for resource, limit := range r.Limits {
 		if request, ok := r.Requests[resource]; ok && request.Cmp(limit) > 0 {
-			errs = append(errs, field.Invalid(path.Child("requests").Key(string(resource)), request.String(), "must not exceed the limit "+limit.String()))
+			errs = append(errs,
+				field.Invalid(path.Child("requests").Key(string(resource)), request.String(),
+					"must not exceed the limit "+limit.String()))
 		}
 	}
 	return errs
@@ -214,13 +221,15 @@ func validateRange(least, most, idle, interval int32, at *field.Path) field.Erro
 	return append(errs, between(interval, 1, 600, at.Child("intervalSeconds"))...)
 }
 
-// validatePlatform checks what names a queue. Instance names are as in the Remote Execution API: no empty parts, no reserved words.
+// validatePlatform checks what names a queue. Instance names are as in the Remote Execution API: no empty parts, no
+// reserved words.
 func validatePlatform(prefix string, list []PlatformProperty, at *field.Path) (errs field.ErrorList) {
 	if prefix != "" {
 		for _, word := range strings.Split(prefix, "/") {
 			switch word {
 			case "", "blobs", "uploads", "actions", "actionResults", "operations", "capabilities", "compressed-blobs":
-				errs = append(errs, field.Invalid(at.Child("instanceNamePrefix"), prefix, fmt.Sprintf("may not have %q between slashes", word)))
+				errs = append(errs,
+					field.Invalid(at.Child("instanceNamePrefix"), prefix, fmt.Sprintf("may not have %q between slashes", word)))
 			}
 		}
 		if len(prefix) > maxImage {
@@ -267,7 +276,8 @@ func validateStorage(s *BuildbarnStorage, path *field.Path) field.ErrorList {
 			}
 			names[t.Name] = true
 			if q := t.Spec.Resources.Requests[corev1.ResourceStorage]; q.Sign() <= 0 {
-				errs = append(errs, field.Invalid(at.Index(i).Child("spec", "resources", "requests").Key("storage"), q.String(), "must be positive"))
+				errs = append(errs,
+					field.Invalid(at.Index(i).Child("spec", "resources", "requests").Key("storage"), q.String(), "must be positive"))
 			}
 		}
 		for _, name := range []string{"cas", "ac"} {

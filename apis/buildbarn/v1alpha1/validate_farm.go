@@ -21,8 +21,10 @@ func ValidateFarm(b *Buildbarn) field.ErrorList {
 	path, s := field.NewPath("spec"), &b.Spec
 	errs := validateName(b.Name, maxFarmName)
 	images := path.Child("images")
-	for name, image := range map[string]string{"scheduler": s.Images.Scheduler, "worker": s.Images.Worker, "storage": s.Images.Storage,
-		"runnerInstaller": s.Images.RunnerInstaller, "runner": s.Images.Runner, "volumeInit": s.Images.VolumeInit} {
+	for name, image := range map[string]string{
+		"scheduler": s.Images.Scheduler, "worker": s.Images.Worker, "storage": s.Images.Storage,
+		"runnerInstaller": s.Images.RunnerInstaller, "runner": s.Images.Runner, "volumeInit": s.Images.VolumeInit,
+	} {
 		errs = append(errs, validateImage(image, images.Child(name))...)
 	}
 	if s.Images.Browser != "" {
@@ -65,7 +67,8 @@ func validatePools(list []FarmWorkers, path *field.Path) (errs field.ErrorList) 
 			errs = append(errs, field.Invalid(at.Child("name"), w.Name, msg))
 		}
 		if len(w.Name) > maxPoolName {
-			errs = append(errs, field.Invalid(at.Child("name"), w.Name, fmt.Sprintf("must be no more than %d characters", maxPoolName)))
+			errs = append(errs,
+				field.Invalid(at.Child("name"), w.Name, fmt.Sprintf("must be no more than %d characters", maxPoolName)))
 		}
 		if names[w.Name] {
 			errs = append(errs, field.Duplicate(at.Child("name"), w.Name))
@@ -74,7 +77,10 @@ func validatePools(list []FarmWorkers, path *field.Path) (errs field.ErrorList) 
 		// The scheduler has one queue for a platform, and would refuse the second.
 		for j := range i {
 			if list[j].InstanceNamePrefix == w.InstanceNamePrefix && samePlatform(list[j].Platform, w.Platform) {
-				errs = append(errs, field.Invalid(at.Child("platform"), w.Name, fmt.Sprintf("the pool %s has the same platform and instanceNamePrefix: use one pool, or make them differ", list[j].Name)))
+				errs = append(errs,
+					field.Invalid(at.Child("platform"), w.Name,
+						fmt.Sprintf("the pool %s has the same platform and instanceNamePrefix: use one pool, or make them differ",
+							list[j].Name)))
 			}
 		}
 		errs = append(errs, validatePlatform(w.InstanceNamePrefix, w.Platform, at)...)
@@ -115,7 +121,8 @@ func validateConfig(c *FarmConfig, path *field.Path) field.ErrorList {
 	errs := between(c.MaximumMessageSizeBytes, 64<<10, 256<<20, path.Child("maximumMessageSizeBytes"))
 	errs = append(errs, between(c.MaximumTreeSizeBytes, 1<<20, 1<<30, path.Child("maximumTreeSizeBytes"))...)
 	errs = append(errs, between(c.MaximumExecutionSeconds, 1, maxSeconds, path.Child("maximumExecutionSeconds"))...)
-	errs = append(errs, between(c.DefaultExecutionSeconds, 1, max(c.MaximumExecutionSeconds, 1), path.Child("defaultExecutionSeconds"))...)
+	errs = append(errs,
+		between(c.DefaultExecutionSeconds, 1, max(c.MaximumExecutionSeconds, 1), path.Child("defaultExecutionSeconds"))...)
 	errs = append(errs, between(c.WorkerCacheBytes, 1<<20, 1<<50, path.Child("workerCacheBytes"))...)
 	errs = append(errs, between(c.WorkerCacheFiles, 1, 1<<31, path.Child("workerCacheFiles"))...)
 	errs = append(errs, between(c.PersistSeconds, 1, maxSeconds, path.Child("persistSeconds"))...)

@@ -7,16 +7,18 @@ import (
 	"time"
 )
 
-// Access configures who may use the API, beside client certificates, service accounts and bootstrap tokens. Names and meaning are upstream's.
+// Access configures who may use the API, beside client certificates, service accounts and bootstrap tokens. Names and
+// meaning are upstream's.
 type Access struct {
-	// AuthenticationConfig is the absolute path of an AuthenticationConfiguration (apiserver.config.k8s.io), AuthorizationConfig that of an
-	// AuthorizationConfiguration. They are reloaded when they change; empty for none.
+	// AuthenticationConfig is the absolute path of an AuthenticationConfiguration (apiserver.config.k8s.io),
+	// AuthorizationConfig that of an AuthorizationConfiguration. They are reloaded when they change; empty for none.
 	AuthenticationConfig string `mapstructure:"authentication-config"`
 	AuthorizationConfig  string `mapstructure:"authorization-config"`
-	// AnonymousAuth lets requests without credentials pass as system:anonymous, with the permissions of system:unauthenticated.
+	// AnonymousAuth lets requests without credentials pass as system:anonymous, with the permissions of
+	// system:unauthenticated.
 	AnonymousAuth bool `mapstructure:"anonymous-auth"`
-	// TokenWebhook is the absolute path of a kubeconfig for the server that authenticates unknown tokens; empty for none. TokenWebhookVersion is
-	// the version of its TokenReviews, and TokenWebhookTTL how long its answers are valid.
+	// TokenWebhook is the absolute path of a kubeconfig for the server that authenticates unknown tokens; empty for none.
+	// TokenWebhookVersion is the version of its TokenReviews, and TokenWebhookTTL how long its answers are valid.
 	TokenWebhook        string        `mapstructure:"authentication-token-webhook-config-file"`
 	TokenWebhookVersion string        `mapstructure:"authentication-token-webhook-version"`
 	TokenWebhookTTL     time.Duration `mapstructure:"authentication-token-webhook-cache-ttl"`
@@ -27,7 +29,8 @@ type Access struct {
 
 // FrontProxy is an authenticating proxy in front of the API, which says in headers who a user is.
 type FrontProxy struct {
-	// RequestHeaderCA is the absolute path of the authorities of its client certificate, which is followed; empty for no proxy.
+	// RequestHeaderCA is the absolute path of the authorities of its client certificate, which is followed; empty for no
+	// proxy.
 	RequestHeaderCA string `mapstructure:"requestheader-client-ca-file"`
 	// RequestHeaderNames are the common names that its certificate may have; empty for any.
 	RequestHeaderNames    []string `mapstructure:"requestheader-allowed-names"`
@@ -37,7 +40,8 @@ type FrontProxy struct {
 	RequestHeaderPrefixes []string `mapstructure:"requestheader-extra-headers-prefix"`
 }
 
-// OIDC is one OpenID provider; AuthenticationConfig has several, and more settings. OIDCIssuer and OIDCClientID go together.
+// OIDC is one OpenID provider; AuthenticationConfig has several, and more settings. OIDCIssuer and OIDCClientID go
+// together.
 type OIDC struct {
 	OIDCIssuer         string   `mapstructure:"oidc-issuer-url"`
 	OIDCClientID       string   `mapstructure:"oidc-client-id"`
@@ -70,9 +74,11 @@ func (a Access) validate() error {
 	if a.TokenWebhookTTL < 0 {
 		errs = append(errs, fmt.Errorf("authentication-token-webhook-cache-ttl %s is negative", a.TokenWebhookTTL))
 	}
-	oidc := a.OIDCIssuer != "" || a.OIDCClientID != "" || a.OIDCCAFile != "" || a.OIDCUsernamePrefix != "" || a.OIDCGroupsClaim != "" || a.OIDCGroupsPrefix != "" || len(a.OIDCRequiredClaims) > 0
+	oidc := a.OIDCIssuer != "" || a.OIDCClientID != "" || a.OIDCCAFile != "" || a.OIDCUsernamePrefix != "" ||
+		a.OIDCGroupsClaim != "" || a.OIDCGroupsPrefix != "" || len(a.OIDCRequiredClaims) > 0
 	if oidc && (a.OIDCIssuer == "" || a.OIDCClientID == "") {
-		errs = append(errs, errors.New("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set"))
+		errs = append(errs,
+			errors.New("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set"))
 	}
 	if oidc && a.AuthenticationConfig != "" {
 		errs = append(errs, errors.New("authentication-config file and oidc-* flags are mutually exclusive"))

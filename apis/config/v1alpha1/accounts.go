@@ -17,13 +17,14 @@ type Accounts struct {
 	AccountJWKS string `mapstructure:"service-account-jwks-uri"`
 	// APIAudiences are the audiences of tokens for the API; empty means the issuers.
 	APIAudiences []string `mapstructure:"api-audiences"`
-	// AccountSigningKey is the absolute path of the key that signs tokens; empty means that of the data directory, which can be rotated.
-	// AccountKeys are those of further keys that verify tokens, such as former ones.
+	// AccountSigningKey is the absolute path of the key that signs tokens; empty means that of the data directory, which
+	// can be rotated. AccountKeys are those of further keys that verify tokens, such as former ones.
 	AccountSigningKey string   `mapstructure:"service-account-signing-key-file"`
 	AccountKeys       []string `mapstructure:"service-account-key-file"`
 	// AccountMaxExpiration is the maximum lifetime of a requested token; 0 is no limit.
 	AccountMaxExpiration time.Duration `mapstructure:"service-account-max-token-expiration"`
-	// AccountExtendExpiration has tokens that kubelets request for pods accepted for a year, for clients that never read them again.
+	// AccountExtendExpiration has tokens that kubelets request for pods accepted for a year, for clients that never read
+	// them again.
 	AccountExtendExpiration bool `mapstructure:"service-account-extend-token-expiration"`
 }
 

@@ -59,7 +59,8 @@ type Server struct {
 	NodeMonitorGracePeriod time.Duration `mapstructure:"node-monitor-grace-period"`
 	// TaskNodeTimeout is how long a node may go without heartbeats before the attempts of tasks on it have failed.
 	TaskNodeTimeout time.Duration `mapstructure:"task-node-timeout"`
-	// SchedulerConfig is the absolute path of a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1); empty for none.
+	// SchedulerConfig is the absolute path of a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1); empty for
+	// none.
 	SchedulerConfig string `mapstructure:"scheduler-config"`
 	// Disable lists components that this process does not run: Controllers, Scheduler, LoadBalancer, Ingresses.
 	Disable []string `mapstructure:"disable"`
@@ -114,7 +115,8 @@ type Agent struct {
 	NodeTaints []string `mapstructure:"node-taints"`
 	// MaxPods is the maximum number of pods on the node, 1 to 1000.
 	MaxPods int `mapstructure:"max-pods"`
-	// PodManifestPath is the absolute path of the folder with manifests of static pods; empty means DataDir/agent/pod-manifests.
+	// PodManifestPath is the absolute path of the folder with manifests of static pods; empty means
+	// DataDir/agent/pod-manifests.
 	PodManifestPath string `mapstructure:"pod-manifest-path"`
 	// PodMetadataAccess allows pods to connect to link-local addresses, where clouds serve the machine's credentials.
 	PodMetadataAccess bool `mapstructure:"pod-metadata-access"`
@@ -132,14 +134,15 @@ type Agent struct {
 	// disables it.
 	ImageGCHigh int `mapstructure:"image-gc-high-threshold"`
 	ImageGCLow  int `mapstructure:"image-gc-low-threshold"`
-	// CredentialConfig is the absolute path of the configuration of credential provider plugins for images, a file or a folder, and CredentialBinDir that of
-	// their programs. Both or neither are set.
+	// CredentialConfig is the absolute path of the configuration of credential provider plugins for images, a file or a
+	// folder, and CredentialBinDir that of their programs. Both or neither are set.
 	CredentialConfig string `mapstructure:"image-credential-provider-config"`
 	CredentialBinDir string `mapstructure:"image-credential-provider-bin-dir"`
-	// AllowedUnsafeSysctls are names of sysctls of the network, IPC or user namespace, or prefixes ending in "*", that pods
-	// may set.
+	// AllowedUnsafeSysctls are names of sysctls of the network, IPC or user namespace, or prefixes ending in "*", that
+	// pods may set.
 	AllowedUnsafeSysctls []string `mapstructure:"allowed-unsafe-sysctls"`
-	// UserNamespaceIDs is how many user and group IDs a pod with a user namespace (hostUsers: false) has, a multiple of 65536.
+	// UserNamespaceIDs is how many user and group IDs a pod with a user namespace (hostUsers: false) has, a multiple of
+	// 65536.
 	UserNamespaceIDs int64 `mapstructure:"user-namespaces-ids-per-pod"`
 	// PodMaxPIDs is the maximum number of processes and threads in a pod; -1 means no limit.
 	PodMaxPIDs int64 `mapstructure:"pod-max-pids"`
@@ -157,19 +160,44 @@ func Default() Config {
 	return Config{
 		Common: Common{DataDir: "/var/lib/coracle", RunDir: "/run/coracle", LogLevel: "info", LogFormat: "text"},
 		Server: Server{
-			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16", NodePortRange: "30000-32767", EventTTL: time.Hour,
-			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, TaskNodeTimeout: 30 * time.Second, MergeKubeconfig: true,
+			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16", NodePortRange: "30000-32767",
+			EventTTL:      time.Hour,
+			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, TaskNodeTimeout: 30 * time.Second,
+			MergeKubeconfig: true,
 			AllowPrivileged: true, Profiling: true, Ingress: Ingress{IngressHTTPPort: 80, IngressHTTPSPort: 443},
-			Requests:    Requests{MaxInflight: 400, MaxMutatingInflight: 200, RequestTimeout: time.Minute, MinRequestTimeout: 1800},
+			Requests: Requests{
+				MaxInflight:         400,
+				MaxMutatingInflight: 200,
+				RequestTimeout:      time.Minute,
+				MinRequestTimeout:   1800,
+			},
 			Tolerations: Tolerations{NotReadySeconds: 300, UnreachableSeconds: 300},
-			Audit:       Audit{AuditLogFormat: "json", AuditLogMaxAge: 366, AuditLogMaxBackup: 100, AuditLogMaxSize: 100, AuditWebhookInitialBackoff: 10 * time.Second, AuditWebhookBufferSize: 10_000, AuditWebhookMaxBatch: 400, AuditWebhookMaxWait: 30 * time.Second},
-			Access: Access{TokenWebhookVersion: "v1", TokenWebhookTTL: 2 * time.Minute, OIDC: OIDC{OIDCUsernameClaim: "sub", OIDCSigningAlgs: []string{"RS256"}},
-				FrontProxy: FrontProxy{RequestHeaderUsers: []string{"X-Remote-User"}, RequestHeaderUIDs: []string{"X-Remote-Uid"}, RequestHeaderGroups: []string{"X-Remote-Group"}, RequestHeaderPrefixes: []string{"X-Remote-Extra-"}},
-				Accounts:   Accounts{AccountExtendExpiration: true}},
+			Audit: Audit{
+				AuditLogFormat:             "json",
+				AuditLogMaxAge:             366,
+				AuditLogMaxBackup:          100,
+				AuditLogMaxSize:            100,
+				AuditWebhookInitialBackoff: 10 * time.Second,
+				AuditWebhookBufferSize:     10_000,
+				AuditWebhookMaxBatch:       400,
+				AuditWebhookMaxWait:        30 * time.Second,
+			},
+			Access: Access{
+				TokenWebhookVersion: "v1", TokenWebhookTTL: 2 * time.Minute,
+				OIDC: OIDC{OIDCUsernameClaim: "sub", OIDCSigningAlgs: []string{"RS256"}},
+				FrontProxy: FrontProxy{
+					RequestHeaderUsers:    []string{"X-Remote-User"},
+					RequestHeaderUIDs:     []string{"X-Remote-Uid"},
+					RequestHeaderGroups:   []string{"X-Remote-Group"},
+					RequestHeaderPrefixes: []string{"X-Remote-Extra-"},
+				},
+				Accounts: Accounts{AccountExtendExpiration: true},
+			},
 		},
 		Agent: Agent{
 			MaxPods: 110, AgentListen: ":10250", EvictionTransition: 5 * time.Minute, ImageGCHigh: 85, ImageGCLow: 80,
-			PodMaxPIDs: 4096, UserNamespaceIDs: userNamespaceUnit, Shutdown: Shutdown{ShutdownGracePeriod: 30 * time.Second, ShutdownGracePeriodCriticalPods: 10 * time.Second},
+			PodMaxPIDs: 4096, UserNamespaceIDs: userNamespaceUnit,
+			Shutdown: Shutdown{ShutdownGracePeriod: 30 * time.Second, ShutdownGracePeriodCriticalPods: 10 * time.Second},
 		},
 	}
 }
@@ -200,7 +228,8 @@ func (c Server) validate() error {
 	service, err2 := cidr("service-cidr", c.ServiceCIDR, 8, 24)
 	errs := []error{err1, err2, listen("listen", c.Listen)}
 	if err1 == nil && err2 == nil && cluster.Overlaps(service) {
-		errs = append(errs, fmt.Errorf("cluster-cidr %s and service-cidr %s overlap: choose separate ranges", cluster, service))
+		errs = append(errs,
+			fmt.Errorf("cluster-cidr %s and service-cidr %s overlap: choose separate ranges", cluster, service))
 	}
 	if bad := validation.IsDNS1123Subdomain(c.ClusterDomain); len(bad) > 0 {
 		errs = append(errs, fmt.Errorf("cluster-domain %q: %s", c.ClusterDomain, bad[0]))
@@ -209,16 +238,23 @@ func (c Server) validate() error {
 		errs = append(errs, oneOf("disable", part, Controllers, Scheduler, LoadBalancer, Ingresses))
 	}
 	if c.NodeMonitorGracePeriod < shortestGrace {
-		errs = append(errs, fmt.Errorf("node-monitor-grace-period %s is too short: nodes send a heartbeat every 10s: use %s or more", c.NodeMonitorGracePeriod, shortestGrace))
+		errs = append(errs,
+			fmt.Errorf("node-monitor-grace-period %s is too short: nodes send a heartbeat every 10s: use %s or more",
+				c.NodeMonitorGracePeriod, shortestGrace))
 	}
 	if c.TaskNodeTimeout < shortestGrace {
-		errs = append(errs, fmt.Errorf("task-node-timeout %s is too short: nodes send a heartbeat every 10s: use %s or more", c.TaskNodeTimeout, shortestGrace))
+		errs = append(errs,
+			fmt.Errorf("task-node-timeout %s is too short: nodes send a heartbeat every 10s: use %s or more", c.TaskNodeTimeout,
+				shortestGrace))
 	}
 	if _, err := cliflag.TLSVersion(c.TLSMinVersion); err != nil {
-		errs = append(errs, fmt.Errorf("tls-min-version %q is not one of %s", c.TLSMinVersion, strings.Join(cliflag.TLSPossibleVersions(), ", ")))
+		errs = append(errs,
+			fmt.Errorf("tls-min-version %q is not one of %s", c.TLSMinVersion,
+				strings.Join(cliflag.TLSPossibleVersions(), ", ")))
 	}
 	if _, err := cliflag.TLSCipherSuites(c.TLSCipherSuites); err != nil {
-		errs = append(errs, fmt.Errorf("tls-cipher-suites: %w; there are %s", err, strings.Join(cliflag.TLSCipherPossibleValues(), ", ")))
+		errs = append(errs,
+			fmt.Errorf("tls-cipher-suites: %w; there are %s", err, strings.Join(cliflag.TLSCipherPossibleValues(), ", ")))
 	}
 	if _, err := c.StoreQuotaBytes(); err != nil {
 		errs = append(errs, err)
@@ -229,12 +265,14 @@ func (c Server) validate() error {
 	if c.EventTTL < shortestEventTTL || c.EventTTL > longestEventTTL {
 		errs = append(errs, fmt.Errorf("event-ttl %s is not within %s to %s", c.EventTTL, shortestEventTTL, longestEventTTL))
 	}
-	errs = append(errs, c.validateFiles(), c.Requests.validate(), c.Tolerations.validate(), c.Audit.validate(), c.Access.validate(), c.Encryption.validate(), c.REST.Validate(), c.LoadBalancing.validate(cluster, service), c.Ingress.validate())
+	errs = append(errs, c.validateFiles(), c.Requests.validate(), c.Tolerations.validate(), c.Audit.validate(),
+		c.Access.validate(), c.Encryption.validate(), c.REST.Validate(), c.LoadBalancing.validate(cluster, service),
+		c.Ingress.validate())
 	return errors.Join(errs...)
 }
 
-// The limits of EventTTL. The store's clock for it has whole seconds, of which it may take two; and the events of a namespace are limited by
-// rate, not in number.
+// The limits of EventTTL. The store's clock for it has whole seconds, of which it may take two; and the events of a
+// namespace are limited by rate, not in number.
 const (
 	shortestEventTTL = 10 * time.Second
 	longestEventTTL  = 30 * 24 * time.Hour
@@ -245,7 +283,8 @@ func (c Server) NodePorts() (first, last int32, err error) {
 	r, err := utilnet.ParsePortRange(c.NodePortRange)
 	switch {
 	case err != nil:
-		return 0, 0, fmt.Errorf("service-node-port-range %q is not a range of ports such as 30000-32767: %w", c.NodePortRange, err)
+		return 0, 0, fmt.Errorf("service-node-port-range %q is not a range of ports such as 30000-32767: %w", c.NodePortRange,
+			err)
 	case r.Size < 1 || r.Base < 1 || r.Base+r.Size-1 > 65535:
 		return 0, 0, fmt.Errorf("service-node-port-range %q is not within 1-65535", c.NodePortRange)
 	}
@@ -290,28 +329,37 @@ func (c Agent) validate() error {
 	for _, taint := range c.NodeTaints {
 		_, effect, ok := strings.Cut(taint, ":")
 		if !ok || !slices.Contains([]string{"NoSchedule", "PreferNoSchedule", "NoExecute"}, effect) {
-			errs = append(errs, fmt.Errorf("node-taints %q is not of the form key=value:Effect, with NoSchedule, PreferNoSchedule or NoExecute", taint))
+			errs = append(errs,
+				fmt.Errorf("node-taints %q is not of the form key=value:Effect, with NoSchedule, PreferNoSchedule or NoExecute",
+					taint))
 		}
 	}
 	if c.MaxPods < 1 || c.MaxPods > 1000 {
 		errs = append(errs, fmt.Errorf("max-pods %d is not within 1 to 1000", c.MaxPods))
 	}
 	if n := c.UserNamespaceIDs; n < userNamespaceUnit || n > math.MaxUint32 || n%userNamespaceUnit != 0 {
-		errs = append(errs, fmt.Errorf("user-namespaces-ids-per-pod %d is not a multiple of %d up to %d", n, userNamespaceUnit, uint32(math.MaxUint32)))
+		errs = append(errs,
+			fmt.Errorf("user-namespaces-ids-per-pod %d is not a multiple of %d up to %d", n, userNamespaceUnit,
+				uint32(math.MaxUint32)))
 	}
 	if c.PodManifestPath != "" {
 		errs = append(errs, directory("pod-manifest-path", c.PodManifestPath))
 	}
 	if (c.CredentialConfig == "") != (c.CredentialBinDir == "") {
-		errs = append(errs, errors.New("image-credential-provider-config and image-credential-provider-bin-dir need each other"))
+		errs = append(errs,
+			errors.New("image-credential-provider-config and image-credential-provider-bin-dir need each other"))
 	}
-	for option, path := range map[string]string{"image-credential-provider-config": c.CredentialConfig, "image-credential-provider-bin-dir": c.CredentialBinDir} {
+	for option, path := range map[string]string{
+		"image-credential-provider-config": c.CredentialConfig, "image-credential-provider-bin-dir": c.CredentialBinDir,
+	} {
 		if path != "" && !filepath.IsAbs(path) {
 			errs = append(errs, fmt.Errorf("%s %q is not an absolute path", option, path))
 		}
 	}
 	if c.Containerd != "" && !filepath.IsAbs(strings.TrimPrefix(c.Containerd, "unix://")) {
-		errs = append(errs, fmt.Errorf("containerd %q is not the absolute path of a socket, such as /run/containerd/containerd.sock", c.Containerd))
+		errs = append(errs,
+			fmt.Errorf("containerd %q is not the absolute path of a socket, such as /run/containerd/containerd.sock",
+				c.Containerd))
 	}
 	errs = append(errs, c.validateEviction()...)
 	if _, err := c.ShutdownPeriods(); err != nil {

@@ -24,7 +24,9 @@ const (
 )
 
 // Signals in the order in which they are handled.
-var Signals = []Signal{MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, ImageFsAvailable, ImageFsInodesFree, PIDAvailable}
+var Signals = []Signal{
+	MemoryAvailable, NodeFsAvailable, NodeFsInodesFree, ImageFsAvailable, ImageFsInodesFree, PIDAvailable,
+}
 
 // Threshold is the minimum that must be available: an amount, or a percentage of the capacity.
 type Threshold struct {
@@ -61,7 +63,8 @@ func ParseThresholds(entries []string) (map[Signal]Threshold, error) {
 			return nil, fmt.Errorf("eviction-hard %q is not of the form memory.available<100Mi", entry)
 		}
 		if !slices.Contains(Signals, signal) {
-			return nil, fmt.Errorf("eviction-hard %q: there is no signal %q, there are %s", entry, signal, strings.Trim(fmt.Sprint(Signals), "[]"))
+			return nil, fmt.Errorf("eviction-hard %q: there is no signal %q, there are %s", entry, signal,
+				strings.Trim(fmt.Sprint(Signals), "[]"))
 		}
 		t, err := parseThreshold(value)
 		if err != nil {
@@ -108,10 +111,13 @@ func (c Agent) validateEviction() []error {
 		errs = append(errs, fmt.Errorf("eviction-pressure-transition-period %s must be positive", c.EvictionTransition))
 	}
 	if c.ImageGCHigh < 1 || c.ImageGCHigh > 100 {
-		errs = append(errs, fmt.Errorf("image-gc-high-threshold %d is not a percentage from 1 to 100; 100 never collects", c.ImageGCHigh))
+		errs = append(errs,
+			fmt.Errorf("image-gc-high-threshold %d is not a percentage from 1 to 100; 100 never collects", c.ImageGCHigh))
 	}
 	if c.ImageGCLow < 0 || c.ImageGCLow >= c.ImageGCHigh {
-		errs = append(errs, fmt.Errorf("image-gc-low-threshold %d is not a percentage from 0 to below image-gc-high-threshold, %d", c.ImageGCLow, c.ImageGCHigh))
+		errs = append(errs,
+			fmt.Errorf("image-gc-low-threshold %d is not a percentage from 0 to below image-gc-high-threshold, %d", c.ImageGCLow,
+				c.ImageGCHigh))
 	}
 	return errs
 }

@@ -7,7 +7,9 @@ import (
 )
 
 func TestParseThresholds(t *testing.T) {
-	got, err := ParseThresholds([]string{"memory.available<1Gi", " nodefs.available < 7.5%", "imagefs.available<0%", "pid.available<1k"})
+	got, err := ParseThresholds([]string{
+		"memory.available<1Gi", " nodefs.available < 7.5%", "imagefs.available<0%", "pid.available<1k",
+	})
 	require.NoError(t, err)
 	require.Equal(t, map[Signal]Threshold{
 		MemoryAvailable: {Amount: 1 << 30}, NodeFsAvailable: {Percent: 7.5}, NodeFsInodesFree: {Percent: 5},
@@ -33,7 +35,8 @@ func TestParseThresholds(t *testing.T) {
 		require.ErrorContains(t, err, want)
 		require.ErrorContains(t, err, "eviction-hard")
 	}
-	require.Equal(t, []string{"memory.available<200Mi", "pid.available<5"}, ThresholdEntries(map[string]any{"pid.available": 5, "memory.available": "200Mi"}))
+	require.Equal(t, []string{"memory.available<200Mi", "pid.available<5"},
+		ThresholdEntries(map[string]any{"pid.available": 5, "memory.available": "200Mi"}))
 }
 
 func TestValidateNamesTheOptionOfEviction(t *testing.T) {

@@ -7,7 +7,8 @@ import (
 
 // Ingress configures on which ports of a server's node Ingresses are served.
 type Ingress struct {
-	// IngressHTTPPort and IngressHTTPSPort are opened when the first Ingress of the class "coracle" is created; 0 disables one.
+	// IngressHTTPPort and IngressHTTPSPort are opened when the first Ingress of the class "coracle" is created; 0 disables
+	// one.
 	IngressHTTPPort  int `mapstructure:"ingress-http-port"`
 	IngressHTTPSPort int `mapstructure:"ingress-https-port"`
 }
@@ -23,7 +24,8 @@ func (c Ingress) validate() error {
 		}
 	}
 	if c.IngressHTTPPort != 0 && c.IngressHTTPPort == c.IngressHTTPSPort {
-		errs = append(errs, fmt.Errorf("ingress-http-port and ingress-https-port are both %d: choose separate ports", c.IngressHTTPPort))
+		errs = append(errs,
+			fmt.Errorf("ingress-http-port and ingress-https-port are both %d: choose separate ports", c.IngressHTTPPort))
 	}
 	return errors.Join(errs...)
 }

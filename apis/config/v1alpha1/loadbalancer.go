@@ -9,8 +9,8 @@ import (
 
 // LoadBalancing configures the addresses of services of type LoadBalancer.
 type LoadBalancing struct {
-	// LoadBalancerPool are the addresses for them, as CIDRs or ranges ("192.0.2.10-192.0.2.20"); empty means the nodes' own
-	// addresses. See ParsePool.
+	// LoadBalancerPool are the addresses for them, as CIDRs or ranges ("192.0.2.10-192.0.2.20"); empty means the nodes'
+	// own addresses. See ParsePool.
 	LoadBalancerPool []string `mapstructure:"load-balancer-pool"`
 }
 
@@ -22,11 +22,12 @@ func (r AddressRange) Contains(a netip.Addr) bool {
 	return a.Is4() && r.First.Compare(a) <= 0 && a.Compare(r.Last) <= 0
 }
 
-// maxPool is the maximum number of ranges in a pool. The allocation reads all services with addresses, not all addresses.
+// maxPool is the maximum number of ranges in a pool. The allocation reads all services with addresses, not all
+// addresses.
 const maxPool = 64
 
-// ParsePool parses the value of load-balancer-pool. The first and last address of a CIDR of 30 bits or less, the network's and the
-// broadcast address, are not in the pool.
+// ParsePool parses the value of load-balancer-pool. The first and last address of a CIDR of 30 bits or less, the
+// network's and the broadcast address, are not in the pool.
 func ParsePool(texts []string) ([]AddressRange, error) {
 	if len(texts) > maxPool {
 		return nil, fmt.Errorf("load-balancer-pool has %d ranges: at most %d", len(texts), maxPool)
@@ -50,7 +51,8 @@ func ParsePool(texts []string) ([]AddressRange, error) {
 }
 
 func parseRange(text string) (AddressRange, error) {
-	bad := fmt.Errorf("load-balancer-pool %q is not an IPv4 CIDR or range, such as 192.0.2.16/28 or 192.0.2.10-192.0.2.20", text)
+	bad := fmt.Errorf("load-balancer-pool %q is not an IPv4 CIDR or range, such as 192.0.2.16/28 or 192.0.2.10-192.0.2.20",
+		text)
 	var r AddressRange
 	if first, last, ok := strings.Cut(text, "-"); ok {
 		var err1, err2 error

@@ -66,7 +66,8 @@ func (c Agent) validateReserved() []error {
 		errs = append(errs, err)
 	}
 	if c.PodMaxPIDs != -1 && c.PodMaxPIDs < leastPodPIDs {
-		errs = append(errs, fmt.Errorf("pod-max-pids %d is too few for a pod: give %d or more, or -1 for no limit", c.PodMaxPIDs, leastPodPIDs))
+		errs = append(errs,
+			fmt.Errorf("pod-max-pids %d is too few for a pod: give %d or more, or -1 for no limit", c.PodMaxPIDs, leastPodPIDs))
 	}
 	return errs
 }

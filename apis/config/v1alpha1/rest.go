@@ -37,7 +37,9 @@ func (c REST) Validate() error {
 	case c.RESTInsecure && c.RESTTokenFile != "":
 		errs = append(errs, errors.New("rest-insecure and rest-token-file are both given: leave one out"))
 	case c.RESTInsecure && !loopback:
-		errs = append(errs, fmt.Errorf("rest-address %q is open to others: with rest-insecure it must be on loopback, such as 127.0.0.1:8070", c.RESTAddress))
+		errs = append(errs,
+			fmt.Errorf("rest-address %q is open to others: with rest-insecure it must be on loopback, such as 127.0.0.1:8070",
+				c.RESTAddress))
 	case !c.RESTInsecure && c.RESTTokenFile == "":
 		errs = append(errs, errors.New("rest-address needs rest-token-file, or rest-insecure if it is on loopback"))
 	}
@@ -46,7 +48,9 @@ func (c REST) Validate() error {
 	}
 	for _, origin := range c.RESTCORSOrigins {
 		u, err := url.Parse(origin)
-		if origin != "*" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || origin != u.Scheme+"://"+u.Host || strings.ToLower(origin) != origin) {
+		if origin != "*" &&
+			(err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || origin != u.Scheme+"://"+u.Host ||
+				strings.ToLower(origin) != origin) {
 			errs = append(errs, fmt.Errorf("rest-cors-origins %q is not of the form https://example.com", origin))
 		}
 	}

@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// Shutdown is how long pods have to end when the machine shuts down (KEP-2000, KEP-2712). There is only a delay where systemd-logind runs.
+// Shutdown is how long pods have to end when the machine shuts down (KEP-2000, KEP-2712). There is only a delay where
+// systemd-logind runs.
 type Shutdown struct {
-	// ShutdownGracePeriod is the time of all pods; 0 disables the delay. ShutdownGracePeriodCriticalPods is the part of it that
-	// is kept for critical pods, which end last.
+	// ShutdownGracePeriod is the time of all pods; 0 disables the delay. ShutdownGracePeriodCriticalPods is the part of it
+	// that is kept for critical pods, which end last.
 	ShutdownGracePeriod             time.Duration `mapstructure:"shutdown-grace-period"`
 	ShutdownGracePeriodCriticalPods time.Duration `mapstructure:"shutdown-grace-period-critical-pods"`
 	// ShutdownGracePeriodByPodPriority are "priority=duration" and replace the two above. See ShutdownPeriods.
@@ -35,7 +36,8 @@ const (
 	mostShutdownPeriods = 64
 )
 
-// ShutdownPeriods returns the periods in the order in which pods end, that of the lowest priority first. It returns none if shutdowns are not delayed.
+// ShutdownPeriods returns the periods in the order in which pods end, that of the lowest priority first. It returns
+// none if shutdowns are not delayed.
 func (s Shutdown) ShutdownPeriods() ([]ShutdownPeriod, error) {
 	if len(s.ShutdownGracePeriodByPodPriority) > 0 {
 		return parseShutdownPeriods(s.ShutdownGracePeriodByPodPriority)
@@ -47,7 +49,8 @@ func (s Shutdown) ShutdownPeriods() ([]ShutdownPeriod, error) {
 	case all == 0:
 		return nil, nil
 	case critical < 0 || critical > all:
-		return nil, fmt.Errorf("shutdown-grace-period-critical-pods %s is not within 0 and shutdown-grace-period, %s, of which it is a part", critical, all)
+		return nil, fmt.Errorf("shutdown-grace-period-critical-pods %s is not within 0 and shutdown-grace-period, %s, of "+
+			"which it is a part", critical, all)
 	}
 	return []ShutdownPeriod{{0, all - critical}, {lowestCritical, critical}}, nil
 }
@@ -63,7 +66,8 @@ func parseShutdownPeriods(entries []string) (out []ShutdownPeriod, err error) {
 		priority, badPriority := strconv.ParseInt(strings.TrimSpace(name), 10, 32)
 		period, badPeriod := time.ParseDuration(strings.TrimSpace(value))
 		if !ok || errors.Join(badPriority, badPeriod) != nil || period < 0 || period > longestShutdown {
-			return nil, fmt.Errorf("%s %q is not of the form 100000=30s: a priority and the time in which its pods end", option, entry)
+			return nil, fmt.Errorf("%s %q is not of the form 100000=30s: a priority and the time in which its pods end", option,
+				entry)
 		}
 		if slices.ContainsFunc(out, func(p ShutdownPeriod) bool { return p.Priority == int32(priority) }) {
 			return nil, fmt.Errorf("%s has the priority %d twice", option, priority)

@@ -17,8 +17,12 @@ func TestShutdownPeriods(t *testing.T) {
 		{Shutdown{}, nil},
 		{Shutdown{ShutdownGracePeriodCriticalPods: time.Minute}, nil},
 		{Shutdown{ShutdownGracePeriod: time.Second}, []ShutdownPeriod{{0, time.Second}, {2_000_000_000, 0}}},
-		{Shutdown{ShutdownGracePeriod: time.Minute, ShutdownGracePeriodByPodPriority: []string{"100=10s", "-5 = 1m", "2000001000=5s"}},
-			[]ShutdownPeriod{{-5, time.Minute}, {100, 10 * time.Second}, {2_000_001_000, 5 * time.Second}}},
+		{
+			Shutdown{
+				ShutdownGracePeriod: time.Minute, ShutdownGracePeriodByPodPriority: []string{"100=10s", "-5 = 1m", "2000001000=5s"},
+			},
+			[]ShutdownPeriod{{-5, time.Minute}, {100, 10 * time.Second}, {2_000_001_000, 5 * time.Second}},
+		},
 		{Shutdown{ShutdownGracePeriod: time.Minute, ShutdownGracePeriodByPodPriority: []string{"0=0s"}}, nil},
 	} {
 		got, err := c.given.ShutdownPeriods()
@@ -41,7 +45,10 @@ func TestValidateNamesTheOptionOfShutdown(t *testing.T) {
 	}{
 		{"shutdown-grace-period -1s", func(c *Config) { c.ShutdownGracePeriod = -time.Second }},
 		{"shutdown-grace-period 2h0m0s", func(c *Config) { c.ShutdownGracePeriod = 2 * time.Hour }},
-		{"shutdown-grace-period-critical-pods 10s is not within 0 and shutdown-grace-period, 5s", func(c *Config) { c.ShutdownGracePeriod = 5 * time.Second }},
+		{
+			"shutdown-grace-period-critical-pods 10s is not within 0 and shutdown-grace-period, 5s",
+			func(c *Config) { c.ShutdownGracePeriod = 5 * time.Second },
+		},
 		{"shutdown-grace-period-critical-pods -1s", func(c *Config) { c.ShutdownGracePeriodCriticalPods = -time.Second }},
 		{`shutdown-grace-period-by-pod-priority "high=1s"`, byPriority("high=1s")},
 		{`shutdown-grace-period-by-pod-priority "1"`, byPriority("1")},

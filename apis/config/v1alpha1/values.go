@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Values returns the options of the control plane by their names, as text. None of them is a secret: those are in files.
+// Values returns the options of the control plane by their names, as text. None of them is a secret: those are in
+// files.
 func (s Server) Values() map[string]string {
 	values := map[string]string{}
 	collect(values, reflect.ValueOf(s))

@@ -9,7 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// foreign is an API server that has the kinds by definitions, and knows nothing of them: a write of the spec is another generation.
+// foreign is an API server that has the kinds by definitions, and knows nothing of them: a write of the spec is another
+// generation.
 type foreign struct{ Resource }
 
 func newForeign() *foreign {
@@ -45,7 +46,8 @@ func (f *foreign) settle(t require.TestingT) (writes int) {
 
 func (f *foreign) value(v string) {
 	f.edit(func(s *ResourceSpec) {
-		s.Template.Raw = fmt.Appendf(nil, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m","namespace":"ns"},"data":{"a":%q}}`, v)
+		s.Template.Raw = fmt.Appendf(nil,
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m","namespace":"ns"},"data":{"a":%q}}`, v)
 	})
 }
 
@@ -82,7 +84,8 @@ func TestAccept(t *testing.T) {
 	require.Contains(t, errs.ToAggregate().Error(), "cannot depend on itself")
 	require.False(t, IsAccepted(&f.Resource))
 	f.edit(func(s *ResourceSpec) {
-		s.DependsOn, s.Template.Raw = nil, []byte(`{"apiVersion":"other/v1","kind":"ConfigMap","metadata":{"name":"m","namespace":"ns"}}`)
+		s.DependsOn, s.Template.Raw = nil, []byte(
+			`{"apiVersion":"other/v1","kind":"ConfigMap","metadata":{"name":"m","namespace":"ns"}}`)
 	})
 	_, errs = Accept(&f.Resource)
 	require.Contains(t, errs.ToAggregate().Error(), "cannot be changed")
@@ -95,8 +98,8 @@ func TestAccept(t *testing.T) {
 	require.True(t, SelfAccepted(own) && IsAccepted(own), "our own API server has done it")
 }
 
-// TestAcceptSettles: after any edits, and an operator that is away in between, the revision is as our own API server would have it at the least, and
-// the history is bounded and in order.
+// TestAcceptSettles: after any edits, and an operator that is away in between, the revision is as our own API server
+// would have it at the least, and the history is bounded and in order.
 func TestAcceptSettles(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := newForeign()
@@ -118,7 +121,8 @@ func TestAcceptSettles(t *testing.T) {
 			if got := *f.Spec.Revision; got != want || f.Status.Accepted.Revision != want {
 				t.Fatalf("the revision is %d, accepted %d, not %d", got, f.Status.Accepted.Revision, want)
 			}
-			if f.Status.Accepted.Generation != f.Generation || len(f.Status.History) == 0 || f.Status.History[0].Revision != was.Revision || len(f.Status.History) > MaxHistory {
+			if f.Status.Accepted.Generation != f.Generation || len(f.Status.History) == 0 ||
+				f.Status.History[0].Revision != was.Revision || len(f.Status.History) > MaxHistory {
 				t.Fatalf("accepted %d of %d, history %v", f.Status.Accepted.Generation, f.Generation, f.Status.History)
 			}
 		}

@@ -1,4 +1,5 @@
-// Package v1alpha1 is the API of Kontrol: what many clusters should run, what was last applied to each, and what is there now.
+// Package v1alpha1 is the API of Kontrol: what many clusters should run, what was last applied to each, and what is
+// there now.
 //
 // Its invariant: each kind has one writer, so that no writer waits for another.
 //

@@ -31,8 +31,8 @@ func Default(r *Resource) {
 	}
 }
 
-// DefaultWritten sets the defaults of a Resource that is written, whose revision depends on the one it replaces (Prepare). It is idempotent. Once the
-// object has a UID it has an id as well.
+// DefaultWritten sets the defaults of a Resource that is written, whose revision depends on the one it replaces
+// (Prepare). It is idempotent. Once the object has a UID it has an id as well.
 func DefaultWritten(r *Resource) {
 	if r.Spec.Mode == "" {
 		r.Spec.Mode = ModeCorrect
@@ -52,8 +52,8 @@ func IDOf(uid string) int64 {
 	return int64(h.Sum64()>>11) | 1
 }
 
-// Prepare brings a Resource that is written into its form: a template with sorted keys, so that only changes of content are changes, and the
-// revision of the old one, which is nil for a create, if none was sent.
+// Prepare brings a Resource that is written into its form: a template with sorted keys, so that only changes of content
+// are changes, and the revision of the old one, which is nil for a create, if none was sent.
 func Prepare(r, old *Resource) {
 	r.Spec.Template = canonical(r.Spec.Template)
 	if old != nil {
@@ -68,10 +68,11 @@ func Prepare(r, old *Resource) {
 	}
 }
 
-// Accept does for a Resource what the API server of Coracle does when one is written, where another serves Kontrol's kinds by definitions: it returns
-// the Resource with defaults, id and finalizer, with a revision that has risen unless it was set, and in its status the accepted content, and the
-// former one in the history. The errors say why it is not valid; then nothing is returned. Where its spec or finalizers differ from what was
-// given they are to be written, and what comes of that to be accepted again, before the status is written.
+// Accept does for a Resource what the API server of Coracle does when one is written, where another serves Kontrol's
+// kinds by definitions: it returns the Resource with defaults, id and finalizer, with a revision that has risen unless
+// it was set, and in its status the accepted content, and the former one in the history. The errors say why it is not
+// valid; then nothing is returned. Where its spec or finalizers differ from what was given they are to be written, and
+// what comes of that to be accepted again, before the status is written.
 func Accept(r *Resource) (*Resource, field.ErrorList) {
 	next := r.DeepCopy()
 	DefaultWritten(next)
@@ -89,15 +90,23 @@ func Accept(r *Resource) (*Resource, field.ErrorList) {
 		}
 		Default(next)
 	} else {
-		old := &Resource{Spec: ResourceSpec{Revision: &was.Revision, Template: was.Template, Overrides: was.Overrides}, Status: r.Status}
+		old := &Resource{
+			Spec: ResourceSpec{Revision: &was.Revision, Template: was.Template, Overrides: was.Overrides}, Status: r.Status,
+		}
 		old.Generation = was.Generation
 		if errs := ValidateUpdate(next, old); len(errs) > 0 {
 			return nil, errs
 		}
 		Changed(next, old)
-		next.Status.History = bounded(next.Status.History, maxHistoryBytes/2) // the accepted content takes the place of the rest
+		// the accepted content takes the place of the rest
+		next.Status.History = bounded(next.Status.History, maxHistoryBytes/2)
 	}
-	next.Status.Accepted = &Accepted{Revision: *next.Spec.Revision, Generation: r.Generation, Template: next.Spec.Template, Overrides: next.Spec.Overrides}
+	next.Status.Accepted = &Accepted{
+		Revision:   *next.Spec.Revision,
+		Generation: r.Generation,
+		Template:   next.Spec.Template,
+		Overrides:  next.Spec.Overrides,
+	}
 	next.Spec.Template = r.Spec.Template
 	return next, nil
 }
@@ -115,7 +124,8 @@ func SelfAccepted(r *Resource) bool {
 	return r.Status.Accepted == nil && r.Status.ID != 0 && r.Spec.Revision != nil
 }
 
-// Changed is called if an update changes the spec: the revision rises unless it was set, and the former content goes into the history.
+// Changed is called if an update changes the spec: the revision rises unless it was set, and the former content goes
+// into the history.
 func Changed(r, old *Resource) {
 	was := revisionOf(old)
 	if r.Spec.Revision == nil || *r.Spec.Revision == was {
@@ -125,7 +135,15 @@ func Changed(r, old *Resource) {
 	if bytes.Equal(r.Spec.Template.Raw, old.Spec.Template.Raw) && *r.Spec.Revision == was {
 		return
 	}
-	history := append([]Revision{{Revision: was, Generation: old.Generation, Template: old.Spec.Template, Overrides: old.Spec.Overrides, ReplacedAt: metav1.NewTime(time.Now())}}, old.Status.History...)
+	history := append([]Revision{
+		{
+			Revision:   was,
+			Generation: old.Generation,
+			Template:   old.Spec.Template,
+			Overrides:  old.Spec.Overrides,
+			ReplacedAt: metav1.NewTime(time.Now()),
+		},
+	}, old.Status.History...)
 	r.Status.History = bounded(history, maxHistoryBytes)
 }
 
@@ -156,7 +174,8 @@ func revisionOf(r *Resource) int64 {
 	return *r.Spec.Revision
 }
 
-// canonical returns JSON with sorted keys and without white space; what is not JSON is returned as it is, for the validation.
+// canonical returns JSON with sorted keys and without white space; what is not JSON is returned as it is, for the
+// validation.
 func canonical(e runtime.RawExtension) runtime.RawExtension {
 	var v any
 	d := json.NewDecoder(bytes.NewReader(e.Raw))

@@ -2,8 +2,8 @@ package v1alpha1
 
 import "strings"
 
-// scanner reads JSON without making anything of it but the strings that are asked for. It knows what a valid document looks like, not what an invalid
-// one does: on anything odd it gives up.
+// scanner reads JSON without making anything of it but the strings that are asked for. It knows what a valid document
+// looks like, not what an invalid one does: on anything odd it gives up.
 type scanner struct {
 	text []byte
 	at   int
@@ -83,7 +83,8 @@ func (s *scanner) skipString() {
 	s.odd = true
 }
 
-// other skips the value of a key. One that differs from a known key in case alone is odd: the real parser takes it for that.
+// other skips the value of a key. One that differs from a known key in case alone is odd: the real parser takes it for
+// that.
 func (s *scanner) other(key string, known ...string) {
 	for _, k := range known {
 		s.odd = s.odd || strings.EqualFold(k, key)

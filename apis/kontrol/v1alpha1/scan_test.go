@@ -19,7 +19,9 @@ func agree(t *testing.T, template []byte) {
 	}
 	var h header
 	require.NoError(t, json.Unmarshal(template, &h), "%s", template)
-	require.Equal(t, Target{APIVersion: h.APIVersion, Kind: h.Kind, Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}, got, "%s", template)
+	require.Equal(t,
+		Target{APIVersion: h.APIVersion, Kind: h.Kind, Namespace: h.Metadata.Namespace, Name: h.Metadata.Name}, got, "%s",
+		template)
 }
 
 var templates = map[string]bool{ // whether scan reads them
@@ -57,7 +59,8 @@ func FuzzTemplatesAreScanned(f *testing.F) {
 
 func BenchmarkTargetOf(b *testing.B) {
 	r := &Resource{}
-	r.Spec.Template.Raw = []byte(`{"apiVersion":"v1","data":{"settings":"log=info\\nregion=eu-west\\nreplicas=3\\ncache=on\\n","url":"https://many-00001.example.com/","value":"1"},"kind":"ConfigMap","metadata":{"labels":{"app":"bench","tier":"front"},"name":"many-00001","namespace":"bench"}}`)
+	r.Spec.Template.Raw = []byte(
+		`{"apiVersion":"v1","data":{"settings":"log=info\\nregion=eu-west\\nreplicas=3\\ncache=on\\n","url":"https://many-00001.example.com/","value":"1"},"kind":"ConfigMap","metadata":{"labels":{"app":"bench","tier":"front"},"name":"many-00001","namespace":"bench"}}`)
 	for b.Loop() {
 		TargetOf(r)
 	}

@@ -11,7 +11,12 @@ import (
 )
 
 func name() metav1.TableColumnDefinition {
-	return metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: metav1.ObjectMeta{}.SwaggerDoc()["name"]}
+	return metav1.TableColumnDefinition{
+		Name:        "Name",
+		Type:        "string",
+		Format:      "name",
+		Description: metav1.ObjectMeta{}.SwaggerDoc()["name"],
+	}
 }
 
 func column(name, about string) metav1.TableColumnDefinition {
@@ -43,15 +48,20 @@ func ClusterCells(c *Cluster, now time.Time) []any {
 	if c.Status.LastSeen != nil {
 		seen = common.Age(c.Status.LastSeen.Time, now)
 	}
-	return []any{c.Name, ready, c.Status.Version, seen, common.Age(c.CreationTimestamp.Time, now), c.Status.Server, message}
+	return []any{
+		c.Name, ready, c.Status.Version, seen, common.Age(c.CreationTimestamp.Time, now), c.Status.Server, message,
+	}
 }
 
 // Columns returns the columns of kubectl get resources.
 func Columns() []metav1.TableColumnDefinition {
 	return []metav1.TableColumnDefinition{
-		name(), column("Object", "The kind and name of the object"), column("Clusters", "The clusters in sync, of those that should have it"),
-		column("State", "The worst state on any cluster"), column("Revision", "The revision of its content"), column("Mode", "What is done about drift"),
-		column("Age", "Time since its creation"), wide("ID", "Its number"), wide("Generation", "How often it was changed"), wide("Message", "What is wrong, and what to do"),
+		name(), column("Object", "The kind and name of the object"),
+		column("Clusters", "The clusters in sync, of those that should have it"),
+		column("State", "The worst state on any cluster"), column("Revision", "The revision of its content"),
+		column("Mode", "What is done about drift"),
+		column("Age", "Time since its creation"), wide("ID", "Its number"), wide("Generation", "How often it was changed"),
+		wide("Message", "What is wrong, and what to do"),
 	}
 }
 
@@ -65,8 +75,11 @@ func Cells(r *Resource, now time.Time) []any {
 	case s.ObservedGeneration != r.Generation:
 		state = string(StateOutOfSync)
 	}
-	return []any{r.Name, t.String(), fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), state, fmt.Sprint(revisionOf(r)), string(r.Spec.Mode),
-		common.Age(r.CreationTimestamp.Time, now), fmt.Sprint(s.ID), fmt.Sprint(r.Generation), s.Message}
+	return []any{
+		r.Name, t.String(), fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), state, fmt.Sprint(revisionOf(r)),
+		string(r.Spec.Mode),
+		common.Age(r.CreationTimestamp.Time, now), fmt.Sprint(s.ID), fmt.Sprint(r.Generation), s.Message,
+	}
 }
 
 // String returns kind/name or kind/namespace/name.
@@ -80,9 +93,12 @@ func (t Target) String() string {
 // AppliedColumns returns the columns of kubectl get appliedstates.
 func AppliedColumns() []metav1.TableColumnDefinition {
 	return []metav1.TableColumnDefinition{
-		name(), column("Object", "The kind and name of the object"), column("Cluster", "The cluster"), column("Status", "The result of the last attempt"),
-		column("Generation", "The Resource's generation that was applied"), column("Revision", "The Resource's revision that was applied"),
-		column("Applied", "Time since it was applied last"), wide("Corrections", "How often drift was corrected"), wide("Error", "What is wrong, and what to do"),
+		name(), column("Object", "The kind and name of the object"), column("Cluster", "The cluster"),
+		column("Status", "The result of the last attempt"),
+		column("Generation", "The Resource's generation that was applied"),
+		column("Revision", "The Resource's revision that was applied"),
+		column("Applied", "Time since it was applied last"), wide("Corrections", "How often drift was corrected"),
+		wide("Error", "What is wrong, and what to do"),
 	}
 }
 
@@ -96,16 +112,22 @@ func AppliedCells(a *AppliedState, now time.Time) []any {
 	if s.Reason != "" {
 		status += ": " + s.Reason
 	}
-	return []any{a.Name, s.Target.String(), s.Cluster, status, fmt.Sprint(s.Generation), fmt.Sprint(s.Revision), at, fmt.Sprint(s.Corrections), s.Error}
+	return []any{
+		a.Name, s.Target.String(), s.Cluster, status, fmt.Sprint(s.Generation), fmt.Sprint(s.Revision), at,
+		fmt.Sprint(s.Corrections), s.Error,
+	}
 }
 
 // CurrentColumns returns the columns of kubectl get currentstates.
 func CurrentColumns() []metav1.TableColumnDefinition {
 	return []metav1.TableColumnDefinition{
-		name(), column("Object", "The kind and name of the object"), column("Cluster", "The cluster"), column("Health", "Whether it works"),
-		column("Generation", "The Resource's generation that is there"), column("Revision", "The Resource's revision that is there"),
+		name(), column("Object", "The kind and name of the object"), column("Cluster", "The cluster"),
+		column("Health", "Whether it works"),
+		column("Generation", "The Resource's generation that is there"),
+		column("Revision", "The Resource's revision that is there"),
 		column("Drift", "How many fields others changed"), column("Seen", "Time since anything changed"),
-		wide("Version", "The object's resourceVersion on the cluster"), wide("First Drift", "The field that others changed, and who"),
+		wide("Version", "The object's resourceVersion on the cluster"),
+		wide("First Drift", "The field that others changed, and who"),
 		wide("Message", "Why it does not work, or cannot be read"),
 	}
 }
@@ -131,6 +153,9 @@ func CurrentCells(c *CurrentState, now time.Time) []any {
 	if s.Reason != "" {
 		health = s.Reason
 	}
-	return []any{c.Name, s.Target.String(), s.Cluster, health, fmt.Sprint(s.Generation), fmt.Sprint(s.Revision), fmt.Sprint(s.DriftCount), seen,
-		s.ResourceVersion, first, message}
+	return []any{
+		c.Name, s.Target.String(), s.Cluster, health, fmt.Sprint(s.Generation), fmt.Sprint(s.Revision),
+		fmt.Sprint(s.DriftCount), seen,
+		s.ResourceVersion, first, message,
+	}
 }

@@ -12,17 +12,22 @@ import (
 // BundleColumns returns the columns of kubectl get bundles.
 func BundleColumns() []metav1.TableColumnDefinition {
 	return []metav1.TableColumnDefinition{
-		name(), column("Objects", "How many objects it has"), column("Clusters", "The clusters in sync, of those that should have it"),
-		column("Phase", "How far it is"), column("Wave", "The waves that all clusters have, of all"), column("Age", "Time since its creation"),
-		wide("Source", "Where its objects are"), wide("Content", "Identifies the objects"), wide("Message", "What is wrong, and what to do"),
+		name(), column("Objects", "How many objects it has"),
+		column("Clusters", "The clusters in sync, of those that should have it"),
+		column("Phase", "How far it is"), column("Wave", "The waves that all clusters have, of all"),
+		column("Age", "Time since its creation"),
+		wide("Source", "Where its objects are"), wide("Content", "Identifies the objects"),
+		wide("Message", "What is wrong, and what to do"),
 	}
 }
 
 // BundleCells returns a Bundle's values for BundleColumns.
 func BundleCells(b *Bundle, now time.Time) []any {
 	s := &b.Status
-	return []any{b.Name, fmt.Sprint(s.Objects), fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), b.Phase(), b.WavesDone(),
-		common.Age(b.CreationTimestamp.Time, now), b.Spec.Source.String(), s.Content, s.Message}
+	return []any{
+		b.Name, fmt.Sprint(s.Objects), fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), b.Phase(), b.WavesDone(),
+		common.Age(b.CreationTimestamp.Time, now), b.Spec.Source.String(), s.Content, s.Message,
+	}
 }
 
 // Phase returns how far a Bundle is: that of a generation that nothing has looked at yet is Progressing.

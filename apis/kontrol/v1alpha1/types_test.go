@@ -36,46 +36,96 @@ func TestValidate(t *testing.T) {
 		change func(*Resource)
 		want   []string
 	}{
-		"valid":           {nil, nil},
-		"selector":        {func(r *Resource) { r.Spec.ClusterName, r.Spec.ClusterSelector = "", &metav1.LabelSelector{} }, nil},
-		"no cluster":      {func(r *Resource) { r.Spec.ClusterName = "" }, []string{"spec.clusterName"}},
-		"both":            {func(r *Resource) { r.Spec.ClusterSelector = &metav1.LabelSelector{} }, []string{"spec.clusterSelector"}},
+		"valid": {nil, nil},
+		"selector": {
+			func(r *Resource) { r.Spec.ClusterName, r.Spec.ClusterSelector = "", &metav1.LabelSelector{} }, nil,
+		},
+		"no cluster": {func(r *Resource) { r.Spec.ClusterName = "" }, []string{"spec.clusterName"}},
+		"both": {
+			func(r *Resource) { r.Spec.ClusterSelector = &metav1.LabelSelector{} }, []string{"spec.clusterSelector"},
+		},
 		"mode":            {func(r *Resource) { r.Spec.Mode = "fix" }, []string{"spec.mode"}},
 		"deletion policy": {func(r *Resource) { r.Spec.DeletionPolicy = "x" }, []string{"spec.deletionPolicy"}},
 		"revision":        {func(r *Resource) { r.Spec.Revision = &negative }, []string{"spec.revision"}},
 		"itself":          {func(r *Resource) { r.Spec.DependsOn = []string{"r"} }, []string{"spec.dependsOn[0]"}},
 		"twice":           {func(r *Resource) { r.Spec.DependsOn = []string{"a", "a"} }, []string{"spec.dependsOn[1]"}},
 		"windows": {func(r *Resource) {
-			r.Spec.Windows = []SyncWindow{{Kind: WindowAllow, Schedule: "0 22 * * 1-5", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Europe/Berlin"}}
+			r.Spec.Windows = []SyncWindow{
+				{
+					Kind: WindowAllow, Schedule: "0 22 * * 1-5", Duration: metav1.Duration{Duration: time.Hour},
+					TimeZone: "Europe/Berlin",
+				},
+			}
 		}, nil},
 		"bad windows": {func(r *Resource) {
 			r.Spec.Windows = append(r.Spec.Windows, []SyncWindow{
-				{Kind: "Maybe", Schedule: "@daily", Duration: metav1.Duration{Duration: time.Hour}}, {Kind: WindowAllow, Schedule: "@daily", Duration: metav1.Duration{Duration: time.Second}},
-				{Kind: WindowAllow, Schedule: "now and then", Duration: metav1.Duration{Duration: time.Hour}}, {Kind: WindowAllow, Schedule: "0 0 30 2 *", Duration: metav1.Duration{Duration: time.Hour}},
-				{Kind: WindowDeny, Schedule: "@daily", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Middle/Earth"}, {Kind: WindowDeny, Schedule: "@daily", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Local"},
-				{Kind: WindowDeny, Schedule: "TZ=UTC 0 0 * * *", Duration: metav1.Duration{Duration: time.Hour}}, {Kind: WindowDeny, Schedule: "@every 5m", Duration: metav1.Duration{Duration: time.Hour}},
+				{Kind: "Maybe", Schedule: "@daily", Duration: metav1.Duration{Duration: time.Hour}},
+				{Kind: WindowAllow, Schedule: "@daily", Duration: metav1.Duration{Duration: time.Second}},
+				{Kind: WindowAllow, Schedule: "now and then", Duration: metav1.Duration{Duration: time.Hour}},
+				{Kind: WindowAllow, Schedule: "0 0 30 2 *", Duration: metav1.Duration{Duration: time.Hour}},
+				{Kind: WindowDeny, Schedule: "@daily", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Middle/Earth"},
+				{Kind: WindowDeny, Schedule: "@daily", Duration: metav1.Duration{Duration: time.Hour}, TimeZone: "Local"},
+				{Kind: WindowDeny, Schedule: "TZ=UTC 0 0 * * *", Duration: metav1.Duration{Duration: time.Hour}},
+				{Kind: WindowDeny, Schedule: "@every 5m", Duration: metav1.Duration{Duration: time.Hour}},
 			}...)
-		}, []string{"spec.windows[0].kind", "spec.windows[1].duration", "spec.windows[2].schedule", "spec.windows[3].schedule", "spec.windows[4].timeZone",
-			"spec.windows[5].timeZone", "spec.windows[6].schedule", "spec.windows[7].schedule"}},
-		"approval":            {func(r *Resource) { r.Spec.Approval = "Perhaps" }, []string{"spec.approval"}},
-		"wave":                {func(r *Resource) { r.Annotations = map[string]string{AnnotationWave: "x"} }, []string{"metadata.annotations[" + AnnotationWave + "]"}},
-		"long name":           {func(r *Resource) { r.Name = strings.Repeat("a", 151) }, []string{"metadata.name"}},
-		"ignored fields":      {func(r *Resource) { r.Spec.Ignore = &Ignore{Fields: []string{"spec.replicas", "a[", "kind"}} }, []string{"spec.ignore.fields[1]", "spec.ignore.fields[2]"}},
-		"ignored manager":     {func(r *Resource) { r.Spec.Ignore = &Ignore{Managers: []string{FieldManager}} }, []string{"spec.ignore.managers[0]"}},
-		"no template":         {template(``), []string{"spec.template"}},
-		"a list":              {template(`[]`), []string{"spec.template"}},
-		"too large":           {template(`{"a":"` + long + `"}`), []string{"spec.template"}},
-		"too deep":            {template(strings.Repeat(`{"a":`, 70) + `1` + strings.Repeat(`}`, 70)), []string{"spec.template"}},
-		"no kind":             {template(`{"apiVersion":"v1","metadata":{"name":"a"}}`), []string{"spec.template.kind"}},
-		"no name":             {template(`{"apiVersion":"v1","kind":"A"}`), []string{"spec.template.metadata.name"}},
-		"generateName":        {template(`{"apiVersion":"v1","kind":"A","metadata":{"name":"a","generateName":"b"}}`), []string{"spec.template.metadata.generateName"}},
-		"status":              {template(`{"apiVersion":"v1","kind":"A","metadata":{"name":"a"},"status":{}}`), []string{"spec.template.status"}},
-		"a list of objects":   {template(`{"apiVersion":"v1","kind":"List","metadata":{"name":"a"},"items":[]}`), []string{"spec.template.kind"}},
-		"makes itself":        {template(`{"apiVersion":"kontrol.coracle.dev/v1alpha1","kind":"Resource","metadata":{"name":"r"}}`), []string{"spec.template.apiVersion"}},
-		"name of a path":      {template(`{"apiVersion":"v1","kind":"A","metadata":{"name":"../a"}}`), []string{"spec.template.metadata.name"}},
-		"kind of a path":      {template(`{"apiVersion":"v1","kind":"../A","metadata":{"name":"a"}}`), []string{"spec.template.kind"}},
-		"numbers in labels":   {template(`{"apiVersion":"v1","kind":"A","metadata":{"name":"a","labels":{"a":1}}}`), []string{"spec.template.metadata.labels"}},
-		"Kontrol's own label": {template(`{"apiVersion":"v1","kind":"A","metadata":{"name":"a","labels":{"kontrol/resource-id":"1"}}}`), []string{"spec.template.metadata.labels[kontrol/resource-id]"}},
+		}, []string{
+			"spec.windows[0].kind", "spec.windows[1].duration", "spec.windows[2].schedule", "spec.windows[3].schedule",
+			"spec.windows[4].timeZone",
+			"spec.windows[5].timeZone", "spec.windows[6].schedule", "spec.windows[7].schedule",
+		}},
+		"approval": {func(r *Resource) { r.Spec.Approval = "Perhaps" }, []string{"spec.approval"}},
+		"wave": {
+			func(r *Resource) { r.Annotations = map[string]string{AnnotationWave: "x"} },
+			[]string{"metadata.annotations[" + AnnotationWave + "]"},
+		},
+		"long name": {func(r *Resource) { r.Name = strings.Repeat("a", 151) }, []string{"metadata.name"}},
+		"ignored fields": {
+			func(r *Resource) { r.Spec.Ignore = &Ignore{Fields: []string{"spec.replicas", "a[", "kind"}} },
+			[]string{"spec.ignore.fields[1]", "spec.ignore.fields[2]"},
+		},
+		"ignored manager": {
+			func(r *Resource) { r.Spec.Ignore = &Ignore{Managers: []string{FieldManager}} },
+			[]string{"spec.ignore.managers[0]"},
+		},
+		"no template": {template(``), []string{"spec.template"}},
+		"a list":      {template(`[]`), []string{"spec.template"}},
+		"too large":   {template(`{"a":"` + long + `"}`), []string{"spec.template"}},
+		"too deep": {
+			template(strings.Repeat(`{"a":`, 70) + `1` + strings.Repeat(`}`, 70)), []string{"spec.template"},
+		},
+		"no kind": {template(`{"apiVersion":"v1","metadata":{"name":"a"}}`), []string{"spec.template.kind"}},
+		"no name": {template(`{"apiVersion":"v1","kind":"A"}`), []string{"spec.template.metadata.name"}},
+		"generateName": {
+			template(`{"apiVersion":"v1","kind":"A","metadata":{"name":"a","generateName":"b"}}`),
+			[]string{"spec.template.metadata.generateName"},
+		},
+		"status": {
+			template(`{"apiVersion":"v1","kind":"A","metadata":{"name":"a"},"status":{}}`),
+			[]string{"spec.template.status"},
+		},
+		"a list of objects": {
+			template(`{"apiVersion":"v1","kind":"List","metadata":{"name":"a"},"items":[]}`),
+			[]string{"spec.template.kind"},
+		},
+		"makes itself": {
+			template(`{"apiVersion":"kontrol.coracle.dev/v1alpha1","kind":"Resource","metadata":{"name":"r"}}`),
+			[]string{"spec.template.apiVersion"},
+		},
+		"name of a path": {
+			template(`{"apiVersion":"v1","kind":"A","metadata":{"name":"../a"}}`),
+			[]string{"spec.template.metadata.name"},
+		},
+		"kind of a path": {
+			template(`{"apiVersion":"v1","kind":"../A","metadata":{"name":"a"}}`), []string{"spec.template.kind"},
+		},
+		"numbers in labels": {
+			template(`{"apiVersion":"v1","kind":"A","metadata":{"name":"a","labels":{"a":1}}}`),
+			[]string{"spec.template.metadata.labels"},
+		},
+		"Kontrol's own label": {
+			template(`{"apiVersion":"v1","kind":"A","metadata":{"name":"a","labels":{"kontrol/resource-id":"1"}}}`),
+			[]string{"spec.template.metadata.labels[kontrol/resource-id]"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -147,7 +197,8 @@ func TestHistoryIsBounded(t *testing.T) {
 		for i := range rapid.IntRange(1, 15).Draw(t, "writes") {
 			next := r.DeepCopy()
 			size := rapid.IntRange(0, MaxTemplate-200).Draw(t, "size")
-			next.Spec.Template.Raw = fmt.Appendf(nil, `{"apiVersion":"v1","data":{"a":"%d%s"},"kind":"ConfigMap","metadata":{"name":"m"}}`, i, strings.Repeat("x", size))
+			next.Spec.Template.Raw = fmt.Appendf(nil,
+				`{"apiVersion":"v1","data":{"a":"%d%s"},"kind":"ConfigMap","metadata":{"name":"m"}}`, i, strings.Repeat("x", size))
 			Prepare(next, r)
 			Changed(next, r)
 			total := 0
@@ -165,7 +216,8 @@ func TestHistoryIsBounded(t *testing.T) {
 
 func TestTemplatesAreComparedByContent(t *testing.T) {
 	a := newResource(template(`{ "kind":"A", "apiVersion":"v1", "n": 10000000000000001, "metadata":{"name":"a<b"} }`))
-	require.Equal(t, `{"apiVersion":"v1","kind":"A","metadata":{"name":"a<b"},"n":10000000000000001}`, string(a.Spec.Template.Raw))
+	require.Equal(t, `{"apiVersion":"v1","kind":"A","metadata":{"name":"a<b"},"n":10000000000000001}`,
+		string(a.Spec.Template.Raw))
 }
 
 func TestValidateCluster(t *testing.T) {
@@ -174,12 +226,18 @@ func TestValidateCluster(t *testing.T) {
 		name string
 		want []string
 	}{
-		"local":      {ClusterSpec{Local: true}, "c", nil},
-		"secret":     {ClusterSpec{KubeconfigSecret: &SecretReference{Namespace: "ns", Name: "s"}}, "c", nil},
-		"neither":    {ClusterSpec{}, "c", []string{"spec.kubeconfigSecret"}},
-		"both":       {ClusterSpec{Local: true, KubeconfigSecret: &SecretReference{Namespace: "ns", Name: "s"}}, "c", []string{"spec.kubeconfigSecret"}},
-		"incomplete": {ClusterSpec{KubeconfigSecret: &SecretReference{Name: "s"}}, "c", []string{"spec.kubeconfigSecret.namespace"}},
-		"dots":       {ClusterSpec{Local: true}, "a.b", []string{"metadata.name"}},
+		"local":   {ClusterSpec{Local: true}, "c", nil},
+		"secret":  {ClusterSpec{KubeconfigSecret: &SecretReference{Namespace: "ns", Name: "s"}}, "c", nil},
+		"neither": {ClusterSpec{}, "c", []string{"spec.kubeconfigSecret"}},
+		"both": {
+			ClusterSpec{Local: true, KubeconfigSecret: &SecretReference{Namespace: "ns", Name: "s"}},
+			"c",
+			[]string{"spec.kubeconfigSecret"},
+		},
+		"incomplete": {
+			ClusterSpec{KubeconfigSecret: &SecretReference{Name: "s"}}, "c", []string{"spec.kubeconfigSecret.namespace"},
+		},
+		"dots": {ClusterSpec{Local: true}, "a.b", []string{"metadata.name"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &Cluster{ObjectMeta: metav1.ObjectMeta{Name: c.name}, Spec: c.spec}
@@ -204,7 +262,8 @@ func TestParsePath(t *testing.T) {
 		"a[*].b":                        {n("a"), {Any: true}, n("b")},
 		"a[0]":                          {n("a"), {Index: &zero}},
 		`metadata.finalizers[="x"]`:     {n("metadata"), n("finalizers"), {Value: "x"}},
-		"":                              nil, "a.": nil, "a[": nil, "a[b]": nil, "a[b=]": nil, "a[-1]": nil, "a[*": nil, `a["b"`: nil, "a]": nil, "a[*]b": nil,
+		"":                              nil, "a.": nil, "a[": nil, "a[b]": nil, "a[b=]": nil, "a[-1]": nil, "a[*": nil,
+		`a["b"`: nil, "a]": nil, "a[*]b": nil,
 		strings.Repeat("a.", 300): nil, strings.Repeat("[*]", 65): nil,
 	} {
 		got, err := ParsePath(text)
@@ -232,7 +291,8 @@ func TestColumnsHaveCells(t *testing.T) {
 	require.Len(t, CurrentCells(&CurrentState{}, now), len(CurrentColumns()))
 	cells := Cells(newResource(nil), now)
 	require.Len(t, cells, len(Columns()))
-	require.Equal(t, []any{"r", "ConfigMap/ns/m", "0/0", "OutOfSync"}, cells[:4], "what was not observed yet is not in sync")
+	require.Equal(t, []any{"r", "ConfigMap/ns/m", "0/0", "OutOfSync"}, cells[:4],
+		"what was not observed yet is not in sync")
 }
 
 func TestStateNames(t *testing.T) {

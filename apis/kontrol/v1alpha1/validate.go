@@ -15,7 +15,8 @@ const (
 	// MaxTemplate is the largest object of a Resource, MaxObject that of a state, in bytes of JSON. Servers add defaults.
 	MaxTemplate = 256 << 10
 	MaxObject   = 512 << 10
-	// MaxDrift is how many drifted fields are listed, MaxError the length of an error, MaxValue of a drifted field's value.
+	// MaxDrift is how many drifted fields are listed, MaxError the length of an error, MaxValue of a drifted field's
+	// value.
 	MaxDrift = 64
 	MaxError = 1024
 	MaxValue = 256
@@ -71,12 +72,15 @@ func Validate(r *Resource) field.ErrorList {
 	}
 	if v, ok := r.Annotations[AnnotationWave]; ok {
 		if n, err := strconv.Atoi(v); err != nil || n < -maxWave || n > maxWave {
-			errs = append(errs, field.Invalid(meta.Child("annotations").Key(AnnotationWave), v, fmt.Sprintf("must be an integer from %d to %d", -maxWave, maxWave)))
+			errs = append(errs,
+				field.Invalid(meta.Child("annotations").Key(AnnotationWave), v,
+					fmt.Sprintf("must be an integer from %d to %d", -maxWave, maxWave)))
 		}
 	}
 	switch s := &r.Spec; {
 	case s.ClusterName == "" && s.ClusterSelector == nil:
-		errs = append(errs, field.Required(spec.Child("clusterName"), "the cluster that should have the object, or clusterSelector"))
+		errs = append(errs,
+			field.Required(spec.Child("clusterName"), "the cluster that should have the object, or clusterSelector"))
 	case s.ClusterName != "" && s.ClusterSelector != nil:
 		errs = append(errs, field.Forbidden(spec.Child("clusterSelector"), "clusterName is set"))
 	case s.ClusterName != "":
@@ -84,7 +88,9 @@ func Validate(r *Resource) field.ErrorList {
 			errs = append(errs, field.Invalid(spec.Child("clusterName"), s.ClusterName, m))
 		}
 	default:
-		errs = append(errs, unversioned.ValidateLabelSelector(s.ClusterSelector, unversioned.LabelSelectorValidationOptions{}, spec.Child("clusterSelector"))...)
+		errs = append(errs,
+			unversioned.ValidateLabelSelector(s.ClusterSelector, unversioned.LabelSelectorValidationOptions{},
+				spec.Child("clusterSelector"))...)
 	}
 	if v := r.Spec.Revision; v != nil && *v < 1 {
 		errs = append(errs, field.Invalid(spec.Child("revision"), *v, "must be above 0"))
@@ -117,13 +123,16 @@ func validateIgnore(y *Ignore, at *field.Path) (errs field.ErrorList) {
 		steps, err := ParsePath(p)
 		if err != nil {
 			errs = append(errs, field.Invalid(at.Child("fields").Index(i), p, err.Error()))
-		} else if n := steps[0].Name; n != nil && slices.Contains([]string{"apiVersion", "kind"}, *n) || len(steps) == 1 && n != nil && *n == "metadata" {
+		} else if n := steps[0].Name; n != nil && slices.Contains([]string{"apiVersion", "kind"}, *n) ||
+			len(steps) == 1 && n != nil && *n == "metadata" {
 			errs = append(errs, field.Invalid(at.Child("fields").Index(i), p, "cannot be ignored"))
 		}
 	}
 	for i, m := range y.Managers {
 		if m == "" || len(m) > unversioned.FieldManagerMaxLength || m == FieldManager {
-			errs = append(errs, field.Invalid(at.Child("managers").Index(i), m, fmt.Sprintf("must be the name of another field manager, of 1 to %d bytes", unversioned.FieldManagerMaxLength)))
+			errs = append(errs,
+				field.Invalid(at.Child("managers").Index(i), m,
+					fmt.Sprintf("must be the name of another field manager, of 1 to %d bytes", unversioned.FieldManagerMaxLength)))
 		}
 	}
 	return errs
@@ -166,7 +175,8 @@ func ValidateUpdate(r, old *Resource) field.ErrorList {
 		{at.Child("metadata", "namespace"), is.Namespace, was.Namespace}, {at.Child("metadata", "name"), is.Name, was.Name},
 	} {
 		if c.is != c.was {
-			errs = append(errs, field.Invalid(c.path, c.is, "cannot be changed: the object of that name would stay behind; make another Resource"))
+			errs = append(errs,
+				field.Invalid(c.path, c.is, "cannot be changed: the object of that name would stay behind; make another Resource"))
 		}
 	}
 	return errs
@@ -180,7 +190,8 @@ func ValidateApplied(a *AppliedState) field.ErrorList {
 
 // ValidateCurrent is ValidateApplied of current states.
 func ValidateCurrent(c *CurrentState) field.ErrorList {
-	errs := append(validateSubject(&c.State.Subject, c.Name), validateSizes(map[string]int{"object": len(c.State.Object.Raw)}, c.State.Error)...)
+	errs := append(validateSubject(&c.State.Subject, c.Name),
+		validateSizes(map[string]int{"object": len(c.State.Object.Raw)}, c.State.Error)...)
 	if n := len(c.State.Drift); n > MaxDrift {
 		errs = append(errs, field.TooMany(field.NewPath("state", "drift"), n, MaxDrift))
 	}

@@ -20,8 +20,8 @@ import (
 const (
 	// MaxInline is the largest inline content, in bytes.
 	MaxInline = 512 << 10
-	// MaxBundleObjects is how many objects a Bundle has, MaxBundleWaves how many waves, MaxTargets how many clusters, MaxBundleResources how many
-	// Resources it makes.
+	// MaxBundleObjects is how many objects a Bundle has, MaxBundleWaves how many waves, MaxTargets how many clusters,
+	// MaxBundleResources how many Resources it makes.
 	MaxBundleObjects   = 500
 	MaxBundleWaves     = 64
 	MaxTargets         = 500
@@ -84,7 +84,8 @@ func ValidateBundle(b *Bundle) (errs field.ErrorList) {
 	errs = append(errs, validateBundleSource(&s.Source, spec.Child("source"))...)
 	switch {
 	case s.ClusterName == "" && s.ClusterSelector == nil:
-		errs = append(errs, field.Required(spec.Child("clusterName"), "the cluster that should have the objects, or clusterSelector"))
+		errs = append(errs,
+			field.Required(spec.Child("clusterName"), "the cluster that should have the objects, or clusterSelector"))
 	case s.ClusterName != "" && s.ClusterSelector != nil:
 		errs = append(errs, field.Forbidden(spec.Child("clusterSelector"), "clusterName is set"))
 	case s.ClusterName != "":
@@ -92,7 +93,9 @@ func ValidateBundle(b *Bundle) (errs field.ErrorList) {
 			errs = append(errs, field.Invalid(spec.Child("clusterName"), s.ClusterName, m))
 		}
 	default:
-		errs = append(errs, unversioned.ValidateLabelSelector(s.ClusterSelector, unversioned.LabelSelectorValidationOptions{}, spec.Child("clusterSelector"))...)
+		errs = append(errs,
+			unversioned.ValidateLabelSelector(s.ClusterSelector, unversioned.LabelSelectorValidationOptions{},
+				spec.Child("clusterSelector"))...)
 	}
 	if all := []Mode{ModeReport, ModeCorrect, ModeEnforce}; !slices.Contains(all, s.Mode) {
 		errs = append(errs, field.NotSupported(spec.Child("mode"), s.Mode, all))
@@ -115,12 +118,15 @@ func validateRollout(r *Rollout, at *field.Path) (errs field.ErrorList) {
 		errs = append(errs, field.TooMany(at.Child("order"), n, maxOrder))
 	}
 	for i := range r.Order {
-		errs = append(errs, unversioned.ValidateLabelSelector(&r.Order[i], unversioned.LabelSelectorValidationOptions{}, at.Child("order").Index(i))...)
+		errs = append(errs,
+			unversioned.ValidateLabelSelector(&r.Order[i], unversioned.LabelSelectorValidationOptions{},
+				at.Child("order").Index(i))...)
 	}
 	if m := r.MaxUnavailable; m != nil {
 		n, err := intstr.GetScaledValueFromIntOrPercent(m, 100, false)
 		if err != nil || n < 1 || m.Type == intstr.String && n > 100 {
-			errs = append(errs, field.Invalid(at.Child("maxUnavailable"), m.String(), "must be a number above 0, or a percentage from 1% to 100%"))
+			errs = append(errs,
+				field.Invalid(at.Child("maxUnavailable"), m.String(), "must be a number above 0, or a percentage from 1% to 100%"))
 		}
 	}
 	if t := r.HealthTimeout; t != nil && (t.Duration < time.Second || t.Duration > maxHealthTimeout) {
@@ -139,9 +145,10 @@ func validateApproval(a Approval, at *field.Path) field.ErrorList {
 	return nil
 }
 
-// reference is HOST/PATH with a tag, a digest or both, by the distribution specification. The host has a dot or a port, or is localhost: there is
-// no default registry.
-var reference = regexp.MustCompile(`^(localhost|[a-zA-Z0-9-]+(\.[a-zA-Z0-9-]+)+|[a-zA-Z0-9.-]+:[0-9]{1,5})(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+(:[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127})?(@sha256:[a-f0-9]{64})?$`)
+// reference is HOST/PATH with a tag, a digest or both, by the distribution specification. The host has a dot or a port,
+// or is localhost: there is no default registry.
+var reference = regexp.MustCompile(
+	`^(localhost|[a-zA-Z0-9-]+(\.[a-zA-Z0-9-]+)+|[a-zA-Z0-9.-]+:[0-9]{1,5})(:[0-9]{1,5})?(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)+(:[a-zA-Z0-9_][a-zA-Z0-9._-]{0,127})?(@sha256:[a-f0-9]{64})?$`)
 
 func validateBundleSource(s *BundleSource, at *field.Path) (errs field.ErrorList) {
 	set := 0
@@ -165,12 +172,16 @@ func validateBundleSource(s *BundleSource, at *field.Path) (errs field.ErrorList
 	}
 	at = at.Child("artifact")
 	if len(a.Reference) > maxReference || !reference.MatchString(a.Reference) {
-		errs = append(errs, field.Invalid(at.Child("reference"), cut(a.Reference, maxReference), "must be HOST/PATH:TAG or HOST/PATH@sha256:DIGEST, where HOST has a dot or a port"))
+		errs = append(errs,
+			field.Invalid(at.Child("reference"), cut(a.Reference, maxReference),
+				"must be HOST/PATH:TAG or HOST/PATH@sha256:DIGEST, where HOST has a dot or a port"))
 	} else if rest := a.Reference[strings.LastIndexByte(a.Reference, '/'):]; !strings.ContainsAny(rest, ":@") {
 		errs = append(errs, field.Invalid(at.Child("reference"), a.Reference, "needs a tag or a digest"))
 	}
-	if p := a.Path; p != "" && (len(p) > maxPath || strings.HasPrefix(p, "/") || path.Clean(p) != p || p == ".." || strings.HasPrefix(p, "../")) {
-		errs = append(errs, field.Invalid(at.Child("path"), cut(p, maxPath), "must be a clean relative path, such as deploy/base"))
+	if p := a.Path; p != "" &&
+		(len(p) > maxPath || strings.HasPrefix(p, "/") || path.Clean(p) != p || p == ".." || strings.HasPrefix(p, "../")) {
+		errs = append(errs,
+			field.Invalid(at.Child("path"), cut(p, maxPath), "must be a clean relative path, such as deploy/base"))
 	}
 	if p := a.PullSecret; p != nil {
 		errs = append(errs, validateNames(p.Namespace, p.Name, at.Child("pullSecret"))...)
@@ -180,7 +191,8 @@ func validateBundleSource(s *BundleSource, at *field.Path) (errs field.ErrorList
 	}
 	if i := a.Interval; i != nil {
 		if i.Duration < minInterval {
-			errs = append(errs, field.Invalid(at.Child("interval"), i.Duration.String(), fmt.Sprintf("must be %s or more", minInterval)))
+			errs = append(errs,
+				field.Invalid(at.Child("interval"), i.Duration.String(), fmt.Sprintf("must be %s or more", minInterval)))
 		}
 		if strings.Contains(a.Reference, "@") {
 			errs = append(errs, field.Forbidden(at.Child("interval"), "a digest never changes"))

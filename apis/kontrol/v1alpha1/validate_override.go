@@ -13,8 +13,8 @@ import (
 
 // Bounds of overrides.
 const (
-	// MaxOverrides is how many overrides there are, MaxOperations how many operations each has, maxOverrideBytes what their values have
-	// together.
+	// MaxOverrides is how many overrides there are, MaxOperations how many operations each has, maxOverrideBytes what
+	// their values have together.
 	MaxOverrides     = 32
 	MaxOperations    = 64
 	maxOverrideBytes = 64 << 10
@@ -54,7 +54,9 @@ func validateOverrides(list []Override, at *field.Path) (errs field.ErrorList) {
 				errs = append(errs, field.Invalid(at.Child("clusterName"), o.ClusterName, m))
 			}
 		default:
-			errs = append(errs, unversioned.ValidateLabelSelector(o.ClusterSelector, unversioned.LabelSelectorValidationOptions{}, at.Child("clusterSelector"))...)
+			errs = append(errs,
+				unversioned.ValidateLabelSelector(o.ClusterSelector, unversioned.LabelSelectorValidationOptions{},
+					at.Child("clusterSelector"))...)
 		}
 		if n := len(o.Patch); n > MaxOperations {
 			errs = append(errs, field.TooMany(at.Child("patch"), n, MaxOperations))
@@ -84,7 +86,8 @@ func validateOperation(o *PatchOperation, at *field.Path) (errs field.ErrorList)
 		needsFrom = true
 	case "remove":
 	default:
-		errs = append(errs, field.NotSupported(at.Child("op"), o.Op, []string{"add", "remove", "replace", "move", "copy", "test"}))
+		errs = append(errs,
+			field.NotSupported(at.Child("op"), o.Op, []string{"add", "remove", "replace", "move", "copy", "test"}))
 	}
 	errs = append(errs, validatePointer(o.Path, o.Op != "test", at.Child("path"))...)
 	switch {
@@ -97,13 +100,15 @@ func validateOperation(o *PatchOperation, at *field.Path) (errs field.ErrorList)
 	case !needsValue && (hasValue || o.ValueFrom != nil):
 		errs = append(errs, field.Forbidden(at.Child("value"), "only add, replace and test have it"))
 	case needsValue && hasValue == (o.ValueFrom != nil):
-		errs = append(errs, field.Required(at.Child("value"), "exactly one of value and valueFrom; use remove instead of null"))
+		errs = append(errs,
+			field.Required(at.Child("value"), "exactly one of value and valueFrom; use remove instead of null"))
 	case hasValue:
 		var v any
 		if json.Unmarshal(o.Value.Raw, &v) != nil {
 			errs = append(errs, field.Invalid(at.Child("value"), "", "must be JSON"))
 		} else if tooDeep(v, maxDepth) {
-			errs = append(errs, field.Invalid(at.Child("value"), "", fmt.Sprintf("is nested more than %d levels deep", maxDepth)))
+			errs = append(errs,
+				field.Invalid(at.Child("value"), "", fmt.Sprintf("is nested more than %d levels deep", maxDepth)))
 		}
 	}
 	if o.ValueFrom != nil {
@@ -112,13 +117,16 @@ func validateOperation(o *PatchOperation, at *field.Path) (errs field.ErrorList)
 	return errs
 }
 
-// validatePointer validates a JSON pointer; one by which something is written cannot be what identifies the object, or contain it.
+// validatePointer validates a JSON pointer; one by which something is written cannot be what identifies the object, or
+// contain it.
 func validatePointer(p string, writes bool, at *field.Path) field.ErrorList {
 	switch {
 	case len(p) > maxPointer:
 		return field.ErrorList{field.TooLong(at, "", maxPointer)}
 	case !strings.HasPrefix(p, "/") || strings.Count(p, "/") > maxSteps:
-		return field.ErrorList{field.Invalid(at, p, "must be a JSON pointer, such as /spec/replicas or /metadata/annotations/a.b~1c")}
+		return field.ErrorList{
+			field.Invalid(at, p, "must be a JSON pointer, such as /spec/replicas or /metadata/annotations/a.b~1c"),
+		}
 	case writes && (slices.Contains(identity, p) || p == "/metadata" || p == "/status"):
 		return field.ErrorList{field.Forbidden(at, "an override cannot change which object it is, or its status")}
 	}

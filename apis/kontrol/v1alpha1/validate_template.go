@@ -36,7 +36,9 @@ func validateTemplate(raw []byte, at *field.Path) (errs field.ErrorList) {
 	case err != nil || gv.Version == "":
 		errs = append(errs, field.Invalid(at.Child("apiVersion"), version, "must be a version, such as v1 or apps/v1"))
 	case gv.Group == GroupVersion.Group:
-		errs = append(errs, field.Invalid(at.Child("apiVersion"), version, "objects of Kontrol cannot be applied by Kontrol: a Resource could make itself"))
+		errs = append(errs,
+			field.Invalid(at.Child("apiVersion"), version,
+				"objects of Kontrol cannot be applied by Kontrol: a Resource could make itself"))
 	}
 	if kind == "" || len(kind) > 63 || len(validation.IsDNS1035Label(strings.ToLower(kind))) > 0 {
 		errs = append(errs, field.Invalid(at.Child("kind"), kind, "must be a kind, such as ConfigMap"))
@@ -59,7 +61,8 @@ func validateTemplate(raw []byte, at *field.Path) (errs field.ErrorList) {
 			errs = append(errs, validateTexts(v, name, metadata.Child(name))...)
 		default:
 			if v != nil {
-				errs = append(errs, field.Forbidden(metadata.Child(name), "only name, namespace, labels and annotations may be set"))
+				errs = append(errs,
+					field.Forbidden(metadata.Child(name), "only name, namespace, labels and annotations may be set"))
 			}
 		}
 	}

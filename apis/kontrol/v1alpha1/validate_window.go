@@ -47,7 +47,8 @@ func (w *SyncWindow) zone() (string, error) {
 	switch {
 	case w.TimeZone == "":
 		return "UTC", nil
-	case strings.EqualFold(w.TimeZone, "local") || len(w.TimeZone) > maxSchedule || strings.ContainsAny(w.TimeZone, " \t\n"):
+	case strings.EqualFold(w.TimeZone, "local") || len(w.TimeZone) > maxSchedule ||
+		strings.ContainsAny(w.TimeZone, " \t\n"):
 		return "", fmt.Errorf("%q is no time zone, such as Europe/Berlin", cut(w.TimeZone, maxSchedule))
 	}
 	if _, err := time.LoadLocation(w.TimeZone); err != nil {

@@ -1,5 +1,5 @@
-// Package v1 is the API of volume snapshots and of groups of them: upstream's groups snapshot.storage.k8s.io and groupsnapshot.storage.k8s.io, which
-// elsewhere are installed as custom resources.
+// Package v1 is the API of volume snapshots and of groups of them: upstream's groups snapshot.storage.k8s.io and
+// groupsnapshot.storage.k8s.io, which elsewhere are installed as custom resources.
 //
 // Its invariant: the fields are those of upstream's v1, so that CSI drivers' sidecars and backup programs work with
 // it. Its types are written here because those of upstream's client module bring no comments for kubectl explain.
@@ -10,8 +10,8 @@
 //	VolumeSnapshotContent  pkg/control/controllers/volumesnapshot, administrators;     the snapshot in the driver's storage
 //	                       its status by the driver's csi-snapshotter
 //
-// VolumeGroupSnapshotClass, VolumeGroupSnapshot and VolumeGroupSnapshotContent are the same for several claims at once. The driver's snapshots of
-// a group are VolumeSnapshots as well, which pkg/control/controllers/volumesnapshot makes.
+// VolumeGroupSnapshotClass, VolumeGroupSnapshot and VolumeGroupSnapshotContent are the same for several claims at once.
+// The driver's snapshots of a group are VolumeSnapshots as well, which pkg/control/controllers/volumesnapshot makes.
 //
 // +kubebuilder:object:generate=true
 // +groupName=snapshot.storage.k8s.io

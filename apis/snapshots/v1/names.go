@@ -4,9 +4,11 @@ package v1
 const (
 	// DefaultAnnotation of a class, "true": it is the default of its driver.
 	DefaultAnnotation = "snapshot.storage.kubernetes.io/is-default-class"
-	// DeletingAnnotation of a content: its VolumeSnapshot is being deleted, and the driver may delete the snapshot with the content.
+	// DeletingAnnotation of a content: its VolumeSnapshot is being deleted, and the driver may delete the snapshot with
+	// the content.
 	DeletingAnnotation = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted"
-	// SecretNameAnnotation and SecretNamespaceAnnotation of a content name the Secret with which the driver deletes the snapshot.
+	// SecretNameAnnotation and SecretNamespaceAnnotation of a content name the Secret with which the driver deletes the
+	// snapshot.
 	SecretNameAnnotation      = "snapshot.storage.kubernetes.io/deletion-secret-name"
 	SecretNamespaceAnnotation = "snapshot.storage.kubernetes.io/deletion-secret-namespace"
 
@@ -18,7 +20,8 @@ const (
 	// ClaimFinalizer of a claim: a snapshot of its volume is being taken.
 	ClaimFinalizer = "snapshot.storage.kubernetes.io/pvc-as-source-protection"
 
-	// SecretNameParameter and SecretNamespaceParameter of a class are templates of the name of the Secret that the driver gets.
+	// SecretNameParameter and SecretNamespaceParameter of a class are templates of the name of the Secret that the driver
+	// gets.
 	SecretNameParameter      = "csi.storage.k8s.io/snapshotter-secret-name"
 	SecretNamespaceParameter = "csi.storage.k8s.io/snapshotter-secret-namespace"
 )
@@ -30,7 +33,8 @@ const (
 	GroupSecretNameAnnotation      = "groupsnapshot.storage.kubernetes.io/deletion-secret-name"
 	GroupSecretNamespaceAnnotation = "groupsnapshot.storage.kubernetes.io/deletion-secret-namespace"
 
-	// GroupHandleAnnotation of a content is the driver's name for the group that it is a part of: the driver has its snapshot already.
+	// GroupHandleAnnotation of a content is the driver's name for the group that it is a part of: the driver has its
+	// snapshot already.
 	GroupHandleAnnotation = "groupsnapshot.storage.k8s.io/volumeGroupSnapshotHandle"
 
 	// InGroupFinalizer of a snapshot: it stays until its group has gone.

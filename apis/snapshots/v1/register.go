@@ -14,8 +14,8 @@ var (
 	Groups       = schema.GroupVersion{Group: "groupsnapshot.storage.k8s.io", Version: "v1"}
 )
 
-// Source is the source of the types, whose comments kubectl explain shows: of VolumeSnapshots, ContentSource of VolumeSnapshotContents,
-// ClassSource of VolumeSnapshotClasses; and so for groups.
+// Source is the source of the types, whose comments kubectl explain shows: of VolumeSnapshots, ContentSource of
+// VolumeSnapshotContents, ClassSource of VolumeSnapshotClasses; and so for groups.
 var (
 	//go:embed snapshot.go
 	Source string
@@ -33,9 +33,11 @@ var (
 
 // AddToScheme registers the kinds of this package.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &VolumeSnapshot{}, &VolumeSnapshotList{}, &VolumeSnapshotContent{}, &VolumeSnapshotContentList{},
+	s.AddKnownTypes(GroupVersion, &VolumeSnapshot{}, &VolumeSnapshotList{}, &VolumeSnapshotContent{},
+		&VolumeSnapshotContentList{},
 		&VolumeSnapshotClass{}, &VolumeSnapshotClassList{})
-	s.AddKnownTypes(Groups, &VolumeGroupSnapshot{}, &VolumeGroupSnapshotList{}, &VolumeGroupSnapshotContent{}, &VolumeGroupSnapshotContentList{},
+	s.AddKnownTypes(Groups, &VolumeGroupSnapshot{}, &VolumeGroupSnapshotList{}, &VolumeGroupSnapshotContent{},
+		&VolumeGroupSnapshotContentList{},
 		&VolumeGroupSnapshotClass{}, &VolumeGroupSnapshotClassList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	metav1.AddToGroupVersion(s, Groups)

@@ -20,11 +20,16 @@ const (
 // Validate checks a VolumeSnapshot as the schema of upstream's definition does.
 func Validate(s *VolumeSnapshot) field.ErrorList {
 	spec := field.NewPath("spec")
-	errs := oneOf(s.Spec.Source.VolumeSnapshotContentName, s.Spec.Source.PersistentVolumeClaimName, spec.Child("source"), "volumeSnapshotContentName", "persistentVolumeClaimName")
-	errs = append(errs, validateName(s.Spec.Source.VolumeSnapshotContentName, spec.Child("source", "volumeSnapshotContentName"))...)
-	errs = append(errs, validateName(s.Spec.Source.PersistentVolumeClaimName, spec.Child("source", "persistentVolumeClaimName"))...)
+	errs := oneOf(s.Spec.Source.VolumeSnapshotContentName, s.Spec.Source.PersistentVolumeClaimName, spec.Child("source"),
+		"volumeSnapshotContentName", "persistentVolumeClaimName")
+	errs = append(errs,
+		validateName(s.Spec.Source.VolumeSnapshotContentName, spec.Child("source", "volumeSnapshotContentName"))...)
+	errs = append(errs,
+		validateName(s.Spec.Source.PersistentVolumeClaimName, spec.Child("source", "persistentVolumeClaimName"))...)
 	if class := s.Spec.VolumeSnapshotClassName; class != nil && *class == "" {
-		return append(errs, field.Invalid(spec.Child("volumeSnapshotClassName"), "", "volumeSnapshotClassName must not be the empty string when set"))
+		return append(errs,
+			field.Invalid(spec.Child("volumeSnapshotClassName"), "",
+				"volumeSnapshotClassName must not be the empty string when set"))
 	}
 	return append(errs, validateName(s.Spec.VolumeSnapshotClassName, spec.Child("volumeSnapshotClassName"))...)
 }
@@ -33,7 +38,8 @@ func Validate(s *VolumeSnapshot) field.ErrorList {
 func ValidateUpdate(s, old *VolumeSnapshot) field.ErrorList {
 	errs := Validate(s)
 	if !apiequality.Semantic.DeepEqual(s.Spec.Source, old.Spec.Source) {
-		errs = append(errs, field.Invalid(field.NewPath("spec", "source"), s.Spec.Source, apivalidation.FieldImmutableErrorMsg))
+		errs = append(errs,
+			field.Invalid(field.NewPath("spec", "source"), s.Spec.Source, apivalidation.FieldImmutableErrorMsg))
 	}
 	return errs
 }
@@ -41,14 +47,21 @@ func ValidateUpdate(s, old *VolumeSnapshot) field.ErrorList {
 // ValidateContent checks a VolumeSnapshotContent.
 func ValidateContent(c *VolumeSnapshotContent) field.ErrorList {
 	spec := field.NewPath("spec")
-	errs := oneOf(c.Spec.Source.VolumeHandle, c.Spec.Source.SnapshotHandle, spec.Child("source"), "volumeHandle", "snapshotHandle")
+	errs := oneOf(c.Spec.Source.VolumeHandle, c.Spec.Source.SnapshotHandle, spec.Child("source"), "volumeHandle",
+		"snapshotHandle")
 	errs = append(errs, validateHandle(c.Spec.Source.VolumeHandle, spec.Child("source", "volumeHandle"))...)
 	errs = append(errs, validateHandle(c.Spec.Source.SnapshotHandle, spec.Child("source", "snapshotHandle"))...)
 	if ref := c.Spec.VolumeSnapshotRef; ref.Name == "" || ref.Namespace == "" {
-		errs = append(errs, field.Invalid(spec.Child("volumeSnapshotRef"), ref.Namespace+"/"+ref.Name, "both spec.volumeSnapshotRef.name and spec.volumeSnapshotRef.namespace must be set"))
+		errs = append(errs,
+			field.Invalid(spec.Child("volumeSnapshotRef"), ref.Namespace+"/"+ref.Name,
+				"both spec.volumeSnapshotRef.name and spec.volumeSnapshotRef.namespace must be set"))
 	}
-	if mode := c.Spec.SourceVolumeMode; mode != nil && *mode != corev1.PersistentVolumeBlock && *mode != corev1.PersistentVolumeFilesystem {
-		errs = append(errs, field.NotSupported(spec.Child("sourceVolumeMode"), *mode, []corev1.PersistentVolumeMode{corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem}))
+	if mode := c.Spec.SourceVolumeMode; mode != nil && *mode != corev1.PersistentVolumeBlock &&
+		*mode != corev1.PersistentVolumeFilesystem {
+		errs = append(errs,
+			field.NotSupported(spec.Child("sourceVolumeMode"), *mode, []corev1.PersistentVolumeMode{
+				corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem,
+			}))
 	}
 	errs = append(errs, validateDriver(c.Spec.Driver, spec.Child("driver"))...)
 	return append(errs, validatePolicy(c.Spec.DeletionPolicy, spec.Child("deletionPolicy"))...)
@@ -60,8 +73,10 @@ func ValidateContentUpdate(c, old *VolumeSnapshotContent) field.ErrorList {
 	if !apiequality.Semantic.DeepEqual(c.Spec.Source, old.Spec.Source) {
 		errs = append(errs, field.Invalid(spec.Child("source"), c.Spec.Source, apivalidation.FieldImmutableErrorMsg))
 	}
-	if old.Spec.SourceVolumeMode != nil && !apiequality.Semantic.DeepEqual(c.Spec.SourceVolumeMode, old.Spec.SourceVolumeMode) {
-		errs = append(errs, field.Invalid(spec.Child("sourceVolumeMode"), c.Spec.SourceVolumeMode, "sourceVolumeMode is immutable"))
+	if old.Spec.SourceVolumeMode != nil &&
+		!apiequality.Semantic.DeepEqual(c.Spec.SourceVolumeMode, old.Spec.SourceVolumeMode) {
+		errs = append(errs,
+			field.Invalid(spec.Child("sourceVolumeMode"), c.Spec.SourceVolumeMode, "sourceVolumeMode is immutable"))
 	}
 	return errs
 }
@@ -69,7 +84,9 @@ func ValidateContentUpdate(c, old *VolumeSnapshotContent) field.ErrorList {
 // ValidateContentStatus checks a change of a VolumeSnapshotContent's status.
 func ValidateContentStatus(c, _ *VolumeSnapshotContent) field.ErrorList {
 	if s := c.Status; s != nil && s.RestoreSize != nil && *s.RestoreSize < 0 {
-		return field.ErrorList{field.Invalid(field.NewPath("status", "restoreSize"), *s.RestoreSize, apivalidation.IsNegativeErrorMsg)}
+		return field.ErrorList{
+			field.Invalid(field.NewPath("status", "restoreSize"), *s.RestoreSize, apivalidation.IsNegativeErrorMsg),
+		}
 	}
 	return nil
 }
@@ -80,7 +97,8 @@ func ValidateClass(c *VolumeSnapshotClass) field.ErrorList {
 }
 
 func validateClass(driver string, policy DeletionPolicy, parameters map[string]string) field.ErrorList {
-	errs := append(validateDriver(driver, field.NewPath("driver")), validatePolicy(policy, field.NewPath("deletionPolicy"))...)
+	errs := append(validateDriver(driver, field.NewPath("driver")),
+		validatePolicy(policy, field.NewPath("deletionPolicy"))...)
 	total := 0
 	for key, value := range parameters {
 		total += len(key) + len(value)
@@ -115,7 +133,8 @@ func validateHandle(handle *string, path *field.Path) field.ErrorList {
 	return text(*handle, maxHandle, path)
 }
 
-// validateDriver checks the name of a CSI driver, which is a domain name of up to 63 characters in any case; Coracle's own has a path.
+// validateDriver checks the name of a CSI driver, which is a domain name of up to 63 characters in any case; Coracle's
+// own has a path.
 func validateDriver(name string, path *field.Path) field.ErrorList {
 	if name == "" {
 		return field.ErrorList{field.Required(path, "")}

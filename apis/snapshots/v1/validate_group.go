@@ -9,7 +9,8 @@ import (
 const (
 	// MaxGroup limits the volumes of a group.
 	MaxGroup = 1000
-	// maxHandles limits the names that a driver gives to the volumes of a group, and those of its snapshots, in bytes of all together.
+	// maxHandles limits the names that a driver gives to the volumes of a group, and those of its snapshots, in bytes of
+	// all together.
 	maxHandles = 256 << 10
 )
 
@@ -19,12 +20,18 @@ func ValidateGroup(g *VolumeGroupSnapshot) field.ErrorList {
 	source := spec.Child("source")
 	var errs field.ErrorList
 	if (g.Spec.Source.Selector == nil) == (g.Spec.Source.VolumeGroupSnapshotContentName == nil) {
-		errs = append(errs, field.Invalid(source, "", "exactly one of selector and volumeGroupSnapshotContentName must be set"))
+		errs = append(errs,
+			field.Invalid(source, "", "exactly one of selector and volumeGroupSnapshotContentName must be set"))
 	}
-	errs = append(errs, metav1validation.ValidateLabelSelector(g.Spec.Source.Selector, metav1validation.LabelSelectorValidationOptions{}, source.Child("selector"))...)
-	errs = append(errs, validateName(g.Spec.Source.VolumeGroupSnapshotContentName, source.Child("volumeGroupSnapshotContentName"))...)
+	errs = append(errs,
+		metav1validation.ValidateLabelSelector(g.Spec.Source.Selector, metav1validation.LabelSelectorValidationOptions{},
+			source.Child("selector"))...)
+	errs = append(errs,
+		validateName(g.Spec.Source.VolumeGroupSnapshotContentName, source.Child("volumeGroupSnapshotContentName"))...)
 	if class := g.Spec.VolumeGroupSnapshotClassName; class != nil && *class == "" {
-		return append(errs, field.Invalid(spec.Child("volumeGroupSnapshotClassName"), "", "volumeGroupSnapshotClassName must not be the empty string when set"))
+		return append(errs,
+			field.Invalid(spec.Child("volumeGroupSnapshotClassName"), "",
+				"volumeGroupSnapshotClassName must not be the empty string when set"))
 	}
 	return append(errs, validateName(g.Spec.VolumeGroupSnapshotClassName, spec.Child("volumeGroupSnapshotClassName"))...)
 }
@@ -32,8 +39,11 @@ func ValidateGroup(g *VolumeGroupSnapshot) field.ErrorList {
 // ValidateGroupUpdate checks a change of a VolumeGroupSnapshot.
 func ValidateGroupUpdate(g, old *VolumeGroupSnapshot) field.ErrorList {
 	source := field.NewPath("spec", "source")
-	errs := append(ValidateGroup(g), apivalidation.ValidateImmutableField(g.Spec.Source.Selector, old.Spec.Source.Selector, source.Child("selector"))...)
-	return append(errs, apivalidation.ValidateImmutableField(g.Spec.Source.VolumeGroupSnapshotContentName, old.Spec.Source.VolumeGroupSnapshotContentName, source.Child("volumeGroupSnapshotContentName"))...)
+	errs := append(ValidateGroup(g),
+		apivalidation.ValidateImmutableField(g.Spec.Source.Selector, old.Spec.Source.Selector, source.Child("selector"))...)
+	return append(errs,
+		apivalidation.ValidateImmutableField(g.Spec.Source.VolumeGroupSnapshotContentName,
+			old.Spec.Source.VolumeGroupSnapshotContentName, source.Child("volumeGroupSnapshotContentName"))...)
 }
 
 // ValidateGroupStatus checks a change of a VolumeGroupSnapshot's status.
@@ -41,7 +51,8 @@ func ValidateGroupStatus(g, old *VolumeGroupSnapshot) field.ErrorList {
 	if g.Status == nil || old.Status == nil {
 		return nil
 	}
-	return immutableOnceSet(g.Status.BoundVolumeGroupSnapshotContentName, old.Status.BoundVolumeGroupSnapshotContentName, field.NewPath("status", "boundVolumeGroupSnapshotContentName"))
+	return immutableOnceSet(g.Status.BoundVolumeGroupSnapshotContentName, old.Status.BoundVolumeGroupSnapshotContentName,
+		field.NewPath("status", "boundVolumeGroupSnapshotContentName"))
 }
 
 // ValidateGroupContent checks a VolumeGroupSnapshotContent.
@@ -62,7 +73,9 @@ func ValidateGroupContent(c *VolumeGroupSnapshotContent) field.ErrorList {
 		errs = append(errs, validateHandles(h.VolumeSnapshotHandles, path.Child("volumeSnapshotHandles"))...)
 	}
 	if ref := c.Spec.VolumeGroupSnapshotRef; ref.Name == "" || ref.Namespace == "" {
-		errs = append(errs, field.Invalid(spec.Child("volumeGroupSnapshotRef"), ref.Namespace+"/"+ref.Name, "both volumeGroupSnapshotRef.name and volumeGroupSnapshotRef.namespace must be set"))
+		errs = append(errs,
+			field.Invalid(spec.Child("volumeGroupSnapshotRef"), ref.Namespace+"/"+ref.Name,
+				"both volumeGroupSnapshotRef.name and volumeGroupSnapshotRef.namespace must be set"))
 	}
 	errs = append(errs, validateName(c.Spec.VolumeGroupSnapshotClassName, spec.Child("volumeGroupSnapshotClassName"))...)
 	errs = append(errs, validateDriver(c.Spec.Driver, spec.Child("driver"))...)
@@ -75,7 +88,9 @@ func ValidateGroupContentUpdate(c, old *VolumeGroupSnapshotContent) field.ErrorL
 	errs = append(errs, apivalidation.ValidateImmutableField(c.Spec.Source, old.Spec.Source, spec.Child("source"))...)
 	errs = append(errs, apivalidation.ValidateImmutableField(c.Spec.Driver, old.Spec.Driver, spec.Child("driver"))...)
 	if old.Spec.VolumeGroupSnapshotClassName != nil {
-		errs = append(errs, apivalidation.ValidateImmutableField(c.Spec.VolumeGroupSnapshotClassName, old.Spec.VolumeGroupSnapshotClassName, spec.Child("volumeGroupSnapshotClassName"))...)
+		errs = append(errs,
+			apivalidation.ValidateImmutableField(c.Spec.VolumeGroupSnapshotClassName, old.Spec.VolumeGroupSnapshotClassName,
+				spec.Child("volumeGroupSnapshotClassName"))...)
 	}
 	ref, was, path := c.Spec.VolumeGroupSnapshotRef, old.Spec.VolumeGroupSnapshotRef, spec.Child("volumeGroupSnapshotRef")
 	errs = append(errs, apivalidation.ValidateImmutableField(ref.Namespace, was.Namespace, path.Child("namespace"))...)
@@ -94,13 +109,16 @@ func ValidateGroupContentStatus(c, old *VolumeGroupSnapshotContent) field.ErrorL
 	path := field.NewPath("status")
 	errs := validateHandle(c.Status.VolumeGroupSnapshotHandle, path.Child("volumeGroupSnapshotHandle"))
 	if old.Status != nil {
-		errs = append(errs, immutableOnceSet(c.Status.VolumeGroupSnapshotHandle, old.Status.VolumeGroupSnapshotHandle, path.Child("volumeGroupSnapshotHandle"))...)
+		errs = append(errs,
+			immutableOnceSet(c.Status.VolumeGroupSnapshotHandle, old.Status.VolumeGroupSnapshotHandle,
+				path.Child("volumeGroupSnapshotHandle"))...)
 	}
 	path = path.Child("volumeSnapshotInfoList")
 	var ofVolumes, ofSnapshots []string
 	for i, s := range c.Status.VolumeSnapshotInfoList {
 		if s.RestoreSize != nil && *s.RestoreSize < 0 {
-			errs = append(errs, field.Invalid(path.Index(i).Child("restoreSize"), *s.RestoreSize, apivalidation.IsNegativeErrorMsg))
+			errs = append(errs,
+				field.Invalid(path.Index(i).Child("restoreSize"), *s.RestoreSize, apivalidation.IsNegativeErrorMsg))
 		}
 		ofVolumes, ofSnapshots = append(ofVolumes, s.VolumeHandle), append(ofSnapshots, s.SnapshotHandle)
 	}
@@ -115,12 +133,15 @@ func ValidateGroupClass(c *VolumeGroupSnapshotClass) field.ErrorList {
 
 // ValidateGroupClassUpdate checks a change of a VolumeGroupSnapshotClass.
 func ValidateGroupClassUpdate(c, old *VolumeGroupSnapshotClass) field.ErrorList {
-	errs := append(ValidateGroupClass(c), apivalidation.ValidateImmutableField(c.Driver, old.Driver, field.NewPath("driver"))...)
+	errs := append(ValidateGroupClass(c),
+		apivalidation.ValidateImmutableField(c.Driver, old.Driver, field.NewPath("driver"))...)
 	errs = append(errs, apivalidation.ValidateImmutableField(c.Parameters, old.Parameters, field.NewPath("parameters"))...)
-	return append(errs, apivalidation.ValidateImmutableField(c.DeletionPolicy, old.DeletionPolicy, field.NewPath("deletionPolicy"))...)
+	return append(errs,
+		apivalidation.ValidateImmutableField(c.DeletionPolicy, old.DeletionPolicy, field.NewPath("deletionPolicy"))...)
 }
 
-// validateHandles checks the names of a group's volumes or snapshots: each is there once, and there is room for them in one object.
+// validateHandles checks the names of a group's volumes or snapshots: each is there once, and there is room for them in
+// one object.
 func validateHandles(handles []string, path *field.Path) field.ErrorList {
 	if len(handles) > MaxGroup {
 		return field.ErrorList{field.TooMany(path, len(handles), MaxGroup)}

@@ -35,17 +35,28 @@ func TestValidate(t *testing.T) {
 
 func TestValidateContent(t *testing.T) {
 	good := func() *VolumeSnapshotContent {
-		return &VolumeSnapshotContent{Spec: VolumeSnapshotContentSpec{VolumeSnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "s"}, DeletionPolicy: Retain, Driver: "d.example.com",
-			Source: VolumeSnapshotContentSource{SnapshotHandle: new("snap")}}}
+		return &VolumeSnapshotContent{
+			Spec: VolumeSnapshotContentSpec{
+				VolumeSnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "s"}, DeletionPolicy: Retain,
+				Driver: "d.example.com",
+				Source: VolumeSnapshotContentSource{SnapshotHandle: new("snap")},
+			},
+		}
 	}
 	require.Empty(t, ValidateContent(good()))
 	for want, change := range map[string]func(*VolumeSnapshotContent){
-		"exactly one of":        func(c *VolumeSnapshotContent) { c.Spec.Source.VolumeHandle = new("disk") },
-		"source.snapshotHandle": func(c *VolumeSnapshotContent) { c.Spec.Source.SnapshotHandle = new(strings.Repeat("x", maxHandle+1)) },
-		"both spec.volumeSnapshotRef.name and spec.volumeSnapshotRef.namespace must be set": func(c *VolumeSnapshotContent) { c.Spec.VolumeSnapshotRef.Namespace = "" },
-		"spec.deletionPolicy":   func(c *VolumeSnapshotContent) { c.Spec.DeletionPolicy = "Keep" },
-		"spec.driver":           func(c *VolumeSnapshotContent) { c.Spec.Driver = "a b" },
-		"spec.sourceVolumeMode": func(c *VolumeSnapshotContent) { c.Spec.SourceVolumeMode = new(corev1.PersistentVolumeMode("Tape")) },
+		"exactly one of": func(c *VolumeSnapshotContent) { c.Spec.Source.VolumeHandle = new("disk") },
+		"source.snapshotHandle": func(c *VolumeSnapshotContent) {
+			c.Spec.Source.SnapshotHandle = new(strings.Repeat("x", maxHandle+1))
+		},
+		"both spec.volumeSnapshotRef.name and spec.volumeSnapshotRef.namespace must be set": func(c *VolumeSnapshotContent) {
+			c.Spec.VolumeSnapshotRef.Namespace = ""
+		},
+		"spec.deletionPolicy": func(c *VolumeSnapshotContent) { c.Spec.DeletionPolicy = "Keep" },
+		"spec.driver":         func(c *VolumeSnapshotContent) { c.Spec.Driver = "a b" },
+		"spec.sourceVolumeMode": func(c *VolumeSnapshotContent) {
+			c.Spec.SourceVolumeMode = new(corev1.PersistentVolumeMode("Tape"))
+		},
 	} {
 		c := good()
 		change(c)
@@ -71,18 +82,29 @@ func TestValidateContent(t *testing.T) {
 func TestValidateClass(t *testing.T) {
 	require.Empty(t, ValidateClass(&VolumeSnapshotClass{Driver: "coracle.dev/local", DeletionPolicy: Delete}))
 	require.Len(t, ValidateClass(&VolumeSnapshotClass{}), 2)
-	require.Len(t, ValidateClass(&VolumeSnapshotClass{Driver: "d", DeletionPolicy: Delete, Parameters: map[string]string{"k": strings.Repeat("x", maxParameters)}}), 1)
+	require.Len(t,
+		ValidateClass(&VolumeSnapshotClass{
+			Driver:         "d",
+			DeletionPolicy: Delete,
+			Parameters:     map[string]string{"k": strings.Repeat("x", maxParameters)},
+		}), 1)
 }
 
 func TestValidateGroup(t *testing.T) {
 	good := func() *VolumeGroupSnapshot {
-		return &VolumeGroupSnapshot{Spec: VolumeGroupSnapshotSpec{Source: VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}}}}
+		return &VolumeGroupSnapshot{
+			Spec: VolumeGroupSnapshotSpec{
+				Source: VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}},
+			},
+		}
 	}
 	require.Empty(t, ValidateGroup(good()))
 	for want, change := range map[string]func(*VolumeGroupSnapshot){
-		"exactly one of selector":           func(g *VolumeGroupSnapshot) { g.Spec.Source.Selector = nil },
-		"and volumeGroupSnapshotContentNam": func(g *VolumeGroupSnapshot) { g.Spec.Source.VolumeGroupSnapshotContentName = new("d") },
-		"must not be the empty string":      func(g *VolumeGroupSnapshot) { g.Spec.VolumeGroupSnapshotClassName = new("") },
+		"exactly one of selector": func(g *VolumeGroupSnapshot) { g.Spec.Source.Selector = nil },
+		"and volumeGroupSnapshotContentNam": func(g *VolumeGroupSnapshot) {
+			g.Spec.Source.VolumeGroupSnapshotContentName = new("d")
+		},
+		"must not be the empty string": func(g *VolumeGroupSnapshot) { g.Spec.VolumeGroupSnapshotClassName = new("") },
 		"not a valid selector operator": func(g *VolumeGroupSnapshot) {
 			g.Spec.Source.Selector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Like"}}
 		},
@@ -107,8 +129,17 @@ func TestValidateGroup(t *testing.T) {
 
 func TestValidateGroupContent(t *testing.T) {
 	good := func() *VolumeGroupSnapshotContent {
-		return &VolumeGroupSnapshotContent{Spec: VolumeGroupSnapshotContentSpec{VolumeGroupSnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "g"}, DeletionPolicy: Retain, Driver: "d.example.com",
-			Source: VolumeGroupSnapshotContentSource{GroupSnapshotHandles: &GroupSnapshotHandles{VolumeGroupSnapshotHandle: "group", VolumeSnapshotHandles: []string{"snap-1", "snap-2"}}}}}
+		return &VolumeGroupSnapshotContent{
+			Spec: VolumeGroupSnapshotContentSpec{
+				VolumeGroupSnapshotRef: corev1.ObjectReference{Namespace: "ns", Name: "g"}, DeletionPolicy: Retain,
+				Driver: "d.example.com",
+				Source: VolumeGroupSnapshotContentSource{
+					GroupSnapshotHandles: &GroupSnapshotHandles{
+						VolumeGroupSnapshotHandle: "group", VolumeSnapshotHandles: []string{"snap-1", "snap-2"},
+					},
+				},
+			},
+		}
 	}
 	require.Empty(t, ValidateGroupContent(good()))
 	for want, change := range map[string]func(*VolumeGroupSnapshotContent){
@@ -116,16 +147,20 @@ func TestValidateGroupContent(t *testing.T) {
 		"Duplicate value": func(c *VolumeGroupSnapshotContent) {
 			c.Spec.Source.GroupSnapshotHandles.VolumeSnapshotHandles[1] = "snap-1"
 		},
-		"volumeSnapshotHandles: Required": func(c *VolumeGroupSnapshotContent) { c.Spec.Source.GroupSnapshotHandles.VolumeSnapshotHandles = nil },
+		"volumeSnapshotHandles: Required": func(c *VolumeGroupSnapshotContent) {
+			c.Spec.Source.GroupSnapshotHandles.VolumeSnapshotHandles = nil
+		},
 		"Too many": func(c *VolumeGroupSnapshotContent) {
 			c.Spec.Source.GroupSnapshotHandles.VolumeSnapshotHandles = make([]string, MaxGroup+1)
 		},
 		"volumeSnapshotHandles[0]: Too long": func(c *VolumeGroupSnapshotContent) {
 			c.Spec.Source.GroupSnapshotHandles.VolumeSnapshotHandles[0] = strings.Repeat("x", maxHandle+1)
 		},
-		"both volumeGroupSnapshotRef.name": func(c *VolumeGroupSnapshotContent) { c.Spec.VolumeGroupSnapshotRef.Namespace = "" },
-		"spec.deletionPolicy":              func(c *VolumeGroupSnapshotContent) { c.Spec.DeletionPolicy = "Keep" },
-		"spec.driver":                      func(c *VolumeGroupSnapshotContent) { c.Spec.Driver = "" },
+		"both volumeGroupSnapshotRef.name": func(c *VolumeGroupSnapshotContent) {
+			c.Spec.VolumeGroupSnapshotRef.Namespace = ""
+		},
+		"spec.deletionPolicy": func(c *VolumeGroupSnapshotContent) { c.Spec.DeletionPolicy = "Keep" },
+		"spec.driver":         func(c *VolumeGroupSnapshotContent) { c.Spec.Driver = "" },
 	} {
 		c := good()
 		change(c)
@@ -138,25 +173,42 @@ func TestValidateGroupContent(t *testing.T) {
 		"spec.source": func(c *VolumeGroupSnapshotContent) {
 			c.Spec.Source.GroupSnapshotHandles.VolumeGroupSnapshotHandle = "other"
 		},
-		"spec.driver":                             func(c *VolumeGroupSnapshotContent) { c.Spec.Driver = "e.example.com" },
-		"spec.volumeGroupSnapshotClassName":       func(c *VolumeGroupSnapshotContent) { c.Spec.VolumeGroupSnapshotClassName = nil },
-		"spec.volumeGroupSnapshotRef.name":        func(c *VolumeGroupSnapshotContent) { c.Spec.VolumeGroupSnapshotRef.Name = "h" },
-		"spec.volumeGroupSnapshotRef.namespace":   func(c *VolumeGroupSnapshotContent) { c.Spec.VolumeGroupSnapshotRef.Namespace = "other" },
-		"spec.volumeGroupSnapshotRef.uid: Invali": func(c *VolumeGroupSnapshotContent) { c.Spec.VolumeGroupSnapshotRef.UID = "" },
+		"spec.driver": func(c *VolumeGroupSnapshotContent) { c.Spec.Driver = "e.example.com" },
+		"spec.volumeGroupSnapshotClassName": func(c *VolumeGroupSnapshotContent) {
+			c.Spec.VolumeGroupSnapshotClassName = nil
+		},
+		"spec.volumeGroupSnapshotRef.name": func(c *VolumeGroupSnapshotContent) {
+			c.Spec.VolumeGroupSnapshotRef.Name = "h"
+		},
+		"spec.volumeGroupSnapshotRef.namespace": func(c *VolumeGroupSnapshotContent) {
+			c.Spec.VolumeGroupSnapshotRef.Namespace = "other"
+		},
+		"spec.volumeGroupSnapshotRef.uid: Invali": func(c *VolumeGroupSnapshotContent) {
+			c.Spec.VolumeGroupSnapshotRef.UID = ""
+		},
 	} {
 		c := old.DeepCopy()
 		change(c)
 		require.ErrorContains(t, ValidateGroupContentUpdate(c, old).ToAggregate(), field)
 	}
-	old.Status = &VolumeGroupSnapshotContentStatus{VolumeGroupSnapshotHandle: new("group"), VolumeSnapshotInfoList: []VolumeSnapshotInfo{{VolumeHandle: "disk", SnapshotHandle: "snap"}}}
+	old.Status = &VolumeGroupSnapshotContentStatus{
+		VolumeGroupSnapshotHandle: new("group"),
+		VolumeSnapshotInfoList:    []VolumeSnapshotInfo{{VolumeHandle: "disk", SnapshotHandle: "snap"}},
+	}
 	require.Empty(t, ValidateGroupContentStatus(old, good()))
 	cleared := old.DeepCopy()
 	cleared.Status.VolumeGroupSnapshotHandle = nil
 	require.Empty(t, ValidateGroupContentStatus(cleared, old), "csi-snapshotter does so when the driver has deleted it")
 	for want, change := range map[string]func(*VolumeGroupSnapshotContentStatus){
-		"volumeGroupSnapshotHandle: Invalid": func(s *VolumeGroupSnapshotContentStatus) { s.VolumeGroupSnapshotHandle = new("other") },
-		"restoreSize":                        func(s *VolumeGroupSnapshotContentStatus) { s.VolumeSnapshotInfoList[0].RestoreSize = new(int64(-1)) },
-		"volumeSnapshotInfoList[0]: Require": func(s *VolumeGroupSnapshotContentStatus) { s.VolumeSnapshotInfoList[0].SnapshotHandle = "" },
+		"volumeGroupSnapshotHandle: Invalid": func(s *VolumeGroupSnapshotContentStatus) {
+			s.VolumeGroupSnapshotHandle = new("other")
+		},
+		"restoreSize": func(s *VolumeGroupSnapshotContentStatus) {
+			s.VolumeSnapshotInfoList[0].RestoreSize = new(int64(-1))
+		},
+		"volumeSnapshotInfoList[0]: Require": func(s *VolumeGroupSnapshotContentStatus) {
+			s.VolumeSnapshotInfoList[0].SnapshotHandle = ""
+		},
 		"Too many": func(s *VolumeGroupSnapshotContentStatus) {
 			s.VolumeSnapshotInfoList = make([]VolumeSnapshotInfo, MaxGroup+1)
 		},

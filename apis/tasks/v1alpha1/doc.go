@@ -1,4 +1,5 @@
-// Package v1alpha1 is the API of tasks: containers that run to completion, once, with retries, as arrays or on a schedule.
+// Package v1alpha1 is the API of tasks: containers that run to completion, once, with retries, as arrays or on a
+// schedule.
 //
 // Its invariant: a task reaches exactly one of the terminal phases, once, and its status never changes afterwards.
 //

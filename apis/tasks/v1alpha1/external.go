@@ -28,12 +28,12 @@ const (
 	DefaultHeartbeatTimeout = 30
 )
 
-// DefaultPatience is how long a node of ours may be silent before the attempts of tasks on it have failed, unless the server was told
-// otherwise. Nodes send a heartbeat every 10 s.
+// DefaultPatience is how long a node of ours may be silent before the attempts of tasks on it have failed, unless the
+// server was told otherwise. Nodes send a heartbeat every 10 s.
 const DefaultPatience = 30 * time.Second
 
-// Patience returns how long a node may be silent before the attempts of tasks on it have failed. External workers choose
-// it when they register; for other nodes it is general.
+// Patience returns how long a node may be silent before the attempts of tasks on it have failed. External workers
+// choose it when they register; for other nodes it is general.
 func Patience(n *corev1.Node, general time.Duration) time.Duration {
 	if !IsExternal(n) {
 		return general

@@ -29,7 +29,8 @@ func fixed(t *Task) *TaskSpec {
 	Default(c)
 	s := &c.Spec
 	s.Suspend, s.Cancel, s.TTLSecondsAfterFinished = false, false, nil
-	s.Retries, s.BackoffSeconds, s.RunTimeoutSeconds, s.ScheduleTimeoutSeconds, s.StartTimeoutSeconds = 0, nil, nil, nil, nil
+	s.Retries, s.BackoffSeconds, s.RunTimeoutSeconds, s.ScheduleTimeoutSeconds, s.StartTimeoutSeconds = 0, nil, nil, nil,
+		nil
 	if s.Array != nil {
 		s.Array.Parallelism = nil
 	}

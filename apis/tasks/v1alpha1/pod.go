@@ -19,14 +19,15 @@ const (
 // FinalizerRecorded keeps a pod until its end is recorded in the status of its task.
 const FinalizerRecorded = "tasks.coracle.dev/recorded"
 
-// SchedulerName is the profile of the scheduler for tasks: the node with the fewest running tasks, the most free capacity and the freshest
-// heartbeat.
+// SchedulerName is the profile of the scheduler for tasks: the node with the fewest running tasks, the most free
+// capacity and the freshest heartbeat.
 const SchedulerName = "task"
 
 // ContainerName is the name of the container in a task's pods.
 const ContainerName = "task"
 
-// PodName returns the name of an attempt's pod. It is derived from the task's identity and the attempt, so an attempt has one pod.
+// PodName returns the name of an attempt's pod. It is derived from the task's identity and the attempt, so an attempt
+// has one pod.
 func PodName(t *Task, a *TaskAttempt) string {
 	uid := string(t.UID)
 	name := t.Name + "-" + uid[:min(8, len(uid))]
@@ -36,8 +37,8 @@ func PodName(t *Task, a *TaskAttempt) string {
 	return fmt.Sprintf("%s-%d", name, a.Number)
 }
 
-// AnyPod takes the place of a pod's UID where an agent is asked for the log of an attempt by its pod's name alone. If that ends with a star, a number
-// takes its place: the log is that of the greatest.
+// AnyPod takes the place of a pod's UID where an agent is asked for the log of an attempt by its pod's name alone. If
+// that ends with a star, a number takes its place: the log is that of the greatest.
 const AnyPod = "-"
 
 // Pod returns the pod of an attempt. It shares no memory with the task.
@@ -52,7 +53,12 @@ func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 		c.Resources = *s.Resources
 	}
 	for _, p := range s.Ports {
-		c.Ports = append(c.Ports, corev1.ContainerPort{HostPort: p.HostPort, ContainerPort: p.ContainerPort, Protocol: p.Protocol, HostIP: p.HostIP})
+		c.Ports = append(c.Ports, corev1.ContainerPort{
+			HostPort:      p.HostPort,
+			ContainerPort: p.ContainerPort,
+			Protocol:      p.Protocol,
+			HostIP:        p.HostIP,
+		})
 	}
 	p := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -63,7 +69,8 @@ func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 		},
 		Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, NodeSelector: maps.Clone(s.NodeSelector), Tolerations: s.Tolerations,
-			PriorityClassName: s.PriorityClassName, SchedulerName: SchedulerName, TerminationGracePeriodSeconds: s.StopTimeoutSeconds,
+			PriorityClassName: s.PriorityClassName, SchedulerName: SchedulerName,
+			TerminationGracePeriodSeconds: s.StopTimeoutSeconds,
 			// A task names no service account, so there is nothing that a token of the namespace's default one would be for.
 			AutomountServiceAccountToken: &no,
 		},
@@ -73,7 +80,9 @@ func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 	}
 	for i, v := range s.Volumes {
 		name := fmt.Sprintf("volume-%d", i)
-		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{ConfigMap: v.ConfigMap, Secret: v.Secret}})
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{
+			Name: name, VolumeSource: corev1.VolumeSource{ConfigMap: v.ConfigMap, Secret: v.Secret},
+		})
 		c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: v.MountPath, ReadOnly: true})
 	}
 	p.Spec.Containers = []corev1.Container{c}
@@ -81,7 +90,9 @@ func Pod(t *Task, a *TaskAttempt) *corev1.Pod {
 		// Through the scheduler, so that the node's capacity is respected.
 		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{s.NodeName}}},
+				MatchFields: []corev1.NodeSelectorRequirement{
+					{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: []string{s.NodeName}},
+				},
 			}}},
 		}}
 	}

@@ -11,14 +11,19 @@ import (
 func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	controller = []rbacv1.PolicyRule{
-		common.Rule(group, "tasks", "get", "list", "watch"), common.Rule(group, "tasks/status", "update"), common.Rule(group, "tasks/finalizers", "update"),
+		common.Rule(group, "tasks", "get", "list", "watch"), common.Rule(group, "tasks/status", "update"),
+		common.Rule(group, "tasks/finalizers", "update"),
 		common.Rule(group, "tasks", "delete"),
-		common.Rule("", "pods", "create", "delete", "get", "list", "patch", "update", "watch"), common.Rule("", "nodes", "get", "list", "watch"),
+		common.Rule("", "pods", "create", "delete", "get", "list", "patch", "update", "watch"),
+		common.Rule("", "nodes", "get", "list", "watch"),
 		common.Rule("coordination.k8s.io", "leases", "get", "list", "watch"),
 		common.Rule("", "events", "create", "patch", "update"),
 	}
 	edit = []rbacv1.PolicyRule{common.Rule(group, "tasks", "create", "delete", "deletecollection", "patch", "update")}
-	view = []rbacv1.PolicyRule{common.Rule(group, "tasks", "get", "list", "watch"), common.Rule(group, "tasks/status", "get"), common.Rule(group, "tasks/log", "get")}
+	view = []rbacv1.PolicyRule{
+		common.Rule(group, "tasks", "get", "list", "watch"), common.Rule(group, "tasks/status", "get"),
+		common.Rule(group, "tasks/log", "get"),
+	}
 	return controller, edit, view
 }
 
@@ -26,10 +31,16 @@ func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 func ScheduleRights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	controller = []rbacv1.PolicyRule{
-		common.Rule(group, "taskschedules", "get", "list", "watch"), common.Rule(group, "taskschedules/status", "update"), common.Rule(group, "taskschedules/finalizers", "update"),
-		common.Rule(group, "tasks", "create", "delete", "get", "list", "watch"), common.Rule("", "events", "create", "patch", "update"),
+		common.Rule(group, "taskschedules", "get", "list", "watch"), common.Rule(group, "taskschedules/status", "update"),
+		common.Rule(group, "taskschedules/finalizers", "update"),
+		common.Rule(group, "tasks", "create", "delete", "get", "list", "watch"),
+		common.Rule("", "events", "create", "patch", "update"),
 	}
-	edit = []rbacv1.PolicyRule{common.Rule(group, "taskschedules", "create", "delete", "deletecollection", "patch", "update")}
-	view = []rbacv1.PolicyRule{common.Rule(group, "taskschedules", "get", "list", "watch"), common.Rule(group, "taskschedules/status", "get")}
+	edit = []rbacv1.PolicyRule{
+		common.Rule(group, "taskschedules", "create", "delete", "deletecollection", "patch", "update"),
+	}
+	view = []rbacv1.PolicyRule{
+		common.Rule(group, "taskschedules", "get", "list", "watch"), common.Rule(group, "taskschedules/status", "get"),
+	}
 	return controller, edit, view
 }

@@ -90,7 +90,9 @@ func DefaultSchedule(s *TaskSchedule) {
 	if s.Spec.ConcurrencyPolicy == "" {
 		s.Spec.ConcurrencyPolicy = batchv1.AllowConcurrent
 	}
-	for limit, otherwise := range map[**int32]int32{&s.Spec.CompletedTasksHistoryLimit: 3, &s.Spec.FailedTasksHistoryLimit: 1} {
+	for limit, otherwise := range map[**int32]int32{
+		&s.Spec.CompletedTasksHistoryLimit: 3, &s.Spec.FailedTasksHistoryLimit: 1,
+	} {
 		if *limit == nil {
 			n := otherwise
 			*limit = &n
@@ -119,12 +121,15 @@ func ValidateSchedule(s *TaskSchedule) field.ErrorList {
 			[]batchv1.ConcurrencyPolicy{batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent}))
 	}
 	if d := s.Spec.StartingDeadlineSeconds; d != nil && (*d < 0 || *d > MaxTimeout) {
-		errs = append(errs, field.Invalid(spec.Child("startingDeadlineSeconds"), *d, fmt.Sprintf("must be from 0 to %d", MaxTimeout)))
+		errs = append(errs,
+			field.Invalid(spec.Child("startingDeadlineSeconds"), *d, fmt.Sprintf("must be from 0 to %d", MaxTimeout)))
 	}
 	for _, l := range []struct {
 		name  string
 		limit *int32
-	}{{"completedTasksHistoryLimit", s.Spec.CompletedTasksHistoryLimit}, {"failedTasksHistoryLimit", s.Spec.FailedTasksHistoryLimit}} {
+	}{{
+		"completedTasksHistoryLimit", s.Spec.CompletedTasksHistoryLimit,
+	}, {"failedTasksHistoryLimit", s.Spec.FailedTasksHistoryLimit}} {
 		if l.limit != nil && (*l.limit < 0 || *l.limit > maxHistory) {
 			errs = append(errs, field.Invalid(spec.Child(l.name), *l.limit, fmt.Sprintf("must be from 0 to %d", maxHistory)))
 		}

@@ -39,7 +39,10 @@ func Cells(t *Task, now time.Time) []any {
 	if t.DeletionTimestamp != nil && !t.Status.Phase.Ended() {
 		phase = "Terminating"
 	}
-	return []any{t.Name, phase, t.Status.Node, exit, Progress(t), common.Age(t.CreationTimestamp.Time, now), t.Spec.Image, t.Status.Reason, t.Status.Error}
+	return []any{
+		t.Name, phase, t.Status.Node, exit, Progress(t), common.Age(t.CreationTimestamp.Time, now), t.Spec.Image,
+		t.Status.Reason, t.Status.Error,
+	}
 }
 
 // Progress returns the number of attempts that have begun, or of an array "completed/all".

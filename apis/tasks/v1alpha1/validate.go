@@ -67,7 +67,8 @@ func DefaultSpec(s *TaskSpec) {
 	}
 }
 
-// Validate validates a new task. What becomes of the pod, such as tolerations and volumes, is validated as a pod in addition.
+// Validate validates a new task. What becomes of the pod, such as tolerations and volumes, is validated as a pod in
+// addition.
 func Validate(t *Task) field.ErrorList {
 	spec := field.NewPath("spec")
 	var errs field.ErrorList
@@ -136,7 +137,8 @@ func ValidateSpec(s *TaskSpec, spec *field.Path) field.ErrorList {
 	}
 	for i, v := range s.Volumes {
 		if (v.ConfigMap == nil) == (v.Secret == nil) {
-			errs = append(errs, field.Invalid(spec.Child("volumes").Index(i), "", "must have exactly one of configMap and secret"))
+			errs = append(errs,
+				field.Invalid(spec.Child("volumes").Index(i), "", "must have exactly one of configMap and secret"))
 		}
 		if v.MountPath == "" {
 			errs = append(errs, field.Required(spec.Child("volumes").Index(i).Child("mountPath"), "say where to mount it"))
@@ -153,10 +155,12 @@ func ValidateSpec(s *TaskSpec, spec *field.Path) field.ErrorList {
 	}
 	if a := s.Array; a != nil {
 		if a.Size < 1 || a.Size > MaxArray {
-			errs = append(errs, field.Invalid(spec.Child("array", "size"), a.Size, fmt.Sprintf("must be from 1 to %d", MaxArray)))
+			errs = append(errs,
+				field.Invalid(spec.Child("array", "size"), a.Size, fmt.Sprintf("must be from 1 to %d", MaxArray)))
 		}
 		if p := a.Parallelism; p != nil && (*p < 1 || *p > MaxParallelism) {
-			errs = append(errs, field.Invalid(spec.Child("array", "parallelism"), *p, fmt.Sprintf("must be from 1 to %d", MaxParallelism)))
+			errs = append(errs,
+				field.Invalid(spec.Child("array", "parallelism"), *p, fmt.Sprintf("must be from 1 to %d", MaxParallelism)))
 		}
 	}
 	return errs
@@ -169,8 +173,10 @@ func validateSizes(s *TaskSpec, spec *field.Path) field.ErrorList {
 		name     string
 		len, max int
 	}{
-		{"command", len(s.Command), maxWords}, {"args", len(s.Args), maxWords}, {"env", len(s.Env), maxEnv}, {"ports", len(s.Ports), maxPorts},
-		{"volumes", len(s.Volumes), maxVolumes}, {"tolerations", len(s.Tolerations), 64}, {"nodeSelector", len(s.NodeSelector), 64},
+		{"command", len(s.Command), maxWords}, {"args", len(s.Args), maxWords}, {"env", len(s.Env), maxEnv},
+		{"ports", len(s.Ports), maxPorts},
+		{"volumes", len(s.Volumes), maxVolumes}, {"tolerations", len(s.Tolerations), 64},
+		{"nodeSelector", len(s.NodeSelector), 64},
 	} {
 		if l.len > l.max {
 			errs = append(errs, field.TooMany(spec.Child(l.name), l.len, l.max))
@@ -187,7 +193,9 @@ func validateSizes(s *TaskSpec, spec *field.Path) field.ErrorList {
 		text += len(e.Name) + len(e.Value)
 	}
 	if text > maxText {
-		errs = append(errs, field.Invalid(spec, fmt.Sprintf("%d bytes", text), fmt.Sprintf("command, args and env together must have at most %d bytes: use a ConfigMap", maxText)))
+		errs = append(errs,
+			field.Invalid(spec, fmt.Sprintf("%d bytes", text),
+				fmt.Sprintf("command, args and env together must have at most %d bytes: use a ConfigMap", maxText)))
 	}
 	return errs
 }
@@ -210,7 +218,10 @@ func validateEnv(env []corev1.EnvVar, path *field.Path) field.ErrorList {
 		seen[e.Name] = true
 		if from := e.ValueFrom; from != nil {
 			set := 0
-			for _, is := range []bool{from.FieldRef != nil, from.ResourceFieldRef != nil, from.ConfigMapKeyRef != nil, from.SecretKeyRef != nil, from.FileKeyRef != nil} {
+			for _, is := range []bool{
+				from.FieldRef != nil, from.ResourceFieldRef != nil, from.ConfigMapKeyRef != nil, from.SecretKeyRef != nil,
+				from.FileKeyRef != nil,
+			} {
 				if is {
 					set++
 				}
@@ -253,25 +264,30 @@ func ValidateUpdate(t, old *Task) field.ErrorList {
 	was.Suspend, was.Cancel, was.TTLSecondsAfterFinished = t.Spec.Suspend, t.Spec.Cancel, t.Spec.TTLSecondsAfterFinished
 	if !old.Status.Phase.Ended() {
 		was.Retries, was.BackoffSeconds = t.Spec.Retries, t.Spec.BackoffSeconds
-		was.RunTimeoutSeconds, was.ScheduleTimeoutSeconds, was.StartTimeoutSeconds = t.Spec.RunTimeoutSeconds, t.Spec.ScheduleTimeoutSeconds, t.Spec.StartTimeoutSeconds
+		was.RunTimeoutSeconds, was.ScheduleTimeoutSeconds, was.StartTimeoutSeconds = t.Spec.RunTimeoutSeconds,
+			t.Spec.ScheduleTimeoutSeconds, t.Spec.StartTimeoutSeconds
 		if was.Array != nil && t.Spec.Array != nil {
 			was.Array.Parallelism = t.Spec.Array.Parallelism
 		}
 	}
 	if old.Spec.Cancel && !t.Spec.Cancel {
-		errs = append(errs, field.Forbidden(path.Child("cancel"), "a cancelled task cannot be resumed; create another task instead"))
+		errs = append(errs,
+			field.Forbidden(path.Child("cancel"), "a cancelled task cannot be resumed; create another task instead"))
 	}
 	if !equality.Semantic.DeepEqual(*was, t.Spec) {
-		errs = append(errs, field.Forbidden(path, "only suspend, cancel, ttlSecondsAfterFinished and, before the task has ended, retries, backoffSeconds, "+
-			"runTimeoutSeconds, scheduleTimeoutSeconds, startTimeoutSeconds and array.parallelism may change; create another task instead"))
+		errs = append(errs,
+			field.Forbidden(path,
+				"only suspend, cancel, ttlSecondsAfterFinished and, before the task has ended, retries, backoffSeconds, "+
+					"runTimeoutSeconds, scheduleTimeoutSeconds, startTimeoutSeconds and array.parallelism may change; create another "+
+					"task instead"))
 	}
 	return errs
 }
 
 var order = map[TaskPhase]int{"": 0, TaskPending: 1, TaskScheduled: 2, TaskRunning: 3, TaskCompleted: 4, TaskFailed: 4}
 
-// ValidateStatusUpdate validates a change of the status: the phase only moves forward unless another attempt has ended, attempts that have
-// ended do not change, and the status of a finished task is immutable.
+// ValidateStatusUpdate validates a change of the status: the phase only moves forward unless another attempt has ended,
+// attempts that have ended do not change, and the status of a finished task is immutable.
 func ValidateStatusUpdate(t, old *Task) field.ErrorList {
 	path := field.NewPath("status")
 	to, known := order[t.Status.Phase]

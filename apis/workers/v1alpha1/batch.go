@@ -16,8 +16,8 @@ type BatchMessage struct {
 	Receipt string `json:"receipt,omitempty"`
 }
 
-// BatchOutcome is how a message of a batch ended, between agent and API server. Failure is empty for one that was accepted or, if the sender
-// waits, has a reply.
+// BatchOutcome is how a message of a batch ended, between agent and API server. Failure is empty for one that was
+// accepted or, if the sender waits, has a reply.
 //
 // +kubebuilder:object:generate=false
 type BatchOutcome struct {

@@ -18,7 +18,8 @@ type Delivery struct {
 	Deadline time.Time
 	// Done is called once, by any goroutine, perhaps before the message is queued. It must not block.
 	Done func(Delivered)
-	// Cancel ends the waiting for a reply, after which Done has been called. The agent sets it; nil if Done was called already.
+	// Cancel ends the waiting for a reply, after which Done has been called. The agent sets it; nil if Done was called
+	// already.
 	Cancel func()
 }
 

@@ -15,15 +15,15 @@ import (
 const (
 	// LabelWorker is on the pods of a worker; its value is the worker's name.
 	LabelWorker = "workers.coracle.dev/worker"
-	// AnnotationQueue is on pods that receive messages; its value is a Queue in JSON. Such a pod must have one container, or
-	// receive with its first one.
+	// AnnotationQueue is on pods that receive messages; its value is a Queue in JSON. Such a pod must have one container,
+	// or receive with its first one.
 	AnnotationQueue = "workers.coracle.dev/queue"
-	// QueueCondition is the type of the pod condition in which the node's agent reports the state of the queue: its message is a
-	// QueueReport in JSON.
+	// QueueCondition is the type of the pod condition in which the node's agent reports the state of the queue: its
+	// message is a QueueReport in JSON.
 	QueueCondition corev1.PodConditionType = "workers.coracle.dev/Queue"
 
-	// RuntimeAddress is where a pod in mode Poll finds the node's agent: in its own network namespace, so that nothing outside
-	// of the pod can reach it.
+	// RuntimeAddress is where a pod in mode Poll finds the node's agent: in its own network namespace, so that nothing
+	// outside of the pod can reach it.
 	RuntimeAddress = "127.0.0.1:9001"
 	// RuntimeEnv names the environment variable with RuntimeAddress, as AWS Lambda does.
 	RuntimeEnv = "AWS_LAMBDA_RUNTIME_API"
@@ -58,8 +58,8 @@ const (
 	HeaderFailure = "Coracle-Message-Failure"
 	// HeaderUntouched is "true" for a failure before any program got the message, between agent and API server.
 	HeaderUntouched = "Coracle-Message-Untouched"
-	// HeaderReceipt proves that a message was sent to a worker, for a node that sends it on. It comes from the API server and goes back
-	// to it.
+	// HeaderReceipt proves that a message was sent to a worker, for a node that sends it on. It comes from the API server
+	// and goes back to it.
 	HeaderReceipt = "Coracle-Message-Receipt"
 	// HeaderErrorType is the type of an error that the program reported, as it called it.
 	HeaderErrorType = "Lambda-Runtime-Function-Error-Type"
@@ -74,7 +74,8 @@ const (
 	NoReceiver Failure = "NoReceiver"
 	// QueueFull (429): the queue, or the node's memory for messages, is full.
 	QueueFull Failure = "QueueFull"
-	// ReceiverLost (502): the pod, its program or its node was lost after the message was accepted. It may have been handled.
+	// ReceiverLost (502): the pod, its program or its node was lost after the message was accepted. It may have been
+	// handled.
 	ReceiverLost Failure = "ReceiverLost"
 	// HandlerFailed (500): the program answered with an error.
 	HandlerFailed Failure = "HandlerFailed"
@@ -99,7 +100,8 @@ func (f Failure) Code() int {
 
 // Queue configures the message queue of one pod.
 type Queue struct {
-	// Worker is the name of the worker, empty for a pod without one. Undelivered messages are sent to the service of this name.
+	// Worker is the name of the worker, empty for a pod without one. Undelivered messages are sent to the service of this
+	// name.
 	Worker         string  `json:"worker,omitempty"`
 	Mode           Mode    `json:"mode,omitempty"`
 	Port           int32   `json:"port,omitempty"`
@@ -122,8 +124,8 @@ func (q *Queue) MaxWait() time.Duration { return time.Duration(q.QueueSeconds) *
 // maxAnnotation is the size limit of a queue's configuration, in bytes.
 const maxAnnotation = 4 << 10
 
-// ParseQueue returns the queue configuration of a pod with defaults, or nil if it has none. It returns an error for unknown
-// fields, values out of bounds, and pods that cannot have a queue.
+// ParseQueue returns the queue configuration of a pod with defaults, or nil if it has none. It returns an error for
+// unknown fields, values out of bounds, and pods that cannot have a queue.
 func ParseQueue(p *corev1.Pod) (*Queue, error) {
 	text, ok := p.Annotations[AnnotationQueue]
 	if !ok {
@@ -158,7 +160,8 @@ func ParseQueue(p *corev1.Pod) (*Queue, error) {
 		least, greatest int32
 	}{
 		{"port", q.Port, 1, 65535}, {"concurrency", q.Concurrency, 1, maxConcurrency}, {"limit", q.Limit, 1, maxQueue},
-		{"timeoutSeconds", q.TimeoutSeconds, 1, maxTimeout}, {"queueSeconds", q.QueueSeconds, 1, maxQueueWait}, {"maxAttempts", q.MaxAttempts, 1, maxAttempts},
+		{"timeoutSeconds", q.TimeoutSeconds, 1, maxTimeout}, {"queueSeconds", q.QueueSeconds, 1, maxQueueWait},
+		{"maxAttempts", q.MaxAttempts, 1, maxAttempts},
 	} {
 		if b.value < b.least || b.value > b.greatest {
 			return fail("%s: must be between %d and %d", b.name, b.least, b.greatest)
@@ -208,8 +211,10 @@ func (q *Queue) Annotation() string {
 // QueueOf is the configuration of the queues of a worker's pods.
 func QueueOf(w *Worker) *Queue {
 	q := &Queue{
-		Worker: w.Name, Mode: w.Spec.Mode, Concurrency: w.Spec.Concurrency, Limit: w.Spec.QueueLimit, TimeoutSeconds: w.Spec.TimeoutSeconds,
-		QueueSeconds: w.Spec.QueueSeconds, Promise: w.Spec.Delivery.Promise, MaxAttempts: w.Spec.Delivery.MaxAttempts, DeadLetter: w.Spec.Delivery.DeadLetter,
+		Worker: w.Name, Mode: w.Spec.Mode, Concurrency: w.Spec.Concurrency, Limit: w.Spec.QueueLimit,
+		TimeoutSeconds: w.Spec.TimeoutSeconds,
+		QueueSeconds:   w.Spec.QueueSeconds, Promise: w.Spec.Delivery.Promise, MaxAttempts: w.Spec.Delivery.MaxAttempts,
+		DeadLetter: w.Spec.Delivery.DeadLetter,
 	}
 	if p := w.Spec.Push; p != nil {
 		q.Port, q.Path = p.Port, p.Path
@@ -231,7 +236,8 @@ func ReportOf(p *corev1.Pod) QueueReport {
 	var r QueueReport
 	for i := range p.Status.Conditions {
 		if c := &p.Status.Conditions[i]; c.Type == QueueCondition {
-			if json.Unmarshal([]byte(c.Message), &r) != nil || r.Depth < 0 || r.InFlight < 0 || r.Depth > maxQueue || r.InFlight > maxConcurrency {
+			if json.Unmarshal([]byte(c.Message), &r) != nil || r.Depth < 0 || r.InFlight < 0 || r.Depth > maxQueue ||
+				r.InFlight > maxConcurrency {
 				return QueueReport{}
 			}
 		}

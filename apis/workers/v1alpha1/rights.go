@@ -11,14 +11,20 @@ import (
 func Rights() (controller, edit, view []rbacv1.PolicyRule) {
 	group := GroupVersion.Group
 	controller = []rbacv1.PolicyRule{
-		common.Rule(group, "workers", "get", "list", "watch"), common.Rule(group, "workers/status", "update"), common.Rule(group, "workers/finalizers", "update"),
-		common.Rule("apps", "replicasets", "create", "delete", "get", "list", "update", "watch"), common.Rule("", "services", "create", "get", "list", "update", "watch"),
+		common.Rule(group, "workers", "get", "list", "watch"), common.Rule(group, "workers/status", "update"),
+		common.Rule(group, "workers/finalizers", "update"),
+		common.Rule("apps", "replicasets", "create", "delete", "get", "list", "update", "watch"),
+		common.Rule("", "services", "create", "get", "list", "update", "watch"),
 		common.Rule("", "pods", "get", "list", "watch"), common.Rule("", "events", "create", "patch", "update"),
 	}
 	edit = []rbacv1.PolicyRule{
-		common.Rule(group, "workers", "create", "delete", "deletecollection", "patch", "update"), common.Rule(group, "workers/scale", "patch", "update"),
+		common.Rule(group, "workers", "create", "delete", "deletecollection", "patch", "update"),
+		common.Rule(group, "workers/scale", "patch", "update"),
 		common.Rule("", "pods/message", "create"), common.Rule("", "services/message", "create"),
 	}
-	view = []rbacv1.PolicyRule{common.Rule(group, "workers", "get", "list", "watch"), common.Rule(group, "workers/status", "get"), common.Rule(group, "workers/scale", "get")}
+	view = []rbacv1.PolicyRule{
+		common.Rule(group, "workers", "get", "list", "watch"), common.Rule(group, "workers/status", "get"),
+		common.Rule(group, "workers/scale", "get"),
+	}
 	return controller, edit, view
 }

@@ -34,6 +34,9 @@ func Cells(w *Worker, now time.Time) []any {
 	if r := w.Spec.Scale; r != nil {
 		scale = fmt.Sprintf("%d-%d", r.Min, r.Max)
 	}
-	return []any{w.Name, fmt.Sprintf("%d/%d", w.Status.ReadyReplicas, w.Status.DesiredReplicas), int64(w.Status.Depth), int64(w.Status.InFlight),
-		string(w.Spec.Delivery.Promise), common.Age(w.CreationTimestamp.Time, now), string(w.Spec.Mode), program, scale}
+	return []any{
+		w.Name, fmt.Sprintf("%d/%d", w.Status.ReadyReplicas, w.Status.DesiredReplicas), int64(w.Status.Depth),
+		int64(w.Status.InFlight),
+		string(w.Spec.Delivery.Promise), common.Age(w.CreationTimestamp.Time, now), string(w.Spec.Mode), program, scale,
+	}
 }

@@ -17,17 +17,23 @@ func TestValidate(t *testing.T) {
 		spec WorkerSpec
 		want []string
 	}{
-		"image":             {WorkerSpec{Image: "a"}, nil},
-		"function":          {WorkerSpec{Function: FunctionEcho}, nil},
-		"neither":           {WorkerSpec{}, []string{"spec.image"}},
-		"both":              {WorkerSpec{Image: "a", Function: FunctionEcho}, []string{"spec.function"}},
-		"unknown function":  {WorkerSpec{Function: "x"}, []string{"spec.function"}},
-		"function, args":    {WorkerSpec{Function: FunctionEcho, Args: []string{"a"}}, []string{"spec.args"}},
-		"function, push":    {WorkerSpec{Function: FunctionEcho, Mode: ModePush}, []string{"spec.mode"}},
-		"reserved env":      {WorkerSpec{Image: "a", Env: []corev1.EnvVar{{Name: RuntimeEnv}}}, []string{"spec.env[0].name"}},
-		"parameters":        {WorkerSpec{Image: "a", Parameters: map[string]string{"a": strings.Repeat("x", maxParameter)}}, []string{"spec.parameters"}},
-		"account":           {WorkerSpec{Image: "a", ServiceAccountName: "A"}, []string{"spec.serviceAccountName"}},
-		"label":             {WorkerSpec{Image: "a", PodLabels: map[string]string{LabelWorker: "b"}}, []string{"spec.podLabels[" + LabelWorker + "]"}},
+		"image":            {WorkerSpec{Image: "a"}, nil},
+		"function":         {WorkerSpec{Function: FunctionEcho}, nil},
+		"neither":          {WorkerSpec{}, []string{"spec.image"}},
+		"both":             {WorkerSpec{Image: "a", Function: FunctionEcho}, []string{"spec.function"}},
+		"unknown function": {WorkerSpec{Function: "x"}, []string{"spec.function"}},
+		"function, args":   {WorkerSpec{Function: FunctionEcho, Args: []string{"a"}}, []string{"spec.args"}},
+		"function, push":   {WorkerSpec{Function: FunctionEcho, Mode: ModePush}, []string{"spec.mode"}},
+		"reserved env":     {WorkerSpec{Image: "a", Env: []corev1.EnvVar{{Name: RuntimeEnv}}}, []string{"spec.env[0].name"}},
+		"parameters": {
+			WorkerSpec{Image: "a", Parameters: map[string]string{"a": strings.Repeat("x", maxParameter)}},
+			[]string{"spec.parameters"},
+		},
+		"account": {WorkerSpec{Image: "a", ServiceAccountName: "A"}, []string{"spec.serviceAccountName"}},
+		"label": {
+			WorkerSpec{Image: "a", PodLabels: map[string]string{LabelWorker: "b"}},
+			[]string{"spec.podLabels[" + LabelWorker + "]"},
+		},
 		"replicas":          {WorkerSpec{Image: "a", Replicas: n(1001)}, []string{"spec.replicas"}},
 		"replicas, scale":   {WorkerSpec{Image: "a", Replicas: n(1), Scale: &WorkerScale{Max: 2}}, []string{"spec.scale"}},
 		"empty range":       {WorkerSpec{Image: "a", Scale: &WorkerScale{Min: 3, Max: 2}}, []string{"spec.scale.min"}},
@@ -38,11 +44,22 @@ func TestValidate(t *testing.T) {
 		"start":             {WorkerSpec{Image: "a", StartSeconds: n(301)}, []string{"spec.startSeconds"}},
 		"mode":              {WorkerSpec{Image: "a", Mode: "Pull"}, []string{"spec.mode"}},
 		"push without mode": {WorkerSpec{Image: "a", Push: &WorkerPush{}}, []string{"spec.push"}},
-		"push path":         {WorkerSpec{Image: "a", Mode: ModePush, Push: &WorkerPush{Path: "http://x"}}, []string{"spec.push.path"}},
-		"promise":           {WorkerSpec{Image: "a", Delivery: WorkerDelivery{Promise: "ExactlyOnce"}}, []string{"spec.delivery.promise"}},
-		"attempts":          {WorkerSpec{Image: "a", Delivery: WorkerDelivery{MaxAttempts: 3}}, []string{"spec.delivery.maxAttempts"}},
-		"dead letter":       {WorkerSpec{Image: "a", Delivery: WorkerDelivery{DeadLetter: "b"}}, []string{"spec.delivery.deadLetter"}},
-		"own dead letter":   {WorkerSpec{Image: "a", Delivery: WorkerDelivery{Promise: AtLeastOnce, DeadLetter: "w"}}, []string{"spec.delivery.deadLetter"}},
+		"push path": {
+			WorkerSpec{Image: "a", Mode: ModePush, Push: &WorkerPush{Path: "http://x"}}, []string{"spec.push.path"},
+		},
+		"promise": {
+			WorkerSpec{Image: "a", Delivery: WorkerDelivery{Promise: "ExactlyOnce"}}, []string{"spec.delivery.promise"},
+		},
+		"attempts": {
+			WorkerSpec{Image: "a", Delivery: WorkerDelivery{MaxAttempts: 3}}, []string{"spec.delivery.maxAttempts"},
+		},
+		"dead letter": {
+			WorkerSpec{Image: "a", Delivery: WorkerDelivery{DeadLetter: "b"}}, []string{"spec.delivery.deadLetter"},
+		},
+		"own dead letter": {
+			WorkerSpec{Image: "a", Delivery: WorkerDelivery{Promise: AtLeastOnce, DeadLetter: "w"}},
+			[]string{"spec.delivery.deadLetter"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &Worker{ObjectMeta: metav1.ObjectMeta{Name: "w"}, Spec: c.spec}
@@ -57,7 +74,8 @@ func TestValidate(t *testing.T) {
 			require.Equal(t, c.want, got)
 		})
 	}
-	require.NotEmpty(t, Validate(&Worker{ObjectMeta: metav1.ObjectMeta{Name: "a.b"}, Spec: WorkerSpec{Image: "a"}}), "the name is a service's")
+	require.NotEmpty(t, Validate(&Worker{ObjectMeta: metav1.ObjectMeta{Name: "a.b"}, Spec: WorkerSpec{Image: "a"}}),
+		"the name is a service's")
 }
 
 // TestQueueOfAValidWorker: the agent accepts the configuration of every worker that the server accepts.
@@ -66,11 +84,16 @@ func TestQueueOfAValidWorker(t *testing.T) {
 		w := &Worker{ObjectMeta: metav1.ObjectMeta{Name: "w"}}
 		s := &w.Spec
 		s.Image = "a"
-		s.Concurrency, s.QueueLimit = rapid.Int32Range(-1, 1001).Draw(t, "concurrency"), rapid.Int32Range(-1, 100_001).Draw(t, "queue")
-		s.TimeoutSeconds, s.QueueSeconds = rapid.Int32Range(-1, 3601).Draw(t, "timeout"), rapid.Int32Range(-1, 86401).Draw(t, "queueSeconds")
+		s.Concurrency, s.QueueLimit = rapid.Int32Range(-1, 1001).Draw(t, "concurrency"), rapid.Int32Range(-1, 100_001).Draw(t,
+			"queue")
+		s.TimeoutSeconds, s.QueueSeconds = rapid.Int32Range(-1, 3601).Draw(t, "timeout"), rapid.Int32Range(-1, 86401).Draw(t,
+			"queueSeconds")
 		s.Mode = rapid.SampledFrom([]Mode{"", ModePoll, ModePush}).Draw(t, "mode")
 		if s.Mode == ModePush {
-			s.Push = &WorkerPush{Port: rapid.Int32Range(-1, 65536).Draw(t, "port"), Path: rapid.SampledFrom([]string{"", "/", "/a b", "/a?b", "a"}).Draw(t, "path")}
+			s.Push = &WorkerPush{
+				Port: rapid.Int32Range(-1, 65536).Draw(t, "port"),
+				Path: rapid.SampledFrom([]string{"", "/", "/a b", "/a?b", "a"}).Draw(t, "path"),
+			}
 		}
 		s.Delivery.Promise = rapid.SampledFrom([]Promise{"", AtMostOnce, AtLeastOnce}).Draw(t, "promise")
 		s.Delivery.DeadLetter = rapid.SampledFrom([]string{"", "x", "X", "w"}).Draw(t, "dead")
@@ -78,7 +101,9 @@ func TestQueueOfAValidWorker(t *testing.T) {
 		if len(Validate(w)) > 0 {
 			return
 		}
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationQueue: QueueOf(w).Annotation()}}}
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{AnnotationQueue: QueueOf(w).Annotation()}},
+		}
 		q, err := ParseQueue(p)
 		require.NoError(t, err)
 		require.Equal(t, s.Concurrency, q.Concurrency)
@@ -93,7 +118,10 @@ func TestParseQueueRefuses(t *testing.T) {
 	q, err := ParseQueue(&corev1.Pod{})
 	require.NoError(t, err)
 	require.Nil(t, q)
-	for _, text := range []string{"", "x", `{"unknown": 1}`, `{"concurrency": 1001}`, `{"limit": -1}`, `{"mode": "x"}`, `{"worker": "../x"}`, `{"path": "x"}`, `{"path": "` + strings.Repeat("a", 5000) + `"}`} {
+	for _, text := range []string{
+		"", "x", `{"unknown": 1}`, `{"concurrency": 1001}`, `{"limit": -1}`, `{"mode": "x"}`, `{"worker": "../x"}`,
+		`{"path": "x"}`, `{"path": "` + strings.Repeat("a", 5000) + `"}`,
+	} {
 		_, err := ParseQueue(pod(text))
 		require.Error(t, err, text)
 	}
@@ -114,9 +142,14 @@ func TestReportOf(t *testing.T) {
 }
 
 func TestTable(t *testing.T) {
-	w := &Worker{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Spec: WorkerSpec{Function: FunctionEcho, Scale: &WorkerScale{Max: 3}}, Status: WorkerStatus{DesiredReplicas: 2, ReadyReplicas: 1, Depth: 7}}
+	w := &Worker{
+		ObjectMeta: metav1.ObjectMeta{Name: "a"},
+		Spec:       WorkerSpec{Function: FunctionEcho, Scale: &WorkerScale{Max: 3}},
+		Status:     WorkerStatus{DesiredReplicas: 2, ReadyReplicas: 1, Depth: 7},
+	}
 	Default(w)
 	cells := Cells(w, time.Now())
-	require.Equal(t, []any{"a", "1/2", int64(7), int64(0), "AtMostOnce", "<unknown>", "Poll", "function echo", "0-3"}, cells)
+	require.Equal(t, []any{"a", "1/2", int64(7), int64(0), "AtMostOnce", "<unknown>", "Poll", "function echo", "0-3"},
+		cells)
 	require.Len(t, cells, len(Columns()))
 }

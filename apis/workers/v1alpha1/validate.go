@@ -117,7 +117,10 @@ func validateProgram(s *WorkerSpec, path *field.Path) field.ErrorList {
 	switch s.Function {
 	case "", FunctionEcho, FunctionCalculator, FunctionForward, FunctionAggregate:
 	default:
-		errs = append(errs, field.NotSupported(path.Child("function"), s.Function, []Function{FunctionEcho, FunctionCalculator, FunctionForward, FunctionAggregate}))
+		errs = append(errs,
+			field.NotSupported(path.Child("function"), s.Function, []Function{
+				FunctionEcho, FunctionCalculator, FunctionForward, FunctionAggregate,
+			}))
 	}
 	if s.Function != "" {
 		for name, list := range map[string][]string{"command": s.Command, "args": s.Args} {
@@ -169,7 +172,8 @@ func validateProgram(s *WorkerSpec, path *field.Path) field.ErrorList {
 		for name, list := range map[string]corev1.ResourceList{"limits": r.Limits, "requests": r.Requests} {
 			for resource, q := range list {
 				if q.Sign() < 0 {
-					errs = append(errs, field.Invalid(path.Child("resources", name).Key(string(resource)), q.String(), "must not be negative"))
+					errs = append(errs,
+						field.Invalid(path.Child("resources", name).Key(string(resource)), q.String(), "must not be negative"))
 				}
 			}
 		}
@@ -221,7 +225,8 @@ func validateQueue(s *WorkerSpec, path *field.Path) field.ErrorList {
 
 // checkPath returns what is wrong with the path of pushed messages, or "".
 func checkPath(path string) string {
-	if !strings.HasPrefix(path, "/") || len(path) > maxPath || strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r > '~' || r == '?' || r == '#' }) {
+	if !strings.HasPrefix(path, "/") || len(path) > maxPath ||
+		strings.ContainsFunc(path, func(r rune) bool { return r <= ' ' || r > '~' || r == '?' || r == '#' }) {
 		return fmt.Sprintf("must begin with a slash and have at most %d printable ASCII characters, without query", maxPath)
 	}
 	return ""

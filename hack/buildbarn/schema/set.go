@@ -20,10 +20,16 @@ import (
 	"github.com/buildbarn/bb-storage/pkg/proto/configuration/zstd"
 )
 
-// Set describes the configurations of all programs: the messages that can be reached from them, without comments and services.
+// Set describes the configurations of all programs: the messages that can be reached from them, without comments and
+// services.
 func Set() (*descriptorpb.FileDescriptorSet, error) {
 	s := &set{kept: map[protoreflect.FullName]bool{}, files: map[string]protoreflect.FileDescriptor{}}
-	for _, m := range []proto.Message{&bb_storage.ApplicationConfiguration{}, &bb_scheduler.ApplicationConfiguration{}, &bb_worker.ApplicationConfiguration{}, &bb_runner.ApplicationConfiguration{}} {
+	for _, m := range []proto.Message{
+		&bb_storage.ApplicationConfiguration{},
+		&bb_scheduler.ApplicationConfiguration{},
+		&bb_worker.ApplicationConfiguration{},
+		&bb_runner.ApplicationConfiguration{},
+	} {
 		s.message(m.ProtoReflect().Descriptor())
 	}
 	file := s.browser()
@@ -103,7 +109,8 @@ func (s *set) trimmed(f protoreflect.FileDescriptor) *descriptorpb.FileDescripto
 	return to
 }
 
-func (s *set) messages(in protoreflect.FullName, list []*descriptorpb.DescriptorProto) (out []*descriptorpb.DescriptorProto) {
+func (s *set) messages(in protoreflect.FullName,
+	list []*descriptorpb.DescriptorProto) (out []*descriptorpb.DescriptorProto) {
 	for _, m := range list {
 		name := in.Append(protoreflect.Name(m.GetName()))
 		if !s.kept[name] {
@@ -122,7 +129,8 @@ func (s *set) messages(in protoreflect.FullName, list []*descriptorpb.Descriptor
 	return out
 }
 
-func (s *set) enums(in protoreflect.FullName, list []*descriptorpb.EnumDescriptorProto) (out []*descriptorpb.EnumDescriptorProto) {
+func (s *set) enums(in protoreflect.FullName,
+	list []*descriptorpb.EnumDescriptorProto) (out []*descriptorpb.EnumDescriptorProto) {
 	for _, e := range list {
 		if s.kept[in.Append(protoreflect.Name(e.GetName()))] {
 			e.Options = nil
@@ -135,13 +143,22 @@ func (s *set) enums(in protoreflect.FullName, list []*descriptorpb.EnumDescripto
 	return out
 }
 
-// browser describes the configuration of bb_browser, whose module is not at hand: the names of its fields, and their types, which are bb-storage's.
+// browser describes the configuration of bb_browser, whose module is not at hand: the names of its fields, and their
+// types, which are bb-storage's.
 func (s *set) browser() *descriptorpb.FileDescriptorProto {
 	m := &descriptorpb.DescriptorProto{Name: proto.String("ApplicationConfiguration")}
-	file := &descriptorpb.FileDescriptorProto{Name: proto.String("bb_browser.proto"), Package: proto.String("buildbarn.configuration.bb_browser"),
-		Syntax: proto.String("proto3"), MessageType: []*descriptorpb.DescriptorProto{m}}
-	field := func(name string, kind descriptorpb.FieldDescriptorProto_Type, label descriptorpb.FieldDescriptorProto_Label) *descriptorpb.FieldDescriptorProto {
-		f := &descriptorpb.FieldDescriptorProto{Name: &name, Number: proto.Int32(int32(len(m.Field) + 1)), Type: &kind, Label: &label}
+	file := &descriptorpb.FileDescriptorProto{
+		Name: proto.String("bb_browser.proto"), Package: proto.String("buildbarn.configuration.bb_browser"),
+		Syntax: proto.String("proto3"), MessageType: []*descriptorpb.DescriptorProto{m},
+	}
+	field := func(name string, kind descriptorpb.FieldDescriptorProto_Type,
+		label descriptorpb.FieldDescriptorProto_Label) *descriptorpb.FieldDescriptorProto {
+		f := &descriptorpb.FieldDescriptorProto{
+			Name:   &name,
+			Number: proto.Int32(int32(len(m.Field) + 1)),
+			Type:   &kind,
+			Label:  &label,
+		}
 		m.Field = append(m.Field, f)
 		return f
 	}

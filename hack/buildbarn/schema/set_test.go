@@ -34,6 +34,7 @@ func TestEmbeddedSchemaIsThatOfThePinnedModules(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !proto.Equal(&have, want) {
-		t.Error("the schema is that of other versions: in hack/buildbarn, go run ./schema ../../pkg/systems/buildbarn/schema/buildbarn.binpb.gz")
+		t.Error("the schema is that of other versions: in hack/buildbarn, go run ./schema " +
+			"../../pkg/systems/buildbarn/schema/buildbarn.binpb.gz")
 	}
 }

@@ -44,10 +44,12 @@ func build(out string) error {
 	}
 	defer os.RemoveAll(dir)
 	for binary, pkg := range map[string]string{
-		"agnhost": "k8s.io/kubernetes/test/images/agnhost", "kube-sample-apiserver": "k8s.io/sample-apiserver", "etcd": "go.etcd.io/etcd/server/v3",
-		"web": "./images/web", "nc": "./images/nc", "sh": "./images/sh", "nnp": "./images/nnp",
+		"agnhost": "k8s.io/kubernetes/test/images/agnhost", "kube-sample-apiserver": "k8s.io/sample-apiserver",
+		"etcd": "go.etcd.io/etcd/server/v3",
+		"web":  "./images/web", "nc": "./images/nc", "sh": "./images/sh", "nnp": "./images/nnp",
 	} {
-		command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o", filepath.Join(dir, binary), pkg)
+		command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o",
+			filepath.Join(dir, binary), pkg)
 		command.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if text, err := command.CombinedOutput(); err != nil {
 			return &os.PathError{Op: "build " + string(text), Path: pkg, Err: err}
@@ -57,7 +59,12 @@ func build(out string) error {
 	if err != nil {
 		return err
 	}
-	tools := map[string]content{"agnhost": {file: filepath.Join(dir, "agnhost"), mode: 0o755}, "agnhost-2": {link: "agnhost"}, "uploads/": {mode: 0o777}, "usr/bin/nc": {file: filepath.Join(dir, "nc"), mode: 0o755}}
+	tools := map[string]content{
+		"agnhost":    {file: filepath.Join(dir, "agnhost"), mode: 0o755},
+		"agnhost-2":  {link: "agnhost"},
+		"uploads/":   {mode: 0o777},
+		"usr/bin/nc": {file: filepath.Join(dir, "nc"), mode: 0o755},
+	}
 	if err := addCertificate(tools); err != nil {
 		return err
 	}
@@ -71,7 +78,9 @@ func build(out string) error {
 			v1.Config{Entrypoint: []string{"/web"}, Cmd: []string{greeting}}
 	}
 	pets := func(pet string) (map[string]content, v1.Config) {
-		files := map[string]content{"data.json": {text: `{"image":"` + pet + `.jpg"}`, mode: 0o644}, pet + ".jpg": {text: pet, mode: 0o644}}
+		files := map[string]content{
+			"data.json": {text: `{"image":"` + pet + `.jpg"}`, mode: 0o644}, pet + ".jpg": {text: pet, mode: 0o644},
+		}
 		for k, v := range tools {
 			files[k] = v
 		}
@@ -84,7 +93,12 @@ func build(out string) error {
 			return err
 		}
 		config.Env = []string{path}
-		made, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: config, RootFS: v1.RootFS{Type: "layers"}})
+		made, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
+			OS:           "linux",
+			Architecture: runtime.GOARCH,
+			Config:       config,
+			RootFS:       v1.RootFS{Type: "layers"},
+		})
 		if err != nil {
 			return err
 		}
@@ -114,11 +128,13 @@ func build(out string) error {
 		config v1.Config
 	}{
 		{image.Agnhost, tools, pause}, {image.AgnhostPrev, tools, pause}, {image.Pause, tools, pause},
-		{image.BusyBox, map[string]content{"etc/busybox-shell": {text: "see ./sh\n", mode: 0o644}}, shell}, {image.IpcUtils, nil, shell}, {image.GlibcDnsTesting, tools, shell},
+		{image.BusyBox, map[string]content{"etc/busybox-shell": {text: "see ./sh\n", mode: 0o644}}, shell},
+		{image.IpcUtils, nil, shell}, {image.GlibcDnsTesting, tools, shell},
 		{image.Kitten, kitten, kittenConfig}, {image.Nautilus, nautilus, nautilusConfig},
 		{image.Nginx, nginx, nginxConfig}, {image.NginxNew, nginx, nginxConfig},
 		{image.Nonewprivs, nnp, v1.Config{Cmd: []string{"/usr/local/bin/nnp"}}}, {image.NonRoot, tools, nonRoot},
-		{image.APIServer, sample, v1.Config{Entrypoint: []string{"/kube-sample-apiserver"}}}, {image.Etcd, etcd, v1.Config{Cmd: []string{"/usr/local/bin/etcd"}}},
+		{image.APIServer, sample, v1.Config{Entrypoint: []string{"/kube-sample-apiserver"}}},
+		{image.Etcd, etcd, v1.Config{Cmd: []string{"/usr/local/bin/etcd"}}},
 	} {
 		if err := add(i.id, i.files, i.config); err != nil {
 			return err
@@ -138,13 +154,18 @@ func system(shell string) (v1.Layer, error) {
 		return nil, err
 	}
 	files := map[string]content{
-		"bin/sh":            {file: shell, mode: 0o755},
-		"bin/busybox":       {file: busybox, mode: 0o755},
-		"etc/passwd":        {text: "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n", mode: 0o644},
+		"bin/sh":      {file: shell, mode: 0o755},
+		"bin/busybox": {file: busybox, mode: 0o755},
+		"etc/passwd": {
+			text: "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n", mode: 0o644,
+		},
 		"etc/nsswitch.conf": {text: "hosts: files dns\n", mode: 0o644},                 // for getent
 		"etc/os-release":    {text: "NAME=\"Alpine Linux\"\nID=alpine\n", mode: 0o644}, // as upstream's images
-		"etc/group":         {text: "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\nnobody:x:65534:\n", mode: 0o644},
-		"tmp/":              {mode: 0o1777}, "root/": {mode: 0o700}, "home/": {mode: 0o755}, "var/": {mode: 0o755}, "usr/bin/env": {link: "/bin/busybox"},
+		"etc/group": {
+			text: "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\nnobody:x:65534:\n", mode: 0o644,
+		},
+		"tmp/": {mode: 0o1777}, "root/": {mode: 0o700}, "home/": {mode: 0o755}, "var/": {mode: 0o755},
+		"usr/bin/env": {link: "/bin/busybox"},
 	}
 	if err := addDynamic(files, "/usr/bin/dash"); err != nil {
 		return nil, err
@@ -229,5 +250,7 @@ func layer(files map[string]content) (v1.Layer, error) {
 	if err := w.Close(); err != nil {
 		return nil, err
 	}
-	return tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(buffer.Bytes())), nil })
+	return tarball.LayerFromOpener(func() (io.ReadCloser, error) {
+		return io.NopCloser(bytes.NewReader(buffer.Bytes())), nil
+	})
 }

@@ -39,7 +39,8 @@ func serve(l net.Listener, images, blobs string) error {
 	if err := os.MkdirAll(blobs, 0o700); err != nil {
 		return err
 	}
-	handler := registry.New(registry.WithBlobHandler(registry.NewDiskBlobHandler(blobs)), registry.Logger(log.New(io.Discard, "", 0)))
+	handler := registry.New(registry.WithBlobHandler(registry.NewDiskBlobHandler(blobs)),
+		registry.Logger(log.New(io.Discard, "", 0)))
 	ended := make(chan error, 1)
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
 	go func() { ended <- server.Serve(l) }()

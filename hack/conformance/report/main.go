@@ -47,10 +47,13 @@ func run(file, list, label string, update, every bool) error {
 		return err
 	}
 	r := summarize(reports, label)
-	for _, f := range slices.SortedFunc(slices.Values(r.failed), func(a, b failure) int { return cmp.Compare(a.name, b.name) }) {
+	for _, f := range slices.SortedFunc(slices.Values(r.failed), func(a, b failure) int {
+		return cmp.Compare(a.name, b.name)
+	}) {
 		fmt.Printf("FAILED  %s\n        %s\n", f.name, f.line)
 	}
-	fmt.Printf("%d passed, %d failed, %d skipped of %d\n", len(r.passed), len(r.failed), r.total-len(r.passed)-len(r.failed), r.total)
+	fmt.Printf("%d passed, %d failed, %d skipped of %d\n", len(r.passed), len(r.failed),
+		r.total-len(r.passed)-len(r.failed), r.total)
 	var lost []string
 	for _, f := range r.failed {
 		if known[f.name] {

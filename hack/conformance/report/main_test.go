@@ -23,7 +23,8 @@ func TestListGrowsAndIsHeld(t *testing.T) {
 	other := spec("no conformance test", types.SpecStatePassed)
 	other.LeafNodeLabels = nil
 	reports := []types.Report{{SpecReports: types.SpecReports{
-		spec("a passes", types.SpecStatePassed), spec("z breaks", types.SpecStateTimedout), spec("b fails", types.SpecStatePanicked),
+		spec("a passes", types.SpecStatePassed), spec("z breaks", types.SpecStateTimedout),
+		spec("b fails", types.SpecStatePanicked),
 		spec("z skipped", types.SpecStateSkipped), other,
 	}}}
 	data, err := json.Marshal(reports)

@@ -1,4 +1,5 @@
-// Package archive writes container images as OCI archives, without a container engine. Archives of equal contents are equal.
+// Package archive writes container images as OCI archives, without a container engine. Archives of equal contents are
+// equal.
 package archive
 
 import (
@@ -26,7 +27,8 @@ import (
 // when is the timestamp of everything in an image.
 var when = time.Unix(0, 0).UTC()
 
-// Compile returns the static program of a Go package. It is built in the module of folder dir, with more flags of go build.
+// Compile returns the static program of a Go package. It is built in the module of folder dir, with more flags of go
+// build.
 func Compile(dir, pkg string, flags ...string) ([]byte, error) {
 	out, err := os.MkdirTemp("", "coracle-image-")
 	if err != nil {
@@ -34,7 +36,8 @@ func Compile(dir, pkg string, flags ...string) ([]byte, error) {
 	}
 	defer os.RemoveAll(out)
 	binary := filepath.Join(out, "program")
-	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", binary}, flags...)
+	args := append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", binary},
+		flags...)
 	build := exec.Command("go", append(args, pkg)...)
 	build.Dir = dir
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -44,7 +47,8 @@ func Compile(dir, pkg string, flags ...string) ([]byte, error) {
 	return os.ReadFile(binary)
 }
 
-// File is one entry of an image: a folder if its name ends in a slash, else a link or a file. Names have no slash in front.
+// File is one entry of an image: a folder if its name ends in a slash, else a link or a file. Names have no slash in
+// front.
 type File struct {
 	Name, Link string
 	Mode       int64
@@ -69,7 +73,14 @@ func layer(files []File) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
 	for _, f := range files {
-		h := &tar.Header{Name: f.Name, Mode: f.Mode, ModTime: when, Size: int64(len(f.Data)), Typeflag: tar.TypeReg, Format: tar.FormatPAX}
+		h := &tar.Header{
+			Name:     f.Name,
+			Mode:     f.Mode,
+			ModTime:  when,
+			Size:     int64(len(f.Data)),
+			Typeflag: tar.TypeReg,
+			Format:   tar.FormatPAX,
+		}
 		if f.Link != "" {
 			h.Typeflag, h.Linkname, h.Mode = tar.TypeSymlink, f.Link, 0o777
 		} else if strings.HasSuffix(f.Name, "/") {
@@ -153,7 +164,13 @@ func pack(dir string) ([]byte, error) {
 		if err != nil {
 			return err
 		}
-		if err := w.WriteHeader(&tar.Header{Name: rel, Mode: 0o644, ModTime: when, Size: int64(len(data)), Typeflag: tar.TypeReg}); err != nil {
+		if err := w.WriteHeader(&tar.Header{
+			Name:     rel,
+			Mode:     0o644,
+			ModTime:  when,
+			Size:     int64(len(data)),
+			Typeflag: tar.TypeReg,
+		}); err != nil {
 			return err
 		}
 		_, err = w.Write(data)

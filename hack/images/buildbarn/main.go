@@ -1,6 +1,7 @@
-// Command buildbarn builds the images of Buildbarn for tests as OCI archives, without internet once the modules are there: upstream's programs at the versions that
-// hack/buildbarn/go.mod pins. Two places differ from upstream, which builds with Bazel: the worker has no FUSE mounts, because these need a patched go-fuse,
-// and a call of bb_storage has the type that the newest bytestream wants.
+// Command buildbarn builds the images of Buildbarn for tests as OCI archives, without internet once the modules are
+// there: upstream's programs at the versions that hack/buildbarn/go.mod pins. Two places differ from upstream, which
+// builds with Bazel: the worker has no FUSE mounts, because these need a patched go-fuse, and a call of bb_storage has
+// the type that the newest bytestream wants.
 package main
 
 import (
@@ -51,7 +52,8 @@ func build(out string) error {
 		return err
 	}
 	// The installer embeds the runner, which upstream's own build puts beside its source.
-	if err := os.WriteFile(filepath.Join(b.source(execution), "cmd/bb_runner_installer/bb_runner"), runner, 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(b.source(execution), "cmd/bb_runner_installer/bb_runner"), runner, 0o755); err !=
+		nil {
 		return err
 	}
 	for _, p := range []struct{ name, module, command string }{
@@ -107,10 +109,13 @@ func prepare() (*builder, error) {
 			return nil, err
 		}
 	}
-	if err := os.WriteFile(filepath.Join(b.source(execution), "pkg/filesystem/virtual/configuration/fuse_mount_enabled.go"), []byte(noFUSE), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(b.source(execution),
+		"pkg/filesystem/virtual/configuration/fuse_mount_enabled.go"), []byte(noFUSE), 0o644); err != nil {
 		return nil, err
 	}
-	if err := edit(filepath.Join(b.source(storage), "cmd/bb_storage/main.go"), "bytestream.RegisterByteStreamServer(\n\t\t\t\t\t\ts,", "bytestream.RegisterByteStreamServer(\n\t\t\t\t\t\ts.(*grpc.Server),"); err != nil {
+	if err := edit(filepath.Join(b.source(storage), "cmd/bb_storage/main.go"),
+		"bytestream.RegisterByteStreamServer(\n\t\t\t\t\t\ts,",
+		"bytestream.RegisterByteStreamServer(\n\t\t\t\t\t\ts.(*grpc.Server),"); err != nil {
 		return nil, err
 	}
 	_, err = command("go", append(replace, b.modfile())...)
@@ -160,7 +165,8 @@ func image(out, name, from, binary string, program []byte) error {
 	}
 	files := []archive.File{{Name: binary, Mode: 0o755, Data: program}, {Name: "tmp/", Mode: 0o1777}}
 	config := v1.Config{Entrypoint: []string{"/" + binary}}
-	return archive.Write(filepath.Join(out, name+".tar"), config, files, "docker.io/buildbarn/"+name+":"+tag, "docker.io/buildbarn/"+name+":latest")
+	return archive.Write(filepath.Join(out, name+".tar"), config, files, "docker.io/buildbarn/"+name+":"+tag,
+		"docker.io/buildbarn/"+name+":latest")
 }
 
 type pinned struct{ Version, Dir string }

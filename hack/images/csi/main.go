@@ -1,6 +1,7 @@
-// Command csi builds the images of CSI's sidecars for tests as OCI archives, without internet once the modules are there: upstream's programs at the versions that
-// hack/csi/go.mod pins, and the tests' driver. In one place they differ from upstream: this csi-provisioner cannot follow CSIStorageCapacities of v1beta1, for which
-// its newest release that can be had does not compile with client-go 0.37.
+// Command csi builds the images of CSI's sidecars for tests as OCI archives, without internet once the modules are
+// there: upstream's programs at the versions that hack/csi/go.mod pins, and the tests' driver. In one place they differ
+// from upstream: this csi-provisioner cannot follow CSIStorageCapacities of v1beta1, for which its newest release that
+// can be had does not compile with client-go 0.37.
 package main
 
 import (
@@ -50,14 +51,15 @@ func main() {
 		log.Fatal(err)
 	}
 	for _, pkg := range commands {
-		if err := build(*out, module, pkg, "registry.k8s.io/sig-storage/"+path.Base(pkg)+":latest", "-mod=readonly", "-modfile", modfile); err != nil {
+		if err := build(*out, module, pkg, "registry.k8s.io/sig-storage/"+path.Base(pkg)+":latest", "-mod=readonly",
+			"-modfile", modfile); err != nil {
 			log.Fatal(pkg, ": ", err)
 		}
 	}
 }
 
-// prepare copies the module that differs from upstream and changes it, and returns a go.mod that uses the copy. They are in a place that stays, so that what did
-// not change is not compiled again.
+// prepare copies the module that differs from upstream and changes it, and returns a go.mod that uses the copy. They
+// are in a place that stays, so that what did not change is not compiled again.
 func prepare() (modfile string, err error) {
 	dir, err := filepath.Abs("dist/csi")
 	if err != nil {
@@ -85,11 +87,13 @@ func prepare() (modfile string, err error) {
 	if err != nil {
 		return "", err
 	}
-	const call = "cInformer = capacity.NewV1beta1InformerBridge(factoryForNamespace.Storage().V1beta1().CSIStorageCapacities())"
+	const call = "cInformer = " +
+		"capacity.NewV1beta1InformerBridge(factoryForNamespace.Storage().V1beta1().CSIStorageCapacities())"
 	if n := strings.Count(string(data), call); n != 1 {
 		return "", fmt.Errorf("%s has the call to change %d times", main, n)
 	}
-	text := strings.Replace(string(data), call, `klog.Fatal("this build cannot follow CSIStorageCapacities of v1beta1")`, 1)
+	text := strings.Replace(string(data), call, `klog.Fatal("this build cannot follow CSIStorageCapacities of v1beta1")`,
+		1)
 	if err := os.WriteFile(main, []byte(text), 0o644); err != nil {
 		return "", err
 	}

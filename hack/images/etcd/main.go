@@ -1,5 +1,6 @@
-// Command etcd is the program of the database example: etcd as a StatefulSet. "etcd serve" is one member, whose name and peers follow from the
-// variables POD_NAME, SERVICE and MEMBERS; "etcd put KEY VALUE", "etcd get KEY" and "etcd leader" are a client of the server at ENDPOINT.
+// Command etcd is the program of the database example: etcd as a StatefulSet. "etcd serve" is one member, whose name
+// and peers follow from the variables POD_NAME, SERVICE and MEMBERS; "etcd put KEY VALUE", "etcd get KEY" and "etcd
+// leader" are a client of the server at ENDPOINT.
 package main
 
 import (
@@ -73,7 +74,8 @@ func config(pod, service, members string) (*embed.Config, error) {
 	count, err := strconv.Atoi(members)
 	dash := strings.LastIndexByte(pod, '-')
 	if err != nil || count < 1 || dash < 0 || service == "" {
-		return nil, errors.New("POD_NAME, SERVICE and MEMBERS are required: the pod's name, the name of its headless service, and the number of replicas")
+		return nil, errors.New("POD_NAME, SERVICE and MEMBERS are required: the pod's name, the name of its headless " +
+			"service, and the number of replicas")
 	}
 	c := embed.NewConfig()
 	c.Name, c.Dir, c.LogLevel = pod, "/data/etcd", "warn"

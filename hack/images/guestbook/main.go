@@ -1,5 +1,5 @@
-// Command guestbook is the program of the guestbook example: "guestbook store" keeps entries in a file, "guestbook store URL" follows the store at
-// URL, and "guestbook web" is the page in front of them.
+// Command guestbook is the program of the guestbook example: "guestbook store" keeps entries in a file, "guestbook
+// store URL" follows the store at URL, and "guestbook web" is the page in front of them.
 package main
 
 import (
@@ -21,7 +21,12 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	server := &http.Server{Addr: ":8080", ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 30 * time.Second, Handler: handler}
+	server := &http.Server{
+		Addr:              ":8080",
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       30 * time.Second,
+		Handler:           handler,
+	}
 	go func() {
 		<-ctx.Done()
 		_ = server.Close()

@@ -157,7 +157,8 @@ func (s *store) follow(ctx context.Context, url string) {
 
 func (s *store) copy(ctx context.Context, client *http.Client, url string) error {
 	have, _ := s.since(0)
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/?wait=true&from=%d", url, len(have)), nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("%s/?wait=true&from=%d", url, len(have)),
+		nil)
 	if err != nil {
 		return err
 	}

@@ -22,13 +22,16 @@ func main() {
 	if len(os.Args) > 1 {
 		file = os.Args[1]
 	}
-	server := &http.Server{Addr: ":8080", ReadHeaderTimeout: 5 * time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		text, err := os.ReadFile(file) // each time: a mounted ConfigMap changes
-		if err != nil {
-			text = []byte("hello")
-		}
-		fmt.Fprintf(w, "%s: %s\n", name, strings.TrimSpace(string(text)))
-	})}
+	server := &http.Server{
+		Addr: ":8080", ReadHeaderTimeout: 5 * time.Second,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			text, err := os.ReadFile(file) // each time: a mounted ConfigMap changes
+			if err != nil {
+				text = []byte("hello")
+			}
+			fmt.Fprintf(w, "%s: %s\n", name, strings.TrimSpace(string(text)))
+		}),
+	}
 	stop := make(chan os.Signal, 1) // as first process of its namespace it must ask for the signal
 	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
 	go func() {

@@ -1,5 +1,5 @@
-// Command postgres builds an image of PostgreSQL from the Debian packages of this machine's release, as an OCI archive. The packages are
-// downloaded with apt-get and unpacked, not installed.
+// Command postgres builds an image of PostgreSQL from the Debian packages of this machine's release, as an OCI archive.
+// The packages are downloaded with apt-get and unpacked, not installed.
 package main
 
 import (
@@ -81,7 +81,11 @@ func build(out string) error {
 	files = append(files,
 		archive.File{Name: "entrypoint", Mode: 0o755, Data: []byte(entrypoint)},
 		archive.File{Name: "bin/busybox", Mode: 0o755, Data: busybox},
-		archive.File{Name: "etc/passwd", Mode: 0o644, Data: []byte("root:x:0:0:root:/:/bin/sh\npostgres:x:999:999:PostgreSQL:/tmp:/bin/sh\n")},
+		archive.File{
+			Name: "etc/passwd",
+			Mode: 0o644,
+			Data: []byte("root:x:0:0:root:/:/bin/sh\npostgres:x:999:999:PostgreSQL:/tmp:/bin/sh\n"),
+		},
 		archive.File{Name: "etc/group", Mode: 0o644, Data: []byte("root:x:0:\npostgres:x:999:\n")},
 		archive.File{Name: "tmp/", Mode: 0o1777})
 	for _, applet := range []string{"sh", "cat", "chmod", "echo", "mv", "rm", "sync", "seq", "sleep"} {
@@ -94,8 +98,12 @@ func build(out string) error {
 	}
 	bin := "/usr/lib/postgresql/" + version + "/bin"
 	config := v1.Config{
-		Entrypoint: []string{"/entrypoint"}, User: "999:999", StopSignal: "SIGINT", ExposedPorts: map[string]struct{}{"5432/tcp": {}},
-		Env: []string{"PATH=" + bin + ":/bin", "PGDATA=/data/postgres", "PGHOST=/tmp", "PGUSER=postgres", "LD_LIBRARY_PATH=" + strings.Join(libraries(root), ":")},
+		Entrypoint: []string{"/entrypoint"}, User: "999:999", StopSignal: "SIGINT",
+		ExposedPorts: map[string]struct{}{"5432/tcp": {}},
+		Env: []string{
+			"PATH=" + bin + ":/bin", "PGDATA=/data/postgres", "PGHOST=/tmp", "PGUSER=postgres",
+			"LD_LIBRARY_PATH=" + strings.Join(libraries(root), ":"),
+		},
 	}
 	return archive.Write(out, config, files, "docker.io/coracle/postgres:latest", "docker.io/coracle/postgres:"+version)
 }
@@ -105,8 +113,9 @@ var library = regexp.MustCompile(`^(lib|zlib)([^l]|l[^l])`)
 
 var server = regexp.MustCompile(`(?m)^ +Depends: postgresql-([0-9]+)$`)
 
-// resolve returns the release's version of PostgreSQL, and the packages with its programs and with the libraries that they need. Those that
-// install them, such as perl and debconf, are not needed, nor is LLVM (libllvm), which only compiles queries.
+// resolve returns the release's version of PostgreSQL, and the packages with its programs and with the libraries that
+// they need. Those that install them, such as perl and debconf, are not needed, nor is LLVM (libllvm), which only
+// compiles queries.
 func resolve() (version string, packages []string, err error) {
 	text, err := apt("apt-cache", "depends", "postgresql")
 	if err != nil {
@@ -174,7 +183,8 @@ func apt(name string, args ...string) (string, error) {
 }
 
 // unused are parts of the packages that a server does not need.
-var unused = regexp.MustCompile(`/bitcode/|/llvmjit|/share/(doc|man|locale|lintian|bug|perl)/|/share/postgresql/[0-9]+/man/|/gconv/|^etc/|^var/`)
+var unused = regexp.MustCompile(
+	`/bitcode/|/llvmjit|/share/(doc|man|locale|lintian|bug|perl)/|/share/postgresql/[0-9]+/man/|/gconv/|^etc/|^var/`)
 
 // collect returns what the image has of the unpacked packages.
 func collect(root, version string) ([]archive.File, error) {
@@ -187,7 +197,8 @@ func collect(root, version string) ([]archive.File, error) {
 		if err != nil || unused.MatchString(name) {
 			return err
 		}
-		if strings.HasPrefix(name, "usr/bin/") || strings.HasPrefix(name, "usr/sbin/") || strings.HasPrefix(name, "sbin/") || strings.HasPrefix(name, "bin/") {
+		if strings.HasPrefix(name, "usr/bin/") || strings.HasPrefix(name, "usr/sbin/") || strings.HasPrefix(name, "sbin/") ||
+			strings.HasPrefix(name, "bin/") {
 			return nil // Debian's wrappers
 		}
 		if d.Type()&fs.ModeSymlink != 0 {
@@ -203,7 +214,10 @@ func collect(root, version string) ([]archive.File, error) {
 		files = append(files, archive.File{Name: name, Mode: int64(info.Mode().Perm()), Data: data})
 		return err
 	})
-	if err == nil && !slices.ContainsFunc(files, func(f archive.File) bool { return f.Name == "usr/lib/postgresql/"+version+"/bin/postgres" }) {
+	if err == nil &&
+		!slices.ContainsFunc(files, func(f archive.File) bool {
+			return f.Name == "usr/lib/postgresql/"+version+"/bin/postgres"
+		}) {
 		err = errors.New("the packages have no postgres")
 	}
 	return files, err

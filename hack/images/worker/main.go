@@ -1,4 +1,5 @@
-// Command worker is the program of the image coracle/worker: it serves the built-in function that WORKER_FUNCTION names.
+// Command worker is the program of the image coracle/worker: it serves the built-in function that WORKER_FUNCTION
+// names.
 package main
 
 import (

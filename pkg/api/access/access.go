@@ -1,5 +1,6 @@
-// Package access decides who may use the API by configuration files: providers of tokens (OIDC), a token webhook, requests without
-// credentials, and the chain of authorizers, as upstream's AuthenticationConfiguration and AuthorizationConfiguration describe them.
+// Package access decides who may use the API by configuration files: providers of tokens (OIDC), a token webhook,
+// requests without credentials, and the chain of authorizers, as upstream's AuthenticationConfiguration and
+// AuthorizationConfiguration describe them.
 //
 // Its invariants: a file that is not valid never replaces one that was; whatever a provider or webhook answers is read
 // within limits of size and time; without configuration nothing runs.
@@ -34,18 +35,20 @@ const maxFile = 1 << 20
 
 // Config configures an Access. The zero value adds no users to those that the API server authenticates itself.
 type Config struct {
-	// AuthenticationFile is the path of an AuthenticationConfiguration (apiserver.config.k8s.io), which is followed; empty for none.
+	// AuthenticationFile is the path of an AuthenticationConfiguration (apiserver.config.k8s.io), which is followed; empty
+	// for none.
 	AuthenticationFile string
 	// OIDC is a single provider by upstream's options. It excludes AuthenticationFile.
 	OIDC OIDC
-	// Anonymous lets requests without credentials pass as system:anonymous. It excludes a file that has the field "anonymous".
+	// Anonymous lets requests without credentials pass as system:anonymous. It excludes a file that has the field
+	// "anonymous".
 	Anonymous bool
 	// Webhook authenticates the tokens that nothing else knows.
 	Webhook Webhook
 	// Proxy says in headers who users are.
 	Proxy Proxy
-	// AuthorizationFile is the path of an AuthorizationConfiguration (apiserver.config.k8s.io), which is followed; empty for the node
-	// authorizer and RBAC.
+	// AuthorizationFile is the path of an AuthorizationConfiguration (apiserver.config.k8s.io), which is followed; empty
+	// for the node authorizer and RBAC.
 	AuthorizationFile string
 	// Issuers are those of the cluster's own tokens, which no provider may claim to be.
 	Issuers []string
@@ -75,7 +78,8 @@ func New(cfg Config) (*Access, error) {
 		cfg.Log = slog.Default()
 	}
 	a := &Access{cfg: cfg, ready: make(chan struct{}), issuers: sync.OnceValue(authenticationcel.NewDefaultCompiler),
-		matches: sync.OnceValue(authorizationcel.NewDefaultCompiler), allow: func(string) bool { return cfg.Anonymous }, read: map[string]string{}}
+		matches: sync.OnceValue(authorizationcel.NewDefaultCompiler), allow: func(string) bool { return cfg.Anonymous },
+		read: map[string]string{}}
 	if cfg.AuthenticationFile != "" && cfg.OIDC.Issuer != "" {
 		return nil, errors.New("authentication-config file and oidc-* flags are mutually exclusive")
 	}
@@ -129,7 +133,9 @@ func (a *Access) validate(c *apiserver.AuthenticationConfiguration) field.ErrorL
 	errs := validation.ValidateAuthenticationConfiguration(a.issuers(), c, a.cfg.Issuers)
 	for i, jwt := range c.JWT {
 		if jwt.Issuer.EgressSelectorType != "" {
-			errs = append(errs, field.Invalid(field.NewPath("jwt").Index(i).Child("issuer", "egressSelectorType"), jwt.Issuer.EgressSelectorType, "there are no egress selectors here: leave it out"))
+			errs = append(errs,
+				field.Invalid(field.NewPath("jwt").Index(i).Child("issuer", "egressSelectorType"), jwt.Issuer.EgressSelectorType,
+					"there are no egress selectors here: leave it out"))
 		}
 	}
 	return errs
@@ -145,7 +151,9 @@ func (a *Access) reloadAuthentication() error {
 	errs := a.validate(c)
 	switch {
 	case first && c.Anonymous != nil && a.cfg.Anonymous:
-		errs = append(errs, field.Forbidden(field.NewPath("anonymous"), "--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file"))
+		errs = append(errs,
+			field.Forbidden(field.NewPath("anonymous"),
+				"--anonymous-auth flag cannot be set when anonymous field is configured in authentication configuration file"))
 	case !first && !reflect.DeepEqual(a.anonymous, c.Anonymous):
 		errs = append(errs, field.Forbidden(field.NewPath("anonymous"), "changed from initial configuration file"))
 	}
@@ -169,7 +177,9 @@ func (a *Access) reloadAuthentication() error {
 // allowed returns whether a request without credentials may have a path.
 func allowed(c apiserver.AnonymousAuthConfig) func(string) bool {
 	return func(path string) bool {
-		return c.Enabled && (len(c.Conditions) == 0 || slices.ContainsFunc(c.Conditions, func(o apiserver.AnonymousAuthCondition) bool { return o.Path == path }))
+		return c.Enabled &&
+			(len(c.Conditions) == 0 ||
+				slices.ContainsFunc(c.Conditions, func(o apiserver.AnonymousAuthCondition) bool { return o.Path == path }))
 	}
 }
 

@@ -70,7 +70,15 @@ func start(t testing.TB, cfg Config) *Access {
 
 func claims(more map[string]any) map[string]any {
 	now := time.Now().Unix()
-	c := map[string]any{"aud": "coracle", "sub": "jane", "uid": "u1", "tenant": "blue", "roles": []string{"dev"}, "nbf": now - 60, "exp": now + 600}
+	c := map[string]any{
+		"aud":    "coracle",
+		"sub":    "jane",
+		"uid":    "u1",
+		"tenant": "blue",
+		"roles":  []string{"dev"},
+		"nbf":    now - 60,
+		"exp":    now + 600,
+	}
 	for k, v := range more {
 		c[k] = v
 	}
@@ -96,13 +104,25 @@ func TestClaimsAreMappedAndChecked(t *testing.T) {
 	for name, c := range map[string]struct {
 		token, message string
 	}{
-		"a claim that breaks a rule":  {p.Token(t, claims(map[string]any{"exp": time.Now().Unix() + 100000})), "total token lifetime must not exceed 24 hours"},
-		"a user that breaks a rule":   {p.Token(t, claims(map[string]any{"roles": []string{"system:masters"}})), "no system users"},
-		"another audience":            {p.Token(t, claims(map[string]any{"aud": "someone"})), "expected audience in"},
-		"expired":                     {p.Token(t, claims(map[string]any{"exp": time.Now().Unix() - 600})), "token is expired"},
-		"a claim that is not there":   {p.Token(t, map[string]any{"aud": "coracle", "sub": "j", "uid": "u", "nbf": 1, "exp": time.Now().Unix() + 60}), "tenant"},
-		"signed by nobody":            {p.Token(t, claims(nil)) + "AAAA", ""},
-		"a key that nobody has known": {accesstest.Start(t).Token(t, claims(map[string]any{"iss": p.URL})), "failed to verify signature"},
+		"a claim that breaks a rule": {
+			p.Token(t, claims(map[string]any{"exp": time.Now().Unix() + 100000})),
+			"total token lifetime must not exceed 24 hours",
+		},
+		"a user that breaks a rule": {
+			p.Token(t, claims(map[string]any{"roles": []string{"system:masters"}})), "no system users",
+		},
+		"another audience": {p.Token(t, claims(map[string]any{"aud": "someone"})), "expected audience in"},
+		"expired": {
+			p.Token(t, claims(map[string]any{"exp": time.Now().Unix() - 600})), "token is expired",
+		},
+		"a claim that is not there": {
+			p.Token(t, map[string]any{"aud": "coracle", "sub": "j", "uid": "u", "nbf": 1, "exp": time.Now().Unix() + 60}),
+			"tenant",
+		},
+		"signed by nobody": {p.Token(t, claims(nil)) + "AAAA", ""},
+		"a key that nobody has known": {
+			accesstest.Start(t).Token(t, claims(map[string]any{"iss": p.URL})), "failed to verify signature",
+		},
 	} {
 		res, err := ask(t, a, c.token)
 		require.Nil(t, res, name)
@@ -145,24 +165,37 @@ func TestWhatIsNotValidIsRefused(t *testing.T) {
 	for text, message := range map[string]string{
 		"":                                  "empty config data",
 		"apiVersion: v1\nkind: ConfigMap\n": "no kind",
-		strings.Replace(good, "audiences:", "audience:", 1):                                 "unknown field",
-		strings.Replace(good, p.URL, "http://127.0.0.1", 1):                                 "URL scheme must be https",
-		strings.Replace(good, p.URL, own, 1):                                                "must not overlap with disallowed issuers",
+		strings.Replace(good, "audiences:", "audience:", 1): "unknown field",
+		strings.Replace(good, p.URL, "http://127.0.0.1", 1): "URL scheme must be https",
+		strings.Replace(good, p.URL, own, 1): "must not overlap with " +
+			"disallowed issuers",
 		good + strings.SplitAfter(good, "jwt:\n")[1]:                                        "Duplicate value",
 		strings.Replace(good, "claims.sub", "claims.sub +", 1):                              "Syntax error",
 		strings.Replace(good, "- issuer:", "- issuer:\n    egressSelectorType: cluster", 1): "egress selector",
-		good + "anonymous: {enabled: false, conditions: [{path: /x}]}\n":                    "enabled should be set to true when conditions are defined",
+		good + "anonymous: {enabled: false, conditions: [{path: /x}]}\n": "enabled should be set to " +
+			"true when conditions are defined",
 	} {
-		_, err := New(Config{AuthenticationFile: write(t, filepath.Join(t.TempDir(), "f"), text), Issuers: []string{own}, Log: slog.New(slog.DiscardHandler)})
+		_, err := New(Config{
+			AuthenticationFile: write(t, filepath.Join(t.TempDir(), "f"), text),
+			Issuers:            []string{own},
+			Log:                slog.New(slog.DiscardHandler),
+		})
 		require.ErrorContains(t, err, message, text)
 	}
-	_, err := New(Config{AuthenticationFile: write(t, filepath.Join(t.TempDir(), "f"), good+"anonymous: {enabled: true}\n"), Anonymous: true, Log: slog.New(slog.DiscardHandler)})
+	_, err := New(Config{
+		AuthenticationFile: write(t, filepath.Join(t.TempDir(), "f"), good+"anonymous: {enabled: true}\n"),
+		Anonymous:          true,
+		Log:                slog.New(slog.DiscardHandler),
+	})
 	require.ErrorContains(t, err, "--anonymous-auth flag cannot be set")
 }
 
 func TestAnonymousPaths(t *testing.T) {
 	file := func(text string) *Access {
-		return start(t, Config{AuthenticationFile: write(t, filepath.Join(t.TempDir(), "f"), "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"+text)})
+		return start(t, Config{
+			AuthenticationFile: write(t, filepath.Join(t.TempDir(), "f"),
+				"apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n"+text),
+		})
 	}
 	some := file("anonymous: {enabled: true, conditions: [{path: /version}]}")
 	require.True(t, some.Anonymous("/version"))
@@ -176,8 +209,11 @@ func TestAnonymousPaths(t *testing.T) {
 
 func TestOneProviderByOptions(t *testing.T) {
 	p := accesstest.Start(t)
-	o := OIDC{Issuer: p.URL, ClientID: "coracle", CAFile: write(t, filepath.Join(t.TempDir(), "ca"), p.CA()), UsernameClaim: "sub", GroupsClaim: "roles", GroupsPrefix: "g:",
-		SigningAlgorithms: []string{"ES256"}, RequiredClaims: map[string]string{"tenant": "blue"}}
+	o := OIDC{
+		Issuer: p.URL, ClientID: "coracle", CAFile: write(t, filepath.Join(t.TempDir(), "ca"), p.CA()), UsernameClaim: "sub",
+		GroupsClaim: "roles", GroupsPrefix: "g:",
+		SigningAlgorithms: []string{"ES256"}, RequiredClaims: map[string]string{"tenant": "blue"},
+	}
 	res, err := ask(t, start(t, Config{OIDC: o}), p.Token(t, claims(nil)))
 	require.NoError(t, err)
 	require.Equal(t, p.URL+"#jane", res.User.GetName())
@@ -212,7 +248,8 @@ func TestKeysRotate(t *testing.T) {
 		res, _, _ := a.AuthenticateToken(context.Background(), unknown)
 		require.Nil(t, res)
 	}
-	require.LessOrEqual(t, p.Asked.Load()-asked, int64(time.Since(began)/retryKeys)+1, "tokens with unknown keys cost the provider little")
+	require.LessOrEqual(t, p.Asked.Load()-asked, int64(time.Since(began)/retryKeys)+1,
+		"tokens with unknown keys cost the provider little")
 }
 
 func TestProvidersThatMisbehave(t *testing.T) {
@@ -220,15 +257,20 @@ func TestProvidersThatMisbehave(t *testing.T) {
 		answer  http.HandlerFunc
 		message string
 	}{
-		"endless":  {accesstest.Endless, "larger than"},
-		"nonsense": {func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) }, "failed to decode provider discovery object"},
+		"endless": {accesstest.Endless, "larger than"},
+		"nonsense": {
+			func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("<html>")) },
+			"failed to decode provider discovery object",
+		},
 		"another issuer": {func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(`{"issuer":"https://evil","jwks_uri":"https://evil/keys"}`))
 		}, "did not match the issuer"},
 		"to plain HTTP": {func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://127.0.0.1:1/", http.StatusFound)
 		}, "redirect to http://127.0.0.1:1/ refused"},
-		"an error": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) }, "500"},
+		"an error": {
+			func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusInternalServerError) }, "500",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, good := accesstest.Start(t), accesstest.Start(t)

@@ -46,8 +46,10 @@ func (a *Access) Has(kind string) bool {
 // Webhooks reports whether the file lists a webhook.
 func (a *Access) Webhooks() bool { return a.Has(string(apiserver.TypeWebhook)) }
 
-// Authorize asks the authorizers of the file in their order, until one allows or denies. own are those of this process, by type.
-func (a *Access) Authorize(ctx context.Context, attrs authorizer.Attributes, own map[string]authorizer.AuthorizerFunc) (authorizer.Decision, string, error) {
+// Authorize asks the authorizers of the file in their order, until one allows or denies. own are those of this process,
+// by type.
+func (a *Access) Authorize(ctx context.Context, attrs authorizer.Attributes,
+	own map[string]authorizer.AuthorizerFunc) (authorizer.Decision, string, error) {
 	var reasons []string
 	var errs []error
 	for _, l := range *a.chain.Load() {
@@ -75,10 +77,13 @@ func (a *Access) reloadAuthorization() error {
 	if err != nil || !fresh {
 		return err
 	}
-	errs := validation.ValidateAuthorizationConfiguration(a.matches(), nil, c, sets.New(Node, RBAC, string(apiserver.TypeWebhook)), sets.New(string(apiserver.TypeWebhook)))
+	errs := validation.ValidateAuthorizationConfiguration(a.matches(), nil, c,
+		sets.New(Node, RBAC, string(apiserver.TypeWebhook)), sets.New(string(apiserver.TypeWebhook)))
 	for i, o := range c.Authorizers {
 		if o.Webhook != nil && o.Webhook.ConnectionInfo.KubeConfigFile == nil {
-			errs = append(errs, field.Invalid(field.NewPath("authorizers").Index(i).Child("webhook", "connectionInfo", "type"), o.Webhook.ConnectionInfo.Type, "a KubeConfigFile is required"))
+			errs = append(errs,
+				field.Invalid(field.NewPath("authorizers").Index(i).Child("webhook", "connectionInfo", "type"),
+					o.Webhook.ConnectionInfo.Type, "a KubeConfigFile is required"))
 		}
 	}
 	if err := errs.ToAggregate(); err != nil {
@@ -123,6 +128,8 @@ func (a *Access) authorizationWebhook(o apiserver.AuthorizerConfiguration) (*web
 	if !w.CacheUnauthorizedRequests {
 		refused = 0
 	}
-	return webhook.New(boundedClient(config), w.SubjectAccessReviewVersion, allowed, refused, *webhook.DefaultRetryBackoff(), onError, w.MatchConditions, o.Name,
-		events{WebhookMetrics: metrics.NewWebhookMetrics(), MatcherMetrics: authorizationcel.NewMatcherMetrics()}, a.matches())
+	return webhook.New(boundedClient(config), w.SubjectAccessReviewVersion, allowed, refused,
+		*webhook.DefaultRetryBackoff(), onError, w.MatchConditions, o.Name,
+		events{WebhookMetrics: metrics.NewWebhookMetrics(), MatcherMetrics: authorizationcel.NewMatcherMetrics()},
+		a.matches())
 }

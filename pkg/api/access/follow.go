@@ -20,7 +20,8 @@ type file struct {
 	reload func() error
 }
 
-// Run implements run.Component: it follows the files until ctx ends. A file that is not valid is logged, and the one before it stays.
+// Run implements run.Component: it follows the files until ctx ends. A file that is not valid is logged, and the one
+// before it stays.
 func (a *Access) Run(ctx context.Context) error {
 	defer func() {
 		if p := a.providers.Load(); p != nil {

@@ -46,7 +46,8 @@ type providers struct {
 	retired bool
 }
 
-func newProviders(list []apiserver.JWTAuthenticator, algorithms []string, compiler authenticationcel.Compiler, cfg Config) (*providers, error) {
+func newProviders(list []apiserver.JWTAuthenticator, algorithms []string, compiler authenticationcel.Compiler,
+	cfg Config) (*providers, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var all []authenticator.Token
 	for _, jwt := range list {
@@ -56,14 +57,25 @@ func newProviders(list []apiserver.JWTAuthenticator, algorithms []string, compil
 			return nil, err
 		}
 		jwt.Issuer.DiscoveryURL, jwt.Issuer.CertificateAuthority = "", "" // the provider's client uses them
-		made, err := oidc.New(ctx, oidc.Options{JWTAuthenticator: jwt, KeySet: p, Client: p.client, Compiler: compiler, SupportedSigningAlgs: algorithms, DisallowedIssuers: cfg.Issuers})
+		made, err := oidc.New(ctx, oidc.Options{
+			JWTAuthenticator:     jwt,
+			KeySet:               p,
+			Client:               p.client,
+			Compiler:             compiler,
+			SupportedSigningAlgs: algorithms,
+			DisallowedIssuers:    cfg.Issuers,
+		})
 		if err != nil {
 			cancel()
 			return nil, err
 		}
 		all = append(all, made)
 	}
-	known := &remembering{next: authenticator.WrapAudienceAgnosticToken(cfg.Audiences, tokenunion.NewFailOnError(all...)), ttl: remember, known: cache.NewLRUExpireCache(maxRemembered)}
+	known := &remembering{
+		next:  authenticator.WrapAudienceAgnosticToken(cfg.Audiences, tokenunion.NewFailOnError(all...)),
+		ttl:   remember,
+		known: cache.NewLRUExpireCache(maxRemembered),
+	}
 	return &providers{token: known, cancel: cancel}, nil
 }
 
@@ -118,8 +130,16 @@ func newProvider(life context.Context, issuer apiserver.Issuer) (*provider, erro
 			return nil, errors.New("certificateAuthority has no certificate")
 		}
 	}
-	t := &transport{asked: map[string]time.Time{}, wellKnown: strings.TrimSuffix(issuer.URL, "/") + "/.well-known/openid-configuration",
-		base: &http.Transport{TLSClientConfig: config, ForceAttemptHTTP2: true, Proxy: http.ProxyFromEnvironment, MaxResponseHeaderBytes: 64 << 10, IdleConnTimeout: 30 * time.Second}}
+	t := &transport{
+		asked: map[string]time.Time{}, wellKnown: strings.TrimSuffix(issuer.URL, "/") + "/.well-known/openid-configuration",
+		base: &http.Transport{
+			TLSClientConfig:        config,
+			ForceAttemptHTTP2:      true,
+			Proxy:                  http.ProxyFromEnvironment,
+			MaxResponseHeaderBytes: 64 << 10,
+			IdleConnTimeout:        30 * time.Second,
+		},
+	}
 	if issuer.DiscoveryURL != "" {
 		var err error
 		if t.discovery, err = url.Parse(issuer.DiscoveryURL); err != nil {
@@ -127,13 +147,16 @@ func newProvider(life context.Context, issuer apiserver.Issuer) (*provider, erro
 		}
 	}
 	context.AfterFunc(life, t.base.CloseIdleConnections)
-	return &provider{issuer: issuer.URL, life: life, busy: make(chan struct{}, 1), client: &http.Client{Transport: t, Timeout: providerTimeout,
-		CheckRedirect: func(r *http.Request, via []*http.Request) error {
-			if r.URL.Scheme != "https" || len(via) >= 10 {
-				return fmt.Errorf("redirect to %s refused", r.URL)
-			}
-			return nil
-		}}}, nil
+	return &provider{
+		issuer: issuer.URL, life: life, busy: make(chan struct{}, 1),
+		client: &http.Client{Transport: t, Timeout: providerTimeout,
+			CheckRedirect: func(r *http.Request, via []*http.Request) error {
+				if r.URL.Scheme != "https" || len(via) >= 10 {
+					return fmt.Errorf("redirect to %s refused", r.URL)
+				}
+				return nil
+			}},
+	}, nil
 }
 
 // VerifySignature implements the library's KeySet.
@@ -236,7 +259,8 @@ type OIDC struct {
 // authenticator returns the structured form.
 func (o OIDC) authenticator() (apiserver.JWTAuthenticator, error) {
 	if o.ClientID == "" {
-		return apiserver.JWTAuthenticator{}, errors.New("oidc-issuer-url and oidc-client-id must be specified together when any oidc-* flags are set")
+		return apiserver.JWTAuthenticator{}, errors.New("oidc-issuer-url and oidc-client-id must be specified together " +
+			"when any oidc-* flags are set")
 	}
 	prefix := o.UsernamePrefix
 	switch {
@@ -246,14 +270,18 @@ func (o OIDC) authenticator() (apiserver.JWTAuthenticator, error) {
 		prefix = o.Issuer + "#"
 	}
 	a := apiserver.JWTAuthenticator{
-		Issuer:        apiserver.Issuer{URL: o.Issuer, Audiences: []string{o.ClientID}},
-		ClaimMappings: apiserver.ClaimMappings{Username: apiserver.PrefixedClaimOrExpression{Claim: o.UsernameClaim, Prefix: &prefix}},
+		Issuer: apiserver.Issuer{URL: o.Issuer, Audiences: []string{o.ClientID}},
+		ClaimMappings: apiserver.ClaimMappings{
+			Username: apiserver.PrefixedClaimOrExpression{Claim: o.UsernameClaim, Prefix: &prefix},
+		},
 	}
 	if o.GroupsClaim != "" {
 		a.ClaimMappings.Groups = apiserver.PrefixedClaimOrExpression{Claim: o.GroupsClaim, Prefix: &o.GroupsPrefix}
 	}
 	for claim, value := range o.RequiredClaims {
-		a.ClaimValidationRules = append(a.ClaimValidationRules, apiserver.ClaimValidationRule{Claim: claim, RequiredValue: value})
+		a.ClaimValidationRules = append(a.ClaimValidationRules, apiserver.ClaimValidationRule{
+			Claim: claim, RequiredValue: value,
+		})
 	}
 	if o.CAFile != "" {
 		data, err := bounded.Configured(o.CAFile, maxFile)

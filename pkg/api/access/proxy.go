@@ -15,11 +15,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// Proxy is an authenticating proxy in front of the API: it says in headers who a user is, and proves itself by a client certificate.
+// Proxy is an authenticating proxy in front of the API: it says in headers who a user is, and proves itself by a client
+// certificate.
 type Proxy struct {
 	// CAFile has the authorities of its certificate, and is followed; empty for no proxy.
 	CAFile string
-	// Names are the common names its certificate may have; empty for any, unless CAFile has one of Clients, the authorities of ordinary clients.
+	// Names are the common names its certificate may have; empty for any, unless CAFile has one of Clients, the
+	// authorities of ordinary clients.
 	Names   []string
 	Clients func() []*x509.Certificate
 	// The headers of the user's name, UID and groups, and the prefixes of those with extra values.
@@ -51,7 +53,8 @@ func (a *Access) reloadProxy() error {
 		return errors.New("requestheader-username-headers is required with a CA")
 	}
 	if len(c.Names) == 0 && c.Clients != nil && shareKey(authorities, c.Clients()) {
-		return errors.New("it has an authority of ordinary client certificates, each of which could say in headers that it is another user: give requestheader-allowed-names")
+		return errors.New("it has an authority of ordinary client certificates, each of which could say in headers that it " +
+			"is another user: give requestheader-allowed-names")
 	}
 	roots := x509.NewCertPool()
 	for _, one := range authorities {
@@ -63,7 +66,11 @@ func (a *Access) reloadProxy() error {
 		return o, true
 	}
 	list := func(s []string) headerrequest.StringSliceProvider { return headerrequest.StaticStringSlice(s) }
-	a.proxy.Store(&proxied{authorities, headerrequest.NewDynamicVerifyOptionsSecure(verify, list(c.Names), list(c.NameHeaders), list(c.UIDHeaders), list(c.GroupHeaders), list(c.ExtraPrefixes))})
+	a.proxy.Store(&proxied{
+		authorities,
+		headerrequest.NewDynamicVerifyOptionsSecure(verify, list(c.Names), list(c.NameHeaders), list(c.UIDHeaders),
+			list(c.GroupHeaders), list(c.ExtraPrefixes)),
+	})
 	return nil
 }
 
@@ -76,7 +83,8 @@ func shareKey(a, b []*x509.Certificate) bool {
 	})
 }
 
-// ProxyAuthorities returns the authorities of the proxy's certificate, the same slice until they change; nil without a proxy.
+// ProxyAuthorities returns the authorities of the proxy's certificate, the same slice until they change; nil without a
+// proxy.
 func (a *Access) ProxyAuthorities() []*x509.Certificate {
 	if p := a.proxy.Load(); p != nil {
 		return p.authorities
@@ -84,7 +92,8 @@ func (a *Access) ProxyAuthorities() []*x509.Certificate {
 	return nil
 }
 
-// AuthenticateRequest authenticates a request of the proxy, whose headers it removes. It implements authenticator.Request.
+// AuthenticateRequest authenticates a request of the proxy, whose headers it removes. It implements
+// authenticator.Request.
 func (a *Access) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
 	p := a.proxy.Load()
 	if p == nil {

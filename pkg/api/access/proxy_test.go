@@ -21,8 +21,12 @@ func TestAProxySaysWhoAUserIs(t *testing.T) {
 	other, err := pki.LoadFrontProxy(t.TempDir())
 	require.NoError(t, err)
 	path := write(t, filepath.Join(t.TempDir(), "ca"), string(authority.Bundle()))
-	a := start(t, Config{Proxy: Proxy{CAFile: path, Names: []string{"gate"}, NameHeaders: []string{"X-Remote-User"}, UIDHeaders: []string{"X-Remote-Uid"},
-		GroupHeaders: []string{"X-Remote-Group"}, ExtraPrefixes: []string{"X-Remote-Extra-"}}})
+	a := start(t, Config{
+		Proxy: Proxy{
+			CAFile: path, Names: []string{"gate"}, NameHeaders: []string{"X-Remote-User"}, UIDHeaders: []string{"X-Remote-Uid"},
+			GroupHeaders: []string{"X-Remote-Group"}, ExtraPrefixes: []string{"X-Remote-Extra-"},
+		},
+	})
 	request := func(from *pki.Authority, name string) *http.Request {
 		text, _, err := from.Issue(pki.Leaf{Name: name})
 		require.NoError(t, err)
@@ -31,7 +35,12 @@ func TestAProxySaysWhoAUserIs(t *testing.T) {
 		require.NoError(t, err)
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "/api", nil)
 		require.NoError(t, err)
-		req.Header = http.Header{"X-Remote-User": {"jane"}, "X-Remote-Uid": {"u1"}, "X-Remote-Group": {"a", "b"}, "X-Remote-Extra-Team": {"blue"}}
+		req.Header = http.Header{
+			"X-Remote-User":       {"jane"},
+			"X-Remote-Uid":        {"u1"},
+			"X-Remote-Group":      {"a", "b"},
+			"X-Remote-Extra-Team": {"blue"},
+		}
 		req.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{leaf}}
 		return req
 	}
@@ -44,7 +53,9 @@ func TestAProxySaysWhoAUserIs(t *testing.T) {
 	require.Equal(t, []string{"a", "b"}, res.User.GetGroups())
 	require.Equal(t, map[string][]string{"team": {"blue"}}, res.User.GetExtra())
 	require.Empty(t, good.Header, "the headers are not passed on")
-	for name, req := range map[string]*http.Request{"another name": request(authority, "someone"), "another authority": request(other, "gate")} {
+	for name, req := range map[string]*http.Request{
+		"another name": request(authority, "someone"), "another authority": request(other, "gate"),
+	} {
 		_, ok, err := a.AuthenticateRequest(req)
 		require.False(t, ok, name)
 		require.Error(t, err, name)
@@ -55,14 +66,19 @@ func TestAProxySaysWhoAUserIs(t *testing.T) {
 	require.False(t, ok, "without a certificate")
 	require.NoError(t, err)
 
-	_, err = New(Config{Proxy: Proxy{CAFile: path, NameHeaders: []string{"X-Remote-User"}, Clients: func() []*x509.Certificate {
-		present, _ := authority.Certificates()
-		return []*x509.Certificate{present}
-	}}, Log: slog.New(slog.DiscardHandler)})
+	_, err = New(Config{
+		Proxy: Proxy{CAFile: path, NameHeaders: []string{"X-Remote-User"}, Clients: func() []*x509.Certificate {
+			present, _ := authority.Certificates()
+			return []*x509.Certificate{present}
+		}}, Log: slog.New(slog.DiscardHandler),
+	})
 	require.ErrorContains(t, err, "give requestheader-allowed-names", "each of its clients could be anybody")
 
 	write(t, path, string(other.Bundle()))
-	require.Eventually(t, func() bool { _, ok, _ = a.AuthenticateRequest(request(other, "gate")); return ok }, 2*time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		_, ok, _ = a.AuthenticateRequest(request(other, "gate"))
+		return ok
+	}, 2*time.Minute, time.Millisecond)
 	_, ok, _ = a.AuthenticateRequest(request(authority, "gate"))
 	require.False(t, ok, "whose authority was replaced")
 }

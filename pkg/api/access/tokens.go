@@ -46,10 +46,16 @@ func newTokenWebhook(c Webhook, audiences []string) (authenticator.Token, error)
 	if err != nil {
 		return nil, err
 	}
-	return &remembering{next: limited{w, make(chan struct{}, maxCalls)}, ttl: c.TTL, known: cache.NewLRUExpireCache(maxRemembered), failures: true}, nil
+	return &remembering{
+		next:     limited{w, make(chan struct{}, maxCalls)},
+		ttl:      c.TTL,
+		known:    cache.NewLRUExpireCache(maxRemembered),
+		failures: true,
+	}, nil
 }
 
-// maxAsking limits the tokens that are authenticated at a time, or wait for it. Clients that leave meanwhile still count, for at most longest.
+// maxAsking limits the tokens that are authenticated at a time, or wait for it. Clients that leave meanwhile still
+// count, for at most longest.
 const maxAsking = 4096
 
 // limited limits the calls in flight.
@@ -69,7 +75,8 @@ func (l limited) AuthenticateToken(ctx context.Context, token string) (*authenti
 	return l.next.AuthenticateToken(ctx, token)
 }
 
-// remembering remembers answers, by the hash of token and audiences, and asks once for a token of which several requests come at a time.
+// remembering remembers answers, by the hash of token and audiences, and asks once for a token of which several
+// requests come at a time.
 type remembering struct {
 	next     authenticator.Token
 	ttl      time.Duration

@@ -29,13 +29,17 @@ func TestATokenThatPanics(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Clients that send tokens and leave, while nobody answers, do not pile up: a limited number is asked for, and each for a limited time.
+// Clients that send tokens and leave, while nobody answers, do not pile up: a limited number is asked for, and each for
+// a limited time.
 func TestTokensWhileNobodyAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &remembering{known: cache.NewLRUExpireCache(10), next: authenticator.TokenFunc(func(ctx context.Context, _ string) (*authenticator.Response, bool, error) {
-			<-ctx.Done()
-			return nil, false, ctx.Err()
-		})}
+		r := &remembering{
+			known: cache.NewLRUExpireCache(10),
+			next: authenticator.TokenFunc(func(ctx context.Context, _ string) (*authenticator.Response, bool, error) {
+				<-ctx.Done()
+				return nil, false, ctx.Err()
+			}),
+		}
 		gone, leave := context.WithCancel(t.Context())
 		leave()
 		refused := 0

@@ -48,7 +48,9 @@ func TestATokenWebhook(t *testing.T) {
 		}
 		switch r.Spec.Token {
 		case "good":
-			r.Status = authenticationv1.TokenReviewStatus{Authenticated: true, User: authenticationv1.UserInfo{Username: "jane", Groups: []string{"dev"}}}
+			r.Status = authenticationv1.TokenReviewStatus{
+				Authenticated: true, User: authenticationv1.UserInfo{Username: "jane", Groups: []string{"dev"}},
+			}
 		case "endless":
 			accesstest.Endless(w, req)
 			return
@@ -79,11 +81,16 @@ func TestATokenThatAProviderRefusesIsAskedOfTheWebhook(t *testing.T) {
 		if json.NewDecoder(req.Body).Decode(&r) != nil {
 			return
 		}
-		r.Status = authenticationv1.TokenReviewStatus{Authenticated: r.Spec.Token == expired, User: authenticationv1.UserInfo{Username: "jane"}}
+		r.Status = authenticationv1.TokenReviewStatus{
+			Authenticated: r.Spec.Token == expired, User: authenticationv1.UserInfo{Username: "jane"},
+		}
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(r)
 	})
-	a := start(t, Config{AuthenticationFile: write(t, filepath.Join(t.TempDir(), "f"), structured(p)), Webhook: Webhook{Kubeconfig: kubeconfig(t, s), Version: "v1"}})
+	a := start(t, Config{
+		AuthenticationFile: write(t, filepath.Join(t.TempDir(), "f"), structured(p)),
+		Webhook:            Webhook{Kubeconfig: kubeconfig(t, s), Version: "v1"},
+	})
 	res, err := ask(t, a, expired)
 	require.NoError(t, err)
 	require.Equal(t, "jane", res.User.GetName())
@@ -144,15 +151,24 @@ authorizers:
 		},
 	}
 	decide := func(name, namespace string) (authorizer.Decision, string, error) {
-		return a.Authorize(t.Context(), authorizer.AttributesRecord{User: &user.DefaultInfo{Name: name}, Verb: "get", Namespace: namespace, Resource: "pods", ResourceRequest: true}, rbac)
+		return a.Authorize(t.Context(),
+			authorizer.AttributesRecord{
+				User:            &user.DefaultInfo{Name: name},
+				Verb:            "get",
+				Namespace:       namespace,
+				Resource:        "pods",
+				ResourceRequest: true,
+			}, rbac)
 	}
 	for _, c := range []struct {
 		name, namespace string
 		want            authorizer.Decision
 		reason          string
 	}{
-		{"jane", "d", authorizer.DecisionAllow, ""}, {"mallory", "d", authorizer.DecisionDeny, "not you"}, {"root", "d", authorizer.DecisionAllow, "RBAC"},
-		{"nobody", "d", authorizer.DecisionNoOpinion, "no rule"}, {"jane", "kube-system", authorizer.DecisionNoOpinion, "no rule"}, {"lost", "d", authorizer.DecisionDeny, ""},
+		{"jane", "d", authorizer.DecisionAllow, ""}, {"mallory", "d", authorizer.DecisionDeny, "not you"},
+		{"root", "d", authorizer.DecisionAllow, "RBAC"},
+		{"nobody", "d", authorizer.DecisionNoOpinion, "no rule"},
+		{"jane", "kube-system", authorizer.DecisionNoOpinion, "no rule"}, {"lost", "d", authorizer.DecisionDeny, ""},
 	} {
 		d, reason, _ := decide(c.name, c.namespace)
 		require.Equal(t, c.want, d, "%v", c)

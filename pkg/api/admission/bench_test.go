@@ -13,7 +13,9 @@ func BenchmarkPlugins(b *testing.B) {
 	bench := func(b *testing.B, h *env) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := h.Create(h.ctx, v1("Pod", ""), smallPod("p"), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}}); err != nil {
+			if _, err := h.Create(h.ctx, v1("Pod", ""), smallPod("p"), metav1.CreateOptions{
+				DryRun: []string{metav1.DryRunAll},
+			}); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -21,6 +23,8 @@ func BenchmarkPlugins(b *testing.B) {
 	h := build(b)
 	b.Run("without", func(b *testing.B) { bench(b, h) })
 	require.NoError(b, h.install(Plugins{}))
-	put(h, v1("ServiceAccount", ""), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "work"}})
+	put(h, v1("ServiceAccount", ""), &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "work"},
+	})
 	b.Run("with", func(b *testing.B) { bench(b, h) })
 }

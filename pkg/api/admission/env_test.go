@@ -48,7 +48,9 @@ func build(t testing.TB) *env {
 	runtest.Start(t, s, c)
 	h := &env{r, local.New(r, c, kinds), t,
 		request.WithUser(context.Background(), &user.DefaultInfo{Name: "admin", Groups: []string{"system:masters"}})}
-	put(h, at(corev1.SchemeGroupVersion.WithKind("Namespace"), "", ""), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "work"}})
+	put(h, at(corev1.SchemeGroupVersion.WithKind("Namespace"), "", ""), &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: "work"},
+	})
 	return h
 }
 
@@ -59,7 +61,9 @@ func secured(t testing.TB, p Plugins) *env {
 	t.Helper()
 	h := build(t)
 	require.NoError(t, h.install(p))
-	put(h, v1("ServiceAccount", ""), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "work"}})
+	put(h, v1("ServiceAccount", ""), &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "work"},
+	})
 	return h
 }
 

@@ -15,8 +15,9 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 )
 
-// restoring restores managed fields that a webhook or a policy broke, with upstream's warning. Unlike upstream's controller
-// (NewManagedFieldsValidatingAdmissionController) it decodes them only if they were changed: that was a sixth of a create.
+// restoring restores managed fields that a webhook or a policy broke, with upstream's warning. Unlike upstream's
+// controller (NewManagedFieldsValidatingAdmissionController) it decodes them only if they were changed: that was a
+// sixth of a create.
 type restoring struct{ reinvoking }
 
 var (
@@ -39,7 +40,8 @@ func (r restoring) Admit(ctx context.Context, a admission.Attributes, o admissio
 	}
 	if err := managedfields.ValidateManagedFields(m.GetManagedFields()); err != nil {
 		before.restore(a.GetObject(), m)
-		warning.AddWarning(ctx, "", fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err.Error()))
+		warning.AddWarning(ctx, "",
+			fmt.Sprintf(fieldmanager.InvalidManagedFieldsAfterMutatingAdmissionWarningFormat, err.Error()))
 	}
 	return nil
 }
@@ -59,7 +61,8 @@ func managedOf(obj runtime.Object, m metav1.Object) managed {
 	return managed{entries: slices.Clone(m.GetManagedFields())}
 }
 
-// equal reports whether the fields were left alone. What was replaced by equal ones, or only encoded and decoded, counts as other.
+// equal reports whether the fields were left alone. What was replaced by equal ones, or only encoded and decoded,
+// counts as other.
 func (f managed) equal(o managed) bool {
 	return slices.Equal(f.entries, o.entries) && len(f.raw) == len(o.raw) && (len(f.raw) == 0 || &f.raw[0] == &o.raw[0])
 }

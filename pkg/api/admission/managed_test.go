@@ -32,7 +32,13 @@ func (r *recorded) AddWarning(_, text string) { *r = append(*r, text) }
 // Whatever a plugin does to managed fields, they end as with upstream's controller, with its warnings.
 func TestManagedFieldsAreRestored(t *testing.T) {
 	entry := func(fields string) metav1.ManagedFieldsEntry {
-		return metav1.ManagedFieldsEntry{Manager: "m", Operation: "Update", APIVersion: "v1", FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(fields)}
+		return metav1.ManagedFieldsEntry{
+			Manager:    "m",
+			Operation:  "Update",
+			APIVersion: "v1",
+			FieldsType: "FieldsV1",
+			FieldsV1:   metav1.NewFieldsV1(fields),
+		}
 	}
 	objects := map[string]func() metav1.Object{
 		"typed": func() metav1.Object { return &core.ConfigMap{} },
@@ -67,7 +73,8 @@ func TestManagedFieldsAreRestored(t *testing.T) {
 							o.SetManagedFields(append([]metav1.ManagedFieldsEntry(nil), had...))
 						}
 						var said recorded
-						a := admission.NewAttributesRecord(o.(runtime.Object), nil, schema.GroupVersionKind{}, "", "", schema.GroupVersionResource{}, "", admission.Create, nil, false, nil)
+						a := admission.NewAttributesRecord(o.(runtime.Object), nil, schema.GroupVersionKind{}, "", "",
+							schema.GroupVersionResource{}, "", admission.Create, nil, false, nil)
 						chain := changes(func(o runtime.Object) { f(o.(metav1.Object)) })
 						require.NoError(t, wrap(chain).Admit(warning.WithWarningRecorder(t.Context(), &said), a, nil))
 						return o, said

@@ -17,7 +17,8 @@ const (
 	maxManifestBytes = 8 << 20
 )
 
-// manifestLoaders returns upstream's loaders of webhooks and policies from files (KEP-5793), which have no bound of their own.
+// manifestLoaders returns upstream's loaders of webhooks and policies from files (KEP-5793), which have no bound of
+// their own.
 func manifestLoaders() *initializer.ManifestLoaders {
 	return &initializer.ManifestLoaders{
 		LoadValidatingWebhookManifests: func(dir string) ([]*registration.ValidatingWebhookConfiguration, string, error) {
@@ -34,14 +35,16 @@ func manifestLoaders() *initializer.ManifestLoaders {
 			}
 			return found.Configurations, found.Hash, nil
 		},
-		LoadValidatingPolicyManifests: func(dir string) ([]*registration.ValidatingAdmissionPolicy, []*registration.ValidatingAdmissionPolicyBinding, string, error) {
+		LoadValidatingPolicyManifests: func(dir string) ([]*registration.ValidatingAdmissionPolicy,
+			[]*registration.ValidatingAdmissionPolicyBinding, string, error) {
 			found, err := within(dir, policies.LoadValidatingManifestsFromDirectory)
 			if err != nil {
 				return nil, nil, "", err
 			}
 			return found.Policies, found.Bindings, found.Hash, nil
 		},
-		LoadMutatingPolicyManifests: func(dir string) ([]*registration.MutatingAdmissionPolicy, []*registration.MutatingAdmissionPolicyBinding, string, error) {
+		LoadMutatingPolicyManifests: func(dir string) ([]*registration.MutatingAdmissionPolicy,
+			[]*registration.MutatingAdmissionPolicyBinding, string, error) {
 			found, err := within(dir, policies.LoadMutatingManifestsFromDirectory)
 			if err != nil {
 				return nil, nil, "", err
@@ -59,7 +62,8 @@ func within[T any](dir string, load func(string) (T, error)) (found T, err error
 	return load(dir)
 }
 
-// checkManifests refuses a directory that is beyond the bounds, and what is neither a file nor a directory in it: a pipe could block for ever.
+// checkManifests refuses a directory that is beyond the bounds, and what is neither a file nor a directory in it: a
+// pipe could block for ever.
 func checkManifests(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -78,7 +82,8 @@ func checkManifests(dir string) error {
 	}
 	var total int64
 	for _, name := range names {
-		f, err := os.Stat(filepath.Join(dir, name)) // configured by the administrator: a link is allowed, as in a mounted ConfigMap
+		// configured by the administrator: a link is allowed, as in a mounted ConfigMap
+		f, err := os.Stat(filepath.Join(dir, name))
 		if err != nil {
 			return err
 		}

@@ -52,15 +52,20 @@ spec: {policyName: names.static.k8s.io, validationActions: [Deny]}
 }
 
 func TestValidatingPoliciesFromFiles(t *testing.T) {
-	p, dir := fromFiles(t, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyConfiguration", map[string]string{"deny.yaml": denying("", "configmaps", "one"), "notes.txt": "no policy"})
+	p, dir := fromFiles(t, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyConfiguration", map[string]string{
+		"deny.yaml": denying("", "configmaps", "one"), "notes.txt": "no policy",
+	})
 	h := secured(t, p)
 	// The first write is refused: nothing runs without the policies.
-	requireStatus(t, h.try(v1("ConfigMap", ""), settings("one", nil)), 422, "names.static.k8s.io", "it is forbidden by a file")
+	requireStatus(t, h.try(v1("ConfigMap", ""), settings("one", nil)), 422, "names.static.k8s.io",
+		"it is forbidden by a file")
 	put(h, v1("ConfigMap", ""), settings("two", nil))
 
 	// A change is followed, one that is no policy is not.
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "deny.yaml"), []byte(denying("", "configmaps", "three")), 0o600))
-	require.Eventually(t, func() bool { return apierrors.IsInvalid(h.try(v1("ConfigMap", ""), settings("three", nil))) }, 2*time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return apierrors.IsInvalid(h.try(v1("ConfigMap", ""), settings("three", nil)))
+	}, 2*time.Minute, 10*time.Millisecond)
 	put(h, v1("ConfigMap", ""), settings("one", nil))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "more.yaml"), []byte("kind: Pod\napiVersion: v1\n"), 0o600))
 	requireStatus(t, h.try(v1("ConfigMap", ""), settings("three", nil)), 422)
@@ -72,9 +77,12 @@ func TestPoliciesFromFilesProtectPolicies(t *testing.T) {
 		map[string]string{"deny.yaml": denying(registration.GroupName, "validatingadmissionpolicybindings", "one")})
 	h := secured(t, p)
 	binding := func(name string) error {
-		return h.try(at(registration.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding"), "", ""), &registration.ValidatingAdmissionPolicyBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec:       registration.ValidatingAdmissionPolicyBindingSpec{PolicyName: "any", ValidationActions: []registration.ValidationAction{registration.Deny}}})
+		return h.try(at(registration.SchemeGroupVersion.WithKind("ValidatingAdmissionPolicyBinding"), "", ""),
+			&registration.ValidatingAdmissionPolicyBinding{
+				ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: registration.ValidatingAdmissionPolicyBindingSpec{
+					PolicyName: "any", ValidationActions: []registration.ValidationAction{registration.Deny},
+				}})
 	}
 	requireStatus(t, binding("one"), 422, "it is forbidden by a file")
 	require.NoError(t, binding("two"))
@@ -82,7 +90,8 @@ func TestPoliciesFromFilesProtectPolicies(t *testing.T) {
 }
 
 func TestMutatingPoliciesFromFiles(t *testing.T) {
-	p, _ := fromFiles(t, "MutatingAdmissionPolicy", "MutatingAdmissionPolicyConfiguration", map[string]string{"label.yaml": `
+	p, _ := fromFiles(t, "MutatingAdmissionPolicy", "MutatingAdmissionPolicyConfiguration", map[string]string{
+		"label.yaml": `
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
 metadata: {name: label.static.k8s.io}
@@ -95,7 +104,8 @@ apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicyBinding
 metadata: {name: label.static.k8s.io}
 spec: {policyName: label.static.k8s.io}
-`})
+`,
+	})
 	h := secured(t, p)
 	// The schemas of kinds are read a little after the first request.
 	n := 0
@@ -143,12 +153,18 @@ func TestInvalidManifestsKeepTheServerFromStarting(t *testing.T) {
 		many[fmt.Sprint(i)] = ""
 	}
 	for wrong, files := range map[string]map[string]string{
-		"must have a name ending with":  {"a.yaml": strings.ReplaceAll(denying("", "configmaps", "one"), ".static.k8s.io", ".mine")},
-		"compilation failed":            {"a.yaml": denying("", "configmaps", "one' + ")},
-		"has more than 1000 files":      many,
-		"more than 8388608 bytes":       {"a.yaml": strings.Repeat("#", maxManifestBytes/2), "b.yaml": strings.Repeat("#", maxManifestBytes/2+1)},
-		`no kind "Pod" is registered`:   {"a.yaml": "apiVersion: v1\nkind: Pod\n"},
-		`a.yaml: strict decoding error`: {"a.yaml": "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingAdmissionPolicy\nnonsense: 1\n"},
+		"must have a name ending with": {
+			"a.yaml": strings.ReplaceAll(denying("", "configmaps", "one"), ".static.k8s.io", ".mine"),
+		},
+		"compilation failed":       {"a.yaml": denying("", "configmaps", "one' + ")},
+		"has more than 1000 files": many,
+		"more than 8388608 bytes": {
+			"a.yaml": strings.Repeat("#", maxManifestBytes/2), "b.yaml": strings.Repeat("#", maxManifestBytes/2+1),
+		},
+		`no kind "Pod" is registered`: {"a.yaml": "apiVersion: v1\nkind: Pod\n"},
+		`a.yaml: strict decoding error`: {
+			"a.yaml": "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingAdmissionPolicy\nnonsense: 1\n",
+		},
 	} {
 		t.Run(wrong, func(t *testing.T) {
 			p, _ := fromFiles(t, "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyConfiguration", files)

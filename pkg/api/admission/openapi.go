@@ -29,8 +29,9 @@ type discoveryReads struct {
 // OpenAPIV3 implements discovery.OpenAPIV3SchemaInterface.
 func (d discoveryReads) OpenAPIV3() openapi.Client { return d.openapi }
 
-// openapiSource is the OpenAPI client of mutating policies, without HTTP. Upstream's plugin asks it for the groups and versions every five
-// seconds; it answers the first time, and then when the kinds have changed, so an idle cluster does no work.
+// openapiSource is the OpenAPI client of mutating policies, without HTTP. Upstream's plugin asks it for the groups and
+// versions every five seconds; it answers the first time, and then when the kinds have changed, so an idle cluster does
+// no work.
 type openapiSource struct {
 	kinds   *kind.Catalog
 	schemas Schemas
@@ -68,7 +69,9 @@ func documentsOf(table *kind.Table, schemas Schemas) map[string]openapi.GroupVer
 		if gv.Group == "" {
 			path = "api/" + gv.Version
 		}
-		out[path] = groupVersionSchema{gv, fmt.Sprintf("/openapi/v3/%s?hash=%X", path, sha256.Sum256(fmt.Append(nil, of))), schemas}
+		out[path] = groupVersionSchema{
+			gv, fmt.Sprintf("/openapi/v3/%s?hash=%X", path, sha256.Sum256(fmt.Append(nil, of))), schemas,
+		}
 	}
 	return out
 }

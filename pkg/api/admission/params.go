@@ -14,7 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// currentMapper delegates to the mapper of the kinds served at the time of the call: plugins keep their mapper for their whole life.
+// currentMapper delegates to the mapper of the kinds served at the time of the call: plugins keep their mapper for
+// their whole life.
 type currentMapper struct{ client client.Interface }
 
 var _ meta.RESTMapper = currentMapper{}
@@ -47,8 +48,8 @@ func (m currentMapper) ResourceSingularizer(resource string) (string, error) {
 	return m.client.RESTMapper().ResourceSingularizer(resource)
 }
 
-// noClient is the dynamic client that policy plugins require. The informers of parameters are those of the shared cache, for every kind
-// that is served; a kind that was just removed has no objects.
+// noClient is the dynamic client that policy plugins require. The informers of parameters are those of the shared
+// cache, for every kind that is served; a kind that was just removed has no objects.
 type noClient struct {
 	dynamic.NamespaceableResourceInterface
 }

@@ -74,8 +74,8 @@ type Plugins struct {
 	Config string
 	// Schemas describes what mutating admission policies change. Without it, requests that such policies match fail.
 	Schemas Schemas
-	// NotReadySeconds and UnreachableSeconds are how long pods that do not say it stay on a node that is not ready or cannot be reached; nil
-	// means 300.
+	// NotReadySeconds and UnreachableSeconds are how long pods that do not say it stay on a node that is not ready or
+	// cannot be reached; nil means 300.
 	NotReadySeconds, UnreachableSeconds *int64
 }
 
@@ -86,16 +86,17 @@ type plugin struct {
 	register func(*admission.Plugins)
 	// config is used if the file has no configuration for the plugin.
 	config string
-	// from returns the informers of the objects that configure the plugin, which is created once one exists. nil: created at start.
+	// from returns the informers of the objects that configure the plugin, which is created once one exists. nil: created
+	// at start.
 	from func(informers.SharedInformerFactory) []cache.SharedIndexInformer
-	// check validates the configuration of a plugin that is created on demand, and says whether it has objects from files: then it is created
-	// at start, which fails if these are invalid.
+	// check validates the configuration of a plugin that is created on demand, and says whether it has objects from files:
+	// then it is created at start, which fails if these are invalid.
 	check func(config []byte) (fromFiles bool, err error)
 }
 
 // ordered is the list of plugins in upstream's order. ResourceQuota, which must be last because it charges, is
-// implemented by the registry. Left out are NamespaceAutoProvision, since the registry refuses a namespace that does not
-// exist before any plugin runs; ImagePolicyWebhook, whose responses have no bound; and PodGroupProtection, whose
+// implemented by the registry. Left out are NamespaceAutoProvision, since the registry refuses a namespace that does
+// not exist before any plugin runs; ImagePolicyWebhook, whose responses have no bound; and PodGroupProtection, whose
 // finalizer needs a controller.
 //
 // Decision: EventRateLimit and DenyServiceExternalIPs are on by default, unlike upstream. All events of an hour are in
@@ -129,23 +130,36 @@ var ordered = []plugin{
 	{name: denyserviceexternalips.PluginName, register: denyserviceexternalips.Register},
 	{name: nodedeclaredfeatures.PluginName, register: nodedeclaredfeatures.Register},
 	{name: podresize.PluginName, register: podresize.Register},
-	{name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
-		return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()}
-	}},
-	{name: mutating.PluginName, register: mutating.Register, check: checkWebhookConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
-		return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingWebhookConfigurations().Informer()}
-	}},
-	{name: validating.PluginName, register: validating.Register, check: checkPolicyConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
-		return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingAdmissionPolicies().Informer()}
-	}},
-	{name: validatingwebhook.PluginName, register: validatingwebhook.Register, check: checkWebhookConfig, from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
-		return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer()}
-	}},
+	{
+		name: mutatingpolicy.PluginName, register: mutatingpolicy.Register, check: checkMutatingPolicyConfig,
+		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
+			return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingAdmissionPolicies().Informer()}
+		},
+	},
+	{
+		name: mutating.PluginName, register: mutating.Register, check: checkWebhookConfig,
+		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
+			return []cache.SharedIndexInformer{f.Admissionregistration().V1().MutatingWebhookConfigurations().Informer()}
+		},
+	},
+	{
+		name: validating.PluginName, register: validating.Register, check: checkPolicyConfig,
+		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
+			return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingAdmissionPolicies().Informer()}
+		},
+	},
+	{
+		name: validatingwebhook.PluginName, register: validatingwebhook.Register, check: checkWebhookConfig,
+		from: func(f informers.SharedInformerFactory) []cache.SharedIndexInformer {
+			return []cache.SharedIndexInformer{f.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer()}
+		},
+	},
 	{name: resourcequotaapi.PluginName},
 	{name: deny.PluginName, register: deny.Register, off: true},
 }
 
-// defaultEventLimits allows 5,000 pods to start in a namespace at once, and limits a namespace's events in an hour, the usual
+// defaultEventLimits allows 5,000 pods to start in a namespace at once, and limits a namespace's events in an hour, the
+// usual
 // --event-ttl, to about 40,000 objects.
 const defaultEventLimits = `apiVersion: eventratelimit.admission.k8s.io/v1alpha1
 kind: Configuration
@@ -238,14 +252,17 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 	return nil
 }
 
-// tolerationSeconds guards the variables of upstream's DefaultTolerationSeconds, which reads them when it is made: they are the process's, and
-// a process may have several clusters.
+// tolerationSeconds guards the variables of upstream's DefaultTolerationSeconds, which reads them when it is made: they
+// are the process's, and a process may have several clusters.
 var tolerationSeconds sync.Mutex //nolint:gochecknoglobals // guards upstream's
 
 func (p Plugins) setTolerationSeconds() error {
 	set := pflag.NewFlagSet("", pflag.ContinueOnError)
 	defaulttolerationseconds.RegisterFlags(set)
-	for name, seconds := range map[string]*int64{"default-not-ready-toleration-seconds": p.NotReadySeconds, "default-unreachable-toleration-seconds": p.UnreachableSeconds} {
+	for name, seconds := range map[string]*int64{
+		"default-not-ready-toleration-seconds":   p.NotReadySeconds,
+		"default-unreachable-toleration-seconds": p.UnreachableSeconds,
+	} {
 		if err := set.Set(name, strconv.FormatInt(ptr.Deref(seconds, usualTolerationSeconds), 10)); err != nil {
 			return err
 		}

@@ -35,13 +35,17 @@ func TestPluginOptions(t *testing.T) {
 	}
 	require.NotContains(t, names(Plugins{}), "AlwaysPullImages")
 	require.Contains(t, names(Plugins{Enable: []string{"AlwaysPullImages", "NamespaceLifecycle"}}), "AlwaysPullImages")
-	require.Subset(t, names(Plugins{}), []string{"PodSecurity", "EventRateLimit", "DenyServiceExternalIPs", "ResourceQuota"})
+	require.Subset(t, names(Plugins{}), []string{
+		"PodSecurity", "EventRateLimit", "DenyServiceExternalIPs", "ResourceQuota",
+	})
 	require.NotContains(t, names(Plugins{Disable: []string{"EventRateLimit"}}), "EventRateLimit")
 	for wrong, p := range map[string]Plugins{
 		`unknown admission plugin "NoSuch": there are AlwaysAdmit, `: {Enable: []string{"NoSuch"}},
 		`unknown admission plugin "nosuch"`:                          {Disable: []string{"nosuch"}},
 		"NamespaceLifecycle cannot be disabled":                      {Disable: []string{"NamespaceLifecycle"}},
-		"Priority is both enabled and disabled":                      {Enable: []string{"Priority"}, Disable: []string{"Priority"}},
+		"Priority is both enabled and disabled": {
+			Enable: []string{"Priority"}, Disable: []string{"Priority"},
+		},
 	} {
 		_, err := p.on()
 		require.ErrorContains(t, err, wrong)
@@ -90,8 +94,11 @@ func (h *env) label(labels map[string]string) []string {
 func TestPodSecurityByLabels(t *testing.T) {
 	h := secured(t, Plugins{})
 	put(h, v1("Pod", ""), privilegedPod("free"))
-	said := h.label(map[string]string{"pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/warn": "restricted"})
-	require.Contains(t, said, `existing pods in namespace "work" violate the new PodSecurity enforce level "baseline:latest"`)
+	said := h.label(map[string]string{
+		"pod-security.kubernetes.io/enforce": "baseline", "pod-security.kubernetes.io/warn": "restricted",
+	})
+	require.Contains(t, said,
+		`existing pods in namespace "work" violate the new PodSecurity enforce level "baseline:latest"`)
 	requireStatus(t, h.try(v1("Pod", ""), privilegedPod("p")), 403,
 		`pods "p" is forbidden: violates PodSecurity "baseline:latest": privileged (container "c" must not set securityContext.privileged=true)`)
 
@@ -104,7 +111,9 @@ func TestPodSecurityByLabels(t *testing.T) {
 
 	// A controller's template is not refused, but causes a warning.
 	seen.text = nil
-	template := corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: privilegedPod("x").Spec}
+	template := corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: privilegedPod("x").Spec,
+	}
 	_, err = h.Create(ctx, at(appsv1.SchemeGroupVersion.WithKind("Deployment"), "work", ""), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "work"},
 		Spec:       appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: template.Labels}, Template: template},
@@ -114,12 +123,19 @@ func TestPodSecurityByLabels(t *testing.T) {
 	require.Contains(t, seen.text[0], "would violate PodSecurity")
 
 	// An older version of the policy, and an exempt level.
-	h.label(map[string]string{"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "v1.20"})
+	h.label(map[string]string{
+		"pod-security.kubernetes.io/enforce": "restricted", "pod-security.kubernetes.io/enforce-version": "v1.20",
+	})
 	requireStatus(t, h.try(v1("Pod", ""), smallPod("old")), 403, `violates PodSecurity "restricted:v1.20"`)
 	h.label(map[string]string{"pod-security.kubernetes.io/enforce": "privileged"})
 	require.NoError(t, h.try(v1("Pod", ""), privilegedPod("p")))
 	target := at(corev1.SchemeGroupVersion.WithKind("Namespace"), "", "wrong")
-	_, err = h.Create(h.ctx, target, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "wrong", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "strict"}}}, metav1.CreateOptions{})
+	_, err = h.Create(h.ctx, target,
+		&corev1.Namespace{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: "wrong", Labels: map[string]string{"pod-security.kubernetes.io/enforce": "strict"},
+			},
+		}, metav1.CreateOptions{})
 	requireStatus(t, err, 422, `must be one of privileged, baseline, restricted`)
 }
 
@@ -140,7 +156,9 @@ exemptions: {usernames: [installer]}
 `), 0o600))
 	h := secured(t, Plugins{Config: path})
 	requireStatus(t, h.try(v1("Pod", ""), privilegedPod("p")), 403, "violates PodSecurity")
-	h.ctx = request.WithUser(context.Background(), &user.DefaultInfo{Name: "installer", Groups: []string{"system:masters"}})
+	h.ctx = request.WithUser(context.Background(), &user.DefaultInfo{
+		Name: "installer", Groups: []string{"system:masters"},
+	})
 	require.NoError(t, h.try(v1("Pod", ""), privilegedPod("p")))
 }
 
@@ -220,13 +238,20 @@ func TestIngressesGetTheDefaultClass(t *testing.T) {
 	h := secured(t, Plugins{})
 	target := at(networkingv1.SchemeGroupVersion.WithKind("Ingress"), "work", "")
 	ingress := func(name string) *networkingv1.Ingress {
-		backend := &networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "s", Port: networkingv1.ServiceBackendPort{Number: 80}}}
-		return &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}, Spec: networkingv1.IngressSpec{DefaultBackend: backend}}
+		backend := &networkingv1.IngressBackend{
+			Service: &networkingv1.IngressServiceBackend{Name: "s", Port: networkingv1.ServiceBackendPort{Number: 80}},
+		}
+		return &networkingv1.Ingress{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"},
+			Spec:       networkingv1.IngressSpec{DefaultBackend: backend},
+		}
 	}
 	require.Nil(t, put(h, target, ingress("before")).Spec.IngressClassName)
 	put(h, at(networkingv1.SchemeGroupVersion.WithKind("IngressClass"), "", ""), &networkingv1.IngressClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "main", Annotations: map[string]string{networkingv1.AnnotationIsDefaultIngressClass: "true"}},
-		Spec:       networkingv1.IngressClassSpec{Controller: "example.com/main"}})
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "main", Annotations: map[string]string{networkingv1.AnnotationIsDefaultIngressClass: "true"},
+		},
+		Spec: networkingv1.IngressClassSpec{Controller: "example.com/main"}})
 	require.Equal(t, "main", *put(h, target, ingress("after")).Spec.IngressClassName)
 }
 
@@ -283,7 +308,9 @@ func TestANodeEvictsItsOwnPodsOnly(t *testing.T) {
 		put(h, v1("Pod", ""), p)
 	}
 	require.NoError(t, h.install(Plugins{}))
-	node := request.WithUser(context.Background(), &user.DefaultInfo{Name: "system:node:a", Groups: []string{"system:nodes"}})
+	node := request.WithUser(context.Background(), &user.DefaultInfo{
+		Name: "system:node:a", Groups: []string{"system:nodes"},
+	})
 	evict := func(name string) error {
 		_, err := h.Create(node, sub(v1("Pod", name), "eviction"),
 			&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}}, metav1.CreateOptions{})

@@ -10,7 +10,8 @@ import (
 	"k8s.io/kubernetes/plugin/pkg/admission/priority"
 )
 
-// podPriority is upstream's plugin, but for pod groups: it would give each the default PriorityClass, and groups have no priority here.
+// podPriority is upstream's plugin, but for pod groups: it would give each the default PriorityClass, and groups have
+// no priority here.
 type podPriority struct{ *priority.Plugin }
 
 var podGroups = schema.GroupResource{Group: schedulingv1beta1.GroupName, Resource: "podgroups"}
@@ -23,5 +24,7 @@ func (p podPriority) Admit(ctx context.Context, a admission.Attributes, o admiss
 }
 
 func registerPriority(all *admission.Plugins) {
-	all.Register(priority.PluginName, func(io.Reader) (admission.Interface, error) { return podPriority{priority.NewPlugin()}, nil })
+	all.Register(priority.PluginName, func(io.Reader) (admission.Interface, error) {
+		return podPriority{priority.NewPlugin()}, nil
+	})
 }

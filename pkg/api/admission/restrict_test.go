@@ -28,7 +28,9 @@ func (h *env) annotate(annotations map[string]string) {
 
 func configured(t *testing.T, text string) string {
 	path := filepath.Join(t.TempDir(), "admission.yaml")
-	require.NoError(t, os.WriteFile(path, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n"+text), 0o600))
+	require.NoError(t,
+		os.WriteFile(path, []byte("apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n"+text),
+			0o600))
 	return path
 }
 
@@ -38,10 +40,16 @@ func TestPodTolerationRestriction(t *testing.T) {
 		"scheduler.alpha.kubernetes.io/defaultTolerations":   `[{"key":"team","operator":"Equal","value":"a","effect":"NoSchedule"}]`,
 		"scheduler.alpha.kubernetes.io/tolerationsWhitelist": `[{"key":"team","operator":"Exists"},{"key":"node.kubernetes.io/not-ready","operator":"Exists"},{"key":"node.kubernetes.io/unreachable","operator":"Exists"},{"key":"node.kubernetes.io/memory-pressure","operator":"Exists"}]`,
 	})
-	require.Contains(t, put(h, v1("Pod", ""), smallPod("p")).Spec.Tolerations, corev1.Toleration{Key: "team", Operator: corev1.TolerationOpEqual, Value: "a", Effect: corev1.TaintEffectNoSchedule})
+	require.Contains(t, put(h, v1("Pod", ""), smallPod("p")).Spec.Tolerations, corev1.Toleration{
+		Key:      "team",
+		Operator: corev1.TolerationOpEqual,
+		Value:    "a",
+		Effect:   corev1.TaintEffectNoSchedule,
+	})
 	q := smallPod("q")
 	q.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
-	requireStatus(t, h.try(v1("Pod", ""), q), 500, "pod tolerations (possibly merged with namespace default tolerations) conflict with its namespace whitelist")
+	requireStatus(t, h.try(v1("Pod", ""), q), 500,
+		"pod tolerations (possibly merged with namespace default tolerations) conflict with its namespace whitelist")
 }
 
 func TestPodNodeSelector(t *testing.T) {
@@ -60,25 +68,43 @@ func TestPodNodeSelector(t *testing.T) {
 }
 
 func TestPluginsThatAreOffByDefault(t *testing.T) {
-	h := secured(t, Plugins{Enable: []string{"LimitPodHardAntiAffinityTopology", "ExtendedResourceToleration", "OwnerReferencesPermissionEnforcement", "NamespaceExists", "AlwaysAdmit"}})
+	h := secured(t, Plugins{
+		Enable: []string{
+			"LimitPodHardAntiAffinityTopology", "ExtendedResourceToleration", "OwnerReferencesPermissionEnforcement",
+			"NamespaceExists", "AlwaysAdmit",
+		},
+	})
 	p := smallPod("p")
-	p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-		TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}}}}}
-	requireStatus(t, h.try(v1("Pod", ""), p), 403, "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey zone but only key kubernetes.io/hostname is allowed")
+	p.Spec.Affinity = &corev1.Affinity{
+		PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+			TopologyKey: "zone", LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}}}},
+	}
+	requireStatus(t, h.try(v1("Pod", ""), p), 403,
+		"affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey zone but only key kubernetes.io/hostname is "+
+			"allowed")
 
 	q := smallPod("q")
 	one := corev1.ResourceList{"example.com/device": resource.MustParse("1")}
 	q.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: one, Limits: one}
-	require.Contains(t, put(h, v1("Pod", ""), q).Spec.Tolerations, corev1.Toleration{Key: "example.com/device", Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule})
+	require.Contains(t, put(h, v1("Pod", ""), q).Spec.Tolerations, corev1.Toleration{
+		Key:      "example.com/device",
+		Operator: corev1.TolerationOpExists,
+		Effect:   corev1.TaintEffectNoSchedule,
+	})
 
 	owner := put(h, at(appsv1.SchemeGroupVersion.WithKind("Deployment"), "work", ""), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "work"},
-		Spec: appsv1.DeploymentSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: smallPod("x").Spec}},
+		Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}, Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: smallPod("x").Spec},
+		},
 	})
-	owned := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "owned", Namespace: "work", OwnerReferences: []metav1.OwnerReference{
-		{APIVersion: "apps/v1", Kind: "Deployment", Name: "d", UID: owner.UID, BlockOwnerDeletion: new(true)}}}}
-	h.UseAuthorizer(authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	owned := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "owned", Namespace: "work", OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "apps/v1", Kind: "Deployment", Name: "d", UID: owner.UID, BlockOwnerDeletion: new(true)}}},
+	}
+	h.UseAuthorizer(authorizer.AuthorizerFunc(func(_ context.Context,
+		a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if a.GetSubresource() == "finalizers" {
 			return authorizer.DecisionDeny, "", nil
 		}
@@ -90,5 +116,7 @@ func TestPluginsThatAreOffByDefault(t *testing.T) {
 
 	denied := build(t)
 	require.NoError(t, denied.install(Plugins{Enable: []string{"AlwaysDeny"}}))
-	requireStatus(t, denied.try(v1("ConfigMap", ""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "work"}}), 403, "admission control is denying all modifications")
+	requireStatus(t,
+		denied.try(v1("ConfigMap", ""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "c", Namespace: "work"}}), 403,
+		"admission control is denying all modifications")
 }

@@ -15,7 +15,10 @@ func TestRuntimeClassOfAPod(t *testing.T) {
 	overhead := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("250m")}
 	put(h, at(nodev1.SchemeGroupVersion.WithKind("RuntimeClass"), "", ""), &nodev1.RuntimeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "sandboxed"}, Handler: "kata", Overhead: &nodev1.Overhead{PodFixed: overhead},
-		Scheduling: &nodev1.Scheduling{NodeSelector: map[string]string{"kata": "yes"}, Tolerations: []corev1.Toleration{{Key: "kata", Operator: corev1.TolerationOpExists}}}})
+		Scheduling: &nodev1.Scheduling{
+			NodeSelector: map[string]string{"kata": "yes"},
+			Tolerations:  []corev1.Toleration{{Key: "kata", Operator: corev1.TolerationOpExists}},
+		}})
 
 	p := smallPod("a")
 	p.Spec.RuntimeClassName, p.Spec.NodeSelector = new("sandboxed"), map[string]string{"disk": "fast"}
@@ -25,9 +28,11 @@ func TestRuntimeClassOfAPod(t *testing.T) {
 	require.Contains(t, made.Spec.Tolerations, corev1.Toleration{Key: "kata", Operator: corev1.TolerationOpExists})
 
 	p.Name, p.Spec.NodeSelector = "b", map[string]string{"kata": "no"}
-	requireStatus(t, h.try(v1("Pod", ""), p.DeepCopy()), 403, "conflict: runtimeClass.scheduling.nodeSelector[kata] = yes; pod.spec.nodeSelector[kata] = no")
+	requireStatus(t, h.try(v1("Pod", ""), p.DeepCopy()), 403,
+		"conflict: runtimeClass.scheduling.nodeSelector[kata] = yes; pod.spec.nodeSelector[kata] = no")
 	p.Spec.NodeSelector, p.Spec.RuntimeClassName = nil, new("none")
 	requireStatus(t, h.try(v1("Pod", ""), p.DeepCopy()), 403, `pod rejected: RuntimeClass "none" not found`)
 	p.Spec.RuntimeClassName, p.Spec.Overhead = nil, overhead
-	requireStatus(t, h.try(v1("Pod", ""), p.DeepCopy()), 403, "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
+	requireStatus(t, h.try(v1("Pod", ""), p.DeepCopy()), 403,
+		"pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead")
 }

@@ -72,8 +72,8 @@ func (d *classDefault) Admit(_ context.Context, a admission.Attributes, _ admiss
 	return nil
 }
 
-// inUse adds the finalizers that keep volumes, claims and classes of attributes from being deleted while they are used, as upstream's plugin
-// StorageObjectInUseProtection.
+// inUse adds the finalizers that keep volumes, claims and classes of attributes from being deleted while they are used,
+// as upstream's plugin StorageObjectInUseProtection.
 type inUse struct{ *admission.Handler }
 
 func registerInUse(all *admission.Plugins) {

@@ -13,14 +13,22 @@ import (
 )
 
 func smallClaim(name, size string) *corev1.PersistentVolumeClaim {
-	return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}, Spec: corev1.PersistentVolumeClaimSpec{
-		AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)}},
-	}}
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}, Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(size)},
+			},
+		},
+	}
 }
 
 func storageClass(name string, standard, grows bool) *storagev1.StorageClass {
-	c := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: "example.com/p", AllowVolumeExpansion: &grows}
+	c := &storagev1.StorageClass{
+		ObjectMeta:           metav1.ObjectMeta{Name: name},
+		Provisioner:          "example.com/p",
+		AllowVolumeExpansion: &grows,
+	}
 	if standard {
 		c.Annotations = map[string]string{storage.DefaultAnnotation: "true"}
 	}
@@ -43,14 +51,18 @@ func TestClaimsGetTheDefaultClassAndProtection(t *testing.T) {
 	none.Spec.StorageClassName = new("")
 	require.Empty(t, *put(h, v1("PersistentVolumeClaim", ""), none).Spec.StorageClassName, "a claim may ask for no class")
 
-	volume := put(h, at(corev1.SchemeGroupVersion.WithKind("PersistentVolume"), "", ""), &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
-		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, AccessModes: none.Spec.AccessModes,
-		PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data"}},
-	}})
+	volume := put(h, at(corev1.SchemeGroupVersion.WithKind("PersistentVolume"), "", ""), &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
+			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, AccessModes: none.Spec.AccessModes,
+			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data"}},
+		},
+	})
 	require.Equal(t, []string{volumeProtection}, volume.Finalizers)
 
-	attributes := put(h, at(storagev1.SchemeGroupVersion.WithKind("VolumeAttributesClass"), "", ""), &storagev1.VolumeAttributesClass{
-		ObjectMeta: metav1.ObjectMeta{Name: "gold"}, DriverName: "example.com/p", Parameters: map[string]string{"iops": "100"}})
+	attributes := put(h, at(storagev1.SchemeGroupVersion.WithKind("VolumeAttributesClass"), "", ""),
+		&storagev1.VolumeAttributesClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "gold"}, DriverName: "example.com/p",
+			Parameters: map[string]string{"iops": "100"}})
 	require.Equal(t, []string{classProtection}, attributes.Finalizers)
 }
 
@@ -63,7 +75,10 @@ func TestTheNewestDefaultClassWins(t *testing.T) {
 	}
 	require.Nil(t, storage.Default(nil))
 	require.Nil(t, storage.Default([]*storagev1.StorageClass{at("a", 1, false)}))
-	require.Equal(t, "c", storage.Default([]*storagev1.StorageClass{at("a", 1, true), at("d", 2, true), at("c", 2, true), at("e", 3, false)}).Name)
+	require.Equal(t, "c",
+		storage.Default([]*storagev1.StorageClass{
+			at("a", 1, true), at("d", 2, true), at("c", 2, true), at("e", 3, false),
+		}).Name)
 }
 
 func TestClaimsWithBadSizesAreRefused(t *testing.T) {

@@ -11,11 +11,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// TypeChecks returns upstream's type checker of validating admission policies: it compiles their expressions against the schemas of at most
-// ten kinds that each rule matches, and of the parameters, and returns upstream's warnings. It makes its CEL environment when it is called.
-func TypeChecks(c client.Interface, kinds *kind.Catalog, schemas Schemas) func(*admissionregistrationv1.ValidatingAdmissionPolicy) []admissionregistrationv1.ExpressionWarning {
+// TypeChecks returns upstream's type checker of validating admission policies: it compiles their expressions against
+// the schemas of at most ten kinds that each rule matches, and of the parameters, and returns upstream's warnings. It
+// makes its CEL environment when it is called.
+func TypeChecks(c client.Interface, kinds *kind.Catalog,
+	schemas Schemas) func(*admissionregistrationv1.ValidatingAdmissionPolicy) []admissionregistrationv1.ExpressionWarning {
 	documents := presentDocuments{kinds: kinds, schemas: schemas}
-	checker := &validating.TypeChecker{SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: documents}, RestMapper: currentMapper{c}}
+	checker := &validating.TypeChecker{
+		SchemaResolver: &resolver.ClientDiscoveryResolver{Discovery: documents}, RestMapper: currentMapper{c},
+	}
 	return checker.Check
 }
 

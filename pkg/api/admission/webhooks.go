@@ -13,8 +13,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// onDemand is a plugin that is created when the first object that configures it exists. Webhooks and policies compile CEL, whose environment
-// costs tens of milliseconds and megabytes; a cluster without them does not pay for it.
+// onDemand is a plugin that is created when the first object that configures it exists. Webhooks and policies compile
+// CEL, whose environment costs tens of milliseconds and megabytes; a cluster without them does not pay for it.
 type onDemand struct {
 	*admission.Handler
 	configured func() bool
@@ -27,11 +27,14 @@ var (
 )
 
 // newOnDemand returns a plugin that is created on demand, and that runs while any of the informers has an object.
-func newOnDemand(known *admission.Plugins, name string, config []byte, n needs, informers ...cache.SharedIndexInformer) onDemand {
+func newOnDemand(known *admission.Plugins, name string, config []byte, n needs,
+	informers ...cache.SharedIndexInformer) onDemand {
 	return onDemand{
 		Handler: admission.NewHandler(admission.Create, admission.Update, admission.Delete, admission.Connect),
 		configured: func() bool {
-			return slices.ContainsFunc(informers, func(i cache.SharedIndexInformer) bool { return len(i.GetIndexer().ListKeys()) > 0 })
+			return slices.ContainsFunc(informers, func(i cache.SharedIndexInformer) bool {
+				return len(i.GetIndexer().ListKeys()) > 0
+			})
 		},
 		plugin: sync.OnceValues(func() (admission.Interface, error) {
 			return known.InitPlugin(name, configReader(config), n)
@@ -68,7 +71,8 @@ func (d onDemand) Validate(ctx context.Context, a admission.Attributes, o admiss
 	return nil
 }
 
-// checkWebhookConfig validates the configuration of a webhook plugin before the plugin is created, and says whether it has webhooks from files.
+// checkWebhookConfig validates the configuration of a webhook plugin before the plugin is created, and says whether it
+// has webhooks from files.
 func checkWebhookConfig(config []byte) (fromFiles bool, err error) {
 	c, err := webhookconfig.LoadConfig(configReader(config))
 	if err != nil {

@@ -80,12 +80,14 @@ func on(resources ...string) []registration.RuleWithOperations {
 
 func mutatingHook(name string, k *hook, resources ...string) registration.MutatingWebhook {
 	return registration.MutatingWebhook{Name: name + ".coracle.test", ClientConfig: k.client(), Rules: on(resources...),
-		SideEffects: new(registration.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(30))}
+		SideEffects: new(registration.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+		TimeoutSeconds: new(int32(30))}
 }
 
 func validatingHook(name string, k *hook, resources ...string) registration.ValidatingWebhook {
 	return registration.ValidatingWebhook{Name: name + ".coracle.test", ClientConfig: k.client(), Rules: on(resources...),
-		SideEffects: new(registration.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"}, TimeoutSeconds: new(int32(30))}
+		SideEffects: new(registration.SideEffectClassNone), AdmissionReviewVersions: []string{"v1"},
+		TimeoutSeconds: new(int32(30))}
 }
 
 func mutate(h *env, name string, hooks ...registration.MutatingWebhook) {
@@ -107,7 +109,9 @@ func patchWith(patch string) func(*admissionv1.AdmissionRequest, *admissionv1.Ad
 }
 
 func settings(name string, data map[string]string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work", Labels: map[string]string{"a": "b"}}, Data: data}
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work", Labels: map[string]string{"a": "b"}}, Data: data,
+	}
 }
 
 func TestMutatingWebhooksChangeWhatIsWritten(t *testing.T) {
@@ -124,7 +128,8 @@ func TestMutatingWebhooksChangeWhatIsWritten(t *testing.T) {
 
 	// A kind of our own, which is not in upstream's scheme.
 	task := put(h, at(tasks.GroupVersion.WithKind("Task"), "work", ""), &tasks.Task{
-		ObjectMeta: metav1.ObjectMeta{Name: "t", Namespace: "work", Labels: map[string]string{"a": "b"}}, Spec: tasks.TaskSpec{Image: "i"}})
+		ObjectMeta: metav1.ObjectMeta{Name: "t", Namespace: "work", Labels: map[string]string{"a": "b"}},
+		Spec:       tasks.TaskSpec{Image: "i"}})
 	require.Equal(t, "yes", task.Labels["hooked"])
 	require.Equal(t, "i", task.Spec.Image)
 
@@ -137,7 +142,8 @@ func TestMutatingWebhooksChangeWhatIsWritten(t *testing.T) {
 
 	// Kinds that no rule matches are not sent, and nothing is sent once the configuration is deleted.
 	put(h, v1("Secret", ""), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "work"}})
-	_, err = h.Delete(h.ctx, at(registration.SchemeGroupVersion.WithKind("MutatingWebhookConfiguration"), "", "labels"), metav1.DeleteOptions{})
+	_, err = h.Delete(h.ctx, at(registration.SchemeGroupVersion.WithKind("MutatingWebhookConfiguration"), "", "labels"),
+		metav1.DeleteOptions{})
 	require.NoError(t, err)
 	before := k.calls.Load()
 	put(h, v1("ConfigMap", ""), settings("two", nil))
@@ -191,11 +197,14 @@ func TestWebhooksSeeDefinitions(t *testing.T) {
 	mutate(h, "labels", mutatingHook("labels", labels, "customresourcedefinitions"))
 	validateBy(h, "none", validatingHook("none", k, "customresourcedefinitions"))
 	schema := &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object"}}
-	err := h.try(at(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"), "", ""), &apiextensionsv1.CustomResourceDefinition{
-		ObjectMeta: metav1.ObjectMeta{Name: "boats.example.org"},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{Group: "example.org", Scope: apiextensionsv1.NamespaceScoped,
-			Names:    apiextensionsv1.CustomResourceDefinitionNames{Plural: "boats", Kind: "Boat"},
-			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: "v1", Served: true, Storage: true, Schema: schema}}}})
+	err := h.try(at(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"), "", ""),
+		&apiextensionsv1.CustomResourceDefinition{
+			ObjectMeta: metav1.ObjectMeta{Name: "boats.example.org"},
+			Spec: apiextensionsv1.CustomResourceDefinitionSpec{Group: "example.org", Scope: apiextensionsv1.NamespaceScoped,
+				Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "boats", Kind: "Boat"},
+				Versions: []apiextensionsv1.CustomResourceDefinitionVersion{
+					{Name: "v1", Served: true, Storage: true, Schema: schema},
+				}}})
 	requireStatus(t, err, 400, "no definitions")
 	require.Contains(t, string(k.request().Object.Raw), `"hooked":"yes"`)
 }
@@ -225,9 +234,12 @@ func TestWebhooksThatMisbehave(t *testing.T) {
 		}, "larger than the limit of 8388608 bytes"},
 		"invalid response": {20, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, `{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"another","allowed":true}}`)
+			_, _ = io.WriteString(w,
+				`{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","response":{"uid":"another","allowed":true}}`)
 		}, "expected response.uid"},
-		"error response": {20, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken", 500) }, "failed calling webhook"},
+		"error response": {
+			20, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "broken", 500) }, "failed calling webhook",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := secured(t, Plugins{})
@@ -260,21 +272,36 @@ func informerOf(c *local.Clients) toolscache.SharedIndexInformer {
 
 func TestValidatingPolicies(t *testing.T) {
 	h := secured(t, Plugins{})
-	limit := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "limit", Namespace: "work"}, Data: map[string]string{"forbidden": "bad"}}
+	limit := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "limit", Namespace: "work"}, Data: map[string]string{"forbidden": "bad"},
+	}
 	put(h, v1("ConfigMap", ""), limit)
 	group := registration.SchemeGroupVersion
 	put(h, at(group.WithKind("ValidatingAdmissionPolicy"), "", ""), &registration.ValidatingAdmissionPolicy{
 		ObjectMeta: metav1.ObjectMeta{Name: "no-bad"},
 		Spec: registration.ValidatingAdmissionPolicySpec{
-			ParamKind:        &registration.ParamKind{APIVersion: "v1", Kind: "ConfigMap"},
-			MatchConstraints: &registration.MatchResources{ResourceRules: []registration.NamedRuleWithOperations{{RuleWithOperations: on("secrets", "tasks")[0]}}},
-			Validations: []registration.Validation{{Expression: "!has(object.metadata.labels) || object.metadata.labels.all(k, object.metadata.labels[k] != params.data.forbidden)",
-				Message: "a label is forbidden"}},
+			ParamKind: &registration.ParamKind{APIVersion: "v1", Kind: "ConfigMap"},
+			MatchConstraints: &registration.MatchResources{
+				ResourceRules: []registration.NamedRuleWithOperations{{RuleWithOperations: on("secrets", "tasks")[0]}},
+			},
+			Validations: []registration.Validation{
+				{
+					Expression: "!has(object.metadata.labels) || object.metadata.labels.all(k, object.metadata.labels[k] != " +
+						"params.data.forbidden)",
+					Message: "a label is forbidden",
+				},
+			},
 		}})
 	put(h, at(group.WithKind("ValidatingAdmissionPolicyBinding"), "", ""), &registration.ValidatingAdmissionPolicyBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "no-bad"},
-		Spec: registration.ValidatingAdmissionPolicyBindingSpec{PolicyName: "no-bad", ValidationActions: []registration.ValidationAction{registration.Deny},
-			ParamRef: &registration.ParamRef{Name: "limit", Namespace: "work", ParameterNotFoundAction: new(registration.DenyAction)}}})
+		Spec: registration.ValidatingAdmissionPolicyBindingSpec{
+			PolicyName: "no-bad", ValidationActions: []registration.ValidationAction{registration.Deny},
+			ParamRef: &registration.ParamRef{
+				Name:                    "limit",
+				Namespace:               "work",
+				ParameterNotFoundAction: new(registration.DenyAction),
+			},
+		}})
 	bad := metav1.ObjectMeta{Name: "s", Namespace: "work", Labels: map[string]string{"l": "bad"}}
 	dry := func(t string, o runtime.Object) error {
 		target := v1("Secret", "")
@@ -286,9 +313,14 @@ func TestValidatingPolicies(t *testing.T) {
 	}
 	// Upstream evaluates policies once a second.
 	var err error
-	require.Eventually(t, func() bool { err = dry("Secret", &corev1.Secret{ObjectMeta: bad}); return err != nil }, 2*time.Minute, 10*time.Millisecond)
-	requireStatus(t, err, 422, `ValidatingAdmissionPolicy 'no-bad' with binding 'no-bad' denied request: a label is forbidden`)
-	requireStatus(t, dry("Task", &tasks.Task{ObjectMeta: bad, Spec: tasks.TaskSpec{Image: "i"}}), 422, "a label is forbidden")
+	require.Eventually(t, func() bool {
+		err = dry("Secret", &corev1.Secret{ObjectMeta: bad})
+		return err != nil
+	}, 2*time.Minute, 10*time.Millisecond)
+	requireStatus(t, err, 422,
+		`ValidatingAdmissionPolicy 'no-bad' with binding 'no-bad' denied request: a label is forbidden`)
+	requireStatus(t, dry("Task", &tasks.Task{ObjectMeta: bad, Spec: tasks.TaskSpec{Image: "i"}}), 422,
+		"a label is forbidden")
 	bad.Labels["l"] = "good"
 	require.NoError(t, dry("Secret", &corev1.Secret{ObjectMeta: bad}))
 }

@@ -1,5 +1,5 @@
-// Package aggregation connects to the servers of APIServices: it forwards requests to them with the user's identity, and reads what they
-// serve.
+// Package aggregation connects to the servers of APIServices: it forwards requests to them with the user's identity,
+// and reads what they serve.
 //
 // Its invariant: whatever a server answers to the API server itself is read within limits of size and time.
 package aggregation
@@ -42,7 +42,8 @@ const (
 // Config configures a Backend.
 type Config struct {
 	GroupVersion schema.GroupVersion
-	// CABundle verifies the server's certificate for ServerName, unless Insecure is set. Without it, the system's authorities do.
+	// CABundle verifies the server's certificate for ServerName, unless Insecure is set. Without it, the system's
+	// authorities do.
 	CABundle   []byte
 	Insecure   bool
 	ServerName string
@@ -66,7 +67,12 @@ type Backend struct {
 
 // New creates a Backend. Close releases its connections.
 func New(cfg Config) (*Backend, error) {
-	t := &tls.Config{ServerName: cfg.ServerName, GetClientCertificate: cfg.Certificate, InsecureSkipVerify: cfg.Insecure, MinVersion: tls.VersionTLS12} //nolint:gosec // the APIService says so
+	t := &tls.Config{
+		ServerName:           cfg.ServerName,
+		GetClientCertificate: cfg.Certificate,
+		InsecureSkipVerify:   cfg.Insecure,
+		MinVersion:           tls.VersionTLS12,
+	} //nolint:gosec // the APIService says so
 	if len(cfg.CABundle) > 0 {
 		t.RootCAs = x509.NewCertPool()
 		if !t.RootCAs.AppendCertsFromPEM(cfg.CABundle) {
@@ -74,8 +80,10 @@ func New(cfg Config) (*Backend, error) {
 		}
 	}
 	return &Backend{cfg: cfg, transport: &http.Transport{
-		TLSClientConfig: t, ForceAttemptHTTP2: true, DisableCompression: true, MaxIdleConnsPerHost: 25, IdleConnTimeout: 90 * time.Second,
-		TLSHandshakeTimeout: 10 * time.Second, DialContext: (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+		TLSClientConfig: t, ForceAttemptHTTP2: true, DisableCompression: true, MaxIdleConnsPerHost: 25,
+		IdleConnTimeout:        90 * time.Second,
+		TLSHandshakeTimeout:    10 * time.Second,
+		DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
 		MaxResponseHeaderBytes: 64 << 10,
 	}}, nil
 }
@@ -144,7 +152,8 @@ func (b *Backend) Describe(ctx context.Context) (Description, error) {
 	}
 	if err := b.get(ctx, "/openapi/v3", &docs); err == nil {
 		own := "/openapi/v3" + path
-		if u, err := url.Parse(docs.Paths[path[1:]].ServerRelativeURL); err == nil && u.Path == own && len(u.RawQuery) < 1024 {
+		if u, err := url.Parse(docs.Paths[path[1:]].ServerRelativeURL); err == nil && u.Path == own &&
+			len(u.RawQuery) < 1024 {
 			d.OpenAPI = u.RequestURI()
 		}
 	}
@@ -219,15 +228,18 @@ func (b *Backend) fetch(ctx context.Context, path, known string) ([]byte, string
 }
 
 const (
-	// maxCollected limits a response to the API server's own client, in bytes. Watches are limited by the client, event by event.
+	// maxCollected limits a response to the API server's own client, in bytes. Watches are limited by the client, event by
+	// event.
 	maxCollected = 32 << 20
-	// collectTimeout limits a request of that client, collectWatch a watch, which servers end after minutes and the client makes again.
+	// collectTimeout limits a request of that client, collectWatch a watch, which servers end after minutes and the client
+	// makes again.
 	collectTimeout = 30 * time.Second
 	collectWatch   = time.Hour
 )
 
-// RoundTrip sends a request of the API server's own client, as a user of the cluster. Of its URL, only path and query matter. A redirection is an
-// error: the client would follow it with this identity to whatever the server names, another group's server included.
+// RoundTrip sends a request of the API server's own client, as a user of the cluster. Of its URL, only path and query
+// matter. A redirection is an error: the client would follow it with this identity to whatever the server names,
+// another group's server included.
 func (b *Backend) RoundTrip(req *http.Request, as user.Info) (*http.Response, error) {
 	base, err := b.cfg.Resolve()
 	if err != nil {
@@ -246,10 +258,12 @@ func (b *Backend) RoundTrip(req *http.Request, as user.Info) (*http.Response, er
 		cancel()
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	if where := resp.Header.Get("Location"); resp.StatusCode >= 300 && resp.StatusCode < 400 && resp.StatusCode != http.StatusNotModified {
+	if where := resp.Header.Get("Location"); resp.StatusCode >= 300 && resp.StatusCode < 400 &&
+		resp.StatusCode != http.StatusNotModified {
 		_ = resp.Body.Close()
 		cancel()
-		return nil, fmt.Errorf("%w: it answers %d and names %.200q, which is not followed", ErrUnavailable, resp.StatusCode, where)
+		return nil, fmt.Errorf("%w: it answers %d and names %.200q, which is not followed", ErrUnavailable, resp.StatusCode,
+			where)
 	}
 	limited := io.Reader(resp.Body)
 	if !watch {

@@ -24,10 +24,11 @@ var ErrUnavailable = errors.New("the aggregated API server does not answer")
 // pageSize is how many of the remaining objects are read. Others are counted by the server.
 const pageSize = 500
 
-// Empty deletes the objects of a resource in a namespace, as a user of the cluster, and returns the metadata of at most 500 of those that
-// remain, with the number of all. A resource that cannot be listed and deleted is taken as empty. If the server does not answer, the error is
-// ErrUnavailable.
-func (b *Backend) Empty(ctx context.Context, r metav1.APIResource, namespace string, as user.Info) ([]metav1.PartialObjectMetadata, int, error) {
+// Empty deletes the objects of a resource in a namespace, as a user of the cluster, and returns the metadata of at most
+// 500 of those that remain, with the number of all. A resource that cannot be listed and deleted is taken as empty. If
+// the server does not answer, the error is ErrUnavailable.
+func (b *Backend) Empty(ctx context.Context, r metav1.APIResource, namespace string,
+	as user.Info) ([]metav1.PartialObjectMetadata, int, error) {
 	if !slices.Contains(r.Verbs, "list") || !slices.Contains(r.Verbs, "delete") {
 		return nil, 0, nil
 	}
@@ -37,14 +38,17 @@ func (b *Backend) Empty(ctx context.Context, r metav1.APIResource, namespace str
 		return nil, 0, ignoreGone(err)
 	}
 	background := metav1.DeletePropagationBackground
-	options := metav1.DeleteOptions{TypeMeta: metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"}, PropagationPolicy: &background}
+	options := metav1.DeleteOptions{
+		TypeMeta: metav1.TypeMeta{Kind: "DeleteOptions", APIVersion: "v1"}, PropagationPolicy: &background,
+	}
 	var failed error
 	if slices.Contains(r.Verbs, "deletecollection") {
 		failed = ignoreGone(b.do(ctx, http.MethodDelete, path, "", options, as, nil))
 	} else {
 		for i := range list.Items {
 			if list.Items[i].DeletionTimestamp == nil {
-				failed = errors.Join(failed, ignoreGone(b.do(ctx, http.MethodDelete, path+"/"+url.PathEscape(list.Items[i].Name), "", options, as, nil)))
+				failed = errors.Join(failed,
+					ignoreGone(b.do(ctx, http.MethodDelete, path+"/"+url.PathEscape(list.Items[i].Name), "", options, as, nil)))
 			}
 		}
 	}
@@ -108,7 +112,8 @@ func (b *Backend) do(ctx context.Context, method, path, query string, body any, 
 	defer resp.Body.Close()
 	data, err := bounded.All(resp.Body, maxDiscovery)
 	switch {
-	case resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusBadGateway || resp.StatusCode == http.StatusGatewayTimeout:
+	case resp.StatusCode == http.StatusServiceUnavailable || resp.StatusCode == http.StatusBadGateway ||
+		resp.StatusCode == http.StatusGatewayTimeout:
 		return fmt.Errorf("%w: %s", ErrUnavailable, resp.Status)
 	case err != nil:
 		return err

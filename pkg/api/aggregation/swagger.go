@@ -16,7 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/payload"
 )
 
-// Swagger is the part of a server's OpenAPI 2 document that is about one group and version: paths, and the definitions that they need.
+// Swagger is the part of a server's OpenAPI 2 document that is about one group and version: paths, and the definitions
+// that they need.
 type Swagger struct {
 	// Hash identifies the content.
 	Hash               string
@@ -37,8 +38,9 @@ var reference = regexp.MustCompile(`"\$ref"\s*:\s*"#/definitions/([^"\\]+)"`)
 // kinds is the extension of a definition that names the kinds it describes.
 const kinds = "x-kubernetes-group-version-kind"
 
-// PartOf returns the part of an OpenAPI 2 document about a group and version. It is a document by itself: one that does not parse, or whose
-// references lead nowhere, is an error, as it would spoil that of the API server. Definitions describe kinds of this group and version only.
+// PartOf returns the part of an OpenAPI 2 document about a group and version. It is a document by itself: one that does
+// not parse, or whose references lead nowhere, is an error, as it would spoil that of the API server. Definitions
+// describe kinds of this group and version only.
 func PartOf(data []byte, gv schema.GroupVersion) (*Swagger, error) {
 	var all struct {
 		Paths, Definitions map[string]json.RawMessage
@@ -77,7 +79,12 @@ func PartOf(data []byte, gv schema.GroupVersion) (*Swagger, error) {
 			todo = append(todo, definition)
 		}
 	}
-	text, err := json.Marshal(map[string]any{"swagger": "2.0", "info": map[string]string{"title": "x", "version": "x"}, "paths": part.Paths, "definitions": part.Definitions})
+	text, err := json.Marshal(map[string]any{
+		"swagger":     "2.0",
+		"info":        map[string]string{"title": "x", "version": "x"},
+		"paths":       part.Paths,
+		"definitions": part.Definitions,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -25,13 +25,15 @@ func TestPartOfADocument(t *testing.T) {
 	require.Len(t, part.Paths, 1)
 	require.Contains(t, part.Paths, "/apis/x.io/v1/")
 	require.Len(t, part.Definitions, 2)
-	require.Contains(t, string(part.Definitions["io.x.Thing"]), `[{"group":"x.io","kind":"Thing","version":"v1"}]`, "it may not describe others' kinds")
+	require.Contains(t, string(part.Definitions["io.x.Thing"]), `[{"group":"x.io","kind":"Thing","version":"v1"}]`,
+		"it may not describe others' kinds")
 	again, err := PartOf([]byte(document), gv)
 	require.NoError(t, err)
 	require.Equal(t, part.Hash, again.Hash)
 
 	for text, message := range map[string]string{
-		strings.Replace(document, `"io.x.Thing":`, `"io.x.Thong":`, 1):                                 "it is not in the document",
+		strings.Replace(document, `"io.x.Thing":`, `"io.x.Thong":`, 1): "it is not in the " +
+			"document",
 		strings.Replace(document, `"type":"array"`, `"type":{"a":[1]}`, 1):                             "type",
 		strings.ReplaceAll(document, "/apis/x.io/v1/", "/apis/y.io/v1/"):                               "no paths",
 		`{"paths":{"/apis/x.io/v1/":` + strings.Repeat("[", 50000) + strings.Repeat("]", 50000) + `}}`: "deep",

@@ -49,7 +49,9 @@ func (s *Server) refuseUnauthenticated(w http.ResponseWriter, req *http.Request,
 }
 
 // auditCodecs encodes the objects of requests and responses.
-var auditCodecs = sync.OnceValue(func() serializer.CodecFactory { return serializer.NewCodecFactory(own.Scheme()) }) //nolint:gochecknoglobals // made when first needed
+var auditCodecs = sync.OnceValue(func() serializer.CodecFactory {
+	return serializer.NewCodecFactory(own.Scheme())
+}) //nolint:gochecknoglobals // made when first needed
 
 // auditing returns the audit event of a request whose policy level is at least level; otherwise nil.
 func auditing(ctx context.Context, level auditinternal.Level) *audit.AuditContext {
@@ -66,7 +68,8 @@ func auditObject(ctx context.Context, obj runtime.Object) {
 	}
 	info, _ := request.RequestInfoFrom(ctx)
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
-	audit.LogRequestObject(ctx, obj, obj.GetObjectKind().GroupVersionKind().GroupVersion(), gvr, info.Subresource, auditCodecs())
+	audit.LogRequestObject(ctx, obj, obj.GetObjectKind().GroupVersionKind().GroupVersion(), gvr, info.Subresource,
+		auditCodecs())
 }
 
 // auditBody records a body that is not an object, such as a patch. If it is not JSON it is recorded as a JSON string.

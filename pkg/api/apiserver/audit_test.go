@@ -33,7 +33,11 @@ func auditedWorld(t *testing.T) (*world, func() []auditv1.Event) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(dir+"/policy.yaml", []byte(auditPolicy), 0o600))
 	path := filepath.Join(dir, "audit.log")
-	l, err := auditlog.Open(auditlog.Config{PolicyFile: dir + "/policy.yaml", Path: path, Logger: slog.New(slog.DiscardHandler)})
+	l, err := auditlog.Open(auditlog.Config{
+		PolicyFile: dir + "/policy.yaml",
+		Path:       path,
+		Logger:     slog.New(slog.DiscardHandler),
+	})
 	require.NoError(t, err)
 	w := newWorld(t, func(c *Config) {
 		c.Audit = l
@@ -61,7 +65,8 @@ func TestAudit(t *testing.T) {
 	w.namespace("d")
 	const maps, secrets = "/api/v1/namespaces/d/configmaps", "/api/v1/namespaces/d/secrets"
 	w.do(w.http, "GET", "/api/v1/nodes", "")
-	w.do(w.http, "POST", secrets, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"a":"very secret"}}`)
+	w.do(w.http, "POST", secrets,
+		`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"stringData":{"a":"very secret"}}`)
 	created := w.do(w.http, "POST", maps, someMap, "Audit-Id", "of-the-client", "User-Agent", "tester/1")
 	require.Equal(t, 201, created.code)
 	w.do(w.http, "PATCH", maps+"/m?fieldManager=x", "data: {c: d}", "Content-Type", "application/apply-patch+yaml")

@@ -43,7 +43,12 @@ type auth struct {
 }
 
 func newAuth(cfg Config) (*auth, error) {
-	a := &auth{getter: newGetter(cfg.Cache, cfg.Kinds.Table()), check: cfg.CheckNode, access: cfg.Access, always: cfg.AlwaysAllow}
+	a := &auth{
+		getter: newGetter(cfg.Cache, cfg.Kinds.Table()),
+		check:  cfg.CheckNode,
+		access: cfg.Access,
+		always: cfg.AlwaysAllow,
+	}
 	switch {
 	case cfg.ClientCAs != nil:
 		a.clients = cfg.ClientCAs
@@ -61,13 +66,16 @@ func newAuth(cfg Config) (*auth, error) {
 		if err != nil {
 			return nil, err
 		}
-		chain = append(chain, serviceaccount.JWTTokenAuthenticator(cfg.Issuers, keys, cfg.Audiences, serviceaccount.NewValidator(a.getter)),
+		chain = append(chain,
+			serviceaccount.JWTTokenAuthenticator(cfg.Issuers, keys, cfg.Audiences, serviceaccount.NewValidator(a.getter)),
 			serviceaccount.JWTTokenAuthenticator([]string{serviceaccount.LegacyIssuer}, keys, cfg.Audiences, kept))
 	}
 	if cfg.Tokens != nil {
 		chain = append(chain, cfg.Tokens)
 	}
-	chain = append(chain, authenticator.WrapAudienceAgnosticToken(cfg.Audiences, bootstrap.NewTokenAuthenticator(bootstrapTokens{getter: a.getter})))
+	chain = append(chain,
+		authenticator.WrapAudienceAgnosticToken(cfg.Audiences,
+			bootstrap.NewTokenAuthenticator(bootstrapTokens{getter: a.getter})))
 	if cfg.Access != nil { // last: providers of tokens are elsewhere
 		chain = append(chain, cfg.Access)
 	}
@@ -125,7 +133,8 @@ type connection struct {
 }
 
 // peer returns the cached result of verify for roots, or calls it.
-func (c *connection) peer(roots *x509.CertPool, verify func() (user.Info, time.Time, error)) (user.Info, time.Time, error) {
+func (c *connection) peer(roots *x509.CertPool,
+	verify func() (user.Info, time.Time, error)) (user.Info, time.Time, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.roots != roots {
@@ -188,7 +197,11 @@ func (a *auth) anonymous(req *http.Request) user.Info {
 
 func (a *auth) certificate(req *http.Request, roots *x509.CertPool) (user.Info, time.Time, error) {
 	certs := req.TLS.PeerCertificates
-	o := x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, Intermediates: x509.NewCertPool()}
+	o := x509.VerifyOptions{
+		Roots:         roots,
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Intermediates: x509.NewCertPool(),
+	}
 	for _, c := range certs[1:] {
 		o.Intermediates.AddCert(c)
 	}
@@ -250,7 +263,12 @@ func authenticated(u user.Info) user.Info {
 	if slices.Contains(u.GetGroups(), user.AllAuthenticated) {
 		return u
 	}
-	return &user.DefaultInfo{Name: u.GetName(), UID: u.GetUID(), Extra: u.GetExtra(), Groups: append(slices.Clone(u.GetGroups()), user.AllAuthenticated)}
+	return &user.DefaultInfo{
+		Name:   u.GetName(),
+		UID:    u.GetUID(),
+		Extra:  u.GetExtra(),
+		Groups: append(slices.Clone(u.GetGroups()), user.AllAuthenticated),
+	}
 }
 
 // tokenCache caches users by token hash for ten seconds. When it reaches 1,024 entries, it is cleared.
@@ -293,7 +311,9 @@ func (a *auth) Authorize(ctx context.Context, attrs authorizer.Attributes) (auth
 		return authorizer.DecisionAllow, "", nil
 	}
 	if a.access != nil && a.access.Configured() {
-		return a.access.Authorize(ctx, attrs, map[string]authorizer.AuthorizerFunc{access.Node: a.node.Authorize, access.RBAC: a.rbac.Authorize})
+		return a.access.Authorize(ctx, attrs, map[string]authorizer.AuthorizerFunc{
+			access.Node: a.node.Authorize, access.RBAC: a.rbac.Authorize,
+		})
 	}
 	why := ""
 	if slices.Contains(groups, user.NodesGroup) {
@@ -311,7 +331,8 @@ func (a *auth) Authorize(ctx context.Context, attrs authorizer.Attributes) (auth
 }
 
 // RulesFor lists the permissions of a user in a namespace.
-func (a *auth) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+func (a *auth) RulesFor(ctx context.Context, u user.Info,
+	namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	resources, others, incomplete, err := a.rbac.RulesFor(ctx, u, namespace)
 	if a.access != nil && a.access.Configured() {
 		if !a.access.Has(access.RBAC) {
@@ -320,7 +341,11 @@ func (a *auth) RulesFor(ctx context.Context, u user.Info, namespace string) ([]a
 		incomplete = incomplete || a.access.Webhooks()
 	}
 	if a.always || slices.Contains(u.GetGroups(), user.SystemPrivilegedGroup) {
-		resources = append(resources, &authorizer.DefaultResourceRuleInfo{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}})
+		resources = append(resources, &authorizer.DefaultResourceRuleInfo{
+			Verbs:     []string{"*"},
+			APIGroups: []string{"*"},
+			Resources: []string{"*"},
+		})
 		others = append(others, &authorizer.DefaultNonResourceRuleInfo{Verbs: []string{"*"}, NonResourceURLs: []string{"*"}})
 	}
 	if slices.Contains(u.GetGroups(), user.NodesGroup) {

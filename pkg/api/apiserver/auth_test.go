@@ -40,7 +40,15 @@ func TestWhoMayDoWhat(t *testing.T) {
 	const maps = "/api/v1/namespaces/d/configmaps"
 	t.Run("anonymous", func(t *testing.T) {
 		c := w.anonymous()
-		for path, code := range map[string]int{"/healthz": 200, "/livez": 200, "/readyz": 200, "/version": 401, maps: 401, "/metrics": 401, "/apis": 401} {
+		for path, code := range map[string]int{
+			"/healthz": 200,
+			"/livez":   200,
+			"/readyz":  200,
+			"/version": 401,
+			maps:       401,
+			"/metrics": 401,
+			"/apis":    401,
+		} {
 			r := w.do(c, "GET", path, "")
 			require.Equal(t, code, r.code, path)
 		}
@@ -58,12 +66,15 @@ func TestWhoMayDoWhat(t *testing.T) {
 		ann := w.as("ann")
 		r := w.do(ann, "GET", maps, "")
 		require.Equal(t, 403, r.code)
-		require.Equal(t, `configmaps is forbidden: User "ann" cannot list resource "configmaps" in API group "" in the namespace "d"`, r.status(t).Message)
+		require.Equal(t,
+			`configmaps is forbidden: User "ann" cannot list resource "configmaps" in API group "" in the namespace "d"`,
+			r.status(t).Message)
 		require.Equal(t, 200, w.do(ann, "GET", "/version", "").code)
 		cs := w.clientset(w.http)
-		_, err := cs.RbacV1().RoleBindings("d").Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "ann"},
-			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
-			Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "ann"}}}, metav1.CreateOptions{})
+		_, err := cs.RbacV1().RoleBindings("d").Create(t.Context(),
+			&rbacv1.RoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "ann"},
+				RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "view"},
+				Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "ann"}}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		require.Equal(t, 200, w.do(ann, "GET", maps, "").code)
 		require.Equal(t, 403, w.do(ann, "POST", maps, someMap).code)
@@ -80,35 +91,48 @@ func TestWhoMayDoWhat(t *testing.T) {
 	t.Run("reviews", func(t *testing.T) {
 		cs := w.clientset(w.as("ann"))
 		ssar := func(verb, resource string) bool {
-			res, err := cs.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(), &authorizationv1.SelfSubjectAccessReview{
-				Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "d", Verb: verb, Resource: resource}}}, metav1.CreateOptions{})
+			res, err := cs.AuthorizationV1().SelfSubjectAccessReviews().Create(t.Context(),
+				&authorizationv1.SelfSubjectAccessReview{
+					Spec: authorizationv1.SelfSubjectAccessReviewSpec{
+						ResourceAttributes: &authorizationv1.ResourceAttributes{Namespace: "d", Verb: verb, Resource: resource},
+					}}, metav1.CreateOptions{})
 			require.NoError(t, err)
 			return res.Status.Allowed
 		}
 		require.True(t, ssar("list", "pods"))
 		require.False(t, ssar("create", "pods"))
-		me, err := cs.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{}, metav1.CreateOptions{})
+		me, err := cs.AuthenticationV1().SelfSubjectReviews().Create(t.Context(), &authenticationv1.SelfSubjectReview{},
+			metav1.CreateOptions{})
 		require.NoError(t, err)
 		require.Equal(t, "ann", me.Status.UserInfo.Username)
-		rules, err := cs.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(), &authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "d"}}, metav1.CreateOptions{})
+		rules, err := cs.AuthorizationV1().SelfSubjectRulesReviews().Create(t.Context(),
+			&authorizationv1.SelfSubjectRulesReview{Spec: authorizationv1.SelfSubjectRulesReviewSpec{Namespace: "d"}},
+			metav1.CreateOptions{})
 		require.NoError(t, err)
 		require.NotEmpty(t, rules.Status.ResourceRules)
-		_, err = cs.AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "x"}}, metav1.CreateOptions{})
+		_, err = cs.AuthorizationV1().SubjectAccessReviews().Create(t.Context(),
+			&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "x"}},
+			metav1.CreateOptions{})
 		require.True(t, apierrors.IsForbidden(err), "%v", err)
-		_, err = w.clientset(w.http).AuthorizationV1().SubjectAccessReviews().Create(t.Context(), &authorizationv1.SubjectAccessReview{}, metav1.CreateOptions{})
+		_, err = w.clientset(w.http).AuthorizationV1().SubjectAccessReviews().Create(t.Context(),
+			&authorizationv1.SubjectAccessReview{}, metav1.CreateOptions{})
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
 	})
 	t.Run("service account tokens end with their account", func(t *testing.T) {
 		admin := w.clientset(w.http)
-		_, err := admin.CoreV1().ServiceAccounts("d").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
+		_, err := admin.CoreV1().ServiceAccounts("d").Create(t.Context(),
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot"}}, metav1.CreateOptions{})
 		require.NoError(t, err)
-		tr, err := admin.CoreV1().ServiceAccounts("d").CreateToken(t.Context(), "robot", &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
+		tr, err := admin.CoreV1().ServiceAccounts("d").CreateToken(t.Context(), "robot", &authenticationv1.TokenRequest{},
+			metav1.CreateOptions{})
 		require.NoError(t, err)
 		bearer := "Bearer " + tr.Status.Token
 		r := w.do(w.anonymous(), "GET", maps, "", "Authorization", bearer)
 		require.Equal(t, 403, r.code)
 		require.Contains(t, r.status(t).Message, `"system:serviceaccount:d:robot"`)
-		review, err := admin.AuthenticationV1().TokenReviews().Create(t.Context(), &authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: tr.Status.Token}}, metav1.CreateOptions{})
+		review, err := admin.AuthenticationV1().TokenReviews().Create(t.Context(),
+			&authenticationv1.TokenReview{Spec: authenticationv1.TokenReviewSpec{Token: tr.Status.Token}},
+			metav1.CreateOptions{})
 		require.NoError(t, err)
 		require.True(t, review.Status.Authenticated, "%+v", review.Status)
 		require.Contains(t, review.Status.User.Groups, "system:authenticated")
@@ -117,10 +141,15 @@ func TestWhoMayDoWhat(t *testing.T) {
 	})
 	t.Run("tokens that are kept in secrets end with them", func(t *testing.T) {
 		admin := w.clientset(w.http)
-		account, err := admin.CoreV1().ServiceAccounts("d").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
+		account, err := admin.CoreV1().ServiceAccounts("d").Create(t.Context(),
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "kept"}}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		secret := &corev1.Secret{Type: corev1.SecretTypeServiceAccountToken,
-			ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "kept", Annotations: map[string]string{corev1.ServiceAccountNameKey: "kept"}}}
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace:   "d",
+				Name:        "kept",
+				Annotations: map[string]string{corev1.ServiceAccountNameKey: "kept"},
+			}}
 		token, err := w.sign.SignKept(t.Context(), account, secret)
 		require.NoError(t, err)
 		bearer := "Bearer " + token
@@ -144,39 +173,62 @@ func TestWhoMayDoWhat(t *testing.T) {
 		require.Equal(t, 200, w.do(node, "GET", "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1", "").code)
 		require.Equal(t, 403, w.do(node, "GET", "/api/v1/namespaces/d/secrets/s", "").code)
 		admin := w.clientset(w.http)
-		_, err := admin.CoreV1().ServiceAccounts("d").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+		_, err := admin.CoreV1().ServiceAccounts("d").Create(t.Context(),
+			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 		require.NoError(t, err)
-		_, err = admin.CoreV1().Secrets("d").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}}, metav1.CreateOptions{})
+		_, err = admin.CoreV1().Secrets("d").Create(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "s"}},
+			metav1.CreateOptions{})
 		require.NoError(t, err)
 		p := podNamed("p")
 		p.Spec.NodeName = "n1"
-		p.Spec.Volumes = []corev1.Volume{{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}},
-			{Name: "c", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}
+		p.Spec.Volumes = []corev1.Volume{
+			{Name: "s", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "s"}}},
+			{
+				Name:         "c",
+				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}},
+			},
+		}
 		storage := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 		modes := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-		claim, err := admin.CoreV1().PersistentVolumeClaims("d").Create(t.Context(), &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"},
-			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "v", AccessModes: modes, Resources: corev1.VolumeResourceRequirements{Requests: storage}}}, metav1.CreateOptions{})
+		claim, err := admin.CoreV1().PersistentVolumeClaims("d").Create(t.Context(),
+			&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"},
+				Spec: corev1.PersistentVolumeClaimSpec{
+					VolumeName:  "v",
+					AccessModes: modes,
+					Resources:   corev1.VolumeResourceRequirements{Requests: storage},
+				}}, metav1.CreateOptions{})
 		require.NoError(t, err)
-		_, err = admin.CoreV1().PersistentVolumes().Create(t.Context(), &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
-			Capacity: storage, AccessModes: modes, ClaimRef: &corev1.ObjectReference{Namespace: "d", Name: "c", UID: claim.UID},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data"}}}}, metav1.CreateOptions{})
+		_, err = admin.CoreV1().PersistentVolumes().Create(t.Context(),
+			&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
+				Capacity: storage, AccessModes: modes, ClaimRef: &corev1.ObjectReference{Namespace: "d", Name: "c", UID: claim.UID},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/data"}}}},
+			metav1.CreateOptions{})
 		require.NoError(t, err)
 		_, err = admin.CoreV1().Pods("d").Create(t.Context(), p, metav1.CreateOptions{})
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { return w.do(node, "GET", "/api/v1/namespaces/d/secrets/s", "").code == 200 }, time.Minute, time.Millisecond)
+		require.Eventually(t, func() bool {
+			return w.do(node, "GET", "/api/v1/namespaces/d/secrets/s", "").code == 200
+		}, time.Minute, time.Millisecond)
 		require.Equal(t, 403, w.do(w.as("system:node:n2", "system:nodes"), "GET", "/api/v1/namespaces/d/secrets/s", "").code)
 		for _, path := range []string{"/api/v1/namespaces/d/persistentvolumeclaims/c", "/api/v1/persistentvolumes/v"} {
-			require.Eventually(t, func() bool { return w.do(node, "GET", path, "").code == 200 }, time.Minute, time.Millisecond, path)
+			require.Eventually(t, func() bool {
+				return w.do(node, "GET", path, "").code == 200
+			}, time.Minute, time.Millisecond, path)
 			require.Equal(t, 403, w.do(w.as("system:node:n2", "system:nodes"), "GET", path, "").code, path)
 		}
-		require.NoError(t, admin.CoreV1().Pods("d").Delete(t.Context(), "p", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
-		require.Eventually(t, func() bool { return w.do(node, "GET", "/api/v1/persistentvolumes/v", "").code == 403 }, time.Minute, time.Millisecond)
+		require.NoError(t,
+			admin.CoreV1().Pods("d").Delete(t.Context(), "p", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}))
+		require.Eventually(t, func() bool {
+			return w.do(node, "GET", "/api/v1/persistentvolumes/v", "").code == 403
+		}, time.Minute, time.Millisecond)
 	})
 }
 
 func TestPanicIs500(t *testing.T) {
 	w := newWorld(t, func(c *Config) {
-		c.Tokens = authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) { panic("boom") })
+		c.Tokens = authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) {
+			panic("boom")
+		})
 	})
 	r := w.do(w.anonymous(), "GET", "/version", "", "Authorization", "Bearer x")
 	require.Equal(t, 500, r.code)

@@ -48,10 +48,13 @@ func (w *world) createPod(b testing.TB, name string) {
 	p := podNamed(name)
 	p.Kind, p.APIVersion = "Pod", "v1"
 	for i := range 20 {
-		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: fmt.Sprintf("VARIABLE_%d", i), Value: "a value of some length"})
+		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{
+			Name: fmt.Sprintf("VARIABLE_%d", i), Value: "a value of some length",
+		})
 	}
 	raw, _ := json.Marshal(p)
-	req, _ := http.NewRequestWithContext(context.Background(), http.MethodPost, w.url+"/api/v1/namespaces/d/pods", strings.NewReader(string(raw)))
+	req, _ := http.NewRequestWithContext(context.Background(), http.MethodPost, w.url+"/api/v1/namespaces/d/pods",
+		strings.NewReader(string(raw)))
 	res, err := w.http.Do(req)
 	require.NoError(b, err)
 	body, _ := io.ReadAll(res.Body)
@@ -137,7 +140,8 @@ func BenchmarkCreate(b *testing.B) {
 	}
 }
 
-// BenchmarkStack writes on a goroutine of its own each time, as requests do, with a stack that is grown at once and one that grows as it goes.
+// BenchmarkStack writes on a goroutine of its own each time, as requests do, with a stack that is grown at once and one
+// that grows as it goes.
 func BenchmarkStack(b *testing.B) {
 	for _, grown := range []bool{true, false} {
 		b.Run(fmt.Sprintf("grown=%v", grown), func(b *testing.B) {
@@ -145,7 +149,9 @@ func BenchmarkStack(b *testing.B) {
 			r := w.cfg.Kinds.Table().ByGVR(corev1.SchemeGroupVersion.WithResource("pods"))
 			o := w.cfg.Cache.Get(r, "d", "pod-00000").Object.(*corev1.Pod).DeepCopy()
 			o.ResourceVersion, o.UID = "", ""
-			ctx := apirequest.WithUser(b.Context(), &user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})
+			ctx := apirequest.WithUser(b.Context(), &user.DefaultInfo{
+				Name: "admin", Groups: []string{user.SystemPrivilegedGroup},
+			})
 			before := processor(b)
 			done := make(chan error)
 			i := 0
@@ -157,7 +163,8 @@ func BenchmarkStack(b *testing.B) {
 					if grown {
 						growStack()
 					}
-					_, err := w.cfg.Registry.Create(ctx, registry.Target{Resource: r, Namespace: "d"}, p, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+					_, err := w.cfg.Registry.Create(ctx, registry.Target{Resource: r, Namespace: "d"}, p,
+						metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 					done <- err
 				}()
 				if err := <-done; err != nil {
@@ -176,15 +183,18 @@ func processor(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkWatchFanOut measures from a commit to the event at the last of the watchers, and the processor time of server and watchers
-// for it: with connections that coalesce writes, as the server's are, and with plain ones beside them.
+// BenchmarkWatchFanOut measures from a commit to the event at the last of the watchers, and the processor time of
+// server and watchers for it: with connections that coalesce writes, as the server's are, and with plain ones beside
+// them.
 func BenchmarkWatchFanOut(b *testing.B) {
 	for _, c := range []struct {
 		watchers int
 		http2    bool
 	}{{1, true}, {100, true}, {1000, true}, {1000, false}} {
 		for _, plain := range []bool{false, true} {
-			b.Run(fmt.Sprintf("%d/http2=%v/plain=%v", c.watchers, c.http2, plain), func(b *testing.B) { fanOut(b, c.watchers, c.http2, plain) })
+			b.Run(fmt.Sprintf("%d/http2=%v/plain=%v", c.watchers, c.http2, plain), func(b *testing.B) {
+				fanOut(b, c.watchers, c.http2, plain)
+			})
 		}
 	}
 }

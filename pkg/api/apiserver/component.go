@@ -40,7 +40,9 @@ func (s *Server) componentStatuses(w http.ResponseWriter, req *http.Request, inf
 			s.fail(w, req, err)
 			return
 		}
-		s.writeResult(w, req, n, http.StatusOK, t, registry.Result{Entry: s.component(req.Context(), r, &s.cfg.Components[i])})
+		s.writeResult(w, req, n, http.StatusOK, t, registry.Result{
+			Entry: s.component(req.Context(), r, &s.cfg.Components[i]),
+		})
 	}
 }
 
@@ -72,7 +74,8 @@ func (s *Server) component(ctx context.Context, r *kind.Resource, c *Check) *cac
 		condition.Status, condition.Message, condition.Error = corev1.ConditionFalse, "", err.Error()
 	}
 	status := &corev1.ComponentStatus{
-		TypeMeta: metav1.TypeMeta{Kind: r.Kind, APIVersion: r.GroupVersion().String()}, ObjectMeta: metav1.ObjectMeta{Name: c.Name},
+		TypeMeta:   metav1.TypeMeta{Kind: r.Kind, APIVersion: r.GroupVersion().String()},
+		ObjectMeta: metav1.ObjectMeta{Name: c.Name},
 		Conditions: []corev1.ComponentCondition{condition},
 	}
 	return cache.NewEntry(r, "/registry/"+r.Keys+"/"+c.Name, status, 0)

@@ -22,7 +22,8 @@ func TestTimeoutParameter(t *testing.T) {
 		require.Equal(t, 400, r.code, value)
 		require.Equal(t, text, r.status(t).Message)
 		require.Equal(t, 400, w.do(w.http, "GET", path+"?%74imeout="+value, "").code)
-		require.Equal(t, 400, w.do(w.anonymous(), "GET", path+"?timeout="+value, "").code, "before authentication, as upstream")
+		require.Equal(t, 400, w.do(w.anonymous(), "GET", path+"?timeout="+value, "").code,
+			"before authentication, as upstream")
 	}
 	for _, value := range []string{"0s", "10h", "-1s", "5s", ""} {
 		require.Equal(t, 200, w.do(w.http, "GET", path+"?timeout="+value, "").code, value)
@@ -47,7 +48,12 @@ func TestTimeoutParameter(t *testing.T) {
 
 func TestTimeoutIsCutToTheBound(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.RequestTimeout = time.Minute })
-	for query, want := range map[string]time.Duration{"": time.Minute, "timeout=2m": time.Minute, "timeout=59s": 59 * time.Second, "timeoutSeconds=3": time.Minute} {
+	for query, want := range map[string]time.Duration{
+		"":                 time.Minute,
+		"timeout=2m":       time.Minute,
+		"timeout=59s":      59 * time.Second,
+		"timeoutSeconds=3": time.Minute,
+	} {
 		req, err := http.NewRequest(http.MethodGet, "/api?"+query, nil)
 		require.NoError(t, err)
 		got, err := w.srv.allotted(req)
@@ -64,7 +70,8 @@ func TestTimeoutEndsTheWaitForABody(t *testing.T) {
 		c := w.as("admin", "system:masters")
 		c.Transport.(*http.Transport).ForceAttemptHTTP2 = http2
 		body, never := io.Pipe()
-		req, err := http.NewRequestWithContext(t.Context(), "POST", w.url+"/api/v1/namespaces/d/configmaps?timeout=50ms", body)
+		req, err := http.NewRequestWithContext(t.Context(), "POST", w.url+"/api/v1/namespaces/d/configmaps?timeout=50ms",
+			body)
 		require.NoError(t, err)
 		res, err := c.Do(req)
 		require.NoError(t, err)

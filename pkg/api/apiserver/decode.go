@@ -78,13 +78,14 @@ func bodyMedia(req *http.Request) (media, error) {
 	return 0, negotiation.NewUnsupportedMediaTypeError([]string{typeJSON, typeYAML, typeProto})
 }
 
-// decode reads an object of kind gvk from body into obj, whose type it is. It neither defaults nor converts.
-// directive is the request's fieldValidation: unknown and duplicate fields are an error (Strict), a warning
-// (Warn, and the empty string), or nothing (Ignore). Errors are Status 400 with upstream's texts, or 413 for a body that
-// would take too much to decode.
+// decode reads an object of kind gvk from body into obj, whose type it is. It neither defaults nor converts. directive
+// is the request's fieldValidation: unknown and duplicate fields are an error (Strict), a warning (Warn, and the empty
+// string), or nothing (Ignore). Errors are Status 400 with upstream's texts, or 413 for a body that would take too much
+// to decode.
 //
 // Objects without a Go type are coerced to their kind's schema, if coerce is not nil.
-func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind, obj runtime.Object, directive string, coerce coercer) error {
+func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind, obj runtime.Object, directive string,
+	coerce coercer) error {
 	found := gvk
 	strict, err := unmarshal(m, body, &found, obj, directive != metav1.FieldValidationIgnore)
 	if u, ok := obj.(*unstructured.Unstructured); ok && err == nil && coerce != nil {
@@ -109,11 +110,14 @@ func decode(req *http.Request, m media, body []byte, gvk schema.GroupVersionKind
 	case errors.As(err, &shape):
 		return apierrors.NewRequestEntityTooLargeError(shape.Error())
 	case errors.As(err, &other):
-		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API version (%v)", found.GroupVersion(), gvk.GroupVersion()))
+		return apierrors.NewBadRequest(fmt.Sprintf("the API version in the data (%s) does not match the expected API "+
+			"version (%v)", found.GroupVersion(), gvk.GroupVersion()))
 	case err != nil && found.Kind != "":
-		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", found.Kind, found.Version, gvk.Kind, err))
+		return apierrors.NewBadRequest(fmt.Sprintf("%s in version %q cannot be handled as a %s: %v", found.Kind,
+			found.Version, gvk.Kind, err))
 	case err != nil:
-		return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)", gvk.Kind, err, summary(body)))
+		return apierrors.NewBadRequest(fmt.Sprintf("the object provided is unrecognized (must be of type %s): %v (%s)",
+			gvk.Kind, err, summary(body)))
 	}
 	if _, ok := obj.(*unstructured.Unstructured); !ok { // of these the strategy checks the kind
 		obj.GetObjectKind().SetGroupVersionKind(gvk)
@@ -230,7 +234,8 @@ func unmarshal(m media, body []byte, gvk *schema.GroupVersionKind, obj runtime.O
 	return append(found, more...), err
 }
 
-// saysItIs returns the version and kind in JSON. Its error has upstream's text, with the names of Go types that are in it.
+// saysItIs returns the version and kind in JSON. Its error has upstream's text, with the names of Go types that are in
+// it.
 func saysItIs(body []byte) (apiVersion, kind string, err error) {
 	var found struct {
 		APIVersion string `json:"apiVersion,omitempty"`
@@ -242,8 +247,10 @@ func saysItIs(body []byte) (apiVersion, kind string, err error) {
 	return found.APIVersion, found.Kind, nil
 }
 
-// unmarshalUntyped reads an object without a Go type. It says itself of what kind it is; its strategy refuses another than is expected.
-func unmarshalUntyped(body []byte, gvk *schema.GroupVersionKind, u *unstructured.Unstructured, strict bool) ([]error, error) {
+// unmarshalUntyped reads an object without a Go type. It says itself of what kind it is; its strategy refuses another
+// than is expected.
+func unmarshalUntyped(body []byte, gvk *schema.GroupVersionKind, u *unstructured.Unstructured,
+	strict bool) ([]error, error) {
 	var found []error
 	var err error
 	content := map[string]any{}

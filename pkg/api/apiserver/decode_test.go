@@ -71,11 +71,17 @@ func TestHostileBodiesAreRefusedCheaply(t *testing.T) {
 		body  string
 		code  int32
 	}{
-		"containers":      {mediaJSON, `{"kind":"Pod","apiVersion":"v1","spec":{"containers":[` + strings.Repeat("{},", 1_000_000) + `{}]}}`, 413},
-		"nested":          {mediaJSON, strings.Repeat(`{"spec":`, 200_000), 413},
-		"nested, whole":   {mediaJSON, strings.Repeat(`{"spec":`, 9000) + "1" + strings.Repeat("}", 9000), 413},
-		"protobuf":        {mediaProto, string(append(append(envelope(nil, gvk, len(spec)), spec...), envelopeTail...)), 413},
-		"one alias often": {mediaYAML, head + "metadata: {annotations: {a: &a " + strings.Repeat("x", 1<<20) + strings.Repeat(", b: *a", 1000) + "}}", 413},
+		"containers": {
+			mediaJSON, `{"kind":"Pod","apiVersion":"v1","spec":{"containers":[` + strings.Repeat("{},", 1_000_000) + `{}]}}`,
+			413,
+		},
+		"nested":        {mediaJSON, strings.Repeat(`{"spec":`, 200_000), 413},
+		"nested, whole": {mediaJSON, strings.Repeat(`{"spec":`, 9000) + "1" + strings.Repeat("}", 9000), 413},
+		"protobuf":      {mediaProto, string(append(append(envelope(nil, gvk, len(spec)), spec...), envelopeTail...)), 413},
+		"one alias often": {
+			mediaYAML,
+			head + "metadata: {annotations: {a: &a " + strings.Repeat("x", 1<<20) + strings.Repeat(", b: *a", 1000) + "}}", 413,
+		},
 		"aliases squared": {mediaYAML, head + chain, 413},
 		"many values":     {mediaYAML, head + "x: [" + strings.Repeat("0,", 1<<20) + "0]", 413},
 		"keys twice":      {mediaYAML, head + strings.Repeat("x: 0\n", 60_000), 0},
@@ -214,13 +220,17 @@ func BenchmarkDecode(b *testing.B) {
 	p := podNamed("x")
 	p.TypeMeta = metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"}
 	for range 20 {
-		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{Name: "VARIABLE", Value: "a value of some length"})
+		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, corev1.EnvVar{
+			Name: "VARIABLE", Value: "a value of some length",
+		})
 	}
 	gvk := p.GroupVersionKind()
 	raw, _ := p.Marshal()
 	j, _ := json.Marshal(p)
 	req := httptest.NewRequest(http.MethodPost, "/", nil)
-	for m, body := range map[media][]byte{mediaJSON: j, mediaProto: append(append(envelope(nil, gvk, len(raw)), raw...), envelopeTail...)} {
+	for m, body := range map[media][]byte{
+		mediaJSON: j, mediaProto: append(append(envelope(nil, gvk, len(raw)), raw...), envelopeTail...),
+	} {
 		b.Run(m.String(), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -23,7 +23,8 @@ import (
 
 // groupOrder is the order in which clients search groups for a kind; other groups follow by name.
 var groupOrder = []string{ //nolint:gochecknoglobals // a constant
-	"", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling", "batch", "certificates.k8s.io",
+	"", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling",
+	"batch", "certificates.k8s.io",
 	"networking.k8s.io", "policy", "rbac.authorization.k8s.io", "storage.k8s.io", "admissionregistration.k8s.io",
 	"apiextensions.k8s.io", "scheduling.k8s.io", "coordination.k8s.io", "node.k8s.io", "discovery.k8s.io",
 	"resource.k8s.io", "flowcontrol.apiserver.k8s.io",
@@ -45,18 +46,40 @@ type aggregated struct {
 }
 
 func newDiscovery(t *kind.Table) *discovery {
-	d := &discovery{reviews: builtin.Reviews(), versions: map[schema.GroupVersion]*metav1.APIResourceList{}, custom: map[schema.GroupVersion]bool{}}
+	d := &discovery{
+		reviews:  builtin.Reviews(),
+		versions: map[schema.GroupVersion]*metav1.APIResourceList{},
+		custom:   map[schema.GroupVersion]bool{},
+	}
 	for _, r := range t.All() {
 		d.add(r)
 	}
 	for i := range d.reviews {
 		r := &d.reviews[i]
-		d.resource(r.GroupVersion(), metav1.APIResource{Name: r.Plural, SingularName: r.Singular, Namespaced: r.Namespaced, Kind: r.Kind, Verbs: metav1.Verbs{"create"}})
+		d.resource(r.GroupVersion(), metav1.APIResource{
+			Name:         r.Plural,
+			SingularName: r.Singular,
+			Namespaced:   r.Namespaced,
+			Kind:         r.Kind,
+			Verbs:        metav1.Verbs{"create"},
+		})
 	}
 	c := builtin.ComponentStatuses()
-	d.resource(c.GroupVersion(), metav1.APIResource{Name: c.Plural, SingularName: c.Singular, ShortNames: c.ShortNames, Kind: c.Kind, Verbs: c.Verbs})
+	d.resource(c.GroupVersion(), metav1.APIResource{
+		Name:         c.Plural,
+		SingularName: c.Singular,
+		ShortNames:   c.ShortNames,
+		Kind:         c.Kind,
+		Verbs:        c.Verbs,
+	})
 	for _, r := range []*kind.Resource{builtin.NodeUsage(), builtin.PodUsage()} {
-		d.resource(r.GroupVersion(), metav1.APIResource{Name: r.Plural, SingularName: r.Singular, Namespaced: r.Namespaced, Kind: r.Kind, Verbs: r.Verbs})
+		d.resource(r.GroupVersion(), metav1.APIResource{
+			Name:         r.Plural,
+			SingularName: r.Singular,
+			Namespaced:   r.Namespaced,
+			Kind:         r.Kind,
+			Verbs:        r.Verbs,
+		})
 	}
 	var order []schema.GroupVersion
 	for gv, list := range d.versions {
@@ -84,7 +107,11 @@ func newDiscovery(t *kind.Table) *discovery {
 		if gv.Group == "" {
 			into = core
 		}
-		v := apidiscovery.APIVersionDiscovery{Version: gv.Version, Freshness: apidiscovery.DiscoveryFreshnessCurrent, Resources: aggregate(d.versions[gv].APIResources)}
+		v := apidiscovery.APIVersionDiscovery{
+			Version:   gv.Version,
+			Freshness: apidiscovery.DiscoveryFreshnessCurrent,
+			Resources: aggregate(d.versions[gv].APIResources),
+		}
 		if d.custom[gv] {
 			inFull(gv, v.Resources)
 		}
@@ -92,7 +119,9 @@ func newDiscovery(t *kind.Table) *discovery {
 		if n := len(into.Items); n > 0 && into.Items[n-1].Name == gv.Group {
 			into.Items[n-1].Versions = append(into.Items[n-1].Versions, v)
 		} else {
-			into.Items = append(into.Items, apidiscovery.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: gv.Group}, Versions: []apidiscovery.APIVersionDiscovery{v}})
+			into.Items = append(into.Items, apidiscovery.APIGroupDiscovery{
+				ObjectMeta: metav1.ObjectMeta{Name: gv.Group}, Versions: []apidiscovery.APIVersionDiscovery{v},
+			})
 		}
 		if gv.Group == "" {
 			continue
@@ -100,7 +129,11 @@ func newDiscovery(t *kind.Table) *discovery {
 		if n := len(d.groups); n > 0 && d.groups[n-1].Name == gv.Group {
 			d.groups[n-1].Versions = append(d.groups[n-1].Versions, ver)
 		} else {
-			d.groups = append(d.groups, metav1.APIGroup{Name: gv.Group, Versions: []metav1.GroupVersionForDiscovery{ver}, PreferredVersion: ver})
+			d.groups = append(d.groups, metav1.APIGroup{
+				Name:             gv.Group,
+				Versions:         []metav1.GroupVersionForDiscovery{ver},
+				PreferredVersion: ver,
+			})
 		}
 	}
 	d.core, d.named = aggregatedOf(core), aggregatedOf(named)
@@ -116,7 +149,11 @@ func aggregatedOf(l *apidiscovery.APIGroupDiscoveryList) *aggregated {
 func (d *discovery) resource(gv schema.GroupVersion, r metav1.APIResource) {
 	l := d.versions[gv]
 	if l == nil {
-		l = &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: gv.String(), APIResources: []metav1.APIResource{}}
+		l = &metav1.APIResourceList{
+			TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
+			GroupVersion: gv.String(),
+			APIResources: []metav1.APIResource{},
+		}
 		d.versions[gv] = l
 	}
 	l.APIResources = append(l.APIResources, r)
@@ -128,10 +165,16 @@ func (d *discovery) add(r *kind.Resource) {
 	stored := r.Stored()
 	d.resource(gv, metav1.APIResource{
 		Name: r.Plural, SingularName: r.Singular, Namespaced: r.Namespaced, Kind: r.Kind, Verbs: r.Verbs,
-		ShortNames: r.ShortNames, Categories: r.Categories, StorageVersionHash: upstream.StorageVersionHash(stored.Group, stored.Version, stored.Kind),
+		ShortNames: r.ShortNames, Categories: r.Categories,
+		StorageVersionHash: upstream.StorageVersionHash(stored.Group, stored.Version, stored.Kind),
 	})
 	if r.Status != nil {
-		d.resource(gv, metav1.APIResource{Name: r.Plural + "/status", Namespaced: r.Namespaced, Kind: r.Kind, Verbs: metav1.Verbs{"get", "patch", "update"}})
+		d.resource(gv, metav1.APIResource{
+			Name:       r.Plural + "/status",
+			Namespaced: r.Namespaced,
+			Kind:       r.Kind,
+			Verbs:      metav1.Verbs{"get", "patch", "update"},
+		})
 	}
 	for _, sub := range r.Subresources {
 		e := metav1.APIResource{Name: r.Plural + "/" + sub.Name, Namespaced: r.Namespaced, Kind: sub.Kind, Verbs: sub.Verbs}
@@ -152,11 +195,14 @@ func aggregate(in []metav1.APIResource) []apidiscovery.APIResourceDiscovery {
 		return apidiscovery.ScopeCluster
 	}
 	for _, r := range in {
-		k := &metav1.GroupVersionKind{Group: r.Group, Version: r.Version, Kind: r.Kind} // empty where they are those of the list
+		// empty where they are those of the list
+		k := &metav1.GroupVersionKind{Group: r.Group, Version: r.Version, Kind: r.Kind}
 		if parent, name, ok := strings.Cut(r.Name, "/"); ok {
 			for i := range out {
 				if out[i].Resource == parent {
-					out[i].Subresources = append(out[i].Subresources, apidiscovery.APISubresourceDiscovery{Subresource: name, ResponseKind: k, Verbs: r.Verbs})
+					out[i].Subresources = append(out[i].Subresources, apidiscovery.APISubresourceDiscovery{
+						Subresource: name, ResponseKind: k, Verbs: r.Verbs,
+					})
 				}
 			}
 			continue
@@ -221,7 +267,9 @@ func (s *Server) discover(w http.ResponseWriter, req *http.Request) bool {
 				ServerAddressByClientCIDRs: []metav1.ServerAddressByClientCIDR{{ClientCIDR: "0.0.0.0/0", ServerAddress: req.Host}},
 			}
 		} else {
-			obj = &metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: s.disc().groups}
+			obj = &metav1.APIGroupList{
+				TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"}, Groups: s.disc().groups,
+			}
 		}
 	case len(parts) == 2 && parts[0] == "api":
 		l := s.disc().versions[schema.GroupVersion{Version: parts[1]}]

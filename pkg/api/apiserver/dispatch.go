@@ -181,15 +181,19 @@ func (s *Server) inGroup(path string) bool {
 		return parts[0] == "api"
 	}
 	return slices.ContainsFunc(s.disc().groups, func(g metav1.APIGroup) bool { return g.Name == parts[1] }) &&
-		!slices.ContainsFunc(s.cfg.Kinds.Table().All(), func(r *kind.Resource) bool { return r.Group == parts[1] && r.Hash != "" })
+		!slices.ContainsFunc(s.cfg.Kinds.Table().All(), func(r *kind.Resource) bool {
+			return r.Group == parts[1] && r.Hash != ""
+		})
 }
 
-// isHead reports whether a request is a HEAD, which has the verb of a GET. As upstream, only custom resources answer it.
+// isHead reports whether a request is a HEAD, which has the verb of a GET. As upstream, only custom resources answer
+// it.
 func isHead(req *http.Request, r *kind.Resource) bool {
 	return req.Method == http.MethodHead && r.Hash == ""
 }
 
-// unsupported responds to a verb that a kind does not have, as upstream: for custom resources the error says which kind.
+// unsupported responds to a verb that a kind does not have, as upstream: for custom resources the error says which
+// kind.
 func (s *Server) unsupported(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
 	if r.Hash != "" {
 		s.fail(w, req, apierrors.NewMethodNotSupported(r.GR(), info.Verb))
@@ -199,5 +203,6 @@ func (s *Server) unsupported(w http.ResponseWriter, req *http.Request, info *req
 }
 
 func (s *Server) wrongMethod(w http.ResponseWriter, req *http.Request) {
-	s.fail(w, req, apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false))
+	s.fail(w, req,
+		apierrors.NewGenericServerResponse(http.StatusMethodNotAllowed, "", schema.GroupResource{}, "", "", 0, false))
 }

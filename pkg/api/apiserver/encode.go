@@ -108,7 +108,9 @@ const compressOver = 128 << 10
 // full-size frame would take two records, and each is a system call on both sides.
 const bodyBuffer = 16<<10 - 9
 
-var buffers = sync.Pool{New: func() any { return &bodyWriter{buf: make([]byte, 0, bodyBuffer)} }} //nolint:gochecknoglobals // a pool
+var buffers = sync.Pool{
+	New: func() any { return &bodyWriter{buf: make([]byte, 0, bodyBuffer)} },
+} //nolint:gochecknoglobals // a pool
 
 // bodyWriter buffers small writes and passes large ones through.
 type bodyWriter struct {
@@ -146,7 +148,8 @@ func (b *bodyWriter) flush() error {
 func body(w http.ResponseWriter, req *http.Request, code, size int) (io.Writer, func()) {
 	h := w.Header()
 	b := buffers.Get().(*bodyWriter)
-	if packed := h.Get("Content-Encoding") != ""; !packed && (size < 0 || size > compressOver) && acceptsGzip(req) && !onLoopback(req) {
+	if packed := h.Get("Content-Encoding") != ""; !packed && (size < 0 || size > compressOver) && acceptsGzip(req) &&
+		!onLoopback(req) {
 		h.Set("Content-Encoding", "gzip")
 		h.Add("Vary", "Accept-Encoding")
 		w.WriteHeader(code)

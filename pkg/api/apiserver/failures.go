@@ -48,6 +48,7 @@ func (f *failures) report(req *http.Request, code int, err error) {
 	if skipped > 0 {
 		f.log.Log(context.Background(), level, "failed requests not logged", "count", skipped)
 	}
-	f.log.Log(context.Background(), level, "request failed", "method", req.Method, "path", bounded.Text(req.URL.Path, longestPath), "user", name, "code", code,
+	f.log.Log(context.Background(), level, "request failed", "method", req.Method, "path",
+		bounded.Text(req.URL.Path, longestPath), "user", name, "code", code,
 		"error", bounded.Text(err.Error(), longestError))
 }

@@ -38,10 +38,12 @@ func (w *world) hog(name string) {
 // allow grants a user everything without exempting it from the limits.
 func (w *world) allow(name string) {
 	const rbac = "/apis/rbac.authorization.k8s.io/v1/"
-	r := w.do(w.http, "POST", rbac+"clusterroles", `{"metadata":{"name":"all"},"rules":[{"apiGroups":["*"],"resources":["*"],"verbs":["*"]},{"nonResourceURLs":["*"],"verbs":["*"]}]}`)
+	r := w.do(w.http, "POST", rbac+"clusterroles",
+		`{"metadata":{"name":"all"},"rules":[{"apiGroups":["*"],"resources":["*"],"verbs":["*"]},{"nonResourceURLs":["*"],"verbs":["*"]}]}`)
 	require.Equal(w.t, 201, r.code, "%s", r.body)
-	r = w.do(w.http, "POST", rbac+"clusterrolebindings", `{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"all"},`+
-		`"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"`+name+`"}]}`)
+	r = w.do(w.http, "POST", rbac+"clusterrolebindings",
+		`{"metadata":{"name":"all"},"roleRef":{"apiGroup":"rbac.authorization.k8s.io","kind":"ClusterRole","name":"all"},`+
+			`"subjects":[{"kind":"User","apiGroup":"rbac.authorization.k8s.io","name":"`+name+`"}]}`)
 	require.Equal(w.t, 201, r.code, "%s", r.body)
 }
 
@@ -66,7 +68,9 @@ func TestBoundOnRequests(t *testing.T) {
 	require.Equal(t, 404, w.do(node, "GET", "/api/v1/nodes/n1", "").code, "nodes have seats of their own")
 	require.Equal(t, 404, w.do(node, "GET", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1", "").code)
 	metrics := string(w.do(w.http, "GET", "/metrics", "").body)
-	require.True(t, strings.Contains(metrics, `apiserver_flowcontrol_rejected_requests_total{flow_schema="global-default",priority_level="global-default",reason="time-out"} 2`))
+	require.True(t,
+		strings.Contains(metrics,
+			`apiserver_flowcontrol_rejected_requests_total{flow_schema="global-default",priority_level="global-default",reason="time-out"} 2`))
 }
 
 // big creates config maps of 1 MiB each in a namespace.
@@ -74,19 +78,25 @@ func (w *world) big(mebibytes int) {
 	w.namespace("big")
 	for i := range mebibytes {
 		r := w.do(w.http, "POST", "/api/v1/namespaces/big/configmaps",
-			fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":"%s"}}`, i, strings.Repeat("x", 1<<20-1024)))
+			fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"a":"%s"}}`, i,
+				strings.Repeat("x", 1<<20-1024)))
 		require.Equal(w.t, 201, r.code)
 	}
 }
 
 // A client that does not read its response holds no seat and is disconnected.
 func TestUnreadAnswersHoldNoSeat(t *testing.T) {
-	w := newWorld(t, func(c *Config) { c.WriteStall = 2 * time.Second }) // the test's own requests may get no processor for a while
+	// the test's own requests may get no processor for a while
+	w := newWorld(t, func(c *Config) { c.WriteStall = 2 * time.Second })
 	w.big(12)
 	w.allow("ann")
 	const path = "/api/v1/namespaces/big/configmaps"
 	t.Run("HTTP/1", func(t *testing.T) {
-		c, err := tls.Dial("tcp", strings.TrimPrefix(w.url, "https://"), &tls.Config{RootCAs: w.ca.pool, ServerName: "localhost", Certificates: []tls.Certificate{w.ca.issue(t, "ann")}})
+		c, err := tls.Dial("tcp", strings.TrimPrefix(w.url, "https://"), &tls.Config{
+			RootCAs:      w.ca.pool,
+			ServerName:   "localhost",
+			Certificates: []tls.Certificate{w.ca.issue(t, "ann")},
+		})
 		require.NoError(t, err)
 		defer c.Close()
 		_, err = io.WriteString(c, "GET "+path+" HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -102,14 +112,16 @@ func TestUnreadAnswersHoldNoSeat(t *testing.T) {
 		require.Eventually(t, gone, time.Minute, 20*time.Millisecond, "the connection is closed")
 	})
 	t.Run("HTTP/2 watch", func(t *testing.T) {
-		res, err := w.as("ann").Get(w.url + path + "?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
+		res, err := w.as("ann").Get(w.url + path +
+			"?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true")
 		require.NoError(t, err)
 		defer res.Body.Close()
 		require.Equal(t, 200, res.StatusCode)
 		require.Equal(t, 2, res.ProtoMajor)
 		require.Zero(t, w.executing())
 		over := func() bool {
-			return strings.Contains(string(w.do(w.http, "GET", "/metrics", "").body), `apiserver_longrunning_requests{component="apiserver",group="",resource="configmaps",scope="namespace",subresource="",verb="WATCH",version="v1"} 0`)
+			return strings.Contains(string(w.do(w.http, "GET", "/metrics", "").body),
+				`apiserver_longrunning_requests{component="apiserver",group="",resource="configmaps",scope="namespace",subresource="",verb="WATCH",version="v1"} 0`)
 		}
 		require.Eventually(t, over, time.Minute, 20*time.Millisecond, "the watch is ended")
 	})
@@ -158,7 +170,8 @@ func TestBodiesAreBounded(t *testing.T) {
 	const review = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 	require.Equal(t, 429, w.do(w.as("ann"), "POST", review, `{"x":"`+strings.Repeat("x", 1<<20)+`"}`).code)
 	require.NotEqual(t, 429, w.do(w.as("ann"), "POST", review, `{"x":"`+strings.Repeat("x", 100<<10)+`"}`).code)
-	require.Equal(t, 413, w.do(w.http, "POST", "/api/v1/namespaces/d/configmaps", `{"x":"`+strings.Repeat("x", maxBody)+`"}`).code)
+	require.Equal(t, 413,
+		w.do(w.http, "POST", "/api/v1/namespaces/d/configmaps", `{"x":"`+strings.Repeat("x", maxBody)+`"}`).code)
 }
 
 // Values chosen by clients do not become labels.
@@ -167,7 +180,9 @@ func TestMetricsLabelsAreOurs(t *testing.T) {
 	w.allow("ann")
 	w.hog("ann")
 	ann := w.as("ann")
-	for _, path := range []string{"/apis/made.up/v1/madeup", "/api/v1/madeup?timeout=x", "/api/v1/namespaces/d/pods/p/madeup?timeout=x", "/madeup"} {
+	for _, path := range []string{
+		"/apis/made.up/v1/madeup", "/api/v1/madeup?timeout=x", "/api/v1/namespaces/d/pods/p/madeup?timeout=x", "/madeup",
+	} {
 		for _, c := range []*http.Client{ann, w.http} {
 			w.do(c, "GET", path, "")
 			w.do(c, "MADEUP", path, "")

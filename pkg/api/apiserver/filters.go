@@ -53,11 +53,13 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 				panic(p)
 			}
 			s.metrics.panics.Inc()
-			s.log.Error("panic while serving request", "method", req.Method, "path", req.URL.Path, "panic", p, "stack", string(debug.Stack()))
+			s.log.Error("panic while serving request", "method", req.Method, "path", req.URL.Path, "panic", p, "stack",
+				string(debug.Stack()))
 			if rec.written {
 				panic(http.ErrAbortHandler)
 			}
-			s.fail(out, req, apierrors.NewInternalError(errors.New("the server panicked while serving this request; see its log")))
+			s.fail(out, req,
+				apierrors.NewInternalError(errors.New("the server panicked while serving this request; see its log")))
 		}
 		if inflight != nil {
 			inflight.Add(-1)
@@ -97,7 +99,8 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 	}
 
 	if _, known := request.UserFrom(ctx); !known {
-		if publicHealth(req.URL.Path) && req.Header.Get("Authorization") == "" && (req.Method == http.MethodGet || req.Method == http.MethodHead) {
+		if publicHealth(req.URL.Path) && req.Header.Get("Authorization") == "" &&
+			(req.Method == http.MethodGet || req.Method == http.MethodHead) {
 			s.health.ServeHTTP(out, req)
 			return
 		}
@@ -206,7 +209,8 @@ func (s *Server) authorized(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	if s.longRunning(info) {
-		if sub := streamOf(s.cfg.Kinds, info); sub != nil && sub.MaxBody > 0 { // a stream only in that its reply takes as long as it takes
+		// a stream only in that its reply takes as long as it takes
+		if sub := streamOf(s.cfg.Kinds, info); sub != nil && sub.MaxBody > 0 {
 			if err := s.receiveAtMost(w, req, &rec.ticket, sub); err != nil {
 				s.tooMany(w, req, err)
 				return
@@ -254,7 +258,8 @@ func (s *Server) fail(w http.ResponseWriter, req *http.Request, err error) {
 		err = errTimedOut() // whatever the error, the deadline has passed
 	}
 	status := statusOf(err)
-	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout && !s.relayed(req) { // the client can choose the timeout
+	// the client can choose the timeout
+	if status.Code >= 500 && status.Code != http.StatusGatewayTimeout && !s.relayed(req) {
 		s.failed.report(req, int(status.Code), err)
 	}
 	if d := status.Details; d != nil && d.RetryAfterSeconds > 0 && w.Header().Get("Retry-After") == "" {

@@ -44,16 +44,18 @@ func newGetter(c *cache.Cache, t *kind.Table) getter {
 	}
 	return getter{
 		cache: c, pods: core("pods"), secrets: core("secrets"), accounts: core("serviceaccounts"), nodes: core("nodes"),
-		roles: rbac("roles"), bindings: rbac("rolebindings"), clusterRoles: rbac("clusterroles"), clusterBinding: rbac("clusterrolebindings"),
-		volumes:     core("persistentvolumes"),
-		attachments: t.ByGVR(storagev1.SchemeGroupVersion.WithResource("volumeattachments")),
-		slices:      t.ByGVR(resourcev1.SchemeGroupVersion.WithResource("resourceslices")),
-		validating:  t.ByGVR(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations")),
-		mutating:    t.ByGVR(admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations")),
+		roles: rbac("roles"), bindings: rbac("rolebindings"), clusterRoles: rbac("clusterroles"),
+		clusterBinding: rbac("clusterrolebindings"),
+		volumes:        core("persistentvolumes"),
+		attachments:    t.ByGVR(storagev1.SchemeGroupVersion.WithResource("volumeattachments")),
+		slices:         t.ByGVR(resourcev1.SchemeGroupVersion.WithResource("resourceslices")),
+		validating:     t.ByGVR(admissionregistrationv1.SchemeGroupVersion.WithResource("validatingwebhookconfigurations")),
+		mutating:       t.ByGVR(admissionregistrationv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations")),
 	}
 }
 
-func one[T client.Object](c *cache.Cache, r *kind.Resource, gr schema.GroupResource, namespace, name string) (T, error) {
+func one[T client.Object](c *cache.Cache, r *kind.Resource, gr schema.GroupResource,
+	namespace, name string) (T, error) {
 	var none T
 	if r != nil {
 		if e := c.Get(r, namespace, name); e != nil {
@@ -95,12 +97,16 @@ func (g getter) GetNode(_ context.Context, name string) (*corev1.Node, error) {
 	return one[*corev1.Node](g.cache, g.nodes, corev1.Resource("nodes"), "", name)
 }
 
-func (g getter) GetValidatingWebhookConfiguration(_ context.Context, name string) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
-	return one[*admissionregistrationv1.ValidatingWebhookConfiguration](g.cache, g.validating, admissionregistrationv1.Resource("validatingwebhookconfigurations"), "", name)
+func (g getter) GetValidatingWebhookConfiguration(_ context.Context,
+	name string) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
+	return one[*admissionregistrationv1.ValidatingWebhookConfiguration](g.cache, g.validating,
+		admissionregistrationv1.Resource("validatingwebhookconfigurations"), "", name)
 }
 
-func (g getter) GetMutatingWebhookConfiguration(_ context.Context, name string) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
-	return one[*admissionregistrationv1.MutatingWebhookConfiguration](g.cache, g.mutating, admissionregistrationv1.Resource("mutatingwebhookconfigurations"), "", name)
+func (g getter) GetMutatingWebhookConfiguration(_ context.Context,
+	name string) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
+	return one[*admissionregistrationv1.MutatingWebhookConfiguration](g.cache, g.mutating,
+		admissionregistrationv1.Resource("mutatingwebhookconfigurations"), "", name)
 }
 
 func (g getter) GetRole(_ context.Context, namespace, name string) (*rbacv1.Role, error) {
@@ -166,7 +172,8 @@ func (a *auth) feedGraph(ctx context.Context) {
 }
 
 // follow calls place for each object of a kind and each of its changes, and gone for each deletion. was may be nil.
-func (a *auth) follow(ctx context.Context, row *kind.Resource, place func(was, is *cache.Entry), gone func(client.Object)) {
+func (a *auth) follow(ctx context.Context, row *kind.Resource, place func(was, is *cache.Entry),
+	gone func(client.Object)) {
 	if row == nil {
 		return
 	}

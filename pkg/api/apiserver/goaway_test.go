@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestGoaway: the client's connection ends after a request, so that it makes another one for the next. A client that is quick uses the connection again
-// before it has been told.
+// TestGoaway: the client's connection ends after a request, so that it makes another one for the next. A client that is
+// quick uses the connection again before it has been told.
 func TestGoaway(t *testing.T) {
 	for chance, want := range map[float64]bool{0: false, 1: true} {
 		w := newWorld(t, func(c *Config) { c.GoawayChance = chance })
@@ -46,7 +46,8 @@ func TestAWatchOutlastsGoaway(t *testing.T) {
 	require.NoError(t, err)
 	defer events.Stop()
 	for _, name := range []string{"one", "two", "three"} {
-		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+		_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}},
+			metav1.CreateOptions{})
 		require.NoError(t, err)
 		require.Equal(t, name, (<-events.ResultChan()).Object.(*corev1.ConfigMap).Name)
 	}

@@ -59,8 +59,10 @@ type authority struct {
 func newAuthority(t testing.TB) *authority {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	}
 	raw, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
 	require.NoError(t, err)
 	cert, err := x509.ParseCertificate(raw)
@@ -75,7 +77,8 @@ func (a *authority) issue(t testing.TB, name string, groups ...string) tls.Certi
 	require.NoError(t, err)
 	serial, _ := rand.Int(rand.Reader, big.NewInt(1<<62))
 	tmpl := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: name, Organization: groups},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), DNSNames: []string{"localhost"},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}
 	raw, err := x509.CreateCertificate(rand.Reader, tmpl, a.cert, key.Public(), a.key)
 	require.NoError(t, err)
@@ -117,7 +120,14 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	require.NoError(t, err)
 	w.sign, err = registry.NewTokens("https://test", saKey)
 	require.NoError(t, err)
-	reg, err := registry.New(registry.Config{Kinds: kinds, Store: s, Cache: c, Logger: quiet, Tokens: w.sign, Audiences: []string{"https://test"}})
+	reg, err := registry.New(registry.Config{
+		Kinds:     kinds,
+		Store:     s,
+		Cache:     c,
+		Logger:    quiet,
+		Tokens:    w.sign,
+		Audiences: []string{"https://test"},
+	})
 	require.NoError(t, err)
 	w.clients = local.New(reg, c, kinds)
 	require.NoError(t, admission.Install(admission.Plugins{}, reg, w.clients))
@@ -127,8 +137,9 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	w.cfg = Config{
 		Registry: reg, Cache: c, Kinds: kinds, Listener: l, Logger: quiet,
 		TLS:                &tls.Config{Certificates: []tls.Certificate{w.ca.issue(t, "server")}, ClientCAs: w.ca.pool},
-		ServiceAccountKeys: func() []any { return []any{&saKey.PublicKey} }, Issuers: []string{"https://test"}, Audiences: []string{"https://test"},
-		Version: version.Info{Major: "1", Minor: "37", GitVersion: "v1.37.1+coracle"},
+		ServiceAccountKeys: func() []any { return []any{&saKey.PublicKey} }, Issuers: []string{"https://test"},
+		Audiences: []string{"https://test"},
+		Version:   version.Info{Major: "1", Minor: "37", GitVersion: "v1.37.1+coracle"},
 	}
 	for _, f := range change {
 		f(&w.cfg)
@@ -142,7 +153,10 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 
 // as returns an HTTP client with a certificate for the user.
 func (w *world) as(name string, groups ...string) *http.Client {
-	tr := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{RootCAs: w.ca.pool, Certificates: []tls.Certificate{w.ca.issue(w.t, name, groups...)}}}
+	tr := &http.Transport{
+		ForceAttemptHTTP2: true,
+		TLSClientConfig:   &tls.Config{RootCAs: w.ca.pool, Certificates: []tls.Certificate{w.ca.issue(w.t, name, groups...)}},
+	}
 	w.t.Cleanup(tr.CloseIdleConnections)
 	return &http.Client{Transport: tr}
 }
@@ -197,13 +211,16 @@ func (w *world) do(c *http.Client, method, path, body string, headers ...string)
 
 func (w *world) namespace(name string) {
 	w.t.Helper()
-	r := w.do(w.http, "POST", "/api/v1/namespaces", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+name+`"}}`)
+	r := w.do(w.http, "POST", "/api/v1/namespaces",
+		`{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"`+name+`"}}`)
 	require.Equal(w.t, 201, r.code, "%s", r.body)
 }
 
 func podNamed(name string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": "web"}},
-		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "hello:1", Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}}}}
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{{Name: "main", Image: "hello:1", Env: []corev1.EnvVar{{Name: "A", Value: "b"}}}},
+		}}
 }
 
 func (a *authority) pem() []byte {
@@ -213,7 +230,9 @@ func (a *authority) pem() []byte {
 func pems(t testing.TB, c tls.Certificate) (cert, key []byte) {
 	raw, err := x509.MarshalPKCS8PrivateKey(c.PrivateKey)
 	require.NoError(t, err)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate[0]}), pem.EncodeToMemory(&pem.Block{
+		Type: "PRIVATE KEY", Bytes: raw,
+	})
 }
 
 func dialAndRead(t testing.TB, address string) string {

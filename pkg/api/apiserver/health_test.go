@@ -65,7 +65,8 @@ func TestHealth(t *testing.T) {
 	broken = errors.New("no space left")
 	code, body := get("/livez")
 	require.Equal(t, 500, code)
-	require.Equal(t, strings.Replace(live, "[+]etcd ok", "[-]etcd failed: reason withheld", 1)+"livez check failed\n", body)
+	require.Equal(t, strings.Replace(live, "[+]etcd ok", "[-]etcd failed: reason withheld", 1)+"livez check failed\n",
+		body)
 	code, body = get("/livez/etcd")
 	require.Equal(t, 500, code)
 	require.Equal(t, "internal server error: no space left\n", body)
@@ -86,11 +87,13 @@ func TestAHangingCheckFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		asked := 0
 		logging := newLogging(slog.DiscardHandler)
-		h := newHealth(Config{Logger: slog.New(logging), Checks: []Check{{Name: "etcd", Check: func(ctx context.Context) error {
-			asked++
-			<-ctx.Done()
-			return ctx.Err()
-		}}}}, t.Context(), new(atomic.Bool), logging)
+		h := newHealth(Config{
+			Logger: slog.New(logging), Checks: []Check{{Name: "etcd", Check: func(ctx context.Context) error {
+				asked++
+				<-ctx.Done()
+				return ctx.Err()
+			}}},
+		}, t.Context(), new(atomic.Bool), logging)
 		var all sync.WaitGroup
 		began := time.Now()
 		for range 100 {
@@ -140,10 +143,14 @@ func TestComponentStatus(t *testing.T) {
 	list, err := cs.List(ctx, metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, list.Items, 2)
-	require.Equal(t, []corev1.ComponentCondition{{Type: corev1.ComponentHealthy, Status: corev1.ConditionTrue, Message: "ok"}}, list.Items[0].Conditions)
+	require.Equal(t,
+		[]corev1.ComponentCondition{{Type: corev1.ComponentHealthy, Status: corev1.ConditionTrue, Message: "ok"}},
+		list.Items[0].Conditions)
 	one, err := cs.Get(ctx, "etcd-0", metav1.GetOptions{})
 	require.NoError(t, err)
-	require.Equal(t, []corev1.ComponentCondition{{Type: corev1.ComponentHealthy, Status: corev1.ConditionFalse, Error: "gone"}}, one.Conditions)
+	require.Equal(t,
+		[]corev1.ComponentCondition{{Type: corev1.ComponentHealthy, Status: corev1.ConditionFalse, Error: "gone"}},
+		one.Conditions)
 	_, err = cs.Get(ctx, "none", metav1.GetOptions{})
 	require.EqualError(t, err, `componentstatus "none" not found`)
 	list, err = cs.List(ctx, metav1.ListOptions{LabelSelector: "a=b"})
@@ -158,7 +165,8 @@ func TestComponentStatus(t *testing.T) {
 	}
 	require.Equal(t, 405, w.do(w.http, "GET", path+"?watch=true", "").code)
 	var table metav1.Table
-	require.NoError(t, json.Unmarshal(w.do(w.http, "GET", path, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body, &table))
+	require.NoError(t,
+		json.Unmarshal(w.do(w.http, "GET", path, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body, &table))
 	require.Equal(t, "Status", table.ColumnDefinitions[1].Name)
 	require.Equal(t, []any{"controller-manager", "Healthy", "ok", ""}, table.Rows[0].Cells)
 	require.Contains(t, string(w.do(w.http, "GET", "/api/v1", "").body), `"componentstatuses"`)

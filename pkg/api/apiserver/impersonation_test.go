@@ -15,23 +15,40 @@ func TestConstrainedImpersonation(t *testing.T) {
 	w.namespace("d")
 	admin := w.clientset(w.http)
 	bind := func(user string, rules ...rbacv1.PolicyRule) {
-		_, err := admin.RbacV1().ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: rules}, metav1.CreateOptions{})
+		_, err := admin.RbacV1().ClusterRoles().Create(t.Context(),
+			&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: user}, Rules: rules}, metav1.CreateOptions{})
 		require.NoError(t, err)
 		_, err = admin.RbacV1().ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-			ObjectMeta: metav1.ObjectMeta{Name: user}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: user},
-			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
+			ObjectMeta: metav1.ObjectMeta{Name: user},
+			RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: user},
+			Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: user}},
 		}, metav1.CreateOptions{})
 		require.NoError(t, err)
 	}
-	bind("bob", rbacv1.PolicyRule{Verbs: []string{"list", "create"}, APIGroups: []string{""}, Resources: []string{"configmaps"}})
-	bind("deputy", rbacv1.PolicyRule{Verbs: []string{"impersonate:user-info"}, APIGroups: []string{"authentication.k8s.io"}, Resources: []string{"users"}, ResourceNames: []string{"bob"}},
-		rbacv1.PolicyRule{Verbs: []string{"impersonate-on:user-info:list"}, APIGroups: []string{""}, Resources: []string{"configmaps"}})
+	bind("bob", rbacv1.PolicyRule{
+		Verbs:     []string{"list", "create"},
+		APIGroups: []string{""},
+		Resources: []string{"configmaps"},
+	})
+	bind("deputy",
+		rbacv1.PolicyRule{
+			Verbs:         []string{"impersonate:user-info"},
+			APIGroups:     []string{"authentication.k8s.io"},
+			Resources:     []string{"users"},
+			ResourceNames: []string{"bob"},
+		},
+		rbacv1.PolicyRule{
+			Verbs:     []string{"impersonate-on:user-info:list"},
+			APIGroups: []string{""},
+			Resources: []string{"configmaps"},
+		})
 
 	const maps = "/api/v1/namespaces/d/configmaps"
 	deputy := w.as("deputy")
 	require.Equal(t, 200, w.do(deputy, "GET", maps, "", "Impersonate-User", "bob").code)
 	require.Equal(t, 403, w.do(deputy, "GET", maps, "").code, "as itself")
-	require.Equal(t, 403, w.do(deputy, "POST", maps, someMap, "Impersonate-User", "bob").code, "bob may, but not the deputy for him")
+	require.Equal(t, 403, w.do(deputy, "POST", maps, someMap, "Impersonate-User", "bob").code,
+		"bob may, but not the deputy for him")
 	require.Equal(t, 403, w.do(deputy, "GET", maps, "", "Impersonate-User", "alice").code)
 }
 
@@ -43,7 +60,8 @@ func TestBindings(t *testing.T) {
 	binding := func(pod string) string {
 		return `{"apiVersion":"v1","kind":"Binding","metadata":{"name":"` + pod + `"},"target":{"kind":"Node","name":"n"}}`
 	}
-	_, err := w.clientset(w.http).CoreV1().ServiceAccounts("d").Create(t.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	_, err := w.clientset(w.http).CoreV1().ServiceAccounts("d").Create(t.Context(),
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	_, err = w.clientset(w.http).CoreV1().Pods("d").Create(t.Context(), podNamed("p"), metav1.CreateOptions{})
 	require.NoError(t, err)

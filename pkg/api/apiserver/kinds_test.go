@@ -41,7 +41,11 @@ import (
 
 func thing(i int) *kind.Resource {
 	return own.Untyped{
-		Kind:   schema.GroupVersionKind{Group: fmt.Sprintf("group%d.example.org", i%7), Version: "v1", Kind: fmt.Sprintf("Thing%03d", i)},
+		Kind: schema.GroupVersionKind{
+			Group:   fmt.Sprintf("group%d.example.org", i%7),
+			Version: "v1",
+			Kind:    fmt.Sprintf("Thing%03d", i),
+		},
 		Plural: fmt.Sprintf("thing%03ds", i), Status: true, ShortNames: []string{fmt.Sprintf("t%d", i)}, Hash: fmt.Sprint(i),
 	}.Row()
 }
@@ -75,7 +79,8 @@ func TestKindThatComesLater(t *testing.T) {
 	require.NoError(t, err)
 	list, err := disc.ServerResourcesForGroupVersion(r.GroupVersion().String())
 	require.NoError(t, err)
-	require.Equal(t, []string{"thing001s", "thing001s/status"}, []string{list.APIResources[0].Name, list.APIResources[1].Name})
+	require.Equal(t, []string{"thing001s", "thing001s/status"},
+		[]string{list.APIResources[0].Name, list.APIResources[1].Name})
 	require.NotEqual(t, before.header.Get("ETag"), w.do(w.http, "GET", "/openapi/v3", "").header.Get("ETag"))
 	doc := w.do(w.http, "GET", "/openapi/v3/apis/group1.example.org/v1", "")
 	require.Equal(t, http.StatusOK, doc.code, "%s", doc.body)
@@ -117,7 +122,8 @@ func TestKindThatComesLater(t *testing.T) {
 	require.True(t, apierrors.IsConflict(err), "%v", err)
 	_, err = d.Create(ctx, object(r, "UPPER"), metav1.CreateOptions{})
 	require.True(t, apierrors.IsInvalid(err), "%v", err)
-	table := w.do(w.http, "GET", "/apis/group1.example.org/v1/thing001s", "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io")
+	table := w.do(w.http, "GET", "/apis/group1.example.org/v1/thing001s", "", "Accept",
+		"application/json;as=Table;v=v1;g=meta.k8s.io")
 	require.Contains(t, string(table.body), `"two"`)
 	items, err := d.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=two"})
 	require.NoError(t, err)
@@ -158,8 +164,10 @@ func TestSeveralVersions(t *testing.T) {
 	got := w.do(w.http, "GET", path("v1", "/x"), "")
 	require.Contains(t, string(got.body), `"apiVersion":"group2.example.org/v1"`)
 	require.Empty(t, got.header.Get("Warning"))
-	require.Contains(t, string(w.do(w.http, "GET", path("v1beta1", ""), "").body), `"apiVersion":"group2.example.org/v1beta1"`)
-	patched := w.do(w.http, "PATCH", path("v1beta1", "/x"), `{"spec":{"size":7}}`, "Content-Type", string(types.MergePatchType))
+	require.Contains(t, string(w.do(w.http, "GET", path("v1beta1", ""), "").body),
+		`"apiVersion":"group2.example.org/v1beta1"`)
+	patched := w.do(w.http, "PATCH", path("v1beta1", "/x"), `{"spec":{"size":7}}`, "Content-Type",
+		string(types.MergePatchType))
 	require.Equal(t, http.StatusOK, patched.code, "%s", patched.body)
 	require.Contains(t, string(w.do(w.http, "GET", path("v1", "/x"), "").body), `"size":7`)
 	groups := string(w.do(w.http, "GET", "/apis/group2.example.org", "").body)
@@ -209,7 +217,8 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 	}
 	ended.Store(true)
 	load.Wait()
-	// A change copies what refers to the other kinds, but makes nothing anew for each of them. The race detector empties pools at random.
+	// A change copies what refers to the other kinds, but makes nothing anew for each of them. The race detector empties
+	// pools at random.
 	many := w.changeAllocations()
 	t.Logf("a change allocates %d objects, %d with %d more kinds", few, many, count)
 	require.Less(t, many, few+few/2+uint64(count)/2)
@@ -233,11 +242,12 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 	}
 	ended.Store(true)
 	load.Wait()
-	t.Logf("%d kinds added, %s each; a bystander's slowest of %d lists took %s", count, adding/time.Duration(count), calls.Load(), time.Duration(slowest.Load()))
+	t.Logf("%d kinds added, %s each; a bystander's slowest of %d lists took %s", count, adding/time.Duration(count),
+		calls.Load(), time.Duration(slowest.Load()))
 }
 
-// changeAllocations returns how many objects are allocated for a kind that is added and removed again. Nothing else may go on; the least of several
-// changes has none of what the process does besides.
+// changeAllocations returns how many objects are allocated for a kind that is added and removed again. Nothing else may
+// go on; the least of several changes has none of what the process does besides.
 func (w *world) changeAllocations() uint64 {
 	least := uint64(math.MaxUint64)
 	for i := range 20 {
@@ -258,7 +268,8 @@ type during func(step string)
 func (d during) Prepare(context.Context, *kind.Table) error { d("prepare"); return nil }
 func (d during) Settle(*kind.Table)                         { d("settle") }
 
-// TestRequestsGoOnDuringAChangeOfKinds checks that a change of kinds, which may take as long as its slowest subscriber, lets no request wait.
+// TestRequestsGoOnDuringAChangeOfKinds checks that a change of kinds, which may take as long as its slowest subscriber,
+// lets no request wait.
 func TestRequestsGoOnDuringAChangeOfKinds(t *testing.T) {
 	w := newWorld(t)
 	w.namespace("work")
@@ -357,15 +368,20 @@ func TestOneRowIsAKind(t *testing.T) {
 			return nil
 		},
 		Columns: func() []metav1.TableColumnDefinition {
-			return []metav1.TableColumnDefinition{{Name: "Name", Type: "string", Format: "name"}, {Name: "Size", Type: "integer"}}
+			return []metav1.TableColumnDefinition{
+				{Name: "Name", Type: "string", Format: "name"}, {Name: "Size", Type: "integer"},
+			}
 		},
 		Cells:  func(w *Widget, _ time.Time) []any { return []any{w.Name, w.Spec.Size} },
 		Fields: func(w *Widget) fields.Set { return fields.Set{"spec.size": fmt.Sprint(w.Spec.Size)} },
 	}, func(w *Widget) *WidgetStatus { return &w.Status })
-	row.Indexes = []kind.Index{{Field: "spec.size", Value: func(o client.Object) string { return fmt.Sprint(o.(*Widget).Spec.Size) }}}
+	row.Indexes = []kind.Index{
+		{Field: "spec.size", Value: func(o client.Object) string { return fmt.Sprint(o.(*Widget).Spec.Size) }},
+	}
 	row.Subresources = []kind.Subresource{{
-		Name: "scale", GroupVersionKind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"}, Verbs: []string{"get", "patch", "update"},
-		New: func() runtime.Object { return &autoscalingv1.Scale{} },
+		Name: "scale", GroupVersionKind: schema.GroupVersionKind{Group: "autoscaling", Version: "v1", Kind: "Scale"},
+		Verbs: []string{"get", "patch", "update"},
+		New:   func() runtime.Object { return &autoscalingv1.Scale{} },
 		Scale: &kind.Scale{
 			Get: func(o client.Object) (*int32, int32, *metav1.LabelSelector) {
 				return &o.(*Widget).Spec.Size, 0, &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
@@ -397,23 +413,30 @@ func TestOneRowIsAKind(t *testing.T) {
 		body = `{"apiVersion":"widgets.example.org/v1","kind":"Widget",` + body[1:]
 		require.Equal(t, http.StatusCreated, w.do(w.http, "POST", path, body).code)
 	}
-	bad := w.do(w.http, "POST", path, `{"apiVersion":"widgets.example.org/v1","kind":"Widget","metadata":{"name":"bad"},"spec":{"size":-1}}`).status(t)
+	bad := w.do(w.http, "POST", path,
+		`{"apiVersion":"widgets.example.org/v1","kind":"Widget","metadata":{"name":"bad"},"spec":{"size":-1}}`).status(t)
 	require.Contains(t, bad.Message, "spec.size: Invalid value: -1")
 	require.Contains(t, string(w.do(w.http, "GET", path+"?fieldSelector=spec.size%3D7", "").body), `"name":"big"`)
-	entries, _ := w.cfg.Cache.List(row, cache.Query{Fields: fields.OneTermEqualSelector("spec.size", "1")}) // through the index
+	// through the index
+	entries, _ := w.cfg.Cache.List(row, cache.Query{Fields: fields.OneTermEqualSelector("spec.size", "1")})
 	require.Len(t, entries, 1)
 	rows := string(w.do(w.http, "GET", path, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body)
 	require.Contains(t, rows, `"cells":["big",7]`)
-	require.Contains(t, string(w.do(w.http, "GET", "/openapi/v3/apis/widgets.example.org/v1", "").body), "Size is the size in metres.")
+	require.Contains(t, string(w.do(w.http, "GET", "/openapi/v3/apis/widgets.example.org/v1", "").body),
+		"Size is the size in metres.")
 	require.Contains(t, string(w.do(w.http, "GET", "/apis/widgets.example.org/v1", "").body), `"widgets/scale"`)
-	scaled := w.do(w.http, "PATCH", path+"/big/scale", `{"spec":{"replicas":9}}`, "Content-Type", string(types.MergePatchType))
+	scaled := w.do(w.http, "PATCH", path+"/big/scale", `{"spec":{"replicas":9}}`, "Content-Type",
+		string(types.MergePatchType))
 	require.Contains(t, string(scaled.body), `"replicas":9`)
-	require.Equal(t, http.StatusCreated, w.do(w.http, "POST", path+"/big/polish", `{"apiVersion":"widgets.example.org/v1","kind":"Widget"}`).code)
+	require.Equal(t, http.StatusCreated,
+		w.do(w.http, "POST", path+"/big/polish", `{"apiVersion":"widgets.example.org/v1","kind":"Widget"}`).code)
 	require.Contains(t, string(w.do(w.http, "GET", path+"/big", "").body), `"phase":"Polished"`)
 	require.Contains(t, w.do(w.http, "DELETE", path+"/eternal", "").status(t).Message, "it stays")
 
 	var typed Widget
-	c := local.New(w.cfg.Registry, w.cfg.Cache, w.cfg.Kinds).For(&user.DefaultInfo{Name: "admin", Groups: []string{user.SystemPrivilegedGroup}})
+	c := local.New(w.cfg.Registry, w.cfg.Cache, w.cfg.Kinds).For(&user.DefaultInfo{
+		Name: "admin", Groups: []string{user.SystemPrivilegedGroup},
+	})
 	require.NoError(t, c.Get(t.Context(), client.ObjectKey{Namespace: "work", Name: "big"}, &typed))
 	require.EqualValues(t, 9, typed.Spec.Size)
 }

@@ -68,26 +68,38 @@ func newMetrics(cfg Config, fair *fairness.Set) *metrics {
 	m := &metrics{
 		kinds: cfg.Kinds, series: map[requestLabels]*requestMetrics{},
 		connections: connectionMetrics{
-			open:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "apiserver_connections", Help: "Open connections to the API server."}),
-			refused: prometheus.NewCounter(prometheus.CounterOpts{Name: "apiserver_connections_refused_total", Help: "Connections closed because the limit of all connections, or of their address, was reached."}),
+			open: prometheus.NewGauge(prometheus.GaugeOpts{
+				Name: "apiserver_connections", Help: "Open connections to the API server.",
+			}),
+			refused: prometheus.NewCounter(prometheus.CounterOpts{
+				Name: "apiserver_connections_refused_total",
+				Help: "Connections closed because the limit of all connections, or of their address, was reached.",
+			}),
 		},
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_request_total",
-			Help: "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, component, and HTTP response code."},
+			Help: "Counter of apiserver requests broken out for each verb, dry run value, group, version, resource, scope, " +
+				"component, and HTTP response code."},
 			append(slices.Clone(labels), "code")),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "apiserver_request_duration_seconds",
-			Help:    "Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component. Long-running requests are left out.",
+			Help: "Response latency distribution in seconds for each verb, dry run value, group, version, resource, " +
+				"subresource, scope and component. Long-running requests are left out.",
 			Buckets: []float64{.00025, .0005, .001, .0025, .005, .025, .1, .4, 1, 4, 10, 30, 60}}, labels),
 		longRunning: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "apiserver_longrunning_requests",
-			Help: "Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope and component."},
+			Help: "Gauge of all active long-running apiserver requests broken out by verb, group, version, resource, scope " +
+				"and component."},
 			slices.DeleteFunc(slices.Clone(labels), func(l string) bool { return l == "dry_run" })),
-		watchEvents: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "apiserver_watch_events_total", Help: "Number of events sent in watch clients"},
+		watchEvents: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "apiserver_watch_events_total", Help: "Number of events sent in watch clients",
+		},
 			[]string{"group", "version", "resource"}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "coracle_panics_recovered_total",
-			Help: "Units of work that panicked, by component. The log has their stacks.", ConstLabels: prometheus.Labels{"component": "apiserver"}}),
+			Help:        "Units of work that panicked, by component. The log has their stacks.",
+			ConstLabels: prometheus.Labels{"component": "apiserver"}}),
 	}
 	inflight := func(kind string, n *atomic.Int64) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "apiserver_current_inflight_requests",
-			Help: "Number of requests in flight, without long-running ones, per request kind.", ConstLabels: prometheus.Labels{"request_kind": kind}},
+			Help:        "Number of requests in flight, without long-running ones, per request kind.",
+			ConstLabels: prometheus.Labels{"request_kind": kind}},
 			func() float64 { return float64(n.Load()) })
 	}
 	audited, lost := func() int64 { return 0 }, func(string) int64 { return 0 }
@@ -96,16 +108,22 @@ func newMetrics(cfg Config, fair *fairness.Set) *metrics {
 	}
 	unaudited := func(plugin string) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "apiserver_audit_error_total",
-			Help:        "Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected by the error.",
+			Help: "Counter of audit events that failed to be audited properly. Plugin identifies the plugin affected " +
+				"by the error.",
 			ConstLabels: prometheus.Labels{"plugin": plugin}}, func() float64 { return float64(lost(plugin)) })
 	}
 	reg := cfg.Metrics
-	reg.MustRegister(m.requests, m.latency, m.longRunning, m.watchEvents, m.panics, m.connections.open, m.connections.refused, fairnessCollector{fair},
+	reg.MustRegister(m.requests, m.latency, m.longRunning, m.watchEvents, m.panics, m.connections.open,
+		m.connections.refused, fairnessCollector{fair},
 		inflight("mutating", &m.mutating), inflight("readOnly", &m.readOnly),
-		prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "apiserver_audit_event_total", Help: "Counter of audit events generated and sent to the audit backend."}, func() float64 { return float64(audited()) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "apiserver_audit_event_total", Help: "Counter of audit events generated and sent to the audit backend.",
+		}, func() float64 { return float64(audited()) }),
 		unaudited("log"), unaudited("webhook"),
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	m.handler = promhttp.HandlerFor(append(prometheus.Gatherers{reg}, cfg.MoreMetrics...), promhttp.HandlerOpts{MaxRequestsInFlight: scrapes})
+	m.handler = promhttp.HandlerFor(append(prometheus.Gatherers{reg}, cfg.MoreMetrics...), promhttp.HandlerOpts{
+		MaxRequestsInFlight: scrapes,
+	})
 	return m
 }
 
@@ -193,9 +211,11 @@ func (m *metrics) of(l requestLabels) *requestMetrics {
 	if l.code == 0 {
 		s.running = m.longRunning.WithLabelValues(l.verb, l.group, l.version, l.resource, l.subresource, l.scope, "apiserver")
 	} else {
-		s.count = m.requests.WithLabelValues(l.verb, l.dryRun, l.group, l.version, l.resource, l.subresource, l.scope, "apiserver", strconv.Itoa(l.code))
+		s.count = m.requests.WithLabelValues(l.verb, l.dryRun, l.group, l.version, l.resource, l.subresource, l.scope,
+			"apiserver", strconv.Itoa(l.code))
 		if l.verb != "WATCH" && l.verb != "CONNECT" {
-			s.latency = m.latency.WithLabelValues(l.verb, l.dryRun, l.group, l.version, l.resource, l.subresource, l.scope, "apiserver")
+			s.latency = m.latency.WithLabelValues(l.verb, l.dryRun, l.group, l.version, l.resource, l.subresource, l.scope,
+				"apiserver")
 		} else {
 			s.latency = noObserver{}
 		}

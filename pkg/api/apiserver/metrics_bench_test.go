@@ -13,7 +13,15 @@ import (
 func BenchmarkObserve(b *testing.B) {
 	w := newWorld(b)
 	req := httptest.NewRequest(http.MethodGet, "/api/v1/namespaces/d/pods/p", nil)
-	info := &request.RequestInfo{IsResourceRequest: true, Path: req.URL.Path, Verb: "get", APIVersion: "v1", Namespace: "d", Resource: "pods", Name: "p"}
+	info := &request.RequestInfo{
+		IsResourceRequest: true,
+		Path:              req.URL.Path,
+		Verb:              "get",
+		APIVersion:        "v1",
+		Namespace:         "d",
+		Resource:          "pods",
+		Name:              "p",
+	}
 	began := time.Now()
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {

@@ -12,7 +12,14 @@ func TestSeriesAreBounded(t *testing.T) {
 	w := newWorld(t)
 	m := w.srv.metrics
 	label := func(i int) requestLabels {
-		return requestLabels{verb: "GET", group: "example.org", version: "v1", resource: fmt.Sprint("things", i), scope: "resource", code: 200}
+		return requestLabels{
+			verb:     "GET",
+			group:    "example.org",
+			version:  "v1",
+			resource: fmt.Sprint("things", i),
+			scope:    "resource",
+			code:     200,
+		}
 	}
 	for i := range mostSeries + 10 {
 		m.of(label(i)).count.Inc()

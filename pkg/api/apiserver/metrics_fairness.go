@@ -11,11 +11,16 @@ type fairnessCollector struct{ set *fairness.Set }
 
 var flowLabels = []string{"flow_schema", "priority_level"} //nolint:gochecknoglobals // a constant
 var (                                                      //nolint:gochecknoglobals // constants
-	inQueue    = prometheus.NewDesc("apiserver_flowcontrol_current_inqueue_requests", "Requests waiting for a seat.", flowLabels, nil)
-	executing  = prometheus.NewDesc("apiserver_flowcontrol_current_executing_requests", "Requests with a seat.", flowLabels, nil)
-	dispatched = prometheus.NewDesc("apiserver_flowcontrol_dispatched_requests_total", "Requests that got a seat.", flowLabels, nil)
-	rejections = prometheus.NewDesc("apiserver_flowcontrol_rejected_requests_total", "Requests rejected with 429.", append(flowLabels[:2:2], "reason"), nil)
-	nominal    = prometheus.NewDesc("apiserver_flowcontrol_nominal_limit_seats", "Seats of a priority level, some of which it may lend.", flowLabels[1:], nil)
+	inQueue = prometheus.NewDesc("apiserver_flowcontrol_current_inqueue_requests", "Requests waiting for a seat.",
+		flowLabels, nil)
+	executing = prometheus.NewDesc("apiserver_flowcontrol_current_executing_requests", "Requests with a seat.",
+		flowLabels, nil)
+	dispatched = prometheus.NewDesc("apiserver_flowcontrol_dispatched_requests_total", "Requests that got a seat.",
+		flowLabels, nil)
+	rejections = prometheus.NewDesc("apiserver_flowcontrol_rejected_requests_total", "Requests rejected with 429.",
+		append(flowLabels[:2:2], "reason"), nil)
+	nominal = prometheus.NewDesc("apiserver_flowcontrol_nominal_limit_seats",
+		"Seats of a priority level, some of which it may lend.", flowLabels[1:], nil)
 )
 
 func (fairnessCollector) Describe(ch chan<- *prometheus.Desc) {

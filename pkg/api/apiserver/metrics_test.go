@@ -33,7 +33,8 @@ func TestMetricsHaveTheNamesAndLabelsOfUpstream(t *testing.T) {
 	require.Equal(t, 404, w.do(w.http, "GET", maps+"/b", "").code)
 	require.Equal(t, 200, w.do(w.http, "DELETE", maps, "").code)
 	labels := func(verb, dry, scope string) string {
-		return `component="apiserver",CODEdry_run="` + dry + `",group="",resource="configmaps",scope="` + scope + `",subresource="",verb="` + verb + `",version="v1"}`
+		return `component="apiserver",CODEdry_run="` + dry + `",group="",resource="configmaps",scope="` + scope +
+			`",subresource="",verb="` + verb + `",version="v1"}`
 	}
 	for _, c := range []struct{ verb, dry, scope, code string }{
 		{"POST", "All", "resource", "201"}, {"POST", "", "resource", "201"}, {"LIST", "", "namespace", "200"},
@@ -67,7 +68,14 @@ func TestCodesOfProxiedAnswersMakeNoSeries(t *testing.T) {
 	for code, want := range map[int]int{200: 200, 404: 404, 999: 520, 299: 520, 599: 520} {
 		require.Equal(t, want, codeLabel(code))
 	}
-	for query, want := range map[string]string{"": "", "dryRun=All": "All", "a=b&dryRun=All": "All", "dryRun=x": "invalid", "x=dryRun": "", "dryRun=All%00": "invalid"} {
+	for query, want := range map[string]string{
+		"":               "",
+		"dryRun=All":     "All",
+		"a=b&dryRun=All": "All",
+		"dryRun=x":       "invalid",
+		"x=dryRun":       "",
+		"dryRun=All%00":  "invalid",
+	} {
 		require.Equal(t, want, dryRunLabel(query), query)
 	}
 	req := &http.Request{Method: "MADEUP"}
@@ -77,7 +85,9 @@ func TestCodesOfProxiedAnswersMakeNoSeries(t *testing.T) {
 func infoOf(t *testing.T, method, path string) *request.RequestInfo {
 	req, err := http.NewRequest(method, path, nil)
 	require.NoError(t, err)
-	info, err := (&request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")}).NewRequestInfo(req)
+	info, err := (&request.RequestInfoFactory{
+		APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api"),
+	}).NewRequestInfo(req)
 	require.NoError(t, err)
 	return info
 }

@@ -45,7 +45,8 @@ const (
 type answer struct {
 	media  media
 	pretty bool
-	// as is Table, PartialObjectMetadata or PartialObjectMetadataList of meta.k8s.io, APIGroupDiscoveryList of apidiscovery.k8s.io, or empty.
+	// as is Table, PartialObjectMetadata or PartialObjectMetadataList of meta.k8s.io, APIGroupDiscoveryList of
+	// apidiscovery.k8s.io, or empty.
 	as schema.GroupVersionKind
 }
 
@@ -65,7 +66,8 @@ type acceptKey struct {
 	may    may
 }
 
-// accepts caches parsed Accept headers, of which clients send few different ones: about mostAccepts, of at most longestAccept bytes.
+// accepts caches parsed Accept headers, of which clients send few different ones: about mostAccepts, of at most
+// longestAccept bytes.
 var accepts struct { //nolint:gochecknoglobals // a memo of a pure function
 	sync.Map
 	n atomic.Int32

@@ -34,12 +34,14 @@ func TestCheckNode(t *testing.T) {
 	}
 	require.Equal(t, 404, get(node), "a name without a Node is anybody's who has a certificate for it")
 	require.Equal(t, 404, get(other))
-	require.Equal(t, 201, w.do(node, "POST", "/api/v1/nodes", `{"metadata":{"name":"n1","annotations":{"owner":"`+own(node)+`"}}}`).code)
+	require.Equal(t, 201,
+		w.do(node, "POST", "/api/v1/nodes", `{"metadata":{"name":"n1","annotations":{"owner":"`+own(node)+`"}}}`).code)
 	require.Equal(t, 200, get(node))
 	require.Equal(t, 401, get(other))
 	require.Equal(t, 200, get(w.http), "who is no node is not asked for")
 	require.Equal(t, 200, w.do(w.http, "DELETE", "/api/v1/nodes/n1", "").code)
-	require.Equal(t, 201, w.do(other, "POST", "/api/v1/nodes", `{"metadata":{"name":"n1","annotations":{"owner":"`+own(other)+`"}}}`).code)
+	require.Equal(t, 201,
+		w.do(other, "POST", "/api/v1/nodes", `{"metadata":{"name":"n1","annotations":{"owner":"`+own(other)+`"}}}`).code)
 	require.Equal(t, 401, get(node))
 	require.Equal(t, 200, get(other))
 }

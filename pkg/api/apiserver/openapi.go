@@ -51,7 +51,13 @@ type builtDocument struct {
 }
 
 func newOpenAPI(t *kind.Table, v version.Info, docs *documents) *openapi {
-	o := &openapi{table: t, reviews: builtin.Reviews(), version: v, rows: map[schema.GroupVersion][]*kind.Resource{}, docs: docs}
+	o := &openapi{
+		table:   t,
+		reviews: builtin.Reviews(),
+		version: v,
+		rows:    map[schema.GroupVersion][]*kind.Resource{},
+		docs:    docs,
+	}
 	seen := map[schema.GroupVersion]bool{}
 	add := func(gv schema.GroupVersion) {
 		if !seen[gv] {
@@ -121,7 +127,9 @@ func wants(req *http.Request, proto string) (string, bool) {
 
 func (o *openapi) serveV2(s *Server, w http.ResponseWriter, req *http.Request) {
 	others, hash := s.remotes.Load().swagger(func(gv schema.GroupVersion) bool { return stores(o.table, gv) })
-	o.serve(s, w, req, "v2", hash, schema.GroupVersion{}, protoV2, func() ([]byte, error) { return o.buildV2(others) }, encodeV2)
+	o.serve(s, w, req, "v2", hash, schema.GroupVersion{}, protoV2, func() ([]byte, error) {
+		return o.buildV2(others)
+	}, encodeV2)
 }
 
 func (o *openapi) serveV3(s *Server, w http.ResponseWriter, req *http.Request) {
@@ -156,7 +164,8 @@ func (o *openapi) serveV3(s *Server, w http.ResponseWriter, req *http.Request) {
 }
 
 // serve answers with a document. others is added to the hash of what this server has in it.
-func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, name, others string, gv schema.GroupVersion, proto string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) {
+func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, name, others string,
+	gv schema.GroupVersion, proto string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) {
 	media, ok := wants(req, proto)
 	if !ok {
 		s.fail(w, req, notAcceptable("only application/json and "+proto+" are served"))
@@ -195,7 +204,8 @@ func (o *openapi) serve(s *Server, w http.ResponseWriter, req *http.Request, nam
 }
 
 // document returns a compressed document, built at most once for each content.
-func (o *openapi) document(key, hash string, build func() ([]byte, error), encode func([]byte) ([]byte, error)) ([]byte, error) {
+func (o *openapi) document(key, hash string, build func() ([]byte, error),
+	encode func([]byte) ([]byte, error)) ([]byte, error) {
 	o.docs.mu.Lock()
 	defer o.docs.mu.Unlock()
 	if d := o.docs.built[key]; d.hash == hash {
@@ -232,7 +242,8 @@ func (o *openapi) document(key, hash string, build func() ([]byte, error), encod
 
 // serves reports whether key, a document name and media type, is still served.
 func (o *openapi) serves(key string) bool {
-	return strings.HasPrefix(key, "v2") || slices.ContainsFunc(o.order, func(gv schema.GroupVersion) bool { return strings.HasPrefix(key, pathOf(gv)) })
+	return strings.HasPrefix(key, "v2") ||
+		slices.ContainsFunc(o.order, func(gv schema.GroupVersion) bool { return strings.HasPrefix(key, pathOf(gv)) })
 }
 
 func (o *openapi) info() map[string]any {
@@ -245,11 +256,13 @@ func (o *openapi) buildV3(gv schema.GroupVersion) ([]byte, error) {
 		return nil, err
 	}
 	return json.Marshal(map[string]any{
-		"openapi": "3.0.0", "info": o.info(), "paths": render(o.paths(gv), 3), "components": map[string]any{"schemas": schemas},
+		"openapi": "3.0.0", "info": o.info(), "paths": render(o.paths(gv), 3),
+		"components": map[string]any{"schemas": schemas},
 	})
 }
 
-// Schemas returns the OpenAPI 3 document of a group and version, without its paths, as JSON. It is built anew for each call.
+// Schemas returns the OpenAPI 3 document of a group and version, without its paths, as JSON. It is built anew for each
+// call.
 func (s *Server) Schemas(gv schema.GroupVersion) ([]byte, error) {
 	schemas, err := s.openapi().schemas(gv)
 	if err != nil {

@@ -45,10 +45,14 @@ func (o *openapi) models(only schema.GroupVersion) (roots []any, kinds map[strin
 	}
 	// Types that paths refer to besides the kinds.
 	roots = append(roots, &metav1.APIResourceList{})
-	if slices.ContainsFunc(o.table.All(), func(r *kind.Resource) bool { return only.Empty() || r.GroupVersion() == only }) {
+	if slices.ContainsFunc(o.table.All(), func(r *kind.Resource) bool {
+		return only.Empty() || r.GroupVersion() == only
+	}) {
 		roots = append(roots, &metav1.DeleteOptions{}, &metav1.Patch{}, &metav1.Status{}, &metav1.WatchEvent{})
 	}
-	if slices.ContainsFunc(o.table.All(), func(r *kind.Resource) bool { return r.Unstructured() && (only.Empty() || r.GroupVersion() == only) }) {
+	if slices.ContainsFunc(o.table.All(), func(r *kind.Resource) bool {
+		return r.Unstructured() && (only.Empty() || r.GroupVersion() == only)
+	}) {
 		roots = append(roots, &metav1.ObjectMeta{}, &metav1.ListMeta{})
 	}
 	for _, r := range o.table.All() {
@@ -118,14 +122,16 @@ func (o *openapi) definitions() (spec.Definitions, error) {
 	}
 	// As upstream, prune defaults of "" and {}, which often do not match the field's own schema and are refused by
 	// validators.
-	prune := schemamutation.Walker{RefCallback: schemamutation.RefCallbackNoop, SchemaCallback: func(s *spec.Schema) *spec.Schema {
-		if s.Default == nil {
-			return s
-		}
-		pruned := *s
-		pruned.Default = nil
-		return &pruned
-	}}
+	prune := schemamutation.Walker{
+		RefCallback: schemamutation.RefCallbackNoop, SchemaCallback: func(s *spec.Schema) *spec.Schema {
+			if s.Default == nil {
+				return s
+			}
+			pruned := *s
+			pruned.Default = nil
+			return &pruned
+		},
+	}
 	for name, definition := range s.Definitions {
 		s.Definitions[name] = *prune.WalkSchema(&definition)
 	}
@@ -151,8 +157,8 @@ func listOf(r *kind.Resource) string {
 	return strings.TrimSuffix(modelOf(r), r.Kind) + r.ListGVK().Kind
 }
 
-// untyped describes a kind without a Go type, and its list, for OpenAPI 2 or 3. A kind whose schema cannot be described has none, so that
-// others keep theirs.
+// untyped describes a kind without a Go type, and its list, for OpenAPI 2 or 3. A kind whose schema cannot be described
+// has none, so that others keep theirs.
 func untyped(r *kind.Resource, form int) (object, list *spec.Schema, err error) {
 	if r.Describe != nil {
 		if object, list, err = r.Describe(form); err == nil {
@@ -164,7 +170,9 @@ func untyped(r *kind.Resource, form int) (object, list *spec.Schema, err error) 
 		refs = "#/definitions/"
 	}
 	gvk := func(k string) spec.Extensions {
-		return spec.Extensions{"x-kubernetes-group-version-kind": []any{map[string]any{"group": r.Group, "version": r.Version, "kind": k}}}
+		return spec.Extensions{
+			"x-kubernetes-group-version-kind": []any{map[string]any{"group": r.Group, "version": r.Version, "kind": k}},
+		}
 	}
 	ref := func(name string) spec.Schema { return *spec.RefSchema(refs + name) }
 	object = &spec.Schema{}
@@ -184,9 +192,12 @@ func untyped(r *kind.Resource, form int) (object, list *spec.Schema, err error) 
 	}
 	item := ref(modelOf(r))
 	list = &spec.Schema{
-		SchemaProps: spec.SchemaProps{Type: spec.StringOrArray{"object"}, Required: []string{"items"}, Properties: map[string]spec.Schema{
-			"apiVersion": *spec.StringProperty(), "kind": *spec.StringProperty(), "metadata": ref(modelName(&metav1.ListMeta{})), "items": *spec.ArrayProperty(&item),
-		}},
+		SchemaProps: spec.SchemaProps{
+			Type: spec.StringOrArray{"object"}, Required: []string{"items"}, Properties: map[string]spec.Schema{
+				"apiVersion": *spec.StringProperty(), "kind": *spec.StringProperty(),
+				"metadata": ref(modelName(&metav1.ListMeta{})), "items": *spec.ArrayProperty(&item),
+			},
+		},
 		VendorExtensible: spec.VendorExtensible{Extensions: gvk(r.ListGVK().Kind)},
 	}
 	return object, list, nil
@@ -230,7 +241,8 @@ func (r reflection) schema(t reflect.Type) (spec.Schema, []string) {
 		return *spec.BoolProperty(), nil
 	case reflect.Int32:
 		return *spec.Int32Property(), nil
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int64, reflect.Uint, reflect.Uint8, reflect.Uint16,
+		reflect.Uint32, reflect.Uint64:
 		return *spec.Int64Property(), nil
 	case reflect.Float32, reflect.Float64:
 		return *spec.Float64Property(), nil
@@ -255,7 +267,15 @@ func (r reflection) schema(t reflect.Type) (spec.Schema, []string) {
 		return refer, []string{name}
 	}
 	r.all[name] = common.OpenAPIDefinition{} // for recursive types
-	d := common.OpenAPIDefinition{Schema: spec.Schema{SchemaProps: spec.SchemaProps{Description: r.docs.ofType(t), Type: []string{"object"}, Properties: map[string]spec.Schema{}}}}
+	d := common.OpenAPIDefinition{
+		Schema: spec.Schema{
+			SchemaProps: spec.SchemaProps{
+				Description: r.docs.ofType(t),
+				Type:        []string{"object"},
+				Properties:  map[string]spec.Schema{},
+			},
+		},
+	}
 	r.fields(t, &d)
 	r.all[name] = d
 	return refer, []string{name}
@@ -286,7 +306,8 @@ func (r reflection) fields(t reflect.Type, d *common.OpenAPIDefinition) {
 		}
 		d.Schema.Properties[name] = s
 		d.Dependencies = append(d.Dependencies, deps...)
-		if !strings.Contains(options, "omitempty") && !strings.Contains(options, "omitzero") && f.Type.Kind() != reflect.Pointer {
+		if !strings.Contains(options, "omitempty") && !strings.Contains(options, "omitzero") &&
+			f.Type.Kind() != reflect.Pointer {
 			d.Schema.Required = append(d.Schema.Required, name)
 		}
 	}

@@ -14,16 +14,30 @@ type parameter struct {
 	required                   bool
 }
 
-var pretty = parameter{name: "pretty", in: "query", typ: "string", description: "If 'true', then the output is pretty printed. " +
-	"Defaults to 'false' unless the user-agent indicates a browser or command-line HTTP tool (curl and wget)."}
+var pretty = parameter{
+	name: "pretty", in: "query", typ: "string", description: "If 'true', then the output is pretty printed. " +
+		"Defaults to 'false' unless the user-agent indicates a browser or command-line HTTP tool (curl and wget).",
+}
 
 // pathParams returns the parameters in the path. of is the kind named by {name}, or empty for a collection.
 func pathParams(namespaced bool, of string) (out []parameter) {
 	if of != "" {
-		out = append(out, parameter{name: "name", in: "path", typ: "string", required: true, description: "name of the " + of})
+		out = append(out, parameter{
+			name:        "name",
+			in:          "path",
+			typ:         "string",
+			required:    true,
+			description: "name of the " + of,
+		})
 	}
 	if namespaced {
-		out = append(out, parameter{name: "namespace", in: "path", typ: "string", required: true, description: "object name and auth scope, such as for teams and projects"})
+		out = append(out, parameter{
+			name:        "namespace",
+			in:          "path",
+			typ:         "string",
+			required:    true,
+			description: "object name and auth scope, such as for teams and projects",
+		})
 	}
 	return out
 }

@@ -57,8 +57,10 @@ func (o *openapi) paths(gv schema.GroupVersion) map[string]*pathItem {
 		if r := &o.reviews[i]; r.GroupVersion() == gv {
 			collection, scope := d.scoped(r.Plural, r.Namespaced)
 			d.out[collection] = &pathItem{
-				params:     slices.Concat(queryOf(metav1.CreateOptions{}), pathParams(r.Namespaced, ""), []parameter{pretty}),
-				operations: map[string]*operation{"post": d.create("create"+d.group+scope+r.Kind, "create "+article(r.Kind), modelName(r.New()), r.GroupVersionKind)},
+				params: slices.Concat(queryOf(metav1.CreateOptions{}), pathParams(r.Namespaced, ""), []parameter{pretty}),
+				operations: map[string]*operation{
+					"post": d.create("create"+d.group+scope+r.Kind, "create "+article(r.Kind), modelName(r.New()), r.GroupVersionKind),
+				},
 			}
 		}
 	}
@@ -120,8 +122,10 @@ func (d *declared) resource(r *kind.Resource) {
 	}
 	if has("deletecollection") {
 		all.operations["delete"] = &operation{
-			id: "delete" + d.group + "Collection" + name, action: "deletecollection", description: "delete collection of " + r.Kind, kind: r.GroupVersionKind, tag: d.tag,
-			params: merge(without(queryOf(metav1.ListOptions{}), "watch", "allowWatchBookmarks"), deleteQuery()), consumes: anyType, body: modelName(&metav1.DeleteOptions{}), optional: true,
+			id: "delete" + d.group + "Collection" + name, action: "deletecollection",
+			description: "delete collection of " + r.Kind, kind: r.GroupVersionKind, tag: d.tag,
+			params:   merge(without(queryOf(metav1.ListOptions{}), "watch", "allowWatchBookmarks"), deleteQuery()),
+			consumes: anyType, body: modelName(&metav1.DeleteOptions{}), optional: true,
 			produces: answerTypes, answers: map[string]string{"200": modelName(&metav1.Status{})},
 		}
 	}
@@ -135,7 +139,8 @@ func (d *declared) resource(r *kind.Resource) {
 			answer = model
 		}
 		item.operations["delete"] = &operation{
-			id: "delete" + d.group + name, action: "delete", description: "delete " + article(r.Kind), kind: r.GroupVersionKind, tag: d.tag,
+			id: "delete" + d.group + name, action: "delete", description: "delete " + article(r.Kind), kind: r.GroupVersionKind,
+			tag:    d.tag,
 			params: deleteQuery(), consumes: anyType, body: modelName(&metav1.DeleteOptions{}), optional: true,
 			produces: answerTypes, answers: map[string]string{"200": answer, "202": answer},
 		}
@@ -152,7 +157,9 @@ func (d *declared) resource(r *kind.Resource) {
 		d.watches(r, name)
 	}
 	if r.Status != nil {
-		d.subresource(r, &kind.Subresource{Name: "status", GroupVersionKind: r.GroupVersionKind, Verbs: []string{"get", "patch", "update"}}, model)
+		d.subresource(r,
+			&kind.Subresource{Name: "status", GroupVersionKind: r.GroupVersionKind, Verbs: []string{"get", "patch", "update"}},
+			model)
 	}
 	for i := range r.Subresources {
 		s := &r.Subresources[i]
@@ -191,14 +198,21 @@ func (d *declared) create(id, description, model string, gvk schema.GroupVersion
 }
 
 // part adds the operations on one object or subresource.
-func (d *declared) part(r *kind.Resource, item *pathItem, verbs []string, name, sub, model string, gvk schema.GroupVersionKind) {
+func (d *declared) part(r *kind.Resource, item *pathItem, verbs []string, name, sub, model string,
+	gvk schema.GroupVersionKind) {
 	of := "the specified " + r.Kind
 	if sub != "" {
 		of = sub + " of the specified " + r.Kind
 		name += upper(sub)
 	}
 	for _, verb := range verbs {
-		op := &operation{kind: gvk, tag: d.tag, consumes: anyType, produces: answerTypes, answers: map[string]string{"200": model}}
+		op := &operation{
+			kind:     gvk,
+			tag:      d.tag,
+			consumes: anyType,
+			produces: answerTypes,
+			answers:  map[string]string{"200": model},
+		}
 		switch verb {
 		case "get":
 			op.id, op.action, op.description = "read"+d.group+name, "get", "read "+of
@@ -231,7 +245,8 @@ func (d *declared) subresource(r *kind.Resource, s *kind.Subresource, model stri
 	d.part(r, item, s.Verbs, scope+r.Kind, s.Name, model, s.GroupVersionKind)
 	if slices.Contains(s.Verbs, "create") {
 		item.params = append(queryOf(metav1.CreateOptions{}), item.params...)
-		item.operations["post"] = d.create("create"+d.group+scope+r.Kind+upper(s.Name), "create "+s.Name+" of "+article(r.Kind), model, s.GroupVersionKind)
+		item.operations["post"] = d.create("create"+d.group+scope+r.Kind+upper(s.Name),
+			"create "+s.Name+" of "+article(r.Kind), model, s.GroupVersionKind)
 	}
 	d.out[collection+"/{name}/"+s.Name] = item
 }
@@ -241,7 +256,8 @@ func (d *declared) log(r *kind.Resource, s *kind.Subresource) {
 	d.out[collection+"/{name}/log"] = &pathItem{
 		params: slices.Concat(queryOf(corev1.PodLogOptions{}), pathParams(r.Namespaced, r.Kind), []parameter{pretty}),
 		operations: map[string]*operation{"get": {
-			id: "read" + d.group + scope + r.Kind + "Log", action: "get", description: "read log of the specified " + r.Kind, kind: s.GroupVersionKind, tag: d.tag,
+			id: "read" + d.group + scope + r.Kind + "Log", action: "get", description: "read log of the specified " + r.Kind,
+			kind: s.GroupVersionKind, tag: d.tag,
 			consumes: anyType, produces: append([]string{"text/plain"}, answerTypes...), answers: map[string]string{"200": ""},
 		}},
 	}
@@ -278,7 +294,8 @@ func (d *declared) connect(r *kind.Resource, s *kind.Subresource) {
 		for _, m := range methods {
 			item.operations[m] = &operation{
 				id:     "connect" + d.group + upper(m) + scope + r.Kind + upper(s.Name) + suffix,
-				action: "connect", description: "connect " + strings.ToUpper(m) + " requests to " + s.Name + " of " + r.Kind, kind: s.GroupVersionKind, tag: d.tag,
+				action: "connect", description: "connect " + strings.ToUpper(m) + " requests to " + s.Name + " of " + r.Kind,
+				kind: s.GroupVersionKind, tag: d.tag,
 				consumes: anyType, produces: anyType, answers: map[string]string{"200": ""},
 			}
 		}
@@ -287,7 +304,14 @@ func (d *declared) connect(r *kind.Resource, s *kind.Subresource) {
 	params := append(connects(s.Kind), pathParams(r.Namespaced, s.Kind)...)
 	add(path, "", params)
 	if s.Name == "proxy" {
-		add(path+"/{path}", "WithPath", append(slices.Clone(params), parameter{name: "path", in: "path", typ: "string", required: true, description: "path to the resource"}))
+		add(path+"/{path}", "WithPath",
+			append(slices.Clone(params), parameter{
+				name:        "path",
+				in:          "path",
+				typ:         "string",
+				required:    true,
+				description: "path to the resource",
+			}))
 	}
 }
 
@@ -319,7 +343,10 @@ var (
 	anyType     = []string{"*/*"}
 	answerTypes = []string{typeJSON, typeProto, typeYAML}
 	listTypes   = []string{typeJSON, typeJSON + ";stream=watch", typeProto, typeProto + ";stream=watch", typeYAML}
-	patchTypes  = []string{string(types.ApplyPatchType), string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType)}
+	patchTypes  = []string{
+		string(types.ApplyPatchType), string(types.JSONPatchType), string(types.MergePatchType),
+		string(types.StrategicMergePatchType),
+	}
 	// untypedPatchTypes are those of kinds that kubectl has no Go type of, and whose models declare no merge keys.
 	untypedPatchTypes = patchTypes[:3:3]
 )

@@ -94,7 +94,8 @@ func (d document) methods(path string) (out []string) {
 // listedOnly reports whether a path is of a kind that can only be listed and watched.
 func listedOnly(table *kind.Table, gv schema.GroupVersion, path string) bool {
 	return slices.ContainsFunc(table.All(), func(r *kind.Resource) bool {
-		return r.GroupVersion() == gv && !slices.Contains(r.Verbs, "create") && slices.Contains(strings.Split(path, "/"), r.Plural)
+		return r.GroupVersion() == gv && !slices.Contains(r.Verbs, "create") &&
+			slices.Contains(strings.Split(path, "/"), r.Plural)
 	})
 }
 
@@ -109,7 +110,10 @@ func TestPathsAreUpstreams(t *testing.T) {
 	for _, gv := range o.order {
 		raw, err := os.ReadFile(filepath.Join(folder, strings.ReplaceAll(pathOf(gv), "/", "__")+"_openapi.json"))
 		if os.IsNotExist(err) {
-			require.True(t, strings.HasSuffix(gv.Group, ".coracle.dev") || slices.Contains([]string{"buildbarn.io", "snapshot.storage.k8s.io", "groupsnapshot.storage.k8s.io"}, gv.Group), "upstream publishes no %s", gv)
+			require.True(t,
+				strings.HasSuffix(gv.Group, ".coracle.dev") ||
+					slices.Contains([]string{"buildbarn.io", "snapshot.storage.k8s.io", "groupsnapshot.storage.k8s.io"}, gv.Group),
+				"upstream publishes no %s", gv)
 			continue
 		}
 		require.NoError(t, err)
@@ -149,7 +153,8 @@ func TestPathsAreUpstreams(t *testing.T) {
 				if r.Namespaced {
 					collection += "namespaces/{namespace}/"
 				}
-				if collection += r.Plural; r.GroupVersion() == gv && (path == collection || strings.HasPrefix(path, collection+"/")) {
+				if collection += r.Plural; r.GroupVersion() == gv &&
+					(path == collection || strings.HasPrefix(path, collection+"/")) {
 					assert.NotNil(t, have.Paths[path], "upstream has %s", path)
 				}
 			}

@@ -20,7 +20,11 @@ func renderOperation(op *operation, form int) map[string]any {
 	out := map[string]any{"operationId": op.id, "description": op.description, "tags": []string{op.tag}}
 	if op.action != "" {
 		out["x-kubernetes-action"] = op.action
-		out["x-kubernetes-group-version-kind"] = map[string]string{"group": op.kind.Group, "version": op.kind.Version, "kind": op.kind.Kind}
+		out["x-kubernetes-group-version-kind"] = map[string]string{
+			"group":   op.kind.Group,
+			"version": op.kind.Version,
+			"kind":    op.kind.Kind,
+		}
 	}
 	params := renderParams(op.params, form)
 	answers := map[string]any{"401": map[string]any{"description": "Unauthorized"}}

@@ -15,7 +15,8 @@ import (
 )
 
 // parameters decodes query parameters into options and validates them.
-func parameters[T any](req *http.Request, kind string, convert func(*url.Values, *T, conversion.Scope) error, validate func(*T) field.ErrorList) (T, error) {
+func parameters[T any](req *http.Request, kind string, convert func(*url.Values, *T, conversion.Scope) error,
+	validate func(*T) field.ErrorList) (T, error) {
 	var o T
 	if req.URL.RawQuery != "" {
 		values := req.URL.Query()
@@ -36,21 +37,24 @@ func invalidOptions(kind string, errs field.ErrorList) error {
 }
 
 func listOptions(req *http.Request) (metav1.ListOptions, error) {
-	o, err := parameters(req, "ListOptions", metav1.Convert_url_Values_To_v1_ListOptions, func(o *metav1.ListOptions) field.ErrorList {
-		return listvalidation.ValidateListOptions(&internalversion.ListOptions{
-			Watch: o.Watch, ResourceVersion: o.ResourceVersion, ResourceVersionMatch: o.ResourceVersionMatch,
-			Continue: o.Continue, Limit: o.Limit, SendInitialEvents: o.SendInitialEvents,
-			AllowWatchBookmarks: o.AllowWatchBookmarks, TimeoutSeconds: o.TimeoutSeconds,
-		}, true)
-	})
+	o, err := parameters(req, "ListOptions", metav1.Convert_url_Values_To_v1_ListOptions,
+		func(o *metav1.ListOptions) field.ErrorList {
+			return listvalidation.ValidateListOptions(&internalversion.ListOptions{
+				Watch: o.Watch, ResourceVersion: o.ResourceVersion, ResourceVersionMatch: o.ResourceVersionMatch,
+				Continue: o.Continue, Limit: o.Limit, SendInitialEvents: o.SendInitialEvents,
+				AllowWatchBookmarks: o.AllowWatchBookmarks, TimeoutSeconds: o.TimeoutSeconds,
+			}, true)
+		})
 	o.Limit = max(o.Limit, 0) // as upstream, whose storage takes less than zero for none
 	return o, err
 }
 
 func createOptions(req *http.Request) (metav1.CreateOptions, error) {
-	return parameters(req, "CreateOptions", metav1.Convert_url_Values_To_v1_CreateOptions, validation.ValidateCreateOptions)
+	return parameters(req, "CreateOptions", metav1.Convert_url_Values_To_v1_CreateOptions,
+		validation.ValidateCreateOptions)
 }
 
 func updateOptions(req *http.Request) (metav1.UpdateOptions, error) {
-	return parameters(req, "UpdateOptions", metav1.Convert_url_Values_To_v1_UpdateOptions, validation.ValidateUpdateOptions)
+	return parameters(req, "UpdateOptions", metav1.Convert_url_Values_To_v1_UpdateOptions,
+		validation.ValidateUpdateOptions)
 }

@@ -12,8 +12,9 @@ import (
 	"github.com/klauspost/compress/flate"
 )
 
-// packer compresses a response by gzip (RFC 1952). Between Flush and the next Write, as between the events of a watch, it holds no compressor:
-// each continues the one stream, of which it knows nothing. (Upstream begins another gzip member after each flush, which curl does not read.)
+// packer compresses a response by gzip (RFC 1952). Between Flush and the next Write, as between the events of a watch,
+// it holds no compressor: each continues the one stream, of which it knows nothing. (Upstream begins another gzip
+// member after each flush, which curl does not read.)
 type packer struct {
 	w       io.Writer
 	z       *flate.Writer
@@ -23,12 +24,14 @@ type packer struct {
 }
 
 var (
-	compressors = sync.Pool{New: func() any { z, _ := flate.NewWriter(io.Discard, flate.BestSpeed); return z }} //nolint:gochecknoglobals // a pool
-	compressing atomic.Int32                                                                                    //nolint:gochecknoglobals // how many of them are in use
+	compressors = sync.Pool{
+		New: func() any { z, _ := flate.NewWriter(io.Discard, flate.BestSpeed); return z },
+	} //nolint:gochecknoglobals // a pool
+	compressing atomic.Int32 //nolint:gochecknoglobals // how many of them are in use
 )
 
-// mostCompressors limits the compressors in use, of 0.8 MB each: a client that reads slowly keeps one, and may have thousands of watches. Without
-// one, what is sent is only framed as the format wants it.
+// mostCompressors limits the compressors in use, of 0.8 MB each: a client that reads slowly keeps one, and may have
+// thousands of watches. Without one, what is sent is only framed as the format wants it.
 const mostCompressors = 100
 
 const (

@@ -45,7 +45,8 @@ func TestPackerWritesOneStream(t *testing.T) {
 	}
 }
 
-// TestCompressorsAreBounded: whoever stops to read keeps no compressor from others, which go on without one, and none is lost with a connection.
+// TestCompressorsAreBounded: whoever stops to read keeps no compressor from others, which go on without one, and none
+// is lost with a connection.
 func TestCompressorsAreBounded(t *testing.T) {
 	before := compressing.Load()
 	var all []*packer

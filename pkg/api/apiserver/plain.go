@@ -99,7 +99,8 @@ func (s *Server) paths() []string {
 			paths = append(paths, "/apis/"+v.GroupVersion)
 		}
 	}
-	paths = append(paths, "/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/version", "/healthz", "/livez", "/readyz")
+	paths = append(paths, "/metrics", "/metrics/slis", "/openapi/v2", "/openapi/v3", "/version", "/healthz", "/livez",
+		"/readyz")
 	for i := range s.health.checks {
 		c := &s.health.checks[i]
 		for _, endpoint := range []string{"healthz", "livez", "readyz"} {
@@ -128,7 +129,8 @@ func (s *Server) discoverable() bool {
 		return false
 	}
 	if _, err := s.metadata("localhost"); err != nil {
-		s.log.Warn("the service account issuer is not discoverable: "+serviceaccount.OpenIDConfigPath+" and "+serviceaccount.JWKSPath+" are not served", "error", err)
+		s.log.Warn("the service account issuer is not discoverable: "+serviceaccount.OpenIDConfigPath+" and "+
+			serviceaccount.JWKSPath+" are not served", "error", err)
 		return false
 	}
 	return true

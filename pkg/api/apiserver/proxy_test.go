@@ -31,5 +31,7 @@ func TestImpersonationWithoutAUserIsRefused(t *testing.T) {
 	r := w.do(w.http, "GET", "/api/v1/nodes", "", "Impersonate-Extra-Scopes", "all")
 	require.Equal(t, 400, r.code, "%s", r.body)
 	require.Contains(t, r.status(t).Message, "without impersonating a user")
-	require.Equal(t, 200, w.do(w.http, "GET", "/api/v1/nodes", "", "Impersonate-User", "x", "Impersonate-Group", "system:masters", "Impersonate-Extra-Scopes", "all").code)
+	require.Equal(t, 200,
+		w.do(w.http, "GET", "/api/v1/nodes", "", "Impersonate-User", "x", "Impersonate-Group", "system:masters",
+			"Impersonate-Extra-Scopes", "all").code)
 }

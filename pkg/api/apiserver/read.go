@@ -53,7 +53,8 @@ func (s *Server) forms(t registry.Target) may {
 }
 
 // writeResult responds with an object, using the cached bytes if there are any.
-func (s *Server) writeResult(w http.ResponseWriter, req *http.Request, n answer, code int, t registry.Target, res registry.Result) {
+func (s *Server) writeResult(w http.ResponseWriter, req *http.Request, n answer, code int, t registry.Target,
+	res registry.Result) {
 	auditResult(req.Context(), res)
 	if n.as.Kind != "" {
 		obj, err := res.Value()
@@ -112,7 +113,8 @@ func (s *Server) writeList(w http.ResponseWriter, req *http.Request, n answer, t
 	case n.as.Kind == "PartialObjectMetadataList":
 		s.writePartials(w, req, n, meta, l.Entries)
 	case n.as.Kind != "":
-		s.fail(w, req, notAcceptable("you requested PartialObjectMetadata, but the requested object is a list ("+gvk.Kind+")"))
+		s.fail(w, req,
+			notAcceptable("you requested PartialObjectMetadata, but the requested object is a list ("+gvk.Kind+")"))
 	case n.media == mediaProto:
 		s.streamProto(w, req, gvk, meta, l.Entries)
 	case n.media == mediaYAML || n.pretty:
@@ -145,7 +147,8 @@ const jsonListTail = "]}\n"
 
 func jsonListHead(gvk schema.GroupVersionKind, meta metav1.ListMeta) []byte {
 	m, _ := json.Marshal(meta)
-	return append(append([]byte(`{"kind":"`+gvk.Kind+`","apiVersion":"`+gvk.GroupVersion().String()+`","metadata":`), m...), `,"items":[`...)
+	return append(append([]byte(`{"kind":"`+gvk.Kind+`","apiVersion":"`+gvk.GroupVersion().String()+`","metadata":`),
+		m...), `,"items":[`...)
 }
 
 // streamJSON writes a list item by item, encoded as upstream does.
@@ -175,7 +178,8 @@ func streamJSON(out writer, gvk schema.GroupVersionKind, meta metav1.ListMeta, e
 }
 
 // streamProto writes a list message: every Kubernetes list has its ListMeta as field 1 and its items as field 2.
-func (s *Server) streamProto(w http.ResponseWriter, req *http.Request, gvk schema.GroupVersionKind, meta metav1.ListMeta, entries []*cache.Entry) {
+func (s *Server) streamProto(w http.ResponseWriter, req *http.Request, gvk schema.GroupVersionKind,
+	meta metav1.ListMeta, entries []*cache.Entry) {
 	m, err := meta.Marshal()
 	if err != nil {
 		s.fail(w, req, apierrors.NewInternalError(err))

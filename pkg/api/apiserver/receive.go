@@ -73,7 +73,8 @@ func (s *Server) receive(w http.ResponseWriter, req *http.Request, t *fairness.T
 }
 
 // receiveAtMost reads the body of a stream that limits it to less than other bodies may have.
-func (s *Server) receiveAtMost(w http.ResponseWriter, req *http.Request, t *fairness.Ticket, sub *kind.Subresource) error {
+func (s *Server) receiveAtMost(w http.ResponseWriter, req *http.Request, t *fairness.Ticket,
+	sub *kind.Subresource) error {
 	if req.ContentLength > sub.MaxBody {
 		return apierrors.NewRequestEntityTooLargeError("a " + sub.Name + " has at most " + itoa(sub.MaxBody) + " bytes")
 	}

@@ -43,7 +43,8 @@ type remotes struct {
 	order []*Remote
 }
 
-// SetRemotes replaces the groups and versions that other servers serve. Those of kinds that this server stores are ignored.
+// SetRemotes replaces the groups and versions that other servers serve. Those of kinds that this server stores are
+// ignored.
 func (s *Server) SetRemotes(list []Remote) {
 	if len(list) == 0 {
 		s.remotes.Store(nil)
@@ -55,7 +56,8 @@ func (s *Server) SetRemotes(list []Remote) {
 		r.order = append(r.order, &list[i])
 	}
 	slices.SortFunc(r.order, func(a, b *Remote) int {
-		return cmp.Or(cmp.Compare(b.Priority, a.Priority), strings.Compare(a.Group, b.Group), -apiversion.CompareKubeAwareVersionStrings(a.Version, b.Version))
+		return cmp.Or(cmp.Compare(b.Priority, a.Priority), strings.Compare(a.Group, b.Group),
+			-apiversion.CompareKubeAwareVersionStrings(a.Version, b.Version))
 	})
 	s.remotes.Store(r)
 }
@@ -121,7 +123,9 @@ func (s *Server) withRemotes(local func() *discovery) func() *discovery {
 		}
 		m := last.Load()
 		if m == nil || m.base != base || m.other != other {
-			m = &merged{base, other, base.with(other, func(gv schema.GroupVersion) bool { return stores(s.cfg.Kinds.Table(), gv) })}
+			m = &merged{
+				base, other, base.with(other, func(gv schema.GroupVersion) bool { return stores(s.cfg.Kinds.Table(), gv) }),
+			}
 			last.Store(m)
 		}
 		return m.result
@@ -136,21 +140,34 @@ func (d *discovery) with(other *remotes, local func(schema.GroupVersion) bool) *
 		if local(r.GroupVersion) {
 			continue
 		}
-		out.versions[r.GroupVersion] = &metav1.APIResourceList{TypeMeta: metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"}, GroupVersion: r.GroupVersion.String(), APIResources: r.Resources}
+		out.versions[r.GroupVersion] = &metav1.APIResourceList{
+			TypeMeta:     metav1.TypeMeta{Kind: "APIResourceList", APIVersion: "v1"},
+			GroupVersion: r.GroupVersion.String(),
+			APIResources: r.Resources,
+		}
 		fresh := apidiscovery.DiscoveryFreshnessCurrent
 		if r.Handler == nil {
 			fresh = apidiscovery.DiscoveryFreshnessStale
 		}
 		v := apidiscovery.APIVersionDiscovery{Version: r.Version, Freshness: fresh, Resources: aggregate(r.Resources)}
 		ver := metav1.GroupVersionForDiscovery{GroupVersion: r.GroupVersion.String(), Version: r.Version}
-		if i := slices.IndexFunc(named.Items, func(g apidiscovery.APIGroupDiscovery) bool { return g.Name == r.Group }); i >= 0 {
-			others := slices.DeleteFunc(slices.Clone(named.Items[i].Versions), func(o apidiscovery.APIVersionDiscovery) bool { return o.Version == r.Version })
+		if i := slices.IndexFunc(named.Items, func(g apidiscovery.APIGroupDiscovery) bool { return g.Name == r.Group }); i >=
+			0 {
+			others := slices.DeleteFunc(slices.Clone(named.Items[i].Versions), func(o apidiscovery.APIVersionDiscovery) bool {
+				return o.Version == r.Version
+			})
 			named.Items[i].Versions = append(others, v)
 		} else {
-			named.Items = append(named.Items, apidiscovery.APIGroupDiscovery{ObjectMeta: metav1.ObjectMeta{Name: r.Group}, Versions: []apidiscovery.APIVersionDiscovery{v}})
+			named.Items = append(named.Items, apidiscovery.APIGroupDiscovery{
+				ObjectMeta: metav1.ObjectMeta{Name: r.Group}, Versions: []apidiscovery.APIVersionDiscovery{v},
+			})
 		}
 		if i := slices.IndexFunc(out.groups, func(g metav1.APIGroup) bool { return g.Name == r.Group }); i < 0 {
-			out.groups = append(out.groups, metav1.APIGroup{Name: r.Group, Versions: []metav1.GroupVersionForDiscovery{ver}, PreferredVersion: ver})
+			out.groups = append(out.groups, metav1.APIGroup{
+				Name:             r.Group,
+				Versions:         []metav1.GroupVersionForDiscovery{ver},
+				PreferredVersion: ver,
+			})
 		} else if !slices.Contains(out.groups[i].Versions, ver) {
 			out.groups[i].Versions = append(slices.Clone(out.groups[i].Versions), ver)
 		}
@@ -174,7 +191,8 @@ func (r *remotes) openAPI(paths map[string]any, local func(schema.GroupVersion) 
 	return fmt.Sprintf("%X", sum.Sum(nil)[:8])
 }
 
-// swagger lists the other servers that have a part of the OpenAPI 2 document, and returns a hash of those parts; empty for none.
+// swagger lists the other servers that have a part of the OpenAPI 2 document, and returns a hash of those parts; empty
+// for none.
 func (r *remotes) swagger(local func(schema.GroupVersion) bool) (list []*Remote, hash string) {
 	if r == nil {
 		return nil, ""

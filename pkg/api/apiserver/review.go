@@ -78,7 +78,8 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.
 }
 
 // answered returns the response to an object that is not stored.
-func (s *Server) answered(ctx context.Context, namespace string, obj runtime.Object, o metav1.CreateOptions) (runtime.Object, error) {
+func (s *Server) answered(ctx context.Context, namespace string, obj runtime.Object,
+	o metav1.CreateOptions) (runtime.Object, error) {
 	b, ok := obj.(*corev1.Binding)
 	if !ok {
 		return obj, s.answer(ctx, namespace, obj)
@@ -87,7 +88,8 @@ func (s *Server) answered(ctx context.Context, namespace string, obj runtime.Obj
 	if pods == nil {
 		return nil, apierrors.NewServiceUnavailable("this server has no pods")
 	}
-	res, err := s.cfg.Registry.Create(ctx, registry.Target{Resource: pods, Subresource: "binding", Namespace: namespace, Name: b.Name}, b, o)
+	res, err := s.cfg.Registry.Create(ctx,
+		registry.Target{Resource: pods, Subresource: "binding", Namespace: namespace, Name: b.Name}, b, o)
 	if err != nil {
 		return nil, err
 	}
@@ -165,7 +167,8 @@ func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Objec
 
 	case *authorizationv1.SelfSubjectAccessReview:
 		in := authorizationapi.SelfSubjectAccessReview{}
-		if err := conversion.Convert_v1_SelfSubjectAccessReview_To_authorization_SelfSubjectAccessReview(r, &in, nil); err != nil {
+		if err := conversion.Convert_v1_SelfSubjectAccessReview_To_authorization_SelfSubjectAccessReview(r, &in, nil); err !=
+			nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
 		if err := invalid("SelfSubjectAccessReview", validation.ValidateSelfSubjectAccessReview(&in)); err != nil {
@@ -187,7 +190,8 @@ func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Objec
 	return apierrors.NewInternalError(errNoAnswer)
 }
 
-func (s *Server) access(ctx context.Context, attrs authorizer.AttributesRecord) authorizationv1.SubjectAccessReviewStatus {
+func (s *Server) access(ctx context.Context,
+	attrs authorizer.AttributesRecord) authorizationv1.SubjectAccessReviewStatus {
 	decision, reason, err := s.auth.Authorize(ctx, attrs)
 	return authorizationv1.SubjectAccessReviewStatus{
 		Allowed: decision == authorizer.DecisionAllow, Denied: decision == authorizer.DecisionDeny,
@@ -198,7 +202,8 @@ func (s *Server) access(ctx context.Context, attrs authorizer.AttributesRecord) 
 func (s *Server) rules(ctx context.Context, who user.Info, r *authorizationv1.SelfSubjectRulesReview) error {
 	resources, others, incomplete, err := s.auth.RulesFor(ctx, who, r.Spec.Namespace)
 	r.Status = authorizationv1.SubjectRulesReviewStatus{
-		Incomplete: incomplete, ResourceRules: []authorizationv1.ResourceRule{}, NonResourceRules: []authorizationv1.NonResourceRule{},
+		Incomplete: incomplete, ResourceRules: []authorizationv1.ResourceRule{},
+		NonResourceRules: []authorizationv1.NonResourceRule{},
 	}
 	for _, x := range resources {
 		r.Status.ResourceRules = append(r.Status.ResourceRules, authorizationv1.ResourceRule{
@@ -206,7 +211,9 @@ func (s *Server) rules(ctx context.Context, who user.Info, r *authorizationv1.Se
 		})
 	}
 	for _, x := range others {
-		r.Status.NonResourceRules = append(r.Status.NonResourceRules, authorizationv1.NonResourceRule{Verbs: x.GetVerbs(), NonResourceURLs: x.GetNonResourceURLs()})
+		r.Status.NonResourceRules = append(r.Status.NonResourceRules, authorizationv1.NonResourceRule{
+			Verbs: x.GetVerbs(), NonResourceURLs: x.GetNonResourceURLs(),
+		})
 	}
 	if err != nil {
 		r.Status.EvaluationError = err.Error()

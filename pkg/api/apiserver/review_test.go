@@ -27,7 +27,13 @@ func TestInProcessClientsAskForReviews(t *testing.T) {
 
 	may := func() bool {
 		access := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: "ann", ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Version: "v1", Resource: "nodes", Subresource: "metrics"},
+			User: "ann",
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Verb:        "get",
+				Version:     "v1",
+				Resource:    "nodes",
+				Subresource: "metrics",
+			},
 		}}
 		require.NoError(t, c.Create(ctx, access))
 		return access.Status.Allowed
@@ -35,11 +41,14 @@ func TestInProcessClientsAskForReviews(t *testing.T) {
 	require.False(t, may())
 	cs := w.clientset(w.http)
 	_, err := cs.RbacV1().ClusterRoles().Create(ctx, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "monitoring"},
-		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes/metrics"}, Verbs: []string{"get"}}}}, metav1.CreateOptions{})
+		Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes/metrics"}, Verbs: []string{"get"}}}},
+		metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, err = cs.RbacV1().ClusterRoleBindings().Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "monitoring"},
-		RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "monitoring"},
-		Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "ann"}}}, metav1.CreateOptions{})
+	_, err = cs.RbacV1().ClusterRoleBindings().Create(ctx,
+		&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "monitoring"},
+			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "monitoring"},
+			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: "ann"}}},
+		metav1.CreateOptions{})
 	require.NoError(t, err)
 	require.True(t, may())
 

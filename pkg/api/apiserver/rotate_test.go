@@ -28,7 +28,8 @@ func TestServiceAccountKeysChange(t *testing.T) {
 	})
 	require.NoError(t, w.sign.Use(keys[0]))
 	w.namespace("d")
-	require.Equal(t, 201, w.do(w.http, "POST", "/api/v1/namespaces/d/serviceaccounts", `{"metadata":{"name":"robot"}}`).code)
+	require.Equal(t, 201,
+		w.do(w.http, "POST", "/api/v1/namespaces/d/serviceaccounts", `{"metadata":{"name":"robot"}}`).code)
 	token := func() string {
 		t.Helper()
 		r := w.do(w.http, "POST", "/api/v1/namespaces/d/serviceaccounts/robot/token", `{}`)

@@ -14,7 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// usedSecrets is with what upstream's validator of tokens that are kept in Secrets records the day of their last use, a label of the Secret. That is all it does.
+// usedSecrets is with what upstream's validator of tokens that are kept in Secrets records the day of their last use, a
+// label of the Secret. That is all it does.
 type usedSecrets struct {
 	registry *registry.Registry
 	secrets  *kind.Resource
@@ -32,8 +33,10 @@ type patchSecret struct {
 }
 
 // Patch patches a Secret as the API server.
-func (p patchSecret) Patch(ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions, _ ...string) (*corev1.Secret, error) {
+func (p patchSecret) Patch(ctx context.Context, name string, kind types.PatchType, data []byte, o metav1.PatchOptions,
+	_ ...string) (*corev1.Secret, error) {
 	ctx = request.WithUser(ctx, &user.DefaultInfo{Name: user.APIServerUser, Groups: []string{user.SystemPrivilegedGroup}})
-	_, err := p.registry.Patch(ctx, registry.Target{Resource: p.secrets, Namespace: p.namespace, Name: name}, kind, data, o)
+	_, err := p.registry.Patch(ctx, registry.Target{Resource: p.secrets, Namespace: p.namespace, Name: name}, kind, data,
+		o)
 	return nil, err
 }

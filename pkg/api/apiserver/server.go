@@ -130,7 +130,8 @@ type Config struct {
 	WriteStall time.Duration
 	// RequestTimeout limits requests other than watches and streams. Default 60 s.
 	RequestTimeout time.Duration
-	// MinWatch is the minimum duration of a watch without timeoutSeconds; the maximum is twice that. Default 30 minutes, as upstream.
+	// MinWatch is the minimum duration of a watch without timeoutSeconds; the maximum is twice that. Default 30 minutes,
+	// as upstream.
 	MinWatch time.Duration
 	// GoawayChance is the fraction of requests over HTTP/2 after which the client is asked to connect again.
 	GoawayChance float64
@@ -249,7 +250,8 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 func (s *Server) Fairness(flows int) []fairness.Level { return s.fair.Report(flows) }
 
 // ConfigureFairness replaces the configuration of priority and fairness. The objects are retained and must not change.
-func (s *Server) ConfigureFairness(levels []*flowcontrolv1.PriorityLevelConfiguration, schemas []*flowcontrolv1.FlowSchema) {
+func (s *Server) ConfigureFairness(levels []*flowcontrolv1.PriorityLevelConfiguration,
+	schemas []*flowcontrolv1.FlowSchema) {
 	s.fair.Configure(levels, schemas)
 }
 
@@ -257,13 +259,15 @@ func (s *Server) ConfigureFairness(levels []*flowcontrolv1.PriorityLevelConfigur
 // (k8s.io/apiserver/pkg/endpoints/request.WithUser), the request is that user's.
 func (s *Server) Handler() http.Handler { return s.handler }
 
-// Leave makes /readyz fail, as if the server was stopping, so that load balancers send no more requests. Requests are served as before.
+// Leave makes /readyz fail, as if the server was stopping, so that load balancers send no more requests. Requests are
+// served as before.
 func (s *Server) Leave() { s.leaving.Store(true) }
 
 // maxHeader limits the header and path of a request, in bytes. Each of a connection's 1,000 streams may use that much.
 const maxHeader = 64 << 10
 
-// Run serves until ctx is done, then refuses new connections, ends watches, and waits for other requests as long as Config.Drain says.
+// Run serves until ctx is done, then refuses new connections, ends watches, and waits for other requests as long as
+// Config.Drain says.
 func (s *Server) Run(ctx context.Context) error {
 	stopGraph := make(chan struct{})
 	graphCtx, cancel := context.WithCancel(ctx)

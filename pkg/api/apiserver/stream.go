@@ -23,7 +23,8 @@ import (
 )
 
 // stream serves a subresource that is a byte stream with the handler of its row.
-func (s *Server) stream(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, sub *kind.Subresource, t registry.Target) {
+func (s *Server) stream(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, sub *kind.Subresource,
+	t registry.Target) {
 	if len(sub.Methods) > 0 && !slices.Contains(sub.Methods, req.Method) {
 		s.wrongMethod(w, req)
 		return
@@ -58,7 +59,8 @@ func (c streamParent) Target() (r *kind.Resource, namespace, name string) {
 func (c streamParent) Path() []string { return c.path }
 
 func (c streamParent) Get(ctx context.Context, name string) (runtime.Object, error) {
-	res, err := c.s.cfg.Registry.Get(ctx, registry.Target{Resource: c.t.Resource, Namespace: c.t.Namespace, Name: name}, metav1.GetOptions{})
+	res, err := c.s.cfg.Registry.Get(ctx, registry.Target{Resource: c.t.Resource, Namespace: c.t.Namespace, Name: name},
+		metav1.GetOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +80,8 @@ func (c streamParent) List(gvk schema.GroupVersionKind, namespace string) []clie
 	return all[client.Object](c.s.cfg.Cache, c.s.cfg.Kinds.Table().ByGVK(gvk), namespace)
 }
 
-func (c streamParent) Change(ctx context.Context, gvk schema.GroupVersionKind, namespace, name string, change func(client.Object) (client.Object, error)) error {
+func (c streamParent) Change(ctx context.Context, gvk schema.GroupVersionKind, namespace, name string,
+	change func(client.Object) (client.Object, error)) error {
 	r := c.s.cfg.Kinds.Table().ByGVK(gvk)
 	if r == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, name)
@@ -86,7 +89,8 @@ func (c streamParent) Change(ctx context.Context, gvk schema.GroupVersionKind, n
 	return c.s.cfg.Registry.Change(ctx, registry.Target{Resource: r, Namespace: namespace, Name: name}, change)
 }
 
-func (c streamParent) Await(ctx context.Context, gvk schema.GroupVersionKind, namespace string, until func() bool) error {
+func (c streamParent) Await(ctx context.Context, gvk schema.GroupVersionKind, namespace string,
+	until func() bool) error {
 	w, _, _, err := c.s.cfg.Cache.Watch(c.s.cfg.Kinds.Table().ByGVK(gvk), cache.Query{Namespace: namespace}, -1)
 	if err != nil {
 		return err

@@ -39,7 +39,8 @@ func (a *agent) Connect(context.Context, string) (*url.URL, http.RoundTripper, e
 }
 
 // ExecInContainer echoes the command and then its input.
-func (a *agent) ExecInContainer(_ context.Context, name, _, container string, cmd []string, in io.Reader, out, _ io.WriteCloser, tty bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
+func (a *agent) ExecInContainer(_ context.Context, name, _, container string, cmd []string, in io.Reader,
+	out, _ io.WriteCloser, tty bool, _ <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	fmt.Fprintf(out, "%s/%s %v tty=%v\n", name, container, cmd, tty)
 	if in != nil {
 		_, _ = io.Copy(out, in)
@@ -73,8 +74,14 @@ func newAgent(t *testing.T) *agent {
 	})
 	mux.HandleFunc("/exec/{ns}/{pod}/{container}", func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
-		o := &remotecommand.Options{Stdin: q.Get("input") == "1", Stdout: q.Get("output") == "1", Stderr: q.Get("error") == "1", TTY: q.Get("tty") == "1"}
-		remotecommand.ServeExec(w, r, a, r.PathValue("pod"), "", r.PathValue("container"), q["command"], o, time.Minute, time.Minute, remotecommand.SupportedStreamingProtocols)
+		o := &remotecommand.Options{
+			Stdin:  q.Get("input") == "1",
+			Stdout: q.Get("output") == "1",
+			Stderr: q.Get("error") == "1",
+			TTY:    q.Get("tty") == "1",
+		}
+		remotecommand.ServeExec(w, r, a, r.PathValue("pod"), "", r.PathValue("container"), q["command"], o, time.Minute,
+			time.Minute, remotecommand.SupportedStreamingProtocols)
 	})
 	mux.HandleFunc("/portForward/{ns}/{pod}", func(w http.ResponseWriter, r *http.Request) {
 		o, err := agentforward.NewV4Options(r)
@@ -82,14 +89,17 @@ func newAgent(t *testing.T) *agent {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		agentforward.ServePortForward(w, r, a, r.PathValue("pod"), "", o, time.Minute, time.Minute, agentforward.SupportedProtocols)
+		agentforward.ServePortForward(w, r, a, r.PathValue("pod"), "", o, time.Minute, time.Minute,
+			agentforward.SupportedProtocols)
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "node %s %q", r.URL.Path, r.Header.Get("Authorization"))
 	})
 	a.Server = httptest.NewTLSServer(mux)
 	t.Cleanup(a.Close)
-	a.transport = &http.Transport{TLSClientConfig: &tls.Config{RootCAs: a.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs}}
+	a.transport = &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: a.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs},
+	}
 	t.Cleanup(a.transport.CloseIdleConnections)
 	return a
 }
@@ -100,7 +110,8 @@ func TestStreams(t *testing.T) {
 	w.namespace("d")
 	cs := w.clientset(w.http)
 	ctx := t.Context()
-	_, err := cs.CoreV1().ServiceAccounts("d").Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
+	_, err := cs.CoreV1().ServiceAccounts("d").Create(ctx,
+		&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	p := podNamed("p")
 	p.Spec.NodeName = "n1"
@@ -128,7 +139,8 @@ func TestStreams(t *testing.T) {
 		}
 		require.Equal(t, 422, w.do(w.http, "GET", pods+"p/log?tailLines=-3", "").code)
 		require.Equal(t, 404, w.do(w.http, "GET", pods+"none/log", "").code)
-		config, err := websocket.NewConfig("wss"+strings.TrimPrefix(w.url, "https")+pods+"p/log?tailLines=3", "https://localhost")
+		config, err := websocket.NewConfig("wss"+strings.TrimPrefix(w.url, "https")+pods+"p/log?tailLines=3",
+			"https://localhost")
 		require.NoError(t, err)
 		config.Protocol = []string{"binary.k8s.io"}
 		config.TlsConfig = w.http.Transport.(*http.Transport).TLSClientConfig.Clone()
@@ -157,7 +169,9 @@ func TestStreams(t *testing.T) {
 
 	cert := w.ca.issue(t, "admin", "system:masters")
 	certPEM, keyPEM := pems(t, cert)
-	cfg := &rest.Config{Host: w.url, TLSClientConfig: rest.TLSClientConfig{CAData: w.ca.pem(), CertData: certPEM, KeyData: keyPEM}}
+	cfg := &rest.Config{
+		Host: w.url, TLSClientConfig: rest.TLSClientConfig{CAData: w.ca.pem(), CertData: certPEM, KeyData: keyPEM},
+	}
 	t.Run("exec", func(t *testing.T) {
 		u, _ := url.Parse(w.url + pods + "p/exec?command=ls&command=-l&stdin=true&stdout=true")
 		for name, make := range map[string]func() (clientremote.Executor, error){
@@ -169,7 +183,8 @@ func TestStreams(t *testing.T) {
 			e, err := make()
 			require.NoError(t, err)
 			var out bytes.Buffer
-			require.NoError(t, e.StreamWithContext(ctx, clientremote.StreamOptions{Stdin: strings.NewReader("typed"), Stdout: &out}), name)
+			require.NoError(t,
+				e.StreamWithContext(ctx, clientremote.StreamOptions{Stdin: strings.NewReader("typed"), Stdout: &out}), name)
 			require.Equal(t, "p/main [ls -l] tty=false\ntyped", out.String(), name)
 		}
 		r := w.do(w.http, "POST", pods+"p/exec?command=ls&container=x&stdout=1", "")
@@ -199,7 +214,8 @@ func TestStreams(t *testing.T) {
 		}
 	})
 	t.Run("proxy to a node", func(t *testing.T) {
-		_, err := cs.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})
+		_, err := cs.CoreV1().Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}},
+			metav1.CreateOptions{})
 		require.NoError(t, err)
 		r := w.do(w.http, "GET", "/api/v1/nodes/n1/proxy/stats/summary?x=y", "")
 		require.Equal(t, 200, r.code, "%s", r.body)

@@ -41,7 +41,8 @@ func tableOptions(req *http.Request) (*metav1.TableOptions, error) {
 }
 
 // rows prints an object as table rows, each with the object or its metadata.
-func rows(ctx context.Context, t registry.Target, obj runtime.Object, e *cache.Entry, o *metav1.TableOptions, gv schema.GroupVersion) (*metav1.Table, error) {
+func rows(ctx context.Context, t registry.Target, obj runtime.Object, e *cache.Entry, o *metav1.TableOptions,
+	gv schema.GroupVersion) (*metav1.Table, error) {
 	shown := obj
 	if c, ok := obj.(client.Object); ok && t.Resource.Internal != nil && t.Resource.Subresource(t.Subresource) == nil {
 		in, err := t.Resource.Internal(c)
@@ -111,7 +112,8 @@ func partial(obj runtime.Object, gv schema.GroupVersion) (*metav1.PartialObjectM
 }
 
 // writeConverted responds with an object as Table or PartialObjectMetadata.
-func (s *Server) writeConverted(w http.ResponseWriter, req *http.Request, n answer, code int, t registry.Target, obj runtime.Object, e *cache.Entry) {
+func (s *Server) writeConverted(w http.ResponseWriter, req *http.Request, n answer, code int, t registry.Target,
+	obj runtime.Object, e *cache.Entry) {
 	if status, ok := obj.(*metav1.Status); ok {
 		s.writeObject(w, req, n, code, status)
 		return
@@ -145,14 +147,16 @@ func (s *Server) writeConverted(w http.ResponseWriter, req *http.Request, n answ
 }
 
 // writeTable streams a list as a Table, row by row.
-func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, t registry.Target, lm metav1.ListMeta, entries []*cache.Entry) {
+func (s *Server) writeTable(w http.ResponseWriter, req *http.Request, n answer, t registry.Target, lm metav1.ListMeta,
+	entries []*cache.Entry) {
 	o, err := tableOptions(req)
 	if err != nil {
 		s.fail(w, req, err)
 		return
 	}
 	// Get the columns from an empty object: printers return them for any object of the kind.
-	columns, err := rows(req.Context(), t, t.Resource.New(), nil, &metav1.TableOptions{IncludeObject: metav1.IncludeNone}, n.as.GroupVersion())
+	columns, err := rows(req.Context(), t, t.Resource.New(), nil, &metav1.TableOptions{IncludeObject: metav1.IncludeNone},
+		n.as.GroupVersion())
 	if err != nil {
 		s.fail(w, req, err)
 		return
@@ -232,7 +236,8 @@ func writeRow(out writer, row *metav1.TableRow) error {
 }
 
 // writePartials responds with a PartialObjectMetadataList.
-func (s *Server) writePartials(w http.ResponseWriter, req *http.Request, n answer, lm metav1.ListMeta, entries []*cache.Entry) {
+func (s *Server) writePartials(w http.ResponseWriter, req *http.Request, n answer, lm metav1.ListMeta,
+	entries []*cache.Entry) {
 	l := &metav1.PartialObjectMetadataList{
 		TypeMeta: metav1.TypeMeta{Kind: "PartialObjectMetadataList", APIVersion: n.as.GroupVersion().String()},
 		ListMeta: lm, Items: make([]metav1.PartialObjectMetadata, 0, len(entries)),

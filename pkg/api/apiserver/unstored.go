@@ -14,9 +14,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// unstored checks the path and verb of a request for a kind that is not stored, but computed for each read. whole is true for a list. If ok is
-// false, the request has been answered.
-func (s *Server) unstored(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) (whole, ok bool) {
+// unstored checks the path and verb of a request for a kind that is not stored, but computed for each read. whole is
+// true for a list. If ok is false, the request has been answered.
+func (s *Server) unstored(w http.ResponseWriter, req *http.Request, info *request.RequestInfo,
+	r *kind.Resource) (whole, ok bool) {
 	whole = len(info.Parts) < 2
 	switch {
 	case info.Namespace != "" && !r.Namespaced, len(info.Parts) > 2, !whole && r.Namespaced && info.Namespace == "":

@@ -62,7 +62,9 @@ func (s *Server) getUsage(w http.ResponseWriter, req *http.Request, t registry.T
 	if t.Resource.Namespaced {
 		name = t.Namespace + "/" + t.Name // as metrics-server names it
 	}
-	found := s.used(req.Context(), t.Resource, cache.Query{Namespace: t.Namespace, Fields: fields.OneTermEqualSelector("metadata.name", t.Name)})
+	found := s.used(req.Context(), t.Resource, cache.Query{
+		Namespace: t.Namespace, Fields: fields.OneTermEqualSelector("metadata.name", t.Name),
+	})
 	if len(found) == 0 {
 		s.fail(w, req, apierrors.NewNotFound(t.Resource.GR(), name))
 		return

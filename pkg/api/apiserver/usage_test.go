@@ -17,15 +17,21 @@ type fakeUsage struct{}
 
 func (fakeUsage) Nodes(_ context.Context, nodes []*corev1.Node) (out []*metricsv1beta1.NodeMetrics) {
 	for _, n := range nodes {
-		out = append(out, &metricsv1beta1.NodeMetrics{TypeMeta: metav1.TypeMeta{Kind: "NodeMetrics", APIVersion: "metrics.k8s.io/v1beta1"}, ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels},
-			Usage: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("250m")}})
+		out = append(out, &metricsv1beta1.NodeMetrics{
+			TypeMeta:   metav1.TypeMeta{Kind: "NodeMetrics", APIVersion: "metrics.k8s.io/v1beta1"},
+			ObjectMeta: metav1.ObjectMeta{Name: n.Name, Labels: n.Labels},
+			Usage:      corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("250m")},
+		})
 	}
 	return out
 }
 
 func (fakeUsage) Pods(_ context.Context, pods []*corev1.Pod) (out []*metricsv1beta1.PodMetrics) {
 	for _, p := range pods {
-		out = append(out, &metricsv1beta1.PodMetrics{TypeMeta: metav1.TypeMeta{Kind: "PodMetrics", APIVersion: "metrics.k8s.io/v1beta1"}, ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace}})
+		out = append(out, &metricsv1beta1.PodMetrics{
+			TypeMeta:   metav1.TypeMeta{Kind: "PodMetrics", APIVersion: "metrics.k8s.io/v1beta1"},
+			ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace},
+		})
 	}
 	return out
 }
@@ -33,7 +39,8 @@ func (fakeUsage) Pods(_ context.Context, pods []*corev1.Pod) (out []*metricsv1be
 func TestUsageIsServed(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Usage = fakeUsage{} })
 	for _, name := range []string{"b", "a"} {
-		require.Equal(t, 201, w.do(w.http, "POST", "/api/v1/nodes", `{"metadata":{"name":"`+name+`","labels":{"is":"`+name+`"}}}`).code)
+		require.Equal(t, 201,
+			w.do(w.http, "POST", "/api/v1/nodes", `{"metadata":{"name":"`+name+`","labels":{"is":"`+name+`"}}}`).code)
 	}
 	const root = "/apis/metrics.k8s.io/v1beta1"
 	names := func(path string) (out []string) {
@@ -54,9 +61,11 @@ func TestUsageIsServed(t *testing.T) {
 	require.Contains(t, string(w.do(w.http, "GET", root+"/nodes/a", "").body), `"cpu":"250m"`)
 	require.Contains(t, string(w.do(w.http, "GET", root, "").body), `"PodMetrics"`)
 	for path, code := range map[string]int{
-		"/nodes/none": 404, "/namespaces/default/pods/none": 404, "/namespaces/default/nodes": 404, "/pods/a": 404, "/nodes/a/status": 404,
-		"/pods": 200, "/namespaces/default/pods": 200, "/nodes?labelSelector=!!": 400, "/nodes?fieldSelector=spec.x%3D1": 400,
-		"/watch/nodes": 405, "/nodes?watch=1": 405,
+		"/nodes/none": 404, "/namespaces/default/pods/none": 404, "/namespaces/default/nodes": 404, "/pods/a": 404,
+		"/nodes/a/status": 404,
+		"/pods":           200, "/namespaces/default/pods": 200, "/nodes?labelSelector=!!": 400,
+		"/nodes?fieldSelector=spec.x%3D1": 400,
+		"/watch/nodes":                    405, "/nodes?watch=1": 405,
 	} {
 		require.Equal(t, code, w.do(w.http, "GET", root+path, "").code, path)
 	}

@@ -67,7 +67,8 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 		return
 	}
 	o.Watch = true
-	if o.SendInitialEvents == nil && o.ResourceVersionMatch == "" && (o.ResourceVersion == "" || o.ResourceVersion == "0") {
+	if o.SendInitialEvents == nil && o.ResourceVersionMatch == "" &&
+		(o.ResourceVersion == "" || o.ResourceVersion == "0") {
 		// As upstream, such a watch begins with all objects, and a client that accepts bookmarks gets one where these end.
 		yes := true
 		o.SendInitialEvents, o.ResourceVersionMatch = &yes, metav1.ResourceVersionMatchNotOlderThan
@@ -128,7 +129,8 @@ func (s *Server) watch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	}
 }
 
-// outOfReach reports whether an error says that a watch cannot start at its revision, which is too old or too new. Upstream sends it as an event.
+// outOfReach reports whether an error says that a watch cannot start at its revision, which is too old or too new.
+// Upstream sends it as an event.
 func outOfReach(err error) bool {
 	return apierrors.IsResourceExpired(err) || storage.IsTooLargeResourceVersion(err)
 }
@@ -347,9 +349,9 @@ func (v *watching) proto(kind watch.EventType, gvk schema.GroupVersionKind, raw 
 	return v.sent()
 }
 
-// progress sends a bookmark up to which everything has been sent. Events may be waiting: a client that takes slowly, or a kind that is written all the
-// time, has some whenever a bookmark is due. The bookmark must not pass them, since a client resumes after it. A watch from a revision of the future
-// has none until it is reached.
+// progress sends a bookmark up to which everything has been sent. Events may be waiting: a client that takes slowly, or
+// a kind that is written all the time, has some whenever a bookmark is due. The bookmark must not pass them, since a
+// client resumes after it. A watch from a revision of the future has none until it is reached.
 func (v *watching) progress(watcher *cache.Watcher) error {
 	if watcher.Ahead() {
 		return nil

@@ -80,7 +80,8 @@ func TestWatch(t *testing.T) {
 	w.namespace("d")
 	const maps = "/api/v1/namespaces/d/configmaps"
 	make1 := func(name string) reply {
-		r := w.do(w.http, "POST", maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`","labels":{"n":"`+name+`"}}}`)
+		r := w.do(w.http, "POST", maps,
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`","labels":{"n":"`+name+`"}}}`)
 		require.Equal(t, 201, r.code, "%s", r.body)
 		return r
 	}
@@ -124,7 +125,8 @@ func TestWatch(t *testing.T) {
 	})
 
 	t.Run("initial events and bookmarks", func(t *testing.T) {
-		next := w.watching(maps + "?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=3")
+		next := w.watching(maps +
+			"?watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=3")
 		e, _ := next()
 		require.Equal(t, "ADDED", e.Type)
 		e, _ = next()
@@ -164,7 +166,8 @@ func TestWatch(t *testing.T) {
 
 	t.Run("expired", func(t *testing.T) {
 		for i := range 2 * ringSize {
-			w.do(w.http, "PATCH", maps+"/a", fmt.Sprintf(`{"data":{"x":"%d"}}`, i), "Content-Type", "application/merge-patch+json")
+			w.do(w.http, "PATCH", maps+"/a", fmt.Sprintf(`{"data":{"x":"%d"}}`, i), "Content-Type",
+				"application/merge-patch+json")
 		}
 		// An event, not the answer, as upstream.
 		r := w.do(w.http, "GET", maps+"?watch=true&resourceVersion="+first.ResourceVersion+"&timeoutSeconds=5", "")
@@ -179,7 +182,8 @@ func TestWatch(t *testing.T) {
 		require.NoError(t, json.Unmarshal(make1("now").body, &last))
 		now, err := strconv.ParseInt(last.ResourceVersion, 10, 64)
 		require.NoError(t, err)
-		far := maps + "?watch=true&timeoutSeconds=1&allowWatchBookmarks=true&resourceVersion=" + strconv.FormatInt(now+1_000_000, 10)
+		far := maps + "?watch=true&timeoutSeconds=1&allowWatchBookmarks=true&resourceVersion=" +
+			strconv.FormatInt(now+1_000_000, 10)
 		r := w.do(w.http, "GET", far, "")
 		require.Equal(t, 200, r.code, "%s", r.body)
 		require.Empty(t, r.body, "neither an event nor a bookmark")
@@ -200,13 +204,18 @@ func TestWatch(t *testing.T) {
 	})
 
 	t.Run("protobuf informer", func(t *testing.T) {
-		cs, err := kubernetes.NewForConfigAndClient(&rest.Config{Host: w.url, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: typeProto, AcceptContentTypes: typeProto + "," + typeJSON}}, w.http)
+		cs, err := kubernetes.NewForConfigAndClient(&rest.Config{
+			Host:          w.url,
+			QPS:           -1,
+			ContentConfig: rest.ContentConfig{ContentType: typeProto, AcceptContentTypes: typeProto + "," + typeJSON},
+		}, w.http)
 		require.NoError(t, err)
 		stop := make(chan struct{})
 		f := informers.NewSharedInformerFactory(cs, 0)
 		seen := make(chan string, 100)
 		_, err = f.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-			AddFunc: func(o any) { seen <- "+" + o.(*corev1.ConfigMap).Name }, DeleteFunc: func(o any) { seen <- "-" + o.(*corev1.ConfigMap).Name },
+			AddFunc:    func(o any) { seen <- "+" + o.(*corev1.ConfigMap).Name },
+			DeleteFunc: func(o any) { seen <- "-" + o.(*corev1.ConfigMap).Name },
 		})
 		require.NoError(t, err)
 		f.Start(stop)
@@ -262,7 +271,9 @@ func TestWatchesOfDistantClientsThatListAreCompressed(t *testing.T) {
 	w.namespace("d")
 	const maps = "/api/v1/namespaces/d/configmaps"
 	write := func(name string) {
-		w.do(w.http, "POST", maps, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`"},"data":{"a":"`+strings.Repeat("x", 10_000)+`"}}`)
+		w.do(w.http, "POST", maps,
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`"},"data":{"a":"`+strings.Repeat("x", 10_000)+
+				`"}}`)
 	}
 	write("a")
 	for query, packed := range map[string]bool{
@@ -314,13 +325,17 @@ func TestBookmarksDoNotPassEvents(t *testing.T) {
 	watcher, _, sync, err := w.cfg.Cache.Watch(row, kindcache.Query{Namespace: "d"}, -1)
 	require.NoError(t, err)
 	defer watcher.Close()
-	_, err = w.clientset(w.http).CoreV1().ConfigMaps("d").Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "waiting"}}, metav1.CreateOptions{})
+	_, err = w.clientset(w.http).CoreV1().ConfigMaps("d").Create(t.Context(),
+		&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "waiting"}}, metav1.CreateOptions{})
 	require.NoError(t, err)
 	over, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	out := httptest.NewRecorder()
-	v := &watching{s: w.srv, t: registry.Target{Resource: row, Namespace: "d"}, n: answer{media: mediaJSON}, o: metav1.ListOptions{AllowWatchBookmarks: true},
-		ctx: over, rc: http.NewResponseController(out), to: out, rev: sync, sentEvents: w.srv.metrics.events(row)}
+	v := &watching{
+		s: w.srv, t: registry.Target{Resource: row, Namespace: "d"}, n: answer{media: mediaJSON},
+		o:   metav1.ListOptions{AllowWatchBookmarks: true},
+		ctx: over, rc: http.NewResponseController(out), to: out, rev: sync, sentEvents: w.srv.metrics.events(row),
+	}
 	require.NoError(t, v.run(watcher, nil, sync))
 	var e rawEvent
 	require.NoError(t, json.Unmarshal(out.Body.Bytes(), &e), "%s", out.Body)

@@ -12,7 +12,8 @@ import (
 )
 
 // webSocket serves a watch over a WebSocket: one message per event, text for JSON and binary for protobuf.
-func (v *watching) webSocket(w http.ResponseWriter, req *http.Request, cancel context.CancelFunc, watcher *cache.Watcher, initial []*cache.Entry, sync int64) {
+func (v *watching) webSocket(w http.ResponseWriter, req *http.Request, cancel context.CancelFunc,
+	watcher *cache.Watcher, initial []*cache.Entry, sync int64) {
 	websocket.Handler(func(ws *websocket.Conn) {
 		defer ws.Close()
 		ws.PayloadType = websocket.TextFrame

@@ -118,15 +118,18 @@ func sameName(obj runtime.Object, t registry.Target) error {
 		return nil
 	}
 	if o.GetName() == "" {
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", t.Name))
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must "+
+			"be provided", t.Name))
 	}
 	if o.GetName() != t.Name {
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", o.GetName(), t.Name))
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)",
+			o.GetName(), t.Name))
 	}
 	return rest.EnsureObjectNamespaceMatchesRequestNamespace(t.Namespace, o)
 }
 
-// manager returns the field manager of a write: the given one, or the first part of the user agent, or upstream's "unknown".
+// manager returns the field manager of a write: the given one, or the first part of the user agent, or upstream's
+// "unknown".
 func manager(given string, req *http.Request) string {
 	if given != "" {
 		return given
@@ -162,7 +165,8 @@ func (s *Server) patch(w http.ResponseWriter, req *http.Request, t registry.Targ
 	case types.JSONPatchType, types.MergePatchType, types.StrategicMergePatchType, types.ApplyYAMLPatchType:
 	default:
 		s.fail(w, req, negotiation.NewUnsupportedMediaTypeError([]string{
-			string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType), string(types.ApplyYAMLPatchType),
+			string(types.JSONPatchType), string(types.MergePatchType), string(types.StrategicMergePatchType),
+			string(types.ApplyYAMLPatchType),
 		}))
 		return
 	}

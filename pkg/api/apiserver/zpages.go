@@ -19,7 +19,9 @@ func (s *Server) zpages() http.Handler {
 		paths = append(paths, flagz.DefaultFlagzPath)
 	}
 	paths = append(paths, statusz.DefaultStatuszPath)
-	statusz.Install(mux, name, statusz.NewRegistry(compatibility.NewEffectiveVersionFromString(s.cfg.Version.GitVersion, "", ""), statusz.WithListedPaths(paths)))
+	statusz.Install(mux, name,
+		statusz.NewRegistry(compatibility.NewEffectiveVersionFromString(s.cfg.Version.GitVersion, "", ""),
+			statusz.WithListedPaths(paths)))
 	// Upstream's handler writes to the client with a lock held that the next request needs.
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		p := &page{ResponseWriter: w, code: http.StatusOK}

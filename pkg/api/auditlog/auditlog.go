@@ -1,5 +1,5 @@
-// Package auditlog writes the audit events of an API server (audit.k8s.io/v1) to a file, one line for each, and sends them to a webhook in
-// batches.
+// Package auditlog writes the audit events of an API server (audit.k8s.io/v1) to a file, one line for each, and sends
+// them to a webhook in batches.
 //
 // Its invariant: a request never waits for disk or webhook. Events that do not fit into the buffer of one of them are
 // dropped there, counted and logged; the buffers are bounded in events and bytes.
@@ -128,7 +128,8 @@ func Open(cfg Config) (*Log, error) {
 // Events returns the number of events of requests.
 func (l *Log) Events() int64 { return l.events.Load() }
 
-// Dropped returns the number of events that did not fit into the buffer of the sink "log" or "webhook", or could not be written to it.
+// Dropped returns the number of events that did not fit into the buffer of the sink "log" or "webhook", or could not be
+// written to it.
 func (l *Log) Dropped(name string) (n int64) {
 	for _, s := range l.sinks {
 		if s.name() == name {
@@ -189,7 +190,13 @@ func openFile(cfg Config) (*file, error) {
 		if err := opened.Close(); err != nil {
 			return nil, err
 		}
-		f.out = &lumberjack.Logger{Filename: cfg.Path, MaxAge: cfg.MaxAge, MaxBackups: cfg.MaxBackups, MaxSize: cfg.MaxSize, Compress: cfg.Compress}
+		f.out = &lumberjack.Logger{
+			Filename:   cfg.Path,
+			MaxAge:     cfg.MaxAge,
+			MaxBackups: cfg.MaxBackups,
+			MaxSize:    cfg.MaxSize,
+			Compress:   cfg.Compress,
+		}
 	}
 	return f, nil
 }

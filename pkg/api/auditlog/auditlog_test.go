@@ -41,7 +41,12 @@ func policyFile(t *testing.T, text string) string {
 }
 
 func event(id string) *auditinternal.Event {
-	return &auditinternal.Event{Level: auditinternal.LevelMetadata, AuditID: types.UID(id), Stage: auditinternal.StageResponseComplete, Verb: "get"}
+	return &auditinternal.Event{
+		Level:   auditinternal.LevelMetadata,
+		AuditID: types.UID(id),
+		Stage:   auditinternal.StageResponseComplete,
+		Verb:    "get",
+	}
 }
 
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
@@ -59,7 +64,9 @@ func TestLinesOfTheFile(t *testing.T) {
 	require.NoError(t, err)
 	stop := run(t, l)
 	big := event("big")
-	big.ResponseObject = &runtime.Unknown{ContentType: runtime.ContentTypeJSON, Raw: []byte(`{"a":"` + strings.Repeat("x", 1<<20) + `"}`)}
+	big.ResponseObject = &runtime.Unknown{
+		ContentType: runtime.ContentTypeJSON, Raw: []byte(`{"a":"` + strings.Repeat("x", 1<<20) + `"}`),
+	}
 	require.True(t, l.ProcessEvents(event("one"), event("two"), big))
 	stop()
 	f, err := os.Open(path)
@@ -177,7 +184,9 @@ func TestLinesThatCannotBeWritten(t *testing.T) {
 		for i := range 21 {
 			e := event(fmt.Sprint(i))
 			if i == 10 {
-				e.RequestObject = &runtime.Unknown{ContentType: runtime.ContentTypeJSON, Raw: []byte(`"` + strings.Repeat("x", 300<<10) + `"`)}
+				e.RequestObject = &runtime.Unknown{
+					ContentType: runtime.ContentTypeJSON, Raw: []byte(`"` + strings.Repeat("x", 300<<10) + `"`),
+				}
 			}
 			l.ProcessEvents(e)
 		}
@@ -194,7 +203,9 @@ func TestFilesAreRotated(t *testing.T) {
 	stop := run(t, l)
 	for range 6 {
 		e := event("large")
-		e.RequestObject = &runtime.Unknown{ContentType: runtime.ContentTypeJSON, Raw: []byte(`"` + strings.Repeat("x", 700<<10) + `"`)}
+		e.RequestObject = &runtime.Unknown{
+			ContentType: runtime.ContentTypeJSON, Raw: []byte(`"` + strings.Repeat("x", 700<<10) + `"`),
+		}
 		l.ProcessEvents(e)
 		require.Eventually(t, func() bool { return l.sinks[0].(*file).bytes.Load() == 0 }, time.Minute, time.Millisecond)
 	}

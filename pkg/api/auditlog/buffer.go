@@ -22,14 +22,20 @@ type buffer struct {
 }
 
 func newBuffer(sink string, events int, log *slog.Logger) *buffer {
-	return &buffer{sink: sink, log: log, waiting: make(chan *auditinternal.Event, events), reports: bounded.Rate{Most: 1, Every: reportEvery}}
+	return &buffer{
+		sink:    sink,
+		log:     log,
+		waiting: make(chan *auditinternal.Event, events),
+		reports: bounded.Rate{Most: 1, Every: reportEvery},
+	}
 }
 
 func (b *buffer) name() string { return b.sink }
 
 func (b *buffer) lost() int64 { return b.dropped.Load() }
 
-// size is the approximate memory of an event, in bytes: of what requests say about themselves as well as of their objects.
+// size is the approximate memory of an event, in bytes: of what requests say about themselves as well as of their
+// objects.
 func size(e *auditinternal.Event) int64 {
 	n := ownBytes + len(e.RequestURI) + len(e.UserAgent) + texts(e.SourceIPs) + userSize(&e.User)
 	if e.ImpersonatedUser != nil {

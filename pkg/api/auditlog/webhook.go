@@ -23,7 +23,8 @@ type Webhook struct {
 	Kubeconfig string
 	// InitialBackoff is how long after a first failure a batch is sent again; it grows by half until the fifth attempt.
 	InitialBackoff time.Duration
-	// BufferSize limits the events that wait, beside their bytes; MaxBatch those of one request, which waits at most MaxWait for more.
+	// BufferSize limits the events that wait, beside their bytes; MaxBatch those of one request, which waits at most
+	// MaxWait for more.
 	BufferSize, MaxBatch int
 	MaxWait              time.Duration
 }
@@ -43,11 +44,16 @@ func newHook(cfg Config) (*hook, error) {
 	if err != nil {
 		return nil, err
 	}
-	w, err := webhookutil.NewGenericWebhook(audit.Scheme, audit.Codecs, webhook.Bound(config), []schema.GroupVersion{auditv1.SchemeGroupVersion}, wait.Backoff{})
+	w, err := webhookutil.NewGenericWebhook(audit.Scheme, audit.Codecs, webhook.Bound(config),
+		[]schema.GroupVersion{auditv1.SchemeGroupVersion}, wait.Backoff{})
 	if err != nil {
 		return nil, err
 	}
-	return &hook{buffer: newBuffer("webhook", cfg.Webhook.BufferSize, cfg.Logger), cfg: cfg.Webhook, client: w.RestClient}, nil
+	return &hook{
+		buffer: newBuffer("webhook", cfg.Webhook.BufferSize, cfg.Logger),
+		cfg:    cfg.Webhook,
+		client: w.RestClient,
+	}, nil
 }
 
 func (h *hook) run(ctx context.Context) error {
@@ -100,7 +106,8 @@ func (h *hook) collect(ctx context.Context, batch []auditinternal.Event) []audit
 	return batch
 }
 
-// send sends a batch, or drops its events after the last attempt. It reports whether it is done with them: not if ctx is done before.
+// send sends a batch, or drops its events after the last attempt. It reports whether it is done with them: not if ctx
+// is done before.
 func (h *hook) send(ctx, requests context.Context, batch []auditinternal.Event) bool {
 	pause := h.cfg.InitialBackoff
 	for attempt := 1; ; attempt++ {

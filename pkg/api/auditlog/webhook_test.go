@@ -34,7 +34,8 @@ type receiver struct {
 func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	raw, err := bounded.All(req.Body, 64<<20)
 	var list auditv1.EventList
-	if err := errors.Join(err, json.Unmarshal(raw, &list)); err != nil || list.APIVersion != "audit.k8s.io/v1" || list.Kind != "EventList" || req.URL.Path != "/audit" {
+	if err := errors.Join(err, json.Unmarshal(raw, &list)); err != nil || list.APIVersion != "audit.k8s.io/v1" ||
+		list.Kind != "EventList" || req.URL.Path != "/audit" {
 		panic(fmt.Sprintf("%v: %s %.200s", err, req.URL, raw))
 	}
 	var ids []string
@@ -62,7 +63,13 @@ func serve(t *testing.T) (*receiver, Config) {
 	file := filepath.Join(t.TempDir(), "sink.kubeconfig")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, kubeconfig, l.Addr()), 0o600))
 	return r, Config{PolicyFile: policyFile(t, all), Logger: quiet(),
-		Webhook: Webhook{Kubeconfig: file, InitialBackoff: time.Millisecond, BufferSize: 4, MaxBatch: 2, MaxWait: time.Millisecond}}
+		Webhook: Webhook{
+			Kubeconfig:     file,
+			InitialBackoff: time.Millisecond,
+			BufferSize:     4,
+			MaxBatch:       2,
+			MaxWait:        time.Millisecond,
+		}}
 }
 
 func TestEventsAreSentInBatches(t *testing.T) {
@@ -117,20 +124,30 @@ func TestBatchesAreSentAgain(t *testing.T) {
 func TestAWebhookThatIsAway(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "sink.kubeconfig")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, kubeconfig, "127.0.0.1:1"), 0o600))
-	l, err := Open(Config{PolicyFile: policyFile(t, all), Logger: quiet(), Webhook: Webhook{Kubeconfig: file, InitialBackoff: time.Hour, BufferSize: 4, MaxBatch: 2, MaxWait: time.Hour}})
+	l, err := Open(Config{
+		PolicyFile: policyFile(t, all),
+		Logger:     quiet(),
+		Webhook:    Webhook{Kubeconfig: file, InitialBackoff: time.Hour, BufferSize: 4, MaxBatch: 2, MaxWait: time.Hour},
+	})
 	require.NoError(t, err)
 	for range 10 {
 		require.True(t, l.ProcessEvents(event("some")))
 	}
 	require.EqualValues(t, 6, l.Dropped("webhook"))
 	stop := run(t, l)
-	require.Eventually(t, func() bool { return len(l.sinks[0].(*hook).waiting) == 2 }, time.Minute, time.Millisecond, "a batch is being sent")
+	require.Eventually(t, func() bool {
+		return len(l.sinks[0].(*hook).waiting) == 2
+	}, time.Minute, time.Millisecond, "a batch is being sent")
 	stop()
 	require.EqualValues(t, 10, l.Dropped("webhook"))
 }
 
 func TestOpenRefusesAWebhook(t *testing.T) {
-	_, err := Open(Config{PolicyFile: policyFile(t, all), Logger: quiet(), Webhook: Webhook{Kubeconfig: "/nowhere/kubeconfig"}})
+	_, err := Open(Config{
+		PolicyFile: policyFile(t, all),
+		Logger:     quiet(),
+		Webhook:    Webhook{Kubeconfig: "/nowhere/kubeconfig"},
+	})
 	require.ErrorContains(t, err, "audit-webhook-config-file")
 }
 

@@ -24,17 +24,21 @@ func largeDefinition(t testing.TB, n, size int) *apiextensionsv1.CustomResourceD
 		part := map[string]any{"type": "object", "required": []string{"name"}, "properties": map[string]any{}}
 		for _, name := range []string{"name", "mode", "reference", "secret", "namespace"} {
 			part["properties"].(map[string]any)[name] = map[string]any{"type": "string", "maxLength": 253,
-				"description": fmt.Sprintf("The %s of part %d of thing %d: what a controller is to do with it, and what happens if it is empty.", name, i, n)}
+				"description": fmt.Sprintf("The %s of part %d of thing %d: what a controller is to do with it, and what happens "+
+					"if it is empty.", name, i, n)}
 		}
 		raw, err := json.Marshal(part)
 		require.NoError(t, err)
 		used += len(raw)
 		properties["part"+strconv.Itoa(i)] = part
 	}
-	schema, err := json.Marshal(map[string]any{"type": "object", "properties": map[string]any{"spec": map[string]any{"type": "object", "properties": properties}}})
+	schema, err := json.Marshal(map[string]any{
+		"type": "object", "properties": map[string]any{"spec": map[string]any{"type": "object", "properties": properties}},
+	})
 	require.NoError(t, err)
 	var crd apiextensionsv1.CustomResourceDefinition
-	require.NoError(t, yaml.Unmarshal([]byte(strings.NewReplacer("COUNT", strconv.Itoa(n), "SCHEMA", string(schema)).Replace(`
+	require.NoError(t,
+		yaml.Unmarshal([]byte(strings.NewReplacer("COUNT", strconv.Itoa(n), "SCHEMA", string(schema)).Replace(`
 metadata: {name: thingsCOUNT.example.org}
 spec:
   group: example.org
@@ -45,8 +49,8 @@ spec:
 	return &crd
 }
 
-// BenchmarkEstablish creates definitions of 24 KB with 16 writers, until all are established. An operation is one definition; compare its time with
-// few and with many (-benchtime 200x, 1000x).
+// BenchmarkEstablish creates definitions of 24 KB with 16 writers, until all are established. An operation is one
+// definition; compare its time with few and with many (-benchtime 200x, 1000x).
 func BenchmarkEstablish(b *testing.B) {
 	w := newWorld(b, b.TempDir())
 	all := make([]*apiextensionsv1.CustomResourceDefinition, b.N)
@@ -74,7 +78,8 @@ func BenchmarkEstablish(b *testing.B) {
 	for len(established) < b.N {
 		e, ok := <-events.ResultChan()
 		require.True(b, ok)
-		if crd, is := e.Object.(*apiextensionsv1.CustomResourceDefinition); is && apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
+		if crd, is := e.Object.(*apiextensionsv1.CustomResourceDefinition); is &&
+			apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
 			established[crd.Name] = true
 		}
 	}
@@ -115,7 +120,10 @@ spec:
 `)
 	n := 0
 	for name, c := range map[string]struct{ path, body string }{
-		"configmaps": {"/api/v1/namespaces/default/configmaps", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"NAME","labels":{"app":"bench"}},"data":{"size":"7","color":"red","parts":"a wheel, another wheel, an axle"}}`},
+		"configmaps": {
+			"/api/v1/namespaces/default/configmaps",
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"NAME","labels":{"app":"bench"}},"data":{"size":"7","color":"red","parts":"a wheel, another wheel, an axle"}}`,
+		},
 		"widgets": {"/apis/bench.example.com/v1/namespaces/default/widgets",
 			`{"apiVersion":"bench.example.com/v1","kind":"Widget","metadata":{"name":"NAME","labels":{"app":"bench"}},"spec":{"size":7,"color":"red","parts":["a wheel","another wheel","an axle"]}}`},
 	} {
@@ -124,7 +132,8 @@ spec:
 			before := processor(b)
 			for b.Loop() {
 				n++
-				r := w.do("POST", c.path, strings.Replace(c.body, "NAME", "o-"+strconv.Itoa(n), 1), "Content-Type", "application/json")
+				r := w.do("POST", c.path, strings.Replace(c.body, "NAME", "o-"+strconv.Itoa(n), 1), "Content-Type",
+					"application/json")
 				require.Equal(b, 201, r.code, r.body)
 			}
 			b.ReportMetric(float64((processor(b)-before).Microseconds())/float64(b.N), "cpu-us/op")

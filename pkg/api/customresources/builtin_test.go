@@ -12,22 +12,29 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A definition of a kind that the server has without one is told so, also one that an earlier version served. The kind stays as it is, and its
-// objects outlive the definition.
+// A definition of a kind that the server has without one is told so, also one that an earlier version served. The kind
+// stays as it is, and its objects outlive the definition.
 func TestDefinitionOfBuiltinKind(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	w.namespace("default")
-	const path, name = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots", "volumesnapshots.snapshot.storage.k8s.io"
-	const good = "{apiVersion: snapshot.storage.k8s.io/v1, kind: VolumeSnapshot, metadata: {name: s}, spec: {source: {persistentVolumeClaimName: c}}}"
+	const path, name = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots",
+		"volumesnapshots.snapshot.storage.k8s.io"
+	const good = "{apiVersion: snapshot.storage.k8s.io/v1, kind: VolumeSnapshot, metadata: {name: s}, spec: {source: " +
+		"{persistentVolumeClaimName: c}}}"
 	made := w.do("POST", path, good)
 	require.Equal(t, http.StatusCreated, made.code, made.body)
-	definition := strings.NewReplacer("metadata: {name: widgets.example.org}", `metadata: {name: `+name+`, annotations: {api-approved.kubernetes.io: "https://example.org"}}`, "example.org", "snapshot.storage.k8s.io", "widgets", "volumesnapshots",
-		"singular: widget", "singular: volumesnapshot", "Widget", "VolumeSnapshot", "shortNames: [wd]", "shortNames: [vs]").Replace(widgets)
+	definition := strings.NewReplacer("metadata: {name: widgets.example.org}",
+		`metadata: {name: `+name+`, annotations: {api-approved.kubernetes.io: "https://example.org"}}`, "example.org",
+		"snapshot.storage.k8s.io", "widgets", "volumesnapshots",
+		"singular: widget", "singular: volumesnapshot", "Widget", "VolumeSnapshot", "shortNames: [wd]",
+		"shortNames: [vs]").Replace(widgets)
 	defined := w.do("POST", definitionsPath, definition)
 	require.Equal(t, http.StatusCreated, defined.code, defined.body)
 	refused := func(crd *apiextensionsv1.CustomResourceDefinition) bool {
 		c := apihelpers.FindCRDCondition(crd, apiextensionsv1.NamesAccepted)
-		return c != nil && c.Status == apiextensionsv1.ConditionFalse && c.Message == `"VolumeSnapshotList" is already in use` && !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
+		return c != nil && c.Status == apiextensionsv1.ConditionFalse &&
+			c.Message ==
+				`"VolumeSnapshotList" is already in use` && !apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 	}
 	w.wait(name, refused)
 
@@ -42,7 +49,8 @@ func TestDefinitionOfBuiltinKind(t *testing.T) {
 		return w.client.Status().Update(t.Context(), established)
 	}))
 	w.wait(name, refused)
-	bad := w.do("POST", path, strings.NewReplacer("name: s}", "name: bad}", "persistentVolumeClaimName: c", "").Replace(good))
+	bad := w.do("POST", path,
+		strings.NewReplacer("name: s}", "name: bad}", "persistentVolumeClaimName: c", "").Replace(good))
 	require.Equal(t, http.StatusUnprocessableEntity, bad.code, bad.body)
 	require.Contains(t, bad.message(t), "exactly one of")
 
@@ -54,6 +62,14 @@ func TestDefinitionOfBuiltinKind(t *testing.T) {
 // establish gives a definition the status of one that is served.
 func establish(crd *apiextensionsv1.CustomResourceDefinition) {
 	crd.Status.AcceptedNames = crd.Spec.Names
-	apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue, Reason: "NoConflicts"})
-	apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionTrue, Reason: "InitialNamesAccepted"})
+	apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{
+		Type:   apiextensionsv1.NamesAccepted,
+		Status: apiextensionsv1.ConditionTrue,
+		Reason: "NoConflicts",
+	})
+	apihelpers.SetCRDCondition(crd, apiextensionsv1.CustomResourceDefinitionCondition{
+		Type:   apiextensionsv1.Established,
+		Status: apiextensionsv1.ConditionTrue,
+		Reason: "InitialNamesAccepted",
+	})
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// changes makes changes of a catalog. Each costs time for all kinds there are, so those that are wanted while one is under way are made
-// together. It is safe for concurrent use.
+// changes makes changes of a catalog. Each costs time for all kinds there are, so those that are wanted while one is
+// under way are made together. It is safe for concurrent use.
 type changes struct {
 	kinds *kind.Catalog
 	turn  chan struct{} // capacity 1: full while the catalog is changed

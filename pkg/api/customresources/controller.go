@@ -1,5 +1,5 @@
-// Package customresources serves the kinds that CustomResourceDefinitions define. It updates the catalog and the status of the
-// definitions, and deletes the objects of definitions that are being deleted.
+// Package customresources serves the kinds that CustomResourceDefinitions define. It updates the catalog and the status
+// of the definitions, and deletes the objects of definitions that are being deleted.
 //
 // It is part of the server rather than a reconciler because it changes the catalog. Its invariants: a definition is
 // Established only once its kind is served, and no definition blocks another.
@@ -52,10 +52,11 @@ type Controller struct {
 	names   *names
 	changes *changes
 
-	mu       sync.Mutex
-	sets     map[string]*custom.Set // the served definitions, by name; each is changed by the worker that has the definition
-	emptying map[string]bool        // definitions waiting for the deletion of their objects
-	settled  map[string]string      // the resourceVersions of definitions with which there is nothing to do
+	mu sync.Mutex
+	// the served definitions, by name; each is changed by the worker that has the definition
+	sets     map[string]*custom.Set
+	emptying map[string]bool   // definitions waiting for the deletion of their objects
+	settled  map[string]string // the resourceVersions of definitions with which there is nothing to do
 	watching sync.WaitGroup
 }
 
@@ -69,8 +70,11 @@ func New(cfg Config) (*Controller, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	return &Controller{cfg: cfg, maker: custom.NewMaker(cfg.Webhooks), ready: make(chan struct{}), names: newNames(cfg.Kinds.Table().All()),
-		changes: newChanges(cfg.Kinds), sets: map[string]*custom.Set{}, emptying: map[string]bool{}, settled: map[string]string{}}, nil
+	return &Controller{
+		cfg: cfg, maker: custom.NewMaker(cfg.Webhooks), ready: make(chan struct{}), names: newNames(cfg.Kinds.Table().All()),
+		changes: newChanges(cfg.Kinds), sets: map[string]*custom.Set{}, emptying: map[string]bool{},
+		settled: map[string]string{},
+	}, nil
 }
 
 // Name implements run.Component.
@@ -91,14 +95,17 @@ func (c *Controller) Run(ctx context.Context) error {
 		Name: "customresourcedefinition", Workers: workers,
 		Watches: []engine.Watch{{Object: metadata()}}, // each of its events would otherwise be a definition as Go types
 		Reads:   []ctrl.Object{&apiextensionsv1.CustomResourceDefinition{}},
-		Writes:  []engine.Write{{Object: &apiextensionsv1.CustomResourceDefinition{}, Parts: []engine.Part{engine.Status, engine.Finalizers}}},
-		New:     func(env engine.Env) engine.Func { return (&reconciler{c, env, follow}).reconcile },
+		Writes: []engine.Write{
+			{Object: &apiextensionsv1.CustomResourceDefinition{}, Parts: []engine.Part{engine.Status, engine.Finalizers}},
+		},
+		New: func(env engine.Env) engine.Func { return (&reconciler{c, env, follow}).reconcile },
 	}
-	return engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.cfg.Client }, Log: c.cfg.Log}, []*engine.Reconciler{r}, func() {})
+	return engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.cfg.Client }, Log: c.cfg.Log},
+		[]*engine.Reconciler{r}, func() {})
 }
 
-// workers is how many definitions are established at once, which share changes of the catalog and syncs of the store. As Go types, each may take
-// many megabytes.
+// workers is how many definitions are established at once, which share changes of the catalog and syncs of the store.
+// As Go types, each may take many megabytes.
 const workers = 4
 
 // loadPage is how many definitions are read at once: as Go types, a large one takes many megabytes.

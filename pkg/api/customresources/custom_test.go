@@ -69,23 +69,28 @@ func widget(name, spec string) string {
 
 func (w *world) namespace(name string) {
 	w.t.Helper()
-	require.Equal(w.t, http.StatusCreated, w.do("POST", "/api/v1/namespaces", "{apiVersion: v1, kind: Namespace, metadata: {name: "+name+"}}").code)
+	require.Equal(w.t, http.StatusCreated,
+		w.do("POST", "/api/v1/namespaces", "{apiVersion: v1, kind: Namespace, metadata: {name: "+name+"}}").code)
 }
 
 func TestCustomResources(t *testing.T) {
 	dir := t.TempDir()
 	w := newWorld(t, dir)
 	w.namespace("default")
-	applied := w.do("PATCH", definitionsPath+"/widgets.example.org?fieldManager=author", widgets, "Content-Type", string(types.ApplyPatchType))
+	applied := w.do("PATCH", definitionsPath+"/widgets.example.org?fieldManager=author", widgets, "Content-Type",
+		string(types.ApplyPatchType))
 	require.Equal(t, http.StatusCreated, applied.code, applied.body)
 	crd := w.until("widgets.example.org", apiextensionsv1.Established, apiextensionsv1.ConditionTrue)
 	require.Equal(t, "author", crd.ManagedFields[0].Manager)
-	applied = w.do("PATCH", definitionsPath+"/widgets.example.org?fieldManager=author", widgets, "Content-Type", string(types.ApplyPatchType))
+	applied = w.do("PATCH", definitionsPath+"/widgets.example.org?fieldManager=author", widgets, "Content-Type",
+		string(types.ApplyPatchType))
 	require.Equal(t, http.StatusOK, applied.code, applied.body)
 	require.Equal(t, []string{"v1"}, crd.Status.StoredVersions)
 	require.Equal(t, "WidgetList", crd.Status.AcceptedNames.ListKind)
 
-	created := w.do("POST", widgetsPath, widget("a", `{replicas: 2, unknown: 1, port: http, free: {x: 1}, ports: [{name: a, port: 1}], template: {apiVersion: v1, kind: Pod, metadata: {name: p, wrong: 1}, spec: {x: 1}}}`))
+	created := w.do("POST", widgetsPath,
+		widget("a",
+			`{replicas: 2, unknown: 1, port: http, free: {x: 1}, ports: [{name: a, port: 1}], template: {apiVersion: v1, kind: Pod, metadata: {name: p, wrong: 1}, spec: {x: 1}}}`))
 	require.Equal(t, http.StatusCreated, created.code, created.body)
 	require.Contains(t, created.body, `"colour":"green"`, "defaults")
 	require.NotContains(t, created.body, "unknown", "pruning")
@@ -96,16 +101,30 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, created.body, `"managedFields"`)
 
 	for name, c := range map[string]struct{ body, query, message string }{
-		"enum":     {widget("b", `{colour: blue}`), "", `Widget.example.org "b" is invalid: [spec.colour: Unsupported value: "blue": supported values: "red", "green", <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation]`},
+		"enum": {
+			widget("b", `{colour: blue}`), "",
+			`Widget.example.org "b" is invalid: [spec.colour: Unsupported value: "blue": supported values: "red", "green", <nil>: Invalid value: null: some validation rules were not checked because the object was invalid; correct the existing errors to complete validation]`,
+		},
 		"required": {`{apiVersion: example.org/v1, kind: Widget, metadata: {name: b}}`, "", `spec: Required value`},
-		"rule":     {widget("b", `{replicas: 10}`), "", `Widget.example.org "b" is invalid: <nil>: Invalid value: too many replicas`},
+		"rule": {
+			widget("b", `{replicas: 10}`), "", `Widget.example.org "b" is invalid: <nil>: Invalid value: too many replicas`,
+		},
 		"strict": {widget("b", `{unknown: 1}`), "?fieldValidation=Strict",
 			`Widget in version "v1" cannot be handled as a Widget: strict decoding error: unknown field "spec.unknown"`},
 		"listmap": {widget("b", `{ports: [{name: a}, {name: a}]}`), "", `spec.ports[1]: Duplicate value: {"name":"a"}`},
-		"kind":    {`{apiVersion: example.org/v1, kind: Other, metadata: {name: b}, spec: {}}`, "", `kind: Invalid value: "Other": must be Widget`},
-		"version": {`{apiVersion: example.org/v2, kind: Widget, metadata: {name: b}, spec: {}}`, "", `the API version in the data (example.org/v2) does not match the expected API version (example.org/v1)`},
-		"nokind":  {`{apiVersion: example.org/v1, metadata: {name: b}, spec: {}}`, "", `Object 'Kind' is missing`},
-		"meta":    {`{apiVersion: example.org/v1, kind: Widget, metadata: {name: b, labels: {a: 1}}, spec: {}}`, "", `cannot be handled as a Widget: json: cannot unmarshal number into Go struct field ObjectMeta.labels of type string`},
+		"kind": {
+			`{apiVersion: example.org/v1, kind: Other, metadata: {name: b}, spec: {}}`, "",
+			`kind: Invalid value: "Other": must be Widget`,
+		},
+		"version": {
+			`{apiVersion: example.org/v2, kind: Widget, metadata: {name: b}, spec: {}}`, "",
+			`the API version in the data (example.org/v2) does not match the expected API version (example.org/v1)`,
+		},
+		"nokind": {`{apiVersion: example.org/v1, metadata: {name: b}, spec: {}}`, "", `Object 'Kind' is missing`},
+		"meta": {
+			`{apiVersion: example.org/v1, kind: Widget, metadata: {name: b, labels: {a: 1}}, spec: {}}`, "",
+			`cannot be handled as a Widget: json: cannot unmarshal number into Go struct field ObjectMeta.labels of type string`,
+		},
 	} {
 		got := w.do("POST", widgetsPath+c.query, c.body)
 		if !strings.Contains(got.message(t), c.message) {
@@ -114,7 +133,8 @@ func TestCustomResources(t *testing.T) {
 	}
 
 	broken := w.do("POST", widgetsPath, "{", "Content-Type", "application/json")
-	require.Contains(t, broken.message(t), `the object provided is unrecognized (must be of type Widget): couldn't get version/kind; json parse error: unexpected end of JSON input ({)`)
+	require.Contains(t, broken.message(t),
+		`the object provided is unrecognized (must be of type Widget): couldn't get version/kind; json parse error: unexpected end of JSON input ({)`)
 
 	// The status is written separately, and the generation changes with the rest only.
 	patch := func(path, body string, kind types.PatchType, query string) reply {
@@ -125,11 +145,14 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, got.body, `"generation":2`)
 	require.NotContains(t, got.body, `"phase"`)
 	require.Contains(t, got.header.Get("Warning"), `unknown field \"spec.more\"`)
-	got = patch(widgetsPath+"/a/status", `{"spec":{"colour":"green"},"status":{"phase":"Ready","replicas":2,"selector":"app=a"}}`, types.MergePatchType, "")
+	got = patch(widgetsPath+"/a/status",
+		`{"spec":{"colour":"green"},"status":{"phase":"Ready","replicas":2,"selector":"app=a"}}`, types.MergePatchType, "")
 	require.Equal(t, http.StatusOK, got.code, got.body)
 	require.Contains(t, got.body, `"phase":"Ready"`)
 	require.Contains(t, got.body, `"colour":"red"`)
-	require.Contains(t, patch(widgetsPath+"/a/status", `{"status":{"phase":"TooLong"}}`, types.MergePatchType, "").message(t), "status.phase: Too long: may not be more than 5 bytes")
+	require.Contains(t,
+		patch(widgetsPath+"/a/status", `{"status":{"phase":"TooLong"}}`, types.MergePatchType, "").message(t),
+		"status.phase: Too long: may not be more than 5 bytes")
 
 	scale := w.do("GET", widgetsPath+"/a/scale", "")
 	require.Contains(t, scale.body, `"spec":{"replicas":2},"status":{"replicas":2,"selector":"app=a"}`)
@@ -139,11 +162,14 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, table, `"cells":["a",2,2,`)
 	scale = patch(widgetsPath+"/a/scale", `{"spec":{"replicas":5}}`, types.MergePatchType, "")
 	require.Contains(t, scale.body, `"replicas":5`)
-	require.Contains(t, patch(widgetsPath+"/a/scale", `{"spec":{"replicas":50}}`, types.MergePatchType, "").message(t), "too many replicas")
-	nameless := patch(widgetsPath+"/new", `{"apiVersion":"example.org/v1","kind":"Widget","metadata":{},"spec":{}}`, types.ApplyYAMLPatchType, "?fieldManager=me")
+	require.Contains(t, patch(widgetsPath+"/a/scale", `{"spec":{"replicas":50}}`, types.MergePatchType, "").message(t),
+		"too many replicas")
+	nameless := patch(widgetsPath+"/new", `{"apiVersion":"example.org/v1","kind":"Widget","metadata":{},"spec":{}}`,
+		types.ApplyYAMLPatchType, "?fieldManager=me")
 	require.Equal(t, http.StatusBadRequest, nameless.code, "%s", nameless.body)
 	require.Contains(t, nameless.message(t), "the name of the object (new based on URL) was undeterminable")
-	scale = w.do("PUT", widgetsPath+"/a/scale", `{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"a","namespace":"default"},"spec":{"replicas":5}}`)
+	scale = w.do("PUT", widgetsPath+"/a/scale",
+		`{"apiVersion":"autoscaling/v1","kind":"Scale","metadata":{"name":"a","namespace":"default"},"spec":{"replicas":5}}`)
 	require.Equal(t, http.StatusOK, scale.code, "without a resourceVersion: %s", scale.body)
 	desired := `{apiVersion: autoscaling/v1, kind: Scale, metadata: {name: a, namespace: default}, spec: {replicas: 6}}`
 	scale = patch(widgetsPath+"/a/scale", desired, types.ApplyPatchType, "?fieldManager=scaler")
@@ -152,8 +178,10 @@ func TestCustomResources(t *testing.T) {
 	scale = patch(widgetsPath+"/a/scale", desired, types.ApplyPatchType, "?fieldManager=scaler&force=true")
 	require.Equal(t, http.StatusOK, scale.code, scale.body)
 	require.Contains(t, scale.body, `"replicas":6`)
-	require.Contains(t, w.do("GET", widgetsPath+"/a", "").body, `"f:spec":{"f:replicas":{}}},"manager":"scaler","operation":"Apply","subresource":"scale"`)
-	scale = patch(widgetsPath+"/a/scale", strings.Replace(desired, "6", "5", 1), types.ApplyPatchType, "?fieldManager=scaler")
+	require.Contains(t, w.do("GET", widgetsPath+"/a", "").body,
+		`"f:spec":{"f:replicas":{}}},"manager":"scaler","operation":"Apply","subresource":"scale"`)
+	scale = patch(widgetsPath+"/a/scale", strings.Replace(desired, "6", "5", 1), types.ApplyPatchType,
+		"?fieldManager=scaler")
 	require.Equal(t, http.StatusOK, scale.code, scale.body)
 
 	// Server-side apply merges according to the schema.
@@ -165,12 +193,14 @@ func TestCustomResources(t *testing.T) {
 	require.Contains(t, both.body, `"ports":[{"name":"a","port":1},{"name":"b","port":2}]`)
 	require.Contains(t, apply(`{ports: [{name: a, port: 7}]}`, "two").message(t), `conflict with "one"`)
 	require.Contains(t, apply(`{unknown: 7}`, "two").message(t), `.spec.unknown: field not declared in schema`)
-	require.Equal(t, http.StatusUnsupportedMediaType, patch(widgetsPath+"/a", `{}`, types.StrategicMergePatchType, "").code)
+	require.Equal(t, http.StatusUnsupportedMediaType,
+		patch(widgetsPath+"/a", `{}`, types.StrategicMergePatchType, "").code)
 
 	list := w.do("GET", widgetsPath+"?fieldSelector=spec.colour%3Dred", "")
 	require.Contains(t, list.body, `"kind":"WidgetList"`)
 	require.Equal(t, 1, strings.Count(list.body, `"uid"`))
-	require.Contains(t, w.do("GET", widgetsPath+"?fieldSelector=spec.port%3Dred", "").message(t), "field label not supported: spec.port")
+	require.Contains(t, w.do("GET", widgetsPath+"?fieldSelector=spec.port%3Dred", "").message(t),
+		"field label not supported: spec.port")
 	table = w.do("GET", widgetsPath, "", "Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").body
 	require.Contains(t, table, `"cells":["a","red"]`)
 	require.Contains(t, w.do("GET", "/apis/example.org/v1", "").body, `"shortNames":["wd"],"categories":["all"]`)
@@ -184,7 +214,8 @@ func TestCustomResources(t *testing.T) {
 	w.end()
 	w = newWorld(t, dir)
 	require.Contains(t, w.do("GET", widgetsPath+"/a", "").body, `"phase":"Ready"`)
-	require.Equal(t, http.StatusOK, patchIn(w, widgetsPath+"/a", `{"metadata":{"finalizers":["example.org/hold"]}}`, types.MergePatchType).code)
+	require.Equal(t, http.StatusOK,
+		patchIn(w, widgetsPath+"/a", `{"metadata":{"finalizers":["example.org/hold"]}}`, types.MergePatchType).code)
 
 	// Deleting the definition first deletes its objects.
 	gone := w.do("DELETE", definitionsPath+"/widgets.example.org", "")
@@ -198,8 +229,11 @@ func TestCustomResources(t *testing.T) {
 		}
 		return false
 	})
-	require.Equal(t, "widgets.example.org \"c\" is forbidden: create not allowed while custom resource definition is terminating", w.do("POST", widgetsPath, widget("c", `{}`)).message(t))
-	require.Equal(t, http.StatusOK, patchIn(w, widgetsPath+"/a", `{"metadata":{"finalizers":null}}`, types.MergePatchType).code)
+	require.Equal(t,
+		"widgets.example.org \"c\" is forbidden: create not allowed while custom resource definition is terminating",
+		w.do("POST", widgetsPath, widget("c", `{}`)).message(t))
+	require.Equal(t, http.StatusOK,
+		patchIn(w, widgetsPath+"/a", `{"metadata":{"finalizers":null}}`, types.MergePatchType).code)
 	w.wait("widgets.example.org", func(crd *apiextensionsv1.CustomResourceDefinition) bool { return crd == nil })
 	w.define(widgets)
 	require.Contains(t, w.do("GET", widgetsPath, "").body, `"items":[]`)
@@ -215,7 +249,8 @@ func TestNamesConflict(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	w.namespace("default")
 	w.define(widgets)
-	other := strings.NewReplacer("plural: widgets", "plural: gadgets", "name: widgets.", "name: gadgets.", "singular: widget", "singular: gadget", "shortNames: [wd]", "shortNames: [gd]").Replace(widgets)
+	other := strings.NewReplacer("plural: widgets", "plural: gadgets", "name: widgets.", "name: gadgets.",
+		"singular: widget", "singular: gadget", "shortNames: [wd]", "shortNames: [gd]").Replace(widgets)
 	require.Equal(t, http.StatusCreated, w.do("POST", definitionsPath, other).code)
 	crd := w.until("gadgets.example.org", apiextensionsv1.NamesAccepted, apiextensionsv1.ConditionFalse)
 	for _, c := range crd.Status.Conditions {
@@ -232,7 +267,8 @@ func TestNamesConflict(t *testing.T) {
 	require.Equal(t, http.StatusOK, w.do("GET", "/apis/example.org/v1/gadgets", "").code)
 }
 
-// A cluster has a limited number of definitions. Those that it has can be changed and applied at the limit, and one can take the place of another.
+// A cluster has a limited number of definitions. Those that it has can be changed and applied at the limit, and one can
+// take the place of another.
 func TestTooManyDefinitions(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	row := w.kinds.Table().ByGVK(apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition"))
@@ -240,7 +276,8 @@ func TestTooManyDefinitions(t *testing.T) {
 	row.Most = 2
 	t.Cleanup(func() { row.Most = custom.MaxDefinitions })
 	named := func(name string) string {
-		return strings.NewReplacer("widgets", name+"s", "singular: widget", "singular: "+name, "Widget", strings.ToUpper(name[:1])+name[1:], "shortNames: [wd]", "shortNames: []").Replace(widgets)
+		return strings.NewReplacer("widgets", name+"s", "singular: widget", "singular: "+name, "Widget",
+			strings.ToUpper(name[:1])+name[1:], "shortNames: [wd]", "shortNames: []").Replace(widgets)
 	}
 	w.define(named("first"))
 	w.define(named("second"))
@@ -250,7 +287,8 @@ func TestTooManyDefinitions(t *testing.T) {
 		`this cluster has 2 customresourcedefinitions.apiextensions.k8s.io, and can have no more: delete what is not used`
 	require.Equal(t, refused, got.message(t))
 	apply := func(name string) reply {
-		return w.do("PATCH", definitionsPath+"/"+name+"s.example.org?fieldManager=author&force=true", named(name), "Content-Type", string(types.ApplyPatchType))
+		return w.do("PATCH", definitionsPath+"/"+name+"s.example.org?fieldManager=author&force=true", named(name),
+			"Content-Type", string(types.ApplyPatchType))
 	}
 	require.Equal(t, refused, apply("third").message(t))
 	require.Equal(t, http.StatusOK, apply("second").code)

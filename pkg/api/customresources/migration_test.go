@@ -23,8 +23,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/kinds"
 )
 
-// TestStorageVersionMigration: objects in an old version are written in the storage version, after which the old version can be removed from
-// the definition. A migration that was interrupted goes on, and one of an unknown resource fails.
+// TestStorageVersionMigration: objects in an old version are written in the storage version, after which the old
+// version can be removed from the definition. A migration that was interrupted goes on, and one of an unknown resource
+// fails.
 func TestStorageVersionMigration(t *testing.T) {
 	w := newWorld(t, t.TempDir())
 	w.define(boats)
@@ -33,7 +34,8 @@ func TestStorageVersionMigration(t *testing.T) {
 		made := w.do("POST", boatsPath("v1", ""), boat("v1", fmt.Sprintf("b%d", i), `{}`))
 		require.Equal(t, http.StatusCreated, made.code, made.body)
 	}
-	got := patchIn(w, definitionsPath+"/boats.example.org", `[{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}]`, types.JSONPatchType)
+	got := patchIn(w, definitionsPath+"/boats.example.org",
+		`[{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}]`, types.JSONPatchType)
 	require.Equal(t, http.StatusOK, got.code, got.body)
 
 	migration := func(name, resource string) *storagemigrationv1.StorageVersionMigration {
@@ -44,14 +46,17 @@ func TestStorageVersionMigration(t *testing.T) {
 	}
 	// As if the process had been killed after it began.
 	m := migration("boats", "boats")
-	m.Status.Conditions = []metav1.Condition{{Type: "Running", Status: metav1.ConditionTrue, Reason: "MigrationRunning", LastTransitionTime: metav1.Now()}}
+	m.Status.Conditions = []metav1.Condition{
+		{Type: "Running", Status: metav1.ConditionTrue, Reason: "MigrationRunning", LastTransitionTime: metav1.Now()},
+	}
 	require.NoError(t, w.client.Status().Update(t.Context(), m))
 	missing := migration("missing", "ships")
 
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
-		ended <- engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return w.client }, Log: slog.New(slog.DiscardHandler)},
+		ended <- engine.Run(ctx,
+			engine.Config{ClientFor: func(string) client.Interface { return w.client }, Log: slog.New(slog.DiscardHandler)},
 			[]*engine.Reconciler{storagemigration.New(kinds.Stored(w.kinds))}, func() {})
 	}()
 	defer func() {
@@ -72,12 +77,14 @@ func TestStorageVersionMigration(t *testing.T) {
 	// The interrupted one had not marked the definition. Another one does, and the old version is forgotten.
 	again := migration("again", "boats")
 	require.Eventually(t, func() bool {
-		return w.client.Get(t.Context(), ctrl.ObjectKeyFromObject(again), again) == nil && is(again, "Succeeded") && !is(again, "Running")
+		return w.client.Get(t.Context(), ctrl.ObjectKeyFromObject(again), again) == nil && is(again, "Succeeded") &&
+			!is(again, "Running")
 	}, 2*time.Minute, 5*time.Millisecond)
 	w.wait("boats.example.org", func(crd *apiextensionsv1.CustomResourceDefinition) bool {
 		return slices.Equal([]string{"v1beta1"}, crd.Status.StoredVersions)
 	})
-	got = patchIn(w, definitionsPath+"/boats.example.org", `[{"op":"remove","path":"/spec/versions/0"}]`, types.JSONPatchType)
+	got = patchIn(w, definitionsPath+"/boats.example.org", `[{"op":"remove","path":"/spec/versions/0"}]`,
+		types.JSONPatchType)
 	require.Equal(t, http.StatusOK, got.code, got.body)
 
 	require.NoError(t, w.client.Get(t.Context(), ctrl.ObjectKeyFromObject(missing), missing))

@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// names are the names that built-in kinds and definitions hold, by group. It is safe for concurrent use. Its methods take time for the names of
-// one definition, and for the definitions that wait for names of others.
+// names are the names that built-in kinds and definitions hold, by group. It is safe for concurrent use. Its methods
+// take time for the names of one definition, and for the definitions that wait for names of others.
 type names struct {
 	builtin map[schema.GroupResource]bool
 
@@ -25,7 +25,8 @@ type names struct {
 
 type group struct {
 	held custom.Names
-	// claims are what held has of each definition: the names in its status, and until they are written there, those that it was given.
+	// claims are what held has of each definition: the names in its status, and until they are written there, those that
+	// it was given.
 	claims map[string][]apiextensionsv1.CustomResourceDefinitionNames
 	// waiting are the definitions that want a name that is taken. One of a built-in kind never becomes free.
 	waiting map[string]bool
@@ -41,7 +42,8 @@ func newNames(builtin []*kind.Resource) *names {
 	return n
 }
 
-// isBuiltin reports whether a definition is of a kind that this server has without one. An earlier version may have served it.
+// isBuiltin reports whether a definition is of a kind that this server has without one. An earlier version may have
+// served it.
 func (n *names) isBuiltin(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	return n.builtin[schema.GroupResource{Group: crd.Spec.Group, Resource: crd.Spec.Names.Plural}]
 }
@@ -74,8 +76,9 @@ func (g *group) claim(name string, now ...apiextensionsv1.CustomResourceDefiniti
 	return released
 }
 
-// accept gives a definition the names that are free, as custom.Accept, and keeps them from others. Of definitions that want a name at the same
-// moment, any may get it. It returns the definitions that may get names that this one was given earlier, in a status that could not be written.
+// accept gives a definition the names that are free, as custom.Accept, and keeps them from others. Of definitions that
+// want a name at the same moment, any may get it. It returns the definitions that may get names that this one was given
+// earlier, in a status that could not be written.
 func (n *names) accept(crd *apiextensionsv1.CustomResourceDefinition) (served bool, retry []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -97,7 +100,8 @@ func (g *group) wait(crd *apiextensionsv1.CustomResourceDefinition) {
 	}
 }
 
-// written records that a definition's status is stored, and returns the definitions that may get names that it no longer has.
+// written records that a definition's status is stored, and returns the definitions that may get names that it no
+// longer has.
 func (n *names) written(crd *apiextensionsv1.CustomResourceDefinition) (retry []string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -18,11 +18,21 @@ import (
 )
 
 func wanting(plural, shortName string) *apiextensionsv1.CustomResourceDefinition {
-	return &apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: plural + ".example.org"}, Spec: apiextensionsv1.CustomResourceDefinitionSpec{
-		Group: "example.org", Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: plural, Singular: plural[:1], ShortNames: []string{shortName}, Kind: plural, ListKind: plural + "List"}}}
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{Name: plural + ".example.org"}, Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: "example.org",
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Plural:     plural,
+				Singular:   plural[:1],
+				ShortNames: []string{shortName},
+				Kind:       plural,
+				ListKind:   plural + "List",
+			}},
+	}
 }
 
-// A name is one definition's from the moment it is given, before that is stored, until it is gone or has another name; then those that waited get their turn.
+// A name is one definition's from the moment it is given, before that is stored, until it is gone or has another name;
+// then those that waited get their turn.
 func TestNamesAreOneDefinitions(t *testing.T) {
 	n := newNames(nil)
 	a, b := wanting("apples", "x"), wanting("berries", "x")
@@ -57,7 +67,11 @@ func TestNamesAreOneDefinitions(t *testing.T) {
 }
 
 func rowOf(plural string) *kind.Resource {
-	return own.Untyped{Kind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: plural}, Plural: plural, Singular: plural[:1]}.Row()
+	return own.Untyped{
+		Kind:     schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: plural},
+		Plural:   plural,
+		Singular: plural[:1],
+	}.Row()
 }
 
 // slow is a subscriber that holds up a change of the catalog.

@@ -30,7 +30,8 @@ type reconciler struct {
 
 // accepted reports whether a definition is to be served: its names have been accepted at some time.
 func accepted(crd *apiextensionsv1.CustomResourceDefinition) bool {
-	return apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) || apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
+	return apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) ||
+		apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established)
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -132,14 +133,16 @@ func (r *reconciler) empty(ctx context.Context, crd *apiextensionsv1.CustomResou
 		custom.Terminating(crd, apiextensionsv1.ConditionFalse, "InstanceDeletionCompleted", "removed all instances")
 		return r.release(ctx, crd)
 	}
-	custom.Terminating(crd, apiextensionsv1.ConditionTrue, "InstanceDeletionInProgress", "CustomResource deletion is in progress")
+	custom.Terminating(crd, apiextensionsv1.ConditionTrue, "InstanceDeletionInProgress",
+		"CustomResource deletion is in progress")
 	if err := r.write(ctx, before, crd); err != nil {
 		return err
 	}
 	before = withOwnStatus(crd)
 	err = r.cfg.Client.DeleteAllOf(ctx, metadataOf(row))
 	if err != nil && !apierrors.IsNotFound(err) {
-		custom.Terminating(crd, apiextensionsv1.ConditionTrue, "InstanceDeletionFailed", fmt.Sprintf("could not issue all deletes: %v", err))
+		custom.Terminating(crd, apiextensionsv1.ConditionTrue, "InstanceDeletionFailed",
+			fmt.Sprintf("could not issue all deletes: %v", err))
 		if err := r.write(ctx, before, crd); err != nil {
 			return err
 		}
@@ -156,8 +159,8 @@ func (r *reconciler) empty(ctx context.Context, crd *apiextensionsv1.CustomResou
 	return nil
 }
 
-// release removes the finalizer. It does not use the reconciler's own client, which would wait for the cache to show the definition, deleted
-// by then.
+// release removes the finalizer. It does not use the reconciler's own client, which would wait for the cache to show
+// the definition, deleted by then.
 func (r *reconciler) release(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) error {
 	apihelpers.CRDRemoveFinalizer(crd, apiextensionsv1.CustomResourceCleanupFinalizer)
 	return ctrl.IgnoreNotFound(r.cfg.Client.Status().Update(ctx, crd))

@@ -59,22 +59,30 @@ func TestVersionsWithoutConversion(t *testing.T) {
 	require.Equal(t, http.StatusCreated, made.code, made.body)
 	require.Contains(t, made.header.Get("Warning"), "example.org/v1beta1 Boat is deprecated; use example.org/v1 Boat")
 	require.Contains(t, made.body, `"apiVersion":"example.org/v1beta1"`)
-	require.NotContains(t, w.do("GET", boatsPath("v1", "/a"), "").body, `"hostPort":"p"`, "the storage version does not have the field")
+	require.NotContains(t, w.do("GET", boatsPath("v1", "/a"), "").body, `"hostPort":"p"`,
+		"the storage version does not have the field")
 	list := w.do("GET", boatsPath("v1beta1", ""), "")
 	require.Contains(t, list.body, `"kind":"Fleet"`)
 	require.Contains(t, list.body, `"apiVersion":"example.org/v1beta1"`)
 	require.Contains(t, w.do("GET", "/apis/example.org", "").body, `"preferredVersion":{"groupVersion":"example.org/v1"`)
-	require.Contains(t, w.do("GET", "/apis", "", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList").body,
-		`"responseKind":{"group":"example.org","version":"v1beta1","kind":"Boat"}`, "as upstream, which says it for custom resources")
+	require.Contains(t,
+		w.do("GET", "/apis", "", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList").body,
+		`"responseKind":{"group":"example.org","version":"v1beta1","kind":"Boat"}`,
+		"as upstream, which says it for custom resources")
 
-	// Another version becomes the storage version: existing objects are read as before, and converted when they are written.
-	got := patchIn(w, definitionsPath+"/boats.example.org", `[{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}]`, types.JSONPatchType)
+	// Another version becomes the storage version: existing objects are read as before, and converted when they are
+	// written.
+	got := patchIn(w, definitionsPath+"/boats.example.org",
+		`[{"op":"replace","path":"/spec/versions/0/storage","value":false},{"op":"replace","path":"/spec/versions/1/storage","value":true}]`, types.JSONPatchType)
 	require.Equal(t, http.StatusOK, got.code, got.body)
-	crd := w.wait("boats.example.org", func(crd *apiextensionsv1.CustomResourceDefinition) bool { return len(crd.Status.StoredVersions) == 2 })
+	crd := w.wait("boats.example.org", func(crd *apiextensionsv1.CustomResourceDefinition) bool {
+		return len(crd.Status.StoredVersions) == 2
+	})
 	require.Equal(t, []string{"v1", "v1beta1"}, crd.Status.StoredVersions)
 	require.Equal(t, "example.org/v1", w.stored("boats/a"))
 	_, changed := w.kinds.Watch()
-	if row := w.kinds.Table().ByGVR(schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "boats"}); row.StoredAs == nil {
+	if row := w.kinds.Table().
+		ByGVR(schema.GroupVersionResource{Group: "example.org", Version: "v1", Resource: "boats"}); row.StoredAs == nil {
 		<-changed
 	}
 	got = patchIn(w, boatsPath("v1", "/a"), `{}`, types.MergePatchType)
@@ -83,8 +91,10 @@ func TestVersionsWithoutConversion(t *testing.T) {
 	require.Contains(t, w.do("GET", boatsPath("v1", "/a"), "").body, `"apiVersion":"example.org/v1"`)
 	// A version can be removed once no objects are stored in it.
 	remove := `[{"op":"remove","path":"/spec/versions/0"}]`
-	require.Contains(t, patchIn(w, definitionsPath+"/boats.example.org", remove, types.JSONPatchType).message(t), "v1 was previously a storage version, and must remain in spec.versions")
-	got = patchIn(w, definitionsPath+"/boats.example.org/status", `{"status":{"storedVersions":["v1beta1"]}}`, types.MergePatchType)
+	require.Contains(t, patchIn(w, definitionsPath+"/boats.example.org", remove, types.JSONPatchType).message(t),
+		"v1 was previously a storage version, and must remain in spec.versions")
+	got = patchIn(w, definitionsPath+"/boats.example.org/status", `{"status":{"storedVersions":["v1beta1"]}}`,
+		types.MergePatchType)
 	require.Equal(t, http.StatusOK, got.code, got.body)
 	require.Equal(t, http.StatusOK, patchIn(w, definitionsPath+"/boats.example.org", remove, types.JSONPatchType).code)
 }
@@ -106,11 +116,12 @@ func TestDefaultsOfTheStoredVersion(t *testing.T) {
 	require.NotContains(t, w.do("POST", boatsPath("v1beta1", ""), boat("v1beta1", "b", `{host: away}`)).body, "here")
 }
 
-// An apply that changes nothing writes nothing, also in a version with defaults that the stored one does not have: who applies again and again must not
-// make a new generation each time.
+// An apply that changes nothing writes nothing, also in a version with defaults that the stored one does not have: who
+// applies again and again must not make a new generation each time.
 func TestAppliesThatChangeNothing(t *testing.T) {
 	w := newWorld(t, t.TempDir())
-	w.define(strings.Replace(boats, "hostPort: {type: string}", "hostPort: {type: string, default: p}", 1)) // of v1beta1 alone
+	// of v1beta1 alone
+	w.define(strings.Replace(boats, "hostPort: {type: string}", "hostPort: {type: string, default: p}", 1))
 	apply := func(path, query string) *unstructured.Unstructured {
 		got := patchIn(w, boatsPath("v1beta1", path)+query, boat("v1beta1", "a", `{host: h}`), types.ApplyPatchType)
 		require.Less(t, got.code, 300, got.body)
@@ -156,7 +167,9 @@ func newConverter(t *testing.T) *converter {
 		}
 		c.calls.Add(1)
 		c.objects.Add(int64(len(review.Request.Objects)))
-		answer := &apiextensionsv1.ConversionResponse{UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess}}
+		answer := &apiextensionsv1.ConversionResponse{
+			UID: review.Request.UID, Result: metav1.Status{Status: metav1.StatusSuccess},
+		}
 		for _, raw := range review.Request.Objects {
 			u := &unstructured.Unstructured{}
 			if err := u.UnmarshalJSON(raw.Raw); err != nil {
@@ -184,12 +197,20 @@ func newConverter(t *testing.T) *converter {
 }
 
 func (c *converter) definition() string {
-	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Certificate().Raw}))
-	text := strings.Replace(boats, "properties: {host: {type: string}}", "properties: {host: {type: string}, port: {type: string}}", 1)
-	text = strings.Replace(text, "properties: {host: {type: string}, hostPort: {type: string}}", "properties: {hostPort: {type: string}}", 1)
-	text = strings.Replace(text, "    storage: true\n", "    storage: true\n    selectableFields: [{jsonPath: .spec.port}]\n", 1)
-	text = strings.Replace(text, "    storage: false\n", "    storage: false\n    selectableFields: [{jsonPath: .spec.hostPort}]\n", 1)
-	return text + fmt.Sprintf("  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: %q, caBundle: %s}}}\n", c.URL+"/convert", ca)
+	ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{
+		Type: "CERTIFICATE", Bytes: c.Certificate().Raw,
+	}))
+	text := strings.Replace(boats, "properties: {host: {type: string}}",
+		"properties: {host: {type: string}, port: {type: string}}", 1)
+	text = strings.Replace(text, "properties: {host: {type: string}, hostPort: {type: string}}",
+		"properties: {hostPort: {type: string}}", 1)
+	text = strings.Replace(text, "    storage: true\n",
+		"    storage: true\n    selectableFields: [{jsonPath: .spec.port}]\n", 1)
+	text = strings.Replace(text, "    storage: false\n",
+		"    storage: false\n    selectableFields: [{jsonPath: .spec.hostPort}]\n", 1)
+	return text +
+		fmt.Sprintf("  conversion: {strategy: Webhook, webhook: {conversionReviewVersions: [v1], clientConfig: {url: %q, "+
+			"caBundle: %s}}}\n", c.URL+"/convert", ca)
 }
 
 func TestConversionByWebhook(t *testing.T) {
@@ -206,7 +227,8 @@ func TestConversionByWebhook(t *testing.T) {
 	got := patchIn(w, boatsPath("v1beta1", "/b1"), `{"spec":{"hostPort":"h:81"}}`, types.MergePatchType)
 	require.Contains(t, got.body, `"hostPort":"h:81"`)
 	require.Contains(t, w.do("GET", boatsPath("v1", "/b1"), "").body, `"port":"81"`)
-	got = w.do("PATCH", boatsPath("v1beta1", "/b1")+"?fieldManager=x", boat("v1beta1", "b1", `{hostPort: "h:81"}`), "Content-Type", string(types.ApplyPatchType))
+	got = w.do("PATCH", boatsPath("v1beta1", "/b1")+"?fieldManager=x", boat("v1beta1", "b1", `{hostPort: "h:81"}`),
+		"Content-Type", string(types.ApplyPatchType))
 	require.Equal(t, http.StatusOK, got.code, got.body)
 
 	// A list is converted with one call, and a server starts while the webhook is down.
@@ -221,7 +243,8 @@ func TestConversionByWebhook(t *testing.T) {
 	require.EqualValues(t, 5, hook.objects.Load())
 
 	// Field selectors use the fields of the requested version.
-	require.Equal(t, 4, strings.Count(w.do("GET", boatsPath("v1beta1", "")+"?fieldSelector=spec.hostPort%3Dh:80", "").body, `"uid"`))
+	require.Equal(t, 4,
+		strings.Count(w.do("GET", boatsPath("v1beta1", "")+"?fieldSelector=spec.hostPort%3Dh:80", "").body, `"uid"`))
 	require.Equal(t, 1, strings.Count(w.do("GET", boatsPath("v1", "")+"?fieldSelector=spec.port%3D81", "").body, `"uid"`))
 	for name, c := range map[string]struct {
 		lie  func(*apiextensionsv1.ConversionResponse)
@@ -240,7 +263,9 @@ func TestConversionByWebhook(t *testing.T) {
 		}, "invalid groupVersion (expected example.org/v1beta1, received example.org/v7)"},
 	} {
 		hook.lie.Store(nil)
-		require.Equal(t, http.StatusOK, patchIn(w, boatsPath("v1", "/b0"), fmt.Sprintf(`{"metadata":{"labels":{"for":%q}}}`, name), types.MergePatchType).code)
+		require.Equal(t, http.StatusOK,
+			patchIn(w, boatsPath("v1", "/b0"), fmt.Sprintf(`{"metadata":{"labels":{"for":%q}}}`, name), types.MergePatchType).
+				code)
 		hook.lie.Store(&c.lie)
 		got := w.do("GET", boatsPath("v1beta1", "/b0"), "")
 		require.Equal(t, http.StatusInternalServerError, got.code, name)
@@ -258,16 +283,31 @@ func TestBadDefinitions(t *testing.T) {
 		return strings.Replace(boats, "properties: {spec: {type: object, properties: {host: {type: string}}}}", s, 1)
 	}
 	for name, c := range map[string]struct{ text, says string }{
-		"not structural": {with("properties: {spec: {properties: {host: {type: string}}}}"), "spec.versions[0].schema.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified object fields"},
-		"reference":      {with(`properties: {spec: {$ref: "#/definitions/x"}}`), "$ref: Forbidden: $ref is not supported"},
-		"selectable, not structural": {strings.Replace(with("properties: {spec: {type: object, additionalProperties: false, properties: {host: {type: string}}}}"), "    schema:", "    selectableFields: [{jsonPath: .spec.host}]\n    schema:", 1),
-			"additionalProperties"},
-		"costly rule": {with(`properties: {spec: {type: object, properties: {l: {type: array, items: {type: string}}}, x-kubernetes-validations: [{rule: "self.l.all(a, self.l.all(b, self.l.all(c, a != b)))"}]}}`),
-			"estimated rule cost exceeds budget"},
-		"bad rule":   {with(`x-kubernetes-validations: [{rule: "self.nothing > 1"}]`), "undefined field 'nothing'"},
-		"bad name":   {strings.Replace(boats, "name: boats.example.org", "name: other.example.org", 1), "must be spec.names.plural+\".\"+spec.group"},
-		"two stored": {strings.Replace(boats, "storage: false", "storage: true", 1), "must have exactly one version marked as storage version"},
-		"too large":  {with("description: " + strings.Repeat("x", 3<<20)), "limit is 3145728"},
+		"not structural": {
+			with("properties: {spec: {properties: {host: {type: string}}}}"),
+			"spec.versions[0].schema.openAPIV3Schema.properties[spec].type: Required value: must not be empty for specified " +
+				"object fields",
+		},
+		"reference": {with(`properties: {spec: {$ref: "#/definitions/x"}}`), "$ref: Forbidden: $ref is not supported"},
+		"selectable, not structural": {
+			strings.Replace(with("properties: {spec: {type: object, additionalProperties: false, properties: {host: {type: "+
+				"string}}}}"), "    schema:", "    selectableFields: [{jsonPath: .spec.host}]\n    schema:", 1),
+			"additionalProperties",
+		},
+		"costly rule": {
+			with(`properties: {spec: {type: object, properties: {l: {type: array, items: {type: string}}}, x-kubernetes-validations: [{rule: "self.l.all(a, self.l.all(b, self.l.all(c, a != b)))"}]}}`),
+			"estimated rule cost exceeds budget",
+		},
+		"bad rule": {with(`x-kubernetes-validations: [{rule: "self.nothing > 1"}]`), "undefined field 'nothing'"},
+		"bad name": {
+			strings.Replace(boats, "name: boats.example.org", "name: other.example.org", 1),
+			"must be spec.names.plural+\".\"+spec.group",
+		},
+		"two stored": {
+			strings.Replace(boats, "storage: false", "storage: true", 1),
+			"must have exactly one version marked as storage version",
+		},
+		"too large": {with("description: " + strings.Repeat("x", 3<<20)), "limit is 3145728"},
 	} {
 		got := w.do("POST", definitionsPath, c.text)
 		if !strings.Contains(got.message(t), c.says) {
@@ -284,7 +324,8 @@ func TestStoredDefinitionThatIsBroken(t *testing.T) {
 	w.define(widgets)
 	w.namespace("default")
 	require.Equal(t, http.StatusCreated, w.do("POST", boatsPath("v1", ""), boat("v1", "a", `{}`)).code)
-	kvs, _, _, err := w.store.Range(t.Context(), "/registry/apiextensions.k8s.io/customresourcedefinitions/boats.example.org", "", 1, 0)
+	kvs, _, _, err := w.store.Range(t.Context(),
+		"/registry/apiextensions.k8s.io/customresourcedefinitions/boats.example.org", "", 1, 0)
 	require.NoError(t, err)
 	broken := strings.ReplaceAll(string(kvs[0].Value), `"type":"object"`, `"$ref":"#/nothing","type":"object"`)
 	require.NotEqual(t, string(kvs[0].Value), broken)

@@ -73,7 +73,13 @@ func newWorld(t testing.TB, dir string) *world {
 	w.client = clients.For(admin)
 	c, err := New(Config{Client: w.client, Kinds: w.kinds, Log: quiet})
 	require.NoError(t, err)
-	srv, err := apiserver.New(apiserver.Config{Registry: reg, Cache: w.cache, Kinds: w.kinds, Logger: quiet, Version: version.Info{GitVersion: "v1.37.1+coracle"}})
+	srv, err := apiserver.New(apiserver.Config{
+		Registry: reg,
+		Cache:    w.cache,
+		Kinds:    w.kinds,
+		Logger:   quiet,
+		Version:  version.Info{GitVersion: "v1.37.1+coracle"},
+	})
 	require.NoError(t, err)
 	w.stop = append(w.stop, runtest.Start(t, c), runtest.Start(t, srv))
 	w.http = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
@@ -134,7 +140,8 @@ func (w *world) define(text string) *apiextensionsv1.CustomResourceDefinition {
 }
 
 // until waits for a condition of a definition.
-func (w *world) until(name string, condition apiextensionsv1.CustomResourceDefinitionConditionType, status apiextensionsv1.ConditionStatus) *apiextensionsv1.CustomResourceDefinition {
+func (w *world) until(name string, condition apiextensionsv1.CustomResourceDefinitionConditionType,
+	status apiextensionsv1.ConditionStatus) *apiextensionsv1.CustomResourceDefinition {
 	w.t.Helper()
 	return w.wait(name, func(crd *apiextensionsv1.CustomResourceDefinition) bool {
 		for _, c := range crd.Status.Conditions {
@@ -147,9 +154,11 @@ func (w *world) until(name string, condition apiextensionsv1.CustomResourceDefin
 }
 
 // wait waits until a definition satisfies ok; a deleted definition is nil.
-func (w *world) wait(name string, ok func(*apiextensionsv1.CustomResourceDefinition) bool) *apiextensionsv1.CustomResourceDefinition {
+func (w *world) wait(name string,
+	ok func(*apiextensionsv1.CustomResourceDefinition) bool) *apiextensionsv1.CustomResourceDefinition {
 	w.t.Helper()
-	events, err := w.client.Watch(w.t.Context(), &apiextensionsv1.CustomResourceDefinitionList{}, ctrl.MatchingFields{"metadata.name": name})
+	events, err := w.client.Watch(w.t.Context(), &apiextensionsv1.CustomResourceDefinitionList{},
+		ctrl.MatchingFields{"metadata.name": name})
 	require.NoError(w.t, err)
 	defer events.Stop()
 	// A watch does not show what was deleted before it began.

@@ -127,13 +127,14 @@ func isSubject(s *flowcontrol.Subject, u user.Info) bool {
 }
 
 func matchesResource(r *flowcontrol.ResourcePolicyRule, info *request.RequestInfo) bool {
-	if !contains(r.Verbs, info.Verb) || !contains(r.APIGroups, info.APIGroup) || !slices.ContainsFunc(r.Resources, func(name string) bool {
-		if name == flowcontrol.ResourceAll {
-			return true
-		}
-		resource, sub, _ := strings.Cut(name, "/")
-		return resource == info.Resource && sub == info.Subresource
-	}) {
+	if !contains(r.Verbs, info.Verb) || !contains(r.APIGroups, info.APIGroup) ||
+		!slices.ContainsFunc(r.Resources, func(name string) bool {
+			if name == flowcontrol.ResourceAll {
+				return true
+			}
+			resource, sub, _ := strings.Cut(name, "/")
+			return resource == info.Resource && sub == info.Subresource
+		}) {
 		return false
 	}
 	if info.Namespace == "" {

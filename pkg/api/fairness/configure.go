@@ -9,13 +9,17 @@ import (
 	"k8s.io/apiserver/pkg/apis/flowcontrol/bootstrap"
 )
 
-// Configure replaces the priority levels and flow schemas. Requests in flight stay in their level, which keeps its seats until they end if it
-// is no longer configured. As upstream, malformed levels and schemas that refer to a level that is missing are ignored, and the
-// mandatory objects exist even if they are not given. The objects are retained and must not change.
+// Configure replaces the priority levels and flow schemas. Requests in flight stay in their level, which keeps its
+// seats until they end if it is no longer configured. As upstream, malformed levels and schemas that refer to a level
+// that is missing are ignored, and the mandatory objects exist even if they are not given. The objects are retained and
+// must not change.
 func (s *Set) Configure(levels []*flowcontrol.PriorityLevelConfiguration, schemas []*flowcontrol.FlowSchema) {
-	levels = withMandatory(slices.DeleteFunc(slices.Clone(levels), malformed), bootstrap.MandatoryPriorityLevelConfigurations,
+	levels = withMandatory(slices.DeleteFunc(slices.Clone(levels), malformed),
+		bootstrap.MandatoryPriorityLevelConfigurations,
 		func(c *flowcontrol.PriorityLevelConfiguration) string { return c.Name })
-	schemas = withMandatory(schemas, bootstrap.MandatoryFlowSchemas, func(c *flowcontrol.FlowSchema) string { return c.Name })
+	schemas = withMandatory(schemas, bootstrap.MandatoryFlowSchemas, func(c *flowcontrol.FlowSchema) string {
+		return c.Name
+	})
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	byName := map[string]*level{}
@@ -26,7 +30,12 @@ func (s *Set) Configure(levels []*flowcontrol.PriorityLevelConfiguration, schema
 	for _, c := range levels {
 		l := byName[c.Name]
 		if l == nil {
-			l = &level{name: c.Name, exempt: c.Spec.Type == flowcontrol.PriorityLevelEnablementExempt, purgeAt: idleFlows, flows: map[flowKey]*flow{}}
+			l = &level{
+				name:    c.Name,
+				exempt:  c.Spec.Type == flowcontrol.PriorityLevelEnablementExempt,
+				purgeAt: idleFlows,
+				flows:   map[flowKey]*flow{},
+			}
 			s.levels = append(s.levels, l)
 			byName[c.Name] = l
 		}
@@ -56,7 +65,8 @@ func malformed(c *flowcontrol.PriorityLevelConfiguration) bool {
 		return true
 	}
 	l := c.Spec.Limited
-	return !exempt && (l == nil || (l.LimitResponse.Type == flowcontrol.LimitResponseTypeQueue) != (l.LimitResponse.Queuing != nil))
+	return !exempt &&
+		(l == nil || (l.LimitResponse.Type == flowcontrol.LimitResponseTypeQueue) != (l.LimitResponse.Queuing != nil))
 }
 
 // matching is the flow schemas in the order in which they are matched, and the one for what none matches.
@@ -65,7 +75,8 @@ type matching struct {
 	catchAll *schema
 }
 
-// matchers returns the flow schemas in the order in which they are matched. Counters are those of the schema of the same name.
+// matchers returns the flow schemas in the order in which they are matched. Counters are those of the schema of the
+// same name.
 func (s *Set) matchers(byName map[string]*level, all []*flowcontrol.FlowSchema) *matching {
 	var made []*schema
 	var catchAll *schema
@@ -108,7 +119,8 @@ func (s *Set) remove(l *level) {
 	s.share()
 }
 
-// share divides the seats among the levels by their shares, rounded up as upstream does, and hands out those that became free.
+// share divides the seats among the levels by their shares, rounded up as upstream does, and hands out those that
+// became free.
 func (s *Set) share() {
 	total := 0
 	for _, l := range s.levels {
@@ -140,7 +152,8 @@ func (s *Set) share() {
 	s.dispatch()
 }
 
-// shares returns the level's shares, the percentage of its seats that it lends, and that of its seats that it may borrow; nil: no limit.
+// shares returns the level's shares, the percentage of its seats that it lends, and that of its seats that it may
+// borrow; nil: no limit.
 func (l *level) shares() (shares, lendable int, borrowable *int32) {
 	number := func(p *int32, otherwise int) int {
 		if p == nil {

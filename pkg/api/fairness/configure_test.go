@@ -14,26 +14,36 @@ import (
 )
 
 // levelOf is a priority level that neither lends nor borrows seats.
-func levelOf(name string, shares int32, queuing *flowcontrol.QueuingConfiguration) *flowcontrol.PriorityLevelConfiguration {
+func levelOf(name string, shares int32,
+	queuing *flowcontrol.QueuingConfiguration) *flowcontrol.PriorityLevelConfiguration {
 	response := flowcontrol.LimitResponse{Type: flowcontrol.LimitResponseTypeReject}
 	if queuing != nil {
 		response = flowcontrol.LimitResponse{Type: flowcontrol.LimitResponseTypeQueue, Queuing: queuing}
 	}
 	return &flowcontrol.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-level"},
-		Spec: flowcontrol.PriorityLevelConfigurationSpec{Type: flowcontrol.PriorityLevelEnablementLimited, Limited: &flowcontrol.LimitedPriorityLevelConfiguration{
-			NominalConcurrencyShares: &shares, BorrowingLimitPercent: new(int32(0)), LimitResponse: response}}}
+		Spec: flowcontrol.PriorityLevelConfigurationSpec{
+			Type: flowcontrol.PriorityLevelEnablementLimited, Limited: &flowcontrol.LimitedPriorityLevelConfiguration{
+				NominalConcurrencyShares: &shares, BorrowingLimitPercent: new(int32(0)), LimitResponse: response},
+		}}
 }
 
 // schemaOf sends everything of a user to a level.
 func schemaOf(name, user, level string, precedence int32) *flowcontrol.FlowSchema {
-	return &flowcontrol.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-schema"}, Spec: flowcontrol.FlowSchemaSpec{
-		MatchingPrecedence: precedence, PriorityLevelConfiguration: flowcontrol.PriorityLevelConfigurationReference{Name: level},
-		DistinguisherMethod: &flowcontrol.FlowDistinguisherMethod{Type: flowcontrol.FlowDistinguisherMethodByNamespaceType},
-		Rules: []flowcontrol.PolicyRulesWithSubjects{{
-			Subjects: []flowcontrol.Subject{{Kind: flowcontrol.SubjectKindUser, User: &flowcontrol.UserSubject{Name: user}}},
-			ResourceRules: []flowcontrol.ResourcePolicyRule{{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}, ClusterScope: true,
-				Namespaces: []string{"*"}}},
-		}}}}
+	return &flowcontrol.FlowSchema{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "uid-of-schema"}, Spec: flowcontrol.FlowSchemaSpec{
+			MatchingPrecedence:         precedence,
+			PriorityLevelConfiguration: flowcontrol.PriorityLevelConfigurationReference{Name: level},
+			DistinguisherMethod: &flowcontrol.FlowDistinguisherMethod{
+				Type: flowcontrol.FlowDistinguisherMethodByNamespaceType,
+			},
+			Rules: []flowcontrol.PolicyRulesWithSubjects{{
+				Subjects: []flowcontrol.Subject{{Kind: flowcontrol.SubjectKindUser, User: &flowcontrol.UserSubject{Name: user}}},
+				ResourceRules: []flowcontrol.ResourcePolicyRule{
+					{Verbs: []string{"*"}, APIGroups: []string{"*"}, Resources: []string{"*"}, ClusterScope: true,
+						Namespaces: []string{"*"}},
+				},
+			}}},
+	}
 }
 
 func TestObjectsConfigureLevelsAndSchemas(t *testing.T) {
@@ -44,9 +54,11 @@ func TestObjectsConfigureLevelsAndSchemas(t *testing.T) {
 	jane().WriteHeader(header)
 	require.Empty(t, header, "nobody has made an object")
 
-	levels := append([]*flowcontrol.PriorityLevelConfiguration{levelOf("narrow", 10, nil), levelOf("wide", 30, nil)}, bootstrap.SuggestedPriorityLevelConfigurations...)
+	levels := append([]*flowcontrol.PriorityLevelConfiguration{levelOf("narrow", 10, nil), levelOf("wide", 30, nil)},
+		bootstrap.SuggestedPriorityLevelConfigurations...)
 	schemas := append([]*flowcontrol.FlowSchema{
-		schemaOf("late", "jane", "wide", 900), schemaOf("jane", "jane", "narrow", 100), schemaOf("early-but-dangling", "jane", "missing", 1),
+		schemaOf("late", "jane", "wide", 900), schemaOf("jane", "jane", "narrow", 100),
+		schemaOf("early-but-dangling", "jane", "missing", 1),
 		schemaOf("behind-catch-all", "joe", "wide", 10_000),
 	}, bootstrap.SuggestedFlowSchemas...)
 	s.Configure(levels, schemas)
@@ -54,7 +66,8 @@ func TestObjectsConfigureLevelsAndSchemas(t *testing.T) {
 	require.Equal(t, "narrow", jane().Level())
 	require.Equal(t, "d", jane().flow)
 	require.Equal(t, 4, s.Limits()["narrow"], "10 of 285 shares, rounded up")
-	require.Equal(t, "exempt", s.Classify(who("admin", user.SystemPrivilegedGroup), pods).Level(), "the mandatory ones exist without objects")
+	require.Equal(t, "exempt", s.Classify(who("admin", user.SystemPrivilegedGroup), pods).Level(),
+		"the mandatory ones exist without objects")
 	require.Equal(t, "catch-all", s.Classify(&user.DefaultInfo{Name: "nobody"}, pods).Schema())
 	jane().WriteHeader(header)
 	require.Equal(t, http.Header{schemaHeader: {"uid-of-schema"}, levelHeader: {"uid-of-level"}}, header)
@@ -77,7 +90,8 @@ func TestALevelIsReplacedWhileRequestsRun(t *testing.T) {
 		s := New(Config{Seats: 100})
 		queued := &flowcontrol.QueuingConfiguration{Queues: 1, HandSize: 1, QueueLengthLimit: 2}
 		schemas := []*flowcontrol.FlowSchema{schemaOf("jane", "jane", "narrow", 100)}
-		s.Configure([]*flowcontrol.PriorityLevelConfiguration{levelOf("narrow", 1, queued), levelOf("rest", 99, nil)}, schemas)
+		s.Configure([]*flowcontrol.PriorityLevelConfiguration{levelOf("narrow", 1, queued), levelOf("rest", 99, nil)},
+			schemas)
 		held := fill(t, s, who("jane"))
 		require.Len(t, held, 1)
 		results := make(chan error, 3)

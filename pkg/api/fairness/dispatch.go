@@ -30,7 +30,8 @@ func (s *Set) unseat(f *flow) {
 // next returns the waiting flow with the fewest seats, or nil if no flow may have another one.
 func (l *level) next() (f *flow) {
 	for _, g := range l.queued {
-		if g.executing < l.most && (f == nil || g.executing < f.executing || (g.executing == f.executing && g.served < f.served)) {
+		if g.executing < l.most &&
+			(f == nil || g.executing < f.executing || (g.executing == f.executing && g.served < f.served)) {
 			f = g
 		}
 	}

@@ -1,6 +1,6 @@
 // Package fairness decides which requests are executed now, which wait and which are rejected, so that no user can keep
-// others from using the API. It follows API Priority and Fairness (KEP-1040). FlowSchema and PriorityLevelConfiguration objects configure
-// it; until they are read, it uses the mandatory and suggested ones of upstream's library.
+// others from using the API. It follows API Priority and Fairness (KEP-1040). FlowSchema and PriorityLevelConfiguration
+// objects configure it; until they are read, it uses the mandatory and suggested ones of upstream's library.
 //
 // Its invariant: the seats in use never exceed Config.Seats by more than one for each level, whose share is rounded
 // up, and every queue, wait and map has a bound, above which a *Rejected is returned.
@@ -10,8 +10,9 @@
 // Upstream's queue set (k8s.io/apiserver/pkg/util/flowcontrol/fairqueuing) grants a seat for the duration of a
 // function. Here a seat is released when the response begins: from then on the client determines the pace, and a client
 // that does not read its response must not hold a seat. So this package has queues of its own: one per flow, instead of
-// shuffle sharding over a fixed number, and the flow with the fewest seats is served first. The length of a queue limits a flow, and that
-// times the number of queues limits a level. The hand size, which says how many queues flows share, has no meaning.
+// shuffle sharding over a fixed number, and the flow with the fewest seats is served first. The length of a queue
+// limits a flow, and that times the number of queues limits a level. The hand size, which says how many queues flows
+// share, has no meaning.
 //
 // A flow has at most three quarters of the seats that its level can reach, so that other flows need not wait for it.
 //
@@ -32,8 +33,9 @@ import (
 type Config struct {
 	// Seats is the number of concurrent requests, not counting exempt ones. Default 600, as upstream.
 	Seats int
-	// QueueLength limits the waiting requests of a flow, Queued those of a priority level (default 1,000 each); a level's configuration
-	// may set lower limits. When the latter is reached, a request of a flow with a shorter queue replaces the last one in the longest queue.
+	// QueueLength limits the waiting requests of a flow, Queued those of a priority level (default 1,000 each); a level's
+	// configuration may set lower limits. When the latter is reached, a request of a flow with a shorter queue replaces
+	// the last one in the longest queue.
 	QueueLength, Queued int
 	// Wait is how long a request may wait for a seat. Default 15 s.
 	Wait time.Duration
@@ -84,12 +86,14 @@ type level struct {
 	exempt  bool
 	queues  bool // if false, requests are rejected when there is no free seat
 	nominal int
-	// guaranteed is the number of seats that no other level borrows, limit the maximum with borrowed ones, most the maximum for one flow.
+	// guaranteed is the number of seats that no other level borrows, limit the maximum with borrowed ones, most the
+	// maximum for one flow.
 	guaranteed, limit, most int
 	// queueLength limits the waiting requests of a flow, queueable those of the level.
 	queueLength, queueable int
 	executing, waiting     int
-	// requests is the number of requests between Begin and End. A retired level is no longer configured, and removed when it has none.
+	// requests is the number of requests between Begin and End. A retired level is no longer configured, and removed when
+	// it has none.
 	requests int
 	retired  bool
 	spec     *flowcontrol.PriorityLevelConfiguration
@@ -181,7 +185,14 @@ func (s *Set) Stats() []Stat {
 		if c.level.exempt {
 			continue
 		}
-		st := Stat{Schema: c.name, Level: c.level.name, Executing: c.executing, Waiting: c.waiting, Dispatched: c.dispatched, Rejected: map[string]uint64{}}
+		st := Stat{
+			Schema:     c.name,
+			Level:      c.level.name,
+			Executing:  c.executing,
+			Waiting:    c.waiting,
+			Dispatched: c.dispatched,
+			Rejected:   map[string]uint64{},
+		}
 		for reason, n := range c.rejected {
 			st.Rejected[reason] = n
 		}

@@ -31,7 +31,14 @@ func account(namespace, name string) user.Info {
 }
 
 func resource(verb, group, namespace, name, sub string) *request.RequestInfo {
-	return &request.RequestInfo{IsResourceRequest: true, Verb: verb, APIGroup: group, Namespace: namespace, Resource: name, Subresource: sub}
+	return &request.RequestInfo{
+		IsResourceRequest: true,
+		Verb:              verb,
+		APIGroup:          group,
+		Namespace:         namespace,
+		Resource:          name,
+		Subresource:       sub,
+	}
 }
 
 func TestClassify(t *testing.T) {
@@ -51,8 +58,14 @@ func TestClassify(t *testing.T) {
 		{who("x"), &request.RequestInfo{Verb: "get", Path: "/readyz/etcd"}, "probes", "exempt", ""},
 		{who("x"), &request.RequestInfo{Verb: "get", Path: "/readyzz"}, "global-default", "global-default", "x"},
 		{who("x"), &request.RequestInfo{Verb: "get", Path: "/version"}, "global-default", "global-default", "x"},
-		{who(user.KubeScheduler), lease("update", "kube-system"), "system-leader-election", "leader-election", user.KubeScheduler},
-		{account("kube-system", "a"), lease("get", "x"), "system-leader-election", "leader-election", "system:serviceaccount:kube-system:a"},
+		{
+			who(user.KubeScheduler), lease("update", "kube-system"), "system-leader-election", "leader-election",
+			user.KubeScheduler,
+		},
+		{
+			account("kube-system", "a"), lease("get", "x"), "system-leader-election", "leader-election",
+			"system:serviceaccount:kube-system:a",
+		},
 		{account("kube-system", "a"), lease("list", "x"), "kube-system-service-accounts", "workload-high", "x"},
 		{node, resource("patch", "", "", "nodes", "status"), "system-node-high", "node-high", "system:node:n"},
 		{node, lease("update", "kube-node-lease"), "system-node-high", "node-high", "system:node:n"},
@@ -66,10 +79,20 @@ func TestClassify(t *testing.T) {
 		{&user.DefaultInfo{Name: "nobody"}, pods, "catch-all", "catch-all", "nobody"},
 	} {
 		got := s.Classify(c.user, c.info)
-		require.Equal(t, []string{c.schema, c.level, c.flow}, []string{got.Schema(), got.Level(), got.flow}, "%s %+v", c.user.GetName(), c.info)
+		require.Equal(t, []string{c.schema, c.level, c.flow}, []string{got.Schema(), got.Level(), got.flow}, "%s %+v",
+			c.user.GetName(), c.info)
 	}
 	// Upstream's concurrency limits of 600 seats over 245 shares.
-	require.Equal(t, map[string]int{"system": 74, "node-high": 98, "leader-election": 25, "workload-high": 98, "workload-low": 245, "global-default": 49, "catch-all": 13}, s.Limits())
+	require.Equal(t,
+		map[string]int{
+			"system":          74,
+			"node-high":       98,
+			"leader-election": 25,
+			"workload-high":   98,
+			"workload-low":    245,
+			"global-default":  49,
+			"catch-all":       13,
+		}, s.Limits())
 }
 
 var pods = resource("list", "", "d", "pods", "")
@@ -116,14 +139,24 @@ func TestAHogLeavesOthersTheirSeats(t *testing.T) {
 	hog := fill(t, s, account("d", "hog"))
 	require.Greater(t, len(hog), 40, "idle seats are lent")
 	require.Less(t, len(hog), 100)
-	for _, u := range []user.Info{account("d", "other"), who("system:node:n", user.NodesGroup), who(user.KubeScheduler), account("kube-system", "a"), who("jane")} {
+	for _, u := range []user.Info{
+		account("d", "other"), who("system:node:n", user.NodesGroup), who(user.KubeScheduler), account("kube-system", "a"),
+		who("jane"),
+	} {
 		seated(t, s, u).End()
 	}
 }
 
-// However few seats there are, each level that has a share of them serves somebody: of one seat, all levels have one each, as upstream.
+// However few seats there are, each level that has a share of them serves somebody: of one seat, all levels have one
+// each, as upstream.
 func TestFewSeatsAreForEverybody(t *testing.T) {
-	all := []user.Info{account("d", "a"), who("jane"), who(user.KubeScheduler), who("system:node:n", user.NodesGroup), &user.DefaultInfo{Name: "nobody"}}
+	all := []user.Info{
+		account("d", "a"),
+		who("jane"),
+		who(user.KubeScheduler),
+		who("system:node:n", user.NodesGroup),
+		&user.DefaultInfo{Name: "nobody"},
+	}
 	for seats := 1; seats <= 20; seats++ {
 		s := New(Config{Seats: seats})
 		for _, u := range all {
@@ -169,7 +202,16 @@ func TestTheFlowWithTheFewestSeatsIsNext(t *testing.T) {
 
 func TestBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := New(Config{Seats: 10, QueueLength: 2, Queued: 3, Wait: 5 * time.Second, Outstanding: 40, Streams: 2, BodyBytes: 200 << 10, FlowBodyBytes: 100 << 10})
+		s := New(Config{
+			Seats:         10,
+			QueueLength:   2,
+			Queued:        3,
+			Wait:          5 * time.Second,
+			Outstanding:   40,
+			Streams:       2,
+			BodyBytes:     200 << 10,
+			FlowBodyBytes: 100 << 10,
+		})
 		fill(t, s, account("d", "hog"))
 		fill(t, s, account("d", "hog-2"))
 		results := make(chan string, 10)
@@ -193,7 +235,8 @@ func TestBounds(t *testing.T) {
 		wait("a")
 		require.Equal(t, "a: queue-full", <-results, "the bound of the level")
 		began := time.Now()
-		require.ElementsMatch(t, []string{"a: time-out", "b: time-out", "c: time-out"}, []string{<-results, <-results, <-results})
+		require.ElementsMatch(t, []string{"a: time-out", "b: time-out", "c: time-out"},
+			[]string{<-results, <-results, <-results})
 		require.Equal(t, 5*time.Second, time.Since(began))
 
 		class := s.Classify(who("jane"), pods)
@@ -243,7 +286,10 @@ func TestBounds(t *testing.T) {
 
 // TestSeatsAreCounted checks that seats add up after any sequence of operations.
 func TestSeatsAreCounted(t *testing.T) {
-	users := []user.Info{account("d", "a"), account("d", "b"), who("jane"), who("system:node:n", user.NodesGroup), account("kube-system", "x"), who(user.KubeScheduler)}
+	users := []user.Info{
+		account("d", "a"), account("d", "b"), who("jane"), who("system:node:n", user.NodesGroup), account("kube-system", "x"),
+		who(user.KubeScheduler),
+	}
 	rapid.Check(t, func(rt *rapid.T) {
 		s := New(Config{Seats: rapid.IntRange(1, 30).Draw(rt, "seats"), Queued: 5, QueueLength: 3})
 		most := 0
@@ -331,7 +377,12 @@ func TestIdleFlowsAreForgotten(t *testing.T) {
 func BenchmarkUncontended(b *testing.B) {
 	s := New(Config{})
 	ctx := context.Background()
-	for name, u := range map[string]user.Info{"account": account("d", "a"), "node": who("system:node:n", user.NodesGroup), "user": who("jane"), "admin": who("admin", user.SystemPrivilegedGroup)} {
+	for name, u := range map[string]user.Info{
+		"account": account("d", "a"),
+		"node":    who("system:node:n", user.NodesGroup),
+		"user":    who("jane"),
+		"admin":   who("admin", user.SystemPrivilegedGroup),
+	} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

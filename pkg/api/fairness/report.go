@@ -43,11 +43,19 @@ func (s *Set) Report(flows int) []Level {
 		}
 		for k, f := range l.flows {
 			if f.outstanding > 0 || f.streams > 0 {
-				v.Flows = append(v.Flows, Flow{Schema: k.schema.name, Name: k.name, Executing: f.executing, Waiting: len(f.waiters), Streams: f.streams, BodyBytes: f.held})
+				v.Flows = append(v.Flows, Flow{
+					Schema:    k.schema.name,
+					Name:      k.name,
+					Executing: f.executing,
+					Waiting:   len(f.waiters),
+					Streams:   f.streams,
+					BodyBytes: f.held,
+				})
 			}
 		}
 		slices.SortFunc(v.Flows, func(a, b Flow) int {
-			return cmp.Or(cmp.Compare(b.Executing+b.Waiting+b.Streams, a.Executing+a.Waiting+a.Streams), cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
+			return cmp.Or(cmp.Compare(b.Executing+b.Waiting+b.Streams, a.Executing+a.Waiting+a.Streams),
+				cmp.Compare(a.Schema, b.Schema), cmp.Compare(a.Name, b.Name))
 		})
 		v.Flows = v.Flows[:min(len(v.Flows), flows)]
 		all = append(all, v)

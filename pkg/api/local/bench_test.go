@@ -17,8 +17,14 @@ import (
 func filled(b *testing.B, n int) client.Interface {
 	c := admin(b)
 	for i := range n {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: fmt.Sprintf("p%05d", i), Labels: map[string]string{"app": "a"}},
-			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "work",
+				Name:      fmt.Sprintf("p%05d", i),
+				Labels:    map[string]string{"app": "a"},
+			},
+			Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}
 		if err := c.Create(context.Background(), p); err != nil {
 			b.Fatal(err)
 		}
@@ -57,7 +63,8 @@ func BenchmarkClientEvent(b *testing.B) {
 		b.Fatal(err)
 	}
 	at := make(chan time.Time, 1)
-	if _, err := i.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { at <- time.Now() }}); err != nil {
+	if _, err := i.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: func(any) { at <- time.Now() }}); err !=
+		nil {
 		b.Fatal(err)
 	}
 	var late time.Duration

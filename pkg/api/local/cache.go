@@ -27,7 +27,8 @@ var _ ctrlcache.Cache = (*clientCache)(nil)
 
 // GetInformer returns the informer of an object's kind. It waits until the cache has synced, unless BlockUntilSynced is
 // false.
-func (c *clientCache) GetInformer(ctx context.Context, obj ctrl.Object, opts ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+func (c *clientCache) GetInformer(ctx context.Context, obj ctrl.Object,
+	opts ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
 	row, as, err := c.row(obj)
 	if err != nil {
 		return nil, err
@@ -44,7 +45,8 @@ func (c *clientCache) GetInformer(ctx context.Context, obj ctrl.Object, opts ...
 	return clientInformer{c.informer(row, as), c}, nil
 }
 
-func (c *clientCache) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionKind, opts ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+func (c *clientCache) GetInformerForKind(ctx context.Context, gvk schema.GroupVersionKind,
+	opts ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
 	row := c.kinds.Table().ByGVK(gvk)
 	if row == nil {
 		return nil, noKind(gvk)
@@ -99,15 +101,18 @@ type clientInformer struct {
 	owner *clientCache
 }
 
-func (i clientInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i clientInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration,
+	error) {
 	return i.AddEventHandlerWithOptions(h, toolscache.HandlerOptions{})
 }
 
-func (i clientInformer) AddEventHandlerWithResyncPeriod(h toolscache.ResourceEventHandler, _ time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i clientInformer) AddEventHandlerWithResyncPeriod(h toolscache.ResourceEventHandler,
+	_ time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.AddEventHandlerWithOptions(h, toolscache.HandlerOptions{})
 }
 
-func (i clientInformer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, o toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i clientInformer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler,
+	o toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
 	i.owner.mu.Lock()
 	defer i.owner.mu.Unlock()
 	if i.owner.ended {

@@ -108,7 +108,8 @@ func (c *userClient) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patc
 	return c.patch(ctx, t, obj, patch, (&ctrl.PatchOptions{}).ApplyOptions(opts).AsPatchOptions())
 }
 
-func (c *userClient) patch(ctx context.Context, t registry.Target, obj ctrl.Object, patch ctrl.Patch, o *metav1.PatchOptions) error {
+func (c *userClient) patch(ctx context.Context, t registry.Target, obj ctrl.Object, patch ctrl.Patch,
+	o *metav1.PatchOptions) error {
 	data, err := patch.Data(obj)
 	if err != nil {
 		return err
@@ -133,7 +134,8 @@ func (c *userClient) DeleteAllOf(ctx context.Context, obj ctrl.Object, opts ...c
 		return err
 	}
 	o := (&ctrl.DeleteAllOfOptions{}).ApplyOptions(opts)
-	_, err = c.registry.DeleteCollection(c.as(ctx), registry.Target{Resource: row, Namespace: o.Namespace}, *o.AsDeleteOptions(), *o.AsListOptions())
+	_, err = c.registry.DeleteCollection(c.as(ctx), registry.Target{Resource: row, Namespace: o.Namespace},
+		*o.AsDeleteOptions(), *o.AsListOptions())
 	return err
 }
 
@@ -149,7 +151,8 @@ func (c *userClient) Apply(ctx context.Context, obj runtime.ApplyConfiguration, 
 	return c.apply(ctx, obj, obj, "", (&ctrl.ApplyOptions{}).ApplyOptions(opts).AsPatchOptions())
 }
 
-func (c *userClient) apply(ctx context.Context, obj, body runtime.ApplyConfiguration, subresource string, o *metav1.PatchOptions) error {
+func (c *userClient) apply(ctx context.Context, obj, body runtime.ApplyConfiguration, subresource string,
+	o *metav1.PatchOptions) error {
 	var gvk schema.GroupVersionKind
 	t := registry.Target{Subresource: subresource}
 	switch a := obj.(type) {
@@ -193,7 +196,8 @@ func deref(s *string) string {
 }
 
 // Watch reports changes. The objects belong to the cache and are immutable.
-func (c *userClient) Watch(ctx context.Context, list ctrl.ObjectList, opts ...ctrl.ListOption) (watch.Interface, error) {
+func (c *userClient) Watch(ctx context.Context, list ctrl.ObjectList,
+	opts ...ctrl.ListOption) (watch.Interface, error) {
 	row, as, err := c.row(list)
 	if err != nil {
 		return nil, err
@@ -209,7 +213,8 @@ func (c *userClient) Watch(ctx context.Context, list ctrl.ObjectList, opts ...ct
 		cancel()
 		return nil, err
 	}
-	return newWatch(ctx, cancel, w, initial, sync, lo.SendInitialEvents != nil && *lo.SendInitialEvents, c.view(row, as)), nil
+	return newWatch(ctx, cancel, w, initial, sync, lo.SendInitialEvents != nil &&
+		*lo.SendInitialEvents, c.view(row, as)), nil
 }
 
 func noKind(gvk schema.GroupVersionKind) error {

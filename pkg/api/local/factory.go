@@ -22,9 +22,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// factory is a client-go informer factory with our informers, for the groups that admission plugins use. client-go's own factory would link
-// generated informers, listers and wrappers for some 150 kinds: a tenth of the binary. The embedded interface is nil, so a plugin that
-// uses another group panics when it is initialized: add the group here.
+// factory is a client-go informer factory with our informers, for the groups that admission plugins use. client-go's
+// own factory would link generated informers, listers and wrappers for some 150 kinds: a tenth of the binary. The
+// embedded interface is nil, so a plugin that uses another group panics when it is initialized: add the group here.
 type factory struct {
 	informers.SharedInformerFactory
 	clients *Clients
@@ -35,7 +35,11 @@ type factory struct {
 }
 
 func (s *Clients) newFactory() informers.SharedInformerFactory {
-	f := &factory{clients: s, rows: map[reflect.Type]*kind.Resource{}, absent: map[reflect.Type]toolscache.SharedIndexInformer{}}
+	f := &factory{
+		clients: s,
+		rows:    map[reflect.Type]*kind.Resource{},
+		absent:  map[reflect.Type]toolscache.SharedIndexInformer{},
+	}
 	for _, r := range s.kinds.Table().All() {
 		if r.Proto {
 			f.rows[reflect.TypeOf(r.New())] = r
@@ -44,9 +48,10 @@ func (s *Clients) newFactory() informers.SharedInformerFactory {
 	return f
 }
 
-// InformerFor returns our informer of a kind in the table. For other kinds it returns an informer without objects, which has no client and
-// cannot be started.
-func (f *factory) InformerFor(obj runtime.Object, make internalinterfaces.NewInformerFunc) toolscache.SharedIndexInformer {
+// InformerFor returns our informer of a kind in the table. For other kinds it returns an informer without objects,
+// which has no client and cannot be started.
+func (f *factory) InformerFor(obj runtime.Object,
+	make internalinterfaces.NewInformerFunc) toolscache.SharedIndexInformer {
 	t := reflect.TypeOf(obj)
 	if r := f.rows[t]; r != nil {
 		return f.clients.informer(r, native)

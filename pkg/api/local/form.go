@@ -65,7 +65,8 @@ func (s *Clients) view(row *kind.Resource, as form) viewFunc {
 		if row.Unpack != nil {
 			o = row.Unpack(o)
 		}
-		if row.Serves(o) || o.GetObjectKind().GroupVersionKind() == row.GroupVersionKind { // the registry's own answers are converted already
+		// the registry's own answers are converted already
+		if row.Serves(o) || o.GetObjectKind().GroupVersionKind() == row.GroupVersionKind {
 			return o, nil
 		}
 		return row.From(o)
@@ -128,7 +129,8 @@ func body(t registry.Target, obj ctrl.Object) (runtime.Object, error) {
 	switch o := obj.(type) {
 	case *metav1.PartialObjectMetadata:
 		// It would clear everything else.
-		return nil, apierrors.NewBadRequest("an object with metadata alone cannot be created or updated: patch it, or use the kind's own type")
+		return nil, apierrors.NewBadRequest("an object with metadata alone cannot be created or updated: patch it, or use " +
+			"the kind's own type")
 	case *unstructured.Unstructured:
 		var out runtime.Object
 		if sub := t.Resource.Subresource(t.Subresource); sub != nil && sub.New != nil {

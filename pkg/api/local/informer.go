@@ -99,15 +99,18 @@ type synced struct {
 func (s synced) Name() string          { return s.name }
 func (s synced) Done() <-chan struct{} { return s.done }
 
-func (i *informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *informer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration,
+	error) {
 	return i.add(h), nil
 }
 
-func (i *informer) AddEventHandlerWithResyncPeriod(h toolscache.ResourceEventHandler, _ time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *informer) AddEventHandlerWithResyncPeriod(h toolscache.ResourceEventHandler,
+	_ time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.add(h), nil
 }
 
-func (i *informer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, _ toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *informer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler,
+	_ toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.add(h), nil
 }
 

@@ -64,8 +64,9 @@ func (s *Clients) For(u user.Info) client.Interface {
 	return c
 }
 
-// Informers returns client-go's factory on the shared cache, for admission plugins, which read through listers. It has the groups core, discovery,
-// scheduling, storage and admissionregistration, and need not be started. Informers of kinds that are not served deliver no events.
+// Informers returns client-go's factory on the shared cache, for admission plugins, which read through listers. It has
+// the groups core, discovery, scheduling, storage and admissionregistration, and need not be started. Informers of
+// kinds that are not served deliver no events.
 func (s *Clients) Informers() informers.SharedInformerFactory { return s.factory() }
 
 // Done is closed when the cache has ended, and with it all informers.

@@ -77,7 +77,11 @@ func TestClientConforms(t *testing.T) {
 func TestClientTakesUnstructuredObjects(t *testing.T) {
 	e, c := start(t, 0)
 	ctx := t.Context()
-	row := own.Untyped{Kind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Thing"}, Plural: "things", Status: true}.Row()
+	row := own.Untyped{
+		Kind:   schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Thing"},
+		Plural: "things",
+		Status: true,
+	}.Row()
 	require.NoError(t, e.Kinds.Change(ctx, nil, []*kind.Resource{row}))
 	for _, gvk := range []schema.GroupVersionKind{corev1.SchemeGroupVersion.WithKind("ConfigMap"), row.GroupVersionKind} {
 		object := func(name string) *unstructured.Unstructured {
@@ -158,7 +162,10 @@ func TestUnstructuredScale(t *testing.T) {
 
 func TestClientSharesWhatItReads(t *testing.T) {
 	c, ctx := admin(t), context.Background()
-	require.NoError(t, c.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "a"}, Data: map[string]string{"k": "v"}}))
+	require.NoError(t,
+		c.Create(ctx, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "a"}, Data: map[string]string{"k": "v"},
+		}))
 	var one, two corev1.ConfigMap
 	require.NoError(t, c.Get(ctx, ctrl.ObjectKey{Namespace: "work", Name: "a"}, &one))
 	require.NoError(t, c.Get(ctx, ctrl.ObjectKey{Namespace: "work", Name: "a"}, &two))
@@ -168,7 +175,11 @@ func TestClientSharesWhatItReads(t *testing.T) {
 
 func TestEventsHaveTwoFaces(t *testing.T) {
 	c, ctx := admin(t), context.Background()
-	e := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "e"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "work", Name: "p"}, Message: "hello"}
+	e := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: "work", Name: "e"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", Namespace: "work", Name: "p"},
+		Message:        "hello",
+	}
 	require.NoError(t, c.Create(ctx, e))
 	var newer eventsv1.Event
 	require.NoError(t, c.Get(ctx, ctrl.ObjectKeyFromObject(e), &newer))
@@ -207,10 +218,15 @@ func TestListersReadTheCache(t *testing.T) {
 	e, c := start(t, 0)
 	ctx, f := context.Background(), e.Clients.Informers()
 	lister := f.Core().V1().ConfigMaps().Lister()
-	require.NoError(t, f.Core().V1().ConfigMaps().Informer().AddIndexers(toolscache.Indexers{"k": func(o any) ([]string, error) {
-		return []string{o.(*corev1.ConfigMap).Data["k"]}, nil
-	}}))
-	require.NoError(t, c.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "a", Labels: map[string]string{"l": ""}}, Data: map[string]string{"k": "v"}}))
+	require.NoError(t,
+		f.Core().V1().ConfigMaps().Informer().AddIndexers(toolscache.Indexers{"k": func(o any) ([]string, error) {
+			return []string{o.(*corev1.ConfigMap).Data["k"]}, nil
+		}}))
+	require.NoError(t,
+		c.Create(ctx, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "a", Labels: map[string]string{"l": ""}},
+			Data:       map[string]string{"k": "v"},
+		}))
 	m, err := lister.ConfigMaps("work").Get("a")
 	require.NoError(t, err)
 	require.Equal(t, "v", m.Data["k"])
@@ -302,7 +318,10 @@ func TestManagerRunsAController(t *testing.T) {
 		Metrics:   metricsserver.Options{BindAddress: "0"},
 	})
 	require.NoError(t, err)
-	err = ctrlruntime.NewControllerManagedBy(mgr).Named("labels").For(&corev1.ConfigMap{}).WithOptions(controller.Options{SkipNameValidation: new(true)}).Complete( // with -count
+	// with -count
+	err = ctrlruntime.NewControllerManagedBy(mgr).Named("labels").For(&corev1.ConfigMap{}).WithOptions(controller.Options{
+		SkipNameValidation: new(true),
+	}).Complete(
 		reconcile.AsReconciler(mgr.GetClient(), reconcile.ObjectReconciler[*corev1.ConfigMap](label{mgr.GetClient()})))
 	require.NoError(t, err)
 	ended := make(chan error, 1)

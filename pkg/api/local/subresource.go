@@ -64,7 +64,8 @@ func (s subresource) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.S
 	return s.c.answer(sub, res, err)
 }
 
-func (s subresource) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, opts ...ctrl.SubResourcePatchOption) error {
+func (s subresource) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch,
+	opts ...ctrl.SubResourcePatchOption) error {
 	t, err := s.c.target(obj, s.name)
 	if err != nil {
 		return err
@@ -77,7 +78,8 @@ func (s subresource) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patc
 	return s.c.patch(ctx, t, body, patch, o.AsPatchOptions())
 }
 
-func (s subresource) Apply(ctx context.Context, obj runtime.ApplyConfiguration, opts ...ctrl.SubResourceApplyOption) error {
+func (s subresource) Apply(ctx context.Context, obj runtime.ApplyConfiguration,
+	opts ...ctrl.SubResourceApplyOption) error {
 	o := (&ctrl.SubResourceApplyOptions{}).ApplyOpts(opts)
 	body := obj
 	if o.SubResourceBody != nil {

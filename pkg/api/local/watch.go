@@ -32,7 +32,8 @@ func (v viewFunc) of(e *cache.Entry) (ctrl.Object, error) {
 
 // newWatch delivers initial, a bookmark at sync if mark is set, and then the watcher's events, until Stop is called or
 // ctx is done. If the watcher ends first, the last event is an error.
-func newWatch(ctx context.Context, cancel context.CancelFunc, from *cache.Watcher, initial []*cache.Entry, sync int64, mark bool, view viewFunc) *clientWatch {
+func newWatch(ctx context.Context, cancel context.CancelFunc, from *cache.Watcher, initial []*cache.Entry, sync int64,
+	mark bool, view viewFunc) *clientWatch {
 	w := &clientWatch{results: make(chan watch.Event), cancel: cancel}
 	send := func(t watch.EventType, e *cache.Entry) bool {
 		o, err := view.of(e)
@@ -92,5 +93,10 @@ func failure(err error) *metav1.Status {
 		return &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonExpired, Code: http.StatusGone,
 			Message: "the watch fell too far behind: list again"}
 	}
-	return &metav1.Status{Status: metav1.StatusFailure, Reason: metav1.StatusReasonInternalError, Code: http.StatusInternalServerError, Message: err.Error()}
+	return &metav1.Status{
+		Status:  metav1.StatusFailure,
+		Reason:  metav1.StatusReasonInternalError,
+		Code:    http.StatusInternalServerError,
+		Message: err.Error(),
+	}
 }

@@ -1,7 +1,7 @@
-// Package payload checks the shape of encoded objects before they are decoded: a request is at most a few megabytes, but its size
-// in memory, and the cost to validate or merge it, depend on its shape. Three megabytes of "[{},{}, ...]" decode to a gigabyte of
-// containers, a YAML document with aliases can expand without limit, and the cost of patching a list is quadratic in its
-// length.
+// Package payload checks the shape of encoded objects before they are decoded: a request is at most a few megabytes,
+// but its size in memory, and the cost to validate or merge it, depend on its shape. Three megabytes of "[{},{}, ...]"
+// decode to a gigabyte of containers, a YAML document with aliases can expand without limit, and the cost of patching a
+// list is quadratic in its length.
 //
 // Its invariant: whatever passes a check of this package takes at most a small multiple of MaxMemory to decode and
 // about a second of one core to process. The checks themselves take time linear in the input, negligible memory, and a

@@ -50,8 +50,10 @@ func TestHostileJSONIsRefusedBeforeItIsDecoded(t *testing.T) {
 		"nested, typed": {[]byte(`{"spec":` + deep + `}` + strings.Repeat(" ", Small)), &corev1.Pod{}, "nest at most"},
 		"a quantity": {[]byte(`{"spec":{"overhead":{"cpu":"` + strings.Repeat("9", most-100) + `"}}}`), &corev1.Pod{},
 			"a resource quantity may have"},
-		"a number as a quantity": {[]byte(`{"spec":{"overhead":{"cpu":` + strings.Repeat("9", most-100) + `}}}`), &corev1.Pod{},
-			"a resource quantity may have"},
+		"a number as a quantity": {
+			[]byte(`{"spec":{"overhead":{"cpu":` + strings.Repeat("9", most-100) + `}}}`), &corev1.Pod{},
+			"a resource quantity may have",
+		},
 		"a key":     {[]byte(`{"` + strings.Repeat("k", MaxKey+1) + `":1}`), &corev1.Pod{}, "a key may have"},
 		"many keys": {manyKeys(100_000), &corev1.ConfigMap{}, "too many keys"},
 	} {
@@ -110,14 +112,15 @@ func TestHostileProtobufIsRefusedBeforeItIsDecoded(t *testing.T) {
 	}
 	quantity := field(1, 2, []byte(strings.Repeat("9", Small)))
 	for name, body := range map[string][]byte{
-		"containers":         field(2, 2, lists),
-		"split in two":       append(field(2, 2, lists[:len(lists)/2]), field(2, 2, lists[len(lists)/2:])...),
-		"owners":             field(1, 2, []byte(strings.Repeat("\x6a\x00", most/2))),
-		"a label's key":      field(1, 2, field(11, 2, field(1, 2, make([]byte, MaxKey+1)))),
-		"after a group":      append([]byte{99<<3&0x7f | 3 | 0x80, 6, 99<<3&0x7f | 4 | 0x80, 6}, field(2, 2, lists)...),
-		"a tag of 33 bits":   append(binary.AppendUvarint(nil, (1<<32+2)<<3|2), field(2, 2, lists)[1:]...),
-		"a tag of ten bytes": append([]byte{0x92, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x7e}, field(2, 2, lists)[1:]...),
-		"a quantity":         field(2, 2, field(32, 2, append(field(1, 2, []byte("cpu")), field(2, 2, quantity)...))),
+		"containers":       field(2, 2, lists),
+		"split in two":     append(field(2, 2, lists[:len(lists)/2]), field(2, 2, lists[len(lists)/2:])...),
+		"owners":           field(1, 2, []byte(strings.Repeat("\x6a\x00", most/2))),
+		"a label's key":    field(1, 2, field(11, 2, field(1, 2, make([]byte, MaxKey+1)))),
+		"after a group":    append([]byte{99<<3&0x7f | 3 | 0x80, 6, 99<<3&0x7f | 4 | 0x80, 6}, field(2, 2, lists)...),
+		"a tag of 33 bits": append(binary.AppendUvarint(nil, (1<<32+2)<<3|2), field(2, 2, lists)[1:]...),
+		"a tag of ten bytes": append([]byte{0x92, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x7e},
+			field(2, 2, lists)[1:]...),
+		"a quantity": field(2, 2, field(32, 2, append(field(1, 2, []byte("cpu")), field(2, 2, quantity)...))),
 	} {
 		t.Run(name, func(t *testing.T) {
 			var err error
@@ -135,9 +138,16 @@ func TestTheEstimateIsTrue(t *testing.T) {
 		obj  any
 	}{
 		"containers": {full(`{"spec":{"containers":[`, `{}`, `]}}`)[:0], &corev1.Pod{}},
-		"env":        {[]byte(`{"spec":{"containers":[{"env":[` + strings.TrimSuffix(strings.Repeat(`{"name":"a","value":"b"},`, 10_000), ",") + `]}]}}`), &corev1.Pod{}},
-		"maps":       {[]byte(`{"a":[` + strings.TrimSuffix(strings.Repeat(`{"a":1,"b":{}},`, 10_000), ",") + `]}`), &map[string]any{}},
-		"labels":     {manyKeys(10_000), &corev1.ConfigMap{}},
+		"env": {
+			[]byte(`{"spec":{"containers":[{"env":[` +
+				strings.TrimSuffix(strings.Repeat(`{"name":"a","value":"b"},`, 10_000), ",") + `]}]}}`),
+			&corev1.Pod{},
+		},
+		"maps": {
+			[]byte(`{"a":[` + strings.TrimSuffix(strings.Repeat(`{"a":1,"b":{}},`, 10_000), ",") + `]}`),
+			&map[string]any{},
+		},
+		"labels": {manyKeys(10_000), &corev1.ConfigMap{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if len(c.body) == 0 {
@@ -199,7 +209,10 @@ func TestYAML(t *testing.T) {
 
 // FuzzMeasure compares the scanner with encoding/json.
 func FuzzMeasure(f *testing.F) {
-	for _, s := range []string{`{"a":[1,"x",{"b":[[],{}]}],"c":null}`, `[]`, `"\"\\"`, `{"a":1,}`, `{"metadata":{"labels":{"a":"b"}}}`, ` [ 1 , 2 ] `, `[1 2]`, `-`} {
+	for _, s := range []string{
+		`{"a":[1,"x",{"b":[[],{}]}],"c":null}`, `[]`, `"\"\\"`, `{"a":1,}`, `{"metadata":{"labels":{"a":"b"}}}`,
+		` [ 1 , 2 ] `, `[1 2]`, `-`,
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -235,7 +248,13 @@ func count(v any, depth int) (items int64, deepest int) {
 
 // FuzzMeasureProto checks that no message causes a panic, and that messages that decode are measured completely.
 func FuzzMeasureProto(f *testing.F) {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "a", Labels: map[string]string{"a": "b"}, OwnerReferences: make([]metav1.OwnerReference, 2)}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            "a",
+			Labels:          map[string]string{"a": "b"},
+			OwnerReferences: make([]metav1.OwnerReference, 2),
+		},
+	}
 	p.Spec.Containers = make([]corev1.Container, 3)
 	raw, _ := p.Marshal()
 	f.Add(raw)
@@ -249,14 +268,17 @@ func FuzzMeasureProto(f *testing.F) {
 		least := int64(len(pod.Spec.Containers)) * int64(reflect.TypeFor[corev1.Container]().Size())
 		require.GreaterOrEqual(t, s.Memory, least)
 		require.GreaterOrEqual(t, s.Longest, int64(len(pod.Spec.Containers)))
-		require.GreaterOrEqual(t, s.Items, int64(len(pod.Spec.Containers)+len(pod.OwnerReferences)+len(pod.Spec.Volumes)+len(pod.Finalizers)))
+		require.GreaterOrEqual(t, s.Items,
+			int64(len(pod.Spec.Containers)+len(pod.OwnerReferences)+len(pod.Spec.Volumes)+len(pod.Finalizers)))
 		require.GreaterOrEqual(t, s.Maps, int64(len(pod.Labels)*len(pod.Labels)))
 	})
 }
 
 // FuzzCheckYAML checks that documents that pass are not much larger as JSON.
 func FuzzCheckYAML(f *testing.F) {
-	for _, s := range []string{"a: &a b\nc: *a\n", "a: &a [*a]\n", "- - - 1\n", "{a: &x {b: *x}}", "a: &a {b: c}\nd: {<<: *a}\n"} {
+	for _, s := range []string{
+		"a: &a b\nc: *a\n", "a: &a [*a]\n", "- - - 1\n", "{a: &x {b: *x}}", "a: &a {b: c}\nd: {<<: *a}\n",
+	} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {

@@ -68,7 +68,8 @@ func (ps plans) build(t reflect.Type) *plan {
 		p.class, p.typ, p.named = message, t, t
 		if t == quantity {
 			p.class = number
-		} else if raw, ok := t.FieldByName("Raw"); ok && raw.Type.Kind() == reflect.Slice && raw.Type.Elem().Kind() == reflect.Uint8 {
+		} else if raw, ok := t.FieldByName("Raw"); ok && raw.Type.Kind() == reflect.Slice &&
+			raw.Type.Elem().Kind() == reflect.Uint8 {
 			p.class = opaque // FieldsV1, RawExtension, JSON
 		} else if one, ok := t.FieldByName("Schema"); ok && one.Tag.Get("json") == "" && one.Type.Kind() == reflect.Pointer {
 			p.named = one.Type.Elem() // JSONSchemaPropsOrBool, JSONSchemaPropsOrArray: a schema without a name of its own

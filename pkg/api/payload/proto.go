@@ -179,7 +179,8 @@ func (w *walker) one(data []byte, p *plan, depth int) error {
 	case message:
 		return w.message(data, p, depth+1)
 	case list: // a type whose message contains only the items
-		return w.message(data, &plan{class: message, typ: p.typ, proto: map[int]reflect.Type{1: reflect.SliceOf(p.elem)}}, depth+1)
+		return w.message(data, &plan{class: message, typ: p.typ, proto: map[int]reflect.Type{1: reflect.SliceOf(p.elem)}},
+			depth+1)
 	}
 	return w.check()
 }

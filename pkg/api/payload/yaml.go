@@ -37,7 +37,10 @@ func CheckYAML(data []byte) error {
 		return err
 	}
 	if e.aliases > 0 && (all.bytes > MaxYAML || all.nodes > MaxYAMLNodes) {
-		return &ShapeError{fmt.Sprintf("the YAML document is larger than %d bytes, or has too many values, once its aliases are expanded", MaxYAML)}
+		return &ShapeError{
+			fmt.Sprintf("the YAML document is larger than %d bytes, or has too many values, once its aliases are expanded",
+				MaxYAML),
+		}
 	}
 	return nil
 }

@@ -21,7 +21,8 @@ func (c *call) mayCreate(name string) error {
 		return apierrors.NewForbidden(c.gr(), name, errors.New(why))
 	}
 	if most := c.row.Most; most > 0 && c.Subresource == "" && c.cache.Count(c.row) >= most && c.entry() == nil {
-		return apierrors.NewForbidden(c.gr(), name, fmt.Errorf("this cluster has %d %s, and can have no more: delete what is not used", most, c.gr()))
+		return apierrors.NewForbidden(c.gr(), name,
+			fmt.Errorf("this cluster has %d %s, and can have no more: delete what is not used", most, c.gr()))
 	}
 	if c.Namespace == "" || c.namespaces == nil {
 		return nil
@@ -63,7 +64,8 @@ func (c *call) mayDelete() error {
 // errNoAdmission is returned for every write to a registry without an admission chain, so that none goes unchecked.
 var errNoAdmission = apierrors.NewInternalError(errors.New("the registry has no admission chain"))
 
-func (c *call) attributes(obj, old runtime.Object, name string, op admission.Operation, o runtime.Object) admission.Attributes {
+func (c *call) attributes(obj, old runtime.Object, name string, op admission.Operation,
+	o runtime.Object) admission.Attributes {
 	gvk, namespace := c.Resource.GroupVersionKind, c.Namespace
 	if s := c.Resource.Subresource(c.Subresource); s != nil {
 		gvk = s.GroupVersionKind
@@ -71,7 +73,8 @@ func (c *call) attributes(obj, old runtime.Object, name string, op admission.Ope
 	if c.row == c.namespaces {
 		namespace = name
 	}
-	return admission.NewAttributesRecord(obj, old, gvk, namespace, name, c.Resource.GVR(), c.Subresource, op, o, c.dry, c.user)
+	return admission.NewAttributesRecord(obj, old, gvk, namespace, name, c.Resource.GVR(), c.Subresource, op, o, c.dry,
+		c.user)
 }
 
 // admit runs mutating admission on an object of the internal version. obj may be changed.
@@ -94,8 +97,8 @@ func (c *call) admitCreate(obj runtime.Object, o *metav1.CreateOptions) error {
 	return c.validate(obj, nil, c.Name, admission.Create, o)
 }
 
-// AdmitConnect runs admission on a connection to a subresource that is a byte stream, with its options in the internal version. Errors
-// are Status errors.
+// AdmitConnect runs admission on a connection to a subresource that is a byte stream, with its options in the internal
+// version. Errors are Status errors.
 func (r *Registry) AdmitConnect(ctx context.Context, t Target, options runtime.Object) error {
 	c, err := r.begin(ctx, t, "connect", nil)
 	if err != nil {

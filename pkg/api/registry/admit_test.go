@@ -55,7 +55,9 @@ func TestPluginsSeeSubresourcesBeforeAnythingIsWritten(t *testing.T) {
 	require.NoError(t, err)
 	h.cfg.Tokens, err = NewTokens("https://issuer", key)
 	require.NoError(t, err)
-	put(h, v1("ServiceAccount", ""), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot", Namespace: "work"}})
+	put(h, v1("ServiceAccount", ""), &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: "robot", Namespace: "work"},
+	})
 	put(h, v1("Pod", ""), smallPod("p"))
 	meta := metav1.ObjectMeta{Name: "p", Namespace: "work"}
 	for _, stage := range []string{"admit", "validate"} {
@@ -67,7 +69,11 @@ func TestPluginsSeeSubresourcesBeforeAnythingIsWritten(t *testing.T) {
 			seen   runtime.Object
 		}{
 			{sub(v1("Pod", "p"), "eviction"), &policyv1.Eviction{ObjectMeta: meta}, &policy.Eviction{}},
-			{sub(v1("Pod", "p"), "binding"), &corev1.Binding{ObjectMeta: meta, Target: corev1.ObjectReference{Name: "n"}}, &core.Binding{}},
+			{
+				sub(v1("Pod", "p"), "binding"),
+				&corev1.Binding{ObjectMeta: meta, Target: corev1.ObjectReference{Name: "n"}},
+				&core.Binding{},
+			},
 			{sub(v1("ServiceAccount", "robot"), "token"), &authenticationv1.TokenRequest{}, &authentication.TokenRequest{}},
 		} {
 			before := answer[*corev1.Pod](t, readPod(h, "p"), nil)
@@ -97,7 +103,8 @@ func TestWritesNeedAnAdmissionChain(t *testing.T) {
 	h.UseAdmission(nil)
 	_, err := h.Create(h.ctx, v1("ConfigMap", ""), configMap("b"), metav1.CreateOptions{})
 	requireStatus(t, err, 500, "no admission chain")
-	_, err = h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"data":{"k":"v"}}`), metav1.PatchOptions{})
+	_, err = h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"data":{"k":"v"}}`),
+		metav1.PatchOptions{})
 	requireStatus(t, err, 500, "no admission chain")
 	_, err = h.Delete(h.ctx, v1("ConfigMap", "a"), metav1.DeleteOptions{})
 	requireStatus(t, err, 500, "no admission chain")
@@ -108,7 +115,8 @@ func TestNothingIsPostedInATerminatingNamespace(t *testing.T) {
 	put(h, v1("Pod", ""), smallPod("p"))
 	_, err := h.Delete(h.ctx, at(corev1.SchemeGroupVersion.WithKind("Namespace"), "", "work"), metav1.DeleteOptions{})
 	require.NoError(t, err)
-	_, err = h.Create(h.ctx, sub(v1("Pod", "p"), "eviction"), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}}, metav1.CreateOptions{})
+	_, err = h.Create(h.ctx, sub(v1("Pod", "p"), "eviction"), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: "p"}},
+		metav1.CreateOptions{})
 	requireStatus(t, err, 403, "unable to create new content in namespace work because it is being terminated")
 }
 
@@ -117,9 +125,12 @@ func TestSystemPriorityClassesStay(t *testing.T) {
 	classes := func(name string) Target {
 		return at(schedulingv1.SchemeGroupVersion.WithKind("PriorityClass"), "", name)
 	}
-	put(h, classes(""), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "system-node-critical"}, Value: 2000001000})
+	put(h, classes(""), &schedulingv1.PriorityClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "system-node-critical"}, Value: 2000001000,
+	})
 	_, err := h.Delete(h.ctx, classes("system-node-critical"), metav1.DeleteOptions{})
-	requireStatus(t, err, 403, `priorityclasses.scheduling.k8s.io "system-node-critical" is forbidden: this is a system priority class and cannot be deleted`)
+	requireStatus(t, err, 403,
+		`priorityclasses.scheduling.k8s.io "system-node-critical" is forbidden: this is a system priority class and cannot be deleted`)
 	_, err = h.DeleteCollection(h.ctx, classes(""), metav1.DeleteOptions{}, metav1.ListOptions{})
 	requireStatus(t, err, 403, "cannot be deleted")
 	put(h, classes(""), &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "mine"}, Value: 1})
@@ -153,9 +164,12 @@ func TestRestartAllContainersRules(t *testing.T) {
 	h := build(t)
 	p := smallPod("p")
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever
-	rules := []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
-		Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}}}
-	p.Spec.Containers[0].RestartPolicy, p.Spec.Containers[0].RestartPolicyRules = new(corev1.ContainerRestartPolicyNever), rules
+	rules := []corev1.ContainerRestartRule{
+		{Action: corev1.ContainerRestartRuleActionRestartAllContainers, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
+			Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}},
+	}
+	p.Spec.Containers[0].RestartPolicy, p.Spec.Containers[0].RestartPolicyRules = new(corev1.ContainerRestartPolicyNever),
+		rules
 	side := *p.Spec.Containers[0].DeepCopy()
 	side.Name, side.RestartPolicy = "side", new(corev1.ContainerRestartPolicyAlways)
 	p.Spec.InitContainers = []corev1.Container{side}

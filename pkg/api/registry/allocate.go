@@ -49,7 +49,8 @@ func (c *call) allocate(now, was *core.Service) error {
 	if apiservice.NeedsHealthCheck(now) && (was == nil || !apiservice.NeedsHealthCheck(was)) {
 		port := now.Spec.HealthCheckNodePort
 		if err := ports.take(&port); err != nil {
-			return internal(fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", now.Spec.HealthCheckNodePort, err))
+			return internal(fmt.Errorf("failed to allocate requested HealthCheck NodePort %v: %w", now.Spec.HealthCheckNodePort,
+				err))
 		}
 		now.Spec.HealthCheckNodePort = port
 	}
@@ -91,14 +92,17 @@ func (c *call) allocateIP(now, was *core.Service) error {
 			}
 		}
 		if err != nil {
-			return invalidService(now, field.Invalid(field.NewPath("spec", "clusterIPs"), now.Spec.ClusterIPs, fmt.Sprintf("failed to allocate IP %v: %v", asked, err)))
+			return invalidService(now,
+				field.Invalid(field.NewPath("spec", "clusterIPs"), now.Spec.ClusterIPs,
+					fmt.Sprintf("failed to allocate IP %v: %v", asked, err)))
 		}
 		now.Spec.ClusterIP = asked
 		return nil
 	}
 	ip, of, ok := c.freeIP()
 	if !ok {
-		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: range is full", now.Name))
+		return apierrors.NewInternalError(fmt.Errorf("failed to allocate a serviceIP for Service %q: range is full",
+			now.Name))
 	}
 	c.conditions = of.stays()
 	now.Spec.ClusterIPs[0] = ip.String()
@@ -183,7 +187,8 @@ func without[T comparable](a, b []T) (rest []T) {
 	return rest
 }
 
-// addressOp returns the operation that creates the IPAddress of a Service, or makes it that of the Service if it is there.
+// addressOp returns the operation that creates the IPAddress of a Service, or makes it that of the Service if it is
+// there.
 func (r *Registry) addressOp(ip netip.Addr, s *corev1.Service, there *cache.Entry) ([]store.Op, error) {
 	if r.addresses == nil {
 		return nil, nil
@@ -191,7 +196,9 @@ func (r *Registry) addressOp(ip netip.Addr, s *corev1.Service, there *cache.Entr
 	a := &networkingv1.IPAddress{
 		ObjectMeta: metav1.ObjectMeta{Name: ip.String(), Labels: map[string]string{
 			networkingv1.LabelIPAddressFamily: string(corev1.IPv4Protocol), networkingv1.LabelManagedBy: managedBy}},
-		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name}},
+		Spec: networkingv1.IPAddressSpec{
+			ParentRef: &networkingv1.ParentReference{Resource: "services", Namespace: s.Namespace, Name: s.Name},
+		},
 	}
 	op := store.Op{Key: r.addresses.Key("", a.Name)}
 	if there == nil {
@@ -225,8 +232,8 @@ func parentOf(o client.Object) holder {
 	return holder{a.Spec.ParentRef.Namespace, a.Spec.ParentRef.Name}
 }
 
-// commitOp makes one write. For a Service, what it reserves and gives up is a part of the same transaction; now and was are nil where
-// there is no object.
+// commitOp makes one write. For a Service, what it reserves and gives up is a part of the same transaction; now and was
+// are nil where there is no object.
 func (c *call) commitOp(op store.Op, now, was client.Object) (int64, error) {
 	if c.services == nil || c.row != c.services {
 		return c.single(op)

@@ -56,7 +56,8 @@ func (h *env) another(cfg Config) (*env, *gate) {
 	kinds := kind.NewCatalog(assembled.Kinds())
 	c, err := cache.New(cache.Config{Kinds: kinds, Source: g})
 	require.NoError(h.t, err)
-	cfg.Kinds, cfg.Store, cfg.Cache, cfg.Admission, cfg.Logger = kinds, h.store, c, admission.NewChainHandler(), slog.New(slog.DiscardHandler)
+	cfg.Kinds, cfg.Store, cfg.Cache, cfg.Admission, cfg.Logger = kinds, h.store, c, admission.NewChainHandler(), slog.New(
+		slog.DiscardHandler)
 	r, err := New(cfg)
 	require.NoError(h.t, err)
 	runtest.Start(h.t, c)
@@ -200,9 +201,11 @@ func TestNoReservationIsLeft(t *testing.T) {
 					_, err = h.Delete(h.ctx, v1("Service", name), metav1.DeleteOptions{})
 				case 1:
 					_, err = h.Patch(h.ctx, v1("Service", name), types.MergePatchType,
-						[]byte(`{"spec":{"type":"ExternalName","externalName":"x.org","clusterIP":"","clusterIPs":null}}`), metav1.PatchOptions{})
+						[]byte(`{"spec":{"type":"ExternalName","externalName":"x.org","clusterIP":"","clusterIPs":null}}`),
+						metav1.PatchOptions{})
 				case 2:
-					_, err = h.Patch(h.ctx, v1("Service", name), types.MergePatchType, []byte(`{"spec":{"type":"ClusterIP"}}`), metav1.PatchOptions{})
+					_, err = h.Patch(h.ctx, v1("Service", name), types.MergePatchType, []byte(`{"spec":{"type":"ClusterIP"}}`),
+						metav1.PatchOptions{})
 				case 3:
 					_, err = h.Patch(h.ctx, v1("Service", name), types.MergePatchType,
 						[]byte(`{"spec":{"type":"LoadBalancer","externalTrafficPolicy":"Local"}}`), metav1.PatchOptions{})
@@ -211,9 +214,11 @@ func TestNoReservationIsLeft(t *testing.T) {
 					s.Finalizers = []string{"x.org/wait"}
 					_, err = h.createService(s)
 				case 5:
-					_, err = h.Patch(h.ctx, v1("Service", name), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+					_, err = h.Patch(h.ctx, v1("Service", name), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+						metav1.PatchOptions{})
 				}
-				if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) && !apierrors.IsInvalid(err) {
+				if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) && !apierrors.IsConflict(err) &&
+					!apierrors.IsInvalid(err) {
 					t.Error(err)
 				}
 			}
@@ -229,7 +234,8 @@ func TestNoReservationIsLeft(t *testing.T) {
 	_, err := a.DeleteCollection(a.ctx, v1("Service", ""), metav1.DeleteOptions{}, metav1.ListOptions{})
 	require.NoError(t, err)
 	for name := range map[string]bool{"s0": true, "s1": true, "s2": true, "s3": true, "s4": true, "s5": true} {
-		_, err := b.Patch(b.ctx, v1("Service", name), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		_, err := b.Patch(b.ctx, v1("Service", name), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+			metav1.PatchOptions{})
 		require.True(t, err == nil || apierrors.IsNotFound(err), err)
 	}
 	reserved, _ = b.reserved()
@@ -239,12 +245,16 @@ func TestNoReservationIsLeft(t *testing.T) {
 func TestRepairOfAllocations(t *testing.T) {
 	h := build(t)
 	addressKind := networkingv1.SchemeGroupVersion.WithKind("IPAddress")
-	a, b := put(h, v1("Service", ""), service("a", corev1.ServiceTypeNodePort)), put(h, v1("Service", ""), service("b", corev1.ServiceTypeNodePort))
+	a, b := put(h, v1("Service", ""), service("a", corev1.ServiceTypeNodePort)), put(h, v1("Service", ""),
+		service("b", corev1.ServiceTypeNodePort))
 
 	res, err := h.Get(h.ctx, at(addressKind, "", a.Spec.ClusterIP), metav1.GetOptions{})
 	ip := answer[*networkingv1.IPAddress](t, res, err)
 	require.Equal(t, networkingv1.ParentReference{Resource: "services", Namespace: "work", Name: "a"}, *ip.Spec.ParentRef)
-	require.Equal(t, map[string]string{"ipaddress.kubernetes.io/ip-family": "IPv4", "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io"}, ip.Labels)
+	require.Equal(t,
+		map[string]string{
+			"ipaddress.kubernetes.io/ip-family": "IPv4", "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
+		}, ip.Labels)
 	require.Equal(t, a.ResourceVersion, ip.ResourceVersion, "one transaction")
 	require.NotEmpty(t, ip.UID)
 
@@ -252,7 +262,9 @@ func TestRepairOfAllocations(t *testing.T) {
 	_, err = h.Delete(h.ctx, at(addressKind, "", a.Spec.ClusterIP), metav1.DeleteOptions{})
 	require.NoError(t, err)
 	own := &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: "10.43.7.7"},
-		Spec: networkingv1.IPAddressSpec{ParentRef: &networkingv1.ParentReference{Group: "example.org", Resource: "gateways", Name: "g"}}}
+		Spec: networkingv1.IPAddressSpec{
+			ParentRef: &networkingv1.ParentReference{Group: "example.org", Resource: "gateways", Name: "g"},
+		}}
 	put(h, at(addressKind, "", ""), own)
 	wanted := service("c", corev1.ServiceTypeClusterIP)
 	wanted.Spec.ClusterIP = own.Name
@@ -275,15 +287,21 @@ func TestRepairOfAllocations(t *testing.T) {
 	require.NotContains(t, reserved, b.Spec.ClusterIP)
 }
 
-// TestRepairOfWhoseAddressItIs: the IPAddress of a Service that says somebody else is corrected, so that the address is not free when that one goes.
+// TestRepairOfWhoseAddressItIs: the IPAddress of a Service that says somebody else is corrected, so that the address is
+// not free when that one goes.
 func TestRepairOfWhoseAddressItIs(t *testing.T) {
 	h := build(t)
 	addressKind := networkingv1.SchemeGroupVersion.WithKind("IPAddress")
 	a := put(h, v1("Service", ""), service("a", corev1.ServiceTypeClusterIP))
-	for _, parent := range []networkingv1.ParentReference{{Group: "example.org", Resource: "gateways", Name: "g"}, {Resource: "services", Namespace: "work", Name: "gone"}} {
+	for _, parent := range []networkingv1.ParentReference{
+		{Group: "example.org", Resource: "gateways", Name: "g"},
+		{Resource: "services", Namespace: "work", Name: "gone"},
+	} {
 		_, err := h.Delete(h.ctx, at(addressKind, "", a.Spec.ClusterIP), metav1.DeleteOptions{})
 		require.NoError(t, err)
-		theirs := put(h, at(addressKind, "", ""), &networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: a.Spec.ClusterIP}, Spec: networkingv1.IPAddressSpec{ParentRef: &parent}})
+		theirs := put(h, at(addressKind, "", ""), &networkingv1.IPAddress{
+			ObjectMeta: metav1.ObjectMeta{Name: a.Spec.ClusterIP}, Spec: networkingv1.IPAddressSpec{ParentRef: &parent},
+		})
 		require.NoError(t, h.RepairAllocations(h.ctx))
 		reserved, users := h.reserved()
 		require.Equal(t, users, reserved)
@@ -310,12 +328,16 @@ func (h *env) erase(key string) error {
 func TestARangeThatIsNotReady(t *testing.T) {
 	h := build(t)
 	ranges := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
-	put(h, at(ranges, "", ""), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.43.0.0/16"}}})
+	put(h, at(ranges, "", ""), &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
+		Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.43.0.0/16"}},
+	})
 	status := at(ranges, "", "kubernetes")
 	status.Subresource = "status"
 	set := func(ready string) {
-		_, err := h.Patch(h.ctx, status, types.MergePatchType, []byte(`{"status":{"conditions":[{"type":"Ready","status":"`+ready+
-			`","reason":"x","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`), metav1.PatchOptions{})
+		_, err := h.Patch(h.ctx, status, types.MergePatchType,
+			[]byte(`{"status":{"conditions":[{"type":"Ready","status":"`+ready+
+				`","reason":"x","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}`), metav1.PatchOptions{})
 		require.NoError(t, err)
 	}
 	set("False")
@@ -337,7 +359,10 @@ func TestFurtherRanges(t *testing.T) {
 	h, _ := build(t).another(small)
 	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
 	add := func(name, cidr string) {
-		put(h, at(kind, "", ""), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/stays"}}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}}})
+		put(h, at(kind, "", ""), &networkingv1.ServiceCIDR{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{"example.com/stays"}},
+			Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}},
+		})
 	}
 	fill := func(from, n int) {
 		for i := range n {
@@ -374,13 +399,16 @@ func TestFurtherRanges(t *testing.T) {
 	fill(0, 15) // a range that goes gives no addresses
 }
 
-// TestARangeThatGoesMeanwhile: a server that is behind gives no address of a range that another server has deleted, neither any nor the one asked for.
+// TestARangeThatGoesMeanwhile: a server that is behind gives no address of a range that another server has deleted,
+// neither any nor the one asked for.
 func TestARangeThatGoesMeanwhile(t *testing.T) {
 	first := build(t)
 	a, _ := first.another(small)
 	b, gate := first.another(small)
 	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
-	put(a, at(kind, "", ""), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.99.0.0/28"}}})
+	put(a, at(kind, "", ""), &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.99.0.0/28"}},
+	})
 	for i := range 13 {
 		_, err := a.createService(service(fmt.Sprint("s", i), corev1.ServiceTypeClusterIP))
 		require.NoError(t, err)
@@ -435,17 +463,21 @@ func TestRangesThatAreRefused(t *testing.T) {
 		"10.9.0.5/24":    "10.9.0.5/24",
 		"everything":     "everything",
 	} {
-		_, err := h.Create(h.ctx, at(networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR"), "", ""), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "x"},
-			Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}}}, metav1.CreateOptions{})
+		_, err := h.Create(h.ctx, at(networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR"), "", ""),
+			&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "x"},
+				Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidr}}}, metav1.CreateOptions{})
 		requireStatus(t, err, 422, why)
 	}
 	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
-	put(h, at(kind, "", ""), &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.99.0.0/28"}}})
+	put(h, at(kind, "", ""), &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.99.0.0/28"}},
+	})
 	change := func(patch string) error {
 		_, err := h.Patch(h.ctx, at(kind, "", "x"), types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 		return err
 	}
-	requireStatus(t, change(`{"spec":{"cidrs":["10.99.0.0/28","fd00::/108"]}}`), 422, "spec.cidrs[1]", "must be an IPv4 range")
+	requireStatus(t, change(`{"spec":{"cidrs":["10.99.0.0/28","fd00::/108"]}}`), 422, "spec.cidrs[1]",
+		"must be an IPv4 range")
 	require.NoError(t, change(`{"metadata":{"labels":{"a":"b"}}}`))
 }
 

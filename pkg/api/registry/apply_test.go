@@ -39,7 +39,8 @@ func TestApplyCreatesMergesAndConflicts(t *testing.T) {
 	require.Equal(t, metav1.ManagedFieldsOperationApply, d.ManagedFields[0].Operation)
 
 	res, err = apply(by("alice"), whole)
-	require.Equal(t, d.ResourceVersion, answer[*appsv1.Deployment](t, res, err).ResourceVersion, "the same again writes nothing")
+	require.Equal(t, d.ResourceVersion, answer[*appsv1.Deployment](t, res, err).ResourceVersion,
+		"the same again writes nothing")
 
 	const three = head + "spec: {replicas: 3}\n"
 	_, err = apply(by("bob"), three)
@@ -90,7 +91,8 @@ func TestApplyCreatesMergesAndConflicts(t *testing.T) {
 func TestApplyToWhatWasThereBefore(t *testing.T) {
 	h := build(t)
 	put(h, v1("ConfigMap", ""), configMap("a", "k", "1"))
-	_, err := h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`), by("alice"))
+	_, err := h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`),
+		by("alice"))
 	require.NoError(t, err)
 	body := []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {k: '2'}\n")
 	_, err = h.Patch(h.ctx, v1("ConfigMap", "a"), types.ApplyPatchType, body, by("alice"))
@@ -100,7 +102,8 @@ func TestApplyToWhatWasThereBefore(t *testing.T) {
 func TestApplyToOurOwnKind(t *testing.T) {
 	h := build(t)
 	target := at(tasks.GroupVersion.WithKind("Task"), "work", "t")
-	body := "apiVersion: " + tasks.GroupVersion.String() + "\nkind: Task\nmetadata: {name: t}\nspec: {image: i, args: [a]}\n"
+	body := "apiVersion: " + tasks.GroupVersion.String() +
+		"\nkind: Task\nmetadata: {name: t}\nspec: {image: i, args: [a]}\n"
 	res, err := h.Patch(h.ctx, target, types.ApplyPatchType, []byte(body), by("alice"))
 	require.Equal(t, "i", answer[*tasks.Task](t, res, err).Spec.Image)
 	res, err = h.Patch(h.ctx, target, types.ApplyPatchType, []byte(body), by("alice"))

@@ -40,7 +40,8 @@ func TestNobodyGivesMoreThanTheyHave(t *testing.T) {
 			Subjects: []rbacv1.Subject{{Kind: "User", APIGroup: rbacv1.GroupName, Name: "ann"}},
 			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: role}}
 	}
-	put(h, rbacAt("Role", ""), role("ann", may("roles", "create", "update"), may("rolebindings", "create"), may("configmaps", "get")))
+	put(h, rbacAt("Role", ""),
+		role("ann", may("roles", "create", "update"), may("rolebindings", "create"), may("configmaps", "get")))
 	put(h, rbacAt("Role", ""), role("secrets", may("secrets", "get")))
 	put(h, rbacAt("RoleBinding", ""), binding("ann", "ann"))
 
@@ -49,7 +50,8 @@ func TestNobodyGivesMoreThanTheyHave(t *testing.T) {
 	requireStatus(t, err, 403, `user "ann"`, `is attempting to grant RBAC permissions not currently held`)
 	_, err = h.Create(ann, rbacAt("Role", ""), role("less", may("configmaps", "get")), metav1.CreateOptions{})
 	require.NoError(t, err)
-	_, err = h.Update(ann, rbacAt("Role", "less"), role("less", may("configmaps", "get", "delete")), metav1.UpdateOptions{})
+	_, err = h.Update(ann, rbacAt("Role", "less"), role("less", may("configmaps", "get", "delete")),
+		metav1.UpdateOptions{})
 	requireStatus(t, err, 403, "not currently held")
 	_, err = h.Create(ann, rbacAt("RoleBinding", ""), binding("more", "secrets"), metav1.CreateOptions{})
 	requireStatus(t, err, 403, "not currently held")
@@ -61,7 +63,8 @@ func TestNobodyGivesMoreThanTheyHave(t *testing.T) {
 	// An update that creates needs the permission to create.
 	lease := at(leaseKind, "work", "l")
 	_, err = h.Update(ann, lease, newLease("l"), metav1.UpdateOptions{})
-	requireStatus(t, err, 403, `User "ann" cannot create resource "leases" in API group "coordination.k8s.io" in the namespace "work"`)
+	requireStatus(t, err, 403,
+		`User "ann" cannot create resource "leases" in API group "coordination.k8s.io" in the namespace "work"`)
 }
 
 func TestTokenRequest(t *testing.T) {
@@ -77,7 +80,9 @@ func TestTokenRequest(t *testing.T) {
 
 	_, err = h.Create(h.ctx, target, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
 	requireStatus(t, err, 404, `serviceaccounts "robot" not found`)
-	sa := put(h, v1("ServiceAccount", ""), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "robot", Namespace: "work"}})
+	sa := put(h, v1("ServiceAccount", ""), &corev1.ServiceAccount{
+		ObjectMeta: metav1.ObjectMeta{Name: "robot", Namespace: "work"},
+	})
 	p := smallPod("p")
 	p.Spec.ServiceAccountName = "robot"
 	p = put(h, v1("Pod", ""), p)
@@ -102,6 +107,8 @@ func TestTokenRequest(t *testing.T) {
 	requireStatus(t, err, 404, `pods "none" not found`)
 	_, err = h.Create(h.ctx, target, bound("other", ""), metav1.CreateOptions{})
 	requireStatus(t, err, 400, "different serviceaccount name")
-	_, err = h.Create(h.ctx, target, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr(int64(5))}}, metav1.CreateOptions{})
+	_, err = h.Create(h.ctx, target,
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: ptr(int64(5))}},
+		metav1.CreateOptions{})
 	requireStatus(t, err, 422, "may not specify a duration less than 10 minutes")
 }

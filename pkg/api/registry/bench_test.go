@@ -23,7 +23,11 @@ func asUser(ctx context.Context) context.Context {
 }
 
 func pods(namespace, name string) registry.Target {
-	return registry.Target{Resource: assembled.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), Namespace: namespace, Name: name}
+	return registry.Target{
+		Resource:  assembled.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")),
+		Namespace: namespace,
+		Name:      name,
+	}
 }
 
 // benchRegistry has upstream's plugins and the service account they need.
@@ -31,7 +35,8 @@ func benchRegistry(b testing.TB) *registry.Registry {
 	e := registrytest.Start(b, registrytest.Options{})
 	c := e.As("admin")
 	require.NoError(b, c.Create(b.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "work"}}))
-	require.NoError(b, c.Create(b.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "work"}}))
+	require.NoError(b,
+		c.Create(b.Context(), &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "default", Namespace: "work"}}))
 	return e.Registry
 }
 
@@ -93,9 +98,13 @@ func BenchmarkPatchFinalizers(b *testing.B) {
 	_, err := r.Create(ctx, pods("work", ""), registry.BigPod("p"), metav1.CreateOptions{})
 	require.NoError(b, err)
 	b.ReportAllocs()
-	patches := []string{`{"metadata":{"finalizers":["example.com/a"]}}`, `{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.com/a"]}}`}
+	patches := []string{
+		`{"metadata":{"finalizers":["example.com/a"]}}`,
+		`{"metadata":{"$deleteFromPrimitiveList/finalizers":["example.com/a"]}}`,
+	}
 	for i := 0; b.Loop(); i++ {
-		if _, err := r.Patch(ctx, pods("work", "p"), types.StrategicMergePatchType, []byte(patches[i%2]), metav1.PatchOptions{}); err != nil {
+		if _, err := r.Patch(ctx, pods("work", "p"), types.StrategicMergePatchType, []byte(patches[i%2]),
+			metav1.PatchOptions{}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -136,7 +145,9 @@ func BenchmarkDeleteCollection3000(b *testing.B) {
 
 // BenchmarkCreateService allocates a cluster IP and, with NodePort, a port.
 func BenchmarkCreateService(b *testing.B) {
-	target := registry.Target{Resource: assembled.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Service")), Namespace: "work"}
+	target := registry.Target{
+		Resource: assembled.Kinds().ByGVK(corev1.SchemeGroupVersion.WithKind("Service")), Namespace: "work",
+	}
 	for _, kind := range []corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort} {
 		for _, writers := range []int{1, 32} {
 			b.Run(fmt.Sprintf("%s/writers=%d", kind, writers), func(b *testing.B) {
@@ -148,7 +159,11 @@ func BenchmarkCreateService(b *testing.B) {
 				b.ResetTimer()
 				work := func() {
 					s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", n.Add(1)), Namespace: "work"},
-						Spec: corev1.ServiceSpec{Type: kind, Selector: map[string]string{"app": "x"}, Ports: []corev1.ServicePort{{Port: 80}}}}
+						Spec: corev1.ServiceSpec{
+							Type:     kind,
+							Selector: map[string]string{"app": "x"},
+							Ports:    []corev1.ServicePort{{Port: 80}},
+						}}
 					if _, err := r.Create(ctx, target, s, metav1.CreateOptions{}); err != nil {
 						b.Error(err)
 					}

@@ -13,30 +13,35 @@ import (
 	resourceregistry "k8s.io/kubernetes/pkg/registry/resource"
 )
 
-// mayClaim rejects claims and templates with admin access to devices in namespaces that do not allow it, and statuses of claims whose author
-// may not bind claims or may not report for the driver (KEP-5018, KEP-4817). These are the checks of upstream's strategies that need more than
-// the object.
+// mayClaim rejects claims and templates with admin access to devices in namespaces that do not allow it, and statuses
+// of claims whose author may not bind claims or may not report for the driver (KEP-5018, KEP-4817). These are the
+// checks of upstream's strategies that need more than the object.
 func (c *call) mayClaim(obj, old runtime.Object) error {
 	var errs field.ErrorList
 	switch o := obj.(type) {
 	case *resource.ResourceClaimTemplate:
 		if old == nil {
-			errs = resourceregistry.AuthorizedForAdmin(c.ctx, o.Spec.Spec.Devices.Requests, c.Namespace, namespaceReader{registry: c.Registry})
+			errs = resourceregistry.AuthorizedForAdmin(c.ctx, o.Spec.Spec.Devices.Requests, c.Namespace,
+				namespaceReader{registry: c.Registry})
 		}
 	case *resource.ResourceClaim:
 		was, _ := old.(*resource.ResourceClaim)
 		switch {
 		case was == nil:
-			errs = resourceregistry.AuthorizedForAdmin(c.ctx, o.Spec.Devices.Requests, c.Namespace, namespaceReader{registry: c.Registry})
+			errs = resourceregistry.AuthorizedForAdmin(c.ctx, o.Spec.Devices.Requests, c.Namespace,
+				namespaceReader{registry: c.Registry})
 		case c.Subresource == "status":
-			errs = resourceregistry.AuthorizedForAdminStatus(c.ctx, allocated(o), allocated(was), c.Namespace, namespaceReader{registry: c.Registry})
+			errs = resourceregistry.AuthorizedForAdminStatus(c.ctx, allocated(o), allocated(was), c.Namespace,
+				namespaceReader{registry: c.Registry})
 			if c.user == nil || c.authorizer.Load() == nil {
 				break
 			}
 			path := field.NewPath("status")
-			errs = append(errs, resourceregistry.AuthorizedForBinding(c.ctx, path.Child("allocation"), c.Registry, o.Status, was.Status)...)
+			errs = append(errs,
+				resourceregistry.AuthorizedForBinding(c.ctx, path.Child("allocation"), c.Registry, o.Status, was.Status)...)
 			if o.Status.Allocation != nil {
-				errs = append(errs, resourceregistry.AuthorizedForDeviceStatus(c.ctx, path.Child("devices"), c.Registry, o.Status, was.Status)...)
+				errs = append(errs,
+					resourceregistry.AuthorizedForDeviceStatus(c.ctx, path.Child("devices"), c.Registry, o.Status, was.Status)...)
 			}
 		}
 	}

@@ -20,35 +20,48 @@ func claimAt(k, namespace, name string) Target {
 
 func adminClaim(namespace string) *resourcev1.ResourceClaim {
 	admin := true
-	return &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c"}, Spec: resourcev1.ResourceClaimSpec{
-		Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu",
-			Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu", AdminAccess: &admin}}}}}}
+	return &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "c"}, Spec: resourcev1.ResourceClaimSpec{
+			Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu",
+				Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu", AdminAccess: &admin}}}}},
+	}
 }
 
 // Admin access to devices is only for namespaces that are labelled for it (KEP-5018).
 func TestAdminAccessNeedsANamespaceForIt(t *testing.T) {
 	h := build(t)
 	_, err := h.Create(h.ctx, claimAt("ResourceClaim", "work", ""), adminClaim("work"), metav1.CreateOptions{})
-	requireStatus(t, err, 422, "spec.devices.requests[0].adminAccess", "admin access to devices requires the `resource.kubernetes.io/admin-access: true` label on the containing namespace")
+	requireStatus(t, err, 422, "spec.devices.requests[0].adminAccess",
+		"admin access to devices requires the `resource.kubernetes.io/admin-access: true` label on the containing namespace")
 	template := &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "t"},
 		Spec: resourcev1.ResourceClaimTemplateSpec{Spec: adminClaim("").Spec}}
 	_, err = h.Create(h.ctx, claimAt("ResourceClaimTemplate", "work", ""), template.DeepCopy(), metav1.CreateOptions{})
 	requireStatus(t, err, 422, "admin access to devices requires")
 
-	put(h, at(corev1.SchemeGroupVersion.WithKind("Namespace"), "", ""), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "drivers",
-		Labels: map[string]string{resourcev1.DRAAdminNamespaceLabelKey: "true"}}})
+	put(h, at(corev1.SchemeGroupVersion.WithKind("Namespace"), "", ""), &corev1.Namespace{
+		ObjectMeta: metav1.ObjectMeta{Name: "drivers",
+			Labels: map[string]string{resourcev1.DRAAdminNamespaceLabelKey: "true"}},
+	})
 	_, err = h.Create(h.ctx, claimAt("ResourceClaim", "drivers", ""), adminClaim("drivers"), metav1.CreateOptions{})
 	require.NoError(t, err)
 }
 
-// An allocation is written by those who may bind claims, and the status of a device by those who may speak for its driver (KEP-4817).
+// An allocation is written by those who may bind claims, and the status of a device by those who may speak for its
+// driver (KEP-4817).
 func TestClaimStatusNeedsMoreThanItsVerb(t *testing.T) {
 	h := build(t)
-	claim := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "c"}, Spec: resourcev1.ResourceClaimSpec{
-		Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu"}}}}}}
+	claim := &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "c"}, Spec: resourcev1.ResourceClaimSpec{
+			Devices: resourcev1.DeviceClaim{
+				Requests: []resourcev1.DeviceRequest{
+					{Name: "gpu", Exactly: &resourcev1.ExactDeviceRequest{DeviceClassName: "gpu"}},
+				},
+			}},
+	}
 	put(h, claimAt("ResourceClaim", "work", ""), claim.DeepCopy())
 	may := map[string][]string{"binder": {"update binding "}, "driver": {"arbitrary-node:update driver gpu.example.com"}}
-	h.UseAuthorizer(authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	h.UseAuthorizer(authorizer.AuthorizerFunc(func(_ context.Context,
+		a authorizer.Attributes) (authorizer.Decision, string, error) {
 		if slices.Contains(may[a.GetUser().GetName()], a.GetVerb()+" "+a.GetSubresource()+" "+a.GetName()) {
 			return authorizer.DecisionAllow, "", nil
 		}
@@ -58,17 +71,21 @@ func TestClaimStatusNeedsMoreThanItsVerb(t *testing.T) {
 		e := h.cache.Get(h.kinds.Table().ByGVK(resourcev1.SchemeGroupVersion.WithKind("ResourceClaim")), "work", "c")
 		c := e.Object.(*resourcev1.ResourceClaim).DeepCopy()
 		change(&c.Status)
-		_, err := h.Update(request.WithUser(context.Background(), &user.DefaultInfo{Name: name}), sub(claimAt("ResourceClaim", "work", "c"), "status"), c, metav1.UpdateOptions{})
+		_, err := h.Update(request.WithUser(context.Background(), &user.DefaultInfo{Name: name}),
+			sub(claimAt("ResourceClaim", "work", "c"), "status"), c, metav1.UpdateOptions{})
 		return err
 	}
 	allocate := func(s *resourcev1.ResourceClaimStatus) {
-		s.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
-			{Request: "gpu", Driver: "gpu.example.com", Pool: "n1", Device: "gpu-0"}}}}
+		s.Allocation = &resourcev1.AllocationResult{
+			Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+				{Request: "gpu", Driver: "gpu.example.com", Pool: "n1", Device: "gpu-0"}}},
+		}
 	}
 	report := func(s *resourcev1.ResourceClaimStatus) {
 		s.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: "gpu.example.com", Pool: "n1", Device: "gpu-0"}}
 	}
-	requireStatus(t, update("driver", allocate), 422, "status.allocation", `requires resource="resourceclaims/binding", verb="update" permission`)
+	requireStatus(t, update("driver", allocate), 422, "status.allocation",
+		`requires resource="resourceclaims/binding", verb="update" permission`)
 	require.NoError(t, update("binder", allocate))
 	requireStatus(t, update("binder", report), 422, "status.devices", `requires resource="resourceclaims/driver"`)
 	require.NoError(t, update("driver", report))

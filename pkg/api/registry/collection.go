@@ -17,13 +17,15 @@ const collectionWorkers = 64
 
 // DeleteCollection deletes the objects that l selects and returns them as they were before. It stops at the first error
 // other than NotFound; objects deleted until then stay deleted.
-func (r *Registry) DeleteCollection(ctx context.Context, t Target, d metav1.DeleteOptions, l metav1.ListOptions) (*List, error) {
+func (r *Registry) DeleteCollection(ctx context.Context, t Target, d metav1.DeleteOptions,
+	l metav1.ListOptions) (*List, error) {
 	if errs := validation.ValidateDeleteOptions(&d); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(metaKind("DeleteOptions"), "", errs)
 	}
 	if ignore := d.IgnoreStoreReadErrorWithClusterBreakingPotential; ignore != nil && *ignore {
 		return nil, apierrors.NewInvalid(metaKind("DeleteOptions"), "", field.ErrorList{field.Invalid(
-			field.NewPath("ignoreStoreReadErrorWithClusterBreakingPotential"), true, "is not allowed with DELETECOLLECTION, try again after removing the option")})
+			field.NewPath("ignoreStoreReadErrorWithClusterBreakingPotential"), true,
+			"is not allowed with DELETECOLLECTION, try again after removing the option")})
 	}
 	c, err := r.begin(ctx, t, "deletecollection", d.DryRun)
 	if err != nil {
@@ -46,7 +48,8 @@ func (r *Registry) DeleteCollection(ctx context.Context, t Target, d metav1.Dele
 					return
 				}
 				o := list.Entries[i].Object
-				one, err := r.begin(ctx, Target{Resource: t.Resource, Namespace: o.GetNamespace(), Name: o.GetName()}, "deletecollection", d.DryRun)
+				one, err := r.begin(ctx, Target{Resource: t.Resource, Namespace: o.GetNamespace(), Name: o.GetName()},
+					"deletecollection", d.DryRun)
 				var rev int64
 				if err == nil {
 					err = one.mayDelete()

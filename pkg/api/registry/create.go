@@ -284,8 +284,10 @@ func dedupOwners(ctx context.Context, obj runtime.Object, admitted bool) {
 	if admitted {
 		when = " after mutating admission happens"
 	}
-	warning.AddWarning(ctx, "", fmt.Sprintf(".metadata.ownerReferences contains duplicate entries%s; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %v",
-		when, brief(strings.Join(twice, ", "))))
+	warning.AddWarning(ctx, "",
+		fmt.Sprintf(".metadata.ownerReferences contains duplicate entries%s; API server dedups owner references in 1.20+, "+
+			"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %v",
+			when, brief(strings.Join(twice, ", "))))
 	m.SetOwnerReferences(kept)
 }
 

@@ -27,14 +27,16 @@ type declaring struct {
 }
 
 // ValidateDeclaratively returns what upstream's returns, at a lower cost for valid objects.
-func (d declaring) ValidateDeclaratively(ctx context.Context, obj, old runtime.Object, errs field.ErrorList, op operation.Type, config rest.DeclarativeValidationConfig) field.ErrorList {
+func (d declaring) ValidateDeclaratively(ctx context.Context, obj, old runtime.Object, errs field.ErrorList,
+	op operation.Type, config rest.DeclarativeValidationConfig) field.ErrorList {
 	if len(errs) == 0 && d.row != nil && config.SubresourceGVKMapper == nil && d.faultless(ctx, obj, old, op, config) {
 		return nil
 	}
 	return capErrors(d.DeclarativeValidationStrategy.ValidateDeclaratively(ctx, obj, old, errs, op, config))
 }
 
-func (d declaring) faultless(ctx context.Context, obj, old runtime.Object, op operation.Type, config rest.DeclarativeValidationConfig) bool {
+func (d declaring) faultless(ctx context.Context, obj, old runtime.Object, op operation.Type,
+	config rest.DeclarativeValidationConfig) bool {
 	now, err := d.row.External(obj)
 	if err != nil {
 		return false
@@ -65,7 +67,8 @@ func capErrors(errs field.ErrorList) field.ErrorList {
 			kept[i] = &short
 		}
 	}
-	return append(kept, field.Forbidden(field.NewPath("..."), fmt.Sprintf("%d more errors are not shown", len(errs)-maxErrors)))
+	return append(kept,
+		field.Forbidden(field.NewPath("..."), fmt.Sprintf("%d more errors are not shown", len(errs)-maxErrors)))
 }
 
 // maxBadValue is the number of bytes shown of each invalid value when there are more than maxErrors.
@@ -126,8 +129,9 @@ func (c *call) beforeUpdate(full rest.RESTUpdateStrategy, obj, old runtime.Objec
 	return rest.BeforeUpdate(s, c.ctx, obj, old)
 }
 
-// shareSpec makes a pod share its specification with the old one, if they are equal. Upstream compares them three times for an update, by
-// reflection that notes each value it has seen, unless they are in the same memory, as they are for an update of the status by its strategy.
+// shareSpec makes a pod share its specification with the old one, if they are equal. Upstream compares them three times
+// for an update, by reflection that notes each value it has seen, unless they are in the same memory, as they are for
+// an update of the status by its strategy.
 func shareSpec(obj, old runtime.Object) {
 	now, ok := obj.(*core.Pod)
 	was, alike := old.(*core.Pod)

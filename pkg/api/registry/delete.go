@@ -25,9 +25,10 @@ func (r *Registry) Delete(ctx context.Context, t Target, o metav1.DeleteOptions)
 	return r.DeleteWithout(ctx, t, o, "")
 }
 
-// DeleteWithout is Delete of an object that does not wait for the finalizer: it is removed in the same write. That of an object whose deletion has
-// begun stays.
-func (r *Registry) DeleteWithout(ctx context.Context, t Target, o metav1.DeleteOptions, finalizer string) (Result, error) {
+// DeleteWithout is Delete of an object that does not wait for the finalizer: it is removed in the same write. That of
+// an object whose deletion has begun stays.
+func (r *Registry) DeleteWithout(ctx context.Context, t Target, o metav1.DeleteOptions,
+	finalizer string) (Result, error) {
 	if errs := validation.ValidateDeleteOptions(&o); len(errs) > 0 {
 		return Result{}, apierrors.NewInvalid(metaKind("DeleteOptions"), "", errs)
 	}
@@ -65,9 +66,11 @@ func (r *Registry) DeleteWithout(ctx context.Context, t Target, o metav1.DeleteO
 	return res, c.waitFor(c.ctx, rev)
 }
 
-// warnOfOrphans warns a client that leaves it to a default of the kind's what becomes of dependents, if that may surprise.
+// warnOfOrphans warns a client that leaves it to a default of the kind's what becomes of dependents, if that may
+// surprise.
 func warnOfOrphans(c *call, o *metav1.DeleteOptions) {
-	if c.Resource.DeleteWarning != "" && o.PropagationPolicy == nil && o.OrphanDependents == nil { //nolint:staticcheck // clients send it
+	if c.Resource.DeleteWarning != "" && o.PropagationPolicy == nil &&
+		o.OrphanDependents == nil { //nolint:staticcheck // clients send it
 		warning.AddWarning(c.ctx, "", c.Resource.DeleteWarning)
 	}
 }
@@ -181,14 +184,20 @@ func (c *call) erase(e *cache.Entry, obj runtime.Object) (Result, int64, error) 
 	var rev int64
 	if !c.dry {
 		var err error
-		if rev, err = c.commitOp(store.Op{Action: store.Remove, Key: e.Key, Revision: e.Revision}, nil, e.Object); err != nil {
+		if rev, err = c.commitOp(store.Op{Action: store.Remove, Key: e.Key, Revision: e.Revision}, nil, e.Object); err !=
+			nil {
 			return Result{}, 0, err
 		}
 	}
 	if !c.Resource.ReturnsDeleted {
 		return Result{Object: &metav1.Status{
-			Status:  metav1.StatusSuccess,
-			Details: &metav1.StatusDetails{Name: c.Name, Group: c.Resource.Group, Kind: c.Resource.Plural, UID: e.Object.GetUID()},
+			Status: metav1.StatusSuccess,
+			Details: &metav1.StatusDetails{
+				Name:  c.Name,
+				Group: c.Resource.Group,
+				Kind:  c.Resource.Plural,
+				UID:   e.Object.GetUID(),
+			},
 		}}, rev, nil
 	}
 	out, err := c.row.External(obj)

@@ -40,17 +40,24 @@ func TestDeletePreconditions(t *testing.T) {
 		p     metav1.Preconditions
 		words string
 	}{
-		"uid":             {metav1.Preconditions{UID: ptr(types.UID("x"))}, "the UID in the precondition (x) does not match"},
-		"resourceVersion": {metav1.Preconditions{ResourceVersion: ptr("1")}, "the ResourceVersion in the precondition (1) does not match"},
+		"uid": {metav1.Preconditions{UID: ptr(types.UID("x"))}, "the UID in the precondition (x) does not match"},
+		"resourceVersion": {
+			metav1.Preconditions{ResourceVersion: ptr("1")},
+			"the ResourceVersion in the precondition (1) does not match",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := h.Delete(h.ctx, v1("ConfigMap", "a"), metav1.DeleteOptions{Preconditions: &c.p})
 			requireStatus(t, err, 409, c.words)
 		})
 	}
-	_, err := h.Delete(h.ctx, v1("ConfigMap", "a"), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &cm.UID, ResourceVersion: &cm.ResourceVersion}})
+	_, err := h.Delete(h.ctx, v1("ConfigMap", "a"), metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{UID: &cm.UID, ResourceVersion: &cm.ResourceVersion},
+	})
 	require.NoError(t, err)
-	_, err = h.Delete(h.ctx, v1("ConfigMap", "a"), metav1.DeleteOptions{PropagationPolicy: ptr(metav1.DeletionPropagation("Sideways"))})
+	_, err = h.Delete(h.ctx, v1("ConfigMap", "a"), metav1.DeleteOptions{
+		PropagationPolicy: ptr(metav1.DeletionPropagation("Sideways")),
+	})
 	requireStatus(t, err, 422, "propagationPolicy")
 }
 
@@ -99,11 +106,19 @@ func TestPropagationAndFinalizers(t *testing.T) {
 		{nil, metav1.DeleteOptions{OrphanDependents: ptr(true)}, []string{orphan}},
 		{nil, metav1.DeleteOptions{OrphanDependents: ptr(false)}, nil},
 		{[]string{own}, metav1.DeleteOptions{}, []string{own}},
-		{[]string{own}, metav1.DeleteOptions{PropagationPolicy: ptr(metav1.DeletePropagationForeground)}, []string{own, foreground}},
+		{
+			[]string{own},
+			metav1.DeleteOptions{PropagationPolicy: ptr(metav1.DeletePropagationForeground)},
+			[]string{own, foreground},
+		},
 		{[]string{orphan}, metav1.DeleteOptions{}, []string{orphan}},
 		{[]string{orphan}, metav1.DeleteOptions{PropagationPolicy: background}, nil},
 		{[]string{foreground}, metav1.DeleteOptions{}, []string{foreground}},
-		{[]string{foreground}, metav1.DeleteOptions{PropagationPolicy: ptr(metav1.DeletePropagationOrphan)}, []string{orphan}},
+		{
+			[]string{foreground},
+			metav1.DeleteOptions{PropagationPolicy: ptr(metav1.DeletePropagationOrphan)},
+			[]string{orphan},
+		},
 	} {
 		name := fmt.Sprintf("c%d", i)
 		cm := configMap(name)
@@ -121,15 +136,19 @@ func TestPropagationAndFinalizers(t *testing.T) {
 		require.NotNil(t, e.Object.GetDeletionTimestamp())
 		require.Zero(t, *e.Object.GetDeletionGracePeriodSeconds())
 
-		_, err = h.Patch(h.ctx, v1("ConfigMap", name), types.MergePatchType, []byte(`{"metadata":{"finalizers":["example.com/new"]}}`), metav1.PatchOptions{})
-		requireStatus(t, err, 422, "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted")
-		_, err = h.Patch(h.ctx, v1("ConfigMap", name), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+		_, err = h.Patch(h.ctx, v1("ConfigMap", name), types.MergePatchType,
+			[]byte(`{"metadata":{"finalizers":["example.com/new"]}}`), metav1.PatchOptions{})
+		requireStatus(t, err, 422,
+			"metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted")
+		_, err = h.Patch(h.ctx, v1("ConfigMap", name), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+			metav1.PatchOptions{})
 		require.NoError(t, err)
 		require.Nil(t, h.cache.Get(v1("ConfigMap", "").Resource, "work", name), "the last finalizer gone, so is the object")
 	}
 }
 
-// Whoever has put a finalizer on an object deletes it in one write. Other finalizers, and those of objects whose deletion has begun, stay.
+// Whoever has put a finalizer on an object deletes it in one write. Other finalizers, and those of objects whose
+// deletion has begun, stay.
 func TestDeletionWithoutAFinalizer(t *testing.T) {
 	h := build(t)
 	const own, other = "example.com/own", "example.com/other"
@@ -146,7 +165,8 @@ func TestDeletionWithoutAFinalizer(t *testing.T) {
 			stale := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: ptr(types.UID("other"))}}
 			_, err := h.DeleteWithout(h.ctx, v1("ConfigMap", "c"), stale, own)
 			require.True(t, apierrors.IsConflict(err), "%v", err)
-			res, err := h.DeleteWithout(h.ctx, v1("ConfigMap", "c"), metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &made.UID}}, own)
+			res, err := h.DeleteWithout(h.ctx, v1("ConfigMap", "c"),
+				metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &made.UID}}, own)
 			require.NoError(t, err)
 			require.Equal(t, c.want != nil, res.Pending)
 			e := h.cache.Get(v1("ConfigMap", "").Resource, "work", "c")
@@ -158,7 +178,8 @@ func TestDeletionWithoutAFinalizer(t *testing.T) {
 			_, err = h.DeleteWithout(h.ctx, v1("ConfigMap", "c"), metav1.DeleteOptions{}, other)
 			require.NoError(t, err)
 			require.Equal(t, c.want, h.cache.Get(v1("ConfigMap", "").Resource, "work", "c").Object.GetFinalizers())
-			_, err = h.Patch(h.ctx, v1("ConfigMap", "c"), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`), metav1.PatchOptions{})
+			_, err = h.Patch(h.ctx, v1("ConfigMap", "c"), types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`),
+				metav1.PatchOptions{})
 			require.NoError(t, err)
 		})
 	}
@@ -197,7 +218,8 @@ func TestNamespaceDeletion(t *testing.T) {
 	require.Equal(t, []corev1.FinalizerName{corev1.FinalizerKubernetes}, n.Spec.Finalizers)
 
 	_, err = h.Create(h.ctx, v1("ConfigMap", ""), configMap("a"), metav1.CreateOptions{})
-	s := requireStatus(t, err, 403, `configmaps "a" is forbidden: unable to create new content in namespace work because it is being terminated`)
+	s := requireStatus(t, err, 403,
+		`configmaps "a" is forbidden: unable to create new content in namespace work because it is being terminated`)
 	require.Equal(t, corev1.NamespaceTerminatingCause, s.Details.Causes[0].Type)
 
 	again, err := h.Delete(h.ctx, ns, metav1.DeleteOptions{})
@@ -216,15 +238,18 @@ func TestDeleteCollection(t *testing.T) {
 		cm.Labels = map[string]string{"odd": fmt.Sprint(i % 2)}
 		put(h, v1("ConfigMap", ""), cm)
 	}
-	l, err := h.DeleteCollection(h.ctx, v1("ConfigMap", ""), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "odd=1"})
+	l, err := h.DeleteCollection(h.ctx, v1("ConfigMap", ""), metav1.DeleteOptions{},
+		metav1.ListOptions{LabelSelector: "odd=1"})
 	require.NoError(t, err)
 	require.Len(t, l.Entries, 10)
 	l, err = h.List(h.ctx, v1("ConfigMap", ""), metav1.ListOptions{})
 	require.NoError(t, err)
 	require.Len(t, l.Entries, 10)
-	_, err = h.DeleteCollection(h.ctx, v1("ConfigMap", ""), metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "odd in ("})
+	_, err = h.DeleteCollection(h.ctx, v1("ConfigMap", ""), metav1.DeleteOptions{},
+		metav1.ListOptions{LabelSelector: "odd in ("})
 	requireStatus(t, err, 400)
-	_, err = h.DeleteCollection(h.ctx, v1("ConfigMap", ""), metav1.DeleteOptions{DryRun: []string{"All"}}, metav1.ListOptions{})
+	_, err = h.DeleteCollection(h.ctx, v1("ConfigMap", ""), metav1.DeleteOptions{DryRun: []string{"All"}},
+		metav1.ListOptions{})
 	require.NoError(t, err)
 	l, err = h.List(h.ctx, v1("ConfigMap", ""), metav1.ListOptions{})
 	require.NoError(t, err)
@@ -236,9 +261,16 @@ func TestDeletingAJobWarns(t *testing.T) {
 	h := build(t)
 	job := at(batchv1.SchemeGroupVersion.WithKind("Job"), "work", "j")
 	for _, policy := range []*metav1.DeletionPropagation{nil, ptr(metav1.DeletePropagationBackground)} {
-		put(h, job, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "j"}, Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{
-			Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "x", TerminationMessagePolicy: "File", ImagePullPolicy: "Always"}}},
-		}}})
+		put(h, job, &batchv1.Job{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "j"}, Spec: batchv1.JobSpec{Template: corev1.PodTemplateSpec{
+				Spec: corev1.PodSpec{
+					RestartPolicy: corev1.RestartPolicyNever,
+					Containers: []corev1.Container{
+						{Name: "c", Image: "x", TerminationMessagePolicy: "File", ImagePullPolicy: "Always"},
+					},
+				},
+			}},
+		})
 		w := &warnings{}
 		_, err := h.Delete(warning.WithWarningRecorder(h.ctx, w), job, metav1.DeleteOptions{PropagationPolicy: policy})
 		require.NoError(t, err)

@@ -50,7 +50,9 @@ func over(t testing.TB, config store.Config) *env {
 	runtest.Start(t, s, c)
 	h := &env{r, t, asUser(context.Background())}
 	for _, ns := range []string{"default", "work"} {
-		put(h, at(corev1.SchemeGroupVersion.WithKind("Namespace"), "", ""), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+		put(h, at(corev1.SchemeGroupVersion.WithKind("Namespace"), "", ""), &corev1.Namespace{
+			ObjectMeta: metav1.ObjectMeta{Name: ns},
+		})
 	}
 	return h
 }

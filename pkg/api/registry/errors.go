@@ -15,7 +15,8 @@ import (
 )
 
 // errModified has upstream's message for a conflict, which clients show to users.
-var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try again")
+var errModified = errors.New("the object has been modified; please apply your changes to the latest version and try " +
+	"again")
 
 // status converts any error to a Status error. It is the only place where errors of the store and the cache are mapped
 // to HTTP codes.
@@ -37,7 +38,8 @@ func status(err error, gr schema.GroupResource, name string) error {
 	case errors.Is(err, store.ErrFull):
 		// RFC 4918, section 11.5. Unlike 503, clients do not retry it on their own.
 		return &apierrors.StatusError{ErrStatus: metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage", Message: err.Error(),
+			Status: metav1.StatusFailure, Code: http.StatusInsufficientStorage, Reason: "InsufficientStorage",
+			Message: err.Error(),
 		}}
 	case errors.Is(err, store.ErrUnavailable):
 		return apierrors.NewServiceUnavailable(err.Error())

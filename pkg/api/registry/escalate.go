@@ -15,9 +15,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// checkEscalation refuses roles and bindings that grant more than their author has, unless the author has the verb escalate
-// or bind, policies whose parameters their author may not read, certificates of signers that the author may not act as, and
-// claims of devices that the author may not make. Without an authorizer, and for system:masters, it allows everything.
+// checkEscalation refuses roles and bindings that grant more than their author has, unless the author has the verb
+// escalate or bind, policies whose parameters their author may not read, certificates of signers that the author may
+// not act as, and claims of devices that the author may not make. Without an authorizer, and for system:masters, it
+// allows everything.
 func (c *call) checkEscalation(obj, old runtime.Object) error {
 	if err := c.mayReadParams(obj, old); err != nil {
 		return err
@@ -49,7 +50,8 @@ func (c *call) checkEscalation(obj, old runtime.Object) error {
 		}
 		was, _ := old.(*rbac.ClusterRole)
 		if (aggregates(o) || was != nil && aggregates(was)) && c.mayGrant(o.Name, everything) != nil {
-			return apierrors.NewForbidden(c.gr(), o.Name, errors.New("must have cluster-admin privileges to use the aggregationRule"))
+			return apierrors.NewForbidden(c.gr(), o.Name,
+				errors.New("must have cluster-admin privileges to use the aggregationRule"))
 		}
 	case *rbac.RoleBinding:
 		if !rbacregistry.BindingAuthorized(c.ctx, o.RoleRef, c.Namespace, *p) {
@@ -80,7 +82,8 @@ func (c *call) mayGrant(name string, rules []rbac.PolicyRule) error {
 }
 
 func (c *call) mayBind(name string, ref rbac.RoleRef) error {
-	rules, err := c.rules().GetRoleReferenceRules(c.ctx, rbacv1.RoleRef{APIGroup: ref.APIGroup, Kind: ref.Kind, Name: ref.Name}, c.Namespace)
+	rules, err := c.rules().GetRoleReferenceRules(c.ctx,
+		rbacv1.RoleRef{APIGroup: ref.APIGroup, Kind: ref.Kind, Name: ref.Name}, c.Namespace)
 	if err != nil {
 		return status(err, c.gr(), name)
 	}

@@ -18,11 +18,14 @@ func budgetTarget(name string) Target {
 }
 
 // guard puts a budget over the pods labelled app=x, and gives it a status.
-func (h *env) guard(name string, status policyv1.PodDisruptionBudgetStatus, change ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
+func (h *env) guard(name string, status policyv1.PodDisruptionBudgetStatus,
+	change ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
 	one := intstr.FromInt32(1)
-	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}, Spec: policyv1.PodDisruptionBudgetSpec{
-		MaxUnavailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
-	}}
+	b := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}, Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: &one, Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}},
+		},
+	}
 	for _, f := range change {
 		f(b)
 	}
@@ -48,7 +51,8 @@ func (h *env) runs(name string, ready bool) *corev1.Pod {
 }
 
 func (h *env) evict(pod string, o metav1.CreateOptions) error {
-	_, err := h.Create(h.ctx, sub(v1("Pod", pod), "eviction"), &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: "work"}}, o)
+	_, err := h.Create(h.ctx, sub(v1("Pod", pod), "eviction"),
+		&policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: pod, Namespace: "work"}}, o)
 	return err
 }
 
@@ -60,7 +64,13 @@ func (h *env) budget(name string) *policyv1.PodDisruptionBudget {
 func TestEvictionAsksTheBudget(t *testing.T) {
 	always := policyv1.AlwaysAllow
 	unhealthy := func(b *policyv1.PodDisruptionBudget) { b.Spec.UnhealthyPodEvictionPolicy = &always }
-	ok := policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 1, CurrentHealthy: 2, DesiredHealthy: 1, ExpectedPods: 2}
+	ok := policyv1.PodDisruptionBudgetStatus{
+		ObservedGeneration: 1,
+		DisruptionsAllowed: 1,
+		CurrentHealthy:     2,
+		DesiredHealthy:     1,
+		ExpectedPods:       2,
+	}
 	with := func(change func(*policyv1.PodDisruptionBudgetStatus)) policyv1.PodDisruptionBudgetStatus {
 		s := *ok.DeepCopy()
 		change(&s)
@@ -78,19 +88,37 @@ func TestEvictionAsksTheBudget(t *testing.T) {
 	}{
 		"allowed":      {status: ok, spent: true},
 		"nothing left": {status: none, code: 429, cause: "The disruption budget b needs 1 healthy pods and has 1 currently"},
-		"not observed": {status: with(func(s *policyv1.PodDisruptionBudgetStatus) { s.ObservedGeneration = 0 }), code: 429, retry: 10,
-			cause: "The disruption budget b is still being processed by the server."},
+		"not observed": {
+			status: with(func(s *policyv1.PodDisruptionBudgetStatus) { s.ObservedGeneration = 0 }), code: 429, retry: 10,
+			cause: "The disruption budget b is still being processed by the server.",
+		},
 		"failed sync": {status: with(func(s *policyv1.PodDisruptionBudgetStatus) {
 			s.DisruptionsAllowed = 0
-			s.Conditions = []metav1.Condition{{Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: policyv1.SyncFailedReason, Message: "why", LastTransitionTime: metav1.Now()}}
+			s.Conditions = []metav1.Condition{
+				{
+					Type: policyv1.DisruptionAllowedCondition, Status: metav1.ConditionFalse, Reason: policyv1.SyncFailedReason,
+					Message: "why", LastTransitionTime: metav1.Now(),
+				},
+			}
 		}), code: 429, cause: "The disruption budget b does not allow evicting pods currently because it failed sync: why"},
 		"no reason": {status: with(func(s *policyv1.PodDisruptionBudgetStatus) { s.DisruptionsAllowed = 0 }), code: 429,
 			cause: "The disruption budget b does not allow evicting pods currently"},
-		"unhealthy, budget is kept":        {status: with(func(s *policyv1.PodDisruptionBudgetStatus) { s.DisruptionsAllowed = 0; s.CurrentHealthy = 1 }), unready: true},
-		"unhealthy, budget is not kept":    {status: with(func(s *policyv1.PodDisruptionBudgetStatus) { s.DisruptionsAllowed, s.CurrentHealthy = 0, 0 }), unready: true, code: 429, cause: "needs 1 healthy pods and has 0 currently"},
-		"unhealthy ones may always go":     {status: with(func(s *policyv1.PodDisruptionBudgetStatus) { s.DisruptionsAllowed, s.CurrentHealthy = 0, 0 }), unready: true, policy: unhealthy},
-		"healthy ones may not always go":   {status: none, policy: unhealthy, code: 429, cause: "needs 1 healthy pods"},
-		"unhealthy, nothing needs be kept": {status: with(func(s *policyv1.PodDisruptionBudgetStatus) { s.DesiredHealthy = 0 }), unready: true, spent: true},
+		"unhealthy, budget is kept": {
+			status:  with(func(s *policyv1.PodDisruptionBudgetStatus) { s.DisruptionsAllowed = 0; s.CurrentHealthy = 1 }),
+			unready: true,
+		},
+		"unhealthy, budget is not kept": {
+			status:  with(func(s *policyv1.PodDisruptionBudgetStatus) { s.DisruptionsAllowed, s.CurrentHealthy = 0, 0 }),
+			unready: true, code: 429, cause: "needs 1 healthy pods and has 0 currently",
+		},
+		"unhealthy ones may always go": {
+			status:  with(func(s *policyv1.PodDisruptionBudgetStatus) { s.DisruptionsAllowed, s.CurrentHealthy = 0, 0 }),
+			unready: true, policy: unhealthy,
+		},
+		"healthy ones may not always go": {status: none, policy: unhealthy, code: 429, cause: "needs 1 healthy pods"},
+		"unhealthy, nothing needs be kept": {
+			status: with(func(s *policyv1.PodDisruptionBudgetStatus) { s.DesiredHealthy = 0 }), unready: true, spent: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := build(t)
@@ -137,7 +165,8 @@ func TestEvictionUnderTwoBudgets(t *testing.T) {
 	h.guard("a", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 1})
 	h.guard("b", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 1})
 	h.runs("p", true)
-	requireStatus(t, h.evict("p", metav1.CreateOptions{}), 500, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
+	requireStatus(t, h.evict("p", metav1.CreateOptions{}), 500,
+		"This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
 }
 
 // TestEvictionOfAWaitingPod: a pod that has not run yet needs no budget.
@@ -156,7 +185,12 @@ func TestEvictionOfAWaitingPod(t *testing.T) {
 // TestEvictionsDoNotOverspend: however many evict at once, a budget is spent once.
 func TestEvictionsDoNotOverspend(t *testing.T) {
 	h := build(t)
-	h.guard("b", policyv1.PodDisruptionBudgetStatus{ObservedGeneration: 1, DisruptionsAllowed: 2, CurrentHealthy: 8, DesiredHealthy: 6})
+	h.guard("b", policyv1.PodDisruptionBudgetStatus{
+		ObservedGeneration: 1,
+		DisruptionsAllowed: 2,
+		CurrentHealthy:     8,
+		DesiredHealthy:     6,
+	})
 	names := []string{"a", "b", "c", "d", "e", "f", "g", "h"}
 	for _, n := range names {
 		h.runs(n, true)

@@ -91,7 +91,8 @@ func TestHostilePatchesAreCheap(t *testing.T) {
 		"copies that double": {v1("ConfigMap", "small"), types.JSONPatchType,
 			numbered("[", `{"op":"copy","from":"/data","path":"/data/k%d"}`, "]", 4000), 422},
 		"a value in a deep path": {v1("ConfigMap", "small"), types.JSONPatchType,
-			`[{"op":"add","path":"/data/x","value":` + deep(120, `"`+strings.Repeat("y", 2<<20)+`"`) + `},{"op":"add","path":"/data/x` + strings.Repeat("/a", 119) + `","value":1}]`, 413},
+			`[{"op":"add","path":"/data/x","value":` + deep(120, `"`+strings.Repeat("y", 2<<20)+`"`) +
+				`},{"op":"add","path":"/data/x` + strings.Repeat("/a", 119) + `","value":1}]`, 413},
 		"very deep": {v1("ConfigMap", "small"), types.JSONPatchType,
 			`[{"op":"add","path":"/data/x","value":` + deep(5000, "1") + `}]`, 413},
 		"a long path": {v1("ConfigMap", "small"), types.JSONPatchType,
@@ -99,9 +100,11 @@ func TestHostilePatchesAreCheap(t *testing.T) {
 		"the front of a long list": {v1("ConfigMap", "small"), types.JSONPatchType,
 			`[{"op":"add","path":"/data/x","value":[` + strings.Repeat("0,", 19_000) + `0]},` +
 				strings.TrimPrefix(numbered("[", `{"op":"add","path":"/data/x/0","value":%d}`, "]", 9000), "["), 413},
-		"empty operations":  {v1("ConfigMap", "small"), types.JSONPatchType, repeated("[", "{}", "]"), 413},
-		"merge, deep":       {v1("ConfigMap", "small"), types.MergePatchType, deep(9000, "1"), 413},
-		"merge, deep, big":  {v1("ConfigMap", "small"), types.MergePatchType, deep(100, `"`+strings.Repeat("y", 2<<20)+`"`), 413},
+		"empty operations": {v1("ConfigMap", "small"), types.JSONPatchType, repeated("[", "{}", "]"), 413},
+		"merge, deep":      {v1("ConfigMap", "small"), types.MergePatchType, deep(9000, "1"), 413},
+		"merge, deep, big": {
+			v1("ConfigMap", "small"), types.MergePatchType, deep(100, `"`+strings.Repeat("y", 2<<20)+`"`), 413,
+		},
 		"merge, containers": {v1("Pod", "p"), types.MergePatchType, repeated(`{"spec":{"containers":[`, "{}", "]}}"), 413},
 		"merge, maps":       {v1("Pod", "p"), types.MergePatchType, repeated(`{"x":[`, `{"":0}`, "]}"), 413},
 		"merge, a quantity": {v1("Pod", "p"), types.MergePatchType,
@@ -157,22 +160,59 @@ func TestHostileCreatesAreCheap(t *testing.T) {
 		target Target
 		body   string
 	}{
-		"ports":            {v1("Service", ""), numbered(`{"metadata":{"name":"x"},"spec":{"ports":[`, `{"port":%d}`, "]}}", 19_900)},
-		"containers":       {v1("Pod", ""), numbered(`{"metadata":{"name":"x"},"spec":{"containers":[`, `{"name":"c%d"}`, "]}}", 19_900)},
-		"empty containers": {v1("Pod", ""), strings.Replace(numbered(`{"spec":{"containers":[`, `{%d}`, "]}}", 0), "[]", "["+strings.TrimSuffix(strings.Repeat("{},", 19_900), ",")+"]", 1)},
-		"ports of a pod":   {v1("Pod", ""), numbered(`{"metadata":{"name":"x"},"spec":{"containers":[{"name":"c","image":"i","ports":[`, `{"hostPort":1,"containerPort":%d}`, "]}]}}", 19_900)},
-		"env":              {v1("Pod", ""), numbered(`{"metadata":{"name":"x"},"spec":{"containers":[{"name":"c","image":"i","env":[`, `{"name":"a-%d$"}`, "]}]}}", 19_900)},
-		"mounts":           {v1("Pod", ""), numbered(`{"metadata":{"name":"x"},"spec":{"containers":[{"name":"c","image":"i","volumeMounts":[`, `{"name":"v","mountPath":"/a%d"}`, "]}]}}", 19_900)},
-		"spread":           {v1("Pod", ""), numbered(pod+`"topologySpreadConstraints":[`, `{"topologyKey":"%d","maxSkew":1,"whenUnsatisfiable":"DoNotSchedule"}`, "]}}", 19_900)},
-		"tolerations":      {v1("Pod", ""), numbered(pod+`"tolerations":[`, `{"key":"%d","operator":"Exists"}`, "]}}", 19_900)},
-		"volumes":          {v1("Pod", ""), numbered(pod+`"volumes":[`, `{"name":"v%d"}`, "]}}", 19_900)},
-		"gates":            {v1("Pod", ""), numbered(pod+`"schedulingGates":[`, `{"name":"v%d"}`, "]}}", 19_900)},
-		"aliases":          {v1("Pod", ""), numbered(pod+`"hostAliases":[`, `{"ip":"%d"}`, "]}}", 19_900)},
-		"taints":           {v1("Node", ""), numbered(`{"metadata":{"name":"x"},"spec":{"taints":[`, `{"key":"a%d","effect":"NoSchedule"}`, "]}}", 19_900)},
-		"owners":           {v1("ConfigMap", ""), numbered(`{"metadata":{"name":"x","ownerReferences":[`, `{"apiVersion":"v1","kind":"Pod","name":"a%d","uid":"a"}`, "]}}", 19_900)},
-		"finalizers":       {v1("ConfigMap", ""), numbered(`{"metadata":{"name":"x","finalizers":[`, `"a/a%d"`, "]}}", 19_900)},
-		"keys":             {v1("ConfigMap", ""), numbered(`{"metadata":{"name":"x"},"data":{`, `"%d":""`, "}}", 49_000)},
-		"limits":           {v1("LimitRange", ""), numbered(`{"metadata":{"name":"x"},"spec":{"limits":[`, `{"type":"a%d"}`, "]}}", 19_900)},
+		"ports": {
+			v1("Service", ""), numbered(`{"metadata":{"name":"x"},"spec":{"ports":[`, `{"port":%d}`, "]}}", 19_900),
+		},
+		"containers": {
+			v1("Pod", ""), numbered(`{"metadata":{"name":"x"},"spec":{"containers":[`, `{"name":"c%d"}`, "]}}", 19_900),
+		},
+		"empty containers": {
+			v1("Pod", ""),
+			strings.Replace(numbered(`{"spec":{"containers":[`, `{%d}`, "]}}", 0), "[]",
+				"["+strings.TrimSuffix(strings.Repeat("{},", 19_900), ",")+"]", 1),
+		},
+		"ports of a pod": {
+			v1("Pod", ""),
+			numbered(`{"metadata":{"name":"x"},"spec":{"containers":[{"name":"c","image":"i","ports":[`,
+				`{"hostPort":1,"containerPort":%d}`, "]}]}}", 19_900),
+		},
+		"env": {
+			v1("Pod", ""),
+			numbered(`{"metadata":{"name":"x"},"spec":{"containers":[{"name":"c","image":"i","env":[`, `{"name":"a-%d$"}`,
+				"]}]}}", 19_900),
+		},
+		"mounts": {
+			v1("Pod", ""),
+			numbered(`{"metadata":{"name":"x"},"spec":{"containers":[{"name":"c","image":"i","volumeMounts":[`,
+				`{"name":"v","mountPath":"/a%d"}`, "]}]}}", 19_900),
+		},
+		"spread": {
+			v1("Pod", ""),
+			numbered(pod+`"topologySpreadConstraints":[`, `{"topologyKey":"%d","maxSkew":1,"whenUnsatisfiable":"DoNotSchedule"}`,
+				"]}}", 19_900),
+		},
+		"tolerations": {
+			v1("Pod", ""), numbered(pod+`"tolerations":[`, `{"key":"%d","operator":"Exists"}`, "]}}", 19_900),
+		},
+		"volumes": {v1("Pod", ""), numbered(pod+`"volumes":[`, `{"name":"v%d"}`, "]}}", 19_900)},
+		"gates":   {v1("Pod", ""), numbered(pod+`"schedulingGates":[`, `{"name":"v%d"}`, "]}}", 19_900)},
+		"aliases": {v1("Pod", ""), numbered(pod+`"hostAliases":[`, `{"ip":"%d"}`, "]}}", 19_900)},
+		"taints": {
+			v1("Node", ""),
+			numbered(`{"metadata":{"name":"x"},"spec":{"taints":[`, `{"key":"a%d","effect":"NoSchedule"}`, "]}}", 19_900),
+		},
+		"owners": {
+			v1("ConfigMap", ""),
+			numbered(`{"metadata":{"name":"x","ownerReferences":[`, `{"apiVersion":"v1","kind":"Pod","name":"a%d","uid":"a"}`,
+				"]}}", 19_900),
+		},
+		"finalizers": {
+			v1("ConfigMap", ""), numbered(`{"metadata":{"name":"x","finalizers":[`, `"a/a%d"`, "]}}", 19_900),
+		},
+		"keys": {v1("ConfigMap", ""), numbered(`{"metadata":{"name":"x"},"data":{`, `"%d":""`, "}}", 49_000)},
+		"limits": {
+			v1("LimitRange", ""), numbered(`{"metadata":{"name":"x"},"spec":{"limits":[`, `{"type":"a%d"}`, "]}}", 19_900),
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			obj := c.target.Resource.New()

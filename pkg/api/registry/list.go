@@ -59,7 +59,8 @@ func (c *call) list(o *metav1.ListOptions) (*List, error) {
 	prefix := c.row.Prefix(c.Namespace)
 	if o.Continue != "" {
 		if len(o.Continue) > maxContinueBytes {
-			return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid continue token: it is longer than %d bytes", maxContinueBytes))
+			return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid continue token: it is longer than %d bytes",
+				maxContinueBytes))
 		}
 		from, at, err := storage.DecodeContinue(o.Continue, prefix)
 		if err != nil {
@@ -101,7 +102,8 @@ func (c *call) listNow(q cache.Query, o *metav1.ListOptions, prefix, from string
 	return c.listCached(q, o, prefix, from, 0)
 }
 
-// listCached lists from the cache, starting at the key from, as of revision rev (0: now). It returns nil if the cache does not have that state.
+// listCached lists from the cache, starting at the key from, as of revision rev (0: now). It returns nil if the cache
+// does not have that state.
 func (c *call) listCached(q cache.Query, o *metav1.ListOptions, prefix, from string, rev int64) (*List, error) {
 	p, ok := c.cache.Page(c.selecting(), q, from, o.Limit, rev)
 	if !ok {
@@ -131,7 +133,8 @@ func (l *List) more(q cache.Query, prefix string, left int64) error {
 // pageKeys is the number of keys read from the store at a time when selectors filter the result.
 const pageKeys = 1000
 
-// listAt lists an older revision: from the cache if it still has it, else from the store. Objects unchanged since then come from the cache.
+// listAt lists an older revision: from the cache if it still has it, else from the store. Objects unchanged since then
+// come from the cache.
 func (c *call) listAt(q cache.Query, o *metav1.ListOptions, prefix, from string, rev int64) (*List, error) {
 	if rev >= c.store.Compacted() && len(c.cache.Unreadable(prefix)) == 0 {
 		if l, err := c.listCached(q, o, prefix, from, rev); l != nil || err != nil {
@@ -206,7 +209,8 @@ func selects(row *kind.Resource, q cache.Query, e *cache.Entry) bool {
 // the collection as it is now.
 func (c *call) expired(o *metav1.ListOptions, prefix, from string) error {
 	if o.Continue == "" {
-		return apierrors.NewResourceExpired(fmt.Sprintf("The resourceVersion for the provided list is too old: %s", o.ResourceVersion))
+		return apierrors.NewResourceExpired(fmt.Sprintf("The resourceVersion for the provided list is too old: %s",
+			o.ResourceVersion))
 	}
 	err := apierrors.NewResourceExpired("The provided continue parameter is too old " +
 		"to display a consistent list result. You can start a new list without the continue parameter, or use the " +

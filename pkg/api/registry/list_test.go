@@ -66,7 +66,9 @@ func TestListAtARevision(t *testing.T) {
 	put(h, v1("ConfigMap", ""), configMap("b"))
 	_, err := h.Update(h.ctx, v1("ConfigMap", "a"), configMap("a", "k", "2"), metav1.UpdateOptions{})
 	require.NoError(t, err)
-	l, err := h.List(h.ctx, v1("ConfigMap", ""), metav1.ListOptions{ResourceVersion: a.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact})
+	l, err := h.List(h.ctx, v1("ConfigMap", ""), metav1.ListOptions{
+		ResourceVersion: a.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchExact,
+	})
 	require.NoError(t, err)
 	require.Equal(t, []string{"a"}, names(l))
 	require.Equal(t, "1", l.Entries[0].Object.(*corev1.ConfigMap).Data["k"])
@@ -83,12 +85,26 @@ func TestListRefuses(t *testing.T) {
 		code  int32
 		words string
 	}{
-		"bad token":      {metav1.ListOptions{Continue: "?"}, 400, "invalid continue token"},
-		"bad label":      {metav1.ListOptions{LabelSelector: "a in"}, 400, "unable to parse"},
-		"bad field":      {metav1.ListOptions{FieldSelector: "spec.color=red"}, 400, "\"spec.color\" is not a known field selector"},
-		"bad version":    {metav1.ListOptions{ResourceVersion: "abc"}, 400, `invalid resource version: resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax`},
-		"bad match":      {metav1.ListOptions{ResourceVersion: "1", ResourceVersionMatch: "Nearly"}, 422, "resourceVersionMatch: Unsupported value"},
-		"match alone":    {metav1.ListOptions{ResourceVersionMatch: "Exact"}, 422, "resourceVersionMatch is forbidden unless resourceVersion is provided"},
+		"bad token": {metav1.ListOptions{Continue: "?"}, 400, "invalid continue token"},
+		"bad label": {metav1.ListOptions{LabelSelector: "a in"}, 400, "unable to parse"},
+		"bad field": {
+			metav1.ListOptions{FieldSelector: "spec.color=red"}, 400, "\"spec.color\" is not a known field selector",
+		},
+		"bad version": {
+			metav1.ListOptions{ResourceVersion: "abc"},
+			400,
+			`invalid resource version: resourceVersion: Invalid value: "abc": strconv.ParseUint: parsing "abc": invalid syntax`,
+		},
+		"bad match": {
+			metav1.ListOptions{ResourceVersion: "1", ResourceVersionMatch: "Nearly"},
+			422,
+			"resourceVersionMatch: Unsupported value",
+		},
+		"match alone": {
+			metav1.ListOptions{ResourceVersionMatch: "Exact"},
+			422,
+			"resourceVersionMatch is forbidden unless resourceVersion is provided",
+		},
 		"initial events": {metav1.ListOptions{SendInitialEvents: ptr(true)}, 422, "sendInitialEvents is forbidden for list"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -118,7 +134,8 @@ func TestListGoesOnAfterCompaction(t *testing.T) {
 	require.NoError(t, err)
 	for i := 0; err == nil; i++ {
 		require.Less(t, i, 10000, "the store never compacts")
-		_, err = h.Patch(h.ctx, v1("ConfigMap", "c0"), types.MergePatchType, fmt.Appendf(nil, `{"data":{"i":"%d"}}`, i), metav1.PatchOptions{})
+		_, err = h.Patch(h.ctx, v1("ConfigMap", "c0"), types.MergePatchType, fmt.Appendf(nil, `{"data":{"i":"%d"}}`, i),
+			metav1.PatchOptions{})
 		require.NoError(t, err)
 		_, err = h.List(h.ctx, v1("ConfigMap", ""), metav1.ListOptions{Limit: 2, Continue: first.Continue})
 	}

@@ -47,8 +47,8 @@ type managerKey struct {
 	subresource string
 }
 
-// resets returns the fields that writes of a strategy do not change. Upstream's subresources of pods do not pass on the reset fields of their
-// strategies (rest.ResetFieldsFilterStrategy).
+// resets returns the fields that writes of a strategy do not change. Upstream's subresources of pods do not pass on the
+// reset fields of their strategies (rest.ResetFieldsFilterStrategy).
 func resets(strategy any) map[fieldpath.APIVersion]*fieldpath.Set {
 	if s, ok := strategy.(rest.ResetFieldsStrategy); ok {
 		return s.GetResetFields()
@@ -62,7 +62,8 @@ func (c *call) fieldManager(strategy any) (*managedfields.FieldManager, error) {
 	if c.Resource.Managers != nil {
 		return c.managers.own(key, c.Resource.Managers, reset)
 	}
-	known := c.Resource.Proto && fieldset.Describes(c.Resource.New()) // CustomResourceDefinitions are not in client-go's schema
+	// CustomResourceDefinitions are not in client-go's schema
+	known := c.Resource.Proto && fieldset.Describes(c.Resource.New())
 	return c.managers.get(key, versions{c.Resource, c.kinds.Table()}, c.Resource.GroupVersionKind, known, reset)
 }
 
@@ -73,7 +74,8 @@ type converter interface {
 	runtime.ObjectCreater
 }
 
-func (m *managers) get(key managerKey, v converter, gvk schema.GroupVersionKind, builtin bool, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+func (m *managers) get(key managerKey, v converter, gvk schema.GroupVersionKind, builtin bool,
+	reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if f := m.of[key]; f != nil {
@@ -101,7 +103,9 @@ func (m *managers) get(key managerKey, v converter, gvk schema.GroupVersionKind,
 }
 
 // own returns the field manager that a row creates itself.
-func (m *managers) own(key managerKey, make func(string, map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error), reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+func (m *managers) own(key managerKey,
+	make func(string, map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error),
+	reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if f := m.of[key]; f != nil {
@@ -204,7 +208,8 @@ func (c *call) apply(data []byte, o *metav1.PatchOptions, update metav1.UpdateOp
 }
 
 // applyTo returns the object with a configuration applied to it.
-func applyTo(f *managedfields.FieldManager, live runtime.Object, config map[string]any, o *metav1.PatchOptions) (runtime.Object, error) {
+func applyTo(f *managedfields.FieldManager, live runtime.Object, config map[string]any,
+	o *metav1.PatchOptions) (runtime.Object, error) {
 	patch := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(config)}
 	out, err := f.Apply(live, patch, o.FieldManager, o.Force != nil && *o.Force)
 	if err != nil {
@@ -216,8 +221,8 @@ func applyTo(f *managedfields.FieldManager, live runtime.Object, config map[stri
 	return out, nil
 }
 
-// maxApplied bounds the sum of the squared lengths of the maps and lists in an applied configuration: field sets are kept sorted by
-// insertion.
+// maxApplied bounds the sum of the squared lengths of the maps and lists in an applied configuration: field sets are
+// kept sorted by insertion.
 const maxApplied = 12_000 * 12_000
 
 // configuration decodes an apply patch, which is YAML or, from nearly all clients, JSON.
@@ -253,7 +258,8 @@ func (c *call) configuration(data []byte, directive string) (map[string]any, err
 	if directive != metav1.FieldValidationIgnore {
 		if _, err := yaml.YAMLToJSONStrict(data); err != nil {
 			if directive == metav1.FieldValidationStrict {
-				return nil, apierrors.NewBadRequest(brief("error strict decoding YAML: error converting YAML to JSON: " + err.Error()))
+				return nil, apierrors.NewBadRequest(brief("error strict decoding YAML: error converting YAML to JSON: " +
+					err.Error()))
 			}
 			warning.AddWarning(c.ctx, "", brief("error converting YAML to JSON: "+err.Error()))
 		}

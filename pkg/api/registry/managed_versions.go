@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// versions converts the objects of a kind for upstream's field manager: unstructured ones to their type, and typed ones between served
-// versions, because each managed fields entry is kept in the version of the request that wrote it.
+// versions converts the objects of a kind for upstream's field manager: unstructured ones to their type, and typed ones
+// between served versions, because each managed fields entry is kept in the version of the request that wrote it.
 type versions struct {
 	*kind.Resource
 	table *kind.Table
@@ -99,8 +99,8 @@ func (v versions) ConvertFieldLabel(_ schema.GroupVersionKind, label, value stri
 	return label, value, nil
 }
 
-// oneVersion is the converter for a subresource whose kind exists in one version only. Conversion to it only gives unstructured objects their
-// type.
+// oneVersion is the converter for a subresource whose kind exists in one version only. Conversion to it only gives
+// unstructured objects their type.
 type oneVersion struct {
 	gvk  schema.GroupVersionKind
 	make func() runtime.Object

@@ -22,7 +22,8 @@ func hasSpecFinalizers(o client.Object) bool {
 
 // terminate handles the deletion of a namespace until it is empty: the first request makes it Terminating, and it stays
 // until its spec has no finalizers. done is false if it may be deleted from the store.
-func (c *call) terminate(e *cache.Entry, obj runtime.Object, o *metav1.DeleteOptions) (done bool, _ Result, _ int64, _ error) {
+func (c *call) terminate(e *cache.Entry, obj runtime.Object,
+	o *metav1.DeleteOptions) (done bool, _ Result, _ int64, _ error) {
 	ns, ok := obj.(*core.Namespace)
 	if !ok {
 		return false, Result{}, 0, nil
@@ -33,7 +34,8 @@ func (c *call) terminate(e *cache.Entry, obj runtime.Object, o *metav1.DeleteOpt
 		}
 		if p.ResourceVersion != nil && *p.ResourceVersion != ns.ResourceVersion {
 			return true, Result{}, 0, apierrors.NewConflict(c.gr(), c.Name, fmt.Errorf(
-				"Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", *p.ResourceVersion, ns.ResourceVersion))
+				"Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", *p.ResourceVersion,
+				ns.ResourceVersion))
 		}
 	}
 	if ns.DeletionTimestamp != nil {

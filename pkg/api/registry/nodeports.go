@@ -113,7 +113,8 @@ func (p *ports) nodePorts(now, was *core.Service) error {
 				if errors.As(err, &known) {
 					return err
 				}
-				return invalidService(now, field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), port.NodePort, err.Error()))
+				return invalidService(now,
+					field.Invalid(field.NewPath("spec", "ports").Index(i).Child("nodePort"), port.NodePort, err.Error()))
 			}
 			mine[port.NodePort] = true
 		}

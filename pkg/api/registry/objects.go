@@ -14,9 +14,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// objects gives admission plugins access to a table's kinds: it creates, defaults and converts objects, and maps resources to their
-// equivalents in other versions. Kinds in upstream's scheme use the scheme, all others their rows. It implements
-// admission.ObjectInterfaces.
+// objects gives admission plugins access to a table's kinds: it creates, defaults and converts objects, and maps
+// resources to their equivalents in other versions. Kinds in upstream's scheme use the scheme, all others their rows.
+// It implements admission.ObjectInterfaces.
 type objects struct {
 	table       *kind.Table
 	equivalents runtime.EquivalentResourceMapper
@@ -66,7 +66,8 @@ func (o *objects) row(gvk schema.GroupVersionKind) (*kind.Resource, error) {
 	return nil, runtime.NewNotRegisteredErrForKind("kinds", gvk)
 }
 
-// rowOf returns the row of an object whose kind is not in upstream's scheme. Objects from Go code may not have their kind set.
+// rowOf returns the row of an object whose kind is not in upstream's scheme. Objects from Go code may not have their
+// kind set.
 func (o *objects) rowOf(obj runtime.Object) (*kind.Resource, error) {
 	if gvk := obj.GetObjectKind().GroupVersionKind(); !gvk.Empty() {
 		return o.row(gvk)
@@ -115,8 +116,9 @@ func (o *objects) Default(obj runtime.Object) {
 	legacyscheme.Scheme.Default(obj)
 }
 
-// Convert sets out to in, converted to out's version, which may be the internal one. What it sets an object without a Go type to is brought
-// into the form that its schema gives: webhooks may have added fields that are not in it. It implements runtime.ObjectConvertor.
+// Convert sets out to in, converted to out's version, which may be the internal one. What it sets an object without a
+// Go type to is brought into the form that its schema gives: webhooks may have added fields that are not in it. It
+// implements runtime.ObjectConvertor.
 func (o *objects) Convert(in, out, context any) error {
 	from, ok := in.(runtime.Object)
 	to, same := out.(runtime.Object)
@@ -171,7 +173,8 @@ func (o *objects) converted(from, to runtime.Object) (runtime.Object, error) {
 	return nil, notVersioned
 }
 
-// convert converts an object of one of our own kinds, or of a custom one, to another version. If to is empty, it returns the object's own.
+// convert converts an object of one of our own kinds, or of a custom one, to another version. If to is empty, it
+// returns the object's own.
 func (o *objects) convert(obj client.Object, source *kind.Resource, to schema.GroupVersionKind) (client.Object, error) {
 	if to.Empty() || to == source.GroupVersionKind {
 		return obj, nil
@@ -198,7 +201,8 @@ func (o *objects) ConvertToVersion(in runtime.Object, version runtime.GroupVersi
 	if !ok {
 		return nil, runtime.NewNotRegisteredGVKErrForTarget("kinds", source.GroupVersionKind, version)
 	}
-	if u, ok := in.(*unstructured.Unstructured); ok && !source.Unstructured() { // a policy changed an object that has a Go type
+	// a policy changed an object that has a Go type
+	if u, ok := in.(*unstructured.Unstructured); ok && !source.Unstructured() {
 		obj = source.New()
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, obj); err != nil {
 			return nil, err

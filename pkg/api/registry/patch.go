@@ -39,7 +39,8 @@ const (
 
 // Patch applies a JSON, merge, strategic merge or apply patch. On a conflict it retries, unless the patch has a
 // resourceVersion.
-func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data []byte, o metav1.PatchOptions) (Result, error) {
+func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data []byte,
+	o metav1.PatchOptions) (Result, error) {
 	if errs := validation.ValidatePatchOptions(&o, pt); len(errs) > 0 {
 		return Result{}, apierrors.NewInvalid(metaKind("PatchOptions"), "", errs)
 	}
@@ -57,22 +58,30 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 	if pt == types.StrategicMergePatchType && t.Resource.Unstructured() {
 		return Result{}, unsupportedPatch(pt) // without a Go type there are no merge keys
 	}
-	p := &patch{ctx: c.ctx, kind: pt, data: data, strict: o.FieldValidation, coerce: c.Resource.Coerce, of: c.Resource.GroupVersionKind}
+	p := &patch{
+		ctx:    c.ctx,
+		kind:   pt,
+		data:   data,
+		strict: o.FieldValidation,
+		coerce: c.Resource.Coerce,
+		of:     c.Resource.GroupVersionKind,
+	}
 	if err := p.parse(); err != nil {
 		return Result{}, err
 	}
 	if c.Subresource == "scale" {
 		p.coerce, p.of = nil, scaleKind
-		return c.rescale(update, true, c.tracking(o.FieldManager, func(old *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
-			out := &autoscalingv1.Scale{}
-			if err := p.apply(old, nil, out); err != nil {
-				return nil, err
-			}
-			if err := c.checkName(out); err != nil {
-				return nil, err
-			}
-			return out, c.sameRevision(out, old)
-		}))
+		return c.rescale(update, true,
+			c.tracking(o.FieldManager, func(old *autoscalingv1.Scale) (*autoscalingv1.Scale, error) {
+				out := &autoscalingv1.Scale{}
+				if err := p.apply(old, nil, out); err != nil {
+					return nil, err
+				}
+				if err := c.checkName(out); err != nil {
+					return nil, err
+				}
+				return out, c.sameRevision(out, old)
+			}))
 	}
 	w, err := c.write(update)
 	if err != nil {
@@ -109,9 +118,11 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 // checkPatched refuses an object whose name a patch changed, removed or did not give.
 func (c *call) checkPatched(o client.Object) error {
 	if o.GetName() == "" {
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must be provided", c.Name))
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must "+
+			"be provided", c.Name))
 	}
-	if is := o.GetObjectKind().GroupVersionKind().GroupVersion(); c.Resource.Unstructured() && is != c.Resource.GroupVersion() {
+	if is := o.GetObjectKind().GroupVersionKind().GroupVersion(); c.Resource.Unstructured() &&
+		is != c.Resource.GroupVersion() {
 		return apierrors.NewInvalid(c.Resource.GroupKind(), c.Name, field.ErrorList{
 			field.Invalid(field.NewPath("apiVersion"), is.String(), "must be "+c.Resource.GroupVersion().String())})
 	}
@@ -133,7 +144,8 @@ type patch struct {
 	of     schema.GroupVersionKind // of what is patched
 	data   []byte
 	coerce func(client.Object, kind.Coercion) ([]string, error) // of the patched kind; may be nil
-	strict string                                               // FieldValidation: Strict, Warn, Ignore; empty is Warn, as upstream's default
+	// FieldValidation: Strict, Warn, Ignore; empty is Warn, as upstream's default
+	strict string
 
 	ops      jsonpatch.Patch
 	merge    map[string]any
@@ -180,7 +192,8 @@ func unsupportedPatch(kind types.PatchType) error {
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusUnsupportedMediaType, Reason: metav1.StatusReasonUnsupportedMediaType,
-		Message: fmt.Sprintf("the body of the request was in an unknown format (%s) - accepted media types include: %v", kind, accepted),
+		Message: fmt.Sprintf("the body of the request was in an unknown format (%s) - accepted media types include: %v", kind,
+			accepted),
 	}}
 }
 
@@ -202,7 +215,8 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 	}
 	if p.kind == types.JSONPatchType {
 		if after, err = p.applyOperations(before); err != nil {
-			return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", brief(err.Error()), 0, false)
+			return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "",
+				brief(err.Error()), 0, false)
 		}
 	} else if after, err = jsonpatch.MergePatch(before, p.data); err != nil {
 		if errors.Is(err, jsonpatch.ErrBadJSONPatch) {
@@ -211,7 +225,8 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 		return apierrors.NewInternalError(err)
 	}
 	if len(after) > maxPatchBytes && len(after) > len(before) {
-		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the patched object has %d bytes, limit is %d", len(after), maxPatchBytes))
+		return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("the patched object has %d bytes, limit is %d", len(after),
+			maxPatchBytes))
 	}
 	if err := payload.Check(after, out); err != nil {
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
@@ -245,8 +260,8 @@ func (p *patch) keepsKind(out runtime.Object) error {
 	return nil
 }
 
-// unmarshalStrict decodes an object and returns the unknown and repeated fields that it finds. Objects without a Go type decode themselves,
-// which finds none, so their content is decoded.
+// unmarshalStrict decodes an object and returns the unknown and repeated fields that it finds. Objects without a Go
+// type decode themselves, which finds none, so their content is decoded.
 func unmarshalStrict(data []byte, out runtime.Object) ([]error, error) {
 	u, ok := out.(*unstructured.Unstructured)
 	if !ok {
@@ -259,10 +274,12 @@ func unmarshalStrict(data []byte, out runtime.Object) ([]error, error) {
 }
 
 func invalidPatch(value string, err error) error {
-	return apierrors.NewInvalid(schema.GroupKind{}, "", field.ErrorList{field.Invalid(field.NewPath("patch"), brief(value), brief(err.Error()))})
+	return apierrors.NewInvalid(schema.GroupKind{}, "",
+		field.ErrorList{field.Invalid(field.NewPath("patch"), brief(value), brief(err.Error()))})
 }
 
-// reportProblems refuses, or warns of, unknown and duplicate fields, depending on FieldValidation. value is the patch as an error shows it.
+// reportProblems refuses, or warns of, unknown and duplicate fields, depending on FieldValidation. value is the patch
+// as an error shows it.
 func (p *patch) reportProblems(value func() string, problems []error) error {
 	all := slices.Concat(p.problems, problems)
 	if len(all) == 0 || !p.checks() {
@@ -313,7 +330,8 @@ func (p *patch) strategic(old, out runtime.Object) error {
 	return p.reportProblems(func() string { return fmt.Sprintf("%+v", p.merge) }, found)
 }
 
-// mergeInto returns a strategic merge of the patch into before, which is changed. typed is an object of the patched type.
+// mergeInto returns a strategic merge of the patch into before, which is changed. typed is an object of the patched
+// type.
 func (p *patch) mergeInto(before map[string]any, typed runtime.Object) (map[string]any, error) {
 	if err := p.checkMergeCost(before); err != nil {
 		return nil, err
@@ -324,11 +342,13 @@ func (p *patch) mergeInto(before map[string]any, typed runtime.Object) (map[stri
 	after, err := strategicMerge(before, runtime.DeepCopyJSON(p.merge), typed)
 	switch {
 	case errors.Is(err, mergepatch.ErrBadJSONDoc), errors.Is(err, mergepatch.ErrBadPatchFormatForPrimitiveList),
-		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys), errors.Is(err, mergepatch.ErrBadPatchFormatForSetElementOrderList),
+		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys), errors.Is(err,
+			mergepatch.ErrBadPatchFormatForSetElementOrderList),
 		errors.Is(err, mergepatch.ErrUnsupportedStrategicMergePatchFormat):
 		return nil, apierrors.NewBadRequest(brief(err.Error()))
 	case errors.Is(err, mergepatch.ErrNoListOfLists), mergepatch.IsPreconditionFailed(err), err != nil:
-		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "", brief(err.Error()), 0, false)
+		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "",
+			brief(err.Error()), 0, false)
 	}
 	return after, nil
 }

@@ -30,7 +30,8 @@ func (p *patch) checkCost(before []byte) error {
 	return nil
 }
 
-// checkMergeCost limits the cost of a strategic merge, which searches the object's list for each list item of the patch.
+// checkMergeCost limits the cost of a strategic merge, which searches the object's list for each list item of the
+// patch.
 func (p *patch) checkMergeCost(before map[string]any) error {
 	const few = 64
 	if p.shape.Items <= few {

@@ -43,12 +43,14 @@ func (p *patch) parseOperations(bad func(error) error) error {
 	}
 	for _, op := range ops {
 		if strings.Count(op.Path, "/") > payload.MaxDepth || strings.Count(op.From, "/") > payload.MaxDepth {
-			return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("a path of a JSON patch may have at most %d parts", payload.MaxDepth))
+			return apierrors.NewRequestEntityTooLargeError(fmt.Sprintf("a path of a JSON patch may have at most %d parts",
+				payload.MaxDepth))
 		}
 		if op.Op == "copy" {
 			p.copies++
 		}
-		p.managers = p.managers || reachesManagers(op.Path) || (op.Op == "copy" || op.Op == "move") && reachesManagers(op.From)
+		p.managers = p.managers || reachesManagers(op.Path) ||
+			(op.Op == "copy" || op.Op == "move") && reachesManagers(op.From)
 		if indexes(op.Path) || indexes(op.From) {
 			p.indexed++
 		}
@@ -64,8 +66,8 @@ func reachesManagers(path string) bool {
 	return path == "" || path == "/metadata" || strings.HasPrefix(path, "/metadata/managedFields")
 }
 
-// withoutManagers cuts metadata.managedFields out of the JSON of an object of a built-in kind that has them. Its metadata comes first, and nothing else in
-// there is a list of that name.
+// withoutManagers cuts metadata.managedFields out of the JSON of an object of a built-in kind that has them. Its
+// metadata comes first, and nothing else in there is a list of that name.
 func withoutManagers(object []byte) []byte {
 	start := bytes.Index(object, []byte(`,"managedFields":[`))
 	if start < 0 {
@@ -90,8 +92,8 @@ func withoutManagers(object []byte) []byte {
 	return object
 }
 
-// applyOperations applies the operations of a JSON patch. The library panics on some invalid ones, such as replacing an object
-// with nothing.
+// applyOperations applies the operations of a JSON patch. The library panics on some invalid ones, such as replacing an
+// object with nothing.
 func (p *patch) applyOperations(before []byte) (after []byte, err error) {
 	defer func() {
 		if wrong := recover(); wrong != nil {

@@ -11,10 +11,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// A strategic merge patch changes the fields that it names, and their names are those of Go fields. So only these are converted to maps, merged and
-// converted back: of a pod whose status is patched, neither the specification nor most of the metadata.
+// A strategic merge patch changes the fields that it names, and their names are those of Go fields. So only these are
+// converted to maps, merged and converted back: of a pod whose status is patched, neither the specification nor most of
+// the metadata.
 
-// part returns an object of old's type with the fields that a strategic merge patch names, sharing memory with old. Other fields are empty.
+// part returns an object of old's type with the fields that a strategic merge patch names, sharing memory with old.
+// Other fields are empty.
 func part(old runtime.Object, patch map[string]any) runtime.Object {
 	from := reflect.ValueOf(old).Elem()
 	out := reflect.New(from.Type())
@@ -29,7 +31,8 @@ func graft(out, old, merged runtime.Object, patch map[string]any) {
 	copyNamed(into, reflect.ValueOf(merged).Elem(), patch)
 }
 
-// copyNamed sets the fields of the struct to that a patch names to those of from. Of structs that are merged, it does so with the fields in them.
+// copyNamed sets the fields of the struct to that a patch names to those of from. Of structs that are merged, it does
+// so with the fields in them.
 func copyNamed(to, from reflect.Value, patch map[string]any) {
 	all := patchFieldsOf(to.Type())
 	if !all.covers(patch) {
@@ -66,8 +69,8 @@ type patchField struct {
 // patchFields are the fields of a struct by their JSON names.
 type patchFields map[string]patchField
 
-// covers reports whether all that a patch can change are the fields that it names: directives for the whole, such as $patch, change others. The
-// directives for one field are for lists.
+// covers reports whether all that a patch can change are the fields that it names: directives for the whole, such as
+// $patch, change others. The directives for one field are for lists.
 func (all patchFields) covers(patch map[string]any) bool {
 	for name := range patch {
 		if !strings.HasPrefix(name, "$") {
@@ -116,14 +119,16 @@ func (all patchFields) add(t reflect.Type, at []int) {
 	}
 }
 
-// mergedAsStruct reports whether a field holds a struct, or a pointer to one, whose JSON consists of its fields. One that is omitted when it has none
-// set is not such a field: with fewer fields, it would seem to be absent.
+// mergedAsStruct reports whether a field holds a struct, or a pointer to one, whose JSON consists of its fields. One
+// that is omitted when it has none set is not such a field: with fewer fields, it would seem to be absent.
 func mergedAsStruct(f reflect.StructField, options string) bool {
 	t := f.Type
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
 	p := reflect.PointerTo(t)
-	return t.Kind() == reflect.Struct && !strings.Contains(f.Tag.Get("patchStrategy"), "replace") && !strings.Contains(options, "omitzero") &&
-		!p.Implements(reflect.TypeFor[json.Marshaler]()) && !p.Implements(reflect.TypeFor[json.Unmarshaler]()) && !p.Implements(reflect.TypeFor[encoding.TextMarshaler]())
+	return t.Kind() == reflect.Struct && !strings.Contains(f.Tag.Get("patchStrategy"), "replace") &&
+		!strings.Contains(options, "omitzero") &&
+		!p.Implements(reflect.TypeFor[json.Marshaler]()) &&
+		!p.Implements(reflect.TypeFor[json.Unmarshaler]()) && !p.Implements(reflect.TypeFor[encoding.TextMarshaler]())
 }

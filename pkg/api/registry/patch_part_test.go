@@ -18,32 +18,66 @@ import (
 
 // partial are parts of patches of pods and deployments, for one place of the object each.
 var partial = []string{
-	`{"metadata":{"labels":{"a":"2","b":null}}}`, `{"metadata":{"labels":null}}`, `{"metadata":{"uid":"u","$deleteFromPrimitiveList/finalizers":["x"]}}`,
-	`{"metadata":{"finalizers":["z"],"$setElementOrder/finalizers":["z","y","x"]}}`, `{"metadata":{"$patch":"replace","name":"p"}}`, `{"metadata":{"annotations":{"$patch":"delete"}}}`,
-	`{"metadata":{"ownerReferences":[{"uid":"o","name":"other"}]}}`, `{"metadata":{"creationTimestamp":null}}`, `{"metadata":{"deletionGracePeriodSeconds":5}}`, `{"metadata":null}`,
-	`{"spec":{"containers":[{"name":"c","image":"j"}]}}`, `{"spec":{"$setElementOrder/containers":[{"name":"d"},{"name":"c"}],"containers":[{"name":"d","image":"k"}]}}`,
-	`{"spec":{"containers":[{"name":"c","$patch":"delete"}]}}`, `{"spec":{"securityContext":{"runAsUser":7}}}`, `{"spec":{"securityContext":{"runAsUser":null,"fsGroup":null}}}`,
-	`{"spec":{"securityContext":null}}`, `{"spec":{"securityContext":{"$patch":"replace","fsGroup":1}}}`, `{"spec":{"affinity":{"nodeAffinity":{"$retainKeys":["x"]}}}}`,
-	`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{}]}}}}}`, `{"spec":{"nodeSelector":{"a":"b"}}}`,
-	`{"spec":{"strategy":{"$retainKeys":["type"],"type":"Recreate"}}}`, `{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"new"}]}}}}`, `{"spec":{"template":{"metadata":{"labels":{"x":null}}}}}`,
-	`{"spec":{"replicas":null,"paused":true}}`, `{"spec":{"nothing":{"of":"the kind"}}}`, `{"spec":5}`, `{"spec":[]}`, `{"spec":{}}`, `{"$patch":"replace"}`, `{"$retainKeys":["metadata"]}`,
-	`{"$setElementOrder/spec":["a"]}`, `{"$deleteFromPrimitiveList/spec":["a"]}`, `{"$setElementOrder/metadata":[1],"metadata":{"labels":{"q":"r"}}}`, `{"status":{"$setElementOrder/conditions":[{"type":"Ready"}]}}`,
-	`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}],"podIPs":[{"ip":"10.0.0.1"}]}}`, `{"status":{"startTime":"2026-01-01T00:00:00Z"}}`, `{"status":{"startTime":"never"}}`,
-	`{"status":{"conditions":[{"type":"Ready","$patch":"delete"},{"type":"Other","status":"False"}]}}`, `{"status":null}`, `{"kind":"Other","apiVersion":null}`, `{"unknown":1}`, `{"status":{"phase":7}}`,
+	`{"metadata":{"labels":{"a":"2","b":null}}}`, `{"metadata":{"labels":null}}`,
+	`{"metadata":{"uid":"u","$deleteFromPrimitiveList/finalizers":["x"]}}`,
+	`{"metadata":{"finalizers":["z"],"$setElementOrder/finalizers":["z","y","x"]}}`,
+	`{"metadata":{"$patch":"replace","name":"p"}}`, `{"metadata":{"annotations":{"$patch":"delete"}}}`,
+	`{"metadata":{"ownerReferences":[{"uid":"o","name":"other"}]}}`, `{"metadata":{"creationTimestamp":null}}`,
+	`{"metadata":{"deletionGracePeriodSeconds":5}}`, `{"metadata":null}`,
+	`{"spec":{"containers":[{"name":"c","image":"j"}]}}`,
+	`{"spec":{"$setElementOrder/containers":[{"name":"d"},{"name":"c"}],"containers":[{"name":"d","image":"k"}]}}`,
+	`{"spec":{"containers":[{"name":"c","$patch":"delete"}]}}`, `{"spec":{"securityContext":{"runAsUser":7}}}`,
+	`{"spec":{"securityContext":{"runAsUser":null,"fsGroup":null}}}`,
+	`{"spec":{"securityContext":null}}`, `{"spec":{"securityContext":{"$patch":"replace","fsGroup":1}}}`,
+	`{"spec":{"affinity":{"nodeAffinity":{"$retainKeys":["x"]}}}}`,
+	`{"spec":{"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":{"nodeSelectorTerms":[{}]}}}}}`,
+	`{"spec":{"nodeSelector":{"a":"b"}}}`,
+	`{"spec":{"strategy":{"$retainKeys":["type"],"type":"Recreate"}}}`,
+	`{"spec":{"template":{"spec":{"containers":[{"name":"c","image":"new"}]}}}}`,
+	`{"spec":{"template":{"metadata":{"labels":{"x":null}}}}}`,
+	`{"spec":{"replicas":null,"paused":true}}`, `{"spec":{"nothing":{"of":"the kind"}}}`, `{"spec":5}`, `{"spec":[]}`,
+	`{"spec":{}}`, `{"$patch":"replace"}`, `{"$retainKeys":["metadata"]}`,
+	`{"$setElementOrder/spec":["a"]}`, `{"$deleteFromPrimitiveList/spec":["a"]}`,
+	`{"$setElementOrder/metadata":[1],"metadata":{"labels":{"q":"r"}}}`,
+	`{"status":{"$setElementOrder/conditions":[{"type":"Ready"}]}}`,
+	`{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True"}],"podIPs":[{"ip":"10.0.0.1"}]}}`,
+	`{"status":{"startTime":"2026-01-01T00:00:00Z"}}`, `{"status":{"startTime":"never"}}`,
+	`{"status":{"conditions":[{"type":"Ready","$patch":"delete"},{"type":"Other","status":"False"}]}}`, `{"status":null}`,
+	`{"kind":"Other","apiVersion":null}`, `{"unknown":1}`, `{"status":{"phase":7}}`,
 }
 
-// A patch that converts only the fields that it names has the result, and the errors, of one that converts the whole object.
+// A patch that converts only the fields that it names has the result, and the errors, of one that converts the whole
+// object.
 func TestPartialStrategicMerge(t *testing.T) {
 	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"},
-		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", UID: "u", Labels: map[string]string{"a": "1", "b": "1"}, Annotations: map[string]string{"n": "1"}, Finalizers: []string{"x", "y"},
-			OwnerReferences: []metav1.OwnerReference{{UID: "o", Name: "owner"}}, CreationTimestamp: metav1.Unix(1_700_000_000, 0)},
-		Spec:   corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}, {Name: "d", Image: "i"}}, NodeName: "node", SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr[int64](3)}},
-		Status: corev1.PodStatus{Phase: corev1.PodPending, QOSClass: corev1.PodQOSBestEffort, Conditions: []corev1.PodCondition{{Type: "Ready", Status: "False"}, {Type: "PodScheduled", Status: "True"}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "p", Namespace: "n", UID: "u", Labels: map[string]string{"a": "1", "b": "1"},
+			Annotations: map[string]string{"n": "1"}, Finalizers: []string{"x", "y"},
+			OwnerReferences:   []metav1.OwnerReference{{UID: "o", Name: "owner"}},
+			CreationTimestamp: metav1.Unix(1_700_000_000, 0),
+		},
+		Spec: corev1.PodSpec{
+			Containers:      []corev1.Container{{Name: "c", Image: "i"}, {Name: "d", Image: "i"}},
+			NodeName:        "node",
+			SecurityContext: &corev1.PodSecurityContext{FSGroup: ptr[int64](3)},
+		},
+		Status: corev1.PodStatus{
+			Phase:      corev1.PodPending,
+			QOSClass:   corev1.PodQOSBestEffort,
+			Conditions: []corev1.PodCondition{{Type: "Ready", Status: "False"}, {Type: "PodScheduled", Status: "True"}},
+		},
 	}
 	bare := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}
 	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Finalizers: []string{"x"}},
-		Spec: appsv1.DeploymentSpec{Replicas: ptr[int32](3), Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{}},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"x": "y"}}, Spec: *pod.Spec.DeepCopy()}},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr[int32](3),
+			Strategy: appsv1.DeploymentStrategy{
+				Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{},
+			},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"x": "y"}}, Spec: *pod.Spec.DeepCopy(),
+			},
+		},
 		Status: appsv1.DeploymentStatus{ReadyReplicas: 1}}
 	outcomes := map[bool]int{}
 	check := func(t require.TestingT, old runtime.Object, data, strict string, text bool) {
@@ -90,7 +124,8 @@ func TestPartialStrategicMerge(t *testing.T) {
 		data, err := json.Marshal(all)
 		require.NoError(rt, err)
 		// Which of several mistakes is reported depends on the order of a map.
-		check(rt, rapid.SampledFrom(objects).Draw(rt, "object"), string(data), rapid.SampledFrom(modes).Draw(rt, "validation"), false)
+		check(rt, rapid.SampledFrom(objects).Draw(rt, "object"), string(data),
+			rapid.SampledFrom(modes).Draw(rt, "validation"), false)
 	})
 }
 

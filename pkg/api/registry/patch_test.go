@@ -26,7 +26,8 @@ func TestPatch(t *testing.T) {
 	task.Name, task.Namespace, task.Spec.Image = "t", "work", "i"
 	put(h, at(tasks.GroupVersion.WithKind("Task"), "work", ""), task)
 	strict := metav1.PatchOptions{FieldValidation: metav1.FieldValidationStrict}
-	tooMany := "[" + strings.TrimSuffix(strings.Repeat(`{"op":"test","path":"/kind","value":"ConfigMap"},`, maxOperations+1), ",") + "]"
+	tooMany := "[" +
+		strings.TrimSuffix(strings.Repeat(`{"op":"test","path":"/kind","value":"ConfigMap"},`, maxOperations+1), ",") + "]"
 	for name, c := range map[string]struct {
 		target Target
 		kind   types.PatchType
@@ -35,28 +36,146 @@ func TestPatch(t *testing.T) {
 		code   int32
 		words  []string
 	}{
-		"json":             {v1("ConfigMap", "a"), types.JSONPatchType, `[{"op":"replace","path":"/data/k","value":"2"}]`, metav1.PatchOptions{}, 0, []string{`"k":"2"`}},
-		"merge":            {v1("ConfigMap", "a"), types.MergePatchType, `{"data":{"k":null,"l":"3"}}`, metav1.PatchOptions{}, 0, []string{`{"l":"3"}`}},
-		"strategic":        {v1("Pod", "p"), types.StrategicMergePatchType, `{"spec":{"containers":[{"name":"c","image":"j"}]}}`, metav1.PatchOptions{}, 0, []string{`"image":"j"`}},
-		"bad json":         {v1("ConfigMap", "a"), types.MergePatchType, `{`, metav1.PatchOptions{}, 400, []string{"error decoding patch"}},
-		"no patch":         {v1("ConfigMap", "a"), types.JSONPatchType, `{}`, metav1.PatchOptions{}, 400, nil},
-		"failed test":      {v1("ConfigMap", "a"), types.JSONPatchType, `[{"op":"test","path":"/data/k","value":"x"}]`, metav1.PatchOptions{}, 422, nil},
-		"no such path":     {v1("ConfigMap", "a"), types.JSONPatchType, `[{"op":"remove","path":"/data/none/x"}]`, metav1.PatchOptions{}, 422, nil},
-		"wrong type":       {v1("ConfigMap", "a"), types.MergePatchType, `{"data":5}`, metav1.PatchOptions{}, 422, []string{"patch: Invalid value"}},
-		"invalid result":   {v1("Pod", "p"), types.MergePatchType, `{"spec":{"restartPolicy":"Sometimes"}}`, metav1.PatchOptions{}, 422, []string{"spec: Forbidden: pod updates may not change fields"}},
-		"unknown field":    {v1("ConfigMap", "a"), types.MergePatchType, `{"dota":{}}`, strict, 422, []string{`unknown field "dota"`}},
-		"unknown, smp":     {v1("Pod", "p"), types.StrategicMergePatchType, `{"spec":{"foo":1}}`, strict, 422, []string{`unknown field "spec.foo"`}},
-		"twice":            {v1("ConfigMap", "a"), types.MergePatchType, `{"data":{"a":"1"},"data":{}}`, strict, 422, []string{`duplicate field "data"`}},
-		"not there":        {v1("ConfigMap", "b"), types.MergePatchType, `{}`, metav1.PatchOptions{}, 404, nil},
-		"other name":       {v1("ConfigMap", "a"), types.MergePatchType, `{"metadata":{"name":"b"}}`, metav1.PatchOptions{}, 400, []string{"the name of the object (b) does not match"}},
-		"old version":      {v1("ConfigMap", "a"), types.MergePatchType, `{"metadata":{"resourceVersion":"1"}}`, metav1.PatchOptions{}, 409, nil},
-		"too many":         {v1("ConfigMap", "a"), types.JSONPatchType, tooMany, metav1.PatchOptions{}, 413, []string{"10000"}},
-		"too large":        {v1("ConfigMap", "a"), types.MergePatchType, strings.Repeat(" ", maxPatchBytes+1), metav1.PatchOptions{}, 413, nil},
-		"own kind":         {at(tasks.GroupVersion.WithKind("Task"), "work", "t"), types.MergePatchType, `{"metadata":{"labels":{"a":"b"}}}`, metav1.PatchOptions{}, 0, []string{`"a":"b"`}},
-		"own kind, smp":    {at(tasks.GroupVersion.WithKind("Task"), "work", "t"), types.StrategicMergePatchType, `{"metadata":{"labels":{"a":"b"}}}`, metav1.PatchOptions{}, 0, []string{`"a":"b"`}},
-		"unknown type":     {v1("ConfigMap", "a"), types.PatchType("text/plain"), `{}`, metav1.PatchOptions{}, 415, nil},
-		"no such part":     {sub(v1("ConfigMap", "a"), "status"), types.MergePatchType, `{}`, metav1.PatchOptions{}, 405, nil},
-		"field validation": {v1("ConfigMap", "a"), types.MergePatchType, `{}`, metav1.PatchOptions{FieldValidation: "Maybe"}, 422, []string{"fieldValidation"}},
+		"json": {
+			v1("ConfigMap", "a"),
+			types.JSONPatchType,
+			`[{"op":"replace","path":"/data/k","value":"2"}]`,
+			metav1.PatchOptions{},
+			0,
+			[]string{`"k":"2"`},
+		},
+		"merge": {
+			v1("ConfigMap", "a"),
+			types.MergePatchType,
+			`{"data":{"k":null,"l":"3"}}`,
+			metav1.PatchOptions{},
+			0,
+			[]string{`{"l":"3"}`},
+		},
+		"strategic": {
+			v1("Pod", "p"),
+			types.StrategicMergePatchType,
+			`{"spec":{"containers":[{"name":"c","image":"j"}]}}`,
+			metav1.PatchOptions{},
+			0,
+			[]string{`"image":"j"`},
+		},
+		"bad json": {
+			v1("ConfigMap", "a"),
+			types.MergePatchType,
+			`{`,
+			metav1.PatchOptions{},
+			400,
+			[]string{"error decoding patch"},
+		},
+		"no patch": {v1("ConfigMap", "a"), types.JSONPatchType, `{}`, metav1.PatchOptions{}, 400, nil},
+		"failed test": {
+			v1("ConfigMap", "a"),
+			types.JSONPatchType,
+			`[{"op":"test","path":"/data/k","value":"x"}]`,
+			metav1.PatchOptions{},
+			422,
+			nil,
+		},
+		"no such path": {
+			v1("ConfigMap", "a"),
+			types.JSONPatchType,
+			`[{"op":"remove","path":"/data/none/x"}]`,
+			metav1.PatchOptions{},
+			422,
+			nil,
+		},
+		"wrong type": {
+			v1("ConfigMap", "a"),
+			types.MergePatchType,
+			`{"data":5}`,
+			metav1.PatchOptions{},
+			422,
+			[]string{"patch: Invalid value"},
+		},
+		"invalid result": {
+			v1("Pod", "p"),
+			types.MergePatchType,
+			`{"spec":{"restartPolicy":"Sometimes"}}`,
+			metav1.PatchOptions{},
+			422,
+			[]string{"spec: Forbidden: pod updates may not change fields"},
+		},
+		"unknown field": {
+			v1("ConfigMap", "a"), types.MergePatchType, `{"dota":{}}`, strict, 422, []string{`unknown field "dota"`},
+		},
+		"unknown, smp": {
+			v1("Pod", "p"),
+			types.StrategicMergePatchType,
+			`{"spec":{"foo":1}}`,
+			strict,
+			422,
+			[]string{`unknown field "spec.foo"`},
+		},
+		"twice": {
+			v1("ConfigMap", "a"),
+			types.MergePatchType,
+			`{"data":{"a":"1"},"data":{}}`,
+			strict,
+			422,
+			[]string{`duplicate field "data"`},
+		},
+		"not there": {v1("ConfigMap", "b"), types.MergePatchType, `{}`, metav1.PatchOptions{}, 404, nil},
+		"other name": {
+			v1("ConfigMap", "a"),
+			types.MergePatchType,
+			`{"metadata":{"name":"b"}}`,
+			metav1.PatchOptions{},
+			400,
+			[]string{"the name of the object (b) does not match"},
+		},
+		"old version": {
+			v1("ConfigMap", "a"),
+			types.MergePatchType,
+			`{"metadata":{"resourceVersion":"1"}}`,
+			metav1.PatchOptions{},
+			409,
+			nil,
+		},
+		"too many": {
+			v1("ConfigMap", "a"), types.JSONPatchType, tooMany, metav1.PatchOptions{}, 413, []string{"10000"},
+		},
+		"too large": {
+			v1("ConfigMap", "a"),
+			types.MergePatchType,
+			strings.Repeat(" ", maxPatchBytes+1),
+			metav1.PatchOptions{},
+			413,
+			nil,
+		},
+		"own kind": {
+			at(tasks.GroupVersion.WithKind("Task"), "work", "t"),
+			types.MergePatchType,
+			`{"metadata":{"labels":{"a":"b"}}}`,
+			metav1.PatchOptions{},
+			0,
+			[]string{`"a":"b"`},
+		},
+		"own kind, smp": {
+			at(tasks.GroupVersion.WithKind("Task"), "work", "t"),
+			types.StrategicMergePatchType,
+			`{"metadata":{"labels":{"a":"b"}}}`,
+			metav1.PatchOptions{},
+			0,
+			[]string{`"a":"b"`},
+		},
+		"unknown type": {v1("ConfigMap", "a"), types.PatchType("text/plain"), `{}`, metav1.PatchOptions{}, 415, nil},
+		"no such part": {
+			sub(v1("ConfigMap", "a"), "status"), types.MergePatchType, `{}`, metav1.PatchOptions{}, 405, nil,
+		},
+		"field validation": {
+			v1("ConfigMap", "a"),
+			types.MergePatchType,
+			`{}`,
+			metav1.PatchOptions{FieldValidation: "Maybe"},
+			422,
+			[]string{"fieldValidation"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.o.DryRun = []string{metav1.DryRunAll} // the cases leave each other alone
@@ -81,7 +200,8 @@ func TestPatchWarnsByDefault(t *testing.T) {
 	h := build(t)
 	put(h, v1("ConfigMap", ""), configMap("a"))
 	w := &warnings{}
-	_, err := h.Patch(warning.WithWarningRecorder(h.ctx, w), v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"dota":{}}`), metav1.PatchOptions{})
+	_, err := h.Patch(warning.WithWarningRecorder(h.ctx, w), v1("ConfigMap", "a"), types.MergePatchType,
+		[]byte(`{"dota":{}}`), metav1.PatchOptions{})
 	require.NoError(t, err)
 	require.Equal(t, []string{`unknown field "dota"`}, w.text)
 }
@@ -101,7 +221,8 @@ func TestPatchesThatRaceAllArrive(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 40 {
 		wg.Go(func() {
-			_, err := h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, fmt.Appendf(nil, `{"data":{"k%d":"v"}}`, i), metav1.PatchOptions{})
+			_, err := h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, fmt.Appendf(nil, `{"data":{"k%d":"v"}}`, i),
+				metav1.PatchOptions{})
 			assertNoError(t, err)
 		})
 	}
@@ -136,7 +257,8 @@ func TestEveryAcknowledgedWriteCounts(t *testing.T) {
 					cm.Data["n"] += "+"
 					_, err = h.Update(h.ctx, v1("ConfigMap", name), cm, metav1.UpdateOptions{})
 				case "patch":
-					_, err = h.Patch(context.WithoutCancel(h.ctx), v1("ConfigMap", name), types.MergePatchType, fmt.Appendf(nil, `{"data":{"p%d":"x"}}`, i), metav1.PatchOptions{})
+					_, err = h.Patch(context.WithoutCancel(h.ctx), v1("ConfigMap", name), types.MergePatchType,
+						fmt.Appendf(nil, `{"data":{"p%d":"x"}}`, i), metav1.PatchOptions{})
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -170,11 +292,21 @@ func TestPatchesKeepManagersUnlessTheySaySo(t *testing.T) {
 	}{
 		{types.MergePatchType, `{"data":{"l":"1"},"metadata":{"annotations":` + note + `}}`, true},
 		{types.StrategicMergePatchType, `{"data":{"l":"1"},"metadata":{"annotations":` + note + `}}`, true},
-		{types.JSONPatchType, `[{"op":"add","path":"/metadata/annotations","value":` + note + `},{"op":"add","path":"/data/l","value":"1"}]`, true},
-		{types.JSONPatchType, `[{"op":"replace","path":"/metadata/managedFields","value":[{}]},{"op":"add","path":"/data/l","value":"1"}]`, false},
+		{
+			types.JSONPatchType,
+			`[{"op":"add","path":"/metadata/annotations","value":` + note + `},{"op":"add","path":"/data/l","value":"1"}]`, true,
+		},
+		{
+			types.JSONPatchType,
+			`[{"op":"replace","path":"/metadata/managedFields","value":[{}]},{"op":"add","path":"/data/l","value":"1"}]`, false,
+		},
 		{types.MergePatchType, `{"data":{"l":"1"},"metadata":{"managedFields":[]}}`, false},
 		{types.StrategicMergePatchType, `{"data":{"l":"1"},"metadata":{"managedFields":[{}]}}`, false},
-		{types.JSONPatchType, `[{"op":"test","path":"/metadata/managedFields/0/manager","value":"me"},{"op":"add","path":"/data/l","value":"1"}]`, true},
+		{
+			types.JSONPatchType,
+			`[{"op":"test","path":"/metadata/managedFields/0/manager","value":"me"},{"op":"add","path":"/data/l","value":"1"}]`,
+			true,
+		},
 	} {
 		name := fmt.Sprint("m", i)
 		_, err := h.Create(h.ctx, v1("ConfigMap", ""), configMap(name, "k", "v"), createdBy("me"))

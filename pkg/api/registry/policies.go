@@ -18,11 +18,12 @@ import (
 	rbacregistry "k8s.io/kubernetes/pkg/registry/rbac"
 )
 
-// mayReadParams rejects admission policies and bindings whose author may not read their parameters, because a policy's messages can reveal
-// them. The checks are those of upstream's strategies, run once more with the authorizer.
+// mayReadParams rejects admission policies and bindings whose author may not read their parameters, because a policy's
+// messages can reveal them. The checks are those of upstream's strategies, run once more with the authorizer.
 func (c *call) mayReadParams(obj, old runtime.Object) error {
 	p := c.authorizer.Load()
-	if p == nil || c.user == nil || c.Resource.Group != admissionregistration.GroupName || rbacregistry.EscalationAllowed(c.ctx) {
+	if p == nil || c.user == nil || c.Resource.Group != admissionregistration.GroupName ||
+		rbacregistry.EscalationAllowed(c.ctx) {
 		return nil
 	}
 	getter, resolve := policyReader{c.Registry}, resolver.ResourceResolverFunc(c.resourceOf)
@@ -56,7 +57,9 @@ func (r *Registry) resourceOf(gvk schema.GroupVersionKind) (schema.GroupVersionR
 	if row := r.kinds.Table().ByGVK(gvk); row != nil {
 		return row.GVR(), nil
 	}
-	return schema.GroupVersionResource{}, &meta.NoKindMatchError{GroupKind: gvk.GroupKind(), SearchedVersions: []string{gvk.Version}}
+	return schema.GroupVersionResource{}, &meta.NoKindMatchError{
+		GroupKind: gvk.GroupKind(), SearchedVersions: []string{gvk.Version},
+	}
 }
 
 // policyReader reads admission policies from the cache.
@@ -83,10 +86,12 @@ func readPolicy[T any](r *Registry, kindName, name string) (T, error) {
 	return policy, nil
 }
 
-func (p policyReader) GetValidatingAdmissionPolicy(_ context.Context, name string) (*admissionregistration.ValidatingAdmissionPolicy, error) {
+func (p policyReader) GetValidatingAdmissionPolicy(_ context.Context,
+	name string) (*admissionregistration.ValidatingAdmissionPolicy, error) {
 	return readPolicy[*admissionregistration.ValidatingAdmissionPolicy](p.r, "ValidatingAdmissionPolicy", name)
 }
 
-func (p policyReader) GetMutatingAdmissionPolicy(_ context.Context, name string) (*admissionregistration.MutatingAdmissionPolicy, error) {
+func (p policyReader) GetMutatingAdmissionPolicy(_ context.Context,
+	name string) (*admissionregistration.MutatingAdmissionPolicy, error) {
 	return readPolicy[*admissionregistration.MutatingAdmissionPolicy](p.r, "MutatingAdmissionPolicy", name)
 }

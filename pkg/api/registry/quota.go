@@ -76,10 +76,12 @@ func (r *Registry) UseQuotas(limited []resourcequotaapi.LimitedResource) error {
 	return nil
 }
 
-// evaluators returns upstream's evaluators and an object count evaluator for each other kind. Resource claims have one that is made when it is used
-// (claimEvaluator).
+// evaluators returns upstream's evaluators and an object count evaluator for each other kind. Resource claims have one
+// that is made when it is used (claimEvaluator).
 func evaluators(t *kind.Table, list quota.ListerForResourceFunc) (quota.Registry, error) {
-	all, err := core.NewEvaluators(list, nil, func(r schema.GroupVersionResource) bool { return r.Group != "resource.k8s.io" })
+	all, err := core.NewEvaluators(list, nil, func(r schema.GroupVersionResource) bool {
+		return r.Group != "resource.k8s.io"
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +109,8 @@ func (q *quotas) of(namespace string) []corev1.ResourceQuota {
 
 // charge checks an admitted write against the quotas of its namespace and charges it to them. The caller releases the
 // result once the write has failed or is in the cache. It is nil if nothing was charged.
-func (c *call) charge(obj, old runtime.Object, name string, op admission.Operation, o runtime.Object, was int64) (*charge, error) {
+func (c *call) charge(obj, old runtime.Object, name string, op admission.Operation, o runtime.Object,
+	was int64) (*charge, error) {
 	q := c.quotas
 	if q == nil || c.Namespace == "" || c.row == c.namespaces {
 		return nil, nil //nolint:nilnil // nothing is charged
@@ -150,7 +153,14 @@ func (c *call) charge(obj, old runtime.Object, name string, op admission.Operati
 	if c.dry {
 		return nil, nil //nolint:nilnil // as above
 	}
-	held := &charge{q: q, row: c.row, namespace: c.Namespace, name: name, was: was, added: map[types.UID]corev1.ResourceList{}}
+	held := &charge{
+		q:         q,
+		row:       c.row,
+		namespace: c.Namespace,
+		name:      name,
+		was:       was,
+		added:     map[types.UID]corev1.ResourceList{},
+	}
 	for i := range list {
 		if !quota.Equals(list[i].Status.Used, next[i].Status.Used) {
 			held.added[list[i].UID] = quota.Subtract(next[i].Status.Used, list[i].Status.Used)
@@ -175,8 +185,10 @@ func (c *call) charge(obj, old runtime.Object, name string, op admission.Operati
 }
 
 // write charges one quota. If the stored quota is newer than the one checked, it is checked again.
-func (q *quotas) write(c *call, checked *corev1.ResourceQuota, a admission.Attributes, evaluator quota.Evaluator) error {
-	one, err := q.r.begin(c.ctx, Target{Resource: q.row, Namespace: checked.Namespace, Name: checked.Name, Subresource: "status"}, "update", nil)
+func (q *quotas) write(c *call, checked *corev1.ResourceQuota, a admission.Attributes,
+	evaluator quota.Evaluator) error {
+	one, err := q.r.begin(c.ctx,
+		Target{Resource: q.row, Namespace: checked.Namespace, Name: checked.Name, Subresource: "status"}, "update", nil)
 	if err != nil {
 		return err
 	}

@@ -19,9 +19,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// claimEvaluator returns upstream's evaluator of resource claims: how many there are, and how many devices they ask for, by class and by the
-// extended resource that a class serves (KEP-5004). What the pod of a claim is charged for its extended resources, the claim is not. The classes
-// are those of now: it is made for one use. list is nil if it is not used for counting.
+// claimEvaluator returns upstream's evaluator of resource claims: how many there are, and how many devices they ask
+// for, by class and by the extended resource that a class serves (KEP-5004). What the pod of a claim is charged for its
+// extended resources, the claim is not. The classes are those of now: it is made for one use. list is nil if it is not
+// used for counting.
 func (q *quotas) claimEvaluator(list quota.ListerForResourceFunc) quota.Evaluator {
 	classes := extendedresourcecache.NewExtendedResourceCache(klog.Logger{})
 	for _, e := range q.list("deviceclasses", "") {
@@ -40,7 +41,8 @@ func (q *quotas) claimEvaluator(list quota.ListerForResourceFunc) quota.Evaluato
 	return core.NewResourceClaimEvaluator(list, classes, podLister{q: q}, owned)
 }
 
-// firstClaims returns the claims for extended resources of a namespace's pods. Of those that say to be of the same pod, only the first one is.
+// firstClaims returns the claims for extended resources of a namespace's pods. Of those that say to be of the same pod,
+// only the first one is.
 func (q *quotas) firstClaims(namespace string) map[types.UID]*resourcev1.ResourceClaim {
 	first := map[types.UID]*resourcev1.ResourceClaim{}
 	for _, e := range q.list("resourceclaims", namespace) {
@@ -52,7 +54,8 @@ func (q *quotas) firstClaims(namespace string) map[types.UID]*resourcev1.Resourc
 		if ref == nil || ref.Kind != "Pod" {
 			continue
 		}
-		if was := first[ref.UID]; was == nil || cmp.Or(c.CreationTimestamp.Compare(was.CreationTimestamp.Time), strings.Compare(c.Name, was.Name)) < 0 {
+		if was := first[ref.UID]; was == nil ||
+			cmp.Or(c.CreationTimestamp.Compare(was.CreationTimestamp.Time), strings.Compare(c.Name, was.Name)) < 0 {
 			first[ref.UID] = c
 		}
 	}

@@ -33,7 +33,9 @@ func hard(pairs ...string) corev1.ResourceList {
 // limit creates a quota and sets its status as the reconciler would.
 func (h *env) limit(name string, spec corev1.ResourceQuotaSpec) {
 	h.t.Helper()
-	q := put(h, v1("ResourceQuota", ""), &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}, Spec: spec})
+	q := put(h, v1("ResourceQuota", ""), &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "work"}, Spec: spec,
+	})
 	h.recount(q)
 }
 
@@ -112,8 +114,10 @@ func TestAQuotaIsNeverExceeded(t *testing.T) {
 func TestQuotaChecks(t *testing.T) {
 	h := quotaEnv(t)
 	put(h, v1("Pod", ""), smallPod("before"))
-	h.limit("counts", corev1.ResourceQuotaSpec{Hard: hard("pods", "2", "secrets", "1", "count/deployments.apps", "0", "count/configmaps", "1",
-		"services", "2", "services.nodeports", "1", "resourcequotas", "2")})
+	h.limit("counts", corev1.ResourceQuotaSpec{
+		Hard: hard("pods", "2", "secrets", "1", "count/deployments.apps", "0", "count/configmaps", "1",
+			"services", "2", "services.nodeports", "1", "resourcequotas", "2"),
+	})
 	require.Equal(t, "1", h.used("counts", "pods"), "what was there before counts")
 
 	require.NoError(t, h.try(v1("Pod", ""), smallPod("dry"), metav1.DryRunAll))
@@ -127,7 +131,8 @@ func TestQuotaChecks(t *testing.T) {
 	require.NoError(t, h.try(v1("Secret", ""), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
 	requireStatus(t, h.try(v1("Secret", ""), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "b"}}), 403, "secrets=1")
 	require.NoError(t, h.try(v1("ConfigMap", ""), configMap("a")))
-	requireStatus(t, h.try(v1("ConfigMap", ""), configMap("b")), 403, "requested: count/configmaps=1, used: count/configmaps=1, limited: count/configmaps=1")
+	requireStatus(t, h.try(v1("ConfigMap", ""), configMap("b")), 403,
+		"requested: count/configmaps=1, used: count/configmaps=1, limited: count/configmaps=1")
 
 	// A service whose type changes is charged for what it adds.
 	svc := put(h, v1("Service", ""), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "work"},
@@ -152,10 +157,17 @@ func TestQuotaChecks(t *testing.T) {
 
 func TestQuotaScopes(t *testing.T) {
 	h := quotaEnv(t)
-	h.limit("best-effort", corev1.ResourceQuotaSpec{Hard: hard("pods", "1"), Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeBestEffort}})
-	h.limit("high", corev1.ResourceQuotaSpec{Hard: hard("pods", "1"), ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
-		{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"high"}}}}})
-	h.limit("compute", corev1.ResourceQuotaSpec{Hard: hard("limits.memory", "1Gi"), Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotBestEffort}})
+	h.limit("best-effort", corev1.ResourceQuotaSpec{
+		Hard: hard("pods", "1"), Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeBestEffort},
+	})
+	h.limit("high", corev1.ResourceQuotaSpec{
+		Hard: hard("pods", "1"),
+		ScopeSelector: &corev1.ScopeSelector{MatchExpressions: []corev1.ScopedResourceSelectorRequirement{
+			{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"high"}}}},
+	})
+	h.limit("compute", corev1.ResourceQuotaSpec{
+		Hard: hard("limits.memory", "1Gi"), Scopes: []corev1.ResourceQuotaScope{corev1.ResourceQuotaScopeNotBestEffort},
+	})
 
 	require.NoError(t, h.try(v1("Pod", ""), smallPod("a")))
 	requireStatus(t, h.try(v1("Pod", ""), smallPod("b")), 403, "exceeded quota: best-effort")
@@ -170,15 +182,20 @@ func TestQuotaScopes(t *testing.T) {
 	}
 	require.NoError(t, h.try(v1("Pod", ""), sized("c", "high", "100Mi")))
 	requireStatus(t, h.try(v1("Pod", ""), sized("d", "high", "100Mi")), 403, "exceeded quota: high")
-	requireStatus(t, h.try(v1("Pod", ""), sized("d", "", "")), 403, "failed quota: compute: must specify limits.memory for: c")
-	requireStatus(t, h.try(v1("Pod", ""), sized("d", "", "1Gi")), 403, "exceeded quota: compute, requested: limits.memory=1Gi, used: limits.memory=100Mi, limited: limits.memory=1Gi")
+	requireStatus(t, h.try(v1("Pod", ""), sized("d", "", "")), 403,
+		"failed quota: compute: must specify limits.memory for: c")
+	requireStatus(t, h.try(v1("Pod", ""), sized("d", "", "1Gi")), 403,
+		"exceeded quota: compute, requested: limits.memory=1Gi, used: limits.memory=100Mi, limited: limits.memory=1Gi")
 }
 
 // TestLimitedResources checks that a priority class can be made to require a quota.
 func TestLimitedResources(t *testing.T) {
 	h := build(t)
-	require.NoError(t, h.UseQuotas([]resourcequota.LimitedResource{{Resource: "pods", MatchScopes: []corev1.ScopedResourceSelectorRequirement{
-		{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"high"}}}}}))
+	require.NoError(t,
+		h.UseQuotas([]resourcequota.LimitedResource{
+			{Resource: "pods", MatchScopes: []corev1.ScopedResourceSelectorRequirement{
+				{ScopeName: corev1.ResourceQuotaScopePriorityClass, Operator: corev1.ScopeSelectorOpIn, Values: []string{"high"}}}},
+		}))
 	p := smallPod("a")
 	p.Spec.PriorityClassName = "high"
 	require.ErrorContains(t, h.try(v1("Pod", ""), p), "insufficient quota to match these scopes")

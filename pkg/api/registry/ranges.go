@@ -29,8 +29,9 @@ type serviceRange struct {
 	from  *cache.Entry // the ServiceCIDR; nil for the range of the options, which is restored when it is deleted
 }
 
-// serviceRanges returns the range of the options, and then those of the other ServiceCIDR objects. As upstream, one is ready until its condition
-// says otherwise or it is deleted, so that addresses can be allocated before any reconciler has seen it.
+// serviceRanges returns the range of the options, and then those of the other ServiceCIDR objects. As upstream, one is
+// ready until its condition says otherwise or it is deleted, so that addresses can be allocated before any reconciler
+// has seen it.
 func (r *Registry) serviceRanges() []serviceRange {
 	all := []serviceRange{{r.cfg.ServiceCIDR, true, 2, nil}} // the first address is that of the API server's own Service
 	if r.ranges == nil {
@@ -73,7 +74,8 @@ func (s serviceRange) usable(ip netip.Addr) bool {
 	return s.Contains(ip) && ip != s.Addr() && ip != s.at(s.size()-1)
 }
 
-// stays returns the condition that the range is as it was when an address of it was chosen: it may have been deleted since, and this server may be behind.
+// stays returns the condition that the range is as it was when an address of it was chosen: it may have been deleted
+// since, and this server may be behind.
 func (s serviceRange) stays() []store.Op {
 	if s.from == nil {
 		return nil
@@ -96,8 +98,9 @@ func (r *Registry) mayHave(ip netip.Addr) (serviceRange, error) {
 	return serviceRange{}, err
 }
 
-// freeIP returns an address that is free according to the cache, and its range, the first one that has any. As upstream (KEP-3070), it uses the low
-// part of a range, 16 to 256 addresses that are meant for explicit requests, only once the rest is full.
+// freeIP returns an address that is free according to the cache, and its range, the first one that has any. As upstream
+// (KEP-3070), it uses the low part of a range, 16 to 256 addresses that are meant for explicit requests, only once the
+// rest is full.
 func (r *Registry) freeIP() (netip.Addr, serviceRange, bool) {
 	for _, s := range r.serviceRanges() {
 		if !s.ready {
@@ -131,17 +134,22 @@ func (r *Registry) search(s serviceRange, from, to uint32) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// The sizes of a ServiceCIDR, as lengths of its prefix: a longer one has no address to allocate, a shorter one more than any network has to spare.
+// The sizes of a ServiceCIDR, as lengths of its prefix: a longer one has no address to allocate, a shorter one more
+// than any network has to spare.
 const (
 	shortestRange = 8
 	longestRange  = 30
 )
 
-// elsewhere are ranges that are never those of services: of this network, loopback, link-local, multicast and reserved addresses.
-var elsewhere = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/3")}
+// elsewhere are ranges that are never those of services: of this network, loopback, link-local, multicast and reserved
+// addresses.
+var elsewhere = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/3"),
+}
 
-// checkRange refuses a ServiceCIDR with a range that it did not have before, and that nodes would not serve: they route all of its addresses to services.
-// Upstream's validation, which allows a second range in an update, checks the syntax.
+// checkRange refuses a ServiceCIDR with a range that it did not have before, and that nodes would not serve: they route
+// all of its addresses to services. Upstream's validation, which allows a second range in an update, checks the syntax.
 func (r *Registry) checkRange(s, was *networking.ServiceCIDR) error {
 	var errs field.ErrorList
 	for i, text := range s.Spec.CIDRs {

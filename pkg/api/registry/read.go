@@ -56,7 +56,8 @@ func parseRevision(s string) (int64, error) {
 	}
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
-		return 0, apierrors.NewBadRequest("invalid resource version: " + field.Invalid(field.NewPath("resourceVersion"), s, err.Error()).Error())
+		return 0, apierrors.NewBadRequest("invalid resource version: " +
+			field.Invalid(field.NewPath("resourceVersion"), s, err.Error()).Error())
 	}
 	return int64(min(n, math.MaxInt64)), nil
 }
@@ -128,9 +129,10 @@ func checkOptions(o *metav1.ListOptions, watch bool) error {
 
 // Watch starts a watch. The caller sends initial as ADDED events (followed by a bookmark with the annotation
 // k8s.io/initial-events-end at revision sync if o.SendInitialEvents is set), then the watcher's events. The watcher's
-// entries are of the stored version; As converts them to the requested one. Without initial events a watch may start after a revision
-// that has not been reached yet: what comes up to it is not sent.
-func (r *Registry) Watch(ctx context.Context, t Target, o metav1.ListOptions) (w *cache.Watcher, initial []*cache.Entry, sync int64, err error) {
+// entries are of the stored version; As converts them to the requested one. Without initial events a watch may start
+// after a revision that has not been reached yet: what comes up to it is not sent.
+func (r *Registry) Watch(ctx context.Context, t Target,
+	o metav1.ListOptions) (w *cache.Watcher, initial []*cache.Entry, sync int64, err error) {
 	c, err := r.begin(ctx, t, "watch", nil)
 	if err != nil {
 		return nil, nil, 0, err
@@ -165,7 +167,8 @@ func (r *Registry) Watch(ctx context.Context, t Target, o metav1.ListOptions) (w
 	w, initial, sync, err = c.cache.Watch(c.selecting(), q, from)
 	switch {
 	case errors.Is(err, cache.ErrExpired):
-		return nil, nil, 0, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", rev, c.cache.Revision()))
+		return nil, nil, 0, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", rev,
+			c.cache.Revision()))
 	case err != nil:
 		return nil, nil, 0, status(err, c.gr(), "")
 	case !state:

@@ -53,8 +53,8 @@ type Config struct {
 	Tokens *Tokens
 	// Audiences are those of the API server, used for token requests without audiences.
 	Audiences []string
-	// MaxTokenLife limits the lifetime of requested tokens; 0 is no limit. ExactTokenLife says that kubelets' tokens for pods do not outlive
-	// the requested expiration either.
+	// MaxTokenLife limits the lifetime of requested tokens; 0 is no limit. ExactTokenLife says that kubelets' tokens for
+	// pods do not outlive the requested expiration either.
 	MaxTokenLife   time.Duration
 	ExactTokenLife bool
 
@@ -126,15 +126,24 @@ func New(cfg Config) (*Registry, error) {
 	}
 	capabilities.Setup(!cfg.DenyPrivileged, 0)
 	if capabilities.Get().AllowPrivileged == cfg.DenyPrivileged {
-		return nil, errors.New("another cluster of this process has the other setting of allow-privileged: upstream's validation has one for each process")
+		return nil, errors.New("another cluster of this process has the other setting of allow-privileged: upstream's " +
+			"validation has one for each process")
 	}
 	limitCopies()
 	r := &Registry{cfg: cfg, kinds: cfg.Kinds, store: cfg.Store, cache: cfg.Cache}
 	r.objects = kind.Derive(cfg.Kinds, objectsOf)
 	r.namespaces = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
 	r.services = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "services"})
-	r.addresses = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "ipaddresses"})
-	r.ranges = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Group: "networking.k8s.io", Version: "v1", Resource: "servicecidrs"})
+	r.addresses = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{
+		Group:    "networking.k8s.io",
+		Version:  "v1",
+		Resource: "ipaddresses",
+	})
+	r.ranges = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{
+		Group:    "networking.k8s.io",
+		Version:  "v1",
+		Resource: "servicecidrs",
+	})
 	r.nodes = cfg.Kinds.Table().ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "nodes"})
 	if cfg.Authorizer != nil {
 		r.UseAuthorizer(cfg.Authorizer)
@@ -261,8 +270,8 @@ func (c *call) notFound() error {
 // entry returns the object's entry in the cache, or nil.
 func (c *call) entry() *cache.Entry { return c.cache.Get(c.row, c.Namespace, c.Name) }
 
-// strategy is that by which objects are written: the stored version's, which works on the internal version that all versions share, unless
-// each version has its own.
+// strategy is that by which objects are written: the stored version's, which works on the internal version that all
+// versions share, unless each version has its own.
 func (c *call) strategy() kind.Strategy {
 	if c.row.PerVersion {
 		return c.Resource.Strategy

@@ -37,14 +37,44 @@ func TestCreate(t *testing.T) {
 		code   int32
 		words  []string
 	}{
-		"taken name":      {v1("ConfigMap", ""), configMap("a"), 409, []string{`configmaps "a" already exists`}},
-		"no namespace":    {at(corev1.SchemeGroupVersion.WithKind("ConfigMap"), "none", ""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, 404, []string{`namespaces "none" not found`}},
-		"other namespace": {v1("ConfigMap", ""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: "default"}}, 400, []string{"the namespace of the provided object does not match the namespace sent on the request"}},
-		"invalid name":    {v1("ConfigMap", ""), configMap("A_b"), 422, []string{`ConfigMap "A_b" is invalid: metadata.name: Invalid value`}},
-		"no name":         {v1("ConfigMap", ""), configMap(""), 422, []string{"metadata.name: Required value: name or generateName is required"}},
-		"resourceVersion": {v1("ConfigMap", ""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", ResourceVersion: "5"}}, 400, []string{"resourceVersion should not be set on objects to be created"}},
-		"no containers":   {v1("Pod", ""), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, 422, []string{"spec.containers: Required value"}},
-		"wrong kind":      {v1("Pod", ""), &metav1.Status{}, 400, []string{"is not a Pod"}},
+		"taken name": {v1("ConfigMap", ""), configMap("a"), 409, []string{`configmaps "a" already exists`}},
+		"no namespace": {
+			at(corev1.SchemeGroupVersion.WithKind("ConfigMap"), "none", ""),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x"}},
+			404,
+			[]string{`namespaces "none" not found`},
+		},
+		"other namespace": {
+			v1("ConfigMap", ""),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: "default"}},
+			400,
+			[]string{"the namespace of the provided object does not match the namespace sent on the request"},
+		},
+		"invalid name": {
+			v1("ConfigMap", ""),
+			configMap("A_b"),
+			422,
+			[]string{`ConfigMap "A_b" is invalid: metadata.name: Invalid value`},
+		},
+		"no name": {
+			v1("ConfigMap", ""),
+			configMap(""),
+			422,
+			[]string{"metadata.name: Required value: name or generateName is required"},
+		},
+		"resourceVersion": {
+			v1("ConfigMap", ""),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "x", ResourceVersion: "5"}},
+			400,
+			[]string{"resourceVersion should not be set on objects to be created"},
+		},
+		"no containers": {
+			v1("Pod", ""),
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x"}},
+			422,
+			[]string{"spec.containers: Required value"},
+		},
+		"wrong kind": {v1("Pod", ""), &metav1.Status{}, 400, []string{"is not a Pod"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := h.Create(h.ctx, c.target, c.obj, metav1.CreateOptions{})
@@ -108,7 +138,8 @@ func TestUpdate(t *testing.T) {
 	require.NotEqual(t, a.ResourceVersion, updated.ResourceVersion)
 
 	_, err = h.Update(h.ctx, v1("ConfigMap", "a"), copied(b), metav1.UpdateOptions{})
-	requireStatus(t, err, 409, `Operation cannot be fulfilled on configmaps "a": the object has been modified; please apply your changes to the latest version and try again`)
+	requireStatus(t, err, 409,
+		`Operation cannot be fulfilled on configmaps "a": the object has been modified; please apply your changes to the latest version and try again`)
 
 	unconditional := configMap("a", "k", "3")
 	res, err = h.Update(h.ctx, v1("ConfigMap", "a"), unconditional, metav1.UpdateOptions{})
@@ -118,7 +149,8 @@ func TestUpdate(t *testing.T) {
 
 	before := h.cache.Revision()
 	res, err = h.Update(h.ctx, v1("ConfigMap", "a"), copied(third), metav1.UpdateOptions{})
-	require.Equal(t, third.ResourceVersion, answer[*corev1.ConfigMap](t, res, err).ResourceVersion, "nothing changed, nothing written")
+	require.Equal(t, third.ResourceVersion, answer[*corev1.ConfigMap](t, res, err).ResourceVersion,
+		"nothing changed, nothing written")
 	require.Equal(t, before, h.cache.Revision())
 
 	other := configMap("a")
@@ -138,7 +170,8 @@ func TestUpdateCreatesWhereAllowed(t *testing.T) {
 	res, err := h.Update(h.ctx, lease, l, metav1.UpdateOptions{})
 	require.NotEmpty(t, answer[*coordinationv1.Lease](t, res, err).UID)
 	require.True(t, res.Created)
-	_, err = h.Update(h.ctx, lease, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "work"}}, metav1.UpdateOptions{})
+	_, err = h.Update(h.ctx, lease, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "work"}},
+		metav1.UpdateOptions{})
 	requireStatus(t, err, 422, "metadata.resourceVersion: Invalid value: 0: must be specified for an update")
 }
 
@@ -154,7 +187,8 @@ func TestGenerationCountsSpecAlone(t *testing.T) {
 	require.EqualValues(t, 1, d.Generation)
 	require.False(t, d.Spec.Paused)
 	require.EqualValues(t, 1, d.Status.Replicas)
-	res, err = h.Patch(h.ctx, deployments("d"), types.MergePatchType, []byte(`{"spec":{"paused":true},"status":{"replicas":9}}`), metav1.PatchOptions{})
+	res, err = h.Patch(h.ctx, deployments("d"), types.MergePatchType,
+		[]byte(`{"spec":{"paused":true},"status":{"replicas":9}}`), metav1.PatchOptions{})
 	d = answer[*appsv1.Deployment](t, res, err)
 	require.EqualValues(t, 2, d.Generation)
 	require.EqualValues(t, 1, d.Status.Replicas)
@@ -199,10 +233,15 @@ func TestScale(t *testing.T) {
 
 func TestBinding(t *testing.T) {
 	h := build(t)
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{corev1.LabelTopologyZone: "z"}}}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{corev1.LabelTopologyZone: "z"}},
+	}
 	put(h, at(corev1.SchemeGroupVersion.WithKind("Node"), "", ""), node)
 	p := put(h, v1("Pod", ""), smallPod("p"))
-	b := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{"a": "b"}}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}
+	b := &corev1.Binding{
+		ObjectMeta: metav1.ObjectMeta{Name: "p", Annotations: map[string]string{"a": "b"}},
+		Target:     corev1.ObjectReference{Kind: "Node", Name: "n"},
+	}
 
 	wrong := copied(b)
 	wrong.UID = "other"
@@ -244,8 +283,12 @@ func TestEviction(t *testing.T) {
 func TestEventsAreServedTwice(t *testing.T) {
 	h := build(t)
 	newer := at(eventsv1.SchemeGroupVersion.WithKind("Event"), "work", "")
-	e := &eventsv1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "work"}, EventTime: metav1.NowMicro(), Note: "hello", Reason: "R", Action: "A",
-		Type: "Normal", ReportingController: "c.io/x", ReportingInstance: "i", Regarding: corev1.ObjectReference{Kind: "Pod", Namespace: "work", Name: "p"}}
+	e := &eventsv1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "work"}, EventTime: metav1.NowMicro(), Note: "hello", Reason: "R",
+		Action: "A",
+		Type:   "Normal", ReportingController: "c.io/x", ReportingInstance: "i",
+		Regarding: corev1.ObjectReference{Kind: "Pod", Namespace: "work", Name: "p"},
+	}
 	require.Equal(t, "hello", put(h, newer, e).Note)
 	res, err := h.Get(h.ctx, v1("Event", "e"), metav1.GetOptions{})
 	require.Equal(t, "hello", answer[*corev1.Event](t, res, err).Message)
@@ -260,15 +303,21 @@ func TestEventsAreServedTwice(t *testing.T) {
 func TestRulesHoldInAllVersions(t *testing.T) {
 	h := build(t)
 	create := func(version string, o runtime.Object) string {
-		_, err := h.Create(h.ctx, at(schema.GroupVersionKind{Group: "autoscaling", Version: version, Kind: "HorizontalPodAutoscaler"}, "work", ""), o, metav1.CreateOptions{})
+		_, err := h.Create(h.ctx,
+			at(schema.GroupVersionKind{Group: "autoscaling", Version: version, Kind: "HorizontalPodAutoscaler"}, "work", ""), o,
+			metav1.CreateOptions{})
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
 		return err.Error()
 	}
 	meta := metav1.ObjectMeta{Name: "a", Namespace: "work"}
-	older := create("v1", &autoscalingv1.HorizontalPodAutoscaler{ObjectMeta: meta, Spec: autoscalingv1.HorizontalPodAutoscalerSpec{
-		ScaleTargetRef: autoscalingv1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d"}}})
-	newer := create("v2", &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: meta, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d"}}})
+	older := create("v1", &autoscalingv1.HorizontalPodAutoscaler{
+		ObjectMeta: meta, Spec: autoscalingv1.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv1.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d"}},
+	})
+	newer := create("v2", &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: meta, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: "apps/v1", Kind: "Deployment", Name: "d"}},
+	})
 	require.Equal(t, newer, older)
 	require.Contains(t, newer, "spec.maxReplicas: Required value")
 }
@@ -324,7 +373,9 @@ func TestWatch(t *testing.T) {
 	require.Empty(t, initial)
 	require.Equal(t, []string{"ADDED b"}, got)
 	yes := true
-	initial, _ = events(metav1.ListOptions{SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan}, 0)
+	initial, _ = events(metav1.ListOptions{
+		SendInitialEvents: &yes, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+	}, 0)
 	require.Equal(t, []string{"a", "b"}, initial)
 
 	_, _, _, err := h.Watch(h.ctx, v1("ConfigMap", ""), metav1.ListOptions{SendInitialEvents: &yes})
@@ -345,7 +396,9 @@ func newLease(name string) *coordinationv1.Lease {
 func TestTheCacheHoldsWhatIsStored(t *testing.T) {
 	h := build(t)
 	put(h, v1("Pod", ""), BigPod("p"))
-	_, err := h.Create(h.ctx, sub(v1("Pod", "p"), "binding"), &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}}, metav1.CreateOptions{})
+	_, err := h.Create(h.ctx, sub(v1("Pod", "p"), "binding"),
+		&corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Target: corev1.ObjectReference{Kind: "Node", Name: "n"}},
+		metav1.CreateOptions{})
 	require.NoError(t, err)
 	put(h, deployments(""), deployment("d"))
 	put(h, v1("Service", ""), service("s", corev1.ServiceTypeNodePort))

@@ -51,14 +51,16 @@ func (p *repair) collect() error {
 		ips, ports := p.allocationsOf(s)
 		for _, ip := range ips {
 			if other := p.ips[ip]; other != nil {
-				p.cfg.Logger.Warn("cluster IP is used by two services: delete one of them and create it again", "ip", ip, "service", e.Key, "other", other.Key)
+				p.cfg.Logger.Warn("cluster IP is used by two services: delete one of them and create it again", "ip", ip, "service",
+					e.Key, "other", other.Key)
 				continue
 			}
 			p.ips[ip] = e
 		}
 		for _, port := range ports {
 			if other := p.ports[port]; other != nil {
-				p.cfg.Logger.Warn("node port is used by two services: change one of them", "port", port, "service", e.Key, "other", other.Key)
+				p.cfg.Logger.Warn("node port is used by two services: change one of them", "port", port, "service", e.Key, "other",
+					other.Key)
 				continue
 			}
 			p.ports[port] = e
@@ -116,7 +118,8 @@ func (p *repair) clusterIPs() error {
 			has[ip] = true
 		case s != nil: // it names another parent, with which it might go: it is corrected, as upstream does
 			wrong[ip] = e
-		case parent != holder{} && a.Labels[networkingv1.LabelManagedBy] == managedBy && !used: // others were not created by the allocator
+		// others were not created by the allocator
+		case parent != holder{} && a.Labels[networkingv1.LabelManagedBy] == managedBy && !used:
 			remove := store.Op{Action: store.Remove, Key: e.Key, Revision: e.Revision}
 			if err := p.apply("release cluster IP", a.Name, parent, remove, check); err != nil {
 				return err

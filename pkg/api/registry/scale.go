@@ -84,7 +84,8 @@ func (c *call) updateScale(obj runtime.Object, o metav1.UpdateOptions) (Result, 
 	if err := c.checkName(in); err != nil {
 		return Result{}, err
 	}
-	return c.rescale(o, false, c.tracking(o.FieldManager, func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error) { return in.DeepCopy(), nil }))
+	return c.rescale(o, false,
+		c.tracking(o.FieldManager, func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error) { return in.DeepCopy(), nil }))
 }
 
 type changeScale = func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error)
@@ -92,7 +93,8 @@ type changeScale = func(*autoscalingv1.Scale) (*autoscalingv1.Scale, error)
 // scaleManager returns the field manager for scales of the target's kind.
 func (c *call) scaleManager() (*managedfields.FieldManager, error) {
 	as := oneVersion{gvk: scaleKind, make: func() runtime.Object { return &autoscalingv1.Scale{} }}
-	return c.managers.get(managerKey{c.Resource, "scale"}, as, scaleKind, false, nil) // client-go's schema does not have scales
+	// client-go's schema does not have scales
+	return c.managers.get(managerKey{c.Resource, "scale"}, as, scaleKind, false, nil)
 }
 
 // tracking wraps a change other than an apply so that it records its field manager, if the object has managed fields.
@@ -171,12 +173,15 @@ func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (
 		if err != nil {
 			return nil, err
 		}
-		internal := &autoscaling.Scale{ObjectMeta: scale.ObjectMeta, Spec: autoscaling.ScaleSpec{Replicas: scale.Spec.Replicas}}
+		internal := &autoscaling.Scale{
+			ObjectMeta: scale.ObjectMeta, Spec: autoscaling.ScaleSpec{Replicas: scale.Spec.Replicas},
+		}
 		if errs := autoscalingvalidation.ValidateScale(internal); len(errs) > 0 {
 			return nil, apierrors.NewInvalid(autoscaling.Kind("Scale"), c.Name, errs)
 		}
 		if scale.UID != "" && scale.UID != before.UID {
-			return nil, uidMismatch(schema.GroupResource{Group: c.gr().Group, Resource: c.gr().Resource + "/scale"}, c.Name, scale.UID, before.UID)
+			return nil, uidMismatch(schema.GroupResource{Group: c.gr().Group, Resource: c.gr().Resource + "/scale"}, c.Name,
+				scale.UID, before.UID)
 		}
 		out := old.Object.DeepCopyObject().(client.Object)
 		if sub.Scale.Write == nil {

@@ -14,7 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// increment adds one to the counter like a client: it reads the ConfigMap, and updates it on condition that it has not changed.
+// increment adds one to the counter like a client: it reads the ConfigMap, and updates it on condition that it has not
+// changed.
 func (h *env) increment(ctx context.Context) error {
 	for {
 		res, err := h.Get(ctx, v1("ConfigMap", "counter"), metav1.GetOptions{})
@@ -44,10 +45,14 @@ func TestTwoServersServeOneCluster(t *testing.T) {
 	first := build(t)
 	a, _ := first.another(small)
 	b, gate := first.another(small)
-	put(first, v1("ConfigMap", ""), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "counter"}, Data: map[string]string{"n": "0"}})
+	put(first, v1("ConfigMap", ""), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "work", Name: "counter"}, Data: map[string]string{"n": "0"},
+	})
 	_, err := a.sync(a.ctx)
 	require.NoError(t, err)
-	watch, initial, _, err := a.Watch(a.ctx, v1("ConfigMap", ""), metav1.ListOptions{FieldSelector: "metadata.name=counter"})
+	watch, initial, _, err := a.Watch(a.ctx, v1("ConfigMap", ""), metav1.ListOptions{
+		FieldSelector: "metadata.name=counter",
+	})
 	require.NoError(t, err)
 	defer watch.Close()
 	require.Len(t, initial, 1)

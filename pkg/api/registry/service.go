@@ -13,7 +13,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/networking"
 )
 
-// complete sets the fields of a Service that the server allocates: cluster IP, node ports, IP families. It also checks where they come from.
+// complete sets the fields of a Service that the server allocates: cluster IP, node ports, IP families. It also checks
+// where they come from.
 func (c *call) complete(obj, old runtime.Object) error {
 	if r, ok := obj.(*networking.ServiceCIDR); ok && c.Subresource == "" {
 		was, _ := old.(*networking.ServiceCIDR)
@@ -92,7 +93,8 @@ func keepAllocated(now, was *core.Service) {
 func hasClusterIP(s *core.Service) bool { return s.Spec.Type != core.ServiceTypeExternalName }
 
 func headless(s *core.Service) bool {
-	return s.Spec.ClusterIP == core.ClusterIPNone || len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIPs[0] == core.ClusterIPNone
+	return s.Spec.ClusterIP == core.ClusterIPNone ||
+		len(s.Spec.ClusterIPs) > 0 && s.Spec.ClusterIPs[0] == core.ClusterIPNone
 }
 
 func wantsNodePorts(s *core.Service) bool {
@@ -104,17 +106,19 @@ func invalidService(s *core.Service, errs ...*field.Error) error {
 	return apierrors.NewInvalid(core.Kind("Service"), s.Name, errs)
 }
 
-// keepsFamilies reports whether an update leaves the address fields of a PreferDualStack Service unchanged, in which case
-// it is neither upgraded nor downgraded.
+// keepsFamilies reports whether an update leaves the address fields of a PreferDualStack Service unchanged, in which
+// case it is neither upgraded nor downgraded.
 func keepsFamilies(now, was *core.Service) bool {
 	prefers := func(s *core.Service) bool {
 		return s.Spec.IPFamilyPolicy != nil && *s.Spec.IPFamilyPolicy == core.IPFamilyPolicyPreferDualStack
 	}
-	return was != nil && now.Spec.Type == was.Spec.Type && prefers(now) && (was.Spec.IPFamilyPolicy == nil || prefers(was)) &&
+	return was != nil && now.Spec.Type == was.Spec.Type && prefers(now) &&
+		(was.Spec.IPFamilyPolicy == nil || prefers(was)) &&
 		slices.Equal(now.Spec.ClusterIPs, was.Spec.ClusterIPs) && slices.Equal(now.Spec.IPFamilies, was.Spec.IPFamilies)
 }
 
-// setIPFamilies sets ipFamilyPolicy and ipFamilies on an IPv4-only cluster, or returns an error if the request needs IPv6.
+// setIPFamilies sets ipFamilyPolicy and ipFamilies on an IPv4-only cluster, or returns an error if the request needs
+// IPv6.
 func setIPFamilies(now, was *core.Service) error {
 	if !hasClusterIP(now) || keepsFamilies(now, was) {
 		return nil
@@ -169,7 +173,9 @@ func setIPFamilies(now, was *core.Service) error {
 		if a, err := netip.ParseAddr(ip); err == nil && a.Is4() {
 			spec.IPFamilies = append(spec.IPFamilies, core.IPv4Protocol)
 		} else {
-			errs = append(errs, field.Invalid(field.NewPath("spec", "clusterIPs").Index(i), spec.ClusterIPs, "IPv6 is not configured on this cluster"))
+			errs = append(errs,
+				field.Invalid(field.NewPath("spec", "clusterIPs").Index(i), spec.ClusterIPs,
+					"IPv6 is not configured on this cluster"))
 		}
 	}
 	if len(errs) > 0 {

@@ -87,12 +87,15 @@ func TestServiceAllocation(t *testing.T) {
 	clash.Spec.Ports[0].NodePort = b.Spec.Ports[0].NodePort
 	_, err = h.Create(h.ctx, v1("Service", ""), copied(clash), metav1.CreateOptions{})
 	requireStatus(t, err, 422, "spec.ports[0].nodePort", "provided port is already allocated")
-	res, err = h.Patch(h.ctx, v1("Service", "a"), types.MergePatchType, []byte(`{"spec":{"type":"ClusterIP"}}`), metav1.PatchOptions{})
+	res, err = h.Patch(h.ctx, v1("Service", "a"), types.MergePatchType, []byte(`{"spec":{"type":"ClusterIP"}}`),
+		metav1.PatchOptions{})
 	require.Zero(t, answer[*corev1.Service](t, res, err).Spec.Ports[0].NodePort)
 	put(h, v1("Service", ""), clash)
 
 	// Changing to ExternalName releases the address.
-	res, err = h.Patch(h.ctx, v1("Service", "a"), types.MergePatchType, []byte(`{"spec":{"type":"ExternalName","externalName":"x.org","clusterIP":"","clusterIPs":null}}`), metav1.PatchOptions{})
+	res, err = h.Patch(h.ctx, v1("Service", "a"), types.MergePatchType,
+		[]byte(`{"spec":{"type":"ExternalName","externalName":"x.org","clusterIP":"","clusterIPs":null}}`),
+		metav1.PatchOptions{})
 	require.Empty(t, answer[*corev1.Service](t, res, err).Spec.ClusterIP)
 	again := service("d", corev1.ServiceTypeClusterIP)
 	again.Spec.ClusterIP = a.Spec.ClusterIP

@@ -9,7 +9,11 @@ import (
 
 func TestShareSpec(t *testing.T) {
 	pod := func(image string) *core.Pod {
-		return &core.Pod{Spec: core.PodSpec{Containers: []core.Container{{Name: "c", Image: image}}, SecurityContext: &core.PodSecurityContext{}}}
+		return &core.Pod{
+			Spec: core.PodSpec{
+				Containers: []core.Container{{Name: "c", Image: image}}, SecurityContext: &core.PodSecurityContext{},
+			},
+		}
 	}
 	now, was := pod("a"), pod("a")
 	now.Finalizers = []string{"example.com/a"}

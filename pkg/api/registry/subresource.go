@@ -28,7 +28,11 @@ func (c *call) createSubresource(obj runtime.Object, o metav1.CreateOptions) (Re
 		return Result{}, err
 	}
 	if answer == nil {
-		answer = &metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess, Code: 201}
+		answer = &metav1.Status{
+			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+			Status:   metav1.StatusSuccess,
+			Code:     201,
+		}
 	}
 	return Result{Object: answer, Created: true}, nil
 }
@@ -120,8 +124,8 @@ func (p *parent) Read(gvk schema.GroupVersionKind, namespace, name string) clien
 
 var errNoTokens = apierrors.NewServiceUnavailable("this server has no key to sign service account tokens with")
 
-// Change writes a change of a stored object for the server itself: without permissions, strategy and admission, and with retries on
-// conflict. An error of change is returned.
+// Change writes a change of a stored object for the server itself: without permissions, strategy and admission, and
+// with retries on conflict. An error of change is returned.
 func (r *Registry) Change(ctx context.Context, t Target, change func(client.Object) (client.Object, error)) error {
 	c, err := r.begin(ctx, t, "update", nil)
 	if err != nil {

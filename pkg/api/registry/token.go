@@ -53,7 +53,8 @@ func (t *Tokens) Use(key crypto.Signer) error {
 	return nil
 }
 
-// SignKept returns a token of a service account that is to be kept in a Secret. It is valid for as long as both exist and the key is trusted.
+// SignKept returns a token of a service account that is to be kept in a Secret. It is valid for as long as both exist
+// and the key is trusted.
 func (t *Tokens) SignKept(ctx context.Context, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
 	claims, private := serviceaccount.LegacyClaims(*account, *secret)
 	return (*t.kept.Load()).GenerateToken(ctx, claims, private)
@@ -67,7 +68,8 @@ const defaultTokenLife = 3600
 var _ builtin.TokenIssuer = (*parent)(nil)
 
 // IssueToken answers a TokenRequest for the target service account.
-func (c *parent) IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOptions) (*authenticationv1.TokenRequest, error) {
+func (c *parent) IssueToken(in *authenticationv1.TokenRequest,
+	o metav1.CreateOptions) (*authenticationv1.TokenRequest, error) {
 	if c.cfg.Tokens == nil {
 		return nil, errNoTokens
 	}
@@ -87,7 +89,8 @@ func (c *parent) IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOp
 	}
 	if in.UID != "" && in.UID != account.UID {
 		return nil, apierrors.NewConflict(schema.GroupResource{Group: tokenKind.Group, Resource: tokenKind.Kind}, c.Name,
-			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", in.UID, account.UID))
+			fmt.Errorf("the UID in the token request (%s) does not match the UID of the service account (%s)", in.UID,
+				account.UID))
 	}
 	now := time.Now()
 	in.Name, in.Namespace, in.UID = account.Name, account.Namespace, account.UID
@@ -99,7 +102,12 @@ func (c *parent) IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOp
 	internal := &authentication.TokenRequest{ObjectMeta: in.ObjectMeta, Spec: authentication.TokenRequestSpec{
 		Audiences: in.Spec.Audiences, ExpirationSeconds: *in.Spec.ExpirationSeconds}}
 	if ref := in.Spec.BoundObjectRef; ref != nil {
-		internal.Spec.BoundObjectRef = &authentication.BoundObjectReference{Kind: ref.Kind, APIVersion: ref.APIVersion, Name: ref.Name, UID: ref.UID}
+		internal.Spec.BoundObjectRef = &authentication.BoundObjectReference{
+			Kind:       ref.Kind,
+			APIVersion: ref.APIVersion,
+			Name:       ref.Name,
+			UID:        ref.UID,
+		}
 	}
 	if errs := authenticationvalidation.ValidateTokenRequest(internal); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(tokenKind.GroupKind(), "", errs)
@@ -127,10 +135,12 @@ func (c *parent) IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOp
 	// As upstream, a kubelet's token outlives the requested expiration, for clients that never reload it. Using it late
 	// only causes a warning.
 	expires, warnAfter := life, int64(0)
-	if !c.cfg.ExactTokenLife && bound.pod != nil && life == serviceaccount.WarnOnlyBoundTokenExpirationSeconds && c.ownAudiences(in.Spec.Audiences) {
+	if !c.cfg.ExactTokenLife && bound.pod != nil && life == serviceaccount.WarnOnlyBoundTokenExpirationSeconds &&
+		c.ownAudiences(in.Spec.Audiences) {
 		expires, warnAfter = serviceaccount.ExpirationExtensionSeconds, life
 	}
-	claims, private, err := serviceaccount.Claims(*account, bound.pod, bound.secret, bound.node, nil, nil, expires, warnAfter, in.Spec.Audiences, nil)
+	claims, private, err := serviceaccount.Claims(*account, bound.pod, bound.secret, bound.node, nil, nil, expires,
+		warnAfter, in.Spec.Audiences, nil)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
 	}
@@ -138,7 +148,9 @@ func (c *parent) IssueToken(in *authenticationv1.TokenRequest, o metav1.CreateOp
 	if err != nil {
 		return nil, apierrors.NewInternalError(fmt.Errorf("failed to generate token: %w", err))
 	}
-	in.Status = authenticationv1.TokenRequestStatus{Token: signed, ExpirationTimestamp: metav1.NewTime(now.Add(time.Duration(life) * time.Second))}
+	in.Status = authenticationv1.TokenRequestStatus{
+		Token: signed, ExpirationTimestamp: metav1.NewTime(now.Add(time.Duration(life) * time.Second)),
+	}
 	in.SetGroupVersionKind(tokenKind)
 	return in, nil
 }
@@ -167,12 +179,14 @@ func (c *call) bound(ref *authenticationv1.BoundObjectReference) (b boundTo, err
 	var uid types.UID
 	switch {
 	case gvk.Group == "" && gvk.Kind == "Pod":
-		if b.pod, err = find[*core.Pod](c, c.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), c.Namespace, ref.Name); err != nil {
+		if b.pod, err = find[*core.Pod](c, c.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Pod")), c.Namespace,
+			ref.Name); err != nil {
 			return b, err
 		}
 		uid = b.pod.UID
 		if c.Name != b.pod.Spec.ServiceAccountName {
-			return b, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with different serviceaccount name.", c.Name))
+			return b, apierrors.NewBadRequest(fmt.Sprintf("cannot bind token for serviceaccount %q to pod running with "+
+				"different serviceaccount name.", c.Name))
 		}
 		if node := b.pod.Spec.NodeName; node != "" {
 			b.node, err = find[*core.Node](c, c.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Node")), "", node)
@@ -181,11 +195,13 @@ func (c *call) bound(ref *authenticationv1.BoundObjectReference) (b boundTo, err
 			}
 		}
 	case gvk.Group == "" && gvk.Kind == "Node":
-		if b.node, err = find[*core.Node](c, c.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Node")), "", ref.Name); err == nil {
+		if b.node, err = find[*core.Node](c, c.kinds.Table().
+			ByGVK(corev1.SchemeGroupVersion.WithKind("Node")), "", ref.Name); err == nil {
 			uid = b.node.UID
 		}
 	case gvk.Group == "" && gvk.Kind == "Secret":
-		if b.secret, err = find[*core.Secret](c, c.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Secret")), c.Namespace, ref.Name); err == nil {
+		if b.secret, err = find[*core.Secret](c, c.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Secret")),
+			c.Namespace, ref.Name); err == nil {
 			uid = b.secret.UID
 		}
 	default:
@@ -193,7 +209,8 @@ func (c *call) bound(ref *authenticationv1.BoundObjectReference) (b boundTo, err
 	}
 	if err == nil && ref.UID != "" && ref.UID != uid {
 		err = apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: gvk.Kind}, ref.Name,
-			fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have been deleted and then recreated", ref.UID))
+			fmt.Errorf("the UID in the bound object reference (%s) does not match the UID in record. The object might have "+
+				"been deleted and then recreated", ref.UID))
 	}
 	return b, err
 }

@@ -22,15 +22,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// Managed fields are recorded on every write, with the entries that upstream's kube-apiserver would store. Upstream's field manager takes
-// several times as long as our create of a pod; package fieldset computes the same for the built-in kinds, and for new custom resources, at a fraction
-// of that cost. Where it cannot (updates of kinds without a Go type, entries of several versions, clients that write managedFields themselves, more than ten managers), upstream's
-// field manager is used.
+// Managed fields are recorded on every write, with the entries that upstream's kube-apiserver would store. Upstream's
+// field manager takes several times as long as our create of a pod; package fieldset computes the same for the built-in
+// kinds, and for new custom resources, at a fraction of that cost. Where it cannot (updates of kinds without a Go type,
+// entries of several versions, clients that write managedFields themselves, more than ten managers), upstream's field
+// manager is used.
 //
-// As in upstream, an object that was stored without managed fields is tracked from its first server-side apply on. Managed fields are dropped
-// from objects that would be too large to store with them, and from objects with so many fields that upstream's field manager is too expensive.
+// As in upstream, an object that was stored without managed fields is tracked from its first server-side apply on.
+// Managed fields are dropped from objects that would be too large to store with them, and from objects with so many
+// fields that upstream's field manager is too expensive.
 
-// manageNew records the manager of an object that is being created. obj has its defaults and is of the internal version.
+// manageNew records the manager of an object that is being created. obj has its defaults and is of the internal
+// version.
 func (c *call) manageNew(obj runtime.Object, manager string) error {
 	m, err := metaOf(obj)
 	if err != nil {
@@ -53,7 +56,8 @@ func (c *call) manageNew(obj runtime.Object, manager string) error {
 // created returns the managed fields of a new object; false if upstream's field manager has to be asked.
 func (c *call) created(obj runtime.Object, w fieldset.Writer) ([]metav1.ManagedFieldsEntry, bool) {
 	strategy := c.strategy()
-	if u, ok := obj.(*unstructured.Unstructured); ok && c.Resource.Types != nil && u.GroupVersionKind() == c.Resource.GroupVersionKind {
+	if u, ok := obj.(*unstructured.Unstructured); ok && c.Resource.Types != nil &&
+		u.GroupVersionKind() == c.Resource.GroupVersionKind {
 		return fieldset.CreatedUntyped(c.Resource.Types, u, resets(strategy)[fieldpath.APIVersion(w.APIVersion)], w)
 	}
 	if plan := c.plan(strategy); plan != nil {
@@ -73,7 +77,8 @@ func (c *call) manage(strategy any, old *cache.Entry, obj runtime.Object, manage
 		return err
 	}
 	have, given := shown.Object.GetManagedFields(), m.GetManagedFields()
-	own := c.Subresource == "" && given != nil && !slices.EqualFunc(given, have, sameEntry) // the client writes managed fields itself
+	// the client writes managed fields itself
+	own := c.Subresource == "" && given != nil && !slices.EqualFunc(given, have, sameEntry)
 	if len(have) == 0 && !own {
 		m.SetManagedFields(nil)
 		return nil
@@ -95,7 +100,12 @@ func (c *call) manage(strategy any, old *cache.Entry, obj runtime.Object, manage
 }
 
 func (c *call) writer(manager string) fieldset.Writer {
-	return fieldset.Writer{Manager: manager, APIVersion: c.Resource.GroupVersion().String(), Subresource: c.Subresource, Time: time.Now().UTC().Truncate(time.Second)}
+	return fieldset.Writer{
+		Manager:     manager,
+		APIVersion:  c.Resource.GroupVersion().String(),
+		Subresource: c.Subresource,
+		Time:        time.Now().UTC().Truncate(time.Second),
+	}
 }
 
 // askUpstream sets in m the managed fields that upstream's field manager records for a change from live to obj.
@@ -109,9 +119,10 @@ func (c *call) askUpstream(strategy any, live, obj runtime.Object, m metav1.Obje
 		return err
 	}
 	live.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
-	if u, ok := obj.(*unstructured.Unstructured); ok && metav1.Object(u) == m && u.GroupVersionKind() == c.Resource.GroupVersionKind {
-		// It changes nothing else in the object. Entries are decoded and encoded each time they are read from, or set in, an object without a
-		// Go type, whose times have no fractions.
+	if u, ok := obj.(*unstructured.Unstructured); ok && metav1.Object(u) == m &&
+		u.GroupVersionKind() == c.Resource.GroupVersionKind {
+		// It changes nothing else in the object. Entries are decoded and encoded each time they are read from, or set in, an
+		// object without a Go type, whose times have no fractions.
 		if out, ok := f.UpdateNoErrors(live, u, manager).(*unstructured.Unstructured); !ok || out != u {
 			return apierrors.NewInternalError(fmt.Errorf("%s was replaced while its managed fields were recorded", c.gr()))
 		}
@@ -131,7 +142,8 @@ func (c *call) askUpstream(strategy any, live, obj runtime.Object, m metav1.Obje
 
 // sameEntry compares managed fields entries; clients send back those that they read.
 func sameEntry(a, b metav1.ManagedFieldsEntry) bool {
-	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion && a.Subresource == b.Subresource &&
+	return a.Manager == b.Manager && a.Operation == b.Operation && a.APIVersion == b.APIVersion &&
+		a.Subresource == b.Subresource &&
 		a.FieldsType == b.FieldsType && a.Time.Equal(b.Time) && (a.FieldsV1 == nil) == (b.FieldsV1 == nil) &&
 		bytes.Equal(a.FieldsV1.GetRawBytes(), b.FieldsV1.GetRawBytes())
 }

@@ -57,11 +57,16 @@ func TestWritesRecordTheirManagers(t *testing.T) {
 	now.Data["l"] = "2"
 	res, err = h.Update(h.ctx, v1("ConfigMap", "a"), now, metav1.UpdateOptions{FieldManager: "bob"})
 	cm = answer[*corev1.ConfigMap](t, res, err)
-	require.ElementsMatch(t, []string{`kubectl-create Update {"f:data":{".":{},"f:k":{}}}`, `bob Update {"f:data":{"f:l":{}}}`}, managersOf(cm))
+	require.ElementsMatch(t,
+		[]string{`kubectl-create Update {"f:data":{".":{},"f:k":{}}}`, `bob Update {"f:data":{"f:l":{}}}`}, managersOf(cm))
 
-	res, err = h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"data":{"k":null,"m":"1"}}`), by("carol"))
+	res, err = h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"data":{"k":null,"m":"1"}}`),
+		by("carol"))
 	cm = answer[*corev1.ConfigMap](t, res, err)
-	require.ElementsMatch(t, []string{`kubectl-create Update {"f:data":{}}`, `bob Update {"f:data":{"f:l":{}}}`, `carol Update {"f:data":{"f:m":{}}}`}, managersOf(cm))
+	require.ElementsMatch(t,
+		[]string{
+			`kubectl-create Update {"f:data":{}}`, `bob Update {"f:data":{"f:l":{}}}`, `carol Update {"f:data":{"f:m":{}}}`,
+		}, managersOf(cm))
 
 	// Managed fields are stored as they were returned.
 	kvs, _, _, err := h.store.Range(h.ctx, "/registry/configmaps/work/", "/registry/configmaps/work/a", 1, 0)
@@ -71,7 +76,8 @@ func TestWritesRecordTheirManagers(t *testing.T) {
 	require.Equal(t, managersOf(cm), managersOf(stored))
 
 	// A client may clear managed fields; then nothing is recorded.
-	res, err = h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`), by("dave"))
+	res, err = h.Patch(h.ctx, v1("ConfigMap", "a"), types.MergePatchType, []byte(`{"metadata":{"managedFields":[{}]}}`),
+		by("dave"))
 	require.Empty(t, managersOf(answer[*corev1.ConfigMap](t, res, err)))
 }
 
@@ -80,7 +86,8 @@ func TestAnUpdateThatCreatesRecordsItsManager(t *testing.T) {
 	lease := v1("ServiceAccount", "a")
 	body := "apiVersion: v1\nkind: ServiceAccount\nmetadata: {name: a, labels: {a: b}}\n"
 	res, err := h.Patch(h.ctx, lease, types.ApplyPatchType, []byte(body), by("alice"))
-	require.Equal(t, []string{`alice Apply {"f:metadata":{"f:labels":{"f:a":{}}}}`}, managersOf(answer[*corev1.ServiceAccount](t, res, err)))
+	require.Equal(t, []string{`alice Apply {"f:metadata":{"f:labels":{"f:a":{}}}}`},
+		managersOf(answer[*corev1.ServiceAccount](t, res, err)))
 }
 
 func TestManagersOfPartsAndComponents(t *testing.T) {
@@ -99,11 +106,13 @@ func TestManagersOfPartsAndComponents(t *testing.T) {
 	now.Status.Replicas = 2
 	ctx := request.WithUser(h.ctx, &user.DefaultInfo{Name: "system:serviceaccount:kube-system:deployment-controller"})
 	res, err = h.Update(ctx, sub(deployments("d"), "status"), now, metav1.UpdateOptions{})
-	require.Contains(t, managersOf(answer[*appsv1.Deployment](t, res, err)), `kube-controller-manager/status Update {"f:status":{"f:replicas":{}}}`)
+	require.Contains(t, managersOf(answer[*appsv1.Deployment](t, res, err)),
+		`kube-controller-manager/status Update {"f:status":{"f:replicas":{}}}`)
 
 	// Components that write in process use upstream's manager names.
 	res, err = h.Create(ctx, v1("ConfigMap", ""), configMap("in-process", "k", "v"), metav1.CreateOptions{})
-	require.Equal(t, []string{`kube-controller-manager Update {"f:data":{".":{},"f:k":{}}}`}, managersOf(answer[*corev1.ConfigMap](t, res, err)))
+	require.Equal(t, []string{`kube-controller-manager Update {"f:data":{".":{},"f:k":{}}}`},
+		managersOf(answer[*corev1.ConfigMap](t, res, err)))
 
 	task := &tasks.Task{}
 	task.Name, task.Namespace, task.Spec.Image = "t", "work", "i"
@@ -111,7 +120,8 @@ func TestManagersOfPartsAndComponents(t *testing.T) {
 	require.Contains(t, managersOf(answer[*tasks.Task](t, res, err))[0], `"f:image":{}`)
 }
 
-// TestManagersAreUpstreams makes the same writes with plans of pkg/api/registry/fieldset and with upstream's field manager alone.
+// TestManagersAreUpstreams makes the same writes with plans of pkg/api/registry/fieldset and with upstream's field
+// manager alone.
 func TestManagersAreUpstreams(t *testing.T) {
 	fast, slow := build(t), build(t)
 	slow.managers.plans = map[managerKey]*fieldset.Plan{}
@@ -123,16 +133,40 @@ func TestManagersAreUpstreams(t *testing.T) {
 	pod := smallPod("p")
 	pod.Spec.ServiceAccountName, pod.Spec.HostNetwork = "default", true
 	pod.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "B", Value: "1"}, {Name: "A"}, {Name: "B", Value: "2"}}
-	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 8080, HostPort: 8080}, {ContainerPort: 80, HostPort: 80, Protocol: "UDP"}}
-	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "work"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}}}
-	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "work"}, Spec: appsv1.DeploymentSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}, Spec: corev1.PodSpec{ServiceAccountName: "x", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}}}
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "work"}, Spec: coordinationv1.LeaseSpec{HolderIdentity: ptr("me"), RenewTime: &metav1.MicroTime{Time: time.Unix(1, 0)}}}
-	event := &corev1.Event{ObjectMeta: metav1.ObjectMeta{Name: "e", Namespace: "work"}, InvolvedObject: corev1.ObjectReference{Namespace: "work", Name: "p"}, Reason: "r", Message: "m", Count: 1}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "b"}}, Status: corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True"}}}}
-	endpoints := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "work"}, Subsets: []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "10.0.0.1"}}}}} //nolint:staticcheck // still served
-	leases, newer := at(coordinationv1.SchemeGroupVersion.WithKind("Lease"), "work", "l"), at(eventsv1.SchemeGroupVersion.WithKind("Event"), "work", "e")
+	pod.Spec.Containers[0].Ports = []corev1.ContainerPort{
+		{ContainerPort: 8080, HostPort: 8080}, {ContainerPort: 80, HostPort: 80, Protocol: "UDP"},
+	}
+	service := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "work"},
+		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
+	}
+	deployment := &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: "d", Namespace: "work"}, Spec: appsv1.DeploymentSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}, Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}},
+				Spec:       corev1.PodSpec{ServiceAccountName: "x", Containers: []corev1.Container{{Name: "c", Image: "i"}}}}},
+	}
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Name: "l", Namespace: "work"},
+		Spec:       coordinationv1.LeaseSpec{HolderIdentity: ptr("me"), RenewTime: &metav1.MicroTime{Time: time.Unix(1, 0)}},
+	}
+	event := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: "e", Namespace: "work"},
+		InvolvedObject: corev1.ObjectReference{Namespace: "work", Name: "p"},
+		Reason:         "r",
+		Message:        "m",
+		Count:          1,
+	}
+	node := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "b"}},
+		Status:     corev1.NodeStatus{Conditions: []corev1.NodeCondition{{Type: "Ready", Status: "True"}}},
+	}
+	endpoints := &corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Name: "s", Namespace: "work"},
+		Subsets:    []corev1.EndpointSubset{{Addresses: []corev1.EndpointAddress{{IP: "10.0.0.1"}}}},
+	} //nolint:staticcheck // still served
+	leases, newer := at(coordinationv1.SchemeGroupVersion.WithKind("Lease"), "work", "l"), at(
+		eventsv1.SchemeGroupVersion.WithKind("Event"), "work", "e")
 	ephemeral := `{"spec":{"ephemeralContainers":[{"name":"e","image":"i"}]},"metadata":{"labels":{"z":"1"}}}`
 	steps := []struct {
 		target Target
@@ -142,13 +176,24 @@ func TestManagersAreUpstreams(t *testing.T) {
 	}{
 		{target: v1("Pod", ""), obj: pod},
 		{target: v1("Pod", "p"), patch: `{"metadata":{"labels":{"x":"y"},"annotations":{"a.b/c":"<ü"}}}`},
-		{target: sub(v1("Pod", "p"), "status"), patch: `{"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"}],"conditions":[{"type":"Ready","status":"False"}]}}`, by: "kubelet"},
-		{target: sub(v1("Pod", "p"), "status"), patch: `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`, by: "kubelet"},
-		{target: sub(v1("Pod", "p"), "status"), patch: `{"status":{"conditions":[{"$patch":"delete","type":"Ready"}]}}`, by: "other"},
+		{
+			target: sub(v1("Pod", "p"), "status"),
+			patch:  `{"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"}],"conditions":[{"type":"Ready","status":"False"}]}}`, by: "kubelet",
+		},
+		{
+			target: sub(v1("Pod", "p"), "status"), patch: `{"status":{"conditions":[{"type":"Ready","status":"True"}]}}`,
+			by: "kubelet",
+		},
+		{
+			target: sub(v1("Pod", "p"), "status"), patch: `{"status":{"conditions":[{"$patch":"delete","type":"Ready"}]}}`,
+			by: "other",
+		},
 		{target: sub(v1("Pod", "p"), "ephemeralcontainers"), patch: ephemeral},
 		{target: v1("Pod", "p"), patch: `{"metadata":{"labels":null,"finalizers":["a.b/c"]}}`},
 		{target: v1("Service", ""), obj: service},
-		{target: v1("Service", "s"), patch: `{"spec":{"ports":[{"port":80,"name":"a"},{"port":81,"name":"b"}]}}`, by: "other"},
+		{
+			target: v1("Service", "s"), patch: `{"spec":{"ports":[{"port":80,"name":"a"},{"port":81,"name":"b"}]}}`, by: "other",
+		},
 		{target: deployments(""), obj: deployment},
 		{target: deployments("d"), patch: `{"spec":{"replicas":3}}`, by: "other"},
 		{target: sub(deployments("d"), "status"), patch: `{"status":{"replicas":3}}`, by: "kube-controller-manager"},
@@ -159,7 +204,10 @@ func TestManagersAreUpstreams(t *testing.T) {
 		{target: newer, patch: `{"series":{"count":2,"lastObservedTime":"2020-01-01T00:00:00.000001Z"}}`, by: "other"},
 		{target: v1("Event", "e"), patch: `{"count":2,"message":"n"}`},
 		{target: v1("Node", ""), obj: node},
-		{target: sub(v1("Node", "n"), "status"), patch: `{"status":{"conditions":[{"type":"Ready","status":"False"}],"addresses":[{"type":"Hostname","address":"n"}]}}`, by: "kubelet"},
+		{
+			target: sub(v1("Node", "n"), "status"),
+			patch:  `{"status":{"conditions":[{"type":"Ready","status":"False"}],"addresses":[{"type":"Hostname","address":"n"}]}}`, by: "kubelet",
+		},
 		{target: v1("Node", "n"), patch: `{"spec":{"taints":[{"key":"a","effect":"NoSchedule"}]}}`},
 		{target: v1("Endpoints", ""), obj: endpoints},
 		{target: v1("Endpoints", "s"), patch: `{"subsets":[{"addresses":[{"ip":"10.0.0.2"}]}]}`},
@@ -208,7 +256,8 @@ func TestManagersOfLargeObjectsAreNotRecorded(t *testing.T) {
 
 func TestApplyScale(t *testing.T) {
 	h := build(t)
-	head := "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {a: b}}\n  template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}\n"
+	head := "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\nspec:\n  selector: {matchLabels: {a: b}}\n  " +
+		"template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}\n"
 	_, err := h.Patch(h.ctx, deployments("d"), types.ApplyPatchType, []byte(head+"  replicas: 2\n"), by("alice"))
 	require.NoError(t, err)
 	scale := func(n int) []byte {
@@ -237,7 +286,8 @@ func TestApplyScale(t *testing.T) {
 	_, err = h.Patch(h.ctx, deployments("d"), types.ApplyPatchType, []byte(head+"  replicas: 2\n"), by("alice"))
 	requireStatus(t, err, 409, `conflict with "hpa"`)
 
-	_, err = h.Patch(h.ctx, target, types.ApplyPatchType, []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: d}\n"), by("bob"))
+	_, err = h.Patch(h.ctx, target, types.ApplyPatchType, []byte("apiVersion: v1\nkind: Pod\nmetadata: {name: d}\n"),
+		by("bob"))
 	requireStatus(t, err, 400, "invalid object type")
 	_, err = h.Patch(h.ctx, sub(deployments("none"), "scale"), types.ApplyPatchType, scale(3), by("bob"))
 	requireStatus(t, err, 404)
@@ -260,7 +310,9 @@ func TestCreateWithAResourceVersionIsRefusedLast(t *testing.T) {
 	good.ResourceVersion = "5"
 	_, err = h.Create(h.ctx, v1("ConfigMap", ""), copied(good), metav1.CreateOptions{})
 	requireStatus(t, err, 400, "resourceVersion should not be set on objects to be created")
-	res, err := h.Create(h.ctx, v1("ConfigMap", ""), copied(good), metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	res, err := h.Create(h.ctx, v1("ConfigMap", ""), copied(good), metav1.CreateOptions{
+		DryRun: []string{metav1.DryRunAll},
+	})
 	require.Equal(t, "5", answer[*corev1.ConfigMap](t, res, err).ResourceVersion, "a dry run does not reach the storage")
 	good.ResourceVersion = "0"
 	_, err = h.Create(h.ctx, v1("ConfigMap", ""), copied(good), metav1.CreateOptions{})

@@ -35,10 +35,16 @@ func StoreReadError(gr schema.GroupResource, broken []cache.Unreadable) error {
 	details := &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource}
 	for i, u := range broken {
 		if i == maxCauses {
-			details.Causes = append(details.Causes, metav1.StatusCause{Type: metav1.CauseTypeTooMany, Message: "too many errors, the list is truncated"})
+			details.Causes = append(details.Causes, metav1.StatusCause{
+				Type: metav1.CauseTypeTooMany, Message: "too many errors, the list is truncated",
+			})
 			break
 		}
-		details.Causes = append(details.Causes, metav1.StatusCause{Type: metav1.CauseTypeUnexpectedServerResponse, Field: u.Key, Message: u.Err.Error()})
+		details.Causes = append(details.Causes, metav1.StatusCause{
+			Type:    metav1.CauseTypeUnexpectedServerResponse,
+			Field:   u.Key,
+			Message: u.Err.Error(),
+		})
 	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonStoreReadError,
@@ -92,7 +98,8 @@ func (c *call) mayRemoveUnreadable() error {
 	})
 	switch {
 	case err != nil:
-		return apierrors.NewForbidden(c.gr(), c.Name, fmt.Errorf("error while checking permission for %q, %w", unsafeDelete, err))
+		return apierrors.NewForbidden(c.gr(), c.Name,
+			fmt.Errorf("error while checking permission for %q, %w", unsafeDelete, err))
 	case decision != authorizer.DecisionAllow:
 		return apierrors.NewForbidden(c.gr(), c.Name, fmt.Errorf("not permitted to do %q, reason: %s", unsafeDelete, reason))
 	}

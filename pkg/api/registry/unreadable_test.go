@@ -37,7 +37,9 @@ func TestUnreadableObjects(t *testing.T) {
 		_, err = h.List(h.ctx, v1("Secret", ""), o)
 		told(err)
 	}
-	exact := metav1.ListOptions{ResourceVersion: strconv.FormatInt(rev, 10), ResourceVersionMatch: metav1.ResourceVersionMatchExact}
+	exact := metav1.ListOptions{
+		ResourceVersion: strconv.FormatInt(rev, 10), ResourceVersionMatch: metav1.ResourceVersionMatchExact,
+	}
 	_, err = h.List(h.ctx, v1("Secret", ""), exact)
 	told(err)
 	_, _, _, err = h.Watch(h.ctx, v1("Secret", ""), metav1.ListOptions{})
@@ -46,11 +48,14 @@ func TestUnreadableObjects(t *testing.T) {
 	told(err)
 	_, err = h.Delete(h.ctx, bad, metav1.DeleteOptions{})
 	told(err)
-	_, err = h.Update(h.ctx, bad, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bad", Namespace: "work"}}, metav1.UpdateOptions{})
+	_, err = h.Update(h.ctx, bad, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bad", Namespace: "work"}},
+		metav1.UpdateOptions{})
 	told(err)
-	_, err = h.Patch(h.ctx, bad, types.ApplyPatchType, []byte(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"bad"}}`), metav1.PatchOptions{FieldManager: "m"})
+	_, err = h.Patch(h.ctx, bad, types.ApplyPatchType,
+		[]byte(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"bad"}}`), metav1.PatchOptions{FieldManager: "m"})
 	told(err)
-	_, err = h.Create(h.ctx, v1("Secret", ""), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bad", Namespace: "work"}}, metav1.CreateOptions{})
+	_, err = h.Create(h.ctx, v1("Secret", ""),
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "bad", Namespace: "work"}}, metav1.CreateOptions{})
 	require.True(t, apierrors.IsAlreadyExists(err), "%v", err)
 
 	_, err = h.Get(h.ctx, v1("Secret", "good"), metav1.GetOptions{})
@@ -69,14 +74,16 @@ func TestUnreadableObjects(t *testing.T) {
 	requireStatus(t, err, 409, "the object is decodable")
 	_, err = h.Delete(h.ctx, v1("Secret", "none"), unsafe)
 	requireStatus(t, err, 404)
-	h.UseAuthorizer(authorizer.AuthorizerFunc(func(_ context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	h.UseAuthorizer(authorizer.AuthorizerFunc(func(_ context.Context,
+		a authorizer.Attributes) (authorizer.Decision, string, error) {
 		require.Equal(t, unsafeDelete, a.GetVerb())
 		require.Equal(t, "bad", a.GetName())
 		return authorizer.DecisionNoOpinion, "", nil
 	}))
 	_, err = h.Delete(h.ctx, bad, unsafe)
 	requireStatus(t, err, 403, unsafeDelete)
-	h.UseAuthorizer(authorizer.AuthorizerFunc(func(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {
+	h.UseAuthorizer(authorizer.AuthorizerFunc(func(context.Context,
+		authorizer.Attributes) (authorizer.Decision, string, error) {
 		return authorizer.DecisionAllow, "", nil
 	}))
 	dry := *unsafe.DeepCopy()

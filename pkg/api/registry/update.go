@@ -72,7 +72,8 @@ func (c *call) checkName(o client.Object) error {
 		return err
 	}
 	if name := o.GetName(); name != "" && name != c.Name {
-		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)", name, c.Name))
+		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s) does not match the name on the URL (%s)",
+			name, c.Name))
 	}
 	return nil
 }

@@ -211,7 +211,11 @@ func (w *write) createMissing(obj client.Object) (Result, error) {
 	if err := w.mayCreate(w.Name); err != nil {
 		return Result{}, err
 	}
-	o := &metav1.CreateOptions{DryRun: w.options.DryRun, FieldManager: w.options.FieldManager, FieldValidation: w.options.FieldValidation}
+	o := &metav1.CreateOptions{
+		DryRun:          w.options.DryRun,
+		FieldManager:    w.options.FieldManager,
+		FieldValidation: w.options.FieldValidation,
+	}
 	if err := w.admit(in, nil, admission.Create, o); err != nil {
 		return Result{}, err
 	}
@@ -224,7 +228,8 @@ func (w *write) createMissing(obj client.Object) (Result, error) {
 
 // precondition compares uid and resourceVersion of the new object with those of the stored one.
 func (w *write) precondition(obj client.Object, e *cache.Entry) error {
-	if uid := obj.GetUID(); uid != "" && uid != e.Object.GetUID() && w.verb != "patch" { // which changes it, and validation refuses that
+	// which changes it, and validation refuses that
+	if uid := obj.GetUID(); uid != "" && uid != e.Object.GetUID() && w.verb != "patch" {
 		return uidMismatch(w.gr(), w.Name, uid, e.Object.GetUID())
 	}
 	rv := obj.GetResourceVersion()
@@ -249,5 +254,6 @@ func (w *write) precondition(obj client.Object, e *cache.Entry) error {
 }
 
 func uidMismatch(gr schema.GroupResource, name string, want, have types.UID) error {
-	return apierrors.NewConflict(gr, name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", want, have))
+	return apierrors.NewConflict(gr, name,
+		fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", want, have))
 }

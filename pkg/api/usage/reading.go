@@ -31,8 +31,8 @@ type Reading struct {
 
 var errTooMany = fmt.Errorf("more than %d containers", maxSeries)
 
-// Parse parses a node's /metrics/resource (KEP-727). Unknown metrics are ignored; values that no usage can have are an error. A sample without a
-// timestamp gets the time now.
+// Parse parses a node's /metrics/resource (KEP-727). Unknown metrics are ignored; values that no usage can have are an
+// error. A sample without a timestamp gets the time now.
 func Parse(text []byte, now time.Time) (*Reading, error) {
 	r := &Reading{Containers: map[container]Sample{}}
 	for line := range strings.Lines(string(text)) {
@@ -76,7 +76,8 @@ func Parse(text []byte, now time.Time) (*Reading, error) {
 const mostValue = 1 << 53
 
 // series parses one line of Prometheus's text format: name{label="value",...} value [time in ms].
-func series(line string, now time.Time) (name string, labels map[string]string, value float64, at time.Time, err error) {
+func series(line string,
+	now time.Time) (name string, labels map[string]string, value float64, at time.Time, err error) {
 	var rest string
 	if i := strings.IndexByte(line, '{'); i >= 0 {
 		name = line[:i]

@@ -1,5 +1,5 @@
-// Package usage computes the CPU and memory usage of nodes and containers, like metrics-server, from two readings of each node's
-// counters.
+// Package usage computes the CPU and memory usage of nodes and containers, like metrics-server, from two readings of
+// each node's counters.
 //
 // Its invariants: a node is read only on request, at most every 15 seconds, and its readings count only for pods that
 // are bound to it.
@@ -100,10 +100,12 @@ func (s *state) pair(now time.Time) (was, is *Reading) {
 func (s *state) fresh(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.was != nil && now.Sub(s.at) < resolution || now.Sub(s.tried) < resolution && (s.is == nil || now.Sub(s.at) > resolution)
+	return s.was != nil && now.Sub(s.at) < resolution ||
+		now.Sub(s.tried) < resolution && (s.is == nil || now.Sub(s.at) > resolution)
 }
 
-// refresh reads the nodes whose readings are older than the resolution. It returns once all have responded or failed, or ctx is done.
+// refresh reads the nodes whose readings are older than the resolution. It returns once all have responded or failed,
+// or ctx is done.
 func (c *Collector) refresh(ctx context.Context, nodes []string) {
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, readers)
@@ -233,8 +235,13 @@ func (c *Collector) Pods(ctx context.Context, pods []*corev1.Pod) []*metrics.Pod
 
 func podMetrics(p *corev1.Pod, was, is *Reading, now time.Time) *metrics.PodMetrics {
 	m := &metrics.PodMetrics{
-		TypeMeta:   metav1.TypeMeta{Kind: "PodMetrics", APIVersion: metrics.SchemeGroupVersion.String()},
-		ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, Labels: p.Labels, CreationTimestamp: metav1.NewTime(now)},
+		TypeMeta: metav1.TypeMeta{Kind: "PodMetrics", APIVersion: metrics.SchemeGroupVersion.String()},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              p.Name,
+			Namespace:         p.Namespace,
+			Labels:            p.Labels,
+			CreationTimestamp: metav1.NewTime(now),
+		},
 	}
 	add := func(name string) bool {
 		key := container{p.Namespace, p.Name, name}
@@ -243,7 +250,8 @@ func podMetrics(p *corev1.Pod, was, is *Reading, now time.Time) *metrics.PodMetr
 			return true // not running
 		}
 		first, ok := was.Containers[key]
-		if started := last.Started; !ok && !started.IsZero() && last.At.Sub(started) >= glance && last.At.Sub(started) < stale {
+		if started := last.Started; !ok && !started.IsZero() && last.At.Sub(started) >= glance &&
+			last.At.Sub(started) < stale {
 			first, ok = Sample{At: started, Started: started}, true // its usage was zero when it started
 		}
 		if !ok || !first.Started.Equal(last.Started) {
@@ -260,7 +268,8 @@ func podMetrics(p *corev1.Pod, was, is *Reading, now time.Time) *metrics.PodMetr
 		return true
 	}
 	for i := range p.Spec.InitContainers {
-		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways && !add(c.Name) {
+		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil &&
+			*c.RestartPolicy == corev1.ContainerRestartPolicyAlways && !add(c.Name) {
 			return nil
 		}
 	}
@@ -275,8 +284,8 @@ func podMetrics(p *corev1.Pod, was, is *Reading, now time.Time) *metrics.PodMetr
 	return m
 }
 
-// between returns the CPU usage between two samples and the memory at the second. The result is false if the counter did not grow over
-// time.
+// between returns the CPU usage between two samples and the memory at the second. The result is false if the counter
+// did not grow over time.
 func between(was, is Sample) (corev1.ResourceList, time.Duration, bool) {
 	window := is.At.Sub(was.At)
 	if window <= 0 || is.CPU < was.CPU || is.Memory < 0 {

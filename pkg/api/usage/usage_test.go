@@ -33,8 +33,11 @@ func (f *fake) read(context.Context, string) ([]byte, error) {
 		return []byte(f.text(seconds)), nil
 	}
 	labels := `{container="c",namespace="ns",pod="p"}`
-	return fmt.Appendf(nil, "# HELP x\nnode_cpu_usage_seconds_total %g\nnode_memory_working_set_bytes 1048576\ncontainer_cpu_usage_seconds_total%s %g\n"+
-		"container_memory_working_set_bytes%s 4096\ncontainer_start_time_seconds%s 1000\n", 100+seconds/2, labels, 7+seconds/10, labels, labels), nil
+	return fmt.Appendf(nil,
+		"# HELP x\nnode_cpu_usage_seconds_total %g\nnode_memory_working_set_bytes "+
+			"1048576\ncontainer_cpu_usage_seconds_total%s %g\n"+
+			"container_memory_working_set_bytes%s 4096\ncontainer_start_time_seconds%s 1000\n", 100+seconds/2, labels,
+		7+seconds/10, labels, labels), nil
 }
 
 var testNode = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Labels: map[string]string{"a": "b"}}}
@@ -58,7 +61,9 @@ func TestRates(t *testing.T) {
 			require.Equal(t, "500m", nodes[0].Usage.Cpu().String())
 			require.Equal(t, "1Mi", nodes[0].Usage.Memory().String())
 			require.Equal(t, "b", nodes[0].Labels["a"])
-			pods := c.Pods(t.Context(), []*corev1.Pod{testPod("p", "n", "c"), testPod("other", "n", "c"), testPod("waits", "", "c")})
+			pods := c.Pods(t.Context(), []*corev1.Pod{
+				testPod("p", "n", "c"), testPod("other", "n", "c"), testPod("waits", "", "c"),
+			})
 			require.Len(t, pods, 1, "pods without samples are absent")
 			require.InDelta(t, 0.1, pods[0].Containers[0].Usage.Cpu().AsApproximateFloat64(), 1e-6)
 			require.Equal(t, "4Ki", pods[0].Containers[0].Usage.Memory().String())
@@ -121,7 +126,8 @@ func TestARestartedContainerIsAbsent(t *testing.T) {
 		f := &fake{start: time.Now()}
 		f.text = func(s float64) string {
 			l := `{container="c",namespace="ns",pod="p"}`
-			return fmt.Sprintf("container_cpu_usage_seconds_total%s %g\ncontainer_memory_working_set_bytes%s 1\ncontainer_start_time_seconds%s %g\n", l, 10-s, l, l, s)
+			return fmt.Sprintf("container_cpu_usage_seconds_total%s %g\ncontainer_memory_working_set_bytes%s "+
+				"1\ncontainer_start_time_seconds%s %g\n", l, 10-s, l, l, s)
 		}
 		c := New(f.read, slog.New(slog.DiscardHandler))
 		require.Empty(t, c.Pods(t.Context(), []*corev1.Pod{testPod("p", "n", "c")}))
@@ -158,7 +164,8 @@ func TestHostileAnswers(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add([]byte("node_cpu_usage_seconds_total 1 5\ncontainer_cpu_usage_seconds_total{container=\"c\",namespace=\"n\",pod=\"p\"} 1\n"))
+	f.Add([]byte("node_cpu_usage_seconds_total 1 " +
+		"5\ncontainer_cpu_usage_seconds_total{container=\"c\",namespace=\"n\",pod=\"p\"} 1\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		r, err := Parse(text, time.Unix(1, 0))
 		if err == nil && (r.Node.CPU < 0 || len(r.Containers) > maxSeries) {

@@ -1,4 +1,5 @@
-// Package webhook calls admission and conversion webhooks for the API server: it resolves their services and bounds their responses.
+// Package webhook calls admission and conversion webhooks for the API server: it resolves their services and bounds
+// their responses.
 //
 // Its invariant: no response takes more memory than maxResponse, whichever server sends it.
 package webhook
@@ -20,7 +21,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// maxResponse is the maximum size of a webhook's response, in bytes: a patch of the largest object in base64, and some warnings.
+// maxResponse is the maximum size of a webhook's response, in bytes: a patch of the largest object in base64, and some
+// warnings.
 const maxResponse = 8 << 20
 
 // Services resolves the services of webhooks to addresses. It implements webhook.ServiceResolver of k8s.io/apiserver.
@@ -34,7 +36,8 @@ func NewServices(f informers.SharedInformerFactory) Services {
 	return Services{f.Core().V1().Services().Lister(), f.Discovery().V1().EndpointSlices().Lister()}
 }
 
-// ResolveEndpoint returns a random ready endpoint. Pods are called directly, because the API server's host may not route cluster IPs.
+// ResolveEndpoint returns a random ready endpoint. Pods are called directly, because the API server's host may not
+// route cluster IPs.
 func (s Services) ResolveEndpoint(namespace, name string, port int32) (*url.URL, error) {
 	return proxy.ResolveEndpoint(s.services, s, namespace, name, port)
 }

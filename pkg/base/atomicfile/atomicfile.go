@@ -1,7 +1,8 @@
 // Package atomicfile replaces files as a whole.
 //
-// Its invariant: a reader sees the old or the new content, never a part of one, also if the process is killed at any moment. The new content is written
-// to a file beside it, whose name ends with Suffix; what a killed process left there is overwritten by the next. Callers serialize the writes of one file.
+// Its invariant: a reader sees the old or the new content, never a part of one, also if the process is killed at any
+// moment. The new content is written to a file beside it, whose name ends with Suffix; what a killed process left there
+// is overwritten by the next. Callers serialize the writes of one file.
 package atomicfile
 
 import (
@@ -15,8 +16,9 @@ import (
 // Suffix is the end of the name of a file that is being written.
 const Suffix = ".new"
 
-// Write replaces the file at path, with mode 0600. After a crash of the machine soon after it the file may have the old content, the new one, or none:
-// it may be empty, or as long as the new content and zero. WriteDurably outlives a crash.
+// Write replaces the file at path, with mode 0600. After a crash of the machine soon after it the file may have the old
+// content, the new one, or none: it may be empty, or as long as the new content and zero. WriteDurably outlives a
+// crash.
 func Write(path string, data []byte) error {
 	if err := os.WriteFile(path+Suffix, data, 0o600); err != nil {
 		return err
@@ -33,7 +35,8 @@ func WriteJSON(path string, value any) error {
 	return Write(path, data)
 }
 
-// WriteDurably replaces the file at path, with mode 0600. When it returns nil, the content and the file's name are on the disk.
+// WriteDurably replaces the file at path, with mode 0600. When it returns nil, the content and the file's name are on
+// the disk.
 func WriteDurably(path string, data []byte) error {
 	if err := os.Remove(path + Suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -12,7 +12,8 @@ func TestWrite(t *testing.T) {
 	for name, write := range map[string]func(string, []byte) error{"plain": Write, "durable": WriteDurably} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "f")
-			require.NoError(t, os.WriteFile(path+Suffix, []byte("longer than what follows it"), 0o600), "left by a killed process")
+			require.NoError(t, os.WriteFile(path+Suffix, []byte("longer than what follows it"), 0o600),
+				"left by a killed process")
 			for _, text := range []string{"old", "new"} {
 				require.NoError(t, write(path, []byte(text)))
 				data, err := os.ReadFile(path)

@@ -42,7 +42,8 @@ func All(r io.Reader, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// Reader reads r, and fails with a *TooLargeError where r has more than limit bytes, for readers that hold what they read.
+// Reader reads r, and fails with a *TooLargeError where r has more than limit bytes, for readers that hold what they
+// read.
 func Reader(r io.Reader, limit int64) io.Reader { return &reader{r, limit, limit} }
 
 type reader struct {
@@ -67,7 +68,8 @@ func (r *reader) Read(p []byte) (int, error) {
 // is ErrNotRegular. Files in /proc and /sys, whose size is reported as 0, are read up to the limit.
 func File(path string, limit int64) ([]byte, error) { return read(path, unix.O_NOFOLLOW, limit) }
 
-// Configured is File for what the operator of this process named, as by a flag: symbolic links are followed, which the files of a mounted Secret are.
+// Configured is File for what the operator of this process named, as by a flag: symbolic links are followed, which the
+// files of a mounted Secret are.
 func Configured(path string, limit int64) ([]byte, error) { return read(path, 0, limit) }
 
 func read(path string, flags int, limit int64) ([]byte, error) {

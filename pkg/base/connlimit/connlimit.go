@@ -26,8 +26,8 @@ type Config struct {
 	Logger  *slog.Logger
 }
 
-// Listener limits the connections of the wrapped listener. The last quarter of Config.Most is reserved for addresses with few
-// connections, so that no small number of clients can lock out the others.
+// Listener limits the connections of the wrapped listener. The last quarter of Config.Most is reserved for addresses
+// with few connections, so that no small number of clients can lock out the others.
 type Listener struct {
 	net.Listener
 	c Config
@@ -75,7 +75,8 @@ func (l *Listener) admit(from netip.Addr) bool {
 		l.c.Refused()
 		if now := time.Now(); now.Sub(l.logged) > 10*time.Second {
 			l.logged = now
-			l.c.Logger.Warn("connection limit reached, refusing connection", "address", from, "openOfAddress", n, "open", l.total)
+			l.c.Logger.Warn("connection limit reached, refusing connection", "address", from, "openOfAddress", n, "open",
+				l.total)
 		}
 		return false
 	}

@@ -16,7 +16,13 @@ func address(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 func TestFewConnectionsAreKeptForOthers(t *testing.T) {
 	refused, open := 0, 0
-	l := New(nil, Config{Most: 100, Each: 90, Logger: slog.New(slog.DiscardHandler), Opened: func(n int) { open = n }, Refused: func() { refused++ }})
+	l := New(nil, Config{
+		Most:    100,
+		Each:    90,
+		Logger:  slog.New(slog.DiscardHandler),
+		Opened:  func(n int) { open = n },
+		Refused: func() { refused++ },
+	})
 	count := func(from string) (n int) {
 		for l.admit(address(from)) {
 			n++

@@ -3,7 +3,8 @@
 // Its invariant: without a Hook, which only tests set, a point does nothing.
 package failpoint
 
-// Hook is called with the name of each point that is reached. The acquisition fails with the error that it returns. A nil Hook does nothing.
+// Hook is called with the name of each point that is reached. The acquisition fails with the error that it returns. A
+// nil Hook does nothing.
 type Hook func(point string) error
 
 // At reaches a point.

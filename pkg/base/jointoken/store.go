@@ -42,7 +42,8 @@ func (r Record) Expired(now time.Time) bool { return !r.Expires.IsZero() && !now
 
 // Create creates a token that is valid for life, or until it is revoked if life is 0, and removes expired tokens.
 // authority is the cluster's CA, as in a kubeconfig.
-func Create(ctx context.Context, c ctrl.Client, authority []byte, life time.Duration, description string, now time.Time) (Token, error) {
+func Create(ctx context.Context, c ctrl.Client, authority []byte, life time.Duration, description string,
+	now time.Time) (Token, error) {
 	if life < 0 {
 		return Token{}, fmt.Errorf("invalid token lifetime %s", life)
 	}
@@ -87,7 +88,9 @@ func secret(id string) *corev1.Secret {
 // List returns all tokens, oldest first. Malformed ones are skipped, since they are not accepted.
 func List(ctx context.Context, c ctrl.Client) ([]Record, error) {
 	var secrets corev1.SecretList
-	if err := c.List(ctx, &secrets, ctrl.InNamespace(metav1.NamespaceSystem), ctrl.MatchingFields{"type": string(secretType)}); err != nil {
+	if err := c.List(ctx, &secrets, ctrl.InNamespace(metav1.NamespaceSystem), ctrl.MatchingFields{
+		"type": string(secretType),
+	}); err != nil {
 		return nil, err
 	}
 	var all []Record
@@ -130,7 +133,8 @@ func Revoke(ctx context.Context, c ctrl.Client, id string) error {
 
 // ErrRefused means that the cluster does not accept a token. It does not say why, since the caller is not
 // authenticated.
-var ErrRefused = errors.New("the join token is unknown here, was revoked or has expired: `coracle token create` on the server makes a new one")
+var ErrRefused = errors.New("the join token is unknown here, was revoked or has expired: `coracle token create` on " +
+	"the server makes a new one")
 
 // Check accepts a token that the cluster knows and that has not expired. Otherwise it returns ErrRefused; any other
 // error means that the token could not be checked.

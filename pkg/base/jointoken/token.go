@@ -71,7 +71,8 @@ func Parse(text string) (Token, error) {
 		return Token{}, wrong
 	}
 	t := Token{parts[1], parts[2], parts[3]}
-	if hash, err := hex.DecodeString(t.authority); err != nil || len(hash) != sha256.Size || !encoded(t.ID, idBytes) || !encoded(t.secret, secretBytes) {
+	if hash, err := hex.DecodeString(t.authority); err != nil || len(hash) != sha256.Size || !encoded(t.ID, idBytes) ||
+		!encoded(t.secret, secretBytes) {
 		return Token{}, wrong
 	}
 	return t, nil
@@ -104,7 +105,8 @@ func (t Token) Authority(shown []byte) (*x509.Certificate, error) {
 		case cert == nil && first:
 			return nil, errors.New("the server showed no certificate authority: is it a Coracle server?")
 		case cert == nil:
-			return nil, errors.New("the server is not the one that the token was made for: check --join, or make a new token there")
+			return nil, errors.New("the server is not the one that the token was made for: check --join, or make a new token " +
+				"there")
 		case subtle.ConstantTimeCompare([]byte(fingerprint(cert)), []byte(t.authority)) == 1:
 			return cert, nil
 		}

@@ -61,7 +61,10 @@ func TestParseRefuses(t *testing.T) {
 	token, err := New(authority(t))
 	require.NoError(t, err)
 	good := token.String()
-	for _, bad := range []string{"", "coracle1.a.b", good + ".x", strings.ToUpper(good), good[:len(good)-1], strings.Replace(good, token.ID, "../etcd", 1), strings.Repeat(" ", MaxLength) + good} {
+	for _, bad := range []string{
+		"", "coracle1.a.b", good + ".x", strings.ToUpper(good), good[:len(good)-1],
+		strings.Replace(good, token.ID, "../etcd", 1), strings.Repeat(" ", MaxLength) + good,
+	} {
 		_, err := Parse(bad)
 		require.Error(t, err, bad)
 	}

@@ -29,8 +29,11 @@ func Call(h http.Handler, req *http.Request, limit int) (res *http.Response, err
 	if w.large {
 		return nil, errors.New("the response is too large")
 	}
-	return &http.Response{StatusCode: w.status(), Status: http.StatusText(w.status()), Header: w.header, Body: io.NopCloser(&w.body), Request: req,
-		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}, nil
+	return &http.Response{
+		StatusCode: w.status(), Status: http.StatusText(w.status()), Header: w.header, Body: io.NopCloser(&w.body),
+		Request: req,
+		Proto:   "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+	}, nil
 }
 
 // recorder is a response in memory.

@@ -1,4 +1,5 @@
-// Package memory is what this process does about its memory besides allocating: it notices garbage collections, and lets go of pages of mapped files.
+// Package memory is what this process does about its memory besides allocating: it notices garbage collections, and
+// lets go of pages of mapped files.
 package memory
 
 import (
@@ -6,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// AfterCollections calls f after each garbage collection, until stop is called; a call may be under way then. It is called on the goroutine that runs all
-// finalizers of the process, so it must not block.
+// AfterCollections calls f after each garbage collection, until stop is called; a call may be under way then. It is
+// called on the goroutine that runs all finalizers of the process, so it must not block.
 func AfterCollections(f func()) (stop func()) {
 	var stopped atomic.Bool
 	var collected func(*cycle)

@@ -15,7 +15,10 @@ func TestGCPercent(t *testing.T) {
 	for _, c := range []struct {
 		live          uint64
 		percent, busy int
-	}{{0, 100, 100}, {14 * mib, 100, 100}, {64 * mib, 100, 100}, {128 * mib, 56, 100}, {256 * mib, 34, 100}, {400 * mib, 26, 28}, {1024 * mib, 17, 17}, {1 << 40, 12, 12}} {
+	}{{
+		0, 100, 100,
+	}, {14 * mib, 100, 100}, {64 * mib, 100, 100}, {128 * mib, 56, 100}, {256 * mib, 34, 100}, {400 * mib, 26, 28},
+		{1024 * mib, 17, 17}, {1 << 40, 12, 12}} {
 		for busy, percent := range map[bool]int{false: c.percent, true: c.busy} {
 			require.Equal(t, percent, gcPercent(c.live, busy, 512*mib), "%d MiB, busy: %t", c.live/mib, busy)
 			goal := c.live + c.live*uint64(percent)/100

@@ -20,7 +20,8 @@ type mapping struct {
 	own bool
 }
 
-// ReleaseProgram lets go of the resident pages of the program's file. They stay in the page cache, and come back one by one when they are used.
+// ReleaseProgram lets go of the resident pages of the program's file. They stay in the page cache, and come back one by
+// one when they are used.
 func ReleaseProgram() error {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -29,14 +30,14 @@ func ReleaseProgram() error {
 	return release("smaps", func(m mapping) bool { return ofProgram(m, program) })
 }
 
-// ofProgram reports whether a mapping is as the program's file is: not writable, and with no page that a loader wrote to before it
-// protected it (relocations).
+// ofProgram reports whether a mapping is as the program's file is: not writable, and with no page that a loader wrote
+// to before it protected it (relocations).
 func ofProgram(m mapping, program string) bool {
 	return m.path == program && m.permissions[1] != 'w' && !m.own
 }
 
-// ReleaseFile lets go of the resident pages of a file that is mapped shared and read-only. They stay in the page cache, and come back one by one when they are read.
-// Nothing else may come to have the mapping's addresses meanwhile.
+// ReleaseFile lets go of the resident pages of a file that is mapped shared and read-only. They stay in the page cache,
+// and come back one by one when they are read. Nothing else may come to have the mapping's addresses meanwhile.
 func ReleaseFile(path string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {

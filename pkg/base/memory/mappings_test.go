@@ -41,7 +41,8 @@ Anonymous: 0 kB
 	require.Error(t, err, "nothing is released of what is not understood")
 }
 
-// TestReleaseFile: pages of the file's read-only mapping go, and come back with what the file holds; another mapping of it stays as it is.
+// TestReleaseFile: pages of the file's read-only mapping go, and come back with what the file holds; another mapping of
+// it stays as it is.
 func TestReleaseFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a file")

@@ -102,7 +102,8 @@ func loadAuthority(dir, name, file string) (*Authority, error) {
 	}
 	block, _ := pem.Decode(data)
 	if block == nil {
-		return nil, fmt.Errorf("%s has no certificate: restore it from a backup, or delete the cluster with `coracle delete`", path)
+		return nil, fmt.Errorf("%s has no certificate: restore it from a backup, or delete the cluster with `coracle delete`",
+			path)
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {

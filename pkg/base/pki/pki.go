@@ -83,9 +83,9 @@ func Load(dir string) (*Set, error) {
 	return s, err
 }
 
-// LoadFrontProxy reads the authority of the certificate with which the API server says to aggregated API servers who a user is, and generates it
-// if it is missing. It signs nothing else: whoever has a certificate of it can act as any user of those servers. It is not one of
-// Set.Authorities, and cannot be replaced while the cluster runs.
+// LoadFrontProxy reads the authority of the certificate with which the API server says to aggregated API servers who a
+// user is, and generates it if it is missing. It signs nothing else: whoever has a certificate of it can act as any
+// user of those servers. It is not one of Set.Authorities, and cannot be replaced while the cluster runs.
 func LoadFrontProxy(dir string) (*Authority, error) {
 	return loadAuthority(dir, "front-proxy", "front-proxy-ca")
 }
@@ -162,7 +162,8 @@ func (s *Source) Client(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	return s.get(time.Now())
 }
 
-func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypto.Signer, life time.Duration) ([]byte, error) {
+func sign(template, parent *x509.Certificate, public crypto.PublicKey, key crypto.Signer,
+	life time.Duration) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, err

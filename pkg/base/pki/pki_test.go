@@ -61,12 +61,18 @@ func TestMutualTLS(t *testing.T) {
 		subject := r.TLS.PeerCertificates[0].Subject
 		_, _ = io.WriteString(w, subject.CommonName+" of "+subject.Organization[0])
 	}))
-	config := &tls.Config{GetCertificate: serving.Server, ClientCAs: set.Client.Pool(), ClientAuth: tls.RequireAndVerifyClientCert}
+	config := &tls.Config{
+		GetCertificate: serving.Server,
+		ClientCAs:      set.Client.Pool(),
+		ClientAuth:     tls.RequireAndVerifyClientCert,
+	}
 	// httptest adds a certificate of its own, which would be used otherwise.
 	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
 	server.StartTLS()
 	defer server.Close()
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: set.Server.Pool(), GetClientCertificate: who.Client}}
+	transport := &http.Transport{
+		TLSClientConfig: &tls.Config{RootCAs: set.Server.Pool(), GetClientCertificate: who.Client},
+	}
 	defer transport.CloseIdleConnections()
 	answer, err := (&http.Client{Transport: transport}).Get(server.URL)
 	require.NoError(t, err)

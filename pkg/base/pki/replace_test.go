@@ -19,7 +19,11 @@ import (
 // verifies verifies a chain with the bundle as a TLS client would.
 func verifies(t *testing.T, bundle, chain []byte) error {
 	t.Helper()
-	o := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
+	o := x509.VerifyOptions{
+		Roots:         x509.NewCertPool(),
+		Intermediates: x509.NewCertPool(),
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	}
 	require.True(t, o.Roots.AppendCertsFromPEM(bundle))
 	block, rest := pem.Decode(chain)
 	leaf, err := x509.ParseCertificate(block.Bytes)
@@ -211,8 +215,10 @@ func TestInspectShowsReplacements(t *testing.T) {
 		names = append(names, i.Name)
 		require.WithinDuration(t, time.Now(), i.Since, time.Minute)
 	}
-	require.Equal(t, []string{"authority of the API", "authority of clients", "authority of clients, being replaced", "authority of nodes",
-		"service account key", "authority of the API, as joined", "authority of the API, as joined, being replaced", "certificate of this machine"}, names)
+	require.Equal(t,
+		[]string{"authority of the API", "authority of clients", "authority of clients, being replaced", "authority of nodes",
+			"service account key", "authority of the API, as joined", "authority of the API, as joined, being replaced",
+			"certificate of this machine"}, names)
 }
 
 // TestFollowClientCAs checks that a server uses the pool at the time of the handshake, and that resumed sessions do not
@@ -222,7 +228,8 @@ func TestFollowClientCAs(t *testing.T) {
 	require.NoError(t, err)
 	serving, err := s.Server.NewSource(Leaf{Name: "coracle", Hosts: []string{"127.0.0.1"}})
 	require.NoError(t, err)
-	config := FollowClientCAs(&tls.Config{GetCertificate: serving.Server, ClientAuth: tls.RequireAndVerifyClientCert}, s.Client.Pool)
+	config := FollowClientCAs(&tls.Config{GetCertificate: serving.Server, ClientAuth: tls.RequireAndVerifyClientCert},
+		s.Client.Pool)
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
 	require.NoError(t, err)
 	defer listener.Close()
@@ -240,7 +247,11 @@ func TestFollowClientCAs(t *testing.T) {
 	require.NoError(t, err)
 	pair, err := tls.X509KeyPair(cert, key)
 	require.NoError(t, err)
-	client := &tls.Config{RootCAs: s.Server.Pool(), Certificates: []tls.Certificate{pair}, ClientSessionCache: tls.NewLRUClientSessionCache(1)}
+	client := &tls.Config{
+		RootCAs:            s.Server.Pool(),
+		Certificates:       []tls.Certificate{pair},
+		ClientSessionCache: tls.NewLRUClientSessionCache(1),
+	}
 	hello := func() error {
 		conn, err := tls.Dial("tcp", listener.Addr().String(), client)
 		if err != nil {

@@ -41,9 +41,15 @@ func TestSignedRequestsAreNoAuthoritiesAndFollowAReplacement(t *testing.T) {
 	keys, err := Load(t.TempDir())
 	require.NoError(t, err)
 	old := keys.Client.Pool()
-	extension := pkix.Extension{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}} // CA:TRUE
-	r := Request{CertificateRequest: signingRequest(t, x509.CertificateRequest{Subject: pkix.Name{CommonName: "jane", Organization: []string{"dev"}}, ExtraExtensions: []pkix.Extension{extension}}),
-		Usage: x509.KeyUsageDigitalSignature, Extended: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, Life: time.Hour}
+	// CA:TRUE
+	extension := pkix.Extension{Id: []int{2, 5, 29, 19}, Critical: true, Value: []byte{0x30, 0x03, 0x01, 0x01, 0xff}}
+	r := Request{
+		CertificateRequest: signingRequest(t, x509.CertificateRequest{
+			Subject: pkix.Name{CommonName: "jane", Organization: []string{"dev"}}, ExtraExtensions: []pkix.Extension{extension},
+		}),
+		Usage: x509.KeyUsageDigitalSignature, Extended: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Life: time.Hour,
+	}
 	now := time.Now()
 	text, err := keys.Client.SignRequest(r, now)
 	require.NoError(t, err)

@@ -46,7 +46,8 @@ func (s *Set) RotateServiceAccount(dir string, overlap time.Duration, now time.T
 	case overlap == 0:
 		retired = nil // with overlap 0, none of them is trusted
 	case len(retired) >= mostRetired:
-		return fmt.Errorf("%d earlier keys still verify tokens: wait until one of them has retired, or rotate with an overlap of 0", len(retired))
+		return fmt.Errorf("%d earlier keys still verify tokens: wait until one of them has retired, or rotate with an "+
+			"overlap of 0", len(retired))
 	default:
 		retired = append(retired, RetiredKey{&s.ServiceAccount.PublicKey, now.Add(overlap).UTC().Truncate(time.Second)})
 	}
@@ -64,7 +65,12 @@ func (s *Set) RotateServiceAccount(dir string, overlap time.Duration, now time.T
 		if err != nil {
 			return err
 		}
-		list = append(list, pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Headers: map[string]string{untilHeader: r.Until.Format(time.RFC3339)}, Bytes: der})...)
+		list = append(list,
+			pem.EncodeToMemory(&pem.Block{
+				Type:    "PUBLIC KEY",
+				Headers: map[string]string{untilHeader: r.Until.Format(time.RFC3339)},
+				Bytes:   der,
+			})...)
 	}
 	// The list first: if interrupted here, the current key is on it but continues to sign.
 	if err := atomicfile.WriteDurably(filepath.Join(dir, retiredAccountFile), list); err != nil {
@@ -98,7 +104,8 @@ func loadRetired(path string) ([]RetiredKey, error) {
 		key, ok := public.(*ecdsa.PublicKey)
 		until, err := time.Parse(time.RFC3339, block.Headers[untilHeader])
 		if !ok || err != nil {
-			return nil, fmt.Errorf("%s is malformed: restore it from a backup, or remove it, which invalidates the tokens of earlier keys", path)
+			return nil, fmt.Errorf("%s is malformed: restore it from a backup, or remove it, which invalidates the tokens of "+
+				"earlier keys", path)
 		}
 		all, data = append(all, RetiredKey{key, until}), rest
 	}
@@ -193,7 +200,11 @@ func Inspect(dir string) ([]Item, error) {
 	}
 	retired, err := loadRetired(filepath.Join(dir, retiredAccountFile))
 	for _, r := range retired {
-		all = append(all, Item{Name: "service account key, retired", File: filepath.Join(dir, retiredAccountFile), Until: r.Until})
+		all = append(all, Item{
+			Name:  "service account key, retired",
+			File:  filepath.Join(dir, retiredAccountFile),
+			Until: r.Until,
+		})
 	}
 	return all, err
 }

@@ -8,22 +8,22 @@ import (
 
 // Election decides when this process leads.
 type Election interface {
-	// Run takes part in the election until ctx is done. While this process leads, it calls lead with a context that ends with the leadership
-	// or ctx, and does not call lead again before lead returns. It calls settled once it is known whether this process leads; later calls have
-	// no effect. If lead returns an error, Run returns it at once.
+	// Run takes part in the election until ctx is done. While this process leads, it calls lead with a context that ends
+	// with the leadership or ctx, and does not call lead again before lead returns. It calls settled once it is known
+	// whether this process leads; later calls have no effect. If lead returns an error, Run returns it at once.
 	Run(ctx context.Context, lead func(ctx context.Context) error, settled func()) error
 }
 
-// The time that all components of a Group together have to stop. After the leadership is lost, another process starts to act a moment later,
-// so that time is short. When the process ends, a Group has less time than a component of All.
+// The time that all components of a Group together have to stop. After the leadership is lost, another process starts
+// to act a moment later, so that time is short. When the process ends, a Group has less time than a component of All.
 const (
 	stopLost = 2 * time.Second
 	stopEnd  = stopEach - time.Second
 )
 
-// Group is a component that runs other components while this process leads. For each term they are created, started in order, and stopped in
-// reverse order. If one of them fails, the Group fails. If one does not stop in time, the Group fails with a *HungError, which ends the
-// process: two processes must not act at the same time.
+// Group is a component that runs other components while this process leads. For each term they are created, started in
+// order, and stopped in reverse order. If one of them fails, the Group fails. If one does not stop in time, the Group
+// fails with a *HungError, which ends the process: two processes must not act at the same time.
 type Group struct {
 	name     string
 	election Election

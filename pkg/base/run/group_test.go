@@ -117,7 +117,8 @@ func TestAGroupThatHangsEndsTheProcess(t *testing.T) {
 	})
 }
 
-// TestAGroupStopsWithItsProcess: it has more time then, but names the component that hangs before the process gives up on the group.
+// TestAGroupStopsWithItsProcess: it has more time then, but names the component that hangs before the process gives up
+// on the group.
 func TestAGroupStopsWithItsProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &votes{make(chan context.Context), make(chan struct{})}

@@ -27,9 +27,9 @@ type Panic struct {
 
 func (p *Panic) Error() string { return "panic: " + p.Value }
 
-// Guard recovers from panics in units of work (a pod's sync, a packet, an event), so that they do not end the process and with it the control
-// plane. It cannot recover from fatal errors of the Go runtime: stack overflow, concurrent map writes, out of memory. The zero Guard and
-// a nil one are ready to use and safe for concurrent use.
+// Guard recovers from panics in units of work (a pod's sync, a packet, an event), so that they do not end the process
+// and with it the control plane. It cannot recover from fatal errors of the Go runtime: stack overflow, concurrent map
+// writes, out of memory. The zero Guard and a nil one are ready to use and safe for concurrent use.
 type Guard struct {
 	// Log is slog.Default() if nil.
 	Log *slog.Logger
@@ -45,8 +45,8 @@ type Guard struct {
 // logEvery is the minimum interval between log messages of one Guard; in between, panics are only counted.
 const logEvery = time.Second
 
-// Do runs one unit of work. A panic is counted, logged with its stack, and returned as a *Panic; the caller decides when to retry. The attributes
-// are added to the log message, as in slog.
+// Do runs one unit of work. A panic is counted, logged with its stack, and returned as a *Panic; the caller decides
+// when to retry. The attributes are added to the log message, as in slog.
 func (g *Guard) Do(unit string, f func(), attributes ...any) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -83,7 +83,9 @@ func (g *Guard) report(unit string, p *Panic, attributes []any) {
 			log = g.Log
 		}
 	}
-	log.Error("recovered from a panic", append([]any{"component", component, "unit", unit, "panic", p.Value, "unlogged", silent, "stack", p.Stack}, attributes...)...)
+	log.Error("recovered from a panic",
+		append([]any{"component", component, "unit", unit, "panic", p.Value, "unlogged", silent, "stack", p.Stack},
+			attributes...)...)
 }
 
 // Panics returns the number of units of work that panicked.
@@ -99,7 +101,8 @@ func (g *Guard) Panics() uint64 {
 // Metrics returns the metric of recovered panics.
 func (g *Guard) Metrics() prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "coracle_panics_recovered_total",
-		Help: "Units of work that panicked, by component. The log has their stacks.", ConstLabels: prometheus.Labels{"component": g.Component}},
+		Help:        "Units of work that panicked, by component. The log has their stacks.",
+		ConstLabels: prometheus.Labels{"component": g.Component}},
 		func() float64 { return float64(g.Panics()) })
 }
 
@@ -109,8 +112,8 @@ const (
 	mostPause  = 30 * time.Second
 )
 
-// Loop runs a loop until ctx is done. If it panics, it is restarted with back-off: from 100 ms doubled up to 30 s, reset after it ran for a
-// minute.
+// Loop runs a loop until ctx is done. If it panics, it is restarted with back-off: from 100 ms doubled up to 30 s,
+// reset after it ran for a minute.
 func (g *Guard) Loop(ctx context.Context, unit string, loop func(context.Context)) {
 	pause := firstPause
 	for {

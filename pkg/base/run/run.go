@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// How long a stop waits for components. One that hangs must not prevent others, above all the store, from closing; the process exits afterwards
-// anyway.
+// How long a stop waits for components. One that hangs must not prevent others, above all the store, from closing; the
+// process exits afterwards anyway.
 const (
 	stopEach = 10 * time.Second // for one component
 	stopAll  = 30 * time.Second // for all of them together; then each of the rest gets stopRest
@@ -32,14 +32,15 @@ func (e *HungError) Error() string {
 type Component interface {
 	// Name is short, lower case and unique in the process: "store".
 	Name() string
-	// Run runs the component until ctx is done, and returns when nothing of it is running. An error stops the process; the end of ctx is no
-	// error. Run is called at most once: a Group makes its components anew each time it starts them.
+	// Run runs the component until ctx is done, and returns when nothing of it is running. An error stops the process; the
+	// end of ctx is no error. Run is called at most once: a Group makes its components anew each time it starts them.
 	Run(ctx context.Context) error
 	// Ready is closed when the component serves. It is not closed if Run fails before.
 	Ready() <-chan struct{}
 }
 
-// Aside marks a component that the next ones do not need: they start while it does. The last component starts when all others are ready.
+// Aside marks a component that the next ones do not need: they start while it does. The last component starts when all
+// others are ready.
 func Aside(c Component) Component { return aside{c} }
 
 type aside struct{ Component }
@@ -70,10 +71,12 @@ func life(ctx context.Context, c Component) (err error) {
 	return err
 }
 
-// All runs the components until ctx is done or one of them fails, then stops the running ones in reverse order. It returns the first failure with
-// the component's name, or nil if ctx was done. A component that returns nil before ctx is done has failed, too.
+// All runs the components until ctx is done or one of them fails, then stops the running ones in reverse order. It
+// returns the first failure with the component's name, or nil if ctx was done. A component that returns nil before ctx
+// is done has failed, too.
 //
-// A stop takes at most 30 s plus a second for each component. Components that have not returned by then are left running and named in a
+// A stop takes at most 30 s plus a second for each component. Components that have not returned by then are left
+// running and named in a
 // *HungError; the caller should exit.
 func All(ctx context.Context, observe Observer, components ...Component) error {
 	return all(ctx, observe, func() patience { return patience{stopEach, stopAll, stopRest} }, components)
@@ -149,7 +152,8 @@ func start(ctx context.Context, observe Observer, c Component, failed chan<- err
 	return r
 }
 
-// await waits until all of list are ready. It returns false when a component failed, which it stores in first, or ctx is done.
+// await waits until all of list are ready. It returns false when a component failed, which it stores in first, or ctx
+// is done.
 func await(ctx context.Context, observe Observer, list []running, failed <-chan error, first *error) bool {
 	for _, r := range list {
 		select {

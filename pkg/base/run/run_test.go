@@ -132,7 +132,8 @@ func TestAComponentThatIgnoresItsContextDoesNotKeepTheOthersFromStopping(t *test
 			var hung []string
 			done := make(chan error)
 			go func() {
-				done <- All(ctx, Observer{Hung: func(name string, after time.Duration) { hung = append(hung, name+" "+after.String()) }}, cs...)
+				done <- All(ctx,
+					Observer{Hung: func(name string, after time.Duration) { hung = append(hung, name+" "+after.String()) }}, cs...)
 			}()
 			synctest.Wait()
 			if failure == nil {

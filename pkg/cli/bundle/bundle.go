@@ -48,7 +48,13 @@ const (
 // out could not be written.
 func Write(ctx context.Context, c Config, out, progress io.Writer) error {
 	zip := gzip.NewWriter(out)
-	b := &bundle{Config: c, tar: tar.NewWriter(zip), left: mostAll, at: time.Now().Truncate(time.Second), process: socket.NewClient(c.RunDir)}
+	b := &bundle{
+		Config:  c,
+		tar:     tar.NewWriter(zip),
+		left:    mostAll,
+		at:      time.Now().Truncate(time.Second),
+		process: socket.NewClient(c.RunDir),
+	}
 	b.process.Silence = patience
 	b.gather(ctx)
 	for _, m := range b.missing {
@@ -94,7 +100,12 @@ func (b *bundle) add(name string, data []byte) {
 		return
 	}
 	b.left -= len(data)
-	if err := errors.Join(b.tar.WriteHeader(&tar.Header{Name: "coracle-support/" + name, Mode: 0o600, Size: int64(len(data)), ModTime: b.at})); err != nil {
+	if err := errors.Join(b.tar.WriteHeader(&tar.Header{
+		Name:    "coracle-support/" + name,
+		Mode:    0o600,
+		Size:    int64(len(data)),
+		ModTime: b.at,
+	})); err != nil {
 		b.err = err
 		return
 	}
@@ -143,14 +154,18 @@ func (b *bundle) gather(ctx context.Context) {
 	b.entry(ctx, "mounts.txt", b.mounts)
 	printed("nftables.txt", b.Rules)
 	b.cluster(ctx)
-	b.entry(ctx, "log.txt", func(context.Context) ([]byte, error) { return tail(filepath.Join(b.DataDir, logFile), mostLog) })
+	b.entry(ctx, "log.txt", func(context.Context) ([]byte, error) {
+		return tail(filepath.Join(b.DataDir, logFile), mostLog)
+	})
 	served("goroutines.txt", "/debug/pprof/goroutine?debug=2")
 }
 
 func (b *bundle) readme() []byte {
 	var t strings.Builder
 	fmt.Fprintf(&t, "Gathered by coracle support-bundle at %s.\n\n", b.at.UTC().Format(time.RFC3339))
-	t.WriteString("There are no Secrets, keys or tokens in here. The values of environment variables, of annotations and of HTTP headers of probes are\nmasked, and so is what looks like a password in the arguments of containers. Names of objects, images and addresses are not.\n\n")
+	t.WriteString("There are no Secrets, keys or tokens in here. The values of environment variables, of annotations " +
+		"and of HTTP headers of probes are\nmasked, and so is what looks like a password in the arguments of containers. " +
+		"Names of objects, images and addresses are not.\n\n")
 	for _, name := range b.written {
 		fmt.Fprintln(&t, name)
 	}
@@ -167,7 +182,10 @@ func (b *bundle) readme() []byte {
 func machine(context.Context) ([]byte, error) {
 	var out bytes.Buffer
 	var errs []error
-	for _, path := range []string{"/proc/version", "/etc/os-release", "/proc/loadavg", "/proc/uptime", "/proc/meminfo", "/proc/filesystems", "/proc/pressure/memory", "/proc/pressure/io"} {
+	for _, path := range []string{
+		"/proc/version", "/etc/os-release", "/proc/loadavg", "/proc/uptime", "/proc/meminfo", "/proc/filesystems",
+		"/proc/pressure/memory", "/proc/pressure/io",
+	} {
 		if real, err := filepath.EvalSymlinks(path); err == nil {
 			path = real
 		}
@@ -200,7 +218,8 @@ func (b *bundle) mounts(context.Context) ([]byte, error) {
 func tail(path string, most int64) ([]byte, error) {
 	f, err := bounded.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s does not exist: the log of a foreground process or systemd service is elsewhere (journalctl)", path)
+		return nil, fmt.Errorf("%s does not exist: the log of a foreground process or systemd service is elsewhere "+
+			"(journalctl)", path)
 	}
 	if err != nil {
 		return nil, err

@@ -30,19 +30,33 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // planted are secrets that tests put where a bundle reads.
 var planted = []string{
 	"eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJhZG1pbiJ9.c2lnbmF0dXJl", "coracle2.c2hhMjU2.abcde.c3VwZXJzZWNyZXQ", "hunter2hunter2",
-	"MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "s3cr3t-of-the-annotation", "s3cr3t-of-the-header", "s3cr3t-of-the-environment", "s3cr3t-argument", "pw-in-url",
+	"MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "s3cr3t-of-the-annotation", "s3cr3t-of-the-header", "s3cr3t-of-the-environment",
+	"s3cr3t-argument", "pw-in-url",
 }
 
 const key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n-----END PRIVATE KEY-----\n"
 
 func pod() corev1.Pod {
-	probe := &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{HTTPHeaders: []corev1.HTTPHeader{{Name: "X-Auth", Value: "s3cr3t-of-the-header"}}}}}
-	c := corev1.Container{Name: "main", Image: "busybox", Env: []corev1.EnvVar{{Name: "PASSWORD", Value: "s3cr3t-of-the-environment"}}, LivenessProbe: probe,
-		Args: []string{"--db-password=s3cr3t-argument", "--verbose=true", "--dsn=mysql://root:pw-in-url@db/x"}}
+	probe := &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{HTTPHeaders: []corev1.HTTPHeader{{Name: "X-Auth", Value: "s3cr3t-of-the-header"}}},
+		},
+	}
+	c := corev1.Container{
+		Name: "main", Image: "busybox", Env: []corev1.EnvVar{{Name: "PASSWORD", Value: "s3cr3t-of-the-environment"}},
+		LivenessProbe: probe,
+		Args:          []string{"--db-password=s3cr3t-argument", "--verbose=true", "--dsn=mysql://root:pw-in-url@db/x"},
+	}
 	return corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "web", Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: `{"env":"s3cr3t-of-the-annotation"}`}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   "d",
+			Name:        "web",
+			Annotations: map[string]string{corev1.LastAppliedConfigAnnotation: `{"env":"s3cr3t-of-the-annotation"}`},
+		},
 		Spec: corev1.PodSpec{InitContainers: []corev1.Container{c}, Containers: []corev1.Container{c},
-			EphemeralContainers: []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Env: c.Env}}}},
+			EphemeralContainers: []corev1.EphemeralContainer{
+				{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debug", Env: c.Env}},
+			}},
 	}
 }
 
@@ -87,8 +101,12 @@ func config(t *testing.T) Config {
 	write := func(text string) func(io.Writer) error {
 		return func(w io.Writer) error { _, err := io.WriteString(w, text); return err }
 	}
-	return Config{DataDir: filepath.Join(dir, "data"), RunDir: dir, Kubeconfig: filepath.Join(dir, "data", "kubeconfig"), Options: map[string]string{"listen": ":6443"},
-		Version: write(`{"coracle":"v1"}`), Rules: write("table coracle\n"), Certificates: write("NAME ENDS\n"), Status: write("Running\n")}
+	return Config{
+		DataDir: filepath.Join(dir, "data"), RunDir: dir, Kubeconfig: filepath.Join(dir, "data", "kubeconfig"),
+		Options: map[string]string{"listen": ":6443"},
+		Version: write(`{"coracle":"v1"}`), Rules: write("table coracle\n"), Certificates: write("NAME ENDS\n"),
+		Status: write("Running\n"),
+	}
 }
 
 func TestABundleHasNoSecrets(t *testing.T) {
@@ -102,15 +120,22 @@ func TestABundleHasNoSecrets(t *testing.T) {
 		case "/api/v1/pods":
 			_ = json.NewEncoder(w).Encode(corev1.PodList{Items: []corev1.Pod{pod()}})
 		case "/api/v1/events":
-			_ = json.NewEncoder(w).Encode(corev1.EventList{Items: []corev1.Event{{Message: "login failed, password=hunter2hunter2"}}})
+			_ = json.NewEncoder(w).Encode(corev1.EventList{
+				Items: []corev1.Event{{Message: "login failed, password=hunter2hunter2"}},
+			})
 		default:
 			t.Errorf("%s was asked for", r.URL.Path)
 		}
 	}))
 	defer api.Close()
-	require.NoError(t, os.WriteFile(c.Kubeconfig, []byte("apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: \""+api.URL+"\"}}]\n"+
-		"contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {username: a, password: hunter2hunter2}}]\n"), 0o600))
-	log := strings.Repeat("level=INFO msg=old\n", mostLog/19+1) + "level=WARN msg=\"could not join\" token=" + planted[1] + " jwt=" + planted[0] + "\n" + key + "level=INFO msg=last\n"
+	require.NoError(t,
+		os.WriteFile(c.Kubeconfig,
+			[]byte("apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: \""+api.URL+
+				"\"}}]\n"+
+				"contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {username: a, password: "+
+				"hunter2hunter2}}]\n"), 0o600))
+	log := strings.Repeat("level=INFO msg=old\n", mostLog/19+1) + "level=WARN msg=\"could not join\" token=" + planted[1] +
+		" jwt=" + planted[0] + "\n" + key + "level=INFO msg=last\n"
 	require.NoError(t, os.WriteFile(filepath.Join(c.DataDir, logFile), []byte(log), 0o600))
 
 	server := socket.NewServer(c.RunDir, process{})
@@ -123,9 +148,13 @@ func TestABundleHasNoSecrets(t *testing.T) {
 	var out, progress bytes.Buffer
 	require.NoError(t, Write(t.Context(), c, &out, &progress))
 	files := entries(t, out.Bytes())
-	for _, name := range []string{"README.txt", "version.json", "certificates.txt", "status.txt", "nftables.txt", "status.json", "options.json", "inspect/cache.json", "inspect/reconcilers.json",
-		"inspect/fairness.json", "inspect/store.json", "metrics/control-plane.txt", "metrics/node.txt", "machine.txt", "mounts.txt", "cluster/nodes.json", "cluster/pods.json",
-		"cluster/events.json", "log.txt", "goroutines.txt"} {
+	for _, name := range []string{
+		"README.txt", "version.json", "certificates.txt", "status.txt", "nftables.txt", "status.json", "options.json",
+		"inspect/cache.json", "inspect/reconcilers.json",
+		"inspect/fairness.json", "inspect/store.json", "metrics/control-plane.txt", "metrics/node.txt", "machine.txt",
+		"mounts.txt", "cluster/nodes.json", "cluster/pods.json",
+		"cluster/events.json", "log.txt", "goroutines.txt",
+	} {
 		require.NotEmpty(t, files[name], name)
 	}
 	for name, text := range files {
@@ -148,7 +177,9 @@ func TestABundleOfAMachineOnWhichNothingRuns(t *testing.T) {
 	for _, name := range []string{"version.json", "machine.txt", "mounts.txt", "options.json"} {
 		require.NotEmpty(t, files[name], name)
 	}
-	for _, missing := range []string{"status.json", "inspect/cache.json", "metrics/node.txt", "goroutines.txt", "log.txt", "cluster"} {
+	for _, missing := range []string{
+		"status.json", "inspect/cache.json", "metrics/node.txt", "goroutines.txt", "log.txt", "cluster",
+	} {
 		require.Contains(t, files["README.txt"], "- "+missing+": ")
 		require.Contains(t, progress.String(), "missing: "+missing)
 	}

@@ -54,14 +54,16 @@ func (b *bundle) api() (*rest.RESTClient, error) {
 	if err != nil {
 		return nil, fmt.Errorf("no administrator's kubeconfig: %w", err)
 	}
-	config.GroupVersion, config.NegotiatedSerializer, config.APIPath = &corev1.SchemeGroupVersion, scheme.Codecs.WithoutConversion(), "/api"
+	config.GroupVersion, config.NegotiatedSerializer, config.APIPath = &corev1.SchemeGroupVersion,
+		scheme.Codecs.WithoutConversion(), "/api"
 	config.QPS, config.Timeout = -1, patience
 	return rest.RESTClientFor(config)
 }
 
 // list reads a list and returns it as JSON, after prepare has modified it.
 func list[L any](ctx context.Context, api *rest.RESTClient, path string, prepare func(*L)) ([]byte, error) {
-	answer, err := api.Get().AbsPath(path).Param("limit", fmt.Sprint(mostObjects)).SetHeader("Accept", "application/json").Stream(ctx)
+	answer, err := api.Get().
+		AbsPath(path).Param("limit", fmt.Sprint(mostObjects)).SetHeader("Accept", "application/json").Stream(ctx)
 	if err != nil {
 		return nil, err
 	}

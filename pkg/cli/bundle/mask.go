@@ -20,8 +20,14 @@ var secrets = []struct { //nolint:gochecknoglobals // constants
 	pattern *regexp.Regexp
 	with    string
 }{
-	{[]string{"eyj"}, regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`), masked},                 // JSON web tokens
-	{[]string{"coracle2."}, regexp.MustCompile(`coracle2\.[A-Za-z0-9_=+/-]+\.[A-Za-z0-9_=+/-]+\.[A-Za-z0-9_=+/-]+`), masked}, // join tokens
+	// JSON web tokens
+	{[]string{"eyj"}, regexp.MustCompile(`eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*`), masked},
+	// join tokens
+	{
+		[]string{"coracle2."},
+		regexp.MustCompile(`coracle2\.[A-Za-z0-9_=+/-]+\.[A-Za-z0-9_=+/-]+\.[A-Za-z0-9_=+/-]+`),
+		masked,
+	},
 	{[]string{"bearer ", "basic "}, regexp.MustCompile(`(?i)\b(bearer|basic) [A-Za-z0-9._~+/=-]{8,}`), "$1 " + masked},
 	{[]string{"passw", "secret", "key", "token", "credential"},
 		regexp.MustCompile(`(?i)((?:password|passwd|secret|api[-_]?key|access[-_]?key|token|credentials?)["']?\s*[=:]\s*["']?)[^\s"',;&(]{6,}`), "${1}" + masked},

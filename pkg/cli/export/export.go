@@ -41,8 +41,9 @@ type Options struct {
 // Result says how much was exported.
 type Result struct{ Objects, Namespaces int }
 
-// Export writes the objects of a cluster to out: definitions, objects of the cluster, those of each namespace, and admission's. It
-// is not one moment of the cluster: each list of a kind is. What it wrote is to be committed by the caller.
+// Export writes the objects of a cluster to out: definitions, objects of the cluster, those of each namespace, and
+// admission's. It is not one moment of the cluster: each list of a kind is. What it wrote is to be committed by the
+// caller.
 func Export(ctx context.Context, config *rest.Config, o Options, out Output) (Result, error) {
 	e, err := connect(config, o, out)
 	if err != nil {
@@ -57,7 +58,8 @@ func Export(ctx context.Context, config *rest.Config, o Options, out Output) (Re
 		return Result{}, err
 	}
 	for gv, err := range silent {
-		e.warn(fmt.Sprintf("objects of %s are left out, since its API server does not answer: %v. See coracle ctl get apiservice", gv, err))
+		e.warn(fmt.Sprintf("objects of %s are left out, since its API server does not answer: %v. See coracle ctl get "+
+			"apiservice", gv, err))
 	}
 	kinds = slices.DeleteFunc(kinds, func(k kind) bool { return k.name() == "secrets" && !o.Secrets })
 	err = e.all(ctx, kinds)
@@ -76,8 +78,9 @@ type exporter struct {
 
 func connect(config *rest.Config, o Options, out Output) (*exporter, error) {
 	config = rest.CopyConfig(config)
-	config.QPS = -1                                      // the server rejects what is too much
-	config.WarningHandlerWithContext = rest.NoWarnings{} // of kinds that are deprecated, whether it has objects of them or not
+	config.QPS = -1 // the server rejects what is too much
+	// of kinds that are deprecated, whether it has objects of them or not
+	config.WarningHandlerWithContext = rest.NoWarnings{}
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return limited{next} })
 	client, err := dynamic.NewForConfig(config)
 	return &exporter{Options: o, config: config, client: client, out: out}, err
@@ -132,7 +135,8 @@ func (e *exporter) one(ctx context.Context, kinds []kind) error {
 	if err != nil {
 		return err
 	}
-	if err := e.object(k, namespace, fmt.Sprintf("%s/%02d-namespaces.yaml", stageDirs[clusterWide], k.rank())); err != nil {
+	if err := e.object(k, namespace, fmt.Sprintf("%s/%02d-namespaces.yaml", stageDirs[clusterWide], k.rank())); err !=
+		nil {
 		return err
 	}
 	e.namespaces = []string{e.Namespace}
@@ -153,7 +157,8 @@ func (e *exporter) inside(ctx context.Context, kinds []kind) error {
 			return fmt.Errorf("the cluster says that it has a namespace %q: %s", namespace, bad[0])
 		}
 		for _, k := range kinds {
-			if err := e.kind(ctx, k, namespace, fmt.Sprintf("%s/%s/%02d-%s.yaml", stageDirs[inNamespaces], namespace, k.rank(), k.name())); err != nil {
+			if err := e.kind(ctx, k, namespace,
+				fmt.Sprintf("%s/%s/%02d-%s.yaml", stageDirs[inNamespaces], namespace, k.rank(), k.name())); err != nil {
 				return err
 			}
 		}
@@ -200,7 +205,8 @@ func (e *exporter) kind(ctx context.Context, k kind, namespace, file string) err
 	}
 }
 
-func (e *exporter) list(ctx context.Context, k kind, namespace string, o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
+func (e *exporter) list(ctx context.Context, k kind, namespace string,
+	o metav1.ListOptions) (*unstructured.UnstructuredList, error) {
 	list, err := e.client.Resource(k.resource).Namespace(namespace).List(ctx, o)
 	switch {
 	case apierrors.IsNotFound(err), apierrors.IsMethodNotSupported(err):

@@ -46,7 +46,8 @@ func exported(t *testing.T, c *testcluster.Cluster, o export.Options) string {
 func apply(t *testing.T, c *testcluster.Cluster, manifests string) {
 	t.Helper()
 	client := dynamic.NewForConfigOrDie(c.REST())
-	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(discovery.NewDiscoveryClientForConfigOrDie(c.REST())))
+	mapper := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(
+		discovery.NewDiscoveryClientForConfigOrDie(c.REST())))
 	documents := utilyaml.NewYAMLOrJSONDecoder(strings.NewReader(manifests), 4096)
 	for {
 		o := &unstructured.Unstructured{}
@@ -58,7 +59,8 @@ func apply(t *testing.T, c *testcluster.Cluster, manifests string) {
 		gvk := o.GroupVersionKind()
 		mapping, err := mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 		require.NoError(t, err, "%s", gvk)
-		_, err = client.Resource(mapping.Resource).Namespace(o.GetNamespace()).Apply(t.Context(), o.GetName(), o, metav1.ApplyOptions{FieldManager: "test", Force: true})
+		_, err = client.Resource(mapping.Resource).Namespace(o.GetNamespace()).Apply(t.Context(), o.GetName(), o,
+			metav1.ApplyOptions{FieldManager: "test", Force: true})
 		require.NoError(t, err, "%s %s/%s", gvk, o.GetNamespace(), o.GetName())
 		if gvk.Kind == "CustomResourceDefinition" {
 			established(t, client, mapping.Resource, o.GetName())
@@ -91,12 +93,17 @@ func TestWhatIsExportedMakesTheSameCluster(t *testing.T) {
 	require.NoError(t, err)
 	var many strings.Builder // more than a page
 	for i := range 150 {
-		fmt.Fprintf(&many, "---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: many-%03d, namespace: shop}, data: {number: \"%d\"}}\n", i, i)
+		fmt.Fprintf(&many,
+			"---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: many-%03d, namespace: shop}, data: {number: \"%d\"}}\n", i,
+			i)
 	}
 	apply(t, first, string(manifests)+many.String())
 
 	text := exported(t, first, all)
-	for _, never := range []string{"uid", "resourceVersion", "managedFields", "creationTimestamp", "generation:", "clusterIP: 1", "\nstatus:\n", "ownerReferences", "kube-root-ca", "owned-by-a-controller", "taken-by-a-driver", "join-token", "null"} {
+	for _, never := range []string{
+		"uid", "resourceVersion", "managedFields", "creationTimestamp", "generation:", "clusterIP: 1", "\nstatus:\n",
+		"ownerReferences", "kube-root-ca", "owned-by-a-controller", "taken-by-a-driver", "join-token", "null",
+	} {
 		require.NotContains(t, text, never)
 	}
 	require.Contains(t, text, "kind: Boat", "custom resources")
@@ -199,7 +206,8 @@ func TestDirectory(t *testing.T) {
 	require.NoError(t, to(t.Context(), true))
 	written := files(t, parent)
 	require.Equal(t, []string{
-		"cluster/2-cluster/00-namespaces.yaml", "cluster/2-cluster/20-clusterroles.rbac.authorization.k8s.io.yaml", "cluster/3-namespaces/shop/10-configmaps.yaml",
+		"cluster/2-cluster/00-namespaces.yaml", "cluster/2-cluster/20-clusterroles.rbac.authorization.k8s.io.yaml",
+		"cluster/3-namespaces/shop/10-configmaps.yaml",
 	}, slices.Sorted(maps.Keys(written)))
 	require.Equal(t, 2, strings.Count(written["cluster/3-namespaces/shop/10-configmaps.yaml"], "kind: ConfigMap"))
 	require.ErrorContains(t, to(t.Context(), true), "is not empty: name a directory that does not exist")

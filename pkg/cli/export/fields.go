@@ -10,20 +10,24 @@ import (
 // nameLabel is the label that servers give each namespace.
 const nameLabel = "kubernetes.io/metadata.name"
 
-// people are the fields of metadata that people set. Owners are known by uids, which are other ones in another cluster, and finalizers are added again by
-// whoever honours them.
+// people are the fields of metadata that people set. Owners are known by uids, which are other ones in another cluster,
+// and finalizers are added again by whoever honours them.
 var people = []string{"name", "namespace", "labels", "annotations"}
 
 // recorded are annotations in which controllers and kubectl keep what they know.
 var recorded = []string{
-	"kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision", "deprecated.daemonset.template.generation",
+	"kubectl.kubernetes.io/last-applied-configuration", "deployment.kubernetes.io/revision",
+	"deprecated.daemonset.template.generation",
 	"pv.kubernetes.io/bind-completed", "pv.kubernetes.io/bound-by-controller", "volume.kubernetes.io/selected-node",
-	"volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner", "batch.kubernetes.io/cronjob-scheduled-timestamp",
+	"volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner",
+	"batch.kubernetes.io/cronjob-scheduled-timestamp",
 	"control-plane.alpha.kubernetes.io/leader",
 }
 
 // jobLabels tie a Job to its pods by its uid, which another cluster makes anew.
-var jobLabels = []string{"batch.kubernetes.io/controller-uid", "controller-uid", "batch.kubernetes.io/job-name", "job-name"}
+var jobLabels = []string{
+	"batch.kubernetes.io/controller-uid", "controller-uid", "batch.kubernetes.io/job-name", "job-name",
+}
 
 // reduce removes from an object what its server and its controllers have set.
 func reduce(k kind, o *unstructured.Unstructured) {

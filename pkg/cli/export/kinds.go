@@ -36,7 +36,12 @@ const (
 	admission
 )
 
-var stageDirs = map[stage]string{definitions: "1-definitions", clusterWide: "2-cluster", inNamespaces: "3-namespaces", admission: "4-admission"}
+var stageDirs = map[stage]string{
+	definitions:  "1-definitions",
+	clusterWide:  "2-cluster",
+	inNamespaces: "3-namespaces",
+	admission:    "4-admission",
+}
 
 // omitted are kinds whose objects are made by nodes, controllers, drivers and servers, or that record what happened.
 var omitted = map[string]bool{
@@ -44,16 +49,22 @@ var omitted = map[string]bool{
 	"leases.coordination.k8s.io": true, "leasecandidates.coordination.k8s.io": true, "controllerrevisions.apps": true,
 	"csinodes.storage.k8s.io": true, "csistoragecapacities.storage.k8s.io": true, "volumeattachments.storage.k8s.io": true,
 	"certificatesigningrequests.certificates.k8s.io": true, "podcertificaterequests.certificates.k8s.io": true,
-	"ipaddresses.networking.k8s.io": true, "resourceslices.resource.k8s.io": true, "storageversions.internal.apiserver.k8s.io": true,
-	"storageversionmigrations.storagemigration.k8s.io": true, "appliedstates.kontrol.coracle.dev": true, "currentstates.kontrol.coracle.dev": true,
+	"ipaddresses.networking.k8s.io": true, "resourceslices.resource.k8s.io": true,
+	"storageversions.internal.apiserver.k8s.io":        true,
+	"storageversionmigrations.storagemigration.k8s.io": true, "appliedstates.kontrol.coracle.dev": true,
+	"currentstates.kontrol.coracle.dev": true,
 }
 
-// ranks orders the kinds of a stage: what others name comes before them, and what restricts others comes after them. The default is 50.
+// ranks orders the kinds of a stage: what others name comes before them, and what restricts others comes after them.
+// The default is 50.
 var ranks = map[string]int{
-	"namespaces": 0, "priorityclasses.scheduling.k8s.io": 10, "storageclasses.storage.k8s.io": 10, "runtimeclasses.node.k8s.io": 10,
-	"clusterroles.rbac.authorization.k8s.io": 20, "clusterrolebindings.rbac.authorization.k8s.io": 21, "persistentvolumes": 30,
-	"serviceaccounts": 0, "secrets": 10, "configmaps": 10, "roles.rbac.authorization.k8s.io": 20, "rolebindings.rbac.authorization.k8s.io": 21,
-	"persistentvolumeclaims": 30, "services": 40, "limitranges": 90, "resourcequotas": 91,
+	"namespaces": 0, "priorityclasses.scheduling.k8s.io": 10, "storageclasses.storage.k8s.io": 10,
+	"runtimeclasses.node.k8s.io":             10,
+	"clusterroles.rbac.authorization.k8s.io": 20, "clusterrolebindings.rbac.authorization.k8s.io": 21,
+	"persistentvolumes": 30,
+	"serviceaccounts":   0, "secrets": 10, "configmaps": 10, "roles.rbac.authorization.k8s.io": 20,
+	"rolebindings.rbac.authorization.k8s.io": 21,
+	"persistentvolumeclaims":                 30, "services": 40, "limitranges": 90, "resourcequotas": 91,
 }
 
 func (k kind) rank() int {
@@ -75,15 +86,17 @@ func (k kind) stage() stage {
 	return clusterWide
 }
 
-// discover returns the kinds that can be listed and created, each in the version its group prefers, in the order in which they are written. Groups
-// that do not answer are in the second result.
-func discover(ctx context.Context, client discovery.DiscoveryInterfaceWithContext) ([]kind, map[schema.GroupVersion]error, error) {
+// discover returns the kinds that can be listed and created, each in the version its group prefers, in the order in
+// which they are written. Groups that do not answer are in the second result.
+func discover(ctx context.Context,
+	client discovery.DiscoveryInterfaceWithContext) ([]kind, map[schema.GroupVersion]error, error) {
 	groups, lists, err := client.ServerGroupsAndResourcesWithContext(ctx)
 	var silent map[schema.GroupVersion]error
 	if failed := (*discovery.ErrGroupDiscoveryFailed)(nil); errors.As(err, &failed) {
 		silent = failed.Groups
 	} else if apierrors.IsForbidden(err) {
-		return nil, nil, fmt.Errorf("may not read which kinds the cluster has: export with the kubeconfig of an administrator: %w", err)
+		return nil, nil, fmt.Errorf("may not read which kinds the cluster has: export with the kubeconfig of an "+
+			"administrator: %w", err)
 	} else if err != nil {
 		return nil, nil, fmt.Errorf("could not read which kinds the cluster has: %w", err)
 	}
@@ -106,7 +119,8 @@ func discover(ctx context.Context, client discovery.DiscoveryInterfaceWithContex
 		}
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b kind) int {
-		return cmp.Or(cmp.Compare(a.stage(), b.stage()), cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.resource.Group, b.resource.Group), cmp.Compare(a.resource.Resource, b.resource.Resource))
+		return cmp.Or(cmp.Compare(a.stage(), b.stage()), cmp.Compare(a.rank(), b.rank()),
+			cmp.Compare(a.resource.Group, b.resource.Group), cmp.Compare(a.resource.Resource, b.resource.Resource))
 	}), silent, nil
 }
 

@@ -26,16 +26,22 @@ var own = map[string]bool{
 }
 
 // tokens are the types of Secrets that are worth nothing in another cluster, or let somebody into this one.
-var tokens = map[string]bool{"kubernetes.io/service-account-token": true, "bootstrap.kubernetes.io/token": true, "coracle.dev/join-token": true}
+var tokens = map[string]bool{
+	"kubernetes.io/service-account-token": true,
+	"bootstrap.kubernetes.io/token":       true,
+	"coracle.dev/join-token":              true,
+}
 
-// omit reports whether an object, as it is stored, is none of those that people make: a controller or a server made it, it has ended, or it is being
-// deleted.
+// omit reports whether an object, as it is stored, is none of those that people make: a controller or a server made it,
+// it has ended, or it is being deleted.
 func omit(k kind, o *unstructured.Unstructured) bool {
 	labels, annotations := o.GetLabels(), o.GetAnnotations()
 	switch {
-	case o.GetDeletionTimestamp() != nil, metav1.GetControllerOfNoCopy(o) != nil, own[k.name()+" "+o.GetNamespace()+"/"+o.GetName()]:
+	case o.GetDeletionTimestamp() != nil, metav1.GetControllerOfNoCopy(o) != nil,
+		own[k.name()+" "+o.GetNamespace()+"/"+o.GetName()]:
 		return true
-	case labels["kubernetes.io/bootstrapping"] == "rbac-defaults", labels["kube-aggregator.kubernetes.io/automanaged"] != "",
+	case labels["kubernetes.io/bootstrapping"] == "rbac-defaults",
+		labels["kube-aggregator.kubernetes.io/automanaged"] != "",
 		annotations["apf.kubernetes.io/autoupdate-spec"] == "true":
 		return true
 	}
@@ -55,7 +61,8 @@ func omit(k kind, o *unstructured.Unstructured) bool {
 	case "tasks.tasks.coracle.dev":
 		return text(o, "status", "phase") == "Completed" || text(o, "status", "phase") == "Failed"
 	case "endpoints":
-		return labels["endpoints.kubernetes.io/managed-by"] == "endpoint-controller" || annotations["endpoints.kubernetes.io/last-change-trigger-time"] != ""
+		return labels["endpoints.kubernetes.io/managed-by"] == "endpoint-controller" ||
+			annotations["endpoints.kubernetes.io/last-change-trigger-time"] != ""
 	case "endpointslices.discovery.k8s.io":
 		by := labels["endpointslice.kubernetes.io/managed-by"]
 		return by == "endpointslice-controller.k8s.io" || by == "endpointslicemirroring-controller.k8s.io"
@@ -66,7 +73,10 @@ func omit(k kind, o *unstructured.Unstructured) bool {
 	case "volumesnapshotcontents.snapshot.storage.k8s.io":
 		return text(o, "spec", "source", "volumeHandle") != "" // it was taken here
 	case "volumesnapshots.snapshot.storage.k8s.io": // its group makes it
-		return text(o, "spec", "source", "persistentVolumeClaimName") != "" && slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool { return r.Kind == "VolumeGroupSnapshot" })
+		return text(o, "spec", "source", "persistentVolumeClaimName") != "" &&
+			slices.ContainsFunc(o.GetOwnerReferences(), func(r metav1.OwnerReference) bool {
+				return r.Kind == "VolumeGroupSnapshot"
+			})
 	case "volumegroupsnapshotcontents.groupsnapshot.storage.k8s.io":
 		handles, _, _ := unstructured.NestedFieldNoCopy(o.Object, "spec", "source", "volumeHandles")
 		return handles != nil // it was taken here
@@ -82,7 +92,8 @@ func omit(k kind, o *unstructured.Unstructured) bool {
 
 // systemNamespace reports whether every cluster has the namespace.
 func systemNamespace(name string) bool {
-	return name == metav1.NamespaceDefault || name == metav1.NamespaceSystem || name == metav1.NamespacePublic || name == "kube-node-lease"
+	return name == metav1.NamespaceDefault || name == metav1.NamespaceSystem || name == metav1.NamespacePublic ||
+		name == "kube-node-lease"
 }
 
 // plain reports whether nobody has added labels or annotations to an object.

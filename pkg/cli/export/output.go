@@ -79,7 +79,8 @@ type directory struct {
 	file              *os.File
 }
 
-// ToDirectory returns an Output of files below a directory that does not exist, or is empty and can be replaced. Only its owner may read them.
+// ToDirectory returns an Output of files below a directory that does not exist, or is empty and can be replaced. Only
+// its owner may read them.
 func ToDirectory(path string) (Output, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -93,7 +94,8 @@ func ToDirectory(path string) (Output, error) {
 		return nil, fmt.Errorf("%s is not empty: name a directory that does not exist, or empty it first", path)
 	}
 	if err == nil && !replaceable(path) {
-		return nil, fmt.Errorf("%s is the working directory or a mount point, which cannot be replaced: name a directory in it that does not exist", path)
+		return nil, fmt.Errorf("%s is the working directory or a mount point, which cannot be replaced: name a directory "+
+			"in it that does not exist", path)
 	}
 	temporary, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {
@@ -102,7 +104,8 @@ func ToDirectory(path string) (Output, error) {
 	return &directory{target: path, temporary: temporary}, nil
 }
 
-// replaceable reports whether a directory is not one that others hold on to: the working directory, or where a file system is mounted.
+// replaceable reports whether a directory is not one that others hold on to: the working directory, or where a file
+// system is mounted.
 func replaceable(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {

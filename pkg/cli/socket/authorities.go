@@ -51,12 +51,14 @@ func (c *Client) Authorities(ctx context.Context) (Authorities, error) {
 	return c.authorities(ctx, http.MethodGet, "/certs/authorities")
 }
 
-// ReplaceAuthorities has the server replace the named authorities, or all if none is named. Old and new are trusted from then on.
+// ReplaceAuthorities has the server replace the named authorities, or all if none is named. Old and new are trusted
+// from then on.
 func (c *Client) ReplaceAuthorities(ctx context.Context, names []string) (Authorities, error) {
 	return c.authorities(ctx, http.MethodPost, "/certs/authorities?"+url.Values{"name": names}.Encode())
 }
 
-// FinishAuthorities removes the replaced authorities from the trust bundles. Without force it fails while something depends on them.
+// FinishAuthorities removes the replaced authorities from the trust bundles. Without force it fails while something
+// depends on them.
 func (c *Client) FinishAuthorities(ctx context.Context, names []string, force bool) (Authorities, error) {
 	query := url.Values{"name": names, "finish": {""}}
 	if force {

@@ -20,7 +20,8 @@ import (
 var ErrNotRunning = errors.New("coracle is not running here: start it with `coracle start`")
 
 // ErrSilent means that a process serves the run directory but does not answer: it hangs, or was stopped with a signal.
-var ErrSilent = errors.New("the coracle process does not respond: `coracle stop` kills it and leaves containers running")
+var ErrSilent = errors.New("the coracle process does not respond: `coracle stop` kills it and leaves containers " +
+	"running")
 
 // silence is the time without output after which the process counts as hung. While it stops it sends a heartbeat every
 // heartbeat.
@@ -56,7 +57,9 @@ func (c *Client) Health(ctx context.Context) (Status, error) {
 func (c *Client) Read(ctx context.Context, path string, limit int64) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.Silence)
 	defer cancel()
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) }}
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+	}
 	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://coracle"+path, nil)
 	if err != nil {
@@ -87,8 +90,8 @@ func (c *Client) status(ctx context.Context, path string) (Status, error) {
 	return *last.Status, nil
 }
 
-// Stop terminates the pods and the process, and reports progress. It returns when everything but the process itself has ended,
-// or with ErrSilent if the process sends nothing for 20 s, however long the pods take.
+// Stop terminates the pods and the process, and reports progress. It returns when everything but the process itself has
+// ended, or with ErrSilent if the process sends nothing for 20 s, however long the pods take.
 func (c *Client) Stop(ctx context.Context, progress func(Event)) error {
 	_, err := c.call(ctx, http.MethodPost, "/stop", nil, progress, c.Silence)
 	return err
@@ -121,9 +124,10 @@ func (c *Client) Remove(ctx context.Context, ref string) error {
 	return err
 }
 
-// call returns the last event; an event with an error becomes that error. If quiet is not 0, a process that sends nothing
-// for that long is ErrSilent.
-func (c *Client) call(ctx context.Context, method, path string, body io.Reader, progress func(Event), quiet time.Duration) (_ Event, err error) {
+// call returns the last event; an event with an error becomes that error. If quiet is not 0, a process that sends
+// nothing for that long is ErrSilent.
+func (c *Client) call(ctx context.Context, method, path string, body io.Reader, progress func(Event),
+	quiet time.Duration) (_ Event, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	alive := func() {}
@@ -147,7 +151,8 @@ func (c *Client) call(ctx context.Context, method, path string, body io.Reader, 
 	}
 	answer, err := (&http.Client{Transport: transport}).Do(request)
 	// The last two are returned when the process was just killed.
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, io.EOF) {
 		return Event{}, ErrNotRunning
 	}
 	if err != nil {

@@ -24,7 +24,8 @@ type Backend interface {
 	Debug() http.Handler
 	// Stop terminates the node's pods gracefully, reporting each step, and then the process.
 	Stop(ctx context.Context, progress func(message string)) error
-	// RotateServiceAccountKey signs service account tokens with a new key from now on; tokens of the current key stay valid for overlap.
+	// RotateServiceAccountKey signs service account tokens with a new key from now on; tokens of the current key stay
+	// valid for overlap.
 	RotateServiceAccountKey(ctx context.Context, overlap time.Duration) error
 	// Authorities returns the state of the certificate authorities.
 	Authorities(ctx context.Context) (Authorities, error)
@@ -50,7 +51,8 @@ func NewServer(runDir string, backend Backend) *Server {
 func (s *Server) Name() string           { return "control" }
 func (s *Server) Ready() <-chan struct{} { return s.ready }
 
-// Run serves until ctx ends. It replaces the socket of a killed process: the caller holds the lock of the data directory.
+// Run serves until ctx ends. It replaces the socket of a killed process: the caller holds the lock of the data
+// directory.
 func (s *Server) Run(ctx context.Context) error {
 	if err := os.Remove(s.path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -105,20 +107,25 @@ func (s *Server) handler() http.Handler {
 	s.serveAuthorities(mux)
 	s.encryption(mux)
 	s.snapshot(mux)
-	mux.HandleFunc("GET /images", s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
-		return i.List(r.Context())
-	}))
-	mux.HandleFunc("POST /images", s.images(func(r *http.Request, i runtime.Images, progress func(Event)) ([]runtime.Image, error) {
-		ref := r.URL.Query().Get("pull")
-		if ref == "" {
-			return i.Load(r.Context(), r.Body)
-		}
-		image, err := i.Pull(r.Context(), ref, nil, func(p runtime.Progress) { progress(Event{Bytes: p.Done, Total: p.Total}) })
-		return []runtime.Image{image}, err
-	}))
-	mux.HandleFunc("DELETE /images", s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
-		return nil, i.Remove(r.Context(), r.URL.Query().Get("ref"))
-	}))
+	mux.HandleFunc("GET /images",
+		s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
+			return i.List(r.Context())
+		}))
+	mux.HandleFunc("POST /images",
+		s.images(func(r *http.Request, i runtime.Images, progress func(Event)) ([]runtime.Image, error) {
+			ref := r.URL.Query().Get("pull")
+			if ref == "" {
+				return i.Load(r.Context(), r.Body)
+			}
+			image, err := i.Pull(r.Context(), ref, nil, func(p runtime.Progress) {
+				progress(Event{Bytes: p.Done, Total: p.Total})
+			})
+			return []runtime.Image{image}, err
+		}))
+	mux.HandleFunc("DELETE /images",
+		s.images(func(r *http.Request, i runtime.Images, _ func(Event)) ([]runtime.Image, error) {
+			return nil, i.Remove(r.Context(), r.URL.Query().Get("ref"))
+		}))
 	mux.Handle("GET /debug/coracle/", s.backend.Debug())
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)

@@ -60,7 +60,9 @@ func (t *timely) Write(p []byte) (int, error) {
 
 // Snapshot writes an archive of the cluster to w. If it fails, what was written is incomplete.
 func (c *Client) Snapshot(ctx context.Context, w io.Writer) error {
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) }}
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx) },
+	}
 	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://coracle/snapshot", nil)
 	if err != nil {

@@ -16,17 +16,18 @@ const Socket = "coracle.sock"
 
 // Status is what `coracle status -o json` prints. Sizes are in bytes.
 type Status struct {
-	Running    bool        `json:"running"`
-	Version    string      `json:"version"`
-	PID        int         `json:"pid,omitempty"`
-	StartedAt  *time.Time  `json:"startedAt,omitempty"`
-	Server     string      `json:"server,omitempty"` // URL of the API
-	Node       string      `json:"node,omitempty"`
-	NodeIP     string      `json:"nodeIP,omitempty"`
-	DataDir    string      `json:"dataDir"`
-	RunDir     string      `json:"runDir"`
-	Kubeconfig string      `json:"kubeconfig,omitempty"`
-	Join       string      `json:"join,omitempty"`     // the command, for this machine, that prints the join command for another one
+	Running    bool       `json:"running"`
+	Version    string     `json:"version"`
+	PID        int        `json:"pid,omitempty"`
+	StartedAt  *time.Time `json:"startedAt,omitempty"`
+	Server     string     `json:"server,omitempty"` // URL of the API
+	Node       string     `json:"node,omitempty"`
+	NodeIP     string     `json:"nodeIP,omitempty"`
+	DataDir    string     `json:"dataDir"`
+	RunDir     string     `json:"runDir"`
+	Kubeconfig string     `json:"kubeconfig,omitempty"`
+	// the command, for this machine, that prints the join command for another one
+	Join       string      `json:"join,omitempty"`
 	Pressure   []string    `json:"pressure,omitempty"` // resources the node is short of, as text
 	Warnings   []string    `json:"warnings,omitempty"` // problems that need attention, as text
 	Components []Component `json:"components"`

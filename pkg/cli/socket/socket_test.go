@@ -75,7 +75,9 @@ func (b *backend) FinishAuthorities(_ context.Context, names []string, force boo
 }
 
 func (b *backend) Encryption(context.Context) (Encryption, error) {
-	return Encryption{Enabled: true, Stored: []EncryptionCount{{EncryptionRule: EncryptionRule{Resource: "secrets"}, Objects: 3}}}, nil
+	return Encryption{
+		Enabled: true, Stored: []EncryptionCount{{EncryptionRule: EncryptionRule{Resource: "secrets"}, Objects: 3}},
+	}, nil
 }
 
 func (b *backend) ChangeEncryption(action string, progress func(string)) error {
@@ -93,7 +95,8 @@ func (b *backend) Load(_ context.Context, r io.Reader) ([]runtime.Image, error) 
 	return []runtime.Image{{ID: "sha256:1"}}, err
 }
 
-func (b *backend) Pull(_ context.Context, ref string, _ []runtime.Auth, progress func(runtime.Progress)) (runtime.Image, error) {
+func (b *backend) Pull(_ context.Context, ref string, _ []runtime.Auth,
+	progress func(runtime.Progress)) (runtime.Image, error) {
 	progress(runtime.Progress{Done: 1, Total: 2})
 	return runtime.Image{Names: []string{ref}}, nil
 }
@@ -166,9 +169,13 @@ func TestControl(t *testing.T) {
 
 	encryption, err := client.Encryption(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, Encryption{Enabled: true, Stored: []EncryptionCount{{EncryptionRule: EncryptionRule{Resource: "secrets"}, Objects: 3}}}, encryption)
+	require.Equal(t,
+		Encryption{
+			Enabled: true, Stored: []EncryptionCount{{EncryptionRule: EncryptionRule{Resource: "secrets"}, Objects: 3}},
+		}, encryption)
 	events = nil
-	require.NoError(t, client.ChangeEncryption(t.Context(), EncryptionRotate, func(e Event) { events = append(events, e) }))
+	require.NoError(t,
+		client.ChangeEncryption(t.Context(), EncryptionRotate, func(e Event) { events = append(events, e) }))
 	require.Equal(t, []Event{{Message: "rotate-keys begins"}}, events)
 	require.ErrorContains(t, client.ChangeEncryption(t.Context(), "other", nil), "no such action")
 

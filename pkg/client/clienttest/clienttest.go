@@ -40,12 +40,13 @@ type suite struct {
 // writes.
 func Run(t *testing.T, c client.Interface, namespace string) {
 	s := suite{c, namespace}
-	require.NoError(t, c.Cache().IndexField(context.Background(), &corev1.ConfigMap{}, indexed, func(o ctrl.Object) []string {
-		if v := o.GetLabels()[indexed]; v != "" {
-			return []string{v}
-		}
-		return nil
-	}))
+	require.NoError(t,
+		c.Cache().IndexField(context.Background(), &corev1.ConfigMap{}, indexed, func(o ctrl.Object) []string {
+			if v := o.GetLabels()[indexed]; v != "" {
+				return []string{v}
+			}
+			return nil
+		}))
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, context.Context)
@@ -76,7 +77,9 @@ func Run(t *testing.T, c client.Interface, namespace string) {
 }
 
 func (s suite) configMap(name string, labels map[string]string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name, Labels: labels}, Data: map[string]string{"k": "v"}}
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: name, Labels: labels}, Data: map[string]string{"k": "v"},
+	}
 }
 
 func (s suite) key(name string) ctrl.ObjectKey { return ctrl.ObjectKey{Namespace: s.ns, Name: name} }
@@ -160,7 +163,8 @@ func (s suite) patch(t *testing.T, ctx context.Context) {
 	require.Equal(t, map[string]string{"k": "v", "n": "2"}, m.Data)
 	require.NoError(t, s.c.Patch(ctx, m, ctrl.RawPatch(types.JSONPatchType, []byte(`[{"op":"remove","path":"/data/n"}]`))))
 	require.Equal(t, map[string]string{"k": "v"}, m.Data)
-	require.NoError(t, s.c.Patch(ctx, m, ctrl.RawPatch(types.StrategicMergePatchType, []byte(`{"metadata":{"labels":{"a":null,"b":"2"}}}`))))
+	require.NoError(t,
+		s.c.Patch(ctx, m, ctrl.RawPatch(types.StrategicMergePatchType, []byte(`{"metadata":{"labels":{"a":null,"b":"2"}}}`))))
 	require.Equal(t, map[string]string{"b": "2"}, m.Labels)
 	old := m.DeepCopy()
 	m.Data["k"] = "x"
@@ -173,18 +177,23 @@ func (s suite) patch(t *testing.T, ctx context.Context) {
 }
 
 func (s suite) apply(t *testing.T, ctx context.Context) {
-	err := s.c.Apply(ctx, corev1apply.ConfigMap("apply", s.ns).WithData(map[string]string{"a": "1", "b": "2"}), ctrl.FieldOwner("one"))
+	err := s.c.Apply(ctx, corev1apply.ConfigMap("apply", s.ns).WithData(map[string]string{"a": "1", "b": "2"}),
+		ctrl.FieldOwner("one"))
 	if apierrors.IsUnsupportedMediaType(err) {
 		return // server-side apply is optional
 	}
 	require.NoError(t, err)
-	require.NoError(t, s.c.Apply(ctx, corev1apply.ConfigMap("apply", s.ns).WithData(map[string]string{"a": "3"}), ctrl.FieldOwner("one")))
+	require.NoError(t,
+		s.c.Apply(ctx, corev1apply.ConfigMap("apply", s.ns).WithData(map[string]string{"a": "3"}), ctrl.FieldOwner("one")))
 	var got corev1.ConfigMap
 	require.NoError(t, s.c.Get(ctx, s.key("apply"), &got))
 	require.Equal(t, map[string]string{"a": "3"}, got.Data, "what is no longer applied goes")
-	err = s.c.Apply(ctx, corev1apply.ConfigMap("apply", s.ns).WithData(map[string]string{"a": "4"}), ctrl.FieldOwner("two"))
+	err = s.c.Apply(ctx, corev1apply.ConfigMap("apply", s.ns).WithData(map[string]string{"a": "4"}),
+		ctrl.FieldOwner("two"))
 	require.True(t, apierrors.IsConflict(err), "%v", err)
-	require.NoError(t, s.c.Apply(ctx, corev1apply.ConfigMap("apply", s.ns).WithData(map[string]string{"a": "4"}), ctrl.FieldOwner("two"), ctrl.ForceOwnership))
+	require.NoError(t,
+		s.c.Apply(ctx, corev1apply.ConfigMap("apply", s.ns).WithData(map[string]string{"a": "4"}), ctrl.FieldOwner("two"),
+			ctrl.ForceOwnership))
 	require.NoError(t, s.c.Delete(ctx, &got))
 }
 
@@ -204,16 +213,25 @@ func (s suite) status(t *testing.T, ctx context.Context) {
 	require.NoError(t, s.c.Delete(ctx, k))
 }
 
-// shallow writes objects of which only the outermost struct is a copy of the cache's, as callers may, while others read the rest.
+// shallow writes objects of which only the outermost struct is a copy of the cache's, as callers may, while others read
+// the rest.
 func (s suite) shallow(t *testing.T, ctx context.Context) {
-	made := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "shallow", Labels: map[string]string{"a": "1"}, Annotations: map[string]string{"b": "1"}},
-		Spec: tasks.TaskSpec{Image: "hello"}}
+	made := &tasks.Task{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   s.ns,
+			Name:        "shallow",
+			Labels:      map[string]string{"a": "1"},
+			Annotations: map[string]string{"b": "1"},
+		},
+		Spec: tasks.TaskSpec{Image: "hello"},
+	}
 	require.NoError(t, s.c.Create(ctx, made))
 	for name, write := range map[string]func(*tasks.Task) error{
 		"update":        func(k *tasks.Task) error { return s.c.Update(ctx, k) },
 		"update status": func(k *tasks.Task) error { return s.c.Status().Update(ctx, k) },
 		"patch": func(k *tasks.Task) error {
-			return s.c.Patch(ctx, k, ctrl.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"2"},"annotations":{"b":"2"}}}`)))
+			return s.c.Patch(ctx, k,
+				ctrl.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"a":"2"},"annotations":{"b":"2"}}}`)))
 		},
 		"patch status": func(k *tasks.Task) error {
 			return s.c.Status().Patch(ctx, k, ctrl.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Running"}}`)))
@@ -233,7 +251,10 @@ func (s suite) scale(t *testing.T, ctx context.Context) {
 	labels := map[string]string{"app": "scale"}
 	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "scale"}, Spec: appsv1.DeploymentSpec{
 		Replicas: ptr(int32(0)), Selector: &metav1.LabelSelector{MatchLabels: labels},
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}}}}}
+		Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: labels},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}},
+		}}}
 	require.NoError(t, s.c.Create(ctx, d))
 	scale := &autoscalingv1.Scale{}
 	require.NoError(t, s.c.SubResource("scale").Get(ctx, d, scale))
@@ -265,12 +286,15 @@ func (s suite) list(t *testing.T, ctx context.Context) {
 	require.ElementsMatch(t, []string{"list-a", "list-b"}, names(in, ctrl.MatchingLabels{"list": "1"}))
 	require.ElementsMatch(t, []string{"list-a", "list-b", "list-c"}, names(ctrl.HasLabels{"list"}))
 	require.ElementsMatch(t, []string{"list-a", "list-c"}, names(in, ctrl.MatchingFields{indexed: "x"}))
-	require.ElementsMatch(t, []string{"list-c"}, names(in, ctrl.MatchingFields{indexed: "x"}, ctrl.MatchingLabels{"list": "2"}))
+	require.ElementsMatch(t, []string{"list-c"},
+		names(in, ctrl.MatchingFields{indexed: "x"}, ctrl.MatchingLabels{"list": "2"}))
 	require.Empty(t, names(ctrl.InNamespace("elsewhere"), ctrl.MatchingFields{indexed: "x"}))
 	var l corev1.ConfigMapList
 	require.Error(t, s.c.List(ctx, &l, in, ctrl.MatchingFields{"data.k": "v"}), "a field that nothing indexes")
 	require.NoError(t, s.c.DeleteAllOf(ctx, &corev1.ConfigMap{}, in, ctrl.HasLabels{"list"}))
-	require.Eventually(t, func() bool { return len(names(in, ctrl.MatchingFields{indexed: "x"})) == 0 }, wait, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return len(names(in, ctrl.MatchingFields{indexed: "x"})) == 0
+	}, wait, time.Millisecond)
 }
 
 func (s suite) pages(t *testing.T, ctx context.Context) {
@@ -284,7 +308,9 @@ func (s suite) pages(t *testing.T, ctx context.Context) {
 }
 
 func (s suite) metadata(t *testing.T, ctx context.Context) {
-	m := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "meta", Labels: map[string]string{"meta": "1"}}}
+	m := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.ns, Name: "meta", Labels: map[string]string{"meta": "1"}},
+	}
 	require.NoError(t, s.c.Create(ctx, m))
 	gvk := corev1.SchemeGroupVersion.WithKind("Secret")
 	p := &metav1.PartialObjectMetadata{}
@@ -298,20 +324,25 @@ func (s suite) metadata(t *testing.T, ctx context.Context) {
 	l.SetGroupVersionKind(gvk.GroupVersion().WithKind("SecretList"))
 	require.NoError(t, s.c.List(ctx, l, ctrl.InNamespace(s.ns), ctrl.HasLabels{"meta"}))
 	require.Len(t, l.Items, 1)
-	require.NoError(t, s.c.Patch(ctx, p, ctrl.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"meta":"2"}}}`))))
+	require.NoError(t,
+		s.c.Patch(ctx, p, ctrl.RawPatch(types.MergePatchType, []byte(`{"metadata":{"labels":{"meta":"2"}}}`))))
 	require.Equal(t, "2", p.Labels["meta"])
 	require.NoError(t, s.c.Delete(ctx, p))
-	require.Eventually(t, func() bool { return apierrors.IsNotFound(s.c.Get(ctx, s.key("meta"), p)) }, wait, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return apierrors.IsNotFound(s.c.Get(ctx, s.key("meta"), p))
+	}, wait, time.Millisecond)
 }
 
 func (s suite) deleteAllOf(t *testing.T, ctx context.Context) {
 	for _, name := range []string{"all-a", "all-b", "other"} {
 		require.NoError(t, s.c.Create(ctx, s.configMap(name, map[string]string{"all": name[:3]})))
 	}
-	require.NoError(t, s.c.DeleteAllOf(ctx, &corev1.ConfigMap{}, ctrl.InNamespace(s.ns), ctrl.MatchingLabels{"all": "all"}))
+	require.NoError(t,
+		s.c.DeleteAllOf(ctx, &corev1.ConfigMap{}, ctrl.InNamespace(s.ns), ctrl.MatchingLabels{"all": "all"}))
 	require.Eventually(t, func() bool { // over HTTP the cache sees the deletion of a collection through its watch
 		var l corev1.ConfigMapList
-		return s.c.List(ctx, &l, ctrl.InNamespace(s.ns), ctrl.HasLabels{"all"}) == nil && len(l.Items) == 1 && l.Items[0].Name == "other"
+		return s.c.List(ctx, &l, ctrl.InNamespace(s.ns), ctrl.HasLabels{"all"}) == nil && len(l.Items) == 1 &&
+			l.Items[0].Name == "other"
 	}, wait, time.Millisecond)
 	require.NoError(t, s.c.Delete(ctx, s.configMap("other", nil)))
 }

@@ -29,15 +29,17 @@ import (
 )
 
 const (
-	// backlog limits the events waiting to be written; above it, events are dropped, but a warning takes the place of an event that is none.
+	// backlog limits the events waiting to be written; above it, events are dropped, but a warning takes the place of an
+	// event that is none.
 	backlog = 1000
 	// remembered limits the written events tracked for counting repeats; above it, an arbitrary one is evicted, and
 	// created again if it repeats.
 	remembered = 1000
 	// maxMessage is upstream's limit on a message, in bytes.
 	maxMessage = 1024
-	// Of events about one object that differ in their messages alone, such as by the random name of a pod that a quota refuses, mostDistinct are
-	// written within similarFor of each other, and the others are counted in one more, as upstream's correlator does it.
+	// Of events about one object that differ in their messages alone, such as by the random name of a pod that a quota
+	// refuses, mostDistinct are written within similarFor of each other, and the others are counted in one more, as
+	// upstream's correlator does it.
 	mostDistinct = 10
 	similarFor   = 10 * time.Minute
 	combined     = "(combined from similar events): "
@@ -92,7 +94,15 @@ func New(c cc.Interface, component, host string, log *slog.Logger) *Recorder {
 	if log == nil {
 		log = slog.Default()
 	}
-	return &Recorder{client: c, component: component, host: host, log: log, wake: make(chan struct{}, 1), known: map[happening]known{}, similar: map[happening]similar{}}
+	return &Recorder{
+		client:    c,
+		component: component,
+		host:      host,
+		log:       log,
+		wake:      make(chan struct{}, 1),
+		known:     map[happening]known{},
+		similar:   map[happening]similar{},
+	}
 }
 
 // Lost returns the number of events that could not be recorded.
@@ -106,7 +116,8 @@ func (r *Recorder) Lost() uint64 {
 // LostCounter returns the metric of a component's lost events.
 func LostCounter(component string, lost func() uint64) prometheus.Collector {
 	return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "coracle_events_lost_total",
-		Help: "Events that could not be recorded because the queue was full or the write failed.", ConstLabels: prometheus.Labels{"component": component}},
+		Help:        "Events that could not be recorded because the queue was full or the write failed.",
+		ConstLabels: prometheus.Labels{"component": component}},
 		func() float64 { return float64(lost()) })
 }
 
@@ -167,7 +178,14 @@ func (r *Recorder) record(component string, ref corev1.ObjectReference, kind, re
 		}
 	}
 	if !full {
-		r.waiting = append(r.waiting, happening{by: component, about: ref, kind: kind, reason: reason, message: message, at: time.Now()})
+		r.waiting = append(r.waiting, happening{
+			by:      component,
+			about:   ref,
+			kind:    kind,
+			reason:  reason,
+			message: message,
+			at:      time.Now(),
+		})
 	}
 	r.mu.Unlock()
 	if full {
@@ -237,7 +255,8 @@ func (r *Recorder) report() bool {
 	if err == nil {
 		err = errBacklog
 	}
-	r.log.Warn("could not record events", "component", r.component, "lost", lost-r.reported, "lostTotal", lost, "error", err)
+	r.log.Warn("could not record events", "component", r.component, "lost", lost-r.reported, "lostTotal", lost, "error",
+		err)
 	r.reported, r.lastError = lost, nil
 	return true
 }

@@ -53,14 +53,17 @@ func TestRepeatsAreCounted(t *testing.T) {
 			r.Event(pod, corev1.EventTypeNormal, "Created", "made %d", 1)
 			time.Sleep(time.Second)
 		}
-		r.Event(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, corev1.EventTypeWarning, "Long", "%s", strings.Repeat("x", 5000))
+		r.Event(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}}, corev1.EventTypeWarning, "Long", "%s",
+			strings.Repeat("x", 5000))
 		synctest.Wait()
 		got := stored(t, c)
 		require.Len(t, got, 2)
 		e := got["Created"]
 		require.EqualValues(t, 3, e.Count)
 		require.Equal(t, 2*time.Second, e.LastTimestamp.Sub(e.FirstTimestamp.Time))
-		require.Equal(t, "n/p Pod v1 made 1 test-controller host", fmt.Sprint(e.Namespace, "/", e.InvolvedObject.Name, " ", e.InvolvedObject.Kind, " ", e.InvolvedObject.APIVersion, " ", e.Message, " ", e.Source.Component, " ", e.Source.Host))
+		require.Equal(t, "n/p Pod v1 made 1 test-controller host",
+			fmt.Sprint(e.Namespace, "/", e.InvolvedObject.Name, " ", e.InvolvedObject.Kind, " ", e.InvolvedObject.APIVersion,
+				" ", e.Message, " ", e.Source.Component, " ", e.Source.Host))
 		require.Len(t, got["Long"].Message, maxMessage)
 		require.Equal(t, "default", got["Long"].Namespace)
 
@@ -144,7 +147,8 @@ func TestLostEventsAreLogged(t *testing.T) {
 	})
 }
 
-// TestSimilarEventsAreCombined: a controller that fails with another random name each time does not fill the store with events.
+// TestSimilarEventsAreCombined: a controller that fails with another random name each time does not fill the store with
+// events.
 func TestSimilarEventsAreCombined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := stub{fake.NewClientBuilder().WithScheme(cc.Scheme()).Build()}

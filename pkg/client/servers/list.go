@@ -1,10 +1,11 @@
-// Package servers is a client's list of a cluster's API servers: which one it uses, which are down, and which one it fails over to.
+// Package servers is a client's list of a cluster's API servers: which one it uses, which are down, and which one it
+// fails over to.
 //
 // Its invariants: the list is bounded, and it need not be trusted. An address only says where to connect; the
 // transport verifies the server there against the cluster's certificate authority.
 //
-// A client stays with its server until that fails or leaves the cluster, and does not fail back. When a server dies, its clients fail over to
-// different servers, because each client has its own order.
+// A client stays with its server until that fails or leaves the cluster, and does not fail back. When a server dies,
+// its clients fail over to different servers, because each client has its own order.
 package servers
 
 import (
@@ -31,9 +32,11 @@ import (
 const (
 	// Most is the maximum number of servers learned, and of Config.Seeds.
 	Most = 64
-	// maxFile is the maximum size of the file, in bytes: an IPv6 address with port has at most 47 characters, and zones are rejected.
+	// maxFile is the maximum size of the file, in bytes: an IPv6 address with port has at most 47 characters, and zones
+	// are rejected.
 	maxFile = Most * 64
-	// A server that failed is not used for pauseFirst if there are others; the pause doubles with each failure, up to pauseMost.
+	// A server that failed is not used for pauseFirst if there are others; the pause doubles with each failure, up to
+	// pauseMost.
 	pauseFirst = time.Second
 	pauseMost  = 30 * time.Second
 	// dialShort is the dial timeout while there are other servers.
@@ -42,7 +45,8 @@ const (
 
 // Config configures a List.
 type Config struct {
-	// Seeds are the hosts and ports given by the user, from 1 to Most. Once servers were learned, the seeds are tried last.
+	// Seeds are the hosts and ports given by the user, from 1 to Most. Once servers were learned, the seeds are tried
+	// last.
 	Seeds []string
 	// Client names this client; it determines the order of the servers.
 	Client string
@@ -109,7 +113,8 @@ func (l *List) order(addresses []netip.AddrPort) (list []string) {
 	for _, a := range addresses {
 		ip := a.Addr()
 		text := a.String()
-		if !ip.IsValid() || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast() || a.Port() == 0 || slices.Contains(list, text) {
+		if !ip.IsValid() || ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast() || a.Port() == 0 ||
+			slices.Contains(list, text) {
 			continue
 		}
 		if list = append(list, text); len(list) == Most {
@@ -130,8 +135,8 @@ func (l *List) order(addresses []netip.AddrPort) (list []string) {
 	return list
 }
 
-// Set replaces the learned servers. Connections to servers that are no longer listed are closed. An empty list is ignored: every cluster has
-// a server, and without an address this client could never recover.
+// Set replaces the learned servers. Connections to servers that are no longer listed are closed. An empty list is
+// ignored: every cluster has a server, and without an address this client could never recover.
 func (l *List) Set(addresses []netip.AddrPort) {
 	list := l.order(addresses)
 	l.mu.Lock()
@@ -184,8 +189,8 @@ func (l *List) Addresses() []string {
 	return l.all()
 }
 
-// Current returns the server to use now: the one used last, unless it failed or left the cluster; otherwise the first one that is not down, or
-// else the one whose outage ends first.
+// Current returns the server to use now: the one used last, unless it failed or left the cluster; otherwise the first
+// one that is not down, or else the one whose outage ends first.
 func (l *List) Current() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

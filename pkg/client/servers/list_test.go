@@ -54,7 +54,8 @@ func TestServersAreLearnedAndKept(t *testing.T) {
 	l.Set(nil)
 	require.Equal(t, []string{"cluster.example.org:6443"}, l.Addresses())
 	hostile := append(addresses(2), netip.MustParseAddrPort("0.0.0.0:6443"), netip.MustParseAddrPort("224.0.0.1:6443"),
-		netip.MustParseAddrPort("192.0.2.9:0"), netip.MustParseAddrPort("[fe80::1%eth0]:6443"), netip.AddrPort{}, addresses(1)[0])
+		netip.MustParseAddrPort("192.0.2.9:0"), netip.MustParseAddrPort("[fe80::1%eth0]:6443"), netip.AddrPort{},
+		addresses(1)[0])
 	l.Set(hostile)
 	require.ElementsMatch(t, []string{"192.0.2.1:6443", "192.0.2.2:6443", "cluster.example.org:6443"}, l.Addresses())
 	require.Equal(t, "cluster.example.org:6443", l.Addresses()[2], "seeds are tried last")
@@ -154,7 +155,11 @@ func serve(t *testing.T, address string, h http.HandlerFunc) *httptest.Server {
 func (l *List) client(t *testing.T, s *httptest.Server) *http.Client {
 	pool := x509.NewCertPool()
 	pool.AddCert(s.Certificate())
-	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, ServerName: "example.com"}, DialContext: l.DialContext, ForceAttemptHTTP2: true}
+	transport := &http.Transport{
+		TLSClientConfig:   &tls.Config{RootCAs: pool, ServerName: "example.com"},
+		DialContext:       l.DialContext,
+		ForceAttemptHTTP2: true,
+	}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: l.Transport(transport)}
 }

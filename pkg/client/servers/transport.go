@@ -11,14 +11,17 @@ import (
 // tries is the maximum number of servers that one request is sent to.
 const tries = 8
 
-// RoundTrip sends a request to the current server, whatever host it names. transport must dial with DialContext. If that fails, it retries on
-// other servers: always if the request reached no server, otherwise only if it is a read. A request whose body cannot be rewound is sent once.
+// RoundTrip sends a request to the current server, whatever host it names. transport must dial with DialContext. If
+// that fails, it retries on other servers: always if the request reached no server, otherwise only if it is a read. A
+// request whose body cannot be rewound is sent once.
 func (l *List) RoundTrip(transport http.RoundTripper, r *http.Request) (*http.Response, error) {
 	left := min(len(l.Addresses()), tries)
 	for {
 		address := l.Current()
 		var sent atomic.Bool
-		ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { sent.Store(true) }})
+		ctx := httptrace.WithClientTrace(r.Context(), &httptrace.ClientTrace{
+			GotConn: func(httptrace.GotConnInfo) { sent.Store(true) },
+		})
 		out := r.Clone(ctx)
 		out.URL.Host, out.Host = address, address
 		answer, err := transport.RoundTrip(out)
@@ -57,7 +60,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// DialContext connects to a server, with a short timeout if there are others. Set closes the connection when the server leaves the cluster.
+// DialContext connects to a server, with a short timeout if there are others. Set closes the connection when the server
+// leaves the cluster.
 func (l *List) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	dialling := ctx
 	if l.others(address) {

@@ -11,16 +11,20 @@ import (
 )
 
 func autoscaler(name, apiVersion, kind, target string, most int32) *autoscalingv2.HorizontalPodAutoscaler {
-	return &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
-		ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: apiVersion, Kind: kind, Name: target}, MaxReplicas: most,
-	}}
+	return &autoscalingv2.HorizontalPodAutoscaler{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: autoscalingv2.HorizontalPodAutoscalerSpec{
+			ScaleTargetRef: autoscalingv2.CrossVersionObjectReference{APIVersion: apiVersion, Kind: kind, Name: target},
+			MaxReplicas:    most,
+		},
+	}
 }
 
 // TestAutoscalers: with the rights of upstream's role, over HTTP. Nobody serves metrics here.
 func TestAutoscalers(t *testing.T) {
 	c := start(t, options{agent: true, log: slog.LevelError, http: true})
 	c.node("a")
-	condition := func(a *autoscalingv2.HorizontalPodAutoscaler, kind autoscalingv2.HorizontalPodAutoscalerConditionType) (reason, message string) {
+	condition := func(a *autoscalingv2.HorizontalPodAutoscaler,
+		kind autoscalingv2.HorizontalPodAutoscalerConditionType) (reason, message string) {
 		for _, c := range a.Status.Conditions {
 			if c.Type == kind {
 				return c.Reason, c.Message
@@ -29,10 +33,11 @@ func TestAutoscalers(t *testing.T) {
 		return "", ""
 	}
 	wait := func(name string, kind autoscalingv2.HorizontalPodAutoscalerConditionType, reason string) string {
-		a := until(c, &autoscalingv2.HorizontalPodAutoscalerList{}, "default", name, func(a *autoscalingv2.HorizontalPodAutoscaler) bool {
-			is, _ := condition(a, kind)
-			return is == reason
-		})
+		a := until(c, &autoscalingv2.HorizontalPodAutoscalerList{}, "default", name,
+			func(a *autoscalingv2.HorizontalPodAutoscaler) bool {
+				is, _ := condition(a, kind)
+				return is == reason
+			})
 		_, message := condition(a, kind)
 		return message
 	}
@@ -41,19 +46,28 @@ func TestAutoscalers(t *testing.T) {
 
 	c.create(autoscaler("web", "apps/v1", "Deployment", "web", 2))
 	// First what the next look replaces.
-	require.Equal(t, "the HPA controller was able to update the target scale to 2", wait("web", autoscalingv2.AbleToScale, "SucceededRescale"))
-	until(c, &appsv1.DeploymentList{}, "default", "web", func(d *appsv1.Deployment) bool { return *d.Spec.Replicas == 2 && done(d) })
+	require.Equal(t, "the HPA controller was able to update the target scale to 2",
+		wait("web", autoscalingv2.AbleToScale, "SucceededRescale"))
+	until(c, &appsv1.DeploymentList{}, "default", "web", func(d *appsv1.Deployment) bool {
+		return *d.Spec.Replicas == 2 && done(d)
+	})
 
 	c.create(autoscaler("none", "coordination.k8s.io/v1", "Lease", "c", 2))
-	require.Contains(t, wait("none", autoscalingv2.AbleToScale, "FailedGetScale"), "the server could not find the requested resource")
+	require.Contains(t, wait("none", autoscalingv2.AbleToScale, "FailedGetScale"),
+		"the server could not find the requested resource")
 	c.create(autoscaler("unknown", "example.com/v1", "Thing", "c", 2))
-	require.Contains(t, wait("unknown", autoscalingv2.AbleToScale, "FailedGetScale"), `no matches for kind "Thing" in group "example.com"`)
+	require.Contains(t, wait("unknown", autoscalingv2.AbleToScale, "FailedGetScale"),
+		`no matches for kind "Thing" in group "example.com"`)
 
 	c.create(deployment("blind", "one", 1))
 	until(c, &appsv1.DeploymentList{}, "default", "blind", done)
 	c.create(autoscaler("blind", "apps/v1", "Deployment", "blind", 2))
-	require.Equal(t, "the HPA was unable to compute the replica count: failed to get cpu utilization: unable to get metrics for resource cpu: "+
-		"unable to fetch metrics from resource metrics API: no metrics returned from resource metrics API", wait("blind", autoscalingv2.ScalingActive, "FailedGetResourceMetric"))
+	require.Equal(t,
+		"the HPA was unable to compute the replica count: failed to get cpu utilization: unable to get metrics for "+
+			"resource cpu: "+
+			"unable to fetch metrics from resource metrics API: no metrics returned from resource metrics API",
+		wait("blind", autoscalingv2.ScalingActive, "FailedGetResourceMetric"))
 	c.create(autoscaler("second", "apps/v1", "Deployment", "blind", 5))
-	require.Contains(t, wait("second", autoscalingv2.ScalingActive, "AmbiguousSelector"), "controlled by more than one HPA")
+	require.Contains(t, wait("second", autoscalingv2.ScalingActive, "AmbiguousSelector"),
+		"controlled by more than one HPA")
 }

@@ -20,10 +20,12 @@ import (
 func jobOf(name string, exit int, completions, parallelism int32) *batchv1.Job {
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec: batchv1.JobSpec{Completions: &completions, Parallelism: &parallelism, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
-			RestartPolicy: corev1.RestartPolicyNever,
-			Containers:    []corev1.Container{{Name: "c", Image: "x", Args: []string{"exit", fmt.Sprint(exit)}}},
-		}}},
+		Spec: batchv1.JobSpec{
+			Completions: &completions, Parallelism: &parallelism, Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever,
+				Containers:    []corev1.Container{{Name: "c", Image: "x", Args: []string{"exit", fmt.Sprint(exit)}}},
+			}},
+		},
 	}
 }
 
@@ -45,7 +47,8 @@ func condition(j *batchv1.Job, t batchv1.JobConditionType) *batchv1.JobCondition
 func (c *cluster) podsOf(name string) []corev1.Pod {
 	c.t.Helper()
 	var pods corev1.PodList
-	require.NoError(c.t, c.List(c.ctx, &pods, ctrl.InNamespace("default"), ctrl.MatchingLabels{batchv1.JobNameLabel: name}))
+	require.NoError(c.t,
+		c.List(c.ctx, &pods, ctrl.InNamespace("default"), ctrl.MatchingLabels{batchv1.JobNameLabel: name}))
 	return pods.Items
 }
 
@@ -94,7 +97,10 @@ func TestJobsFail(t *testing.T) {
 	limit.Spec.BackoffLimit = &zero
 	policy := jobOf("policy", 3, 2, 1)
 	policy.Spec.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{{
-		Action: batchv1.PodFailurePolicyActionFailJob, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{3}},
+		Action: batchv1.PodFailurePolicyActionFailJob,
+		OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
+			Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{3},
+		},
 	}}}
 	perIndex := jobOf("per-index", 1, 2, 2)
 	mode := batchv1.IndexedCompletion
@@ -112,7 +118,8 @@ func TestJobsFail(t *testing.T) {
 	is = c.jobIs("policy", batchv1.JobFailed)
 	require.Equal(t, batchv1.JobReasonPodFailurePolicy, condition(is, batchv1.JobFailed).Reason)
 	require.EqualValues(t, 1, is.Status.Failed)
-	require.Contains(t, condition(is, batchv1.JobFailed).Message, "failed with exit code 3 matching FailJob rule at index 0")
+	require.Contains(t, condition(is, batchv1.JobFailed).Message,
+		"failed with exit code 3 matching FailJob rule at index 0")
 	is = c.jobIs("per-index", batchv1.JobFailed)
 	require.Equal(t, "0,1", *is.Status.FailedIndexes)
 	require.EqualValues(t, 2, is.Status.Failed)
@@ -129,7 +136,9 @@ func TestJobsAreSuspended(t *testing.T) {
 	j := jobOf("batch", 0, 3, 2)
 	j.Spec.Template.Spec.Containers[0].Args = nil // runs on
 	c.create(j)
-	until(c, &batchv1.JobList{}, "default", "batch", func(j *batchv1.Job) bool { return j.Status.Active == 2 && *j.Status.Ready == 2 })
+	until(c, &batchv1.JobList{}, "default", "batch", func(j *batchv1.Job) bool {
+		return j.Status.Active == 2 && *j.Status.Ready == 2
+	})
 	change := func(f func(*batchv1.Job)) {
 		t.Helper()
 		require.Eventually(t, func() bool {
@@ -164,13 +173,18 @@ func TestCronJobsRun(t *testing.T) {
 	c.node("a")
 	template := jobOf("", 0, 1, 1).Spec
 	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tick"}, Spec: batchv1.CronJobSpec{
-		Schedule: "@every 1s", ConcurrencyPolicy: batchv1.ForbidConcurrent, JobTemplate: batchv1.JobTemplateSpec{Spec: template},
+		Schedule: "@every 1s", ConcurrencyPolicy: batchv1.ForbidConcurrent,
+		JobTemplate: batchv1.JobTemplateSpec{Spec: template},
 	}}
-	never := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "never"}, Spec: batchv1.CronJobSpec{
-		Schedule: "0 0 30 2 *", JobTemplate: batchv1.JobTemplateSpec{Spec: template},
-	}}
+	never := &batchv1.CronJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "never"}, Spec: batchv1.CronJobSpec{
+			Schedule: "0 0 30 2 *", JobTemplate: batchv1.JobTemplateSpec{Spec: template},
+		},
+	}
 	c.create(cron, never)
-	ended := until(c, &batchv1.JobList{}, "default", "", func(j *batchv1.Job) bool { return condition(j, batchv1.JobComplete) != nil })
+	ended := until(c, &batchv1.JobList{}, "default", "", func(j *batchv1.Job) bool {
+		return condition(j, batchv1.JobComplete) != nil
+	})
 	is := until(c, &batchv1.CronJobList{}, "default", "tick", func(c *batchv1.CronJob) bool {
 		return c.Status.LastScheduleTime != nil && c.Status.LastSuccessfulTime != nil &&
 			!slices.ContainsFunc(c.Status.Active, func(r corev1.ObjectReference) bool { return r.UID == ended.UID })
@@ -192,7 +206,9 @@ func TestCronJobsRun(t *testing.T) {
 	require.NoError(t, c.Delete(c.ctx, is, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
 	c.gone(is.DeepCopy())
 	// A Job that was made from what the cache had is collected later.
-	require.Eventually(t, func() bool { return c.List(c.ctx, &jobs, ctrl.InNamespace("default")) == nil && len(jobs.Items) == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return c.List(c.ctx, &jobs, ctrl.InNamespace("default")) == nil && len(jobs.Items) == 0
+	}, patience, time.Millisecond)
 }
 
 func TestFinishedJobsExpire(t *testing.T) {
@@ -210,11 +226,15 @@ func TestFinishedJobsExpire(t *testing.T) {
 func TestJobsLetGoOfTheirPods(t *testing.T) {
 	c := start(t, options{agent: true, log: slog.LevelWarn})
 	c.node("a")
-	for name, policy := range map[string]metav1.DeletionPropagation{"left": metav1.DeletePropagationOrphan, "taken": metav1.DeletePropagationBackground} {
+	for name, policy := range map[string]metav1.DeletionPropagation{
+		"left": metav1.DeletePropagationOrphan, "taken": metav1.DeletePropagationBackground,
+	} {
 		j := jobOf(name, 0, 2, 2)
 		j.Spec.Template.Spec.Containers[0].Args = nil
 		c.create(j)
-		until(c, &batchv1.JobList{}, "default", name, func(j *batchv1.Job) bool { return j.Status.Active == 2 && *j.Status.Ready == 2 })
+		until(c, &batchv1.JobList{}, "default", name, func(j *batchv1.Job) bool {
+			return j.Status.Active == 2 && *j.Status.Ready == 2
+		})
 		require.NoError(t, c.Delete(c.ctx, j, ctrl.PropagationPolicy(policy)))
 		c.gone(j)
 	}
@@ -237,8 +257,8 @@ func TestJobsOfOthersAreLeftAlone(t *testing.T) {
 	require.Nil(t, j.Status.StartTime)
 }
 
-// BenchmarkJob is how long an indexed job of 10,000 pods takes, through the scheduler and with status writes as by 200 nodes whose
-// pods end at once.
+// BenchmarkJob is how long an indexed job of 10,000 pods takes, through the scheduler and with status writes as by 200
+// nodes whose pods end at once.
 func BenchmarkJob(b *testing.B) {
 	c := start(b, options{log: slog.LevelWarn})
 	for i := range 200 {
@@ -251,7 +271,8 @@ func BenchmarkJob(b *testing.B) {
 	defer nodes.Wait()
 	defer stop()
 	nodes.Go(func() {
-		// Under load these fall behind by more changes than the cache retains. The watch then ends with an error, and has to begin anew.
+		// Under load these fall behind by more changes than the cache retains. The watch then ends with an error, and has to
+		// begin anew.
 		for watching.Err() == nil {
 			w, err := c.Watch(watching, &corev1.PodList{})
 			if err != nil {
@@ -325,21 +346,31 @@ func TestJobsOverHTTP(t *testing.T) {
 	indexed.Spec.CompletionMode = &mode
 	brief := jobOf("brief", 0, 1, 1)
 	brief.Spec.TTLSecondsAfterFinished = &zero
-	c.create(indexed, jobOf("plain", 0, 12, 5), brief, &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tick"}, Spec: batchv1.CronJobSpec{
-		Schedule: "@every 1s", ConcurrencyPolicy: batchv1.ForbidConcurrent, JobTemplate: batchv1.JobTemplateSpec{Spec: jobOf("", 0, 1, 1).Spec},
-	}})
+	c.create(indexed, jobOf("plain", 0, 12, 5), brief, &batchv1.CronJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tick"}, Spec: batchv1.CronJobSpec{
+			Schedule: "@every 1s", ConcurrencyPolicy: batchv1.ForbidConcurrent,
+			JobTemplate: batchv1.JobTemplateSpec{Spec: jobOf("", 0, 1, 1).Spec},
+		},
+	})
 	require.Equal(t, "0-29", c.jobIs("indexed", batchv1.JobComplete).Status.CompletedIndexes)
 	require.Len(t, c.podsOf("indexed"), 30, "no index ran twice, though caches lag")
 	require.EqualValues(t, 12, c.jobIs("plain", batchv1.JobComplete).Status.Succeeded)
 	require.Len(t, c.podsOf("plain"), 12)
 	c.gone(brief)
-	until(c, &batchv1.CronJobList{}, "default", "tick", func(c *batchv1.CronJob) bool { return c.Status.LastSuccessfulTime != nil })
+	until(c, &batchv1.CronJobList{}, "default", "tick", func(c *batchv1.CronJob) bool {
+		return c.Status.LastSuccessfulTime != nil
+	})
 	j := jobOf("stopped", 0, 2, 2)
 	j.Spec.Template.Spec.Containers[0].Args = nil
 	c.create(j)
-	until(c, &batchv1.JobList{}, "default", "stopped", func(j *batchv1.Job) bool { return j.Status.Active == 2 && *j.Status.Ready == 2 })
-	require.NoError(t, c.Patch(c.ctx, j, ctrl.RawPatch("application/merge-patch+json", []byte(`{"spec":{"parallelism":0}}`))))
-	until(c, &batchv1.JobList{}, "default", "stopped", func(j *batchv1.Job) bool { return j.Status.Active == 0 && *j.Status.Terminating == 0 })
+	until(c, &batchv1.JobList{}, "default", "stopped", func(j *batchv1.Job) bool {
+		return j.Status.Active == 2 && *j.Status.Ready == 2
+	})
+	require.NoError(t,
+		c.Patch(c.ctx, j, ctrl.RawPatch("application/merge-patch+json", []byte(`{"spec":{"parallelism":0}}`))))
+	until(c, &batchv1.JobList{}, "default", "stopped", func(j *batchv1.Job) bool {
+		return j.Status.Active == 0 && *j.Status.Terminating == 0
+	})
 	require.NoError(t, c.Delete(c.ctx, j, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
 	c.gone(j)
 }

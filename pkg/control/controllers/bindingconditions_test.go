@@ -21,15 +21,25 @@ import (
 
 // attached is a device that is not ready before its driver says so.
 func attached(name string) resourcev1.Device {
-	return resourcev1.Device{Name: name, BindsToNode: new(true), BindingConditions: []string{"example.com/attached"}, BindingFailureConditions: []string{"example.com/broken"}}
+	return resourcev1.Device{
+		Name:                     name,
+		BindsToNode:              new(true),
+		BindingConditions:        []string{"example.com/attached"},
+		BindingFailureConditions: []string{"example.com/broken"},
+	}
 }
 
 // reported is a claim with one condition of its device, which is true.
 func reported(r *resourcev1.ResourceClaim, name string) *resourcev1.ResourceClaim {
 	r = r.DeepCopy()
 	of := r.Status.Allocation.Devices.Results[0]
-	r.Status.Devices = []resourcev1.AllocatedDeviceStatus{{Driver: of.Driver, Pool: of.Pool, Device: of.Device, Conditions: []metav1.Condition{
-		{Type: name, Status: metav1.ConditionTrue, Reason: "Tested", Message: "by the test", LastTransitionTime: metav1.Now()}}}}
+	r.Status.Devices = []resourcev1.AllocatedDeviceStatus{
+		{Driver: of.Driver, Pool: of.Pool, Device: of.Device, Conditions: []metav1.Condition{
+			{
+				Type: name, Status: metav1.ConditionTrue, Reason: "Tested", Message: "by the test",
+				LastTransitionTime: metav1.Now(),
+			}}},
+	}
 	return r
 }
 
@@ -75,10 +85,12 @@ func (c *cluster) driver(pool, condition string) (stop func()) {
 					continue
 				}
 				r, ok := e.Object.(*resourcev1.ResourceClaim)
-				if !ok || e.Type == watch.Deleted || r.Status.Allocation == nil || r.Status.Allocation.Devices.Results[0].Pool != pool || len(r.Status.Devices) > 0 {
+				if !ok || e.Type == watch.Deleted || r.Status.Allocation == nil ||
+					r.Status.Allocation.Devices.Results[0].Pool != pool || len(r.Status.Devices) > 0 {
 					continue
 				}
-				if err := c.Status().Update(ctx, reported(r, condition)); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+				if err := c.Status().Update(ctx, reported(r, condition)); err != nil && !apierrors.IsConflict(err) &&
+					!apierrors.IsNotFound(err) && ctx.Err() == nil {
 					c.t.Error(err)
 				}
 			}
@@ -93,13 +105,16 @@ func (c *cluster) driver(pool, condition string) (stop func()) {
 func (c *cluster) pending(claim string, pool string) *resourcev1.ResourceClaim {
 	c.t.Helper()
 	return until(c, &resourcev1.ResourceClaimList{}, "default", claim, func(r *resourcev1.ResourceClaim) bool {
-		return r.Status.Allocation != nil && len(r.Status.ReservedFor) == 1 && (pool == "" || r.Status.Allocation.Devices.Results[0].Pool == pool)
+		return r.Status.Allocation != nil && len(r.Status.ReservedFor) == 1 &&
+			(pool == "" || r.Status.Allocation.Devices.Results[0].Pool == pool)
 	})
 }
 
 func (c *cluster) hears(reason, text string) {
 	c.t.Helper()
-	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool { return e.Reason == reason && strings.Contains(e.Message, text) })
+	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
+		return e.Reason == reason && strings.Contains(e.Message, text)
+	})
 }
 
 func claimPod(name, claim string) *corev1.Pod {
@@ -108,14 +123,22 @@ func claimPod(name, claim string) *corev1.Pod {
 	return anywhere(p)
 }
 
-// TestBindingConditions: a pod is bound once its devices are ready, and gets others when they will not be. While pods wait, others are scheduled.
+// TestBindingConditions: a pod is bound once its devices are ready, and gets others when they will not be. While pods
+// wait, others are scheduled.
 func TestBindingConditions(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelError, http: true, scheduler: func(s *scheduler.Config) { s.Binders = 1 }})
+	c := start(t, options{
+		agent:     true,
+		log:       slog.LevelError,
+		http:      true,
+		scheduler: func(s *scheduler.Config) { s.Binders = 1 },
+	})
 	c.node("n1")
 	first := deviceSlice("n1", attached("gpu-0"))
 	c.create(gpuClass(), first)
 	for _, name := range []string{"a", "b"} {
-		c.create(&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: deviceSpec("gpu")})
+		c.create(&resourcev1.ResourceClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: deviceSpec("gpu"),
+		})
 	}
 	c.create(claimPod("a", "a"))
 	a := c.pending("a", "n1")
@@ -142,12 +165,16 @@ func TestBindingConditions(t *testing.T) {
 	c.create(extendedPod("e", gpu, "1"))
 	c.hears("BindingConditionsPending", "waiting for binding conditions for device on node n2")
 	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "e"}, &p))
-	var failed resourcev1.ResourceClaim // of an earlier attempt there may be another: the pod can change before it is written into its status
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: p.Status.ExtendedResourceClaimStatus.ResourceClaimName}, &failed))
+	// of an earlier attempt there may be another: the pod can change before it is written into its status
+	var failed resourcev1.ResourceClaim
+	require.NoError(t,
+		c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: p.Status.ExtendedResourceClaimStatus.ResourceClaimName},
+			&failed))
 	c.create(deviceSlice("n3", resourcev1.Device{Name: "gpu-0"}))
 	c.node("n3")
 	require.NoError(t, c.Delete(c.ctx, deviceSlice("n2")))
-	stop := c.driver("n2", "example.com/broken") // as often as the scheduler tries it before it knows that the slice is gone
+	// as often as the scheduler tries it before it knows that the slice is gone
+	stop := c.driver("n2", "example.com/broken")
 	require.Equal(t, "n3", c.boundPod("e").Spec.NodeName)
 	stop()
 	c.hears("FailedScheduling", `device binding failed: claim=`+failed.Name+`, reason=Tested, message="by the test"`)
@@ -171,9 +198,16 @@ func TestBindingConditions(t *testing.T) {
 
 // TestBindingConditionsThatNeverHold: after the timeout the devices are given back, and the pod tries again.
 func TestBindingConditionsThatNeverHold(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelError, http: true, scheduler: func(s *scheduler.Config) { s.DeviceTimeout = 2 * time.Second }})
+	c := start(t, options{
+		agent:     true,
+		log:       slog.LevelError,
+		http:      true,
+		scheduler: func(s *scheduler.Config) { s.DeviceTimeout = 2 * time.Second },
+	})
 	c.node("n1")
-	c.create(gpuClass(), deviceSlice("n1", attached("gpu-0")), &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: deviceSpec("gpu")}, claimPod("a", "a"))
+	c.create(gpuClass(), deviceSlice("n1", attached("gpu-0")),
+		&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: deviceSpec("gpu")},
+		claimPod("a", "a"))
 	before := c.pending("a", "n1").Status.Allocation.AllocationTimestamp.Time
 	c.hears("FailedScheduling", "device binding timeout: claim=a")
 	until(c, &resourcev1.ResourceClaimList{}, "default", "a", func(r *resourcev1.ResourceClaim) bool {
@@ -195,19 +229,32 @@ func TestFirstAvailable(t *testing.T) {
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
 		c.create(deviceSlice(name, resourcev1.Device{Name: "gpu-0", Attributes: model("good")}))
 	}
-	c.create(deviceSlice("n5", resourcev1.Device{Name: "gpu-0", Attributes: model("best")}, resourcev1.Device{Name: "gpu-1", Attributes: model("good")}))
+	c.create(deviceSlice("n5", resourcev1.Device{Name: "gpu-0", Attributes: model("best")},
+		resourcev1.Device{Name: "gpu-1", Attributes: model("good")}))
 	for _, name := range []string{"n1", "n2", "n3", "n4", "n5"} {
 		c.node(name)
 	}
 	probe := deviceSpec("any")
-	probe.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{{CEL: &resourcev1.CELDeviceSelector{Expression: `device.attributes["gpu.example.com"].model == "good"`}}}
+	probe.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{
+		{CEL: &resourcev1.CELDeviceSelector{Expression: `device.attributes["gpu.example.com"].model == "good"`}},
+	}
 	c.create(&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "probe"}, Spec: probe})
 	p := claimPod("probe", "probe")
 	p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n5"}
 	c.create(p)
 	c.boundPod("probe") // the scheduler knows the node and its devices
-	c.create(&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{
-		Requests: []resourcev1.DeviceRequest{{Name: "gpu", FirstAvailable: []resourcev1.DeviceSubRequest{{Name: "best", DeviceClassName: "gpu"}, {Name: "other", DeviceClassName: "any"}}}}}}})
+	c.create(&resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
+		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{
+			Requests: []resourcev1.DeviceRequest{
+				{
+					Name: "gpu",
+					FirstAvailable: []resourcev1.DeviceSubRequest{
+						{Name: "best", DeviceClassName: "gpu"}, {Name: "other", DeviceClassName: "any"},
+					},
+				},
+			}}},
+	})
 	c.create(claimPod("a", "a"))
 	require.Equal(t, "n5", c.boundPod("a").Spec.NodeName)
 }

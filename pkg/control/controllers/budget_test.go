@@ -20,9 +20,11 @@ func TestBudgetLimitsEvictions(t *testing.T) {
 	c.node("a")
 	d := deployment("web", "one", 4)
 	third := intstr.FromString("25%")
-	b := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: policyv1.PodDisruptionBudgetSpec{
-		MaxUnavailable: &third, Selector: d.Spec.Selector,
-	}}
+	b := &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: &third, Selector: d.Spec.Selector,
+		},
+	}
 	c.create(d, b)
 	until(c, &appsv1.DeploymentList{}, "default", "web", done)
 	full := func(b *policyv1.PodDisruptionBudget) bool {
@@ -37,7 +39,9 @@ func TestBudgetLimitsEvictions(t *testing.T) {
 	var pods corev1.PodList
 	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
 	evict := func(p *corev1.Pod) error {
-		return c.SubResource("eviction").Create(c.ctx, p, &policyv1.Eviction{ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace}})
+		return c.SubResource("eviction").Create(c.ctx, p, &policyv1.Eviction{
+			ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace},
+		})
 	}
 	require.NoError(t, evict(&pods.Items[0]))
 	err := evict(&pods.Items[1])
@@ -56,17 +60,23 @@ func TestBudgetOfPodsThatCannotBeCounted(t *testing.T) {
 	c.node("a")
 	yes := true
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Labels: map[string]string{"app": "x"},
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "c", UID: "u", Controller: &yes}}},
+		OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "ConfigMap", Name: "c", UID: "u", Controller: &yes},
+		}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x"}}}}
 	all := intstr.FromString("100%")
 	c.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}})
 	var owner corev1.ConfigMap
 	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "c"}, &owner))
 	p.OwnerReferences[0].UID = owner.UID
-	c.create(p, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b"}, Spec: policyv1.PodDisruptionBudgetSpec{
-		MaxUnavailable: &all, Selector: &metav1.LabelSelector{},
-	}})
-	b := until(c, &policyv1.PodDisruptionBudgetList{}, "default", "b", func(b *policyv1.PodDisruptionBudget) bool { return len(b.Status.Conditions) > 0 })
+	c.create(p, &policyv1.PodDisruptionBudget{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b"}, Spec: policyv1.PodDisruptionBudgetSpec{
+			MaxUnavailable: &all, Selector: &metav1.LabelSelector{},
+		},
+	})
+	b := until(c, &policyv1.PodDisruptionBudgetList{}, "default", "b", func(b *policyv1.PodDisruptionBudget) bool {
+		return len(b.Status.Conditions) > 0
+	})
 	require.Equal(t, policyv1.SyncFailedReason, b.Status.Conditions[0].Reason)
 	require.Equal(t, "configmaps does not implement the scale subresource", b.Status.Conditions[0].Message)
 	require.Zero(t, b.Status.DisruptionsAllowed)

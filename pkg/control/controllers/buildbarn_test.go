@@ -32,7 +32,8 @@ type writes struct {
 	count map[string]int
 }
 
-// note counts a write as "verb Kind/name"; that of a status has the verb status. It counts before others see the write, and not what fails.
+// note counts a write as "verb Kind/name"; that of a status has the verb status. It counts before others see the write,
+// and not what fails.
 func (w *writes) note(verb string, o ctrl.Object, write func() error) error {
 	kind := strings.TrimPrefix(fmt.Sprintf("%T", o), "*")
 	name := verb + " " + kind[strings.LastIndex(kind, ".")+1:] + "/" + o.GetName()
@@ -54,7 +55,8 @@ func (w *writes) note(verb string, o ctrl.Object, write func() error) error {
 	return err
 }
 
-// take returns what was counted and begins anew; statuses, and copies of configurations that are deleted when no pod has them any more, only if all is asked for.
+// take returns what was counted and begins anew; statuses, and copies of configurations that are deleted when no pod
+// has them any more, only if all is asked for.
 func (w *writes) take(all bool) map[string]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,7 +93,8 @@ func (w *writes) through(name string, c client.Interface) client.Interface {
 		Delete: func(ctx context.Context, c ctrl.WithWatch, o ctrl.Object, opts ...ctrl.DeleteOption) error {
 			return w.note("delete", o, func() error { return c.Delete(ctx, o, opts...) })
 		},
-		SubResourceUpdate: func(ctx context.Context, c ctrl.Client, sub string, o ctrl.Object, opts ...ctrl.SubResourceUpdateOption) error {
+		SubResourceUpdate: func(ctx context.Context, c ctrl.Client, sub string, o ctrl.Object,
+			opts ...ctrl.SubResourceUpdateOption) error {
 			return w.note("status", o, func() error { return c.SubResource(sub).Update(ctx, o, opts...) })
 		},
 	}), c.Cache()}
@@ -121,16 +124,21 @@ func reconciled(t *testing.T, metrics *prometheus.Registry) map[string]float64 {
 // volumes are bound to the claims of two pods of storage, as nothing here provisions any.
 func (c *cluster) volumes(class string, pods int) {
 	for i := range pods * 2 {
-		c.create(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("volume-%d", i)}, Spec: corev1.PersistentVolumeSpec{
-			Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: class,
-			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
-			PersistentVolumeSource:        corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"}},
-		}})
+		c.create(&corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("volume-%d", i)}, Spec: corev1.PersistentVolumeSpec{
+				Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: class,
+				PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain,
+				PersistentVolumeSource: corev1.PersistentVolumeSource{
+					HostPath: &corev1.HostPathVolumeSource{Path: "/nowhere"},
+				},
+			},
+		})
 	}
 }
 
-// TestBuildbarnFarm: a farm comes up over HTTP, with the rights of its reconcilers' roles alone; a change of one field is one write for each object that has it,
-// and a reconciliation of what is as it should be is none.
+// TestBuildbarnFarm: a farm comes up over HTTP, with the rights of its reconcilers' roles alone; a change of one field
+// is one write for each object that has it, and a reconciliation of what is as it should be is none.
 func TestBuildbarnFarm(t *testing.T) {
 	for name, farmTLS := range map[string]*buildbarn.FarmTLS{"plain": nil, "TLS": {}} {
 		t.Run(name, func(t *testing.T) {
@@ -140,7 +148,15 @@ func TestBuildbarnFarm(t *testing.T) {
 			class, size := "by-hand", resource.MustParse("256Mi")
 			c.volumes(class, 2)
 			farm := &buildbarn.Buildbarn{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "farm"},
-				Spec: buildbarn.BuildbarnSpec{TLS: farmTLS, Storage: buildbarn.FarmStorage{StorageClassName: &class, CASSize: &size, ACSize: &size, ClaimPolicy: buildbarn.ClaimsDelete}}}
+				Spec: buildbarn.BuildbarnSpec{
+					TLS: farmTLS,
+					Storage: buildbarn.FarmStorage{
+						StorageClassName: &class,
+						CASSize:          &size,
+						ACSize:           &size,
+						ClaimPolicy:      buildbarn.ClaimsDelete,
+					},
+				}}
 			c.create(farm)
 			ready := func() {
 				t.Helper()
@@ -160,14 +176,16 @@ func TestBuildbarnFarm(t *testing.T) {
 				ready()
 			}
 			change(`{"spec":{"frontend":{"replicas":2}}}`)
-			require.Equal(t, map[string]int{"update BuildbarnFrontend/farm-frontend": 1, "update Deployment/farm-frontend": 1}, count.take(false))
+			require.Equal(t, map[string]int{"update BuildbarnFrontend/farm-frontend": 1, "update Deployment/farm-frontend": 1},
+				count.take(false))
 
 			// What storage persists is in its configuration, of which each part has a copy of its own files.
 			var storage appsv1.StatefulSet
 			require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "farm-storage"}, &storage))
 			change(`{"spec":{"config":{"persistSeconds":60}}}`)
 			until(c, &appsv1.StatefulSetList{}, "default", "farm-storage", func(s *appsv1.StatefulSet) bool {
-				return s.Generation > storage.Generation && s.Status.ObservedGeneration == s.Generation && s.Status.UpdatedReplicas == 2 && s.Status.ReadyReplicas == 2 && s.Status.CurrentRevision == s.Status.UpdateRevision
+				return s.Generation > storage.Generation && s.Status.ObservedGeneration == s.Generation &&
+					s.Status.UpdatedReplicas == 2 && s.Status.ReadyReplicas == 2 && s.Status.CurrentRevision == s.Status.UpdateRevision
 			})
 			ready()
 			var kinds []string
@@ -183,7 +201,13 @@ func TestBuildbarnFarm(t *testing.T) {
 				count.take(true)
 				before := reconciled(t, metrics)
 				require.Len(t, before, 6, "one for each kind")
-				for _, list := range []ctrl.ObjectList{&buildbarn.BuildbarnList{}, &buildbarn.BuildbarnSchedulerList{}, &buildbarn.BuildbarnWorkerList{}, &buildbarn.BuildbarnStorageList{}, &buildbarn.BuildbarnFrontendList{}} {
+				for _, list := range []ctrl.ObjectList{
+					&buildbarn.BuildbarnList{},
+					&buildbarn.BuildbarnSchedulerList{},
+					&buildbarn.BuildbarnWorkerList{},
+					&buildbarn.BuildbarnStorageList{},
+					&buildbarn.BuildbarnFrontendList{},
+				} {
 					c.touch(list, round)
 				}
 				require.Eventually(t, func() bool {
@@ -206,11 +230,17 @@ func TestBuildbarnFarm(t *testing.T) {
 			require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "farm-scheduler"}, &d))
 			uid := d.UID
 			require.NoError(t, c.Delete(c.ctx, d.DeepCopy()))
-			until(c, &appsv1.DeploymentList{}, "default", "farm-scheduler", func(d *appsv1.Deployment) bool { return d.UID != uid })
-			c.patch(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "farm-frontend", `{"spec":{"replicas":5}}`)
-			until(c, &appsv1.DeploymentList{}, "default", "farm-frontend", func(d *appsv1.Deployment) bool { return *d.Spec.Replicas == 2 && d.Generation >= 3 })
+			until(c, &appsv1.DeploymentList{}, "default", "farm-scheduler", func(d *appsv1.Deployment) bool {
+				return d.UID != uid
+			})
+			c.patch(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "farm-frontend",
+				`{"spec":{"replicas":5}}`)
+			until(c, &appsv1.DeploymentList{}, "default", "farm-frontend", func(d *appsv1.Deployment) bool {
+				return *d.Spec.Replicas == 2 && d.Generation >= 3
+			})
 			ready()
-			require.Equal(t, map[string]int{"create Deployment/farm-scheduler": 1, "update Deployment/farm-frontend": 1}, count.take(false))
+			require.Equal(t, map[string]int{"create Deployment/farm-scheduler": 1, "update Deployment/farm-frontend": 1},
+				count.take(false))
 		})
 	}
 }

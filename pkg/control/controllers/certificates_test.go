@@ -27,19 +27,24 @@ import (
 func TestCertificateSigningRequests(t *testing.T) {
 	keys, err := pki.Load(t.TempDir())
 	require.NoError(t, err)
-	sign := func(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage, life time.Duration) ([]byte, error) {
-		return keys.Client.SignRequest(pki.Request{CertificateRequest: r, Usage: usage, Extended: extended, Life: life}, time.Now())
+	sign := func(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage,
+		life time.Duration) ([]byte, error) {
+		return keys.Client.SignRequest(pki.Request{CertificateRequest: r, Usage: usage, Extended: extended, Life: life},
+			time.Now())
 	}
 	c := start(t, options{log: slog.LevelWarn, http: true, signers: map[string]certificates.Signer{
 		certificatesv1.KubeAPIServerClientSignerName: sign, certificatesv1.KubeAPIServerClientKubeletSignerName: sign}})
 	request := func(name, signer, common string, groups ...string) *certificatesv1.CertificateSigningRequest {
 		_, key, err := ed25519.GenerateKey(rand.Reader)
 		require.NoError(t, err)
-		der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: common, Organization: groups}}, key)
+		der, err := x509.CreateCertificateRequest(rand.Reader,
+			&x509.CertificateRequest{Subject: pkix.Name{CommonName: common, Organization: groups}}, key)
 		require.NoError(t, err)
-		return &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: certificatesv1.CertificateSigningRequestSpec{
-			Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: signer,
-			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}}}
+		return &certificatesv1.CertificateSigningRequest{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: certificatesv1.CertificateSigningRequestSpec{
+				Request: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), SignerName: signer,
+				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth, certificatesv1.UsageDigitalSignature}},
+		}
 	}
 	issued := func(r *certificatesv1.CertificateSigningRequest) bool { return len(r.Status.Certificate) > 0 }
 
@@ -47,21 +52,29 @@ func TestCertificateSigningRequests(t *testing.T) {
 	jane.Spec.Username = "someone else"
 	c.create(jane)
 	require.Equal(t, "admin", jane.Spec.Username)
-	approved := certificatesv1.CertificateSigningRequestCondition{Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "Reviewed"}
+	approved := certificatesv1.CertificateSigningRequestCondition{
+		Type:   certificatesv1.CertificateApproved,
+		Status: corev1.ConditionTrue,
+		Reason: "Reviewed",
+	}
 	jane.Status.Conditions = append(jane.Status.Conditions, approved)
 	nobody := c.engine.Clients.For(&user.DefaultInfo{Name: "nobody", Groups: []string{user.AllAuthenticated}})
-	require.True(t, apierrors.IsForbidden(nobody.SubResource("approval").Update(c.ctx, jane.DeepCopy())), "admission asks who may approve")
+	require.True(t, apierrors.IsForbidden(nobody.SubResource("approval").Update(c.ctx, jane.DeepCopy())),
+		"admission asks who may approve")
 	require.NoError(t, c.SubResource("approval").Update(c.ctx, jane))
 	until(c, &certificatesv1.CertificateSigningRequestList{}, "", "jane", issued)
 
 	root := request("root", certificatesv1.KubeAPIServerClientSignerName, "root", "system:masters")
 	err = c.Create(c.ctx, root)
-	require.ErrorContains(t, err, "use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed")
+	require.ErrorContains(t, err,
+		"use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed")
 
-	// A node's request waits for the permission of its author, which no role grants by default. There is one worker: the second request is
-	// signed after the first one was looked at.
+	// A node's request waits for the permission of its author, which no role grants by default. There is one worker: the
+	// second request is signed after the first one was looked at.
 	node := request("node", certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:a", "system:nodes")
-	boot := c.engine.Clients.For(&user.DefaultInfo{Name: "system:bootstrap:abcdef", Groups: []string{"system:bootstrappers", user.AllAuthenticated}})
+	boot := c.engine.Clients.For(&user.DefaultInfo{
+		Name: "system:bootstrap:abcdef", Groups: []string{"system:bootstrappers", user.AllAuthenticated},
+	})
 	grant := func(role string) {
 		c.create(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role},
 			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
@@ -93,7 +106,8 @@ func TestTrustBundleOfTheAPI(t *testing.T) {
 		require.Eventually(t, func() bool {
 			var list certificatesv1.ClusterTrustBundleList
 			require.NoError(t, c.List(c.ctx, &list))
-			return len(list.Items) == 1 && list.Items[0].Spec.TrustBundle == string(pem) && list.Items[0].Spec.SignerName == "kubernetes.io/kube-apiserver-serving"
+			return len(list.Items) == 1 && list.Items[0].Spec.TrustBundle == string(pem) &&
+				list.Items[0].Spec.SignerName == "kubernetes.io/kube-apiserver-serving"
 		}, patience, 5*time.Millisecond)
 	}
 	only(first)
@@ -114,19 +128,31 @@ func TestPodCertificatesAreSignedByTheSigner(t *testing.T) {
 	require.NoError(t, err)
 	proof, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	require.NoError(t, err)
-	r := &certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "r"}, Spec: certificatesv1.PodCertificateRequestSpec{
-		SignerName: "example.org/s", PodName: "p", PodUID: "u", ServiceAccountName: "default", ServiceAccountUID: "u", NodeName: "n", NodeUID: "u", StubPKCS10Request: proof}}
+	r := &certificatesv1.PodCertificateRequest{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "r"}, Spec: certificatesv1.PodCertificateRequestSpec{
+			SignerName: "example.org/s", PodName: "p", PodUID: "u", ServiceAccountName: "default", ServiceAccountUID: "u",
+			NodeName: "n", NodeUID: "u", StubPKCS10Request: proof},
+	}
 	c.create(r)
 	require.EqualValues(t, 86400, *r.Spec.MaxExpirationSeconds)
-	r.Status.Conditions = []metav1.Condition{{Type: certificatesv1.PodCertificateRequestConditionTypeDenied, Status: metav1.ConditionTrue, Reason: "No", Message: "no", LastTransitionTime: metav1.Now()}}
+	r.Status.Conditions = []metav1.Condition{
+		{
+			Type: certificatesv1.PodCertificateRequestConditionTypeDenied, Status: metav1.ConditionTrue, Reason: "No",
+			Message: "no", LastTransitionTime: metav1.Now(),
+		},
+	}
 	nobody := c.engine.Clients.For(&user.DefaultInfo{Name: "nobody", Groups: []string{user.AllAuthenticated}})
-	require.ErrorContains(t, nobody.Status().Update(c.ctx, r.DeepCopy()), `User "nobody" is not permitted to "sign" for signer "example.org/s"`)
+	require.ErrorContains(t, nobody.Status().Update(c.ctx, r.DeepCopy()),
+		`User "nobody" is not permitted to "sign" for signer "example.org/s"`)
 
 	// A node may request certificates for its own pods only.
-	node := c.engine.Clients.For(&user.DefaultInfo{Name: "system:node:n", Groups: []string{"system:nodes", user.AllAuthenticated}})
+	node := c.engine.Clients.For(&user.DefaultInfo{
+		Name: "system:node:n", Groups: []string{"system:nodes", user.AllAuthenticated},
+	})
 	theirs := r.DeepCopy()
 	theirs.ResourceVersion, theirs.Name, theirs.Spec.NodeName = "", "theirs", "other"
-	require.ErrorContains(t, node.Create(c.ctx, theirs), `PodCertificateRequest.Spec.NodeName="other", which is not the requesting node "n"`)
+	require.ErrorContains(t, node.Create(c.ctx, theirs),
+		`PodCertificateRequest.Spec.NodeName="other", which is not the requesting node "n"`)
 
 	require.NoError(t, c.Status().Update(c.ctx, r))
 	require.Len(t, r.Status.Conditions, 1)

@@ -84,7 +84,13 @@ func start(t testing.TB, o options) *cluster {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: o.log}))
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
-	c := &cluster{t: t, Interface: as("admin"), ctx: ctx, engine: e, rootCA: rootca.NewBundle([]byte(cmp.Or(string(o.rootCA), "pem")))}
+	c := &cluster{
+		t:         t,
+		Interface: as("admin"),
+		ctx:       ctx,
+		engine:    e,
+		rootCA:    rootca.NewBundle([]byte(cmp.Or(string(o.rootCA), "pem"))),
+	}
 	if o.http {
 		as = c.serve()
 	}
@@ -94,7 +100,9 @@ func start(t testing.TB, o options) *cluster {
 	}
 	controllers, err := controllers.New(controllers.Config{
 		More:      assembled.Systems().Reconcilers(system.Controllers{ClientFor: clientFor}),
-		ClientFor: clientFor, Metrics: o.metrics, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, SignToken: o.sign, Signers: o.signers, QuotaUsage: e.Registry.QuotaUsage, ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
+		ClientFor: clientFor, Metrics: o.metrics, Kinds: kinds.Stored(e.Kinds), RootCA: c.rootCA, SignToken: o.sign,
+		Signers: o.signers, QuotaUsage: e.Registry.QuotaUsage,
+		ClusterCIDR: netip.MustParsePrefix(cmp.Or(o.cidr, "10.42.0.0/16")), Log: log,
 		LoadBalancer: o.balance, NodePatience: time.Hour, // the nodes send no heartbeats
 	})
 	require.NoError(t, err)
@@ -129,7 +137,8 @@ func start(t testing.TB, o options) *cluster {
 		t.Fatal(err)
 	}
 	for _, ns := range []string{"default", "kube-system", "kube-node-lease"} {
-		require.NoError(t, ctrl.IgnoreAlreadyExists(c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})))
+		require.NoError(t,
+			ctrl.IgnoreAlreadyExists(c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})))
 	}
 	return c
 }
@@ -144,8 +153,9 @@ func (c *cluster) serve() func(string) client.Interface {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	srv, err := apiserver.New(apiserver.Config{
-		Registry: c.engine.Registry, Cache: c.engine.Cache, Kinds: c.engine.Kinds, Listener: l, Logger: slog.New(slog.DiscardHandler),
-		TLS: &tls.Config{GetCertificate: source.Server, ClientCAs: keys.Client.Pool()}, Version: version.Info(),
+		Registry: c.engine.Registry, Cache: c.engine.Cache, Kinds: c.engine.Kinds, Listener: l,
+		Logger: slog.New(slog.DiscardHandler),
+		TLS:    &tls.Config{GetCertificate: source.Server, ClientCAs: keys.Client.Pool()}, Version: version.Info(),
 	})
 	require.NoError(t, err)
 	c.run(srv)
@@ -153,7 +163,10 @@ func (c *cluster) serve() func(string) client.Interface {
 	c.rest = func(name string, groups ...string) *rest.Config {
 		cert, key, err := keys.Client.Issue(pki.Leaf{Name: name, Groups: groups})
 		require.NoError(t, err)
-		return &rest.Config{Host: "https://" + l.Addr().String(), TLSClientConfig: rest.TLSClientConfig{CAData: keys.Server.Bundle(), CertData: cert, KeyData: key}}
+		return &rest.Config{
+			Host:            "https://" + l.Addr().String(),
+			TLSClientConfig: rest.TLSClientConfig{CAData: keys.Server.Bundle(), CertData: cert, KeyData: key},
+		}
 	}
 	dial := func(name string) *client.Client {
 		cl, err := client.New(client.Config{REST: c.rest(name)})
@@ -236,25 +249,35 @@ func (c *cluster) agent(ctx context.Context) error {
 				_ = c.Delete(ctx, p, ctrl.GracePeriodSeconds(0))
 				continue
 			}
-			if p.Status.Phase == corev1.PodRunning || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+			if p.Status.Phase == corev1.PodRunning || p.Status.Phase == corev1.PodSucceeded ||
+				p.Status.Phase == corev1.PodFailed {
 				continue
 			}
 			next := p.DeepCopy()
 			now := metav1.Now()
 			next.Status.Phase, next.Status.StartTime = corev1.PodRunning, &now
 			next.Status.PodIP, next.Status.PodIPs = "10.42.0.5", []corev1.PodIP{{IP: "10.42.0.5"}}
-			next.Status.Conditions = append(next.Status.Conditions, corev1.PodCondition{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: now})
+			next.Status.Conditions = append(next.Status.Conditions, corev1.PodCondition{
+				Type:               corev1.PodReady,
+				Status:             corev1.ConditionTrue,
+				LastTransitionTime: now,
+			})
 			state := corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: now}}
 			if len(p.Spec.Containers[0].Args) == 2 && p.Spec.Containers[0].Args[0] == "exit" {
 				code := int32(p.Spec.Containers[0].Args[1][0] - '0')
-				state = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, StartedAt: now, FinishedAt: now, Reason: "Error"}}
+				state = corev1.ContainerState{
+					Terminated: &corev1.ContainerStateTerminated{ExitCode: code, StartedAt: now, FinishedAt: now, Reason: "Error"},
+				}
 				next.Status.Phase = corev1.PodSucceeded
 				if code != 0 {
 					next.Status.Phase = corev1.PodFailed
 				}
 			}
-			next.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: p.Spec.Containers[0].Name, State: state, ContainerID: "test://1", Image: "x", ImageID: "x"}}
-			if err := c.Status().Update(ctx, next); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			next.Status.ContainerStatuses = []corev1.ContainerStatus{
+				{Name: p.Spec.Containers[0].Name, State: state, ContainerID: "test://1", Image: "x", ImageID: "x"},
+			}
+			if err := c.Status().Update(ctx, next); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) &&
+				ctx.Err() == nil {
 				c.t.Error(err)
 			}
 		}
@@ -271,7 +294,8 @@ func (c *cluster) create(objs ...ctrl.Object) {
 // patience is how long a test waits for what should come at once.
 const patience = 5 * time.Minute
 
-// until waits for an object to be so. The other side is the cluster's own reconcilers: each change of the kind is an event.
+// until waits for an object to be so. The other side is the cluster's own reconcilers: each change of the kind is an
+// event.
 func until[T ctrl.Object](c *cluster, list ctrl.ObjectList, namespace, name string, ok func(T) bool) T {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.ctx, patience)
@@ -327,7 +351,8 @@ func (c *cluster) gone(o ctrl.Object) {
 func (c *cluster) node(name string) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
 	n.Status.Allocatable = corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"),
+		corev1.ResourcePods: resource.MustParse("110"),
 	}
 	n.Status.Capacity = n.Status.Allocatable
 	n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}

@@ -63,7 +63,8 @@ type Config struct {
 	// ClusterCIDR is the range from which nodes get their pod CIDRs, a /24 each (a /64 for IPv6).
 	// Invalid (the zero value): none are allocated.
 	ClusterCIDR netip.Prefix
-	// QuotaUsage computes the usage in a quota's scope, including what its version was charged for. Nil: quotas get no status.
+	// QuotaUsage computes the usage in a quota's scope, including what its version was charged for. Nil: quotas get no
+	// status.
 	QuotaUsage resourcequota.Usage
 	// NodePatience is the time without a heartbeat after which a node is lost; 0 means 40 s.
 	NodePatience time.Duration
@@ -150,7 +151,10 @@ func (c *Controllers) Report() []engine.Report { return c.monitor.Report() }
 
 // Run implements run.Component.
 func (c *Controllers) Run(ctx context.Context) error {
-	return engine.Run(ctx, engine.Config{ClientFor: c.cfg.ClientFor, Log: c.cfg.Log, Kinds: c.cfg.Kinds, Monitor: c.monitor}, c.list, func() { close(c.ready) })
+	return engine.Run(ctx,
+		engine.Config{ClientFor: c.cfg.ClientFor, Log: c.cfg.Log, Kinds: c.cfg.Kinds, Monitor: c.monitor}, c.list, func() {
+			close(c.ready)
+		})
 }
 
 var _ run.Component = (*Controllers)(nil)

@@ -28,7 +28,9 @@ func deployment(name, image string, replicas int32) *appsv1.Deployment {
 		Spec: appsv1.DeploymentSpec{
 			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: l},
 			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: l}, Spec: corev1.PodSpec{
-				Containers: []corev1.Container{{Name: "c", Image: image, Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}}},
+				Containers: []corev1.Container{
+					{Name: "c", Image: image, Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: 8080}}},
+				},
 			}},
 		},
 	}
@@ -37,7 +39,8 @@ func deployment(name, image string, replicas int32) *appsv1.Deployment {
 // done is what kubectl rollout status waits for.
 func done(d *appsv1.Deployment) bool {
 	s := d.Status
-	return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == *d.Spec.Replicas && s.Replicas == s.UpdatedReplicas && s.AvailableReplicas == s.UpdatedReplicas
+	return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == *d.Spec.Replicas &&
+		s.Replicas == s.UpdatedReplicas && s.AvailableReplicas == s.UpdatedReplicas
 }
 
 func TestDeploymentRollsOutAndServes(t *testing.T) {
@@ -45,17 +48,22 @@ func TestDeploymentRollsOutAndServes(t *testing.T) {
 	c.node("a")
 	d := deployment("web", "one", 3)
 	c.create(d, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: corev1.ServiceSpec{
-		ClusterIP: "None", Selector: map[string]string{"app": "web"}, Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}},
+		ClusterIP: "None", Selector: map[string]string{"app": "web"},
+		Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}},
 	}})
 	until(c, &appsv1.DeploymentList{}, "default", "web", done)
-	slice := until(c, &discoveryv1.EndpointSliceList{}, "default", "", func(s *discoveryv1.EndpointSlice) bool { return len(s.Endpoints) == 3 })
+	slice := until(c, &discoveryv1.EndpointSliceList{}, "default", "", func(s *discoveryv1.EndpointSlice) bool {
+		return len(s.Endpoints) == 3
+	})
 	require.EqualValues(t, 8080, *slice.Ports[0].Port)
 	until(c, &corev1.EndpointsList{}, "default", "web", func(e *corev1.Endpoints) bool {
 		return len(e.Subsets) == 1 && len(e.Subsets[0].Addresses) == 3
 	})
 
 	d = edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "two" })
-	until(c, &appsv1.DeploymentList{}, "default", "web", func(is *appsv1.Deployment) bool { return is.Generation >= d.Generation && done(is) })
+	until(c, &appsv1.DeploymentList{}, "default", "web", func(is *appsv1.Deployment) bool {
+		return is.Generation >= d.Generation && done(is)
+	})
 	var sets appsv1.ReplicaSetList
 	require.NoError(t, c.List(c.ctx, &sets, ctrl.InNamespace("default")))
 	require.Len(t, sets.Items, 2)
@@ -82,7 +90,9 @@ func TestRecreateStopsTheOldFirst(t *testing.T) {
 	c.create(d)
 	until(c, &appsv1.DeploymentList{}, "default", "web", done)
 	d = edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "two" })
-	until(c, &appsv1.DeploymentList{}, "default", "web", func(is *appsv1.Deployment) bool { return is.Generation >= d.Generation && done(is) })
+	until(c, &appsv1.DeploymentList{}, "default", "web", func(is *appsv1.Deployment) bool {
+		return is.Generation >= d.Generation && done(is)
+	})
 	var pods corev1.PodList
 	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
 	for _, p := range pods.Items {
@@ -98,14 +108,21 @@ func TestNamespaceIsFurnishedAndEmptied(t *testing.T) {
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
 	c.create(ns)
 	until(c, &corev1.ServiceAccountList{}, "shop", "default", func(*corev1.ServiceAccount) bool { return true })
-	until(c, &corev1.ConfigMapList{}, "shop", "kube-root-ca.crt", func(m *corev1.ConfigMap) bool { return m.Data["ca.crt"] == "pem" })
+	until(c, &corev1.ConfigMapList{}, "shop", "kube-root-ca.crt", func(m *corev1.ConfigMap) bool {
+		return m.Data["ca.crt"] == "pem"
+	})
 	c.rootCA.Set([]byte("new and old"))
-	until(c, &corev1.ConfigMapList{}, "shop", "kube-root-ca.crt", func(m *corev1.ConfigMap) bool { return m.Data["ca.crt"] == "new and old" })
+	until(c, &corev1.ConfigMapList{}, "shop", "kube-root-ca.crt", func(m *corev1.ConfigMap) bool {
+		return m.Data["ca.crt"] == "new and old"
+	})
 	d := deployment("web", "one", 3)
 	d.Namespace = "shop"
 	c.create(d, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "s"}})
 	until(c, &appsv1.DeploymentList{}, "shop", "web", done)
-	held := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "held", Finalizers: []string{"example.com/hold"}}, Spec: d.Spec.Template.Spec}
+	held := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "held", Finalizers: []string{"example.com/hold"}},
+		Spec:       d.Spec.Template.Spec,
+	}
 	c.create(held)
 	require.NoError(t, c.Delete(c.ctx, ns))
 	until(c, &corev1.NamespaceList{}, "", "shop", func(ns *corev1.Namespace) bool {
@@ -113,8 +130,10 @@ func TestNamespaceIsFurnishedAndEmptied(t *testing.T) {
 			return s.Type == corev1.NamespaceFinalizersRemaining && s.Status == corev1.ConditionTrue
 		})
 	})
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "shop", Name: "s"}, &corev1.Secret{}), "a secret outlives the pods that may use it")
-	require.NoError(t, c.Patch(c.ctx, held, ctrl.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "shop", Name: "s"}, &corev1.Secret{}),
+		"a secret outlives the pods that may use it")
+	require.NoError(t,
+		c.Patch(c.ctx, held, ctrl.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
 	c.gone(ns)
 	var pods corev1.PodList
 	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("shop")))
@@ -131,7 +150,8 @@ func TestNodeNetworksRunOut(t *testing.T) {
 	until(c, &corev1.NodeList{}, "", "second", has)
 	c.node("third")
 	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
-		return e.Reason == "CIDRNotAvailable" && e.InvolvedObject.Name == "third" && strings.Contains(e.Message, "--cluster-cidr")
+		return e.Reason == "CIDRNotAvailable" && e.InvolvedObject.Name == "third" &&
+			strings.Contains(e.Message, "--cluster-cidr")
 	})
 	require.NoError(t, c.Delete(c.ctx, first))
 	third := until(c, &corev1.NodeList{}, "", "third", has)
@@ -148,23 +168,34 @@ func TestReplicationControllers(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "old"},
 		Spec:       corev1.ReplicationControllerSpec{Replicas: &n, Selector: l, Template: &template},
 	}
-	alone := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "alone", Labels: l}, Spec: template.Spec}
+	alone := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "alone", Labels: l}, Spec: template.Spec,
+	}
 	c.create(alone, rc)
 	until(c, &corev1.ReplicationControllerList{}, "default", "old", func(rc *corev1.ReplicationController) bool {
-		return rc.Status.AvailableReplicas == 3 && rc.Status.FullyLabeledReplicas == 3 && rc.Status.ObservedGeneration == rc.Generation
+		return rc.Status.AvailableReplicas == 3 && rc.Status.FullyLabeledReplicas == 3 &&
+			rc.Status.ObservedGeneration == rc.Generation
 	})
 	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(alone), alone))
 	require.Equal(t, "ReplicationController", alone.OwnerReferences[0].Kind, "adopted")
 	n = 1
-	require.NoError(t, c.SubResource("scale").Update(c.ctx, rc, ctrl.WithSubResourceBody(&autoscalingv1.Scale{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "old"}, Spec: autoscalingv1.ScaleSpec{Replicas: n}})))
-	until(c, &corev1.ReplicationControllerList{}, "default", "old", func(rc *corev1.ReplicationController) bool { return rc.Status.Replicas == 1 })
+	require.NoError(t,
+		c.SubResource("scale").Update(c.ctx, rc,
+			ctrl.WithSubResourceBody(&autoscalingv1.Scale{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "old"}, Spec: autoscalingv1.ScaleSpec{Replicas: n},
+			})))
+	until(c, &corev1.ReplicationControllerList{}, "default", "old", func(rc *corev1.ReplicationController) bool {
+		return rc.Status.Replicas == 1
+	})
 }
 
 func TestTasksEnd(t *testing.T) {
 	c := start(t, options{agent: true, log: slog.LevelWarn})
 	c.node("a")
 	for name, args := range map[string][]string{"good": {"exit", "0"}, "bad": {"exit", "3"}} {
-		c.create(&tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: tasks.TaskSpec{Image: "x", Args: args}})
+		c.create(&tasks.Task{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: tasks.TaskSpec{Image: "x", Args: args},
+		})
 	}
 	good := until(c, &tasks.TaskList{}, "default", "good", func(t *tasks.Task) bool { return t.Status.Phase.Ended() })
 	require.Equal(t, tasks.TaskCompleted, good.Status.Phase)
@@ -179,7 +210,8 @@ func TestTasksEnd(t *testing.T) {
 
 func TestOwnersGo(t *testing.T) {
 	for name, policy := range map[string]metav1.DeletionPropagation{
-		"background": metav1.DeletePropagationBackground, "foreground": metav1.DeletePropagationForeground, "orphan": metav1.DeletePropagationOrphan,
+		"background": metav1.DeletePropagationBackground, "foreground": metav1.DeletePropagationForeground,
+		"orphan": metav1.DeletePropagationOrphan,
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, options{agent: true, log: slog.LevelWarn})
@@ -228,23 +260,34 @@ func TestOwnersGo(t *testing.T) {
 
 func TestEndpointsWrittenByHandAreMirrored(t *testing.T) {
 	c := start(t, options{log: slog.LevelWarn})
-	svc := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db"}, Spec: corev1.ServiceSpec{ClusterIP: "None", Ports: []corev1.ServicePort{{Port: 5432}}}}
-	e := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db"}, Subsets: []corev1.EndpointSubset{{
-		Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}, Ports: []corev1.EndpointPort{{Port: 5432}},
-	}}}
+	svc := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db"},
+		Spec:       corev1.ServiceSpec{ClusterIP: "None", Ports: []corev1.ServicePort{{Port: 5432}}},
+	}
+	e := &corev1.Endpoints{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db"}, Subsets: []corev1.EndpointSubset{{
+			Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}, Ports: []corev1.EndpointPort{{Port: 5432}},
+		}},
+	}
 	c.create(svc, e)
-	slice := until(c, &discoveryv1.EndpointSliceList{}, "default", "", func(s *discoveryv1.EndpointSlice) bool { return len(s.Endpoints) == 1 })
+	slice := until(c, &discoveryv1.EndpointSliceList{}, "default", "", func(s *discoveryv1.EndpointSlice) bool {
+		return len(s.Endpoints) == 1
+	})
 	require.Equal(t, "192.0.2.1", slice.Endpoints[0].Addresses[0])
 	require.NoError(t, c.Delete(c.ctx, e))
 	c.gone(slice.DeepCopy())
 }
 
-// TestOverHTTP: the same reconcilers, in a process of their own as it were, each with its own client and its own rights.
+// TestOverHTTP: the same reconcilers, in a process of their own as it were, each with its own client and its own
+// rights.
 func TestOverHTTP(t *testing.T) {
 	c := start(t, options{agent: true, log: slog.LevelWarn, http: true})
 	c.node("a")
 	d := deployment("web", "one", 3)
-	c.create(d, &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "t"}, Spec: tasks.TaskSpec{Image: "x", Args: []string{"exit", "0"}}})
+	c.create(d, &tasks.Task{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "t"},
+		Spec:       tasks.TaskSpec{Image: "x", Args: []string{"exit", "0"}},
+	})
 	until(c, &appsv1.DeploymentList{}, "default", "web", done)
 	until(c, &tasks.TaskList{}, "default", "t", func(t *tasks.Task) bool { return t.Status.Phase == tasks.TaskCompleted })
 	var pods corev1.PodList
@@ -273,7 +316,13 @@ func BenchmarkCreate(b *testing.B) {
 		for w := range 16 {
 			wg.Go(func() {
 				for i := w; i < 2000; i += 16 {
-					p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("p%d-%d", n, i), Labels: map[string]string{"app": "x"}}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x"}}}}
+					p := &corev1.Pod{
+						ObjectMeta: metav1.ObjectMeta{
+							Namespace: "default",
+							Name:      fmt.Sprintf("p%d-%d", n, i),
+							Labels:    map[string]string{"app": "x"},
+						}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x"}}},
+					}
 					if err := c.Create(c.ctx, p); err != nil {
 						b.Error(err)
 						return

@@ -25,7 +25,8 @@ type unreliable struct {
 	client.Interface
 	fail, lose atomic.Int32 // bindings that are not made, and then those that are made without an answer
 	bindings   atomic.Int32
-	// behind is closed once the cache goes on, which from the first binding on has shown neither claims nor changes of pods. It is nil for a cache that is up to date.
+	// behind is closed once the cache goes on, which from the first binding on has shown neither claims nor changes of
+	// pods. It is nil for a cache that is up to date.
 	behind  chan struct{}
 	catchUp func()
 }
@@ -60,7 +61,8 @@ func (l late) List(ctx context.Context, list ctrl.ObjectList, opts ...ctrl.ListO
 	return l.Cache.List(ctx, list, opts...)
 }
 
-func (l late) GetInformer(ctx context.Context, o ctrl.Object, opts ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+func (l late) GetInformer(ctx context.Context, o ctrl.Object,
+	opts ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
 	inf, err := l.Cache.GetInformer(ctx, o, opts...)
 	if _, ok := o.(*corev1.Pod); ok {
 		return lateInformer{inf, l.u}, err
@@ -73,7 +75,8 @@ type lateInformer struct {
 	u *unreliable
 }
 
-func (l lateInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+func (l lateInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration,
+	error) {
 	return l.Informer.AddEventHandler(lateHandler{h, l.u})
 }
 
@@ -122,8 +125,8 @@ func (l lossy) Create(ctx context.Context, o, sub ctrl.Object, opts ...ctrl.SubR
 	return err
 }
 
-// TestExtendedClaimsOfBindingsThatFail are deleted, so that the next attempt has the device, and kept if the pod was bound after all, also when the
-// next attempt does not know that yet.
+// TestExtendedClaimsOfBindingsThatFail are deleted, so that the next attempt has the device, and kept if the pod was
+// bound after all, also when the next attempt does not know that yet.
 func TestExtendedClaimsOfBindingsThatFail(t *testing.T) {
 	for name, c := range map[string]struct {
 		fail, lose, bindings int32
@@ -166,7 +169,8 @@ func TestExtendedClaimsOfBindingsThatFail(t *testing.T) {
 			require.Equal(t, 1, kept)
 			var now corev1.Pod
 			require.NoError(t, cl.Get(cl.ctx, ctrl.ObjectKeyFromObject(p), &now))
-			require.Equal(t, p.Status.ExtendedResourceClaimStatus, now.Status.ExtendedResourceClaimStatus, "it starts with these devices")
+			require.Equal(t, p.Status.ExtendedResourceClaimStatus, now.Status.ExtendedResourceClaimStatus,
+				"it starts with these devices")
 		})
 	}
 }

@@ -17,8 +17,11 @@ import (
 const gpu corev1.ResourceName = "example.com/gpu"
 
 func extendedPod(name string, of corev1.ResourceName, n string) *corev1.Pod {
-	return anywhere(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i",
-		Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{of: resource.MustParse(n)}}}}}})
+	return anywhere(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i",
+			Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{of: resource.MustParse(n)}}}}},
+	})
 }
 
 // anywhere lets a pod tolerate that nodes have just begun, and that on a busy machine they seem to be silent.
@@ -30,8 +33,11 @@ func anywhere(p *corev1.Pod) *corev1.Pod {
 // gpuClass serves an extended resource with all devices of the test's driver.
 func gpuClass() *resourcev1.DeviceClass {
 	name := string(gpu)
-	return &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: &name, Selectors: []resourcev1.DeviceSelector{
-		{CEL: &resourcev1.CELDeviceSelector{Expression: `device.driver == "gpu.example.com"`}}}}}
+	return &resourcev1.DeviceClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "gpu"},
+		Spec: resourcev1.DeviceClassSpec{ExtendedResourceName: &name, Selectors: []resourcev1.DeviceSelector{
+			{CEL: &resourcev1.CELDeviceSelector{Expression: `device.driver == "gpu.example.com"`}}}},
+	}
 }
 
 func (c *cluster) boundPod(name string) *corev1.Pod {
@@ -46,18 +52,22 @@ func (c *cluster) waits(name, text string) {
 	})
 }
 
-// TestExtendedResourcesByDevices: a pod that asks for an extended resource gets devices of the class that serves it where no device plugin has it, with no
-// more rights than upstream's roles give.
+// TestExtendedResourcesByDevices: a pod that asks for an extended resource gets devices of the class that serves it
+// where no device plugin has it, with no more rights than upstream's roles give.
 func TestExtendedResourcesByDevices(t *testing.T) {
 	c := start(t, options{agent: true, log: slog.LevelError, http: true})
 	c.node("n1")
 	c.create(extendedPod("early", gpu, "1"))
 	c.waits("early", "Insufficient example.com/gpu")
-	c.create(deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}, resourcev1.Device{Name: "gpu-1"}, resourcev1.Device{Name: "gpu-2"}), gpuClass())
+	c.create(deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}, resourcev1.Device{Name: "gpu-1"},
+		resourcev1.Device{Name: "gpu-2"}), gpuClass())
 	early := c.boundPod("early") // the class makes it possible
 	s := early.Status.ExtendedResourceClaimStatus
 	require.NotNil(t, s, "it is written before the pod is bound")
-	require.Equal(t, []corev1.ContainerExtendedResourceRequest{{ContainerName: "c", ResourceName: string(gpu), RequestName: "container-0-request-0"}}, s.RequestMappings)
+	require.Equal(t,
+		[]corev1.ContainerExtendedResourceRequest{
+			{ContainerName: "c", ResourceName: string(gpu), RequestName: "container-0-request-0"},
+		}, s.RequestMappings)
 	var claim resourcev1.ResourceClaim
 	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: s.ResourceClaimName}, &claim))
 	require.True(t, strings.HasPrefix(claim.Name, "early-extended-resources-"), claim.Name)
@@ -69,7 +79,9 @@ func TestExtendedResourcesByDevices(t *testing.T) {
 	// The class is a resource by its own name, too. Two of three devices are left, which two pods cannot both have.
 	c.create(extendedPod("two", "deviceclass.resource.kubernetes.io/gpu", "2"))
 	two := c.boundPod("two")
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: two.Status.ExtendedResourceClaimStatus.ResourceClaimName}, &claim))
+	require.NoError(t,
+		c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: two.Status.ExtendedResourceClaimStatus.ResourceClaimName},
+			&claim))
 	require.Len(t, claim.Status.Allocation.Devices.Results, 2)
 	c.create(extendedPod("third", gpu, "2"))
 	c.waits("third", "1 cannot allocate all claims")
@@ -78,8 +90,10 @@ func TestExtendedResourcesByDevices(t *testing.T) {
 	c.create(extendedPod("many", gpu, "3"))
 	c.waits("many", "1 cannot allocate all claims")
 	room := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110"), gpu: resource.MustParse("3")}
-	c.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Status: corev1.NodeStatus{Allocatable: room, Capacity: room,
-		Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}}})
+	c.create(&corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Status: corev1.NodeStatus{Allocatable: room, Capacity: room,
+			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
+	})
 	plugged := until(c, &corev1.PodList{}, "default", "", func(p *corev1.Pod) bool { return p.Spec.NodeName == "n2" })
 	require.Nil(t, plugged.Status.ExtendedResourceClaimStatus)
 
@@ -88,24 +102,34 @@ func TestExtendedResourcesByDevices(t *testing.T) {
 	if plugged.Name == "third" {
 		waits = "many"
 	}
-	require.NoError(t, c.Status().Patch(c.ctx, two, ctrl.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`))))
+	require.NoError(t,
+		c.Status().Patch(c.ctx, two, ctrl.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`))))
 	c.gone(&claim)
 	require.NoError(t, c.Delete(c.ctx, early))
 	require.NotNil(t, c.boundPod(waits).Status.ExtendedResourceClaimStatus)
 }
 
-// TestExtendedClaimsOfAnEarlierAttempt are deleted: the scheduler ended before it bound the pod, and the devices may be the wrong ones now.
+// TestExtendedClaimsOfAnEarlierAttempt are deleted: the scheduler ended before it bound the pod, and the devices may be
+// the wrong ones now.
 func TestExtendedClaimsOfAnEarlierAttempt(t *testing.T) {
 	c := start(t, options{agent: true, log: slog.LevelError, http: true})
 	p := extendedPod("p", gpu, "1")
 	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
 	c.create(gpuClass(), deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}), p)
-	stale := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p-extended-resources-x", Finalizers: []string{resourcev1.Finalizer},
-		Annotations:     map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"},
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "p", UID: p.UID, Controller: new(true)}}}, Spec: deviceSpec("gpu")}
+	stale := &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default", Name: "p-extended-resources-x", Finalizers: []string{resourcev1.Finalizer},
+			Annotations: map[string]string{resourcev1.ExtendedResourceClaimAnnotation: "true"},
+			OwnerReferences: []metav1.OwnerReference{
+				{APIVersion: "v1", Kind: "Pod", Name: "p", UID: p.UID, Controller: new(true)},
+			},
+		}, Spec: deviceSpec("gpu"),
+	}
 	c.create(stale)
-	stale.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
-		{Request: "gpu", Driver: "gpu.example.com", Pool: "n1", Device: "gpu-0"}}}}
+	stale.Status.Allocation = &resourcev1.AllocationResult{
+		Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+			{Request: "gpu", Driver: "gpu.example.com", Pool: "n1", Device: "gpu-0"}}},
+	}
 	stale.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: "p", UID: p.UID}}
 	require.NoError(t, c.Status().Update(c.ctx, stale))
 	c.node("n1")

@@ -22,11 +22,16 @@ import (
 func TestFakeNodes(t *testing.T) {
 	c := start(t, options{log: slog.LevelWarn, http: true})
 	c.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "real-1"}})
-	foreign, err := fakenode.New(fakenode.Config{REST: c.rest("admin", user.SystemPrivilegedGroup), Count: 2, Prefix: "real-"})
+	foreign, err := fakenode.New(fakenode.Config{
+		REST:   c.rest("admin", user.SystemPrivilegedGroup),
+		Count:  2,
+		Prefix: "real-",
+	})
 	require.NoError(t, err)
 	require.ErrorContains(t, foreign.Run(c.ctx), "node real-1 exists and is not a fake node")
 	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "real-1"}, &corev1.Node{}), "it is left alone")
-	require.True(t, apierrors.IsNotFound(c.Get(c.ctx, ctrl.ObjectKey{Name: "real-0"}, &corev1.Node{})), "what it registered is removed")
+	require.True(t, apierrors.IsNotFound(c.Get(c.ctx, ctrl.ObjectKey{Name: "real-0"}, &corev1.Node{})),
+		"what it registered is removed")
 
 	nodes, err := fakenode.New(fakenode.Config{REST: c.rest("admin", user.SystemPrivilegedGroup), Count: 3, Pods: 20})
 	require.NoError(t, err)
@@ -39,12 +44,20 @@ func TestFakeNodes(t *testing.T) {
 	web := until(c, &appsv1.DeploymentList{}, "default", "web", done)
 	require.EqualValues(t, 20, c.jobIs("indexed", batchv1.JobComplete).Status.Succeeded)
 	for name, a := range map[string]map[string]string{
-		"fails": {fakenode.DurationAnnotation: "10ms", fakenode.ExitCodeAnnotation: "3"}, "wrong": {fakenode.DurationAnnotation: "soon"},
+		"fails": {fakenode.DurationAnnotation: "10ms", fakenode.ExitCodeAnnotation: "3"},
+		"wrong": {fakenode.DurationAnnotation: "soon"},
 	} {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "x"}}}}
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: "x"}},
+			},
+		}
 		p.Namespace, p.Annotations = "default", a
 		c.create(p)
-		is := until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+		is := until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool {
+			return p.Status.Phase == corev1.PodFailed
+		})
 		if name == "fails" {
 			require.EqualValues(t, 3, is.Status.ContainerStatuses[0].State.Terminated.ExitCode)
 		} else {
@@ -60,7 +73,9 @@ func TestFakeNodes(t *testing.T) {
 
 	// A node whose heartbeats were late reports itself ready again.
 	readiness := func(n *corev1.Node) *corev1.NodeCondition {
-		return &n.Status.Conditions[slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })]
+		return &n.Status.Conditions[slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady
+		})]
 	}
 	var version string
 	for version == "" {

@@ -24,28 +24,51 @@ func (c *cluster) claim(name string) {
 	c.t.Helper()
 	room := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	once := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	c.create(&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{Capacity: room, AccessModes: once,
-		ClaimRef:               &corev1.ObjectReference{Namespace: "default", Name: name},
-		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com", VolumeHandle: name}}}},
-		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": "db"}}, Spec: corev1.PersistentVolumeClaimSpec{
-			AccessModes: once, StorageClassName: new(""), VolumeName: name, Resources: corev1.VolumeResourceRequirements{Requests: room}}})
-	until(c, &corev1.PersistentVolumeClaimList{}, "default", name, func(p *corev1.PersistentVolumeClaim) bool { return p.Status.Phase == corev1.ClaimBound })
+	c.create(&corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{Capacity: room, AccessModes: once,
+			ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: name},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{
+				CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com", VolumeHandle: name},
+			}},
+	},
+		&corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": "db"}},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				AccessModes: once, StorageClassName: new(""), VolumeName: name,
+				Resources: corev1.VolumeResourceRequirements{Requests: room}},
+		})
+	until(c, &corev1.PersistentVolumeClaimList{}, "default", name, func(p *corev1.PersistentVolumeClaim) bool {
+		return p.Status.Phase == corev1.ClaimBound
+	})
 }
 
 // groupOfClaims makes a group of n claims of a driver's volumes, which the driver has taken and which is not ready yet.
 func (c *cluster) groupOfClaims(n int) *snapshots.VolumeGroupSnapshot {
 	c.t.Helper()
-	c.create(&snapshots.VolumeGroupSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: "groups"}, Driver: "d.example.com", DeletionPolicy: snapshots.Delete})
+	c.create(&snapshots.VolumeGroupSnapshotClass{
+		ObjectMeta:     metav1.ObjectMeta{Name: "groups"},
+		Driver:         "d.example.com",
+		DeletionPolicy: snapshots.Delete,
+	})
 	status := &snapshots.VolumeGroupSnapshotContentStatus{VolumeGroupSnapshotHandle: new("group"), ReadyToUse: new(false)}
 	for i := range n {
 		name := fmt.Sprintf("c-%02d", i)
 		c.claim(name)
-		status.VolumeSnapshotInfoList = append(status.VolumeSnapshotInfoList, snapshots.VolumeSnapshotInfo{VolumeHandle: name, SnapshotHandle: "of-" + name, ReadyToUse: new(false)})
+		status.VolumeSnapshotInfoList = append(status.VolumeSnapshotInfoList, snapshots.VolumeSnapshotInfo{
+			VolumeHandle:   name,
+			SnapshotHandle: "of-" + name,
+			ReadyToUse:     new(false),
+		})
 	}
-	g := &snapshots.VolumeGroupSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "g"}, Spec: snapshots.VolumeGroupSnapshotSpec{
-		Source: snapshots.VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}}, VolumeGroupSnapshotClassName: new("groups")}}
+	g := &snapshots.VolumeGroupSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "g"}, Spec: snapshots.VolumeGroupSnapshotSpec{
+			Source: snapshots.VolumeGroupSnapshotSource{
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+			}, VolumeGroupSnapshotClassName: new("groups")},
+	}
 	c.create(g)
-	content := until(c, &snapshots.VolumeGroupSnapshotContentList{}, "", "groupsnapcontent-"+string(g.UID), func(*snapshots.VolumeGroupSnapshotContent) bool { return true }).DeepCopy()
+	content := until(c, &snapshots.VolumeGroupSnapshotContentList{}, "", "groupsnapcontent-"+string(g.UID),
+		func(*snapshots.VolumeGroupSnapshotContent) bool { return true }).DeepCopy()
 	content.Status = status
 	require.NoError(c.t, c.Status().Update(c.ctx, content))
 	return g
@@ -63,25 +86,31 @@ func (c *cluster) contentsOf() (out []*snapshots.VolumeSnapshotContent) {
 	return out
 }
 
-// TestGroupMakesItsContentsAgain: the content of a group's snapshot that somebody removes before the group is ready is made again.
+// TestGroupMakesItsContentsAgain: the content of a group's snapshot that somebody removes before the group is ready is
+// made again.
 func TestGroupMakesItsContentsAgain(t *testing.T) {
 	c := start(t, options{})
 	c.groupOfClaims(3)
 	require.Eventually(t, func() bool { return len(c.contentsOf()) == 3 }, patience, 2*time.Millisecond)
 	for _, v := range c.contentsOf() { // when nothing else happens to the snapshots any more
-		until(c, &snapshots.VolumeSnapshotList{}, "default", v.Spec.VolumeSnapshotRef.Name, func(v *snapshots.VolumeSnapshot) bool {
-			return v.Status != nil && v.Status.VolumeGroupSnapshotName != nil && len(v.Finalizers) == 3
-		})
+		until(c, &snapshots.VolumeSnapshotList{}, "default", v.Spec.VolumeSnapshotRef.Name,
+			func(v *snapshots.VolumeSnapshot) bool {
+				return v.Status != nil && v.Status.VolumeGroupSnapshotName != nil && len(v.Finalizers) == 3
+			})
 	}
 	for _, v := range c.contentsOf() {
 		require.NoError(t, c.Delete(t.Context(), v))
-		until(c, &snapshots.VolumeSnapshotContentList{}, "", v.Name, func(v *snapshots.VolumeSnapshotContent) bool { return v.DeletionTimestamp != nil })
-		require.NoError(t, c.Patch(t.Context(), v, ctrl.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
+		until(c, &snapshots.VolumeSnapshotContentList{}, "", v.Name, func(v *snapshots.VolumeSnapshotContent) bool {
+			return v.DeletionTimestamp != nil
+		})
+		require.NoError(t,
+			c.Patch(t.Context(), v, ctrl.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
 	}
 	require.Eventually(t, func() bool { return len(c.contentsOf()) == 3 }, patience, 2*time.Millisecond)
 }
 
-// TestSnapshotsWithoutGroups: snapshots are taken where the API server has no kinds for groups of them, as where only these definitions were applied.
+// TestSnapshotsWithoutGroups: snapshots are taken where the API server has no kinds for groups of them, as where only
+// these definitions were applied.
 func TestSnapshotsWithoutGroups(t *testing.T) {
 	c := start(t, options{log: slog.LevelWarn, http: true, bare: true})
 	var rows []*kind.Resource
@@ -95,13 +124,25 @@ func TestSnapshotsWithoutGroups(t *testing.T) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- server.RunControllers(ctx, server.Outside{REST: c.rest("admin", user.SystemPrivilegedGroup), LogLevel: "error", Listen: free(t), Only: []string{"volumesnapshot", "persistentvolume"}})
+		ended <- server.RunControllers(ctx, server.Outside{
+			REST:     c.rest("admin", user.SystemPrivilegedGroup),
+			LogLevel: "error",
+			Listen:   free(t),
+			Only:     []string{"volumesnapshot", "persistentvolume"},
+		})
 	}()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-	c.create(&snapshots.VolumeSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: "class"}, Driver: "d.example.com", DeletionPolicy: snapshots.Delete})
+	c.create(&snapshots.VolumeSnapshotClass{
+		ObjectMeta:     metav1.ObjectMeta{Name: "class"},
+		Driver:         "d.example.com",
+		DeletionPolicy: snapshots.Delete,
+	})
 	c.claim("c")
-	v := &snapshots.VolumeSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "v"}, Spec: snapshots.VolumeSnapshotSpec{
-		Source: snapshots.VolumeSnapshotSource{PersistentVolumeClaimName: new("c")}, VolumeSnapshotClassName: new("class")}}
+	v := &snapshots.VolumeSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "v"}, Spec: snapshots.VolumeSnapshotSpec{
+			Source: snapshots.VolumeSnapshotSource{PersistentVolumeClaimName: new("c")}, VolumeSnapshotClassName: new("class")},
+	}
 	c.create(v)
-	until(c, &snapshots.VolumeSnapshotContentList{}, "", "snapcontent-"+string(v.UID), func(*snapshots.VolumeSnapshotContent) bool { return true })
+	until(c, &snapshots.VolumeSnapshotContentList{}, "", "snapcontent-"+string(v.UID),
+		func(*snapshots.VolumeSnapshotContent) bool { return true })
 }

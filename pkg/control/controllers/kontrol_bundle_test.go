@@ -22,8 +22,10 @@ import (
 )
 
 func bundleOf(value string, extra string) string {
-	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: first, namespace: default}\ndata: {a: \"%s\"}\n---\n"+
-		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: second, namespace: default, annotations: {kontrol/wave: \"1\"}}\ndata: {a: \"%s\"}\n%s", value, value, extra)
+	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: first, namespace: default}\ndata: {a: "+
+		"\"%s\"}\n---\n"+
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: second, namespace: default, annotations: {kontrol/wave: "+
+		"\"1\"}}\ndata: {a: \"%s\"}\n%s", value, value, extra)
 }
 
 func (c *cluster) bundleIn(name string, p kontrol.BundlePhase) *kontrol.Bundle {
@@ -33,21 +35,34 @@ func (c *cluster) bundleIn(name string, p kontrol.BundlePhase) *kontrol.Bundle {
 	})
 }
 
-// TestKontrolBundle: the objects of a Bundle come to the clusters in order and in waves; what a cluster refuses stops it; it can be paused, waits for
-// approval, and takes its objects along when it is deleted.
+// TestKontrolBundle: the objects of a Bundle come to the clusters in order and in waves; what a cluster refuses stops
+// it; it can be paused, waits for approval, and takes its objects along when it is deleted.
 func TestKontrolBundle(t *testing.T) {
 	c := start(t, options{log: slog.LevelError})
 	other := c.beside("there")
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here", Labels: map[string]string{"name": "here"}}, Spec: kontrol.ClusterSpec{Local: true}})
+	c.create(&kontrol.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "here", Labels: map[string]string{"name": "here"}},
+		Spec:       kontrol.ClusterSpec{Local: true},
+	})
 	for _, name := range []string{"here", "there"} {
 		until(c, &kontrol.ClusterList{}, "", name, func(k *kontrol.Cluster) bool {
 			return len(k.Status.Conditions) > 0 && k.Status.Conditions[0].Status == metav1.ConditionTrue
 		})
 	}
 	b := &kontrol.Bundle{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: kontrol.BundleSpec{
-		Source: kontrol.BundleSource{Inline: bundleOf("1", "")}, ClusterSelector: &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "name", Operator: metav1.LabelSelectorOpExists}}},
-		Overrides: []kontrol.BundleOverride{{Name: "second", Override: kontrol.Override{Patch: []kontrol.PatchOperation{{Op: "add", Path: "/data/on", ValueFrom: &kontrol.ValueSource{Name: true}}}}}},
-		Rollout:   kontrol.Rollout{Order: []metav1.LabelSelector{{MatchLabels: map[string]string{"name": "there"}}}},
+		Source: kontrol.BundleSource{Inline: bundleOf("1", "")},
+		ClusterSelector: &metav1.LabelSelector{
+			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "name", Operator: metav1.LabelSelectorOpExists}},
+		},
+		Overrides: []kontrol.BundleOverride{
+			{
+				Name: "second",
+				Override: kontrol.Override{
+					Patch: []kontrol.PatchOperation{{Op: "add", Path: "/data/on", ValueFrom: &kontrol.ValueSource{Name: true}}},
+				},
+			},
+		},
+		Rollout: kontrol.Rollout{Order: []metav1.LabelSelector{{MatchLabels: map[string]string{"name": "there"}}}},
 	}}
 	c.create(b)
 	done := c.bundleIn("web", kontrol.BundleSynced)
@@ -69,7 +84,9 @@ func TestKontrolBundle(t *testing.T) {
 	c.has("first", map[string]string{"a": "1"})
 
 	// The next content goes on once it is no longer paused, and approved; what it lacks is deleted.
-	c.patch(&kontrol.Bundle{}, "web", fmt.Sprintf(`{"spec":{"source":{"inline":%q},"rollout":{"paused":true,"approval":"Manual"}}}`, strings.SplitN(bundleOf("3", ""), "---\n", 2)[0]))
+	c.patch(&kontrol.Bundle{}, "web",
+		fmt.Sprintf(`{"spec":{"source":{"inline":%q},"rollout":{"paused":true,"approval":"Manual"}}}`,
+			strings.SplitN(bundleOf("3", ""), "---\n", 2)[0]))
 	c.bundleIn("web", kontrol.BundlePaused)
 	c.patch(&kontrol.Bundle{}, "web", `{"spec":{"rollout":{"paused":false}}}`)
 	waits := c.bundleIn("web", kontrol.BundleWaiting)
@@ -105,53 +122,78 @@ func TestKontrolBundle(t *testing.T) {
 	}
 }
 
-// TestKontrolBundleSources: content comes from a ConfigMap and from a registry, follows them, and what cannot be read changes nothing.
+// TestKontrolBundleSources: content comes from a ConfigMap and from a registry, follows them, and what cannot be read
+// changes nothing.
 func TestKontrolBundleSources(t *testing.T) {
 	c := start(t, options{log: slog.LevelError})
 	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
 	source := func(name string, s kontrol.BundleSource) *kontrol.Bundle {
-		return &kontrol.Bundle{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kontrol.BundleSpec{Source: s, ClusterName: "here"}}
+		return &kontrol.Bundle{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kontrol.BundleSpec{Source: s, ClusterName: "here"},
+		}
 	}
 	document := func(name, value string) string {
-		return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: default}\ndata: {a: %s}\n", name, value)
+		return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: default}\ndata: {a: %s}\n", name,
+			value)
 	}
-	c.create(source("from-map", kontrol.BundleSource{ConfigMap: &kontrol.ConfigMapReference{Namespace: "default", Name: "content"}}))
-	require.Contains(t, c.bundleIn("from-map", kontrol.BundleInvalid).Status.Message, "there is no ConfigMap content in namespace default: create it")
-	content := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "content"}, Data: map[string]string{"a": document("mapped", "one")}}
+	c.create(source("from-map", kontrol.BundleSource{
+		ConfigMap: &kontrol.ConfigMapReference{Namespace: "default", Name: "content"},
+	}))
+	require.Contains(t, c.bundleIn("from-map", kontrol.BundleInvalid).Status.Message,
+		"there is no ConfigMap content in namespace default: create it")
+	content := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "content"},
+		Data:       map[string]string{"a": document("mapped", "one")},
+	}
 	c.create(content)
 	c.has("mapped", map[string]string{"a": "one"})
 	c.bundleIn("from-map", kontrol.BundleSynced)
 	c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "content", `{"data":{"a":"["}}`)
 	require.Contains(t, c.bundleIn("from-map", kontrol.BundleInvalid).Status.Message, "a: document 1: ")
 	c.has("mapped", map[string]string{"a": "one"})
-	c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "content", fmt.Sprintf(`{"data":{"a":%q}}`, document("mapped", "two")))
+	c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "content",
+		fmt.Sprintf(`{"data":{"a":%q}}`, document("mapped", "two")))
 	c.has("mapped", map[string]string{"a": "two"})
 
 	server := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer server.Close()
 	ref := strings.TrimPrefix(server.URL, "http://") + "/shop"
 	push := func(value string) string {
-		digest, err := artifact.Push(c.ctx, ref+":v1", []bundle.File{{Name: "a.yaml", Data: []byte(document("pulled", value))}}, artifact.Credentials{})
+		digest, err := artifact.Push(c.ctx, ref+":v1",
+			[]bundle.File{{Name: "a.yaml", Data: []byte(document("pulled", value))}}, artifact.Credentials{})
 		require.NoError(t, err)
 		return digest
 	}
 	c.create(source("from-registry", kontrol.BundleSource{Artifact: &kontrol.Artifact{Reference: ref + ":v1"}}))
-	require.Contains(t, c.bundleIn("from-registry", kontrol.BundleInvalid).Status.Message, "there is no artifact "+ref+":v1")
+	require.Contains(t, c.bundleIn("from-registry", kontrol.BundleInvalid).Status.Message,
+		"there is no artifact "+ref+":v1")
 	first := push("one")
-	c.patch(&kontrol.Bundle{}, "from-registry", fmt.Sprintf(`{"spec":{"source":{"artifact":{"reference":%q,"interval":null}}}}`, ref+"@"+first))
+	c.patch(&kontrol.Bundle{}, "from-registry",
+		fmt.Sprintf(`{"spec":{"source":{"artifact":{"reference":%q,"interval":null}}}}`, ref+"@"+first))
 	require.Equal(t, first, c.bundleIn("from-registry", kontrol.BundleSynced).Status.Artifact)
 	c.has("pulled", map[string]string{"a": "one"})
 	second := push("two")
-	c.patch(&kontrol.Bundle{}, "from-registry", fmt.Sprintf(`{"spec":{"source":{"artifact":{"reference":%q}}}}`, ref+"@"+second))
+	c.patch(&kontrol.Bundle{}, "from-registry",
+		fmt.Sprintf(`{"spec":{"source":{"artifact":{"reference":%q}}}}`, ref+"@"+second))
 	c.has("pulled", map[string]string{"a": "two"})
 
 	for want, b := range map[string]*kontrol.Bundle{
 		"exactly one of inline, configMap and artifact": source("x", kontrol.BundleSource{}),
-		"needs a tag or a digest":                       source("x", kontrol.BundleSource{Artifact: &kontrol.Artifact{Reference: "localhost:5000/a"}}),
-		"where HOST has a dot or a port":                source("x", kontrol.BundleSource{Artifact: &kontrol.Artifact{Reference: "web/a:v1"}}),
-		"must be a clean relative path":                 source("x", kontrol.BundleSource{Artifact: &kontrol.Artifact{Reference: "localhost:5000/a:v1", Path: "../x"}}),
-		"a lowercase RFC 1123 label":                    source("x", kontrol.BundleSource{ConfigMap: &kontrol.ConfigMapReference{}}),
-		"may not be more than":                          source("x", kontrol.BundleSource{Inline: strings.Repeat("x", kontrol.MaxInline+1)}),
+		"needs a tag or a digest": source("x", kontrol.BundleSource{
+			Artifact: &kontrol.Artifact{Reference: "localhost:5000/a"},
+		}),
+		"where HOST has a dot or a port": source("x", kontrol.BundleSource{
+			Artifact: &kontrol.Artifact{Reference: "web/a:v1"},
+		}),
+		"must be a clean relative path": source("x", kontrol.BundleSource{
+			Artifact: &kontrol.Artifact{Reference: "localhost:5000/a:v1", Path: "../x"},
+		}),
+		"a lowercase RFC 1123 label": source("x", kontrol.BundleSource{
+			ConfigMap: &kontrol.ConfigMapReference{},
+		}),
+		"may not be more than": source("x", kontrol.BundleSource{
+			Inline: strings.Repeat("x", kontrol.MaxInline+1),
+		}),
 	} {
 		err := c.Create(c.ctx, b)
 		require.True(t, apierrors.IsInvalid(err), "%v", err)

@@ -51,7 +51,8 @@ func TestKontrolApproval(t *testing.T) {
 	c.has("careful", map[string]string{"a": "c"})
 }
 
-// TestKontrolWindows: outside its windows a Resource is neither applied nor corrected; its drift is reported, and its deletion does not wait.
+// TestKontrolWindows: outside its windows a Resource is neither applied nor corrected; its drift is reported, and its
+// deletion does not wait.
 func TestKontrolWindows(t *testing.T) {
 	c := start(t, options{log: slog.LevelError})
 	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
@@ -60,13 +61,20 @@ func TestKontrolWindows(t *testing.T) {
 	c.create(r)
 	c.in("nightly", kontrol.StateSynced)
 	c.patch(&kontrol.Resource{}, "nightly", shut)
-	until(c, &kontrol.AppliedStateList{}, "", "nightly.here", func(a *kontrol.AppliedState) bool { return a.State.Reason == kontrol.ReasonWindow })
-	until(c, &kontrol.ResourceList{}, "", "nightly", func(r *kontrol.Resource) bool { return r.Status.State == kontrol.StateOutOfSync })
+	until(c, &kontrol.AppliedStateList{}, "", "nightly.here", func(a *kontrol.AppliedState) bool {
+		return a.State.Reason == kontrol.ReasonWindow
+	})
+	until(c, &kontrol.ResourceList{}, "", "nightly", func(r *kontrol.Resource) bool {
+		return r.Status.State == kontrol.StateOutOfSync
+	})
 	c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "nightly", `{"data":{"a":"drift"}}`)
-	until(c, &kontrol.CurrentStateList{}, "", "nightly.here", func(s *kontrol.CurrentState) bool { return s.State.DriftCount == 1 })
+	until(c, &kontrol.CurrentStateList{}, "", "nightly.here", func(s *kontrol.CurrentState) bool {
+		return s.State.DriftCount == 1
+	})
 	got, _ := c.configMap("nightly")
 	require.Equal(t, "drift", got.Data["a"])
-	c.patch(&kontrol.Resource{}, "nightly", `{"spec":{"windows":[{"kind":"Allow","schedule":"0 * * * *","duration":"2h"}]}}`)
+	c.patch(&kontrol.Resource{}, "nightly",
+		`{"spec":{"windows":[{"kind":"Allow","schedule":"0 * * * *","duration":"2h"}]}}`)
 	c.has("nightly", map[string]string{"a": "b"})
 	c.in("nightly", kontrol.StateSynced)
 	c.patch(&kontrol.Resource{}, "nightly", shut)

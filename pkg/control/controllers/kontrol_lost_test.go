@@ -22,8 +22,8 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// TestKontrolLostRequests: an object whose requests are lost on the way, while others arrive, is tried again after a longer time each time, and holds up
-// no other object of its cluster.
+// TestKontrolLostRequests: an object whose requests are lost on the way, while others arrive, is tried again after a
+// longer time each time, and holds up no other object of its cluster.
 func TestKontrolLostRequests(t *testing.T) {
 	c := start(t, options{log: slog.LevelError})
 	other := start(t, options{log: slog.LevelError, http: true, bare: true})
@@ -52,8 +52,13 @@ func TestKontrolLostRequests(t *testing.T) {
 	})
 	c.create(kubeconfigSecret(t, "there", other, func(cfg *clientcmdapi.Config) {
 		cfg.Clusters["x"].Server = server.URL
-		cfg.Clusters["x"].CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
-	}), &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "there"}, Spec: kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: "there"}}},
+		cfg.Clusters["x"].CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{
+			Type: "CERTIFICATE", Bytes: server.Certificate().Raw,
+		})
+	}), &kontrol.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "there"},
+		Spec:       kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: "there"}},
+	},
 		managed("lost", "there", configMapTemplate("lost", "b")))
 	var at []time.Time
 	for len(at) < 3 {

@@ -83,12 +83,15 @@ func (p *past) lies(of map[string]bool) (list []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	same := func(m *corev1.ConfigMap, recorded []byte) bool {
-		return string(object.JSON(map[string]any{"x": object.Parse(recorded)["data"]})) == string(object.JSON(map[string]any{"x": texts(m.Data)}))
+		return string(object.JSON(map[string]any{"x": object.Parse(recorded)["data"]})) == string(object.JSON(map[string]any{
+			"x": texts(m.Data),
+		}))
 	}
 	for _, a := range p.applied {
 		s := a.State
 		if of[s.Resource] && s.Generation > 0 && !p.had(s.Target.Name, func(m *corev1.ConfigMap) bool {
-			return m.Annotations[kontrol.AnnotationGeneration] == fmt.Sprint(s.Generation) && m.Annotations[kontrol.AnnotationID] == fmt.Sprint(s.ResourceID) && same(m, s.Object.Raw)
+			return m.Annotations[kontrol.AnnotationGeneration] == fmt.Sprint(s.Generation) &&
+				m.Annotations[kontrol.AnnotationID] == fmt.Sprint(s.ResourceID) && same(m, s.Object.Raw)
 		}) {
 			list = append(list, fmt.Sprintf("applied: %+v", s))
 		}
@@ -103,9 +106,11 @@ func (p *past) lies(of map[string]bool) (list []string) {
 	}
 	for i := range p.said {
 		r := &p.said[i]
-		if of[r.Name] && r.Status.State == kontrol.StateSynced && r.Status.ObservedGeneration == r.Generation && !p.had(kontrol.TargetOf(r).Name, func(m *corev1.ConfigMap) bool {
-			return m.Annotations[kontrol.AnnotationGeneration] == fmt.Sprint(r.Generation) && m.Annotations[kontrol.AnnotationID] == fmt.Sprint(r.Status.ID) && m.Data["a"] == p.desired[generationOf(r)]
-		}) {
+		if of[r.Name] && r.Status.State == kontrol.StateSynced && r.Status.ObservedGeneration == r.Generation &&
+			!p.had(kontrol.TargetOf(r).Name, func(m *corev1.ConfigMap) bool {
+				return m.Annotations[kontrol.AnnotationGeneration] == fmt.Sprint(r.Generation) &&
+					m.Annotations[kontrol.AnnotationID] == fmt.Sprint(r.Status.ID) && m.Data["a"] == p.desired[generationOf(r)]
+			}) {
 			list = append(list, fmt.Sprintf("in sync: generation %d of %s: %+v", r.Generation, r.Name, r.Status))
 		}
 	}
@@ -130,17 +135,31 @@ type model struct {
 }
 
 func newModel(t *testing.T) *model {
-	m := &model{cluster: start(t, options{log: slog.LevelError, bare: true}), past: &past{objects: map[string][]corev1.ConfigMap{}, desired: map[string]string{}},
-		target: start(t, options{log: slog.LevelError, http: true, bare: true})}
+	m := &model{
+		cluster: start(t, options{log: slog.LevelError, bare: true}),
+		past:    &past{objects: map[string][]corev1.ConfigMap{}, desired: map[string]string{}},
+		target:  start(t, options{log: slog.LevelError, http: true, bare: true}),
+	}
 	u, err := url.Parse(m.target.rest("admin", user.SystemPrivilegedGroup).Host)
 	require.NoError(t, err)
 	m.wire = wire.New(t, u.Host)
-	record(m.target, &corev1.ConfigMapList{}, func(o corev1.ConfigMap) { m.noted(func() { m.objects[o.Name] = append(m.objects[o.Name], o) }) })
-	record(m.cluster, &kontrol.AppliedStateList{}, func(o kontrol.AppliedState) { m.noted(func() { m.applied = append(m.applied, o) }) })
-	record(m.cluster, &kontrol.CurrentStateList{}, func(o kontrol.CurrentState) { m.noted(func() { m.current = append(m.current, o) }) })
+	record(m.target, &corev1.ConfigMapList{}, func(o corev1.ConfigMap) {
+		m.noted(func() { m.objects[o.Name] = append(m.objects[o.Name], o) })
+	})
+	record(m.cluster, &kontrol.AppliedStateList{}, func(o kontrol.AppliedState) {
+		m.noted(func() { m.applied = append(m.applied, o) })
+	})
+	record(m.cluster, &kontrol.CurrentStateList{}, func(o kontrol.CurrentState) {
+		m.noted(func() { m.current = append(m.current, o) })
+	})
 	record(m.cluster, &kontrol.ResourceList{}, func(o kontrol.Resource) { m.noted(func() { m.said = append(m.said, o) }) })
-	m.create(kubeconfigSecret(t, "there", m.target, func(cfg *clientcmdapi.Config) { cfg.Clusters["x"].Server = "https://" + m.wire.Address() }),
-		&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "there"}, Spec: kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: "there"}}})
+	m.create(kubeconfigSecret(t, "there", m.target, func(cfg *clientcmdapi.Config) {
+		cfg.Clusters["x"].Server = "https://" + m.wire.Address()
+	}),
+		&kontrol.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Name: "there"},
+			Spec:       kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: "there"}},
+		})
 	m.run()
 	t.Cleanup(func() { m.stop() })
 	return m
@@ -178,7 +197,8 @@ func (m *model) wants(name string, mode kontrol.Mode, value string) {
 	err := m.Create(m.ctx, r)
 	if apierrors.IsAlreadyExists(err) {
 		r = &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		err = m.Patch(m.ctx, r, ctrl.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"template":{"data":{"a":%q}}}}`, value)))
+		err = m.Patch(m.ctx, r,
+			ctrl.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"template":{"data":{"a":%q}}}}`, value)))
 	}
 	if err == nil {
 		m.desired[generationOf(r)] = value
@@ -194,12 +214,14 @@ func (m *model) drifts(name, patch string) {
 
 func (m *model) suspend(yes bool) {
 	m.t.Helper()
-	m.user(m.Patch(m.ctx, &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "there"}}, ctrl.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, yes))))
+	m.user(m.Patch(m.ctx, &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "there"}},
+		ctrl.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, yes))))
 }
 
-// TestKontrolNeverLies: real Kontrol, with a real cluster behind a connection that is cut. From any interleaving of edits, deletions, drift, lost
-// labels, removed objects, cuts, silence, suspension and kills its states converge to what is desired. Whatever it said of what was applied, what
-// is there and what is in sync was so: the cluster had that very object.
+// TestKontrolNeverLies: real Kontrol, with a real cluster behind a connection that is cut. From any interleaving of
+// edits, deletions, drift, lost labels, removed objects, cuts, silence, suspension and kills its states converge to
+// what is desired. Whatever it said of what was applied, what is there and what is in sync was so: the cluster had that
+// very object.
 func TestKontrolNeverLies(t *testing.T) {
 	set := false
 	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "rapid.checks" })
@@ -213,7 +235,10 @@ func TestKontrolNeverLies(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
 		corrected, reported := fmt.Sprintf("corrected-%d", run), fmt.Sprintf("reported-%d", run)
-		modes := map[string]kontrol.Mode{corrected: rapid.SampledFrom([]kontrol.Mode{kontrol.ModeCorrect, kontrol.ModeEnforce}).Draw(rt, "mode"), reported: kontrol.ModeReport}
+		modes := map[string]kontrol.Mode{
+			corrected: rapid.SampledFrom([]kontrol.Mode{kontrol.ModeCorrect, kontrol.ModeEnforce}).Draw(rt, "mode"),
+			reported:  kontrol.ModeReport,
+		}
 		last, clear := map[string]string{}, true
 		wants := func(name, value string) {
 			m.wants(name, modes[name], value)
@@ -223,7 +248,10 @@ func TestKontrolNeverLies(t *testing.T) {
 		wants(reported, "0")
 		for i := range rapid.IntRange(1, 20).Draw(rt, "steps") {
 			name := rapid.SampledFrom([]string{corrected, corrected, reported}).Draw(rt, "of")
-			switch rapid.SampledFrom([]string{"edit", "edit", "drift", "add", "unlabel", "remove", "delete", "cut", "silence", "mend", "mend", "kill", "suspend", "resume", "await", "await"}).Draw(rt, "step") {
+			switch rapid.SampledFrom([]string{
+				"edit", "edit", "drift", "add", "unlabel", "remove", "delete", "cut", "silence", "mend", "mend", "kill", "suspend",
+				"resume", "await", "await",
+			}).Draw(rt, "step") {
 			case "edit":
 				wants(name, fmt.Sprint(i))
 			case "drift":
@@ -265,7 +293,9 @@ func TestKontrolNeverLies(t *testing.T) {
 		m.converges(rt, corrected, last[corrected], modes[corrected])
 		m.tells(rt, reported, last[reported])
 		// What the target had may be recorded after what was said of it.
-		if of := map[string]bool{corrected: true, reported: true}; !assert.Eventually(t, func() bool { return len(m.lies(of)) == 0 }, time.Minute, time.Millisecond) {
+		if of := map[string]bool{corrected: true, reported: true}; !assert.Eventually(t, func() bool {
+			return len(m.lies(of)) == 0
+		}, time.Minute, time.Millisecond) {
 			rt.Fatalf("%s", m.lies(of))
 		}
 	})
@@ -279,7 +309,8 @@ func (m *model) converges(rt *rapid.T, name, want string, mode kontrol.Mode) {
 			return false
 		}
 		_, added := o.Data["added"]
-		return r.DeletionTimestamp == nil && r.Status.State == kontrol.StateSynced && o.Data["a"] == want && o.Labels[kontrol.LabelID] != "" && !(added && mode == kontrol.ModeEnforce)
+		return r.DeletionTimestamp == nil && r.Status.State == kontrol.StateSynced && o.Data["a"] == want &&
+			o.Labels[kontrol.LabelID] != "" && !(added && mode == kontrol.ModeEnforce)
 	})
 }
 
@@ -293,14 +324,16 @@ func (m *model) tells(rt *rapid.T, name, want string) {
 	})
 }
 
-// follows waits until ok of a Resource that is about its generation, nil if it is gone, and the object on the target, which is empty if it is gone.
+// follows waits until ok of a Resource that is about its generation, nil if it is gone, and the object on the target,
+// which is empty if it is gone.
 func (m *model) follows(rt *rapid.T, name string, ok func(*kontrol.Resource, *corev1.ConfigMap) bool) {
 	ctx, cancel := context.WithTimeout(m.ctx, patience)
 	defer cancel()
 	resources, err := m.Watch(ctx, &kontrol.ResourceList{}, ctrl.MatchingFields{"metadata.name": name})
 	require.NoError(m.t, err)
 	defer resources.Stop()
-	objects, err := m.target.Watch(ctx, &corev1.ConfigMapList{}, ctrl.InNamespace("default"), ctrl.MatchingFields{"metadata.name": name})
+	objects, err := m.target.Watch(ctx, &corev1.ConfigMapList{}, ctrl.InNamespace("default"),
+		ctrl.MatchingFields{"metadata.name": name})
 	require.NoError(m.t, err)
 	defer objects.Stop()
 	for {

@@ -11,14 +11,19 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// TestKontrolOverrides: clusters of one Resource differ by overrides and labels; one that lacks a label fails alone; a label's change is applied;
-// a cluster that no longer matches is left as the deletion policy says.
+// TestKontrolOverrides: clusters of one Resource differ by overrides and labels; one that lacks a label fails alone; a
+// label's change is applied; a cluster that no longer matches is left as the deletion policy says.
 func TestKontrolOverrides(t *testing.T) {
 	c := start(t, options{log: slog.LevelError})
 	other := c.beside("there")
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here", Labels: map[string]string{"name": "here"}}, Spec: kontrol.ClusterSpec{Local: true}})
+	c.create(&kontrol.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "here", Labels: map[string]string{"name": "here"}},
+		Spec:       kontrol.ClusterSpec{Local: true},
+	})
 	r := managed("color", "", configMapTemplate("color", "plain"))
-	r.Spec.ClusterSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "name", Operator: metav1.LabelSelectorOpExists}}}
+	r.Spec.ClusterSelector = &metav1.LabelSelector{
+		MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "name", Operator: metav1.LabelSelectorOpExists}},
+	}
 	r.Spec.Overrides = []kontrol.Override{
 		{Patch: []kontrol.PatchOperation{{Op: "add", Path: "/data/on", ValueFrom: &kontrol.ValueSource{Name: true}}}},
 		{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": "there"}},
@@ -26,11 +31,14 @@ func TestKontrolOverrides(t *testing.T) {
 	}
 	c.create(r)
 	c.has("color", map[string]string{"a": "plain", "on": "here"})
-	failed := until(c, &kontrol.AppliedStateList{}, "", "color.there", func(a *kontrol.AppliedState) bool { return a.State.Status == kontrol.ApplyFailed })
+	failed := until(c, &kontrol.AppliedStateList{}, "", "color.there", func(a *kontrol.AppliedState) bool {
+		return a.State.Status == kontrol.ApplyFailed
+	})
 	require.Equal(t, kontrol.ReasonOverride, failed.State.Reason)
 	require.Contains(t, failed.State.Error, "cluster there has no label color: set it")
 	until(c, &kontrol.ResourceList{}, "", "color", func(r *kontrol.Resource) bool {
-		return r.Status.State == kontrol.StateOutOfSync && strings.HasPrefix(r.Status.Message, "on there: ") && r.Status.Clusters.Synced == 1
+		return r.Status.State == kontrol.StateOutOfSync && strings.HasPrefix(r.Status.Message, "on there: ") &&
+			r.Status.Clusters.Synced == 1
 	})
 	_, made := other.configMap("color")
 	require.False(t, made)

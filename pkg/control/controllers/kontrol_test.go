@@ -61,10 +61,13 @@ func (c *cluster) configMap(name string) (*corev1.ConfigMap, bool) {
 // has waits for a config map to have the data.
 func (c *cluster) has(name string, data map[string]string) {
 	c.t.Helper()
-	until(c, &corev1.ConfigMapList{}, "default", name, func(m *corev1.ConfigMap) bool { return fmt.Sprint(m.Data) == fmt.Sprint(data) })
+	until(c, &corev1.ConfigMapList{}, "default", name, func(m *corev1.ConfigMap) bool {
+		return fmt.Sprint(m.Data) == fmt.Sprint(data)
+	})
 }
 
-// beside starts a second cluster, which this one knows by the name, and the Secret of that name in the namespace default.
+// beside starts a second cluster, which this one knows by the name, and the Secret of that name in the namespace
+// default.
 func (c *cluster) beside(name string) *cluster {
 	c.t.Helper()
 	other := start(c.t, options{log: slog.LevelError, http: true, bare: true})
@@ -86,19 +89,23 @@ func kubeconfigSecret(t testing.TB, name string, of *cluster, change func(*clien
 	}
 	data, err := clientcmd.Write(cfg)
 	require.NoError(t, err)
-	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string][]byte{"kubeconfig": data}}
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string][]byte{"kubeconfig": data},
+	}
 }
 
-// TestKontrolModes: drift is reported, corrected, or also pruned, as the mode says, on the local cluster and on another; the object goes with its
-// Resource, or is left.
+// TestKontrolModes: drift is reported, corrected, or also pruned, as the mode says, on the local cluster and on
+// another; the object goes with its Resource, or is left.
 func TestKontrolModes(t *testing.T) {
 	c := start(t, options{log: slog.LevelError})
 	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
 	other := c.beside("there")
 	for name, target := range map[string]*cluster{"here": c, "there": other} {
 		t.Run(name, func(t *testing.T) {
-			report, correct, enforce := managed("report-"+name, name, configMapTemplate("report", "b")), managed("correct-"+name, name, configMapTemplate("correct", "b")), managed("enforce-"+name, name, configMapTemplate("enforce", "b"))
-			report.Spec.Mode, enforce.Spec.Mode, report.Spec.DeletionPolicy = kontrol.ModeReport, kontrol.ModeEnforce, kontrol.DeletionOrphan
+			report, correct, enforce := managed("report-"+name, name, configMapTemplate("report", "b")), managed("correct-"+name,
+				name, configMapTemplate("correct", "b")), managed("enforce-"+name, name, configMapTemplate("enforce", "b"))
+			report.Spec.Mode, enforce.Spec.Mode, report.Spec.DeletionPolicy = kontrol.ModeReport, kontrol.ModeEnforce,
+				kontrol.DeletionOrphan
 			c.create(report, correct, enforce)
 			for _, m := range []string{"report", "correct", "enforce"} {
 				c.in(m+"-"+name, kontrol.StateSynced)
@@ -106,7 +113,8 @@ func TestKontrolModes(t *testing.T) {
 				require.True(t, ok)
 				require.Equal(t, map[string]string{"a": "b"}, got.Data)
 				require.Equal(t, "1", got.Annotations[kontrol.AnnotationGeneration])
-				target.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, m, `{"data":{"a":"drift","more":"x"}}`)
+				target.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, m,
+					`{"data":{"a":"drift","more":"x"}}`)
 			}
 			target.has("correct", map[string]string{"a": "b", "more": "x"})
 			target.has("enforce", map[string]string{"a": "b"})
@@ -119,13 +127,15 @@ func TestKontrolModes(t *testing.T) {
 			require.EqualValues(t, 1, current.State.DriftCount, "what was added is listed, but does not count")
 			require.Len(t, current.State.Drift, 2)
 			d := current.State.Drift[0]
-			require.Equal(t, []any{".data.a", kontrol.DriftChanged, `"b"`, `"drift"`, "somebody", "Update"}, []any{d.Path, d.Type, d.Desired, d.Actual, d.Manager, d.Operation})
+			require.Equal(t, []any{".data.a", kontrol.DriftChanged, `"b"`, `"drift"`, "somebody", "Update"},
+				[]any{d.Path, d.Type, d.Desired, d.Actual, d.Manager, d.Operation})
 			require.NotNil(t, d.Time)
 			require.Equal(t, ".data.more", current.State.Drift[1].Path)
 			require.Equal(t, kontrol.DriftAdded, current.State.Drift[1].Type)
 
 			// An object that somebody deletes is made again.
-			require.NoError(t, target.Delete(c.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "correct"}}))
+			require.NoError(t,
+				target.Delete(c.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "correct"}}))
 			target.has("correct", map[string]string{"a": "b"})
 
 			// A new content is applied, and the revision goes up, or back by hand.
@@ -136,7 +146,8 @@ func TestKontrolModes(t *testing.T) {
 			require.EqualValues(t, 1, *back.Spec.Revision)
 			require.Len(t, back.Status.History, 2)
 			got, _ := target.configMap("correct")
-			require.Equal(t, []string{"b", "1", "3"}, []string{got.Data["a"], got.Annotations[kontrol.AnnotationRevision], got.Annotations[kontrol.AnnotationGeneration]})
+			require.Equal(t, []string{"b", "1", "3"},
+				[]string{got.Data["a"], got.Annotations[kontrol.AnnotationRevision], got.Annotations[kontrol.AnnotationGeneration]})
 
 			for _, m := range []string{"report", "correct", "enforce"} {
 				r := &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: m + "-" + name}}
@@ -153,21 +164,29 @@ func TestKontrolModes(t *testing.T) {
 	}
 }
 
-// TestKontrolOrder: a kind that a cluster lacks is waited for, and so are dependencies and lower waves; a cycle is named.
+// TestKontrolOrder: a kind that a cluster lacks is waited for, and so are dependencies and lower waves; a cycle is
+// named.
 func TestKontrolOrder(t *testing.T) {
 	c := start(t, options{log: slog.LevelError})
 	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
-	c.create(managed("widget", "here", `{"apiVersion":"x.dev/v1","kind":"Widget","metadata":{"name":"w","namespace":"shop"},"spec":{"a":1}}`))
+	c.create(managed("widget", "here",
+		`{"apiVersion":"x.dev/v1","kind":"Widget","metadata":{"name":"w","namespace":"shop"},"spec":{"a":1}}`))
 	waiting := c.in("widget", kontrol.StateOutOfSync)
 	require.NotEmpty(t, waiting.Status.Message)
-	until(c, &kontrol.AppliedStateList{}, "", "widget.here", func(a *kontrol.AppliedState) bool { return a.State.Reason == kontrol.ReasonNoKind })
+	until(c, &kontrol.AppliedStateList{}, "", "widget.here", func(a *kontrol.AppliedState) bool {
+		return a.State.Reason == kontrol.ReasonNoKind
+	})
 	after := managed("after", "here", configMapTemplate("after", "b"))
 	after.Spec.DependsOn = []string{"widget"}
 	wave := managed("wave", "here", configMapTemplate("wave", "b"))
 	wave.Annotations = map[string]string{kontrol.AnnotationWave: "1"}
 	c.create(after, wave, managed("shop", "here", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}}`))
-	until(c, &kontrol.AppliedStateList{}, "", "after.here", func(a *kontrol.AppliedState) bool { return a.State.Reason == kontrol.ReasonDependency })
-	until(c, &kontrol.AppliedStateList{}, "", "wave.here", func(a *kontrol.AppliedState) bool { return a.State.Reason == kontrol.ReasonDependency })
+	until(c, &kontrol.AppliedStateList{}, "", "after.here", func(a *kontrol.AppliedState) bool {
+		return a.State.Reason == kontrol.ReasonDependency
+	})
+	until(c, &kontrol.AppliedStateList{}, "", "wave.here", func(a *kontrol.AppliedState) bool {
+		return a.State.Reason == kontrol.ReasonDependency
+	})
 	_, made := c.configMap("after")
 	require.False(t, made)
 	cycle := managed("cycle", "here", configMapTemplate("cycle", "b"))
@@ -176,22 +195,29 @@ func TestKontrolOrder(t *testing.T) {
 	after2 := managed("after2", "here", configMapTemplate("after2", "b"))
 	after2.Spec.DependsOn = []string{"cycle"}
 	c.create(after2)
-	until(c, &kontrol.AppliedStateList{}, "", "cycle.here", func(a *kontrol.AppliedState) bool { return a.State.Reason == kontrol.ReasonDependencyCycle })
+	until(c, &kontrol.AppliedStateList{}, "", "cycle.here", func(a *kontrol.AppliedState) bool {
+		return a.State.Reason == kontrol.ReasonDependencyCycle
+	})
 	require.NoError(t, c.Delete(c.ctx, cycle))
 	require.NoError(t, c.Delete(c.ctx, after2))
 }
 
-// TestKontrolConflicts: two Resources on one object, an object of another Kontrol, and fields of others, are conflicts, which are not forced.
+// TestKontrolConflicts: two Resources on one object, an object of another Kontrol, and fields of others, are conflicts,
+// which are not forced.
 func TestKontrolConflicts(t *testing.T) {
 	c := start(t, options{log: slog.LevelError})
 	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
-	theirs := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "theirs"}, Data: map[string]string{"a": "theirs"}}
+	theirs := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "theirs"}, Data: map[string]string{"a": "theirs"},
+	}
 	foreign := theirs.DeepCopy()
 	foreign.Name, foreign.Annotations = "foreign", map[string]string{kontrol.AnnotationID: "42"}
 	require.NoError(t, c.Create(c.ctx, theirs, ctrl.FieldOwner("somebody")))
 	c.create(foreign, managed("one", "here", configMapTemplate("m", "1")))
 	c.in("one", kontrol.StateSynced)
-	c.create(managed("two", "here", configMapTemplate("m", "2")), managed("theirs", "here", configMapTemplate("theirs", "ours")), managed("foreign", "here", configMapTemplate("foreign", "ours")))
+	c.create(managed("two", "here", configMapTemplate("m", "2")),
+		managed("theirs", "here", configMapTemplate("theirs", "ours")),
+		managed("foreign", "here", configMapTemplate("foreign", "ours")))
 	require.Contains(t, c.in("two", kontrol.StateConflict).Status.Message, "Resource one is about the same object")
 	require.Contains(t, c.in("theirs", kontrol.StateConflict).Status.Message, `.data.a: conflict with "somebody"`)
 	require.Contains(t, c.in("foreign", kontrol.StateConflict).Status.Message, "belongs to the Resource with the id 42")
@@ -210,8 +236,8 @@ func TestKontrolConflicts(t *testing.T) {
 	c.has("m", map[string]string{"a": "3"})
 }
 
-// TestKontrolUnrecorded: what was applied without being recorded, as the answer was lost, is taken back from who changed it, as what is recorded is. The
-// annotations alone, which anybody can write, say nothing.
+// TestKontrolUnrecorded: what was applied without being recorded, as the answer was lost, is taken back from who
+// changed it, as what is recorded is. The annotations alone, which anybody can write, say nothing.
 func TestKontrolUnrecorded(t *testing.T) {
 	c := start(t, options{log: slog.LevelError})
 	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
@@ -219,7 +245,9 @@ func TestKontrolUnrecorded(t *testing.T) {
 		r := managed(name, "here", configMapTemplate(name, "1"))
 		r.Spec.Suspend = true
 		c.create(r)
-		id := until(c, &kontrol.ResourceList{}, "", name, func(r *kontrol.Resource) bool { return r.Status.ID != 0 }).Status.ID
+		id := until(c, &kontrol.ResourceList{}, "", name, func(r *kontrol.Resource) bool {
+			return r.Status.ID != 0
+		}).Status.ID
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default","labels":{%q:"%d"},"annotations":{%q:"%[3]d",%[5]q:"1"}},"data":{"a":"1"}}`,
 			name, kontrol.LabelID, id, kontrol.AnnotationID, kontrol.AnnotationGeneration)
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
@@ -237,7 +265,8 @@ func TestKontrolUnrecorded(t *testing.T) {
 func TestKontrolIgnores(t *testing.T) {
 	c := start(t, options{log: slog.LevelError})
 	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
-	r := managed("m", "here", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m","namespace":"default"},"data":{"a":"b","scale":"1"}}`)
+	r := managed("m", "here",
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m","namespace":"default"},"data":{"a":"b","scale":"1"}}`)
 	r.Spec.Ignore = &kontrol.Ignore{Fields: []string{"data.scale"}}
 	r.Spec.Mode = kontrol.ModeEnforce
 	c.create(r)
@@ -270,7 +299,10 @@ func TestKontrolBadClusters(t *testing.T) {
 	bad("unknown", func(cfg *clientcmdapi.Config) {
 		cfg.Clusters["x"].CertificateAuthorityData = []byte("-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n")
 	})
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "none"}, Spec: kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: "nothing"}}})
+	c.create(&kontrol.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "none"},
+		Spec:       kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: "nothing"}},
+	})
 	reason := func(name, reason, message string) {
 		t.Helper()
 		until(c, &kontrol.ClusterList{}, "", name, func(k *kontrol.Cluster) bool {
@@ -283,7 +315,8 @@ func TestKontrolBadClusters(t *testing.T) {
 	reason("closed", kontrol.ReasonUnreachable, "https://127.0.0.1:1")
 	reason("unknown", kontrol.ReasonKubeconfigInvalid, "")
 	reason("none", kontrol.ReasonSecretMissing, "there is no Secret nothing in namespace default")
-	c.create(managed("lost", "closed", configMapTemplate("m", "b")), managed("fine", "there", configMapTemplate("m", "b")), managed("nowhere", "missing", configMapTemplate("m", "b")))
+	c.create(managed("lost", "closed", configMapTemplate("m", "b")), managed("fine", "there", configMapTemplate("m", "b")),
+		managed("nowhere", "missing", configMapTemplate("m", "b")))
 	c.in("fine", kontrol.StateSynced)
 	require.Contains(t, c.in("lost", kontrol.StateUnreachable).Status.Message, "127.0.0.1:1")
 	require.Contains(t, c.in("nowhere", kontrol.StateUnreachable).Status.Message, "there is no cluster of that name")
@@ -302,7 +335,8 @@ func TestKontrolBadClusters(t *testing.T) {
 // TestKontrolWrites: an edit costs one AppliedState, one CurrentState and one summary.
 func TestKontrolWrites(t *testing.T) {
 	c := start(t, options{log: slog.LevelError})
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}}, managed("m", "here", configMapTemplate("m", "0")))
+	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}},
+		managed("m", "here", configMapTemplate("m", "0")))
 	c.in("m", kontrol.StateSynced)
 	generation := func(o ctrl.Object) int64 {
 		require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "m.here"}, o))
@@ -314,7 +348,9 @@ func TestKontrolWrites(t *testing.T) {
 	for i := range edits {
 		began := time.Now()
 		c.patch(&kontrol.Resource{}, "m", fmt.Sprintf(`{"spec":{"template":{"data":{"a":"%d"}}}}`, i+1))
-		until(c, &corev1.ConfigMapList{}, "default", "m", func(m *corev1.ConfigMap) bool { return m.Data["a"] == fmt.Sprint(i+1) })
+		until(c, &corev1.ConfigMapList{}, "default", "m", func(m *corev1.ConfigMap) bool {
+			return m.Data["a"] == fmt.Sprint(i+1)
+		})
 		took = append(took, time.Since(began))
 		r := c.in("m", kontrol.StateSynced)
 		seen = append(seen, time.Since(began))
@@ -328,20 +364,24 @@ func TestKontrolWrites(t *testing.T) {
 	}
 	require.JSONEq(t, `{"f:spec":{"f:template":{"f:data":{"f:a":{}}}}}`, owned["somebody/"], "users own single fields")
 	require.JSONEq(t, `{"f:status":{}}`, owned["kube-controller-manager/status"], "the status has one owner")
-	require.EqualValues(t, edits, generation(&kontrol.AppliedState{})-applied, "AppliedStates are written once for each edit")
-	require.EqualValues(t, edits, generation(&kontrol.CurrentState{})-current, "CurrentStates are written once for each edit")
+	require.EqualValues(t, edits, generation(&kontrol.AppliedState{})-applied,
+		"AppliedStates are written once for each edit")
+	require.EqualValues(t, edits, generation(&kontrol.CurrentState{})-current,
+		"CurrentStates are written once for each edit")
 	c.patch(&kontrol.Resource{}, "m", `{"spec":{"mode":"Report"}}`)
 	c.in("m", kontrol.StateSynced)
 	var detected []time.Duration
 	for i := range edits {
 		began := time.Now()
-		c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "m", fmt.Sprintf(`{"data":{"a":"drift %d"}}`, i))
+		c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "m",
+			fmt.Sprintf(`{"data":{"a":"drift %d"}}`, i))
 		until(c, &kontrol.CurrentStateList{}, "", "m.here", func(s *kontrol.CurrentState) bool {
 			return len(s.State.Drift) == 1 && s.State.Drift[0].Actual == fmt.Sprintf(`"drift %d"`, i)
 		})
 		detected = append(detected, time.Since(began))
 	}
-	t.Logf("edit to applied: p50 %v, edit to summary: p50 %v, drift to detected: p50 %v", median(took), median(seen), median(detected))
+	t.Logf("edit to applied: p50 %v, edit to summary: p50 %v, drift to detected: p50 %v", median(took), median(seen),
+		median(detected))
 }
 
 func median(d []time.Duration) time.Duration {

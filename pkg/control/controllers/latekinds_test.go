@@ -18,13 +18,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// TestKindsThatComeLater: objects of a kind that was added while the reconcilers run are collected with their owner, go with their
-// namespace and count for a quota, also when the kind was removed and added again.
+// TestKindsThatComeLater: objects of a kind that was added while the reconcilers run are collected with their owner, go
+// with their namespace and count for a quota, also when the kind was removed and added again.
 func TestKindsThatComeLater(t *testing.T) {
 	c := start(t, options{})
 	ctx := t.Context()
 	for round := range 2 {
-		row := own.Untyped{Kind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Widget"}, Plural: "widgets", Status: true}.Row()
+		row := own.Untyped{
+			Kind:   schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Widget"},
+			Plural: "widgets",
+			Status: true,
+		}.Row()
 		require.NoError(t, c.engine.Kinds.Change(ctx, nil, []*kind.Resource{row}))
 		ns := fmt.Sprintf("late-%d", round)
 		require.NoError(t, c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
@@ -34,7 +38,9 @@ func TestKindsThatComeLater(t *testing.T) {
 			u.SetName(name)
 			if owner != nil {
 				gvk := owner.GetObjectKind().GroupVersionKind()
-				u.SetOwnerReferences([]metav1.OwnerReference{{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Name: owner.GetName(), UID: owner.GetUID()}})
+				u.SetOwnerReferences([]metav1.OwnerReference{
+					{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Name: owner.GetName(), UID: owner.GetUID()},
+				})
 			}
 			return u
 		}
@@ -42,7 +48,9 @@ func TestKindsThatComeLater(t *testing.T) {
 		require.NoError(t, c.Create(ctx, parent))
 		child := widget("child", parent)
 		require.NoError(t, c.Create(ctx, child))
-		config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c", OwnerReferences: child.GetOwnerReferences()}}
+		config := &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "c", OwnerReferences: child.GetOwnerReferences()},
+		}
 		require.NoError(t, c.Create(ctx, config))
 		require.NoError(t, c.Delete(ctx, widget("parent", nil)))
 		c.gone(child)

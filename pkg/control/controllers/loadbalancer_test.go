@@ -14,8 +14,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/controllers/loadbalancer"
 )
 
-// TestLoadBalancerAddresses: services get addresses with no more rights than upstream's service controller has, a waiting service gets the address of
-// a deleted one, and a service that is not to be balanced any more has nothing left.
+// TestLoadBalancerAddresses: services get addresses with no more rights than upstream's service controller has, a
+// waiting service gets the address of a deleted one, and a service that is not to be balanced any more has nothing
+// left.
 func TestLoadBalancerAddresses(t *testing.T) {
 	one := netip.MustParseAddr("192.0.2.1")
 	c := start(t, options{http: true, balance: &loadbalancer.Config{Pool: []config.AddressRange{{First: one, Last: one}}}})

@@ -67,7 +67,11 @@ func TestOutside(t *testing.T) {
 		var l coordinationv1.Lease
 		require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "kube-system", Name: lease}, &l))
 		require.NotContains(t, *l.Spec.HolderIdentity, "_coracle-", "a server that is alone does not take it")
-		for path, want := range map[string]string{"/readyz": "ok", "/livez": "ok", "/metrics": `leader_election_master_status{name="` + lease + `"} 1`} {
+		for path, want := range map[string]string{
+			"/readyz":  "ok",
+			"/livez":   "ok",
+			"/metrics": `leader_election_master_status{name="` + lease + `"} 1`,
+		} {
 			answer, err := http.Get("http://" + address + path)
 			require.NoError(t, err)
 			body, err := io.ReadAll(answer.Body)
@@ -89,14 +93,20 @@ func TestOutside(t *testing.T) {
 // TestOutsideOnly: only what is named runs, under a lease of its own; unknown names are refused.
 func TestOutsideOnly(t *testing.T) {
 	c := start(t, options{log: slog.LevelWarn, http: true, bare: true})
-	config := server.Outside{REST: c.rest("admin", user.SystemPrivilegedGroup), LogLevel: "error", Listen: free(t), Only: []string{"replicaset"}}
+	config := server.Outside{
+		REST:     c.rest("admin", user.SystemPrivilegedGroup),
+		LogLevel: "error",
+		Listen:   free(t),
+		Only:     []string{"replicaset"},
+	}
 	wrong := config
 	wrong.Only = []string{"replicasets"}
 	require.ErrorContains(t, server.RunControllers(c.ctx, wrong), `there is no reconciler "replicasets" here; there are `)
 	ctx, cancel := context.WithCancel(c.ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- server.RunControllers(ctx, config) }()
-	c.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}, deployment("web", "one", 1))
+	c.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}},
+		deployment("web", "one", 1))
 	rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "set"}}
 	d := deployment("web", "one", 2)
 	rs.Spec = appsv1.ReplicaSetSpec{Replicas: d.Spec.Replicas, Selector: d.Spec.Selector, Template: d.Spec.Template}

@@ -15,8 +15,11 @@ import (
 )
 
 func deviceSlice(node string, devices ...resourcev1.Device) *resourcev1.ResourceSlice {
-	return &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: node + "-gpus"}, Spec: resourcev1.ResourceSliceSpec{
-		Driver: "gpu.example.com", NodeName: &node, Pool: resourcev1.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1}, Devices: devices}}
+	return &resourcev1.ResourceSlice{
+		ObjectMeta: metav1.ObjectMeta{Name: node + "-gpus"}, Spec: resourcev1.ResourceSliceSpec{
+			Driver: "gpu.example.com", NodeName: &node,
+			Pool: resourcev1.ResourcePool{Name: node, Generation: 1, ResourceSliceCount: 1}, Devices: devices},
+	}
 }
 
 func deviceSpec(class string) resourcev1.ResourceClaimSpec {
@@ -26,22 +29,33 @@ func deviceSpec(class string) resourcev1.ResourceClaimSpec {
 
 func devicePod(name, template string) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{
-		Containers:     []corev1.Container{{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}}},
+		Containers: []corev1.Container{
+			{Name: "c", Image: "i", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "gpu"}}}},
+		},
 		ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &template}}}}
 }
 
-// TestDevices: each pod gets a claim from its template, and a device that no other pod has, with no more rights than upstream's roles give.
+// TestDevices: each pod gets a claim from its template, and a device that no other pod has, with no more rights than
+// upstream's roles give.
 func TestDevices(t *testing.T) {
 	c := start(t, options{agent: true, log: slog.LevelError, http: true})
 	c.node("n1")
 	c.node("n2")
 	c.create(
-		&resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{
-			{CEL: &resourcev1.CELDeviceSelector{Expression: `device.driver == "gpu.example.com"`}}}}},
+		&resourcev1.DeviceClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{
+				{CEL: &resourcev1.CELDeviceSelector{Expression: `device.driver == "gpu.example.com"`}}}},
+		},
 		deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}),
-		deviceSlice("n2", resourcev1.Device{Name: "gpu-0"}, resourcev1.Device{Name: "gpu-1", Taints: []resourcev1.DeviceTaint{{Key: "broken", Effect: resourcev1.DeviceTaintEffectNoSchedule}}}),
+		deviceSlice("n2", resourcev1.Device{Name: "gpu-0"},
+			resourcev1.Device{
+				Name: "gpu-1", Taints: []resourcev1.DeviceTaint{{Key: "broken", Effect: resourcev1.DeviceTaintEffectNoSchedule}},
+			}),
 	)
-	template := &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gpu"}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: deviceSpec("gpu")}}
+	template := &resourcev1.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gpu"},
+		Spec:       resourcev1.ResourceClaimTemplateSpec{Spec: deviceSpec("gpu")},
+	}
 	c.create(template, devicePod("a", "gpu"), devicePod("b", "gpu"))
 	bound := func(p *corev1.Pod) bool { return p.Spec.NodeName != "" }
 	a := until(c, &corev1.PodList{}, "default", "a", bound)
@@ -49,9 +63,10 @@ func TestDevices(t *testing.T) {
 	require.NotEqual(t, a.Spec.NodeName, b.Spec.NodeName, "each node has one device that is not tainted")
 	claim := func(p *corev1.Pod) *resourcev1.ResourceClaim {
 		require.Len(t, p.Status.ResourceClaimStatuses, 1)
-		return until(c, &resourcev1.ResourceClaimList{}, "default", *p.Status.ResourceClaimStatuses[0].ResourceClaimName, func(r *resourcev1.ResourceClaim) bool {
-			return len(r.Status.ReservedFor) == 1 && r.Status.ReservedFor[0].UID == p.UID
-		})
+		return until(c, &resourcev1.ResourceClaimList{}, "default", *p.Status.ResourceClaimStatuses[0].ResourceClaimName,
+			func(r *resourcev1.ResourceClaim) bool {
+				return len(r.Status.ReservedFor) == 1 && r.Status.ReservedFor[0].UID == p.UID
+			})
 	}
 	got := claim(a)
 	require.Equal(t, a.Spec.NodeName, got.Status.Allocation.Devices.Results[0].Pool)
@@ -62,7 +77,8 @@ func TestDevices(t *testing.T) {
 	// There is none for a third pod, until the first has gone. Its claim goes with it.
 	c.create(devicePod("c", "gpu"), devicePod("d", "missing"))
 	until(c, &corev1.PodList{}, "default", "c", func(p *corev1.Pod) bool {
-		return len(p.Status.Conditions) > 0 && strings.Contains(p.Status.Conditions[0].Message, "2 cannot allocate all claims")
+		return len(p.Status.Conditions) > 0 &&
+			strings.Contains(p.Status.Conditions[0].Message, "2 cannot allocate all claims")
 	})
 	require.NoError(t, c.Delete(c.ctx, a))
 	third := until(c, &corev1.PodList{}, "default", "c", bound)
@@ -70,22 +86,30 @@ func TestDevices(t *testing.T) {
 	c.gone(got)
 
 	// A taint on the free device, by a rule, keeps pods away that do not tolerate it.
-	rule := &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "service"}, Spec: resourcev1.DeviceTaintRuleSpec{
-		DeviceSelector: &resourcev1.DeviceTaintSelector{Pool: &b.Spec.NodeName}, Taint: resourcev1.DeviceTaint{Key: "service", Effect: resourcev1.DeviceTaintEffectNoSchedule}}}
+	rule := &resourcev1.DeviceTaintRule{
+		ObjectMeta: metav1.ObjectMeta{Name: "service"}, Spec: resourcev1.DeviceTaintRuleSpec{
+			DeviceSelector: &resourcev1.DeviceTaintSelector{Pool: &b.Spec.NodeName},
+			Taint:          resourcev1.DeviceTaint{Key: "service", Effect: resourcev1.DeviceTaintEffectNoSchedule}},
+	}
 	c.create(rule)
 	require.NoError(t, c.Delete(c.ctx, b))
 	c.gone(b)
-	missing := &resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "missing"}, Spec: template.Spec}
+	missing := &resourcev1.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "missing"}, Spec: template.Spec,
+	}
 	c.create(missing)
 	until(c, &corev1.PodList{}, "default", "d", func(p *corev1.Pod) bool {
-		return len(p.Status.ResourceClaimStatuses) == 1 && len(p.Status.Conditions) > 0 && strings.Contains(p.Status.Conditions[0].Message, "2 cannot allocate all claims")
+		return len(p.Status.ResourceClaimStatuses) == 1 && len(p.Status.Conditions) > 0 &&
+			strings.Contains(p.Status.Conditions[0].Message, "2 cannot allocate all claims")
 	})
 	require.NoError(t, c.Delete(c.ctx, rule))
 	until(c, &corev1.PodList{}, "default", "d", bound)
 
 	// A claim that two pods share is allocated once, and stays until both are gone.
 	c.node("n3")
-	c.create(deviceSlice("n3", resourcev1.Device{Name: "gpu-0"}), &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shared"}, Spec: deviceSpec("gpu")})
+	c.create(deviceSlice("n3", resourcev1.Device{Name: "gpu-0"}), &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shared"}, Spec: deviceSpec("gpu"),
+	})
 	shared := "shared"
 	for _, name := range []string{"e", "f"} {
 		p := devicePod(name, "")
@@ -109,24 +133,33 @@ func TestDevices(t *testing.T) {
 	}, patience, 2*time.Millisecond)
 }
 
-// TestDeviceTaints: pods leave devices with NoExecute taints, of drivers and of rules, unless they tolerate them; a rule's status says what it does.
+// TestDeviceTaints: pods leave devices with NoExecute taints, of drivers and of rules, unless they tolerate them; a
+// rule's status says what it does.
 func TestDeviceTaints(t *testing.T) {
 	c := start(t, options{agent: true, log: slog.LevelError, http: true})
 	c.node("n1")
-	slice := deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}, resourcev1.Device{Name: "gpu-1"}, resourcev1.Device{Name: "gpu-2"})
+	slice := deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}, resourcev1.Device{Name: "gpu-1"},
+		resourcev1.Device{Name: "gpu-2"})
 	c.create(&resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}, slice)
 	for name, tolerations := range map[string][]resourcev1.DeviceToleration{
-		"plain": nil, "patient": {{Operator: resourcev1.DeviceTolerationOpExists, Effect: resourcev1.DeviceTaintEffectNoExecute}},
+		"plain":   nil,
+		"patient": {{Operator: resourcev1.DeviceTolerationOpExists, Effect: resourcev1.DeviceTaintEffectNoExecute}},
 	} {
 		spec := deviceSpec("gpu")
 		spec.Devices.Requests[0].Exactly.Tolerations = tolerations
-		c.create(&resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: spec}})
+		c.create(&resourcev1.ResourceClaimTemplate{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+			Spec:       resourcev1.ResourceClaimTemplateSpec{Spec: spec},
+		})
 	}
 	reserved := func(name string) (*corev1.Pod, string) {
-		p := until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool { return p.Spec.NodeName != "" && len(p.Status.ResourceClaimStatuses) == 1 })
-		claim := until(c, &resourcev1.ResourceClaimList{}, "default", *p.Status.ResourceClaimStatuses[0].ResourceClaimName, func(r *resourcev1.ResourceClaim) bool {
-			return len(r.Status.ReservedFor) == 1
+		p := until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool {
+			return p.Spec.NodeName != "" && len(p.Status.ResourceClaimStatuses) == 1
 		})
+		claim := until(c, &resourcev1.ResourceClaimList{}, "default", *p.Status.ResourceClaimStatuses[0].ResourceClaimName,
+			func(r *resourcev1.ResourceClaim) bool {
+				return len(r.Status.ReservedFor) == 1
+			})
 		return p, claim.Status.Allocation.Devices.Results[0].Device
 	}
 	c.create(devicePod("a", "plain"), devicePod("b", "plain"), devicePod("patient", "patient"))
@@ -143,8 +176,14 @@ func TestDeviceTaints(t *testing.T) {
 			require.NoError(t, c.Delete(c.ctx, rule))
 			c.gone(rule)
 		}
-		rule = &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{Name: "service"}, Spec: resourcev1.DeviceTaintRuleSpec{
-			DeviceSelector: &resourcev1.DeviceTaintSelector{Driver: &slice.Spec.Driver, Pool: &slice.Spec.Pool.Name, Device: &first}, Taint: resourcev1.DeviceTaint{Key: "service", Effect: resourcev1.DeviceTaintEffectNone}}}
+		rule = &resourcev1.DeviceTaintRule{
+			ObjectMeta: metav1.ObjectMeta{Name: "service"}, Spec: resourcev1.DeviceTaintRuleSpec{
+				DeviceSelector: &resourcev1.DeviceTaintSelector{
+					Driver: &slice.Spec.Driver,
+					Pool:   &slice.Spec.Pool.Name,
+					Device: &first,
+				}, Taint: resourcev1.DeviceTaint{Key: "service", Effect: resourcev1.DeviceTaintEffectNone}},
+		}
 		c.create(rule)
 		until(c, &resourcev1.DeviceTaintRuleList{}, "", "service", func(r *resourcev1.DeviceTaintRule) bool {
 			if len(r.Status.Conditions) != 1 || r.Status.Conditions[0].Reason != "NoEffect" || r.UID != rule.UID {
@@ -154,7 +193,8 @@ func TestDeviceTaints(t *testing.T) {
 			return true
 		})
 	}
-	require.NoError(t, c.Patch(c.ctx, rule, ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"taint":{"effect":"NoExecute"}}}`))))
+	require.NoError(t,
+		c.Patch(c.ctx, rule, ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"taint":{"effect":"NoExecute"}}}`))))
 	c.gone(a)
 
 	// The driver says that all of its devices are broken.
@@ -162,7 +202,9 @@ func TestDeviceTaints(t *testing.T) {
 	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(slice), &now))
 	broken := now.DeepCopy()
 	for i := range broken.Spec.Devices {
-		broken.Spec.Devices[i].Taints = []resourcev1.DeviceTaint{{Key: "broken", Effect: resourcev1.DeviceTaintEffectNoExecute}}
+		broken.Spec.Devices[i].Taints = []resourcev1.DeviceTaint{
+			{Key: "broken", Effect: resourcev1.DeviceTaintEffectNoExecute},
+		}
 	}
 	broken.Spec.Pool.Generation++
 	require.NoError(t, c.Update(c.ctx, broken))
@@ -172,8 +214,16 @@ func TestDeviceTaints(t *testing.T) {
 
 	// A pod that would be evicted at once, because it tolerates them for no time, is not put onto them again and again.
 	brief := deviceSpec("gpu")
-	brief.Devices.Requests[0].Exactly.Tolerations = []resourcev1.DeviceToleration{{Operator: resourcev1.DeviceTolerationOpExists, Effect: resourcev1.DeviceTaintEffectNoExecute, TolerationSeconds: new(int64)}}
-	c.create(&resourcev1.ResourceClaimTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "brief"}, Spec: resourcev1.ResourceClaimTemplateSpec{Spec: brief}}, devicePod("brief", "brief"))
+	brief.Devices.Requests[0].Exactly.Tolerations = []resourcev1.DeviceToleration{
+		{
+			Operator: resourcev1.DeviceTolerationOpExists, Effect: resourcev1.DeviceTaintEffectNoExecute,
+			TolerationSeconds: new(int64),
+		},
+	}
+	c.create(&resourcev1.ResourceClaimTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "brief"},
+		Spec:       resourcev1.ResourceClaimTemplateSpec{Spec: brief},
+	}, devicePod("brief", "brief"))
 	until(c, &corev1.PodList{}, "default", "brief", func(p *corev1.Pod) bool {
 		return len(p.Status.Conditions) > 0 && strings.Contains(p.Status.Conditions[0].Message, "cannot allocate all claims")
 	})

@@ -17,14 +17,17 @@ import (
 
 func daemonSet(name, image string) *appsv1.DaemonSet {
 	d := deployment(name, image, 1)
-	return &appsv1.DaemonSet{ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template}}
+	return &appsv1.DaemonSet{
+		ObjectMeta: d.ObjectMeta, Spec: appsv1.DaemonSetSpec{Selector: d.Spec.Selector, Template: d.Spec.Template},
+	}
 }
 
 // everywhere is what kubectl rollout status waits for, on that many nodes.
 func everywhere(nodes int32) func(*appsv1.DaemonSet) bool {
 	return func(d *appsv1.DaemonSet) bool {
 		s := d.Status
-		return s.ObservedGeneration >= d.Generation && s.DesiredNumberScheduled == nodes && s.UpdatedNumberScheduled == nodes && s.NumberAvailable == nodes
+		return s.ObservedGeneration >= d.Generation && s.DesiredNumberScheduled == nodes &&
+			s.UpdatedNumberScheduled == nodes && s.NumberAvailable == nodes
 	}
 }
 
@@ -42,7 +45,9 @@ func TestDaemonSetFollowsTheNodes(t *testing.T) {
 	// A cordoned node keeps its daemon, and a new one gets one.
 	edit(c, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, func(n *corev1.Node) { n.Spec.Unschedulable = true })
 	d = edit(c, d, func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.Containers[0].Image = "two" })
-	until(c, &appsv1.DaemonSetList{}, "default", "log", func(is *appsv1.DaemonSet) bool { return is.Generation >= d.Generation && everywhere(3)(is) })
+	until(c, &appsv1.DaemonSetList{}, "default", "log", func(is *appsv1.DaemonSet) bool {
+		return is.Generation >= d.Generation && everywhere(3)(is)
+	})
 	var pods corev1.PodList
 	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
 	on := map[string]string{}
@@ -98,13 +103,22 @@ func TestDaemonSetOnManyNodes(t *testing.T) {
 
 func statefulSet(name, image string, replicas int32) *appsv1.StatefulSet {
 	d := deployment(name, image, 1)
-	return &appsv1.StatefulSet{ObjectMeta: d.ObjectMeta, Spec: appsv1.StatefulSetSpec{Replicas: &replicas, Selector: d.Spec.Selector, ServiceName: name, Template: d.Spec.Template}}
+	return &appsv1.StatefulSet{
+		ObjectMeta: d.ObjectMeta,
+		Spec: appsv1.StatefulSetSpec{
+			Replicas:    &replicas,
+			Selector:    d.Spec.Selector,
+			ServiceName: name,
+			Template:    d.Spec.Template,
+		},
+	}
 }
 
 // steady is what kubectl rollout status waits for.
 func steady(s *appsv1.StatefulSet) bool {
 	n := *s.Spec.Replicas
-	return s.Status.ObservedGeneration >= s.Generation && s.Status.Replicas == n && s.Status.AvailableReplicas == n && s.Status.UpdatedReplicas == n &&
+	return s.Status.ObservedGeneration >= s.Generation && s.Status.Replicas == n && s.Status.AvailableReplicas == n &&
+		s.Status.UpdatedReplicas == n &&
 		s.Status.CurrentRevision == s.Status.UpdateRevision
 }
 
@@ -112,7 +126,10 @@ func steady(s *appsv1.StatefulSet) bool {
 func TestStatefulSetKeepsIdentities(t *testing.T) {
 	c := start(t, options{agent: true, log: slog.LevelWarn, http: true})
 	c.node("a")
-	taken := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-1", Labels: map[string]string{"stuck": "yes"}}, Spec: daemonSet("x", "x").Spec.Template.Spec}
+	taken := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-1", Labels: map[string]string{"stuck": "yes"}},
+		Spec:       daemonSet("x", "x").Spec.Template.Spec,
+	}
 	s := statefulSet("db", "one", 3)
 	c.create(taken, s)
 	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
@@ -122,7 +139,9 @@ func TestStatefulSetKeepsIdentities(t *testing.T) {
 	until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
 
 	s = edit(c, s, func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Image = "two" })
-	until(c, &appsv1.StatefulSetList{}, "default", "db", func(is *appsv1.StatefulSet) bool { return is.Generation >= s.Generation && steady(is) })
+	until(c, &appsv1.StatefulSetList{}, "default", "db", func(is *appsv1.StatefulSet) bool {
+		return is.Generation >= s.Generation && steady(is)
+	})
 	var pods corev1.PodList
 	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
 	images := map[string]string{}

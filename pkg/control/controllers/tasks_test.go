@@ -16,7 +16,10 @@ import (
 )
 
 func taskOf(name, code string) *tasks.Task {
-	return &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: tasks.TaskSpec{Image: "x", Args: []string{"exit", code}}}
+	return &tasks.Task{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
+		Spec:       tasks.TaskSpec{Image: "x", Args: []string{"exit", code}},
+	}
 }
 
 func (c *cluster) taskEnds(name string) *tasks.Task {
@@ -24,8 +27,8 @@ func (c *cluster) taskEnds(name string) *tasks.Task {
 	return until(c, &tasks.TaskList{}, "default", name, func(t *tasks.Task) bool { return t.Status.Phase.Ended() })
 }
 
-// TestTasksLetGoOfTheirPods: the end of an attempt is recorded, and then its pod goes, also where reconcilers reach the API over HTTP, and when somebody
-// else deletes the pod first.
+// TestTasksLetGoOfTheirPods: the end of an attempt is recorded, and then its pod goes, also where reconcilers reach the
+// API over HTTP, and when somebody else deletes the pod first.
 func TestTasksLetGoOfTheirPods(t *testing.T) {
 	for name, http := range map[string]bool{"in process": false, "over HTTP": true} {
 		t.Run(name, func(t *testing.T) {
@@ -46,8 +49,11 @@ func TestTasksLetGoOfTheirPods(t *testing.T) {
 			}
 			require.EqualValues(t, 3, *c.taskEnds("bad").Status.ExitCode)
 			require.Len(t, c.taskEnds("again").Status.Attempts, 2)
-			running := until(c, &tasks.TaskList{}, "default", "goes", func(t *tasks.Task) bool { return t.Status.Phase == tasks.TaskRunning })
-			require.NoError(t, c.Delete(c.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: running.Status.PodName}}))
+			running := until(c, &tasks.TaskList{}, "default", "goes", func(t *tasks.Task) bool {
+				return t.Status.Phase == tasks.TaskRunning
+			})
+			require.NoError(t,
+				c.Delete(c.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: running.Status.PodName}}))
 			require.Equal(t, tasks.ReasonPodDeleted, c.taskEnds("goes").Status.Reason)
 			for _, name := range []string{"good", "bad", "again", "goes"} {
 				for _, a := range c.taskEnds(name).Status.Attempts {
@@ -58,7 +64,8 @@ func TestTasksLetGoOfTheirPods(t *testing.T) {
 	}
 }
 
-// BenchmarkTasks is what the control plane spends on a task whose container ends at once, of 500 that wait for one node with room for 110.
+// BenchmarkTasks is what the control plane spends on a task whose container ends at once, of 500 that wait for one node
+// with room for 110.
 func BenchmarkTasks(b *testing.B) {
 	c := start(b, options{agent: true, log: slog.LevelWarn})
 	c.node("a")

@@ -10,23 +10,37 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestKeptTokens: a Secret that asks for a token of a service account gets one, and the CA bundle of the day; it goes with its account.
+// TestKeptTokens: a Secret that asks for a token of a service account gets one, and the CA bundle of the day; it goes
+// with its account.
 func TestKeptTokens(t *testing.T) {
-	c := start(t, options{log: slog.LevelError, rootCA: []byte("old"), sign: func(_ context.Context, a *corev1.ServiceAccount, s *corev1.Secret) (string, error) {
-		return string(a.UID) + " " + s.Name, nil
-	}})
+	c := start(t, options{
+		log: slog.LevelError, rootCA: []byte("old"),
+		sign: func(_ context.Context, a *corev1.ServiceAccount, s *corev1.Secret) (string, error) {
+			return string(a.UID) + " " + s.Name, nil
+		},
+	})
 	ask := func(name, account string) *corev1.Secret {
-		return &corev1.Secret{Type: corev1.SecretTypeServiceAccountToken, ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{corev1.ServiceAccountNameKey: account}}}
+		return &corev1.Secret{
+			Type: corev1.SecretTypeServiceAccountToken,
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace:   "default",
+				Name:        name,
+				Annotations: map[string]string{corev1.ServiceAccountNameKey: account},
+			},
+		}
 	}
 	robot := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "robot"}}
 	c.create(robot, ask("s", "robot"), ask("stray", "nobody"))
 	c.gone(ask("stray", ""))
 	got := until(c, &corev1.SecretList{}, "default", "s", func(s *corev1.Secret) bool { return len(s.Data["token"]) > 0 })
-	require.Equal(t, map[string]string{"token": string(robot.UID) + " s", "namespace": "default", "ca.crt": "old"}, text(got.Data))
+	require.Equal(t, map[string]string{"token": string(robot.UID) + " s", "namespace": "default", "ca.crt": "old"},
+		text(got.Data))
 	require.Equal(t, string(robot.UID), got.Annotations[corev1.ServiceAccountUIDKey])
 
 	c.rootCA.Set([]byte("new"))
-	got = until(c, &corev1.SecretList{}, "default", "s", func(s *corev1.Secret) bool { return string(s.Data["ca.crt"]) == "new" })
+	got = until(c, &corev1.SecretList{}, "default", "s", func(s *corev1.Secret) bool {
+		return string(s.Data["ca.crt"]) == "new"
+	})
 	require.Equal(t, string(robot.UID)+" s", string(got.Data["token"]))
 
 	require.NoError(t, c.Delete(c.ctx, robot))

@@ -1,15 +1,16 @@
-// Package election elects the server that runs the reconcilers and the scheduler, with the Leases that kube-controller-manager and
-// kube-scheduler use. Upstream's components can take part in the same election.
+// Package election elects the server that runs the reconcilers and the scheduler, with the Leases that
+// kube-controller-manager and kube-scheduler use. Upstream's components can take part in the same election.
 //
 // Its invariant: two processes never lead at the same time. Components that run on the leader write through a client
 // that calls Check before each write, so that a process that was suspended, or whose components hang, does no harm
 // when it resumes.
 //
-// A server whose store has no other member is Alone. It leads at once, whichever Coracle server held the Lease before, and holds the Lease
-// without renewing it, for aloneSeconds. That is safe because no other Coracle server can be running: the store's only member holds an exclusive
-// lock on its data directory and has no listener. When the store gains a member, the Lease is rewritten within RetryPeriod, and renewed
-// from then on. A new server ignores the long duration: it may lead after LeaseDuration without an observed renewal, and by then the old
-// server either renews the Lease or has stopped.
+// A server whose store has no other member is Alone. It leads at once, whichever Coracle server held the Lease before,
+// and holds the Lease without renewing it, for aloneSeconds. That is safe because no other Coracle server can be
+// running: the store's only member holds an exclusive lock on its data directory and has no listener. When the store
+// gains a member, the Lease is rewritten within RetryPeriod, and renewed from then on. A new server ignores the long
+// duration: it may lead after LeaseDuration without an observed renewal, and by then the old server either renews the
+// Lease or has stopped.
 package election
 
 import (
@@ -38,8 +39,8 @@ const (
 	Scheduler   = "kube-scheduler"
 )
 
-// Upstream's defaults. A leader that cannot renew its Lease stops leading after at most RenewDeadline plus RetryPeriod, and must stop its
-// components in the rest of LeaseDuration.
+// Upstream's defaults. A leader that cannot renew its Lease stops leading after at most RenewDeadline plus RetryPeriod,
+// and must stop its components in the rest of LeaseDuration.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
@@ -56,7 +57,8 @@ var ErrNotLeading = errors.New("this server is not the leader")
 // ours is a substring of the identities of Coracle servers that upstream's identities do not contain.
 const ours = "_coracle-"
 
-// Identity returns a server's identity: its node name and the ID of its store member, which is unique to its data directory.
+// Identity returns a server's identity: its node name and the ID of its store member, which is unique to its data
+// directory.
 func Identity(node string, member uint64) string { return fmt.Sprintf("%s%s%x", node, ours, member) }
 
 // Config configures an Election.
@@ -71,7 +73,8 @@ type Config struct {
 	Alone func() bool
 	// Sync waits until the client's cache shows everything that an earlier leader wrote; nil if it always does.
 	Sync func(context.Context) error
-	// LeaseDuration, RenewDeadline and RetryPeriod default to upstream's 15 s, 10 s and 2 s. LeaseDuration must be whole seconds.
+	// LeaseDuration, RenewDeadline and RetryPeriod default to upstream's 15 s, 10 s and 2 s. LeaseDuration must be whole
+	// seconds.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 	// Metrics registers leader_election_master_status. Optional.
 	Metrics prometheus.Registerer
@@ -112,7 +115,8 @@ func New(c Config) (*Election, error) {
 	e := &Election{Config: c, began: time.Now()}
 	if c.Metrics != nil {
 		c.Metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "leader_election_master_status",
-			Help:        "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates master. 'name' is the string used to identify the lease. Please make sure to group by name.",
+			Help: "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 indicates " +
+				"master. 'name' is the string used to identify the lease. Please make sure to group by name.",
 			ConstLabels: prometheus.Labels{"name": c.Lease}}, func() float64 {
 			if e.Leads() {
 				return 1
@@ -140,7 +144,8 @@ func (e *Election) renewed(at time.Time) {
 	e.until.Store(int64(at.Sub(e.began) + e.LeaseDuration - e.LeaseDuration/marginPart))
 }
 
-// Run implements run.Election. When it stops, it releases the Lease so that another process can lead at once, unless it is Alone.
+// Run implements run.Election. When it stops, it releases the Lease so that another process can lead at once, unless it
+// is Alone.
 func (e *Election) Run(ctx context.Context, lead func(context.Context) error, settled func()) error {
 	// The event recorder outlives ctx, to record the end of the last term.
 	late, stop := context.WithCancel(context.WithoutCancel(ctx))

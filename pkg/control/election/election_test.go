@@ -28,8 +28,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// takeover is how long it takes at most until another process leads: client-go notices a renewal, and tries, with jitter every 2.2 retry
-// periods at the latest.
+// takeover is how long it takes at most until another process leads: client-go notices a renewal, and tries, with
+// jitter every 2.2 retry periods at the latest.
 const takeover = leaseDuration + 5*retryPeriod
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -112,8 +112,10 @@ type server struct {
 func (c *cluster) server(name string, alone func() bool) *server {
 	s := &server{settled: make(chan struct{}), metrics: prometheus.NewRegistry()}
 	var err error
-	s.Election, err = New(Config{Client: s.client(c.WithWatch), Lease: Controllers, Identity: func() string { return name }, Alone: alone,
-		Metrics: s.metrics, Log: slog.New(slog.DiscardHandler)})
+	s.Election, err = New(Config{
+		Client: s.client(c.WithWatch), Lease: Controllers, Identity: func() string { return name }, Alone: alone,
+		Metrics: s.metrics, Log: slog.New(slog.DiscardHandler),
+	})
 	require.NoError(c.t, err)
 	ctx, cancel := context.WithCancel(c.t.Context())
 	done := make(chan error, 1)
@@ -149,8 +151,8 @@ func (c *cluster) lease() *coordinationv1.LeaseSpec {
 	return &l.Spec
 }
 
-// TestOneLeads: the first server leads and the other stands by. The other takes over at once from a server that stops, and after LeaseDuration
-// from one that is cut off, which has stopped acting by then.
+// TestOneLeads: the first server leads and the other stands by. The other takes over at once from a server that stops,
+// and after LeaseDuration from one that is cut off, which has stopped acting by then.
 func TestOneLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -217,7 +219,11 @@ func TestCheckFailsBeforeTheLeaseEnds(t *testing.T) {
 
 // TestALoneServerPaysNothing: it leads at once, even if the previous server was killed, and writes the Lease once.
 func TestALoneServerPaysNothing(t *testing.T) {
-	for name, holder := range map[string]string{"fresh": "", "the same server": "a_coracle-1", "another server, from a backup": "z_coracle-9"} {
+	for name, holder := range map[string]string{
+		"fresh":                         "",
+		"the same server":               "a_coracle-1",
+		"another server, from a backup": "z_coracle-9",
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c := newCluster(t)
@@ -253,8 +259,10 @@ func TestALoneServerNeedsNoWrite(t *testing.T) {
 					require.NoError(t, c.Create(t.Context(), lease(holder, aloneSeconds)))
 				}
 				full := &link{}
-				e, err := New(Config{Client: full.client(c.WithWatch), Lease: Controllers, Identity: func() string { return "a_coracle-1" },
-					Alone: func() bool { return true }, Log: slog.New(slog.DiscardHandler)})
+				e, err := New(Config{
+					Client: full.client(c.WithWatch), Lease: Controllers, Identity: func() string { return "a_coracle-1" },
+					Alone: func() bool { return true }, Log: slog.New(slog.DiscardHandler),
+				})
 				require.NoError(t, err)
 				full.readOnly = true
 				ctx, cancel := context.WithCancel(t.Context())
@@ -273,8 +281,8 @@ func TestALoneServerNeedsNoWrite(t *testing.T) {
 	}
 }
 
-// TestALoneServerGetsCompany: the server that was alone keeps leading and renews from then on. When it dies, the other server does not wait
-// for a year.
+// TestALoneServerGetsCompany: the server that was alone keeps leading and renews from then on. When it dies, the other
+// server does not wait for a year.
 func TestALoneServerGetsCompany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -350,7 +358,12 @@ func TestYield(t *testing.T) {
 func TestWhatHangsKeepsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
-		e, err := New(Config{Client: uncached{c.WithWatch}, Lease: Controllers, Identity: func() string { return "a_coracle-1" }, Log: slog.New(slog.DiscardHandler)})
+		e, err := New(Config{
+			Client:   uncached{c.WithWatch},
+			Lease:    Controllers,
+			Identity: func() string { return "a_coracle-1" },
+			Log:      slog.New(slog.DiscardHandler),
+		})
 		require.NoError(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		hung := &run.HungError{Names: []string{"controllers"}}
@@ -363,5 +376,10 @@ func TestWhatHangsKeepsTheLease(t *testing.T) {
 func lease(holder string, seconds int32) *coordinationv1.Lease {
 	now := metav1.NowMicro()
 	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: Controllers},
-		Spec: coordinationv1.LeaseSpec{HolderIdentity: &holder, LeaseDurationSeconds: &seconds, RenewTime: &now, AcquireTime: &now}}
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity:       &holder,
+			LeaseDurationSeconds: &seconds,
+			RenewTime:            &now,
+			AcquireTime:          &now,
+		}}
 }

@@ -17,7 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client/events"
 )
 
-// lock is client-go's resource lock for one term, over a client of ours. Reads may be stale: writes compare the revision.
+// lock is client-go's resource lock for one term, over a client of ours. Reads may be stale: writes compare the
+// revision.
 type lock struct {
 	e        *Election
 	identity string
@@ -38,8 +39,10 @@ func (l *lock) RecordEvent(what string) {
 	if l.e.Alone() || l.lease == nil {
 		return
 	}
-	l.events.About(corev1.ObjectReference{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease", Namespace: l.lease.Namespace,
-		Name: l.lease.Name, UID: l.lease.UID, ResourceVersion: l.lease.ResourceVersion},
+	l.events.About(corev1.ObjectReference{
+		APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease", Namespace: l.lease.Namespace,
+		Name: l.lease.Name, UID: l.lease.UID, ResourceVersion: l.lease.ResourceVersion,
+	},
 		corev1.EventTypeNormal, "LeaderElection", "%s %s", l.identity, what)
 }
 
@@ -88,7 +91,9 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 // Create creates the Lease.
 func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	at := time.Now()
-	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: l.e.Lease}, Spec: l.spec(record)}
+	lease := &coordinationv1.Lease{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: l.e.Lease}, Spec: l.spec(record),
+	}
 	if err := l.e.Client.Create(ctx, lease); err != nil {
 		l.failed("could not create leader election lease", err)
 		return l.without(err, at)
@@ -121,7 +126,8 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 
 // held reports whether by holds the Lease with the long duration.
 func held(l *coordinationv1.Lease, by string) bool {
-	return l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == by && l.Spec.LeaseDurationSeconds != nil && *l.Spec.LeaseDurationSeconds == aloneSeconds
+	return l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == by && l.Spec.LeaseDurationSeconds != nil &&
+		*l.Spec.LeaseDurationSeconds == aloneSeconds
 }
 
 func (l *lock) spec(record resourcelock.LeaderElectionRecord) coordinationv1.LeaseSpec {
@@ -137,8 +143,8 @@ func (l *lock) wrote(lease *coordinationv1.Lease, at time.Time) {
 	l.e.renewed(at)
 }
 
-// without decides whether this process leads although it could not write the Lease. A server that is alone does, unless another process wrote
-// the Lease: the store may be full, and only the leader's deletions free space.
+// without decides whether this process leads although it could not write the Lease. A server that is alone does, unless
+// another process wrote the Lease: the store may be full, and only the leader's deletions free space.
 func (l *lock) without(err error, at time.Time) error {
 	if !l.e.Alone() || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		l.standby()
@@ -149,13 +155,15 @@ func (l *lock) without(err error, at time.Time) error {
 }
 
 func (l *lock) failed(message string, err error) {
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) || errors.Is(err, context.Canceled) {
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) ||
+		errors.Is(err, context.Canceled) {
 		return // another process was faster, or the Lease will be read again
 	}
 	l.e.Log.Warn(message, "lease", l.e.Lease, "error", err)
 }
 
-// release releases the Lease if we hold it and others may be waiting for it. A failure is not an error: the Lease expires by itself.
+// release releases the Lease if we hold it and others may be waiting for it. A failure is not an error: the Lease
+// expires by itself.
 func (l *lock) release(ctx context.Context, within time.Duration) error {
 	l.e.until.Store(0)
 	if !l.holder.Load() || l.e.Alone() {
@@ -169,7 +177,8 @@ func (l *lock) release(ctx context.Context, within time.Duration) error {
 	return nil
 }
 
-// Yield releases a Lease that a Coracle server holds. It is for a server that is Alone and does not run the Lease's components.
+// Yield releases a Lease that a Coracle server holds. It is for a server that is Alone and does not run the Lease's
+// components.
 func Yield(ctx context.Context, c ctrl.Client, name string) error {
 	return release(ctx, c, name, isOurs)
 }
@@ -190,7 +199,8 @@ func release(ctx context.Context, c ctrl.Client, name string, mine func(holder s
 			return nil
 		}
 		now, second, nobody := metav1.NowMicro(), int32(1), ""
-		lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime, lease.Spec.AcquireTime = &nobody, &second, &now, &now
+		lease.Spec.HolderIdentity, lease.Spec.LeaseDurationSeconds, lease.Spec.RenewTime, lease.Spec.AcquireTime = &nobody,
+			&second, &now, &now
 		if err := c.Update(ctx, lease); !apierrors.IsConflict(err) || ctx.Err() != nil || try == releaseTries {
 			return err
 		}

@@ -13,8 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Record has the last heartbeat of each node. The zero Record is empty: every node is as if it had just been heard of, which is right
-// after a start. It is safe for concurrent use. It grows with the number of nodes, and forgets those that are deleted.
+// Record has the last heartbeat of each node. The zero Record is empty: every node is as if it had just been heard of,
+// which is right after a start. It is safe for concurrent use. It grows with the number of nodes, and forgets those
+// that are deleted.
 type Record struct {
 	mu    sync.Mutex
 	heard map[string]time.Time // by node

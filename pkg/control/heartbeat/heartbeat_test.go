@@ -16,12 +16,16 @@ func TestRecord(t *testing.T) {
 	// What nodes say of the time is far off, and only whether it changes matters.
 	lease := func(namespace string, renewed int) *coordinationv1.Lease {
 		then := metav1.NewMicroTime(at(renewed).Add(-time.Hour))
-		return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "n"}, Spec: coordinationv1.LeaseSpec{RenewTime: &then}}
+		return &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "n"}, Spec: coordinationv1.LeaseSpec{RenewTime: &then},
+		}
 	}
 	node := func(reported int) *corev1.Node {
 		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}
 		if reported > 0 {
-			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.NewTime(at(reported).Add(time.Hour))}}
+			n.Status.Conditions = []corev1.NodeCondition{
+				{Type: corev1.NodeReady, LastHeartbeatTime: metav1.NewTime(at(reported).Add(time.Hour))},
+			}
 		}
 		return n
 	}

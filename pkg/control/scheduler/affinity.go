@@ -66,13 +66,19 @@ func weighted(p *corev1.Pod, in []corev1.WeightedPodAffinityTerm) []term {
 }
 
 func newTerm(p *corev1.Pod, in *corev1.PodAffinityTerm) term {
-	t := term{selector: selectorOf(withLabelKeys(in.LabelSelector, p.Labels, in.MatchLabelKeys, in.MismatchLabelKeys)), namespaces: in.Namespaces, key: in.TopologyKey}
+	t := term{
+		selector:   selectorOf(withLabelKeys(in.LabelSelector, p.Labels, in.MatchLabelKeys, in.MismatchLabelKeys)),
+		namespaces: in.Namespaces,
+		key:        in.TopologyKey,
+	}
 	if in.NamespaceSelector != nil {
 		t.selected = selectorOf(in.NamespaceSelector)
 	} else if len(t.namespaces) == 0 {
 		t.namespaces = []string{p.Namespace}
 	}
-	t.id = strings.Join([]string{t.key, strings.Join(slices.Sorted(slices.Values(t.namespaces)), ","), selectorID(t.selected), selectorID(t.selector)}, "|")
+	t.id = strings.Join([]string{
+		t.key, strings.Join(slices.Sorted(slices.Values(t.namespaces)), ","), selectorID(t.selected), selectorID(t.selector),
+	}, "|")
 	return t
 }
 
@@ -106,7 +112,9 @@ func withLabelKeys(s *metav1.LabelSelector, l map[string]string, same, other []s
 	add := func(keys []string, op metav1.LabelSelectorOperator) {
 		for _, k := range keys {
 			if v, ok := l[k]; ok {
-				out.MatchExpressions = append(out.MatchExpressions, metav1.LabelSelectorRequirement{Key: k, Operator: op, Values: []string{v}})
+				out.MatchExpressions = append(out.MatchExpressions, metav1.LabelSelectorRequirement{
+					Key: k, Operator: op, Values: []string{v},
+				})
 			}
 		}
 	}

@@ -34,7 +34,11 @@ func TestPreemptionPrefersVictimsThatViolateNoBudget(t *testing.T) {
 			[]*budget{testBudget("guarded", 0)}, []types.UID{"y"}, 0,
 		},
 		"another pod of the node": {
-			[]bound{{testPod("x", cpu("2"), guarded, priority(1)), "a"}, {testPod("y", cpu("2"), priority(5)), "a"}, {testPod("z", cpu("4"), priority(9)), "b"}},
+			[]bound{
+				{testPod("x", cpu("2"), guarded, priority(1)), "a"},
+				{testPod("y", cpu("2"), priority(5)), "a"},
+				{testPod("z", cpu("4"), priority(9)), "b"},
+			},
 			[]*budget{testBudget("guarded", 0)}, []types.UID{"y"}, 0,
 		},
 		"a budget that allows it": {
@@ -73,5 +77,6 @@ func TestPreemptionPrefersVictimsThatViolateNoBudget(t *testing.T) {
 
 // TestEmptyBudgetsAreIgnoredByPreemption: upstream's preemption considers only selectors that name something.
 func TestEmptyBudgetsAreIgnoredByPreemption(t *testing.T) {
-	require.Nil(t, newBudget(&policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}))
+	require.Nil(t,
+		newBudget(&policyv1.PodDisruptionBudget{Spec: policyv1.PodDisruptionBudgetSpec{Selector: &metav1.LabelSelector{}}}))
 }

@@ -21,11 +21,14 @@ type pool struct {
 	capacity int64
 }
 
-// pools returns the pools in which a claim's volume fits. A driver that does not publish its capacity is taken to have enough.
-func (v *volumes) pools(claim *corev1.PersistentVolumeClaim, class *storagev1.StorageClass) (fitting []pool, published bool) {
+// pools returns the pools in which a claim's volume fits. A driver that does not publish its capacity is taken to have
+// enough.
+func (v *volumes) pools(claim *corev1.PersistentVolumeClaim,
+	class *storagev1.StorageClass) (fitting []pool, published bool) {
 	size, ok := claim.Spec.Resources.Requests[corev1.ResourceStorage]
 	var driver storagev1.CSIDriver
-	if !ok || v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: class.Provisioner}, &driver) != nil || !ptr.Deref(driver.Spec.StorageCapacity, false) {
+	if !ok || v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: class.Provisioner}, &driver) != nil ||
+		!ptr.Deref(driver.Spec.StorageCapacity, false) {
 		return nil, false
 	}
 	var list storagev1.CSIStorageCapacityList
@@ -63,7 +66,8 @@ func (d *delayedClaim) pool(n *nodeInfo) *pool {
 
 func prepareSpace(c *cycle) bool { return prepareVolumes(c) && len(c.volumes.delayed) > 0 }
 
-// space prefers nodes where most remains free (StorageCapacityScoring): of the volumes to bind, or else of the pools of those to make. Classes count alike.
+// space prefers nodes where most remains free (StorageCapacityScoring): of the volumes to bind, or else of the pools of
+// those to make. Classes count alike.
 func space(c *cycle, n *nodeInfo) int64 {
 	chosen := &choice{static: map[types.NamespacedName]string{}}
 	if len(c.volumesUnfit(n, chosen)) > 0 {

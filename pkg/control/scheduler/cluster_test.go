@@ -38,7 +38,8 @@ func start(t testing.TB) *cluster {
 	t.Cleanup(cancel)
 	c := &cluster{t, e.As("admin"), e, ctx}
 	require.NoError(t, c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "default"}}))
-	require.NoError(t, c.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}))
+	require.NoError(t,
+		c.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}}))
 	return c
 }
 
@@ -63,7 +64,8 @@ func (c *cluster) node(name, cpu string, zone ...string) {
 		n.Labels[corev1.LabelTopologyZone] = z
 	}
 	n.Status.Allocatable = corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("64Gi"), corev1.ResourcePods: resource.MustParse("110"),
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse("64Gi"),
+		corev1.ResourcePods: resource.MustParse("110"),
 	}
 	n.Status.Capacity = n.Status.Allocatable
 	require.NoError(c, c.Create(c.ctx, n))
@@ -72,9 +74,19 @@ func (c *cluster) node(name, cpu string, zone ...string) {
 }
 
 func pod(name string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": "x"}}, Spec: corev1.PodSpec{
-		Containers: []corev1.Container{{Name: "c", Image: "x", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")}}}},
-	}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{"app": "x"}},
+		Spec: corev1.PodSpec{
+			Containers: []corev1.Container{
+				{
+					Name: "c", Image: "x",
+					Resources: corev1.ResourceRequirements{
+						Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("10m")},
+					},
+				},
+			},
+		},
+	}
 }
 
 // patience is the timeout for what should happen immediately.
@@ -165,7 +177,8 @@ func TestPodsAreBoundAndItIsSaidWhyNot(t *testing.T) {
 
 func TestHigherPriorityPreempts(t *testing.T) {
 	c := start(t)
-	require.NoError(t, c.Create(c.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 1000}))
+	require.NoError(t,
+		c.Create(c.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 1000}))
 	c.node("a", "1")
 	defer c.schedule()()
 	low := pod("low")
@@ -184,23 +197,37 @@ func TestHigherPriorityPreempts(t *testing.T) {
 	c.wait(1, func(p *corev1.Pod) bool { return p.Name == "high" && isBound(p) })
 }
 
-// BenchmarkBind is how many pods a second are bound: pods that are there already, of several workloads, to 1,000 and 5,000 nodes in three
-// zones, and pods that 32 writers create meanwhile.
+// BenchmarkBind is how many pods a second are bound: pods that are there already, of several workloads, to 1,000 and
+// 5,000 nodes in three zones, and pods that 32 writers create meanwhile.
 func BenchmarkBind(b *testing.B) {
 	app := &metav1.LabelSelector{MatchLabels: map[string]string{"app": "x"}}
 	wants := map[string]func(spec *corev1.PodSpec, pod int){
 		"plain": func(*corev1.PodSpec, int) {},
 		"affinity": func(s *corev1.PodSpec, _ int) {
-			s.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: app, TopologyKey: corev1.LabelTopologyZone}}}}
+			s.Affinity = &corev1.Affinity{
+				PodAffinity: &corev1.PodAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{
+						{LabelSelector: app, TopologyKey: corev1.LabelTopologyZone},
+					},
+				},
+			}
 		},
 		"spread": func(s *corev1.PodSpec, _ int) {
-			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: app},
-				{MaxSkew: 5, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: app}}
+			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{
+				{MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: app},
+				{MaxSkew: 5, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: app},
+			}
 		},
 		"selector": func(s *corev1.PodSpec, _ int) { s.NodeSelector = map[string]string{corev1.LabelTopologyZone: "z1"} },
 		"named": func(s *corev1.PodSpec, pod int) { // as a DaemonSet's
-			s.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-				MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{fmt.Sprint("n", pod)}}}}}}}}
+			s.Affinity = &corev1.Affinity{
+				NodeAffinity: &corev1.NodeAffinity{
+					RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+						MatchFields: []corev1.NodeSelectorRequirement{
+							{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{fmt.Sprint("n", pod)}},
+						}}}},
+				},
+			}
 		},
 	}
 	fill := func(b *testing.B, c *cluster, n int, want func(*corev1.PodSpec, int)) {
@@ -224,35 +251,39 @@ func BenchmarkBind(b *testing.B) {
 		name  string
 		nodes int
 		there bool
-	}{{"plain", 1000, true}, {"affinity", 1000, true}, {"spread", 1000, true}, {"plain", 5000, true}, {"affinity", 5000, true}, {"spread", 5000, true}, {"selector", 5000, true}, {"named", 5000, true}, {"plain", 1000, false}} {
-		b.Run(fmt.Sprint(map[bool]string{true: "there", false: "created"}[r.there], "/", r.name, "/", r.nodes), func(b *testing.B) {
-			for range b.N {
-				b.StopTimer()
-				c := start(b)
-				var wg sync.WaitGroup
-				for w := range 32 {
-					wg.Go(func() {
-						for i := w; i < r.nodes; i += 32 {
-							c.node(fmt.Sprint("n", i), "32", fmt.Sprint("z", i%3))
-						}
-					})
+	}{{
+		"plain", 1000, true,
+	}, {"affinity", 1000, true}, {"spread", 1000, true}, {"plain", 5000, true}, {"affinity", 5000, true},
+		{"spread", 5000, true}, {"selector", 5000, true}, {"named", 5000, true}, {"plain", 1000, false}} {
+		b.Run(fmt.Sprint(map[bool]string{true: "there", false: "created"}[r.there], "/", r.name, "/", r.nodes),
+			func(b *testing.B) {
+				for range b.N {
+					b.StopTimer()
+					c := start(b)
+					var wg sync.WaitGroup
+					for w := range 32 {
+						wg.Go(func() {
+							for i := w; i < r.nodes; i += 32 {
+								c.node(fmt.Sprint("n", i), "32", fmt.Sprint("z", i%3))
+							}
+						})
+					}
+					wg.Wait()
+					if r.there {
+						fill(b, c, pods, wants[r.name])
+					}
+					b.StartTimer()
+					began := time.Now()
+					stop := c.schedule()
+					if !r.there {
+						fill(b, c, pods, wants[r.name])
+					}
+					c.wait(pods, isBound)
+					b.ReportMetric(pods/time.Since(began).Seconds(), "pods/s")
+					b.StopTimer()
+					stop()
 				}
-				wg.Wait()
-				if r.there {
-					fill(b, c, pods, wants[r.name])
-				}
-				b.StartTimer()
-				began := time.Now()
-				stop := c.schedule()
-				if !r.there {
-					fill(b, c, pods, wants[r.name])
-				}
-				c.wait(pods, isBound)
-				b.ReportMetric(pods/time.Since(began).Seconds(), "pods/s")
-				b.StopTimer()
-				stop()
-			}
-		})
+			})
 	}
 }
 
@@ -291,8 +322,11 @@ func TestTasks(t *testing.T) {
 	for i, name := range []string{"a", "b", "c"} {
 		c.node(name, "4")
 		renewed := metav1.NewMicroTime(time.Unix(int64(i%2), 0)) // b was heard of last
-		require.NoError(t, c.Create(c.ctx, &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name},
-			Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}))
+		require.NoError(t,
+			c.Create(c.ctx, &coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: name},
+				Spec:       coordinationv1.LeaseSpec{RenewTime: &renewed},
+			}))
 	}
 	defer c.schedule()()
 	for i := range 2 {

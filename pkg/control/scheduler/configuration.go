@@ -61,15 +61,18 @@ const (
 	resourcesFit         = "NodeResourcesFit"
 )
 
-// ParseConfiguration reads a KubeSchedulerConfiguration in YAML or JSON: its profiles with the weights of scores, and the scoring strategy of NodeResourcesFit.
-// What would not be honoured is an error. As upstream, pods that name none of the profiles are left to other schedulers, but the profile of tasks is always there.
+// ParseConfiguration reads a KubeSchedulerConfiguration in YAML or JSON: its profiles with the weights of scores, and
+// the scoring strategy of NodeResourcesFit. What would not be honoured is an error. As upstream, pods that name none of
+// the profiles are left to other schedulers, but the profile of tasks is always there.
 func ParseConfiguration(data []byte) (out Configuration, err error) {
 	var c configuration
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
-		return out, fmt.Errorf("%w; of a %s profiles with schedulerName, plugins.score and pluginConfig of %s, and percentageOfNodesToScore are supported", err, configurationKind, resourcesFit)
+		return out, fmt.Errorf("%w; of a %s profiles with schedulerName, plugins.score and pluginConfig of %s, and "+
+			"percentageOfNodesToScore are supported", err, configurationKind, resourcesFit)
 	}
 	if c.APIVersion != configurationVersion || c.Kind != configurationKind {
-		return out, fmt.Errorf("this is a %q of %q: a %s of %s is needed", c.Kind, c.APIVersion, configurationKind, configurationVersion)
+		return out, fmt.Errorf("this is a %q of %q: a %s of %s is needed", c.Kind, c.APIVersion, configurationKind,
+			configurationVersion)
 	}
 	if c.PercentageOfNodesToScore < 0 || c.PercentageOfNodesToScore > 100 {
 		return out, fmt.Errorf("percentageOfNodesToScore: %d is not from 0 to 100", c.PercentageOfNodesToScore)
@@ -83,7 +86,8 @@ func ParseConfiguration(data []byte) (out Configuration, err error) {
 		if err != nil {
 			return Configuration{}, fmt.Errorf("profiles[%d]: %w", i, err)
 		}
-		if f.name == TaskProfile || slices.ContainsFunc(out.profiles, func(other *profile) bool { return other.name == f.name }) {
+		if f.name == TaskProfile ||
+			slices.ContainsFunc(out.profiles, func(other *profile) bool { return other.name == f.name }) {
 			return Configuration{}, fmt.Errorf("profiles[%d]: there is a profile %q already", i, f.name)
 		}
 		out.profiles = append(out.profiles, f)
@@ -109,7 +113,8 @@ func (c *configuredProfile) profile() (*profile, error) {
 			return nil, unknownScore("plugins.score.enabled", e.Name)
 		}
 		if e.Weight < 0 || e.Weight > math.MaxInt32 {
-			return nil, fmt.Errorf("plugins.score.enabled: the weight %d of %s is not from 0 to %d", e.Weight, e.Name, math.MaxInt32)
+			return nil, fmt.Errorf("plugins.score.enabled: the weight %d of %s is not from 0 to %d", e.Weight, e.Name,
+				math.MaxInt32)
 		}
 		if indexOf(f.scores, e.Name) < 0 {
 			f.scores = append(f.scores, scores[at])
@@ -118,7 +123,8 @@ func (c *configuredProfile) profile() (*profile, error) {
 	}
 	for i, p := range c.PluginConfig {
 		if p.Name != resourcesFit {
-			return nil, fmt.Errorf("pluginConfig[%d]: there are no settings of %q here, only those of %s", i, p.Name, resourcesFit)
+			return nil, fmt.Errorf("pluginConfig[%d]: there are no settings of %q here, only those of %s", i, p.Name,
+				resourcesFit)
 		}
 		of, err := fitBy(p.Args)
 		if err != nil {
@@ -155,7 +161,8 @@ func fitBy(args json.RawMessage) (func(*cycle, *nodeInfo) int64, error) {
 		return nil, fmt.Errorf("args: %w; scoringStrategy is supported", err)
 	}
 	if a.APIVersion != "" && a.APIVersion != configurationVersion || a.Kind != "" && a.Kind != resourcesFit+"Args" {
-		return nil, fmt.Errorf("args: this is a %q of %q: a %sArgs of %s is needed", a.Kind, a.APIVersion, resourcesFit, configurationVersion)
+		return nil, fmt.Errorf("args: this is a %q of %q: a %sArgs of %s is needed", a.Kind, a.APIVersion, resourcesFit,
+			configurationVersion)
 	}
 	if a.ScoringStrategy == nil {
 		return nil, nil //nolint:nilnil // nothing is said
@@ -166,7 +173,8 @@ func fitBy(args json.RawMessage) (func(*cycle, *nodeInfo) int64, error) {
 	return a.ScoringStrategy.score, nil
 }
 
-// strategy scores a node by how much of its resources is requested once the pod is there. Its fields and numbers are upstream's.
+// strategy scores a node by how much of its resources is requested once the pod is there. Its fields and numbers are
+// upstream's.
 type strategy struct {
 	Type      string `json:"type"`
 	Resources []struct {
@@ -230,7 +238,8 @@ func (s *strategy) validate() error {
 	}
 	for i, p := range shape {
 		if p.Utilization < 0 || p.Utilization > 100 || p.Score < 0 || p.Score > mostPoint {
-			return fmt.Errorf("requestedToCapacityRatio: shape[%d]: utilization is from 0 to 100 and score from 0 to %d", i, mostPoint)
+			return fmt.Errorf("requestedToCapacityRatio: shape[%d]: utilization is from 0 to 100 and score from 0 to %d", i,
+				mostPoint)
 		}
 		if i > 0 && p.Utilization <= shape[i-1].Utilization {
 			return fmt.Errorf("requestedToCapacityRatio: shape[%d]: utilization has to increase from point to point", i)
@@ -278,11 +287,12 @@ func (s *strategy) of(requested, most int64) int64 {
 		return shape[0].Score * (mostScore / mostPoint)
 	}
 	from, to := shape[at-1], shape[at]
-	return (from.Score*(mostScore/mostPoint) + (to.Score-from.Score)*(mostScore/mostPoint)*(used-from.Utilization)/(to.Utilization-from.Utilization))
+	return (from.Score*(mostScore/mostPoint) +
+		(to.Score-from.Score)*(mostScore/mostPoint)*(used-from.Utilization)/(to.Utilization-from.Utilization))
 }
 
-// allocation returns what is requested of a node's resource once the pod is there, and what the node has. An extended resource that the pod does not want does
-// not count.
+// allocation returns what is requested of a node's resource once the pod is there, and what the node has. An extended
+// resource that the pod does not want does not count.
 func (c *cycle) allocation(n *nodeInfo, name corev1.ResourceName) (requested, most int64) {
 	switch name {
 	case corev1.ResourceCPU:

@@ -33,14 +33,17 @@ func TestScoringStrategies(t *testing.T) {
 		want        string
 		empty, busy int64
 	}{
-		"{type: LeastAllocated, resources: [{name: cpu}]}":                                                                                                           {"empty", 75, 25},
-		"{type: MostAllocated, resources: [{name: cpu}]}":                                                                                                            {"busy", 25, 75},
-		"{type: MostAllocated, resources: [{name: example.com/gpu, weight: 3}, {name: cpu}]}":                                                                        {"busy", 25, 56},
-		"{type: MostAllocated, resources: [{name: example.com/none, weight: 3}, {name: cpu}]}":                                                                       {"busy", 25, 75},
-		"{type: MostAllocated, resources: [{name: example.com/none}]}":                                                                                               {"empty", 0, 0},
-		"{type: RequestedToCapacityRatio, resources: [{name: cpu}], requestedToCapacityRatio: {shape: [{utilization: 0, score: 0}, {utilization: 100, score: 10}]}}": {"busy", 25, 75},
-		"{type: RequestedToCapacityRatio, resources: [{name: cpu}], requestedToCapacityRatio: {shape: [{utilization: 30, score: 10}, {utilization: 50, score: 0}]}}": {"empty", 100, 0},
-		"{type: RequestedToCapacityRatio, resources: [{name: cpu}], requestedToCapacityRatio: {shape: [{utilization: 10, score: 2}, {utilization: 20, score: 4}]}}":  {"empty", 40, 40},
+		"{type: LeastAllocated, resources: [{name: cpu}]}":                                     {"empty", 75, 25},
+		"{type: MostAllocated, resources: [{name: cpu}]}":                                      {"busy", 25, 75},
+		"{type: MostAllocated, resources: [{name: example.com/gpu, weight: 3}, {name: cpu}]}":  {"busy", 25, 56},
+		"{type: MostAllocated, resources: [{name: example.com/none, weight: 3}, {name: cpu}]}": {"busy", 25, 75},
+		"{type: MostAllocated, resources: [{name: example.com/none}]}":                         {"empty", 0, 0},
+		"{type: RequestedToCapacityRatio, resources: [{name: cpu}], requestedToCapacityRatio: {shape: [{utilization: 0, " +
+			"score: 0}, {utilization: 100, score: 10}]}}": {"busy", 25, 75},
+		"{type: RequestedToCapacityRatio, resources: [{name: cpu}], requestedToCapacityRatio: {shape: [{utilization: 30, " +
+			"score: 10}, {utilization: 50, score: 0}]}}": {"empty", 100, 0},
+		"{type: RequestedToCapacityRatio, resources: [{name: cpu}], requestedToCapacityRatio: {shape: [{utilization: 10, " +
+			"score: 2}, {utilization: 20, score: 4}]}}": {"empty", 40, 40},
 	} {
 		t.Run(strategy, func(t *testing.T) {
 			configured, err := ParseConfiguration([]byte(fitProfile(strategy)))
@@ -89,22 +92,38 @@ profiles:
 	for text, want := range map[string]string{
 		"kind: Pod":                         `this is a "Pod"`,
 		configurationHead + "extenders: []": `unknown field "extenders"`,
-		configurationHead + "percentageOfNodesToScore: 101":                                                              "not from 0 to 100",
-		configurationHead + "profiles: [{schedulerName: task}]":                                                          `there is a profile "task" already`,
-		configurationHead + "profiles: [{}, {schedulerName: default-scheduler}]":                                         "profiles[1]: there is a profile",
-		configurationHead + "profiles: [{plugins: {filter: {disabled: [{name: NodePorts}]}}}]":                           `unknown field "filter"`,
-		configurationHead + "profiles: [{plugins: {score: {enabled: [{name: Mine}]}}}]":                                  `no score "Mine"; there are NodeResourcesFit,`,
-		configurationHead + "profiles: [{plugins: {score: {enabled: [{name: ImageLocality, weight: -1}]}}}]":             "weight -1",
-		configurationHead + "profiles: [{pluginConfig: [{name: InterPodAffinity, args: {}}]}]":                           `no settings of "InterPodAffinity"`,
-		configurationHead + "profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {ignoredResources: [a]}}]}]":      `unknown field "ignoredResources"`,
-		configurationHead + "profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {kind: InterPodAffinityArgs}}]}]": "a NodeResourcesFitArgs of",
+		configurationHead +
+			"percentageOfNodesToScore: 101": "not from 0 to 100",
+		configurationHead +
+			"profiles: [{schedulerName: task}]": `there is a profile "task" already`,
+		configurationHead +
+			"profiles: [{}, {schedulerName: default-scheduler}]": "profiles[1]: there is a profile",
+		configurationHead +
+			"profiles: [{plugins: {filter: {disabled: [{name: NodePorts}]}}}]": `unknown field "filter"`,
+		configurationHead +
+			"profiles: [{plugins: {score: {enabled: [{name: Mine}]}}}]": `no score "Mine"; there are NodeResourcesFit,`,
+		configurationHead +
+			"profiles: [{plugins: {score: {enabled: [{name: ImageLocality, weight: -1}]}}}]": "weight -1",
+		configurationHead +
+			"profiles: [{pluginConfig: [{name: InterPodAffinity, args: {}}]}]": `no settings of "InterPodAffinity"`,
+		configurationHead +
+			"profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {ignoredResources: " +
+			"[a]}}]}]": `unknown field "ignoredResources"`,
+		configurationHead +
+			"profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {kind: " +
+			"InterPodAffinityArgs}}]}]": "a NodeResourcesFitArgs of",
 		fitProfile("{type: Best}"): `no type "Best"`,
-		fitProfile("{type: MostAllocated, resources: [{name: cpu, weight: 101}]}"):                                                                  "weight from 1 to 100",
-		fitProfile("{type: MostAllocated, requestedToCapacityRatio: {shape: [{utilization: 1, score: 1}]}}"):                                        "belongs to type RequestedToCapacityRatio",
-		fitProfile("{type: RequestedToCapacityRatio}"):                                                                                              "belongs to type RequestedToCapacityRatio",
-		fitProfile("{type: RequestedToCapacityRatio, requestedToCapacityRatio: {shape: []}}"):                                                       "no point",
-		fitProfile("{type: RequestedToCapacityRatio, requestedToCapacityRatio: {shape: [{utilization: 101, score: 1}]}}"):                           "from 0 to 100",
-		fitProfile("{type: RequestedToCapacityRatio, requestedToCapacityRatio: {shape: [{utilization: 9, score: 1}, {utilization: 9, score: 2}]}}"): "has to increase",
+		fitProfile("{type: MostAllocated, resources: [{name: cpu, weight: " +
+			"101}]}"): "weight from 1 to 100",
+		fitProfile("{type: MostAllocated, requestedToCapacityRatio: {shape: [{utilization: 1, score: " +
+			"1}]}}"): "belongs to type RequestedToCapacityRatio",
+		fitProfile("{type: RequestedToCapacityRatio}"): "belongs to type RequestedToCapacityRatio",
+		fitProfile("{type: RequestedToCapacityRatio, requestedToCapacityRatio: {shape: " +
+			"[]}}"): "no point",
+		fitProfile("{type: RequestedToCapacityRatio, requestedToCapacityRatio: {shape: [{utilization: 101, score: " +
+			"1}]}}"): "from 0 to 100",
+		fitProfile("{type: RequestedToCapacityRatio, requestedToCapacityRatio: {shape: [{utilization: 9, score: 1}, " +
+			"{utilization: 9, score: 2}]}}"): "has to increase",
 	} {
 		_, err := ParseConfiguration([]byte(text))
 		require.ErrorContains(t, err, want, strings.TrimPrefix(text, configurationHead))

@@ -27,9 +27,10 @@ type Inventory struct {
 	Allocated []*resourcev1.AllocationResult
 }
 
-// Allocate finds devices for claims on a node: an allocation for each claim, or none if they cannot all be had there. An error that wraps
-// ErrNotOnNode is about this node alone; any other means that a claim or class is wrong.
-type Allocate func(ctx context.Context, node *corev1.Node, claims []*resourcev1.ResourceClaim) ([]resourcev1.AllocationResult, error)
+// Allocate finds devices for claims on a node: an allocation for each claim, or none if they cannot all be had there.
+// An error that wraps ErrNotOnNode is about this node alone; any other means that a claim or class is wrong.
+type Allocate func(ctx context.Context, node *corev1.Node,
+	claims []*resourcev1.ResourceClaim) ([]resourcev1.AllocationResult, error)
 
 // ErrNotOnNode means that devices cannot be allocated on one node.
 var ErrNotOnNode = errors.New("")
@@ -37,13 +38,14 @@ var ErrNotOnNode = errors.New("")
 // allocationWait limits the search for devices on one node, as upstream.
 const allocationWait = 10 * time.Second
 
-// devices are the resource claims of waiting pods (KEP-4381), and what was allocated to them but is not yet to be seen in the cache. It is
-// guarded by the scheduler's lock.
+// devices are the resource claims of waiting pods (KEP-4381), and what was allocated to them but is not yet to be seen
+// in the cache. It is guarded by the scheduler's lock.
 type devices struct {
 	read ctrlclient.Reader
 	// allocator is Config.Devices.
 	allocator func(context.Context, Inventory) (Allocate, error)
-	// start begins to watch claims, slices, classes and taint rules, and synced reports whether all are known. Nil: they are.
+	// start begins to watch claims, slices, classes and taint rules, and synced reports whether all are known. Nil: they
+	// are.
 	start  func()
 	synced func() bool
 	// timeout is Config.DeviceTimeout.
@@ -65,7 +67,11 @@ type chosenClaim struct {
 }
 
 func newDevices(read ctrlclient.Reader) *devices {
-	return &devices{read: read, pending: map[types.UID]*resourcev1.AllocationResult{}, chosen: map[types.UID][]chosenClaim{}}
+	return &devices{
+		read:    read,
+		pending: map[types.UID]*resourcev1.AllocationResult{},
+		chosen:  map[types.UID][]chosenClaim{},
+	}
 }
 
 // deviceCycle is what one attempt knows about the resource claims of its pod.
@@ -75,7 +81,8 @@ type deviceCycle struct {
 	held  []heldClaim
 	// wanted are the claims to be allocated with allocate.
 	wanted []*resourcev1.ResourceClaim
-	// served are the classes of extended resources that devices can serve, stale the claim that an earlier attempt has left for them.
+	// served are the classes of extended resources that devices can serve, stale the claim that an earlier attempt has
+	// left for them.
 	served   map[corev1.ResourceName]string
 	stale    *resourcev1.ResourceClaim
 	allocate Allocate
@@ -171,7 +178,8 @@ func (d *devices) lookAt(pod *corev1.Pod, of *corev1.PodResourceClaim, out *devi
 		return nil // none was needed
 	}
 	claim := &resourcev1.ResourceClaim{}
-	if err := d.read.Get(context.Background(), types.NamespacedName{Namespace: pod.Namespace, Name: *name}, claim); err != nil {
+	if err := d.read.Get(context.Background(), types.NamespacedName{Namespace: pod.Namespace, Name: *name}, claim); err !=
+		nil {
 		if ctrlclient.IgnoreNotFound(err) == nil {
 			return fmt.Errorf("resourceclaim %q not found", *name)
 		}
@@ -191,7 +199,8 @@ func (d *devices) lookAt(pod *corev1.Pod, of *corev1.PodResourceClaim, out *devi
 	case a == nil:
 		out.wanted = append(out.wanted, claim)
 	default:
-		if len(claim.Status.ReservedFor) >= resourcev1.ResourceClaimReservedForMaxSize && !resourceclaim.IsReservedForPod(pod, claim, false) {
+		if len(claim.Status.ReservedFor) >= resourcev1.ResourceClaimReservedForMaxSize &&
+			!resourceclaim.IsReservedForPod(pod, claim, false) {
 			return errors.New("resourceclaim in use")
 		}
 		_, _, err := readiness(claim, d.timeout, now())
@@ -206,8 +215,8 @@ func (d *devices) lookAt(pod *corev1.Pod, of *corev1.PodResourceClaim, out *devi
 	return nil
 }
 
-// inventory reads what devices are allocated from for the wanted claims of a pod, and adds the taints that evict pods. Its time is proportional to the
-// number of claims and devices.
+// inventory reads what devices are allocated from for the wanted claims of a pod, and adds the taints that evict pods.
+// Its time is proportional to the number of claims and devices.
 func (d *devices) inventory(wanted []*resourcev1.ResourceClaim, evicts evictions) (Inventory, error) {
 	ctx := context.Background()
 	var slices resourcev1.ResourceSliceList
@@ -332,13 +341,22 @@ func takeDevices(s *state, p *podInfo, n *nodeInfo) error {
 	for i, claim := range c.wanted {
 		allocation := &c.found[n.name].allocations[i]
 		allocation.AllocationTimestamp = at
-		chosen = append(chosen, chosenClaim{key: ctrlclient.ObjectKeyFromObject(claim), uid: claim.UID, allocation: allocation})
+		chosen = append(chosen, chosenClaim{
+			key:        ctrlclient.ObjectKeyFromObject(claim),
+			uid:        claim.UID,
+			allocation: allocation,
+		})
 		d.pending[claim.UID] = allocation
 	}
 	if e := c.found[n.name].extended; e != nil {
 		allocation := &c.found[n.name].allocations[len(c.wanted)]
 		allocation.AllocationTimestamp = at
-		chosen = append(chosen, chosenClaim{key: types.NamespacedName{Namespace: p.pod.Namespace}, uid: e.claim.UID, allocation: allocation, extended: e})
+		chosen = append(chosen, chosenClaim{
+			key:        types.NamespacedName{Namespace: p.pod.Namespace},
+			uid:        e.claim.UID,
+			allocation: allocation,
+			extended:   e,
+		})
 		d.pending[e.claim.UID] = allocation
 	}
 	if len(chosen) > 0 {
@@ -359,12 +377,16 @@ func (d *devices) release(pod types.UID) {
 	delete(d.chosen, pod)
 }
 
-// idle returns the claims that keep the pod from being scheduled because their devices are elsewhere or did not become ready, and that nobody uses.
+// idle returns the claims that keep the pod from being scheduled because their devices are elsewhere or did not become
+// ready, and that nobody uses.
 func (d *deviceCycle) idle(pod *corev1.Pod, nodes []*nodeInfo) []types.NamespacedName {
 	var out []types.NamespacedName
 	for _, h := range d.held {
-		others := slices.ContainsFunc(h.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID != pod.UID })
-		away := h.nodes != nil && slices.ContainsFunc(nodes, func(n *nodeInfo) bool { return n.node != nil && !h.nodes.Match(n.node) })
+		others := slices.ContainsFunc(h.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool {
+			return r.UID != pod.UID
+		})
+		away := h.nodes != nil &&
+			slices.ContainsFunc(nodes, func(n *nodeInfo) bool { return n.node != nil && !h.nodes.Match(n.node) })
 		if (away || h.failed) && !others {
 			out = append(out, ctrlclient.ObjectKeyFromObject(h.ResourceClaim))
 		}

@@ -23,8 +23,8 @@ import (
 // claimWrites is how often a claim that others change at the same time is written before the pod goes into back-off.
 const claimWrites = 5
 
-// bindDevices writes the allocations of the pod's claims, and reserves them for the pod. It returns errNotReady if devices are not ready yet; calling it
-// again then is safe.
+// bindDevices writes the allocations of the pod's claims, and reserves them for the pod. It returns errNotReady if
+// devices are not ready yet; calling it again then is safe.
 func (s *Scheduler) bindDevices(ctx context.Context, c client.Interface, pod *corev1.Pod, _ string) error {
 	s.mu.Lock()
 	chosen := slices.Clone(s.state.devices.chosen[pod.UID])
@@ -52,7 +52,8 @@ func (s *Scheduler) bindDevices(ctx context.Context, c client.Interface, pod *co
 }
 
 // reserveClaim allocates a claim if that is chosen, reserves it for the pod, and returns it as it is stored.
-func reserveClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen chosenClaim) (stored *resourcev1.ResourceClaim, err error) {
+func reserveClaim(ctx context.Context, c client.Interface, pod *corev1.Pod,
+	chosen chosenClaim) (stored *resourcev1.ResourceClaim, err error) {
 	for range claimWrites { // others change it, too
 		if stored, err = bindClaim(ctx, c, pod, chosen); !apierrors.IsConflict(err) {
 			break
@@ -61,7 +62,8 @@ func reserveClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chos
 	return stored, err
 }
 
-func bindClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen chosenClaim) (*resourcev1.ResourceClaim, error) {
+func bindClaim(ctx context.Context, c client.Interface, pod *corev1.Pod,
+	chosen chosenClaim) (*resourcev1.ResourceClaim, error) {
 	var stored resourcev1.ResourceClaim
 	if err := c.Get(ctx, chosen.key, &stored); err != nil {
 		return nil, err
@@ -70,7 +72,8 @@ func bindClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen 
 }
 
 // writeClaim is bindClaim from the version that was stored last.
-func writeClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen chosenClaim, stored *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
+func writeClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen chosenClaim,
+	stored *resourcev1.ResourceClaim) (*resourcev1.ResourceClaim, error) {
 	claim := stored.DeepCopy()
 	switch {
 	case claim.UID != chosen.uid:
@@ -79,7 +82,8 @@ func writeClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen
 		return nil, fmt.Errorf("claim %s got deleted in the meantime", claim.Name)
 	case chosen.allocation == nil && claim.Status.Allocation == nil:
 		return nil, fmt.Errorf("claim %s got deallocated elsewhere in the meantime", claim.Name)
-	case chosen.allocation != nil && claim.Status.Allocation != nil && !equality.Semantic.DeepEqual(chosen.allocation, claim.Status.Allocation):
+	case chosen.allocation != nil && claim.Status.Allocation != nil &&
+		!equality.Semantic.DeepEqual(chosen.allocation, claim.Status.Allocation):
 		return nil, fmt.Errorf("claim %s got allocated elsewhere in the meantime", claim.Name)
 	}
 	if chosen.allocation != nil && claim.Status.Allocation == nil {
@@ -100,7 +104,9 @@ func writeClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen
 			return claim, nil
 		}
 	} else {
-		claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: pod.Name, UID: pod.UID})
+		claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{
+			Resource: "pods", Name: pod.Name, UID: pod.UID,
+		})
 	}
 	return claim, c.Status().Update(ctx, claim)
 }
@@ -131,12 +137,15 @@ func (s *Scheduler) deallocate(ctx context.Context, pod *corev1.Pod, claims []ty
 	for _, key := range claims {
 		var stored resourcev1.ResourceClaim
 		if s.client.Get(ctx, key, &stored) != nil || stored.Status.Allocation == nil ||
-			slices.ContainsFunc(stored.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool { return r.UID != pod.UID }) {
+			slices.ContainsFunc(stored.Status.ReservedFor, func(r resourcev1.ResourceClaimConsumerReference) bool {
+				return r.UID != pod.UID
+			}) {
 			continue
 		}
 		claim := stored.DeepCopy()
 		claim.Status.Allocation, claim.Status.ReservedFor, claim.Status.Devices = nil, nil, nil
-		if err := s.client.Status().Update(ctx, claim); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		if err := s.client.Status().Update(ctx, claim); err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) &&
+			!apierrors.IsNotFound(err) {
 			s.log.Warn("could not deallocate resource claim", "claim", key.String(), "error", err)
 		}
 	}
@@ -145,7 +154,12 @@ func (s *Scheduler) deallocate(ctx context.Context, pod *corev1.Pod, claims []ty
 // watchDevices watches what pods with resource claims depend on. It runs once there is such a pod.
 func (s *Scheduler) watchDevices(ctx context.Context, synced func()) error {
 	var wait []toolscache.ResourceEventHandlerRegistration
-	for _, o := range []ctrlclient.Object{&resourcev1.ResourceClaim{}, &resourcev1.ResourceSlice{}, &resourcev1.DeviceClass{}, &resourcev1.DeviceTaintRule{}} {
+	for _, o := range []ctrlclient.Object{
+		&resourcev1.ResourceClaim{},
+		&resourcev1.ResourceSlice{},
+		&resourcev1.DeviceClass{},
+		&resourcev1.DeviceTaintRule{},
+	} {
 		inf, err := s.client.Cache().GetInformer(ctx, o)
 		if err != nil {
 			return fmt.Errorf("informer of %T: %w", o, err)

@@ -15,9 +15,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// bindExtended stores the claim for a pod's extended resources, allocates and reserves it, and says in the pod's status which container gets which
-// of its devices. It returns the claim as it is stored.
-func (s *Scheduler) bindExtended(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen chosenClaim) (*resourcev1.ResourceClaim, error) {
+// bindExtended stores the claim for a pod's extended resources, allocates and reserves it, and says in the pod's status
+// which container gets which of its devices. It returns the claim as it is stored.
+func (s *Scheduler) bindExtended(ctx context.Context, c client.Interface, pod *corev1.Pod,
+	chosen chosenClaim) (*resourcev1.ResourceClaim, error) {
 	claim := chosen.extended.claim.DeepCopy()
 	claim.Name, claim.UID = "", ""
 	claim.Finalizers = []string{resourcev1.Finalizer} // no write of its own, with which the cache would have to keep up
@@ -32,9 +33,14 @@ func (s *Scheduler) bindExtended(ctx context.Context, c client.Interface, pod *c
 	if err != nil {
 		return nil, err
 	}
-	// The version keeps an attempt that has not seen yet that the pod was bound from giving it other devices than it starts with.
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion}, "status": map[string]any{
-		"extendedResourceClaimStatus": corev1.PodExtendedResourceClaimStatus{RequestMappings: chosen.extended.mappings, ResourceClaimName: claim.Name}}})
+	// The version keeps an attempt that has not seen yet that the pod was bound from giving it other devices than it
+	// starts with.
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID, "resourceVersion": pod.ResourceVersion}, "status": map[string]any{
+			"extendedResourceClaimStatus": corev1.PodExtendedResourceClaimStatus{
+				RequestMappings: chosen.extended.mappings, ResourceClaimName: claim.Name,
+			}},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -61,8 +67,8 @@ func (s *Scheduler) stored(pod types.UID, chosen chosenClaim, claim *resourcev1.
 	return chosen
 }
 
-// abandonExtended deletes the claim that was stored for the extended resources of a pod that could not be bound. What it fails to delete, or is
-// ended before, a later attempt finds.
+// abandonExtended deletes the claim that was stored for the extended resources of a pod that could not be bound. What
+// it fails to delete, or is ended before, a later attempt finds.
 func (s *Scheduler) abandonExtended(ctx context.Context, pod *corev1.Pod) {
 	s.mu.Lock()
 	chosen := s.state.devices.chosen[pod.UID]
@@ -78,12 +84,13 @@ func (s *Scheduler) abandonExtended(ctx context.Context, pod *corev1.Pod) {
 	}
 }
 
-// deleteExtended deletes a claim that was made for the extended resources of a pod, unless the pod was bound with it after all. It does not depend on
-// what the cache has.
+// deleteExtended deletes a claim that was made for the extended resources of a pod, unless the pod was bound with it
+// after all. It does not depend on what the cache has.
 func (s *Scheduler) deleteExtended(ctx context.Context, pod *corev1.Pod, claim *resourcev1.ResourceClaim) error {
 	err := s.tryDeleteExtended(ctx, pod, claim)
 	if err != nil && ctx.Err() == nil {
-		s.log.Warn("could not delete the claim of a pod that was not bound, retrying with the pod", "namespace", claim.Namespace, "claim", claim.Name, "pod", pod.Name, "error", err)
+		s.log.Warn("could not delete the claim of a pod that was not bound, retrying with the pod", "namespace",
+			claim.Namespace, "claim", claim.Name, "pod", pod.Name, "error", err)
 	}
 	return err
 }
@@ -96,19 +103,23 @@ func (s *Scheduler) tryDeleteExtended(ctx context.Context, pod *corev1.Pod, clai
 	}
 	// A patch that changes nothing is answered with what is stored.
 	switch err := s.client.Status().Patch(ctx, now, ctrlclient.RawPatch(types.MergePatchType, asked)); {
-	case err == nil && now.Spec.NodeName != "" && now.Status.ExtendedResourceClaimStatus != nil && now.Status.ExtendedResourceClaimStatus.ResourceClaimName == claim.Name:
+	case err == nil && now.Spec.NodeName != "" && now.Status.ExtendedResourceClaimStatus != nil &&
+		now.Status.ExtendedResourceClaimStatus.ResourceClaimName == claim.Name:
 		return nil
 	case err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err): // gone, or another one of its name
 		return err
 	}
-	finalizers := slices.DeleteFunc(slices.Clone(claim.Finalizers), func(f string) bool { return f == resourcev1.Finalizer })
+	finalizers := slices.DeleteFunc(slices.Clone(claim.Finalizers), func(f string) bool {
+		return f == resourcev1.Finalizer
+	})
 	free, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": claim.UID, "finalizers": finalizers}})
 	if err != nil {
 		return err
 	}
 	of := &resourcev1.ResourceClaim{}
 	of.Namespace, of.Name = claim.Namespace, claim.Name
-	if err := s.client.Patch(ctx, of, ctrlclient.RawPatch(types.MergePatchType, free)); err != nil && !apierrors.IsConflict(err) {
+	if err := s.client.Patch(ctx, of, ctrlclient.RawPatch(types.MergePatchType, free)); err != nil &&
+		!apierrors.IsConflict(err) {
 		return ctrlclient.IgnoreNotFound(err)
 	}
 	return ctrlclient.IgnoreNotFound(s.client.Delete(ctx, of, ctrlclient.Preconditions{UID: &claim.UID}))

@@ -12,8 +12,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 )
 
-// Devices with binding conditions (KEP-5007) are only ready for a pod once their driver says so in the status of the claim. Until then the pod stays
-// reserved on its node, without occupying one of Config.Binders, and is bound after the change that decides about it.
+// Devices with binding conditions (KEP-5007) are only ready for a pod once their driver says so in the status of the
+// claim. Until then the pod stays reserved on its node, without occupying one of Config.Binders, and is bound after the
+// change that decides about it.
 
 // bindingTimeout is how long devices may take to become ready, as upstream.
 const bindingTimeout = 10 * time.Minute
@@ -21,9 +22,10 @@ const bindingTimeout = 10 * time.Minute
 // errNotReady means that the devices of a pod are not ready yet.
 var errNotReady = errors.New("its devices are not ready yet")
 
-// readiness reports whether the devices of an allocated claim are ready for its pods. It fails if they will not be: a driver says so, or it is later
-// than deadline, which is zero if nothing is waited for. The errors are upstream's.
-func readiness(c *resourcev1.ResourceClaim, timeout time.Duration, now time.Time) (ready bool, deadline time.Time, err error) {
+// readiness reports whether the devices of an allocated claim are ready for its pods. It fails if they will not be: a
+// driver says so, or it is later than deadline, which is zero if nothing is waited for. The errors are upstream's.
+func readiness(c *resourcev1.ResourceClaim, timeout time.Duration,
+	now time.Time) (ready bool, deadline time.Time, err error) {
 	ready = true
 	for i := range c.Status.Allocation.Devices.Results {
 		r := &c.Status.Allocation.Devices.Results[i]
@@ -31,7 +33,8 @@ func readiness(c *resourcev1.ResourceClaim, timeout time.Duration, now time.Time
 			continue
 		}
 		at := slices.IndexFunc(c.Status.Devices, func(d resourcev1.AllocatedDeviceStatus) bool {
-			return d.Driver == r.Driver && d.Pool == r.Pool && d.Device == r.Device && (r.ShareID == nil || d.ShareID != nil && *d.ShareID == string(*r.ShareID))
+			return d.Driver == r.Driver && d.Pool == r.Pool && d.Device == r.Device &&
+				(r.ShareID == nil || d.ShareID != nil && *d.ShareID == string(*r.ShareID))
 		})
 		if at < 0 {
 			ready = false
@@ -40,7 +43,8 @@ func readiness(c *resourcev1.ResourceClaim, timeout time.Duration, now time.Time
 		said := c.Status.Devices[at].Conditions
 		for _, name := range r.BindingFailureConditions {
 			if f := meta.FindStatusCondition(said, name); f != nil && meta.IsStatusConditionTrue(said, name) {
-				return false, time.Time{}, fmt.Errorf("device binding failed: claim=%s, reason=%s, message=%q", c.Name, f.Reason, f.Message)
+				return false, time.Time{}, fmt.Errorf("device binding failed: claim=%s, reason=%s, message=%q", c.Name, f.Reason,
+					f.Message)
 			}
 		}
 		for _, name := range r.BindingConditions {
@@ -59,11 +63,13 @@ func readiness(c *resourcev1.ResourceClaim, timeout time.Duration, now time.Time
 
 // hasConditions reports whether devices of an allocation have binding conditions.
 func hasConditions(a *resourcev1.AllocationResult) bool {
-	return slices.ContainsFunc(a.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool { return len(r.BindingConditions) > 0 })
+	return slices.ContainsFunc(a.Devices.Results, func(r resourcev1.DeviceRequestAllocationResult) bool {
+		return len(r.BindingConditions) > 0
+	})
 }
 
-// conclusive reports whether it is known of all claims chosen for a pod that their devices are ready, or of one that they will not be, or that it has
-// changed in another way. Otherwise it returns when to look again at the latest.
+// conclusive reports whether it is known of all claims chosen for a pod that their devices are ready, or of one that
+// they will not be, or that it has changed in another way. Otherwise it returns when to look again at the latest.
 func (d *devices) conclusive(chosen []chosenClaim) (known bool, at time.Time) {
 	known, at = true, now().Add(d.timeout)
 	for i := range chosen {
@@ -109,11 +115,13 @@ func (s *Scheduler) await(ctx context.Context, p *pending, node string) {
 	_, waits := s.queue.waiting[p]
 	s.mu.Unlock()
 	if waits {
-		s.event(pod, corev1.EventTypeNormal, "BindingConditionsPending", "waiting for binding conditions for device on node %s", node)
+		s.event(pod, corev1.EventTypeNormal, "BindingConditionsPending",
+			"waiting for binding conditions for device on node %s", node)
 	}
 }
 
-// resume lets the binding of a pod that waits for devices go on if it is known what becomes of them. Called with the lock held.
+// resume lets the binding of a pod that waits for devices go on if it is known what becomes of them. Called with the
+// lock held.
 func (s *Scheduler) resume(p *pending) {
 	if _, waits := s.queue.waiting[p]; !waits {
 		return
@@ -140,7 +148,9 @@ func (s *Scheduler) resume(p *pending) {
 // resumeUsers resumes the pods that wait for a claim. Called with the lock held.
 func (s *Scheduler) resumeUsers(claim *resourcev1.ResourceClaim) {
 	for p := range s.queue.waiting {
-		if slices.ContainsFunc(s.state.devices.chosen[p.info.pod.UID], func(c chosenClaim) bool { return c.uid == claim.UID }) {
+		if slices.ContainsFunc(s.state.devices.chosen[p.info.pod.UID], func(c chosenClaim) bool {
+			return c.uid == claim.UID
+		}) {
 			s.resume(p)
 		}
 	}

@@ -16,13 +16,22 @@ func TestReadiness(t *testing.T) {
 		c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
 		a := &resourcev1.AllocationResult{AllocationTimestamp: new(metav1.NewTime(at.Add(-age)))}
 		for _, name := range []string{"x", "y"} {
-			a.Devices.Results = append(a.Devices.Results, resourcev1.DeviceRequestAllocationResult{Driver: "d", Pool: "p", Device: name,
-				BindingConditions: []string{"attached", "configured"}, BindingFailureConditions: []string{"broken"}})
+			a.Devices.Results = append(a.Devices.Results, resourcev1.DeviceRequestAllocationResult{
+				Driver: "d", Pool: "p", Device: name,
+				BindingConditions: []string{"attached", "configured"}, BindingFailureConditions: []string{"broken"},
+			})
 		}
-		a.Devices.Results = append(a.Devices.Results, resourcev1.DeviceRequestAllocationResult{Driver: "d", Pool: "p", Device: "plain"})
+		a.Devices.Results = append(a.Devices.Results, resourcev1.DeviceRequestAllocationResult{
+			Driver: "d", Pool: "p", Device: "plain",
+		})
 		c.Status.Allocation = a
 		for i, conditions := range said {
-			s := resourcev1.AllocatedDeviceStatus{Driver: "d", Pool: "p", Device: []string{"x", "y", "z"}[i], Conditions: []metav1.Condition{{Type: "attached", Status: metav1.ConditionFalse}}}
+			s := resourcev1.AllocatedDeviceStatus{
+				Driver:     "d",
+				Pool:       "p",
+				Device:     []string{"x", "y", "z"}[i],
+				Conditions: []metav1.Condition{{Type: "attached", Status: metav1.ConditionFalse}},
+			}
 			for _, name := range conditions {
 				s.Conditions = append(s.Conditions, metav1.Condition{Type: name, Status: metav1.ConditionTrue, Reason: "R"})
 			}

@@ -7,17 +7,26 @@ import (
 	resourcev1 "k8s.io/api/resource/v1"
 )
 
-// TestEarlyAlternatives: the earlier the alternatives that a node has, the higher its score, of claims that have devices and of those that get them.
+// TestEarlyAlternatives: the earlier the alternatives that a node has, the higher its score, of claims that have
+// devices and of those that get them.
 func TestEarlyAlternatives(t *testing.T) {
 	claim := func() *resourcev1.ResourceClaim {
-		return &resourcev1.ResourceClaim{Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{
-			{Name: "plain", Exactly: &resourcev1.ExactDeviceRequest{}}, {Name: "r", FirstAvailable: []resourcev1.DeviceSubRequest{{Name: "best"}, {Name: "good"}}}}}}}
+		return &resourcev1.ResourceClaim{
+			Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{Requests: []resourcev1.DeviceRequest{
+				{Name: "plain", Exactly: &resourcev1.ExactDeviceRequest{}},
+				{Name: "r", FirstAvailable: []resourcev1.DeviceSubRequest{{Name: "best"}, {Name: "good"}}}}}},
+		}
 	}
 	allocated := func(request string) resourcev1.AllocationResult {
-		return resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Request: "plain"}, {Request: request}, {Request: request}}}}
+		return resourcev1.AllocationResult{
+			Devices: resourcev1.DeviceAllocationResult{
+				Results: []resourcev1.DeviceRequestAllocationResult{{Request: "plain"}, {Request: request}, {Request: request}},
+			},
+		}
 	}
 	c := &cycle{devices: &deviceCycle{wanted: []*resourcev1.ResourceClaim{claim()}, found: map[string]deviceResult{
-		"a": {allocations: []resourcev1.AllocationResult{allocated("r/best")}}, "b": {allocations: []resourcev1.AllocationResult{allocated("r/good")}}}}}
+		"a": {allocations: []resourcev1.AllocationResult{allocated("r/best")}},
+		"b": {allocations: []resourcev1.AllocationResult{allocated("r/good")}}}}}
 	require.True(t, prepareAlternatives(c))
 	score := func(node string) int64 { return earlyAlternatives(c, newNodeInfo(node)) }
 	require.EqualValues(t, 100, score("a"))

@@ -34,8 +34,8 @@ func tainted(slice *resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintRule
 // deviceID names a device.
 type deviceID struct{ driver, pool, device string }
 
-// evictions are the taints by which pods leave devices. A pod that would be evicted at once gets no such device: otherwise whoever makes such pods
-// would make them again and again.
+// evictions are the taints by which pods leave devices. A pod that would be evicted at once gets no such device:
+// otherwise whoever makes such pods would make them again and again.
 type evictions map[deviceID][]resourcev1.DeviceTaint
 
 // add takes the taints of a slice's devices.
@@ -58,7 +58,9 @@ func (e evictions) atOnce(found []resourcev1.AllocationResult, now time.Time) bo
 	}
 	for i := range found {
 		for _, r := range found[i].Devices.Results {
-			if slices.ContainsFunc(e[deviceID{r.Driver, r.Pool, r.Device}], func(t resourcev1.DeviceTaint) bool { return over(t, r.Tolerations, now) }) {
+			if slices.ContainsFunc(e[deviceID{r.Driver, r.Pool, r.Device}], func(t resourcev1.DeviceTaint) bool {
+				return over(t, r.Tolerations, now)
+			}) {
 				return true
 			}
 		}
@@ -66,9 +68,11 @@ func (e evictions) atOnce(found []resourcev1.AllocationResult, now time.Time) bo
 	return false
 }
 
-// spare leaves out the devices of a slice from which a pod with these claims would be evicted at once, so that it gets others. Devices in use stay,
-// because they consume what they share with others, and so do all if a claim is for all devices of a kind.
-func (e evictions) spare(slice *resourcev1.ResourceSlice, claims []*resourcev1.ResourceClaim, used map[deviceID]bool, now time.Time) *resourcev1.ResourceSlice {
+// spare leaves out the devices of a slice from which a pod with these claims would be evicted at once, so that it gets
+// others. Devices in use stay, because they consume what they share with others, and so do all if a claim is for all
+// devices of a kind.
+func (e evictions) spare(slice *resourcev1.ResourceSlice, claims []*resourcev1.ResourceClaim, used map[deviceID]bool,
+	now time.Time) *resourcev1.ResourceSlice {
 	evicts := func(d resourcev1.Device) bool {
 		id := deviceID{slice.Spec.Driver, slice.Spec.Pool.Name, d.Name}
 		return !used[id] && slices.ContainsFunc(e[id], func(t resourcev1.DeviceTaint) bool {
@@ -108,7 +112,9 @@ func wantsAll(claim *resourcev1.ResourceClaim) bool {
 func evictsAtOnce(t resourcev1.DeviceTaint, claim *resourcev1.ResourceClaim, now time.Time) bool {
 	return slices.ContainsFunc(claim.Spec.Devices.Requests, func(r resourcev1.DeviceRequest) bool {
 		return r.Exactly != nil && over(t, r.Exactly.Tolerations, now) ||
-			slices.ContainsFunc(r.FirstAvailable, func(s resourcev1.DeviceSubRequest) bool { return over(t, s.Tolerations, now) })
+			slices.ContainsFunc(r.FirstAvailable, func(s resourcev1.DeviceSubRequest) bool {
+				return over(t, s.Tolerations, now)
+			})
 	})
 }
 

@@ -1,16 +1,19 @@
 package scheduler
 
-// denseLabel is the part of the nodes from which on the domains of a label are kept in a slice: one in eight. So they take at most 32 bytes for each node
-// that has the label, less than the label itself, whatever labels nodes have and pods name.
+// denseLabel is the part of the nodes from which on the domains of a label are kept in a slice: one in eight. So they
+// take at most 32 bytes for each node that has the label, less than the label itself, whatever labels nodes have and
+// pods name.
 const denseLabel = 8
 
-// domain is a topology domain: the nodes with one value of a label. It is the index in state.order of the first of them.
+// domain is a topology domain: the nodes with one value of a label. It is the index in state.order of the first of
+// them.
 type domain int32
 
 // noDomain is that of nodes without the label.
 const noDomain domain = -1
 
-// domains divide the nodes by one label. Filters and scores look at thousands of nodes for each pod, for which looking up labels takes too long.
+// domains divide the nodes by one label. Filters and scores look at thousands of nodes for each pod, for which looking
+// up labels takes too long.
 type domains struct {
 	nodes []domain       // as in state.order; nil if few nodes have the label
 	few   map[int]domain // by the index in state.order, if nodes is nil
@@ -36,7 +39,8 @@ func (d *domains) ofFew(at int) (domain, bool) {
 // nowhere are the domains of a label that no node has.
 var nowhere = &domains{}
 
-// domainsOf returns the domains of a label. They are valid until nodes change, and kept until then, but for labels that no node has.
+// domainsOf returns the domains of a label. They are valid until nodes change, and kept until then, but for labels that
+// no node has.
 func (s *state) domainsOf(key string) *domains {
 	if d := s.domains[key]; d != nil {
 		return d

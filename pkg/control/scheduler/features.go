@@ -11,7 +11,8 @@ import (
 // clusterVersion is the version for which upstream's library says which features of nodes a pod needs.
 var clusterVersion = utilversion.MustParse(version.Kubernetes)
 
-// featuresFor returns the features that a pod needs of its node (KEP-5328): the usual pod none. A node of an earlier version may not have them.
+// featuresFor returns the features that a pod needs of its node (KEP-5328): the usual pod none. A node of an earlier
+// version may not have them.
 func featuresFor(p *corev1.Pod) nodefeatures.FeatureSet {
 	set, err := nodefeatures.DefaultFramework.InferForPodScheduling(&nodefeatures.PodInfo{Spec: &p.Spec}, clusterVersion)
 	if err != nil {

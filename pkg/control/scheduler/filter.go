@@ -69,8 +69,8 @@ func portsFree(c *cycle, n *nodeInfo) bool {
 	return true
 }
 
-// promised returns what is kept free on a node for pods that are expected there and not less important, and their number. Those of a pod group that is
-// being placed may have it already.
+// promised returns what is kept free on a node for pods that are expected there and not less important, and their
+// number. Those of a pod group that is being placed may have it already.
 func (c *cycle) promised(n *nodeInfo) (need amounts, pods int) {
 	for _, p := range n.nominated {
 		if p.pod.UID != c.pod.UID && p.node == nil && p.priority >= c.priority {
@@ -88,7 +88,8 @@ func fits(c *cycle, n *nodeInfo) bool {
 		return false
 	}
 	ok := func(need, promised, used, most int64) bool { return need == 0 || need+promised+used <= most }
-	if !ok(c.need.cpu, promised.cpu, n.used.cpu, n.most.cpu) || !ok(c.need.memory, promised.memory, n.used.memory, n.most.memory) ||
+	if !ok(c.need.cpu, promised.cpu, n.used.cpu, n.most.cpu) ||
+		!ok(c.need.memory, promised.memory, n.used.memory, n.most.memory) ||
 		!ok(c.need.ephemeral, promised.ephemeral, n.used.ephemeral, n.most.ephemeral) {
 		return false
 	}

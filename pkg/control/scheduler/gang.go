@@ -17,8 +17,8 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Pods that name a PodGroup in spec.schedulingGroup are scheduled together (KEP-4671): if the group's policy is gang, either at least
-// minCount of its pods get nodes, those that have one already included, or none does.
+// Pods that name a PodGroup in spec.schedulingGroup are scheduled together (KEP-4671): if the group's policy is gang,
+// either at least minCount of its pods get nodes, those that have one already included, or none does.
 
 // gangWriters is how many bindings of one gang are written at the same time.
 const gangWriters = 16
@@ -54,7 +54,8 @@ func (g *gangs) count(p *podInfo, sign int) {
 	}
 }
 
-// least is the minimum number of pods of a group that are scheduled together, 0 if they are scheduled one by one; or why that is not known.
+// least is the minimum number of pods of a group that are scheduled together, 0 if they are scheduled one by one; or
+// why that is not known.
 func (g *gangs) least(key types.NamespacedName) (least int, reason string) {
 	if g.start != nil {
 		g.start()
@@ -87,10 +88,12 @@ func (g *gangs) explain(key types.NamespacedName, waiting int) string {
 	if least == 0 {
 		return ""
 	}
-	return fmt.Sprintf("pod group %q needs nodes for at least %d pods at once: %d have one, and %d wait", key.Name, least, g.assigned[key], waiting)
+	return fmt.Sprintf("pod group %q needs nodes for at least %d pods at once: %d have one, and %d wait", key.Name, least,
+		g.assigned[key], waiting)
 }
 
-// decideTogether decides about all waiting pods of p's group, and returns the function that writes the results; nil if p is scheduled by itself.
+// decideTogether decides about all waiting pods of p's group, and returns the function that writes the results; nil if
+// p is scheduled by itself.
 func (s *Scheduler) decideTogether(p *pending) func(context.Context) {
 	key := p.info.gang
 	least, reason := s.state.gangs.least(key)
@@ -103,7 +106,9 @@ func (s *Scheduler) decideTogether(p *pending) func(context.Context) {
 	members := append(s.queue.members(key), p)
 	need := least - s.state.gangs.assigned[key]
 	if len(members) < need {
-		return s.hold(p, fmt.Sprintf("waiting for more pods of pod group %q: it is scheduled once there are %d, and %d are missing", key.Name, least, need-len(members)))
+		return s.hold(p,
+			fmt.Sprintf("waiting for more pods of pod group %q: it is scheduled once there are %d, and %d are missing", key.Name,
+				least, need-len(members)))
 	}
 	slices.SortFunc(members, func(a, b *pending) int {
 		switch h := (activeHeap{a, b}); {
@@ -159,13 +164,16 @@ func (t *together) try(m *pending) {
 		return
 	}
 	if err := t.s.reserve(m, n); err != nil {
-		t.failed = append(t.failed, &failedMember{pending: m, reason: fmt.Sprintf("could not reserve on node %s: %s", n.name, err)})
+		t.failed = append(t.failed, &failedMember{
+			pending: m, reason: fmt.Sprintf("could not reserve on node %s: %s", n.name, err),
+		})
 		return
 	}
 	t.placed = append(t.placed, m)
 }
 
-// commit returns the function that writes the bindings, and the results of the pods beyond the minimum that found no node.
+// commit returns the function that writes the bindings, and the results of the pods beyond the minimum that found no
+// node.
 func (t *together) commit(key types.NamespacedName) func(context.Context) {
 	s := t.s
 	var writes []func(context.Context)
@@ -198,7 +206,8 @@ func (t *together) fail(key types.NamespacedName, need int) func(context.Context
 	s := t.s
 	t.release()
 	first := t.failed[0]
-	message := fmt.Sprintf("pod group %q needs nodes for %d more pods at once, and found nodes for %d; pod %s: %s", key.Name, need, len(t.placed), first.info.pod.Name, first.reason)
+	message := fmt.Sprintf("pod group %q needs nodes for %d more pods at once, and found nodes for %d; pod %s: %s",
+		key.Name, need, len(t.placed), first.info.pod.Name, first.reason)
 	refused := map[*pending]*failedMember{}
 	for _, m := range t.failed {
 		refused[m.pending] = m
@@ -211,7 +220,9 @@ func (t *together) fail(key types.NamespacedName, need int) func(context.Context
 	}
 	// While volumes are made for some, the others keep their places as well.
 	wait := s.hold
-	if !slices.ContainsFunc(t.failed, func(m *failedMember) bool { return m.failure == nil || !s.expect(m.pending, m.failure) }) {
+	if !slices.ContainsFunc(t.failed, func(m *failedMember) bool {
+		return m.failure == nil || !s.expect(m.pending, m.failure)
+	}) {
 		wait = s.wait
 	}
 	for _, m := range t.members {
@@ -273,7 +284,8 @@ func (s *Scheduler) wait(p *pending, message string) func(context.Context) {
 	p.failed = time.Now()
 	s.queue.put(p)
 	pod := p.info.pod
-	if nominated := s.state.nominated(pod.UID); p.report != nil || message != p.reported || pod.Status.NominatedNodeName != nominated {
+	if nominated := s.state.nominated(pod.UID); p.report != nil || message != p.reported ||
+		pod.Status.NominatedNodeName != nominated {
 		p.report = &report{pod, message, nominated}
 	}
 	again := message == p.reported
@@ -286,13 +298,19 @@ func (s *Scheduler) wait(p *pending, message string) func(context.Context) {
 	}
 }
 
-// groupScheduled writes the condition of a pod group: that its minimum has nodes, or, until that was so for the first time, why not.
+// groupScheduled writes the condition of a pod group: that its minimum has nodes, or, until that was so for the first
+// time, why not.
 func (s *Scheduler) groupScheduled(ctx context.Context, key types.NamespacedName, why string) {
 	var group schedulingv1beta1.PodGroup
 	if s.client.Cache().Get(ctx, key, &group) != nil {
 		return
 	}
-	want := metav1.Condition{Type: schedulingv1beta1.PodGroupInitiallyScheduled, Status: metav1.ConditionTrue, Reason: "Scheduled", ObservedGeneration: group.Generation}
+	want := metav1.Condition{
+		Type:               schedulingv1beta1.PodGroupInitiallyScheduled,
+		Status:             metav1.ConditionTrue,
+		Reason:             "Scheduled",
+		ObservedGeneration: group.Generation,
+	}
 	if why != "" {
 		want.Status, want.Reason, want.Message = metav1.ConditionFalse, schedulingv1beta1.PodGroupReasonUnschedulable, why
 	}
@@ -300,12 +318,16 @@ func (s *Scheduler) groupScheduled(ctx context.Context, key types.NamespacedName
 	if meta.IsStatusConditionTrue(conditions, want.Type) || !meta.SetStatusCondition(&conditions, want) {
 		return
 	}
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": group.UID}, "status": map[string]any{"conditions": []any{*meta.FindStatusCondition(conditions, want.Type)}}})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": group.UID},
+		"status":   map[string]any{"conditions": []any{*meta.FindStatusCondition(conditions, want.Type)}},
+	})
 	if err != nil {
 		panic(err) // text and times
 	}
 	of := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-	if err := s.client.Status().Patch(ctx, of, ctrlclient.RawPatch(types.StrategicMergePatchType, patch)); err != nil && ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+	if err := s.client.Status().Patch(ctx, of, ctrlclient.RawPatch(types.StrategicMergePatchType, patch)); err != nil &&
+		ctx.Err() == nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 		s.log.Warn("could not write status of pod group", "group", key.String(), "error", err)
 	}
 }

@@ -22,7 +22,11 @@ import (
 
 func gang(name string, least int32) *schedulingv1beta1.PodGroup {
 	return &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
-		Spec: schedulingv1beta1.PodGroupSpec{SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: least}}}}
+		Spec: schedulingv1beta1.PodGroupSpec{
+			SchedulingPolicy: schedulingv1beta1.PodGroupSchedulingPolicy{
+				Gang: &schedulingv1beta1.GangSchedulingPolicy{MinCount: least},
+			},
+		}}
 }
 
 func inGroup(p *corev1.Pod, group, cpu string) *corev1.Pod {
@@ -55,7 +59,8 @@ func (c *cluster) bound() (names []string) {
 	return names
 }
 
-// TestAGangGetsNodesTogether: none of its pods is bound before all can be; two gangs that each need all there is do not take halves.
+// TestAGangGetsNodesTogether: none of its pods is bound before all can be; two gangs that each need all there is do not
+// take halves.
 func TestAGangGetsNodesTogether(t *testing.T) {
 	c := start(t)
 	c.node("a", "2")
@@ -66,7 +71,8 @@ func TestAGangGetsNodesTogether(t *testing.T) {
 	c.says("x0", `scheduled once there are 3, and 2 are missing`)
 	require.NoError(t, c.Create(c.ctx, inGroup(pod("x1"), "x", "1")))
 	require.NoError(t, c.Create(c.ctx, inGroup(pod("x2"), "x", "1")))
-	c.says("x0", `pod group "x" needs nodes for 3 more pods at once, and found nodes for 2; pod x2: 0/1 nodes are available: 1 Insufficient cpu.`)
+	c.says("x0",
+		`pod group "x" needs nodes for 3 more pods at once, and found nodes for 2; pod x2: 0/1 nodes are available: 1 Insufficient cpu.`)
 	require.Empty(t, c.bound())
 	group := gang("x", 3)
 	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(group), group))
@@ -91,7 +97,8 @@ func (c *cluster) group(name string, status metav1.ConditionStatus) {
 	require.NoError(c, err)
 	defer w.Stop()
 	for e := range w.ResultChan() {
-		if g, ok := e.Object.(*schedulingv1beta1.PodGroup); ok && g.Name == name && meta.IsStatusConditionPresentAndEqual(g.Status.Conditions, schedulingv1beta1.PodGroupInitiallyScheduled, status) {
+		if g, ok := e.Object.(*schedulingv1beta1.PodGroup); ok && g.Name == name &&
+			meta.IsStatusConditionPresentAndEqual(g.Status.Conditions, schedulingv1beta1.PodGroupInitiallyScheduled, status) {
 			return
 		}
 	}
@@ -110,7 +117,9 @@ func TestAGangsMinimumMayFall(t *testing.T) {
 	c.group("x", metav1.ConditionFalse)
 	require.Empty(t, c.bound())
 	group := &schedulingv1beta1.PodGroup{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "x"}}
-	require.NoError(t, c.Patch(c.ctx, group, ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"schedulingPolicy":{"gang":{"minCount":2}}}}`))))
+	require.NoError(t,
+		c.Patch(c.ctx, group,
+			ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"schedulingPolicy":{"gang":{"minCount":2}}}}`))))
 	c.wait(2, isBound)
 	c.group("x", metav1.ConditionTrue)
 }
@@ -125,8 +134,16 @@ func TestAGangIsHelpedThroughAnyMember(t *testing.T) {
 	require.NoError(t, c.Create(c.ctx, full))
 	require.NoError(t, c.Create(c.ctx, gang("x", 2)))
 	prefers, needs := inGroup(pod("x0"), "x", "1"), inGroup(pod("x1"), "x", "2")
-	prefers.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100,
-		Preference: corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}}}}}}}}
+	prefers.Spec.Affinity = &corev1.Affinity{
+		NodeAffinity: &corev1.NodeAffinity{
+			PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 100,
+				Preference: corev1.NodeSelectorTerm{
+					MatchExpressions: []corev1.NodeSelectorRequirement{
+						{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{"b"}},
+					},
+				}}},
+		},
+	}
 	needs.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "a"}
 	require.NoError(t, c.Create(c.ctx, prefers))
 	require.NoError(t, c.Create(c.ctx, needs))
@@ -138,12 +155,17 @@ func TestAGangIsHelpedThroughAnyMember(t *testing.T) {
 	c.group("x", metav1.ConditionTrue)
 }
 
-// TestAGroupWithoutMinimum: its pods are scheduled one by one, also those that waited until the scheduler knew of pod groups. Groups have no
-// priority, whatever the default of pods is.
+// TestAGroupWithoutMinimum: its pods are scheduled one by one, also those that waited until the scheduler knew of pod
+// groups. Groups have no priority, whatever the default of pods is.
 func TestAGroupWithoutMinimum(t *testing.T) {
 	c := start(t)
 	c.node("a", "8")
-	require.NoError(t, c.Create(c.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "usual"}, Value: 5, GlobalDefault: true}))
+	require.NoError(t,
+		c.Create(c.ctx, &schedulingv1.PriorityClass{
+			ObjectMeta:    metav1.ObjectMeta{Name: "usual"},
+			Value:         5,
+			GlobalDefault: true,
+		}))
 	for late := time.Now().Add(time.Minute); ; { // as soon as the admission plugin knows it, which it tells nobody
 		p := pod("probe")
 		require.NoError(t, c.Create(c.ctx, p, ctrl.DryRunAll))
@@ -153,7 +175,9 @@ func TestAGroupWithoutMinimum(t *testing.T) {
 		require.True(t, time.Now().Before(late), "the default class is never known")
 	}
 	group := gang("x", 0)
-	group.Spec.SchedulingPolicy = schedulingv1beta1.PodGroupSchedulingPolicy{Basic: &schedulingv1beta1.BasicSchedulingPolicy{}}
+	group.Spec.SchedulingPolicy = schedulingv1beta1.PodGroupSchedulingPolicy{
+		Basic: &schedulingv1beta1.BasicSchedulingPolicy{},
+	}
 	require.NoError(t, c.Create(c.ctx, group))
 	for i := range 5 {
 		require.NoError(t, c.Create(c.ctx, inGroup(pod(fmt.Sprint("x", i)), "x", "1")))
@@ -167,7 +191,9 @@ func TestWhatAGangCannotHaveIsRefused(t *testing.T) {
 	c := start(t)
 	for name, change := range map[string]func(*schedulingv1beta1.PodGroupSpec){
 		"schedulingConstraints": func(s *schedulingv1beta1.PodGroupSpec) {
-			s.SchedulingConstraints = &schedulingv1beta1.PodGroupSchedulingConstraints{Topology: []schedulingv1beta1.TopologyConstraint{{Key: "rack"}}}
+			s.SchedulingConstraints = &schedulingv1beta1.PodGroupSchedulingConstraints{
+				Topology: []schedulingv1beta1.TopologyConstraint{{Key: "rack"}},
+			}
 		},
 		"resourceClaims": func(s *schedulingv1beta1.PodGroupSpec) {
 			claim := "c"

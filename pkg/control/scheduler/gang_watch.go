@@ -11,7 +11,8 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// useGangs lets the first pod of a group begin to watch pod groups, until ctx ends: API servers of others need not have them.
+// useGangs lets the first pod of a group begin to watch pod groups, until ctx ends: API servers of others need not have
+// them.
 func (s *Scheduler) useGangs(ctx context.Context, wg *sync.WaitGroup) {
 	g := s.state.gangs
 	g.start, g.synced = s.onDemand(ctx, wg, "pod groups", s.watchGangs)

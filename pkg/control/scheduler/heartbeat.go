@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/control/heartbeat"
 )
 
-// heartbeats knows when nodes were last heard of. It watches their leases from the first time that it is asked. It is guarded by the
-// scheduler's lock.
+// heartbeats knows when nodes were last heard of. It watches their leases from the first time that it is asked. It is
+// guarded by the scheduler's lock.
 type heartbeats struct {
 	cache    ctrlcache.Cache
 	leases   ctrlcache.Informer // nil until the first call
@@ -26,12 +26,13 @@ type heartbeats struct {
 	synced   func() bool
 }
 
-// of is the last heartbeat of a node by its own clock: its lease's renewal or, as long as leases are not known, what its Ready condition
-// says.
+// of is the last heartbeat of a node by its own clock: its lease's renewal or, as long as leases are not known, what
+// its Ready condition says.
 func (h *heartbeats) of(n *nodeInfo) time.Time {
 	if h.known() {
 		var lease coordinationv1.Lease
-		err := h.cache.Get(context.Background(), ctrlclient.ObjectKey{Namespace: corev1.NamespaceNodeLease, Name: n.name}, &lease)
+		err := h.cache.Get(context.Background(), ctrlclient.ObjectKey{Namespace: corev1.NamespaceNodeLease, Name: n.name},
+			&lease)
 		if err == nil && lease.Spec.RenewTime != nil {
 			return lease.Spec.RenewTime.Time
 		}
@@ -51,8 +52,8 @@ func (h *heartbeats) known() bool {
 	return h.leases.HasSynced()
 }
 
-// silent reports whether tasks on a node have been lost, or are about to be, because the node sends no heartbeats: another attempt would
-// be lost there too.
+// silent reports whether tasks on a node have been lost, or are about to be, because the node sends no heartbeats:
+// another attempt would be lost there too.
 func (h *heartbeats) silent(n *nodeInfo) bool {
 	if h.start != nil {
 		h.start()
@@ -62,8 +63,8 @@ func (h *heartbeats) silent(n *nodeInfo) bool {
 	return !last.IsZero() && h.overdue(n, last)
 }
 
-// overdue reports whether tasks are about to be lost on a node that was heard of last at that time. The watch of whoever declares them
-// lost may be ahead of this one: the last tenth of their time counts as over.
+// overdue reports whether tasks are about to be lost on a node that was heard of last at that time. The watch of
+// whoever declares them lost may be ahead of this one: the last tenth of their time counts as over.
 func (h *heartbeats) overdue(n *nodeInfo, last time.Time) bool {
 	return now().Sub(last) >= tasks.Patience(n.node, h.patience)*9/10
 }

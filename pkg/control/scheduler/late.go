@@ -7,17 +7,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// lateAfter is how long a task's pod must have waited for a node, or have had one, before an event says so. Most are gone by then, and their task's
-// status has said it at once.
+// lateAfter is how long a task's pod must have waited for a node, or have had one, before an event says so. Most are
+// gone by then, and their task's status has said it at once.
 const lateAfter = 30 * time.Second
 
-// late are the events about tasks' pods that are recorded unless the pods are gone by then, by pod; nil once the scheduler has stopped. It is guarded
-// by the scheduler's lock.
+// late are the events about tasks' pods that are recorded unless the pods are gone by then, by pod; nil once the
+// scheduler has stopped. It is guarded by the scheduler's lock.
 type late map[types.UID]*lateEvent
 
 type lateEvent struct{ *time.Timer }
 
-// record records an event about whether a pod has a node: since says when it began to wait for one, or got it. It is called without the scheduler's lock.
+// record records an event about whether a pod has a node: since says when it began to wait for one, or got it. It is
+// called without the scheduler's lock.
 func (s *Scheduler) record(p *corev1.Pod, since time.Time, kind, reason, message string) {
 	left := time.Until(since.Add(lateAfter))
 	if left <= 0 || !byTask(p) {

@@ -22,12 +22,18 @@ type withoutCache struct{ ctrlclient.WithWatch }
 
 func (withoutCache) Cache() ctrlcache.Cache { return nil }
 
-// TestEventsOfBriefTasks: what becomes of a task's pod is an event when it stays so for a while, and never one that is not true any more. Those of
-// other pods are recorded at once.
+// TestEventsOfBriefTasks: what becomes of a task's pod is an event when it stays so for a while, and never one that is
+// not true any more. Those of other pods are recorded at once.
 func TestEventsOfBriefTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := withoutCache{fake.NewClientBuilder().WithScheme(client.Scheme()).Build()}
-		s := &Scheduler{log: slog.New(slog.DiscardHandler), queue: newQueue(), state: newState(10, nil), late: late{}, events: events.New(c, "default-scheduler", "", nil)}
+		s := &Scheduler{
+			log:    slog.New(slog.DiscardHandler),
+			queue:  newQueue(),
+			state:  newState(10, nil),
+			late:   late{},
+			events: events.New(c, "default-scheduler", "", nil),
+		}
 		s.metrics, s.guard, s.queue.later = newMetrics(nil, s), run.Guard{Log: s.log}, func(*pending) {}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer synctest.Wait()
@@ -44,7 +50,9 @@ func TestEventsOfBriefTasks(t *testing.T) {
 		}
 
 		nodeHandler{s}.OnAdd(testNode("a"), false)
-		for _, p := range []*corev1.Pod{testPod("large", cpu("8")), testPod("large-task", cpu("8"), ofTask), testPod("gone", cpu("8"), ofTask)} {
+		for _, p := range []*corev1.Pod{
+			testPod("large", cpu("8")), testPod("large-task", cpu("8"), ofTask), testPod("gone", cpu("8"), ofTask),
+		} {
 			podHandler{s}.OnAdd(p, false)
 		}
 		for _, p := range s.queue.pods {
@@ -57,7 +65,8 @@ func TestEventsOfBriefTasks(t *testing.T) {
 		time.Sleep(time.Second)
 		require.ElementsMatch(t, []string{"large FailedScheduling", "large-task FailedScheduling"}, reasons())
 		time.Sleep(time.Second) // of the clock, which names events
-		s.record(s.queue.pods["large-task"].info.pod, s.queue.pods["large-task"].since, corev1.EventTypeWarning, "FailedScheduling", "still no room")
+		s.record(s.queue.pods["large-task"].info.pod, s.queue.pods["large-task"].since, corev1.EventTypeWarning,
+			"FailedScheduling", "still no room")
 		require.Len(t, reasons(), 3, "it has waited for long enough")
 
 		brief, long, waiting := testPod("brief", ofTask), testPod("long", ofTask), testPod("late", ofTask)

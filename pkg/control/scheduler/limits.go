@@ -53,7 +53,8 @@ func (v *volumes) csiVolume(claim *corev1.PersistentVolumeClaim) (driver, volume
 		}
 	}
 	var class storagev1.StorageClass
-	if name := helpers.GetPersistentVolumeClaimClass(claim); name == "" || v.read.Get(ctx, ctrlclient.ObjectKey{Name: name}, &class) != nil {
+	if name := helpers.GetPersistentVolumeClaimClass(claim); name == "" ||
+		v.read.Get(ctx, ctrlclient.ObjectKey{Name: name}, &class) != nil {
 		return "", ""
 	}
 	return class.Provisioner, "claim " + claim.Namespace + "/" + claim.Name
@@ -74,11 +75,13 @@ func prepareLimits(c *cycle) bool {
 
 func limitsMet(c *cycle, n *nodeInfo) bool { return explainLimits(c, n) == nil }
 
-// explainLimits checks that the node has the drivers which insist on that, and that no driver has to attach more volumes than its CSINode allows.
+// explainLimits checks that the node has the drivers which insist on that, and that no driver has to attach more
+// volumes than its CSINode allows.
 func explainLimits(c *cycle, n *nodeInfo) []string {
 	v := c.state.volumes
 	var node storagev1.CSINode
-	_ = v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: n.name}, &node) // a node without CSINode has no drivers
+	// a node without CSINode has no drivers
+	_ = v.read.Get(context.Background(), ctrlclient.ObjectKey{Name: n.name}, &node)
 	limits, installed := map[string]int{}, map[string]bool{}
 	for _, d := range node.Spec.Drivers {
 		installed[d.Name] = true
@@ -138,7 +141,10 @@ func (c *cycle) attachments() map[string]csiVolumes {
 	for i := range list.Items {
 		a := &list.Items[i].Spec
 		var pv corev1.PersistentVolume
-		if a.Source.PersistentVolumeName == nil || read.Get(context.Background(), ctrlclient.ObjectKey{Name: *a.Source.PersistentVolumeName}, &pv) != nil || pv.Spec.CSI == nil {
+		if a.Source.PersistentVolumeName == nil ||
+			read.Get(context.Background(), ctrlclient.ObjectKey{
+				Name: *a.Source.PersistentVolumeName,
+			}, &pv) != nil || pv.Spec.CSI == nil {
 			continue
 		}
 		if c.attached[a.NodeName] == nil {

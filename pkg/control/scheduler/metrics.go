@@ -32,18 +32,25 @@ func (r result) count(p *pending) {
 func newMetrics(reg prometheus.Registerer, s *Scheduler) *metrics {
 	with := promauto.With(reg)
 	attempts := with.NewCounterVec(prometheus.CounterOpts{Name: "scheduler_schedule_attempts_total",
-		Help: "Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could not be scheduled, while 'error' means an internal scheduler problem."},
+		Help: "Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could not be scheduled, " +
+			"while 'error' means an internal scheduler problem."},
 		[]string{"result", "profile"})
 	duration := with.NewHistogramVec(prometheus.HistogramOpts{Name: "scheduler_scheduling_attempt_duration_seconds",
-		Help: "Scheduling attempt latency in seconds (scheduling algorithm + binding)", Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10)},
+		Help:    "Scheduling attempt latency in seconds (scheduling algorithm + binding)",
+		Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10)},
 		[]string{"result", "profile"})
 	m := &metrics{
 		sli: with.NewHistogramVec(prometheus.HistogramOpts{Name: "scheduler_pod_scheduling_sli_duration_seconds",
-			Help:    "E2e latency for a pod being scheduled, from the time the pod enters the scheduling queue and might involve multiple scheduling attempts.",
+			Help: "E2e latency for a pod being scheduled, from the time the pod enters the scheduling queue and might " +
+				"involve multiple scheduling attempts.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 3, 14)}, []string{"attempts"}),
-		preemptions: with.NewCounter(prometheus.CounterOpts{Name: "scheduler_preemption_attempts_total", Help: "Total preemption attempts in the cluster till now"}),
-		victims: with.NewHistogram(prometheus.HistogramOpts{Name: "scheduler_preemption_victims", Help: "Number of selected preemption victims",
-			Buckets: prometheus.ExponentialBuckets(1, 2, 7)}),
+		preemptions: with.NewCounter(prometheus.CounterOpts{
+			Name: "scheduler_preemption_attempts_total", Help: "Total preemption attempts in the cluster till now",
+		}),
+		victims: with.NewHistogram(prometheus.HistogramOpts{
+			Name: "scheduler_preemption_victims", Help: "Number of selected preemption victims",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 7),
+		}),
 	}
 	of := func(name string) result {
 		by := prometheus.Labels{"result": name}
@@ -74,7 +81,9 @@ func (m *metrics) bound(p *pending) {
 }
 
 var descPending = prometheus.NewDesc("scheduler_pending_pods", //nolint:gochecknoglobals // a constant
-	"Number of pending pods, by the queue type. 'active' means number of pods in activeQ; 'backoff' means number of pods in backoffQ; 'unschedulable' means number of pods in unschedulablePods that the scheduler attempted to schedule and failed; 'underway' those being placed or bound.",
+	"Number of pending pods, by the queue type. 'active' means number of pods in activeQ; 'backoff' means number of "+
+		"pods in backoffQ; 'unschedulable' means number of pods in unschedulablePods that the scheduler attempted to "+
+		"schedule and failed; 'underway' those being placed or bound.",
 	[]string{"queue"}, nil)
 
 // collector exports the queue lengths.
@@ -94,7 +103,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-var queueNames = [...]string{active: "active", backingOff: "backoff", unschedulable: "unschedulable", underway: "underway"} //nolint:gochecknoglobals // a constant
+var queueNames = [...]string{
+	active:        "active",
+	backingOff:    "backoff",
+	unschedulable: "unschedulable",
+	underway:      "underway",
+} //nolint:gochecknoglobals // a constant
 
 // Pending describes a pod without a node.
 type Pending struct {
@@ -113,7 +127,8 @@ func (s *Scheduler) Pending(limit int) (pods []Pending, all int) {
 	defer s.mu.Unlock()
 	for _, p := range s.queue.pods {
 		pods = append(pods, Pending{
-			Namespace: p.info.pod.Namespace, Name: p.info.pod.Name, Since: p.since, Queue: queueNames[p.where], Attempts: p.attempts, Reason: p.reported,
+			Namespace: p.info.pod.Namespace, Name: p.info.pod.Name, Since: p.since, Queue: queueNames[p.where],
+			Attempts: p.attempts, Reason: p.reported,
 		})
 	}
 	slices.SortFunc(pods, func(a, b Pending) int {

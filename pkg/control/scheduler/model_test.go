@@ -166,7 +166,8 @@ func (m *model) crowded(pod *corev1.Pod, node *corev1.Node) bool {
 	}
 	for name, other := range m.seen {
 		n := m.nodes[m.where(name)]
-		if n != nil && name != pod.Name && other.Labels["app"] != "" && n.Labels[corev1.LabelTopologyZone] == node.Labels[corev1.LabelTopologyZone] {
+		if n != nil && name != pod.Name && other.Labels["app"] != "" &&
+			n.Labels[corev1.LabelTopologyZone] == node.Labels[corev1.LabelTopologyZone] {
 			return true
 		}
 	}
@@ -309,7 +310,13 @@ func (m *model) fire() bool {
 // pods are placed only where they fit, none is lost, and none stays pending that would fit.
 func TestNodesComeAndGo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		m := &model{T: t, nodes: map[string]*corev1.Node{}, pods: map[string]*corev1.Pod{}, seen: map[string]*corev1.Pod{}, assumed: map[string]*corev1.Pod{}}
+		m := &model{
+			T:       t,
+			nodes:   map[string]*corev1.Node{},
+			pods:    map[string]*corev1.Pod{},
+			seen:    map[string]*corev1.Pod{},
+			assumed: map[string]*corev1.Pod{},
+		}
 		m.s = &Scheduler{client: m, log: slog.New(slog.DiscardHandler), queue: newQueue(),
 			state: newState(10, func(string) map[string]string { return nil })}
 		m.s.metrics = newMetrics(nil, m.s)
@@ -329,8 +336,10 @@ func TestNodesComeAndGo(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(*rapid.T) { m.check() },
 			"node": func(t *rapid.T) {
-				node := testNode(rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "node"), zone(rapid.SampledFrom([]string{"1", "2"}).Draw(t, "zone")))
-				node.Status.Allocatable[corev1.ResourceCPU] = *resource.NewQuantity(rapid.Int64Range(1, 4).Draw(t, "cpu"), resource.DecimalSI)
+				node := testNode(rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "node"),
+					zone(rapid.SampledFrom([]string{"1", "2"}).Draw(t, "zone")))
+				node.Status.Allocatable[corev1.ResourceCPU] = *resource.NewQuantity(rapid.Int64Range(1, 4).Draw(t, "cpu"),
+					resource.DecimalSI)
 				node.Spec.Unschedulable = rapid.IntRange(0, 4).Draw(t, "cordon") == 0
 				was := m.nodes[node.Name]
 				if m.nodes[node.Name] = node; was == nil {
@@ -346,12 +355,16 @@ func TestNodesComeAndGo(t *testing.T) {
 				}
 			},
 			"pod": func(t *rapid.T) {
-				change := []func(*corev1.Pod){cpu(fmt.Sprint(rapid.IntRange(1, 4).Draw(t, "cpu"))), priority(rapid.Int32Range(0, 2).Draw(t, "priority"))}
+				change := []func(*corev1.Pod){
+					cpu(fmt.Sprint(rapid.IntRange(1, 4).Draw(t, "cpu"))), priority(rapid.Int32Range(0, 2).Draw(t, "priority")),
+				}
 				if rapid.IntRange(0, 3).Draw(t, "anti-affinity") == 0 {
 					change = append(change, labelled("app", "x"), antiAffinity("app", "x", corev1.LabelTopologyZone))
 				}
 				if rapid.IntRange(0, 3).Draw(t, "gated") == 0 {
-					change = append(change, func(p *corev1.Pod) { p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "gate"}} })
+					change = append(change, func(p *corev1.Pod) {
+						p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "gate"}}
+					})
 				}
 				m.next++
 				m.update(testPod(fmt.Sprint("p", m.next), change...))

@@ -80,7 +80,15 @@ type podInfo struct {
 }
 
 func newPodInfo(p *corev1.Pod) *podInfo {
-	i := &podInfo{pod: p, group: groupOf(p), affinity: newPodAffinity(p), profile: profileIn(defaultProfiles, p), task: isTask(p), claims: claimNames(p), gang: gangOf(p)}
+	i := &podInfo{
+		pod:      p,
+		group:    groupOf(p),
+		affinity: newPodAffinity(p),
+		profile:  profileIn(defaultProfiles, p),
+		task:     isTask(p),
+		claims:   claimNames(p),
+		gang:     gangOf(p),
+	}
 	if i.profile == nil {
 		i.profile = defaultProfiles[0] // it is only counted, or explained
 	}
@@ -202,7 +210,8 @@ func imagesEqual(a, b []corev1.ContainerImage) bool {
 		return false
 	}
 	for i := range a {
-		if a[i].SizeBytes != b[i].SizeBytes || len(a[i].Names) != len(b[i].Names) || len(a[i].Names) > 0 && a[i].Names[0] != b[i].Names[0] {
+		if a[i].SizeBytes != b[i].SizeBytes || len(a[i].Names) != len(b[i].Names) ||
+			len(a[i].Names) > 0 && a[i].Names[0] != b[i].Names[0] {
 			return false
 		}
 	}

@@ -11,11 +11,13 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// A pod is nominated to a node where it is expected (KEP-5278): it preempts others there, its volumes are being made for the node, or whoever makes
-// nodes or admits pods says so in its status. Its resources are kept free from pods that are not more important, and the node is tried first. While
-// volumes or devices are waited for, the status says where the pod is going.
+// A pod is nominated to a node where it is expected (KEP-5278): it preempts others there, its volumes are being made
+// for the node, or whoever makes nodes or admits pods says so in its status. Its resources are kept free from pods that
+// are not more important, and the node is tried first. While volumes or devices are waited for, the status says where
+// the pod is going.
 
-// nominate reserves capacity on a known node for a pod that is expected there; a nil or unknown node clears the nomination.
+// nominate reserves capacity on a known node for a pod that is expected there; a nil or unknown node clears the
+// nomination.
 func (s *state) nominate(p *podInfo, n *nodeInfo) {
 	s.clearNomination(p.pod.UID)
 	if n == nil || n.at < 0 {
@@ -46,8 +48,8 @@ func (s *state) nominated(uid types.UID) string {
 	return ""
 }
 
-// promise nominates a pod to a node, or with nil to none, and retries the pods that this may help where it was nominated before. It reports whether
-// that was elsewhere.
+// promise nominates a pod to a node, or with nil to none, and retries the pods that this may help where it was
+// nominated before. It reports whether that was elsewhere.
 func (s *Scheduler) promise(p *podInfo, n *nodeInfo) (changed bool) {
 	was := s.state.nominations[p.pod.UID]
 	s.state.nominate(p, n)
@@ -57,7 +59,8 @@ func (s *Scheduler) promise(p *podInfo, n *nodeInfo) (changed bool) {
 	return changed
 }
 
-// renominate nominates a pod to the node that its status says, written by others or before a restart. It reports whether that is another one than before.
+// renominate nominates a pod to the node that its status says, written by others or before a restart. It reports
+// whether that is another one than before.
 func (s *Scheduler) renominate(p *podInfo) (changed bool) {
 	return s.promise(p, s.state.nodes[p.pod.Status.NominatedNodeName])
 }
@@ -90,8 +93,8 @@ func (s *Scheduler) expected(n *nodeInfo) {
 	}
 }
 
-// expect nominates a pod that failed to the node for which its volumes are being made, if nothing but them keeps it from there: claims, which say the
-// node, are written by users. It reports whether it did.
+// expect nominates a pod that failed to the node for which its volumes are being made, if nothing but them keeps it
+// from there: claims, which say the node, are written by users. It reports whether it did.
 func (s *Scheduler) expect(p *pending, f *failure) bool {
 	v := f.cycle.volumes
 	if v == nil || v.selected == "" {
@@ -111,7 +114,8 @@ func (f *failure) onlyVolumes(n *nodeInfo) bool {
 	return !slices.ContainsFunc(f.active, func(a *filter) bool { return a.name != volumeBinding && !a.check(f.cycle, n) })
 }
 
-// reconsider ends the nomination of a pod whose volumes are no longer being made for the node: the provisioner could not.
+// reconsider ends the nomination of a pod whose volumes are no longer being made for the node: the provisioner could
+// not.
 func (s *Scheduler) reconsider(p *pending) {
 	if !p.expects {
 		return
@@ -130,12 +134,16 @@ func (s *Scheduler) announce(ctx context.Context, p *pending, node string) {
 	s.mu.Lock()
 	pod := p.info.pod
 	s.mu.Unlock()
-	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": pod.UID}, "status": map[string]any{"nominatedNodeName": node}})
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": pod.UID}, "status": map[string]any{"nominatedNodeName": node},
+	})
 	if err != nil {
 		panic(err) // text
 	}
 	p.wrote = true
-	if err := s.client.Status().Patch(ctx, reference(pod), ctrlclient.RawPatch(types.StrategicMergePatchType, patch)); err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+	if err := s.client.Status().
+		Patch(ctx, reference(pod), ctrlclient.RawPatch(types.StrategicMergePatchType, patch)); err != nil &&
+		!apierrors.IsNotFound(err) && ctx.Err() == nil {
 		s.log.Warn("could not write pod status", "pod", pod.Namespace+"/"+pod.Name, "error", err)
 	}
 }

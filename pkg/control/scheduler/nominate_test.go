@@ -68,8 +68,8 @@ func TestPodsGoWhereOthersExpectThem(t *testing.T) {
 	c.wait(1, at("expected", "d"))
 }
 
-// TestGatedPodsAreExpectedOnNewNodes: the place of a pod with scheduling gates is kept on a node that is made for it, also when that is made again, until the pod is
-// gone.
+// TestGatedPodsAreExpectedOnNewNodes: the place of a pod with scheduling gates is kept on a node that is made for it,
+// also when that is made again, until the pod is gone.
 func TestGatedPodsAreExpectedOnNewNodes(t *testing.T) {
 	c := start(t)
 	defer c.schedule()()
@@ -93,11 +93,20 @@ func TestGatedPodsAreExpectedOnNewNodes(t *testing.T) {
 
 // slowly makes a claim of a class whose volumes are made for a node, by nobody.
 func (c *cluster) slowly(claim string, annotations map[string]string) *corev1.PersistentVolumeClaim {
-	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "slow"}, Provisioner: "slow.example.com", VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer)}
+	class := &storagev1.StorageClass{
+		ObjectMeta:        metav1.ObjectMeta{Name: "slow"},
+		Provisioner:       "slow.example.com",
+		VolumeBindingMode: new(storagev1.VolumeBindingWaitForFirstConsumer),
+	}
 	require.NoError(c, ctrl.IgnoreAlreadyExists(c.Create(c.ctx, class)))
-	made := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: claim, Annotations: annotations}, Spec: corev1.PersistentVolumeClaimSpec{
-		StorageClassName: new("slow"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}}}}
+	made := &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: claim, Annotations: annotations},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			StorageClassName: new("slow"), AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources: corev1.VolumeResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
+			}},
+	}
 	require.NoError(c, c.Create(c.ctx, made))
 	return made
 }
@@ -107,9 +116,13 @@ func (c *cluster) made(claim string) {
 	var bound corev1.PersistentVolumeClaim
 	require.NoError(c, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: claim}, &bound))
 	next := bound.DeepCopy()
-	require.NoError(c, c.Create(c.ctx, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "of-" + claim}, Spec: corev1.PersistentVolumeSpec{StorageClassName: "slow",
-		AccessModes: next.Spec.AccessModes, Capacity: next.Spec.Resources.Requests, PersistentVolumeSource: corev1.PersistentVolumeSource{
-			CSI: &corev1.CSIPersistentVolumeSource{Driver: "slow.example.com", VolumeHandle: claim}}}}))
+	require.NoError(c,
+		c.Create(c.ctx, &corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "of-" + claim}, Spec: corev1.PersistentVolumeSpec{StorageClassName: "slow",
+				AccessModes: next.Spec.AccessModes, Capacity: next.Spec.Resources.Requests,
+				PersistentVolumeSource: corev1.PersistentVolumeSource{
+					CSI: &corev1.CSIPersistentVolumeSource{Driver: "slow.example.com", VolumeHandle: claim}}},
+		}))
 	next.Spec.VolumeName = "of-" + claim
 	metav1.SetMetaDataAnnotation(&next.ObjectMeta, helpers.AnnBindCompleted, "yes")
 	require.NoError(c, c.Update(c.ctx, next))
@@ -118,7 +131,14 @@ func (c *cluster) made(claim string) {
 }
 
 func using(p *corev1.Pod, claim string) *corev1.Pod {
-	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim}}}}
+	p.Spec.Volumes = []corev1.Volume{
+		{
+			Name: "v",
+			VolumeSource: corev1.VolumeSource{
+				PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+			},
+		},
+	}
 	return p
 }
 
@@ -151,7 +171,8 @@ func TestPlacesAreKeptWhileVolumesAreMade(t *testing.T) {
 	c.wait(1, func(p *corev1.Pod) bool { return at("user", "b")(p) && p.Status.NominatedNodeName == "" })
 }
 
-// TestClaimsTakeNoPlaces: who writes a claim says for which node its volume is made. That keeps nobody from a node where the claim's pods could not be.
+// TestClaimsTakeNoPlaces: who writes a claim says for which node its volume is made. That keeps nobody from a node
+// where the claim's pods could not be.
 func TestClaimsTakeNoPlaces(t *testing.T) {
 	c := start(t)
 	c.node("a", "1")
@@ -195,7 +216,8 @@ func TestAGangsPlacesAreKeptWhileVolumesAreMade(t *testing.T) {
 // TestAPlaceIsGivenUpForAnother: a pod that preempts others elsewhere leaves its former place to those that wait.
 func TestAPlaceIsGivenUpForAnother(t *testing.T) {
 	c := start(t)
-	require.NoError(t, c.Create(c.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 1000}))
+	require.NoError(t,
+		c.Create(c.ctx, &schedulingv1.PriorityClass{ObjectMeta: metav1.ObjectMeta{Name: "high"}, Value: 1000}))
 	high := func(name, cpu string) *corev1.Pod {
 		p := sized(name, cpu)
 		p.Spec.PriorityClassName = "high"

@@ -29,7 +29,8 @@ func TestAPodThatPanics(t *testing.T) {
 	nodeHandler{s}.OnAdd(testNode("a"), false)
 	podHandler{s}.OnAdd(testPod("there", func(p *corev1.Pod) { p.Spec.NodeName = "a" }), false)
 	bad := testPod("bad", priority(9), antiAffinity("app", "x", corev1.LabelHostname), func(p *corev1.Pod) {
-		p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
+		p.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[0].NamespaceSelector =
+			&metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}
 	})
 	podHandler{s}.OnAdd(bad, false)
 	podHandler{s}.OnAdd(testPod("good"), false)

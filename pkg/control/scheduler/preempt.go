@@ -17,8 +17,8 @@ type eviction struct {
 	violations int
 }
 
-// preempt looks for a node where the pod fits once pods of lower priority are evicted. It does not change the state. If there
-// is none, it returns the text that upstream appends to the message.
+// preempt looks for a node where the pod fits once pods of lower priority are evicted. It does not change the state. If
+// there is none, it returns the text that upstream appends to the message.
 func (f *failure) preempt() (*eviction, string) {
 	c := f.cycle
 	nodes := c.state.order
@@ -68,8 +68,8 @@ func (f *failure) preempt() (*eviction, string) {
 	return slices.MinFunc(found, (*eviction).compare), ""
 }
 
-// waits reports whether the pod is nominated to a node where a pod of lower priority that was preempted is terminating, and where that helps. Others may
-// terminate for as long as they like.
+// waits reports whether the pod is nominated to a node where a pod of lower priority that was preempted is terminating,
+// and where that helps. Others may terminate for as long as they like.
 func (f *failure) waits() bool {
 	n := f.cycle.state.nominations[f.cycle.pod.UID]
 	if n == nil || !f.active[f.refused[n.at]].curable {
@@ -86,12 +86,13 @@ func (f *failure) waits() bool {
 // preempted reports whether a scheduler is deleting a pod to make room.
 func preempted(p *corev1.Pod) bool {
 	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue && c.Reason == corev1.PodReasonPreemptionByScheduler
+		return c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue &&
+			c.Reason == corev1.PodReasonPreemptionByScheduler
 	})
 }
 
-// victims finds a minimal set of pods to evict from a node, or nil if eviction does not help. Pods whose eviction violates a disruption
-// budget are reprieved first.
+// victims finds a minimal set of pods to evict from a node, or nil if eviction does not help. Pods whose eviction
+// violates a disruption budget are reprieved first.
 func (f *failure) victims(n *nodeInfo, budgets []*budget) *eviction {
 	c := f.cycle
 	var lower []*podInfo
@@ -181,8 +182,8 @@ func (p *podInfo) started() time.Time {
 	return p.pod.CreationTimestamp.Time
 }
 
-// compare orders evictions as upstream: fewest violations of budgets, lowest priority of the most important victim, lowest sum of priorities, fewest
-// victims, and latest start of the oldest of the most important victims.
+// compare orders evictions as upstream: fewest violations of budgets, lowest priority of the most important victim,
+// lowest sum of priorities, fewest victims, and latest start of the oldest of the most important victims.
 func (e *eviction) compare(o *eviction) int {
 	most := func(e *eviction) int32 { return e.victims[0].priority }
 	sum := func(e *eviction) (s int64) {
@@ -200,6 +201,7 @@ func (e *eviction) compare(o *eviction) int {
 		}
 		return t
 	}
-	return cmp.Or(cmp.Compare(e.violations, o.violations), cmp.Compare(most(e), most(o)), cmp.Compare(sum(e), sum(o)), cmp.Compare(len(e.victims), len(o.victims)),
+	return cmp.Or(cmp.Compare(e.violations, o.violations), cmp.Compare(most(e), most(o)), cmp.Compare(sum(e), sum(o)),
+		cmp.Compare(len(e.victims), len(o.victims)),
 		oldest(o).Compare(oldest(e)))
 }

@@ -9,8 +9,8 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// TaskProfile is the spec.schedulerName of pods that are placed by the rule for tasks: on the node with the fewest tasks, of those on
-// the one with the most free capacity, of those on the one with the latest heartbeat.
+// TaskProfile is the spec.schedulerName of pods that are placed by the rule for tasks: on the node with the fewest
+// tasks, of those on the one with the most free capacity, of those on the one with the latest heartbeat.
 const TaskProfile = "task"
 
 // profile is a set of steps for the pods that name it in spec.schedulerName.
@@ -18,19 +18,28 @@ type profile struct {
 	name    string
 	filters []filter
 	scores  []score
-	// ordered compares nodes by one score after the other, of which each breaks the ties of those before it, and compares all feasible nodes
-	// instead of a sample. Otherwise the weighted scores are added up.
+	// ordered compares nodes by one score after the other, of which each breaks the ties of those before it, and compares
+	// all feasible nodes instead of a sample. Otherwise the weighted scores are added up.
 	ordered bool
 }
 
-var taskProfile = &profile{name: TaskProfile, filters: slices.Concat(filters, taskFilters), scores: taskScores, ordered: true}
+var taskProfile = &profile{
+	name:    TaskProfile,
+	filters: slices.Concat(filters, taskFilters),
+	scores:  taskScores,
+	ordered: true,
+}
 
 // defaultProfiles are those of a scheduler without a Configuration.
 var defaultProfiles = []*profile{{name: corev1.DefaultSchedulerName, filters: filters, scores: scores}, taskProfile}
 
 // taskFilters come after the filters of the default profile.
 var taskFilters = []filter{
-	{name: "NodeHeartbeat", check: func(c *cycle, n *nodeInfo) bool { return !c.state.silent(n) }, explain: reason("node(s) sent no heartbeat")},
+	{
+		name:    "NodeHeartbeat",
+		check:   func(c *cycle, n *nodeInfo) bool { return !c.state.silent(n) },
+		explain: reason("node(s) sent no heartbeat"),
+	},
 }
 
 // taskScores are compared in this order.
@@ -67,7 +76,8 @@ func isTask(p *corev1.Pod) bool { return p.Spec.SchedulerName == TaskProfile || 
 func byTask(p *corev1.Pod) bool {
 	for i := range p.OwnerReferences {
 		r := &p.OwnerReferences[i]
-		if r.Controller != nil && *r.Controller && r.Kind == "Task" && strings.HasPrefix(r.APIVersion, tasks.GroupVersion.Group+"/") {
+		if r.Controller != nil && *r.Controller && r.Kind == "Task" &&
+			strings.HasPrefix(r.APIVersion, tasks.GroupVersion.Group+"/") {
 			return true
 		}
 	}

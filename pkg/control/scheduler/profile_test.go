@@ -23,35 +23,59 @@ func scheduledBy(name string) func(*corev1.Pod) {
 
 func ofTask(p *corev1.Pod) {
 	yes := true
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: "tasks.coracle.dev/v1alpha1", Kind: "Task", Name: "t", UID: "t", Controller: &yes}}
+	p.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "tasks.coracle.dev/v1alpha1", Kind: "Task", Name: "t", UID: "t", Controller: &yes},
+	}
 }
 
 func ofNode(cpu, memory string, heartbeat int) func(*corev1.Node) {
 	return func(n *corev1.Node) {
-		n.Status.Allocatable[corev1.ResourceCPU], n.Status.Allocatable[corev1.ResourceMemory] = resource.MustParse(cpu), resource.MustParse(memory)
-		n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Unix(int64(heartbeat), 0)}}
+		n.Status.Allocatable[corev1.ResourceCPU], n.Status.Allocatable[corev1.ResourceMemory] = resource.MustParse(cpu),
+			resource.MustParse(memory)
+		n.Status.Conditions = []corev1.NodeCondition{
+			{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Unix(int64(heartbeat), 0)},
+		}
 	}
 }
 
 // TestTheTaskProfile: fewest tasks, then most free capacity, then the latest heartbeat.
 func TestTheTaskProfile(t *testing.T) {
-	nodes := []*corev1.Node{testNode("a", ofNode("4", "8Gi", 1)), testNode("b", ofNode("4", "8Gi", 3)), testNode("c", ofNode("4", "8Gi", 2))}
-	larger := []*corev1.Node{testNode("a", ofNode("4", "9Gi", 1)), testNode("b", ofNode("4", "8Gi", 3)), testNode("c", ofNode("8", "2Gi", 2))}
+	nodes := []*corev1.Node{
+		testNode("a", ofNode("4", "8Gi", 1)), testNode("b", ofNode("4", "8Gi", 3)), testNode("c", ofNode("4", "8Gi", 2)),
+	}
+	larger := []*corev1.Node{
+		testNode("a", ofNode("4", "9Gi", 1)), testNode("b", ofNode("4", "8Gi", 3)), testNode("c", ofNode("8", "2Gi", 2)),
+	}
 	for name, c := range map[string]struct {
 		nodes []*corev1.Node
 		there []bound
 		pod   *corev1.Pod
 		want  string
 	}{
-		"all equal: the latest heartbeat":           {nodes: nodes, want: "b"},
-		"the most free CPU":                         {nodes: larger, want: "c"},
-		"the most free memory":                      {nodes: larger[:2], want: "a"},
-		"what others use is not free":               {nodes: nodes, there: []bound{{testPod("x", cpu("1")), "b"}}, want: "c"},
-		"fewest tasks, however little it has left":  {nodes: larger, there: []bound{{testPod("x", ofTask), "c"}, {testPod("y", scheduledBy(TaskProfile)), "a"}}, want: "b"},
-		"others' pods are no tasks":                 {nodes: larger, there: []bound{{testPod("x"), "c"}, {testPod("y"), "c"}, {testPod("z", ofTask), "a"}}, want: "c"},
-		"filters hold":                              {nodes: larger, pod: testPod("p", cpu("1"), func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "b"} }), want: "b"},
-		"a terminating task is still on its node":   {nodes: nodes[:2], there: []bound{{testPod("x", ofTask, func(p *corev1.Pod) { at := metav1.Now(); p.DeletionTimestamp = &at }), "b"}}, want: "a"},
-		"the default profile counts no tasks first": {nodes: larger, there: []bound{{testPod("x", ofTask), "c"}}, pod: testPod("p", cpu("1")), want: "c"},
+		"all equal: the latest heartbeat": {nodes: nodes, want: "b"},
+		"the most free CPU":               {nodes: larger, want: "c"},
+		"the most free memory":            {nodes: larger[:2], want: "a"},
+		"what others use is not free":     {nodes: nodes, there: []bound{{testPod("x", cpu("1")), "b"}}, want: "c"},
+		"fewest tasks, however little it has left": {
+			nodes: larger, there: []bound{{testPod("x", ofTask), "c"}, {testPod("y", scheduledBy(TaskProfile)), "a"}}, want: "b",
+		},
+		"others' pods are no tasks": {
+			nodes: larger, there: []bound{{testPod("x"), "c"}, {testPod("y"), "c"}, {testPod("z", ofTask), "a"}}, want: "c",
+		},
+		"filters hold": {
+			nodes: larger,
+			pod: testPod("p", cpu("1"), func(p *corev1.Pod) {
+				p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "b"}
+			}), want: "b",
+		},
+		"a terminating task is still on its node": {
+			nodes: nodes[:2],
+			there: []bound{{testPod("x", ofTask, func(p *corev1.Pod) { at := metav1.Now(); p.DeletionTimestamp = &at }), "b"}},
+			want:  "a",
+		},
+		"the default profile counts no tasks first": {
+			nodes: larger, there: []bound{{testPod("x", ofTask), "c"}}, pod: testPod("p", cpu("1")), want: "c",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := world(c.nodes, c.there...)
@@ -92,7 +116,11 @@ func TestTasksAreCountedOnAllNodes(t *testing.T) {
 
 // TestProfilesByName: pods that name no profile of ours are left alone.
 func TestProfilesByName(t *testing.T) {
-	s := &Scheduler{log: slog.New(slog.DiscardHandler), queue: newQueue(), state: newState(10, func(string) map[string]string { return nil })}
+	s := &Scheduler{
+		log:   slog.New(slog.DiscardHandler),
+		queue: newQueue(),
+		state: newState(10, func(string) map[string]string { return nil }),
+	}
 	s.guard = run.Guard{Log: s.log}
 	defer s.drop()
 	for name, taken := range map[string]bool{"default-scheduler": true, "task": true, "other": false, "": false} {
@@ -102,20 +130,31 @@ func TestProfilesByName(t *testing.T) {
 	}
 }
 
-// TestNoTaskGoesToASilentNode: a retry is not spent on a node that is about to be declared lost, and waits for its next heartbeat if
-// there is no other node. Other pods are placed by conditions and taints only.
+// TestNoTaskGoesToASilentNode: a retry is not spent on a node that is about to be declared lost, and waits for its next
+// heartbeat if there is no other node. Other pods are placed by conditions and taints only.
 func TestNoTaskGoesToASilentNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Scheduler{log: slog.New(slog.DiscardHandler), queue: newQueue(), state: newState(10, func(string) map[string]string { return nil })}
+		s := &Scheduler{
+			log:   slog.New(slog.DiscardHandler),
+			queue: newQueue(),
+			state: newState(10, func(string) map[string]string { return nil }),
+		}
 		s.guard = run.Guard{Log: s.log}
 		asked, synced := 0, false // whether leases are watched, and known
-		s.heartbeats.patience, s.heartbeats.start, s.heartbeats.synced = tasks.DefaultPatience, func() { asked++ }, func() bool { return synced }
+		s.heartbeats.patience, s.heartbeats.start, s.heartbeats.synced = tasks.DefaultPatience, func() {
+			asked++
+		}, func() bool { return synced }
 		s.state.silent = s.heartbeats.silent
 		defer s.drop()
 		beat := func(node string) {
 			renewed := metav1.NewMicroTime(time.Now().Add(-time.Hour)) // its clock is wrong
-			leaseHandler{s}.OnUpdate(&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node}},
-				&coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node}, Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}})
+			leaseHandler{s}.OnUpdate(&coordinationv1.Lease{
+				ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node},
+			},
+				&coordinationv1.Lease{
+					ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node},
+					Spec:       coordinationv1.LeaseSpec{RenewTime: &renewed},
+				})
 		}
 		place := func(p *corev1.Pod) string {
 			n, failed := s.state.pick(newPodInfo(p))

@@ -61,7 +61,13 @@ type queue struct {
 }
 
 func newQueue() *queue {
-	return &queue{pods: map[types.UID]*pending{}, groups: map[types.NamespacedName]map[*pending]struct{}{}, unschedulable: map[*pending]struct{}{}, waiting: map[*pending]struct{}{}, wake: make(chan struct{}, 1)}
+	return &queue{
+		pods:          map[types.UID]*pending{},
+		groups:        map[types.NamespacedName]map[*pending]struct{}{},
+		unschedulable: map[*pending]struct{}{},
+		waiting:       map[*pending]struct{}{},
+		wake:          make(chan struct{}, 1),
+	}
 }
 
 // add adds a new pod.

@@ -14,7 +14,10 @@ func TestBindable(t *testing.T) {
 	q := newQueue()
 	pods := map[string]*pending{}
 	for _, name := range []string{"gone", "bound", "waits", "last"} {
-		p := &pending{info: newPodInfo(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}), reserved: newNodeInfo("n")}
+		p := &pending{
+			info:     newPodInfo(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}),
+			reserved: newNodeInfo("n"),
+		}
 		pods[name] = p
 		q.add(p)
 		require.Same(t, p, q.pop())

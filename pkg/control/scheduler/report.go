@@ -18,8 +18,9 @@ type report struct {
 	message, nominated string
 }
 
-// report writes the PodScheduled condition that the latest attempt asked for. Writes of several attempts may run at the same time and in any
-// order: they wait for each other, the first writes for all, and none follows a binding. A failed write is not retried: the next attempt does.
+// report writes the PodScheduled condition that the latest attempt asked for. Writes of several attempts may run at the
+// same time and in any order: they wait for each other, the first writes for all, and none follows a binding. A failed
+// write is not retried: the next attempt does.
 func (s *Scheduler) report(ctx context.Context, p *pending) {
 	p.writing.Lock()
 	defer p.writing.Unlock()
@@ -48,20 +49,25 @@ func (s *Scheduler) report(ctx context.Context, p *pending) {
 	}
 }
 
-// writeReport writes a pod's condition. An update costs the server less than a patch, and conflicts if somebody has written the pod since.
+// writeReport writes a pod's condition. An update costs the server less than a patch, and conflicts if somebody has
+// written the pod since.
 func (s *Scheduler) writeReport(ctx context.Context, r *report, c *corev1.PodCondition, wrote bool) error {
 	if !wrote {
 		next := r.pod.DeepCopy()
 		next.Status.NominatedNodeName = r.nominated
-		next.Status.Conditions = append(slices.DeleteFunc(next.Status.Conditions, func(have corev1.PodCondition) bool { return have.Type == c.Type }), *c)
+		next.Status.Conditions = append(slices.DeleteFunc(next.Status.Conditions, func(have corev1.PodCondition) bool {
+			return have.Type == c.Type
+		}), *c)
 		if err := s.client.Status().Update(ctx, next); !apierrors.IsConflict(err) {
 			return err
 		}
 	}
-	return s.client.Status().Patch(ctx, reference(r.pod), ctrlclient.RawPatch(types.StrategicMergePatchType, r.patch(c, wrote)))
+	return s.client.Status().Patch(ctx, reference(r.pod),
+		ctrlclient.RawPatch(types.StrategicMergePatchType, r.patch(c, wrote)))
 }
 
-// condition returns what the pod's status is to say, nil if it says so already. What this scheduler wrote since, the pod may not show yet.
+// condition returns what the pod's status is to say, nil if it says so already. What this scheduler wrote since, the
+// pod may not show yet.
 func (r *report) condition(wrote bool) *corev1.PodCondition {
 	at := metav1.NewTime(now())
 	for i := range r.pod.Status.Conditions {
@@ -69,7 +75,8 @@ func (r *report) condition(wrote bool) *corev1.PodCondition {
 		if c.Type != corev1.PodScheduled || c.Status != corev1.ConditionFalse {
 			continue
 		}
-		if !wrote && c.Reason == corev1.PodReasonUnschedulable && c.Message == r.message && r.pod.Status.NominatedNodeName == r.nominated {
+		if !wrote && c.Reason == corev1.PodReasonUnschedulable && c.Message == r.message &&
+			r.pod.Status.NominatedNodeName == r.nominated {
 			return nil
 		}
 		at = c.LastTransitionTime

@@ -32,16 +32,18 @@ const Identity = "system:kube-scheduler"
 type Config struct {
 	// Client reaches the cluster, as Identity. Required.
 	Client client.Interface
-	// Configuration has the profiles, and the percentage of nodes that are scored in clusters of more than 100 nodes (at least 100
-	// are), which is 10 if it is not set.
+	// Configuration has the profiles, and the percentage of nodes that are scored in clusters of more than 100 nodes (at
+	// least 100 are), which is 10 if it is not set.
 	Configuration Configuration
-	// Devices makes the allocator for one attempt to schedule a pod with resource claims. Nil: such pods are not scheduled.
+	// Devices makes the allocator for one attempt to schedule a pod with resource claims. Nil: such pods are not
+	// scheduled.
 	Devices func(context.Context, Inventory) (Allocate, error)
 	// Binders is the number of concurrent binding writes; 0 means 64.
 	Binders int
 	// DeviceTimeout is how long devices with binding conditions may take to become ready for a pod; 0 means 10 minutes.
 	DeviceTimeout time.Duration
-	// TaskPatience is how long a node may be silent before tasks on it are lost; no task is placed on one that is. 0 means tasks.DefaultPatience.
+	// TaskPatience is how long a node may be silent before tasks on it are lost; no task is placed on one that is. 0 means
+	// tasks.DefaultPatience.
 	TaskPatience time.Duration
 	// Metrics registers the scheduler's metrics; nil for none.
 	Metrics prometheus.Registerer
@@ -232,8 +234,8 @@ func (s *Scheduler) loop(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// next schedules the next pod and returns the function that writes the result; nil if the queue is empty. A pod that makes
-// the scheduler panic is put into back-off, so that others are scheduled.
+// next schedules the next pod and returns the function that writes the result; nil if the queue is empty. A pod that
+// makes the scheduler panic is put into back-off, so that others are scheduled.
 func (s *Scheduler) next() (write func(context.Context)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -323,8 +325,8 @@ func (s *Scheduler) couldNotReserve(p *pending, message string) func(context.Con
 	return func(context.Context) { s.event(pod, corev1.EventTypeWarning, "FailedScheduling", "%s", message) }
 }
 
-// eventEvery is how often an event says that a pod is still unschedulable for the same reasons. Of a thousand pods that wait for one node, each is
-// tried whenever another one ends.
+// eventEvery is how often an event says that a pod is still unschedulable for the same reasons. Of a thousand pods that
+// wait for one node, each is tried whenever another one ends.
 const eventEvery = 5 * time.Minute
 
 // fail marks the pod as unschedulable and returns the function that writes its condition and preempts pods.

@@ -20,7 +20,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func testNode(name string, change ...func(*corev1.Node)) *corev1.Node {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelHostname: name}}}
 	n.Status.Allocatable = corev1.ResourceList{
-		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"), corev1.ResourcePods: resource.MustParse("110"),
+		corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("8Gi"),
+		corev1.ResourcePods: resource.MustParse("110"),
 	}
 	for _, f := range change {
 		f(n)
@@ -60,17 +61,21 @@ func taint(key string, effect corev1.TaintEffect) func(*corev1.Node) {
 
 func antiAffinity(key, v, topology string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{key: v}}, TopologyKey: topology,
-		}}}}
+		p.Spec.Affinity = &corev1.Affinity{
+			PodAntiAffinity: &corev1.PodAntiAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{key: v}}, TopologyKey: topology,
+			}}},
+		}
 	}
 }
 
 func affinity(key, v, topology string) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Spec.Affinity = &corev1.Affinity{PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
-			LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{key: v}}, TopologyKey: topology,
-		}}}}
+		p.Spec.Affinity = &corev1.Affinity{
+			PodAffinity: &corev1.PodAffinity{RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{
+				LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{key: v}}, TopologyKey: topology,
+			}}},
+		}
 	}
 }
 
@@ -108,7 +113,9 @@ func TestPick(t *testing.T) {
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}
 	}
 	restartsAll := func(p *corev1.Pod) {
-		p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}
+		p.Spec.Containers[0].RestartPolicyRules = []corev1.ContainerRestartRule{
+			{Action: corev1.ContainerRestartRuleActionRestartAllContainers},
+		}
 	}
 	declares := func(n *corev1.Node) {
 		n.Status.DeclaredFeatures = []string{"FromTheFuture", "RestartAllContainersOnContainerExits"}
@@ -122,28 +129,98 @@ func TestPick(t *testing.T) {
 		want  string // the node
 		why   string // or the message
 	}{
-		"no nodes":                     {pod: testPod("p"), why: "no nodes available to schedule pods"},
-		"any":                          {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p"), want: "a"},
-		"cpu":                          {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", cpu("5")), why: "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
-		"gpu":                          {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", gpu), why: "0/1 nodes are available: 1 Insufficient example.com/gpu. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
-		"full of pods":                 {nodes: []*corev1.Node{testNode("a", tiny)}, there: []bound{{testPod("o"), "a"}}, pod: testPod("p"), why: "0/1 nodes are available: 1 Too many pods. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
-		"cordoned":                     {nodes: []*corev1.Node{testNode("a", cordoned)}, pod: testPod("p"), why: "0/1 nodes are available: 1 node(s) were unschedulable. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."},
-		"taint":                        {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectNoSchedule)), testNode("b")}, pod: testPod("p"), want: "b"},
-		"two reasons":                  {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectNoExecute)), testNode("b"), testNode("c")}, pod: testPod("p", cpu("5")), why: "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod."},
-		"soft taint":                   {nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectPreferNoSchedule)), testNode("b")}, pod: testPod("p"), want: "b"},
-		"selector":                     {nodes: []*corev1.Node{testNode("a"), testNode("b")}, pod: testPod("p", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "b"} }), want: "b"},
-		"feature":                      {nodes: []*corev1.Node{testNode("a"), testNode("b", declares)}, pod: testPod("p", restartsAll), want: "b"},
-		"feature that no node has":     {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", restartsAll), why: "0/1 nodes are available: 1 node(s) didn't match Pod's required features. preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling."},
-		"port":                         {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", port), "a"}}, pod: testPod("p", port), want: "b"},
-		"least":                        {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", cpu("2")), "a"}}, pod: testPod("p"), want: "b"},
-		"group spreads":                {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", labelled("app", "x")), "a"}, {testPod("big", cpu("500m")), "b"}}, pod: testPod("p", labelled("app", "x")), want: "b"},
-		"anti-affinity":                {nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", labelled("app", "x")), "a"}}, pod: testPod("p", antiAffinity("app", "x", corev1.LabelHostname)), want: "b"},
-		"anti-affinity of another pod": {nodes: []*corev1.Node{testNode("a")}, there: []bound{{testPod("o", antiAffinity("app", "x", corev1.LabelHostname)), "a"}}, pod: testPod("p", labelled("app", "x")), why: "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
-		"affinity":                     {nodes: []*corev1.Node{testNode("a", zone("1")), testNode("b", zone("2"))}, there: []bound{{testPod("o", labelled("app", "x")), "b"}}, pod: testPod("p", affinity("app", "x", corev1.LabelTopologyZone)), want: "b"},
-		"affinity to itself":           {nodes: []*corev1.Node{testNode("a", zone("1"))}, pod: testPod("p", labelled("app", "x"), affinity("app", "x", corev1.LabelTopologyZone)), want: "a"},
-		"affinity to no pod":           {nodes: []*corev1.Node{testNode("a", zone("1"))}, pod: testPod("p", affinity("app", "x", corev1.LabelTopologyZone)), why: "0/1 nodes are available: 1 node(s) didn't match pod affinity rules. preemption: 0/1 nodes are available: 1 No preemption victims found for incoming pod."},
-		"spread": {nodes: []*corev1.Node{testNode("a", zone("1")), testNode("b", zone("2"))}, there: []bound{{testPod("o", labelled("app", "x")), "a"}, {testPod("big", cpu("3")), "b"}},
-			pod: testPod("p", labelled("app", "x"), spreadOver(corev1.LabelTopologyZone, "app", "x")), want: "b"},
+		"no nodes": {pod: testPod("p"), why: "no nodes available to schedule pods"},
+		"any":      {nodes: []*corev1.Node{testNode("a")}, pod: testPod("p"), want: "a"},
+		"cpu": {
+			nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", cpu("5")),
+			why: "0/1 nodes are available: 1 Insufficient cpu. preemption: 0/1 nodes are available: 1 No preemption victims " +
+				"found for incoming pod.",
+		},
+		"gpu": {
+			nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", gpu),
+			why: "0/1 nodes are available: 1 Insufficient example.com/gpu. preemption: 0/1 nodes are available: 1 No " +
+				"preemption victims found for incoming pod.",
+		},
+		"full of pods": {
+			nodes: []*corev1.Node{testNode("a", tiny)}, there: []bound{{testPod("o"), "a"}}, pod: testPod("p"),
+			why: "0/1 nodes are available: 1 Too many pods. preemption: 0/1 nodes are available: 1 No preemption victims " +
+				"found for incoming pod.",
+		},
+		"cordoned": {
+			nodes: []*corev1.Node{testNode("a", cordoned)}, pod: testPod("p"),
+			why: "0/1 nodes are available: 1 node(s) were unschedulable. preemption: 0/1 nodes are available: 1 Preemption is " +
+				"not helpful for scheduling.",
+		},
+		"taint": {
+			nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectNoSchedule)), testNode("b")}, pod: testPod("p"),
+			want: "b",
+		},
+		"two reasons": {
+			nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectNoExecute)), testNode("b"), testNode("c")},
+			pod:   testPod("p", cpu("5")),
+			why: "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes " +
+				"are available: 1 Preemption is not helpful for scheduling, 2 No preemption victims found for incoming pod.",
+		},
+		"soft taint": {
+			nodes: []*corev1.Node{testNode("a", taint("k", corev1.TaintEffectPreferNoSchedule)), testNode("b")},
+			pod:   testPod("p"), want: "b",
+		},
+		"selector": {
+			nodes: []*corev1.Node{testNode("a"), testNode("b")},
+			pod:   testPod("p", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "b"} }),
+			want:  "b",
+		},
+		"feature": {
+			nodes: []*corev1.Node{testNode("a"), testNode("b", declares)}, pod: testPod("p", restartsAll), want: "b",
+		},
+		"feature that no node has": {
+			nodes: []*corev1.Node{testNode("a")}, pod: testPod("p", restartsAll),
+			why: "0/1 nodes are available: 1 node(s) didn't match Pod's required features. preemption: 0/1 nodes are " +
+				"available: 1 Preemption is not helpful for scheduling.",
+		},
+		"port": {
+			nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", port), "a"}},
+			pod: testPod("p", port), want: "b",
+		},
+		"least": {
+			nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", cpu("2")), "a"}},
+			pod: testPod("p"), want: "b",
+		},
+		"group spreads": {
+			nodes: []*corev1.Node{testNode("a"), testNode("b")},
+			there: []bound{{testPod("o", labelled("app", "x")), "a"}, {testPod("big", cpu("500m")), "b"}},
+			pod:   testPod("p", labelled("app", "x")), want: "b",
+		},
+		"anti-affinity": {
+			nodes: []*corev1.Node{testNode("a"), testNode("b")}, there: []bound{{testPod("o", labelled("app", "x")), "a"}},
+			pod: testPod("p", antiAffinity("app", "x", corev1.LabelHostname)), want: "b",
+		},
+		"anti-affinity of another pod": {
+			nodes: []*corev1.Node{testNode("a")},
+			there: []bound{{testPod("o", antiAffinity("app", "x", corev1.LabelHostname)), "a"}},
+			pod:   testPod("p", labelled("app", "x")),
+			why: "0/1 nodes are available: 1 node(s) didn't satisfy existing pods anti-affinity rules. preemption: 0/1 " +
+				"nodes are available: 1 No preemption victims found for incoming pod.",
+		},
+		"affinity": {
+			nodes: []*corev1.Node{testNode("a", zone("1")), testNode("b", zone("2"))},
+			there: []bound{{testPod("o", labelled("app", "x")), "b"}},
+			pod:   testPod("p", affinity("app", "x", corev1.LabelTopologyZone)), want: "b",
+		},
+		"affinity to itself": {
+			nodes: []*corev1.Node{testNode("a", zone("1"))},
+			pod:   testPod("p", labelled("app", "x"), affinity("app", "x", corev1.LabelTopologyZone)), want: "a",
+		},
+		"affinity to no pod": {
+			nodes: []*corev1.Node{testNode("a", zone("1"))}, pod: testPod("p", affinity("app", "x", corev1.LabelTopologyZone)),
+			why: "0/1 nodes are available: 1 node(s) didn't match pod affinity rules. preemption: 0/1 nodes are available: 1 " +
+				"No preemption victims found for incoming pod.",
+		},
+		"spread": {
+			nodes: []*corev1.Node{testNode("a", zone("1")), testNode("b", zone("2"))},
+			there: []bound{{testPod("o", labelled("app", "x")), "a"}, {testPod("big", cpu("3")), "b"}},
+			pod:   testPod("p", labelled("app", "x"), spreadOver(corev1.LabelTopologyZone, "app", "x")), want: "b",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := world(c.nodes, c.there...)
@@ -168,18 +245,29 @@ func TestPreemptionTakesTheLeast(t *testing.T) {
 		gone  []types.UID
 	}{
 		"the less important": {
-			[]bound{{testPod("x", cpu("4"), priority(5)), "a"}, {testPod("y", cpu("4"), priority(1)), "b"}}, testPod("p", cpu("1"), priority(9)), "b", []types.UID{"y"},
+			[]bound{{testPod("x", cpu("4"), priority(5)), "a"}, {testPod("y", cpu("4"), priority(1)), "b"}},
+			testPod("p", cpu("1"), priority(9)), "b", []types.UID{"y"},
 		},
 		"the fewer": {
-			[]bound{{testPod("x", cpu("2")), "a"}, {testPod("z", cpu("2")), "a"}, {testPod("y", cpu("4")), "b"}}, testPod("p", cpu("4"), priority(9)), "b", []types.UID{"y"},
+			[]bound{{testPod("x", cpu("2")), "a"}, {testPod("z", cpu("2")), "a"}, {testPod("y", cpu("4")), "b"}},
+			testPod("p", cpu("4"), priority(9)), "b", []types.UID{"y"},
 		},
 		"only what is needed": {
-			[]bound{{testPod("x", cpu("3")), "a"}, {testPod("z", cpu("1")), "a"}, {testPod("y", cpu("4"), priority(9)), "b"}}, testPod("p", cpu("1"), priority(9)), "a", []types.UID{"x"},
+			[]bound{{testPod("x", cpu("3")), "a"}, {testPod("z", cpu("1")), "a"}, {testPod("y", cpu("4"), priority(9)), "b"}},
+			testPod("p", cpu("1"), priority(9)), "a", []types.UID{"x"},
 		},
 		"what keeps it off": {
-			[]bound{{testPod("x", antiAffinity("app", "p", corev1.LabelHostname)), "a"}, {testPod("y", cpu("4"), priority(9)), "b"}}, testPod("p", cpu("1"), labelled("app", "p"), priority(9)), "a", []types.UID{"x"},
+			[]bound{
+				{testPod("x", antiAffinity("app", "p", corev1.LabelHostname)), "a"},
+				{testPod("y", cpu("4"), priority(9)), "b"},
+			}, testPod("p", cpu("1"), labelled("app", "p"), priority(9)), "a", []types.UID{"x"},
 		},
-		"nobody":   {[]bound{{testPod("x", cpu("4"), priority(9)), "a"}, {testPod("y", cpu("4"), priority(9)), "b"}}, testPod("p", cpu("1"), priority(9)), "", nil},
+		"nobody": {
+			[]bound{{testPod("x", cpu("4"), priority(9)), "a"}, {testPod("y", cpu("4"), priority(9)), "b"}},
+			testPod("p", cpu("1"), priority(9)),
+			"",
+			nil,
+		},
 		"no point": {[]bound{{testPod("x"), "a"}}, testPod("p", cpu("9"), priority(9)), "", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -206,12 +294,14 @@ func TestPreemptionTakesTheLeast(t *testing.T) {
 	}
 }
 
-// TestWaitsForThePreempted: a pod waits where it is nominated for those that were preempted for it, but not for others that terminate, nor on a node that
-// has come to refuse it.
+// TestWaitsForThePreempted: a pod waits where it is nominated for those that were preempted for it, but not for others
+// that terminate, nor on a node that has come to refuse it.
 func TestWaitsForThePreempted(t *testing.T) {
 	terminating := func(p *corev1.Pod) { p.DeletionTimestamp = new(metav1.Now()) }
 	preempted := func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonPreemptionByScheduler},
+		}
 	}
 	cordoned := func(n *corev1.Node) { n.Spec.Unschedulable = true }
 	const waits = " preemption: not eligible due to a terminating pod on the nominated node."
@@ -236,7 +326,8 @@ func TestWaitsForThePreempted(t *testing.T) {
 	}
 }
 
-// TestResizesCount: a pod that is resized counts with the most of what it asks for, was promised and has, until the node says that it is done.
+// TestResizesCount: a pod that is resized counts with the most of what it asks for, was promised and has, until the
+// node says that it is done.
 func TestResizesCount(t *testing.T) {
 	of := func(cpu string) *corev1.ResourceRequirements {
 		return &corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
@@ -245,7 +336,8 @@ func TestResizesCount(t *testing.T) {
 	p.Spec.NodeName, p.Generation, p.Spec.Resources = "a", 1, of("2")
 	version := func(change func(*corev1.Pod)) *corev1.Pod { p = p.DeepCopy(); change(p); return p }
 	says := func(p *corev1.Pod, allocated, has string) {
-		p.Status.ObservedGeneration, p.Status.AllocatedResources, p.Status.Resources = p.Generation, of(allocated).Requests, of(has)
+		p.Status.ObservedGeneration, p.Status.AllocatedResources, p.Status.Resources = p.Generation, of(allocated).
+			Requests, of(has)
 	}
 	s := world([]*corev1.Node{testNode("a")}, bound{p, "a"})
 	used := func() int64 { return s.nodes["a"].used.cpu }
@@ -253,7 +345,8 @@ func TestResizesCount(t *testing.T) {
 	require.EqualValues(t, 2000, used())
 	s.update(s.pods[p.UID], version(func(p *corev1.Pod) { p.Generation, p.Spec.Resources = 2, of("1") }))
 	require.EqualValues(t, 2000, used(), "it has that still")
-	require.True(t, s.update(s.pods[p.UID], version(func(p *corev1.Pod) { says(p, "1", "1") })), "done, though it was never seen under way")
+	require.True(t, s.update(s.pods[p.UID], version(func(p *corev1.Pod) { says(p, "1", "1") })),
+		"done, though it was never seen under way")
 	require.EqualValues(t, 1000, used())
 	s.update(s.pods[p.UID], version(func(p *corev1.Pod) {
 		p.Generation, p.Spec.Resources = 3, of("100")
@@ -261,7 +354,9 @@ func TestResizesCount(t *testing.T) {
 	require.EqualValues(t, 100_000, used())
 	s.update(s.pods[p.UID], version(func(p *corev1.Pod) {
 		says(p, "1", "1")
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodResizePending, Status: corev1.ConditionTrue, Reason: corev1.PodReasonInfeasible},
+		}
 	}))
 	require.EqualValues(t, 1000, used(), "it will not get that")
 }
@@ -321,9 +416,11 @@ func TestStateCountsRight(t *testing.T) {
 // BenchmarkPick is one scheduling attempt for pods of one workload, of which up to 5,000 are there already.
 func BenchmarkPick(b *testing.B) {
 	wants := map[string]func(*corev1.Pod){
-		"plain": func(*corev1.Pod) {}, "affinity": affinity("app", "x", corev1.LabelTopologyZone), "anti-affinity": antiAffinity("app", "y", corev1.LabelHostname),
-		"spread-zones": spreadOver(corev1.LabelTopologyZone, "app", "x"), "spread-nodes": spreadOver(corev1.LabelHostname, "app", "x"),
-		"preferred": preferring("app", "x", corev1.LabelHostname, -10),
+		"plain": func(*corev1.Pod) {}, "affinity": affinity("app", "x", corev1.LabelTopologyZone),
+		"anti-affinity": antiAffinity("app", "y", corev1.LabelHostname),
+		"spread-zones":  spreadOver(corev1.LabelTopologyZone, "app", "x"),
+		"spread-nodes":  spreadOver(corev1.LabelHostname, "app", "x"),
+		"preferred":     preferring("app", "x", corev1.LabelHostname, -10),
 	}
 	for _, size := range []int{1000, 5000} {
 		var nodes []*corev1.Node
@@ -362,7 +459,9 @@ func TestNoNodeIsOverbooked(t *testing.T) {
 		}
 		s := world(nodes)
 		for i := range rapid.IntRange(1, 40).Draw(t, "pods") {
-			change := []func(*corev1.Pod){cpu(fmt.Sprint(rapid.IntRange(1, 4).Draw(t, "cpu"))), priority(rapid.Int32Range(0, 2).Draw(t, "priority"))}
+			change := []func(*corev1.Pod){
+				cpu(fmt.Sprint(rapid.IntRange(1, 4).Draw(t, "cpu"))), priority(rapid.Int32Range(0, 2).Draw(t, "priority")),
+			}
 			if rapid.Bool().Draw(t, "anti-affinity") {
 				change = append(change, labelled("app", "x"), antiAffinity("app", "x", corev1.LabelHostname))
 			}

@@ -13,8 +13,9 @@ import (
 // mostSelections limits the selections whose acceptances are kept between cycles: each takes a byte for each node.
 const mostSelections = 64
 
-// acceptance is whether a node selector and a required node affinity accept a node. It is remembered until nodes change: pods of one
-// workload ask the same of each node, and comparing labels takes longer than all other filters of an ordinary pod.
+// acceptance is whether a node selector and a required node affinity accept a node. It is remembered until nodes
+// change: pods of one workload ask the same of each node, and comparing labels takes longer than all other filters of
+// an ordinary pod.
 type acceptance uint8
 
 const (
@@ -46,8 +47,11 @@ func (p *podInfo) demands() *demand {
 		raw, _ = terms.Marshal() // never fails
 	}
 	key := sha256.Sum256(append([]byte(labelKey(p.pod.Spec.NodeSelector)+"\x00"), raw...))
-	p.demand = &demand{required: nodeselector.RequiredOf(p.pod.Spec.NodeSelector, p.pod.Spec.Affinity), key: string(key[:])}
-	if terms != nil && slices.ContainsFunc(terms.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool { return len(t.MatchFields) > 0 }) {
+	p.demand = &demand{
+		required: nodeselector.RequiredOf(p.pod.Spec.NodeSelector, p.pod.Spec.Affinity), key: string(key[:]),
+	}
+	if terms != nil &&
+		slices.ContainsFunc(terms.NodeSelectorTerms, func(t corev1.NodeSelectorTerm) bool { return len(t.MatchFields) > 0 }) {
 		p.demand.named, p.demand.names = true, namesIn(terms)
 	}
 	return p.demand
@@ -56,8 +60,8 @@ func (p *podInfo) demands() *demand {
 // nodeSelection is what a pod asks of nodes in one attempt.
 type nodeSelection struct {
 	*demand
-	// unnamed gets the labels of each node that is matched with required, unless that asks for names, of which upstream makes a map for each
-	// node. Nil: the node itself is matched.
+	// unnamed gets the labels of each node that is matched with required, unless that asks for names, of which upstream
+	// makes a map for each node. Nil: the node itself is matched.
 	unnamed *corev1.Node
 	// known are the acceptances, as in state.order; nil if the pod asks for names, which others hardly ask for.
 	known []acceptance
@@ -88,8 +92,8 @@ func (s *state) acceptances(key string) []acceptance {
 	return known
 }
 
-// namesIn returns the names of nodes without which no term matches, or nil if a term does not ask for names; as a pod of a DaemonSet asks
-// for one. A node with one of them need not match.
+// namesIn returns the names of nodes without which no term matches, or nil if a term does not ask for names; as a pod
+// of a DaemonSet asks for one. A node with one of them need not match.
 func namesIn(terms *corev1.NodeSelector) []string {
 	names := []string{}
 	for _, t := range terms.NodeSelectorTerms {

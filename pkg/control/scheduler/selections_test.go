@@ -12,17 +12,24 @@ import (
 // TestSelected compares with upstream's matching of each node itself.
 func TestSelected(t *testing.T) {
 	zone := func(values ...string) corev1.NodeSelectorTerm {
-		return corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: values}}}
+		return corev1.NodeSelectorTerm{
+			MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpIn, Values: values}},
+		}
 	}
 	named := func(term corev1.NodeSelectorTerm, name string, op corev1.NodeSelectorOperator) corev1.NodeSelectorTerm {
 		term.MatchFields = []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: op, Values: []string{name}}}
 		return term
 	}
-	broken := corev1.NodeSelectorTerm{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: "Like", Values: []string{"a"}}}}
+	broken := corev1.NodeSelectorTerm{
+		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: "Like", Values: []string{"a"}}},
+	}
 	labelled := func(name, zone string) *corev1.Node {
 		return testNode(name, func(n *corev1.Node) { n.Labels = map[string]string{"zone": zone} })
 	}
-	nodes := []*corev1.Node{labelled("n1", "a"), labelled("n2", "b"), testNode("n3", func(n *corev1.Node) { n.Labels = nil }), labelled("n4", "a")}
+	nodes := []*corev1.Node{
+		labelled("n1", "a"), labelled("n2", "b"), testNode("n3", func(n *corev1.Node) { n.Labels = nil }),
+		labelled("n4", "a"),
+	}
 	for name, terms := range map[string][]corev1.NodeSelectorTerm{
 		"labels":             {zone("a")},
 		"alternatives":       {zone("a"), zone("b")},
@@ -37,7 +44,11 @@ func TestSelected(t *testing.T) {
 		for _, selector := range []map[string]string{nil, {"zone": "a"}} {
 			pod := testPod("p", func(p *corev1.Pod) {
 				p.Spec.NodeSelector = selector
-				p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms}}}
+				p.Spec.Affinity = &corev1.Affinity{
+					NodeAffinity: &corev1.NodeAffinity{
+						RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: terms},
+					},
+				}
 			})
 			s := world(nodes)
 			c := s.cycle(newPodInfo(pod))
@@ -52,7 +63,13 @@ func TestSelected(t *testing.T) {
 // selecting makes a pod ask for nodes by a term.
 func selecting(term corev1.NodeSelectorTerm) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{term}}}}
+		p.Spec.Affinity = &corev1.Affinity{
+			NodeAffinity: &corev1.NodeAffinity{
+				RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: []corev1.NodeSelectorTerm{term},
+				},
+			},
+		}
 	}
 }
 
@@ -85,7 +102,8 @@ func TestSelectionsFollowNodes(t *testing.T) {
 	}
 }
 
-// TestNamedNodes: a pod that names its node, as those of a DaemonSet do, is compared with no other, and the others are refused for that.
+// TestNamedNodes: a pod that names its node, as those of a DaemonSet do, is compared with no other, and the others are
+// refused for that.
 func TestNamedNodes(t *testing.T) {
 	var nodes []*corev1.Node
 	for i := range 50 {
@@ -94,30 +112,41 @@ func TestNamedNodes(t *testing.T) {
 	nodes[7].Spec.Unschedulable = true
 	s := world(nodes)
 	named := func(names ...string) corev1.NodeSelectorTerm {
-		return corev1.NodeSelectorTerm{MatchFields: []corev1.NodeSelectorRequirement{{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: names}}}
+		return corev1.NodeSelectorTerm{
+			MatchFields: []corev1.NodeSelectorRequirement{
+				{Key: "metadata.name", Operator: corev1.NodeSelectorOpIn, Values: names},
+			},
+		}
 	}
 	n, failed := s.pick(newPodInfo(testPod("p", selecting(named("n33")))))
 	require.Nil(t, failed)
 	require.Equal(t, "n33", n.name)
 	require.Zero(t, s.start, "the next pod begins where the one before ended")
 	for term, want := range map[string]string{
-		"n7":   "0/50 nodes are available: 1 node(s) were unschedulable, 49 node(s) didn't match Pod's node affinity/selector.",
+		"n7": "0/50 nodes are available: 1 node(s) were unschedulable, 49 node(s) didn't match Pod's node " +
+			"affinity/selector.",
 		"gone": "0/50 nodes are available: 50 node(s) didn't match Pod's node affinity/selector.",
 	} {
 		_, failed = s.pick(newPodInfo(testPod("p", selecting(named(term)))))
 		require.Equal(t, want, failed.message(""))
 	}
 	but := named("n33")
-	but.MatchFields = append(but.MatchFields, corev1.NodeSelectorRequirement{Key: "metadata.name", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"n33"}})
+	but.MatchFields = append(but.MatchFields, corev1.NodeSelectorRequirement{
+		Key:      "metadata.name",
+		Operator: corev1.NodeSelectorOpNotIn,
+		Values:   []string{"n33"},
+	})
 	_, failed = s.pick(newPodInfo(testPod("p", selecting(but))))
 	require.NotNil(t, failed)
 }
 
-// TestDemandsAreKeptWhileAPodWaits: what a pod asks of nodes, which may be much, is found out once while it waits, as each change of a node may help it, and takes
-// no memory once it has a node.
+// TestDemandsAreKeptWhileAPodWaits: what a pod asks of nodes, which may be much, is found out once while it waits, as
+// each change of a node may help it, and takes no memory once it has a node.
 func TestDemandsAreKeptWhileAPodWaits(t *testing.T) {
 	s := world([]*corev1.Node{testNode("a"), testNode("b")})
-	p := newPodInfo(testPod("p", func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "b"} }))
+	p := newPodInfo(testPod("p", func(p *corev1.Pod) {
+		p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "b"}
+	}))
 	require.False(t, s.mayFit(p, s.nodes["a"]))
 	kept := p.demand
 	require.NotNil(t, kept)

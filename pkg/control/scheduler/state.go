@@ -57,9 +57,12 @@ type state struct {
 func newState(sample int, namespaceLabels func(string) map[string]string) *state {
 	return &state{
 		nodes: map[string]*nodeInfo{}, pods: map[types.UID]*podInfo{},
-		concerning: map[*podInfo]struct{}{}, domains: map[string]*domains{}, tallies: map[string]*tally{}, selections: map[string][]acceptance{},
-		groups: map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
-		nominations: map[types.UID]*nodeInfo{}, gated: map[types.UID]*podInfo{}, sample: sample, namespaceLabels: namespaceLabels, reserves: reserves, profiles: defaultProfiles, budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
+		concerning: map[*podInfo]struct{}{}, domains: map[string]*domains{}, tallies: map[string]*tally{},
+		selections: map[string][]acceptance{},
+		groups:     map[string]map[string]int{}, zones: map[string]int{}, priorities: map[int32]int{},
+		nominations: map[types.UID]*nodeInfo{}, gated: map[types.UID]*podInfo{}, sample: sample,
+		namespaceLabels: namespaceLabels, reserves: reserves, profiles: defaultProfiles,
+		budgets: func() []*budget { return nil }, heartbeat: conditionHeartbeat,
 		silent:  func(*nodeInfo) bool { return false },
 		volumes: newVolumes(nil), devices: newDevices(nil), gangs: newGangs(nil),
 	}
@@ -89,7 +92,8 @@ func (s *state) setNode(node *corev1.Node) *nodeInfo {
 		s.uncountNode(n)
 	}
 	was := n.zone
-	if n.node == nil || !maps.Equal(n.node.Labels, node.Labels) || !equality.Semantic.DeepEqual(n.node.Spec.Taints, node.Spec.Taints) {
+	if n.node == nil || !maps.Equal(n.node.Labels, node.Labels) ||
+		!equality.Semantic.DeepEqual(n.node.Spec.Taints, node.Spec.Taints) {
 		s.nodesChanged()
 	}
 	n.set(node)
@@ -235,7 +239,8 @@ func sameNeeds(a, b *corev1.Pod) bool {
 		}
 		return false
 	}
-	// A resize that ended at once was never seen under way, but what the status says is of another generation then. The first status is of none.
+	// A resize that ended at once was never seen under way, but what the status says is of another generation then. The
+	// first status is of none.
 	sameStatus := a.Status.ObservedGeneration == b.Status.ObservedGeneration || a.Status.ObservedGeneration == 0
 	return a.Generation == b.Generation && sameStatus && maps.Equal(a.Labels, b.Labels) && !resizing(a) && !resizing(b)
 }
@@ -307,7 +312,8 @@ func (s *state) refusals(n int) []uint8 {
 	return s.refused[:n]
 }
 
-// sampled appends feasible nodes to passed until there are enough, beginning where the cycle before ended, and notes which filter refused others.
+// sampled appends feasible nodes to passed until there are enough, beginning where the cycle before ended, and notes
+// which filter refused others.
 func (s *state) sampled(c *cycle, active []*filter, passed []*nodeInfo, refused []uint8) []*nodeInfo {
 	enough, count := s.enough(c.profile), len(s.order)
 	at := s.start // at most count, unless nodes were removed since

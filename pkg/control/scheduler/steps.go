@@ -12,8 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// Scheduling steps, as upstream's framework has them: filters reject nodes, scores rank the feasible ones, reserves claim resources on
-// the chosen node, preBinds prepare the pod outside the lock, and the binding is written. Names are upstream's.
+// Scheduling steps, as upstream's framework has them: filters reject nodes, scores rank the feasible ones, reserves
+// claim resources on the chosen node, preBinds prepare the pod outside the lock, and the binding is written. Names are
+// upstream's.
 
 // filter rejects nodes. check is fast and does not allocate; explain returns upstream's messages for why check
 // rejected the node.
@@ -61,11 +62,13 @@ var filters = []filter{
 	}, {
 		name: dynamicResources, prepare: prepareDevices, check: devicesFit, explain: explainDevices,
 	}, {
-		name: "NodeDeclaredFeatures", prepare: prepareFeatures, check: hasFeatures, explain: reason("node(s) didn't match Pod's required features"),
+		name: "NodeDeclaredFeatures", prepare: prepareFeatures, check: hasFeatures,
+		explain: reason("node(s) didn't match Pod's required features"),
 	}, {
 		name: "PodTopologySpread", prepare: prepareSpread, check: spreads, explain: explainSpread, curable: true, wide: true,
 	}, {
-		name: "InterPodAffinity", prepare: preparePodAffinity, check: affinityMet, explain: explainPodAffinity, curable: true, wide: true,
+		name: "InterPodAffinity", prepare: preparePodAffinity, check: affinityMet, explain: explainPodAffinity, curable: true,
+		wide: true,
 	},
 }
 
@@ -90,7 +93,13 @@ var scores = []score{
 	{name: "NodeResourcesFit", weight: 1, of: least},
 	{name: "NodeResourcesBalancedAllocation", weight: 1, of: balance},
 	{name: "ImageLocality", weight: 1, of: locality},
-	{name: "TaintToleration", weight: 3, prepare: func(c *cycle) bool { return c.state.soft > 0 }, of: softTaints, relative: true},
+	{
+		name:     "TaintToleration",
+		weight:   3,
+		prepare:  func(c *cycle) bool { return c.state.soft > 0 },
+		of:       softTaints,
+		relative: true,
+	},
 	{name: nodeAffinity, weight: 2, prepare: prepareNodePreferences, of: nodePreferences, relative: true},
 	{name: dynamicResources, weight: 2, prepare: prepareAlternatives, of: earlyAlternatives},
 	{name: volumeBinding, weight: 1, prepare: prepareSpace, of: space},
@@ -98,8 +107,8 @@ var scores = []score{
 	{name: "InterPodAffinity", weight: 2, prepare: preparePodPreferences, of: podPreferences, relative: true},
 }
 
-// reserve claims resources for a pod under the scheduler's lock. If a later step or the binding fails, all reserves are released in
-// reverse order, including those that claimed nothing: release must be idempotent.
+// reserve claims resources for a pod under the scheduler's lock. If a later step or the binding fails, all reserves are
+// released in reverse order, including those that claimed nothing: release must be idempotent.
 type reserve struct {
 	name    string
 	take    func(*state, *podInfo, *nodeInfo) error
@@ -128,8 +137,8 @@ func unassume(s *state, p *podInfo, _ *nodeInfo) {
 	p.assumed = false
 }
 
-// preBind prepares what a pod needs on its node before the binding is written. It runs without the scheduler's lock and occupies
-// one of Config.Binders: run must have a timeout. After an error the pod is unreserved and retried.
+// preBind prepares what a pod needs on its node before the binding is written. It runs without the scheduler's lock and
+// occupies one of Config.Binders: run must have a timeout. After an error the pod is unreserved and retried.
 type preBind struct {
 	name string
 	run  func(ctx context.Context, c client.Interface, pod *corev1.Pod, node string) error

@@ -43,13 +43,17 @@ func TestReservesAndPreBinds(t *testing.T) {
 		again                  bool // it is tried again
 		counts                 bool // it still counts on its node
 	}{
-		"bound":                 {steps: []string{"take", "prepare", "bind"}, counts: true},
-		"a reserve fails":       {reserve: errors.New("full"), steps: []string{"take", "release"}, again: true},
-		"a preBind fails":       {preBind: errors.New("not ready"), steps: []string{"take", "prepare", "release"}, again: true},
-		"a preBind misses":      {preBind: missing, steps: []string{"take", "prepare", "release"}, again: true},
-		"the binding fails":     {bind: errors.New("no"), steps: []string{"take", "prepare", "bind", "release"}, again: true},
-		"the pod is gone":       {bind: missing, steps: []string{"take", "prepare", "bind", "release"}},
-		"bound, with no answer": {bind: errors.New("timeout"), bound: true, steps: []string{"take", "prepare", "bind"}, counts: true},
+		"bound":           {steps: []string{"take", "prepare", "bind"}, counts: true},
+		"a reserve fails": {reserve: errors.New("full"), steps: []string{"take", "release"}, again: true},
+		"a preBind fails": {
+			preBind: errors.New("not ready"), steps: []string{"take", "prepare", "release"}, again: true,
+		},
+		"a preBind misses":  {preBind: missing, steps: []string{"take", "prepare", "release"}, again: true},
+		"the binding fails": {bind: errors.New("no"), steps: []string{"take", "prepare", "bind", "release"}, again: true},
+		"the pod is gone":   {bind: missing, steps: []string{"take", "prepare", "bind", "release"}},
+		"bound, with no answer": {
+			bind: errors.New("timeout"), bound: true, steps: []string{"take", "prepare", "bind"}, counts: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var steps []string
@@ -77,13 +81,15 @@ func TestReservesAndPreBinds(t *testing.T) {
 				},
 				release: func(*state, *podInfo, *nodeInfo) { steps = append(steps, "release") },
 			}}, reserves...)
-			s.preBinds = []preBind{{name: "test", run: func(_ context.Context, _ client.Interface, pod *corev1.Pod, node string) error {
-				require.Equal(t, []string{"p", "a"}, []string{pod.Name, node})
-				require.True(t, s.mu.TryLock(), "it runs without the lock")
-				s.mu.Unlock()
-				steps = append(steps, "prepare")
-				return c.preBind
-			}}}
+			s.preBinds = []preBind{
+				{name: "test", run: func(_ context.Context, _ client.Interface, pod *corev1.Pod, node string) error {
+					require.Equal(t, []string{"p", "a"}, []string{pod.Name, node})
+					require.True(t, s.mu.TryLock(), "it runs without the lock")
+					s.mu.Unlock()
+					steps = append(steps, "prepare")
+					return c.preBind
+				}},
+			}
 			nodeHandler{s}.OnAdd(testNode("a"), false)
 			podHandler{s}.OnAdd(p, false)
 			s.next()(context.Background())
@@ -126,10 +132,14 @@ func (w statusesWriter) Patch(_ context.Context, o ctrl.Object, p ctrl.Patch, _ 
 	return <-write.answer
 }
 
-// TestTheLastReportWins: attempts whose writes overlap leave the reason of the latest one, a failed write is made again by the next attempt, and nothing
-// is written once the pod has a node.
+// TestTheLastReportWins: attempts whose writes overlap leave the reason of the latest one, a failed write is made again
+// by the next attempt, and nothing is written once the pod has a node.
 func TestTheLastReportWins(t *testing.T) {
-	s := &Scheduler{log: slog.New(slog.DiscardHandler), queue: newQueue(), state: newState(10, func(string) map[string]string { return nil })}
+	s := &Scheduler{
+		log:   slog.New(slog.DiscardHandler),
+		queue: newQueue(),
+		state: newState(10, func(string) map[string]string { return nil }),
+	}
 	s.guard = run.Guard{Log: s.log}
 	s.metrics = newMetrics(nil, s)
 	s.queue.later = func(*pending) {}

@@ -8,17 +8,19 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// mostTallies limits the tallies that are kept between cycles; the one that was not used for the longest time is dropped first.
+// mostTallies limits the tallies that are kept between cycles; the one that was not used for the longest time is
+// dropped first.
 const mostTallies = 64
 
-// tally counts assigned pods by the domain of their nodes: those that an affinity term or a spread constraint selects. It follows
-// the pods as they come and go, so that the pods of one workload need not be counted anew for each of them. It is dropped when nodes change.
+// tally counts assigned pods by the domain of their nodes: those that an affinity term or a spread constraint selects.
+// It follows the pods as they come and go, so that the pods of one workload need not be counted anew for each of them.
+// It is dropped when nodes change.
 type tally struct {
 	key     string // of the nodes' labels
 	domains *domains
 	matches func(*corev1.Pod) bool
-	// eligible are the nodes that count, and each of their domains has a count, if only of 0. Nil: all nodes count, and domains without pods
-	// have none.
+	// eligible are the nodes that count, and each of their domains has a count, if only of 0. Nil: all nodes count, and
+	// domains without pods have none.
 	eligible func(*nodeInfo) bool
 	pods     map[domain]int
 	total    int
@@ -38,7 +40,8 @@ func (s *state) tally(name string, of func() *tally) *tally {
 		}
 		if len(s.tallies) >= mostTallies {
 			names := slices.Collect(maps.Keys(s.tallies))
-			delete(s.tallies, slices.MinFunc(names, func(a, b string) int { return cmp.Compare(s.tallies[a].used, s.tallies[b].used) }))
+			delete(s.tallies,
+				slices.MinFunc(names, func(a, b string) int { return cmp.Compare(s.tallies[a].used, s.tallies[b].used) }))
 		}
 		s.tallies[name] = t
 	}
@@ -119,7 +122,8 @@ type termGroup struct {
 	values  map[domain]int // how many of the pods are there
 }
 
-// terms are the affinity terms of assigned pods that concern others, equal ones in one group: most pods have those of their workload.
+// terms are the affinity terms of assigned pods that concern others, equal ones in one group: most pods have those of
+// their workload.
 type terms struct {
 	domainsOf      func(key string) *domains
 	forbid, prefer map[termKey]*termGroup

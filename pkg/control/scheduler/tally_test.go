@@ -25,13 +25,15 @@ func preferring(key, v, topology string, weight int32) func(*corev1.Pod) {
 		if weight > 0 {
 			p.Spec.Affinity.PodAffinity = &corev1.PodAffinity{PreferredDuringSchedulingIgnoredDuringExecution: term(weight)}
 		} else {
-			p.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{PreferredDuringSchedulingIgnoredDuringExecution: term(-weight)}
+			p.Spec.Affinity.PodAntiAffinity = &corev1.PodAntiAffinity{
+				PreferredDuringSchedulingIgnoredDuringExecution: term(-weight),
+			}
 		}
 	}
 }
 
-// TestCountsThatAreKept: after any changes of pods and nodes, each node's verdict and scores are those of a state that counts for the
-// first time, also after a preemption was tried.
+// TestCountsThatAreKept: after any changes of pods and nodes, each node's verdict and scores are those of a state that
+// counts for the first time, also after a preemption was tried.
 func TestCountsThatAreKept(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := world(nil)
@@ -39,19 +41,21 @@ func TestCountsThatAreKept(t *testing.T) {
 		apps, topologies := []string{"x", "y"}, []string{corev1.LabelHostname, corev1.LabelTopologyZone}
 		draw := func(name string) *corev1.Pod {
 			app, key := rapid.SampledFrom(apps).Draw(t, "of"), rapid.SampledFrom(topologies).Draw(t, "key")
-			return testPod(name, cpu("1"), labelled("app", rapid.SampledFrom(apps).Draw(t, "app")), priority(rapid.Int32Range(0, 1).Draw(t, "priority")), rapid.SampledFrom([]func(*corev1.Pod){
-				func(*corev1.Pod) {}, antiAffinity("app", app, key), affinity("app", app, key), spreadOver(key, "app", app), preferring("app", app, key, 7), preferring("app", app, key, -5),
-				func(p *corev1.Pod) {
-					spreadOver(key, "app", app)(p)
-					p.Spec.TopologySpreadConstraints[0].WhenUnsatisfiable = corev1.ScheduleAnyway
-					honor := corev1.NodeInclusionPolicyHonor
-					p.Spec.TopologySpreadConstraints[0].NodeTaintsPolicy = &honor
-				},
-				func(p *corev1.Pod) {
-					spreadOver(key, "app", app)(p)
-					p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "0"}
-				},
-			}).Draw(t, "wants"))
+			return testPod(name, cpu("1"), labelled("app", rapid.SampledFrom(apps).Draw(t, "app")),
+				priority(rapid.Int32Range(0, 1).Draw(t, "priority")), rapid.SampledFrom([]func(*corev1.Pod){
+					func(*corev1.Pod) {}, antiAffinity("app", app, key), affinity("app", app, key), spreadOver(key, "app", app),
+					preferring("app", app, key, 7), preferring("app", app, key, -5),
+					func(p *corev1.Pod) {
+						spreadOver(key, "app", app)(p)
+						p.Spec.TopologySpreadConstraints[0].WhenUnsatisfiable = corev1.ScheduleAnyway
+						honor := corev1.NodeInclusionPolicyHonor
+						p.Spec.TopologySpreadConstraints[0].NodeTaintsPolicy = &honor
+					},
+					func(p *corev1.Pod) {
+						spreadOver(key, "app", app)(p)
+						p.Spec.NodeSelector = map[string]string{corev1.LabelTopologyZone: "0"}
+					},
+				}).Draw(t, "wants"))
 		}
 		for i := range rapid.IntRange(1, 40).Draw(t, "steps") {
 			node := fmt.Sprint("n", rapid.IntRange(0, 3).Draw(t, "node"))

@@ -38,13 +38,15 @@ type NodeVerdict struct {
 	Fits bool
 	// Refused has the reasons of each filter that rejects the node, by the filter's name.
 	Refused map[string][]string
-	// Scores are those of a node that fits, in the order of Explanation.Scores, weighted; Total is their sum, or 0 if they are ordered.
+	// Scores are those of a node that fits, in the order of Explanation.Scores, weighted; Total is their sum, or 0 if they
+	// are ordered.
 	Scores []int64
 	Total  int64
 }
 
-// Explain applies each filter and score of a pod's profile to all nodes, as the cache of its client shows them. A pod that has a node is explained as
-// if it were scheduled now. The error is that of reading the pod or the nodes. Time and memory are proportional to the number of pods.
+// Explain applies each filter and score of a pod's profile to all nodes, as the cache of its client shows them. A pod
+// that has a node is explained as if it were scheduled now. The error is that of reading the pod or the nodes. Time and
+// memory are proportional to the number of pods.
 func Explain(ctx context.Context, cfg Config, key ctrlclient.ObjectKey) (Explanation, error) {
 	c := cfg.Client
 	var of corev1.Pod
@@ -70,7 +72,8 @@ func Explain(ctx context.Context, cfg Config, key ctrlclient.ObjectKey) (Explana
 	waiting := 0 // pods of its group, itself included
 	for i := range pods.Items {
 		p := &pods.Items[i]
-		if p.Spec.NodeName == "" && p.DeletionTimestamp == nil && len(p.Spec.SchedulingGates) == 0 && gangOf(p) == gangOf(&of) {
+		if p.Spec.NodeName == "" && p.DeletionTimestamp == nil && len(p.Spec.SchedulingGates) == 0 &&
+			gangOf(p) == gangOf(&of) {
 			waiting++
 		}
 		switch {

@@ -9,19 +9,28 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestExplanationsAreTrue: a node that is explained to fit is one on which the pod could be placed, and the scheduler picks one with the most points.
+// TestExplanationsAreTrue: a node that is explained to fit is one on which the pod could be placed, and the scheduler
+// picks one with the most points.
 func TestExplanationsAreTrue(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newState(10, func(string) map[string]string { return nil })
 		for i := range rapid.IntRange(1, 6).Draw(t, "nodes") {
-			change := []func(*corev1.Node){zone(fmt.Sprint(i % 2)), ofNode(fmt.Sprint(rapid.IntRange(1, 4).Draw(t, "cpu")), "8Gi", i)}
+			change := []func(*corev1.Node){
+				zone(fmt.Sprint(i % 2)), ofNode(fmt.Sprint(rapid.IntRange(1, 4).Draw(t, "cpu")), "8Gi", i),
+			}
 			if rapid.Bool().Draw(t, "taint") {
-				change = append(change, taint("k", rapid.SampledFrom([]corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule}).Draw(t, "effect")))
+				change = append(change,
+					taint("k",
+						rapid.SampledFrom([]corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule}).Draw(t,
+							"effect")))
 			}
 			s.setNode(testNode(fmt.Sprint("n", i), change...))
 		}
-		changes := [][]func(*corev1.Pod){nil, {cpu("1")}, {cpu("3")}, {labelled("app", "x"), antiAffinity("app", "x", corev1.LabelTopologyZone)},
-			{labelled("app", "x"), affinity("app", "x", corev1.LabelTopologyZone)}, {labelled("app", "x"), spreadOver(corev1.LabelTopologyZone, "app", "x")}}
+		changes := [][]func(*corev1.Pod){
+			nil, {cpu("1")}, {cpu("3")}, {labelled("app", "x"), antiAffinity("app", "x", corev1.LabelTopologyZone)},
+			{labelled("app", "x"), affinity("app", "x", corev1.LabelTopologyZone)},
+			{labelled("app", "x"), spreadOver(corev1.LabelTopologyZone, "app", "x")},
+		}
 		for i := range rapid.IntRange(1, 12).Draw(t, "pods") {
 			p := testPod(fmt.Sprint("p", i), rapid.SampledFrom(changes).Draw(t, "pod")...)
 			if rapid.Bool().Draw(t, "task") {
@@ -57,11 +66,17 @@ func TestExplanationsAreTrue(t *testing.T) {
 func TestExplanationOfABoundPod(t *testing.T) {
 	there := testPod("p", cpu("4"))
 	there.Spec.NodeName = "a"
-	s := world([]*corev1.Node{testNode("a"), testNode("b", taint("k", corev1.TaintEffectNoSchedule), func(n *corev1.Node) { n.Spec.Unschedulable = true })})
+	s := world([]*corev1.Node{
+		testNode("a"),
+		testNode("b", taint("k", corev1.TaintEffectNoSchedule), func(n *corev1.Node) { n.Spec.Unschedulable = true }),
+	})
 	e := s.explain(there)
 	require.Equal(t, []string{"a", "b"}, []string{e.Nodes[0].Name, e.Nodes[1].Name})
 	require.True(t, e.Nodes[0].Fits)
-	require.Equal(t, map[string][]string{"NodeUnschedulable": {"node(s) were unschedulable"}, "TaintToleration": {"node(s) had untolerated taint(s)"}}, e.Nodes[1].Refused)
+	require.Equal(t,
+		map[string][]string{
+			"NodeUnschedulable": {"node(s) were unschedulable"}, "TaintToleration": {"node(s) had untolerated taint(s)"},
+		}, e.Nodes[1].Refused)
 	require.Contains(t, e.Filters, "InterPodAffinity")
 	require.NotContains(t, e.Applied, "InterPodAffinity")
 	require.ErrorContains(t, e.Only([]string{"c"}), `node "c" not found`)

@@ -16,11 +16,12 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// volumes are the claims of waiting pods, and what was chosen for them but is not yet to be seen in the cache. It is guarded by the scheduler's
-// lock.
+// volumes are the claims of waiting pods, and what was chosen for them but is not yet to be seen in the cache. It is
+// guarded by the scheduler's lock.
 type volumes struct {
 	read ctrlclient.Reader
-	// assumed are the claims for which volumes were chosen, by the volume's name; nodes are the nodes where claims are to be provisioned.
+	// assumed are the claims for which volumes were chosen, by the volume's name; nodes are the nodes where claims are to
+	// be provisioned.
 	assumed map[string]types.NamespacedName
 	nodes   map[types.NamespacedName]assumedNode
 	// users counts the pods on nodes that use a claim.
@@ -137,7 +138,8 @@ func (v *volumes) lookAt(p *podInfo, key types.NamespacedName, out *volumeCycle)
 		}
 	}
 	if claim.Status.Phase == corev1.ClaimLost {
-		return fmt.Sprintf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", claim.Name, claim.Spec.VolumeName)
+		return fmt.Sprintf("persistentvolumeclaim %q bound to non-existent persistentvolume %q", claim.Name,
+			claim.Spec.VolumeName)
 	}
 	if claim.DeletionTimestamp != nil {
 		return fmt.Sprintf("persistentvolumeclaim %q is being deleted", claim.Name)
@@ -181,7 +183,8 @@ func (v *volumes) candidates(claim *corev1.PersistentVolumeClaim, class string) 
 	var out []*corev1.PersistentVolume
 	for i := range list.Items {
 		pv := &list.Items[i]
-		if helpers.GetPersistentVolumeClass(pv) == class && (pv.Spec.ClaimRef == nil || helpers.IsVolumeBoundToClaim(pv, claim)) {
+		if helpers.GetPersistentVolumeClass(pv) == class &&
+			(pv.Spec.ClaimRef == nil || helpers.IsVolumeBoundToClaim(pv, claim)) {
 			out = append(out, pv)
 		}
 	}
@@ -197,15 +200,17 @@ func (v *volumes) candidates(claim *corev1.PersistentVolumeClaim, class string) 
 const (
 	noVolumeToBind   = "node(s) didn't find available persistent volumes to bind"
 	volumeElsewhere  = "node(s) didn't match PersistentVolume's node affinity"
-	usedByAnotherPod = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
-	otherZone        = "node(s) had no available volume zone"
+	usedByAnotherPod = "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already " +
+		"in-use by another pod"
+	otherZone = "node(s) had no available volume zone"
 )
 
 func volumesFit(c *cycle, n *nodeInfo) bool { return len(c.volumesUnfit(n, nil)) == 0 }
 
 func explainVolumes(c *cycle, n *nodeInfo) []string { return c.volumesUnfit(n, nil) }
 
-// volumesUnfit returns why a node cannot have the pod's volumes. into, if not nil, is filled with how the claims are bound if it can.
+// volumesUnfit returns why a node cannot have the pod's volumes. into, if not nil, is filled with how the claims are
+// bound if it can.
 func (c *cycle) volumesUnfit(n *nodeInfo, into *choice) []string {
 	v := c.volumes
 	if v.wrong != "" {
@@ -263,18 +268,23 @@ func provisions(class *storagev1.StorageClass, n *nodeInfo) bool {
 			return false
 		}
 	}
-	return len(class.AllowedTopologies) == 0 || slices.ContainsFunc(class.AllowedTopologies, func(t corev1.TopologySelectorTerm) bool {
-		return len(t.MatchLabelExpressions) > 0 && !slices.ContainsFunc(t.MatchLabelExpressions, func(e corev1.TopologySelectorLabelRequirement) bool {
-			value, ok := n.node.Labels[e.Key]
-			return !ok || !slices.Contains(e.Values, value)
+	return len(class.AllowedTopologies) == 0 ||
+		slices.ContainsFunc(class.AllowedTopologies, func(t corev1.TopologySelectorTerm) bool {
+			return len(t.MatchLabelExpressions) > 0 &&
+				!slices.ContainsFunc(t.MatchLabelExpressions, func(e corev1.TopologySelectorLabelRequirement) bool {
+					value, ok := n.node.Labels[e.Key]
+					return !ok || !slices.Contains(e.Values, value)
+				})
 		})
-	})
 }
 
 func claimsFree(c *cycle, _ *nodeInfo) bool { return !c.volumes.once }
 
 // zoneLabels on a volume restrict it to nodes with one of the values, which "__" separates.
-var zoneLabels = []string{corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone, corev1.LabelFailureDomainBetaRegion}
+var zoneLabels = []string{
+	corev1.LabelTopologyZone, corev1.LabelTopologyRegion, corev1.LabelFailureDomainBetaZone,
+	corev1.LabelFailureDomainBetaRegion,
+}
 
 func zonesMatch(c *cycle, n *nodeInfo) bool {
 	for _, pv := range c.volumes.bound {

@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// bindWait limits how long a binding waits for the pod's claims, because it occupies one of Config.Binders. A pod whose volumes take longer is
-// tried again when they are there.
+// bindWait limits how long a binding waits for the pod's claims, because it occupies one of Config.Binders. A pod whose
+// volumes take longer is tried again when they are there.
 const bindWait = time.Second
 
 // errClaimsWait means that the volumes of a pod take longer than bindWait.
@@ -176,6 +176,9 @@ func (h storageHandler) changed(o any) {
 
 // storageKinds are what pods with claims depend on.
 func storageKinds() []ctrlclient.Object {
-	return []ctrlclient.Object{&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.StorageClass{}, &storagev1.CSINode{}, &storagev1.CSIDriver{},
-		&storagev1.CSIStorageCapacity{}, &storagev1.VolumeAttachment{}}
+	return []ctrlclient.Object{
+		&corev1.PersistentVolumeClaim{}, &corev1.PersistentVolume{}, &storagev1.StorageClass{}, &storagev1.CSINode{},
+		&storagev1.CSIDriver{},
+		&storagev1.CSIStorageCapacity{}, &storagev1.VolumeAttachment{},
+	}
 }

@@ -63,8 +63,10 @@ func (h nodeHandler) update(was, is any) {
 	n := h.s.state.setNode(b)
 	h.s.hear(b.Name, func(heard *heartbeat.Record, at time.Time) { heard.Node(a, b, at) })
 	if a.Spec.Unschedulable != b.Spec.Unschedulable || !equality.Semantic.DeepEqual(a.Spec.Taints, b.Spec.Taints) ||
-		!equality.Semantic.DeepEqual(a.Status.Allocatable, b.Status.Allocatable) || !equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
-		!slices.Equal(a.Status.DeclaredFeatures, b.Status.DeclaredFeatures) || a.Annotations[storage.DirectoryAnnotation] != b.Annotations[storage.DirectoryAnnotation] {
+		!equality.Semantic.DeepEqual(a.Status.Allocatable, b.Status.Allocatable) || !equality.Semantic.DeepEqual(a.Labels,
+		b.Labels) ||
+		!slices.Equal(a.Status.DeclaredFeatures, b.Status.DeclaredFeatures) || a.Annotations[storage.DirectoryAnnotation] !=
+		b.Annotations[storage.DirectoryAnnotation] {
 		h.s.help(n)
 	}
 }

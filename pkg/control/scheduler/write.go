@@ -31,7 +31,8 @@ func (s *Scheduler) bind(ctx context.Context, p *pending, node string) error {
 	}); err != nil {
 		return err
 	}
-	s.record(pod, now(), corev1.EventTypeNormal, "Scheduled", fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node))
+	s.record(pod, now(), corev1.EventTypeNormal, "Scheduled",
+		fmt.Sprintf("Successfully assigned %s/%s to %s", pod.Namespace, pod.Name, node))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.metrics.bound(p)
@@ -88,7 +89,8 @@ func (s *Scheduler) evict(ctx context.Context, by *corev1.Pod, victims []*corev1
 			"type": corev1.DisruptionTarget, "status": corev1.ConditionTrue, "reason": corev1.PodReasonPreemptionByScheduler,
 			"message": message, "lastTransitionTime": metav1.NewTime(now()), "observedGeneration": v.Generation,
 		}}}})
-		if err := s.client.Status().Patch(ctx, reference(v), ctrlclient.RawPatch(types.StrategicMergePatchType, patch)); apierrors.IsNotFound(err) {
+		if err := s.client.Status().
+			Patch(ctx, reference(v), ctrlclient.RawPatch(types.StrategicMergePatchType, patch)); apierrors.IsNotFound(err) {
 			continue
 		}
 		if err := s.client.Delete(ctx, reference(v), ctrlclient.Preconditions{UID: &v.UID}); err != nil {
@@ -97,6 +99,7 @@ func (s *Scheduler) evict(ctx context.Context, by *corev1.Pod, victims []*corev1
 			}
 			continue
 		}
-		s.events.EventBy(by.Spec.SchedulerName, v, corev1.EventTypeNormal, "Preempted", "Preempted by pod %s on node %s", by.UID, v.Spec.NodeName)
+		s.events.EventBy(by.Spec.SchedulerName, v, corev1.EventTypeNormal, "Preempted", "Preempted by pod %s on node %s",
+			by.UID, v.Spec.NodeName)
 	}
 }

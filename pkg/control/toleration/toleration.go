@@ -1,5 +1,5 @@
-// Package toleration computes for how long pods stay with a device that has a taint (KEP-5055). The scheduler and the reconciler that evicts pods have to agree.
-// Its Seconds are also those of nodes' taints.
+// Package toleration computes for how long pods stay with a device that has a taint (KEP-5055). The scheduler and the
+// reconciler that evicts pods have to agree. Its Seconds are also those of nodes' taints.
 //
 // It is pure.
 package toleration
@@ -23,8 +23,8 @@ func Seconds(n int64) time.Duration {
 	return time.Duration(min(max(n, 0), maxSeconds)) * time.Second
 }
 
-// Of returns how long after a taint was added it is tolerated, and whether it is tolerated at all. Of several tolerations the shortest counts, but for one
-// without an end.
+// Of returns how long after a taint was added it is tolerated, and whether it is tolerated at all. Of several
+// tolerations the shortest counts, but for one without an end.
 func Of(t *resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration) (stay time.Duration, tolerated bool) {
 	for _, tol := range tolerations {
 		if !resourceclaim.ToleratesTaint(tol, *t) {

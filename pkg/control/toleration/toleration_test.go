@@ -24,17 +24,29 @@ func TestOf(t *testing.T) {
 		stay      time.Duration
 		tolerated bool
 	}{
-		"none":                          {},
-		"another key":                   {of: []resourcev1.DeviceToleration{exists("other", execute)}},
-		"another effect":                {of: []resourcev1.DeviceToleration{exists("k", resourcev1.DeviceTaintEffectNoSchedule)}},
-		"without an end":                {[]resourcev1.DeviceToleration{exists("k", execute)}, Forever, true},
-		"for a time":                    {[]resourcev1.DeviceToleration{exists("k", execute, 5)}, 5 * time.Second, true},
-		"for none":                      {[]resourcev1.DeviceToleration{exists("k", execute, -5)}, 0, true},
-		"longer than is counted":        {[]resourcev1.DeviceToleration{exists("k", execute, math.MaxInt64)}, maxSeconds * time.Second, true},
-		"the shortest":                  {[]resourcev1.DeviceToleration{exists("k", execute, 5), exists("", execute, 3), exists("k", execute, 7)}, 3 * time.Second, true},
-		"one has no end":                {[]resourcev1.DeviceToleration{exists("k", execute, 5), exists("k", execute)}, Forever, true},
-		"seconds of all effects":        {[]resourcev1.DeviceToleration{exists("k", "", 5)}, Forever, true},
-		"one of another key has no end": {[]resourcev1.DeviceToleration{exists("k", execute, 5), exists("other", execute)}, 5 * time.Second, true},
+		"none":        {},
+		"another key": {of: []resourcev1.DeviceToleration{exists("other", execute)}},
+		"another effect": {
+			of: []resourcev1.DeviceToleration{exists("k", resourcev1.DeviceTaintEffectNoSchedule)},
+		},
+		"without an end": {[]resourcev1.DeviceToleration{exists("k", execute)}, Forever, true},
+		"for a time":     {[]resourcev1.DeviceToleration{exists("k", execute, 5)}, 5 * time.Second, true},
+		"for none":       {[]resourcev1.DeviceToleration{exists("k", execute, -5)}, 0, true},
+		"longer than is counted": {
+			[]resourcev1.DeviceToleration{exists("k", execute, math.MaxInt64)}, maxSeconds * time.Second, true,
+		},
+		"the shortest": {
+			[]resourcev1.DeviceToleration{exists("k", execute, 5), exists("", execute, 3), exists("k", execute, 7)},
+			3 * time.Second,
+			true,
+		},
+		"one has no end": {
+			[]resourcev1.DeviceToleration{exists("k", execute, 5), exists("k", execute)}, Forever, true,
+		},
+		"seconds of all effects": {[]resourcev1.DeviceToleration{exists("k", "", 5)}, Forever, true},
+		"one of another key has no end": {
+			[]resourcev1.DeviceToleration{exists("k", execute, 5), exists("other", execute)}, 5 * time.Second, true,
+		},
 	} {
 		stay, tolerated := Of(taint, c.of)
 		require.Equal(t, c.stay, stay, name)

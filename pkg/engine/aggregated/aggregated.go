@@ -15,7 +15,8 @@ import (
 // ErrNotServed means that no aggregated API server serves the group and version.
 var ErrNotServed = errors.New("the server could not find the requested resource")
 
-// Remote is a kind that an aggregated API server stores. Server is an opaque name; kinds of one server share its limits.
+// Remote is a kind that an aggregated API server stores. Server is an opaque name; kinds of one server share its
+// limits.
 type Remote struct {
 	engine.Kind
 	Server string

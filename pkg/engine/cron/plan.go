@@ -1,6 +1,7 @@
 // Package cron decides when what has a cron schedule runs: CronJobs, and schedules of tasks in the form of CronJobs.
 //
-// It imports nothing of Coracle. Its invariant: Plan is pure, and each scheduled time has one run at most, whose name is derived from the time.
+// It imports nothing of Coracle. Its invariant: Plan is pure, and each scheduled time has one run at most, whose name
+// is derived from the time.
 package cron
 
 import (
@@ -33,7 +34,8 @@ type Observed struct {
 type Actions struct {
 	// Delete are jobs beyond the history limits, and those that the next run replaces.
 	Delete []*batchv1.Job
-	// Create is the job of the run that was due at Scheduled, or nil. Its name is derived from that time, so that each run happens once.
+	// Create is the job of the run that was due at Scheduled, or nil. Its name is derived from that time, so that each run
+	// happens once.
 	Create    *batchv1.Job
 	Scheduled time.Time
 	// Status is the status without Create: see Started.
@@ -183,14 +185,17 @@ func (p *plan) schedule() {
 		return
 	}
 	if r.many {
-		p.warn("TooManyMissedTimes", "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew")
+		p.warn("TooManyMissedTimes",
+			"too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew")
 	}
 	p.start(r.due)
 }
 
-// start starts the run due at a time, unless it is too late, has been started, or must not run concurrently with another.
+// start starts the run due at a time, unless it is too late, has been started, or must not run concurrently with
+// another.
 func (p *plan) start(due time.Time) {
-	if d := p.spec.StartingDeadlineSeconds; d != nil && p.now.Sub(due) > time.Duration(min(*d, int64(oldest/time.Second)))*time.Second {
+	if d := p.spec.StartingDeadlineSeconds; d != nil &&
+		p.now.Sub(due) > time.Duration(min(*d, int64(oldest/time.Second)))*time.Second {
 		p.warn("MissSchedule", "Missed scheduled time to start a job: %s", due.UTC().Format(time.RFC1123Z))
 		return
 	}
@@ -226,7 +231,8 @@ func Started(s batchv1.CronJobStatus, j *batchv1.Job, at time.Time) batchv1.Cron
 	s.LastScheduleTime = &last
 	if Ended(j) == "" {
 		s.Active = append(slices.Clip(s.Active), corev1.ObjectReference{
-			APIVersion: jobKind.GroupVersion().String(), Kind: jobKind.Kind, Namespace: j.Namespace, Name: j.Name, UID: j.UID, ResourceVersion: j.ResourceVersion,
+			APIVersion: jobKind.GroupVersion().String(), Kind: jobKind.Kind, Namespace: j.Namespace, Name: j.Name, UID: j.UID,
+			ResourceVersion: j.ResourceVersion,
 		})
 	}
 	return s

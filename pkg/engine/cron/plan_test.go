@@ -16,7 +16,14 @@ import (
 var now = time.Date(2026, 1, 2, 10, 30, 20, 0, time.UTC) // a Friday
 
 func cronJob(line string, change ...func(*batchv1.CronJob)) *batchv1.CronJob {
-	c := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "c", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+	c := &batchv1.CronJob{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:         "ns",
+			Name:              "c",
+			UID:               "c",
+			CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
+		},
+	}
 	c.Spec.Schedule, c.Spec.ConcurrencyPolicy = line, batchv1.AllowConcurrent
 	for _, f := range change {
 		f(c)
@@ -79,31 +86,78 @@ func TestSchedule(t *testing.T) {
 		reasons []string
 		deletes int
 	}{
-		"due":                       {cronJob: cronJob("30 * * * *"), run: half, again: time.Hour - 20*time.Second + late},
-		"done":                      {cronJob: cronJob("30 * * * *", last(20*time.Second)), again: time.Hour - 20*time.Second + late},
-		"not yet":                   {cronJob: cronJob("31 10 * * *"), again: 40*time.Second + late},
-		"several missed, one run":   {cronJob: cronJob("*/10 * * * *"), run: half, again: 10*time.Minute - 20*time.Second + late},
-		"many missed":               {cronJob: cronJob("* * * * *", created(48*time.Hour)), run: half, again: 40*time.Second + late, reasons: []string{"TooManyMissedTimes"}},
-		"many missed, few recently": {cronJob: cronJob("* * * * *", created(48*time.Hour), within(200)), run: half, again: 40*time.Second + late},
-		"too late":                  {cronJob: cronJob("30 10 * * *", within(10)), again: tomorrow},
-		"suspended":                 {cronJob: cronJob("30 * * * *", suspend)},
-		"deleted":                   {cronJob: cronJob("30 * * * *", deleted)},
-		"in its zone":               {cronJob: cronJob("30 19 * * *", zone("Asia/Tokyo")), run: half, again: tomorrow},
-		"unknown zone":              {cronJob: cronJob("30 * * * *", zone("Moon/Base")), reasons: []string{"UnknownTimeZone"}},
-		"zone in the schedule":      {cronJob: cronJob("TZ=Asia/Tokyo 30 19 * * *"), run: half, again: tomorrow, reasons: []string{"UnsupportedSchedule"}},
-		"unreadable":                {cronJob: cronJob("every day"), reasons: []string{"UnparseableSchedule"}},
-		"the library panics":        {cronJob: cronJob("TZ=0"), reasons: []string{"UnsupportedSchedule", "UnparseableSchedule"}},
-		"never":                     {cronJob: cronJob("0 0 30 2 *"), reasons: []string{"InvalidSchedule"}},
-		"leap day":                  {cronJob: cronJob("0 0 29 2 *"), again: time.Date(2028, 2, 29, 0, 0, 0, 0, time.UTC).Add(late).Sub(now)},
-		"forbid":                    {cronJob: cronJob("30 * * * *", policy(batchv1.ForbidConcurrent), running("a")), jobs: []*batchv1.Job{job("a", "", time.Hour)}, again: time.Hour - 20*time.Second + late, reasons: []string{"JobAlreadyActive"}},
-		"forbid, but it has ended":  {cronJob: cronJob("30 * * * *", policy(batchv1.ForbidConcurrent), running("a")), jobs: []*batchv1.Job{job("a", batchv1.JobFailed, time.Hour)}, run: half, again: time.Hour - 20*time.Second + late, reasons: []string{"SawCompletedJob"}},
-		"replace":                   {cronJob: cronJob("30 * * * *", policy(batchv1.ReplaceConcurrent), running("a")), jobs: []*batchv1.Job{job("a", "", time.Hour)}, run: half, deletes: 1, again: time.Hour - 20*time.Second + late},
-		"allow":                     {cronJob: cronJob("30 * * * *", running("a")), jobs: []*batchv1.Job{job("a", "", time.Hour)}, run: half, again: time.Hour - 20*time.Second + late},
-		"killed before the status":  {cronJob: cronJob("30 * * * *"), jobs: []*batchv1.Job{job(minutes(half), "", 0)}, again: time.Hour - 20*time.Second + late, reasons: []string{"UnexpectedJob"}},
-		"missing":                   {cronJob: cronJob("30 * * * *", last(20*time.Second), running("a")), again: time.Hour - 20*time.Second + late, reasons: []string{"MissingJob"}},
-		"clock set back":            {cronJob: cronJob("30 * * * *", last(-48*time.Hour)), again: 49*time.Hour - 20*time.Second + late - time.Hour + 60*time.Minute},
-		"last run in the year 1":    {cronJob: cronJob("* * * * *", func(c *batchv1.CronJob) { c.Status.LastScheduleTime = &metav1.Time{Time: time.Time{}.Add(time.Hour)} }), run: half, again: 40*time.Second + late, reasons: []string{"TooManyMissedTimes"}},
-		"dense after a long gap":    {cronJob: cronJob("* * * 2-12 *", created(3*365*24*time.Hour)), run: time.Date(2025, 12, 31, 23, 59, 0, 0, time.UTC), again: time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC).Add(late).Sub(now), reasons: []string{"TooManyMissedTimes"}},
+		"due": {cronJob: cronJob("30 * * * *"), run: half, again: time.Hour - 20*time.Second + late},
+		"done": {
+			cronJob: cronJob("30 * * * *", last(20*time.Second)), again: time.Hour - 20*time.Second + late,
+		},
+		"not yet": {cronJob: cronJob("31 10 * * *"), again: 40*time.Second + late},
+		"several missed, one run": {
+			cronJob: cronJob("*/10 * * * *"), run: half, again: 10*time.Minute - 20*time.Second + late,
+		},
+		"many missed": {
+			cronJob: cronJob("* * * * *", created(48*time.Hour)), run: half, again: 40*time.Second + late,
+			reasons: []string{"TooManyMissedTimes"},
+		},
+		"many missed, few recently": {
+			cronJob: cronJob("* * * * *", created(48*time.Hour), within(200)), run: half, again: 40*time.Second + late,
+		},
+		"too late":    {cronJob: cronJob("30 10 * * *", within(10)), again: tomorrow},
+		"suspended":   {cronJob: cronJob("30 * * * *", suspend)},
+		"deleted":     {cronJob: cronJob("30 * * * *", deleted)},
+		"in its zone": {cronJob: cronJob("30 19 * * *", zone("Asia/Tokyo")), run: half, again: tomorrow},
+		"unknown zone": {
+			cronJob: cronJob("30 * * * *", zone("Moon/Base")), reasons: []string{"UnknownTimeZone"},
+		},
+		"zone in the schedule": {
+			cronJob: cronJob("TZ=Asia/Tokyo 30 19 * * *"), run: half, again: tomorrow, reasons: []string{"UnsupportedSchedule"},
+		},
+		"unreadable": {cronJob: cronJob("every day"), reasons: []string{"UnparseableSchedule"}},
+		"the library panics": {
+			cronJob: cronJob("TZ=0"), reasons: []string{"UnsupportedSchedule", "UnparseableSchedule"},
+		},
+		"never": {cronJob: cronJob("0 0 30 2 *"), reasons: []string{"InvalidSchedule"}},
+		"leap day": {
+			cronJob: cronJob("0 0 29 2 *"), again: time.Date(2028, 2, 29, 0, 0, 0, 0, time.UTC).Add(late).Sub(now),
+		},
+		"forbid": {
+			cronJob: cronJob("30 * * * *", policy(batchv1.ForbidConcurrent), running("a")),
+			jobs:    []*batchv1.Job{job("a", "", time.Hour)}, again: time.Hour - 20*time.Second + late,
+			reasons: []string{"JobAlreadyActive"},
+		},
+		"forbid, but it has ended": {
+			cronJob: cronJob("30 * * * *", policy(batchv1.ForbidConcurrent), running("a")),
+			jobs:    []*batchv1.Job{job("a", batchv1.JobFailed, time.Hour)}, run: half, again: time.Hour - 20*time.Second + late,
+			reasons: []string{"SawCompletedJob"},
+		},
+		"replace": {
+			cronJob: cronJob("30 * * * *", policy(batchv1.ReplaceConcurrent), running("a")),
+			jobs:    []*batchv1.Job{job("a", "", time.Hour)}, run: half, deletes: 1, again: time.Hour - 20*time.Second + late,
+		},
+		"allow": {
+			cronJob: cronJob("30 * * * *", running("a")), jobs: []*batchv1.Job{job("a", "", time.Hour)}, run: half,
+			again: time.Hour - 20*time.Second + late,
+		},
+		"killed before the status": {
+			cronJob: cronJob("30 * * * *"), jobs: []*batchv1.Job{job(minutes(half), "", 0)},
+			again: time.Hour - 20*time.Second + late, reasons: []string{"UnexpectedJob"},
+		},
+		"missing": {
+			cronJob: cronJob("30 * * * *", last(20*time.Second), running("a")), again: time.Hour - 20*time.Second + late,
+			reasons: []string{"MissingJob"},
+		},
+		"clock set back": {
+			cronJob: cronJob("30 * * * *", last(-48*time.Hour)),
+			again:   49*time.Hour - 20*time.Second + late - time.Hour + 60*time.Minute,
+		},
+		"last run in the year 1": {
+			cronJob: cronJob("* * * * *", func(c *batchv1.CronJob) {
+				c.Status.LastScheduleTime = &metav1.Time{Time: time.Time{}.Add(time.Hour)}
+			}), run: half, again: 40*time.Second + late, reasons: []string{"TooManyMissedTimes"},
+		},
+		"dense after a long gap": {
+			cronJob: cronJob("* * * 2-12 *", created(3*365*24*time.Hour)), run: time.Date(2025, 12, 31, 23, 59, 0, 0, time.UTC),
+			again: time.Date(2026, 2, 1, 0, 0, 0, 0, time.UTC).Add(late).Sub(now), reasons: []string{"TooManyMissedTimes"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a := Plan(Observed{CronJob: c.cronJob, Jobs: c.jobs}, now)
@@ -128,10 +182,12 @@ func TestJobSaysWhenItWasScheduled(t *testing.T) {
 	c := cronJob("30 19 * * *", zone("Asia/Tokyo"))
 	c.Spec.JobTemplate.Annotations, c.Spec.JobTemplate.Labels = map[string]string{"a": "b"}, map[string]string{"l": "m"}
 	j := Plan(Observed{CronJob: c}, now).Create
-	require.Equal(t, map[string]string{"a": "b", batchv1.CronJobScheduledTimestampAnnotation: "2026-01-02T19:30:00+09:00"}, j.Annotations)
+	require.Equal(t, map[string]string{"a": "b", batchv1.CronJobScheduledTimestampAnnotation: "2026-01-02T19:30:00+09:00"},
+		j.Annotations)
 	require.Equal(t, map[string]string{"l": "m"}, j.Labels)
 	require.True(t, metav1.IsControlledBy(j, c))
-	require.NotContains(t, c.Spec.JobTemplate.Annotations, batchv1.CronJobScheduledTimestampAnnotation, "Plan changes no input")
+	require.NotContains(t, c.Spec.JobTemplate.Annotations, batchv1.CronJobScheduledTimestampAnnotation,
+		"Plan changes no input")
 }
 
 func TestHistory(t *testing.T) {
@@ -141,7 +197,8 @@ func TestHistory(t *testing.T) {
 	going := job("e", batchv1.JobComplete, 5*time.Hour)
 	going.DeletionTimestamp = &metav1.Time{Time: now}
 	a := Plan(Observed{CronJob: c, Jobs: []*batchv1.Job{
-		job("a", batchv1.JobComplete, 2*time.Hour), job("b", batchv1.JobComplete, time.Hour), job("c", batchv1.JobComplete, 3*time.Hour),
+		job("a", batchv1.JobComplete, 2*time.Hour), job("b", batchv1.JobComplete, time.Hour),
+		job("c", batchv1.JobComplete, 3*time.Hour),
 		job("d", batchv1.JobFailed, time.Hour), going, job("f", "", time.Minute),
 	}}, now)
 	var names []string
@@ -157,8 +214,11 @@ func TestHistory(t *testing.T) {
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		at := now
-		c := cronJob(rapid.SampledFrom([]string{"* * * * *", "*/5 * * * *", "@every 90s", "0 10-12 * * 5"}).Draw(t, "line"), created(0),
-			policy(rapid.SampledFrom([]batchv1.ConcurrencyPolicy{batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent}).Draw(t, "policy")))
+		c := cronJob(rapid.SampledFrom([]string{"* * * * *", "*/5 * * * *", "@every 90s", "0 10-12 * * 5"}).Draw(t, "line"),
+			created(0),
+			policy(rapid.SampledFrom([]batchv1.ConcurrencyPolicy{
+				batchv1.AllowConcurrent, batchv1.ForbidConcurrent, batchv1.ReplaceConcurrent,
+			}).Draw(t, "policy")))
 		limit := int32(rapid.IntRange(0, 3).Draw(t, "limit"))
 		c.Spec.SuccessfulJobsHistoryLimit = &limit
 		jobs, ever := map[string]*batchv1.Job{}, map[string]bool{}

@@ -53,7 +53,8 @@ func look(c *batchv1.CronJob, s cron.Schedule, now time.Time, deadline bool) (ru
 	}
 	earliest := now.Add(-oldest)
 	if deadline && c.Spec.StartingDeadlineSeconds != nil {
-		earliest = now.Add(-min(oldest, time.Duration(min(*c.Spec.StartingDeadlineSeconds, int64(oldest/time.Second)))*time.Second))
+		earliest = now.Add(-min(oldest,
+			time.Duration(min(*c.Spec.StartingDeadlineSeconds, int64(oldest/time.Second)))*time.Second))
 	}
 	if earliest.After(since) {
 		since = earliest
@@ -74,8 +75,8 @@ func look(c *batchv1.CronJob, s cron.Schedule, now time.Time, deadline bool) (ru
 	}
 	n := int64(now.Sub(first)/apart) + 1
 	r.missed, r.many = true, n > many
-	// Most of the period is skipped using the first interval, and the rest is iterated, since intervals may differ. If that skips too much,
-	// for example into a month without runs, the step back doubles until a run is found.
+	// Most of the period is skipped using the first interval, and the rest is iterated, since intervals may differ. If
+	// that skips too much, for example into a month without runs, the step back doubles until a run is found.
 	from := first.Add(time.Duration(n-2) * apart)
 	for back := 2 * apart; s.Next(from).After(now); back *= 2 {
 		from = now.Add(-back)

@@ -1,5 +1,5 @@
-// Package history records the revisions of a workload's pod template as ControllerRevisions in upstream's format, so that kubectl rollout
-// history and undo work and an upstream controller can take over.
+// Package history records the revisions of a workload's pod template as ControllerRevisions in upstream's format, so
+// that kubectl rollout history and undo work and an upstream controller can take over.
 //
 // Its invariant: Plan is pure; it never deletes a revision that a pod or the status refers to.
 package history
@@ -28,7 +28,8 @@ import (
 // HashLabel is the label with the hash of a StatefulSet revision's data.
 const HashLabel = "controller.kubernetes.io/hash"
 
-// Data returns the data of a revision: a strategic merge patch that replaces the pod template, byte for byte as upstream writes it.
+// Data returns the data of a revision: a strategic merge patch that replaces the pod template, byte for byte as
+// upstream writes it.
 func Data(t *corev1.PodTemplateSpec) ([]byte, error) {
 	raw, err := json.Marshal(t)
 	if err != nil {
@@ -58,9 +59,11 @@ func Template(r *appsv1.ControllerRevision) (*corev1.PodTemplateSpec, error) {
 	return data.Spec.Template, nil
 }
 
-// Split separates the revisions of the template, whose encoding is data, from the others, keeping the order. If no revision has exactly this
-// data, the latest one with the same meaning is current: another Kubernetes version may have encoded it differently.
-func Split(all []*appsv1.ControllerRevision, t *corev1.PodTemplateSpec, data []byte) (current, old []*appsv1.ControllerRevision) {
+// Split separates the revisions of the template, whose encoding is data, from the others, keeping the order. If no
+// revision has exactly this data, the latest one with the same meaning is current: another Kubernetes version may have
+// encoded it differently.
+func Split(all []*appsv1.ControllerRevision, t *corev1.PodTemplateSpec,
+	data []byte) (current, old []*appsv1.ControllerRevision) {
 	for _, r := range all {
 		if bytes.Equal(r.Data.Raw, data) {
 			current = append(current, r)
@@ -93,7 +96,8 @@ func Name(owner, hash string) string {
 }
 
 // New creates a revision. label is the name of its label with the hash.
-func New(owner client.Object, kind schema.GroupVersionKind, t *corev1.PodTemplateSpec, data []byte, number int64, label, hash string) *appsv1.ControllerRevision {
+func New(owner client.Object, kind schema.GroupVersionKind, t *corev1.PodTemplateSpec, data []byte, number int64,
+	label, hash string) *appsv1.ControllerRevision {
 	set := maps.Clone(t.Labels)
 	if set == nil {
 		set = map[string]string{}
@@ -101,7 +105,8 @@ func New(owner client.Object, kind schema.GroupVersionKind, t *corev1.PodTemplat
 	set[label] = hash
 	return &appsv1.ControllerRevision{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: owner.GetNamespace(), Name: Name(owner.GetName(), hash), Labels: set, Annotations: maps.Clone(owner.GetAnnotations()),
+			Namespace: owner.GetNamespace(), Name: Name(owner.GetName(), hash), Labels: set,
+			Annotations:     maps.Clone(owner.GetAnnotations()),
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(owner, kind)},
 		},
 		Data:     runtime.RawExtension{Raw: data},
@@ -116,7 +121,8 @@ type Claimed struct {
 	Adopt, Release []*appsv1.ControllerRevision
 }
 
-// Claim determines the revisions of an owner that is not being deleted: the owned and the orphaned revisions that match its selector.
+// Claim determines the revisions of an owner that is not being deleted: the owned and the orphaned revisions that match
+// its selector.
 func Claim(owned, orphans []*appsv1.ControllerRevision, selector labels.Selector) Claimed {
 	var c Claimed
 	for _, r := range owned {
@@ -139,7 +145,8 @@ func Claim(owned, orphans []*appsv1.ControllerRevision, selector labels.Selector
 // Sort sorts revisions by number, then by age and name.
 func Sort(all []*appsv1.ControllerRevision) {
 	slices.SortStableFunc(all, func(a, b *appsv1.ControllerRevision) int {
-		return cmp.Or(cmp.Compare(a.Revision, b.Revision), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.Revision, b.Revision), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+			cmp.Compare(a.Name, b.Name))
 	})
 }
 
@@ -152,7 +159,8 @@ func Next(all []*appsv1.ControllerRevision) int64 {
 }
 
 // Excess returns the oldest revisions beyond the limit that are not live. all must be sorted.
-func Excess(all []*appsv1.ControllerRevision, limit int32, live func(*appsv1.ControllerRevision) bool) []*appsv1.ControllerRevision {
+func Excess(all []*appsv1.ControllerRevision, limit int32,
+	live func(*appsv1.ControllerRevision) bool) []*appsv1.ControllerRevision {
 	var past []*appsv1.ControllerRevision
 	for _, r := range all {
 		if !live(r) && r.DeletionTimestamp == nil {

@@ -18,8 +18,8 @@ func template() *corev1.PodTemplateSpec {
 	}
 }
 
-// TestRevisionsAreUpstreams: data and names are those that upstream's StatefulSet controller writes for the same template, because either
-// may take over revisions from the other.
+// TestRevisionsAreUpstreams: data and names are those that upstream's StatefulSet controller writes for the same
+// template, because either may take over revisions from the other.
 func TestRevisionsAreUpstreams(t *testing.T) {
 	data, err := Data(template())
 	require.NoError(t, err)
@@ -28,7 +28,14 @@ func TestRevisionsAreUpstreams(t *testing.T) {
 	require.Equal(t, "c6b7ddc49", Hash(data, 0)) // computed with upstream's HashControllerRevision
 	require.Equal(t, "c6b7ddc4b", Hash(data, 3))
 
-	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u", Annotations: map[string]string{"kubernetes.io/change-cause": "why"}}}
+	set := &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   "default",
+			Name:        "web",
+			UID:         "u",
+			Annotations: map[string]string{"kubernetes.io/change-cause": "why"},
+		},
+	}
 	r := New(set, appsv1.SchemeGroupVersion.WithKind("StatefulSet"), template(), data, 7, HashLabel, Hash(data, 0))
 	require.Equal(t, "web-c6b7ddc49", r.Name)
 	require.Equal(t, "c6b7ddc49", r.Labels[HashLabel])
@@ -53,7 +60,9 @@ func TestSplitComparesTheMeaning(t *testing.T) {
 		all          []*appsv1.ControllerRevision
 		current, old []int64
 	}{
-		"none":                        {all: make(`{}`, `[`, `{"spec":{"template":{"spec":{"containers":[]}}}}`), old: []int64{1, 2, 3}},
+		"none": {
+			all: make(`{}`, `[`, `{"spec":{"template":{"spec":{"containers":[]}}}}`), old: []int64{1, 2, 3},
+		},
 		"the same, twice":             {all: make(string(data), `{}`, string(data)), current: []int64{1, 3}, old: []int64{2}},
 		"latest equivalent one":       {all: make(older, older, `{}`), current: []int64{2}, old: []int64{1, 3}},
 		"identical before equivalent": {all: make(string(data), older), current: []int64{1}, old: []int64{2}},
@@ -74,7 +83,9 @@ func TestSplitComparesTheMeaning(t *testing.T) {
 
 func TestClaim(t *testing.T) {
 	make := func(name string, number int64, app string) *appsv1.ControllerRevision {
-		return &appsv1.ControllerRevision{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}}, Revision: number}
+		return &appsv1.ControllerRevision{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}}, Revision: number,
+		}
 	}
 	names := func(all []*appsv1.ControllerRevision) (out []string) {
 		for _, r := range all {
@@ -84,7 +95,8 @@ func TestClaim(t *testing.T) {
 	}
 	gone := make("gone", 9, "web")
 	gone.DeletionTimestamp = &metav1.Time{}
-	c := Claim([]*appsv1.ControllerRevision{make("b", 2, "web"), make("other", 5, "x")}, []*appsv1.ControllerRevision{make("a", 1, "web"), gone, make("y", 4, "y")},
+	c := Claim([]*appsv1.ControllerRevision{make("b", 2, "web"), make("other", 5, "x")},
+		[]*appsv1.ControllerRevision{make("a", 1, "web"), gone, make("y", 4, "y")},
 		labels.SelectorFromSet(labels.Set{"app": "web"}))
 	require.Equal(t, []string{"a", "b"}, names(c.All))
 	require.Equal(t, []string{"a"}, names(c.Adopt))

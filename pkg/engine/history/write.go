@@ -16,10 +16,14 @@ import (
 
 // Writes declares the writes of this package's functions.
 func Writes() engine.Write {
-	return engine.Write{Object: &appsv1.ControllerRevision{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Metadata, engine.Spec}}
+	return engine.Write{
+		Object: &appsv1.ControllerRevision{},
+		Parts:  []engine.Part{engine.Create, engine.Delete, engine.Metadata, engine.Spec},
+	}
 }
 
-// List returns the revisions in a namespace that are controlled by uid, or without a controller if uid is engine.NoController.
+// List returns the revisions in a namespace that are controlled by uid, or without a controller if uid is
+// engine.NoController.
 func List(ctx context.Context, env engine.Env, namespace, uid string) ([]*appsv1.ControllerRevision, error) {
 	var list appsv1.ControllerRevisionList
 	if err := env.ByIndex(ctx, &list, namespace, engine.ControllerIndex, uid); err != nil {
@@ -28,8 +32,10 @@ func List(ctx context.Context, env engine.Env, namespace, uid string) ([]*appsv1
 	return engine.Pointers(list.Items), nil
 }
 
-// Own adopts and releases revisions. Before it adopts, it asks the server whether the owner is still the one that the caller read.
-func Own(ctx context.Context, c client.Client, owner client.Object, kind schema.GroupVersionKind, claimed Claimed) error {
+// Own adopts and releases revisions. Before it adopts, it asks the server whether the owner is still the one that the
+// caller read.
+func Own(ctx context.Context, c client.Client, owner client.Object, kind schema.GroupVersionKind,
+	claimed Claimed) error {
 	if len(claimed.Adopt) > 0 {
 		if err := engine.Current(ctx, c, owner); err != nil {
 			return err
@@ -44,7 +50,9 @@ func Own(ctx context.Context, c client.Client, owner client.Object, kind schema.
 	}
 	for _, r := range claimed.Release {
 		next := r.DeepCopy()
-		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == owner.GetUID() })
+		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool {
+			return ref.UID == owner.GetUID()
+		})
 		if err := update(ctx, c, next); err != nil {
 			return err
 		}
@@ -63,9 +71,10 @@ func update(ctx context.Context, c client.Client, r *appsv1.ControllerRevision) 
 	return client.IgnoreNotFound(c.Update(ctx, r))
 }
 
-// Create creates a revision. If another revision has its name, it counts a collision in the owner's status instead, at the address that
-// collisions returns, and the next name is another one.
-func Create(ctx context.Context, c client.Client, owner client.Object, r *appsv1.ControllerRevision, collisions func(client.Object) **int32) error {
+// Create creates a revision. If another revision has its name, it counts a collision in the owner's status instead, at
+// the address that collisions returns, and the next name is another one.
+func Create(ctx context.Context, c client.Client, owner client.Object, r *appsv1.ControllerRevision,
+	collisions func(client.Object) **int32) error {
 	err := c.Create(ctx, r.DeepCopy())
 	if !apierrors.IsAlreadyExists(err) {
 		return err

@@ -13,12 +13,12 @@ import (
 // Range is the range of completion indexes from First to Last, both inclusive.
 type Range struct{ First, Last int }
 
-// Set is a set of completion indexes: ordered ranges that neither overlap nor touch. Its size depends on the number of gaps, not of
-// indexes: all but one of 10^9 indexes are two ranges.
+// Set is a set of completion indexes: ordered ranges that neither overlap nor touch. Its size depends on the number of
+// gaps, not of indexes: all but one of 10^9 indexes are two ranges.
 type Set []Range
 
-// Parse parses the output of String, such as "1,3-5". Set that are not below the limit, and anything that cannot be parsed,
-// are dropped: other clients may have written the status.
+// Parse parses the output of String, such as "1,3-5". Set that are not below the limit, and anything that cannot be
+// parsed, are dropped: other clients may have written the status.
 func Parse(s string, below int) Set {
 	if s == "" {
 		return nil

@@ -36,8 +36,8 @@ var definitions = []schema.GroupVersionKind{
 	{Group: "apiregistration.k8s.io", Version: "v1", Kind: "APIService"},
 }
 
-// Discovered lists the kinds that an API server says it has. It asks again when a definition of kinds changes. It is a component, which is
-// ready once the kinds are known.
+// Discovered lists the kinds that an API server says it has. It asks again when a definition of kinds changes. It is a
+// component, which is ready once the kinds are known.
 type Discovered struct {
 	client discovery.DiscoveryInterface
 	cache  ctrlcache.Cache
@@ -63,7 +63,14 @@ func Discover(cfg *rest.Config, cache ctrlcache.Cache, log *slog.Logger) (*Disco
 	if err != nil {
 		return nil, err
 	}
-	return &Discovered{client: client, cache: cache, log: log, ready: make(chan struct{}), dirty: make(chan struct{}, 1), changed: make(chan struct{})}, nil
+	return &Discovered{
+		client:  client,
+		cache:   cache,
+		log:     log,
+		ready:   make(chan struct{}),
+		dirty:   make(chan struct{}, 1),
+		changed: make(chan struct{}),
+	}, nil
 }
 
 // Name implements run.Component.
@@ -126,7 +133,8 @@ func (d *Discovered) mark() {
 	}
 }
 
-// refresh discovers the kinds. Those of groups whose servers do not answer stay as they are, and are named in the error.
+// refresh discovers the kinds. Those of groups whose servers do not answer stay as they are, and are named in the
+// error.
 func (d *Discovered) refresh() error {
 	lists, err := d.client.ServerPreferredResources()
 	var partial *discovery.ErrGroupDiscoveryFailed
@@ -170,7 +178,12 @@ func stored(lists []*metav1.APIResourceList) (map[schema.GroupVersionResource]en
 				continue
 			}
 			if slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch") {
-				k := engine.Kind{GroupVersionKind: gv.WithKind(r.Kind), Resource: r.Name, Namespaced: r.Namespaced, Deletable: slices.Contains(r.Verbs, "delete")}
+				k := engine.Kind{
+					GroupVersionKind: gv.WithKind(r.Kind),
+					Resource:         r.Name,
+					Namespaced:       r.Namespaced,
+					Deletable:        slices.Contains(r.Verbs, "delete"),
+				}
 				k.Storage = k.GroupVersionKind
 				out[gv.WithResource(r.Name)] = k
 			}

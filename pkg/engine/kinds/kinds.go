@@ -19,7 +19,14 @@ func (s storedKinds) Stored() ([]engine.Kind, <-chan struct{}) {
 	kinds := make([]engine.Kind, 0, len(t.All()))
 	at := make(map[*kind.Storage]int, len(t.All()))
 	for _, r := range t.All() {
-		k := engine.Kind{GroupVersionKind: r.GroupVersionKind, Resource: r.Plural, Namespaced: r.Namespaced, Deletable: true, Stored: r.Stored().Version, Storage: r.Storage}
+		k := engine.Kind{
+			GroupVersionKind: r.GroupVersionKind,
+			Resource:         r.Plural,
+			Namespaced:       r.Namespaced,
+			Deletable:        true,
+			Stored:           r.Stored().Version,
+			Storage:          r.Storage,
+		}
 		if i, ok := at[r.Storage]; !ok {
 			at[r.Storage] = len(kinds)
 			kinds = append(kinds, k)

@@ -39,7 +39,8 @@ type change struct {
 	was, is client.Object
 }
 
-// api is the API server of a world: what is stored, what the caches show of it, and the changes between the two, in order.
+// api is the API server of a world: what is stored, what the caches show of it, and the changes between the two, in
+// order.
 type api struct {
 	cc.Interface // what is not used panics
 	w            *World
@@ -101,7 +102,8 @@ func (a *api) current(k key, o client.Object) (client.Object, error) {
 	if was == nil {
 		return nil, apierrors.NewNotFound(resourceOf(k), k.name)
 	}
-	if o.GetUID() != "" && o.GetUID() != was.GetUID() || o.GetResourceVersion() != "" && o.GetResourceVersion() != was.GetResourceVersion() {
+	if o.GetUID() != "" && o.GetUID() != was.GetUID() ||
+		o.GetResourceVersion() != "" && o.GetResourceVersion() != was.GetResourceVersion() {
 		return nil, apierrors.NewConflict(resourceOf(k), k.name, errors.New("it was modified"))
 	}
 	return was.DeepCopyObject().(client.Object), nil
@@ -239,11 +241,13 @@ func (a *api) remove(o client.Object, opts ...client.DeleteOption) error {
 		return apierrors.NewNotFound(resourceOf(k), k.name)
 	case options.Preconditions != nil && options.Preconditions.UID != nil && *options.Preconditions.UID != was.GetUID():
 		return apierrors.NewConflict(resourceOf(k), k.name, errors.New("the UID does not match"))
-	case options.Preconditions != nil && options.Preconditions.ResourceVersion != nil && *options.Preconditions.ResourceVersion != was.GetResourceVersion():
+	case options.Preconditions != nil && options.Preconditions.ResourceVersion != nil &&
+		*options.Preconditions.ResourceVersion != was.GetResourceVersion():
 		return apierrors.NewConflict(resourceOf(k), k.name, errors.New("the version does not match"))
 	}
 	next := was.DeepCopyObject().(client.Object)
-	if p, ok := next.(*corev1.Pod); ok && (p.DeletionTimestamp == nil || options.GracePeriodSeconds != nil) { // a period is only shortened
+	// a period is only shortened
+	if p, ok := next.(*corev1.Pod); ok && (p.DeletionTimestamp == nil || options.GracePeriodSeconds != nil) {
 		p.DeletionGracePeriodSeconds = options.GracePeriodSeconds
 	}
 	if len(was.GetFinalizers()) == 0 && !runs(next) {
@@ -279,7 +283,8 @@ func (a *api) List(_ context.Context, list client.ObjectList, opts ...client.Lis
 	var out []runtime.Object
 	for _, k := range sorted(a.cached) {
 		o := a.cached[k]
-		if k.gvk == gvk && (options.Namespace == "" || options.Namespace == k.namespace) && (options.LabelSelector == nil || options.LabelSelector.Matches(labels.Set(o.GetLabels()))) {
+		if k.gvk == gvk && (options.Namespace == "" || options.Namespace == k.namespace) &&
+			(options.LabelSelector == nil || options.LabelSelector.Matches(labels.Set(o.GetLabels()))) {
 			out = append(out, o.DeepCopyObject())
 		}
 	}

@@ -1,5 +1,6 @@
-// Package model drives reconcilers one step at a time over an API in memory, for tests that let users, nodes and reconcilers interleave at random (rapid).
-// Caches may be behind, writes may fail, and the process may be killed after any write; then the next one starts from what is stored.
+// Package model drives reconcilers one step at a time over an API in memory, for tests that let users, nodes and
+// reconcilers interleave at random (rapid). Caches may be behind, writes may fail, and the process may be killed after
+// any write; then the next one starts from what is stored.
 //
 // Only tests import it. Its invariant: what it does is decided by rapid alone, so that each failure can be replayed.
 package model
@@ -23,7 +24,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// retryAfter is how long after a failed call a request is tried again. Times in objects have whole seconds, and so has a world's.
+// retryAfter is how long after a failed call a request is tried again. Times in objects have whole seconds, and so has
+// a world's.
 const retryAfter = time.Second
 
 // lives is how many times rapid's usual number of actions a world lives for: an interleaving takes several actors.
@@ -79,7 +81,9 @@ func (w *World) Restart() {
 	w.queue, w.live = nil, nil
 	w.api.left, w.api.fail, w.api.pending, w.api.cached = -1, nil, nil, map[key]client.Object{}
 	for i, r := range w.list {
-		d, err := engine.Detach(r, w.api, func() time.Time { return w.Now }, func(req engine.Request, d time.Duration) { w.enqueue(i, req, d) })
+		d, err := engine.Detach(r, w.api, func() time.Time { return w.Now }, func(req engine.Request, d time.Duration) {
+			w.enqueue(i, req, d)
+		})
 		w.must(err)
 		w.live = append(w.live, d)
 	}
@@ -137,7 +141,8 @@ func (w *World) Deliver(n int) {
 	}
 }
 
-// Work lets a reconciler handle a request, if there is one. Its process may be killed meanwhile, or one of its writes fail.
+// Work lets a reconciler handle a request, if there is one. Its process may be killed meanwhile, or one of its writes
+// fail.
 func (w *World) Work(t *rapid.T) {
 	due := w.due()
 	if len(due) == 0 {
@@ -165,14 +170,17 @@ func (w *World) due() []request {
 		}
 	}
 	slices.SortFunc(due, func(a, b request) int {
-		return cmp.Or(cmp.Compare(a.reconciler, b.reconciler), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.reconciler, b.reconciler), cmp.Compare(a.Namespace, b.Namespace),
+			cmp.Compare(a.Name, b.Name))
 	})
 	return due
 }
 
 // handle has a request handled, and reports whether the process died.
 func (w *World) handle(r request) bool {
-	w.queue = slices.DeleteFunc(w.queue, func(q request) bool { return q.reconciler == r.reconciler && q.Request == r.Request })
+	w.queue = slices.DeleteFunc(w.queue, func(q request) bool {
+		return q.reconciler == r.reconciler && q.Request == r.Request
+	})
 	res, err := w.live[r.reconciler].Func(context.Background(), r.Request)
 	switch {
 	case errors.Is(err, errKilled):
@@ -189,7 +197,8 @@ func (w *World) handle(r request) bool {
 // Pass lets time pass.
 func (w *World) Pass(d time.Duration) { w.Now = w.Now.Add(d) }
 
-// Settle lets the reconcilers do all there is to do within a time, and what failed before. What they find after that, and after a restart, needs no write.
+// Settle lets the reconcilers do all there is to do within a time, and what failed before. What they find after that,
+// and after a restart, needs no write.
 func (w *World) Settle(within time.Duration) {
 	until := w.Now.Add(max(within, retryAfter))
 	w.run(until)
@@ -221,7 +230,8 @@ func (w *World) run(until time.Time) {
 }
 
 func compare(a, b key) int {
-	return cmp.Or(cmp.Compare(a.gvk.String(), b.gvk.String()), cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.name, b.name))
+	return cmp.Or(cmp.Compare(a.gvk.String(), b.gvk.String()), cmp.Compare(a.namespace, b.namespace),
+		cmp.Compare(a.name, b.name))
 }
 
 // Stored returns the objects of a kind, by name, which are not to be changed.
@@ -265,8 +275,9 @@ func Delete[T client.Object](w *World, name string, opts ...client.DeleteOption)
 	}
 }
 
-// Live lets users and nodes act at random, as given by name, and with them what may always happen: a reconciler works, caches follow, time passes, the
-// process restarts. After each action and with each change of what caches show check is called. Now and then all others pause until there is nothing to do.
+// Live lets users and nodes act at random, as given by name, and with them what may always happen: a reconciler works,
+// caches follow, time passes, the process restarts. After each action and with each change of what caches show check is
+// called. Now and then all others pause until there is nothing to do.
 func (w *World) Live(actions map[string]func(*rapid.T), check func()) {
 	w.check = check
 	all := map[string]func(*rapid.T){

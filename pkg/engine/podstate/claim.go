@@ -20,8 +20,8 @@ type Claimed struct {
 	Adopt, Release []*corev1.Pod
 }
 
-// Claim decides which pods belong to an owner that is not being deleted: of the owned ones and the orphans those that match the
-// selector and fit. fit may be nil.
+// Claim decides which pods belong to an owner that is not being deleted: of the owned ones and the orphans those that
+// match the selector and fit. fit may be nil.
 func Claim(owned, orphans []*corev1.Pod, selector labels.Selector, fit func(*corev1.Pod) bool) Claimed {
 	var c Claimed
 	mine := func(p *corev1.Pod) bool { return selector.Matches(labels.Set(p.Labels)) && (fit == nil || fit(p)) }
@@ -41,9 +41,10 @@ func Claim(owned, orphans []*corev1.Pod, selector labels.Selector, fit func(*cor
 	return c
 }
 
-// Own adopts and releases pods. It checks with the server that the owner is still there before it adopts, as its name may be taken by
-// another one. A conflict is retried.
-func Own(ctx context.Context, c client.Client, owner client.Object, kind schema.GroupVersionKind, claimed Claimed) error {
+// Own adopts and releases pods. It checks with the server that the owner is still there before it adopts, as its name
+// may be taken by another one. A conflict is retried.
+func Own(ctx context.Context, c client.Client, owner client.Object, kind schema.GroupVersionKind,
+	claimed Claimed) error {
 	if len(claimed.Adopt) > 0 {
 		if err := engine.Current(ctx, c, owner); err != nil {
 			return err
@@ -58,7 +59,9 @@ func Own(ctx context.Context, c client.Client, owner client.Object, kind schema.
 	}
 	for _, p := range claimed.Release {
 		next := p.DeepCopy()
-		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == owner.GetUID() })
+		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool {
+			return ref.UID == owner.GetUID()
+		})
 		if err := patch(ctx, c, p, next); err != nil {
 			return err
 		}
@@ -67,7 +70,8 @@ func Own(ctx context.Context, c client.Client, owner client.Object, kind schema.
 }
 
 func patch(ctx context.Context, c client.Client, was, next *corev1.Pod) error {
-	return client.IgnoreNotFound(c.Patch(ctx, next, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})))
+	return client.IgnoreNotFound(c.Patch(ctx, next,
+		client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})))
 }
 
 // ControlledBy lists the pods of a namespace that are controlled by uid, or by nobody if it is engine.NoController.

@@ -10,8 +10,9 @@ import (
 	"k8s.io/utils/dump"
 )
 
-// TemplateHash names what is made from a pod template: replica sets, and the revisions of daemon sets. It is upstream's, so that
-// what upstream's controllers named is found again. collisions is the number of names that were taken.
+// TemplateHash names what is made from a pod template: replica sets, and the revisions of daemon sets. It is
+// upstream's, so that what upstream's controllers named is found again. collisions is the number of names that were
+// taken.
 func TemplateHash(t *corev1.PodTemplateSpec, collisions *int32) string {
 	h := fnv.New32a()
 	fmt.Fprintf(h, "%v", dump.ForHash(*t))

@@ -61,7 +61,8 @@ func Active(p *corev1.Pod) bool { return !Ended(p) && p.DeletionTimestamp == nil
 
 // WithCondition returns the conditions with c set; changed is false if status, reason
 // and message are unchanged. The transition time changes only with the status.
-func WithCondition(conditions []corev1.PodCondition, c corev1.PodCondition, now time.Time) (out []corev1.PodCondition, changed bool) {
+func WithCondition(conditions []corev1.PodCondition, c corev1.PodCondition,
+	now time.Time) (out []corev1.PodCondition, changed bool) {
 	c.LastTransitionTime = metav1.NewTime(now)
 	for i, was := range conditions {
 		if was.Type != c.Type {

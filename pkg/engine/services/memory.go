@@ -9,9 +9,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Memory records the inputs from which each service's endpoints were last computed, and what was written. A reconciler's own writes
-// enqueue it again; Memory lets it skip recomputing thousands of endpoints. It is lost at a restart, which only costs work. It holds
-// a few words for each service and for each object written for it, until Forget.
+// Memory records the inputs from which each service's endpoints were last computed, and what was written. A
+// reconciler's own writes enqueue it again; Memory lets it skip recomputing thousands of endpoints. It is lost at a
+// restart, which only costs work. It holds a few words for each service and for each object written for it, until
+// Forget.
 type Memory struct {
 	seed maphash.Seed
 	mu   sync.Mutex

@@ -1,5 +1,5 @@
-// Package services is shared by the reconcilers of services' endpoints: which services select a pod, which of its changes are relevant,
-// and whether anything changed since the last reconcile.
+// Package services is shared by the reconcilers of services' endpoints: which services select a pod, which of its
+// changes are relevant, and whether anything changed since the last reconcile.
 package services
 
 import (
@@ -33,8 +33,9 @@ func Selects(s *corev1.Service, pod map[string]string) bool {
 	return true
 }
 
-// WatchPods enqueues the services that select a pod when it is created, deleted or changed in a relevant way. A burst of changes of
-// pods with the same labels enqueues them once: a reconcile costs the same, whichever of a service's pods changed.
+// WatchPods enqueues the services that select a pod when it is created, deleted or changed in a relevant way. A burst
+// of changes of pods with the same labels enqueues them once: a reconcile costs the same, whichever of a service's pods
+// changed.
 func WatchPods() engine.Watch {
 	return engine.Watch{Object: &corev1.Pod{}, Map: selecting, Batch: group, Changed: func(was, is client.Object) bool {
 		a, ok1 := was.(*corev1.Pod)
@@ -67,7 +68,9 @@ func selecting(ctx context.Context, env engine.Env, o client.Object) []engine.Re
 }
 
 func matters(was, is *corev1.Pod) bool {
-	return was.Spec.NodeName != is.Spec.NodeName || was.Spec.Hostname != is.Spec.Hostname || was.Spec.Subdomain != is.Spec.Subdomain ||
+	return was.Spec.NodeName != is.Spec.NodeName || was.Spec.Hostname != is.Spec.Hostname ||
+		was.Spec.Subdomain != is.Spec.Subdomain ||
 		(was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) || podstate.Ready(was) != podstate.Ready(is) ||
-		podstate.Ended(was) != podstate.Ended(is) || !slices.Equal(was.Status.PodIPs, is.Status.PodIPs) || !maps.Equal(was.Labels, is.Labels)
+		podstate.Ended(was) !=
+			podstate.Ended(is) || !slices.Equal(was.Status.PodIPs, is.Status.PodIPs) || !maps.Equal(was.Labels, is.Labels)
 }

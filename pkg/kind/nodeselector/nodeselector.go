@@ -1,6 +1,6 @@
-// Package nodeselector decides which nodes a pod's selector and affinity accept, as upstream's nodeaffinity, of which it is made. That one sorts all
-// requirements of a term again for each of them: 20,000, which fit into half a megabyte, keep a processor busy for several seconds. Here the time is in
-// proportion to their number.
+// Package nodeselector decides which nodes a pod's selector and affinity accept, as upstream's nodeaffinity, of which
+// it is made. That one sorts all requirements of a term again for each of them: 20,000, which fit into half a megabyte,
+// keep a processor busy for several seconds. Here the time is in proportion to their number.
 //
 // It is pure.
 package nodeselector
@@ -50,12 +50,14 @@ type Required struct {
 // RequiredOf returns what a selector and an affinity demand. A term that cannot be parsed matches no node.
 func RequiredOf(selector map[string]string, affinity *corev1.Affinity) Required {
 	r := Required{labels: nodeaffinity.NewRequiredNodeAffinity(selector, nil)}
-	if affinity == nil || affinity.NodeAffinity == nil || affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
+	if affinity == nil || affinity.NodeAffinity == nil ||
+		affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution == nil {
 		return r
 	}
 	r.terms = []term{}
 	for i := range affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
-		if t, err := parse(&affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[i]); err == nil {
+		if t, err := parse(&affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[i]); err ==
+			nil {
 			r.terms = append(r.terms, t)
 		}
 	}

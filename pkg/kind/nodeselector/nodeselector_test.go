@@ -12,12 +12,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAsUpstream compares with upstream's package for whatever pods and nodes there are, also those that validation refuses.
+// TestAsUpstream compares with upstream's package for whatever pods and nodes there are, also those that validation
+// refuses.
 func TestAsUpstream(t *testing.T) {
 	word := rapid.SampledFrom([]string{"a", "b", "c", "1", "2", "-"})
 	labels := rapid.MapOfN(word, word, 0, 4)
-	operator := rapid.SampledFrom([]corev1.NodeSelectorOperator{corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist,
-		corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt, "Like"})
+	operator := rapid.SampledFrom([]corev1.NodeSelectorOperator{
+		corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn, corev1.NodeSelectorOpExists, corev1.NodeSelectorOpDoesNotExist,
+		corev1.NodeSelectorOpGt, corev1.NodeSelectorOpLt, "Like",
+	})
 	label := rapid.Custom(func(t *rapid.T) corev1.NodeSelectorRequirement {
 		r := corev1.NodeSelectorRequirement{Key: word.Draw(t, "key"), Operator: operator.Draw(t, "operator")}
 		if r.Operator != corev1.NodeSelectorOpExists && r.Operator != corev1.NodeSelectorOpDoesNotExist {
@@ -26,24 +29,37 @@ func TestAsUpstream(t *testing.T) {
 		return r
 	})
 	field := rapid.Custom(func(t *rapid.T) corev1.NodeSelectorRequirement {
-		return corev1.NodeSelectorRequirement{Key: metav1.ObjectNameField, Operator: operator.Draw(t, "operator"), Values: []string{word.Draw(t, "name")}}
+		return corev1.NodeSelectorRequirement{
+			Key:      metav1.ObjectNameField,
+			Operator: operator.Draw(t, "operator"),
+			Values:   []string{word.Draw(t, "name")},
+		}
 	})
 	term := rapid.Custom(func(t *rapid.T) corev1.NodeSelectorTerm {
-		out := corev1.NodeSelectorTerm{MatchExpressions: rapid.SliceOfN(label, 0, 3).Draw(t, "labels"), MatchFields: rapid.SliceOfN(field, 0, 1).Draw(t, "fields")}
+		out := corev1.NodeSelectorTerm{
+			MatchExpressions: rapid.SliceOfN(label, 0, 3).Draw(t, "labels"),
+			MatchFields:      rapid.SliceOfN(field, 0, 1).Draw(t, "fields"),
+		}
 		for range rapid.SampledFrom([]int{0, 0, chunk, 2*chunk + 1}).Draw(t, "more") {
-			out.MatchExpressions = append(out.MatchExpressions, corev1.NodeSelectorRequirement{Key: "none", Operator: corev1.NodeSelectorOpDoesNotExist})
+			out.MatchExpressions = append(out.MatchExpressions, corev1.NodeSelectorRequirement{
+				Key: "none", Operator: corev1.NodeSelectorOpDoesNotExist,
+			})
 		}
 		return out
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		p := &corev1.Pod{Spec: corev1.PodSpec{NodeSelector: rapid.MapOfN(word, word, 0, 1).Draw(t, "selector")}}
 		if rapid.Bool().Draw(t, "affinity") {
-			p.Spec.Affinity = &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
-				NodeSelectorTerms: rapid.SliceOfN(term, 0, 3).Draw(t, "terms")}}}
+			p.Spec.Affinity = &corev1.Affinity{
+				NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+					NodeSelectorTerms: rapid.SliceOfN(term, 0, 3).Draw(t, "terms")}},
+			}
 		}
 		var preferred []corev1.PreferredSchedulingTerm
 		for range rapid.IntRange(0, 2).Draw(t, "preferences") {
-			preferred = append(preferred, corev1.PreferredSchedulingTerm{Weight: rapid.Int32Range(0, 9).Draw(t, "weight"), Preference: term.Draw(t, "preference")})
+			preferred = append(preferred, corev1.PreferredSchedulingTerm{
+				Weight: rapid.Int32Range(0, 9).Draw(t, "weight"), Preference: term.Draw(t, "preference"),
+			})
 		}
 		ours, ourErr := PreferredOf(preferred)
 		theirs, theirErr := nodeaffinity.NewPreferredSchedulingTerms(preferred)
@@ -64,7 +80,9 @@ func TestManyRequirements(t *testing.T) {
 	took := func(n int) time.Duration {
 		var of corev1.NodeSelectorTerm
 		for i := range n {
-			of.MatchExpressions = append(of.MatchExpressions, corev1.NodeSelectorRequirement{Key: fmt.Sprint("key", i), Operator: corev1.NodeSelectorOpDoesNotExist})
+			of.MatchExpressions = append(of.MatchExpressions, corev1.NodeSelectorRequirement{
+				Key: fmt.Sprint("key", i), Operator: corev1.NodeSelectorOpDoesNotExist,
+			})
 		}
 		least := time.Hour
 		for range 3 {

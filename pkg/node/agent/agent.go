@@ -1,5 +1,5 @@
-// Package agent is the node agent: it registers the machine as a node, runs the pods that are bound to it, and serves the node's API (logs, exec,
-// port-forward).
+// Package agent is the node agent: it registers the machine as a node, runs the pods that are bound to it, and serves
+// the node's API (logs, exec, port-forward).
 //
 // Its invariant: after a kill it finds everything that it acquired, in the runtime, the kernel and its directories.
 // Running containers are not affected when it stops or starts.
@@ -84,9 +84,19 @@ func New(c Config) (*Agent, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	a := &Agent{c: c, log: c.Logger, ready: make(chan struct{}), known: make(chan struct{}), synced: make(chan struct{}), ranges: map[string]route{}, nodeWake: make(chan struct{}, 1), statusWake: make(chan struct{}, 1)}
+	a := &Agent{
+		c:          c,
+		log:        c.Logger,
+		ready:      make(chan struct{}),
+		known:      make(chan struct{}),
+		synced:     make(chan struct{}),
+		ranges:     map[string]route{},
+		nodeWake:   make(chan struct{}, 1),
+		statusWake: make(chan struct{}, 1),
+	}
 	a.guard = run.Guard{Log: c.Logger, Component: a.Name()}
-	c.Metrics.MustRegister(a.guard.Metrics(), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	c.Metrics.MustRegister(a.guard.Metrics(), collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	a.network = c.OnPodCIDR == nil
 	var err error
 	if a.machine, err = readMachine(c.DataDir); err != nil {
@@ -109,8 +119,9 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	host := part.Host{
-		NodeName: c.NodeName, DataDir: c.DataDir, LogDir: c.LogDir, Enter: c.Network.Enter, API: c.API, Logger: c.Logger, Metrics: c.Metrics,
-		Token: func(ctx context.Context, p *corev1.Pod) (string, error) { return a.pods.Token(ctx, p) },
+		NodeName: c.NodeName, DataDir: c.DataDir, LogDir: c.LogDir, Enter: c.Network.Enter, API: c.API, Logger: c.Logger,
+		Metrics: c.Metrics,
+		Token:   func(ctx context.Context, p *corev1.Pod) (string, error) { return a.pods.Token(ctx, p) },
 		ServeLog: func(w http.ResponseWriter, r *http.Request, log part.Log) {
 			a.mu.Lock()
 			s := a.api
@@ -119,7 +130,13 @@ func New(c Config) (*Agent, error) {
 		},
 		Changed: func(uid types.UID) { a.pods.ConditionChanged(uid) },
 		Event: func(p *corev1.Pod, kind, reason, message string) {
-			c.Recorder.About(corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}, kind, reason, "%s", message)
+			c.Recorder.About(corev1.ObjectReference{
+				APIVersion: "v1",
+				Kind:       "Pod",
+				Namespace:  p.Namespace,
+				Name:       p.Name,
+				UID:        p.UID,
+			}, kind, reason, "%s", message)
 		},
 	}
 	for _, make := range c.Parts {
@@ -128,25 +145,32 @@ func New(c Config) (*Agent, error) {
 	a.pods = pod.New(pod.Config{
 		Parts: a.parts, Policies: c.Policies,
 		Client: c.Client, Runtime: c.Runtime, Network: c.Network, Recorder: c.Recorder, Logger: c.Logger, Metrics: c.Metrics,
-		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir, CgroupRoot: c.CgroupRoot,
-		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls, SeccompDir: c.SeccompDir,
-		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services, Pressures: a.pressures, ShuttingDown: a.shuttingDown,
+		NodeName: c.NodeName, HostIP: c.NodeIP.String(), DataDir: c.DataDir, RunDir: c.RunDir, LogDir: c.LogDir,
+		CgroupRoot: c.CgroupRoot,
+		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: c.ResolvConf, Sysctls: sysctls,
+		SeccompDir:     c.SeccompDir,
+		MemoryCapacity: a.machine.memory, Node: a.registered, Allocatable: a.allocatable, Services: a.services,
+		Pressures: a.pressures, ShuttingDown: a.shuttingDown,
 		AdmitBy: a.admittingNode, StaticEnded: a.staticEnded, StaticPods: c.ManifestDir != "",
-		Credentials: credentials, Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share, Serves: a.serves, UserNamespaces: c.UserNamespaces,
+		Credentials: credentials, Devices: a.devices, Claims: a.claims, VolumePlugins: a.volumePlugins(), Share: a.share,
+		Serves: a.serves, UserNamespaces: c.UserNamespaces,
 		Failpoints: c.Failpoints,
 	})
 	a.eviction = eviction.New(eviction.Config{
-		Policy: c.Eviction, Machine: c.Machine, Pods: a.pods, Changed: a.wakeStatus, Event: a.event, Beside: a.pods.LookAtVolumes, Logger: c.Logger,
+		Policy: c.Eviction, Machine: c.Machine, Pods: a.pods, Changed: a.wakeStatus, Event: a.event,
+		Beside: a.pods.LookAtVolumes, Logger: c.Logger,
 	})
 	if len(c.Shutdown) > 0 {
 		a.shutdown = shutdown.New(shutdown.Config{
-			Periods: c.Shutdown, Connect: c.Logind, Await: shutdown.Await, Pods: a.pods, Known: a.synced, Changed: a.shutdownChanged, Event: a.event,
+			Periods: c.Shutdown, Connect: c.Logind, Await: shutdown.Await, Pods: a.pods, Known: a.synced,
+			Changed: a.shutdownChanged, Event: a.event,
 			File: filepath.Join(c.DataDir, "shutdown.json"), Metrics: c.Metrics, Logger: c.Logger,
 		})
 	}
 	if c.ManifestDir != "" {
 		a.static = static.New(static.Config{
-			Dir: c.ManifestDir, NodeName: c.NodeName, Decode: c.DecodeManifest, Pods: a.pods, Client: c.Client, Node: a.registered, Event: a.event, Logger: c.Logger,
+			Dir: c.ManifestDir, NodeName: c.NodeName, Decode: c.DecodeManifest, Pods: a.pods, Client: c.Client,
+			Node: a.registered, Event: a.event, Logger: c.Logger,
 		})
 	}
 	a.c = c
@@ -162,8 +186,9 @@ func (a *Agent) Ready() <-chan struct{} { return a.ready }
 // Pods returns the pods of this node, for status displays.
 func (a *Agent) Pods() []*corev1.Pod { return a.pods.Pods() }
 
-// StopPods stops the containers of all pods within their grace periods, and starts no more. The pods stay in the API: the next agent restarts
-// them according to their restart policy. ended is called with each pod that had a running container, when it has stopped.
+// StopPods stops the containers of all pods within their grace periods, and starts no more. The pods stay in the API:
+// the next agent restarts them according to their restart policy. ended is called with each pod that had a running
+// container, when it has stopped.
 func (a *Agent) StopPods(ctx context.Context, ended func(*corev1.Pod)) error {
 	return a.pods.Drain(ctx, ended)
 }
@@ -184,7 +209,12 @@ func (a *Agent) pressures() []corev1.NodeConditionType {
 
 // event records an event on the node.
 func (a *Agent) event(kind, reason, message string) {
-	a.c.Recorder.About(corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: a.c.NodeName, UID: types.UID(a.c.NodeName)}, kind, reason, message)
+	a.c.Recorder.About(corev1.ObjectReference{
+		APIVersion: "v1",
+		Kind:       "Node",
+		Name:       a.c.NodeName,
+		UID:        types.UID(a.c.NodeName),
+	}, kind, reason, message)
 }
 
 func (a *Agent) registered() *corev1.Node {
@@ -270,7 +300,8 @@ const (
 func (a *Agent) listen() (func(context.Context) error, error) {
 	l, err := net.Listen("tcp", a.c.ListenAddress)
 	if err != nil {
-		return nil, fmt.Errorf("the node's API cannot listen on %s: %w: stop what uses the port, or choose another", a.c.ListenAddress, err)
+		return nil, fmt.Errorf("the node's API cannot listen on %s: %w: stop what uses the port, or choose another",
+			a.c.ListenAddress, err)
 	}
 	if t, ok := l.Addr().(*net.TCPAddr); ok {
 		a.mu.Lock()

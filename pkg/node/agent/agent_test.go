@@ -87,7 +87,8 @@ func TestPodCIDRBeforeTheRegistrationReturns(t *testing.T) {
 	})
 }
 
-// A node that is deleted under a running agent that still may act as it is there again at once, and not only at the next heartbeat.
+// A node that is deleted under a running agent that still may act as it is there again at once, and not only at the
+// next heartbeat.
 func TestDeletedNodeIsRegisteredAgain(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		began := time.Now()
@@ -193,13 +194,17 @@ func TestInitContainersRunInOrder(t *testing.T) {
 func TestMissingConfigMapThenThere(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sleep", "1000000")
-		p.Spec.Volumes = []corev1.Volume{{Name: "text", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-			LocalObjectReference: corev1.LocalObjectReference{Name: "text"}}}}}
+		p.Spec.Volumes = []corev1.Volume{
+			{Name: "text", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "text"}}}},
+		}
 		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "text", MountPath: "/text"}}
 		p = b.create(p)
 		require.Equal(t, "ContainerCreating", p.Status.ContainerStatuses[0].State.Waiting.Reason)
 		require.Contains(t, strings.Join(b.events.list(), "\n"), "FailedMount: ")
-		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "text"}, Data: map[string]string{"a": "one"}}
+		cm := &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "text"}, Data: map[string]string{"a": "one"},
+		}
 		require.NoError(t, b.cluster.Create(b.ctx, cm))
 		b.settle()
 		require.Equal(t, corev1.PodRunning, b.pod("web").Status.Phase)
@@ -238,25 +243,26 @@ func TestImagePullBackOff(t *testing.T) {
 func TestLivenessRestarts(t *testing.T) {
 	var healthy atomic.Bool
 	healthy.Store(true)
-	node(t, fakeruntime.Config{Programs: map[string]fakeruntime.Program{"check": func(context.Context, *fakeruntime.Process) int {
-		if healthy.Load() {
-			return 0
-		}
-		return 1
-	}}}, func(b *bench) {
-		p := simple("web", "sleep", "1000000")
-		p.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 10, FailureThreshold: 3,
-			ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}}
-		b.create(p)
-		b.pass(time.Minute)
-		require.EqualValues(t, 0, b.pod("web").Status.ContainerStatuses[0].RestartCount)
-		healthy.Store(false)
-		b.pass(31 * time.Second)
-		s := b.pod("web").Status.ContainerStatuses[0]
-		require.EqualValues(t, 1, s.RestartCount)
-		require.NotNil(t, s.State.Running)
-		require.Contains(t, b.events.list(), "Killing: Container main failed liveness probe, will be restarted")
-	})
+	node(t,
+		fakeruntime.Config{Programs: map[string]fakeruntime.Program{"check": func(context.Context, *fakeruntime.Process) int {
+			if healthy.Load() {
+				return 0
+			}
+			return 1
+		}}}, func(b *bench) {
+			p := simple("web", "sleep", "1000000")
+			p.Spec.Containers[0].LivenessProbe = &corev1.Probe{PeriodSeconds: 10, FailureThreshold: 3,
+				ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}}
+			b.create(p)
+			b.pass(time.Minute)
+			require.EqualValues(t, 0, b.pod("web").Status.ContainerStatuses[0].RestartCount)
+			healthy.Store(false)
+			b.pass(31 * time.Second)
+			s := b.pod("web").Status.ContainerStatuses[0]
+			require.EqualValues(t, 1, s.RestartCount)
+			require.NotNil(t, s.State.Running)
+			require.Contains(t, b.events.list(), "Killing: Container main failed liveness probe, will be restarted")
+		})
 }
 
 func TestPreStopAndGrace(t *testing.T) {
@@ -264,7 +270,9 @@ func TestPreStopAndGrace(t *testing.T) {
 		p := simple("stubborn", "sh", "-c", "trap '' TERM; sleep 1000000")
 		grace := int64(20)
 		p.Spec.TerminationGracePeriodSeconds = &grace
-		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 5}}}
+		p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{
+			PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 5}},
+		}
 		b.create(p)
 		require.NoError(t, b.cluster.Delete(b.ctx, b.pod("stubborn")))
 		b.pass(4 * time.Second)
@@ -360,8 +368,8 @@ func TestStatusThatOthersWroteIsRepaired(t *testing.T) {
 	})
 }
 
-// TestStatusWrites: a pod that starts as usual is written once, when it runs and is ready, and once more when it has ended. One that
-// does not start soon shows what it waits for.
+// TestStatusWrites: a pod that starts as usual is written once, when it runs and is ready, and once more when it has
+// ended. One that does not start soon shows what it waits for.
 func TestStatusWrites(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := b.create(simple("web", "sleep", "1000"))
@@ -371,7 +379,9 @@ func TestStatusWrites(t *testing.T) {
 		require.Equal(t, "2", p.ResourceVersion, "its creation and one status")
 
 		slow := simple("slow", "sleep", "1000")
-		slow.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 5}}}
+		slow.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{
+			PostStart: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 5}},
+		}
 		slow = b.create(slow)
 		require.Equal(t, corev1.PodRunning, slow.Status.Phase)
 		require.Equal(t, corev1.ConditionFalse, condition(slow, corev1.PodReady), "its hook runs")

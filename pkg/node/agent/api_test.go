@@ -39,7 +39,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// reviewing answers reviews: each user may do what is listed for it, with subresources of nodes, and has its own name for a token.
+// reviewing answers reviews: each user may do what is listed for it, with subresources of nodes, and has its own name
+// for a token.
 type reviewing struct{ *cluster }
 
 func (r reviewing) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.CreateOption) error {
@@ -73,9 +74,12 @@ func issue(t *testing.T, name string, by *authority) (*authority, tls.Certificat
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	require.NoError(t, err)
-	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true, IsCA: by == nil,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}
+	tmpl := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, BasicConstraintsValid: true,
+		IsCA:        by == nil,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
+	}
 	parent, signer := tmpl, key
 	if by != nil {
 		parent, signer = by.cert, by.key
@@ -101,10 +105,13 @@ func TestNodeAPI(t *testing.T) {
 		}
 		return 137
 	}}})
-	a, err := New(Config{Client: reviewing{c}, Runtime: rt, Network: &fakeNetwork{sandboxes: map[string]network.Sandbox{}}, NodeName: "node",
-		NodeIP: netip.MustParseAddr("127.0.0.1"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"),
+	a, err := New(Config{
+		Client: reviewing{c}, Runtime: rt, Network: &fakeNetwork{sandboxes: map[string]network.Sandbox{}}, NodeName: "node",
+		NodeIP: netip.MustParseAddr("127.0.0.1"), DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"),
+		LogDir:   filepath.Join(dir, "log"),
 		Recorder: &eventList{}, ListenAddress: "127.0.0.1:0", ClientCAs: func() *x509.CertPool { return pool },
-		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil }})
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return &serving, nil },
+	})
 	require.NoError(t, err)
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
@@ -198,13 +205,22 @@ func TestNodeAPI(t *testing.T) {
 
 	_, cert := issue(t, server, ca)
 	restConfig := &rest.Config{Host: address, Transport: nil}
-	restConfig.TLSClientConfig = rest.TLSClientConfig{CAData: pemCert(ca.cert.Raw), CertData: pemCert(cert.Certificate[0]), KeyData: pemKey(t, cert)}
+	restConfig.TLSClientConfig = rest.TLSClientConfig{
+		CAData:   pemCert(ca.cert.Raw),
+		CertData: pemCert(cert.Certificate[0]),
+		KeyData:  pemKey(t, cert),
+	}
 	exec := func(in string, command ...string) (string, error) {
 		q := url.Values{"command": command, "output": {"1"}, "error": {"1"}}
 		if in != "" {
 			q.Set("input", "1")
 		}
-		e, err := remotecommand.NewSPDYExecutor(restConfig, "POST", &url.URL{Scheme: "https", Host: address, Path: "/exec/default/web/main", RawQuery: q.Encode()})
+		e, err := remotecommand.NewSPDYExecutor(restConfig, "POST", &url.URL{
+			Scheme:   "https",
+			Host:     address,
+			Path:     "/exec/default/web/main",
+			RawQuery: q.Encode(),
+		})
 		require.NoError(t, err)
 		var out, stderr bytes.Buffer
 		o := remotecommand.StreamOptions{Stdout: &out, Stderr: &stderr}
@@ -224,7 +240,12 @@ func TestNodeAPI(t *testing.T) {
 	require.Equal(t, "through", out)
 
 	// Attach reaches the process that runs: cat echoes.
-	executor, err := remotecommand.NewSPDYExecutor(restConfig, "POST", &url.URL{Scheme: "https", Host: address, Path: "/attach/default/web/main", RawQuery: "input=1&output=1"})
+	executor, err := remotecommand.NewSPDYExecutor(restConfig, "POST", &url.URL{
+		Scheme:   "https",
+		Host:     address,
+		Path:     "/attach/default/web/main",
+		RawQuery: "input=1&output=1",
+	})
 	require.NoError(t, err)
 	attached, detach := context.WithCancel(ctx)
 	typed, typing := io.Pipe()
@@ -255,7 +276,8 @@ func TestNodeAPI(t *testing.T) {
 	forward := func(port int) (string, string) {
 		transport, upgrader, err := spdy.RoundTripperFor(restConfig)
 		require.NoError(t, err)
-		conn, _, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST", &url.URL{Scheme: "https", Host: address, Path: "/portForward/default/web"}).
+		conn, _, err := spdy.NewDialer(upgrader, &http.Client{Transport: transport}, "POST",
+			&url.URL{Scheme: "https", Host: address, Path: "/portForward/default/web"}).
 			Dial("portforward.k8s.io")
 		require.NoError(t, err)
 		defer conn.Close()
@@ -283,7 +305,8 @@ func TestNodeAPI(t *testing.T) {
 	require.Contains(t, message, "connection refused")
 
 	// A follower ends with its container.
-	req, err := http.NewRequestWithContext(ctx, "GET", "https://"+address+"/containerLogs/default/web/main?follow=true", nil)
+	req, err := http.NewRequestWithContext(ctx, "GET", "https://"+address+"/containerLogs/default/web/main?follow=true",
+		nil)
 	require.NoError(t, err)
 	res, err := as(server).Do(req)
 	require.NoError(t, err)

@@ -37,7 +37,8 @@ type Config struct {
 
 	NodeName string
 	NodeIP   netip.Addr
-	// Labels and Annotations are set on the node in addition to those that others set; Taints only when the node is created.
+	// Labels and Annotations are set on the node in addition to those that others set; Taints only when the node is
+	// created.
 	Labels, Annotations map[string]string
 	Taints              []corev1.Taint
 	// VerifyNode, if not nil, returns an error for an existing Node that another machine registered. The agent then ends.
@@ -46,15 +47,15 @@ type Config struct {
 	// DataDir/pods/UID contains each pod's files. RunDir need not survive a reboot. LogDir contains the containers' logs.
 	DataDir, RunDir, LogDir string
 
-	// PluginDir is where CSI drivers and device plugins find the agent, as the kubelet's /var/lib/kubelet. PluginLink becomes a link to it if nothing
-	// else is there. An empty PluginDir disables plugins.
+	// PluginDir is where CSI drivers and device plugins find the agent, as the kubelet's /var/lib/kubelet. PluginLink
+	// becomes a link to it if nothing else is there. An empty PluginDir disables plugins.
 	PluginDir, PluginLink string
 
 	// CgroupRoot is the parent cgroup of all pods, the same as the runtime's; default "/coracle".
 	CgroupRoot string
 
-	// ClusterCIDR is the range of all nodes' pods, ServiceCIDR that of services. Pod ranges of nodes that do not fit are refused. An invalid
-	// prefix does not restrict them.
+	// ClusterCIDR is the range of all nodes' pods, ServiceCIDR that of services. Pod ranges of nodes that do not fit are
+	// refused. An invalid prefix does not restrict them.
 	ClusterCIDR, ServiceCIDR netip.Prefix
 
 	ClusterDNS    []netip.Addr
@@ -75,33 +76,38 @@ type Config struct {
 	Logind func(context.Context) (shutdown.Logind, error)
 	// Reserved resources are not allocatable to pods.
 	Reserved config.Reserved
-	// Unused images are removed when ImageGCHigh percent of the image filesystem are in use, until ImageGCLow are. Default 85 and 80.
+	// Unused images are removed when ImageGCHigh percent of the image filesystem are in use, until ImageGCLow are. Default
+	// 85 and 80.
 	ImageGCHigh, ImageGCLow int
 
-	// CredentialConfig is the configuration of credential provider plugins, whose programs are in CredentialBinDir; empty means that there are none.
+	// CredentialConfig is the configuration of credential provider plugins, whose programs are in CredentialBinDir; empty
+	// means that there are none.
 	CredentialConfig, CredentialBinDir string
 
-	// ManifestDir is the folder of static pods' manifests; empty means that there are none. DecodeManifest decodes one, see static.Config.
+	// ManifestDir is the folder of static pods' manifests; empty means that there are none. DecodeManifest decodes one,
+	// see static.Config.
 	ManifestDir    string
 	DecodeManifest func(data []byte, complete func(*corev1.Pod) error) (*corev1.Pod, error)
 	// Before are closed when services and their names work. Pods of the API are not started before; static pods are.
 	Before []<-chan struct{}
 
-	// OnPodCIDR is called with the node's pod range when it is known, before pods get addresses. It is nil if the network needs none.
+	// OnPodCIDR is called with the node's pod range when it is known, before pods get addresses. It is nil if the network
+	// needs none.
 	OnPodCIDR func(context.Context, netip.Prefix) error
 
 	// ListenAddress of the node's API; default ":10250".
 	ListenAddress string
 	// GetCertificate returns its serving certificate; nil disables the API (in tests).
 	GetCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	// ClientCAs gives the authorities whose client certificates the API accepts at present: the same pool until they change.
-	// Nil: it asks for none.
+	// ClientCAs gives the authorities whose client certificates the API accepts at present: the same pool until they
+	// change. Nil: it asks for none.
 	ClientCAs func() *x509.CertPool
-	// Trusted reports whether a client certificate is allowed everything, such as the API server's. Others are authorized by a
-	// SubjectAccessReview. Nil trusts the common name kube-apiserver-kubelet-client and the group system:masters.
+	// Trusted reports whether a client certificate is allowed everything, such as the API server's. Others are authorized
+	// by a SubjectAccessReview. Nil trusts the common name kube-apiserver-kubelet-client and the group system:masters.
 	Trusted func(*x509.Certificate) bool
 
-	// UserNamespaces returns why pods cannot have user namespaces, or nil. It may take some milliseconds, once. A nil function means that they have none.
+	// UserNamespaces returns why pods cannot have user namespaces, or nil. It may take some milliseconds, once. A nil
+	// function means that they have none.
 	UserNamespaces func() error
 
 	// API sends requests to the API server for Parts; nil if they can send none.
@@ -129,12 +135,14 @@ func (c *Config) Validate() error {
 	need(c.Client != nil, "Client is missing")
 	need(c.Runtime != nil, "Runtime is missing")
 	need(c.Network != nil, "Network is missing")
-	need(len(validation.IsDNS1123Subdomain(c.NodeName)) == 0, fmt.Sprintf("NodeName %q is not a DNS name in lower case", c.NodeName))
+	need(len(validation.IsDNS1123Subdomain(c.NodeName)) == 0,
+		fmt.Sprintf("NodeName %q is not a DNS name in lower case", c.NodeName))
 	need(c.NodeIP.IsValid(), "NodeIP is missing")
 	for name, d := range map[string]string{"DataDir": c.DataDir, "RunDir": c.RunDir, "LogDir": c.LogDir} {
 		need(filepath.IsAbs(d), fmt.Sprintf("%s %q is not an absolute path", name, d))
 	}
-	need(c.ManifestDir == "" || filepath.IsAbs(c.ManifestDir) && c.DecodeManifest != nil, "ManifestDir is not an absolute path, or DecodeManifest is missing")
+	need(c.ManifestDir == "" || filepath.IsAbs(c.ManifestDir) && c.DecodeManifest != nil,
+		"ManifestDir is not an absolute path, or DecodeManifest is missing")
 	if c.ClusterDomain == "" {
 		c.ClusterDomain = "cluster.local"
 	}
@@ -157,7 +165,8 @@ func (c *Config) Validate() error {
 	if c.ImageGCHigh == 0 {
 		c.ImageGCHigh, c.ImageGCLow = 85, 80
 	}
-	need(c.ImageGCLow < c.ImageGCHigh && c.ImageGCHigh <= 100, "ImageGCLow must be below ImageGCHigh, and that no more than 100")
+	need(c.ImageGCLow < c.ImageGCHigh && c.ImageGCHigh <= 100,
+		"ImageGCLow must be below ImageGCHigh, and that no more than 100")
 	if c.ListenAddress == "" {
 		c.ListenAddress = ":10250"
 	}

@@ -26,10 +26,18 @@ func TestEnvironment(t *testing.T) {
 	}}
 	node(t, fakeruntime.Config{Programs: programs}, func(b *bench) {
 		yes := true
-		require.NoError(t, b.cluster.Create(b.ctx, &corev1.ConfigMap{ObjectMeta: named("cm"), Data: map[string]string{"A": "map", "B": "map", "not a=name": "x"}}))
-		require.NoError(t, b.cluster.Create(b.ctx, &corev1.Secret{ObjectMeta: named("s"), Data: map[string][]byte{"A": []byte("secret"), "pw": []byte("hush")}}))
+		require.NoError(t,
+			b.cluster.Create(b.ctx, &corev1.ConfigMap{
+				ObjectMeta: named("cm"), Data: map[string]string{"A": "map", "B": "map", "not a=name": "x"},
+			}))
+		require.NoError(t,
+			b.cluster.Create(b.ctx, &corev1.Secret{
+				ObjectMeta: named("s"), Data: map[string][]byte{"A": []byte("secret"), "pw": []byte("hush")},
+			}))
 		require.NoError(t, b.cluster.Create(b.ctx, &corev1.Service{ObjectMeta: named("my-db"),
-			Spec: corev1.ServiceSpec{ClusterIP: "10.1.2.3", Ports: []corev1.ServicePort{{Name: "sql", Port: 5432, Protocol: corev1.ProtocolTCP}}}}))
+			Spec: corev1.ServiceSpec{
+				ClusterIP: "10.1.2.3", Ports: []corev1.ServicePort{{Name: "sql", Port: 5432, Protocol: corev1.ProtocolTCP}},
+			}}))
 		b.settle()
 		p := simple("web", "report")
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -43,14 +51,24 @@ func TestEnvironment(t *testing.T) {
 		c.Env = []corev1.EnvVar{
 			{Name: "B", Value: "own"},
 			{Name: "URL", Value: "$(MY_DB_SERVICE_HOST)/$(B)/$(NONE)/$$(B)"},
-			{Name: "PW", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref("s"), Key: "pw"}}},
-			{Name: "SKIPPED", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("cm"), Key: "none", Optional: &yes}}},
+			{
+				Name:      "PW",
+				ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: ref("s"), Key: "pw"}},
+			},
+			{
+				Name: "SKIPPED",
+				ValueFrom: &corev1.EnvVarSource{
+					ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: ref("cm"), Key: "none", Optional: &yes},
+				},
+			},
 			{Name: "IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
 		}
 		b.create(p)
 		env := <-got
-		for _, want := range []string{"A=map", "B=own", "S_A=secret", "S_pw=hush", "URL=10.1.2.3/own/$(NONE)/$(B)", "PW=hush", "IP=10.0.0.1",
-			"MY_DB_SERVICE_PORT_SQL=5432", "MY_DB_PORT=tcp://10.1.2.3:5432"} {
+		for _, want := range []string{
+			"A=map", "B=own", "S_A=secret", "S_pw=hush", "URL=10.1.2.3/own/$(NONE)/$(B)", "PW=hush", "IP=10.0.0.1",
+			"MY_DB_SERVICE_PORT_SQL=5432", "MY_DB_PORT=tcp://10.1.2.3:5432",
+		} {
 			require.Contains(t, env, want)
 		}
 		for _, e := range env {
@@ -64,8 +82,10 @@ func TestEnvironment(t *testing.T) {
 func TestMissingConfiguration(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sleep", "1000000")
-		p.Spec.Containers[0].Env = []corev1.EnvVar{{Name: "A", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
-			LocalObjectReference: corev1.LocalObjectReference{Name: "late"}, Key: "k"}}}}
+		p.Spec.Containers[0].Env = []corev1.EnvVar{
+			{Name: "A", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "late"}, Key: "k"}}},
+		}
 		waiting := b.create(p).Status.ContainerStatuses[0].State.Waiting
 		require.NotNil(t, waiting)
 		require.Equal(t, "CreateContainerConfigError", waiting.Reason)
@@ -75,7 +95,8 @@ func TestMissingConfiguration(t *testing.T) {
 		cm := &corev1.ConfigMap{ObjectMeta: named("late"), Data: map[string]string{"other": "x"}}
 		require.NoError(t, b.cluster.Create(b.ctx, cm))
 		b.settle()
-		require.Contains(t, b.pod("web").Status.ContainerStatuses[0].State.Waiting.Message, "couldn't find key k in ConfigMap default/late")
+		require.Contains(t, b.pod("web").Status.ContainerStatuses[0].State.Waiting.Message,
+			"couldn't find key k in ConfigMap default/late")
 		cm.Data["k"] = "v"
 		require.NoError(t, b.cluster.Update(b.ctx, cm))
 		b.settle()
@@ -84,7 +105,8 @@ func TestMissingConfiguration(t *testing.T) {
 	})
 }
 
-// When the node stops, containers end within their grace period and the pods' status is left as it was; the next agent starts them again.
+// When the node stops, containers end within their grace period and the pods' status is left as it was; the next agent
+// starts them again.
 func TestDrain(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.create(simple("a", "sleep", "1000000"))

@@ -34,8 +34,9 @@ func (s *scarce) Read() map[config.Signal]eviction.Reading {
 		s.disk = 900
 	}
 	return map[config.Signal]eviction.Reading{
-		config.MemoryAvailable: {Available: s.memory, Capacity: 1 << 30},
-		config.NodeFsAvailable: {Available: s.disk, Capacity: 1000}, config.ImageFsAvailable: {Available: s.disk, Capacity: 1000},
+		config.MemoryAvailable:  {Available: s.memory, Capacity: 1 << 30},
+		config.NodeFsAvailable:  {Available: s.disk, Capacity: 1000},
+		config.ImageFsAvailable: {Available: s.disk, Capacity: 1000},
 	}
 }
 
@@ -77,7 +78,9 @@ func TestEmptyDirBeyondItsLimit(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sleep", "1000000")
 		limit := resource.MustParse("100Ki")
-		p.Spec.Volumes = []corev1.Volume{{Name: "cache", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}}}
+		p.Spec.Volumes = []corev1.Volume{
+			{Name: "cache", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: &limit}}},
+		}
 		p = b.create(p)
 		dir := filepath.Join(b.dir, "data", "pods", string(p.UID), "volumes", "cache")
 		require.NoError(t, os.WriteFile(filepath.Join(dir, "little"), make([]byte, 50<<10), 0o600))
@@ -106,16 +109,20 @@ func TestEmptyDirBeyondItsLimit(t *testing.T) {
 func TestEphemeralStorageLimit(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sleep", "1000000")
-		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Mi")}
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+			corev1.ResourceEphemeralStorage: resource.MustParse("1Mi"),
+		}
 		b.create(p)
 		b.runtime.Use(b.containers()[0].ID, func(s *runtime.Stats) { s.Disk = 2 << 20 })
 		b.pass(15 * time.Second)
-		require.Equal(t, "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ", b.pod("web").Status.Message)
+		require.Equal(t, "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ",
+			b.pod("web").Status.Message)
 		require.Equal(t, corev1.PodFailed, b.pod("web").Status.Phase)
 	})
 }
 
-// Under disk pressure what nobody uses goes first, then one pod; no other begins; and the node says so, and when it is over.
+// Under disk pressure what nobody uses goes first, then one pod; no other begins; and the node says so, and when it is
+// over.
 func TestDiskPressure(t *testing.T) {
 	node(t, fakeruntime.Config{Images: []string{"busybox", "unused:1"}}, func(b *bench) {
 		machine := b.short()
@@ -149,7 +156,8 @@ func TestDiskPressure(t *testing.T) {
 		require.Equal(t, corev1.PodRunning, b.pod("small").Status.Phase)
 		require.Equal(t, "Evicted", b.pod("large").Status.Reason)
 		require.Equal(t, corev1.ConditionTrue, condition(b.pod("large"), corev1.DisruptionTarget))
-		require.Regexp(t, `^The node was low on resource: ephemeral-storage. Threshold quantity: 50, available: 40. Container main was using 9\d*[KM]i, request is 0, `,
+		require.Regexp(t,
+			`^The node was low on resource: ephemeral-storage. Threshold quantity: 50, available: 40. Container main was using 9\d*[KM]i, request is 0, `,
 			b.pod("large").Status.Message)
 		require.Equal(t, corev1.PodSucceeded, b.pod("ended").Status.Phase)
 		_, err := b.runtime.Images().Get(b.ctx, "unused:1")

@@ -136,7 +136,8 @@ func handler[T ctrl.Object](guard *run.Guard, onSeen, onGone func(T)) toolscache
 	}
 }
 
-// services returns the services of a namespace and default/kubernetes. Static pods start without them while no API server has answered.
+// services returns the services of a namespace and default/kubernetes. Static pods start without them while no API
+// server has answered.
 func (a *Agent) services(ctx context.Context, namespace string) ([]*corev1.Service, error) {
 	if !a.servicesKnown.Load() {
 		return nil, nil

@@ -104,9 +104,12 @@ func newCluster(ctx context.Context) *cluster {
 				}
 				return w.Delete(ctx, obj)
 			},
-			SubResourceCreate: func(_ context.Context, _ ctrl.Client, sub string, _ ctrl.Object, r ctrl.Object, _ ...ctrl.SubResourceCreateOption) error {
+			SubResourceCreate: func(_ context.Context, _ ctrl.Client, sub string, _ ctrl.Object, r ctrl.Object,
+				_ ...ctrl.SubResourceCreateOption) error {
 				if t, ok := r.(*authv1.TokenRequest); ok && sub == "token" {
-					t.Status = authv1.TokenRequestStatus{Token: "token", ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour))}
+					t.Status = authv1.TokenRequestStatus{
+						Token: "token", ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour)),
+					}
 				}
 				return nil
 			},
@@ -121,7 +124,8 @@ func (c *cluster) Cache() ctrlcache.Cache { return clusterCache{c} }
 
 type clusterCache struct{ *cluster }
 
-func (c clusterCache) GetInformer(_ context.Context, obj ctrl.Object, _ ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+func (c clusterCache) GetInformer(_ context.Context, obj ctrl.Object,
+	_ ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
 	gvk, err := apiutil.GVKForObject(obj, c.Scheme())
 	if err != nil {
 		return nil, err
@@ -163,7 +167,8 @@ func (c clusterCache) GetInformer(_ context.Context, obj ctrl.Object, _ ...ctrlc
 	c.running.Go(func() { i.Run(c.ctx.Done()) })
 	return i, nil
 }
-func (c clusterCache) GetInformerForKind(context.Context, schema.GroupVersionKind, ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+func (c clusterCache) GetInformerForKind(context.Context, schema.GroupVersionKind,
+	...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
 	panic("not used")
 }
 func (c clusterCache) RemoveInformer(context.Context, ctrl.Object) error { return nil }
@@ -292,7 +297,8 @@ func node(t *testing.T, rc fakeruntime.Config, f func(b *bench)) {
 func (b *bench) start() {
 	c := Config{Client: b.cluster, Runtime: b.runtime, Network: b.network, NodeName: "node",
 		NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: filepath.Join(b.dir, "data"), RunDir: filepath.Join(b.dir, "run"),
-		LogDir: filepath.Join(b.dir, "log"), Recorder: b.events, Machine: b.machine, OnPodCIDR: b.onPodCIDR, Shutdown: b.periods}
+		LogDir: filepath.Join(b.dir, "log"), Recorder: b.events, Machine: b.machine, OnPodCIDR: b.onPodCIDR,
+		Shutdown: b.periods}
 	if b.logind != nil {
 		c.Logind = b.logind.connect
 	}

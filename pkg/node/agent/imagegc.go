@@ -29,6 +29,7 @@ func (a *Agent) collectImages(ctx context.Context) {
 		a.log.Info("removed unused images", "bytes", freed)
 	}
 	if freed < need {
-		a.event(corev1.EventTypeWarning, "FreeDiskSpaceFailed", fmt.Sprintf("The disk of images is full: %d bytes are to be freed, and unused images had %d", need, freed))
+		a.event(corev1.EventTypeWarning, "FreeDiskSpaceFailed",
+			fmt.Sprintf("The disk of images is full: %d bytes are to be freed, and unused images had %d", need, freed))
 	}
 }

@@ -16,7 +16,9 @@ import (
 
 func withImage(name, ref string, policy corev1.PullPolicy) *corev1.Pod {
 	p := simple(name, "sleep", "1000000")
-	p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: ref, PullPolicy: policy}}}}
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: ref, PullPolicy: policy}}},
+	}
 	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	return p
 }
@@ -37,7 +39,8 @@ func TestImageVolumes(t *testing.T) {
 		b.create(withImage("never", "registry.test/none", corev1.PullNever))
 		b.settle()
 		require.Equal(t, "ErrImageNeverPull", waiting("never").Reason)
-		require.Equal(t, `Container image "registry.test/none" is not present with pull policy of Never`, waiting("never").Message)
+		require.Equal(t, `Container image "registry.test/none" is not present with pull policy of Never`,
+			waiting("never").Message)
 
 		b.create(withImage("late", "registry.test/files", ""))
 		b.settle()

@@ -37,24 +37,41 @@ func await(w watch.Interface, pods []*corev1.Pod, done func(watch.Event, *corev1
 	}
 }
 
-// everything is a pod that acquires something of every kind, and whose containers all start again once. Every other one has a user namespace.
+// everything is a pod that acquires something of every kind, and whose containers all start again once. Every other one
+// has a user namespace.
 func everything(i int) *corev1.Pod {
 	name := fmt.Sprint("p", i)
 	p := simple(name, "sh", "-c", "test -e /disk/again || { touch /disk/again; exit 42; }; exec sleep 1000")
-	p.Namespace, p.Finalizers, p.UID = "default", []string{hold}, types.UID("00000000-0000-0000-0000-00000000000"+fmt.Sprint(i))
+	p.Namespace, p.Finalizers, p.UID = "default", []string{hold}, types.UID("00000000-0000-0000-0000-00000000000"+
+		fmt.Sprint(i))
 	none, share := int64(0), true
 	p.Spec.HostUsers = new(i%2 == 0)
 	p.Spec.NodeName, p.Spec.TerminationGracePeriodSeconds, p.Spec.ShareProcessNamespace = "node", &none, &share
 	p.Spec.Volumes = []corev1.Volume{
 		{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
-		{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}},
-		{Name: "image", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "busybox", PullPolicy: corev1.PullIfNotPresent}}},
+		{
+			Name:         "memory",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}},
+		},
+		{
+			Name: "config",
+			VolumeSource: corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}},
+			},
+		},
+		{
+			Name: "image",
+			VolumeSource: corev1.VolumeSource{
+				Image: &corev1.ImageVolumeSource{Reference: "busybox", PullPolicy: corev1.PullIfNotPresent},
+			},
+		},
 	}
 	p.Spec.Resources = amounts("100m", "64Mi")
 	c := &p.Spec.Containers[0]
 	c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers,
-		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}}}
+		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
+			Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42},
+		}}}
 	claim := claimOf(p)
 	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "claim", ResourceClaimName: &claim.Name}}
 	c.Resources.Claims = []corev1.ResourceClaim{{Name: "claim"}}
@@ -68,21 +85,28 @@ func everything(i int) *corev1.Pod {
 }
 
 func amounts(cpu, memory string) *corev1.ResourceRequirements {
-	l := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	l := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+	}
 	return &corev1.ResourceRequirements{Requests: l, Limits: l}
 }
 
 // claimOf is the claim of such a pod, allocated and reserved for it.
 func claimOf(p *corev1.Pod) *resourcev1.ResourceClaim {
-	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "claim-of-" + p.Name, UID: "claim-" + p.UID}}
+	c := &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: "claim-of-" + p.Name, UID: "claim-" + p.UID},
+	}
 	c.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: p.Name, UID: p.UID}}
-	c.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
-		{Request: "r", Driver: driverName, Pool: "node", Device: p.Name}}}}
+	c.Status.Allocation = &resourcev1.AllocationResult{
+		Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+			{Request: "r", Driver: driverName, Pool: "node", Device: p.Name}}},
+	}
 	return c
 }
 
-// Wherever the agent is killed while a pod starts, starts again, is resized or ends, the next agent brings the pod up, or releases it if the API has lost it, and in the
-// end nothing of it is left on the machine. Each acquisition may also fail once.
+// Wherever the agent is killed while a pod starts, starts again, is resized or ends, the next agent brings the pod up,
+// or releases it if the API has lost it, and in the end nothing of it is left on the machine. Each acquisition may also
+// fail once.
 func TestKilledAtEachAcquisition(t *testing.T) {
 	dir := os.Getenv(insideEnv)
 	if dir == "" {
@@ -159,7 +183,8 @@ func TestKilledAtEachAcquisition(t *testing.T) {
 // shards is how many processes share the points. Each has a machine of its own.
 const shards = 2
 
-// allEnv asks for every point, as `make nightly` does. Else every fifth is taken, which costs half a minute instead of three.
+// allEnv asks for every point, as `make nightly` does. Else every fifth is taken, which costs half a minute instead of
+// three.
 const allEnv = "CORACLE_TEST_ALL_KILLS"
 
 func stride() int {
@@ -187,7 +212,8 @@ func runInside(t *testing.T) {
 		require.NoError(t, os.Mkdir(own, 0o755))
 		require.NoError(t, os.Link(filepath.Join(dir, "busybox.tar"), filepath.Join(own, "busybox.tar")))
 		group.Go(func() error {
-			cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.timeout=15m", fmt.Sprintf("-test.v=%t", testing.Verbose()))
+			cmd := exec.Command("/proc/self/exe", "-test.run=^"+t.Name()+"$", "-test.timeout=15m",
+				fmt.Sprintf("-test.v=%t", testing.Verbose()))
 			cmd.Env = append(os.Environ(), insideEnv+"="+own)
 			cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 			cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS}

@@ -42,8 +42,8 @@ import (
 	"github.com/coracle-dev/coracle/test/dradriver"
 )
 
-// life is what one agent process does, with the real runtime and network: it starts pods, resizes them, deletes them, and ends once nothing is left. It
-// may be killed on the way, or have each acquisition fail once.
+// life is what one agent process does, with the real runtime and network: it starts pods, resizes them, deletes them,
+// and ends once nothing is left. It may be killed on the way, or have each acquisition fail once.
 type life struct {
 	Dir    string
 	Pods   int // 0: the API has none, and what an earlier life left is released
@@ -79,7 +79,13 @@ func (l life) hook() func(string) error {
 }
 
 func (l life) containers(log *slog.Logger) containerd.Config {
-	return containerd.Config{DataDir: l.path("data/containerd"), RunDir: l.path("run/containerd"), CgroupRoot: l.cgroup(), PodPIDs: 100, Log: log}
+	return containerd.Config{
+		DataDir:    l.path("data/containerd"),
+		RunDir:     l.path("run/containerd"),
+		CgroupRoot: l.cgroup(),
+		PodPIDs:    100,
+		Log:        log,
+	}
 }
 
 // live is the body of the process.
@@ -95,14 +101,20 @@ func (l life) live() error {
 		return err
 	}
 	users := userns.New(userns.Config{Program: r.Shim(), Dir: c.DataDir, IDs: userns.Unit, Pods: 110})
-	n, err := network.New(network.Config{RunDir: l.path("run/net"), NodeIP: netip.MustParseAddr("192.0.2.1"), Prefix: "ctest",
-		PodCIDR: netip.MustParsePrefix("10.99.0.0/28"), Users: users, Logger: log, Failpoints: hook})
+	n, err := network.New(network.Config{
+		RunDir: l.path("run/net"), NodeIP: netip.MustParseAddr("192.0.2.1"), Prefix: "ctest",
+		PodCIDR: netip.MustParsePrefix("10.99.0.0/28"), Users: users, Logger: log, Failpoints: hook,
+	})
 	if err != nil {
 		return err
 	}
 	cluster := newCluster(ctx)
-	a, err := New(Config{Client: cluster, Runtime: r, Network: n, NodeName: "node", NodeIP: netip.MustParseAddr("192.0.2.1"), CgroupRoot: l.cgroup(),
-		DataDir: l.path("data/agent"), PluginDir: l.path("k"), RunDir: l.path("run/agent"), LogDir: l.path("log"), Recorder: &eventList{}, UserNamespaces: users.Supported, Logger: log, Failpoints: hook})
+	a, err := New(Config{
+		Client: cluster, Runtime: r, Network: n, NodeName: "node", NodeIP: netip.MustParseAddr("192.0.2.1"),
+		CgroupRoot: l.cgroup(),
+		DataDir:    l.path("data/agent"), PluginDir: l.path("k"), RunDir: l.path("run/agent"), LogDir: l.path("log"),
+		Recorder: &eventList{}, UserNamespaces: users.Supported, Logger: log, Failpoints: hook,
+	})
 	if err != nil {
 		return err
 	}
@@ -119,7 +131,9 @@ func (l life) live() error {
 	if err := ready(r.Ready()); err != nil {
 		return err
 	}
-	if err := cluster.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"k": "v"}}); err != nil {
+	if err := cluster.Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"k": "v"},
+	}); err != nil {
 		return err
 	}
 	var pods []*corev1.Pod
@@ -132,7 +146,8 @@ func (l life) live() error {
 			return err
 		}
 	}
-	// Of a pod that was being released only the volume may be left by which its containers know that they have started again.
+	// Of a pod that was being released only the volume may be left by which its containers know that they have started
+	// again.
 	again, err := filepath.Glob(l.path("data/agent/pods/*/volumes/disk/again"))
 	if err != nil {
 		return err
@@ -230,13 +245,17 @@ type gadgets struct {
 
 // start serves the plugin and registers it as soon as the agent listens.
 func (g gadgets) start(ctx context.Context, dir string) (*grpc.Server, error) {
-	agent, err := grpc.NewClient("unix://"+filepath.Join(dir, "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond}}))
+	agent, err := grpc.NewClient("unix://"+filepath.Join(dir, "kubelet.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 5 * time.Millisecond},
+		}))
 	if err != nil {
 		return nil, err
 	}
 	defer agent.Close()
-	for s := agent.GetState(); s != connectivity.Ready; s = agent.GetState() { // then it has removed the sockets of earlier plugins
+	// then it has removed the sockets of earlier plugins
+	for s := agent.GetState(); s != connectivity.Ready; s = agent.GetState() {
 		agent.Connect() // again after an attempt that failed
 		if !agent.WaitForStateChange(ctx, s) {
 			return nil, ctx.Err()
@@ -249,7 +268,11 @@ func (g gadgets) start(ctx context.Context, dir string) (*grpc.Server, error) {
 	server := grpc.NewServer()
 	deviceplugin.RegisterDevicePluginServer(server, g)
 	go func() { _ = server.Serve(l) }()
-	_, err = deviceplugin.NewRegistrationClient(agent).Register(ctx, &deviceplugin.RegisterRequest{Version: deviceplugin.Version, Endpoint: "gadgets.sock", ResourceName: gadget})
+	_, err = deviceplugin.NewRegistrationClient(agent).Register(ctx, &deviceplugin.RegisterRequest{
+		Version:      deviceplugin.Version,
+		Endpoint:     "gadgets.sock",
+		ResourceName: gadget,
+	})
 	return server, err
 }
 
@@ -257,7 +280,8 @@ func (gadgets) GetDevicePluginOptions(context.Context, *deviceplugin.Empty) (*de
 	return &deviceplugin.DevicePluginOptions{}, nil
 }
 
-func (gadgets) ListAndWatch(_ *deviceplugin.Empty, s grpc.ServerStreamingServer[deviceplugin.ListAndWatchResponse]) error {
+func (gadgets) ListAndWatch(_ *deviceplugin.Empty,
+	s grpc.ServerStreamingServer[deviceplugin.ListAndWatchResponse]) error {
 	list := &deviceplugin.ListAndWatchResponse{}
 	for i := range 8 {
 		list.Devices = append(list.Devices, &deviceplugin.Device{ID: fmt.Sprint(i), Health: deviceplugin.Healthy})
@@ -270,7 +294,9 @@ func (gadgets) ListAndWatch(_ *deviceplugin.Empty, s grpc.ServerStreamingServer[
 }
 
 func (gadgets) Allocate(context.Context, *deviceplugin.AllocateRequest) (*deviceplugin.AllocateResponse, error) {
-	return &deviceplugin.AllocateResponse{ContainerResponses: []*deviceplugin.ContainerAllocateResponse{{Envs: map[string]string{"GADGET": "1"}}}}, nil
+	return &deviceplugin.AllocateResponse{
+		ContainerResponses: []*deviceplugin.ContainerAllocateResponse{{Envs: map[string]string{"GADGET": "1"}}},
+	}, nil
 }
 
 // apart returns an error unless each container runs with the IDs of its pod's record, which no other pod has.
@@ -316,7 +342,10 @@ func (l life) apart(r *containerd.Runtime) error {
 
 // left lists what pods left on the machine.
 func (l life) left() (found []string) {
-	for _, dir := range []string{"data/agent/pods", "data/containerd/containers", "run/net/ns", "run/containerd/pods", "run/agent/volumes", "log", "prepared"} {
+	for _, dir := range []string{
+		"data/agent/pods", "data/containerd/containers", "run/net/ns", "run/containerd/pods", "run/agent/volumes", "log",
+		"prepared",
+	} {
 		entries, err := os.ReadDir(l.path(dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			found = append(found, err.Error())
@@ -368,7 +397,8 @@ func (l life) left() (found []string) {
 	return found
 }
 
-// leavesNothing waits for the kernel, which removes the links of a namespace and the processes of a cgroup some time after it was told to.
+// leavesNothing waits for the kernel, which removes the links of a namespace and the processes of a cgroup some time
+// after it was told to.
 func (l life) leavesNothing(t *testing.T) {
 	t.Helper()
 	if !assert.Eventually(t, func() bool { return len(l.left()) == 0 }, time.Minute, 5*time.Millisecond) {
@@ -402,7 +432,9 @@ func (l life) run(t *testing.T) (points []string, err error) {
 
 // prepare gives the machine of a test its address, and loads the image.
 func prepare(t *testing.T, l life) {
-	for _, args := range []string{"link set lo up", "link add up0 type veth peer name up1", "addr add 192.0.2.1/24 dev up0", "link set up0 up"} {
+	for _, args := range []string{
+		"link set lo up", "link add up0 type veth peer name up1", "addr add 192.0.2.1/24 dev up0", "link set up0 up",
+	} {
 		out, err := exec.Command("ip", strings.Fields(args)...).CombinedOutput()
 		require.NoError(t, err, string(out))
 	}
@@ -420,7 +452,8 @@ func prepare(t *testing.T, l life) {
 	cancel()
 	require.NoError(t, <-done)
 	t.Cleanup(func() { purge(t, l) })
-	// The device plugin has been on this node: without that the agent would take no notice of its resource until it registers.
+	// The device plugin has been on this node: without that the agent would take no notice of its resource until it
+	// registers.
 	require.NoError(t, os.MkdirAll(l.path("data/agent"), 0o700))
 	require.NoError(t, os.WriteFile(l.path("data/agent/devices.json"), []byte(`{"resources":["`+gadget+`"]}`), 0o600))
 }

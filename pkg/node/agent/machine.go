@@ -64,7 +64,8 @@ func readMachine(dataDir string) (machine, error) {
 	return m, nil
 }
 
-// inUserNamespace reports whether this process is in a user namespace other than the machine's, whose IDs are all that there are (user_namespaces(7)).
+// inUserNamespace reports whether this process is in a user namespace other than the machine's, whose IDs are all that
+// there are (user_namespaces(7)).
 func inUserNamespace() bool {
 	return strings.Join(strings.Fields(firstLine("/proc/self/uid_map")), " ") != "0 0 4294967295"
 }
@@ -109,8 +110,8 @@ func meminfo() (map[string]int64, error) {
 	return out, nil
 }
 
-// diskSpace returns the size and free space of path's filesystem, in bytes, or zeros if unknown. For a path that does not exist yet it is that of
-// its parent.
+// diskSpace returns the size and free space of path's filesystem, in bytes, or zeros if unknown. For a path that does
+// not exist yet it is that of its parent.
 func diskSpace(path string) (total, free int64) {
 	var s unix.Statfs_t
 	for unix.Statfs(path, &s) != nil {

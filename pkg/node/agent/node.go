@@ -97,7 +97,8 @@ func (a *Agent) runNode(ctx context.Context) error {
 // notOwnedError is the error for a Node that another machine registered.
 type notOwnedError struct{ error }
 
-// register creates or updates the node, with its status, so that the first write already reports Ready if the network is.
+// register creates or updates the node, with its status, so that the first write already reports Ready if the network
+// is.
 func (a *Agent) register(ctx context.Context) error {
 	labels := a.labels()
 	annotations := map[string]string{storage.DirectoryAnnotation: pod.LocalVolumes(a.c.DataDir)}
@@ -134,7 +135,8 @@ func (a *Agent) register(ctx context.Context) error {
 		return err
 	}
 	a.nodeChanged(ctx, n)
-	// Apply what the cache already delivered, such as a podCIDR that was assigned at once: there is no further event for it.
+	// Apply what the cache already delivered, such as a podCIDR that was assigned at once: there is no further event for
+	// it.
 	var seen corev1.Node
 	if a.c.Client.Cache().Get(ctx, types.NamespacedName{Name: a.c.NodeName}, &seen) == nil && seen.UID == n.UID {
 		a.nodeChanged(ctx, &seen)

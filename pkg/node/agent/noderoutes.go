@@ -35,8 +35,8 @@ func (a *Agent) setRange(n *corev1.Node) string {
 	return why
 }
 
-// syncRoutes sets the routes to other nodes' pods. It reports whether our own range was refused before and no longer is. Called with the lock
-// held.
+// syncRoutes sets the routes to other nodes' pods. It reports whether our own range was refused before and no longer
+// is. Called with the lock held.
 func (a *Agent) syncRoutes(name string, r *route) (own bool) {
 	old, had := a.ranges[name]
 	if r == nil || !r.via.IsValid() || !r.cidr.IsValid() {

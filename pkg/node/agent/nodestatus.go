@@ -91,11 +91,17 @@ func (a *Agent) status(old corev1.NodeStatus, heartbeat bool) corev1.NodeStatus 
 	for _, c := range a.eviction.Conditions() {
 		setNodeCondition(&s, c, now, heartbeat)
 	}
-	ready := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady", Message: "the agent is posting ready status"}
+	ready := corev1.NodeCondition{
+		Type:    corev1.NodeReady,
+		Status:  corev1.ConditionTrue,
+		Reason:  "KubeletReady",
+		Message: "the agent is posting ready status",
+	}
 	if a.shuttingDown() {
 		ready.Status, ready.Reason, ready.Message = corev1.ConditionFalse, "KubeletNotReady", "node is shutting down"
 	} else if !up {
-		ready.Status, ready.Reason, ready.Message = corev1.ConditionFalse, "KubeletNotReady", "the pod network waits for the node's podCIDR"
+		ready.Status, ready.Reason, ready.Message = corev1.ConditionFalse, "KubeletNotReady", "the pod network waits for "+
+			"the node's podCIDR"
 		if refused != "" {
 			ready.Message = "the node's podCIDR is refused: " + refused
 		}
@@ -180,7 +186,8 @@ func (a *Agent) allocatable() corev1.ResourceList {
 		corev1.ResourceMemory: config.MemoryAvailable, corev1.ResourceEphemeralStorage: config.NodeFsAvailable,
 	} {
 		all, left := whole[name], l[name]
-		l[name] = *resource.NewQuantity(max(left.Value()-a.c.Eviction.Thresholds[signal].Of(all.Value()), 0), resource.BinarySI)
+		l[name] = *resource.NewQuantity(max(left.Value()-a.c.Eviction.Thresholds[signal].Of(all.Value()), 0),
+			resource.BinarySI)
 	}
 	return l
 }

@@ -11,7 +11,14 @@ import (
 
 // Huge pages are taken from the memory when the machine starts: nothing else can have it.
 func TestHugePagesAreNotAllocatableAsMemory(t *testing.T) {
-	a := &Agent{machine: machine{cpus: 2, memory: 8 << 30, disk: 1 << 40, hugePages: map[string]int64{"2Mi": 1 << 30, "1Gi": 2 << 30}}}
+	a := &Agent{
+		machine: machine{
+			cpus:      2,
+			memory:    8 << 30,
+			disk:      1 << 40,
+			hugePages: map[string]int64{"2Mi": 1 << 30, "1Gi": 2 << 30},
+		},
+	}
 	a.c.Eviction = eviction.Policy{Thresholds: map[config.Signal]config.Threshold{}}
 	all := a.allocatable()
 	require.EqualValues(t, 5<<30, all.Memory().Value())

@@ -10,8 +10,8 @@ import (
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// TestAPodThatPanics: whether it is its sync or one of its actions, the pod backs off, the others run, and once the cause is gone
-// so does the pod.
+// TestAPodThatPanics: whether it is its sync or one of its actions, the pod backs off, the others run, and once the
+// cause is gone so does the pod.
 func TestAPodThatPanics(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.network.mu.Lock()

@@ -28,14 +28,24 @@ func (a *Agent) openPlugins() error {
 		return fmt.Errorf("directory of plugins: %w", err)
 	}
 	if link := a.c.PluginLink; link != "" && dir.Path() != link {
-		a.log.Info("kubelet directory is used by something else, plugins find this agent at another", "used", link, "path", dir.Path())
+		a.log.Info("kubelet directory is used by something else, plugins find this agent at another", "used", link, "path",
+			dir.Path())
 	}
 	a.dir = dir
 	a.share = (&plugins.Sharer{Dir: dir}).Share
 	a.serves = func(p *corev1.Pod) bool {
-		return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.HostPath != nil && dir.HasSockets(v.HostPath.Path) })
+		return slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+			return v.HostPath != nil && dir.HasSockets(v.HostPath.Path)
+		})
 	}
-	if a.devices, err = devices.New(devices.Config{Dir: dir, File: filepath.Join(a.c.DataDir, "devices.json"), Changed: a.wakeStatus, HealthChanged: a.devicesChanged, Logger: a.log, Failpoints: a.c.Failpoints}); err != nil {
+	if a.devices, err = devices.New(devices.Config{
+		Dir:           dir,
+		File:          filepath.Join(a.c.DataDir, "devices.json"),
+		Changed:       a.wakeStatus,
+		HealthChanged: a.devicesChanged,
+		Logger:        a.log,
+		Failpoints:    a.c.Failpoints,
+	}); err != nil {
 		return err
 	}
 	a.csi, err = csi.New(csi.Config{
@@ -48,8 +58,20 @@ func (a *Agent) openPlugins() error {
 	if err != nil {
 		return err
 	}
-	a.claims, err = dra.New(dra.Config{Client: a.c.Client, NodeName: a.c.NodeName, Dir: dir, File: filepath.Join(a.c.DataDir, "claims.json"), HealthChanged: a.devicesChanged, Logger: a.log, Failpoints: a.c.Failpoints})
-	a.plugins = plugins.New(plugins.Config{Dir: dir, Handlers: map[string]plugins.Handler{registration.CSIPlugin: a.csi, registration.DRAPlugin: a.claims}, Logger: a.log})
+	a.claims, err = dra.New(dra.Config{
+		Client:        a.c.Client,
+		NodeName:      a.c.NodeName,
+		Dir:           dir,
+		File:          filepath.Join(a.c.DataDir, "claims.json"),
+		HealthChanged: a.devicesChanged,
+		Logger:        a.log,
+		Failpoints:    a.c.Failpoints,
+	})
+	a.plugins = plugins.New(plugins.Config{
+		Dir:      dir,
+		Handlers: map[string]plugins.Handler{registration.CSIPlugin: a.csi, registration.DRAPlugin: a.claims},
+		Logger:   a.log,
+	})
 	return err
 }
 
@@ -94,7 +116,13 @@ func (a *Agent) runPlugins(ctx context.Context, spawn func(func() error)) {
 		return nil
 	})
 	spawn(func() error {
-		s := podresources.New(podresources.Config{Dir: a.dir, Pods: a.pods, Devices: a.devices, Claims: a.claims, Logger: a.log})
+		s := podresources.New(podresources.Config{
+			Dir:     a.dir,
+			Pods:    a.pods,
+			Devices: a.devices,
+			Claims:  a.claims,
+			Logger:  a.log,
+		})
 		a.guard.Loop(ctx, "pod resources", func(ctx context.Context) {
 			if err := s.Run(ctx); err != nil {
 				a.log.Error("nobody can ask which devices containers have", "error", err)

@@ -28,7 +28,9 @@ func TestPodRanges(t *testing.T) {
 		{"10.42.1.0/24", "10.42.7.9", "in the cluster's own range 10.42.0.0/16"},
 		{"10.42.1.0/24", "10.43.0.10", "in the cluster's own range 10.43.0.0/16"},
 	} {
-		accepted, refused := l.routes(map[string]route{"older": older, "n": {netip.MustParsePrefix(c.cidr), netip.MustParseAddr(c.via), 9}}, "")
+		accepted, refused := l.routes(map[string]route{
+			"older": older, "n": {netip.MustParsePrefix(c.cidr), netip.MustParseAddr(c.via), 9},
+		}, "")
 		require.Contains(t, accepted, "older", "%+v", c)
 		if c.refused == "" {
 			require.Contains(t, accepted, "n", "%+v", c)
@@ -38,14 +40,18 @@ func TestPodRanges(t *testing.T) {
 	}
 }
 
-// TestPodRangesNeverOverlap: whatever the nodes say, no two ranges that are routed overlap, and one is refused only for a reason.
+// TestPodRangesNeverOverlap: whatever the nodes say, no two ranges that are routed overlap, and one is refused only for
+// a reason.
 func TestPodRangesNeverOverlap(t *testing.T) {
 	l := limits{cluster: netip.MustParsePrefix("10.42.0.0/20")}
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := map[string]route{}
 		for i := range rapid.IntRange(0, 12).Draw(t, "nodes") {
 			a := netip.AddrFrom4([4]byte{10, 42, rapid.ByteRange(0, 18).Draw(t, "net"), rapid.Byte().Draw(t, "host")})
-			nodes[fmt.Sprint("n", i)] = route{netip.PrefixFrom(a, rapid.IntRange(18, 32).Draw(t, "bits")).Masked(), netip.MustParseAddr("192.168.77.1"), rapid.Int64Range(0, 3).Draw(t, "created")}
+			nodes[fmt.Sprint("n", i)] = route{
+				netip.PrefixFrom(a, rapid.IntRange(18, 32).Draw(t, "bits")).Masked(), netip.MustParseAddr("192.168.77.1"),
+				rapid.Int64Range(0, 3).Draw(t, "created"),
+			}
 		}
 		accepted, refused := l.routes(nodes, "")
 		require.Len(t, nodes, len(accepted)+len(refused))

@@ -48,14 +48,19 @@ func TestReadinessWhileAPodTerminates(t *testing.T) {
 		healthy.Store(true)
 		node(t, fakeruntime.Config{Programs: map[string]fakeruntime.Program{"check": check, "slow": slow}}, func(b *bench) {
 			exec := corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{"check"}}}
-			c := corev1.Container{Name: "main", Command: []string{"slow"}, ReadinessProbe: &corev1.Probe{PeriodSeconds: 2, FailureThreshold: 1, ProbeHandler: exec},
-				LivenessProbe: &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1, ProbeHandler: exec}}
+			c := corev1.Container{
+				Name: "main", Command: []string{"slow"},
+				ReadinessProbe: &corev1.Probe{PeriodSeconds: 2, FailureThreshold: 1, ProbeHandler: exec},
+				LivenessProbe:  &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1, ProbeHandler: exec},
+			}
 			p := simple("web", "sleep", "1000000")
 			p.Spec.Containers[0] = c
 			ready := func() bool { return b.pod("web").Status.ContainerStatuses[0].Ready }
 			if sidecar {
 				c.Name, c.RestartPolicy = "side", &always
-				p.Spec.InitContainers, p.Spec.Containers = []corev1.Container{c}, []corev1.Container{{Name: "main", Command: []string{"sleep", "1000000"}}}
+				p.Spec.InitContainers, p.Spec.Containers = []corev1.Container{c}, []corev1.Container{
+					{Name: "main", Command: []string{"sleep", "1000000"}},
+				}
 				ready = func() bool { return b.pod("web").Status.InitContainerStatuses[0].Ready }
 			}
 			b.create(p)
@@ -85,27 +90,37 @@ func TestPodsThatTheNodeRefuses(t *testing.T) {
 		reason string // of the failed pod
 		event  string
 	}{
-		"windows": {change: func(s *corev1.PodSpec) { s.OS = &corev1.PodOS{Name: corev1.Windows} }, reason: "PodOSNotSupported",
-			event: "PodOSNotSupported: Failed to admit pod as the OS field doesn't match node OS"},
+		"windows": {
+			change: func(s *corev1.PodSpec) { s.OS = &corev1.PodOS{Name: corev1.Windows} }, reason: "PodOSNotSupported",
+			event: "PodOSNotSupported: Failed to admit pod as the OS field doesn't match node OS",
+		},
 		"sysctl": {change: func(s *corev1.PodSpec) {
 			s.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "kernel.msgmax", Value: "65536"}}}
 		}, reason: "SysctlForbidden", event: `SysctlForbidden: forbidden sysctl: "kernel.msgmax" not allowlisted`},
 		"apparmor": {change: func(s *corev1.PodSpec) {
-			s.Containers[0].SecurityContext = &corev1.SecurityContext{AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault}}
+			s.Containers[0].SecurityContext = &corev1.SecurityContext{
+				AppArmorProfile: &corev1.AppArmorProfile{Type: corev1.AppArmorProfileTypeRuntimeDefault},
+			}
 		}, reason: "AppArmor", event: "AppArmor: Cannot enforce AppArmor"},
-		"users": {change: func(s *corev1.PodSpec) { s.HostUsers = &no }, event: "FailedCreatePodSandBox: Failed to create pod sandbox: can't set `spec.hostUsers: false`"},
+		"users": {
+			change: func(s *corev1.PodSpec) { s.HostUsers = &no },
+			event:  "FailedCreatePodSandBox: Failed to create pod sandbox: can't set `spec.hostUsers: false`",
+		},
 		"handler": {change: func(s *corev1.PodSpec) { s.RuntimeClassName = new("other") },
 			event: `FailedCreatePodSandBox: Failed to create pod sandbox: no runtime for "kata" is configured`},
 		"class": {change: func(s *corev1.PodSpec) { s.RuntimeClassName = new("none") },
 			event: `FailedCreatePodSandBox: Failed to create pod sandbox: RuntimeClass "none": `},
 		"seccomp": {change: func(s *corev1.PodSpec) {
 			name := "none.json"
-			s.SecurityContext = &corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &name}}
+			s.SecurityContext = &corev1.PodSecurityContext{
+				SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &name},
+			}
 		}, event: `Failed: Error: cannot load seccomp profile "none.json"`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node(t, fakeruntime.Config{}, func(b *bench) {
-				require.NoError(t, b.cluster.Create(b.ctx, &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Handler: "kata"}))
+				require.NoError(t,
+					b.cluster.Create(b.ctx, &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "other"}, Handler: "kata"}))
 				p := simple("web", "sleep", "1000000")
 				tt.change(&p.Spec)
 				p = b.create(p)
@@ -131,7 +146,8 @@ func TestRuntimeClassOfTheNode(t *testing.T) {
 		b.create(p)
 		b.pass(time.Minute)
 		require.Empty(t, b.containers())
-		require.NoError(t, b.cluster.Create(b.ctx, &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Handler: "runc"}))
+		require.NoError(t,
+			b.cluster.Create(b.ctx, &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: "plain"}, Handler: "runc"}))
 		b.pass(2 * time.Minute)
 		require.Equal(t, corev1.PodRunning, b.pod("web").Status.Phase)
 		var n corev1.Node
@@ -196,12 +212,16 @@ func TestTerminationMessageIsTheEnd(t *testing.T) {
 func TestEtcHostsCountsAgainstTheLimit(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := simple("web", "sleep", "1000000")
-		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: resource.MustParse("1Mi")}
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{
+			corev1.ResourceEphemeralStorage: resource.MustParse("1Mi"),
+		}
 		p = b.create(p)
 		b.pass(time.Minute)
 		require.Equal(t, corev1.PodRunning, b.pod("web").Status.Phase)
-		require.NoError(t, os.WriteFile(filepath.Join(b.dir, "data", "pods", string(p.UID), "hosts"), make([]byte, 2<<20), 0o600))
+		require.NoError(t,
+			os.WriteFile(filepath.Join(b.dir, "data", "pods", string(p.UID), "hosts"), make([]byte, 2<<20), 0o600))
 		b.pass(15 * time.Second)
-		require.Equal(t, "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ", b.pod("web").Status.Message)
+		require.Equal(t, "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. ",
+			b.pod("web").Status.Message)
 	})
 }

@@ -11,7 +11,8 @@ import (
 
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
-// Reset unmounts everything below the given directories: volumes that pods left there. No agent may be running with them.
+// Reset unmounts everything below the given directories: volumes that pods left there. No agent may be running with
+// them.
 func Reset(dirs ...string) error {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -16,29 +16,33 @@ import (
 )
 
 func TestChangedImageReplacesTheContainer(t *testing.T) {
-	node(t, fakeruntime.Config{Images: []string{"docker.io/library/busybox:latest", "docker.io/library/busybox:2"}}, func(b *bench) {
-		p := b.create(simple("web", "sleep", "1000000"))
-		p.Spec.Containers[0].Image = "busybox:2"
-		p.Generation++
-		require.NoError(t, b.cluster.Update(b.ctx, p))
-		b.settle()
-		s := b.pod("web").Status.ContainerStatuses[0]
-		require.EqualValues(t, 1, s.RestartCount)
-		require.Equal(t, "busybox:2", s.Image)
-		require.True(t, s.Ready)
-	})
+	node(t, fakeruntime.Config{Images: []string{"docker.io/library/busybox:latest", "docker.io/library/busybox:2"}},
+		func(b *bench) {
+			p := b.create(simple("web", "sleep", "1000000"))
+			p.Spec.Containers[0].Image = "busybox:2"
+			p.Generation++
+			require.NoError(t, b.cluster.Update(b.ctx, p))
+			b.settle()
+			s := b.pod("web").Status.ContainerStatuses[0]
+			require.EqualValues(t, 1, s.RestartCount)
+			require.Equal(t, "busybox:2", s.Image)
+			require.True(t, s.Ready)
+		})
 }
 
 func TestResizeInPlace(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		amount := func(cpu, memory string) corev1.ResourceRequirements {
-			l := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+			l := corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+			}
 			return corev1.ResourceRequirements{Limits: l, Requests: l}
 		}
 		p := simple("web", "sleep", "1000000")
 		p.Spec.Containers[0].Resources = amount("10m", "16Mi")
 		p.Spec.Containers[0].ResizePolicy = []corev1.ContainerResizePolicy{
-			{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired}, {ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+			{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.NotRequired},
+			{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
 		p = b.create(p)
 		resize := func(r corev1.ResourceRequirements) corev1.ContainerStatus {
 			p := b.pod("web")
@@ -68,7 +72,9 @@ func TestResizeOfInitContainers(t *testing.T) {
 		amount := func(cpu string) corev1.ResourceRequirements {
 			return corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu)}}
 		}
-		p.Spec.InitContainers = []corev1.Container{{Name: "init", Image: p.Spec.Containers[0].Image, Command: []string{"sleep", "60"}, Resources: amount("10m")}}
+		p.Spec.InitContainers = []corev1.Container{
+			{Name: "init", Image: p.Spec.Containers[0].Image, Command: []string{"sleep", "60"}, Resources: amount("10m")},
+		}
 		p = b.create(p)
 		resize := func(cpu string) corev1.ContainerStatus {
 			p := b.pod("web")
@@ -93,10 +99,16 @@ func TestResizeOfInitContainers(t *testing.T) {
 // The status reports PodResizeInProgress until all containers are resized.
 func TestResizeOfSeveralContainers(t *testing.T) {
 	amount := func(cpu, memory string) corev1.ResourceRequirements {
-		l := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+		l := corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+		}
 		return corev1.ResourceRequirements{Limits: l, Requests: l}
 	}
-	wants := map[string]corev1.ResourceRequirements{"c1": amount("20m", "32Mi"), "c2": amount("5m", "32Mi"), "c3": amount("20m", "8Mi")}
+	wants := map[string]corev1.ResourceRequirements{
+		"c1": amount("20m", "32Mi"),
+		"c2": amount("5m", "32Mi"),
+		"c3": amount("20m", "8Mi"),
+	}
 	var busy atomic.Bool // the memory of c3 cannot shrink now
 	busy.Store(true)
 	node(t, fakeruntime.Config{Update: func(_ string, r runtime.Resources) error {

@@ -84,7 +84,9 @@ func TestShutdownOfTheMachine(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		b.stop()
 		b.logind = newLogind()
-		b.periods = []config.ShutdownPeriod{{Priority: 0, Period: 20 * time.Second}, {Priority: 2_000_000_000, Period: 10 * time.Second}}
+		b.periods = []config.ShutdownPeriod{
+			{Priority: 0, Period: 20 * time.Second}, {Priority: 2_000_000_000, Period: 10 * time.Second},
+		}
 		b.start()
 		b.settle()
 		require.Equal(t, 1, b.logind.inhibitors())

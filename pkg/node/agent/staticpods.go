@@ -14,7 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// startStatic starts the static pods, before an API server has answered and before what they left running is taken for orphans.
+// startStatic starts the static pods, before an API server has answered and before what they left running is taken for
+// orphans.
 func (a *Agent) startStatic(ctx context.Context, spawn func(func() error)) {
 	if a.static == nil {
 		return
@@ -30,7 +31,8 @@ func (a *Agent) staticEnded(uid types.UID) {
 	}
 }
 
-// mirrorSeen and mirrorGone handle mirror pods. Nothing of them is run, even where there are no static pods: whoever may create pods could make one.
+// mirrorSeen and mirrorGone handle mirror pods. Nothing of them is run, even where there are no static pods: whoever
+// may create pods could make one.
 func (a *Agent) mirrorSeen(p *corev1.Pod) {
 	if a.static != nil {
 		a.static.Seen(p)
@@ -43,12 +45,16 @@ func (a *Agent) mirrorGone(p *corev1.Pod) {
 	}
 }
 
-// admittingNode returns the node by which pods are admitted. Before its registration it is known without the labels that others set.
+// admittingNode returns the node by which pods are admitted. Before its registration it is known without the labels
+// that others set.
 func (a *Agent) admittingNode() *corev1.Node {
 	if n := a.registered(); n != nil {
 		return n
 	}
-	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: a.c.NodeName, Labels: a.labels()}, Status: corev1.NodeStatus{Allocatable: a.allocatable()}}
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: a.c.NodeName, Labels: a.labels()},
+		Status:     corev1.NodeStatus{Allocatable: a.allocatable()},
+	}
 }
 
 // admits reports whether pods of the API may start: not with addresses of a range that the Node may no longer have.
@@ -66,7 +72,8 @@ func (a *Agent) rangeFile() string { return filepath.Join(a.c.DataDir, "pod-rang
 // keepRange stores the node's pod range for the next process, whose static pods may start when no API server answers.
 func (a *Agent) keepRange(p netip.Prefix) {
 	if err := atomicfile.WriteDurably(a.rangeFile(), []byte(p.String()+"\n")); err != nil {
-		a.log.Warn("could not store the node's pod range, static pods will wait for an API server after the next boot", "error", err)
+		a.log.Warn("could not store the node's pod range, static pods will wait for an API server after the next boot",
+			"error", err)
 	}
 }
 
@@ -87,7 +94,8 @@ func (a *Agent) restoreRange(ctx context.Context) {
 		err = a.c.OnPodCIDR(ctx, p)
 	}
 	if err != nil {
-		a.log.Warn("could not use the stored pod range, static pods wait for an API server", "file", a.rangeFile(), "error", err)
+		a.log.Warn("could not use the stored pod range, static pods wait for an API server", "file", a.rangeFile(), "error",
+			err)
 		return
 	}
 	a.mu.Lock()

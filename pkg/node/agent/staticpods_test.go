@@ -14,14 +14,20 @@ import (
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// TestStoredPodRange: static pods get addresses of the range that the node had last; pods of the API wait until the Node says which it has now.
+// TestStoredPodRange: static pods get addresses of the range that the node had last; pods of the API wait until the
+// Node says which it has now.
 func TestStoredPodRange(t *testing.T) {
 	dir, last := t.TempDir(), netip.MustParsePrefix("10.42.3.0/24")
 	start := func() (*Agent, *[]netip.Prefix) {
 		var got []netip.Prefix
-		a, err := New(Config{Client: newCluster(t.Context()), Runtime: fakeruntime.New(fakeruntime.Config{}), Network: &fakeNetwork{sandboxes: map[string]network.Sandbox{}},
-			NodeName: "node", NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: dir, RunDir: filepath.Join(dir, "run"), LogDir: filepath.Join(dir, "log"), Recorder: &eventList{},
-			ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"), OnPodCIDR: func(_ context.Context, p netip.Prefix) error { got = append(got, p); return nil }})
+		a, err := New(Config{
+			Client: newCluster(t.Context()), Runtime: fakeruntime.New(fakeruntime.Config{}),
+			Network:  &fakeNetwork{sandboxes: map[string]network.Sandbox{}},
+			NodeName: "node", NodeIP: netip.MustParseAddr("192.0.2.1"), DataDir: dir, RunDir: filepath.Join(dir, "run"),
+			LogDir: filepath.Join(dir, "log"), Recorder: &eventList{},
+			ClusterCIDR: netip.MustParsePrefix("10.42.0.0/16"),
+			OnPodCIDR:   func(_ context.Context, p netip.Prefix) error { got = append(got, p); return nil },
+		})
 		require.NoError(t, err)
 		a.restoreRange(t.Context())
 		return a, &got

@@ -69,7 +69,8 @@ func New(c Config) *Server {
 	}
 	if s.c.Trusted == nil {
 		s.c.Trusted = func(c *x509.Certificate) bool {
-			return c.Subject.CommonName == "kube-apiserver-kubelet-client" || slices.Contains(c.Subject.Organization, "system:masters")
+			return c.Subject.CommonName == "kube-apiserver-kubelet-client" ||
+				slices.Contains(c.Subject.Organization, "system:masters")
 		}
 	}
 	s.mux.Handle("DELETE /localVolumes/{volume}", s.allow(s.removeVolume, "", "proxy"))
@@ -89,7 +90,8 @@ func New(c Config) *Server {
 	get("GET /metrics/resource", s.resourceMetrics, "metrics")
 	get("GET /metrics/cadvisor", s.containerMetrics, "metrics")
 	get("GET /metrics/probes", s.probeMetrics, "metrics")
-	get("GET /metrics", promhttp.HandlerFor(c.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: scrapes}).ServeHTTP, "metrics")
+	get("GET /metrics", promhttp.HandlerFor(c.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: scrapes}).ServeHTTP,
+		"metrics")
 	run := func(pattern string, h http.HandlerFunc) { s.mux.Handle(pattern, s.allow(h, "create", "proxy")) }
 	for _, p := range []string{"{namespace}/{pod}/{container}", "{namespace}/{pod}/{uid}/{container}"} {
 		run("/exec/"+p, s.exec)
@@ -112,9 +114,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.Serve
 // Serve serves on l until ctx is done, which also ends streams.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	s.ctx = ctx
-	srv := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 64 << 10,
+	srv := &http.Server{
+		Handler: s, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 64 << 10,
 		BaseContext: func(net.Listener) context.Context { return ctx },
-		ErrorLog:    slog.NewLogLogger(s.c.Logger.Handler(), slog.LevelDebug)}
+		ErrorLog:    slog.NewLogLogger(s.c.Logger.Handler(), slog.LevelDebug),
+	}
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(l) }()
 	select {

@@ -12,9 +12,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
-// Callers are authorized as by the kubelet (KEP-2862): a path requires its own subresource of nodes, or for some paths nodes/proxy. Unlike the kubelet's,
-// paths that run commands in containers require the verb create even for a WebSocket, which begins with a GET: "get nodes/proxy", which
-// monitoring often has, must not be sufficient.
+// Callers are authorized as by the kubelet (KEP-2862): a path requires its own subresource of nodes, or for some paths
+// nodes/proxy. Unlike the kubelet's, paths that run commands in containers require the verb create even for a
+// WebSocket, which begins with a GET: "get nodes/proxy", which monitoring often has, must not be sufficient.
 
 // allow calls the handler if the caller may use one of the node's subresources.
 func (s *Server) allow(h http.HandlerFunc, verb string, subresources ...string) http.Handler {
@@ -43,7 +43,9 @@ func (s *Server) allow(h http.HandlerFunc, verb string, subresources ...string) 
 				return
 			}
 		}
-		http.Error(w, fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Username, want, subresources), http.StatusForbidden)
+		http.Error(w,
+			fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)", user.Username, want, subresources),
+			http.StatusForbidden)
 	})
 }
 
@@ -81,7 +83,13 @@ func (s *Server) allowed(ctx context.Context, user authnv1.UserInfo, verb, subre
 	}
 	review := &authzv1.SubjectAccessReview{Spec: authzv1.SubjectAccessReviewSpec{
 		User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
-		ResourceAttributes: &authzv1.ResourceAttributes{Version: "v1", Resource: "nodes", Subresource: subresource, Name: s.c.NodeName, Verb: verb},
+		ResourceAttributes: &authzv1.ResourceAttributes{
+			Version:     "v1",
+			Resource:    "nodes",
+			Subresource: subresource,
+			Name:        s.c.NodeName,
+			Verb:        verb,
+		},
 	}}
 	err := s.c.Client.Create(ctx, review)
 	return review.Status.Allowed, err

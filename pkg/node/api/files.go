@@ -19,8 +19,8 @@ import (
 // maxEntries limits the number of listed files.
 const maxEntries = 1000
 
-// hostLogs serves the machine's log files, as the kubelet does at /logs/. Pods may have write access to directories there, so symbolic links out of it
-// are not followed, and only regular files and directories are opened.
+// hostLogs serves the machine's log files, as the kubelet does at /logs/. Pods may have write access to directories
+// there, so symbolic links out of it are not followed, and only regular files and directories are opened.
 func (s *Server) hostLogs(w http.ResponseWriter, r *http.Request) {
 	root, err := os.OpenRoot(s.c.HostLogDir)
 	if err != nil {

@@ -39,7 +39,10 @@ func TestHostLogsStayInTheirFolder(t *testing.T) {
 	require.Contains(t, listing, `<a href="syslog">syslog</a>`)
 	require.Contains(t, listing, `<a href="pods%20%3Cb%3E/">pods &lt;b&gt;/</a>`)
 	require.Equal(t, "pods%20%3Cb%3E/", get("/logs/pods%20%3Cb%3E").Header().Get("Location"))
-	for _, path := range []string{"/logs/link", "/logs/folder/secret", "/logs/folder/", "/logs/..%2fsecret", "/logs/%2e%2e/secret", "/logs/fifo", "/logs/none"} {
+	for _, path := range []string{
+		"/logs/link", "/logs/folder/secret", "/logs/folder/", "/logs/..%2fsecret", "/logs/%2e%2e/secret", "/logs/fifo",
+		"/logs/none",
+	} {
 		w := get(path)
 		require.NotEqual(t, http.StatusOK, w.Code, path)
 		require.NotContains(t, w.Body.String(), "secret", path)

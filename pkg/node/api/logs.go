@@ -127,7 +127,9 @@ func (s *Server) logs(w http.ResponseWriter, r *http.Request) {
 func pick(p *corev1.Pod, name string, runs []pod.Instance, previous bool) (*pod.Instance, error) {
 	known := false
 	var status *corev1.ContainerStatus
-	for _, list := range [][]corev1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses} {
+	for _, list := range [][]corev1.ContainerStatus{
+		p.Status.ContainerStatuses, p.Status.InitContainerStatuses, p.Status.EphemeralContainerStatuses,
+	} {
 		for i := range list {
 			if list[i].Name == name {
 				status = &list[i]
@@ -154,12 +156,14 @@ func pick(p *corev1.Pod, name string, runs []pod.Instance, previous bool) (*pod.
 		}
 	}
 	if status != nil && status.State.Terminated != nil { // its pod was evicted and the container removed
-		return nil, fmt.Errorf("unable to retrieve container logs for %s: the container and its log were removed", status.State.Terminated.ContainerID)
+		return nil, fmt.Errorf("unable to retrieve container logs for %s: the container and its log were removed",
+			status.State.Terminated.ContainerID)
 	}
 	reason := "ContainerCreating"
 	if status != nil && status.State.Waiting != nil {
 		if reason = status.State.Waiting.Reason; strings.Contains(reason, "Image") {
-			return nil, fmt.Errorf("container %q in pod %q is waiting to start: %s", name, p.Name, "trying and failing to pull image")
+			return nil, fmt.Errorf("container %q in pod %q is waiting to start: %s", name, p.Name,
+				"trying and failing to pull image")
 		}
 	}
 	return nil, fmt.Errorf("container %q in pod %q is waiting to start: %s", name, p.Name, reason)

@@ -33,7 +33,10 @@ func TestLogOptions(t *testing.T) {
 	_, previous, err := logOptions(httptest.NewRequest("GET", "/?previous=true", nil), now)
 	require.NoError(t, err)
 	require.True(t, previous)
-	for _, query := range []string{"follow=maybe", "tailLines=-1", "tailLines=x", "limitBytes=1.5", "sinceSeconds=-1", "sinceTime=yesterday", "stream=Both"} {
+	for _, query := range []string{
+		"follow=maybe", "tailLines=-1", "tailLines=x", "limitBytes=1.5", "sinceSeconds=-1", "sinceTime=yesterday",
+		"stream=Both",
+	} {
 		_, _, err := logOptions(httptest.NewRequest("GET", "/?"+query, nil), now)
 		require.Error(t, err, query)
 	}
@@ -45,10 +48,14 @@ func TestPick(t *testing.T) {
 		return pod.Instance{Container: runtime.Container{State: s}, Name: "c", Attempt: attempt}
 	}
 	waiting := func(reason string) *corev1.ContainerStatus {
-		return &corev1.ContainerStatus{Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}
+		return &corev1.ContainerStatus{
+			Name: "c", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}},
+		}
 	}
 	running := &corev1.ContainerStatus{Name: "c", State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}
-	terminated := &corev1.ContainerStatus{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "containerd://x"}}}
+	terminated := &corev1.ContainerStatus{
+		Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ContainerID: "containerd://x"}},
+	}
 	for name, tt := range map[string]struct {
 		container string
 		status    *corev1.ContainerStatus
@@ -57,19 +64,44 @@ func TestPick(t *testing.T) {
 		want      int
 		err       string
 	}{
-		"running":                     {"c", running, []pod.Instance{instance(1, runtime.Running), instance(0, runtime.Exited)}, false, 1, ""},
-		"previous":                    {"c", running, []pod.Instance{instance(1, runtime.Running), instance(0, runtime.Exited)}, true, 0, ""},
-		"the next is not started yet": {"c", running, []pod.Instance{instance(1, runtime.Created), instance(0, runtime.Exited)}, false, 0, ""},
-		"previous in a crash loop":    {"c", waiting("CrashLoopBackOff"), []pod.Instance{instance(3, runtime.Exited)}, true, 3, ""},
-		"no previous":                 {"c", running, []pod.Instance{instance(0, runtime.Running)}, true, 0, `previous terminated container "c" in pod "p" not found`},
-		"unknown":                     {"x", nil, nil, false, 0, `container "x" not found in pod "p"`},
-		"being created":               {"c", nil, nil, false, 0, `container "c" in pod "p" is waiting to start: ContainerCreating`},
-		"no image":                    {"c", waiting("ImagePullBackOff"), nil, false, 0, "waiting to start: trying and failing to pull image"},
-		"other reason":                {"c", waiting("CreateContainerConfigError"), nil, false, 0, "waiting to start: CreateContainerConfigError"},
-		"evicted":                     {"c", terminated, nil, false, 0, "unable to retrieve container logs for containerd://x"},
+		"running": {
+			"c", running, []pod.Instance{instance(1, runtime.Running), instance(0, runtime.Exited)}, false, 1, "",
+		},
+		"previous": {
+			"c", running, []pod.Instance{instance(1, runtime.Running), instance(0, runtime.Exited)}, true, 0, "",
+		},
+		"the next is not started yet": {
+			"c", running, []pod.Instance{instance(1, runtime.Created), instance(0, runtime.Exited)}, false, 0, "",
+		},
+		"previous in a crash loop": {
+			"c", waiting("CrashLoopBackOff"), []pod.Instance{instance(3, runtime.Exited)}, true, 3, "",
+		},
+		"no previous": {
+			"c",
+			running,
+			[]pod.Instance{instance(0, runtime.Running)},
+			true,
+			0,
+			`previous terminated container "c" in pod "p" not found`,
+		},
+		"unknown": {"x", nil, nil, false, 0, `container "x" not found in pod "p"`},
+		"being created": {
+			"c", nil, nil, false, 0, `container "c" in pod "p" is waiting to start: ContainerCreating`,
+		},
+		"no image": {
+			"c", waiting("ImagePullBackOff"), nil, false, 0, "waiting to start: trying and failing to pull image",
+		},
+		"other reason": {
+			"c", waiting("CreateContainerConfigError"), nil, false, 0, "waiting to start: CreateContainerConfigError",
+		},
+		"evicted": {
+			"c", terminated, nil, false, 0, "unable to retrieve container logs for containerd://x",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+			p := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
+			}
 			if tt.status != nil {
 				p.Status.ContainerStatuses = []corev1.ContainerStatus{*tt.status}
 			}

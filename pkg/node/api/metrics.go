@@ -14,7 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// exposition writes metrics in Prometheus's text format. Values of labels are names of Kubernetes objects, which need no escaping.
+// exposition writes metrics in Prometheus's text format. Values of labels are names of Kubernetes objects, which need
+// no escaping.
 type exposition struct{ bytes.Buffer }
 
 func (e *exposition) metric(name, kind, help string) func(labels string, value float64, at time.Time) {
@@ -65,7 +66,8 @@ func (s *Server) resources(ctx context.Context) *exposition {
 		return fmt.Sprintf("container=%q,namespace=%q,pod=%q", u.container, u.pod.Namespace, u.pod.Name)
 	}
 	var out exposition
-	add := out.metric("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the container in core-seconds")
+	add := out.metric("container_cpu_usage_seconds_total", "counter",
+		"Cumulative cpu time consumed by the container in core-seconds")
 	for _, u := range usages {
 		add(labels(u), u.stats.CPU.Seconds(), u.stats.At)
 	}
@@ -91,10 +93,12 @@ func (s *Server) resources(ctx context.Context) *exposition {
 		s.c.Logger.Warn("could not read the machine's usage", "error", err)
 		failed = 1
 	} else {
-		out.metric("node_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the node in core-seconds")("", cpu, now)
+		out.metric("node_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed by the node in core-seconds")("",
+			cpu, now)
 		out.metric("node_memory_working_set_bytes", "gauge", "Current working set of the node in bytes")("", memory, now)
 	}
-	out.metric("resource_scrape_error", "gauge", "1 if there was an error while getting container metrics, 0 otherwise")("", failed, time.Time{})
+	out.metric("resource_scrape_error", "gauge", "1 if there was an error while getting container metrics, 0 "+
+		"otherwise")("", failed, time.Time{})
 	return &out
 }
 
@@ -117,34 +121,49 @@ func (s *Server) containerMetrics(w http.ResponseWriter, r *http.Request) {
 					image = c.Image
 				}
 			}
-			add(fmt.Sprintf("container=%q,id=%q,image=%q,name=%q,namespace=%q,pod=%q", u.container, id, image, id, u.pod.Namespace, u.pod.Name)+more, value(u), u.stats.At)
+			add(fmt.Sprintf("container=%q,id=%q,image=%q,name=%q,namespace=%q,pod=%q", u.container, id, image, id,
+				u.pod.Namespace, u.pod.Name)+more, value(u), u.stats.At)
 		}
 	}
-	write("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.", func(u usage) float64 { return u.stats.CPU.Seconds() }, `,cpu="total"`)
-	write("container_memory_usage_bytes", "gauge", "Current memory usage in bytes, including all memory regardless of when it was accessed", func(u usage) float64 { return float64(u.stats.MemoryUsage) }, "")
-	write("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", func(u usage) float64 { return float64(u.stats.MemoryWorkingSet) }, "")
-	write("container_memory_rss", "gauge", "Size of RSS in bytes.", func(u usage) float64 { return float64(u.stats.MemoryRSS) }, "")
-	write("container_processes", "gauge", "Number of processes and threads running inside the container.", func(u usage) float64 { return float64(u.stats.Pids) }, "")
-	write("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container's writable layer.", func(u usage) float64 { return float64(u.stats.Disk) }, "")
-	write("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.", func(u usage) float64 { return float64(u.started.UnixMilli()) / 1000 }, "")
+	write("container_cpu_usage_seconds_total", "counter", "Cumulative cpu time consumed in seconds.",
+		func(u usage) float64 { return u.stats.CPU.Seconds() }, `,cpu="total"`)
+	write("container_memory_usage_bytes", "gauge",
+		"Current memory usage in bytes, including all memory regardless of when it was accessed", func(u usage) float64 {
+			return float64(u.stats.MemoryUsage)
+		}, "")
+	write("container_memory_working_set_bytes", "gauge", "Current working set in bytes.", func(u usage) float64 {
+		return float64(u.stats.MemoryWorkingSet)
+	}, "")
+	write("container_memory_rss", "gauge", "Size of RSS in bytes.", func(u usage) float64 {
+		return float64(u.stats.MemoryRSS)
+	}, "")
+	write("container_processes", "gauge", "Number of processes and threads running inside the container.",
+		func(u usage) float64 { return float64(u.stats.Pids) }, "")
+	write("container_fs_usage_bytes", "gauge", "Number of bytes that are consumed by the container's writable layer.",
+		func(u usage) float64 { return float64(u.stats.Disk) }, "")
+	write("container_start_time_seconds", "gauge", "Start time of the container since unix epoch in seconds.",
+		func(u usage) float64 { return float64(u.started.UnixMilli()) / 1000 }, "")
 	out.send(w)
 }
 
-// probeMetrics is /metrics/probes. Probes that fail while a container is given its first period to become ready are counted too.
+// probeMetrics is /metrics/probes. Probes that fail while a container is given its first period to become ready are
+// counted too.
 func (s *Server) probeMetrics(w http.ResponseWriter, _ *http.Request) {
 	names := map[types.UID][2]string{}
 	for _, p := range s.c.Pods.Pods() {
 		names[p.UID] = [2]string{p.Namespace, p.Name}
 	}
 	var out exposition
-	add := out.metric("prober_probe_total", "counter", "Cumulative number of a liveness, readiness or startup probe for a container by result.")
+	add := out.metric("prober_probe_total", "counter",
+		"Cumulative number of a liveness, readiness or startup probe for a container by result.")
 	for _, c := range s.c.Pods.Probes() {
 		name, ok := names[c.Pod]
 		if !ok {
 			continue
 		}
 		for result, n := range map[string]uint64{"failed": c.Failures, "successful": c.Successes} {
-			add(fmt.Sprintf("container=%q,namespace=%q,pod=%q,pod_uid=%q,probe_type=%q,result=%q", c.Container, name[0], name[1], c.Pod, c.Kind, result), float64(n), time.Time{})
+			add(fmt.Sprintf("container=%q,namespace=%q,pod=%q,pod_uid=%q,probe_type=%q,result=%q", c.Container, name[0], name[1],
+				c.Pod, c.Kind, result), float64(n), time.Time{})
 		}
 	}
 	out.send(w)
@@ -153,8 +172,8 @@ func (s *Server) probeMetrics(w http.ResponseWriter, _ *http.Request) {
 // maxProc bounds, in bytes, the files of /proc that are read.
 const maxProc = 1 << 20
 
-// machineUsage is the processor time that the machine spent working since it started, in seconds, and its memory in use that cannot
-// be given back, in bytes (proc(5)).
+// machineUsage is the processor time that the machine spent working since it started, in seconds, and its memory in use
+// that cannot be given back, in bytes (proc(5)).
 func machineUsage() (cpu, memory float64, err error) {
 	stat, err := bounded.File("/proc/stat", maxProc)
 	if err != nil {

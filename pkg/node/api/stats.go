@@ -56,8 +56,13 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 			i = len(sum.Pods)
 			at[key] = i
 			p := stats.PodStats{PodRef: stats.PodReference{Name: u.pod.Name, Namespace: u.pod.Namespace, UID: key},
-				CPU:    &stats.CPUStats{Time: now, UsageCoreNanoSeconds: ptr(uint64(0))},
-				Memory: &stats.MemoryStats{Time: now, UsageBytes: ptr(uint64(0)), WorkingSetBytes: ptr(uint64(0)), RSSBytes: ptr(uint64(0))}}
+				CPU: &stats.CPUStats{Time: now, UsageCoreNanoSeconds: ptr(uint64(0))},
+				Memory: &stats.MemoryStats{
+					Time:            now,
+					UsageBytes:      ptr(uint64(0)),
+					WorkingSetBytes: ptr(uint64(0)),
+					RSSBytes:        ptr(uint64(0)),
+				}}
 			if t := u.pod.Status.StartTime; t != nil {
 				p.StartTime = *t
 			}
@@ -66,7 +71,11 @@ func (s *Server) summary(w http.ResponseWriter, r *http.Request) {
 		p := &sum.Pods[i]
 		p.Containers = append(p.Containers, stats.ContainerStats{Name: u.container, StartTime: metav1.NewTime(u.started),
 			CPU: cpu(u), Memory: memory(u),
-			Rootfs: &stats.FsStats{Time: metav1.NewTime(u.stats.At), UsedBytes: ptr(u.stats.Disk), InodesUsed: ptr(u.stats.Inodes)}})
+			Rootfs: &stats.FsStats{
+				Time:       metav1.NewTime(u.stats.At),
+				UsedBytes:  ptr(u.stats.Disk),
+				InodesUsed: ptr(u.stats.Inodes),
+			}})
 		*p.CPU.UsageCoreNanoSeconds += uint64(u.stats.CPU)
 		*p.Memory.UsageBytes += u.stats.MemoryUsage
 		*p.Memory.WorkingSetBytes += u.stats.MemoryWorkingSet

@@ -34,7 +34,8 @@ func (s *Server) running(w http.ResponseWriter, r *http.Request) *pod.Instance {
 		return nil
 	}
 	if run == nil || run.State != runtime.Running {
-		http.Error(w, fmt.Sprintf("container %q of pod %s/%s is not running", r.PathValue("container"), p.Namespace, p.Name), http.StatusNotFound)
+		http.Error(w, fmt.Sprintf("container %q of pod %s/%s is not running", r.PathValue("container"), p.Namespace, p.Name),
+			http.StatusNotFound)
 		return nil
 	}
 	return run
@@ -73,7 +74,9 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	out := locked{full: cancel}
-	code, err := s.c.Runtime.Exec(ctx, run.ID, runtime.Exec{Command: r.URL.Query()["cmd"], Streams: runtime.Streams{Out: &out, Err: &out}})
+	code, err := s.c.Runtime.Exec(ctx, run.ID, runtime.Exec{
+		Command: r.URL.Query()["cmd"], Streams: runtime.Streams{Out: &out, Err: &out},
+	})
 	if cause := context.Cause(ctx); errors.Is(cause, errMuchOutput) {
 		http.Error(w, cause.Error(), http.StatusInsufficientStorage)
 		return
@@ -91,7 +94,8 @@ func (s *Server) run(w http.ResponseWriter, r *http.Request) {
 // mostOutput limits the output of run, in bytes.
 const mostOutput = 1 << 20
 
-var errMuchOutput = fmt.Errorf("the command printed more than %d bytes and was ended: use exec, which streams", mostOutput)
+var errMuchOutput = fmt.Errorf("the command printed more than %d bytes and was ended: use exec, which streams",
+	mostOutput)
 
 // locked buffers a command's output; beyond mostOutput it drops it and calls full.
 type locked struct {
@@ -113,8 +117,10 @@ func (l *locked) Write(b []byte) (int, error) {
 // executor implements the streaming library's interface with the runtime. Container names are container IDs here.
 type executor struct{ s *Server }
 
-// session converts the library's streams to the runtime's, and returns a context that is also cancelled when the server stops.
-func (e executor) session(ctx context.Context, in io.Reader, out, err io.WriteCloser, resize <-chan remotecommand.TerminalSize) (context.Context, runtime.Streams, func()) {
+// session converts the library's streams to the runtime's, and returns a context that is also cancelled when the server
+// stops.
+func (e executor) session(ctx context.Context, in io.Reader, out, err io.WriteCloser,
+	resize <-chan remotecommand.TerminalSize) (context.Context, runtime.Streams, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(e.s.ctx, cancel)
 	st := runtime.Streams{}
@@ -152,7 +158,8 @@ func (e executor) session(ctx context.Context, in io.Reader, out, err io.WriteCl
 	return ctx, st, func() { stop(); cancel() }
 }
 
-func (e executor) ExecInContainer(ctx context.Context, _, _, id string, cmd []string, in io.Reader, out, stderr io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
+func (e executor) ExecInContainer(ctx context.Context, _, _, id string, cmd []string, in io.Reader,
+	out, stderr io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize, _ time.Duration) error {
 	ctx, st, end := e.session(ctx, in, out, stderr, resize)
 	defer end()
 	code, err := e.s.c.Runtime.Exec(ctx, id, runtime.Exec{Command: cmd, TTY: tty, Streams: st})
@@ -165,7 +172,8 @@ func (e executor) ExecInContainer(ctx context.Context, _, _, id string, cmd []st
 	return nil
 }
 
-func (e executor) AttachContainer(ctx context.Context, _, _, id string, in io.Reader, out, stderr io.WriteCloser, _ bool, resize <-chan remotecommand.TerminalSize) error {
+func (e executor) AttachContainer(ctx context.Context, _, _, id string, in io.Reader, out, stderr io.WriteCloser,
+	_ bool, resize <-chan remotecommand.TerminalSize) error {
 	ctx, st, end := e.session(ctx, in, out, stderr, resize)
 	defer end()
 	return e.s.c.Runtime.Attach(ctx, id, st)
@@ -183,7 +191,8 @@ func (s *Server) portForward(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, fmt.Sprintf("%v: %s/%s", errNoPod, namespace, name), http.StatusNotFound)
 		return
 	}
-	portforward.ServePortForward(w, r, forwarder{s, p.Spec.HostNetwork}, name, string(p.UID), o, streamIdle, streamCreation, portforward.SupportedProtocols)
+	portforward.ServePortForward(w, r, forwarder{s, p.Spec.HostNetwork}, name, string(p.UID), o, streamIdle,
+		streamCreation, portforward.SupportedProtocols)
 }
 
 type forwarder struct {
@@ -198,7 +207,8 @@ func (f forwarder) PortForward(ctx context.Context, name, uid string, port int32
 	dial := func() error {
 		var errs []error
 		for _, ip := range []string{"127.0.0.1", "::1"} { // addresses, not a name: it must not leave this thread
-			c, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp", net.JoinHostPort(ip, strconv.Itoa(int(port))))
+			c, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(ctx, "tcp",
+				net.JoinHostPort(ip, strconv.Itoa(int(port))))
 			if err == nil {
 				conn = c
 				return nil

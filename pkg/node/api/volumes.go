@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// removeVolume removes the directory of a volume that was provisioned on this node: 204, or 409 while a pod uses it or it is copied. A request that ends early
-// leaves the rest to the next one.
+// removeVolume removes the directory of a volume that was provisioned on this node: 204, or 409 while a pod uses it or
+// it is copied. A request that ends early leaves the rest to the next one.
 func (s *Server) removeVolume(w http.ResponseWriter, r *http.Request) {
 	err := s.c.Pods.Directories().Remove(r.Context(), r.PathValue("volume"))
 	switch {
@@ -44,7 +44,8 @@ func (s *Server) resizeVolume(w http.ResponseWriter, r *http.Request) {
 // progressStep is after how many bytes a node says again how much it has copied.
 const progressStep = 1 << 30
 
-// copying runs a copy, and answers 200 with its progress: JSON values of storage.CopyProgress. A request that ends early ends the copy.
+// copying runs a copy, and answers 200 with its progress: JSON values of storage.CopyProgress. A request that ends
+// early ends the copy.
 func copying(w http.ResponseWriter, run func(copied func(uint64)) (*storage.Snapshot, error)) {
 	w.Header().Set("Content-Type", "application/json")
 	out, flush := json.NewEncoder(w), http.NewResponseController(w)
@@ -84,7 +85,11 @@ func copying(w http.ResponseWriter, run func(copied func(uint64)) (*storage.Snap
 	beating.Wait()
 	last := storage.CopyProgress{Snapshot: snapshot, Done: true}
 	if err != nil {
-		last = storage.CopyProgress{Error: bounded.Text(err.Error(), storage.MaxCopyError), Busy: errors.Is(err, volume.ErrBusy), Done: true}
+		last = storage.CopyProgress{
+			Error: bounded.Text(err.Error(), storage.MaxCopyError),
+			Busy:  errors.Is(err, volume.ErrBusy),
+			Done:  true,
+		}
 	}
 	say(last)
 }
@@ -97,7 +102,8 @@ func (s *Server) takeSnapshot(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	copying(w, func(copied func(uint64)) (*storage.Snapshot, error) {
-		taken, err := s.c.Pods.Directories().TakeSnapshot(r.Context(), r.PathValue("snapshot"), r.PathValue("volume"), size, copied)
+		taken, err := s.c.Pods.Directories().TakeSnapshot(r.Context(), r.PathValue("snapshot"), r.PathValue("volume"), size,
+			copied)
 		return &taken, err
 	})
 }
@@ -131,6 +137,7 @@ func (s *Server) fillVolume(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	copying(w, func(copied func(uint64)) (*storage.Snapshot, error) {
-		return nil, s.c.Pods.Directories().Fill(r.Context(), r.PathValue("volume"), r.PathValue("kind")+"/"+r.PathValue("source"), size, copied)
+		return nil, s.c.Pods.Directories().Fill(r.Context(), r.PathValue("volume"),
+			r.PathValue("kind")+"/"+r.PathValue("source"), size, copied)
 	})
 }

@@ -36,7 +36,8 @@ func answers(t *testing.T, run func(copied func(uint64)) (*storage.Snapshot, err
 // A node says how a copy goes on, and that it does, however slow it is.
 func TestProgressOfCopies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		require.Equal(t, []storage.CopyProgress{{}, {}, {}, {Copied: 2 << 30}, {Done: true, Snapshot: &storage.Snapshot{Volume: "pv"}}},
+		require.Equal(t,
+			[]storage.CopyProgress{{}, {}, {}, {Copied: 2 << 30}, {Done: true, Snapshot: &storage.Snapshot{Volume: "pv"}}},
 			answers(t, func(copied func(uint64)) (*storage.Snapshot, error) {
 				time.Sleep(2*storage.CopyHeartbeat + time.Second)
 				copied(1)
@@ -44,7 +45,9 @@ func TestProgressOfCopies(t *testing.T) {
 				return &storage.Snapshot{Volume: "pv"}, nil
 			}))
 	})
-	busy := answers(t, func(func(uint64)) (*storage.Snapshot, error) { return nil, fmt.Errorf("not now: %w", volume.ErrBusy) })
+	busy := answers(t, func(func(uint64)) (*storage.Snapshot, error) {
+		return nil, fmt.Errorf("not now: %w", volume.ErrBusy)
+	})
 	require.True(t, busy[1].Busy)
 	require.NotEmpty(t, busy[1].Error)
 	long := answers(t, func(func(uint64)) (*storage.Snapshot, error) {

@@ -69,13 +69,15 @@ func (m *Manager) save() error {
 }
 
 // answered records a plugin's response.
-func (m *Manager) answered(uid types.UID, container, name string, response *deviceplugin.ContainerAllocateResponse) error {
+func (m *Manager) answered(uid types.UID, container, name string,
+	response *deviceplugin.ContainerAllocateResponse) error {
 	data, err := proto.Marshal(response)
 	if err != nil {
 		return err
 	}
 	if len(data) > maxResponse {
-		return fmt.Errorf("the device plugin of %s sent a response of %d bytes, at most %d are accepted", name, len(data), maxResponse)
+		return fmt.Errorf("the device plugin of %s sent a response of %d bytes, at most %d are accepted", name, len(data),
+			maxResponse)
 	}
 	if len(data) == 0 { // an empty response has been given, too
 		data, err = proto.Marshal(&deviceplugin.ContainerAllocateResponse{Annotations: map[string]string{"": ""}})

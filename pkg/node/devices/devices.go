@@ -1,5 +1,5 @@
-// Package devices gives containers the devices of device plugins (deviceplugin/v1beta1), such as GPUs: it counts them as extended resources of the
-// node, and assigns each to at most one container.
+// Package devices gives containers the devices of device plugins (deviceplugin/v1beta1), such as GPUs: it counts them
+// as extended resources of the node, and assigns each to at most one container.
 //
 // Its invariant: an assignment is on disk before the plugin is called, and a device is free again only when its pod
 // has released everything, so no device ever has two users, also over restarts of the agent and of plugins.
@@ -92,7 +92,8 @@ func New(c Config) (*Manager, error) {
 	return m, m.load()
 }
 
-// Resources returns the number of devices of each resource, and how many of them are healthy. A resource without a plugin has none.
+// Resources returns the number of devices of each resource, and how many of them are healthy. A resource without a
+// plugin has none.
 func (m *Manager) Resources() (capacity, allocatable corev1.ResourceList) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -142,7 +143,8 @@ type Given struct {
 	CDI cdi.Edits
 }
 
-// Allocate returns what a container that is about to start gets. Devices that it has already are kept. The returned error is upstream's.
+// Allocate returns what a container that is about to start gets. Devices that it has already are kept. The returned
+// error is upstream's.
 func (m *Manager) Allocate(ctx context.Context, p *corev1.Pod, c *corev1.Container) (Given, error) {
 	out := Given{Env: map[string]string{}}
 	var names []string
@@ -171,7 +173,8 @@ func (m *Manager) Allocate(ctx context.Context, p *corev1.Pod, c *corev1.Contain
 	return out, err
 }
 
-func (m *Manager) allocate(ctx context.Context, p *corev1.Pod, container, name string, want int) (*deviceplugin.ContainerAllocateResponse, error) {
+func (m *Manager) allocate(ctx context.Context, p *corev1.Pod, container, name string,
+	want int) (*deviceplugin.ContainerAllocateResponse, error) {
 	a, plug, err := m.assign(ctx, p, container, name, want)
 	if err != nil {
 		return nil, err
@@ -187,7 +190,9 @@ func (m *Manager) allocate(ctx context.Context, p *corev1.Pod, container, name s
 		}
 		called, cancel := context.WithTimeout(ctx, allocateTimeout)
 		defer cancel()
-		answer, err := plug.client.Allocate(called, &deviceplugin.AllocateRequest{ContainerRequests: []*deviceplugin.ContainerAllocateRequest{{DevicesIds: a.IDs}}})
+		answer, err := plug.client.Allocate(called, &deviceplugin.AllocateRequest{
+			ContainerRequests: []*deviceplugin.ContainerAllocateRequest{{DevicesIds: a.IDs}},
+		})
 		if err != nil {
 			return nil, fmt.Errorf("device plugin Allocate rpc failed with err: %w", err)
 		}
@@ -205,7 +210,8 @@ func (m *Manager) allocate(ctx context.Context, p *corev1.Pod, container, name s
 	if plug != nil && plug.options.PreStartRequired {
 		called, cancel := context.WithTimeout(ctx, preStartTimeout)
 		defer cancel()
-		if _, err := plug.client.PreStartContainer(called, &deviceplugin.PreStartContainerRequest{DevicesIds: a.IDs}); err != nil {
+		if _, err := plug.client.PreStartContainer(called, &deviceplugin.PreStartContainerRequest{DevicesIds: a.IDs}); err !=
+			nil {
 			return nil, fmt.Errorf("device plugin PreStartContainer rpc failed with err: %w", err)
 		}
 	}
@@ -213,13 +219,15 @@ func (m *Manager) allocate(ctx context.Context, p *corev1.Pod, container, name s
 }
 
 // assign picks devices for a container, unless it has some, and records them.
-func (m *Manager) assign(ctx context.Context, p *corev1.Pod, container, name string, want int) (assignment, *plugin, error) {
+func (m *Manager) assign(ctx context.Context, p *corev1.Pod, container, name string,
+	want int) (assignment, *plugin, error) {
 	m.mu.Lock()
 	r := m.resources[name]
 	if have := m.assigned[p.UID][container][name]; have != nil {
 		defer m.mu.Unlock()
 		if len(have.IDs) != want {
-			return *have, nil, fmt.Errorf("pod %q container %q changed request for resource %q from %d to %d", p.UID, container, name, len(have.IDs), want)
+			return *have, nil, fmt.Errorf("pod %q container %q changed request for resource %q from %d to %d", p.UID, container,
+				name, len(have.IDs), want)
 		}
 		return *have, r.plugin, nil
 	}
@@ -239,7 +247,8 @@ func (m *Manager) assign(ctx context.Context, p *corev1.Pod, container, name str
 	}
 	free = m.free(name, p, container) // it may have changed meanwhile
 	if len(free) < want {
-		return assignment{}, nil, fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d", name, want, len(free))
+		return assignment{}, nil, fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d",
+			name, want, len(free))
 	}
 	var ids []string
 	for _, id := range append(preferred, free...) {
@@ -262,7 +271,8 @@ func (m *Manager) assign(ctx context.Context, p *corev1.Pod, container, name str
 	return *a, plug, m.c.Failpoints.At("device.assigned")
 }
 
-// free returns the healthy devices that a container may get, sorted, those of its pod's finished init containers first. Called with the lock held.
+// free returns the healthy devices that a container may get, sorted, those of its pod's finished init containers first.
+// Called with the lock held.
 func (m *Manager) free(name string, p *corev1.Pod, container string) []string {
 	again := map[string]bool{}
 	for i := range p.Spec.InitContainers {
@@ -362,7 +372,8 @@ func (m *Manager) device(resource, id string) Device {
 // validResource returns why a plugin may not have a resource of this name, or nil.
 func validResource(name string) error {
 	domain, _, qualified := strings.Cut(name, "/")
-	if !qualified || domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") || strings.HasPrefix(name, corev1.DefaultResourceRequestsPrefix) ||
+	if !qualified || domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") ||
+		strings.HasPrefix(name, corev1.DefaultResourceRequestsPrefix) ||
 		len(validation.IsQualifiedName(corev1.DefaultResourceRequestsPrefix+name)) > 0 {
 		return fmt.Errorf("the ResourceName %q is invalid", name)
 	}

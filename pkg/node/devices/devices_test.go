@@ -47,11 +47,13 @@ type gadgets struct {
 	fail      error
 }
 
-func (g *gadgets) GetDevicePluginOptions(context.Context, *deviceplugin.Empty) (*deviceplugin.DevicePluginOptions, error) {
+func (g *gadgets) GetDevicePluginOptions(context.Context,
+	*deviceplugin.Empty) (*deviceplugin.DevicePluginOptions, error) {
 	return &deviceplugin.DevicePluginOptions{PreStartRequired: true, GetPreferredAllocationAvailable: g.prefer != nil}, nil
 }
 
-func (g *gadgets) ListAndWatch(_ *deviceplugin.Empty, s grpc.ServerStreamingServer[deviceplugin.ListAndWatchResponse]) error {
+func (g *gadgets) ListAndWatch(_ *deviceplugin.Empty,
+	s grpc.ServerStreamingServer[deviceplugin.ListAndWatchResponse]) error {
 	for {
 		select {
 		case <-s.Context().Done():
@@ -67,8 +69,11 @@ func (g *gadgets) ListAndWatch(_ *deviceplugin.Empty, s grpc.ServerStreamingServ
 	}
 }
 
-func (g *gadgets) GetPreferredAllocation(_ context.Context, r *deviceplugin.PreferredAllocationRequest) (*deviceplugin.PreferredAllocationResponse, error) {
-	return &deviceplugin.PreferredAllocationResponse{ContainerResponses: []*deviceplugin.ContainerPreferredAllocationResponse{{DeviceIDs: g.prefer}}}, nil
+func (g *gadgets) GetPreferredAllocation(_ context.Context,
+	r *deviceplugin.PreferredAllocationRequest) (*deviceplugin.PreferredAllocationResponse, error) {
+	return &deviceplugin.PreferredAllocationResponse{
+		ContainerResponses: []*deviceplugin.ContainerPreferredAllocationResponse{{DeviceIDs: g.prefer}},
+	}, nil
 }
 
 func (g *gadgets) Allocate(_ context.Context, r *deviceplugin.AllocateRequest) (*deviceplugin.AllocateResponse, error) {
@@ -78,7 +83,9 @@ func (g *gadgets) Allocate(_ context.Context, r *deviceplugin.AllocateRequest) (
 		return nil, g.fail
 	}
 	g.allocated++
-	out := &deviceplugin.ContainerAllocateResponse{Envs: map[string]string{"GADGETS": fmt.Sprint(r.ContainerRequests[0].DevicesIds)}}
+	out := &deviceplugin.ContainerAllocateResponse{
+		Envs: map[string]string{"GADGETS": fmt.Sprint(r.ContainerRequests[0].DevicesIds)},
+	}
 	out.Devices = []*deviceplugin.DeviceSpec{{HostPath: "/dev/null", ContainerPath: "/dev/gadget", Permissions: "rw"}}
 	if g.cdi {
 		out.CdiDevices = []*deviceplugin.CDIDevice{{Name: "example.com/gadget=1"}}
@@ -86,7 +93,8 @@ func (g *gadgets) Allocate(_ context.Context, r *deviceplugin.AllocateRequest) (
 	return &deviceplugin.AllocateResponse{ContainerResponses: []*deviceplugin.ContainerAllocateResponse{out}}, nil
 }
 
-func (g *gadgets) PreStartContainer(_ context.Context, r *deviceplugin.PreStartContainerRequest) (*deviceplugin.PreStartContainerResponse, error) {
+func (g *gadgets) PreStartContainer(_ context.Context,
+	r *deviceplugin.PreStartContainerRequest) (*deviceplugin.PreStartContainerResponse, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.prepared = append(g.prepared, r.DevicesIds)
@@ -109,15 +117,24 @@ func open(t *testing.T) *bench {
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	d, err := plugins.Open(filepath.Join(dir, "k"), "")
 	require.NoError(t, err)
-	b := &bench{T: t, dir: d, cdi: filepath.Join(dir, "cdi"), changed: make(chan struct{}, 100), pods: make(chan []types.UID, 100)}
+	b := &bench{
+		T:       t,
+		dir:     d,
+		cdi:     filepath.Join(dir, "cdi"),
+		changed: make(chan struct{}, 100),
+		pods:    make(chan []types.UID, 100),
+	}
 	b.restart()
 	return b
 }
 
 // restart replaces the Manager by another one, as when the agent is killed.
 func (b *bench) restart() {
-	m, err := New(Config{Dir: b.dir, File: filepath.Join(b.dir.Root(), "../devices.json"), CDIDirs: []string{b.cdi}, Changed: func() { b.changed <- struct{}{} },
-		HealthChanged: func(pods []types.UID) { b.pods <- pods }, Logger: slog.New(slog.DiscardHandler)})
+	m, err := New(Config{
+		Dir: b.dir, File: filepath.Join(b.dir.Root(), "../devices.json"), CDIDirs: []string{b.cdi},
+		Changed:       func() { b.changed <- struct{}{} },
+		HealthChanged: func(pods []types.UID) { b.pods <- pods }, Logger: slog.New(slog.DiscardHandler),
+	})
 	require.NoError(b, err)
 	b.Manager = m
 }
@@ -155,7 +172,8 @@ func (b *bench) serve(g *gadgets, endpoint string) {
 }
 
 func (b *bench) register(r *deviceplugin.RegisterRequest) error {
-	conn, err := grpc.NewClient("unix://"+filepath.Join(b.dir.DevicePlugins(), socketName), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(b.dir.DevicePlugins(), socketName),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(b, err)
 	defer conn.Close()
 	_, err = deviceplugin.NewRegistrationClient(conn).Register(b.Context(), r)
@@ -183,8 +201,15 @@ func list(ids ...string) (out []*deviceplugin.Device) {
 }
 
 func pod(uid string, count int64) *corev1.Pod {
-	c := corev1.Container{Name: "c", Resources: corev1.ResourceRequirements{Limits: corev1.ResourceList{name: *resource.NewQuantity(count, resource.DecimalSI), "cpu": resource.MustParse("1")}}}
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: corev1.PodSpec{Containers: []corev1.Container{c}}}
+	c := corev1.Container{
+		Name: "c",
+		Resources: corev1.ResourceRequirements{
+			Limits: corev1.ResourceList{name: *resource.NewQuantity(count, resource.DecimalSI), "cpu": resource.MustParse("1")},
+		},
+	}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{UID: types.UID(uid)}, Spec: corev1.PodSpec{Containers: []corev1.Container{c}},
+	}
 }
 
 func (b *bench) give(p *corev1.Pod) (Given, error) {
@@ -208,7 +233,8 @@ func TestDevicesOfAPlugin(t *testing.T) {
 	stop := b.run()
 	g := &gadgets{prefer: []string{"d3"}}
 	b.serve(g, "g.sock")
-	require.NoError(t, b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
+	require.NoError(t,
+		b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
 	g.lists <- list("d1", "d2", "d3", "-d4")
 	b.wait()
 	all, healthy := b.counts()
@@ -220,7 +246,8 @@ func TestDevicesOfAPlugin(t *testing.T) {
 	require.Equal(t, map[string]string{"GADGETS": "[d3]"}, given.Env, "what the plugin prefers")
 	require.Equal(t, "/dev/gadget", given.Devices[0].ContainerPath)
 	_, err = b.give(pod("two", 3))
-	require.EqualError(t, err, "requested number of devices unavailable for example.com/gadget. Requested: 3, Available: 2")
+	require.EqualError(t, err,
+		"requested number of devices unavailable for example.com/gadget. Requested: 3, Available: 2")
 	given, err = b.give(pod("two", 2))
 	require.NoError(t, err)
 	require.Equal(t, map[string]string{"GADGETS": "[d1 d2]"}, given.Env)
@@ -244,7 +271,8 @@ func TestDevicesOfAPlugin(t *testing.T) {
 	require.EqualError(t, err, "no healthy devices present; cannot allocate unhealthy devices example.com/gadget")
 	again := &gadgets{}
 	b.serve(again, "g.sock")
-	require.NoError(t, b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
+	require.NoError(t,
+		b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
 	again.lists <- list("d1", "d2", "d3")
 	b.wait()
 	_, err = b.give(pod("three", 1))
@@ -270,7 +298,8 @@ func TestPluginThatFails(t *testing.T) {
 	b.run()
 	g := &gadgets{fail: errors.New("broken")}
 	b.serve(g, "g.sock")
-	require.NoError(t, b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
+	require.NoError(t,
+		b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
 	g.lists <- list("d1", "d2")
 	b.wait()
 	_, err := b.give(pod("one", 1))
@@ -284,7 +313,8 @@ func TestInitContainersPassTheirDevicesOn(t *testing.T) {
 	b.run()
 	g := &gadgets{}
 	b.serve(g, "g.sock")
-	require.NoError(t, b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
+	require.NoError(t,
+		b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
 	g.lists <- list("d1", "d2")
 	b.wait()
 	p := pod("one", 2)
@@ -294,7 +324,8 @@ func TestInitContainersPassTheirDevicesOn(t *testing.T) {
 	p.Spec.InitContainers = []corev1.Container{init, side}
 	p.Spec.Containers[0].Resources = side.Resources
 	for i, want := range []string{"[d1 d2]", "[d1]", "[d2]"} {
-		given, err := b.Allocate(t.Context(), p, []*corev1.Container{&p.Spec.InitContainers[0], &p.Spec.InitContainers[1], &p.Spec.Containers[0]}[i])
+		given, err := b.Allocate(t.Context(), p,
+			[]*corev1.Container{&p.Spec.InitContainers[0], &p.Spec.InitContainers[1], &p.Spec.Containers[0]}[i])
 		require.NoError(t, err)
 		require.Equal(t, want, given.Env["GADGETS"], "the sidecar goes on to use its own")
 	}
@@ -312,7 +343,9 @@ func TestRefusedRegistrations(t *testing.T) {
 		`requested API version "v2" is not supported`: {Version: "v2", ResourceName: name},
 		`the ResourceName "gadget" is invalid`:        {Version: "v1beta1", ResourceName: "gadget"},
 		`the ResourceName "kubernetes.io/x"`:          {Version: "v1beta1", ResourceName: "kubernetes.io/x"},
-		"is not below":                                {Version: "v1beta1", ResourceName: name, Endpoint: "../../../../../../run/x.sock"},
+		"is not below": {
+			Version: "v1beta1", ResourceName: name, Endpoint: "../../../../../../run/x.sock",
+		},
 	} {
 		require.ErrorContains(t, b.register(r), want)
 	}
@@ -324,20 +357,25 @@ func TestRefusedRegistrations(t *testing.T) {
 	require.Empty(t, b.resources)
 }
 
-// A plugin may name devices of CDI's specifications instead of describing them; what a specification asks for is given whole or not at all.
+// A plugin may name devices of CDI's specifications instead of describing them; what a specification asks for is given
+// whole or not at all.
 func TestCDI(t *testing.T) {
 	b := open(t)
 	b.run()
 	g := &gadgets{cdi: true}
 	b.serve(g, "g.sock")
-	require.NoError(t, b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
+	require.NoError(t,
+		b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
 	g.lists <- list("d1")
 	b.wait()
 	_, err := b.give(pod("one", 1))
 	require.EqualError(t, err, "unresolvable CDI device example.com/gadget=1")
 	specification := func(edits string) {
 		require.NoError(t, os.MkdirAll(b.cdi, 0o700))
-		require.NoError(t, os.WriteFile(filepath.Join(b.cdi, "gadget.json"), fmt.Appendf(nil, `{"cdiVersion":"0.6.0","kind":"example.com/gadget","devices":[{"name":"1","containerEdits":%s}]}`, edits), 0o600))
+		require.NoError(t,
+			os.WriteFile(filepath.Join(b.cdi, "gadget.json"),
+				fmt.Appendf(nil, `{"cdiVersion":"0.6.0","kind":"example.com/gadget","devices":[{"name":"1","containerEdits":%s}]}`,
+					edits), 0o600))
 	}
 	specification(`{"env":["GADGET=1"],"hooks":[{"hookName":"createContainer","path":"/x"}]}`)
 	_, err = b.give(pod("one", 1))
@@ -346,7 +384,8 @@ func TestCDI(t *testing.T) {
 	b.restart() // the plugin's answer is recorded
 	given, err := b.give(pod("one", 1))
 	require.NoError(t, err)
-	require.Equal(t, cdi.Edits{Env: []string{"GADGET=1"}, Devices: []cdi.Device{{Path: "/dev/gadget1", HostPath: "/dev/null"}}}, given.CDI)
+	require.Equal(t,
+		cdi.Edits{Env: []string{"GADGET=1"}, Devices: []cdi.Device{{Path: "/dev/gadget1", HostPath: "/dev/null"}}}, given.CDI)
 	require.Equal(t, 1, g.allocated)
 }
 
@@ -356,7 +395,8 @@ func TestEachDeviceHasOneUser(t *testing.T) {
 	b.run()
 	g := &gadgets{prefer: []string{"d0"}}
 	b.serve(g, "g.sock")
-	require.NoError(t, b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
+	require.NoError(t,
+		b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
 	var ids []string
 	for i := range 10 {
 		ids = append(ids, fmt.Sprint("d", i))
@@ -384,7 +424,8 @@ func TestWhoHasWhat(t *testing.T) {
 	b.run()
 	g := &gadgets{}
 	b.serve(g, "g.sock")
-	require.NoError(t, b.register(&deviceplugin.RegisterRequest{Version: deviceplugin.Version, Endpoint: "g.sock", ResourceName: name}))
+	require.NoError(t,
+		b.register(&deviceplugin.RegisterRequest{Version: deviceplugin.Version, Endpoint: "g.sock", ResourceName: name}))
 	devices := list("b", "a", "-c")
 	devices[1].Topology = &deviceplugin.TopologyInfo{Nodes: []*deviceplugin.NUMANode{{ID: 0}, {ID: 1}}}
 	g.lists <- devices

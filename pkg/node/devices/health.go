@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Health returns the health of the devices that a container has (KEP-4680), in a fixed order. It is unknown of a device that its plugin does not
-// list, and since a start of the agent as long as the plugin has not registered again.
+// Health returns the health of the devices that a container has (KEP-4680), in a fixed order. It is unknown of a device
+// that its plugin does not list, and since a start of the agent as long as the plugin has not registered again.
 func (m *Manager) Health(pod types.UID, container string) (out []corev1.ResourceStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

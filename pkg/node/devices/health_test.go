@@ -10,13 +10,15 @@ import (
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// The health of devices is told to the pods that have them, and unknown until the plugin of a restarted agent has said it.
+// The health of devices is told to the pods that have them, and unknown until the plugin of a restarted agent has said
+// it.
 func TestHealth(t *testing.T) {
 	b := open(t)
 	stop := b.run()
 	g := &gadgets{}
 	b.serve(g, "g.sock")
-	require.NoError(t, b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
+	require.NoError(t,
+		b.register(&deviceplugin.RegisterRequest{Version: "v1beta1", Endpoint: "g.sock", ResourceName: name}))
 	g.lists <- list("d1", "d2", "d3")
 	b.wait()
 	_, err := b.give(pod("one", 2))
@@ -32,9 +34,16 @@ func TestHealth(t *testing.T) {
 	}
 	health := func(first, second corev1.ResourceHealthStatus) {
 		t.Helper()
-		require.Equal(t, []corev1.ResourceStatus{{Name: name, Resources: []corev1.ResourceHealth{{ResourceID: "d1", Health: first}, {ResourceID: "d2", Health: second}}}}, b.Health("one", "c"))
+		require.Equal(t,
+			[]corev1.ResourceStatus{
+				{
+					Name:      name,
+					Resources: []corev1.ResourceHealth{{ResourceID: "d1", Health: first}, {ResourceID: "d2", Health: second}},
+				},
+			}, b.Health("one", "c"))
 	}
-	const good, bad, unknown = corev1.ResourceHealthStatusHealthy, corev1.ResourceHealthStatusUnhealthy, corev1.ResourceHealthStatusUnknown
+	const good, bad, unknown = corev1.ResourceHealthStatusHealthy, corev1.ResourceHealthStatusUnhealthy,
+		corev1.ResourceHealthStatusUnknown
 	health(good, good)
 	g.lists <- list("d1", "d2", "-d3") // of nobody
 	b.wait()

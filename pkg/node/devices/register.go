@@ -28,8 +28,8 @@ type plugin struct {
 	cancel             context.CancelFunc
 }
 
-// Run serves the socket at which plugins register until ctx is done. As in the kubelet, the sockets of earlier plugins are removed first: plugins see
-// the new socket and register again.
+// Run serves the socket at which plugins register until ctx is done. As in the kubelet, the sockets of earlier plugins
+// are removed first: plugins see the new socket and register again.
 func (m *Manager) Run(ctx context.Context) error {
 	dir := m.c.Dir.DevicePlugins()
 	entries, err := os.ReadDir(dir)
@@ -59,7 +59,8 @@ type registrations struct {
 // Register implements deviceplugin.RegistrationServer.
 func (r *registrations) Register(ctx context.Context, req *deviceplugin.RegisterRequest) (*deviceplugin.Empty, error) {
 	if err := r.m.register(ctx, r.ctx, req); err != nil {
-		r.m.c.Logger.Warn("could not register device plugin", "resource", clip(req.ResourceName), "endpoint", clip(req.Endpoint), "error", clip(err.Error()))
+		r.m.c.Logger.Warn("could not register device plugin", "resource", clip(req.ResourceName), "endpoint",
+			clip(req.Endpoint), "error", clip(err.Error()))
 		return nil, err
 	}
 	return &deviceplugin.Empty{}, nil
@@ -69,7 +70,8 @@ func clip(s string) string { return s[:min(len(s), 512)] }
 
 func (m *Manager) register(ctx, life context.Context, req *deviceplugin.RegisterRequest) error {
 	if !slices.Contains(deviceplugin.SupportedVersions[:], req.Version) {
-		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported version is %q", clip(req.Version), deviceplugin.SupportedVersions)
+		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported version is %q", clip(req.Version),
+			deviceplugin.SupportedVersions)
 	}
 	if err := validResource(req.ResourceName); err != nil {
 		return err
@@ -78,10 +80,16 @@ func (m *Manager) register(ctx, life context.Context, req *deviceplugin.Register
 	if err != nil {
 		return err
 	}
-	p := &plugin{resource: req.ResourceName, endpoint: req.Endpoint, conn: conn, client: deviceplugin.NewDevicePluginClient(conn)}
+	p := &plugin{
+		resource: req.ResourceName,
+		endpoint: req.Endpoint,
+		conn:     conn,
+		client:   deviceplugin.NewDevicePluginClient(conn),
+	}
 	asked, done := context.WithTimeout(ctx, optionsTimeout)
 	defer done()
-	if p.options, err = p.client.GetDevicePluginOptions(asked, &deviceplugin.Empty{}, grpc.WaitForReady(true)); err != nil {
+	if p.options, err = p.client.GetDevicePluginOptions(asked, &deviceplugin.Empty{}, grpc.WaitForReady(true)); err !=
+		nil {
 		conn.Close()
 		return fmt.Errorf("failed to get device plugin options: %w", err)
 	}
@@ -128,7 +136,8 @@ func (m *Manager) follow(ctx context.Context, p *plugin) {
 		}
 	}
 	if ctx.Err() == nil {
-		m.c.Logger.Warn("device plugin is gone, its devices are unhealthy", "resource", p.resource, "error", clip(err.Error()))
+		m.c.Logger.Warn("device plugin is gone, its devices are unhealthy", "resource", p.resource, "error",
+			clip(err.Error()))
 	}
 	m.mu.Lock()
 	state, changed := m.resources[p.resource], map[string]bool{}
@@ -190,9 +199,11 @@ func (m *Manager) update(p *plugin, list []*deviceplugin.Device) error {
 func (p *plugin) preferred(ctx context.Context, free []string, want int, log *slog.Logger) []string {
 	called, cancel := context.WithTimeout(ctx, allocateTimeout)
 	defer cancel()
-	response, err := p.client.GetPreferredAllocation(called, &deviceplugin.PreferredAllocationRequest{ContainerRequests: []*deviceplugin.ContainerPreferredAllocationRequest{
-		{AvailableDeviceIDs: free, AllocationSize: int32(want)},
-	}})
+	response, err := p.client.GetPreferredAllocation(called, &deviceplugin.PreferredAllocationRequest{
+		ContainerRequests: []*deviceplugin.ContainerPreferredAllocationRequest{
+			{AvailableDeviceIDs: free, AllocationSize: int32(want)},
+		},
+	})
 	if err != nil {
 		log.Warn("device plugin has no preference", "resource", p.resource, "error", clip(err.Error()))
 		return nil

@@ -1,9 +1,10 @@
-// Package dns is the cluster's DNS server, which runs in every node's process. It resolves names of services and pods from the API, and forwards
-// all others to the machine's resolvers.
+// Package dns is the cluster's DNS server, which runs in every node's process. It resolves names of services and pods
+// from the API, and forwards all others to the machine's resolvers.
 //
-// It listens on the node's address (Address). Pods query the cluster IP of the service kube-system/kube-dns (Service returns the object), which has
-// no endpoints: each node's proxy redirects it, by Config.Local, to the node's own server. A query therefore stays on the node unless it
-// is forwarded, no pods are needed, and DNS works on a node as soon as its proxy does. The parts are connected like this:
+// It listens on the node's address (Address). Pods query the cluster IP of the service kube-system/kube-dns (Service
+// returns the object), which has no endpoints: each node's proxy redirects it, by Config.Local, to the node's own
+// server. A query therefore stays on the node unless it is forwarded, no pods are needed, and DNS works on a node as
+// soon as its proxy does. The parts are connected like this:
 //
 //	create dns.Service(clusterIP)
 //	proxy.Config{Local: map[types.NamespacedName]netip.AddrPort{dns.ServiceName: dns.Address(nodeIP)}, ...}
@@ -49,7 +50,11 @@ func Address(node netip.Addr) netip.AddrPort { return netip.AddrPortFrom(node, P
 func Service(clusterIP string) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: ServiceName.Namespace, Name: ServiceName.Name,
-			Labels: map[string]string{"k8s-app": "kube-dns", "kubernetes.io/name": "CoreDNS", "kubernetes.io/cluster-service": "true"}},
+			Labels: map[string]string{
+				"k8s-app":                       "kube-dns",
+				"kubernetes.io/name":            "CoreDNS",
+				"kubernetes.io/cluster-service": "true",
+			}},
 		Spec: corev1.ServiceSpec{ClusterIP: clusterIP, Ports: []corev1.ServicePort{
 			{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP, TargetPort: intstr.FromInt32(Port)},
 			{Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(Port)},
@@ -63,10 +68,11 @@ type Config struct {
 	Domain string // of the cluster; default "cluster.local"
 	// Listen are the addresses to listen on, over UDP and TCP.
 	Listen []netip.AddrPort
-	// Allow are the clients that are served, besides this machine itself; empty means all. An open resolver on a public address can be
-	// abused for amplification attacks.
+	// Allow are the clients that are served, besides this machine itself; empty means all. An open resolver on a public
+	// address can be abused for amplification attacks.
 	Allow []netip.Prefix
-	// Upstreams ("192.0.2.1:53") resolve names outside of the cluster. Nil means those in ResolvConf, which is read again when it changes.
+	// Upstreams ("192.0.2.1:53") resolve names outside of the cluster. Nil means those in ResolvConf, which is read again
+	// when it changes.
 	Upstreams  []string
 	ResolvConf string       // default /etc/resolv.conf
 	Logger     *slog.Logger // default slog.Default()
@@ -119,7 +125,13 @@ func New(c Config) (*Server, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{Config: c, guard: run.Guard{Log: c.Logger, Component: "dns"}, zone: newZone(c.Domain), ready: make(chan struct{}), own: map[netip.Addr]bool{}}
+	s := &Server{
+		Config: c,
+		guard:  run.Guard{Log: c.Logger, Component: "dns"},
+		zone:   newZone(c.Domain),
+		ready:  make(chan struct{}),
+		own:    map[netip.Addr]bool{},
+	}
 	s.metrics = newMetrics(c.Metrics, &s.guard)
 	var self []string
 	for _, a := range c.Listen {

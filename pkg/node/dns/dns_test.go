@@ -32,7 +32,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func testService(ns, name, ip string, change ...func(*corev1.Service)) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: name}, Spec: corev1.ServiceSpec{ClusterIP: ip,
-		Ports: []corev1.ServicePort{{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP}, {Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}}}}
+		Ports: []corev1.ServicePort{
+			{Name: "http", Port: 80, Protocol: corev1.ProtocolTCP},
+			{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP},
+		}}}
 	for _, c := range change {
 		c(s)
 	}
@@ -41,8 +44,14 @@ func testService(ns, name, ip string, change ...func(*corev1.Service)) *corev1.S
 
 func testSlice(ns, service string, endpoints ...string) *discoveryv1.EndpointSlice {
 	port, name := int32(8080), "http"
-	s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
-		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}}}
+	s := &discoveryv1.EndpointSlice{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: ns,
+			Name:      service + "-1",
+			Labels:    map[string]string{discoveryv1.LabelServiceName: service},
+		},
+		AddressType: discoveryv1.AddressTypeIPv4, Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port}},
+	}
 	for _, text := range endpoints {
 		address, host, _ := strings.Cut(text, " ")
 		ready := !strings.HasSuffix(host, "!")
@@ -62,7 +71,9 @@ func testZone() *zone {
 	z.setService(testService("default", "db", "None"), true)
 	z.setSlice(testSlice("default", "db", "10.42.0.5 db-0", "10.42.0.6", "10.42.0.7 db-2!"), true)
 	z.setService(testService("default", "idle", "None"), true)
-	z.setService(testService("default", "early", "None", func(s *corev1.Service) { s.Spec.PublishNotReadyAddresses = true }), true)
+	z.setService(testService("default", "early", "None", func(s *corev1.Service) {
+		s.Spec.PublishNotReadyAddresses = true
+	}), true)
 	z.setSlice(testSlice("default", "early", "10.42.0.8 early-0!"), true)
 	z.setService(testService("other", "out", "", func(s *corev1.Service) {
 		s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, "www.example.org"
@@ -79,7 +90,10 @@ func TestLookup(t *testing.T) {
 		{"web.default.svc.cluster.local.", "A", "NOERROR 10.43.0.5"},
 		{"WEB.Default.svc.CLUSTER.local.", "A", "NOERROR 10.43.0.5"},
 		{"web.default.svc.cluster.local.", "AAAA", "NOERROR"},
-		{"web.default.svc.cluster.local.", "SRV", "NOERROR 0 100 53 web.default.svc.cluster.local. | 0 100 80 web.default.svc.cluster.local."},
+		{
+			"web.default.svc.cluster.local.", "SRV",
+			"NOERROR 0 100 53 web.default.svc.cluster.local. | 0 100 80 web.default.svc.cluster.local.",
+		},
 		{"_http._tcp.web.default.svc.cluster.local.", "SRV", "NOERROR 0 100 80 web.default.svc.cluster.local."},
 		{"_http._udp.web.default.svc.cluster.local.", "SRV", "NXDOMAIN"},
 		{"x.web.default.svc.cluster.local.", "A", "NXDOMAIN"},
@@ -97,7 +111,10 @@ func TestLookup(t *testing.T) {
 		{"db-0.db.default.svc.cluster.local.", "A", "NOERROR 10.42.0.5"},
 		{"db-2.db.default.svc.cluster.local.", "A", "NXDOMAIN"},
 		{"10-42-0-6.db.default.svc.cluster.local.", "A", "NOERROR 10.42.0.6"},
-		{"_http._tcp.db.default.svc.cluster.local.", "SRV", "NOERROR 0 100 8080 10-42-0-6.db.default.svc.cluster.local. | 0 100 8080 db-0.db.default.svc.cluster.local."},
+		{
+			"_http._tcp.db.default.svc.cluster.local.", "SRV",
+			"NOERROR 0 100 8080 10-42-0-6.db.default.svc.cluster.local. | 0 100 8080 db-0.db.default.svc.cluster.local.",
+		},
 		{"idle.default.svc.cluster.local.", "A", "NXDOMAIN"},
 		{"early-0.early.default.svc.cluster.local.", "A", "NOERROR 10.42.0.8"},
 		{"out.other.svc.cluster.local.", "A", "NOERROR www.example.org."},
@@ -145,8 +162,8 @@ func TestForgets(t *testing.T) {
 	require.Empty(t, z.pointing)
 }
 
-// ours is an address that is free for UDP and TCP: loopback has room for each process to have its own, and the ports are
-// none that the kernel gives to connections.
+// ours is an address that is free for UDP and TCP: loopback has room for each process to have its own, and the ports
+// are none that the kernel gives to connections.
 func ours(port uint16) netip.AddrPort {
 	pid := os.Getpid()
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(1 + pid>>16), byte(pid >> 8), byte(pid)}), port)
@@ -168,13 +185,24 @@ func upstream(t *testing.T) (address string, asked *atomic.Int64) {
 		switch {
 		case strings.HasPrefix(name, "no"):
 			m.Rcode = dns.RcodeNameError
-			m.Ns = []dns.RR{&dns.SOA{Hdr: dns.RR_Header{Name: "org.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 900}, Minttl: 10, Ns: "a.", Mbox: "b."}}
+			m.Ns = []dns.RR{
+				&dns.SOA{
+					Hdr:    dns.RR_Header{Name: "org.", Rrtype: dns.TypeSOA, Class: dns.ClassINET, Ttl: 900},
+					Minttl: 10,
+					Ns:     "a.",
+					Mbox:   "b.",
+				},
+			}
 		case strings.HasPrefix(name, "long"):
 			for i := range 200 {
-				m.Answer = append(m.Answer, &dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IP{192, 0, 2, byte(i)}})
+				m.Answer = append(m.Answer, &dns.A{
+					Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IP{192, 0, 2, byte(i)},
+				})
 			}
 		default:
-			m.Answer = []dns.RR{&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IP{192, 0, 2, 7}}}
+			m.Answer = []dns.RR{
+				&dns.A{Hdr: dns.RR_Header{Name: name, Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IP{192, 0, 2, 7}},
+			}
 		}
 		if _, udp := w.RemoteAddr().(*net.UDPAddr); udp {
 			m.Truncate(512)
@@ -192,7 +220,12 @@ func upstream(t *testing.T) (address string, asked *atomic.Int64) {
 }
 
 func start(t *testing.T, change func(*Config)) (*Server, string) {
-	c := Config{Client: fakeClient{}, Listen: []netip.AddrPort{ours(Port)}, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), upstreamTimeout: time.Minute}
+	c := Config{
+		Client:          fakeClient{},
+		Listen:          []netip.AddrPort{ours(Port)},
+		Logger:          slog.New(slog.NewTextHandler(t.Output(), nil)),
+		upstreamTimeout: time.Minute,
+	}
 	if change != nil {
 		change(&c)
 	}
@@ -247,7 +280,9 @@ func TestServer(t *testing.T) {
 		name  string
 		rcode int
 		life  time.Duration
-	}{{"mail.example.org.", dns.RcodeSuccess, 60 * time.Second}, {"no.example.org.", dns.RcodeNameError, 10 * time.Second}} {
+	}{{
+		"mail.example.org.", dns.RcodeSuccess, 60 * time.Second,
+	}, {"no.example.org.", dns.RcodeNameError, 10 * time.Second}} {
 		before := asked.Load()
 		for range 3 {
 			require.Equal(t, c.rcode, query(t, "udp", address, c.name, dns.TypeA).Rcode)
@@ -349,7 +384,8 @@ func (fakeClient) Cache() ctrlcache.Cache { return fakeCache{} }
 
 type fakeCache struct{ ctrlcache.Cache }
 
-func (fakeCache) GetInformer(_ context.Context, o ctrl.Object, _ ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+func (fakeCache) GetInformer(_ context.Context, o ctrl.Object,
+	_ ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
 	return fakeInformer{kind: o}, nil
 }
 
@@ -358,7 +394,8 @@ type fakeInformer struct {
 	kind ctrl.Object
 }
 
-func (i fakeInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i fakeInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration,
+	error) {
 	if _, ok := i.kind.(*corev1.Service); ok {
 		h.OnAdd(testService("default", "web", "10.43.0.5"), true)
 		h.OnAdd(testService("default", "out", "", func(s *corev1.Service) {

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// cacheSize is the maximum number of cached responses, cacheBytes their total size. Random entries are evicted when it is full.
+	// cacheSize is the maximum number of cached responses, cacheBytes their total size. Random entries are evicted when it
+	// is full.
 	cacheSize, cacheBytes = 2048, 4 << 20
 	// longestTTL and negativeTTL limit the TTL of positive and negative cache entries, in seconds.
 	longestTTL, negativeTTL = 3600, 30
@@ -64,8 +65,11 @@ type cached struct {
 }
 
 func newForwarder(fixed []string, file string, self []string) *forwarder {
-	return &forwarder{fixed: fixed, file: file, self: self, underway: make(chan struct{}, forwardLimit), now: time.Now, timeout: upstreamTimeout, cache: map[question]cached{},
-		flights: map[question]*flight{}, clients: map[netip.Addr]int{}}
+	return &forwarder{
+		fixed: fixed, file: file, self: self, underway: make(chan struct{}, forwardLimit), now: time.Now,
+		timeout: upstreamTimeout, cache: map[question]cached{},
+		flights: map[question]*flight{}, clients: map[netip.Addr]int{},
+	}
 }
 
 // upstreams returns the upstreams in order.
@@ -133,8 +137,8 @@ func (f *forwarder) leave(client netip.Addr) {
 	}
 }
 
-// fly sends a query, or waits for an identical one in flight. It returns nil if all upstreams fail. If an upstream forwards the query back to us,
-// it waits for itself until the upstream's timeout.
+// fly sends a query, or waits for an identical one in flight. It returns nil if all upstreams fail. If an upstream
+// forwards the query back to us, it waits for itself until the upstream's timeout.
 func (f *forwarder) fly(key question) *dns.Msg {
 	f.mu.Lock()
 	if other := f.flights[key]; other != nil {
@@ -181,8 +185,8 @@ func (f *forwarder) fetch(key question) *dns.Msg {
 	return nil
 }
 
-// exchange queries one server, over TCP if the response is too long for UDP. Each query has a random source port and ID (RFC 5452); responses from
-// elsewhere or with another ID are ignored.
+// exchange queries one server, over TCP if the response is too long for UDP. Each query has a random source port and ID
+// (RFC 5452); responses from elsewhere or with another ID are ignored.
 func (f *forwarder) exchange(query *dns.Msg, server string) (*dns.Msg, error) {
 	query.Id = dns.Id()
 	udp := dns.Client{Net: "udp", Timeout: f.timeout, UDPSize: udpSize}

@@ -60,7 +60,8 @@ func (z *zone) lookup(q dns.Question) result {
 	return noName
 }
 
-// lookupService resolves names below svc. Labels are from right to left: namespace, service, then an endpoint or protocol and port.
+// lookupService resolves names below svc. Labels are from right to left: namespace, service, then an endpoint or
+// protocol and port.
 func (z *zone) lookupService(q dns.Question, labels []string) result {
 	if len(labels) == 0 {
 		return noRecord
@@ -81,7 +82,11 @@ func (z *zone) lookupService(q dns.Question, labels []string) result {
 			return noName
 		}
 		target := dns.Fqdn(s.Spec.ExternalName)
-		return result{ours: true, answer: []dns.RR{&dns.CNAME{Hdr: header(q.Name, dns.TypeCNAME), Target: target}}, follow: target}
+		return result{
+			ours:   true,
+			answer: []dns.RR{&dns.CNAME{Hdr: header(q.Name, dns.TypeCNAME), Target: target}},
+			follow: target,
+		}
 	}
 	var found []endpoint
 	if headless(s) {
@@ -142,9 +147,10 @@ func (z *zone) clusterIPs(q dns.Question, s *corev1.Service) result {
 
 func anyPort(string, corev1.Protocol) bool { return true }
 
-// portsOf returns the SRV records of matching named ports: those of the service, or of the endpoints of a headless one, whose slices may have ports
-// that the service does not have.
-func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint, match func(string, corev1.Protocol) bool) result {
+// portsOf returns the SRV records of matching named ports: those of the service, or of the endpoints of a headless one,
+// whose slices may have ports that the service does not have.
+func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint,
+	match func(string, corev1.Protocol) bool) result {
 	r := noRecord
 	if q.Qtype != dns.TypeSRV {
 		return r

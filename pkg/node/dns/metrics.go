@@ -19,7 +19,8 @@ type metrics struct {
 	duration  prometheus.Observer
 }
 
-// otherType and otherCode stand for all that have no label of their own; 0 is not used on the wire, and codes have four bits.
+// otherType and otherCode stand for all that have no label of their own; 0 is not used on the wire, and codes have four
+// bits.
 const (
 	otherType uint16 = 0
 	otherCode int    = -1
@@ -27,25 +28,39 @@ const (
 
 func newMetrics(reg prometheus.Registerer, guard *run.Guard) *metrics {
 	with := promauto.With(reg)
-	requests := with.NewCounterVec(prometheus.CounterOpts{Name: "coredns_dns_requests_total", Help: "Counter of DNS requests made per zone, protocol and family."},
+	requests := with.NewCounterVec(prometheus.CounterOpts{
+		Name: "coredns_dns_requests_total", Help: "Counter of DNS requests made per zone, protocol and family.",
+	},
 		[]string{"server", "zone", "view", "proto", "family", "type"})
-	responses := with.NewCounterVec(prometheus.CounterOpts{Name: "coredns_dns_responses_total", Help: "Counter of response status codes."},
+	responses := with.NewCounterVec(prometheus.CounterOpts{
+		Name: "coredns_dns_responses_total", Help: "Counter of response status codes.",
+	},
 		[]string{"server", "zone", "view", "rcode", "plugin"})
-	duration := with.NewHistogramVec(prometheus.HistogramOpts{Name: "coredns_dns_request_duration_seconds", Help: "Histogram of the time (in seconds) each request took per zone.",
-		Buckets: prometheus.ExponentialBuckets(0.00005, 4, 10)}, []string{"server", "zone", "view"})
+	duration := with.NewHistogramVec(prometheus.HistogramOpts{
+		Name: "coredns_dns_request_duration_seconds", Help: "Histogram of the time (in seconds) each request took per zone.",
+		Buckets: prometheus.ExponentialBuckets(0.00005, 4, 10),
+	}, []string{"server", "zone", "view"})
 	const server, zone = "dns://:53", "."
 	m := &metrics{responses: map[int]prometheus.Counter{}, duration: duration.WithLabelValues(server, zone, "")}
 	for i, proto := range []string{"tcp", "udp"} {
 		for j, family := range []string{"2", "1"} {
-			byType := map[uint16]prometheus.Counter{otherType: requests.WithLabelValues(server, zone, "", proto, family, "other")}
-			for _, t := range []uint16{dns.TypeA, dns.TypeAAAA, dns.TypeMX, dns.TypeSOA, dns.TypeCNAME, dns.TypePTR, dns.TypeTXT, dns.TypeNS, dns.TypeSRV, dns.TypeDS,
-				dns.TypeDNSKEY, dns.TypeRRSIG, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeHTTPS, dns.TypeIXFR, dns.TypeAXFR, dns.TypeANY} {
+			byType := map[uint16]prometheus.Counter{
+				otherType: requests.WithLabelValues(server, zone, "", proto, family, "other"),
+			}
+			for _, t := range []uint16{
+				dns.TypeA, dns.TypeAAAA, dns.TypeMX, dns.TypeSOA, dns.TypeCNAME, dns.TypePTR, dns.TypeTXT, dns.TypeNS, dns.TypeSRV,
+				dns.TypeDS,
+				dns.TypeDNSKEY, dns.TypeRRSIG, dns.TypeNSEC, dns.TypeNSEC3, dns.TypeHTTPS, dns.TypeIXFR, dns.TypeAXFR, dns.TypeANY,
+			} {
 				byType[t] = requests.WithLabelValues(server, zone, "", proto, family, dns.TypeToString[t])
 			}
 			m.requests[i][j] = byType
 		}
 	}
-	for _, code := range []int{dns.RcodeSuccess, dns.RcodeFormatError, dns.RcodeServerFailure, dns.RcodeNameError, dns.RcodeNotImplemented, dns.RcodeRefused} {
+	for _, code := range []int{
+		dns.RcodeSuccess, dns.RcodeFormatError, dns.RcodeServerFailure, dns.RcodeNameError, dns.RcodeNotImplemented,
+		dns.RcodeRefused,
+	} {
 		m.responses[code] = responses.WithLabelValues(server, zone, "", dns.RcodeToString[code], "")
 	}
 	m.responses[otherCode] = responses.WithLabelValues(server, zone, "", "other", "")

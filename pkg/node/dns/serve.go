@@ -13,17 +13,18 @@ import (
 )
 
 const (
-	// packetLimit is the maximum number of concurrent UDP queries per address; further ones wait in the socket. It is larger than
-	// forwardLimit, so that names of the cluster are resolved while upstreams do not respond.
+	// packetLimit is the maximum number of concurrent UDP queries per address; further ones wait in the socket. It is
+	// larger than forwardLimit, so that names of the cluster are resolved while upstreams do not respond.
 	packetLimit = 1024
-	// streamLimit is the maximum number of TCP connections per address, streamsPerClient per client; further ones are closed at once.
+	// streamLimit is the maximum number of TCP connections per address, streamsPerClient per client; further ones are
+	// closed at once.
 	streamLimit, streamsPerClient = 256, 16
 	// queriesPerStream is the maximum number of queries per connection.
 	queriesPerStream = 128
 	// streamIdle is the timeout for reading a query from, and writing a response to, a connection.
 	streamIdle = 5 * time.Second
-	// udpSize is the maximum size of a UDP response, in bytes, which avoids fragmentation (DNS flag day 2020). Longer responses are truncated,
-	// and the client retries over TCP.
+	// udpSize is the maximum size of a UDP response, in bytes, which avoids fragmentation (DNS flag day 2020). Longer
+	// responses are truncated, and the client retries over TCP.
 	udpSize = 1232
 	// headerSize is the size of a message's header, in bytes (RFC 1035, section 4.1.1).
 	headerSize = 12
@@ -54,7 +55,14 @@ func (s *Server) listen(a netip.AddrPort) (*listener, error) {
 		_ = packets.Close()
 		return nil, err
 	}
-	return &listener{s: s, packets: packets, stream: stream, closing: make(chan struct{}), conns: map[net.Conn]netip.Addr{}, clients: map[netip.Addr]int{}}, nil
+	return &listener{
+		s:       s,
+		packets: packets,
+		stream:  stream,
+		closing: make(chan struct{}),
+		conns:   map[net.Conn]netip.Addr{},
+		clients: map[netip.Addr]int{},
+	}, nil
 }
 
 // start serves until close. It sends an error to ended if a socket fails before.
@@ -91,8 +99,8 @@ func (l *listener) close() {
 // pause is how long a listener waits after a temporary error.
 const pause = 10 * time.Millisecond
 
-// passes reports whether a socket's error is temporary (an ICMP error, a client that disconnected, too many open files), after a pause, since it
-// may occur again at once.
+// passes reports whether a socket's error is temporary (an ICMP error, a client that disconnected, too many open
+// files), after a pause, since it may occur again at once.
 func (l *listener) passes(err error) bool {
 	var n net.Error
 	if errors.Is(err, net.ErrClosed) || !errors.As(err, &n) {
@@ -194,7 +202,8 @@ func (l *listener) exchange(c net.Conn, client netip.Addr) bool {
 	if answer == nil || c.SetWriteDeadline(time.Now().Add(streamIdle)) != nil {
 		return false
 	}
-	_, err := c.Write(append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(answer)), uint16(len(answer))), answer...))
+	_, err := c.Write(append(binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(answer)), uint16(len(answer))),
+		answer...))
 	return err == nil
 }
 

@@ -43,7 +43,8 @@ func TestExternalNamesEnd(t *testing.T) {
 	require.Equal(t, "10.43.0.9", end.Answer[6].(*dns.A).A.String())
 }
 
-// TestAnUpstreamThatAsksUs: a question that comes back ends when the upstream's time is over, and what is known to be ourselves is not asked.
+// TestAnUpstreamThatAsksUs: a question that comes back ends when the upstream's time is over, and what is known to be
+// ourselves is not asked.
 func TestAnUpstreamThatAsksUs(t *testing.T) {
 	relay := ours(Port + 2)
 	relayed := func(timeout time.Duration) func(*Config) {
@@ -97,8 +98,8 @@ func silent(t *testing.T) (address string, asked chan string, release func()) {
 	return conn.LocalAddr().String(), asked, release
 }
 
-// TestOneClientDoesNotTakeAll: while a client has as many questions under way as it may, others are served, and the same
-// question is put to the upstream once.
+// TestOneClientDoesNotTakeAll: while a client has as many questions under way as it may, others are served, and the
+// same question is put to the upstream once.
 func TestOneClientDoesNotTakeAll(t *testing.T) {
 	up, asked, release := silent(t)
 	s, address := start(t, func(c *Config) { c.Upstreams = []string{up} })
@@ -158,7 +159,10 @@ func TestTheCacheIsBoundedInBytes(t *testing.T) {
 	long := new(dns.Msg)
 	long.SetQuestion("long.example.org.", dns.TypeA)
 	for i := range 3000 {
-		long.Answer = append(long.Answer, &dns.A{Hdr: dns.RR_Header{Name: "long.example.org.", Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60}, A: net.IP{10, 0, byte(i >> 8), byte(i)}})
+		long.Answer = append(long.Answer, &dns.A{
+			Hdr: dns.RR_Header{Name: "long.example.org.", Rrtype: dns.TypeA, Class: dns.ClassINET, Ttl: 60},
+			A:   net.IP{10, 0, byte(i >> 8), byte(i)},
+		})
 	}
 	for i := range 300 {
 		f.keep(question{name: fmt.Sprint(i)}, long)
@@ -193,7 +197,11 @@ func TestStreamsAreBounded(t *testing.T) {
 	require.Error(t, err, "closed by the server")
 	host, _, _ := net.SplitHostPort(address)
 	from := netip.MustParseAddr(host).Next()
-	d := dns.Client{Net: "tcp", Timeout: time.Minute, Dialer: &net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}}
+	d := dns.Client{
+		Net:     "tcp",
+		Timeout: time.Minute,
+		Dialer:  &net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))},
+	}
 	m := new(dns.Msg)
 	m.SetQuestion(inCluster("web")+".", dns.TypeA)
 	a, _, err := d.Exchange(m, address)
@@ -216,7 +224,8 @@ func TestAPacketThatPanics(t *testing.T) {
 	require.Empty(t, s.forward.clients)
 }
 
-// TestBrokenPackets: what cannot be understood is refused or not answered, and a service of many endpoints is truncated.
+// TestBrokenPackets: what cannot be understood is refused or not answered, and a service of many endpoints is
+// truncated.
 func TestBrokenPackets(t *testing.T) {
 	s, address := start(t, func(c *Config) { c.Upstreams = []string{} })
 	client := netip.MustParseAddr("127.0.0.1")
@@ -301,11 +310,17 @@ func TestSlicesMadeByHand(t *testing.T) {
 // FuzzPacket: no packet brings the server to a panic, or to an answer that is none or too long. The same bytes are an
 // upstream's answer, too.
 func FuzzPacket(f *testing.F) {
-	s, err := New(Config{Client: fakeClient{}, Listen: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:53")}, Upstreams: []string{}})
+	s, err := New(Config{
+		Client:    fakeClient{},
+		Listen:    []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:53")},
+		Upstreams: []string{},
+	})
 	require.NoError(f, err)
 	s.zone = testZone()
 	s.zone.setService(alias("self", inCluster("self")), true)
-	for _, name := range []string{inCluster("web"), inCluster("self"), "_http._tcp." + inCluster("db"), "5.0.43.10.in-addr.arpa", "www.example.org"} {
+	for _, name := range []string{
+		inCluster("web"), inCluster("self"), "_http._tcp." + inCluster("db"), "5.0.43.10.in-addr.arpa", "www.example.org",
+	} {
 		for _, kind := range []uint16{dns.TypeA, dns.TypeSRV, dns.TypePTR, dns.TypeANY} {
 			m := new(dns.Msg)
 			m.SetQuestion(name+".", kind)
@@ -327,7 +342,8 @@ func FuzzPacket(f *testing.F) {
 			if udp {
 				limit = udpSize
 			}
-			if len(out) < headerSize || len(out) > limit || out[2]&0x80 == 0 || binary.BigEndian.Uint16(out) != binary.BigEndian.Uint16(packet) {
+			if len(out) < headerSize || len(out) > limit || out[2]&0x80 == 0 ||
+				binary.BigEndian.Uint16(out) != binary.BigEndian.Uint16(packet) {
 				t.Fatalf("%x is answered %x", packet, out)
 			}
 		}

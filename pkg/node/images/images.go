@@ -1,4 +1,5 @@
-// Package images pulls pods' images according to their pull policy, with back-off per image, and garbage collects unused images.
+// Package images pulls pods' images according to their pull policy, with back-off per image, and garbage collects
+// unused images.
 //
 // Its invariant: there is one pull per reference and set of credentials at a time, which concurrent requests share,
 // and at most eight pulls make progress at once; others wait. A slow pull gives up its place to others.
@@ -23,8 +24,8 @@ import (
 
 const (
 	pullsAtOnce = 8
-	// A pull that receives fewer than slowBytes in slowTime gives up its place among the eight, while there are fewer than maxSlow such
-	// pulls, so that a slow registry does not block other pulls.
+	// A pull that receives fewer than slowBytes in slowTime gives up its place among the eight, while there are fewer than
+	// maxSlow such pulls, so that a slow registry does not block other pulls.
 	slowTime  = 5 * time.Second
 	slowBytes = 256 << 10
 	maxSlow   = 64
@@ -49,7 +50,8 @@ func (e *Error) Error() string { return e.Message }
 type Request struct {
 	Ref    string
 	Policy corev1.PullPolicy
-	// Namespace is the pod's. That another namespace's pods could not pull the image, as without a credential, does not keep this one's from trying.
+	// Namespace is the pod's. That another namespace's pods could not pull the image, as without a credential, does not
+	// keep this one's from trying.
 	Namespace string
 	// Credentials returns the pod's credentials for the image, in the order in which to try them; it may be nil.
 	Credentials func() []keyring.Credential
@@ -83,15 +85,17 @@ type pull struct {
 	err   error
 }
 
-// New returns a Manager of the runtime's images. It records in recordDir with which credentials images were pulled; if recordDir is empty, every pod may
-// use every image on the node.
+// New returns a Manager of the runtime's images. It records in recordDir with which credentials images were pulled; if
+// recordDir is empty, every pod may use every image on the node.
 func New(images runtime.Images, recordDir string) *Manager {
-	return &Manager{images: images, dir: recordDir, slots: make(chan struct{}, pullsAtOnce), slow: make(chan struct{}, maxSlow),
-		back: map[string]backOff{}, pulls: map[string]*pull{}, used: map[string]time.Time{}}
+	return &Manager{
+		images: images, dir: recordDir, slots: make(chan struct{}, pullsAtOnce), slow: make(chan struct{}, maxSlow),
+		back: map[string]backOff{}, pulls: map[string]*pull{}, used: map[string]time.Time{},
+	}
 }
 
-// Start reads the records, completes those of interrupted pulls, and removes those of images that are gone. The runtime must be ready. Call it before the
-// first Ensure.
+// Start reads the records, completes those of interrupted pulls, and removes those of images that are gone. The runtime
+// must be ready. Call it before the first Ensure.
 func (m *Manager) Start(ctx context.Context) error {
 	if m.dir == "" {
 		return nil
@@ -141,23 +145,33 @@ func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) 
 	verify := false
 	if getErr == nil && policy != corev1.PullAlways {
 		if verify, err = m.records.needsPull(ref, have, credentials); err != nil {
-			return runtime.Image{}, &Error{Reason: "ImageInspectError", Message: err.Error(), Until: time.Now().Add(backOffFirst)}
+			return runtime.Image{}, &Error{
+				Reason:  "ImageInspectError",
+				Message: err.Error(),
+				Until:   time.Now().Add(backOffFirst),
+			}
 		}
 	}
 	switch {
 	case verify && policy == corev1.PullNever:
-		msg := fmt.Sprintf("Container image %q is present with pull policy of Never but does not have the proper credentials to access the image", r.Ref)
+		msg := fmt.Sprintf("Container image %q is present with pull policy of Never but does not have the proper "+
+			"credentials to access the image", r.Ref)
 		event(corev1.EventTypeWarning, "ErrImageNeverPull", msg)
 		return runtime.Image{}, &Error{Reason: "ErrImageNeverPull", Message: msg}
 	case getErr == nil && policy != corev1.PullAlways && !verify:
-		event(corev1.EventTypeNormal, "Pulled", fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", r.Ref))
+		event(corev1.EventTypeNormal, "Pulled",
+			fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", r.Ref))
 		return have, nil
 	case policy == corev1.PullNever:
 		msg := fmt.Sprintf("Container image %q is not present with pull policy of Never", r.Ref)
 		event(corev1.EventTypeWarning, "ErrImageNeverPull", msg)
 		return runtime.Image{}, &Error{Reason: "ErrImageNeverPull", Message: msg}
 	case getErr != nil && !errors.Is(getErr, runtime.ErrNotFound):
-		return runtime.Image{}, &Error{Reason: "ImageInspectError", Message: getErr.Error(), Until: time.Now().Add(backOffFirst)}
+		return runtime.Image{}, &Error{
+			Reason:  "ImageInspectError",
+			Message: getErr.Error(),
+			Until:   time.Now().Add(backOffFirst),
+		}
 	}
 	backOffKey := r.Namespace + "/" + ref
 	if b, waiting := m.waiting(backOffKey); waiting {
@@ -253,7 +267,8 @@ func (m *Manager) pull(ctx context.Context, ref, key string, credentials []keyri
 	}
 }
 
-func (m *Manager) lead(ctx context.Context, p *pull, ref, name, key string, credentials []keyring.Credential) (runtime.Image, error) {
+func (m *Manager) lead(ctx context.Context, p *pull, ref, name, key string,
+	credentials []keyring.Credential) (runtime.Image, error) {
 	select {
 	case m.slots <- struct{}{}:
 		l := &lane{m: m}
@@ -271,7 +286,8 @@ func (m *Manager) lead(ctx context.Context, p *pull, ref, name, key string, cred
 }
 
 // fetch tries the credentials in order, then none, and records which one succeeded.
-func (m *Manager) fetch(ctx context.Context, ref, name string, credentials []keyring.Credential, moved func(runtime.Progress)) (runtime.Image, error) {
+func (m *Manager) fetch(ctx context.Context, ref, name string, credentials []keyring.Credential,
+	moved func(runtime.Progress)) (runtime.Image, error) {
 	if err := m.records.begin(name); err != nil {
 		return runtime.Image{}, err
 	}
@@ -347,8 +363,8 @@ func (l *lane) watch() (stop func()) {
 	}
 }
 
-// Excess returns how many bytes of images to remove from a filesystem: those used above low percent if at least high percent are used, else 0. High 100
-// disables it.
+// Excess returns how many bytes of images to remove from a filesystem: those used above low percent if at least high
+// percent are used, else 0. High 100 disables it.
 func Excess(available, capacity int64, high, low int) int64 {
 	if capacity <= 0 || high >= 100 || 100-int(float64(available)*100/float64(capacity)) < high {
 		return 0
@@ -356,8 +372,8 @@ func Excess(available, capacity int64, high, low int) int64 {
 	return max(capacity/100*int64(100-low)-available, 0)
 }
 
-// Collect removes unused images, least recently used first, until free bytes are freed. It does not remove pinned images, nor those pulled or requested in
-// the last two minutes. inUse contains image IDs.
+// Collect removes unused images, least recently used first, until free bytes are freed. It does not remove pinned
+// images, nor those pulled or requested in the last two minutes. inUse contains image IDs.
 func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64) (int64, error) {
 	list, err := m.images.List(ctx)
 	if err != nil {

@@ -136,7 +136,9 @@ func TestOnePullForMany(t *testing.T) {
 
 func TestCollectTakesTheLongestUnused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		rt := fake.New(fake.Config{Images: []string{"docker.io/library/a:1", "docker.io/library/b:1", "docker.io/library/used:1"}})
+		rt := fake.New(fake.Config{
+			Images: []string{"docker.io/library/a:1", "docker.io/library/b:1", "docker.io/library/used:1"},
+		})
 		m := New(rt.Images(), "")
 		for _, ref := range []string{"a:1", "b:1", "used:1"} {
 			_, err := m.Ensure(t.Context(), Request{Ref: ref})

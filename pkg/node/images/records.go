@@ -19,8 +19,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Records stores in a directory with which credentials images were pulled, so that only pods that could pull an image may use it when it is already on the
-// node (KEP-2535, with upstream's default policy NeverVerifyPreloadedImages). Safe for concurrent use.
+// Records stores in a directory with which credentials images were pulled, so that only pods that could pull an image
+// may use it when it is already on the node (KEP-2535, with upstream's default policy NeverVerifyPreloadedImages). Safe
+// for concurrent use.
 type Records struct {
 	dir string
 
@@ -194,8 +195,8 @@ func repositoryOf(ref string) string {
 	return ref
 }
 
-// needsPull reports whether an image on the node must be pulled again before a pod may use it, to verify the pod's access. ask returns the pod's
-// credentials for it.
+// needsPull reports whether an image on the node must be pulled again before a pod may use it, to verify the pod's
+// access. ask returns the pod's credentials for it.
 func (r *Records) needsPull(ref string, img runtime.Image, ask func() []keyring.Credential) (bool, error) {
 	if r == nil || img.Pinned { // loaded from a file for all pods
 		return false, nil
@@ -227,8 +228,9 @@ func (r *Records) needsPull(ref string, img runtime.Image, ask func() []keyring.
 	return true, nil
 }
 
-// allowed returns who may use an image without a pull: everyone, or those with one of the secrets or accounts. It returns false for an image that was pulled from
-// another repository, or by a process that was killed before it recorded how.
+// allowed returns who may use an image without a pull: everyone, or those with one of the secrets or accounts. It
+// returns false for an image that was pulled from another repository, or by a process that was killed before it
+// recorded how.
 func (r *Records) allowed(ref, id string) (public bool, may access, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

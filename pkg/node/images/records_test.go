@@ -27,7 +27,8 @@ type private struct {
 	pulls    int
 }
 
-func (p *private) Pull(ctx context.Context, ref string, auths []runtime.Auth, progress func(runtime.Progress)) (runtime.Image, error) {
+func (p *private) Pull(ctx context.Context, ref string, auths []runtime.Auth,
+	progress func(runtime.Progress)) (runtime.Image, error) {
 	p.mu.Lock()
 	p.pulls++
 	denied := p.password != "" && (len(auths) != 1 || auths[0].Password != p.password)
@@ -41,7 +42,8 @@ func (p *private) Pull(ctx context.Context, ref string, auths []runtime.Auth, pr
 func login(secret, password string) func() []keyring.Credential {
 	return func() []keyring.Credential {
 		return []keyring.Credential{{
-			Auth: runtime.Auth{Username: "me", Password: password}, Secret: keyring.Secret{UID: secret, Namespace: "ns", Name: secret, Hash: keyring.Sum(password)},
+			Auth:   runtime.Auth{Username: "me", Password: password},
+			Secret: keyring.Secret{UID: secret, Namespace: "ns", Name: secret, Hash: keyring.Sum(password)},
 		}}
 	}
 }
@@ -87,20 +89,34 @@ func TestAnImageOnTheNodeIsForWhoMayPullIt(t *testing.T) {
 			reason      string
 			pulls       int
 		}{
-			{"the first with the password pulls", "x.io/private:1", corev1.PullIfNotPresent, login("a", "right"), "", 1 - restart},
+			{
+				"the first with the password pulls", "x.io/private:1", corev1.PullIfNotPresent, login("a", "right"), "",
+				1 - restart,
+			},
 			{"again, it is known", "x.io/private:1", corev1.PullIfNotPresent, login("a", "right"), "", 0},
 			{"and Never finds it", "x.io/private:1", corev1.PullNever, login("a", "right"), "", 0},
 			{"nothing to show", "x.io/private:1", corev1.PullIfNotPresent, nil, "ErrImagePull", 1},
 			{"nothing to show, and no pull", "x.io/private:1", corev1.PullNever, nil, "ErrImageNeverPull", 0},
-			{"a wrong password, and then none", "x.io/private:1", corev1.PullIfNotPresent, login("b", "wrong"), "ErrImagePull", 2},
+			{
+				"a wrong password, and then none", "x.io/private:1", corev1.PullIfNotPresent, login("b", "wrong"), "ErrImagePull",
+				2,
+			},
 			{"the same password in another secret", "x.io/private:1", corev1.PullNever, login("c", "right"), "", 0},
 			{"who could use it once can after a rotation", "x.io/private:1", corev1.PullNever, login("c", "rotated"), "", 0},
 			{"a service account pulls", "x.io/account:1", corev1.PullIfNotPresent, plugged("a", "right"), "", 1 - restart},
-			{"and needs not pull again, whatever it is given now", "x.io/account:1", corev1.PullNever, plugged("a", "other"), "", 0},
+			{
+				"and needs not pull again, whatever it is given now", "x.io/account:1", corev1.PullNever, plugged("a", "other"), "",
+				0,
+			},
 			{"another one has to", "x.io/account:1", corev1.PullNever, plugged("b", "right"), "ErrImageNeverPull", 0},
-			{"a secret does not stand for an account", "x.io/account:1", corev1.PullNever, login("a", "right"), "ErrImageNeverPull", 0},
+			{
+				"a secret does not stand for an account", "x.io/account:1", corev1.PullNever, login("a", "right"),
+				"ErrImageNeverPull", 0,
+			},
 			{"nor an account for a secret", "x.io/private:1", corev1.PullNever, plugged("a", "right"), "ErrImageNeverPull", 0},
-			{"the node's credentials are for all", "x.io/node:1", corev1.PullIfNotPresent, plugged("", "right"), "", 1 - restart},
+			{
+				"the node's credentials are for all", "x.io/node:1", corev1.PullIfNotPresent, plugged("", "right"), "", 1 - restart,
+			},
 			{"for a pod without any", "x.io/node:1", corev1.PullNever, nil, "", 0},
 			{"what was there before is for all", "preloaded:1", corev1.PullNever, nil, "", 0},
 		} {
@@ -208,7 +224,9 @@ func TestBackOffsAndErrorsAreBounded(t *testing.T) {
 		return errors.New(strings.Repeat("x", 1<<20))
 	}}).Images(), "")
 	for i := range 2*maxBackOffs + 100 {
-		_, err := m.Ensure(t.Context(), Request{Ref: "x.io/a" + strings.Repeat("b", i%100) + "/" + strings.Repeat("c", i/100+1)})
+		_, err := m.Ensure(t.Context(), Request{
+			Ref: "x.io/a" + strings.Repeat("b", i%100) + "/" + strings.Repeat("c", i/100+1),
+		})
 		var e *Error
 		require.ErrorAs(t, err, &e)
 		require.Less(t, len(e.Message), 2*maxError)

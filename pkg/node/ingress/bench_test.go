@@ -10,10 +10,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkRequest compares requests to a backend with those that go through the ingress, which cost a backend's and a client's work more.
+// BenchmarkRequest compares requests to a backend with those that go through the ingress, which cost a backend's and a
+// client's work more.
 func BenchmarkRequest(b *testing.B) {
 	text := strings.Repeat("x", 1<<10)
-	back := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) }))
+	back := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, text)
+	}))
 	defer back.Close()
 	f := serve(b, back.URL)
 	for name, address := range map[string]string{"direct": back.Listener.Addr().String(), "ingress": f.http} {

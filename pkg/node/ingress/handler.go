@@ -57,7 +57,8 @@ func newHandler(log *slog.Logger, https bool, httpsPort uint16) *handler {
 	h.table.Store(build(nil, reader{}))
 	dialer := &net.Dialer{Timeout: connectTimeout, KeepAlive: 30 * time.Second}
 	h.transport = &http.Transport{
-		DialContext: dialer.DialContext, DisableCompression: true, MaxIdleConns: 1024, MaxIdleConnsPerHost: maxIdleEach, IdleConnTimeout: 90 * time.Second,
+		DialContext: dialer.DialContext, DisableCompression: true, MaxIdleConns: 1024, MaxIdleConnsPerHost: maxIdleEach,
+		IdleConnTimeout:       90 * time.Second,
 		ResponseHeaderTimeout: answerTimeout, MaxResponseHeaderBytes: 256 << 10, ExpectContinueTimeout: time.Second,
 	}
 	h.h2c = h.transport.Clone()
@@ -98,7 +99,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer h.leave(client)
-	if r.Method == http.MethodConnect || r.Host == "" || r.URL.Path == "" || r.URL.Path[0] != '/' && r.URL.Path != "*" || dotted(r.URL.Path) {
+	if r.Method == http.MethodConnect || r.Host == "" || r.URL.Path == "" || r.URL.Path[0] != '/' && r.URL.Path != "*" ||
+		dotted(r.URL.Path) {
 		http.Error(w, "bad request", http.StatusBadRequest)
 		return
 	}
@@ -146,10 +148,15 @@ func (h *handler) leave(client netip.Addr) {
 	}
 }
 
-// forwarded are headers that say who the client is, besides those that ReverseProxy removes. What a client sends is not passed on.
-var forwarded = map[string]bool{"Forwarded": true, "X-Forwarded-For": true, "X-Forwarded-Host": true, "X-Forwarded-Proto": true, "X-Forwarded-Port": true,
-	"X-Forwarded-Server": true, "X-Forwarded-Prefix": true, "X-Forwarded-Scheme": true, "X-Forwarded-Ssl": true, "X-Real-Ip": true, "X-Original-Url": true, "X-Rewrite-Url": true,
-	"X-Original-Forwarded-For": true, "X-Scheme": true}
+// forwarded are headers that say who the client is, besides those that ReverseProxy removes. What a client sends is not
+// passed on.
+var forwarded = map[string]bool{
+	"Forwarded": true, "X-Forwarded-For": true, "X-Forwarded-Host": true, "X-Forwarded-Proto": true,
+	"X-Forwarded-Port":   true,
+	"X-Forwarded-Server": true, "X-Forwarded-Prefix": true, "X-Forwarded-Scheme": true, "X-Forwarded-Ssl": true,
+	"X-Real-Ip": true, "X-Original-Url": true, "X-Rewrite-Url": true,
+	"X-Original-Forwarded-For": true, "X-Scheme": true,
+}
 
 func rewrite(p *httputil.ProxyRequest) {
 	for name := range p.Out.Header {
@@ -178,8 +185,8 @@ func rewrite(p *httputil.ProxyRequest) {
 	p.Out.Header.Set("X-Forwarded-Port", port)
 }
 
-// RoundTrip implements http.RoundTripper: it sends a request to an endpoint. If it cannot connect, it tries the next, unless the request has a
-// body or might not be safe to repeat.
+// RoundTrip implements http.RoundTripper: it sends a request to an endpoint. If it cannot connect, it tries the next,
+// unless the request has a body or might not be safe to repeat.
 func (h *handler) RoundTrip(r *http.Request) (*http.Response, error) {
 	b, ok := r.Context().Value(routeKey{}).(*backend)
 	if !ok {
@@ -251,7 +258,8 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// writer is a response that its client must take. The deadline is for each write alone: a backend may be silent for as long as it likes.
+// writer is a response that its client must take. The deadline is for each write alone: a backend may be silent for as
+// long as it likes.
 type writer struct {
 	http.ResponseWriter
 	control *http.ResponseController

@@ -133,7 +133,8 @@ func TestUpgrade(t *testing.T) {
 	require.Equal(t, "echo still\n", line)
 }
 
-// TestHTTP2AndTrailers: HTTP/2 from the client and to an h2c backend, in both directions at once, with trailers, as gRPC needs.
+// TestHTTP2AndTrailers: HTTP/2 from the client and to an h2c backend, in both directions at once, with trailers, as
+// gRPC needs.
 func TestHTTP2AndTrailers(t *testing.T) {
 	back := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "Grpc-Status")

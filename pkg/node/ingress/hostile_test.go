@@ -17,13 +17,15 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestHostileRequests: what two servers might read differently is refused, or reaches the backend as one unambiguous request.
+// TestHostileRequests: what two servers might read differently is refused, or reaches the backend as one unambiguous
+// request.
 func TestHostileRequests(t *testing.T) {
 	var got atomic.Int32
 	back := backendOf(t, func(w http.ResponseWriter, r *http.Request) {
 		got.Add(1)
 		b, _ := io.ReadAll(r.Body)
-		fmt.Fprintf(w, "%s %s %q %d %v %q", r.Method, r.RequestURI, b, r.ContentLength, r.TransferEncoding, r.Header.Get("X-Fold"))
+		fmt.Fprintf(w, "%s %s %q %d %v %q", r.Method, r.RequestURI, b, r.ContentLength, r.TransferEncoding,
+			r.Header.Get("X-Fold"))
 	})
 	f := serve(t, back)
 	for _, c := range []struct {
@@ -31,11 +33,22 @@ func TestHostileRequests(t *testing.T) {
 		status        int
 		body          string
 	}{
-		{"both lengths", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n", 200, `POST / "" -1 [chunked] ""`},
+		{
+			"both lengths",
+			"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\nTransfer-Encoding: chunked\r\nConnection: " +
+				"close\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n", 200, `POST / "" -1 [chunked] ""`,
+		},
 		{"two lengths", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 6\r\nContent-Length: 5\r\n\r\nabcdef", 400, ""},
 		{"an unknown encoding", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n", 501, ""},
-		{"an encoding twice", "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n", 501, ""},
-		{"a folded header", "GET / HTTP/1.1\r\nHost: a\r\nX-Fold: a\r\n Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n", 200, `GET / "" 0 [] "a Transfer-Encoding: chunked"`},
+		{
+			"an encoding twice",
+			"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n0\r\n\r\n", 501, "",
+		},
+		{
+			"a folded header",
+			"GET / HTTP/1.1\r\nHost: a\r\nX-Fold: a\r\n Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n", 200,
+			`GET / "" 0 [] "a Transfer-Encoding: chunked"`,
+		},
 		{"a bare CR", "GET / HTTP/1.1\r\nHost: a\r\nX-Fold: a\rTransfer-Encoding: chunked\r\n\r\n", 400, ""},
 		{"a space before the colon", "GET / HTTP/1.1\r\nHost: a\r\nContent-Length : 5\r\n\r\nabcde", 400, ""},
 		{"two hosts", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400, ""},
@@ -64,21 +77,29 @@ func TestHostileRequests(t *testing.T) {
 // TestForwardedHeaders: a client cannot say who it is, nor remove what is said about it.
 func TestForwardedHeaders(t *testing.T) {
 	back := backendOf(t, func(w http.ResponseWriter, r *http.Request) {
-		for _, name := range []string{"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Real-Ip", "Forwarded", "X-Original-Url", "X_forwarded_for", "Upgrade", "Http2-Settings"} {
+		for _, name := range []string{
+			"X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Forwarded-Port", "X-Real-Ip", "Forwarded",
+			"X-Original-Url", "X_forwarded_for", "Upgrade", "Http2-Settings",
+		} {
 			fmt.Fprintf(w, "%s=%s;", name, strings.Join(r.Header[name], ","))
 		}
 		fmt.Fprintf(w, "Host=%s", r.Host)
 	})
 	f := serve(t, back)
-	status, body := f.raw("GET / HTTP/1.1\r\nHost: a.example.com\r\nX-Forwarded-For: 6.6.6.6\r\nx-real-ip: 6.6.6.6\r\nX_Forwarded_For: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\n" +
-		"X-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\nX-Original-URL: /admin\r\nConnection: close, X-Forwarded-For, X-Real-Ip\r\n\r\n")
+	status, body := f.raw("GET / HTTP/1.1\r\nHost: a.example.com\r\nX-Forwarded-For: 6.6.6.6\r\nx-real-ip: " +
+		"6.6.6.6\r\nX_Forwarded_For: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\n" +
+		"X-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\nX-Original-URL: /admin\r\nConnection: close, " +
+		"X-Forwarded-For, X-Real-Ip\r\n\r\n")
 	require.Equal(t, 200, status)
 	_, port, _ := net.SplitHostPort(f.http)
-	require.Equal(t, "X-Forwarded-For=127.0.0.1;X-Forwarded-Host=a.example.com;X-Forwarded-Proto=http;X-Forwarded-Port="+port+
-		";X-Real-Ip=127.0.0.1;Forwarded=;X-Original-Url=;X_forwarded_for=;Upgrade=;Http2-Settings=;Host=a.example.com", body)
-	status, body = f.raw("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n")
+	require.Equal(t,
+		"X-Forwarded-For=127.0.0.1;X-Forwarded-Host=a.example.com;X-Forwarded-Proto=http;X-Forwarded-Port="+port+
+			";X-Real-Ip=127.0.0.1;Forwarded=;X-Original-Url=;X_forwarded_for=;Upgrade=;Http2-Settings=;Host=a.example.com", body)
+	status, body = f.raw("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: " +
+		"h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n")
 	require.Equal(t, 200, status)
-	require.Contains(t, body, "Upgrade=;Http2-Settings=;", "no HTTP/2 connection to the backend can be had that is not routed")
+	require.Contains(t, body, "Upgrade=;Http2-Settings=;",
+		"no HTTP/2 connection to the backend can be had that is not routed")
 }
 
 // TestOneClientCannotTakeAll: a client's requests are bounded, and others are served meanwhile.
@@ -99,7 +120,8 @@ func TestOneClientCannotTakeAll(t *testing.T) {
 	require.Zero(t, h.enter(other))
 }
 
-// TestSlowClients: a client that does not finish its header, stops in the middle of a body, or does not take the response loses its connection.
+// TestSlowClients: a client that does not finish its header, stops in the middle of a body, or does not take the
+// response loses its connection.
 func TestSlowClients(t *testing.T) {
 	read := make(chan error, 1)
 	back := backendOf(t, func(w http.ResponseWriter, r *http.Request) {
@@ -128,7 +150,8 @@ func TestSlowClients(t *testing.T) {
 		return l.Addr().String()
 	}
 	t.Cleanup(h.transport.CloseIdleConnections)
-	// Headers that are whole come to a server that waits for them: this process may not run between its connection and what it sends.
+	// Headers that are whole come to a server that waits for them: this process may not run between its connection and
+	// what it sends.
 	hasty, f := start(50*time.Millisecond), &front{t: t, handler: h, http: start(time.Minute)}
 	f.to(back)
 	send := func(to, text string) net.Conn {

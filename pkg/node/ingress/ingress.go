@@ -1,5 +1,5 @@
-// Package ingress serves Ingresses (networking.k8s.io/v1) of the class "coracle" on a server's node: HTTP and HTTPS on its addresses, on the standard
-// library's reverse proxy.
+// Package ingress serves Ingresses (networking.k8s.io/v1) of the class "coracle" on a server's node: HTTP and HTTPS on
+// its addresses, on the standard library's reverse proxy.
 //
 // It runs on servers, not on agents that joined: it reads the Secrets of Ingresses from the server's own cache, so
 // that no node's credential has to read them. Its invariant: without an Ingress of the class there is no listener, and
@@ -35,10 +35,12 @@ const (
 
 // Config configures an Ingress.
 type Config struct {
-	// Client reads Ingresses, Services, EndpointSlices and Secrets, and writes the class, the status of Ingresses, and events.
+	// Client reads Ingresses, Services, EndpointSlices and Secrets, and writes the class, the status of Ingresses, and
+	// events.
 	Client   client.Interface
 	NodeName string
-	// Addresses are those to listen on. The first is published in the status of Ingresses, with those of the other servers.
+	// Addresses are those to listen on. The first is published in the status of Ingresses, with those of the other
+	// servers.
 	Addresses []netip.Addr
 	// HTTPPort and HTTPSPort are the ports; 0 means none.
 	HTTPPort, HTTPSPort uint16
@@ -78,7 +80,8 @@ type Ingress struct {
 	shadows   []string                                 // what takes our ports
 	reported  map[types.NamespacedName]map[string]bool // refusals, as events
 	parsed    map[types.NamespacedName]parsed          // certificates, by secret
-	// secured are the transports to backends with TLS of the last table, nextSecured of the one that is made, by secret and name.
+	// secured are the transports to backends with TLS of the last table, nextSecured of the one that is made, by secret
+	// and name.
 	secured, nextSecured map[string]*secured
 }
 
@@ -89,10 +92,14 @@ func New(c Config) (*Ingress, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	i := &Ingress{Config: c, handler: newHandler(c.Log, c.HTTPSPort != 0, c.HTTPSPort), ready: make(chan struct{}), wake: make(chan struct{}, 1),
+	i := &Ingress{
+		Config: c, handler: newHandler(c.Log, c.HTTPSPort != 0, c.HTTPSPort), ready: make(chan struct{}),
+		wake:    make(chan struct{}, 1),
 		classes: map[string]bool{}, ours: map[types.NamespacedName]bool{}, uses: build(nil, reader{}),
-		reported: map[types.NamespacedName]map[string]bool{}, parsed: map[types.NamespacedName]parsed{}, nextSecured: map[string]*secured{},
-		events: events.New(c.Client, "coracle-ingress", c.NodeName, c.Log)}
+		reported: map[types.NamespacedName]map[string]bool{}, parsed: map[types.NamespacedName]parsed{},
+		nextSecured: map[string]*secured{},
+		events:      events.New(c.Client, "coracle-ingress", c.NodeName, c.Log),
+	}
 	i.guard = run.Guard{Log: c.Log, Component: i.Name()}
 	return i, nil
 }
@@ -152,8 +159,8 @@ func (i *Ingress) Run(ctx context.Context) error {
 	}
 }
 
-// class creates the IngressClass if it is missing, as the default unless there is another; a class that somebody changed is left alone. If Ingress is
-// disabled, it is deleted, so that no Ingress gets it.
+// class creates the IngressClass if it is missing, as the default unless there is another; a class that somebody
+// changed is left alone. If Ingress is disabled, it is deleted, so that no Ingress gets it.
 func (i *Ingress) class(ctx context.Context) error {
 	var class networkingv1.IngressClass
 	err := i.Client.Get(ctx, ctrl.ObjectKey{Name: Class}, &class)
@@ -176,7 +183,8 @@ func (i *Ingress) class(ctx context.Context) error {
 	return ctrl.IgnoreAlreadyExists(i.Client.Create(ctx, &networkingv1.IngressClass{
 		ObjectMeta: metav1.ObjectMeta{Name: Class, Annotations: map[string]string{
 			networkingv1.AnnotationIsDefaultIngressClass: isDefault,
-			"coracle.dev/description":                    "Served by the nodes of the servers; agents that joined do not listen for it.",
+			"coracle.dev/description": "Served by the nodes of the servers; agents that joined do not " +
+				"listen for it.",
 		}},
 		Spec: networkingv1.IngressClassSpec{Controller: Controller},
 	}))
@@ -230,7 +238,11 @@ func (i *Ingress) isOurs(o *networkingv1.Ingress) bool {
 // serve replaces the table, and starts listening if necessary.
 func (i *Ingress) serve(ctx context.Context, ingresses []*networkingv1.Ingress) error {
 	if i.informers == nil {
-		for _, w := range []watch{{&corev1.Service{}, i.seeService}, {&discoveryv1.EndpointSlice{}, i.seeSlice}, {&corev1.Secret{}, i.seeSecret}} {
+		for _, w := range []watch{
+			{&corev1.Service{}, i.seeService},
+			{&discoveryv1.EndpointSlice{}, i.seeSlice},
+			{&corev1.Secret{}, i.seeSecret},
+		} {
 			end, err := i.follow(ctx, w)
 			if err != nil {
 				return err
@@ -285,7 +297,8 @@ func (i *Ingress) report(ingresses []*networkingv1.Ingress, refused map[types.Na
 	i.reported = reported
 }
 
-// stop closes the listeners and ends the watches of what Ingresses refer to. Requests that are being served may take their time in the background.
+// stop closes the listeners and ends the watches of what Ingresses refer to. Requests that are being served may take
+// their time in the background.
 func (i *Ingress) stop() {
 	if i.server != nil {
 		i.server.stop()

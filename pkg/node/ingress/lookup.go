@@ -49,7 +49,8 @@ func (i *Ingress) build(ctx context.Context, ingresses []*networkingv1.Ingress) 
 }
 
 // backend returns the ready endpoints of a service's port.
-func (i *Ingress) backend(ctx context.Context, namespace string, ref *networkingv1.IngressServiceBackend) (*backend, error) {
+func (i *Ingress) backend(ctx context.Context, namespace string,
+	ref *networkingv1.IngressServiceBackend) (*backend, error) {
 	var s corev1.Service
 	if err := i.Client.Cache().Get(ctx, ctrl.ObjectKey{Namespace: namespace, Name: ref.Name}, &s); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -61,7 +62,8 @@ func (i *Ingress) backend(ctx context.Context, namespace string, ref *networking
 		return nil, errors.New("services of type ExternalName are not supported as backends")
 	}
 	n := slices.IndexFunc(s.Spec.Ports, func(p corev1.ServicePort) bool {
-		return p.Protocol == corev1.ProtocolTCP && (ref.Port.Name != "" && p.Name == ref.Port.Name || ref.Port.Name == "" && p.Port == ref.Port.Number)
+		return p.Protocol == corev1.ProtocolTCP &&
+			(ref.Port.Name != "" && p.Name == ref.Port.Name || ref.Port.Name == "" && p.Port == ref.Port.Number)
 	})
 	if n < 0 {
 		return nil, fmt.Errorf("the service has no TCP port %s", cmp.Or(ref.Port.Name, fmt.Sprint(ref.Port.Number)))
@@ -78,21 +80,24 @@ func (i *Ingress) backend(ctx context.Context, namespace string, ref *networking
 		}
 	}
 	var list discoveryv1.EndpointSliceList
-	if err := i.Client.Cache().List(ctx, &list, ctrl.InNamespace(namespace), ctrl.MatchingLabels{discoveryv1.LabelServiceName: s.Name}); err != nil {
+	if err := i.Client.Cache().List(ctx, &list, ctrl.InNamespace(namespace), ctrl.MatchingLabels{
+		discoveryv1.LabelServiceName: s.Name,
+	}); err != nil {
 		return nil, err
 	}
 	b.endpoints = endpoints(list.Items, port.Name)
 	return b, nil
 }
 
-// endpoints returns the ready endpoints of a port or, if there are none, those that are serving while terminating (KEP-1669), in order. Addresses of the
-// machine itself are none.
+// endpoints returns the ready endpoints of a port or, if there are none, those that are serving while terminating
+// (KEP-1669), in order. Addresses of the machine itself are none.
 func endpoints(list []discoveryv1.EndpointSlice, port string) []netip.AddrPort {
 	var all, ending []netip.AddrPort
 	for n := range list {
 		s := &list[n]
 		for _, p := range s.Ports {
-			if p.Port == nil || p.Name != nil && *p.Name != port || p.Name == nil && port != "" || p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
+			if p.Port == nil || p.Name != nil && *p.Name != port || p.Name == nil && port != "" ||
+				p.Protocol != nil && *p.Protocol != corev1.ProtocolTCP {
 				continue
 			}
 			for _, e := range s.Endpoints {
@@ -106,7 +111,8 @@ func endpoints(list []discoveryv1.EndpointSlice, port string) []netip.AddrPort {
 				switch to := netip.AddrPortFrom(a, uint16(*p.Port)); {
 				case e.Conditions.Ready == nil || *e.Conditions.Ready:
 					all = append(all, to)
-				case e.Conditions.Serving != nil && *e.Conditions.Serving && e.Conditions.Terminating != nil && *e.Conditions.Terminating:
+				case e.Conditions.Serving != nil && *e.Conditions.Serving && e.Conditions.Terminating != nil &&
+					*e.Conditions.Terminating:
 					ending = append(ending, to)
 				}
 			}
@@ -225,9 +231,10 @@ func (i *Ingress) publish(ctx context.Context, ingresses []*networkingv1.Ingress
 	}
 	var errs []error
 	for _, o := range ingresses {
-		same := slices.EqualFunc(o.Status.LoadBalancer.Ingress, want, func(a, b networkingv1.IngressLoadBalancerIngress) bool {
-			return a.IP == b.IP && a.Hostname == b.Hostname
-		})
+		same := slices.EqualFunc(o.Status.LoadBalancer.Ingress, want,
+			func(a, b networkingv1.IngressLoadBalancerIngress) bool {
+				return a.IP == b.IP && a.Hostname == b.Hostname
+			})
 		if same {
 			continue
 		}

@@ -17,7 +17,8 @@ import (
 
 // The annotations of services whose backends have TLS.
 const (
-	// annotationBackendCA names the Secret, of the service's namespace, with the authorities of the backends' certificates (ca.crt, PEM).
+	// annotationBackendCA names the Secret, of the service's namespace, with the authorities of the backends' certificates
+	// (ca.crt, PEM).
 	annotationBackendCA = "ingress.coracle.dev/backend-ca"
 	// annotationBackendName is the name in the backends' certificates; SERVICE.NAMESPACE.svc without it.
 	annotationBackendName = "ingress.coracle.dev/backend-name"
@@ -35,7 +36,8 @@ func isSecure(protocol string) bool {
 // secured is how backends with TLS of one authority and name are reached.
 type secured struct {
 	version string
-	// upgrading is for requests that leave HTTP, such as WebSockets: these need HTTP/1.1. All others may be HTTP/2, as gRPC is.
+	// upgrading is for requests that leave HTTP, such as WebSockets: these need HTTP/1.1. All others may be HTTP/2, as
+	// gRPC is.
 	plain, upgrading *http.Transport
 }
 
@@ -52,12 +54,13 @@ func (s *secured) via(r *http.Request) *http.Transport {
 	return s.plain
 }
 
-// secure returns how a service's backends are reached, the same as before for as long as nothing has changed, so that connections are kept. The name is of
-// the Secret that it depends on, also when it cannot be used.
+// secure returns how a service's backends are reached, the same as before for as long as nothing has changed, so that
+// connections are kept. The name is of the Secret that it depends on, also when it cannot be used.
 func (i *Ingress) secure(ctx context.Context, s *corev1.Service) (*secured, types.NamespacedName, error) {
 	name := types.NamespacedName{Namespace: s.Namespace, Name: s.Annotations[annotationBackendCA]}
 	if name.Name == "" {
-		return nil, types.NamespacedName{}, fmt.Errorf("the backends have TLS (appProtocol): name a Secret with their authorities (ca.crt) in the service's annotation %s", annotationBackendCA)
+		return nil, types.NamespacedName{}, fmt.Errorf("the backends have TLS (appProtocol): name a Secret with their "+
+			"authorities (ca.crt) in the service's annotation %s", annotationBackendCA)
 	}
 	var secret corev1.Secret
 	if err := i.Client.Cache().Get(ctx, name, &secret); err != nil {

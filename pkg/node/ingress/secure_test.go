@@ -22,7 +22,9 @@ func secureBackend(t *testing.T, h http.HandlerFunc) (at netip.AddrPort, authori
 	s.Config.ErrorLog = nil
 	s.StartTLS()
 	t.Cleanup(s.Close)
-	return netip.MustParseAddrPort(s.Listener.Addr().String()), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	return netip.MustParseAddrPort(s.Listener.Addr().String()), pem.EncodeToMemory(&pem.Block{
+		Type: "CERTIFICATE", Bytes: s.Certificate().Raw,
+	})
 }
 
 // secure routes all requests to a backend with TLS.
@@ -36,7 +38,8 @@ func (f *front) secure(at netip.AddrPort, authorities []byte, name string) {
 		backend: func(string, *networkingv1.IngressServiceBackend) (*backend, error) { return b, nil }}))
 }
 
-// TestBackendTLS: backends with TLS are reached over HTTP/2, upgrades over HTTP/1.1, and only those whose certificate is of their authorities and name.
+// TestBackendTLS: backends with TLS are reached over HTTP/2, upgrades over HTTP/1.1, and only those whose certificate
+// is of their authorities and name.
 func TestBackendTLS(t *testing.T) {
 	at, authorities := secureBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") == "" {

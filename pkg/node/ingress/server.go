@@ -42,21 +42,29 @@ func newServer(c Config, h *handler) *server {
 	one := func() *http.Server {
 		p := new(http.Protocols)
 		p.SetHTTP1(true)
-		return &http.Server{Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, Protocols: p,
-			HTTP2:       &http.HTTP2Config{MaxConcurrentStreams: maxStreams, SendPingTimeout: time.Minute, PingTimeout: 15 * time.Second},
+		return &http.Server{
+			Handler: h, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader, Protocols: p,
+			HTTP2: &http.HTTP2Config{
+				MaxConcurrentStreams: maxStreams,
+				SendPingTimeout:      time.Minute,
+				PingTimeout:          15 * time.Second,
+			},
 			ErrorLog:    slog.NewLogLogger(c.Log.Handler(), slog.LevelDebug),
-			BaseContext: func(net.Listener) context.Context { return ctx }}
+			BaseContext: func(net.Listener) context.Context { return ctx },
+		}
 	}
 	s.http, s.https = one(), one()
 	s.http.Protocols.SetUnencryptedHTTP2(true)
 	s.https.Protocols.SetHTTP2(true)
 	fallback := sync.OnceValues(selfSigned)
-	s.https.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
-		if c := h.table.Load().certificate(hello.ServerName); c != nil {
-			return c, nil
-		}
-		return fallback()
-	}}
+	s.https.TLSConfig = &tls.Config{
+		MinVersion: tls.VersionTLS12, GetCertificate: func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+			if c := h.table.Load().certificate(hello.ServerName); c != nil {
+				return c, nil
+			}
+			return fallback()
+		},
+	}
 	return s
 }
 
@@ -120,9 +128,12 @@ func selfSigned() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	template := &x509.Certificate{SerialNumber: serial, Subject: pkix.Name{CommonName: "Coracle Ingress default certificate"}, DNSNames: []string{"ingress.local"},
+	template := &x509.Certificate{
+		SerialNumber: serial, Subject: pkix.Name{CommonName: "Coracle Ingress default certificate"},
+		DNSNames:  []string{"ingress.local"},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().AddDate(1, 0, 0), KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}}
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return nil, err

@@ -65,13 +65,18 @@ const (
 	annotationRedirect = "ingress.coracle.dev/ssl-redirect"
 )
 
-// build makes a table from Ingresses of our class. Of two rules with the same host and path, that of the older Ingress wins.
+// build makes a table from Ingresses of our class. Of two rules with the same host and path, that of the older Ingress
+// wins.
 func build(ingresses []*networkingv1.Ingress, r reader) *table {
-	t := &table{exact: map[string]*host{}, wildcard: map[string]*host{}, any: newHost(), certificates: map[string]*tls.Certificate{},
-		services: map[types.NamespacedName]bool{}, secrets: map[types.NamespacedName]bool{}, refused: map[types.NamespacedName][]string{}}
+	t := &table{
+		exact: map[string]*host{}, wildcard: map[string]*host{}, any: newHost(), certificates: map[string]*tls.Certificate{},
+		services: map[types.NamespacedName]bool{}, secrets: map[types.NamespacedName]bool{},
+		refused: map[types.NamespacedName][]string{},
+	}
 	ingresses = slices.Clone(ingresses)
 	slices.SortFunc(ingresses, func(a, b *networkingv1.Ingress) int {
-		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace),
+			cmp.Compare(a.Name, b.Name))
 	})
 	backends := map[string]*backend{}
 	var fallback types.NamespacedName
@@ -204,8 +209,8 @@ func (h *host) match(path string) *route {
 	}
 }
 
-// route returns the route of a request: of the host itself, else of a wildcard, which is one label, else of rules without a host, else
-// the default backend. Nil: there is none.
+// route returns the route of a request: of the host itself, else of a wildcard, which is one label, else of rules
+// without a host, else the default backend. Nil: there is none.
 func (t *table) route(name, path string) *route {
 	name = hostname(name)
 	if r := t.exact[name].match(path); r != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// watch is a kind, and what is called with each change of an object, before and after; one of them is nil for an addition and a deletion.
+// watch is a kind, and what is called with each change of an object, before and after; one of them is nil for an
+// addition and a deletion.
 type watch struct {
 	object ctrl.Object
 	see    func(was, is ctrl.Object)
@@ -88,7 +89,9 @@ func (i *Ingress) seeService(was, is ctrl.Object) {
 func (i *Ingress) seeSlice(was, is ctrl.Object) {
 	o := either(was, is)
 	i.depends(func(t *table) bool {
-		return t.services[types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetLabels()[discoveryv1.LabelServiceName]}]
+		return t.services[types.NamespacedName{
+			Namespace: o.GetNamespace(), Name: o.GetLabels()[discoveryv1.LabelServiceName],
+		}]
 	})
 }
 
@@ -97,7 +100,8 @@ func (i *Ingress) seeSecret(was, is ctrl.Object) {
 	i.depends(func(t *table) bool { return t.secrets[ctrl.ObjectKeyFromObject(o)] })
 }
 
-// depends has the table made again if a change concerns what the last one was made of. concerns is called with the lock held.
+// depends has the table made again if a change concerns what the last one was made of. concerns is called with the lock
+// held.
 func (i *Ingress) depends(concerns func(*table) bool) {
 	i.mu.Lock()
 	yes := concerns(i.uses)

@@ -14,7 +14,9 @@ func TestClassesComeAndGo(t *testing.T) {
 	name := "other"
 	o := &networkingv1.Ingress{Spec: networkingv1.IngressSpec{IngressClassName: &name}}
 	class := func(controller string) *networkingv1.IngressClass {
-		return &networkingv1.IngressClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.IngressClassSpec{Controller: controller}}
+		return &networkingv1.IngressClass{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networkingv1.IngressClassSpec{Controller: controller},
+		}
 	}
 	ours, theirs := class(Controller), class("example.com/nginx")
 	i.seeClass(nil, ours)

@@ -15,8 +15,8 @@ func (r *Resolver) Next(ctx context.Context, node, after string) (rules *Rules, 
 	return rules, err
 }
 
-// WriteRules calls write with what Next returns, as JSON. All that is being written at a time is limited to maxAnswers. Of a node's requests
-// that wait it ends the oldest when they are too many.
+// WriteRules calls write with what Next returns, as JSON. All that is being written at a time is limited to maxAnswers.
+// Of a node's requests that wait it ends the oldest when they are too many.
 func (r *Resolver) WriteRules(ctx context.Context, node, after string, write func(rules []byte)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -48,8 +48,8 @@ func (r *Resolver) next(ctx context.Context, node, after string, use func(*Rules
 	}
 }
 
-// rules makes the rules of a node, one node at a time; nil while they are not known, or if their version is after. The encoding's length is taken off
-// the budget. The channel is closed when the rules may be others.
+// rules makes the rules of a node, one node at a time; nil while they are not known, or if their version is after. The
+// encoding's length is taken off the budget. The channel is closed when the rules may be others.
 func (r *Resolver) rules(ctx context.Context, node, after string) (*Rules, []byte, <-chan struct{}, error) {
 	select {
 	case r.turn <- struct{}{}:
@@ -74,7 +74,8 @@ func (r *Resolver) rules(ctx context.Context, node, after string) (*Rules, []byt
 	if rules.Version == after {
 		return nil, nil, changed, nil
 	}
-	if err := r.budget.Acquire(ctx, min(int64(len(data)), maxAnswers)); err != nil { // still in turn: one encoding at most waits for others to be written
+	// still in turn: one encoding at most waits for others to be written
+	if err := r.budget.Acquire(ctx, min(int64(len(data)), maxAnswers)); err != nil {
 		return nil, nil, nil, err
 	}
 	return rules, data, changed, nil

@@ -39,7 +39,11 @@ type cluster struct {
 }
 
 func (c *cluster) clone() *cluster {
-	out := &cluster{policies: maps.Clone(c.policies), namespaces: maps.Clone(c.namespaces), pods: make(map[string]map[string]*pod, len(c.pods))}
+	out := &cluster{
+		policies:   maps.Clone(c.policies),
+		namespaces: maps.Clone(c.namespaces),
+		pods:       make(map[string]map[string]*pod, len(c.pods)),
+	}
 	for namespace, pods := range c.pods {
 		out.pods[namespace] = maps.Clone(pods)
 	}
@@ -86,7 +90,13 @@ func (s *sets) add(o sets) {
 
 // compile resolves the policies, those of each namespace within the limits.
 func compile(c *cluster, l limits) *compiled {
-	out := &compiled{limits: l, sets: newSets(), nodes: map[string][]*pod{}, ends: map[*pod]ends{}, first: map[string]*networkingv1.NetworkPolicy{}}
+	out := &compiled{
+		limits: l,
+		sets:   newSets(),
+		nodes:  map[string][]*pod{},
+		ends:   map[*pod]ends{},
+		first:  map[string]*networkingv1.NetworkPolicy{},
+	}
 	byNamespace := map[string][]*networkingv1.NetworkPolicy{}
 	for name, p := range c.policies {
 		byNamespace[name.Namespace] = append(byNamespace[name.Namespace], p)
@@ -111,13 +121,21 @@ func compile(c *cluster, l limits) *compiled {
 	return out
 }
 
-// node returns the rules of a node, and the policies of namespaces whose rules have no room there: the largest, which allow nothing on this node.
+// node returns the rules of a node, and the policies of namespaces whose rules have no room there: the largest, which
+// allow nothing on this node.
 func (o *compiled) node(name string) (*Rules, []excess) {
 	parts := map[string]*sets{}
 	r := &Rules{Active: true}
 	for _, p := range o.nodes[name] {
 		at := o.ends[p]
-		r.Pods = append(r.Pods, Pod{Namespace: p.Namespace, Name: p.Name, UID: p.uid, Address: p.address, Ingress: at.ingress, Egress: at.egress})
+		r.Pods = append(r.Pods, Pod{
+			Namespace: p.Namespace,
+			Name:      p.Name,
+			UID:       p.uid,
+			Address:   p.address,
+			Ingress:   at.ingress,
+			Egress:    at.egress,
+		})
 		for _, chain := range []string{at.ingress, at.egress} {
 			if chain != "" {
 				if parts[p.Namespace] == nil {
@@ -127,14 +145,18 @@ func (o *compiled) node(name string) (*Rules, []excess) {
 			}
 		}
 	}
-	slices.SortFunc(r.Pods, func(a, b Pod) int { return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(r.Pods, func(a, b Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
 	total, sizes := 0, map[string]int{}
 	for namespace, part := range parts {
 		sizes[namespace] = part.size()
 		total += sizes[namespace]
 	}
 	var over []excess
-	for _, namespace := range slices.SortedFunc(maps.Keys(parts), func(a, b string) int { return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b)) }) {
+	for _, namespace := range slices.SortedFunc(maps.Keys(parts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(sizes[b], sizes[a]), cmp.Compare(a, b))
+	}) {
 		if total <= o.limits.node {
 			break
 		}
@@ -146,7 +168,8 @@ func (o *compiled) node(name string) (*Rules, []excess) {
 			}
 		}
 		over = append(over, excess{o.first[namespace], fmt.Sprintf(
-			"the policies of all pods of node %s are larger than %d MiB, those of this namespace most of all", name, o.limits.node>>20)})
+			"the policies of all pods of node %s are larger than %d MiB, those of this namespace most of all", name,
+			o.limits.node>>20)})
 	}
 	all := newSets()
 	for _, part := range parts {

@@ -31,10 +31,24 @@ func world(t *testing.T, policies ...string) *cluster {
 	for i, p := range []struct {
 		namespace, name, node, app string
 		port                       int32
-	}{{"shop", "web", "n1", "web", 8080}, {"shop", "db", "n2", "db", 5432}, {"bank", "web", "n1", "web", 9090}, {"bank", "db", "n2", "db", 5432}} {
-		o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.namespace, Name: p.name, UID: types.UID(p.namespace + p.name), Labels: map[string]string{"app": p.app}},
-			Spec:   corev1.PodSpec{NodeName: p.node, Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "main", ContainerPort: p.port, Protocol: corev1.ProtocolTCP}}}}},
-			Status: corev1.PodStatus{PodIP: address(uint64(number(netip.MustParseAddr("10.42.0.1"))) + uint64(i)).String()}}
+	}{{
+		"shop", "web", "n1", "web", 8080,
+	}, {"shop", "db", "n2", "db", 5432}, {"bank", "web", "n1", "web", 9090}, {"bank", "db", "n2", "db", 5432}} {
+		o := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: p.namespace,
+				Name:      p.name,
+				UID:       types.UID(p.namespace + p.name),
+				Labels:    map[string]string{"app": p.app},
+			},
+			Spec: corev1.PodSpec{
+				NodeName: p.node,
+				Containers: []corev1.Container{
+					{Ports: []corev1.ContainerPort{{Name: "main", ContainerPort: p.port, Protocol: corev1.ProtocolTCP}}},
+				},
+			},
+			Status: corev1.PodStatus{PodIP: address(uint64(number(netip.MustParseAddr("10.42.0.1"))) + uint64(i)).String()},
+		}
 		if c.pods[p.namespace] == nil {
 			c.pods[p.namespace] = map[string]*pod{}
 		}
@@ -105,35 +119,90 @@ func TestPoliciesMeanWhatUpstreamSays(t *testing.T) {
 		tries    []try
 	}{
 		"no policy": {nil, []try{{"shop/web", "bank/db", tcp, 1, true}}},
-		"deny all ingress": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress]}}`}, []try{
-			{"shop/web", "shop/db", tcp, 5432, false}, {"bank/web", "shop/db", udp, 53, false}, {"shop/web", "bank/db", tcp, 5432, true}, {"outside", "shop/web", tcp, 80, false}}},
-		"deny all egress": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]}}`}, []try{
-			{"shop/web", "shop/db", tcp, 5432, false}, {"shop/web", "outside", tcp, 443, false}, {"shop/db", "shop/web", tcp, 1, true}}},
-		"allow everything": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{}]}}`}, []try{
-			{"bank/web", "shop/db", udp, 9, true}, {"outside", "shop/db", tcp, 9, true}}},
+		"deny all ingress": {
+			[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress]}}`}, []try{
+				{"shop/web", "shop/db", tcp, 5432, false}, {"bank/web", "shop/db", udp, 53, false},
+				{"shop/web", "bank/db", tcp, 5432, true}, {"outside", "shop/web", tcp, 80, false}},
+		},
+		"deny all egress": {
+			[]string{`{metadata: {namespace: shop}, spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Egress]}}`},
+			[]try{
+				{"shop/web", "shop/db", tcp, 5432, false}, {"shop/web", "outside", tcp, 443, false},
+				{"shop/db", "shop/web", tcp, 1, true}},
+		},
+		"allow everything": {
+			[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{}]}}`}, []try{
+				{"bank/web", "shop/db", udp, 9, true}, {"outside", "shop/db", tcp, 9, true}},
+		},
 		"policies add up": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress]}}`,
 			`{metadata: {namespace: shop}, spec: {podSelector: {matchLabels: {app: db}}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: web}}}], ports: [{port: 5432}]}]}}`}, []try{
-			{"shop/web", "shop/db", tcp, 5432, true}, {"shop/web", "shop/db", udp, 5432, false}, {"shop/web", "shop/db", tcp, 5433, false}, {"bank/web", "shop/db", tcp, 5432, false}, {"shop/db", "shop/web", tcp, 80, false}}},
-		"a namespace": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchLabels: {team: b}}}]}]}}`}, []try{
-			{"bank/db", "shop/web", tcp, 7, true}, {"shop/db", "shop/web", tcp, 7, false}}},
-		"pods of a namespace": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchLabels: {team: b}}, podSelector: {matchLabels: {app: web}}}]}]}}`}, []try{
-			{"bank/web", "shop/web", tcp, 7, true}, {"bank/db", "shop/web", tcp, 7, false}}},
-		"a peer that selects nothing": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: none}}}]}]}}`}, []try{
-			{"shop/web", "shop/db", tcp, 7, false}}},
-		"a block with an exception": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0, except: [203.0.113.0/29, 203.0.113.128/25]}}]}]}}`}, []try{
-			{"shop/web", "outside", tcp, 443, false}, {"shop/web", "bank/db", tcp, 443, true}}},
-		"a block of IPv6 alone": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: "2001:db8::/32"}}]}]}}`}, []try{
-			{"shop/web", "outside", tcp, 443, false}}},
-		"a range of ports": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{ports: [{port: 80, endPort: 90, protocol: UDP}]}]}}`}, []try{
-			{"shop/web", "outside", udp, 80, true}, {"shop/web", "outside", udp, 90, true}, {"shop/web", "outside", udp, 91, false}, {"shop/web", "outside", tcp, 85, false}}},
-		"a protocol": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{ports: [{protocol: UDP}]}]}}`}, []try{
-			{"shop/web", "outside", udp, 1, true}, {"shop/web", "outside", tcp, 1, false}}},
-		"named ports in": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{ports: [{port: main}]}]}}`}, []try{
-			{"bank/web", "shop/web", tcp, 8080, true}, {"bank/web", "shop/web", tcp, 5432, false}, {"bank/web", "shop/db", tcp, 5432, true}}},
-		"named ports out": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {team: b}}}], ports: [{port: main}, {port: 53, protocol: UDP}]}]}}`}, []try{
-			{"shop/web", "bank/web", tcp, 9090, true}, {"shop/web", "bank/db", tcp, 9090, false}, {"shop/web", "bank/db", tcp, 5432, true}, {"shop/web", "shop/db", tcp, 5432, false}, {"shop/web", "bank/db", udp, 53, true}}},
-		"named ports out to all": {[]string{`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{ports: [{port: main}]}]}}`}, []try{
-			{"shop/web", "bank/web", tcp, 9090, true}, {"shop/web", "bank/web", tcp, 9091, false}}},
+			{"shop/web", "shop/db", tcp, 5432, true}, {"shop/web", "shop/db", udp, 5432, false},
+			{"shop/web", "shop/db", tcp, 5433, false}, {"bank/web", "shop/db", tcp, 5432, false},
+			{"shop/db", "shop/web", tcp, 80, false}}},
+		"a namespace": {
+			[]string{
+				`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchLabels: {team: b}}}]}]}}`,
+			}, []try{
+				{"bank/db", "shop/web", tcp, 7, true}, {"shop/db", "shop/web", tcp, 7, false}},
+		},
+		"pods of a namespace": {
+			[]string{
+				`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {matchLabels: {team: b}}, podSelector: {matchLabels: {app: web}}}]}]}}`,
+			}, []try{
+				{"bank/web", "shop/web", tcp, 7, true}, {"bank/db", "shop/web", tcp, 7, false}},
+		},
+		"a peer that selects nothing": {
+			[]string{
+				`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: none}}}]}]}}`,
+			}, []try{
+				{"shop/web", "shop/db", tcp, 7, false}},
+		},
+		"a block with an exception": {
+			[]string{
+				`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: 0.0.0.0/0, except: [203.0.113.0/29, 203.0.113.128/25]}}]}]}}`,
+			}, []try{
+				{"shop/web", "outside", tcp, 443, false}, {"shop/web", "bank/db", tcp, 443, true}},
+		},
+		"a block of IPv6 alone": {
+			[]string{
+				`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{ipBlock: {cidr: "2001:db8::/32"}}]}]}}`,
+			}, []try{
+				{"shop/web", "outside", tcp, 443, false}},
+		},
+		"a range of ports": {
+			[]string{
+				`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{ports: [{port: 80, endPort: 90, protocol: UDP}]}]}}`,
+			}, []try{
+				{"shop/web", "outside", udp, 80, true}, {"shop/web", "outside", udp, 90, true},
+				{"shop/web", "outside", udp, 91, false}, {"shop/web", "outside", tcp, 85, false}},
+		},
+		"a protocol": {
+			[]string{
+				`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{ports: [{protocol: UDP}]}]}}`,
+			}, []try{
+				{"shop/web", "outside", udp, 1, true}, {"shop/web", "outside", tcp, 1, false}},
+		},
+		"named ports in": {
+			[]string{
+				`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{ports: [{port: main}]}]}}`,
+			}, []try{
+				{"bank/web", "shop/web", tcp, 8080, true}, {"bank/web", "shop/web", tcp, 5432, false},
+				{"bank/web", "shop/db", tcp, 5432, true}},
+		},
+		"named ports out": {
+			[]string{
+				`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{to: [{namespaceSelector: {matchLabels: {team: b}}}], ports: [{port: main}, {port: 53, protocol: UDP}]}]}}`,
+			}, []try{
+				{"shop/web", "bank/web", tcp, 9090, true}, {"shop/web", "bank/db", tcp, 9090, false},
+				{"shop/web", "bank/db", tcp, 5432, true}, {"shop/web", "shop/db", tcp, 5432, false},
+				{"shop/web", "bank/db", udp, 53, true}},
+		},
+		"named ports out to all": {
+			[]string{
+				`{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Egress], egress: [{ports: [{port: main}]}]}}`,
+			}, []try{
+				{"shop/web", "bank/web", tcp, 9090, true}, {"shop/web", "bank/web", tcp, 9091, false}},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := world(t, c.policies...)
@@ -159,7 +228,8 @@ func TestPodsThatMatter(t *testing.T) {
 	require.NotNil(t, podOf(p))
 	for _, change := range []func(*corev1.Pod){
 		func(p *corev1.Pod) { p.Spec.NodeName = "" }, func(p *corev1.Pod) { p.Spec.HostNetwork = true },
-		func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
+		func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded },
+		func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed },
 	} {
 		other := p.DeepCopy()
 		change(other)
@@ -169,7 +239,8 @@ func TestPodsThatMatter(t *testing.T) {
 	mirror.UID, mirror.Annotations = "api", map[string]string{corev1.MirrorPodAnnotationKey: "another pod's"}
 	own := p.DeepCopy()
 	own.UID, own.Annotations = "of the manifest", map[string]string{"kubernetes.io/config.source": "file"}
-	require.Equal(t, identity(own, static.IsStatic(own)), podOf(mirror).uid, "the node knows a static pod as the servers know its mirror")
+	require.Equal(t, identity(own, static.IsStatic(own)), podOf(mirror).uid,
+		"the node knows a static pod as the servers know its mirror")
 	require.NotContains(t, podOf(mirror).uid, "another pod's")
 	require.Equal(t, own.UID, podOf(own).uid, "a pod of the API that pretends to be static")
 }
@@ -211,8 +282,14 @@ func TestBlocks(t *testing.T) {
 	r := func(from, to string) Range { return Range{netip.MustParseAddr(from), netip.MustParseAddr(to)} }
 	require.Equal(t, []Range{r("0.0.0.0", "255.255.255.255")}, ranges("0.0.0.0/0"))
 	require.Equal(t, []Range{r("10.0.0.0", "10.0.0.255")}, ranges("10.0.0.7/24"))
-	require.Equal(t, []Range{r("10.0.0.1", "10.0.0.127"), r("10.0.0.192", "10.0.0.254")}, ranges("10.0.0.0/24", "10.0.0.255/32", "10.0.0.128/26", "10.0.0.0/32", "10.0.0.160/27"))
+	require.Equal(t, []Range{r("10.0.0.1", "10.0.0.127"), r("10.0.0.192", "10.0.0.254")},
+		ranges("10.0.0.0/24", "10.0.0.255/32", "10.0.0.128/26", "10.0.0.0/32", "10.0.0.160/27"))
 	require.Empty(t, ranges("10.0.0.0/24", "10.0.0.0/25", "10.0.0.128/25"))
 	require.Equal(t, []Range{r("0.0.0.0", "127.255.255.255")}, ranges("0.0.0.0/0", "128.0.0.0/1"))
-	require.Equal(t, portRange{protocol: unix.IPPROTO_SCTP, from: 1, to: 9}, rangeOf(networkingv1.NetworkPolicyPort{Protocol: new(corev1.ProtocolSCTP), Port: new(intstr.FromInt32(1)), EndPort: new(int32(9))}))
+	require.Equal(t, portRange{protocol: unix.IPPROTO_SCTP, from: 1, to: 9},
+		rangeOf(networkingv1.NetworkPolicyPort{
+			Protocol: new(corev1.ProtocolSCTP),
+			Port:     new(intstr.FromInt32(1)),
+			EndPort:  new(int32(9)),
+		}))
 }

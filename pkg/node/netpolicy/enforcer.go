@@ -59,7 +59,13 @@ func NewEnforcer(c Config) *Enforcer {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	e := &Enforcer{Config: c, ready: make(chan struct{}), wake: make(chan struct{}, 1), local: map[types.UID]netip.Addr{}, changed: make(chan struct{})}
+	e := &Enforcer{
+		Config:  c,
+		ready:   make(chan struct{}),
+		wake:    make(chan struct{}, 1),
+		local:   map[types.UID]netip.Addr{},
+		changed: make(chan struct{}),
+	}
 	e.guard = run.Guard{Log: c.Logger, Component: e.Name()}
 	return e
 }
@@ -179,10 +185,17 @@ func (e *Enforcer) sync(ctx context.Context) error {
 	return nil
 }
 
-// state returns the table's content, and the addresses of the pods whose rules it has. Addresses of pods that were set up count more than
-// those in the API, which may be of a pod that had the address before.
+// state returns the table's content, and the addresses of the pods whose rules it has. Addresses of pods that were set
+// up count more than those in the API, which may be of a pod that had the address before.
 func (r *Rules) state(local map[types.UID]netip.Addr) (*state, map[types.UID]netip.Addr) {
-	s := &state{chains: r.Chains, addresses: r.Addresses, blocks: r.Blocks, endpoints: r.Endpoints, ingress: map[netip.Addr]string{}, egress: map[netip.Addr]string{}}
+	s := &state{
+		chains:    r.Chains,
+		addresses: r.Addresses,
+		blocks:    r.Blocks,
+		endpoints: r.Endpoints,
+		ingress:   map[netip.Addr]string{},
+		egress:    map[netip.Addr]string{},
+	}
 	written := make(map[types.UID]netip.Addr, len(r.Pods))
 	set := func(m map[netip.Addr]string, a netip.Addr, chain string) {
 		if delete(m, a); chain != "" {
@@ -208,7 +221,8 @@ func (r *Rules) state(local map[types.UID]netip.Addr) (*state, map[types.UID]net
 	return s, written
 }
 
-// Setup waits until the policies that select a pod of this node are enforced at its address. It is called before containers start.
+// Setup waits until the policies that select a pod of this node are enforced at its address. It is called before
+// containers start.
 func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	a, err := netip.ParseAddr(ip)
 	if err != nil || p.Spec.HostNetwork {

@@ -79,11 +79,17 @@ func (r *Resolver) setPod(p *corev1.Pod, there bool) {
 
 // podOf returns what matters of a pod, or nil if nothing does: it has no node, ended, or uses its node's network.
 func podOf(p *corev1.Pod) *pod {
-	if p.Spec.NodeName == "" || p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed {
+	if p.Spec.NodeName == "" || p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded ||
+		p.Status.Phase == corev1.PodFailed {
 		return nil
 	}
 	_, mirror := p.Annotations[corev1.MirrorPodAnnotationKey]
-	out := &pod{NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name}, uid: identity(p, mirror), node: p.Spec.NodeName, labels: p.Labels}
+	out := &pod{
+		NamespacedName: types.NamespacedName{Namespace: p.Namespace, Name: p.Name},
+		uid:            identity(p, mirror),
+		node:           p.Spec.NodeName,
+		labels:         p.Labels,
+	}
 	if a, err := netip.ParseAddr(p.Status.PodIP); err == nil && a.Is4() {
 		out.address = a
 	}
@@ -99,8 +105,9 @@ func podOf(p *corev1.Pod) *pod {
 	return out
 }
 
-// identity returns how a node and the servers know a pod: by its UID, but a static pod, which has another one in the API, by its name. What its mirror's
-// annotation says is not used: whoever may create pods could name another pod's UID there.
+// identity returns how a node and the servers know a pod: by its UID, but a static pod, which has another one in the
+// API, by its name. What its mirror's annotation says is not used: whoever may create pods could name another pod's UID
+// there.
 func identity(p *corev1.Pod, static bool) types.UID {
 	if static {
 		return types.UID("static:" + p.Namespace + "/" + p.Name)
@@ -109,7 +116,8 @@ func identity(p *corev1.Pod, static bool) types.UID {
 }
 
 func (p *pod) equal(o *pod) bool {
-	return p.uid == o.uid && p.node == o.node && p.address == o.address && maps.Equal(p.labels, o.labels) && slices.Equal(p.ports, o.ports)
+	return p.uid == o.uid && p.node == o.node && p.address == o.address && maps.Equal(p.labels, o.labels) &&
+		slices.Equal(p.ports, o.ports)
 }
 
 // handler calls set for each object that is there or no longer.

@@ -20,8 +20,8 @@ import (
 //	forward     lets replies and what a pod sends to itself pass, then jumps to the chain of the source and to that of the destination
 //	in-, out-   the chains of Rules: what matches returns, all else is rejected
 //
-// The maps "ingress" and "egress" lead from the addresses of isolated pods to their chains, and the set "self" has their addresses twice. It is not
-// safe for concurrent use.
+// The maps "ingress" and "egress" lead from the addresses of isolated pods to their chains, and the set "self" has
+// their addresses twice. It is not safe for concurrent use.
 type kernel struct {
 	conn     *nftables.Conn // nil after a failure; the next change dials
 	socket   *netlink.Conn  // of conn
@@ -47,7 +47,8 @@ const (
 	piece = 300
 	// buffer is the size of the socket's buffers, in bytes; memory is used only as needed.
 	buffer = 64 << 20
-	// flushTimeout limits a transaction. The kernel is done with it when it is sent; an answer that is not there by then was lost.
+	// flushTimeout limits a transaction. The kernel is done with it when it is sent; an answer that is not there by then
+	// was lost.
 	flushTimeout = time.Minute
 	// prohibited is "communication administratively prohibited" (RFC 1812, 5.2.7.1).
 	prohibited = 13
@@ -61,7 +62,9 @@ const (
 )
 
 func newKernel(prefix string) (*kernel, error) {
-	k := &kernel{patience: flushTimeout, table: &nftables.Table{Family: nftables.TableFamilyIPv4, Name: prefix + "_policy"}}
+	k := &kernel{
+		patience: flushTimeout, table: &nftables.Table{Family: nftables.TableFamilyIPv4, Name: prefix + "_policy"},
+	}
 	return k, k.dial()
 }
 
@@ -89,8 +92,8 @@ func (k *kernel) close() error {
 	return k.conn.CloseLasting()
 }
 
-// abandon closes the connection, with the messages that are queued and the answers that were not read: a later change would take those for its own.
-// What the kernel has is not known any longer.
+// abandon closes the connection, with the messages that are queued and the answers that were not read: a later change
+// would take those for its own. What the kernel has is not known any longer.
 func (k *kernel) abandon() {
 	_ = k.close()
 	k.conn, k.socket, k.last = nil, nil, nil
@@ -152,7 +155,8 @@ func (k *kernel) change(s *state) error {
 		}
 	}
 	if err := errors.Join(k.addSets(was, s), k.addChains(was, s),
-		k.verdicts("ingress", was.ingress, s.ingress), k.verdicts("egress", was.egress, s.egress), k.self(was, s)); err != nil {
+		k.verdicts("ingress", was.ingress, s.ingress), k.verdicts("egress", was.egress, s.egress),
+		k.self(was, s)); err != nil {
 		return err
 	}
 	k.drop(was, s)
@@ -167,15 +171,33 @@ func (k *kernel) begin() error {
 	k.conn.AddTable(k.table)
 	ip, pair := nftables.TypeIPAddr, nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)
 	for _, s := range []*nftables.Set{
-		{Name: "ingress", Comment: "isolated pods, and what they accept", KeyType: ip, IsMap: true, DataType: nftables.TypeVerdict},
-		{Name: "egress", Comment: "isolated pods, and where they may connect to", KeyType: ip, IsMap: true, DataType: nftables.TypeVerdict},
+		{
+			Name:     "ingress",
+			Comment:  "isolated pods, and what they accept",
+			KeyType:  ip,
+			IsMap:    true,
+			DataType: nftables.TypeVerdict,
+		},
+		{
+			Name:     "egress",
+			Comment:  "isolated pods, and where they may connect to",
+			KeyType:  ip,
+			IsMap:    true,
+			DataType: nftables.TypeVerdict,
+		},
 		{Name: "self", Comment: "isolated pods, which may connect to themselves", KeyType: pair, Concatenation: true},
 	} {
 		if err := k.addSet(s); err != nil {
 			return err
 		}
 	}
-	forward := k.conn.AddChain(&nftables.Chain{Table: k.table, Name: "forward", Type: nftables.ChainTypeFilter, Hooknum: nftables.ChainHookForward, Priority: nftables.ChainPriorityFilter})
+	forward := k.conn.AddChain(&nftables.Chain{
+		Table:    k.table,
+		Name:     "forward",
+		Type:     nftables.ChainTypeFilter,
+		Hooknum:  nftables.ChainHookForward,
+		Priority: nftables.ChainPriorityFilter,
+	})
 	accept := []expr.Any{&expr.Verdict{Kind: expr.VerdictAccept}}
 	k.rule(forward, established(), accept)
 	k.rule(forward, source(reg0), destination(reg1), k.member("self", reg0), accept)
@@ -352,7 +374,15 @@ func (k *kernel) member(set string, from uint32) []expr.Any {
 
 // jump goes to the chain of the address in the first register, if it has one.
 func (k *kernel) jump(set string) []expr.Any {
-	return []expr.Any{&expr.Lookup{SourceRegister: reg0, DestRegister: unix.NFT_REG_VERDICT, IsDestRegSet: true, SetName: set, SetID: k.sets[set].ID}}
+	return []expr.Any{
+		&expr.Lookup{
+			SourceRegister: reg0,
+			DestRegister:   unix.NFT_REG_VERDICT,
+			IsDestRegSet:   true,
+			SetName:        set,
+			SetID:          k.sets[set].ID,
+		},
+	}
 }
 
 // difference returns the elements of those that others lack.

@@ -27,7 +27,8 @@ func newTestKernel(t *testing.T) *kernel {
 	return k
 }
 
-// has requires the kernel's table to have what a state says: each chain with its rules and a rejection, each set and map with its elements.
+// has requires the kernel's table to have what a state says: each chain with its rules and a rejection, each set and
+// map with its elements.
 func (k *kernel) has(t *testing.T, s *state) {
 	t.Helper()
 	conn, err := nftables.New()
@@ -82,9 +83,22 @@ func TestTheKernelHasWhatTheRulesSay(t *testing.T) {
 	k := newTestKernel(t)
 	a, b, c := netip.MustParseAddr("10.42.0.2"), netip.MustParseAddr("10.42.0.3"), netip.MustParseAddr("10.42.0.4")
 	first := &state{
-		chains:    map[string][]Rule{"in-1": {{Addresses: "p1", Protocol: unix.IPPROTO_TCP, From: 80, To: 80}, {Blocks: "b1"}}, "out-1": {{Endpoints: "e1"}, {Blocks: "b1", Protocol: unix.IPPROTO_UDP, From: 1, To: 99}, {Protocol: unix.IPPROTO_SCTP, To: 65535}, {}}},
+		chains: map[string][]Rule{
+			"in-1": {{Addresses: "p1", Protocol: unix.IPPROTO_TCP, From: 80, To: 80}, {Blocks: "b1"}},
+			"out-1": {
+				{Endpoints: "e1"},
+				{Blocks: "b1", Protocol: unix.IPPROTO_UDP, From: 1, To: 99},
+				{Protocol: unix.IPPROTO_SCTP, To: 65535},
+				{},
+			},
+		},
 		addresses: map[string][]netip.Addr{"p1": {a, b}},
-		blocks:    map[string][]Range{"b1": {{netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("192.0.1.255")}, {netip.MustParseAddr("192.0.3.0"), netip.MustParseAddr("255.255.255.255")}}},
+		blocks: map[string][]Range{
+			"b1": {
+				{netip.MustParseAddr("0.0.0.0"), netip.MustParseAddr("192.0.1.255")},
+				{netip.MustParseAddr("192.0.3.0"), netip.MustParseAddr("255.255.255.255")},
+			},
+		},
 		endpoints: map[string][]Destination{"e1": {{unix.IPPROTO_TCP, netip.AddrPortFrom(b, 8080)}}},
 		ingress:   map[netip.Addr]string{a: "in-1"},
 		egress:    map[netip.Addr]string{a: "out-1", b: "out-1"},
@@ -152,7 +166,9 @@ func TestAnswersThatWereNotRead(t *testing.T) {
 	k.patience = time.Second
 	require.Error(t, k.write(t.Context(), many))
 	k.patience = flushTimeout
-	broken := &state{chains: map[string][]Rule{"in-1": {}}, ingress: map[netip.Addr]string{netip.MustParseAddr("10.42.0.2"): "in-none"}}
+	broken := &state{
+		chains: map[string][]Rule{"in-1": {}}, ingress: map[netip.Addr]string{netip.MustParseAddr("10.42.0.2"): "in-none"},
+	}
 	require.Error(t, k.write(t.Context(), broken))
 	require.NoError(t, k.write(t.Context(), many))
 	k.has(t, many)

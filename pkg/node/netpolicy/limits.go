@@ -6,19 +6,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// limits bound what policies may cost, so that those of one namespace do not stop others. A namespace over a limit stays isolated and allows nothing.
+// limits bound what policies may cost, so that those of one namespace do not stop others. A namespace over a limit
+// stays isolated and allows nothing.
 type limits struct {
-	work int // of a namespace, each time policies are resolved: pods looked at, times the length of selectors; rules, and ports by name
+	// of a namespace, each time policies are resolved: pods looked at, times the length of selectors; rules, and ports by
+	// name
+	work int
 	size int // of a namespace's sets and chains, in bytes as they are sent
 	node int // of a node's, in bytes
 }
 
-// usual is well below what a node takes (maxRules). A cluster of 10,000 pods has room for 100 different selectors of all pods in the rules of each namespace,
-// or 20 if all of them select all pods; 2,000 different sets are the most.
+// usual is well below what a node takes (maxRules). A cluster of 10,000 pods has room for 100 different selectors of
+// all pods in the rules of each namespace, or 20 if all of them select all pods; 2,000 different sets are the most.
 var usual = limits{work: 1_000_000, size: 4 << 20, node: 48 << 20}
 
-// The most that elements take as JSON, in bytes. A set or a chain counts more than its name: the kernel takes a kilobyte and more for each, and looks at all
-// of a table to make another.
+// The most that elements take as JSON, in bytes. A set or a chain counts more than its name: the kernel takes a
+// kilobyte and more for each, and looks at all of a table to make another.
 const (
 	nameSize        = 2 << 10
 	addressSize     = 18
@@ -48,7 +51,8 @@ func (s *sets) size() int {
 // spend takes work off what is left to the namespace, and reports whether there was enough.
 func (t *tenant) spend(work int) bool {
 	if work > t.left.work {
-		t.exceeded(fmt.Sprintf("resolving its policies takes more than %d steps (pods compared with selectors, rules times ports, exceptions of blocks)", t.limits.work))
+		t.exceeded(fmt.Sprintf("resolving its policies takes more than %d steps (pods compared with selectors, rules times "+
+			"ports, exceptions of blocks)", t.limits.work))
 	} else {
 		t.left.work -= work
 	}

@@ -43,16 +43,59 @@ func TestANamespaceOverItsLimits(t *testing.T) {
 		why    string
 		db     bool // the pod that is not selected is isolated, too
 	}{
-		"many selectors":       {fmt.Sprintf(webOf, repeat(100, `{namespaceSelector: {}, podSelector: {matchLabels: {a%d: b}}}`)), limits{100, 1 << 20, 1 << 20}, "more than 100 steps", false},
-		"many addresses":       {fmt.Sprintf(webOf, `{namespaceSelector: {}}`), limits{1000, room(3, 1), 1 << 20}, "take more than", false},
-		"many sets":            {fmt.Sprintf(strings.Replace(webOf, "[{from: [%s]}]", "[%s]", 1), repeat(100, `{from: [{podSelector: {matchLabels: {a%d: b}}}]}`)), limits{10000, room(90, 100), 1 << 20}, "take more than", false},
-		"many blocks":          {fmt.Sprintf(webOf, repeat(100, `{ipBlock: {cidr: 10.%d.0.0/17}}`)), limits{10000, room(3, 20), 1 << 20}, "take more than", false},
-		"many exceptions":      {fmt.Sprintf(webOf, `{ipBlock: {cidr: 10.0.0.0/8, except: [`+repeat(200, `10.0.%d.0/24`)+`]}}`), limits{100, 1 << 20, 1 << 20}, "more than 100 steps", false},
-		"many rules":           {fmt.Sprintf(strings.Replace(webOf, "ingress: [{from: [%s]}]", "ingress: [%s]", 1), repeat(100, `{ports: [{port: %d}]}`)), limits{10000, room(3, 20), 1 << 20}, "take more than", false},
-		"a long list of ports": {fmt.Sprintf(strings.Replace(webOf, "ingress: [{from: [%s]}]", "egress: [{ports: [%s]}]", 1), repeat(100, `{port: p%d}`)), limits{100, 1 << 20, 1 << 20}, "more than 100 steps", false},
-		"a long pod selector": {`{metadata: {namespace: bank}, spec: {podSelector: {matchExpressions: [{key: a, operator: NotIn, values: [` + repeat(900, "v%d") + `]}]}, policyTypes: [Ingress]}}`,
-			limits{100, 1 << 20, 1 << 20}, "more than 100 steps", true},
-		"all of a node": {fmt.Sprintf(webOf, `{namespaceSelector: {}},`+repeat(100, `{ipBlock: {cidr: 10.%d.0.0/17}}`)), limits{10000, 1 << 20, room(4, 20)}, "all pods of node n1", false},
+		"many selectors": {
+			fmt.Sprintf(webOf, repeat(100, `{namespaceSelector: {}, podSelector: {matchLabels: {a%d: b}}}`)),
+			limits{100, 1 << 20, 1 << 20},
+			"more than 100 steps",
+			false,
+		},
+		"many addresses": {
+			fmt.Sprintf(webOf, `{namespaceSelector: {}}`), limits{1000, room(3, 1), 1 << 20}, "take more than", false,
+		},
+		"many sets": {
+			fmt.Sprintf(strings.Replace(webOf, "[{from: [%s]}]", "[%s]", 1),
+				repeat(100, `{from: [{podSelector: {matchLabels: {a%d: b}}}]}`)),
+			limits{10000, room(90, 100), 1 << 20},
+			"take more than",
+			false,
+		},
+		"many blocks": {
+			fmt.Sprintf(webOf, repeat(100, `{ipBlock: {cidr: 10.%d.0.0/17}}`)),
+			limits{10000, room(3, 20), 1 << 20},
+			"take more than",
+			false,
+		},
+		"many exceptions": {
+			fmt.Sprintf(webOf, `{ipBlock: {cidr: 10.0.0.0/8, except: [`+repeat(200, `10.0.%d.0/24`)+`]}}`),
+			limits{100, 1 << 20, 1 << 20},
+			"more than 100 steps",
+			false,
+		},
+		"many rules": {
+			fmt.Sprintf(strings.Replace(webOf, "ingress: [{from: [%s]}]", "ingress: [%s]", 1),
+				repeat(100, `{ports: [{port: %d}]}`)),
+			limits{10000, room(3, 20), 1 << 20},
+			"take more than",
+			false,
+		},
+		"a long list of ports": {
+			fmt.Sprintf(strings.Replace(webOf, "ingress: [{from: [%s]}]", "egress: [{ports: [%s]}]", 1),
+				repeat(100, `{port: p%d}`)),
+			limits{100, 1 << 20, 1 << 20},
+			"more than 100 steps",
+			false,
+		},
+		"a long pod selector": {
+			`{metadata: {namespace: bank}, spec: {podSelector: {matchExpressions: [{key: a, operator: NotIn, values: [` +
+				repeat(900, "v%d") + `]}]}, policyTypes: [Ingress]}}`,
+			limits{100, 1 << 20, 1 << 20}, "more than 100 steps", true,
+		},
+		"all of a node": {
+			fmt.Sprintf(webOf, `{namespaceSelector: {}},`+repeat(100, `{ipBlock: {cidr: 10.%d.0.0/17}}`)),
+			limits{10000, 1 << 20, room(4, 20)},
+			"all pods of node n1",
+			false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := world(t, allowDB, c.policy)
@@ -82,19 +125,36 @@ func TestANamespaceOverItsLimits(t *testing.T) {
 	}
 }
 
-// TestWorkThatIsNotDone: rules for all peers look at no pods, and equal selectors look once, so that ordinary policies of large clusters are within limits.
+// TestWorkThatIsNotDone: rules for all peers look at no pods, and equal selectors look once, so that ordinary policies
+// of large clusters are within limits.
 func TestWorkThatIsNotDone(t *testing.T) {
-	w := &cluster{namespaces: map[string]labels.Set{"n": nil}, pods: map[string]map[string]*pod{"n": {}}, policies: map[types.NamespacedName]*networkingv1.NetworkPolicy{}}
+	w := &cluster{
+		namespaces: map[string]labels.Set{"n": nil},
+		pods:       map[string]map[string]*pod{"n": {}},
+		policies:   map[types.NamespacedName]*networkingv1.NetworkPolicy{},
+	}
 	for i := range 1000 {
 		name := fmt.Sprint(i)
-		w.pods["n"][name] = &pod{NamespacedName: types.NamespacedName{Namespace: "n", Name: name}, node: "n1", labels: labels.Set{"i": name}, address: address(10<<24 + uint64(i))}
+		w.pods["n"][name] = &pod{
+			NamespacedName: types.NamespacedName{Namespace: "n", Name: name},
+			node:           "n1",
+			labels:         labels.Set{"i": name},
+			address:        address(10<<24 + uint64(i)),
+		}
 	}
-	p := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"}, Spec: networkingv1.NetworkPolicySpec{PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"i": "7"}}}}
+	p := &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"},
+		Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"i": "7"}},
+		},
+	}
 	p.Spec.PolicyTypes = []networkingv1.PolicyType{networkingv1.PolicyTypeIngress, networkingv1.PolicyTypeEgress}
 	for i := range 200 {
 		ports := []networkingv1.NetworkPolicyPort{{Port: new(intstr.FromInt(1 + i))}}
 		p.Spec.Ingress = append(p.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{Ports: ports})
-		p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{Ports: ports, To: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}}})
+		p.Spec.Egress = append(p.Spec.Egress, networkingv1.NetworkPolicyEgressRule{
+			Ports: ports, To: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{}}},
+		})
 	}
 	w.policies[types.NamespacedName{Namespace: "n", Name: "p"}] = p
 	made := compile(w, limits{work: 5000, size: 1 << 20, node: 1 << 20})
@@ -112,7 +172,12 @@ func TestSizes(t *testing.T) {
 	most := netip.MustParseAddr("255.255.255.255")
 	s := newSets()
 	for range 100 {
-		s.chains["in-0123456789abcdef0123"] = append(s.chains["in-0123456789abcdef0123"], Rule{Addresses: "p0123456789abcdef0123", Protocol: 132, From: 65534, To: 65535})
+		s.chains["in-0123456789abcdef0123"] = append(s.chains["in-0123456789abcdef0123"], Rule{
+			Addresses: "p0123456789abcdef0123",
+			Protocol:  132,
+			From:      65534,
+			To:        65535,
+		})
 		s.addresses["p"] = append(s.addresses["p"], most)
 		s.blocks["b"] = append(s.blocks["b"], Range{most, most})
 		s.endpoints["e"] = append(s.endpoints["e"], Destination{132, netip.AddrPortFrom(most, 65535)})
@@ -139,7 +204,11 @@ func TestTenantsAreTold(t *testing.T) {
 	require.NoError(t, c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}))
 	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p"}}
 	for i := range 20 {
-		policy.Spec.Ingress = append(policy.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": fmt.Sprint(i)}}}}})
+		policy.Spec.Ingress = append(policy.Spec.Ingress, networkingv1.NetworkPolicyIngressRule{
+			From: []networkingv1.NetworkPolicyPeer{
+				{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": fmt.Sprint(i)}}},
+			},
+		})
 	}
 	require.NoError(t, c.Create(ctx, policy))
 	event := (<-watch.ResultChan()).Object.(*corev1.Event)
@@ -148,7 +217,8 @@ func TestTenantsAreTold(t *testing.T) {
 	require.Contains(t, event.Message, "of namespace shop allow nothing")
 }
 
-// TestANodeThatAsksTooOften ends its own requests, the oldest first, and no request waits for the rules of others when it ends.
+// TestANodeThatAsksTooOften ends its own requests, the oldest first, and no request waits for the rules of others when
+// it ends.
 func TestANodeThatAsksTooOften(t *testing.T) {
 	r := NewResolver(nil, slog.New(slog.DiscardHandler))
 	r.publish(nil)
@@ -169,7 +239,8 @@ func TestANodeThatAsksTooOften(t *testing.T) {
 	require.ErrorIs(t, r.WriteRules(ctx, "n2", "", none), context.Canceled)
 }
 
-// TestAnswersHaveABudget: rules for which there is no room wait until others have been written, or until their request ends.
+// TestAnswersHaveABudget: rules for which there is no room wait until others have been written, or until their request
+// ends.
 func TestAnswersHaveABudget(t *testing.T) {
 	r := NewResolver(nil, slog.New(slog.DiscardHandler))
 	r.publish(nil)

@@ -13,7 +13,8 @@ func addressKey(a netip.Addr) []byte { return a.AsSlice() }
 
 // endpointKey is address, protocol and port, each padded to a register.
 func endpointKey(d Destination) []byte {
-	return slices.Concat(d.Address.Addr().AsSlice(), []byte{d.Protocol, 0, 0, 0}, binary.BigEndian.AppendUint16(nil, d.Address.Port()), []byte{0, 0})
+	return slices.Concat(d.Address.Addr().AsSlice(), []byte{d.Protocol, 0, 0, 0},
+		binary.BigEndian.AppendUint16(nil, d.Address.Port()), []byte{0, 0})
 }
 
 func source(reg uint32) []expr.Any {

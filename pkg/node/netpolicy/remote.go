@@ -41,7 +41,8 @@ func (r Remote) Next(ctx context.Context, node, after string) (*Rules, error) {
 func (r Remote) ask(ctx context.Context, node, after string) (*Rules, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/api/v1/nodes/"+url.PathEscape(node)+"/networkpolicy?after="+url.QueryEscape(after), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"/api/v1/nodes/"+url.PathEscape(node)+"/networkpolicy?after="+url.QueryEscape(after), nil)
 	if err != nil {
 		return nil, err
 	}

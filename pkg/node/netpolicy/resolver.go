@@ -23,7 +23,8 @@ import (
 )
 
 const (
-	// After work of a duration t the Resolver pauses for rest times t, and at most for restMost, because new pods wait for their rules.
+	// After work of a duration t the Resolver pauses for rest times t, and at most for restMost, because new pods wait for
+	// their rules.
 	rest     = 3
 	restMost = 2 * time.Second
 	// mostWaiting limits the requests of a node. A new one ends the oldest, of a connection that may be lost.
@@ -69,15 +70,23 @@ var (
 	_ Source        = (*Resolver)(nil)
 )
 
-// NewResolver returns a Resolver, which reads pods, namespaces and policies as the client's user. Log is slog.Default() if nil.
+// NewResolver returns a Resolver, which reads pods, namespaces and policies as the client's user. Log is slog.Default()
+// if nil.
 func NewResolver(c client.Interface, log *slog.Logger) *Resolver {
 	if log == nil {
 		log = slog.Default()
 	}
-	r := &Resolver{client: c, log: log, limits: usual, ready: make(chan struct{}), first: make(chan struct{}), changed: make(chan struct{}),
-		wake: make(chan struct{}, 1), turn: make(chan struct{}, 1), budget: semaphore.NewWeighted(maxAnswers),
+	r := &Resolver{
+		client: c, log: log, limits: usual, ready: make(chan struct{}), first: make(chan struct{}),
+		changed: make(chan struct{}),
+		wake:    make(chan struct{}, 1), turn: make(chan struct{}, 1), budget: semaphore.NewWeighted(maxAnswers),
 		waiting: map[string][]*request{}, reported: map[string]time.Time{},
-		cluster: cluster{policies: map[types.NamespacedName]*networkingv1.NetworkPolicy{}, namespaces: map[string]labels.Set{}, pods: map[string]map[string]*pod{}}}
+		cluster: cluster{
+			policies:   map[types.NamespacedName]*networkingv1.NetworkPolicy{},
+			namespaces: map[string]labels.Set{},
+			pods:       map[string]map[string]*pod{},
+		},
+	}
 	r.guard = run.Guard{Log: log, Component: r.Name()}
 	r.events = events.New(c, r.Name(), "", log)
 	return r
@@ -182,9 +191,12 @@ func (r *Resolver) publish(made *compiled) {
 func (r *Resolver) report(over []excess) {
 	for _, o := range r.unreported(over) {
 		namespace := o.policy.Namespace
-		r.log.Warn("the network policies of a namespace are too large, they allow nothing", "namespace", namespace, "policy", o.policy.Name, "reason", o.why)
-		r.events.Event(o.policy, corev1.EventTypeWarning, "PoliciesTooLarge", "The policies of namespace %s allow nothing, and pods that they select are isolated, because %s. "+
-			"Write fewer rules with fewer different selectors: by one label that the peers have in common, or by an ipBlock.", namespace, o.why)
+		r.log.Warn("the network policies of a namespace are too large, they allow nothing", "namespace", namespace, "policy",
+			o.policy.Name, "reason", o.why)
+		r.events.Event(o.policy, corev1.EventTypeWarning, "PoliciesTooLarge",
+			"The policies of namespace %s allow nothing, and pods that they select are isolated, because %s. "+
+				"Write fewer rules with fewer different selectors: by one label that the peers have in common, or by an ipBlock.",
+			namespace, o.why)
 	}
 }
 

@@ -24,7 +24,8 @@ import (
 // patience is the timeout for what should happen immediately.
 const patience = time.Minute
 
-// TestTheResolver follows the objects of a cluster: rules come with the first policy, change with the pods they name, and go with the last policy.
+// TestTheResolver follows the objects of a cluster: rules come with the first policy, change with the pods they name,
+// and go with the last policy.
 func TestTheResolver(t *testing.T) {
 	e := registrytest.Start(t, registrytest.Options{})
 	c := e.As("admin")
@@ -45,11 +46,16 @@ func TestTheResolver(t *testing.T) {
 	}
 	require.False(t, next().Active)
 
-	require.NoError(t, c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"team": "a"}}}))
-	require.NoError(t, c.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "default"}}))
+	require.NoError(t,
+		c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop", Labels: map[string]string{"team": "a"}}}))
+	require.NoError(t,
+		c.Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "default"}}))
 	pod := func(name, node string) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}}, Spec: corev1.PodSpec{NodeName: node,
-			Containers: []corev1.Container{{Name: "c", Image: "x"}}}}
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name, Labels: map[string]string{"app": name}},
+			Spec: corev1.PodSpec{NodeName: node,
+				Containers: []corev1.Container{{Name: "c", Image: "x"}}},
+		}
 		require.NoError(t, c.Create(ctx, p))
 		return p
 	}
@@ -58,9 +64,17 @@ func TestTheResolver(t *testing.T) {
 		require.NoError(t, c.Status().Update(ctx, p))
 	}
 	web, db := pod("web", "n1"), pod("db", "n2")
-	policy := &networkingv1.NetworkPolicy{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p"}, Spec: networkingv1.NetworkPolicySpec{
-		PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
-		Ingress:     []networkingv1.NetworkPolicyIngressRule{{From: []networkingv1.NetworkPolicyPeer{{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}}}}}}}
+	policy := &networkingv1.NetworkPolicy{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "p"}, Spec: networkingv1.NetworkPolicySpec{
+			PodSelector: metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+			Ingress: []networkingv1.NetworkPolicyIngressRule{
+				{
+					From: []networkingv1.NetworkPolicyPeer{
+						{PodSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}},
+					},
+				},
+			}},
+	}
 	require.NoError(t, c.Create(ctx, policy))
 	rules := next()
 	require.True(t, rules.Active)
@@ -78,7 +92,9 @@ func TestTheResolver(t *testing.T) {
 	for after := ""; ; { // until its own node knows it
 		rules, err := r.Next(ctx, "n2", after)
 		require.NoError(t, err)
-		if after = rules.Version; slices.ContainsFunc(rules.Pods, func(p Pod) bool { return p.Name == "other" && p.Address.IsValid() }) {
+		if after = rules.Version; slices.ContainsFunc(rules.Pods, func(p Pod) bool {
+			return p.Name == "other" && p.Address.IsValid()
+		}) {
 			break
 		}
 	}
@@ -142,7 +158,8 @@ func (g given) Next(ctx context.Context, _, after string) (*Rules, error) {
 	}
 }
 
-// TestNewPodsWait: containers of a pod start once its rules are in the kernel, at once without policies, and static pods without a server.
+// TestNewPodsWait: containers of a pod start once its rules are in the kernel, at once without policies, and static
+// pods without a server.
 func TestNewPodsWait(t *testing.T) {
 	source := given(make(chan *Rules))
 	e := NewEnforcer(Config{Source: source, NodeName: "n1", Prefix: "wait", Logger: slog.New(slog.DiscardHandler)})
@@ -162,7 +179,11 @@ func TestNewPodsWait(t *testing.T) {
 	source <- sealed(&Rules{})
 	require.NoError(t, <-waiting)
 
-	rules := &Rules{Active: true, Chains: map[string][]Rule{"in-1": {}}, Pods: []Pod{{UID: "other", Address: netip.MustParseAddr("10.42.0.9"), Ingress: "in-1"}}}
+	rules := &Rules{
+		Active: true,
+		Chains: map[string][]Rule{"in-1": {}},
+		Pods:   []Pod{{UID: "other", Address: netip.MustParseAddr("10.42.0.9"), Ingress: "in-1"}},
+	}
 	source <- sealed(rules)
 	source <- nil // asked for once the rules are known
 	pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "new"}}
@@ -181,7 +202,8 @@ func TestNewPodsWait(t *testing.T) {
 	require.NoError(t, Reset("wait"), "twice")
 }
 
-// TestPodsWhoseRulesAreNotInTheKernel do not start: not for the first policy, whether the kernel takes it or not, nor for others.
+// TestPodsWhoseRulesAreNotInTheKernel do not start: not for the first policy, whether the kernel takes it or not, nor
+// for others.
 func TestPodsWhoseRulesAreNotInTheKernel(t *testing.T) {
 	e := NewEnforcer(Config{})
 	e.kernel = newTestKernel(t)

@@ -1,12 +1,14 @@
 // Package netpolicy enforces NetworkPolicies (networking.k8s.io/v1) on nodes, in an nftables table of its own.
 //
-// Servers resolve selectors: a Resolver turns policies, namespaces and pods into the Rules of one node, which names addresses and ports only. A node's
-// Enforcer writes them into the kernel, and lets no container of a new pod start before its rules are there. So a node learns the
-// addresses its own pods may reach or be reached from, and nothing else about pods of other nodes.
+// Servers resolve selectors: a Resolver turns policies, namespaces and pods into the Rules of one node, which names
+// addresses and ports only. A node's Enforcer writes them into the kernel, and lets no container of a new pod start
+// before its rules are there. So a node learns the addresses its own pods may reach or be reached from, and nothing
+// else about pods of other nodes.
 //
-// As upstream's contract has it: pods that no policy selects are not restricted; both ends must allow a connection, replies are always allowed;
-// a pod can reach itself, and it and its own node can always reach each other (probes, DNS, the Ingress of that node). What is not allowed is
-// rejected with an ICMP message, so that clients need not wait for a timeout. A change does not end connections that exist.
+// As upstream's contract has it: pods that no policy selects are not restricted; both ends must allow a connection,
+// replies are always allowed; a pod can reach itself, and it and its own node can always reach each other (probes, DNS,
+// the Ingress of that node). What is not allowed is rejected with an ICMP message, so that clients need not wait for a
+// timeout. A change does not end connections that exist.
 //
 // Its invariants: a node's table is replaced or changed in one transaction; while a server cannot be reached the last
 // rules stay in force, also when the process ends; without any policy there is neither a table nor work; the policies
@@ -23,7 +25,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Rules are what one node enforces. Chains and sets are named by their content or origin, so that equal names mean equal chains.
+// Rules are what one node enforces. Chains and sets are named by their content or origin, so that equal names mean
+// equal chains.
 type Rules struct {
 	// Version changes when anything else does.
 	Version string `json:"version"`
@@ -52,7 +55,8 @@ type Pod struct {
 
 // Rule allows what matches all of its fields.
 type Rule struct {
-	// Addresses, Blocks and Endpoints name a set in which the peer must be; at most one is set. Endpoints are the destination with its port.
+	// Addresses, Blocks and Endpoints name a set in which the peer must be; at most one is set. Endpoints are the
+	// destination with its port.
 	Addresses string `json:"addresses,omitempty"`
 	Blocks    string `json:"blocks,omitempty"`
 	Endpoints string `json:"endpoints,omitempty"`

@@ -46,16 +46,29 @@ type portRange struct {
 }
 
 func newTenant(c *cluster, namespace string, l limits) *tenant {
-	return &tenant{sets: newSets(), ends: map[*pod]ends{}, cluster: c, name: namespace, limits: l, left: l, matches: map[string][]*pod{}}
+	return &tenant{
+		sets:    newSets(),
+		ends:    map[*pod]ends{},
+		cluster: c,
+		name:    namespace,
+		limits:  l,
+		left:    l,
+		matches: map[string][]*pod{},
+	}
 }
 
-// resolve makes the chains of the namespace's pods. Over a limit, all that are selected are isolated, or all pods if even that is not known.
+// resolve makes the chains of the namespace's pods. Over a limit, all that are selected are isolated, or all pods if
+// even that is not known.
 func (t *tenant) resolve(list []*networkingv1.NetworkPolicy) {
 	selected := map[*pod][]*policy{}
 	var all []*policy
 	for i, p := range list {
 		t.policy = p
-		one := &policy{number: i, in: slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress), out: slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress)}
+		one := &policy{
+			number: i,
+			in:     slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeIngress),
+			out:    slices.Contains(p.Spec.PolicyTypes, networkingv1.PolicyTypeEgress),
+		}
 		all = append(all, one)
 		pods := t.cluster.pods[t.name]
 		selects, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
@@ -194,7 +207,8 @@ func (t *tenant) rules(a *allowed, p *pod, to []Rule) []Rule {
 }
 
 // allow resolves one rule.
-func (t *tenant) allow(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort, egress bool) allowed {
+func (t *tenant) allow(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort,
+	egress bool) allowed {
 	var out allowed
 	if !t.spend(1 + len(peers) + len(ports)) {
 		return out

@@ -29,7 +29,8 @@ func BenchmarkSetup(b *testing.B) {
 	}
 }
 
-// BenchmarkSetupTeardown sets up and tears down pods, one and sixteen at a time, and reports the processor time of this process.
+// BenchmarkSetupTeardown sets up and tears down pods, one and sixteen at a time, and reports the processor time of this
+// process.
 func BenchmarkSetupTeardown(b *testing.B) {
 	for _, at := range []int{1, 16} {
 		b.Run(fmt.Sprint(at), func(b *testing.B) {

@@ -37,7 +37,9 @@ func inOutside(t testing.TB, f func() error) {
 func TestSpoofedSources(t *testing.T) {
 	n := newNet(t)
 	own, other := setup(t, n, Pod{UID: "liar"}), setup(t, n, Pod{UID: "other"})
-	forged := []netip.Addr{other.IP, nodeIP, outside, netip.MustParseAddr("10.43.0.10"), netip.MustParseAddr("10.42.0.200")}
+	forged := []netip.Addr{
+		other.IP, nodeIP, outside, netip.MustParseAddr("10.43.0.10"), netip.MustParseAddr("10.42.0.200"),
+	}
 	listen := func(in string, address string) (c net.PacketConn) {
 		var err error
 		open := func() error { c, err = net.ListenPacket("udp4", address); return err }
@@ -60,9 +62,14 @@ func TestSpoofedSources(t *testing.T) {
 		send := func(from netip.Addr) {
 			require.NoError(t, n.Enter(context.Background(), "liar", func() error {
 				// As a pod with NET_ADMIN may: bind to an address that it does not have.
-				d := net.Dialer{LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)), Control: func(_, _ string, raw syscall.RawConn) (err error) {
-					return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TRANSPARENT, 1) }), err)
-				}}
+				d := net.Dialer{
+					LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)),
+					Control: func(_, _ string, raw syscall.RawConn) (err error) {
+						return errors.Join(raw.Control(func(fd uintptr) {
+							err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_TRANSPARENT, 1)
+						}), err)
+					},
+				}
 				conn, err := d.Dial("udp4", to)
 				if err != nil {
 					return err
@@ -98,7 +105,8 @@ func TestSpoofedSources(t *testing.T) {
 	}
 }
 
-// TestMetadata: link-local addresses are refused to pods at once, other than for DNS, and open to them if the option says so.
+// TestMetadata: link-local addresses are refused to pods at once, other than for DNS, and open to them if the option
+// says so.
 func TestMetadata(t *testing.T) {
 	require.NoError(t, node())
 	metadata := netip.MustParseAddr("169.254.169.254")
@@ -134,7 +142,12 @@ func TestMetadata(t *testing.T) {
 	require.NoError(t, err, "the node itself")
 	require.NoError(t, closed.Reset(context.Background()))
 
-	n, err := New(Config{RunDir: filepath.Join(closed.RunDir, "open"), NodeIP: nodeIP, PodCIDR: podCIDR, MetadataAccess: true})
+	n, err := New(Config{
+		RunDir:         filepath.Join(closed.RunDir, "open"),
+		NodeIP:         nodeIP,
+		PodCIDR:        podCIDR,
+		MetadataAccess: true,
+	})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, n.Reset(context.Background())) }()
 	setup(t, n, Pod{UID: "a"})
@@ -146,7 +159,9 @@ func TestHostPortsOfTheNode(t *testing.T) {
 	n := newNet(t)
 	n.OwnPorts = []uint16{6443}
 	for _, port := range []uint16{22, 6443} {
-		_, err := n.Setup(context.Background(), Pod{UID: "a", HostPorts: []HostPort{{HostPort: port, PodPort: 80, Protocol: "TCP"}}})
+		_, err := n.Setup(context.Background(), Pod{
+			UID: "a", HostPorts: []HostPort{{HostPort: port, PodPort: 80, Protocol: "TCP"}},
+		})
 		require.ErrorContains(t, err, "is reserved")
 	}
 	setup(t, n, Pod{UID: "a", HostPorts: []HostPort{{HostPort: 80, PodPort: 80, Protocol: "TCP"}}})

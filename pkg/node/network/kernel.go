@@ -21,9 +21,9 @@ type Need struct {
 	Err    error  // what the kernel answered
 }
 
-// Missing tries each module that the network of pods, services and network policies needs, and returns the ones that the
-// kernel does not have. A kernel loads modules on demand, so trying is the only way to know. It happens in a network
-// namespace that ends with the call, so nothing of the machine is changed.
+// Missing tries each module that the network of pods, services and network policies needs, and returns the ones that
+// the kernel does not have. A kernel loads modules on demand, so trying is the only way to know. It happens in a
+// network namespace that ends with the call, so nothing of the machine is changed.
 func Missing() (missing []Need, err error) {
 	err = thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -35,18 +35,39 @@ func Missing() (missing []Need, err error) {
 	return missing, err
 }
 
-// parts are the parts of nftables that rules of this package, pkg/node/proxy and pkg/node/netpolicy use, each in a module.
+// parts are the parts of nftables that rules of this package, pkg/node/proxy and pkg/node/netpolicy use, each in a
+// module.
 var parts = []struct {
 	module, use string
 	chain       nftables.ChainType
 	exprs       []expr.Any
 }{
 	{"nft_ct", "network policies", nftables.ChainTypeFilter, []expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: reg1}}},
-	{"nft_reject_ipv4", "services without endpoints", nftables.ChainTypeFilter, []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}},
-	{"nft_numgen", "services", nftables.ChainTypeFilter, []expr.Any{&expr.Numgen{Register: reg1, Modulus: 2, Type: unix.NFT_NG_RANDOM}}},
-	{"nft_fib_ipv4", "host and node ports", nftables.ChainTypeFilter, []expr.Any{&expr.Fib{Register: reg1, FlagDADDR: true, ResultADDRTYPE: true}}},
+	{
+		"nft_reject_ipv4",
+		"services without endpoints",
+		nftables.ChainTypeFilter,
+		[]expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}},
+	},
+	{
+		"nft_numgen",
+		"services",
+		nftables.ChainTypeFilter,
+		[]expr.Any{&expr.Numgen{Register: reg1, Modulus: 2, Type: unix.NFT_NG_RANDOM}},
+	},
+	{
+		"nft_fib_ipv4",
+		"host and node ports",
+		nftables.ChainTypeFilter,
+		[]expr.Any{&expr.Fib{Register: reg1, FlagDADDR: true, ResultADDRTYPE: true}},
+	},
 	{"nft_chain_nat", "services", nftables.ChainTypeNAT, nil},
-	{"nft_masq", "connections of pods to other networks", nftables.ChainTypeNAT, []expr.Any{&expr.Masq{FullyRandom: true}}},
+	{
+		"nft_masq",
+		"connections of pods to other networks",
+		nftables.ChainTypeNAT,
+		[]expr.Any{&expr.Masq{FullyRandom: true}},
+	},
 	{"nft_nat", "services", nftables.ChainTypeNAT, []expr.Any{&expr.Immediate{Register: reg1, Data: gateway.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: reg1}}},
 }
@@ -97,7 +118,13 @@ func tryPart(c *nftables.Conn, i int) {
 	if p.chain == nftables.ChainTypeFilter {
 		hook = nftables.ChainHookPrerouting
 	}
-	chain := c.AddChain(&nftables.Chain{Table: t, Name: "try", Type: p.chain, Hooknum: hook, Priority: nftables.ChainPriorityNATSource})
+	chain := c.AddChain(&nftables.Chain{
+		Table:    t,
+		Name:     "try",
+		Type:     p.chain,
+		Hooknum:  hook,
+		Priority: nftables.ChainPriorityNATSource,
+	})
 	if len(p.exprs) > 0 {
 		c.AddRule(&nftables.Rule{Table: t, Chain: chain, Exprs: p.exprs})
 	}

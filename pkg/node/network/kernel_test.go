@@ -22,7 +22,8 @@ func TestMissing(t *testing.T) {
 	was := parts
 	defer func() { parts = was }()
 	parts = append(parts[:1:1], parts[0], parts[1])
-	parts[1].module, parts[1].exprs = "nft_none", []expr.Any{&expr.Numgen{Register: reg1, Type: unix.NFT_NG_RANDOM}} // by 0
+	// by 0
+	parts[1].module, parts[1].exprs = "nft_none", []expr.Any{&expr.Numgen{Register: reg1, Type: unix.NFT_NG_RANDOM}}
 	missing, err = Missing()
 	require.NoError(t, err)
 	require.Len(t, missing, 1)

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The pods' gateway, and the MAC addresses of the two ends of every pod's link. All pods can have the same, since each link is a network of its
-// own. Neighbor entries are permanent, so there is no ARP.
+// The pods' gateway, and the MAC addresses of the two ends of every pod's link. All pods can have the same, since each
+// link is a network of its own. Neighbor entries are permanent, so there is no ARP.
 var (
 	gateway = netip.AddrFrom4([4]byte{169, 254, 1, 1})
 	hostMAC = net.HardwareAddr{0x02, 0xc0, 0x4a, 0xc1, 0xe0, 0x01}
@@ -26,7 +26,8 @@ var (
 
 const podLink = "eth0"
 
-// The name of a link has at most 15 characters (IFNAMSIZ). What a prefix leaves has at least 40 bits of a hash of the pod's UID.
+// The name of a link has at most 15 characters (IFNAMSIZ). What a prefix leaves has at least 40 bits of a hash of the
+// pod's UID.
 const (
 	maxName   = 15
 	maxPrefix = 7
@@ -42,7 +43,8 @@ func (c *Config) linkName(uid string) string {
 	return prefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:maxName-len(prefix)]
 }
 
-// linkPrefix begins the names of all links of this installation. In place of a Prefix that is too long it has 36 bits of a hash of it.
+// linkPrefix begins the names of all links of this installation. In place of a Prefix that is too long it has 36 bits
+// of a hash of it.
 func (c *Config) linkPrefix() string {
 	if len(c.Prefix) > maxPrefix {
 		return "cl" + letters(c.Prefix, 6)
@@ -65,11 +67,11 @@ func prefixNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// connect creates the pod's link, addresses and routes. The calling thread is in the pod's network namespace podNS, also on return; host is a
-// netlink handle in the node's, hostNS.
+// connect creates the pod's link, addresses and routes. The calling thread is in the pod's network namespace podNS,
+// also on return; host is a netlink handle in the node's, hostNS.
 //
-// The node's end is set up first: the end that is set up last can send at once, the other one only after the kernel has processed the
-// carrier event, which a query of the link (rtnl_getlink) forces.
+// The node's end is set up first: the end that is set up last can send at once, the other one only after the kernel has
+// processed the carrier event, which a query of the link (rtnl_getlink) forces.
 func (n *Net) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip netip.Addr) error {
 	n.links.Lock()
 	defer n.links.Unlock()
@@ -134,7 +136,11 @@ func (n *Net) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip ne
 	if err := pod.NeighAdd(neighbour(index, gateway, hostMAC)); err != nil {
 		return fmt.Errorf("add the gateway's neighbour entry: %w", err)
 	}
-	if err := pod.RouteAdd(&netlink.Route{LinkIndex: index, Gw: gateway.AsSlice(), Flags: int(netlink.FLAG_ONLINK)}); err != nil {
+	if err := pod.RouteAdd(&netlink.Route{
+		LinkIndex: index,
+		Gw:        gateway.AsSlice(),
+		Flags:     int(netlink.FLAG_ONLINK),
+	}); err != nil {
 		return fmt.Errorf("add the default route: %w", err)
 	}
 	_, err = host.LinkByIndex(hostIndex)

@@ -48,8 +48,9 @@ func join(path string, kind int) error {
 	return nil
 }
 
-// joinOwned makes a user namespace and the namespaces that belong to it, mounts them, and moves the calling thread into the latter. Only a process that
-// is in a user namespace can make others that belong to it, and no thread of this one can be.
+// joinOwned makes a user namespace and the namespaces that belong to it, mounts them, and moves the calling thread into
+// the latter. Only a process that is in a user namespace can make others that belong to it, and no thread of this one
+// can be.
 func (c *Config) joinOwned(uid string, r record) error {
 	pid, end, err := c.Users.Start(r.Users)
 	if err != nil {
@@ -75,7 +76,8 @@ func (c *Config) joinOwned(uid string, r record) error {
 	return nil
 }
 
-// unshare moves the calling thread into the pod's own namespaces, and mounts new ones. It enters those that are already mounted.
+// unshare moves the calling thread into the pod's own namespaces, and mounts new ones. It enters those that are already
+// mounted.
 func (c *Config) unshare(uid string, p Pod) error {
 	var flags int
 	var names []string
@@ -135,7 +137,8 @@ func setNames(p Pod) error {
 	return nil
 }
 
-// sysctlPath returns the file of a sysctl. Its name is separated by dots or, if an element contains dots, by slashes (sysctl.d(5)).
+// sysctlPath returns the file of a sysctl. Its name is separated by dots or, if an element contains dots, by slashes
+// (sysctl.d(5)).
 func sysctlPath(name string) string {
 	if i := strings.IndexAny(name, "./"); i < 0 || name[i] == '.' {
 		name = strings.NewReplacer(".", "/", "/", ".").Replace(name)
@@ -144,10 +147,13 @@ func sysctlPath(name string) string {
 }
 
 // ipcSysctls are the prefixes of the files of an IPC namespace's sysctls.
-var ipcSysctls = []string{"/proc/sys/kernel/shm", "/proc/sys/kernel/msg", "/proc/sys/kernel/sem", "/proc/sys/fs/mqueue/"}
+var ipcSysctls = []string{
+	"/proc/sys/kernel/shm", "/proc/sys/kernel/msg", "/proc/sys/kernel/sem", "/proc/sys/fs/mqueue/",
+}
 
-// setSysctls sets sysctls of the calling thread's namespaces, of a pod with these IDs if it has any of its own. It refuses those that are not namespaced,
-// since they would change the node. The thread may have no rights any more when it returns.
+// setSysctls sets sysctls of the calling thread's namespaces, of a pod with these IDs if it has any of its own. It
+// refuses those that are not namespaced, since they would change the node. The thread may have no rights any more when
+// it returns.
 func setSysctls(p Pod, ids userns.Range) error {
 	write := func(name string) error {
 		if err := os.WriteFile(sysctlPath(name), []byte(p.Sysctls[name]), 0); err != nil {
@@ -160,7 +166,8 @@ func setSysctls(p Pod, ids userns.Range) error {
 		path := sysctlPath(name)
 		ipc := slices.ContainsFunc(ipcSysctls, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
 		switch {
-		case strings.Contains(path, "/../"), ipc && p.HostIPC, !ipc && (p.HostNetwork || !strings.HasPrefix(path, "/proc/sys/net/")):
+		case strings.Contains(path, "/../"), ipc && p.HostIPC,
+			!ipc && (p.HostNetwork || !strings.HasPrefix(path, "/proc/sys/net/")):
 			return fmt.Errorf("sysctl %q is not one of the pod's own network or IPC namespace", name)
 		case ipc:
 			ofIPC = append(ofIPC, name)
@@ -171,7 +178,8 @@ func setSysctls(p Pod, ids userns.Range) error {
 		}
 	}
 	if len(ofIPC) > 0 && ids.Count > 0 {
-		// They may be written by who is root in the namespace, and by nobody else. Of this process only the thread becomes that.
+		// They may be written by who is root in the namespace, and by nobody else. Of this process only the thread becomes
+		// that.
 		const same = ^uintptr(0)
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(ids.First), same); errno != 0 {
 			return fmt.Errorf("become the pod's root: %w", errno)

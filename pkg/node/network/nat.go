@@ -25,8 +25,8 @@ import (
 //	postrouting  masquerades traffic of pods that leaves the cluster, traffic from the node's loopback, and traffic of a pod to itself
 //	             through its host port
 //
-// The maps "ports" and "portsat" (with host address) map a host port to a pod's port; the set "self" has the pods with host ports, and
-// "cluster" the prefixes to which pods are not masqueraded.
+// The maps "ports" and "portsat" (with host address) map a host port to a pod's port; the set "self" has the pods with
+// host ports, and "cluster" the prefixes to which pods are not masqueraded.
 type nat struct {
 	mu      sync.Mutex // held over one transaction; pods without host ports need none
 	conn    *nftables.Conn
@@ -56,14 +56,36 @@ func newNAT(prefix string) (*nat, error) {
 	target := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
 	// Set IDs are only unique within a transaction, so they can be constants.
 	return &nat{conn: conn, table: t,
-		ports: &nftables.Set{Table: t, ID: 1, Name: "ports", Comment: "host port", IsMap: true, Concatenation: true, DataType: target,
-			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService)},
-		portsAt: &nftables.Set{Table: t, ID: 2, Name: "portsat", Comment: "host address and port", IsMap: true, Concatenation: true, DataType: target,
-			KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService)},
-		self: &nftables.Set{Table: t, ID: 3, Name: "self", Comment: "pods with host ports that may be connected to themselves", Concatenation: true,
-			KeyType: nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr)},
-		cluster: &nftables.Set{Table: t, ID: 4, Name: "cluster", Comment: "where pods are not masqueraded", Interval: true, KeyType: nftables.TypeIPAddr},
-		pods:    &nftables.Set{Table: t, ID: 5, Name: "pods", Comment: "pods of this node", Interval: true, KeyType: nftables.TypeIPAddr},
+		ports: &nftables.Set{
+			Table: t, ID: 1, Name: "ports", Comment: "host port", IsMap: true, Concatenation: true, DataType: target,
+			KeyType: nftables.MustConcatSetType(nftables.TypeInetProto, nftables.TypeInetService),
+		},
+		portsAt: &nftables.Set{
+			Table: t, ID: 2, Name: "portsat", Comment: "host address and port", IsMap: true, Concatenation: true,
+			DataType: target,
+			KeyType:  nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService),
+		},
+		self: &nftables.Set{
+			Table: t, ID: 3, Name: "self", Comment: "pods with host ports that may be connected to themselves",
+			Concatenation: true,
+			KeyType:       nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeIPAddr),
+		},
+		cluster: &nftables.Set{
+			Table:    t,
+			ID:       4,
+			Name:     "cluster",
+			Comment:  "where pods are not masqueraded",
+			Interval: true,
+			KeyType:  nftables.TypeIPAddr,
+		},
+		pods: &nftables.Set{
+			Table:    t,
+			ID:       5,
+			Name:     "pods",
+			Comment:  "pods of this node",
+			Interval: true,
+			KeyType:  nftables.TypeIPAddr,
+		},
 	}, nil
 }
 
@@ -79,13 +101,16 @@ func (n *nat) replace(c *Config, pods map[string]record, podCIDR netip.Prefix, c
 			return err
 		}
 	}
-	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook, prio *nftables.ChainPriority) *nftables.Chain {
+	chain := func(name string, kind nftables.ChainType, hook *nftables.ChainHook,
+		prio *nftables.ChainPriority) *nftables.Chain {
 		return n.conn.AddChain(&nftables.Chain{Table: n.table, Name: name, Type: kind, Hooknum: hook, Priority: prio})
 	}
 	rule := func(ch *nftables.Chain, parts ...[]expr.Any) {
 		n.conn.AddRule(&nftables.Rule{Table: n.table, Chain: ch, Exprs: slices.Concat(parts...)})
 	}
-	dnat := []expr.Any{&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: reg1, RegProtoMin: reg2}}
+	dnat := []expr.Any{
+		&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: reg1, RegProtoMin: reg2},
+	}
 	masquerade := []expr.Any{&expr.Masq{FullyRandom: true}}
 	hide := masquerade
 	if c.NodeIP.IsValid() {
@@ -96,21 +121,26 @@ func (n *nat) replace(c *Config, pods map[string]record, podCIDR netip.Prefix, c
 	guard := chain("guard", nftables.ChainTypeFilter, nftables.ChainHookPrerouting, nftables.ChainPriorityRaw)
 	rule(guard, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, netip.MustParsePrefix("127.0.0.0/8")),
 		[]expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}})
-	rule(guard, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), spoofed(), []expr.Any{&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop}})
+	rule(guard, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), spoofed(), []expr.Any{
+		&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictDrop},
+	})
 	if !c.MetadataAccess {
 		forward := chain("forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter)
 		rule(forward, fromLink(expr.MetaKeyIIFNAME, c.linkPrefix()), inPrefix(addrDst, linkLocal), isTCP(), notTo(portDNS),
 			[]expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
 	}
 
-	for name, hook := range map[string]*nftables.ChainHook{"prerouting": nftables.ChainHookPrerouting, "output": nftables.ChainHookOutput} {
+	for name, hook := range map[string]*nftables.ChainHook{
+		"prerouting": nftables.ChainHookPrerouting, "output": nftables.ChainHookOutput,
+	} {
 		ch := chain(name, nftables.ChainTypeNAT, hook, nftables.ChainPriorityNATDest)
 		rule(ch, localDestination(), load(addrDst, reg1), load(proto, reg2), load(portDst, reg3), lookup(n.portsAt), dnat)
 		rule(ch, localDestination(), load(proto, reg1), load(portDst, reg2), lookup(n.ports), dnat)
 	}
 	post := chain("postrouting", nftables.ChainTypeNAT, nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
 	rule(post, load(addrSrc, reg1), load(addrDst, reg2), member(n.self, false), hide)
-	rule(post, inPrefix(addrSrc, netip.MustParsePrefix("127.0.0.0/8")), fromLink(expr.MetaKeyOIFNAME, c.linkPrefix()), hide)
+	rule(post, inPrefix(addrSrc, netip.MustParsePrefix("127.0.0.0/8")), fromLink(expr.MetaKeyOIFNAME, c.linkPrefix()),
+		hide)
 	rule(post, load(addrSrc, reg1), member(n.pods, false), load(addrDst, reg1), member(n.cluster, true), masquerade)
 
 	for _, uid := range sortedKeys(pods) {
@@ -206,7 +236,8 @@ func (n *nat) setPorts(r record, add bool) error {
 	return nil
 }
 
-// forgetUDP removes the conntrack entries of a pod's UDP host ports, which would otherwise still direct clients' packets to the previous pod.
+// forgetUDP removes the conntrack entries of a pod's UDP host ports, which would otherwise still direct clients'
+// packets to the previous pod.
 func forgetUDP(r record) error {
 	var filters []netlink.CustomConntrackFilter
 	for _, p := range r.HostPorts {
@@ -214,7 +245,8 @@ func forgetUDP(r record) error {
 			continue
 		}
 		f := &netlink.ConntrackFilter{}
-		if err := errors.Join(f.AddProtocol(unix.IPPROTO_UDP), f.AddPort(netlink.ConntrackOrigDstPort, p.HostPort)); err != nil {
+		if err := errors.Join(f.AddProtocol(unix.IPPROTO_UDP), f.AddPort(netlink.ConntrackOrigDstPort, p.HostPort)); err !=
+			nil {
 			return err
 		}
 		filters = append(filters, f)

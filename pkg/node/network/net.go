@@ -40,8 +40,9 @@ type Net struct {
 
 	ranges sync.Mutex // serializes changes of podCIDR and routes
 
-	// links serializes the making of links, which the kernel does one at a time anyway. Writes to disable_ipv6 do not wait for the kernel's
-	// lock (RTNL), but start again and again until it is free: with many pods at once that took a sixth of the agent's CPU time.
+	// links serializes the making of links, which the kernel does one at a time anyway. Writes to disable_ipv6 do not wait
+	// for the kernel's lock (RTNL), but start again and again until it is free: with many pods at once that took a sixth
+	// of the agent's CPU time.
 	links sync.Mutex
 
 	ready chan struct{}
@@ -50,8 +51,8 @@ type Net struct {
 
 var _ Network = (*Net)(nil)
 
-// New loads the records that an earlier process left in RunDir and prepares the node: forwarding, nftables table, routes. It does not affect
-// running pods. Close closes its sockets and leaves everything in place.
+// New loads the records that an earlier process left in RunDir and prepares the node: forwarding, nftables table,
+// routes. It does not affect running pods. Close closes its sockets and leaves everything in place.
 func New(c Config) (*Net, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -64,7 +65,13 @@ func New(c Config) (*Net, error) {
 		return nil, fmt.Errorf("open netlink: %w", err)
 	}
 	defer h.Close()
-	n := &Net{Config: c, pool: newPool(), ready: make(chan struct{}), busy: map[string]chan struct{}{}, pods: map[string]record{}}
+	n := &Net{
+		Config: c,
+		pool:   newPool(),
+		ready:  make(chan struct{}),
+		busy:   map[string]chan struct{}{},
+		pods:   map[string]record{},
+	}
 	if n.mtu, err = uplink(h, c.NodeIP); err != nil {
 		return nil, err
 	}
@@ -161,7 +168,8 @@ func (n *Net) Setup(ctx context.Context, p Pod) (Sandbox, error) {
 	defer unlock()
 	for _, port := range p.HostPorts {
 		if port.HostPort == portSSH || slices.Contains(n.OwnPorts, port.HostPort) {
-			return Sandbox{}, fmt.Errorf("network of pod %s/%s: host port %d is reserved: SSH or a component of the cluster serves it", p.Namespace, p.Name, port.HostPort)
+			return Sandbox{}, fmt.Errorf("network of pod %s/%s: host port %d is reserved: SSH or a component of the cluster "+
+				"serves it", p.Namespace, p.Name, port.HostPort)
 		}
 	}
 	r, known := n.get(p.UID)
@@ -223,8 +231,8 @@ func (n *Net) setup(p Pod) (r record, err error) {
 			return r, err
 		}
 	}
-	// The host ports are recorded only after they were added, so that releasing after a conflict does not remove them from the pod that has
-	// them. After a crash in between, New rebuilds the table without them.
+	// The host ports are recorded only after they were added, so that releasing after a conflict does not remove them from
+	// the pod that has them. After a crash in between, New rebuilds the table without them.
 	with := r
 	with.HostPorts = p.HostPorts
 	if err := n.Failpoints.At("network.linked"); err != nil {
@@ -350,7 +358,8 @@ func (n *Net) teardown(uid string, r record, keepIP bool) error {
 	return nil
 }
 
-// List implements Network. It includes sandboxes whose Setup was interrupted: Setup completes and Teardown releases them.
+// List implements Network. It includes sandboxes whose Setup was interrupted: Setup completes and Teardown releases
+// them.
 func (n *Net) List(context.Context) ([]Sandbox, error) {
 	n.mu.Lock()
 	pods := maps.Clone(n.pods)

@@ -1,11 +1,11 @@
-// Package network sets up pods' namespaces and addresses with netlink alone: a veth pair per pod, a /32 address, routes, and masquerading of
-// traffic that leaves the cluster.
+// Package network sets up pods' namespaces and addresses with netlink alone: a veth pair per pod, a /32 address,
+// routes, and masquerading of traffic that leaves the cluster.
 //
-// By default, a pod may send from its own address only (IPv6 is disabled on its link), and may reach all pods, services, the outside and, as in
-// upstream, services on the node's own address, which the node's firewall may restrict. It may not reach the node's loopback
-// addresses, nor link-local addresses over TCP other than for DNS: a cloud's metadata service hands the machine's credentials to any
-// client (Config.MetadataAccess allows it). Pods with hostNetwork are not restricted. A pod cannot have a host port on which the
-// node itself serves.
+// By default, a pod may send from its own address only (IPv6 is disabled on its link), and may reach all pods,
+// services, the outside and, as in upstream, services on the node's own address, which the node's firewall may
+// restrict. It may not reach the node's loopback addresses, nor link-local addresses over TCP other than for DNS: a
+// cloud's metadata service hands the machine's credentials to any client (Config.MetadataAccess allows it). Pods with
+// hostNetwork are not restricted. A pod cannot have a host port on which the node itself serves.
 //
 // Its invariant: everything that Setup acquired is found again after a crash from the kernel and from files in the run
 // directory, and Teardown or Reset releases it.
@@ -63,14 +63,15 @@ type Sandbox struct {
 
 // Network sets up sandboxes. All methods are idempotent and safe for concurrent use.
 type Network interface {
-	// Setup returns the pod's sandbox, and creates what is missing of it. It returns ErrNoAddress if the range is exhausted.
+	// Setup returns the pod's sandbox, and creates what is missing of it. It returns ErrNoAddress if the range is
+	// exhausted.
 	Setup(ctx context.Context, p Pod) (Sandbox, error)
 	// Teardown releases the sandbox. It succeeds if there is none.
 	Teardown(ctx context.Context, uid string) error
 	// List returns the existing sandboxes, including those of an earlier process.
 	List(ctx context.Context) ([]Sandbox, error)
-	// Enter runs f on a thread in the pod's network namespace, for example to dial its loopback address. Goroutines that f starts are
-	// not in the namespace.
+	// Enter runs f on a thread in the pod's network namespace, for example to dial its loopback address. Goroutines that f
+	// starts are not in the namespace.
 	Enter(ctx context.Context, uid string, f func() error) error
 	// Routes replaces the routes to other nodes' pods: from pod CIDR to node address.
 	Routes(ctx context.Context, routes map[netip.Prefix]netip.Addr) error

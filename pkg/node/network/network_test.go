@@ -117,7 +117,9 @@ func TestHostPorts(t *testing.T) {
 		return err
 	}))
 
-	_, err = n.Setup(context.Background(), Pod{UID: "c", HostPorts: []HostPort{{HostPort: 8080, PodPort: 90, Protocol: "TCP"}}})
+	_, err = n.Setup(context.Background(), Pod{
+		UID: "c", HostPorts: []HostPort{{HostPort: 8080, PodPort: 90, Protocol: "TCP"}},
+	})
 	require.ErrorContains(t, err, "used by another pod")
 	_, err = ask(nodeIP.String() + ":8080")
 	require.NoError(t, err, "a conflict takes nothing from who has the port")
@@ -156,7 +158,11 @@ func TestNamespaces(t *testing.T) {
 		name, err := os.Hostname()
 		require.NoError(t, err)
 		require.Equal(t, "pod-a", name)
-		for file, want := range map[string]string{"net/core/somaxconn": "77", "kernel/shm_rmid_forced": "1", "kernel/domainname": "x.example"} {
+		for file, want := range map[string]string{
+			"net/core/somaxconn":     "77",
+			"kernel/shm_rmid_forced": "1",
+			"kernel/domainname":      "x.example",
+		} {
 			data, err := os.ReadFile("/proc/sys/" + file)
 			require.NoError(t, err)
 			require.Equal(t, want, strings.TrimSpace(string(data)), file)
@@ -217,7 +223,12 @@ func TestRoutes(t *testing.T) {
 	ctx := context.Background()
 	other, via := netip.MustParsePrefix("10.42.1.0/24"), netip.MustParseAddr("192.168.77.9")
 	require.NoError(t, n.Routes(ctx, map[netip.Prefix]netip.Addr{other: via}))
-	require.Error(t, n.Routes(ctx, map[netip.Prefix]netip.Addr{other: via, netip.MustParsePrefix("10.42.2.0/24"): netip.MustParseAddr("198.51.100.1").Next(), netip.MustParsePrefix("fd00::/64"): via}))
+	require.Error(t,
+		n.Routes(ctx, map[netip.Prefix]netip.Addr{
+			other:                                 via,
+			netip.MustParsePrefix("10.42.2.0/24"): netip.MustParseAddr("198.51.100.1").Next(),
+			netip.MustParsePrefix("fd00::/64"):    via,
+		}))
 	require.NoError(t, n.Close())
 	again, err := New(n.Config)
 	require.NoError(t, err)
@@ -257,7 +268,8 @@ func TestLostRoutes(t *testing.T) {
 	require.NoError(t, netlink.LinkSetDown(up))
 	require.NotContains(t, routes(t), "10.42.1.0/24")
 	require.NoError(t, netlink.LinkSetUp(up))
-	require.NoError(t, netlink.RouteAdd(&netlink.Route{LinkIndex: up.Attrs().Index, Gw: via.AsSlice()})) // as what manages the network does
+	// as what manages the network does
+	require.NoError(t, netlink.RouteAdd(&netlink.Route{LinkIndex: up.Attrs().Index, Gw: via.AsSlice()}))
 	back()
 
 	gone, err := n.ours(handle(t))
@@ -289,7 +301,8 @@ func handle(t testing.TB) *netlink.Handle {
 	return h
 }
 
-// TestTwoInstallations: in one network, even with the same ranges, the one never takes up or removes what the other has set.
+// TestTwoInstallations: in one network, even with the same ranges, the one never takes up or removes what the other has
+// set.
 func TestTwoInstallations(t *testing.T) {
 	require.NoError(t, node())
 	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
@@ -304,7 +317,12 @@ func TestTwoInstallations(t *testing.T) {
 	run, err := os.MkdirTemp("", "net")
 	require.NoError(t, err)
 	defer os.RemoveAll(run)
-	second, err := New(Config{RunDir: filepath.Join(run, "n"), NodeIP: nodeIP, PodCIDR: podCIDR, Prefix: "coraclewithalong"})
+	second, err := New(Config{
+		RunDir:  filepath.Join(run, "n"),
+		NodeIP:  nodeIP,
+		PodCIDR: podCIDR,
+		Prefix:  "coraclewithalong",
+	})
 	require.NoError(t, err)
 	require.Empty(t, second.routes, "the first one's routes are not the second one's to remove")
 	require.NoError(t, second.Routes(ctx, routes))
@@ -378,13 +396,18 @@ func TestReset(t *testing.T) {
 	before := state(t)
 	n := newNet(t)
 	for i := range 5 {
-		setup(t, n, Pod{UID: fmt.Sprint("pod-", i), HostPorts: []HostPort{{HostPort: uint16(7000 + i), PodPort: 80, Protocol: "TCP"}}})
+		setup(t, n, Pod{
+			UID: fmt.Sprint("pod-", i), HostPorts: []HostPort{{HostPort: uint16(7000 + i), PodPort: 80, Protocol: "TCP"}},
+		})
 	}
 	s := setup(t, n, Pod{UID: "held"})
 	held, err := os.Open(s.NetNS)
 	require.NoError(t, err)
 	defer func() { _ = held.Close() }()
-	require.NoError(t, n.Routes(context.Background(), map[netip.Prefix]netip.Addr{netip.MustParsePrefix("10.42.1.0/24"): netip.MustParseAddr("192.168.77.9")}))
+	require.NoError(t,
+		n.Routes(context.Background(), map[netip.Prefix]netip.Addr{
+			netip.MustParsePrefix("10.42.1.0/24"): netip.MustParseAddr("192.168.77.9"),
+		}))
 	require.NotEqual(t, before, state(t))
 	require.NoError(t, n.Reset(context.Background()))
 	require.Equal(t, before, state(t))
@@ -394,7 +417,10 @@ func TestReset(t *testing.T) {
 func state(t testing.TB) string {
 	t.Helper()
 	var b strings.Builder
-	for _, cmd := range []string{"ip -o link | cut -d: -f2", "ip route show table all | grep -v fe80 | grep -v multicast", "ip neigh show nud permanent", "nft list ruleset", "cat /proc/sys/net/ipv4/ip_forward", "mount | grep /TestReset"} {
+	for _, cmd := range []string{
+		"ip -o link | cut -d: -f2", "ip route show table all | grep -v fe80 | grep -v multicast",
+		"ip neigh show nud permanent", "nft list ruleset", "cat /proc/sys/net/ipv4/ip_forward", "mount | grep /TestReset",
+	} {
 		out, err := exec.Command("sh", "-c", cmd).Output() // ip complains of links whose other end just went
 		require.True(t, err == nil || len(out) == 0, "%s: %s", cmd, out)
 		b.Write(out)

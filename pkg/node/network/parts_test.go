@@ -86,12 +86,15 @@ func TestPool(t *testing.T) {
 
 func TestIntervals(t *testing.T) {
 	var got []string
-	for _, e := range intervals([]netip.Prefix{netip.MustParsePrefix("10.42.1.0/24"), netip.MustParsePrefix("10.42.0.0/16"),
-		netip.MustParsePrefix("255.0.0.0/8"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("10.42.0.0/16")}) {
+	for _, e := range intervals([]netip.Prefix{
+		netip.MustParsePrefix("10.42.1.0/24"), netip.MustParsePrefix("10.42.0.0/16"),
+		netip.MustParsePrefix("255.0.0.0/8"), netip.MustParsePrefix("10.43.0.0/16"), netip.MustParsePrefix("10.42.0.0/16"),
+	}) {
 		a, _ := netip.AddrFromSlice(e.Key)
 		got = append(got, fmt.Sprint(a, " ", e.IntervalEnd))
 	}
-	require.Equal(t, []string{"10.42.0.0 false", "10.43.0.0 true", "10.43.0.0 false", "10.44.0.0 true", "255.0.0.0 false"}, got)
+	require.Equal(t, []string{"10.42.0.0 false", "10.43.0.0 true", "10.43.0.0 false", "10.44.0.0 true", "255.0.0.0 false"},
+		got)
 }
 
 func TestSysctlPath(t *testing.T) {

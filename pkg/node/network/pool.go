@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// pool allocates the addresses of one IPv4 prefix, round-robin, so that a released address is reused as late as possible. The first two addresses
-// and the last are never allocated: network, conventional gateway, broadcast.
+// pool allocates the addresses of one IPv4 prefix, round-robin, so that a released address is reused as late as
+// possible. The first two addresses and the last are never allocated: network, conventional gateway, broadcast.
 type pool struct {
 	mu     sync.Mutex
 	prefix netip.Prefix

@@ -15,7 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/userns"
 )
 
-// record is a pod's file in RunDir/ns/UID. It is written before anything is acquired, and again, with Ready, when everything is.
+// record is a pod's file in RunDir/ns/UID. It is written before anything is acquired, and again, with Ready, when
+// everything is.
 type record struct {
 	IP        netip.Addr `json:"ip,omitzero"`
 	HostPorts []HostPort `json:"hostPorts,omitempty"`
@@ -53,8 +54,8 @@ func (c *Config) save(uid string, r record) error {
 	return atomicfile.WriteJSON(filepath.Join(c.dir(uid), recordFile), r)
 }
 
-// records reads all pods' records. A directory without a readable record was left by a kill early in Setup or a crash of the machine: it gets an
-// empty record, so that it is found and released.
+// records reads all pods' records. A directory without a readable record was left by a kill early in Setup or a crash
+// of the machine: it gets an empty record, so that it is found and released.
 func (c *Config) records() (map[string]record, error) {
 	entries, err := os.ReadDir(filepath.Join(c.RunDir, "ns"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,8 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reset releases everything that was acquired with this RunDir and Prefix, also by a killed process: namespaces, links, routes, the nftables
-// table, records. It restores sysctls unless another installation in the same network namespace needs them. It is idempotent.
+// Reset releases everything that was acquired with this RunDir and Prefix, also by a killed process: namespaces, links,
+// routes, the nftables table, records. It restores sysctls unless another installation in the same network namespace
+// needs them. It is idempotent.
 func Reset(ctx context.Context, c Config) error {
 	if err := c.fill(); err != nil {
 		return err
@@ -38,7 +39,8 @@ func Reset(ctx context.Context, c Config) error {
 	errs = append(errs, err, c.resetTable(), c.resetSysctls(shared))
 	for _, path := range []string{filepath.Join(c.RunDir, "ns"), c.RunDir} {
 		// RunDir may be shared: it is removed only if it is empty.
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) && path != c.RunDir {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) &&
+			path != c.RunDir {
 			errs = append(errs, err)
 		}
 	}
@@ -53,8 +55,8 @@ func (n *Net) Reset(ctx context.Context) error {
 // freeing is how long to wait for the kernel to remove links after their namespaces were closed.
 const freeing = 2 * time.Second
 
-// resetLinks unmounts all namespaces, waits until the kernel has removed their links, and deletes those that remain because a process is
-// still in the namespace.
+// resetLinks unmounts all namespaces, waits until the kernel has removed their links, and deletes those that remain
+// because a process is still in the namespace.
 func (c *Config) resetLinks(ctx context.Context, h *netlink.Handle) error {
 	updates, done := make(chan netlink.LinkUpdate, 256), make(chan struct{})
 	defer func() {

@@ -14,12 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routeProtocol marks routes as Coracle's. Numbers from 4 are free for routing daemons (rtnetlink(7)); this one is not assigned in iproute2. The
-// installation to which a route belongs is identified by its metric.
+// routeProtocol marks routes as Coracle's. Numbers from 4 are free for routing daemons (rtnetlink(7)); this one is not
+// assigned in iproute2. The installation to which a route belongs is identified by its metric.
 const routeProtocol netlink.RouteProtocol = 0xd1
 
-// metric returns the metric of all routes of this installation. The kernel distinguishes routes to one destination by their metrics, so two
-// installations on one machine never replace or remove each other's routes, even for the same range.
+// metric returns the metric of all routes of this installation. The kernel distinguishes routes to one destination by
+// their metrics, so two installations on one machine never replace or remove each other's routes, even for the same
+// range.
 func (c *Config) metric() int {
 	sum := sha256.Sum256([]byte(c.Prefix))
 	return int(binary.BigEndian.Uint32(sum[:])>>1) + 1 // 0 would let the kernel match any
@@ -134,7 +135,12 @@ func (n *Net) Routes(_ context.Context, routes map[netip.Prefix]netip.Addr) erro
 }
 
 func (c *Config) setRoute(h *netlink.Handle, p netip.Prefix, via netip.Addr) error {
-	err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Gw: via.AsSlice(), Protocol: routeProtocol, Priority: c.metric()})
+	err := h.RouteReplace(&netlink.Route{
+		Dst:      prefixNet(p),
+		Gw:       via.AsSlice(),
+		Protocol: routeProtocol,
+		Priority: c.metric(),
+	})
 	if err != nil {
 		return fmt.Errorf("route to pods %s via node %s: %w (nodes must share a network)", p, via, err)
 	}
@@ -142,7 +148,12 @@ func (c *Config) setRoute(h *netlink.Handle, p netip.Prefix, via netip.Addr) err
 }
 
 func (c *Config) endRange(h *netlink.Handle, p netip.Prefix) error {
-	err := h.RouteReplace(&netlink.Route{Dst: prefixNet(p), Type: unix.RTN_UNREACHABLE, Protocol: routeProtocol, Priority: c.metric()})
+	err := h.RouteReplace(&netlink.Route{
+		Dst:      prefixNet(p),
+		Type:     unix.RTN_UNREACHABLE,
+		Protocol: routeProtocol,
+		Priority: c.metric(),
+	})
 	if err != nil {
 		return fmt.Errorf("add the unreachable route of pod CIDR %s: %w", p, err)
 	}

@@ -54,7 +54,9 @@ func localDestination() []expr.Any {
 
 // lookup replaces the key in the first registers with its value in the map; the rule ends if there is none.
 func lookup(s *nftables.Set) []expr.Any {
-	return []expr.Any{&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetID: s.ID, SetName: s.Name}}
+	return []expr.Any{
+		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetID: s.ID, SetName: s.Name},
+	}
 }
 
 // member matches keys in the set or, inverted, keys that are not.
@@ -67,7 +69,8 @@ var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
 
 const portDNS = 53
 
-// spoofed matches packets whose source is not routed over the link on which they arrived: each pod has a route to its address only.
+// spoofed matches packets whose source is not routed over the link on which they arrived: each pod has a route to its
+// address only.
 func spoofed() []expr.Any {
 	return []expr.Any{&expr.Fib{Register: reg1, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0, 0, 0, 0}}}
@@ -78,5 +81,9 @@ func isTCP() []expr.Any {
 }
 
 func notTo(port uint16) []expr.Any {
-	return append(load(portDst, reg1), &expr.Cmp{Op: expr.CmpOpNeq, Register: reg1, Data: binary.BigEndian.AppendUint16(nil, port)})
+	return append(load(portDst, reg1), &expr.Cmp{
+		Op:       expr.CmpOpNeq,
+		Register: reg1,
+		Data:     binary.BigEndian.AppendUint16(nil, port),
+	})
 }

@@ -49,7 +49,8 @@ func (c *Config) setSysctl(name, value string) error {
 		}
 	}
 	if err := os.WriteFile(path, []byte(value), 0); err != nil {
-		return fmt.Errorf("set sysctl %s=%s: %w (if coracle is not permitted to, set it yourself)", strings.ReplaceAll(name, "/", "."), value, err)
+		return fmt.Errorf("set sysctl %s=%s: %w (if coracle is not permitted to, set it yourself)",
+			strings.ReplaceAll(name, "/", "."), value, err)
 	}
 	return nil
 }

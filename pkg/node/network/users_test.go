@@ -74,7 +74,11 @@ func TestOwnUsers(t *testing.T) {
 	require.Equal(t, plain.IP.String(), askFrom(t, n, "b", s.IP.String()+":80"))
 
 	require.NoError(t, thread.Run(func() error {
-		for path, kind := range map[string]int{s.NetNS: unix.CLONE_NEWNET, s.IPCNS: unix.CLONE_NEWIPC, s.UTSNS: unix.CLONE_NEWUTS} {
+		for path, kind := range map[string]int{
+			s.NetNS: unix.CLONE_NEWNET,
+			s.IPCNS: unix.CLONE_NEWIPC,
+			s.UTSNS: unix.CLONE_NEWUTS,
+		} {
 			if err := join(path, kind); err != nil {
 				return err
 			}
@@ -82,7 +86,12 @@ func TestOwnUsers(t *testing.T) {
 		name, err := os.Hostname()
 		require.NoError(t, err)
 		require.Equal(t, "pod-a", name)
-		for file, want := range map[string]string{"net/core/somaxconn": "77", "kernel/shm_rmid_forced": "1", "fs/mqueue/msg_max": "11", "net/ipv4/ip_unprivileged_port_start": "0"} {
+		for file, want := range map[string]string{
+			"net/core/somaxconn":                  "77",
+			"kernel/shm_rmid_forced":              "1",
+			"fs/mqueue/msg_max":                   "11",
+			"net/ipv4/ip_unprivileged_port_start": "0",
+		} {
 			data, err := os.ReadFile("/proc/sys/" + file)
 			require.NoError(t, err)
 			require.Equal(t, want+"\n", string(data), file)
@@ -131,7 +140,10 @@ func TestOwnUsersRefused(t *testing.T) {
 func TestOwnUsersAreRecordedFirst(t *testing.T) {
 	n, u := newNetWithUsers(t)
 	failure := errors.New("failed")
-	for _, point := range []string{"network.users", "network.record", "network.users-started", "network.namespace-user", "network.namespace-ipc", "network.link", "network.linked"} {
+	for _, point := range []string{
+		"network.users", "network.record", "network.users-started", "network.namespace-user", "network.namespace-ipc",
+		"network.link", "network.linked",
+	} {
 		n.Failpoints = func(at string) error {
 			if at != point {
 				return nil

@@ -18,8 +18,8 @@ func (n *Net) Name() string { return "network" }
 // Ready is closed when Run watches the routes.
 func (n *Net) Ready() <-chan struct{} { return n.ready }
 
-// Run restores routes that were removed, until ctx is done: the kernel drops routes over a link that goes down, and network managers remove
-// routes that they do not know.
+// Run restores routes that were removed, until ctx is done: the kernel drops routes over a link that goes down, and
+// network managers remove routes that they do not know.
 func (n *Net) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := n.watchRoutes(ctx); err != nil {
@@ -29,8 +29,8 @@ func (n *Net) Run(ctx context.Context) error {
 	return nil
 }
 
-// subscription receives route and link changes from the kernel. The library closes events when the subscription ends, also after an error
-// such as a buffer overrun.
+// subscription receives route and link changes from the kernel. The library closes events when the subscription ends,
+// also after an error such as a buffer overrun.
 type subscription[T any] struct {
 	events chan T
 	done   chan struct{}

@@ -38,8 +38,8 @@ type Part interface {
 	// Synced is called once all pods of the node are known.
 	Synced(known func(types.UID) bool)
 
-	// Owner returns the UID of the object that tells users about a pod, empty if that is the pod itself. The status of a pod
-	// that has an owner is written as rarely as possible, and its usual course makes no events.
+	// Owner returns the UID of the object that tells users about a pod, empty if that is the pod itself. The status of a
+	// pod that has an owner is written as rarely as possible, and its usual course makes no events.
 	Owner(p *corev1.Pod) string
 	// Keep takes the directory of the logs of a pod that has an owner, before anything of the pod is removed. It may be
 	// called again after a crash.
@@ -83,8 +83,8 @@ type Route struct {
 // Host is what an agent gives to the parts that it makes.
 type Host struct {
 	NodeName string
-	// DataDir is the agent's, in which a part has a directory of its own. LogDir is the directory of pods' logs, in which a
-	// part may have one whose name begins with a dot.
+	// DataDir is the agent's, in which a part has a directory of its own. LogDir is the directory of pods' logs, in which
+	// a part may have one whose name begins with a dot.
 	DataDir, LogDir string
 	// Enter runs f in the network namespace of a pod.
 	Enter func(ctx context.Context, uid string, f func() error) error
@@ -102,7 +102,8 @@ type Host struct {
 	Metrics prometheus.Registerer
 }
 
-// API sends requests to the API server, with a token, or without one as the node itself. Only path and query of a URL count.
+// API sends requests to the API server, with a token, or without one as the node itself. Only path and query of a URL
+// count.
 type API interface {
 	Do(req *http.Request, token string) (*http.Response, error)
 }

@@ -37,8 +37,8 @@ type Dir struct {
 	public string
 }
 
-// Open creates the directory root. Drivers are written to find it at link (/var/lib/kubelet), which becomes a symbolic link to root if nothing else
-// is there; a link whose target is gone is replaced. An empty link makes none.
+// Open creates the directory root. Drivers are written to find it at link (/var/lib/kubelet), which becomes a symbolic
+// link to root if nothing else is there; a link whose target is gone is replaced. An empty link makes none.
 func Open(root, link string) (Dir, error) {
 	d := Dir{root: root, public: root}
 	for _, name := range []string{registryName, DevicePlugins, PodResources, pluginsName, podsName} {
@@ -116,8 +116,8 @@ func (d Dir) relative(path string) (string, error) {
 	return "", fmt.Errorf("socket %q is not below %s", path, d.public)
 }
 
-// Dial returns a connection to a plugin's socket, which is made with the first call. The socket must be below the directory, and no part of its path
-// may be a symbolic link. receive limits the plugin's messages, in bytes.
+// Dial returns a connection to a plugin's socket, which is made with the first call. The socket must be below the
+// directory, and no part of its path may be a symbolic link. receive limits the plugin's messages, in bytes.
 func (d Dir) Dial(path string, receive int) (*grpc.ClientConn, error) {
 	rel, err := d.relative(path)
 	if err != nil {
@@ -125,7 +125,8 @@ func (d Dir) Dial(path string, receive int) (*grpc.ClientConn, error) {
 	}
 	return grpc.NewClient("passthrough:///localhost", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return d.connect(ctx, rel) }),
-		grpc.WithMaxHeaderListSize(maxHeaders), grpc.WithDisableServiceConfig(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(receive)))
+		grpc.WithMaxHeaderListSize(maxHeaders), grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(receive)))
 }
 
 func (d Dir) connect(ctx context.Context, rel string) (net.Conn, error) {
@@ -146,7 +147,8 @@ func (d Dir) open(rel string) (int, error) {
 	}
 	defer unix.Close(root)
 	fd, err := unix.Openat2(root, rel, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
 		return -1, &os.PathError{Op: "open", Path: filepath.Join(d.public, rel), Err: err}

@@ -1,5 +1,5 @@
-// Package plugins finds the plugins of a node, such as CSI drivers, by the sockets that they put into a directory, as the kubelet's plugin watcher
-// does (pluginregistration/v1).
+// Package plugins finds the plugins of a node, such as CSI drivers, by the sockets that they put into a directory, as
+// the kubelet's plugin watcher does (pluginregistration/v1).
 //
 // Its invariants: a handler's Register and Deregister alternate for each socket, also when sockets are replaced. A
 // plugin that hangs, lies or sends too much concerns itself only: its calls have deadlines, its messages are bounded,
@@ -50,7 +50,8 @@ type Info struct {
 type Handler interface {
 	// Validate returns why a plugin cannot be registered.
 	Validate(Info) error
-	// Register takes a plugin into use. If it fails, it is called again later. Deregister is called when the plugin's socket is gone.
+	// Register takes a plugin into use. If it fails, it is called again later. Deregister is called when the plugin's
+	// socket is gone.
 	Register(context.Context, Info) error
 	Deregister(Info)
 }
@@ -83,7 +84,8 @@ func New(c Config) *Watcher {
 	return &Watcher{c: c, guard: run.Guard{Log: c.Logger, Component: "plugins"}, sockets: map[string]*socket{}}
 }
 
-// Run registers the plugins whose sockets are there, and follows the directory until ctx is done. It does not deregister plugins when it ends.
+// Run registers the plugins whose sockets are there, and follows the directory until ctx is done. It does not
+// deregister plugins when it ends.
 func (w *Watcher) Run(ctx context.Context) error {
 	events, err := fsnotify.NewBufferedWatcher(64)
 	if err != nil {
@@ -231,7 +233,8 @@ func (w *Watcher) serve(ctx context.Context, rel string) {
 		if ctx.Err() != nil {
 			return
 		}
-		w.c.Logger.Warn("could not register plugin, retrying", "socket", rel, "error", bounded.Text(err.Error(), maxError), "after", wait)
+		w.c.Logger.Warn("could not register plugin, retrying", "socket", rel, "error", bounded.Text(err.Error(), maxError),
+			"after", wait)
 		select {
 		case <-ctx.Done():
 			return
@@ -255,7 +258,12 @@ func (w *Watcher) register(ctx context.Context, rel string) (info Info, handler 
 	if err != nil {
 		return info, nil, fmt.Errorf("GetInfo: %w", err)
 	}
-	info = Info{Type: response.Type, Name: response.Name, Endpoint: response.Endpoint, Versions: response.SupportedVersions}
+	info = Info{
+		Type:     response.Type,
+		Name:     response.Name,
+		Endpoint: response.Endpoint,
+		Versions: response.SupportedVersions,
+	}
 	if info.Endpoint == "" {
 		info.Endpoint = w.c.Dir.Path(rel)
 	}
@@ -266,14 +274,17 @@ func (w *Watcher) register(ctx context.Context, rel string) (info Info, handler 
 		handler.Deregister(info)
 		return info, nil, err
 	}
-	w.c.Logger.Info("registered plugin", "type", info.Type, "plugin", info.Name, "endpoint", info.Endpoint, "versions", info.Versions)
+	w.c.Logger.Info("registered plugin", "type", info.Type, "plugin", info.Name, "endpoint", info.Endpoint, "versions",
+		info.Versions)
 	return info, handler, nil
 }
 
 // accept registers a plugin with the handler of its type. Its errors are sent to the plugin.
 func (w *Watcher) accept(ctx context.Context, info Info) (Handler, error) {
-	if len(info.Type) > maxName || info.Name == "" || len(info.Name) > maxName || len(info.Endpoint) > maxEndpoint || len(info.Versions) > maxVersions {
-		return nil, errors.New("RegisterPlugin error -- plugin validation failed with err: its name, type, endpoint or list of versions is empty or too long")
+	if len(info.Type) > maxName || info.Name == "" || len(info.Name) > maxName || len(info.Endpoint) > maxEndpoint ||
+		len(info.Versions) > maxVersions {
+		return nil, errors.New("RegisterPlugin error -- plugin validation failed with err: its name, type, endpoint or " +
+			"list of versions is empty or too long")
 	}
 	handler := w.c.Handlers[info.Type]
 	if handler == nil {

@@ -26,8 +26,10 @@ const (
 	idle           = time.Minute // after which a connection without requests is closed
 )
 
-// Serve serves gRPC at a socket below the directory until ctx is done. A socket of that name is replaced. A request that panics fails, and only it.
-func (d Dir) Serve(ctx context.Context, guard *run.Guard, rel string, register func(*grpc.Server), options ...grpc.ServerOption) error {
+// Serve serves gRPC at a socket below the directory until ctx is done. A socket of that name is replaced. A request
+// that panics fails, and only it.
+func (d Dir) Serve(ctx context.Context, guard *run.Guard, rel string, register func(*grpc.Server),
+	options ...grpc.ServerOption) error {
 	path := filepath.Join(d.root, rel)
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -36,7 +38,8 @@ func (d Dir) Serve(ctx context.Context, guard *run.Guard, rel string, register f
 	if err != nil {
 		return fmt.Errorf("serve %s: %w", filepath.Join(d.public, rel), err)
 	}
-	server := grpc.NewServer(append(options, grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxRequest), grpc.MaxConcurrentStreams(maxStreams),
+	server := grpc.NewServer(append(options, grpc.MaxRecvMsgSize(maxRequest), grpc.MaxHeaderListSize(maxRequest),
+		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.ConnectionTimeout(10*time.Second), grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionIdle: idle}),
 		grpc.ChainUnaryInterceptor(guarded(guard)), grpc.ChainStreamInterceptor(guardedStream(guard)))...)
 	register(server)
@@ -53,7 +56,8 @@ func (d Dir) Serve(ctx context.Context, guard *run.Guard, rel string, register f
 var errPanic = status.Error(codes.Internal, "internal error of the node's agent, which its log has")
 
 func guarded(guard *run.Guard) grpc.UnaryServerInterceptor {
-	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (response any, err error) {
+	return func(ctx context.Context, request any, info *grpc.UnaryServerInfo,
+		handler grpc.UnaryHandler) (response any, err error) {
 		if guard.Do(info.FullMethod, func() { response, err = handler(ctx, request) }) != nil {
 			return nil, errPanic
 		}
@@ -62,7 +66,8 @@ func guarded(guard *run.Guard) grpc.UnaryServerInterceptor {
 }
 
 func guardedStream(guard *run.Guard) grpc.StreamServerInterceptor {
-	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	return func(server any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+		handler grpc.StreamHandler) (err error) {
 		if guard.Do(info.FullMethod, func() { err = handler(server, stream) }) != nil {
 			return errPanic
 		}

@@ -22,8 +22,8 @@ type Sharer struct {
 	mu  sync.Mutex
 }
 
-// Share prepares a path that is mounted into a container with mount propagation: if it contains the directory or is below it, mounts that a driver
-// makes there reach this machine. Systems without systemd have no shared mounts.
+// Share prepares a path that is mounted into a container with mount propagation: if it contains the directory or is
+// below it, mounts that a driver makes there reach this machine. Systems without systemd have no shared mounts.
 func (s *Sharer) Share(path string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {

@@ -63,7 +63,8 @@ func (w *worker) launch(p *corev1.Pod, a Action) {
 		failed := f != nil && ctx.Err() == nil
 		w.m.metrics.step(string(a.Kind), time.Since(began), failed)
 		w.m.metrics.action(p, a.Kind, failed)
-		w.m.log.Debug("pod action", "pod", p.Namespace+"/"+p.Name, "action", a.Kind, "on", a.Target, "took", time.Since(began), "failure", f)
+		w.m.log.Debug("pod action", "pod", p.Namespace+"/"+p.Name, "action", a.Kind, "on", a.Target, "took",
+			time.Since(began), "failure", f)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		delete(w.actions.inFlight, a.Target)
@@ -83,7 +84,9 @@ func (w *worker) launch(p *corev1.Pod, a Action) {
 
 // doGuarded calls do, and turns a panic into a Failure.
 func (w *worker) doGuarded(ctx context.Context, p *corev1.Pod, b *op) (f *Failure) {
-	err := w.m.guard.Do("pod action", func() { f = w.do(ctx, p, b) }, "pod", p.Namespace+"/"+p.Name, "action", b.Kind, "on", b.Target)
+	err := w.m.guard.Do("pod action", func() {
+		f = w.do(ctx, p, b)
+	}, "pod", p.Namespace+"/"+p.Name, "action", b.Kind, "on", b.Target)
 	if err != nil {
 		w.m.event(p, "", corev1.EventTypeWarning, "InternalError", "internal error of the node's agent: "+err.Error())
 		return w.fail(b.Target, "InternalError", err, time.Second)

@@ -22,7 +22,8 @@ func (w *worker) admit() {
 	w.mu.Lock()
 	p := w.held.allocation.of(w.api.pod)
 	w.mu.Unlock()
-	if node == nil || isTerminal(p) || p.DeletionTimestamp != nil || p.Status.StartTime != nil || len(m.containers.of(p.UID)) > 0 {
+	if node == nil || isTerminal(p) || p.DeletionTimestamp != nil || p.Status.StartTime != nil ||
+		len(m.containers.of(p.UID)) > 0 {
 		return
 	}
 	v := w.refuse(p, node)
@@ -45,11 +46,15 @@ func (w *worker) refuseUnchecked() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.end.verdict == nil {
-		w.end.verdict = &Verdict{Reason: "UnexpectedAdmissionError", Message: "Pod was rejected: internal error of the node's agent, which its log has"}
+		w.end.verdict = &Verdict{
+			Reason:  "UnexpectedAdmissionError",
+			Message: "Pod was rejected: internal error of the node's agent, which its log has",
+		}
 	}
 }
 
-// rejectFor ends a pod that cannot run here, as it turned out after its admission, so that it can be made again elsewhere.
+// rejectFor ends a pod that cannot run here, as it turned out after its admission, so that it can be made again
+// elsewhere.
 func (w *worker) rejectFor(reason, message string) {
 	w.mu.Lock()
 	p, ended := w.api.pod, w.api.gone || w.end.verdict != nil
@@ -80,7 +85,10 @@ func (w *worker) refuse(p *corev1.Pod, node *corev1.Node) *Verdict {
 		return v
 	}
 	if missing := missingFeatures(p); len(missing) > 0 {
-		return &Verdict{Reason: "PodFeatureUnsupported", Message: "Pod requires node features that are not available: " + strings.Join(missing, ", ")}
+		return &Verdict{
+			Reason:  "PodFeatureUnsupported",
+			Message: "Pod requires node features that are not available: " + strings.Join(missing, ", "),
+		}
 	}
 	return m.modules.refuseAppArmor(p)
 }
@@ -113,13 +121,19 @@ func (w *worker) counted() *corev1.Pod {
 // Admit returns why a node cannot run a pod in addition to others, or nil. It is a pure function.
 func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 	if os, has := p.Labels[corev1.LabelOSStable]; has && os != string(nodeOS) {
-		return &Verdict{Reason: "PodOSSelectorNodeLabelDoesNotMatch", Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label"}
+		return &Verdict{
+			Reason:  "PodOSSelectorNodeLabelDoesNotMatch",
+			Message: "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
+		}
 	}
 	if p.Spec.OS != nil && p.Spec.OS.Name != nodeOS {
 		return &Verdict{Reason: "PodOSNotSupported", Message: "Failed to admit pod as the OS field doesn't match node OS"}
 	}
 	if !nodeselector.RequiredOf(p.Spec.NodeSelector, p.Spec.Affinity).Match(node) {
-		return &Verdict{Reason: "NodeAffinity", Message: "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector"}
+		return &Verdict{
+			Reason:  "NodeAffinity",
+			Message: "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+		}
 	}
 	taken := map[string]bool{}
 	used := corev1.ResourceList{}
@@ -135,17 +149,24 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 	}
 	for k := range hostPorts(p) {
 		if taken[k] {
-			return &Verdict{Reason: "NodePorts", Message: "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"}
+			return &Verdict{
+				Reason:  "NodePorts",
+				Message: "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports",
+			}
 		}
 	}
 	room := node.Status.Allocatable
 	if q, ok := room[corev1.ResourcePods]; ok && int64(len(others))+1 > q.Value() {
-		return &Verdict{Reason: "OutOfpods", Message: fmt.Sprintf("Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: %d, capacity: %d", len(others), q.Value())}
+		return &Verdict{
+			Reason:  "OutOfpods",
+			Message: fmt.Sprintf("Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: %d, capacity: %d", len(others), q.Value()),
+		}
 	}
 	requests := nodeRequests(p)
 	names := []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory, corev1.ResourceEphemeralStorage}
 	for _, name := range slices.Sorted(maps.Keys(requests)) {
-		if strings.Contains(string(name), "/") { // an extended resource; those that the node does not have are the scheduler's
+		// an extended resource; those that the node does not have are the scheduler's
+		if strings.Contains(string(name), "/") {
 			names = append(names, name)
 		}
 	}
@@ -166,7 +187,8 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 
 // shortOf says that a node is short of a resource, as the kubelet does.
 func shortOf(name corev1.ResourceName, want, used, room resource.Quantity) string {
-	return fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name, amount(name, want), amount(name, used), amount(name, room))
+	return fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", name,
+		amount(name, want), amount(name, used), amount(name, room))
 }
 
 func amount(name corev1.ResourceName, q resource.Quantity) int64 {

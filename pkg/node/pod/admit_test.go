@@ -46,22 +46,40 @@ func TestAdmit(t *testing.T) {
 		reason string
 		text   string
 	}{
-		"nothing asked":         {pod: with(func(*corev1.Pod) {})},
-		"linux":                 {pod: with(func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Linux} })},
-		"windows":               {pod: with(func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }), reason: "PodOSNotSupported", text: "OS field doesn't match node OS"},
-		"label of another OS":   {pod: with(func(p *corev1.Pod) { p.Labels = map[string]string{"kubernetes.io/os": "windows"} }), reason: "PodOSSelectorNodeLabelDoesNotMatch"},
-		"label of this OS":      {pod: with(func(p *corev1.Pod) { p.Labels = map[string]string{"kubernetes.io/os": "linux"} })},
-		"selector fits":         {pod: with(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })},
-		"selector does not fit": {pod: with(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "tape"} }), reason: "NodeAffinity"},
-		"as much as there is":   {pod: wants("cpu", "1"), others: []*corev1.Pod{wants("cpu", "1")}},
-		"cpu":                   {pod: wants("cpu", "1001m"), others: []*corev1.Pod{wants("cpu", "1")}, reason: "OutOfcpu", text: "requested: 1001, used: 1000, capacity: 2000"},
-		"memory":                {pod: wants("memory", "2Gi"), reason: "OutOfmemory"},
-		"storage":               {pod: wants("ephemeral-storage", "2Gi"), reason: "OutOfephemeral-storage"},
-		"a resource of nobody":  {pod: wants("example.com/gpu", "1")},
-		"one pod too many":      {pod: wants("cpu", "1m"), others: []*corev1.Pod{wants("cpu", "1m")}, pods: "1", reason: "OutOfpods", text: "used: 1, capacity: 1"},
-		"a port twice":          {pod: port(80, "", "TCP"), others: []*corev1.Pod{port(80, "0.0.0.0", "TCP")}, reason: "NodePorts"},
-		"another protocol":      {pod: port(80, "", "TCP"), others: []*corev1.Pod{port(80, "", "UDP")}},
-		"another address":       {pod: port(80, "192.0.2.1", "TCP"), others: []*corev1.Pod{port(80, "192.0.2.2", "TCP")}},
+		"nothing asked": {pod: with(func(*corev1.Pod) {})},
+		"linux":         {pod: with(func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Linux} })},
+		"windows": {
+			pod: with(func(p *corev1.Pod) { p.Spec.OS = &corev1.PodOS{Name: corev1.Windows} }), reason: "PodOSNotSupported",
+			text: "OS field doesn't match node OS",
+		},
+		"label of another OS": {
+			pod:    with(func(p *corev1.Pod) { p.Labels = map[string]string{"kubernetes.io/os": "windows"} }),
+			reason: "PodOSSelectorNodeLabelDoesNotMatch",
+		},
+		"label of this OS": {
+			pod: with(func(p *corev1.Pod) { p.Labels = map[string]string{"kubernetes.io/os": "linux"} }),
+		},
+		"selector fits": {pod: with(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "ssd"} })},
+		"selector does not fit": {
+			pod: with(func(p *corev1.Pod) { p.Spec.NodeSelector = map[string]string{"disk": "tape"} }), reason: "NodeAffinity",
+		},
+		"as much as there is": {pod: wants("cpu", "1"), others: []*corev1.Pod{wants("cpu", "1")}},
+		"cpu": {
+			pod: wants("cpu", "1001m"), others: []*corev1.Pod{wants("cpu", "1")}, reason: "OutOfcpu",
+			text: "requested: 1001, used: 1000, capacity: 2000",
+		},
+		"memory":               {pod: wants("memory", "2Gi"), reason: "OutOfmemory"},
+		"storage":              {pod: wants("ephemeral-storage", "2Gi"), reason: "OutOfephemeral-storage"},
+		"a resource of nobody": {pod: wants("example.com/gpu", "1")},
+		"one pod too many": {
+			pod: wants("cpu", "1m"), others: []*corev1.Pod{wants("cpu", "1m")}, pods: "1", reason: "OutOfpods",
+			text: "used: 1, capacity: 1",
+		},
+		"a port twice": {
+			pod: port(80, "", "TCP"), others: []*corev1.Pod{port(80, "0.0.0.0", "TCP")}, reason: "NodePorts",
+		},
+		"another protocol": {pod: port(80, "", "TCP"), others: []*corev1.Pod{port(80, "", "UDP")}},
+		"another address":  {pod: port(80, "192.0.2.1", "TCP"), others: []*corev1.Pod{port(80, "192.0.2.2", "TCP")}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -88,21 +106,29 @@ func TestSysctls(t *testing.T) {
 		ownUsers         bool
 		refused          string
 	}{
-		"safe":                        {name: "net.ipv4.ip_unprivileged_port_start"},
-		"safe, with slashes":          {name: "net/ipv4/ip_unprivileged_port_start"},
-		"safe, of the host's network": {name: "net.ipv4.tcp_syncookies", hostNet: true, refused: "not allowed with host Net enabled"},
-		"safe, of the host's IPC":     {name: "kernel.shm_rmid_forced", hostIPC: true, refused: "not allowed with host IPC enabled"},
-		"IPC of a host network pod":   {name: "kernel.shm_rmid_forced", hostNet: true},
-		"unsafe":                      {name: "net.core.somaxconn", refused: `"net.core.somaxconn" not allowlisted`},
-		"of the node":                 {name: "vm.swappiness", refused: "not allowlisted"},
-		"allowed":                     {unsafe: []string{"net.core.somaxconn"}, name: "net.core.somaxconn"},
-		"allowed prefix":              {unsafe: []string{"kernel.msg*"}, name: "kernel.msgmax"},
-		"prefix of the host's IPC":    {unsafe: []string{"kernel.msg*"}, name: "kernel.msgmax", hostIPC: true, refused: "host IPC"},
-		"beyond the prefix":           {unsafe: []string{"kernel.msg*"}, name: "kernel.sem", refused: "not allowlisted"},
-		"all of the network":          {unsafe: []string{"net.*"}, name: "net.ipv4.tcp_max_syn_backlog"},
-		"of the host's users":         {unsafe: []string{"user.*"}, name: "user.max_user_namespaces", refused: "not allowed with host User enabled"},
-		"of the pod's users":          {unsafe: []string{"user.*"}, name: "user.max_user_namespaces", ownUsers: true},
-		"of its users, not allowed":   {name: "user.max_user_namespaces", ownUsers: true, refused: "not allowlisted"},
+		"safe":               {name: "net.ipv4.ip_unprivileged_port_start"},
+		"safe, with slashes": {name: "net/ipv4/ip_unprivileged_port_start"},
+		"safe, of the host's network": {
+			name: "net.ipv4.tcp_syncookies", hostNet: true, refused: "not allowed with host Net enabled",
+		},
+		"safe, of the host's IPC": {
+			name: "kernel.shm_rmid_forced", hostIPC: true, refused: "not allowed with host IPC enabled",
+		},
+		"IPC of a host network pod": {name: "kernel.shm_rmid_forced", hostNet: true},
+		"unsafe":                    {name: "net.core.somaxconn", refused: `"net.core.somaxconn" not allowlisted`},
+		"of the node":               {name: "vm.swappiness", refused: "not allowlisted"},
+		"allowed":                   {unsafe: []string{"net.core.somaxconn"}, name: "net.core.somaxconn"},
+		"allowed prefix":            {unsafe: []string{"kernel.msg*"}, name: "kernel.msgmax"},
+		"prefix of the host's IPC": {
+			unsafe: []string{"kernel.msg*"}, name: "kernel.msgmax", hostIPC: true, refused: "host IPC",
+		},
+		"beyond the prefix":  {unsafe: []string{"kernel.msg*"}, name: "kernel.sem", refused: "not allowlisted"},
+		"all of the network": {unsafe: []string{"net.*"}, name: "net.ipv4.tcp_max_syn_backlog"},
+		"of the host's users": {
+			unsafe: []string{"user.*"}, name: "user.max_user_namespaces", refused: "not allowed with host User enabled",
+		},
+		"of the pod's users":        {unsafe: []string{"user.*"}, name: "user.max_user_namespaces", ownUsers: true},
+		"of its users, not allowed": {name: "user.max_user_namespaces", ownUsers: true, refused: "not allowlisted"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -111,7 +137,9 @@ func TestSysctls(t *testing.T) {
 			p := spec(corev1.RestartPolicyAlways, nil, []string{"a"})
 			p.Spec.HostNetwork, p.Spec.HostIPC, p.Spec.HostUsers = tt.hostNet, tt.hostIPC, new(!tt.ownUsers)
 			require.Nil(t, s.refuse(p))
-			p.Spec.SecurityContext = &corev1.PodSecurityContext{Sysctls: []corev1.Sysctl{{Name: "net.ipv4.tcp_rmem"}, {Name: tt.name, Value: "1"}}}
+			p.Spec.SecurityContext = &corev1.PodSecurityContext{
+				Sysctls: []corev1.Sysctl{{Name: "net.ipv4.tcp_rmem"}, {Name: tt.name, Value: "1"}},
+			}
 			if tt.hostNet || tt.hostIPC {
 				p.Spec.SecurityContext.Sysctls = p.Spec.SecurityContext.Sysctls[1:]
 			}
@@ -124,7 +152,9 @@ func TestSysctls(t *testing.T) {
 			require.Contains(t, v.Message, tt.refused)
 		})
 	}
-	for _, bad := range []string{"vm.swappiness", "kernel.*", "*", "kernel.domainname", "net.core.somaxconn=1", "Net.core", "net..x", "net.*.x", ""} {
+	for _, bad := range []string{
+		"vm.swappiness", "kernel.*", "*", "kernel.domainname", "net.core.somaxconn=1", "Net.core", "net..x", "net.*.x", "",
+	} {
 		_, err := NewSysctls([]string{bad})
 		require.Error(t, err, bad)
 	}
@@ -158,16 +188,23 @@ func TestAppArmor(t *testing.T) {
 	}
 }
 
-// TestAdmitServedByDevices: what devices of a claim serve is not counted against the node, whatever its device plugins say.
+// TestAdmitServedByDevices: what devices of a claim serve is not counted against the node, whatever its device plugins
+// say.
 func TestAdmitServedByDevices(t *testing.T) {
 	const gpu corev1.ResourceName = "example.com/gpu"
 	node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{gpu: resource.MustParse("1")}}}
 	asks := func(served bool) *corev1.Pod {
 		list := corev1.ResourceList{gpu: resource.MustParse("1")}
-		p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: list, Limits: list}}}}}
+		p := &corev1.Pod{
+			Spec: corev1.PodSpec{
+				Containers: []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: list, Limits: list}}},
+			},
+		}
 		if served {
-			p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{RequestMappings: []corev1.ContainerExtendedResourceRequest{
-				{ContainerName: "c", ResourceName: string(gpu), RequestName: "r"}}}
+			p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
+				RequestMappings: []corev1.ContainerExtendedResourceRequest{
+					{ContainerName: "c", ResourceName: string(gpu), RequestName: "r"}},
+			}
 		}
 		return p
 	}
@@ -196,7 +233,9 @@ func TestRejectedForAttachLimit(t *testing.T) {
 		r.volumePlugins = []volume.Plugin{full{}}
 		r.start()
 		p := podOf("p", "sleep", "1000")
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "x"}}}}
+		p.Spec.Volumes = []corev1.Volume{
+			{Name: "v", VolumeSource: corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "x"}}},
+		}
 		r.create(p)
 		r.pass(time.Minute)
 		p = r.pod(p.Name)

@@ -36,7 +36,8 @@ func (w *worker) loadAllocation() {
 	if err == nil && a.Containers != nil {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		a.share, a.same = shareOf(a.in(w.api.pod)), -1 // the same generation may ask for something else if the API's data was restored meanwhile
+		// the same generation may ask for something else if the API's data was restored meanwhile
+		a.share, a.same = shareOf(a.in(w.api.pod)), -1
 		a.compare(w.api.pod)
 		w.held.allocation, w.held.unsure = a, a.Resizing
 		return
@@ -46,8 +47,8 @@ func (w *worker) loadAllocation() {
 	}
 }
 
-// admitAndAllocate admits a pod and allocates what it asks for, which no other pod gets from then on. It returns the allocation if an earlier process did not
-// make it.
+// admitAndAllocate admits a pod and allocates what it asks for, which no other pod gets from then on. It returns the
+// allocation if an earlier process did not make it.
 func (w *worker) admitAndAllocate() *allocation {
 	w.m.allocating.Lock()
 	defer w.m.allocating.Unlock()
@@ -55,7 +56,8 @@ func (w *worker) admitAndAllocate() *allocation {
 	return w.allocate()
 }
 
-// allocate allocates what an admitted pod asks for, unless an earlier process did. A pod that an earlier version started has what its status says.
+// allocate allocates what an admitted pod asks for, unless an earlier process did. A pod that an earlier version
+// started has what its status says.
 func (w *worker) allocate() *allocation {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -104,7 +106,8 @@ func resourcesInStatus(p *corev1.Pod, name string) *corev1.ResourceRequirements 
 	return nil
 }
 
-// allocated returns the pod with its allocated resources, and with the status that the agent knows. Called with the lock held.
+// allocated returns the pod with its allocated resources, and with the status that the agent knows. Called with the
+// lock held.
 func (w *worker) allocated() *corev1.Pod { return w.held.allocation.of(w.view()) }
 
 // pending returns the pod if it asks for other resources than it has, else nil.
@@ -126,8 +129,9 @@ type resizer struct {
 	since     time.Time
 }
 
-// allocatePending allocates to pods what they have come to ask for, as far as the node has room. It is called when one asks, and whenever there may be more room.
-// What is granted is recorded before anybody else is: otherwise a crash, or a disk that is full, would give back room that another pod has by then.
+// allocatePending allocates to pods what they have come to ask for, as far as the node has room. It is called when one
+// asks, and whenever there may be more room. What is granted is recorded before anybody else is: otherwise a crash, or
+// a disk that is full, would give back room that another pod has by then.
 func (m *Manager) allocatePending() {
 	m.allocating.Lock()
 	defer m.allocating.Unlock()
@@ -189,7 +193,8 @@ func add(sum, b corev1.ResourceList, subtract bool) {
 	}
 }
 
-// before orders resizes as the kubelet does: those that ask for no more come first, then by priority, guaranteed pods, and the time that they have waited.
+// before orders resizes as the kubelet does: those that ask for no more come first, then by priority, guaranteed pods,
+// and the time that they have waited.
 func before(a, b resizer) int {
 	rank := func(r resizer) int {
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
@@ -205,7 +210,8 @@ func before(a, b resizer) int {
 		}
 		return 1
 	}
-	return cmp.Or(rank(a)-rank(b), cmp.Compare(priority(b.pod), priority(a.pod)), guaranteed(a)-guaranteed(b), a.since.Compare(b.since))
+	return cmp.Or(rank(a)-rank(b), cmp.Compare(priority(b.pod), priority(a.pod)), guaranteed(a)-guaranteed(b),
+		a.since.Compare(b.since))
 }
 
 // pendingSince returns since when the status says that the pod waits, or the end of time.
@@ -272,5 +278,9 @@ func (w *worker) askForMore() *Failure {
 	if f, refused := w.actions.failures[allocateTarget]; refused {
 		return &f
 	}
-	return &Failure{Reason: corev1.PodReasonDeferred, Message: "the node is not registered yet", Until: time.Now().Add(time.Second)}
+	return &Failure{
+		Reason:  corev1.PodReasonDeferred,
+		Message: "the node is not registered yet",
+		Until:   time.Now().Add(time.Second),
+	}
 }

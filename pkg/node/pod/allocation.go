@@ -18,17 +18,21 @@ import (
 //	allocated  what the node has promised: the specification as of the last change that the node has room for
 //	actuated   what the cgroups of the pod and of its containers have
 //
-// Everything but the decision about a change goes by the allocated ones: the planner, the actions and the status get the pod with those.
+// Everything but the decision about a change goes by the allocated ones: the planner, the actions and the status get
+// the pod with those.
 
-// allocation is what is allocated and actuated. It is a file of the pod's directory, written before what it says is done.
+// allocation is what is allocated and actuated. It is a file of the pod's directory, written before what it says is
+// done.
 type allocation struct {
 	// Generation is that of the specification which these resources are of.
 	Generation int64                                  `json:"generation"`
 	Pod        *corev1.ResourceRequirements           `json:"pod,omitempty"`
 	Containers map[string]corev1.ResourceRequirements `json:"containers,omitempty"` // init containers too
-	// Resizing is set from an allocation until it is actuated. A process that finds it set does not know what the cgroups have.
+	// Resizing is set from an allocation until it is actuated. A process that finds it set does not know what the cgroups
+	// have.
 	Resizing bool `json:"resizing,omitempty"`
-	// Limits are actuated, and so are Amounts, by container ID; an instance that is not there has what it was created with.
+	// Limits are actuated, and so are Amounts, by container ID; an instance that is not there has what it was created
+	// with.
 	Limits  runtime.PodLimits  `json:"limits"`
 	Amounts map[string]amounts `json:"amounts,omitempty"`
 
@@ -39,8 +43,10 @@ type allocation struct {
 
 // allocationOf returns the allocation of all that a pod's specification asks for, as of a pod that has no cgroup yet.
 func allocationOf(p *corev1.Pod) allocation {
-	a := allocation{Generation: p.Generation, Pod: p.Spec.Resources.DeepCopy(), Containers: map[string]corev1.ResourceRequirements{},
-		same: p.Generation, share: shareOf(p)}
+	a := allocation{
+		Generation: p.Generation, Pod: p.Spec.Resources.DeepCopy(), Containers: map[string]corev1.ResourceRequirements{},
+		same: p.Generation, share: shareOf(p),
+	}
 	a.Limits = a.share.limits
 	for c := range containersOf(p) {
 		a.Containers[c.Name] = *c.Resources.DeepCopy()
@@ -104,13 +110,15 @@ func podLimits(p *corev1.Pod) runtime.PodLimits {
 	requests := resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{})
 	l := runtime.PodLimits{CPUShares: shares(requests.Cpu().MilliValue())}
 	if p.Spec.Resources != nil {
-		l.CPUQuota, l.MemoryBytes = quota(p.Spec.Resources.Limits.Cpu().MilliValue()), p.Spec.Resources.Limits.Memory().Value()
+		l.CPUQuota, l.MemoryBytes = quota(p.Spec.Resources.Limits.Cpu().MilliValue()), p.Spec.Resources.Limits.Memory().
+			Value()
 	}
 	return l
 }
 
-// roomFor returns why a node has no room for a pod that asks for other resources than it has, beside what others use; "" if it has. never means that it has none
-// even without others. What is not asked for more is granted, whatever the node has.
+// roomFor returns why a node has no room for a pod that asks for other resources than it has, beside what others use;
+// "" if it has. never means that it has none even without others. What is not asked for more is granted, whatever the
+// node has.
 func roomFor(now, next, others, allocatable corev1.ResourceList) (why string, never bool) {
 	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 		want, have, used := next[name], now[name], others[name]
@@ -119,7 +127,8 @@ func roomFor(now, next, others, allocatable corev1.ResourceList) (why string, ne
 			continue
 		}
 		if want.Cmp(room) > 0 {
-			return fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, amount(name, want), amount(name, room)), true
+			return fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", name, amount(name, want),
+				amount(name, room)), true
 		}
 		sum := want.DeepCopy()
 		if sum.Add(used); sum.Cmp(room) > 0 && why == "" {
@@ -136,9 +145,13 @@ type share struct {
 	requests  corev1.ResourceList
 }
 
-// shareOf returns the share of an allocated pod. The pod's overhead is not in what the status says of it, since whoever adds that up adds it.
+// shareOf returns the share of an allocated pod. The pod's overhead is not in what the status says of it, since whoever
+// adds that up adds it.
 func shareOf(p *corev1.Pod) share {
-	s := share{limits: podLimits(p), requests: resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{ExcludeOverhead: true})}
+	s := share{
+		limits:   podLimits(p),
+		requests: resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{ExcludeOverhead: true}),
+	}
 	r := &s.resources
 	r.Requests, r.Limits = corev1.ResourceList{}, corev1.ResourceList{}
 	if p.Spec.Resources != nil {

@@ -29,7 +29,9 @@ func TestAllocation(t *testing.T) {
 	for what, change := range map[string]func(*corev1.Pod){
 		"a container":       func(p *corev1.Pod) { p.Spec.Containers[0].Resources.Limits = amountOf("2", "64Mi") },
 		"an init container": func(p *corev1.Pod) { p.Spec.InitContainers[0].Resources.Requests = amountOf("1", "") },
-		"the pod":           func(p *corev1.Pod) { p.Spec.Resources = &corev1.ResourceRequirements{Limits: amountOf("2", "")} },
+		"the pod": func(p *corev1.Pod) {
+			p.Spec.Resources = &corev1.ResourceRequirements{Limits: amountOf("2", "")}
+		},
 	} {
 		more := p.DeepCopy()
 		more.Generation = 3
@@ -55,13 +57,25 @@ func TestRoomForAResize(t *testing.T) {
 		why               string
 		never             bool
 	}{
-		"it fits":                      {amountOf("1", "1Gi"), amountOf("2", "2Gi"), amountOf("2", "6Gi"), "", false},
-		"one is short":                 {amountOf("1", "1Gi"), amountOf("3", "1Gi"), amountOf("2", "6Gi"), "Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000", false},
-		"the other is short":           {amountOf("1", "1Gi"), amountOf("1", "3Gi"), amountOf("1", "6Gi"), "Node didn't have enough resource: memory, requested: 3221225472, used: 6442450944, capacity: 8589934592", false},
-		"never":                        {amountOf("1", "1Gi"), amountOf("3", "9Gi"), amountOf("2", "6Gi"), "Node didn't have enough capacity: memory, requested: 9663676416, capacity: 8589934592", true},
-		"less is always given":         {amountOf("8", "8Gi"), amountOf("7", "8Gi"), amountOf("4", "8Gi"), "", false},
-		"a first request":              {amountOf("", ""), amountOf("1", ""), amountOf("2", ""), "", false},
-		"more of one, less of another": {amountOf("1", "4Gi"), amountOf("3", "1Gi"), amountOf("2", "0"), "Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000", false},
+		"it fits": {amountOf("1", "1Gi"), amountOf("2", "2Gi"), amountOf("2", "6Gi"), "", false},
+		"one is short": {
+			amountOf("1", "1Gi"), amountOf("3", "1Gi"), amountOf("2", "6Gi"),
+			"Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000", false,
+		},
+		"the other is short": {
+			amountOf("1", "1Gi"), amountOf("1", "3Gi"), amountOf("1", "6Gi"),
+			"Node didn't have enough resource: memory, requested: 3221225472, used: 6442450944, capacity: 8589934592", false,
+		},
+		"never": {
+			amountOf("1", "1Gi"), amountOf("3", "9Gi"), amountOf("2", "6Gi"),
+			"Node didn't have enough capacity: memory, requested: 9663676416, capacity: 8589934592", true,
+		},
+		"less is always given": {amountOf("8", "8Gi"), amountOf("7", "8Gi"), amountOf("4", "8Gi"), "", false},
+		"a first request":      {amountOf("", ""), amountOf("1", ""), amountOf("2", ""), "", false},
+		"more of one, less of another": {
+			amountOf("1", "4Gi"), amountOf("3", "1Gi"), amountOf("2", "0"),
+			"Node didn't have enough resource: cpu, requested: 3000, used: 2000, capacity: 4000", false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			why, never := roomFor(tt.now, tt.next, tt.others, all)
@@ -73,7 +87,11 @@ func TestRoomForAResize(t *testing.T) {
 
 func TestOrderOfResizes(t *testing.T) {
 	waits := func(name string, more bool, priority int32, class corev1.PodQOSClass, since time.Duration) resizer {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{Priority: &priority}, Status: corev1.PodStatus{QOSClass: class}}
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec:       corev1.PodSpec{Priority: &priority},
+			Status:     corev1.PodStatus{QOSClass: class},
+		}
 		r := resizer{pod: p, now: amountOf("1", "1Gi"), next: amountOf("1", "1Gi"), since: now.Add(since)}
 		if more {
 			r.next = amountOf("1", "2Gi")
@@ -101,7 +119,12 @@ func TestResizeSteps(t *testing.T) {
 		return runtime.PodLimits{CPUShares: shares, CPUQuota: cpu, MemoryBytes: memory}
 	}
 	of := func(name string, cpu, memory, cpu2, memory2 int64) member {
-		return member{name: name, id: name, have: amounts{Shares: 1, CPULimit: cpu, MemoryLimit: memory}, want: amounts{Shares: 1, CPULimit: cpu2, MemoryLimit: memory2}}
+		return member{
+			name: name,
+			id:   name,
+			have: amounts{Shares: 1, CPULimit: cpu, MemoryLimit: memory},
+			want: amounts{Shares: 1, CPULimit: cpu2, MemoryLimit: memory2},
+		}
 	}
 	for name, tt := range map[string]struct {
 		have, want runtime.PodLimits
@@ -109,16 +132,64 @@ func TestResizeSteps(t *testing.T) {
 		unsure     bool
 		steps      []string
 	}{
-		"nothing":                     {limits(2, 10, 20), limits(2, 10, 20), []member{of("a", 1, 2, 1, 2)}, false, nil},
-		"grows: the pod first":        {limits(2, 10, 20), limits(4, 20, 40), []member{of("a", 10, 20, 20, 40)}, false, []string{"memory 40", "a 10 40", "cpu 20", "shares 4", "a 20 40"}},
-		"shrinks: the pod last":       {limits(4, 20, 40), limits(2, 10, 20), []member{of("a", 20, 40, 10, 20)}, false, []string{"a 20 20", "memory 20", "a 10 20", "shares 2", "cpu 10"}},
-		"one of each":                 {limits(4, 10, 40), limits(4, 20, 20), []member{of("a", 10, 40, 20, 20)}, false, []string{"a 10 20", "memory 20", "cpu 20", "a 20 20"}},
-		"who shrinks comes first":     {limits(2, 30, 0), limits(2, 30, 0), []member{of("a", 10, 0, 20, 0), of("b", 20, 0, 10, 0)}, false, []string{"b 10 0", "a 20 0"}},
-		"a first limit is a shrink":   {limits(2, 0, 0), limits(2, 10, 20), []member{of("a", 0, 0, 10, 20), of("b", 5, 5, 5, 5)}, false, []string{"a 0 20", "memory 20", "a 10 20", "cpu 10"}},
-		"the requests of a container": {limits(2, 0, 0), limits(4, 0, 0), []member{{id: "a", have: amounts{Shares: 2, CPURequest: 2}, want: amounts{Shares: 4, CPURequest: 4}}}, false, []string{"shares 4", "a 0 0"}},
-		"not known what is there":     {limits(2, 10, 20), limits(2, 10, 20), []member{of("a", 1, 2, 1, 2)}, true, []string{"memory 20?", "cpu 10?", "a 1 2", "memory 20", "cpu 10", "shares 2"}},
-		"no limit any more":           {limits(2, 10, 20), limits(2, 0, 0), []member{of("a", 10, 20, 0, 0)}, false, []string{"memory -1", "a 10 0", "cpu -1", "a 0 0"}},
-		"no container runs":           {limits(2, 10, 20), limits(2, 20, 20), nil, false, []string{"cpu 20"}},
+		"nothing": {limits(2, 10, 20), limits(2, 10, 20), []member{of("a", 1, 2, 1, 2)}, false, nil},
+		"grows: the pod first": {
+			limits(2, 10, 20),
+			limits(4, 20, 40),
+			[]member{of("a", 10, 20, 20, 40)},
+			false,
+			[]string{"memory 40", "a 10 40", "cpu 20", "shares 4", "a 20 40"},
+		},
+		"shrinks: the pod last": {
+			limits(4, 20, 40),
+			limits(2, 10, 20),
+			[]member{of("a", 20, 40, 10, 20)},
+			false,
+			[]string{"a 20 20", "memory 20", "a 10 20", "shares 2", "cpu 10"},
+		},
+		"one of each": {
+			limits(4, 10, 40),
+			limits(4, 20, 20),
+			[]member{of("a", 10, 40, 20, 20)},
+			false,
+			[]string{"a 10 20", "memory 20", "cpu 20", "a 20 20"},
+		},
+		"who shrinks comes first": {
+			limits(2, 30, 0),
+			limits(2, 30, 0),
+			[]member{of("a", 10, 0, 20, 0), of("b", 20, 0, 10, 0)},
+			false,
+			[]string{"b 10 0", "a 20 0"},
+		},
+		"a first limit is a shrink": {
+			limits(2, 0, 0),
+			limits(2, 10, 20),
+			[]member{of("a", 0, 0, 10, 20), of("b", 5, 5, 5, 5)},
+			false,
+			[]string{"a 0 20", "memory 20", "a 10 20", "cpu 10"},
+		},
+		"the requests of a container": {
+			limits(2, 0, 0),
+			limits(4, 0, 0),
+			[]member{{id: "a", have: amounts{Shares: 2, CPURequest: 2}, want: amounts{Shares: 4, CPURequest: 4}}},
+			false,
+			[]string{"shares 4", "a 0 0"},
+		},
+		"not known what is there": {
+			limits(2, 10, 20),
+			limits(2, 10, 20),
+			[]member{of("a", 1, 2, 1, 2)},
+			true,
+			[]string{"memory 20?", "cpu 10?", "a 1 2", "memory 20", "cpu 10", "shares 2"},
+		},
+		"no limit any more": {
+			limits(2, 10, 20),
+			limits(2, 0, 0),
+			[]member{of("a", 10, 20, 0, 0)},
+			false,
+			[]string{"memory -1", "a 10 0", "cpu -1", "a 0 0"},
+		},
+		"no container runs": {limits(2, 10, 20), limits(2, 20, 20), nil, false, []string{"cpu 20"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
@@ -143,7 +214,8 @@ func (s resizeStep) text() string {
 	return fmt.Sprintf("shares %d%s", s.pod.CPUShares, end)
 }
 
-// cgroups are those of a pod, with the kernel's rule for processor time in cgroup v1: none has more than the one that it is in.
+// cgroups are those of a pod, with the kernel's rule for processor time in cgroup v1: none has more than the one that
+// it is in.
 type cgroups struct {
 	pod     runtime.PodLimits
 	members map[string]amounts
@@ -166,14 +238,15 @@ func (c *cgroups) apply(s resizeStep) error {
 	return nil
 }
 
-// However a pod grows and shrinks, and wherever its agent is killed on the way: the kernel refuses no step that has to succeed, and in the end everything is as
-// it was allocated last.
+// However a pod grows and shrinks, and wherever its agent is killed on the way: the kernel refuses no step that has to
+// succeed, and in the end everything is as it was allocated last.
 func TestResizeStepsAreNeverRefused(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		names := []string{"a", "b", "c"}[:rapid.IntRange(0, 3).Draw(t, "containers")]
 		draw := func() (runtime.PodLimits, map[string]amounts) {
 			cpu, memory := rapid.Int64Range(0, 8).Draw(t, "cpu")*100, rapid.Int64Range(0, 8).Draw(t, "memory")<<20
-			within := func(n int64) *rapid.Generator[int64] { // validation lets none have more than the pod; without a limit it has the pod's
+			// validation lets none have more than the pod; without a limit it has the pod's
+			within := func(n int64) *rapid.Generator[int64] {
 				if n == 0 {
 					return rapid.Int64Range(0, 9)
 				}
@@ -181,9 +254,17 @@ func TestResizeStepsAreNeverRefused(t *testing.T) {
 			}
 			all := map[string]amounts{}
 			for _, n := range names {
-				all[n] = amounts{Shares: 2, CPULimit: within(cpu/100).Draw(t, "its cpu") * 100, MemoryLimit: within(memory>>20).Draw(t, "its memory") << 20}
+				all[n] = amounts{
+					Shares:      2,
+					CPULimit:    within(cpu/100).Draw(t, "its cpu") * 100,
+					MemoryLimit: within(memory>>20).Draw(t, "its memory") << 20,
+				}
 			}
-			return runtime.PodLimits{CPUShares: rapid.Uint64Range(2, 1024).Draw(t, "shares"), CPUQuota: quota(cpu), MemoryBytes: memory}, all
+			return runtime.PodLimits{
+				CPUShares:   rapid.Uint64Range(2, 1024).Draw(t, "shares"),
+				CPUQuota:    quota(cpu),
+				MemoryBytes: memory,
+			}, all
 		}
 		limits, given := draw()
 		is := cgroups{pod: limits, members: map[string]amounts{}}
@@ -220,10 +301,15 @@ func TestResizeStepsAreNeverRefused(t *testing.T) {
 func TestStatusOfAShare(t *testing.T) {
 	p := spec(corev1.RestartPolicyAlways, nil, []string{"a", "b"})
 	p.Spec.Overhead = amountOf("250m", "100Mi")
-	p.Spec.Containers[0].Resources = corev1.ResourceRequirements{Requests: amountOf("100m", "16Mi"), Limits: amountOf("200m", "")}
-	p.Spec.Containers[1].Resources = corev1.ResourceRequirements{Requests: amountOf("100m", ""), Limits: amountOf("300m", "64Mi")}
+	p.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+		Requests: amountOf("100m", "16Mi"), Limits: amountOf("200m", ""),
+	}
+	p.Spec.Containers[1].Resources = corev1.ResourceRequirements{
+		Requests: amountOf("100m", ""), Limits: amountOf("300m", "64Mi"),
+	}
 	s := shareOf(p)
-	requireAmounts(t, amountOf("200m", "16Mi"), s.requests, "without the overhead, which is added by those who add pods up")
+	requireAmounts(t, amountOf("200m", "16Mi"), s.requests,
+		"without the overhead, which is added by those who add pods up")
 	requireAmounts(t, amountOf("200m", "16Mi"), s.now(s.limits).Requests)
 	requireAmounts(t, amountOf("500m", ""), s.now(s.limits).Limits, "one container has no limit of memory")
 	require.Equal(t, runtime.PodLimits{CPUShares: 460}, s.limits, "the pod's cgroup has that for the overhead, too")

@@ -18,11 +18,16 @@ type amounts struct {
 	MemoryLimit   int64  `json:"memoryLimit,omitempty"`
 }
 
-// amountsOf returns what a container is to have. Without a limit of its own it gets the pod's (KEP-2837), as in the kubelet; the pod's cgroup limits all of them
-// together.
+// amountsOf returns what a container is to have. Without a limit of its own it gets the pod's (KEP-2837), as in the
+// kubelet; the pod's cgroup limits all of them together.
 func amountsOf(p *corev1.Pod, c *corev1.Container) amounts {
 	cpu, memory := limitOf(p, c, corev1.ResourceCPU), limitOf(p, c, corev1.ResourceMemory)
-	a := amounts{CPURequest: c.Resources.Requests.Cpu().MilliValue(), CPULimit: cpu.MilliValue(), MemoryRequest: c.Resources.Requests.Memory().Value(), MemoryLimit: memory.Value()}
+	a := amounts{
+		CPURequest:    c.Resources.Requests.Cpu().MilliValue(),
+		CPULimit:      cpu.MilliValue(),
+		MemoryRequest: c.Resources.Requests.Memory().Value(),
+		MemoryLimit:   memory.Value(),
+	}
 	if _, requested := c.Resources.Requests[corev1.ResourceCPU]; requested {
 		a.Shares = shares(a.CPURequest)
 	} else {
@@ -39,7 +44,8 @@ func limitOf(p *corev1.Pod, c *corev1.Container, name corev1.ResourceName) resou
 	return limit
 }
 
-// within returns the amounts for a container of a pod with these limits: in cgroup v1 none may have more processor time than the pod.
+// within returns the amounts for a container of a pod with these limits: in cgroup v1 none may have more processor time
+// than the pod.
 func (a amounts) within(l runtime.PodLimits) amounts {
 	if l.CPUQuota > 0 && quota(a.CPULimit) > l.CPUQuota {
 		a.CPULimit = l.CPUQuota * 1000 / period
@@ -87,8 +93,9 @@ func put(l *corev1.ResourceList, name corev1.ResourceName, q *resource.Quantity)
 	(*l)[name] = *q
 }
 
-// resizes reports whether an instance that runs, or that ended for it, has other amounts than it is to have; restart means that its resize policy asks for a new one.
-// One that is limited by what the pod has is to have more only when the pod has more.
+// resizes reports whether an instance that runs, or that ended for it, has other amounts than it is to have; restart
+// means that its resize policy asks for a new one. One that is limited by what the pod has is to have more only when
+// the pod has more.
 func (o Observed) resizes(p *corev1.Pod, l *Instance, c *corev1.Container) (differs, restart bool) {
 	have, known := o.Amounts[l.ID]
 	if !known {

@@ -138,7 +138,8 @@ func (w *worker) mountVolumes(ctx context.Context) *Failure {
 		}
 		w.mu.Unlock()
 		if first && errors.Is(err, volume.ErrAttachLimit) {
-			w.rejectFor("VolumeAttachmentLimitExceeded", "Node has reached its volume attachment limit, rejecting pod. "+err.Error())
+			w.rejectFor("VolumeAttachmentLimitExceeded",
+				"Node has reached its volume attachment limit, rejecting pod. "+err.Error())
 		}
 		return w.fail(string(MountVolumes), "FailedMount", err, 500*time.Millisecond)
 	}
@@ -162,15 +163,25 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 		}
 	}
 	w.mu.Lock()
-	bld := build{pod: p, c: c, sandbox: *w.held.sandbox, volumes: w.held.volumes.Volumes, podIP: w.podIP(), attempt: b.Attempt}
+	bld := build{
+		pod:     p,
+		c:       c,
+		sandbox: *w.held.sandbox,
+		volumes: w.held.volumes.Volumes,
+		podIP:   w.podIP(),
+		attempt: b.Attempt,
+	}
 	w.mu.Unlock()
 	lap := m.metrics.laps()
 	if f := w.mountImages(ctx, p, c, bld.sandbox.UserNS); f != nil {
 		return f
 	}
-	img, err := m.images.Ensure(ctx, images.Request{Ref: c.Image, Policy: c.ImagePullPolicy, Namespace: p.Namespace, Event: event, Credentials: func() []keyring.Credential {
-		return m.credentials(ctx, p, c.Image)
-	}})
+	img, err := m.images.Ensure(ctx, images.Request{
+		Ref: c.Image, Policy: c.ImagePullPolicy, Namespace: p.Namespace, Event: event,
+		Credentials: func() []keyring.Credential {
+			return m.credentials(ctx, p, c.Image)
+		},
+	})
 	if err != nil {
 		return w.imageFailure(c.Name, err)
 	}
@@ -196,7 +207,8 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	defer settle()
 	id := spec.ID
 	err = m.c.Runtime.Create(ctx, spec)
-	if errors.Is(err, runtime.ErrExists) && (joined.target || spec.Users != nil) { // by a process before, with its namespaces, and maybe with other IDs
+	// by a process before, with its namespaces, and maybe with other IDs
+	if errors.Is(err, runtime.ErrExists) && (joined.target || spec.Users != nil) {
 		if err = m.c.Runtime.Remove(ctx, id); err == nil {
 			err = m.c.Runtime.Create(ctx, spec)
 		}
@@ -235,8 +247,10 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	return nil
 }
 
-// completeSpec adds to b what the container gets from the node, its files and devices, and returns the runtime's specification with its labels.
-func (w *worker) completeSpec(ctx context.Context, o *op, b build, warn func(reason, message string)) (runtime.Spec, *Failure) {
+// completeSpec adds to b what the container gets from the node, its files and devices, and returns the runtime's
+// specification with its labels.
+func (w *worker) completeSpec(ctx context.Context, o *op, b build,
+	warn func(reason, message string)) (runtime.Spec, *Failure) {
 	m, p, c := w.m, b.pod, b.c
 	w.filesMu.Lock()
 	err := m.writeFiles(p, b.podIP)
@@ -258,7 +272,11 @@ func (w *worker) completeSpec(ctx context.Context, o *op, b build, warn func(rea
 	spec, err := m.spec(ctx, b)
 	if err != nil {
 		warn("Failed", "Error: "+err.Error())
-		return runtime.Spec{}, &Failure{Reason: "CreateContainerConfigError", Message: err.Error(), Until: time.Now().Add(10 * time.Second)}
+		return runtime.Spec{}, &Failure{
+			Reason:  "CreateContainerConfigError",
+			Message: err.Error(),
+			Until:   time.Now().Add(10 * time.Second),
+		}
 	}
 	spec.Labels = map[string]string{
 		labelPodName: p.Name, labelNamespace: p.Namespace, labelName: c.Name, labelAttempt: strconv.Itoa(o.Attempt),
@@ -325,7 +343,8 @@ func removeLogs(path string) {
 	}
 }
 
-// release releases what the pod's containers share: shim, network and volumes. With forget, containers and logs are removed, too.
+// release releases what the pod's containers share: shim, network and volumes. With forget, containers and logs are
+// removed, too.
 func (w *worker) release(ctx context.Context, p *corev1.Pod, forget bool) *Failure {
 	var errs, kept []error
 	if forget {

@@ -57,7 +57,8 @@ func conditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now 
 		sandbox = sandbox || c.State.Running != nil // also while the agent that started has not looked yet
 	}
 	set(corev1.PodReadyToStartContainers, sandbox && !d.Stopped, "", "")
-	set(corev1.PodInitialized, len(uninit) == 0 && s.Phase != corev1.PodFailed || s.Phase == corev1.PodSucceeded || hasStarted(p, o),
+	set(corev1.PodInitialized,
+		len(uninit) == 0 && s.Phase != corev1.PodFailed || s.Phase == corev1.PodSucceeded || hasStarted(p, o),
 		"ContainersNotInitialized", fmt.Sprintf("containers with incomplete status: [%s]", strings.Join(uninit, " ")))
 	if s.Phase == corev1.PodSucceeded {
 		SetCondition(s, corev1.PodCondition{Type: corev1.PodInitialized, Status: corev1.ConditionTrue, Reason: "PodCompleted",
@@ -73,7 +74,8 @@ func conditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision, now 
 		}
 		if len(open) > 0 {
 			ready, notReady = false, "ReadinessGatesNotReady"
-			why = fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", strings.Join(open, ","), corev1.ConditionFalse)
+			why = fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %v", strings.Join(open, ","),
+				corev1.ConditionFalse)
 		}
 	}
 	set(corev1.PodReady, ready, notReady, why)
@@ -112,7 +114,14 @@ func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision
 		return
 	}
 	set := func(kind corev1.PodConditionType, reason, message string, generation int64) {
-		c := corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, ObservedGeneration: generation, LastTransitionTime: stamp(now)}
+		c := corev1.PodCondition{
+			Type:               kind,
+			Status:             corev1.ConditionTrue,
+			Reason:             reason,
+			Message:            message,
+			ObservedGeneration: generation,
+			LastTransitionTime: stamp(now),
+		}
 		if was := conditionIn(p.Status.Conditions, kind); was != nil && was.Status == c.Status {
 			c.LastTransitionTime, c.LastProbeTime = was.LastTransitionTime, was.LastProbeTime
 		}
@@ -135,8 +144,8 @@ func resizeConditions(p *corev1.Pod, o Observed, s *corev1.PodStatus, d Decision
 	}
 }
 
-// undecided reports whether the node is about to grant or refuse what the pod has come to ask for. A status from before that, of the new generation and without
-// a condition, would say that the pod has it.
+// undecided reports whether the node is about to grant or refuse what the pod has come to ask for. A status from before
+// that, of the new generation and without a condition, would say that the pod has it.
 func (o Observed) undecided() bool {
 	_, refused := o.Failures[allocateTarget]
 	return o.Unallocated && !refused && o.Busy[allocateTarget] == Allocate
@@ -151,7 +160,8 @@ func conditionIn(all []corev1.PodCondition, kind corev1.PodConditionType) *corev
 	return nil
 }
 
-// resizing reports whether what is allocated has not been given to all cgroups yet. A container that does not run gets it with its next start.
+// resizing reports whether what is allocated has not been given to all cgroups yet. A container that does not run gets
+// it with its next start.
 func resizing(p *corev1.Pod, o Observed) bool {
 	if o.Resizing || o.Limits != o.Share.limits {
 		return true
@@ -170,17 +180,21 @@ func resizing(p *corev1.Pod, o Observed) bool {
 
 // resizeEvents records what has become of a resize.
 func (w *worker) resizeEvents(p *corev1.Pod, s *corev1.PodStatus) {
-	pending, progress := conditionIn(s.Conditions, corev1.PodResizePending), conditionIn(s.Conditions, corev1.PodResizeInProgress)
+	pending, progress := conditionIn(s.Conditions, corev1.PodResizePending), conditionIn(s.Conditions,
+		corev1.PodResizeInProgress)
 	before := conditionIn(p.Status.Conditions, corev1.PodResizePending)
-	if pending != nil && (before == nil || before.Reason != pending.Reason || before.ObservedGeneration != pending.ObservedGeneration) {
+	if pending != nil &&
+		(before == nil || before.Reason != pending.Reason || before.ObservedGeneration != pending.ObservedGeneration) {
 		w.mu.Lock()
 		desired := w.api.pod
 		w.mu.Unlock()
-		w.m.event(p, "", corev1.EventTypeWarning, "Resize"+pending.Reason, resizeMessage("Pod resize "+pending.Reason, desired, pending.Message))
+		w.m.event(p, "", corev1.EventTypeWarning, "Resize"+pending.Reason,
+			resizeMessage("Pod resize "+pending.Reason, desired, pending.Message))
 	}
 	before = conditionIn(p.Status.Conditions, corev1.PodResizeInProgress)
 	switch {
-	case progress != nil && progress.Reason == corev1.PodReasonError && (before == nil || before.Message != progress.Message):
+	case progress != nil && progress.Reason == corev1.PodReasonError &&
+		(before == nil || before.Message != progress.Message):
 		w.m.event(p, "", corev1.EventTypeWarning, resizeFailed, resizeMessage("Pod resize error", p, progress.Message))
 	case progress == nil && before != nil && !hasEnded(s.Phase) && p.DeletionTimestamp == nil:
 		w.m.event(p, "", corev1.EventTypeNormal, "ResizeCompleted", resizeMessage("Pod resize completed", p, ""))

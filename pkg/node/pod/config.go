@@ -36,7 +36,8 @@ type Config struct {
 	Metrics prometheus.Registerer
 
 	NodeName, HostIP string
-	// Pods' files are in DataDir/pods, the tmpfs for volumes made of API objects is RunDir/volumes, and container logs are in LogDir.
+	// Pods' files are in DataDir/pods, the tmpfs for volumes made of API objects is RunDir/volumes, and container logs are
+	// in LogDir.
 	DataDir, RunDir, LogDir string
 	// CgroupRoot is the parent cgroup of all pods.
 	CgroupRoot    string
@@ -55,10 +56,11 @@ type Config struct {
 	Allocatable func() corev1.ResourceList
 	// AdmitBy returns the node by which pods are admitted, also while it is not registered; nil means Node.
 	AdmitBy func() *corev1.Node
-	// StaticEnded is called when nothing is left of a pod, static or not: what is left of a static pod may have been released as that of an orphan. It is nil
-	// if there are no static pods.
+	// StaticEnded is called when nothing is left of a pod, static or not: what is left of a static pod may have been
+	// released as that of an orphan. It is nil if there are no static pods.
 	StaticEnded func(types.UID)
-	// ShuttingDown reports whether the machine shuts down: nothing is started then, and no pod is admitted. Nil means never.
+	// ShuttingDown reports whether the machine shuts down: nothing is started then, and no pod is admitted. Nil means
+	// never.
 	ShuttingDown func() bool
 	// Pressures returns the node's pressure conditions that are True; nil means never any.
 	Pressures func() []corev1.NodeConditionType
@@ -74,11 +76,14 @@ type Config struct {
 	VolumePlugins []volume.Plugin
 	// Share prepares a path of the host that is mounted with mount propagation; may be nil.
 	Share func(path string) error
-	// Serves reports whether a pod may serve plugins of the node, such as a CSI driver: others may need it until they have been released. nil means none does.
+	// Serves reports whether a pod may serve plugins of the node, such as a CSI driver: others may need it until they have
+	// been released. nil means none does.
 	Serves func(*corev1.Pod) bool
-	// StaticPods: Sync leaves alone the pods that LeftStatic returns; a static.Manager starts or stops them, possibly later.
+	// StaticPods: Sync leaves alone the pods that LeftStatic returns; a static.Manager starts or stops them, possibly
+	// later.
 	StaticPods bool
-	// UserNamespaces returns why pods cannot have user namespaces on this node, or nil; a nil function means that the node has none.
+	// UserNamespaces returns why pods cannot have user namespaces on this node, or nil; a nil function means that the node
+	// has none.
 	UserNamespaces func() error
 	// Parts are what systems add to the lives of pods.
 	Parts []part.Part
@@ -90,7 +95,8 @@ type Config struct {
 
 // Policies enforces network policies; netpolicy.Enforcer implements it.
 type Policies interface {
-	// Setup returns when the policies that select the pod are enforced at its address. It is called once the pod's network is up, before containers start.
+	// Setup returns when the policies that select the pod are enforced at its address. It is called once the pod's network
+	// is up, before containers start.
 	Setup(ctx context.Context, p *corev1.Pod, ip string) error
 	// Release is called when nothing of the pod runs any longer.
 	Release(p *corev1.Pod)

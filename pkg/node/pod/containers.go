@@ -137,7 +137,9 @@ func (c *containers) pods() map[types.UID]*corev1.Pod {
 	out := map[types.UID]*corev1.Pod{}
 	c.each(func(one runtime.Container) {
 		uid := types.UID(one.PodUID)
-		out[uid] = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid, Name: one.Labels[labelPodName], Namespace: one.Labels[labelNamespace]}}
+		out[uid] = &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{UID: uid, Name: one.Labels[labelPodName], Namespace: one.Labels[labelNamespace]},
+		}
 	})
 	return out
 }

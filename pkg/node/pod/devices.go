@@ -25,8 +25,8 @@ func (m *Manager) devices(ctx context.Context, p *corev1.Pod, c *corev1.Containe
 	return m.c.Devices.Allocate(ctx, p, byPlugins(p, c))
 }
 
-// byPlugins is a container without the extended resources that devices of a claim serve (KEP-5004): device plugins and the node's capacity have no
-// part in them.
+// byPlugins is a container without the extended resources that devices of a claim serve (KEP-5004): device plugins and
+// the node's capacity have no part in them.
 func byPlugins(p *corev1.Pod, c *corev1.Container) *corev1.Container {
 	if p.Status.ExtendedResourceClaimStatus == nil {
 		return c
@@ -92,7 +92,8 @@ func (m *Manager) claimed(ctx context.Context, p *corev1.Pod, c *corev1.Containe
 	return m.c.Claims.Given(ctx, p, c)
 }
 
-// addEdits adds what CDI's specifications say of a container's devices. Their variables override the pod's, as containerd does it.
+// addEdits adds what CDI's specifications say of a container's devices. Their variables override the pod's, as
+// containerd does it.
 func addEdits(s *runtime.Spec, given cdi.Edits) {
 	s.Env = append(s.Env, given.Env...)
 	for _, d := range given.Devices {
@@ -103,17 +104,34 @@ func addEdits(s *runtime.Spec, given cdi.Edits) {
 		s.Devices = append(s.Devices, runtime.Device{HostPath: host, ContainerPath: d.Path, Permissions: d.Permissions})
 	}
 	for _, m := range given.Mounts {
-		s.Mounts = append(s.Mounts, runtime.Mount{Source: m.HostPath, Target: m.ContainerPath, ReadOnly: m.ReadOnly, NoExec: m.NoExec, NoSUID: m.NoSUID, NoDev: m.NoDev, Propagation: m.Propagation})
+		s.Mounts = append(s.Mounts, runtime.Mount{
+			Source:      m.HostPath,
+			Target:      m.ContainerPath,
+			ReadOnly:    m.ReadOnly,
+			NoExec:      m.NoExec,
+			NoSUID:      m.NoSUID,
+			NoDev:       m.NoDev,
+			Propagation: m.Propagation,
+		})
 	}
 	s.Groups = append(s.Groups, given.Groups...)
 }
 
 func addDevices(s *runtime.Spec, given devices.Given) {
 	for _, d := range given.Devices {
-		s.Devices = append(s.Devices, runtime.Device{HostPath: d.HostPath, ContainerPath: d.ContainerPath, Permissions: d.Permissions})
+		s.Devices = append(s.Devices, runtime.Device{
+			HostPath:      d.HostPath,
+			ContainerPath: d.ContainerPath,
+			Permissions:   d.Permissions,
+		})
 	}
 	for _, m := range given.Mounts {
-		s.Mounts = append(s.Mounts, runtime.Mount{Source: m.HostPath, Target: m.ContainerPath, ReadOnly: m.ReadOnly, MapIDs: s.Users != nil})
+		s.Mounts = append(s.Mounts, runtime.Mount{
+			Source:   m.HostPath,
+			Target:   m.ContainerPath,
+			ReadOnly: m.ReadOnly,
+			MapIDs:   s.Users != nil,
+		})
 	}
 }
 

@@ -17,5 +17,7 @@ func TestAdmitCountsDevices(t *testing.T) {
 	v := Admit(wants(gadget, "2"), node, []*corev1.Pod{wants(gadget, "1")})
 	require.NotNil(t, v)
 	require.Equal(t, "OutOfexample.com/gadget", v.Reason)
-	require.Equal(t, "Pod was rejected: Node didn't have enough resource: example.com/gadget, requested: 2, used: 1, capacity: 2", v.Message)
+	require.Equal(t,
+		"Pod was rejected: Node didn't have enough resource: example.com/gadget, requested: 2, used: 1, capacity: 2",
+		v.Message)
 }

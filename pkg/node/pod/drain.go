@@ -8,9 +8,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Drain stops the containers of all pods gracefully, releases what they share, and returns when that is done. The pods stay in the API, and
-// no pod is started any more. Pods that serve plugins stop after the others, whose volumes and devices cannot be released without them.
-// report is called with each pod that had a running container when it has stopped.
+// Drain stops the containers of all pods gracefully, releases what they share, and returns when that is done. The pods
+// stay in the API, and no pod is started any more. Pods that serve plugins stop after the others, whose volumes and
+// devices cannot be released without them. report is called with each pod that had a running container when it has
+// stopped.
 func (m *Manager) Drain(ctx context.Context, report func(*corev1.Pod)) error {
 	m.mu.Lock()
 	m.draining = true

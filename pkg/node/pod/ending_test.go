@@ -196,7 +196,8 @@ func TestDeletionWhileTheAPIFails(t *testing.T) {
 	})
 }
 
-// The exit codes of containers that were ended are in the API before the pod is deleted from it, for those who watch it.
+// The exit codes of containers that were ended are in the API before the pod is deleted from it, for those who watch
+// it.
 func TestLastStatus(t *testing.T) {
 	with(t, deafness, func(r *rig) {
 		p := podOf("web", "sleep", "1000")

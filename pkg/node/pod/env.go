@@ -17,15 +17,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// The kernel does not run a program with an argument or environment variable of maxString bytes or more, or with more than maxStrings
-// bytes of them in total (execve(2)). The limits are enforced during expansion, because references can expand to gigabytes.
+// The kernel does not run a program with an argument or environment variable of maxString bytes or more, or with more
+// than maxStrings bytes of them in total (execve(2)). The limits are enforced during expansion, because references can
+// expand to gigabytes.
 const (
 	maxString  = 128 << 10
 	maxStrings = 6 << 20
 )
 
-// Expand replaces $(NAME) with the variable's value; $$ is an escaped $, and an unknown name is left unchanged. It returns an error if the
-// result is too long for an argument.
+// Expand replaces $(NAME) with the variable's value; $$ is an escaped $, and an unknown name is left unchanged. It
+// returns an error if the result is too long for an argument.
 func Expand(s string, vars map[string]string) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
@@ -209,7 +210,8 @@ func (m *Manager) envFrom(ctx context.Context, p *corev1.Pod, from *corev1.EnvFr
 	return nil, nil
 }
 
-func (m *Manager) valueFrom(ctx context.Context, b build, from *corev1.EnvVarSource) (value string, skip bool, err error) {
+func (m *Manager) valueFrom(ctx context.Context, b build,
+	from *corev1.EnvVarSource) (value string, skip bool, err error) {
 	p, c := b.pod, b.c
 	optional := func(b *bool) bool { return b != nil && *b }
 	switch {
@@ -253,8 +255,8 @@ func (m *Manager) valueFrom(ctx context.Context, b build, from *corev1.EnvVarSou
 	return value, false, err
 }
 
-// serviceVars returns the environment variables for services: those of the pod's namespace if enableServiceLinks is set, and always the API
-// server's.
+// serviceVars returns the environment variables for services: those of the pod's namespace if enableServiceLinks is
+// set, and always the API server's.
 func serviceVars(services []*corev1.Service, p *corev1.Pod) map[string]string {
 	vars := map[string]string{}
 	links := p.Spec.EnableServiceLinks == nil || *p.Spec.EnableServiceLinks

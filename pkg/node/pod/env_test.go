@@ -23,16 +23,20 @@ func TestEnvironmentIsBounded(t *testing.T) {
 	for i := range 100 {
 		wide = append(wide, corev1.EnvVar{Name: fmt.Sprint("W", i), Value: "$(V0)"})
 	}
-	long := []corev1.EnvVar{{Name: "V0", Value: strings.Repeat("x", 100_000)}, {Name: "V1", Value: strings.Repeat("$(V0)", 200_000)}}
+	long := []corev1.EnvVar{
+		{Name: "V0", Value: strings.Repeat("x", 100_000)}, {Name: "V1", Value: strings.Repeat("$(V0)", 200_000)},
+	}
 	for name, tt := range map[string]struct {
 		env  []corev1.EnvVar
 		args []string
 		want string
 	}{
-		"doubling":  {env: doubling, want: "environment variable V11: "},
-		"wide":      {env: wide, want: "more than 6291456 bytes"},
-		"long":      {env: long, want: "environment variable V1: "},
-		"as it is":  {env: []corev1.EnvVar{{Name: "V", Value: strings.Repeat("x", maxString-2)}}, want: "environment variable V is longer"},
+		"doubling": {env: doubling, want: "environment variable V11: "},
+		"wide":     {env: wide, want: "more than 6291456 bytes"},
+		"long":     {env: long, want: "environment variable V1: "},
+		"as it is": {
+			env: []corev1.EnvVar{{Name: "V", Value: strings.Repeat("x", maxString-2)}}, want: "environment variable V is longer",
+		},
 		"just fits": {env: []corev1.EnvVar{{Name: "V", Value: strings.Repeat("x", maxString-3)}}},
 		"same name": {env: func() (all []corev1.EnvVar) {
 			for range 100 {
@@ -47,7 +51,9 @@ func TestEnvironmentIsBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			e, err := m.environment(t.Context(), build{pod: spec(corev1.RestartPolicyAlways, nil, []string{"a"}), c: &corev1.Container{Env: tt.env}})
+			e, err := m.environment(t.Context(), build{
+				pod: spec(corev1.RestartPolicyAlways, nil, []string{"a"}), c: &corev1.Container{Env: tt.env},
+			})
 			if err == nil {
 				_, err = e.expand(tt.args)
 			}
@@ -62,9 +68,15 @@ func TestEnvironmentIsBounded(t *testing.T) {
 	}
 }
 
-// A value that no process could be given as it is, such as one that a container wrote to a file, or of a Secret, is refused.
+// A value that no process could be given as it is, such as one that a container wrote to a file, or of a Secret, is
+// refused.
 func TestVariablesAreText(t *testing.T) {
-	for value, want := range map[string]string{"é\n\t=": "", "": "", "a\x00b": "environment variable V contains a NUL byte", "caf\xe9": "environment variable V is not valid UTF-8"} {
+	for value, want := range map[string]string{
+		"é\n\t=":  "",
+		"":        "",
+		"a\x00b":  "environment variable V contains a NUL byte",
+		"caf\xe9": "environment variable V is not valid UTF-8",
+	} {
 		e := &environment{vars: map[string]string{}}
 		if err := e.set("V", value); want != "" {
 			require.ErrorContains(t, err, want)

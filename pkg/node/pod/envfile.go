@@ -19,9 +19,13 @@ import (
 // maxEnvFile limits how far a file with environment variables is read, in bytes. Containers write it.
 const maxEnvFile = 1 << 20
 
-// fromFile returns a variable that a file in an emptyDir has (KEP-3721). As in the kubelet, an empty value is none. skip means that there is none, and need not be.
-func fromFile(p *corev1.Pod, volumes map[string]volume.Mounted, r *corev1.FileKeySelector) (value string, skip bool, err error) {
-	at := slices.IndexFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == r.VolumeName && v.EmptyDir != nil })
+// fromFile returns a variable that a file in an emptyDir has (KEP-3721). As in the kubelet, an empty value is none.
+// skip means that there is none, and need not be.
+func fromFile(p *corev1.Pod, volumes map[string]volume.Mounted,
+	r *corev1.FileKeySelector) (value string, skip bool, err error) {
+	at := slices.IndexFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
+		return v.Name == r.VolumeName && v.EmptyDir != nil
+	})
 	mounted, ok := volumes[r.VolumeName]
 	if at < 0 || !ok {
 		return "", false, fmt.Errorf("cannot find the emptyDir volume %q referenced by fileKeyRef", r.VolumeName)
@@ -40,14 +44,16 @@ func fromFile(p *corev1.Pod, volumes map[string]volume.Mounted, r *corev1.FileKe
 		return "", false, fmt.Errorf("couldn't parse env file %q of volume %q: %w", r.Path, r.VolumeName, err)
 	}
 	if value == "" && !optional {
-		return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", r.Key, r.Path, r.VolumeName)
+		return "", false, fmt.Errorf("environment variable key %q not found in file %q of volume %q", r.Key, r.Path,
+			r.VolumeName)
 	}
 	return value, value == "", nil
 }
 
-// envFileValue returns a variable's value in a file of assignments, or "". The format is the part of a POSIX shell's that upstream's parser takes: NAME='value',
-// with nothing between the name, = and the quote; the value is literal, and may have several lines; a line may be empty, or a comment, and a comment may follow
-// a value. NAME= and a space is an empty value. What follows the variable is not looked at. Lines have at most 64 KiB.
+// envFileValue returns a variable's value in a file of assignments, or "". The format is the part of a POSIX shell's
+// that upstream's parser takes: NAME='value', with nothing between the name, = and the quote; the value is literal, and
+// may have several lines; a line may be empty, or a comment, and a comment may follow a value. NAME= and a space is an
+// empty value. What follows the variable is not looked at. Lines have at most 64 KiB.
 func envFileValue(r io.Reader, key string) (string, error) {
 	lines := &envLines{Scanner: bufio.NewScanner(r)}
 	for lines.next() {

@@ -22,31 +22,33 @@ import (
 func TestEnvFileValue(t *testing.T) {
 	long := strings.Repeat("x", 64<<10)
 	for name, tt := range map[string]struct{ text, want, err string }{
-		"plain":                         {"A='1'\nK='two words'\n", "two words", ""},
-		"no newline at the end":         {"K='v'", "v", ""},
-		"carriage returns":              {"A='1'\r\nK='v'\r\n", "v", ""},
-		"comments and blanks":           {"# K='no'\n\n \t\n\tK='v' # a comment\n", "v", ""},
-		"literal":                       {"K='$A \"b\" `c` \\n #d = e'", "$A \"b\" `c` \\n #d = e", ""},
-		"several lines":                 {"A='1\nK=2\n'\nK='one\n\n  three  '\n", "one\n\n  three  ", ""},
-		"the first one":                 {"K='v'\nK='w'\n", "v", ""},
-		"nothing after it counts":       {"K='v'\nthis is nothing", "v", ""},
-		"names are whole":               {"KK='1'\nk='2'\nK='v'", "v", ""},
-		"other letters":                 {"K='日本 é'", "日本 é", ""},
-		"missing":                       {"A='1'", "", ""},
-		"empty file":                    {"", "", ""},
-		"empty":                         {"K=''\n", "", ""},
-		"a space after the sign":        {"K= 'v'\nK='w'", "", ""},
-		"no sign":                       {"A='1'\nexport K\nK='v'", "", "at line 2: missing '='"},
-		"no name":                       {"='v'", "", "at line 1: empty variable name"},
-		"a space before the sign":       {"A='1\n2'\nK ='v'", "", "at line 3: whitespace before '=' is not allowed"},
-		"no quotes":                     {"K=v", "", "at line 1: value must be enclosed in single quotes"},
-		"no value":                      {"K=\n", "", "at line 1: value must be enclosed in single quotes"},
-		"double quotes":                 {`K="v"`, "", "value must be enclosed in single quotes"},
-		"joined quotes":                 {`K='v''w'`, "", "at line 1: unexpected content after closing quote"},
-		"a command after it":            {"K='v'; reboot", "", "unexpected content after closing quote"},
-		"open":                          {"A='1'\nK='v\n\n", "", "starting at line 2: unclosed single quote"},
-		"a line that is too long":       {"A='" + long + "'\nK='v'", "", "line 1 is longer than 65535 bytes"},
-		"long ones in lines that fit":   {"K='" + long[:60<<10] + "\n" + long[:60<<10] + "'", long[:60<<10] + "\n" + long[:60<<10], ""},
+		"plain":                   {"A='1'\nK='two words'\n", "two words", ""},
+		"no newline at the end":   {"K='v'", "v", ""},
+		"carriage returns":        {"A='1'\r\nK='v'\r\n", "v", ""},
+		"comments and blanks":     {"# K='no'\n\n \t\n\tK='v' # a comment\n", "v", ""},
+		"literal":                 {"K='$A \"b\" `c` \\n #d = e'", "$A \"b\" `c` \\n #d = e", ""},
+		"several lines":           {"A='1\nK=2\n'\nK='one\n\n  three  '\n", "one\n\n  three  ", ""},
+		"the first one":           {"K='v'\nK='w'\n", "v", ""},
+		"nothing after it counts": {"K='v'\nthis is nothing", "v", ""},
+		"names are whole":         {"KK='1'\nk='2'\nK='v'", "v", ""},
+		"other letters":           {"K='日本 é'", "日本 é", ""},
+		"missing":                 {"A='1'", "", ""},
+		"empty file":              {"", "", ""},
+		"empty":                   {"K=''\n", "", ""},
+		"a space after the sign":  {"K= 'v'\nK='w'", "", ""},
+		"no sign":                 {"A='1'\nexport K\nK='v'", "", "at line 2: missing '='"},
+		"no name":                 {"='v'", "", "at line 1: empty variable name"},
+		"a space before the sign": {"A='1\n2'\nK ='v'", "", "at line 3: whitespace before '=' is not allowed"},
+		"no quotes":               {"K=v", "", "at line 1: value must be enclosed in single quotes"},
+		"no value":                {"K=\n", "", "at line 1: value must be enclosed in single quotes"},
+		"double quotes":           {`K="v"`, "", "value must be enclosed in single quotes"},
+		"joined quotes":           {`K='v''w'`, "", "at line 1: unexpected content after closing quote"},
+		"a command after it":      {"K='v'; reboot", "", "unexpected content after closing quote"},
+		"open":                    {"A='1'\nK='v\n\n", "", "starting at line 2: unclosed single quote"},
+		"a line that is too long": {"A='" + long + "'\nK='v'", "", "line 1 is longer than 65535 bytes"},
+		"long ones in lines that fit": {
+			"K='" + long[:60<<10] + "\n" + long[:60<<10] + "'", long[:60<<10] + "\n" + long[:60<<10], "",
+		},
 		"one too long, in a long value": {"K='a\n" + long + "'", "", "line 2 is longer than 65535 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -57,7 +59,8 @@ func TestEnvFileValue(t *testing.T) {
 			}
 			require.NoError(t, err)
 			require.Equal(t, tt.want, got)
-			if strings.Contains(tt.text, "\r") || strings.Contains(name, "nothing") || strings.Contains(name, "space") || strings.Contains(name, "first") {
+			if strings.Contains(tt.text, "\r") || strings.Contains(name, "nothing") || strings.Contains(name, "space") ||
+				strings.Contains(name, "first") {
 				return
 			}
 			file := filepath.Join(t.TempDir(), "env") // a shell takes it for the same
@@ -98,13 +101,20 @@ func TestEnvFilesOfHostileContainers(t *testing.T) {
 	require.NoError(t, huge.Truncate(1<<40))
 	require.NoError(t, huge.Close())
 	p := spec(corev1.RestartPolicyAlways, nil, []string{"a"})
-	p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}}}
+	p.Spec.Volumes = []corev1.Volume{
+		{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}},
+	}
 	volumes := map[string]volume.Mounted{"data": {Path: root}, "host": {Path: dir}}
 	read := func(name, path string) (string, bool, error) {
 		return fromFile(p, volumes, &corev1.FileKeySelector{VolumeName: name, Path: path, Key: "K"})
 	}
-	for path, want := range map[string]error{"absolute": os.ErrNotExist, "relative": os.ErrNotExist, "fifo": bounded.ErrNotRegular, ".": bounded.ErrNotRegular} {
+	for path, want := range map[string]error{
+		"absolute": os.ErrNotExist,
+		"relative": os.ErrNotExist,
+		"fifo":     bounded.ErrNotRegular,
+		".":        bounded.ErrNotRegular,
+	} {
 		_, _, err := read("data", path)
 		require.ErrorIs(t, err, want, path)
 		require.NotContains(t, err.Error(), dir, "nothing of the host's paths is told")
@@ -118,14 +128,21 @@ func TestEnvFilesOfHostileContainers(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Variables come from files that earlier containers of the pod wrote; a container waits for one that is missing, unless it is optional.
+// Variables come from files that earlier containers of the pod wrote; a container waits for one that is missing, unless
+// it is optional.
 func TestVariablesFromFiles(t *testing.T) {
 	write := func(ctx context.Context, p *fake.Process) int {
-		return map[bool]int{true: 0, false: 1}[os.WriteFile(filepath.Join(p.Spec.Mounts[0].Source, p.Args[1]), []byte(p.Args[2]), 0o644) == nil]
+		return map[bool]int{true: 0, false: 1}[os.WriteFile(filepath.Join(p.Spec.Mounts[0].Source, p.Args[1]),
+			[]byte(p.Args[2]), 0o644) == nil]
 	}
 	with(t, fake.Config{Programs: map[string]fake.Program{"write": write}}, func(r *rig) {
 		from := func(name, path, key string, optional bool) corev1.EnvVar {
-			return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FileKeyRef: &corev1.FileKeySelector{VolumeName: "data", Path: path, Key: key, Optional: &optional}}}
+			return corev1.EnvVar{
+				Name: name,
+				ValueFrom: &corev1.EnvVarSource{
+					FileKeyRef: &corev1.FileKeySelector{VolumeName: "data", Path: path, Key: key, Optional: &optional},
+				},
+			}
 		}
 		writes := func(name, path, text string) corev1.Container {
 			c := containerNamed(name, "write", path, text)
@@ -134,19 +151,25 @@ func TestVariablesFromFiles(t *testing.T) {
 		}
 		p := podOf("web", "env")
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
-		p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		p.Spec.Volumes = []corev1.Volume{
+			{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		}
 		second := writes("second", "b.env", "B='from second: $(A)'")
 		second.Env = []corev1.EnvVar{from("A", "a.env", "A", false)}
 		second.Args = nil
 		p.Spec.InitContainers = []corev1.Container{writes("first", "a.env", "# made\nA='from first'\nEMPTY=''\n"), second}
 		main := &p.Spec.Containers[0] // mounts nothing
-		main.Env = []corev1.EnvVar{from("A", "a.env", "A", false), from("RENAMED", "b.env", "B", false), {Name: "C", Value: "<$(A)>"},
-			from("NONE", "a.env", "NONE", true), from("NO_FILE", "none/none.env", "A", true), from("EMPTY", "a.env", "EMPTY", true), from("LATE", "late.env", "LATE", false)}
+		main.Env = []corev1.EnvVar{
+			from("A", "a.env", "A", false), from("RENAMED", "b.env", "B", false), {Name: "C", Value: "<$(A)>"},
+			from("NONE", "a.env", "NONE", true), from("NO_FILE", "none/none.env", "A", true),
+			from("EMPTY", "a.env", "EMPTY", true), from("LATE", "late.env", "LATE", false),
+		}
 		p = r.create(p)
 		r.pass(5 * time.Second)
 		s := r.status("web", "main")
 		require.Equal(t, "waiting: CreateContainerConfigError", state(s))
-		require.Equal(t, `couldn't read env file of volume "data": open late.env: no such file or directory`, s.State.Waiting.Message)
+		require.Equal(t, `couldn't read env file of volume "data": open late.env: no such file or directory`,
+			s.State.Waiting.Message)
 		file := filepath.Join(r.dir, "data", "pods", string(p.UID), "volumes", "data", "late.env")
 		for text, message := range map[string]string{
 			"LATE='x": `couldn't parse env file "late.env" of volume "data": invalid environment variable format starting at line 1: unclosed single quote`,
@@ -163,7 +186,9 @@ func TestVariablesFromFiles(t *testing.T) {
 		out, err := os.ReadFile(LogPath(filepath.Join(r.dir, "log"), p, "main", 0))
 		require.NoError(t, err)
 		text := string(out)
-		for _, want := range []string{"F A=from first\n", "F RENAMED=from second: from first\n", "F C=<from first>\n", "F LATE=at last\n"} {
+		for _, want := range []string{
+			"F A=from first\n", "F RENAMED=from second: from first\n", "F C=<from first>\n", "F LATE=at last\n",
+		} {
 			require.Contains(t, text, want)
 		}
 		for _, no := range []string{"NONE=", "NO_FILE=", "EMPTY="} {

@@ -10,7 +10,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// An evicted pod has a second of grace; its final status is written before its containers are removed, and they are removed before the rest.
+// An evicted pod has a second of grace; its final status is written before its containers are removed, and they are
+// removed before the rest.
 func TestPlanOfAnEvictedPod(t *testing.T) {
 	p := spec(corev1.RestartPolicyAlways, nil, []string{"a"})
 	verdict := &Verdict{Reason: "Evicted", Message: "why", Evicted: true, Disrupted: true}
@@ -47,8 +48,16 @@ func TestPlanOfAnEvictedPod(t *testing.T) {
 
 // What this node says of an eviction is kept, and it alone counts then; what others say of one stays otherwise.
 func TestDisruptionTargetOfOthers(t *testing.T) {
-	theirs := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "PreemptionByScheduler"}
-	mine := corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet}
+	theirs := corev1.PodCondition{
+		Type:   corev1.DisruptionTarget,
+		Status: corev1.ConditionTrue,
+		Reason: "PreemptionByScheduler",
+	}
+	mine := corev1.PodCondition{
+		Type:   corev1.DisruptionTarget,
+		Status: corev1.ConditionTrue,
+		Reason: corev1.PodReasonTerminationByKubelet,
+	}
 	status := func(list ...corev1.PodCondition) *corev1.PodStatus { return &corev1.PodStatus{Conditions: list} }
 	for _, c := range []struct{ api, ours, want *corev1.PodStatus }{
 		{status(theirs), status(), status(theirs)},
@@ -61,7 +70,8 @@ func TestDisruptionTargetOfOthers(t *testing.T) {
 	}
 }
 
-// TestAPodDeclaredEndedStaysSo: DaemonSets, and whoever else waits for it, would never see a phase that the agent takes back.
+// TestAPodDeclaredEndedStaysSo: DaemonSets, and whoever else waits for it, would never see a phase that the agent takes
+// back.
 func TestAPodDeclaredEndedStaysSo(t *testing.T) {
 	failed := &corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Declared", Message: "by somebody"}
 	for _, phase := range []corev1.PodPhase{corev1.PodPending, corev1.PodRunning, corev1.PodSucceeded} {
@@ -70,5 +80,6 @@ func TestAPodDeclaredEndedStaysSo(t *testing.T) {
 		require.Equal(t, "Declared", got.Reason)
 	}
 	require.Equal(t, "Evicted", overlay(failed, &corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted"}, nil).Reason)
-	require.Equal(t, corev1.PodRunning, overlay(&corev1.PodStatus{Phase: corev1.PodPending}, &corev1.PodStatus{Phase: corev1.PodRunning}, nil).Phase)
+	require.Equal(t, corev1.PodRunning,
+		overlay(&corev1.PodStatus{Phase: corev1.PodPending}, &corev1.PodStatus{Phase: corev1.PodRunning}, nil).Phase)
 }

@@ -9,8 +9,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/version"
 )
 
-// honoured are the features that this package has, by their names in upstream's feature gates. A node does not take WebSockets from API servers
-// (ExtendWebSocketsToKubelet): ours, like upstream's for a node that does not declare it, translates them to SPDY.
+// honoured are the features that this package has, by their names in upstream's feature gates. A node does not take
+// WebSockets from API servers (ExtendWebSocketsToKubelet): ours, like upstream's for a node that does not declare it,
+// translates them to SPDY.
 var honoured = types.FeatureGateMap{
 	"InPlacePodLevelResourcesVerticalScaling": true,
 	"InPlacePodVerticalScalingInitContainers": true,
@@ -19,10 +20,12 @@ var honoured = types.FeatureGateMap{
 
 var release = utilversion.MustParse(version.Kubernetes)
 
-// DeclaredFeatures returns the features that this node has, for its status (KEP-5328), in order. Without them the API server refuses changes of its
-// pods that need one, and the scheduler places no pod here that does.
+// DeclaredFeatures returns the features that this node has, for its status (KEP-5328), in order. Without them the API
+// server refuses changes of its pods that need one, and the scheduler places no pod here that does.
 func DeclaredFeatures() []string {
-	return nodefeatures.DefaultFramework.DiscoverNodeFeatures(&nodefeatures.NodeConfiguration{Version: release, FeatureGates: honoured})
+	return nodefeatures.DefaultFramework.DiscoverNodeFeatures(&nodefeatures.NodeConfiguration{
+		Version: release, FeatureGates: honoured,
+	})
 }
 
 // missingFeatures returns the features that a pod needs of its node and this one does not have, in order.

@@ -19,9 +19,13 @@ func TestDeclaredFeatures(t *testing.T) {
 }
 
 func TestMissingFeatures(t *testing.T) {
-	p := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}, InitContainers: []corev1.Container{{Name: "i"}}}}
+	p := &corev1.Pod{
+		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "a"}}, InitContainers: []corev1.Container{{Name: "i"}}},
+	}
 	require.Empty(t, missingFeatures(p))
-	p.Spec.InitContainers[0].RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers}}
+	p.Spec.InitContainers[0].RestartPolicyRules = []corev1.ContainerRestartRule{
+		{Action: corev1.ContainerRestartRuleActionRestartAllContainers},
+	}
 	require.Empty(t, missingFeatures(p), "declared")
 	no := false
 	p.Spec.HostNetwork, p.Spec.HostUsers = true, &no

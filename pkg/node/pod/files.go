@@ -159,8 +159,8 @@ func unique(in []string) []string {
 	return out
 }
 
-// writeFiles writes the pod's hosts, resolv.conf and hostname. They are bind-mounted into containers, so each is written in place, and only if
-// it changed.
+// writeFiles writes the pod's hosts, resolv.conf and hostname. They are bind-mounted into containers, so each is
+// written in place, and only if it changed.
 func (m *Manager) writeFiles(p *corev1.Pod, podIP string) error {
 	dir := m.volumes.PodDir(p.UID)
 	if err := os.MkdirAll(dir, 0o750); err != nil {
@@ -189,5 +189,8 @@ func (m *Manager) writeFiles(p *corev1.Pod, podIP string) error {
 
 // writtenFiles are the per-pod files that containers can write: /etc/hosts and its like, and termination messages.
 func writtenFiles(dir string) []string {
-	return []string{filepath.Join(dir, "hosts"), filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "hostname"), filepath.Join(dir, "containers")}
+	return []string{
+		filepath.Join(dir, "hosts"), filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "hostname"),
+		filepath.Join(dir, "containers"),
+	}
 }

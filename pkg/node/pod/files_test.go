@@ -17,7 +17,9 @@ func TestResolvConf(t *testing.T) {
 	two := "2"
 	own := &corev1.PodDNSConfig{Nameservers: []string{"10.42.0.7"}, Searches: []string{"resolv.conf.local"},
 		Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &two}, {Name: "edns0"}}}
-	many := &corev1.PodDNSConfig{Nameservers: []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"}, Searches: make([]string, 0, 40)}
+	many := &corev1.PodDNSConfig{
+		Nameservers: []string{"192.0.2.1", "192.0.2.2", "192.0.2.3", "192.0.2.4"}, Searches: make([]string, 0, 40),
+	}
 	for i := range 40 {
 		many.Searches = append(many.Searches, strings.Repeat("x", i+1)+".test")
 	}
@@ -29,16 +31,36 @@ func TestResolvConf(t *testing.T) {
 		noCluster   bool
 		want        string
 	}{
-		"cluster first":                   {policy: corev1.DNSClusterFirst, want: first + "\nnameserver 10.43.0.10\noptions ndots:5\n"},
-		"cluster first, with its own":     {policy: corev1.DNSClusterFirst, config: own, want: first + " resolv.conf.local\nnameserver 10.43.0.10\nnameserver 10.42.0.7\noptions ndots:2 edns0\n"},
-		"the host's network":              {policy: corev1.DNSClusterFirst, hostNetwork: true, want: "search example.com\nnameserver 192.0.2.53\nnameserver 192.0.2.54\noptions timeout:1\n"},
-		"the host's network, but cluster": {policy: corev1.DNSClusterFirstWithHostNet, hostNetwork: true, want: first + "\nnameserver 10.43.0.10\noptions ndots:5\n"},
-		"default":                         {policy: corev1.DNSDefault, want: "search example.com\nnameserver 192.0.2.53\nnameserver 192.0.2.54\noptions timeout:1\n"},
-		"no cluster DNS":                  {policy: corev1.DNSClusterFirst, noCluster: true, want: "search example.com\nnameserver 192.0.2.53\nnameserver 192.0.2.54\noptions timeout:1\n"},
-		"none":                            {policy: corev1.DNSNone, config: own, want: "search resolv.conf.local\nnameserver 10.42.0.7\noptions ndots:2 edns0\n"},
-		"none at all":                     {policy: corev1.DNSNone, noCluster: true, want: ""},
+		"cluster first": {
+			policy: corev1.DNSClusterFirst, want: first + "\nnameserver 10.43.0.10\noptions ndots:5\n",
+		},
+		"cluster first, with its own": {
+			policy: corev1.DNSClusterFirst, config: own,
+			want: first + " resolv.conf.local\nnameserver 10.43.0.10\nnameserver 10.42.0.7\noptions ndots:2 edns0\n",
+		},
+		"the host's network": {
+			policy: corev1.DNSClusterFirst, hostNetwork: true,
+			want: "search example.com\nnameserver 192.0.2.53\nnameserver 192.0.2.54\noptions timeout:1\n",
+		},
+		"the host's network, but cluster": {
+			policy: corev1.DNSClusterFirstWithHostNet, hostNetwork: true,
+			want: first + "\nnameserver 10.43.0.10\noptions ndots:5\n",
+		},
+		"default": {
+			policy: corev1.DNSDefault,
+			want:   "search example.com\nnameserver 192.0.2.53\nnameserver 192.0.2.54\noptions timeout:1\n",
+		},
+		"no cluster DNS": {
+			policy: corev1.DNSClusterFirst, noCluster: true,
+			want: "search example.com\nnameserver 192.0.2.53\nnameserver 192.0.2.54\noptions timeout:1\n",
+		},
+		"none": {
+			policy: corev1.DNSNone, config: own, want: "search resolv.conf.local\nnameserver 10.42.0.7\noptions ndots:2 edns0\n",
+		},
+		"none at all": {policy: corev1.DNSNone, noCluster: true, want: ""},
 		"more than a resolver takes": {policy: corev1.DNSNone, config: many,
-			want: "search " + strings.Join(many.Searches[:32], " ") + "\nnameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver 192.0.2.3\n"},
+			want: "search " + strings.Join(many.Searches[:32], " ") +
+				"\nnameserver 192.0.2.1\nnameserver 192.0.2.2\nnameserver 192.0.2.3\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := spec(corev1.RestartPolicyAlways, nil, []string{"a"})
@@ -59,11 +81,20 @@ func TestHostsFile(t *testing.T) {
 		want   string
 		host   string
 	}{
-		"plain":     {func(*corev1.PodSpec) {}, "10.42.0.7\tp\n", "p"},
-		"hostname":  {func(s *corev1.PodSpec) { s.Hostname = "db" }, "10.42.0.7\tdb\n", "db"},
-		"subdomain": {func(s *corev1.PodSpec) { s.Hostname, s.Subdomain = "db", "all" }, "10.42.0.7\tdb.all.default.svc.cluster.local\tdb\n", "db"},
-		"as FQDN":   {func(s *corev1.PodSpec) { s.Subdomain, s.SetHostnameAsFQDN = "all", &yes }, "10.42.0.7\tp.all.default.svc.cluster.local\tp\n", "p.all.default.svc.cluster.local"},
-		"override":  {func(s *corev1.PodSpec) { s.Subdomain, s.HostnameOverride = "all", &override }, "10.42.0.7\tother.example.com\n", "other.example.com"},
+		"plain":    {func(*corev1.PodSpec) {}, "10.42.0.7\tp\n", "p"},
+		"hostname": {func(s *corev1.PodSpec) { s.Hostname = "db" }, "10.42.0.7\tdb\n", "db"},
+		"subdomain": {
+			func(s *corev1.PodSpec) { s.Hostname, s.Subdomain = "db", "all" },
+			"10.42.0.7\tdb.all.default.svc.cluster.local\tdb\n", "db",
+		},
+		"as FQDN": {
+			func(s *corev1.PodSpec) { s.Subdomain, s.SetHostnameAsFQDN = "all", &yes },
+			"10.42.0.7\tp.all.default.svc.cluster.local\tp\n", "p.all.default.svc.cluster.local",
+		},
+		"override": {
+			func(s *corev1.PodSpec) { s.Subdomain, s.HostnameOverride = "all", &override }, "10.42.0.7\tother.example.com\n",
+			"other.example.com",
+		},
 		"aliases": {func(s *corev1.PodSpec) {
 			s.HostAliases = []corev1.HostAlias{{IP: "192.0.2.9", Hostnames: []string{"x", "y"}}}
 		}, "192.0.2.9\tx\ty\n", "p"},

@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// gate lets so many operations run at a time. Making and removing namespaces, cgroups and mounts takes locks of the kernel's, for which it spins: 110
-// containers at once cost a third more processor time than a few after each other. And each start of a container reads and copies the whole table of
-// mounts, so what ends pods goes before what starts containers, and that before what begins with another pod: a node that has many pods to start has
-// few of them half made.
+// gate lets so many operations run at a time. Making and removing namespaces, cgroups and mounts takes locks of the
+// kernel's, for which it spins: 110 containers at once cost a third more processor time than a few after each other.
+// And each start of a container reads and copies the whole table of mounts, so what ends pods goes before what starts
+// containers, and that before what begins with another pod: a node that has many pods to start has few of them half
+// made.
 type gate struct {
 	mu      sync.Mutex
 	room    int
@@ -27,14 +28,15 @@ const (
 	stages
 )
 
-// gatePatience is how long an operation waits at most. One that hangs, such as in a mount of a dead server, must not hold up other pods for longer.
+// gatePatience is how long an operation waits at most. One that hangs, such as in a mount of a dead server, must not
+// hold up other pods for longer.
 const gatePatience = 10 * time.Second
 
 // newGate returns a gate for a machine with that many processors.
 func newGate(processors int) *gate { return &gate{room: max(8, 4*processors)} }
 
-// enter waits until there is room and nobody of the same stage who came before or of an earlier one waits, for gatePatience, or until ctx is done.
-// leave may be called more than once.
+// enter waits until there is room and nobody of the same stage who came before or of an earlier one waits, for
+// gatePatience, or until ctx is done. leave may be called more than once.
 func (g *gate) enter(ctx context.Context, s stage) (leave func()) {
 	g.mu.Lock()
 	if g.room > 0 {

@@ -95,7 +95,8 @@ func TestReadinessProbe(t *testing.T) {
 	})
 }
 
-// Nothing else is probed before the startup probe has succeeded, and a container that does not start in its time is restarted.
+// Nothing else is probed before the startup probe has succeeded, and a container that does not start in its time is
+// restarted.
 func TestStartupProbe(t *testing.T) {
 	var sick atomic.Bool
 	sick.Store(true)
@@ -150,7 +151,9 @@ func TestReadinessGates(t *testing.T) {
 		require.Equal(t, corev1.ConditionTrue, conditionOf(p, corev1.ContainersReady).Status)
 		require.Equal(t, "ReadinessGatesNotReady", conditionOf(p, corev1.PodReady).Reason)
 		p = r.change("web", func(p *corev1.Pod) {
-			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: "example.com/balancer", Status: corev1.ConditionTrue})
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+				Type: "example.com/balancer", Status: corev1.ConditionTrue,
+			})
 		})
 		require.Equal(t, corev1.ConditionTrue, conditionOf(p, corev1.PodReady).Status)
 		require.Equal(t, corev1.ConditionTrue, conditionOf(p, "example.com/balancer").Status, "it is kept")
@@ -158,11 +161,14 @@ func TestReadinessGates(t *testing.T) {
 }
 
 func needs(cpu, memory string) corev1.ResourceRequirements {
-	l := corev1.ResourceList{corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory)}
+	l := corev1.ResourceList{
+		corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourceMemory: resource.MustParse(memory),
+	}
 	return corev1.ResourceRequirements{Requests: l, Limits: l}
 }
 
-// A resize that the node has no room for waits for other pods to go; one that it can never have is refused; neither touches the container.
+// A resize that the node has no room for waits for other pods to go; one that it can never have is refused; neither
+// touches the container.
 func TestResizeBeyondTheNode(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		for _, name := range []string{"web", "big"} {
@@ -181,7 +187,8 @@ func TestResizeBeyondTheNode(t *testing.T) {
 		require.Equal(t, "900m", r.status("web", "main").Resources.Requests.Cpu().String(), "what it has is what is shown")
 		resize("1500m")
 		require.Equal(t, corev1.PodReasonDeferred, pending())
-		require.Contains(t, conditionOf(r.pod("web"), corev1.PodResizePending).Message, "Node didn't have enough resource: cpu")
+		require.Contains(t, conditionOf(r.pod("web"), corev1.PodResizePending).Message,
+			"Node didn't have enough resource: cpu")
 		r.delete("big", 0)
 		r.pass(30 * time.Second)
 		require.Empty(t, pending())
@@ -195,19 +202,21 @@ func TestResizeBeyondTheNode(t *testing.T) {
 // An agent that restarts knows which resources a container has, and finishes a resize that was asked for meanwhile.
 func TestResizeWhileTheAgentIsAway(t *testing.T) {
 	var updated atomic.Int64
-	with(t, fake.Config{Update: func(_ string, res runtime.Resources) error { updated.Store(res.MemoryBytes); return nil }}, func(r *rig) {
-		p := podOf("web", "sleep", "100000")
-		p.Spec.Containers[0].Resources = needs("100m", "64Mi")
-		r.create(p)
-		r.restart()
-		require.Zero(t, updated.Load(), "nothing differs")
-		r.stop()
-		r.change("web", func(p *corev1.Pod) { p.Spec.Containers[0].Resources = needs("100m", "128Mi") })
-		r.start()
-		require.EqualValues(t, 128<<20, updated.Load())
-		require.Equal(t, "128Mi", r.status("web", "main").Resources.Limits.Memory().String())
-		require.Zero(t, r.status("web", "main").RestartCount)
-	})
+	with(t,
+		fake.Config{Update: func(_ string, res runtime.Resources) error { updated.Store(res.MemoryBytes); return nil }},
+		func(r *rig) {
+			p := podOf("web", "sleep", "100000")
+			p.Spec.Containers[0].Resources = needs("100m", "64Mi")
+			r.create(p)
+			r.restart()
+			require.Zero(t, updated.Load(), "nothing differs")
+			r.stop()
+			r.change("web", func(p *corev1.Pod) { p.Spec.Containers[0].Resources = needs("100m", "128Mi") })
+			r.start()
+			require.EqualValues(t, 128<<20, updated.Load())
+			require.Equal(t, "128Mi", r.status("web", "main").Resources.Limits.Memory().String())
+			require.Zero(t, r.status("web", "main").RestartCount)
+		})
 }
 
 // pulls lets images be pulled once the registry is there.

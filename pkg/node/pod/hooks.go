@@ -62,7 +62,8 @@ func (w *worker) message(p *corev1.Pod, i Instance) string {
 		text = fileEnd(path, maxMessage)
 	}
 	c, _, _ := containerOf(p, i.Name)
-	if text == "" && i.ExitCode != 0 && c != nil && c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
+	if text == "" && i.ExitCode != 0 && c != nil &&
+		c.TerminationMessagePolicy == corev1.TerminationMessageFallbackToLogsOnError {
 		text = logs.Tail(i.LogPath, maxMessageLines, maxLogMessage)
 	}
 	w.seen.messages[i.ID] = text

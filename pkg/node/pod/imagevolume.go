@@ -10,8 +10,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/images/keyring"
 )
 
-// mountImages pulls and mounts the images that a container mounts as volumes. As in the kubelet, an image that cannot be pulled is reported by the
-// container, with the reasons of its own image. A volume that is mounted keeps its image for the life of the pod.
+// mountImages pulls and mounts the images that a container mounts as volumes. As in the kubelet, an image that cannot
+// be pulled is reported by the container, with the reasons of its own image. A volume that is mounted keeps its image
+// for the life of the pod.
 func (w *worker) mountImages(ctx context.Context, p *corev1.Pod, c *corev1.Container, users string) *Failure {
 	m := w.m
 	for i := range p.Spec.Volumes {
@@ -21,9 +22,11 @@ func (w *worker) mountImages(ctx context.Context, p *corev1.Pod, c *corev1.Conta
 		}
 		mounted, err := m.volumes.ImageMounted(p.UID, v.Name)
 		if err == nil && !mounted {
-			img, pulling := m.images.Ensure(ctx, images.Request{Ref: v.Image.Reference, Policy: v.Image.PullPolicy, Namespace: p.Namespace,
+			img, pulling := m.images.Ensure(ctx, images.Request{
+				Ref: v.Image.Reference, Policy: v.Image.PullPolicy, Namespace: p.Namespace,
 				Event:       func(kind, reason, message string) { m.event(p, "", kind, reason, message) },
-				Credentials: func() []keyring.Credential { return m.credentials(ctx, p, v.Image.Reference) }})
+				Credentials: func() []keyring.Credential { return m.credentials(ctx, p, v.Image.Reference) },
+			})
 			if pulling != nil {
 				f := w.imageFailure(c.Name, pulling)
 				if ctx.Err() == nil {

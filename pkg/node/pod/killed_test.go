@@ -80,7 +80,8 @@ func (r interrupted) RemovePod(ctx context.Context, uid, cgroup string) error {
 	return r.at.do("remove pod", func() error { return r.Runtime.RemovePod(ctx, uid, cgroup) })
 }
 
-// lifeWith takes the manifold pod from its creation to its end, with the Manager killed once on the way, and returns the calls that were made.
+// lifeWith takes the manifold pod from its creation to its end, with the Manager killed once on the way, and returns
+// the calls that were made.
 func lifeWith(t *testing.T, nth int, after bool) []string {
 	j, at := &journal{}, &interruption{nth: nth, after: after}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {
@@ -132,8 +133,8 @@ func lifeWith(t *testing.T, nth int, after bool) []string {
 	return at.calls
 }
 
-// An agent that is killed at any of its calls, before or after it took effect, is followed by one that continues: every container is started
-// once, none runs twice, and nothing is left in the end.
+// An agent that is killed at any of its calls, before or after it took effect, is followed by one that continues: every
+// container is started once, none runs twice, and nothing is left in the end.
 func TestKilledAtEachCall(t *testing.T) {
 	calls := lifeWith(t, 0, false)
 	require.Greater(t, len(calls), 15, "%v", calls)

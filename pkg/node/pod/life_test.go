@@ -97,13 +97,16 @@ func (j *journal) programs() map[string]fake.Program {
 	}
 }
 
-// manifold is a pod with every kind of container: a task, a sidecar and another task before two servers, one with a postStart hook.
+// manifold is a pod with every kind of container: a task, a sidecar and another task before two servers, one with a
+// postStart hook.
 func manifold() *corev1.Pod {
 	always := corev1.ContainerRestartPolicyAlways
 	p := podOf("web")
 	side := containerNamed("side", "server", "side")
 	side.RestartPolicy = &always
-	p.Spec.InitContainers = []corev1.Container{containerNamed("first", "task", "first"), side, containerNamed("second", "task", "second")}
+	p.Spec.InitContainers = []corev1.Container{
+		containerNamed("first", "task", "first"), side, containerNamed("second", "task", "second"),
+	}
 	a := containerNamed("a", "server", "a")
 	a.Lifecycle = &corev1.Lifecycle{PostStart: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 1}}}
 	p.Spec.Containers = []corev1.Container{a, containerNamed("b", "server", "b")}
@@ -121,12 +124,15 @@ func TestOrderOfAPodsLife(t *testing.T) {
 		require.Equal(t, []string{"first", "side", "second"}, made.names[:3])
 		lines := j.list()
 		require.Equal(t, []string{"first begins", "first ends"}, lines[:2])
-		require.ElementsMatch(t, []string{"side begins", "second begins"}, lines[2:4], "a sidecar is started, but its first line is its own affair")
+		require.ElementsMatch(t, []string{"side begins", "second begins"}, lines[2:4],
+			"a sidecar is started, but its first line is its own affair")
 		require.Equal(t, "second ends", lines[4])
 		require.ElementsMatch(t, []string{"a begins", "b begins"}, j.list()[5:])
 		p := r.pod("web")
 		require.Equal(t, corev1.PodRunning, p.Status.Phase)
-		for _, kind := range []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady} {
+		for _, kind := range []corev1.PodConditionType{
+			corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady,
+		} {
 			require.Equal(t, corev1.ConditionTrue, conditionOf(p, kind).Status, kind)
 		}
 		require.Equal(t, "terminated: Completed 0", state(r.status("web", "first")))
@@ -151,12 +157,22 @@ func TestRestartPolicies(t *testing.T) {
 		state    string
 		ready    string // the reason why it is not
 	}{
-		"Always succeeds":    {corev1.RestartPolicyAlways, 0, true, corev1.PodRunning, "waiting: CrashLoopBackOff", "ContainersNotReady"},
-		"Always fails":       {corev1.RestartPolicyAlways, 3, true, corev1.PodRunning, "waiting: CrashLoopBackOff", "ContainersNotReady"},
-		"OnFailure succeeds": {corev1.RestartPolicyOnFailure, 0, false, corev1.PodSucceeded, "terminated: Completed 0", "PodCompleted"},
-		"OnFailure fails":    {corev1.RestartPolicyOnFailure, 3, true, corev1.PodRunning, "waiting: CrashLoopBackOff", "ContainersNotReady"},
-		"Never succeeds":     {corev1.RestartPolicyNever, 0, false, corev1.PodSucceeded, "terminated: Completed 0", "PodCompleted"},
-		"Never fails":        {corev1.RestartPolicyNever, 3, false, corev1.PodFailed, "terminated: Error 3", "PodFailed"},
+		"Always succeeds": {
+			corev1.RestartPolicyAlways, 0, true, corev1.PodRunning, "waiting: CrashLoopBackOff", "ContainersNotReady",
+		},
+		"Always fails": {
+			corev1.RestartPolicyAlways, 3, true, corev1.PodRunning, "waiting: CrashLoopBackOff", "ContainersNotReady",
+		},
+		"OnFailure succeeds": {
+			corev1.RestartPolicyOnFailure, 0, false, corev1.PodSucceeded, "terminated: Completed 0", "PodCompleted",
+		},
+		"OnFailure fails": {
+			corev1.RestartPolicyOnFailure, 3, true, corev1.PodRunning, "waiting: CrashLoopBackOff", "ContainersNotReady",
+		},
+		"Never succeeds": {
+			corev1.RestartPolicyNever, 0, false, corev1.PodSucceeded, "terminated: Completed 0", "PodCompleted",
+		},
+		"Never fails": {corev1.RestartPolicyNever, 3, false, corev1.PodFailed, "terminated: Error 3", "PodFailed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			with(t, fake.Config{}, func(r *rig) {
@@ -179,7 +195,8 @@ func TestRestartPolicies(t *testing.T) {
 				require.EqualValues(t, 1, s.RestartCount)
 				require.EqualValues(t, tt.exit, s.LastTerminationState.Terminated.ExitCode)
 				require.Equal(t, "back-off 10s restarting failed container=main pod=web_default(uid-web)", s.State.Waiting.Message)
-				require.Contains(t, r.events.text(), "BackOff: Back-off restarting failed container main in pod web_default(uid-web)")
+				require.Contains(t, r.events.text(),
+					"BackOff: Back-off restarting failed container main in pod web_default(uid-web)")
 			})
 		})
 	}
@@ -202,7 +219,9 @@ func TestInitContainerFails(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := podOf("web", "sleep", "1000")
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
-		p.Spec.InitContainers = []corev1.Container{containerNamed("init", "sh", "-c", "exit 7"), containerNamed("next", "true")}
+		p.Spec.InitContainers = []corev1.Container{
+			containerNamed("init", "sh", "-c", "exit 7"), containerNamed("next", "true"),
+		}
 		p = r.create(p)
 		require.Equal(t, corev1.PodFailed, p.Status.Phase)
 		require.Equal(t, "terminated: Error 7", state(r.status("web", "init")))
@@ -251,7 +270,8 @@ func TestBackOffOutlivesTheAgent(t *testing.T) {
 		r.pass(15 * time.Second)
 		r.stop()
 		r.start()
-		require.EqualValues(t, 3, r.status("web", "main").RestartCount, "a container that ended before the agent began is started at once")
+		require.EqualValues(t, 3, r.status("web", "main").RestartCount,
+			"a container that ended before the agent began is started at once")
 		r.pass(39 * time.Second)
 		require.EqualValues(t, 3, r.status("web", "main").RestartCount, "but it still is a crash loop")
 		r.pass(time.Second)
@@ -259,7 +279,8 @@ func TestBackOffOutlivesTheAgent(t *testing.T) {
 	})
 }
 
-// Calls of runtime and network that fail are repeated with growing pauses, said in the status and in events, and leave nothing behind.
+// Calls of runtime and network that fail are repeated with growing pauses, said in the status and in events, and leave
+// nothing behind.
 func TestFailingSteps(t *testing.T) {
 	for _, call := range []string{"setup", "create", "start"} {
 		t.Run(call, func(t *testing.T) {
@@ -289,7 +310,8 @@ func TestFailingSteps(t *testing.T) {
 				began := time.Now()
 				r.create(podOf("web", "sleep", "1000"))
 				require.Contains(t, r.events.text(), "injected")
-				for r.pod("web").Status.Phase != corev1.PodRunning || conditionOf(r.pod("web"), corev1.PodReady).Status != corev1.ConditionTrue {
+				for r.pod("web").Status.Phase != corev1.PodRunning ||
+					conditionOf(r.pod("web"), corev1.PodReady).Status != corev1.ConditionTrue {
 					require.Less(t, time.Since(began), time.Minute)
 					if s := r.pod("web").Status.ContainerStatuses; call == "create" && len(s) > 0 && s[0].State.Waiting != nil {
 						require.Equal(t, "CreateContainerError", s[0].State.Waiting.Reason)

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// syncLoop calls step after each wake, in a goroutine that exists only while there is something to decide. Safe for concurrent use.
+// syncLoop calls step after each wake, in a goroutine that exists only while there is something to decide. Safe for
+// concurrent use.
 type syncLoop struct {
 	ctx  context.Context
 	run  func(func()) bool // starts a goroutine, or returns false once the Manager has stopped

@@ -24,7 +24,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// Manager runs the pods of one node. Call Update for each pod of the first list, then Sync once, and Update and Delete for changes.
+// Manager runs the pods of one node. Call Update for each pod of the first list, then Sync once, and Update and Delete
+// for changes.
 type Manager struct {
 	c       Config
 	log     *slog.Logger
@@ -71,8 +72,10 @@ func New(c Config) *Manager {
 	if c.Sysctls == nil {
 		c.Sysctls, _ = NewSysctls(nil)
 	}
-	m := &Manager{c: c, log: c.Logger, modules: readModules(), http: probe.NewHTTPClient(), gate: newGate(goruntime.GOMAXPROCS(0)),
-		containers: newContainers(c.Runtime, c.Logger), workers: map[types.UID]*worker{}, listed: make(chan struct{})}
+	m := &Manager{
+		c: c, log: c.Logger, modules: readModules(), http: probe.NewHTTPClient(), gate: newGate(goruntime.GOMAXPROCS(0)),
+		containers: newContainers(c.Runtime, c.Logger), workers: map[types.UID]*worker{}, listed: make(chan struct{}),
+	}
 	m.allListed = sync.OnceFunc(func() { close(m.listed) })
 	m.rooms = newRooms(filepath.Join(c.DataDir, "rooms.json"), c.Logger)
 	m.guard = process.Guard{Log: c.Logger, Component: "pods"}
@@ -84,12 +87,15 @@ func New(c Config) *Manager {
 	}
 	m.volumes = volume.New(volume.Config{
 		Client: c.Client, Dir: filepath.Join(c.DataDir, "pods"), MemoryDir: filepath.Join(c.RunDir, "volumes"),
-		LocalDir: LocalVolumes(c.DataDir), Node: c.Node, Changed: m.objectChanged, HostIP: c.HostIP, Allocatable: c.Allocatable, Images: c.Runtime.Images(), Plugins: c.VolumePlugins, Logger: c.Logger, Failpoints: c.Failpoints,
+		LocalDir: LocalVolumes(c.DataDir), Node: c.Node, Changed: m.objectChanged, HostIP: c.HostIP,
+		Allocatable: c.Allocatable, Images: c.Runtime.Images(), Plugins: c.VolumePlugins, Logger: c.Logger,
+		Failpoints: c.Failpoints,
 	})
 	return m
 }
 
-// Start lists the runtime's containers. Call Update only after it returns. Everything but the containers stops when ctx is done.
+// Start lists the runtime's containers. Call Update only after it returns. Everything but the containers stops when ctx
+// is done.
 func (m *Manager) Start(ctx context.Context) error {
 	m.ctx, m.began = ctx, time.Now()
 	if err := m.volumes.Start(); err != nil {
@@ -217,7 +223,8 @@ func (m *Manager) Delete(p *corev1.Pod) {
 	}
 }
 
-// Sync releases the resources of pods that are not in the API. Call it once, after Update was called for each pod of the first list.
+// Sync releases the resources of pods that are not in the API. Call it once, after Update was called for each pod of
+// the first list.
 func (m *Manager) Sync(ctx context.Context) error {
 	orphans := m.containers.pods()
 	blank := func(uid types.UID) {
@@ -363,7 +370,14 @@ func (m *Manager) Images() *images.Manager { return m.images }
 
 // event records an event on a pod or on one container of it.
 func (m *Manager) event(p *corev1.Pod, container, kind, reason, message string) {
-	ref := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion}
+	ref := corev1.ObjectReference{
+		APIVersion:      "v1",
+		Kind:            "Pod",
+		Namespace:       p.Namespace,
+		Name:            p.Name,
+		UID:             p.UID,
+		ResourceVersion: p.ResourceVersion,
+	}
 	if container != "" {
 		field := "containers"
 		switch _, init, ephemeral := containerOf(p, container); {

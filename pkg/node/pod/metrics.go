@@ -33,23 +33,33 @@ func newMetrics(reg prometheus.Registerer, m *Manager) *metrics {
 	with := promauto.With(reg)
 	seconds := []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2, 5, 10, 30, 60, 300}
 	steps := with.NewHistogramVec(prometheus.HistogramOpts{Name: "coracle_pod_step_duration_seconds",
-		Help:    "Duration of the steps by which pods are started and stopped. The step start is that of a container, whose parts are image, create, run and poststart.",
+		Help: "Duration of the steps by which pods are started and stopped. The step start is that of a container, " +
+			"whose parts are image, create, run and poststart.",
 		Buckets: seconds}, []string{"step"})
-	failures := with.NewCounterVec(prometheus.CounterOpts{Name: "coracle_pod_step_failures_total", Help: "Steps of pods that failed and are repeated."}, []string{"step"})
+	failures := with.NewCounterVec(prometheus.CounterOpts{
+		Name: "coracle_pod_step_failures_total", Help: "Steps of pods that failed and are repeated.",
+	}, []string{"step"})
 	out := &metrics{
 		sli: with.NewHistogram(prometheus.HistogramOpts{Name: "kubelet_pod_start_sli_duration_seconds",
-			Help:    "Duration in seconds to start a pod, excluding time to pull images, measured from pod creation timestamp (which has whole seconds) to when all its containers are reported as started. Pods with init containers are left out.",
+			Help: "Duration in seconds to start a pod, excluding time to pull images, measured from pod creation timestamp " +
+				"(which has whole seconds) to when all its containers are reported as started. Pods with init containers are " +
+				"left out.",
 			Buckets: []float64{.1, .25, .5, 1, 1.5, 2, 3, 5, 10, 20, 30, 60, 120, 300, 600, 1800}}),
 		started: with.NewHistogram(prometheus.HistogramOpts{Name: "kubelet_pod_start_duration_seconds",
-			Help: "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run", Buckets: seconds}),
+			Help:    "Duration in seconds from kubelet seeing a pod for the first time to the pod starting to run",
+			Buckets: seconds}),
 		userNamespaced: with.NewCounter(prometheus.CounterOpts{Name: "kubelet_started_user_namespaced_pods_total",
 			Help: "Cumulative number of pods with user namespaces started"}),
-		userNamespacedErrors: with.NewCounter(prometheus.CounterOpts{Name: "kubelet_started_user_namespaced_pods_errors_total",
-			Help: "Cumulative number of errors when starting pods with user namespaces"}),
+		userNamespacedErrors: with.NewCounter(prometheus.CounterOpts{
+			Name: "kubelet_started_user_namespaced_pods_errors_total",
+			Help: "Cumulative number of errors when starting pods with user namespaces",
+		}),
 		steps: map[string]prometheus.Observer{}, failures: map[string]prometheus.Counter{},
 	}
-	for _, step := range []string{string(SetupSandbox), string(MountVolumes), string(Start), stepImage, stepCreate, stepRun, stepHook,
-		string(Kill), string(Allocate), string(Resize), string(Remove), string(Release), string(Delete)} {
+	for _, step := range []string{
+		string(SetupSandbox), string(MountVolumes), string(Start), stepImage, stepCreate, stepRun, stepHook,
+		string(Kill), string(Allocate), string(Resize), string(Remove), string(Release), string(Delete),
+	} {
 		out.steps[step] = steps.WithLabelValues(step)
 		out.failures[step] = failures.WithLabelValues(step)
 	}
@@ -113,8 +123,9 @@ func (w *worker) reported(p *corev1.Pod, now corev1.PodPhase) {
 //nolint:gochecknoglobals // constants
 var (
 	descPods       = prometheus.NewDesc("kubelet_running_pods", "Number of pods that have a running container", nil, nil)
-	descContainers = prometheus.NewDesc("kubelet_running_containers", "Number of containers currently known to the runtime, by state", []string{"container_state"}, nil)
-	descWorkers    = prometheus.NewDesc("kubelet_desired_pods", "Number of pods that the node knows", nil, nil)
+	descContainers = prometheus.NewDesc("kubelet_running_containers",
+		"Number of containers currently known to the runtime, by state", []string{"container_state"}, nil)
+	descWorkers = prometheus.NewDesc("kubelet_desired_pods", "Number of pods that the node knows", nil, nil)
 
 	// The first is the one that block volumes have, too.
 	descVolumes = []struct {
@@ -122,11 +133,18 @@ var (
 		value func(VolumeSpace) uint64
 	}{
 		{volumeDesc("capacity_bytes", "Capacity in bytes of the volume"), func(s VolumeSpace) uint64 { return s.Capacity }},
-		{volumeDesc("available_bytes", "Number of available bytes in the volume"), func(s VolumeSpace) uint64 { return s.Available }},
+		{
+			volumeDesc("available_bytes", "Number of available bytes in the volume"),
+			func(s VolumeSpace) uint64 { return s.Available },
+		},
 		{volumeDesc("used_bytes", "Number of used bytes in the volume"), func(s VolumeSpace) uint64 { return s.Used }},
 		{volumeDesc("inodes", "Maximum number of inodes in the volume"), func(s VolumeSpace) uint64 { return s.Inodes }},
-		{volumeDesc("inodes_free", "Number of free inodes in the volume"), func(s VolumeSpace) uint64 { return s.InodesFree }},
-		{volumeDesc("inodes_used", "Number of used inodes in the volume"), func(s VolumeSpace) uint64 { return s.InodesUsed }},
+		{
+			volumeDesc("inodes_free", "Number of free inodes in the volume"), func(s VolumeSpace) uint64 { return s.InodesFree },
+		},
+		{
+			volumeDesc("inodes_used", "Number of used inodes in the volume"), func(s VolumeSpace) uint64 { return s.InodesUsed },
+		},
 	}
 )
 

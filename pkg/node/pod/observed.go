@@ -1,5 +1,5 @@
-// Package pod brings pods to their desired state. Plan compares a pod with what was observed of it and returns the next actions; the Manager
-// executes them and writes the status.
+// Package pod brings pods to their desired state. Plan compares a pod with what was observed of it and returns the next
+// actions; the Manager executes them and writes the status.
 //
 // Its invariant: the state of a pod's containers is always read from the runtime, so that a new Manager continues
 // where a killed one stopped.
@@ -61,7 +61,14 @@ func instanceOf(c runtime.Container) Instance {
 	attempt, _ := strconv.Atoi(c.Labels[labelAttempt])
 	wait, _ := time.ParseDuration(c.Labels[labelBackOff])
 	round, _ := strconv.Atoi(c.Labels[labelRound])
-	return Instance{Container: c, Name: c.Labels[labelName], Attempt: attempt, BackOff: wait, Hash: c.Labels[labelHash], Round: round}
+	return Instance{
+		Container: c,
+		Name:      c.Labels[labelName],
+		Attempt:   attempt,
+		BackOff:   wait,
+		Hash:      c.Labels[labelHash],
+		Round:     round,
+	}
 }
 
 // Failure is why the last attempt of an action failed, and when it is retried.
@@ -109,18 +116,20 @@ type Observed struct {
 	Deleted bool
 	// Began is when the agent started.
 	Began time.Time
-	// Waiting means that nothing is started now: other pods end first, whose resources this one needs, or the machine shuts down.
+	// Waiting means that nothing is started now: other pods end first, whose resources this one needs, or the machine
+	// shuts down.
 	Waiting bool
 	// By is when nothing of the pod runs any more at the latest, whatever its grace period is; zero for no such time.
 	By time.Time
 	// Draining means that the node is stopping: containers are stopped, and the pod stays in the API.
 	Draining bool
 	Verdict  *Verdict
-	// Sandbox and Volumes report whether they are set up. Released reports whether everything was released that is to be: the shared resources
-	// of a terminated pod, and also the containers of a deleted one.
+	// Sandbox and Volumes report whether they are set up. Released reports whether everything was released that is to be:
+	// the shared resources of a terminated pod, and also the containers of a deleted one.
 	Sandbox, Volumes bool
 	Released         bool
-	// Claimed means that the pod has resource claims prepared. Until that is undone it is not reported as ended, because others may get the devices then.
+	// Claimed means that the pod has resource claims prepared. Until that is undone it is not reported as ended, because
+	// others may get the devices then.
 	Claimed bool
 	// Stale means that the volumes are mounted but their sources changed.
 	Stale      bool
@@ -131,7 +140,8 @@ type Observed struct {
 	Health   map[string]Health // by container ID
 	// Unallocated means that the pod asks for other resources than are allocated to it, which Plan and Status see.
 	Unallocated bool
-	// Share is what is allocated to the pod as a whole, as of a generation, and Limits what its cgroup has of that. Amounts are what instances have, by container ID.
+	// Share is what is allocated to the pod as a whole, as of a generation, and Limits what its cgroup has of that.
+	// Amounts are what instances have, by container ID.
 	Share      share
 	Generation int64
 	Limits     runtime.PodLimits

@@ -9,19 +9,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// A pod can have an owner that reports its state to users in its place: the pod of a task has (part.Part). Such pods come by
-// the thousand and many end within moments, so the agent writes only what a client waits for to their status.
+// A pod can have an owner that reports its state to users in its place: the pod of a task has (part.Part). Such pods
+// come by the thousand and many end within moments, so the agent writes only what a client waits for to their status.
 
-// settleOwned is how long a container of an owned pod runs before the status says so, and how long the pod has to end after
-// it: what ends within that time is reported once. On a busy node, where the start took longer, the time grows with it, up to
-// slowSettleOwned.
+// settleOwned is how long a container of an owned pod runs before the status says so, and how long the pod has to end
+// after it: what ends within that time is reported once. On a busy node, where the start took longer, the time grows
+// with it, up to slowSettleOwned.
 const (
 	settleOwned     = 150 * time.Millisecond
 	slowSettleOwned = time.Second
 )
 
-// ownedStarts is how long a container of an owned pod may take to start before the pod's status says how far it has come. A
-// failure is written at once.
+// ownedStarts is how long a container of an owned pod may take to start before the pod's status says how far it has
+// come. A failure is written at once.
 const ownedStarts = 20 * time.Second
 
 // owner returns the UID of the object of a system that tells users about a pod; empty if there is none.
@@ -54,7 +54,8 @@ func (w *worker) keepLogs(p *corev1.Pod) error {
 	return nil
 }
 
-// settleFor returns how long the status of a new pod that starts as usual may stay unwritten, and how long later changes may.
+// settleFor returns how long the status of a new pod that starts as usual may stay unwritten, and how long later
+// changes may.
 func settleFor(owned bool) (first, again time.Duration) {
 	if owned {
 		return ownedStarts, ownedStarts
@@ -62,9 +63,9 @@ func settleFor(owned bool) (first, again time.Duration) {
 	return settle, settleAgain
 }
 
-// brief returns until when a report is held back; zero if it is not. It holds back the first report that the container of an
-// owned pod runs, and the report that it has ended while the pod has not yet. p is the pod as the API server has it; seen is
-// when the agent saw it first.
+// brief returns until when a report is held back; zero if it is not. It holds back the first report that the container
+// of an owned pod runs, and the report that it has ended while the pod has not yet. p is the pod as the API server has
+// it; seen is when the agent saw it first.
 func brief(p *corev1.Pod, owned bool, seen time.Time, o *Observed, s *corev1.PodStatus, now time.Time) time.Time {
 	if s.Phase != corev1.PodRunning || p.DeletionTimestamp != nil || !owned || len(p.Spec.Containers) != 1 {
 		return time.Time{}
@@ -97,8 +98,8 @@ func hasRun(s *corev1.PodStatus) bool {
 	return false
 }
 
-// unprepared returns why the pod has no network or no volumes; "" if neither has failed. Only the status of an owned pod
-// contains it: as with the kubelet, users of other pods find it in the events.
+// unprepared returns why the pod has no network or no volumes; "" if neither has failed. Only the status of an owned
+// pod contains it: as with the kubelet, users of other pods find it in the events.
 func (o *Observed) unprepared() string {
 	for _, kind := range []Kind{SetupSandbox, MountVolumes} {
 		if f, failed := o.Failures[string(kind)]; failed {
@@ -108,8 +109,8 @@ func (o *Observed) unprepared() string {
 	return ""
 }
 
-// starter returns what records the events of a container's start. For an owned pod it records only what is not the usual
-// course: an image is pulled, or a step fails. The owner says when and where the container started.
+// starter returns what records the events of a container's start. For an owned pod it records only what is not the
+// usual course: an image is pulled, or a step fails. The owner says when and where the container started.
 func (m *Manager) starter(p *corev1.Pod, container string) func(kind, reason, message string) {
 	owned, pulls := m.owner(p) != "", false
 	return func(kind, reason, message string) {

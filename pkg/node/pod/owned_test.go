@@ -20,11 +20,14 @@ func taskPod(name string, command ...string) *corev1.Pod {
 	p.Spec.RestartPolicy = corev1.RestartPolicyNever
 	p.Spec.Containers = []corev1.Container{containerNamed("task", command...)}
 	yes := true
-	p.OwnerReferences = []metav1.OwnerReference{{APIVersion: tasks.GroupVersion.String(), Kind: "Task", Name: name, UID: "task-uid", Controller: &yes}}
+	p.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: tasks.GroupVersion.String(), Kind: "Task", Name: name, UID: "task-uid", Controller: &yes},
+	}
 	return p
 }
 
-// A task that ends at once is reported once, when it has ended; one that lasts is reported as running after a moment, whatever else happens.
+// A task that ends at once is reported once, when it has ended; one that lasts is reported as running after a moment,
+// whatever else happens.
 func TestBriefTasksAreReportedOnce(t *testing.T) {
 	j := &journal{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {
@@ -71,7 +74,8 @@ func TestEventsOfTasks(t *testing.T) {
 		r.network.refusing(func(string) error { return errors.New("host port 22 is reserved") })
 		r.create(taskPod("port", "true"))
 		require.Equal(t, "ContainerCreating", r.status("port", "task").State.Waiting.Reason)
-		require.Contains(t, r.status("port", "task").State.Waiting.Message, "host port 22 is reserved", "the task's status says it, and fails in time")
+		require.Contains(t, r.status("port", "task").State.Waiting.Message, "host port 22 is reserved",
+			"the task's status says it, and fails in time")
 		r.network.refusing(nil)
 		r.delete("port", 1)
 		r.pass(time.Minute)

@@ -9,7 +9,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// pidNS is the PID namespace that a container joins: its path, empty for one of its own, and how to let go of it once the container runs.
+// pidNS is the PID namespace that a container joins: its path, empty for one of its own, and how to let go of it once
+// the container runs.
 type pidNS struct {
 	path string
 	// target is set for a namespace of another container, whose path is worth nothing to the next process.
@@ -17,9 +18,10 @@ type pidNS struct {
 	close  func()
 }
 
-// pidNamespace returns the PID namespace of a container: the pod's, if its containers share one, or that of the container which an ephemeral one
-// debugs (kubectl debug --target).
-func (w *worker) pidNamespace(ctx context.Context, p *corev1.Pod, name string, users *runtime.Users) (ns pidNS, err error) {
+// pidNamespace returns the PID namespace of a container: the pod's, if its containers share one, or that of the
+// container which an ephemeral one debugs (kubectl debug --target).
+func (w *worker) pidNamespace(ctx context.Context, p *corev1.Pod, name string,
+	users *runtime.Users) (ns pidNS, err error) {
 	ns.close = func() {}
 	if p.Spec.HostPID {
 		return ns, nil

@@ -35,8 +35,15 @@ func TestEphemeralContainersJoinTheirTarget(t *testing.T) {
 		r.create(podOf("p", "server", "p"))
 		debug := func(name, target string) {
 			r.change("p", func(p *corev1.Pod) {
-				p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{TargetContainerName: target,
-					EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: name, Image: "busybox", ImagePullPolicy: corev1.PullIfNotPresent, Command: []string{"server", name}}})
+				p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, corev1.EphemeralContainer{
+					TargetContainerName: target,
+					EphemeralContainerCommon: corev1.EphemeralContainerCommon{
+						Name:            name,
+						Image:           "busybox",
+						ImagePullPolicy: corev1.PullIfNotPresent,
+						Command:         []string{"server", name},
+					},
+				})
 			})
 			r.pass(time.Minute)
 		}

@@ -24,7 +24,8 @@ const (
 	Cancel Kind = "cancel"
 	// Kill stops one instance gracefully.
 	Kill Kind = "kill"
-	// Allocate asks the node for the resources that the pod has come to ask for. Resize gives what was allocated to its cgroups.
+	// Allocate asks the node for the resources that the pod has come to ask for. Resize gives what was allocated to its
+	// cgroups.
 	Allocate Kind = "allocate"
 	Resize   Kind = "resize"
 	// Remove removes an old instance.
@@ -62,8 +63,8 @@ type Decision struct {
 	Wake    time.Time
 	// Stopping means that the pod is being terminated, Stopped that nothing of it runs any more.
 	Stopping, Stopped bool
-	// Round is the round that the pod's containers are in, or that begins now. Source is the instance whose exit ended the one before while the next one has
-	// not begun, Resetting means that containers of that are still being ended.
+	// Round is the round that the pod's containers are in, or that begins now. Source is the instance whose exit ended the
+	// one before while the next one has not begun, Resetting means that containers of that are still being ended.
 	Round     int
 	Source    *Instance
 	Resetting bool
@@ -85,8 +86,8 @@ type planner struct {
 	resizing bool // cgroups are being changed
 }
 
-// Plan returns the next actions for a pod. It is a pure function. It returns every action that can be started now and is not in flight, and
-// none if the pod waits for an event or a time.
+// Plan returns the next actions for a pod. It is a pure function. It returns every action that can be started now and
+// is not in flight, and none if the pod waits for an event or a time.
 func Plan(p *corev1.Pod, o Observed, now time.Time) Decision {
 	pl := &planner{pod: p, o: o, now: now}
 	r := roundOf(p, o)
@@ -217,7 +218,8 @@ func (pl *planner) resize() {
 	if pl.o.resizable(pl.pod) {
 		pl.retry(resizeTarget, Action{Kind: Resize, Target: resizeTarget})
 	}
-	pl.resizing = busy(pl.o, resizeTarget) || slices.ContainsFunc(pl.d.Actions, func(a Action) bool { return a.Kind == Resize })
+	pl.resizing = busy(pl.o, resizeTarget) ||
+		slices.ContainsFunc(pl.d.Actions, func(a Action) bool { return a.Kind == Resize })
 }
 
 func (pl *planner) retry(key string, a Action) {
@@ -303,9 +305,19 @@ func (pl *planner) keepRunning(c *corev1.Container, init bool) {
 			}
 			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: grace, Reason: fmt.Sprintf("Container %s failed %s", c.Name, h.Why)})
 		case changed(l, c):
-			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: graceOf(pl.pod), Reason: fmt.Sprintf("Container %s definition changed, will be restarted", c.Name)})
+			pl.kill(Action{
+				Target: c.Name,
+				ID:     l.ID,
+				Grace:  graceOf(pl.pod),
+				Reason: fmt.Sprintf("Container %s definition changed, will be restarted", c.Name),
+			})
 		case pl.o.restartForResize(pl.pod, l, c):
-			pl.kill(Action{Target: c.Name, ID: l.ID, Grace: graceOf(pl.pod), Reason: fmt.Sprintf("Container %s resize requires restart", c.Name)})
+			pl.kill(Action{
+				Target: c.Name,
+				ID:     l.ID,
+				Grace:  graceOf(pl.pod),
+				Reason: fmt.Sprintf("Container %s resize requires restart", c.Name),
+			})
 		}
 	case runtime.Exited:
 		if changed(l, c) || pl.o.restartForResize(pl.pod, l, c) { // the back-off is that of another specification
@@ -342,7 +354,8 @@ func (pl *planner) startAt(c *corev1.Container, attempt int, backOff time.Durati
 // evictionGrace is the grace period of evicted pods: the node needs their resources.
 const evictionGrace = time.Second
 
-// clear plans to remove the stopped containers of an evicted pod, after their final status was written. It reports whether none is left.
+// clear plans to remove the stopped containers of an evicted pod, after their final status was written. It reports
+// whether none is left.
 func (pl *planner) clear() bool {
 	if !isTerminal(pl.pod) {
 		pl.wake(pl.now)
@@ -383,7 +396,8 @@ func (pl *planner) stop() {
 	if o.Gone && p.DeletionTimestamp != nil {
 		grace = min(grace, 2*time.Second)
 	}
-	evicted := pl.d.Verdict != nil && pl.d.Verdict.Evicted || p.Status.Phase == corev1.PodFailed && (p.Status.Reason == eviction.Reason || p.Status.Reason == preempting)
+	evicted := pl.d.Verdict != nil && pl.d.Verdict.Evicted ||
+		p.Status.Phase == corev1.PodFailed && (p.Status.Reason == eviction.Reason || p.Status.Reason == preempting)
 	if evicted && (pl.d.Verdict == nil || !pl.d.Verdict.Preempted) {
 		grace = min(grace, evictionGrace)
 	}

@@ -19,7 +19,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func spec(policy corev1.RestartPolicy, init, main []string) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"}, Spec: corev1.PodSpec{RestartPolicy: policy}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"}, Spec: corev1.PodSpec{RestartPolicy: policy},
+	}
 	always := corev1.ContainerRestartPolicyAlways
 	for _, n := range init {
 		c := corev1.Container{Name: n, Image: "i"}
@@ -104,22 +106,49 @@ func TestPlan(t *testing.T) {
 		wake time.Duration
 	}{
 		"new": {spec(always, nil, []string{"a"}), Observed{}, []string{"sandbox sandbox", "volumes volumes"}, 0},
-		"sandbox busy": {spec(always, nil, []string{"a"}), Observed{Busy: map[string]Kind{"sandbox": SetupSandbox}, Volumes: true},
-			nil, 0},
+		"sandbox busy": {
+			spec(always, nil, []string{"a"}), Observed{Busy: map[string]Kind{"sandbox": SetupSandbox}, Volumes: true},
+			nil, 0,
+		},
 		"containers start together": {spec(always, nil, []string{"a", "b"}), up(), []string{"start a 0", "start b 0"}, 0},
 		"first init first":          {spec(always, []string{"i", "j"}, []string{"a"}), up(), []string{"start i 0"}, 0},
-		"second init":               {spec(always, []string{"i", "j"}, []string{"a"}), up(run("i", 0, runtime.Exited, 0)), []string{"start j 0"}, 0},
-		"init failed for good":      {spec(never, []string{"i"}, []string{"a"}), up(run("i", 0, runtime.Exited, 1)), []string{"release release"}, 0},
-		"init failed, again":        {spec(always, []string{"i"}, []string{"a"}), up(run("i", 0, runtime.Exited, 1)), []string{"start i 1"}, 0},
-		"sidecar before the rest":   {spec(always, []string{"s"}, []string{"a"}), up(), []string{"start s 0"}, 0},
-		"sidecar up":                {spec(always, []string{"s"}, []string{"a"}), up(run("s", 0, runtime.Running, 0)), []string{"start a 0"}, 0},
+		"second init": {
+			spec(always, []string{"i", "j"}, []string{"a"}),
+			up(run("i", 0, runtime.Exited, 0)),
+			[]string{"start j 0"},
+			0,
+		},
+		"init failed for good": {
+			spec(never, []string{"i"}, []string{"a"}),
+			up(run("i", 0, runtime.Exited, 1)),
+			[]string{"release release"},
+			0,
+		},
+		"init failed, again": {
+			spec(always, []string{"i"}, []string{"a"}), up(run("i", 0, runtime.Exited, 1)), []string{"start i 1"}, 0,
+		},
+		"sidecar before the rest": {spec(always, []string{"s"}, []string{"a"}), up(), []string{"start s 0"}, 0},
+		"sidecar up": {
+			spec(always, []string{"s"}, []string{"a"}), up(run("s", 0, runtime.Running, 0)), []string{"start a 0"}, 0,
+		},
 		"sidecar restarts whatever the policy": {spec(never, []string{"s"}, []string{"a"}),
 			up(run("s", 0, runtime.Exited, 0), run("a", 0, runtime.Running, 0)), []string{"start s 1"}, 0},
-		"done":              {spec(never, nil, []string{"a"}), up(run("a", 0, runtime.Exited, 0)), []string{"release release"}, 0},
-		"runs":              {spec(always, nil, []string{"a"}), up(run("a", 0, runtime.Running, 0)), nil, 0},
-		"a cut-off start":   {spec(always, nil, []string{"a"}), up(run("a", 3, runtime.Created, 0)), []string{"start a 3"}, 0},
-		"deleted":           {deleted(spec(always, nil, []string{"a"})), up(run("a", 0, runtime.Running, 0)), []string{"kill a"}, 0},
-		"deleted sidecars":  {deleted(spec(always, []string{"s"}, []string{"a"})), up(run("a", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0)), []string{"kill s"}, 0},
+		"done": {
+			spec(never, nil, []string{"a"}), up(run("a", 0, runtime.Exited, 0)), []string{"release release"}, 0,
+		},
+		"runs": {spec(always, nil, []string{"a"}), up(run("a", 0, runtime.Running, 0)), nil, 0},
+		"a cut-off start": {
+			spec(always, nil, []string{"a"}), up(run("a", 3, runtime.Created, 0)), []string{"start a 3"}, 0,
+		},
+		"deleted": {
+			deleted(spec(always, nil, []string{"a"})), up(run("a", 0, runtime.Running, 0)), []string{"kill a"}, 0,
+		},
+		"deleted sidecars": {
+			deleted(spec(always, []string{"s"}, []string{"a"})),
+			up(run("a", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0)),
+			[]string{"kill s"},
+			0,
+		},
 		"crashed once":      {spec(always, nil, []string{"a"}), up(crashed(30 * time.Second)), []string{"start a 5"}, 0},
 		"crash loop":        {spec(always, nil, []string{"a"}), up(crashed(40 * time.Second)), nil, 10 * time.Second},
 		"a failure rests":   {spec(always, nil, []string{"a"}), resting, nil, 7 * time.Second},
@@ -129,7 +158,12 @@ func TestPlan(t *testing.T) {
 		"renewed now":       {spec(always, nil, []string{"a"}), refresh(0), []string{"volumes volumes"}, 0},
 		"sick":              {spec(always, nil, []string{"a"}), sick, []string{"kill a"}, 0},
 		"ending already":    {deleted(spec(always, nil, []string{"a"})), dying, nil, 0},
-		"sidecars wait":     {deleted(spec(always, []string{"s"}, []string{"a"})), up(run("a", 0, runtime.Running, 0), run("s", 0, runtime.Running, 0)), []string{"kill a"}, 0},
+		"sidecars wait": {
+			deleted(spec(always, []string{"s"}, []string{"a"})),
+			up(run("a", 0, runtime.Running, 0), run("s", 0, runtime.Running, 0)),
+			[]string{"kill a"},
+			0,
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -168,7 +202,9 @@ func TestPlan(t *testing.T) {
 // runtime, each either at once or some steps later.
 func TestPlanReachesItsEnd(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		policy := rapid.SampledFrom([]corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure}).Draw(t, "policy")
+		policy := rapid.SampledFrom([]corev1.RestartPolicy{
+			corev1.RestartPolicyAlways, corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure,
+		}).Draw(t, "policy")
 		inits := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"i1", "i2", "s1", "s2"}), 0, 4, rapid.ID).Draw(t, "init")
 		p := spec(policy, inits, []string{"a", "b"}[:rapid.IntRange(1, 2).Draw(t, "containers")])
 		o := up()
@@ -248,8 +284,10 @@ func finish(o *Observed, a Action, at time.Time) {
 	case MountVolumes:
 		o.Volumes = true
 	case Start:
-		r := Instance{Container: runtime.Container{ID: fmt.Sprintf("%s-%d", a.Target, a.Attempt), State: runtime.Running, StartedAt: at},
-			Name: a.Target, Attempt: a.Attempt, BackOff: a.BackOff}
+		r := Instance{
+			Container: runtime.Container{ID: fmt.Sprintf("%s-%d", a.Target, a.Attempt), State: runtime.Running, StartedAt: at},
+			Name:      a.Target, Attempt: a.Attempt, BackOff: a.BackOff,
+		}
 		if a.Target[0] == 'i' {
 			r.State, r.FinishedAt = runtime.Exited, at
 		}
@@ -294,7 +332,8 @@ func TestBackOff(t *testing.T) {
 func TestExpand(t *testing.T) {
 	vars := map[string]string{"A": "a", "B": "$(A)"}
 	for in, want := range map[string]string{
-		"$(A)": "a", "$$(A)": "$(A)", "$(B)": "$(A)", "$(C)": "$(C)", "$A": "$A", "x$": "x$", "$(A": "$(A", "$$": "$", "$(A)$(A)": "aa", "$()": "$()",
+		"$(A)": "a", "$$(A)": "$(A)", "$(B)": "$(A)", "$(C)": "$(C)", "$A": "$A", "x$": "x$", "$(A": "$(A", "$$": "$",
+		"$(A)$(A)": "aa", "$()": "$()",
 	} {
 		got, err := Expand(in, vars)
 		require.NoError(t, err, in)
@@ -309,7 +348,9 @@ func TestRestartRules(t *testing.T) {
 	never := corev1.ContainerRestartPolicyNever
 	c.RestartPolicy = &never
 	c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestart,
-		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}}}
+		ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
+			Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42},
+		}}}
 	require.True(t, restarts(p, c, 42, false))
 	require.False(t, restarts(p, c, 1, false))
 }
@@ -319,31 +360,41 @@ func TestStatusIsStable(t *testing.T) {
 	o := up(run("i", 0, runtime.Exited, 0), run("a", 0, runtime.Running, 0))
 	d := Plan(p, o, now)
 	p.Status = Status(p, o, d, Facts{PodIP: "10.0.0.1", HostIP: "192.0.2.1", Start: now}, now)
-	require.Equal(t, p.Status, Status(p, o, d, Facts{PodIP: "10.0.0.1", HostIP: "192.0.2.1", Start: now}, now.Add(time.Hour)),
+	require.Equal(t, p.Status,
+		Status(p, o, d, Facts{PodIP: "10.0.0.1", HostIP: "192.0.2.1", Start: now}, now.Add(time.Hour)),
 		"the same state gives the same status")
 	require.Equal(t, corev1.PodRunning, p.Status.Phase)
 }
 
-// TestStatusOfDevices: the health of a container's devices is in its status, and stays there as it was when they are released.
+// TestStatusOfDevices: the health of a container's devices is in its status, and stays there as it was when they are
+// released.
 func TestStatusOfDevices(t *testing.T) {
 	p := spec(corev1.RestartPolicyNever, nil, []string{"a", "b"})
 	health := func(h corev1.ResourceHealthStatus) Facts {
-		return Facts{Devices: map[string][]corev1.ResourceStatus{"a": {{Name: "example.com/gpu", Resources: []corev1.ResourceHealth{{ResourceID: "0", Health: h}}}}, "b": nil}}
+		return Facts{
+			Devices: map[string][]corev1.ResourceStatus{
+				"a": {{Name: "example.com/gpu", Resources: []corev1.ResourceHealth{{ResourceID: "0", Health: h}}}}, "b": nil,
+			},
+		}
 	}
 	o := up(run("a", 0, runtime.Running, 0), run("b", 0, runtime.Running, 0))
-	for _, h := range []corev1.ResourceHealthStatus{corev1.ResourceHealthStatusHealthy, corev1.ResourceHealthStatusUnhealthy} {
+	for _, h := range []corev1.ResourceHealthStatus{
+		corev1.ResourceHealthStatusHealthy, corev1.ResourceHealthStatusUnhealthy,
+	} {
 		p.Status = Status(p, o, Plan(p, o, now), health(h), now)
 		require.Equal(t, h, p.Status.ContainerStatuses[0].AllocatedResourcesStatus[0].Resources[0].Health)
 		require.Empty(t, p.Status.ContainerStatuses[1].AllocatedResourcesStatus)
 	}
 	o = up(run("a", 0, runtime.Exited, 1), run("b", 0, runtime.Exited, 0))
 	s := Status(p, o, Plan(p, o, now), Facts{}, now)
-	require.Equal(t, corev1.ResourceHealthStatusUnhealthy, s.ContainerStatuses[0].AllocatedResourcesStatus[0].Resources[0].Health)
+	require.Equal(t, corev1.ResourceHealthStatusUnhealthy,
+		s.ContainerStatuses[0].AllocatedResourcesStatus[0].Resources[0].Health)
 }
 
 func BenchmarkPlan(b *testing.B) {
 	p := spec(corev1.RestartPolicyAlways, []string{"i", "s"}, []string{"a", "b"})
-	o := up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Running, 0), run("b", 0, runtime.Running, 0))
+	o := up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Running, 0),
+		run("b", 0, runtime.Running, 0))
 	for b.Loop() {
 		Plan(p, o, now)
 	}

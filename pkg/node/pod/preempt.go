@@ -21,9 +21,9 @@ const (
 	preemptedMessage = "Preempted in order to admit critical pod"
 )
 
-// Victims returns which of the others have to end so that the node can run a critical pod: none if that is impossible, or is not a question of
-// resources. No victim could be spared. Pods of higher quality of service, then of higher priority, are spared first, and of equal ones the smaller.
-// It is a pure function.
+// Victims returns which of the others have to end so that the node can run a critical pod: none if that is impossible,
+// or is not a question of resources. No victim could be spared. Pods of higher quality of service, then of higher
+// priority, are spared first, and of equal ones the smaller. It is a pure function.
 func Victims(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) []*corev1.Pod {
 	if v := Admit(p, node, others); v == nil || !strings.HasPrefix(v.Reason, "OutOf") {
 		return nil
@@ -45,7 +45,8 @@ func Victims(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) []*corev1.P
 		return q.Value()
 	}
 	slices.SortStableFunc(may, func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(quality[a.Status.QOSClass], quality[b.Status.QOSClass]), cmp.Compare(priority(b), priority(a)), cmp.Compare(memory(a), memory(b)))
+		return cmp.Or(cmp.Compare(quality[a.Status.QOSClass], quality[b.Status.QOSClass]),
+			cmp.Compare(priority(b), priority(a)), cmp.Compare(memory(a), memory(b)))
 	})
 	var out []*corev1.Pod
 	for _, o := range may {
@@ -58,8 +59,8 @@ func Victims(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) []*corev1.P
 	return out
 }
 
-// preemptable reports whether a pod may be ended for a critical one: it is not critical itself, or has a lower priority. Static pods stay, since no
-// API server could make them anew.
+// preemptable reports whether a pod may be ended for a critical one: it is not critical itself, or has a lower
+// priority. Static pods stay, since no API server could make them anew.
 func preemptable(victim, by *corev1.Pod) bool {
 	return !eviction.Critical(victim) || !static.IsStatic(victim) && priority(victim) < priority(by)
 }
@@ -71,7 +72,8 @@ func priority(p *corev1.Pod) int32 {
 	return *p.Spec.Priority
 }
 
-// preempt ends the victims, and lets the pod start when nothing is left of them. That it waits for them is recorded first.
+// preempt ends the victims, and lets the pod start when nothing is left of them. That it waits for them is recorded
+// first.
 func (w *worker) preempt(victims []*corev1.Pod) {
 	others := make(map[types.UID]time.Time, len(victims))
 	for _, v := range victims {
@@ -125,7 +127,8 @@ func (w *worker) awaitRoom(ctx context.Context, others map[types.UID]time.Time) 
 	w.loop.wake()
 }
 
-// awaitEnd waits until nothing is left of a pod that makes room, or until late if the agent does not know of it by then. It returns false when ctx is done.
+// awaitEnd waits until nothing is left of a pod that makes room, or until late if the agent does not know of it by
+// then. It returns false when ctx is done.
 func (m *Manager) awaitEnd(ctx context.Context, uid types.UID, late time.Time) bool {
 	v := m.worker(uid)
 	if v == nil {
@@ -153,7 +156,8 @@ func (m *Manager) awaitEnd(ctx context.Context, uid types.UID, late time.Time) b
 	}
 }
 
-// makeRoom ends the pod within its own grace period. It returns a channel that is closed when nothing of it is left, or nil if it has ended, or ends for another reason.
+// makeRoom ends the pod within its own grace period. It returns a channel that is closed when nothing of it is left, or
+// nil if it has ended, or ends for another reason.
 func (w *worker) makeRoom() <-chan struct{} {
 	p, evicted, now := w.giveWay()
 	if now {
@@ -173,6 +177,12 @@ func (w *worker) giveWay() (p *corev1.Pod, evicted <-chan struct{}, now bool) {
 	if w.end.verdict != nil || w.ended() {
 		return nil, nil, false
 	}
-	w.end.verdict = &Verdict{Reason: preempting, Message: preemptedMessage, Evicted: true, Preempted: true, Disrupted: true}
+	w.end.verdict = &Verdict{
+		Reason:    preempting,
+		Message:   preemptedMessage,
+		Evicted:   true,
+		Preempted: true,
+		Disrupted: true,
+	}
 	return w.api.pod, w.end.evicted, true
 }

@@ -23,7 +23,8 @@ func asking(p *corev1.Pod, memory string) *corev1.Pod {
 	return p
 }
 
-// TestCriticalPodsMakeRoom: a static pod that does not fit ends as few others as it needs, within their grace periods, and starts when they have ended.
+// TestCriticalPodsMakeRoom: a static pod that does not fit ends as few others as it needs, within their grace periods,
+// and starts when they have ended.
 func TestCriticalPodsMakeRoom(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		critical := asking(podOf("critical", "sleep", "1000000"), "100Mi")
@@ -59,7 +60,8 @@ func TestCriticalPodsMakeRoom(t *testing.T) {
 	})
 }
 
-// TestTheNextProcessWaitsForRoom, too: a critical pod that waits for others to end does not start beside them because the agent was restarted.
+// TestTheNextProcessWaitsForRoom, too: a critical pod that waits for others to end does not start beside them because
+// the agent was restarted.
 func TestTheNextProcessWaitsForRoom(t *testing.T) {
 	begin := func(r *rig, isStatic bool) {
 		victim := asking(podOf("victim", "slow"), "900Mi")
@@ -150,7 +152,9 @@ func (r *rig) found(name string) corev1.PodPhase {
 
 // TestACriticalPodOfLowerPriorityMakesRoom, as for the kubelet; a static pod makes none.
 func TestACriticalPodOfLowerPriorityMakesRoom(t *testing.T) {
-	node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100")}}}
+	node := &corev1.Node{
+		Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("100")}},
+	}
 	one := func(priority int32) *corev1.Pod {
 		p := asking(podOf("p"), "60")
 		p.Spec.Priority = &priority
@@ -163,17 +167,21 @@ func TestACriticalPodOfLowerPriorityMakesRoom(t *testing.T) {
 	require.Empty(t, Victims(one(2_000_001_000), node, []*corev1.Pod{dns}))
 }
 
-// TestVictims: with the victims gone the pod fits, none of them could stay, and none is a static pod or a critical one of at least its priority.
+// TestVictims: with the victims gone the pod fits, none of them could stay, and none is a static pod or a critical one
+// of at least its priority.
 func TestVictims(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		node := &corev1.Node{Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
-			corev1.ResourceMemory: resource.MustParse("100"), corev1.ResourceCPU: resource.MustParse("100"), corev1.ResourcePods: resource.MustParse("4")}}}
+			corev1.ResourceMemory: resource.MustParse("100"), corev1.ResourceCPU: resource.MustParse("100"),
+			corev1.ResourcePods: resource.MustParse("4")}}}
 		one := func(name string) *corev1.Pod {
 			p := podOf(name)
 			p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{
 				corev1.ResourceMemory: *resource.NewQuantity(rapid.Int64Range(0, 110).Draw(t, "memory"), resource.BinarySI),
 				corev1.ResourceCPU:    *resource.NewQuantity(rapid.Int64Range(0, 110).Draw(t, "cpu"), resource.DecimalSI)}
-			p.Status.QOSClass = rapid.SampledFrom([]corev1.PodQOSClass{corev1.PodQOSBestEffort, corev1.PodQOSBurstable, corev1.PodQOSGuaranteed}).Draw(t, "class")
+			p.Status.QOSClass = rapid.SampledFrom([]corev1.PodQOSClass{
+				corev1.PodQOSBestEffort, corev1.PodQOSBurstable, corev1.PodQOSGuaranteed,
+			}).Draw(t, "class")
 			if rapid.Bool().Draw(t, "critical") {
 				p.Spec.Priority = new(rapid.SampledFrom([]int32{2_000_000_000, 2_000_001_000}).Draw(t, "priority"))
 			}
@@ -196,12 +204,14 @@ func TestVictims(t *testing.T) {
 			t.Fatalf("it does not fit: %v", v)
 		}
 		for _, v := range victims {
-			if eviction.Critical(v) && (static.IsStatic(v) || *v.Spec.Priority >= priority(p)) || Admit(p, node, append(slices.Clone(stay), v)) == nil {
+			if eviction.Critical(v) && (static.IsStatic(v) || *v.Spec.Priority >= priority(p)) ||
+				Admit(p, node, append(slices.Clone(stay), v)) == nil {
 				t.Fatalf("%v should stay", v)
 			}
 		}
 	})
 	port := podOf("a")
 	port.Spec.Containers[0].Ports = []corev1.ContainerPort{{HostPort: 1}}
-	require.Empty(t, Victims(port, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, []*corev1.Pod{port}), "ports are no resource")
+	require.Empty(t, Victims(port, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, []*corev1.Pod{port}),
+		"ports are no resource")
 }

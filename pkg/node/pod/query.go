@@ -20,11 +20,12 @@ func (m *Manager) Pods() []*corev1.Pod {
 	return out
 }
 
-// Find returns a copy of a pod with its current status. uid may be that of a static pod's mirror. If it is empty, the pod is the one that has the name
-// in the API: not one that was deleted there and is still being ended.
+// Find returns a copy of a pod with its current status. uid may be that of a static pod's mirror. If it is empty, the
+// pod is the one that has the name in the API: not one that was deleted there and is still being ended.
 func (m *Manager) Find(namespace, name string, uid types.UID) (*corev1.Pod, bool) {
 	for _, w := range m.all() {
-		if p := w.current(); p != nil && p.Namespace == namespace && p.Name == name && (p.UID == uid || uid == "" && w.hasName() || w.mirroredBy(uid)) {
+		if p := w.current(); p != nil && p.Namespace == namespace && p.Name == name &&
+			(p.UID == uid || uid == "" && w.hasName() || w.mirroredBy(uid)) {
 			return p, true
 		}
 	}

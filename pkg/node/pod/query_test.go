@@ -10,7 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestANameIsOfThePodThatHasIt: exec and the like ask by name, and pods that were deleted by force are still being ended when the next one has their name.
+// TestANameIsOfThePodThatHasIt: exec and the like ask by name, and pods that were deleted by force are still being
+// ended when the next one has their name.
 func TestANameIsOfThePodThatHasIt(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		p := r.create(podOf("web", "slow"))

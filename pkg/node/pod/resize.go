@@ -43,7 +43,8 @@ func (w *worker) limitPod(ctx context.Context) error {
 	return w.m.c.Failpoints.At("pod.limited")
 }
 
-// settleAmounts completes the specification of an instance with what it may use now. No cgroup of the pod changes until the function that it returns is called.
+// settleAmounts completes the specification of an instance with what it may use now. No cgroup of the pod changes until
+// the function that it returns is called.
 func (w *worker) settleAmounts(p *corev1.Pod, name string, s *runtime.Spec) (settled func()) {
 	w.cgroups.RLock()
 	w.mu.Lock()
@@ -55,7 +56,8 @@ func (w *worker) settleAmounts(p *corev1.Pod, name string, s *runtime.Spec) (set
 	return sync.OnceFunc(w.cgroups.RUnlock)
 }
 
-// resize changes the cgroups of the pod and its containers to what is allocated. Each step is idempotent, and those that a failure leaves out are made again.
+// resize changes the cgroups of the pod and its containers to what is allocated. Each step is idempotent, and those
+// that a failure leaves out are made again.
 func (w *worker) resize(ctx context.Context) *Failure {
 	w.cgroups.Lock()
 	defer w.cgroups.Unlock()
@@ -86,7 +88,9 @@ func (w *worker) resize(ctx context.Context) *Failure {
 	data, broken := json.Marshal(a)
 	w.mu.Unlock()
 	// What is lost of this is done again by the next process.
-	if broken = errors.Join(broken, atomicfile.Write(filepath.Join(w.m.volumes.PodDir(w.uid), allocationFile), data)); broken != nil && err == nil {
+	if broken =
+		errors.Join(broken, atomicfile.Write(filepath.Join(w.m.volumes.PodDir(w.uid), allocationFile), data)); broken !=
+		nil && err == nil {
 		w.m.log.Warn("could not record resize of pod", "pod", p.Namespace+"/"+p.Name, "error", broken)
 	}
 	if late {
@@ -117,7 +121,8 @@ func (w *worker) members(p *corev1.Pod) (all []member) {
 	return all
 }
 
-// amountsGiven returns what an instance has: what it was last given, or was created with. One of an earlier version has what is allocated.
+// amountsGiven returns what an instance has: what it was last given, or was created with. One of an earlier version has
+// what is allocated.
 func amountsGiven(p *corev1.Pod, i Instance, given map[string]amounts) amounts {
 	if a, has := given[i.ID]; has {
 		return a
@@ -175,7 +180,8 @@ func (w *worker) resizeOne(ctx context.Context, p *corev1.Pod, s resizeStep) err
 	return w.m.c.Failpoints.At("pod.container-resized")
 }
 
-// checkMemory returns an error if less memory would be allowed than is used, which ends processes, or is refused by the kernel after a part was done.
+// checkMemory returns an error if less memory would be allowed than is used, which ends processes, or is refused by the
+// kernel after a part was done.
 func (w *worker) checkMemory(ctx context.Context, have, want runtime.PodLimits, members []member, unsure bool) error {
 	var errs []error
 	check := func(id, what string, before, after int64) {
@@ -193,7 +199,8 @@ func (w *worker) checkMemory(ctx context.Context, have, want runtime.PodLimits, 
 		if err != nil {
 			errs = append(errs, fmt.Errorf("missing %s memory usage: %w", what, err))
 		} else if usage >= uint64(after) {
-			errs = append(errs, fmt.Errorf("attempting to set %s memory limit (%d) below current usage (%d)", what, limit, usage))
+			errs = append(errs,
+				fmt.Errorf("attempting to set %s memory limit (%d) below current usage (%d)", what, limit, usage))
 		}
 	}
 	check("", "pod", have.MemoryBytes, want.MemoryBytes)

@@ -22,8 +22,9 @@ type resizeStep struct {
 	attempt bool
 }
 
-// resizeSteps returns how the cgroups of a pod are changed. First memory, then processor time; of each, what the pod gets more of comes before its containers, what
-// it gets less of after them, and of the containers those that get less come first: so none ever has more than its pod. It is a pure function.
+// resizeSteps returns how the cgroups of a pod are changed. First memory, then processor time; of each, what the pod
+// gets more of comes before its containers, what it gets less of after them, and of the containers those that get less
+// come first: so none ever has more than its pod. It is a pure function.
 func resizeSteps(have, want runtime.PodLimits, members []member, unsure bool) (steps []resizeStep) {
 	if unsure {
 		return resizeUnsure(want, members)
@@ -70,8 +71,8 @@ func resizeSteps(have, want runtime.PodLimits, members []member, unsure bool) (s
 	return steps
 }
 
-// resizeUnsure is resizeSteps if it is not known what the cgroups have: everything is set. The pod's limits are attempted first. If one is refused, the pod has
-// more now, as it has to be while a container has.
+// resizeUnsure is resizeSteps if it is not known what the cgroups have: everything is set. The pod's limits are
+// attempted first. If one is refused, the pod has more now, as it has to be while a container has.
 func resizeUnsure(want runtime.PodLimits, members []member) (steps []resizeStep) {
 	limits := []runtime.PodLimits{{MemoryBytes: orUnlimited(want.MemoryBytes)}, {CPUQuota: orUnlimited(want.CPUQuota)}}
 	for _, l := range limits {
@@ -98,7 +99,8 @@ func orUnlimited(limit int64) int64 { return cmp.Or(limit, runtime.Unlimited) }
 
 // merge returns the limits of l, with those that a step has set.
 func merge(l, set runtime.PodLimits) runtime.PodLimits {
-	l.CPUShares, l.CPUQuota, l.MemoryBytes = cmp.Or(set.CPUShares, l.CPUShares), cmp.Or(set.CPUQuota, l.CPUQuota), cmp.Or(set.MemoryBytes, l.MemoryBytes)
+	l.CPUShares, l.CPUQuota, l.MemoryBytes = cmp.Or(set.CPUShares, l.CPUShares), cmp.Or(set.CPUQuota, l.CPUQuota), cmp.Or(
+		set.MemoryBytes, l.MemoryBytes)
 	l.CPUQuota, l.MemoryBytes = max(l.CPUQuota, 0), max(l.MemoryBytes, 0)
 	return l
 }

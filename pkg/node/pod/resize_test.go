@@ -42,7 +42,8 @@ func (r *rig) given(pod, container string) runtime.Resources {
 	return r.runtime.Resources(strings.TrimPrefix(r.status(pod, container).ContainerID, "containerd://"))
 }
 
-// The pod's cgroup changes, and with it containers without a limit of their own; nothing restarts, and the status says what there is.
+// The pod's cgroup changes, and with it containers without a limit of their own; nothing restarts, and the status says
+// what there is.
 func TestResizeOfThePodItself(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := r.create(shared("web", "500m", "64Mi"))
@@ -53,7 +54,8 @@ func TestResizeOfThePodItself(t *testing.T) {
 		for _, to := range [][2]string{{"1", "128Mi"}, {"250m", "32Mi"}, {"1", "32Mi"}} {
 			p = r.change("web", func(p *corev1.Pod) { p.Spec.Resources = ofPod(to[0], to[1]) })
 			cpu, memory := p.Spec.Resources.Limits.Cpu().MilliValue(), p.Spec.Resources.Limits.Memory().Value()
-			require.Equal(t, runtime.PodLimits{CPUShares: uint64(cpu * 1024 / 1000), CPUQuota: cpu * 100, MemoryBytes: memory}, r.limits("web"))
+			require.Equal(t, runtime.PodLimits{CPUShares: uint64(cpu * 1024 / 1000), CPUQuota: cpu * 100, MemoryBytes: memory},
+				r.limits("web"))
 			require.EqualValues(t, cpu*100, r.given("web", "b").CPUQuota)
 			require.Equal(t, memory, r.given("web", "b").MemoryBytes)
 			require.EqualValues(t, 10_000, r.given("web", "a").CPUQuota, "it has a limit of its own")
@@ -65,8 +67,10 @@ func TestResizeOfThePodItself(t *testing.T) {
 		}
 		require.Equal(t, ids, [2]string{r.status("web", "a").ContainerID, r.status("web", "b").ContainerID})
 		text := r.events.text()
-		require.Contains(t, text, `ResizeStarted: Pod resize started: {"resources":{"limits":{"cpu":"1","memory":"128Mi"},"requests":{"cpu":"1","memory":"128Mi"}},"containers":[{"name":"a","resources":{"limits":{"cpu":"100m","memory":"16Mi"},"requests":{"cpu":"100m","memory":"16Mi"}}},{"name":"b","resources":{}}],"generation":2}`)
-		require.Contains(t, text, `ResizeCompleted: Pod resize completed: {"resources":{"limits":{"cpu":"250m","memory":"32Mi"}`)
+		require.Contains(t, text,
+			`ResizeStarted: Pod resize started: {"resources":{"limits":{"cpu":"1","memory":"128Mi"},"requests":{"cpu":"1","memory":"128Mi"}},"containers":[{"name":"a","resources":{"limits":{"cpu":"100m","memory":"16Mi"},"requests":{"cpu":"100m","memory":"16Mi"}}},{"name":"b","resources":{}}],"generation":2}`)
+		require.Contains(t, text,
+			`ResizeCompleted: Pod resize completed: {"resources":{"limits":{"cpu":"250m","memory":"32Mi"}`)
 		require.Equal(t, 3, strings.Count(text, "ResizeCompleted: "))
 		r.delete("web", 0)
 		r.pass(time.Minute)
@@ -81,7 +85,8 @@ func TestResizeThatRestartsContainers(t *testing.T) {
 			with(t, fake.Config{}, func(r *rig) {
 				p := shared("web", "500m", "64Mi")
 				p.Spec.Containers[1].ResizePolicy = []corev1.ContainerResizePolicy{
-					{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer}, {ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
+					{ResourceName: corev1.ResourceCPU, RestartPolicy: corev1.RestartContainer},
+					{ResourceName: corev1.ResourceMemory, RestartPolicy: corev1.RestartContainer}}
 				r.create(p)
 				p = r.change("web", func(p *corev1.Pod) { p.Spec.Resources = ofPod(to[0], to[1]) })
 				r.pass(time.Minute)
@@ -97,7 +102,8 @@ func TestResizeThatRestartsContainers(t *testing.T) {
 	}
 }
 
-// Less memory than is used is refused before anything changes, and tried again; what is asked for instead is done at once.
+// Less memory than is used is refused before anything changes, and tried again; what is asked for instead is done at
+// once.
 func TestResizeBelowWhatIsUsed(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))
@@ -106,10 +112,12 @@ func TestResizeBelowWhatIsUsed(t *testing.T) {
 		p := r.change("web", func(p *corev1.Pod) { p.Spec.Resources = ofPod("1", "32Mi") })
 		c := conditionOf(p, corev1.PodResizeInProgress)
 		require.Equal(t, corev1.PodReasonError, c.Reason)
-		require.Contains(t, c.Message, "cannot decrease memory limits: attempting to set pod memory limit (33554432) below current usage (44040192)\n"+
-			`attempting to set container "b" memory limit (33554432) below current usage (41943040)`)
+		require.Contains(t, c.Message,
+			"cannot decrease memory limits: attempting to set pod memory limit (33554432) below current usage (44040192)\n"+
+				`attempting to set container "b" memory limit (33554432) below current usage (41943040)`)
 		require.Contains(t, r.events.text(), "ResizeError: Pod resize error: ")
-		require.Equal(t, runtime.PodLimits{CPUShares: 512, CPUQuota: 50_000, MemoryBytes: 64 << 20}, r.limits("web"), "nothing has changed")
+		require.Equal(t, runtime.PodLimits{CPUShares: 512, CPUQuota: 50_000, MemoryBytes: 64 << 20}, r.limits("web"),
+			"nothing has changed")
 		requireAmounts(t, amountOf("1", "32Mi"), p.Status.AllocatedResources)
 		requireAmounts(t, amountOf("500m", "64Mi"), p.Status.Resources.Limits)
 		r.runtime.Use(id, func(s *runtime.Stats) { s.MemoryUsage = 10 << 20 })
@@ -194,8 +202,14 @@ func TestDownwardVolumeFollowsAResize(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := podOf("web", "sleep", "100000")
 		p.Spec.Containers[0].Resources = needs("100m", "64Mi")
-		p.Spec.Volumes = []corev1.Volume{{Name: "info", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
-			Items: []corev1.DownwardAPIVolumeFile{{Path: "memory", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "main", Resource: "limits.memory"}}}}}}}
+		p.Spec.Volumes = []corev1.Volume{
+			{Name: "info", VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
+				Items: []corev1.DownwardAPIVolumeFile{
+					{
+						Path: "memory", ResourceFieldRef: &corev1.ResourceFieldSelector{ContainerName: "main", Resource: "limits.memory"},
+					},
+				}}}},
+		}
 		r.create(p)
 		read := func() string {
 			files, err := filepath.Glob(filepath.Join(r.dir, "run", "volumes", "uid-web", "info", "memory"))
@@ -211,7 +225,8 @@ func TestDownwardVolumeFollowsAResize(t *testing.T) {
 	})
 }
 
-// An agent that is killed at any point of a resize, or between its allocation and its end, is followed by one that finishes it.
+// An agent that is killed at any point of a resize, or between its allocation and its end, is followed by one that
+// finishes it.
 func TestKilledWhileItResizes(t *testing.T) {
 	for _, to := range [][2]string{{"1", "128Mi"}, {"250m", "32Mi"}} {
 		points := resizeWith(t, to, "", 0)
@@ -224,8 +239,8 @@ func TestKilledWhileItResizes(t *testing.T) {
 	}
 }
 
-// resizeWith resizes a pod, with the Manager killed when it comes to a point for the nth time, and returns the points. The pod asks for something else before the
-// next one starts.
+// resizeWith resizes a pod, with the Manager killed when it comes to a point for the nth time, and returns the points.
+// The pod asks for something else before the next one starts.
 func resizeWith(t *testing.T, to [2]string, at string, nth int) (points []string) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))
@@ -273,7 +288,8 @@ func resizeWith(t *testing.T, to [2]string, at string, nth int) (points []string
 	return points
 }
 
-// No status is of a generation about whose resources nothing is decided yet: clients take one without a condition for the end of the resize.
+// No status is of a generation about whose resources nothing is decided yet: clients take one without a condition for
+// the end of the resize.
 func TestResizeIsDecidedBeforeItsGenerationIsObserved(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.failpoints = func(point string) error {
@@ -307,7 +323,8 @@ func TestResizeOfAPodThatWasRestored(t *testing.T) {
 			r.change("web", func(p *corev1.Pod) { p.Generation, p.Spec.Resources = generation-1, ofPod("500m", "64Mi") })
 			r.start()
 			r.pass(time.Minute)
-			require.Equal(t, runtime.PodLimits{CPUShares: 512, CPUQuota: 50_000, MemoryBytes: 64 << 20}, r.limits("web"), generation)
+			require.Equal(t, runtime.PodLimits{CPUShares: 512, CPUQuota: 50_000, MemoryBytes: 64 << 20}, r.limits("web"),
+				generation)
 			require.EqualValues(t, 64<<20, r.given("web", "b").MemoryBytes)
 			requireAmounts(t, amountOf("500m", "64Mi"), r.pod("web").Status.AllocatedResources)
 			p := r.change("web", func(p *corev1.Pod) { p.Spec.Resources = ofPod("1", "128Mi") })
@@ -321,7 +338,8 @@ func TestResizeOfAPodThatWasRestored(t *testing.T) {
 func TestUnreadableAllocation(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.create(shared("web", "500m", "64Mi"))
-		require.NoError(t, os.WriteFile(filepath.Join(r.dir, "data", "pods", "uid-web", allocationFile), []byte(`{"generation":`), 0o600))
+		require.NoError(t,
+			os.WriteFile(filepath.Join(r.dir, "data", "pods", "uid-web", allocationFile), []byte(`{"generation":`), 0o600))
 		r.restart()
 		require.Equal(t, corev1.ConditionTrue, conditionOf(r.pod("web"), corev1.PodReady).Status)
 		r.change("web", func(p *corev1.Pod) { p.Spec.Resources = ofPod("1", "64Mi") })

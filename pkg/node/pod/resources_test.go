@@ -24,7 +24,11 @@ func amountOf(cpu, memory string) corev1.ResourceList {
 
 // TestPodLevelLimits: a container without a limit of its own gets the pod's, which it could exceed alone otherwise.
 func TestPodLevelLimits(t *testing.T) {
-	p := &corev1.Pod{Spec: corev1.PodSpec{Resources: &corev1.ResourceRequirements{Requests: amountOf("150m", "32Mi"), Limits: amountOf("200m", "64Mi")}}}
+	p := &corev1.Pod{
+		Spec: corev1.PodSpec{
+			Resources: &corev1.ResourceRequirements{Requests: amountOf("150m", "32Mi"), Limits: amountOf("200m", "64Mi")},
+		},
+	}
 	free := &corev1.Container{}
 	own := &corev1.Container{Resources: corev1.ResourceRequirements{Limits: amountOf("100m", "32Mi")}}
 	asks := &corev1.Container{Resources: corev1.ResourceRequirements{Requests: amountOf("50m", "")}}
@@ -46,5 +50,6 @@ func TestPodLevelLimits(t *testing.T) {
 		require.Equal(t, tt.shares, r.CPUShares)
 	}
 	require.Equal(t, runtime.PodLimits{CPUShares: 153, MemoryBytes: 64 << 20, CPUQuota: 20000}, podLimits(p))
-	require.Equal(t, runtime.PodLimits{CPUShares: 51}, podLimits(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{*free, *asks}}}))
+	require.Equal(t, runtime.PodLimits{CPUShares: 51},
+		podLimits(&corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{*free, *asks}}}))
 }

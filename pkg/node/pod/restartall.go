@@ -10,13 +10,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// When a container exits as a rule with the action RestartAllContainers says (KEP-5532), all containers of its pod but the ephemeral ones end and start again, in
-// the same sandbox and with the same volumes. The instances of containers are numbered by rounds: each begins as the pod did, with its init containers, after
-// every container of the round before has ended. The number is a label of an instance, so that the runtime knows where a pod is, and an agent that
+// When a container exits as a rule with the action RestartAllContainers says (KEP-5532), all containers of its pod but
+// the ephemeral ones end and start again, in the same sandbox and with the same volumes. The instances of containers
+// are numbered by rounds: each begins as the pod did, with its init containers, after every container of the round
+// before has ended. The number is a label of an instance, so that the runtime knows where a pod is, and an agent that
 // continues after one that was killed goes on from there.
 
 const (
-	// resetGrace is how long containers have to end then. The pod's grace period does not count, and preStop hooks are not run, as in the kubelet.
+	// resetGrace is how long containers have to end then. The pod's grace period does not count, and preStop hooks are not
+	// run, as in the kubelet.
 	resetGrace = 2 * time.Second
 	// resetReason is the kubelet's, of containers that end or wait for that.
 	resetReason = "RestartingAllContainers"
@@ -25,7 +27,8 @@ const (
 // round is where a pod's containers are.
 type round struct {
 	number int
-	// source is the instance whose exit ends the round; nil if there is none. Of several it is the one that is to be waited for the longest.
+	// source is the instance whose exit ends the round; nil if there is none. Of several it is the one that is to be
+	// waited for the longest.
 	source *Instance
 }
 
@@ -95,13 +98,15 @@ func endsRound(c *corev1.Container, i *Instance) bool {
 	return i.State == runtime.Exited && ruleFor(c, i.ExitCode) == corev1.ContainerRestartRuleActionRestartAllContainers
 }
 
-// nextRound plans the end of a round whose source has exited, and reports whether containers may start: in the round that goes on, or in the next one.
+// nextRound plans the end of a round whose source has exited, and reports whether containers may start: in the round
+// that goes on, or in the next one.
 func (pl *planner) nextRound() bool {
 	source := pl.d.Source
 	if source == nil {
 		return true
 	}
-	why := fmt.Sprintf("container %s exited with code %d, all containers of the pod will be restarted", source.Name, source.ExitCode)
+	why := fmt.Sprintf("container %s exited with code %d, all containers of the pod will be restarted", source.Name,
+		source.ExitCode)
 	left := false
 	for c := range containersOf(pl.pod) {
 		if kind, busy := pl.o.Busy[c.Name]; busy {
@@ -114,7 +119,13 @@ func (pl *planner) nextRound() bool {
 			switch i.State {
 			case runtime.Running:
 				left = true
-				pl.kill(Action{Target: c.Name, ID: i.ID, Grace: resetGrace, NoHook: true, Reason: "Stopping container " + c.Name + ": " + why})
+				pl.kill(Action{
+					Target: c.Name,
+					ID:     i.ID,
+					Grace:  resetGrace,
+					NoHook: true,
+					Reason: "Stopping container " + c.Name + ": " + why,
+				})
 			case runtime.Created: // it has never run
 				left = true
 				target := c.Name + "#" + i.ID
@@ -159,7 +170,8 @@ func sources(p *corev1.Pod, o Observed) map[int]time.Time {
 	return all
 }
 
-// reset reports whether an instance ended because all containers of its pod were restarted: after a source of its round, and not as one itself.
+// reset reports whether an instance ended because all containers of its pod were restarted: after a source of its
+// round, and not as one itself.
 func (b statusBuilder) reset(l Instance) bool {
 	at, ended := b.sources[l.Round]
 	if !ended || l.FinishedAt.Before(at) {
@@ -187,12 +199,18 @@ func (b statusBuilder) betweenRounds(c *corev1.Container, l Instance, s *corev1.
 	s.State.Waiting = w
 }
 
-// restartingCondition sets AllContainersRestarting on a pod that may restart all its containers. It is true while those of a round are ended.
+// restartingCondition sets AllContainersRestarting on a pod that may restart all its containers. It is true while those
+// of a round are ended.
 func restartingCondition(p *corev1.Pod, s *corev1.PodStatus, d Decision, now time.Time) {
 	if !mayRestartAll(p) {
 		return
 	}
-	c := corev1.PodCondition{Type: corev1.AllContainersRestarting, Status: corev1.ConditionFalse, ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)}
+	c := corev1.PodCondition{
+		Type:               corev1.AllContainersRestarting,
+		Status:             corev1.ConditionFalse,
+		ObservedGeneration: p.Generation,
+		LastTransitionTime: stamp(now),
+	}
 	switch {
 	case s.Phase == corev1.PodSucceeded:
 		c.Reason = "PodCompleted"
@@ -200,7 +218,8 @@ func restartingCondition(p *corev1.Pod, s *corev1.PodStatus, d Decision, now tim
 		c.Reason = "PodFailed"
 	case d.Resetting:
 		c.Status, c.Reason = corev1.ConditionTrue, "RestartAllContainersStarted"
-		c.Message = fmt.Sprintf("Container %s exited with code %d, triggering a restart of all containers", d.Source.Name, d.Source.ExitCode)
+		c.Message = fmt.Sprintf("Container %s exited with code %d, triggering a restart of all containers", d.Source.Name,
+			d.Source.ExitCode)
 	}
 	SetCondition(s, c)
 }

@@ -30,18 +30,27 @@ func resets(p *corev1.Pod, names ...string) *corev1.Pod {
 			c.RestartPolicy = &never
 		}
 		c.RestartPolicyRules = []corev1.ContainerRestartRule{{Action: corev1.ContainerRestartRuleActionRestartAllContainers,
-			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42}}}}
+			ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{
+				Operator: corev1.ContainerRestartRuleOnExitCodesOpIn, Values: []int32{42},
+			}}}
 	}
 	return p
 }
 
 func TestFirstMatchingRuleDecides(t *testing.T) {
-	rule := func(action corev1.ContainerRestartRuleAction, op corev1.ContainerRestartRuleOnExitCodesOperator, codes ...int32) corev1.ContainerRestartRule {
-		return corev1.ContainerRestartRule{Action: action, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: op, Values: codes}}
+	rule := func(action corev1.ContainerRestartRuleAction, op corev1.ContainerRestartRuleOnExitCodesOperator,
+		codes ...int32) corev1.ContainerRestartRule {
+		return corev1.ContainerRestartRule{
+			Action: action, ExitCodes: &corev1.ContainerRestartRuleOnExitCodes{Operator: op, Values: codes},
+		}
 	}
 	one, all := corev1.ContainerRestartRuleActionRestart, corev1.ContainerRestartRuleActionRestartAllContainers
 	in, not := corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn
-	c := &corev1.Container{RestartPolicyRules: []corev1.ContainerRestartRule{{Action: all}, rule(one, in, 1, 42), rule(all, not, 0, 3), rule(one, in, 3)}}
+	c := &corev1.Container{
+		RestartPolicyRules: []corev1.ContainerRestartRule{
+			{Action: all}, rule(one, in, 1, 42), rule(all, not, 0, 3), rule(one, in, 3),
+		},
+	}
 	for exit, want := range map[int]corev1.ContainerRestartRuleAction{0: "", 1: one, 42: one, 2: all, 3: one, 137: all} {
 		require.Equal(t, want, ruleFor(c, exit), exit)
 	}
@@ -58,7 +67,8 @@ func TestPlanOfRestartingAll(t *testing.T) {
 		p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &grace
 		return p
 	}
-	old := up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Exited, 42), run("b", 0, runtime.Exited, 0))
+	old := up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Exited, 42),
+		run("b", 0, runtime.Exited, 0))
 	old.Began = now // the agent has just started
 	old.Containers["s"][0].State = runtime.Exited
 	old.Containers["a"][0].BackOff = time.Hour
@@ -69,32 +79,85 @@ func TestPlanOfRestartingAll(t *testing.T) {
 		round int
 		wake  time.Duration
 	}{
-		"another code fails the container alone": {whole(), up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Exited, 1), run("b", 0, runtime.Running, 0)),
-			nil, 0, 0},
-		"the others end together": {whole(), up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Exited, 42), run("b", 0, runtime.Running, 0)),
-			[]string{"kill s", "kill b"}, 0, 0},
-		"a start is given up": {whole(), busy(up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Exited, 42)), "b", Start),
-			[]string{"kill s", "cancel b"}, 0, 0},
-		"one that has not run is removed": {whole(), up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Exited, 143), run("a", 0, runtime.Exited, 42), run("b", 0, runtime.Created, 0)),
-			[]string{"remove b#b-0"}, 0, 0},
-		"the next round begins with the init containers": {whole(), up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Exited, 143), run("a", 0, runtime.Exited, 42), run("b", 0, runtime.Exited, 137)),
-			[]string{"start i 1"}, 1, 0},
-		"it goes on with the sidecar": {whole(), up(in(1, run("i", 1, runtime.Exited, 0)), run("s", 0, runtime.Exited, 143), run("a", 0, runtime.Exited, 42), run("b", 0, runtime.Exited, 137)),
-			[]string{"start s 1"}, 1, 0},
-		"then with the others, also those that had succeeded": {whole(), up(in(1, run("i", 1, runtime.Exited, 0)), in(1, run("s", 1, runtime.Running, 0)), run("a", 0, runtime.Exited, 42), run("b", 3, runtime.Exited, 0)),
-			[]string{"start a 1", "start b 4"}, 1, 0},
-		"what ended with the round before is no failure of this one": {whole(), up(in(1, run("i", 1, runtime.Running, 0)), run("s", 0, runtime.Exited, 143), run("a", 0, runtime.Exited, 42), run("b", 0, runtime.Exited, 1)),
-			nil, 1, 0},
-		"an init container that fails in this round does": {whole(), up(in(1, run("i", 1, runtime.Exited, 1)), run("s", 0, runtime.Exited, 143), run("a", 0, runtime.Exited, 42), run("b", 0, runtime.Exited, 1)),
-			[]string{"release release"}, 1, 0},
-		"an init container may ask for it": {resets(spec(never, []string{"i", "j"}, []string{"a"}), "j"), up(run("i", 0, runtime.Exited, 0), run("j", 0, runtime.Exited, 42)),
-			[]string{"start i 1"}, 1, 0},
-		"a sidecar may": {resets(spec(always, []string{"s"}, []string{"a"}), "s"), up(run("s", 0, runtime.Exited, 42), run("a", 0, runtime.Running, 0)),
-			[]string{"kill a"}, 0, 0},
-		"it backs off": {whole(), up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Exited, 143), waits(run("a", 0, runtime.Exited, 42), 40*time.Second), run("b", 0, runtime.Exited, 137)),
-			nil, 0, 10 * time.Second},
+		"another code fails the container alone": {
+			whole(),
+			up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Exited, 1),
+				run("b", 0, runtime.Running, 0)),
+			nil, 0, 0,
+		},
+		"the others end together": {
+			whole(),
+			up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Exited, 42),
+				run("b", 0, runtime.Running, 0)),
+			[]string{"kill s", "kill b"}, 0, 0,
+		},
+		"a start is given up": {
+			whole(),
+			busy(up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Exited, 42)), "b",
+				Start),
+			[]string{"kill s", "cancel b"}, 0, 0,
+		},
+		"one that has not run is removed": {
+			whole(),
+			up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Exited, 143), run("a", 0, runtime.Exited, 42),
+				run("b", 0, runtime.Created, 0)),
+			[]string{"remove b#b-0"}, 0, 0,
+		},
+		"the next round begins with the init containers": {
+			whole(),
+			up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Exited, 143), run("a", 0, runtime.Exited, 42),
+				run("b", 0, runtime.Exited, 137)),
+			[]string{"start i 1"}, 1, 0,
+		},
+		"it goes on with the sidecar": {
+			whole(),
+			up(in(1, run("i", 1, runtime.Exited, 0)), run("s", 0, runtime.Exited, 143), run("a", 0, runtime.Exited, 42),
+				run("b", 0, runtime.Exited, 137)),
+			[]string{"start s 1"}, 1, 0,
+		},
+		"then with the others, also those that had succeeded": {
+			whole(),
+			up(in(1, run("i", 1, runtime.Exited, 0)), in(1, run("s", 1, runtime.Running, 0)), run("a", 0, runtime.Exited, 42),
+				run("b", 3, runtime.Exited, 0)),
+			[]string{"start a 1", "start b 4"}, 1, 0,
+		},
+		"what ended with the round before is no failure of this one": {
+			whole(),
+			up(in(1, run("i", 1, runtime.Running, 0)), run("s", 0, runtime.Exited, 143), run("a", 0, runtime.Exited, 42),
+				run("b", 0, runtime.Exited, 1)),
+			nil, 1, 0,
+		},
+		"an init container that fails in this round does": {
+			whole(),
+			up(in(1, run("i", 1, runtime.Exited, 1)), run("s", 0, runtime.Exited, 143), run("a", 0, runtime.Exited, 42),
+				run("b", 0, runtime.Exited, 1)),
+			[]string{"release release"}, 1, 0,
+		},
+		"an init container may ask for it": {
+			resets(spec(never, []string{"i", "j"}, []string{"a"}), "j"),
+			up(run("i", 0, runtime.Exited, 0), run("j", 0, runtime.Exited, 42)),
+			[]string{"start i 1"}, 1, 0,
+		},
+		"a sidecar may": {
+			resets(spec(always, []string{"s"}, []string{"a"}), "s"),
+			up(run("s", 0, runtime.Exited, 42), run("a", 0, runtime.Running, 0)),
+			[]string{"kill a"}, 0, 0,
+		},
+		"it backs off": {
+			whole(),
+			up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Exited, 143),
+				waits(run("a", 0, runtime.Exited, 42), 40*time.Second), run("b", 0, runtime.Exited, 137)),
+			nil, 0, 10 * time.Second,
+		},
 		"not for what ended while no agent ran": {whole(), old, []string{"start i 1"}, 1, 0},
-		"a pod that is deleted ends":            {deleted(whole()), up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Exited, 42), run("b", 0, runtime.Running, 0)), []string{"kill b"}, 0, 0},
+		"a pod that is deleted ends": {
+			deleted(whole()),
+			up(run("i", 0, runtime.Exited, 0), run("s", 0, runtime.Running, 0), run("a", 0, runtime.Exited, 42),
+				run("b", 0, runtime.Running, 0)),
+			[]string{"kill b"},
+			0,
+			0,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := Plan(tt.pod, tt.o, now)
@@ -119,18 +182,23 @@ func TestPlanOfRestartingAll(t *testing.T) {
 		})
 	}
 	t.Run("back-offs", func(t *testing.T) {
-		o := up(in(1, run("i", 1, runtime.Exited, 0)), in(1, run("s", 1, runtime.Running, 0)), waits(run("a", 0, runtime.Exited, 42), 20*time.Second), waits(run("b", 0, runtime.Exited, 137), 10*time.Second))
+		o := up(in(1, run("i", 1, runtime.Exited, 0)), in(1, run("s", 1, runtime.Running, 0)),
+			waits(run("a", 0, runtime.Exited, 42), 20*time.Second), waits(run("b", 0, runtime.Exited, 137), 10*time.Second))
 		for _, a := range Plan(whole(), o, now).Actions {
-			require.Equal(t, map[string]time.Duration{"a": 40 * time.Second, "b": 10 * time.Second}[a.Target], a.BackOff, "only that of the container that asked for it grows")
+			require.Equal(t, map[string]time.Duration{"a": 40 * time.Second, "b": 10 * time.Second}[a.Target], a.BackOff,
+				"only that of the container that asked for it grows")
 		}
 	})
 }
 
-// Whatever exits, with whatever code, and whenever an agent is killed: no container of a round runs beside one of another, main containers run only after the
-// init containers of their round, each source makes one round, and every container is in it.
+// Whatever exits, with whatever code, and whenever an agent is killed: no container of a round runs beside one of
+// another, main containers run only after the init containers of their round, each source makes one round, and every
+// container is in it.
 func TestRoundsKeepApart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		policy := rapid.SampledFrom([]corev1.RestartPolicy{corev1.RestartPolicyAlways, corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure}).Draw(t, "policy")
+		policy := rapid.SampledFrom([]corev1.RestartPolicy{
+			corev1.RestartPolicyAlways, corev1.RestartPolicyNever, corev1.RestartPolicyOnFailure,
+		}).Draw(t, "policy")
 		inits := rapid.SliceOfNDistinct(rapid.SampledFrom([]string{"i1", "i2", "s1", "s2"}), 0, 4, rapid.ID).Draw(t, "init")
 		p := spec(policy, inits, []string{"a", "b"}[:rapid.IntRange(1, 2).Draw(t, "containers")])
 		names := []string{}
@@ -159,7 +227,8 @@ func TestRoundsKeepApart(t *testing.T) {
 				if a.Kind == Start {
 					for name, list := range o.Containers {
 						for _, i := range list {
-							require.False(t, i.State == runtime.Running && i.Round != a.Round, "step %d: %s starts in round %d beside %s of %d", step, a.Target, a.Round, name, i.Round)
+							require.False(t, i.State == runtime.Running && i.Round != a.Round,
+								"step %d: %s starts in round %d beside %s of %d", step, a.Target, a.Round, name, i.Round)
 						}
 					}
 					if _, init, _ := containerOf(p, a.Target); !init {
@@ -289,12 +358,20 @@ func TestRestartAllContainers(t *testing.T) {
 			require.EqualValues(t, 1, s.RestartCount, name)
 			require.Equal(t, 2, j.count(name+" begins"), name)
 			require.NotNil(t, s.LastTerminationState.Terminated, name)
-			want := map[string]string{"a": "Error", "b": resetReason, "side": resetReason, "first": "Completed", "second": "Completed"}[name]
+			want := map[string]string{
+				"a":      "Error",
+				"b":      resetReason,
+				"side":   resetReason,
+				"first":  "Completed",
+				"second": "Completed",
+			}[name]
 			require.Equal(t, want, s.LastTerminationState.Terminated.Reason, name)
 		}
-		require.Equal(t, []string{"first begins", "first ends", "side begins", "second begins", "second ends"}, j.list()[len(first)+3:len(first)+8], "%v", j.list())
+		require.Equal(t, []string{"first begins", "first ends", "side begins", "second begins", "second ends"},
+			j.list()[len(first)+3:len(first)+8], "%v", j.list())
 		require.Empty(t, j.twice)
-		require.Contains(t, r.events.text(), "Killing: Stopping container b: container a exited with code 42, all containers of the pod will be restarted")
+		require.Contains(t, r.events.text(),
+			"Killing: Stopping container b: container a exited with code 42, all containers of the pod will be restarted")
 		require.NotContains(t, r.events.text(), "PreStopHook", "no hook is run")
 
 		// Asking again and again is slowed down.
@@ -315,7 +392,8 @@ func TestRestartAllContainers(t *testing.T) {
 	})
 }
 
-// The condition is true while containers are ended, which those that do not listen can delay by two seconds, whatever the pod's grace period is.
+// The condition is true while containers are ended, which those that do not listen can delay by two seconds, whatever
+// the pod's grace period is.
 func TestRestartingConditionWhileContainersEnd(t *testing.T) {
 	j := &journal{}
 	programs, ask := j.again()
@@ -362,7 +440,8 @@ func TestInitFailsAfterRestartingAll(t *testing.T) {
 	})
 }
 
-// An agent that is killed at any of its calls while all containers restart is followed by one that goes on: each container is started once more.
+// An agent that is killed at any of its calls while all containers restart is followed by one that goes on: each
+// container is started once more.
 func TestKilledWhileAllContainersRestart(t *testing.T) {
 	calls := resetWith(t, 0, false)
 	require.Greater(t, len(calls), 15, "%v", calls)
@@ -373,7 +452,8 @@ func TestKilledWhileAllContainersRestart(t *testing.T) {
 	}
 }
 
-// resetWith restarts all containers of a pod, with the Manager killed once on the way, and returns the calls that were made.
+// resetWith restarts all containers of a pod, with the Manager killed once on the way, and returns the calls that were
+// made.
 func resetWith(t *testing.T, nth int, after bool) []string {
 	j, at := &journal{}, &interruption{nth: nth, after: after}
 	programs, ask := j.again()

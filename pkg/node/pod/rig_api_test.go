@@ -165,7 +165,8 @@ func (s statusWriter) Update(ctx context.Context, obj ctrl.Object, _ ...ctrl.Sub
 	return s.store(p, stored, p.Status)
 }
 
-func (s statusWriter) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, _ ...ctrl.SubResourcePatchOption) error {
+func (s statusWriter) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch,
+	_ ...ctrl.SubResourcePatchOption) error {
 	if err := s.api.check(ctx, "patch status"); err != nil {
 		return err
 	}

@@ -32,7 +32,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/tasks/tasklogs"
 )
 
-// rig is a Manager with a runtime in memory, a network that only hands out addresses, and an API that stores pods, all in a bubble of fake time.
+// rig is a Manager with a runtime in memory, a network that only hands out addresses, and an API that stores pods, all
+// in a bubble of fake time.
 type rig struct {
 	*testing.T
 	m       *Manager
@@ -62,9 +63,14 @@ func with(t *testing.T, c fake.Config, f func(r *rig)) {
 	dir := t.TempDir()
 	t.Cleanup(func() { _ = unix.Unmount(filepath.Join(dir, "run", "volumes"), unix.MNT_DETACH) })
 	synctest.Test(t, func(t *testing.T) {
-		r := &rig{T: t, runtime: fake.New(c), network: &pool{sandboxes: map[string]network.Sandbox{}}, events: &eventLog{}, dir: dir,
-			node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node"}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
-				corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi"), corev1.ResourcePods: resource.MustParse("10")}}}}
+		r := &rig{
+			T: t, runtime: fake.New(c), network: &pool{sandboxes: map[string]network.Sandbox{}}, events: &eventLog{}, dir: dir,
+			node: &corev1.Node{
+				ObjectMeta: metav1.ObjectMeta{Name: "node"}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+					corev1.ResourceCPU: resource.MustParse("2"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+					corev1.ResourcePods: resource.MustParse("10")}},
+			},
+		}
 		r.api = &api{pods: map[types.UID]*corev1.Pod{}}
 		r.start()
 		defer func() {
@@ -83,11 +89,17 @@ func (r *rig) start() {
 	if r.wrapRuntime != nil {
 		rt = r.wrapRuntime(rt)
 	}
-	r.m = New(Config{Client: &connection{api: r.api}, Runtime: rt, Network: r.network, Recorder: r.events, Logger: slog.New(slog.DiscardHandler),
-		NodeName: "node", HostIP: "192.0.2.1", DataDir: filepath.Join(r.dir, "data"), RunDir: filepath.Join(r.dir, "run"), LogDir: filepath.Join(r.dir, "log"),
+	r.m = New(Config{
+		Client: &connection{api: r.api}, Runtime: rt, Network: r.network, Recorder: r.events,
+		Logger:   slog.New(slog.DiscardHandler),
+		NodeName: "node", HostIP: "192.0.2.1", DataDir: filepath.Join(r.dir, "data"), RunDir: filepath.Join(r.dir, "run"),
+		LogDir:        filepath.Join(r.dir, "log"),
 		Parts:         []part.Part{tasklogs.Part(part.Host{LogDir: filepath.Join(r.dir, "log")})},
-		ClusterDomain: "cluster.local", Node: func() *corev1.Node { return r.node }, Allocatable: func() corev1.ResourceList { return r.node.Status.Allocatable },
-		VolumePlugins: r.volumePlugins, Failpoints: r.failpoints, ShuttingDown: r.down.Load, UserNamespaces: r.userNamespaces, Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil }})
+		ClusterDomain: "cluster.local", Node: func() *corev1.Node { return r.node },
+		Allocatable:   func() corev1.ResourceList { return r.node.Status.Allocatable },
+		VolumePlugins: r.volumePlugins, Failpoints: r.failpoints, ShuttingDown: r.down.Load, UserNamespaces: r.userNamespaces,
+		Services: func(context.Context, string) ([]*corev1.Service, error) { return nil, nil },
+	})
 	m := r.m
 	r.stop = sync.OnceFunc(func() {
 		r.api.subscribe(nil)
@@ -117,7 +129,8 @@ func (r *rig) userNamespaces() error {
 
 func (r *rig) pass(d time.Duration) { time.Sleep(d); synctest.Wait() }
 
-// create stores a pod that the scheduler bound to the node, and returns it once nothing happens any more without time passing.
+// create stores a pod that the scheduler bound to the node, and returns it once nothing happens any more without time
+// passing.
 func (r *rig) create(p *corev1.Pod) *corev1.Pod {
 	p.Namespace, p.UID, p.Generation, p.Spec.NodeName = "default", types.UID("uid-"+p.Name), 1, "node"
 	p.Spec.DNSPolicy = corev1.DNSDefault
@@ -315,8 +328,10 @@ func (l *eventLog) text() string {
 
 // podOf returns a pod with one container.
 func podOf(name string, command ...string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways,
-		TerminationGracePeriodSeconds: new(int64(30)), Containers: []corev1.Container{containerNamed("main", command...)}}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyAlways,
+			TerminationGracePeriodSeconds: new(int64(30)), Containers: []corev1.Container{containerNamed("main", command...)}},
+	}
 }
 
 func containerNamed(name string, command ...string) corev1.Container {

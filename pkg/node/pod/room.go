@@ -22,8 +22,9 @@ const (
 	roomMargin = 10 * time.Second
 )
 
-// rooms are the pods that wait until others have ended, by UID, and until when they wait for others of which nothing is known: while no server
-// answers, nobody ends those. They are kept in a file for the next process. Safe for concurrent use.
+// rooms are the pods that wait until others have ended, by UID, and until when they wait for others of which nothing is
+// known: while no server answers, nobody ends those. They are kept in a file for the next process. Safe for concurrent
+// use.
 type rooms struct {
 	file string
 	log  *slog.Logger

@@ -12,10 +12,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// handlers are the names by which a RuntimeClass may refer to the one runtime of the node; the empty one is the default.
+// handlers are the names by which a RuntimeClass may refer to the one runtime of the node; the empty one is the
+// default.
 var handlers = []string{"", "runc"}
 
-// RuntimeHandlers returns the runtime handlers of this node, for its status. users says whether pods can have user namespaces.
+// RuntimeHandlers returns the runtime handlers of this node, for its status. users says whether pods can have user
+// namespaces.
 func RuntimeHandlers(users bool) []corev1.NodeRuntimeHandler {
 	readOnly := recursiveReadOnly()
 	out := make([]corev1.NodeRuntimeHandler, 0, len(handlers))

@@ -44,7 +44,9 @@ func (m modules) refuseAppArmor(p *corev1.Pod) *Verdict {
 	case !wants:
 		return nil
 	case m.appArmor:
-		return &Verdict{Reason: "AppArmor", Message: "Cannot enforce AppArmor: the node's runtime does not apply AppArmor profiles"}
+		return &Verdict{
+			Reason: "AppArmor", Message: "Cannot enforce AppArmor: the node's runtime does not apply AppArmor profiles",
+		}
 	}
 	return &Verdict{Reason: "AppArmor", Message: "Cannot enforce AppArmor: AppArmor is not enabled on the host"}
 }
@@ -66,7 +68,8 @@ func eachContext(p *corev1.Pod, f func(*corev1.SecurityContext)) {
 	}
 }
 
-// security applies the security contexts of pod and container to s. It returns an error for settings that the node does not support.
+// security applies the security contexts of pod and container to s. It returns an error for settings that the node does
+// not support.
 func (m *Manager) security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, image runtime.Image) error {
 	ps, cs := p.Spec.SecurityContext, c.SecurityContext
 	if ps == nil {
@@ -85,7 +88,8 @@ func (m *Manager) security(s *runtime.Spec, p *corev1.Pod, c *corev1.Container, 
 	if ps.FSGroup != nil {
 		s.Groups = append(s.Groups, *ps.FSGroup)
 	}
-	s.StrictGroups = ps.SupplementalGroupsPolicy != nil && *ps.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict
+	s.StrictGroups = ps.SupplementalGroupsPolicy != nil &&
+		*ps.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict
 	s.Privileged = cs.Privileged != nil && *cs.Privileged
 	if err := inRange(s, p); err != nil {
 		return err
@@ -152,12 +156,14 @@ func user(s *runtime.Spec, ps *corev1.PodSecurityContext, cs *corev1.SecurityCon
 	case image.UID != nil && *image.UID == 0 || image.UID == nil && image.User == "":
 		return errors.New("container has runAsNonRoot and image will run as root")
 	case image.UID == nil:
-		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", image.User)
+		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root",
+			image.User)
 	}
 	return nil
 }
 
-// seccomp returns the runtime's name for a profile. Localhost profiles are files below SeccompDir; symbolic links must not lead out of it.
+// seccomp returns the runtime's name for a profile. Localhost profiles are files below SeccompDir; symbolic links must
+// not lead out of it.
 func (m *Manager) seccomp(profile *corev1.SeccompProfile, privileged bool) (string, error) {
 	if privileged {
 		return "unconfined", nil

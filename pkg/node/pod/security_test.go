@@ -21,19 +21,37 @@ func TestSecurityThatIsNotSupported(t *testing.T) {
 		modules   modules
 		want      string
 	}{
-		"nothing":                 {},
-		"the host's users":        {hostUsers: &yes},
-		"own users":               {hostUsers: &no, container: corev1.SecurityContext{RunAsUser: new(int64(65535))}},
-		"a user beyond them":      {hostUsers: &no, container: corev1.SecurityContext{RunAsUser: new(int64(65536))}, want: "user or group 65536 is not one of a pod with hostUsers: false"},
-		"a group beyond them":     {hostUsers: &no, pod: corev1.PodSecurityContext{FSGroup: new(int64(1 << 30))}, want: "user or group 1073741824 is not one"},
-		"all of /proc":            {container: corev1.SecurityContext{ProcMount: &unmasked}, want: "procMount Unmasked"},
-		"all of their own /proc":  {hostUsers: &no, container: corev1.SecurityContext{ProcMount: &unmasked}},
-		"windows":                 {pod: corev1.PodSecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{}}, want: "windowsOptions"},
-		"a container for windows": {container: corev1.SecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{}}, want: "windowsOptions"},
-		"labels":                  {pod: corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}, modules: modules{seLinux: true}, want: "seLinuxOptions"},
-		"labels, but no SELinux":  {container: corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}},
-		"a profile not known":     {container: corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: "Other"}}, want: "not supported"},
-		"no profile named":        {container: corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: "Localhost"}}, want: "localhostProfile must be set"},
+		"nothing":          {},
+		"the host's users": {hostUsers: &yes},
+		"own users":        {hostUsers: &no, container: corev1.SecurityContext{RunAsUser: new(int64(65535))}},
+		"a user beyond them": {
+			hostUsers: &no, container: corev1.SecurityContext{RunAsUser: new(int64(65536))},
+			want: "user or group 65536 is not one of a pod with hostUsers: false",
+		},
+		"a group beyond them": {
+			hostUsers: &no, pod: corev1.PodSecurityContext{FSGroup: new(int64(1 << 30))},
+			want: "user or group 1073741824 is not one",
+		},
+		"all of /proc":           {container: corev1.SecurityContext{ProcMount: &unmasked}, want: "procMount Unmasked"},
+		"all of their own /proc": {hostUsers: &no, container: corev1.SecurityContext{ProcMount: &unmasked}},
+		"windows": {
+			pod: corev1.PodSecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{}}, want: "windowsOptions",
+		},
+		"a container for windows": {
+			container: corev1.SecurityContext{WindowsOptions: &corev1.WindowsSecurityContextOptions{}}, want: "windowsOptions",
+		},
+		"labels": {
+			pod: corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}, modules: modules{seLinux: true},
+			want: "seLinuxOptions",
+		},
+		"labels, but no SELinux": {container: corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}},
+		"a profile not known": {
+			container: corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: "Other"}}, want: "not supported",
+		},
+		"no profile named": {
+			container: corev1.SecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: "Localhost"}},
+			want:      "localhostProfile must be set",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -61,7 +79,11 @@ func TestLocalSeccompProfile(t *testing.T) {
 	dir := filepath.Join(top, "seccomp")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "profiles"), 0o700))
 	secret := filepath.Join(top, "secret.json")
-	for path, text := range map[string]string{filepath.Join(dir, "audit.json"): "{}", filepath.Join(dir, "profiles/fine.json"): "{}", secret: "{}"} {
+	for path, text := range map[string]string{
+		filepath.Join(dir, "audit.json"):         "{}",
+		filepath.Join(dir, "profiles/fine.json"): "{}",
+		secret:                                   "{}",
+	} {
 		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "huge.json"), nil, 0o600))
@@ -77,13 +99,16 @@ func TestLocalSeccompProfile(t *testing.T) {
 		return m.seccomp(&corev1.SeccompProfile{Type: corev1.SeccompProfileTypeLocalhost, LocalhostProfile: &name}, false)
 	}
 	for name, want := range map[string]string{
-		"audit.json": "audit.json", "profiles/fine.json": "profiles/fine.json", "inside.json": "profiles/fine.json", "profiles/../audit.json": "audit.json",
+		"audit.json": "audit.json", "profiles/fine.json": "profiles/fine.json", "inside.json": "profiles/fine.json",
+		"profiles/../audit.json": "audit.json",
 	} {
 		got, err := local(name)
 		require.NoError(t, err, name)
 		require.Equal(t, filepath.Join(dir, want), got)
 	}
-	for _, name := range []string{"", "none.json", "../secret.json", secret, "out.json", "abs.json", "up/secret.json", "profiles", "huge.json"} {
+	for _, name := range []string{
+		"", "none.json", "../secret.json", secret, "out.json", "abs.json", "up/secret.json", "profiles", "huge.json",
+	} {
 		_, err := local(name)
 		require.Error(t, err, name)
 	}

@@ -66,7 +66,8 @@ func (w *worker) shown() bool {
 	return pod == nil || w.api.gone || w.status.want == nil || apiequality.Semantic.DeepEqual(pod.Status, w.forAPI(pod))
 }
 
-// Resume is called when the shutdown was cancelled. It returns the static pods which that has ended or refused: unlike other pods, nobody replaces them.
+// Resume is called when the shutdown was cancelled. It returns the static pods which that has ended or refused: unlike
+// other pods, nobody replaces them.
 func (m *Manager) Resume() (ended []types.UID) {
 	for _, w := range m.all() {
 		w.mu.Lock()

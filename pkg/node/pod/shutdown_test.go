@@ -71,7 +71,8 @@ func (r *rig) requireTerminated(names ...string) {
 	}
 }
 
-// TestShutdownEndsPods: within their own grace period and within the time that the machine gives, whichever is shorter, whatever they do.
+// TestShutdownEndsPods: within their own grace period and within the time that the machine gives, whichever is shorter,
+// whatever they do.
 func TestShutdownEndsPods(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.create(podOf("quick", "quick"))
@@ -80,10 +81,14 @@ func TestShutdownEndsPods(t *testing.T) {
 		own.Spec.TerminationGracePeriodSeconds = new(int64(3))
 		r.create(own)
 		sidecar := podOf("sidecar", "slow")
-		sidecar.Spec.InitContainers = []corev1.Container{{Name: "side", Command: []string{"slow"}, RestartPolicy: new(corev1.ContainerRestartPolicyAlways)}}
+		sidecar.Spec.InitContainers = []corev1.Container{
+			{Name: "side", Command: []string{"slow"}, RestartPolicy: new(corev1.ContainerRestartPolicyAlways)},
+		}
 		r.create(sidecar)
 		hook := podOf("hook", "slow")
-		hook.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 20}}}
+		hook.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{
+			PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 20}},
+		}
 		r.create(hook)
 		done := podOf("done", "true")
 		done.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -92,7 +97,8 @@ func TestShutdownEndsPods(t *testing.T) {
 		require.Len(t, r.running(), 6)
 		r.down.Store(true)
 		took := r.terminate(9*time.Second, "quick", "slow", "own", "sidecar", "hook", "done")
-		require.Equal(t, []time.Duration{time.Second, 9 * time.Second, 3 * time.Second, 9 * time.Second, 9 * time.Second, 0}, took)
+		require.Equal(t, []time.Duration{time.Second, 9 * time.Second, 3 * time.Second, 9 * time.Second, 9 * time.Second, 0},
+			took)
 		require.Empty(t, r.running())
 		require.Empty(t, r.network.sandboxes, "what they used is released")
 		r.requireTerminated("quick", "slow", "own", "sidecar", "hook")
@@ -122,7 +128,8 @@ func TestShutdownOfPodsThatEndAnyway(t *testing.T) {
 	})
 }
 
-// TestNothingStartsDuringShutdown, neither new pods nor containers that have to be restarted; after a cancelled one they do.
+// TestNothingStartsDuringShutdown, neither new pods nor containers that have to be restarted; after a cancelled one
+// they do.
 func TestNothingStartsDuringShutdown(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.create(podOf("crashes", "sleep", "10"))
@@ -148,7 +155,8 @@ func TestNothingStartsDuringShutdown(t *testing.T) {
 	})
 }
 
-// TestShutdownOfStaticPods: they end like others. After a cancelled shutdown they are to run again, and after another start they do.
+// TestShutdownOfStaticPods: they end like others. After a cancelled shutdown they are to run again, and after another
+// start they do.
 func TestShutdownOfStaticPods(t *testing.T) {
 	with(t, slowPrograms(), func(r *rig) {
 		r.static = []*corev1.Pod{staticPod("static", "uid-static", "quick")}

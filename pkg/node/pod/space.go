@@ -43,8 +43,8 @@ type reading struct {
 	err  error
 }
 
-// VolumeSpaces returns the space of the claims' volumes in the pods of this node that have not ended, without those whose
-// file system does not answer.
+// VolumeSpaces returns the space of the claims' volumes in the pods of this node that have not ended, without those
+// whose file system does not answer.
 func (m *Manager) VolumeSpaces() []VolumeSpace {
 	var out []VolumeSpace
 	for _, r := range m.readVolumes() {
@@ -63,7 +63,8 @@ func (m *Manager) readVolumes() []reading {
 		r := &all[i]
 		g.Go(func() error {
 			if r.Space, r.err = m.fullness.spaces.Read(r.path); r.err != nil {
-				m.log.Debug("could not read the space of a volume", "pod", r.Pod.Namespace+"/"+r.Pod.Name, "volume", r.Volume, "error", r.err)
+				m.log.Debug("could not read the space of a volume", "pod", r.Pod.Namespace+"/"+r.Pod.Name, "volume", r.Volume,
+					"error", r.err)
 			}
 			r.At = time.Now()
 			return nil
@@ -92,7 +93,8 @@ func (m *Manager) claimVolumes() (all []reading) {
 	return all
 }
 
-// LookAtVolumes records an event about each pod whose volume has become full, and when it has room again. The reasons are those of KEP-1432.
+// LookAtVolumes records an event about each pod whose volume has become full, and when it has room again. The reasons
+// are those of KEP-1432.
 func (m *Manager) LookAtVolumes() {
 	for _, s := range m.fullness.changes(m.readVolumes()) {
 		if s.Full() {

@@ -16,7 +16,9 @@ func TestFullnessIsSaidOnce(t *testing.T) {
 	var f fullness
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "a"}}
 	said := func(available uint64, err error) int {
-		return len(f.changes([]reading{{VolumeSpace: VolumeSpace{Pod: p, Volume: "v", Space: volume.Space{Capacity: 1000, Available: available}}, err: err}}))
+		return len(f.changes([]reading{
+			{VolumeSpace: VolumeSpace{Pod: p, Volume: "v", Space: volume.Space{Capacity: 1000, Available: available}}, err: err},
+		}))
 	}
 	away := errors.New("away")
 	require.Zero(t, said(500, nil))

@@ -48,8 +48,8 @@ type build struct {
 	claimed cdi.Edits
 }
 
-// spec returns the runtime's specification of an instance. Its errors are reported as CreateContainerConfigError: the pod is invalid on this
-// node, or an object that it refers to is missing.
+// spec returns the runtime's specification of an instance. Its errors are reported as CreateContainerConfigError: the
+// pod is invalid on this node, or an object that it refers to is missing.
 func (m *Manager) spec(ctx context.Context, b build) (runtime.Spec, error) {
 	p, c := b.pod, b.c
 	s := runtime.Spec{
@@ -143,7 +143,13 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		if !filepath.IsAbs(target) {
 			target = filepath.Join("/", target)
 		}
-		mt := runtime.Mount{Source: root, Target: target, ReadOnly: v.ReadOnly || mounted.ReadOnly, NoExec: mounted.NoExec, MapIDs: s.Users != nil && !mounted.Mapped}
+		mt := runtime.Mount{
+			Source:   root,
+			Target:   target,
+			ReadOnly: v.ReadOnly || mounted.ReadOnly,
+			NoExec:   mounted.NoExec,
+			MapIDs:   s.Users != nil && !mounted.Mapped,
+		}
 		if v.RecursiveReadOnly != nil && *v.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled {
 			mt.RecursiveReadOnly = true
 		}
@@ -153,7 +159,8 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 				mt.Propagation = "rslave"
 			case corev1.MountPropagationBidirectional:
 				if s.Users != nil {
-					return fmt.Errorf("mountPropagation Bidirectional of mount %s is not possible with hostUsers: false: the kernel keeps mounts of a user namespace from the node", v.MountPath)
+					return fmt.Errorf("mountPropagation Bidirectional of mount %s is not possible with hostUsers: false: the kernel "+
+						"keeps mounts of a user namespace from the node", v.MountPath)
 				}
 				mt.Propagation = "rshared"
 			}
@@ -174,8 +181,11 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		{"hosts", "/etc/hosts"}, {"resolv.conf", "/etc/resolv.conf"}, {"hostname", "/etc/hostname"},
 	} {
 		if !taken[f.target] {
-			s.Mounts = append(s.Mounts, runtime.Mount{Source: filepath.Join(dir, f.file), Target: f.target, MapIDs: s.Users != nil,
-				ReadOnly: c.SecurityContext != nil && c.SecurityContext.ReadOnlyRootFilesystem != nil && *c.SecurityContext.ReadOnlyRootFilesystem})
+			s.Mounts = append(s.Mounts, runtime.Mount{
+				Source: filepath.Join(dir, f.file), Target: f.target, MapIDs: s.Users != nil,
+				ReadOnly: c.SecurityContext != nil && c.SecurityContext.ReadOnlyRootFilesystem != nil &&
+					*c.SecurityContext.ReadOnlyRootFilesystem,
+			})
 		}
 	}
 	if path := c.TerminationMessagePath; path != "" && !taken[filepath.Clean(path)] {
@@ -241,7 +251,8 @@ func quota(milli int64) int64 {
 	return max(milli*period/1000, 1000)
 }
 
-// resources converts a container's amounts, and its limits that do not change, into cgroup settings, and the pod's QoS class into an oom_score_adj.
+// resources converts a container's amounts, and its limits that do not change, into cgroup settings, and the pod's QoS
+// class into an oom_score_adj.
 func resources(p *corev1.Pod, c *corev1.Container, a amounts, memoryCapacity int64) runtime.Resources {
 	r := runtime.Resources{CPUShares: a.Shares, CPUQuota: quota(a.CPULimit), MemoryBytes: a.MemoryLimit}
 	if r.CPUQuota > 0 {

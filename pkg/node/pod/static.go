@@ -15,7 +15,8 @@ var _ static.Pods = (*Manager)(nil)
 // StartStatic implements static.Pods. The API has no such pod, only its mirror.
 func (m *Manager) StartStatic(p *corev1.Pod, file string) {
 	m.mu.Lock()
-	if m.draining || m.stopped || m.workers[p.UID] != nil { // static.Manager is notified when that worker has ended, and starts the pod then
+	// static.Manager is notified when that worker has ended, and starts the pod then
+	if m.draining || m.stopped || m.workers[p.UID] != nil {
 		m.mu.Unlock()
 		return
 	}
@@ -40,7 +41,8 @@ func (m *Manager) StopStatic(uid types.UID) {
 	w.loop.wake()
 }
 
-// continued returns the worker of a static pod, or makes one if the pod is of an earlier process. That one is of no use but to stop the pod.
+// continued returns the worker of a static pod, or makes one if the pod is of an earlier process. That one is of no use
+// but to stop the pod.
 func (m *Manager) continued(uid types.UID) *worker {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +71,8 @@ func (m *Manager) SetMirror(uid types.UID, mirror *corev1.Pod) {
 	if old != nil && mirror != nil && old.UID == mirror.UID && older(mirror.ResourceVersion, old.ResourceVersion) {
 		return
 	}
-	if old == nil || mirror == nil || old.UID != mirror.UID || !apiequality.Semantic.DeepEqual(mirror.Status, w.status.answer) {
+	if old == nil || mirror == nil || old.UID != mirror.UID ||
+		!apiequality.Semantic.DeepEqual(mirror.Status, w.status.answer) {
 		w.status.sent = nil // the mirror is new, or somebody else wrote the status
 	}
 	w.api.mirror = mirror
@@ -96,7 +99,8 @@ func (w *worker) stored() *corev1.Pod {
 	return w.api.pod
 }
 
-// forAPI returns the status to be written to the pod in the API. That of a mirror is ours, whatever others wrote. Called with the lock held.
+// forAPI returns the status to be written to the pod in the API. That of a mirror is ours, whatever others wrote.
+// Called with the lock held.
 func (w *worker) forAPI(stored *corev1.Pod) corev1.PodStatus {
 	if !w.api.static {
 		return overlay(&stored.Status, w.status.want, w.m.c.Parts)

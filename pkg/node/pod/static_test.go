@@ -31,7 +31,8 @@ func staticPod(name, uid string, command ...string) *corev1.Pod {
 // mirror stores the mirror of a static pod in the API, without telling the Manager as of a pod to run.
 func (r *rig) mirror(name, uid string) *corev1.Pod {
 	m := staticPod(name, uid)
-	m.Annotations[corev1.MirrorPodAnnotationKey], m.UID, m.Generation, m.ResourceVersion = uid, types.UID("uid-"+name), 1, "1"
+	m.Annotations[corev1.MirrorPodAnnotationKey], m.UID, m.Generation, m.ResourceVersion = uid, types.UID("uid-"+
+		name), 1, "1"
 	r.api.mu.Lock()
 	defer r.api.mu.Unlock()
 	r.api.manager = nil
@@ -39,7 +40,8 @@ func (r *rig) mirror(name, uid string) *corev1.Pod {
 	return m.DeepCopy()
 }
 
-// TestStaticPod: it runs without the API, goes on in the next process, has its status written to whichever mirror it has, and ends with its manifest.
+// TestStaticPod: it runs without the API, goes on in the next process, has its status written to whichever mirror it
+// has, and ends with its manifest.
 func TestStaticPod(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := staticPod("web", "hash", "sleep", "1000000")
@@ -97,7 +99,9 @@ func TestStaticPodOfAnEarlierProcess(t *testing.T) {
 		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"), "a.yaml")
 		r.create(podOf("other", "sleep", "1000000"))
 		r.pass(time.Second)
-		require.Equal(t, map[types.UID]static.Left{"hash": {Name: types.NamespacedName{Namespace: "default", Name: "web"}, File: "a.yaml"}}, r.m.LeftStatic())
+		require.Equal(t,
+			map[types.UID]static.Left{"hash": {Name: types.NamespacedName{Namespace: "default", Name: "web"}, File: "a.yaml"}},
+			r.m.LeftStatic())
 		var ended []types.UID
 		r.m.c.StaticEnded = func(uid types.UID) { ended = append(ended, uid) }
 		r.m.mu.Lock()
@@ -134,7 +138,14 @@ func TestStaticPodsAreAdmitted(t *testing.T) {
 func TestPodsThatPretendToBeStatic(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		p := podOf("web", "sleep", "1000000")
-		p.ObjectMeta = metav1.ObjectMeta{Name: "web", Annotations: map[string]string{"kubernetes.io/config.source": "file", "kubernetes.io/config.hash": "x", "mine": "stays"}}
+		p.ObjectMeta = metav1.ObjectMeta{
+			Name: "web",
+			Annotations: map[string]string{
+				"kubernetes.io/config.source": "file",
+				"kubernetes.io/config.hash":   "x",
+				"mine":                        "stays",
+			},
+		}
 		r.create(p)
 		r.pass(time.Second)
 		require.Len(t, r.m.Active(), 1)
@@ -152,7 +163,8 @@ func TestPodsThatPretendToBeStatic(t *testing.T) {
 func TestStaticPodWhileAnOrphanOfItsUIDIsReleased(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.stop()
-		r.network.sandboxes["hash"] = network.Sandbox{UID: "hash"} // of a process that was killed before the pod had a container
+		// of a process that was killed before the pod had a container
+		r.network.sandboxes["hash"] = network.Sandbox{UID: "hash"}
 		r.network.refusing(func(call string) error {
 			if call == "teardown" {
 				return errors.New("it does not let go")
@@ -171,7 +183,8 @@ func TestStaticPodWhileAnOrphanOfItsUIDIsReleased(t *testing.T) {
 	})
 }
 
-// TestDrainStopsStaticPodsOfAnEarlierProcess whose manifests could not be read: the agent that stops leaves nothing running.
+// TestDrainStopsStaticPodsOfAnEarlierProcess whose manifests could not be read: the agent that stops leaves nothing
+// running.
 func TestDrainStopsStaticPodsOfAnEarlierProcess(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"), "web.yaml")
@@ -186,7 +199,8 @@ func TestDrainStopsStaticPodsOfAnEarlierProcess(t *testing.T) {
 	})
 }
 
-// TestStaticPodComesBackWhileItWaitedForRoom: the first worker of its UID, whose victims end later, does not touch the containers of the second.
+// TestStaticPodComesBackWhileItWaitedForRoom: the first worker of its UID, whose victims end later, does not touch the
+// containers of the second.
 func TestStaticPodComesBackWhileItWaitedForRoom(t *testing.T) {
 	with(t, deafness, func(r *rig) {
 		var ended []types.UID
@@ -214,7 +228,8 @@ func TestStaticPodComesBackWhileItWaitedForRoom(t *testing.T) {
 	})
 }
 
-// TestAMirrorThatIsReplacedWhileItsStatusIsWritten: the status is written to the next one, although nothing of the pod changes any more.
+// TestAMirrorThatIsReplacedWhileItsStatusIsWritten: the status is written to the next one, although nothing of the pod
+// changes any more.
 func TestAMirrorThatIsReplacedWhileItsStatusIsWritten(t *testing.T) {
 	with(t, fake.Config{}, func(r *rig) {
 		r.m.StartStatic(staticPod("web", "hash", "sleep", "1000000"), "web.yaml")

@@ -25,7 +25,8 @@ type Facts struct {
 	Devices map[string][]corev1.ResourceStatus
 }
 
-// stamp truncates a time to seconds, the resolution of the API; otherwise a status would always differ from the stored one.
+// stamp truncates a time to seconds, the resolution of the API; otherwise a status would always differ from the stored
+// one.
 func stamp(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }
 
 // Status computes the pod's status from its previous status and what was observed. It is a pure function.
@@ -33,7 +34,8 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 	s := *p.Status.DeepCopy()
 	s.ObservedGeneration = p.Generation
 	runs := func(c corev1.ContainerStatus) bool { return c.State.Running != nil }
-	if isTerminal(p) && p.DeletionTimestamp == nil && len(s.ContainerStatuses) > 0 && d.Stopped && !slices.ContainsFunc(s.ContainerStatuses, runs) {
+	if isTerminal(p) && p.DeletionTimestamp == nil && len(s.ContainerStatuses) > 0 && d.Stopped &&
+		!slices.ContainsFunc(s.ContainerStatuses, runs) {
 		return s
 	}
 	terminal := d.Stopped && !o.Claimed
@@ -77,8 +79,10 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 		SetCondition(&s, c)
 	}
 	if d.Verdict != nil && d.Verdict.Disrupted {
-		SetCondition(&s, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
-			Message: d.Verdict.Message, ObservedGeneration: p.Generation, LastTransitionTime: stamp(now)})
+		SetCondition(&s, corev1.PodCondition{
+			Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: corev1.PodReasonTerminationByKubelet,
+			Message: d.Verdict.Message, ObservedGeneration: p.Generation, LastTransitionTime: stamp(now),
+		})
 	}
 	return s
 }
@@ -195,7 +199,8 @@ func (b statusBuilder) one(c *corev1.Container, was *corev1.ContainerStatus, ini
 			s.Resources = resourcesNow(b.p, c, have)
 		}
 	case runtime.Exited:
-		if between := l.Round < b.d.Round || b.d.Source != nil && b.d.Round == l.Round; between && !b.ephemeral && !b.d.Stopping {
+		if between := l.Round < b.d.Round || b.d.Source != nil && b.d.Round == l.Round; between && !b.ephemeral &&
+			!b.d.Stopping {
 			b.betweenRounds(c, l, &s)
 		} else {
 			b.ended(c, l, init, &s)
@@ -224,7 +229,9 @@ func (b statusBuilder) missing(c *corev1.Container, was *corev1.ContainerStatus,
 			Message: "The container could not be located when the pod was terminated",
 		}
 		if !b.d.Stopping {
-			s.LastTerminationState, s.State = s.State, corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"}}
+			s.LastTerminationState, s.State = s.State, corev1.ContainerState{
+				Waiting: &corev1.ContainerStateWaiting{Reason: "ContainerCreating"},
+			}
 		}
 		return
 	}

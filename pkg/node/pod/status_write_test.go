@@ -11,7 +11,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// A container that is restarted with another image is reported once, when the new instance runs: its pod is ready before and after.
+// A container that is restarted with another image is reported once, when the new instance runs: its pod is ready
+// before and after.
 func TestAChangedContainerIsReportedOnceItRuns(t *testing.T) {
 	j := &journal{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {

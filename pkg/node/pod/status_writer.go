@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/part"
 )
 
-// overlay returns our status with the fields and conditions of the API's status that others own. A pod that somebody else declared
-// ended stays so, and is stopped.
+// overlay returns our status with the fields and conditions of the API's status that others own. A pod that somebody
+// else declared ended stays so, and is stopped.
 func overlay(api, ours *corev1.PodStatus, parts []part.Part) corev1.PodStatus {
 	s := *ours
 	if ended := api.Phase == corev1.PodSucceeded || api.Phase == corev1.PodFailed; ended && api.Phase != ours.Phase {
@@ -46,7 +46,8 @@ func overlay(api, ours *corev1.PodStatus, parts []part.Part) corev1.PodStatus {
 // owned reports whether the agent, or one of its parts, writes a condition.
 func owned(t corev1.PodConditionType, parts []part.Part) bool {
 	switch t {
-	case corev1.AllContainersRestarting, corev1.PodResizePending, corev1.PodResizeInProgress, corev1.PodScheduled, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers:
+	case corev1.AllContainersRestarting, corev1.PodResizePending, corev1.PodResizeInProgress, corev1.PodScheduled,
+		corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodReadyToStartContainers:
 		return true
 	}
 	return slices.ContainsFunc(parts, func(p part.Part) bool { return p.ConditionType() == t })

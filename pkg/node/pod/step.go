@@ -18,7 +18,8 @@ const (
 	maxPause   = 5 * time.Minute
 )
 
-// stepGuarded calls step. After a panic the pod is paused, whatever happens to it meanwhile; other pods are not affected.
+// stepGuarded calls step. After a panic the pod is paused, whatever happens to it meanwhile; other pods are not
+// affected.
 func (w *worker) stepGuarded() (o outcome) {
 	w.mu.Lock()
 	p := w.api.pod
@@ -38,11 +39,13 @@ func (w *worker) snapshot() (*corev1.Pod, Observed) {
 	defer w.mu.Unlock()
 	p, a := w.allocated(), &w.held.allocation
 	o := Observed{
-		Gone: w.api.gone, Began: w.m.began, Deleted: w.api.deleted, Draining: w.end.drained != nil, Waiting: w.end.waits || w.m.shuttingDown(), Verdict: w.end.verdict, By: w.end.by,
+		Gone: w.api.gone, Began: w.m.began, Deleted: w.api.deleted, Draining: w.end.drained != nil,
+		Waiting: w.end.waits || w.m.shuttingDown(), Verdict: w.end.verdict, By: w.end.by,
 		Sandbox: w.held.sandbox != nil, Volumes: w.held.volumes != nil, Stale: w.held.stale, Released: w.held.released,
 		Busy: make(map[string]Kind, len(w.actions.inFlight)), Failures: maps.Clone(w.actions.failures),
-		Unallocated: a.desires(w.api.pod), Share: a.share, Generation: a.Generation, Limits: a.Limits, Amounts: a.Amounts, Resizing: a.Resizing,
-		podIP: w.podIP(),
+		Unallocated: a.desires(w.api.pod), Share: a.share, Generation: a.Generation, Limits: a.Limits, Amounts: a.Amounts,
+		Resizing: a.Resizing,
+		podIP:    w.podIP(),
 	}
 	if w.api.gone || p.DeletionTimestamp != nil {
 		o.Released = w.held.erased
@@ -209,7 +212,12 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	if o.undecided() {
 		return time.Time{}
 	}
-	f := Facts{PodIP: o.podIP, HostIP: w.m.c.HostIP, Start: w.start, Message: func(i Instance) string { return w.message(p, i) }}
+	f := Facts{
+		PodIP:   o.podIP,
+		HostIP:  w.m.c.HostIP,
+		Start:   w.start,
+		Message: func(i Instance) string { return w.message(p, i) },
+	}
 	f.Devices, f.Owned = w.m.deviceHealth(p), w.m.owner(p) != ""
 	for _, part := range w.m.c.Parts {
 		if c := part.Condition(w.uid); c != nil {
@@ -231,7 +239,8 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	if w.status.sent != nil {
 		until = w.status.at.Add(again)
 	}
-	if now.Before(until) && len(o.Failures) == 0 && len(f.Conditions) == 0 && starting(p, &s) { // a part announces what it has without delay
+	// a part announces what it has without delay
+	if now.Before(until) && len(o.Failures) == 0 && len(f.Conditions) == 0 && starting(p, &s) {
 		return until
 	}
 	if until := brief(w.api.pod, f.Owned, w.birth.seen, &o, &s, now); !until.IsZero() {
@@ -241,8 +250,8 @@ func (w *worker) report(p *corev1.Pod, o Observed, d Decision, now time.Time) ti
 	return time.Time{}
 }
 
-// settle is how long the status of a new pod that starts as usual may go unwritten: most pods run by then, so that one write says all. If
-// it takes longer, the progress is written every settleAgain.
+// settle is how long the status of a new pod that starts as usual may go unwritten: most pods run by then, so that one
+// write says all. If it takes longer, the progress is written every settleAgain.
 const (
 	settle      = 200 * time.Millisecond
 	settleAgain = 5 * time.Second
@@ -254,7 +263,8 @@ func starting(p *corev1.Pod, s *corev1.PodStatus) bool {
 		return false
 	}
 	for _, c := range slices.Concat(s.InitContainerStatuses, s.ContainerStatuses) {
-		if w := c.State.Waiting; w == nil || w.Message != "" || w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
+		if w := c.State.Waiting; w == nil || w.Message != "" ||
+			w.Reason != "ContainerCreating" && w.Reason != "PodInitializing" {
 			return false
 		}
 	}
@@ -267,8 +277,8 @@ func hooked(p *corev1.Pod, name string) bool {
 	return c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil
 }
 
-// replaced returns until when the status is not updated because a container is being restarted with a changed specification: until the new
-// instance runs, but at most a second. Zero means that nothing is to be waited for.
+// replaced returns until when the status is not updated because a container is being restarted with a changed
+// specification: until the new instance runs, but at most a second. Zero means that nothing is to be waited for.
 func replaced(p *corev1.Pod, o Observed, now time.Time) time.Time {
 	if p.DeletionTimestamp != nil {
 		return time.Time{}

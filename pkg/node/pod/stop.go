@@ -11,8 +11,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// stopContainer runs the preStop hook, sends the stop signal, and sends SIGKILL when the grace period is over. It returns once the instance
-// has exited.
+// stopContainer runs the preStop hook, sends the stop signal, and sends SIGKILL when the grace period is over. It
+// returns once the instance has exited.
 func (w *worker) stopContainer(ctx context.Context, p *corev1.Pod, b *op, id string) error {
 	m := w.m
 	now, ok := m.containers.get(w.uid, id)
@@ -61,7 +61,8 @@ func (w *worker) preStop(ctx context.Context, p *corev1.Pod, b *op, c *corev1.Co
 	w.mu.Unlock()
 	go func() {
 		var err error
-		if panicked := w.m.guard.Do("hook", func() { err = w.m.hook(hook, c.Lifecycle.PreStop, c, id, ip) }); panicked != nil {
+		if panicked := w.m.guard.Do("hook", func() { err = w.m.hook(hook, c.Lifecycle.PreStop, c, id, ip) }); panicked !=
+			nil {
 			err = panicked
 		}
 		done <- err

@@ -9,7 +9,8 @@ import (
 	"k8s.io/component-helpers/node/util/sysctl"
 )
 
-// safeSysctls is the kubelet's list of sysctls that are namespaced and isolated. All kernels that can run Coracle have them.
+// safeSysctls is the kubelet's list of sysctls that are namespaced and isolated. All kernels that can run Coracle have
+// them.
 var safeSysctls = []string{
 	"kernel.shm_rmid_forced", "net.ipv4.ip_local_port_range", "net.ipv4.tcp_syncookies", "net.ipv4.ping_group_range",
 	"net.ipv4.ip_unprivileged_port_start", "net.ipv4.ip_local_reserved_ports", "net.ipv4.tcp_keepalive_time",
@@ -27,8 +28,8 @@ type Sysctls struct {
 	names, prefixes map[string]sysctl.Namespace
 }
 
-// NewSysctls allows the safe sysctls and the unsafe ones given as a name or as a prefix that ends in "*". It returns an error for sysctls
-// outside the network, IPC and user namespaces, since those would change the node.
+// NewSysctls allows the safe sysctls and the unsafe ones given as a name or as a prefix that ends in "*". It returns an
+// error for sysctls outside the network, IPC and user namespaces, since those would change the node.
 func NewSysctls(unsafe []string) (*Sysctls, error) {
 	s := &Sysctls{names: map[string]sysctl.Namespace{}, prefixes: map[string]sysctl.Namespace{}}
 	for _, name := range safeSysctls {
@@ -41,7 +42,8 @@ func NewSysctls(unsafe []string) (*Sysctls, error) {
 		ns, name, prefix := sysctl.GetNamespace(pattern)
 		switch {
 		case ns != sysctl.NetNamespace && ns != sysctl.IPCNamespace && ns != sysctl.UserNamespace:
-			return nil, fmt.Errorf("sysctl %q is not known to belong to a network, IPC or user namespace: it would change the node", pattern)
+			return nil, fmt.Errorf("sysctl %q is not known to belong to a network, IPC or user namespace: it would change the "+
+				"node", pattern)
 		case prefix:
 			s.prefixes[name] = ns
 		default:
@@ -67,8 +69,11 @@ func (s *Sysctls) refuse(p *corev1.Pod) *Verdict {
 		switch {
 		case !allowed:
 			return &Verdict{Reason: "SysctlForbidden", Message: fmt.Sprintf("forbidden sysctl: %q not allowlisted", name)}
-		case ns == sysctl.NetNamespace && p.Spec.HostNetwork, ns == sysctl.IPCNamespace && p.Spec.HostIPC, ns == sysctl.UserNamespace && !ownUsers(p):
-			return &Verdict{Reason: "SysctlForbidden", Message: fmt.Sprintf("forbidden sysctl: %q not allowed with host %s enabled", name, ns)}
+		case ns == sysctl.NetNamespace && p.Spec.HostNetwork, ns == sysctl.IPCNamespace && p.Spec.HostIPC,
+			ns == sysctl.UserNamespace && !ownUsers(p):
+			return &Verdict{
+				Reason: "SysctlForbidden", Message: fmt.Sprintf("forbidden sysctl: %q not allowed with host %s enabled", name, ns),
+			}
 		}
 	}
 	return nil

@@ -48,8 +48,12 @@ func TestContainersHaveThePodsUsers(t *testing.T) {
 		made := r.recorded()
 		p := podOf("own", "server", "own")
 		p.Spec.HostUsers = new(false)
-		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
-		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}, {Name: "v", MountPath: "/sub", SubPath: "s"}}
+		p.Spec.Volumes = []corev1.Volume{
+			{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		}
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{
+			{Name: "v", MountPath: "/v"}, {Name: "v", MountPath: "/sub", SubPath: "s"},
+		}
 		p.Spec.Containers[0].TerminationMessagePath = "/dev/termination-log"
 		r.create(p)
 		r.create(podOf("plain", "server", "plain"))
@@ -74,15 +78,22 @@ func TestContainersHaveThePodsUsers(t *testing.T) {
 func TestMappedVolumes(t *testing.T) {
 	m := &Manager{volumes: volume.New(volume.Config{Dir: t.TempDir()})}
 	p := podOf("p", "true")
-	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "image", MountPath: "/image"}, {Name: "v", MountPath: "/v"}}
-	b := build{pod: p, c: &p.Spec.Containers[0], volumes: map[string]volume.Mounted{"image": {Path: "/i", Mapped: true}, "v": {Path: "/v"}}}
+	p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{
+		{Name: "image", MountPath: "/image"}, {Name: "v", MountPath: "/v"},
+	}
+	b := build{
+		pod:     p,
+		c:       &p.Spec.Containers[0],
+		volumes: map[string]volume.Mounted{"image": {Path: "/i", Mapped: true}, "v": {Path: "/v"}},
+	}
 	s := runtime.Spec{ID: "0123456789abcdef", Users: &runtime.Users{}}
 	require.NoError(t, m.mounts(&s, b, nil))
 	require.False(t, s.Mounts[0].MapIDs)
 	require.True(t, s.Mounts[1].MapIDs)
 
 	p.Spec.Containers[0].VolumeMounts[1].MountPropagation = new(corev1.MountPropagationBidirectional)
-	require.ErrorContains(t, m.mounts(&s, b, nil), "mountPropagation Bidirectional of mount /v is not possible with hostUsers: false")
+	require.ErrorContains(t, m.mounts(&s, b, nil),
+		"mountPropagation Bidirectional of mount /v is not possible with hostUsers: false")
 }
 
 // A pod whose node cannot give it a user namespace waits, and an event has the kubelet's words and the reason.
@@ -94,8 +105,12 @@ func TestNoUserNamespaces(t *testing.T) {
 		r.create(p)
 		r.pass(time.Minute)
 		require.Equal(t, corev1.PodPending, r.pod("p").Status.Phase)
-		require.Contains(t, r.events.text(), "FailedCreatePodSandBox: Failed to create pod sandbox: can't set `spec.hostUsers: false`, runtime does not support user namespaces: mount proc: operation not permitted")
-		require.EqualError(t, r.m.checkUsers("runc"), "can't set `spec.hostUsers: false`, RuntimeClass handler \"runc\" does not support user namespaces: mount proc: operation not permitted")
+		require.Contains(t, r.events.text(),
+			"FailedCreatePodSandBox: Failed to create pod sandbox: can't set `spec.hostUsers: false`, runtime does not "+
+				"support user namespaces: mount proc: operation not permitted")
+		require.EqualError(t, r.m.checkUsers("runc"),
+			"can't set `spec.hostUsers: false`, RuntimeClass handler \"runc\" does not support user namespaces: mount proc: "+
+				"operation not permitted")
 		require.Empty(t, r.network.sandboxes)
 		r.noUsers.Store(false)
 		r.pass(3 * time.Minute)
@@ -103,7 +118,8 @@ func TestNoUserNamespaces(t *testing.T) {
 	})
 }
 
-// A container that an earlier process created and did not start is created again, since the pod may have other IDs by now.
+// A container that an earlier process created and did not start is created again, since the pod may have other IDs by
+// now.
 func TestContainersOfEarlierUsers(t *testing.T) {
 	j := &journal{}
 	with(t, fake.Config{Programs: j.programs()}, func(r *rig) {
@@ -111,8 +127,12 @@ func TestContainersOfEarlierUsers(t *testing.T) {
 		p := podOf("p", "server", "p")
 		p.Spec.HostUsers = new(false)
 		id := containerID("uid-p", "main", 0)
-		require.NoError(t, r.runtime.Create(context.Background(), runtime.Spec{ID: id, PodUID: "uid-p", Image: "busybox", Command: []string{"server", "p"},
-			Labels: map[string]string{labelName: "main", labelAttempt: "0"}, Users: &runtime.Users{First: 7 * userns.Unit}, LogPath: filepath.Join(t.TempDir(), "log")}))
+		require.NoError(t,
+			r.runtime.Create(context.Background(), runtime.Spec{
+				ID: id, PodUID: "uid-p", Image: "busybox", Command: []string{"server", "p"},
+				Labels: map[string]string{labelName: "main", labelAttempt: "0"}, Users: &runtime.Users{First: 7 * userns.Unit},
+				LogPath: filepath.Join(t.TempDir(), "log"),
+			}))
 		r.restart()
 		r.create(p)
 		require.Equal(t, []string{"main"}, r.running())

@@ -18,9 +18,9 @@ import (
 //
 //	event -> wake -> step: observe, Plan, launch actions, compute status -> (timer | action done | event) -> wake
 //
-// Three kinds of goroutines use it: those that deliver events (update, removed, ...), at most one sync loop, which plans, and one per action in
-// flight, which executes it. mu guards what they share. It is held briefly: never while files are read, Plan runs, or the runtime, the
-// network or the API are called.
+// Three kinds of goroutines use it: those that deliver events (update, removed, ...), at most one sync loop, which
+// plans, and one per action in flight, which executes it. mu guards what they share. It is held briefly: never while
+// files are read, Plan runs, or the runtime, the network or the API are called.
 type worker struct {
 	m     *Manager
 	uid   types.UID
@@ -76,7 +76,8 @@ type holdings struct {
 	limited    bool // the pod's cgroup has its limits
 }
 
-// actions are those in flight and the results of earlier ones. The sync loop adds to inFlight, and each action removes itself.
+// actions are those in flight and the results of earlier ones. The sync loop adds to inFlight, and each action removes
+// itself.
 type actions struct {
 	inFlight map[string]*op
 	failures map[string]Failure
@@ -113,9 +114,16 @@ func newWorker(m *Manager, p *corev1.Pod) *worker {
 		w.end.verdict = &Verdict{Reason: eviction.Reason, Message: p.Status.Message, Evicted: true}
 	}
 	if p.Status.Reason == preempting && !isTerminal(p) {
-		w.end.verdict = &Verdict{Reason: preempting, Message: p.Status.Message, Evicted: true, Preempted: true, Disrupted: true}
+		w.end.verdict = &Verdict{
+			Reason:    preempting,
+			Message:   p.Status.Message,
+			Evicted:   true,
+			Preempted: true,
+			Disrupted: true,
+		}
 	}
-	if p.Status.Reason == shutdownReason && !isTerminal(p) { // the machine, or the agent, went down before the pod had ended
+	// the machine, or the agent, went down before the pod had ended
+	if p.Status.Reason == shutdownReason && !isTerminal(p) {
 		w.end.verdict = &Verdict{Reason: shutdownReason, Message: shutdownMessage, Disrupted: true}
 	}
 	return w

@@ -17,8 +17,9 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// conditionPool and reasonPool are the condition by which services are recognized whose address is from the pool (see pkg/control/controllers/loadbalancer, which
-// writes it): the nodes answer ARP for it. Other addresses of load balancers are somebody else's, or a node's.
+// conditionPool and reasonPool are the condition by which services are recognized whose address is from the pool (see
+// pkg/control/controllers/loadbalancer, which writes it): the nodes answer ARP for it. Other addresses of load
+// balancers are somebody else's, or a node's.
 const (
 	conditionPool = "coracle.dev/LoadBalancer"
 	reasonPool    = "PoolAddress"
@@ -50,7 +51,8 @@ func (m machine) equal(o machine) bool {
 	return m.eligible == o.eligible && m.ready == o.ready && slices.Equal(m.addresses, o.addresses)
 }
 
-// holders returns the nodes that may hold addresses of the pool: the ready ones or, if none is ready, all. Called with the lock held.
+// holders returns the nodes that may hold addresses of the pool: the ready ones or, if none is ready, all. Called with
+// the lock held.
 func (p *Proxy) holders() []string {
 	var ready, all []string
 	for name, m := range p.nodes {
@@ -81,8 +83,9 @@ func poolAddresses(svc *corev1.Service) []netip.Addr {
 	return all
 }
 
-// holder returns the node that answers for an address: one of those with ready endpoints or, if there is none, of all, so that clients are refused at
-// once. All nodes come to the same result, and a node that comes or goes moves no address of the others.
+// holder returns the node that answers for an address: one of those with ready endpoints or, if there is none, of all,
+// so that clients are refused at once. All nodes come to the same result, and a node that comes or goes moves no
+// address of the others.
 func holder(a netip.Addr, nodes []string, endpoints []*discoveryv1.EndpointSlice) string {
 	with := map[string]bool{}
 	for _, s := range endpoints {
@@ -105,8 +108,9 @@ func holder(a netip.Addr, nodes []string, endpoints []*discoveryv1.EndpointSlice
 	return slices.MinFunc(nodes, func(x, y string) int { return cmp.Compare(rank(x), rank(y)) })
 }
 
-// sources returns the IPv4 prefixes of spec.loadBalancerSourceRanges, none within another, and whether they restrict who may connect. As with upstream's
-// cloud providers, the annotation that they come from holds where the field is empty.
+// sources returns the IPv4 prefixes of spec.loadBalancerSourceRanges, none within another, and whether they restrict
+// who may connect. As with upstream's cloud providers, the annotation that they come from holds where the field is
+// empty.
 func sources(svc *corev1.Service) (ranges []netip.Prefix, restricted bool, err error) {
 	texts := svc.Spec.LoadBalancerSourceRanges
 	if len(texts) == 0 {
@@ -158,7 +162,8 @@ func (p *Proxy) hold(name types.NamespacedName, held []netip.Addr) bool {
 	return true
 }
 
-// announce answers ARP for the addresses that this node holds. An error is logged once; the rules for the addresses are there nevertheless.
+// announce answers ARP for the addresses that this node holds. An error is logged once; the rules for the addresses are
+// there nevertheless.
 func (p *Proxy) announce(refresh bool) {
 	all := slices.Concat(slices.Collect(maps.Values(p.held))...)
 	slices.SortFunc(all, netip.Addr.Compare)

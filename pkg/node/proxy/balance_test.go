@@ -39,7 +39,8 @@ func pooled(ip string) func(*corev1.Service) {
 // TestHolder: there is one holder, it has endpoints if any node has, and only addresses of a node that goes move.
 func TestHolder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		nodes := slices.Sorted(slices.Values(rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,3}`), 1, 6, rapid.ID).Draw(t, "nodes")))
+		nodes := slices.Sorted(slices.Values(rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,3}`), 1, 6, rapid.ID).
+			Draw(t, "nodes")))
 		var endpoints []string
 		with := map[string]bool{}
 		for _, n := range nodes {
@@ -81,12 +82,17 @@ func TestSources(t *testing.T) {
 	}{
 		{},
 		{ranges: []string{"0.0.0.0/0"}, want: []string{"0.0.0.0/0"}},
-		{ranges: []string{"10.1.2.3/32", "10.0.0.0/8", "10.0.0.0/8", "192.0.2.77/24"}, want: []string{"10.0.0.0/8", "192.0.2.0/24"}, restricted: true},
+		{
+			ranges: []string{"10.1.2.3/32", "10.0.0.0/8", "10.0.0.0/8", "192.0.2.77/24"},
+			want:   []string{"10.0.0.0/8", "192.0.2.0/24"}, restricted: true,
+		},
 		{ranges: []string{" 192.0.2.0/24", "10.0.0.0/8 "}, want: []string{"10.0.0.0/8", "192.0.2.0/24"}, restricted: true},
 		{ranges: []string{"fd00::/8"}, restricted: true},
 		{ranges: slices.Repeat([]string{"0.0.0.0/0"}, maxSources+1), restricted: true},
 	} {
-		got, restricted, err := sources(service("a", "10.43.0.5", func(s *corev1.Service) { s.Spec.LoadBalancerSourceRanges = c.ranges }))
+		got, restricted, err := sources(service("a", "10.43.0.5", func(s *corev1.Service) {
+			s.Spec.LoadBalancerSourceRanges = c.ranges
+		}))
 		require.Equal(t, len(c.ranges) > maxSources, err != nil)
 		var texts []string
 		for _, p := range got {
@@ -96,7 +102,9 @@ func TestSources(t *testing.T) {
 		require.Equal(t, c.restricted, restricted)
 		if len(c.ranges) > 0 && slices.Index(c.ranges, "0.0.0.0/0") < 0 {
 			again, restricted, err := sources(service("a", "10.43.0.5", func(s *corev1.Service) {
-				s.Annotations = map[string]string{"service.beta.kubernetes.io/load-balancer-source-ranges": strings.Join(c.ranges, ", ")}
+				s.Annotations = map[string]string{
+					"service.beta.kubernetes.io/load-balancer-source-ranges": strings.Join(c.ranges, ", "),
+				}
 			}))
 			require.NoError(t, err)
 			require.Equal(t, got, again, "as an annotation")
@@ -105,8 +113,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestPoolAddress: machines of the link reach a service by its address of the pool, as long as this node holds it; source ranges are heeded, and ports that
-// the service does not have are refused.
+// TestPoolAddress: machines of the link reach a service by its address of the pool, as long as this node holds it;
+// source ranges are heeded, and ports that the service does not have are refused.
 func TestPoolAddress(t *testing.T) {
 	const vip = "192.168.77.50"
 	w := newWorld(t)
@@ -149,7 +157,9 @@ func TestPoolAddress(t *testing.T) {
 	require.NoError(t, err, "source ranges are about the address of the load balancer: %s", answer)
 
 	others := local.DeepCopy()
-	others.Spec.LoadBalancerSourceRanges = []string{"203.0.113.0/24", "192.168.77.10/31", "192.168.77.0/29", client.String() + "/32"}
+	others.Spec.LoadBalancerSourceRanges = []string{
+		"203.0.113.0/24", "192.168.77.10/31", "192.168.77.0/29", client.String() + "/32",
+	}
 	w.objects.deliver(local, others)
 	w.settle()
 	_, err = w.askWithin(soon, "outside", "tcp", vip+":80")
@@ -174,7 +184,8 @@ func TestPoolAddress(t *testing.T) {
 	require.False(t, w.answers(vip))
 }
 
-// isAnswered asks until a machine answers ARP for an address: the kernel asks for a fraction of a second, which a busy machine may need for the answer.
+// isAnswered asks until a machine answers ARP for an address: the kernel asks for a fraction of a second, which a busy
+// machine may need for the answer.
 func (w *world) isAnswered(ip, why string) {
 	w.t.Helper()
 	for end := time.Now().Add(patience); !w.answers(ip); {

@@ -99,14 +99,18 @@ func BenchmarkLarge(b *testing.B) {
 	s, _ := big()
 	require.NoError(b, k.replace(s.everything()))
 	name := types.NamespacedName{Namespace: "default", Name: "large"}
-	svc := service(name.Name, "10.43.0.10", func(s *corev1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 31080 })
+	svc := service(name.Name, "10.43.0.10", func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 31080
+	})
 	var endpoints []string
 	for i := range 1000 {
 		endpoints = append(endpoints, fmt.Sprintf("10.42.%d.%d@n2", i/250, 1+i%250))
 	}
 	for i := 0; b.Loop(); i++ {
 		endpoints[i%1000] = fmt.Sprintf("10.42.%d.%d@n2", 4+i/250%250, 1+i%250)
-		d := s.apply(map[types.NamespacedName]*servicePlan{name: plan(testNode, svc, []*discoveryv1.EndpointSlice{slice(name.Name, 8080, endpoints...)}, s.plans[name])})
+		d := s.apply(map[types.NamespacedName]*servicePlan{
+			name: plan(testNode, svc, []*discoveryv1.EndpointSlice{slice(name.Name, 8080, endpoints...)}, s.plans[name]),
+		})
 		require.NoError(b, k.update(d))
 	}
 }
@@ -128,13 +132,20 @@ func BenchmarkConnect(b *testing.B) {
 		func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP },
 	} {
 		name := fmt.Sprint("u", i)
-		w.objects.deliver(nil, service(name, fmt.Sprint("10.43.0.", 10+i), change, func(s *corev1.Service) { s.Spec.Ports[0].Protocol = udp }))
+		w.objects.deliver(nil,
+			service(name, fmt.Sprint("10.43.0.", 10+i), change, func(s *corev1.Service) { s.Spec.Ports[0].Protocol = udp }))
 		endpoints := slice(name, 8080, "10.42.200.1@n2", "10.42.200.2@n2", "10.42.200.3@n2")
 		endpoints.Ports[0].Protocol = &udp
 		w.objects.deliver(nil, endpoints)
 	}
 	w.start()
-	for _, c := range []struct{ name, to string }{{"none", "10.42.200.1:8080"}, {"cluster", "10.43.0.10:80"}, {"node", nodeAddr.String() + ":30080"}, {"external", "10.43.0.12:80"}, {"affinity", "10.43.0.13:80"}} {
+	for _, c := range []struct{ name, to string }{
+		{"none", "10.42.200.1:8080"},
+		{"cluster", "10.43.0.10:80"},
+		{"node", nodeAddr.String() + ":30080"},
+		{"external", "10.43.0.12:80"},
+		{"affinity", "10.43.0.13:80"},
+	} {
 		b.Run(c.name, func(b *testing.B) {
 			require.NoError(b, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 			to := unix.SockaddrInet4{}

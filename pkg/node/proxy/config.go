@@ -18,15 +18,16 @@ type Config struct {
 	NodeName string
 	// NodeIP is the node's IPv4 address, on which node ports are served and as which clients from outside are masqueraded.
 	NodeIP netip.Addr
-	// NodePortAddresses are additional addresses for node ports, besides NodeIP and 127.0.0.1. The latter reaches only pods on this node.
+	// NodePortAddresses are additional addresses for node ports, besides NodeIP and 127.0.0.1. The latter reaches only
+	// pods on this node.
 	NodePortAddresses []netip.Addr
-	// ServiceCIDR is the first range of cluster IPs, of which ServiceCIDR objects are more, and ClusterCIDR that of all nodes' pods. If ClusterCIDR is
-	// invalid, pods are treated as outside of the cluster for externalTrafficPolicy Local.
+	// ServiceCIDR is the first range of cluster IPs, of which ServiceCIDR objects are more, and ClusterCIDR that of all
+	// nodes' pods. If ClusterCIDR is invalid, pods are treated as outside of the cluster for externalTrafficPolicy Local.
 	ServiceCIDR, ClusterCIDR netip.Prefix
 	// Local services are served by this node at the given address instead of by endpoints, such as the cluster's DNS.
 	Local map[types.NamespacedName]netip.AddrPort
-	// Ports are those on which the nodes themselves serve (the API, the agent, DNS): no service gets them on a node's address. 22 (SSH) is
-	// always included.
+	// Ports are those on which the nodes themselves serve (the API, the agent, DNS): no service gets them on a node's
+	// address. 22 (SSH) is always included.
 	Ports []uint16
 	// Metrics registers the proxy's metrics; it may be nil.
 	Metrics prometheus.Registerer

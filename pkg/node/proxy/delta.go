@@ -41,7 +41,8 @@ type element struct {
 	key string
 }
 
-// chain is what a chain does: it selects one of count endpoints, which it finds by the frontend or, if it has a slot, in that.
+// chain is what a chain does: it selects one of count endpoints, which it finds by the frontend or, if it has a slot,
+// in that.
 type chain struct {
 	count    int
 	slot     slot
@@ -56,13 +57,16 @@ type use struct {
 
 const shards = 64
 
-// chain returns the chain for the backend's frontends and its name, such as endpoints-3-17 or backend-default/web/TCP/80. Services with the same number of
-// endpoints share chains, of which there are several, so that two services that are called alternately do not share one round robin.
+// chain returns the chain for the backend's frontends and its name, such as endpoints-3-17 or
+// backend-default/web/TCP/80. Services with the same number of endpoints share chains, of which there are several, so
+// that two services that are called alternately do not share one round robin.
 func (b *backend) chain() (string, chain) {
 	if b.apart() {
 		return "backend-" + b.name, chain{len(b.endpoints), b.slot, b.affinity}
 	}
-	return "endpoints-" + strconv.Itoa(len(b.endpoints)) + "-" + strconv.Itoa(int(b.slot[0]%shards)), chain{count: len(b.endpoints)}
+	return "endpoints-" + strconv.Itoa(len(b.endpoints)) + "-" + strconv.Itoa(int(b.slot[0]%shards)), chain{
+		count: len(b.endpoints),
+	}
 }
 
 // claim is a service's claim to an element.
@@ -71,8 +75,8 @@ type claim struct {
 	value   string
 }
 
-// state is the actual or desired state of the kernel: the plan of each service, the owner of each frontend, and the claims to each element.
-// Services claim the elements of the frontends that they own; hairpin elements may be shared.
+// state is the actual or desired state of the kernel: the plan of each service, the owner of each frontend, and the
+// claims to each element. Services claim the elements of the frontends that they own; hairpin elements may be shared.
 type state struct {
 	plans  map[types.NamespacedName]*servicePlan
 	owners owners
@@ -83,11 +87,12 @@ type state struct {
 
 func newState() *state {
 	return &state{plans: map[types.NamespacedName]*servicePlan{}, owners: owners{},
-		lost: map[types.NamespacedName]map[Frontend]types.NamespacedName{}, claims: map[element][]claim{}, chains: map[string]use{}}
+		lost: map[types.NamespacedName]map[Frontend]types.NamespacedName{}, claims: map[element][]claim{},
+		chains: map[string]use{}}
 }
 
-// delta is the content of one transaction: remove elements, remove chains, add chains, add elements. An element whose value changes is removed and
-// added, a chain that changes is added again.
+// delta is the content of one transaction: remove elements, remove chains, add chains, add elements. An element whose
+// value changes is removed and added, a chain that changes is added again.
 type delta struct {
 	remove, add []element
 	values      map[element]claim // of those in add
@@ -152,7 +157,8 @@ func (s *state) apply(plans map[types.NamespacedName]*servicePlan) *delta {
 	}
 	for e, old := range before {
 		now := s.claims[e]
-		if len(old) > 0 && len(now) > 0 && old[0].value == now[0].value && (old[0].service == now[0].service || !e.set.named()) {
+		if len(old) > 0 && len(now) > 0 && old[0].value == now[0].value &&
+			(old[0].service == now[0].service || !e.set.named()) {
 			continue
 		}
 		if len(old) > 0 {
@@ -190,7 +196,9 @@ func (s *state) useChains(all map[string]chain, n int, before map[string]use) {
 
 func (s *state) claim(e element, c claim) {
 	all := s.claims[e]
-	i, _ := slices.BinarySearchFunc(all, c.service, func(c claim, n types.NamespacedName) int { return compareNames(c.service, n) })
+	i, _ := slices.BinarySearchFunc(all, c.service, func(c claim, n types.NamespacedName) int {
+		return compareNames(c.service, n)
+	})
 	s.claims[e] = slices.Insert(slices.Clone(all), i, c)
 }
 
@@ -205,7 +213,11 @@ func (s *state) unclaim(e element, service types.NamespacedName) {
 
 // everything returns the delta from an empty table to the state.
 func (s *state) everything() *delta {
-	d := &delta{values: make(map[element]claim, len(s.claims)), add: make([]element, 0, len(s.claims)), addChain: make(map[string]chain, len(s.chains))}
+	d := &delta{
+		values:   make(map[element]claim, len(s.claims)),
+		add:      make([]element, 0, len(s.claims)),
+		addChain: make(map[string]chain, len(s.chains)),
+	}
 	for e, c := range s.claims {
 		d.add = append(d.add, e)
 		d.values[e] = c[0]
@@ -234,7 +246,8 @@ func compareNames(a, b types.NamespacedName) int {
 
 // empty reports whether the plan has no elements.
 func (p *servicePlan) empty() bool {
-	return len(p.frontends) == 0 && len(p.backends) == 0 && len(p.hairpin) == 0 && len(p.refused) == 0 && len(p.virtual) == 0 && p.healthPort == 0
+	return len(p.frontends) == 0 && len(p.backends) == 0 && len(p.hairpin) == 0 && len(p.refused) == 0 &&
+		len(p.virtual) == 0 && p.healthPort == 0
 }
 
 // elements returns the elements of a plan, without those of frontends that another service owns.
@@ -323,8 +336,8 @@ func (p *servicePlan) chains() map[string]chain {
 // word encodes a number that the kernel computes, in host byte order.
 func word(n uint32) string { return string(binary.NativeEndian.AppendUint32(nil, n)) }
 
-// noteStale records UDP frontends that are new or lost an endpoint: conntrack entries would still direct a client's packets to the previous
-// destination.
+// noteStale records UDP frontends that are new or lost an endpoint: conntrack entries would still direct a client's
+// packets to the previous destination.
 func (d *delta) noteStale(old, now *servicePlan, others func(Frontend) bool) {
 	if old == nil {
 		old = &servicePlan{}

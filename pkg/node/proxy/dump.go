@@ -12,7 +12,8 @@ import (
 // dumped is how many elements of a set Dump writes.
 const dumped = 1000
 
-// Dump writes the nftables tables whose names begin with prefix, for people who look for an error where there is no nft.
+// Dump writes the nftables tables whose names begin with prefix, for people who look for an error where there is no
+// nft.
 func Dump(w io.Writer, prefix string) error {
 	conn, err := nftables.New()
 	if err != nil {
@@ -79,7 +80,8 @@ func dumpTable(w io.Writer, conn *nftables.Conn, t *nftables.Table) error {
 		for _, r := range rules {
 			var parts []string
 			for _, e := range r.Exprs {
-				parts = append(parts, strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", e), "*expr."))+strings.TrimPrefix(fmt.Sprintf("%+v", e), "&"))
+				parts = append(parts,
+					strings.ToLower(strings.TrimPrefix(fmt.Sprintf("%T", e), "*expr."))+strings.TrimPrefix(fmt.Sprintf("%+v", e), "&"))
 			}
 			fmt.Fprintf(w, "    %s\n", strings.Join(parts, " "))
 		}

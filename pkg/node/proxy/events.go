@@ -65,7 +65,9 @@ func (p *Proxy) sliceHandler() toolscache.ResourceEventHandler {
 			p.mark(name)
 		}
 	}
-	return handlerMoving(&p.guard, set, func(s *discoveryv1.EndpointSlice) string { return s.Labels[discoveryv1.LabelServiceName] })
+	return handlerMoving(&p.guard, set, func(s *discoveryv1.EndpointSlice) string {
+		return s.Labels[discoveryv1.LabelServiceName]
+	})
 }
 
 // handler calls set for each event.
@@ -74,7 +76,8 @@ func handler[T ctrl.Object](guard *run.Guard, set func(object T, there bool)) to
 }
 
 // handlerMoving also removes an object from its previous group when its group changes.
-func handlerMoving[T ctrl.Object](guard *run.Guard, unguarded func(object T, there bool), group func(T) string) toolscache.ResourceEventHandler {
+func handlerMoving[T ctrl.Object](guard *run.Guard, unguarded func(object T, there bool),
+	group func(T) string) toolscache.ResourceEventHandler {
 	set := func(object T, there bool) {
 		_ = guard.Do("event", func() { unguarded(object, there) }, "object", ctrl.ObjectKeyFromObject(object))
 	}

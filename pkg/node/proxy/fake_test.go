@@ -44,7 +44,8 @@ func (c fakeClient) Create(_ context.Context, o ctrl.Object, _ ...ctrl.CreateOpt
 	return nil
 }
 
-func (c *fakeCache) GetInformer(_ context.Context, o ctrl.Object, _ ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
+func (c *fakeCache) GetInformer(_ context.Context, o ctrl.Object,
+	_ ...ctrlcache.InformerGetOption) (ctrlcache.Informer, error) {
 	return &fakeInformer{cache: c, kind: fmt.Sprintf("%T", o)}, nil
 }
 
@@ -85,7 +86,8 @@ type fakeInformer struct {
 	kind  string
 }
 
-func (i *fakeInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+func (i *fakeInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration,
+	error) {
 	i.cache.mu.Lock()
 	defer i.cache.mu.Unlock()
 	if i.cache.objects == nil {

@@ -16,12 +16,13 @@ const portSSH = 22
 // apiService is the service whose endpoints are the API servers.
 var apiService = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
 
-// Guarded are the addresses and ports that no service may have as an external address: whoever may create services can set spec.externalIPs
-// (CVE-2020-8554), and some controller status.loadBalancer. It is immutable once in use.
+// Guarded are the addresses and ports that no service may have as an external address: whoever may create services can
+// set spec.externalIPs (CVE-2020-8554), and some controller status.loadBalancer. It is immutable once in use.
 type Guarded struct {
 	// Services are the ranges of cluster IPs, which only the server allocates; Ranges are these and that of pods.
 	Services, Ranges []netip.Prefix
-	// Nodes are the addresses of all nodes, and Ports those on which the nodes themselves serve: the API, the agent, DNS, SSH.
+	// Nodes are the addresses of all nodes, and Ports those on which the nodes themselves serve: the API, the agent, DNS,
+	// SSH.
 	Nodes map[netip.Addr]bool
 	Ports []uint16
 	// API are the addresses of all API servers.
@@ -58,7 +59,11 @@ func (g *Guarded) refusePort(f Frontend) string {
 
 // newGuarded returns the current Guarded. Called with the lock held.
 func (p *Proxy) newGuarded() *Guarded {
-	g := &Guarded{Nodes: map[netip.Addr]bool{p.NodeIP: true}, API: map[netip.AddrPort]bool{}, Ports: append([]uint16{portSSH}, p.Ports...)}
+	g := &Guarded{
+		Nodes: map[netip.Addr]bool{p.NodeIP: true},
+		API:   map[netip.AddrPort]bool{},
+		Ports: append([]uint16{portSSH}, p.Ports...),
+	}
 	g.Services = p.prefixes()
 	g.Ranges = slices.Clone(g.Services)
 	if p.ClusterCIDR.IsValid() {

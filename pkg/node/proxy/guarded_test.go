@@ -56,18 +56,21 @@ func TestWhatIsGuarded(t *testing.T) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: c.address}}
 		}
 		for _, change := range []func(*corev1.Service){external(c.address), byIngress} {
-			p := plan(node, service("a", "10.43.0.5", onPort(c.port), change), []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")}, nil)
+			p := plan(node, service("a", "10.43.0.5", onPort(c.port), change),
+				[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")}, nil)
 			_, has := p.frontends[Frontend{netip.MustParseAddr(c.address), 6, uint16(c.port)}]
 			require.Equal(t, c.refused == "", has, "%s:%d", c.address, c.port)
 			if c.refused != "" {
 				require.Equal(t, []string{c.refused}, p.refused)
 			}
-			require.Contains(t, p.frontends, Frontend{netip.MustParseAddr("10.43.0.5"), 6, uint16(c.port)}, "the rest of the service works")
+			require.Contains(t, p.frontends, Frontend{netip.MustParseAddr("10.43.0.5"), 6, uint16(c.port)},
+				"the rest of the service works")
 		}
 	}
 }
 
-// TestWhoHasAFrontend: whatever services want it, come and go, a frontend is its owner's alone, in all that belongs to it.
+// TestWhoHasAFrontend: whatever services want it, come and go, a frontend is its owner's alone, in all that belongs to
+// it.
 func TestWhoHasAFrontend(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	wanted := Frontend{netip.MustParseAddr("10.43.0.1"), 6, 80} // a's cluster IP
@@ -119,7 +122,10 @@ func TestWhoHasAFrontend(t *testing.T) {
 				continue
 			}
 			owner := all[0]
-			own := plan(testNode, owner, []*discoveryv1.EndpointSlice{slice(owner.Name, 8080, fmt.Sprintf("10.42.0.%d@n2", 1+slices.Index(names, owner.Name)))}, nil).elements(nil)
+			own := plan(testNode, owner,
+				[]*discoveryv1.EndpointSlice{
+					slice(owner.Name, 8080, fmt.Sprintf("10.42.0.%d@n2", 1+slices.Index(names, owner.Name))),
+				}, nil).elements(nil)
 			for _, of := range []set{setServices, setInside, setMasquerade} {
 				want, has := own[element{of, wanted.key()}]
 				got, ok := get(of)
@@ -134,13 +140,15 @@ func TestWhoHasAFrontend(t *testing.T) {
 	})
 }
 
-// TestServicesOfOtherProxies: with its label a service, or a slice, is left alone, and without it served again. A service that
-// takes what is guarded gets an event.
+// TestServicesOfOtherProxies: with its label a service, or a slice, is left alone, and without it served again. A
+// service that takes what is guarded gets an event.
 func TestServicesOfOtherProxies(t *testing.T) {
 	w := newWorld(t)
 	a := w.pod("a")
 	w.pod("client")
-	ours, theirs := service("web", "10.43.0.10"), service("web", "10.43.0.10", func(s *corev1.Service) { s.Labels = map[string]string{labelProxyName: ""} })
+	ours, theirs := service("web", "10.43.0.10"), service("web", "10.43.0.10", func(s *corev1.Service) {
+		s.Labels = map[string]string{labelProxyName: ""}
+	})
 	seen := slice("web", 8080, a.String()+"@n1")
 	unseen := seen.DeepCopy()
 	unseen.Labels[corev1.IsHeadlessService] = ""

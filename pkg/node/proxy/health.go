@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// health serves the healthCheckNodePort of services with externalTrafficPolicy Local, by which load balancers check whether this node has
-// endpoints.
+// health serves the healthCheckNodePort of services with externalTrafficPolicy Local, by which load balancers check
+// whether this node has endpoints.
 type health struct {
 	log    *slog.Logger
 	done   sync.WaitGroup
@@ -33,7 +33,8 @@ func newHealth(log *slog.Logger) *health {
 	return &health{log: log, served: map[types.NamespacedName]*served{}}
 }
 
-// set sets the ports and numbers of local endpoints of some services. It closes ports before it opens others: one may go from one service to another.
+// set sets the ports and numbers of local endpoints of some services. It closes ports before it opens others: one may
+// go from one service to another.
 func (h *health) set(plans map[types.NamespacedName]*servicePlan) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,20 +76,23 @@ func (h *health) listen(name types.NamespacedName, s *served) {
 		return
 	}
 	s.listener = l
-	s.server = &http.Server{ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		s.mu.Lock()
-		count := s.count
-		s.mu.Unlock()
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("X-Content-Type-Options", "nosniff")
-		w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(count))
-		if count == 0 {
-			w.WriteHeader(http.StatusServiceUnavailable)
-		}
-		_ = json.NewEncoder(w).Encode(map[string]any{
-			"service":        map[string]string{"namespace": name.Namespace, "name": name.Name},
-			"localEndpoints": count, "serviceProxyHealthy": true})
-	})}
+	s.server = &http.Server{
+		ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			s.mu.Lock()
+			count := s.count
+			s.mu.Unlock()
+			w.Header().Set("Content-Type", "application/json")
+			w.Header().Set("X-Content-Type-Options", "nosniff")
+			w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(count))
+			if count == 0 {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			_ = json.NewEncoder(w).Encode(map[string]any{
+				"service":        map[string]string{"namespace": name.Namespace, "name": name.Name},
+				"localEndpoints": count, "serviceProxyHealthy": true})
+		}),
+	}
 	server := s.server
 	h.done.Go(func() { _ = server.Serve(l) })
 }

@@ -13,7 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestHealthPortsMove: a port that a service gives up is another's at once, whichever is looked at first, and one that somebody else had is taken later.
+// TestHealthPortsMove: a port that a service gives up is another's at once, whichever is looked at first, and one that
+// somebody else had is taken later.
 func TestHealthPortsMove(t *testing.T) {
 	lo, err := netlink.LinkByName("lo")
 	require.NoError(t, err)

@@ -16,9 +16,11 @@ import (
 const (
 	// affinityLimit is the maximum number of clients with session affinity. Further clients have none.
 	affinityLimit = 65536
-	// piece is the number of elements per message, whose length is a 16-bit number: one with a chain's name and a comment has up to 350 bytes.
+	// piece is the number of elements per message, whose length is a 16-bit number: one with a chain's name and a comment
+	// has up to 350 bytes.
 	piece = 150
-	// buffer is the size of the socket's buffers, in bytes, for a full sync of the largest cluster; memory is used only as needed.
+	// buffer is the size of the socket's buffers, in bytes, for a full sync of the largest cluster; memory is used only as
+	// needed.
 	buffer = 64 << 20
 )
 
@@ -26,8 +28,9 @@ func tableName(prefix string) string { return prefix + "_proxy" }
 
 // kernel writes our nftables table. It is not safe for concurrent use.
 //
-// nft, and what uses its library (firewalld, for example), reads the rules of all tables whatever it is to do, and aborts where it cannot turn a rule back
-// into its language. So the result of a map may be looked up in no other map within a rule, nor be stored by dynset, and keys have no immediate values.
+// nft, and what uses its library (firewalld, for example), reads the rules of all tables whatever it is to do, and
+// aborts where it cannot turn a rule back into its language. So the result of a map may be looked up in no other map
+// within a rule, nor be stored by dynset, and keys have no immediate values.
 type kernel struct {
 	conn     *nftables.Conn
 	table    *nftables.Table
@@ -53,22 +56,59 @@ func newKernel(c *Config) (*kernel, error) {
 	front, to := concat(ip, proto, port), concat(ip, port)
 	k := &kernel{conn: conn, table: t, config: c}
 	for s, is := range [setCount]nftables.Set{
-		setServices:   {Name: "services", KeyType: front, DataType: nftables.TypeVerdict, Comment: "frontend (address, protocol and port of a service)"},
-		setInside:     {Name: "services-inside", KeyType: front, DataType: nftables.TypeVerdict, Comment: "frontend, where it differs for this node and its pods"},
-		setEndpoints:  {Name: "endpoints", KeyType: concat(ip, proto, port, number), DataType: to, Comment: "frontend . number"},
-		setBackends:   {Name: "backends", KeyType: concat(number, number, number), DataType: to, Comment: "backend (endpoints that frontends share) . number"},
-		setMembers:    {Name: "members", KeyType: concat(number, number, number), DataType: ip, Comment: "backend with session affinity . number"},
-		setTargets:    {Name: "targets", KeyType: concat(number, number, ip), DataType: to, Comment: "backend with session affinity . member"},
+		setServices: {
+			Name:     "services",
+			KeyType:  front,
+			DataType: nftables.TypeVerdict,
+			Comment:  "frontend (address, protocol and port of a service)",
+		},
+		setInside: {
+			Name:     "services-inside",
+			KeyType:  front,
+			DataType: nftables.TypeVerdict,
+			Comment:  "frontend, where it differs for this node and its pods",
+		},
+		setEndpoints: {
+			Name:     "endpoints",
+			KeyType:  concat(ip, proto, port, number),
+			DataType: to,
+			Comment:  "frontend . number",
+		},
+		setBackends: {
+			Name:     "backends",
+			KeyType:  concat(number, number, number),
+			DataType: to,
+			Comment:  "backend (endpoints that frontends share) . number",
+		},
+		setMembers: {
+			Name:     "members",
+			KeyType:  concat(number, number, number),
+			DataType: ip,
+			Comment:  "backend with session affinity . number",
+		},
+		setTargets: {
+			Name:     "targets",
+			KeyType:  concat(number, number, ip),
+			DataType: to,
+			Comment:  "backend with session affinity . member",
+		},
 		setMasquerade: {Name: "masqueraded", KeyType: front, Comment: "frontends whose clients are masqueraded"},
-		setHairpin:    {Name: "hairpin", KeyType: concat(ip, ip), Comment: "endpoints on this node that may be connected to themselves"},
+		setHairpin: {
+			Name:    "hairpin",
+			KeyType: concat(ip, ip),
+			Comment: "endpoints on this node that may be connected to themselves",
+		},
 		setRestricted: {Name: "restricted", KeyType: front, Comment: "frontends with source ranges"},
 		setSources:    {Name: "sources", KeyType: concat(ip, proto, port, ip), Interval: true, Comment: "frontend . client"},
 		setVirtual:    {Name: "virtual", KeyType: ip, Comment: "addresses of load balancers that no machine has"},
 	} {
 		k.sets[s] = k.set(is, set(s))
 	}
-	k.affinity = k.set(nftables.Set{Name: "affinity", KeyType: concat(ip, number, number), DataType: ip, Dynamic: true, HasTimeout: true, Size: affinityLimit,
-		Comment: "client . backend, and the member that it has"}, setCount)
+	k.affinity = k.set(nftables.Set{
+		Name: "affinity", KeyType: concat(ip, number, number), DataType: ip, Dynamic: true, HasTimeout: true,
+		Size:    affinityLimit,
+		Comment: "client . backend, and the member that it has",
+	}, setCount)
 	return k, nil
 }
 
@@ -80,9 +120,9 @@ func (k *kernel) set(is nftables.Set, number set) *nftables.Set {
 	return &is
 }
 
-// replace rewrites the table in one transaction: packets see either the old or the new rules. Base chains are kept, because a packet that passes
-// the hooks while they are replaced may match neither the old nor the new chain; so are the clients with session affinity. Only a table of another layout
-// is replaced as a whole.
+// replace rewrites the table in one transaction: packets see either the old or the new rules. Base chains are kept,
+// because a packet that passes the hooks while they are replaced may match neither the old nor the new chain; so are
+// the clients with session affinity. Only a table of another layout is replaced as a whole.
 func (k *kernel) replace(d *delta) error {
 	there, err := k.conn.ListChainsOfTableFamily(k.table.Family)
 	if err != nil {

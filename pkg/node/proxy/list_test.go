@@ -53,7 +53,9 @@ func TestNftListsAll(t *testing.T) {
 		w.objects.deliver(nil, service(name, fmt.Sprint("10.43.0.1", i), c.change))
 		w.objects.deliver(nil, slice(name, 8080, c.endpoints...))
 	}
-	w.objects.deliver(nil, &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.99.0.0/24"}}})
+	w.objects.deliver(nil, &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.99.0.0/24"}},
+	})
 	w.start()
 	_, err := w.ask("client", "tcp", "10.43.0.11:80")
 	require.NoError(t, err)
@@ -89,7 +91,8 @@ func TestOtherLayout(t *testing.T) {
 			w.stop()
 			text := netns.Listing(t)
 			load := exec.Command("nft", "-f", "-")
-			load.Stdin = strings.NewReader("delete table ip coracle_proxy\ntable ip coracle_proxy {\n" + table + "\nchain prerouting { type nat hook prerouting priority dstnat;\n drop\n }\n}\n")
+			load.Stdin = strings.NewReader("delete table ip coracle_proxy\ntable ip coracle_proxy {\n" + table +
+				"\nchain prerouting { type nat hook prerouting priority dstnat;\n drop\n }\n}\n")
 			out, err := load.CombinedOutput()
 			require.NoError(t, err, "%s", out)
 			w.start()

@@ -32,8 +32,10 @@ func newMetrics(reg prometheus.Registerer, p *Proxy) *metrics {
 	with := promauto.With(reg)
 	family := []string{"ip_family"}
 	m := &metrics{
-		duration: with.NewHistogramVec(prometheus.HistogramOpts{Name: "kubeproxy_sync_proxy_rules_duration_seconds", Help: "SyncProxyRules latency in seconds",
-			Buckets: prometheus.ExponentialBuckets(0.0001, 3, 12)}, family).WithLabelValues("IPv4"),
+		duration: with.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubeproxy_sync_proxy_rules_duration_seconds", Help: "SyncProxyRules latency in seconds",
+			Buckets: prometheus.ExponentialBuckets(0.0001, 3, 12),
+		}, family).WithLabelValues("IPv4"),
 		last: with.NewGaugeVec(prometheus.GaugeOpts{Name: "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
 			Help: "The last time proxy rules were successfully synced"}, family).WithLabelValues("IPv4"),
 		failures: with.NewCounterVec(prometheus.CounterOpts{Name: "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// class is the kind of address by which a service claims a frontend. Of two services, the one with the lower class owns it: cluster IPs are
-// allocated by the server, external addresses are set by whoever may create services.
+// class is the kind of address by which a service claims a frontend. Of two services, the one with the lower class owns
+// it: cluster IPs are allocated by the server, external addresses are set by whoever may create services.
 type class byte
 
 const (
@@ -125,7 +125,8 @@ func (s *state) complaints(name types.NamespacedName) []string {
 	}
 	all := slices.Clone(p.refused)
 	for f, owner := range s.lost[name] {
-		all = append(all, fmt.Sprintf("%s:%d belongs to service %s, which has it by its cluster IP or is older", f.Addr, f.Port, owner))
+		all = append(all,
+			fmt.Sprintf("%s:%d belongs to service %s, which has it by its cluster IP or is older", f.Addr, f.Port, owner))
 	}
 	return all
 }

@@ -34,8 +34,9 @@ type Frontend struct {
 	Port     uint16
 }
 
-// slot identifies a set of endpoints: a hash of its name and its service's UID. With 64 bits, the probability of a collision among 10,000 slots is below
-// 10^-11, and the server chooses the UID, so that nobody can look for a name whose slot is another service's.
+// slot identifies a set of endpoints: a hash of its name and its service's UID. With 64 bits, the probability of a
+// collision among 10,000 slots is below 10^-11, and the server chooses the UID, so that nobody can look for a name
+// whose slot is another service's.
 type slot [8]byte
 
 // backend are the endpoints of a slot in the order of their numbers.
@@ -46,19 +47,21 @@ type backend struct {
 	frontends int    // how many lead to it
 	inside    bool   // some lead to it for packets of this node and its pods only
 	affinity  uint32 // timeout of session affinity in seconds; 0 means none
-	// members are what clients with session affinity are bound to instead of the numbers, one of each endpoint as long as it is there.
+	// members are what clients with session affinity are bound to instead of the numbers, one of each endpoint as long as
+	// it is there.
 	members []netip.Addr
 }
 
-// maxCopies is the maximum number of elements by which the kernel has endpoints of a backend more than once. A service with a node port has two
-// frontends more, one with a load balancer on the nodes' addresses as many as there are nodes.
+// maxCopies is the maximum number of elements by which the kernel has endpoints of a backend more than once. A service
+// with a node port has two frontends more, one with a load balancer on the nodes' addresses as many as there are nodes.
 const maxCopies = 256
 
-// maxElements limits what one service, with ports times endpoints, makes the kernel and this process hold: 0.4 kB for each, and up to 10 us when it
-// changes. Ports beyond it are not served.
+// maxElements limits what one service, with ports times endpoints, makes the kernel and this process hold: 0.4 kB for
+// each, and up to 10 us when it changes. Ports beyond it are not served.
 const maxElements = 100_000
 
-// apart reports whether the endpoints are in the kernel once for all frontends, with a chain of their own, rather than once for each frontend.
+// apart reports whether the endpoints are in the kernel once for all frontends, with a chain of their own, rather than
+// once for each frontend.
 func (b *backend) apart() bool {
 	return b.affinity > 0 || b.inside || (b.frontends-1)*len(b.endpoints) > maxCopies
 }
@@ -80,8 +83,8 @@ const (
 
 // servicePlan is the desired state of one service in the kernel.
 type servicePlan struct {
-	// frontends apply to all packets, except that inside overrides them for packets of this node and its pods (externalTrafficPolicy
-	// Local).
+	// frontends apply to all packets, except that inside overrides them for packets of this node and its pods
+	// (externalTrafficPolicy Local).
 	frontends, inside map[Frontend]action
 	backends          map[slot]*backend
 	// masquerade are the frontends whose clients are masqueraded, so that replies return through this node.
@@ -91,8 +94,9 @@ type servicePlan struct {
 	// healthPort is the healthCheckNodePort, or 0.
 	healthPort  uint16
 	healthCount int
-	// flows are the UDP frontends, with the endpoints to which clients that have one may stay connected. As with TCP, and upstream, that depends neither on
-	// policies nor on hints, nor on whether an endpoint that is still serving terminates.
+	// flows are the UDP frontends, with the endpoints to which clients that have one may stay connected. As with TCP, and
+	// upstream, that depends neither on policies nor on hints, nor on whether an endpoint that is still serving
+	// terminates.
 	flows map[Frontend]map[netip.AddrPort]bool
 	// created is the service's creation time, in seconds.
 	created int64
@@ -107,13 +111,14 @@ type servicePlan struct {
 // labelProxyName marks services that another proxy implements, whatever its value.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// plan computes the desired state of a service; svc is nil for a deleted one. It is a pure function. Endpoints that are in before keep their
-// numbers, so that a change of one endpoint changes one or two elements in the kernel.
+// plan computes the desired state of a service; svc is nil for a deleted one. It is a pure function. Endpoints that are
+// in before keep their numbers, so that a change of one endpoint changes one or two elements in the kernel.
 func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice, before *servicePlan) *servicePlan {
 	p := &servicePlan{frontends: map[Frontend]action{}, inside: map[Frontend]action{}, backends: map[slot]*backend{},
 		masquerade: map[Frontend]bool{}, hairpin: map[netip.Addr]bool{}, restricted: map[Frontend][]netip.Prefix{},
 		flows: map[Frontend]map[netip.AddrPort]bool{}}
-	if svc == nil || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == "" || svc.Spec.ClusterIP == corev1.ClusterIPNone {
+	if svc == nil || svc.Spec.Type == corev1.ServiceTypeExternalName || svc.Spec.ClusterIP == "" ||
+		svc.Spec.ClusterIP == corev1.ClusterIPNone {
 		return p
 	}
 	if _, others := svc.Labels[labelProxyName]; others {
@@ -127,13 +132,15 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 			affinity = uint32(*c.ClientIP.TimeoutSeconds)
 		}
 	}
-	insideLocal := svc.Spec.InternalTrafficPolicy != nil && *svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
+	insideLocal := svc.Spec.InternalTrafficPolicy != nil &&
+		*svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
 	outsideLocal := svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
 	ranges, restricted, err := sources(svc)
 	if err != nil {
 		p.refused = append(p.refused, err.Error())
 	}
-	local := map[netip.Addr]bool{} // ready ones over all ports, for the health check: load balancers leave a node whose endpoints end
+	// ready ones over all ports, for the health check: load balancers leave a node whose endpoints end
+	local := map[netip.Addr]bool{}
 	name := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
 	clusterIPs, externalIPs := addresses(svc.Spec.ClusterIPs, svc.Spec.ClusterIP), addresses(svc.Spec.ExternalIPs)
 	room := maxElements
@@ -150,7 +157,9 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 		}
 		frontends := len(clusterIPs) + len(node.Addresses) + len(externalIPs) + len(svc.Status.LoadBalancer.Ingress)
 		if room -= 3*frontends + len(are.all) + len(are.here) + min(maxCopies, frontends*len(are.all)); room < 0 {
-			p.refused = append(p.refused, fmt.Sprintf("%d ports from %d on are too many, with their endpoints and addresses: one service makes at most %d rules", len(svc.Spec.Ports)-i, port.Port, maxElements))
+			p.refused = append(p.refused,
+				fmt.Sprintf("%d ports from %d on are too many, with their endpoints and addresses: one service makes at most %d "+
+					"rules", len(svc.Spec.Ports)-i, port.Port, maxElements))
 			break
 		}
 		for _, e := range are.here {
@@ -269,8 +278,8 @@ type candidate struct {
 
 // chosen are endpoints of one port.
 type chosen struct {
-	// all are those for this node, here those of them that are on it: ready ones or, if there are none, those that are serving while terminating
-	// (KEP-1669). Those for this node are all, unless hints prefer some of them.
+	// all are those for this node, here those of them that are on it: ready ones or, if there are none, those that are
+	// serving while terminating (KEP-1669). Those for this node are all, unless hints prefer some of them.
 	all, here []netip.AddrPort
 	// readyHere are those on this node that are ready, serving all to which what is connected may stay connected.
 	readyHere, serving []netip.AddrPort
@@ -335,14 +344,19 @@ func choose(node Node, portName string, protocol corev1.Protocol, endpoints []*d
 	return c
 }
 
-// preferred returns the ready endpoints that their hints give this node (KEP-2433, KEP-4444, KEP-3015): those for the node or else those for its
-// zone, if every endpoint says for which ones it is and some are for this one. Otherwise it returns all.
+// preferred returns the ready endpoints that their hints give this node (KEP-2433, KEP-4444, KEP-3015): those for the
+// node or else those for its zone, if every endpoint says for which ones it is and some are for this one. Otherwise it
+// returns all.
 func preferred(node Node, ready []candidate) []netip.AddrPort {
 	forNode := func(h *discoveryv1.EndpointHints) (hinted, ours bool) {
-		return len(h.ForNodes) > 0, slices.ContainsFunc(h.ForNodes, func(n discoveryv1.ForNode) bool { return n.Name == node.Name })
+		return len(h.ForNodes) > 0, slices.ContainsFunc(h.ForNodes, func(n discoveryv1.ForNode) bool {
+			return n.Name == node.Name
+		})
 	}
 	forZone := func(h *discoveryv1.EndpointHints) (hinted, ours bool) {
-		return len(h.ForZones) > 0, slices.ContainsFunc(h.ForZones, func(z discoveryv1.ForZone) bool { return z.Name == node.Zone })
+		return len(h.ForZones) > 0, slices.ContainsFunc(h.ForZones, func(z discoveryv1.ForZone) bool {
+			return z.Name == node.Zone
+		})
 	}
 	for _, of := range []func(*discoveryv1.EndpointHints) (hinted, ours bool){forNode, forZone} {
 		if near := hinted(ready, of); len(near) > 0 {
@@ -446,8 +460,8 @@ func (f Frontend) key() string {
 	return string(append(b, 0, 0))
 }
 
-// nameMembers sets the members of a backend with session affinity. Endpoints that are in before, which may be nil, keep theirs; a new one has its address or,
-// if another has that, one that no endpoint can have.
+// nameMembers sets the members of a backend with session affinity. Endpoints that are in before, which may be nil, keep
+// theirs; a new one has its address or, if another has that, one that no endpoint can have.
 func (b *backend) nameMembers(before *backend) {
 	known, taken := map[netip.AddrPort]netip.Addr{}, map[netip.Addr]bool{}
 	if before != nil && before.affinity > 0 {

@@ -17,7 +17,9 @@ import (
 	"pgregory.net/rapid"
 )
 
-var testNode = Node{Name: "n1", Addresses: []netip.Addr{netip.MustParseAddr("192.168.77.1"), netip.MustParseAddr("127.0.0.1")}}
+var testNode = Node{
+	Name: "n1", Addresses: []netip.Addr{netip.MustParseAddr("192.168.77.1"), netip.MustParseAddr("127.0.0.1")},
+}
 
 func service(name, ip string, change ...func(*corev1.Service)) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
@@ -32,8 +34,12 @@ func service(name, ip string, change ...func(*corev1.Service)) *corev1.Service {
 // endpoint is address@node with optional marks: ! not ready, ~ terminating and serving.
 func slice(service string, port int32, endpoints ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: service + "-1", Labels: map[string]string{discoveryv1.LabelServiceName: service}},
-		Ports:      []discoveryv1.EndpointPort{{Port: &port}}}
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default",
+			Name:      service + "-1",
+			Labels:    map[string]string{discoveryv1.LabelServiceName: service},
+		},
+		Ports: []discoveryv1.EndpointPort{{Port: &port}}}
 	for _, text := range endpoints {
 		var e discoveryv1.Endpoint
 		yes, no := true, false
@@ -110,7 +116,9 @@ func TestPlan(t *testing.T) {
 		s.Spec.Type = corev1.ServiceTypeLoadBalancer
 		s.Spec.HealthCheckNodePort = 31000
 		proxied := corev1.LoadBalancerIPModeProxy
-		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.5"}, {IP: "203.0.113.6", IPMode: &proxied}, {Hostname: "x"}}
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{
+			{IP: "203.0.113.5"}, {IP: "203.0.113.6", IPMode: &proxied}, {Hostname: "x"},
+		}
 	}
 	for _, c := range []struct {
 		name      string
@@ -120,8 +128,16 @@ func TestPlan(t *testing.T) {
 	}{
 		{"gone", nil, nil, nil},
 		{"headless", service("a", "None"), nil, nil},
-		{"external name", service("a", "", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }), nil, nil},
-		{"another proxy's", service("a", "10.43.0.5", func(s *corev1.Service) { s.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "x"} }), nil, nil},
+		{
+			"external name", service("a", "", func(s *corev1.Service) { s.Spec.Type = corev1.ServiceTypeExternalName }), nil,
+			nil,
+		},
+		{
+			"another proxy's",
+			service("a", "10.43.0.5", func(s *corev1.Service) {
+				s.Labels = map[string]string{"service.kubernetes.io/service-proxy-name": "x"}
+			}), nil, nil,
+		},
 		{"no endpoints", service("a", "10.43.0.5"), nil, []string{"10.43.0.5:80/6 -> reject"}},
 		{"ready ones of both nodes", service("a", "10.43.0.5"),
 			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.0.3@n1", "10.42.1.3@n2", "10.42.0.4@n1!", "10.42.0.5@n1~")},
@@ -133,35 +149,54 @@ func TestPlan(t *testing.T) {
 			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2"), slice("a", 8080, "10.42.1.3@n2")},
 			[]string{"10.43.0.5:80/6 -> 10.42.1.3:8080"}},
 		{"node port", service("a", "10.43.0.5", nodePort), []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")},
-			[]string{"10.43.0.5:80/6 -> 10.42.1.3:8080", "127.0.0.1:30080/6 -> 10.42.1.3:8080 masquerade", "192.168.77.1:30080/6 -> 10.42.1.3:8080 masquerade"}},
-		{"external traffic policy without local endpoints", service("a", "10.43.0.5", nodePort, outsideLocal), []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")},
+			[]string{
+				"10.43.0.5:80/6 -> 10.42.1.3:8080", "127.0.0.1:30080/6 -> 10.42.1.3:8080 masquerade",
+				"192.168.77.1:30080/6 -> 10.42.1.3:8080 masquerade",
+			}},
+		{
+			"external traffic policy without local endpoints", service("a", "10.43.0.5", nodePort, outsideLocal),
+			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")},
 			[]string{"10.43.0.5:80/6 -> 10.42.1.3:8080", "127.0.0.1:30080/6 -> drop", "192.168.77.1:30080/6 -> drop",
-				"inside 127.0.0.1:30080/6 -> 10.42.1.3:8080", "inside 192.168.77.1:30080/6 -> 10.42.1.3:8080"}},
+				"inside 127.0.0.1:30080/6 -> 10.42.1.3:8080", "inside 192.168.77.1:30080/6 -> 10.42.1.3:8080"},
+		},
 		{"load balancer with local policy", service("a", "10.43.0.5", loadBalancer, outsideLocal),
 			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.0.3@n1", "10.42.1.3@n2")},
-			[]string{"10.43.0.5:80/6 -> 10.42.0.3:8080 10.42.1.3:8080", "203.0.113.5:80/6 -> 10.42.0.3:8080", "hairpin 10.42.0.3",
-				"health 31000: 1", "inside 203.0.113.5:80/6 -> 10.42.0.3:8080 10.42.1.3:8080"}},
+			[]string{
+				"10.43.0.5:80/6 -> 10.42.0.3:8080 10.42.1.3:8080", "203.0.113.5:80/6 -> 10.42.0.3:8080", "hairpin 10.42.0.3",
+				"health 31000: 1", "inside 203.0.113.5:80/6 -> 10.42.0.3:8080 10.42.1.3:8080",
+			}},
 		{"load balancer whose local endpoints end", service("a", "10.43.0.5", loadBalancer, outsideLocal),
 			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.0.3@n1~", "10.42.1.3@n2")},
 			[]string{"10.43.0.5:80/6 -> 10.42.1.3:8080", "203.0.113.5:80/6 -> 10.42.0.3:8080", "hairpin 10.42.0.3",
 				"health 31000: 0", "inside 203.0.113.5:80/6 -> 10.42.1.3:8080"}},
-		{"internal traffic policy", service("a", "10.43.0.5", insideLocal), []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.0.3@n1", "10.42.1.3@n2")},
-			[]string{"10.43.0.5:80/6 -> 10.42.0.3:8080", "hairpin 10.42.0.3"}},
-		{"internal traffic policy without local endpoints", service("a", "10.43.0.5", insideLocal), []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")},
-			[]string{"10.43.0.5:80/6 -> drop"}},
+		{
+			"internal traffic policy", service("a", "10.43.0.5", insideLocal),
+			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.0.3@n1", "10.42.1.3@n2")},
+			[]string{"10.43.0.5:80/6 -> 10.42.0.3:8080", "hairpin 10.42.0.3"},
+		},
+		{
+			"internal traffic policy without local endpoints", service("a", "10.43.0.5", insideLocal),
+			[]*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")},
+			[]string{"10.43.0.5:80/6 -> drop"},
+		},
 		{"external address and affinity", service("a", "10.43.0.5", func(s *corev1.Service) {
 			s.Spec.ExternalIPs = []string{"198.51.100.1", "fd00::1"}
 			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 		}), []*discoveryv1.EndpointSlice{slice("a", 8080, "10.42.1.3@n2")},
-			[]string{"10.43.0.5:80/6 -> 10.42.1.3:8080 affinity 10800", "198.51.100.1:80/6 -> 10.42.1.3:8080 affinity 10800 masquerade"}},
+			[]string{
+				"10.43.0.5:80/6 -> 10.42.1.3:8080 affinity 10800", "198.51.100.1:80/6 -> 10.42.1.3:8080 affinity 10800 masquerade",
+			}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			require.Equal(t, c.want, describe(plan(testNode, c.service, c.endpoints, nil)))
 		})
 	}
 	local := testNode
-	local.Local = map[types.NamespacedName]netip.AddrPort{{Namespace: "default", Name: "a"}: netip.MustParseAddrPort("192.168.77.1:5353")}
-	require.Equal(t, []string{"10.43.0.5:80/6 -> 192.168.77.1:5353", "hairpin 192.168.77.1"}, describe(plan(local, service("a", "10.43.0.5"), nil, nil)))
+	local.Local = map[types.NamespacedName]netip.AddrPort{
+		{Namespace: "default", Name: "a"}: netip.MustParseAddrPort("192.168.77.1:5353"),
+	}
+	require.Equal(t, []string{"10.43.0.5:80/6 -> 192.168.77.1:5353", "hairpin 192.168.77.1"},
+		describe(plan(local, service("a", "10.43.0.5"), nil, nil)))
 }
 
 // TestHints: endpoints are preferred by their hints, as upstream's kube-proxy does it.
@@ -173,17 +208,28 @@ func TestHints(t *testing.T) {
 		endpoints []hinted
 		want      []string
 	}{
-		"none":                          {[]hinted{{"10.42.0.3@n1", "", ""}, {"10.42.1.3@n2", "", ""}}, []string{one, two}},
-		"this node":                     {[]hinted{{"10.42.0.3@n1", "n1", "a"}, {"10.42.1.3@n2", "n2", "a"}}, []string{one}},
-		"this node among others":        {[]hinted{{"10.42.0.3@n1", "n3 n1", ""}, {"10.42.1.3@n2", "n2", ""}}, []string{one}},
-		"the zone, without this node":   {[]hinted{{"10.42.1.3@n2", "n2", "a"}, {"10.42.2.3@n3", "n3", "b"}}, []string{two}},
-		"the zone":                      {[]hinted{{"10.42.0.3@n1", "", "b"}, {"10.42.1.3@n2", "", "a"}, {"10.42.2.3@n3", "", "a"}}, []string{two, three}},
-		"neither node nor zone":         {[]hinted{{"10.42.1.3@n2", "n2", "b"}, {"10.42.2.3@n3", "n3", "b"}}, []string{two, three}},
-		"one without a hint":            {[]hinted{{"10.42.0.3@n1", "n1", "a"}, {"10.42.1.3@n2", "", ""}}, []string{one, two}},
-		"one without one for nodes":     {[]hinted{{"10.42.0.3@n1", "n1", "b"}, {"10.42.1.3@n2", "", "a"}}, []string{two}},
-		"one that is not ready":         {[]hinted{{"10.42.0.3@n1!", "n1", "a"}, {"10.42.1.3@n2", "n2", "b"}}, []string{two}},
-		"without one, but not ready":    {[]hinted{{"10.42.0.3@n1", "n1", "a"}, {"10.42.1.3@n2!", "", ""}, {"10.42.2.3@n3", "n3", "a"}}, []string{one}},
-		"all of them terminating":       {[]hinted{{"10.42.0.3@n1~", "n1", "a"}, {"10.42.1.3@n2~", "n2", "a"}}, []string{one, two}},
+		"none":                        {[]hinted{{"10.42.0.3@n1", "", ""}, {"10.42.1.3@n2", "", ""}}, []string{one, two}},
+		"this node":                   {[]hinted{{"10.42.0.3@n1", "n1", "a"}, {"10.42.1.3@n2", "n2", "a"}}, []string{one}},
+		"this node among others":      {[]hinted{{"10.42.0.3@n1", "n3 n1", ""}, {"10.42.1.3@n2", "n2", ""}}, []string{one}},
+		"the zone, without this node": {[]hinted{{"10.42.1.3@n2", "n2", "a"}, {"10.42.2.3@n3", "n3", "b"}}, []string{two}},
+		"the zone": {
+			[]hinted{{"10.42.0.3@n1", "", "b"}, {"10.42.1.3@n2", "", "a"}, {"10.42.2.3@n3", "", "a"}},
+			[]string{two, three},
+		},
+		"neither node nor zone": {
+			[]hinted{{"10.42.1.3@n2", "n2", "b"}, {"10.42.2.3@n3", "n3", "b"}}, []string{two, three},
+		},
+		"one without a hint": {
+			[]hinted{{"10.42.0.3@n1", "n1", "a"}, {"10.42.1.3@n2", "", ""}}, []string{one, two},
+		},
+		"one without one for nodes": {[]hinted{{"10.42.0.3@n1", "n1", "b"}, {"10.42.1.3@n2", "", "a"}}, []string{two}},
+		"one that is not ready":     {[]hinted{{"10.42.0.3@n1!", "n1", "a"}, {"10.42.1.3@n2", "n2", "b"}}, []string{two}},
+		"without one, but not ready": {
+			[]hinted{{"10.42.0.3@n1", "n1", "a"}, {"10.42.1.3@n2!", "", ""}, {"10.42.2.3@n3", "n3", "a"}}, []string{one},
+		},
+		"all of them terminating": {
+			[]hinted{{"10.42.0.3@n1~", "n1", "a"}, {"10.42.1.3@n2~", "n2", "a"}}, []string{one, two},
+		},
 		"this one terminating, another": {[]hinted{{"10.42.0.3@n1~", "n1", "a"}, {"10.42.1.3@n2", "n2", "a"}}, []string{two}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -231,16 +277,23 @@ func TestHintsAndLocalPolicy(t *testing.T) {
 
 // TestZoneOfNode: services with hints follow the zone of this node, and no others.
 func TestZoneOfNode(t *testing.T) {
-	p := &Proxy{Config: Config{NodeName: "n1"}, wake: make(chan struct{}, 1), nodes: map[string]machine{}, dirty: map[types.NamespacedName]bool{},
-		services: map[types.NamespacedName]*corev1.Service{}, slices: map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{}}
+	p := &Proxy{
+		Config: Config{NodeName: "n1"}, wake: make(chan struct{}, 1), nodes: map[string]machine{},
+		dirty:    map[types.NamespacedName]bool{},
+		services: map[types.NamespacedName]*corev1.Service{},
+		slices:   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
+	}
 	with, without := slice("with", 8080, "10.42.0.3@n1"), slice("without", 8080, "10.42.0.3@n1")
 	with.Endpoints[0].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "a"}}}
 	for _, s := range []*discoveryv1.EndpointSlice{with, without} {
-		p.slices[types.NamespacedName{Namespace: "default", Name: s.Labels[discoveryv1.LabelServiceName]}] = map[string]*discoveryv1.EndpointSlice{s.Name: s}
+		p.slices[types.NamespacedName{Namespace: "default", Name: s.Labels[discoveryv1.LabelServiceName]}] =
+			map[string]*discoveryv1.EndpointSlice{s.Name: s}
 	}
 	set := func(name, zone string) map[types.NamespacedName]bool {
 		clear(p.dirty)
-		p.setNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}}}, true)
+		p.setNode(&corev1.Node{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{corev1.LabelTopologyZone: zone}},
+		}, true)
 		return p.dirty
 	}
 	require.Equal(t, map[types.NamespacedName]bool{{Namespace: "default", Name: "with"}: true}, set("n1", "a"))
@@ -383,7 +436,8 @@ func TestMembers(t *testing.T) {
 		for range 5 {
 			now := &backend{affinity: 1}
 			for _, n := range rapid.SliceOfDistinct(rapid.IntRange(0, 11), rapid.ID[int]).Draw(t, "endpoints") {
-				now.endpoints = append(now.endpoints, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n / 3)}), 80+uint16(n%3)))
+				now.endpoints = append(now.endpoints,
+					netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(n / 3)}), 80+uint16(n%3)))
 			}
 			now.nameMembers(before)
 			require.Len(t, now.members, len(now.endpoints))
@@ -439,7 +493,8 @@ func TestCopiesAreBounded(t *testing.T) {
 	}
 }
 
-// TestElementsAreBounded: a service with many ports and many endpoints is served as far as there is room for it, and says so.
+// TestElementsAreBounded: a service with many ports and many endpoints is served as far as there is room for it, and
+// says so.
 func TestElementsAreBounded(t *testing.T) {
 	for name, c := range map[string]struct{ ports, endpoints, externals, served int }{
 		"as usual":      {20, 1000, 0, 20},
@@ -456,7 +511,9 @@ func TestElementsAreBounded(t *testing.T) {
 				endpoints.Ports = append(endpoints.Ports, discoveryv1.EndpointPort{Name: &name, Port: &number})
 			}
 			for i := range c.endpoints {
-				endpoints.Endpoints = append(endpoints.Endpoints, discoveryv1.Endpoint{Addresses: []string{fmt.Sprintf("10.42.%d.%d", i/200, 1+i%200)}})
+				endpoints.Endpoints = append(endpoints.Endpoints, discoveryv1.Endpoint{
+					Addresses: []string{fmt.Sprintf("10.42.%d.%d", i/200, 1+i%200)},
+				})
 			}
 			for i := range c.externals {
 				svc.Spec.ExternalIPs = append(svc.Spec.ExternalIPs, fmt.Sprintf("198.51.%d.%d", i/250, i%250))
@@ -491,7 +548,8 @@ func TestChangeIsSmall(t *testing.T) {
 	}
 	s := newState()
 	apply := func(endpoints []string) *delta {
-		p := plan(testNode, service("a", "10.43.0.5"), []*discoveryv1.EndpointSlice{slice("a", 8080, endpoints...)}, s.plans[name])
+		p := plan(testNode, service("a", "10.43.0.5"), []*discoveryv1.EndpointSlice{slice("a", 8080, endpoints...)},
+			s.plans[name])
 		return s.apply(map[types.NamespacedName]*servicePlan{name: p})
 	}
 	apply(endpoints)

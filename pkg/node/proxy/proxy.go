@@ -1,13 +1,16 @@
-// Package proxy implements services on a node: it translates Services and EndpointSlices into one nftables table, and updates it incrementally.
+// Package proxy implements services on a node: it translates Services and EndpointSlices into one nftables table, and
+// updates it incrementally.
 //
-// A verdict map leads from a frontend (address, protocol, port) to a chain. Chains are shared by all services with the same number of endpoints;
-// they take the next number in round robin, and look up the endpoint of (frontend, number) in one map for all services. A change of a service
-// therefore changes a few map elements, whatever the number of services. Only a backend with session affinity, with frontends that lead elsewhere
-// from outside, or with many frontends has a chain of its own. nft can list all of it (see kernel).
+// A verdict map leads from a frontend (address, protocol, port) to a chain. Chains are shared by all services with the
+// same number of endpoints; they take the next number in round robin, and look up the endpoint of (frontend, number) in
+// one map for all services. A change of a service therefore changes a few map elements, whatever the number of
+// services. Only a backend with session affinity, with frontends that lead elsewhere from outside, or with many
+// frontends has a chain of its own. nft can list all of it (see kernel).
 //
-// A frontend is owned by one service: the one with the cluster IP, else the node port, else the external address, and of several the oldest.
-// External addresses cannot overlap the cluster's own (see Guarded); refusals are reported by an event on the service. For the addresses of load balancers
-// that are from the pool, one node answers ARP (see balance.go).
+// A frontend is owned by one service: the one with the cluster IP, else the node port, else the external address, and
+// of several the oldest. External addresses cannot overlap the cluster's own (see Guarded); refusals are reported by an
+// event on the service. For the addresses of load balancers that are from the pool, one node answers ARP (see
+// balance.go).
 //
 // Its invariant: state is exactly the content of the kernel's table; after an error the whole table is rewritten in
 // one transaction. The table stays in place when the proxy stops, so that services keep working; Reset removes it.
@@ -45,7 +48,8 @@ type Proxy struct {
 	kernel *kernel
 	health *health
 	arp    *announce.Announcer
-	// held are the addresses for which this node answers ARP, moved is set if they changed since they were announced, and arpError is the last error.
+	// held are the addresses for which this node answers ARP, moved is set if they changed since they were announced, and
+	// arpError is the last error.
 	held     map[types.NamespacedName][]netip.Addr
 	moved    bool
 	arpError string
@@ -87,9 +91,12 @@ func New(c Config) (*Proxy, error) {
 		return nil, err
 	}
 	p := &Proxy{Config: c, ready: make(chan struct{}), wake: make(chan struct{}, 1),
-		services: map[types.NamespacedName]*corev1.Service{}, slices: map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
-		dirty: map[types.NamespacedName]bool{}, state: newState(), broken: true, stale: map[Frontend]bool{}, nodes: map[string]machine{}, ranges: map[string]*networkingv1.ServiceCIDR{},
-		complaints: map[types.NamespacedName][]string{}, held: map[types.NamespacedName][]netip.Addr{}, plan: plan, events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
+		services: map[types.NamespacedName]*corev1.Service{},
+		slices:   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
+		dirty:    map[types.NamespacedName]bool{}, state: newState(), broken: true, stale: map[Frontend]bool{},
+		nodes: map[string]machine{}, ranges: map[string]*networkingv1.ServiceCIDR{},
+		complaints: map[types.NamespacedName][]string{}, held: map[types.NamespacedName][]netip.Addr{}, plan: plan,
+		events: events.New(c.Client, "coracle-proxy", c.NodeName, c.Logger)}
 	p.guard = run.Guard{Log: c.Logger, Component: p.Name()}
 	p.metrics = newMetrics(c.Metrics, p)
 	p.node = Node{Name: c.NodeName, Local: c.Local}
@@ -115,7 +122,8 @@ func (p *Proxy) Name() string { return "proxy" }
 // Ready is closed when the kernel has all services that existed when Run was called.
 func (p *Proxy) Ready() <-chan struct{} { return p.ready }
 
-// retryFirst and retryMost are the first and the maximum back-off after a failed transaction, before everything is rewritten.
+// retryFirst and retryMost are the first and the maximum back-off after a failed transaction, before everything is
+// rewritten.
 const (
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 30 * time.Second
@@ -235,7 +243,9 @@ func (p *Proxy) sync() error {
 	plans := make(map[types.NamespacedName]*servicePlan, len(inputs))
 	for name, in := range inputs {
 		// A service whose plan panics keeps its rules until it changes again.
-		_ = p.guard.Do("plan", func() { plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name]) }, "service", name)
+		_ = p.guard.Do("plan", func() {
+			plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name])
+		}, "service", name)
 	}
 	d := p.state.apply(plans)
 	maps.Copy(p.stale, d.stale)

@@ -61,8 +61,9 @@ func (p *Proxy) serveRanges(g *Guarded) error {
 	return nil
 }
 
-// serve returns those of all ranges in which this node routes and rejects addresses that no service has: that of the options, and the others unless
-// machines have addresses there, which would be cut off. A service that has such an address is served all the same.
+// serve returns those of all ranges in which this node routes and rejects addresses that no service has: that of the
+// options, and the others unless machines have addresses there, which would be cut off. A service that has such an
+// address is served all the same.
 func (p *Proxy) serve(all []netip.Prefix, nodes map[netip.Addr]bool) ([]netip.Prefix, error) {
 	var networks []netip.Prefix
 	if len(all) > 1 {
@@ -104,8 +105,11 @@ func (p *Proxy) refuseRange(c netip.Prefix, why string) {
 	ranges := slices.Collect(maps.Values(p.ranges))
 	p.mu.Unlock()
 	for _, s := range ranges {
-		if slices.ContainsFunc(s.Spec.CIDRs, func(text string) bool { return strings.HasPrefix(text, c.Addr().String()+"/") }) {
-			p.events.Event(s, corev1.EventTypeWarning, "RangeRefused", "node %s does not route %s to services: %s", p.NodeName, c, why)
+		if slices.ContainsFunc(s.Spec.CIDRs, func(text string) bool {
+			return strings.HasPrefix(text, c.Addr().String()+"/")
+		}) {
+			p.events.Event(s, corev1.EventTypeWarning, "RangeRefused", "node %s does not route %s to services: %s", p.NodeName,
+				c, why)
 		}
 	}
 }

@@ -20,8 +20,8 @@ func (c *Config) metric() int {
 	return int(binary.BigEndian.Uint32(sum[:])>>1) + 1 // 0 would let the kernel match any
 }
 
-// route sets routes to ranges of cluster IPs with the node's source address, so that processes of the node can connect to them without a default
-// route, and removes those to others.
+// route sets routes to ranges of cluster IPs with the node's source address, so that processes of the node can connect
+// to them without a default route, and removes those to others.
 func (p *Proxy) route(ranges []netip.Prefix) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -32,7 +32,13 @@ func (p *Proxy) route(ranges []netip.Prefix) error {
 		if err != nil {
 			return err
 		}
-		err = netlink.RouteReplace(&netlink.Route{LinkIndex: lo.Attrs().Index, Dst: dst, Src: p.NodeIP.AsSlice(), Protocol: routeProtocol, Priority: p.metric()})
+		err = netlink.RouteReplace(&netlink.Route{
+			LinkIndex: lo.Attrs().Index,
+			Dst:       dst,
+			Src:       p.NodeIP.AsSlice(),
+			Protocol:  routeProtocol,
+			Priority:  p.metric(),
+		})
 		if err != nil {
 			return fmt.Errorf("add the route to services %s from %s: %w", c, p.NodeIP, err)
 		}
@@ -42,7 +48,8 @@ func (p *Proxy) route(ranges []netip.Prefix) error {
 
 // removeRoutes removes the routes of route, except those to some ranges.
 func (c *Config) removeRoutes(except []netip.Prefix) error {
-	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN},
+	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4,
+		&netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN},
 		netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)

@@ -55,16 +55,20 @@ func (k *kernel) baseChains() {
 	k.rule(refuse, "", protocolIs(unix.IPPROTO_TCP), []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_TCP_RST}})
 	k.rule(refuse, "", []expr.Any{&expr.Reject{Type: unix.NFT_REJECT_ICMP_UNREACH, Code: 3}}) // port unreachable
 	ignore := plain(chainDrop)
-	k.rule(ignore, "no endpoint on this node, and the service's policy is Local", []expr.Any{&expr.Verdict{Kind: expr.VerdictDrop}})
+	k.rule(ignore, "no endpoint on this node, and the service's policy is Local", []expr.Any{
+		&expr.Verdict{Kind: expr.VerdictDrop},
+	})
 
 	inside := plain(chainInside)
 	k.rule(inside, "", frontendTo(0), k.lookup(setInside, r(0), unix.NFT_REG_VERDICT))
 	everyone := plain(chainServices)
 	k.rule(everyone, "", frontendTo(0), k.lookup(setServices, r(0), unix.NFT_REG_VERDICT))
 	for _, c := range k.ranges {
-		k.rule(everyone, "a cluster IP or port that no service has", inPrefix(loadDestination(0), c, false), jump(expr.VerdictGoto, chainReject))
+		k.rule(everyone, "a cluster IP or port that no service has", inPrefix(loadDestination(0), c, false),
+			jump(expr.VerdictGoto, chainReject))
 	}
-	k.rule(everyone, "a port that the load balancer does not have", loadDestination(0), k.member(setVirtual, r(0)), jump(expr.VerdictGoto, chainReject))
+	k.rule(everyone, "a port that the load balancer does not have", loadDestination(0), k.member(setVirtual, r(0)),
+		jump(expr.VerdictGoto, chainReject))
 
 	clients := plain(chainSources)
 	k.rule(clients, "", frontendTo(0), loadSource(3), k.member(setSources, r(0)), jump(expr.VerdictReturn, ""))
@@ -97,16 +101,19 @@ func (k *kernel) baseChains() {
 	post := base("postrouting", nftables.ChainHookPostrouting, nftables.ChainPriorityNATSource)
 	hide := []expr.Any{&expr.Immediate{Register: r(0), Data: k.config.NodeIP.AsSlice()},
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: r(0), FullyRandom: true}}
-	k.rule(post, "an endpoint that is its own client", redirected(), loadSource(0), loadDestination(1), k.member(setHairpin, r(0)), hide)
+	k.rule(post, "an endpoint that is its own client", redirected(), loadSource(0), loadDestination(1),
+		k.member(setHairpin, r(0)), hide)
 	k.rule(post, "", redirected(), marked(), setMark(^uint32(masqueraded), 0), hide)
-	k.rule(post, "the node's loopback is not routable", redirected(), inPrefix(loadSource(0), netip.MustParsePrefix("127.0.0.0/8"), false), hide)
+	k.rule(post, "the node's loopback is not routable", redirected(),
+		inPrefix(loadSource(0), netip.MustParsePrefix("127.0.0.0/8"), false), hide)
 }
 
 // balanceChain selects the next endpoint and redirects the connection to it.
 //
-// A backend's slot is in its rules as two generators of one number: nft has no other word for a number in a key. With session affinity a client that has a
-// member of the backend keeps it while that is there. The packet's priority holds the member between two rules, or two maps: it has no meaning before a packet
-// is forwarded, which sets it; it is lost only for the first packet of a connection from this node itself.
+// A backend's slot is in its rules as two generators of one number: nft has no other word for a number in a key. With
+// session affinity a client that has a member of the backend keeps it while that is there. The packet's priority holds
+// the member between two rules, or two maps: it has no meaning before a packet is forwarded, which sets it; it is lost
+// only for the first packet of a connection from this node itself.
 func (k *kernel) balanceChain(name string, c chain) {
 	ch := k.chain(&nftables.Chain{Name: name})
 	number := func(reg uint32) []expr.Any { return generate(reg, c.count, 0) }
@@ -115,7 +122,8 @@ func (k *kernel) balanceChain(name string, c chain) {
 		return
 	}
 	backend := func(reg uint32) []expr.Any {
-		return slices.Concat(generate(reg, 1, binary.NativeEndian.Uint32(c.slot[:4])), generate(reg+1, 1, binary.NativeEndian.Uint32(c.slot[4:])))
+		return slices.Concat(generate(reg, 1, binary.NativeEndian.Uint32(c.slot[:4])),
+			generate(reg+1, 1, binary.NativeEndian.Uint32(c.slot[4:])))
 	}
 	if c.affinity == 0 {
 		k.rule(ch, "", backend(0), number(2), k.lookup(setBackends, r(0), r(0)), redirect())
@@ -126,9 +134,18 @@ func (k *kernel) balanceChain(name string, c chain) {
 		return []expr.Any{&expr.Dynset{SrcRegKey: r(0), SrcRegData: r(4), SetName: k.affinity.Name, SetID: k.affinity.ID,
 			Operation: operation, Timeout: time.Duration(c.affinity) * time.Second}}
 	}
-	find := []expr.Any{&expr.Lookup{SourceRegister: r(0), DestRegister: r(4), IsDestRegSet: true, SetName: k.affinity.Name, SetID: k.affinity.ID}}
+	find := []expr.Any{
+		&expr.Lookup{
+			SourceRegister: r(0),
+			DestRegister:   r(4),
+			IsDestRegSet:   true,
+			SetName:        k.affinity.Name,
+			SetID:          k.affinity.ID,
+		},
+	}
 	send := slices.Concat(backend(0), loadPriority(2), k.lookup(setTargets, r(0), r(0)), redirect())
-	k.rule(ch, "a client that has a member", client, find, setPriority(4), loadPriority(4), store(unix.NFT_DYNSET_OP_UPDATE), send)
+	k.rule(ch, "a client that has a member", client, find, setPriority(4), loadPriority(4),
+		store(unix.NFT_DYNSET_OP_UPDATE), send)
 	k.rule(ch, "others get the next one", backend(0), number(2), k.lookup(setMembers, r(0), r(4)), setPriority(4))
 	// Delete first, since an update does not change an existing element. The rule ends without effect if the set is full.
 	k.rule(ch, "", client, loadPriority(4), store(dynsetDelete), store(unix.NFT_DYNSET_OP_UPDATE))
@@ -142,7 +159,9 @@ func redirect() []expr.Any {
 
 // generate loads one of count numbers from offset on, in turn.
 func generate(reg uint32, count int, offset uint32) []expr.Any {
-	return []expr.Any{&expr.Numgen{Register: r(reg), Modulus: uint32(count), Offset: offset, Type: unix.NFT_NG_INCREMENTAL}}
+	return []expr.Any{
+		&expr.Numgen{Register: r(reg), Modulus: uint32(count), Offset: offset, Type: unix.NFT_NG_INCREMENTAL},
+	}
 }
 
 func setPriority(reg uint32) []expr.Any {
@@ -156,7 +175,15 @@ func loadPriority(reg uint32) []expr.Any {
 const dynsetDelete = 2 // NFT_DYNSET_OP_DELETE of linux/netfilter/nf_tables.h
 
 func (k *kernel) lookup(s set, from, to uint32) []expr.Any {
-	return []expr.Any{&expr.Lookup{SourceRegister: from, DestRegister: to, IsDestRegSet: true, SetName: k.sets[s].Name, SetID: k.sets[s].ID}}
+	return []expr.Any{
+		&expr.Lookup{
+			SourceRegister: from,
+			DestRegister:   to,
+			IsDestRegSet:   true,
+			SetName:        k.sets[s].Name,
+			SetID:          k.sets[s].ID,
+		},
+	}
 }
 
 func (k *kernel) member(s set, from uint32) []expr.Any {
@@ -205,16 +232,21 @@ func redirected() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: r(0), Data: make([]byte, 4)}}
 }
 
-// masqueraded is the bit of a packet's mark for connections whose source is to be translated, which is known before their destination is. It is kube-proxy's,
-// which other software leaves alone. Conntrack's original destination would do without a mark, but nft and what uses it (firewalld, for example) cannot list a
-// table in which that is a part of a key: they abort.
+// masqueraded is the bit of a packet's mark for connections whose source is to be translated, which is known before
+// their destination is. It is kube-proxy's, which other software leaves alone. Conntrack's original destination would
+// do without a mark, but nft and what uses it (firewalld, for example) cannot list a table in which that is a part of a
+// key: they abort.
 const masqueraded = 0x4000
 
 func loadMark() []expr.Any { return []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: r(0)}} }
 
 // setMark keeps some bits of the packet's mark, and inverts others.
 func setMark(keep, invert uint32) []expr.Any {
-	return append(loadMark(), masked(keep, invert), &expr.Meta{Key: expr.MetaKeyMARK, Register: r(0), SourceRegister: true})
+	return append(loadMark(), masked(keep, invert), &expr.Meta{
+		Key:            expr.MetaKeyMARK,
+		Register:       r(0),
+		SourceRegister: true,
+	})
 }
 
 // marked matches packets with the bit masqueraded.
@@ -224,7 +256,13 @@ func marked() []expr.Any {
 
 // masked applies a mask and an exclusive or to the first register, in the byte order of the machine.
 func masked(mask, xor uint32) expr.Any {
-	return &expr.Bitwise{SourceRegister: r(0), DestRegister: r(0), Len: 4, Mask: binary.NativeEndian.AppendUint32(nil, mask), Xor: binary.NativeEndian.AppendUint32(nil, xor)}
+	return &expr.Bitwise{
+		SourceRegister: r(0),
+		DestRegister:   r(0),
+		Len:            4,
+		Mask:           binary.NativeEndian.AppendUint32(nil, mask),
+		Xor:            binary.NativeEndian.AppendUint32(nil, xor),
+	}
 }
 
 func jump(kind expr.VerdictKind, to string) []expr.Any {

@@ -46,7 +46,9 @@ func TestTraffic(t *testing.T) {
 	})
 	endpoints := slice("web", 8080, a.String()+"@n1", b.String()+"@n1", c.String()+"@n1")
 	udp, name := corev1.ProtocolUDP, "udp"
-	endpoints.Ports = append(endpoints.Ports, discoveryv1.EndpointPort{Name: &name, Protocol: &udp, Port: endpoints.Ports[0].Port})
+	endpoints.Ports = append(endpoints.Ports, discoveryv1.EndpointPort{
+		Name: &name, Protocol: &udp, Port: endpoints.Ports[0].Port,
+	})
 	w.objects.deliver(nil, web)
 	w.objects.deliver(nil, endpoints)
 	w.objects.deliver(nil, service("empty", "10.43.0.11"))
@@ -133,12 +135,15 @@ func TestTraffic(t *testing.T) {
 	require.ErrorIs(t, err, unix.ECONNREFUSED)
 }
 
-// TestFurtherRanges: cluster IPs of a ServiceCIDR are routed and rejected like those of the options, unless machines have addresses there.
+// TestFurtherRanges: cluster IPs of a ServiceCIDR are routed and rejected like those of the options, unless machines
+// have addresses there.
 func TestFurtherRanges(t *testing.T) {
 	w := newWorld(t)
 	a, client := w.pod("a"), w.pod("client")
 	ranges := func(cidrs ...string) *networkingv1.ServiceCIDR {
-		return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
+		return &networkingv1.ServiceCIDR{
+			ObjectMeta: metav1.ObjectMeta{Name: "more"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs},
+		}
 	}
 	further := ranges("10.99.0.0/24")
 	w.objects.deliver(nil, further)
@@ -175,8 +180,8 @@ func TestFurtherRanges(t *testing.T) {
 	require.True(t, routed("10.43.0.77"))
 }
 
-// TestUDPForgets: a client that is connected to an endpoint stays so while that serves, as with TCP, and gets another one when it is gone, also if somebody
-// has taken the table away.
+// TestUDPForgets: a client that is connected to an endpoint stays so while that serves, as with TCP, and gets another
+// one when it is gone, also if somebody has taken the table away.
 func TestUDPForgets(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a"), w.pod("b")
@@ -227,7 +232,8 @@ func TestAffinity(t *testing.T) {
 	a, b, c := w.pod("a"), w.pod("b"), w.pod("c")
 	w.pod("client")
 	w.pod("other")
-	w.objects.deliver(nil, service("web", "10.43.0.10", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
+	w.objects.deliver(nil,
+		service("web", "10.43.0.10", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
 	all := []string{a.String() + "@n1", b.String() + "@n1", c.String() + "@n1"}
 	w.objects.deliver(nil, slice("web", 8080, all...))
 	w.start()
@@ -289,7 +295,8 @@ func TestAffinityIsBounded(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a"), w.pod("b")
 	w.pod("client")
-	w.objects.deliver(nil, service("web", "10.43.0.10", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
+	w.objects.deliver(nil,
+		service("web", "10.43.0.10", func(s *corev1.Service) { s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP }))
 	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n1", b.String()+"@n1"))
 	w.start()
 	k, err := newKernel(&w.proxy.Config)
@@ -337,7 +344,11 @@ func TestLocalPolicy(t *testing.T) {
 	w.objects.deliver(nil, svc)
 	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n1"))
 	w.start()
-	for where, seen := range map[string]string{"outside": "192.168.77.9", "client": client.String(), "": nodeAddr.String()} {
+	for where, seen := range map[string]string{
+		"outside": "192.168.77.9",
+		"client":  client.String(),
+		"":        nodeAddr.String(),
+	} {
 		for _, to := range []string{nodeAddr.String() + ":30080", "198.51.100.1:80"} {
 			answer, err := w.ask(where, "tcp", to)
 			require.NoError(t, err, "%s -> %s", where, to)
@@ -383,7 +394,10 @@ func TestRepair(t *testing.T) {
 	_, err = w.askWithin(soon, "", "tcp", "10.43.0.10:80")
 	require.Error(t, err)
 	w.objects.deliver(nil, service("other", "10.43.0.11"))
-	require.Eventually(t, func() bool { _, err := w.askWithin(soon, "", "tcp", "10.43.0.10:80"); return err == nil }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		_, err := w.askWithin(soon, "", "tcp", "10.43.0.10:80")
+		return err == nil
+	}, patience, 10*time.Millisecond)
 }
 
 func TestReset(t *testing.T) {

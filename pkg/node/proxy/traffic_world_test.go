@@ -107,8 +107,11 @@ func must(err error) {
 }
 
 func (w *world) start() {
-	p, err := New(Config{Client: fakeClient{cache: w.objects}, NodeName: "n1", NodeIP: nodeAddr, ServiceCIDR: serviceCIDR, ClusterCIDR: clusterCIDR,
-		Logger: slog.New(slog.NewTextHandler(w.t.Output(), nil))})
+	p, err := New(Config{
+		Client: fakeClient{cache: w.objects}, NodeName: "n1", NodeIP: nodeAddr, ServiceCIDR: serviceCIDR,
+		ClusterCIDR: clusterCIDR,
+		Logger:      slog.New(slog.NewTextHandler(w.t.Output(), nil)),
+	})
 	require.NoError(w.t, err)
 	if w.change != nil {
 		w.change(p)

@@ -1,5 +1,5 @@
-// Package runtime defines the node agent's interface to a container runtime. The subpackage containerd runs real containers; the subpackage fake
-// runs them in memory, for the agent's tests.
+// Package runtime defines the node agent's interface to a container runtime. The subpackage containerd runs real
+// containers; the subpackage fake runs them in memory, for the agent's tests.
 //
 // Its invariant: the runtime is the source of truth for containers. A restarted agent reads everything from List;
 // containers outlive the agent and the server.
@@ -18,8 +18,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists is returned by Create for a container that exists already.
 	ErrExists = errors.New("already exists")
-	// ErrRefused is returned by Pull and Load for an image beyond a limit, or a registry that is too slow: other credentials would not
-	// help.
+	// ErrRefused is returned by Pull and Load for an image beyond a limit, or a registry that is too slow: other
+	// credentials would not help.
 	ErrRefused = errors.New("refused")
 	// ErrNotRunning is returned by Exec, Attach and Signal for a container that is not running.
 	ErrNotRunning = errors.New("not running")
@@ -46,8 +46,8 @@ type Mount struct {
 	NoSUID, NoDev bool
 	// Propagation is "private", "rslave" or "rshared"; empty is private.
 	Propagation string
-	// MapIDs maps the owners of the files with the container's user namespace: what belongs to ID n outside belongs to n inside. Otherwise they belong
-	// to nobody inside, unless they are mapped already.
+	// MapIDs maps the owners of the files with the container's user namespace: what belongs to ID n outside belongs to n
+	// inside. Otherwise they belong to nobody inside, unless they are mapped already.
 	MapIDs bool
 }
 
@@ -75,7 +75,8 @@ type Resources struct {
 	HugePages   map[string]uint64 // page size ("2MB") -> bytes
 }
 
-// PodLimits are those of a pod's cgroup, which all its containers have together. Zero is no limit, and leaves the shares as they are.
+// PodLimits are those of a pod's cgroup, which all its containers have together. Zero is no limit, and leaves the
+// shares as they are.
 type PodLimits struct {
 	CPUShares   uint64 // cgroup v1 shares; converted on v2
 	CPUQuota    int64  // microseconds per 100 ms
@@ -93,8 +94,8 @@ type Spec struct {
 	// Image is the ID of, or a reference to, an image on the node.
 	Image string
 
-	// Command and Args replace the image's entrypoint and command. As in Kubernetes, Command without Args also replaces the image's
-	// command.
+	// Command and Args replace the image's entrypoint and command. As in Kubernetes, Command without Args also replaces
+	// the image's command.
 	Command, Args []string
 	// Env overrides the image's environment; "NAME=value".
 	Env        []string
@@ -104,7 +105,8 @@ type Spec struct {
 
 	// NetNS, IPCNS, UTSNS and PIDNS are paths of namespaces to join; "host" means the host's, empty a new one.
 	NetNS, IPCNS, UTSNS, PIDNS string
-	// Users is the user namespace to join, to which the others belong; nil is the host's. IDs of the container are those of it.
+	// Users is the user namespace to join, to which the others belong; nil is the host's. IDs of the container are those
+	// of it.
 	Users *Users
 
 	// UID and GID override the image's user; nil means the image's.
@@ -127,13 +129,14 @@ type Spec struct {
 	Seccomp   string
 	Sysctls   map[string]string
 	Resources Resources
-	// CgroupParent is a path below the cgroup root, such as "/coracle/podUID". The runtime creates it; RemovePod removes it.
+	// CgroupParent is a path below the cgroup root, such as "/coracle/podUID". The runtime creates it; RemovePod removes
+	// it.
 	CgroupParent string
 
 	// TTY allocates a terminal; Stdin keeps stdin open for Attach; StdinOnce closes it after the first Attach.
 	TTY, Stdin, StdinOnce bool
-	// LogPath is the container's log file in CRI log format ("time stream F|P text"). The shim writes and rotates it (see crilog), also while
-	// the agent is down.
+	// LogPath is the container's log file in CRI log format ("time stream F|P text"). The shim writes and rotates it (see
+	// crilog), also while the agent is down.
 	LogPath string
 	// StopSignal overrides the image's, e.g. "SIGQUIT".
 	StopSignal string
@@ -167,7 +170,8 @@ type Container struct {
 	StopSignal syscall.Signal
 }
 
-// Streams are the streams of an exec or attach session; nil ones are not connected. Resize receives terminal sizes until the session ends.
+// Streams are the streams of an exec or attach session; nil ones are not connected. Resize receives terminal sizes
+// until the session ends.
 type Streams struct {
 	In       io.Reader
 	Out, Err io.Writer
@@ -196,26 +200,27 @@ type Stats struct {
 	Inodes           uint64
 }
 
-// Runtime runs containers. All methods are safe for concurrent use, and may be repeated after a crash at any point: what is already done is no
-// error.
+// Runtime runs containers. All methods are safe for concurrent use, and may be repeated after a crash at any point:
+// what is already done is no error.
 type Runtime interface {
 	// Create creates a container and does not start it.
 	Create(ctx context.Context, s Spec) error
-	// Start starts a container that has not been started. If its command cannot be run (not found, not executable), it is Exited with
-	// ExitCode 128 and Message.
+	// Start starts a container that has not been started. If its command cannot be run (not found, not executable), it is
+	// Exited with ExitCode 128 and Message.
 	Start(ctx context.Context, id string) error
 	// Signal sends a signal to the container's first process, or to all if all is set.
 	Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error
 	// Remove kills the container if it runs, and removes it. It succeeds if there is none.
 	Remove(ctx context.Context, id string) error
-	// EndPod releases what only running containers need, the shim, of a pod without running containers. List still returns them.
+	// EndPod releases what only running containers need, the shim, of a pod without running containers. List still returns
+	// them.
 	EndPod(ctx context.Context, podUID string) error
 	// RemovePod releases what the pod's containers share: shim and cgroup. All containers must have been removed.
 	RemovePod(ctx context.Context, podUID, cgroupParent string) error
 	List(ctx context.Context) ([]Container, error)
 	Get(ctx context.Context, id string) (Container, error)
-	// Changes returns the ID of each container whose state changes, from the call until ctx is done. Changes of one container may be
-	// merged if the reader is slow, but none is lost. Call List after subscribing.
+	// Changes returns the ID of each container whose state changes, from the call until ctx is done. Changes of one
+	// container may be merged if the reader is slow, but none is lost. Call List after subscribing.
 	Changes(ctx context.Context) <-chan string
 	// Exec runs a command and returns its exit code. It is killed when ctx is done.
 	Exec(ctx context.Context, id string, e Exec) (int, error)
@@ -225,16 +230,19 @@ type Runtime interface {
 	Update(ctx context.Context, id string, r Resources) error
 	// UpdatePod sets those limits of a pod's cgroup that are not zero; it creates the cgroup, which RemovePod removes.
 	UpdatePod(ctx context.Context, cgroupParent string, l PodLimits) error
-	// MemoryUsage returns the bytes of memory that a container of the pod uses, with page cache; the whole pod, if id is empty.
+	// MemoryUsage returns the bytes of memory that a container of the pod uses, with page cache; the whole pod, if id is
+	// empty.
 	MemoryUsage(ctx context.Context, cgroupParent, id string) (uint64, error)
 	Stats(ctx context.Context, id string) (Stats, error)
 	// DiskUsage returns the bytes and inodes in a container's writable layer, whether it runs or not. It walks the layer.
 	DiskUsage(ctx context.Context, id string) (bytes, inodes uint64, err error)
-	// PodPIDNS returns the path of the PID namespace that the containers of the pod share, for Spec.PIDNS (shareProcessNamespace). Its first
-	// process is a pause process; RemovePod ends it. It belongs to users unless that is nil.
+	// PodPIDNS returns the path of the PID namespace that the containers of the pod share, for Spec.PIDNS
+	// (shareProcessNamespace). Its first process is a pause process; RemovePod ends it. It belongs to users unless that is
+	// nil.
 	PodPIDNS(ctx context.Context, podUID string, users *Users) (string, error)
-	// ContainerPIDNS returns the path of a running container's PID namespace, for another one of its pod. The path is that namespace's, whatever
-	// becomes of the container, until release is called, which the caller must do; it is worth nothing after the end of this process.
+	// ContainerPIDNS returns the path of a running container's PID namespace, for another one of its pod. The path is that
+	// namespace's, whatever becomes of the container, until release is called, which the caller must do; it is worth
+	// nothing after the end of this process.
 	ContainerPIDNS(ctx context.Context, id string) (path string, release func(), err error)
 	// Purge removes every container, snapshot, mount, cgroup and process, for "coracle delete".
 	Purge(ctx context.Context) error
@@ -274,8 +282,9 @@ type Images interface {
 	Remove(ctx context.Context, ref string) error
 	// Load reads an OCI or docker archive (tar, optionally gzip or zstd) and returns the names in it.
 	Load(ctx context.Context, archive io.Reader) ([]Image, error)
-	// View returns the directories of the layers of an image on the node, uppermost first, and holds them under the caller's name until Unview,
-	// even if the image is removed. Calling it again with the same name returns the same directories. Nothing may be written to them.
+	// View returns the directories of the layers of an image on the node, uppermost first, and holds them under the
+	// caller's name until Unview, even if the image is removed. Calling it again with the same name returns the same
+	// directories. Nothing may be written to them.
 	View(ctx context.Context, name, ref string) ([]string, error)
 	// Unview releases the layers that View holds under a name. It succeeds if there are none.
 	Unview(ctx context.Context, name string) error

@@ -182,7 +182,8 @@ func link(dir string, files map[string]File, group *int64) error {
 		if _, err := os.Readlink(filepath.Join(dir, name)); err == nil {
 			continue
 		}
-		if err := symlink(filepath.Join(dataLink, name), filepath.Join(dir, name), uid, group); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := symlink(filepath.Join(dataLink, name), filepath.Join(dir, name), uid, group); err != nil &&
+			!errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}

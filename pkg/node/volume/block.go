@@ -15,9 +15,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/disk"
 )
 
-// A volume of volumeMode Block is a file where others have a directory, which only the agent and the kernel open, and while pods use it a loop device. All of its
-// size is reserved when it is made and when it grows, so that what a pod was promised is there, and so that volumes fill the file system only as far as
-// disk.KeepPart of it.
+// A volume of volumeMode Block is a file where others have a directory, which only the agent and the kernel open, and
+// while pods use it a loop device. All of its size is reserved when it is made and when it grows, so that what a pod
+// was promised is there, and so that volumes fill the file system only as far as disk.KeepPart of it.
 
 // blockUnit is what sizes of block volumes are rounded up to, in bytes.
 const blockUnit = 4 << 10
@@ -25,8 +25,9 @@ const blockUnit = 4 << 10
 // ErrNoRoom means that the file system has too little room for what a block volume asks for.
 var ErrNoRoom = errors.New("there is too little room")
 
-// attach returns the path of the block device that is a volume, which it makes if it is missing. want is the path in the volume's object. The volume has at least
-// least bytes, and is refused if it has more than most. It fails with ErrBusy while the volume is copied: copies are of a volume that nobody writes.
+// attach returns the path of the block device that is a volume, which it makes if it is missing. want is the path in
+// the volume's object. The volume has at least least bytes, and is refused if it has more than most. It fails with
+// ErrBusy while the volume is copied: copies are of a volume that nobody writes.
 func (d *Directories) attach(volume, want string, least, most int64) (string, error) {
 	path, err := d.path(volume)
 	if err != nil {
@@ -66,7 +67,8 @@ func (d *Directories) loop(image *os.File) (path string, err error) {
 	case len(loops) > 0:
 		path = loops[0].path
 	default:
-		// With direct I/O what a pod reads and writes is in memory once, not twice. Where the file system has none, the kernel does without.
+		// With direct I/O what a pod reads and writes is in memory once, not twice. Where the file system has none, the
+		// kernel does without.
 		if path, err = bindLoop(image, unix.LO_FLAGS_DIRECT_IO); err != nil {
 			return "", err
 		}
@@ -164,7 +166,8 @@ func openImage(path string, how int) (*os.File, error) {
 	return image, nil
 }
 
-// reserve gives a block volume's file a size, in bytes, and blocks for all of it. If that fails, the file is as it was. Called with the lock held.
+// reserve gives a block volume's file a size, in bytes, and blocks for all of it. If that fails, the file is as it was.
+// Called with the lock held.
 func (d *Directories) reserve(image *os.File, size int64) error {
 	var st unix.Stat_t
 	fd := int(image.Fd())
@@ -194,8 +197,8 @@ func (d *Directories) reserve(image *os.File, size int64) error {
 	return image.Sync()
 }
 
-// room fails with ErrNoRoom if a file cannot have a number of bytes more. What other block volumes were promised and do not occupy, because they gave it back or
-// are still being copied, is taken, too.
+// room fails with ErrNoRoom if a file cannot have a number of bytes more. What other block volumes were promised and do
+// not occupy, because they gave it back or are still being copied, is taken, too.
 func (d *Directories) room(image *os.File, bytes int64) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(image.Fd()), &st); err != nil {
@@ -216,16 +219,18 @@ func (d *Directories) room(image *os.File, bytes int64) error {
 		}
 		promised += max(other.Size-other.Blocks*512, 0)
 	}
-	free := (int64(st.Bavail)-int64(st.Blocks/disk.KeepPart))*st.Bsize - promised //nolint:gosec // of a file system: far from 2^63
+	free := (int64(st.Bavail)-int64(st.Blocks/disk.KeepPart))*st.Bsize -
+		promised //nolint:gosec // of a file system: far from 2^63
 	if bytes > free {
-		return fmt.Errorf("%w for a block volume, all of whose size is reserved: %s more are wanted, and %s are there beyond the tenth of the file system that is kept free",
+		return fmt.Errorf("%w for a block volume, all of whose size is reserved: %s more are wanted, and %s are there "+
+			"beyond the tenth of the file system that is kept free",
 			ErrNoRoom, roughly(bytes, true), roughly(max(free, 0), false))
 	}
 	return nil
 }
 
-// roughly writes a number of bytes in whole units, of which there are ten at least, rounded up or down. What is free changes all the time, and events that say
-// the same are counted, not repeated.
+// roughly writes a number of bytes in whole units, of which there are ten at least, rounded up or down. What is free
+// changes all the time, and events that say the same are counted, not repeated.
 func roughly(bytes int64, up bool) string {
 	units, unit := []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}, 0
 	for ; bytes >= 10<<10 && unit < len(units)-1; unit++ {

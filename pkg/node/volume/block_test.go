@@ -76,7 +76,8 @@ func loopsBelow(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// free waits until no loop device is bound to a file of a directory, also of one that was removed. Then holders have let go of theirs, too.
+// free waits until no loop device is bound to a file of a directory, also of one that was removed. Then holders have
+// let go of theirs, too.
 func free(t *testing.T, dir string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -147,8 +148,8 @@ func readAt(t *testing.T, path string, at int64, n int) string {
 	return string(text)
 }
 
-// TestProvisionedBlockVolumes: pods get a device of the asked size, which is reserved, one after the other and at once; an agent that comes anew finds it; with the last pod
-// it is detached, and with the volume everything goes.
+// TestProvisionedBlockVolumes: pods get a device of the asked size, which is reserved, one after the other and at once;
+// an agent that comes anew finds it; with the last pod it is detached, and with the volume everything goes.
 func TestProvisionedBlockVolumes(t *testing.T) {
 	m, _, dir := blockManager(t, "3000001")
 	device := setUp(t, m, "u")
@@ -179,7 +180,8 @@ func TestProvisionedBlockVolumes(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// TestKilledBlockVolumes: wherever the agent is killed, the next one sets the volume up, or tears it down and removes it, and nothing is left.
+// TestKilledBlockVolumes: wherever the agent is killed, the next one sets the volume up, or tears it down and removes
+// it, and nothing is left.
 func TestKilledBlockVolumes(t *testing.T) {
 	for _, point := range []string{"block.begun", "block.reserved", "block.bound", "block.held"} {
 		for _, then := range []string{"started again", "torn down"} {
@@ -209,8 +211,8 @@ func TestKilledBlockVolumes(t *testing.T) {
 	}
 }
 
-// TestTenantsKeepTheirDevice: who has a loop device may detach it, but then it would be the next one that is free, and another pod's. As long as the pod runs, it
-// stays the volume's, whatever its containers ask of it.
+// TestTenantsKeepTheirDevice: who has a loop device may detach it, but then it would be the next one that is free, and
+// another pod's. As long as the pod runs, it stays the volume's, whatever its containers ask of it.
 func TestTenantsKeepTheirDevice(t *testing.T) {
 	m, _, dir := blockManager(t, "1Mi")
 	device := setUp(t, m, "u")
@@ -244,12 +246,16 @@ func TestTenantsKeepTheirDevice(t *testing.T) {
 	free(t, dir)
 }
 
-// TestRoomForBlockVolumes: no more is promised than there is, and what a pod gives back of its volume is not promised to others.
+// TestRoomForBlockVolumes: no more is promised than there is, and what a pod gives back of its volume is not promised
+// to others.
 func TestRoomForBlockVolumes(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, unix.Mount("tmpfs", root, "tmpfs", 0, "size=64m"))
-	t.Cleanup(func() { require.NoError(t, unix.Unmount(root, unix.MNT_DETACH)) }) // what detaches devices may have one open
-	d := &Directories{dir: filepath.Join(root, "local-volumes"), inUse: func(string, types.UID) (types.UID, error) { return "", nil }}
+	// what detaches devices may have one open
+	t.Cleanup(func() { require.NoError(t, unix.Unmount(root, unix.MNT_DETACH)) })
+	d := &Directories{
+		dir: filepath.Join(root, "local-volumes"), inUse: func(string, types.UID) (types.UID, error) { return "", nil },
+	}
 	t.Cleanup(func() { require.NoError(t, DetachAll(d.dir)) })
 	attach := func(volume string, size int64) (string, error) {
 		return d.attach(volume, filepath.Join(d.dir, volume), size, size)
@@ -294,7 +300,8 @@ func TestRoomForBlockVolumes(t *testing.T) {
 // TestRoughly: what is wanted is never said to be less than what is there, and not in more digits than last.
 func TestRoughly(t *testing.T) {
 	for n, want := range map[int64][2]string{
-		0: {"0", "0"}, 4096: {"4096", "4096"}, 10 << 10: {"10Ki", "10Ki"}, 10<<30 + 1: {"10Gi", "11Gi"}, 9<<30 + 1: {"9216Mi", "9217Mi"}, 5 << 40: {"5120Gi", "5120Gi"},
+		0: {"0", "0"}, 4096: {"4096", "4096"}, 10 << 10: {"10Ki", "10Ki"}, 10<<30 + 1: {"10Gi", "11Gi"},
+		9<<30 + 1: {"9216Mi", "9217Mi"}, 5 << 40: {"5120Gi", "5120Gi"},
 		math.MaxInt64: {"8191Pi", "8192Pi"},
 	} {
 		require.Equal(t, want, [2]string{roughly(n, false), roughly(n, true)})
@@ -385,7 +392,8 @@ func TestCopiesOfBlockVolumes(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// TestBlockVolumesAreFiles: neither a directory with files, such as another volume's, nor a link is taken for a block volume, nor a file for a directory.
+// TestBlockVolumesAreFiles: neither a directory with files, such as another volume's, nor a link is taken for a block
+// volume, nor a file for a directory.
 func TestBlockVolumesAreFiles(t *testing.T) {
 	d := directories(t, nil)
 	path := func(volume string) string { return filepath.Join(d.dir, volume) }

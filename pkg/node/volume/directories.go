@@ -17,8 +17,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/disk"
 )
 
-// Directories are the volumes that are provisioned on this node, one directory for each PersistentVolume, or one file for those of volumeMode Block. The volume's
-// object is written before its directory is made, and removed after it, so that a directory is never forgotten: Remove is called until it succeeds once.
+// Directories are the volumes that are provisioned on this node, one directory for each PersistentVolume, or one file
+// for those of volumeMode Block. The volume's object is written before its directory is made, and removed after it, so
+// that a directory is never forgotten: Remove is called until it succeeds once.
 type Directories struct {
 	dir string
 	// inUse returns a pod, besides one that may be "", that uses a volume, "" for none.
@@ -34,7 +35,8 @@ type Directories struct {
 // ErrInUse means that a pod on this node still uses a volume.
 var ErrInUse = errors.New("the volume is in use")
 
-// The prefixes of directories that are being made or removed, and of the records of volumes' projects. Names of volumes do not begin with a dot.
+// The prefixes of directories that are being made or removed, and of the records of volumes' projects. Names of volumes
+// do not begin with a dot.
 const (
 	newPrefix     = ".new-"
 	removing      = ".removing-"
@@ -51,8 +53,9 @@ func (d *Directories) path(volume string) (string, error) {
 	return filepath.Join(d.dir, volume), nil
 }
 
-// make makes a volume's directory, with its mode and its size in bytes, in one step. want is the path in the volume's object: one from another data
-// directory would be another volume. The size is enforced where the file system has project quotas, also of a directory that is there already.
+// make makes a volume's directory, with its mode and its size in bytes, in one step. want is the path in the volume's
+// object: one from another data directory would be another volume. The size is enforced where the file system has
+// project quotas, also of a directory that is there already.
 func (d *Directories) make(volume, want string, size int64) error {
 	path, err := d.path(volume)
 	if err != nil {
@@ -104,7 +107,8 @@ func (d *Directories) elsewhere(path string) error {
 	return fmt.Errorf("the volume is at %s, but local volumes of this node are in %s", path, d.dir)
 }
 
-// Resize sets the size of a volume, in bytes. It succeeds if the volume was never used: it gets its size when it is made.
+// Resize sets the size of a volume, in bytes. It succeeds if the volume was never used: it gets its size when it is
+// made.
 func (d *Directories) Resize(volume string, size int64) error {
 	path, err := d.path(volume)
 	if err != nil {
@@ -121,8 +125,8 @@ func (d *Directories) Resize(volume string, size int64) error {
 	return d.limit(volume, size)
 }
 
-// Remove removes a volume's directory with everything in it, or its file. It succeeds if there is none, and fails with ErrInUse while a pod on this node
-// uses it.
+// Remove removes a volume's directory with everything in it, or its file. It succeeds if there is none, and fails with
+// ErrInUse while a pod on this node uses it.
 func (d *Directories) Remove(ctx context.Context, volume string) error {
 	path, err := d.path(volume)
 	if err != nil {

@@ -55,9 +55,10 @@ func lines(m map[string]string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// Resource returns the text of a container's resource for a resourceFieldRef: the value divided by the divisor, rounded up. The default of limits is the
-// node's allocatable.
-func Resource(p *corev1.Pod, r *corev1.ResourceFieldSelector, containerName string, allocatable corev1.ResourceList) (string, error) {
+// Resource returns the text of a container's resource for a resourceFieldRef: the value divided by the divisor, rounded
+// up. The default of limits is the node's allocatable.
+func Resource(p *corev1.Pod, r *corev1.ResourceFieldSelector, containerName string,
+	allocatable corev1.ResourceList) (string, error) {
 	name := r.ContainerName
 	if name == "" {
 		name = containerName

@@ -50,7 +50,8 @@ func (e emptyDir) Setup(_ context.Context, p Pod, v *Volume) (Mounted, error) {
 // unfinished is where a directory is prepared. Volumes have no dots in their names.
 func unfinished(dir string) string { return dir + ".new" }
 
-// setupDisk creates the directory with its owner and mode in one step, so that no earlier Setup can have left it without them.
+// setupDisk creates the directory with its owner and mode in one step, so that no earlier Setup can have left it
+// without them.
 func (e emptyDir) setupDisk(p Pod, v *Volume) error {
 	if info, err := os.Lstat(v.Dir); err == nil && info.IsDir() {
 		return nil

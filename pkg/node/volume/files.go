@@ -24,10 +24,19 @@ type objectVolume struct {
 
 func objectPlugins(s *sources, fail failpoint.Hook) []Plugin {
 	return []Plugin{
-		objectVolume{"kubernetes.io/configmap", func(v *corev1.VolumeSource) bool { return v.ConfigMap != nil }, s.configMapFiles, fail},
-		objectVolume{"kubernetes.io/secret", func(v *corev1.VolumeSource) bool { return v.Secret != nil }, s.secretFiles, fail},
-		objectVolume{"kubernetes.io/downward-api", func(v *corev1.VolumeSource) bool { return v.DownwardAPI != nil }, s.downwardFiles, fail},
-		objectVolume{"kubernetes.io/projected", func(v *corev1.VolumeSource) bool { return v.Projected != nil }, s.projectedFiles, fail},
+		objectVolume{
+			"kubernetes.io/configmap", func(v *corev1.VolumeSource) bool { return v.ConfigMap != nil }, s.configMapFiles, fail,
+		},
+		objectVolume{
+			"kubernetes.io/secret", func(v *corev1.VolumeSource) bool { return v.Secret != nil }, s.secretFiles, fail,
+		},
+		objectVolume{
+			"kubernetes.io/downward-api", func(v *corev1.VolumeSource) bool { return v.DownwardAPI != nil }, s.downwardFiles,
+			fail,
+		},
+		objectVolume{
+			"kubernetes.io/projected", func(v *corev1.VolumeSource) bool { return v.Projected != nil }, s.projectedFiles, fail,
+		},
 	}
 }
 
@@ -42,7 +51,8 @@ func (o objectVolume) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, err
 		return out, err
 	}
 	if *p.memory -= memoryOf(files); *p.memory < 0 {
-		return out, fmt.Errorf("the pod's secrets, config maps and other objects would take more than %d MiB of the node's memory", maxPodObjects>>20)
+		return out, fmt.Errorf("the pod's secrets, config maps and other objects would take more than %d MiB of the node's "+
+			"memory", maxPodObjects>>20)
 	}
 	if err := os.MkdirAll(filepath.Dir(v.MemoryDir), 0o750); err != nil {
 		return out, err

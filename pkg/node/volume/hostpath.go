@@ -10,7 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// hostPath is the plugin for files and directories of the machine. It acquires nothing: what it creates belongs to the machine.
+// hostPath is the plugin for files and directories of the machine. It acquires nothing: what it creates belongs to the
+// machine.
 type hostPath struct{}
 
 func (hostPath) Name() string { return "kubernetes.io/host-path" }
@@ -24,7 +25,8 @@ func (hostPath) Setup(_ context.Context, p Pod, _ *Volume) (Mounted, error) {
 	if v := p.Persistent; v != nil {
 		h, readOnly = v.Volume.Spec.HostPath, v.ReadOnly
 		if v.Block() {
-			return Mounted{}, fmt.Errorf("volume %s has volumeMode Block, which hostPath volumes cannot have; use a local volume", v.Volume.Name)
+			return Mounted{}, fmt.Errorf("volume %s has volumeMode Block, which hostPath volumes cannot have; use a local "+
+				"volume", v.Volume.Name)
 		}
 	}
 	kind := corev1.HostPathUnset

@@ -26,8 +26,9 @@ type Images interface {
 	Unview(ctx context.Context, name string) error
 }
 
-// images is the plugin for the files of OCI images (KEP-4639). As in the kubelet, Setup acquires nothing: the image is pulled when a container
-// that mounts the volume starts, so that a missing image is reported by that container. MountImage mounts it then.
+// images is the plugin for the files of OCI images (KEP-4639). As in the kubelet, Setup acquires nothing: the image is
+// pulled when a container that mounts the volume starts, so that a missing image is reported by that container.
+// MountImage mounts it then.
 type images struct {
 	views Images
 	fail  failpoint.Hook
@@ -65,8 +66,8 @@ func (i images) Teardown(ctx context.Context, v *Volume) error {
 	return disk.RemoveAll(ctx, v.Dir)
 }
 
-// mount mounts the image's files at the volume's directory, with their owners mapped by a user namespace if there is one. What it acquires is recorded first:
-// that layers are held, then the mount.
+// mount mounts the image's files at the volume's directory, with their owners mapped by a user namespace if there is
+// one. What it acquires is recorded first: that layers are held, then the mount.
 func (i images) mount(ctx context.Context, v *Volume, id, users string) error {
 	if err := os.Mkdir(v.Dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -135,8 +136,9 @@ func imageMounted(v *Volume) (bool, error) {
 	return mounted, err
 }
 
-// MountImage mounts the files of the image with this ID as a volume that Setup has set up. users is the path of the pod's user namespace, empty if it has
-// none. A volume that is mounted already keeps its image, as long as the pod is on this node. It is safe for concurrent use for one pod.
+// MountImage mounts the files of the image with this ID as a volume that Setup has set up. users is the path of the
+// pod's user namespace, empty if it has none. A volume that is mounted already keeps its image, as long as the pod is
+// on this node. It is safe for concurrent use for one pod.
 func (m *Manager) MountImage(ctx context.Context, uid types.UID, name, id, users string) error {
 	r, err := m.record(uid)
 	if err != nil {
@@ -181,8 +183,9 @@ func (m *Manager) ImagesInUse() []string {
 	return ids
 }
 
-// newReadOnly makes a mount of layers, uppermost first, attached nowhere yet, from which nothing can be run. It goes with the file descriptor, which
-// the caller closes. Owners are mapped with the user namespace of this path, if it is not empty; scratch is a directory that nobody else mounts on.
+// newReadOnly makes a mount of layers, uppermost first, attached nowhere yet, from which nothing can be run. It goes
+// with the file descriptor, which the caller closes. Owners are mapped with the user namespace of this path, if it is
+// not empty; scratch is a directory that nobody else mounts on.
 func newReadOnly(layers []string, users, scratch string) (fd int, id mountID, err error) {
 	switch {
 	case users != "":
@@ -200,7 +203,9 @@ func newReadOnly(layers []string, users, scratch string) (fd int, id mountID, er
 			unix.Close(fd)
 		}
 	}()
-	attributes := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	attributes := &unix.MountAttr{
+		Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
+	}
 	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, attributes); err != nil {
 		return -1, id, fmt.Errorf("make an image's files read-only: %w", err)
 	}

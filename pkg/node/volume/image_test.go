@@ -29,7 +29,12 @@ type heldLayers struct {
 // testImages has an image of two layers and one of a single layer, with a program in it.
 func testImages(t *testing.T) *heldLayers {
 	dir := t.TempDir()
-	for path, text := range map[string]string{"upper/dir/file": "upper", "lower/dir/file": "lower", "lower/other": "lower", "upper/run": "#!/bin/sh\n"} {
+	for path, text := range map[string]string{
+		"upper/dir/file": "upper",
+		"lower/dir/file": "lower",
+		"lower/other":    "lower",
+		"upper/run":      "#!/bin/sh\n",
+	} {
 		require.NoError(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, path)), 0o755))
 		require.NoError(t, os.WriteFile(filepath.Join(dir, path), []byte(text), 0o755))
 	}
@@ -61,7 +66,9 @@ func TestImageVolume(t *testing.T) {
 	} {
 		t.Run(image, func(t *testing.T) {
 			m, _ := manager(t)
-			p := podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: image}}})
+			p := podWith(corev1.Volume{
+				Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: image}},
+			})
 			r, err := m.Setup(t.Context(), p, "")
 			require.NoError(t, err)
 			v := r.Volumes["v"]
@@ -107,7 +114,9 @@ func TestImageVolumeOfOwnUsers(t *testing.T) {
 	users := fmt.Sprintf("/proc/%d/ns/user", pid)
 	for _, image := range []string{"one", "two"} {
 		m, _ := manager(t)
-		p := podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "x"}}})
+		p := podWith(corev1.Volume{
+			Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "x"}},
+		})
 		r, err := m.Setup(t.Context(), p, "")
 		require.NoError(t, err)
 		require.True(t, r.Volumes["v"].Mapped)
@@ -128,7 +137,9 @@ func TestImageVolumeOfOwnUsers(t *testing.T) {
 // A reboot takes mounts away. The tag may name another image by then.
 func TestImageVolumeAfterAReboot(t *testing.T) {
 	m, _ := manager(t)
-	p := podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "x"}}})
+	p := podWith(corev1.Volume{
+		Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "x"}},
+	})
 	r, err := m.Setup(t.Context(), p, "")
 	require.NoError(t, err)
 	require.NoError(t, m.MountImage(t.Context(), "u", "v", "two", ""))

@@ -23,17 +23,22 @@ func TestOpenInside(t *testing.T) {
 	require.NoError(t, os.WriteFile(filepath.Join(root, "file"), []byte("text"), 0o644))
 	for link, to := range map[string]string{
 		"absolute": "/file", "relative": "file", "sub/up": "../file", "sub/deep/links": "../up", "sub/all": "/sub/deep",
-		"out": secret, "climbs": "../../../../../../../.." + secret, "magic": "/proc/self/root" + secret, "loop": "loop", "gone": "nothing",
+		"out": secret, "climbs": "../../../../../../../.." + secret, "magic": "/proc/self/root" + secret, "loop": "loop",
+		"gone": "nothing",
 	} {
 		require.NoError(t, os.Symlink(to, filepath.Join(root, link)))
 	}
 	require.NoError(t, unix.Mkfifo(filepath.Join(root, "fifo"), 0o644))
-	require.NoError(t, unix.Mknod(filepath.Join(root, "device"), unix.S_IFCHR|0o644, int(unix.Mkdev(1, 5)))) // as a container may make one
+	// as a container may make one
+	require.NoError(t, unix.Mknod(filepath.Join(root, "device"), unix.S_IFCHR|0o644, int(unix.Mkdev(1, 5))))
 	for path, want := range map[string]error{
-		"file": nil, "./sub/../file": nil, "absolute": nil, "relative": nil, "sub/up": nil, "sub/deep/links": nil, "sub/all/links": nil, "../../file": nil,
-		"out": os.ErrNotExist, "climbs": os.ErrNotExist, "magic": os.ErrNotExist, "gone": os.ErrNotExist, "none": os.ErrNotExist,
+		"file": nil, "./sub/../file": nil, "absolute": nil, "relative": nil, "sub/up": nil, "sub/deep/links": nil,
+		"sub/all/links": nil, "../../file": nil,
+		"out": os.ErrNotExist, "climbs": os.ErrNotExist, "magic": os.ErrNotExist, "gone": os.ErrNotExist,
+		"none":       os.ErrNotExist,
 		"file/below": unix.ENOTDIR, "loop": unix.ELOOP,
-		"fifo": bounded.ErrNotRegular, "device": bounded.ErrNotRegular, "sub": bounded.ErrNotRegular, ".": bounded.ErrNotRegular,
+		"fifo": bounded.ErrNotRegular, "device": bounded.ErrNotRegular, "sub": bounded.ErrNotRegular,
+		".": bounded.ErrNotRegular,
 	} {
 		f, err := OpenInside(root, path)
 		require.ErrorIs(t, err, want, path)
@@ -50,7 +55,8 @@ func TestOpenInside(t *testing.T) {
 	require.ErrorIs(t, err, unix.EXDEV, "a file system that somebody mounted there may not answer")
 }
 
-// A container may put a link in the place of a directory, and back, as often as it likes: what is opened is never outside.
+// A container may put a link in the place of a directory, and back, as often as it likes: what is opened is never
+// outside.
 func TestOpenInsideWhileLinksAreSwapped(t *testing.T) {
 	dir := t.TempDir()
 	root, outside := filepath.Join(dir, "volume"), filepath.Join(dir, "outside")
@@ -64,7 +70,8 @@ func TestOpenInsideWhileLinksAreSwapped(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		for ctx.Err() == nil {
-			if err := unix.Renameat2(unix.AT_FDCWD, filepath.Join(root, "dir"), unix.AT_FDCWD, filepath.Join(root, "link"), unix.RENAME_EXCHANGE); err != nil {
+			if err := unix.Renameat2(unix.AT_FDCWD, filepath.Join(root, "dir"), unix.AT_FDCWD, filepath.Join(root, "link"),
+				unix.RENAME_EXCHANGE); err != nil {
 				done <- err
 				return
 			}

@@ -36,8 +36,16 @@ func everyKind() *corev1.Pod {
 	limit := resource.MustParse("1Mi")
 	p := podWith(
 		corev1.Volume{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		corev1.Volume{Name: "memory", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory", SizeLimit: &limit}}},
-		corev1.Volume{Name: "config", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}}}},
+		corev1.Volume{
+			Name:         "memory",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory", SizeLimit: &limit}},
+		},
+		corev1.Volume{
+			Name: "config",
+			VolumeSource: corev1.VolumeSource{
+				ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}},
+			},
+		},
 		corev1.Volume{Name: "host", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}},
 		corev1.Volume{Name: "files", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "two"}}},
 	)
@@ -90,9 +98,12 @@ func survive(f func() error) (err error) {
 	return f()
 }
 
-// Wherever an agent is killed, or an acquisition fails, the next agent sets the volumes up completely, and tears them down completely.
+// Wherever an agent is killed, or an acquisition fails, the next agent sets the volumes up completely, and tears them
+// down completely.
 func TestKilledAtEachPoint(t *testing.T) {
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"k": "v"}}
+	cm := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"k": "v"},
+	}
 	life := func(m *Manager) error {
 		if err := start(m); err != nil {
 			return err
@@ -184,7 +195,9 @@ func TestTeardownFollowsNoLink(t *testing.T) {
 
 // A mount that Setup did not make is neither detached nor emptied, wherever in the pod's directory it is.
 func TestForeignMounts(t *testing.T) {
-	for _, at := range []string{"volumes/disk", "volumes/disk/below", "volumes/memory", "subpaths/disk/c/0", "containers"} {
+	for _, at := range []string{
+		"volumes/disk", "volumes/disk/below", "volumes/memory", "subpaths/disk/c/0", "containers",
+	} {
 		t.Run(at, func(t *testing.T) {
 			m, _ := manager(t)
 			r, err := m.Setup(t.Context(), podWith(everyKind().Spec.Volumes[:2]...), "")
@@ -208,7 +221,8 @@ func TestForeignMounts(t *testing.T) {
 	}
 }
 
-// On most machines all mounts are shared: detaching the copy of a directory with mounts below it must not detach the originals.
+// On most machines all mounts are shared: detaching the copy of a directory with mounts below it must not detach the
+// originals.
 func TestSubPathLeavesMountsOfTheHost(t *testing.T) {
 	m, _ := manager(t)
 	host := t.TempDir()
@@ -220,7 +234,9 @@ func TestSubPathLeavesMountsOfTheHost(t *testing.T) {
 	require.NoError(t, unix.Mount("tmpfs", below, "tmpfs", 0, ""))
 	require.NoError(t, os.WriteFile(filepath.Join(below, "file"), []byte("text"), 0o600))
 
-	p := podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host}}})
+	p := podWith(corev1.Volume{
+		Name: "v", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: host}},
+	})
 	r, err := m.Setup(t.Context(), p, "")
 	require.NoError(t, err)
 	at, err := m.SubPath("u", "v", r.Volumes["v"].Path, "dir", "c", 0, false)
@@ -287,7 +303,8 @@ func TestPluginState(t *testing.T) {
 		require.Len(t, plugin.attached, 1)
 
 		without := New(m.c)
-		require.ErrorContains(t, without.Teardown(t.Context(), "u", true), `volume "v" : no volume plugin is named "test/attacher"`)
+		require.ErrorContains(t, without.Teardown(t.Context(), "u", true),
+			`volume "v" : no volume plugin is named "test/attacher"`)
 		next := New(m.c)
 		next.plugins = append(next.plugins, plugin)
 		require.NoError(t, next.Teardown(t.Context(), "u", true))

@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// local is the plugin for persistent volumes that are directories or block devices of one node: those that somebody else made, and Coracle's own
-// volumes, which it makes when a pod needs them first.
+// local is the plugin for persistent volumes that are directories or block devices of one node: those that somebody
+// else made, and Coracle's own volumes, which it makes when a pod needs them first.
 type local struct {
 	own *Directories
 }
@@ -57,7 +57,8 @@ func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
 	case out.Block:
 		return out, nil
 	case !info.IsDir():
-		return out, fmt.Errorf("path %q is not a directory: a block device is a volume of volumeMode Block, or has to be mounted by the administrator", out.Path)
+		return out, fmt.Errorf("path %q is not a directory: a block device is a volume of volumeMode Block, or has to be "+
+			"mounted by the administrator", out.Path)
 	}
 	if v.State != nil {
 		return out, nil // its owner was set when the pod started
@@ -68,7 +69,8 @@ func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
 	return out, v.Save("owned")
 }
 
-// sizes returns how large a volume is at least, which its claim says, and at most: it is being expanded from the one to the other.
+// sizes returns how large a volume is at least, which its claim says, and at most: it is being expanded from the one to
+// the other.
 func sizes(p *Persistent) (least, most int64) {
 	most = p.Volume.Spec.Capacity.Storage().Value()
 	if least = p.Claim.Status.Capacity.Storage().Value(); least <= 0 {

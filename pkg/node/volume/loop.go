@@ -16,11 +16,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// Loop devices (loop(4)) make files block devices. The kernel knows which file each is bound to, so nothing of it is recorded.
+// Loop devices (loop(4)) make files block devices. The kernel knows which file each is bound to, so nothing of it is
+// recorded.
 //
-// Whoever has a loop device may detach it, and bind it to something else: no capability is asked for, and the number of one that is detached is the next
-// one that is handed out, to another pod's volume. But the kernel detaches a device only when the last one who has it open is done. So each device that a pod
-// gets has a second loop device bound to it, the holder, which has it open until the agent detaches that, also while no agent runs. Pods have no access to holders.
+// Whoever has a loop device may detach it, and bind it to something else: no capability is asked for, and the number of
+// one that is detached is the next one that is handed out, to another pod's volume. But the kernel detaches a device
+// only when the last one who has it open is done. So each device that a pod gets has a second loop device bound to it,
+// the holder, which has it open until the agent detaches that, also while no agent runs. Pods have no access to
+// holders.
 const (
 	loopControl = "/dev/loop-control"
 	blockDir    = "/sys/block"
@@ -112,8 +115,10 @@ func configureLoop(path string, file *os.File, flags uint32) error {
 		return err
 	}
 	defer device.Close()
-	c := unix.LoopConfig{Fd: uint32(file.Fd()), Info: unix.LoopInfo64{Flags: flags}} //nolint:gosec // descriptors are small
-	copy(c.Info.File_name[:len(c.Info.File_name)-1], file.Name())                    // what losetup shows
+	c := unix.LoopConfig{
+		Fd: uint32(file.Fd()), Info: unix.LoopInfo64{Flags: flags},
+	} //nolint:gosec // descriptors are small
+	copy(c.Info.File_name[:len(c.Info.File_name)-1], file.Name()) // what losetup shows
 	if err := unix.IoctlLoopConfigure(int(device.Fd()), &c); err != nil {
 		return &os.PathError{Op: "bind", Path: path, Err: err}
 	}
@@ -135,7 +140,8 @@ func holdLoop(path string) error {
 	return err
 }
 
-// detachLoop detaches a loop device and its holder. It succeeds if it is detached. One that somebody has open is detached when that is closed.
+// detachLoop detaches a loop device and its holder. It succeeds if it is detached. One that somebody has open is
+// detached when that is closed.
 func detachLoop(path string) error {
 	device, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -189,7 +195,8 @@ func fitLoop(path string, size int64) error {
 		}
 	}
 	var has uint64
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, device.Fd(), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&has))); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, device.Fd(), unix.BLKGETSIZE64, uintptr(unsafe.Pointer(&has))); errno !=
+		0 {
 		return &os.PathError{Op: "read the size of", Path: path, Err: errno}
 	}
 	if has == uint64(size) { //nolint:gosec // of a file
@@ -201,8 +208,8 @@ func fitLoop(path string, size int64) error {
 	return nil
 }
 
-// keepReserved has a loop device refuse to give back what its file has reserved, as mkfs and fstrim ask for. Where that fails, or another way is found, what
-// was given back still counts as taken for other block volumes.
+// keepReserved has a loop device refuse to give back what its file has reserved, as mkfs and fstrim ask for. Where that
+// fails, or another way is found, what was given back still counts as taken for other block volumes.
 func keepReserved(path string) {
 	_ = os.WriteFile(filepath.Join(blockDir, filepath.Base(path), "queue", "discard_max_bytes"), []byte("0"), 0)
 }

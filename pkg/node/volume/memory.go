@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// maxPodObjects limits the memory in bytes that a pod's secrets, config maps and so on take. It is not charged to the pod's cgroup.
+	// maxPodObjects limits the memory in bytes that a pod's secrets, config maps and so on take. It is not charged to the
+	// pod's cgroup.
 	maxPodObjects = 64 << 20
 	// fileCost is the memory in bytes that a file takes beside its data, for inodes and directory entries.
 	fileCost = 4096
@@ -43,7 +44,8 @@ func (m *Manager) mountMemory() error {
 	flags := uintptr(unix.MS_NOSUID | unix.MS_NODEV)
 	if mounted {
 		if err := unix.Mount("tmpfs", m.c.MemoryDir, "tmpfs", flags|unix.MS_REMOUNT, options); err != nil {
-			m.c.Logger.Warn("could not bound the memory for secrets and config maps", "dir", m.c.MemoryDir, "size", size, "error", err)
+			m.c.Logger.Warn("could not bound the memory for secrets and config maps", "dir", m.c.MemoryDir, "size", size,
+				"error", err)
 		}
 		return nil
 	}
@@ -53,8 +55,8 @@ func (m *Manager) mountMemory() error {
 	return nil
 }
 
-// memorySize returns the size in bytes of a memory-backed emptyDir: the minimum of the node's allocatable memory, the pod's memory limit
-// and the volume's sizeLimit. 0 means the kernel's default.
+// memorySize returns the size in bytes of a memory-backed emptyDir: the minimum of the node's allocatable memory, the
+// pod's memory limit and the volume's sizeLimit. 0 means the kernel's default.
 func (e emptyDir) memorySize(p *corev1.Pod, v *corev1.EmptyDirVolumeSource) int64 {
 	size := memoryIn(e.allocatable())
 	less := func(n int64) {

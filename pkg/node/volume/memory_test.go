@@ -60,7 +60,10 @@ func TestMemorySize(t *testing.T) {
 		want := resource.MustParse(tt.want)
 		require.Equal(t, want.Value(), emptyDir{allocatable: m.c.Allocatable}.memorySize(p, v), i)
 	}
-	p := podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}})
+	p := podWith(corev1.Volume{
+		Name:         "v",
+		VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}},
+	})
 	p.Spec.Containers = limited("16Mi")
 	r, err := m.Setup(t.Context(), p, "")
 	require.NoError(t, err)
@@ -74,14 +77,18 @@ func TestObjectsInMemoryAreBounded(t *testing.T) {
 	for i := range 10000 { // some 100 KB as an object, 80 MB as files
 		many.Data[fmt.Sprint(i)] = "x"
 	}
-	large := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "large"}, Data: map[string][]byte{"k": []byte(strings.Repeat("x", 1<<20))}}
+	large := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "large"},
+		Data:       map[string][]byte{"k": []byte(strings.Repeat("x", 1<<20))},
+	}
 	m, _ := manager(t, many, large)
 	size, inodes := sizeOf(t, m.c.MemoryDir)
 	require.EqualValues(t, leastObjects, size)
 	require.Less(t, inodes, int64(100_000))
 
-	_, err := m.Setup(t.Context(), podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-		LocalObjectReference: corev1.LocalObjectReference{Name: "many"}}}}), "")
+	_, err := m.Setup(t.Context(),
+		podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+			LocalObjectReference: corev1.LocalObjectReference{Name: "many"}}}}), "")
 	require.ErrorContains(t, err, "more than 64 MiB")
 	left, err := os.ReadDir(m.c.MemoryDir)
 	require.NoError(t, err)
@@ -89,7 +96,9 @@ func TestObjectsInMemoryAreBounded(t *testing.T) {
 
 	var volumes []corev1.Volume
 	for i := range 70 {
-		volumes = append(volumes, corev1.Volume{Name: fmt.Sprint(i), VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "large"}}})
+		volumes = append(volumes, corev1.Volume{
+			Name: fmt.Sprint(i), VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: "large"}},
+		})
 	}
 	r, err := m.Setup(t.Context(), podWith(volumes...), "")
 	require.ErrorContains(t, err, `volume "69"`)

@@ -24,16 +24,19 @@ func (a mountID) same(b mountID) bool {
 // identify returns the mount to which an open file belongs, and whether the file is its root.
 func identify(fd int) (id mountID, root bool, err error) {
 	var sx unix.Statx_t
-	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID_UNIQUE, &sx); err != nil {
+	if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW,
+		unix.STATX_BASIC_STATS|unix.STATX_MNT_ID_UNIQUE, &sx); err != nil {
 		return id, false, err
 	}
 	if sx.Mask&unix.STATX_MNT_ID_UNIQUE == 0 { // Linux before 6.8
-		if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID, &sx); err != nil {
+		if err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW, unix.STATX_BASIC_STATS|unix.STATX_MNT_ID,
+			&sx); err != nil {
 			return id, false, err
 		}
 	}
 	if sx.Attributes_mask&unix.STATX_ATTR_MOUNT_ROOT == 0 {
-		return id, false, errors.New("the kernel does not distinguish mount points from other directories: Linux 5.8 or newer is needed")
+		return id, false, errors.New("the kernel does not distinguish mount points from other directories: Linux 5.8 or " +
+			"newer is needed")
 	}
 	id = mountID{ID: sx.Mnt_id, Dev: unix.Mkdev(sx.Dev_major, sx.Dev_minor), Ino: sx.Ino}
 	return id, sx.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
@@ -52,8 +55,8 @@ func mountAt(path string) (mountID, bool, error) {
 // maxStacked limits how many mounts are detached from one place.
 const maxStacked = 8
 
-// detach detaches the mount want from path, with what is mounted below it. It succeeds if nothing is mounted there, and fails if
-// something else is: that is never detached.
+// detach detaches the mount want from path, with what is mounted below it. It succeeds if nothing is mounted there, and
+// fails if something else is: that is never detached.
 func detach(path string, want mountID) error {
 	for range maxStacked {
 		more, err := detachOne(path, want)

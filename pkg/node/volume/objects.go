@@ -30,17 +30,23 @@ type Reference struct {
 func (r Reference) list() (ctrl.ObjectList, []ctrl.ListOption) {
 	switch {
 	case r.RequestsOf != "":
-		return &certificatesv1.PodCertificateRequestList{}, []ctrl.ListOption{ctrl.MatchingFields{"spec.nodeName": r.RequestsOf}}
+		return &certificatesv1.PodCertificateRequestList{}, []ctrl.ListOption{
+			ctrl.MatchingFields{"spec.nodeName": r.RequestsOf},
+		}
 	case r.Bundles:
 		return &certificatesv1.ClusterTrustBundleList{}, nil
 	case r.Secret:
-		return &corev1.SecretList{}, []ctrl.ListOption{ctrl.InNamespace(r.Namespace), ctrl.MatchingFields{"metadata.name": r.Name}}
+		return &corev1.SecretList{}, []ctrl.ListOption{
+			ctrl.InNamespace(r.Namespace), ctrl.MatchingFields{"metadata.name": r.Name},
+		}
 	}
-	return &corev1.ConfigMapList{}, []ctrl.ListOption{ctrl.InNamespace(r.Namespace), ctrl.MatchingFields{"metadata.name": r.Name}}
+	return &corev1.ConfigMapList{}, []ctrl.ListOption{
+		ctrl.InNamespace(r.Namespace), ctrl.MatchingFields{"metadata.name": r.Name},
+	}
 }
 
-// Objects reads the objects that the node's pods refer to. It watches config maps and secrets by name, since a node is not authorized to watch
-// others.
+// Objects reads the objects that the node's pods refer to. It watches config maps and secrets by name, since a node is
+// not authorized to watch others.
 type Objects struct {
 	client  client.Interface
 	changed func(types.UID)
@@ -60,7 +66,13 @@ type entry struct {
 }
 
 func newObjects(c client.Interface, changed func(types.UID), log *slog.Logger) *Objects {
-	return &Objects{client: c, changed: changed, log: log, entries: map[Reference]*entry{}, byPod: map[types.UID]map[Reference]bool{}}
+	return &Objects{
+		client:  c,
+		changed: changed,
+		log:     log,
+		entries: map[Reference]*entry{},
+		byPod:   map[types.UID]map[Reference]bool{},
+	}
 }
 
 // Run runs the watches until ctx is done, and waits for them.

@@ -23,8 +23,9 @@ const (
 	nameBatch = 1024
 )
 
-// setOwner gives a volume to the pod's fsGroup, as the kubelet does: always, or only if its root does not have the group with its permissions.
-// It neither follows symbolic links nor leaves the file system. The root comes last, so that a walk that was killed is repeated.
+// setOwner gives a volume to the pod's fsGroup, as the kubelet does: always, or only if its root does not have the
+// group with its permissions. It neither follows symbolic links nor leaves the file system. The root comes last, so
+// that a walk that was killed is repeated.
 func setOwner(ctx context.Context, p *corev1.Pod, m Mounted) error {
 	group := fsGroup(p)
 	if group == nil || m.ReadOnly {
@@ -40,7 +41,8 @@ func setOwner(ctx context.Context, p *corev1.Pod, m Mounted) error {
 		return err
 	}
 	const full = groupFile | groupDirectory
-	if c := p.Spec.SecurityContext.FSGroupChangePolicy; c != nil && *c == corev1.FSGroupChangeOnRootMismatch && int64(st.Gid) == *group && st.Mode&full == full {
+	if c := p.Spec.SecurityContext.FSGroupChangePolicy; c != nil && *c == corev1.FSGroupChangeOnRootMismatch &&
+		int64(st.Gid) == *group && st.Mode&full == full {
 		return unix.Close(fd)
 	}
 	o := owner{ctx: ctx, group: int(*group), device: st.Dev}

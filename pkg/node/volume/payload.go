@@ -90,7 +90,9 @@ func (s *sources) projectedFiles(ctx context.Context, p Pod) (map[string]File, t
 			c.write(files, p.Pod, v.PodCertificate, def)
 			again(t)
 		default:
-			errs = append(errs, errors.New("this projected source is not supported on this node; use configMap, secret, downwardAPI, serviceAccountToken, clusterTrustBundle or podCertificate"))
+			errs = append(errs,
+				errors.New("this projected source is not supported on this node; use configMap, secret, downwardAPI, "+
+					"serviceAccountToken, clusterTrustBundle or podCertificate"))
 		}
 	}
 	return files, refresh, errors.Join(errs...)
@@ -135,7 +137,8 @@ func soleUser(p *corev1.Pod) *int64 {
 	return sole
 }
 
-func add(files map[string]File, data map[string][]byte, items []corev1.KeyToPath, def *int32, optional bool, what string) error {
+func add(files map[string]File, data map[string][]byte, items []corev1.KeyToPath, def *int32, optional bool,
+	what string) error {
 	if len(items) == 0 {
 		for k, v := range data {
 			files[k] = File{Data: v, Mode: mode(nil, def)}
@@ -155,7 +158,8 @@ func add(files map[string]File, data map[string][]byte, items []corev1.KeyToPath
 	return nil
 }
 
-func (s *sources) configMap(ctx context.Context, p *corev1.Pod, files map[string]File, name string, items []corev1.KeyToPath, def *int32, opt *bool) error {
+func (s *sources) configMap(ctx context.Context, p *corev1.Pod, files map[string]File, name string,
+	items []corev1.KeyToPath, def *int32, opt *bool) error {
 	optional := opt != nil && *opt
 	cm, err := s.objects.ConfigMap(ctx, p.Namespace, name)
 	if apierrors.IsNotFound(err) && optional {
@@ -174,7 +178,8 @@ func (s *sources) configMap(ctx context.Context, p *corev1.Pod, files map[string
 	return add(files, data, items, def, optional, "configmap")
 }
 
-func (s *sources) secret(ctx context.Context, p *corev1.Pod, files map[string]File, name string, items []corev1.KeyToPath, def *int32, opt *bool) error {
+func (s *sources) secret(ctx context.Context, p *corev1.Pod, files map[string]File, name string,
+	items []corev1.KeyToPath, def *int32, opt *bool) error {
 	optional := opt != nil && *opt
 	object, err := s.objects.Secret(ctx, p.Namespace, name)
 	if apierrors.IsNotFound(err) && optional {

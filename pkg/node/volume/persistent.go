@@ -38,16 +38,19 @@ func (p *Persistent) Block() bool {
 func (p *Persistent) usedAs(pod *corev1.Pod, name string) error {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		if p.Block() && slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == name }) {
-			return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", name, corev1.PersistentVolumeBlock)
+			return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", name,
+				corev1.PersistentVolumeBlock)
 		}
 		if !p.Block() && slices.ContainsFunc(c.VolumeDevices, func(d corev1.VolumeDevice) bool { return d.Name == name }) {
-			return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeDevices", name, corev1.PersistentVolumeFilesystem)
+			return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeDevices", name,
+				corev1.PersistentVolumeFilesystem)
 		}
 	}
 	return nil
 }
 
-// claimOf returns the name of the claim behind a volume, and whether the pod wants it read-only. It is empty for volumes without a claim.
+// claimOf returns the name of the claim behind a volume, and whether the pod wants it read-only. It is empty for
+// volumes without a claim.
 func claimOf(p *corev1.Pod, v *corev1.Volume) (name string, readOnly bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -58,8 +61,9 @@ func claimOf(p *corev1.Pod, v *corev1.Volume) (name string, readOnly bool) {
 	return "", false
 }
 
-// persistent finds the volume behind a claim of the pod; nil for volumes without a claim. The errors are upstream's. inUse is set if the volume
-// was set up for this pod before: then the claim may be waiting for its deletion until the pod ends.
+// persistent finds the volume behind a claim of the pod; nil for volumes without a claim. The errors are upstream's.
+// inUse is set if the volume was set up for this pod before: then the claim may be waiting for its deletion until the
+// pod ends.
 func (m *Manager) persistent(ctx context.Context, p *corev1.Pod, v *corev1.Volume, inUse bool) (*Persistent, error) {
 	name, readOnly := claimOf(p, v)
 	if name == "" {
@@ -73,7 +77,8 @@ func (m *Manager) persistent(ctx context.Context, p *corev1.Pod, v *corev1.Volum
 	return out, out.usedAs(p, v.Name)
 }
 
-func (m *Manager) bound(ctx context.Context, p *corev1.Pod, v *corev1.Volume, name string, inUse bool) (*Persistent, error) {
+func (m *Manager) bound(ctx context.Context, p *corev1.Pod, v *corev1.Volume, name string,
+	inUse bool) (*Persistent, error) {
 	var claim corev1.PersistentVolumeClaim
 	if err := m.c.Client.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: name}, &claim); err != nil {
 		return nil, fmt.Errorf("failed to fetch PVC from API server: %w", err)
@@ -96,10 +101,12 @@ func (m *Manager) bound(ctx context.Context, p *corev1.Pod, v *corev1.Volume, na
 		return nil, fmt.Errorf("failed to fetch PV %s from API server: %w", claim.Spec.VolumeName, err)
 	}
 	if pv.Spec.ClaimRef == nil {
-		return nil, fmt.Errorf("found PV object %s but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim", pv.Name)
+		return nil, fmt.Errorf("found PV object %s but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the "+
+			"claim", pv.Name)
 	}
 	if pv.Spec.ClaimRef.UID != claim.UID {
-		return nil, fmt.Errorf("found PV object %s but its pv.Spec.ClaimRef.UID %s does not point to claim.UID %s", pv.Name, pv.Spec.ClaimRef.UID, claim.UID)
+		return nil, fmt.Errorf("found PV object %s but its pv.Spec.ClaimRef.UID %s does not point to claim.UID %s", pv.Name,
+			pv.Spec.ClaimRef.UID, claim.UID)
 	}
 	return &Persistent{Volume: &pv, Claim: &claim}, m.mayUse(&pv)
 }

@@ -19,13 +19,19 @@ import (
 )
 
 func claimVolume(claim string, readOnly bool) corev1.Volume {
-	return corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim, ReadOnly: readOnly}}}
+	return corev1.Volume{
+		Name: "v",
+		VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim, ReadOnly: readOnly},
+		},
+	}
 }
 
 // pair is a claim and a volume that are bound to each other.
 func pair(source corev1.PersistentVolumeSource) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", UID: "claim"},
-		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}}
+		Spec:   corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
+		Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}}
 	return c, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{
 		PersistentVolumeSource: source, ClaimRef: &corev1.ObjectReference{Namespace: c.Namespace, Name: c.Name, UID: c.UID}}}
 }
@@ -66,13 +72,23 @@ func TestClaimsThatCannotBeUsed(t *testing.T) {
 	for wrong, change := range map[string]func(*objects){
 		`error processing PVC default/c: failed to fetch PVC from API server: persistentvolumeclaims "c" not found`: func(o *objects) { o.claim.Name = "other" },
 		"error processing PVC default/c: PVC is being deleted": func(o *objects) {
-			o.claim.DeletionTimestamp, o.claim.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{"kubernetes.io/pvc-protection"}
+			o.claim.DeletionTimestamp, o.claim.Finalizers = &metav1.Time{Time: time.Unix(1, 0)}, []string{
+				"kubernetes.io/pvc-protection",
+			}
 		},
-		"error processing PVC default/c: PVC is not bound":                        func(o *objects) { o.claim.Status.Phase = corev1.ClaimPending },
+		"error processing PVC default/c: PVC is not bound": func(o *objects) {
+			o.claim.Status.Phase = corev1.ClaimPending
+		},
 		`failed to fetch PV pv from API server: persistentvolumes "pv" not found`: func(o *objects) { o.pv.Name = "other" },
-		"it has a nil pv.Spec.ClaimRef":                                           func(o *objects) { o.pv.Spec.ClaimRef = nil },
-		"pv.Spec.ClaimRef.UID other does not point to claim.UID claim":            func(o *objects) { o.pv.Spec.ClaimRef.UID = "other" },
-		"is not a block device, as volumeMode Block wants":                        func(o *objects) { o.pv.Spec.VolumeMode = new(corev1.PersistentVolumeBlock) },
+		"it has a nil pv.Spec.ClaimRef": func(o *objects) {
+			o.pv.Spec.ClaimRef = nil
+		},
+		"pv.Spec.ClaimRef.UID other does not point to claim.UID claim": func(o *objects) {
+			o.pv.Spec.ClaimRef.UID = "other"
+		},
+		"is not a block device, as volumeMode Block wants": func(o *objects) {
+			o.pv.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
+		},
 		"which hostPath volumes cannot have; use a local volume": func(o *objects) {
 			o.pv.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 			o.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: dir}}
@@ -84,14 +100,20 @@ func TestClaimsThatCannotBeUsed(t *testing.T) {
 			o.pv.Annotations = map[string]string{helpers.AnnDynamicallyProvisioned: storage.Provisioner}
 		},
 		"persistent volumes of the type of pv are not supported on this node": func(o *objects) {
-			o.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/"}}
+			o.pv.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{
+				NFS: &corev1.NFSVolumeSource{Server: "s", Path: "/"},
+			}
 		},
-		"the node is not registered yet":                        func(o *objects) { o.pv.Spec.NodeAffinity, o.node = onNode("a"), nil },
+		"the node is not registered yet": func(o *objects) {
+			o.pv.Spec.NodeAffinity, o.node = onNode("a"), nil
+		},
 		`MountVolume.NodeAffinity check failed for volume "pv"`: func(o *objects) { o.pv.Spec.NodeAffinity = onNode("a") },
 	} {
 		t.Run(wrong, func(t *testing.T) {
 			claim, pv := pair(localSource(dir))
-			o := &objects{claim, pv, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{corev1.LabelHostname: "b"}}}}
+			o := &objects{
+				claim, pv, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{corev1.LabelHostname: "b"}}},
+			}
 			change(o)
 			m, _ := manager(t, o.claim, o.pv)
 			m.c.Node = func() *corev1.Node { return o.node }
@@ -112,13 +134,17 @@ func TestLocalBlockVolumes(t *testing.T) {
 	pv.Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 	m, _ := manager(t, claim, pv)
 	p := podWith(claimVolume("c", true))
-	p.Spec.Containers = []corev1.Container{{Name: "a", VolumeDevices: []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}}}
+	p.Spec.Containers = []corev1.Container{
+		{Name: "a", VolumeDevices: []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}},
+	}
 	r, err := m.Setup(t.Context(), p, "")
 	require.NoError(t, err)
 	require.Equal(t, Mounted{Path: link, Block: true, ReadOnly: true}, r.Volumes["v"])
 	require.NoError(t, m.Teardown(t.Context(), "u", true))
 
-	p.Spec.InitContainers = []corev1.Container{{Name: "i", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}}
+	p.Spec.InitContainers = []corev1.Container{
+		{Name: "i", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}},
+	}
 	_, err = m.Setup(t.Context(), p, "")
 	require.ErrorContains(t, err, "volume v has volumeMode Block, but is specified in volumeMounts")
 	p.Spec.InitContainers = nil
@@ -130,7 +156,9 @@ func TestLocalBlockVolumes(t *testing.T) {
 
 func onNode(name string) *corev1.VolumeNodeAffinity {
 	return &corev1.VolumeNodeAffinity{Required: &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchExpressions: []corev1.NodeSelectorRequirement{{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{name}}},
+		MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: corev1.LabelHostname, Operator: corev1.NodeSelectorOpIn, Values: []string{name}},
+		},
 	}}}}
 }
 
@@ -155,7 +183,9 @@ func TestEphemeralVolumes(t *testing.T) {
 	m, c := manager(t, claim, pv)
 	_, err := m.Setup(t.Context(), podWith(volume), "")
 	require.ErrorContains(t, err, "PVC default/p-v was not created for pod default/p (pod is not owner)")
-	claim.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(podWith(), corev1.SchemeGroupVersion.WithKind("Pod"))}
+	claim.OwnerReferences = []metav1.OwnerReference{
+		*metav1.NewControllerRef(podWith(), corev1.SchemeGroupVersion.WithKind("Pod")),
+	}
 	require.NoError(t, c.Update(t.Context(), claim))
 	r, err := m.Setup(t.Context(), podWith(volume), "")
 	require.NoError(t, err)
@@ -182,7 +212,12 @@ func TestVolumesBelongToTheGroup(t *testing.T) {
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group, FSGroupChangePolicy: &policy}
 	_, err := m.Setup(t.Context(), p, "")
 	require.NoError(t, err)
-	for path, want := range map[string]fs.FileMode{".": 0o775 | fs.ModeDir | fs.ModeSetgid, "a/b": 0o770 | fs.ModeDir | fs.ModeSetgid, "a/b/file": 0o660, "pipe": 0o660 | fs.ModeNamedPipe} {
+	for path, want := range map[string]fs.FileMode{
+		".":        0o775 | fs.ModeDir | fs.ModeSetgid,
+		"a/b":      0o770 | fs.ModeDir | fs.ModeSetgid,
+		"a/b/file": 0o660,
+		"pipe":     0o660 | fs.ModeNamedPipe,
+	} {
 		mode, gid := stat(filepath.Join(dir, path))
 		require.EqualValues(t, group, gid, path)
 		require.Equal(t, want, mode, path)
@@ -233,19 +268,22 @@ func TestDirectoriesOfVolumes(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// TestKilledDirectories: wherever the agent is killed, the next call makes or removes the directory, and nothing else is left.
+// TestKilledDirectories: wherever the agent is killed, the next call makes or removes the directory, and nothing else
+// is left.
 func TestKilledDirectories(t *testing.T) {
 	for _, point := range []string{"local.mkdir", "local.limited", "local.made", "local.renamed", "local.removed"} {
 		t.Run(point, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "local-volumes")
 			killed := false
-			d := &Directories{dir: dir, inUse: func(string, types.UID) (types.UID, error) { return "", nil }, fail: func(at string) error {
-				if at == point && !killed {
-					killed = true
-					return os.ErrDeadlineExceeded
-				}
-				return nil
-			}}
+			d := &Directories{
+				dir: dir, inUse: func(string, types.UID) (types.UID, error) { return "", nil }, fail: func(at string) error {
+					if at == point && !killed {
+						killed = true
+						return os.ErrDeadlineExceeded
+					}
+					return nil
+				},
+			}
 			path := filepath.Join(dir, "pv")
 			again := func(f func() error) {
 				if err := f(); err != nil {

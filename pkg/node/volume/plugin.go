@@ -13,18 +13,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Plugin sets up and tears down one kind of volume. The Manager records which plugin has a volume before it calls Setup, and calls
-// Teardown until it succeeds once, also after a restart of the agent and for a Setup that was killed halfway.
+// Plugin sets up and tears down one kind of volume. The Manager records which plugin has a volume before it calls
+// Setup, and calls Teardown until it succeeds once, also after a restart of the agent and for a Setup that was killed
+// halfway.
 type Plugin interface {
 	// Name is recorded with each volume. It must never change.
 	Name() string
 	// CanSupport reports whether the plugin handles volumes with this source. The first plugin that does is used.
 	CanSupport(*corev1.VolumeSource) bool
-	// Setup makes a volume available to the pod's containers, or updates it. It may be called at any time and must not disturb
-	// what is in use. What Teardown cannot tell from the Volume alone is recorded with Volume.Save before it is acquired.
+	// Setup makes a volume available to the pod's containers, or updates it. It may be called at any time and must not
+	// disturb what is in use. What Teardown cannot tell from the Volume alone is recorded with Volume.Save before it is
+	// acquired.
 	Setup(context.Context, Pod, *Volume) (Mounted, error)
-	// Teardown releases what Setup acquired. It knows no more than the Volume, and it succeeds if nothing is there. It neither
-	// follows symbolic links below the Volume's directories nor detaches a mount that Setup did not make.
+	// Teardown releases what Setup acquired. It knows no more than the Volume, and it succeeds if nothing is there. It
+	// neither follows symbolic links below the Volume's directories nor detaches a mount that Setup did not make.
 	Teardown(context.Context, *Volume) error
 }
 
@@ -42,10 +44,12 @@ type Pod struct {
 	tokens *tokens
 }
 
-// Token returns a token of the pod's service account for an audience, which may be empty, valid for a number of seconds; nil is an hour. It is the same
-// until four fifths of its lifetime are over.
+// Token returns a token of the pod's service account for an audience, which may be empty, valid for a number of
+// seconds; nil is an hour. It is the same until four fifths of its lifetime are over.
 func (p Pod) Token(ctx context.Context, audience string, seconds *int64) (authv1.TokenRequestStatus, error) {
-	t, err := p.tokens.get(ctx, p.Pod, &corev1.ServiceAccountTokenProjection{Audience: audience, ExpirationSeconds: seconds})
+	t, err := p.tokens.get(ctx, p.Pod, &corev1.ServiceAccountTokenProjection{
+		Audience: audience, ExpirationSeconds: seconds,
+	})
 	return authv1.TokenRequestStatus{Token: t.text, ExpirationTimestamp: t.expires}, err
 }
 
@@ -53,7 +57,8 @@ func (p Pod) Token(ctx context.Context, audience string, seconds *int64) (authv1
 type Volume struct {
 	UID  types.UID
 	Name string
-	// Dir and MemoryDir are names for directories of the volume's own, on disk and on the node's tmpfs. The parents of Dir exist.
+	// Dir and MemoryDir are names for directories of the volume's own, on disk and on the node's tmpfs. The parents of Dir
+	// exist.
 	Dir, MemoryDir string
 	// Persistent is the name of the PersistentVolume, "" for other volumes.
 	Persistent string
@@ -86,10 +91,11 @@ type Mounted struct {
 	ReadOnly bool
 	// NoExec means that containers may not run its files.
 	NoExec bool
-	// Mapped means that the owners of its files are mapped with the pod's user namespace. Those of other volumes are mapped where a container mounts them.
+	// Mapped means that the owners of its files are mapped with the pod's user namespace. Those of other volumes are
+	// mapped where a container mounts them.
 	Mapped bool
-	// CreateMissing means that Path need not exist: the directory is created when a container mounts it, as container runtimes do for
-	// the kubelet.
+	// CreateMissing means that Path need not exist: the directory is created when a container mounts it, as container
+	// runtimes do for the kubelet.
 	CreateMissing bool
 	// Refresh is when Setup should be called again to renew a token; zero means never.
 	Refresh time.Time
@@ -120,6 +126,7 @@ func (m *Manager) pluginNamed(name string) (Plugin, error) {
 func (m *Manager) volume(uid types.UID, name string, r *podRecord) *Volume {
 	return &Volume{
 		UID: uid, Name: name, Dir: m.volumeDir(uid, name), MemoryDir: filepath.Join(m.c.MemoryDir, string(uid), name),
-		Persistent: r.persistent(name), State: r.state(name), save: func(data json.RawMessage) error { return r.setState(name, data) },
+		Persistent: r.persistent(name), State: r.state(name),
+		save: func(data json.RawMessage) error { return r.setState(name, data) },
 	}
 }

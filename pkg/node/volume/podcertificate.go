@@ -26,7 +26,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// requestPatience is how long a request may be without an answer before another is made. Upstream's cleaner deletes requests at that age.
+// requestPatience is how long a request may be without an answer before another is made. Upstream's cleaner deletes
+// requests at that age.
 const requestPatience = 15 * time.Minute
 
 // errNotIssued is the error for a certificate that is not there yet.
@@ -59,8 +60,9 @@ type podCertificateKey struct {
 	source int
 }
 
-// podCertificates requests certificates for pods (KEP-4317). Keys are in memory and in the pods' volumes alone: after a restart of the agent,
-// new ones are made, as in the kubelet. Safe for concurrent use, with one call for each pod at a time.
+// podCertificates requests certificates for pods (KEP-4317). Keys are in memory and in the pods' volumes alone: after a
+// restart of the agent, new ones are made, as in the kubelet. Safe for concurrent use, with one call for each pod at a
+// time.
 type podCertificates struct {
 	client client.Interface
 
@@ -94,9 +96,11 @@ func (c *podCertificates) state(k podCertificateKey) *podCertificate {
 	return s
 }
 
-// get returns the credential for a source, and when to call it again if no request changes before. It requests a certificate if there is
-// none, or when the last one is to be renewed; until it is issued, the last one is returned, or errNotIssued.
-func (c *podCertificates) get(ctx context.Context, p *corev1.Pod, volume string, source int, want *corev1.PodCertificateProjection) (*credential, time.Time, error) {
+// get returns the credential for a source, and when to call it again if no request changes before. It requests a
+// certificate if there is none, or when the last one is to be renewed; until it is issued, the last one is returned, or
+// errNotIssued.
+func (c *podCertificates) get(ctx context.Context, p *corev1.Pod, volume string, source int,
+	want *corev1.PodCertificateProjection) (*credential, time.Time, error) {
 	s, now := c.state(podCertificateKey{p.UID, volume, source}), time.Now()
 	if s.waits != nil {
 		if err := c.look(ctx, p, s, now); err != nil && s.have == nil {
@@ -140,9 +144,11 @@ func (c *podCertificates) look(ctx context.Context, p *corev1.Pod, s *podCertifi
 	for _, condition := range r.Status.Conditions {
 		switch condition.Type {
 		case certificatesv1.PodCertificateRequestConditionTypeDenied:
-			s.refused = fmt.Errorf("PodCertificateRequest was permanently denied: reason=%q message=%q", condition.Reason, condition.Message)
+			s.refused = fmt.Errorf("PodCertificateRequest was permanently denied: reason=%q message=%q", condition.Reason,
+				condition.Message)
 		case certificatesv1.PodCertificateRequestConditionTypeFailed:
-			s.refused = fmt.Errorf("PodCertificateRequest was permanently failed: reason=%q message=%q", condition.Reason, condition.Message)
+			s.refused = fmt.Errorf("PodCertificateRequest was permanently failed: reason=%q message=%q", condition.Reason,
+				condition.Message)
 		case certificatesv1.PodCertificateRequestConditionTypeIssued:
 			issued := &credential{key: s.waits.key, chain: clean(r.Status.CertificateChain)}
 			if r.Status.BeginRefreshAt != nil {
@@ -160,9 +166,12 @@ func (c *podCertificates) look(ctx context.Context, p *corev1.Pod, s *podCertifi
 }
 
 // request makes a key and requests a certificate for it.
-func (c *podCertificates) request(ctx context.Context, p *corev1.Pod, s *podCertificate, want *corev1.PodCertificateProjection, now time.Time) error {
+func (c *podCertificates) request(ctx context.Context, p *corev1.Pod, s *podCertificate,
+	want *corev1.PodCertificateProjection, now time.Time) error {
 	account := &corev1.ServiceAccount{}
-	if err := c.client.Get(ctx, types.NamespacedName{Namespace: p.Namespace, Name: p.Spec.ServiceAccountName}, account); err != nil {
+	if err := c.client.Get(ctx, types.NamespacedName{
+		Namespace: p.Namespace, Name: p.Spec.ServiceAccountName,
+	}, account); err != nil {
 		return fmt.Errorf("while fetching service account: %w", err)
 	}
 	node := &corev1.Node{}
@@ -177,8 +186,9 @@ func (c *podCertificates) request(ctx context.Context, p *corev1.Pod, s *podCert
 		ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, GenerateName: "req-",
 			OwnerReferences: []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID}}},
 		Spec: certificatesv1.PodCertificateRequestSpec{
-			SignerName: want.SignerName, PodName: p.Name, PodUID: p.UID, ServiceAccountName: account.Name, ServiceAccountUID: account.UID,
-			NodeName: types.NodeName(node.Name), NodeUID: node.UID, MaxExpirationSeconds: want.MaxExpirationSeconds,
+			SignerName: want.SignerName, PodName: p.Name, PodUID: p.UID, ServiceAccountName: account.Name,
+			ServiceAccountUID: account.UID,
+			NodeName:          types.NodeName(node.Name), NodeUID: node.UID, MaxExpirationSeconds: want.MaxExpirationSeconds,
 			StubPKCS10Request: proof, UnverifiedUserAnnotations: want.UserAnnotations,
 		},
 	}
@@ -189,7 +199,8 @@ func (c *podCertificates) request(ctx context.Context, p *corev1.Pod, s *podCert
 	return nil
 }
 
-// newKey makes a key of a type of the API. It returns its PEM and, as proof that the requestor has it, an empty signing request.
+// newKey makes a key of a type of the API. It returns its PEM and, as proof that the requestor has it, an empty signing
+// request.
 func newKey(kind string) (text, proof []byte, err error) {
 	var key crypto.Signer
 	switch kind {

@@ -33,7 +33,9 @@ func newIssuer(t *testing.T) *issuer {
 	request := &certificatesv1.PodCertificateRequest{}
 	return &issuer{t, fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithStatusSubresource(request).
 		WithIndex(request, "metadata.name", index(func(r *certificatesv1.PodCertificateRequest) string { return r.Name })).
-		WithIndex(request, "spec.nodeName", index(func(r *certificatesv1.PodCertificateRequest) string { return string(r.Spec.NodeName) })).
+		WithIndex(request, "spec.nodeName", index(func(r *certificatesv1.PodCertificateRequest) string {
+			return string(r.Spec.NodeName)
+		})).
 		WithObjects(
 			&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "sa", UID: "sa-uid"}},
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n-uid"}}).Build()}
@@ -52,7 +54,9 @@ func (i *issuer) open() (open []*certificatesv1.PodCertificateRequest) {
 }
 
 func (i *issuer) answer(r *certificatesv1.PodCertificateRequest, condition, chain string) {
-	r.Status.Conditions = []metav1.Condition{{Type: condition, Status: metav1.ConditionTrue, Reason: "R", Message: "M", LastTransitionTime: metav1.Now()}}
+	r.Status.Conditions = []metav1.Condition{
+		{Type: condition, Status: metav1.ConditionTrue, Reason: "R", Message: "M", LastTransitionTime: metav1.Now()},
+	}
 	if chain != "" {
 		r.Status.CertificateChain = chain
 		r.Status.BeginRefreshAt = &metav1.Time{Time: time.Now().Add(time.Hour)}
@@ -64,8 +68,11 @@ func (i *issuer) answer(r *certificatesv1.PodCertificateRequest, condition, chai
 func certifiedPod() (*corev1.Pod, *corev1.PodCertificateProjection) {
 	p := podWith()
 	p.Spec.NodeName, p.Spec.ServiceAccountName = "n", "sa"
-	return p, &corev1.PodCertificateProjection{SignerName: "example.org/s", KeyType: "ECDSAP256", MaxExpirationSeconds: new(int32(7200)),
-		UserAnnotations: map[string]string{"example.org/a": "b"}, CredentialBundlePath: "bundle", KeyPath: "key", CertificateChainPath: "chain"}
+	return p, &corev1.PodCertificateProjection{
+		SignerName: "example.org/s", KeyType: "ECDSAP256", MaxExpirationSeconds: new(int32(7200)),
+		UserAnnotations: map[string]string{"example.org/a": "b"}, CredentialBundlePath: "bundle", KeyPath: "key",
+		CertificateChainPath: "chain",
+	}
 }
 
 func TestPodCertificateIsRequestedOnceAndRenewed(t *testing.T) {
@@ -81,14 +88,19 @@ func TestPodCertificateIsRequestedOnceAndRenewed(t *testing.T) {
 		requests := api.open()
 		require.Len(t, requests, 1)
 		r := requests[0]
-		require.Equal(t, certificatesv1.PodCertificateRequestSpec{SignerName: "example.org/s", PodName: "p", PodUID: "u", ServiceAccountName: "sa", ServiceAccountUID: "sa-uid",
-			NodeName: "n", NodeUID: "n-uid", MaxExpirationSeconds: want.MaxExpirationSeconds, StubPKCS10Request: r.Spec.StubPKCS10Request, UnverifiedUserAnnotations: want.UserAnnotations}, r.Spec)
+		require.Equal(t,
+			certificatesv1.PodCertificateRequestSpec{
+				SignerName: "example.org/s", PodName: "p", PodUID: "u", ServiceAccountName: "sa", ServiceAccountUID: "sa-uid",
+				NodeName: "n", NodeUID: "n-uid", MaxExpirationSeconds: want.MaxExpirationSeconds,
+				StubPKCS10Request: r.Spec.StubPKCS10Request, UnverifiedUserAnnotations: want.UserAnnotations,
+			}, r.Spec)
 		require.Equal(t, "Pod", r.OwnerReferences[0].Kind)
 		proof, err := x509.ParseCertificateRequest(r.Spec.StubPKCS10Request)
 		require.NoError(t, err)
 		require.NoError(t, proof.CheckSignature())
 
-		api.answer(r, certificatesv1.PodCertificateRequestConditionTypeIssued, "a comment\n"+certificate("leaf")+certificate("between"))
+		api.answer(r, certificatesv1.PodCertificateRequestConditionTypeIssued,
+			"a comment\n"+certificate("leaf")+certificate("between"))
 		first, again, err := get()
 		require.NoError(t, err)
 		require.Equal(t, certificate("leaf")+certificate("between"), string(first.chain))

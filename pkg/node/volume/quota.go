@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Project quotas (quotactl_fd(2), Linux 5.14) limit what a directory and all below it take of a file system: ext4 and xfs that are mounted with
-// prjquota. x/sys/unix has the numbers of the calls, but not these.
+// Project quotas (quotactl_fd(2), Linux 5.14) limit what a directory and all below it take of a file system: ext4 and
+// xfs that are mounted with prjquota. x/sys/unix has the numbers of the calls, but not these.
 const (
 	quotaProject = 2
 	quotaGet     = 0x800007 // Q_GETQUOTA
@@ -79,8 +79,8 @@ func attributesOf(dir *os.File) (a attributes, err error) {
 	return a, err
 }
 
-// projectOf returns a volume's project, 0 if it has none. It is recorded beside the directory, as the target of a symbolic link: root in a container owns the
-// directory itself, and may give it the project of another volume.
+// projectOf returns a volume's project, 0 if it has none. It is recorded beside the directory, as the target of a
+// symbolic link: root in a container owns the directory itself, and may give it the project of another volume.
 func (d *Directories) projectOf(volume string) (uint32, error) {
 	path := filepath.Join(d.dir, projectPrefix+volume)
 	text, err := os.Readlink(path)
@@ -97,7 +97,8 @@ func (d *Directories) projectOf(volume string) (uint32, error) {
 	return uint32(id), nil
 }
 
-// assign gives a volume's directory, which is new and empty, a project that no other volume has. It does nothing where quotas are not enforced.
+// assign gives a volume's directory, which is new and empty, a project that no other volume has. It does nothing where
+// quotas are not enforced.
 func (d *Directories) assign(volume, path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -162,7 +163,8 @@ func (d *Directories) free(dir *os.File) (uint32, error) {
 	return 0, fmt.Errorf("all %d projects for volumes are taken", maxProjects)
 }
 
-// limit sets the size of a volume, in bytes; 0 removes the limit. It does nothing if the volume has no project, or quotas are not enforced any more.
+// limit sets the size of a volume, in bytes; 0 removes the limit. It does nothing if the volume has no project, or
+// quotas are not enforced any more.
 func (d *Directories) limit(volume string, bytes int64) error {
 	id, err := d.projectOf(volume)
 	if err != nil || id == 0 {

@@ -37,9 +37,11 @@ func quotaFS(t *testing.T) string {
 	return root
 }
 
-// writeZeros appends to a file without CAP_SYS_RESOURCE, for which quotas do not hold. Containers do not have it unless they are given it.
+// writeZeros appends to a file without CAP_SYS_RESOURCE, for which quotas do not hold. Containers do not have it unless
+// they are given it.
 func writeZeros(path string, size int) error {
-	c := exec.Command("setpriv", "--bounding-set=-sys_resource", "dd", "if=/dev/zero", "of="+path, "bs=64k", "count="+strconv.Itoa(size>>16), "oflag=append", "conv=notrunc")
+	c := exec.Command("setpriv", "--bounding-set=-sys_resource", "dd", "if=/dev/zero", "of="+path, "bs=64k",
+		"count="+strconv.Itoa(size>>16), "oflag=append", "conv=notrunc")
 	out, err := c.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%w: %s", err, out)
@@ -47,17 +49,20 @@ func writeZeros(path string, size int) error {
 	return nil
 }
 
-// TestSizesOfVolumes: a volume takes no more than its size, whatever its neighbour has; the limit grows with it, and goes with it.
+// TestSizesOfVolumes: a volume takes no more than its size, whatever its neighbour has; the limit grows with it, and
+// goes with it.
 func TestSizesOfVolumes(t *testing.T) {
 	dir := filepath.Join(quotaFS(t), "local-volumes")
 	var fail string
-	d := &Directories{dir: dir, inUse: func(string, types.UID) (types.UID, error) { return "", nil }, fail: func(at string) error {
-		if at == fail {
-			fail = ""
-			return os.ErrDeadlineExceeded
-		}
-		return nil
-	}}
+	d := &Directories{
+		dir: dir, inUse: func(string, types.UID) (types.UID, error) { return "", nil }, fail: func(at string) error {
+			if at == fail {
+				fail = ""
+				return os.ErrDeadlineExceeded
+			}
+			return nil
+		},
+	}
 	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
 	for _, fail = range []string{"local.assigned", "local.limited"} {
 		require.ErrorIs(t, d.make("b", b, 1<<20), os.ErrDeadlineExceeded, "killed")
@@ -112,7 +117,8 @@ func TestSizesOfVolumes(t *testing.T) {
 	}
 }
 
-// TestForgedProjects: a container that gives its volume the project of another one does not make the agent change that one's size.
+// TestForgedProjects: a container that gives its volume the project of another one does not make the agent change that
+// one's size.
 func TestForgedProjects(t *testing.T) {
 	dir := filepath.Join(quotaFS(t), "local-volumes")
 	d := &Directories{dir: dir, inUse: func(string, types.UID) (types.UID, error) { return "", nil }}

@@ -25,8 +25,8 @@ const (
 	maxRecord = 8 << 20
 )
 
-// podRecord is what a pod's volumes acquired or were about to acquire. It is written before anything is acquired, and removed once
-// everything is released. Safe for concurrent use.
+// podRecord is what a pod's volumes acquired or were about to acquire. It is written before anything is acquired, and
+// removed once everything is released. Safe for concurrent use.
 type podRecord struct {
 	path string
 	fail failpoint.Hook
@@ -81,8 +81,8 @@ func (m *Manager) record(uid types.UID) (*podRecord, error) {
 	return r, nil
 }
 
-// adopt returns the record of a pod without one: the volumes and mounts at the places where only an agent from before there were
-// records made them.
+// adopt returns the record of a pod without one: the volumes and mounts at the places where only an agent from before
+// there were records made them.
 func adopt(podDir string) recorded {
 	r := recorded{Volumes: map[string]volumeRecord{}, SubPaths: map[string]mountID{}}
 	volumes, _ := os.ReadDir(filepath.Join(podDir, volumesDir))
@@ -90,7 +90,8 @@ func adopt(podDir string) recorded {
 		rec := volumeRecord{Plugin: emptyDirName}
 		path := filepath.Join(podDir, volumesDir, v.Name())
 		var st unix.Statfs_t
-		if id, mounted, err := mountAt(path); err == nil && mounted && unix.Statfs(path, &st) == nil && st.Type == unix.TMPFS_MAGIC {
+		if id, mounted, err := mountAt(path); err == nil && mounted && unix.Statfs(path, &st) == nil &&
+			st.Type == unix.TMPFS_MAGIC {
 			rec.State, _ = json.Marshal(emptyDirState{Tmpfs: id})
 		}
 		r.Volumes[v.Name()] = rec
@@ -178,7 +179,9 @@ func (r *podRecord) setSubPath(path string, id mountID) error {
 func (r *podRecord) content() recorded {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	c := recorded{Volumes: make(map[string]volumeRecord, len(r.Volumes)), SubPaths: make(map[string]mountID, len(r.SubPaths))}
+	c := recorded{
+		Volumes: make(map[string]volumeRecord, len(r.Volumes)), SubPaths: make(map[string]mountID, len(r.SubPaths)),
+	}
 	for k, v := range r.Volumes {
 		c.Volumes[k] = v
 	}

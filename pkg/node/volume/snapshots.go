@@ -18,8 +18,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/disk"
 )
 
-// snapshotsDir holds the snapshots of the node's volumes, beside them so that files can share blocks. Each is a directory with the volume's
-// contents and a record. Both get their names when they are whole and on disk: what a kill leaves has another name, and is removed by the next attempt.
+// snapshotsDir holds the snapshots of the node's volumes, beside them so that files can share blocks. Each is a
+// directory with the volume's contents and a record. Both get their names when they are whole and on disk: what a kill
+// leaves has another name, and is removed by the next attempt.
 const (
 	snapshotsDir   = ".snapshots"
 	snapshotData   = "data"
@@ -34,7 +35,8 @@ var ErrBusy = errors.New("it is being copied or removed, or the node is busy wit
 // ErrNoSnapshot means that the node does not have a snapshot.
 var ErrNoSnapshot = errors.New("this node does not have the snapshot")
 
-// begin keeps others from what is made or removed, and from removing what is copied, "" for a removal, until end is called. It never waits.
+// begin keeps others from what is made or removed, and from removing what is copied, "" for a removal, until end is
+// called. It never waits.
 func (d *Directories) begin(made, from string) (end func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -91,10 +93,11 @@ func (d *Directories) FindSnapshot(name string) (s storage.Snapshot, err error) 
 	return s, err
 }
 
-// TakeSnapshot copies a volume, unless the snapshot is there already. size is the volume's, in bytes. A volume without a directory was never used: its
-// snapshot is empty. Files that are written meanwhile are copied as they are at some time. Of a block volume, whose parts depend on each other, no copy is made while
-// pods use it: the error is ErrInUse.
-func (d *Directories) TakeSnapshot(ctx context.Context, name, volume string, size int64, copied func(uint64)) (storage.Snapshot, error) {
+// TakeSnapshot copies a volume, unless the snapshot is there already. size is the volume's, in bytes. A volume without
+// a directory was never used: its snapshot is empty. Files that are written meanwhile are copied as they are at some
+// time. Of a block volume, whose parts depend on each other, no copy is made while pods use it: the error is ErrInUse.
+func (d *Directories) TakeSnapshot(ctx context.Context, name, volume string, size int64,
+	copied func(uint64)) (storage.Snapshot, error) {
 	path, next, err := d.snapshot(name)
 	if err != nil {
 		return storage.Snapshot{}, err
@@ -188,8 +191,8 @@ func (d *Directories) RemoveSnapshot(ctx context.Context, name string) error {
 	return nil
 }
 
-// Fill makes a volume's directory with the contents of a snapshot or of another volume, as storage.ContentAnnotation says, unless the directory is
-// there already. size limits it where sizes are enforced, in bytes.
+// Fill makes a volume's directory with the contents of a snapshot or of another volume, as storage.ContentAnnotation
+// says, unless the directory is there already. size limits it where sizes are enforced, in bytes.
 func (d *Directories) Fill(ctx context.Context, volume, content string, size int64, copied func(uint64)) error {
 	path, err := d.path(volume)
 	if err != nil {

@@ -15,11 +15,15 @@ import (
 
 func directories(t *testing.T, fail failpoint.Hook) *Directories {
 	t.Helper()
-	return &Directories{dir: filepath.Join(t.TempDir(), "local-volumes"), inUse: func(string, types.UID) (types.UID, error) { return "", nil }, fail: fail}
+	return &Directories{
+		dir:   filepath.Join(t.TempDir(), "local-volumes"),
+		inUse: func(string, types.UID) (types.UID, error) { return "", nil },
+		fail:  fail,
+	}
 }
 
-// TestKilledSnapshots: wherever the agent is killed, the same call again takes the snapshot, fills a volume from it, or removes it; nothing that is not
-// whole has its name, and in the end nothing is left.
+// TestKilledSnapshots: wherever the agent is killed, the same call again takes the snapshot, fills a volume from it, or
+// removes it; nothing that is not whole has its name, and in the end nothing is left.
 func TestKilledSnapshots(t *testing.T) {
 	for _, point := range []string{"snapshot.begun", "snapshot.copied", "snapshot.renamed", "fill.begun", "fill.copied"} {
 		t.Run(point, func(t *testing.T) {
@@ -124,7 +128,8 @@ func TestSnapshotsRefuse(t *testing.T) {
 	require.NoError(t, d.Fill(t.Context(), "other", "volume/pv", 1, nil), "after a request that ended early")
 }
 
-// TestCopiesAtOnce: a node makes a few copies at once, and says at once that others must come again; removals are no copies.
+// TestCopiesAtOnce: a node makes a few copies at once, and says at once that others must come again; removals are no
+// copies.
 func TestCopiesAtOnce(t *testing.T) {
 	copying, goOn := make(chan struct{}), make(chan struct{})
 	d := directories(t, func(at string) error {

@@ -16,21 +16,22 @@ import (
 // answerTime is how long a file system is waited for. One of a server that is away may never answer.
 const answerTime = time.Second
 
-// Space is what the file system of a volume has, in bytes and inodes. Of a volume with a project quota it is the quota's. Of a block volume it is the Capacity
-// alone: what is on it is known to who uses it.
+// Space is what the file system of a volume has, in bytes and inodes. Of a volume with a project quota it is the
+// quota's. Of a block volume it is the Capacity alone: what is on it is known to who uses it.
 type Space struct {
 	Block                          bool
 	Capacity, Available, Used      uint64
 	Inodes, InodesFree, InodesUsed uint64
 }
 
-// Full reports whether less than a hundredth of the bytes or of the inodes are left. File systems without inodes of their own have 0.
+// Full reports whether less than a hundredth of the bytes or of the inodes are left. File systems without inodes of
+// their own have 0.
 func (s Space) Full() bool {
 	return !s.Block && (s.Capacity > 0 && s.Available < s.Capacity/100+1 || s.Inodes > 0 && s.InodesFree < s.Inodes/100+1)
 }
 
-// Spaces reads the space of volumes. Callers that ask at the same time get the same answer; a file system that does not answer is asked again only
-// after it has. The zero value is ready to use, and safe for concurrent use.
+// Spaces reads the space of volumes. Callers that ask at the same time get the same answer; a file system that does not
+// answer is asked again only after it has. The zero value is ready to use, and safe for concurrent use.
 type Spaces struct {
 	stat func(path string) (Space, error) // statfs, but for tests
 
@@ -55,7 +56,8 @@ func (s *Spaces) Read(path string) (Space, error) {
 	case <-q.done:
 		return q.space, q.err
 	case <-late.C:
-		return Space{}, fmt.Errorf("the file system at %s has not answered for %v", path, time.Since(q.began).Round(time.Second))
+		return Space{}, fmt.Errorf("the file system at %s has not answered for %v", path,
+			time.Since(q.began).Round(time.Second))
 	}
 }
 
@@ -103,7 +105,8 @@ func statfs(path string) (Space, error) {
 // deviceSpace returns the size of a block device without opening it.
 func deviceSpace(device uint64) (Space, error) {
 	const sector = 512 // always
-	text, err := bounded.File(fmt.Sprintf("/sys/dev/block/%d:%d/size", unix.Major(device), unix.Minor(device)), int64(unix.Getpagesize()))
+	text, err := bounded.File(fmt.Sprintf("/sys/dev/block/%d:%d/size", unix.Major(device), unix.Minor(device)),
+		int64(unix.Getpagesize()))
 	if err != nil {
 		return Space{}, err
 	}

@@ -13,10 +13,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/mount"
 )
 
-// SubPath returns a host path for a path inside a volume that no symbolic link can lead out of: the target is opened strictly beneath
-// the volume and mounted at a place of the agent's own. A missing target is created as a directory unless readOnly. index is the
-// mount's place in the container. Teardown detaches it.
-func (m *Manager) SubPath(uid types.UID, volumeName, root, sub, container string, index int, readOnly bool) (string, error) {
+// SubPath returns a host path for a path inside a volume that no symbolic link can lead out of: the target is opened
+// strictly beneath the volume and mounted at a place of the agent's own. A missing target is created as a directory
+// unless readOnly. index is the mount's place in the container. Teardown detaches it.
+func (m *Manager) SubPath(uid types.UID, volumeName, root, sub, container string, index int,
+	readOnly bool) (string, error) {
 	target, err := openSubPath(volumeName, root, sub, readOnly)
 	if err != nil {
 		return "", err

@@ -54,13 +54,15 @@ func (t *tokens) forget(uid types.UID) {
 	}
 }
 
-// get returns a token for the pod's service account, a new one when four fifths of the old one's lifetime, or a day, are over.
+// get returns a token for the pod's service account, a new one when four fifths of the old one's lifetime, or a day,
+// are over.
 func (t *tokens) get(ctx context.Context, p *corev1.Pod, s *corev1.ServiceAccountTokenProjection) (token, error) {
 	return t.of(ctx, p, "", s)
 }
 
 // of is get for a service account with this UID; "" is any.
-func (t *tokens) of(ctx context.Context, p *corev1.Pod, uid types.UID, s *corev1.ServiceAccountTokenProjection) (token, error) {
+func (t *tokens) of(ctx context.Context, p *corev1.Pod, uid types.UID,
+	s *corev1.ServiceAccountTokenProjection) (token, error) {
 	seconds := int64(3600)
 	if s.ExpirationSeconds != nil {
 		seconds = *s.ExpirationSeconds
@@ -95,7 +97,11 @@ func (t *tokens) of(ctx context.Context, p *corev1.Pod, uid types.UID, s *corev1
 	if life <= 0 {
 		life = time.Duration(seconds) * time.Second
 	}
-	fresh := token{text: req.Status.Token, refresh: now.Add(min(life*4/5, 24*time.Hour)), expires: req.Status.ExpirationTimestamp}
+	fresh := token{
+		text:    req.Status.Token,
+		refresh: now.Add(min(life*4/5, 24*time.Hour)),
+		expires: req.Status.ExpirationTimestamp,
+	}
 	t.mu.Lock()
 	t.byKey[key] = fresh
 	t.mu.Unlock()

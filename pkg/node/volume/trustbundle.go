@@ -21,8 +21,8 @@ const maxLabelSelector = 100 << 10
 
 var errNoBundles = errors.New("combination of signerName and labelSelector matched zero ClusterTrustBundles")
 
-// trustAnchors returns the certificates of ClusterTrustBundles, each once, as PEM in a stable order (KEP-3257). Their size is limited with
-// that of the volume.
+// trustAnchors returns the certificates of ClusterTrustBundles, each once, as PEM in a stable order (KEP-3257). Their
+// size is limited with that of the volume.
 func (o *Objects) trustAnchors(ctx context.Context, p *corev1.ClusterTrustBundleProjection) ([]byte, error) {
 	optional := p.Optional != nil && *p.Optional
 	switch {
@@ -45,14 +45,16 @@ func (o *Objects) trustAnchors(ctx context.Context, p *corev1.ClusterTrustBundle
 			return nil, fmt.Errorf("label selector length (%d) is larger than %d", n, maxLabelSelector)
 		}
 		var list certificatesv1.ClusterTrustBundleList
-		// A selector that matches nothing has no form on the wire: a request would be answered with all bundles of the signer.
+		// A selector that matches nothing has no form on the wire: a request would be answered with all bundles of the
+		// signer.
 		if _, selectable := selector.Requirements(); !selectable {
 			if !optional {
 				return nil, errNoBundles
 			}
 			return nil, nil
 		}
-		if err := o.client.List(ctx, &list, ctrl.MatchingFields{"spec.signerName": *p.SignerName}, ctrl.MatchingLabelsSelector{Selector: selector}); err != nil {
+		if err := o.client.List(ctx, &list, ctrl.MatchingFields{"spec.signerName": *p.SignerName},
+			ctrl.MatchingLabelsSelector{Selector: selector}); err != nil {
 			return nil, err
 		}
 		if len(list.Items) == 0 && !optional {
@@ -67,7 +69,8 @@ func (o *Objects) trustAnchors(ctx context.Context, p *corev1.ClusterTrustBundle
 	return nil, errors.New("ClusterTrustBundle projection requires either name or signerName to be set")
 }
 
-// anchors returns the certificates in PEM texts, each once and without headers or comments, in the order of their encoding.
+// anchors returns the certificates in PEM texts, each once and without headers or comments, in the order of their
+// encoding.
 func anchors(texts ...string) []byte {
 	set := map[string]bool{}
 	for _, text := range texts {

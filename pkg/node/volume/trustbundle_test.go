@@ -39,9 +39,10 @@ func TestTrustAnchors(t *testing.T) {
 		return &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 			Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: signer, TrustBundle: text}}
 	}
-	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithIndex(&certificatesv1.ClusterTrustBundle{}, "spec.signerName", func(o ctrl.Object) []string {
-		return []string{o.(*certificatesv1.ClusterTrustBundle).Spec.SignerName}
-	}).WithObjects(
+	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithIndex(&certificatesv1.ClusterTrustBundle{},
+		"spec.signerName", func(o ctrl.Object) []string {
+			return []string{o.(*certificatesv1.ClusterTrustBundle).Spec.SignerName}
+		}).WithObjects(
 		bundle("plain", "", "a comment\n"+certificate("b")+certificate("a")+certificate("b"), nil),
 		bundle("s:1", "example.org/s", certificate("one")+certificate("both"), map[string]string{"live": "yes"}),
 		bundle("s:2", "example.org/s", certificate("both")+certificate("two"), map[string]string{"live": "yes"}),
@@ -56,16 +57,42 @@ func TestTrustAnchors(t *testing.T) {
 		want   string
 		err    string
 	}{
-		"by name":                {source: corev1.ClusterTrustBundleProjection{Name: new("plain")}, want: certificate("a") + certificate("b")},
-		"missing":                {source: corev1.ClusterTrustBundleProjection{Name: new("none")}, err: `clustertrustbundles.certificates.k8s.io "none" not found`},
-		"missing and optional":   {source: corev1.ClusterTrustBundleProjection{Name: new("none"), Optional: new(true)}},
-		"by signer and labels":   {source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s"), LabelSelector: live}, want: certificate("both") + certificate("one") + certificate("two")},
-		"all of a signer":        {source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/t"), LabelSelector: &metav1.LabelSelector{}}, want: certificate("theirs")},
-		"no labels match":        {source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s"), LabelSelector: never}, err: "matched zero ClusterTrustBundles"},
-		"without a selector":     {source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s")}, err: "matched zero ClusterTrustBundles"},
-		"no labels and optional": {source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s"), LabelSelector: never, Optional: new(true)}},
-		"without, and optional":  {source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s"), Optional: new(true)}},
-		"neither":                {err: "requires either name or signerName"},
+		"by name": {
+			source: corev1.ClusterTrustBundleProjection{Name: new("plain")}, want: certificate("a") + certificate("b"),
+		},
+		"missing": {
+			source: corev1.ClusterTrustBundleProjection{Name: new("none")},
+			err:    `clustertrustbundles.certificates.k8s.io "none" not found`,
+		},
+		"missing and optional": {source: corev1.ClusterTrustBundleProjection{Name: new("none"), Optional: new(true)}},
+		"by signer and labels": {
+			source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s"), LabelSelector: live},
+			want:   certificate("both") + certificate("one") + certificate("two"),
+		},
+		"all of a signer": {
+			source: corev1.ClusterTrustBundleProjection{
+				SignerName: new("example.org/t"), LabelSelector: &metav1.LabelSelector{},
+			}, want: certificate("theirs"),
+		},
+		"no labels match": {
+			source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s"), LabelSelector: never},
+			err:    "matched zero ClusterTrustBundles",
+		},
+		"without a selector": {
+			source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s")},
+			err:    "matched zero ClusterTrustBundles",
+		},
+		"no labels and optional": {
+			source: corev1.ClusterTrustBundleProjection{
+				SignerName:    new("example.org/s"),
+				LabelSelector: never,
+				Optional:      new(true),
+			},
+		},
+		"without, and optional": {
+			source: corev1.ClusterTrustBundleProjection{SignerName: new("example.org/s"), Optional: new(true)},
+		},
+		"neither": {err: "requires either name or signerName"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := o.trustAnchors(t.Context(), &tt.source)
@@ -77,5 +104,6 @@ func TestTrustAnchors(t *testing.T) {
 			require.Equal(t, tt.want, string(got))
 		})
 	}
-	require.True(t, bytes.Equal(anchors(certificate("x")+certificate("y")), anchors(certificate("y"), certificate("x"))), "the order is stable")
+	require.True(t, bytes.Equal(anchors(certificate("x")+certificate("y")), anchors(certificate("y"), certificate("x"))),
+		"the order is stable")
 }

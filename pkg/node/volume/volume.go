@@ -1,13 +1,13 @@
-// Package volume sets up and tears down the volumes of pods. Each kind of volume is a Plugin, with Setup and Teardown side by side:
-// emptyDir, hostPath, image, configMap, secret, downwardAPI and projected.
+// Package volume sets up and tears down the volumes of pods. Each kind of volume is a Plugin, with Setup and Teardown
+// side by side: emptyDir, hostPath, image, configMap, secret, downwardAPI and projected.
 //
 // Its invariant: what a plugin acquires is recorded in the pod's directory first, so that Teardown needs to know the
 // pod's UID alone, also after the agent was killed, and undoes exactly what Setup did. It follows no symbolic link
 // that a container made and detaches no mount that is not recorded.
 //
-// Decisions: mounts are made detached (fsopen(2), open_tree(2)), because their identity can then be recorded before they are
-// attached. A mount that something else made inside a volume, such as a container with bidirectional propagation, stops Teardown with an
-// error that names it, as in the kubelet: neither it nor its files are touched.
+// Decisions: mounts are made detached (fsopen(2), open_tree(2)), because their identity can then be recorded before
+// they are attached. A mount that something else made inside a volume, such as a container with bidirectional
+// propagation, stops Teardown with an error that names it, as in the kubelet: neither it nor its files are touched.
 package volume
 
 import (
@@ -50,7 +50,8 @@ type Config struct {
 	Changed func(types.UID)
 	// LocalDir holds the directories of the volumes that are provisioned on this node. It is made with the first one.
 	LocalDir string
-	// Node returns the node's object, nil while it is not registered. If it is nil, the node affinity of volumes is not checked.
+	// Node returns the node's object, nil while it is not registered. If it is nil, the node affinity of volumes is not
+	// checked.
 	Node func() *corev1.Node
 	// HostIP is the node's address.
 	HostIP string
@@ -88,10 +89,27 @@ type Ready struct {
 
 // New returns a Manager. Start mounts; the watches of Objects end with the context given to Objects.Run.
 func New(c Config) *Manager {
-	m := &Manager{c: c, objects: newObjects(c.Client, c.Changed, c.Logger), tokens: newTokens(c.Client), certificates: newPodCertificates(c.Client), records: map[types.UID]*podRecord{}}
+	m := &Manager{
+		c:            c,
+		objects:      newObjects(c.Client, c.Changed, c.Logger),
+		tokens:       newTokens(c.Client),
+		certificates: newPodCertificates(c.Client),
+		records:      map[types.UID]*podRecord{},
+	}
 	m.local = &Directories{dir: c.LocalDir, inUse: m.usedBy, fail: c.Failpoints}
-	m.plugins = []Plugin{hostPath{}, local{m.local}, emptyDir{allocatable: c.Allocatable, fail: c.Failpoints}, images{views: c.Images, fail: c.Failpoints}}
-	s := &sources{objects: m.objects, tokens: m.tokens, certificates: m.certificates, hostIP: c.HostIP, allocatable: c.Allocatable}
+	m.plugins = []Plugin{
+		hostPath{},
+		local{m.local},
+		emptyDir{allocatable: c.Allocatable, fail: c.Failpoints},
+		images{views: c.Images, fail: c.Failpoints},
+	}
+	s := &sources{
+		objects:      m.objects,
+		tokens:       m.tokens,
+		certificates: m.certificates,
+		hostIP:       c.HostIP,
+		allocatable:  c.Allocatable,
+	}
 	m.plugins = slices.Concat(m.plugins, objectPlugins(s, c.Failpoints), c.Plugins)
 	return m
 }
@@ -128,7 +146,8 @@ func (m *Manager) Close() error {
 // PodDir returns the pod's directory on disk.
 func (m *Manager) PodDir(uid types.UID) string { return filepath.Join(m.c.Dir, string(uid)) }
 
-// Setup sets up what is missing of the pod's volumes and updates those whose sources changed. podIP may be empty while the pod has none.
+// Setup sets up what is missing of the pod's volumes and updates those whose sources changed. podIP may be empty while
+// the pod has none.
 func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready, error) {
 	out := Ready{Volumes: make(map[string]Mounted, len(p.Spec.Volumes))}
 	m.objects.Track(p.UID, References(p))
@@ -176,7 +195,16 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready
 		if plugin == nil {
 			continue
 		}
-		mounted, err := plugin.Setup(ctx, Pod{Pod: p, Volume: v.Name, Source: &v.VolumeSource, Persistent: persistent[v.Name], IP: podIP, memory: &memory, tokens: m.tokens}, m.volume(p.UID, v.Name, r))
+		mounted, err := plugin.Setup(ctx,
+			Pod{
+				Pod:        p,
+				Volume:     v.Name,
+				Source:     &v.VolumeSource,
+				Persistent: persistent[v.Name],
+				IP:         podIP,
+				memory:     &memory,
+				tokens:     m.tokens,
+			}, m.volume(p.UID, v.Name, r))
 		if err != nil {
 			failed(v.Name, err)
 			continue
@@ -189,14 +217,17 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready
 	return out, errors.Join(errs...)
 }
 
-// ErrAttachLimit means that the node has no room for a volume of the pod, and will not get it: the pod is to be made again elsewhere.
+// ErrAttachLimit means that the node has no room for a volume of the pod, and will not get it: the pod is to be made
+// again elsewhere.
 var ErrAttachLimit = errors.New("node has reached its volume attachment limit")
 
 func unsupported(p *Persistent) error {
 	if p != nil {
-		return fmt.Errorf("persistent volumes of the type of %s are not supported on this node; use hostPath, local or csi", p.Volume.Name)
+		return fmt.Errorf("persistent volumes of the type of %s are not supported on this node; use hostPath, local or csi",
+			p.Volume.Name)
 	}
-	return errors.New("this type of volume is not supported on this node; use emptyDir, hostPath, image, configMap, secret, downwardAPI, projected or a persistentVolumeClaim")
+	return errors.New("this type of volume is not supported on this node; use emptyDir, hostPath, image, configMap, " +
+		"secret, downwardAPI, projected or a persistentVolumeClaim")
 }
 
 func fsGroup(p *corev1.Pod) *int64 {
@@ -248,7 +279,9 @@ func (m *Manager) tearDown(ctx context.Context, uid types.UID, name, plugin stri
 // forget removes the directories that held the volumes, the record last.
 func (m *Manager) forget(ctx context.Context, uid types.UID, all bool) error {
 	dir := m.PodDir(uid)
-	for _, d := range []string{filepath.Join(dir, subPathsDir), filepath.Join(dir, volumesDir), filepath.Join(m.c.MemoryDir, string(uid))} {
+	for _, d := range []string{
+		filepath.Join(dir, subPathsDir), filepath.Join(dir, volumesDir), filepath.Join(m.c.MemoryDir, string(uid)),
+	} {
 		if err := disk.RemoveAll(ctx, d); err != nil {
 			return err
 		}

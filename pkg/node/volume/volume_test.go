@@ -43,8 +43,10 @@ func (uncached) Cache() ctrlcache.Cache { panic("not used") }
 func manager(t *testing.T, objects ...ctrl.Object) (*Manager, ctrl.Client) {
 	t.Helper()
 	issued := 0
-	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
-		SubResourceCreate: func(_ context.Context, _ ctrl.Client, _ string, _ ctrl.Object, r ctrl.Object, _ ...ctrl.SubResourceCreateOption) error {
+	c := fake.NewClientBuilder().
+		WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithInterceptorFuncs(interceptor.Funcs{
+		SubResourceCreate: func(_ context.Context, _ ctrl.Client, _ string, _ ctrl.Object, r ctrl.Object,
+			_ ...ctrl.SubResourceCreateOption) error {
 			issued++
 			r.(*authv1.TokenRequest).Status = authv1.TokenRequestStatus{Token: fmt.Sprint("token-", issued),
 				ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour))}
@@ -52,10 +54,14 @@ func manager(t *testing.T, objects ...ctrl.Object) (*Manager, ctrl.Client) {
 		},
 	}).Build()
 	dir := t.TempDir()
-	m := New(Config{Client: uncached{c}, Dir: filepath.Join(dir, "pods"), MemoryDir: filepath.Join(dir, "memory"), HostIP: "192.0.2.1",
+	m := New(Config{
+		Client: uncached{c}, Dir: filepath.Join(dir, "pods"), MemoryDir: filepath.Join(dir, "memory"), HostIP: "192.0.2.1",
 		Images: testImages(t), Changed: func(types.UID) {}, Allocatable: func() corev1.ResourceList {
-			return corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("1Gi")}
-		}, Logger: slog.Default()})
+			return corev1.ResourceList{
+				corev1.ResourceCPU: resource.MustParse("4"), corev1.ResourceMemory: resource.MustParse("1Gi"),
+			}
+		}, Logger: slog.Default(),
+	})
 	require.NoError(t, m.Start())
 	t.Cleanup(func() {
 		require.NoError(t, m.Teardown(context.Background(), "u", true))
@@ -65,8 +71,15 @@ func manager(t *testing.T, objects ...ctrl.Object) (*Manager, ctrl.Client) {
 }
 
 func podWith(v ...corev1.Volume) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u", Labels: map[string]string{"b": "2", "a": `x"y`}},
-		Spec: corev1.PodSpec{Volumes: v, Containers: []corev1.Container{{Name: "c"}}}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: "default",
+			Name:      "p",
+			UID:       "u",
+			Labels:    map[string]string{"b": "2", "a": `x"y`},
+		},
+		Spec: corev1.PodSpec{Volumes: v, Containers: []corev1.Container{{Name: "c"}}},
+	}
 }
 
 func read(t *testing.T, parts ...string) string {
@@ -77,17 +90,37 @@ func read(t *testing.T, parts ...string) string {
 }
 
 func TestProjected(t *testing.T) {
-	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"k": "v", "other": "x"}}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Data: map[string][]byte{"pw": []byte("hush")}}
+	cm := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"k": "v", "other": "x"},
+	}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "s"}, Data: map[string][]byte{"pw": []byte("hush")},
+	}
 	m, c := manager(t, cm, secret)
 	mode, yes := int32(0o400), true
-	p := podWith(corev1.Volume{Name: "all", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-		{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "cm"}, Items: []corev1.KeyToPath{{Key: "k", Path: "deep/er/k", Mode: &mode}}}},
-		{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}},
-		{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "absent"}, Optional: &yes}},
-		{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}}}}},
-		{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
-	}}}})
+	p := podWith(corev1.Volume{
+		Name: "all",
+		VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+			{
+				ConfigMap: &corev1.ConfigMapProjection{
+					LocalObjectReference: corev1.LocalObjectReference{Name: "cm"},
+					Items:                []corev1.KeyToPath{{Key: "k", Path: "deep/er/k", Mode: &mode}},
+				},
+			},
+			{Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "s"}}},
+			{
+				Secret: &corev1.SecretProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "absent"}, Optional: &yes},
+			},
+			{
+				DownwardAPI: &corev1.DownwardAPIProjection{
+					Items: []corev1.DownwardAPIVolumeFile{
+						{Path: "labels", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"}},
+					},
+				},
+			},
+			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+		}}},
+	})
 	r, err := m.Setup(t.Context(), p, "")
 	require.NoError(t, err)
 	dir := r.Volumes["all"].Path
@@ -120,8 +153,10 @@ func TestRefusals(t *testing.T) {
 	m, _ := manager(t)
 	file := corev1.HostPathFile
 	for want, v := range map[string]corev1.VolumeSource{
-		"not supported":                  {NFS: &corev1.NFSVolumeSource{}},
-		`configmaps "none" not found`:    {ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}}},
+		"not supported": {NFS: &corev1.NFSVolumeSource{}},
+		`configmaps "none" not found`: {
+			ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "none"}},
+		},
 		"/etc is not a file":             {HostPath: &corev1.HostPathVolumeSource{Path: "/etc", Type: &file}},
 		`medium "HugePages" is not supp`: {EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "HugePages"}},
 	} {
@@ -135,7 +170,10 @@ func TestEmptyDirKeepsItsContentAndGroup(t *testing.T) {
 	m, _ := manager(t)
 	limit := resource.MustParse("1Mi")
 	p := podWith(corev1.Volume{Name: "disk", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
-		corev1.Volume{Name: "mem", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory", SizeLimit: &limit}}})
+		corev1.Volume{
+			Name:         "mem",
+			VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: "Memory", SizeLimit: &limit}},
+		})
 	group := int64(4242)
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
 	for range 2 {
@@ -159,7 +197,8 @@ func TestEmptyDirKeepsItsContentAndGroup(t *testing.T) {
 
 func TestSubPathStaysInside(t *testing.T) {
 	m, _ := manager(t)
-	r, err := m.Setup(t.Context(), podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}), "")
+	r, err := m.Setup(t.Context(),
+		podWith(corev1.Volume{Name: "v", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}), "")
 	require.NoError(t, err)
 	root := r.Volumes["v"].Path
 	outside := t.TempDir()
@@ -191,8 +230,11 @@ func TestSubPathStaysInside(t *testing.T) {
 func TestTokenIsRenewed(t *testing.T) {
 	m, _ := manager(t)
 	synctest.Test(t, func(t *testing.T) {
-		p := podWith(corev1.Volume{Name: "t", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}}}}})
+		p := podWith(corev1.Volume{
+			Name: "t",
+			VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}}}},
+		})
 		r, err := m.Setup(t.Context(), p, "")
 		require.NoError(t, err)
 		time.Sleep(time.Until(r.Refresh) - time.Second)
@@ -209,13 +251,16 @@ func TestTokenIsRenewed(t *testing.T) {
 func TestResource(t *testing.T) {
 	p := podWith()
 	p.Spec.Containers[0].Resources = corev1.ResourceRequirements{
-		Limits: corev1.ResourceList{"memory": resource.MustParse("64Mi")}, Requests: corev1.ResourceList{"cpu": resource.MustParse("250m")}}
+		Limits:   corev1.ResourceList{"memory": resource.MustParse("64Mi")},
+		Requests: corev1.ResourceList{"cpu": resource.MustParse("250m")}}
 	alloc := corev1.ResourceList{"cpu": resource.MustParse("4")}
 	for _, tt := range []struct{ res, div, want string }{
-		{"limits.memory", "1Mi", "64"}, {"limits.memory", "0", "67108864"}, {"requests.cpu", "1m", "250"}, {"requests.cpu", "1", "1"},
+		{"limits.memory", "1Mi", "64"}, {"limits.memory", "0", "67108864"}, {"requests.cpu", "1m", "250"},
+		{"requests.cpu", "1", "1"},
 		{"limits.cpu", "1", "4"}, {"requests.memory", "1Mi", "64"},
 	} {
-		got, err := Resource(p, &corev1.ResourceFieldSelector{Resource: tt.res, Divisor: resource.MustParse(tt.div)}, "c", alloc)
+		got, err := Resource(p, &corev1.ResourceFieldSelector{Resource: tt.res, Divisor: resource.MustParse(tt.div)}, "c",
+			alloc)
 		require.NoError(t, err)
 		require.Equal(t, tt.want, got, tt.res+"/"+tt.div)
 	}
@@ -266,7 +311,11 @@ func TestWriteAtomic(t *testing.T) {
 
 func BenchmarkWriteAtomicUnchanged(b *testing.B) {
 	dir := b.TempDir()
-	files := map[string]File{"token": {Data: make([]byte, 1000), Mode: 0o644}, "ca.crt": {Data: make([]byte, 600), Mode: 0o644}, "namespace": {Data: []byte("default"), Mode: 0o644}}
+	files := map[string]File{
+		"token":     {Data: make([]byte, 1000), Mode: 0o644},
+		"ca.crt":    {Data: make([]byte, 600), Mode: 0o644},
+		"namespace": {Data: []byte("default"), Mode: 0o644},
+	}
 	for b.Loop() {
 		if err := WriteAtomic(dir, files, nil); err != nil {
 			b.Fatal(err)

@@ -18,7 +18,8 @@ const (
 	parallelDecode = 32   // from this many values on, decoding runs in parallel
 )
 
-// decode turns stored values into entries. Values that cannot be decoded are logged, skipped, and recorded in broken unless that is nil.
+// decode turns stored values into entries. Values that cannot be decoded are logged, skipped, and recorded in broken
+// unless that is nil.
 func (c *Cache) decode(n int, broken *unreadable, value func(int) (kind.KV, bool)) []*Entry {
 	entries := make([]*Entry, n)
 	h := c.caches.Load()
@@ -49,7 +50,14 @@ func (c *Cache) decode(n int, broken *unreadable, value func(int) (kind.KV, bool
 		if t.row.Pack != nil {
 			obj = t.row.Pack(obj)
 		}
-		e := &Entry{Object: obj, Key: kv.Key, Revision: kv.Revision, row: t.row, keeper: &c.encodings, stored: sumOf(kv.Value)}
+		e := &Entry{
+			Object:   obj,
+			Key:      kv.Key,
+			Revision: kv.Revision,
+			row:      t.row,
+			keeper:   &c.encodings,
+			stored:   sumOf(kv.Value),
+		}
 		if c.cfg.CheckImmutable {
 			e.sum = e.hash()
 		}
@@ -80,7 +88,9 @@ func (c *Cache) applyBatch(b kind.Batch) {
 		return
 	}
 	if len(b.Events) > 0 {
-		entries := c.decode(len(b.Events), &c.unreadable, func(i int) (kind.KV, bool) { return b.Events[i].KV, !b.Events[i].Deleted })
+		entries := c.decode(len(b.Events), &c.unreadable, func(i int) (kind.KV, bool) {
+			return b.Events[i].KV, !b.Events[i].Deleted
+		})
 		h := c.caches.Load()
 		// The latest staged state of each key, for batches that change a key more than once.
 		var seen map[string]*Entry

@@ -21,12 +21,20 @@ func realistic(name string, node int) *corev1.Pod {
 		p.Labels = map[string]string{"app": "web", "pod-template-hash": "abcdef"}
 		p.Spec.NodeName = fmt.Sprintf("node-%d", node)
 		for i := range 4 {
-			c := corev1.Container{Name: fmt.Sprintf("c%d", i), Image: "registry.example/team/app:v1", Command: []string{"/bin/app", "--serve"}}
+			c := corev1.Container{
+				Name:    fmt.Sprintf("c%d", i),
+				Image:   "registry.example/team/app:v1",
+				Command: []string{"/bin/app", "--serve"},
+			}
 			for j := range 6 {
 				c.Env = append(c.Env, corev1.EnvVar{Name: fmt.Sprintf("VARIABLE_%d", j), Value: "a value of some length"})
 			}
 			p.Spec.Containers = append(p.Spec.Containers, c)
-			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: c.Name, Image: c.Image, ContainerID: "containerd://0123456789abcdef0123456789abcdef"})
+			p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
+				Name:        c.Name,
+				Image:       c.Image,
+				ContainerID: "containerd://0123456789abcdef0123456789abcdef",
+			})
 		}
 		p.Status.Phase = corev1.PodRunning
 	})

@@ -40,14 +40,14 @@ var (
 
 // Source provides the cache's data; *store.Store implements it.
 type Source interface {
-	// Page reads up to limit values under prefix with keys >= from, in key order, at revision rev (0: the latest). It returns the revision of the read and
-	// whether there are further values.
+	// Page reads up to limit values under prefix with keys >= from, in key order, at revision rev (0: the latest). It
+	// returns the revision of the read and whether there are further values.
 	Page(ctx context.Context, prefix, from string, limit, rev int64) (kvs []kind.KV, at int64, more bool, err error)
 	// Changes streams the changes after revision rev, in batches of whole revisions. When the channel
 	// closes, the function returns the reason: kind.ErrCompacted if the history was compacted.
 	Changes(ctx context.Context, prefix string, rev int64) (<-chan kind.Batch, func() error)
-	// History reads the changes in (after, to] with their previous values, as far as they are not compacted. Only the latest
-	// changes that fit into limit bytes are returned; begin is the revision after which they are complete.
+	// History reads the changes in (after, to] with their previous values, as far as they are not compacted. Only the
+	// latest changes that fit into limit bytes are returned; begin is the revision after which they are complete.
 	History(ctx context.Context, prefix string, after, to, limit int64) (changes []kind.Change, begin int64, err error)
 }
 
@@ -66,8 +66,8 @@ type Config struct {
 	RingSize int
 	// RingFor is the maximum time a change is retained, so that memory is released after a burst. Default 5 minutes.
 	RingFor time.Duration
-	// Encodings is how many bytes of encodings the cache keeps for further readers; those that were not read for longest are made again when
-	// they are wanted. Default 16 MiB.
+	// Encodings is how many bytes of encodings the cache keeps for further readers; those that were not read for longest
+	// are made again when they are wanted. Default 16 MiB.
 	Encodings int64
 	// CheckImmutable hashes every object when it is added, and panics if a reader modified it before it is
 	// replaced. Always on in builds with the race detector.
@@ -136,7 +136,8 @@ func New(cfg Config) (*Cache, error) {
 		return nil, err
 	}
 	c := &Cache{
-		cfg: cfg, ready: make(chan struct{}), stopped: make(chan struct{}), recalled: make(chan struct{}, 1), encodings: keeper{limit: cfg.Encodings},
+		cfg: cfg, ready: make(chan struct{}), stopped: make(chan struct{}), recalled: make(chan struct{}, 1),
+		encodings:   keeper{limit: cfg.Encodings},
 		collections: memory.AfterCollections,
 		kinds:       kinds{joins: make(chan *join), loads: make(chan *join)},
 	}

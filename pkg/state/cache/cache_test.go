@@ -26,16 +26,25 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Two kinds are enough for the cache; building the real table would load all of Kubernetes' types.
 var (
 	pods = &kind.Resource{
-		GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod"), Plural: "pods", Singular: "pod", Namespaced: true, Keys: "pods", Proto: true,
+		GroupVersionKind: corev1.SchemeGroupVersion.WithKind("Pod"), Plural: "pods", Singular: "pod", Namespaced: true,
+		Keys: "pods", Proto: true,
 		New: func() client.Object { return &corev1.Pod{} }, NewList: func() client.ObjectList { return &corev1.PodList{} },
-		Indexes: []kind.Index{{Field: "spec.nodeName", Value: func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName }}},
+		Indexes: []kind.Index{
+			{Field: "spec.nodeName", Value: func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName }},
+		},
 		Fields: func(o client.Object) fields.Set {
 			p := o.(*corev1.Pod)
-			return fields.Set{"metadata.name": p.Name, "metadata.namespace": p.Namespace, "spec.nodeName": p.Spec.NodeName, "status.phase": string(p.Status.Phase)}
+			return fields.Set{
+				"metadata.name":      p.Name,
+				"metadata.namespace": p.Namespace,
+				"spec.nodeName":      p.Spec.NodeName,
+				"status.phase":       string(p.Status.Phase),
+			}
 		},
 	}
 	nodes = &kind.Resource{
-		GroupVersionKind: schema.GroupVersionKind{Version: "v1", Kind: "Node"}, Plural: "nodes", Singular: "node", Keys: "minions", Proto: true,
+		GroupVersionKind: schema.GroupVersionKind{Version: "v1", Kind: "Node"}, Plural: "nodes", Singular: "node",
+		Keys: "minions", Proto: true,
 		New: func() client.Object { return &corev1.Node{} }, NewList: func() client.ObjectList { return &corev1.NodeList{} },
 		Fields: func(o client.Object) fields.Set { return fields.Set{"metadata.name": o.GetName()} },
 	}
@@ -143,7 +152,10 @@ func TestReadsFollowTheStore(t *testing.T) {
 		{Query{Fields: fields.ParseSelectorOrDie("spec.nodeName=n1")}, []string{"a-b/two", "a/three"}},
 		{Query{Fields: fields.ParseSelectorOrDie("spec.nodeName=")}, []string{"a/one", "b/old"}},
 		{Query{Fields: fields.ParseSelectorOrDie("spec.nodeName!=n1")}, []string{"a/one", "b/old"}},
-		{Query{Namespace: "a", Fields: fields.ParseSelectorOrDie("spec.nodeName=n1,metadata.name=three")}, []string{"a/three"}},
+		{
+			Query{Namespace: "a", Fields: fields.ParseSelectorOrDie("spec.nodeName=n1,metadata.name=three")},
+			[]string{"a/three"},
+		},
 		{Query{Fields: fields.ParseSelectorOrDie("metadata.name=one")}, []string{"a/one"}},
 		{Query{Fields: fields.ParseSelectorOrDie("metadata.namespace=b")}, []string{"b/old"}},
 		{Query{Namespace: "a", Fields: fields.ParseSelectorOrDie("metadata.namespace=b")}, []string{}},
@@ -197,7 +209,9 @@ func TestWatchSelectorTransitions(t *testing.T) {
 		cancel()
 		require.NoError(t, err)
 		for _, ev := range events {
-			got = append(got, fmt.Sprintf("%s %d %s %s", ev.Type, ev.Rev, ev.Entry.Object.GetResourceVersion(), ev.Entry.Object.GetLabels()["app"]))
+			got = append(got,
+				fmt.Sprintf("%s %d %s %s", ev.Type, ev.Rev, ev.Entry.Object.GetResourceVersion(),
+					ev.Entry.Object.GetLabels()["app"]))
 		}
 	}
 	require.Equal(t, []string{

@@ -39,8 +39,8 @@ func (e *Entry) JSON() []byte {
 	return e.keep(encodingJSON, e.marshal(nil))
 }
 
-// JSONItem is JSON without kind and apiVersion, as upstream encodes the items of a list, in two parts, of which rest is shared: do not modify. With scratch, which may
-// be nil, it is of a long list.
+// JSONItem is JSON without kind and apiVersion, as upstream encodes the items of a list, in two parts, of which rest is
+// shared: do not modify. With scratch, which may be nil, it is of a long list.
 func (e *Entry) JSONItem(scratch *Scratch) (begin string, rest []byte) {
 	full := e.load(encodingJSON)
 	switch {
@@ -56,15 +56,17 @@ func (e *Entry) JSONItem(scratch *Scratch) (begin string, rest []byte) {
 	return "", full
 }
 
-// withoutTypeMeta returns what follows `{"kind":"Pod","apiVersion":"v1",` if the encoding begins with it, as it does for
-// all kinds with a Go type.
+// withoutTypeMeta returns what follows `{"kind":"Pod","apiVersion":"v1",` if the encoding begins with it, as it does
+// for all kinds with a Go type.
 func (e *Entry) withoutTypeMeta(full []byte) (rest []byte, ok bool) {
 	rest = full
 	slash := ""
 	if e.row.Group != "" {
 		slash = "/"
 	}
-	for _, part := range [...]string{`{"kind":"`, e.row.Kind, `","apiVersion":"`, e.row.Group, slash, e.row.Version, `",`} {
+	for _, part := range [...]string{
+		`{"kind":"`, e.row.Kind, `","apiVersion":"`, e.row.Group, slash, e.row.Version, `",`,
+	} {
 		if len(rest) < len(part) || string(rest[:len(part)]) != part {
 			return nil, false
 		}
@@ -131,8 +133,8 @@ type converted struct {
 	next *converted
 }
 
-// In returns the entry in the version of row, a row of the same resource: the entry itself, or a conversion that is done once,
-// on first use, and shared with its encodings by all readers.
+// In returns the entry in the version of row, a row of the same resource: the entry itself, or a conversion that is
+// done once, on first use, and shared with its encodings by all readers.
 func (e *Entry) In(row *kind.Resource) (*Entry, error) {
 	if e.row == row && !row.PerVersion || row.Serves(e.Object) {
 		return e, nil
@@ -147,7 +149,8 @@ func (e *Entry) In(row *kind.Resource) (*Entry, error) {
 	return e.keepConverted(row, obj), nil
 }
 
-// Whole returns the entry with its object as the kind's Go type has it: the entry itself, unless the cache holds such objects in another form.
+// Whole returns the entry with its object as the kind's Go type has it: the entry itself, unless the cache holds such
+// objects in another form.
 func (e *Entry) Whole() *Entry {
 	if e.row.Unpack == nil {
 		return e
@@ -159,7 +162,8 @@ func (e *Entry) Whole() *Entry {
 	return NewEntry(e.row, e.Key, o, e.Revision)
 }
 
-// InAll is In for all entries of a list, which it does not modify. Those that must be converted first are converted together.
+// InAll is In for all entries of a list, which it does not modify. Those that must be converted first are converted
+// together.
 func InAll(row *kind.Resource, entries []*Entry) ([]*Entry, error) {
 	var missing []client.Object
 	var at []int
@@ -207,7 +211,8 @@ func (e *Entry) converted(row *kind.Resource) *Entry {
 	return nil
 }
 
-// keepConverted remembers obj as the entry's conversion to row, unless there is one already, and returns the one that is shared.
+// keepConverted remembers obj as the entry's conversion to row, unless there is one already, and returns the one that
+// is shared.
 func (e *Entry) keepConverted(row *kind.Resource, obj client.Object) *Entry {
 	for {
 		if o := e.converted(row); o != nil {
@@ -227,7 +232,8 @@ func (e *Entry) keepConverted(row *kind.Resource, obj client.Object) *Entry {
 }
 
 // NewEntry returns an entry that is not part of the cache: an object at an older revision, or in a version other than
-// the stored one (row is that version's row). obj must have its resourceVersion and TypeMeta set, and is immutable from now on.
+// the stored one (row is that version's row). obj must have its resourceVersion and TypeMeta set, and is immutable from
+// now on.
 func NewEntry(row *kind.Resource, key string, obj client.Object, rev int64) *Entry {
 	return &Entry{Object: obj, Key: key, Revision: rev, row: row}
 }
@@ -250,6 +256,7 @@ func (e *Entry) MayBe(value []byte) bool { return e.stored == 0 || e.stored == s
 // verify panics if a reader modified the object, which all readers share.
 func (e *Entry) verify() {
 	if e.sum != 0 && e.sum != e.hash() {
-		panic(fmt.Sprintf("cache: %s at revision %d was changed by a reader: make a DeepCopy first. It is now %s", e.Key, e.Revision, e.marshal(nil)))
+		panic(fmt.Sprintf("cache: %s at revision %d was changed by a reader: make a DeepCopy first. It is now %s", e.Key,
+			e.Revision, e.marshal(nil)))
 	}
 }

@@ -26,7 +26,9 @@ func samplePods() []*corev1.Pod {
 			p.Annotations = map[string]string{"z": "<a href=\"x\">&</a>", "a": "\u2028 é"}
 			p.Spec.Containers = []corev1.Container{{Name: "c", Image: "i", Args: []string{""}}}
 			p.Status.StartTime = &metav1.Time{}
-			p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "m", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{}}`)}}}
+			p.ManagedFields = []metav1.ManagedFieldsEntry{
+				{Manager: "m", FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:metadata":{}}`)}},
+			}
 		}),
 	}
 }
@@ -38,7 +40,8 @@ func item(e *Entry) []byte {
 
 // The encodings are, byte for byte, what upstream's serializers write.
 func TestEncodings(t *testing.T) {
-	js := serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, clientscheme.Scheme, clientscheme.Scheme, serializer.SerializerOptions{StreamingCollectionsEncoding: true})
+	js := serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, clientscheme.Scheme, clientscheme.Scheme,
+		serializer.SerializerOptions{StreamingCollectionsEncoding: true})
 	pb := protobuf.NewSerializer(clientscheme.Scheme, clientscheme.Scheme)
 	list := &corev1.PodList{TypeMeta: metav1.TypeMeta{Kind: "PodList", APIVersion: "v1"}}
 	var items [][]byte
@@ -71,10 +74,13 @@ func TestEncodings(t *testing.T) {
 // Objects without a Go type keep kind and apiVersion in lists, as upstream's custom resources do.
 func TestUnstructuredItem(t *testing.T) {
 	row := &kind.Resource{
-		GroupVersionKind: schema.GroupVersionKind{Group: "x.io", Version: "v1", Kind: "Thing"}, Plural: "things", Keys: "x.io/things",
-		New: func() client.Object { return &unstructured.Unstructured{} },
+		GroupVersionKind: schema.GroupVersionKind{Group: "x.io", Version: "v1", Kind: "Thing"}, Plural: "things",
+		Keys: "x.io/things",
+		New:  func() client.Object { return &unstructured.Unstructured{} },
 	}
-	o := &unstructured.Unstructured{Object: map[string]any{"kind": "Thing", "apiVersion": "x.io/v1", "metadata": map[string]any{"name": "t"}}}
+	o := &unstructured.Unstructured{
+		Object: map[string]any{"kind": "Thing", "apiVersion": "x.io/v1", "metadata": map[string]any{"name": "t"}},
+	}
 	e := &Entry{Object: o, Key: row.Key("", "t"), row: row}
 	require.Equal(t, `{"apiVersion":"x.io/v1","kind":"Thing","metadata":{"name":"t"}}`, string(item(e)))
 	require.Nil(t, e.Proto())

@@ -6,9 +6,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Follow watches all objects of a kind from the current state on, for readers inside this process that must never relist:
-// where other watchers get ErrExpired, a slow follower gets the missed changes merged into one per object. Its backlog is
-// bounded by the number of objects.
+// Follow watches all objects of a kind from the current state on, for readers inside this process that must never
+// relist: where other watchers get ErrExpired, a slow follower gets the missed changes merged into one per object. Its
+// backlog is bounded by the number of objects.
 func (c *Cache) Follow(r *kind.Resource) (w *Watcher, initial []*Entry, err error) {
 	w, err = c.newWatcher(r, Query{})
 	if err != nil {
@@ -47,7 +47,8 @@ func (w *Watcher) catchUp(published int64) {
 	}
 	for _, ch := range w.missed {
 		if ch.prev != nil && ch.entry != nil && ch.prev.Object.GetUID() != ch.entry.Object.GetUID() {
-			w.changes = append(w.changes, &change{rev: ch.rev, prev: ch.prev, merged: true}, &change{rev: ch.rev, entry: ch.entry})
+			w.changes = append(w.changes, &change{rev: ch.rev, prev: ch.prev, merged: true},
+				&change{rev: ch.rev, entry: ch.entry})
 			continue
 		}
 		w.changes = append(w.changes, ch)

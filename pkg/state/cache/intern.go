@@ -11,15 +11,17 @@ import (
 )
 
 const (
-	// maxInterned limits the number of managed field sets and names that are shared, maxInternedBytes what they have together.
+	// maxInterned limits the number of managed field sets and names that are shared, maxInternedBytes what they have
+	// together.
 	maxInterned      = 8192
 	maxInternedBytes = 2 << 20
 	// maxInternedSet is the largest set that is shared.
 	maxInternedSet = 8 << 10
 )
 
-// interned are the managed fields of objects, which are the same for all objects that were made alike, such as the pods of a Deployment, and their
-// namespaces: each is held once. What is no longer used is forgotten when the limits are reached, by beginning anew.
+// interned are the managed fields of objects, which are the same for all objects that were made alike, such as the pods
+// of a Deployment, and their namespaces: each is held once. What is no longer used is forgotten when the limits are
+// reached, by beginning anew.
 type interned struct {
 	mu    sync.Mutex
 	sets  map[string]*metav1.FieldsV1
@@ -31,8 +33,8 @@ type interned struct {
 	scratch []metav1.ManagedFieldsEntry
 }
 
-// share makes the object of a key share its name with the key, and its namespace and managed fields with other objects. The object must be new: its metadata is
-// changed, but nothing that it refers to.
+// share makes the object of a key share its name with the key, and its namespace and managed fields with other objects.
+// The object must be new: its metadata is changed, but nothing that it refers to.
 func (n *interned) share(key string, o client.Object) {
 	if _, ok := o.(runtime.Unstructured); ok {
 		return
@@ -62,7 +64,8 @@ func (n *interned) managers(list []metav1.ManagedFieldsEntry) []metav1.ManagedFi
 	for i := range n.scratch {
 		m := &n.scratch[i]
 		m.FieldsV1 = n.set(m.FieldsV1)
-		m.Manager, m.APIVersion, m.FieldsType, m.Subresource = n.name(m.Manager), n.name(m.APIVersion), n.name(m.FieldsType), n.name(m.Subresource)
+		m.Manager, m.APIVersion, m.FieldsType, m.Subresource = n.name(m.Manager), n.name(m.APIVersion), n.name(m.FieldsType),
+			n.name(m.Subresource)
 		if n.time == nil || m.Time == nil || *n.time != *m.Time {
 			n.time = m.Time
 		}

@@ -13,10 +13,17 @@ import (
 func managed(fields string) *corev1.ConfigMap {
 	f := &metav1.FieldsV1{}
 	f.SetRawBytes([]byte(fields))
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{ManagedFields: []metav1.ManagedFieldsEntry{{Manager: string([]byte("kubectl")), Operation: "Update", FieldsType: "FieldsV1", FieldsV1: f}}}}
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			ManagedFields: []metav1.ManagedFieldsEntry{
+				{Manager: string([]byte("kubectl")), Operation: "Update", FieldsType: "FieldsV1", FieldsV1: f},
+			},
+		},
+	}
 }
 
-// TestManagedFieldsAreHeldOnce: objects that were made alike share them, without a change of the object that was given to others.
+// TestManagedFieldsAreHeldOnce: objects that were made alike share them, without a change of the object that was given
+// to others.
 func TestManagedFieldsAreHeldOnce(t *testing.T) {
 	var n interned
 	a, b, other := managed(`{"f:data":{}}`), managed(`{"f:data":{}}`), managed(`{"f:immutable":{}}`)
@@ -57,7 +64,9 @@ func TestNamespacesAreHeldOnce(t *testing.T) {
 		o.Namespace, o.ManagedFields[0].Time = string([]byte("work")), &at
 		return o
 	}
-	a, b, later, plain := made(written), made(written), made(metav1.Unix(2, 0)), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: string([]byte("work"))}}
+	a, b, later, plain := made(written), made(written), made(metav1.Unix(2, 0)), &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: string([]byte("work"))},
+	}
 	for _, o := range []*corev1.ConfigMap{a, b, later, plain} {
 		n.share("/registry/configmaps/work/a", o)
 		require.Equal(t, "work", o.Namespace)

@@ -11,9 +11,9 @@ import (
 // keptEncodings is how many bytes of encodings entries keep together, by default.
 const keptEncodings = 16 << 20
 
-// keeper bounds the encodings that entries keep. Readers of an encoding that is kept take no lock; the one that was not read for longest, by
-// second chance, is dropped first, and is made again when it is wanted. After each garbage collection the older half is dropped as far as it was not
-// read. It does not keep entries alive.
+// keeper bounds the encodings that entries keep. Readers of an encoding that is kept take no lock; the one that was not
+// read for longest, by second chance, is dropped first, and is made again when it is wanted. After each garbage
+// collection the older half is dropped as far as it was not read. It does not keep entries alive.
 type keeper struct {
 	limit int64
 
@@ -93,7 +93,8 @@ func (k *keeper) add(e *Entry, which encoding, size int64) {
 	k.tidy()
 }
 
-// next drops the first of the queue, or spares it if that is allowed and it was read: then it is the last. It is called with the lock held.
+// next drops the first of the queue, or spares it if that is allowed and it was read: then it is the last. It is called
+// with the lock held.
 func (k *keeper) next(spare bool) (spared bool) {
 	oldest := k.queue[k.first]
 	k.queue[k.first] = kept{}
@@ -127,7 +128,8 @@ func (k *keeper) fits(size int64) bool {
 	return k.used+size+keptOverhead <= k.limit
 }
 
-// forget drops the older half as far as it was not read since it was last looked at, each time that something is collected, until ctx ends.
+// forget drops the older half as far as it was not read since it was last looked at, each time that something is
+// collected, until ctx ends.
 func (k *keeper) forget(ctx context.Context, collected <-chan struct{}) {
 	for {
 		select {

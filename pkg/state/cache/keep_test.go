@@ -17,7 +17,9 @@ import (
 func largeEntries(n int, k *keeper) []*Entry {
 	all := make([]*Entry, n)
 	for i := range all {
-		p := pod("a", fmt.Sprint("p", i), func(p *corev1.Pod) { p.Annotations = map[string]string{"text": strings.Repeat("x", 2000)} })
+		p := pod("a", fmt.Sprint("p", i), func(p *corev1.Pod) {
+			p.Annotations = map[string]string{"text": strings.Repeat("x", 2000)}
+		})
 		all[i] = &Entry{Object: p, Key: pods.Key(p.Namespace, p.Name), row: pods, keeper: k}
 	}
 	return all
@@ -81,7 +83,8 @@ func TestKeeperConcurrently(t *testing.T) {
 			for range 20 {
 				for i, e := range all {
 					name := fmt.Sprintf(`"name":"p%d"`, i)
-					if _, rest := e.JSONItem(nil); !strings.Contains(string(rest), name) || !strings.Contains(string(e.JSON()), name) || !strings.Contains(string(e.Proto()), fmt.Sprint("p", i)) {
+					if _, rest := e.JSONItem(nil); !strings.Contains(string(rest), name) ||
+						!strings.Contains(string(e.JSON()), name) || !strings.Contains(string(e.Proto()), fmt.Sprint("p", i)) {
 						t.Errorf("%s is not there", name)
 					}
 				}
@@ -92,8 +95,8 @@ func TestKeeperConcurrently(t *testing.T) {
 	require.LessOrEqual(t, k.size(), k.limit)
 }
 
-// TestLongListsDropNothing: a list that is longer than what can be kept leaves the encodings of others where they are, and keeps as many of its own as there is
-// room for.
+// TestLongListsDropNothing: a list that is longer than what can be kept leaves the encodings of others where they are,
+// and keeps as many of its own as there is room for.
 func TestLongListsDropNothing(t *testing.T) {
 	k := &keeper{limit: 20 << 10}
 	hot := largeEntries(4, k)
@@ -164,7 +167,8 @@ func TestUnreadEncodingsAreForgotten(t *testing.T) {
 	running.Wait()
 }
 
-// BenchmarkKept reports the memory that the encodings of 50,000 pods of 2 KB take after each was listed as JSON and as protobuf.
+// BenchmarkKept reports the memory that the encodings of 50,000 pods of 2 KB take after each was listed as JSON and as
+// protobuf.
 func BenchmarkKept(b *testing.B) {
 	for _, limit := range []int64{1 << 40, keptEncodings} {
 		b.Run(fmt.Sprint(limit>>20, "MiB"), func(b *testing.B) {

@@ -57,7 +57,11 @@ type snapshot struct {
 }
 
 func newKindCache(row *kind.Resource, limit int) *kindCache {
-	t := &kindCache{row: row, indexes: map[string]*index{}, ring: ring{limit: limit, floor: math.MaxInt64, first: firstSequence, next: firstSequence}}
+	t := &kindCache{
+		row:     row,
+		indexes: map[string]*index{},
+		ring:    ring{limit: limit, floor: math.MaxInt64, first: firstSequence, next: firstSequence},
+	}
 	for _, ix := range row.Indexes {
 		t.indexes[ix.Field] = &index{values: func(o client.Object) []string { return []string{ix.Value(o)} }}
 	}
@@ -74,7 +78,12 @@ func (t *kindCache) snapshot() *snapshot {
 	if s := t.frozen.Load(); s != nil {
 		return s
 	}
-	s := &snapshot{objects: t.objects.Copy(), indexes: make(map[string]*btree.Map[string, struct{}], len(t.indexes)), rev: t.rev, known: t.known}
+	s := &snapshot{
+		objects: t.objects.Copy(),
+		indexes: make(map[string]*btree.Map[string, struct{}], len(t.indexes)),
+		rev:     t.rev,
+		known:   t.known,
+	}
 	for name, ix := range t.indexes {
 		s.indexes[name] = ix.keys.Copy()
 	}

@@ -72,8 +72,9 @@ func stored(t *kind.Table) []*kind.Resource {
 
 // kinds coordinates adding and removing kinds while the cache runs.
 //
-// A new kind is loaded concurrently with the stream of changes: from the revision at which it joined, its changes are buffered
-// while its objects at that revision are read; then the buffered changes are applied. Readers of other kinds are not blocked.
+// A new kind is loaded concurrently with the stream of changes: from the revision at which it joined, its changes are
+// buffered while its objects at that revision are read; then the buffered changes are applied. Readers of other kinds
+// are not blocked.
 type kinds struct {
 	mu          sync.Mutex // guards running, and caches while not running
 	running     bool       // Run has started
@@ -309,7 +310,8 @@ func (c *Cache) joined(ctx context.Context, j *join) {
 	j.done <- nil
 }
 
-// restartJoins restarts the loads in progress, because changes from the source were missed. It runs in the applying goroutine.
+// restartJoins restarts the loads in progress, because changes from the source were missed. It runs in the applying
+// goroutine.
 func (c *Cache) restartJoins() {
 	for _, t := range c.caches.Load().byKeys {
 		if j := t.join; j != nil && !j.stale {

@@ -120,8 +120,8 @@ func TestKindThatCannotBeReadIsNotServed(t *testing.T) {
 	require.Equal(t, []string{"a/one"}, names(first(c.List(r, Query{}))))
 }
 
-// TestKindsChangeUnderLoad adds, replaces and removes kinds while their objects, and pods, are written: whenever a kind is cached,
-// its readers see what the store has, and readers of pods miss nothing and are not blocked.
+// TestKindsChangeUnderLoad adds, replaces and removes kinds while their objects, and pods, are written: whenever a kind
+// is cached, its readers see what the store has, and readers of pods miss nothing and are not blocked.
 func TestKindsChangeUnderLoad(t *testing.T) {
 	kindsOf, rounds := 500, 1
 	if raceBuild || testing.Short() {
@@ -186,7 +186,9 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 		}
 		each := took / time.Duration(kindsOf)
 		t.Logf("%d kinds added, %s each, while %d pods were written", kindsOf, each, written.Load())
-		if !raceBuild { // a quarter of a millisecond on two cores; a slower machine may take longer, but not in proportion to the kinds that are there
+		// a quarter of a millisecond on two cores; a slower machine may take longer, but not in proportion to the kinds that
+		// are there
+		if !raceBuild {
 			require.Less(t, each, 10*time.Millisecond)
 		}
 		for i, r := range rows {
@@ -213,7 +215,8 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 	require.GreaterOrEqual(t, len(entries), int(written.Load()))
 }
 
-// A stored object of an older version is read in the version stored now, and shown in others with one conversion for all readers.
+// A stored object of an older version is read in the version stored now, and shown in others with one conversion for
+// all readers.
 func TestVersions(t *testing.T) {
 	stored, old := custom("thing"), custom("thing")
 	old.Version, old.StoredAs = "v1beta1", nil

@@ -6,12 +6,13 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// maxForMetadata is the size, in bytes, of the largest object that is encoded for its metadata. Of a larger one encoding the metadata alone costs less, and
-// keeping the whole would take the room of others' encodings.
+// maxForMetadata is the size, in bytes, of the largest object that is encoded for its metadata. Of a larger one
+// encoding the metadata alone costs less, and keeping the whole would take the room of others' encodings.
 const maxForMetadata = 16 << 10
 
-// Metadata is the metadata in JSON, a part of it: what tables and lists of metadata have of an object. It is nil for objects without a Go type, for
-// large ones whose encoding is not kept already, and for packed ones, whose encoding never is. Shared: do not modify.
+// Metadata is the metadata in JSON, a part of it: what tables and lists of metadata have of an object. It is nil for
+// objects without a Go type, for large ones whose encoding is not kept already, and for packed ones, whose encoding
+// never is. Shared: do not modify.
 func (e *Entry) Metadata() []byte {
 	if e.row.Pack != nil {
 		return nil

@@ -20,7 +20,9 @@ func TestMetadata(t *testing.T) {
 		p := pod("a", rapid.String().Draw(t, "name"), func(p *corev1.Pod) {
 			p.Annotations = rapid.MapOf(rapid.String(), rapid.String()).Draw(t, "annotations")
 			p.Finalizers = rapid.SliceOf(rapid.String()).Draw(t, "finalizers")
-			p.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: rapid.String().Draw(t, "manager"), FieldsV1: metav1.NewFieldsV1(`{"f:a":{"k:{\"name\":\"}{\"}":{}}}`)}}
+			p.ManagedFields = []metav1.ManagedFieldsEntry{
+				{Manager: rapid.String().Draw(t, "manager"), FieldsV1: metav1.NewFieldsV1(`{"f:a":{"k:{\"name\":\"}{\"}":{}}}`)},
+			}
 			p.Spec.NodeName = rapid.String().Draw(t, "node")
 		})
 		p.Kind, p.APIVersion = "Pod", "v1"
@@ -28,7 +30,11 @@ func TestMetadata(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(want), string(NewEntry(pods, "", p, 1).Metadata()))
 	})
-	require.Nil(t, NewEntry(pods, "", &unstructured.Unstructured{Object: map[string]any{"kind": "Pod", "apiVersion": "v1", "metadata": map[string]any{"name": "a"}}}, 1).Metadata())
+	require.Nil(t,
+		NewEntry(pods, "",
+			&unstructured.Unstructured{
+				Object: map[string]any{"kind": "Pod", "apiVersion": "v1", "metadata": map[string]any{"name": "a"}},
+			}, 1).Metadata())
 }
 
 // Packed objects are not encoded for their metadata: their encoding is large and made anew each time.
@@ -59,7 +65,8 @@ func FuzzObjectLength(f *testing.F) {
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		n := objectLength(raw)
 		var first json.RawMessage
-		if json.NewDecoder(bytes.NewReader(raw)).Decode(&first) == nil && len(first) > 0 && first[0] == '{' && len(raw) > 0 && raw[0] == '{' {
+		if json.NewDecoder(bytes.NewReader(raw)).Decode(&first) == nil && len(first) > 0 && first[0] == '{' && len(raw) > 0 &&
+			raw[0] == '{' {
 			require.Equal(t, string(first), string(raw[:n]))
 		}
 	})

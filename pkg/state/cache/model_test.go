@@ -41,7 +41,8 @@ func newMemory() *fakeSource {
 	return &fakeSource{now: map[string]kind.KV{}, rev: 1, changes: make(chan kind.Batch), followed: make(chan struct{}, 1)}
 }
 
-func (m *fakeSource) Page(_ context.Context, prefix, from string, limit, rev int64) (_ []kind.KV, at int64, more bool, _ error) {
+func (m *fakeSource) Page(_ context.Context, prefix, from string,
+	limit, rev int64) (_ []kind.KV, at int64, more bool, _ error) {
 	if rev != 0 && rev != m.rev {
 		return nil, 0, false, kind.ErrCompacted
 	}
@@ -68,7 +69,8 @@ func (m *fakeSource) Changes(context.Context, string, int64) (<-chan kind.Batch,
 	return m.changes, func() error { return m.end }
 }
 
-func (m *fakeSource) History(_ context.Context, _ string, after, to, limit int64) (changes []kind.Change, begin int64, err error) {
+func (m *fakeSource) History(_ context.Context, _ string,
+	after, to, limit int64) (changes []kind.Change, begin int64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.asked++
@@ -119,7 +121,10 @@ var queries = []Query{
 	{Fields: fields.ParseSelectorOrDie("spec.nodeName=n1")},
 	{Fields: fields.ParseSelectorOrDie("status.phase!=Failed")},
 	{Fields: fields.ParseSelectorOrDie("metadata.name=p1")},
-	{Namespace: "b", Labels: labels.SelectorFromSet(labels.Set{"app": "y"}), Fields: fields.ParseSelectorOrDie("spec.nodeName=n2")},
+	{
+		Namespace: "b", Labels: labels.SelectorFromSet(labels.Set{"app": "y"}),
+		Fields: fields.ParseSelectorOrDie("spec.nodeName=n2"),
+	},
 }
 
 // slow computes a query's answer with nothing but the selectors.
@@ -142,7 +147,13 @@ func slow(t require.TestingT, m *fakeSource, q Query) view {
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory()
-		c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, RingSize: 64, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
+		c, err := New(Config{
+			Kinds:          kind.NewCatalog(testTable),
+			Source:         m,
+			RingSize:       64,
+			CheckImmutable: true,
+			Logger:         slog.New(slog.DiscardHandler),
+		})
 		require.NoError(t, err)
 		require.NoError(t, c.AddIndex(pods, "app", func(o client.Object) []string { return []string{o.GetLabels()["app"]} }))
 		type past struct {
@@ -171,7 +182,8 @@ func TestModel(t *testing.T) {
 				n := rapid.IntRange(1, 5).Draw(t, "changes")
 				var b kind.Batch
 				for range n {
-					p := pod(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "ns"), rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "name"))
+					p := pod(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "ns"),
+						rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "name"))
 					was, there := m.now[pods.Key(p.Namespace, p.Name)]
 					p.UID = types.UID(fmt.Sprint(m.rev))
 					if there {
@@ -231,7 +243,13 @@ func TestModelRestart(t *testing.T) {
 		m := newMemory()
 		ring := rapid.SampledFrom([]int{16, 64}).Draw(t, "ring")
 		open := func() *Cache {
-			c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, RingSize: ring, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
+			c, err := New(Config{
+				Kinds:          kind.NewCatalog(testTable),
+				Source:         m,
+				RingSize:       ring,
+				CheckImmutable: true,
+				Logger:         slog.New(slog.DiscardHandler),
+			})
 			require.NoError(t, err)
 			require.NoError(t, c.load(context.Background()))
 			return c
@@ -256,7 +274,8 @@ func TestModelRestart(t *testing.T) {
 			"write": func(t *rapid.T) {
 				var b kind.Batch
 				for range rapid.IntRange(1, 12).Draw(t, "changes") {
-					p := pod(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "ns"), rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "name"))
+					p := pod(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "ns"),
+						rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "name"))
 					was, there := m.now[pods.Key(p.Namespace, p.Name)]
 					p.UID = types.UID(fmt.Sprint(m.rev))
 					if there {
@@ -286,7 +305,8 @@ func TestModelRestart(t *testing.T) {
 						continue
 					}
 					require.ErrorIs(t, err, ErrExpired)
-					require.True(t, trimmed || p.rev < m.compacted || m.rev-p.rev > int64(ring), "revision %d of %d is held", p.rev, m.rev)
+					require.True(t, trimmed || p.rev < m.compacted || m.rev-p.rev > int64(ring), "revision %d of %d is held", p.rev,
+						m.rev)
 				}
 				require.LessOrEqual(t, m.asked, 1)
 			},
@@ -323,7 +343,13 @@ func replayed(t require.TestingT, w *Watcher, v view) view {
 func TestFollowersMissNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory()
-		c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, RingSize: 16, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
+		c, err := New(Config{
+			Kinds:          kind.NewCatalog(testTable),
+			Source:         m,
+			RingSize:       16,
+			CheckImmutable: true,
+			Logger:         slog.New(slog.DiscardHandler),
+		})
 		require.NoError(t, err)
 		require.NoError(t, c.load(context.Background()))
 		w, initial, err := c.Follow(pods)

@@ -21,9 +21,10 @@ type Page struct {
 // mostPinned is how many older states of a kind are kept for the next pages of their lists.
 const mostPinned = 8
 
-// Page lists up to limit (0: all) matching entries with keys >= from, at revision rev (0: now). It takes time for what it returns, not for
-// what there is, unless selectors leave much out. It returns false if the state at rev is not in memory: it is while the kind does not
-// change, and after that for lists that began with a Page, as long as the changes since are held for watchers.
+// Page lists up to limit (0: all) matching entries with keys >= from, at revision rev (0: now). It takes time for what
+// it returns, not for what there is, unless selectors leave much out. It returns false if the state at rev is not in
+// memory: it is while the kind does not change, and after that for lists that began with a Page, as long as the changes
+// since are held for watchers.
 func (c *Cache) Page(r *kind.Resource, q Query, from string, limit, rev int64) (Page, bool) {
 	t := c.kindCache(r)
 	if t == nil {
@@ -103,7 +104,8 @@ func (s *snapshot) rank(tail string) int {
 	})
 }
 
-// end is the least text greater than all that start with prefix, "" if there is none. A prefix is empty or ends with a slash.
+// end is the least text greater than all that start with prefix, "" if there is none. A prefix is empty or ends with a
+// slash.
 func end(prefix string) string {
 	if prefix == "" {
 		return ""
@@ -111,7 +113,8 @@ func end(prefix string) string {
 	return prefix[:len(prefix)-1] + string(prefix[len(prefix)-1]+1)
 }
 
-// pin keeps the snapshot that the staged changes replace, if a list is under way in it. It is called with the lock held.
+// pin keeps the snapshot that the staged changes replace, if a list is under way in it. It is called with the lock
+// held.
 func (t *kindCache) pin() {
 	s := t.frozen.Swap(nil)
 	if s == nil || !s.paged.Load() || len(t.staged) == 0 {
@@ -124,8 +127,8 @@ func (t *kindCache) pin() {
 	t.pinned = append(t.pinned, s)
 }
 
-// unpin drops snapshots whose following changes the ring has dropped, so that they keep no objects alive that the ring does not. It is called with
-// the lock held.
+// unpin drops snapshots whose following changes the ring has dropped, so that they keep no objects alive that the ring
+// does not. It is called with the lock held.
 func (t *kindCache) unpin() {
 	n := 0
 	for n < len(t.pinned) && t.pinned[n].until <= t.ring.floor {

@@ -19,7 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// inPages lists at a revision (0: now) page by page, calling between after each. It returns nil if the cache does not have a page.
+// inPages lists at a revision (0: now) page by page, calling between after each. It returns nil if the cache does not
+// have a page.
 func inPages(t require.TestingT, c *Cache, q Query, limit, rev int64, between func()) (view, int64) {
 	v := view{}
 	var keys []string
@@ -52,11 +53,18 @@ func inPages(t require.TestingT, c *Cache, q Query, limit, rev int64, between fu
 	}
 }
 
-// Whatever is written meanwhile, lost streams included: a list in pages has the state of its revision, or the cache says that it no longer has it.
+// Whatever is written meanwhile, lost streams included: a list in pages has the state of its revision, or the cache
+// says that it no longer has it.
 func TestPagesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory()
-		c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, RingSize: 16, CheckImmutable: true, Logger: slog.New(slog.DiscardHandler)})
+		c, err := New(Config{
+			Kinds:          kind.NewCatalog(testTable),
+			Source:         m,
+			RingSize:       16,
+			CheckImmutable: true,
+			Logger:         slog.New(slog.DiscardHandler),
+		})
 		require.NoError(t, err)
 		require.NoError(t, c.load(t.Context()))
 		states := map[int64][]view{}
@@ -69,7 +77,8 @@ func TestPagesModel(t *testing.T) {
 		write := func(t *rapid.T) {
 			var b kind.Batch
 			for range rapid.IntRange(0, 4).Draw(t, "changes") {
-				p := pod(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "ns"), rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "name"))
+				p := pod(rapid.SampledFrom([]string{"a", "b"}).Draw(t, "ns"),
+					rapid.SampledFrom([]string{"p1", "p2", "p3"}).Draw(t, "name"))
 				_, there := m.now[pods.Key(p.Namespace, p.Name)]
 				p.UID = types.UID(p.Namespace + p.Name)
 				p.Labels = map[string]string{"app": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "app")}

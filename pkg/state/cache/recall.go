@@ -7,12 +7,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// A cache that has just started has no history, but clients that were connected before the restart resume their watches from
-// the last revision they saw. The changes are still in the store, so the first such watch fetches them, once, into the rings,
-// where they are retained like other changes.
+// A cache that has just started has no history, but clients that were connected before the restart resume their watches
+// from the last revision they saw. The changes are still in the store, so the first such watch fetches them, once, into
+// the rings, where they are retained like other changes.
 const (
-	// recallRings is how many revisions are fetched, as a multiple of RingSize; recallBytes bounds the size of their values.
-	// A watch from an earlier revision gets ErrExpired.
+	// recallRings is how many revisions are fetched, as a multiple of RingSize; recallBytes bounds the size of their
+	// values. A watch from an earlier revision gets ErrExpired.
 	recallRings = 2
 	recallBytes = 32 << 20
 	// recallTimeout bounds how long a watch waits for that.
@@ -21,8 +21,8 @@ const (
 	firstSequence = 1 << 32
 )
 
-// recall fetches the changes before the cache's initial state, and reports whether changes after rev may now be retained. Concurrent
-// calls wait for the fetch.
+// recall fetches the changes before the cache's initial state, and reports whether changes after rev may now be
+// retained. Concurrent calls wait for the fetch.
 func (c *Cache) recall(rev int64) bool {
 	loaded := c.loaded.Load()
 	if loaded == 0 || rev >= loaded {
@@ -50,7 +50,8 @@ func (c *Cache) recall(rev int64) bool {
 }
 
 func (c *Cache) fetch(ctx context.Context, loaded int64) (int, error) {
-	events, begin, err := c.cfg.Source.History(ctx, kind.Root, max(0, loaded-recallRings*int64(c.cfg.RingSize)), loaded, recallBytes)
+	events, begin, err := c.cfg.Source.History(ctx, kind.Root, max(0, loaded-recallRings*int64(c.cfg.RingSize)), loaded,
+		recallBytes)
 	if err != nil {
 		return 0, err
 	}
@@ -66,7 +67,9 @@ func (c *Cache) fetch(ctx context.Context, loaded int64) (int, error) {
 		last[ev.Key] = i
 	}
 	entries := c.decode(len(events), nil, func(i int) (kind.KV, bool) { return events[i].KV, !events[i].Deleted })
-	prevs := c.decode(len(events), nil, func(i int) (kind.KV, bool) { return events[i].Prev, before[i] < 0 && events[i].Prev.Key != "" })
+	prevs := c.decode(len(events), nil, func(i int) (kind.KV, bool) {
+		return events[i].Prev, before[i] < 0 && events[i].Prev.Key != ""
+	})
 	byKind := make(map[*kindCache][]*change, len(h.all))
 	now := time.Now()
 	for i := range events {
@@ -92,8 +95,8 @@ func (c *Cache) fetch(ctx context.Context, loaded int64) (int, error) {
 	return len(events), nil
 }
 
-// prepend inserts changes, complete since revision begin, before those in the ring. The oldest are dropped if they do not
-// fit.
+// prepend inserts changes, complete since revision begin, before those in the ring. The oldest are dropped if they do
+// not fit.
 func (r *ring) prepend(changes []*change, begin int64) {
 	held := int(r.next - r.first)
 	if over := len(changes) - (r.limit - held); over > 0 {

@@ -16,14 +16,15 @@ type Stats struct {
 	// Revision is that of the last change applied to the kind.
 	Revision int64 `json:"revision"`
 	Watchers int   `json:"watchers"`
-	// Ring is the number of recent changes retained for watchers, RingLimit their maximum, and Oldest the oldest revision from
-	// which a watch can start.
+	// Ring is the number of recent changes retained for watchers, RingLimit their maximum, and Oldest the oldest revision
+	// from which a watch can start.
 	Ring      int   `json:"ring"`
 	RingLimit int   `json:"ringLimit"`
 	Oldest    int64 `json:"oldestRevision"`
 	// Changes counts the changes applied since the start.
 	Changes uint64 `json:"changes"`
-	// Expired counts the watchers that fell behind the ring, Refused the watches from a revision that is no longer retained.
+	// Expired counts the watchers that fell behind the ring, Refused the watches from a revision that is no longer
+	// retained.
 	Expired uint64 `json:"expiredWatchers"`
 	Refused uint64 `json:"refusedWatches"`
 }
@@ -32,7 +33,13 @@ type Stats struct {
 func (c *Cache) Stats() []Stats {
 	all := make([]Stats, 0, len(c.caches.Load().all))
 	for _, t := range c.caches.Load().all {
-		s := Stats{GroupResource: t.row.GR(), Version: t.row.Version, Expired: t.expired.Load(), Refused: t.refused.Load(), Watchers: t.notifier.count()}
+		s := Stats{
+			GroupResource: t.row.GR(),
+			Version:       t.row.Version,
+			Expired:       t.expired.Load(),
+			Refused:       t.refused.Load(),
+			Watchers:      t.notifier.count(),
+		}
 		t.mu.RLock()
 		r := &t.ring
 		s.Objects, s.Revision, s.Ring, s.RingLimit, s.Oldest = t.objects.Len(), t.rev, int(r.next-r.first), r.limit, r.floor
@@ -121,13 +128,21 @@ var kindLabels = []string{"group", "resource"} //nolint:gochecknoglobals // a co
 
 //nolint:gochecknoglobals // constants
 var (
-	descObjects  = prometheus.NewDesc("apiserver_resource_objects", "Number of stored objects at the time of last check split by kind.", kindLabels, nil)
-	descStorage  = prometheus.NewDesc("apiserver_storage_objects", "Number of stored objects at the time of last check split by kind. apiserver_resource_objects has the group as a label.", kindLabels[1:], nil)
-	descEvents   = prometheus.NewDesc("apiserver_storage_events_received_total", "Number of etcd events received split by kind.", kindLabels, nil)
-	descExpired  = prometheus.NewDesc("apiserver_terminated_watchers_total", "Counter of watchers closed due to unresponsiveness broken by resource type.", kindLabels, nil)
-	descRefused  = prometheus.NewDesc("coracle_cache_refused_watches_total", "Watches that asked for a revision that is no longer held, split by kind.", kindLabels, nil)
-	descWatchers = prometheus.NewDesc("coracle_cache_watchers", "Watchers of the cache, of clients and of this process, split by kind.", kindLabels, nil)
-	descRing     = prometheus.NewDesc("coracle_cache_ring_changes", "Recent changes held for watchers, split by kind.", kindLabels, nil)
+	descObjects = prometheus.NewDesc("apiserver_resource_objects",
+		"Number of stored objects at the time of last check split by kind.", kindLabels, nil)
+	descStorage = prometheus.NewDesc("apiserver_storage_objects",
+		"Number of stored objects at the time of last check split by kind. apiserver_resource_objects has the group as a "+
+			"label.", kindLabels[1:], nil)
+	descEvents = prometheus.NewDesc("apiserver_storage_events_received_total",
+		"Number of etcd events received split by kind.", kindLabels, nil)
+	descExpired = prometheus.NewDesc("apiserver_terminated_watchers_total",
+		"Counter of watchers closed due to unresponsiveness broken by resource type.", kindLabels, nil)
+	descRefused = prometheus.NewDesc("coracle_cache_refused_watches_total",
+		"Watches that asked for a revision that is no longer held, split by kind.", kindLabels, nil)
+	descWatchers = prometheus.NewDesc("coracle_cache_watchers",
+		"Watchers of the cache, of clients and of this process, split by kind.", kindLabels, nil)
+	descRing = prometheus.NewDesc("coracle_cache_ring_changes", "Recent changes held for watchers, split by kind.",
+		kindLabels, nil)
 	descRevision = prometheus.NewDesc("coracle_cache_revision", "Revision that readers of the cache see.", nil, nil)
 )
 
@@ -136,7 +151,9 @@ func newMetrics(reg prometheus.Registerer, c *Cache) metrics {
 		reg.MustRegister(collector{c})
 	}
 	return metrics{wait: promauto.With(reg).NewHistogram(prometheus.HistogramOpts{
-		Name: "coracle_cache_wait_duration_seconds", Help: "How long reads and writes waited for the cache to show a revision. Those that did not have to wait are not counted.",
+		Name: "coracle_cache_wait_duration_seconds",
+		Help: "How long reads and writes waited for the cache to show a revision. Those that did not have to wait are " +
+			"not counted.",
 		Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .05, .25, 1, 5, 30},
 	})}
 }
@@ -145,7 +162,9 @@ func newMetrics(reg prometheus.Registerer, c *Cache) metrics {
 type collector struct{ c *Cache }
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descObjects, descStorage, descEvents, descExpired, descRefused, descWatchers, descRing, descRevision} {
+	for _, d := range []*prometheus.Desc{
+		descObjects, descStorage, descEvents, descExpired, descRefused, descWatchers, descRing, descRevision,
+	} {
 		ch <- d
 	}
 }

@@ -23,7 +23,10 @@ func TestStatsDescribeWhatIsHeld(t *testing.T) {
 	old := c.Revision()
 	var rev int64
 	for i := range 3 * ringStart {
-		rev = put(t, s, row, pod("a", "p"+strings.Repeat("x", i), func(p *corev1.Pod) { p.Labels = map[string]string{"a": strings.Repeat("l", 50)} }), 0)
+		rev = put(t, s, row,
+			pod("a", "p"+strings.Repeat("x", i), func(p *corev1.Pod) {
+				p.Labels = map[string]string{"a": strings.Repeat("l", 50)}
+			}), 0)
 	}
 	require.NoError(t, c.WaitFor(t.Context(), rev))
 	_, err = w.Next(t.Context())
@@ -33,8 +36,12 @@ func TestStatsDescribeWhatIsHeld(t *testing.T) {
 
 	all := c.Stats()
 	got := all[slices.IndexFunc(all, func(s Stats) bool { return s.Resource == "pods" })]
-	require.Equal(t, Stats{GroupResource: schema.GroupResource{Resource: "pods"}, Version: "v1", Objects: 3 * ringStart, Revision: rev, Watchers: 1,
-		Ring: ringStart, RingLimit: ringStart, Oldest: got.Oldest, Changes: 3 * ringStart, Expired: 1, Refused: 1}, got)
+	require.Equal(t,
+		Stats{
+			GroupResource: schema.GroupResource{Resource: "pods"}, Version: "v1", Objects: 3 * ringStart, Revision: rev,
+			Watchers: 1,
+			Ring:     ringStart, RingLimit: ringStart, Oldest: got.Oldest, Changes: 3 * ringStart, Expired: 1, Refused: 1,
+		}, got)
 	require.Less(t, got.Oldest, rev)
 
 	before := c.Sizes()[got.GroupResource]

@@ -17,7 +17,8 @@ type Unreadable struct {
 	Err      error
 }
 
-// unreadable holds such objects by key. Their number is bounded by that of the stored objects. A nil receiver records nothing.
+// unreadable holds such objects by key. Their number is bounded by that of the stored objects. A nil receiver records
+// nothing.
 type unreadable struct {
 	n     atomic.Int64
 	mu    sync.RWMutex

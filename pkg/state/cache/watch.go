@@ -19,24 +19,26 @@ type Event struct {
 	Entry *Entry
 	Prev  *Entry
 	Rev   int64
-	// Merged is set if the event combines several changes, which only followers get: the last state of a deleted object may
-	// differ from Entry.
+	// Merged is set if the event combines several changes, which only followers get: the last state of a deleted object
+	// may differ from Entry.
 	Merged bool
 }
 
 // watchBatch bounds the number of changes that one Next reads.
 const watchBatch = 256
 
-// Watcher delivers the events after a revision, in order. It has no buffer of its own, only a cursor in its kind's ring.
+// Watcher delivers the events after a revision, in order. It has no buffer of its own, only a cursor in its kind's
+// ring.
 type Watcher struct {
 	c        *Cache
 	t        *kindCache
 	m        matcher
-	cursor   uint64             // the next change to read
-	after    int64              // changes up to this revision are skipped
-	reported int64              // all events up to this revision have been delivered
-	missed   map[string]*change // of a follower: changes dropped from the ring before they were read, by key; nil for others
-	missedTo int64              // the revision of the last of these
+	cursor   uint64 // the next change to read
+	after    int64  // changes up to this revision are skipped
+	reported int64  // all events up to this revision have been delivered
+	// of a follower: changes dropped from the ring before they were read, by key; nil for others
+	missed   map[string]*change
+	missedTo int64 // the revision of the last of these
 	closed   atomic.Bool
 	wakeup   chan struct{} // capacity 1: the kind has changed since the last read
 
@@ -44,8 +46,9 @@ type Watcher struct {
 	events  []Event
 }
 
-// Watch starts after revision rev, or returns ErrExpired if neither the ring nor the source's history reaches back that far. With rev < 0
-// it starts at the current state: initial is its entries and sync its revision, and no change after it is missed.
+// Watch starts after revision rev, or returns ErrExpired if neither the ring nor the source's history reaches back that
+// far. With rev < 0 it starts at the current state: initial is its entries and sync its revision, and no change after
+// it is missed.
 func (c *Cache) Watch(r *kind.Resource, q Query, rev int64) (w *Watcher, initial []*Entry, sync int64, err error) {
 	w, err = c.newWatcher(r, q)
 	if err != nil {
@@ -124,8 +127,8 @@ func (w *Watcher) wake() {
 }
 
 // Next blocks for the next events and returns them as a batch. It returns ctx's error, ErrExpired when the watcher fell
-// behind the ring, ErrRemoved when the kind was removed, or ErrStopped. It must be called by one goroutine only. The slice
-// is valid until the next call.
+// behind the ring, ErrRemoved when the kind was removed, or ErrStopped. It must be called by one goroutine only. The
+// slice is valid until the next call.
 func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
 	for {
 		if err := ctx.Err(); err != nil {

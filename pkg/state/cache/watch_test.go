@@ -19,7 +19,8 @@ import (
 // loaded is a cache over a fakeSource, driven by hand through applyBatch.
 func loaded(t *testing.T, cfg Config) (*Cache, *fakeSource) {
 	m := newMemory()
-	cfg.Kinds, cfg.Source, cfg.Logger, cfg.CheckImmutable = kind.NewCatalog(testTable), m, slog.New(slog.DiscardHandler), true
+	cfg.Kinds, cfg.Source, cfg.Logger, cfg.CheckImmutable = kind.NewCatalog(testTable), m, slog.New(slog.DiscardHandler),
+		true
 	c, err := New(cfg)
 	require.NoError(t, err)
 	require.NoError(t, c.load(t.Context()))
@@ -96,14 +97,20 @@ func TestUndecodableIsLeftOut(t *testing.T) {
 	w, _, _, err := c.Watch(pods, Query{}, -1)
 	require.NoError(t, err)
 	m.rev++
-	c.applyBatch(kind.Batch{Events: []kind.Change{{KV: kind.KV{Key: pods.Key("a", "x"), Value: []byte("k8s\x00junk"), Revision: m.rev}}}, Revision: m.rev})
+	c.applyBatch(kind.Batch{
+		Events:   []kind.Change{{KV: kind.KV{Key: pods.Key("a", "x"), Value: []byte("k8s\x00junk"), Revision: m.rev}}},
+		Revision: m.rev,
+	})
 	require.Nil(t, c.Get(pods, "a", "x"))
 	events, err := w.Next(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "DELETED", events[0].Type)
 	// Keys of kinds that are not served are ignored.
 	m.rev++
-	c.applyBatch(kind.Batch{Events: []kind.Change{{KV: kind.KV{Key: "/registry/other.io/things/x", Value: []byte("?"), Revision: m.rev}}}, Revision: m.rev})
+	c.applyBatch(kind.Batch{
+		Events:   []kind.Change{{KV: kind.KV{Key: "/registry/other.io/things/x", Value: []byte("?"), Revision: m.rev}}},
+		Revision: m.rev,
+	})
 	require.Equal(t, m.rev, c.Revision())
 	require.Equal(t, m.rev, w.Progress())
 }
@@ -112,7 +119,9 @@ func TestChangedObjectPanics(t *testing.T) {
 	c, m := loaded(t, Config{})
 	m.apply(t, c, "x", false)
 	c.Get(pods, "a", "x").Object.SetLabels(map[string]string{"changed": "by a reader"})
-	require.PanicsWithValue(t, mustContain("make a DeepCopy first"), func() { panicString(func() { m.apply(t, c, "x", true) }) })
+	require.PanicsWithValue(t, mustContain("make a DeepCopy first"), func() {
+		panicString(func() { m.apply(t, c, "x", true) })
+	})
 }
 
 func mustContain(s string) string { return s }
@@ -175,7 +184,12 @@ func TestSourceIsGone(t *testing.T) {
 func TestOldChangesGo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
-		c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, RingFor: time.Minute, Logger: slog.New(slog.DiscardHandler)})
+		c, err := New(Config{
+			Kinds:   kind.NewCatalog(testTable),
+			Source:  m,
+			RingFor: time.Minute,
+			Logger:  slog.New(slog.DiscardHandler),
+		})
 		require.NoError(t, err)
 		c.collections = func(func()) (stop func()) { return func() {} }
 		ctx, cancel := context.WithCancel(t.Context())
@@ -228,7 +242,8 @@ func TestWaitFor(t *testing.T) {
 	require.Empty(t, c.waiters.heap)
 }
 
-// Many watchers, readers and a writer at once; run with -race it also proves that snapshots do not share mutable state with the cache.
+// Many watchers, readers and a writer at once; run with -race it also proves that snapshots do not share mutable state
+// with the cache.
 func TestConcurrent(t *testing.T) {
 	c, m := loaded(t, Config{})
 	const changes = 300

@@ -39,7 +39,8 @@ func parse(data []byte) (*apiserver.EncryptionConfiguration, error) {
 	}
 	c, ok := obj.(*apiserver.EncryptionConfiguration)
 	if !ok {
-		return nil, fmt.Errorf("found a %s instead of an EncryptionConfiguration", obj.GetObjectKind().GroupVersionKind().Kind)
+		return nil, fmt.Errorf("found a %s instead of an EncryptionConfiguration",
+			obj.GetObjectKind().GroupVersionKind().Kind)
 	}
 	return c, validate(c)
 }
@@ -59,7 +60,8 @@ func validate(c *apiserver.EncryptionConfiguration) error {
 				keys += len(set)
 			}
 			if p.KMS != nil && plugins[p.KMS.Name] {
-				return fmt.Errorf("resources[%d]: there are two KMS providers with the name %q: list all resources of one in one entry", i, p.KMS.Name)
+				return fmt.Errorf("resources[%d]: there are two KMS providers with the name %q: list all resources of one in one "+
+					"entry", i, p.KMS.Name)
 			}
 			if p.KMS != nil {
 				plugins[p.KMS.Name] = true
@@ -156,7 +158,8 @@ func validatePlugin(c *apiserver.KMSConfiguration) error {
 	u, err := url.Parse(c.Endpoint)
 	switch {
 	case c.APIVersion != "v2":
-		return fmt.Errorf("kms.apiVersion: %q is not supported, as in Kubernetes unless a feature gate says otherwise: use a plugin for v2, and write it here", c.APIVersion)
+		return fmt.Errorf("kms.apiVersion: %q is not supported, as in Kubernetes unless a feature gate says otherwise: use "+
+			"a plugin for v2, and write it here", c.APIVersion)
 	case c.Name == "" || len(c.Name) > maxKeyName || strings.Contains(c.Name, ":"):
 		return fmt.Errorf("kms.name: 1 to %d bytes without a colon are required", maxKeyName)
 	case c.CacheSize != nil:

@@ -10,8 +10,9 @@
 //
 // # Decisions
 //
-// KMS plugins (pkg/state/encryption/kms) are waited for before anything that is stored is read, since the cache reads all of it once, at the start: a server
-// without its plugin does not start. Later, a plugin that is away stops writes after three minutes, as upstream, but no reads of what is in memory.
+// KMS plugins (pkg/state/encryption/kms) are waited for before anything that is stored is read, since the cache reads
+// all of it once, at the start: a server without its plugin does not start. Later, a plugin that is away stops writes
+// after three minutes, as upstream, but no reads of what is in memory.
 //
 // A changed file is used at once, without upstream's --encryption-provider-config-automatic-reload, but only if it can
 // read everything that is stored. Otherwise the previous configuration stays in use, and the status reports it.

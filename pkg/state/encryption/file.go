@@ -34,7 +34,8 @@ func read(path string) (data []byte, warning string, err error) {
 		return nil, "", err
 	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		warning = fmt.Sprintf("%s contains the encryption keys and is readable by others (mode %04o): chmod 600 %s", path, mode, path)
+		warning = fmt.Sprintf("%s contains the encryption keys and is readable by others (mode %04o): chmod 600 %s", path,
+			mode, path)
 	}
 	data, err = bounded.All(f, maxFileBytes)
 	if err == nil && len(data) == 0 {
@@ -79,7 +80,8 @@ func generate(now time.Time) ([]byte, error) {
 	c := &apiserverv1.EncryptionConfiguration{Resources: []apiserverv1.ResourceConfiguration{{
 		Resources: []string{"secrets"},
 		Providers: []apiserverv1.ProviderConfiguration{
-			{Secretbox: &apiserverv1.SecretboxConfiguration{Keys: []apiserverv1.Key{key}}}, {Identity: &apiserverv1.IdentityConfiguration{}},
+			{Secretbox: &apiserverv1.SecretboxConfiguration{Keys: []apiserverv1.Key{key}}},
+			{Identity: &apiserverv1.IdentityConfiguration{}},
 		},
 	}}}
 	return encode(c)
@@ -107,7 +109,8 @@ func ours(data []byte) (*apiserverv1.EncryptionConfiguration, error) {
 			}
 		}
 		if boxes != 1 || boxes+plain != len(entry.Providers) || plain > 1 {
-			return nil, errors.New("it was changed by hand: its entries do not have one secretbox and one identity provider each: change its keys by hand too, and run `coracle secrets-encrypt reencrypt`")
+			return nil, errors.New("it was changed by hand: its entries do not have one secretbox and one identity provider " +
+				"each: change its keys by hand too, and run `coracle secrets-encrypt reencrypt`")
 		}
 	}
 	return &c, nil

@@ -16,7 +16,8 @@ func (k *Keeper) follow(ctx context.Context) {
 		err = k.watch(watcher)
 	}
 	if err != nil {
-		k.cfg.Logger.Warn("could not watch the encryption configuration: a change is only seen by `coracle secrets-encrypt reencrypt` and at the next start", "file", k.cfg.File, "error", err)
+		k.cfg.Logger.Warn("could not watch the encryption configuration: a change is only seen by `coracle secrets-encrypt "+
+			"reencrypt` and at the next start", "file", k.cfg.File, "error", err)
 		close(k.ready)
 		<-ctx.Done()
 		return

@@ -24,11 +24,16 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func row(group, plural, keys string) *kind.Resource {
-	return &kind.Resource{GroupVersionKind: schema.GroupVersionKind{Group: group, Version: "v1", Kind: plural}, Plural: plural, Keys: keys, Namespaced: true,
-		New: func() client.Object { return &corev1.Secret{} }, NewList: func() client.ObjectList { return &corev1.SecretList{} }}
+	return &kind.Resource{
+		GroupVersionKind: schema.GroupVersionKind{Group: group, Version: "v1", Kind: plural}, Plural: plural, Keys: keys,
+		Namespaced: true,
+		New:        func() client.Object { return &corev1.Secret{} },
+		NewList:    func() client.ObjectList { return &corev1.SecretList{} },
+	}
 }
 
-var kinds = kind.MustTable(row("", "secrets", "secrets"), row("", "configmaps", "configmaps"), row("", "services", "services/specs"), row("apps", "deployments", "deployments"))
+var kinds = kind.MustTable(row("", "secrets", "secrets"), row("", "configmaps", "configmaps"),
+	row("", "services", "services/specs"), row("apps", "deployments", "deployments"))
 
 func secret(i byte) string {
 	return base64.StdEncoding.EncodeToString([]byte(strings.Repeat(string('A'+rune(i)), 32)))
@@ -36,7 +41,8 @@ func secret(i byte) string {
 
 // configured returns a configuration with one entry; providers are in YAML flow style.
 func configured(resources string, providers ...string) string {
-	return fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: [%s]\n  providers: [%s]\n",
+	return fmt.Sprintf("apiVersion: apiserver.config.k8s.io/v1\nkind: EncryptionConfiguration\nresources:\n- resources: "+
+		"[%s]\n  providers: [%s]\n",
 		resources, strings.Join(providers, ", "))
 }
 
@@ -70,7 +76,11 @@ func newBed(t testing.TB) *bed {
 
 func (b *bed) start() (stop func()) {
 	var err error
-	b.store, err = store.New(store.Config{Dir: filepath.Join(b.dir, "store"), Values: b.values, Logger: slog.New(slog.DiscardHandler)})
+	b.store, err = store.New(store.Config{
+		Dir:    filepath.Join(b.dir, "store"),
+		Values: b.values,
+		Logger: slog.New(slog.DiscardHandler),
+	})
 	require.NoError(b.t, err)
 	return background(b.t, b.store)
 }
@@ -107,7 +117,14 @@ func (b *bed) write(config string) {
 }
 
 func (b *bed) config(managed bool) Config {
-	return Config{File: b.file, Managed: managed, Values: b.values, Store: b.store, Logger: b.log, Unreadable: func() []cache.Unreadable { return b.broken }}
+	return Config{
+		File:       b.file,
+		Managed:    managed,
+		Values:     b.values,
+		Store:      b.store,
+		Logger:     b.log,
+		Unreadable: func() []cache.Unreadable { return b.broken },
+	}
 }
 
 // keeper runs a Keeper as a starting process would.

@@ -175,12 +175,16 @@ func (k *Keeper) refuse() error {
 	if _, err := os.Stat(k.cfg.ManagedFile); err == nil {
 		option = fmt.Sprintf("--secrets-encryption, which uses the keys in %s", k.cfg.ManagedFile)
 	}
-	advice := fmt.Sprintf("start with %s. To turn encryption off for good, then run `coracle secrets-encrypt disable`, or put identity first in your own FILE, and `coracle secrets-encrypt reencrypt`", option)
+	advice := fmt.Sprintf("start with %s. To turn encryption off for good, then run `coracle secrets-encrypt disable`, "+
+		"or put identity first in your own FILE, and `coracle secrets-encrypt reencrypt`", option)
 	if k.cfg.File != "" {
-		advice = fmt.Sprintf("put the provider and its key back into %s, behind those that are to write. If the key is lost, so are these objects: "+
-			"with any new key of that name and provider there the server starts, and they can be deleted one by one with the option ignoreStoreReadErrorWithClusterBreakingPotential", k.cfg.File)
+		advice = fmt.Sprintf("put the provider and its key back into %s, behind those that are to write. If the key is "+
+			"lost, so are these objects: "+
+			"with any new key of that name and provider there the server starts, and they can be deleted one by one with the "+
+			"option ignoreStoreReadErrorWithClusterBreakingPotential", k.cfg.File)
 	}
-	return fmt.Errorf("some stored objects cannot be read because their encryption key is not configured (%s): %s", what, advice)
+	return fmt.Errorf("some stored objects cannot be read because their encryption key is not configured (%s): %s", what,
+		advice)
 }
 
 // reload uses the file's content if it has changed and can read everything that is stored.
@@ -199,9 +203,11 @@ func (k *Keeper) reload(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if err != nil {
-		problem := fmt.Sprintf("the changed encryption configuration in %s is not in use, the previous one is: %v", k.cfg.File, err)
+		problem := fmt.Sprintf("the changed encryption configuration in %s is not in use, the previous one is: %v",
+			k.cfg.File, err)
 		k.note(warning, problem)
-		k.cfg.Logger.Error("could not use the changed encryption configuration, keeping the previous one", "file", k.cfg.File, "error", err)
+		k.cfg.Logger.Error("could not use the changed encryption configuration, keeping the previous one", "file", k.cfg.File,
+			"error", err)
 		return errors.New(problem)
 	}
 	k.note(warning, "")
@@ -308,7 +314,8 @@ func (k *Keeper) Warnings() (all []string) {
 	k.noteMu.Unlock()
 	all = append(all, k.pluginWarnings()...)
 	if broken := k.cfg.Unreadable(); len(broken) > 0 {
-		text := fmt.Sprintf("%d stored objects cannot be read, and requests for them fail, such as %s", len(broken), broken[0].Key)
+		text := fmt.Sprintf("%d stored objects cannot be read, and requests for them fail, such as %s", len(broken),
+			broken[0].Key)
 		all = append(all, fmt.Sprintf("%s: %v", text, broken[0].Err))
 	}
 	return all

@@ -37,7 +37,10 @@ func TestConfigurationsAreUpstreams(t *testing.T) {
 		{config: configured("", box), want: "at least one"},
 		{config: configured("secrets"), want: "at least one"},
 		{config: configured("secrets", "{}"), want: "no provider"},
-		{config: configured("secrets", "{identity: {}, aesgcm: {keys: [{name: a, secret: "+secret(0)+"}]}}"), want: "more than one provider"},
+		{
+			config: configured("secrets", "{identity: {}, aesgcm: {keys: [{name: a, secret: "+secret(0)+"}]}}"),
+			want:   "more than one provider",
+		},
 		{config: configured("secrets", "{secretbox: {keys: []}}"), want: "at least one"},
 		{config: configured("secrets", "{secretbox: {keys: [{secret: "+secret(0)+"}]}}"), want: "name"},
 		{config: configured("secrets", "{secretbox: {keys: [{name: a}]}}"), want: "required"},
@@ -54,24 +57,48 @@ func TestConfigurationsAreUpstreams(t *testing.T) {
 		{config: configured("events.events.k8s.io", box), want: "core group"},
 		{config: configured("apiserveripinfo", box), want: "no REST API"},
 		{config: configured("'*.*'", box) + "- resources: [secrets]\n  providers: [" + box + "]\n", want: "no effect"},
-		{config: configured("'*.apps'", box) + "- resources: [deployments.apps]\n  providers: [" + box + "]\n", want: "no effect"},
+		{
+			config: configured("'*.apps'", box) + "- resources: [deployments.apps]\n  providers: [" + box + "]\n",
+			want:   "no effect",
+		},
 		{config: configured("secrets", box) + "more: x\n", want: "unknown field"},
 		{config: "apiVersion: v1\nkind: Secret\n", want: "no kind"},
 		{config: "text", want: "couldn't get version/kind"},
 		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a', timeout: 3s}}")},
 		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///@a'}}", identity)},
-		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a'}}", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///b'}}"), want: "two KMS providers"},
-		{config: configured("secrets", "{kms: {apiVersion: v2, name: 'a:b', endpoint: 'unix:///a'}}"), want: "without a colon"},
+		{
+			config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a'}}",
+				"{kms: {apiVersion: v2, name: a, endpoint: 'unix:///b'}}"), want: "two KMS providers",
+		},
+		{
+			config: configured("secrets", "{kms: {apiVersion: v2, name: 'a:b', endpoint: 'unix:///a'}}"),
+			want:   "without a colon",
+		},
 		{config: configured("secrets", "{kms: {apiVersion: v2, endpoint: 'unix:///a'}}"), want: "kms.name"},
 		{config: configured("secrets", "{kms: {apiVersion: v2, name: a}}"), want: "endpoint is required"},
-		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'https://a'}}"), want: "not the URL of a Unix socket"},
-		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a', timeout: -1s}}"), want: "more than 0"},
-		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a', cachesize: 5}}"), want: "cachesize"},
+		{
+			config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'https://a'}}"),
+			want:   "not the URL of a Unix socket",
+		},
+		{
+			config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a', timeout: -1s}}"),
+			want:   "more than 0",
+		},
+		{
+			config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a', cachesize: 5}}"),
+			want:   "cachesize",
+		},
 		{config: configured("secrets", "{kms: {apiVersion: v3, name: a, endpoint: 'unix:///a'}}"), want: "not supported"},
 		{config: configured("secrets", "{kms: {name: a, endpoint: 'unix:///a'}}"), want: "not supported", more: true},
-		{config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a', timeout: 2m}}"), want: "at most 1m0s", more: true},
+		{
+			config: configured("secrets", "{kms: {apiVersion: v2, name: a, endpoint: 'unix:///a', timeout: 2m}}"),
+			want:   "at most 1m0s", more: true,
+		},
 		{config: configured("secrets", keys("aescbc", "a", "a")), want: "another name", more: true},
-		{config: configured("secrets", keys("secretbox", strings.Split(strings.Repeat("a ", maxKeys), " ")[:maxKeys]...), box), want: "more than", more: true},
+		{
+			config: configured("secrets", keys("secretbox", strings.Split(strings.Repeat("a ", maxKeys), " ")[:maxKeys]...),
+				box), want: "more than", more: true,
+		},
 	} {
 		s, err := load([]byte(c.config))
 		if err == nil {
@@ -93,7 +120,8 @@ func upstream(config string) error {
 	scheme := runtime.NewScheme()
 	_ = apiserver.AddToScheme(scheme)
 	_ = apiserverv1.AddToScheme(scheme)
-	obj, err := runtime.Decode(serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(), []byte(config))
+	obj, err := runtime.Decode(serializer.NewCodecFactory(scheme, serializer.EnableStrict).UniversalDecoder(),
+		[]byte(config))
 	if err != nil {
 		return err
 	}
@@ -106,8 +134,16 @@ func upstream(config string) error {
 
 func TestAServerDoesNotStartWithoutTheKeys(t *testing.T) {
 	b := newBed(t)
-	b.broken = []cache.Unreadable{{Key: one, Err: fmt.Errorf("it is encrypted with the secretbox key \"a\": %w", ErrNoKey)}, {Key: two, Err: ErrNoKey}}
-	off, err := New(Config{Values: b.values, Store: b.store, Logger: b.log, Unreadable: func() []cache.Unreadable { return b.broken }})
+	b.broken = []cache.Unreadable{
+		{Key: one, Err: fmt.Errorf("it is encrypted with the secretbox key \"a\": %w", ErrNoKey)},
+		{Key: two, Err: ErrNoKey},
+	}
+	off, err := New(Config{
+		Values:     b.values,
+		Store:      b.store,
+		Logger:     b.log,
+		Unreadable: func() []cache.Unreadable { return b.broken },
+	})
 	require.NoError(t, err)
 	err = off.Run(t.Context())
 	require.ErrorContains(t, err, one)
@@ -198,7 +234,8 @@ func TestAChangedLinkIsFollowed(t *testing.T) {
 	dir := t.TempDir()
 	for name, names := range map[string][]string{"v1": {"a"}, "v2": {"b", "a"}} {
 		require.NoError(t, os.Mkdir(dir+"/"+name, 0o700))
-		require.NoError(t, os.WriteFile(dir+"/"+name+"/config.yaml", []byte(configured("secrets", keys("aesgcm", names...))), 0o600))
+		require.NoError(t,
+			os.WriteFile(dir+"/"+name+"/config.yaml", []byte(configured("secrets", keys("aesgcm", names...))), 0o600))
 	}
 	require.NoError(t, os.Symlink("v1", dir+"/data"))
 	require.NoError(t, os.Symlink("data/config.yaml", dir+"/config.yaml"))

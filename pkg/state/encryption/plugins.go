@@ -13,13 +13,14 @@ import (
 )
 
 const (
-	// startWait is how long a start waits for KMS plugins, which may be starting too. startPause is the time between two questions.
+	// startWait is how long a start waits for KMS plugins, which may be starting too. startPause is the time between two
+	// questions.
 	startWait  = 30 * time.Second
 	startPause = time.Second
 )
 
-// Plugins is the component that connects to the configuration's KMS plugins. It is ready when each has a key for writes. It starts before whatever reads
-// stored values, and ends after it.
+// Plugins is the component that connects to the configuration's KMS plugins. It is ready when each has a key for
+// writes. It starts before whatever reads stored values, and ends after it.
 type Plugins struct {
 	keeper *Keeper
 	ready  chan struct{}
@@ -49,7 +50,8 @@ func (p *Plugins) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			return fmt.Errorf("%w: what it encrypts could not be read. Start the plugin first, outside of this cluster (as a unit of systemd, not as a pod), or correct its "+
+			return fmt.Errorf("%w: what it encrypts could not be read. Start the plugin first, outside of this cluster (as a "+
+				"unit of systemd, not as a pod), or correct its "+
 				"endpoint in %s", err, p.keeper.cfg.File)
 		}
 	}
@@ -120,7 +122,9 @@ func (k *Keeper) PluginsHealth(context.Context) error {
 func (k *Keeper) pluginWarnings() (all []string) {
 	for _, p := range k.settings().plugins {
 		if err := p.Health(); err != nil {
-			all = append(all, fmt.Sprintf("%v. What is in memory can be read, and what this start has encrypted; writes of what it encrypts fail from %s on, and so does a restart", err, p.WritableUntil().Format(time.RFC3339)))
+			all = append(all,
+				fmt.Sprintf("%v. What is in memory can be read, and what this start has encrypted; writes of what it encrypts "+
+					"fail from %s on, and so does a restart", err, p.WritableUntil().Format(time.RFC3339)))
 		}
 	}
 	return all
@@ -143,13 +147,14 @@ func (k *Keeper) rereads(ctx context.Context) {
 		case <-k.again:
 		}
 		if n, err := k.readAgain(ctx); err != nil && ctx.Err() == nil {
-			k.cfg.Logger.Warn("could not read all objects again after their KMS plugin has come back", "objects", n, "error", err)
+			k.cfg.Logger.Warn("could not read all objects again after their KMS plugin has come back", "objects", n, "error",
+				err)
 		}
 	}
 }
 
-// readAgain writes the objects as they are: caches follow writes. It returns how many it could not, and why the first one. Those whose plugin is
-// away again fail without asking it.
+// readAgain writes the objects as they are: caches follow writes. It returns how many it could not, and why the first
+// one. Those whose plugin is away again fail without asking it.
 func (k *Keeper) readAgain(ctx context.Context) (failed int, first error) {
 	for _, u := range k.cfg.Unreadable() {
 		if !errors.Is(u.Err, kms.ErrUnavailable) {

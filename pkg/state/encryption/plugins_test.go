@@ -152,7 +152,10 @@ func TestPluginIsAwayAndComesBack(t *testing.T) {
 	require.NoError(t, err)
 	p.broken = []cache.Unreadable{{Key: secretKey, Revision: kv[0].Revision, Err: kms.ErrUnavailable}}
 	p.serve()
-	require.Eventually(t, func() bool { return k.settings().plugins[0].Check(t.Context()) == nil }, time.Minute, time.Millisecond) // its client may pause
+	// its client may pause
+	require.Eventually(t, func() bool {
+		return k.settings().plugins[0].Check(t.Context()) == nil
+	}, time.Minute, time.Millisecond)
 	changes, _ := p.store.Changes(t.Context(), secretKey, kv[0].Revision)
 	k.reread()
 	require.Equal(t, "plain", nextValue(changes), "caches follow it")
@@ -167,7 +170,8 @@ func nextValue(changes <-chan kind.Batch) string {
 	}
 }
 
-// Objects that could not be read while a server started are read again when it has started, if their plugin came back before.
+// Objects that could not be read while a server started are read again when it has started, if their plugin came back
+// before.
 func TestPluginComesBackDuringTheStart(t *testing.T) {
 	p := newPlugged(t)
 	_, end := p.run()
@@ -186,7 +190,8 @@ func TestPluginComesBackDuringTheStart(t *testing.T) {
 	require.Equal(t, "plain", nextValue(changes))
 }
 
-// A plugin that hangs, is not healthy or has lost its key holds nothing up for longer than a call's timeout, and does not get into use.
+// A plugin that hangs, is not healthy or has lost its key holds nothing up for longer than a call's timeout, and does
+// not get into use.
 func TestBadPlugins(t *testing.T) {
 	p := newPlugged(t)
 	p.write(configured("secrets", identity))
@@ -230,7 +235,8 @@ func TestUpstreamsKMS(t *testing.T) {
 	require.NoError(t, err)
 	transformer := theirs.Transformers[schema.GroupResource{Resource: "secrets"}]
 	p.create(secretKey, "plain")
-	plain, stale, err := transformer.TransformFromStorage(ctx, []byte(p.stored(secretKey)), value.DefaultContext(secretKey))
+	plain, stale, err := transformer.TransformFromStorage(ctx, []byte(p.stored(secretKey)),
+		value.DefaultContext(secretKey))
 	require.NoError(t, err)
 	require.False(t, stale)
 	require.Equal(t, "plain", string(plain))

@@ -27,7 +27,8 @@ const (
 
 // Errors of operations, for errors.Is.
 var (
-	errOff  = errors.New("encryption is not configured: start with --secrets-encryption, or with --encryption-provider-config FILE")
+	errOff = errors.New("encryption is not configured: start with --secrets-encryption, or with " +
+		"--encryption-provider-config FILE")
 	errBusy = errors.New("another encryption operation is in progress: wait until it has finished")
 )
 
@@ -75,7 +76,8 @@ func (k *Keeper) Reencrypt(report func(string)) error {
 func (k *Keeper) Rotate(report func(string)) error {
 	return k.operate(func(ctx context.Context) error {
 		if !k.cfg.Managed {
-			return fmt.Errorf("the keys are in %s, which Coracle does not change: put a new key in front of the others there, run `coracle secrets-encrypt reencrypt`, and then remove the others", k.cfg.File)
+			return fmt.Errorf("the keys are in %s, which Coracle does not change: put a new key in front of the others there, "+
+				"run `coracle secrets-encrypt reencrypt`, and then remove the others", k.cfg.File)
 		}
 		var resumed bool
 		begun, err := k.edit(ctx, func(c *apiserverv1.EncryptionConfiguration) error {
@@ -125,7 +127,8 @@ func (k *Keeper) Rotate(report func(string)) error {
 func (k *Keeper) Enable(on bool, report func(string)) error {
 	return k.operate(func(ctx context.Context) error {
 		if !k.cfg.Managed {
-			return fmt.Errorf("the providers are in %s, which Coracle does not change: the first one of a resource encrypts new objects", k.cfg.File)
+			return fmt.Errorf("the providers are in %s, which Coracle does not change: the first one of a resource encrypts "+
+				"new objects", k.cfg.File)
 		}
 		_, err := k.edit(ctx, func(c *apiserverv1.EncryptionConfiguration) error {
 			setWriting(c, on)
@@ -142,7 +145,8 @@ func (k *Keeper) Enable(on bool, report func(string)) error {
 
 // edit changes the managed file and then the configuration in use. The file first, so that nothing is written with a
 // key that a crash could lose.
-func (k *Keeper) edit(ctx context.Context, change func(*apiserverv1.EncryptionConfiguration) error) (*apiserverv1.EncryptionConfiguration, error) {
+func (k *Keeper) edit(ctx context.Context,
+	change func(*apiserverv1.EncryptionConfiguration) error) (*apiserverv1.EncryptionConfiguration, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	data, _, err := read(k.cfg.File)
@@ -238,7 +242,8 @@ func (k *Keeper) pass(ctx context.Context, report func(string)) (n, raced int64,
 	var wrote, lost, seen atomic.Int64
 	var mu sync.Mutex
 	var broken []string
-	unread := map[string]int64{} // values that the cache could not decrypt, by revision: they are rewritten so that the cache reads them again
+	// values that the cache could not decrypt, by revision: they are rewritten so that the cache reads them again
+	unread := map[string]int64{}
 	for _, u := range k.cfg.Unreadable() {
 		if errors.Is(u.Err, ErrNoKey) || errors.Is(u.Err, ErrDamaged) {
 			unread[u.Key] = u.Revision

@@ -56,7 +56,9 @@ func TestTheKeyIsMadeOnceAndRotated(t *testing.T) {
 	want := b.fill(10)
 	want[plainKey] = "before"
 	first := labelOf([]byte(b.stored("/registry/secrets/default/s-000")))
-	require.Equal(t, []Count{{Resource: "secrets", Objects: 1}, {Resource: "secrets", Label: first, Objects: 10, Current: true}}, b.counts(k))
+	require.Equal(t,
+		[]Count{{Resource: "secrets", Objects: 1}, {Resource: "secrets", Label: first, Objects: 10, Current: true}},
+		b.counts(k))
 	stop()
 
 	k, _ = b.keeper(true)
@@ -84,7 +86,10 @@ func TestRotationEndsAnywhere(t *testing.T) {
 	for _, step := range []struct {
 		name string
 		nth  int64
-	}{{"checked", 1}, {"written", 1}, {"added", 1}, {"object", 1}, {"object", 7}, {"object", 12}, {"pass", 1}, {"rewritten", 1}, {"checked", 2}, {"written", 2}, {"dropped", 1}} {
+	}{{
+		"checked", 1,
+	}, {"written", 1}, {"added", 1}, {"object", 1}, {"object", 7}, {"object", 12}, {"pass", 1}, {"rewritten", 1},
+		{"checked", 2}, {"written", 2}, {"dropped", 1}} {
 		t.Run(fmt.Sprint(step.name, step.nth), func(t *testing.T) {
 			b := newBed(t)
 			early := "/registry/secrets/default/early"

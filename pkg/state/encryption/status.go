@@ -83,7 +83,8 @@ func (k *Keeper) Status(ctx context.Context) (Status, error) {
 		s.Counts = append(s.Counts, *c)
 	}
 	slices.SortFunc(s.Counts, func(a, b Count) int {
-		return cmp.Or(cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Label.Provider, b.Label.Provider), cmp.Compare(a.Label.Key, b.Label.Key))
+		return cmp.Or(cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Label.Provider, b.Label.Provider),
+			cmp.Compare(a.Label.Key, b.Label.Key))
 	})
 	return s, err
 }

@@ -133,8 +133,8 @@ func (r *rule) open(key string, stored []byte) (plain []byte, current bool, err 
 	return nil, false, err
 }
 
-// open decrypts data, and reports whether its key is no longer the one for writes. Upstream's AES-CBC panics where nothing follows the initialization
-// vector.
+// open decrypts data, and reports whether its key is no longer the one for writes. Upstream's AES-CBC panics where
+// nothing follows the initialization vector.
 func (p *provider) open(key string, data []byte) (plain []byte, stale bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -188,7 +188,11 @@ func compile(c *apiserver.EncryptionConfiguration) (_ *settings, err error) {
 					return nil, err
 				}
 				s.plugins = append(s.plugins, one)
-				all = append(all, provider{label: Label{kmsName, p.KMS.Name}, prefix: kmsPrefix + p.KMS.Name + ":", transformer: one})
+				all = append(all, provider{
+					label:       Label{kmsName, p.KMS.Name},
+					prefix:      kmsPrefix + p.KMS.Name + ":",
+					transformer: one,
+				})
 				continue
 			}
 			some, err := providers(p)
@@ -222,7 +226,8 @@ func ambiguous(r *rule) error {
 	seen := map[string]bool{}
 	for _, p := range r.providers {
 		if p.label.Provider == aescbc && seen[p.prefix] {
-			return fmt.Errorf("two aescbc keys for %s have the name %q: give the newer one another name, since the name says which key decrypts", r.resource, p.label.Key)
+			return fmt.Errorf("two aescbc keys for %s have the name %q: give the newer one another name, since the name says "+
+				"which key decrypts", r.resource, p.label.Key)
 		}
 		seen[p.prefix] = true
 	}
@@ -254,7 +259,8 @@ func providers(p apiserver.ProviderConfiguration) ([]provider, error) {
 	return []provider{{}}, nil // identity
 }
 
-func keyed(name string, keys []apiserver.Key, transformer func(secret []byte) (value.Transformer, error)) (all []provider, err error) {
+func keyed(name string, keys []apiserver.Key,
+	transformer func(secret []byte) (value.Transformer, error)) (all []provider, err error) {
 	for _, k := range keys {
 		secret, err := base64.StdEncoding.DecodeString(k.Secret)
 		if err != nil {
@@ -264,7 +270,11 @@ func keyed(name string, keys []apiserver.Key, transformer func(secret []byte) (v
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, provider{label: Label{name, k.Name}, prefix: encrypted + name + version + k.Name + ":", transformer: t})
+		all = append(all, provider{
+			label:       Label{name, k.Name},
+			prefix:      encrypted + name + version + k.Name + ":",
+			transformer: t,
+		})
 	}
 	return all, nil
 }

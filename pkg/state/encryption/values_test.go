@@ -49,7 +49,9 @@ func TestValuesAreEncryptedOnDiskAlone(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, []kind.KV{{Key: one, Value: []byte(plain), Revision: rev}}, kvs)
 
-			was, is := kind.KV{Key: one, Value: []byte(plain), Revision: rev}, kind.KV{Key: one, Value: []byte(plain + " 2"), Revision: updated}
+			was, is := kind.KV{Key: one, Value: []byte(plain), Revision: rev}, kind.KV{
+				Key: one, Value: []byte(plain + " 2"), Revision: updated,
+			}
 			events, _, err := b.store.History(ctx, "/registry/secrets/", start, updated, 1<<20)
 			require.NoError(t, err)
 			require.Equal(t, []kind.Change{{KV: was}, {KV: is, Prev: was}}, events)
@@ -64,26 +66,30 @@ func TestValuesAreEncryptedOnDiskAlone(t *testing.T) {
 					break
 				}
 			}
-			require.Equal(t, []kind.Change{{KV: was}, {KV: is, Prev: was}, {KV: kind.KV{Key: one, Revision: deleted}, Deleted: true, Prev: is}}, events)
+			require.Equal(t,
+				[]kind.Change{{KV: was}, {KV: is, Prev: was}, {KV: kind.KV{Key: one, Revision: deleted}, Deleted: true, Prev: is}},
+				events)
 
 			var snapshot bytes.Buffer
 			require.NoError(t, b.store.Snapshot(ctx, &snapshot))
 			require.NotContains(t, snapshot.String(), "not to be seen")
-			require.NoError(t, filepath.WalkDir(filepath.Join(b.dir, "store"), func(path string, d fs.DirEntry, err error) error {
-				if err != nil || d.IsDir() {
+			require.NoError(t,
+				filepath.WalkDir(filepath.Join(b.dir, "store"), func(path string, d fs.DirEntry, err error) error {
+					if err != nil || d.IsDir() {
+						return err
+					}
+					data, err := os.ReadFile(path)
+					require.False(t, bytes.Contains(data, []byte("not to be seen")), path)
 					return err
-				}
-				data, err := os.ReadFile(path)
-				require.False(t, bytes.Contains(data, []byte("not to be seen")), path)
-				return err
-			}))
+				}))
 			require.Equal(t, "visible", b.stored(other))
 		})
 	}
 }
 
 func TestWhichResourcesAreEncrypted(t *testing.T) {
-	const service, crd, deployment, unknown = "/registry/services/specs/default/s", "/registry/example.com/widgets/default/w", "/registry/deployments/default/d", "/registry/ranges/serviceips"
+	const service, crd, deployment, unknown = "/registry/services/specs/default/s",
+		"/registry/example.com/widgets/default/w", "/registry/deployments/default/d", "/registry/ranges/serviceips"
 	all := []string{one, other, service, crd, deployment, unknown}
 	for resources, want := range map[string][]string{
 		"secrets":                      {one},
@@ -116,7 +122,8 @@ func TestWhichResourcesAreEncrypted(t *testing.T) {
 		})
 	}
 	// As in upstream's documentation, the first entry that matches a resource wins.
-	s, err := load([]byte(configured("configmaps", identity) + "- resources: ['*.*']\n  providers: [" + keys("secretbox", "a") + "]\n"))
+	s, err := load([]byte(configured("configmaps", identity) + "- resources: ['*.*']\n  providers: [" +
+		keys("secretbox", "a") + "]\n"))
 	require.NoError(t, err)
 	v := NewValues(kinds)
 	v.use(s)
@@ -207,7 +214,9 @@ func TestUpstreamReadsWhatIsWrittenHere(t *testing.T) {
 			require.NoError(t, os.WriteFile(file, []byte(config), 0o600))
 			loaded, err := encryptionconfig.LoadEncryptionConfig(t.Context(), file, false, "id")
 			require.NoError(t, err)
-			theirs := encryptionconfig.StaticTransformers(loaded.Transformers).TransformerForResource(schema.GroupResource{Resource: "secrets"})
+			theirs := encryptionconfig.StaticTransformers(loaded.Transformers).TransformerForResource(schema.GroupResource{
+				Resource: "secrets",
+			})
 			s, err := load([]byte(config))
 			require.NoError(t, err)
 			v := NewValues(kinds)

@@ -16,7 +16,8 @@ const (
 	etcdMagic = 0xED0CDAED
 	// EtcdHead is how many bytes of a file IsEtcd looks at.
 	EtcdHead = 20
-	// sector is what the size of a database is a multiple of, in bytes. A file of etcd's that is longer by a hash ends with one.
+	// sector is what the size of a database is a multiple of, in bytes. A file of etcd's that is longer by a hash ends
+	// with one.
 	sector = 512
 )
 
@@ -25,8 +26,8 @@ func IsEtcd(head []byte) bool {
 	return len(head) >= EtcdHead && binary.LittleEndian.Uint32(head[EtcdHead-4:]) == etcdMagic
 }
 
-// UnpackEtcd writes the database in a file of `etcdctl snapshot save` into dir, as Unpack does, and verifies it by the hash at its end. There are no
-// keys in it.
+// UnpackEtcd writes the database in a file of `etcdctl snapshot save` into dir, as Unpack does, and verifies it by the
+// hash at its end. There are no keys in it.
 func UnpackEtcd(r io.Reader, dir string) (err error) {
 	name := filepath.Join(dir, Database)
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
@@ -41,7 +42,8 @@ func UnpackEtcd(r io.Reader, dir string) (err error) {
 	case size > mostDatabaseBytes+sha256.Size:
 		return fmt.Errorf("the etcd snapshot has more than %d bytes", int64(mostDatabaseBytes))
 	case size%sector == 0:
-		return errors.New("the etcd database has no hash at its end, as if it was copied from etcd's data directory, where it may be incomplete: write it with `etcdctl snapshot save`")
+		return errors.New("the etcd database has no hash at its end, as if it was copied from etcd's data directory, where " +
+			"it may be incomplete: write it with `etcdctl snapshot save`")
 	case size%sector != sha256.Size:
 		return errors.New("the etcd snapshot is incomplete")
 	}

@@ -29,7 +29,11 @@ func TestEtcdSnapshots(t *testing.T) {
 
 	changed := bytes.Clone(good)
 	changed[100]++
-	for want, content := range map[string][]byte{"etcdctl snapshot save": database, "incomplete": good[:len(good)-1], "damaged": changed} {
+	for want, content := range map[string][]byte{
+		"etcdctl snapshot save": database,
+		"incomplete":            good[:len(good)-1],
+		"damaged":               changed,
+	} {
 		require.ErrorContains(t, UnpackEtcd(bytes.NewReader(content), t.TempDir()), want)
 	}
 }

@@ -57,7 +57,8 @@ type Manifest struct {
 	// EncryptionConfig is the file with the keys of stored objects, if the archive does not contain it.
 	EncryptionConfig string `json:"encryptionConfig,omitempty"`
 	Parts            []Part `json:"parts"`
-	// Etcd means that it was none of our archives but a snapshot of etcd, without keys and with nothing known of the above.
+	// Etcd means that it was none of our archives but a snapshot of etcd, without keys and with nothing known of the
+	// above.
 	Etcd bool `json:"-"`
 }
 
@@ -75,7 +76,8 @@ type File struct {
 }
 
 // allowed are the names of an archive's entries.
-var allowed = regexp.MustCompile(`^((pki|encryption)/[A-Za-z0-9][A-Za-z0-9._-]{0,127}|` + regexp.QuoteMeta(Database) + `)$`)
+var allowed = regexp.MustCompile(`^((pki|encryption)/[A-Za-z0-9][A-Za-z0-9._-]{0,127}|` + regexp.QuoteMeta(Database) +
+	`)$`)
 
 // Files reads the regular files of a directory below root, not of directories in it. None if it does not exist.
 func Files(root, dir string) ([]File, error) {
@@ -120,7 +122,8 @@ type Writer struct {
 
 // NewWriter returns a Writer of an archive with the manifest m, whose format, time and parts it sets.
 func NewWriter(w io.Writer, m Manifest, now time.Time) (*Writer, error) {
-	compressed, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(window/4))
+	compressed, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(window/4))
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +137,8 @@ func (w *Writer) Add(name string, size int64, from io.WriterTo) error {
 		return fmt.Errorf("%q cannot be part of a snapshot", name)
 	}
 	sum := sha256.New()
-	if err := w.archive.WriteHeader(&tar.Header{Name: name, Size: size, Mode: 0o600, ModTime: w.manifest.Taken}); err != nil {
+	if err := w.archive.WriteHeader(&tar.Header{Name: name, Size: size, Mode: 0o600, ModTime: w.manifest.Taken}); err !=
+		nil {
 		return err
 	}
 	if _, err := from.WriteTo(io.MultiWriter(w.archive, sum)); err != nil {
@@ -155,7 +159,12 @@ func (w *Writer) Close() error {
 	if err != nil {
 		return err
 	}
-	if err := w.archive.WriteHeader(&tar.Header{Name: manifestName, Size: int64(len(raw)), Mode: 0o600, ModTime: w.manifest.Taken}); err != nil {
+	if err := w.archive.WriteHeader(&tar.Header{
+		Name:    manifestName,
+		Size:    int64(len(raw)),
+		Mode:    0o600,
+		ModTime: w.manifest.Taken,
+	}); err != nil {
 		return err
 	}
 	if _, err := w.archive.Write(raw); err != nil {
@@ -174,7 +183,8 @@ func Unpack(r io.Reader, dir string) (Manifest, error) {
 		return m, err
 	}
 	if m.Format != format {
-		return m, fmt.Errorf("the snapshot has format %d, and this version reads %d: use the release that wrote it (%s)", m.Format, format, m.Coracle)
+		return m, fmt.Errorf("the snapshot has format %d, and this version reads %d: use the release that wrote it (%s)",
+			m.Format, format, m.Coracle)
 	}
 	if !slices.Equal(m.Parts, parts) {
 		return m, errors.New("the snapshot is damaged: its contents are not those of its manifest")
@@ -216,7 +226,8 @@ func unpack(r io.Reader, dir string) (m Manifest, parts []Part, err error) {
 			return m, parts, nil
 		case h.Typeflag != tar.TypeReg || !allowed.MatchString(h.Name):
 			return m, nil, fmt.Errorf("the snapshot has an entry %.200q, which does not belong there", h.Name)
-		case h.Name == Database && h.Size > mostDatabaseBytes, h.Name != Database && h.Size > mostFileBytes, len(parts) > mostFiles:
+		case h.Name == Database && h.Size > mostDatabaseBytes, h.Name != Database && h.Size > mostFileBytes,
+			len(parts) > mostFiles:
 			return m, nil, fmt.Errorf("the snapshot's entry %s is too large, or there are too many", h.Name)
 		}
 		sum := sha256.New()

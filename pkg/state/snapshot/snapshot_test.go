@@ -94,18 +94,24 @@ func TestHostileArchives(t *testing.T) {
 		return &out
 	}
 	for want, r := range map[string]io.Reader{
-		"does not belong there":                  pack(tar.Header{Name: "../escape", Size: 1}),
-		`"pki/../../escape"`:                     pack(tar.Header{Name: "pki/../../escape", Size: 1}),
-		`"/etc/shadow"`:                          pack(tar.Header{Name: "/etc/shadow", Size: 1}),
-		`"pki/link"`:                             pack(tar.Header{Name: "pki/link", Typeflag: tar.TypeSymlink, Linkname: "/etc"}),
-		"entry pki/large is too large":           pack(tar.Header{Name: "pki/large", Size: mostFileBytes + 1}),
-		"entry store.db is too large":            pack(tar.Header{Name: Database, Size: mostDatabaseBytes + 1}),
-		"the manifest is too large":              pack(tar.Header{Name: manifestName, Size: mostFileBytes + 1}),
-		"the snapshot is incomplete":             pack(tar.Header{Name: "pki/a", Size: 1}),
-		"file exists":                            pack(tar.Header{Name: "pki/a", Size: 1}, tar.Header{Name: "pki/a", Size: 1}),
-		"not a snapshot":                         strings.NewReader("PK\x03\x04 something else"),
-		"the snapshot has no database":           bytes.NewReader(archive(t, File{"pki/a", nil})),
-		"not a snapshot, or a damaged one: boom": io.MultiReader(bytes.NewReader(archive(t, File{Database, nil})[:20]), failing{}),
+		"does not belong there": pack(tar.Header{Name: "../escape", Size: 1}),
+		`"pki/../../escape"`:    pack(tar.Header{Name: "pki/../../escape", Size: 1}),
+		`"/etc/shadow"`:         pack(tar.Header{Name: "/etc/shadow", Size: 1}),
+		`"pki/link"`: pack(tar.Header{
+			Name:     "pki/link",
+			Typeflag: tar.TypeSymlink,
+			Linkname: "/etc",
+		}),
+		"entry pki/large is too large": pack(tar.Header{Name: "pki/large", Size: mostFileBytes + 1}),
+		"entry store.db is too large":  pack(tar.Header{Name: Database, Size: mostDatabaseBytes + 1}),
+		"the manifest is too large":    pack(tar.Header{Name: manifestName, Size: mostFileBytes + 1}),
+		"the snapshot is incomplete":   pack(tar.Header{Name: "pki/a", Size: 1}),
+		"file exists": pack(tar.Header{Name: "pki/a", Size: 1},
+			tar.Header{Name: "pki/a", Size: 1}),
+		"not a snapshot":               strings.NewReader("PK\x03\x04 something else"),
+		"the snapshot has no database": bytes.NewReader(archive(t, File{"pki/a", nil})),
+		"not a snapshot, or a damaged one: boom": io.MultiReader(bytes.NewReader(archive(t, File{Database, nil})[:20]),
+			failing{}),
 	} {
 		dir := t.TempDir()
 		_, err := Unpack(r, dir)

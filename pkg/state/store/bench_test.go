@@ -48,8 +48,8 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// BenchmarkStart starts on a directory with 1,000 objects, until the first read: as the store does, by asking its one member to take the
-// lead, and by waiting for the election timeout.
+// BenchmarkStart starts on a directory with 1,000 objects, until the first read: as the store does, by asking its one
+// member to take the lead, and by waiting for the election timeout.
 func BenchmarkStart(b *testing.B) {
 	for _, waits := range []bool{false, true} {
 		b.Run(fmt.Sprintf("waits=%v", waits), func(b *testing.B) {

@@ -51,7 +51,8 @@ func (s *Store) checkSpace(e endpoint, size int, update bool) error {
 	if used+int64(size) > quota {
 		s.space.wanted.Store(true)
 		s.compactSoon()
-		return fmt.Errorf("%w: its %d MB of data are over the quota of %d MB: %s", ErrFull, used>>20, s.cfg.QuotaBytes>>20, s.advice())
+		return fmt.Errorf("%w: its %d MB of data are over the quota of %d MB: %s", ErrFull, used>>20, s.cfg.QuotaBytes>>20,
+			s.advice())
 	}
 	now := time.Now().UnixNano()
 	if last := s.space.looked.Load(); now-last > int64(lookEvery) && s.space.looked.CompareAndSwap(last, now) {
@@ -237,7 +238,8 @@ func (s *Store) defragment(e endpoint) error {
 	return nil
 }
 
-// Compacted returns the revision before which history was discarded, as far as is known: another member's compaction is noticed later.
+// Compacted returns the revision before which history was discarded, as far as is known: another member's compaction is
+// noticed later.
 func (s *Store) Compacted() int64 { return s.compacted.Load() }
 
 // Compact discards all history before revision rev. Reads and watches of older revisions then fail with ErrCompacted.

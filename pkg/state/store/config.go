@@ -13,8 +13,8 @@ import (
 
 // Config configures a Store.
 type Config struct {
-	// Dir is a directory used by the store alone, created with mode 0700 if it does not exist. It has no effect with Servers, if there
-	// are any, which keep the data in place of a member in this process.
+	// Dir is a directory used by the store alone, created with mode 0700 if it does not exist. It has no effect with
+	// Servers, if there are any, which keep the data in place of a member in this process.
 	Dir     string
 	Servers Servers
 	// Logger receives etcd's warnings and errors. Default slog.Default().
@@ -41,8 +41,8 @@ type Config struct {
 	// MinFreeBytes is the free disk space below which creates and updates fail with ErrUnavailable. The log allocates
 	// files of 16 MiB. Default 128 MiB.
 	MinFreeBytes int64
-	// Volatile writes nothing through to the disk: a crash of the machine loses writes that returned without error, and may leave
-	// a directory that cannot be opened. For tests.
+	// Volatile writes nothing through to the disk: a crash of the machine loses writes that returned without error, and
+	// may leave a directory that cannot be opened. For tests.
 	Volatile bool
 }
 

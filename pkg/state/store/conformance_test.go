@@ -160,7 +160,8 @@ func TestTimeToLive(t *testing.T) {
 	batches, _ := s.Watch(ctx, "/registry/events/", start)
 	var rev int64
 	for i := range 3 {
-		rev, err = s.Create(ctx, fmt.Sprintf("/registry/events/%d", i), []byte("e"), 10*time.Second) // long enough for the updates below
+		// long enough for the updates below
+		rev, err = s.Create(ctx, fmt.Sprintf("/registry/events/%d", i), []byte("e"), 10*time.Second)
 		require.NoError(t, err)
 	}
 	// A key that is updated without a TTL does not expire.
@@ -274,13 +275,17 @@ func TestNearlyFull(t *testing.T) {
 	require.NoError(t, err)
 	_, err = s.Delete(ctx, "/registry/leases/a", small)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return strings.Contains(s.Warning(), "most is in secrets: ") }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return strings.Contains(s.Warning(), "most is in secrets: ")
+	}, time.Minute, time.Millisecond)
 	require.Regexp(t, `^\d MB of the quota of 8 MB are in use: delete objects`, s.Warning())
 	for i, rev := range revs {
 		_, err := s.Delete(ctx, fmt.Sprintf("/registry/secrets/%d", i), rev)
 		require.NoError(t, err)
 	}
-	require.Eventually(t, func() bool { return s.Warning() == "" }, time.Minute, 10*time.Millisecond, "deletions make room by themselves")
+	require.Eventually(t, func() bool {
+		return s.Warning() == ""
+	}, time.Minute, 10*time.Millisecond, "deletions make room by themselves")
 }
 
 func TestOneProcessOnly(t *testing.T) {
@@ -308,7 +313,8 @@ func TestBrokenData(t *testing.T) {
 	dir := t.TempDir()
 	_, stop := open(t, Config{Dir: dir})
 	stop()
-	require.NoError(t, os.WriteFile(filepath.Join(dir, "etcd/member/snap/db"), bytes.Repeat([]byte("broken"), 10000), 0o600))
+	require.NoError(t,
+		os.WriteFile(filepath.Join(dir, "etcd/member/snap/db"), bytes.Repeat([]byte("broken"), 10000), 0o600))
 	s, err := New(Config{Dir: dir, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	require.ErrorContains(t, s.Run(t.Context()), dir)

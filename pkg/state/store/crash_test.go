@@ -133,7 +133,8 @@ func TestKilledAtOnce(t *testing.T) {
 	require.Less(t, time.Since(began), longest*time.Millisecond)
 }
 
-// Without the message that makes a single member leader, as when etcd no longer publishes raft's status, the election timeout does.
+// Without the message that makes a single member leader, as when etcd no longer publishes raft's status, the election
+// timeout does.
 func TestStartsByTheElectionTimeout(t *testing.T) {
 	s, _ := open(t, Config{Dir: t.TempDir()}, func(s *Store) { s.replayed = never })
 	_, err := s.Create(t.Context(), "/registry/pods/default/p", value3K, 0)

@@ -9,7 +9,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 )
 
-// endpoint is the etcd that a Store uses: the member in this process, or servers elsewhere (remote). Its errors are those of a member.
+// endpoint is the etcd that a Store uses: the member in this process, or servers elsewhere (remote). Its errors are
+// those of a member.
 type endpoint interface {
 	// barrier returns once reads include every write acknowledged before the call.
 	barrier(ctx context.Context) error
@@ -19,18 +20,20 @@ type endpoint interface {
 	Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error)
 	// revision returns that of the last write, as a read after a barrier sees it.
 	revision(ctx context.Context) (int64, error)
-	// seen returns the revision of the last write as far as known, without waiting, and first the oldest one that can be read.
+	// seen returns the revision of the last write as far as known, without waiting, and first the oldest one that can be
+	// read.
 	seen() int64
 	first() int64
-	// watch streams the changes of all keys from a revision on, with previous values if prev is set and they are at hand. The channel is
-	// closed when the stream ended; cancel ends it and says why it did.
+	// watch streams the changes of all keys from a revision on, with previous values if prev is set and they are at hand.
+	// The channel is closed when the stream ended; cancel ends it and says why it did.
 	watch(ctx context.Context, from int64, prev bool) (changes <-chan mvcc.WatchResponse, cancel func() error, err error)
 	// leads reports whether this process compacts by age.
 	leads() bool
 	// members and id are as Store's Alone and Member need them; 0 for servers elsewhere.
 	members() int
 	id() uint64
-	// sizes are those of the database file and of its part in use, in bytes; 0 for servers elsewhere, which have limits of their own.
+	// sizes are those of the database file and of its part in use, in bytes; 0 for servers elsewhere, which have limits of
+	// their own.
 	sizes() (file, used int64)
 	// defragment rewrites the database file, if it is this process's.
 	defragment() error

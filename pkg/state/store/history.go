@@ -9,7 +9,8 @@ import (
 // History returns the changes under prefix in revisions (after, to], with previous values. It starts later, after
 // revision begin, if older history is compacted, if the later changes have more than limit bytes of values, or if a
 // value cannot be decrypted.
-func (s *Store) History(ctx context.Context, prefix string, after, to, limit int64) (events []Event, begin int64, err error) {
+func (s *Store) History(ctx context.Context, prefix string,
+	after, to, limit int64) (events []Event, begin int64, err error) {
 	e, err := s.running()
 	if err != nil {
 		return nil, 0, err
@@ -45,7 +46,8 @@ func (s *Store) History(ctx context.Context, prefix string, after, to, limit int
 	}
 }
 
-func (s *Store) between(ctx context.Context, prefix string, begin, to, limit int64) (events []Event, _ int64, err error) {
+func (s *Store) between(ctx context.Context, prefix string,
+	begin, to, limit int64) (events []Event, _ int64, err error) {
 	if begin >= to {
 		return nil, to, nil
 	}

@@ -27,8 +27,14 @@ func TestHistoryOutlivesTheProcess(t *testing.T) {
 	s, _ = open(t, Config{Dir: dir})
 	later, err := s.Create(ctx, "/registry/c", []byte("later"), 0)
 	require.NoError(t, err)
-	one, two := KV{Key: "/registry/a", Value: []byte("one"), Revision: created}, KV{Key: "/registry/a", Value: []byte("two"), Revision: updated}
-	all := []Event{{KV: one}, {KV: two, Prev: one}, {KV: KV{Key: "/registry/a", Revision: deleted}, Prev: two, Deleted: true}}
+	one, two := KV{Key: "/registry/a", Value: []byte("one"), Revision: created}, KV{
+		Key:      "/registry/a",
+		Value:    []byte("two"),
+		Revision: updated,
+	}
+	all := []Event{
+		{KV: one}, {KV: two, Prev: one}, {KV: KV{Key: "/registry/a", Revision: deleted}, Prev: two, Deleted: true},
+	}
 	events, begin, err := s.History(ctx, "/registry/", start, deleted, 1<<20)
 	require.NoError(t, err)
 	require.Equal(t, start, begin)

@@ -39,7 +39,11 @@ func TestLinearizable(t *testing.T) {
 		wg.Go(func() {
 			var known int64
 			for i := range each {
-				in := casInput{op: []string{"get", "create", "update", "get", "update", "delete"}[(i+id)%6], rev: known, value: fmt.Sprintf("%d.%d", id, i)}
+				in := casInput{
+					op:    []string{"get", "create", "update", "get", "update", "delete"}[(i+id)%6],
+					rev:   known,
+					value: fmt.Sprintf("%d.%d", id, i),
+				}
 				call := time.Since(began).Nanoseconds()
 				var out casOutput
 				var err error
@@ -60,7 +64,13 @@ func TestLinearizable(t *testing.T) {
 					known = out.rev
 				}
 				mu.Lock()
-				history = append(history, porcupine.Operation{ClientId: id, Input: in, Call: call, Output: out, Return: time.Since(began).Nanoseconds()})
+				history = append(history, porcupine.Operation{
+					ClientId: id,
+					Input:    in,
+					Call:     call,
+					Output:   out,
+					Return:   time.Since(began).Nanoseconds(),
+				})
 				mu.Unlock()
 			}
 		})

@@ -14,7 +14,8 @@ import (
 // newZap returns a logger for etcd that writes warnings and errors to log. Where etcd would exit the process, as when
 // the disk refuses a write, fatal is called instead and the goroutine exits.
 func newZap(log *slog.Logger, fatal func(string)) *zap.Logger {
-	return zap.New(&slogCore{log: log, fatal: fatal}, zap.WithFatalHook(exitGoroutine{}), zap.WithPanicHook(exitGoroutine{}))
+	return zap.New(&slogCore{log: log, fatal: fatal}, zap.WithFatalHook(exitGoroutine{}),
+		zap.WithPanicHook(exitGoroutine{}))
 }
 
 type exitGoroutine struct{}

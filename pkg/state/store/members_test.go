@@ -22,7 +22,9 @@ func TestReadsFollowTheMembership(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, leads(e))
 
-	_, err = e.AddMember(ctx, membership.Member{ID: 7, RaftAttributes: membership.RaftAttributes{PeerURLs: []string{"http://127.0.0.1:1"}}})
+	_, err = e.AddMember(ctx, membership.Member{
+		ID: 7, RaftAttributes: membership.RaftAttributes{PeerURLs: []string{"http://127.0.0.1:1"}},
+	})
 	require.NoError(t, err)
 	require.Equal(t, 2, s.Stats().Members)
 	for name, read := range map[string]func(context.Context) error{

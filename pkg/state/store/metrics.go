@@ -28,7 +28,9 @@ const (
 	operations
 )
 
-var operationNames = [operations]string{"get", "list", "create", "update", "delete"} //nolint:gochecknoglobals // a constant
+var operationNames = [operations]string{
+	"get", "list", "create", "update", "delete",
+} //nolint:gochecknoglobals // a constant
 
 // metrics uses upstream's names where upstream has the metric. Label values come only from served kinds.
 type metrics struct {
@@ -59,20 +61,28 @@ func newMetrics(s *Store) *metrics {
 		resource: s.cfg.Resource,
 		latency: with.NewHistogramVec(prometheus.HistogramOpts{Name: "etcd_request_duration_seconds",
 			Help:    "Etcd request latency in seconds for each operation and object type.",
-			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .025, .1, .4, 1, 4, 10}}, []string{"operation", "group", "resource"}),
+			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .025, .1, .4, 1, 4, 10}},
+			[]string{"operation", "group", "resource"}),
 		failures: with.NewCounterVec(prometheus.CounterOpts{Name: "etcd_request_errors_total",
 			Help: "Etcd failed request counts for each operation and object type."}, []string{"operation", "group", "resource"}),
 	}
 	m.known.Store(&map[string]*resourceMetrics{})
 	gauge := func(name, help string, value func(Stats) int64, labels prometheus.Labels) {
-		with.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 { return float64(value(s.Stats())) })
+		with.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, func() float64 {
+			return float64(value(s.Stats()))
+		})
 	}
 	gauge("apiserver_storage_size_bytes", "Size of the storage database file physically allocated in bytes.",
 		func(s Stats) int64 { return s.SizeBytes }, prometheus.Labels{"storage_cluster_id": "etcd-0"})
-	gauge("coracle_store_used_bytes", "Bytes of the database that are in use, which count against the quota.", func(s Stats) int64 { return s.UsedBytes }, nil)
-	gauge("coracle_store_quota_bytes", "Bytes in use above which writes that add data are refused.", func(s Stats) int64 { return s.QuotaBytes }, nil)
+	gauge("coracle_store_used_bytes", "Bytes of the database that are in use, which count against the quota.",
+		func(s Stats) int64 { return s.UsedBytes }, nil)
+	gauge("coracle_store_quota_bytes", "Bytes in use above which writes that add data are refused.", func(s Stats) int64 {
+		return s.QuotaBytes
+	}, nil)
 	gauge("coracle_store_revision", "Revision of the last write.", func(s Stats) int64 { return s.Revision }, nil)
-	gauge("coracle_store_compacted_revision", "Revision up to which history has been compacted.", func(s Stats) int64 { return s.Compacted }, nil)
+	gauge("coracle_store_compacted_revision", "Revision up to which history has been compacted.", func(s Stats) int64 {
+		return s.Compacted
+	}, nil)
 	return m
 }
 
@@ -83,7 +93,8 @@ func (m *metrics) observe(op operation, key string, began time.Time, err error) 
 		r = m.begin(m.of(key), op)
 	}
 	r.latency.Observe(time.Since(began).Seconds())
-	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrExists) && !errors.Is(err, context.Canceled) {
+	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrConflict) && !errors.Is(err, ErrExists) &&
+		!errors.Is(err, context.Canceled) {
 		r.failures.Inc()
 	}
 }
@@ -168,7 +179,8 @@ var etcdMetrics = []string{ //nolint:gochecknoglobals // a constant
 	"etcd_disk_backend_commit_duration_seconds", "etcd_disk_wal_fsync_duration_seconds",
 	"etcd_mvcc_db_total_size_in_bytes", "etcd_mvcc_db_total_size_in_use_in_bytes",
 	"etcd_server_has_leader", "etcd_server_leader_changes_seen_total",
-	"etcd_server_proposals_applied_total", "etcd_server_proposals_committed_total", "etcd_server_proposals_failed_total", "etcd_server_proposals_pending",
+	"etcd_server_proposals_applied_total", "etcd_server_proposals_committed_total", "etcd_server_proposals_failed_total",
+	"etcd_server_proposals_pending",
 }
 
 // EtcdMetrics gathers the metrics of etcd that operators watch: disk latencies and proposals.
@@ -178,6 +190,8 @@ func EtcdMetrics() prometheus.Gatherer {
 		if len(all) == 0 {
 			return nil, err
 		}
-		return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool { return !slices.Contains(etcdMetrics, f.GetName()) }), nil
+		return slices.DeleteFunc(all, func(f *dto.MetricFamily) bool {
+			return !slices.Contains(etcdMetrics, f.GetName())
+		}), nil
 	})
 }

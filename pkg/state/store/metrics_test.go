@@ -14,7 +14,11 @@ import (
 func TestMetricsKnowTheKindsOfKeys(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	s, _ := open(t, Config{Dir: t.TempDir(), Metrics: reg, Resource: func(key string) (string, schema.GroupResource) {
-		for keys, gr := range map[string]schema.GroupResource{"pods": {Resource: "pods"}, "services/specs": {Resource: "services"}, "deployments": {Group: "apps", Resource: "deployments"}} {
+		for keys, gr := range map[string]schema.GroupResource{
+			"pods":           {Resource: "pods"},
+			"services/specs": {Resource: "services"},
+			"deployments":    {Group: "apps", Resource: "deployments"},
+		} {
 			if strings.HasPrefix(key, "/registry/"+keys+"/") {
 				return keys, gr
 			}
@@ -22,7 +26,10 @@ func TestMetricsKnowTheKindsOfKeys(t *testing.T) {
 		return "", schema.GroupResource{}
 	}})
 	ctx := t.Context()
-	for _, key := range []string{"/registry/pods/a/x", "/registry/pods/b/x", "/registry/services/specs/a/x", "/registry/deployments/a/x", "/registry/made-up/x", "/registry/other/a/x"} {
+	for _, key := range []string{
+		"/registry/pods/a/x", "/registry/pods/b/x", "/registry/services/specs/a/x", "/registry/deployments/a/x",
+		"/registry/made-up/x", "/registry/other/a/x",
+	} {
 		rev, err := s.Create(ctx, key, []byte("v"), 0)
 		require.NoError(t, err)
 		_, err = s.Update(ctx, key, []byte("w"), rev, 0)

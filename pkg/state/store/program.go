@@ -19,16 +19,20 @@ import (
 )
 
 // notHere are flags of upstream's program that are not in its library.
-const notHere = "cors host-whitelist cipher-suites max-concurrent-streams discovery-endpoints client-cert-allowed-hostname peer-cert-allowed-cn peer-cert-allowed-hostname"
+const notHere = "cors host-whitelist cipher-suites max-concurrent-streams discovery-endpoints " +
+	"client-cert-allowed-hostname peer-cert-allowed-cn peer-cert-allowed-hostname"
 
-// RunProgram is the program etcd, with upstream's flags and variables, until ctx is done. A member that is alone and new leads at once.
+// RunProgram is the program etcd, with upstream's flags and variables, until ctx is done. A member that is alone and
+// new leads at once.
 func RunProgram(ctx context.Context, args []string, out io.Writer) error {
 	c := embed.NewConfig()
 	f := flag.NewFlagSet("etcd", flag.ContinueOnError)
 	f.SetOutput(io.Discard)
 	c.AddFlags(f)
 	state := flags.NewSelectiveStringValue(embed.ClusterStateFlagNew, embed.ClusterStateFlagExisting)
-	f.Var(state, "initial-cluster-state", "Initial cluster state ('new' when bootstrapping a new cluster or 'existing' when adding new members to an existing cluster).")
+	f.Var(state, "initial-cluster-state",
+		"Initial cluster state ('new' when bootstrapping a new cluster or 'existing' when adding new members to an "+
+			"existing cluster).")
 	shown := f.Bool("version", false, "Print the version and exit.")
 	switch err := f.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):

@@ -60,7 +60,8 @@ func (s *Store) measured(ctx context.Context, e endpoint) {
 	sizes := map[string]int64{}
 	const prefix = "/registry/"
 	for from := ""; ; {
-		kvs, _, _, err := s.stored(ctx, prefix, from, mvcc.RangeOptions{Limit: measurePage}) // counting the rest for each page takes minutes
+		// counting the rest for each page takes minutes
+		kvs, _, _, err := s.stored(ctx, prefix, from, mvcc.RangeOptions{Limit: measurePage})
 		if err != nil {
 			return // stopping, or the revision was compacted: the warning has less detail
 		}

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// Servers are the client URLs of an etcd elsewhere, in place of a member in this process. Its quota, disk and defragmentation are its
-// operator's; history is compacted as upstream's API server does.
+// Servers are the client URLs of an etcd elsewhere, in place of a member in this process. Its quota, disk and
+// defragmentation are its operator's; history is compacted as upstream's API server does.
 type Servers struct {
 	// URLs are http or https. TLS is required with https.
 	URLs []string
@@ -51,9 +51,16 @@ var _ endpoint = (*remote)(nil)
 func (s *Store) runRemote(ctx context.Context) error {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: s.cfg.Servers.URLs, TLS: s.cfg.Servers.TLS, Logger: newZap(s.cfg.Logger, nil),
-		DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: keepAliveWait, MaxCallSendMsgSize: maxMessage, MaxCallRecvMsgSize: maxMessage,
+		DialKeepAliveTime: keepAlive, DialKeepAliveTimeout: keepAliveWait, MaxCallSendMsgSize: maxMessage,
+		MaxCallRecvMsgSize: maxMessage,
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: redialMost}, MinConnectTimeout: redialMost})},
+			Backoff: backoff.Config{
+				BaseDelay:  10 * time.Millisecond,
+				Multiplier: 1.6,
+				Jitter:     0.2,
+				MaxDelay:   redialMost,
+			},
+			MinConnectTimeout: redialMost})},
 	})
 	if err != nil {
 		return fmt.Errorf("could not connect to etcd: %w", err)
@@ -110,7 +117,13 @@ func local(err error) error {
 func (r *remote) barrier(context.Context) error { return nil }
 
 func (r *remote) read(ctx context.Context, key, end []byte, o mvcc.RangeOptions) (*mvcc.RangeResult, error) {
-	a, err := r.kv.Range(ctx, &pb.RangeRequest{Key: key, RangeEnd: end, Limit: o.Limit, Revision: o.Rev, CountOnly: o.CountOnly})
+	a, err := r.kv.Range(ctx, &pb.RangeRequest{
+		Key:       key,
+		RangeEnd:  end,
+		Limit:     o.Limit,
+		Revision:  o.Rev,
+		CountOnly: o.CountOnly,
+	})
 	if err != nil {
 		return nil, local(err)
 	}

@@ -16,7 +16,8 @@ import (
 // elsewhere runs the program etcd until the test ends, and returns its URL and a function that ends it.
 func elsewhere(t *testing.T, dir string) (string, func()) {
 	t.Helper()
-	// Nobody else listens at this process' own loopback address, nor connects from it: the ports stay free until etcd takes them.
+	// Nobody else listens at this process' own loopback address, nor connects from it: the ports stay free until etcd
+	// takes them.
 	own := fmt.Sprintf("127.%d.%d.%d:0", 64+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255)
 	var urls []string
 	var taken []net.Listener
@@ -32,8 +33,9 @@ func elsewhere(t *testing.T, dir string) (string, func()) {
 	ended := make(chan error, 1)
 	var out bytes.Buffer
 	go func() {
-		ended <- RunProgram(ctx, []string{"--data-dir", dir, "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0],
-			"--listen-peer-urls", urls[1], "--unsafe-no-fsync", "--log-level", "error"}, &out)
+		ended <- RunProgram(ctx,
+			[]string{"--data-dir", dir, "--listen-client-urls", urls[0], "--advertise-client-urls", urls[0],
+				"--listen-peer-urls", urls[1], "--unsafe-no-fsync", "--log-level", "error"}, &out)
 	}()
 	stop := func() { cancel(); require.NoError(t, <-ended) }
 	return urls[0], stop

@@ -15,21 +15,36 @@ import (
 )
 
 func TestSegmentsFromBeforeTheLastSnapshotButOneAreNotNeeded(t *testing.T) {
-	segments := []string{"0000000000000000-0000000000000000.wal", "0000000000000001-0000000000000100.wal", "0000000000000002-0000000000000200.wal", "0000000000000003-0000000000000300.wal"}
+	segments := []string{
+		"0000000000000000-0000000000000000.wal", "0000000000000001-0000000000000100.wal",
+		"0000000000000002-0000000000000200.wal", "0000000000000003-0000000000000300.wal",
+	}
 	for name, c := range map[string]struct {
 		snapshots []string
 		keep      int
 	}{
-		"within a segment":      {[]string{"0000000000000002-0000000000000280.snap", "0000000000000003-0000000000000310.snap"}, 2},
-		"by index, not term":    {[]string{"0000000000000001-0000000000000310.snap", "0000000000000002-0000000000000280.snap"}, 2},
-		"the first of one":      {[]string{"0000000000000002-0000000000000200.snap", "0000000000000002-0000000000000310.snap"}, 1},
-		"in the first":          {[]string{"0000000000000002-0000000000000001.snap", "0000000000000002-0000000000000310.snap"}, 0},
-		"behind all":            {[]string{"0000000000000002-0000000000000900.snap", "0000000000000002-0000000000000910.snap"}, 3},
+		"within a segment": {
+			[]string{"0000000000000002-0000000000000280.snap", "0000000000000003-0000000000000310.snap"}, 2,
+		},
+		"by index, not term": {
+			[]string{"0000000000000001-0000000000000310.snap", "0000000000000002-0000000000000280.snap"}, 2,
+		},
+		"the first of one": {
+			[]string{"0000000000000002-0000000000000200.snap", "0000000000000002-0000000000000310.snap"}, 1,
+		},
+		"in the first": {
+			[]string{"0000000000000002-0000000000000001.snap", "0000000000000002-0000000000000310.snap"}, 0,
+		},
+		"behind all": {
+			[]string{"0000000000000002-0000000000000900.snap", "0000000000000002-0000000000000910.snap"}, 3,
+		},
 		"a name we do not know": {[]string{"x.snap", "0000000000000002-0000000000000910.snap"}, 0},
 	} {
 		require.Len(t, before(segments, c.snapshots), c.keep, name)
 	}
-	require.Empty(t, before([]string{"x.wal", segments[1]}, []string{"0000000000000002-0000000000000900.snap", "0000000000000002-0000000000000910.snap"}))
+	require.Empty(t,
+		before([]string{"x.wal", segments[1]},
+			[]string{"0000000000000002-0000000000000900.snap", "0000000000000002-0000000000000910.snap"}))
 }
 
 // After a storm of writes and a kill, a start reads little: neither the whole log nor more history than is retained.

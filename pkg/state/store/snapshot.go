@@ -16,8 +16,8 @@ import (
 // --bump-revision.
 const restoredRevisions = 1_000_000_000
 
-// Export calls write with the database as it is at one moment, its size in bytes, and a revision up to which it is complete. While write
-// runs, the space of what is deleted cannot be used again.
+// Export calls write with the database as it is at one moment, its size in bytes, and a revision up to which it is
+// complete. While write runs, the space of what is deleted cannot be used again.
 func (s *Store) Export(write func(revision, size int64, database io.WriterTo) error) (err error) {
 	e := s.server.Load()
 	if e == nil {

@@ -116,7 +116,8 @@ func (s *Store) fail(why string) {
 }
 
 func (s *Store) failureError() error {
-	return fmt.Errorf("the store in %s failed: %s: check the disk for free space and errors, then start again", s.cfg.Dir, s.failure)
+	return fmt.Errorf("the store in %s failed: %s: check the disk for free space and errors, then start again", s.cfg.Dir,
+		s.failure)
 }
 
 // elsewhere reports whether etcd runs in other processes.
@@ -297,7 +298,8 @@ func (s *Store) Get(ctx context.Context, key string) (_ KV, err error) {
 // Range reads up to limit values (0: all) whose keys have the prefix and are >= from, in key order, at revision rev (0:
 // now). It returns the revision and the number of further values. A value that cannot be decrypted has its Err set and
 // does not fail the call.
-func (s *Store) Range(ctx context.Context, prefix, from string, limit, rev int64) (kvs []KV, at, remaining int64, err error) {
+func (s *Store) Range(ctx context.Context, prefix, from string,
+	limit, rev int64) (kvs []KV, at, remaining int64, err error) {
 	defer func(began time.Time) { s.metrics.observe(opList, prefix, began, err) }(time.Now())
 	kvs, at, remaining, err = s.Stored(ctx, prefix, from, limit, rev)
 	for i := range kvs {
@@ -306,8 +308,10 @@ func (s *Store) Range(ctx context.Context, prefix, from string, limit, rev int64
 	return kvs, at, remaining, err
 }
 
-// Page is Range for reading everything in pages, of at least one value: it reports only whether there are further values, as counting them takes time for each.
-func (s *Store) Page(ctx context.Context, prefix, from string, limit, rev int64) (kvs []KV, at int64, more bool, err error) {
+// Page is Range for reading everything in pages, of at least one value: it reports only whether there are further
+// values, as counting them takes time for each.
+func (s *Store) Page(ctx context.Context, prefix, from string,
+	limit, rev int64) (kvs []KV, at int64, more bool, err error) {
 	defer func(began time.Time) { s.metrics.observe(opList, prefix, began, err) }(time.Now())
 	kvs, at, _, err = s.stored(ctx, prefix, from, mvcc.RangeOptions{Limit: limit + 1, Rev: rev})
 	if more = int64(len(kvs)) > limit; more {
@@ -320,15 +324,19 @@ func (s *Store) Page(ctx context.Context, prefix, from string, limit, rev int64)
 }
 
 // Stored is Range without decryption: the values are the bytes stored in etcd.
-func (s *Store) Stored(ctx context.Context, prefix, from string, limit, rev int64) (kvs []KV, at, remaining int64, err error) {
-	kvs, at, count, err := s.stored(ctx, prefix, from, mvcc.RangeOptions{Limit: limit, Rev: rev, WithTotalCount: limit > 0})
+func (s *Store) Stored(ctx context.Context, prefix, from string,
+	limit, rev int64) (kvs []KV, at, remaining int64, err error) {
+	kvs, at, count, err := s.stored(ctx, prefix, from, mvcc.RangeOptions{
+		Limit: limit, Rev: rev, WithTotalCount: limit > 0,
+	})
 	if limit > 0 && len(kvs) > 0 {
 		remaining = count - int64(len(kvs))
 	}
 	return kvs, at, remaining, err
 }
 
-func (s *Store) stored(ctx context.Context, prefix, from string, opts mvcc.RangeOptions) (kvs []KV, at, count int64, err error) {
+func (s *Store) stored(ctx context.Context, prefix, from string,
+	opts mvcc.RangeOptions) (kvs []KV, at, count int64, err error) {
 	e, err := s.barrier(ctx)
 	if err != nil {
 		return nil, 0, 0, err

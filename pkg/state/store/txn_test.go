@@ -20,16 +20,22 @@ func TestTransactionsAreWholeOrNotAtAll(t *testing.T) {
 		index int
 		err   error
 	}{
-		"the key is there":       {[]Op{put("/registry/b", 0), put("/registry/a", 0)}, 1, ErrExists},
-		"another revision":       {[]Op{put("/registry/b", 0), put("/registry/a", at+1)}, 1, ErrConflict},
-		"update of nothing":      {[]Op{put("/registry/a", at), put("/registry/b", 7)}, 1, ErrNotFound},
-		"removal of nothing":     {[]Op{{Action: Remove, Key: "/registry/b", Revision: 7}, put("/registry/a", at)}, 0, ErrNotFound},
-		"check of another":       {[]Op{put("/registry/b", 0), {Action: Check, Key: "/registry/a", Revision: at - 1}}, 1, ErrConflict},
+		"the key is there":  {[]Op{put("/registry/b", 0), put("/registry/a", 0)}, 1, ErrExists},
+		"another revision":  {[]Op{put("/registry/b", 0), put("/registry/a", at+1)}, 1, ErrConflict},
+		"update of nothing": {[]Op{put("/registry/a", at), put("/registry/b", 7)}, 1, ErrNotFound},
+		"removal of nothing": {
+			[]Op{{Action: Remove, Key: "/registry/b", Revision: 7}, put("/registry/a", at)}, 0, ErrNotFound,
+		},
+		"check of another": {
+			[]Op{put("/registry/b", 0), {Action: Check, Key: "/registry/a", Revision: at - 1}}, 1, ErrConflict,
+		},
 		"check for nothing":      {[]Op{put("/registry/b", 0), {Action: Check, Key: "/registry/a"}}, 1, ErrExists},
 		"the first of several":   {[]Op{put("/registry/b", 0), put("/registry/a", 0), put("/registry/c", 5)}, 1, ErrExists},
 		"no operations":          {nil, 0, ErrTooLarge},
 		"more than are accepted": {make([]Op, MaxOps+1), 0, ErrTooLarge},
-		"a value too large":      {[]Op{put("/registry/b", 0), {Key: "/registry/c", Value: make([]byte, MaxValueBytes+1)}}, 0, ErrTooLarge},
+		"a value too large": {
+			[]Op{put("/registry/b", 0), {Key: "/registry/c", Value: make([]byte, MaxValueBytes+1)}}, 0, ErrTooLarge,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, index, err := s.Txn(ctx, c.ops...)
@@ -49,7 +55,11 @@ func TestTransactionsAreWholeOrNotAtAll(t *testing.T) {
 	require.NoError(t, err)
 	kvs, _, _, err := s.Range(ctx, "/registry/", "", 0, 0)
 	require.NoError(t, err)
-	require.Equal(t, []KV{{Key: "/registry/b", Value: []byte("new"), Revision: rev}, {Key: "/registry/c", Value: []byte("c"), Revision: rev}}, kvs)
+	require.Equal(t,
+		[]KV{
+			{Key: "/registry/b", Value: []byte("new"), Revision: rev},
+			{Key: "/registry/c", Value: []byte("c"), Revision: rev},
+		}, kvs)
 
 	batches, _ := s.Watch(ctx, "/registry/", rev-1)
 	require.Len(t, collect(t, batches, rev), 3, "one revision")
@@ -83,7 +93,8 @@ func (marked) Open(key string, stored []byte) ([]byte, error) {
 
 func TestTransactionsSealTheirValues(t *testing.T) {
 	s, _ := open(t, Config{Dir: t.TempDir(), Values: marked{}})
-	_, _, err := s.Txn(t.Context(), Op{Key: "/registry/a", Value: []byte("1")}, Op{Key: "/registry/b", Value: []byte("2")}, Op{Action: Check, Key: "/registry/c"})
+	_, _, err := s.Txn(t.Context(), Op{Key: "/registry/a", Value: []byte("1")}, Op{Key: "/registry/b", Value: []byte("2")},
+		Op{Action: Check, Key: "/registry/c"})
 	require.NoError(t, err)
 	for key, want := range map[string]string{"/registry/a": "1", "/registry/b": "2"} {
 		kv, err := s.Get(t.Context(), key)

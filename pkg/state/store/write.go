@@ -21,7 +21,8 @@ func (s *Store) Create(ctx context.Context, key string, value []byte, ttl time.D
 
 // Update replaces the value if its revision is still rev; otherwise it fails with ErrConflict, or with ErrNotFound if
 // the key does not exist. The ttl starts anew; 0 means no expiry.
-func (s *Store) Update(ctx context.Context, key string, value []byte, rev int64, ttl time.Duration) (_ int64, err error) {
+func (s *Store) Update(ctx context.Context, key string, value []byte, rev int64,
+	ttl time.Duration) (_ int64, err error) {
 	defer func(began time.Time) { s.metrics.observe(opUpdate, key, began, err) }(time.Now())
 	if rev <= 0 {
 		return 0, ErrConflict
@@ -60,7 +61,8 @@ func outcome(ok, found bool, err error) error {
 }
 
 // put writes the key if its revision is rev (0: if it does not exist).
-func (s *Store) put(ctx context.Context, key string, value []byte, rev int64, ttl time.Duration) (at int64, ok, found bool, err error) {
+func (s *Store) put(ctx context.Context, key string, value []byte, rev int64,
+	ttl time.Duration) (at int64, ok, found bool, err error) {
 	e, err := s.running()
 	if err != nil {
 		return 0, false, false, err
@@ -95,9 +97,15 @@ func (s *Store) put(ctx context.Context, key string, value []byte, rev int64, tt
 
 // txn makes the write in one transaction if the key is at revision rev (0: if it does not exist), and otherwise reports
 // whether the key exists.
-func (s *Store) txn(ctx context.Context, e endpoint, key string, rev int64, op *pb.RequestOp) (at int64, ok, found bool, err error) {
+func (s *Store) txn(ctx context.Context, e endpoint, key string, rev int64,
+	op *pb.RequestOp) (at int64, ok, found bool, err error) {
 	k := []byte(key)
-	cmp := &pb.Compare{Key: k, Result: pb.Compare_EQUAL, Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: rev}}
+	cmp := &pb.Compare{
+		Key:         k,
+		Result:      pb.Compare_EQUAL,
+		Target:      pb.Compare_MOD,
+		TargetUnion: &pb.Compare_ModRevision{ModRevision: rev},
+	}
 	req := &pb.TxnRequest{Compare: []*pb.Compare{cmp}, Success: []*pb.RequestOp{op}}
 	if rev != 0 {
 		req.Failure = []*pb.RequestOp{{Request: &pb.RequestOp_RequestRange{

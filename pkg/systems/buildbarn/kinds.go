@@ -23,29 +23,48 @@ type part[T any] interface {
 // kinds returns the kinds of Buildbarn.
 func kinds() []own.Kind {
 	return []own.Kind{
-		{Row: partRow("BuildbarnScheduler", "bbscheduler", buildbarn.DefaultScheduler, buildbarn.ValidateScheduler, func() client.ObjectList { return &buildbarn.BuildbarnSchedulerList{} }), Rights: buildbarn.SchedulerRights},
-		{Row: partRow("BuildbarnWorker", "bbworker", buildbarn.DefaultWorker, buildbarn.ValidateWorker, func() client.ObjectList { return &buildbarn.BuildbarnWorkerList{} }), Rights: buildbarn.WorkerRights},
-		{Row: partRow("BuildbarnStorage", "bbstorage", buildbarn.DefaultStorage, buildbarn.ValidateStorage, func() client.ObjectList { return &buildbarn.BuildbarnStorageList{} }), Rights: buildbarn.StorageRights},
-		{Row: partRow("BuildbarnFrontend", "bbfrontend", buildbarn.DefaultFrontend, buildbarn.ValidateFrontend, func() client.ObjectList { return &buildbarn.BuildbarnFrontendList{} }), Rights: buildbarn.FrontendRights},
-		{Row: partRow("BuildbarnBrowser", "bbbrowser", buildbarn.DefaultBrowser, buildbarn.ValidateBrowser, func() client.ObjectList { return &buildbarn.BuildbarnBrowserList{} }), Rights: buildbarn.BrowserRights},
+		{
+			Row: partRow("BuildbarnScheduler", "bbscheduler", buildbarn.DefaultScheduler, buildbarn.ValidateScheduler,
+				func() client.ObjectList { return &buildbarn.BuildbarnSchedulerList{} }), Rights: buildbarn.SchedulerRights,
+		},
+		{
+			Row: partRow("BuildbarnWorker", "bbworker", buildbarn.DefaultWorker, buildbarn.ValidateWorker,
+				func() client.ObjectList { return &buildbarn.BuildbarnWorkerList{} }), Rights: buildbarn.WorkerRights,
+		},
+		{
+			Row: partRow("BuildbarnStorage", "bbstorage", buildbarn.DefaultStorage, buildbarn.ValidateStorage,
+				func() client.ObjectList { return &buildbarn.BuildbarnStorageList{} }), Rights: buildbarn.StorageRights,
+		},
+		{
+			Row: partRow("BuildbarnFrontend", "bbfrontend", buildbarn.DefaultFrontend, buildbarn.ValidateFrontend,
+				func() client.ObjectList { return &buildbarn.BuildbarnFrontendList{} }), Rights: buildbarn.FrontendRights,
+		},
+		{
+			Row: partRow("BuildbarnBrowser", "bbbrowser", buildbarn.DefaultBrowser, buildbarn.ValidateBrowser,
+				func() client.ObjectList { return &buildbarn.BuildbarnBrowserList{} }), Rights: buildbarn.BrowserRights,
+		},
 		{Row: own.Row(own.Definition[*buildbarn.Buildbarn]{
-			Kind: buildbarn.GroupVersion.WithKind("Buildbarn"), Plural: "buildbarns", ShortNames: []string{"bb"}, Categories: []string{"coracle", "buildbarn"},
-			New: func() *buildbarn.Buildbarn { return &buildbarn.Buildbarn{} }, NewList: func() client.ObjectList { return &buildbarn.BuildbarnList{} },
-			Default: buildbarn.DefaultFarm, Validate: buildbarn.ValidateFarm,
+			Kind: buildbarn.GroupVersion.WithKind("Buildbarn"), Plural: "buildbarns", ShortNames: []string{"bb"},
+			Categories: []string{"coracle", "buildbarn"},
+			New:        func() *buildbarn.Buildbarn { return &buildbarn.Buildbarn{} },
+			NewList:    func() client.ObjectList { return &buildbarn.BuildbarnList{} },
+			Default:    buildbarn.DefaultFarm, Validate: buildbarn.ValidateFarm,
 			Columns: buildbarn.FarmColumns, Cells: buildbarn.FarmCells, Source: buildbarn.FarmSource,
 		}, func(b *buildbarn.Buildbarn) *buildbarn.BuildbarnStatus { return &b.Status }), Rights: buildbarn.FarmRights},
 	}
 }
 
 // partRow returns the row of a part. It can be scaled, and has its finalizer from the beginning.
-func partRow[T any, P part[T]](name, short string, defaults func(P), validate func(P) field.ErrorList, list func() client.ObjectList) *kind.Resource {
+func partRow[T any, P part[T]](name, short string, defaults func(P), validate func(P) field.ErrorList,
+	list func() client.ObjectList) *kind.Resource {
 	source := buildbarn.PartsSource
 	if name == "BuildbarnScheduler" {
 		source = buildbarn.Source // each source is read once
 	}
 	r := own.Row(own.Definition[P]{
-		Kind: buildbarn.GroupVersion.WithKind(name), Plural: strings.ToLower(name) + "s", ShortNames: []string{short}, Categories: []string{"coracle", "buildbarn"},
-		New: func() P { return P(new(T)) }, NewList: list, Default: defaults, Validate: validate,
+		Kind: buildbarn.GroupVersion.WithKind(name), Plural: strings.ToLower(name) + "s", ShortNames: []string{short},
+		Categories: []string{"coracle", "buildbarn"},
+		New:        func() P { return P(new(T)) }, NewList: list, Default: defaults, Validate: validate,
 		Prepare: func(p, old P) {
 			if old == nil && !slices.Contains(p.GetFinalizers(), buildbarn.Finalizer) {
 				p.SetFinalizers(append(p.GetFinalizers(), buildbarn.Finalizer))
@@ -64,7 +83,13 @@ func Definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
 	for _, o := range kinds() {
 		var columns []apiextensionsv1.CustomResourceColumnDefinition
 		for _, c := range buildbarn.Printed(o.Row.Kind != "Buildbarn") {
-			columns = append(columns, apiextensionsv1.CustomResourceColumnDefinition{Name: c.Name, Type: c.Type, Description: c.Description, Priority: c.Priority, JSONPath: c.Path})
+			columns = append(columns, apiextensionsv1.CustomResourceColumnDefinition{
+				Name:        c.Name,
+				Type:        c.Type,
+				Description: c.Description,
+				Priority:    c.Priority,
+				JSONPath:    c.Path,
+			})
 		}
 		list = append(list, own.CustomResource(o.Row, columns, ".status.selector"))
 	}

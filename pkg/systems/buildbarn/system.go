@@ -28,7 +28,9 @@ func New(system.Host) system.System {
 		},
 		Operator: &system.Operator{
 			Short: "Remote-execution farms of Buildbarn", Listen: "127.0.0.1:10261",
-			Reconcilers: []string{"buildbarnscheduler", "buildbarnworker", "buildbarnstorage", "buildbarnfrontend", "buildbarnbrowser", "buildbarn"},
+			Reconcilers: []string{
+				"buildbarnscheduler", "buildbarnworker", "buildbarnstorage", "buildbarnfrontend", "buildbarnbrowser", "buildbarn",
+			},
 			Definitions: Definitions, Rights: Rights,
 		},
 		Commands: commands.New(own.Resources(rows)),
@@ -37,5 +39,6 @@ func New(system.Host) system.System {
 
 // Rights returns what the reconcilers need on an API server other than ours.
 func Rights() []rbacv1.PolicyRule {
-	return own.Together(buildbarn.SchedulerRights, buildbarn.WorkerRights, buildbarn.StorageRights, buildbarn.FrontendRights, buildbarn.BrowserRights, buildbarn.FarmRights)
+	return own.Together(buildbarn.SchedulerRights, buildbarn.WorkerRights, buildbarn.StorageRights,
+		buildbarn.FrontendRights, buildbarn.BrowserRights, buildbarn.FarmRights)
 }

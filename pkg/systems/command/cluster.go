@@ -1,5 +1,5 @@
-// Package command is what the command lines of systems share: the flags that select a cluster, the connection to it, and
-// tables. A command line reads and writes through the API only.
+// Package command is what the command lines of systems share: the flags that select a cluster, the connection to it,
+// and tables. A command line reads and writes through the API only.
 //
 // Its invariant: a command reads the environment and the terminal only through this package.
 package command
@@ -39,13 +39,13 @@ type Cluster struct {
 
 // Connector connects to clusters.
 type Connector struct {
-	// Kinds are our own kinds that the command reads and writes. With the ones of Kubernetes that mapper adds they are known,
-	// so a connection needs no discovery.
+	// Kinds are our own kinds that the command reads and writes. With the ones of Kubernetes that mapper adds they are
+	// known, so a connection needs no discovery.
 	Kinds []metav1.APIResource
 }
 
-// Connect reads the kubeconfig as kubectl does. An empty path or namespace means the default, which is the cluster of this
-// machine unless KUBECONFIG names another.
+// Connect reads the kubeconfig as kubectl does. An empty path or namespace means the default, which is the cluster of
+// this machine unless KUBECONFIG names another.
 func (c Connector) Connect(kubeconfig, namespace string) (*Cluster, error) {
 	UseCluster(DataDir())
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()

@@ -13,14 +13,21 @@ import (
 // dnsLabel is the pattern of names that are a DNS label.
 const dnsLabel = "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 
-// Definitions returns definitions of Kontrol's kinds for other API servers than ours. They have the defaults, and of the validation what a schema
-// can say cheaply: the operator validates the rest, and says in a status what it refuses.
+// Definitions returns definitions of Kontrol's kinds for other API servers than ours. They have the defaults, and of
+// the validation what a schema can say cheaply: the operator validates the rest, and says in a status what it refuses.
 func Definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
-	oneTarget := own.WithRule("has(self.clusterName) != has(self.clusterSelector)", "exactly one of clusterName and clusterSelector")
+	oneTarget := own.WithRule("has(self.clusterName) != has(self.clusterSelector)",
+		"exactly one of clusterName and clusterSelector")
 	for _, o := range kinds(nil) {
 		var columns []apiextensionsv1.CustomResourceColumnDefinition
 		for _, c := range kontrol.Printed(o.Row.Kind) {
-			columns = append(columns, apiextensionsv1.CustomResourceColumnDefinition{Name: c.Name, Type: c.Type, Description: c.Description, Priority: c.Priority, JSONPath: c.Path})
+			columns = append(columns, apiextensionsv1.CustomResourceColumnDefinition{
+				Name:        c.Name,
+				Type:        c.Type,
+				Description: c.Description,
+				Priority:    c.Priority,
+				JSONPath:    c.Path,
+			})
 		}
 		d := own.CustomResource(o.Row, columns, "")
 		version := &d.Spec.Versions[0]
@@ -28,9 +35,14 @@ func Definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
 		switch o.Row.Kind {
 		case "Cluster":
 			own.Adjust(s, "metadata", own.WithNames(63, dnsLabel))
-			own.Adjust(s, "spec", own.WithRule("(has(self.local) && self.local) != has(self.kubeconfigSecret)", "exactly one of local and kubeconfigSecret"))
+			own.Adjust(s, "spec",
+				own.WithRule("(has(self.local) && self.local) != has(self.kubeconfigSecret)",
+					"exactly one of local and kubeconfigSecret"))
 			own.Adjust(s, "spec.kubeconfigSecret.key", own.WithDefault(kontrol.DefaultKey))
-			own.Adjust(s, "spec.pull", own.WithRule("self == false", "agents connect to the API servers of Coracle alone: give kubeconfigSecret, or run the hub as coracle server --no-node"))
+			own.Adjust(s, "spec.pull",
+				own.WithRule("self == false",
+					"agents connect to the API servers of Coracle alone: give kubeconfigSecret, or run the hub as coracle server "+
+						"--no-node"))
 		case "Resource":
 			own.Adjust(s, "metadata", own.WithNames(150, ""))
 			own.Adjust(s, "spec", oneTarget)
@@ -42,11 +54,15 @@ func Definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
 		case "Bundle":
 			own.Adjust(s, "metadata", own.WithNames(63, dnsLabel))
 			own.Adjust(s, "spec", oneTarget)
-			own.Adjust(s, "spec.source", own.WithRule("[has(self.inline), has(self.configMap), has(self.artifact)].exists_one(x, x)", "exactly one of inline, configMap and artifact"))
+			own.Adjust(s, "spec.source",
+				own.WithRule("[has(self.inline), has(self.configMap), has(self.artifact)].exists_one(x, x)",
+					"exactly one of inline, configMap and artifact"))
 			own.Adjust(s, "spec.source.artifact.pullSecret.key", own.WithDefault(kontrol.DockerConfigKey))
 			own.Adjust(s, "spec.rollout", own.WithDefault(struct{}{}))
-			own.Adjust(s, "spec.rollout.onFailure", own.OneOf(kontrol.FailureStop, kontrol.FailureContinue), own.WithDefault(kontrol.FailureStop))
-			own.Adjust(s, "spec.rollout.approval", own.OneOf(kontrol.ApprovalNone, kontrol.ApprovalManual), own.WithDefault(kontrol.ApprovalNone))
+			own.Adjust(s, "spec.rollout.onFailure", own.OneOf(kontrol.FailureStop, kontrol.FailureContinue),
+				own.WithDefault(kontrol.FailureStop))
+			own.Adjust(s, "spec.rollout.approval", own.OneOf(kontrol.ApprovalNone, kontrol.ApprovalManual),
+				own.WithDefault(kontrol.ApprovalNone))
 			own.Adjust(s, "spec.rollout.maxUnavailable", own.WithDefault(1))
 			own.Adjust(s, "spec.rollout.healthTimeout", own.WithDefault(metav1.Duration{Duration: kontrol.DefaultHealthTimeout}))
 			common(s)
@@ -61,8 +77,10 @@ func Definitions() (list []*apiextensionsv1.CustomResourceDefinition) {
 
 // common adds what the specs of Resources and Bundles have in common.
 func common(s *own.Schema) {
-	own.Adjust(s, "spec.mode", own.OneOf(kontrol.ModeReport, kontrol.ModeCorrect, kontrol.ModeEnforce), own.WithDefault(kontrol.ModeCorrect))
-	own.Adjust(s, "spec.deletionPolicy", own.OneOf(kontrol.DeletionOrphan, kontrol.DeletionDelete), own.WithDefault(kontrol.DeletionDelete))
+	own.Adjust(s, "spec.mode", own.OneOf(kontrol.ModeReport, kontrol.ModeCorrect, kontrol.ModeEnforce),
+		own.WithDefault(kontrol.ModeCorrect))
+	own.Adjust(s, "spec.deletionPolicy", own.OneOf(kontrol.DeletionOrphan, kontrol.DeletionDelete),
+		own.WithDefault(kontrol.DeletionDelete))
 	own.Adjust(s, "spec.windows.[].kind", own.OneOf(kontrol.WindowAllow, kontrol.WindowDeny))
 }
 
@@ -73,18 +91,24 @@ func selectable(fields ...string) (list []apiextensionsv1.SelectableField) {
 	return list
 }
 
-// identified gives a template the fields that identify its object, which cannot be changed. Another group or namespace is found by the operator:
-// comparing them costs more in CEL than a rule may.
+// identified gives a template the fields that identify its object, which cannot be changed. Another group or namespace
+// is found by the operator: comparing them costs more in CEL than a rule may.
 func identified(s *own.Schema) {
 	yes, least, most := true, int64(1), int64(253)
 	needed := own.Schema{Type: "string", MinLength: &least, MaxLength: &most}
 	s.Properties = map[string]own.Schema{
 		"apiVersion": needed, "kind": needed, "status": {Type: "object", XPreserveUnknownFields: &yes},
-		"metadata": {Type: "object", XPreserveUnknownFields: &yes, Required: []string{"name"}, Properties: map[string]own.Schema{"name": needed, "namespace": {Type: "string", MaxLength: &most}}},
+		"metadata": {
+			Type:                   "object",
+			XPreserveUnknownFields: &yes,
+			Required:               []string{"name"},
+			Properties:             map[string]own.Schema{"name": needed, "namespace": {Type: "string", MaxLength: &most}},
+		},
 	}
 	s.Required = []string{"apiVersion", "kind", "metadata"}
 	own.WithRule("!has(self.status)", "the cluster writes the status")(s)
 	for _, field := range []string{"kind", "metadata.name"} {
-		own.WithRule(fmt.Sprintf("self.%[1]s == oldSelf.%[1]s", field), field+" cannot be changed: the object of that name would stay behind; make another Resource")(s)
+		own.WithRule(fmt.Sprintf("self.%[1]s == oldSelf.%[1]s", field),
+			field+" cannot be changed: the object of that name would stay behind; make another Resource")(s)
 	}
 }

@@ -17,27 +17,39 @@ func kinds(tunnels *pull.Hub) []own.Kind {
 	held := newShared()
 	return []own.Kind{
 		{Row: tunnelled(tunnels, own.Row(own.Definition[*kontrol.Cluster]{
-			Kind: kontrol.GroupVersion.WithKind("Cluster"), Plural: "clusters", ShortNames: []string{"kcl"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
-			New: func() *kontrol.Cluster { return &kontrol.Cluster{} }, NewList: func() client.ObjectList { return &kontrol.ClusterList{} },
-			Default: kontrol.DefaultCluster, Validate: kontrol.ValidateCluster, Columns: kontrol.ClusterColumns, Cells: kontrol.ClusterCells, Source: kontrol.Source,
+			Kind: kontrol.GroupVersion.WithKind("Cluster"), Plural: "clusters", ShortNames: []string{"kcl"},
+			Categories: []string{"coracle", "kontrol"}, Cluster: true,
+			New:     func() *kontrol.Cluster { return &kontrol.Cluster{} },
+			NewList: func() client.ObjectList { return &kontrol.ClusterList{} },
+			Default: kontrol.DefaultCluster, Validate: kontrol.ValidateCluster, Columns: kontrol.ClusterColumns,
+			Cells: kontrol.ClusterCells, Source: kontrol.Source,
 		}, func(c *kontrol.Cluster) *kontrol.ClusterStatus { return &c.Status })), Rights: kontrol.ClusterRights},
 		{Row: held.pack(resourceRow()), Rights: kontrol.ResourceRights},
 		{Row: own.Row(own.Definition[*kontrol.Bundle]{
-			Kind: kontrol.GroupVersion.WithKind("Bundle"), Plural: "bundles", ShortNames: []string{"kbu"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
-			New: func() *kontrol.Bundle { return &kontrol.Bundle{} }, NewList: func() client.ObjectList { return &kontrol.BundleList{} },
-			Default: kontrol.DefaultBundle, Validate: kontrol.ValidateBundle, Columns: kontrol.BundleColumns, Cells: kontrol.BundleCells,
+			Kind: kontrol.GroupVersion.WithKind("Bundle"), Plural: "bundles", ShortNames: []string{"kbu"},
+			Categories: []string{"coracle", "kontrol"}, Cluster: true,
+			New:     func() *kontrol.Bundle { return &kontrol.Bundle{} },
+			NewList: func() client.ObjectList { return &kontrol.BundleList{} },
+			Default: kontrol.DefaultBundle, Validate: kontrol.ValidateBundle, Columns: kontrol.BundleColumns,
+			Cells:  kontrol.BundleCells,
 			Source: kontrol.BundleSourceText,
 		}, func(b *kontrol.Bundle) *kontrol.BundleStatus { return &b.Status }), Rights: kontrol.BundleRights},
 		{Row: held.pack(stateRow(own.Row[kontrol.AppliedState, struct{}](own.Definition[*kontrol.AppliedState]{
-			Kind: kontrol.GroupVersion.WithKind("AppliedState"), Plural: "appliedstates", ShortNames: []string{"kas"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
-			New: func() *kontrol.AppliedState { return &kontrol.AppliedState{} }, NewList: func() client.ObjectList { return &kontrol.AppliedStateList{} },
-			Validate: kontrol.ValidateApplied, Columns: kontrol.AppliedColumns, Cells: kontrol.AppliedCells, Source: kontrol.StateSource,
+			Kind: kontrol.GroupVersion.WithKind("AppliedState"), Plural: "appliedstates", ShortNames: []string{"kas"},
+			Categories: []string{"coracle", "kontrol"}, Cluster: true,
+			New:      func() *kontrol.AppliedState { return &kontrol.AppliedState{} },
+			NewList:  func() client.ObjectList { return &kontrol.AppliedStateList{} },
+			Validate: kontrol.ValidateApplied, Columns: kontrol.AppliedColumns, Cells: kontrol.AppliedCells,
+			Source: kontrol.StateSource,
 			Fields: kontrol.AppliedFields,
 		}, nil))), Rights: kontrol.AppliedRights},
 		{Row: held.pack(stateRow(own.Row[kontrol.CurrentState, struct{}](own.Definition[*kontrol.CurrentState]{
-			Kind: kontrol.GroupVersion.WithKind("CurrentState"), Plural: "currentstates", ShortNames: []string{"kcs"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
-			New: func() *kontrol.CurrentState { return &kontrol.CurrentState{} }, NewList: func() client.ObjectList { return &kontrol.CurrentStateList{} },
-			Validate: kontrol.ValidateCurrent, Columns: kontrol.CurrentColumns, Cells: kontrol.CurrentCells, Source: kontrol.StateSource,
+			Kind: kontrol.GroupVersion.WithKind("CurrentState"), Plural: "currentstates", ShortNames: []string{"kcs"},
+			Categories: []string{"coracle", "kontrol"}, Cluster: true,
+			New:      func() *kontrol.CurrentState { return &kontrol.CurrentState{} },
+			NewList:  func() client.ObjectList { return &kontrol.CurrentStateList{} },
+			Validate: kontrol.ValidateCurrent, Columns: kontrol.CurrentColumns, Cells: kontrol.CurrentCells,
+			Source: kontrol.StateSource,
 			Fields: kontrol.CurrentFields,
 		}, nil))), Rights: kontrol.CurrentRights},
 	}
@@ -46,8 +58,10 @@ func kinds(tunnels *pull.Hub) []own.Kind {
 // resourceRow is the row of Resources. A deleted one stays until its clusters are as its deletion policy says.
 func resourceRow() *kind.Resource {
 	r := own.Row(own.Definition[*kontrol.Resource]{
-		Kind: kontrol.GroupVersion.WithKind("Resource"), Plural: "resources", ShortNames: []string{"kres"}, Categories: []string{"coracle", "kontrol"}, Cluster: true,
-		New: func() *kontrol.Resource { return &kontrol.Resource{} }, NewList: func() client.ObjectList { return &kontrol.ResourceList{} },
+		Kind: kontrol.GroupVersion.WithKind("Resource"), Plural: "resources", ShortNames: []string{"kres"},
+		Categories: []string{"coracle", "kontrol"}, Cluster: true,
+		New:     func() *kontrol.Resource { return &kontrol.Resource{} },
+		NewList: func() client.ObjectList { return &kontrol.ResourceList{} },
 		Default: kontrol.DefaultWritten, Validate: kontrol.Validate, ValidateUpdate: kontrol.ValidateUpdate,
 		Prepare: kontrol.Prepare, Changed: kontrol.Changed, PrepareStatus: kontrol.PrepareStatus,
 		Columns: kontrol.Columns, Cells: kontrol.Cells, Source: kontrol.ResourceSource,
@@ -66,7 +80,10 @@ func resourceRow() *kind.Resource {
 // stateRow completes the row of a kind of states: each has one writer, which owns the whole of it.
 func stateRow(r *kind.Resource) *kind.Resource {
 	own.WholeField(r, "state")
-	own.Index(r, kontrol.FieldResource, func(o client.Object) string { resource, _ := kontrol.SubjectOf(o); return resource })
+	own.Index(r, kontrol.FieldResource, func(o client.Object) string {
+		resource, _ := kontrol.SubjectOf(o)
+		return resource
+	})
 	own.Index(r, kontrol.FieldCluster, func(o client.Object) string { _, cluster := kontrol.SubjectOf(o); return cluster })
 	return r
 }

@@ -21,8 +21,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// packed is an object of Kontrol as the cache holds it: what tells it from others, and one object, shared by all that are alike, with the rest. There
-// are many such objects, of which few are read at a time. It is immutable, but for the revision of a shallow copy.
+// packed is an object of Kontrol as the cache holds it: what tells it from others, and one object, shared by all that
+// are alike, with the rest. There are many such objects, of which few are read at a time. It is immutable, but for the
+// revision of a shallow copy.
 type packed[T any, P packable[T], R content[T]] struct {
 	client.Object // the rest; nobody changes it
 	own           ownMeta
@@ -183,7 +184,8 @@ func (own *ownMeta) version() string {
 }
 
 func (own *ownMeta) give(m *metav1.ObjectMeta) {
-	m.Name, m.ResourceVersion, m.Generation, m.Labels, m.Annotations, m.ManagedFields = own.name, own.version(), own.generation, own.labels, own.annotations, own.managed
+	m.Name, m.ResourceVersion, m.Generation, m.Labels, m.Annotations, m.ManagedFields = own.name, own.version(),
+		own.generation, own.labels, own.annotations, own.managed
 	giveUID(&m.UID, own.uid)
 	giveSeconds(&m.CreationTimestamp, own.created)
 	if own.written == [2]int64{} {
@@ -223,10 +225,12 @@ func (own resourceRest) give(r *kontrol.Resource) {
 	if own.revision != 0 {
 		r.Spec.Revision = &own.revision
 	}
-	r.Status.ID, r.Status.ObservedGeneration, r.Status.History, r.Status.Conditions = own.id, own.observed, own.history, own.conditions
+	r.Status.ID, r.Status.ObservedGeneration, r.Status.History, r.Status.Conditions = own.id, own.observed, own.history,
+		own.conditions
 }
 
-// subjectRest tells apart what states are about. named: Resource and cluster are those in the state's name, alike: the object is called as the Resource.
+// subjectRest tells apart what states are about. named: Resource and cluster are those in the state's name, alike: the
+// object is called as the Resource.
 type subjectRest struct {
 	uid          uid
 	id           int64
@@ -281,7 +285,8 @@ func takeApplied(a *kontrol.AppliedState, name string) (own appliedRest) {
 func (own appliedRest) give(a *kontrol.AppliedState) {
 	s := &a.State
 	own.subject.give(a.Name, &s.Subject)
-	s.Generation, s.Revision, s.AttemptedGeneration, s.Object.Raw, s.Fields.Raw = own.generation, own.revision, own.attempted, own.object, own.fields
+	s.Generation, s.Revision, s.AttemptedGeneration, s.Object.Raw, s.Fields.Raw = own.generation, own.revision,
+		own.attempted, own.object, own.fields
 	giveNanos(&s.Time, own.time)
 	giveNanos(&s.AppliedAt, own.appliedAt)
 }

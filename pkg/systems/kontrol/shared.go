@@ -17,8 +17,9 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// shared is what the Kontrol objects that the cache holds have in common. What a cluster has is mostly what was applied, the fields that were applied are
-// the same for all objects made alike, and so are labels and the conditions of what is in sync.
+// shared is what the Kontrol objects that the cache holds have in common. What a cluster has is mostly what was
+// applied, the fields that were applied are the same for all objects made alike, and so are labels and the conditions
+// of what is in sync.
 type shared struct {
 	seed maphash.Seed
 
@@ -37,11 +38,12 @@ type text struct {
 }
 
 const (
-	// maxTexts and maxAlike limit what is remembered. Beyond it the memory begins anew: what is shared stays so, and what comes is shared with what
-	// comes after it.
+	// maxTexts and maxAlike limit what is remembered. Beyond it the memory begins anew: what is shared stays so, and what
+	// comes is shared with what comes after it.
 	maxTexts = 1 << 16
 	maxAlike = 1 << 10
-	// maxKey is the length, in bytes, of the longest key by which something is remembered: what is larger is not shared. It stays when its objects are gone.
+	// maxKey is the length, in bytes, of the longest key by which something is remembered: what is larger is not shared.
+	// It stays when its objects are gone.
 	maxKey = 4 << 10
 	// minText is the shortest text that is shared: what is remembered of it takes about as much.
 	minText = 128
@@ -123,7 +125,8 @@ func (s *shared) text(b []byte) []byte {
 	return b
 }
 
-// alike returns what is known by a key, or else v, and what is known then: at most maxAlike keys of at most maxKey bytes.
+// alike returns what is known by a key, or else v, and what is known then: at most maxAlike keys of at most maxKey
+// bytes.
 func alike[T any](known map[string]T, key string, v T) (T, map[string]T) {
 	if len(key) > maxKey {
 		return v, known

@@ -31,14 +31,24 @@ import (
 // newMeta is the metadata of an object that was written at a time.
 func newMeta(name string, at time.Time) metav1.ObjectMeta {
 	written := metav1.NewTime(at)
-	return metav1.ObjectMeta{Name: name, UID: types.UID(uuid.NewString()), ResourceVersion: "7", Generation: 2, CreationTimestamp: metav1.Unix(1, 0),
-		Labels: map[string]string{"app": "a", "tier": "b"}, Finalizers: []string{kontrol.FinalizerTargets}, ManagedFields: []metav1.ManagedFieldsEntry{
-			{Manager: "m", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &written, FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:state":{}}`)}}}
+	return metav1.ObjectMeta{
+		Name: name, UID: types.UID(uuid.NewString()), ResourceVersion: "7", Generation: 2,
+		CreationTimestamp: metav1.Unix(1, 0),
+		Labels:            map[string]string{"app": "a", "tier": "b"}, Finalizers: []string{kontrol.FinalizerTargets},
+		ManagedFields: []metav1.ManagedFieldsEntry{
+			{
+				Manager: "m", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", Time: &written,
+				FieldsType: "FieldsV1", FieldsV1: metav1.NewFieldsV1(`{"f:state":{}}`),
+			}},
+	}
 }
 
 // repack packs an object, and unpacks it when nobody has the one that was packed any more.
 func repack(s *shared, o client.Object) (held, whole client.Object) {
-	r := s.pack(&kind.Resource{Internal: func(o client.Object) (runtime.Object, error) { return o, nil }, Fields: func(client.Object) fields.Set { return nil }})
+	r := s.pack(&kind.Resource{
+		Internal: func(o client.Object) (runtime.Object, error) { return o, nil },
+		Fields:   func(client.Object) fields.Set { return nil },
+	})
 	p := r.Pack(o)
 	forgotten := kind.AtRevision(p, 8)
 	return p, r.Unpack(kind.AtRevision(forgotten, 7))
@@ -75,36 +85,58 @@ func TestPackedObjectsAreWhole(t *testing.T) {
 			held, whole := repack(s, o)
 			copied := kind.Shallow(held)
 			copied.SetResourceVersion("")
-			copied.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Kind: "Other"}) // what others share stays as it is
+			// what others share stays as it is
+			copied.GetObjectKind().SetGroupVersionKind(schema.GroupVersionKind{Kind: "Other"})
 			require.True(rt, equality.Semantic.DeepEqual(want, whole), "%s", cmp.Diff(want, whole))
 			require.Equal(rt, fmt.Sprintf("%T", want), fmt.Sprintf("%T", whole))
 			require.Equal(rt, want.GetObjectKind().GroupVersionKind(), held.GetObjectKind().GroupVersionKind())
 			again, err := json.Marshal(held)
 			require.NoError(rt, err)
 			require.Equal(rt, string(text), string(again))
-			require.Equal(rt, []any{o.GetName(), o.GetUID(), o.GetResourceVersion(), o.GetGeneration(), o.GetLabels(), o.GetAnnotations(), o.GetFinalizers(), o.GetNamespace()},
-				[]any{held.GetName(), held.GetUID(), held.GetResourceVersion(), held.GetGeneration(), held.GetLabels(), held.GetAnnotations(), held.GetFinalizers(), held.GetNamespace()})
+			require.Equal(rt,
+				[]any{
+					o.GetName(), o.GetUID(), o.GetResourceVersion(), o.GetGeneration(), o.GetLabels(), o.GetAnnotations(),
+					o.GetFinalizers(), o.GetNamespace(),
+				},
+				[]any{
+					held.GetName(), held.GetUID(), held.GetResourceVersion(), held.GetGeneration(), held.GetLabels(),
+					held.GetAnnotations(), held.GetFinalizers(), held.GetNamespace(),
+				})
 			require.True(rt, equality.Semantic.DeepEqual(o.GetManagedFields(), held.GetManagedFields()))
 			require.Equal(rt, o.GetCreationTimestamp().UnixNano(), held.GetCreationTimestamp().UnixNano())
 		}
 	})
 }
 
-// TestPackedObjectsShareWhatIsAlike: what objects have in common is held once, and what a cluster has once with what was applied.
+// TestPackedObjectsShareWhatIsAlike: what objects have in common is held once, and what a cluster has once with what
+// was applied.
 func TestPackedObjectsShareWhatIsAlike(t *testing.T) {
 	s := newShared()
 	body := func(i int) []byte {
-		return fmt.Appendf(nil, `{"kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"text":%q}}`, i, bytes.Repeat([]byte("x"), minText))
+		return fmt.Appendf(nil, `{"kind":"ConfigMap","metadata":{"name":"m%d"},"data":{"text":%q}}`, i,
+			bytes.Repeat([]byte("x"), minText))
 	}
 	var applied []*packed[kontrol.AppliedState, *kontrol.AppliedState, appliedRest]
 	var current []*packed[kontrol.CurrentState, *kontrol.CurrentState, currentRest]
 	for i := range 100 {
 		at := metav1.NewMicroTime(time.Unix(int64(i)+1, 0))
 		name := fmt.Sprintf("a%d", i)
-		of := kontrol.Subject{Resource: name, ResourceUID: uuid.NewString(), ResourceID: int64(i), Cluster: "there", Target: kontrol.Target{APIVersion: "v1", Kind: "ConfigMap", Name: name}}
-		a := &kontrol.AppliedState{ObjectMeta: newMeta(name+".there", at.Time), State: kontrol.Applied{Subject: of, Generation: int64(i), Time: &at, Status: kontrol.ApplyApplied}}
+		of := kontrol.Subject{
+			Resource:    name,
+			ResourceUID: uuid.NewString(),
+			ResourceID:  int64(i),
+			Cluster:     "there",
+			Target:      kontrol.Target{APIVersion: "v1", Kind: "ConfigMap", Name: name},
+		}
+		a := &kontrol.AppliedState{
+			ObjectMeta: newMeta(name+".there", at.Time),
+			State:      kontrol.Applied{Subject: of, Generation: int64(i), Time: &at, Status: kontrol.ApplyApplied},
+		}
 		a.State.Object.Raw, a.State.Fields.Raw = body(i), body(0)
-		c := &kontrol.CurrentState{ObjectMeta: newMeta(name+".there", at.Time), State: kontrol.Current{Subject: of, Present: true, UID: uuid.NewString(), ResourceVersion: name, Time: &at}}
+		c := &kontrol.CurrentState{
+			ObjectMeta: newMeta(name+".there", at.Time),
+			State:      kontrol.Current{Subject: of, Present: true, UID: uuid.NewString(), ResourceVersion: name, Time: &at},
+		}
 		c.State.Object.Raw = body(i)
 		held, _ := repack(s, a)
 		applied = append(applied, held.(*packed[kontrol.AppliedState, *kontrol.AppliedState, appliedRest]))
@@ -121,7 +153,9 @@ func TestPackedObjectsShareWhatIsAlike(t *testing.T) {
 
 	// What is large is not remembered, as it would stay when nobody has it any more.
 	known := len(s.labels)
-	repack(s, &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": strings.Repeat("x", maxKey)}}})
+	repack(s, &kontrol.Resource{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": strings.Repeat("x", maxKey)}},
+	})
 	require.Len(t, s.labels, known)
 
 	// What nobody has any more, as those above are not used below, is not kept.

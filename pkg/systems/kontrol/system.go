@@ -44,11 +44,13 @@ func New(system.Host) system.System {
 	}
 }
 
-const advice = "# For a Cluster with spec.local, which is this API server itself, also bind the account to a role that may read " +
+const advice = "# For a Cluster with spec.local, which is this API server itself, also bind the account to a role " +
+	"that may read " +
 	"and write the objects of your Resources.\n"
 
 // Rights returns what the reconcilers need on an API server other than ours: nothing of the clusters that Resources are
 // for, which they reach with the credentials of those clusters.
 func Rights() []rbacv1.PolicyRule {
-	return own.Together(kontrol.ClusterRights, kontrol.ResourceRights, kontrol.StateRights, kontrol.CurrentRights, kontrol.BundleRights)
+	return own.Together(kontrol.ClusterRights, kontrol.ResourceRights, kontrol.StateRights, kontrol.CurrentRights,
+		kontrol.BundleRights)
 }

@@ -16,20 +16,32 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 )
 
-// tunnelled adds to Clusters the subresource by which their agents connect, and the one by which people reach those clusters. Whoever may create
-// the tunnel of a Cluster is that Cluster.
+// tunnelled adds to Clusters the subresource by which their agents connect, and the one by which people reach those
+// clusters. Whoever may create the tunnel of a Cluster is that Cluster.
 func tunnelled(hub *pull.Hub, r *kind.Resource) *kind.Resource {
 	r.Subresources = append(r.Subresources,
-		kind.Subresource{Name: "tunnel", GroupVersionKind: r.GroupVersionKind, Verbs: []string{"create"}, Connect: tunnels{hub}.accept, Methods: []string{http.MethodPost}},
-		kind.Subresource{Name: "proxy", GroupVersionKind: r.GroupVersionKind, Verbs: []string{"create", "delete", "get", "patch", "update"}, Connect: tunnels{hub}.proxy})
+		kind.Subresource{
+			Name:             "tunnel",
+			GroupVersionKind: r.GroupVersionKind,
+			Verbs:            []string{"create"},
+			Connect:          tunnels{hub}.accept,
+			Methods:          []string{http.MethodPost},
+		},
+		kind.Subresource{
+			Name:             "proxy",
+			GroupVersionKind: r.GroupVersionKind,
+			Verbs:            []string{"create", "delete", "get", "patch", "update"},
+			Connect:          tunnels{hub}.proxy,
+		})
 	return r
 }
 
 // tunnels has the connections of the agents of clusters; hub is nil if this server has none.
 type tunnels struct{ hub *pull.Hub }
 
-// proxy forwards requests for objects to the API of a cluster that has connected itself. They are made with its agent's credentials, as what
-// Resources do: who may use it has the rights of the agent, but for the verbs of the requests, which are those of this subresource.
+// proxy forwards requests for objects to the API of a cluster that has connected itself. They are made with its agent's
+// credentials, as what Resources do: who may use it has the rights of the agent, but for the verbs of the requests,
+// which are those of this subresource.
 func (t tunnels) proxy(req *http.Request, on kind.Connection) (http.Handler, error) {
 	r, namespace, name := on.Target()
 	c, ok := on.Read(r.GroupVersionKind, namespace, name).(*kontrol.Cluster)
@@ -37,7 +49,8 @@ func (t tunnels) proxy(req *http.Request, on kind.Connection) (http.Handler, err
 		return nil, apierrors.NewNotFound(r.GR(), name)
 	}
 	if !c.Spec.Pull {
-		return nil, apierrors.NewConflict(r.GR(), name, errors.New("spec.pull is not true: it has no agent, and is reached with its kubeconfig"))
+		return nil, apierrors.NewConflict(r.GR(), name,
+			errors.New("spec.pull is not true: it has no agent, and is reached with its kubeconfig"))
 	}
 	if t.hub == nil {
 		return nil, apierrors.NewServiceUnavailable(pull.ErrElsewhere.Error())
@@ -49,7 +62,8 @@ func (t tunnels) proxy(req *http.Request, on kind.Connection) (http.Handler, err
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		req = req.Clone(req.Context())
 		for name := range req.Header {
-			if name == "Authorization" || name == "Cookie" || strings.HasPrefix(name, "Impersonate-") || strings.HasPrefix(name, "X-Remote-") {
+			if name == "Authorization" || name == "Cookie" || strings.HasPrefix(name, "Impersonate-") ||
+				strings.HasPrefix(name, "X-Remote-") {
 				req.Header.Del(name)
 			}
 		}

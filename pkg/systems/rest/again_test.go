@@ -36,14 +36,16 @@ func TestConflicts(t *testing.T) {
 	})
 }
 
-// TestConflictsDoNotSpin: whatever changes objects pauses after conflicts, which last until the cache has what others wrote.
+// TestConflictsDoNotSpin: whatever changes objects pauses after conflicts, which last until the cache has what others
+// wrote.
 func TestConflictsDoNotSpin(t *testing.T) {
 	w := newWorld(t)
 	w.node("ours")
 	worker := w.register(8081)
 	id := w.task("a")
 	pod := w.run(id, worker, 1)
-	require.Equal(t, http.StatusCreated, w.do("POST", "/api/v1/services", `{"name":"web","selector":{"app":"web"},"ports":[{"port":80}]}`).status)
+	require.Equal(t, http.StatusCreated,
+		w.do("POST", "/api/v1/services", `{"name":"web","selector":{"app":"web"},"ports":[{"port":80}]}`).status)
 	for _, r := range [][3]string{
 		{"POST", "/api/v1/nodes/" + worker + "/heartbeat", ``},
 		{"POST", "/api/v1/nodes/" + worker + "/deregister", ``},

@@ -20,13 +20,16 @@ func (s *bundles) Routes() []Route {
 	const at = "/api/v1/bundles/{id}"
 	return []Route{
 		{
-			Method: http.MethodPost, Path: "/api/v1/bundles", Summary: "Create a bundle: many objects that are brought to clusters in order", Handle: s.create,
-			Body: wire.CreateBundle{}, Answers: map[int]any{http.StatusCreated: wire.Bundle{}, http.StatusConflict: wire.Error{}},
+			Method: http.MethodPost, Path: "/api/v1/bundles",
+			Summary: "Create a bundle: many objects that are brought to clusters in order", Handle: s.create,
+			Body:    wire.CreateBundle{},
+			Answers: map[int]any{http.StatusCreated: wire.Bundle{}, http.StatusConflict: wire.Error{}},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/bundles", Summary: "List bundles, and how far they are", Handle: s.list,
 			Query: append([]Parameter{
-				{"cluster", "only those of a cluster, by its cluster_id", ""}, {"state", "only those in a state, such as Synced or Failed", ""},
+				{"cluster", "only those of a cluster, by its cluster_id", ""},
+				{"state", "only those in a state, such as Synced or Failed", ""},
 			}, paging...),
 			Answers: map[int]any{http.StatusOK: []wire.Bundle{}, http.StatusBadRequest: wire.Error{}},
 		},
@@ -36,14 +39,26 @@ func (s *bundles) Routes() []Route {
 		},
 		{
 			Method: http.MethodPut, Path: at, Summary: "Change a bundle", Handle: s.update,
-			Body: wire.UpdateBundle{}, Answers: map[int]any{http.StatusOK: wire.Bundle{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+			Body: wire.UpdateBundle{},
+			Answers: map[int]any{
+				http.StatusOK:       wire.Bundle{},
+				http.StatusNotFound: wire.Error{},
+				http.StatusConflict: wire.Error{},
+			},
 		},
 		{
-			Method: http.MethodPost, Path: at + "/approve", Summary: "Approve the content of a bundle that waits for it", Handle: s.approve,
-			Body: wire.ApproveBundle{}, Answers: map[int]any{http.StatusOK: wire.Bundle{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+			Method: http.MethodPost, Path: at + "/approve", Summary: "Approve the content of a bundle that waits for it",
+			Handle: s.approve,
+			Body:   wire.ApproveBundle{},
+			Answers: map[int]any{
+				http.StatusOK:       wire.Bundle{},
+				http.StatusNotFound: wire.Error{},
+				http.StatusConflict: wire.Error{},
+			},
 		},
 		{
-			Method: http.MethodDelete, Path: at, Summary: "Delete a bundle, and its objects as its deletion policy says", Handle: s.remove,
+			Method: http.MethodDelete, Path: at, Summary: "Delete a bundle, and its objects as its deletion policy says",
+			Handle:  s.remove,
 			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
 		},
 	}
@@ -68,7 +83,8 @@ func (s *bundles) create(c *Call) error {
 
 // bundleStates are the values of the parameter state.
 var bundleStates = []string{
-	string(kontrol.BundleSynced), string(kontrol.BundleProgressing), string(kontrol.BundleWaiting), string(kontrol.BundlePaused), string(kontrol.BundleFailed),
+	string(kontrol.BundleSynced), string(kontrol.BundleProgressing), string(kontrol.BundleWaiting),
+	string(kontrol.BundlePaused), string(kontrol.BundleFailed),
 	string(kontrol.BundleInvalid), view.ResourceTerminating,
 }
 
@@ -83,7 +99,8 @@ func (s *bundles) list(c *Call) error {
 		return err
 	}
 	shown := slices.DeleteFunc(pointers(list.Items), func(b *kontrol.Bundle) bool {
-		on := b.Spec.ClusterName == cluster || slices.ContainsFunc(b.Status.Targets, func(t kontrol.BundleTarget) bool { return t.Name == cluster })
+		on := b.Spec.ClusterName == cluster ||
+			slices.ContainsFunc(b.Status.Targets, func(t kontrol.BundleTarget) bool { return t.Name == cluster })
 		return state != "" && state != b.Phase() || cluster != "" && !on
 	})
 	return page(c, shown, func(b *kontrol.Bundle) any { return view.Bundle(b) })
@@ -119,7 +136,8 @@ func (s *bundles) update(c *Call) error {
 	}
 	return s.change(c, func(b *kontrol.Bundle) error {
 		if in.Generation != nil && *in.Generation != b.Generation {
-			return Refuse(http.StatusConflict, "the bundle has generation %d by now, not %d: read it again", b.Generation, *in.Generation)
+			return Refuse(http.StatusConflict, "the bundle has generation %d by now, not %d: read it again", b.Generation,
+				*in.Generation)
 		}
 		if err := view.UpdateBundle(b, &in); err != nil {
 			return Refuse(http.StatusBadRequest, "%v", err)

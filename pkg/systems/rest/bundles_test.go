@@ -21,7 +21,8 @@ func (w *world) read(name, content string) {
 	require.NoError(w.t, w.admin.Get(w.t.Context(), ctrl.ObjectKey{Name: name}, &b))
 	next := b.DeepCopy()
 	s := &next.Status
-	s.ObservedGeneration, s.Phase, s.Message, s.Content, s.Objects = b.Generation, kontrol.BundleWaiting, "it waits", content, 1
+	s.ObservedGeneration, s.Phase, s.Message, s.Content, s.Objects = b.Generation, kontrol.BundleWaiting, "it waits",
+		content, 1
 	s.Targets = []kontrol.BundleTarget{{Name: "edge", Phase: kontrol.TargetWaiting, Wave: new(int32(0))}}
 	require.NoError(w.t, w.admin.Status().Update(w.t.Context(), next))
 }
@@ -29,13 +30,18 @@ func (w *world) read(name, content string) {
 // TestABundle from creation to deletion: with an ID that stays, its content approved as it was read.
 func TestABundle(t *testing.T) {
 	w := newWorld(t)
-	a := w.do("POST", "/api/v1/bundles", `{"name":"shop","cluster_selector":"env=prod","inline":"kind: x","approval":"Manual","max_unavailable":"20%","health_timeout_seconds":60}`)
+	a := w.do("POST", "/api/v1/bundles",
+		`{"name":"shop","cluster_selector":"env=prod","inline":"kind: x","approval":"Manual","max_unavailable":"20%","health_timeout_seconds":60}`)
 	require.Equal(t, http.StatusCreated, a.status, a.body)
 	var made, b wire.Bundle
 	a.into(t, &made)
 	require.Positive(t, made.ID)
-	require.Equal(t, []any{"shop", "env=prod", "kind: x", "Manual", "20%", int64(60), "Correct", "Delete", "Stop", "Progressing"},
-		[]any{made.Name, made.ClusterSelector, made.Inline, made.Approval, made.MaxUnavailable, made.HealthTimeout, made.Mode, made.DeletionPolicy, made.OnFailure, made.State})
+	require.Equal(t,
+		[]any{"shop", "env=prod", "kind: x", "Manual", "20%", int64(60), "Correct", "Delete", "Stop", "Progressing"},
+		[]any{
+			made.Name, made.ClusterSelector, made.Inline, made.Approval, made.MaxUnavailable, made.HealthTimeout, made.Mode,
+			made.DeletionPolicy, made.OnFailure, made.State,
+		})
 	at := fmt.Sprintf("/api/v1/bundles/%d", made.ID)
 
 	put := func(body string) {
@@ -65,7 +71,13 @@ func TestABundle(t *testing.T) {
 	w.do("POST", at+"/approve", `{"content":"sha256:2"}`).into(t, &b)
 	require.True(t, b.ContentApproved)
 	require.Equal(t, []any{"Waiting", "it waits", "edge"}, []any{b.State, b.Message, b.Clusters[0].ClusterID})
-	for query, want := range map[string]int{"": 1, "cluster=edge": 1, "cluster=other": 0, "state=Waiting": 1, "state=Synced": 0} {
+	for query, want := range map[string]int{
+		"":              1,
+		"cluster=edge":  1,
+		"cluster=other": 0,
+		"state=Waiting": 1,
+		"state=Synced":  0,
+	} {
 		var got []wire.Bundle
 		w.do("GET", "/api/v1/bundles?"+query, nil).into(t, &got)
 		require.Len(t, got, want, query)

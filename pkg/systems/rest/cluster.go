@@ -29,7 +29,8 @@ func (c Cluster) allowed(ctx context.Context, verb string, obj ctrl.Object, name
 	}
 	review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
-			Namespace: namespace, Verb: verb, Group: mapping.Group, Version: mapping.Version, Resource: mapping.Resource, Subresource: sub, Name: name,
+			Namespace: namespace, Verb: verb, Group: mapping.Group, Version: mapping.Version, Resource: mapping.Resource,
+			Subresource: sub, Name: name,
 		},
 	}}
 	if err := c.client.Create(ctx, review); err != nil {
@@ -117,7 +118,8 @@ func (c Cluster) WatchTask(ctx context.Context, t *taskapi.Task) (watch.Interfac
 		return nil, err
 	}
 	return c.client.Watch(ctx, &taskapi.TaskList{}, &ctrl.ListOptions{
-		Namespace: t.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", t.Name), Raw: &metav1.ListOptions{ResourceVersion: t.ResourceVersion},
+		Namespace: t.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", t.Name),
+		Raw: &metav1.ListOptions{ResourceVersion: t.ResourceVersion},
 	})
 }
 

@@ -57,7 +57,8 @@ func (s *Server) origin(w http.ResponseWriter, r *http.Request) error {
 		scheme = "http://"
 	}
 	own := origin == scheme+r.Host
-	if !own && !slices.Contains(s.cfg.RESTCORSOrigins, strings.ToLower(origin)) && !slices.Contains(s.cfg.RESTCORSOrigins, "*") {
+	if !own && !slices.Contains(s.cfg.RESTCORSOrigins, strings.ToLower(origin)) &&
+		!slices.Contains(s.cfg.RESTCORSOrigins, "*") {
 		return Refuse(http.StatusForbidden, "origin %q is not allowed", origin)
 	}
 	w.Header().Set("Access-Control-Allow-Origin", origin)

@@ -18,14 +18,18 @@ func TestTheTokenIsNeeded(t *testing.T) {
 	require.Equal(t, http.StatusOK, get("Authorization", "Bearer "+token))
 	require.Equal(t, http.StatusOK, get("Authorization", basic))
 	require.Equal(t, http.StatusOK, get("Authorization", "Bearer "+token, "Host", "any.example"))
-	for _, wrong := range []string{"", "Bearer", "Bearer ", "Bearer " + token + "x", "Bearer " + token[1:], token, "Basic !", "Basic " + base64.StdEncoding.EncodeToString([]byte(token+":"))} {
+	for _, wrong := range []string{
+		"", "Bearer", "Bearer ", "Bearer " + token + "x", "Bearer " + token[1:], token, "Basic !",
+		"Basic " + base64.StdEncoding.EncodeToString([]byte(token+":")),
+	} {
 		a := w.do("GET", "/api/v1/tasks", nil, "Authorization", wrong)
 		require.Equal(t, http.StatusUnauthorized, a.status, wrong)
 		require.NotEmpty(t, a.header.Get("WWW-Authenticate"))
 	}
 	require.Equal(t, http.StatusUnauthorized, w.do("GET", "/api/v1/tasks?token="+token, nil).status, "only for streams")
 	require.Equal(t, http.StatusNotFound, w.do("GET", "/api/v1/tasks/x/logs/stream?token="+token, nil).status)
-	require.Equal(t, http.StatusUnauthorized, w.do("GET", "/nothing", nil).status, "routes are not probed without the token")
+	require.Equal(t, http.StatusUnauthorized, w.do("GET", "/nothing", nil).status,
+		"routes are not probed without the token")
 	require.Equal(t, http.StatusOK, w.do("GET", "/health", nil).status)
 
 	require.NoError(t, os.WriteFile(w.file, []byte("another token of some length"), 0o600))
@@ -70,7 +74,8 @@ func TestPagesOfOthersAreRefused(t *testing.T) {
 	require.Equal(t, "Origin", a.header.Get("Vary"))
 	require.Equal(t, http.StatusOK, w.do("GET", "/api/v1/tasks", nil, "Origin", w.url).status, "its own pages")
 
-	before := w.do("OPTIONS", "/api/v1/tasks", nil, "Origin", "https://page.example", "Access-Control-Request-Method", "POST")
+	before := w.do("OPTIONS", "/api/v1/tasks", nil, "Origin", "https://page.example", "Access-Control-Request-Method",
+		"POST")
 	require.Equal(t, http.StatusNoContent, before.status)
 	require.Equal(t, "GET, POST", before.header.Get("Access-Control-Allow-Methods"))
 	require.Equal(t, http.StatusForbidden, w.do("OPTIONS", "/api/v1/tasks", nil, "Origin", "https://evil.example").status)

@@ -60,7 +60,8 @@ type world struct {
 	roots  *x509.CertPool
 }
 
-// broken is a client that creates nothing while err is set, and until changes is full, finds that somebody else has written what it would change.
+// broken is a client that creates nothing while err is set, and until changes is full, finds that somebody else has
+// written what it would change.
 type broken struct {
 	client.Interface
 	mu      sync.Mutex
@@ -193,7 +194,12 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
 	e := registrytest.Start(t, registrytest.Options{Kinds: assembled.Kinds()})
 	// The API server brings the authorizer; the facade has the rights of its role and no others.
-	_, err := apiserver.New(apiserver.Config{Registry: e.Registry, Cache: e.Cache, Kinds: e.Kinds, Logger: slog.New(slog.DiscardHandler)})
+	_, err := apiserver.New(apiserver.Config{
+		Registry: e.Registry,
+		Cache:    e.Cache,
+		Kinds:    e.Kinds,
+		Logger:   slog.New(slog.DiscardHandler),
+	})
 	require.NoError(t, err)
 	w := &world{t: t, admin: e.As("admin"), agent: newAgent(t), file: filepath.Join(t.TempDir(), "token")}
 	for _, name := range []string{"default", "kube-node-lease", "production"} {
@@ -208,7 +214,11 @@ func newWorld(t *testing.T, change ...func(*Config)) *world {
 	require.NoError(t, os.WriteFile(w.file, []byte(token+"\n"), 0o600))
 	w.broken = &broken{Interface: e.As(User)}
 	cfg := Config{
-		REST:   config.REST{RESTAddress: "127.0.0.1:1", RESTInsecure: true, RESTCORSOrigins: []string{"https://page.example"}},
+		REST: config.REST{
+			RESTAddress:     "127.0.0.1:1",
+			RESTInsecure:    true,
+			RESTCORSOrigins: []string{"https://page.example"},
+		},
 		Client: w.broken, Nodes: w.agent, Logger: slog.New(slog.DiscardHandler),
 	}
 	for _, f := range change {
@@ -307,7 +317,13 @@ func (w *world) run(id, node string, number int32) *corev1.Pod {
 	w.create(p)
 	next := t.DeepCopy()
 	next.Status.Phase, next.Status.Node, next.Status.PodName = taskapi.TaskScheduled, node, p.Name
-	next.Status.Attempts = append(next.Status.Attempts, taskapi.TaskAttempt{Number: number, Phase: taskapi.TaskScheduled, Pod: p.Name, PodUID: p.UID, Node: node})
+	next.Status.Attempts = append(next.Status.Attempts, taskapi.TaskAttempt{
+		Number: number,
+		Phase:  taskapi.TaskScheduled,
+		Pod:    p.Name,
+		PodUID: p.UID,
+		Node:   node,
+	})
 	require.NoError(w.t, w.admin.Status().Update(w.t.Context(), next))
 	return p
 }
@@ -325,7 +341,9 @@ func (w *world) task(name string) string {
 // register registers a worker on loopback and returns its ID.
 func (w *world) register(port int) string {
 	w.t.Helper()
-	a := w.do("POST", "/api/v1/nodes/register", wire.RegisterNode{Hostname: "127.0.0.1", Port: port, CPU: "2", Memory: "2Gi"})
+	a := w.do("POST", "/api/v1/nodes/register", wire.RegisterNode{
+		Hostname: "127.0.0.1", Port: port, CPU: "2", Memory: "2Gi",
+	})
 	require.Equal(w.t, http.StatusCreated, a.status, a.body)
 	var n wire.Node
 	a.into(w.t, &n)
@@ -336,6 +354,8 @@ func (w *world) register(port int) string {
 func (w *world) bind(pod, node string) {
 	w.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod}}
-	err := w.admin.SubResource("binding").Create(w.t.Context(), p, &corev1.Binding{ObjectMeta: p.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: node}})
+	err := w.admin.SubResource("binding").Create(w.t.Context(), p, &corev1.Binding{
+		ObjectMeta: p.ObjectMeta, Target: corev1.ObjectReference{Kind: "Node", Name: node},
+	})
 	require.NoError(w.t, err)
 }

@@ -92,7 +92,8 @@ func (t *tasks) source(c *Call) (source, error) {
 		return source{}, Refuse(http.StatusBadRequest, "task is not scheduled to any node")
 	}
 	s := source{
-		namespace: task.Namespace, pod: a.Pod, container: taskapi.ContainerName, node: a.Node, id: view.AttemptID(task.Name, a),
+		namespace: task.Namespace, pod: a.Pod, container: taskapi.ContainerName, node: a.Node,
+		id:   view.AttemptID(task.Name, a),
 		kept: []string{"taskLogs", string(task.UID), task.Namespace, a.Pod, string(a.PodUID)},
 	}
 	return s, t.server().locate(c, &s)
@@ -310,7 +311,8 @@ func copyEvents(w io.Writer, rc *http.ResponseController, in io.Reader, events b
 			if events {
 				_, failed = w.Write(line)
 			} else {
-				_, failed = fmt.Fprintf(w, "data: %s\n\n", bytes.ReplaceAll(bytes.TrimRight(line, "\r\n"), []byte{'\r'}, []byte("\ndata: ")))
+				_, failed = fmt.Fprintf(w, "data: %s\n\n",
+					bytes.ReplaceAll(bytes.TrimRight(line, "\r\n"), []byte{'\r'}, []byte("\ndata: ")))
 			}
 			if failed != nil {
 				return errHandled

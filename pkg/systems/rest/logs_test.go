@@ -26,7 +26,8 @@ func TestLogsOfOurNodes(t *testing.T) {
 	var logs wire.TaskLogs
 	w.do("GET", "/api/v1/tasks/"+id+"/logs?tail=7", nil).into(t, &logs)
 	require.Equal(t, wire.TaskLogs{TaskID: id, Logs: "one\ntwo\n", Tail: 7}, logs)
-	kept := "/taskLogs/" + string(pod.OwnerReferences[0].UID) + "/default/" + pod.Name + "/" + string(pod.UID) + "?tailLines=7"
+	kept := "/taskLogs/" + string(pod.OwnerReferences[0].UID) + "/default/" + pod.Name + "/" + string(pod.UID) +
+		"?tailLines=7"
 	require.Equal(t, []string{kept}, w.agent.asked)
 	w.agent.mu.Lock()
 	w.agent.old, w.agent.asked = true, nil

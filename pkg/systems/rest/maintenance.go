@@ -26,7 +26,8 @@ func (m *maintenance) Routes() []Route {
 			Answers: map[int]any{http.StatusOK: wire.Health{}},
 		},
 		{
-			Method: http.MethodPost, Path: "/api/v1/prune", Summary: "Remove what has ended: tasks, pods without a controller, and workers that are offline", Handle: m.prune,
+			Method: http.MethodPost, Path: "/api/v1/prune",
+			Summary: "Remove what has ended: tasks, pods without a controller, and workers that are offline", Handle: m.prune,
 			Query:   []Parameter{{"all", "also remove what has not ended, and services, of what was created here", false}},
 			Answers: map[int]any{http.StatusOK: wire.PruneResult{}},
 		},
@@ -35,7 +36,11 @@ func (m *maintenance) Routes() []Route {
 
 func (m *maintenance) health(c *Call) error {
 	// The name is that of the service whose API this is.
-	return c.Answer(http.StatusOK, wire.Health{Status: "ok", Service: "podling-master", AuthEnabled: strconv.FormatBool(!m.cfg.RESTInsecure)})
+	return c.Answer(http.StatusOK, wire.Health{
+		Status:      "ok",
+		Service:     "podling-master",
+		AuthEnabled: strconv.FormatBool(!m.cfg.RESTInsecure),
+	})
 }
 
 // prune removes what has ended in the facade's namespace and, with all, everything created here: never what others
@@ -59,7 +64,8 @@ func (m *maintenance) prune(c *Call) error {
 		return err
 	}
 	for _, p := range shown {
-		ended := (p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed) && metav1.GetControllerOfNoCopy(p) == nil
+		ended := (p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed) &&
+			metav1.GetControllerOfNoCopy(p) == nil
 		if ended || all && p.Labels[view.Managed] == "true" {
 			if err := m.remove(c, p, &out.PodsRemoved); err != nil {
 				return err

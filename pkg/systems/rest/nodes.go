@@ -30,13 +30,15 @@ func (n *nodes) server() *Server { return (*Server)(n) }
 // patience is how long Podling's master waits for a heartbeat, which its workers send every 30 s by default.
 const patience = 90 // seconds
 
-// Routes implements Resource. The second routes of register and heartbeat are those of Podling's design, in which workers send a heartbeat every 10 s
-// and are offline after 30 s; the others are those of its code.
+// Routes implements Resource. The second routes of register and heartbeat are those of Podling's design, in which
+// workers send a heartbeat every 10 s and are offline after 30 s; the others are those of its code.
 func (n *nodes) Routes() []Route {
 	register := Route{
-		Method: http.MethodPost, Path: "/api/v1/nodes/register", Summary: "Register an external worker, which may be silent for 90 s unless it says",
-		Handle: func(c *Call) error { return n.register(c, patience) },
-		Body:   wire.RegisterNode{}, Answers: map[int]any{http.StatusCreated: wire.Node{}, http.StatusTooManyRequests: wire.Error{}},
+		Method: http.MethodPost, Path: "/api/v1/nodes/register",
+		Summary: "Register an external worker, which may be silent for 90 s unless it says",
+		Handle:  func(c *Call) error { return n.register(c, patience) },
+		Body:    wire.RegisterNode{},
+		Answers: map[int]any{http.StatusCreated: wire.Node{}, http.StatusTooManyRequests: wire.Error{}},
 	}
 	same := register
 	same.Path, same.Summary = "/api/v1/nodes", "Register an external worker, which may be silent for 30 s unless it says"
@@ -44,15 +46,18 @@ func (n *nodes) Routes() []Route {
 	return []Route{
 		register, same,
 		{
-			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/heartbeat", Summary: "Keep a worker online, every 10 s", Handle: n.heartbeat,
+			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/heartbeat", Summary: "Keep a worker online, every 10 s",
+			Handle:  n.heartbeat,
 			Answers: map[int]any{http.StatusOK: wire.Node{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodPost, Path: "/api/v1/heartbeat", Summary: "Keep a worker online, every 10 s", Handle: n.heartbeatBody,
-			Body: wire.Heartbeat{}, Answers: map[int]any{http.StatusOK: wire.Node{}, http.StatusNotFound: wire.Error{}},
+			Method: http.MethodPost, Path: "/api/v1/heartbeat", Summary: "Keep a worker online, every 10 s",
+			Handle: n.heartbeatBody,
+			Body:   wire.Heartbeat{}, Answers: map[int]any{http.StatusOK: wire.Node{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/deregister", Summary: "Take a worker offline", Handle: n.deregister,
+			Method: http.MethodPost, Path: "/api/v1/nodes/{id}/deregister", Summary: "Take a worker offline",
+			Handle:  n.deregister,
 			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
@@ -88,7 +93,8 @@ func (n *nodes) register(c *Call, silent int) error {
 		return err
 	}
 	if len(there.Items) >= n.maxWorkers {
-		return Refuse(http.StatusTooManyRequests, "there are %d external workers already: remove those that are offline (prune)", n.maxWorkers)
+		return Refuse(http.StatusTooManyRequests,
+			"there are %d external workers already: remove those that are offline (prune)", n.maxWorkers)
 	}
 	if err := n.cluster.Create(c, node); err != nil {
 		return err
@@ -113,9 +119,11 @@ func lease(node *corev1.Node, now time.Time) *coordinationv1.Lease {
 	at := metav1.NewMicroTime(now)
 	seconds := int32(taskapi.Patience(node, 0) / time.Second)
 	return &coordinationv1.Lease{
-		ObjectMeta: metav1.ObjectMeta{Namespace: corev1.NamespaceNodeLease, Name: node.Name, OwnerReferences: []metav1.OwnerReference{{
-			APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID,
-		}}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: corev1.NamespaceNodeLease, Name: node.Name, OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID,
+			}},
+		},
 		Spec: coordinationv1.LeaseSpec{HolderIdentity: &node.Name, LeaseDurationSeconds: &seconds, RenewTime: &at},
 	}
 }
@@ -132,7 +140,8 @@ func (s *Server) workerAddress(c *Call, host string, port int) (netip.AddrPort, 
 	if !from.IsValid() || from.IsLinkLocalUnicast() || from.IsMulticast() || from.IsUnspecified() {
 		return netip.AddrPort{}, Refuse(http.StatusBadRequest, "workers cannot register from %s", from)
 	}
-	if local, ok := c.Request.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok && local.AddrPort() == netip.AddrPortFrom(from, uint16(port)) {
+	if local, ok := c.Request.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr); ok &&
+		local.AddrPort() == netip.AddrPortFrom(from, uint16(port)) {
 		return netip.AddrPort{}, Refuse(http.StatusBadRequest, "%s:%d is this server", host, port)
 	}
 	found, err := s.resolve(c, host)
@@ -144,7 +153,8 @@ func (s *Server) workerAddress(c *Call, host string, port int) (netip.AddrPort, 
 			return netip.AddrPortFrom(from, uint16(port)), nil
 		}
 	}
-	return netip.AddrPort{}, Refuse(http.StatusBadRequest, "hostname %q is not the address %s that the registration came from", host, from)
+	return netip.AddrPort{}, Refuse(http.StatusBadRequest,
+		"hostname %q is not the address %s that the registration came from", host, from)
 }
 
 // maxHost is the maximum length of a hostname, resolvePatience the timeout of its resolution.
@@ -229,7 +239,8 @@ func (n *nodes) beat(c *Call, id string) error {
 		return err
 	}
 	if !view.Online(node) {
-		if node, err = n.setReady(c, id, corev1.ConditionTrue, "Heartbeat", "the external worker sends heartbeats"); err != nil {
+		if node, err = n.setReady(c, id, corev1.ConditionTrue, "Heartbeat", "the external worker sends heartbeats"); err !=
+			nil {
 			return err
 		}
 	}
@@ -266,7 +277,8 @@ func (n *nodes) renew(c *Call, node *corev1.Node, now time.Time) error {
 }
 
 // setReady writes the Ready condition of a worker.
-func (n *nodes) setReady(c *Call, id string, status corev1.ConditionStatus, reason, message string) (next *corev1.Node, err error) {
+func (n *nodes) setReady(c *Call, id string, status corev1.ConditionStatus,
+	reason, message string) (next *corev1.Node, err error) {
 	err = again(c, func() error {
 		have, err := n.server().worker(c, id)
 		if err != nil {
@@ -281,7 +293,8 @@ func (n *nodes) setReady(c *Call, id string, status corev1.ConditionStatus, reas
 
 func (n *nodes) deregister(c *Call) error {
 	// Unknown and not False: whatever still runs there, nobody will report it.
-	if _, err := n.setReady(c, c.Param("id"), corev1.ConditionUnknown, "Deregistered", "the external worker deregistered"); err != nil {
+	if _, err := n.setReady(c, c.Param("id"), corev1.ConditionUnknown, "Deregistered", "the external worker "+
+		"deregistered"); err != nil {
 		return err
 	}
 	return c.Answer(http.StatusOK, wire.Message{Message: "node deregistered successfully"})
@@ -301,12 +314,15 @@ func (n *nodes) list(c *Call) error {
 		return err
 	}
 	facade := n.server().place(c)
-	return page(c, pointers(list.Items), func(node *corev1.Node) any { return view.Node(node, load[node.Name], beats[node.Name], facade) })
+	return page(c, pointers(list.Items), func(node *corev1.Node) any {
+		return view.Node(node, load[node.Name], beats[node.Name], facade)
+	})
 }
 
 func (n *nodes) heartbeats(ctx context.Context) (map[string]time.Time, error) {
 	var leases coordinationv1.LeaseList
-	if err := n.cluster.List(ctx, &coordinationv1.Lease{}, &leases, ctrl.InNamespace(corev1.NamespaceNodeLease)); err != nil {
+	if err := n.cluster.List(ctx, &coordinationv1.Lease{}, &leases, ctrl.InNamespace(corev1.NamespaceNodeLease)); err !=
+		nil {
 		return nil, err
 	}
 	at := make(map[string]time.Time, len(leases.Items))

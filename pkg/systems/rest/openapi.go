@@ -23,7 +23,8 @@ type description Server
 func (d *description) Routes() []Route {
 	made := sync.OnceValues(func() ([]byte, error) { return json.Marshal(describe(d.router.routes)) })
 	return []Route{{
-		Method: http.MethodGet, Path: descriptionPath, Summary: "This description", Public: true, Answers: map[int]any{http.StatusOK: document{}},
+		Method: http.MethodGet, Path: descriptionPath, Summary: "This description", Public: true,
+		Answers: map[int]any{http.StatusOK: document{}},
 		Handle: func(c *Call) error {
 			data, err := made()
 			if err != nil {
@@ -52,8 +53,13 @@ func describe(routes []*Route) document {
 	}
 	return document{
 		"openapi": "3.0.3",
-		"info":    document{"title": "Coracle's REST facade", "version": "v1", "description": "Tasks, pods, services and nodes, in the form of Podling's API, and the resources and bundles of Kontrol."},
-		"paths":   paths,
+		"info": document{
+			"title":   "Coracle's REST facade",
+			"version": "v1",
+			"description": "Tasks, pods, services and nodes, in the form of Podling's API, and the resources and bundles of " +
+				"Kontrol.",
+		},
+		"paths": paths,
 		"components": document{
 			"schemas": schemas,
 			"securitySchemes": document{
@@ -73,12 +79,22 @@ func operation(r *Route, s schemas) document {
 	var parameters []document
 	for _, part := range strings.Split(r.Path, "/") {
 		if name, ok := strings.CutPrefix(part, "{"); ok {
-			parameters = append(parameters, document{"name": strings.TrimSuffix(name, "}"), "in": "path", "required": true, "schema": document{"type": "string"}})
+			parameters = append(parameters, document{
+				"name":     strings.TrimSuffix(name, "}"),
+				"in":       "path",
+				"required": true,
+				"schema":   document{"type": "string"},
+			})
 		}
 	}
 	for in, list := range map[string][]Parameter{"query": r.Query, "header": r.Headers} {
 		for _, p := range list {
-			parameters = append(parameters, document{"name": p.Name, "in": in, "description": p.Description, "schema": s.of(reflect.TypeOf(p.Value))})
+			parameters = append(parameters, document{
+				"name":        p.Name,
+				"in":          in,
+				"description": p.Description,
+				"schema":      s.of(reflect.TypeOf(p.Value)),
+			})
 		}
 	}
 	if len(parameters) > 0 {

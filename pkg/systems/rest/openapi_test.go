@@ -47,7 +47,8 @@ func (other) Routes() []Route {
 		Phase string `json:"phase"`
 	}
 	return []Route{{
-		Method: http.MethodGet, Path: "/api/v1/moons/{id}", Summary: "Get a moon", Answers: map[int]any{http.StatusOK: moon{}, http.StatusNotFound: wire.Error{}},
+		Method: http.MethodGet, Path: "/api/v1/moons/{id}", Summary: "Get a moon",
+		Answers: map[int]any{http.StatusOK: moon{}, http.StatusNotFound: wire.Error{}},
 		Handle: func(c *Call) error {
 			if c.Param("id") != "ours" {
 				return Refuse(http.StatusNotFound, "moon not found")
@@ -123,16 +124,22 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 		}
 	}
 	valid := map[string]string{
-		"POST /api/v1/tasks": `{"name":"a","image":"i"}`, "POST /api/v1/pods": `{"name":"p","containers":[{"name":"c","image":"i"}]}`,
+		"POST /api/v1/tasks":          `{"name":"a","image":"i"}`,
+		"POST /api/v1/pods":           `{"name":"p","containers":[{"name":"c","image":"i"}]}`,
 		"POST /api/v1/services":       `{"name":"s","selector":{"app":"a"},"ports":[{"port":80}]}`,
-		"POST /api/v1/nodes/register": `{"hostname":"127.0.0.1","port":8081,"cpu":"2","memory":"2Gi"}`, "POST /api/v1/nodes": `{"hostname":"127.0.0.1","port":8082,"cpu":"2","memory":"2Gi"}`,
-		"POST /api/v1/resources": `{"cluster_id":"c","kind":"ConfigMap","name":"a","desired_spec":{}}`, "PUT /api/v1/resources/{id}": `{}`,
-		"POST /api/v1/bundles": `{"name":"b","cluster_id":"c","inline":"{apiVersion: v1, kind: Namespace, metadata: {name: a}}"}`, "PUT /api/v1/bundles/{id}": `{}`,
+		"POST /api/v1/nodes/register": `{"hostname":"127.0.0.1","port":8081,"cpu":"2","memory":"2Gi"}`,
+		"POST /api/v1/nodes":          `{"hostname":"127.0.0.1","port":8082,"cpu":"2","memory":"2Gi"}`,
+		"POST /api/v1/resources":      `{"cluster_id":"c","kind":"ConfigMap","name":"a","desired_spec":{}}`,
+		"PUT /api/v1/resources/{id}":  `{}`,
+		"POST /api/v1/bundles":        `{"name":"b","cluster_id":"c","inline":"{apiVersion: v1, kind: Namespace, metadata: {name: a}}"}`, "PUT /api/v1/bundles/{id}": `{}`,
 		"POST /api/v1/bundles/{id}/approve": `{"content":"x"}`, "POST /api/v1/resources/{id}/approve": `{"generation":1}`,
 		"POST /api/v1/heartbeat": `{"nodeId":"nothing"}`, "PUT /api/v1/services/{id}": `{}`,
 		"PUT /api/v1/tasks/{id}/status": `{"status":"running"}`, "PUT /api/v1/pods/{id}/status": `{"status":"running"}`,
 	}
-	for err, status := range map[error]int{errors.New("the store is on fire"): http.StatusInternalServerError, context.DeadlineExceeded: http.StatusServiceUnavailable} {
+	for err, status := range map[error]int{
+		errors.New("the store is on fire"): http.StatusInternalServerError,
+		context.DeadlineExceeded:           http.StatusServiceUnavailable,
+	} {
 		w.broken.fail(err)
 		for _, r := range w.server.router.routes {
 			if r.Public {
@@ -166,7 +173,8 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	// Tasks.
 	var task, second wire.Task
 	expect(http.StatusCreated, "POST", "/api/v1/tasks", valid["POST /api/v1/tasks"]).into(t, &task)
-	expect(http.StatusCreated, "POST", "/api/v1/tasks", valid["POST /api/v1/tasks"], idempotencyHeader, "k").into(t, &second)
+	expect(http.StatusCreated, "POST", "/api/v1/tasks", valid["POST /api/v1/tasks"], idempotencyHeader, "k").into(t,
+		&second)
 	expect(http.StatusConflict, "POST", "/api/v1/tasks", `{"name":"a","image":"other"}`, idempotencyHeader, "k")
 	at := "/api/v1/tasks/" + task.TaskID
 	expect(http.StatusOK, "GET", at, nil)
@@ -187,7 +195,8 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	// Pods.
 	var pod wire.Pod
 	expect(http.StatusCreated, "POST", "/api/v1/pods", valid["POST /api/v1/pods"]).into(t, &pod)
-	expect(http.StatusNotFound, "POST", "/api/v1/pods", `{"name":"p","namespace":"nowhere","containers":[{"name":"c","image":"i"}]}`)
+	expect(http.StatusNotFound, "POST", "/api/v1/pods",
+		`{"name":"p","namespace":"nowhere","containers":[{"name":"c","image":"i"}]}`)
 	ptr := "/api/v1/pods/" + pod.PodID
 	expect(http.StatusOK, "GET", ptr, nil)
 	expect(http.StatusOK, "GET", ptr+"/status", nil)
@@ -220,7 +229,8 @@ func TestTheDescriptionIsTrue(t *testing.T) {
 	// Services.
 	expect(http.StatusCreated, "POST", "/api/v1/services", valid["POST /api/v1/services"])
 	expect(http.StatusConflict, "POST", "/api/v1/services", valid["POST /api/v1/services"])
-	expect(http.StatusNotFound, "POST", "/api/v1/services", `{"name":"s","namespace":"nowhere","selector":{"app":"a"},"ports":[{"port":80}]}`)
+	expect(http.StatusNotFound, "POST", "/api/v1/services",
+		`{"name":"s","namespace":"nowhere","selector":{"app":"a"},"ports":[{"port":80}]}`)
 	expect(http.StatusOK, "GET", "/api/v1/services", nil)
 	expect(http.StatusBadRequest, "GET", "/api/v1/services?limit=x", nil)
 	expect(http.StatusOK, "GET", "/api/v1/services/s", nil)

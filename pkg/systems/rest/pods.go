@@ -38,24 +38,43 @@ func (p *pods) Routes() []Route {
 			Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/pods/{id}/status", Summary: "Get a pod, as a worker answers it", Handle: p.get,
+			Method: http.MethodGet, Path: "/api/v1/pods/{id}/status", Summary: "Get a pod, as a worker answers it",
+			Handle:  p.get,
 			Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodPut, Path: "/api/v1/pods/{id}/status", Summary: "Report the status of a pod, as the worker that runs it", Handle: p.report,
-			Body: wire.PodStatus{}, Answers: map[int]any{http.StatusOK: wire.Pod{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+			Method: http.MethodPut, Path: "/api/v1/pods/{id}/status",
+			Summary: "Report the status of a pod, as the worker that runs it", Handle: p.report,
+			Body: wire.PodStatus{},
+			Answers: map[int]any{
+				http.StatusOK:       wire.Pod{},
+				http.StatusNotFound: wire.Error{},
+				http.StatusConflict: wire.Error{},
+			},
 		},
 		{
 			Method: http.MethodDelete, Path: "/api/v1/pods/{id}", Summary: "Delete a pod", Handle: p.remove,
 			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/pods/{id}/logs", Summary: "Read the logs of a pod", Handle: p.logs, Query: podLogQuery,
-			Answers: map[int]any{http.StatusOK: wire.PodLogs{}, http.StatusBadRequest: wire.Error{}, http.StatusNotFound: wire.Error{}, http.StatusBadGateway: wire.Error{}},
+			Method: http.MethodGet, Path: "/api/v1/pods/{id}/logs", Summary: "Read the logs of a pod", Handle: p.logs,
+			Query: podLogQuery,
+			Answers: map[int]any{
+				http.StatusOK:         wire.PodLogs{},
+				http.StatusBadRequest: wire.Error{},
+				http.StatusNotFound:   wire.Error{},
+				http.StatusBadGateway: wire.Error{},
+			},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/pods/{id}/logs/stream", Summary: "Follow the logs of a container", Handle: p.stream, Query: append(podLogQuery, streamToken), Stream: true,
-			Answers: map[int]any{http.StatusOK: nil, http.StatusBadRequest: wire.Error{}, http.StatusNotFound: wire.Error{}, http.StatusBadGateway: wire.Error{}},
+			Method: http.MethodGet, Path: "/api/v1/pods/{id}/logs/stream", Summary: "Follow the logs of a container",
+			Handle: p.stream, Query: append(podLogQuery, streamToken), Stream: true,
+			Answers: map[int]any{
+				http.StatusOK:         nil,
+				http.StatusBadRequest: wire.Error{},
+				http.StatusNotFound:   wire.Error{},
+				http.StatusBadGateway: wire.Error{},
+			},
 		},
 	}
 }
@@ -116,7 +135,8 @@ func (p *pods) find(c *Call) (*corev1.Pod, error) {
 	}
 	var pod corev1.Pod
 	err := p.cluster.Get(c, namespace, name, &pod)
-	if apierrors.IsNotFound(err) || apierrors.IsBadRequest(err) || err == nil && namespace != p.cfg.Namespace && pod.Labels[view.Managed] != "true" {
+	if apierrors.IsNotFound(err) || apierrors.IsBadRequest(err) ||
+		err == nil && namespace != p.cfg.Namespace && pod.Labels[view.Managed] != "true" {
 		err = errNoPod
 	}
 	return &pod, err
@@ -190,7 +210,8 @@ func (p *pods) source(c *Call) (source, []string, error) {
 	}
 	if one := c.Request.URL.Query().Get("container"); one != "" {
 		if !slices.Contains(all, one) {
-			return source{}, nil, Refuse(http.StatusNotFound, "container %s not found in pod %s", one[:min(len(one), 63)], pod.Name)
+			return source{}, nil, Refuse(http.StatusNotFound, "container %s not found in pod %s", one[:min(len(one), 63)],
+				pod.Name)
 		}
 		all = []string{one}
 	}

@@ -21,7 +21,8 @@ func (s *resources) Routes() []Route {
 	const at = "/api/v1/resources/{id}"
 	return []Route{
 		{
-			Method: http.MethodPost, Path: "/api/v1/resources", Summary: "Create a resource: an object that clusters should have", Handle: s.create,
+			Method: http.MethodPost, Path: "/api/v1/resources",
+			Summary: "Create a resource: an object that clusters should have", Handle: s.create,
 			Body: wire.CreateResource{}, Answers: map[int]any{http.StatusCreated: wire.Resource{}},
 		},
 		{
@@ -39,14 +40,26 @@ func (s *resources) Routes() []Route {
 		},
 		{
 			Method: http.MethodPut, Path: at, Summary: "Change a resource", Handle: s.update,
-			Body: wire.UpdateResource{}, Answers: map[int]any{http.StatusOK: wire.Resource{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+			Body: wire.UpdateResource{},
+			Answers: map[int]any{
+				http.StatusOK:       wire.Resource{},
+				http.StatusNotFound: wire.Error{},
+				http.StatusConflict: wire.Error{},
+			},
 		},
 		{
-			Method: http.MethodPost, Path: at + "/approve", Summary: "Approve the generation of a resource that waits for it", Handle: s.approve,
-			Body: wire.ApproveResource{}, Answers: map[int]any{http.StatusOK: wire.Resource{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+			Method: http.MethodPost, Path: at + "/approve", Summary: "Approve the generation of a resource that waits for it",
+			Handle: s.approve,
+			Body:   wire.ApproveResource{},
+			Answers: map[int]any{
+				http.StatusOK:       wire.Resource{},
+				http.StatusNotFound: wire.Error{},
+				http.StatusConflict: wire.Error{},
+			},
 		},
 		{
-			Method: http.MethodDelete, Path: at, Summary: "Delete a resource, and what it made as its deletion policy says", Handle: s.remove,
+			Method: http.MethodDelete, Path: at, Summary: "Delete a resource, and what it made as its deletion policy says",
+			Handle:  s.remove,
 			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
 		},
 	}
@@ -71,13 +84,16 @@ func (s *resources) create(c *Call) error {
 
 // resourceStates are the values of the parameter state.
 var resourceStates = []string{
-	string(kontrol.StateSynced), string(kontrol.StateOutOfSync), string(kontrol.StatePendingApplied), string(kontrol.StateDrifted),
-	string(kontrol.StateConflict), string(kontrol.StateUnreachable), string(kontrol.StateDegraded), view.ResourceTerminating,
+	string(kontrol.StateSynced), string(kontrol.StateOutOfSync), string(kontrol.StatePendingApplied),
+	string(kontrol.StateDrifted),
+	string(kontrol.StateConflict), string(kontrol.StateUnreachable), string(kontrol.StateDegraded),
+	view.ResourceTerminating,
 }
 
 func (s *resources) list(c *Call) error {
 	q := c.Request.URL.Query()
-	cluster, namespace, kind, name, state := q.Get("cluster"), q.Get("namespace"), q.Get("kind"), q.Get("name"), q.Get("state")
+	cluster, namespace, kind, name, state := q.Get("cluster"), q.Get("namespace"), q.Get("kind"), q.Get("name"), q.Get(
+		"state")
 	if state != "" && !slices.Contains(resourceStates, state) {
 		return Refuse(http.StatusBadRequest, "invalid state parameter: it must be one of %q", resourceStates)
 	}
@@ -99,7 +115,9 @@ func (s *resources) list(c *Call) error {
 		t := kontrol.TargetOf(r)
 		return namespace != "" && namespace != t.Namespace || kind != "" && kind != t.Kind || name != "" && name != t.Name
 	})
-	return page(c, shown, func(r *kontrol.Resource) any { return view.Resource(r, states.applied[r.Name], states.current[r.Name]) })
+	return page(c, shown, func(r *kontrol.Resource) any {
+		return view.Resource(r, states.applied[r.Name], states.current[r.Name])
+	})
 }
 
 // states are the states of all clusters, by the name of their Resource.
@@ -141,7 +159,8 @@ var errNoResource = Refuse(http.StatusNotFound, "resource not found")
 
 func (s *resources) find(c *Call) (*kontrol.Resource, error) {
 	var list kontrol.ResourceList
-	if err := s.cluster.List(c, &kontrol.Resource{}, &list, ctrl.MatchingFields{kontrol.FieldID: c.Param("id")}); err != nil {
+	if err := s.cluster.List(c, &kontrol.Resource{}, &list, ctrl.MatchingFields{kontrol.FieldID: c.Param("id")}); err !=
+		nil {
 		return nil, err
 	}
 	if len(list.Items) == 0 {

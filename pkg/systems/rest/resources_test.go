@@ -31,11 +31,36 @@ func (w *world) synced(name, cluster string) {
 	w.t.Helper()
 	var r kontrol.Resource
 	require.NoError(w.t, w.admin.Get(w.t.Context(), ctrl.ObjectKey{Name: name}, &r))
-	subject := kontrol.Subject{Resource: name, ResourceUID: string(r.UID), ResourceID: r.Status.ID, Cluster: cluster, Target: kontrol.TargetOf(&r)}
+	subject := kontrol.Subject{
+		Resource:    name,
+		ResourceUID: string(r.UID),
+		ResourceID:  r.Status.ID,
+		Cluster:     cluster,
+		Target:      kontrol.TargetOf(&r),
+	}
 	meta := metav1.ObjectMeta{Name: kontrol.StateName(name, cluster)}
 	object := runtime.RawExtension{Raw: []byte(`{"seen":true}`)}
-	w.create(&kontrol.AppliedState{ObjectMeta: meta, State: kontrol.Applied{Subject: subject, Generation: r.Generation, Revision: *r.Spec.Revision, Object: object, Status: kontrol.ApplyApplied}})
-	w.create(&kontrol.CurrentState{ObjectMeta: meta, State: kontrol.Current{Subject: subject, Generation: r.Generation, Revision: *r.Spec.Revision, Object: object, ResourceVersion: "77", Present: true}})
+	w.create(&kontrol.AppliedState{
+		ObjectMeta: meta,
+		State: kontrol.Applied{
+			Subject:    subject,
+			Generation: r.Generation,
+			Revision:   *r.Spec.Revision,
+			Object:     object,
+			Status:     kontrol.ApplyApplied,
+		},
+	})
+	w.create(&kontrol.CurrentState{
+		ObjectMeta: meta,
+		State: kontrol.Current{
+			Subject:         subject,
+			Generation:      r.Generation,
+			Revision:        *r.Spec.Revision,
+			Object:          object,
+			ResourceVersion: "77",
+			Present:         true,
+		},
+	})
 	next := r.DeepCopy()
 	next.Status.State, next.Status.ObservedGeneration = kontrol.StateSynced, r.Generation
 	require.NoError(w.t, w.admin.Status().Update(w.t.Context(), next))
@@ -47,7 +72,8 @@ func TestAResourceHasTheSeedsColumns(t *testing.T) {
 	made := w.resource(`{"cluster_id":"edge","namespace":"shop","kind":"ConfigMap","name":"greeting","desired_spec":{"data":{"hello":"world","n":"1"}}}`)
 	require.Positive(t, made.ID)
 	require.Equal(t, "OutOfSync", made.State, "nothing was applied")
-	require.JSONEq(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"shop","name":"greeting"},"data":{"hello":"world","n":"1"}}`, string(made.DesiredSpec))
+	require.JSONEq(t,
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"shop","name":"greeting"},"data":{"hello":"world","n":"1"}}`, string(made.DesiredSpec))
 	require.EqualValues(t, 1, made.Generation)
 	require.EqualValues(t, 1, made.Revision)
 
@@ -55,10 +81,17 @@ func TestAResourceHasTheSeedsColumns(t *testing.T) {
 	at := fmt.Sprintf("/api/v1/resources/%d", made.ID)
 	var raw map[string]any
 	w.do("GET", at, nil).into(t, &raw)
-	for column, want := range map[string]any{"cluster_id": "edge", "namespace": "shop", "kind": "ConfigMap", "name": "greeting", "state": "Synced"} {
+	for column, want := range map[string]any{
+		"cluster_id": "edge",
+		"namespace":  "shop",
+		"kind":       "ConfigMap",
+		"name":       "greeting",
+		"state":      "Synced",
+	} {
 		require.Equal(t, want, raw[column], column)
 	}
-	current, applied := raw["current_states"].([]any)[0].(map[string]any), raw["applied_states"].([]any)[0].(map[string]any)
+	current, applied := raw["current_states"].([]any)[0].(map[string]any),
+		raw["applied_states"].([]any)[0].(map[string]any)
 	require.Equal(t, "77", current["k8s_resource_version"])
 	require.Equal(t, "Applied", applied["status"])
 	for _, state := range []map[string]any{current, applied} {
@@ -85,17 +118,24 @@ func TestAResourceHasTheSeedsColumns(t *testing.T) {
 	require.Equal(t, [2]int64{3, 1}, [2]int64{r.Generation, r.Revision})
 	put(`{"mode":"Report","suspend":true,"deletion_policy":"Orphan"}`)
 	require.Equal(t, []any{"Report", true, "Orphan"}, []any{r.Mode, r.Suspend, r.DeletionPolicy})
-	require.JSONEq(t, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"shop","name":"greeting"},"data":{"hello":"world"}}`, string(r.DesiredSpec))
+	require.JSONEq(t,
+		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"namespace":"shop","name":"greeting"},"data":{"hello":"world"}}`,
+		string(r.DesiredSpec))
 
 	// Windows and approval: each edit waits for its own.
 	put(`{"approval":"Manual","windows":[{"kind":"Allow","schedule":"0 22 * * 1-5","duration":"90m","time_zone":"Europe/Berlin"},{"kind":"Deny","schedule":"0 0 24 12 *","duration":"72h"}]}`)
-	require.Equal(t, []wire.SyncWindow{{Kind: "Allow", Schedule: "0 22 * * 1-5", Duration: "1h30m0s", TimeZone: "Europe/Berlin"}, {Kind: "Deny", Schedule: "0 0 24 12 *", Duration: "72h0m0s"}}, r.Windows)
+	require.Equal(t,
+		[]wire.SyncWindow{
+			{Kind: "Allow", Schedule: "0 22 * * 1-5", Duration: "1h30m0s", TimeZone: "Europe/Berlin"},
+			{Kind: "Deny", Schedule: "0 0 24 12 *", Duration: "72h0m0s"},
+		}, r.Windows)
 	require.Equal(t, []any{"Manual", int64(5), int64(0)}, []any{r.Approval, r.Generation, r.ApprovedGeneration})
 	require.Contains(t, w.do("POST", at+"/approve", `{"generation":4}`).says(t), "generation 5 by now, not 4")
 	w.do("POST", at+"/approve", `{"generation":5}`).into(t, &r)
 	require.EqualValues(t, 5, r.ApprovedGeneration)
 	put(`{"windows":[]}`)
-	require.Equal(t, []any{"Manual", int64(6), int64(5), 0}, []any{r.Approval, r.Generation, r.ApprovedGeneration, len(r.Windows)}, "the new generation is not approved")
+	require.Equal(t, []any{"Manual", int64(6), int64(5), 0},
+		[]any{r.Approval, r.Generation, r.ApprovedGeneration, len(r.Windows)}, "the new generation is not approved")
 	put(`{"approval":"None"}`)
 	require.Contains(t, w.do("POST", at+"/approve", `{"generation":7}`).says(t), "needs no approval")
 
@@ -154,20 +194,27 @@ func TestBadResourcesAreRefused(t *testing.T) {
 	for body, says := range map[string]string{
 		`{}`:                  "desired_spec must be an object",
 		`{"desired_spec":[]}`: "desired_spec must be an object",
-		`{"desired_spec":{"metadata":3},"kind":"ConfigMap"}`:                                                                                "metadata must be an object",
-		`{"desired_spec":{"metadata":{"name":3}},"kind":"ConfigMap","name":"a"}`:                                                            "metadata.name must be a string",
-		`{"desired_spec":{},"kind":"Moon","name":"a","cluster_id":"c"}`:                                                                     "api_version is required",
-		`{"desired_spec":{},"kind":"ConfigMap","name":"a"}`:                                                                                 "cluster_id or cluster_selector",
-		`{"desired_spec":{},"kind":"ConfigMap","cluster_id":"c"}`:                                                                           "name",
-		`{"desired_spec":{"kind":"Secret"},"kind":"ConfigMap","name":"a","cluster_id":"c"}`:                                                 `desired_spec.kind is "Secret", not "ConfigMap"`,
-		`{"desired_spec":{"status":{}},"kind":"ConfigMap","name":"a","cluster_id":"c"}`:                                                     "the cluster writes it",
-		`{"desired_spec":{},"kind":"ConfigMap","name":"a","cluster_id":"c","mode":"Hope"}`:                                                  "spec.mode",
-		`{"desired_spec":{},"kind":"ConfigMap","name":"a","cluster_id":"c","revision":0}`:                                                   "spec.revision",
-		`{"desired_spec":{},"kind":"ConfigMap","name":"a","cluster_selector":"a in b"}`:                                                     "cluster_selector",
-		`{"desired_spec":{},"kind":"ConfigMap","name":"a","cluster_id":"c","cluster_selector":"*"}`:                                         "clusterName is set",
-		`{"desired_spec":{},"kind":"Resource","api_version":"kontrol.coracle.dev/v1alpha1","name":"a"}`:                                     "cluster_id",
-		`{"desired_spec":` + strings.Repeat(`{"a":`, 40) + "1" + strings.Repeat("}", 40) + `}`:                                              "nested deeper",
-		`{"desired_spec":{"data":{"a":"` + strings.Repeat("x", kontrol.MaxTemplate) + `"}},"kind":"ConfigMap","name":"a","cluster_id":"c"}`: "spec.template",
+		`{"desired_spec":{"metadata":3},"kind":"ConfigMap"}`: "metadata must be " +
+			"an object",
+		`{"desired_spec":{"metadata":{"name":3}},"kind":"ConfigMap","name":"a"}`: "metadata.name " +
+			"must be a string",
+		`{"desired_spec":{},"kind":"Moon","name":"a","cluster_id":"c"}`: "api_version is " +
+			"required",
+		`{"desired_spec":{},"kind":"ConfigMap","name":"a"}`: "cluster_id or " +
+			"cluster_selector",
+		`{"desired_spec":{},"kind":"ConfigMap","cluster_id":"c"}`:                           "name",
+		`{"desired_spec":{"kind":"Secret"},"kind":"ConfigMap","name":"a","cluster_id":"c"}`: `desired_spec.kind is "Secret", not "ConfigMap"`,
+		`{"desired_spec":{"status":{}},"kind":"ConfigMap","name":"a","cluster_id":"c"}`: "the cluster " +
+			"writes it",
+		`{"desired_spec":{},"kind":"ConfigMap","name":"a","cluster_id":"c","mode":"Hope"}`:              "spec.mode",
+		`{"desired_spec":{},"kind":"ConfigMap","name":"a","cluster_id":"c","revision":0}`:               "spec.revision",
+		`{"desired_spec":{},"kind":"ConfigMap","name":"a","cluster_selector":"a in b"}`:                 "cluster_selector",
+		`{"desired_spec":{},"kind":"ConfigMap","name":"a","cluster_id":"c","cluster_selector":"*"}`:     "clusterName is set",
+		`{"desired_spec":{},"kind":"Resource","api_version":"kontrol.coracle.dev/v1alpha1","name":"a"}`: "cluster_id",
+		`{"desired_spec":` + strings.Repeat(`{"a":`, 40) + "1" + strings.Repeat("}", 40) +
+			`}`: "nested deeper",
+		`{"desired_spec":{"data":{"a":"` + strings.Repeat("x", kontrol.MaxTemplate) +
+			`"}},"kind":"ConfigMap","name":"a","cluster_id":"c"}`: "spec.template",
 	} {
 		a := w.do("POST", "/api/v1/resources", body)
 		require.Equal(t, http.StatusBadRequest, a.status, "%.200s: %s", body, a.body)

@@ -40,7 +40,18 @@ func New(c Config) (*Server, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: c, log: c.Logger, cluster: Cluster{c.Client}, workers: view.WorkerClient(0), maxWorkers: maxWorkers, schedulePatience: schedulePatience, streams: make(chan struct{}, maxStreams), bodies: make(chan struct{}, maxBodies), reads: make(chan struct{}, maxReads), ready: make(chan struct{})}
+	s := &Server{
+		cfg:              c,
+		log:              c.Logger,
+		cluster:          Cluster{c.Client},
+		workers:          view.WorkerClient(0),
+		maxWorkers:       maxWorkers,
+		schedulePatience: schedulePatience,
+		streams:          make(chan struct{}, maxStreams),
+		bodies:           make(chan struct{}, maxBodies),
+		reads:            make(chan struct{}, maxReads),
+		ready:            make(chan struct{}),
+	}
 	if !c.RESTInsecure {
 		var err error
 		if s.token, err = newTokenFile(c.RESTTokenFile); err != nil {
@@ -103,7 +114,11 @@ func (s *Server) Run(ctx context.Context) error {
 		Handler: s.Handler(), TLSConfig: s.cfg.TLS,
 		ReadHeaderTimeout: 10 * time.Second, WriteTimeout: requestTimeout + writeStall, // replaced for streams
 		IdleTimeout: 2 * time.Minute, MaxHeaderBytes: maxHeader,
-		HTTP2:    &http.HTTP2Config{MaxConcurrentStreams: 100, MaxReceiveBufferPerStream: 256 << 10, MaxReceiveBufferPerConnection: 1 << 20},
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          100,
+			MaxReceiveBufferPerStream:     256 << 10,
+			MaxReceiveBufferPerConnection: 1 << 20,
+		},
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	failed := make(chan error, 1)

@@ -20,7 +20,12 @@ func (s *services) Routes() []Route {
 	return []Route{
 		{
 			Method: http.MethodPost, Path: "/api/v1/services", Summary: "Create a service", Handle: s.create,
-			Body: wire.CreateService{}, Answers: map[int]any{http.StatusCreated: wire.Service{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+			Body: wire.CreateService{},
+			Answers: map[int]any{
+				http.StatusCreated:  wire.Service{},
+				http.StatusNotFound: wire.Error{},
+				http.StatusConflict: wire.Error{},
+			},
 		},
 		{
 			Method: http.MethodGet, Path: "/api/v1/services", Summary: "List services", Handle: s.list,
@@ -40,7 +45,8 @@ func (s *services) Routes() []Route {
 			Answers: map[int]any{http.StatusOK: wire.Message{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/services/{id}/endpoints", Summary: "List the addresses behind a service", Handle: s.endpoints,
+			Method: http.MethodGet, Path: "/api/v1/services/{id}/endpoints", Summary: "List the addresses behind a service",
+			Handle:  s.endpoints,
 			Answers: map[int]any{http.StatusOK: wire.Endpoints{}, http.StatusNotFound: wire.Error{}},
 		},
 	}
@@ -152,7 +158,8 @@ func (s *services) endpoints(c *Call) error {
 		return err
 	}
 	var list discoveryv1.EndpointSliceList
-	err = s.cluster.List(c, &discoveryv1.EndpointSlice{}, &list, ctrl.InNamespace(service.Namespace), ctrl.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
+	err = s.cluster.List(c, &discoveryv1.EndpointSlice{}, &list, ctrl.InNamespace(service.Namespace),
+		ctrl.MatchingLabels{discoveryv1.LabelServiceName: service.Name})
 	if err != nil {
 		return err
 	}

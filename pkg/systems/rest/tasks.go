@@ -44,20 +44,39 @@ func (t *tasks) Routes() []Route {
 			Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/status", Summary: "Get a task, as a worker answers it", Handle: t.get,
+			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/status", Summary: "Get a task, as a worker answers it",
+			Handle:  t.get,
 			Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}},
 		},
 		{
-			Method: http.MethodPut, Path: "/api/v1/tasks/{id}/status", Summary: "Report the status of a task, as the worker that runs it", Handle: t.report,
-			Body: wire.TaskStatus{}, Answers: map[int]any{http.StatusOK: wire.Task{}, http.StatusNotFound: wire.Error{}, http.StatusConflict: wire.Error{}},
+			Method: http.MethodPut, Path: "/api/v1/tasks/{id}/status",
+			Summary: "Report the status of a task, as the worker that runs it", Handle: t.report,
+			Body: wire.TaskStatus{},
+			Answers: map[int]any{
+				http.StatusOK:       wire.Task{},
+				http.StatusNotFound: wire.Error{},
+				http.StatusConflict: wire.Error{},
+			},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/logs", Summary: "Read the logs of a task", Handle: t.logs, Query: logQuery,
-			Answers: map[int]any{http.StatusOK: wire.TaskLogs{}, http.StatusBadRequest: wire.Error{}, http.StatusNotFound: wire.Error{}, http.StatusBadGateway: wire.Error{}},
+			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/logs", Summary: "Read the logs of a task", Handle: t.logs,
+			Query: logQuery,
+			Answers: map[int]any{
+				http.StatusOK:         wire.TaskLogs{},
+				http.StatusBadRequest: wire.Error{},
+				http.StatusNotFound:   wire.Error{},
+				http.StatusBadGateway: wire.Error{},
+			},
 		},
 		{
-			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/logs/stream", Summary: "Follow the logs of a task", Handle: t.stream, Query: append(logQuery, streamToken), Stream: true,
-			Answers: map[int]any{http.StatusOK: nil, http.StatusBadRequest: wire.Error{}, http.StatusNotFound: wire.Error{}, http.StatusBadGateway: wire.Error{}},
+			Method: http.MethodGet, Path: "/api/v1/tasks/{id}/logs/stream", Summary: "Follow the logs of a task",
+			Handle: t.stream, Query: append(logQuery, streamToken), Stream: true,
+			Answers: map[int]any{
+				http.StatusOK:         nil,
+				http.StatusBadRequest: wire.Error{},
+				http.StatusNotFound:   wire.Error{},
+				http.StatusBadGateway: wire.Error{},
+			},
 		},
 	}
 }
@@ -134,7 +153,8 @@ func (t *tasks) repeated(ctx context.Context, asked *taskapi.Task) (*taskapi.Tas
 	if err := t.cluster.Get(ctx, asked.Namespace, asked.Name, &there); err != nil {
 		return nil, err
 	}
-	if there.Spec.IdempotencyKey != asked.Spec.IdempotencyKey || there.Annotations[view.NameAnnotation] != asked.Annotations[view.NameAnnotation] ||
+	if there.Spec.IdempotencyKey != asked.Spec.IdempotencyKey ||
+		there.Annotations[view.NameAnnotation] != asked.Annotations[view.NameAnnotation] ||
 		!taskapi.SameRequest(&there, asked) {
 		return nil, Refuse(http.StatusConflict, "another request had this %s: its task is %s", idempotencyHeader, there.Name)
 	}
@@ -172,7 +192,8 @@ func (t *tasks) list(c *Call) error {
 		if len(after) > maxContinue {
 			return Refuse(http.StatusBadRequest, "invalid continue parameter")
 		}
-		err := t.cluster.List(c, &taskapi.Task{}, &list, ctrl.InNamespace(t.cfg.Namespace), ctrl.Limit(limit), ctrl.Continue(after))
+		err := t.cluster.List(c, &taskapi.Task{}, &list, ctrl.InNamespace(t.cfg.Namespace), ctrl.Limit(limit),
+			ctrl.Continue(after))
 		if apierrors.IsBadRequest(err) {
 			return Refuse(http.StatusBadRequest, "invalid continue parameter")
 		}
@@ -289,7 +310,8 @@ func (t *tasks) late(c *Call, task *taskapi.Task, attempt *taskapi.TaskAttempt, 
 		if err := t.server().owner(c, a.Node); err != nil {
 			return err
 		}
-		if a.Phase == taskapi.TaskCompleted && in.Status == wire.TaskCompleted || a.Phase == taskapi.TaskFailed && in.Status == wire.TaskFailed && a.Reason != taskapi.ReasonNodeLost {
+		if a.Phase == taskapi.TaskCompleted && in.Status == wire.TaskCompleted ||
+			a.Phase == taskapi.TaskFailed && in.Status == wire.TaskFailed && a.Reason != taskapi.ReasonNodeLost {
 			return c.Answer(http.StatusOK, view.Task(task))
 		}
 	}

@@ -15,7 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// TestATaskIsPodlings: a task that is created over REST is a Task, with the fields and words that Podling's clients expect.
+// TestATaskIsPodlings: a task that is created over REST is a Task, with the fields and words that Podling's clients
+// expect.
 func TestATaskIsPodlings(t *testing.T) {
 	w := newWorld(t)
 	a := w.do("POST", "/api/v1/tasks", `{"name":"My Task!","image":"nginx:alpine","env":{"B":"2","A":"1"},"unknown":1,
@@ -44,7 +45,9 @@ func TestATaskIsPodlings(t *testing.T) {
 	got := w.do("GET", "/api/v1/tasks/"+made.TaskID, nil)
 	require.Equal(t, http.StatusOK, got.status)
 	require.NoError(t, json.Unmarshal([]byte(got.body), &raw))
-	for _, field := range []string{"taskId", "name", "image", "env", "status", "createdAt", "healthStatus", "resources", "ports"} {
+	for _, field := range []string{
+		"taskId", "name", "image", "env", "status", "createdAt", "healthStatus", "resources", "ports",
+	} {
 		require.Contains(t, raw, field)
 	}
 	for _, field := range []string{"nodeId", "containerId", "startedAt", "finishedAt", "error", "schedulingError"} {
@@ -79,8 +82,8 @@ func TestBadTasksAreRefused(t *testing.T) {
 	require.Contains(t, plain.says(t), "application/json")
 }
 
-// TestAnIdempotencyKeyHasOneTask: a request that is repeated is answered with the first one's task; another one with its
-// key is refused.
+// TestAnIdempotencyKeyHasOneTask: a request that is repeated is answered with the first one's task; another one with
+// its key is refused.
 func TestAnIdempotencyKeyHasOneTask(t *testing.T) {
 	w := newWorld(t)
 	send := func(body string) answer { return w.do("POST", "/api/v1/tasks", body, idempotencyHeader, "order 7") }

@@ -47,7 +47,8 @@ func (t *tokenFile) refresh() {
 		t.seen, t.err = nil, err
 		return
 	}
-	if t.seen != nil && os.SameFile(t.seen, info) && t.seen.Size() == info.Size() && t.seen.ModTime().Equal(info.ModTime()) && time.Since(info.ModTime()) > time.Second {
+	if t.seen != nil && os.SameFile(t.seen, info) && t.seen.Size() == info.Size() &&
+		t.seen.ModTime().Equal(info.ModTime()) && time.Since(info.ModTime()) > time.Second {
 		return
 	}
 	f, err := os.Open(t.path)

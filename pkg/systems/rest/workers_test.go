@@ -39,7 +39,8 @@ func TestAWorkersLife(t *testing.T) {
 	require.WithinDuration(t, time.Now(), list[0].LastHeartbeat, time.Minute)
 
 	for _, beat := range []answer{
-		w.do("POST", "/api/v1/nodes/"+id+"/heartbeat", nil), w.do("POST", "/api/v1/heartbeat", `{"node_id":"`+id+`","capacity":2,"running_tasks":0}`),
+		w.do("POST", "/api/v1/nodes/"+id+"/heartbeat", nil),
+		w.do("POST", "/api/v1/heartbeat", `{"node_id":"`+id+`","capacity":2,"running_tasks":0}`),
 	} {
 		require.Equal(t, http.StatusOK, beat.status, beat.body)
 	}
@@ -105,7 +106,8 @@ func TestWorkersAreWhereTheyAre(t *testing.T) {
 		`{"hostname":"127.0.0.1","port":80,"cpu":"1","memory":"1Zi"}`:                             "invalid memory format",
 		`{"hostname":"127.0.0.1","port":80,"cpu":"1e300","memory":"1Gi"}`:                         "invalid cpu format",
 		`{"hostname":"127.0.0.1","port":80,"cpu":"-1","memory":"1Gi"}`:                            "positive",
-		`{"hostname":"127.0.0.1","port":80,"capacity":10}`:                                        "hostname, port, cpu, and memory are required",
+		`{"hostname":"127.0.0.1","port":80,"capacity":10}`: "hostname, port, cpu, " +
+			"and memory are required",
 	} {
 		a := w.do("POST", "/api/v1/nodes/register", body)
 		require.Equal(t, http.StatusBadRequest, a.status, "%s: %s", body, a.body)
@@ -113,7 +115,8 @@ func TestWorkersAreWhereTheyAre(t *testing.T) {
 	}
 }
 
-// TestHowLongAWorkerMayBeSilent: Podling's workers send a heartbeat every 30 s, and its design has them do so every 10 s.
+// TestHowLongAWorkerMayBeSilent: Podling's workers send a heartbeat every 30 s, and its design has them do so every 10
+// s.
 func TestHowLongAWorkerMayBeSilent(t *testing.T) {
 	w := newWorld(t)
 	for path, seconds := range map[string]time.Duration{"/api/v1/nodes/register": 90, "/api/v1/nodes": 30} {
@@ -197,7 +200,8 @@ func TestTheOwnerReportsOnPods(t *testing.T) {
 	w.bind(made.PodID, worker)
 	require.Equal(t, http.StatusOK, w.do("PUT", status, `{"status":"scheduled"}`).status)
 	require.Equal(t, http.StatusOK, w.do("PUT", status, `{"status":"running"}`).status)
-	sick := w.do("PUT", status, `{"status":"scheduled","message":"Container a is unhealthy","reason":"Unhealthy","containers":[{"name":"a","status":"running","healthStatus":"unhealthy"}]}`)
+	sick := w.do("PUT", status,
+		`{"status":"scheduled","message":"Container a is unhealthy","reason":"Unhealthy","containers":[{"name":"a","status":"running","healthStatus":"unhealthy"}]}`)
 	require.Equal(t, http.StatusOK, sick.status, sick.body)
 	var now corev1.Pod
 	require.NoError(t, w.admin.Get(t.Context(), ctrl.ObjectKey{Namespace: "default", Name: made.PodID}, &now))
@@ -222,11 +226,13 @@ func TestTheOwnerReportsOnPods(t *testing.T) {
 	require.NotNil(t, got.FinishedAt)
 	require.Equal(t, http.StatusConflict, w.do("PUT", status, `{"status":"running"}`).status)
 	require.Equal(t, http.StatusBadRequest, w.do("PUT", status, `{"status":"asleep"}`).status)
-	require.Equal(t, http.StatusConflict, w.do("PUT", status, `{"status":"failed","containers":[{"name":"a","containerId":"c7"}]}`).status)
+	require.Equal(t, http.StatusConflict,
+		w.do("PUT", status, `{"status":"failed","containers":[{"name":"a","containerId":"c7"}]}`).status)
 	require.Equal(t, http.StatusBadRequest, w.do("PUT", status, `{"status":"failed","containers":[{"name":"z"}]}`).status)
 }
 
-// TestTasksOfANodeThatIsGone: their logs and reports are refused by name of what is missing, and the tasks are still shown.
+// TestTasksOfANodeThatIsGone: their logs and reports are refused by name of what is missing, and the tasks are still
+// shown.
 func TestTasksOfANodeThatIsGone(t *testing.T) {
 	w := newWorld(t)
 	worker := w.register(8081)

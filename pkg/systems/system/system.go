@@ -1,5 +1,5 @@
-// Package system describes a system: what one vertical slice adds to the cluster. pkg/systems lists the systems, and the
-// server assembles them; no other part of the cluster knows their names.
+// Package system describes a system: what one vertical slice adds to the cluster. pkg/systems lists the systems, and
+// the server assembles them; no other part of the cluster knows their names.
 //
 // Its invariant: a System is complete when it is made, and is not changed afterwards.
 package system
@@ -52,8 +52,8 @@ type Operator struct {
 	Sources bool
 }
 
-// Host is what the process gives a system when it makes it. The zero value is for uses without a server, such as printing
-// definitions; what needs a field that is nil answers that this server cannot do it.
+// Host is what the process gives a system when it makes it. The zero value is for uses without a server, such as
+// printing definitions; what needs a field that is nil answers that this server cannot do it.
 type Host struct {
 	// Seal returns a code for data that only this cluster's API servers can compute (HMAC-SHA-256).
 	Seal func(data []byte) []byte
@@ -69,6 +69,7 @@ type Controllers struct {
 	ServerVersion string
 	// TaskPatience is the time without a heartbeat after which a node's tasks have failed; 0 is the default.
 	TaskPatience time.Duration
-	// SourceNamespaces limit the namespaces in which reconcilers read the Secrets and ConfigMaps that objects name; empty: all.
+	// SourceNamespaces limit the namespaces in which reconcilers read the Secrets and ConfigMaps that objects name; empty:
+	// all.
 	SourceNamespaces []string
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// taskLog reads the log of an attempt of a task from the agent of its node, which keeps it until the task is deleted. The query is that of a
-// pod's log, and attempt and index, by default of the last attempt that has begun.
+// taskLog reads the log of an attempt of a task from the agent of its node, which keeps it until the task is deleted.
+// The query is that of a pod's log, and attempt and index, by default of the last attempt that has begun.
 func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 	r, namespace, name := on.Target()
 	t, ok := on.Read(r.GroupVersionKind, namespace, name).(*tasks.Task)
@@ -48,14 +48,17 @@ func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 	for _, node := range from.nodes {
 		base, transport, err := on.Node(req.Context(), node)
 		if err != nil {
-			failed = cmp.Or(failed, error(apierrors.NewServiceUnavailable(fmt.Sprintf("the log is on node %s, which cannot be reached: %v", node, err))))
+			failed = cmp.Or(failed,
+				error(apierrors.NewServiceUnavailable(fmt.Sprintf("the log is on node %s, which cannot be reached: %v", node, err))))
 			continue
 		}
 		location := base.JoinPath("taskLogs", string(t.UID), namespace, from.pod, from.uid)
 		location.RawQuery = params.Encode()
 		streamer := &genericrest.LocationStreamer{
 			Location: location, Transport: transport, ContentType: "text/plain", Flush: follow,
-			ResponseChecker: genericrest.NewGenericHttpResponseChecker(schema.GroupResource{Group: r.Group, Resource: "tasks/log"}, name),
+			ResponseChecker: genericrest.NewGenericHttpResponseChecker(schema.GroupResource{
+				Group: r.Group, Resource: "tasks/log",
+			}, name),
 			RedirectChecker: genericrest.PreventRedirects,
 		}
 		in, _, _, err := streamer.InputStream(req.Context(), "", "")
@@ -66,7 +69,9 @@ func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 			failed = cmp.Or(failed, err)
 		}
 	}
-	return nil, cmp.Or(failed, error(apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun, or its output is not kept any more", t.Name))))
+	return nil, cmp.Or(failed,
+		error(apierrors.NewBadRequest(fmt.Sprintf("no such attempt of task %s has begun, or its output is not kept any more",
+			t.Name))))
 }
 
 // loggedFrom is where the log of an attempt is.
@@ -107,7 +112,12 @@ func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
 		}
 	}
 	if last != nil {
-		return &loggedFrom{nodes: []string{last.Node}, pod: last.Pod, uid: string(last.PodUID), ended: last.Phase.Ended()}, nil
+		return &loggedFrom{
+			nodes: []string{last.Node},
+			pod:   last.Pod,
+			uid:   string(last.PodUID),
+			ended: last.Phase.Ended(),
+		}, nil
 	}
 	if attempt >= 0 || index >= 0 {
 		if from := unlisted(t, attempt, index); from != nil {
@@ -119,14 +129,16 @@ func loggedAttempt(t *tasks.Task, q url.Values) (*loggedFrom, error) {
 	if t.Status.Error != "" {
 		why += ": " + t.Status.Error
 	}
-	return nil, apierrors.NewBadRequest(fmt.Sprintf("task %s has no output, because it has not started: it is %s", t.Name, why))
+	return nil, apierrors.NewBadRequest(fmt.Sprintf("task %s has no output, because it has not started: it is %s", t.Name,
+		why))
 }
 
-// unlisted returns where the log of an attempt is that may have ended so long ago that the status does not list it; nil if there is none. Its node is
-// one of those on which others ran, and the name of its pod follows from the attempt.
+// unlisted returns where the log of an attempt is that may have ended so long ago that the status does not list it; nil
+// if there is none. Its node is one of those on which others ran, and the name of its pod follows from the attempt.
 func unlisted(t *tasks.Task, attempt, index int64) *loggedFrom {
 	array := t.Spec.Array
-	if t.Status.EndedAttempts <= tasks.MaxAttempts || array == nil && (index >= 0 || attempt < 0) || array != nil && (index < 0 || index >= int64(array.Size)) {
+	if t.Status.EndedAttempts <= tasks.MaxAttempts || array == nil && (index >= 0 || attempt < 0) ||
+		array != nil && (index < 0 || index >= int64(array.Size)) {
 		return nil
 	}
 	a := tasks.TaskAttempt{Number: int32(max(attempt, 1))}

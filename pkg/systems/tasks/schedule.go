@@ -27,7 +27,8 @@ func validateSchedule(s *tasks.TaskSchedule) field.ErrorList {
 	}
 	if z := s.Spec.TimeZone; z != nil {
 		if _, err := time.LoadLocation(*z); err != nil || *z == "" || strings.EqualFold(*z, "local") {
-			errs = append(errs, field.Invalid(spec.Child("timeZone"), *z, "is not the name of a time zone, such as Europe/Paris"))
+			errs = append(errs,
+				field.Invalid(spec.Child("timeZone"), *z, "is not the name of a time zone, such as Europe/Paris"))
 		}
 	}
 	at := &tasks.Task{Spec: s.Spec.TaskTemplate.Spec}

@@ -43,12 +43,14 @@ func kinds() []own.Kind {
 		Kind: tasks.GroupVersion.WithKind("Task"), Plural: "tasks", Categories: []string{"coracle"},
 		New:     func() *tasks.Task { return &tasks.Task{} },
 		NewList: func() client.ObjectList { return &tasks.TaskList{} },
-		Default: tasks.Default, Validate: validate, ValidateUpdate: tasks.ValidateUpdate, ValidateStatus: tasks.ValidateStatusUpdate,
-		Fields: tasks.Fields, Columns: tasks.Columns, Cells: tasks.Cells, Source: tasks.Source,
+		Default: tasks.Default, Validate: validate, ValidateUpdate: tasks.ValidateUpdate,
+		ValidateStatus: tasks.ValidateStatusUpdate,
+		Fields:         tasks.Fields, Columns: tasks.Columns, Cells: tasks.Cells, Source: tasks.Source,
 	}, func(t *tasks.Task) *tasks.TaskStatus { return &t.Status })
 	own.WholeField(row, "status") // one reconciler writes it, several times within moments
 	row.Subresources = []kind.Subresource{{
-		Name: "log", GroupVersionKind: row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskLog, Methods: []string{http.MethodGet},
+		Name: "log", GroupVersionKind: row.GroupVersionKind, Verbs: []string{"get"}, Connect: taskLog,
+		Methods: []string{http.MethodGet},
 	}}
 	schedules := own.Row(own.Definition[*tasks.TaskSchedule]{
 		Kind: tasks.GroupVersion.WithKind("TaskSchedule"), Plural: "taskschedules", Categories: []string{"coracle"},
@@ -60,7 +62,8 @@ func kinds() []own.Kind {
 	return []own.Kind{{Row: row, Rights: tasks.Rights}, {Row: schedules, Rights: tasks.ScheduleRights}}
 }
 
-// forget returns a function that asks a node's agent to remove the logs of a deleted task; nil if nodes cannot be reached.
+// forget returns a function that asks a node's agent to remove the logs of a deleted task; nil if nodes cannot be
+// reached.
 func forget(c system.Controllers) func(ctx context.Context, node string, task types.UID) error {
 	if c.Connect == nil {
 		return nil

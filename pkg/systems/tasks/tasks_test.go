@@ -12,9 +12,14 @@ import (
 
 func TestTheAttemptWhoseLogIsAskedFor(t *testing.T) {
 	one, two := int32(1), int32(2)
-	task := &tasks.Task{Status: tasks.TaskStatus{Phase: tasks.TaskPending, Error: "attempt 2 failed: exit code 1", Attempts: []tasks.TaskAttempt{
-		{Number: 1, Node: "n", PodUID: "a", Index: &one}, {Number: 2, Node: "n", PodUID: "b", Index: &one}, {Number: 1, Node: "n", PodUID: "c", Index: &two}, {Number: 3, Index: &one},
-	}}}
+	task := &tasks.Task{
+		Status: tasks.TaskStatus{
+			Phase: tasks.TaskPending, Error: "attempt 2 failed: exit code 1", Attempts: []tasks.TaskAttempt{
+				{Number: 1, Node: "n", PodUID: "a", Index: &one}, {Number: 2, Node: "n", PodUID: "b", Index: &one},
+				{Number: 1, Node: "n", PodUID: "c", Index: &two}, {Number: 3, Index: &one},
+			},
+		},
+	}
 	for query, want := range map[string]string{"": "c", "index=1": "b", "index=1&attempt=1": "a", "attempt=2": "b"} {
 		q, err := url.ParseQuery(query)
 		require.NoError(t, err)
@@ -23,7 +28,13 @@ func TestTheAttemptWhoseLogIsAskedFor(t *testing.T) {
 		require.Equal(t, want, a.uid, query)
 		require.Equal(t, []string{"n"}, a.nodes)
 	}
-	for query, want := range map[string]string{"attempt=3": "no such attempt", "index=9": "no such attempt", "attempt=x": "not a number", "attempt=0": "not a number of 1", "index=-1": "not a number of 0"} {
+	for query, want := range map[string]string{
+		"attempt=3": "no such attempt",
+		"index=9":   "no such attempt",
+		"attempt=x": "not a number",
+		"attempt=0": "not a number of 1",
+		"index=-1":  "not a number of 0",
+	} {
 		q, err := url.ParseQuery(query)
 		require.NoError(t, err)
 		_, err = loggedAttempt(task, q)
@@ -37,8 +48,14 @@ func TestTheAttemptWhoseLogIsAskedFor(t *testing.T) {
 // An attempt that the status does not list any more is asked of the nodes on which others ran, by the name of its pod.
 func TestTheLogOfAnAttemptThatIsNotListed(t *testing.T) {
 	at := int32(99)
-	task := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Name: "t", UID: "12345678-9"}, Spec: tasks.TaskSpec{Array: &tasks.TaskArray{Size: 100}},
-		Status: tasks.TaskStatus{EndedAttempts: 100, Array: &tasks.TaskArrayStatus{Nodes: []string{"a", "b"}}, Attempts: []tasks.TaskAttempt{{Number: 1, Index: &at, Node: "c", PodUID: "u"}}}}
+	task := &tasks.Task{
+		ObjectMeta: metav1.ObjectMeta{Name: "t", UID: "12345678-9"}, Spec: tasks.TaskSpec{Array: &tasks.TaskArray{Size: 100}},
+		Status: tasks.TaskStatus{
+			EndedAttempts: 100,
+			Array:         &tasks.TaskArrayStatus{Nodes: []string{"a", "b"}},
+			Attempts:      []tasks.TaskAttempt{{Number: 1, Index: &at, Node: "c", PodUID: "u"}},
+		},
+	}
 	for query, want := range map[string]*loggedFrom{
 		"index=99":           {nodes: []string{"c"}, uid: "u"},
 		"index=7":            {nodes: []string{"a", "b", "c"}, pod: "t-12345678-7-*", uid: tasks.AnyPod, ended: true},
@@ -53,7 +70,9 @@ func TestTheLogOfAnAttemptThatIsNotListed(t *testing.T) {
 	_, err := loggedAttempt(task, url.Values{"index": {"100"}})
 	require.ErrorContains(t, err, "no such attempt")
 
-	task.Spec.Array, task.Status.Array, task.Status.Attempts = nil, nil, []tasks.TaskAttempt{{Number: 30, Node: "n", PodUID: "u"}}
+	task.Spec.Array, task.Status.Array, task.Status.Attempts = nil, nil, []tasks.TaskAttempt{
+		{Number: 30, Node: "n", PodUID: "u"},
+	}
 	from, err := loggedAttempt(task, url.Values{"attempt": {"2"}})
 	require.NoError(t, err)
 	require.Equal(t, &loggedFrom{nodes: []string{"n"}, pod: "t-12345678-2", uid: tasks.AnyPod, ended: true}, from)
@@ -65,16 +84,26 @@ func TestSchedulesNameTheField(t *testing.T) {
 		change func(*tasks.TaskScheduleSpec)
 		want   string
 	}{
-		"line":     {func(s *tasks.TaskScheduleSpec) { s.Schedule = "now and then" }, "spec.schedule"},
-		"panics":   {func(s *tasks.TaskScheduleSpec) { s.Schedule = "TZ=0" }, "spec.schedule"},
-		"zone":     {func(s *tasks.TaskScheduleSpec) { s.TimeZone = &zone }, "spec.timeZone"},
-		"local":    {func(s *tasks.TaskScheduleSpec) { s.TimeZone = &local }, "spec.timeZone"},
-		"policy":   {func(s *tasks.TaskScheduleSpec) { s.ConcurrencyPolicy = "Maybe" }, "spec.concurrencyPolicy"},
-		"key":      {func(s *tasks.TaskScheduleSpec) { s.TaskTemplate.Spec.IdempotencyKey = "k" }, "spec.taskTemplate.spec.idempotencyKey"},
+		"line":   {func(s *tasks.TaskScheduleSpec) { s.Schedule = "now and then" }, "spec.schedule"},
+		"panics": {func(s *tasks.TaskScheduleSpec) { s.Schedule = "TZ=0" }, "spec.schedule"},
+		"zone":   {func(s *tasks.TaskScheduleSpec) { s.TimeZone = &zone }, "spec.timeZone"},
+		"local":  {func(s *tasks.TaskScheduleSpec) { s.TimeZone = &local }, "spec.timeZone"},
+		"policy": {func(s *tasks.TaskScheduleSpec) { s.ConcurrencyPolicy = "Maybe" }, "spec.concurrencyPolicy"},
+		"key": {
+			func(s *tasks.TaskScheduleSpec) { s.TaskTemplate.Spec.IdempotencyKey = "k" },
+			"spec.taskTemplate.spec.idempotencyKey",
+		},
 		"template": {func(s *tasks.TaskScheduleSpec) { s.TaskTemplate.Spec.Image = "" }, "spec.taskTemplate.spec.image"},
-		"pod":      {func(s *tasks.TaskScheduleSpec) { s.TaskTemplate.Spec.PriorityClassName = "A_" }, "spec.taskTemplate.spec.priorityClassName"},
+		"pod": {
+			func(s *tasks.TaskScheduleSpec) { s.TaskTemplate.Spec.PriorityClassName = "A_" },
+			"spec.taskTemplate.spec.priorityClassName",
+		},
 	} {
-		s := &tasks.TaskSchedule{Spec: tasks.TaskScheduleSpec{Schedule: "* * * * *", TaskTemplate: tasks.TaskTemplateSpec{Spec: tasks.TaskSpec{Image: "i"}}}}
+		s := &tasks.TaskSchedule{
+			Spec: tasks.TaskScheduleSpec{
+				Schedule: "* * * * *", TaskTemplate: tasks.TaskTemplateSpec{Spec: tasks.TaskSpec{Image: "i"}},
+			},
+		}
 		tasks.DefaultSchedule(s)
 		require.Empty(t, validateSchedule(s))
 		c.change(&s.Spec)

@@ -39,7 +39,8 @@ var (
 	inEnv       = regexp.MustCompile(`^\.env\[(\d+)\]`)
 )
 
-// taskField returns the path below a task's spec of a path in its pod, whose first variables, own of them, are not the task's.
+// taskField returns the path below a task's spec of a path in its pod, whose first variables, own of them, are not the
+// task's.
 func taskField(path string, own int) string {
 	if !inContainer.MatchString(path) {
 		return strings.TrimPrefix(path, "spec")

@@ -36,7 +36,8 @@ type messageBatch struct {
 	again []bool
 }
 
-// sendBatch sends each line of the body as a message, and responds with a line for each, in their order. Empty lines are left out.
+// sendBatch sends each line of the body as a message, and responds with a line for each, in their order. Empty lines
+// are left out.
 func (s sender) sendBatch(ctx context.Context, w http.ResponseWriter, head http.Header, body []byte, wait bool) error {
 	b := &messageBatch{sender: s, wait: wait, head: head}
 	for line := range bytes.SplitSeq(body, []byte("\n")) {
@@ -115,7 +116,8 @@ func (b *messageBatch) post(ctx context.Context, p *corev1.Pod, list []int) {
 		var status *apierrors.StatusError
 		switch {
 		case errors.As(err, &status):
-			r.Code, r.Reason, r.Message = int(status.ErrStatus.Code), workers.Failure(status.ErrStatus.Reason), status.ErrStatus.Message
+			r.Code, r.Reason, r.Message = int(status.ErrStatus.Code), workers.Failure(status.ErrStatus.Reason),
+				status.ErrStatus.Message
 		case outcomes[n].Failure != "":
 			o := &outcomes[n]
 			r.Code, r.Reason, r.Message = o.Failure.Code(), o.Failure, "pod "+p.Name+": "+o.Text
@@ -131,7 +133,8 @@ func (b *messageBatch) post(ctx context.Context, p *corev1.Pod, list []int) {
 }
 
 // exchange sends some of the messages to a pod's node. Its error is a Status.
-func (b *messageBatch) exchange(ctx context.Context, p *corev1.Pod, list []int) (outcomes []workers.BatchOutcome, elsewhere bool, err error) {
+func (b *messageBatch) exchange(ctx context.Context, p *corev1.Pod,
+	list []int) (outcomes []workers.BatchOutcome, elsewhere bool, err error) {
 	msgs := make([]workers.BatchMessage, len(list))
 	for n, i := range list {
 		msgs[n] = b.msgs[i]
@@ -173,7 +176,8 @@ func (b *messageBatch) exchange(ctx context.Context, p *corev1.Pod, list []int) 
 		err = errors.New("the node answered for another number of messages")
 	}
 	if err != nil {
-		return nil, false, failed(workers.ReceiverLost, http.StatusBadGateway, "the node of pod "+p.Name+" was lost while it had the messages, which may have been handled: "+err.Error())
+		return nil, false, failed(workers.ReceiverLost, http.StatusBadGateway,
+			"the node of pod "+p.Name+" was lost while it had the messages, which may have been handled: "+err.Error())
 	}
 	return outcomes, false, nil
 }

@@ -18,11 +18,13 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// A node sends a message on when its pod goes away before the message is handled, or gives it up to the dead-letter worker; the pod may no
-// longer exist then. So that a node cannot send anything else, each message comes to it with a receipt: a code of the message and of
-// the services to which it may go, which only API servers can compute. What a node can do besides is to repeat messages that it was given.
+// A node sends a message on when its pod goes away before the message is handled, or gives it up to the dead-letter
+// worker; the pod may no longer exist then. So that a node cannot send anything else, each message comes to it with a
+// receipt: a code of the message and of the services to which it may go, which only API servers can compute. What a
+// node can do besides is to repeat messages that it was given.
 
-var errNotGiven = errors.New("a node sends on only messages that were sent to a pod on it, to the worker of that pod or its dead-letter worker")
+var errNotGiven = errors.New("a node sends on only messages that were sent to a pod on it, to the worker of that pod " +
+	"or its dead-letter worker")
 
 // fromNode reports whether a node sends a message, in its own name.
 func fromNode(req *http.Request) bool {
@@ -43,7 +45,8 @@ func (s sender) receipt(p *corev1.Pod, contentType string, payload []byte) strin
 	return q.Worker + "," + q.DeadLetter + "," + base64.RawURLEncoding.EncodeToString(code)
 }
 
-// mayForward reports whether a node may send a message to a service: it has the receipt of the message, which names the service.
+// mayForward reports whether a node may send a message to a service: it has the receipt of the message, which names the
+// service.
 func (s sender) mayForward(req *http.Request, payload []byte, service string) bool {
 	parts := strings.Split(req.Header.Get(workers.HeaderReceipt), ",")
 	if len(parts) != 3 || service != parts[0] && service != parts[1] {

@@ -44,7 +44,8 @@ func (c *sealed) RoundTrip(req *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusAccepted, Body: io.NopCloser(strings.NewReader(""))}, nil
 }
 
-// TestNodesSendOnWhatTheyWereGiven: a node cannot forge a message, nor send one to another service than those of its worker.
+// TestNodesSendOnWhatTheyWereGiven: a node cannot forge a message, nor send one to another service than those of its
+// worker.
 func TestNodesSendOnWhatTheyWereGiven(t *testing.T) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", Annotations: map[string]string{
 		workers.AnnotationQueue: (&workers.Queue{Worker: "w", DeadLetter: "dead"}).Annotation()}}}
@@ -53,7 +54,11 @@ func TestNodesSendOnWhatTheyWereGiven(t *testing.T) {
 		req = req.WithContext(request.WithUser(req.Context(), who))
 		req.Header.Set("Content-Type", contentType)
 		req.Header.Set(workers.HeaderReceipt, receipt)
-		return sender{messaging: &messaging{local: on.LocalNode, host: system.Host{Seal: on.Seal}}, on: on, candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} }}.send(httptest.NewRecorder(), req)
+		return sender{
+			messaging:  &messaging{local: on.LocalNode, host: system.Host{Seal: on.Seal}},
+			on:         on,
+			candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} },
+		}.send(httptest.NewRecorder(), req)
 	}
 	node := &user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup}}
 	ann := &user.DefaultInfo{Name: "ann", Groups: []string{user.AllAuthenticated}}
@@ -79,7 +84,8 @@ func TestNodesSendOnWhatTheyWereGiven(t *testing.T) {
 		{"malformed", "k", "ns", "w", "", "w,dead,%", "text/plain", "hello", false},
 		{"a batch", "k", "ns", "w", "?batch", receipt, "text/plain", "hello", false},
 	} {
-		err := send(&sealed{key: c.key, namespace: c.namespace, service: c.service}, node, c.query, c.receipt, c.contentType, c.payload)
+		err := send(&sealed{key: c.key, namespace: c.namespace, service: c.service}, node, c.query, c.receipt, c.contentType,
+			c.payload)
 		require.Equal(t, c.allowed, err == nil, c.name)
 		require.Equal(t, !c.allowed, apierrors.IsForbidden(err), c.name)
 	}

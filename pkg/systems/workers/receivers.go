@@ -91,7 +91,8 @@ func (m *messaging) service(req *http.Request, on kind.Connection) (http.Handler
 		return nil, apierrors.NewNotFound(corev1.Resource("services"), name)
 	}
 	s := sender{messaging: m, on: on, candidates: func() []*corev1.Pod { return endpointPods(on, svc) }}
-	if ref := metav1.GetControllerOfNoCopy(svc); ref != nil && ref.Kind == workerKind.Kind && ref.APIVersion == workers.GroupVersion.String() {
+	if ref := metav1.GetControllerOfNoCopy(svc); ref != nil && ref.Kind == workerKind.Kind &&
+		ref.APIVersion == workers.GroupVersion.String() {
 		s.worker = ref.Name
 		s.starting = func() []*corev1.Pod { return selectedPods(on, svc) }
 	}
@@ -105,8 +106,11 @@ func namespaceOf(on kind.Connection) string {
 
 // receives reports whether messages can be sent to a pod: it has a queue, and is ready.
 func receives(p *corev1.Pod) bool {
-	return p.Annotations[workers.AnnotationQueue] != "" && p.DeletionTimestamp == nil && p.Spec.NodeName != "" && p.Status.Phase == corev1.PodRunning &&
-		slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
+	return p.Annotations[workers.AnnotationQueue] != "" && p.DeletionTimestamp == nil && p.Spec.NodeName != "" &&
+		p.Status.Phase == corev1.PodRunning &&
+		slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+		})
 }
 
 // endpointPods returns the receivers among the ready endpoints of a service.
@@ -118,7 +122,8 @@ func endpointPods(on kind.Connection, svc *corev1.Service) (pods []*corev1.Pod) 
 		}
 		for i := range slice.Endpoints {
 			ep := &slice.Endpoints[i]
-			if ep.TargetRef == nil || ep.TargetRef.Namespace != svc.Namespace || ep.Conditions.Ready != nil && !*ep.Conditions.Ready {
+			if ep.TargetRef == nil || ep.TargetRef.Namespace != svc.Namespace ||
+				ep.Conditions.Ready != nil && !*ep.Conditions.Ready {
 				continue
 			}
 			// Endpoints can be written by users: only pods of the namespace count.

@@ -41,8 +41,10 @@ func (s sender) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // failed is the error of a message, as a Status whose reason is the Failure.
 func failed(f workers.Failure, code int, message string) *apierrors.StatusError {
-	status := metav1.Status{Status: metav1.StatusFailure, Code: int32(code), Reason: metav1.StatusReason(f), Message: message,
-		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseType(f), Message: message}}}}
+	status := metav1.Status{
+		Status: metav1.StatusFailure, Code: int32(code), Reason: metav1.StatusReason(f), Message: message,
+		Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseType(f), Message: message}}},
+	}
 	if f == workers.QueueFull {
 		status.Details.RetryAfterSeconds = 1
 	}
@@ -97,8 +99,10 @@ func (s sender) send(w http.ResponseWriter, req *http.Request) error {
 	return s.try(ctx, w, head, body, wait, deadline)
 }
 
-// try sends a message to one receiver after the other until one accepts it, and responds. It starts one if there is none.
-func (s sender) try(ctx context.Context, w http.ResponseWriter, head http.Header, body []byte, wait bool, deadline time.Time) error {
+// try sends a message to one receiver after the other until one accepts it, and responds. It starts one if there is
+// none.
+func (s sender) try(ctx context.Context, w http.ResponseWriter, head http.Header, body []byte, wait bool,
+	deadline time.Time) error {
 	pods := s.candidates()
 	if len(pods) == 0 {
 		var err error
@@ -121,7 +125,8 @@ func (s sender) try(ctx context.Context, w http.ResponseWriter, head http.Header
 	return last
 }
 
-// waitOf returns whether a sender wants the reply, and how long it waits for it or, without, for the message to be accepted.
+// waitOf returns whether a sender wants the reply, and how long it waits for it or, without, for the message to be
+// accepted.
 func waitOf(req *http.Request) (wait bool, timeout time.Duration, err error) {
 	q := req.URL.Query()
 	if v := req.Header.Get(workers.HeaderWait); v != "" && !q.Has("wait") {
@@ -185,12 +190,14 @@ func (s sender) header(req *http.Request, id string) http.Header {
 // wake asks for a pod of a worker that has none, and waits for it.
 func (s sender) wake(ctx context.Context) ([]*corev1.Pod, error) {
 	r, namespace, name := s.on.Target()
-	none := failed(workers.NoReceiver, http.StatusServiceUnavailable, "no ready pod of "+r.Singular+" "+strconv.Quote(name)+" takes messages")
+	none := failed(workers.NoReceiver, http.StatusServiceUnavailable,
+		"no ready pod of "+r.Singular+" "+strconv.Quote(name)+" takes messages")
 	if s.worker == "" {
 		return nil, none
 	}
 	worker, ok := s.on.Read(workerKind, namespace, s.worker).(*workers.Worker)
-	if !ok || worker.Spec.Scale == nil && worker.Spec.Replicas != nil && *worker.Spec.Replicas == 0 || worker.Spec.StartSeconds == nil {
+	if !ok || worker.Spec.Scale == nil && worker.Spec.Replicas != nil && *worker.Spec.Replicas == 0 ||
+		worker.Spec.StartSeconds == nil {
 		return nil, none
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(*worker.Spec.StartSeconds)*time.Second)
@@ -215,25 +222,35 @@ func (s sender) wake(ctx context.Context) ([]*corev1.Pod, error) {
 	return pods, nil
 }
 
-// needsWake reports whether the worker must be notified of a message. It is notified once in half of the time after which it would go to sleep.
+// needsWake reports whether the worker must be notified of a message. It is notified once in half of the time after
+// which it would go to sleep.
 func needsWake(w *workers.Worker) bool {
 	at := w.Status.WakeTime
-	return w.Spec.Scale != nil && (at == nil || time.Since(at.Time) > time.Duration(w.Spec.Scale.IdleSeconds)*time.Second/2)
+	return w.Spec.Scale != nil &&
+		(at == nil || time.Since(at.Time) > time.Duration(w.Spec.Scale.IdleSeconds)*time.Second/2)
 }
 
 // toNode posts to a path of a pod's node. elsewhere is true if nothing was sent.
-func (s sender) toNode(ctx context.Context, p *corev1.Pod, path string, head http.Header, body []byte) (res *http.Response, elsewhere bool, err error) {
+func (s sender) toNode(ctx context.Context, p *corev1.Pod, path string, head http.Header,
+	body []byte) (res *http.Response, elsewhere bool, err error) {
 	var transport http.RoundTripper
 	location, connected := &url.URL{}, false
 	if local := s.localNode(p.Spec.NodeName); local != nil {
 		transport, connected = local, true
 	} else {
 		if location, transport, err = s.on.Node(ctx, p.Spec.NodeName); err != nil {
-			return nil, true, failed(workers.NoReceiver, http.StatusServiceUnavailable, "the node of pod "+p.Name+" cannot be reached: "+err.Error())
+			return nil, true, failed(workers.NoReceiver, http.StatusServiceUnavailable,
+				"the node of pod "+p.Name+" cannot be reached: "+err.Error())
 		}
-		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) { connected = true }})
+		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+			GotConn: func(httptrace.GotConnInfo) { connected = true },
+		})
 	}
-	u := &url.URL{Scheme: location.Scheme, Host: location.Host, Path: "/" + path + "/" + p.Namespace + "/" + p.Name + "/" + string(p.UID)}
+	u := &url.URL{
+		Scheme: location.Scheme,
+		Host:   location.Host,
+		Path:   "/" + path + "/" + p.Namespace + "/" + p.Name + "/" + string(p.UID),
+	}
 	out, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, false, apierrors.NewInternalError(err)
@@ -244,15 +261,19 @@ func (s sender) toNode(ctx context.Context, p *corev1.Pod, path string, head htt
 	case err == nil:
 		return res, false, nil
 	case !connected:
-		return nil, true, failed(workers.NoReceiver, http.StatusServiceUnavailable, "the node of pod "+p.Name+" cannot be reached: "+err.Error())
+		return nil, true, failed(workers.NoReceiver, http.StatusServiceUnavailable,
+			"the node of pod "+p.Name+" cannot be reached: "+err.Error())
 	case ctx.Err() != nil:
-		return nil, false, failed(workers.HandlerTimeout, http.StatusGatewayTimeout, "there was no answer from pod "+p.Name+" in time")
+		return nil, false, failed(workers.HandlerTimeout, http.StatusGatewayTimeout,
+			"there was no answer from pod "+p.Name+" in time")
 	}
-	return nil, false, failed(workers.ReceiverLost, http.StatusBadGateway, "the node of pod "+p.Name+" was lost while it had the message, which may have been handled: "+err.Error())
+	return nil, false, failed(workers.ReceiverLost, http.StatusBadGateway,
+		"the node of pod "+p.Name+" was lost while it had the message, which may have been handled: "+err.Error())
 }
 
 // post sends the message to a pod's node. elsewhere is true if it may be sent to another pod.
-func (s sender) post(ctx context.Context, w http.ResponseWriter, p *corev1.Pod, head http.Header, body []byte, wait bool) (elsewhere bool, err error) {
+func (s sender) post(ctx context.Context, w http.ResponseWriter, p *corev1.Pod, head http.Header, body []byte,
+	wait bool) (elsewhere bool, err error) {
 	if !wait {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, acceptTime)
@@ -270,7 +291,8 @@ func (s sender) post(ctx context.Context, w http.ResponseWriter, p *corev1.Pod, 
 	if f := workers.Failure(res.Header.Get(workers.HeaderFailure)); f != "" || res.StatusCode >= 300 {
 		text, _ := bounded.All(res.Body, 8<<10)
 		if f == "" {
-			return false, apierrors.NewGenericServerResponse(res.StatusCode, "create", corev1.Resource("pods/message"), p.Name, string(text), 0, true)
+			return false, apierrors.NewGenericServerResponse(res.StatusCode, "create", corev1.Resource("pods/message"), p.Name,
+				string(text), 0, true)
 		}
 		untouched := res.Header.Get(workers.HeaderUntouched) == "true"
 		e := failed(f, res.StatusCode, "pod "+p.Name+": "+string(text))
@@ -291,7 +313,8 @@ func (s sender) post(ctx context.Context, w http.ResponseWriter, p *corev1.Pod, 
 	}
 	reply, err := bounded.All(res.Body, workers.MaxPayload)
 	if err != nil {
-		return false, failed(workers.ReceiverLost, http.StatusBadGateway, "the reply of pod "+p.Name+" broke off: "+err.Error())
+		return false, failed(workers.ReceiverLost, http.StatusBadGateway,
+			"the reply of pod "+p.Name+" broke off: "+err.Error())
 	}
 	h.Set("X-Content-Type-Options", "nosniff")
 	for _, name := range []string{"Content-Type", workers.HeaderAttempt} {

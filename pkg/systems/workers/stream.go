@@ -27,7 +27,8 @@ const (
 	streamForwards = 64
 	// streamBatch is how many are given to the node in this process together.
 	streamBatch = 64
-	// streamLife is after how long clients must authenticate again, on another connection, streamGrace how long they may take to leave.
+	// streamLife is after how long clients must authenticate again, on another connection, streamGrace how long they may
+	// take to leave.
 	streamLife  = 5 * time.Minute
 	streamGrace = time.Minute
 	// streamRecheck is how long an authorization is valid before it is asked for again.
@@ -36,8 +37,8 @@ const (
 	streamStall = 30 * time.Second
 )
 
-// messageStream is a connection of a sender (package frame). One goroutine reads messages, one writes answers. Messages for the node in this
-// process need no other; those for other nodes have one each.
+// messageStream is a connection of a sender (package frame). One goroutine reads messages, one writes answers. Messages
+// for the node in this process need no other; those for other nodes have one each.
 type messageStream struct {
 	sender
 	req    *http.Request
@@ -116,10 +117,15 @@ func (c *messageStream) without() []*streamMessage {
 
 func newMessageStream(s sender, req *http.Request, conn net.Conn, in *bufio.Reader) *messageStream {
 	ctx, cancel := context.WithCancel(req.Context())
-	c := &messageStream{sender: s, req: req, ctx: ctx, cancel: cancel, conn: conn, in: in, out: bufio.NewWriterSize(conn, 16<<10), checked: time.Now(),
-		slots: make(chan struct{}, streamWindow), answers: make(chan *streamAnswer, streamWindow+1), forwards: make(chan struct{}, streamForwards),
-		pending: map[string]*streamMessage{}, leave: time.AfterFunc(streamLife+streamGrace, cancel)}
-	_, _ = c.out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + frame.SendProtocol + "\r\n" +
+	c := &messageStream{
+		sender: s, req: req, ctx: ctx, cancel: cancel, conn: conn, in: in, out: bufio.NewWriterSize(conn, 16<<10),
+		checked: time.Now(),
+		slots:   make(chan struct{}, streamWindow), answers: make(chan *streamAnswer, streamWindow+1),
+		forwards: make(chan struct{}, streamForwards),
+		pending:  map[string]*streamMessage{}, leave: time.AfterFunc(streamLife+streamGrace, cancel),
+	}
+	_, _ = c.out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + frame.SendProtocol +
+		"\r\n" +
 		frame.HeaderSlots + ": " + strconv.Itoa(streamWindow) + "\r\n\r\n")
 	return c
 }
@@ -257,7 +263,8 @@ func (c *messageStream) check(m *streamMessage, millis int64) error {
 	wait := time.Duration(millis) * time.Millisecond
 	switch {
 	case len(m.contentType) > maxContentType || len(m.trace) > 128 || len(m.id) > 64:
-		return apierrors.NewBadRequest("content type, trace and ID have at most " + strconv.Itoa(maxContentType) + ", 128 and 64 bytes")
+		return apierrors.NewBadRequest("content type, trace and ID have at most " + strconv.Itoa(maxContentType) +
+			", 128 and 64 bytes")
 	case millis < 0 || millis > maxWait.Milliseconds():
 		return apierrors.NewBadRequest("timeout must be a duration above 0 and up to " + maxWait.String())
 	case wait == 0:

@@ -65,7 +65,9 @@ func (c *streaming) LocalNode(string) localNode { return c }
 func (c *streaming) Accept(list []*workers.Delivery) {
 	for _, d := range list {
 		if c.full {
-			d.Done(workers.Delivered{BatchOutcome: workers.BatchOutcome{Failure: workers.QueueFull, Text: "full", Untouched: true}})
+			d.Done(workers.Delivered{
+				BatchOutcome: workers.BatchOutcome{Failure: workers.QueueFull, Text: "full", Untouched: true},
+			})
 			continue
 		}
 		if d.Deadline.IsZero() {
@@ -85,7 +87,11 @@ func streamTo(t *testing.T, on *streaming, who user.Info) (*streams.Sender, *syn
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		serving.Add(1)
 		defer serving.Done()
-		sender{messaging: &messaging{local: on.LocalNode, host: system.Host{Seal: on.Seal}}, on: on, candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} }}.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), who)))
+		sender{
+			messaging:  &messaging{local: on.LocalNode, host: system.Host{Seal: on.Seal}},
+			on:         on,
+			candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} },
+		}.ServeHTTP(w, req.WithContext(request.WithUser(req.Context(), who)))
 	}))
 	t.Cleanup(s.Close)
 	return streams.New(s.Client(), s.URL), &serving
@@ -123,7 +129,9 @@ func TestStream(t *testing.T) {
 
 	failed := call(t.Context(), "3")
 	d = <-on.came
-	d.Done(workers.Delivered{BatchOutcome: workers.BatchOutcome{Failure: workers.HandlerFailed, Text: "no", ErrorType: "T"}})
+	d.Done(workers.Delivered{
+		BatchOutcome: workers.BatchOutcome{Failure: workers.HandlerFailed, Text: "no", ErrorType: "T"},
+	})
 	require.Equal(t, &streams.Error{Code: 500, Reason: "HandlerFailed", Message: "pod p: no"}, <-failed)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -169,7 +177,11 @@ func TestStreamEnds(t *testing.T) {
 	served := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		defer close(served)
-		sender{messaging: &messaging{local: on.LocalNode, host: system.Host{Seal: on.Seal}}, on: on, candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} }}.ServeHTTP(w, req.WithContext(request.WithUser(ctx, who)))
+		sender{
+			messaging:  &messaging{local: on.LocalNode, host: system.Host{Seal: on.Seal}},
+			on:         on,
+			candidates: func() []*corev1.Pod { return []*corev1.Pod{pod} },
+		}.ServeHTTP(w, req.WithContext(request.WithUser(ctx, who)))
 	}))
 	defer srv.Close()
 	s := streams.New(srv.Client(), srv.URL)

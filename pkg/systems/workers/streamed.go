@@ -17,7 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
-// receiversFor is how long the receivers of a service are remembered. One that is gone refuses messages, which then go elsewhere.
+// receiversFor is how long the receivers of a service are remembered. One that is gone refuses messages, which then go
+// elsewhere.
 const receiversFor = 100 * time.Millisecond
 
 // streamMessage is a message of a connection that has no answer yet.
@@ -66,8 +67,11 @@ func (c *messageStream) route(m *streamMessage) {
 
 // delivery is the message as the node in this process gets it.
 func (m *streamMessage) delivery() *workers.Delivery {
-	d := &workers.Delivery{BatchMessage: workers.BatchMessage{ID: uuid.NewString(), Payload: m.payload}, Namespace: m.pod.Namespace, Pod: m.pod.Name, UID: m.pod.UID,
-		ContentType: m.contentType, Trace: m.trace, Done: m.done}
+	d := &workers.Delivery{
+		BatchMessage: workers.BatchMessage{ID: uuid.NewString(), Payload: m.payload}, Namespace: m.pod.Namespace,
+		Pod: m.pod.Name, UID: m.pod.UID,
+		ContentType: m.contentType, Trace: m.trace, Done: m.done,
+	}
 	if m.wait {
 		d.Deadline = m.deadline
 	} else {
@@ -90,14 +94,19 @@ func (m *streamMessage) delivered(d *workers.Delivery) {
 func (m *streamMessage) done(o workers.Delivered) {
 	r, _, _ := m.of.on.Target()
 	switch {
-	case o.Untouched && (o.Failure == workers.NoReceiver || o.Failure == workers.QueueFull && r.Plural == "services") && m.refuse():
+	case o.Untouched && (o.Failure == workers.NoReceiver || o.Failure == workers.QueueFull && r.Plural == "services") &&
+		m.refuse():
 		go m.forward()
 	case o.Failure != "":
 		err := failed(o.Failure, o.Failure.Code(), "pod "+m.pod.Name+": "+o.Text)
 		err.ErrStatus.Details.Causes[0].Field = o.ErrorType
 		m.fail(err)
 	case m.wait:
-		m.answer(&streamAnswer{Head: frame.Head{Kind: frame.Reply, ContentType: o.ContentType, Attempt: o.Attempts}, payload: o.Payload, release: o.Release})
+		m.answer(&streamAnswer{
+			Head:    frame.Head{Kind: frame.Reply, ContentType: o.ContentType, Attempt: o.Attempts},
+			payload: o.Payload,
+			release: o.Release,
+		})
 	default:
 		m.answer(&streamAnswer{Head: frame.Head{Kind: frame.Accepted}})
 	}
@@ -135,7 +144,10 @@ func (m *streamMessage) forward() {
 		m.answer(&streamAnswer{Head: frame.Head{Kind: frame.Accepted}})
 	default:
 		attempt, _ := strconv.ParseInt(w.header.Get(workers.HeaderAttempt), 10, 32)
-		m.answer(&streamAnswer{Head: frame.Head{Kind: frame.Reply, ContentType: w.header.Get("Content-Type"), Attempt: int32(attempt)}, payload: w.body.Bytes()})
+		m.answer(&streamAnswer{
+			Head:    frame.Head{Kind: frame.Reply, ContentType: w.header.Get("Content-Type"), Attempt: int32(attempt)},
+			payload: w.body.Bytes(),
+		})
 	}
 }
 
@@ -158,7 +170,10 @@ func (m *streamMessage) fail(err error) {
 	if err != nil {
 		text = nil
 	}
-	m.answer(&streamAnswer{Head: frame.Head{Kind: frame.Failure, ContentType: "application/json", ErrorType: string(status.Reason)}, payload: text[:min(len(text), frame.MaxPayload)]})
+	m.answer(&streamAnswer{
+		Head:    frame.Head{Kind: frame.Failure, ContentType: "application/json", ErrorType: string(status.Reason)},
+		payload: text[:min(len(text), frame.MaxPayload)],
+	})
 }
 
 // answer ends the message. It is called once.

@@ -52,7 +52,9 @@ func kinds() []own.Kind {
 	}, func(w *workers.Worker) *workers.WorkerStatus { return &w.Status })
 	// A worker that follows its queues refuses to have a number of replicas.
 	row.Subresources = append(row.Subresources, own.Scale(func(w *workers.Worker) (**int32, int32, *metav1.LabelSelector) {
-		return &w.Spec.Replicas, w.Status.Replicas, &metav1.LabelSelector{MatchLabels: map[string]string{workers.LabelWorker: w.Name}}
+		return &w.Spec.Replicas, w.Status.Replicas, &metav1.LabelSelector{
+			MatchLabels: map[string]string{workers.LabelWorker: w.Name},
+		}
 	}))
 	return []own.Kind{{Row: row, Rights: workers.Rights}}
 }
@@ -70,5 +72,8 @@ func roles() []client.Object {
 	role := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:coracle:node-messages"), Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"services/message"}, Verbs: []string{"create"}},
 	}}
-	return []client.Object{role, own.RoleBinding(role, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.NodesGroup})}
+	return []client.Object{
+		role,
+		own.RoleBinding(role, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.NodesGroup}),
+	}
 }

@@ -1,5 +1,5 @@
-// Package fakenode registers nodes that run nothing: their pods are reported as Running and, where they end, as Succeeded or Failed. They
-// serve to measure and to test schedulers and controllers at sizes that no machine has.
+// Package fakenode registers nodes that run nothing: their pods are reported as Running and, where they end, as
+// Succeeded or Failed. They serve to measure and to test schedulers and controllers at sizes that no machine has.
 //
 // Its invariant: memory is proportional to the number of pods that run for a limited time, whatever the number of
 // nodes and other pods.
@@ -78,7 +78,8 @@ func (c Config) Validate() error {
 		return errors.New("the capacity of a node must not be negative")
 	}
 	if len(validation.IsDNS1123Subdomain(c.Prefix+"0")) > 0 || len(validation.IsValidLabelValue(c.label())) > 0 {
-		return fmt.Errorf("prefix %q: a node's name is the prefix and a number, in lower case letters, digits, '-' and '.'; at most 63 characters", c.Prefix)
+		return fmt.Errorf("prefix %q: a node's name is the prefix and a number, in lower case letters, digits, '-' and "+
+			"'.'; at most 63 characters", c.Prefix)
 	}
 	return nil
 }
@@ -120,12 +121,19 @@ func New(c Config) (*Nodes, error) {
 	}
 	cfg := rest.CopyConfig(c.REST)
 	cfg.QPS, cfg.RateLimiter = -1, nil
-	cfg.ContentType, cfg.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
+	cfg.ContentType, cfg.AcceptContentTypes = "application/vnd.kubernetes.protobuf",
+		"application/vnd.kubernetes.protobuf,application/json"
 	client, err := kubernetes.NewForConfig(cfg)
 	if err != nil {
 		return nil, err
 	}
-	n := &Nodes{Config: c, client: client, ours: make([]atomic.Bool, c.Count), tasks: make(chan task, podWorkers), relist: make(chan struct{}, 1)}
+	n := &Nodes{
+		Config: c,
+		client: client,
+		ours:   make([]atomic.Bool, c.Count),
+		tasks:  make(chan task, podWorkers),
+		relist: make(chan struct{}, 1),
+	}
 	n.timers.pods = map[podKey]*time.Timer{}
 	return n, nil
 }

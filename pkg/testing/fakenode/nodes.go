@@ -37,8 +37,8 @@ func (n *Nodes) number(name string) (int, bool) {
 
 func (n *Nodes) selector() string { return Label + "=" + n.label() }
 
-// each calls f with the numbers of all nodes, by several workers, until one fails or ctx is done. Calls that have begun are waited for: what
-// an abandoned request does, it may do after the nodes have been removed.
+// each calls f with the numbers of all nodes, by several workers, until one fails or ctx is done. Calls that have begun
+// are waited for: what an abandoned request does, it may do after the nodes have been removed.
 func (n *Nodes) each(ctx context.Context, workers int, f func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -63,12 +63,14 @@ func (n *Nodes) each(ctx context.Context, workers int, f func(ctx context.Contex
 	return context.Cause(ctx)
 }
 
-// register creates the nodes and their leases. Nodes of an earlier process with the same prefix, which could not delete them, are adopted.
+// register creates the nodes and their leases. Nodes of an earlier process with the same prefix, which could not delete
+// them, are adopted.
 func (n *Nodes) register(ctx context.Context) error {
 	return n.each(ctx, registerWorkers, func(ctx context.Context, i int) error {
 		node, err := n.client.CoreV1().Nodes().Create(ctx, n.node(i), metav1.CreateOptions{})
 		if apierrors.IsAlreadyExists(err) {
-			if node, err = n.client.CoreV1().Nodes().Get(ctx, n.name(i), metav1.GetOptions{}); err == nil && node.Labels[Label] != n.label() {
+			if node, err = n.client.CoreV1().Nodes().Get(ctx, n.name(i), metav1.GetOptions{}); err == nil &&
+				node.Labels[Label] != n.label() {
 				return fmt.Errorf("node %s %w", node.Name, errForeign)
 			}
 			if err == nil {
@@ -103,11 +105,16 @@ func (n *Nodes) lease(ctx context.Context, node *corev1.Node) error {
 
 func (n *Nodes) node(i int) *corev1.Node {
 	now := metav1.Now()
-	labels := map[string]string{corev1.LabelHostname: n.name(i), corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64"}
+	labels := map[string]string{
+		corev1.LabelHostname:   n.name(i),
+		corev1.LabelOSStable:   "linux",
+		corev1.LabelArchStable: "amd64",
+	}
 	maps.Copy(labels, n.Labels)
 	labels[Label] = n.label()
 	room := corev1.ResourceList{
-		corev1.ResourceCPU: n.CPU, corev1.ResourceMemory: n.Memory, corev1.ResourcePods: *resource.NewQuantity(n.Pods, resource.DecimalSI),
+		corev1.ResourceCPU: n.CPU, corev1.ResourceMemory: n.Memory,
+		corev1.ResourcePods:             *resource.NewQuantity(n.Pods, resource.DecimalSI),
 		corev1.ResourceEphemeralStorage: resource.MustParse("1Ti"),
 	}
 	var conditions []corev1.NodeCondition
@@ -121,7 +128,14 @@ func (n *Nodes) node(i int) *corev1.Node {
 		{corev1.NodePIDPressure, corev1.ConditionFalse, "FakeNode", "the node is fake"},
 		{corev1.NodeReady, corev1.ConditionTrue, "FakeNode", "the node is fake, and always ready"},
 	} {
-		conditions = append(conditions, corev1.NodeCondition{Type: c.kind, Status: c.status, Reason: c.reason, Message: c.message, LastHeartbeatTime: now, LastTransitionTime: now})
+		conditions = append(conditions, corev1.NodeCondition{
+			Type:               c.kind,
+			Status:             c.status,
+			Reason:             c.reason,
+			Message:            c.message,
+			LastHeartbeatTime:  now,
+			LastTransitionTime: now,
+		})
 	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: n.name(i), Labels: labels},
@@ -130,8 +144,17 @@ func (n *Nodes) node(i int) *corev1.Node {
 			// Without an IP address: nobody can connect to it, and routes to it would lead nowhere.
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: n.name(i)}},
 			// What a pod may need of a node (KEP-5328), they have: no container runs there.
-			DeclaredFeatures: []string{"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"},
-			NodeInfo:         corev1.NodeSystemInfo{KubeletVersion: "fake", OperatingSystem: "linux", Architecture: "amd64", OSImage: "none", ContainerRuntimeVersion: "fake://0"}},
+			DeclaredFeatures: []string{
+				"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+				"RestartAllContainersOnContainerExits",
+			},
+			NodeInfo: corev1.NodeSystemInfo{
+				KubeletVersion:          "fake",
+				OperatingSystem:         "linux",
+				Architecture:            "amd64",
+				OSImage:                 "none",
+				ContainerRuntimeVersion: "fake://0",
+			}},
 	}
 }
 
@@ -162,11 +185,18 @@ func (n *Nodes) renew(ctx context.Context) {
 func (n *Nodes) renewOne(ctx context.Context, i int) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	patch, err := json.Marshal(map[string]any{"spec": map[string]any{"renewTime": metav1.NowMicro(), "holderIdentity": n.name(i), "leaseDurationSeconds": leaseSeconds}})
+	patch, err := json.Marshal(map[string]any{
+		"spec": map[string]any{
+			"renewTime":            metav1.NowMicro(),
+			"holderIdentity":       n.name(i),
+			"leaseDurationSeconds": leaseSeconds,
+		},
+	})
 	if err != nil {
 		return
 	}
-	_, err = n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, n.name(i), types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Patch(ctx, n.name(i), types.MergePatchType, patch,
+		metav1.PatchOptions{})
 	if apierrors.IsNotFound(err) {
 		var node *corev1.Node
 		if node, err = n.client.CoreV1().Nodes().Get(ctx, n.name(i), metav1.GetOptions{}); apierrors.IsNotFound(err) {
@@ -187,5 +217,6 @@ func (n *Nodes) remove(ctx context.Context) error {
 	mine := metav1.ListOptions{LabelSelector: n.selector()}
 	err := n.client.CoreV1().Nodes().DeleteCollection(ctx, metav1.DeleteOptions{}, mine)
 	err = errors.Join(err, n.removePods(ctx))
-	return errors.Join(err, n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).DeleteCollection(ctx, metav1.DeleteOptions{}, mine))
+	return errors.Join(err,
+		n.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).DeleteCollection(ctx, metav1.DeleteOptions{}, mine))
 }

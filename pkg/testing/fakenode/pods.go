@@ -99,7 +99,12 @@ func (n *Nodes) listAndWatch(ctx context.Context) error {
 	}
 	for ctx.Err() == nil {
 		seconds := int64(300)
-		w, err := n.client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{FieldSelector: bound, ResourceVersion: version, AllowWatchBookmarks: true, TimeoutSeconds: &seconds})
+		w, err := n.client.CoreV1().Pods("").Watch(ctx, metav1.ListOptions{
+			FieldSelector:       bound,
+			ResourceVersion:     version,
+			AllowWatchBookmarks: true,
+			TimeoutSeconds:      &seconds,
+		})
 		if err != nil {
 			if apierrors.IsResourceExpired(err) || apierrors.IsGone(err) {
 				return nil
@@ -234,7 +239,8 @@ func gone(uid types.UID) metav1.DeleteOptions {
 	return metav1.DeleteOptions{GracePeriodSeconds: &now, Preconditions: &metav1.Preconditions{UID: &uid}}
 }
 
-// removePods deletes the pods on the nodes, until there are none: the scheduler may still bind some to nodes that are just gone.
+// removePods deletes the pods on the nodes, until there are none: the scheduler may still bind some to nodes that are
+// just gone.
 func (n *Nodes) removePods(ctx context.Context) error {
 	for {
 		found, err := n.removePodsOnce(ctx)

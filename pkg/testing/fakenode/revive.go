@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/util/workqueue"
 )
 
-// revive reports nodes ready again that were marked as lost, as the kubelet does: heartbeats alone do not, and on a busy machine they can be
-// late. It returns when ctx is done.
+// revive reports nodes ready again that were marked as lost, as the kubelet does: heartbeats alone do not, and on a
+// busy machine they can be late. It returns when ctx is done.
 func (n *Nodes) revive(ctx context.Context) {
 	queue := workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[int]())
 	seen := func(o any) {
@@ -25,8 +25,9 @@ func (n *Nodes) revive(ctx context.Context) {
 		}
 	}
 	_, informer := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewFilteredListWatchFromClient(n.client.CoreV1().RESTClient(), "nodes", "", func(o *metav1.ListOptions) { o.LabelSelector = n.selector() }),
-		ObjectType:    &corev1.Node{}, Transform: lostOnly,
+		ListerWatcher: cache.NewFilteredListWatchFromClient(n.client.CoreV1().RESTClient(), "nodes", "",
+			func(o *metav1.ListOptions) { o.LabelSelector = n.selector() }),
+		ObjectType: &corev1.Node{}, Transform: lostOnly,
 		Handler: cache.ResourceEventHandlerFuncs{AddFunc: seen, UpdateFunc: func(_, o any) { seen(o) }},
 	})
 	var worker sync.WaitGroup
@@ -52,7 +53,9 @@ func lostOnly(o any) (any, error) {
 	if !ok {
 		return o, nil
 	}
-	small := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion}}
+	small := &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: node.UID, ResourceVersion: node.ResourceVersion},
+	}
 	for _, c := range node.Status.Conditions {
 		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
 			small.Status.Conditions = []corev1.NodeCondition{c}

@@ -58,7 +58,10 @@ func life(p *corev1.Pod) (time.Duration, exit) {
 	if text, set := p.Annotations[ExitCodeAnnotation]; set {
 		code, err := strconv.ParseUint(text, 10, 8)
 		if err != nil {
-			return 0, exit{128, "InvalidAnnotation", fmt.Sprintf("annotation %s: %q is not an exit code from 0 to 255", ExitCodeAnnotation, text)}
+			return 0, exit{
+				128, "InvalidAnnotation",
+				fmt.Sprintf("annotation %s: %q is not an exit code from 0 to 255", ExitCodeAnnotation, text),
+			}
 		}
 		if code > 0 {
 			result = exit{code: int32(code), reason: "Error"}
@@ -70,7 +73,9 @@ func life(p *corev1.Pod) (time.Duration, exit) {
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d < 0 {
-		return 0, exit{128, "InvalidAnnotation", fmt.Sprintf("annotation %s: %q is not a duration such as 5s", DurationAnnotation, text)}
+		return 0, exit{
+			128, "InvalidAnnotation", fmt.Sprintf("annotation %s: %q is not a duration such as 5s", DurationAnnotation, text),
+		}
 	}
 	return d, result
 }
@@ -118,19 +123,30 @@ func ended(p *corev1.Pod, begin, finish time.Time, result exit) corev1.PodStatus
 		s.InitContainerStatuses = append(s.InitContainerStatuses, initialized(p, &p.Spec.InitContainers[i], begin))
 	}
 	for i := range p.Spec.Containers {
-		s.ContainerStatuses = append(s.ContainerStatuses, container(p, &p.Spec.Containers[i], terminated(begin, finish, result)))
+		s.ContainerStatuses = append(s.ContainerStatuses,
+			container(p, &p.Spec.Containers[i], terminated(begin, finish, result)))
 	}
 	return s
 }
 
 func terminated(begin, finish time.Time, result exit) corev1.ContainerState {
-	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: result.code, Reason: result.reason, Message: result.message,
-		StartedAt: metav1.NewTime(begin), FinishedAt: metav1.NewTime(finish)}}
+	return corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{ExitCode: result.code, Reason: result.reason, Message: result.message,
+			StartedAt: metav1.NewTime(begin), FinishedAt: metav1.NewTime(finish)},
+	}
 }
 
 func container(p *corev1.Pod, c *corev1.Container, state corev1.ContainerState) corev1.ContainerStatus {
 	runs := state.Running != nil
-	return corev1.ContainerStatus{Name: c.Name, Image: c.Image, ImageID: c.Image, ContainerID: "fake://" + string(p.UID) + "-" + c.Name, State: state, Ready: runs, Started: &runs}
+	return corev1.ContainerStatus{
+		Name:        c.Name,
+		Image:       c.Image,
+		ImageID:     c.Image,
+		ContainerID: "fake://" + string(p.UID) + "-" + c.Name,
+		State:       state,
+		Ready:       runs,
+		Started:     &runs,
+	}
 }
 
 // initialized is an init container that has ended, as it should.
@@ -142,7 +158,12 @@ func initialized(p *corev1.Pod, c *corev1.Container, at time.Time) corev1.Contai
 
 func conditions(p *corev1.Pod, runs bool, at time.Time) []corev1.PodCondition {
 	condition := func(kind corev1.PodConditionType, is bool, reason string) corev1.PodCondition {
-		c := corev1.PodCondition{Type: kind, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(at), ObservedGeneration: p.Generation}
+		c := corev1.PodCondition{
+			Type:               kind,
+			Status:             corev1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(at),
+			ObservedGeneration: p.Generation,
+		}
 		if !is {
 			c.Status, c.Reason = corev1.ConditionFalse, reason
 		}
@@ -173,7 +194,9 @@ func ready(p *corev1.Pod) bool {
 func isReady(p *corev1.Pod) bool { return is(p, corev1.PodReady) }
 
 func is(p *corev1.Pod, kind corev1.PodConditionType) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == kind && c.Status == corev1.ConditionTrue })
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == kind && c.Status == corev1.ConditionTrue
+	})
 }
 
 // addresses is where pods get their addresses from: those of carriers, which no cluster uses.

@@ -38,12 +38,14 @@ func TestPlan(t *testing.T) {
 		after  time.Duration
 		none   bool
 	}{
-		"new":                           {want: corev1.PodRunning},
-		"new, ends at once":             {change: []func(*corev1.Pod){lasts("0s")}, want: corev1.PodSucceeded},
-		"new, ends later":               {change: []func(*corev1.Pod){lasts("3s")}, want: corev1.PodRunning},
-		"a wrong duration":              {change: []func(*corev1.Pod){lasts("-1s")}, want: corev1.PodFailed},
-		"runs for ever":                 {change: []func(*corev1.Pod){runs}, none: true},
-		"ends in a while":               {change: []func(*corev1.Pod){lasts("3s"), runs}, want: corev1.PodSucceeded, after: 2 * time.Second},
+		"new":               {want: corev1.PodRunning},
+		"new, ends at once": {change: []func(*corev1.Pod){lasts("0s")}, want: corev1.PodSucceeded},
+		"new, ends later":   {change: []func(*corev1.Pod){lasts("3s")}, want: corev1.PodRunning},
+		"a wrong duration":  {change: []func(*corev1.Pod){lasts("-1s")}, want: corev1.PodFailed},
+		"runs for ever":     {change: []func(*corev1.Pod){runs}, none: true},
+		"ends in a while": {
+			change: []func(*corev1.Pod){lasts("3s"), runs}, want: corev1.PodSucceeded, after: 2 * time.Second,
+		},
 		"ended while nobody looked":     {change: []func(*corev1.Pod){lasts("10ms"), runs}, want: corev1.PodSucceeded},
 		"a readiness gate closed":       {change: []func(*corev1.Pod){runs, gated}, want: corev1.PodRunning},
 		"over":                          {change: []func(*corev1.Pod){over}, none: true},
@@ -55,7 +57,10 @@ func TestPlan(t *testing.T) {
 		"deleted with a period, forced": {change: []func(*corev1.Pod){over, held, deleted(&grace)}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}}}
+			p := &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", UID: "u"},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c"}}},
+			}
 			for _, f := range c.change {
 				f(p)
 			}
@@ -77,7 +82,17 @@ func TestPlan(t *testing.T) {
 func TestNumber(t *testing.T) {
 	n, err := New(Config{REST: &rest.Config{Host: "https://127.0.0.1:1"}, Count: 12})
 	require.NoError(t, err)
-	for name, want := range map[string]int{"fake-0": 0, "fake-11": 11, "fake-12": -1, "fake-01": -1, "fake--1": -1, "fake-+1": -1, "fake-": -1, "other-1": -1, "fake-x": -1} {
+	for name, want := range map[string]int{
+		"fake-0":  0,
+		"fake-11": 11,
+		"fake-12": -1,
+		"fake-01": -1,
+		"fake--1": -1,
+		"fake-+1": -1,
+		"fake-":   -1,
+		"other-1": -1,
+		"fake-x":  -1,
+	} {
 		i, ok := n.number(name)
 		require.Equal(t, want >= 0, ok, name)
 		if ok {

@@ -31,7 +31,8 @@ func (c *ownedClient) List(ctx context.Context, list ctrl.ObjectList, opts ...ct
 }
 
 // Watch implements client.WithWatch.
-func (c *ownedClient) Watch(ctx context.Context, list ctrl.ObjectList, opts ...ctrl.ListOption) (watch.Interface, error) {
+func (c *ownedClient) Watch(ctx context.Context, list ctrl.ObjectList,
+	opts ...ctrl.ListOption) (watch.Interface, error) {
 	w, err := c.WithWatch.Watch(ctx, list, opts...)
 	if err != nil {
 		return nil, err

@@ -16,7 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/fakenode"
 )
 
-// Cluster is a running cluster. Its methods may be called at the same time; after Stop they return what no longer answers.
+// Cluster is a running cluster. Its methods may be called at the same time; after Stop they return what no longer
+// answers.
 type Cluster struct {
 	form
 	dir  string
@@ -29,14 +30,15 @@ type form interface {
 	Kubeconfig() string
 	// As returns a configuration for clients that are a user in groups.
 	As(user string, groups ...string) (*rest.Config, error)
-	// Client returns a client of an administrator that is fast, and reads what was written before. What it returns belongs to the caller. It
-	// knows the types of Kubernetes and of Coracle, and any kind as unstructured.
+	// Client returns a client of an administrator that is fast, and reads what was written before. What it returns belongs
+	// to the caller. It knows the types of Kubernetes and of Coracle, and any kind as unstructured.
 	Client() ctrl.WithWatch
 	// run serves until ctx is done; ready is called once the cluster can be used.
 	run(ctx context.Context, ready func()) error
 }
 
-// New starts a cluster that is stopped when the test and its subtests have ended. The test fails if it does not start or stop.
+// New starts a cluster that is stopped when the test and its subtests have ended. The test fails if it does not start
+// or stop.
 func New(t testing.TB, c Config) *Cluster {
 	t.Helper()
 	cluster, err := Start(c)

@@ -23,7 +23,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func settings(name string) *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string]string{"a": "b"}}
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Data: map[string]string{"a": "b"},
+	}
 }
 
 func TestClustersAreSeparate(t *testing.T) {
@@ -103,9 +105,12 @@ func TestReconcilersRunDeploymentsOnFakeNodes(t *testing.T) {
 	labels, replicas := map[string]string{"app": "web"}, int32(3)
 	require.NoError(t, c.Create(t.Context(), &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
-		Spec: appsv1.DeploymentSpec{Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
-			ObjectMeta: metav1.ObjectMeta{Labels: labels}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
-		}},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: labels}, Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "web", Image: "web"}}},
+			},
+		},
 	}))
 	for e := range w.ResultChan() {
 		if e.Object.(*appsv1.Deployment).Status.AvailableReplicas == replicas {
@@ -117,7 +122,9 @@ func TestReconcilersRunDeploymentsOnFakeNodes(t *testing.T) {
 
 func TestOptionsAreHonoured(t *testing.T) {
 	t.Parallel()
-	c := testcluster.New(t, testcluster.Config{Options: func(o *config.Config) { o.ServiceCIDR = "10.99.0.0/24" }}).Client()
+	c := testcluster.New(t, testcluster.Config{
+		Options: func(o *config.Config) { o.ServiceCIDR = "10.99.0.0/24" },
+	}).Client()
 	var service corev1.Service
 	require.NoError(t, c.Get(t.Context(), ctrl.ObjectKey{Namespace: "default", Name: "kubernetes"}, &service))
 	require.Equal(t, "10.99.0.1", service.Spec.ClusterIP)

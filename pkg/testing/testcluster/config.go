@@ -13,12 +13,14 @@ import (
 type Parts int
 
 const (
-	// API is the API server alone, as with envtest: nothing happens to objects unless the test does it. Pods need no service account.
+	// API is the API server alone, as with envtest: nothing happens to objects unless the test does it. Pods need no
+	// service account.
 	API Parts = iota
 	// Reconcilers adds the controllers and the scheduler.
 	Reconcilers
-	// Pods is a whole cluster, with a node that runs pods in containers: the program `coracle`, in a network namespace of its own. It
-	// needs root on Linux. A test that is killed leaves it running, which `coracle delete` with its directories removes.
+	// Pods is a whole cluster, with a node that runs pods in containers: the program `coracle`, in a network namespace of
+	// its own. It needs root on Linux. A test that is killed leaves it running, which `coracle delete` with its
+	// directories removes.
 	Pods
 )
 
@@ -28,15 +30,15 @@ const mostFakes = 1000
 // Config configures a Cluster. The zero value is the API alone.
 type Config struct {
 	Parts Parts
-	// FakeNodes is a number of nodes, up to 1,000, that run nothing and report the pods bound to them as Running (pkg/testing/fakenode). It
-	// requires Reconcilers.
+	// FakeNodes is a number of nodes, up to 1,000, that run nothing and report the pods bound to them as Running
+	// (pkg/testing/fakenode). It requires Reconcilers.
 	FakeNodes int
 	// Images are files with images, as docker save and ctr export write them, that the node of Pods has.
 	Images []string
 	// Coracle is the program that Pods runs; if empty, the one that the variable CORACLE names, or `coracle` in PATH.
 	Coracle string
-	// Options, if set, changes the options of the control plane before it starts, such as its admission plugins. Directories and
-	// addresses are the package's.
+	// Options, if set, changes the options of the control plane before it starts, such as its admission plugins.
+	// Directories and addresses are the package's.
 	Options func(*config.Config)
 	// Log receives the log; nil for none.
 	Log *slog.Logger

@@ -24,8 +24,11 @@ func Example() {
 		}
 	}()
 	api := kubernetes.NewForConfigOrDie(cluster.REST())
-	settings := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"color": "blue"}}
-	if _, err := api.CoreV1().ConfigMaps("default").Create(context.Background(), settings, metav1.CreateOptions{}); err != nil {
+	settings := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: "settings"}, Data: map[string]string{"color": "blue"},
+	}
+	if _, err := api.CoreV1().ConfigMaps("default").Create(context.Background(), settings, metav1.CreateOptions{}); err !=
+		nil {
 		log.Fatal(err)
 	}
 	read, err := api.CoreV1().ConfigMaps("default").Get(context.Background(), "settings", metav1.GetOptions{})

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forward connects what listener accepts to an address in another network namespace, until ctx is done. It returns when no connection is
-// left.
+// forward connects what listener accepts to an address in another network namespace, until ctx is done. It returns when
+// no connection is left.
 func forward(ctx context.Context, listener net.Listener, netns, address string) {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -49,7 +49,8 @@ func join(near, far net.Conn) {
 	<-done
 }
 
-// dialIn connects to an IP address and port in a network namespace. A socket belongs to the namespace of the thread that makes it.
+// dialIn connects to an IP address and port in a network namespace. A socket belongs to the namespace of the thread
+// that makes it.
 func dialIn(ctx context.Context, netns, address string) (conn net.Conn, err error) {
 	done := make(chan struct{})
 	go func() {

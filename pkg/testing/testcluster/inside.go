@@ -35,7 +35,11 @@ func (i *inside) As(name string, groups ...string) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &rest.Config{Host: i.URL(), QPS: -1, TLSClientConfig: rest.TLSClientConfig{CAData: i.Trust(), CertData: cert, KeyData: key}}, nil
+	return &rest.Config{
+		Host:            i.URL(),
+		QPS:             -1,
+		TLSClientConfig: rest.TLSClientConfig{CAData: i.Trust(), CertData: cert, KeyData: key},
+	}, nil
 }
 
 func (i *inside) Client() ctrl.WithWatch {

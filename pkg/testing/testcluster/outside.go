@@ -18,8 +18,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// outside is the program coracle in a network namespace of its own, and a listener on the loopback interface of this one that leads to its
-// API.
+// outside is the program coracle in a network namespace of its own, and a listener on the loopback interface of this
+// one that leads to its API.
 type outside struct {
 	config     Config
 	program    string
@@ -30,15 +30,16 @@ type outside struct {
 const (
 	// patience bounds each command of the program.
 	patience = 90 * time.Second
-	// nodeIP is the address of the node in its namespace (RFC 5737: for documentation), and gateway that of its default route, where
-	// nobody is.
+	// nodeIP is the address of the node in its namespace (RFC 5737: for documentation), and gateway that of its default
+	// route, where nobody is.
 	nodeIP, gateway = "198.51.100.2", "198.51.100.1"
 	apiPort         = "6443"
 )
 
 func newOutside(c Config, dir string) (*outside, error) {
 	if os.Geteuid() != 0 {
-		return nil, errors.New("testcluster: Pods needs root, for network namespaces and containers; API and Reconcilers do not")
+		return nil, errors.New("testcluster: Pods needs root, for network namespaces and containers; API and Reconcilers " +
+			"do not")
 	}
 	program := c.Coracle
 	if program == "" {
@@ -49,7 +50,8 @@ func newOutside(c Config, dir string) (*outside, error) {
 	}
 	program, err := exec.LookPath(program)
 	if err != nil {
-		return nil, fmt.Errorf("testcluster: Pods runs the program coracle: name it in Config.Coracle or the variable CORACLE: %w", err)
+		return nil, fmt.Errorf("testcluster: Pods runs the program coracle: name it in Config.Coracle or the variable "+
+			"CORACLE: %w", err)
 	}
 	if c.Options != nil {
 		return nil, errors.New("testcluster: Options are for API and Reconcilers")
@@ -92,8 +94,10 @@ func (o *outside) run(ctx context.Context, ready func()) (err error) {
 	}
 	defer func() { err = errors.Join(err, system("ip", "netns", "del", o.netns)) }()
 	defer func() { err = errors.Join(err, o.coracle("delete")) }()
-	if err := o.coracle("start", "--merge-kubeconfig=false", "--node-name", "localhost", "--node-ip", nodeIP, "--tls-names", "127.0.0.1",
-		"--eviction-hard", "nodefs.available<64Mi,imagefs.available<64Mi,nodefs.inodesFree<0%,imagefs.inodesFree<0%", "--image-gc-high-threshold", "100"); err != nil {
+	if err := o.coracle("start", "--merge-kubeconfig=false", "--node-name", "localhost", "--node-ip", nodeIP,
+		"--tls-names", "127.0.0.1",
+		"--eviction-hard", "nodefs.available<64Mi,imagefs.available<64Mi,nodefs.inodesFree<0%,imagefs.inodesFree<0%",
+		"--image-gc-high-threshold", "100"); err != nil {
 		return err
 	}
 	if len(o.config.Images) > 0 {
@@ -121,8 +125,11 @@ func (o *outside) network() error {
 	if err := system("ip", "netns", "add", o.netns); err != nil {
 		return err
 	}
-	for _, line := range []string{"link set lo up", "link add eth0 type veth peer name wire0", "link set wire0 up", "link set eth0 up", "addr add " + nodeIP + "/24 dev eth0",
-		"route add default via " + gateway + " dev eth0"} {
+	for _, line := range []string{
+		"link set lo up", "link add eth0 type veth peer name wire0", "link set wire0 up", "link set eth0 up",
+		"addr add " + nodeIP + "/24 dev eth0",
+		"route add default via " + gateway + " dev eth0",
+	} {
 		if err := system("ip", append([]string{"-n", o.netns}, strings.Fields(line)...)...); err != nil {
 			return errors.Join(err, system("ip", "netns", "del", o.netns))
 		}
@@ -146,7 +153,8 @@ func (o *outside) writeKubeconfig() error {
 func (o *outside) coracle(args ...string) error {
 	// `ip netns exec` would mount another /sys, without cgroups.
 	c := append([]string{"--net=/run/netns/" + o.netns, "--", o.program}, args...)
-	return system("nsenter", append(c, "--data-dir", filepath.Join(o.dir, "data"), "--run-dir", filepath.Join(o.dir, "run"))...)
+	return system("nsenter",
+		append(c, "--data-dir", filepath.Join(o.dir, "data"), "--run-dir", filepath.Join(o.dir, "run"))...)
 }
 
 func system(name string, args ...string) error {

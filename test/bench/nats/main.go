@@ -1,6 +1,6 @@
-// Command nats measures request-reply and publishing through a NATS server on this machine, as the yardstick for messages to workers
-// (test/bench, group messages). Server, echo and sender are processes of their own, so that the CPU of each is known. Nothing is
-// encrypted or authorized, unlike in a cluster.
+// Command nats measures request-reply and publishing through a NATS server on this machine, as the yardstick for
+// messages to workers (test/bench, group messages). Server, echo and sender are processes of their own, so that the CPU
+// of each is known. Nothing is encrypted or authorized, unlike in a cluster.
 //
 //	go -C test/bench/nats run . [-senders 32] [-time 4s] [-size 5]
 package main
@@ -126,9 +126,14 @@ func measure(senders int, length time.Duration, payload []byte) error {
 		send    func(*nats.Conn) error
 	}{
 		{"request and reply", 1, func(c *nats.Conn) error { _, err := c.Request(subject, payload, time.Second); return err }},
-		{"request and reply", senders, func(c *nats.Conn) error { _, err := c.Request(subject, payload, time.Second); return err }},
+		{
+			"request and reply", senders,
+			func(c *nats.Conn) error { _, err := c.Request(subject, payload, time.Second); return err },
+		},
 		// A publish without a flush would only fill a buffer: the server has accepted it when it answers the ping.
-		{"publish, flushed", senders, func(c *nats.Conn) error { return errors.Join(c.Publish(subject, payload), c.Flush()) }},
+		{
+			"publish, flushed", senders, func(c *nats.Conn) error { return errors.Join(c.Publish(subject, payload), c.Flush()) },
+		},
 	} {
 		url, stopServer, err := start("-role", "server")
 		if err != nil {
@@ -146,14 +151,17 @@ func measure(senders int, length time.Duration, payload []byte) error {
 		client := own() - before
 		each := func(d time.Duration) float64 { return float64(d.Microseconds()) / float64(max(len(took), 1)) }
 		echoed := stopEcho()
-		fmt.Printf("%-20s %2d senders %8.0f per s   p50 %v   CPU us each: server %.0f, echo %.0f, sender %.0f\n", m.name, m.senders,
-			float64(len(took))/elapsed.Seconds(), took[len(took)/2].Round(time.Microsecond), each(stopServer()), each(echoed), each(client))
+		fmt.Printf("%-20s %2d senders %8.0f per s   p50 %v   CPU us each: server %.0f, echo %.0f, sender %.0f\n", m.name,
+			m.senders,
+			float64(len(took))/elapsed.Seconds(), took[len(took)/2].Round(time.Microsecond), each(stopServer()), each(echoed),
+			each(client))
 	}
 	return nil
 }
 
 // load sends from n connections at once, and returns how long each message took, in order of length.
-func load(url string, n int, length time.Duration, send func(*nats.Conn) error) (took []time.Duration, elapsed time.Duration, err error) {
+func load(url string, n int, length time.Duration,
+	send func(*nats.Conn) error) (took []time.Duration, elapsed time.Duration, err error) {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	began := time.Now()

@@ -1,5 +1,6 @@
-// Package controller is the controller's part of a CSI driver for tests, on the machine with the volumes. They are directories; block volumes are device files
-// of loop devices over files. What it knows is in names of files, so that it can be killed at any time.
+// Package controller is the controller's part of a CSI driver for tests, on the machine with the volumes. They are
+// directories; block volumes are device files of loop devices over files. What it knows is in names of files, so that
+// it can be killed at any time.
 package controller
 
 import (
@@ -46,14 +47,19 @@ func (s *Server) path(id string) (string, error) {
 }
 
 // ControllerGetCapabilities implements csi.ControllerServer.
-func (s *Server) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
+func (s *Server) ControllerGetCapabilities(context.Context,
+	*csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
 	out := &csi.ControllerGetCapabilitiesResponse{}
 	for _, c := range []csi.ControllerServiceCapability_RPC_Type{
-		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME, csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME, csi.ControllerServiceCapability_RPC_GET_CAPACITY,
-		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT, csi.ControllerServiceCapability_RPC_CLONE_VOLUME, csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME, csi.ControllerServiceCapability_RPC_GET_CAPACITY,
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT, csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
+		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER, csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
 	} {
-		out.Capabilities = append(out.Capabilities, &csi.ControllerServiceCapability{Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: c}}})
+		out.Capabilities = append(out.Capabilities, &csi.ControllerServiceCapability{
+			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: c}},
+		})
 	}
 	return out, nil
 }
@@ -85,8 +91,12 @@ func (s *Server) CreateVolume(_ context.Context, r *csi.CreateVolumeRequest) (*c
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	return &csi.CreateVolumeResponse{Volume: &csi.Volume{VolumeId: r.Name, CapacityBytes: size, VolumeContext: r.Parameters, ContentSource: r.VolumeContentSource,
-		AccessibleTopology: []*csi.Topology{{Segments: s.Topology}}}}, nil
+	return &csi.CreateVolumeResponse{
+		Volume: &csi.Volume{
+			VolumeId: r.Name, CapacityBytes: size, VolumeContext: r.Parameters, ContentSource: r.VolumeContentSource,
+			AccessibleTopology: []*csi.Topology{{Segments: s.Topology}},
+		},
+	}, nil
 }
 
 // source returns what a volume is a copy of, "" for nothing.
@@ -261,7 +271,8 @@ func (s *Server) DeleteVolume(_ context.Context, r *csi.DeleteVolumeRequest) (*c
 }
 
 // ControllerPublishVolume implements csi.ControllerServer.
-func (s *Server) ControllerPublishVolume(_ context.Context, r *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
+func (s *Server) ControllerPublishVolume(_ context.Context,
+	r *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
 	path, err := s.path(r.VolumeId)
 	if err != nil {
 		return nil, err
@@ -276,7 +287,8 @@ func (s *Server) ControllerPublishVolume(_ context.Context, r *csi.ControllerPub
 }
 
 // ControllerUnpublishVolume implements csi.ControllerServer.
-func (s *Server) ControllerUnpublishVolume(_ context.Context, r *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
+func (s *Server) ControllerUnpublishVolume(_ context.Context,
+	r *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
 	path, err := s.path(r.VolumeId)
 	if err != nil {
 		return nil, err
@@ -294,12 +306,16 @@ func (s *Server) Attached(id string) bool {
 }
 
 // ValidateVolumeCapabilities implements csi.ControllerServer.
-func (s *Server) ValidateVolumeCapabilities(_ context.Context, r *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
-	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{VolumeCapabilities: r.VolumeCapabilities}}, nil
+func (s *Server) ValidateVolumeCapabilities(_ context.Context,
+	r *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	return &csi.ValidateVolumeCapabilitiesResponse{
+		Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{VolumeCapabilities: r.VolumeCapabilities},
+	}, nil
 }
 
 // ControllerExpandVolume implements csi.ControllerServer.
-func (s *Server) ControllerExpandVolume(_ context.Context, r *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
+func (s *Server) ControllerExpandVolume(_ context.Context,
+	r *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	path, err := s.path(r.VolumeId)
 	if err != nil {
 		return nil, err
@@ -314,7 +330,8 @@ func (s *Server) ControllerExpandVolume(_ context.Context, r *csi.ControllerExpa
 }
 
 // ControllerModifyVolume implements csi.ControllerServer.
-func (s *Server) ControllerModifyVolume(context.Context, *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
+func (s *Server) ControllerModifyVolume(context.Context,
+	*csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
 	return &csi.ControllerModifyVolumeResponse{}, nil
 }
 
@@ -332,7 +349,14 @@ func (s *Server) CreateSnapshot(_ context.Context, r *csi.CreateSnapshotRequest)
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
-	return &csi.CreateSnapshotResponse{Snapshot: &csi.Snapshot{SnapshotId: id, SourceVolumeId: r.SourceVolumeId, ReadyToUse: true, CreationTime: timestamppb.New(time.Now())}}, nil
+	return &csi.CreateSnapshotResponse{
+		Snapshot: &csi.Snapshot{
+			SnapshotId:     id,
+			SourceVolumeId: r.SourceVolumeId,
+			ReadyToUse:     true,
+			CreationTime:   timestamppb.New(time.Now()),
+		},
+	}, nil
 }
 
 // DeleteSnapshot implements csi.ControllerServer.

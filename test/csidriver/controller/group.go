@@ -23,13 +23,19 @@ type GroupServer struct {
 }
 
 // GroupControllerGetCapabilities implements csi.GroupControllerServer.
-func (s *GroupServer) GroupControllerGetCapabilities(context.Context, *csi.GroupControllerGetCapabilitiesRequest) (*csi.GroupControllerGetCapabilitiesResponse, error) {
-	return &csi.GroupControllerGetCapabilitiesResponse{Capabilities: []*csi.GroupControllerServiceCapability{{Type: &csi.GroupControllerServiceCapability_Rpc{
-		Rpc: &csi.GroupControllerServiceCapability_RPC{Type: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT}}}}}, nil
+func (s *GroupServer) GroupControllerGetCapabilities(context.Context,
+	*csi.GroupControllerGetCapabilitiesRequest) (*csi.GroupControllerGetCapabilitiesResponse, error) {
+	return &csi.GroupControllerGetCapabilitiesResponse{
+		Capabilities: []*csi.GroupControllerServiceCapability{{Type: &csi.GroupControllerServiceCapability_Rpc{
+			Rpc: &csi.GroupControllerServiceCapability_RPC{
+				Type: csi.GroupControllerServiceCapability_RPC_CREATE_DELETE_GET_VOLUME_GROUP_SNAPSHOT,
+			}}}},
+	}, nil
 }
 
 // CreateVolumeGroupSnapshot implements csi.GroupControllerServer. Without one of the volumes it takes no snapshot.
-func (s *GroupServer) CreateVolumeGroupSnapshot(_ context.Context, r *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
+func (s *GroupServer) CreateVolumeGroupSnapshot(_ context.Context,
+	r *csi.CreateVolumeGroupSnapshotRequest) (*csi.CreateVolumeGroupSnapshotResponse, error) {
 	for _, id := range r.SourceVolumeIds {
 		if path, err := s.path(id); err != nil || !exists(path) {
 			return nil, status.Errorf(codes.NotFound, "there is no volume %q", id)
@@ -39,9 +45,15 @@ func (s *GroupServer) CreateVolumeGroupSnapshot(_ context.Context, r *csi.Create
 	if err != nil {
 		return nil, err
 	}
-	out := &csi.VolumeGroupSnapshot{GroupSnapshotId: r.Name + group, ReadyToUse: true, CreationTime: timestamppb.New(time.Now())}
+	out := &csi.VolumeGroupSnapshot{
+		GroupSnapshotId: r.Name + group,
+		ReadyToUse:      true,
+		CreationTime:    timestamppb.New(time.Now()),
+	}
 	for _, id := range r.SourceVolumeIds {
-		taken, err := s.CreateSnapshot(context.Background(), &csi.CreateSnapshotRequest{Name: r.Name + "." + id, SourceVolumeId: id})
+		taken, err := s.CreateSnapshot(context.Background(), &csi.CreateSnapshotRequest{
+			Name: r.Name + "." + id, SourceVolumeId: id,
+		})
 		if err != nil {
 			return nil, err
 		}
@@ -55,21 +67,32 @@ func (s *GroupServer) CreateVolumeGroupSnapshot(_ context.Context, r *csi.Create
 }
 
 // GetVolumeGroupSnapshot implements csi.GroupControllerServer.
-func (s *GroupServer) GetVolumeGroupSnapshot(_ context.Context, r *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
-	out := &csi.VolumeGroupSnapshot{GroupSnapshotId: r.GroupSnapshotId, ReadyToUse: true, CreationTime: timestamppb.New(time.Now())}
+func (s *GroupServer) GetVolumeGroupSnapshot(_ context.Context,
+	r *csi.GetVolumeGroupSnapshotRequest) (*csi.GetVolumeGroupSnapshotResponse, error) {
+	out := &csi.VolumeGroupSnapshot{
+		GroupSnapshotId: r.GroupSnapshotId,
+		ReadyToUse:      true,
+		CreationTime:    timestamppb.New(time.Now()),
+	}
 	for _, id := range append([]string{r.GroupSnapshotId}, r.SnapshotIds...) {
 		if path, err := s.path(id); err != nil || !exists(path) {
 			return nil, status.Errorf(codes.NotFound, "there is no %q", id)
 		}
 	}
 	for _, id := range r.SnapshotIds {
-		out.Snapshots = append(out.Snapshots, &csi.Snapshot{SnapshotId: id, GroupSnapshotId: r.GroupSnapshotId, ReadyToUse: true, CreationTime: out.CreationTime})
+		out.Snapshots = append(out.Snapshots, &csi.Snapshot{
+			SnapshotId:      id,
+			GroupSnapshotId: r.GroupSnapshotId,
+			ReadyToUse:      true,
+			CreationTime:    out.CreationTime,
+		})
 	}
 	return &csi.GetVolumeGroupSnapshotResponse{GroupSnapshot: out}, nil
 }
 
 // DeleteVolumeGroupSnapshot implements csi.GroupControllerServer.
-func (s *GroupServer) DeleteVolumeGroupSnapshot(_ context.Context, r *csi.DeleteVolumeGroupSnapshotRequest) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
+func (s *GroupServer) DeleteVolumeGroupSnapshot(_ context.Context,
+	r *csi.DeleteVolumeGroupSnapshotRequest) (*csi.DeleteVolumeGroupSnapshotResponse, error) {
 	var errs []error
 	for _, id := range append([]string{r.GroupSnapshotId}, r.SnapshotIds...) {
 		path, err := s.path(id)

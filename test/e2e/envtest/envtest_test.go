@@ -50,10 +50,17 @@ func definition() *apiextensionsv1.CustomResourceDefinition {
 		ObjectMeta: metav1.ObjectMeta{Name: "boats." + boat.Group},
 		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
 			Group: boat.Group, Scope: apiextensionsv1.NamespaceScoped,
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: "boats", Singular: "boat", Kind: boat.Kind, ListKind: boat.Kind + "List"},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Plural:   "boats",
+				Singular: "boat",
+				Kind:     boat.Kind,
+				ListKind: boat.Kind + "List",
+			},
 			Versions: []apiextensionsv1.CustomResourceDefinitionVersion{{Name: boat.Version, Served: true, Storage: true,
 				Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &apiextensionsv1.JSONSchemaProps{Type: "object",
-					Properties: map[string]apiextensionsv1.JSONSchemaProps{"spec": {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"colour": text}}}}},
+					Properties: map[string]apiextensionsv1.JSONSchemaProps{
+						"spec": {Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{"colour": text}},
+					}}},
 			}},
 		},
 	}
@@ -61,12 +68,20 @@ func definition() *apiextensionsv1.CustomResourceDefinition {
 
 func hook() *admissionv1.ValidatingWebhookConfiguration {
 	path, none, fail := "/validate", admissionv1.SideEffectClassNone, admissionv1.Fail
-	return &admissionv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "boats"}, Webhooks: []admissionv1.ValidatingWebhook{{
-		Name: "boats.harbour.example.com", SideEffects: &none, FailurePolicy: &fail, AdmissionReviewVersions: []string{"v1"},
-		ClientConfig: admissionv1.WebhookClientConfig{Service: &admissionv1.ServiceReference{Namespace: "default", Name: "hook", Path: &path}},
-		Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.Create},
-			Rule: admissionv1.Rule{APIGroups: []string{boat.Group}, APIVersions: []string{"v1"}, Resources: []string{"boats"}}}},
-	}}}
+	return &admissionv1.ValidatingWebhookConfiguration{
+		ObjectMeta: metav1.ObjectMeta{Name: "boats"}, Webhooks: []admissionv1.ValidatingWebhook{{
+			Name: "boats.harbour.example.com", SideEffects: &none, FailurePolicy: &fail, AdmissionReviewVersions: []string{"v1"},
+			ClientConfig: admissionv1.WebhookClientConfig{
+				Service: &admissionv1.ServiceReference{Namespace: "default", Name: "hook", Path: &path},
+			},
+			Rules: []admissionv1.RuleWithOperations{{Operations: []admissionv1.OperationType{admissionv1.Create},
+				Rule: admissionv1.Rule{
+					APIGroups:   []string{boat.Group},
+					APIVersions: []string{"v1"},
+					Resources:   []string{"boats"},
+				}}},
+		}},
+	}
 }
 
 func newBoat(name, colour string) *unstructured.Unstructured {
@@ -86,7 +101,9 @@ func (p paint) Reconcile(ctx context.Context, r ctrl.Request) (ctrl.Result, erro
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	colour, _, _ := unstructured.NestedString(b.Object, "spec", "colour")
-	err := p.Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}, Data: map[string]string{"colour": colour}})
+	err := p.Create(ctx, &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: r.Namespace, Name: r.Name}, Data: map[string]string{"colour": colour},
+	})
 	return ctrl.Result{}, client.IgnoreAlreadyExists(err)
 }
 
@@ -108,8 +125,12 @@ const patience = 2 * time.Minute
 func TestSuiteRunsUnchanged(t *testing.T) {
 	t.Setenv("KUBEBUILDER_ASSETS", assets(t))
 	environment := &envtest.Environment{ControlPlaneStartTimeout: patience, ControlPlaneStopTimeout: patience,
-		CRDInstallOptions:     envtest.CRDInstallOptions{CRDs: []*apiextensionsv1.CustomResourceDefinition{definition()}, MaxTime: patience},
-		WebhookInstallOptions: envtest.WebhookInstallOptions{ValidatingWebhooks: []*admissionv1.ValidatingWebhookConfiguration{hook()}, MaxTime: patience},
+		CRDInstallOptions: envtest.CRDInstallOptions{
+			CRDs: []*apiextensionsv1.CustomResourceDefinition{definition()}, MaxTime: patience,
+		},
+		WebhookInstallOptions: envtest.WebhookInstallOptions{
+			ValidatingWebhooks: []*admissionv1.ValidatingWebhookConfiguration{hook()}, MaxTime: patience,
+		},
 	}
 	began := time.Now()
 	cfg, err := environment.Start()
@@ -124,15 +145,22 @@ func TestSuiteRunsUnchanged(t *testing.T) {
 
 	o := environment.WebhookInstallOptions
 	manager, err := ctrl.NewManager(cfg, ctrl.Options{Metrics: metricsserver.Options{BindAddress: "0"},
-		WebhookServer: webhook.NewServer(webhook.Options{Host: o.LocalServingHost, Port: o.LocalServingPort, CertDir: o.LocalServingCertDir})})
+		WebhookServer: webhook.NewServer(webhook.Options{
+			Host:    o.LocalServingHost,
+			Port:    o.LocalServingPort,
+			CertDir: o.LocalServingCertDir,
+		})})
 	require.NoError(t, err)
 	manager.GetWebhookServer().Register("/validate", &webhook.Admission{Handler: admission.HandlerFunc(refuseRed)})
-	require.NoError(t, ctrl.NewControllerManagedBy(manager).For(newBoat("", "")).Named("paint").Complete(paint{manager.GetClient()}))
+	require.NoError(t,
+		ctrl.NewControllerManagedBy(manager).For(newBoat("", "")).Named("paint").Complete(paint{manager.GetClient()}))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- manager.Start(ctx) }()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-	require.Eventually(t, func() bool { return manager.GetWebhookServer().StartedChecker()(nil) == nil }, time.Minute, 5*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return manager.GetWebhookServer().StartedChecker()(nil) == nil
+	}, time.Minute, 5*time.Millisecond)
 
 	c, err := client.NewWithWatch(cfg, client.Options{})
 	require.NoError(t, err)
@@ -164,9 +192,12 @@ func TestUsersOfAnEnvironment(t *testing.T) {
 	require.NoError(t, err)
 	c, err := client.New(alice.Config(), client.Options{})
 	require.NoError(t, err)
-	require.ErrorContains(t, c.List(t.Context(), &corev1.SecretList{}), `User "alice" cannot list resource "secrets"`, "she may discover what there is")
-	nobody, err := rest.UnversionedRESTClientFor(&rest.Config{Host: alice.Config().Host, TLSClientConfig: rest.AnonymousClientConfig(alice.Config()).TLSClientConfig,
-		ContentConfig: rest.ContentConfig{NegotiatedSerializer: clientscheme.Codecs.WithoutConversion()}})
+	require.ErrorContains(t, c.List(t.Context(), &corev1.SecretList{}), `User "alice" cannot list resource "secrets"`,
+		"she may discover what there is")
+	nobody, err := rest.UnversionedRESTClientFor(&rest.Config{
+		Host: alice.Config().Host, TLSClientConfig: rest.AnonymousClientConfig(alice.Config()).TLSClientConfig,
+		ContentConfig: rest.ContentConfig{NegotiatedSerializer: clientscheme.Codecs.WithoutConversion()},
+	})
 	require.NoError(t, err)
 	err = nobody.Get().AbsPath("/api/v1/secrets").Do(t.Context()).Error() // without discovery, which is not for everybody
 	require.True(t, apierrors.IsForbidden(err), "%v", err)

@@ -20,16 +20,23 @@ func TestPodsRun(t *testing.T) {
 	require.NoError(t, err)
 	require.FileExists(t, coracle, "run `make build images` first")
 	began := time.Now()
-	cluster := testcluster.New(t, testcluster.Config{Parts: testcluster.Pods, Coracle: coracle, Images: []string{root + "dist/images/busybox.tar"}})
+	cluster := testcluster.New(t, testcluster.Config{
+		Parts:   testcluster.Pods,
+		Coracle: coracle,
+		Images:  []string{root + "dist/images/busybox.tar"},
+	})
 	t.Logf("started after %s", time.Since(began))
 	c := cluster.Client()
 	w, err := c.Watch(t.Context(), &corev1.PodList{})
 	require.NoError(t, err)
 	defer w.Stop()
-	require.NoError(t, c.Create(t.Context(), &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "seven"}, Spec: corev1.PodSpec{
-		RestartPolicy: corev1.RestartPolicyNever,
-		Containers:    []corev1.Container{{Name: "seven", Image: "busybox:1.36", Command: []string{"sh", "-c", "exit 7"}}},
-	}}))
+	require.NoError(t,
+		c.Create(t.Context(), &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "seven"}, Spec: corev1.PodSpec{
+				RestartPolicy: corev1.RestartPolicyNever,
+				Containers:    []corev1.Container{{Name: "seven", Image: "busybox:1.36", Command: []string{"sh", "-c", "exit 7"}}},
+			},
+		}))
 	for e := range w.ResultChan() {
 		if pod := e.Object.(*corev1.Pod); pod.Name == "seven" && pod.Status.Phase == corev1.PodFailed {
 			require.Equal(t, int32(7), pod.Status.ContainerStatuses[0].State.Terminated.ExitCode)

@@ -29,7 +29,8 @@ func main() {
 	flag.IntVar(&c.Port, "port", 7443, "port of the API server")
 	flag.BoolVar(&c.Controllers, "controllers", false, "run kube-controller-manager")
 	flag.BoolVar(&c.Scheduler, "scheduler", false, "run kube-scheduler")
-	bare := flag.Bool("without-service-accounts", false, "admit pods without service accounts, which nobody makes without controllers")
+	bare := flag.Bool("without-service-accounts", false,
+		"admit pods without service accounts, which nobody makes without controllers")
 	flag.Parse()
 	if *bare {
 		c.Flags = map[string][]string{upstream.APIServer: {"--disable-admission-plugins=ServiceAccount"}}

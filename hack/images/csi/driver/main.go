@@ -1,4 +1,5 @@
-// Command driver is the tests' CSI driver as a program in a pod, for upstream's sidecars. It refuses calls in an order that the specification forbids.
+// Command driver is the tests' CSI driver as a program in a pod, for upstream's sidecars. It refuses calls in an order
+// that the specification forbids.
 package main
 
 import (
@@ -26,16 +27,21 @@ func main() {
 	flag.Parse()
 	topology := map[string]string{*name + "/node": *node}
 	volumes := &controller.Server{Data: *data, Capacity: 10 << 30, Topology: topology}
-	d := &csidriver.Driver{Name: *name, Kubelet: *kubelet, Public: *kubelet, Data: *data, Topology: topology, Controller: volumes, Groups: &controller.GroupServer{Server: volumes},
-		Capabilities: []csi.NodeServiceCapability_RPC_Type{csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
-			csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER},
+	d := &csidriver.Driver{
+		Name: *name, Kubelet: *kubelet, Public: *kubelet, Data: *data, Topology: topology, Controller: volumes,
+		Groups: &controller.GroupServer{Server: volumes},
+		Capabilities: []csi.NodeServiceCapability_RPC_Type{
+			csi.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME, csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
+			csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		},
 		Call: func(_ context.Context, method string, request any) error {
 			log.Print(method)
 			if r, ok := request.(*csi.NodeStageVolumeRequest); ok && !volumes.Attached(r.VolumeId) {
 				return status.Error(codes.FailedPrecondition, "the volume is not attached")
 			}
 			return nil
-		}}
+		},
+	}
 	if err := d.Start(); err != nil {
 		log.Fatal(err)
 	}

@@ -50,7 +50,14 @@ func StartOn(t testing.TB, l net.Listener) *Provider {
 	t.Helper()
 	p := &Provider{}
 	p.Rotate(t, "first")
-	p.Server = &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(p.serve), ReadHeaderTimeout: time.Minute, ErrorLog: log.New(io.Discard, "", 0)}}
+	p.Server = &httptest.Server{
+		Listener: l,
+		Config: &http.Server{
+			Handler:           http.HandlerFunc(p.serve),
+			ReadHeaderTimeout: time.Minute,
+			ErrorLog:          log.New(io.Discard, "", 0),
+		},
+	}
 	p.StartTLS()
 	t.Cleanup(p.Close)
 	return p
@@ -94,7 +101,8 @@ func (p *Provider) serve(w http.ResponseWriter, req *http.Request) {
 			return
 		}
 		_ = json.NewEncoder(w).Encode(map[string]any{"keys": []any{map[string]any{
-			"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": p.id, "x": encode(point[1:33]), "y": encode(point[33:])}}})
+			"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": p.id, "x": encode(point[1:33]),
+			"y": encode(point[33:])}}})
 	default:
 		http.NotFound(w, req)
 	}

@@ -1,5 +1,5 @@
-// Package apiservices connects APIServices to the API server: it keeps one for each group and version that is served here, follows the servers
-// of the others, and publishes what those servers need to authenticate requests.
+// Package apiservices connects APIServices to the API server: it keeps one for each group and version that is served
+// here, follows the servers of the others, and publishes what those servers need to authenticate requests.
 //
 // It is part of each server rather than a reconciler because each server forwards requests itself. Its invariants: a
 // server that does not answer delays nothing but requests to it, and without an APIService that refers to a Service no
@@ -71,14 +71,15 @@ type Config struct {
 
 // Validate checks a Config.
 func (c Config) Validate() error {
-	if c.Client == nil || c.Server == nil || c.Services == nil || c.Kinds == nil || c.Trust == nil || c.After == nil || c.Log == nil {
+	if c.Client == nil || c.Server == nil || c.Services == nil || c.Kinds == nil || c.Trust == nil || c.After == nil ||
+		c.Log == nil {
 		return errors.New("aggregation: all fields of Config are required")
 	}
 	return nil
 }
 
-// Controller is the component "aggregation". It is ready once the APIServices in the store are known, so that requests for them fail with
-// 503 until their servers have been reached.
+// Controller is the component "aggregation". It is ready once the APIServices in the store are known, so that requests
+// for them fail with 503 until their servers have been reached.
 type Controller struct {
 	cfg   Config
 	trust Trust
@@ -99,7 +100,13 @@ func New(cfg Config) (*Controller, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Controller{cfg: cfg, ready: make(chan struct{}), known: map[string]*remote{}, changed: make(chan struct{}), enqueue: func(engine.Request) {}}, nil
+	return &Controller{
+		cfg:     cfg,
+		ready:   make(chan struct{}),
+		known:   map[string]*remote{},
+		changed: make(chan struct{}),
+		enqueue: func(engine.Request) {},
+	}, nil
 }
 
 // Name implements run.Component.
@@ -156,7 +163,8 @@ func (c *Controller) Run(ctx context.Context) error {
 
 // run runs reconcilers with the controller's client.
 func (c *Controller) run(ctx context.Context, r *engine.Reconciler) error {
-	return engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.cfg.Client }, Log: c.cfg.Log}, []*engine.Reconciler{r}, func() {})
+	return engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.cfg.Client }, Log: c.cfg.Log},
+		[]*engine.Reconciler{r}, func() {})
 }
 
 // services declares the reconciler of APIServices.
@@ -170,15 +178,23 @@ func (c *Controller) services(ctx context.Context) *engine.Reconciler {
 	})
 	return &engine.Reconciler{
 		Name: "apiservice", Workers: 8, // as many servers may hang at once before others wait for probeTimeout
-		Watches: []engine.Watch{{Object: &apiregistrationv1.APIService{}, Map: func(_ context.Context, _ engine.Env, o ctrl.Object) []engine.Request {
-			if managed(o) {
-				return []engine.Request{localServices}
-			}
-			return []engine.Request{engine.RequestFor("", o.GetName())}
-		}, Changed: changed}},
+		Watches: []engine.Watch{
+			{
+				Object: &apiregistrationv1.APIService{},
+				Map: func(_ context.Context, _ engine.Env, o ctrl.Object) []engine.Request {
+					if managed(o) {
+						return []engine.Request{localServices}
+					}
+					return []engine.Request{engine.RequestFor("", o.GetName())}
+				}, Changed: changed,
+			},
+		},
 		Reads: []ctrl.Object{&corev1.Service{}, &corev1.ConfigMap{}},
 		Writes: []engine.Write{
-			{Object: &apiregistrationv1.APIService{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Status}},
+			{
+				Object: &apiregistrationv1.APIService{},
+				Parts:  []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Status},
+			},
 			{Object: &corev1.ConfigMap{}, Parts: []engine.Part{engine.Create, engine.Spec}},
 		},
 		New: func(env engine.Env) engine.Func {
@@ -208,7 +224,8 @@ func (c *Controller) services(ctx context.Context) *engine.Reconciler {
 func changed(was, is ctrl.Object) bool {
 	a, ok := was.(*apiregistrationv1.APIService)
 	b, same := is.(*apiregistrationv1.APIService)
-	return !ok || !same || a.UID != b.UID || !equality.Semantic.DeepEqual(a.Spec, b.Spec) || !maps.Equal(a.Labels, b.Labels)
+	return !ok || !same || a.UID != b.UID || !equality.Semantic.DeepEqual(a.Spec, b.Spec) ||
+		!maps.Equal(a.Labels, b.Labels)
 }
 
 // followKinds keeps the local APIServices as kinds come and go, until ctx ends.

@@ -50,7 +50,12 @@ type fakeServices struct{ at *url.URL }
 
 func (f fakeServices) ResolveEndpoint(string, string, int32) (*url.URL, error) { return f.at, nil }
 func (f fakeServices) GetEndpointSlices(string, string) ([]*discoveryv1.EndpointSlice, error) {
-	return []*discoveryv1.EndpointSlice{{Endpoints: []discoveryv1.Endpoint{{}}, Ports: []discoveryv1.EndpointPort{{Name: new("https"), Port: new(int32(443))}}}}, nil
+	return []*discoveryv1.EndpointSlice{
+		{
+			Endpoints: []discoveryv1.Endpoint{{}},
+			Ports:     []discoveryv1.EndpointPort{{Name: new("https"), Port: new(int32(443))}},
+		},
+	}, nil
 }
 
 // world is an API server with the controller, and a server to be aggregated.
@@ -92,18 +97,35 @@ func newWorld(t *testing.T) *world {
 	for _, name := range []string{"default", "kube-system"} {
 		require.NoError(t, w.client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))
 	}
-	srv, err := apiserver.New(apiserver.Config{Registry: e.Registry, Cache: e.Cache, Kinds: e.Registry.Kinds(), Logger: quiet, Version: version.Info{GitVersion: "v1.37.1+coracle"}})
+	srv, err := apiserver.New(apiserver.Config{
+		Registry: e.Registry,
+		Cache:    e.Cache,
+		Kinds:    e.Registry.Kinds(),
+		Logger:   quiet,
+		Version:  version.Info{GitVersion: "v1.37.1+coracle"},
+	})
 	require.NoError(t, err)
 	source, err := authority.NewSource(pki.Leaf{Name: FrontProxy})
 	require.NoError(t, err)
-	c, err := New(Config{Client: w.client, Server: srv, Kinds: e.Registry.Kinds(), Services: fakeServices{at}, After: srv.Ready(), Log: quiet,
+	c, err := New(Config{
+		Client: w.client, Server: srv, Kinds: e.Registry.Kinds(), Services: fakeServices{at}, After: srv.Ready(), Log: quiet,
 		Trust: func() (Trust, error) {
-			return Trust{Certificate: source.Client, FrontProxyCAs: authority.Bundle(), ClientCAs: func() []byte { return []byte("client CA") }}, nil
-		}})
+			return Trust{
+				Certificate:   source.Client,
+				FrontProxyCAs: authority.Bundle(),
+				ClientCAs:     func() []byte { return []byte("client CA") },
+			}, nil
+		},
+	})
 	require.NoError(t, err)
 	w.controller = c
 	runtest.Start(t, c, srv)
-	who := &user.DefaultInfo{Name: "jane", UID: "u1", Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated}, Extra: map[string][]string{"team": {"blue"}}}
+	who := &user.DefaultInfo{
+		Name:   "jane",
+		UID:    "u1",
+		Groups: []string{user.SystemPrivilegedGroup, user.AllAuthenticated},
+		Extra:  map[string][]string{"team": {"blue"}},
+	}
 	w.http = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
 		srv.Handler().ServeHTTP(rw, req.WithContext(request.WithUser(req.Context(), who)))
 	}))
@@ -121,14 +143,20 @@ func (w *world) serveRemote(rw http.ResponseWriter, req *http.Request) {
 	case req.URL.Path == wardle && w.down.Load():
 		http.Error(rw, "down", 500)
 	case req.URL.Path == wardle:
-		_ = json.NewEncoder(rw).Encode(metav1.APIResourceList{GroupVersion: "wardle.example.com/v1alpha1", APIResources: []metav1.APIResource{
-			{Name: "flunders", SingularName: "flunder", Namespaced: true, Kind: "Flunder", Verbs: metav1.Verbs{"get", "list", "watch", "delete", "deletecollection"}}}})
+		_ = json.NewEncoder(rw).Encode(metav1.APIResourceList{
+			GroupVersion: "wardle.example.com/v1alpha1", APIResources: []metav1.APIResource{
+				{
+					Name: "flunders", SingularName: "flunder", Namespaced: true, Kind: "Flunder",
+					Verbs: metav1.Verbs{"get", "list", "watch", "delete", "deletecollection"},
+				}},
+		})
 	case req.URL.Path == wardle+"/namespaces/prod/flunders/evil":
 		http.Redirect(rw, req, wardle+"/namespaces/prod/flunders/victim", http.StatusTemporaryRedirect)
 	case req.URL.Path == wardle+"/namespaces/gone/flunders":
 		w.serveObjects(rw, req)
 	case req.URL.Path == "/openapi/v2":
-		_, _ = fmt.Fprintf(rw, `{"swagger":"2.0","info":{"title":"t","version":"1"},"paths":{"%s/flunders":{"get":{"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/io.wardle.Flunder"}}}}},
+		_, _ = fmt.Fprintf(rw,
+			`{"swagger":"2.0","info":{"title":"t","version":"1"},"paths":{"%s/flunders":{"get":{"responses":{"200":{"description":"OK","schema":{"$ref":"#/definitions/io.wardle.Flunder"}}}}},
 			"/api/v1/pods":{"get":{"summary":"evil"}}},"definitions":{"io.wardle.Flunder":{"type":"object"}}}`, wardle)
 	case req.URL.Path == "/openapi/v3":
 		_, _ = fmt.Fprintf(rw, `{"paths":{%q:{"serverRelativeURL":"/openapi/v3%s?hash=1"}}}`, wardle[1:], wardle)
@@ -139,7 +167,8 @@ func (w *world) serveRemote(rw http.ResponseWriter, req *http.Request) {
 		}
 		defer conn.Close()
 		w.seen.Store(req)
-		_, _ = buffered.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + req.Header.Get("Upgrade") + "\r\n\r\n")
+		_, _ = buffered.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " +
+			req.Header.Get("Upgrade") + "\r\n\r\n")
 		_ = buffered.Flush()
 		line, _ := buffered.ReadString('\n')
 		_, _ = buffered.WriteString("echo " + line)
@@ -147,7 +176,8 @@ func (w *world) serveRemote(rw http.ResponseWriter, req *http.Request) {
 	default:
 		body, _ := io.ReadAll(io.LimitReader(req.Body, 1<<20))
 		w.seen.Store(req)
-		_, _ = fmt.Fprintf(rw, `{"method":%q,"path":%q,"query":%q,"body":%q}`, req.Method, req.URL.Path, req.URL.RawQuery, body)
+		_, _ = fmt.Fprintf(rw, `{"method":%q,"path":%q,"query":%q,"body":%q}`, req.Method, req.URL.Path, req.URL.RawQuery,
+			body)
 	}
 }
 
@@ -170,15 +200,21 @@ func (w *world) do(method, path, body string, header ...string) (int, string) {
 func (w *world) register() {
 	w.t.Helper()
 	ctx := w.t.Context()
-	require.NoError(w.t, w.client.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "wardle"},
-		Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Name: "https", Port: 443, TargetPort: intstr.FromInt32(443)}}}}))
+	require.NoError(w.t,
+		w.client.Create(ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "wardle"},
+			Spec: corev1.ServiceSpec{
+				Ports: []corev1.ServicePort{{Name: "https", Port: 443, TargetPort: intstr.FromInt32(443)}},
+			}}))
 	require.NoError(w.t, w.client.Create(ctx, w.service()))
 }
 
 func (w *world) service() *apiregistrationv1.APIService {
-	return &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1alpha1.wardle.example.com"}, Spec: apiregistrationv1.APIServiceSpec{
-		Group: "wardle.example.com", Version: "v1alpha1", GroupPriorityMinimum: 2000, VersionPriority: 200, InsecureSkipTLSVerify: true,
-		Service: &apiregistrationv1.ServiceReference{Namespace: "default", Name: "wardle"}}}
+	return &apiregistrationv1.APIService{
+		ObjectMeta: metav1.ObjectMeta{Name: "v1alpha1.wardle.example.com"}, Spec: apiregistrationv1.APIServiceSpec{
+			Group: "wardle.example.com", Version: "v1alpha1", GroupPriorityMinimum: 2000, VersionPriority: 200,
+			InsecureSkipTLSVerify: true,
+			Service:               &apiregistrationv1.ServiceReference{Namespace: "default", Name: "wardle"}},
+	}
 }
 
 // until waits for the condition Available of an APIService.
@@ -201,19 +237,25 @@ func TestRequestsAreForwarded(t *testing.T) {
 	w.register()
 	w.until("v1alpha1.wardle.example.com", apiregistrationv1.ConditionTrue, "Passed")
 
-	_, body := w.do("GET", "/apis/apiregistration.k8s.io/v1/apiservices", "", "Accept", "application/json;as=Table;g=meta.k8s.io;v=v1")
+	_, body := w.do("GET", "/apis/apiregistration.k8s.io/v1/apiservices", "", "Accept",
+		"application/json;as=Table;g=meta.k8s.io;v=v1")
 	require.Contains(t, body, `"cells":["v1alpha1.wardle.example.com","default/wardle","True",`)
-	_, body = w.do("GET", "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.wardle.example.com", "", "Accept", "application/json;as=Table;g=meta.k8s.io;v=v1")
+	_, body = w.do("GET", "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.wardle.example.com", "", "Accept",
+		"application/json;as=Table;g=meta.k8s.io;v=v1")
 	require.Contains(t, body, `"name":"Available"`)
-	code, body = w.do("PATCH", "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.wardle.example.com?fieldManager=me", `{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1alpha1.wardle.example.com"},"spec":{"nonsense":1}}`,
+	code, body = w.do("PATCH", "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.wardle.example.com?fieldManager=me",
+		`{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1alpha1.wardle.example.com"},"spec":{"nonsense":1}}`,
 		"Content-Type", "application/apply-patch+yaml")
 	require.Equal(t, 400, code, body)
 	require.Contains(t, body, ".spec.nonsense: field not declared in schema")
 
-	code, body = w.do("POST", wardle+"/namespaces/d/flunders?dryRun=All", `{"kind":"Flunder"}`, "X-Remote-User", "system:admin", "X-Remote-Group", "system:masters",
+	code, body = w.do("POST", wardle+"/namespaces/d/flunders?dryRun=All", `{"kind":"Flunder"}`, "X-Remote-User",
+		"system:admin", "X-Remote-Group", "system:masters",
 		"Authorization", "Bearer secret", "Content-Type", "application/json")
 	require.Equal(t, 200, code, body)
-	require.JSONEq(t, `{"method":"POST","path":"`+wardle+`/namespaces/d/flunders","query":"dryRun=All","body":"{\"kind\":\"Flunder\"}"}`, body)
+	require.JSONEq(t,
+		`{"method":"POST","path":"`+wardle+`/namespaces/d/flunders","query":"dryRun=All","body":"{\"kind\":\"Flunder\"}"}`,
+		body)
 	seen := w.seen.Load().Header
 	require.Equal(t, []string{"jane"}, seen["X-Remote-User"])
 	require.Equal(t, []string{user.SystemPrivilegedGroup, user.AllAuthenticated}, seen["X-Remote-Group"])
@@ -249,7 +291,8 @@ func TestUpgradesAreForwarded(t *testing.T) {
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", w.http.Listener.Addr().String())
 	require.NoError(t, err)
 	defer conn.Close()
-	_, err = fmt.Fprintf(conn, "GET %s/namespaces/d/flunders/x/console HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n", wardle)
+	_, err = fmt.Fprintf(conn,
+		"GET %s/namespaces/d/flunders/x/console HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: test\r\n\r\n", wardle)
 	require.NoError(t, err)
 	r := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(r, nil)
@@ -298,7 +341,8 @@ func TestLocalAPIServicesAndTrust(t *testing.T) {
 	w.until("v1.apps", apiregistrationv1.ConditionTrue, "Local")
 	var config corev1.ConfigMap
 	require.Eventually(t, func() bool {
-		return w.client.Get(t.Context(), ctrl.ObjectKey{Namespace: "kube-system", Name: "extension-apiserver-authentication"}, &config) == nil
+		return w.client.Get(t.Context(), ctrl.ObjectKey{Namespace: "kube-system", Name: "extension-apiserver-authentication"},
+			&config) == nil
 	}, 2*time.Minute, 5*time.Millisecond)
 	require.Equal(t, "client CA", config.Data["client-ca-file"])
 	require.Equal(t, `["front-proxy-client"]`, config.Data["requestheader-allowed-names"])
@@ -310,7 +354,9 @@ func TestLocalAPIServicesAndTrust(t *testing.T) {
 	s := &apiregistrationv1.APIService{}
 	require.NoError(t, w.client.Get(t.Context(), ctrl.ObjectKey{Name: "v1.apps"}, s))
 	s = s.DeepCopy()
-	s.Spec.Service, s.Spec.InsecureSkipTLSVerify = &apiregistrationv1.ServiceReference{Namespace: "default", Name: "wardle"}, true
+	s.Spec.Service, s.Spec.InsecureSkipTLSVerify = &apiregistrationv1.ServiceReference{
+		Namespace: "default", Name: "wardle",
+	}, true
 	require.NoError(t, w.client.Update(t.Context(), s))
 	w.until("v1.apps", apiregistrationv1.ConditionTrue, "Local")
 	code, body := w.do("GET", "/apis/apps/v1/deployments", "")

@@ -36,7 +36,8 @@ func (c *Controller) Served() (kinds []aggregated.Remote, all bool, changed <-ch
 	}
 	slices.SortFunc(list, func(a, b *remote) int {
 		x, y := a.service.Spec, b.service.Spec
-		return cmp.Or(strings.Compare(x.Group, y.Group), cmp.Compare(y.VersionPriority, x.VersionPriority), -apiversion.CompareKubeAwareVersionStrings(x.Version, y.Version))
+		return cmp.Or(strings.Compare(x.Group, y.Group), cmp.Compare(y.VersionPriority, x.VersionPriority),
+			-apiversion.CompareKubeAwareVersionStrings(x.Version, y.Version))
 	})
 	seen := map[schema.GroupResource]bool{}
 	for _, r := range list {
@@ -47,8 +48,11 @@ func (c *Controller) Served() (kinds []aggregated.Remote, all bool, changed <-ch
 			}
 			seen[gr] = true
 			kinds = append(kinds, aggregated.Remote{
-				Kind: engine.Kind{GroupVersionKind: versionOf(r.service).WithKind(resource.Kind), Resource: resource.Name, Namespaced: resource.Namespaced,
-					Deletable: true, Storage: r.service.UID},
+				Kind: engine.Kind{
+					GroupVersionKind: versionOf(r.service).WithKind(resource.Kind), Resource: resource.Name,
+					Namespaced: resource.Namespaced,
+					Deletable:  true, Storage: r.service.UID,
+				},
 				Server: r.service.Spec.Service.Namespace + "/" + r.service.Spec.Service.Name,
 			})
 		}

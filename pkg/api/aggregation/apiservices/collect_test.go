@@ -35,7 +35,8 @@ import (
 
 var flunder = schema.GroupVersionKind{Group: "wardle.example.com", Version: "v1alpha1", Kind: "Flunder"}
 
-// collecting is a world in which the garbage collector runs, and the other server is a whole API server that stores Flunders.
+// collecting is a world in which the garbage collector runs, and the other server is a whole API server that stores
+// Flunders.
 type collecting struct {
 	*world
 	there client.Interface
@@ -45,19 +46,22 @@ type collecting struct {
 	broken atomic.Bool
 }
 
-// patient gives the collector a client that does not give up while the test runs, so that nothing depends on when it would.
+// patient gives the collector a client that does not give up while the test runs, so that nothing depends on when it
+// would.
 type patient struct {
 	*Controller
 	test context.Context
 }
 
 func (p patient) Metadata() (metadata.Interface, error) {
-	return metadata.NewForConfig(&rest.Config{Host: "https://aggregated.invalid", QPS: -1, Transport: trip(func(req *http.Request) (*http.Response, error) {
-		if req.URL.Query().Get("watch") == "" {
-			req = req.WithContext(p.test)
-		}
-		return p.roundTrip(req)
-	})})
+	return metadata.NewForConfig(&rest.Config{
+		Host: "https://aggregated.invalid", QPS: -1, Transport: trip(func(req *http.Request) (*http.Response, error) {
+			if req.URL.Query().Get("watch") == "" {
+				req = req.WithContext(p.test)
+			}
+			return p.roundTrip(req)
+		}),
+	})
 }
 
 // newCollecting returns one whose garbage collector runs.
@@ -75,7 +79,13 @@ func newServing(t *testing.T) *collecting {
 	e := registrytest.Start(t, registrytest.Options{NoPlugins: true})
 	row := own.Untyped{Kind: flunder, Plural: "flunders"}.Row()
 	require.NoError(t, e.Registry.Kinds().Change(t.Context(), nil, []*kind.Resource{row}))
-	srv, err := apiserver.New(apiserver.Config{Registry: e.Registry, Cache: e.Cache, Kinds: e.Registry.Kinds(), Logger: quiet, Version: version.Info{GitVersion: "v1.37.1"}})
+	srv, err := apiserver.New(apiserver.Config{
+		Registry: e.Registry,
+		Cache:    e.Cache,
+		Kinds:    e.Registry.Kinds(),
+		Logger:   quiet,
+		Version:  version.Info{GitVersion: "v1.37.1"},
+	})
 	require.NoError(t, err)
 	runtest.Start(t, srv)
 	var handler http.Handler = http.HandlerFunc(func(rw http.ResponseWriter, req *http.Request) {
@@ -106,7 +116,12 @@ func (c *collecting) collect() {
 	g := garbage.New(storedkinds.Stored(c.kinds), patient{c.controller, c.t.Context()})
 	began := time.Now() // always, to the collector: what it waits for comes, however long that takes
 	go func() {
-		ended <- engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.client }, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return began }}, []*engine.Reconciler{g}, func() {})
+		ended <- engine.Run(ctx,
+			engine.Config{
+				ClientFor: func(string) client.Interface { return c.client },
+				Log:       slog.New(slog.DiscardHandler),
+				Now:       func() time.Time { return began },
+			}, []*engine.Reconciler{g}, func() {})
 	}()
 	c.t.Cleanup(func() { stop(); require.NoError(c.t, <-ended) })
 }
@@ -134,7 +149,13 @@ func refs(owner ctrl.Object) []metav1.OwnerReference {
 	if owner == nil {
 		return nil
 	}
-	ref := metav1.OwnerReference{APIVersion: "v1", Kind: "ConfigMap", Name: owner.GetName(), UID: owner.GetUID(), BlockOwnerDeletion: new(true)}
+	ref := metav1.OwnerReference{
+		APIVersion:         "v1",
+		Kind:               "ConfigMap",
+		Name:               owner.GetName(),
+		UID:                owner.GetUID(),
+		BlockOwnerDeletion: new(true),
+	}
 	if _, ok := owner.(*unstructured.Unstructured); ok {
 		ref.APIVersion, ref.Kind = flunder.GroupVersion().String(), flunder.Kind
 	}
@@ -195,7 +216,8 @@ func TestObjectsElsewhereAreCollected(t *testing.T) {
 	require.NoError(t, c.client.Delete(ctx, owner, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
 	c.becomes(c.there, owned, func(o ctrl.Object) bool { return o != nil && o.GetDeletionTimestamp() != nil })
 	require.NoError(t, c.client.Get(ctx, ctrl.ObjectKeyFromObject(owner), owner))
-	require.NoError(t, c.there.Patch(ctx, owned, ctrl.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
+	require.NoError(t,
+		c.there.Patch(ctx, owned, ctrl.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
 	c.becomes(c.there, owned, gone)
 	c.becomes(c.client, owner, gone)
 
@@ -230,7 +252,8 @@ func TestCollectionWithADeadServer(t *testing.T) {
 	c.becomes(c.there, remote, gone)
 }
 
-// A garbage collector that has just started does not take dependents for absent that another server has not told of yet.
+// A garbage collector that has just started does not take dependents for absent that another server has not told of
+// yet.
 func TestTheStartOfCollectionKeepsOrphans(t *testing.T) {
 	c := newServing(t)
 	c.broken.Store(true)
@@ -250,7 +273,9 @@ func TestTheStartOfCollectionKeepsOrphans(t *testing.T) {
 	require.NoError(t, c.client.Get(ctx, ctrl.ObjectKeyFromObject(owner), owner))
 	c.broken.Store(false)
 	again := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: "v1alpha1.wardle.example.com"}}
-	require.NoError(t, c.client.Patch(ctx, again, ctrl.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"check":"again"}}}`))))
+	require.NoError(t,
+		c.client.Patch(ctx, again,
+			ctrl.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"labels":{"check":"again"}}}`))))
 	c.becomes(c.client, owner, gone)
 	require.NoError(t, c.there.Get(ctx, ctrl.ObjectKeyFromObject(orphan), orphan))
 	require.Empty(t, orphan.GetOwnerReferences())
@@ -268,7 +293,8 @@ func TestTheCollectorFollowsNoRedirects(t *testing.T) {
 	api, err := w.controller.Metadata()
 	require.NoError(t, err)
 	flunders := api.Resource(flunder.GroupVersion().WithResource("flunders")).Namespace("prod")
-	require.ErrorContains(t, flunders.Delete(t.Context(), "evil", metav1.DeleteOptions{}), "/flunders/victim\", which is not followed")
+	require.ErrorContains(t, flunders.Delete(t.Context(), "evil", metav1.DeleteOptions{}),
+		"/flunders/victim\", which is not followed")
 	_, err = flunders.Get(t.Context(), "evil", metav1.GetOptions{})
 	require.ErrorContains(t, err, "not followed")
 	require.Nil(t, w.seen.Load())

@@ -16,13 +16,15 @@ import (
 )
 
 // autoscaler is who reads custom and external metrics.
-var autoscaler = &user.DefaultInfo{Name: "system:serviceaccount:kube-system:horizontal-pod-autoscaler", Groups: accounts}
+var autoscaler = &user.DefaultInfo{
+	Name: "system:serviceaccount:kube-system:horizontal-pod-autoscaler", Groups: accounts,
+}
 
 // accounts are the groups of upstream's controllers.
 var accounts = []string{"system:serviceaccounts", "system:serviceaccounts:kube-system", user.AllAuthenticated}
 
-// Metrics answers a GET for custom and external metrics with what the server of the group and version says, or aggregated.ErrNotServed if none
-// is registered. It is an autoscaling.Adapters.
+// Metrics answers a GET for custom and external metrics with what the server of the group and version says, or
+// aggregated.ErrNotServed if none is registered. It is an autoscaling.Adapters.
 func (c *Controller) Metrics(ctx context.Context, path string, query url.Values) ([]byte, error) {
 	parts := strings.SplitN(strings.TrimPrefix(path, "/apis/"), "/", 3)
 	if len(parts) < 3 {
@@ -42,12 +44,14 @@ func (c *Controller) Metrics(ctx context.Context, path string, query url.Values)
 	return r.backend.Get(ctx, path, query, autoscaler)
 }
 
-// namespaceController is who deletes what a namespace has in other servers: the name and groups of upstream's controller, by which they
-// authorize it.
-var namespaceController = &user.DefaultInfo{Name: "system:serviceaccount:kube-system:namespace-controller", Groups: accounts}
+// namespaceController is who deletes what a namespace has in other servers: the name and groups of upstream's
+// controller, by which they authorize it.
+var namespaceController = &user.DefaultInfo{
+	Name: "system:serviceaccount:kube-system:namespace-controller", Groups: accounts,
+}
 
-// Empty deletes the objects that other servers keep in a namespace, and returns what remains there. A server that does not answer is left out,
-// so that it never keeps a namespace from being deleted: its objects stay.
+// Empty deletes the objects that other servers keep in a namespace, and returns what remains there. A server that does
+// not answer is left out, so that it never keeps a namespace from being deleted: its objects stay.
 func (c *Controller) Empty(ctx context.Context, name string) (left []aggregated.Remaining) {
 	c.mu.Lock()
 	var list []remote
@@ -63,10 +67,14 @@ func (c *Controller) Empty(ctx context.Context, name string) (left []aggregated.
 			if !resource.Namespaced || strings.Contains(resource.Name, "/") {
 				continue
 			}
-			l := aggregated.Remaining{Resource: schema.GroupResource{Group: r.service.Spec.Group, Resource: resource.Name}.String(), Finalizers: map[string]int{}}
+			l := aggregated.Remaining{
+				Resource:   schema.GroupResource{Group: r.service.Spec.Group, Resource: resource.Name}.String(),
+				Finalizers: map[string]int{},
+			}
 			items, count, err := r.backend.Empty(ctx, resource, name, namespaceController)
 			if errors.Is(err, aggregation.ErrUnavailable) {
-				c.cfg.Log.Warn("an aggregated API server does not answer: its objects in a deleted namespace stay", "apiservice", r.service.Name, "namespace", name, "error", err)
+				c.cfg.Log.Warn("an aggregated API server does not answer: its objects in a deleted namespace stay", "apiservice",
+					r.service.Name, "namespace", name, "error", err)
 				break
 			}
 			l.Count, l.Err = count, err

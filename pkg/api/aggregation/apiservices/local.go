@@ -24,22 +24,31 @@ func managed(o ctrl.Object) bool { return o.GetLabels()[automanaged] != "" }
 
 // groupPriorities are those of upstream's groups. Groups of custom resources have 1000, as upstream.
 var groupPriorities = map[string]int32{ //nolint:gochecknoglobals // a constant
-	"": 18000, "apps": 17800, "events.k8s.io": 17750, "authentication.k8s.io": 17700, "authorization.k8s.io": 17600, "autoscaling": 17500,
-	"batch": 17400, "certificates.k8s.io": 17300, "networking.k8s.io": 17200, "policy": 17100, "rbac.authorization.k8s.io": 17000,
-	"storage.k8s.io": 16800, "apiextensions.k8s.io": 16700, "admissionregistration.k8s.io": 16700, "scheduling.k8s.io": 16600,
+	"": 18000, "apps": 17800, "events.k8s.io": 17750, "authentication.k8s.io": 17700, "authorization.k8s.io": 17600,
+	"autoscaling": 17500,
+	"batch":       17400, "certificates.k8s.io": 17300, "networking.k8s.io": 17200, "policy": 17100,
+	"rbac.authorization.k8s.io": 17000,
+	"storage.k8s.io":            16800, "apiextensions.k8s.io": 16700, "admissionregistration.k8s.io": 16700,
+	"scheduling.k8s.io":   16600,
 	"coordination.k8s.io": 16500, "node.k8s.io": 16300, "discovery.k8s.io": 16200, "flowcontrol.apiserver.k8s.io": 16100,
 	"resource.k8s.io": 16200, "storagemigration.k8s.io": 15800,
 }
 
 // localSpec returns the spec of the APIService of a group and version that this server serves.
 func localSpec(gv schema.GroupVersion) apiregistrationv1.APIServiceSpec {
-	s := apiregistrationv1.APIServiceSpec{Group: gv.Group, Version: gv.Version, GroupPriorityMinimum: 1000, VersionPriority: 100}
+	s := apiregistrationv1.APIServiceSpec{
+		Group:                gv.Group,
+		Version:              gv.Version,
+		GroupPriorityMinimum: 1000,
+		VersionPriority:      100,
+	}
 	if p, ok := groupPriorities[gv.Group]; ok {
 		s.GroupPriorityMinimum, s.VersionPriority = p, 15
 		switch gv {
 		case schema.GroupVersion{Version: "v1"}:
 			s.VersionPriority = 1
-		case schema.GroupVersion{Group: "flowcontrol.apiserver.k8s.io", Version: "v1"}, schema.GroupVersion{Group: "resource.k8s.io", Version: "v1"}:
+		case schema.GroupVersion{Group: "flowcontrol.apiserver.k8s.io", Version: "v1"},
+			schema.GroupVersion{Group: "resource.k8s.io", Version: "v1"}:
 			s.VersionPriority = 21
 		case schema.GroupVersion{Group: "autoscaling", Version: "v2"}:
 			s.VersionPriority = 30
@@ -48,7 +57,8 @@ func localSpec(gv schema.GroupVersion) apiregistrationv1.APIServiceSpec {
 	return s
 }
 
-// localVersions returns the groups and versions of a table, as names of APIServices. That of APIService itself is not among them, as upstream.
+// localVersions returns the groups and versions of a table, as names of APIServices. That of APIService itself is not
+// among them, as upstream.
 func localVersions(t *kind.Table) map[string]schema.GroupVersion {
 	all := map[string]schema.GroupVersion{}
 	add := func(gv schema.GroupVersion) { all[gv.Version+"."+gv.Group] = gv }
@@ -62,7 +72,8 @@ func localVersions(t *kind.Table) map[string]schema.GroupVersion {
 	return all
 }
 
-// ensureLocal writes an APIService for each group and version that is served here, and deletes those of others that it wrote before.
+// ensureLocal writes an APIService for each group and version that is served here, and deletes those of others that it
+// wrote before.
 func (c *Controller) ensureLocal(ctx context.Context, cl ctrl.Client) error {
 	want := localVersions(c.cfg.Kinds.Table())
 	var list apiregistrationv1.APIServiceList
@@ -94,7 +105,9 @@ func (c *Controller) ensureLocal(ctx context.Context, cl ctrl.Client) error {
 	g.SetLimit(16)
 	for name, gv := range want {
 		g.Go(func() error {
-			s := &apiregistrationv1.APIService{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{automanaged: "true"}}, Spec: localSpec(gv)}
+			s := &apiregistrationv1.APIService{
+				ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{automanaged: "true"}}, Spec: localSpec(gv),
+			}
 			if err := cl.Create(ctx, s); err != nil && !apierrors.IsAlreadyExists(err) {
 				return fmt.Errorf("APIService %s: %w", name, err)
 			}
@@ -106,15 +119,18 @@ func (c *Controller) ensureLocal(ctx context.Context, cl ctrl.Client) error {
 
 // writeTrust writes the ConfigMap from which aggregated API servers learn whom to trust.
 func (c *Controller) writeTrust(ctx context.Context, cl ctrl.Client) error {
-	want := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "extension-apiserver-authentication"}, Data: map[string]string{
-		"client-ca-file":                     string(c.trust.ClientCAs()),
-		"requestheader-client-ca-file":       string(c.trust.FrontProxyCAs),
-		"requestheader-allowed-names":        `["` + FrontProxy + `"]`,
-		"requestheader-username-headers":     `["X-Remote-User"]`,
-		"requestheader-uid-headers":          `["X-Remote-Uid"]`,
-		"requestheader-group-headers":        `["X-Remote-Group"]`,
-		"requestheader-extra-headers-prefix": `["X-Remote-Extra-"]`,
-	}}
+	want := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: "extension-apiserver-authentication"},
+		Data: map[string]string{
+			"client-ca-file":                     string(c.trust.ClientCAs()),
+			"requestheader-client-ca-file":       string(c.trust.FrontProxyCAs),
+			"requestheader-allowed-names":        `["` + FrontProxy + `"]`,
+			"requestheader-username-headers":     `["X-Remote-User"]`,
+			"requestheader-uid-headers":          `["X-Remote-Uid"]`,
+			"requestheader-group-headers":        `["X-Remote-Group"]`,
+			"requestheader-extra-headers-prefix": `["X-Remote-Extra-"]`,
+		},
+	}
 	have := &corev1.ConfigMap{}
 	err := cl.Get(ctx, ctrl.ObjectKeyFromObject(want), have)
 	switch {

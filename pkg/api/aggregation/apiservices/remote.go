@@ -23,11 +23,13 @@ import (
 )
 
 const (
-	// againAvailable is when a server that answered is asked again: it may have changed, or have died without an event. Upstream's is 30 s.
+	// againAvailable is when a server that answered is asked again: it may have changed, or have died without an event.
+	// Upstream's is 30 s.
 	againAvailable = 30 * time.Second
 	// againUnavailable is the same for one that did not answer, upstream's shortest.
 	againUnavailable = 5 * time.Second
-	// attempts is how often a server is asked before it counts as not available: each time one of its endpoints, at random.
+	// attempts is how often a server is asked before it counts as not available: each time one of its endpoints, at
+	// random.
 	attempts = 3
 )
 
@@ -100,8 +102,11 @@ func is(was, now *remote) bool {
 	if was == nil || now == nil {
 		return was == now
 	}
-	return was.backend == now.backend && was.available == now.available && was.answered == now.answered && was.service.Spec.GroupPriorityMinimum == now.service.Spec.GroupPriorityMinimum &&
-		versionOf(was.service) == versionOf(now.service) && was.described.OpenAPI == now.described.OpenAPI && was.described.Swagger.Same(now.described.Swagger) &&
+	return was.backend == now.backend && was.available == now.available && was.answered == now.answered &&
+		was.service.Spec.GroupPriorityMinimum == now.service.Spec.GroupPriorityMinimum &&
+		versionOf(was.service) ==
+			versionOf(now.service) && was.described.OpenAPI ==
+		now.described.OpenAPI && was.described.Swagger.Same(now.described.Swagger) &&
 		equality.Semantic.DeepEqual(was.described.Resources, now.described.Resources)
 }
 
@@ -167,11 +172,19 @@ func (c *Controller) reconcile(ctx context.Context, env engine.Env, name string,
 	return engine.Result{RequeueAfter: again}, nil
 }
 
-// check connects to the server of an APIService and asks what it serves. It returns the condition, and when to check again; 0 for a change
-// of the Service or its endpoints.
-func (c *Controller) check(ctx context.Context, env engine.Env, r *remote) (apiregistrationv1.APIServiceCondition, time.Duration) {
-	result := func(status apiregistrationv1.ConditionStatus, reason, format string, args ...any) apiregistrationv1.APIServiceCondition {
-		return apiregistrationv1.APIServiceCondition{Type: apiregistrationv1.Available, Status: status, LastTransitionTime: metav1.NewTime(env.Now()), Reason: reason, Message: fmt.Sprintf(format, args...)}
+// check connects to the server of an APIService and asks what it serves. It returns the condition, and when to check
+// again; 0 for a change of the Service or its endpoints.
+func (c *Controller) check(ctx context.Context, env engine.Env,
+	r *remote) (apiregistrationv1.APIServiceCondition, time.Duration) {
+	result := func(status apiregistrationv1.ConditionStatus, reason, format string,
+		args ...any) apiregistrationv1.APIServiceCondition {
+		return apiregistrationv1.APIServiceCondition{
+			Type:               apiregistrationv1.Available,
+			Status:             status,
+			LastTransitionTime: metav1.NewTime(env.Now()),
+			Reason:             reason,
+			Message:            fmt.Sprintf(format, args...),
+		}
 	}
 	no := func(reason, format string, args ...any) (apiregistrationv1.APIServiceCondition, time.Duration) {
 		return result(apiregistrationv1.ConditionFalse, reason, format, args...), 0
@@ -186,10 +199,12 @@ func (c *Controller) check(ctx context.Context, env engine.Env, r *remote) (apir
 		return no("ServedLocally", "%s is served by this API server, which does not forward it", versionOf(r.service))
 	}
 	service := &corev1.Service{}
-	if err := env.Cache.Get(ctx, ctrl.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, service); apierrors.IsNotFound(err) {
+	if err := env.Cache.Get(ctx, ctrl.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, service); apierrors.IsNotFound(
+		err) {
 		return no("ServiceNotFound", "service/%s in %q is not present", ref.Name, ref.Namespace)
 	} else if err != nil {
-		return result(apiregistrationv1.ConditionUnknown, "ServiceAccessError", "service/%s in %q cannot be checked due to: %v", ref.Name, ref.Namespace, err), againUnavailable
+		return result(apiregistrationv1.ConditionUnknown, "ServiceAccessError",
+			"service/%s in %q cannot be checked due to: %v", ref.Name, ref.Namespace, err), againUnavailable
 	}
 	if service.Spec.Type == corev1.ServiceTypeClusterIP {
 		i := slices.IndexFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.Port == port })
@@ -199,17 +214,22 @@ func (c *Controller) check(ctx context.Context, env engine.Env, r *remote) (apir
 		endpoints, err := c.cfg.Services.GetEndpointSlices(ref.Namespace, ref.Name)
 		switch {
 		case err != nil:
-			return result(apiregistrationv1.ConditionUnknown, "EndpointsAccessError", "service/%s in %q cannot be checked due to: %v", ref.Name, ref.Namespace, err), againUnavailable
+			return result(apiregistrationv1.ConditionUnknown, "EndpointsAccessError",
+				"service/%s in %q cannot be checked due to: %v", ref.Name, ref.Namespace, err), againUnavailable
 		case len(endpoints) == 0:
 			return no("EndpointsNotFound", "cannot find endpointslices for service/%s in %q", ref.Name, ref.Namespace)
-		case !slices.ContainsFunc(endpoints, func(s *discoveryv1.EndpointSlice) bool { return ready(s, service.Spec.Ports[i].Name) }):
-			return no("MissingEndpoints", "endpointslices for service/%s in %q have no addresses with port name %q", ref.Name, ref.Namespace, service.Spec.Ports[i].Name)
+		case !slices.ContainsFunc(endpoints, func(s *discoveryv1.EndpointSlice) bool {
+			return ready(s, service.Spec.Ports[i].Name)
+		}):
+			return no("MissingEndpoints", "endpointslices for service/%s in %q have no addresses with port name %q", ref.Name,
+				ref.Namespace, service.Spec.Ports[i].Name)
 		}
 	}
 	var err error
 	if r.backend == nil {
 		r.backend, err = aggregation.New(aggregation.Config{
-			GroupVersion: versionOf(r.service), CABundle: r.service.Spec.CABundle, Insecure: r.service.Spec.InsecureSkipTLSVerify,
+			GroupVersion: versionOf(r.service), CABundle: r.service.Spec.CABundle,
+			Insecure:   r.service.Spec.InsecureSkipTLSVerify,
 			ServerName: ref.Name + "." + ref.Namespace + ".svc", Certificate: c.trust.Certificate, Fail: c.cfg.Server.FailRemote,
 			Resolve: func() (*url.URL, error) { return c.cfg.Services.ResolveEndpoint(ref.Namespace, ref.Name, port) },
 		})
@@ -231,6 +251,10 @@ func (c *Controller) check(ctx context.Context, env engine.Env, r *remote) (apir
 
 // ready reports whether a slice has an endpoint for the port.
 func ready(s *discoveryv1.EndpointSlice, port string) bool {
-	return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool { return e.Conditions.Ready == nil || *e.Conditions.Ready }) &&
-		slices.ContainsFunc(s.Ports, func(p discoveryv1.EndpointPort) bool { return p.Name != nil && *p.Name == port && p.Port != nil })
+	return slices.ContainsFunc(s.Endpoints, func(e discoveryv1.Endpoint) bool {
+		return e.Conditions.Ready == nil || *e.Conditions.Ready
+	}) &&
+		slices.ContainsFunc(s.Ports, func(p discoveryv1.EndpointPort) bool {
+			return p.Name != nil && *p.Name == port && p.Port != nil
+		})
 }

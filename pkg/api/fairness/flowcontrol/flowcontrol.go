@@ -1,5 +1,5 @@
-// Package flowcontrol makes the FlowSchema and PriorityLevelConfiguration objects the configuration of this server's fairness, creates the
-// ones that every cluster has, and writes the status of flow schemas.
+// Package flowcontrol makes the FlowSchema and PriorityLevelConfiguration objects the configuration of this server's
+// fairness, creates the ones that every cluster has, and writes the status of flow schemas.
 //
 // It is part of each server rather than a reconciler because each server has a fairness of its own. Its invariant: the
 // objects in the store configure requests before the first one is served.
@@ -50,7 +50,8 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Controller is the component "flowcontrol". It is ready once the objects in the store have been read. It creates missing ones later.
+// Controller is the component "flowcontrol". It is ready once the objects in the store have been read. It creates
+// missing ones later.
 type Controller struct {
 	cfg   Config
 	ready chan struct{}
@@ -89,10 +90,19 @@ func (c *Controller) Run(ctx context.Context) error {
 	all := func(context.Context, engine.Env, ctrl.Object) []engine.Request { return []engine.Request{everything} }
 	r := &engine.Reconciler{
 		Name: "flowcontrol", Workers: 1,
-		Watches: []engine.Watch{{Object: &flowcontrolv1.FlowSchema{}, Map: all}, {Object: &flowcontrolv1.PriorityLevelConfiguration{}, Map: all}},
+		Watches: []engine.Watch{
+			{Object: &flowcontrolv1.FlowSchema{}, Map: all},
+			{Object: &flowcontrolv1.PriorityLevelConfiguration{}, Map: all},
+		},
 		Writes: []engine.Write{
-			{Object: &flowcontrolv1.FlowSchema{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Status}},
-			{Object: &flowcontrolv1.PriorityLevelConfiguration{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}},
+			{
+				Object: &flowcontrolv1.FlowSchema{},
+				Parts:  []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Status},
+			},
+			{
+				Object: &flowcontrolv1.PriorityLevelConfiguration{},
+				Parts:  []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata},
+			},
 		},
 		New: func(env engine.Env) engine.Func {
 			env.Enqueue(everything, 0)
@@ -108,7 +118,8 @@ func (c *Controller) Run(ctx context.Context) error {
 			}
 		},
 	}
-	return engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.cfg.Client }, Log: c.cfg.Log}, []*engine.Reconciler{r}, func() {})
+	return engine.Run(ctx, engine.Config{ClientFor: func(string) client.Interface { return c.cfg.Client }, Log: c.cfg.Log},
+		[]*engine.Reconciler{r}, func() {})
 }
 
 // objects is the configuration as it is stored.
@@ -134,7 +145,9 @@ func (c *Controller) configure(ctx context.Context, reader ctrl.Reader) (objects
 // ensure creates the bootstrap objects that are missing, and updates those that are not as they should be.
 func ensure(ctx context.Context, c ctrl.Client) error {
 	g, ctx := errgroup.WithContext(ctx) // together, they share the store's writes to disk
-	for i, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{bootstrap.SuggestedPriorityLevelConfigurations, bootstrap.MandatoryPriorityLevelConfigurations} {
+	for i, list := range [][]*flowcontrolv1.PriorityLevelConfiguration{
+		bootstrap.SuggestedPriorityLevelConfigurations, bootstrap.MandatoryPriorityLevelConfigurations,
+	} {
 		for _, want := range list {
 			g.Go(func() error { return ensureObject(ctx, c, want, i == 1, builtin.RevisedPriorityLevel) })
 		}
@@ -150,7 +163,8 @@ func ensure(ctx context.Context, c ctrl.Client) error {
 func ensureObject[T any, P interface {
 	*T
 	ctrl.Object
-}](ctx context.Context, c ctrl.Client, want P, mandatory bool, revised func(have, want P, mandatory bool) (P, error)) error {
+}](ctx context.Context, c ctrl.Client, want P, mandatory bool, revised func(have, want P,
+	mandatory bool) (P, error)) error {
 	have := P(new(T))
 	err := c.Get(ctx, ctrl.ObjectKeyFromObject(want), have)
 	if apierrors.IsNotFound(err) {
@@ -192,12 +206,16 @@ func (o objects) writeStatus(ctx context.Context, c ctrl.Client, now time.Time) 
 // withStatus returns a flow schema with its condition if that changed, otherwise nil.
 func (o objects) withStatus(s *flowcontrolv1.FlowSchema, now time.Time) *flowcontrolv1.FlowSchema {
 	level := s.Spec.PriorityLevelConfiguration.Name
-	want := flowcontrolv1.FlowSchemaCondition{Type: flowcontrolv1.FlowSchemaConditionDangling, Status: flowcontrolv1.ConditionTrue, Reason: "NotFound",
-		Message: fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q but there is no such object", level)}
+	want := flowcontrolv1.FlowSchemaCondition{
+		Type: flowcontrolv1.FlowSchemaConditionDangling, Status: flowcontrolv1.ConditionTrue, Reason: "NotFound",
+		Message: fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q but there is no "+
+			"such object", level),
+	}
 	for _, l := range o.levels {
 		if l.Name == level {
 			want.Status, want.Reason = flowcontrolv1.ConditionFalse, "Found"
-			want.Message = fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q and it exists", level)
+			want.Message = fmt.Sprintf("This FlowSchema references the PriorityLevelConfiguration object named %q and it exists",
+				level)
 		}
 	}
 	next := s.DeepCopy()

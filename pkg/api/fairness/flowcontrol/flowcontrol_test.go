@@ -94,7 +94,8 @@ func TestTheObjectsOfACluster(t *testing.T) {
 	// As upstream, changes of suggested objects stay only if the annotation says so, and what somebody deleted comes back.
 	accounts := &flowcontrolv1.FlowSchema{ObjectMeta: metav1.ObjectMeta{Name: "service-accounts"}}
 	change := func(annotation string) {
-		patch := `{"metadata":{"annotations":{"apf.kubernetes.io/autoupdate-spec":"` + annotation + `"}},"spec":{"matchingPrecedence":77}}`
+		patch := `{"metadata":{"annotations":{"apf.kubernetes.io/autoupdate-spec":"` + annotation +
+			`"}},"spec":{"matchingPrecedence":77}}`
 		require.NoError(t, c.Patch(ctx, accounts, ctrl.RawPatch(types.MergePatchType, []byte(patch))))
 	}
 	change("true")

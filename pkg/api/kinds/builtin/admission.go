@@ -15,27 +15,35 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// admission is the rows of what configures admission. Whether the author of a policy or binding may read its parameters is the
-// registry's question, because rows know no authorizer.
+// admission is the rows of what configures admission. Whether the author of a policy or binding may read its parameters
+// is the registry's question, because rows know no authorizer.
 func admission() []*kind.Resource {
 	group := admissionv1.SchemeGroupVersion
 	unresolved := resolver.ResourceResolverFunc(func(gvk schema.GroupVersionKind) (schema.GroupVersionResource, error) {
-		return schema.GroupVersionResource{}, &meta.NoKindMatchError{GroupKind: gvk.GroupKind(), SearchedVersions: []string{gvk.Version}}
+		return schema.GroupVersionResource{}, &meta.NoKindMatchError{
+			GroupKind: gvk.GroupKind(), SearchedVersions: []string{gvk.Version},
+		}
 	})
 	validating := validatingadmissionpolicy.NewStrategy(nil, unresolved)
-	policies := row[admissionv1.ValidatingAdmissionPolicy, admissionv1.ValidatingAdmissionPolicyList](group, "validatingadmissionpolicies", "validatingadmissionpolicy", validating, metaFields)
+	policies := row[admissionv1.ValidatingAdmissionPolicy, admissionv1.ValidatingAdmissionPolicyList](group,
+		"validatingadmissionpolicies", "validatingadmissionpolicy", validating, metaFields)
 	policies.Status = validatingadmissionpolicy.NewStatusStrategy(validating)
 	all := []*kind.Resource{
-		row[admissionv1.MutatingAdmissionPolicy, admissionv1.MutatingAdmissionPolicyList](group, "mutatingadmissionpolicies", "mutatingadmissionpolicy",
+		row[admissionv1.MutatingAdmissionPolicy, admissionv1.MutatingAdmissionPolicyList](group, "mutatingadmissionpolicies",
+			"mutatingadmissionpolicy",
 			mutatingadmissionpolicy.NewStrategy(nil, unresolved), metaFields),
-		row[admissionv1.MutatingAdmissionPolicyBinding, admissionv1.MutatingAdmissionPolicyBindingList](group, "mutatingadmissionpolicybindings", "mutatingadmissionpolicybinding",
+		row[admissionv1.MutatingAdmissionPolicyBinding, admissionv1.MutatingAdmissionPolicyBindingList](group,
+			"mutatingadmissionpolicybindings", "mutatingadmissionpolicybinding",
 			mutatingadmissionpolicybinding.NewStrategy(nil, nil, unresolved), metaFields),
-		row[admissionv1.MutatingWebhookConfiguration, admissionv1.MutatingWebhookConfigurationList](group, "mutatingwebhookconfigurations", "mutatingwebhookconfiguration",
+		row[admissionv1.MutatingWebhookConfiguration, admissionv1.MutatingWebhookConfigurationList](group,
+			"mutatingwebhookconfigurations", "mutatingwebhookconfiguration",
 			mutatingwebhookconfiguration.Strategy, metaFields),
 		policies,
-		row[admissionv1.ValidatingAdmissionPolicyBinding, admissionv1.ValidatingAdmissionPolicyBindingList](group, "validatingadmissionpolicybindings", "validatingadmissionpolicybinding",
+		row[admissionv1.ValidatingAdmissionPolicyBinding, admissionv1.ValidatingAdmissionPolicyBindingList](group,
+			"validatingadmissionpolicybindings", "validatingadmissionpolicybinding",
 			validatingadmissionpolicybinding.NewStrategy(nil, nil, unresolved), metaFields),
-		row[admissionv1.ValidatingWebhookConfiguration, admissionv1.ValidatingWebhookConfigurationList](group, "validatingwebhookconfigurations", "validatingwebhookconfiguration",
+		row[admissionv1.ValidatingWebhookConfiguration, admissionv1.ValidatingWebhookConfigurationList](group,
+			"validatingwebhookconfigurations", "validatingwebhookconfiguration",
 			validatingwebhookconfiguration.Strategy, metaFields),
 	}
 	for _, r := range all {

@@ -34,7 +34,8 @@ func apiServiceRows() []*kind.Resource {
 		panic("upstream's strategy of APIService cannot delete")
 	}
 	group := apiregistrationv1.SchemeGroupVersion
-	r := row[apiregistrationv1.APIService, apiregistrationv1.APIServiceList](group, "apiservices", "apiservice", strategy, metaFields)
+	r := row[apiregistrationv1.APIService, apiregistrationv1.APIServiceList](group, "apiservices", "apiservice", strategy,
+		metaFields)
 	r.Keys, r.StoredJSON, r.Categories = group.Group+"/apiservices", true, []string{"api-extensions"}
 	r.Status = apiservice.NewStatusStrategy(registrations())
 	r.Managers = registrationManagers
@@ -58,8 +59,10 @@ func apiServiceRows() []*kind.Resource {
 	return []*kind.Resource{r}
 }
 
-// registrationManagers creates the field manager of APIServices, which client-go's schema does not contain, or of their status.
-func registrationManagers(subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+// registrationManagers creates the field manager of APIServices, which client-go's schema does not contain, or of their
+// status.
+func registrationManagers(subresource string,
+	reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
 	types, err := registrationTypes()
 	if err != nil {
 		return nil, err
@@ -69,11 +72,13 @@ func registrationManagers(subresource string, reset map[fieldpath.APIVersion]fie
 }
 
 var registrationTypes = sync.OnceValues(func() (managedfields.TypeConverter, error) {
-	return own.GeneratedTypes(generated.GetOpenAPIDefinitions, apiregistrationv1.APIService{}.OpenAPIModelName(), apiregistrationv1.SchemeGroupVersion.WithKind("APIService"))
+	return own.GeneratedTypes(generated.GetOpenAPIDefinitions, apiregistrationv1.APIService{}.OpenAPIModelName(),
+		apiregistrationv1.SchemeGroupVersion.WithKind("APIService"))
 })
 
 func printAPIService(o client.Object, headers bool) (*metav1.Table, error) {
-	in, err := registrations().UnsafeConvertToVersion(o, apiregistration.SchemeGroupVersion) // lists come in the internal version
+	// lists come in the internal version
+	in, err := registrations().UnsafeConvertToVersion(o, apiregistration.SchemeGroupVersion)
 	if err != nil {
 		return nil, err
 	}

@@ -11,9 +11,11 @@ import (
 
 // autoscalerRows is the rows of HorizontalPodAutoscaler: v2, and v1, which is stored as v2.
 func autoscalerRows() []*kind.Resource {
-	v2 := row[autoscalingv2.HorizontalPodAutoscaler, autoscalingv2.HorizontalPodAutoscalerList](gv("autoscaling", "v2"), "horizontalpodautoscalers", "horizontalpodautoscaler",
+	v2 := row[autoscalingv2.HorizontalPodAutoscaler, autoscalingv2.HorizontalPodAutoscalerList](gv("autoscaling", "v2"),
+		"horizontalpodautoscalers", "horizontalpodautoscaler",
 		horizontalpodautoscaler.Strategy, metaFields)
-	v1 := row[autoscalingv1.HorizontalPodAutoscaler, autoscalingv1.HorizontalPodAutoscalerList](gv("autoscaling", "v1"), "horizontalpodautoscalers", "horizontalpodautoscaler",
+	v1 := row[autoscalingv1.HorizontalPodAutoscaler, autoscalingv1.HorizontalPodAutoscalerList](gv("autoscaling", "v1"),
+		"horizontalpodautoscalers", "horizontalpodautoscaler",
 		horizontalpodautoscaler.Strategy, metaFields)
 	v1.StoredAs = v2
 	v2.Also = []*kind.Resource{v1}

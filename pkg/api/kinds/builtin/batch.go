@@ -9,7 +9,8 @@ import (
 )
 
 // podsArePreserved is upstream's warning: jobs of batch/v1 orphan their pods by default. kubectl always sends a policy.
-const podsArePreserved = "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or " +
+const podsArePreserved = "child pods are preserved by default when jobs are deleted; set " +
+	"propagationPolicy=Background to remove them or " +
 	"set propagationPolicy=Orphan to suppress this warning"
 
 // batch is the rows of the group "batch".

@@ -10,7 +10,8 @@ import (
 
 // budgetRows is the rows of the group policy.
 func budgetRows() []*kind.Resource {
-	budgets := row[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](gv("policy", "v1"), "poddisruptionbudgets", "poddisruptionbudget",
+	budgets := row[policyv1.PodDisruptionBudget, policyv1.PodDisruptionBudgetList](gv("policy", "v1"),
+		"poddisruptionbudgets", "poddisruptionbudget",
 		poddisruptionbudget.Strategy, metaFields)
 	budgets.ShortNames, budgets.Status = []string{"pdb"}, poddisruptionbudget.StatusStrategy
 	return []*kind.Resource{budgets}

@@ -46,7 +46,8 @@ func TestEveryRowIsWhole(t *testing.T) {
 				require.Contains(t, d.Annotations, appsv1.DeprecatedTemplateGeneration)
 				d.Annotations = nil
 			}
-			if h, ok := out.(*autoscalingv1.HorizontalPodAutoscaler); ok { // upstream converts what has no metrics with its default
+			// upstream converts what has no metrics with its default
+			if h, ok := out.(*autoscalingv1.HorizontalPodAutoscaler); ok {
 				require.EqualValues(t, 80, *h.Spec.TargetCPUUtilizationPercentage)
 				h.Spec.TargetCPUUtilizationPercentage = nil
 			}
@@ -90,7 +91,13 @@ func TestEveryRowIsWhole(t *testing.T) {
 
 // Upstream's keys are the plural names, except those in kubeapiserver.SpecialDefaultResourcePrefixes.
 func TestKeysAreUpstreams(t *testing.T) {
-	special := map[string]string{"endpoints": "services/endpoints", "nodes": "minions", "services": "services/specs", "replicationcontrollers": "controllers", "ingresses": "ingress"}
+	special := map[string]string{
+		"endpoints":              "services/endpoints",
+		"nodes":                  "minions",
+		"services":               "services/specs",
+		"replicationcontrollers": "controllers",
+		"ingresses":              "ingress",
+	}
 	for _, r := range Kinds().All() {
 		if !r.Proto || r.StoredJSON {
 			require.Equal(t, r.Group+"/"+r.Plural, r.Keys) // as custom resources
@@ -133,7 +140,8 @@ func contains(all []string, s string) bool {
 func TestBuiltinRows(t *testing.T) {
 	b := Kinds()
 	require.Equal(t, "Pod", b.ByGVR(schema.GroupVersionResource{Version: "v1", Resource: "pods"}).Kind)
-	require.Equal(t, "/registry/services/endpoints/default/web", b.ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints")).Key("default", "web"))
+	require.Equal(t, "/registry/services/endpoints/default/web",
+		b.ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints")).Key("default", "web"))
 	require.Equal(t, "/registry/minions/n1", b.ByGVK(corev1.SchemeGroupVersion.WithKind("Node")).Key("", "n1"))
 	pod := b.ByGVK(corev1.SchemeGroupVersion.WithKind("Pod"))
 	require.NotNil(t, pod.Subresource("eviction").New)

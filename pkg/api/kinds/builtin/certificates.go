@@ -30,30 +30,48 @@ import (
 func certificateRows() []*kind.Resource {
 	v1 := gv("certificates.k8s.io", "v1")
 	strategy := signingRequests{certificates.Strategy, certificates.Strategy, certificates.Strategy}
-	requests := row[certificatesv1.CertificateSigningRequest, certificatesv1.CertificateSigningRequestList](v1, "certificatesigningrequests", "certificatesigningrequest", strategy, signerFields)
+	requests := row[certificatesv1.CertificateSigningRequest, certificatesv1.CertificateSigningRequestList](v1,
+		"certificatesigningrequests", "certificatesigningrequest", strategy, signerFields)
 	requests.ShortNames, requests.Status = []string{"csr"}, certificates.StatusStrategy
-	requests.Subresources = []kind.Subresource{{Name: "approval", GroupVersionKind: requests.GroupVersionKind, Verbs: partVerbs,
-		New: func() runtime.Object { return &certificatesv1.CertificateSigningRequest{} }, Update: certificates.ApprovalStrategy}}
+	requests.Subresources = []kind.Subresource{
+		{Name: "approval", GroupVersionKind: requests.GroupVersionKind, Verbs: partVerbs,
+			New:    func() runtime.Object { return &certificatesv1.CertificateSigningRequest{} },
+			Update: certificates.ApprovalStrategy},
+	}
 
-	bundles := row[certificatesv1.ClusterTrustBundle, certificatesv1.ClusterTrustBundleList](v1, "clustertrustbundles", "clustertrustbundle", clustertrustbundle.Strategy, bundleFields)
+	bundles := row[certificatesv1.ClusterTrustBundle, certificatesv1.ClusterTrustBundleList](v1, "clustertrustbundles",
+		"clustertrustbundle", clustertrustbundle.Strategy, bundleFields)
 	// Upstream 1.37 stores v1beta1, which it does not serve by default.
-	bundles.Also = []*kind.Resource{row[certificatesv1beta1.ClusterTrustBundle, certificatesv1beta1.ClusterTrustBundleList](gv(v1.Group, "v1beta1"), "clustertrustbundles", "clustertrustbundle",
-		clustertrustbundle.Strategy, metaFields)}
+	bundles.Also = []*kind.Resource{
+		row[certificatesv1beta1.ClusterTrustBundle, certificatesv1beta1.ClusterTrustBundleList](gv(v1.Group, "v1beta1"),
+			"clustertrustbundles", "clustertrustbundle",
+			clustertrustbundle.Strategy, metaFields),
+	}
 
 	// Whether an author may sign is the registry's question, because rows know no authorizer.
 	podStrategy := podcertificaterequest.NewStrategy()
-	pods := row[certificatesv1.PodCertificateRequest, certificatesv1.PodCertificateRequestList](v1, "podcertificaterequests", "podcertificaterequest", podStrategy, podRequestFields)
+	pods := row[certificatesv1.PodCertificateRequest, certificatesv1.PodCertificateRequestList](v1,
+		"podcertificaterequests", "podcertificaterequest", podStrategy, podRequestFields)
 	pods.Status = podcertificaterequest.NewStatusStrategy(podStrategy, anyone{}, clock.RealClock{})
-	pods.Also = []*kind.Resource{row[certificatesv1beta1.PodCertificateRequest, certificatesv1beta1.PodCertificateRequestList](gv(v1.Group, "v1beta1"), "podcertificaterequests", "podcertificaterequest",
-		podStrategy, metaFields)}
+	pods.Also = []*kind.Resource{
+		row[certificatesv1beta1.PodCertificateRequest, certificatesv1beta1.PodCertificateRequestList](gv(v1.Group, "v1beta1"),
+			"podcertificaterequests", "podcertificaterequest",
+			podStrategy, metaFields),
+	}
 	return []*kind.Resource{requests, bundles, pods}
 }
 
-// kubeletBundleRoles let the publisher of the signer kubernetes.io/kubelet-serving attest for it, as upstream's do for the API server's signer.
+// kubeletBundleRoles let the publisher of the signer kubernetes.io/kubelet-serving attest for it, as upstream's do for
+// the API server's signer.
 func kubeletBundleRoles() []client.Object {
 	const account = "kubelet-serving-clustertrustbundle-publisher"
 	rule := func(resource string, names []string, verbs ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{certificatesv1.GroupName}, Resources: []string{resource}, ResourceNames: names, Verbs: verbs}
+		return rbacv1.PolicyRule{
+			APIGroups:     []string{certificatesv1.GroupName},
+			Resources:     []string{resource},
+			ResourceNames: names,
+			Verbs:         verbs,
+		}
 	}
 	role := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:controller:" + account), Rules: []rbacv1.PolicyRule{
 		rule("signers", []string{certificatesv1.KubeletServingSignerName}, "attest"),
@@ -69,21 +87,24 @@ func (anyone) Authorize(context.Context, authorizer.Attributes) (authorizer.Deci
 	return authorizer.DecisionAllow, "", nil
 }
 
-var signerFields = kind.SelectFields([]string{"spec.signerName"}, func(r *certificatesv1.CertificateSigningRequest, v []string) []string {
-	return append(v, r.Spec.SignerName)
-})
+var signerFields = kind.SelectFields([]string{"spec.signerName"},
+	func(r *certificatesv1.CertificateSigningRequest, v []string) []string {
+		return append(v, r.Spec.SignerName)
+	})
 
-var bundleFields = kind.SelectFields([]string{"spec.signerName"}, func(b *certificatesv1.ClusterTrustBundle, v []string) []string {
-	return append(v, b.Spec.SignerName)
-})
+var bundleFields = kind.SelectFields([]string{"spec.signerName"},
+	func(b *certificatesv1.ClusterTrustBundle, v []string) []string {
+		return append(v, b.Spec.SignerName)
+	})
 
 // podRequestFields lacks metadata.namespace, as upstream.
-var podRequestFields = kind.SelectFields([]string{"spec.signerName", "spec.podName", "spec.nodeName"}, func(r *certificatesv1.PodCertificateRequest, v []string) []string {
-	return append(v, r.Spec.SignerName, r.Spec.PodName, string(r.Spec.NodeName))
-}).ClusterScoped()
+var podRequestFields = kind.SelectFields([]string{"spec.signerName", "spec.podName", "spec.nodeName"},
+	func(r *certificatesv1.PodCertificateRequest, v []string) []string {
+		return append(v, r.Spec.SignerName, r.Spec.PodName, string(r.Spec.NodeName))
+	}).ClusterScoped()
 
-// The limits of a certificate signing request. Upstream has none, and verifies the signature of an RSA key of any size, which takes minutes
-// for a key that fits into a request.
+// The limits of a certificate signing request. Upstream has none, and verifies the signature of an RSA key of any size,
+// which takes minutes for a key that fits into a request.
 const (
 	maxSigningRequest = 256 << 10 // bytes of PEM
 	maxRSABits        = 16384
@@ -120,7 +141,8 @@ func tooLarge(text []byte) *field.Error {
 		return nil
 	}
 	if key, ok := parsed.PublicKey.(*rsa.PublicKey); ok && key.N.BitLen() > maxRSABits {
-		return field.Invalid(path, fmt.Sprintf("RSA key of %d bits", key.N.BitLen()), fmt.Sprintf("must have at most %d bits", maxRSABits))
+		return field.Invalid(path, fmt.Sprintf("RSA key of %d bits", key.N.BitLen()),
+			fmt.Sprintf("must have at most %d bits", maxRSABits))
 	}
 	return nil
 }

@@ -21,8 +21,10 @@ func TestSigningRequestsAreBounded(t *testing.T) {
 	r := Kinds().ByGVK(certificatesv1.SchemeGroupVersion.WithKind("CertificateSigningRequest"))
 	try := func(block *pem.Block) error {
 		_, err := kindtest.Create(r, &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "a"},
-			Spec: certificatesv1.CertificateSigningRequestSpec{Request: pem.EncodeToMemory(block), SignerName: certificatesv1.KubeAPIServerClientSignerName,
-				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth}}})
+			Spec: certificatesv1.CertificateSigningRequestSpec{
+				Request: pem.EncodeToMemory(block), SignerName: certificatesv1.KubeAPIServerClientSignerName,
+				Usages: []certificatesv1.KeyUsage{certificatesv1.UsageClientAuth},
+			}})
 		return err
 	}
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -56,5 +58,6 @@ func TestSigningRequestsAreBounded(t *testing.T) {
 	der, err = asn1.Marshal(whole)
 	require.NoError(t, err)
 	require.ErrorContains(t, try(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), "RSA key of 320001 bits")
-	require.ErrorContains(t, try(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: make([]byte, maxSigningRequest)}), "Too long")
+	require.ErrorContains(t, try(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: make([]byte, maxSigningRequest)}),
+		"Too long")
 }

@@ -39,11 +39,18 @@ func (a agents) GetConnectionInfo(ctx context.Context, name types.NodeName) (*ku
 	if port == "" {
 		port = "443"
 	}
-	return &kubelet.ConnectionInfo{Scheme: u.Scheme, Hostname: u.Hostname(), Port: port, Transport: rt, InsecureSkipTLSVerifyTransport: rt}, nil
+	return &kubelet.ConnectionInfo{
+		Scheme:                         u.Scheme,
+		Hostname:                       u.Hostname(),
+		Port:                           port,
+		Transport:                      rt,
+		InsecureSkipTLSVerifyTransport: rt,
+	}, nil
 }
 
 // streamOptions decodes the query of a stream into its versioned options and converts them to the internal form.
-func streamOptions[V, I any](req *http.Request, from func(*url.Values, *V, conversion.Scope) error, to func(*V, *I, conversion.Scope) error) (*I, error) {
+func streamOptions[V, I any](req *http.Request, from func(*url.Values, *V, conversion.Scope) error,
+	to func(*V, *I, conversion.Scope) error) (*I, error) {
 	var v V
 	var in I
 	q := req.URL.Query()
@@ -63,7 +70,8 @@ func execPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := on.MayCreate(req.Context()); err != nil {
 		return nil, err
 	}
-	o, err := streamOptions(req, corev1conv.Convert_url_Values_To_v1_PodExecOptions, corev1conv.Convert_v1_PodExecOptions_To_core_PodExecOptions)
+	o, err := streamOptions(req, corev1conv.Convert_url_Values_To_v1_PodExecOptions,
+		corev1conv.Convert_v1_PodExecOptions_To_core_PodExecOptions)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +86,12 @@ func execPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return terminal(req, on, location, agent.Transport, translator.Options{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Tty: o.TTY}), nil
+	return terminal(req, on, location, agent.Transport, translator.Options{
+		Stdin:  o.Stdin,
+		Stdout: o.Stdout,
+		Stderr: o.Stderr,
+		Tty:    o.TTY,
+	}), nil
 }
 
 // attachPod connects to the main process of a container.
@@ -86,7 +99,8 @@ func attachPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := on.MayCreate(req.Context()); err != nil {
 		return nil, err
 	}
-	o, err := streamOptions(req, corev1conv.Convert_url_Values_To_v1_PodAttachOptions, corev1conv.Convert_v1_PodAttachOptions_To_core_PodAttachOptions)
+	o, err := streamOptions(req, corev1conv.Convert_url_Values_To_v1_PodAttachOptions,
+		corev1conv.Convert_v1_PodAttachOptions_To_core_PodAttachOptions)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +112,12 @@ func attachPod(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return terminal(req, on, location, agent.Transport, translator.Options{Stdin: o.Stdin, Stdout: o.Stdout, Stderr: o.Stderr, Tty: o.TTY}), nil
+	return terminal(req, on, location, agent.Transport, translator.Options{
+		Stdin:  o.Stdin,
+		Stdout: o.Stdout,
+		Stderr: o.Stderr,
+		Tty:    o.TTY,
+	}), nil
 }
 
 // forwardPorts connects to ports of a pod.
@@ -106,7 +125,8 @@ func forwardPorts(req *http.Request, on kind.Connection) (http.Handler, error) {
 	if err := on.MayCreate(req.Context()); err != nil {
 		return nil, err
 	}
-	o, err := streamOptions(req, corev1conv.Convert_url_Values_To_v1_PodPortForwardOptions, corev1conv.Convert_v1_PodPortForwardOptions_To_core_PodPortForwardOptions)
+	o, err := streamOptions(req, corev1conv.Convert_url_Values_To_v1_PodPortForwardOptions,
+		corev1conv.Convert_v1_PodPortForwardOptions_To_core_PodPortForwardOptions)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +147,8 @@ func forwardPorts(req *http.Request, on kind.Connection) (http.Handler, error) {
 
 // terminal forwards the streams of a process. kubectl's WebSocket protocols (KEP-4006) are translated to SPDY here, so
 // that agents need only SPDY and the plain channel protocols.
-func terminal(req *http.Request, on kind.Connection, location *url.URL, rt http.RoundTripper, streams translator.Options) http.Handler {
+func terminal(req *http.Request, on kind.Connection, location *url.URL, rt http.RoundTripper,
+	streams translator.Options) http.Handler {
 	if wsstream.IsWebSocketRequestWithStreamCloseProtocol(req) {
 		return withoutCredentials(translator.NewStreamTranslatorHandler(location, rt, 0, streams))
 	}

@@ -36,7 +36,8 @@ type list[T any] interface {
 }
 
 // row returns the row of a Kubernetes kind, with upstream's strategy, defaults and conversions.
-func row[T, L any, P object[T], PL list[L]](group schema.GroupVersion, plural, singular string, s kind.Strategy, fields kind.Selectable) *kind.Resource {
+func row[T, L any, P object[T], PL list[L]](group schema.GroupVersion, plural, singular string, s kind.Strategy,
+	fields kind.Selectable) *kind.Resource {
 	gvk := group.WithKind(reflect.TypeFor[T]().Name())
 	if !s.NamespaceScoped() {
 		fields = fields.ClusterScoped()

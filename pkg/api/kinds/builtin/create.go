@@ -39,7 +39,9 @@ func bind(_ context.Context, on kind.Parent, in runtime.Object, o metav1.CreateO
 	if b.Name != name {
 		return nil, apierrors.NewBadRequest("name in URL does not match name in Binding object")
 	}
-	binding := &internal.Binding{ObjectMeta: b.ObjectMeta, Target: internal.ObjectReference{Kind: b.Target.Kind, Name: b.Target.Name}}
+	binding := &internal.Binding{
+		ObjectMeta: b.ObjectMeta, Target: internal.ObjectReference{Kind: b.Target.Kind, Name: b.Target.Name},
+	}
 	if errs := corevalidation.ValidatePodBinding(binding); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(internal.Kind("Binding"), name, errs)
 	}
@@ -60,10 +62,12 @@ func bind(_ context.Context, on kind.Parent, in runtime.Object, o metav1.CreateO
 		var refused error
 		switch {
 		case b.UID != "" && b.UID != pod.UID:
-			return nil, apierrors.NewConflict(r.GR(), name, fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", b.UID, pod.UID))
+			return nil, apierrors.NewConflict(r.GR(), name,
+				fmt.Errorf("Precondition failed: UID in precondition: %v, UID in object meta: %v", b.UID, pod.UID))
 		case b.ResourceVersion != "" && b.ResourceVersion != pod.ResourceVersion:
 			return nil, apierrors.NewConflict(r.GR(), name, fmt.Errorf(
-				"Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", b.ResourceVersion, pod.ResourceVersion))
+				"Precondition failed: ResourceVersion in precondition: %v, ResourceVersion in object meta: %v", b.ResourceVersion,
+				pod.ResourceVersion))
 		case pod.DeletionTimestamp != nil:
 			refused = fmt.Errorf("pod %s is being deleted, cannot be assigned to a host", pod.Name)
 		case pod.Spec.NodeName != "":

@@ -15,14 +15,18 @@ import (
 // csiRows returns the rows of the kinds that describe CSI drivers and what they have attached.
 func csiRows() []*kind.Resource {
 	group := storagev1.SchemeGroupVersion
-	drivers := row[storagev1.CSIDriver, storagev1.CSIDriverList](group, "csidrivers", "csidriver", csidriver.Strategy, metaFields)
+	drivers := row[storagev1.CSIDriver, storagev1.CSIDriverList](group, "csidrivers", "csidriver", csidriver.Strategy,
+		metaFields)
 	nodes := row[storagev1.CSINode, storagev1.CSINodeList](group, "csinodes", "csinode", csinode.Strategy, metaFields)
 	nodes.Status = csinode.StatusStrategy
-	capacities := row[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](group, "csistoragecapacities", "csistoragecapacity", csistoragecapacity.Strategy, metaFields)
+	capacities := row[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList](group, "csistoragecapacities",
+		"csistoragecapacity", csistoragecapacity.Strategy, metaFields)
 	capacities.Table = namesOnly(capacities.GR())
-	attachments := row[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList](group, "volumeattachments", "volumeattachment", volumeattachment.Strategy, metaFields)
+	attachments := row[storagev1.VolumeAttachment, storagev1.VolumeAttachmentList](group, "volumeattachments",
+		"volumeattachment", volumeattachment.Strategy, metaFields)
 	attachments.Status = volumeattachment.StatusStrategy
-	classes := row[storagev1.VolumeAttributesClass, storagev1.VolumeAttributesClassList](group, "volumeattributesclasses", "volumeattributesclass", volumeattributesclass.Strategy, metaFields)
+	classes := row[storagev1.VolumeAttributesClass, storagev1.VolumeAttributesClassList](group, "volumeattributesclasses",
+		"volumeattributesclass", volumeattributesclass.Strategy, metaFields)
 	classes.ShortNames = []string{"vac"}
 	rows := []*kind.Resource{drivers, nodes, capacities, attachments, classes}
 	for _, r := range rows {

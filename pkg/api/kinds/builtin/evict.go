@@ -49,7 +49,8 @@ func evict(_ context.Context, on kind.Parent, obj runtime.Object, o metav1.Creat
 		if pod, ok = stored.(*corev1.Pod); !ok {
 			return nil, unexpected(on, stored, "eviction")
 		}
-		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed || pod.DeletionTimestamp != nil
+		ended := pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed ||
+			pod.DeletionTimestamp != nil
 		if !ended && pod.Status.Phase != corev1.PodPending {
 			break
 		}
@@ -90,11 +91,14 @@ func evictionDeleteOptions(in *policyv1.Eviction, o metav1.CreateOptions) (metav
 		return metav1.DeleteOptions{DryRun: o.DryRun}, nil
 	}
 	if d.IgnoreStoreReadErrorWithClusterBreakingPotential != nil && *d.IgnoreStoreReadErrorWithClusterBreakingPotential {
-		return metav1.DeleteOptions{}, apierrors.NewInvalid(policyv1.SchemeGroupVersion.WithKind("Eviction").GroupKind(), in.Name, field.ErrorList{
-			field.Invalid(field.NewPath("deleteOptions", "ignoreStoreReadErrorWithClusterBreakingPotential"), true, "can not be set for pod eviction, try after removing the option")})
+		return metav1.DeleteOptions{}, apierrors.NewInvalid(policyv1.SchemeGroupVersion.WithKind("Eviction").GroupKind(),
+			in.Name, field.ErrorList{
+				field.Invalid(field.NewPath("deleteOptions", "ignoreStoreReadErrorWithClusterBreakingPotential"), true,
+					"can not be set for pod eviction, try after removing the option")})
 	}
 	if len(d.DryRun) > 0 && len(o.DryRun) > 0 && !slices.Equal(d.DryRun, o.DryRun) {
-		return metav1.DeleteOptions{}, apierrors.NewBadRequest(fmt.Sprintf("Non-matching dry-run options in request and content: %v and %v", o.DryRun, d.DryRun))
+		return metav1.DeleteOptions{}, apierrors.NewBadRequest(fmt.Sprintf("Non-matching dry-run options in request and "+
+			"content: %v and %v", o.DryRun, d.DryRun))
 	}
 	out := *d.DeepCopy()
 	if len(out.DryRun) == 0 {
@@ -145,11 +149,13 @@ func preconditions(gr schema.GroupResource, o client.Object, p *metav1.Precondit
 	}
 	if p.UID != nil && *p.UID != "" && *p.UID != o.GetUID() {
 		return apierrors.NewConflict(gr, o.GetName(), fmt.Errorf(
-			"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and then recreated", *p.UID, o.GetUID()))
+			"the UID in the precondition (%s) does not match the UID in record (%s). The object might have been deleted and "+
+				"then recreated", *p.UID, o.GetUID()))
 	}
 	if p.ResourceVersion != nil && *p.ResourceVersion != "" && *p.ResourceVersion != o.GetResourceVersion() {
 		return apierrors.NewConflict(gr, o.GetName(), fmt.Errorf(
-			"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might have been modified", *p.ResourceVersion, o.GetResourceVersion()))
+			"the ResourceVersion in the precondition (%s) does not match the ResourceVersion in record (%s). The object might "+
+				"have been modified", *p.ResourceVersion, o.GetResourceVersion()))
 	}
 	return nil
 }
@@ -167,11 +173,15 @@ func tryLater(budget string) error {
 const wouldViolate = "Cannot evict pod as it would violate the pod's disruption budget."
 
 func withCause(err *apierrors.StatusError, message string) error {
-	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{Type: policyv1.DisruptionBudgetCause, Message: message})
+	err.ErrStatus.Details.Causes = append(err.ErrStatus.Details.Causes, metav1.StatusCause{
+		Type: policyv1.DisruptionBudgetCause, Message: message,
+	})
 	return err
 }
 
 func withBudgetError(name, reason, message string) error {
-	err := apierrors.NewForbidden(schema.GroupResource{Group: policy.GroupName, Resource: "poddisruptionbudget"}, name, errors.New(reason))
-	return withCause(err, fmt.Sprintf("The disruption budget %s does not allow evicting pods currently: %s", name, message))
+	err := apierrors.NewForbidden(schema.GroupResource{Group: policy.GroupName, Resource: "poddisruptionbudget"}, name,
+		errors.New(reason))
+	return withCause(err,
+		fmt.Sprintf("The disruption budget %s does not allow evicting pods currently: %s", name, message))
 }

@@ -107,11 +107,14 @@ func allows(b *policyv1.PodDisruptionBudget) error {
 	refused := c != nil && c.Status == metav1.ConditionFalse && c.Message != ""
 	switch {
 	case refused && c.Reason == policyv1.SyncFailedReason: // the numbers cannot be trusted then
-		message = fmt.Sprintf("The disruption budget %s does not allow evicting pods currently because it failed sync: %s", b.Name, c.Message)
+		message = fmt.Sprintf("The disruption budget %s does not allow evicting pods currently because it failed sync: %s",
+			b.Name, c.Message)
 	case s.CurrentHealthy <= s.DesiredHealthy:
-		message = fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.Name, s.DesiredHealthy, s.CurrentHealthy)
+		message = fmt.Sprintf("The disruption budget %s needs %d healthy pods and has %d currently", b.Name, s.DesiredHealthy,
+			s.CurrentHealthy)
 	case refused:
-		message = fmt.Sprintf("The disruption budget %s does not allow evicting pods currently (%s): %s", b.Name, c.Reason, c.Message)
+		message = fmt.Sprintf("The disruption budget %s does not allow evicting pods currently (%s): %s", b.Name, c.Reason,
+			c.Message)
 	default:
 		message = fmt.Sprintf("The disruption budget %s does not allow evicting pods currently", b.Name)
 	}

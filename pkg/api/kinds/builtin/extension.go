@@ -27,7 +27,8 @@ func ValidatePod(pod *corev1.Pod) field.ErrorList {
 	if err := legacyscheme.Scheme.Convert(pod, in, nil); err != nil {
 		return field.ErrorList{field.InternalError(field.NewPath("spec"), err)}
 	}
-	return validation.ValidatePodCreate(in, podutil.GetValidationOptionsFromPodSpecAndMeta(&in.Spec, nil, &in.ObjectMeta, nil))
+	return validation.ValidatePodCreate(in,
+		podutil.GetValidationOptionsFromPodSpecAndMeta(&in.Spec, nil, &in.ObjectMeta, nil))
 }
 
 // ValidateLogOptions validates the query of a request for a log, which is a pod's (PodLogOptions), and reports whether
@@ -41,7 +42,8 @@ func ValidateLogOptions(req *http.Request, name string) (follow bool, err error)
 }
 
 func logOptions(req *http.Request, name string) (*internal.PodLogOptions, error) {
-	o, err := streamOptions(req, corev1conv.Convert_url_Values_To_v1_PodLogOptions, corev1conv.Convert_v1_PodLogOptions_To_core_PodLogOptions)
+	o, err := streamOptions(req, corev1conv.Convert_url_Values_To_v1_PodLogOptions,
+		corev1conv.Convert_v1_PodLogOptions_To_core_PodLogOptions)
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +70,8 @@ func AdmitProxy(req *http.Request, on kind.Connection, path string) error {
 	return on.Admit(req.Context(), &internal.PodProxyOptions{Path: path})
 }
 
-// Forward returns a handler that forwards requests to location, at the path and with the query behind the subresource. It
-// allows no upgrades.
+// Forward returns a handler that forwards requests to location, at the path and with the query behind the subresource.
+// It allows no upgrades.
 func Forward(req *http.Request, on kind.Connection, location *url.URL, rt http.RoundTripper) http.Handler {
 	location.Path, location.RawQuery = proxyPath(on), req.URL.RawQuery
 	h := proxy.NewUpgradeAwareHandler(location, rt, false, false, responder{on})

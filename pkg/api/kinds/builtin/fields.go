@@ -18,12 +18,15 @@ var jobFields = kind.SelectFields([]string{"status.successful"}, func(j *batchv1
 	return append(v, strconv.Itoa(int(j.Status.Succeeded)))
 })
 
-var controllerFields = kind.SelectFields([]string{"status.replicas"}, func(c *corev1.ReplicationController, v []string) []string {
-	return append(v, strconv.Itoa(int(c.Status.Replicas)))
-})
+var controllerFields = kind.SelectFields([]string{"status.replicas"},
+	func(c *corev1.ReplicationController, v []string) []string {
+		return append(v, strconv.Itoa(int(c.Status.Replicas)))
+	})
 
-var podFields = kind.SelectFields([]string{"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
-	"spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName"},
+var podFields = kind.SelectFields([]string{
+	"spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
+	"spec.hostNetwork", "status.phase", "status.podIP", "status.nominatedNodeName",
+},
 	func(p *corev1.Pod, v []string) []string {
 		ip := ""
 		if len(p.Status.PodIPs) > 0 {
@@ -45,12 +48,16 @@ var secretFields = kind.SelectFields([]string{"type"}, func(s *corev1.Secret, v 
 	return append(v, string(s.Type))
 })
 
-var serviceFields = kind.SelectFields([]string{"spec.clusterIP", "spec.type"}, func(s *corev1.Service, v []string) []string {
-	return append(v, s.Spec.ClusterIP, string(s.Spec.Type))
-})
+var serviceFields = kind.SelectFields([]string{"spec.clusterIP", "spec.type"},
+	func(s *corev1.Service, v []string) []string {
+		return append(v, s.Spec.ClusterIP, string(s.Spec.Type))
+	})
 
-var eventFields = kind.SelectFields([]string{"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
-	"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason", "reportingComponent", "source", "type"},
+var eventFields = kind.SelectFields([]string{
+	"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
+	"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason",
+	"reportingComponent", "source", "type",
+},
 	func(e *corev1.Event, v []string) []string {
 		source := e.Source.Component
 		if source == "" {
@@ -59,8 +66,10 @@ var eventFields = kind.SelectFields([]string{"involvedObject.kind", "involvedObj
 		return append(involved(v, &e.InvolvedObject), e.Reason, e.ReportingController, source, e.Type)
 	})
 
-var newEventFields = kind.SelectFields([]string{"regarding.kind", "regarding.namespace", "regarding.name", "regarding.uid",
-	"regarding.apiVersion", "regarding.resourceVersion", "regarding.fieldPath", "reason", "reportingController", "type"},
+var newEventFields = kind.SelectFields([]string{
+	"regarding.kind", "regarding.namespace", "regarding.name", "regarding.uid",
+	"regarding.apiVersion", "regarding.resourceVersion", "regarding.fieldPath", "reason", "reportingController", "type",
+},
 	func(e *eventsv1.Event, v []string) []string {
 		return append(involved(v, &e.Regarding), e.Reason, e.ReportingController, e.Type)
 	})

@@ -13,16 +13,19 @@ import (
 // flowControlRows is the rows of the kinds that configure priority and fairness.
 func flowControlRows() []*kind.Resource {
 	group := gv("flowcontrol.apiserver.k8s.io", "v1")
-	schemas := row[flowcontrolv1.FlowSchema, flowcontrolv1.FlowSchemaList](group, "flowschemas", "flowschema", flowschema.Strategy, metaFields)
+	schemas := row[flowcontrolv1.FlowSchema, flowcontrolv1.FlowSchemaList](group, "flowschemas", "flowschema",
+		flowschema.Strategy, metaFields)
 	schemas.Status = flowschema.StatusStrategy
-	levels := row[flowcontrolv1.PriorityLevelConfiguration, flowcontrolv1.PriorityLevelConfigurationList](group, "prioritylevelconfigurations", "prioritylevelconfiguration",
+	levels := row[flowcontrolv1.PriorityLevelConfiguration, flowcontrolv1.PriorityLevelConfigurationList](group,
+		"prioritylevelconfigurations", "prioritylevelconfiguration",
 		prioritylevelconfiguration.Strategy, metaFields)
 	levels.Status = prioritylevelconfiguration.StatusStrategy
 	return []*kind.Resource{schemas, levels}
 }
 
-// RevisedFlowSchema returns the update that brings a bootstrap object to what it should be, or nil. As upstream, mandatory objects are always
-// reset, and suggested ones as long as nobody has changed their spec, or their annotation apf.kubernetes.io/autoupdate-spec is true.
+// RevisedFlowSchema returns the update that brings a bootstrap object to what it should be, or nil. As upstream,
+// mandatory objects are always reset, and suggested ones as long as nobody has changed their spec, or their annotation
+// apf.kubernetes.io/autoupdate-spec is true.
 func RevisedFlowSchema(have, want *flowcontrolv1.FlowSchema, mandatory bool) (*flowcontrolv1.FlowSchema, error) {
 	strategy := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.FlowSchema]()
 	if mandatory {
@@ -33,7 +36,8 @@ func RevisedFlowSchema(have, want *flowcontrolv1.FlowSchema, mandatory bool) (*f
 }
 
 // RevisedPriorityLevel is RevisedFlowSchema for priority levels.
-func RevisedPriorityLevel(have, want *flowcontrolv1.PriorityLevelConfiguration, mandatory bool) (*flowcontrolv1.PriorityLevelConfiguration, error) {
+func RevisedPriorityLevel(have, want *flowcontrolv1.PriorityLevelConfiguration,
+	mandatory bool) (*flowcontrolv1.PriorityLevelConfiguration, error) {
 	strategy := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.PriorityLevelConfiguration]()
 	if mandatory {
 		strategy = ensurer.NewMandatoryEnsureStrategy[*flowcontrolv1.PriorityLevelConfiguration]()

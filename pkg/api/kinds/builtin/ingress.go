@@ -8,11 +8,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// ingressRows is the rows of Ingress, IngressClass and NetworkPolicy. pkg/node/ingress serves Ingresses of its class, pods those of others.
+// ingressRows is the rows of Ingress, IngressClass and NetworkPolicy. pkg/node/ingress serves Ingresses of its class,
+// pods those of others.
 func ingressRows() []*kind.Resource {
 	group := gv("networking.k8s.io", "v1")
-	ingresses := row[networkingv1.Ingress, networkingv1.IngressList](group, "ingresses", "ingress", ingress.Strategy, metaFields)
+	ingresses := row[networkingv1.Ingress, networkingv1.IngressList](group, "ingresses", "ingress", ingress.Strategy,
+		metaFields)
 	ingresses.Keys, ingresses.ShortNames, ingresses.Status = "ingress", []string{"ing"}, ingress.StatusStrategy
-	classes := row[networkingv1.IngressClass, networkingv1.IngressClassList](group, "ingressclasses", "ingressclass", ingressclass.Strategy, metaFields)
+	classes := row[networkingv1.IngressClass, networkingv1.IngressClassList](group, "ingressclasses", "ingressclass",
+		ingressclass.Strategy, metaFields)
 	return []*kind.Resource{ingresses, classes, policyRow()}
 }

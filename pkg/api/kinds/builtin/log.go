@@ -55,7 +55,8 @@ func (h logHandler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if wsstream.IsWebSocketRequest(req) {
 		// The reader drops data that arrives together with EOF, as it does for a body of known length; a buffer
 		// separates the two.
-		if err := wsstream.NewReader(bufio.NewReader(h.in), true, wsstream.NewDefaultReaderProtocols()).Copy(w, req); err != nil {
+		if err := wsstream.NewReader(bufio.NewReader(h.in), true, wsstream.NewDefaultReaderProtocols()).Copy(w, req); err !=
+			nil {
 			h.on.Fail(w, req, err)
 		}
 		return

@@ -22,14 +22,22 @@ import (
 
 // policyRow is the row of NetworkPolicy. pkg/node/netpolicy enforces them.
 func policyRow() *kind.Resource {
-	r := row[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList](gv("networking.k8s.io", "v1"), "networkpolicies", "networkpolicy", networkpolicy.Strategy, metaFields)
+	r := row[networkingv1.NetworkPolicy, networkingv1.NetworkPolicyList](gv("networking.k8s.io", "v1"), "networkpolicies",
+		"networkpolicy", networkpolicy.Strategy, metaFields)
 	r.ShortNames = []string{"netpol"}
 	return r
 }
 
 // policyRules is the subresource of nodes from which they get their rules.
 func policyRules(parent kind.Resource) kind.Subresource {
-	return kind.Subresource{Name: "networkpolicy", GroupVersionKind: parent.GroupVersionKind, Verbs: []string{"get"}, Connect: nodePolicies, Methods: []string{http.MethodGet}, Undocumented: true}
+	return kind.Subresource{
+		Name:             "networkpolicy",
+		GroupVersionKind: parent.GroupVersionKind,
+		Verbs:            []string{"get"},
+		Connect:          nodePolicies,
+		Methods:          []string{http.MethodGet},
+		Undocumented:     true,
+	}
 }
 
 // holdRules is how long a request waits for other rules, before it is answered that there are none. Nodes wait longer.
@@ -38,8 +46,8 @@ const holdRules = 2 * time.Minute
 // writeRules is how long a node may take to read its rules, 48 MiB at most, for whose memory others may wait.
 const writeRules = 30 * time.Second
 
-// nodePolicies answers with the rules of a node, which is whom it asks for, as soon as they differ from those of the version in the query parameter
-// "after", or with 204.
+// nodePolicies answers with the rules of a node, which is whom it asks for, as soon as they differ from those of the
+// version in the query parameter "after", or with 204.
 func nodePolicies(req *http.Request, on kind.Connection) (http.Handler, error) {
 	r, _, name := on.Target()
 	who, _ := request.UserFrom(req.Context())
@@ -74,8 +82,13 @@ func nodePolicies(req *http.Request, on kind.Connection) (http.Handler, error) {
 
 // policyRoles let nodes get their rules.
 func policyRoles() []client.Object {
-	role := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:coracle:node-network-policies"), Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{""}, Resources: []string{"nodes/networkpolicy"}, Verbs: []string{"get"}},
-	}}
-	return []client.Object{role, own.RoleBinding(role, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.NodesGroup})}
+	role := &rbacv1.ClusterRole{
+		ObjectMeta: own.RoleMeta("system:coracle:node-network-policies"), Rules: []rbacv1.PolicyRule{
+			{APIGroups: []string{""}, Resources: []string{"nodes/networkpolicy"}, Verbs: []string{"get"}},
+		},
+	}
+	return []client.Object{
+		role,
+		own.RoleBinding(role, rbacv1.Subject{Kind: rbacv1.GroupKind, APIGroup: rbacv1.GroupName, Name: user.NodesGroup}),
+	}
 }

@@ -18,7 +18,9 @@ func permanentNamespace(name string) error {
 }
 
 func permanentPriority(name string) error {
-	if slices.ContainsFunc(scheduling.SystemPriorityClasses(), func(s *schedulingv1.PriorityClass) bool { return s.Name == name }) {
+	if slices.ContainsFunc(scheduling.SystemPriorityClasses(), func(s *schedulingv1.PriorityClass) bool {
+		return s.Name == name
+	}) {
 		return errors.New("this is a system priority class and cannot be deleted")
 	}
 	return nil

@@ -16,7 +16,8 @@ import (
 // podGroupRows returns the rows of pods that are scheduled together (KEP-4671).
 func podGroupRows() []*kind.Resource {
 	strategy := podgroup.NewStrategy()
-	groups := row[schedulingv1beta1.PodGroup, schedulingv1beta1.PodGroupList](gv("scheduling.k8s.io", "v1beta1"), "podgroups", "podgroup", podGroupStrategy{strategy}, metaFields)
+	groups := row[schedulingv1beta1.PodGroup, schedulingv1beta1.PodGroupList](gv("scheduling.k8s.io", "v1beta1"),
+		"podgroups", "podgroup", podGroupStrategy{strategy}, metaFields)
 	groups.Status = podgroup.NewStatusStrategy(strategy)
 	return []*kind.Resource{groups}
 }
@@ -54,13 +55,28 @@ func (s podGroupStrategy) Validate(ctx context.Context, o runtime.Object) field.
 		set  bool
 		why  string
 	}{
-		{"schedulingConstraints", g.Spec.SchedulingConstraints != nil, "pods of a group are not kept in one topology domain here; use podAffinity in the pods"},
-		{"resourceClaims", len(g.Spec.ResourceClaims) > 0, "claims of a group are not supported here; name a ResourceClaim in the pods"},
-		{"preemptionPolicy", g.Spec.PreemptionPolicy != nil, "it is not supported here: pods of a group with a minimum evict no others"},
-		{"priorityClassName", g.Spec.PriorityClassName != "", "pods of a group have the priority of their own priorityClassName here"},
+		{
+			"schedulingConstraints", g.Spec.SchedulingConstraints != nil,
+			"pods of a group are not kept in one topology domain here; use podAffinity in the pods",
+		},
+		{
+			"resourceClaims", len(g.Spec.ResourceClaims) > 0,
+			"claims of a group are not supported here; name a ResourceClaim in the pods",
+		},
+		{
+			"preemptionPolicy", g.Spec.PreemptionPolicy != nil,
+			"it is not supported here: pods of a group with a minimum evict no others",
+		},
+		{
+			"priorityClassName", g.Spec.PriorityClassName != "",
+			"pods of a group have the priority of their own priorityClassName here",
+		},
 		{"priority", g.Spec.Priority != nil, "pods of a group have the priority of their own priorityClassName here"},
 		{"parentCompositePodGroupName", g.Spec.ParentCompositePodGroupName != nil, "groups of groups are not supported here"},
-		{"disruptionMode", g.Spec.DisruptionMode != nil && g.Spec.DisruptionMode.All != nil, "pods of a group are disrupted one by one here"},
+		{
+			"disruptionMode", g.Spec.DisruptionMode != nil && g.Spec.DisruptionMode.All != nil,
+			"pods of a group are disrupted one by one here",
+		},
 	} {
 		if f.set {
 			all = append(all, field.Forbidden(spec.Child(f.name), f.why))

@@ -39,7 +39,8 @@ type scalePrinter struct{}
 
 func (scalePrinter) ConvertToTable(_ context.Context, obj, options runtime.Object) (*metav1.Table, error) {
 	var in autoscaling.Scale
-	if err := autoscalingconversion.Convert_v1_Scale_To_autoscaling_Scale(obj.(*autoscalingv1.Scale), &in, nil); err != nil {
+	if err := autoscalingconversion.Convert_v1_Scale_To_autoscaling_Scale(obj.(*autoscalingv1.Scale), &in, nil); err !=
+		nil {
 		return nil, err
 	}
 	o, _ := options.(*metav1.TableOptions)

@@ -167,7 +167,8 @@ func serviceLocation(on kind.Connection) (*url.URL, error) {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %s found for service %q", port, name))
 	}
 	if svc.Spec.Type == corev1.ServiceTypeExternalName {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("service %q has no endpoints: it is of type ExternalName", name))
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("service %q has no endpoints: it is of type ExternalName",
+			name))
 	}
 	var hosts []string
 	for _, o := range on.List(discoveryv1.SchemeGroupVersion.WithKind("EndpointSlice"), namespace) {

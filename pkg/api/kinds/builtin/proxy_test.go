@@ -15,7 +15,8 @@ import (
 func TestProxyable(t *testing.T) {
 	for address, ok := range map[string]bool{
 		"10.42.0.7": true, "192.0.2.1": true, "2001:db8::1": true,
-		"127.0.0.1": false, "169.254.169.254": false, "::1": false, "fe80::1": false, "::ffff:127.0.0.1": false, "0.0.0.0": false, "224.0.0.1": false,
+		"127.0.0.1": false, "169.254.169.254": false, "::1": false, "fe80::1": false, "::ffff:127.0.0.1": false,
+		"0.0.0.0": false, "224.0.0.1": false,
 		"localhost": false, "metadata.internal": false, "": false,
 	} {
 		require.Equal(t, ok, proxyable(address) == nil, address)
@@ -53,8 +54,11 @@ func TestServiceProxyReachesPodsOnly(t *testing.T) {
 		{"no such pod", "192.0.2.7", target("d", "q"), false},
 		{"metadata", "169.254.169.254", target("d", "p"), false},
 	} {
-		require.Equal(t, c.allowed, podAddress(on, "d", &discoveryv1.Endpoint{Addresses: []string{c.address}, TargetRef: c.target}), c.name)
+		require.Equal(t, c.allowed,
+			podAddress(on, "d", &discoveryv1.Endpoint{Addresses: []string{c.address}, TargetRef: c.target}), c.name)
 	}
 	on.pod.Status.PodIPs = []corev1.PodIP{{IP: "127.0.0.1"}}
-	require.False(t, podAddress(on, "d", &discoveryv1.Endpoint{Addresses: []string{"127.0.0.1"}, TargetRef: target("d", "p")}), "a pod that claims loopback")
+	require.False(t,
+		podAddress(on, "d", &discoveryv1.Endpoint{Addresses: []string{"127.0.0.1"}, TargetRef: target("d", "p")}),
+		"a pod that claims loopback")
 }

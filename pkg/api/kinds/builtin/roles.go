@@ -8,8 +8,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 )
 
-// Roles returns the roles and bindings of every cluster: upstream's bootstrap policy, and the roles for Coracle's own kinds
-// and of extensions. Aggregated cluster roles come without the aggregated rules.
+// Roles returns the roles and bindings of every cluster: upstream's bootstrap policy, and the roles for Coracle's own
+// kinds and of extensions. Aggregated cluster roles come without the aggregated rules.
 func Roles(extensions ...own.Extension) []client.Object {
 	var all []client.Object
 	all = pointers(all, bootstrappolicy.ClusterRoles())
@@ -47,8 +47,8 @@ func pointers[T any, P object[T]](all []client.Object, list []T) []client.Object
 // aggregateTo, with the name of an aggregated role, is the label that includes a role's rules in that role.
 const aggregateTo = "rbac.authorization.k8s.io/aggregate-to-"
 
-// extensionRoles returns the roles of extensions, the role and binding of the reconciler of each of their kinds, and two
-// roles aggregated into edit and view.
+// extensionRoles returns the roles of extensions, the role and binding of the reconciler of each of their kinds, and
+// two roles aggregated into edit and view.
 func extensionRoles(extensions []own.Extension) []client.Object {
 	edit := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:coracle:aggregate-to-edit")}
 	edit.Labels[aggregateTo+"edit"] = "true"

@@ -15,7 +15,8 @@ func sets() []*kind.Resource {
 	daemons.ShortNames, daemons.Categories = []string{"ds"}, []string{"all"}
 	daemons.Status = daemonset.StatusStrategy
 
-	stateful := row[appsv1.StatefulSet, appsv1.StatefulSetList](apps, "statefulsets", "statefulset", statefulset.Strategy, metaFields)
+	stateful := row[appsv1.StatefulSet, appsv1.StatefulSetList](apps, "statefulsets", "statefulset", statefulset.Strategy,
+		metaFields)
 	stateful.ShortNames, stateful.Categories = []string{"sts"}, []string{"all"}
 	stateful.Status, stateful.Subresources = statefulset.StatusStrategy, []kind.Subresource{printed(statefulSetScale)}
 	return []*kind.Resource{daemons, stateful}

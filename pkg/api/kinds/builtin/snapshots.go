@@ -12,46 +12,67 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// snapshotKinds returns the kinds of volume snapshots and groups of them. Elsewhere they are custom resources; their keys in the store are the same.
+// snapshotKinds returns the kinds of volume snapshots and groups of them. Elsewhere they are custom resources; their
+// keys in the store are the same.
 func snapshotKinds() []own.Kind {
 	kinds := []own.Kind{
 		{Row: own.Row(own.Definition[*snapshots.VolumeSnapshot]{
 			Kind: snapshots.GroupVersion.WithKind("VolumeSnapshot"), Plural: "volumesnapshots", ShortNames: []string{"vs"},
-			New: func() *snapshots.VolumeSnapshot { return &snapshots.VolumeSnapshot{} }, NewList: func() client.ObjectList { return &snapshots.VolumeSnapshotList{} },
+			New:      func() *snapshots.VolumeSnapshot { return &snapshots.VolumeSnapshot{} },
+			NewList:  func() client.ObjectList { return &snapshots.VolumeSnapshotList{} },
 			Validate: snapshots.Validate, ValidateUpdate: snapshots.ValidateUpdate, RequireUpdateRevision: true,
 			Columns: snapshots.Columns, Cells: snapshots.Cells, Source: snapshots.Source,
-		}, func(s *snapshots.VolumeSnapshot) **snapshots.VolumeSnapshotStatus { return &s.Status }), Rights: snapshots.Rights},
+		}, func(s *snapshots.VolumeSnapshot) **snapshots.VolumeSnapshotStatus {
+			return &s.Status
+		}), Rights: snapshots.Rights},
 		{Row: own.Row(own.Definition[*snapshots.VolumeSnapshotContent]{
-			Kind: snapshots.GroupVersion.WithKind("VolumeSnapshotContent"), Plural: "volumesnapshotcontents", ShortNames: []string{"vsc", "vscs"}, Cluster: true,
-			New: func() *snapshots.VolumeSnapshotContent { return &snapshots.VolumeSnapshotContent{} }, NewList: func() client.ObjectList { return &snapshots.VolumeSnapshotContentList{} },
-			Validate: snapshots.ValidateContent, ValidateUpdate: snapshots.ValidateContentUpdate, ValidateStatus: snapshots.ValidateContentStatus, RequireUpdateRevision: true,
+			Kind: snapshots.GroupVersion.WithKind("VolumeSnapshotContent"), Plural: "volumesnapshotcontents",
+			ShortNames: []string{"vsc", "vscs"}, Cluster: true,
+			New:      func() *snapshots.VolumeSnapshotContent { return &snapshots.VolumeSnapshotContent{} },
+			NewList:  func() client.ObjectList { return &snapshots.VolumeSnapshotContentList{} },
+			Validate: snapshots.ValidateContent, ValidateUpdate: snapshots.ValidateContentUpdate,
+			ValidateStatus: snapshots.ValidateContentStatus, RequireUpdateRevision: true,
 			Columns: snapshots.ContentColumns, Cells: snapshots.ContentCells, Source: snapshots.ContentSource,
-		}, func(c *snapshots.VolumeSnapshotContent) **snapshots.VolumeSnapshotContentStatus { return &c.Status }), Rights: snapshots.ContentRights},
+		}, func(c *snapshots.VolumeSnapshotContent) **snapshots.VolumeSnapshotContentStatus {
+			return &c.Status
+		}), Rights: snapshots.ContentRights},
 		{Row: own.Row[snapshots.VolumeSnapshotClass, struct{}](own.Definition[*snapshots.VolumeSnapshotClass]{
-			Kind: snapshots.GroupVersion.WithKind("VolumeSnapshotClass"), Plural: "volumesnapshotclasses", ShortNames: []string{"vsclass", "vsclasses"}, Cluster: true,
-			New: func() *snapshots.VolumeSnapshotClass { return &snapshots.VolumeSnapshotClass{} }, NewList: func() client.ObjectList { return &snapshots.VolumeSnapshotClassList{} },
+			Kind: snapshots.GroupVersion.WithKind("VolumeSnapshotClass"), Plural: "volumesnapshotclasses",
+			ShortNames: []string{"vsclass", "vsclasses"}, Cluster: true,
+			New:      func() *snapshots.VolumeSnapshotClass { return &snapshots.VolumeSnapshotClass{} },
+			NewList:  func() client.ObjectList { return &snapshots.VolumeSnapshotClassList{} },
 			Validate: snapshots.ValidateClass, RequireUpdateRevision: true,
 			Columns: snapshots.ClassColumns, Cells: snapshots.ClassCells, Source: snapshots.ClassSource,
 		}, nil), Rights: snapshots.NoRights},
 		{Row: own.Row(own.Definition[*snapshots.VolumeGroupSnapshot]{
 			Kind: snapshots.Groups.WithKind("VolumeGroupSnapshot"), Plural: "volumegroupsnapshots", ShortNames: []string{"vgs"},
-			New: func() *snapshots.VolumeGroupSnapshot { return &snapshots.VolumeGroupSnapshot{} }, NewList: func() client.ObjectList { return &snapshots.VolumeGroupSnapshotList{} },
-			Validate: snapshots.ValidateGroup, ValidateUpdate: snapshots.ValidateGroupUpdate, ValidateStatus: snapshots.ValidateGroupStatus, RequireUpdateRevision: true,
+			New:      func() *snapshots.VolumeGroupSnapshot { return &snapshots.VolumeGroupSnapshot{} },
+			NewList:  func() client.ObjectList { return &snapshots.VolumeGroupSnapshotList{} },
+			Validate: snapshots.ValidateGroup, ValidateUpdate: snapshots.ValidateGroupUpdate,
+			ValidateStatus: snapshots.ValidateGroupStatus, RequireUpdateRevision: true,
 			Columns: snapshots.GroupColumns, Cells: snapshots.GroupCells, Source: snapshots.GroupSource,
-		}, func(g *snapshots.VolumeGroupSnapshot) **snapshots.VolumeGroupSnapshotStatus { return &g.Status }), Rights: snapshots.GroupRights},
+		}, func(g *snapshots.VolumeGroupSnapshot) **snapshots.VolumeGroupSnapshotStatus {
+			return &g.Status
+		}), Rights: snapshots.GroupRights},
 		{Row: own.Row(own.Definition[*snapshots.VolumeGroupSnapshotContent]{
-			Kind: snapshots.Groups.WithKind("VolumeGroupSnapshotContent"), Plural: "volumegroupsnapshotcontents", ShortNames: []string{"vgsc", "vgscs"}, Cluster: true,
-			New: func() *snapshots.VolumeGroupSnapshotContent { return &snapshots.VolumeGroupSnapshotContent{} }, NewList: func() client.ObjectList { return &snapshots.VolumeGroupSnapshotContentList{} },
+			Kind: snapshots.Groups.WithKind("VolumeGroupSnapshotContent"), Plural: "volumegroupsnapshotcontents",
+			ShortNames: []string{"vgsc", "vgscs"}, Cluster: true,
+			New:     func() *snapshots.VolumeGroupSnapshotContent { return &snapshots.VolumeGroupSnapshotContent{} },
+			NewList: func() client.ObjectList { return &snapshots.VolumeGroupSnapshotContentList{} },
 			Validate: func(c *snapshots.VolumeGroupSnapshotContent) field.ErrorList {
 				return append(snapshots.ValidateGroupContent(c), noLocalGroups(c.Spec.Driver, field.NewPath("spec", "driver"))...)
-			}, ValidateUpdate: snapshots.ValidateGroupContentUpdate, ValidateStatus: snapshots.ValidateGroupContentStatus, RequireUpdateRevision: true,
-			Columns: snapshots.GroupContentColumns, Cells: snapshots.GroupContentCells, Source: snapshots.GroupContentSource,
+			}, ValidateUpdate: snapshots.ValidateGroupContentUpdate, ValidateStatus: snapshots.ValidateGroupContentStatus,
+			RequireUpdateRevision: true,
+			Columns:               snapshots.GroupContentColumns, Cells: snapshots.GroupContentCells,
+			Source: snapshots.GroupContentSource,
 		}, func(c *snapshots.VolumeGroupSnapshotContent) **snapshots.VolumeGroupSnapshotContentStatus {
 			return &c.Status
 		}), Rights: snapshots.NoRights},
 		{Row: own.Row[snapshots.VolumeGroupSnapshotClass, struct{}](own.Definition[*snapshots.VolumeGroupSnapshotClass]{
-			Kind: snapshots.Groups.WithKind("VolumeGroupSnapshotClass"), Plural: "volumegroupsnapshotclasses", ShortNames: []string{"vgsclass", "vgsclasses"}, Cluster: true,
-			New: func() *snapshots.VolumeGroupSnapshotClass { return &snapshots.VolumeGroupSnapshotClass{} }, NewList: func() client.ObjectList { return &snapshots.VolumeGroupSnapshotClassList{} },
+			Kind: snapshots.Groups.WithKind("VolumeGroupSnapshotClass"), Plural: "volumegroupsnapshotclasses",
+			ShortNames: []string{"vgsclass", "vgsclasses"}, Cluster: true,
+			New:     func() *snapshots.VolumeGroupSnapshotClass { return &snapshots.VolumeGroupSnapshotClass{} },
+			NewList: func() client.ObjectList { return &snapshots.VolumeGroupSnapshotClassList{} },
 			Validate: func(c *snapshots.VolumeGroupSnapshotClass) field.ErrorList {
 				return append(snapshots.ValidateGroupClass(c), noLocalGroups(c.Driver, field.NewPath("driver"))...)
 			}, ValidateUpdate: snapshots.ValidateGroupClassUpdate, RequireUpdateRevision: true,
@@ -68,10 +89,15 @@ func snapshotKinds() []own.Kind {
 	return kinds
 }
 
-// noLocalGroups refuses groups of local volumes. They are copied while they are used, so their snapshots would not be of one point in time.
+// noLocalGroups refuses groups of local volumes. They are copied while they are used, so their snapshots would not be
+// of one point in time.
 func noLocalGroups(driver string, path *field.Path) field.ErrorList {
 	if driver != local.Provisioner {
 		return nil
 	}
-	return field.ErrorList{field.Invalid(path, driver, fmt.Sprintf("volumes of %s are copied one after the other, so there are no groups of their snapshots, which would be of one point in time", local.Provisioner))}
+	return field.ErrorList{
+		field.Invalid(path, driver,
+			fmt.Sprintf("volumes of %s are copied one after the other, so there are no groups of their snapshots, which would "+
+				"be of one point in time", local.Provisioner)),
+	}
 }

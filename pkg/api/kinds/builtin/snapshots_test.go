@@ -14,7 +14,8 @@ func TestGroupsThatDefinitionsStored(t *testing.T) {
 		if k.Row.Kind != "VolumeGroupSnapshotContent" {
 			continue
 		}
-		o, err := k.Row.Decode([]byte(`{"apiVersion":"groupsnapshot.storage.k8s.io/v1beta2","kind":"VolumeGroupSnapshotContent","metadata":{"name":"c"},
+		o, err := k.Row.Decode([]byte(
+			`{"apiVersion":"groupsnapshot.storage.k8s.io/v1beta2","kind":"VolumeGroupSnapshotContent","metadata":{"name":"c"},
 			"spec":{"driver":"d.example.com","source":{"volumeHandles":["disk"]}},"status":{"volumeSnapshotInfoList":[{"volumeHandle":"disk","snapshotHandle":"snap"}]}}`), 7)
 		require.NoError(t, err)
 		require.Equal(t, snapshots.Groups.WithKind("VolumeGroupSnapshotContent"), o.GetObjectKind().GroupVersionKind())

@@ -17,8 +17,9 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// StaticPod decodes the manifest of a static pod, in YAML or JSON, calls complete with it, sets defaults and validates it as upstream's kubelet does.
-// More than one document, unknown and repeated fields, and pods that need the API (for secrets, claims, service accounts) are errors.
+// StaticPod decodes the manifest of a static pod, in YAML or JSON, calls complete with it, sets defaults and validates
+// it as upstream's kubelet does. More than one document, unknown and repeated fields, and pods that need the API (for
+// secrets, claims, service accounts) are errors.
 func StaticPod(data []byte, complete func(*corev1.Pod) error) (*corev1.Pod, error) {
 	data, err := onlyDocument(data)
 	if err != nil {
@@ -43,7 +44,8 @@ func StaticPod(data []byte, complete func(*corev1.Pod) error) (*corev1.Pod, erro
 	if !ok {
 		return nil, fmt.Errorf("%T is no pod", out)
 	}
-	if errs := corevalidation.ValidatePodCreate(pod, podutil.GetValidationOptionsFromPodSpecAndMeta(&pod.Spec, nil, &pod.ObjectMeta, nil)); len(errs) > 0 {
+	if errs := corevalidation.ValidatePodCreate(pod,
+		podutil.GetValidationOptionsFromPodSpecAndMeta(&pod.Spec, nil, &pod.ObjectMeta, nil)); len(errs) > 0 {
 		return nil, errs.ToAggregate()
 	}
 	refers, what, err := podutil.HasAPIObjectReference(pod)

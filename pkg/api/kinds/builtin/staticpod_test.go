@@ -37,12 +37,19 @@ func TestStaticPod(t *testing.T) {
 		head + "  volumes: [{name: v, secret: {secretName: s}}]\n":               "secrets",
 		head + "  volumes: [{name: v, configMap: {name: s}}]\n":                  "configmaps",
 		head + "  volumes: [{name: v, persistentVolumeClaim: {claimName: s}}]\n": "persistentvolumeclaims",
-		head + "  volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}]\n": "ephemeral",
-		head + "  volumes: [{name: v, csi: {driver: d.example.org}}]\n":                                                                                    "csidrivers",
-		head + "  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]\n":                                                        "serviceAccountToken",
-		head + "  volumes: [{name: v, projected: {sources: [{clusterTrustBundle: {name: t, path: p}}]}}]\n":                                                "clustertrustbundles",
-		head + "  resourceClaims: [{name: r, resourceClaimName: r}]\n":                                                                                     "resourceclaims",
-		"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c, image: i, envFrom: [{configMapRef: {name: c}}]}]\n":               "configmaps",
+		head +
+			"  volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: " +
+			"{requests: {storage: 1Gi}}}}}}]\n": "ephemeral",
+		head +
+			"  volumes: [{name: v, csi: {driver: d.example.org}}]\n": "csidrivers",
+		head +
+			"  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: t}}]}}]\n": "serviceAccountToken",
+		head +
+			"  volumes: [{name: v, projected: {sources: [{clusterTrustBundle: {name: t, path: p}}]}}]\n": "clustertrustbundles",
+		head +
+			"  resourceClaims: [{name: r, resourceClaimName: r}]\n": "resourceclaims",
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec:\n  containers: [{name: c, image: i, envFrom: " +
+			"[{configMapRef: {name: c}}]}]\n": "configmaps",
 	} {
 		_, err := StaticPod([]byte(text), named)
 		require.ErrorContains(t, err, why, text)

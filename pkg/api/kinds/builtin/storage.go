@@ -22,19 +22,23 @@ import (
 
 // storage returns the rows of persistent volumes, their claims and their classes.
 func storage() []*kind.Resource {
-	volumes := row[corev1.PersistentVolume, corev1.PersistentVolumeList](gv("", "v1"), "persistentvolumes", "persistentvolume", persistentvolume.Strategy, metaFields)
+	volumes := row[corev1.PersistentVolume, corev1.PersistentVolumeList](gv("", "v1"), "persistentvolumes",
+		"persistentvolume", persistentvolume.Strategy, metaFields)
 	volumes.ShortNames, volumes.Status, volumes.ReturnsDeleted = []string{"pv"}, persistentvolume.StatusStrategy, true
 
-	claims := row[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](gv("", "v1"), "persistentvolumeclaims", "persistentvolumeclaim", claimStrategy{persistentvolumeclaim.Strategy}, metaFields)
+	claims := row[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList](gv("", "v1"), "persistentvolumeclaims",
+		"persistentvolumeclaim", claimStrategy{persistentvolumeclaim.Strategy}, metaFields)
 	claims.ShortNames, claims.Status, claims.ReturnsDeleted = []string{"pvc"}, persistentvolumeclaim.StatusStrategy, true
 
-	classes := row[storagev1.StorageClass, storagev1.StorageClassList](gv("storage.k8s.io", "v1"), "storageclasses", "storageclass", storageclass.Strategy, metaFields)
+	classes := row[storagev1.StorageClass, storagev1.StorageClassList](gv("storage.k8s.io", "v1"), "storageclasses",
+		"storageclass", storageclass.Strategy, metaFields)
 	classes.ShortNames, classes.ReturnsDeleted = []string{"sc"}, true
 	classes.Table = markDefault{classes.Table}
 	return []*kind.Resource{volumes, claims, classes}
 }
 
-// claimStrategy is upstream's, but for the phase of a new claim: upstream's registry gets it from the defaults when it decodes what it stored.
+// claimStrategy is upstream's, but for the phase of a new claim: upstream's registry gets it from the defaults when it
+// decodes what it stored.
 type claimStrategy struct{ kind.Strategy }
 
 func (s claimStrategy) PrepareForCreate(ctx context.Context, o runtime.Object) {
@@ -49,12 +53,14 @@ func (claimStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	return persistentvolumeclaim.Strategy.GetResetFields()
 }
 
-// markDefault marks the default class in the list of classes. Upstream's printer marks it in whole lists alone, and objects are printed one by one.
+// markDefault marks the default class in the list of classes. Upstream's printer marks it in whole lists alone, and
+// objects are printed one by one.
 type markDefault struct{ rest.TableConvertor }
 
 func (m markDefault) ConvertToTable(ctx context.Context, o, options runtime.Object) (*metav1.Table, error) {
 	t, err := m.TableConvertor.ConvertToTable(ctx, o, options)
-	if c, ok := o.(*internal.StorageClass); ok && err == nil && storageutil.IsDefaultAnnotation(c.ObjectMeta) && len(t.Rows) == 1 && len(t.Rows[0].Cells) > 0 {
+	if c, ok := o.(*internal.StorageClass); ok && err == nil && storageutil.IsDefaultAnnotation(c.ObjectMeta) &&
+		len(t.Rows) == 1 && len(t.Rows[0].Cells) > 0 {
 		t.Rows[0].Cells[0] = c.Name + " (default)"
 	}
 	return t, err

@@ -10,8 +10,12 @@ import (
 
 func TestTheDefaultClassIsMarked(t *testing.T) {
 	r := Kinds().ByGVK(storagev1.SchemeGroupVersion.WithKind("StorageClass"))
-	for name, annotations := range map[string]map[string]string{"c": nil, "c (default)": {"storageclass.kubernetes.io/is-default-class": "true"}} {
-		in, err := r.Internal(&storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "c", Annotations: annotations}, Provisioner: "x/y"})
+	for name, annotations := range map[string]map[string]string{
+		"c": nil, "c (default)": {"storageclass.kubernetes.io/is-default-class": "true"},
+	} {
+		in, err := r.Internal(&storagev1.StorageClass{
+			ObjectMeta: metav1.ObjectMeta{Name: "c", Annotations: annotations}, Provisioner: "x/y",
+		})
 		require.NoError(t, err)
 		table, err := r.Table.ConvertToTable(t.Context(), in, nil)
 		require.NoError(t, err)

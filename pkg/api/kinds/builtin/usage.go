@@ -14,7 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// NodeUsage and PodUsage are the rows of metrics.k8s.io, which are in no table: they are read, never written, and stored nowhere.
+// NodeUsage and PodUsage are the rows of metrics.k8s.io, which are in no table: they are read, never written, and
+// stored nowhere.
 var (
 	NodeUsage = sync.OnceValue(func() *kind.Resource {
 		return usageRow(own.Row[metrics.NodeMetrics, struct{}](own.Definition[*metrics.NodeMetrics]{
@@ -68,7 +69,11 @@ func usageCells(name string, usage corev1.ResourceList, window metav1.Duration) 
 // usageRole lets those who may view pods view what they use, as metrics-server's role of that name.
 func usageRole() client.Object {
 	role := &rbacv1.ClusterRole{ObjectMeta: own.RoleMeta("system:aggregated-metrics-reader"), Rules: []rbacv1.PolicyRule{
-		{APIGroups: []string{metrics.GroupName}, Resources: []string{"pods", "nodes"}, Verbs: []string{"get", "list", "watch"}},
+		{
+			APIGroups: []string{metrics.GroupName},
+			Resources: []string{"pods", "nodes"},
+			Verbs:     []string{"get", "list", "watch"},
+		},
 	}}
 	for _, to := range []string{"view", "edit", "admin"} {
 		role.Labels[aggregateTo+to] = "true"

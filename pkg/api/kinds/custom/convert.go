@@ -24,8 +24,9 @@ type Webhooks = webhook.ServiceResolver
 const (
 	// conversionTimeout bounds one call of a conversion webhook.
 	conversionTimeout = 30 * time.Second
-	// maxPage and maxPageSize bound the objects that are sent to a webhook at once, in number and in bytes (as sizeOf counts), so that they fit
-	// into a response (pkg/api/webhook) when their conversion makes them larger. A single object may be larger.
+	// maxPage and maxPageSize bound the objects that are sent to a webhook at once, in number and in bytes (as sizeOf
+	// counts), so that they fit into a response (pkg/api/webhook) when their conversion makes them larger. A single object
+	// may be larger.
 	maxPage     = 1000
 	maxPageSize = 2 << 20
 )
@@ -37,9 +38,10 @@ func newConverters(webhooks Webhooks) (*converters, error) {
 	if webhooks == nil {
 		webhooks = webhook.NewDefaultServiceResolver()
 	}
-	f, err := conversion.NewCRConverterFactory(webhooks, func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
-		return calls.BoundResponses(anonymous{})
-	})
+	f, err := conversion.NewCRConverterFactory(webhooks,
+		func(webhook.AuthenticationInfoResolver) webhook.AuthenticationInfoResolver {
+			return calls.BoundResponses(anonymous{})
+		})
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +118,8 @@ func (v *version) externalAll(list []client.Object) ([]client.Object, error) {
 		in := &unstructured.UnstructuredList{Object: map[string]any{}}
 		in.SetGroupVersionKind(v.gvk.GroupVersion().WithKind(v.of.names.ListKind))
 		for _, o := range page {
-			in.Items = append(in.Items, *o.(*unstructured.Unstructured)) //nolint:forcetypeassert // custom resources are nothing else
+			in.Items =
+				append(in.Items, *o.(*unstructured.Unstructured)) //nolint:forcetypeassert // custom resources are nothing else
 		}
 		made, err := convertor.ConvertToVersion(in, v.gvk.GroupVersion())
 		if err != nil {
@@ -171,11 +174,12 @@ func sizeOf(v any) int {
 	return number
 }
 
-// decodesAs reports whether the objects of a later state of the definition are read from the store as those of this set are: by the same
-// schemas of the same versions.
+// decodesAs reports whether the objects of a later state of the definition are read from the store as those of this set
+// are: by the same schemas of the same versions.
 func (s *Set) decodesAs(d *definition) bool {
 	is := s.definition
-	if !bytes.Equal(is.packed.schemas, d.packed.schemas) || is.crd.UID != d.crd.UID || len(is.versions) != len(d.versions) || is.crd.Spec.PreserveUnknownFields != d.crd.Spec.PreserveUnknownFields ||
+	if !bytes.Equal(is.packed.schemas, d.packed.schemas) || is.crd.UID != d.crd.UID ||
+		len(is.versions) != len(d.versions) || is.crd.Spec.PreserveUnknownFields != d.crd.Spec.PreserveUnknownFields ||
 		is.names.Kind != d.names.Kind || is.names.Plural != d.names.Plural || is.crd.Spec.Scope != d.crd.Spec.Scope {
 		return false
 	}

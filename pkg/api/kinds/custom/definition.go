@@ -1,6 +1,6 @@
-// Package custom creates the rows of custom resources from their CustomResourceDefinitions (apiextensions.k8s.io/v1), and the row of
-// CustomResourceDefinition itself. Schemas, pruning, defaults, validation, CEL rules, columns and conversion are upstream's
-// (k8s.io/apiextensions-apiserver).
+// Package custom creates the rows of custom resources from their CustomResourceDefinitions (apiextensions.k8s.io/v1),
+// and the row of CustomResourceDefinition itself. Schemas, pruning, defaults, validation, CEL rules, columns and
+// conversion are upstream's (k8s.io/apiextensions-apiserver).
 //
 // Its invariants: an unused row is cheap, whatever the size of its schema; and no definition can prevent the rows of
 // other definitions from being served.
@@ -41,13 +41,18 @@ func (typer) ObjectKinds(o runtime.Object) ([]schema.GroupVersionKind, bool, err
 
 func (typer) Recognizes(gvk schema.GroupVersionKind) bool { return scheme().Recognizes(gvk) }
 
-// Definitions creates the row of CustomResourceDefinition v1. Definitions are stored as JSON, like upstream's. kube-apiserver may have stored
-// them as v1beta1, which can be read too.
+// Definitions creates the row of CustomResourceDefinition v1. Definitions are stored as JSON, like upstream's.
+// kube-apiserver may have stored them as v1beta1, which can be read too.
 func Definitions() *kind.Resource {
-	fields := kind.MetaFields() // upstream has metadata.namespace as a field label, although definitions are cluster-scoped
-	r := definitions(apiextensionsv1.SchemeGroupVersion, func() client.Object { return &apiextensionsv1.CustomResourceDefinition{} })
+	// upstream has metadata.namespace as a field label, although definitions are cluster-scoped
+	fields := kind.MetaFields()
+	r := definitions(apiextensionsv1.SchemeGroupVersion, func() client.Object {
+		return &apiextensionsv1.CustomResourceDefinition{}
+	})
 	r.NewList = func() client.ObjectList { return &apiextensionsv1.CustomResourceDefinitionList{} }
-	r.Singular, r.ShortNames, r.Categories = "customresourcedefinition", []string{"crd", "crds"}, []string{"api-extensions"}
+	r.Singular, r.ShortNames, r.Categories = "customresourcedefinition", []string{"crd", "crds"}, []string{
+		"api-extensions",
+	}
 	r.Proto, r.StoredJSON = true, true
 	r.Strategy = checked{customresourcedefinition.NewStrategy(typer{})}
 	r.Status = customresourcedefinition.NewStatusStrategy(typer{})
@@ -65,18 +70,23 @@ func Definitions() *kind.Resource {
 	r.BeginDelete = beginDelete
 	r.Managers = definitionManagers
 	r.Verbs = []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}
-	r.Also = []*kind.Resource{definitions(apiextensionsv1beta1.SchemeGroupVersion, func() client.Object { return &apiextensionsv1beta1.CustomResourceDefinition{} })}
+	r.Also = []*kind.Resource{
+		definitions(apiextensionsv1beta1.SchemeGroupVersion, func() client.Object {
+			return &apiextensionsv1beta1.CustomResourceDefinition{}
+		}),
+	}
 	return r
 }
 
-// MaxDefinitions is how many definitions a cluster can have. Each is a kind of its own, with a cache, routes, discovery and documents: 100 to 300 KB for
-// schemas of the usual size.
+// MaxDefinitions is how many definitions a cluster can have. Each is a kind of its own, with a cache, routes, discovery
+// and documents: 100 to 300 KB for schemas of the usual size.
 const MaxDefinitions = 5000
 
 // definitions creates the part of the row that all versions have in common.
 func definitions(gv schema.GroupVersion, make func() client.Object) *kind.Resource {
 	return &kind.Resource{
-		GroupVersionKind: gv.WithKind("CustomResourceDefinition"), Plural: "customresourcedefinitions", Keys: "apiextensions.k8s.io/customresourcedefinitions",
+		GroupVersionKind: gv.WithKind("CustomResourceDefinition"), Plural: "customresourcedefinitions",
+		Keys:    "apiextensions.k8s.io/customresourcedefinitions",
 		New:     make,
 		Default: func(o runtime.Object) { scheme().Default(o) },
 		Internal: func(o client.Object) (runtime.Object, error) {
@@ -107,7 +117,8 @@ func beginDelete(o runtime.Object) {
 		crd.Finalizers = append(crd.Finalizers, apiextensions.CustomResourceCleanupFinalizer)
 	}
 	apiextensions.SetCRDCondition(crd, apiextensions.CustomResourceDefinitionCondition{
-		Type: apiextensions.Terminating, Status: apiextensions.ConditionTrue, Reason: "InstanceDeletionPending", LastTransitionTime: metav1.Now().Rfc3339Copy(),
-		Message: "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
+		Type: apiextensions.Terminating, Status: apiextensions.ConditionTrue, Reason: "InstanceDeletionPending",
+		LastTransitionTime: metav1.Now().Rfc3339Copy(),
+		Message:            "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon",
 	})
 }

@@ -35,22 +35,24 @@ func (v *version) selectable() kind.Selectable {
 			parsed[name] = parser
 		}
 	}
-	return kind.Selectable{Names: append(all.Names, fieldNames(v.spec.SelectableFields)...), Set: func(o client.Object) fields.Set {
-		set := all.Set(o)
-		u, ok := o.(*unstructured.Unstructured)
-		for name, parser := range parsed {
-			set[name] = ""
-			if !ok {
-				continue
-			}
-			if found, err := parser.FindResults(u.Object); err == nil && len(found) == 1 && len(found[0]) == 1 {
-				if value := found[0][0].Interface(); value != nil {
-					set[name] = fmt.Sprint(value)
+	return kind.Selectable{
+		Names: append(all.Names, fieldNames(v.spec.SelectableFields)...), Set: func(o client.Object) fields.Set {
+			set := all.Set(o)
+			u, ok := o.(*unstructured.Unstructured)
+			for name, parser := range parsed {
+				set[name] = ""
+				if !ok {
+					continue
+				}
+				if found, err := parser.FindResults(u.Object); err == nil && len(found) == 1 && len(found[0]) == 1 {
+					if value := found[0][0].Interface(); value != nil {
+						set[name] = fmt.Sprint(value)
+					}
 				}
 			}
-		}
-		return set
-	}}
+			return set
+		},
+	}
 }
 
 func fieldNames(list []apiextensionsv1.SelectableField) []string {

@@ -63,13 +63,20 @@ func (v *version) describe(form int) (object, list *spec.Schema, err error) {
 		typeMeta(object)
 		embedded(object, refs, form)
 	}
-	object.AddExtension(gvkExtension, []any{map[string]any{"group": v.gvk.Group, "version": v.gvk.Version, "kind": v.gvk.Kind}})
-	items := *spec.ArrayProperty(spec.RefSchema(refs + v.model(v.gvk.Kind))).WithDescription(fmt.Sprintf("List of %s. %s", v.of.names.Plural, conventions))
-	meta := *spec.RefSchema(refs + metav1.ListMeta{}.OpenAPIModelName()).WithDescription(metav1.PartialObjectMetadataList{}.SwaggerDoc()["metadata"])
-	list = new(spec.Schema).Typed("object", "").WithDescription(fmt.Sprintf("%s is a list of %s", v.of.names.ListKind, v.gvk.Kind)).WithRequired("items").
+	object.AddExtension(gvkExtension, []any{
+		map[string]any{"group": v.gvk.Group, "version": v.gvk.Version, "kind": v.gvk.Kind},
+	})
+	items := *spec.ArrayProperty(spec.RefSchema(refs + v.model(v.gvk.Kind))).WithDescription(fmt.Sprintf("List of %s. %s",
+		v.of.names.Plural, conventions))
+	meta := *spec.RefSchema(refs +
+		metav1.ListMeta{}.OpenAPIModelName()).WithDescription(metav1.PartialObjectMetadataList{}.SwaggerDoc()["metadata"])
+	list = new(spec.Schema).Typed("object", "").WithDescription(fmt.Sprintf("%s is a list of %s", v.of.names.ListKind,
+		v.gvk.Kind)).WithRequired("items").
 		SetProperty("items", items).SetProperty("metadata", meta)
 	typeMeta(list)
-	list.AddExtension(gvkExtension, []any{map[string]any{"group": v.gvk.Group, "version": v.gvk.Version, "kind": v.of.names.ListKind}})
+	list.AddExtension(gvkExtension, []any{
+		map[string]any{"group": v.gvk.Group, "version": v.gvk.Version, "kind": v.of.names.ListKind},
+	})
 	if len(v.spec.SelectableFields) > 0 {
 		var paths []any
 		for _, name := range fieldNames(v.spec.SelectableFields) {
@@ -84,7 +91,8 @@ func (v *version) describe(form int) (object, list *spec.Schema, err error) {
 	return object, list, nil
 }
 
-// published returns the schema to publish, or nil if it is invalid. Unlike the structural schema, it keeps invalid defaults.
+// published returns the schema to publish, or nil if it is invalid. Unlike the structural schema, it keeps invalid
+// defaults.
 func (v *version) published() (*structuralschema.Structural, error) {
 	in, err := v.props()
 	if err != nil || in == nil || validation.SchemaHasInvalidTypes(in) {
@@ -98,7 +106,8 @@ func (v *version) published() (*structuralschema.Structural, error) {
 }
 
 func metadata(refs string) spec.Schema {
-	return *spec.RefSchema(refs + metav1.ObjectMeta{}.OpenAPIModelName()).WithDescription(metav1.PartialObjectMetadata{}.SwaggerDoc()["metadata"])
+	return *spec.RefSchema(refs +
+		metav1.ObjectMeta{}.OpenAPIModelName()).WithDescription(metav1.PartialObjectMetadata{}.SwaggerDoc()["metadata"])
 }
 
 func text(description string) spec.Schema {
@@ -132,8 +141,10 @@ func embedded(s *spec.Schema, refs string, form int) {
 	if is, _ := s.Extensions.GetBool("x-kubernetes-embedded-resource"); !is {
 		return
 	}
-	s.SetProperty("apiVersion", text("apiVersion defines the versioned schema of this representation of an object. "+conventions+"#resources"))
-	s.SetProperty("kind", text("kind is a string value representing the type of this object. In CamelCase. "+conventions+"#types-kinds"))
+	s.SetProperty("apiVersion",
+		text("apiVersion defines the versioned schema of this representation of an object. "+conventions+"#resources"))
+	s.SetProperty("kind",
+		text("kind is a string value representing the type of this object. In CamelCase. "+conventions+"#types-kinds"))
 	s.SetProperty("metadata", metadata(refs))
 	for _, name := range []string{"kind", "apiVersion"} {
 		if !slices.Contains(s.Required, name) {
@@ -150,17 +161,20 @@ var metaModels = sync.OnceValue(func() map[string]*spec.Schema {
 // definitionTypes returns the type converter of CustomResourceDefinition, which client-go's schema does not contain.
 var definitionTypes = sync.OnceValues(func() (managedfields.TypeConverter, error) {
 	gvk := apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
-	return own.GeneratedTypes(generated.GetOpenAPIDefinitions, apiextensionsv1.CustomResourceDefinition{}.OpenAPIModelName(), gvk)
+	return own.GeneratedTypes(generated.GetOpenAPIDefinitions,
+		apiextensionsv1.CustomResourceDefinition{}.OpenAPIModelName(), gvk)
 })
 
 // definitionManagers creates the field manager of definitions, or of their status.
-func definitionManagers(subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+func definitionManagers(subresource string,
+	reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
 	types, err := definitionTypes()
 	if err != nil {
 		return nil, err
 	}
 	gvk := apiextensionsv1.SchemeGroupVersion.WithKind("CustomResourceDefinition")
-	return managedfields.NewDefaultFieldManager(types, scheme(), scheme(), scheme(), gvk, gvk.GroupVersion(), subresource, reset)
+	return managedfields.NewDefaultFieldManager(types, scheme(), scheme(), scheme(), gvk, gvk.GroupVersion(), subresource,
+		reset)
 }
 
 // typeConverter returns the type converter of all versions. It is created from their schemas on first use.
@@ -198,15 +212,18 @@ func (d *definition) typeConverter() (managedfields.TypeConverter, error) {
 func (d *definition) dropTypes() { d.types.Store(nil) }
 
 // managers creates the field manager of the version or of its status.
-func (v *version) managers(subresource string, reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
+func (v *version) managers(subresource string,
+	reset map[fieldpath.APIVersion]fieldpath.Filter) (*managedfields.FieldManager, error) {
 	convertor, err := v.of.convertor()
 	if err != nil {
 		return nil, err
 	}
-	return managedfields.NewDefaultCRDFieldManager(typesOf{v.of}, convertor, v.of, v.of, v.gvk, v.gvk.GroupVersion(), subresource, reset)
+	return managedfields.NewDefaultCRDFieldManager(typesOf{v.of}, convertor, v.of, v.of, v.gvk, v.gvk.GroupVersion(),
+		subresource, reset)
 }
 
-// typesOf is the definition's type converter. It looks the converter up for each call, so that it can be released between writes.
+// typesOf is the definition's type converter. It looks the converter up for each call, so that it can be released
+// between writes.
 type typesOf struct{ *definition }
 
 func (t typesOf) ObjectToTyped(o runtime.Object, options ...typed.ValidationOptions) (*typed.TypedValue, error) {

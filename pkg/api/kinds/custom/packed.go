@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// packed is a definition as the cache and its rows hold it. Its schemas are compressed: they are nearly all of it, take ten times their size
-// as Go types, and are rarely read. It is immutable, but for the metadata of a shallow copy.
+// packed is a definition as the cache and its rows hold it. Its schemas are compressed: they are nearly all of it, take
+// ten times their size as Go types, and are rarely read. It is immutable, but for the metadata of a shallow copy.
 type packed struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta
@@ -69,7 +69,8 @@ func packDefinition(crd *apiextensionsv1.CustomResourceDefinition) (*packed, err
 	return p, nil
 }
 
-// unpack returns the definition that pack was given, and any other object as it is. It shares memory with it, but for the schemas.
+// unpack returns the definition that pack was given, and any other object as it is. It shares memory with it, but for
+// the schemas.
 func unpack(o client.Object) client.Object {
 	if p, ok := o.(*packed); ok {
 		return p.whole()
@@ -79,7 +80,12 @@ func unpack(o client.Object) client.Object {
 
 // whole returns the definition with its schemas.
 func (p *packed) whole() *apiextensionsv1.CustomResourceDefinition {
-	crd := &apiextensionsv1.CustomResourceDefinition{TypeMeta: p.TypeMeta, ObjectMeta: p.ObjectMeta, Spec: p.spec, Status: p.status}
+	crd := &apiextensionsv1.CustomResourceDefinition{
+		TypeMeta:   p.TypeMeta,
+		ObjectMeta: p.ObjectMeta,
+		Spec:       p.spec,
+		Status:     p.status,
+	}
 	crd.Spec.Versions = slices.Clone(p.spec.Versions)
 	list, err := p.unpackSchemas()
 	if err != nil {
@@ -168,13 +174,18 @@ func (p *packed) MarshalJSON() ([]byte, error) {
 		return nil, fmt.Errorf("%d schemas of %d versions", len(list), len(p.spec.Versions))
 	}
 	w := wire{TypeMeta: p.TypeMeta, ObjectMeta: p.ObjectMeta, Status: p.status, Spec: wireSpec{
-		Group: p.spec.Group, Names: p.spec.Names, Scope: p.spec.Scope, Conversion: p.spec.Conversion, PreserveUnknownFields: p.spec.PreserveUnknownFields}}
+		Group: p.spec.Group, Names: p.spec.Names, Scope: p.spec.Scope, Conversion: p.spec.Conversion,
+		PreserveUnknownFields: p.spec.PreserveUnknownFields}}
 	if p.spec.Versions != nil {
 		w.Spec.Versions = make([]wireVersion, 0, len(list))
 	}
 	for i, v := range p.spec.Versions {
-		out := wireVersion{Name: v.Name, Served: v.Served, Storage: v.Storage, Deprecated: v.Deprecated, DeprecationWarning: v.DeprecationWarning,
-			Subresources: v.Subresources, AdditionalPrinterColumns: v.AdditionalPrinterColumns, SelectableFields: v.SelectableFields}
+		out := wireVersion{
+			Name: v.Name, Served: v.Served, Storage: v.Storage, Deprecated: v.Deprecated,
+			DeprecationWarning: v.DeprecationWarning,
+			Subresources:       v.Subresources, AdditionalPrinterColumns: v.AdditionalPrinterColumns,
+			SelectableFields: v.SelectableFields,
+		}
 		if string(list[i]) != "null" {
 			out.Schema = list[i]
 		}

@@ -34,7 +34,8 @@ func NewMaker(webhooks Webhooks) *Maker {
 
 // definition is one definition. Its versions share the conversion and the type converter of their field managers.
 type definition struct {
-	crd      *apiextensionsv1.CustomResourceDefinition // without its schemas, which packed has; shares memory with the cache: immutable
+	// without its schemas, which packed has; shares memory with the cache: immutable
+	crd      *apiextensionsv1.CustomResourceDefinition
 	packed   *packed
 	names    apiextensionsv1.CustomResourceDefinitionNames
 	shared   *Maker
@@ -50,9 +51,9 @@ func (d *definition) namespaced() bool {
 	return d.crd.Spec.Scope == apiextensionsv1.NamespaceScoped
 }
 
-// Rows creates the rows of a definition's served versions under its accepted names. crd must not be changed afterwards. was, which may be nil,
-// is the result for an earlier state of the same definition: the new rows have the same Storage unless stored objects would be decoded
-// differently.
+// Rows creates the rows of a definition's served versions under its accepted names. crd must not be changed afterwards.
+// was, which may be nil, is the result for an earlier state of the same definition: the new rows have the same Storage
+// unless stored objects would be decoded differently.
 //
 // Rows does not look at the schemas. Errors in them are reported when the rows are used.
 func (m *Maker) Rows(crd *apiextensionsv1.CustomResourceDefinition, was *Set) (*Set, error) {
@@ -60,9 +61,19 @@ func (m *Maker) Rows(crd *apiextensionsv1.CustomResourceDefinition, was *Set) (*
 	if err != nil {
 		return nil, err
 	}
-	crd = &apiextensionsv1.CustomResourceDefinition{TypeMeta: held.TypeMeta, ObjectMeta: held.ObjectMeta, Spec: held.spec, Status: held.status}
+	crd = &apiextensionsv1.CustomResourceDefinition{
+		TypeMeta:   held.TypeMeta,
+		ObjectMeta: held.ObjectMeta,
+		Spec:       held.spec,
+		Status:     held.status,
+	}
 	d := &definition{crd: crd, packed: held, names: crd.Status.AcceptedNames, shared: m}
-	for what, name := range map[string]string{"plural": d.names.Plural, "singular": d.names.Singular, "kind": d.names.Kind, "listKind": d.names.ListKind} {
+	for what, name := range map[string]string{
+		"plural":   d.names.Plural,
+		"singular": d.names.Singular,
+		"kind":     d.names.Kind,
+		"listKind": d.names.ListKind,
+	} {
 		if name == "" {
 			return nil, fmt.Errorf("status.acceptedNames.%s is empty", what)
 		}
@@ -131,7 +142,8 @@ func (s *Set) Close() {
 // Same reports whether Rows would return the same rows for crd.
 func (s *Set) Same(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	is := s.definition.crd
-	return is.UID == crd.UID && is.Generation == crd.Generation && SameNames(is.Status.AcceptedNames, crd.Status.AcceptedNames) &&
+	return is.UID == crd.UID && is.Generation == crd.Generation &&
+		SameNames(is.Status.AcceptedNames, crd.Status.AcceptedNames) &&
 		(is.DeletionTimestamp == nil) == (crd.DeletionTimestamp == nil)
 }
 
@@ -148,12 +160,14 @@ func SameNames(a, b apiextensionsv1.CustomResourceDefinitionNames) bool {
 func (v *version) row() *kind.Resource {
 	crd := v.of.crd
 	r := own.Untyped{
-		Kind: v.gvk, Plural: v.of.names.Plural, Singular: v.of.names.Singular, ShortNames: v.of.names.ShortNames, Categories: v.of.names.Categories,
-		Cluster: !v.of.namespaced(), Hash: fmt.Sprintf("%s/%d/%v", crd.UID, crd.Generation, crd.Status.AcceptedNames),
+		Kind: v.gvk, Plural: v.of.names.Plural, Singular: v.of.names.Singular, ShortNames: v.of.names.ShortNames,
+		Categories: v.of.names.Categories,
+		Cluster:    !v.of.namespaced(), Hash: fmt.Sprintf("%s/%d/%v", crd.UID, crd.Generation, crd.Status.AcceptedNames),
 	}.Row()
 	r.ListKind = v.of.names.ListKind
 	r.PerVersion = true
-	r.Verbs = []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"} // upstream's order
+	// upstream's order
+	r.Verbs = []string{"delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"}
 	s := newStrategy(v)
 	r.Strategy = s
 	if v.hasStatus() {
@@ -161,8 +175,10 @@ func (v *version) row() *kind.Resource {
 	}
 	if sub := v.spec.Subresources; sub != nil && sub.Scale != nil {
 		r.Subresources = []kind.Subresource{{
-			Name: "scale", GroupVersionKind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"), Verbs: []string{"get", "patch", "update"},
-			New: func() runtime.Object { return &autoscalingv1.Scale{} }, Scale: v.scale(), Table: &columns{list: scaleColumns(sub.Scale)},
+			Name: "scale", GroupVersionKind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
+			Verbs: []string{"get", "patch", "update"},
+			New:   func() runtime.Object { return &autoscalingv1.Scale{} }, Scale: v.scale(),
+			Table: &columns{list: scaleColumns(sub.Scale)},
 		}}
 	}
 	r.Default, r.Coerce = v.fill, v.coerce
@@ -205,7 +221,8 @@ func (v *version) deprecation() string {
 // age returns the column of kinds that declare none.
 func age() apiextensionsv1.CustomResourceColumnDefinition {
 	return apiextensionsv1.CustomResourceColumnDefinition{
-		Name: "Age", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"], JSONPath: ".metadata.creationTimestamp",
+		Name: "Age", Type: "date", Description: metav1.ObjectMeta{}.SwaggerDoc()["creationTimestamp"],
+		JSONPath: ".metadata.creationTimestamp",
 	}
 }
 
@@ -213,10 +230,20 @@ func age() apiextensionsv1.CustomResourceColumnDefinition {
 func scaleColumns(scale *apiextensionsv1.CustomResourceSubresourceScale) []apiextensionsv1.CustomResourceColumnDefinition {
 	list := []apiextensionsv1.CustomResourceColumnDefinition{}
 	if scale.SpecReplicasPath != "" {
-		list = append(list, apiextensionsv1.CustomResourceColumnDefinition{Name: "Desired", Type: "integer", Description: "Number of desired replicas", JSONPath: ".spec.replicas"})
+		list = append(list, apiextensionsv1.CustomResourceColumnDefinition{
+			Name:        "Desired",
+			Type:        "integer",
+			Description: "Number of desired replicas",
+			JSONPath:    ".spec.replicas",
+		})
 	}
 	if scale.StatusReplicasPath != "" {
-		list = append(list, apiextensionsv1.CustomResourceColumnDefinition{Name: "Available", Type: "integer", Description: "Number of actual replicas", JSONPath: ".status.replicas"})
+		list = append(list, apiextensionsv1.CustomResourceColumnDefinition{
+			Name:        "Available",
+			Type:        "integer",
+			Description: "Number of actual replicas",
+			JSONPath:    ".status.replicas",
+		})
 	}
 	return append(list, age())
 }
@@ -228,7 +255,8 @@ type columns struct {
 	made rest.TableConvertor
 }
 
-func (c *columns) ConvertToTable(ctx context.Context, obj runtime.Object, options runtime.Object) (*metav1.Table, error) {
+func (c *columns) ConvertToTable(ctx context.Context, obj runtime.Object,
+	options runtime.Object) (*metav1.Table, error) {
 	c.once.Do(func() {
 		if len(c.list) == 0 {
 			c.list = []apiextensionsv1.CustomResourceColumnDefinition{age()}

@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// checked validates definitions as upstream, whose validation of selectable fields panics where a schema has no structural form. Such a
-// definition is refused because of its schema, so its selectable fields are left out.
+// checked validates definitions as upstream, whose validation of selectable fields panics where a schema has no
+// structural form. Such a definition is refused because of its schema, so its selectable fields are left out.
 type checked struct{ kind.Strategy }
 
 func (s checked) Validate(ctx context.Context, o runtime.Object) field.ErrorList {

@@ -50,14 +50,19 @@ func (n *Names) count(names apiextensionsv1.CustomResourceDefinitionNames, by in
 	add(n.Kinds, names.ListKind)
 }
 
-// Accept sets status.acceptedNames and the conditions NamesAccepted and Established. A name that is in use is not accepted; used holds the
-// accepted names of all definitions of the group, including this one. Accept reports whether the definition can be served. A definition whose
-// names are accepted becomes Established unless the CA bundle of its conversion webhook is invalid. Write the status only after the
-// definition is served.
+// Accept sets status.acceptedNames and the conditions NamesAccepted and Established. A name that is in use is not
+// accepted; used holds the accepted names of all definitions of the group, including this one. Accept reports whether
+// the definition can be served. A definition whose names are accepted becomes Established unless the CA bundle of its
+// conversion webhook is invalid. Write the status only after the definition is served.
 func Accept(crd *apiextensionsv1.CustomResourceDefinition, used Names) bool {
 	want, have := crd.Spec.Names, crd.Status.AcceptedNames
 	accepted := have
-	condition := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NamesAccepted, Status: apiextensionsv1.ConditionTrue, Reason: "NoConflicts", Message: "no conflicts found"}
+	condition := apiextensionsv1.CustomResourceDefinitionCondition{
+		Type:    apiextensionsv1.NamesAccepted,
+		Status:  apiextensionsv1.ConditionTrue,
+		Reason:  "NoConflicts",
+		Message: "no conflicts found",
+	}
 	conflict := func(reason string, err error) {
 		condition.Status, condition.Reason, condition.Message = apiextensionsv1.ConditionFalse, reason, err.Error()
 	}
@@ -92,7 +97,12 @@ func Accept(crd *apiextensionsv1.CustomResourceDefinition, used Names) bool {
 	crd.Status.AcceptedNames = accepted
 	set(crd, condition)
 
-	established := apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Established, Status: apiextensionsv1.ConditionFalse, Reason: "NotAccepted", Message: "not all names are accepted"}
+	established := apiextensionsv1.CustomResourceDefinitionCondition{
+		Type:    apiextensionsv1.Established,
+		Status:  apiextensionsv1.ConditionFalse,
+		Reason:  "NotAccepted",
+		Message: "not all names are accepted",
+	}
 	if old := apihelpers.FindCRDCondition(crd, apiextensionsv1.Established); old != nil {
 		established = *old
 	}
@@ -100,18 +110,21 @@ func Accept(crd *apiextensionsv1.CustomResourceDefinition, used Names) bool {
 	switch {
 	case established.Status == apiextensionsv1.ConditionTrue || !ok:
 	case !readable(crd):
-		established.Status, established.Reason, established.Message = apiextensionsv1.ConditionFalse, "InvalidCABundle", "The conversion webhook CABundle is invalid"
+		established.Status, established.Reason, established.Message = apiextensionsv1.ConditionFalse, "InvalidCABundle",
+			"The conversion webhook CABundle is invalid"
 	default:
-		established.Status, established.Reason, established.Message = apiextensionsv1.ConditionTrue, "InitialNamesAccepted", "the initial names have been accepted"
+		established.Status, established.Reason, established.Message = apiextensionsv1.ConditionTrue, "InitialNamesAccepted",
+			"the initial names have been accepted"
 	}
 	set(crd, established)
 	return ok || established.Status == apiextensionsv1.ConditionTrue
 }
 
-// Disown takes a definition's names away, and so what it was established for: the kind has become one of the server's own. Its objects are that
-// kind's, and stay when the definition is deleted.
+// Disown takes a definition's names away, and so what it was established for: the kind has become one of the server's
+// own. Its objects are that kind's, and stay when the definition is deleted.
 func Disown(crd *apiextensionsv1.CustomResourceDefinition) {
-	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) || apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
+	if apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.NamesAccepted) ||
+		apihelpers.IsCRDConditionTrue(crd, apiextensionsv1.Established) {
 		crd.Status.AcceptedNames = apiextensionsv1.CustomResourceDefinitionNames{}
 		apihelpers.RemoveCRDCondition(crd, apiextensionsv1.NamesAccepted)
 		apihelpers.RemoveCRDCondition(crd, apiextensionsv1.Established)
@@ -121,7 +134,8 @@ func Disown(crd *apiextensionsv1.CustomResourceDefinition) {
 // readable reports whether the CA bundle of the conversion webhook is valid or there is no webhook.
 func readable(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	c := crd.Spec.Conversion
-	return c == nil || c.Webhook == nil || c.Webhook.ClientConfig == nil || len(webhook.ValidateCABundle(field.NewPath(""), c.Webhook.ClientConfig.CABundle)) == 0
+	return c == nil || c.Webhook == nil || c.Webhook.ClientConfig == nil ||
+		len(webhook.ValidateCABundle(field.NewPath(""), c.Webhook.ClientConfig.CABundle)) == 0
 }
 
 func free(want, have string, used map[string]int) error {
@@ -141,8 +155,8 @@ func set(crd *apiextensionsv1.CustomResourceDefinition, c apiextensionsv1.Custom
 	}
 }
 
-// Inspect sets the conditions NonStructuralSchema and KubernetesAPIApprovalPolicyConformant. It returns an error if the definition's schemas
-// cannot be used at all.
+// Inspect sets the conditions NonStructuralSchema and KubernetesAPIApprovalPolicyConformant. It returns an error if the
+// definition's schemas cannot be used at all.
 func Inspect(crd *apiextensionsv1.CustomResourceDefinition) error {
 	condition, err := nonStructural(crd)
 	if condition != nil {
@@ -156,7 +170,8 @@ func Inspect(crd *apiextensionsv1.CustomResourceDefinition) error {
 	return err
 }
 
-func nonStructural(crd *apiextensionsv1.CustomResourceDefinition) (*apiextensionsv1.CustomResourceDefinitionCondition, error) {
+func nonStructural(crd *apiextensionsv1.CustomResourceDefinition) (*apiextensionsv1.CustomResourceDefinitionCondition,
+	error) {
 	var errs field.ErrorList
 	if crd.Spec.PreserveUnknownFields {
 		errs = append(errs, field.Invalid(field.NewPath("spec", "preserveUnknownFields"), true, "must be false"))
@@ -173,14 +188,17 @@ func nonStructural(crd *apiextensionsv1.CustomResourceDefinition) (*apiextension
 			if err != nil {
 				return nil, err
 			}
-			return structuralschema.ValidateStructural(field.NewPath("spec", "versions").Index(i).Child("schema", "openAPIV3Schema"), s), nil
+			return structuralschema.ValidateStructural(field.NewPath("spec", "versions").Index(i).Child("schema",
+				"openAPIV3Schema"), s), nil
 		})
 		if err != nil {
 			broken = append(broken, fmt.Errorf("failed to check validation schema for version %s: %w", v.Name, err))
 		}
 		errs = append(errs, found...)
 	}
-	c := &apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.NonStructuralSchema, Status: apiextensionsv1.ConditionTrue}
+	c := &apiextensionsv1.CustomResourceDefinitionCondition{
+		Type: apiextensionsv1.NonStructuralSchema, Status: apiextensionsv1.ConditionTrue,
+	}
 	switch {
 	case len(broken) > 0:
 		c.Status, c.Reason, c.Message = apiextensionsv1.ConditionUnknown, "StructuralError", brief(broken[0].Error())
@@ -208,7 +226,11 @@ func approval(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.Cu
 		return nil
 	}
 	state, why := apihelpers.GetAPIApprovalState(crd.Annotations)
-	c := &apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.KubernetesAPIApprovalPolicyConformant, Status: apiextensionsv1.ConditionFalse, Message: why}
+	c := &apiextensionsv1.CustomResourceDefinitionCondition{
+		Type:    apiextensionsv1.KubernetesAPIApprovalPolicyConformant,
+		Status:  apiextensionsv1.ConditionFalse,
+		Message: why,
+	}
 	switch state {
 	case apihelpers.APIApprovalInvalid:
 		c.Reason = "InvalidAnnotation"
@@ -225,6 +247,12 @@ func approval(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.Cu
 }
 
 // Terminating sets the condition Terminating, which reports the progress of deleting a definition's objects.
-func Terminating(crd *apiextensionsv1.CustomResourceDefinition, status apiextensionsv1.ConditionStatus, reason, message string) {
-	set(crd, apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.Terminating, Status: status, Reason: reason, Message: brief(message)})
+func Terminating(crd *apiextensionsv1.CustomResourceDefinition, status apiextensionsv1.ConditionStatus,
+	reason, message string) {
+	set(crd, apiextensionsv1.CustomResourceDefinitionCondition{
+		Type:    apiextensionsv1.Terminating,
+		Status:  status,
+		Reason:  reason,
+		Message: brief(message),
+	})
 }

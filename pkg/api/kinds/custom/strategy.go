@@ -29,8 +29,9 @@ type compiled struct {
 // lazily holds a value that can be dropped and recreated.
 type lazily[T any] struct{ atomic.Pointer[T] }
 
-// maxCompiled is the maximum number of versions whose compiled strategies are kept. The least recently used are dropped, and compiled again at
-// their next write: the programs of a large schema take megabytes, and milliseconds to compile.
+// maxCompiled is the maximum number of versions whose compiled strategies are kept. The least recently used are
+// dropped, and compiled again at their next write: the programs of a large schema take megabytes, and milliseconds to
+// compile.
 const maxCompiled = 256
 
 // programs tracks the compiled versions by when they were last used.
@@ -119,12 +120,14 @@ func (v *version) makeCompiled() (*compiled, error) {
 		}
 		if sub.Scale != nil {
 			scale = &apiextensions.CustomResourceSubresourceScale{}
-			if err := apiextensionsv1.Convert_v1_CustomResourceSubresourceScale_To_apiextensions_CustomResourceSubresourceScale(sub.Scale, scale, nil); err != nil {
+			if err := apiextensionsv1.Convert_v1_CustomResourceSubresourceScale_To_apiextensions_CustomResourceSubresourceScale(
+				sub.Scale, scale, nil); err != nil {
 				return nil, err
 			}
 		}
 	}
-	s := customresource.NewStrategy(crdserverscheme.NewUnstructuredObjectTyper(), v.of.namespaced(), v.gvk, validator, statusValidator, structural, status, scale, v.spec.SelectableFields)
+	s := customresource.NewStrategy(crdserverscheme.NewUnstructuredObjectTyper(), v.of.namespaced(), v.gvk, validator,
+		statusValidator, structural, status, scale, v.spec.SelectableFields)
 	c := &compiled{main: s}
 	if status != nil {
 		c.status = customresource.NewStatusStrategy(s)
@@ -132,7 +135,8 @@ func (v *version) makeCompiled() (*compiled, error) {
 	return c, nil
 }
 
-// strategy is upstream's strategy for a version's main resource, compiled on first use. If that fails, it rejects all objects.
+// strategy is upstream's strategy for a version's main resource, compiled on first use. If that fails, it rejects all
+// objects.
 type strategy struct {
 	runtime.ObjectTyper
 	names.NameGenerator
@@ -223,7 +227,8 @@ func (s *statusStrategy) WarningsOnUpdate(context.Context, runtime.Object, runti
 	return nil
 }
 
-// GetResetFields returns the fields that server-side apply to the status must not own, in all versions with a status subresource.
+// GetResetFields returns the fields that server-side apply to the status must not own, in all versions with a status
+// subresource.
 func (s *statusStrategy) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	reset := map[fieldpath.APIVersion]*fieldpath.Set{}
 	for _, v := range s.v.of.versions {

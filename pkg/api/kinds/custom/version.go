@@ -33,7 +33,12 @@ type version struct {
 
 func newVersion(of *definition, index int) *version {
 	spec := &of.crd.Spec.Versions[index]
-	v := &version{of: of, index: index, spec: spec, gvk: schema.GroupVersionKind{Group: of.crd.Spec.Group, Version: spec.Name, Kind: of.names.Kind}}
+	v := &version{
+		of:    of,
+		index: index,
+		spec:  spec,
+		gvk:   schema.GroupVersionKind{Group: of.crd.Spec.Group, Version: spec.Name, Kind: of.names.Kind},
+	}
 	v.structural = sync.OnceValues(func() (*structuralschema.Structural, error) {
 		return guarded(v.makeStructural)
 	})
@@ -43,7 +48,8 @@ func newVersion(of *definition, index int) *version {
 // errSchema is upstream's error for requests whose definition cannot be used.
 var errSchema = fmt.Errorf("the server could not properly serve the CR schema")
 
-// guarded turns a panic of a library that reads a definition into an error: definitions may have been stored by other servers.
+// guarded turns a panic of a library that reads a definition into an error: definitions may have been stored by other
+// servers.
 func guarded[T any](f func() (T, error)) (out T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -70,7 +76,8 @@ func internalSchema(spec *apiextensionsv1.CustomResourceDefinitionVersion) (*api
 		return nil, nil
 	}
 	in := &apiextensions.CustomResourceValidation{}
-	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(spec.Schema, in, nil); err != nil {
+	if err := apiextensionsv1.Convert_v1_CustomResourceValidation_To_apiextensions_CustomResourceValidation(spec.Schema,
+		in, nil); err != nil {
 		return nil, fmt.Errorf("failed converting CRD validation to internal version: %w", err)
 	}
 	return in.OpenAPIV3Schema, nil
@@ -109,8 +116,8 @@ func (v *version) fill(o runtime.Object) {
 	}
 }
 
-// coerce does for unstructured objects what decoding does for Go types, like upstream: it validates and prunes metadata, prunes unknown
-// fields by the schema, and drops nulls that are not allowed and have no default.
+// coerce does for unstructured objects what decoding does for Go types, like upstream: it validates and prunes
+// metadata, prunes unknown fields by the schema, and drops nulls that are not allowed and have no default.
 func (v *version) coerce(o client.Object, how kind.Coercion) ([]string, error) {
 	u, ok := o.(*unstructured.Unstructured)
 	if !ok {
@@ -128,15 +135,22 @@ func (v *version) coerce(o client.Object, how kind.Coercion) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	meta, hasMeta, unknown, err := objectmeta.GetObjectMetaWithOptions(u.Object, objectmeta.ObjectMetaOptions{DropMalformedFields: how.Stored, ReturnUnknownFieldPaths: how.Unknown})
+	meta, hasMeta, unknown, err := objectmeta.GetObjectMetaWithOptions(u.Object, objectmeta.ObjectMetaOptions{
+		DropMalformedFields: how.Stored, ReturnUnknownFieldPaths: how.Unknown,
+	})
 	if err != nil {
 		return nil, err
 	}
 	if !v.of.crd.Spec.PreserveUnknownFields {
-		unknown = append(unknown, pruning.PruneWithOptions(u.Object, s, true, structuralschema.UnknownFieldPathOptions{TrackUnknownFieldPaths: how.Unknown})...)
+		unknown = append(unknown,
+			pruning.PruneWithOptions(u.Object, s, true, structuralschema.UnknownFieldPathOptions{
+				TrackUnknownFieldPaths: how.Unknown,
+			})...)
 		defaulting.PruneNonNullableNullsWithoutDefaults(u.Object, s)
 	}
-	wrong, embedded := objectmeta.CoerceWithOptions(nil, u.Object, s, false, objectmeta.CoerceOptions{DropInvalidFields: how.Stored, ReturnUnknownFieldPaths: how.Unknown})
+	wrong, embedded := objectmeta.CoerceWithOptions(nil, u.Object, s, false, objectmeta.CoerceOptions{
+		DropInvalidFields: how.Stored, ReturnUnknownFieldPaths: how.Unknown,
+	})
 	if wrong != nil {
 		return nil, wrong
 	}

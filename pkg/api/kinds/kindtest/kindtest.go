@@ -18,8 +18,10 @@ func Context(r *kind.Resource, subresource string) context.Context {
 	if r.Namespaced {
 		ns = "ns"
 	}
-	return request.WithRequestInfo(request.WithNamespace(context.Background(), ns), &request.RequestInfo{IsResourceRequest: true,
-		APIGroup: r.Group, APIVersion: r.Version, Resource: r.Plural, Subresource: subresource, Namespace: ns})
+	return request.WithRequestInfo(request.WithNamespace(context.Background(), ns), &request.RequestInfo{
+		IsResourceRequest: true,
+		APIGroup:          r.Group, APIVersion: r.Version, Resource: r.Plural, Subresource: subresource, Namespace: ns,
+	})
 }
 
 // Create does what a registry does before it stores an object.

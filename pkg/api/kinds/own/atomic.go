@@ -7,15 +7,28 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// AtomicTypes returns the types of a kind one of whose fields has a single owner as a whole, such as a record that only one controller writes:
-// its managed fields are a few bytes, whatever is in it.
+// AtomicTypes returns the types of a kind one of whose fields has a single owner as a whole, such as a record that only
+// one controller writes: its managed fields are a few bytes, whatever is in it.
 func AtomicTypes(gvk schema.GroupVersionKind, field string) (managedfields.TypeConverter, error) {
 	free := func(extensions spec.Extensions) spec.Schema {
 		extensions["x-kubernetes-preserve-unknown-fields"] = true
-		return spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}, VendorExtensible: spec.VendorExtensible{Extensions: extensions}}
+		return spec.Schema{
+			SchemaProps:      spec.SchemaProps{Type: []string{"object"}},
+			VendorExtensible: spec.VendorExtensible{Extensions: extensions},
+		}
 	}
 	text := spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"string"}}}
-	model := free(spec.Extensions{"x-kubernetes-group-version-kind": []any{map[string]any{"group": gvk.Group, "version": gvk.Version, "kind": gvk.Kind}}})
-	model.Properties = map[string]spec.Schema{"apiVersion": text, "kind": text, "metadata": free(spec.Extensions{}), field: free(spec.Extensions{"x-kubernetes-map-type": "atomic"})}
-	return managedfields.NewTypeConverter(map[string]*spec.Schema{gvk.Group + "." + gvk.Version + "." + gvk.Kind: &model}, false)
+	model := free(spec.Extensions{
+		"x-kubernetes-group-version-kind": []any{
+			map[string]any{"group": gvk.Group, "version": gvk.Version, "kind": gvk.Kind},
+		},
+	})
+	model.Properties = map[string]spec.Schema{
+		"apiVersion": text,
+		"kind":       text,
+		"metadata":   free(spec.Extensions{}),
+		field:        free(spec.Extensions{"x-kubernetes-map-type": "atomic"}),
+	}
+	return managedfields.NewTypeConverter(map[string]*spec.Schema{gvk.Group + "." + gvk.Version + "." + gvk.Kind: &model},
+		false)
 }

@@ -14,19 +14,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// CustomResource returns the definition of a row's kind for other API servers than ours, with a structural schema from its Go type. It has the
-// row's subresources status and scale; selector is the path of a text with the selector of its pods.
-func CustomResource(r *kind.Resource, columns []apiextensionsv1.CustomResourceColumnDefinition, selector string) *apiextensionsv1.CustomResourceDefinition {
+// CustomResource returns the definition of a row's kind for other API servers than ours, with a structural schema from
+// its Go type. It has the row's subresources status and scale; selector is the path of a text with the selector of its
+// pods.
+func CustomResource(r *kind.Resource, columns []apiextensionsv1.CustomResourceColumnDefinition,
+	selector string) *apiextensionsv1.CustomResourceDefinition {
 	schema := schemaOf(reflect.TypeOf(r.New()).Elem(), nil)
 	schema.Properties["metadata"] = apiextensionsv1.JSONSchemaProps{Type: "object"}
 	version := apiextensionsv1.CustomResourceDefinitionVersion{Name: r.Version, Served: true, Storage: true,
-		Schema: &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &schema}, Subresources: &apiextensionsv1.CustomResourceSubresources{}, AdditionalPrinterColumns: columns}
+		Schema:       &apiextensionsv1.CustomResourceValidation{OpenAPIV3Schema: &schema},
+		Subresources: &apiextensionsv1.CustomResourceSubresources{}, AdditionalPrinterColumns: columns}
 	if r.Status != nil {
 		version.Subresources.Status = &apiextensionsv1.CustomResourceSubresourceStatus{}
 	}
 	for _, s := range r.Subresources {
 		if s.Scale != nil {
-			version.Subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{SpecReplicasPath: ".spec.replicas", StatusReplicasPath: ".status.replicas", LabelSelectorPath: &selector}
+			version.Subresources.Scale = &apiextensionsv1.CustomResourceSubresourceScale{
+				SpecReplicasPath:   ".spec.replicas",
+				StatusReplicasPath: ".status.replicas",
+				LabelSelectorPath:  &selector,
+			}
 		}
 	}
 	scope := apiextensionsv1.ClusterScoped
@@ -34,10 +41,21 @@ func CustomResource(r *kind.Resource, columns []apiextensionsv1.CustomResourceCo
 		scope = apiextensionsv1.NamespaceScoped
 	}
 	return &apiextensionsv1.CustomResourceDefinition{
-		TypeMeta:   metav1.TypeMeta{APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition"},
+		TypeMeta: metav1.TypeMeta{
+			APIVersion: apiextensionsv1.SchemeGroupVersion.String(), Kind: "CustomResourceDefinition",
+		},
 		ObjectMeta: metav1.ObjectMeta{Name: r.Plural + "." + r.Group},
-		Spec: apiextensionsv1.CustomResourceDefinitionSpec{Group: r.Group, Scope: scope, Versions: []apiextensionsv1.CustomResourceDefinitionVersion{version},
-			Names: apiextensionsv1.CustomResourceDefinitionNames{Plural: r.Plural, Singular: r.Singular, Kind: r.Kind, ListKind: r.Kind + "List", ShortNames: r.ShortNames, Categories: r.Categories}},
+		Spec: apiextensionsv1.CustomResourceDefinitionSpec{
+			Group: r.Group, Scope: scope, Versions: []apiextensionsv1.CustomResourceDefinitionVersion{version},
+			Names: apiextensionsv1.CustomResourceDefinitionNames{
+				Plural:     r.Plural,
+				Singular:   r.Singular,
+				Kind:       r.Kind,
+				ListKind:   r.Kind + "List",
+				ShortNames: r.ShortNames,
+				Categories: r.Categories,
+			},
+		},
 	}
 }
 
@@ -60,7 +78,8 @@ func anything() apiextensionsv1.JSONSchemaProps {
 	return apiextensionsv1.JSONSchemaProps{Type: "object", XPreserveUnknownFields: &yes}
 }
 
-// schemaOf returns the schema of a type; above are the types that contain it. A type that contains itself may have any fields there.
+// schemaOf returns the schema of a type; above are the types that contain it. A type that contains itself may have any
+// fields there.
 func schemaOf(t reflect.Type, above []reflect.Type) apiextensionsv1.JSONSchemaProps {
 	if s, ok := special[t]; ok {
 		return s
@@ -89,7 +108,9 @@ func schemaOf(t reflect.Type, above []reflect.Type) apiextensionsv1.JSONSchemaPr
 		return apiextensionsv1.JSONSchemaProps{Type: "array", Items: &apiextensionsv1.JSONSchemaPropsOrArray{Schema: &items}}
 	case reflect.Map:
 		values := schemaOf(t.Elem(), above)
-		return apiextensionsv1.JSONSchemaProps{Type: "object", AdditionalProperties: &apiextensionsv1.JSONSchemaPropsOrBool{Allows: true, Schema: &values}}
+		return apiextensionsv1.JSONSchemaProps{
+			Type: "object", AdditionalProperties: &apiextensionsv1.JSONSchemaPropsOrBool{Allows: true, Schema: &values},
+		}
 	case reflect.Struct:
 		s := apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{}}
 		fieldsOf(t, above, &s)
@@ -98,7 +119,8 @@ func schemaOf(t reflect.Type, above []reflect.Type) apiextensionsv1.JSONSchemaPr
 	return anything()
 }
 
-// fieldsOf adds a struct's fields to a schema, those of embedded structs among them. Fields without omitempty are required.
+// fieldsOf adds a struct's fields to a schema, those of embedded structs among them. Fields without omitempty are
+// required.
 func fieldsOf(t reflect.Type, above []reflect.Type, s *apiextensionsv1.JSONSchemaProps) {
 	for i := range t.NumField() {
 		f := t.Field(i)
@@ -109,7 +131,8 @@ func fieldsOf(t reflect.Type, above []reflect.Type, s *apiextensionsv1.JSONSchem
 			fieldsOf(f.Type, above, s)
 		case name != "":
 			s.Properties[name] = schemaOf(f.Type, above)
-			if !strings.Contains(rest, "omitempty") && !strings.Contains(rest, "omitzero") && f.Type.Kind() != reflect.Pointer && f.Type.Kind() != reflect.Map && f.Type.Kind() != reflect.Slice {
+			if !strings.Contains(rest, "omitempty") && !strings.Contains(rest, "omitzero") && f.Type.Kind() != reflect.Pointer &&
+				f.Type.Kind() != reflect.Map && f.Type.Kind() != reflect.Slice {
 				s.Required = append(s.Required, name)
 			}
 		}

@@ -44,8 +44,8 @@ func Resources(kinds []Kind) []metav1.APIResource {
 // view get.
 type Rights func() (controller, edit, view []rbacv1.PolicyRule)
 
-// WholeField makes a field one unit of field ownership (server-side apply), which a single writer owns. It panics if the
-// kind has no such field.
+// WholeField makes a field one unit of field ownership (server-side apply), which a single writer owns. It panics if
+// the kind has no such field.
 func WholeField(r *kind.Resource, field string) {
 	types, err := AtomicTypes(r.GroupVersionKind, field)
 	if err != nil {
@@ -59,12 +59,14 @@ func Index(r *kind.Resource, field string, value func(client.Object) string) {
 	r.Indexes = append(r.Indexes, kind.Index{Field: field, Value: value})
 }
 
-// Scale returns the subresource scale of a kind. fields returns the fields behind it. Its table prints as upstream's once
-// a server has the kind.
-func Scale[P client.Object](fields func(P) (want **int32, have int32, selector *metav1.LabelSelector)) kind.Subresource {
+// Scale returns the subresource scale of a kind. fields returns the fields behind it. Its table prints as upstream's
+// once a server has the kind.
+func Scale[P client.Object](fields func(P) (want **int32, have int32,
+	selector *metav1.LabelSelector)) kind.Subresource {
 	return kind.Subresource{
-		Name: "scale", GroupVersionKind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"), Verbs: []string{"get", "patch", "update"},
-		New: func() runtime.Object { return &autoscalingv1.Scale{} },
+		Name: "scale", GroupVersionKind: autoscalingv1.SchemeGroupVersion.WithKind("Scale"),
+		Verbs: []string{"get", "patch", "update"},
+		New:   func() runtime.Object { return &autoscalingv1.Scale{} },
 		Scale: &kind.Scale{
 			Get: func(o client.Object) (*int32, int32, *metav1.LabelSelector) {
 				want, have, selector := fields(o.(P))
@@ -80,19 +82,24 @@ func Scale[P client.Object](fields func(P) (want **int32, have int32, selector *
 
 // ControllerBinding binds a role to a service account of kube-system, as which a reconciler acts.
 func ControllerBinding(role *rbacv1.ClusterRole, account string) client.Object {
-	return RoleBinding(role, rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: metav1.NamespaceSystem, Name: account})
+	return RoleBinding(role, rbacv1.Subject{
+		Kind:      rbacv1.ServiceAccountKind,
+		Namespace: metav1.NamespaceSystem,
+		Name:      account,
+	})
 }
 
 // RoleBinding binds a role to a subject, in a binding of the role's name.
 func RoleBinding(role *rbacv1.ClusterRole, subject rbacv1.Subject) client.Object {
 	return &rbacv1.ClusterRoleBinding{
-		ObjectMeta: RoleMeta(role.Name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects: []rbacv1.Subject{subject},
+		ObjectMeta: RoleMeta(role.Name),
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+		Subjects:   []rbacv1.Subject{subject},
 	}
 }
 
-// RoleMeta is the metadata of a default role or binding, which a server keeps as it is unless the object's annotation says
-// otherwise.
+// RoleMeta is the metadata of a default role or binding, which a server keeps as it is unless the object's annotation
+// says otherwise.
 func RoleMeta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Name: name, Labels: map[string]string{"kubernetes.io/bootstrapping": "rbac-defaults"},
 		Annotations: map[string]string{rbacv1.AutoUpdateAnnotationKey: "true"}}

@@ -9,7 +9,8 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 )
 
-// GeneratedModels returns the schemas, of those that upstream generates, of a Go type and of the types that it refers to.
+// GeneratedModels returns the schemas, of those that upstream generates, of a Go type and of the types that it refers
+// to.
 func GeneratedModels(definitions common.GetOpenAPIDefinitions, root string) map[string]*spec.Schema {
 	all := definitions(func(name string) spec.Ref { return spec.MustCreateRef("#/components/schemas/" + name) })
 	models := map[string]*spec.Schema{}
@@ -29,11 +30,14 @@ func GeneratedModels(definitions common.GetOpenAPIDefinitions, root string) map[
 }
 
 // GeneratedTypes returns the type converter of a kind that client-go's schema does not contain, whose Go type is root.
-func GeneratedTypes(definitions common.GetOpenAPIDefinitions, root string, gvk schema.GroupVersionKind) (managedfields.TypeConverter, error) {
+func GeneratedTypes(definitions common.GetOpenAPIDefinitions, root string,
+	gvk schema.GroupVersionKind) (managedfields.TypeConverter, error) {
 	models := GeneratedModels(definitions, root)
 	kind := *models[root]
 	kind.Extensions = maps.Clone(kind.Extensions)
-	kind.AddExtension("x-kubernetes-group-version-kind", []any{map[string]any{"group": gvk.Group, "version": gvk.Version, "kind": gvk.Kind}})
+	kind.AddExtension("x-kubernetes-group-version-kind", []any{
+		map[string]any{"group": gvk.Group, "version": gvk.Version, "kind": gvk.Kind},
+	})
 	models[root] = &kind
 	return managedfields.NewTypeConverter(models, false)
 }

@@ -207,7 +207,8 @@ func (s *strategy[T, S, P]) sameSpec(a, b P) bool {
 
 func (s *strategy[T, S, P]) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
 	o := obj.(P)
-	errs := apivalidation.ValidateObjectMetaAccessor(o, !s.Cluster, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
+	errs := apivalidation.ValidateObjectMetaAccessor(o, !s.Cluster, apivalidation.NameIsDNSSubdomain,
+		field.NewPath("metadata"))
 	if s.Definition.Validate != nil {
 		errs = append(errs, s.Definition.Validate(o)...)
 	}

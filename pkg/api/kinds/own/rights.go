@@ -9,8 +9,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 )
 
-// Together returns the rules of several controllers in order, with one rule for all resources of a group that need the same verbs. Rules that are limited
-// to names, or that are about paths, follow as they are.
+// Together returns the rules of several controllers in order, with one rule for all resources of a group that need the
+// same verbs. Rules that are limited to names, or that are about paths, follow as they are.
 func Together(all ...Rights) (list []rbacv1.PolicyRule) {
 	type resource struct{ group, name string }
 	verbs := map[resource]map[string]bool{}
@@ -40,7 +40,9 @@ func Together(all ...Rights) (list []rbacv1.PolicyRule) {
 	})
 	for _, at := range order {
 		needs := slices.Sorted(maps.Keys(verbs[at]))
-		i := slices.IndexFunc(list, func(r rbacv1.PolicyRule) bool { return r.APIGroups[0] == at.group && slices.Equal(r.Verbs, needs) })
+		i := slices.IndexFunc(list, func(r rbacv1.PolicyRule) bool {
+			return r.APIGroups[0] == at.group && slices.Equal(r.Verbs, needs)
+		})
 		if i < 0 {
 			list = append(list, rbacv1.PolicyRule{APIGroups: []string{at.group}, Verbs: needs})
 			i = len(list) - 1

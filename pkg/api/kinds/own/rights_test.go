@@ -10,7 +10,12 @@ import (
 // TestRulesThatAreLimitedStayLimited: what is printed for an operator gives no more rights than its controllers need.
 func TestRulesThatAreLimitedStayLimited(t *testing.T) {
 	pods := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list", "get"}}
-	one := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{"mine"}, Verbs: []string{"get"}}
+	one := rbacv1.PolicyRule{
+		APIGroups:     []string{""},
+		Resources:     []string{"secrets"},
+		ResourceNames: []string{"mine"},
+		Verbs:         []string{"get"},
+	}
 	path := rbacv1.PolicyRule{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}
 	services := rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"get", "list"}}
 	of := func(rules ...rbacv1.PolicyRule) Rights {

@@ -10,8 +10,8 @@ import (
 // Schema is a part of a definition's schema.
 type Schema = apiextensionsv1.JSONSchemaProps
 
-// Adjust changes the schema at a path of fields, such as spec.windows.[].kind, where [] is any element of a list. A path that the schema does not
-// have is an error of the program, and panics.
+// Adjust changes the schema at a path of fields, such as spec.windows.[].kind, where [] is any element of a list. A
+// path that the schema does not have is an error of the program, and panics.
 func Adjust(s *Schema, path string, changes ...func(*Schema)) {
 	adjust(s, strings.Split(path, "."), changes)
 }

@@ -59,7 +59,8 @@ func (u Untyped) Row() *kind.Resource {
 		},
 		Internal: func(o client.Object) (runtime.Object, error) { return o, nil },
 		External: func(o runtime.Object) (client.Object, error) { return o.(client.Object), nil },
-		Verbs:    []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"}, Fields: nameFields(!u.Cluster), FieldNames: []string{"metadata.name"},
+		Verbs:    []string{"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"},
+		Fields:   nameFields(!u.Cluster), FieldNames: []string{"metadata.name"},
 		Table: rest.NewDefaultTableConvertor(schema.GroupResource{Group: u.Kind.Group, Resource: u.Plural}),
 	}
 	if r.Singular == "" {
@@ -121,7 +122,8 @@ func (s *untyped) PrepareForUpdate(_ context.Context, obj, old runtime.Object) {
 		set(u.Object, "status", was.Object)
 	}
 	u.SetGeneration(was.GetGeneration())
-	if (u.GetDeletionTimestamp() == nil) != (was.GetDeletionTimestamp() == nil) || !equality.Semantic.DeepEqual(s.counted(u), s.counted(was)) {
+	if (u.GetDeletionTimestamp() == nil) != (was.GetDeletionTimestamp() == nil) ||
+		!equality.Semantic.DeepEqual(s.counted(u), s.counted(was)) {
 		u.SetGeneration(was.GetGeneration() + 1)
 	}
 }
@@ -146,7 +148,8 @@ func set(object map[string]any, name string, from map[string]any) {
 }
 
 func (s *untyped) meta(obj runtime.Object) field.ErrorList {
-	return apivalidation.ValidateObjectMetaAccessor(obj.(metav1.Object), !s.Cluster, apivalidation.NameIsDNSSubdomain, field.NewPath("metadata"))
+	return apivalidation.ValidateObjectMetaAccessor(obj.(metav1.Object), !s.Cluster, apivalidation.NameIsDNSSubdomain,
+		field.NewPath("metadata"))
 }
 
 func (s *untyped) Validate(_ context.Context, obj runtime.Object) field.ErrorList {
@@ -161,8 +164,10 @@ func (s *untyped) ValidateUpdate(_ context.Context, obj, old runtime.Object) fie
 	return s.validateUpdate(obj, old, s.Untyped.ValidateUpdate)
 }
 
-func (s *untyped) validateUpdate(obj, old runtime.Object, more func(obj, old *unstructured.Unstructured) field.ErrorList) field.ErrorList {
-	errs := append(s.meta(obj), apivalidation.ValidateObjectMetaAccessorUpdate(obj.(metav1.Object), old.(metav1.Object), field.NewPath("metadata"))...)
+func (s *untyped) validateUpdate(obj, old runtime.Object,
+	more func(obj, old *unstructured.Unstructured) field.ErrorList) field.ErrorList {
+	errs := append(s.meta(obj),
+		apivalidation.ValidateObjectMetaAccessorUpdate(obj.(metav1.Object), old.(metav1.Object), field.NewPath("metadata"))...)
 	if more != nil {
 		errs = append(errs, more(obj.(*unstructured.Unstructured), old.(*unstructured.Unstructured))...)
 	}
@@ -174,7 +179,9 @@ func (s *untyped) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
 	if !s.Status {
 		return nil
 	}
-	return map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(s.Kind.GroupVersion().String()): fieldpath.NewSet(fieldpath.MakePathOrDie("status"))}
+	return map[fieldpath.APIVersion]*fieldpath.Set{
+		fieldpath.APIVersion(s.Kind.GroupVersion().String()): fieldpath.NewSet(fieldpath.MakePathOrDie("status")),
+	}
 }
 
 // untypedStatus is the strategy of the status subresource.
@@ -198,5 +205,7 @@ func (s *untypedStatus) ValidateUpdate(_ context.Context, obj, old runtime.Objec
 // GetResetFields returns the fields that server-side apply must not own through the status subresource; as upstream,
 // spec.
 func (s *untypedStatus) GetResetFields() map[fieldpath.APIVersion]*fieldpath.Set {
-	return map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(s.Kind.GroupVersion().String()): fieldpath.NewSet(fieldpath.MakePathOrDie("spec"))}
+	return map[fieldpath.APIVersion]*fieldpath.Set{
+		fieldpath.APIVersion(s.Kind.GroupVersion().String()): fieldpath.NewSet(fieldpath.MakePathOrDie("spec")),
+	}
 }

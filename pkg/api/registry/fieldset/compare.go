@@ -19,13 +19,15 @@ type walk struct {
 	names            []entry
 }
 
-// absent is the value of a field that an object does not have. A nil pointer, map or list that is encoded as null is not absent.
+// absent is the value of a field that an object does not have. A nil pointer, map or list that is encoded as null is
+// not absent.
 var absent reflect.Value
 
 // compare returns the fields in which two objects differ, as FieldsV1; nil if there are none.
 func (p *Plan) compare(old, obj runtime.Object) (changed, removed []byte, ok bool) {
 	l, r := reflect.ValueOf(old), reflect.ValueOf(obj)
-	if l.Kind() != reflect.Pointer || r.Kind() != reflect.Pointer || l.Type().Elem() != p.kind || r.Type().Elem() != p.kind || l.IsNil() || r.IsNil() {
+	if l.Kind() != reflect.Pointer || r.Kind() != reflect.Pointer || l.Type().Elem() != p.kind ||
+		r.Type().Elem() != p.kind || l.IsNil() || r.IsNil() {
 		return nil, nil, false
 	}
 	if p.record != nil {
@@ -206,7 +208,8 @@ func (w *walk) entries(n *node, l, r reflect.Value) (some bool) {
 	for i := start; i < end; i++ {
 		e := w.names[i]
 		w.odd = w.odd || !utf8.ValidString(e.name)
-		if n.elem.shape == leaf && e.l.IsValid() && e.r.IsValid() && e.l.Kind() != reflect.Pointer && n.elem.equal(w, e.l, e.r) {
+		if n.elem.shape == leaf && e.l.IsValid() && e.r.IsValid() && e.l.Kind() != reflect.Pointer &&
+			n.elem.equal(w, e.l, e.r) {
 			continue // avoids building its key
 		}
 		w.differ(n.elem, fieldKey(e.name), e.l, e.r)
@@ -377,7 +380,8 @@ func (id *identity) compare(to *identity) int {
 	return 0
 }
 
-// lacking compares identities one of which lacks key field i: the next one that it has is later by name, or it has none.
+// lacking compares identities one of which lacks key field i: the next one that it has is later by name, or it has
+// none.
 func (id *identity) lacking(to *identity, i int) int {
 	if !id[i].present {
 		return -to.lacking(id, i)

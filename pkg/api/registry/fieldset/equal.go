@@ -12,8 +12,8 @@ import (
 // equality compares two values of one type by their JSON form. Pointers have been dereferenced, and are never nil.
 type equality func(w *walk, a, b reflect.Value) bool
 
-// equalities caches the equality of each type, separately for values inside and outside of lists. Upstream compares lists as Go values, in
-// which nil and empty fields differ; elsewhere, fields that are omitted from JSON are equal.
+// equalities caches the equality of each type, separately for values inside and outside of lists. Upstream compares
+// lists as Go values, in which nil and empty fields differ; elsewhere, fields that are omitted from JSON are equal.
 type equalities map[typePlace]*equality
 
 type typePlace struct {

@@ -1,13 +1,15 @@
-// Package fieldset computes the managed fields (KEP-555) of built-in objects, with the same result as upstream's field manager at a fraction
-// of its cost.
+// Package fieldset computes the managed fields (KEP-555) of built-in objects, with the same result as upstream's field
+// manager at a fraction of its cost.
 //
-// Upstream converts both objects to generic values, compares them by a schema whose parsing takes longer than the start of this server, and
-// represents field sets as trees. This package builds one plan per Go type (plan.go), compares two objects field by field with it, and
-// writes the differences directly as FieldsV1 text (compare.go, text.go). Sets are also merged and subtracted as text (set.go). Which lists
-// are maps or sets, and what is atomic, is read from topology.txt, which a test derives from upstream's schema.
+// Upstream converts both objects to generic values, compares them by a schema whose parsing takes longer than the start
+// of this server, and represents field sets as trees. This package builds one plan per Go type (plan.go), compares two
+// objects field by field with it, and writes the differences directly as FieldsV1 text (compare.go, text.go). Sets are
+// also merged and subtracted as text (set.go). Which lists are maps or sets, and what is atomic, is read from
+// topology.txt, which a test derives from upstream's schema.
 //
-// Its invariant: either the result is the one that upstream's field manager would compute, or ok is false, and the caller must use upstream's
-// field manager. It knows nothing of storage, HTTP or kinds. Everything is safe for concurrent use.
+// Its invariant: either the result is the one that upstream's field manager would compute, or ok is false, and the
+// caller must use upstream's field manager. It knows nothing of storage, HTTP or kinds. Everything is safe for
+// concurrent use.
 package fieldset
 
 import (
@@ -32,13 +34,15 @@ type Writer struct {
 func (w Writer) entry(raw []byte) metav1.ManagedFieldsEntry {
 	t := metav1.NewTime(w.Time)
 	return metav1.ManagedFieldsEntry{
-		Manager: w.Manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: w.APIVersion, Subresource: w.Subresource,
-		Time: &t, FieldsType: "FieldsV1", FieldsV1: fieldsOf(raw),
+		Manager: w.Manager, Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: w.APIVersion,
+		Subresource: w.Subresource,
+		Time:        &t, FieldsType: "FieldsV1", FieldsV1: fieldsOf(raw),
 	}
 }
 
 func (w Writer) is(e *metav1.ManagedFieldsEntry) bool {
-	return e.Operation == metav1.ManagedFieldsOperationUpdate && e.Manager == w.Manager && e.APIVersion == w.APIVersion && e.Subresource == w.Subresource
+	return e.Operation == metav1.ManagedFieldsOperationUpdate && e.Manager == w.Manager && e.APIVersion == w.APIVersion &&
+		e.Subresource == w.Subresource
 }
 
 // Created returns the managed fields of an object that w creates. It does not change obj.
@@ -50,9 +54,11 @@ func (p *Plan) Created(obj runtime.Object, w Writer) (entries []metav1.ManagedFi
 	return []metav1.ManagedFieldsEntry{w.entry(changed)}, true
 }
 
-// Updated returns the managed fields after w changes an object from old to obj; entries are those before. Entries and objects are not
-// changed; the result may share memory with entries. An object without entries is not tracked, and remains so.
-func (p *Plan) Updated(old, obj runtime.Object, entries []metav1.ManagedFieldsEntry, w Writer) (after []metav1.ManagedFieldsEntry, ok bool) {
+// Updated returns the managed fields after w changes an object from old to obj; entries are those before. Entries and
+// objects are not changed; the result may share memory with entries. An object without entries is not tracked, and
+// remains so.
+func (p *Plan) Updated(old, obj runtime.Object, entries []metav1.ManagedFieldsEntry,
+	w Writer) (after []metav1.ManagedFieldsEntry, ok bool) {
 	if len(entries) == 0 {
 		return nil, true
 	}
@@ -124,7 +130,8 @@ func known(entries []metav1.ManagedFieldsEntry, version string) bool {
 
 // order is upstream's order of entries.
 func order(a, b metav1.ManagedFieldsEntry) int {
-	return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(unix(a.Time), unix(b.Time)), cmp.Compare(a.Manager, b.Manager),
+	return cmp.Or(cmp.Compare(a.Operation, b.Operation), cmp.Compare(unix(a.Time), unix(b.Time)),
+		cmp.Compare(a.Manager, b.Manager),
 		cmp.Compare(a.APIVersion, b.APIVersion), cmp.Compare(a.Subresource, b.Subresource))
 }
 

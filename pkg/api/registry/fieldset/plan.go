@@ -61,8 +61,8 @@ var stripped = fieldpath.NewSet(
 	fieldpath.MakePathOrDie("metadata", "resourceVersion"),
 )
 
-// NewPlan creates the plan for objects like empty, an object of a built-in kind without content. Writes do not manage the fields in reset, or
-// anything below them. It returns nil if upstream's field manager must be used.
+// NewPlan creates the plan for objects like empty, an object of a built-in kind without content. Writes do not manage
+// the fields in reset, or anything below them. It returns nil if upstream's field manager must be used.
 func NewPlan(empty runtime.Object, reset *fieldpath.Set) *Plan {
 	t := reflect.TypeOf(empty)
 	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
@@ -86,7 +86,8 @@ func NewPlan(empty runtime.Object, reset *fieldpath.Set) *Plan {
 	return p
 }
 
-// Describes reports whether upstream's schema of the built-in kinds contains the type of obj, so that a plan can be made for it.
+// Describes reports whether upstream's schema of the built-in kinds contains the type of obj, so that a plan can be
+// made for it.
 func Describes(obj runtime.Object) bool {
 	t := reflect.TypeOf(obj)
 	if t == nil || t.Kind() != reflect.Pointer {
@@ -103,7 +104,8 @@ type maker struct {
 	odd    bool // a type is not supported by plans
 }
 
-// without returns a node without some fields and everything below them, or nil if they cannot be identified by field names.
+// without returns a node without some fields and everything below them, or nil if they cannot be identified by field
+// names.
 func (m *maker) without(n *node, drop *fieldpath.Set) *node {
 	if n.shape != fields {
 		return nil
@@ -136,7 +138,12 @@ func (m *maker) structure(t reflect.Type) *node {
 	m.odd = m.odd || n.equal == nil
 	for _, e := range value.TypeReflectEntryOf(t).OrderedFields() {
 		ft := fieldType(t, e)
-		n.fields = append(n.fields, field{FieldCacheEntry: e, direct: directly(t, e), key: fieldKey(e.JsonName), node: m.node(ft, declared(t, e.JsonName, ft))})
+		n.fields = append(n.fields, field{
+			FieldCacheEntry: e,
+			direct:          directly(t, e),
+			key:             fieldKey(e.JsonName),
+			node:            m.node(ft, declared(t, e.JsonName, ft)),
+		})
 	}
 	return n
 }
@@ -222,7 +229,8 @@ func probeOf(t reflect.Type) probe {
 	return unknown
 }
 
-// empty reports whether the field of the struct at p is omitted from JSON. It may return false although the field is omitted.
+// empty reports whether the field of the struct at p is omitted from JSON. It may return false although the field is
+// omitted.
 func (d direct) empty(p unsafe.Pointer) bool {
 	at := unsafe.Add(p, d.offset)
 	switch d.probe {
@@ -301,6 +309,10 @@ func (m *maker) identified(n *node, elem reflect.Type, r rule) {
 			m.odd = true
 			return
 		}
-		n.keys, n.names, n.of = append(n.keys, field{FieldCacheEntry: e, direct: directly(elem, e), typ: fieldType(elem, e)}), append(n.names, k.name), append(n.of, k.fallback)
+		n.keys, n.names, n.of = append(n.keys, field{
+			FieldCacheEntry: e,
+			direct:          directly(elem, e),
+			typ:             fieldType(elem, e),
+		}), append(n.names, k.name), append(n.of, k.fallback)
 	}
 }

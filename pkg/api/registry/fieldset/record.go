@@ -12,16 +12,17 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// record compares objects that have, besides their metadata, one field that writes manage, and manage as a whole. What else a write changes is
-// left to upstream's field manager.
+// record compares objects that have, besides their metadata, one field that writes manage, and manage as a whole. What
+// else a write changes is left to upstream's field manager.
 type record struct {
 	field   int    // of the struct
 	changed []byte // the set of that field alone
 	nested  []byte // how a set begins that has parts of it, as it had before it had one owner
 }
 
-// NewRecordPlan creates the plan for objects like empty, of one of our own kinds, whose field name is managed as a whole. Writes do not manage the
-// fields in reset. It returns nil if they manage further fields: upstream's field manager must be used.
+// NewRecordPlan creates the plan for objects like empty, of one of our own kinds, whose field name is managed as a
+// whole. Writes do not manage the fields in reset. It returns nil if they manage further fields: upstream's field
+// manager must be used.
 func NewRecordPlan(empty runtime.Object, name string, reset *fieldpath.Set) *Plan {
 	t := reflect.TypeOf(empty)
 	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
@@ -63,13 +64,14 @@ func (r *record) compare(old, obj reflect.Value) (changed, removed []byte, ok bo
 	return nil, nil, true
 }
 
-// differ reports whether two values of a type differ in JSON. Most that do have a number or a text that differs, so only the fields that are not
-// deeply equal are encoded, until one differs.
+// differ reports whether two values of a type differ in JSON. Most that do have a number or a text that differs, so
+// only the fields that are not deeply equal are encoded, until one differs.
 func differ(a, b reflect.Value) (changed, ok bool) {
 	t := a.Type()
 	if t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(marshaler) {
 		for i := range t.NumField() {
-			if f := t.Field(i); !f.IsExported() || strings.Contains(f.Tag.Get("json"), ",omit") && empty(a.Field(i)) && empty(b.Field(i)) {
+			if f := t.Field(i); !f.IsExported() ||
+				strings.Contains(f.Tag.Get("json"), ",omit") && empty(a.Field(i)) && empty(b.Field(i)) {
 				continue
 			}
 			if changed, ok = differ(a.Field(i), b.Field(i)); changed || !ok {
@@ -111,7 +113,8 @@ func (r *record) plain(list []metav1.ManagedFieldsEntry) bool {
 // sameMeta compares the metadata that writes manage.
 func sameMeta(a, b metav1.Object) bool {
 	return a.GetGenerateName() == b.GetGenerateName() && apiequality.Semantic.DeepEqual(a.GetLabels(), b.GetLabels()) &&
-		apiequality.Semantic.DeepEqual(a.GetAnnotations(), b.GetAnnotations()) && apiequality.Semantic.DeepEqual(a.GetFinalizers(), b.GetFinalizers()) &&
+		apiequality.Semantic.DeepEqual(a.GetAnnotations(), b.GetAnnotations()) && apiequality.Semantic.DeepEqual(
+		a.GetFinalizers(), b.GetFinalizers()) &&
 		apiequality.Semantic.DeepEqual(a.GetOwnerReferences(), b.GetOwnerReferences()) &&
 		apiequality.Semantic.DeepEqual(a.GetDeletionTimestamp(), b.GetDeletionTimestamp()) &&
 		apiequality.Semantic.DeepEqual(a.GetDeletionGracePeriodSeconds(), b.GetDeletionGracePeriodSeconds())

@@ -49,14 +49,22 @@ func (recordedVersion) ConvertToVersion(in runtime.Object, _ runtime.GroupVersio
 	return in, nil
 }
 
-// TestRecordPlansAgreeWithUpstream makes several managers write a kind with a status of one owner, with a plan and with upstream's field manager.
+// TestRecordPlansAgreeWithUpstream makes several managers write a kind with a status of one owner, with a plan and with
+// upstream's field manager.
 func TestRecordPlansAgreeWithUpstream(t *testing.T) {
 	free := func(extensions spec.Extensions) spec.Schema {
 		extensions["x-kubernetes-preserve-unknown-fields"] = true
-		return spec.Schema{SchemaProps: spec.SchemaProps{Type: []string{"object"}}, VendorExtensible: spec.VendorExtensible{Extensions: extensions}}
+		return spec.Schema{
+			SchemaProps:      spec.SchemaProps{Type: []string{"object"}},
+			VendorExtensible: spec.VendorExtensible{Extensions: extensions},
+		}
 	}
-	model := free(spec.Extensions{"x-kubernetes-group-version-kind": []any{map[string]any{"group": "test", "version": "v1", "kind": "Recorded"}}})
-	model.Properties = map[string]spec.Schema{"metadata": free(spec.Extensions{}), "status": free(spec.Extensions{"x-kubernetes-map-type": "atomic"})}
+	model := free(spec.Extensions{
+		"x-kubernetes-group-version-kind": []any{map[string]any{"group": "test", "version": "v1", "kind": "Recorded"}},
+	})
+	model.Properties = map[string]spec.Schema{
+		"metadata": free(spec.Extensions{}), "status": free(spec.Extensions{"x-kubernetes-map-type": "atomic"}),
+	}
 	types, err := managedfields.NewTypeConverter(map[string]*spec.Schema{"test.v1.Recorded": &model}, false)
 	require.NoError(t, err)
 	reset := fieldpath.NewSet(fieldpath.MakePathOrDie("spec"))
@@ -64,7 +72,8 @@ func TestRecordPlansAgreeWithUpstream(t *testing.T) {
 	require.NotNil(t, plan)
 	require.Nil(t, NewRecordPlan(&recorded{}, "status", nil), "writes manage the spec too")
 	v := recordedVersion{}
-	upstreams, err := managedfields.NewDefaultCRDFieldManager(types, v, v, v, recordedKind, recordedKind.GroupVersion(), "status",
+	upstreams, err := managedfields.NewDefaultCRDFieldManager(types, v, v, v, recordedKind, recordedKind.GroupVersion(),
+		"status",
 		fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{"test/v1": reset}))
 	require.NoError(t, err)
 	planned := 0
@@ -90,7 +99,12 @@ func TestRecordPlansAgreeWithUpstream(t *testing.T) {
 			was.ManagedFields, obj.ManagedFields = entries, entries
 			want, err := upstreams.Update(was.DeepCopyObject(), obj.DeepCopyObject(), manager)
 			require.NoError(t, err)
-			w := Writer{Manager: manager, APIVersion: "test/v1", Subresource: "status", Time: time.Now().UTC().Truncate(time.Second)}
+			w := Writer{
+				Manager:     manager,
+				APIVersion:  "test/v1",
+				Subresource: "status",
+				Time:        time.Now().UTC().Truncate(time.Second),
+			}
 			var got []metav1.ManagedFieldsEntry
 			var ok bool
 			if step == 0 {
@@ -112,8 +126,10 @@ func TestRecordPlansAgreeWithUpstream(t *testing.T) {
 	require.Positive(t, planned)
 
 	// What has parts of the status from before it had one owner is upstream's.
-	old := []metav1.ManagedFieldsEntry{{Manager: "one", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "test/v1", FieldsType: "FieldsV1",
-		FieldsV1: fieldsOf([]byte(`{"f:status":{"f:text":{}}}`))}}
+	old := []metav1.ManagedFieldsEntry{
+		{Manager: "one", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "test/v1", FieldsType: "FieldsV1",
+			FieldsV1: fieldsOf([]byte(`{"f:status":{"f:text":{}}}`))},
+	}
 	next := &recorded{}
 	next.Status.Text = "a"
 	_, ok := plan.Updated(&recorded{}, next, old, Writer{Manager: "one", APIVersion: "test/v1"})
@@ -123,7 +139,10 @@ func TestRecordPlansAgreeWithUpstream(t *testing.T) {
 func texts(list []metav1.ManagedFieldsEntry) string {
 	var all []string
 	for _, e := range list {
-		all = append(all, strings.Join([]string{e.Manager, string(e.Operation), e.Subresource, string(e.FieldsV1.GetRawBytes()), strconv.FormatBool(e.Time != nil)}, " "))
+		all = append(all,
+			strings.Join([]string{
+				e.Manager, string(e.Operation), e.Subresource, string(e.FieldsV1.GetRawBytes()), strconv.FormatBool(e.Time != nil),
+			}, " "))
 	}
 	return strings.Join(all, "\n")
 }
@@ -145,8 +164,11 @@ func TestDiffer(t *testing.T) {
 	}
 	second := metav1.Unix(1, 0)
 	later := metav1.Unix(1, 5)
-	parts := []Part{{}, {Number: 1}, {Text: "a"}, {List: []string{}}, {List: []string{"a"}}, {All: []string{}}, {Map: map[string]string{}}, {Map: map[string]string{"a": ""}},
-		{Time: &second}, {Time: &later}, {Raw: json.RawMessage(`{"a":1}`)}, {Raw: json.RawMessage(`{ "a": 1 }`)}}
+	parts := []Part{
+		{}, {Number: 1}, {Text: "a"}, {List: []string{}}, {List: []string{"a"}}, {All: []string{}},
+		{Map: map[string]string{}}, {Map: map[string]string{"a": ""}},
+		{Time: &second}, {Time: &later}, {Raw: json.RawMessage(`{"a":1}`)}, {Raw: json.RawMessage(`{ "a": 1 }`)},
+	}
 	for _, a := range parts {
 		for _, b := range parts {
 			for _, pair := range [][2]whole{{{Part: a}, {Part: b}}, {{More: a}, {More: b}}} {

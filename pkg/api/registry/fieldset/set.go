@@ -10,8 +10,8 @@ import (
 // maxDepth is the maximum nesting of fields in a set.
 const maxDepth = 128
 
-// subtract returns a without the fields of the other sets, or nil if nothing is left. If nothing is removed it returns a itself. A nil set is
-// empty. ok is false if a set is not encoded the way this package and upstream do.
+// subtract returns a without the fields of the other sets, or nil if nothing is left. If nothing is removed it returns
+// a itself. A nil set is empty. ok is false if a set is not encoded the way this package and upstream do.
 func subtract(a []byte, sets ...[]byte) (left []byte, ok bool) {
 	if len(a) == 0 || string(a) == "{}" {
 		return nil, true
@@ -58,8 +58,8 @@ func (m *merge) run(a, b []byte, how func(a, b *cursor)) bool {
 	return !m.bad && !x.bad && !y.bad && x.at == len(a) && y.at == len(b)
 }
 
-// subtract writes the fields of a's object that are not in b's. Both cursors start after the opening brace of the object, and end after the
-// closing one.
+// subtract writes the fields of a's object that are not in b's. Both cursors start after the opening brace of the
+// object, and end after the closing one.
 func (m *merge) subtract(a, b *cursor) {
 	kb := b.next()
 	for ka := a.next(); ka != nil; ka = a.next() {
@@ -202,7 +202,8 @@ func (c *cursor) member() bool {
 	return true
 }
 
-// next returns the next key of the object, including quotes and colon. At the end of the object it returns nil and leaves the object.
+// next returns the next key of the object, including quotes and colon. At the end of the object it returns nil and
+// leaves the object.
 func (c *cursor) next() []byte {
 	if c.at >= len(c.text) {
 		return c.fail()

@@ -7,8 +7,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// writer encodes a set of fields as FieldsV1. Fields must be written in upstream's order. A parent field is written once something below it
-// is.
+// writer encodes a set of fields as FieldsV1. Fields must be written in upstream's order. A parent field is written
+// once something below it is.
 type writer struct {
 	buf     []byte
 	stack   []frame

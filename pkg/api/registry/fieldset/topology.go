@@ -62,5 +62,6 @@ var topology = sync.OnceValue(func() map[string]rule {
 
 // typeName returns the name of a Go type in the rules.
 func typeName(t reflect.Type) string {
-	return strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(t.PkgPath(), "k8s.io/api/"), "k8s.io/apimachinery/pkg/apis/"), "k8s.io/apimachinery/pkg/") + "." + t.Name()
+	return strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(t.PkgPath(), "k8s.io/api/"),
+		"k8s.io/apimachinery/pkg/apis/"), "k8s.io/apimachinery/pkg/") + "." + t.Name()
 }

@@ -25,7 +25,8 @@ func TestTopologyIsUpstreams(t *testing.T) {
 	for gvk, goType := range scheme.Scheme.AllKnownTypes() {
 		obj, err := scheme.Scheme.New(gvk)
 		require.NoError(t, err)
-		if _, err := meta.Accessor(obj); err != nil || strings.Contains(gvk.Version, "alpha") || strings.Contains(gvk.Version, "beta") {
+		if _, err := meta.Accessor(obj); err != nil || strings.Contains(gvk.Version, "alpha") ||
+			strings.Contains(gvk.Version, "beta") {
 			continue
 		}
 		obj.GetObjectKind().SetGroupVersionKind(gvk)
@@ -99,7 +100,8 @@ func (d *deriver) derive(t reflect.Type, ref schema.TypeRef, where string) {
 		}
 	case reflect.Slice:
 		switch {
-		case t.Elem().Kind() == reflect.Uint8 && atom.Scalar != nil && atom.List == nil && atom.Map == nil, atomicList && atom.Map == nil:
+		case t.Elem().Kind() == reflect.Uint8 && atom.Scalar != nil && atom.List == nil && atom.Map == nil,
+			atomicList && atom.Map == nil:
 		case atom.List == nil || atom.List.ElementRelationship != schema.Associative || atom.Map != nil:
 			d.fail(where, "is not a list in the schema")
 		default:

@@ -15,9 +15,10 @@ import (
 // maxUntyped is the maximum number of values in an object without a Go type whose managed fields are computed here.
 const maxUntyped = 10_000
 
-// CreatedUntyped is Plan.Created for an object without a Go type, of the schema that types has for its kind. Writes do not manage the fields in reset,
-// which are of the object itself.
-func CreatedUntyped(types managedfields.TypeConverter, obj *unstructured.Unstructured, reset *fieldpath.Set, w Writer) (entries []metav1.ManagedFieldsEntry, ok bool) {
+// CreatedUntyped is Plan.Created for an object without a Go type, of the schema that types has for its kind. Writes do
+// not manage the fields in reset, which are of the object itself.
+func CreatedUntyped(types managedfields.TypeConverter, obj *unstructured.Unstructured, reset *fieldpath.Set,
+	w Writer) (entries []metav1.ManagedFieldsEntry, ok bool) {
 	empty := &unstructured.Unstructured{Object: map[string]any{}}
 	empty.SetGroupVersionKind(obj.GroupVersionKind())
 	typed, err := types.ObjectToTyped(empty)
@@ -35,8 +36,8 @@ func CreatedUntyped(types managedfields.TypeConverter, obj *unstructured.Unstruc
 	return []metav1.ManagedFieldsEntry{w.entry(set)}, true
 }
 
-// untyped collects the fields of an object that is new. Its methods return false if the object does not fit its schema, or if only upstream's field manager
-// can tell.
+// untyped collects the fields of an object that is new. Its methods return false if the object does not fit its schema,
+// or if only upstream's field manager can tell.
 type untyped struct {
 	schema *schema.Schema
 	set    writer
@@ -58,7 +59,8 @@ func (u *untyped) object(ref schema.TypeRef, content map[string]any, reset *fiel
 		if name == "metadata" && isMap {
 			ok = u.metadata(in, meta)
 		} else {
-			quiet := stripped.Members.Has(fieldpath.FieldNameElement(name)) || reset != nil && reset.Members.Has(fieldpath.FieldNameElement(name))
+			quiet := stripped.Members.Has(fieldpath.FieldNameElement(name)) ||
+				reset != nil && reset.Members.Has(fieldpath.FieldNameElement(name))
 			ok = name != "metadata" && u.value(in, fieldKey(name), content[name], quiet)
 		}
 		if !ok {
@@ -90,7 +92,8 @@ func fieldOf(t *schema.Map, name string) (schema.TypeRef, bool) {
 	if f, ok := t.FindField(name); ok {
 		return f.Type, utf8.ValidString(name)
 	}
-	return t.ElementType, t.ElementType != (schema.TypeRef{}) && utf8.ValidString(name) // upstream's encoding of invalid UTF-8 is not stable
+	// upstream's encoding of invalid UTF-8 is not stable
+	return t.ElementType, t.ElementType != (schema.TypeRef{}) && utf8.ValidString(name)
 }
 
 // value adds a value and what is in it. If quiet, it is only checked: it is a part of an atomic value, or not managed.
@@ -166,7 +169,8 @@ type listed struct {
 func (u *untyped) list(t *schema.List, key string, v []any, quiet bool) bool {
 	if t.ElementRelationship != schema.Associative {
 		u.leaf(key, quiet)
-		return t.ElementRelationship == schema.Atomic && !slices.ContainsFunc(v, func(in any) bool { return !u.value(t.ElementType, "", in, true) })
+		return t.ElementRelationship == schema.Atomic &&
+			!slices.ContainsFunc(v, func(in any) bool { return !u.value(t.ElementType, "", in, true) })
 	}
 	if len(v) == 0 {
 		u.leaf(key, quiet)

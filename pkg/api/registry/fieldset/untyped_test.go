@@ -186,7 +186,8 @@ func TestCreatedUntypedAgreesWithUpstream(t *testing.T) {
 		if without != nil {
 			sets["example.com/v1"] = without
 		}
-		f, err := managedfields.NewDefaultCRDFieldManager(types, v, v, v, gizmo, gizmo.GroupVersion(), "", fieldpath.NewExcludeFilterSetMap(sets))
+		f, err := managedfields.NewDefaultCRDFieldManager(types, v, v, v, gizmo, gizmo.GroupVersion(), "",
+			fieldpath.NewExcludeFilterSetMap(sets))
 		require.NoError(rt, err)
 		g := gizmoMaker{rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 0)), rapid.IntRange(0, 2).Draw(rt, "odd") == 0}
 		for range 5 {
@@ -197,7 +198,11 @@ func TestCreatedUntypedAgreesWithUpstream(t *testing.T) {
 			obj := &unstructured.Unstructured{Object: content}
 			obj.SetGroupVersionKind(gizmo)
 			before := obj.DeepCopy()
-			got, ok := CreatedUntyped(types, obj, without, Writer{Manager: "m", APIVersion: "example.com/v1", Time: time.Now().UTC()})
+			got, ok := CreatedUntyped(types, obj, without, Writer{
+				Manager:    "m",
+				APIVersion: "example.com/v1",
+				Time:       time.Now().UTC(),
+			})
 			require.Equal(rt, before, obj)
 			live, _ := v.New(gizmo)
 			out, err := f.Update(live, obj, "m")
@@ -208,7 +213,8 @@ func TestCreatedUntypedAgreesWithUpstream(t *testing.T) {
 			require.NoError(rt, err, "%v", before.Object)
 			compared++
 			before.SetManagedFields(got)
-			require.Equal(rt, shown(out.(*unstructured.Unstructured).GetManagedFields()), shown(before.GetManagedFields()), "%v", before.Object)
+			require.Equal(rt, shown(out.(*unstructured.Unstructured).GetManagedFields()), shown(before.GetManagedFields()), "%v",
+				before.Object)
 		}
 	})
 	require.Greater(t, 4*compared, refused, "many objects fit")

@@ -57,10 +57,13 @@ func (v sameVersion) ConvertToVersion(in runtime.Object, gv runtime.GroupVersion
 	return out, err
 }
 
-func upstream(t require.TestingT, gvk schema.GroupVersionKind, subresource string, reset *fieldpath.Set) *managedfields.FieldManager {
+func upstream(t require.TestingT, gvk schema.GroupVersionKind, subresource string,
+	reset *fieldpath.Set) *managedfields.FieldManager {
 	v := sameVersion{gvk}
 	f, err := managedfields.NewDefaultFieldManager(typeConverter, v, v, v, gvk, gvk.GroupVersion(), subresource,
-		fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{fieldpath.APIVersion(gvk.GroupVersion().String()): reset}))
+		fieldpath.NewExcludeFilterSetMap(map[fieldpath.APIVersion]*fieldpath.Set{
+			fieldpath.APIVersion(gvk.GroupVersion().String()): reset,
+		}))
 	require.NoError(t, err)
 	return f
 }
@@ -75,7 +78,8 @@ type part struct {
 
 var longAgo = time.Date(2020, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// TestPlansAgreeWithUpstream makes several managers write random objects of all kinds, with plans and with upstream's field manager.
+// TestPlansAgreeWithUpstream makes several managers write random objects of all kinds, with plans and with upstream's
+// field manager.
 func TestPlansAgreeWithUpstream(t *testing.T) {
 	var kinds []schema.GroupVersionKind
 	for gvk, goType := range scheme.Scheme.AllKnownTypes() {
@@ -90,7 +94,10 @@ func TestPlansAgreeWithUpstream(t *testing.T) {
 		require.NoError(t, err)
 		all := []part{
 			{name: "", reset: fieldpath.NewSet(fieldpath.MakePathOrDie("status"))},
-			{name: "status", reset: fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "ownerReferences"))},
+			{
+				name:  "status",
+				reset: fieldpath.NewSet(fieldpath.MakePathOrDie("spec"), fieldpath.MakePathOrDie("metadata", "ownerReferences")),
+			},
 		}
 		for i := range all {
 			all[i].plan, all[i].manager = NewPlan(empty, all[i].reset), upstream(t, gvk, all[i].name, all[i].reset)
@@ -102,7 +109,9 @@ func TestPlansAgreeWithUpstream(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		gvk := rapid.SampledFrom(kinds).Draw(t, "kind")
 		if rapid.Bool().Draw(t, "often") {
-			gvk = corev1.SchemeGroupVersion.WithKind(rapid.SampledFrom([]string{"Pod", "Node", "Service", "Endpoints", "Event", "ConfigMap"}).Draw(t, "kind"))
+			gvk = corev1.SchemeGroupVersion.WithKind(rapid.SampledFrom([]string{
+				"Pod", "Node", "Service", "Endpoints", "Event", "ConfigMap",
+			}).Draw(t, "kind"))
 		}
 		g := generator{Rand: rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))}
 		make := func() runtime.Object {
@@ -185,7 +194,9 @@ func aged(m metav1.Object) {
 
 func shown(entries []metav1.ManagedFieldsEntry) (lines []string) {
 	for _, e := range entries {
-		lines = append(lines, fmt.Sprintln(e.Manager, e.Operation, e.APIVersion, e.Subresource, e.FieldsType, e.Time.Time.Equal(longAgo), string(e.FieldsV1.Raw)))
+		lines = append(lines,
+			fmt.Sprintln(e.Manager, e.Operation, e.APIVersion, e.Subresource, e.FieldsType, e.Time.Time.Equal(longAgo),
+				string(e.FieldsV1.Raw)))
 	}
 	return lines
 }
@@ -212,7 +223,8 @@ func (g generator) change(v reflect.Value) {
 			for in.Kind() == reflect.Pointer && !in.IsNil() {
 				in = in.Elem()
 			}
-			if in.Kind() == reflect.Struct && in.NumField() > 0 && !value.TypeReflectEntryOf(in.Type()).CanConvertToUnstructured() {
+			if in.Kind() == reflect.Struct && in.NumField() > 0 &&
+				!value.TypeReflectEntryOf(in.Type()).CanConvertToUnstructured() {
 				if f := in.Field(g.IntN(in.NumField())); f.CanSet() {
 					in = f
 					continue
@@ -246,7 +258,9 @@ func (g generator) fill(v reflect.Value, depth int) {
 		v.Set(reflect.ValueOf([]intstr.IntOrString{{}, intstr.FromString("a"), intstr.FromInt32(1)}[g.IntN(3)]))
 		return
 	case runtime.RawExtension:
-		v.Set(reflect.ValueOf(runtime.RawExtension{Raw: [][]byte{nil, []byte(`{"a":1}`), []byte(`{"a":{"b":[1]}}`)}[g.IntN(3)]}))
+		v.Set(reflect.ValueOf(runtime.RawExtension{
+			Raw: [][]byte{nil, []byte(`{"a":1}`), []byte(`{"a":{"b":[1]}}`)}[g.IntN(3)],
+		}))
 		return
 	case metav1.FieldsV1:
 		v.Set(reflect.ValueOf(metav1.FieldsV1{Raw: []byte("{}")}))

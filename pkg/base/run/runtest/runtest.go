@@ -11,8 +11,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
-// Start runs components in order and returns once the last one is ready. stop stops them in reverse order, at the latest when the test ends;
-// further calls do nothing. The test fails if a component fails.
+// Start runs components in order and returns once the last one is ready. stop stops them in reverse order, at the
+// latest when the test ends; further calls do nothing. The test fails if a component fails.
 func Start(t testing.TB, components ...run.Component) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

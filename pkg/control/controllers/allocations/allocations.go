@@ -1,4 +1,5 @@
-// Package allocations restores the IPAddresses of Services when somebody deletes or changes them, as upstream's repairip does.
+// Package allocations restores the IPAddresses of Services when somebody deletes or changes them, as upstream's
+// repairip does.
 //
 // Like bootstrap it is run by the server itself: the repair is the registry's, which reserves addresses and ports.
 package allocations
@@ -33,7 +34,8 @@ func New(repair func(context.Context) error) *engine.Reconciler {
 	}
 }
 
-// changed asks for a pass when a Service that is still there may have lost an address. One that was deleted took its addresses along.
+// changed asks for a pass when a Service that is still there may have lost an address. One that was deleted took its
+// addresses along.
 func changed(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, ok := was.(*networkingv1.IPAddress)
 	if !ok || before.Spec.ParentRef == nil || before.Spec.ParentRef.Resource != "services" {
@@ -43,7 +45,8 @@ func changed(ctx context.Context, env engine.Env, was, is client.Object) []engin
 		return nil
 	}
 	var service corev1.Service
-	err := env.Cache.Get(ctx, client.ObjectKey{Namespace: before.Spec.ParentRef.Namespace, Name: before.Spec.ParentRef.Name}, &service)
+	err := env.Cache.Get(ctx,
+		client.ObjectKey{Namespace: before.Spec.ParentRef.Namespace, Name: before.Spec.ParentRef.Name}, &service)
 	if client.IgnoreNotFound(err) == nil && err != nil {
 		return nil
 	}

@@ -26,9 +26,15 @@ type world struct {
 }
 
 func newWorld(t *rapid.T) *world {
-	w := &world{t: t, now: now, volumes: map[string]*corev1.PersistentVolume{}, nodes: map[string]*corev1.Node{}, wanted: map[string]map[string]bool{},
-		mounted: map[string]map[string]bool{}, attachments: map[string]*storagev1.VolumeAttachment{}, since: map[string]time.Time{}}
-	for i, mode := range []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce, corev1.ReadWriteMany, corev1.ReadWriteOncePod} {
+	w := &world{
+		t: t, now: now, volumes: map[string]*corev1.PersistentVolume{}, nodes: map[string]*corev1.Node{},
+		wanted:  map[string]map[string]bool{},
+		mounted: map[string]map[string]bool{}, attachments: map[string]*storagev1.VolumeAttachment{},
+		since: map[string]time.Time{},
+	}
+	for i, mode := range []corev1.PersistentVolumeAccessMode{
+		corev1.ReadWriteOnce, corev1.ReadWriteMany, corev1.ReadWriteOncePod,
+	} {
 		v := volume(fmt.Sprint("v", i), mode)
 		w.volumes[v.Name] = v
 	}
@@ -51,8 +57,11 @@ func (w *world) setReady(node string, ready bool) {
 
 // observe is what the reconciler sees of a node.
 func (w *world) observe(node string) Observed {
-	o := Observed{Name: node, Node: w.nodes[node].DeepCopy(), Wanted: map[string]*corev1.PersistentVolume{}, Elsewhere: map[string][]string{},
-		Volumes: map[string]*corev1.PersistentVolume{}, Since: w.since}
+	o := Observed{
+		Name: node, Node: w.nodes[node].DeepCopy(), Wanted: map[string]*corev1.PersistentVolume{},
+		Elsewhere: map[string][]string{},
+		Volumes:   map[string]*corev1.PersistentVolume{}, Since: w.since,
+	}
 	for name := range w.mounted[node] {
 		o.Node.Status.VolumesInUse = append(o.Node.Status.VolumesInUse, uniqueName(w.volumes[name]))
 	}
@@ -96,7 +105,11 @@ func (w *world) reconcile(node string, writes int) {
 			w.t.Fatalf("a second attachment of %s to %s", v.Name, node)
 		}
 		w.attachments[name] = &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name},
-			Spec: storagev1.VolumeAttachmentSpec{NodeName: node, Attacher: "d", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &v.Name}}}
+			Spec: storagev1.VolumeAttachmentSpec{
+				NodeName: node,
+				Attacher: "d",
+				Source:   storagev1.VolumeAttachmentSource{PersistentVolumeName: &v.Name},
+			}}
 		delete(w.since, name)
 	}
 }
@@ -135,8 +148,9 @@ func (w *world) check() {
 	}
 }
 
-// TestModel: whatever pods, agents, drivers and nodes do, and wherever the reconciler is killed, a volume for one node is never attached to two, and
-// nothing is detached that is in use. When everything is quiet, exactly what is wanted is attached, and a second plan is empty.
+// TestModel: whatever pods, agents, drivers and nodes do, and wherever the reconciler is killed, a volume for one node
+// is never attached to two, and nothing is detached that is in use. When everything is quiet, exactly what is wanted is
+// attached, and a second plan is empty.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)

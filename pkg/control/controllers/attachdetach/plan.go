@@ -14,7 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
-// ForceAfter is how long a volume that an unhealthy node reports in use is left attached when no pod there uses it, as upstream.
+// ForceAfter is how long a volume that an unhealthy node reports in use is left attached when no pod there uses it, as
+// upstream.
 const ForceAfter = 6 * time.Minute
 
 const uniquePrefix = "kubernetes.io/csi/"
@@ -26,7 +27,8 @@ type Observed struct {
 	Node *corev1.Node
 	// Wanted are the volumes that pods on the node use and that have to be attached, by name.
 	Wanted map[string]*corev1.PersistentVolume
-	// Attachments are the node's, Elsewhere the nodes to which wanted volumes are attached otherwise, by the volume's name.
+	// Attachments are the node's, Elsewhere the nodes to which wanted volumes are attached otherwise, by the volume's
+	// name.
 	Attachments []*storagev1.VolumeAttachment
 	Elsewhere   map[string][]string
 	// Volumes are those of Attachments, by name.
@@ -94,7 +96,8 @@ func Plan(o Observed, now time.Time) Decision {
 	return d
 }
 
-// mayDetach returns how long to wait before an unused attachment is deleted: zero means delete it now, less than zero that an event decides.
+// mayDetach returns how long to wait before an unused attachment is deleted: zero means delete it now, less than zero
+// that an event decides.
 func mayDetach(o Observed, a *storagev1.VolumeAttachment, busy bool, now time.Time) time.Duration {
 	switch {
 	case !busy, o.Node == nil, nodestate.OutOfService(o.Node):
@@ -126,10 +129,12 @@ func inUse(n *corev1.Node, name string) map[string]bool {
 
 // shareable reports whether a volume can be attached to several nodes.
 func shareable(v *corev1.PersistentVolume) bool {
-	return len(v.Spec.AccessModes) == 0 || slices.Contains(v.Spec.AccessModes, corev1.ReadWriteMany) || slices.Contains(v.Spec.AccessModes, corev1.ReadOnlyMany)
+	return len(v.Spec.AccessModes) == 0 || slices.Contains(v.Spec.AccessModes, corev1.ReadWriteMany) ||
+		slices.Contains(v.Spec.AccessModes, corev1.ReadOnlyMany)
 }
 
-// made reports whether an attachment is this reconciler's, by its name. Others are their makers' to delete, as upstream.
+// made reports whether an attachment is this reconciler's, by its name. Others are their makers' to delete, as
+// upstream.
 func made(a *storagev1.VolumeAttachment) bool {
 	digest, ok := strings.CutPrefix(a.Name, "csi-")
 	return ok && len(digest) == 2*sha256.Size

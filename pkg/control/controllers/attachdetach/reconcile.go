@@ -1,4 +1,5 @@
-// Package attachdetach asks the controllers of CSI drivers to attach volumes to the nodes whose pods use them, and to detach them, with VolumeAttachments.
+// Package attachdetach asks the controllers of CSI drivers to attach volumes to the nodes whose pods use them, and to
+// detach them, with VolumeAttachments.
 //
 // Its invariants: a volume that a node may still have mounted is not detached, unless the node is gone, out of
 // service, or unhealthy for six minutes; a volume for one node is never asked to be attached to two.
@@ -37,8 +38,11 @@ func New() *engine.Reconciler {
 			{Object: &corev1.PersistentVolumeClaim{}, Event: claims},
 			{Object: &storagev1.VolumeAttachment{}, Event: attachments},
 		},
-		Reads:  []client.Object{&corev1.PersistentVolume{}, &storagev1.CSIDriver{}},
-		Writes: []engine.Write{{Object: &storagev1.VolumeAttachment{}, Parts: []engine.Part{engine.Create, engine.Delete}}, {Object: &corev1.Node{}, Parts: []engine.Part{engine.Status}}},
+		Reads: []client.Object{&corev1.PersistentVolume{}, &storagev1.CSIDriver{}},
+		Writes: []engine.Write{
+			{Object: &storagev1.VolumeAttachment{}, Parts: []engine.Part{engine.Create, engine.Delete}},
+			{Object: &corev1.Node{}, Parts: []engine.Part{engine.Status}},
+		},
 		Indexes: []engine.Index{podstate.ByNode(),
 			{Object: &corev1.Pod{}, Name: claimIndex, Values: func(o client.Object) []string {
 				p, ok := o.(*corev1.Pod)
@@ -81,7 +85,8 @@ func pods(_ context.Context, _ engine.Env, was, is client.Object) []engine.Reque
 	if p == nil || p.Spec.NodeName == "" || len(podstate.ClaimNames(p)) == 0 {
 		return nil
 	}
-	if before != nil && after != nil && before.Spec.NodeName == after.Spec.NodeName && podstate.Ended(before) == podstate.Ended(after) {
+	if before != nil && after != nil && before.Spec.NodeName == after.Spec.NodeName &&
+		podstate.Ended(before) == podstate.Ended(after) {
 		return nil
 	}
 	return []engine.Request{engine.RequestFor("", p.Spec.NodeName)}
@@ -102,7 +107,8 @@ func nodes(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 		equality.Semantic.DeepEqual(before.Status.VolumesAttached, after.Status.VolumesAttached) &&
 		nodestate.OutOfService(before) == nodestate.OutOfService(after) && nodestate.Ready(before) == nodestate.Ready(after):
 		return nil
-	case len(after.Status.VolumesInUse)+len(after.Status.VolumesAttached)+len(before.Status.VolumesInUse)+len(before.Status.VolumesAttached) == 0:
+	case len(after.Status.VolumesInUse)+len(after.Status.VolumesAttached)+len(before.Status.VolumesInUse)+
+		len(before.Status.VolumesAttached) == 0:
 		return nil
 	}
 	return []engine.Request{engine.RequestFor("", after.Name)}
@@ -112,7 +118,8 @@ func nodes(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 func claims(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	after, _ := is.(*corev1.PersistentVolumeClaim)
 	before, _ := was.(*corev1.PersistentVolumeClaim)
-	if after == nil || after.Spec.VolumeName == "" || before != nil && before.Spec.VolumeName != "" && before.Status.Phase == after.Status.Phase {
+	if after == nil || after.Spec.VolumeName == "" ||
+		before != nil && before.Spec.VolumeName != "" && before.Status.Phase == after.Status.Phase {
 		return nil
 	}
 	return nodesOf(ctx, env, after.Namespace, after.Name)
@@ -169,13 +176,20 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, err
 	}
 	for _, a := range d.Detach {
-		if err := r.Client.Delete(ctx, a, engine.Preconditions(a)); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+		if err := r.Client.Delete(ctx, a, engine.Preconditions(a)); err != nil && !apierrors.IsNotFound(err) &&
+			!apierrors.IsConflict(err) {
 			return engine.Result{}, err
 		}
 	}
 	for _, v := range d.Attach {
-		a := &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: attachmentName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, req.Name)},
-			Spec: storagev1.VolumeAttachmentSpec{Attacher: v.Spec.CSI.Driver, NodeName: req.Name, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &v.Name}}}
+		a := &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: attachmentName(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle, req.Name)},
+			Spec: storagev1.VolumeAttachmentSpec{
+				Attacher: v.Spec.CSI.Driver,
+				NodeName: req.Name,
+				Source:   storagev1.VolumeAttachmentSource{PersistentVolumeName: &v.Name},
+			},
+		}
 		if err := r.Client.Create(ctx, a); err != nil && !apierrors.IsAlreadyExists(err) {
 			return engine.Result{}, err
 		}
@@ -183,7 +197,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	for _, v := range d.Blocked {
 		for _, p := range users[v.Name] {
 			r.Events.Event(p, corev1.EventTypeWarning, "FailedAttachVolume",
-				"Multi-Attach error for volume %q Volume is already exclusively attached to one node and can't be attached to another", v.Name)
+				"Multi-Attach error for volume %q Volume is already exclusively attached to one node and can't be attached to "+
+					"another", v.Name)
 		}
 	}
 	return engine.Result{RequeueAfter: d.Again}, nil
@@ -215,12 +230,18 @@ func (r *reconciler) report(ctx context.Context, n *corev1.Node, attached []core
 	}
 	next := n.DeepCopy()
 	next.Status.VolumesAttached = attached
-	return client.IgnoreNotFound(r.Client.Status().Patch(ctx, next, client.MergeFromWithOptions(n, client.MergeFromWithOptimisticLock{})))
+	return client.IgnoreNotFound(r.Client.Status().Patch(ctx, next,
+		client.MergeFromWithOptions(n, client.MergeFromWithOptimisticLock{})))
 }
 
 // observe reads what concerns a node, and returns also the pods that use its wanted volumes.
 func (r *reconciler) observe(ctx context.Context, name string) (Observed, map[string][]*corev1.Pod, error) {
-	o := Observed{Name: name, Wanted: map[string]*corev1.PersistentVolume{}, Elsewhere: map[string][]string{}, Volumes: map[string]*corev1.PersistentVolume{}}
+	o := Observed{
+		Name:      name,
+		Wanted:    map[string]*corev1.PersistentVolume{},
+		Elsewhere: map[string][]string{},
+		Volumes:   map[string]*corev1.PersistentVolume{},
+	}
 	users := map[string][]*corev1.Pod{}
 	r.mu.Lock()
 	o.Since = r.unused[name]

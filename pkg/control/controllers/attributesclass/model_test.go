@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/model"
 )
 
-// TestModel: whatever is done to classes, claims and volumes, and wherever the process is killed, a class that has its finalizer keeps it while reconcilers see
-// that it is named, and one that nothing names can go.
+// TestModel: whatever is done to classes, claims and volumes, and wherever the process is killed, a class that has its
+// finalizer keeps it while reconcilers see that it is named, and one that nothing names can go.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := model.New(t, New())
@@ -39,7 +39,8 @@ func TestModel(t *testing.T) {
 			return false
 		}
 		w.OnUpdate = func(was, is client.Object) {
-			if slices.Contains(was.GetFinalizers(), protection) && !slices.Contains(is.GetFinalizers(), protection) && used(is.GetName()) {
+			if slices.Contains(was.GetFinalizers(), protection) && !slices.Contains(is.GetFinalizers(), protection) &&
+				used(is.GetName()) {
 				w.T.Fatalf("class %s, which is used, loses its protection", is.GetName())
 			}
 		}
@@ -55,7 +56,8 @@ func TestModel(t *testing.T) {
 			"claim changes": func(t *rapid.T) {
 				spec, current, target := maybe(t, "spec"), maybe(t, "current"), maybe(t, "target")
 				model.Update(w, name.Draw(t, "claim"), func(c *corev1.PersistentVolumeClaim) {
-					c.Spec.VolumeAttributesClassName, c.Status.CurrentVolumeAttributesClassName, c.Status.ModifyVolumeStatus = spec, current, nil
+					c.Spec.VolumeAttributesClassName, c.Status.CurrentVolumeAttributesClassName, c.Status.ModifyVolumeStatus = spec,
+						current, nil
 					if target != nil {
 						c.Status.ModifyVolumeStatus = &corev1.ModifyVolumeStatus{TargetVolumeAttributesClassName: *target}
 					}
@@ -68,7 +70,9 @@ func TestModel(t *testing.T) {
 			},
 			"volume changes": func(t *rapid.T) {
 				spec := maybe(t, "spec")
-				model.Update(w, name.Draw(t, "volume"), func(v *corev1.PersistentVolume) { v.Spec.VolumeAttributesClassName = spec })
+				model.Update(w, name.Draw(t, "volume"), func(v *corev1.PersistentVolume) {
+					v.Spec.VolumeAttributesClassName = spec
+				})
 			},
 			"volume goes": func(t *rapid.T) { model.Delete[*corev1.PersistentVolume](w, name.Draw(t, "volume")) },
 		}, func() {})

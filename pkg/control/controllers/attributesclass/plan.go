@@ -23,7 +23,8 @@ func Plan(c *storagev1.VolumeAttributesClass, used bool) []string {
 	return c.Finalizers
 }
 
-// named returns the classes that a claim or a volume names: the one it has, and those it had and is to have while it changes.
+// named returns the classes that a claim or a volume names: the one it has, and those it had and is to have while it
+// changes.
 func named(o client.Object) []string {
 	var out []string
 	add := func(name *string) {

@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// Adapters answers a GET of the API for metrics that others measure: path is one of custom.metrics.k8s.io or external.metrics.k8s.io. Its
-// error is aggregated.ErrNotServed if no server has the group and version.
+// Adapters answers a GET of the API for metrics that others measure: path is one of custom.metrics.k8s.io or
+// external.metrics.k8s.io. Its error is aggregated.ErrNotServed if no server has the group and version.
 type Adapters func(ctx context.Context, path string, query url.Values) ([]byte, error)
 
 // defaultWindow is that of custom metrics which do not say theirs, as upstream.
@@ -38,7 +38,8 @@ type custom struct {
 }
 
 // ask gets a path below the first of a group's versions that is served.
-func (r *reconciler) ask(ctx context.Context, group string, versions []string, path string, query url.Values) (out custom, err error) {
+func (r *reconciler) ask(ctx context.Context, group string, versions []string, path string,
+	query url.Values) (out custom, err error) {
 	err = aggregated.ErrNotServed
 	for _, version := range versions {
 		if r.adapters == nil {
@@ -82,7 +83,8 @@ func selecting(query url.Values, parameter string, s *metav1.LabelSelector) (url
 }
 
 // ofPods reads a metric of the pods that a selector matches.
-func (r *reconciler) ofPods(ctx context.Context, namespace, selector string, m autoscalingv2.MetricIdentifier) (v Value) {
+func (r *reconciler) ofPods(ctx context.Context, namespace, selector string,
+	m autoscalingv2.MetricIdentifier) (v Value) {
 	query, err := selecting(url.Values{"labelSelector": {selector}}, "metricLabelSelector", m.Selector)
 	var found custom
 	if err == nil {
@@ -117,7 +119,9 @@ func (r *reconciler) ofObject(ctx context.Context, namespace string, s *autoscal
 		found, err = r.askCustom(ctx, path+"/"+url.PathEscape(s.Metric.Name), query)
 	}
 	if err != nil {
-		return Value{Err: fmt.Errorf("unable to get metric %s on %s %s/%s: %w", s.Metric.Name, d.Kind, namespace, d.Name, err)}
+		return Value{
+			Err: fmt.Errorf("unable to get metric %s on %s %s/%s: %w", s.Metric.Name, d.Kind, namespace, d.Name, err),
+		}
 	}
 	return Value{Total: found.Items[0].Value.MilliValue()}
 }
@@ -147,18 +151,23 @@ func (r *reconciler) external(ctx context.Context, namespace string, m autoscali
 	query, err := selecting(url.Values{}, "labelSelector", m.Selector)
 	var found custom
 	if err == nil {
-		found, err = r.ask(ctx, "external.metrics.k8s.io", []string{"v1beta1"}, "/namespaces/"+namespace+"/"+url.PathEscape(m.Name), query)
+		found, err = r.ask(ctx, "external.metrics.k8s.io", []string{"v1beta1"},
+			"/namespaces/"+namespace+"/"+url.PathEscape(m.Name), query)
 	}
 	switch {
 	case errors.Is(err, aggregated.ErrNotServed):
-		err = fmt.Errorf("unable to fetch metrics from external metrics API: %w (get %s.external.metrics.k8s.io)", err, m.Name)
+		err = fmt.Errorf("unable to fetch metrics from external metrics API: %w (get %s.external.metrics.k8s.io)", err,
+			m.Name)
 	case err != nil:
 		err = fmt.Errorf("unable to fetch metrics from external metrics API: %w", err)
 	case len(found.Items) == 0:
 		err = errors.New("no metrics returned from external metrics API")
 	}
 	if err != nil {
-		return Value{Err: fmt.Errorf("unable to get external metric %s/%s/%s: %w", namespace, m.Name, metav1.FormatLabelSelector(m.Selector), err)}
+		return Value{
+			Err: fmt.Errorf("unable to get external metric %s/%s/%s: %w", namespace, m.Name,
+				metav1.FormatLabelSelector(m.Selector), err),
+		}
 	}
 	for _, i := range found.Items {
 		v.Total += i.Value.MilliValue()

@@ -56,12 +56,16 @@ func TestMetricsOfAdapters(t *testing.T) {
 	require.ErrorContains(t, pods("lies", nil).Err, "quantities must match")
 	require.ErrorIs(t, pods("unknown", nil).Err, errNoCustomMetrics)
 
-	v = r.ofObject(t.Context(), "d", &autoscalingv2.ObjectMetricSource{DescribedObject: autoscalingv2.CrossVersionObjectReference{Kind: "Namespace", Name: "d", APIVersion: "v1"}, Metric: metric("size", nil)})
+	v = r.ofObject(t.Context(), "d", &autoscalingv2.ObjectMetricSource{
+		DescribedObject: autoscalingv2.CrossVersionObjectReference{Kind: "Namespace", Name: "d", APIVersion: "v1"},
+		Metric:          metric("size", nil),
+	})
 	require.Equal(t, Value{Total: 7000}, v)
 
 	require.Equal(t, Value{Total: 4500}, r.external(t.Context(), "d", metric("queue", map[string]string{"q": "one"})))
 	require.EqualError(t, r.external(t.Context(), "d", metric("other", nil)).Err,
-		"unable to get external metric d/other/<none>: unable to fetch metrics from external metrics API: the server could not find the requested resource (get other.external.metrics.k8s.io)")
+		"unable to get external metric d/other/<none>: unable to fetch metrics from external metrics API: the server could "+
+			"not find the requested resource (get other.external.metrics.k8s.io)")
 
 	broken := errors.New("dead")
 	r = reading(func(context.Context, string, url.Values) ([]byte, error) { return nil, broken })

@@ -30,7 +30,10 @@ type History struct{ Recommended, Up, Down []Moment }
 // after drops entries that are older than any window.
 func (h History) after(now time.Time) History {
 	old := func(m Moment) bool { return now.Sub(m.At) > longest }
-	return History{slices.DeleteFunc(slices.Clone(h.Recommended), old), slices.DeleteFunc(slices.Clone(h.Up), old), slices.DeleteFunc(slices.Clone(h.Down), old)}
+	return History{
+		slices.DeleteFunc(slices.Clone(h.Recommended), old), slices.DeleteFunc(slices.Clone(h.Up), old),
+		slices.DeleteFunc(slices.Clone(h.Down), old),
+	}
 }
 
 // within returns the sum of the changes in a period.
@@ -54,7 +57,8 @@ func (l limits) stabilize(desired int32, h []Moment, now time.Time) int32 {
 	upTo, downTo := desired, desired
 	upWindow, downWindow := time.Duration(0), stabilization
 	if l.up != nil {
-		upWindow, downWindow = time.Duration(*l.up.StabilizationWindowSeconds)*time.Second, time.Duration(*l.down.StabilizationWindowSeconds)*time.Second
+		upWindow, downWindow = time.Duration(*l.up.StabilizationWindowSeconds)*time.Second, time.Duration(
+			*l.down.StabilizationWindowSeconds)*time.Second
 	}
 	for _, m := range h {
 		if m.At.After(now.Add(-upWindow)) {
@@ -121,7 +125,8 @@ func (l limits) rate(rules *autoscalingv2.HPAScalingRules, h History, now time.T
 	found := false
 	var out int32
 	for _, p := range rules.Policies {
-		start := float64(l.current) - float64(within(h.Up, p.PeriodSeconds, now)) + float64(within(h.Down, p.PeriodSeconds, now))
+		start := float64(l.current) - float64(within(h.Up, p.PeriodSeconds, now)) +
+			float64(within(h.Down, p.PeriodSeconds, now))
 		var n int32
 		switch {
 		case p.Type == autoscalingv2.PodsScalingPolicy:
@@ -143,7 +148,8 @@ func (l limits) rate(rules *autoscalingv2.HPAScalingRules, h History, now time.T
 }
 
 // rulesOf sets the API server's defaults.
-func rulesOf(given *autoscalingv2.HPAScalingRules, window int32, policies ...autoscalingv2.HPAScalingPolicy) *autoscalingv2.HPAScalingRules {
+func rulesOf(given *autoscalingv2.HPAScalingRules, window int32,
+	policies ...autoscalingv2.HPAScalingPolicy) *autoscalingv2.HPAScalingRules {
 	out := &autoscalingv2.HPAScalingRules{}
 	if given != nil {
 		out = given.DeepCopy()

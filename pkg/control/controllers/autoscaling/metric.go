@@ -47,15 +47,20 @@ func (o *Observed) measure(spec *autoscalingv2.MetricSpec, v Value, now time.Tim
 		current := autoscalingv2.MetricValueStatus{}
 		m.failed = "FailedGetContainerResourceMetric"
 		m.resource(o, s.Name, s.Container, s.Target, v, t, now, &current)
-		m.status.ContainerResource = &autoscalingv2.ContainerResourceMetricStatus{Name: s.Name, Container: s.Container, Current: current}
+		m.status.ContainerResource = &autoscalingv2.ContainerResourceMetricStatus{
+			Name: s.Name, Container: s.Container, Current: current,
+		}
 		m.wrap("failed to get %s container metric value", s.Container)
 	case autoscalingv2.PodsMetricSourceType:
 		s := spec.Pods
 		m.failed, m.name = "FailedGetPodsMetric", "pods metric "+s.Metric.Name
 		if m.err = v.Err; m.err == nil && s.Target.AverageValue != nil {
-			m.proposal, m.err = perPod(o.Pods, v.Samples, o.Scale.Spec.Replicas, target{amount: s.Target.AverageValue.MilliValue()}, "", "", t, now)
+			m.proposal, m.err = perPod(o.Pods, v.Samples, o.Scale.Spec.Replicas,
+				target{amount: s.Target.AverageValue.MilliValue()}, "", "", t, now)
 		}
-		m.status.Pods = &autoscalingv2.PodsMetricStatus{Metric: s.Metric, Current: autoscalingv2.MetricValueStatus{AverageValue: milli(m.average)}}
+		m.status.Pods = &autoscalingv2.PodsMetricStatus{
+			Metric: s.Metric, Current: autoscalingv2.MetricValueStatus{AverageValue: milli(m.average)},
+		}
 		m.wrap("failed to get pods metric value")
 	case autoscalingv2.ObjectMetricSourceType:
 		s := spec.Object
@@ -94,7 +99,8 @@ type metricError struct {
 func (e *metricError) Error() string { return e.what + ": " + e.cause.Error() }
 func (e *metricError) Unwrap() error { return e.cause }
 
-func (m *measured) resource(o *Observed, name corev1.ResourceName, inContainer string, to autoscalingv2.MetricTarget, v Value, t tolerances, now time.Time, current *autoscalingv2.MetricValueStatus) {
+func (m *measured) resource(o *Observed, name corev1.ResourceName, inContainer string, to autoscalingv2.MetricTarget,
+	v Value, t tolerances, now time.Time, current *autoscalingv2.MetricValueStatus) {
 	format := resource.DecimalSI
 	if name == corev1.ResourceMemory {
 		format = resource.BinarySI
@@ -110,7 +116,8 @@ func (m *measured) resource(o *Observed, name corev1.ResourceName, inContainer s
 			m.name = string(name) + " container resource utilization (percentage of request)"
 		}
 	default:
-		m.err = errors.New("invalid resource metric source: neither an average utilization target nor an average value (usage) target was set")
+		m.err = errors.New("invalid resource metric source: neither an average utilization target nor an average value " +
+			"(usage) target was set")
 		return
 	}
 	if m.err = v.Err; m.err == nil {
@@ -130,7 +137,8 @@ func (m *measured) resource(o *Observed, name corev1.ResourceName, inContainer s
 }
 
 // whole evaluates metrics with one value for all pods.
-func (m *measured) whole(o *Observed, to autoscalingv2.MetricTarget, metric autoscalingv2.MetricIdentifier, v Value, t tolerances, kind string, current *autoscalingv2.MetricValueStatus) {
+func (m *measured) whole(o *Observed, to autoscalingv2.MetricTarget, metric autoscalingv2.MetricIdentifier, v Value,
+	t tolerances, kind string, current *autoscalingv2.MetricValueStatus) {
 	spec, have := o.Scale.Spec.Replicas, o.Scale.Status.Replicas
 	perEach := to.AverageValue != nil
 	switch {

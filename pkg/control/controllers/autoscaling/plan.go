@@ -56,7 +56,8 @@ func (o *Observed) tolerances() tolerances {
 	return t
 }
 
-// Plan computes the actions. It does not change o. Status is the status before the scale is written; Rescaled completes it.
+// Plan computes the actions. It does not change o. Status is the status before the scale is written; Rescaled completes
+// it.
 func Plan(o Observed, now time.Time) Actions {
 	hpa, current := o.Autoscaler, o.Scale.Spec.Replicas
 	least := int32(1)
@@ -64,14 +65,16 @@ func Plan(o Observed, now time.Time) Actions {
 		least = *hpa.Spec.MinReplicas
 	}
 	a := Actions{Status: *hpa.Status.DeepCopy(), History: o.History.after(now)}
-	a.set(now, autoscalingv2.AbleToScale, corev1.ConditionTrue, "SucceededGetScale", "the HPA controller was able to get the target's current scale")
+	a.set(now, autoscalingv2.AbleToScale, corev1.ConditionTrue, "SucceededGetScale",
+		"the HPA controller was able to get the target's current scale")
 	if len(a.History.Recommended) == 0 {
 		a.History.Recommended = []Moment{{now, current}}
 	}
 	byItself := scaledToZero(hpa) // the autoscaler itself scaled to zero, not a user
 	switch {
 	case current == 0 && !(least != 0 && byItself) && !(byItself && ofWholes(hpa)):
-		a.set(now, autoscalingv2.ScalingActive, corev1.ConditionFalse, "ScalingDisabled", "scaling is disabled since the replica count of the target is zero")
+		a.set(now, autoscalingv2.ScalingActive, corev1.ConditionFalse, "ScalingDisabled",
+			"scaling is disabled since the replica count of the target is zero")
 		a.finish(o, 0, nil)
 		return a
 	case current > hpa.Spec.MaxReplicas:
@@ -102,11 +105,14 @@ func Plan(o Observed, now time.Time) Actions {
 	a.History.Recommended = append(a.History.Recommended, Moment{now, proposed})
 	switch {
 	case stable == proposed:
-		a.set(now, autoscalingv2.AbleToScale, corev1.ConditionTrue, "ReadyForNewScale", "recommended size matches current size")
+		a.set(now, autoscalingv2.AbleToScale, corev1.ConditionTrue, "ReadyForNewScale",
+			"recommended size matches current size")
 	case l.up != nil && proposed >= current:
-		a.set(now, autoscalingv2.AbleToScale, corev1.ConditionTrue, "ScaleUpStabilized", "recent recommendations were lower than current one, applying the lowest recent recommendation")
+		a.set(now, autoscalingv2.AbleToScale, corev1.ConditionTrue, "ScaleUpStabilized",
+			"recent recommendations were lower than current one, applying the lowest recent recommendation")
 	default:
-		a.set(now, autoscalingv2.AbleToScale, corev1.ConditionTrue, "ScaleDownStabilized", "recent recommendations were higher than current one, applying the highest recent recommendation")
+		a.set(now, autoscalingv2.AbleToScale, corev1.ConditionTrue, "ScaleDownStabilized",
+			"recent recommendations were higher than current one, applying the highest recent recommendation")
 	}
 	desired, why, message := l.limit(stable, a.History, now)
 	limited := corev1.ConditionFalse
@@ -128,8 +134,10 @@ func Plan(o Observed, now time.Time) Actions {
 	return a
 }
 
-// metrics evaluates all metrics. The highest proposal counts. If a metric fails, proposals below the current count are ignored.
-func (a *Actions) metrics(o Observed, now time.Time) (replicas int32, name string, statuses []autoscalingv2.MetricStatus, ok bool) {
+// metrics evaluates all metrics. The highest proposal counts. If a metric fails, proposals below the current count are
+// ignored.
+func (a *Actions) metrics(o Observed,
+	now time.Time) (replicas int32, name string, statuses []autoscalingv2.MetricStatus, ok bool) {
 	specs := o.Autoscaler.Spec.Metrics
 	if o.Unselectable != "" {
 		a.Events = append(a.Events, Event{corev1.EventTypeWarning, o.UnselectableEvent, o.Unselectable})
@@ -166,11 +174,13 @@ func (a *Actions) metrics(o Observed, now time.Time) (replicas int32, name strin
 		if a.Err == nil {
 			a.Err = fmt.Errorf("the autoscaler has no metrics")
 		} else {
-			a.set(now, autoscalingv2.ScalingActive, corev1.ConditionFalse, first.failed, fmt.Sprintf("the HPA was unable to compute the replica count: %v", cause(first.err)))
+			a.set(now, autoscalingv2.ScalingActive, corev1.ConditionFalse, first.failed,
+				fmt.Sprintf("the HPA was unable to compute the replica count: %v", cause(first.err)))
 		}
 		return 0, "", statuses, false
 	}
-	a.set(now, autoscalingv2.ScalingActive, corev1.ConditionTrue, "ValidMetricFound", "the HPA was able to successfully calculate a replica count from "+name)
+	a.set(now, autoscalingv2.ScalingActive, corev1.ConditionTrue, "ValidMetricFound",
+		"the HPA was able to successfully calculate a replica count from "+name)
 	return replicas, name, statuses, true
 }
 
@@ -202,18 +212,27 @@ func (a *Actions) observe(hpa *autoscalingv2.HorizontalPodAutoscaler) {
 func (a *Actions) Rescaled(o Observed, err error, now time.Time) {
 	hpa, current := o.Autoscaler, o.Scale.Spec.Replicas
 	if err != nil {
-		a.Events = append(a.Events, Event{corev1.EventTypeWarning, "FailedRescale", fmt.Sprintf("New size: %d; reason: %s; error: %v", a.Replicas, a.Reason, err)})
-		a.set(now, autoscalingv2.AbleToScale, corev1.ConditionFalse, "FailedUpdateScale", fmt.Sprintf("the HPA controller was unable to update the target scale: %v", err))
+		a.Events = append(a.Events, Event{
+			corev1.EventTypeWarning, "FailedRescale",
+			fmt.Sprintf("New size: %d; reason: %s; error: %v", a.Replicas, a.Reason, err),
+		})
+		a.set(now, autoscalingv2.AbleToScale, corev1.ConditionFalse, "FailedUpdateScale",
+			fmt.Sprintf("the HPA controller was unable to update the target scale: %v", err))
 		a.Status.DesiredReplicas = hpa.Status.DesiredReplicas
 		a.Err = err
 		return
 	}
-	a.Events = append(a.Events, Event{corev1.EventTypeNormal, "SuccessfulRescale", fmt.Sprintf("New size: %d; reason: %s", a.Replicas, a.Reason)})
-	a.set(now, autoscalingv2.AbleToScale, corev1.ConditionTrue, "SucceededRescale", fmt.Sprintf("the HPA controller was able to update the target scale to %d", a.Replicas))
+	a.Events = append(a.Events, Event{
+		corev1.EventTypeNormal, "SuccessfulRescale", fmt.Sprintf("New size: %d; reason: %s", a.Replicas, a.Reason),
+	})
+	a.set(now, autoscalingv2.AbleToScale, corev1.ConditionTrue, "SucceededRescale",
+		fmt.Sprintf("the HPA controller was able to update the target scale to %d", a.Replicas))
 	if a.Replicas == 0 && ofWholes(hpa) {
-		a.set(now, autoscalingv2.ScaledToZero, corev1.ConditionTrue, "ScaledToZero", "the HPA controller scaled the workload to zero")
+		a.set(now, autoscalingv2.ScaledToZero, corev1.ConditionTrue, "ScaledToZero",
+			"the HPA controller scaled the workload to zero")
 	} else {
-		a.set(now, autoscalingv2.ScaledToZero, corev1.ConditionFalse, "NotScaledToZero", "the HPA controller did not scale the workload to zero")
+		a.set(now, autoscalingv2.ScaledToZero, corev1.ConditionFalse, "NotScaledToZero",
+			"the HPA controller did not scale the workload to zero")
 	}
 	at := metav1.NewTime(now)
 	a.Status.LastScaleTime = &at
@@ -228,14 +247,22 @@ func (a *Actions) Rescaled(o Observed, err error, now time.Time) {
 
 // Unreachable returns the status of an autoscaler whose target's scale cannot be read.
 func Unreachable(hpa *autoscalingv2.HorizontalPodAutoscaler, err error, now time.Time) Actions {
-	a := Actions{Status: *hpa.Status.DeepCopy(), Err: err, Events: []Event{{corev1.EventTypeWarning, "FailedGetScale", err.Error()}}}
-	a.set(now, autoscalingv2.AbleToScale, corev1.ConditionFalse, "FailedGetScale", fmt.Sprintf("the HPA controller was unable to get the target's current scale: %v", err))
+	a := Actions{
+		Status: *hpa.Status.DeepCopy(),
+		Err:    err,
+		Events: []Event{{corev1.EventTypeWarning, "FailedGetScale", err.Error()}},
+	}
+	a.set(now, autoscalingv2.AbleToScale, corev1.ConditionFalse, "FailedGetScale",
+		fmt.Sprintf("the HPA controller was unable to get the target's current scale: %v", err))
 	return a
 }
 
 // set sets a condition. Its transition time changes with its status.
-func (a *Actions) set(now time.Time, kind autoscalingv2.HorizontalPodAutoscalerConditionType, is corev1.ConditionStatus, reason, message string) {
-	i := slices.IndexFunc(a.Status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool { return c.Type == kind })
+func (a *Actions) set(now time.Time, kind autoscalingv2.HorizontalPodAutoscalerConditionType, is corev1.ConditionStatus,
+	reason, message string) {
+	i := slices.IndexFunc(a.Status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool {
+		return c.Type == kind
+	})
 	if i < 0 {
 		i = len(a.Status.Conditions)
 		a.Status.Conditions = append(a.Status.Conditions, autoscalingv2.HorizontalPodAutoscalerCondition{Type: kind})

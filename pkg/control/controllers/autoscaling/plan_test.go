@@ -19,13 +19,17 @@ import (
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // hpa targets a CPU utilization of 50 %.
-func hpa(least, most int32, change ...func(*autoscalingv2.HorizontalPodAutoscaler)) *autoscalingv2.HorizontalPodAutoscaler {
+func hpa(least, most int32,
+	change ...func(*autoscalingv2.HorizontalPodAutoscaler)) *autoscalingv2.HorizontalPodAutoscaler {
 	half := int32(50)
 	a := &autoscalingv2.HorizontalPodAutoscaler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "a", Generation: 2}}
 	a.Spec.MinReplicas, a.Spec.MaxReplicas = &least, most
-	a.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
-		Name: corev1.ResourceCPU, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: &half},
-	}}}
+	a.Spec.Metrics = []autoscalingv2.MetricSpec{
+		{Type: autoscalingv2.ResourceMetricSourceType, Resource: &autoscalingv2.ResourceMetricSource{
+			Name:   corev1.ResourceCPU,
+			Target: autoscalingv2.MetricTarget{Type: autoscalingv2.UtilizationMetricType, AverageUtilization: &half},
+		}},
+	}
 	for _, f := range change {
 		f(a)
 	}
@@ -34,9 +38,18 @@ func hpa(least, most int32, change ...func(*autoscalingv2.HorizontalPodAutoscale
 
 func pod(i int, change ...func(*corev1.Pod)) *corev1.Pod {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprint("p", i)}}
-	p.Spec.Containers = []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}}}}
+	p.Spec.Containers = []corev1.Container{
+		{
+			Name:      "c",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}},
+		},
+	}
 	old := metav1.NewTime(now.Add(-time.Hour))
-	p.Status = corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &old, Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: old}}}
+	p.Status = corev1.PodStatus{
+		Phase:      corev1.PodRunning,
+		StartTime:  &old,
+		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: old}},
+	}
 	for _, f := range change {
 		f(p)
 	}
@@ -58,7 +71,8 @@ func observed(a *autoscalingv2.HorizontalPodAutoscaler, uses ...int64) Observed 
 	return o
 }
 
-func condition(a Actions, kind autoscalingv2.HorizontalPodAutoscalerConditionType) (out autoscalingv2.HorizontalPodAutoscalerCondition) {
+func condition(a Actions,
+	kind autoscalingv2.HorizontalPodAutoscalerConditionType) (out autoscalingv2.HorizontalPodAutoscalerCondition) {
 	for _, c := range a.Status.Conditions {
 		if c.Type == kind {
 			return c
@@ -70,9 +84,12 @@ func condition(a Actions, kind autoscalingv2.HorizontalPodAutoscalerConditionTyp
 func TestPlan(t *testing.T) {
 	object := func(a *autoscalingv2.HorizontalPodAutoscaler) {
 		ten := resource.MustParse("10")
-		a.Spec.Metrics = []autoscalingv2.MetricSpec{{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{
-			Metric: autoscalingv2.MetricIdentifier{Name: "queue"}, Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &ten},
-		}}}
+		a.Spec.Metrics = []autoscalingv2.MetricSpec{
+			{Type: autoscalingv2.ExternalMetricSourceType, External: &autoscalingv2.ExternalMetricSource{
+				Metric: autoscalingv2.MetricIdentifier{Name: "queue"},
+				Target: autoscalingv2.MetricTarget{Type: autoscalingv2.AverageValueMetricType, AverageValue: &ten},
+			}},
+		}
 	}
 	external := func(total int64, replicas int32) Observed {
 		o := observed(hpa(1, 10, object), make([]int64, replicas)...)
@@ -86,21 +103,47 @@ func TestPlan(t *testing.T) {
 		limited  string
 		reason   string
 	}{
-		"up":                         {observed(hpa(1, 10), 1000, 1000), 4, "ValidMetricFound", withinRange, "cpu resource utilization (percentage of request) above target"},
-		"within the tolerance":       {observed(hpa(1, 10), 540, 540), 2, "ValidMetricFound", withinRange, ""},
-		"down":                       {observed(hpa(1, 10), 100, 100, 100), 1, "ValidMetricFound", withinRange, "All metrics below target"},
-		"at most":                    {observed(hpa(1, 3), 2000, 2000), 3, "ValidMetricFound", "TooManyReplicas", "cpu resource utilization (percentage of request) above target"},
-		"at least":                   {observed(hpa(2, 9), 0, 0, 0), 2, "ValidMetricFound", "TooFewReplicas", "All metrics below target"},
-		"not all at once":            {observed(hpa(1, 100), 9000), 4, "ValidMetricFound", "ScaleUpLimit", "cpu resource utilization (percentage of request) above target"},
-		"above the bounds":           {observed(hpa(1, 2), 0, 0, 0), 2, "", "", "Current number of replicas above Spec.MaxReplicas"},
-		"below the bounds":           {observed(hpa(3, 5), 0), 3, "", "", "Current number of replicas below Spec.MinReplicas"},
-		"disabled":                   {observed(hpa(1, 5)), 0, "ScalingDisabled", "", ""},
-		"missing ones hold it":       {observed(hpa(1, 10), 100, -1, -1), 3, "ValidMetricFound", withinRange, ""},
-		"missing ones use nothing":   {observed(hpa(1, 10), 900, 900, -1, -1), 4, "ValidMetricFound", withinRange, ""},
-		"external":                   {external(35_000, 2), 4, "ValidMetricFound", withinRange, "external metric queue(nil) above target"},
-		"a huge lie":                 {external(math.MaxInt64, 2), 4, "ValidMetricFound", "ScaleUpLimit", "external metric queue(nil) above target"},
-		"a negative lie":             {external(math.MinInt64, 2), 1, "ValidMetricFound", "TooFewReplicas", "All metrics below target"},
-		"huge usage in all the pods": {observed(hpa(1, 10), math.MaxInt64, math.MaxInt64), 4, "ValidMetricFound", "ScaleUpLimit", "cpu resource utilization (percentage of request) above target"},
+		"up": {
+			observed(hpa(1, 10), 1000, 1000), 4, "ValidMetricFound", withinRange,
+			"cpu resource utilization (percentage of request) above target",
+		},
+		"within the tolerance": {observed(hpa(1, 10), 540, 540), 2, "ValidMetricFound", withinRange, ""},
+		"down": {
+			observed(hpa(1, 10), 100, 100, 100), 1, "ValidMetricFound", withinRange, "All metrics below target",
+		},
+		"at most": {
+			observed(hpa(1, 3), 2000, 2000), 3, "ValidMetricFound", "TooManyReplicas",
+			"cpu resource utilization (percentage of request) above target",
+		},
+		"at least": {
+			observed(hpa(2, 9), 0, 0, 0), 2, "ValidMetricFound", "TooFewReplicas", "All metrics below target",
+		},
+		"not all at once": {
+			observed(hpa(1, 100), 9000), 4, "ValidMetricFound", "ScaleUpLimit",
+			"cpu resource utilization (percentage of request) above target",
+		},
+		"above the bounds": {
+			observed(hpa(1, 2), 0, 0, 0), 2, "", "", "Current number of replicas above Spec.MaxReplicas",
+		},
+		"below the bounds": {
+			observed(hpa(3, 5), 0), 3, "", "", "Current number of replicas below Spec.MinReplicas",
+		},
+		"disabled":                 {observed(hpa(1, 5)), 0, "ScalingDisabled", "", ""},
+		"missing ones hold it":     {observed(hpa(1, 10), 100, -1, -1), 3, "ValidMetricFound", withinRange, ""},
+		"missing ones use nothing": {observed(hpa(1, 10), 900, 900, -1, -1), 4, "ValidMetricFound", withinRange, ""},
+		"external": {
+			external(35_000, 2), 4, "ValidMetricFound", withinRange, "external metric queue(nil) above target",
+		},
+		"a huge lie": {
+			external(math.MaxInt64, 2), 4, "ValidMetricFound", "ScaleUpLimit", "external metric queue(nil) above target",
+		},
+		"a negative lie": {
+			external(math.MinInt64, 2), 1, "ValidMetricFound", "TooFewReplicas", "All metrics below target",
+		},
+		"huge usage in all the pods": {
+			observed(hpa(1, 10), math.MaxInt64, math.MaxInt64), 4, "ValidMetricFound", "ScaleUpLimit",
+			"cpu resource utilization (percentage of request) above target",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.o.History.Recommended = []Moment{{now.Add(-10 * time.Minute), 1}}
@@ -126,13 +169,19 @@ func TestFailures(t *testing.T) {
 	require.False(t, a.Rescale)
 	c := condition(a, autoscalingv2.ScalingActive)
 	require.Equal(t, "FailedGetResourceMetric", c.Reason)
-	require.Equal(t, "the HPA was unable to compute the replica count: failed to get cpu utilization: unable to get metrics for resource cpu: nobody knows", c.Message)
-	require.Equal(t, []string{"FailedGetResourceMetric", "FailedComputeMetricsReplicas"}, []string{a.Events[0].Reason, a.Events[1].Reason})
-	require.Equal(t, "invalid metrics (1 invalid out of 1), first error is: failed to get cpu resource metric value: failed to get cpu utilization: unable to get metrics for resource cpu: nobody knows", a.Events[1].Message)
+	require.Equal(t,
+		"the HPA was unable to compute the replica count: failed to get cpu utilization: unable to get metrics for "+
+			"resource cpu: nobody knows", c.Message)
+	require.Equal(t, []string{"FailedGetResourceMetric", "FailedComputeMetricsReplicas"},
+		[]string{a.Events[0].Reason, a.Events[1].Reason})
+	require.Equal(t,
+		"invalid metrics (1 invalid out of 1), first error is: failed to get cpu resource metric value: failed to get cpu "+
+			"utilization: unable to get metrics for resource cpu: nobody knows", a.Events[1].Message)
 
 	o = observed(hpa(1, 5), 1, 1)
 	o.Pods[1].Spec.Containers[0].Resources.Requests = nil
-	require.Contains(t, condition(Plan(o, now), autoscalingv2.ScalingActive).Message, "missing request for cpu in container c of Pod p1")
+	require.Contains(t, condition(Plan(o, now), autoscalingv2.ScalingActive).Message,
+		"missing request for cpu in container c of Pod p1")
 
 	// One failing metric does not prevent another from scaling up, but prevents scaling down.
 	both := func(use int64) Actions {
@@ -186,7 +235,8 @@ func TestBehavior(t *testing.T) {
 			a.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: up, ScaleDown: down}
 		}
 	}
-	rules := func(s *autoscalingv2.ScalingPolicySelect, p ...autoscalingv2.HPAScalingPolicy) *autoscalingv2.HPAScalingRules {
+	rules := func(s *autoscalingv2.ScalingPolicySelect,
+		p ...autoscalingv2.HPAScalingPolicy) *autoscalingv2.HPAScalingRules {
 		return &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: &zero, SelectPolicy: s, Policies: p}
 	}
 	pods, percent := autoscalingv2.PodsScalingPolicy, autoscalingv2.PercentScalingPolicy
@@ -198,19 +248,28 @@ func TestBehavior(t *testing.T) {
 		uses     []int64
 		replicas int32
 	}{
-		"one at a time":         {up: rules(nil, policy(pods, 1)), uses: full, replicas: 5},
-		"by percent, rounded":   {up: rules(nil, policy(percent, 10)), uses: full, replicas: 5},
-		"the larger":            {up: rules(nil, policy(pods, 1), policy(percent, 100)), uses: full, replicas: 8},
-		"the smaller":           {up: rules(&least, policy(pods, 1), policy(percent, 100)), uses: full, replicas: 5},
-		"disabled":              {up: rules(&disabled), uses: full, replicas: 4},
-		"already this minute":   {up: rules(nil, policy(pods, 2)), history: History{Up: []Moment{{now.Add(-30 * time.Second), 2}}}, uses: full, replicas: 4},
-		"that was a while ago":  {up: rules(nil, policy(pods, 2)), history: History{Up: []Moment{{now.Add(-90 * time.Second), 2}}}, uses: full, replicas: 6},
-		"down by one":           {down: rules(nil, policy(pods, 1)), uses: idle, replicas: 9},
-		"down by half":          {down: rules(nil, policy(percent, 50)), uses: idle, replicas: 5},
-		"down by the smaller":   {down: rules(&least, policy(percent, 50), policy(pods, 1)), uses: idle, replicas: 9},
-		"down by the larger":    {down: rules(nil, policy(percent, 50), policy(pods, 1)), uses: idle, replicas: 5},
-		"never down":            {down: rules(&disabled), uses: idle, replicas: 10},
-		"tolerant":              {up: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: &zero, Tolerance: &one}, uses: []int64{900}, replicas: 1},
+		"one at a time":       {up: rules(nil, policy(pods, 1)), uses: full, replicas: 5},
+		"by percent, rounded": {up: rules(nil, policy(percent, 10)), uses: full, replicas: 5},
+		"the larger":          {up: rules(nil, policy(pods, 1), policy(percent, 100)), uses: full, replicas: 8},
+		"the smaller":         {up: rules(&least, policy(pods, 1), policy(percent, 100)), uses: full, replicas: 5},
+		"disabled":            {up: rules(&disabled), uses: full, replicas: 4},
+		"already this minute": {
+			up: rules(nil, policy(pods, 2)), history: History{Up: []Moment{{now.Add(-30 * time.Second), 2}}}, uses: full,
+			replicas: 4,
+		},
+		"that was a while ago": {
+			up: rules(nil, policy(pods, 2)), history: History{Up: []Moment{{now.Add(-90 * time.Second), 2}}}, uses: full,
+			replicas: 6,
+		},
+		"down by one":         {down: rules(nil, policy(pods, 1)), uses: idle, replicas: 9},
+		"down by half":        {down: rules(nil, policy(percent, 50)), uses: idle, replicas: 5},
+		"down by the smaller": {down: rules(&least, policy(percent, 50), policy(pods, 1)), uses: idle, replicas: 9},
+		"down by the larger":  {down: rules(nil, policy(percent, 50), policy(pods, 1)), uses: idle, replicas: 5},
+		"never down":          {down: rules(&disabled), uses: idle, replicas: 10},
+		"tolerant": {
+			up: &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: &zero, Tolerance: &one}, uses: []int64{900},
+			replicas: 1,
+		},
 		"default of scale down": {uses: idle, replicas: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -230,7 +289,8 @@ func TestRescaledIsRemembered(t *testing.T) {
 	a.Rescaled(o, nil, now)
 	require.Equal(t, []Moment{{now, 2}}, a.History.Up)
 	require.Equal(t, "SucceededRescale", condition(a, autoscalingv2.AbleToScale).Reason)
-	require.Equal(t, "New size: 4; reason: cpu resource utilization (percentage of request) above target", a.Events[0].Message)
+	require.Equal(t, "New size: 4; reason: cpu resource utilization (percentage of request) above target",
+		a.Events[0].Message)
 	a = Plan(o, now)
 	a.Rescaled(o, errors.New("no"), now)
 	require.Equal(t, "FailedUpdateScale", condition(a, autoscalingv2.AbleToScale).Reason)
@@ -248,7 +308,12 @@ func TestNeverOutsideTheBounds(t *testing.T) {
 		behaves := rapid.Bool().Draw(t, "behavior")
 		if behaves {
 			rules := func() *autoscalingv2.HPAScalingRules {
-				return &autoscalingv2.HPAScalingRules{StabilizationWindowSeconds: &window, Policies: []autoscalingv2.HPAScalingPolicy{{Type: autoscalingv2.PodsScalingPolicy, Value: n, PeriodSeconds: 60}}}
+				return &autoscalingv2.HPAScalingRules{
+					StabilizationWindowSeconds: &window,
+					Policies: []autoscalingv2.HPAScalingPolicy{
+						{Type: autoscalingv2.PodsScalingPolicy, Value: n, PeriodSeconds: 60},
+					},
+				}
 			}
 			a.Spec.Behavior = &autoscalingv2.HorizontalPodAutoscalerBehavior{ScaleUp: rules(), ScaleDown: rules()}
 		}

@@ -46,7 +46,12 @@ func New(metrics Metrics, adapters Adapters) *engine.Reconciler {
 			{Parts: []engine.Part{engine.Spec}}, // the scale of any kind that has one
 		},
 		New: func(env engine.Env) engine.Func {
-			return (&reconciler{Env: env, metrics: metrics, adapters: adapters, memory: map[types.NamespacedName]*memory{}}).reconcile
+			return (&reconciler{
+				Env:      env,
+				metrics:  metrics,
+				adapters: adapters,
+				memory:   map[types.NamespacedName]*memory{},
+			}).reconcile
 		},
 	}
 }
@@ -97,7 +102,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 }
 
 // decide observes the target and its metrics, and scales.
-func (r *reconciler) decide(ctx context.Context, key types.NamespacedName, hpa *autoscalingv2.HorizontalPodAutoscaler) (Actions, error) {
+func (r *reconciler) decide(ctx context.Context, key types.NamespacedName,
+	hpa *autoscalingv2.HorizontalPodAutoscaler) (Actions, error) {
 	target, scale, err := r.scale(ctx, hpa)
 	if err != nil {
 		return Unreachable(hpa, err, r.Now()), nil
@@ -129,7 +135,8 @@ func (r *reconciler) remember(key types.NamespacedName, uid types.UID) *memory {
 }
 
 // scale returns the scale and kind of an autoscaler's target.
-func (r *reconciler) scale(ctx context.Context, hpa *autoscalingv2.HorizontalPodAutoscaler) (schema.GroupVersionKind, *autoscalingv1.Scale, error) {
+func (r *reconciler) scale(ctx context.Context,
+	hpa *autoscalingv2.HorizontalPodAutoscaler) (schema.GroupVersionKind, *autoscalingv1.Scale, error) {
 	ref := hpa.Spec.ScaleTargetRef
 	var none schema.GroupVersionKind
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
@@ -142,7 +149,9 @@ func (r *reconciler) scale(ctx context.Context, hpa *autoscalingv2.HorizontalPod
 	}
 	var first error
 	for _, m := range mappings {
-		scale, err := engine.Scale(ctx, r.Client, m.GroupVersionKind, client.ObjectKey{Namespace: hpa.Namespace, Name: ref.Name})
+		scale, err := engine.Scale(ctx, r.Client, m.GroupVersionKind, client.ObjectKey{
+			Namespace: hpa.Namespace, Name: ref.Name,
+		})
 		if err == nil {
 			return m.GroupVersionKind, scale, nil
 		}
@@ -160,7 +169,8 @@ func (r *reconciler) scale(ctx context.Context, hpa *autoscalingv2.HorizontalPod
 func (r *reconciler) observe(ctx context.Context, key types.NamespacedName, o *Observed) error {
 	text := o.Scale.Status.Selector
 	if text == "" {
-		o.Unselectable, o.UnselectableReason, o.UnselectableEvent = "selector is required", "InvalidSelector", "SelectorRequired"
+		o.Unselectable, o.UnselectableReason, o.UnselectableEvent = "selector is "+
+			"required", "InvalidSelector", "SelectorRequired"
 		return nil
 	}
 	selector, err := labels.Parse(text)
@@ -170,7 +180,9 @@ func (r *reconciler) observe(ctx context.Context, key types.NamespacedName, o *O
 		return nil
 	}
 	var list corev1.PodList
-	if err := r.Cache.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+	if err := r.Cache.List(ctx, &list, client.InNamespace(key.Namespace), client.MatchingLabelsSelector{
+		Selector: selector,
+	}); err != nil {
 		return err
 	}
 	var running []*corev1.Pod
@@ -182,7 +194,8 @@ func (r *reconciler) observe(ctx context.Context, key types.NamespacedName, o *O
 		}
 	}
 	if rival := r.rival(key, selector, o.Pods); rival != nil {
-		o.Unselectable = fmt.Sprintf("pods by selector %v are controlled by more than one HPA (e.g. %v)", text, []types.NamespacedName{key, *rival})
+		o.Unselectable = fmt.Sprintf("pods by selector %v are controlled by more than one HPA (e.g. %v)", text,
+			[]types.NamespacedName{key, *rival})
 		o.UnselectableReason, o.UnselectableEvent = "AmbiguousSelector", "AmbiguousSelector"
 		return nil
 	}
@@ -191,7 +204,8 @@ func (r *reconciler) observe(ctx context.Context, key types.NamespacedName, o *O
 }
 
 // rival records the selector of an autoscaler, and returns another autoscaler that selects one of the pods.
-func (r *reconciler) rival(key types.NamespacedName, selector labels.Selector, pods []*corev1.Pod) *types.NamespacedName {
+func (r *reconciler) rival(key types.NamespacedName, selector labels.Selector,
+	pods []*corev1.Pod) *types.NamespacedName {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if m := r.memory[key]; m != nil {
@@ -213,11 +227,13 @@ func (r *reconciler) rival(key types.NamespacedName, selector labels.Selector, p
 // Upstream's errors when these APIs are not served.
 var (
 	errNoResourceMetrics = errors.New("no metrics returned from resource metrics API")
-	errNoCustomMetrics   = errors.New("unable to fetch metrics from custom metrics API: no custom metrics API (custom.metrics.k8s.io) registered")
+	errNoCustomMetrics   = errors.New("unable to fetch metrics from custom metrics API: no custom metrics API " +
+		"(custom.metrics.k8s.io) registered")
 )
 
 // values reads the metrics. selector selects the pods.
-func (r *reconciler) values(ctx context.Context, namespace, selector string, specs []autoscalingv2.MetricSpec, pods []*corev1.Pod) []Value {
+func (r *reconciler) values(ctx context.Context, namespace, selector string, specs []autoscalingv2.MetricSpec,
+	pods []*corev1.Pod) []Value {
 	var usage []*metricsv1beta1.PodMetrics
 	asked := false
 	ask := func() []*metricsv1beta1.PodMetrics {
@@ -271,7 +287,8 @@ func usageOf(list []*metricsv1beta1.PodMetrics, of corev1.ResourceName, inContai
 }
 
 // write writes the replicas of a target.
-func (r *reconciler) write(ctx context.Context, target schema.GroupVersionKind, scale *autoscalingv1.Scale, replicas int32) error {
+func (r *reconciler) write(ctx context.Context, target schema.GroupVersionKind, scale *autoscalingv1.Scale,
+	replicas int32) error {
 	for n := 1; ; n++ {
 		next := scale.DeepCopy()
 		next.Spec.Replicas = replicas

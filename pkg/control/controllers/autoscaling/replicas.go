@@ -50,9 +50,10 @@ var (
 	errNoMatch   = errors.New("no metrics returned matched known pods")
 )
 
-// perPod computes the replicas for a per-pod metric like upstream's replica calculator: pods that are not ready or have no sample are
-// assumed to have the value that makes the change smaller.
-func perPod(pods []*corev1.Pod, samples map[string]Sample, current int32, to target, of corev1.ResourceName, inContainer string, allowed tolerances, now time.Time) (proposal, error) {
+// perPod computes the replicas for a per-pod metric like upstream's replica calculator: pods that are not ready or have
+// no sample are assumed to have the value that makes the change smaller.
+func perPod(pods []*corev1.Pod, samples map[string]Sample, current int32, to target, of corev1.ResourceName,
+	inContainer string, allowed tolerances, now time.Time) (proposal, error) {
 	if len(pods) == 0 {
 		return proposal{}, errNoPods
 	}
@@ -197,7 +198,8 @@ func requested(pods []*corev1.Pod, inContainer string, of corev1.ResourceName) (
 			}
 		}
 		for i := range p.Spec.InitContainers {
-			if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil &&
+				*c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
 				if err := add(c); err != nil {
 					return nil, err
 				}

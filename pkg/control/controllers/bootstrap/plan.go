@@ -17,7 +17,8 @@ import (
 // Op is what has to happen to an object.
 type Op string
 
-// The operations of a Plan. Replace deletes an object whose wrong field cannot be updated; its deletion leads to a Create.
+// The operations of a Plan. Replace deletes an object whose wrong field cannot be updated; its deletion leads to a
+// Create.
 const (
 	Nothing Op = ""
 	Create  Op = "create"
@@ -84,15 +85,19 @@ func Plan(want, have client.Object) (Op, client.Object) {
 	return Update, next
 }
 
-// planRange marks the range of services as ready, as upstream does, unless somebody has said otherwise. Its addresses cannot be updated.
+// planRange marks the range of services as ready, as upstream does, unless somebody has said otherwise. Its addresses
+// cannot be updated.
 func planRange(want, have *networkingv1.ServiceCIDR) (Op, client.Object) {
 	if !slices.Equal(have.Spec.CIDRs, want.Spec.CIDRs) {
 		return Replace, have
 	}
-	if c := meta.FindStatusCondition(have.Status.Conditions, networkingv1.ServiceCIDRConditionReady); c != nil && c.Status != metav1.ConditionUnknown {
+	if c := meta.FindStatusCondition(have.Status.Conditions, networkingv1.ServiceCIDRConditionReady); c != nil &&
+		c.Status != metav1.ConditionUnknown {
 		return Nothing, nil
 	}
-	meta.SetStatusCondition(&have.Status.Conditions, metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
-		Message: "Kubernetes default Service CIDR is ready"})
+	meta.SetStatusCondition(&have.Status.Conditions, metav1.Condition{
+		Type: networkingv1.ServiceCIDRConditionReady, Status: metav1.ConditionTrue,
+		Message: "Kubernetes default Service CIDR is ready",
+	})
 	return Status, have
 }

@@ -14,12 +14,18 @@ import (
 func service(ip string, port int32) *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "kubernetes", Labels: map[string]string{"provider": "kubernetes"}},
-		Spec:       corev1.ServiceSpec{ClusterIP: ip, Type: corev1.ServiceTypeClusterIP, Ports: []corev1.ServicePort{{Port: port}}},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: ip,
+			Type:      corev1.ServiceTypeClusterIP,
+			Ports:     []corev1.ServicePort{{Port: port}},
+		},
 	}
 }
 
 func binding(role string, groups ...string) *rbacv1.ClusterRoleBinding {
-	b := &rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: "b"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: role}}
+	b := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: "b"}, RoleRef: rbacv1.RoleRef{Kind: "ClusterRole", Name: role},
+	}
 	for _, g := range groups {
 		b.Subjects = append(b.Subjects, rbacv1.Subject{Kind: rbacv1.GroupKind, Name: g})
 	}
@@ -42,21 +48,33 @@ func TestPlan(t *testing.T) {
 		op         Op
 		next       client.Object
 	}{
-		"missing":                    {namespace, nil, Create, namespace},
-		"there":                      {namespace, with(namespace.DeepCopy(), func(n *corev1.Namespace) { n.Labels = map[string]string{"a": "b"} }), Nothing, nil},
-		"being deleted":              {service("10.0.0.1", 443), with(service("10.0.0.1", 1), func(s *corev1.Service) { s.DeletionTimestamp = &gone }), Nothing, nil},
+		"missing": {namespace, nil, Create, namespace},
+		"there": {
+			namespace, with(namespace.DeepCopy(), func(n *corev1.Namespace) { n.Labels = map[string]string{"a": "b"} }), Nothing,
+			nil,
+		},
+		"being deleted": {
+			service("10.0.0.1", 443), with(service("10.0.0.1", 1), func(s *corev1.Service) { s.DeletionTimestamp = &gone }),
+			Nothing, nil,
+		},
 		"service as it should be":    {service("10.0.0.1", 443), service("10.0.0.1", 443), Nothing, nil},
 		"service with another port":  {service("10.0.0.1", 443), service("10.0.0.1", 444), Update, service("10.0.0.1", 443)},
 		"service of another address": {service("10.0.0.1", 443), service("10.0.0.2", 443), Replace, service("10.0.0.2", 443)},
 		"service with a selector": {service("10.0.0.1", 443), with(service("10.0.0.1", 443), func(s *corev1.Service) {
 			s.Spec.Selector = map[string]string{"a": "b"}
 		}), Update, service("10.0.0.1", 443)},
-		"labels are restored, others stay": {service("10.0.0.1", 443), with(service("10.0.0.1", 443), func(s *corev1.Service) {
-			s.Labels = map[string]string{"provider": "me", "mine": "yes"}
-		}), Update, with(service("10.0.0.1", 443), func(s *corev1.Service) { s.Labels["mine"] = "yes" })},
-		"slice with another address":      {slice("192.0.2.1"), slice("192.0.2.2"), Update, slice("192.0.2.1")},
-		"binding without its group":       {binding("r", "nodes"), binding("r", "others"), Update, binding("r", "others", "nodes")},
-		"binding with another role":       {binding("r", "nodes"), binding("cluster-admin", "nodes"), Replace, binding("cluster-admin", "nodes")},
+		"labels are restored, others stay": {
+			service("10.0.0.1", 443), with(service("10.0.0.1", 443), func(s *corev1.Service) {
+				s.Labels = map[string]string{"provider": "me", "mine": "yes"}
+			}), Update, with(service("10.0.0.1", 443), func(s *corev1.Service) { s.Labels["mine"] = "yes" }),
+		},
+		"slice with another address": {slice("192.0.2.1"), slice("192.0.2.2"), Update, slice("192.0.2.1")},
+		"binding without its group": {
+			binding("r", "nodes"), binding("r", "others"), Update, binding("r", "others", "nodes"),
+		},
+		"binding with another role": {
+			binding("r", "nodes"), binding("cluster-admin", "nodes"), Replace, binding("cluster-admin", "nodes"),
+		},
 		"binding with further groups too": {binding("r", "nodes"), binding("r", "others", "nodes"), Nothing, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -28,9 +28,10 @@ import (
 // everything is the one request: the objects are few, and some need others to be there.
 var everything = engine.RequestFor("", "cluster")
 
-// New declares the reconciler that keeps objects, each of a kind that Plan knows. wanted returns them as they should be at present, and when to
-// ask it again, 0 for when one of them changes; objects have the same names.
-func New(objects []client.Object, wanted func(context.Context) ([]client.Object, time.Duration, error)) *engine.Reconciler {
+// New declares the reconciler that keeps objects, each of a kind that Plan knows. wanted returns them as they should be
+// at present, and when to ask it again, 0 for when one of them changes; objects have the same names.
+func New(objects []client.Object,
+	wanted func(context.Context) ([]client.Object, time.Duration, error)) *engine.Reconciler {
 	r := &engine.Reconciler{
 		Name: "bootstrap", Workers: 1,
 		New: func(env engine.Env) engine.Func {

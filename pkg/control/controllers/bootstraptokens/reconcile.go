@@ -1,5 +1,6 @@
-// Package bootstraptokens signs the ConfigMap cluster-info with bootstrap tokens, and deletes tokens that have expired, as upstream's
-// bootstrap-signer-controller and token-cleaner-controller do. With them, `kubeadm join` finds and trusts a cluster.
+// Package bootstraptokens signs the ConfigMap cluster-info with bootstrap tokens, and deletes tokens that have expired,
+// as upstream's bootstrap-signer-controller and token-cleaner-controller do. With them, `kubeadm join` finds and trusts
+// a cluster.
 //
 // Its invariant: cluster-info has a signature of each token that is valid and meant for signing, and of no other.
 package bootstraptokens
@@ -69,8 +70,10 @@ func isToken(o client.Object) bool {
 	return ok && s.Namespace == metav1.NamespaceSystem && s.Type == api.SecretTypeBootstrapToken
 }
 
-// Sign returns the ConfigMap with the signatures it should have, or nil if it has them, and when the next token expires; 0 for never.
-func Sign(info *corev1.ConfigMap, tokens []corev1.Secret, now time.Time) (signed *corev1.ConfigMap, again time.Duration, err error) {
+// Sign returns the ConfigMap with the signatures it should have, or nil if it has them, and when the next token
+// expires; 0 for never.
+func Sign(info *corev1.ConfigMap, tokens []corev1.Secret,
+	now time.Time) (signed *corev1.ConfigMap, again time.Duration, err error) {
 	content, ok := info.Data[api.KubeConfigKey]
 	if !ok {
 		return nil, 0, nil
@@ -104,7 +107,8 @@ func Sign(info *corev1.ConfigMap, tokens []corev1.Secret, now time.Time) (signed
 func forSigning(s *corev1.Secret) (id, secret string, ok bool) {
 	named, ok := secrets.ParseName(s.Name)
 	id, secret = secrets.GetData(s, api.BootstrapTokenIDKey), secrets.GetData(s, api.BootstrapTokenSecretKey)
-	ok = ok && isToken(s) && s.DeletionTimestamp == nil && id == named && secret != "" && secrets.GetData(s, api.BootstrapTokenUsageSigningKey) == "true"
+	ok = ok && isToken(s) && s.DeletionTimestamp == nil && id == named && secret != "" &&
+		secrets.GetData(s, api.BootstrapTokenUsageSigningKey) == "true"
 	return id, secret, ok
 }
 
@@ -112,12 +116,14 @@ func forSigning(s *corev1.Secret) (id, secret string, ok bool) {
 func NewCleaner() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "token-cleaner", Account: "token-cleaner", Workers: 1,
-		Watches: []engine.Watch{{Object: &corev1.Secret{}, Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
-			if !isToken(o) {
-				return nil
-			}
-			return []engine.Request{engine.RequestFor(o.GetNamespace(), o.GetName())}
-		}}},
+		Watches: []engine.Watch{
+			{Object: &corev1.Secret{}, Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+				if !isToken(o) {
+					return nil
+				}
+				return []engine.Request{engine.RequestFor(o.GetNamespace(), o.GetName())}
+			}},
+		},
 		Writes: []engine.Write{{Object: &corev1.Secret{}, Parts: []engine.Part{engine.Delete}}},
 		New: func(env engine.Env) engine.Func {
 			return func(ctx context.Context, req engine.Request) (engine.Result, error) {

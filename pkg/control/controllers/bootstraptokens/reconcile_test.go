@@ -18,8 +18,16 @@ import (
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func token(id string, life time.Duration, more map[string]string) *corev1.Secret {
-	s := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-" + id, UID: "1"}, Type: "bootstrap.kubernetes.io/token",
-		Data: map[string][]byte{"token-id": []byte(id), "token-secret": []byte("0123456789abcdef"), "usage-bootstrap-signing": []byte("true"), "expiration": []byte(now.Add(life).Format(time.RFC3339))}}
+	s := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "bootstrap-token-" + id, UID: "1"},
+		Type:       "bootstrap.kubernetes.io/token",
+		Data: map[string][]byte{
+			"token-id":                []byte(id),
+			"token-secret":            []byte("0123456789abcdef"),
+			"usage-bootstrap-signing": []byte("true"),
+			"expiration":              []byte(now.Add(life).Format(time.RFC3339)),
+		},
+	}
 	for k, v := range more {
 		s.Data[k] = []byte(v)
 	}
@@ -30,8 +38,11 @@ func TestClusterInfoIsSigned(t *testing.T) {
 	info := &corev1.ConfigMap{Data: map[string]string{"kubeconfig": "here", "jws-kubeconfig-oldone": "x", "other": "y"}}
 	other := token("ffffff", time.Hour, nil)
 	other.Type = corev1.SecretTypeOpaque
-	tokens := []corev1.Secret{*token("aaaaaa", time.Hour, nil), *token("bbbbbb", time.Minute, nil), *token("cccccc", -time.Second, nil),
-		*token("dddddd", time.Hour, map[string]string{"usage-bootstrap-signing": "false"}), *token("eeeeee", time.Hour, map[string]string{"token-id": "eeeeef"}), *other}
+	tokens := []corev1.Secret{
+		*token("aaaaaa", time.Hour, nil), *token("bbbbbb", time.Minute, nil), *token("cccccc", -time.Second, nil),
+		*token("dddddd", time.Hour, map[string]string{"usage-bootstrap-signing": "false"}),
+		*token("eeeeee", time.Hour, map[string]string{"token-id": "eeeeef"}), *other,
+	}
 	signed, again, err := Sign(info, tokens, now)
 	require.NoError(t, err)
 	require.Equal(t, time.Minute, again)
@@ -57,7 +68,8 @@ func TestExpiredTokensAreDeleted(t *testing.T) {
 	opaque.Type = corev1.SecretTypeOpaque
 	forever := token("dddddd", 0, nil)
 	delete(forever.Data, "expiration")
-	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(token("aaaaaa", time.Hour, nil), token("bbbbbb", -time.Second, nil), opaque, forever).Build()
+	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(token("aaaaaa", time.Hour, nil),
+		token("bbbbbb", -time.Second, nil), opaque, forever).Build()
 	f := NewCleaner().New(engine.Env{Client: c, Cache: c, Now: func() time.Time { return now }})
 	for id, again := range map[string]time.Duration{"aaaaaa": time.Hour, "bbbbbb": 0, "cccccc": 0, "dddddd": 0} {
 		res, err := f(t.Context(), engine.RequestFor("kube-system", "bootstrap-token-"+id))
@@ -67,5 +79,6 @@ func TestExpiredTokensAreDeleted(t *testing.T) {
 	var left corev1.SecretList
 	require.NoError(t, c.List(t.Context(), &left))
 	require.Len(t, left.Items, 3)
-	require.Error(t, c.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "bootstrap-token-bbbbbb"}, &corev1.Secret{}))
+	require.Error(t,
+		c.Get(t.Context(), client.ObjectKey{Namespace: "kube-system", Name: "bootstrap-token-bbbbbb"}, &corev1.Secret{}))
 }

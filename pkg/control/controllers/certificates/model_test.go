@@ -16,15 +16,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/model"
 )
 
-// TestModel: whatever people decide and roles grant, and wherever the process is killed, nothing is signed that nobody approved, nothing approved that nobody
-// permitted, and nothing deleted before its time. When everything is quiet, what can be signed is signed, and in a day all requests are gone.
+// TestModel: whatever people decide and roles grant, and wherever the process is killed, nothing is signed that nobody
+// approved, nothing approved that nobody permitted, and nothing deleted before its time. When everything is quiet, what
+// can be signed is signed, and in a day all requests are gone.
 func TestModel(t *testing.T) {
 	type csr = certificatesv1.CertificateSigningRequest
 	node, person := signingRequest(t, subject("system:node:a", "system:nodes")), signingRequest(t, subject("jane"))
 	rapid.Check(t, func(t *rapid.T) {
 		var w *model.World
 		signers := map[string]Signer{}
-		for _, name := range []string{certificatesv1.KubeAPIServerClientSignerName, certificatesv1.KubeAPIServerClientKubeletSignerName} {
+		for _, name := range []string{
+			certificatesv1.KubeAPIServerClientSignerName, certificatesv1.KubeAPIServerClientKubeletSignerName,
+		} {
 			signers[name] = func(*x509.CertificateRequest, x509.KeyUsage, []x509.ExtKeyUsage, time.Duration) ([]byte, error) {
 				return certificateFrom(t, w.Now, w.Now.Add(mostLife)), nil
 			}
@@ -58,7 +61,8 @@ func TestModel(t *testing.T) {
 				w.T.Fatalf("it signs %s: %v", is.Name, was.Status.Conditions)
 			case len(was.Status.Certificate) > 0:
 				w.T.Fatalf("it changes %s, which is signed", is.Name)
-			case after && !before && (!permitted || is.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || denied):
+			case after && !before &&
+				(!permitted || is.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName || denied):
 				w.T.Fatalf("it approves %s: %v", is.Name, was.Status.Conditions)
 			}
 			timestamps(is)
@@ -75,8 +79,13 @@ func TestModel(t *testing.T) {
 		name := rapid.SampledFrom([]string{"x", "y", "z"})
 		w.Live(map[string]func(*rapid.T){
 			"request": func(t *rapid.T) {
-				n, spec := name.Draw(t, "name"), certificatesv1.CertificateSigningRequestSpec{Request: node, Username: "bootstrap", Usages: clientUsages}
-				spec.SignerName = rapid.SampledFrom([]string{certificatesv1.KubeAPIServerClientSignerName, certificatesv1.KubeAPIServerClientKubeletSignerName, "example.org/other"}).Draw(t, "signer")
+				n, spec := name.Draw(t, "name"), certificatesv1.CertificateSigningRequestSpec{
+					Request: node, Username: "bootstrap", Usages: clientUsages,
+				}
+				spec.SignerName = rapid.SampledFrom([]string{
+					certificatesv1.KubeAPIServerClientSignerName, certificatesv1.KubeAPIServerClientKubeletSignerName,
+					"example.org/other",
+				}).Draw(t, "signer")
 				if rapid.Bool().Draw(t, "person") {
 					spec.Request = person // which is no node's
 				}
@@ -86,10 +95,14 @@ func TestModel(t *testing.T) {
 				}
 			},
 			"decision": func(t *rapid.T) {
-				kind := rapid.SampledFrom([]certificatesv1.RequestConditionType{certificatesv1.CertificateApproved, certificatesv1.CertificateDenied}).Draw(t, "decision")
+				kind := rapid.SampledFrom([]certificatesv1.RequestConditionType{
+					certificatesv1.CertificateApproved, certificatesv1.CertificateDenied,
+				}).Draw(t, "decision")
 				model.Update(w, name.Draw(t, "name"), func(r *csr) {
 					if approved, denied, _ := conditions(r); !approved && !denied {
-						r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{Type: kind, Status: corev1.ConditionTrue})
+						r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+							Type: kind, Status: corev1.ConditionTrue,
+						})
 						timestamps(r)
 					}
 				})

@@ -91,9 +91,13 @@ func decide(r *certificatesv1.CertificateSigningRequest, signs func(name string)
 	}
 	a := Action{Verb: Approve, Request: parsed}
 	if r.Spec.Username == parsed.Subject.CommonName {
-		a.Approvals = append(a.Approvals, Approval{"selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview."})
+		a.Approvals = append(a.Approvals, Approval{
+			"selfnodeclient", "Auto approving self kubelet client certificate after SubjectAccessReview.",
+		})
 	}
-	a.Approvals = append(a.Approvals, Approval{"nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview."})
+	a.Approvals = append(a.Approvals, Approval{
+		"nodeclient", "Auto approving kubelet client certificate after SubjectAccessReview.",
+	})
 	return a
 }
 

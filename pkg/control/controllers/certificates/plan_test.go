@@ -48,15 +48,20 @@ func certificateFrom(t require.TestingT, from, until time.Time) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
 
-func condition(kind certificatesv1.RequestConditionType, ago time.Duration) []certificatesv1.CertificateSigningRequestCondition {
-	return []certificatesv1.CertificateSigningRequestCondition{{Type: kind, Status: corev1.ConditionTrue, LastUpdateTime: metav1.NewTime(now.Add(-ago))}}
+func condition(kind certificatesv1.RequestConditionType,
+	ago time.Duration) []certificatesv1.CertificateSigningRequestCondition {
+	return []certificatesv1.CertificateSigningRequestCondition{
+		{Type: kind, Status: corev1.ConditionTrue, LastUpdateTime: metav1.NewTime(now.Add(-ago))},
+	}
 }
 
 func TestPlan(t *testing.T) {
 	node := subject("system:node:a", "system:nodes")
 	serving := node
 	serving.IPAddresses = []net.IP{net.IPv4(10, 0, 0, 1)}
-	servingUsages := []certificatesv1.KeyUsage{certificatesv1.UsageServerAuth, certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment}
+	servingUsages := []certificatesv1.KeyUsage{
+		certificatesv1.UsageServerAuth, certificatesv1.UsageDigitalSignature, certificatesv1.UsageKeyEncipherment,
+	}
 	approved := condition(certificatesv1.CertificateApproved, time.Minute)
 	type spec = certificatesv1.CertificateSigningRequestSpec
 	type status = certificatesv1.CertificateSigningRequestStatus
@@ -69,50 +74,125 @@ func TestPlan(t *testing.T) {
 		subresources []string
 		again        time.Duration
 	}{
-		"a user's request waits for a person": {template: subject("jane"), spec: spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages},
-			again: 23 * time.Hour},
-		"and is signed": {template: subject("jane"), spec: spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages},
-			status: status{Conditions: approved}, verb: Sign, again: 24*time.Hour - time.Minute},
-		"not for a server": {template: subject("jane"), spec: spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: servingUsages},
-			status: status{Conditions: approved}, verb: Fail, message: "invalid usage for client certificate: server auth", again: 24*time.Hour - time.Minute},
-		"not without a usage": {template: subject("jane"), spec: spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages[1:]},
-			status: status{Conditions: approved}, verb: Fail, message: "missing required usage for client certificate: client auth", again: 24*time.Hour - time.Minute},
-		"other signers decide for themselves": {template: subject("jane"), spec: spec{SignerName: "example.org/mine", Usages: clientUsages},
-			status: status{Conditions: approved}, again: 24*time.Hour - time.Minute},
-		"a node's request may be approved": {template: node, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages, Username: "bootstrap"},
-			verb: Approve, subresources: []string{"nodeclient"}, again: 23 * time.Hour},
-		"its own too": {template: node, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages, Username: "system:node:a"},
-			verb: Approve, subresources: []string{"selfnodeclient", "nodeclient"}, again: 23 * time.Hour},
-		"a node with another group": {template: subject("system:node:a", "system:nodes", "system:masters"), spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
-			again: 23 * time.Hour},
-		"approved nevertheless": {template: subject("system:node:a", "system:nodes", "system:masters"), spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
-			status: status{Conditions: approved}, verb: Fail, message: "subject organization is not system:nodes", again: 24*time.Hour - time.Minute},
-		"a node with a name that serves": {template: serving, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
-			status: status{Conditions: approved}, verb: Fail, message: "IP subjectAltNames are not allowed", again: 24*time.Hour - time.Minute},
-		"serving certificates are for people to approve": {template: serving, spec: spec{SignerName: certificatesv1.KubeletServingSignerName, Usages: servingUsages},
-			again: 23 * time.Hour},
-		"and are signed": {template: serving, spec: spec{SignerName: certificatesv1.KubeletServingSignerName, Usages: servingUsages},
-			status: status{Conditions: approved}, verb: Sign, again: 24*time.Hour - time.Minute},
-		"serving without an address": {template: node, spec: spec{SignerName: certificatesv1.KubeletServingSignerName, Usages: servingUsages},
-			status: status{Conditions: approved}, verb: Fail, message: "DNS or IP subjectAltName is required", again: 24*time.Hour - time.Minute},
-		"denied": {template: node, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
-			status: status{Conditions: condition(certificatesv1.CertificateDenied, time.Minute)}, again: 59 * time.Minute},
-		"denied long ago": {template: node, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
-			status: status{Conditions: condition(certificatesv1.CertificateDenied, time.Hour)}, verb: Delete},
-		"failed": {template: node, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
-			status: status{Conditions: append(condition(certificatesv1.CertificateFailed, time.Minute), approved...)}, again: 59 * time.Minute},
-		"failed long after it was approved": {template: node, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
-			status: status{Conditions: append(condition(certificatesv1.CertificateFailed, time.Minute), condition(certificatesv1.CertificateApproved, 30*time.Hour)...)}, again: 59 * time.Minute},
-		"issued": {template: subject("jane"), spec: spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages},
-			status: status{Conditions: approved, Certificate: certificate(t, now.Add(24*time.Hour))}, again: 59 * time.Minute},
-		"issued and expired": {template: subject("jane"), spec: spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages},
-			status: status{Conditions: approved, Certificate: certificate(t, now)}, verb: Delete},
-		"issued long ago": {template: subject("jane"), spec: spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages},
-			status: status{Conditions: condition(certificatesv1.CertificateApproved, time.Hour), Certificate: certificate(t, now.Add(24*time.Hour))}, verb: Delete},
+		"a user's request waits for a person": {
+			template: subject("jane"),
+			spec:     spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages},
+			again:    23 * time.Hour,
+		},
+		"and is signed": {
+			template: subject("jane"),
+			spec:     spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages},
+			status:   status{Conditions: approved}, verb: Sign, again: 24*time.Hour - time.Minute,
+		},
+		"not for a server": {
+			template: subject("jane"),
+			spec:     spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: servingUsages},
+			status:   status{Conditions: approved}, verb: Fail, message: "invalid usage for client certificate: server auth",
+			again: 24*time.Hour - time.Minute,
+		},
+		"not without a usage": {
+			template: subject("jane"),
+			spec:     spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages[1:]},
+			status:   status{Conditions: approved}, verb: Fail,
+			message: "missing required usage for client certificate: client auth", again: 24*time.Hour - time.Minute,
+		},
+		"other signers decide for themselves": {
+			template: subject("jane"), spec: spec{SignerName: "example.org/mine", Usages: clientUsages},
+			status: status{Conditions: approved}, again: 24*time.Hour - time.Minute,
+		},
+		"a node's request may be approved": {
+			template: node,
+			spec: spec{
+				SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+				Usages:     clientUsages,
+				Username:   "bootstrap",
+			},
+			verb: Approve, subresources: []string{"nodeclient"}, again: 23 * time.Hour,
+		},
+		"its own too": {
+			template: node,
+			spec: spec{
+				SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
+				Usages:     clientUsages,
+				Username:   "system:node:a",
+			},
+			verb: Approve, subresources: []string{"selfnodeclient", "nodeclient"}, again: 23 * time.Hour,
+		},
+		"a node with another group": {
+			template: subject("system:node:a", "system:nodes", "system:masters"),
+			spec:     spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
+			again:    23 * time.Hour,
+		},
+		"approved nevertheless": {
+			template: subject("system:node:a", "system:nodes", "system:masters"),
+			spec:     spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
+			status:   status{Conditions: approved}, verb: Fail, message: "subject organization is not system:nodes",
+			again: 24*time.Hour - time.Minute,
+		},
+		"a node with a name that serves": {
+			template: serving, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
+			status: status{Conditions: approved}, verb: Fail, message: "IP subjectAltNames are not allowed",
+			again: 24*time.Hour - time.Minute,
+		},
+		"serving certificates are for people to approve": {
+			template: serving, spec: spec{SignerName: certificatesv1.KubeletServingSignerName, Usages: servingUsages},
+			again: 23 * time.Hour,
+		},
+		"and are signed": {
+			template: serving, spec: spec{SignerName: certificatesv1.KubeletServingSignerName, Usages: servingUsages},
+			status: status{Conditions: approved}, verb: Sign, again: 24*time.Hour - time.Minute,
+		},
+		"serving without an address": {
+			template: node, spec: spec{SignerName: certificatesv1.KubeletServingSignerName, Usages: servingUsages},
+			status: status{Conditions: approved}, verb: Fail, message: "DNS or IP subjectAltName is required",
+			again: 24*time.Hour - time.Minute,
+		},
+		"denied": {
+			template: node, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
+			status: status{Conditions: condition(certificatesv1.CertificateDenied, time.Minute)}, again: 59 * time.Minute,
+		},
+		"denied long ago": {
+			template: node, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
+			status: status{Conditions: condition(certificatesv1.CertificateDenied, time.Hour)}, verb: Delete,
+		},
+		"failed": {
+			template: node, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
+			status: status{Conditions: append(condition(certificatesv1.CertificateFailed, time.Minute), approved...)},
+			again:  59 * time.Minute,
+		},
+		"failed long after it was approved": {
+			template: node, spec: spec{SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName, Usages: clientUsages},
+			status: status{
+				Conditions: append(condition(certificatesv1.CertificateFailed, time.Minute),
+					condition(certificatesv1.CertificateApproved, 30*time.Hour)...),
+			}, again: 59 * time.Minute,
+		},
+		"issued": {
+			template: subject("jane"),
+			spec:     spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages},
+			status:   status{Conditions: approved, Certificate: certificate(t, now.Add(24*time.Hour))}, again: 59 * time.Minute,
+		},
+		"issued and expired": {
+			template: subject("jane"),
+			spec:     spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages},
+			status:   status{Conditions: approved, Certificate: certificate(t, now)}, verb: Delete,
+		},
+		"issued long ago": {
+			template: subject("jane"),
+			spec:     spec{SignerName: certificatesv1.KubeAPIServerClientSignerName, Usages: clientUsages},
+			status: status{
+				Conditions:  condition(certificatesv1.CertificateApproved, time.Hour),
+				Certificate: certificate(t, now.Add(24*time.Hour)),
+			}, verb: Delete,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.spec.Request = signingRequest(t, c.template)
-			r := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}, Spec: c.spec, Status: c.status}
+			r := &certificatesv1.CertificateSigningRequest{
+				ObjectMeta: metav1.ObjectMeta{CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))},
+				Spec:       c.spec,
+				Status:     c.status,
+			}
 			signs := func(name string) bool { return name != "example.org/mine" }
 			a := Plan(r, signs, now)
 			require.Equal(t, c.verb, a.Verb)
@@ -130,15 +210,26 @@ func TestPlan(t *testing.T) {
 }
 
 func TestRequestsThatCannotBeParsedOnlyExpire(t *testing.T) {
-	r := &certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{Request: []byte("nonsense"), SignerName: certificatesv1.KubeAPIServerClientSignerName}}
+	r := &certificatesv1.CertificateSigningRequest{
+		Spec: certificatesv1.CertificateSigningRequestSpec{
+			Request: []byte("nonsense"), SignerName: certificatesv1.KubeAPIServerClientSignerName,
+		},
+	}
 	require.Equal(t, Action{}, Plan(r, func(string) bool { return true }, now))
 	r.CreationTimestamp = metav1.NewTime(now.Add(-24 * time.Hour))
 	require.Equal(t, Delete, Plan(r, func(string) bool { return true }, now).Verb)
 }
 
 func TestLifeOfACertificate(t *testing.T) {
-	for seconds, want := range map[int32]time.Duration{0: 10 * time.Minute, 3600: time.Hour, 1<<31 - 1: 365 * 24 * time.Hour} {
-		require.Equal(t, want, life(&certificatesv1.CertificateSigningRequest{Spec: certificatesv1.CertificateSigningRequestSpec{ExpirationSeconds: &seconds}}))
+	for seconds, want := range map[int32]time.Duration{
+		0:         10 * time.Minute,
+		3600:      time.Hour,
+		1<<31 - 1: 365 * 24 * time.Hour,
+	} {
+		require.Equal(t, want,
+			life(&certificatesv1.CertificateSigningRequest{
+				Spec: certificatesv1.CertificateSigningRequestSpec{ExpirationSeconds: &seconds},
+			}))
 	}
 	require.Equal(t, 365*24*time.Hour, life(&certificatesv1.CertificateSigningRequest{}))
 }

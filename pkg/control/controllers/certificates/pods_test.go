@@ -14,8 +14,22 @@ import (
 )
 
 func TestOldPodCertificateRequestsAreDeleted(t *testing.T) {
-	old := &certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "old", UID: "1", CreationTimestamp: metav1.NewTime(now.Add(-15 * time.Minute))}}
-	young := &certificatesv1.PodCertificateRequest{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: "young", UID: "2", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
+	old := &certificatesv1.PodCertificateRequest{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:         "d",
+			Name:              "old",
+			UID:               "1",
+			CreationTimestamp: metav1.NewTime(now.Add(-15 * time.Minute)),
+		},
+	}
+	young := &certificatesv1.PodCertificateRequest{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:         "d",
+			Name:              "young",
+			UID:               "2",
+			CreationTimestamp: metav1.NewTime(now.Add(-time.Minute)),
+		},
+	}
 	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(old, young).Build()
 	f := NewPodCleaner().New(engine.Env{Client: c, Cache: c, Now: func() time.Time { return now }})
 	for name, again := range map[string]time.Duration{"old": 0, "young": 14 * time.Minute, "none": 0} {

@@ -1,5 +1,5 @@
-// Package certificates approves, signs and deletes CertificateSigningRequests, as upstream's controllers csrapproving, csrsigning and
-// csrcleaner do, and deletes old PodCertificateRequests.
+// Package certificates approves, signs and deletes CertificateSigningRequests, as upstream's controllers csrapproving,
+// csrsigning and csrcleaner do, and deletes old PodCertificateRequests.
 //
 // Its invariant: it signs approved requests only, and approves only requests of nodes for their client certificates
 // whose authors have upstream's permission to that. Nobody has that permission by default.
@@ -20,7 +20,8 @@ import (
 )
 
 // Signer signs a verified request and returns the certificate as PEM, with those that follow it in its chain.
-type Signer func(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage, life time.Duration) ([]byte, error)
+type Signer func(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage,
+	life time.Duration) ([]byte, error)
 
 // New declares the reconciler. signers are those of the cluster, by name; requests to others are only deleted in time.
 func New(signers map[string]Signer) *engine.Reconciler {
@@ -40,7 +41,8 @@ func New(signers map[string]Signer) *engine.Reconciler {
 	}
 }
 
-func reconcile(ctx context.Context, env engine.Env, req engine.Request, signers map[string]Signer) (engine.Result, error) {
+func reconcile(ctx context.Context, env engine.Env, req engine.Request,
+	signers map[string]Signer) (engine.Result, error) {
 	var there certificatesv1.CertificateSigningRequest
 	if err := env.Cache.Get(ctx, req.NamespacedName, &there); err != nil {
 		return engine.Result{}, client.IgnoreNotFound(err)
@@ -73,7 +75,8 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request, signers 
 		return result, client.IgnoreNotFound(env.Client.Status().Update(ctx, r))
 	case Fail:
 		r.Status.Conditions = append(r.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
-			Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure", Message: a.Message,
+			Type: certificatesv1.CertificateFailed, Status: corev1.ConditionTrue, Reason: "SignerValidationFailure",
+			Message:        a.Message,
 			LastUpdateTime: metav1.NewTime(env.Now())})
 		return result, client.IgnoreNotFound(env.Client.Status().Update(ctx, r))
 	}
@@ -84,7 +87,8 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request, signers 
 func retry(age time.Duration) time.Duration { return max(min(age, 15*time.Minute), time.Second) }
 
 // permitted returns the message of the first approval for which the author of a request has the permission, or "".
-func permitted(ctx context.Context, env engine.Env, r *certificatesv1.CertificateSigningRequest, approvals []Approval) (string, error) {
+func permitted(ctx context.Context, env engine.Env, r *certificatesv1.CertificateSigningRequest,
+	approvals []Approval) (string, error) {
 	extra := make(map[string]authorizationv1.ExtraValue, len(r.Spec.Extra))
 	for k, v := range r.Spec.Extra {
 		extra[k] = authorizationv1.ExtraValue(v)

@@ -31,7 +31,8 @@ func usagesAre(usages []certificatesv1.KeyUsage, other certificatesv1.KeyUsage) 
 	known := func(u certificatesv1.KeyUsage) bool {
 		return u == certificatesv1.UsageDigitalSignature || u == certificatesv1.UsageKeyEncipherment || u == other
 	}
-	return has(certificatesv1.UsageDigitalSignature) && has(other) && !slices.ContainsFunc(usages, func(u certificatesv1.KeyUsage) bool { return !known(u) })
+	return has(certificatesv1.UsageDigitalSignature) && has(other) &&
+		!slices.ContainsFunc(usages, func(u certificatesv1.KeyUsage) bool { return !known(u) })
 }
 
 // kubeletClient returns why a node may not have a client certificate for the request.
@@ -74,8 +75,8 @@ func kubeletServing(r *x509.CertificateRequest, usages []certificatesv1.KeyUsage
 	return nil
 }
 
-// apiClient returns why a client of the API server may not have a certificate for the request. Its subject is the approver's to judge;
-// admission refuses system:masters.
+// apiClient returns why a client of the API server may not have a certificate for the request. Its subject is the
+// approver's to judge; admission refuses system:masters.
 func apiClient(_ *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
 	client := false
 	for _, u := range usages {
@@ -93,7 +94,8 @@ func apiClient(_ *x509.CertificateRequest, usages []certificatesv1.KeyUsage) err
 	return nil
 }
 
-// rules say which requests the built-in signers sign. Requests for kubernetes.io/legacy-unknown cannot be created in v1.
+// rules say which requests the built-in signers sign. Requests for kubernetes.io/legacy-unknown cannot be created in
+// v1.
 var rules = map[string]func(*x509.CertificateRequest, []certificatesv1.KeyUsage) error{
 	certificatesv1.KubeAPIServerClientSignerName:        apiClient,
 	certificatesv1.KubeAPIServerClientKubeletSignerName: kubeletClient,

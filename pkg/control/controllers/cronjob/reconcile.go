@@ -42,8 +42,8 @@ func New() *engine.Reconciler {
 	}
 }
 
-// changed maps a change of a cron job to itself. A new schedule takes effect with its next run: runs that it would have had in the past do not
-// count as missed.
+// changed maps a change of a cron job to itself. A new schedule takes effect with its next run: runs that it would have
+// had in the past do not count as missed.
 func changed(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	c, ok := is.(*batchv1.CronJob)
 	if !ok {
@@ -51,7 +51,8 @@ func changed(_ context.Context, env engine.Env, was, is client.Object) []engine.
 	}
 	req := engine.RequestFor(c.Namespace, c.Name)
 	before, ok := was.(*batchv1.CronJob)
-	if ok && (before.Spec.Schedule != c.Spec.Schedule || !equality.Semantic.DeepEqual(before.Spec.TimeZone, c.Spec.TimeZone)) {
+	if ok &&
+		(before.Spec.Schedule != c.Spec.Schedule || !equality.Semantic.DeepEqual(before.Spec.TimeZone, c.Spec.TimeZone)) {
 		if s, err := cron.Parse(c); err == nil {
 			if wait := cron.Next(c, s, env.Now()); wait > 0 {
 				env.Enqueue(req, wait)

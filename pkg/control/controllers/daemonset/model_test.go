@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// TestModel: whatever users, nodes and pods do between steps, each plan respects the guarantees of a DaemonSet, and each eligible node ends
-// with one current pod.
+// TestModel: whatever users, nodes and pods do between steps, each plan respects the guarantees of a DaemonSet, and
+// each eligible node ends with one current pod.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSim(t, rapid.IntRange(0, 6).Draw(t, "nodes"))
@@ -43,7 +43,10 @@ func TestModel(t *testing.T) {
 		}
 		for range rapid.IntRange(0, 40).Draw(t, "steps") {
 			s.now = s.now.Add(time.Second)
-			switch rapid.SampledFrom([]string{"plan", "plan", "plan", "run", "run", "finish", "fail", "unready", "add", "lose", "cordon", "taint", "label", "image", "delete", "orphan", "strategy", "select"}).Draw(t, "what") {
+			switch rapid.SampledFrom([]string{
+				"plan", "plan", "plan", "run", "run", "finish", "fail", "unready", "add", "lose", "cordon", "taint", "label",
+				"image", "delete", "orphan", "strategy", "select",
+			}).Draw(t, "what") {
 			case "plan":
 				s.step()
 			case "run":
@@ -57,7 +60,9 @@ func TestModel(t *testing.T) {
 			case "fail":
 				if p := pod(); p != nil {
 					s.change(p.Name, func(p *corev1.Pod) {
-						p.Status.Phase, p.Status.Conditions, p.Spec.NodeName = rapid.SampledFrom([]corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded}).Draw(t, "phase"), nil, target(p)
+						p.Status.Phase, p.Status.Conditions, p.Spec.NodeName = rapid.SampledFrom([]corev1.PodPhase{
+							corev1.PodFailed, corev1.PodSucceeded,
+						}).Draw(t, "phase"), nil, target(p)
 					})
 				}
 			case "unready":
@@ -85,7 +90,14 @@ func TestModel(t *testing.T) {
 				}
 			case "taint":
 				if n := node(); n != nil {
-					n.Spec.Taints = []corev1.Taint{{Key: "own", Effect: rapid.SampledFrom([]corev1.TaintEffect{corev1.TaintEffectNoExecute, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule}).Draw(t, "effect")}}
+					n.Spec.Taints = []corev1.Taint{
+						{
+							Key: "own",
+							Effect: rapid.SampledFrom([]corev1.TaintEffect{
+								corev1.TaintEffectNoExecute, corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule,
+							}).Draw(t, "effect"),
+						},
+					}
 				}
 			case "label":
 				if n := node(); n != nil {
@@ -104,12 +116,15 @@ func TestModel(t *testing.T) {
 			case "strategy":
 				s.set = s.set.DeepCopy()
 				s.set.Generation++
-				s.set.Spec.UpdateStrategy.Type = rapid.SampledFrom([]appsv1.DaemonSetUpdateStrategyType{appsv1.OnDeleteDaemonSetStrategyType, appsv1.RollingUpdateDaemonSetStrategyType}).Draw(t, "type")
+				s.set.Spec.UpdateStrategy.Type = rapid.SampledFrom([]appsv1.DaemonSetUpdateStrategyType{
+					appsv1.OnDeleteDaemonSetStrategyType, appsv1.RollingUpdateDaemonSetStrategyType,
+				}).Draw(t, "type")
 			case "select":
 				s.set = s.set.DeepCopy()
 				s.set.Generation++
 				s.set.Annotations[appsv1.DeprecatedTemplateGeneration] = fmt.Sprint(s.set.Generation)
-				s.set.Spec.Template.Spec.NodeSelector = rapid.SampledFrom([]map[string]string{nil, {"zone": "a"}}).Draw(t, "selector")
+				s.set.Spec.Template.Spec.NodeSelector = rapid.SampledFrom([]map[string]string{nil, {"zone": "a"}}).Draw(t,
+					"selector")
 			}
 		}
 		s.settle()
@@ -133,7 +148,8 @@ func (s *sim) complete() error {
 			return fmt.Errorf("%d pods on %s", len(pods), n.Name)
 		case !stay && len(pods) > 0:
 			return errors.New("a pod on an ineligible node")
-		case run && s.set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType && pods[0].Spec.Containers[0].Image != s.set.Spec.Template.Spec.Containers[0].Image:
+		case run && s.set.Spec.UpdateStrategy.Type == appsv1.RollingUpdateDaemonSetStrategyType &&
+			pods[0].Spec.Containers[0].Image != s.set.Spec.Template.Spec.Containers[0].Image:
 			return errors.New("an outdated pod")
 		}
 		if run {
@@ -141,7 +157,8 @@ func (s *sim) complete() error {
 		}
 	}
 	st := s.set.Status
-	if st.DesiredNumberScheduled != want || st.NumberAvailable != want || st.NumberUnavailable != 0 || st.ObservedGeneration != s.set.Generation {
+	if st.DesiredNumberScheduled != want || st.NumberAvailable != want || st.NumberUnavailable != 0 ||
+		st.ObservedGeneration != s.set.Generation {
 		return fmt.Errorf("status %+v, want %d", st, want)
 	}
 	return nil
@@ -178,7 +195,8 @@ func TestRollbackIsTheNextRevision(t *testing.T) {
 	require.Equal(t, map[string]string{"n1": "1"}, s.images())
 }
 
-// TestExcessPods: of several pods on a node, as after an update with surge that was called off, one that is ready stays, otherwise the oldest.
+// TestExcessPods: of several pods on a node, as after an update with surge that was called off, one that is ready
+// stays, otherwise the oldest.
 func TestExcessPods(t *testing.T) {
 	s := newSim(t, 1)
 	s.settle()
@@ -195,7 +213,9 @@ func TestExcessPods(t *testing.T) {
 
 	// So it is of two old pods, when the template changes in the middle of an update with surge.
 	s = newSim(t, 1)
-	s.set.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{MaxUnavailable: new(intstr.FromInt32(0)), MaxSurge: new(intstr.FromInt32(1))}
+	s.set.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{
+		MaxUnavailable: new(intstr.FromInt32(0)), MaxSurge: new(intstr.FromInt32(1)),
+	}
 	s.settle()
 	s.image("2")
 	s.step()
@@ -225,16 +245,27 @@ func TestFailedPodsWait(t *testing.T) {
 	require.Len(t, a.Ended, 1)
 }
 
-// TestPodOfItsNode: the pod can be scheduled only to its node, has the tolerations of daemon pods, and keeps the template's own affinities.
+// TestPodOfItsNode: the pod can be scheduled only to its node, has the tolerations of daemon pods, and keeps the
+// template's own affinities.
 func TestPodOfItsNode(t *testing.T) {
 	s := newSim(t, 0)
 	spec := &s.set.Spec.Template.Spec
 	seconds := int64(5)
-	spec.Tolerations = []corev1.Toleration{{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute, TolerationSeconds: &seconds}, {Key: "x"}}
+	spec.Tolerations = []corev1.Toleration{
+		{
+			Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+			TolerationSeconds: &seconds,
+		},
+		{Key: "x"},
+	}
 	spec.HostNetwork = true
 	spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{}, NodeAffinity: &corev1.NodeAffinity{
 		PreferredDuringSchedulingIgnoredDuringExecution: []corev1.PreferredSchedulingTerm{{Weight: 1}},
-		RequiredDuringSchedulingIgnoredDuringExecution:  &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpExists}}}}},
+		RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+			NodeSelectorTerms: []corev1.NodeSelectorTerm{
+				{MatchExpressions: []corev1.NodeSelectorRequirement{{Key: "zone", Operator: corev1.NodeSelectorOpExists}}},
+			},
+		},
 	}}
 	p := Pod(s.set, "h", "n7")
 	require.Equal(t, "n7", target(p))
@@ -242,8 +273,11 @@ func TestPodOfItsNode(t *testing.T) {
 	require.Nil(t, p.Spec.Tolerations[0].TolerationSeconds, "forever")
 	require.NotNil(t, p.Spec.Affinity.PodAntiAffinity)
 	require.Len(t, p.Spec.Affinity.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution, 1)
-	require.Len(t, spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions, 1, "the template is not changed")
-	require.Equal(t, map[string]string{"app": "log", appsv1.DefaultDaemonSetUniqueLabelKey: "h", generationLabel: "1"}, p.Labels)
+	require.Len(t,
+		spec.Affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms[0].MatchExpressions, 1,
+		"the template is not changed")
+	require.Equal(t, map[string]string{"app": "log", appsv1.DefaultDaemonSetUniqueLabelKey: "h", generationLabel: "1"},
+		p.Labels)
 	require.Equal(t, "log-", p.GenerateName)
 }
 
@@ -260,7 +294,8 @@ func TestBurst(t *testing.T) {
 	require.False(t, a.More)
 }
 
-// TestDuplicatesOfTheCurrentRevision: an adopted copy of the current revision is deleted, and no pod is restarted because of it.
+// TestDuplicatesOfTheCurrentRevision: an adopted copy of the current revision is deleted, and no pod is restarted
+// because of it.
 func TestDuplicatesOfTheCurrentRevision(t *testing.T) {
 	s := newSim(t, 2)
 	s.settle()

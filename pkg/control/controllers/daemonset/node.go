@@ -11,8 +11,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/nodeselector"
 )
 
-// tolerations are those of every daemon pod: nodes that are not ready, unreachable, under pressure or cordoned still need their
-// daemons.
+// tolerations are those of every daemon pod: nodes that are not ready, unreachable, under pressure or cordoned still
+// need their daemons.
 var tolerations = []corev1.Toleration{
 	{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
 	{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
@@ -22,9 +22,14 @@ var tolerations = []corev1.Toleration{
 	{Key: corev1.TaintNodeUnschedulable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule},
 }
 
-var hostNetworkToleration = corev1.Toleration{Key: corev1.TaintNodeNetworkUnavailable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoSchedule}
+var hostNetworkToleration = corev1.Toleration{
+	Key:      corev1.TaintNodeNetworkUnavailable,
+	Operator: corev1.TolerationOpExists,
+	Effect:   corev1.TaintEffectNoSchedule,
+}
 
-// tolerated returns the template's tolerations and those of every daemon pod, which replace template tolerations that differ only in seconds.
+// tolerated returns the template's tolerations and those of every daemon pod, which replace template tolerations that
+// differ only in seconds.
 func tolerated(spec *corev1.PodSpec) []corev1.Toleration {
 	out := slices.Clone(spec.Tolerations)
 	add := func(t corev1.Toleration) {
@@ -56,7 +61,8 @@ func newEligibility(set *appsv1.DaemonSet) eligibility {
 	return eligibility{spec.NodeName, tolerated(spec), nodeselector.RequiredOf(spec.NodeSelector, spec.Affinity)}
 }
 
-// of reports whether the node should run a pod, and whether an existing pod may stay: it may if it tolerates the NoExecute taints.
+// of reports whether the node should run a pod, and whether an existing pod may stay: it may if it tolerates the
+// NoExecute taints.
 func (e eligibility) of(n *corev1.Node) (run, stay bool) {
 	if e.name != "" && e.name != n.Name {
 		return false, false
@@ -67,7 +73,10 @@ func (e eligibility) of(n *corev1.Node) (run, stay bool) {
 	run, stay = true, true
 	for i := range n.Spec.Taints {
 		t := &n.Spec.Taints[i]
-		if t.Effect == corev1.TaintEffectPreferNoSchedule || slices.ContainsFunc(e.tolerations, func(o corev1.Toleration) bool { return o.ToleratesTaint(klog.Logger{}, t, true) }) {
+		if t.Effect == corev1.TaintEffectPreferNoSchedule ||
+			slices.ContainsFunc(e.tolerations, func(o corev1.Toleration) bool {
+				return o.ToleratesTaint(klog.Logger{}, t, true)
+			}) {
 			continue
 		}
 		run = false
@@ -78,8 +87,8 @@ func (e eligibility) of(n *corev1.Node) (run, stay bool) {
 	return run, stay
 }
 
-// onto returns the affinity with a requirement for the node of that name. It replaces the existing node requirements, which the node
-// satisfies.
+// onto returns the affinity with a requirement for the node of that name. It replaces the existing node requirements,
+// which the node satisfies.
 func onto(a *corev1.Affinity, node string) *corev1.Affinity {
 	out := a.DeepCopy()
 	if out == nil {
@@ -88,9 +97,13 @@ func onto(a *corev1.Affinity, node string) *corev1.Affinity {
 	if out.NodeAffinity == nil {
 		out.NodeAffinity = &corev1.NodeAffinity{}
 	}
-	out.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{
-		MatchFields: []corev1.NodeSelectorRequirement{{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}}},
-	}}}
+	out.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{
+			MatchFields: []corev1.NodeSelectorRequirement{
+				{Key: metav1.ObjectNameField, Operator: corev1.NodeSelectorOpIn, Values: []string{node}},
+			},
+		}},
+	}
 	return out
 }
 

@@ -25,7 +25,8 @@ const generationLabel = "pod-template-generation"
 type Observed struct {
 	Set   *appsv1.DaemonSet
 	Nodes []*corev1.Node
-	// Owned are the pods that the set controls, Orphans the pods of its namespace without a controller; the revisions likewise.
+	// Owned are the pods that the set controls, Orphans the pods of its namespace without a controller; the revisions
+	// likewise.
 	Owned, Orphans                  []*corev1.Pod
 	OwnedRevisions, OrphanRevisions []*appsv1.ControllerRevision
 	// Wait returns the time until a failed pod on the node may be replaced.
@@ -36,11 +37,12 @@ type Observed struct {
 type Actions struct {
 	Pods      podstate.Claimed
 	Revisions history.Claimed
-	// Create is the template's revision, if it does not exist; Renumber makes an old revision the latest. If either is set, nothing below is.
+	// Create is the template's revision, if it does not exist; Renumber makes an old revision the latest. If either is
+	// set, nothing below is.
 	Create, Renumber *appsv1.ControllerRevision
 	Number           int64
-	// Hash is the label value of up-to-date pods. Relabel are the pods of duplicates of the current revision, whose label is changed to
-	// it.
+	// Hash is the label value of up-to-date pods. Relabel are the pods of duplicates of the current revision, whose label
+	// is changed to it.
 	Hash    string
 	Relabel []*corev1.Pod
 	// Run are the nodes on which to create a pod.
@@ -58,7 +60,8 @@ type Actions struct {
 	More bool
 }
 
-// Plan computes one step. The set must not be being deleted, and its selector must not be empty. Plan does not change o.
+// Plan computes one step. The set must not be being deleted, and its selector must not be empty. Plan does not change
+// o.
 func Plan(o Observed, now time.Time) (Actions, error) {
 	set := o.Set
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
@@ -170,7 +173,8 @@ func older(a, b *corev1.Pod) int {
 		}
 		return 0
 	}
-	return cmp.Or(cmp.Compare(unbound(a), unbound(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+	return cmp.Or(cmp.Compare(unbound(a), unbound(b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time),
+		cmp.Compare(a.Name, b.Name))
 }
 
 // current reports whether the pod was created from the current template.
@@ -192,7 +196,8 @@ func (p *plan) again(in time.Duration) {
 	}
 }
 
-// manage creates a pod on every eligible node, and deletes pods that have ended, are in excess, or are on the wrong nodes.
+// manage creates a pod on every eligible node, and deletes pods that have ended, are in excess, or are on the wrong
+// nodes.
 func (p *plan) manage() {
 	for _, name := range p.order {
 		switch n := p.nodes[name]; {
@@ -246,8 +251,8 @@ func (p *plan) prune(name string, n *node) {
 	}
 }
 
-// keep deletes all pods but one, and returns that: the oldest that is ready, or the oldest. Upstream keeps the oldest, also if that is not ready and another
-// one is.
+// keep deletes all pods but one, and returns that: the oldest that is ready, or the oldest. Upstream keeps the oldest,
+// also if that is not ready and another one is.
 func (p *plan) keep(pods []*corev1.Pod) *corev1.Pod {
 	if len(pods) == 0 {
 		return nil

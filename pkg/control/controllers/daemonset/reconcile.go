@@ -83,13 +83,14 @@ func all(ctx context.Context, env engine.Env, _ client.Object) []engine.Request 
 func placementChanged(was, is client.Object) bool {
 	a, ok1 := was.(*corev1.Node)
 	b, ok2 := is.(*corev1.Node)
-	return !ok1 || !ok2 || !equality.Semantic.DeepEqual(a.Labels, b.Labels) || !equality.Semantic.DeepEqual(a.Spec.Taints, b.Spec.Taints)
+	return !ok1 || !ok2 || !equality.Semantic.DeepEqual(a.Labels, b.Labels) ||
+		!equality.Semantic.DeepEqual(a.Spec.Taints, b.Spec.Taints)
 }
 
 var controllerOf = engine.Controller(kind.GroupKind())
 
-// revisionChanged maps a changed or deleted revision to its set. As upstream, a new one is no news: it is the set's own, or somebody's copy,
-// which is dealt with when the set is looked at again.
+// revisionChanged maps a changed or deleted revision to its set. As upstream, a new one is no news: it is the set's
+// own, or somebody's copy, which is dealt with when the set is looked at again.
 func revisionChanged(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	if was == nil {
 		return nil
@@ -112,7 +113,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	if s := set.Spec.Selector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
-		r.Events.Event(&set, corev1.EventTypeWarning, "SelectingAll", "This daemon set is selecting all pods. A non-empty selector is required.")
+		r.Events.Event(&set, corev1.EventTypeWarning, "SelectingAll",
+			"This daemon set is selecting all pods. A non-empty selector is required.")
 		return engine.Result{}, nil
 	}
 	if set.DeletionTimestamp != nil {
@@ -187,7 +189,8 @@ func backoffKey(set *appsv1.DaemonSet, node string) string {
 	return fmt.Sprintf("%s/%d/%s", set.UID, set.Status.ObservedGeneration, node)
 }
 
-// own adopts and releases, and writes the current revision. settled is false if the plan has to be recomputed afterwards.
+// own adopts and releases, and writes the current revision. settled is false if the plan has to be recomputed
+// afterwards.
 func (r *reconciler) own(ctx context.Context, set *appsv1.DaemonSet, a Actions) (settled bool, err error) {
 	if err := podstate.Own(ctx, r.Client, set, kind, a.Pods); err != nil {
 		return false, err
@@ -229,9 +232,11 @@ func (r *reconciler) pods(ctx context.Context, set *appsv1.DaemonSet, a Actions)
 		if p.Status.Phase == corev1.PodFailed {
 			r.failed.GC()
 			r.failed.Next(backoffKey(set, target(p)), r.Now())
-			r.Events.Event(set, corev1.EventTypeWarning, "FailedDaemonPod", "Found failed daemon pod %s/%s on node %s, will try to kill it", p.Namespace, p.Name, target(p))
+			r.Events.Event(set, corev1.EventTypeWarning, "FailedDaemonPod",
+				"Found failed daemon pod %s/%s on node %s, will try to kill it", p.Namespace, p.Name, target(p))
 		} else {
-			r.Events.Event(set, corev1.EventTypeNormal, "SucceededDaemonPod", "Found succeeded daemon pod %s/%s on node %s, will try to delete it", p.Namespace, p.Name, target(p))
+			r.Events.Event(set, corev1.EventTypeNormal, "SucceededDaemonPod",
+				"Found succeeded daemon pod %s/%s on node %s, will try to delete it", p.Namespace, p.Name, target(p))
 		}
 	}
 	created := engine.SlowStart(len(a.Run), func(i int) error {

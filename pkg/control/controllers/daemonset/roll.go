@@ -40,7 +40,8 @@ func (p *plan) fences(nodes int) (surge, unavailable int, err error) {
 	return surge, unavailable, nil
 }
 
-// updated returns the new and the old pod of a node, ignoring those being deleted; ok is false if there is more than one of either.
+// updated returns the new and the old pod of a node, ignoring those being deleted; ok is false if there is more than
+// one of either.
 func (p *plan) updated(n *node) (fresh, old *corev1.Pod, ok bool) {
 	for _, pod := range n.pods {
 		slot := &old
@@ -78,7 +79,8 @@ func (p *plan) roll() error {
 	return nil
 }
 
-// replace deletes old pods: those that are unavailable, and as many others as maxUnavailable allows. Their replacements are created later.
+// replace deletes old pods: those that are unavailable, and as many others as maxUnavailable allows. Their replacements
+// are created later.
 func (p *plan) replace(most int) {
 	unavailable := 0
 	var candidates []*corev1.Pod
@@ -105,8 +107,8 @@ func (p *plan) replace(most int) {
 	p.a.Delete = append(p.a.Delete, candidates[:min(max(most-unavailable, 0), len(candidates))]...)
 }
 
-// surgeOn creates new pods beside old ones: on nodes whose old pod is unavailable, and on as many others as maxSurge allows. The old pod is
-// deleted once the new one is available.
+// surgeOn creates new pods beside old ones: on nodes whose old pod is unavailable, and on as many others as maxSurge
+// allows. The old pod is deleted once the new one is available.
 func (p *plan) surgeOn(most, desired int) {
 	surging, available := 0, 0
 	var candidates []string

@@ -34,11 +34,23 @@ func newSim(t require.TestingT, nodes int) *sim {
 	l := map[string]string{"app": "log"}
 	one, zero, limit := intstr.FromInt32(1), intstr.FromInt32(0), int32(2)
 	s := &sim{t: t, now: start, wait: map[string]time.Time{}, set: &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "log", UID: "ds", Generation: 1, Annotations: map[string]string{appsv1.DeprecatedTemplateGeneration: "1"}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   "default",
+			Name:        "log",
+			UID:         "ds",
+			Generation:  1,
+			Annotations: map[string]string{appsv1.DeprecatedTemplateGeneration: "1"},
+		},
 		Spec: appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: l}, RevisionHistoryLimit: &limit,
-			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{Type: appsv1.RollingUpdateDaemonSetStrategyType, RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &one, MaxSurge: &zero}},
-			Template:       corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: l}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "1"}}}},
+			UpdateStrategy: appsv1.DaemonSetUpdateStrategy{
+				Type:          appsv1.RollingUpdateDaemonSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDaemonSet{MaxUnavailable: &one, MaxSurge: &zero},
+			},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: l},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "1"}}},
+			},
 		},
 	}}
 	for range nodes {
@@ -49,7 +61,9 @@ func newSim(t require.TestingT, nodes int) *sim {
 
 func (s *sim) addNode() {
 	s.n++
-	s.nodes = append(s.nodes, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", s.n), Labels: map[string]string{"zone": "a"}}})
+	s.nodes = append(s.nodes, &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("n%d", s.n), Labels: map[string]string{"zone": "a"}},
+	})
 }
 
 func (s *sim) image(v string) {
@@ -141,7 +155,8 @@ func (s *sim) step() (Actions, bool) {
 	for _, r := range a.Forget {
 		s.revs = slices.DeleteFunc(s.revs, func(o *appsv1.ControllerRevision) bool { return o.Name == r.Name })
 	}
-	changed = changed || len(a.Relabel)+len(a.Run)+len(a.Delete)+len(a.Forget) > 0 || !equality.Semantic.DeepEqual(a.Status, s.set.Status)
+	changed = changed || len(a.Relabel)+len(a.Run)+len(a.Delete)+len(a.Forget) > 0 ||
+		!equality.Semantic.DeepEqual(a.Status, s.set.Status)
 	s.set = s.set.DeepCopy()
 	s.set.Status = a.Status
 	return a, changed
@@ -152,7 +167,9 @@ func (s *sim) run(p *corev1.Pod) {
 	s.change(p.Name, func(p *corev1.Pod) {
 		p.Spec.NodeName = target(p)
 		p.Status.Phase = corev1.PodRunning
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(s.now)}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(s.now)},
+		}
 	})
 }
 
@@ -167,7 +184,8 @@ func (s *sim) settle() {
 			case p.DeletionTimestamp != nil, !node && p.Spec.NodeName != "": // deleted by podgc
 				s.drop(p)
 				changed = true
-			case node && p.Status.Phase == corev1.PodPending || node && p.Status.Phase == corev1.PodRunning && !podstate.Ready(p):
+			case node && p.Status.Phase == corev1.PodPending ||
+				node && p.Status.Phase == corev1.PodRunning && !podstate.Ready(p):
 				s.run(p)
 				changed = true
 			case p.Status.Phase == corev1.PodFailed:

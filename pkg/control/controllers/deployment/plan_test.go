@@ -22,9 +22,16 @@ func make1(replicas int32, surge, unavailable intstr.IntOrString) *appsv1.Deploy
 	return &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "d", Generation: 1},
 		Spec: appsv1.DeploymentSpec{
-			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: l}, ProgressDeadlineSeconds: &deadline, RevisionHistoryLimit: &limit,
-			Strategy: appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &unavailable}},
-			Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: l}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "1"}}}},
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: l}, ProgressDeadlineSeconds: &deadline,
+			RevisionHistoryLimit: &limit,
+			Strategy: appsv1.DeploymentStrategy{
+				Type:          appsv1.RollingUpdateDeploymentStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: &surge, MaxUnavailable: &unavailable},
+			},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: l},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "1"}}},
+			},
 		},
 	}
 }
@@ -102,7 +109,8 @@ func (s *sim) settle(t require.TestingT) {
 
 func (s *sim) complete() bool {
 	st := s.d.Status
-	return st.UpdatedReplicas == *s.d.Spec.Replicas && st.Replicas == *s.d.Spec.Replicas && st.AvailableReplicas == *s.d.Spec.Replicas
+	return st.UpdatedReplicas == *s.d.Spec.Replicas && st.Replicas == *s.d.Spec.Replicas &&
+		st.AvailableReplicas == *s.d.Spec.Replicas
 }
 
 func (s *sim) image(v string) {
@@ -111,8 +119,8 @@ func (s *sim) image(v string) {
 	s.d.Spec.Template.Spec.Containers[0].Image = v
 }
 
-// TestRollingUpdateKeepsItsPromises: whatever the numbers and whatever order pods become available in, no step asks for more pods
-// than maxSurge allows nor takes away more available ones than maxUnavailable allows, and the roll-out ends.
+// TestRollingUpdateKeepsItsPromises: whatever the numbers and whatever order pods become available in, no step asks for
+// more pods than maxSurge allows nor takes away more available ones than maxUnavailable allows, and the roll-out ends.
 func TestRollingUpdateKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		replicas := rapid.Int32Range(0, 20).Draw(t, "replicas")

@@ -49,7 +49,9 @@ var (
 )
 
 // deployments maps a set to its controller or, if it has none, to the deployments that could adopt it.
-var deployments = engine.ControllerOrAdopters(kind.GroupKind(), func() client.ObjectList { return &appsv1.DeploymentList{} },
+var deployments = engine.ControllerOrAdopters(kind.GroupKind(), func() client.ObjectList {
+	return &appsv1.DeploymentList{}
+},
 	func(o client.Object) *metav1.LabelSelector { return o.(*appsv1.Deployment).Spec.Selector })
 
 // recreated maps a deleted pod to the deployment that waits for its deletion.
@@ -61,7 +63,8 @@ func recreated(ctx context.Context, env engine.Env, o client.Object) []engine.Re
 		}
 		for _, req := range byController(ctx, env, &rs) {
 			var d appsv1.Deployment
-			if env.Cache.Get(ctx, req.NamespacedName, &d) == nil && d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+			if env.Cache.Get(ctx, req.NamespacedName, &d) == nil &&
+				d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 				return []engine.Request{req}
 			}
 		}
@@ -85,7 +88,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, err
 	}
 	if s := d.Spec.Selector; s != nil && len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
-		r.Events.Event(&d, corev1.EventTypeWarning, "SelectingAll", "This deployment is selecting all pods. A non-empty selector is required.")
+		r.Events.Event(&d, corev1.EventTypeWarning, "SelectingAll",
+			"This deployment is selecting all pods. A non-empty selector is required.")
 	}
 	if err := r.own(ctx, &d, a); err != nil {
 		return engine.Result{}, err
@@ -162,7 +166,9 @@ func (r *reconciler) own(ctx context.Context, d *appsv1.Deployment, a Actions) e
 	}
 	for _, rs := range a.Release {
 		next := rs.DeepCopy()
-		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == d.UID })
+		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool {
+			return ref.UID == d.UID
+		})
 		if err := r.Client.Update(ctx, next); client.IgnoreNotFound(err) != nil {
 			return err
 		}
@@ -181,7 +187,8 @@ func (r *reconciler) sets(ctx context.Context, d *appsv1.Deployment, a Actions) 
 			if s.To < s.From {
 				way = "down"
 			}
-			r.Events.Event(d, corev1.EventTypeNormal, "ScalingReplicaSet", "Scaled %s replica set %s from %d to %d", way, name, s.From, s.To)
+			r.Events.Event(d, corev1.EventTypeNormal, "ScalingReplicaSet", "Scaled %s replica set %s from %d to %d", way, name,
+				s.From, s.To)
 		}
 	}
 	if rs := a.Create; rs != nil {
@@ -217,7 +224,8 @@ func (r *reconciler) collided(ctx context.Context, d *appsv1.Deployment, want *a
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), &there); err != nil {
 		return err
 	}
-	if ref := metav1.GetControllerOfNoCopy(&there); ref != nil && ref.UID == d.UID && sameTemplate(&there.Spec.Template, &want.Spec.Template) {
+	if ref := metav1.GetControllerOfNoCopy(&there); ref != nil && ref.UID == d.UID &&
+		sameTemplate(&there.Spec.Template, &want.Spec.Template) {
 		return apierrors.NewConflict(appsv1.Resource("replicasets"), want.Name, nil)
 	}
 	next := d.DeepCopy()

@@ -51,7 +51,8 @@ func (p *plan) revisions(create bool) {
 		p.annotate(p.newest, next)
 		p.newest.Spec.MinReadySeconds = p.d.Spec.MinReadySeconds
 		if p.hasDeadline() && condition(p.status, appsv1.DeploymentProgressing) == nil {
-			p.condition(appsv1.DeploymentProgressing, corev1.ConditionTrue, "FoundNewReplicaSet", fmt.Sprintf("Found new replica set %q", p.newest.Name))
+			p.condition(appsv1.DeploymentProgressing, corev1.ConditionTrue, "FoundNewReplicaSet",
+				fmt.Sprintf("Found new replica set %q", p.newest.Name))
 		}
 		p.setRevision(p.newest.Annotations[revisionAnnotation])
 		return
@@ -70,7 +71,12 @@ func (p *plan) revisions(create bool) {
 			Namespace: p.d.Namespace, Name: p.d.Name + "-" + hash, Labels: maps.Clone(template.Labels),
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p.d, kind)},
 		},
-		Spec: appsv1.ReplicaSetSpec{Replicas: &size, MinReadySeconds: p.d.Spec.MinReadySeconds, Selector: selector, Template: template},
+		Spec: appsv1.ReplicaSetSpec{
+			Replicas:        &size,
+			MinReadySeconds: p.d.Spec.MinReadySeconds,
+			Selector:        selector,
+			Template:        template,
+		},
 	}
 	p.newest, p.created = rs, true
 	p.all = append(p.all, rs)
@@ -82,7 +88,8 @@ func (p *plan) revisions(create bool) {
 		p.a.Scaled = append(p.a.Scaled, Scaled{rs.Name, 0, *rs.Spec.Replicas})
 	}
 	if p.hasDeadline() {
-		p.condition(appsv1.DeploymentProgressing, corev1.ConditionTrue, "NewReplicaSetCreated", fmt.Sprintf("Created new replica set %q", rs.Name))
+		p.condition(appsv1.DeploymentProgressing, corev1.ConditionTrue, "NewReplicaSetCreated",
+			fmt.Sprintf("Created new replica set %q", rs.Name))
 	}
 	p.setRevision(next)
 }
@@ -109,7 +116,10 @@ func (p *plan) setRevision(r string) {
 }
 
 // own are the annotations that are not copied from a deployment to its sets.
-var own = []string{corev1.LastAppliedConfigAnnotation, revisionAnnotation, revisionHistoryAnnotation, desiredAnnotation, maxAnnotation, rollbackAnnotation}
+var own = []string{
+	corev1.LastAppliedConfigAnnotation, revisionAnnotation, revisionHistoryAnnotation, desiredAnnotation, maxAnnotation,
+	rollbackAnnotation,
+}
 
 // annotate copies the deployment's annotations to the new set and moves its revision up to next.
 func (p *plan) annotate(rs *appsv1.ReplicaSet, next string) {
@@ -130,7 +140,8 @@ func (p *plan) annotate(rs *appsv1.ReplicaSet, next string) {
 	if was == "" {
 		return
 	}
-	history := append(strings.FieldsFunc(rs.Annotations[revisionHistoryAnnotation], func(r rune) bool { return r == ',' }), was)
+	history := append(strings.FieldsFunc(rs.Annotations[revisionHistoryAnnotation], func(r rune) bool { return r == ',' }),
+		was)
 	for len(strings.Join(history, ",")) > maxHistoryBytes {
 		history = history[1:]
 	}

@@ -171,7 +171,14 @@ func condition(s appsv1.DeploymentStatus, t appsv1.DeploymentConditionType) *app
 // condition sets one; the same status with the same reason stays as it was.
 func (p *plan) condition(t appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string) {
 	now := metav1.NewTime(p.now)
-	next := appsv1.DeploymentCondition{Type: t, Status: status, Reason: reason, Message: message, LastUpdateTime: now, LastTransitionTime: now}
+	next := appsv1.DeploymentCondition{
+		Type:               t,
+		Status:             status,
+		Reason:             reason,
+		Message:            message,
+		LastUpdateTime:     now,
+		LastTransitionTime: now,
+	}
 	if was := condition(p.status, t); was != nil {
 		if was.Status == status && was.Reason == reason {
 			return
@@ -185,7 +192,9 @@ func (p *plan) condition(t appsv1.DeploymentConditionType, status corev1.Conditi
 }
 
 func (p *plan) drop(t appsv1.DeploymentConditionType) {
-	p.status.Conditions = slices.DeleteFunc(p.status.Conditions, func(c appsv1.DeploymentCondition) bool { return c.Type == t })
+	p.status.Conditions = slices.DeleteFunc(p.status.Conditions, func(c appsv1.DeploymentCondition) bool {
+		return c.Type == t
+	})
 }
 
 func (p *plan) pausedConditions() {
@@ -218,9 +227,11 @@ func (p *plan) finish() {
 	}
 	s := p.counts()
 	if s.AvailableReplicas >= p.want()-p.maxUnavailable() {
-		p.condition(appsv1.DeploymentAvailable, corev1.ConditionTrue, "MinimumReplicasAvailable", "Deployment has minimum availability.")
+		p.condition(appsv1.DeploymentAvailable, corev1.ConditionTrue, "MinimumReplicasAvailable",
+			"Deployment has minimum availability.")
 	} else {
-		p.condition(appsv1.DeploymentAvailable, corev1.ConditionFalse, "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+		p.condition(appsv1.DeploymentAvailable, corev1.ConditionFalse, "MinimumReplicasUnavailable",
+			"Deployment does not have minimum availability.")
 	}
 	rollout := p.d.DeletionTimestamp == nil && !p.d.Spec.Paused && !p.isScalingObserved()
 	if rollout {
@@ -256,7 +267,8 @@ func (p *plan) progress(s appsv1.DeploymentStatus) {
 		was := p.d.Status
 		switch {
 		case p.complete(s):
-			p.condition(appsv1.DeploymentProgressing, corev1.ConditionTrue, "NewReplicaSetAvailable", what+" has successfully progressed.")
+			p.condition(appsv1.DeploymentProgressing, corev1.ConditionTrue, "NewReplicaSetAvailable",
+				what+" has successfully progressed.")
 		case s.UpdatedReplicas > was.UpdatedReplicas || s.Replicas-s.UpdatedReplicas < was.Replicas-was.UpdatedReplicas ||
 			s.ReadyReplicas > was.ReadyReplicas || s.AvailableReplicas > was.AvailableReplicas:
 			now := metav1.NewTime(p.now)
@@ -270,7 +282,8 @@ func (p *plan) progress(s appsv1.DeploymentStatus) {
 			p.drop(appsv1.DeploymentProgressing)
 			p.status.Conditions = append(p.status.Conditions, next)
 		case p.timedOut(c, s):
-			p.condition(appsv1.DeploymentProgressing, corev1.ConditionFalse, "ProgressDeadlineExceeded", what+" has timed out progressing.")
+			p.condition(appsv1.DeploymentProgressing, corev1.ConditionFalse, "ProgressDeadlineExceeded",
+				what+" has timed out progressing.")
 		}
 	}
 	p.drop(appsv1.DeploymentReplicaFailure)

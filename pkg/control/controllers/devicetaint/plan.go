@@ -29,8 +29,8 @@ type Eviction struct {
 	Rules []types.UID
 }
 
-// Plan returns when a pod is to be evicted because of the devices of its claims, which are the allocated ones that it names, or nil. It is a pure
-// function.
+// Plan returns when a pod is to be evicted because of the devices of its claims, which are the allocated ones that it
+// names, or nil. It is a pure function.
 func Plan(p *corev1.Pod, claims []*resourcev1.ResourceClaim, in Inventory, now time.Time) *Eviction {
 	if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || podstate.Ended(p) {
 		return nil
@@ -96,7 +96,8 @@ func (in Inventory) taints(driver, pool, device string) []resourcev1.DeviceTaint
 }
 
 // evictedAt returns when a taint evicts those who use its device, if it does.
-func evictedAt(t *resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration, now time.Time) (at time.Time, leaves bool) {
+func evictedAt(t *resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration,
+	now time.Time) (at time.Time, leaves bool) {
 	if t.Effect != resourcev1.DeviceTaintEffectNoExecute {
 		return at, false
 	}
@@ -124,9 +125,14 @@ type Effects struct {
 	Pods, Namespaces     int // to be evicted
 }
 
-// Condition returns what a rule's status says, or false if it says so already. The texts are upstream's. It is a pure function.
+// Condition returns what a rule's status says, or false if it says so already. The texts are upstream's. It is a pure
+// function.
 func Condition(r *resourcev1.DeviceTaintRule, e Effects, now time.Time) (metav1.Condition, bool) {
-	c := metav1.Condition{Type: resourcev1.DeviceTaintConditionEvictionInProgress, Status: metav1.ConditionFalse, ObservedGeneration: r.Generation}
+	c := metav1.Condition{
+		Type:               resourcev1.DeviceTaintConditionEvictionInProgress,
+		Status:             metav1.ConditionFalse,
+		ObservedGeneration: r.Generation,
+	}
 	var was metav1.Condition
 	for _, old := range r.Status.Conditions {
 		if old.Type == c.Type {
@@ -138,7 +144,8 @@ func Condition(r *resourcev1.DeviceTaintRule, e Effects, now time.Time) (metav1.
 		switch {
 		case e.Pods > 0:
 			c.Status, c.Reason = metav1.ConditionTrue, "PodsPendingEviction"
-			c.Message = count(e.Pods, "pod needs", "pods need") + " to be evicted in " + count(e.Namespaces, "namespace.", "different namespaces.")
+			c.Message = count(e.Pods, "pod needs", "pods need") + " to be evicted in " +
+				count(e.Namespaces, "namespace.", "different namespaces.")
 		case was.Status == metav1.ConditionTrue || was.Reason == "Completed":
 			c.Reason = "Completed"
 		default:
@@ -150,9 +157,11 @@ func Condition(r *resourcev1.DeviceTaintRule, e Effects, now time.Time) (metav1.
 			return was, false // said once for each change of the rule
 		}
 		c.Message = strings.Join([]string{
-			count(e.Published, "published device selected.", "published devices selected."), count(e.Allocated, "allocated device selected.", "allocated devices selected."),
+			count(e.Published, "published device selected.", "published devices selected."),
+			count(e.Allocated, "allocated device selected.", "allocated devices selected."),
 			count(e.Pods, "pod would", "pods would"), "be evicted in", count(e.Namespaces, "namespace", "different namespaces"),
-			"if the effect was NoExecute. This information will not be updated again. Recreate the DeviceTaintRule to trigger an update."}, " ")
+			"if the effect was NoExecute. This information will not be updated again. Recreate the DeviceTaintRule to trigger " +
+				"an update."}, " ")
 	default:
 		c.Reason, c.Message = "OtherEffect", "Eviction only happens for the NoExecute effect."
 	}

@@ -23,7 +23,11 @@ func taint(key string, effect resourcev1.DeviceTaintEffect, ago time.Duration) r
 }
 
 func tolerates(key string, seconds ...int64) resourcev1.DeviceToleration {
-	t := resourcev1.DeviceToleration{Key: key, Operator: resourcev1.DeviceTolerationOpExists, Effect: resourcev1.DeviceTaintEffectNoExecute}
+	t := resourcev1.DeviceToleration{
+		Key:      key,
+		Operator: resourcev1.DeviceTolerationOpExists,
+		Effect:   resourcev1.DeviceTaintEffectNoExecute,
+	}
 	if len(seconds) > 0 {
 		t.TolerationSeconds = &seconds[0]
 	}
@@ -31,19 +35,29 @@ func tolerates(key string, seconds ...int64) resourcev1.DeviceToleration {
 }
 
 func slice(generation int64, taints ...resourcev1.DeviceTaint) *resourcev1.ResourceSlice {
-	return &resourcev1.ResourceSlice{Spec: resourcev1.ResourceSliceSpec{Driver: "d", Pool: resourcev1.ResourcePool{Name: "p", Generation: generation},
-		Devices: []resourcev1.Device{{Name: "other", Taints: []resourcev1.DeviceTaint{taint("x", resourcev1.DeviceTaintEffectNoExecute, 0)}}, {Name: "gpu", Taints: taints}}}}
+	return &resourcev1.ResourceSlice{
+		Spec: resourcev1.ResourceSliceSpec{Driver: "d", Pool: resourcev1.ResourcePool{Name: "p", Generation: generation},
+			Devices: []resourcev1.Device{
+				{Name: "other", Taints: []resourcev1.DeviceTaint{taint("x", resourcev1.DeviceTaintEffectNoExecute, 0)}},
+				{Name: "gpu", Taints: taints},
+			}},
+	}
 }
 
 func rule(s *resourcev1.DeviceTaintSelector, t resourcev1.DeviceTaint) *resourcev1.DeviceTaintRule {
-	return &resourcev1.DeviceTaintRule{ObjectMeta: metav1.ObjectMeta{UID: "rule", Generation: 1}, Spec: resourcev1.DeviceTaintRuleSpec{DeviceSelector: s, Taint: t}}
+	return &resourcev1.DeviceTaintRule{
+		ObjectMeta: metav1.ObjectMeta{UID: "rule", Generation: 1},
+		Spec:       resourcev1.DeviceTaintRuleSpec{DeviceSelector: s, Taint: t},
+	}
 }
 
 func claim(of types.UID, tolerations ...resourcev1.DeviceToleration) *resourcev1.ResourceClaim {
 	return &resourcev1.ResourceClaim{Status: resourcev1.ResourceClaimStatus{
 		ReservedFor: []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: "pod", UID: of}},
-		Allocation: &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
-			{Driver: "d", Pool: "p", Device: "gpu", Tolerations: tolerations}}}}}}
+		Allocation: &resourcev1.AllocationResult{
+			Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+				{Driver: "d", Pool: "p", Device: "gpu", Tolerations: tolerations}}},
+		}}}
 }
 
 func TestPlan(t *testing.T) {
@@ -65,27 +79,71 @@ func TestPlan(t *testing.T) {
 		"of no effect on it":     {slices: []*resourcev1.ResourceSlice{slice(1, taint("broken", schedule, 0))}, stays: true},
 		"of an older generation": {slices: []*resourcev1.ResourceSlice{slice(1, broken), slice(2)}, stays: true},
 		"of a newer generation":  {slices: []*resourcev1.ResourceSlice{slice(1), slice(2, broken)}, in: -10 * time.Second},
-		"without a time":         {slices: []*resourcev1.ResourceSlice{slice(1, resourcev1.DeviceTaint{Key: "broken", Effect: execute})}},
-		"a rule's":               {rule: rule(&resourcev1.DeviceTaintSelector{Driver: &driver}, broken), in: -10 * time.Second, byRule: true},
-		"a rule's for all":       {rule: rule(&resourcev1.DeviceTaintSelector{}, broken), in: -10 * time.Second, byRule: true},
-		"a rule's for none":      {rule: rule(nil, broken), stays: true},
-		"a rule's for others":    {rule: rule(&resourcev1.DeviceTaintSelector{Driver: &other}, broken), stays: true},
-		"tolerated":              {slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: claim("uid", tolerates("broken")), stays: true},
-		"tolerated for a while":  {slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: claim("uid", tolerates("broken", 30)), in: 20 * time.Second},
-		"the shorter":            {slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: claim("uid", tolerates("broken", 30), tolerates("", 15)), in: 5 * time.Second},
-		"negative":               {slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: claim("uid", tolerates("broken", -5)), in: -10 * time.Second},
-		"nearly for ever":        {slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: claim("uid", tolerates("broken", 1<<62)), in: 9_000_000_000*time.Second - 10*time.Second},
+		"without a time": {
+			slices: []*resourcev1.ResourceSlice{slice(1, resourcev1.DeviceTaint{Key: "broken", Effect: execute})},
+		},
+		"a rule's": {
+			rule: rule(&resourcev1.DeviceTaintSelector{Driver: &driver}, broken), in: -10 * time.Second, byRule: true,
+		},
+		"a rule's for all": {
+			rule: rule(&resourcev1.DeviceTaintSelector{}, broken), in: -10 * time.Second, byRule: true,
+		},
+		"a rule's for none":   {rule: rule(nil, broken), stays: true},
+		"a rule's for others": {rule: rule(&resourcev1.DeviceTaintSelector{Driver: &other}, broken), stays: true},
+		"tolerated": {
+			slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: claim("uid", tolerates("broken")), stays: true,
+		},
+		"tolerated for a while": {
+			slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: claim("uid", tolerates("broken", 30)),
+			in: 20 * time.Second,
+		},
+		"the shorter": {
+			slices: []*resourcev1.ResourceSlice{slice(1, broken)},
+			claim:  claim("uid", tolerates("broken", 30), tolerates("", 15)), in: 5 * time.Second,
+		},
+		"negative": {
+			slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: claim("uid", tolerates("broken", -5)),
+			in: -10 * time.Second,
+		},
+		"nearly for ever": {
+			slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: claim("uid", tolerates("broken", 1<<62)),
+			in: 9_000_000_000*time.Second - 10*time.Second,
+		},
 		"all effects tolerated": {slices: []*resourcev1.ResourceSlice{slice(1, broken)},
-			claim: claim("uid", resourcev1.DeviceToleration{Key: "broken", Operator: resourcev1.DeviceTolerationOpExists}), stays: true},
+			claim: claim("uid", resourcev1.DeviceToleration{Key: "broken", Operator: resourcev1.DeviceTolerationOpExists}),
+			stays: true},
 		"another effect tolerated": {slices: []*resourcev1.ResourceSlice{slice(1, broken)},
-			claim: claim("uid", resourcev1.DeviceToleration{Key: "broken", Operator: resourcev1.DeviceTolerationOpExists, Effect: schedule}), in: -10 * time.Second},
-		"another one tolerated": {slices: []*resourcev1.ResourceSlice{slice(1, broken, taint("two", execute, 0))}, claim: claim("uid", tolerates("broken")), in: 0},
-		"both, the earlier":     {slices: []*resourcev1.ResourceSlice{slice(1, broken)}, rule: rule(&resourcev1.DeviceTaintSelector{}, taint("r", execute, time.Minute)), in: -time.Minute, byRule: true},
-		"another pod's claim":   {slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: claim("another"), stays: true},
-		"no allocation":         {slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: &resourcev1.ResourceClaim{}, stays: true},
-		"not on a node":         {slices: []*resourcev1.ResourceSlice{slice(1, broken)}, pod: func(p *corev1.Pod) { p.Spec.NodeName = "" }, stays: true},
-		"ended":                 {slices: []*resourcev1.ResourceSlice{slice(1, broken)}, pod: func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, stays: true},
-		"being deleted":         {slices: []*resourcev1.ResourceSlice{slice(1, broken)}, pod: func(p *corev1.Pod) { p.DeletionTimestamp = &ended }, stays: true},
+			claim: claim("uid", resourcev1.DeviceToleration{
+				Key:      "broken",
+				Operator: resourcev1.DeviceTolerationOpExists,
+				Effect:   schedule,
+			}), in: -10 * time.Second},
+		"another one tolerated": {
+			slices: []*resourcev1.ResourceSlice{slice(1, broken, taint("two", execute, 0))},
+			claim:  claim("uid", tolerates("broken")), in: 0,
+		},
+		"both, the earlier": {
+			slices: []*resourcev1.ResourceSlice{slice(1, broken)},
+			rule:   rule(&resourcev1.DeviceTaintSelector{}, taint("r", execute, time.Minute)), in: -time.Minute, byRule: true,
+		},
+		"another pod's claim": {
+			slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: claim("another"), stays: true,
+		},
+		"no allocation": {
+			slices: []*resourcev1.ResourceSlice{slice(1, broken)}, claim: &resourcev1.ResourceClaim{}, stays: true,
+		},
+		"not on a node": {
+			slices: []*resourcev1.ResourceSlice{slice(1, broken)}, pod: func(p *corev1.Pod) { p.Spec.NodeName = "" },
+			stays: true,
+		},
+		"ended": {
+			slices: []*resourcev1.ResourceSlice{slice(1, broken)},
+			pod:    func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded }, stays: true,
+		},
+		"being deleted": {
+			slices: []*resourcev1.ResourceSlice{slice(1, broken)}, pod: func(p *corev1.Pod) { p.DeletionTimestamp = &ended },
+			stays: true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod", UID: "uid"}, Spec: corev1.PodSpec{NodeName: "n"}}
@@ -120,15 +178,22 @@ func TestTolerationsOnlyDelay(t *testing.T) {
 		keys := []string{"a", "b", ""}
 		var taints []resourcev1.DeviceTaint
 		for range rapid.IntRange(0, 4).Draw(t, "taints") {
-			effect := rapid.SampledFrom([]resourcev1.DeviceTaintEffect{"None", "NoSchedule", "NoExecute", "Unknown"}).Draw(t, "effect")
-			taints = append(taints, taint(rapid.SampledFrom(keys[:2]).Draw(t, "key"), effect, time.Duration(rapid.IntRange(-60, 60).Draw(t, "ago"))*time.Second))
+			effect := rapid.SampledFrom([]resourcev1.DeviceTaintEffect{"None", "NoSchedule", "NoExecute", "Unknown"}).Draw(t,
+				"effect")
+			taints = append(taints,
+				taint(rapid.SampledFrom(keys[:2]).Draw(t, "key"), effect,
+					time.Duration(rapid.IntRange(-60, 60).Draw(t, "ago"))*time.Second))
 		}
 		in := Inventory{Slices: func(string, string) []*resourcev1.ResourceSlice {
 			return []*resourcev1.ResourceSlice{slice(1, taints...)}
 		}}
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "pod", UID: "uid"}, Spec: corev1.PodSpec{NodeName: "n"}}
 		without := Plan(p, []*resourcev1.ResourceClaim{claim("uid")}, in, now)
-		with := Plan(p, []*resourcev1.ResourceClaim{claim("uid", tolerates(rapid.SampledFrom(keys).Draw(t, "tolerated"), rapid.Int64Range(-10, 100).Draw(t, "seconds")))}, in, now)
+		with := Plan(p,
+			[]*resourcev1.ResourceClaim{
+				claim("uid",
+					tolerates(rapid.SampledFrom(keys).Draw(t, "tolerated"), rapid.Int64Range(-10, 100).Draw(t, "seconds"))),
+			}, in, now)
 		if (without == nil) != (with == nil) || with != nil && with.At.Before(without.At) {
 			t.Fatalf("%v without a toleration for a while, %v with one", without, with)
 		}
@@ -149,11 +214,14 @@ func TestCondition(t *testing.T) {
 	}
 	says(Effects{}, "False", "NotStarted", "")
 	says(Effects{Pods: 1, Namespaces: 1}, "True", "PodsPendingEviction", "1 pod needs to be evicted in 1 namespace.")
-	says(Effects{Pods: 3, Namespaces: 2}, "True", "PodsPendingEviction", "3 pods need to be evicted in 2 different namespaces.")
+	says(Effects{Pods: 3, Namespaces: 2}, "True", "PodsPendingEviction",
+		"3 pods need to be evicted in 2 different namespaces.")
 	says(Effects{}, "False", "Completed", "")
 	r.Spec.Taint.Effect, r.Generation = resourcev1.DeviceTaintEffectNone, 2
-	says(Effects{Published: 2, Allocated: 1, Pods: 1, Namespaces: 1}, "False", "NoEffect", "2 published devices selected. 1 allocated device selected. 1 pod would be evicted in 1 namespace "+
-		"if the effect was NoExecute. This information will not be updated again. Recreate the DeviceTaintRule to trigger an update.")
+	says(Effects{Published: 2, Allocated: 1, Pods: 1, Namespaces: 1}, "False", "NoEffect",
+		"2 published devices selected. 1 allocated device selected. 1 pod would be evicted in 1 namespace "+
+			"if the effect was NoExecute. This information will not be updated again. Recreate the DeviceTaintRule to trigger "+
+			"an update.")
 	_, changed := Condition(r, Effects{Pods: 5}, now)
 	require.False(t, changed, "once for each change of the rule")
 	r.Spec.Taint.Effect, r.Generation = resourcev1.DeviceTaintEffectNoSchedule, 3

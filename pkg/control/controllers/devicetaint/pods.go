@@ -1,5 +1,5 @@
-// Package devicetaint evicts pods from devices whose NoExecute taints their claims do not tolerate, be it a driver's taint in a ResourceSlice or
-// an administrator's DeviceTaintRule, and says in a rule's status what it does (KEP-5055).
+// Package devicetaint evicts pods from devices whose NoExecute taints their claims do not tolerate, be it a driver's
+// taint in a ResourceSlice or an administrator's DeviceTaintRule, and says in a rule's status what it does (KEP-5055).
 //
 // Its invariant: a pod is deleted only for a device that is allocated to a claim that is reserved for this very pod.
 package devicetaint
@@ -80,7 +80,8 @@ func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 // ofClaim maps a claim to the pods that it is reserved for.
 func ofClaim(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
 	c, ok := is.(*resourcev1.ResourceClaim)
-	if before, known := was.(*resourcev1.ResourceClaim); !ok || known && equality.Semantic.DeepEqual(before.Status, c.Status) {
+	if before, known := was.(*resourcev1.ResourceClaim); !ok ||
+		known && equality.Semantic.DeepEqual(before.Status, c.Status) {
 		return nil
 	}
 	return users(c)
@@ -115,7 +116,9 @@ func ofSlice(ctx context.Context, env engine.Env, was, is client.Object) (out []
 
 func tainted(s *resourcev1.ResourceSlice) bool {
 	return slices.ContainsFunc(s.Spec.Devices, func(d resourcev1.Device) bool {
-		return slices.ContainsFunc(d.Taints, func(t resourcev1.DeviceTaint) bool { return t.Effect == resourcev1.DeviceTaintEffectNoExecute })
+		return slices.ContainsFunc(d.Taints, func(t resourcev1.DeviceTaint) bool {
+			return t.Effect == resourcev1.DeviceTaintEffectNoExecute
+		})
 	})
 }
 
@@ -222,8 +225,9 @@ func (r *pods) evict(ctx context.Context, p *corev1.Pod) error {
 	next := p.DeepCopy()
 	var changed bool
 	next.Status.Conditions, changed = podstate.WithCondition(p.Status.Conditions, corev1.PodCondition{
-		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByDeviceTaintManager", ObservedGeneration: p.Generation,
-		Message: "Device Taint manager: deleting due to NoExecute taint",
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByDeviceTaintManager",
+		ObservedGeneration: p.Generation,
+		Message:            "Device Taint manager: deleting due to NoExecute taint",
 	}, r.Now())
 	if changed {
 		if err := r.Client.Status().Update(ctx, next); err != nil {

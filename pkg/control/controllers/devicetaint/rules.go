@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// statusPeriod is the least time between two looks at a rule, for the same spec, as upstream's between two writes of its status: pods and claims may come
-// and go at any rate.
+// statusPeriod is the least time between two looks at a rule, for the same spec, as upstream's between two writes of
+// its status: pods and claims may come and go at any rate.
 const statusPeriod = 10 * time.Second
 
 // NewStatus declares the reconciler of rules: it writes their status.
@@ -24,7 +24,10 @@ func NewStatus() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "device-taint-rule", Account: account, Workers: 1, When: &resourcev1.DeviceTaintRule{},
 		Watches: []engine.Watch{
-			{Object: &resourcev1.DeviceTaintRule{}, Changed: func(was, is client.Object) bool { return was.GetGeneration() != is.GetGeneration() }},
+			{
+				Object:  &resourcev1.DeviceTaintRule{},
+				Changed: func(was, is client.Object) bool { return was.GetGeneration() != is.GetGeneration() },
+			},
 			{Object: &corev1.Pod{}, Event: rulesOfPod},
 			{Object: &resourcev1.ResourceClaim{}, Event: rulesOfClaim},
 		},
@@ -52,7 +55,8 @@ func rulesOfPod(ctx context.Context, env engine.Env, was, is client.Object) []en
 func rulesOfClaim(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	old, _ := was.(*resourcev1.ResourceClaim)
 	c, _ := is.(*resourcev1.ResourceClaim)
-	if old != nil && c != nil && len(old.Status.ReservedFor) == len(c.Status.ReservedFor) && (old.Status.Allocation == nil) == (c.Status.Allocation == nil) {
+	if old != nil && c != nil && len(old.Status.ReservedFor) == len(c.Status.ReservedFor) &&
+		(old.Status.Allocation == nil) == (c.Status.Allocation == nil) {
 		return nil
 	}
 	return evicting(ctx, env, func(r *resourcev1.DeviceTaintRule) bool {
@@ -60,7 +64,8 @@ func rulesOfClaim(ctx context.Context, env engine.Env, was, is client.Object) []
 	})
 }
 
-func evicting(ctx context.Context, env engine.Env, which func(*resourcev1.DeviceTaintRule) bool) (out []engine.Request) {
+func evicting(ctx context.Context, env engine.Env,
+	which func(*resourcev1.DeviceTaintRule) bool) (out []engine.Request) {
 	var list resourcev1.DeviceTaintRuleList
 	if err := env.Cache.List(ctx, &list); err != nil {
 		env.Log.Warn("could not list device taint rules", "error", err)
@@ -96,7 +101,8 @@ func (r *rules) reconcile(ctx context.Context, req engine.Request) (engine.Resul
 	}
 	now := r.Now()
 	this := look{rule.UID, rule.Generation, now}
-	if was := r.looked[req.Name]; was.uid == this.uid && was.generation == this.generation && now.Before(was.at.Add(statusPeriod)) {
+	if was := r.looked[req.Name]; was.uid == this.uid && was.generation == this.generation &&
+		now.Before(was.at.Add(statusPeriod)) {
 		return engine.Result{RequeueAfter: was.at.Add(statusPeriod).Sub(now)}, nil
 	}
 	effects, err := r.effects(ctx, &rule, now)
@@ -105,7 +111,9 @@ func (r *rules) reconcile(ctx context.Context, req engine.Request) (engine.Resul
 	}
 	if condition, changed := Condition(&rule, effects, now); changed {
 		next := rule.DeepCopy()
-		next.Status.Conditions = append(slices.DeleteFunc(next.Status.Conditions, func(c metav1.Condition) bool { return c.Type == condition.Type }), condition)
+		next.Status.Conditions = append(slices.DeleteFunc(next.Status.Conditions, func(c metav1.Condition) bool {
+			return c.Type == condition.Type
+		}), condition)
 		if err := r.Client.Status().Update(ctx, next); err != nil {
 			return engine.Result{}, client.IgnoreNotFound(err)
 		}
@@ -115,7 +123,8 @@ func (r *rules) reconcile(ctx context.Context, req engine.Request) (engine.Resul
 }
 
 // claims lists the claims that a rule may concern: those of its pool if it names one, and all if it does not.
-func (r *rules) claims(ctx context.Context, rule *resourcev1.DeviceTaintRule) (list resourcev1.ResourceClaimList, err error) {
+func (r *rules) claims(ctx context.Context,
+	rule *resourcev1.DeviceTaintRule) (list resourcev1.ResourceClaimList, err error) {
 	switch s := rule.Spec.DeviceSelector; {
 	case s == nil: // it selects nothing
 	case s.Driver != nil && s.Pool != nil:
@@ -126,7 +135,8 @@ func (r *rules) claims(ctx context.Context, rule *resourcev1.DeviceTaintRule) (l
 	return list, err
 }
 
-// effects counts what a rule does, or would do if it evicted. Its time is proportional to the number of claims that the rule may concern, and of devices.
+// effects counts what a rule does, or would do if it evicted. Its time is proportional to the number of claims that the
+// rule may concern, and of devices.
 func (r *rules) effects(ctx context.Context, rule *resourcev1.DeviceTaintRule, now time.Time) (e Effects, err error) {
 	effect := rule.Spec.Taint.Effect
 	if effect != resourcev1.DeviceTaintEffectNoExecute && effect != resourcev1.DeviceTaintEffectNone {
@@ -173,7 +183,8 @@ func (r *rules) effects(ctx context.Context, rule *resourcev1.DeviceTaintRule, n
 }
 
 // leaves reports whether a rule evicts a pod, now or later.
-func (r *rules) leaves(ctx context.Context, pod engine.Request, in Inventory, rule *resourcev1.DeviceTaintRule, now time.Time) (bool, error) {
+func (r *rules) leaves(ctx context.Context, pod engine.Request, in Inventory, rule *resourcev1.DeviceTaintRule,
+	now time.Time) (bool, error) {
 	var p corev1.Pod
 	if err := r.Cache.Get(ctx, pod.NamespacedName, &p); err != nil {
 		return false, client.IgnoreNotFound(err)

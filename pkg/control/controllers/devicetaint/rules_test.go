@@ -40,10 +40,16 @@ func (c *oneRule) List(_ context.Context, list client.ObjectList, _ ...client.Li
 
 // A standing rule is looked at once in a while, however often pods and claims change; a changed rule at once.
 func TestRulesAreLookedAtOnceInAWhile(t *testing.T) {
-	r := rule(&resourcev1.DeviceTaintSelector{Driver: new("gpu.example.com")}, taint("broken", resourcev1.DeviceTaintEffectNoExecute, 0))
+	r := rule(&resourcev1.DeviceTaintSelector{Driver: new("gpu.example.com")},
+		taint("broken", resourcev1.DeviceTaintEffectNoExecute, 0))
 	r.Name, r.Generation = "rule", 1
-	r.Status.Conditions = []metav1.Condition{{Type: resourcev1.DeviceTaintConditionEvictionInProgress, Status: metav1.ConditionFalse, Reason: "NotStarted", ObservedGeneration: 1,
-		LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour))}}
+	r.Status.Conditions = []metav1.Condition{
+		{
+			Type: resourcev1.DeviceTaintConditionEvictionInProgress, Status: metav1.ConditionFalse, Reason: "NotStarted",
+			ObservedGeneration: 1,
+			LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Hour)),
+		},
+	}
 	cache, now := &oneRule{rule: r}, time.Now()
 	rules := &rules{Env: engine.Env{Cache: cache, Now: func() time.Time { return now }}, looked: map[string]look{}}
 	request := engine.RequestFor("", "rule")
@@ -75,7 +81,8 @@ func TestRulesAreLookedAtOnceInAWhile(t *testing.T) {
 // A rule without a selector concerns no claim.
 func TestRulesWithoutASelectorListNothing(t *testing.T) {
 	cache := &oneRule{}
-	list, err := (&rules{Env: engine.Env{Cache: cache}}).claims(t.Context(), rule(nil, taint("broken", resourcev1.DeviceTaintEffectNoExecute, 0)))
+	list, err := (&rules{Env: engine.Env{Cache: cache}}).claims(t.Context(),
+		rule(nil, taint("broken", resourcev1.DeviceTaintEffectNoExecute, 0)))
 	require.NoError(t, err)
 	require.Empty(t, list.Items)
 	require.Zero(t, cache.listed)

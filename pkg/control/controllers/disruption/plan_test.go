@@ -50,26 +50,42 @@ func TestPlan(t *testing.T) {
 		ready, unready, deleting, expected int
 		healthy, desired, total, allowed   int32
 	}{
-		"min":                       {minAvailable: "2", ready: 3, healthy: 3, desired: 2, total: 3, allowed: 1},
-		"min counts unready ones":   {minAvailable: "2", ready: 2, unready: 1, healthy: 2, desired: 2, total: 3},
-		"min percent rounds up":     {minAvailable: "50%", ready: 5, expected: 5, healthy: 5, desired: 3, total: 5, allowed: 2},
-		"min forbids all":           {minAvailable: "100%", ready: 4, expected: 4, healthy: 4, desired: 4, total: 4},
-		"max":                       {maxUnavailable: "1", ready: 3, expected: 3, healthy: 3, desired: 2, total: 3, allowed: 1},
-		"max percent rounds up":     {maxUnavailable: "30%", ready: 10, expected: 10, healthy: 10, desired: 7, total: 10, allowed: 3},
-		"max of none":               {maxUnavailable: "0", ready: 3, expected: 3, healthy: 3, desired: 3, total: 3},
-		"max beyond all":            {maxUnavailable: "200%", ready: 3, expected: 3, healthy: 3, total: 3, allowed: 3},
-		"percentage of no pods":     {minAvailable: "50%"},
-		"no pods":                   {minAvailable: "0"},
-		"deleted ones do not count": {maxUnavailable: "1", ready: 2, deleting: 1, expected: 3, healthy: 2, desired: 2, total: 3},
-		"scaled up, not there yet":  {maxUnavailable: "1", ready: 3, expected: 9, healthy: 3, desired: 8, total: 9},
-		"neither":                   {ready: 3, healthy: 3},
-		"more than an int32":        {minAvailable: "100%", ready: 1, expected: math.MaxInt32 * 3, healthy: 1, desired: math.MaxInt32, total: math.MaxInt32},
+		"min":                     {minAvailable: "2", ready: 3, healthy: 3, desired: 2, total: 3, allowed: 1},
+		"min counts unready ones": {minAvailable: "2", ready: 2, unready: 1, healthy: 2, desired: 2, total: 3},
+		"min percent rounds up": {
+			minAvailable: "50%", ready: 5, expected: 5, healthy: 5, desired: 3, total: 5, allowed: 2,
+		},
+		"min forbids all": {minAvailable: "100%", ready: 4, expected: 4, healthy: 4, desired: 4, total: 4},
+		"max": {
+			maxUnavailable: "1", ready: 3, expected: 3, healthy: 3, desired: 2, total: 3, allowed: 1,
+		},
+		"max percent rounds up": {
+			maxUnavailable: "30%", ready: 10, expected: 10, healthy: 10, desired: 7, total: 10, allowed: 3,
+		},
+		"max of none":           {maxUnavailable: "0", ready: 3, expected: 3, healthy: 3, desired: 3, total: 3},
+		"max beyond all":        {maxUnavailable: "200%", ready: 3, expected: 3, healthy: 3, total: 3, allowed: 3},
+		"percentage of no pods": {minAvailable: "50%"},
+		"no pods":               {minAvailable: "0"},
+		"deleted ones do not count": {
+			maxUnavailable: "1", ready: 2, deleting: 1, expected: 3, healthy: 2, desired: 2, total: 3,
+		},
+		"scaled up, not there yet": {maxUnavailable: "1", ready: 3, expected: 9, healthy: 3, desired: 8, total: 9},
+		"neither":                  {ready: 3, healthy: 3},
+		"more than an int32": {
+			minAvailable: "100%", ready: 1, expected: math.MaxInt32 * 3, healthy: 1, desired: math.MaxInt32,
+			total: math.MaxInt32,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a, err := Plan(Observed{Budget: budget(c.minAvailable, c.maxUnavailable), Pods: pods(c.ready, c.unready, c.deleting), Expected: int64(c.expected)}, now)
+			a, err := Plan(Observed{
+				Budget:   budget(c.minAvailable, c.maxUnavailable),
+				Pods:     pods(c.ready, c.unready, c.deleting),
+				Expected: int64(c.expected),
+			}, now)
 			require.NoError(t, err)
 			s := a.Status
-			require.Equal(t, []int32{c.healthy, c.desired, c.total, c.allowed}, []int32{s.CurrentHealthy, s.DesiredHealthy, s.ExpectedPods, s.DisruptionsAllowed})
+			require.Equal(t, []int32{c.healthy, c.desired, c.total, c.allowed},
+				[]int32{s.CurrentHealthy, s.DesiredHealthy, s.ExpectedPods, s.DisruptionsAllowed})
 			require.EqualValues(t, 3, s.ObservedGeneration)
 			require.Equal(t, policyv1.DisruptionAllowedCondition, s.Conditions[0].Type)
 			require.Equal(t, c.allowed > 0, s.Conditions[0].Status == metav1.ConditionTrue)
@@ -88,7 +104,8 @@ func TestDisruptedPodsExpire(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, a.Status.DisruptedPods, 1)
 	require.Contains(t, a.Status.DisruptedPods, "p0")
-	require.EqualValues(t, 2, a.Status.CurrentHealthy, "p0 will be deleted, p1 was to be deleted but is overdue, p3 is being deleted")
+	require.EqualValues(t, 2, a.Status.CurrentHealthy,
+		"p0 will be deleted, p1 was to be deleted but is overdue, p3 is being deleted")
 	require.Equal(t, "p1", a.Overdue[0].Name)
 	require.Equal(t, 90*time.Second, a.Again)
 }
@@ -107,7 +124,8 @@ func TestFailureForbidsDisruptions(t *testing.T) {
 	require.Empty(t, a.Status.Conditions[0].Message)
 }
 
-// TestNeverBelowTheBudget: with all allowed disruptions the desired number of pods stays healthy, and a second plan changes nothing.
+// TestNeverBelowTheBudget: with all allowed disruptions the desired number of pods stays healthy, and a second plan
+// changes nothing.
 func TestNeverBelowTheBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		value := rapid.OneOf(rapid.Just("0"), rapid.Map(rapid.IntRange(0, 20), func(n int) string { return fmt.Sprint(n) }),
@@ -117,13 +135,15 @@ func TestNeverBelowTheBudget(t *testing.T) {
 			b = budget("", value)
 		}
 		o := Observed{Budget: b, Expected: int64(rapid.IntRange(0, 20).Draw(t, "expected")),
-			Pods: pods(rapid.IntRange(0, 10).Draw(t, "ready"), rapid.IntRange(0, 5).Draw(t, "unready"), rapid.IntRange(0, 5).Draw(t, "deleting"))}
+			Pods: pods(rapid.IntRange(0, 10).Draw(t, "ready"), rapid.IntRange(0, 5).Draw(t, "unready"),
+				rapid.IntRange(0, 5).Draw(t, "deleting"))}
 		for _, p := range o.Pods {
 			if rapid.Bool().Draw(t, "disrupted") {
 				if b.Status.DisruptedPods == nil {
 					b.Status.DisruptedPods = map[string]metav1.Time{}
 				}
-				b.Status.DisruptedPods[p.Name] = metav1.NewTime(now.Add(-time.Duration(rapid.IntRange(0, 300).Draw(t, "ago")) * time.Second))
+				b.Status.DisruptedPods[p.Name] = metav1.NewTime(now.Add(-time.Duration(rapid.IntRange(0, 300).Draw(t, "ago")) *
+					time.Second))
 			}
 		}
 		a, err := Plan(o, now)
@@ -144,7 +164,12 @@ func TestNeverBelowTheBudget(t *testing.T) {
 func TestStale(t *testing.T) {
 	mark := func(change ...func(*corev1.Pod)) *corev1.Pod {
 		p := &corev1.Pod{}
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-90 * time.Second))}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{
+				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue,
+				LastTransitionTime: metav1.NewTime(now.Add(-90 * time.Second)),
+			},
+		}
 		for _, f := range change {
 			f(p)
 		}

@@ -1,5 +1,5 @@
-// Package disruption computes how many pods of each PodDisruptionBudget may be disrupted, and resets the DisruptionTarget
-// condition of pods that were not deleted after all.
+// Package disruption computes how many pods of each PodDisruptionBudget may be disrupted, and resets the
+// DisruptionTarget condition of pods that were not deleted after all.
 //
 // Its invariant: while the pods of a budget cannot be counted, it allows no disruption.
 package disruption
@@ -57,7 +57,8 @@ func budgetsOf(ctx context.Context, env engine.Env, o client.Object) []engine.Re
 	}
 	if len(out) > 1 && o.GetDeletionTimestamp() == nil {
 		env.Events.Event(o, corev1.EventTypeWarning, "MultiplePodDisruptionBudgets",
-			"Pod %q/%q matches multiple PodDisruptionBudgets.  Chose %q arbitrarily.", o.GetNamespace(), o.GetName(), out[0].Name)
+			"Pod %q/%q matches multiple PodDisruptionBudgets.  Chose %q arbitrarily.", o.GetNamespace(), o.GetName(),
+			out[0].Name)
 	}
 	return out
 }
@@ -76,7 +77,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		a = Actions{Status: Failed(&b, err, now)}
 	}
 	for _, p := range a.Overdue {
-		r.Events.Event(p, corev1.EventTypeWarning, "NotDeleted", "Pod was expected by PDB %s/%s to be deleted but it wasn't", b.Namespace, b.Name)
+		r.Events.Event(p, corev1.EventTypeWarning, "NotDeleted", "Pod was expected by PDB %s/%s to be deleted but it wasn't",
+			b.Namespace, b.Name)
 	}
 	if !equality.Semantic.DeepEqual(a.Status, b.Status) {
 		next := b.DeepCopy()
@@ -94,7 +96,8 @@ func (r *reconciler) plan(ctx context.Context, b *policyv1.PodDisruptionBudget) 
 		return Actions{}, err
 	}
 	var list corev1.PodList
-	if err := r.Cache.List(ctx, &list, client.InNamespace(b.Namespace), client.MatchingLabelsSelector{Selector: s}); err != nil {
+	if err := r.Cache.List(ctx, &list, client.InNamespace(b.Namespace), client.MatchingLabelsSelector{Selector: s}); err !=
+		nil {
 		r.Events.Event(b, corev1.EventTypeWarning, "NoPods", "Failed to get pods: %v", err)
 		return Actions{}, err
 	}
@@ -108,18 +111,23 @@ func (r *reconciler) plan(ctx context.Context, b *policyv1.PodDisruptionBudget) 
 	if NeedsScale(b) {
 		var unmanaged bool
 		if o.Expected, unmanaged, err = r.expected(ctx, o.Pods); err != nil {
-			r.Events.Event(b, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", err)
+			r.Events.Event(b, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed",
+				"Failed to calculate the number of expected pods: %v", err)
 			return Actions{}, err
 		}
 		if unmanaged {
-			r.Events.Event(b, corev1.EventTypeWarning, "UnmanagedPods", "Pods selected by this PodDisruptionBudget (selector: %v) were found "+
-				"to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, which may result in undefined behavior. "+
-				"To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value.", b.Spec.Selector)
+			r.Events.Event(b, corev1.EventTypeWarning, "UnmanagedPods",
+				"Pods selected by this PodDisruptionBudget (selector: %v) were found "+
+					"to be unmanaged. As a result, the status of the PDB cannot be calculated correctly, which may result in "+
+					"undefined behavior. "+
+					"To account for these pods please set \".spec.minAvailable\" field of the PDB to an integer value.",
+				b.Spec.Selector)
 		}
 	}
 	a, err := Plan(o, r.Now())
 	if err != nil {
-		r.Events.Event(b, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed", "Failed to calculate the number of expected pods: %v", err)
+		r.Events.Event(b, corev1.EventTypeWarning, "CalculateExpectedPodCountFailed",
+			"Failed to calculate the number of expected pods: %v", err)
 	}
 	return a, err
 }
@@ -153,8 +161,10 @@ func (r *reconciler) expected(ctx context.Context, pods []*corev1.Pod) (total in
 	return total, unmanaged, nil
 }
 
-// controller returns the scale of a pod's controller, or of the Deployment that controls it. The UID is empty if the controller does not exist.
-func (r *reconciler) controller(ctx context.Context, ref *metav1.OwnerReference, namespace string) (types.UID, int32, error) {
+// controller returns the scale of a pod's controller, or of the Deployment that controls it. The UID is empty if the
+// controller does not exist.
+func (r *reconciler) controller(ctx context.Context, ref *metav1.OwnerReference,
+	namespace string) (types.UID, int32, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	if err != nil {
 		return "", 0, err
@@ -168,7 +178,9 @@ func (r *reconciler) controller(ctx context.Context, ref *metav1.OwnerReference,
 	if err != nil {
 		return "", 0, err
 	}
-	scale, err := engine.Scale(ctx, r.Client, mapping.GroupVersionKind, client.ObjectKey{Namespace: namespace, Name: ref.Name})
+	scale, err := engine.Scale(ctx, r.Client, mapping.GroupVersionKind, client.ObjectKey{
+		Namespace: namespace, Name: ref.Name,
+	})
 	switch {
 	case errors.Is(err, engine.ErrNoScale):
 		return "", 0, fmt.Errorf("%s does not implement the scale subresource", mapping.Resource.GroupResource())

@@ -18,12 +18,14 @@ const staleAfter = 2 * time.Minute
 func NewStale() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "staledisruption", Account: account, Workers: 1,
-		Watches: []engine.Watch{{Object: &corev1.Pod{}, Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
-			if p, ok := o.(*corev1.Pod); ok && marked(p) != nil {
-				return []engine.Request{engine.RequestFor(p.Namespace, p.Name)}
-			}
-			return nil
-		}}},
+		Watches: []engine.Watch{
+			{Object: &corev1.Pod{}, Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+				if p, ok := o.(*corev1.Pod); ok && marked(p) != nil {
+					return []engine.Request{engine.RequestFor(p.Namespace, p.Name)}
+				}
+				return nil
+			}},
+		},
 		Writes: []engine.Write{{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Status}}},
 		New: func(env engine.Env) engine.Func {
 			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -44,7 +46,8 @@ func NewStale() *engine.Reconciler {
 	}
 }
 
-// Stale reports whether a pod's DisruptionTarget condition must be reset. If it must be later, in is the time until then.
+// Stale reports whether a pod's DisruptionTarget condition must be reset. If it must be later, in is the time until
+// then.
 func Stale(p *corev1.Pod, now time.Time) (stale bool, in time.Duration) {
 	c := marked(p)
 	if c == nil {
@@ -54,11 +57,12 @@ func Stale(p *corev1.Pod, now time.Time) (stale bool, in time.Duration) {
 	return in <= 0, max(in, 0)
 }
 
-// marked returns the DisruptionTarget condition of an active pod, or nil. Conditions set by the kubelet are never stale, because the
-// kubelet may take any time until the pod is deleted.
+// marked returns the DisruptionTarget condition of an active pod, or nil. Conditions set by the kubelet are never
+// stale, because the kubelet may take any time until the pod is deleted.
 func marked(p *corev1.Pod) *corev1.PodCondition {
 	c := podstate.Condition(p, corev1.DisruptionTarget)
-	if c == nil || c.Status != corev1.ConditionTrue || c.Reason == corev1.PodReasonTerminationByKubelet || !podstate.Active(p) {
+	if c == nil || c.Status != corev1.ConditionTrue || c.Reason == corev1.PodReasonTerminationByKubelet ||
+		!podstate.Active(p) {
 		return nil
 	}
 	return c

@@ -49,7 +49,8 @@ func Plan(svc *corev1.Service, pods []*corev1.Pod, have *corev1.Endpoints) *core
 	} else {
 		delete(want.Annotations, corev1.EndpointsOverCapacity)
 	}
-	if have != nil && equality.Semantic.DeepEqual(have.Subsets, want.Subsets) && equality.Semantic.DeepEqual(have.Labels, want.Labels) &&
+	if have != nil && equality.Semantic.DeepEqual(have.Subsets, want.Subsets) &&
+		equality.Semantic.DeepEqual(have.Labels, want.Labels) &&
 		equality.Semantic.DeepEqual(have.Annotations, want.Annotations) {
 		return nil
 	}
@@ -148,7 +149,12 @@ func ports(svc *corev1.Service, p *corev1.Pod) (out []corev1.EndpointPort, ok bo
 	for i := range svc.Spec.Ports {
 		want := &svc.Spec.Ports[i]
 		if number := target(want, p); number > 0 {
-			out = append(out, corev1.EndpointPort{Name: want.Name, Port: number, Protocol: want.Protocol, AppProtocol: want.AppProtocol})
+			out = append(out, corev1.EndpointPort{
+				Name:        want.Name,
+				Port:        number,
+				Protocol:    want.Protocol,
+				AppProtocol: want.AppProtocol,
+			})
 		}
 	}
 	return out, len(out) > 0

@@ -12,7 +12,15 @@ import (
 )
 
 func pod(ip string, ready bool, port int32) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p" + ip, UID: types.UID(ip)}, Spec: corev1.PodSpec{NodeName: "n", Containers: []corev1.Container{{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: port, Protocol: corev1.ProtocolTCP}}}}}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: "p" + ip, UID: types.UID(ip)},
+		Spec: corev1.PodSpec{
+			NodeName: "n",
+			Containers: []corev1.Container{
+				{Ports: []corev1.ContainerPort{{Name: "http", ContainerPort: port, Protocol: corev1.ProtocolTCP}}},
+			},
+		},
+	}
 	if ip != "" {
 		p.Status.PodIPs = []corev1.PodIP{{IP: ip}}
 	}
@@ -23,7 +31,13 @@ func pod(ip string, ready bool, port int32) *corev1.Pod {
 }
 
 func service(target intstr.IntOrString) *corev1.Service {
-	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "s"}, Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Ports: []corev1.ServicePort{{Name: "web", Port: 80, TargetPort: target, Protocol: corev1.ProtocolTCP}}}}
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "s"},
+		Spec: corev1.ServiceSpec{
+			ClusterIP: "10.0.0.1",
+			Ports:     []corev1.ServicePort{{Name: "web", Port: 80, TargetPort: target, Protocol: corev1.ProtocolTCP}},
+		},
+	}
 }
 
 func TestSubsets(t *testing.T) {
@@ -32,7 +46,8 @@ func TestSubsets(t *testing.T) {
 	going := pod("10.0.0.8", true, 80)
 	going.DeletionTimestamp = &metav1.Time{}
 	out, over := Subsets(service(intstr.FromString("http")), []*corev1.Pod{
-		pod("10.0.0.3", true, 8080), pod("10.0.0.2", true, 8080), pod("10.0.0.4", false, 8080), pod("10.0.0.5", true, 9090), pod("", true, 80), ended, going,
+		pod("10.0.0.3", true, 8080), pod("10.0.0.2", true, 8080), pod("10.0.0.4", false, 8080), pod("10.0.0.5", true, 9090),
+		pod("", true, 80), ended, going,
 	})
 	require.False(t, over)
 	require.Len(t, out, 2)

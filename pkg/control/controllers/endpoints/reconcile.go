@@ -60,7 +60,9 @@ func reconcile(ctx context.Context, env engine.Env, memory *services.Memory, req
 		return nil
 	}
 	var list corev1.PodList
-	if err := env.Cache.List(ctx, &list, client.InNamespace(svc.Namespace), client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(svc.Spec.Selector)}); err != nil {
+	if err := env.Cache.List(ctx, &list, client.InNamespace(svc.Namespace), client.MatchingLabelsSelector{
+		Selector: labels.SelectorFromSet(svc.Spec.Selector),
+	}); err != nil {
 		return err
 	}
 	pods := make([]*corev1.Pod, len(list.Items))

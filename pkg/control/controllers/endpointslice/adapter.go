@@ -45,7 +45,8 @@ type sliceClient struct {
 	namespace string
 }
 
-func (s sliceClient) Create(ctx context.Context, o *discoveryv1.EndpointSlice, _ metav1.CreateOptions) (*discoveryv1.EndpointSlice, error) {
+func (s sliceClient) Create(ctx context.Context, o *discoveryv1.EndpointSlice,
+	_ metav1.CreateOptions) (*discoveryv1.EndpointSlice, error) {
 	made := o.DeepCopy()
 	made.Namespace = s.namespace
 	if err := s.env.Client.Create(ctx, made); err != nil {
@@ -55,7 +56,8 @@ func (s sliceClient) Create(ctx context.Context, o *discoveryv1.EndpointSlice, _
 	return made, nil
 }
 
-func (s sliceClient) Update(ctx context.Context, o *discoveryv1.EndpointSlice, _ metav1.UpdateOptions) (*discoveryv1.EndpointSlice, error) {
+func (s sliceClient) Update(ctx context.Context, o *discoveryv1.EndpointSlice,
+	_ metav1.UpdateOptions) (*discoveryv1.EndpointSlice, error) {
 	made := o.DeepCopy()
 	if err := s.env.Client.Update(ctx, made); err != nil {
 		return made, err
@@ -73,7 +75,8 @@ func (s sliceClient) Delete(ctx context.Context, name string, _ metav1.DeleteOpt
 	return nil
 }
 
-// writes are the slices of the services that are being reconciled, as they are after each write: the library does not say what it wrote.
+// writes are the slices of the services that are being reconciled, as they are after each write: the library does not
+// say what it wrote.
 type writes struct {
 	mu sync.Mutex
 	of map[client.ObjectKey]map[string]string // by service, resource versions by the slice's name
@@ -94,7 +97,9 @@ func (w *writes) end(service client.ObjectKey) {
 func (w *writes) note(s *discoveryv1.EndpointSlice) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if versions := w.of[client.ObjectKey{Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName]}]; versions != nil {
+	if versions := w.of[client.ObjectKey{
+		Namespace: s.Namespace, Name: s.Labels[discoveryv1.LabelServiceName],
+	}]; versions != nil {
 		versions[s.Name] = s.ResourceVersion
 	}
 }

@@ -35,10 +35,16 @@ func New() *engine.Reconciler {
 			{Object: &corev1.Service{}},
 			services.WatchPods(),
 			{Object: &discoveryv1.EndpointSlice{}, Map: service},
-			{Object: &corev1.Node{}, Event: func(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request { return t.node(was, is) }},
+			{
+				Object: &corev1.Node{},
+				Event:  func(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request { return t.node(was, is) },
+			},
 		},
 		Writes: []engine.Write{
-			{Object: &discoveryv1.EndpointSlice{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}},
+			{
+				Object: &discoveryv1.EndpointSlice{},
+				Parts:  []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata},
+			},
 		},
 		New: func(env engine.Env) engine.Func {
 			r := reconcilerOf(env)
@@ -59,7 +65,8 @@ func service(_ context.Context, _ engine.Env, o client.Object) []engine.Request 
 
 func reconcilerOf(env engine.Env) *reconciler {
 	written, topology := &writes{of: map[client.ObjectKey]map[string]string{}}, newTopology()
-	library := endpointslice.NewReconciler(clientset{env: env, written: written}, nodes{env: env}, perSlice, endpointsliceutil.NewEndpointSliceTracker(),
+	library := endpointslice.NewReconciler(clientset{env: env, written: written}, nodes{env: env}, perSlice,
+		endpointsliceutil.NewEndpointSliceTracker(),
 		topology.library, recorder{env}, manager, endpointslice.WithPreferSameTrafficDistributionEnabled(true))
 	return &reconciler{Env: env, upstream: library, written: written, memory: services.NewMemory(), topology: topology}
 }
@@ -102,7 +109,9 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		r.memory.Forget(req.NamespacedName)
 	}
 	var pods corev1.PodList
-	if err := r.Cache.List(ctx, &pods, client.InNamespace(svc.Namespace), client.MatchingLabelsSelector{Selector: labels.SelectorFromSet(svc.Spec.Selector)}); err != nil {
+	if err := r.Cache.List(ctx, &pods, client.InNamespace(svc.Namespace), client.MatchingLabelsSelector{
+		Selector: labels.SelectorFromSet(svc.Spec.Selector),
+	}); err != nil {
 		return engine.Result{}, err
 	}
 	var have discoveryv1.EndpointSliceList
@@ -138,7 +147,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{}, nil
 }
 
-// changed is when the newest of what the slices follow from became so, for upstream's annotation that measures how long it took.
+// changed is when the newest of what the slices follow from became so, for upstream's annotation that measures how long
+// it took.
 func changed(svc *corev1.Service, pods []*corev1.Pod) time.Time {
 	at := svc.CreationTimestamp.Time
 	for _, p := range pods {

@@ -24,7 +24,8 @@ type counting struct {
 	calls int
 }
 
-func (c *counting) Reconcile(l klog.Logger, svc *corev1.Service, pods []*corev1.Pod, slices []*discoveryv1.EndpointSlice, at time.Time) error {
+func (c *counting) Reconcile(l klog.Logger, svc *corev1.Service, pods []*corev1.Pod,
+	slices []*discoveryv1.EndpointSlice, at time.Time) error {
 	c.calls++
 	return c.upstream.Reconcile(l, svc, pods, slices, at)
 }
@@ -36,18 +37,31 @@ func TestOwnWritesCostNothing(t *testing.T) {
 		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}},
 		&corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "s"},
-			Spec:       corev1.ServiceSpec{ClusterIP: "10.0.0.1", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}},
+			Spec: corev1.ServiceSpec{
+				ClusterIP:  "10.0.0.1",
+				IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+				Selector:   labels,
+				Ports:      []corev1.ServicePort{{Port: 80}},
+			},
 		},
 	}
 	for i := range 250 {
 		objects = append(objects, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint(i)), Labels: labels},
-			Spec:       corev1.PodSpec{NodeName: "n"},
-			Status:     corev1.PodStatus{PodIP: fmt.Sprintf("10.1.0.%d", i), PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("10.1.0.%d", i)}}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default",
+				Name:      fmt.Sprint("p", i),
+				UID:       types.UID(fmt.Sprint(i)),
+				Labels:    labels,
+			},
+			Spec: corev1.PodSpec{NodeName: "n"},
+			Status: corev1.PodStatus{
+				PodIP: fmt.Sprintf("10.1.0.%d", i), PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("10.1.0.%d", i)}},
+			},
 		})
 	}
 	// Slices get their names from the server.
-	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).Build()
+	c := fake.NewClientBuilder().
+		WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).Build()
 	r := reconcilerOf(engine.Env{Client: c, Cache: c})
 	count := &counting{upstream: r.upstream}
 	r.upstream = count

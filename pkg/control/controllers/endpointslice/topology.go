@@ -12,8 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
-// topology tells the library how much CPU the nodes of each zone have, from which it makes the hints of services that are annotated with
-// service.kubernetes.io/topology-mode: Auto (KEP-2433). Without such a service nodes are not looked at.
+// topology tells the library how much CPU the nodes of each zone have, from which it makes the hints of services that
+// are annotated with service.kubernetes.io/topology-mode: Auto (KEP-2433). Without such a service nodes are not looked
+// at.
 type topology struct {
 	library *topologycache.TopologyCache
 
@@ -61,7 +62,8 @@ type part struct {
 
 func share(n *corev1.Node) part {
 	p := part{zone: n.Labels[corev1.LabelTopologyZone], cpu: n.Status.Allocatable.Cpu().String(), in: nodestate.Ready(n)}
-	for _, label := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} { // the library leaves these out
+	// the library leaves these out
+	for _, label := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {
 		if _, has := n.Labels[label]; has {
 			p.in = false
 		}
@@ -69,8 +71,8 @@ func share(n *corev1.Node) part {
 	return p
 }
 
-// use is called before the slices of a service are made, with a function that lists all nodes. It reports whether its hints must be made again because
-// of nodes.
+// use is called before the slices of a service are made, with a function that lists all nodes. It reports whether its
+// hints must be made again because of nodes.
 func (t *topology) use(svc *corev1.Service, list func() ([]*corev1.Node, error)) (again bool, err error) {
 	key := client.ObjectKeyFromObject(svc)
 	t.mu.Lock()

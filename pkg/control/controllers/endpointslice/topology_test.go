@@ -37,34 +37,56 @@ type cached struct{ client.WithWatch }
 
 func (cached) Cache() ctrlcache.Cache { return nil }
 
-// Endpoints of a service with topology-mode Auto are hinted to zones by their CPU, and again when nodes change; other services do not look at nodes.
+// Endpoints of a service with topology-mode Auto are hinted to zones by their CPU, and again when nodes change; other
+// services do not look at nodes.
 func TestHintsFollowNodes(t *testing.T) {
 	labels := map[string]string{"app": "web"}
 	a, b := zoned("na", "a", "4"), zoned("nb", "b", "4")
 	web := func(name string, annotations map[string]string) *corev1.Service {
 		return &corev1.Service{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Annotations: annotations},
-			Spec:       corev1.ServiceSpec{ClusterIP: "10.0.0.1", IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol}, Selector: labels, Ports: []corev1.ServicePort{{Port: 80}}},
+			Spec: corev1.ServiceSpec{
+				ClusterIP:  "10.0.0.1",
+				IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
+				Selector:   labels,
+				Ports:      []corev1.ServicePort{{Port: 80}},
+			},
 		}
 	}
-	objects := []client.Object{a, b, web("auto", map[string]string{corev1.AnnotationTopologyMode: "Auto"}), web("plain", nil)}
+	objects := []client.Object{
+		a, b, web("auto", map[string]string{corev1.AnnotationTopologyMode: "Auto"}), web("plain", nil),
+	}
 	for i := range 8 {
 		objects = append(objects, &corev1.Pod{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprint("p", i), UID: types.UID(fmt.Sprint(i)), Labels: labels},
-			Spec:       corev1.PodSpec{NodeName: []string{"na", "nb"}[i%2]},
-			Status: corev1.PodStatus{PodIP: fmt.Sprintf("10.1.0.%d", i), PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("10.1.0.%d", i)}},
-				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: "default",
+				Name:      fmt.Sprint("p", i),
+				UID:       types.UID(fmt.Sprint(i)),
+				Labels:    labels,
+			},
+			Spec: corev1.PodSpec{NodeName: []string{"na", "nb"}[i%2]},
+			Status: corev1.PodStatus{
+				PodIP: fmt.Sprintf("10.1.0.%d", i), PodIPs: []corev1.PodIP{{IP: fmt.Sprintf("10.1.0.%d", i)}},
+				Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}},
+			},
 		})
 	}
 	lists := 0
-	c := fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).
-		WithInterceptorFuncs(interceptor.Funcs{List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
-			if _, nodes := list.(*corev1.NodeList); nodes {
-				lists++
-			}
-			return c.List(ctx, list, o...)
-		}}).Build()
-	r := reconcilerOf(engine.Env{Client: c, Cache: c, Events: events.New(cached{c}, "test", "", slog.New(slog.DiscardHandler))})
+	c := fake.NewClientBuilder().
+		WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).
+		WithInterceptorFuncs(interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, o ...client.ListOption) error {
+				if _, nodes := list.(*corev1.NodeList); nodes {
+					lists++
+				}
+				return c.List(ctx, list, o...)
+			},
+		}).Build()
+	r := reconcilerOf(engine.Env{
+		Client: c,
+		Cache:  c,
+		Events: events.New(cached{c}, "test", "", slog.New(slog.DiscardHandler)),
+	})
 	zones := func(service string) map[string]int {
 		_, err := r.reconcile(t.Context(), engine.RequestFor("default", service))
 		require.NoError(t, err)

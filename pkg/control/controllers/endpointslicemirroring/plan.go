@@ -22,7 +22,8 @@ const (
 	leader = "control-plane.alpha.kubernetes.io/leader"
 )
 
-// Mirrored reports whether the Endpoints are to be mirrored: somebody wrote them by hand for a service without a selector.
+// Mirrored reports whether the Endpoints are to be mirrored: somebody wrote them by hand for a service without a
+// selector.
 func Mirrored(e *corev1.Endpoints, svc *corev1.Service) bool {
 	if e == nil || svc == nil || e.DeletionTimestamp != nil || svc.DeletionTimestamp != nil || len(svc.Spec.Selector) > 0 {
 		return false
@@ -53,7 +54,8 @@ func Plan(e *corev1.Endpoints, svc *corev1.Service, have []*discoveryv1.Endpoint
 		}
 		h := left[i]
 		left = slices.Delete(left, i, i+1)
-		if equality.Semantic.DeepEqual(h.Endpoints, w.Endpoints) && maps.Equal(h.Labels, w.Labels) && sameAnnotations(h.Annotations, w.Annotations) {
+		if equality.Semantic.DeepEqual(h.Endpoints, w.Endpoints) && maps.Equal(h.Labels, w.Labels) &&
+			sameAnnotations(h.Annotations, w.Annotations) {
 			continue
 		}
 		next := h.DeepCopy()
@@ -92,7 +94,12 @@ func mirror(e *corev1.Endpoints) (out []*discoveryv1.EndpointSlice) {
 				if byKey[key] == nil {
 					byKey[key] = newSlice(e, family, ports)
 				}
-				ep := discoveryv1.Endpoint{Addresses: []string{ad.IP}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}, TargetRef: ad.TargetRef, NodeName: ad.NodeName}
+				ep := discoveryv1.Endpoint{
+					Addresses:  []string{ad.IP},
+					Conditions: discoveryv1.EndpointConditions{Ready: &ready},
+					TargetRef:  ad.TargetRef,
+					NodeName:   ad.NodeName,
+				}
 				if ad.Hostname != "" {
 					ep.Hostname = &ad.Hostname
 				}
@@ -104,24 +111,30 @@ func mirror(e *corev1.Endpoints) (out []*discoveryv1.EndpointSlice) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(byKey)) {
 		s := byKey[key]
-		slices.SortFunc(s.Endpoints, func(a, b discoveryv1.Endpoint) int { return cmp.Compare(a.Addresses[0], b.Addresses[0]) })
+		slices.SortFunc(s.Endpoints, func(a, b discoveryv1.Endpoint) int {
+			return cmp.Compare(a.Addresses[0], b.Addresses[0])
+		})
 		out = append(out, s)
 	}
 	return out
 }
 
-func newSlice(e *corev1.Endpoints, family discoveryv1.AddressType, ports []discoveryv1.EndpointPort) *discoveryv1.EndpointSlice {
+func newSlice(e *corev1.Endpoints, family discoveryv1.AddressType,
+	ports []discoveryv1.EndpointPort) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: e.Namespace, GenerateName: e.Name + "-", Labels: map[string]string{},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(e, corev1.SchemeGroupVersion.WithKind("Endpoints"))},
+			OwnerReferences: []metav1.OwnerReference{
+				*metav1.NewControllerRef(e, corev1.SchemeGroupVersion.WithKind("Endpoints")),
+			},
 		},
 		AddressType: family, Ports: ports,
 	}
 	maps.Copy(s.Labels, e.Labels)
 	s.Labels[discoveryv1.LabelServiceName], s.Labels[discoveryv1.LabelManagedBy] = e.Name, manager
 	for k, v := range e.Annotations {
-		if k == corev1.LastAppliedConfigAnnotation || k == corev1.EndpointsLastChangeTriggerTime || k == corev1.EndpointsOverCapacity {
+		if k == corev1.LastAppliedConfigAnnotation || k == corev1.EndpointsLastChangeTriggerTime ||
+			k == corev1.EndpointsOverCapacity {
 			continue
 		}
 		if s.Annotations == nil {

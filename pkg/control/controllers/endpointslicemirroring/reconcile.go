@@ -1,5 +1,5 @@
-// Package endpointslicemirroring mirrors Endpoints that people write for services without a selector into endpoint slices,
-// which is what the service proxy and DNS read.
+// Package endpointslicemirroring mirrors Endpoints that people write for services without a selector into endpoint
+// slices, which is what the service proxy and DNS read.
 //
 // Its invariant: it touches only slices that say they are its own.
 package endpointslicemirroring
@@ -30,7 +30,10 @@ func New() *engine.Reconciler {
 			}},
 		},
 		Writes: []engine.Write{
-			{Object: &discoveryv1.EndpointSlice{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}},
+			{
+				Object: &discoveryv1.EndpointSlice{},
+				Parts:  []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata},
+			},
 		},
 		New: func(env engine.Env) engine.Func {
 			return func(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -81,7 +84,8 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request) error {
 		}
 	}
 	for _, s := range a.Delete {
-		if err := env.Client.Delete(ctx, s, engine.Preconditions(s)); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		if err := env.Client.Delete(ctx, s, engine.Preconditions(s)); client.IgnoreNotFound(err) != nil &&
+			!apierrors.IsConflict(err) {
 			return err
 		}
 	}

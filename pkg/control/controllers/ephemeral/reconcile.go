@@ -1,4 +1,5 @@
-// Package ephemeral makes the claims of generic ephemeral volumes (KEP-1698). Each belongs to its pod, and is deleted with it.
+// Package ephemeral makes the claims of generic ephemeral volumes (KEP-1698). Each belongs to its pod, and is deleted
+// with it.
 //
 // Its invariant: a claim that exists is never changed.
 package ephemeral
@@ -42,7 +43,8 @@ func New() *engine.Reconciler {
 
 // ofPod maps a new pod with ephemeral volumes to itself.
 func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
-	if p, ok := is.(*corev1.Pod); ok && was == nil && slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Ephemeral != nil }) {
+	if p, ok := is.(*corev1.Pod); ok && was == nil &&
+		slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool { return v.Ephemeral != nil }) {
 		return []engine.Request{engine.RequestFor(p.Namespace, p.Name)}
 	}
 	return nil
@@ -71,7 +73,8 @@ func ofClaim(ctx context.Context, env engine.Env, was, is client.Object) []engin
 }
 
 // Plan returns the claims that a pod needs and has not, and an error for those whose names others have.
-func Plan(p *corev1.Pod, have func(name string) *corev1.PersistentVolumeClaim) (create []*corev1.PersistentVolumeClaim, err error) {
+func Plan(p *corev1.Pod,
+	have func(name string) *corev1.PersistentVolumeClaim) (create []*corev1.PersistentVolumeClaim, err error) {
 	if p.DeletionTimestamp != nil || podstate.Ended(p) {
 		return nil, nil
 	}
@@ -88,8 +91,10 @@ func Plan(p *corev1.Pod, have func(name string) *corev1.PersistentVolumeClaim) (
 		}
 		t := v.Ephemeral.VolumeClaimTemplate
 		create = append(create, &corev1.PersistentVolumeClaim{
-			ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: name, Labels: maps.Clone(t.Labels), Annotations: maps.Clone(t.Annotations),
-				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p, corev1.SchemeGroupVersion.WithKind("Pod"))}},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: p.Namespace, Name: name, Labels: maps.Clone(t.Labels), Annotations: maps.Clone(t.Annotations),
+				OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(p, corev1.SchemeGroupVersion.WithKind("Pod"))},
+			},
 			Spec: *t.Spec.DeepCopy(),
 		})
 	}

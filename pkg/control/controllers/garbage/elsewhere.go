@@ -19,14 +19,15 @@ import (
 )
 
 const (
-	// maxWaiting is how many objects with owners of unknown kinds are remembered, until such a kind becomes known. Others are looked at when they
-	// change.
+	// maxWaiting is how many objects with owners of unknown kinds are remembered, until such a kind becomes known. Others
+	// are looked at when they change.
 	maxWaiting = 10_000
 	// askTimeout limits one request to another server, which may hang.
 	askTimeout = 10 * time.Second
 )
 
-// others follows the objects of other servers. A server that does not answer delays nothing: its kinds stay as they were last seen.
+// others follows the objects of other servers. A server that does not answer delays nothing: its kinds stay as they
+// were last seen.
 type others struct {
 	aggregated.Remotes
 	client clientmetadata.Interface
@@ -61,11 +62,13 @@ func newOthers(env engine.Env, g *graph, elsewhere aggregated.Remotes) *others {
 	return o
 }
 
-func makeOthers(elsewhere aggregated.Remotes, reach clientmetadata.Interface, log *slog.Logger, now func() time.Time, enqueue func(engine.Request), g *graph) *others {
+func makeOthers(elsewhere aggregated.Remotes, reach clientmetadata.Interface, log *slog.Logger, now func() time.Time,
+	enqueue func(engine.Request), g *graph) *others {
 	o := &others{
 		Remotes: elsewhere, client: reach, log: log, enqueue: enqueue, most: limits{objects: maxElsewhere, bytes: maxHeld},
 		first: firstLists{now: now, until: now().Add(patience), waiting: map[object]bool{}},
-		kinds: map[schema.GroupKind]*other{}, loads: map[string]*load{}, over: map[aggregated.Remote]bool{}, ending: map[schema.GroupKind]<-chan struct{}{},
+		kinds: map[schema.GroupKind]*other{}, loads: map[string]*load{}, over: map[aggregated.Remote]bool{},
+		ending:  map[schema.GroupKind]<-chan struct{}{},
 		waiting: map[object]schema.GroupKind{},
 	}
 	o.event = func(gvk schema.GroupVersionKind, was, is client.Object) {
@@ -116,7 +119,8 @@ func (o *others) follow(ctx context.Context) {
 	}
 }
 
-// update starts to follow new kinds, and forgets those that are gone. All is whether there are no others that are not known yet.
+// update starts to follow new kinds, and forgets those that are gone. All is whether there are no others that are not
+// known yet.
 func (o *others) update(ctx context.Context, kinds []aggregated.Remote, all bool, running *sync.WaitGroup) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -221,7 +225,8 @@ func (k *other) get(namespace, name string) *metav1.PartialObjectMetadata {
 // owned returns the objects that have an owner, as they were last seen.
 func (k *other) owned(by types.UID) (out []object) {
 	for _, o := range k.objects.List() {
-		if m, ok := o.(*metav1.PartialObjectMetadata); ok && slices.ContainsFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == by }) {
+		if m, ok := o.(*metav1.PartialObjectMetadata); ok &&
+			slices.ContainsFunc(m.OwnerReferences, func(r metav1.OwnerReference) bool { return r.UID == by }) {
 			out = append(out, object{k.GroupVersionKind, m.Namespace, m.Name})
 		}
 	}
@@ -249,7 +254,8 @@ func (o *others) patch(ctx context.Context, k engine.Kind, m *metav1.PartialObje
 }
 
 // remove deletes an object, if it is still the one that was seen.
-func (o *others) remove(ctx context.Context, k *other, m *metav1.PartialObjectMetadata, how metav1.DeletionPropagation) error {
+func (o *others) remove(ctx context.Context, k *other, m *metav1.PartialObjectMetadata,
+	how metav1.DeletionPropagation) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	return o.at(k.Kind, m.Namespace).Delete(ctx, m.Name, metav1.DeleteOptions{

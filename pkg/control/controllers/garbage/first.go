@@ -2,12 +2,12 @@ package garbage
 
 import "time"
 
-// patience is how long after its start the garbage collector has wait what depends on dependents, until other servers have said what they have. It is
-// the period for which upstream's waits.
+// patience is how long after its start the garbage collector has wait what depends on dependents, until other servers
+// have said what they have. It is the period for which upstream's waits.
 const patience = 30 * time.Second
 
-// firstLists reports whether the first lists of other servers' kinds have come. Before, owners that are deleted in the foreground, or orphan their
-// dependents, would seem to have none.
+// firstLists reports whether the first lists of other servers' kinds have come. Before, owners that are deleted in the
+// foreground, or orphan their dependents, would seem to have none.
 type firstLists struct {
 	now   func() time.Time
 	until time.Time
@@ -17,14 +17,16 @@ type firstLists struct {
 	waiting   map[object]bool // at most maxWaiting; more wait until the period is over
 }
 
-// early returns how long an owner has to wait for its dependents to be known, 0 if it has not. It is looked at again as soon as they are.
+// early returns how long an owner has to wait for its dependents to be known, 0 if it has not. It is looked at again as
+// soon as they are.
 func (o *others) early(owner object) time.Duration {
 	if o == nil {
 		return 0
 	}
 	left, late := o.hold(owner)
 	if late {
-		o.log.Warn("could not list all kinds of aggregated API servers yet, their objects do not count as dependents", "after", patience)
+		o.log.Warn("could not list all kinds of aggregated API servers yet, their objects do not count as dependents",
+			"after", patience)
 	}
 	return left
 }

@@ -15,11 +15,13 @@ import (
 )
 
 const (
-	// maxElsewhere is how many objects of one kind are followed in another server, and maxHeld how much memory all that are followed in one server may
-	// take, in bytes, as weight estimates it. A kind with more is not collected, until its APIService is created anew or the process starts again.
+	// maxElsewhere is how many objects of one kind are followed in another server, and maxHeld how much memory all that
+	// are followed in one server may take, in bytes, as weight estimates it. A kind with more is not collected, until its
+	// APIService is created anew or the process starts again.
 	maxElsewhere = 100_000
 	maxHeld      = 256 << 20
-	// pageSize is how many objects are asked for at once, and maxPages how many answers are read for a list, which may have fewer.
+	// pageSize is how many objects are asked for at once, and maxPages how many answers are read for a list, which may
+	// have fewer.
 	pageSize = 500
 	maxPages = 4 * maxElsewhere / pageSize
 	// maxLists is how many lists of one server are read at the same time. Others wait.
@@ -133,12 +135,14 @@ func (o *others) tooMany(f *other) {
 	}
 	o.mu.Unlock()
 	if followed {
-		o.log.Error("too many objects of a kind in an aggregated API server, they are not collected", "kind", f.GroupVersionKind, "most", o.most.objects, "bytes", o.most.bytes)
+		o.log.Error("too many objects of a kind in an aggregated API server, they are not collected", "kind",
+			f.GroupVersionKind, "most", o.most.objects, "bytes", o.most.bytes)
 		o.listed()
 	}
 }
 
-// end takes what was followed for gone, as far as others wait for it. They are not deleted for that: the kind of their owner is unknown.
+// end takes what was followed for gone, as far as others wait for it. They are not deleted for that: the kind of their
+// owner is unknown.
 func (o *others) end(f *other, ended <-chan struct{}) {
 	f.load.release(&f.share)
 	for _, was := range f.objects.List() {
@@ -189,9 +193,12 @@ func (o *others) list(ctx context.Context, f *other, options metav1.ListOptions)
 	return list, nil
 }
 
-// pages reads the objects of a kind in a namespace, "" for all, page by page, and returns the resourceVersion of the list.
-func (o *others) pages(ctx context.Context, k engine.Kind, namespace string, options metav1.ListOptions, see func([]metav1.PartialObjectMetadata) error) (version string, err error) {
-	options.Limit, options.ResourceVersion, options.ResourceVersionMatch = pageSize, "", "" // servers give pages of what is newest alone
+// pages reads the objects of a kind in a namespace, "" for all, page by page, and returns the resourceVersion of the
+// list.
+func (o *others) pages(ctx context.Context, k engine.Kind, namespace string, options metav1.ListOptions,
+	see func([]metav1.PartialObjectMetadata) error) (version string, err error) {
+	// servers give pages of what is newest alone
+	options.Limit, options.ResourceVersion, options.ResourceVersionMatch = pageSize, "", ""
 	for range maxPages {
 		page, err := o.at(k, namespace).List(ctx, options)
 		if err != nil {
@@ -217,8 +224,9 @@ func slim(o any) (any, error) {
 
 func slimmed(m *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
 	return &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{
-		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion, DeletionTimestamp: m.DeletionTimestamp,
-		Finalizers: m.Finalizers, OwnerReferences: m.OwnerReferences,
+		Name: m.Name, Namespace: m.Namespace, UID: m.UID, ResourceVersion: m.ResourceVersion,
+		DeletionTimestamp: m.DeletionTimestamp,
+		Finalizers:        m.Finalizers, OwnerReferences: m.OwnerReferences,
 	}}
 }
 

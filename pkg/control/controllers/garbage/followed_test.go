@@ -59,7 +59,13 @@ type server struct {
 
 // newServer is a server that answers the n-th request for a list with page(n).
 func newServer(page func(n int) *metav1.PartialObjectMetadataList) *server {
-	return &server{page: page, watch: watch.NewRaceFreeFake(), changed: make(chan struct{}), kinds: []aggregated.Remote{flunders}, patched: map[string]string{}}
+	return &server{
+		page:    page,
+		watch:   watch.NewRaceFreeFake(),
+		changed: make(chan struct{}),
+		kinds:   []aggregated.Remote{flunders},
+		patched: map[string]string{},
+	}
 }
 
 func (s *server) Resource(gvr schema.GroupVersionResource) clientmetadata.Getter {
@@ -93,7 +99,8 @@ func (s resource) List(_ context.Context, o metav1.ListOptions) (*metav1.Partial
 	return page(n), nil
 }
 
-func (s resource) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions, _ ...string) (*metav1.PartialObjectMetadata, error) {
+func (s resource) Patch(_ context.Context, name string, _ types.PatchType, data []byte, _ metav1.PatchOptions,
+	_ ...string) (*metav1.PartialObjectMetadata, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.refuses != nil {
@@ -135,9 +142,13 @@ func (l *load) taken() share {
 
 // a Flunder with a blocking owner, if that is not empty.
 func someFlunder(name string, owner types.UID) *metav1.PartialObjectMetadata {
-	m := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "1"}}
+	m := &metav1.PartialObjectMetadata{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "1"},
+	}
 	if owner != "" {
-		m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: string(owner), UID: owner, BlockOwnerDeletion: new(true)}}
+		m.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: "v1", Kind: "ConfigMap", Name: string(owner), UID: owner, BlockOwnerDeletion: new(true)},
+		}
 	}
 	return m
 }
@@ -251,7 +262,11 @@ func TestListsWithoutEndAreNotFollowed(t *testing.T) {
 				require.LessOrEqual(t, asked, 26)
 			}
 			s.has(flunders, fishers) // it is still served
-			eventually(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.fished) > 0 }, "the follower has seen that")
+			eventually(t, func() bool {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return len(s.fished) > 0
+			}, "the follower has seen that")
 			require.Nil(t, f.of(flunders.GroupKind()))
 			s.mu.Lock()
 			require.Len(t, s.asked, asked, "it stays so")
@@ -259,7 +274,11 @@ func TestListsWithoutEndAreNotFollowed(t *testing.T) {
 			another := flunders
 			another.Storage = types.UID("another server")
 			s.has(another)
-			eventually(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.asked) > asked }, "an APIService that was created anew is tried")
+			eventually(t, func() bool {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return len(s.asked) > asked
+			}, "an APIService that was created anew is tried")
 		})
 	}
 }
@@ -271,7 +290,8 @@ func TestTooManyObjectsElsewhereAreForgotten(t *testing.T) {
 			s := newServer(func(int) *metav1.PartialObjectMetadataList { return pageOf("", someFlunder("first", "cm")) })
 			f := follow(t, s, most)
 			eventually(t, func() bool { return len(f.g.of("cm")) == 1 }, "it is followed")
-			owner := ownerOf(object{flunders.GroupVersionKind, "a", "first"}, someFlunder("first", "cm").OwnerReferences[0]).request()
+			owner := ownerOf(object{flunders.GroupVersionKind, "a", "first"}, someFlunder("first", "cm").
+				OwnerReferences[0]).request()
 			require.False(t, f.has(owner))
 			server := f.of(flunders.GroupKind()).load
 			for i := range 50 { // the fake's buffer has 100

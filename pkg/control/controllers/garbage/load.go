@@ -2,7 +2,8 @@ package garbage
 
 import "sync"
 
-// load counts the memory for watching one server. The share of a kind that is no longer watched is released at once, for the kinds that remain.
+// load counts the memory for watching one server. The share of a kind that is no longer watched is released at once,
+// for the kinds that remain.
 type load struct {
 	lists chan struct{} // has an element for each list that is read
 
@@ -16,7 +17,8 @@ type share struct {
 	reading int64 // by lists that are read, beyond what they take the place of
 }
 
-// hold counts a change of what is followed of a kind, and reports whether it may be followed on. Only a kind that grows may be too large.
+// hold counts a change of what is followed of a kind, and reports whether it may be followed on. Only a kind that grows
+// may be too large.
 func (l *load) hold(of *share, change, most int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,7 +32,8 @@ func (l *load) hold(of *share, change, most int64) bool {
 	return false
 }
 
-// read counts what has been read of a kind's list, in all, and reports whether more of it may be. Zero: it is not read any more.
+// read counts what has been read of a kind's list, in all, and reports whether more of it may be. Zero: it is not read
+// any more.
 func (l *load) read(of *share, size, most int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

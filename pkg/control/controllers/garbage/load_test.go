@@ -27,20 +27,27 @@ func large(name string, bytes int) *metav1.PartialObjectMetadata {
 	return m
 }
 
-// Kinds of one server share its memory: what comes when the others have taken it is let go, and they stay. Other servers have their own.
+// Kinds of one server share its memory: what comes when the others have taken it is let go, and they stay. Other
+// servers have their own.
 func TestKindsOfAServerShareItsMemory(t *testing.T) {
 	s := newServer(func(int) *metav1.PartialObjectMetadataList { return sized("", 60_000) })
 	s.fishers = func(int) *metav1.PartialObjectMetadataList { return sized("", 60_000) }
 	s.kinds = []aggregated.Remote{fishers}
 	f := follow(t, s, limits{1000, 100_000})
-	eventually(t, func() bool { k := f.of(fishers.GroupKind()); return k != nil && k.load.taken().held > 60_000 }, "Fishers are followed")
+	eventually(t, func() bool {
+		k := f.of(fishers.GroupKind())
+		return k != nil && k.load.taken().held > 60_000
+	}, "Fishers are followed")
 	s.has(fishers, flunders)
 	eventually(t, f.isOver, "Flunders are too many")
 	require.NotNil(t, f.of(fishers.GroupKind()))
 	elsewhere := flunders
 	elsewhere.Server, elsewhere.Storage = "another server", types.UID("another APIService")
 	s.has(fishers, elsewhere)
-	eventually(t, func() bool { k := f.of(flunders.GroupKind()); return k != nil && k.load.taken().held > 60_000 }, "those of another server are followed")
+	eventually(t, func() bool {
+		k := f.of(flunders.GroupKind())
+		return k != nil && k.load.taken().held > 60_000
+	}, "those of another server are followed")
 	require.NotNil(t, f.of(fishers.GroupKind()))
 }
 
@@ -58,7 +65,11 @@ func TestListsUnderWayCount(t *testing.T) {
 	f := follow(t, s, limits{1000, 100_000})
 	eventually(t, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.asked) == 2 }, "Flunders are read")
 	s.has(flunders, fishers)
-	eventually(t, func() bool { f.others.mu.Lock(); defer f.others.mu.Unlock(); return f.over[fishers] }, "Fishers are too many beside them")
+	eventually(t, func() bool {
+		f.others.mu.Lock()
+		defer f.others.mu.Unlock()
+		return f.over[fishers]
+	}, "Fishers are too many beside them")
 	s.mu.Lock()
 	require.Len(t, s.fished, 1)
 	s.mu.Unlock()
@@ -131,6 +142,10 @@ func TestFewListsAtATime(t *testing.T) {
 	f := follow(t, s, limits{10, 1 << 20})
 	eventually(t, func() bool { mu.Lock(); defer mu.Unlock(); return now == maxLists }, "some are read")
 	close(answer)
-	eventually(t, func() bool { f.others.mu.Lock(); defer f.others.mu.Unlock(); return f.first.over }, "all have been read")
+	eventually(t, func() bool {
+		f.others.mu.Lock()
+		defer f.others.mu.Unlock()
+		return f.first.over
+	}, "all have been read")
 	require.Equal(t, maxLists, most)
 }

@@ -29,7 +29,8 @@ type Observed struct {
 	Dependents, Blocking int
 	// Circle is set if one of its dependents waits for its own dependents too.
 	Circle bool
-	// Early is how long its dependents may remain unknown, as the collector has just started. It decides nothing that depends on them.
+	// Early is how long its dependents may remain unknown, as the collector has just started. It decides nothing that
+	// depends on them.
 	Early time.Duration
 }
 
@@ -51,7 +52,8 @@ type Action struct {
 
 // waits reports whether the object's deletion waits for its dependents.
 func waits(o metav1.Object) bool {
-	return slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents) || slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents)
+	return slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents) ||
+		slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents)
 }
 
 // Plan decides.

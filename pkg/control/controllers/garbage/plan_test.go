@@ -15,7 +15,13 @@ func owned(by ...types.UID) *metav1.PartialObjectMetadata {
 	o := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: "o", UID: "o"}}
 	yes := true
 	for _, uid := range by {
-		o.OwnerReferences = append(o.OwnerReferences, metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: string(uid), UID: uid, BlockOwnerDeletion: &yes})
+		o.OwnerReferences = append(o.OwnerReferences, metav1.OwnerReference{
+			APIVersion:         "v1",
+			Kind:               "Pod",
+			Name:               string(uid),
+			UID:                uid,
+			BlockOwnerDeletion: &yes,
+		})
 	}
 	return o
 }
@@ -35,15 +41,31 @@ func TestPlan(t *testing.T) {
 		o    Observed
 		want Action
 	}{
-		"no owner":               {Observed{Object: owned()}, Action{}},
-		"owner is there":         {Observed{Object: owned("a"), Owners: []Owner{Solid}}, Action{}},
-		"owner is gone":          {Observed{Object: owned("a"), Owners: []Owner{Absent}}, Action{Delete: metav1.DeletePropagationBackground}},
-		"one of two is gone":     {Observed{Object: two, Owners: []Owner{Absent, Solid}}, Action{Refs: two.OwnerReferences[1:]}},
-		"one waits, one stays":   {Observed{Object: two, Owners: []Owner{Waiting, Solid}}, Action{Refs: two.OwnerReferences[1:]}},
-		"owner waits":            {Observed{Object: owned("a"), Owners: []Owner{Waiting}}, Action{Delete: metav1.DeletePropagationBackground}},
-		"owner waits, has own":   {Observed{Object: owned("a"), Owners: []Owner{Waiting}, Dependents: 1}, Action{Delete: metav1.DeletePropagationForeground}},
-		"circle":                 {Observed{Object: owned("a"), Owners: []Owner{Waiting}, Dependents: 1, Circle: true}, Action{Delete: metav1.DeletePropagationForeground, Unblock: true}},
-		"deleted, waits":         {Observed{Object: with(owned(), true, fg), Dependents: 2, Blocking: 1}, Action{Collect: true}},
+		"no owner":       {Observed{Object: owned()}, Action{}},
+		"owner is there": {Observed{Object: owned("a"), Owners: []Owner{Solid}}, Action{}},
+		"owner is gone": {
+			Observed{Object: owned("a"), Owners: []Owner{Absent}}, Action{Delete: metav1.DeletePropagationBackground},
+		},
+		"one of two is gone": {
+			Observed{Object: two, Owners: []Owner{Absent, Solid}}, Action{Refs: two.OwnerReferences[1:]},
+		},
+		"one waits, one stays": {
+			Observed{Object: two, Owners: []Owner{Waiting, Solid}}, Action{Refs: two.OwnerReferences[1:]},
+		},
+		"owner waits": {
+			Observed{Object: owned("a"), Owners: []Owner{Waiting}}, Action{Delete: metav1.DeletePropagationBackground},
+		},
+		"owner waits, has own": {
+			Observed{Object: owned("a"), Owners: []Owner{Waiting}, Dependents: 1},
+			Action{Delete: metav1.DeletePropagationForeground},
+		},
+		"circle": {
+			Observed{Object: owned("a"), Owners: []Owner{Waiting}, Dependents: 1, Circle: true},
+			Action{Delete: metav1.DeletePropagationForeground, Unblock: true},
+		},
+		"deleted, waits": {
+			Observed{Object: with(owned(), true, fg), Dependents: 2, Blocking: 1}, Action{Collect: true},
+		},
 		"deleted, none left":     {Observed{Object: with(owned(), true, fg), Dependents: 1}, Action{Finish: true}},
 		"deleted, orphans":       {Observed{Object: with(owned(), true, orphan), Dependents: 1}, Action{Orphan: true}},
 		"deleted, other's hands": {Observed{Object: with(owned("a"), true, "x/y")}, Action{}},

@@ -22,7 +22,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// New declares the reconciler; kinds are all that may own or be owned here, elsewhere is what may in other servers, or nil.
+// New declares the reconciler; kinds are all that may own or be owned here, elsewhere is what may in other servers, or
+// nil.
 func New(kinds engine.Kinds, elsewhere aggregated.Remotes) *engine.Reconciler {
 	var r *reconciler
 	return &engine.Reconciler{
@@ -173,7 +174,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 }
 
 // observe reads an object's owners or, if it is being deleted, its dependents.
-func (r *reconciler) observe(ctx context.Context, self object, m *metav1.PartialObjectMetadata) (o Observed, deps []object, err error) {
+func (r *reconciler) observe(ctx context.Context, self object,
+	m *metav1.PartialObjectMetadata) (o Observed, deps []object, err error) {
 	o.Object = m
 	going := m.DeletionTimestamp != nil
 	if going && !waits(m) {
@@ -252,7 +254,8 @@ func (r *reconciler) scan(ctx context.Context, of object, uid types.UID) (out []
 	return out, nil
 }
 
-// owner returns the state of an owner. Its absence is confirmed with the API server, as the cache of its kind may be stale.
+// owner returns the state of an owner. Its absence is confirmed with the API server, as the cache of its kind may be
+// stale.
 func (r *reconciler) owner(ctx context.Context, of object, ref metav1.OwnerReference) (Owner, error) {
 	named := ownerOf(of, ref)
 	at, ok := r.at(named)
@@ -344,7 +347,8 @@ func (r *reconciler) remove(ctx context.Context, m *metav1.PartialObjectMetadata
 		return r.others.remove(ctx, k, m, a.Delete)
 	}
 	uid, version := m.UID, m.ResourceVersion
-	return r.Client.Delete(ctx, m, client.Preconditions{UID: &uid, ResourceVersion: &version}, client.PropagationPolicy(a.Delete))
+	return r.Client.Delete(ctx, m, client.Preconditions{UID: &uid, ResourceVersion: &version},
+		client.PropagationPolicy(a.Delete))
 }
 
 // orphan removes the owner references of the dependents, and then the owner's finalizer.
@@ -357,13 +361,16 @@ func (r *reconciler) orphan(ctx context.Context, m *metav1.PartialObjectMetadata
 		if err != nil {
 			return err
 		}
-		if err := r.patch(ctx, dm, map[string]any{"ownerReferences": without(dm.OwnerReferences, m.UID)}); client.IgnoreNotFound(err) != nil {
+		if err := r.patch(ctx, dm, map[string]any{
+			"ownerReferences": without(dm.OwnerReferences, m.UID),
+		}); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}
 	if err := r.others.orphanUnfollowed(ctx, m); err != nil {
 		if !apierrors.IsConflict(err) {
-			r.Events.Event(m, corev1.EventTypeWarning, "OrphaningFailed", "It is deleted once all that may depend on it have lost their reference to it: %v", err)
+			r.Events.Event(m, corev1.EventTypeWarning, "OrphaningFailed",
+				"It is deleted once all that may depend on it have lost their reference to it: %v", err)
 		}
 		return err
 	}

@@ -15,15 +15,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// readTimeout limits how long the objects of one kind are read for an owner. Trying again reads them from the beginning, but what was changed stays so. An
-// owner stays as long as a kind takes longer to be read.
+// readTimeout limits how long the objects of one kind are read for an owner. Trying again reads them from the
+// beginning, but what was changed stays so. An owner stays as long as a kind takes longer to be read.
 const readTimeout = 30 * time.Second
 
 // errReading is why an owner has to be tried again.
 var errReading = errors.New("its server's objects are being read for other owners")
 
-// orphanUnfollowed removes an owner from the references of those dependents that are not known, as there are too many objects of their kinds. It reads
-// them for that, page by page, and those of the owner's namespace alone, if it has one. A conflict means that it has to be tried again.
+// orphanUnfollowed removes an owner from the references of those dependents that are not known, as there are too many
+// objects of their kinds. It reads them for that, page by page, and those of the owner's namespace alone, if it has
+// one. A conflict means that it has to be tried again.
 func (o *others) orphanUnfollowed(ctx context.Context, owner *metav1.PartialObjectMetadata) error {
 	if o == nil {
 		return nil
@@ -40,7 +41,8 @@ func (o *others) orphanUnfollowed(ctx context.Context, owner *metav1.PartialObje
 		err := o.orphanAll(ctx, k, owner.Namespace, owner.UID)
 		<-l.lists
 		if err != nil && !apierrors.IsConflict(err) {
-			err = fmt.Errorf("could not remove it from the owner references of all %s: %w", schema.GroupResource{Group: k.Group, Resource: k.Resource}, err)
+			err = fmt.Errorf("could not remove it from the owner references of all %s: %w",
+				schema.GroupResource{Group: k.Group, Resource: k.Resource}, err)
 		}
 		if err != nil {
 			return err

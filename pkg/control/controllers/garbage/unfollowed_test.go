@@ -23,7 +23,9 @@ type local struct {
 }
 
 func (l *local) Stored() ([]engine.Kind, <-chan struct{}) {
-	return []engine.Kind{{GroupVersionKind: anOwner.GroupVersionKind, Namespaced: true, Deletable: true}}, make(chan struct{})
+	return []engine.Kind{
+		{GroupVersionKind: anOwner.GroupVersionKind, Namespaced: true, Deletable: true},
+	}, make(chan struct{})
 }
 
 func (l *local) Patch(_ context.Context, o client.Object, patch client.Patch, _ ...client.PatchOption) error {
@@ -45,10 +47,13 @@ func TestDependentsOfUnfollowedKindsAreOrphaned(t *testing.T) {
 	api := &local{}
 	r := &reconciler{Env: engine.Env{Client: api}, g: f.g, known: known{kinds: api}, others: f.others}
 	owner := metadata(anOwner.GroupVersionKind)
-	owner.Namespace, owner.Name, owner.UID, owner.ResourceVersion, owner.Finalizers = "a", "cm", "cm", "5", []string{metav1.FinalizerOrphanDependents}
+	owner.Namespace, owner.Name, owner.UID, owner.ResourceVersion, owner.Finalizers = "a", "cm", "cm", "5", []string{
+		metav1.FinalizerOrphanDependents,
+	}
 
 	s.refuses = errors.New("broken")
-	require.ErrorContains(t, r.orphan(t.Context(), owner, nil), "could not remove it from the owner references of all flunders.wardle.example.com: broken")
+	require.ErrorContains(t, r.orphan(t.Context(), owner, nil),
+		"could not remove it from the owner references of all flunders.wardle.example.com: broken")
 	require.Empty(t, api.patched)
 	for range maxLists {
 		f.unfollowed()[flunders].lists <- struct{}{}

@@ -9,7 +9,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// Failed pods are replaced after a delay of backoffFirst, which doubles with each consecutive failure, up to backoffMost.
+// Failed pods are replaced after a delay of backoffFirst, which doubles with each consecutive failure, up to
+// backoffMost.
 const (
 	backoffFirst = 10 * time.Second
 	backoffMost  = 10 * time.Minute
@@ -56,13 +57,14 @@ func (f Failures) left(now time.Time) time.Duration {
 
 func byFinish(a, b *corev1.Pod) int { return finishedAt(a).Compare(finishedAt(b)) }
 
-// finishedAt returns when a pod ended: when its last container terminated or, if that is unknown, when the pod ceased to be ready or
-// was deleted.
+// finishedAt returns when a pod ended: when its last container terminated or, if that is unknown, when the pod ceased
+// to be ready or was deleted.
 func finishedAt(p *corev1.Pod) time.Time {
 	if at, ok := containersFinishedAt(p); ok {
 		return at
 	}
-	if c := podstate.Condition(p, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse && !c.LastTransitionTime.IsZero() {
+	if c := podstate.Condition(p, corev1.PodReady); c != nil && c.Status == corev1.ConditionFalse &&
+		!c.LastTransitionTime.IsZero() {
 		return c.LastTransitionTime.Time
 	}
 	if p.DeletionTimestamp != nil {
@@ -81,7 +83,9 @@ func containersFinishedAt(p *corev1.Pod) (last time.Time, ok bool) {
 		if c.RestartPolicy == nil || *c.RestartPolicy != corev1.ContainerRestartPolicyAlways {
 			continue
 		}
-		if i := slices.IndexFunc(p.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == c.Name }); i >= 0 {
+		if i := slices.IndexFunc(p.Status.InitContainerStatuses, func(s corev1.ContainerStatus) bool {
+			return s.Name == c.Name
+		}); i >= 0 {
 			statuses = append(slices.Clip(statuses), p.Status.InitContainerStatuses[i])
 		}
 	}

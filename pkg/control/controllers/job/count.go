@@ -67,8 +67,8 @@ func (p *plan) classify() {
 	}
 }
 
-// fold moves pods from status.uncountedTerminatedPods to the counters once they have lost their finalizer or are gone. It returns the
-// remaining ones.
+// fold moves pods from status.uncountedTerminatedPods to the counters once they have lost their finalizer or are gone.
+// It returns the remaining ones.
 func (p *plan) fold() map[types.UID]bool {
 	u := p.status.UncountedTerminatedPods
 	if u == nil {
@@ -110,7 +110,9 @@ func (p *plan) outcomeOf(m *member, waiting map[types.UID]bool) outcome {
 		return counted
 	case !ended:
 		return unfinished
-	case indexed(p.Job) && (m.index == noIndex || m.index >= p.completions || p.failedIndexes.Has(m.index) && m.Status.Phase == corev1.PodSucceeded):
+	case indexed(p.Job) &&
+		(m.index == noIndex || m.index >= p.completions ||
+			p.failedIndexes.Has(m.index) && m.Status.Phase == corev1.PodSucceeded):
 		return ignored
 	case m.Status.Phase == corev1.PodSucceeded:
 		return success
@@ -118,8 +120,9 @@ func (p *plan) outcomeOf(m *member, waiting map[types.UID]bool) outcome {
 	return failure
 }
 
-// hasFailed reports whether a pod counts as failed. A terminating pod does, since it may disappear without reporting a phase, unless pods are
-// replaced only once they have failed. Once a job has failed, all its terminating pods count; once it has succeeded, none do.
+// hasFailed reports whether a pod counts as failed. A terminating pod does, since it may disappear without reporting a
+// phase, unless pods are replaced only once they have failed. Once a job has failed, all its terminating pods count;
+// once it has succeeded, none do.
 func (p *plan) hasFailed(pod *corev1.Pod) bool {
 	switch {
 	case pod.Status.Phase == corev1.PodFailed:
@@ -138,7 +141,8 @@ func (p *plan) indexFailed(m *member) bool {
 		return false
 	}
 	before, _ := failuresOf(m.Pod)
-	return m.judged.action == batchv1.PodFailurePolicyActionFailIndex || m.judged.counts() && before >= int(*p.Job.Spec.BackoffLimitPerIndex)
+	return m.judged.action == batchv1.PodFailurePolicyActionFailIndex ||
+		m.judged.counts() && before >= int(*p.Job.Spec.BackoffLimitPerIndex)
 }
 
 // delay finds the failed pods that are in back-off: for each index that will be retried, the last one.
@@ -220,8 +224,8 @@ func (p *plan) count() {
 	}
 }
 
-// abandoned reports whether an unfinished pod will never be counted, because its job is being deleted or the pod was discarded when the
-// job succeeded.
+// abandoned reports whether an unfinished pod will never be counted, because its job is being deleted or the pod was
+// discarded when the job succeeded.
 func (p *plan) abandoned(m *member) bool {
 	return p.deleting || p.recorded && p.verdict.Type == batchv1.JobSuccessCriteriaMet && m.DeletionTimestamp != nil
 }
@@ -306,7 +310,8 @@ func (p *plan) unique() []*member {
 	return out
 }
 
-// fill plans n new pods. For an Indexed job they get the lowest indexes that are not completed, not taken and not in back-off.
+// fill plans n new pods. For an Indexed job they get the lowest indexes that are not completed, not taken and not in
+// back-off.
 func (p *plan) fill(n int) {
 	if !indexed(p.Job) {
 		for range n {

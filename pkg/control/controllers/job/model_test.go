@@ -28,12 +28,18 @@ func ptr[T any](v T) *T { return &v }
 // drawJob draws a job as it is after defaulting and validation.
 func drawJob(t *rapid.T) *batchv1.Job {
 	l := map[string]string{batchv1.ControllerUidLabel: "job"}
-	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "j", UID: "job", ResourceVersion: "1", Generation: 1}}
+	j := &batchv1.Job{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "j", UID: "job", ResourceVersion: "1", Generation: 1},
+	}
 	j.Spec = batchv1.JobSpec{
-		Parallelism: ptr(int32(rapid.IntRange(0, 4).Draw(t, "parallelism"))), BackoffLimit: ptr(rapid.SampledFrom([]int32{0, 2, 100}).Draw(t, "limit")),
-		Selector: &metav1.LabelSelector{MatchLabels: l}, CompletionMode: ptr(batchv1.NonIndexedCompletion), Suspend: ptr(rapid.Bool().Draw(t, "suspended")),
-		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: l}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever,
-			Containers: []corev1.Container{{Name: "c", Image: "x"}}}},
+		Parallelism:  ptr(int32(rapid.IntRange(0, 4).Draw(t, "parallelism"))),
+		BackoffLimit: ptr(rapid.SampledFrom([]int32{0, 2, 100}).Draw(t, "limit")),
+		Selector:     &metav1.LabelSelector{MatchLabels: l}, CompletionMode: ptr(batchv1.NonIndexedCompletion),
+		Suspend: ptr(rapid.Bool().Draw(t, "suspended")),
+		Template: corev1.PodTemplateSpec{
+			ObjectMeta: metav1.ObjectMeta{Labels: l}, Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever,
+				Containers: []corev1.Container{{Name: "c", Image: "x"}}},
+		},
 	}
 	s := &j.Spec
 	if rapid.IntRange(0, 3).Draw(t, "counted") > 0 {
@@ -42,22 +48,32 @@ func drawJob(t *rapid.T) *batchv1.Job {
 	if s.Completions != nil && rapid.Bool().Draw(t, "indexed") {
 		s.CompletionMode = ptr(batchv1.IndexedCompletion)
 		if rapid.Bool().Draw(t, "per index") {
-			s.BackoffLimit, s.BackoffLimitPerIndex = ptr(int32(1<<31-1)), ptr(int32(rapid.IntRange(0, 2).Draw(t, "limit per index")))
+			s.BackoffLimit, s.BackoffLimitPerIndex = ptr(int32(1<<31-1)), ptr(int32(rapid.IntRange(0, 2).Draw(t,
+				"limit per index")))
 			if rapid.Bool().Draw(t, "max") {
 				s.MaxFailedIndexes = ptr(int32(1))
 			}
 		}
 		if rapid.IntRange(0, 3).Draw(t, "success policy") == 0 && *s.Completions > 1 {
-			s.SuccessPolicy = &batchv1.SuccessPolicy{Rules: []batchv1.SuccessPolicyRule{{SucceededIndexes: ptr("0-1"), SucceededCount: ptr(int32(1))}}}
+			s.SuccessPolicy = &batchv1.SuccessPolicy{
+				Rules: []batchv1.SuccessPolicyRule{{SucceededIndexes: ptr("0-1"), SucceededCount: ptr(int32(1))}},
+			}
 		}
 	}
 	if rapid.Bool().Draw(t, "replaced once failed") {
 		s.PodReplacementPolicy = ptr(batchv1.Failed)
 		if rapid.Bool().Draw(t, "failure policy") {
 			onExit := func(a batchv1.PodFailurePolicyAction, code int32) batchv1.PodFailurePolicyRule {
-				return batchv1.PodFailurePolicyRule{Action: a, OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{code}}}
+				return batchv1.PodFailurePolicyRule{
+					Action: a,
+					OnExitCodes: &batchv1.PodFailurePolicyOnExitCodesRequirement{
+						Operator: batchv1.PodFailurePolicyOnExitCodesOpIn, Values: []int32{code},
+					},
+				}
 			}
-			s.PodFailurePolicy = &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{onExit(batchv1.PodFailurePolicyActionIgnore, 42)}}
+			s.PodFailurePolicy = &batchv1.PodFailurePolicy{
+				Rules: []batchv1.PodFailurePolicyRule{onExit(batchv1.PodFailurePolicyActionIgnore, 42)},
+			}
 			if rapid.Bool().Draw(t, "may fail the job") {
 				s.PodFailurePolicy.Rules = append(s.PodFailurePolicy.Rules, onExit(batchv1.PodFailurePolicyActionFailJob, 43))
 			}
@@ -85,7 +101,14 @@ func (w *world) happen(t *rapid.T) {
 		}
 		w.set(p, func(p *corev1.Pod) {
 			p.Spec.NodeName, p.Status.Phase, p.Status.Conditions = "n", phase, nil
-			p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "c", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, FinishedAt: metav1.NewTime(w.now)}}}}
+			p.Status.ContainerStatuses = []corev1.ContainerStatus{
+				{
+					Name: "c",
+					State: corev1.ContainerState{
+						Terminated: &corev1.ContainerStateTerminated{ExitCode: code, FinishedAt: metav1.NewTime(w.now)},
+					},
+				},
+			}
 		})
 	}
 	switch rapid.SampledFrom([]string{"run", "succeed", "succeed", "fail", "delete", "lost", "orphan"}).Draw(t, "event") {
@@ -117,11 +140,25 @@ func (w *world) happen(t *rapid.T) {
 }
 
 func newWorld(t *rapid.T, j *batchv1.Job) *world {
-	return &world{t: t, job: j, pods: map[string]*corev1.Pod{}, now: now, version: 1, left: -1, entered: map[types.UID]string{}, dropped: map[types.UID]bool{}}
+	return &world{
+		t:       t,
+		job:     j,
+		pods:    map[string]*corev1.Pod{},
+		now:     now,
+		version: 1,
+		left:    -1,
+		entered: map[types.UID]string{},
+		dropped: map[types.UID]bool{},
+	}
 }
 
 func (w *world) reconciler() *reconciler {
-	r := newReconciler(engine.Env{Client: w, Cache: w, Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return w.now }}, w.find)
+	r := newReconciler(engine.Env{
+		Client: w,
+		Cache:  w,
+		Log:    slog.New(slog.DiscardHandler),
+		Now:    func() time.Time { return w.now },
+	}, w.find)
 	r.writers = 1
 	return r
 }

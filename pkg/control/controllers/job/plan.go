@@ -15,7 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// step is the maximum number of pods that one call creates, deletes or counts. It bounds the UIDs in the status to 20 KB.
+// step is the maximum number of pods that one call creates, deletes or counts. It bounds the UIDs in the status to 20
+// KB.
 const step = 500
 
 // Observed is the observed state.
@@ -29,11 +30,11 @@ type Observed struct {
 	Failures Failures
 }
 
-// Actions is what to do, in this order. A kill between any two of them changes no count: a pod keeps its finalizer until the status
-// that counts it is written, and the status keeps its UID until the finalizer is removed.
+// Actions is what to do, in this order. A kill between any two of them changes no count: a pod keeps its finalizer
+// until the status that counts it is written, and the status keeps its UID until the finalizer is removed.
 type Actions struct {
-	// Adopt are pods that the job takes control of, or that get their finalizer back. Release are those that no longer match. Neither comes
-	// with further actions.
+	// Adopt are pods that the job takes control of, or that get their finalizer back. Release are those that no longer
+	// match. Neither comes with further actions.
 	Adopt, Release []*corev1.Pod
 	// Discard are active pods in excess. They lose the finalizer, so that they are never counted, and are deleted.
 	Discard []*corev1.Pod
@@ -69,7 +70,8 @@ func is(list []batchv1.JobCondition, t batchv1.JobConditionType) bool {
 
 func suspended(j *batchv1.Job) bool { return j.Spec.Suspend != nil && *j.Spec.Suspend }
 
-// afterFailure reports whether a pod is replaced only once it has failed, rather than while it is terminating (KEP-3939).
+// afterFailure reports whether a pod is replaced only once it has failed, rather than while it is terminating
+// (KEP-3939).
 func afterFailure(j *batchv1.Job) bool {
 	return j.Spec.PodReplacementPolicy != nil && *j.Spec.PodReplacementPolicy == batchv1.Failed
 }
@@ -90,7 +92,8 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 		p.completions = int(*o.Job.Spec.Completions)
 	}
 	for i := range p.status.Conditions {
-		if c := &p.status.Conditions[i]; c.Status == corev1.ConditionTrue && (c.Type == batchv1.JobFailureTarget || c.Type == batchv1.JobSuccessCriteriaMet) {
+		if c := &p.status.Conditions[i]; c.Status == corev1.ConditionTrue &&
+			(c.Type == batchv1.JobFailureTarget || c.Type == batchv1.JobSuccessCriteriaMet) {
 			p.verdict, p.recorded = c, true
 		}
 	}
@@ -142,8 +145,8 @@ type plan struct {
 	succeeded, failed        int
 	completed, failedIndexes indexes.Set
 	newSucceeded, newFailed  []*corev1.Pod
-	// delayed are failed pods, by index, that are counted only once their replacement exists, because the replacement continues their failure
-	// count.
+	// delayed are failed pods, by index, that are counted only once their replacement exists, because the replacement
+	// continues their failure count.
 	delayed map[int]*member
 
 	verdict  *batchv1.JobCondition // FailureTarget or SuccessCriteriaMet
@@ -251,7 +254,8 @@ func (p *plan) judge() *batchv1.JobCondition {
 		n := p.failedIndexes.Count()
 		switch {
 		case spec.MaxFailedIndexes != nil && n > int(*spec.MaxFailedIndexes):
-			return failed(batchv1.JobReasonMaxFailedIndexesExceeded, "Job has exceeded the specified maximal number of failed indexes")
+			return failed(batchv1.JobReasonMaxFailedIndexesExceeded,
+				"Job has exceeded the specified maximal number of failed indexes")
 		case n > 0 && n+p.succeeded >= p.completions:
 			return failed(batchv1.JobReasonFailedIndexes, "Job has failed indexes")
 		}
@@ -264,7 +268,8 @@ func (p *plan) judge() *batchv1.JobCondition {
 	if len(p.active) > 0 || p.succeeded < p.completions || p.completions == noIndex && p.succeeded == 0 {
 		return nil
 	}
-	return condition(batchv1.JobSuccessCriteriaMet, corev1.ConditionTrue, batchv1.JobReasonCompletionsReached, "Reached expected number of succeeded pods", p.now)
+	return condition(batchv1.JobSuccessCriteriaMet, corev1.ConditionTrue, batchv1.JobReasonCompletionsReached,
+		"Reached expected number of succeeded pods", p.now)
 }
 
 // restartedTooOften checks the container restarts of pods with restartPolicy OnFailure against the back-off limit.
@@ -331,26 +336,37 @@ func (p *plan) finish() {
 		p.status.StartTime = stamp(p.now)
 	}
 	if p.verdict.Type == batchv1.JobFailureTarget {
-		p.status.Conditions = append(p.status.Conditions, *condition(batchv1.JobFailed, corev1.ConditionTrue, p.verdict.Reason, p.verdict.Message, p.now))
+		p.status.Conditions = append(p.status.Conditions,
+			*condition(batchv1.JobFailed, corev1.ConditionTrue, p.verdict.Reason, p.verdict.Message, p.now))
 		p.event(corev1.EventTypeWarning, p.verdict.Reason, p.verdict.Message)
 		return
 	}
-	p.status.Conditions = append(p.status.Conditions, *condition(batchv1.JobComplete, corev1.ConditionTrue, p.verdict.Reason, p.verdict.Message, p.now))
+	p.status.Conditions = append(p.status.Conditions,
+		*condition(batchv1.JobComplete, corev1.ConditionTrue, p.verdict.Reason, p.verdict.Message, p.now))
 	p.status.CompletionTime = stamp(p.now)
 	if p.completions != noIndex && p.succeeded > p.completions {
-		p.event(corev1.EventTypeWarning, "TooManySucceededPods", "Too many succeeded pods running after completion count reached")
+		p.event(corev1.EventTypeWarning, "TooManySucceededPods",
+			"Too many succeeded pods running after completion count reached")
 	}
 	p.event(corev1.EventTypeNormal, "Completed", "Job completed")
 }
 
-// stamp truncates a time to what clients read from the API: upstream's validation compares the start time with the one that clients send
-// back.
+// stamp truncates a time to what clients read from the API: upstream's validation compares the start time with the one
+// that clients send back.
 func stamp(t time.Time) *metav1.Time {
 	at := metav1.Unix(t.Unix(), 0)
 	return &at
 }
 
-func condition(t batchv1.JobConditionType, s corev1.ConditionStatus, reason, message string, now time.Time) *batchv1.JobCondition {
+func condition(t batchv1.JobConditionType, s corev1.ConditionStatus, reason, message string,
+	now time.Time) *batchv1.JobCondition {
 	at := *stamp(now)
-	return &batchv1.JobCondition{Type: t, Status: s, LastProbeTime: at, LastTransitionTime: at, Reason: cmp.Or(reason, string(t)), Message: message}
+	return &batchv1.JobCondition{
+		Type:               t,
+		Status:             s,
+		LastProbeTime:      at,
+		LastTransitionTime: at,
+		Reason:             cmp.Or(reason, string(t)),
+		Message:            message,
+	}
 }

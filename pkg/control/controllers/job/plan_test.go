@@ -21,8 +21,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func aJob(completions, parallelism int32, change ...func(*batchv1.Job)) *batchv1.Job {
 	l := map[string]string{batchv1.ControllerUidLabel: "job"}
 	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "j", UID: "job"}, Spec: batchv1.JobSpec{
-		Completions: &completions, Parallelism: &parallelism, BackoffLimit: ptr(int32(6)), CompletionMode: ptr(batchv1.IndexedCompletion),
-		Selector: &metav1.LabelSelector{MatchLabels: l}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: l}},
+		Completions: &completions, Parallelism: &parallelism, BackoffLimit: ptr(int32(6)),
+		CompletionMode: ptr(batchv1.IndexedCompletion),
+		Selector:       &metav1.LabelSelector{MatchLabels: l},
+		Template:       corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: l}},
 	}}
 	for _, f := range change {
 		f(j)
@@ -41,7 +43,9 @@ func podAt(j *batchv1.Job, index, failures int, failed time.Duration) *corev1.Po
 	p.UID, p.Status.Phase = types.UID(p.Name), corev1.PodRunning
 	if failed > 0 {
 		p.Status.Phase = corev1.PodFailed
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(now.Add(-failed))}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: corev1.ConditionFalse, LastTransitionTime: metav1.NewTime(now.Add(-failed))},
+		}
 	}
 	return p
 }
@@ -59,7 +63,9 @@ func TestHugeJobs(t *testing.T) {
 	for name, j := range map[string]*batchv1.Job{
 		"both": aJob(most, most), "completions": aJob(most, 10_000),
 		"not indexed": aJob(most, most, func(j *batchv1.Job) { j.Spec.CompletionMode = nil }),
-		"resumed":     aJob(most, most, func(j *batchv1.Job) { j.Status.CompletedIndexes = "0-499999999,500000001-999999990" }),
+		"resumed": aJob(most, most, func(j *batchv1.Job) {
+			j.Status.CompletedIndexes = "0-499999999,500000001-999999990"
+		}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := testing.Benchmark(func(b *testing.B) {
@@ -73,7 +79,9 @@ func TestHugeJobs(t *testing.T) {
 			require.Less(t, r.AllocedBytesPerOp(), int64(200_000))
 		})
 	}
-	a, err := Plan(Observed{Job: aJob(most, 4, func(j *batchv1.Job) { j.Status.CompletedIndexes = "0-499999999,500000001-999999990" })}, now)
+	a, err := Plan(Observed{
+		Job: aJob(most, 4, func(j *batchv1.Job) { j.Status.CompletedIndexes = "0-499999999,500000001-999999990" }),
+	}, now)
 	require.NoError(t, err)
 	require.Equal(t, []int{500_000_000, 999_999_991, 999_999_992, 999_999_993}, indexesOf(a.Create))
 	require.EqualValues(t, 999_999_990, a.Status.Succeeded)
@@ -98,7 +106,14 @@ func TestBackoffOfAnIndex(t *testing.T) {
 }
 
 func TestBackoffOfAJob(t *testing.T) {
-	for n, want := range map[int32]time.Duration{0: 0, 1: 10 * time.Second, 2: 20 * time.Second, 6: 320 * time.Second, 7: 10 * time.Minute, 1 << 30: 10 * time.Minute} {
+	for n, want := range map[int32]time.Duration{
+		0:       0,
+		1:       10 * time.Second,
+		2:       20 * time.Second,
+		6:       320 * time.Second,
+		7:       10 * time.Minute,
+		1 << 30: 10 * time.Minute,
+	} {
 		require.Equal(t, want, Failures{InARow: n, Last: now}.left(now), n)
 	}
 	j := aJob(3, 1)
@@ -107,19 +122,24 @@ func TestBackoffOfAJob(t *testing.T) {
 	require.Empty(t, a.Create)
 	require.Equal(t, 6*time.Second, a.Again)
 	require.EqualValues(t, 1, a.Failures.InARow)
-	require.Equal(t, a.Failures, rebuild([]*corev1.Pod{func() *corev1.Pod { p := podAt(j, 0, 0, 4*time.Second); p.Finalizers = nil; return p }()}), "a restart does not shorten it")
+	require.Equal(t, a.Failures,
+		rebuild([]*corev1.Pod{func() *corev1.Pod { p := podAt(j, 0, 0, 4*time.Second); p.Finalizers = nil; return p }()}),
+		"a restart does not shorten it")
 }
 
 func TestPodsOfAnIndexedJob(t *testing.T) {
 	j := aJob(20, 20, limitPerIndex(1))
 	j.Name = strings.Repeat("n", 60)
-	j.Spec.Template.Spec.Containers = []corev1.Container{{Name: "a"}, {Name: "b", Env: []corev1.EnvVar{{Name: indexEnv, Value: "own"}}}}
+	j.Spec.Template.Spec.Containers = []corev1.Container{
+		{Name: "a"}, {Name: "b", Env: []corev1.EnvVar{{Name: indexEnv, Value: "own"}}},
+	}
 	p := newPod(j, Slot{Index: 12, Failed: 1, Ignored: 2})
 	require.Equal(t, strings.Repeat("n", 54)+"-12-", p.GenerateName)
 	require.Equal(t, "12", p.Labels[batchv1.JobCompletionIndexAnnotation])
 	require.Equal(t, "1", p.Annotations[batchv1.JobIndexFailureCountAnnotation])
 	require.Equal(t, "2", p.Annotations[batchv1.JobIndexIgnoredFailureCountAnnotation])
-	require.Equal(t, "metadata.labels['batch.kubernetes.io/job-completion-index']", p.Spec.Containers[0].Env[0].ValueFrom.FieldRef.FieldPath)
+	require.Equal(t, "metadata.labels['batch.kubernetes.io/job-completion-index']",
+		p.Spec.Containers[0].Env[0].ValueFrom.FieldRef.FieldPath)
 	require.Equal(t, []corev1.EnvVar{{Name: indexEnv, Value: "own"}}, p.Spec.Containers[1].Env)
 	require.True(t, tracked(p))
 	require.Empty(t, j.Spec.Template.Finalizers, "Plan does not change the job")

@@ -42,9 +42,11 @@ func number(p *corev1.Pod, annotation string, otherwise int) int {
 
 func indexOf(p *corev1.Pod) int { return number(p, batchv1.JobCompletionIndexAnnotation, noIndex) }
 
-// failuresOf returns how many pods with this index failed before this one, and how many of their failures a policy ignored.
+// failuresOf returns how many pods with this index failed before this one, and how many of their failures a policy
+// ignored.
 func failuresOf(p *corev1.Pod) (counted, ignored int) {
-	return number(p, batchv1.JobIndexFailureCountAnnotation, 0), number(p, batchv1.JobIndexIgnoredFailureCountAnnotation, 0)
+	return number(p, batchv1.JobIndexFailureCountAnnotation, 0), number(p, batchv1.JobIndexIgnoredFailureCountAnnotation,
+		0)
 }
 
 // Slot is a pod to create.
@@ -68,7 +70,8 @@ func newPod(j *batchv1.Job, s Slot) *corev1.Pod {
 	suffix := "-" + index + "-"
 	p.GenerateName = j.Name[:min(len(j.Name), longestPrefix-len(suffix))] + suffix
 	p.Spec.Hostname = fmt.Sprintf("%s-%d", j.Name, s.Index)
-	p.Labels, p.Annotations = with(p.Labels, batchv1.JobCompletionIndexAnnotation, index), with(p.Annotations, batchv1.JobCompletionIndexAnnotation, index)
+	p.Labels, p.Annotations = with(p.Labels, batchv1.JobCompletionIndexAnnotation, index), with(p.Annotations,
+		batchv1.JobCompletionIndexAnnotation, index)
 	if perIndex(j) {
 		p.Annotations[batchv1.JobIndexFailureCountAnnotation] = strconv.Itoa(s.Failed)
 		if s.Ignored > 0 {
@@ -80,7 +83,9 @@ func newPod(j *batchv1.Job, s Slot) *corev1.Pod {
 			c := &list[i]
 			if !slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.Name == indexEnv }) {
 				c.Env = append(c.Env, corev1.EnvVar{Name: indexEnv, ValueFrom: &corev1.EnvVarSource{
-					FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.labels['" + batchv1.JobCompletionIndexAnnotation + "']"},
+					FieldRef: &corev1.ObjectFieldSelector{
+						FieldPath: "metadata.labels['" + batchv1.JobCompletionIndexAnnotation + "']",
+					},
 				}})
 			}
 		}

@@ -32,26 +32,34 @@ func judge(policy *batchv1.PodFailurePolicy, p *corev1.Pod) judged {
 				c = exited(p.Status.InitContainerStatuses, rule.OnExitCodes)
 			}
 			if c != nil {
-				return judged{rule.Action, fmt.Sprintf("Container %s for pod %s/%s failed with exit code %v matching %v rule at index %d",
-					c.Name, p.Namespace, p.Name, c.State.Terminated.ExitCode, rule.Action, i)}
+				return judged{
+					rule.Action, fmt.Sprintf("Container %s for pod %s/%s failed with exit code %v matching %v rule at index %d",
+						c.Name, p.Namespace, p.Name, c.State.Terminated.ExitCode, rule.Action, i),
+				}
 			}
 		case rule.OnPodConditions != nil:
 			if c := hasCondition(p, rule.OnPodConditions); c != nil {
-				return judged{rule.Action, fmt.Sprintf("Pod %s/%s has condition %v matching %v rule at index %d", p.Namespace, p.Name, c.Type, rule.Action, i)}
+				return judged{
+					rule.Action,
+					fmt.Sprintf("Pod %s/%s has condition %v matching %v rule at index %d", p.Namespace, p.Name, c.Type, rule.Action,
+						i),
+				}
 			}
 		}
 	}
 	return judged{}
 }
 
-func exited(list []corev1.ContainerStatus, want *batchv1.PodFailurePolicyOnExitCodesRequirement) *corev1.ContainerStatus {
+func exited(list []corev1.ContainerStatus,
+	want *batchv1.PodFailurePolicyOnExitCodesRequirement) *corev1.ContainerStatus {
 	for i := range list {
 		end := list[i].State.Terminated
 		if end == nil || end.ExitCode == 0 || want.ContainerName != nil && *want.ContainerName != list[i].Name {
 			continue
 		}
 		in := slices.Contains(want.Values, end.ExitCode)
-		if want.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn && in || want.Operator == batchv1.PodFailurePolicyOnExitCodesOpNotIn && !in {
+		if want.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn && in ||
+			want.Operator == batchv1.PodFailurePolicyOnExitCodesOpNotIn && !in {
 			return &list[i]
 		}
 	}

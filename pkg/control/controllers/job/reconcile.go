@@ -97,7 +97,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	}
 	// Pods of a deleted job with the same name are not counted.
 	own := func(p *corev1.Pod) bool { return j.UID != "" && metav1.GetControllerOfNoCopy(p).UID == j.UID }
-	if err := r.untrack(ctx, slices.DeleteFunc(slices.Clone(all), func(p *corev1.Pod) bool { return own(p) || !tracked(p) })); err != nil {
+	if err := r.untrack(ctx,
+		slices.DeleteFunc(slices.Clone(all), func(p *corev1.Pod) bool { return own(p) || !tracked(p) })); err != nil {
 		return engine.Result{}, err
 	}
 	if j.UID == "" || finished(&j) {
@@ -211,10 +212,15 @@ func (r *reconciler) claim(ctx context.Context, j *batchv1.Job, a Actions) error
 		} else {
 			p = a.Release[i-len(a.Adopt)]
 			next = p.DeepCopy()
-			next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == j.UID })
-			next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == batchv1.JobTrackingFinalizer })
+			next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool {
+				return ref.UID == j.UID
+			})
+			next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool {
+				return f == batchv1.JobTrackingFinalizer
+			})
 		}
-		return client.IgnoreNotFound(r.Client.Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})))
+		return client.IgnoreNotFound(r.Client.Patch(ctx, next,
+			client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})))
 	})
 }
 
@@ -286,7 +292,8 @@ func (r *reconciler) untrackOne(ctx context.Context, p *corev1.Pod, version stri
 	if !tracked(p) {
 		return nil
 	}
-	patch := `{"metadata":{"uid":"` + string(p.UID) + `","$deleteFromPrimitiveList/finalizers":["` + batchv1.JobTrackingFinalizer + `"]}}`
+	patch := `{"metadata":{"uid":"` + string(p.UID) + `","$deleteFromPrimitiveList/finalizers":["` +
+		batchv1.JobTrackingFinalizer + `"]}}`
 	if version != "" {
 		patch = `{"metadata":{"resourceVersion":"` + version + `",` + patch[len(`{"metadata":{`):]
 	}

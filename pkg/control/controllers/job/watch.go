@@ -22,8 +22,8 @@ const settle = 10 * time.Millisecond
 
 // With these indexes a call costs as much as there are running and uncounted pods, however many have ended.
 const (
-	// podIndex finds the pods of a job, by ofJob, except those that have ended and are counted; and pods without a controller, by without and,
-	// if they have the label that the API server adds to a job's template, by labeled.
+	// podIndex finds the pods of a job, by ofJob, except those that have ended and are counted; and pods without a
+	// controller, by without and, if they have the label that the API server adds to a job's template, by labeled.
 	podIndex = "batch.job.pods"
 	// jobIndex finds jobs with manualSelector by manual, and all others by their UID.
 	jobIndex = "batch.job.selector"
@@ -87,8 +87,8 @@ func jobs(_ context.Context, env engine.Env, was, is client.Object) []engine.Req
 	return []engine.Request{req}
 }
 
-// pods maps a change of a pod to its job. A pod without a controller maps to the jobs that could adopt it or, if there are none and it has the
-// finalizer, to itself.
+// pods maps a change of a pod to its job. A pod without a controller maps to the jobs that could adopt it or, if there
+// are none and it has the finalizer, to itself.
 func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Pod)
 	after, _ := is.(*corev1.Pod)
@@ -126,7 +126,8 @@ func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.R
 func matters(was, is *corev1.Pod) bool {
 	return was.Status.Phase != is.Status.Phase || (was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) ||
 		tracked(was) != tracked(is) || podstate.Ready(was) != podstate.Ready(is) || restarts(was) != restarts(is) ||
-		!equality.Semantic.DeepEqual(was.OwnerReferences, is.OwnerReferences) || !equality.Semantic.DeepEqual(was.Labels, is.Labels) ||
+		!equality.Semantic.DeepEqual(was.OwnerReferences, is.OwnerReferences) || !equality.Semantic.DeepEqual(was.Labels,
+		is.Labels) ||
 		indexOf(was) != indexOf(is)
 }
 
@@ -158,6 +159,7 @@ func adopters(ctx context.Context, find finder, p *corev1.Pod) ([]batchv1.Job, e
 	}
 	return slices.DeleteFunc(slices.Concat(all.Items, generated.Items), func(j batchv1.Job) bool {
 		s, err := metav1.LabelSelectorAsSelector(j.Spec.Selector)
-		return err != nil || s.Empty() || !s.Matches(labels.Set(p.Labels)) || finished(&j) || elsewhere(&j) || j.DeletionTimestamp != nil
+		return err != nil || s.Empty() || !s.Matches(labels.Set(p.Labels)) || finished(&j) || elsewhere(&j) ||
+			j.DeletionTimestamp != nil
 	}), nil
 }

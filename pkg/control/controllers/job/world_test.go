@@ -26,8 +26,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
-// world is an in-memory API with one job and its pods, which checks each write of the reconciler. The process may be killed after any
-// write, and something may happen in the cluster before each.
+// world is an in-memory API with one job and its pods, which checks each write of the reconciler. The process may be
+// killed after any write, and something may happen in the cluster before each.
 type world struct {
 	client.Client // methods that the reconciler does not call
 	t             *rapid.T
@@ -48,7 +48,8 @@ var errKilled = errors.New("killed")
 func (w *world) fatalf(format string, args ...any) {
 	w.t.Helper()
 	for _, p := range w.sorted() {
-		w.t.Logf("pod %s phase %s tracked %v deleted %v %v", p.Name, p.Status.Phase, tracked(p), p.DeletionTimestamp != nil, p.Annotations)
+		w.t.Logf("pod %s phase %s tracked %v deleted %v %v", p.Name, p.Status.Phase, tracked(p), p.DeletionTimestamp != nil,
+			p.Annotations)
 	}
 	status, _ := json.Marshal(w.job.Status)
 	w.t.Logf("job %s", status)
@@ -230,7 +231,8 @@ func (w *world) checkUntracked(p *corev1.Pod) {
 	switch {
 	case w.entered[p.UID] != "" || w.job.DeletionTimestamp != nil:
 	case indexed(w.job) && indexOf(p) >= int(*w.job.Spec.Completions):
-	case indexed(w.job) && p.Status.Phase == corev1.PodSucceeded && (w.completed().Has(indexOf(p)) || w.job.Status.FailedIndexes != nil):
+	case indexed(w.job) && p.Status.Phase == corev1.PodSucceeded &&
+		(w.completed().Has(indexOf(p)) || w.job.Status.FailedIndexes != nil):
 	case p.Status.Phase == corev1.PodFailed && !judge(w.job.Spec.PodFailurePolicy, p).counts():
 	case is(w.job.Status.Conditions, batchv1.JobSuccessCriteriaMet) && p.DeletionTimestamp != nil: // abandoned
 	default:
@@ -265,7 +267,10 @@ func (s statusWriter) Update(_ context.Context, o client.Object, opts ...client.
 		counter, before  int32
 		listed, previous []types.UID
 	}{
-		{"succeeded", next.Status.Succeeded, was.Succeeded, next.Status.UncountedTerminatedPods.Succeeded, uncounted(&was).Succeeded},
+		{
+			"succeeded", next.Status.Succeeded, was.Succeeded, next.Status.UncountedTerminatedPods.Succeeded,
+			uncounted(&was).Succeeded,
+		},
 		{"failed", next.Status.Failed, was.Failed, next.Status.UncountedTerminatedPods.Failed, uncounted(&was).Failed},
 	} {
 		left := int32(0)

@@ -18,15 +18,15 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// The values of spec.loadBalancerClass that are Coracle's. Without a class a service gets an address of the pool or, if there is
-// no pool, the nodes' addresses.
+// The values of spec.loadBalancerClass that are Coracle's. Without a class a service gets an address of the pool or, if
+// there is no pool, the nodes' addresses.
 const (
 	ClassPool  = "coracle.dev/pool"
 	ClassNodes = "coracle.dev/nodes"
 )
 
-// Condition is the type of the condition in a service's status that says whether it has addresses. Its reasons are those below; a
-// service has it if and only if Coracle gave its addresses.
+// Condition is the type of the condition in a service's status that says whether it has addresses. Its reasons are
+// those below; a service has it if and only if Coracle gave its addresses.
 const (
 	Condition = "coracle.dev/LoadBalancer"
 	// ReasonPool: the address is from the pool. The node proxies answer ARP for it.
@@ -45,7 +45,8 @@ type Observed struct {
 	// Services are all those with type LoadBalancer or the condition.
 	Services []*corev1.Service
 	Nodes    []*corev1.Node
-	// Local are the nodes with ready endpoints of a service. It is called only for services with externalTrafficPolicy Local.
+	// Local are the nodes with ready endpoints of a service. It is called only for services with externalTrafficPolicy
+	// Local.
 	Local func(*corev1.Service) map[string]bool
 	Pool  []config.AddressRange
 	// Reserved are TCP ports that the nodes themselves use.
@@ -80,11 +81,14 @@ type plan struct {
 	free  []config.AddressRange // what is left of the pool above the last address given
 }
 
-// Plan gives addresses. Services keep what they have, in the order of their age if two have the same; then the others get theirs,
-// the oldest first. No pool address is given to two services, and no port of the nodes' addresses.
+// Plan gives addresses. Services keep what they have, in the order of their age if two have the same; then the others
+// get theirs, the oldest first. No pool address is given to two services, and no port of the nodes' addresses.
 func Plan(o Observed, now time.Time) []Change {
-	p := &plan{Observed: o, own: map[netip.Addr]bool{}, taken: map[netip.Addr]types.NamespacedName{}, ports: map[portKey]types.NamespacedName{},
-		free: slices.Clone(o.Pool)}
+	p := &plan{
+		Observed: o, own: map[netip.Addr]bool{}, taken: map[netip.Addr]types.NamespacedName{},
+		ports: map[portKey]types.NamespacedName{},
+		free:  slices.Clone(o.Pool),
+	}
 	for _, n := range o.Nodes {
 		for _, a := range n.Status.Addresses {
 			if ip, err := netip.ParseAddr(a.Address); err == nil {
@@ -259,7 +263,8 @@ func (p *plan) onNodes(s *corev1.Service) result {
 func serving(nodes []*corev1.Node) []*corev1.Node {
 	var ready, all []*corev1.Node
 	for _, n := range nodes {
-		if _, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]; excluded || tasks.IsExternal(n) || n.DeletionTimestamp != nil {
+		if _, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]; excluded || tasks.IsExternal(n) ||
+			n.DeletionTimestamp != nil {
 			continue
 		}
 		all = append(all, n)
@@ -298,17 +303,27 @@ func change(s *corev1.Service, r result, wanted bool, now time.Time) *Change {
 		next.Status.LoadBalancer = corev1.LoadBalancerStatus{}
 		meta.RemoveStatusCondition(&next.Status.Conditions, Condition)
 		next.Finalizers = slices.DeleteFunc(next.Finalizers, func(f string) bool { return f == finalizer })
-		c.Events = []Event{{corev1.EventTypeNormal, "DeletingLoadBalancer", "Deleting load balancer"}, {corev1.EventTypeNormal, "DeletedLoadBalancer", "Deleted load balancer"}}
+		c.Events = []Event{
+			{corev1.EventTypeNormal, "DeletingLoadBalancer", "Deleting load balancer"},
+			{corev1.EventTypeNormal, "DeletedLoadBalancer", "Deleted load balancer"},
+		}
 		return c
 	}
-	condition := metav1.Condition{Type: Condition, Status: metav1.ConditionTrue, Reason: r.reason, ObservedGeneration: s.Generation}
+	condition := metav1.Condition{
+		Type:               Condition,
+		Status:             metav1.ConditionTrue,
+		Reason:             r.reason,
+		ObservedGeneration: s.Generation,
+	}
 	if r.err != nil {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, ReasonNone, r.err.Error()
 	}
 	vip := corev1.LoadBalancerIPModeVIP
 	next.Status.LoadBalancer.Ingress = nil
 	for _, ip := range r.ips {
-		next.Status.LoadBalancer.Ingress = append(next.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: ip.String(), IPMode: &vip})
+		next.Status.LoadBalancer.Ingress = append(next.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{
+			IP: ip.String(), IPMode: &vip,
+		})
 	}
 	if !slices.Contains(next.Finalizers, finalizer) {
 		next.Finalizers = append(next.Finalizers, finalizer)
@@ -330,7 +345,10 @@ func change(s *corev1.Service, r result, wanted bool, now time.Time) *Change {
 	}
 	switch {
 	case r.err != nil:
-		c.Events = append(c.Events, Event{corev1.EventTypeWarning, "SyncLoadBalancerFailed", "Error syncing load balancer: failed to ensure load balancer: " + r.err.Error()})
+		c.Events = append(c.Events, Event{
+			corev1.EventTypeWarning, "SyncLoadBalancerFailed",
+			"Error syncing load balancer: failed to ensure load balancer: " + r.err.Error(),
+		})
 	case r.warn != "":
 		c.Events = append(c.Events, Event{corev1.EventTypeWarning, "UnAvailableLoadBalancer", r.warn})
 	default:

@@ -19,8 +19,16 @@ import (
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func service(name string, age int, change ...func(*corev1.Service)) *corev1.Service {
-	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, CreationTimestamp: metav1.NewTime(now.Add(-time.Duration(age) * time.Second))},
-		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}}}}
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:         "ns",
+			Name:              name,
+			CreationTimestamp: metav1.NewTime(now.Add(-time.Duration(age) * time.Second)),
+		},
+		Spec: corev1.ServiceSpec{
+			Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80, Protocol: corev1.ProtocolTCP}},
+		},
+	}
 	for _, c := range change {
 		c(s)
 	}
@@ -30,9 +38,13 @@ func service(name string, age int, change ...func(*corev1.Service)) *corev1.Serv
 func has(reason string, ips ...string) func(*corev1.Service) {
 	return func(s *corev1.Service) {
 		s.Finalizers = []string{finalizer}
-		s.Status.Conditions = []metav1.Condition{{Type: Condition, Status: metav1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.NewTime(now)}}
+		s.Status.Conditions = []metav1.Condition{
+			{Type: Condition, Status: metav1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.NewTime(now)},
+		}
 		for _, ip := range ips {
-			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{IP: ip, IPMode: ptr.To(corev1.LoadBalancerIPModeVIP)})
+			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, corev1.LoadBalancerIngress{
+				IP: ip, IPMode: ptr.To(corev1.LoadBalancerIPModeVIP),
+			})
 		}
 	}
 }
@@ -89,8 +101,11 @@ func outcome(services []*corev1.Service, changes []Change) map[string]string {
 
 func TestPlan(t *testing.T) {
 	pool := []config.AddressRange{{First: netip.MustParseAddr("192.0.2.1"), Last: netip.MustParseAddr("192.0.2.3")}}
-	nodes := []*corev1.Node{node("b", "198.51.100.3", true), node("a", "198.51.100.2", true), node("c", "198.51.100.4", false),
-		node("d", "198.51.100.5", true, corev1.LabelNodeExcludeBalancers), node("in-pool", "192.0.2.2", true, corev1.LabelNodeExcludeBalancers)}
+	nodes := []*corev1.Node{
+		node("b", "198.51.100.3", true), node("a", "198.51.100.2", true), node("c", "198.51.100.4", false),
+		node("d", "198.51.100.5", true, corev1.LabelNodeExcludeBalancers),
+		node("in-pool", "192.0.2.2", true, corev1.LabelNodeExcludeBalancers),
+	}
 	for _, c := range []struct {
 		name     string
 		services []*corev1.Service
@@ -100,38 +115,117 @@ func TestPlan(t *testing.T) {
 		ingress  []uint16
 		want     map[string]string
 	}{
-		{name: "the oldest first, and not a node's address", services: []*corev1.Service{service("young", 1), service("old", 2)},
-			want: map[string]string{"old": "192.0.2.1 ", "young": "192.0.2.3 "}},
-		{name: "kept, though another is older", services: []*corev1.Service{service("young", 1, has(ReasonPool, "192.0.2.1")), service("old", 2)},
-			want: map[string]string{"old": "192.0.2.3 ", "young": "192.0.2.1 "}},
-		{name: "two with the same address", services: []*corev1.Service{service("young", 1, has(ReasonPool, "192.0.2.1")), service("old", 2, has(ReasonPool, "192.0.2.1"))},
-			want: map[string]string{"old": "192.0.2.1 ", "young": "192.0.2.3 "}},
+		{
+			name:     "the oldest first, and not a node's address",
+			services: []*corev1.Service{service("young", 1), service("old", 2)},
+			want:     map[string]string{"old": "192.0.2.1 ", "young": "192.0.2.3 "},
+		},
+		{
+			name:     "kept, though another is older",
+			services: []*corev1.Service{service("young", 1, has(ReasonPool, "192.0.2.1")), service("old", 2)},
+			want:     map[string]string{"old": "192.0.2.3 ", "young": "192.0.2.1 "},
+		},
+		{
+			name: "two with the same address",
+			services: []*corev1.Service{
+				service("young", 1, has(ReasonPool, "192.0.2.1")), service("old", 2, has(ReasonPool, "192.0.2.1")),
+			},
+			want: map[string]string{"old": "192.0.2.1 ", "young": "192.0.2.3 "},
+		},
 		{name: "full", services: []*corev1.Service{service("a", 3), service("b", 2), service("c", 1)},
 			want: map[string]string{"a": "192.0.2.1 ", "b": "192.0.2.3 ", "c": "the pool has no free address"}},
-		{name: "an address asked for", services: []*corev1.Service{service("a", 3), service("b", 2, asks("192.0.2.1")), service("c", 1, asks("203.0.113.1")), service("d", 0, asks("192.0.2.2")), service("e", 4, asks("192.0.2.3"))},
-			want: map[string]string{"a": "192.0.2.1 ", "b": "loadBalancerIP 192.0.2.1 belongs to service ns/a", "c": "loadBalancerIP 203.0.113.1 is not in the pool", "d": "loadBalancerIP 192.0.2.2 is the address of a node", "e": "192.0.2.3 "}},
-		{name: "asked for another than it has", services: []*corev1.Service{service("a", 3, has(ReasonPool, "192.0.2.1"), asks("192.0.2.3"))}, want: map[string]string{"a": "192.0.2.3 "}},
-		{name: "no longer in the pool", services: []*corev1.Service{service("a", 3, has(ReasonPool, "203.0.113.1"))}, want: map[string]string{"a": "192.0.2.1 "}},
-		{name: "of another class", services: []*corev1.Service{service("a", 1, class("example.com/x")), service("b", 2, class(ClassPool)), service("c", 3, class(ClassNodes))},
-			want: map[string]string{"a": "", "b": "192.0.2.1 ", "c": "198.51.100.2 198.51.100.3 "}},
+		{
+			name: "an address asked for",
+			services: []*corev1.Service{
+				service("a", 3), service("b", 2, asks("192.0.2.1")), service("c", 1, asks("203.0.113.1")),
+				service("d", 0, asks("192.0.2.2")), service("e", 4, asks("192.0.2.3")),
+			},
+			want: map[string]string{
+				"a": "192.0.2.1 ",
+				"b": "loadBalancerIP 192.0.2.1 belongs to service ns/a",
+				"c": "loadBalancerIP 203.0.113.1 is not in the pool",
+				"d": "loadBalancerIP 192.0.2.2 is the address of a node",
+				"e": "192.0.2.3 ",
+			},
+		},
+		{
+			name:     "asked for another than it has",
+			services: []*corev1.Service{service("a", 3, has(ReasonPool, "192.0.2.1"), asks("192.0.2.3"))},
+			want:     map[string]string{"a": "192.0.2.3 "},
+		},
+		{
+			name: "no longer in the pool", services: []*corev1.Service{service("a", 3, has(ReasonPool, "203.0.113.1"))},
+			want: map[string]string{"a": "192.0.2.1 "},
+		},
+		{
+			name: "of another class",
+			services: []*corev1.Service{
+				service("a", 1, class("example.com/x")), service("b", 2, class(ClassPool)), service("c", 3, class(ClassNodes)),
+			},
+			want: map[string]string{"a": "", "b": "192.0.2.1 ", "c": "198.51.100.2 198.51.100.3 "},
+		},
 		{name: "no pool", noPool: true, services: []*corev1.Service{service("a", 1), service("b", 2, class(ClassPool))},
-			want: map[string]string{"a": "198.51.100.2 198.51.100.3 ", "b": "no pool of addresses is configured: start the server with --load-balancer-pool"}},
-		{name: "ports of nodes", noPool: true, services: []*corev1.Service{service("a", 2), service("b", 1), service("c", 1, udp), service("d", 1, port(6443)), service("e", 1, port(81)), service("f", 3, udp, has(ReasonNodes))},
-			want: map[string]string{"a": "198.51.100.2 198.51.100.3 ", "b": "port 80/TCP of the nodes belongs to service ns/a", "c": "port 80/UDP of the nodes belongs to service ns/f",
-				"d": "port 6443/TCP is used by the nodes themselves", "e": "198.51.100.2 198.51.100.3 ", "f": "198.51.100.2 198.51.100.3 "}},
-		{name: "only nodes with endpoints", noPool: true, services: []*corev1.Service{service("a", 2, local)}, want: map[string]string{"a": "198.51.100.3 "}},
-		{name: "one node's address", noPool: true, services: []*corev1.Service{service("a", 2, asks("198.51.100.3")), service("b", 1, port(81), asks("203.0.113.9"))},
-			want: map[string]string{"a": "198.51.100.3 ", "b": "loadBalancerIP 203.0.113.9 is not the address of a node"}},
-		{name: "ports of Ingresses", noPool: true, ingress: []uint16{80, 443}, services: []*corev1.Service{service("has", 1, port(443), has(ReasonNodes)), service("new", 2), service("udp", 2, udp)},
-			want: map[string]string{"has": "198.51.100.2 198.51.100.3 ", "new": "port 80/TCP of the nodes is used for Ingresses", "udp": "198.51.100.2 198.51.100.3 "}},
-		{name: "no nodes", noPool: true, noNodes: true, services: []*corev1.Service{service("a", 2)}, want: map[string]string{"a": ""}},
-		{name: "given back", services: []*corev1.Service{service("a", 2, has(ReasonPool, "192.0.2.1"), deleted), service("b", 1, has(ReasonPool, "192.0.2.3"), plain), service("c", 0)},
-			want: map[string]string{"a": "", "b": "", "c": "192.0.2.1 "}},
-		{name: "disabled", disabled: true, services: []*corev1.Service{service("a", 2, has(ReasonPool, "192.0.2.1")), service("b", 1)}, want: map[string]string{"a": "", "b": ""}},
+			want: map[string]string{
+				"a": "198.51.100.2 198.51.100.3 ",
+				"b": "no pool of addresses is configured: start the server with --load-balancer-pool",
+			}},
+		{
+			name: "ports of nodes", noPool: true,
+			services: []*corev1.Service{
+				service("a", 2), service("b", 1), service("c", 1, udp), service("d", 1, port(6443)), service("e", 1, port(81)),
+				service("f", 3, udp, has(ReasonNodes)),
+			},
+			want: map[string]string{
+				"a": "198.51.100.2 198.51.100.3 ", "b": "port 80/TCP of the nodes belongs to service ns/a",
+				"c": "port 80/UDP of the nodes belongs to service ns/f",
+				"d": "port 6443/TCP is used by the nodes themselves", "e": "198.51.100.2 198.51.100.3 ",
+				"f": "198.51.100.2 198.51.100.3 ",
+			},
+		},
+		{
+			name: "only nodes with endpoints", noPool: true, services: []*corev1.Service{service("a", 2, local)},
+			want: map[string]string{"a": "198.51.100.3 "},
+		},
+		{
+			name: "one node's address", noPool: true,
+			services: []*corev1.Service{service("a", 2, asks("198.51.100.3")), service("b", 1, port(81), asks("203.0.113.9"))},
+			want:     map[string]string{"a": "198.51.100.3 ", "b": "loadBalancerIP 203.0.113.9 is not the address of a node"},
+		},
+		{
+			name: "ports of Ingresses", noPool: true, ingress: []uint16{80, 443},
+			services: []*corev1.Service{
+				service("has", 1, port(443), has(ReasonNodes)), service("new", 2), service("udp", 2, udp),
+			},
+			want: map[string]string{
+				"has": "198.51.100.2 198.51.100.3 ",
+				"new": "port 80/TCP of the nodes is used for Ingresses",
+				"udp": "198.51.100.2 198.51.100.3 ",
+			},
+		},
+		{
+			name: "no nodes", noPool: true, noNodes: true, services: []*corev1.Service{service("a", 2)},
+			want: map[string]string{"a": ""},
+		},
+		{
+			name: "given back",
+			services: []*corev1.Service{
+				service("a", 2, has(ReasonPool, "192.0.2.1"), deleted), service("b", 1, has(ReasonPool, "192.0.2.3"), plain),
+				service("c", 0),
+			},
+			want: map[string]string{"a": "", "b": "", "c": "192.0.2.1 "},
+		},
+		{
+			name: "disabled", disabled: true,
+			services: []*corev1.Service{service("a", 2, has(ReasonPool, "192.0.2.1")), service("b", 1)},
+			want:     map[string]string{"a": "", "b": ""},
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			o := Observed{Services: c.services, Nodes: nodes, Pool: pool, Reserved: []uint16{6443}, Disabled: c.disabled, IngressPorts: c.ingress,
-				Local: func(*corev1.Service) map[string]bool { return map[string]bool{"b": true, "c": true} }}
+			o := Observed{
+				Services: c.services, Nodes: nodes, Pool: pool, Reserved: []uint16{6443}, Disabled: c.disabled,
+				IngressPorts: c.ingress,
+				Local:        func(*corev1.Service) map[string]bool { return map[string]bool{"b": true, "c": true} },
+			}
 			if c.noPool {
 				o.Pool = nil
 			}
@@ -143,7 +237,8 @@ func TestPlan(t *testing.T) {
 			for _, ch := range changes {
 				require.NotEmpty(t, ch.Events)
 				wants := ch.Next.DeletionTimestamp == nil && ch.Next.Spec.Type == corev1.ServiceTypeLoadBalancer && !c.disabled
-				require.Equal(t, wants, len(ch.Next.Finalizers) == 1, "the finalizer is there as long as there may be something to clean up")
+				require.Equal(t, wants, len(ch.Next.Finalizers) == 1,
+					"the finalizer is there as long as there may be something to clean up")
 				for _, i := range ch.Next.Status.LoadBalancer.Ingress {
 					require.Equal(t, corev1.LoadBalancerIPModeVIP, *i.IPMode)
 				}
@@ -152,10 +247,13 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestNothingIsGivenTwice: over any history of services that come, go and change, no two have the same address or node port; who has an
-// address that is still possible keeps it; and a second plan changes nothing.
+// TestNothingIsGivenTwice: over any history of services that come, go and change, no two have the same address or node
+// port; who has an address that is still possible keeps it; and a second plan changes nothing.
 func TestNothingIsGivenTwice(t *testing.T) {
-	pool := []config.AddressRange{{First: netip.MustParseAddr("192.0.2.1"), Last: netip.MustParseAddr("192.0.2.4")}, {First: netip.MustParseAddr("203.0.113.7"), Last: netip.MustParseAddr("203.0.113.7")}}
+	pool := []config.AddressRange{
+		{First: netip.MustParseAddr("192.0.2.1"), Last: netip.MustParseAddr("192.0.2.4")},
+		{First: netip.MustParseAddr("203.0.113.7"), Last: netip.MustParseAddr("203.0.113.7")},
+	}
 	nodes := []*corev1.Node{node("a", "198.51.100.2", true), node("b", "198.51.100.3", true)}
 	rapid.Check(t, func(t *rapid.T) {
 		services := map[string]*corev1.Service{}

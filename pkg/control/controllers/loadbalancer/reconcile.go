@@ -1,5 +1,5 @@
-// Package loadbalancer gives services of type LoadBalancer their addresses: from a pool, or those of the nodes. The proxies of the nodes
-// do the rest (pkg/node/proxy).
+// Package loadbalancer gives services of type LoadBalancer their addresses: from a pool, or those of the nodes. The
+// proxies of the nodes do the rest (pkg/node/proxy).
 //
 // Its invariant: the allocations are the status of the services, nothing else; one request plans all of them, so no
 // address is given twice.
@@ -108,7 +108,9 @@ func nodes(ctx context.Context, env engine.Env, was, is client.Object) []engine.
 	before, _ := was.(*corev1.Node)
 	after, _ := is.(*corev1.Node)
 	if before != nil && after != nil && equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses) &&
-		len(serving([]*corev1.Node{before})) == len(serving([]*corev1.Node{after})) && nodestate.Ready(before) == nodestate.Ready(after) {
+		len(serving([]*corev1.Node{before})) == len(serving([]*corev1.Node{
+			after,
+		})) && nodestate.Ready(before) == nodestate.Ready(after) {
 		return nil
 	}
 	var list corev1.ServiceList
@@ -160,7 +162,9 @@ func (c Config) reconcile(ctx context.Context, env engine.Env) error {
 	var errs []error
 	o.Local = func(s *corev1.Service) map[string]bool {
 		var slices discoveryv1.EndpointSliceList
-		if err := env.Cache.List(ctx, &slices, client.InNamespace(s.Namespace), client.MatchingLabels{discoveryv1.LabelServiceName: s.Name}); err != nil {
+		if err := env.Cache.List(ctx, &slices, client.InNamespace(s.Namespace), client.MatchingLabels{
+			discoveryv1.LabelServiceName: s.Name,
+		}); err != nil {
 			errs = append(errs, err)
 		}
 		return Local(slices.Items)
@@ -170,7 +174,8 @@ func (c Config) reconcile(ctx context.Context, env engine.Env) error {
 		return errors.Join(errs...)
 	}
 	for _, change := range changes {
-		err := env.Client.Status().Patch(ctx, change.Next, client.MergeFromWithOptions(change.Was, client.MergeFromWithOptimisticLock{}))
+		err := env.Client.Status().Patch(ctx, change.Next,
+			client.MergeFromWithOptions(change.Was, client.MergeFromWithOptimisticLock{}))
 		if client.IgnoreNotFound(err) != nil {
 			errs = append(errs, err)
 			continue

@@ -84,7 +84,8 @@ func (r *reconciler) take(ctx context.Context, req engine.Request, s State, step
 		}
 		size := s.Volume.Spec.Capacity[corev1.ResourceStorage]
 		got, err = r.nodes.Take(ctx, step.Node, step.Snapshot, s.Volume.Name, size.Value(), func(bytes uint64) {
-			r.Events.Event(c, corev1.EventTypeNormal, "CopyingVolume", "%d GiB of volume %q copied on node %q", bytes>>30, s.Volume.Name, step.Node.Name)
+			r.Events.Event(c, corev1.EventTypeNormal, "CopyingVolume", "%d GiB of volume %q copied on node %q", bytes>>30,
+				s.Volume.Name, step.Node.Name)
 		})
 		if err != nil {
 			return err
@@ -100,7 +101,8 @@ func (r *reconciler) take(ctx context.Context, req engine.Request, s State, step
 	return r.Client.Status().Update(ctx, taken(c, step.Node, step.Snapshot, got))
 }
 
-// stillThere fails if a volume that was copied was deleted meanwhile: one without a directory is taken for one that was never used.
+// stillThere fails if a volume that was copied was deleted meanwhile: one without a directory is taken for one that was
+// never used.
 func (r *reconciler) stillThere(ctx context.Context, volume string) error {
 	v, err := get[corev1.PersistentVolume](ctx, r.Cache, client.ObjectKey{Name: volume})
 	if err == nil && (v == nil || v.DeletionTimestamp != nil) {
@@ -120,11 +122,13 @@ func (r *reconciler) fail(ctx context.Context, c *snapshots.VolumeSnapshotConten
 }
 
 // remove has the node remove a snapshot, and lets its content go. It is tried again until it succeeds.
-func (r *reconciler) remove(ctx context.Context, req engine.Request, c *snapshots.VolumeSnapshotContent, step Step) error {
+func (r *reconciler) remove(ctx context.Context, req engine.Request, c *snapshots.VolumeSnapshotContent,
+	step Step) error {
 	var err error
 	switch {
 	case step.Node == nil:
-		r.Events.Event(c, corev1.EventTypeWarning, "SnapshotDeleteError", "the node of snapshot %q no longer exists: what its machine still holds was not removed", step.Snapshot)
+		r.Events.Event(c, corev1.EventTypeWarning, "SnapshotDeleteError",
+			"the node of snapshot %q no longer exists: what its machine still holds was not removed", step.Snapshot)
 	case r.nodes == nil:
 		err = errUnreachable
 	default:
@@ -152,7 +156,8 @@ func (r *reconciler) restore(ctx context.Context, key client.ObjectKey) error {
 	if err != nil || claim == nil || !wanted(claim) {
 		return err
 	}
-	if v, err := get[corev1.PersistentVolume](ctx, r.Cache, client.ObjectKey{Name: storage.VolumeName(claim.UID)}); v != nil || err != nil {
+	if v, err := get[corev1.PersistentVolume](ctx, r.Cache, client.ObjectKey{Name: storage.VolumeName(claim.UID)}); v !=
+		nil || err != nil {
 		return err
 	}
 	s, err := r.observe(ctx, claim)
@@ -161,7 +166,8 @@ func (r *reconciler) restore(ctx context.Context, key client.ObjectKey) error {
 	}
 	volume, why := PlanRestore(s)
 	if why != "" {
-		r.Events.Event(claim, corev1.EventTypeWarning, "ProvisioningFailed", "Failed to provision volume with StorageClass %q: %s", helpers.GetPersistentVolumeClaimClass(claim), why)
+		r.Events.Event(claim, corev1.EventTypeWarning, "ProvisioningFailed",
+			"Failed to provision volume with StorageClass %q: %s", helpers.GetPersistentVolumeClaimClass(claim), why)
 		return nil
 	}
 	err = r.Client.Create(ctx, volume)
@@ -169,7 +175,8 @@ func (r *reconciler) restore(ctx context.Context, key client.ObjectKey) error {
 		return nil
 	}
 	if err == nil {
-		r.Events.Event(claim, corev1.EventTypeNormal, "Provisioning", "Volume %s is being filled from %s", volume.Name, volume.Annotations[storage.ContentAnnotation])
+		r.Events.Event(claim, corev1.EventTypeNormal, "Provisioning", "Volume %s is being filled from %s", volume.Name,
+			volume.Annotations[storage.ContentAnnotation])
 	}
 	return err
 }
@@ -180,7 +187,9 @@ func (r *reconciler) observe(ctx context.Context, claim *corev1.PersistentVolume
 	if s.Nodes, err = r.allNodes(ctx); err != nil {
 		return s, err
 	}
-	if s.Class, err = get[storagev1.StorageClass](ctx, r.Cache, client.ObjectKey{Name: helpers.GetPersistentVolumeClaimClass(claim)}); err != nil {
+	if s.Class, err = get[storagev1.StorageClass](ctx, r.Cache, client.ObjectKey{
+		Name: helpers.GetPersistentVolumeClaimClass(claim),
+	}); err != nil {
 		return s, err
 	}
 	kind, name, why := source(claim)
@@ -195,8 +204,11 @@ func (r *reconciler) observe(ctx context.Context, claim *corev1.PersistentVolume
 		return s, err
 	}
 	s.Snapshot, err = get[snapshots.VolumeSnapshot](ctx, r.Cache, key)
-	if err == nil && s.Snapshot != nil && s.Snapshot.Status != nil && s.Snapshot.Status.BoundVolumeSnapshotContentName != nil {
-		s.Content, err = get[snapshots.VolumeSnapshotContent](ctx, r.Cache, client.ObjectKey{Name: *s.Snapshot.Status.BoundVolumeSnapshotContentName})
+	if err == nil && s.Snapshot != nil && s.Snapshot.Status != nil &&
+		s.Snapshot.Status.BoundVolumeSnapshotContentName != nil {
+		s.Content, err = get[snapshots.VolumeSnapshotContent](ctx, r.Cache, client.ObjectKey{
+			Name: *s.Snapshot.Status.BoundVolumeSnapshotContentName,
+		})
 	}
 	return s, err
 }
@@ -213,7 +225,9 @@ func (r *reconciler) fill(ctx context.Context, req engine.Request, name string) 
 	}
 	about := client.Object(v)
 	if ref := v.Spec.ClaimRef; ref != nil {
-		if claim, err := get[corev1.PersistentVolumeClaim](ctx, r.Cache, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}); err == nil && claim != nil {
+		if claim, err := get[corev1.PersistentVolumeClaim](ctx, r.Cache, client.ObjectKey{
+			Namespace: ref.Namespace, Name: ref.Name,
+		}); err == nil && claim != nil {
 			about = claim
 		}
 	}
@@ -222,22 +236,26 @@ func (r *reconciler) fill(ctx context.Context, req engine.Request, name string) 
 	if err = r.fillOn(ctx, req, node, v, kind, source, about); later(err) {
 		return err
 	} else if err != nil {
-		r.Events.Event(about, corev1.EventTypeWarning, "ProvisioningFailed", "could not fill volume %q: %s", v.Name, err.Error())
+		r.Events.Event(about, corev1.EventTypeWarning, "ProvisioningFailed", "could not fill volume %q: %s", v.Name,
+			err.Error())
 		return err
 	}
 	next := v.DeepCopy()
 	metav1.SetMetaDataAnnotation(&next.ObjectMeta, storage.CopiedAnnotation, "true")
 	if err := r.Client.Update(ctx, next); err != nil {
 		if failed := r.discard(ctx, node, name); failed != nil {
-			r.Log.Warn("could not remove the copy for a volume that was deleted meanwhile", "volume", name, "node", node.Name, "error", failed)
+			r.Log.Warn("could not remove the copy for a volume that was deleted meanwhile", "volume", name, "node", node.Name,
+				"error", failed)
 		}
 		return err
 	}
-	r.Events.Event(about, corev1.EventTypeNormal, "ProvisioningSucceeded", "Successfully provisioned volume %s using %s, as a copy of %s %s", v.Name, storage.Provisioner, kind, source)
+	r.Events.Event(about, corev1.EventTypeNormal, "ProvisioningSucceeded",
+		"Successfully provisioned volume %s using %s, as a copy of %s %s", v.Name, storage.Provisioner, kind, source)
 	return nil
 }
 
-// discard removes the directory of a volume that was deleted while it was filled: its removal may have come before the copy.
+// discard removes the directory of a volume that was deleted while it was filled: its removal may have come before the
+// copy.
 func (r *reconciler) discard(ctx context.Context, node *corev1.Node, name string) error {
 	var now corev1.PersistentVolume
 	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &now)
@@ -247,7 +265,8 @@ func (r *reconciler) discard(ctx context.Context, node *corev1.Node, name string
 	return r.nodes.Discard(ctx, node, name)
 }
 
-func (r *reconciler) fillOn(ctx context.Context, req engine.Request, node *corev1.Node, v *corev1.PersistentVolume, kind, source string, about client.Object) error {
+func (r *reconciler) fillOn(ctx context.Context, req engine.Request, node *corev1.Node, v *corev1.PersistentVolume,
+	kind, source string, about client.Object) error {
 	switch {
 	case node == nil:
 		return fmt.Errorf("the node with the hostname %q does not exist", storage.HostOf(v))
@@ -257,7 +276,8 @@ func (r *reconciler) fillOn(ctx context.Context, req engine.Request, node *corev
 	size := v.Spec.Capacity[corev1.ResourceStorage]
 	err := r.ask(turn{node.Name, true}, req, func() error {
 		return r.nodes.Fill(ctx, node, v.Name, kind, source, size.Value(), func(bytes uint64) {
-			r.Events.Event(about, corev1.EventTypeNormal, "CopyingVolume", "%d GiB of %s %s copied on node %q", bytes>>30, kind, source, node.Name)
+			r.Events.Event(about, corev1.EventTypeNormal, "CopyingVolume", "%d GiB of %s %s copied on node %q", bytes>>30, kind,
+				source, node.Name)
 		})
 	})
 	if err != nil || kind != storage.FromVolume {

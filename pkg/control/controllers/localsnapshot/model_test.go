@@ -45,7 +45,8 @@ func (w *world) write(next *snapshots.VolumeSnapshotContent) {
 	}
 }
 
-// apply carries out a step for a content as it was; lost is whether the process ends before it writes what the node said.
+// apply carries out a step for a content as it was; lost is whether the process ends before it writes what the node
+// said.
 func (w *world) apply(c *snapshots.VolumeSnapshotContent, step Step, now func() bool) {
 	lost := now()
 	release := c.DeepCopy()
@@ -79,20 +80,26 @@ func (w *world) apply(c *snapshots.VolumeSnapshotContent, step Step, now func() 
 	}
 }
 
-// TestModel: whatever a user, the volume's end, the snapshot's reconciler, nodes and interrupted attempts do, a node that is there has no snapshot without its content, and
-// one that is deleted by its policy is gone in the end.
+// TestModel: whatever a user, the volume's end, the snapshot's reconciler, nodes and interrupted attempts do, a node
+// that is there has no snapshot without its content, and one that is deleted by its policy is gone in the end.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{nodes: map[string]*corev1.Node{"a": node("a")}, taken: map[string]bool{}, volume: storage.NewVolume(claim("c", "1Gi"), class, node("a"))}
+		w := &world{
+			nodes:  map[string]*corev1.Node{"a": node("a")},
+			taken:  map[string]bool{},
+			volume: storage.NewVolume(claim("c", "1Gi"), class, node("a")),
+		}
 		w.content = content(func(c *snapshots.VolumeSnapshotContent) {
-			c.Spec.DeletionPolicy = rapid.SampledFrom([]snapshots.DeletionPolicy{snapshots.Delete, snapshots.Retain}).Draw(t, "policy")
+			c.Spec.DeletionPolicy = rapid.SampledFrom([]snapshots.DeletionPolicy{snapshots.Delete, snapshots.Retain}).Draw(t,
+				"policy")
 		})
 		policy := w.content.Spec.DeletionPolicy
 		check := func() {
 			if w.nodes["a"] != nil && w.content == nil && policy == snapshots.Delete {
 				require.Empty(t, w.taken, "a snapshot is forgotten")
 			}
-			if w.content != nil && w.content.DeletionTimestamp == nil && w.content.Status != nil && w.content.Status.SnapshotHandle != nil {
+			if w.content != nil && w.content.DeletionTimestamp == nil && w.content.Status != nil &&
+				w.content.Status.SnapshotHandle != nil {
 				require.True(t, w.taken[*w.content.Status.SnapshotHandle], "it says that it was taken")
 			}
 		}

@@ -50,9 +50,9 @@ type State struct {
 	Nodes []*corev1.Node
 }
 
-// PlanContent returns what is to be done with a content of a local volume, as upstream's csi-snapshotter goes for drivers. Its invariants: a snapshot
-// on a node has its content, which names the node, until it is removed; it is removed only if the content's policy says so, and its VolumeSnapshot is being deleted or
-// was never bound.
+// PlanContent returns what is to be done with a content of a local volume, as upstream's csi-snapshotter goes for
+// drivers. Its invariants: a snapshot on a node has its content, which names the node, until it is removed; it is
+// removed only if the content's policy says so, and its VolumeSnapshot is being deleted or was never bound.
 func PlanContent(s State) Step {
 	c := s.Content
 	if c.Spec.Driver != storage.Provisioner {
@@ -68,7 +68,9 @@ func PlanContent(s State) Step {
 		node, snapshot, ok := s.split(*handle)
 		switch {
 		case !ok:
-			return Step{Op: Fail, Error: fmt.Sprintf("the snapshot handle %q is not that of a local volume: NODE/SNAPSHOT", *handle)}
+			return Step{
+				Op: Fail, Error: fmt.Sprintf("the snapshot handle %q is not that of a local volume: NODE/SNAPSHOT", *handle),
+			}
 		case node == nil:
 			return Step{Op: Fail, Error: fmt.Sprintf("the node of the snapshot handle %q does not exist", *handle)}
 		}
@@ -77,11 +79,18 @@ func PlanContent(s State) Step {
 	v := s.Volume
 	switch {
 	case v == nil || !storage.Ours(v):
-		return Step{Op: Fail, Error: fmt.Sprintf("there is no persistentvolume %q that %s provisioned", *c.Spec.Source.VolumeHandle, storage.Provisioner)}
+		return Step{
+			Op: Fail,
+			Error: fmt.Sprintf("there is no persistentvolume %q that %s provisioned", *c.Spec.Source.VolumeHandle,
+				storage.Provisioner),
+		}
 	case v.DeletionTimestamp != nil: // its directory may be gone, and would be taken for one that was never used
 		return Step{Op: Fail, Error: fmt.Sprintf("persistentvolume %q is being deleted", v.Name)}
 	case s.host(storage.HostOf(v)) == nil:
-		return Step{Op: Fail, Error: fmt.Sprintf("the node with the hostname %q, which has the volume, does not exist", storage.HostOf(v))}
+		return Step{
+			Op:    Fail,
+			Error: fmt.Sprintf("the node with the hostname %q, which has the volume, does not exist", storage.HostOf(v)),
+		}
 	case v.Annotations[storage.ContentAnnotation] != "" && v.Annotations[storage.CopiedAnnotation] == "":
 		return Step{Op: Fail, Error: "the volume itself is still being made as a copy"}
 	}
@@ -158,9 +167,15 @@ func begun(c *snapshots.VolumeSnapshotContent, n *corev1.Node) *snapshots.Volume
 }
 
 // taken returns a content with what its node said of the snapshot.
-func taken(c *snapshots.VolumeSnapshotContent, n *corev1.Node, name string, s storage.Snapshot) *snapshots.VolumeSnapshotContent {
+func taken(c *snapshots.VolumeSnapshotContent, n *corev1.Node, name string,
+	s storage.Snapshot) *snapshots.VolumeSnapshotContent {
 	next := c.DeepCopy()
-	next.Status = &snapshots.VolumeSnapshotContentStatus{SnapshotHandle: new(storage.Handle(n.Name, name)), CreationTime: &s.Taken, RestoreSize: &s.Size, ReadyToUse: new(true)}
+	next.Status = &snapshots.VolumeSnapshotContentStatus{
+		SnapshotHandle: new(storage.Handle(n.Name, name)),
+		CreationTime:   &s.Taken,
+		RestoreSize:    &s.Size,
+		ReadyToUse:     new(true),
+	}
 	return next
 }
 

@@ -1,5 +1,6 @@
-// Package localsnapshot takes and removes snapshots of the volumes that Coracle provisions on nodes, and makes volumes that are copies of such a
-// snapshot or of another volume. It is for them what csi-snapshotter and external-provisioner are for CSI drivers.
+// Package localsnapshot takes and removes snapshots of the volumes that Coracle provisions on nodes, and makes volumes
+// that are copies of such a snapshot or of another volume. It is for them what csi-snapshotter and external-provisioner
+// are for CSI drivers.
 //
 // Its invariants: a node copies only for an object that exists, which stays until the copy is removed; what is asked
 // of a node may be asked again; a claim is bound to a copy only after that is whole and on disk.
@@ -23,22 +24,25 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
-// Nodes has nodes copy. Each call may be repeated, and ends with its context. It is storage.ErrBusy for a node that copies as much as it can. copied is
-// called with the bytes so far.
+// Nodes has nodes copy. Each call may be repeated, and ends with its context. It is storage.ErrBusy for a node that
+// copies as much as it can. copied is called with the bytes so far.
 type Nodes interface {
 	// Take takes a snapshot of a volume of a size in bytes, or returns the one that there is.
-	Take(ctx context.Context, n *corev1.Node, snapshot, volume string, size int64, copied func(uint64)) (storage.Snapshot, error)
+	Take(ctx context.Context, n *corev1.Node, snapshot, volume string, size int64,
+		copied func(uint64)) (storage.Snapshot, error)
 	// Find returns what is recorded of a snapshot.
 	Find(ctx context.Context, n *corev1.Node, snapshot string) (storage.Snapshot, error)
 	// Remove removes a snapshot. It succeeds if there is none.
 	Remove(ctx context.Context, n *corev1.Node, snapshot string) error
-	// Fill makes the directory of a volume with the contents of a source, a snapshot or a volume as kind says, unless there is one.
+	// Fill makes the directory of a volume with the contents of a source, a snapshot or a volume as kind says, unless
+	// there is one.
 	Fill(ctx context.Context, n *corev1.Node, volume, kind, source string, size int64, copied func(uint64)) error
 	// Discard removes the directory of a volume. It succeeds if there is none.
 	Discard(ctx context.Context, n *corev1.Node, volume string) error
 }
 
-// sourceIndex finds the claims that wait for a copy, by KIND/NAME of what they are to be copies of, and all of them by anySource.
+// sourceIndex finds the claims that wait for a copy, by KIND/NAME of what they are to be copies of, and all of them by
+// anySource.
 const (
 	sourceIndex = "claim.copyOf"
 	anySource   = "any"
@@ -54,7 +58,8 @@ const (
 	again = 10 * time.Second
 )
 
-// New declares the reconciler. Its requests are contents, volumes, and claims, which have a namespace. nodes may be nil where they cannot be reached.
+// New declares the reconciler. Its requests are contents, volumes, and claims, which have a namespace. nodes may be nil
+// where they cannot be reached.
 func New(nodes Nodes) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "localsnapshot", Account: "volumesnapshotcontent-controller", Workers: copies,
@@ -67,19 +72,23 @@ func New(nodes Nodes) *engine.Reconciler {
 			{Object: &storagev1.StorageClass{}, Map: ofClass},
 		},
 		Writes: []engine.Write{
-			{Object: &snapshots.VolumeSnapshotContent{}, Parts: []engine.Part{engine.Metadata, engine.Finalizers, engine.Status}},
+			{
+				Object: &snapshots.VolumeSnapshotContent{}, Parts: []engine.Part{engine.Metadata, engine.Finalizers, engine.Status},
+			},
 			{Object: &corev1.PersistentVolume{}, Parts: []engine.Part{engine.Create, engine.Metadata}},
 		},
-		Indexes: []engine.Index{{Object: &corev1.PersistentVolumeClaim{}, Name: sourceIndex, Values: func(o client.Object) []string {
-			c, ok := o.(*corev1.PersistentVolumeClaim)
-			if !ok || !wanted(c) {
-				return nil
-			}
-			if kind, name, why := source(c); why == "" {
-				return []string{anySource, kind + "/" + name}
-			}
-			return []string{anySource}
-		}}},
+		Indexes: []engine.Index{
+			{Object: &corev1.PersistentVolumeClaim{}, Name: sourceIndex, Values: func(o client.Object) []string {
+				c, ok := o.(*corev1.PersistentVolumeClaim)
+				if !ok || !wanted(c) {
+					return nil
+				}
+				if kind, name, why := source(c); why == "" {
+					return []string{anySource, kind + "/" + name}
+				}
+				return []string{anySource}
+			}},
+		},
 		New: func(env engine.Env) engine.Func { return (&reconciler{Env: env, nodes: nodes}).reconcile },
 	}
 }
@@ -94,12 +103,15 @@ func ofContent(_ context.Context, _ engine.Env, o client.Object) []engine.Reques
 // ofSource maps a snapshot or a claim to the claims that are to be copies of it.
 func ofSource(kind string) func(context.Context, engine.Env, client.Object) []engine.Request {
 	return func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
-		return waiting(ctx, env, o.GetNamespace(), kind+"/"+o.GetName(), func(*corev1.PersistentVolumeClaim) bool { return true })
+		return waiting(ctx, env, o.GetNamespace(), kind+"/"+o.GetName(), func(*corev1.PersistentVolumeClaim) bool {
+			return true
+		})
 	}
 }
 
 // waiting returns the claims of a namespace, "" for all, that wait for a copy of a source and are chosen.
-func waiting(ctx context.Context, env engine.Env, namespace, source string, chosen func(*corev1.PersistentVolumeClaim) bool) (out []engine.Request) {
+func waiting(ctx context.Context, env engine.Env, namespace, source string,
+	chosen func(*corev1.PersistentVolumeClaim) bool) (out []engine.Request) {
 	var list corev1.PersistentVolumeClaimList
 	if err := env.ByIndex(ctx, &list, namespace, sourceIndex, source); err != nil {
 		env.Log.Warn("could not list the claims that wait for a copy", "of", source, "namespace", namespace, "error", err)
@@ -145,11 +157,13 @@ func ofVolume(ctx context.Context, env engine.Env, o client.Object) []engine.Req
 func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Node)
 	now, _ := is.(*corev1.Node)
-	if before != nil && now != nil && nodestate.Ready(before) == nodestate.Ready(now) && before.Annotations[storage.DirectoryAnnotation] == now.Annotations[storage.DirectoryAnnotation] &&
+	if before != nil && now != nil && nodestate.Ready(before) == nodestate.Ready(now) &&
+		before.Annotations[storage.DirectoryAnnotation] == now.Annotations[storage.DirectoryAnnotation] &&
 		maps.Equal(before.Labels, now.Labels) {
 		return nil
 	}
-	out := append(unfinished(ctx, env), waiting(ctx, env, "", anySource, func(*corev1.PersistentVolumeClaim) bool { return true })...)
+	out := append(unfinished(ctx, env),
+		waiting(ctx, env, "", anySource, func(*corev1.PersistentVolumeClaim) bool { return true })...)
 	var volumes corev1.PersistentVolumeList
 	if err := env.Cache.List(ctx, &volumes); err != nil {
 		env.Log.Warn("could not list the volumes that are to be filled", "error", err)
@@ -165,7 +179,8 @@ func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine
 
 // unfilled reports whether a volume is to be filled with a copy, and has not been.
 func unfilled(v *corev1.PersistentVolume) bool {
-	return storage.Ours(v) && v.DeletionTimestamp == nil && v.Annotations[storage.ContentAnnotation] != "" && v.Annotations[storage.CopiedAnnotation] == ""
+	return storage.Ours(v) && v.DeletionTimestamp == nil && v.Annotations[storage.ContentAnnotation] != "" &&
+		v.Annotations[storage.CopiedAnnotation] == ""
 }
 
 // unfinished returns the contents of local volumes that are neither ready nor gone.
@@ -177,7 +192,8 @@ func unfinished(ctx context.Context, env engine.Env) (out []engine.Request) {
 	}
 	for i := range list.Items {
 		c := &list.Items[i]
-		if c.Spec.Driver == storage.Provisioner && (c.DeletionTimestamp != nil || c.Status == nil || c.Status.ReadyToUse == nil || !*c.Status.ReadyToUse) {
+		if c.Spec.Driver == storage.Provisioner &&
+			(c.DeletionTimestamp != nil || c.Status == nil || c.Status.ReadyToUse == nil || !*c.Status.ReadyToUse) {
 			out = append(out, engine.RequestFor("", c.Name))
 		}
 	}

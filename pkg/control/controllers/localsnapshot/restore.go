@@ -24,9 +24,11 @@ type Restore struct {
 	Nodes []*corev1.Node
 }
 
-// wanted reports whether a claim waits for a volume of Coracle's own that is a copy. The reconciler of claims has checked the rest of it.
+// wanted reports whether a claim waits for a volume of Coracle's own that is a copy. The reconciler of claims has
+// checked the rest of it.
 func wanted(c *corev1.PersistentVolumeClaim) bool {
-	return c.DeletionTimestamp == nil && c.Spec.VolumeName == "" && c.Annotations[helpers.AnnStorageProvisioner] == storage.Provisioner &&
+	return c.DeletionTimestamp == nil && c.Spec.VolumeName == "" &&
+		c.Annotations[helpers.AnnStorageProvisioner] == storage.Provisioner &&
 		(c.Spec.DataSource != nil || c.Spec.DataSourceRef != nil)
 }
 
@@ -49,10 +51,12 @@ func source(c *corev1.PersistentVolumeClaim) (kind, name, why string) {
 	case group == "" && ref.Kind == "PersistentVolumeClaim":
 		return storage.FromVolume, ref.Name, ""
 	}
-	return "", "", fmt.Sprintf("the data source is a %s: local volumes are copies of a VolumeSnapshot or a PersistentVolumeClaim", ref.Kind)
+	return "", "", fmt.Sprintf("the data source is a %s: local volumes are copies of a VolumeSnapshot or a "+
+		"PersistentVolumeClaim", ref.Kind)
 }
 
-// PlanRestore returns the volume that a claim gets, which says what its directory is filled with, or why there is none yet.
+// PlanRestore returns the volume that a claim gets, which says what its directory is filled with, or why there is none
+// yet.
 func PlanRestore(r Restore) (*corev1.PersistentVolume, string) {
 	if r.Class == nil {
 		return nil, fmt.Sprintf("storageclass.storage.k8s.io %q not found", helpers.GetPersistentVolumeClaimClass(r.Claim))
@@ -84,9 +88,11 @@ func PlanRestore(r Restore) (*corev1.PersistentVolume, string) {
 	case node.Annotations[storage.DirectoryAnnotation] == "":
 		return nil, fmt.Sprintf("node %q has no local volumes", node.Name)
 	case size.Value() < least:
-		return nil, fmt.Sprintf("requested volume size %d is less than the size %d of what is to be copied", size.Value(), least)
+		return nil, fmt.Sprintf("requested volume size %d is less than the size %d of what is to be copied", size.Value(),
+			least)
 	case len(r.Class.AllowedTopologies) > 0 && !storage.InTopology(r.Class.AllowedTopologies, node.Labels):
-		return nil, fmt.Sprintf("what is to be copied is on node %q, which is not in the class's allowedTopologies", node.Name)
+		return nil, fmt.Sprintf("what is to be copied is on node %q, which is not in the class's allowedTopologies",
+			node.Name)
 	}
 	v := storage.NewVolume(r.Claim, r.Class, node)
 	v.Annotations[storage.ContentAnnotation] = kind + "/" + of
@@ -100,19 +106,22 @@ func (r Restore) ofSnapshot(name string) (node *corev1.Node, snapshot string, si
 		return nil, "", 0, fmt.Sprintf("volumesnapshot %q not found", name)
 	case v.DeletionTimestamp != nil:
 		return nil, "", 0, fmt.Sprintf("volumesnapshot %q is being deleted", name)
-	case v.Status == nil || v.Status.ReadyToUse == nil || !*v.Status.ReadyToUse || c == nil || c.Status == nil || c.Status.SnapshotHandle == nil:
+	case v.Status == nil || v.Status.ReadyToUse == nil || !*v.Status.ReadyToUse || c == nil || c.Status == nil ||
+		c.Status.SnapshotHandle == nil:
 		return nil, "", 0, fmt.Sprintf("volumesnapshot %q is not ready to use", name)
 	case c.Spec.VolumeSnapshotRef.UID != v.UID || c.DeletionTimestamp != nil:
 		return nil, "", 0, fmt.Sprintf("volumesnapshot %q is not bound to its content", name)
 	case c.Spec.Driver != storage.Provisioner:
-		return nil, "", 0, fmt.Sprintf("volumesnapshot %q is of the driver %q, and the claim's class of %q", name, c.Spec.Driver, storage.Provisioner)
+		return nil, "", 0, fmt.Sprintf("volumesnapshot %q is of the driver %q, and the claim's class of %q", name,
+			c.Spec.Driver, storage.Provisioner)
 	case c.Spec.SourceVolumeMode != nil && *c.Spec.SourceVolumeMode != storage.ModeOf(r.Claim.Spec.VolumeMode):
 		return nil, "", 0, fmt.Sprintf("volumesnapshot %q is of a volume of volumeMode %s", name, *c.Spec.SourceVolumeMode)
 	}
 	s := State{Nodes: r.Nodes}
 	node, snapshot, ok := s.split(*c.Status.SnapshotHandle)
 	if !ok {
-		return nil, "", 0, fmt.Sprintf("volumesnapshot %q has the handle %q, which is not that of a local volume", name, *c.Status.SnapshotHandle)
+		return nil, "", 0, fmt.Sprintf("volumesnapshot %q has the handle %q, which is not that of a local volume", name,
+			*c.Status.SnapshotHandle)
 	}
 	if c.Status.RestoreSize != nil {
 		size = *c.Status.RestoreSize
@@ -132,7 +141,8 @@ func (r Restore) ofClaim(name string) (node *corev1.Node, volume string, size in
 	case !storage.Ours(v):
 		return nil, "", 0, fmt.Sprintf("the volume of persistentvolumeclaim %q is not of %s", name, storage.Provisioner)
 	case storage.ModeOf(v.Spec.VolumeMode) != storage.ModeOf(r.Claim.Spec.VolumeMode):
-		return nil, "", 0, fmt.Sprintf("persistentvolumeclaim %q is of volumeMode %s", name, storage.ModeOf(v.Spec.VolumeMode))
+		return nil, "", 0, fmt.Sprintf("persistentvolumeclaim %q is of volumeMode %s", name,
+			storage.ModeOf(v.Spec.VolumeMode))
 	}
 	capacity := v.Spec.Capacity[corev1.ResourceStorage]
 	return State{Nodes: r.Nodes}.host(storage.HostOf(v)), v.Name, capacity.Value(), ""

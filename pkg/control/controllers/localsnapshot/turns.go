@@ -6,8 +6,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// perNode is how many copies, and how many other things, a node is asked for at once, so that one that is slow or silent does not keep others waiting.
-// Nodes make two copies at once.
+// perNode is how many copies, and how many other things, a node is asked for at once, so that one that is slow or
+// silent does not keep others waiting. Nodes make two copies at once.
 const perNode = 2
 
 // turns are what nodes are being asked for, and the requests that wait for that.

@@ -14,7 +14,8 @@ import (
 )
 
 // Plan returns the namespace's desired conditions, and whether it is empty and can be finalized.
-func Plan(ns *corev1.Namespace, left []aggregated.Remaining, now time.Time) (conditions []corev1.NamespaceCondition, empty bool) {
+func Plan(ns *corev1.Namespace, left []aggregated.Remaining,
+	now time.Time) (conditions []corev1.NamespaceCondition, empty bool) {
 	var failures, content, waits []string
 	finalizers := map[string]int{}
 	for _, l := range left {
@@ -35,7 +36,13 @@ func Plan(ns *corev1.Namespace, left []aggregated.Remaining, now time.Time) (con
 	}
 	conditions = ns.Status.Conditions
 	set := func(t corev1.NamespaceConditionType, bad []string, badReason, badPrefix, goodReason, good string) {
-		c := corev1.NamespaceCondition{Type: t, Status: corev1.ConditionFalse, Reason: goodReason, Message: good, LastTransitionTime: metav1.NewTime(now)}
+		c := corev1.NamespaceCondition{
+			Type:               t,
+			Status:             corev1.ConditionFalse,
+			Reason:             goodReason,
+			Message:            good,
+			LastTransitionTime: metav1.NewTime(now),
+		}
 		if len(bad) > 0 {
 			c.Status, c.Reason, c.Message = corev1.ConditionTrue, badReason, badPrefix+strings.Join(bad, ", ")
 		}
@@ -51,13 +58,16 @@ func Plan(ns *corev1.Namespace, left []aggregated.Remaining, now time.Time) (con
 		conditions = slices.Clone(conditions)
 		conditions[i] = c
 	}
-	set(corev1.NamespaceDeletionDiscoveryFailure, nil, "", "", "ResourcesDiscovered", "All resources successfully discovered")
-	set(corev1.NamespaceDeletionGVParsingFailure, nil, "", "", "ParsedGroupVersions", "All legacy kube types successfully parsed")
+	set(corev1.NamespaceDeletionDiscoveryFailure, nil, "", "", "ResourcesDiscovered",
+		"All resources successfully discovered")
+	set(corev1.NamespaceDeletionGVParsingFailure, nil, "", "", "ParsedGroupVersions",
+		"All legacy kube types successfully parsed")
 	set(corev1.NamespaceDeletionContentFailure, failures, "ContentDeletionFailed", "Failed to delete all resource types: ",
 		"ContentDeleted", "All content successfully deleted, may be waiting on finalization")
 	set(corev1.NamespaceContentRemaining, content, "SomeResourcesRemain", "Some resources are remaining: ",
 		"ContentRemoved", "All content successfully removed")
-	set(corev1.NamespaceFinalizersRemaining, waits, "SomeFinalizersRemain", "Some content in the namespace has finalizers remaining: ",
+	set(corev1.NamespaceFinalizersRemaining, waits, "SomeFinalizersRemain",
+		"Some content in the namespace has finalizers remaining: ",
 		"ContentHasNoFinalizers", "All content-preserving finalizers finished")
 	return conditions, len(failures) == 0 && len(content) == 0
 }

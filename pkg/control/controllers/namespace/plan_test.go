@@ -26,7 +26,11 @@ func TestPlan(t *testing.T) {
 	require.True(t, empty)
 	require.Len(t, cs, 5)
 
-	cs, empty = Plan(ns, []aggregated.Remaining{{Resource: "pods", Count: 2, Finalizers: map[string]int{"x/y": 1}}, {Resource: "deployments.apps", Err: errors.New("no")}}, now)
+	cs, empty = Plan(ns,
+		[]aggregated.Remaining{
+			{Resource: "pods", Count: 2, Finalizers: map[string]int{"x/y": 1}},
+			{Resource: "deployments.apps", Err: errors.New("no")},
+		}, now)
 	require.False(t, empty)
 	status, text := message(cs, corev1.NamespaceContentRemaining)
 	require.Equal(t, corev1.ConditionTrue, status)
@@ -38,6 +42,10 @@ func TestPlan(t *testing.T) {
 	require.Contains(t, text, "deployments.apps")
 
 	ns.Status.Conditions = cs
-	again, _ := Plan(ns, []aggregated.Remaining{{Resource: "pods", Count: 2, Finalizers: map[string]int{"x/y": 1}}, {Resource: "deployments.apps", Err: errors.New("no")}}, now.Add(time.Hour))
+	again, _ := Plan(ns,
+		[]aggregated.Remaining{
+			{Resource: "pods", Count: 2, Finalizers: map[string]int{"x/y": 1}},
+			{Resource: "deployments.apps", Err: errors.New("no")},
+		}, now.Add(time.Hour))
 	require.Equal(t, cs, again, "times change only with the status")
 }

@@ -20,7 +20,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// again is the retry interval for a namespace that is not empty yet; events enqueue it earlier, but for objects elsewhere.
+// again is the retry interval for a namespace that is not empty yet; events enqueue it earlier, but for objects
+// elsewhere.
 const again = 15 * time.Second
 
 // Elsewhere deletes what other servers keep in a namespace, and returns what remains there.
@@ -105,7 +106,9 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		}
 		return engine.Result{RequeueAfter: again}, nil
 	}
-	next.Spec.Finalizers = slices.DeleteFunc(next.Spec.Finalizers, func(f corev1.FinalizerName) bool { return f == corev1.FinalizerKubernetes })
+	next.Spec.Finalizers = slices.DeleteFunc(next.Spec.Finalizers, func(f corev1.FinalizerName) bool {
+		return f == corev1.FinalizerKubernetes
+	})
 	return engine.Result{}, client.IgnoreNotFound(r.Client.SubResource("finalize").Update(ctx, next))
 }
 
@@ -131,9 +134,12 @@ func (r *reconciler) empty(ctx context.Context, k engine.Kind, namespace string)
 	if len(list.Items) == 0 {
 		return l
 	}
-	fresh := slices.ContainsFunc(list.Items, func(o metav1.PartialObjectMetadata) bool { return o.DeletionTimestamp == nil })
+	fresh := slices.ContainsFunc(list.Items, func(o metav1.PartialObjectMetadata) bool {
+		return o.DeletionTimestamp == nil
+	})
 	if fresh {
-		err := r.Client.DeleteAllOf(ctx, k.Metadata(), client.InNamespace(namespace), client.PropagationPolicy(metav1.DeletePropagationBackground))
+		err := r.Client.DeleteAllOf(ctx, k.Metadata(), client.InNamespace(namespace),
+			client.PropagationPolicy(metav1.DeletePropagationBackground))
 		if err != nil && !apierrors.IsNotFound(err) && !meta.IsNoMatchError(err) {
 			l.Err = err
 		}

@@ -7,7 +7,8 @@ import (
 )
 
 // ErrFull means that no CIDR is left.
-var ErrFull = errors.New("the cluster's pod network has no free node network: start the server with a larger --cluster-cidr")
+var ErrFull = errors.New("the cluster's pod network has no free node network: start the server with a larger " +
+	"--cluster-cidr")
 
 // Size is the prefix length of a node's network within a cluster's.
 func Size(cluster netip.Prefix) int {

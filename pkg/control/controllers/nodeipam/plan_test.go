@@ -11,7 +11,9 @@ import (
 
 func TestNetworksNeverOverlapAndAllAreUsed(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		cluster := netip.MustParsePrefix(rapid.SampledFrom([]string{"10.42.0.0/20", "10.255.240.0/21", "255.255.252.0/22", "192.168.7.0/25", "fd00::/61", "ffff:ffff:ffff:fffc::/62"}).Draw(t, "cluster"))
+		cluster := netip.MustParsePrefix(rapid.SampledFrom([]string{
+			"10.42.0.0/20", "10.255.240.0/21", "255.255.252.0/22", "192.168.7.0/25", "fd00::/61", "ffff:ffff:ffff:fffc::/62",
+		}).Draw(t, "cluster"))
 		most := 1 << (Size(cluster) - cluster.Bits())
 		p := newPool(cluster)
 		has := map[string]netip.Prefix{}

@@ -24,9 +24,11 @@ func New(cluster netip.Prefix) *engine.Reconciler {
 	var r *reconciler
 	return &engine.Reconciler{
 		Name: "nodeipam", Account: "node-controller", Workers: 1,
-		Watches: []engine.Watch{{Object: &corev1.Node{}, Event: func(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
-			return r.see(was, is)
-		}}},
+		Watches: []engine.Watch{
+			{Object: &corev1.Node{}, Event: func(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
+				return r.see(was, is)
+			}},
+		},
 		Writes: []engine.Write{{Object: &corev1.Node{}, Parts: []engine.Part{engine.Spec}}},
 		New: func(env engine.Env) engine.Func {
 			r = &reconciler{Env: env, pool: newPool(cluster), waiting: map[string]bool{}}

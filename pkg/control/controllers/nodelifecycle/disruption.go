@@ -43,7 +43,8 @@ func well(conditions []corev1.NodeCondition) bool {
 // evicted reports whether the node has a NoExecute taint for being not ready or unreachable.
 func evicted(n *corev1.Node) bool {
 	for _, t := range n.Spec.Taints {
-		if t.Effect == corev1.TaintEffectNoExecute && (t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable) {
+		if t.Effect == corev1.TaintEffectNoExecute &&
+			(t.Key == corev1.TaintNodeNotReady || t.Key == corev1.TaintNodeUnreachable) {
 			return true
 		}
 	}
@@ -94,9 +95,9 @@ func (c *census) set(name string, is *member) {
 	}
 }
 
-// eviction distinguishes lost nodes from a network partition, and returns the interval between evictions in the zone. When most of a
-// zone is lost, its pods are probably still running, and the remaining nodes could hardly take them all. When no node is reachable at
-// all, it is the control plane that is partitioned.
+// eviction distinguishes lost nodes from a network partition, and returns the interval between evictions in the zone.
+// When most of a zone is lost, its pods are probably still running, and the remaining nodes could hardly take them all.
+// When no node is reachable at all, it is the control plane that is partitioned.
 func (c *census) eviction(zone string) (Eviction, time.Duration) {
 	t := c.zones[zone]
 	switch {

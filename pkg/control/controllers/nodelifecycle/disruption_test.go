@@ -129,7 +129,8 @@ func TestOneAfterTheOther(t *testing.T) {
 	require.Equal(t, Hold, e)
 	// One comes back.
 	require.ElementsMatch(t, []engine.Request{
-		engine.RequestFor("", "a1"), engine.RequestFor("", "a2"), engine.RequestFor("", "a3"), engine.RequestFor("", "a4"), engine.RequestFor("", "a5"),
+		engine.RequestFor("", "a1"), engine.RequestFor("", "a2"), engine.RequestFor("", "a3"), engine.RequestFor("", "a4"),
+		engine.RequestFor("", "a5"),
 	}, l.count("a0", in("a", "a0", corev1.ConditionTrue)))
 	e, _ = ask(1, 2*time.Minute)
 	require.Equal(t, Evict, e)
@@ -138,7 +139,8 @@ func TestOneAfterTheOther(t *testing.T) {
 func TestPlanOfADisruptedZone(t *testing.T) {
 	const unreachable = corev1.TaintNodeUnreachable
 	fresh, had := node(corev1.ConditionTrue), node(corev1.ConditionFalse,
-		taint(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule), taint(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute))
+		taint(corev1.TaintNodeNotReady, corev1.TaintEffectNoSchedule),
+		taint(corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute))
 	for name, c := range map[string]struct {
 		node     *corev1.Node
 		eviction Eviction

@@ -41,7 +41,9 @@ type Actions struct {
 }
 
 // watched are the conditions that a node reports, and that are unknown when it does not.
-var watched = []corev1.NodeConditionType{corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure}
+var watched = []corev1.NodeConditionType{
+	corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
+}
 
 // Plan decides. It does not change o.
 func Plan(o Observed, now time.Time) Actions {
@@ -81,11 +83,13 @@ func silenced(n *corev1.Node, now time.Time) []corev1.NodeCondition {
 		c := find(out, t)
 		if c == nil {
 			out = append(out, corev1.NodeCondition{
-				Type: t, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated", Message: "Kubelet never posted node status.",
+				Type: t, Status: corev1.ConditionUnknown, Reason: "NodeStatusNeverUpdated",
+				Message:           "Kubelet never posted node status.",
 				LastHeartbeatTime: n.CreationTimestamp, LastTransitionTime: at,
 			})
 		} else if c.Status != corev1.ConditionUnknown {
-			c.Status, c.Reason, c.Message, c.LastTransitionTime = corev1.ConditionUnknown, "NodeStatusUnknown", "Kubelet stopped posting node status.", at
+			c.Status, c.Reason, c.Message, c.LastTransitionTime = corev1.ConditionUnknown, "NodeStatusUnknown",
+				"Kubelet stopped posting node status.", at
 		}
 	}
 	return out
@@ -124,7 +128,8 @@ func taints(o Observed, conditions []corev1.NodeCondition, now time.Time) []core
 		taint     string
 	}{
 		{corev1.NodeMemoryPressure, corev1.TaintNodeMemoryPressure}, {corev1.NodeDiskPressure, corev1.TaintNodeDiskPressure},
-		{corev1.NodePIDPressure, corev1.TaintNodePIDPressure}, {corev1.NodeNetworkUnavailable, corev1.TaintNodeNetworkUnavailable},
+		{corev1.NodePIDPressure, corev1.TaintNodePIDPressure},
+		{corev1.NodeNetworkUnavailable, corev1.TaintNodeNetworkUnavailable},
 	} {
 		if c := find(conditions, x.condition); c != nil && c.Status == corev1.ConditionTrue {
 			add(x.taint, corev1.TaintEffectNoSchedule)

@@ -38,7 +38,9 @@ func TestPlan(t *testing.T) {
 	cordoned := node(corev1.ConditionTrue)
 	cordoned.Spec.Unschedulable = true
 	pressed := node(corev1.ConditionTrue)
-	pressed.Status.Conditions = append(pressed.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue})
+	pressed.Status.Conditions = append(pressed.Status.Conditions, corev1.NodeCondition{
+		Type: corev1.NodeDiskPressure, Status: corev1.ConditionTrue,
+	})
 	for name, c := range map[string]struct {
 		node    *corev1.Node
 		silent  time.Duration
@@ -47,15 +49,35 @@ func TestPlan(t *testing.T) {
 		unready bool
 		again   time.Duration
 	}{
-		"well":          {node: node(corev1.ConditionTrue), silent: 10 * time.Second, again: 30 * time.Second},
-		"became ready":  {node: node(corev1.ConditionTrue, taint(notReady, corev1.TaintEffectNoSchedule), taint("mine", corev1.TaintEffectNoExecute)), again: DefaultPatience, taints: []string{"mine:NoExecute"}},
-		"not ready":     {node: node(corev1.ConditionFalse), again: DefaultPatience, taints: []string{notReady + ":NoSchedule", notReady + ":NoExecute"}},
-		"silent":        {node: node(corev1.ConditionTrue), silent: DefaultPatience, unknown: true, unready: true, taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"}},
-		"was not ready": {node: node(corev1.ConditionFalse, taint(notReady, corev1.TaintEffectNoSchedule), taint(notReady, corev1.TaintEffectNoExecute)), silent: DefaultPatience, unknown: true, unready: true, taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"}},
-		"never spoke":   {node: node(""), silent: DefaultPatience, unknown: true, unready: true, taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"}},
-		"new":           {node: node(""), again: DefaultPatience, taints: []string{notReady + ":NoSchedule"}},
-		"cordoned":      {node: cordoned, again: DefaultPatience, taints: []string{corev1.TaintNodeUnschedulable + ":NoSchedule"}},
-		"disk":          {node: pressed, again: DefaultPatience, taints: []string{corev1.TaintNodeDiskPressure + ":NoSchedule"}},
+		"well": {node: node(corev1.ConditionTrue), silent: 10 * time.Second, again: 30 * time.Second},
+		"became ready": {
+			node: node(corev1.ConditionTrue, taint(notReady, corev1.TaintEffectNoSchedule),
+				taint("mine", corev1.TaintEffectNoExecute)), again: DefaultPatience, taints: []string{"mine:NoExecute"},
+		},
+		"not ready": {
+			node: node(corev1.ConditionFalse), again: DefaultPatience,
+			taints: []string{notReady + ":NoSchedule", notReady + ":NoExecute"},
+		},
+		"silent": {
+			node: node(corev1.ConditionTrue), silent: DefaultPatience, unknown: true, unready: true,
+			taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"},
+		},
+		"was not ready": {
+			node: node(corev1.ConditionFalse, taint(notReady, corev1.TaintEffectNoSchedule),
+				taint(notReady, corev1.TaintEffectNoExecute)), silent: DefaultPatience, unknown: true, unready: true,
+			taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"},
+		},
+		"never spoke": {
+			node: node(""), silent: DefaultPatience, unknown: true, unready: true,
+			taints: []string{unreachable + ":NoSchedule", unreachable + ":NoExecute"},
+		},
+		"new": {node: node(""), again: DefaultPatience, taints: []string{notReady + ":NoSchedule"}},
+		"cordoned": {
+			node: cordoned, again: DefaultPatience, taints: []string{corev1.TaintNodeUnschedulable + ":NoSchedule"},
+		},
+		"disk": {
+			node: pressed, again: DefaultPatience, taints: []string{corev1.TaintNodeDiskPressure + ":NoSchedule"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Observed{Node: c.node, Heard: now.Add(-c.silent), Patience: DefaultPatience}

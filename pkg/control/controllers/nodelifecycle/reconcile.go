@@ -33,10 +33,13 @@ func New(patience time.Duration) *engine.Reconciler {
 			{Object: &corev1.Node{}, Event: func(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
 				return l.node(env, was, is)
 			}},
-			{Object: &coordinationv1.Lease{}, Event: func(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
-				l.heard.Lease(was, is, env.Now())
-				return nil // the node is checked when its grace period ends
-			}},
+			{
+				Object: &coordinationv1.Lease{},
+				Event: func(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
+					l.heard.Lease(was, is, env.Now())
+					return nil // the node is checked when its grace period ends
+				},
+			},
 		},
 		Reads: []client.Object{&corev1.Pod{}},
 		Writes: []engine.Write{
@@ -190,7 +193,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if a.SetTaints {
 		base := next.DeepCopy()
 		next.Spec.Taints = a.Taints
-		if err := r.Client.Patch(ctx, next, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := r.Client.Patch(ctx, next, client.MergeFromWithOptions(base, client.MergeFromWithOptimisticLock{})); err !=
+			nil {
 			return engine.Result{}, client.IgnoreNotFound(err)
 		}
 	}

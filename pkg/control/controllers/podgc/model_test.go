@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/model"
 )
 
-// TestModel: whatever nodes, agents and users do, and wherever the process is killed, a pod is deleted only if no node runs it any more, and no such pod
-// is left.
+// TestModel: whatever nodes, agents and users do, and wherever the process is killed, a pod is deleted only if no node
+// runs it any more, and no such pod is left.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := model.New(t, New())
@@ -55,7 +55,10 @@ func TestModel(t *testing.T) {
 				})
 			},
 			"pod comes": func(t *rapid.T) {
-				w.Create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: pod.Draw(t, "pod")}, Status: corev1.PodStatus{Phase: corev1.PodPending}})
+				w.Create(&corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: pod.Draw(t, "pod")},
+					Status:     corev1.PodStatus{Phase: corev1.PodPending},
+				})
 			},
 			"pod is bound": func(t *rapid.T) {
 				n := node.Draw(t, "node") // it may be gone already
@@ -99,7 +102,8 @@ func TestModel(t *testing.T) {
 		w.Settle(Quarantine)
 		for _, p := range model.Stored[*corev1.Pod](w) {
 			n := model.Stored[*corev1.Node](w)[p.Spec.NodeName]
-			deleted := p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds == 0 // but for finalizers
+			// but for finalizers
+			deleted := p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds == 0
 			switch {
 			case deleted:
 			case p.Spec.NodeName == "" && p.DeletionTimestamp != nil:

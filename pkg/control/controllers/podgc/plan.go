@@ -36,8 +36,8 @@ func PlanTerminated(terminated []*corev1.Pod, threshold int) []*corev1.Pod {
 	return out[:len(out)-threshold]
 }
 
-// abandoned reports whether somebody has said that nothing runs on a node, and the node does not deny it. Pods that are being deleted there are gone, as upstream
-// (KEP-2268), so that their volumes can be attached elsewhere.
+// abandoned reports whether somebody has said that nothing runs on a node, and the node does not deny it. Pods that are
+// being deleted there are gone, as upstream (KEP-2268), so that their volumes can be attached elsewhere.
 func abandoned(n *corev1.Node) bool { return nodestate.OutOfService(n) && !nodestate.Ready(n) }
 
 func evicted(p *corev1.Pod) bool {

@@ -13,14 +13,21 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func TestPlanTerminated(t *testing.T) {
 	old := func(name string, hours int, evicted bool) *corev1.Pod {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(now.Add(-time.Duration(hours) * time.Hour))}}
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Name: name, CreationTimestamp: metav1.NewTime(now.Add(-time.Duration(hours) * time.Hour)),
+			},
+		}
 		p.Status.Phase = corev1.PodFailed
 		if evicted {
 			p.Status.Reason = "Evicted"
 		}
 		return p
 	}
-	pods := []*corev1.Pod{old("d", 3, false), old("b", 9, false), old("e", 1, false), old("c", 5, false), old("a", 2, true), old("b2", 9, false)}
+	pods := []*corev1.Pod{
+		old("d", 3, false), old("b", 9, false), old("e", 1, false), old("c", 5, false), old("a", 2, true),
+		old("b2", 9, false),
+	}
 	for _, tt := range []struct {
 		threshold int
 		want      []string
@@ -55,17 +62,25 @@ func TestClassify(t *testing.T) {
 		was, is *corev1.Pod
 		want    change
 	}{
-		"new":                   {nil, pod("", corev1.PodPending, false), change{}},
-		"deleted while pending": {pod("", corev1.PodPending, false), pod("", corev1.PodPending, true), change{unscheduled: true}},
-		"found deleted":         {nil, pod("", corev1.PodPending, true), change{unscheduled: true}},
-		"bound":                 {pod("", corev1.PodPending, false), pod("n", corev1.PodPending, false), change{newOnNode: true}},
-		"found on a node":       {nil, pod("n", corev1.PodRunning, false), change{newOnNode: true}},
-		"deleted on its node":   {pod("n", corev1.PodRunning, false), pod("n", corev1.PodRunning, true), change{terminating: true}},
-		"being deleted":         {pod("n", corev1.PodRunning, true), pod("n", corev1.PodRunning, true), change{}},
-		"found being deleted":   {nil, pod("n", corev1.PodRunning, true), change{terminating: true, newOnNode: true}},
-		"terminates":            {pod("n", corev1.PodRunning, false), pod("n", corev1.PodSucceeded, false), change{terminated: true}},
-		"found terminated":      {nil, pod("n", corev1.PodFailed, false), change{terminated: true, newOnNode: true}},
-		"terminated already":    {pod("n", corev1.PodFailed, false), pod("n", corev1.PodFailed, false), change{}},
+		"new": {nil, pod("", corev1.PodPending, false), change{}},
+		"deleted while pending": {
+			pod("", corev1.PodPending, false), pod("", corev1.PodPending, true), change{unscheduled: true},
+		},
+		"found deleted": {nil, pod("", corev1.PodPending, true), change{unscheduled: true}},
+		"bound": {
+			pod("", corev1.PodPending, false), pod("n", corev1.PodPending, false), change{newOnNode: true},
+		},
+		"found on a node": {nil, pod("n", corev1.PodRunning, false), change{newOnNode: true}},
+		"deleted on its node": {
+			pod("n", corev1.PodRunning, false), pod("n", corev1.PodRunning, true), change{terminating: true},
+		},
+		"being deleted":       {pod("n", corev1.PodRunning, true), pod("n", corev1.PodRunning, true), change{}},
+		"found being deleted": {nil, pod("n", corev1.PodRunning, true), change{terminating: true, newOnNode: true}},
+		"terminates": {
+			pod("n", corev1.PodRunning, false), pod("n", corev1.PodSucceeded, false), change{terminated: true},
+		},
+		"found terminated":   {nil, pod("n", corev1.PodFailed, false), change{terminated: true, newOnNode: true}},
+		"terminated already": {pod("n", corev1.PodFailed, false), pod("n", corev1.PodFailed, false), change{}},
 	} {
 		require.Equal(t, tt.want, classify(tt.was, tt.is), name)
 	}

@@ -1,5 +1,5 @@
-// Package podgc deletes the pods that nobody else deletes: those of missing nodes, those being deleted on nodes that are out of service or before they
-// had a node, and terminated ones beyond a threshold.
+// Package podgc deletes the pods that nobody else deletes: those of missing nodes, those being deleted on nodes that
+// are out of service or before they had a node, and terminated ones beyond a threshold.
 //
 // Its invariant: it deletes no pod that an existing node could still run, unless somebody has said that the node runs
 // nothing.
@@ -193,11 +193,13 @@ func (r *reconciler) fail(ctx context.Context, p *corev1.Pod, why string) error 
 		next.Status.Phase = corev1.PodFailed
 		if why != "" {
 			next.Status.Conditions, _ = podstate.WithCondition(p.Status.Conditions, corev1.PodCondition{
-				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: why, ObservedGeneration: p.Generation,
+				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC", Message: why,
+				ObservedGeneration: p.Generation,
 			}, r.Now())
 		}
 		// A patch, as upstream's role allows nothing else.
-		if err := r.Client.Status().Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := r.Client.Status().
+			Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
 			return client.IgnoreNotFound(err)
 		}
 	}

@@ -33,9 +33,11 @@ type bench struct {
 
 func newBench(t *testing.T, objects ...client.Object) *bench {
 	b := &bench{t: t, now: now}
-	b.client = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).
+	b.client = fake.NewClientBuilder().
+		WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).
 		WithInterceptorFuncs(interceptor.Funcs{
-			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, patch client.Patch,
+				opts ...client.SubResourcePatchOption) error {
 				b.written = append(b.written, sub+" "+o.GetName())
 				return c.SubResource(sub).Patch(ctx, o, patch, opts...)
 			},
@@ -50,7 +52,11 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 				return c.Delete(ctx, o)
 			},
 		}).Build()
-	b.reconciler = &reconciler{engine.Env{Client: b.client, Cache: b.client, Now: func() time.Time { return b.now }}, b.list, &missing{gone: map[string]time.Time{}}}
+	b.reconciler = &reconciler{
+		engine.Env{Client: b.client, Cache: b.client, Now: func() time.Time { return b.now }},
+		b.list,
+		&missing{gone: map[string]time.Time{}},
+	}
 	return b
 }
 
@@ -61,7 +67,8 @@ func (b *bench) list(ctx context.Context, out client.ObjectList, _, index, value
 		return err
 	}
 	for _, p := range all.Items {
-		if index == podstate.NodeIndex && p.Spec.NodeName == value || index == "status.phase" && string(p.Status.Phase) == value {
+		if index == podstate.NodeIndex && p.Spec.NodeName == value ||
+			index == "status.phase" && string(p.Status.Phase) == value {
 			out.(*corev1.PodList).Items = append(out.(*corev1.PodList).Items, p)
 		}
 	}
@@ -83,7 +90,8 @@ func onNode(name, node string, phase corev1.PodPhase) *corev1.Pod {
 // The pods of a missing node are deleted once it has been missing for as long as the quarantine, without a break.
 func TestMissingNode(t *testing.T) {
 	req := engine.RequestFor("", "n")
-	b := newBench(t, onNode("runs", "n", corev1.PodRunning), onNode("done", "n", corev1.PodSucceeded), onNode("other", "m", corev1.PodRunning))
+	b := newBench(t, onNode("runs", "n", corev1.PodRunning), onNode("done", "n", corev1.PodSucceeded),
+		onNode("other", "m", corev1.PodRunning))
 	require.Equal(t, Quarantine, b.run(req).RequeueAfter)
 	b.now = now.Add(30 * time.Second)
 	require.Equal(t, 10*time.Second, b.run(req).RequeueAfter)
@@ -94,7 +102,8 @@ func TestMissingNode(t *testing.T) {
 	b.now = now.Add(time.Hour)
 	require.Zero(t, b.run(req))
 	require.Empty(t, b.written, "it is back")
-	require.NoError(t, b.client.Delete(t.Context(), node, client.Preconditions{UID: &node.UID}, client.GracePeriodSeconds(0)))
+	require.NoError(t,
+		b.client.Delete(t.Context(), node, client.Preconditions{UID: &node.UID}, client.GracePeriodSeconds(0)))
 	b.written = nil
 	require.Equal(t, Quarantine, b.run(req).RequeueAfter, "and missing anew")
 

@@ -1,5 +1,5 @@
-// Package policystatus reports type errors in the expressions of validating admission policies in their status, as upstream's
-// validatingadmissionpolicy-status-controller does.
+// Package policystatus reports type errors in the expressions of validating admission policies in their status, as
+// upstream's validatingadmissionpolicy-status-controller does.
 //
 // Its invariant: a generation of a policy is checked once, and nothing but the status is written.
 package policystatus
@@ -40,7 +40,8 @@ func New(check Check) *engine.Reconciler {
 }
 
 // Plan returns the policy with the status it should have, or nil if that is up to date.
-func Plan(p *admissionregistrationv1.ValidatingAdmissionPolicy, check Check) *admissionregistrationv1.ValidatingAdmissionPolicy {
+func Plan(p *admissionregistrationv1.ValidatingAdmissionPolicy,
+	check Check) *admissionregistrationv1.ValidatingAdmissionPolicy {
 	if p.DeletionTimestamp != nil || p.Generation <= p.Status.ObservedGeneration {
 		return nil
 	}

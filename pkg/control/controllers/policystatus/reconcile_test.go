@@ -9,7 +9,9 @@ import (
 )
 
 func TestEachGenerationIsCheckedOnce(t *testing.T) {
-	warning := admissionregistrationv1.ExpressionWarning{FieldRef: "spec.validations[0].expression", Warning: "undefined field"}
+	warning := admissionregistrationv1.ExpressionWarning{
+		FieldRef: "spec.validations[0].expression", Warning: "undefined field",
+	}
 	check := func(*admissionregistrationv1.ValidatingAdmissionPolicy) []admissionregistrationv1.ExpressionWarning {
 		return []admissionregistrationv1.ExpressionWarning{warning}
 	}

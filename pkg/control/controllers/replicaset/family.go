@@ -53,10 +53,12 @@ func asSet(c *corev1.ReplicationController) *appsv1.ReplicaSet {
 	rs := &appsv1.ReplicaSet{
 		ObjectMeta: c.ObjectMeta,
 		Spec: appsv1.ReplicaSetSpec{
-			Replicas: c.Spec.Replicas, MinReadySeconds: c.Spec.MinReadySeconds, Selector: &metav1.LabelSelector{MatchLabels: c.Spec.Selector},
+			Replicas: c.Spec.Replicas, MinReadySeconds: c.Spec.MinReadySeconds,
+			Selector: &metav1.LabelSelector{MatchLabels: c.Spec.Selector},
 		},
 		Status: appsv1.ReplicaSetStatus{
-			Replicas: c.Status.Replicas, FullyLabeledReplicas: c.Status.FullyLabeledReplicas, ReadyReplicas: c.Status.ReadyReplicas,
+			Replicas: c.Status.Replicas, FullyLabeledReplicas: c.Status.FullyLabeledReplicas,
+			ReadyReplicas:     c.Status.ReadyReplicas,
 			AvailableReplicas: c.Status.AvailableReplicas, ObservedGeneration: c.Status.ObservedGeneration,
 		},
 	}
@@ -65,7 +67,8 @@ func asSet(c *corev1.ReplicationController) *appsv1.ReplicaSet {
 	}
 	for _, was := range c.Status.Conditions {
 		rs.Status.Conditions = append(rs.Status.Conditions, appsv1.ReplicaSetCondition{
-			Type: appsv1.ReplicaSetConditionType(was.Type), Status: was.Status, LastTransitionTime: was.LastTransitionTime, Reason: was.Reason, Message: was.Message,
+			Type: appsv1.ReplicaSetConditionType(was.Type), Status: was.Status, LastTransitionTime: was.LastTransitionTime,
+			Reason: was.Reason, Message: was.Message,
 		})
 	}
 	return rs
@@ -79,7 +82,8 @@ func withStatus(c *corev1.ReplicationController, s appsv1.ReplicaSetStatus) *cor
 	}
 	for _, is := range s.Conditions {
 		next.Status.Conditions = append(next.Status.Conditions, corev1.ReplicationControllerCondition{
-			Type: corev1.ReplicationControllerConditionType(is.Type), Status: is.Status, LastTransitionTime: is.LastTransitionTime, Reason: is.Reason, Message: is.Message,
+			Type: corev1.ReplicationControllerConditionType(is.Type), Status: is.Status,
+			LastTransitionTime: is.LastTransitionTime, Reason: is.Reason, Message: is.Message,
 		})
 	}
 	return next
@@ -87,7 +91,9 @@ func withStatus(c *corev1.ReplicationController, s appsv1.ReplicaSetStatus) *cor
 
 // sets maps a pod to its controller or, if it has none, to the objects of the family that could adopt it.
 func (f family) sets() func(context.Context, engine.Env, client.Object) []engine.Request {
-	return engine.ControllerOrAdopters(f.kind.GroupKind(), f.list, func(o client.Object) *metav1.LabelSelector { return f.view(o).Spec.Selector })
+	return engine.ControllerOrAdopters(f.kind.GroupKind(), f.list, func(o client.Object) *metav1.LabelSelector {
+		return f.view(o).Spec.Selector
+	})
 }
 
 func (f family) views(all client.ObjectList) iter.Seq[*appsv1.ReplicaSet] {

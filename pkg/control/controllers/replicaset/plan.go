@@ -93,7 +93,8 @@ func replicas(rs *appsv1.ReplicaSet) int32 {
 	return *rs.Spec.Replicas
 }
 
-func status(rs *appsv1.ReplicaSet, pods, terminating []*corev1.Pod, now time.Time) (s appsv1.ReplicaSetStatus, again time.Duration) {
+func status(rs *appsv1.ReplicaSet, pods, terminating []*corev1.Pod,
+	now time.Time) (s appsv1.ReplicaSetStatus, again time.Duration) {
 	s = *rs.Status.DeepCopy()
 	s.ObservedGeneration = rs.Generation
 	s.Replicas, s.FullyLabeledReplicas, s.ReadyReplicas, s.AvailableReplicas = int32(len(pods)), 0, 0, 0
@@ -120,7 +121,9 @@ func status(rs *appsv1.ReplicaSet, pods, terminating []*corev1.Pod, now time.Tim
 
 // withFailure sets or clears the ReplicaFailure condition.
 func withFailure(s appsv1.ReplicaSetStatus, reason string, err error, now time.Time) appsv1.ReplicaSetStatus {
-	i := slices.IndexFunc(s.Conditions, func(c appsv1.ReplicaSetCondition) bool { return c.Type == appsv1.ReplicaSetReplicaFailure })
+	i := slices.IndexFunc(s.Conditions, func(c appsv1.ReplicaSetCondition) bool {
+		return c.Type == appsv1.ReplicaSetReplicaFailure
+	})
 	switch {
 	case err == nil && i >= 0:
 		s.Conditions = slices.Delete(slices.Clone(s.Conditions), i, i+1)

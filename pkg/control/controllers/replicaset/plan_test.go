@@ -21,12 +21,20 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func set(n int32) *appsv1.ReplicaSet {
 	l := map[string]string{"app": "x"}
 	return &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Name: "s", UID: "s"}, Spec: appsv1.ReplicaSetSpec{
-		Replicas: &n, Selector: &metav1.LabelSelector{MatchLabels: l}, Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: l}},
+		Replicas: &n, Selector: &metav1.LabelSelector{MatchLabels: l},
+		Template: corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: l}},
 	}}
 }
 
 func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{"app": "x"}, CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              name,
+			UID:               types.UID(name),
+			Labels:            map[string]string{"app": "x"},
+			CreationTimestamp: metav1.NewTime(now.Add(-time.Hour)),
+		},
+	}
 	p.Status.Phase, p.Spec.NodeName = corev1.PodRunning, "n"
 	readyFor(time.Hour)(p)
 	for _, f := range change {
@@ -37,7 +45,9 @@ func pod(name string, change ...func(*corev1.Pod)) *corev1.Pod {
 
 func readyFor(d time.Duration) func(*corev1.Pod) {
 	return func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-d))}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-d))},
+		}
 	}
 }
 func unready(p *corev1.Pod)  { p.Status.Conditions = nil }
@@ -72,15 +82,31 @@ func TestPlan(t *testing.T) {
 		adopt, release, delete []string
 		create                 int
 	}{
-		"create":               {o: Observed{Set: set(3), Owned: []*corev1.Pod{pod("a")}}, create: 2},
-		"enough":               {o: Observed{Set: set(1), Owned: []*corev1.Pod{pod("a")}}},
-		"adopt first":          {o: Observed{Set: set(2), Orphans: []*corev1.Pod{pod("a"), pod("b", other)}}, adopt: []string{"a"}, create: 1},
-		"adopt, then too many": {o: Observed{Set: set(1), Owned: []*corev1.Pod{pod("a")}, Orphans: []*corev1.Pod{pod("b", waiting)}}, adopt: []string{"b"}, delete: []string{"b"}},
-		"dead ones left alone": {o: Observed{Set: set(1), Orphans: []*corev1.Pod{pod("a", deleting), pod("b", failed)}}, create: 1},
-		"release":              {o: Observed{Set: set(1), Owned: []*corev1.Pod{pod("a", other)}}, release: []string{"a"}, create: 1},
-		"going and failed":     {o: Observed{Set: set(2), Owned: []*corev1.Pod{pod("a", deleting), pod("b", failed)}}, create: 2},
-		"burst":                {o: Observed{Set: set(9999)}, create: burst},
-		"deleted":              {o: Observed{Set: func() *appsv1.ReplicaSet { s := set(3); s.DeletionTimestamp = &metav1.Time{Time: now}; return s }(), Orphans: []*corev1.Pod{pod("a")}}},
+		"create": {o: Observed{Set: set(3), Owned: []*corev1.Pod{pod("a")}}, create: 2},
+		"enough": {o: Observed{Set: set(1), Owned: []*corev1.Pod{pod("a")}}},
+		"adopt first": {
+			o: Observed{Set: set(2), Orphans: []*corev1.Pod{pod("a"), pod("b", other)}}, adopt: []string{"a"}, create: 1,
+		},
+		"adopt, then too many": {
+			o:     Observed{Set: set(1), Owned: []*corev1.Pod{pod("a")}, Orphans: []*corev1.Pod{pod("b", waiting)}},
+			adopt: []string{"b"}, delete: []string{"b"},
+		},
+		"dead ones left alone": {
+			o: Observed{Set: set(1), Orphans: []*corev1.Pod{pod("a", deleting), pod("b", failed)}}, create: 1,
+		},
+		"release": {
+			o: Observed{Set: set(1), Owned: []*corev1.Pod{pod("a", other)}}, release: []string{"a"}, create: 1,
+		},
+		"going and failed": {
+			o: Observed{Set: set(2), Owned: []*corev1.Pod{pod("a", deleting), pod("b", failed)}}, create: 2,
+		},
+		"burst": {o: Observed{Set: set(9999)}, create: burst},
+		"deleted": {
+			o: Observed{
+				Set:     func() *appsv1.ReplicaSet { s := set(3); s.DeletionTimestamp = &metav1.Time{Time: now}; return s }(),
+				Orphans: []*corev1.Pod{pod("a")},
+			},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, err := Plan(c.o, now)
@@ -115,9 +141,18 @@ func TestVictims(t *testing.T) {
 func TestStatus(t *testing.T) {
 	rs := set(3)
 	rs.Spec.MinReadySeconds = 10
-	a, err := Plan(Observed{Set: rs, Owned: []*corev1.Pod{pod("a", readyFor(time.Minute)), pod("b", readyFor(4*time.Second)), pod("c", unready), pod("d", deleting)}}, now)
+	a, err := Plan(Observed{
+		Set: rs,
+		Owned: []*corev1.Pod{
+			pod("a", readyFor(time.Minute)), pod("b", readyFor(4*time.Second)), pod("c", unready), pod("d", deleting),
+		},
+	}, now)
 	require.NoError(t, err)
-	require.Equal(t, []int32{3, 2, 1, 1, 3}, []int32{a.Status.Replicas, a.Status.ReadyReplicas, a.Status.AvailableReplicas, *a.Status.TerminatingReplicas, a.Status.FullyLabeledReplicas})
+	require.Equal(t, []int32{3, 2, 1, 1, 3},
+		[]int32{
+			a.Status.Replicas, a.Status.ReadyReplicas, a.Status.AvailableReplicas, *a.Status.TerminatingReplicas,
+			a.Status.FullyLabeledReplicas,
+		})
 	require.Equal(t, 6*time.Second, a.Again)
 
 	s := withFailure(a.Status, "FailedCreate", errors.New("quota"), now)
@@ -150,7 +185,8 @@ func TestPlanReachesItsAim(t *testing.T) {
 			if podstate.Active(p) && !gone[p.Name] {
 				have++
 			}
-			if podstate.Active(p) && p.Labels["app"] == "x" && podstate.Ready(p) && p.Status.Phase == corev1.PodRunning && p.Spec.NodeName != "" {
+			if podstate.Active(p) && p.Labels["app"] == "x" && podstate.Ready(p) && p.Status.Phase == corev1.PodRunning &&
+				p.Spec.NodeName != "" {
 				ready++
 				if gone[p.Name] {
 					readyGone++

@@ -134,7 +134,9 @@ func (r *reconciler) own(ctx context.Context, rs *appsv1.ReplicaSet, a Actions) 
 	}
 	for _, p := range a.Release {
 		next := p.DeepCopy()
-		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool { return ref.UID == rs.UID })
+		next.OwnerReferences = slices.DeleteFunc(next.OwnerReferences, func(ref metav1.OwnerReference) bool {
+			return ref.UID == rs.UID
+		})
 		if err := r.patch(ctx, p, next); err != nil {
 			return err
 		}
@@ -143,11 +145,13 @@ func (r *reconciler) own(ctx context.Context, rs *appsv1.ReplicaSet, a Actions) 
 }
 
 func (r *reconciler) patch(ctx context.Context, was, next *corev1.Pod) error {
-	return client.IgnoreNotFound(r.Client.Patch(ctx, next, client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})))
+	return client.IgnoreNotFound(r.Client.Patch(ctx, next,
+		client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})))
 }
 
 // scale creates and deletes pods.
-func (r *reconciler) scale(ctx context.Context, self client.Object, rs *appsv1.ReplicaSet, a Actions) (reason string, err error) {
+func (r *reconciler) scale(ctx context.Context, self client.Object, rs *appsv1.ReplicaSet,
+	a Actions) (reason string, err error) {
 	err = engine.SlowStart(a.Create, func(int) error { return r.create(ctx, self, &rs.Spec.Template) })
 	if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return "", nil

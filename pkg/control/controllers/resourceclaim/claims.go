@@ -1,5 +1,5 @@
-// Package resourceclaim makes the resource claims of pods from templates, and takes devices back from pods that no longer use them
-// (KEP-4381).
+// Package resourceclaim makes the resource claims of pods from templates, and takes devices back from pods that no
+// longer use them (KEP-4381).
 //
 // Its invariant: a claim is deallocated only when nothing uses it, which a pod does until the API server has it no
 // more or it has ended.
@@ -22,7 +22,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// NewRelease declares the reconciler of claims: it removes reservations of pods that have ended, and deallocates and deletes what is unused.
+// NewRelease declares the reconciler of claims: it removes reservations of pods that have ended, and deallocates and
+// deletes what is unused.
 func NewRelease() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "resource-claim-release", Account: "resource-claim-controller", Workers: 2,
@@ -39,7 +40,8 @@ func NewRelease() *engine.Reconciler {
 	}
 }
 
-// claimsOfPod maps a pod that no longer needs claims to those it had, and to those that were made for it: its status may not name them yet.
+// claimsOfPod maps a pod that no longer needs claims to those it had, and to those that were made for it: its status
+// may not name them yet.
 func claimsOfPod(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	p, ok := is.(*corev1.Pod)
 	if is == nil {
@@ -80,7 +82,8 @@ type Release struct {
 	Delete      bool
 }
 
-// PlanClaim returns what has to be done with a claim. uses reports whether the pod of that name and UID still exists and needs claims.
+// PlanClaim returns what has to be done with a claim. uses reports whether the pod of that name and UID still exists
+// and needs claims.
 func PlanClaim(c *resourcev1.ResourceClaim, uses func(name string, uid types.UID) (bool, error)) (Release, error) {
 	var out Release
 	for _, ref := range c.Status.ReservedFor {
@@ -103,7 +106,8 @@ func PlanClaim(c *resourcev1.ResourceClaim, uses func(name string, uid types.UID
 	if protected && (out.Unreserve || c.DeletionTimestamp != nil) {
 		out.Deallocate, out.Unprotect = c.Status.Allocation != nil, true
 	}
-	if ref := metav1.GetControllerOfNoCopy(c); ref != nil && ref.APIVersion == "v1" && ref.Kind == "Pod" && c.DeletionTimestamp == nil {
+	if ref := metav1.GetControllerOfNoCopy(c); ref != nil && ref.APIVersion == "v1" && ref.Kind == "Pod" &&
+		c.DeletionTimestamp == nil {
 		used, err := uses(ref.Name, ref.UID)
 		if err != nil {
 			return Release{}, err
@@ -120,7 +124,9 @@ func (r *claims) reconcile(ctx context.Context, req engine.Request) (engine.Resu
 	if err := r.Cache.Get(ctx, req.NamespacedName, &stored); err != nil {
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
-	plan, err := PlanClaim(&stored, func(name string, uid types.UID) (bool, error) { return r.uses(ctx, stored.Namespace, name, uid) })
+	plan, err := PlanClaim(&stored, func(name string, uid types.UID) (bool, error) {
+		return r.uses(ctx, stored.Namespace, name, uid)
+	})
 	if err != nil {
 		return engine.Result{}, err
 	}
@@ -146,8 +152,8 @@ func (r *claims) reconcile(ctx context.Context, req engine.Request) (engine.Resu
 	return engine.Result{}, nil
 }
 
-// uses reports whether a pod still needs its claims. That a pod is gone is believed only if the API server says so, because the scheduler
-// may reserve a claim for a pod that is not in this cache yet.
+// uses reports whether a pod still needs its claims. That a pod is gone is believed only if the API server says so,
+// because the scheduler may reserve a claim for a pod that is not in this cache yet.
 func (r *claims) uses(ctx context.Context, namespace, name string, uid types.UID) (bool, error) {
 	var p corev1.Pod
 	switch err := r.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &p); {

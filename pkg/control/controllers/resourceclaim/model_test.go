@@ -32,15 +32,20 @@ func allocate(w *model.World, name string, p *corev1.Pod) {
 		if !slices.Contains(c.Finalizers, resourcev1.Finalizer) {
 			c.Finalizers = append(c.Finalizers, resourcev1.Finalizer)
 		}
-		c.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Device: "gpu"}}}}
+		c.Status.Allocation = &resourcev1.AllocationResult{
+			Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{{Device: "gpu"}}},
+		}
 		if p != nil && !resourceclaim.IsReservedForPod(p, c, false) {
-			c.Status.ReservedFor = append(c.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: p.Name, UID: p.UID})
+			c.Status.ReservedFor = append(c.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{
+				Resource: "pods", Name: p.Name, UID: p.UID,
+			})
 		}
 	})
 }
 
-// TestModel: whatever pods, users and the scheduler do, and wherever the process is killed, no device is taken from a pod that needs it, and no pod gets
-// another claim while it has one. When everything is quiet, each pod has its claims and reservations, and nobody else has any.
+// TestModel: whatever pods, users and the scheduler do, and wherever the process is killed, no device is taken from a
+// pod that needs it, and no pod gets another claim while it has one. When everything is quiet, each pod has its claims
+// and reservations, and nobody else has any.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := model.New(t, New(), NewRelease())
@@ -48,7 +53,9 @@ func TestModel(t *testing.T) {
 			switch was := was.(type) {
 			case *resourcev1.ResourceClaim:
 				for _, ref := range was.Status.ReservedFor {
-					if p := inNeed(w, ref); p != nil && (is.(*resourcev1.ResourceClaim).Status.Allocation == nil || !resourceclaim.IsReservedForPod(p, is.(*resourcev1.ResourceClaim), false)) {
+					if p := inNeed(w, ref); p != nil &&
+						(is.(*resourcev1.ResourceClaim).Status.Allocation == nil ||
+							!resourceclaim.IsReservedForPod(p, is.(*resourcev1.ResourceClaim), false)) {
 						w.T.Fatalf("claim %s is taken from %s", was.Name, p.Name)
 					}
 				}
@@ -89,8 +96,11 @@ func TestModel(t *testing.T) {
 			},
 			"claim is deleted": func(t *rapid.T) { model.Delete[*resourcev1.ResourceClaim](w, someClaim(t)) },
 			"pod comes": func(t *rapid.T) {
-				w.Create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: pod.Draw(t, "pod")}, Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{
-					{Name: "shared", ResourceClaimName: &shared}, {Name: "own", ResourceClaimTemplateName: &template}}}})
+				w.Create(&corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: pod.Draw(t, "pod")},
+					Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{
+						{Name: "shared", ResourceClaimName: &shared}, {Name: "own", ResourceClaimTemplateName: &template}}},
+				})
 			},
 			"scheduler": func(t *rapid.T) {
 				p := model.Stored[*corev1.Pod](w)[pod.Draw(t, "pod")]
@@ -142,7 +152,8 @@ func TestModel(t *testing.T) {
 					t.Fatalf("claim %s is reserved for %s, which does not need it", c.Name, ref.Name)
 				}
 			}
-			if ref := metav1.GetControllerOf(c); ref != nil && inNeed(w, resourcev1.ResourceClaimConsumerReference{Name: ref.Name, UID: ref.UID}) == nil {
+			if ref := metav1.GetControllerOf(c); ref != nil &&
+				inNeed(w, resourcev1.ResourceClaimConsumerReference{Name: ref.Name, UID: ref.UID}) == nil {
 				t.Fatalf("claim %s of %s, which does not need it, is left", c.Name, ref.Name)
 			}
 			if c.DeletionTimestamp != nil && len(c.Status.ReservedFor) == 0 {
@@ -160,7 +171,8 @@ func TestModel(t *testing.T) {
 				continue // it cannot start anyway
 			}
 			for name := range resourceclaim.PodClaims(p) {
-				if c := claims[name]; p.Spec.NodeName != "" && c != nil && c.Status.Allocation != nil && !resourceclaim.IsReservedForPod(p, c, false) {
+				if c := claims[name]; p.Spec.NodeName != "" && c != nil && c.Status.Allocation != nil &&
+					!resourceclaim.IsReservedForPod(p, c, false) {
 					t.Fatalf("%s has no reservation of %s", p.Name, c.Name)
 				}
 			}

@@ -13,8 +13,11 @@ import (
 
 func TestPlanPod(t *testing.T) {
 	template, name := "gpu", "shared"
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"}, Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{
-		{Name: "own", ResourceClaimTemplateName: &template}, {Name: "shared", ResourceClaimName: &name}}}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"},
+		Spec: corev1.PodSpec{ResourceClaims: []corev1.PodResourceClaim{
+			{Name: "own", ResourceClaimTemplateName: &template}, {Name: "shared", ResourceClaimName: &name}}},
+	}
 	create, record, err := PlanPod(p, nil)
 	require.NoError(t, err)
 	require.Len(t, create, 1)
@@ -59,7 +62,12 @@ func TestPlanClaim(t *testing.T) {
 	pod := func(name string) resourcev1.ResourceClaimConsumerReference {
 		return resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: name, UID: types.UID(name)}
 	}
-	group := resourcev1.ResourceClaimConsumerReference{APIGroup: "scheduling.k8s.io", Resource: "podgroups", Name: "g", UID: "g"}
+	group := resourcev1.ResourceClaimConsumerReference{
+		APIGroup: "scheduling.k8s.io",
+		Resource: "podgroups",
+		Name:     "g",
+		UID:      "g",
+	}
 	uses := func(name string, uid types.UID) (bool, error) {
 		require.Equal(t, name, string(uid))
 		return strings.HasPrefix(name, "live"), nil
@@ -75,9 +83,11 @@ func TestPlanClaim(t *testing.T) {
 		return out
 	}
 	require.Equal(t, Release{ReservedFor: claim(pod("live")).Status.ReservedFor}, plan(claim(pod("live"))))
-	require.Equal(t, Release{Unreserve: true, ReservedFor: claim(pod("live")).Status.ReservedFor}, plan(claim(pod("dead"), pod("live"))))
+	require.Equal(t, Release{Unreserve: true, ReservedFor: claim(pod("live")).Status.ReservedFor},
+		plan(claim(pod("dead"), pod("live"))))
 	require.Equal(t, Release{Unreserve: true, Deallocate: true, Unprotect: true}, plan(claim(pod("dead"))))
-	require.Equal(t, Release{Unreserve: true, ReservedFor: claim(group).Status.ReservedFor}, plan(claim(group, pod("dead"))), "of a kind that is not known here")
+	require.Equal(t, Release{Unreserve: true, ReservedFor: claim(group).Status.ReservedFor},
+		plan(claim(group, pod("dead"))), "of a kind that is not known here")
 	require.Equal(t, Release{}, plan(claim()), "it may have been allocated before it is reserved")
 
 	deleted := claim()
@@ -85,7 +95,9 @@ func TestPlanClaim(t *testing.T) {
 	require.Equal(t, Release{Deallocate: true, Unprotect: true}, plan(deleted))
 
 	owned := claim()
-	owned.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Pod", Name: "dead", UID: "dead", Controller: new(true)}}
+	owned.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "Pod", Name: "dead", UID: "dead", Controller: new(true)},
+	}
 	require.Equal(t, Release{Delete: true}, plan(owned))
 	owned.OwnerReferences[0].Name, owned.OwnerReferences[0].UID = "live", "live"
 	require.Equal(t, Release{}, plan(owned))

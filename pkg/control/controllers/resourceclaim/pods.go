@@ -23,7 +23,8 @@ import (
 // claimIndex finds pods by the names of their claims.
 const claimIndex = "resourceClaims"
 
-// New declares the reconciler of pods: it makes their claims from templates, and reserves claims for pods that were not bound by the scheduler.
+// New declares the reconciler of pods: it makes their claims from templates, and reserves claims for pods that were not
+// bound by the scheduler.
 func New() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "resource-claim", Workers: 2,
@@ -64,8 +65,8 @@ func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 	return []engine.Request{engine.RequestFor(p.Namespace, p.Name)}
 }
 
-// podsOfClaim maps a claim that is gone to the pod it was made for, and one that is allocated to the pods that have a node without the scheduler's having
-// reserved it.
+// podsOfClaim maps a claim that is gone to the pod it was made for, and one that is allocated to the pods that have a
+// node without the scheduler's having reserved it.
 func podsOfClaim(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	if is == nil {
 		if ref := metav1.GetControllerOfNoCopy(was); ref != nil && ref.Kind == "Pod" {
@@ -117,9 +118,10 @@ type Named struct {
 	Entry, Claim string
 }
 
-// PlanPod returns the entries of a pod whose claims have to be made, and those whose claims exist but are not in the pod's status. claims are
-// those of the namespace.
-func PlanPod(p *corev1.Pod, claims []resourcev1.ResourceClaim) (create []corev1.PodResourceClaim, record []Named, err error) {
+// PlanPod returns the entries of a pod whose claims have to be made, and those whose claims exist but are not in the
+// pod's status. claims are those of the namespace.
+func PlanPod(p *corev1.Pod,
+	claims []resourcev1.ResourceClaim) (create []corev1.PodResourceClaim, record []Named, err error) {
 	if p.DeletionTimestamp != nil || podstate.Ended(p) {
 		return nil, nil, nil
 	}
@@ -171,8 +173,12 @@ func fromTemplate(p *corev1.Pod, entry string, t *resourcev1.ResourceClaimTempla
 		prefix = p.Name[:len(p.Name)*longestPrefix/n] + "-" + entry[:len(entry)*longestPrefix/n]
 	}
 	owner := metav1.OwnerReference{APIVersion: "v1", Kind: "Pod", Name: p.Name, UID: p.UID, Controller: new(true)}
-	return &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, GenerateName: prefix, Labels: maps.Clone(t.Spec.Labels), Annotations: annotations,
-		OwnerReferences: []metav1.OwnerReference{owner}}, Spec: *t.Spec.Spec.DeepCopy()}
+	return &resourcev1.ResourceClaim{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: p.Namespace, GenerateName: prefix, Labels: maps.Clone(t.Spec.Labels), Annotations: annotations,
+			OwnerReferences: []metav1.OwnerReference{owner},
+		}, Spec: *t.Spec.Spec.DeepCopy(),
+	}
 }
 
 type pods struct{ engine.Env }
@@ -196,7 +202,8 @@ func (r *pods) reconcile(ctx context.Context, req engine.Request) (engine.Result
 			return engine.Result{}, nil
 		}
 		if err != nil {
-			r.Events.Event(&p, corev1.EventTypeWarning, "FailedResourceClaimCreation", "PodResourceClaim %s: %v", entry.Name, err)
+			r.Events.Event(&p, corev1.EventTypeWarning, "FailedResourceClaimCreation", "PodResourceClaim %s: %v", entry.Name,
+				err)
 			return engine.Result{}, client.IgnoreNotFound(err) // a template is watched
 		}
 		record = append(record, Named{entry.Name, claim.Name})
@@ -212,9 +219,11 @@ func (r *pods) reconcile(ctx context.Context, req engine.Request) (engine.Result
 	return engine.Result{}, r.reserve(ctx, &p)
 }
 
-func (r *pods) create(ctx context.Context, p *corev1.Pod, entry corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
+func (r *pods) create(ctx context.Context, p *corev1.Pod,
+	entry corev1.PodResourceClaim) (*resourcev1.ResourceClaim, error) {
 	var template resourcev1.ResourceClaimTemplate
-	if err := r.Cache.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: *entry.ResourceClaimTemplateName}, &template); err != nil {
+	if err := r.Cache.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: *entry.ResourceClaimTemplateName},
+		&template); err != nil {
 		return nil, fmt.Errorf("resource claim template %q: %w", *entry.ResourceClaimTemplateName, err)
 	}
 	claim := fromTemplate(p, entry.Name, &template)
@@ -234,11 +243,14 @@ func (r *pods) record(ctx context.Context, p *corev1.Pod, names []Named) error {
 	for _, entry := range slices.Sorted(maps.Keys(all)) {
 		statuses = append(statuses, corev1.PodResourceClaimStatus{Name: entry, ResourceClaimName: all[entry]})
 	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"uid": p.UID}, "status": map[string]any{"resourceClaimStatuses": statuses}})
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": p.UID}, "status": map[string]any{"resourceClaimStatuses": statuses},
+	})
 	if err != nil {
 		return err
 	}
-	return r.Client.Status().Patch(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}, client.RawPatch(types.MergePatchType, body))
+	return r.Client.Status().Patch(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}},
+		client.RawPatch(types.MergePatchType, body))
 }
 
 // reserve reserves the allocated claims of a pod that somebody else has put onto a node.
@@ -264,7 +276,9 @@ func (r *pods) reserve(ctx context.Context, p *corev1.Pod) error {
 			continue
 		}
 		claim := stored.DeepCopy()
-		claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: p.Name, UID: p.UID})
+		claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{
+			Resource: "pods", Name: p.Name, UID: p.UID,
+		})
 		if err := r.Client.Status().Update(ctx, claim); err != nil {
 			return client.IgnoreNotFound(err)
 		}

@@ -21,9 +21,16 @@ type kinds []engine.Kind
 
 func (k kinds) Stored() ([]engine.Kind, <-chan struct{}) { return k, nil }
 
-// usage is what is stored, as the registry counts it: pods that have not ended, services of two types, the larger of a claim's sizes, objects of other kinds.
+// usage is what is stored, as the registry counts it: pods that have not ended, services of two types, the larger of a
+// claim's sizes, objects of other kinds.
 func usage(w *model.World) corev1.ResourceList {
-	n := map[corev1.ResourceName]int64{corev1.ResourcePods: 0, corev1.ResourceServices: 0, corev1.ResourceServicesNodePorts: 0, corev1.ResourceRequestsStorage: 0, corev1.ResourceConfigMaps: 0}
+	n := map[corev1.ResourceName]int64{
+		corev1.ResourcePods:              0,
+		corev1.ResourceServices:          0,
+		corev1.ResourceServicesNodePorts: 0,
+		corev1.ResourceRequestsStorage:   0,
+		corev1.ResourceConfigMaps:        0,
+	}
 	for _, p := range model.Stored[*corev1.Pod](w) {
 		if !podstate.Ended(p) {
 			n[corev1.ResourcePods]++
@@ -36,7 +43,8 @@ func usage(w *model.World) corev1.ResourceList {
 		}
 	}
 	for _, c := range model.Stored[*corev1.PersistentVolumeClaim](w) {
-		n[corev1.ResourceRequestsStorage] += max(c.Spec.Resources.Requests.Storage().Value(), c.Status.AllocatedResources.Storage().Value())
+		n[corev1.ResourceRequestsStorage] += max(c.Spec.Resources.Requests.Storage().Value(),
+			c.Status.AllocatedResources.Storage().Value())
 	}
 	n[corev1.ResourceConfigMaps] = int64(len(model.Stored[*corev1.ConfigMap](w)))
 	out := corev1.ResourceList{}
@@ -46,14 +54,18 @@ func usage(w *model.World) corev1.ResourceList {
 	return out
 }
 
-// TestModel: whatever is created, changed and deleted, whatever admission charges for writes that fail, and wherever the process is killed, a quota soon says
-// what is used of what it limits.
+// TestModel: whatever is created, changed and deleted, whatever admission charges for writes that fail, and wherever
+// the process is killed, a quota soon says what is used of what it limits.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var w *model.World
 		v1 := corev1.SchemeGroupVersion
-		all := kinds{{GroupVersionKind: v1.WithKind("Pod"), Namespaced: true}, {GroupVersionKind: v1.WithKind("Service"), Namespaced: true},
-			{GroupVersionKind: v1.WithKind("PersistentVolumeClaim"), Namespaced: true}, {GroupVersionKind: v1.WithKind("ConfigMap"), Namespaced: true}}
+		all := kinds{
+			{GroupVersionKind: v1.WithKind("Pod"), Namespaced: true},
+			{GroupVersionKind: v1.WithKind("Service"), Namespaced: true},
+			{GroupVersionKind: v1.WithKind("PersistentVolumeClaim"), Namespaced: true},
+			{GroupVersionKind: v1.WithKind("ConfigMap"), Namespaced: true},
+		}
 		w = model.New(t, New(all, func(*corev1.ResourceQuota) (corev1.ResourceList, error) { return usage(w), nil }))
 		name, size := rapid.SampledFrom([]string{"x", "y"}), rapid.Int64Range(1, 5)
 		meta := func(t *rapid.T) metav1.ObjectMeta {
@@ -64,7 +76,9 @@ func TestModel(t *testing.T) {
 		}
 		hard := func(t *rapid.T) corev1.ResourceList {
 			out := corev1.ResourceList{}
-			for _, name := range []corev1.ResourceName{corev1.ResourcePods, corev1.ResourceServicesNodePorts, corev1.ResourceRequestsStorage, corev1.ResourceConfigMaps} {
+			for _, name := range []corev1.ResourceName{
+				corev1.ResourcePods, corev1.ResourceServicesNodePorts, corev1.ResourceRequestsStorage, corev1.ResourceConfigMaps,
+			} {
 				if n := size.Draw(t, string(name)); n > 1 {
 					out[name] = *resource.NewQuantity(n, resource.DecimalSI)
 				}
@@ -97,19 +111,29 @@ func TestModel(t *testing.T) {
 			},
 			"service": func(t *rapid.T) { w.Create(&corev1.Service{ObjectMeta: meta(t)}) },
 			"service changes": func(t *rapid.T) {
-				to := rapid.SampledFrom([]corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort}).Draw(t, "type")
+				to := rapid.SampledFrom([]corev1.ServiceType{corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort}).Draw(t,
+					"type")
 				model.Update(w, name.Draw(t, "name"), func(s *corev1.Service) { s.Spec.Type = to })
 			},
 			"claim comes": func(t *rapid.T) {
-				w.Create(&corev1.PersistentVolumeClaim{ObjectMeta: meta(t), Spec: corev1.PersistentVolumeClaimSpec{Resources: corev1.VolumeResourceRequirements{Requests: storage(size.Draw(t, "size"))}}})
+				w.Create(&corev1.PersistentVolumeClaim{
+					ObjectMeta: meta(t),
+					Spec: corev1.PersistentVolumeClaimSpec{
+						Resources: corev1.VolumeResourceRequirements{Requests: storage(size.Draw(t, "size"))},
+					},
+				})
 			},
 			"claim asks for more or less": func(t *rapid.T) {
 				n := size.Draw(t, "size")
-				model.Update(w, name.Draw(t, "name"), func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = storage(n) })
+				model.Update(w, name.Draw(t, "name"), func(c *corev1.PersistentVolumeClaim) {
+					c.Spec.Resources.Requests = storage(n)
+				})
 			},
 			"claim is expanded": func(t *rapid.T) {
 				n := size.Draw(t, "size")
-				model.Update(w, name.Draw(t, "name"), func(c *corev1.PersistentVolumeClaim) { c.Status.AllocatedResources = storage(n) })
+				model.Update(w, name.Draw(t, "name"), func(c *corev1.PersistentVolumeClaim) {
+					c.Status.AllocatedResources = storage(n)
+				})
 			},
 			"claim goes":      func(t *rapid.T) { model.Delete[*corev1.PersistentVolumeClaim](w, name.Draw(t, "name")) },
 			"config map":      func(t *rapid.T) { w.Create(&corev1.ConfigMap{ObjectMeta: meta(t)}) },

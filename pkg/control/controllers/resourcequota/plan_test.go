@@ -22,17 +22,32 @@ func TestPlan(t *testing.T) {
 		want                        corev1.ResourceList
 		changed                     bool
 	}{
-		"first":                       {list("pods", "2"), nil, nil, list("pods", "0"), list("pods", "0"), true},
-		"nothing limited, first":      {list(), nil, nil, list(), list(), true},
-		"same":                        {list("cpu", "2"), list("cpu", "2"), list("cpu", "1"), list("cpu", "1000m"), list("cpu", "1"), false},
-		"use changed":                 {list("pods", "2"), list("pods", "2"), list("pods", "2"), list("pods", "1"), list("pods", "1"), true},
-		"limit raised":                {list("pods", "3"), list("pods", "2"), list("pods", "1"), list("pods", "1"), list("pods", "1"), true},
-		"no longer limited":           {list("pods", "2"), list("pods", "2", "cpu", "1"), list("pods", "1", "cpu", "1"), list("pods", "1"), list("pods", "1"), true},
-		"counted by nobody":           {list("x/y", "2"), list("x/y", "2"), list("x/y", "1"), list(), list("x/y", "1"), false},
-		"counted, but never asked of": {list("pods", "2"), list("pods", "2"), list("pods", "1"), list("pods", "1", "cpu", "3"), list("pods", "1"), false},
+		"first":                  {list("pods", "2"), nil, nil, list("pods", "0"), list("pods", "0"), true},
+		"nothing limited, first": {list(), nil, nil, list(), list(), true},
+		"same": {
+			list("cpu", "2"), list("cpu", "2"), list("cpu", "1"), list("cpu", "1000m"), list("cpu", "1"), false,
+		},
+		"use changed": {
+			list("pods", "2"), list("pods", "2"), list("pods", "2"), list("pods", "1"), list("pods", "1"), true,
+		},
+		"limit raised": {
+			list("pods", "3"), list("pods", "2"), list("pods", "1"), list("pods", "1"), list("pods", "1"), true,
+		},
+		"no longer limited": {
+			list("pods", "2"), list("pods", "2", "cpu", "1"), list("pods", "1", "cpu", "1"), list("pods", "1"),
+			list("pods", "1"), true,
+		},
+		"counted by nobody": {
+			list("x/y", "2"), list("x/y", "2"), list("x/y", "1"), list(), list("x/y", "1"), false,
+		},
+		"counted, but never asked of": {
+			list("pods", "2"), list("pods", "2"), list("pods", "1"), list("pods", "1", "cpu", "3"), list("pods", "1"), false,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			q := &corev1.ResourceQuota{Spec: corev1.ResourceQuotaSpec{Hard: c.hard}, Status: corev1.ResourceQuotaStatus{Hard: c.statusHard, Used: c.was}}
+			q := &corev1.ResourceQuota{
+				Spec: corev1.ResourceQuotaSpec{Hard: c.hard}, Status: corev1.ResourceQuotaStatus{Hard: c.statusHard, Used: c.was},
+			}
 			status, changed := Plan(q, c.used)
 			require.Equal(t, c.changed, changed)
 			require.Equal(t, c.hard, status.Hard)

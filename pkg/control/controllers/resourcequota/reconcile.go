@@ -21,8 +21,8 @@ import (
 // version of the quota was charged for.
 type Usage func(*corev1.ResourceQuota) (corev1.ResourceList, error)
 
-// Changes that free a resource are counted soon; others only correct what admission charged, and are batched. The resync
-// period is upstream's.
+// Changes that free a resource are counted soon; others only correct what admission charged, and are batched. The
+// resync period is upstream's.
 const (
 	soon   = 50 * time.Millisecond
 	later  = time.Second
@@ -121,21 +121,26 @@ func changed(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.
 
 // podCounts reports whether a change of a pod may change what quotas count.
 func podCounts(before, now *corev1.Pod) bool {
-	return podstate.Ended(before) != podstate.Ended(now) || (before.DeletionTimestamp == nil) != (now.DeletionTimestamp == nil) || before.Generation != now.Generation ||
+	return podstate.Ended(before) != podstate.Ended(now) ||
+		(before.DeletionTimestamp == nil) != (now.DeletionTimestamp == nil) || before.Generation != now.Generation ||
 		!equality.Semantic.DeepEqual(before.Status.Conditions, now.Status.Conditions) ||
-		resized(before.Status.ContainerStatuses, now.Status.ContainerStatuses) || resized(before.Status.InitContainerStatuses, now.Status.InitContainerStatuses)
+		resized(before.Status.ContainerStatuses, now.Status.ContainerStatuses) || resized(before.Status.InitContainerStatuses,
+		now.Status.InitContainerStatuses)
 }
 
 func resized(before, now []corev1.ContainerStatus) bool {
 	return !slices.EqualFunc(before, now, func(a, b corev1.ContainerStatus) bool {
-		return equality.Semantic.DeepEqual(a.Resources, b.Resources) && equality.Semantic.DeepEqual(a.AllocatedResources, b.AllocatedResources)
+		return equality.Semantic.DeepEqual(a.Resources, b.Resources) &&
+			equality.Semantic.DeepEqual(a.AllocatedResources, b.AllocatedResources)
 	})
 }
 
-// claimCounts reports whether a change of a claim may change what quotas count: its size, also one that an expansion tried, or the classes that scopes select.
+// claimCounts reports whether a change of a claim may change what quotas count: its size, also one that an expansion
+// tried, or the classes that scopes select.
 func claimCounts(before, now *corev1.PersistentVolumeClaim) bool {
 	a, b := before.Status, now.Status
-	return !equality.Semantic.DeepEqual(before.Spec, now.Spec) || !equality.Semantic.DeepEqual(a.AllocatedResources, b.AllocatedResources) ||
+	return !equality.Semantic.DeepEqual(before.Spec, now.Spec) ||
+		!equality.Semantic.DeepEqual(a.AllocatedResources, b.AllocatedResources) ||
 		!equality.Semantic.DeepEqual(a.CurrentVolumeAttributesClassName, b.CurrentVolumeAttributesClassName) ||
 		!equality.Semantic.DeepEqual(a.ModifyVolumeStatus, b.ModifyVolumeStatus)
 }

@@ -18,14 +18,16 @@ var every = engine.RequestFor("", "clusterroles")
 
 // NewAggregation declares the reconciler that sets the rules of aggregated cluster roles.
 //
-// Decision: upstream writes them by server-side apply. Here it is an update, which needs no schema of the built-in kinds: reading that
-// takes as long as the server's start.
+// Decision: upstream writes them by server-side apply. Here it is an update, which needs no schema of the built-in
+// kinds: reading that takes as long as the server's start.
 func NewAggregation() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "clusterrole-aggregation", Workers: 1,
-		Watches: []engine.Watch{{Object: &rbacv1.ClusterRole{}, Map: func(context.Context, engine.Env, client.Object) []engine.Request {
-			return []engine.Request{every}
-		}}},
+		Watches: []engine.Watch{
+			{Object: &rbacv1.ClusterRole{}, Map: func(context.Context, engine.Env, client.Object) []engine.Request {
+				return []engine.Request{every}
+			}},
+		},
 		Writes: []engine.Write{{Object: &rbacv1.ClusterRole{}, Parts: []engine.Part{engine.Spec}}},
 		New: func(env engine.Env) engine.Func {
 			return func(ctx context.Context, _ engine.Request) (engine.Result, error) {

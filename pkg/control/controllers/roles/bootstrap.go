@@ -23,8 +23,9 @@ import (
 // atOnce is how many objects are written at the same time.
 const atOnce = 32
 
-// New declares the reconciler that writes the objects where they are missing or lack something, once for each start of the server,
-// as upstream does: what people delete later stays deleted until then. objects is called for each attempt, and done after one that succeeded.
+// New declares the reconciler that writes the objects where they are missing or lack something, once for each start of
+// the server, as upstream does: what people delete later stays deleted until then. objects is called for each attempt,
+// and done after one that succeeded.
 func New(objects func() []client.Object, done func()) *engine.Reconciler {
 	r := &engine.Reconciler{
 		Name: "roles", Workers: 1,
@@ -36,16 +37,21 @@ func New(objects func() []client.Object, done func()) *engine.Reconciler {
 			env.Enqueue(engine.RequestFor("", "cluster"), 0)
 			return func(ctx context.Context, _ engine.Request) (engine.Result, error) {
 				if err := Ensure(ctx, env.Client, objects()); err != nil {
-					return engine.Result{}, fmt.Errorf("bootstrap roles, without which only administrators and nodes can use the cluster: %w", err)
+					return engine.Result{}, fmt.Errorf("bootstrap roles, without which only administrators and nodes can use the "+
+						"cluster: %w", err)
 				}
 				done()
 				return engine.Result{}, nil
 			}
 		},
 	}
-	for _, o := range []client.Object{&rbacv1.ClusterRole{}, &rbacv1.ClusterRoleBinding{}, &rbacv1.Role{}, &rbacv1.RoleBinding{}} {
+	for _, o := range []client.Object{
+		&rbacv1.ClusterRole{}, &rbacv1.ClusterRoleBinding{}, &rbacv1.Role{}, &rbacv1.RoleBinding{},
+	} {
 		r.Reads = append(r.Reads, o)
-		r.Writes = append(r.Writes, engine.Write{Object: o, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}})
+		r.Writes = append(r.Writes, engine.Write{
+			Object: o, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata},
+		})
 	}
 	return r
 }

@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Plan compares a role or binding that the cluster must have with the one that is there, nil for none, by upstream's rules:
-// what lacks is added, what people added stays, a binding to another role is replaced, and an object whose annotation
-// rbac.authorization.kubernetes.io/autoupdate is false is left alone. The object is the one to write.
+// Plan compares a role or binding that the cluster must have with the one that is there, nil for none, by upstream's
+// rules: what lacks is added, what people added stays, a binding to another role is replaced, and an object whose
+// annotation rbac.authorization.kubernetes.io/autoupdate is false is left alone. The object is the one to write.
 func Plan(want, have client.Object) (reconciliation.ReconcileOperation, client.Object, error) {
 	role := func(want, have reconciliation.RuleOwner) (reconciliation.ReconcileOperation, client.Object, error) {
 		res, err := (&reconciliation.ReconcileRoleOptions{Role: want, Client: thereRole{have}}).Run()
@@ -56,7 +56,8 @@ func Plan(want, have client.Object) (reconciliation.ReconcileOperation, client.O
 		if !ok {
 			return binding(reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: w}, nil)
 		}
-		return binding(reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: w}, reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: h})
+		return binding(reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: w},
+			reconciliation.ClusterRoleBindingAdapter{ClusterRoleBinding: h})
 	case *rbacv1.RoleBinding:
 		h, ok := have.(*rbacv1.RoleBinding)
 		if !ok {
@@ -75,7 +76,8 @@ func written(op reconciliation.ReconcileOperation, o any) (reconciliation.Reconc
 	return op, obj, nil
 }
 
-// thereRole and thereBinding serve existing objects to upstream's comparison, which writes nothing unless Confirm is set.
+// thereRole and thereBinding serve existing objects to upstream's comparison, which writes nothing unless Confirm is
+// set.
 type thereRole struct{ reconciliation.RuleOwner }
 
 func (t thereRole) Get(_, name string) (reconciliation.RuleOwner, error) {
@@ -109,8 +111,8 @@ func (t thereBinding) Update(o reconciliation.RoleBinding) (reconciliation.RoleB
 	return o, nil
 }
 
-// Rules joins the rules of the cluster roles that an aggregated one selects, in the order of the selectors and of the roles. The
-// roles are in the order of their names, so that the same roles give the same rules.
+// Rules joins the rules of the cluster roles that an aggregated one selects, in the order of the selectors and of the
+// roles. The roles are in the order of their names, so that the same roles give the same rules.
 func Rules(role *rbacv1.ClusterRole, roles []*rbacv1.ClusterRole) ([]rbacv1.PolicyRule, error) {
 	out := []rbacv1.PolicyRule{}
 	for i := range role.AggregationRule.ClusterRoleSelectors {

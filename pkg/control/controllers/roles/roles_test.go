@@ -57,7 +57,9 @@ func TestBootstrapAndAggregation(t *testing.T) {
 	go func() {
 		ended <- engine.Run(ctx, engine.Config{ClientFor: func(name string) client.Interface {
 			return e.Clients.For(&user.DefaultInfo{Name: name, Groups: []string{user.SystemPrivilegedGroup}})
-		}, Log: slog.New(slog.DiscardHandler)}, []*engine.Reconciler{roles.New(func() []ctrl.Object { return assembled.Roles() }, func() {}), roles.NewAggregation()}, func() {})
+		}, Log: slog.New(slog.DiscardHandler)}, []*engine.Reconciler{
+			roles.New(func() []ctrl.Object { return assembled.Roles() }, func() {}), roles.NewAggregation(),
+		}, func() {})
 	}()
 	defer func() { stop(); require.NoError(t, <-ended) }()
 
@@ -67,8 +69,14 @@ func TestBootstrapAndAggregation(t *testing.T) {
 	require.True(t, has(first.Rules, "tasks", "get"))
 
 	// A role that view gathers, which edit gathers, which admin gathers.
-	more := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "more", Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"}},
-		Rules: []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.org"}, Resources: []string{"things"}}}}
+	more := &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "more", Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"},
+		},
+		Rules: []rbacv1.PolicyRule{
+			{Verbs: []string{"get"}, APIGroups: []string{"example.org"}, Resources: []string{"things"}},
+		},
+	}
 	require.NoError(t, c.Create(ctx, more))
 	for !has(admin().Rules, "things", "get") {
 	}
@@ -92,7 +100,9 @@ func TestEnsureAgain(t *testing.T) {
 		return r.DeepCopy()
 	}
 	changed := get("system:node-proxier")
-	changed.Rules = []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{"example.org"}, Resources: []string{"things"}}}
+	changed.Rules = []rbacv1.PolicyRule{
+		{Verbs: []string{"get"}, APIGroups: []string{"example.org"}, Resources: []string{"things"}},
+	}
 	require.NoError(t, c.Update(ctx, changed))
 	own := get("system:basic-user")
 	own.Rules, own.Annotations[rbacv1.AutoUpdateAnnotationKey] = nil, "false"
@@ -136,7 +146,9 @@ func TestRules(t *testing.T) {
 		got = append(got, r.Resources[0])
 	}
 	require.Equal(t, []string{"y", "z", "x"}, got, "by selector, then by name, each rule once, without its own")
-	sum.AggregationRule.ClusterRoleSelectors[0].MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "k", Operator: "wrong"}}
+	sum.AggregationRule.ClusterRoleSelectors[0].MatchExpressions = []metav1.LabelSelectorRequirement{
+		{Key: "k", Operator: "wrong"},
+	}
 	_, err = roles.Rules(sum, all)
 	require.Error(t, err)
 }

@@ -10,7 +10,8 @@ import (
 const (
 	name        = "kube-root-ca.crt"
 	description = "kubernetes.io/description"
-	text        = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints such as the internal service IP or kubernetes.default.svc. " +
+	text        = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal endpoints " +
+		"such as the internal service IP or kubernetes.default.svc. " +
 		"No other usage is guaranteed across distributions of Kubernetes clusters."
 )
 

@@ -19,18 +19,24 @@ import (
 type Signer struct {
 	// Name is the signer's.
 	Name string
-	// Reconciler and Account are the names of the reconciler and of its service account in kube-system, which may attest for the signer.
+	// Reconciler and Account are the names of the reconciler and of its service account in kube-system, which may attest
+	// for the signer.
 	Reconciler, Account string
 }
 
 // APIServer returns the signer of the API's serving certificates, as upstream names it.
 func APIServer() Signer {
-	return Signer{"kubernetes.io/kube-apiserver-serving", "trustbundle", "kube-apiserver-serving-clustertrustbundle-publisher"}
+	return Signer{
+		"kubernetes.io/kube-apiserver-serving", "trustbundle", "kube-apiserver-serving-clustertrustbundle-publisher",
+	}
 }
 
-// Kubelet returns the signer of the certificates with which nodes serve logs and metrics, by which monitoring verifies them.
+// Kubelet returns the signer of the certificates with which nodes serve logs and metrics, by which monitoring verifies
+// them.
 func Kubelet() Signer {
-	return Signer{certificatesv1.KubeletServingSignerName, "kubelettrustbundle", "kubelet-serving-clustertrustbundle-publisher"}
+	return Signer{
+		certificatesv1.KubeletServingSignerName, "kubelettrustbundle", "kubelet-serving-clustertrustbundle-publisher",
+	}
 }
 
 // bundleName is the name of the signer's ClusterTrustBundle with that content, as upstream has it.
@@ -44,13 +50,20 @@ func NewPublisher(signer Signer, bundle *Bundle) *engine.Reconciler {
 	all := []engine.Request{engine.RequestFor("", signer.Name)}
 	return &engine.Reconciler{
 		Name: signer.Reconciler, Account: signer.Account, Workers: 1,
-		Watches: []engine.Watch{{Object: &certificatesv1.ClusterTrustBundle{}, Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
-			if b, ok := o.(*certificatesv1.ClusterTrustBundle); ok && b.Spec.SignerName == signer.Name {
-				return all
-			}
-			return nil
-		}}},
-		Writes: []engine.Write{{Object: &certificatesv1.ClusterTrustBundle{}, Parts: []engine.Part{engine.Create, engine.Spec, engine.Delete}}},
+		Watches: []engine.Watch{
+			{
+				Object: &certificatesv1.ClusterTrustBundle{},
+				Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+					if b, ok := o.(*certificatesv1.ClusterTrustBundle); ok && b.Spec.SignerName == signer.Name {
+						return all
+					}
+					return nil
+				},
+			},
+		},
+		Writes: []engine.Write{
+			{Object: &certificatesv1.ClusterTrustBundle{}, Parts: []engine.Part{engine.Create, engine.Spec, engine.Delete}},
+		},
 		New: func(env engine.Env) engine.Func {
 			enqueue := func() { env.Enqueue(all[0], 0) }
 			bundle.Follow(signer.Reconciler, enqueue)
@@ -101,7 +114,8 @@ func publish(ctx context.Context, env engine.Env, signer, pem string) error {
 }
 
 // PlanBundles returns the signer's bundle if it is to be written, and the bundles to delete once it is.
-func PlanBundles(there []certificatesv1.ClusterTrustBundle, signer, pem string) (write *certificatesv1.ClusterTrustBundle, stale []*certificatesv1.ClusterTrustBundle) {
+func PlanBundles(there []certificatesv1.ClusterTrustBundle,
+	signer, pem string) (write *certificatesv1.ClusterTrustBundle, stale []*certificatesv1.ClusterTrustBundle) {
 	var present *certificatesv1.ClusterTrustBundle
 	for i := range there {
 		switch b := &there[i]; {

@@ -24,7 +24,9 @@ func TestPlanBundles(t *testing.T) {
 	require.Empty(t, write.ResourceVersion)
 	require.Empty(t, stale)
 
-	write, stale = PlanBundles([]certificatesv1.ClusterTrustBundle{bundle(bundleName(signer, "old"), signer, "old"), other, bundle(name, signer, "new")}, signer, "new")
+	write, stale = PlanBundles([]certificatesv1.ClusterTrustBundle{
+		bundle(bundleName(signer, "old"), signer, "old"), other, bundle(name, signer, "new"),
+	}, signer, "new")
 	require.Nil(t, write)
 	require.Len(t, stale, 1)
 	require.Equal(t, bundleName(signer, "old"), stale[0].Name)

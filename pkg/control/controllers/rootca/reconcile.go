@@ -1,6 +1,6 @@
-// Package rootca publishes the CA bundle by which pods verify the API server: in each namespace as the ConfigMap kube-root-ca.crt, and as the
-// ClusterTrustBundle of the signer kubernetes.io/kube-apiserver-serving. Another ClusterTrustBundle, of the signer kubernetes.io/kubelet-serving, is for
-// verifying nodes.
+// Package rootca publishes the CA bundle by which pods verify the API server: in each namespace as the ConfigMap
+// kube-root-ca.crt, and as the ClusterTrustBundle of the signer kubernetes.io/kube-apiserver-serving. Another
+// ClusterTrustBundle, of the signer kubernetes.io/kubelet-serving, is for verifying nodes.
 //
 // Its invariant: the ConfigMap's data is the bundle and nothing else; the signer has one ClusterTrustBundle.
 package rootca
@@ -28,7 +28,9 @@ func New(bundle *Bundle) *engine.Reconciler {
 				return engine.Namespace(ctx, env, o)
 			}},
 		},
-		Writes: []engine.Write{{Object: &corev1.ConfigMap{}, Parts: []engine.Part{engine.Create, engine.Spec, engine.Metadata}}},
+		Writes: []engine.Write{
+			{Object: &corev1.ConfigMap{}, Parts: []engine.Part{engine.Create, engine.Spec, engine.Metadata}},
+		},
 		New: func(env engine.Env) engine.Func {
 			bundle.Follow("rootca", func() {
 				var all corev1.NamespaceList

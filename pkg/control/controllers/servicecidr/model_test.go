@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/model"
 )
 
-// TestModel: whatever happens to ranges and addresses, and wherever the process is killed, no range goes while an address that reconcilers see would be left in none,
-// each that stays is ready, and each that may go does.
+// TestModel: whatever happens to ranges and addresses, and wherever the process is killed, no range goes while an
+// address that reconcilers see would be left in none, each that stays is ready, and each that may go does.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := model.New(t, New())
@@ -32,9 +32,10 @@ func TestModel(t *testing.T) {
 				in := func(s *networkingv1.ServiceCIDR) bool {
 					return netip.MustParsePrefix(s.Spec.CIDRs[0]).Contains(ip)
 				}
-				if a.Labels[networkingv1.LabelManagedBy] == allocator && in(all[name]) && !slices.ContainsFunc(slices.Collect(maps.Values(all)), func(s *networkingv1.ServiceCIDR) bool {
-					return s.Name != name && s.DeletionTimestamp == nil && in(s)
-				}) {
+				if a.Labels[networkingv1.LabelManagedBy] == allocator && in(all[name]) &&
+					!slices.ContainsFunc(slices.Collect(maps.Values(all)), func(s *networkingv1.ServiceCIDR) bool {
+						return s.Name != name && s.DeletionTimestamp == nil && in(s)
+					}) {
 					return true
 				}
 			}
@@ -51,7 +52,10 @@ func TestModel(t *testing.T) {
 		w.Pause = grace
 		w.Live(map[string]func(*rapid.T){
 			"range comes": func(t *rapid.T) {
-				w.Create(&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: names.Draw(t, "range")}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{cidrs.Draw(t, "cidr")}}})
+				w.Create(&networkingv1.ServiceCIDR{
+					ObjectMeta: metav1.ObjectMeta{Name: names.Draw(t, "range")},
+					Spec:       networkingv1.ServiceCIDRSpec{CIDRs: []string{cidrs.Draw(t, "cidr")}},
+				})
 			},
 			"somebody says that a range is not ready": func(t *rapid.T) {
 				model.Update(w, names.Draw(t, "range"), func(s *networkingv1.ServiceCIDR) {
@@ -63,7 +67,9 @@ func TestModel(t *testing.T) {
 			"range goes": func(t *rapid.T) { model.Delete[*networkingv1.ServiceCIDR](w, names.Draw(t, "range")) },
 			"address comes": func(t *rapid.T) {
 				by := rapid.SampledFrom([]string{allocator, allocator, "somebody"}).Draw(t, "by")
-				w.Create(&networkingv1.IPAddress{ObjectMeta: metav1.ObjectMeta{Name: ips.Draw(t, "ip"), Labels: map[string]string{networkingv1.LabelManagedBy: by}}})
+				w.Create(&networkingv1.IPAddress{
+					ObjectMeta: metav1.ObjectMeta{Name: ips.Draw(t, "ip"), Labels: map[string]string{networkingv1.LabelManagedBy: by}},
+				})
 			},
 			"address goes": func(t *rapid.T) { model.Delete[*networkingv1.IPAddress](w, ips.Draw(t, "ip")) },
 		}, func() {})
@@ -72,7 +78,8 @@ func TestModel(t *testing.T) {
 			ready := meta.FindStatusCondition(s.Status.Conditions, networkingv1.ServiceCIDRConditionReady)
 			switch {
 			case name == ours:
-			case s.DeletionTimestamp == nil && (ready == nil || ready.Status != metav1.ConditionTrue || !slices.Contains(s.Finalizers, protection)):
+			case s.DeletionTimestamp == nil &&
+				(ready == nil || ready.Status != metav1.ConditionTrue || !slices.Contains(s.Finalizers, protection)):
 				t.Fatalf("range %s is not ready, or not protected", name)
 			case s.DeletionTimestamp != nil && !orphan(name):
 				t.Fatalf("range %s, which holds no address alone, does not go", name)
@@ -85,8 +92,14 @@ func TestModel(t *testing.T) {
 
 func TestPlanWaitsForServersThatLag(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	s := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "a", Finalizers: []string{"x", protection}, DeletionTimestamp: &metav1.Time{Time: now.Add(-4 * time.Second)}},
-		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.0.0.0/28"}}}
+	s := &networkingv1.ServiceCIDR{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              "a",
+			Finalizers:        []string{"x", protection},
+			DeletionTimestamp: &metav1.Time{Time: now.Add(-4 * time.Second)},
+		},
+		Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.0.0.0/28"}},
+	}
 	require.Equal(t, Decision{Again: 6 * time.Second}, Plan(s, nil, nil, now))
 	require.Equal(t, []string{"x"}, Plan(s, nil, nil, now.Add(6*time.Second)).Object.Finalizers)
 	require.NotNil(t, Plan(s, nil, []netip.Addr{netip.MustParseAddr("10.0.0.3")}, now.Add(time.Hour)).Status)

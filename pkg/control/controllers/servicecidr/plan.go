@@ -16,7 +16,8 @@ const protection = "networking.k8s.io/service-cidr-finalizer"
 // ours is the range of the servers' options, which they restore themselves when it is deleted: it needs no protection.
 const ours = "kubernetes"
 
-// grace is how long a range outlives the request to delete it, as upstream: a server whose cache lags may allocate addresses of it meanwhile.
+// grace is how long a range outlives the request to delete it, as upstream: a server whose cache lags may allocate
+// addresses of it meanwhile.
 const grace = 10 * time.Second
 
 // Decision is what to write: Object in full, or its status alone. Nil: nothing.
@@ -27,7 +28,8 @@ type Decision struct {
 }
 
 // Plan computes the next write for a range, given all ranges and the addresses that servers have allocated.
-func Plan(s *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, allocated []netip.Addr, now time.Time) Decision {
+func Plan(s *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, allocated []netip.Addr,
+	now time.Time) Decision {
 	has := slices.Contains(s.Finalizers, protection)
 	if s.DeletionTimestamp == nil {
 		switch {
@@ -37,7 +39,8 @@ func Plan(s *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, allocate
 			next := s.DeepCopy()
 			next.Finalizers = append(next.Finalizers, protection)
 			return Decision{Object: next}
-		case !meta.IsStatusConditionTrue(s.Status.Conditions, networkingv1.ServiceCIDRConditionReady): // whoever said otherwise, as upstream
+		// whoever said otherwise, as upstream
+		case !meta.IsStatusConditionTrue(s.Status.Conditions, networkingv1.ServiceCIDRConditionReady):
 			return Decision{Status: with(s, metav1.ConditionTrue, "", "Kubernetes Service CIDR is ready")}
 		}
 		return Decision{}
@@ -47,7 +50,8 @@ func Plan(s *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, allocate
 	}
 	if s.Name != ours && left(s, all, allocated) {
 		const why = "There are still IPAddresses referencing the ServiceCIDR, please remove them or create a new ServiceCIDR"
-		if c := meta.FindStatusCondition(s.Status.Conditions, networkingv1.ServiceCIDRConditionReady); c != nil && c.Status == metav1.ConditionFalse && c.Reason == networkingv1.ServiceCIDRReasonTerminating {
+		if c := meta.FindStatusCondition(s.Status.Conditions, networkingv1.ServiceCIDRConditionReady); c != nil &&
+			c.Status == metav1.ConditionFalse && c.Reason == networkingv1.ServiceCIDRReasonTerminating {
 			return Decision{}
 		}
 		return Decision{Status: with(s, metav1.ConditionFalse, networkingv1.ServiceCIDRReasonTerminating, why)}
@@ -60,9 +64,15 @@ func Plan(s *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, allocate
 	return Decision{Object: next}
 }
 
-func with(s *networkingv1.ServiceCIDR, status metav1.ConditionStatus, reason, message string) *networkingv1.ServiceCIDR {
+func with(s *networkingv1.ServiceCIDR, status metav1.ConditionStatus,
+	reason, message string) *networkingv1.ServiceCIDR {
 	next := s.DeepCopy()
-	meta.SetStatusCondition(&next.Status.Conditions, metav1.Condition{Type: networkingv1.ServiceCIDRConditionReady, Status: status, Reason: reason, Message: message})
+	meta.SetStatusCondition(&next.Status.Conditions, metav1.Condition{
+		Type:    networkingv1.ServiceCIDRConditionReady,
+		Status:  status,
+		Reason:  reason,
+		Message: message,
+	})
 	return next
 }
 

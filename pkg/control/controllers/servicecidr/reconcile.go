@@ -1,5 +1,5 @@
-// Package servicecidr keeps ranges of cluster IPs (KEP-1880) from being deleted while a service would be left with an address of none, and says
-// which are ready.
+// Package servicecidr keeps ranges of cluster IPs (KEP-1880) from being deleted while a service would be left with an
+// address of none, and says which are ready.
 //
 // Its invariant: a range that has its finalizer keeps it while an allocated address is in no other range that stays.
 package servicecidr
@@ -15,7 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// allocator is the label value of the addresses that servers allocate, as upstream. Others, that users have made, keep no range.
+// allocator is the label value of the addresses that servers allocate, as upstream. Others, that users have made, keep
+// no range.
 const allocator = "ipallocator.k8s.io"
 
 // New declares the reconciler. Its requests are ranges.

@@ -23,7 +23,8 @@ func claims(set *appsv1.StatefulSet, ordinal int64) []*corev1.PersistentVolumeCl
 	for i := range out {
 		t := &set.Spec.VolumeClaimTemplates[i]
 		c := &corev1.PersistentVolumeClaim{Spec: *t.Spec.DeepCopy(), ObjectMeta: metav1.ObjectMeta{
-			Namespace: set.Namespace, Name: claimName(set, t.Name, ordinal), Annotations: maps.Clone(t.Annotations), Labels: maps.Clone(t.Labels),
+			Namespace: set.Namespace, Name: claimName(set, t.Name, ordinal), Annotations: maps.Clone(t.Annotations),
+			Labels:     maps.Clone(t.Labels),
 			Finalizers: slices.Clone(t.Finalizers),
 		}}
 		if c.Labels == nil {
@@ -46,7 +47,9 @@ func mountClaims(set *appsv1.StatefulSet, pod *corev1.Pod, ordinal int64) {
 	var volumes []corev1.Volume
 	for i := range templates {
 		volumes = append(volumes, corev1.Volume{Name: templates[i].Name, VolumeSource: corev1.VolumeSource{
-			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claimName(set, templates[i].Name, ordinal)}}})
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{
+				ClaimName: claimName(set, templates[i].Name, ordinal),
+			}}})
 	}
 	for _, v := range pod.Spec.Volumes {
 		if !slices.ContainsFunc(templates, func(t corev1.PersistentVolumeClaim) bool { return t.Name == v.Name }) {
@@ -73,12 +76,16 @@ func names(ref *metav1.OwnerReference, o metav1.Object, gvk schema.GroupVersionK
 
 // stale reports whether a claim belongs to an earlier pod of that name: it is about to be deleted with it.
 func stale(claim *corev1.PersistentVolumeClaim, pod *corev1.Pod) bool {
-	return slices.ContainsFunc(claim.OwnerReferences, func(r metav1.OwnerReference) bool { return names(&r, pod, podKind) && r.UID != pod.UID })
+	return slices.ContainsFunc(claim.OwnerReferences, func(r metav1.OwnerReference) bool {
+		return names(&r, pod, podKind) && r.UID != pod.UID
+	})
 }
 
-// owners returns the owners that a claim of a pod must have, so that it is deleted with the set, or with the pod that was scaled away, as the
-// retention policy says. gone is set for such a pod. conflict is set if another controller owns the claim: the policy is ignored then.
-func owners(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod, gone bool) (refs []metav1.OwnerReference, conflict bool) {
+// owners returns the owners that a claim of a pod must have, so that it is deleted with the set, or with the pod that
+// was scaled away, as the retention policy says. gone is set for such a pod. conflict is set if another controller owns
+// the claim: the policy is ignored then.
+func owners(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod,
+	gone bool) (refs []metav1.OwnerReference, conflict bool) {
 	withSet, withPod := deletes(set)
 	foreign := false
 	for i := range claim.OwnerReferences {

@@ -10,17 +10,23 @@ import (
 )
 
 func setWithClaims(whenDeleted, whenScaled appsv1.PersistentVolumeClaimRetentionPolicyType) *appsv1.StatefulSet {
-	return &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db", UID: "set"}, Spec: appsv1.StatefulSetSpec{
-		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
-		PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
-			WhenDeleted: whenDeleted, WhenScaled: whenScaled},
-		VolumeClaimTemplates: []corev1.PersistentVolumeClaim{{ObjectMeta: metav1.ObjectMeta{Name: "data", Labels: map[string]string{"tier": "1"}}}},
-	}}
+	return &appsv1.StatefulSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db", UID: "set"}, Spec: appsv1.StatefulSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+			PersistentVolumeClaimRetentionPolicy: &appsv1.StatefulSetPersistentVolumeClaimRetentionPolicy{
+				WhenDeleted: whenDeleted, WhenScaled: whenScaled},
+			VolumeClaimTemplates: []corev1.PersistentVolumeClaim{
+				{ObjectMeta: metav1.ObjectMeta{Name: "data", Labels: map[string]string{"tier": "1"}}},
+			},
+		},
+	}
 }
 
-// TestClaimsHaveTheOwnersOfTheirPolicy: the garbage collector deletes a claim with the set, with the pod that was scaled away, or never.
+// TestClaimsHaveTheOwnersOfTheirPolicy: the garbage collector deletes a claim with the set, with the pod that was
+// scaled away, or never.
 func TestClaimsHaveTheOwnersOfTheirPolicy(t *testing.T) {
-	const retain, remove = appsv1.RetainPersistentVolumeClaimRetentionPolicyType, appsv1.DeletePersistentVolumeClaimRetentionPolicyType
+	const retain, remove = appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
+		appsv1.DeletePersistentVolumeClaimRetentionPolicyType
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "db-0", UID: "pod"}}
 	foreign := metav1.OwnerReference{APIVersion: "v1", Kind: "Other", Name: "o", UID: "o", Controller: new(true)}
 	plain := metav1.OwnerReference{APIVersion: "v1", Kind: "Other", Name: "o", UID: "o"}
@@ -33,16 +39,36 @@ func TestClaimsHaveTheOwnersOfTheirPolicy(t *testing.T) {
 		have, want      []metav1.OwnerReference
 		conflict        bool
 	}{
-		"kept":                            {deleted: retain, scaled: retain},
-		"kept again":                      {deleted: retain, scaled: retain, have: []metav1.OwnerReference{ofSet, ofPod, plain}, want: []metav1.OwnerReference{plain}},
-		"with the set":                    {deleted: remove, scaled: retain, gone: true, want: []metav1.OwnerReference{ofSet}},
-		"with the pod, which stays":       {deleted: retain, scaled: remove},
-		"with the pod, which goes":        {deleted: retain, scaled: remove, gone: true, have: []metav1.OwnerReference{plain}, want: []metav1.OwnerReference{plain, ofPod}},
-		"with either, the pod stays":      {deleted: remove, scaled: remove, have: []metav1.OwnerReference{ofPod}, want: []metav1.OwnerReference{ofSet}},
-		"with either, the pod goes":       {deleted: remove, scaled: remove, gone: true, have: []metav1.OwnerReference{ofSet}, want: []metav1.OwnerReference{ofPod}},
-		"of another controller":           {deleted: remove, scaled: remove, have: []metav1.OwnerReference{foreign, ofSet}, want: []metav1.OwnerReference{foreign}, conflict: true},
-		"of another controller, and kept": {deleted: retain, scaled: retain, have: []metav1.OwnerReference{foreign}, want: []metav1.OwnerReference{foreign}},
-		"of an earlier pod":               {deleted: remove, scaled: remove, have: []metav1.OwnerReference{earlier}, want: []metav1.OwnerReference{earlier}},
+		"kept": {deleted: retain, scaled: retain},
+		"kept again": {
+			deleted: retain, scaled: retain, have: []metav1.OwnerReference{ofSet, ofPod, plain},
+			want: []metav1.OwnerReference{plain},
+		},
+		"with the set": {
+			deleted: remove, scaled: retain, gone: true, want: []metav1.OwnerReference{ofSet},
+		},
+		"with the pod, which stays": {deleted: retain, scaled: remove},
+		"with the pod, which goes": {
+			deleted: retain, scaled: remove, gone: true, have: []metav1.OwnerReference{plain},
+			want: []metav1.OwnerReference{plain, ofPod},
+		},
+		"with either, the pod stays": {
+			deleted: remove, scaled: remove, have: []metav1.OwnerReference{ofPod}, want: []metav1.OwnerReference{ofSet},
+		},
+		"with either, the pod goes": {
+			deleted: remove, scaled: remove, gone: true, have: []metav1.OwnerReference{ofSet},
+			want: []metav1.OwnerReference{ofPod},
+		},
+		"of another controller": {
+			deleted: remove, scaled: remove, have: []metav1.OwnerReference{foreign, ofSet},
+			want: []metav1.OwnerReference{foreign}, conflict: true,
+		},
+		"of another controller, and kept": {
+			deleted: retain, scaled: retain, have: []metav1.OwnerReference{foreign}, want: []metav1.OwnerReference{foreign},
+		},
+		"of an earlier pod": {
+			deleted: remove, scaled: remove, have: []metav1.OwnerReference{earlier}, want: []metav1.OwnerReference{earlier},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{OwnerReferences: tt.have}}
@@ -51,8 +77,12 @@ func TestClaimsHaveTheOwnersOfTheirPolicy(t *testing.T) {
 			require.Equal(t, tt.conflict, conflict)
 		})
 	}
-	require.True(t, stale(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{earlier}}}, pod))
-	require.False(t, stale(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{ofPod}}}, pod))
+	require.True(t,
+		stale(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{earlier}}},
+			pod))
+	require.False(t,
+		stale(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{ofPod}}},
+			pod))
 }
 
 func TestPodsMountTheirClaims(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// TestModel: whatever users, nodes and pods do between steps, each plan respects the guarantees of a StatefulSet, and the set ends with
-// exactly the desired pods.
+// TestModel: whatever users, nodes and pods do between steps, each plan respects the guarantees of a StatefulSet, and
+// the set ends with exactly the desired pods.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSim(t, rapid.Int32Range(0, 5).Draw(t, "replicas"))
@@ -32,7 +32,10 @@ func TestModel(t *testing.T) {
 		}
 		for range rapid.IntRange(0, 50).Draw(t, "steps") {
 			s.now = s.now.Add(time.Second)
-			switch rapid.SampledFrom([]string{"plan", "plan", "plan", "plan", "run", "run", "run", "finish", "finish", "fail", "unready", "delete", "scale", "start", "image", "image", "partition", "unavailable", "strategy", "orphan", "label", "stranger"}).Draw(t, "what") {
+			switch rapid.SampledFrom([]string{
+				"plan", "plan", "plan", "plan", "run", "run", "run", "finish", "finish", "fail", "unready", "delete", "scale",
+				"start", "image", "image", "partition", "unavailable", "strategy", "orphan", "label", "stranger",
+			}).Draw(t, "what") {
 			case "plan":
 				s.step()
 			case "run":
@@ -45,7 +48,9 @@ func TestModel(t *testing.T) {
 				}
 			case "fail":
 				s.change(pod(), func(p *corev1.Pod) {
-					p.Status.Phase, p.Status.Conditions = rapid.SampledFrom([]corev1.PodPhase{corev1.PodFailed, corev1.PodSucceeded}).Draw(t, "phase"), nil
+					p.Status.Phase, p.Status.Conditions = rapid.SampledFrom([]corev1.PodPhase{
+						corev1.PodFailed, corev1.PodSucceeded,
+					}).Draw(t, "phase"), nil
 				})
 			case "unready":
 				s.change(pod(), func(p *corev1.Pod) { p.Status.Conditions = nil })
@@ -67,7 +72,9 @@ func TestModel(t *testing.T) {
 					}
 				})
 			case "unavailable":
-				n := rapid.SampledFrom([]intstr.IntOrString{intstr.FromInt32(1), intstr.FromInt32(2), intstr.FromString("50%")}).Draw(t, "maxUnavailable")
+				n := rapid.SampledFrom([]intstr.IntOrString{
+					intstr.FromInt32(1), intstr.FromInt32(2), intstr.FromString("50%"),
+				}).Draw(t, "maxUnavailable")
 				s.edit(func(spec *appsv1.StatefulSetSpec) {
 					if spec.UpdateStrategy.RollingUpdate != nil {
 						spec.UpdateStrategy.RollingUpdate.MaxUnavailable = &n
@@ -77,7 +84,10 @@ func TestModel(t *testing.T) {
 				var none int32
 				strategy := rapid.SampledFrom([]appsv1.StatefulSetUpdateStrategy{
 					{Type: appsv1.OnDeleteStatefulSetStrategyType},
-					{Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &none}},
+					{
+						Type:          appsv1.RollingUpdateStatefulSetStrategyType,
+						RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &none},
+					},
 				}).Draw(t, "strategy")
 				s.edit(func(spec *appsv1.StatefulSetSpec) { spec.UpdateStrategy = *strategy.DeepCopy() })
 			case "orphan":
@@ -87,7 +97,10 @@ func TestModel(t *testing.T) {
 			case "stranger": // another owner's pod with a name like the set's pods
 				if s.pod("db-01") == nil {
 					p := s.pods
-					s.pods = append(p[:len(p):len(p)], &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "db-01", Namespace: "default", Labels: map[string]string{"app": "db"}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}})
+					s.pods = append(p[:len(p):len(p)], &corev1.Pod{
+						ObjectMeta: metav1.ObjectMeta{Name: "db-01", Namespace: "default", Labels: map[string]string{"app": "db"}},
+						Status:     corev1.PodStatus{Phase: corev1.PodRunning},
+					})
 				}
 			}
 		}
@@ -141,7 +154,13 @@ func TestOneAfterTheOther(t *testing.T) {
 	require.Equal(t, "db-0", p.Name)
 	require.Equal(t, "db-0", p.Spec.Hostname)
 	require.Equal(t, "dbs", p.Spec.Subdomain)
-	require.Equal(t, map[string]string{"app": "db", appsv1.StatefulSetPodNameLabel: "db-0", appsv1.PodIndexLabel: "0", appsv1.StatefulSetRevisionLabel: s.set.Status.UpdateRevision}, p.Labels)
+	require.Equal(t,
+		map[string]string{
+			"app":                           "db",
+			appsv1.StatefulSetPodNameLabel:  "db-0",
+			appsv1.PodIndexLabel:            "0",
+			appsv1.StatefulSetRevisionLabel: s.set.Status.UpdateRevision,
+		}, p.Labels)
 	a, _ = s.step()
 	require.Empty(t, a.Run, "db-0 is not ready")
 	s.run("db-0")
@@ -182,7 +201,8 @@ func TestPartition(t *testing.T) {
 	require.Equal(t, s.set.Status.CurrentRevision, s.set.Status.UpdateRevision)
 }
 
-// TestBrokenUpdateIsMended: with parallel pod management, pods of a revision that never become ready do not block the update that fixes it.
+// TestBrokenUpdateIsMended: with parallel pod management, pods of a revision that never become ready do not block the
+// update that fixes it.
 func TestBrokenUpdateIsMended(t *testing.T) {
 	s := newSim(t, 3)
 	s.set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
@@ -254,7 +274,19 @@ func TestABillionReplicas(t *testing.T) {
 
 func TestOrdinal(t *testing.T) {
 	set := &appsv1.StatefulSet{ObjectMeta: metav1.ObjectMeta{Name: "db"}}
-	for name, want := range map[string]int64{"db-0": 0, "db-17": 17, "db-01": -1, "db--1": -1, "db-+1": -1, "db-": -1, "db": -1, "other-1": -1, "db-1-1": -1, "db-99999999999999999999": -1, "db-2147483650": 2147483650} {
+	for name, want := range map[string]int64{
+		"db-0":                    0,
+		"db-17":                   17,
+		"db-01":                   -1,
+		"db--1":                   -1,
+		"db-+1":                   -1,
+		"db-":                     -1,
+		"db":                      -1,
+		"other-1":                 -1,
+		"db-1-1":                  -1,
+		"db-99999999999999999999": -1,
+		"db-2147483650":           2147483650,
+	} {
 		require.Equal(t, want, Ordinal(set, name), name)
 	}
 }

@@ -21,7 +21,8 @@ const burst = 500
 // Observed is the observed state.
 type Observed struct {
 	Set *appsv1.StatefulSet
-	// Owned are the pods that the set controls, Orphans the pods of its namespace without a controller; the revisions likewise.
+	// Owned are the pods that the set controls, Orphans the pods of its namespace without a controller; the revisions
+	// likewise.
 	Owned, Orphans                  []*corev1.Pod
 	OwnedRevisions, OrphanRevisions []*appsv1.ControllerRevision
 }
@@ -30,7 +31,8 @@ type Observed struct {
 type Actions struct {
 	Pods      podstate.Claimed
 	Revisions history.Claimed
-	// Create is the template's revision, if it does not exist; Renumber makes an old revision the latest. If either is set, nothing below is.
+	// Create is the template's revision, if it does not exist; Renumber makes an old revision the latest. If either is
+	// set, nothing below is.
 	Create, Renumber *appsv1.ControllerRevision
 	Number           int64
 	// Run are pods to create, Repair pods whose identity labels must be set, Delete pods to delete.
@@ -45,8 +47,8 @@ type Actions struct {
 	More bool
 }
 
-// Plan computes one step. It does not change o. Its cost is bounded by the number of existing pods and burst, not by the number of
-// replicas.
+// Plan computes one step. It does not change o. Its cost is bounded by the number of existing pods and burst, not by
+// the number of replicas.
 func Plan(o Observed, now time.Time) (Actions, error) {
 	set := o.Set
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
@@ -64,7 +66,9 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 		p.status()
 		return p.a, nil
 	}
-	p.a.Pods = podstate.Claim(o.Owned, o.Orphans, selector, func(pod *corev1.Pod) bool { return Ordinal(set, pod.Name) >= 0 })
+	p.a.Pods = podstate.Claim(o.Owned, o.Orphans, selector, func(pod *corev1.Pod) bool {
+		return Ordinal(set, pod.Name) >= 0
+	})
 	p.a.Revisions = history.Claim(o.OwnedRevisions, o.OrphanRevisions, selector)
 	if settled, err := p.revise(data); err != nil || !settled {
 		return p.a, err
@@ -93,7 +97,8 @@ type plan struct {
 	a               Actions
 }
 
-// Ordinal returns the ordinal of the set's pod with that name, or -1 if it is not a pod of the set. "web-01" is not a pod of "web".
+// Ordinal returns the ordinal of the set's pod with that name, or -1 if it is not a pod of the set. "web-01" is not a
+// pod of "web".
 func Ordinal(set *appsv1.StatefulSet, pod string) int64 {
 	number, ok := strings.CutPrefix(pod, set.Name+"-")
 	if !ok {
@@ -208,8 +213,8 @@ func (p *plan) delete(pod *corev1.Pod) {
 	}
 }
 
-// keep creates missing pods and replaces ended ones. It returns false if pod management is ordered and a pod is not available: then
-// nothing else may be done.
+// keep creates missing pods and replaces ended ones. It returns false if pod management is ordered and a pod is not
+// available: then nothing else may be done.
 func (p *plan) keep() bool {
 	first, end := p.bounds()
 	for n := first; n < end; n++ {
@@ -247,10 +252,12 @@ func (p *plan) shrink() bool {
 	if len(p.condemned) == 0 {
 		return true
 	}
-	// All pods within the range are available. An unavailable pod outside it may be deleted only if all pods below it are available, or if
-	// it has ended: it will never be available. Upstream's controller waits for it, and so for ever if a pod below it has ended as well.
+	// All pods within the range are available. An unavailable pod outside it may be deleted only if all pods below it are
+	// available, or if it has ended: it will never be available. Upstream's controller waits for it, and so for ever if a
+	// pod below it has ended as well.
 	last := p.condemned[0]
-	if last.DeletionTimestamp == nil && (podstate.Ended(last) || runs(last) && p.available(last) || last == p.lowestUnavailable()) {
+	if last.DeletionTimestamp == nil &&
+		(podstate.Ended(last) || runs(last) && p.available(last) || last == p.lowestUnavailable()) {
 		p.delete(last)
 	}
 	return false
@@ -265,7 +272,8 @@ func (p *plan) lowestUnavailable() *corev1.Pod {
 	return nil
 }
 
-// pod returns the new pod for an ordinal: of the current revision below the partition, otherwise of the update revision.
+// pod returns the new pod for an ordinal: of the current revision below the partition, otherwise of the update
+// revision.
 func (p *plan) pod(n int64) *corev1.Pod {
 	t, revision := &p.set.Spec.Template, p.update
 	if p.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType && n < p.partition() {

@@ -64,8 +64,8 @@ func controller(pod client.Object) string {
 	return ref.Name
 }
 
-// sets maps a pod to the set that controls it, and to the set it belongs to by its name, which may adopt it or be waiting for the name. Most
-// pods whose name ends with a number belong to no set, such as those of tasks.
+// sets maps a pod to the set that controls it, and to the set it belongs to by its name, which may adopt it or be
+// waiting for the name. Most pods whose name ends with a number belong to no set, such as those of tasks.
 func sets(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	var out []engine.Request
 	a, b := namesake(o), controller(o)
@@ -144,7 +144,8 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1.StatefulSet) (o Ob
 	return o, err
 }
 
-// own adopts and releases, and writes the current revision. settled is false if the plan has to be recomputed afterwards.
+// own adopts and releases, and writes the current revision. settled is false if the plan has to be recomputed
+// afterwards.
 func (r *reconciler) own(ctx context.Context, set *appsv1.StatefulSet, a Actions) (settled bool, err error) {
 	if err := podstate.Own(ctx, r.Client, set, kind, a.Pods); err != nil {
 		return false, err
@@ -224,8 +225,10 @@ func (r *reconciler) create(ctx context.Context, set *appsv1.StatefulSet, p *cor
 func (r *reconciler) record(set *appsv1.StatefulSet, verb string, p *corev1.Pod, err error) {
 	title := strings.ToUpper(verb[:1]) + verb[1:]
 	if err == nil {
-		r.Events.Event(set, corev1.EventTypeNormal, "Successful"+title, "%s Pod %s in StatefulSet %s successful", title, p.Name, set.Name)
+		r.Events.Event(set, corev1.EventTypeNormal, "Successful"+title, "%s Pod %s in StatefulSet %s successful", title,
+			p.Name, set.Name)
 	} else {
-		r.Events.Event(set, corev1.EventTypeWarning, "Failed"+title, "%s Pod %s in StatefulSet %s failed error: %s", title, p.Name, set.Name, err)
+		r.Events.Event(set, corev1.EventTypeWarning, "Failed"+title, "%s Pod %s in StatefulSet %s failed error: %s", title,
+			p.Name, set.Name, err)
 	}
 }

@@ -17,8 +17,8 @@ func (p *plan) maxUnavailable() (int64, error) {
 	return int64(max(n, 1)), err
 }
 
-// roll takes one step of a rolling update: it deletes outdated pods at or above the partition, highest ordinal first, within maxUnavailable.
-// They are recreated later.
+// roll takes one step of a rolling update: it deletes outdated pods at or above the partition, highest ordinal first,
+// within maxUnavailable. They are recreated later.
 func (p *plan) roll() error {
 	most, err := p.maxUnavailable()
 	if err != nil {
@@ -31,10 +31,12 @@ func (p *plan) roll() error {
 		}
 	}
 	old := func(pod *corev1.Pod) bool {
-		return Ordinal(p.set, pod.Name) >= p.partition() && revision(pod) != p.update && pod.DeletionTimestamp == nil && !slices.Contains(p.a.Delete, pod)
+		return Ordinal(p.set, pod.Name) >= p.partition() && revision(pod) != p.update && pod.DeletionTimestamp == nil &&
+			!slices.Contains(p.a.Delete, pod)
 	}
 	if !p.inOrder() {
-		// Unavailable pods are deleted first, whatever the others' state: a broken revision must not block the update that fixes it.
+		// Unavailable pods are deleted first, whatever the others' state: a broken revision must not block the update that
+		// fixes it.
 		for _, pod := range p.ordered {
 			if old(pod) && !p.available(pod) {
 				p.delete(pod)

@@ -32,9 +32,16 @@ func newSim(t require.TestingT, replicas int32) *sim {
 	return &sim{t: t, now: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), set: &appsv1.StatefulSet{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db", UID: "set", Generation: 1},
 		Spec: appsv1.StatefulSetSpec{
-			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: l}, ServiceName: "dbs", RevisionHistoryLimit: &limit, PodManagementPolicy: appsv1.OrderedReadyPodManagement,
-			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType, RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &partition}},
-			Template:       corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: l}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "1"}}}},
+			Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: l}, ServiceName: "dbs",
+			RevisionHistoryLimit: &limit, PodManagementPolicy: appsv1.OrderedReadyPodManagement,
+			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{
+				Type:          appsv1.RollingUpdateStatefulSetStrategyType,
+				RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{Partition: &partition},
+			},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: l},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "1"}}},
+			},
 		},
 	}}
 }
@@ -130,7 +137,8 @@ func (s *sim) step() (a Actions, changed bool) {
 	for _, r := range a.Forget {
 		s.revs = slices.DeleteFunc(s.revs, func(o *appsv1.ControllerRevision) bool { return o.Name == r.Name })
 	}
-	changed = changed || len(a.Pods.Adopt)+len(a.Pods.Release)+len(a.Repair)+len(a.Delete)+len(a.Forget) > 0 || !equality.Semantic.DeepEqual(a.Status, s.set.Status)
+	changed = changed || len(a.Pods.Adopt)+len(a.Pods.Release)+len(a.Repair)+len(a.Delete)+len(a.Forget) > 0 ||
+		!equality.Semantic.DeepEqual(a.Status, s.set.Status)
 	s.set = s.set.DeepCopy()
 	s.set.Status = a.Status
 	return a, changed
@@ -139,7 +147,9 @@ func (s *sim) step() (a Actions, changed bool) {
 func (s *sim) run(name string) {
 	s.change(name, func(p *corev1.Pod) {
 		p.Status.Phase = corev1.PodRunning
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(s.now)}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(s.now)},
+		}
 	})
 }
 
@@ -212,7 +222,8 @@ func (s *sim) check(a Actions) {
 				require.True(s.t, good(n), "%s is deleted while %d is not available", pod.Name, n)
 			}
 			for _, other := range p.condemned {
-				require.LessOrEqual(s.t, Ordinal(s.set, other.Name), max(Ordinal(s.set, pod.Name), end), "scaled down in the wrong order")
+				require.LessOrEqual(s.t, Ordinal(s.set, other.Name), max(Ordinal(s.set, pod.Name), end),
+					"scaled down in the wrong order")
 			}
 		}
 	}

@@ -58,10 +58,12 @@ func (r *reconciler) claim(ctx context.Context, set *appsv1.StatefulSet, pod *co
 			return err
 		}
 		if err != nil {
-			r.Events.Event(set, corev1.EventTypeWarning, "FailedCreate", "Create Claim %s for Pod %s in StatefulSet %s failed error: %s", c.Name, pod.Name, set.Name, err)
+			r.Events.Event(set, corev1.EventTypeWarning, "FailedCreate",
+				"Create Claim %s for Pod %s in StatefulSet %s failed error: %s", c.Name, pod.Name, set.Name, err)
 			return fmt.Errorf("failed to create PVC %s: %w", c.Name, err)
 		}
-		r.Events.Event(set, corev1.EventTypeNormal, "SuccessfulCreate", "Create Claim %s Pod %s in StatefulSet %s success", c.Name, pod.Name, set.Name)
+		r.Events.Event(set, corev1.EventTypeNormal, "SuccessfulCreate", "Create Claim %s Pod %s in StatefulSet %s success",
+			c.Name, pod.Name, set.Name)
 	}
 	return nil
 }
@@ -74,7 +76,9 @@ func (r *reconciler) retain(ctx context.Context, set *appsv1.StatefulSet, pods [
 			continue
 		}
 		for i := range set.Spec.VolumeClaimTemplates {
-			key := client.ObjectKey{Namespace: set.Namespace, Name: claimName(set, set.Spec.VolumeClaimTemplates[i].Name, ordinal)}
+			key := client.ObjectKey{
+				Namespace: set.Namespace, Name: claimName(set, set.Spec.VolumeClaimTemplates[i].Name, ordinal),
+			}
 			var have corev1.PersistentVolumeClaim
 			if err := r.Cache.Get(ctx, key, &have); apierrors.IsNotFound(err) {
 				continue
@@ -84,9 +88,11 @@ func (r *reconciler) retain(ctx context.Context, set *appsv1.StatefulSet, pods [
 			refs, conflict := owners(&have, set, pod, !within(set, ordinal))
 			if conflict {
 				r.Events.Event(set, corev1.EventTypeWarning, "ConflictingController",
-					"PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a managing controller, the retention policy is ignored for this claim", have.Name)
+					"PersistentVolumeClaim %s has a conflicting OwnerReference that acts as a managing controller, the retention "+
+						"policy is ignored for this claim", have.Name)
 			}
-			if len(refs) == len(have.OwnerReferences) && (len(refs) == 0 || equality.Semantic.DeepEqual(refs, have.OwnerReferences)) {
+			if len(refs) == len(have.OwnerReferences) &&
+				(len(refs) == 0 || equality.Semantic.DeepEqual(refs, have.OwnerReferences)) {
 				continue
 			}
 			next := have.DeepCopy()

@@ -38,7 +38,8 @@ func ended(m *storagemigrationv1.StorageVersionMigration) bool {
 	return is(m, storagemigrationv1.MigrationSucceeded) || is(m, storagemigrationv1.MigrationFailed)
 }
 
-// Plan returns what m does now; all are the migrations of every resource. At most one of a resource runs at a time, the oldest first.
+// Plan returns what m does now; all are the migrations of every resource. At most one of a resource runs at a time, the
+// oldest first.
 func Plan(m *storagemigrationv1.StorageVersionMigration, all []storagemigrationv1.StorageVersionMigration) Turn {
 	runs := is(m, storagemigrationv1.MigrationRunning)
 	switch {
@@ -69,8 +70,15 @@ func compare(a, b *storagemigrationv1.StorageVersionMigration) int {
 }
 
 // set sets a condition, and reports whether that changed the status.
-func set(m *storagemigrationv1.StorageVersionMigration, t storagemigrationv1.MigrationConditionType, status metav1.ConditionStatus, reason, message string) bool {
-	return meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{Type: string(t), Status: status, Reason: reason, Message: message, ObservedGeneration: m.Generation})
+func set(m *storagemigrationv1.StorageVersionMigration, t storagemigrationv1.MigrationConditionType,
+	status metav1.ConditionStatus, reason, message string) bool {
+	return meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{
+		Type:               string(t),
+		Status:             status,
+		Reason:             reason,
+		Message:            message,
+		ObservedGeneration: m.Generation,
+	})
 }
 
 // progress is the message of a running migration. A transient error is retried.
@@ -89,25 +97,30 @@ func progress(left, total int, transient error) string {
 }
 
 // begun is the status of a definition whose objects begin to be migrated.
-func begun(crd *apiextensionsv1.CustomResourceDefinition, migration string) apiextensionsv1.CustomResourceDefinitionStatus {
+func begun(crd *apiextensionsv1.CustomResourceDefinition,
+	migration string) apiextensionsv1.CustomResourceDefinitionStatus {
 	return migrating(crd, apiextensionsv1.ConditionTrue, running, fmt.Sprintf("Migration %s is running", migration))
 }
 
-// done is the status of a definition after a migration. The versions that are no longer stored are forgotten only if the migration succeeded
-// and the definition has not changed since it began.
+// done is the status of a definition after a migration. The versions that are no longer stored are forgotten only if
+// the migration succeeded and the definition has not changed since it began.
 //
-// Decision: upstream forgets them after a failed migration too, which leaves objects that cannot be read once their version is removed.
+// Decision: upstream forgets them after a failed migration too, which leaves objects that cannot be read once their
+// version is removed.
 func done(crd *apiextensionsv1.CustomResourceDefinition, success bool) apiextensionsv1.CustomResourceDefinitionStatus {
 	if !success {
 		return migrating(crd, apiextensionsv1.ConditionFalse, "MigrationFailed", "The migration has failed")
 	}
-	unchanged := slices.ContainsFunc(crd.Status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
-		return c.Type == apiextensionsv1.StorageMigrating && c.ObservedGeneration == crd.Generation
-	})
+	unchanged := slices.ContainsFunc(crd.Status.Conditions,
+		func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
+			return c.Type == apiextensionsv1.StorageMigrating && c.ObservedGeneration == crd.Generation
+		})
 	if !unchanged {
-		return migrating(crd, apiextensionsv1.ConditionFalse, "MigrationSucceeded", "The migration has succeeded but the stored versions have not been updated due to a generation mismatch")
+		return migrating(crd, apiextensionsv1.ConditionFalse, "MigrationSucceeded",
+			"The migration has succeeded but the stored versions have not been updated due to a generation mismatch")
 	}
-	status := migrating(crd, apiextensionsv1.ConditionFalse, "MigrationSucceeded", "The migration has succeeded and the stored versions have been updated")
+	status := migrating(crd, apiextensionsv1.ConditionFalse, "MigrationSucceeded",
+		"The migration has succeeded and the stored versions have been updated")
 	for _, v := range crd.Spec.Versions {
 		if v.Storage {
 			status.StoredVersions = []string{v.Name}
@@ -116,12 +129,16 @@ func done(crd *apiextensionsv1.CustomResourceDefinition, success bool) apiextens
 	return status
 }
 
-func migrating(crd *apiextensionsv1.CustomResourceDefinition, value apiextensionsv1.ConditionStatus, reason, message string) apiextensionsv1.CustomResourceDefinitionStatus {
+func migrating(crd *apiextensionsv1.CustomResourceDefinition, value apiextensionsv1.ConditionStatus,
+	reason, message string) apiextensionsv1.CustomResourceDefinitionStatus {
 	status := crd.Status.DeepCopy()
-	status.Conditions = slices.DeleteFunc(status.Conditions, func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
-		return c.Type == apiextensionsv1.StorageMigrating
+	status.Conditions = slices.DeleteFunc(status.Conditions,
+		func(c apiextensionsv1.CustomResourceDefinitionCondition) bool {
+			return c.Type == apiextensionsv1.StorageMigrating
+		})
+	status.Conditions = append(status.Conditions, apiextensionsv1.CustomResourceDefinitionCondition{
+		Type:   apiextensionsv1.StorageMigrating,
+		Status: value, Reason: reason, Message: message, LastTransitionTime: metav1.Now(), ObservedGeneration: crd.Generation,
 	})
-	status.Conditions = append(status.Conditions, apiextensionsv1.CustomResourceDefinitionCondition{Type: apiextensionsv1.StorageMigrating,
-		Status: value, Reason: reason, Message: message, LastTransitionTime: metav1.Now(), ObservedGeneration: crd.Generation})
 	return *status
 }

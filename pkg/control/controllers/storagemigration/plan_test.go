@@ -11,8 +11,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-func migration(name string, age time.Duration, conditions ...storagemigrationv1.MigrationConditionType) storagemigrationv1.StorageVersionMigration {
-	m := storagemigrationv1.StorageVersionMigration{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), CreationTimestamp: metav1.NewTime(time.Unix(1000, 0).Add(-age))}}
+func migration(name string, age time.Duration,
+	conditions ...storagemigrationv1.MigrationConditionType) storagemigrationv1.StorageVersionMigration {
+	m := storagemigrationv1.StorageVersionMigration{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              name,
+			UID:               types.UID(name),
+			CreationTimestamp: metav1.NewTime(time.Unix(1000, 0).Add(-age)),
+		},
+	}
 	m.Spec.Resource = metav1.GroupResource{Group: "example.org", Resource: "boats"}
 	for _, c := range conditions {
 		set(&m, c, metav1.ConditionTrue, "R", "")
@@ -21,7 +28,8 @@ func migration(name string, age time.Duration, conditions ...storagemigrationv1.
 }
 
 func TestPlan(t *testing.T) {
-	const run, ok, bad = storagemigrationv1.MigrationRunning, storagemigrationv1.MigrationSucceeded, storagemigrationv1.MigrationFailed
+	const run, ok, bad = storagemigrationv1.MigrationRunning, storagemigrationv1.MigrationSucceeded,
+		storagemigrationv1.MigrationFailed
 	other := migration("other", time.Hour, run)
 	other.Spec.Resource.Resource = "ships"
 	for name, c := range map[string]struct {
@@ -29,14 +37,31 @@ func TestPlan(t *testing.T) {
 		others []storagemigrationv1.StorageVersionMigration
 		want   Turn
 	}{
-		"alone":                         {m: migration("a", 0), want: Start},
-		"of another resource":           {m: migration("a", 0), others: []storagemigrationv1.StorageVersionMigration{other}, want: Start},
-		"after an older one":            {m: migration("a", 0), others: []storagemigrationv1.StorageVersionMigration{migration("b", time.Minute)}, want: Wait},
-		"before a younger one":          {m: migration("a", time.Minute), others: []storagemigrationv1.StorageVersionMigration{migration("b", 0)}, want: Start},
-		"of the same age, by name":      {m: migration("b", 0), others: []storagemigrationv1.StorageVersionMigration{migration("a", 0)}, want: Wait},
-		"while a younger one runs":      {m: migration("a", time.Minute), others: []storagemigrationv1.StorageVersionMigration{migration("b", 0, run)}, want: Wait},
-		"after one that ended":          {m: migration("a", 0), others: []storagemigrationv1.StorageVersionMigration{migration("b", time.Minute, ok)}, want: Start},
-		"while one has to be finished":  {m: migration("a", 0), others: []storagemigrationv1.StorageVersionMigration{migration("b", time.Minute, run, bad)}, want: Wait},
+		"alone": {m: migration("a", 0), want: Start},
+		"of another resource": {
+			m: migration("a", 0), others: []storagemigrationv1.StorageVersionMigration{other}, want: Start,
+		},
+		"after an older one": {
+			m: migration("a", 0), others: []storagemigrationv1.StorageVersionMigration{migration("b", time.Minute)}, want: Wait,
+		},
+		"before a younger one": {
+			m: migration("a", time.Minute), others: []storagemigrationv1.StorageVersionMigration{migration("b", 0)}, want: Start,
+		},
+		"of the same age, by name": {
+			m: migration("b", 0), others: []storagemigrationv1.StorageVersionMigration{migration("a", 0)}, want: Wait,
+		},
+		"while a younger one runs": {
+			m: migration("a", time.Minute), others: []storagemigrationv1.StorageVersionMigration{migration("b", 0, run)},
+			want: Wait,
+		},
+		"after one that ended": {
+			m: migration("a", 0), others: []storagemigrationv1.StorageVersionMigration{migration("b", time.Minute, ok)},
+			want: Start,
+		},
+		"while one has to be finished": {
+			m: migration("a", 0), others: []storagemigrationv1.StorageVersionMigration{migration("b", time.Minute, run, bad)},
+			want: Wait,
+		},
 		"running":                       {m: migration("a", 0, run), want: Migrate},
 		"succeeded, not finished":       {m: migration("a", 0, run, ok), want: Finish},
 		"failed, not finished":          {m: migration("a", 0, run, bad), want: Finish},

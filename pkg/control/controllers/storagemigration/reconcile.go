@@ -1,5 +1,6 @@
-// Package storagemigration writes the objects of a resource anew, so that they are stored in the current storage version
-// (StorageVersionMigration, KEP-4192), and then corrects the stored versions in the status of the resource's definition.
+// Package storagemigration writes the objects of a resource anew, so that they are stored in the current storage
+// version (StorageVersionMigration, KEP-4192), and then corrects the stored versions in the status of the resource's
+// definition.
 //
 // Its invariant: a migration succeeds only after every object that was stored before it began has been written, or has
 // been changed or deleted by others. What is done is not remembered across restarts: writing an object again changes
@@ -29,7 +30,8 @@ import (
 )
 
 const (
-	// slice is how long one call migrates objects, after which it reports progress and lets other migrations have their turn.
+	// slice is how long one call migrates objects, after which it reports progress and lets other migrations have their
+	// turn.
 	slice = time.Second
 	// patience is how long after its creation a migration waits for its resource to be served, as upstream.
 	patience = time.Minute
@@ -110,7 +112,9 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err := r.Cache.List(ctx, &list); err != nil {
 		return engine.Result{}, err
 	}
-	i := slices.IndexFunc(list.Items, func(m storagemigrationv1.StorageVersionMigration) bool { return m.Name == req.Name })
+	i := slices.IndexFunc(list.Items, func(m storagemigrationv1.StorageVersionMigration) bool {
+		return m.Name == req.Name
+	})
 	if i < 0 {
 		delete(r.positions, req.Name)
 		return engine.Result{}, nil
@@ -128,9 +132,10 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 }
 
 func (r *reconciler) start(ctx context.Context, m *storagemigrationv1.StorageVersionMigration) (engine.Result, error) {
-	if err := r.define(ctx, m, func(crd *apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus {
-		return begun(crd, m.Name)
-	}); err != nil {
+	if err := r.define(ctx, m,
+		func(crd *apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus {
+			return begun(crd, m.Name)
+		}); err != nil {
 		return engine.Result{}, err
 	}
 	set(m, storagemigrationv1.MigrationRunning, metav1.ConditionTrue, running, progress(0, 0, nil))
@@ -141,7 +146,8 @@ func (r *reconciler) start(ctx context.Context, m *storagemigrationv1.StorageVer
 }
 
 // migrate writes objects that were stored before the migration began, for the time of a slice.
-func (r *reconciler) migrate(ctx context.Context, m *storagemigrationv1.StorageVersionMigration) (engine.Result, error) {
+func (r *reconciler) migrate(ctx context.Context,
+	m *storagemigrationv1.StorageVersionMigration) (engine.Result, error) {
 	kind, found := r.find(m.Spec.Resource)
 	if !found {
 		if left := m.CreationTimestamp.Add(patience).Sub(r.Now()); left > 0 {
@@ -180,7 +186,8 @@ func (r *reconciler) migrate(ctx context.Context, m *storagemigrationv1.StorageV
 		case transient(err):
 			return engine.Result{}, errors.Join(err, r.report(ctx, m, len(todo)-i, total, err))
 		default:
-			return engine.Result{}, r.fail(ctx, m, fmt.Sprintf("%d/%d not yet migrated. migration encountered unhandled error: %s", len(todo)-i, total, err))
+			return engine.Result{}, r.fail(ctx, m,
+				fmt.Sprintf("%d/%d not yet migrated. migration encountered unhandled error: %s", len(todo)-i, total, err))
 		}
 		r.positions[m.Name] = position{m.UID, client.ObjectKeyFromObject(&todo[i])}
 	}
@@ -191,27 +198,34 @@ func (r *reconciler) migrate(ctx context.Context, m *storagemigrationv1.StorageV
 
 func (r *reconciler) find(resource metav1.GroupResource) (engine.Kind, bool) {
 	all, _ := r.kinds.Stored()
-	i := slices.IndexFunc(all, func(k engine.Kind) bool { return k.Group == resource.Group && k.Resource == resource.Resource })
+	i := slices.IndexFunc(all, func(k engine.Kind) bool {
+		return k.Group == resource.Group && k.Resource == resource.Resource
+	})
 	if i < 0 {
 		return engine.Kind{}, false
 	}
 	return all[i], true
 }
 
-// knowsVersion reports whether objects are written in the storage version of the resource's definition. A change of the definition takes a moment
-// until it is known.
-func (r *reconciler) knowsVersion(ctx context.Context, m *storagemigrationv1.StorageVersionMigration, k engine.Kind) (bool, error) {
+// knowsVersion reports whether objects are written in the storage version of the resource's definition. A change of the
+// definition takes a moment until it is known.
+func (r *reconciler) knowsVersion(ctx context.Context, m *storagemigrationv1.StorageVersionMigration,
+	k engine.Kind) (bool, error) {
 	var crd apiextensionsv1.CustomResourceDefinition
-	if err := r.Cache.Get(ctx, client.ObjectKey{Name: m.Spec.Resource.Resource + "." + m.Spec.Resource.Group}, &crd); err != nil {
+	if err := r.Cache.Get(ctx, client.ObjectKey{
+		Name: m.Spec.Resource.Resource + "." + m.Spec.Resource.Group,
+	}, &crd); err != nil {
 		return true, client.IgnoreNotFound(err)
 	}
-	return k.Stored == "" || slices.ContainsFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
-		return v.Storage && v.Name == k.Stored
-	}), nil
+	return k.Stored == "" ||
+		slices.ContainsFunc(crd.Spec.Versions, func(v apiextensionsv1.CustomResourceDefinitionVersion) bool {
+			return v.Storage && v.Name == k.Stored
+		}), nil
 }
 
 // candidates returns the objects that were stored at a resource version, in order, and the number of all objects.
-func (r *reconciler) candidates(ctx context.Context, k engine.Kind, version string) (todo []metav1.PartialObjectMetadata, total int, err error) {
+func (r *reconciler) candidates(ctx context.Context, k engine.Kind,
+	version string) (todo []metav1.PartialObjectMetadata, total int, err error) {
 	list := &metav1.PartialObjectMetadataList{}
 	list.SetGroupVersionKind(k.GroupVersion().WithKind(k.Kind + "List"))
 	if err := r.Cache.List(ctx, list); err != nil {
@@ -235,22 +249,31 @@ func compareKeys(a, b client.ObjectKey) int {
 
 // rewrite makes the API server store an object anew, on the condition that it has not changed.
 func (r *reconciler) rewrite(ctx context.Context, k engine.Kind, o *metav1.PartialObjectMetadata) error {
-	body, err := json.Marshal(map[string]any{"apiVersion": k.GroupVersion().String(), "kind": k.Kind, "metadata": map[string]any{"resourceVersion": o.ResourceVersion}})
+	body, err := json.Marshal(map[string]any{
+		"apiVersion": k.GroupVersion().String(),
+		"kind":       k.Kind,
+		"metadata":   map[string]any{"resourceVersion": o.ResourceVersion},
+	})
 	if err != nil {
 		return err
 	}
 	target := k.Metadata()
 	target.Namespace, target.Name = o.Namespace, o.Name
-	return r.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body), client.FieldOwner("storage-version-migrator-controller"))
+	return r.Client.Patch(ctx, target, client.RawPatch(types.MergePatchType, body),
+		client.FieldOwner("storage-version-migrator-controller"))
 }
 
 // transient reports whether a failed write may succeed later, as upstream.
 func transient(err error) bool {
-	return utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) || utilnet.IsProbableEOF(err) || apierrors.IsServerTimeout(err) ||
-		apierrors.IsTooManyRequests(err) || apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsTimeout(err) || errors.Is(err, context.DeadlineExceeded)
+	return utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) || utilnet.IsProbableEOF(err) ||
+		apierrors.IsServerTimeout(err) ||
+		apierrors.IsTooManyRequests(err) ||
+		apierrors.IsServiceUnavailable(err) || apierrors.IsInternalError(err) || apierrors.IsTimeout(err) || errors.Is(err,
+		context.DeadlineExceeded)
 }
 
-func (r *reconciler) report(ctx context.Context, m *storagemigrationv1.StorageVersionMigration, left, total int, err error) error {
+func (r *reconciler) report(ctx context.Context, m *storagemigrationv1.StorageVersionMigration, left, total int,
+	err error) error {
 	if !set(m, storagemigrationv1.MigrationRunning, metav1.ConditionTrue, running, progress(left, total, err)) {
 		return nil
 	}
@@ -273,19 +296,24 @@ func (r *reconciler) end(ctx context.Context, m *storagemigrationv1.StorageVersi
 
 func (r *reconciler) finish(ctx context.Context, m *storagemigrationv1.StorageVersionMigration) error {
 	success := is(m, storagemigrationv1.MigrationSucceeded)
-	if err := r.define(ctx, m, func(crd *apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus {
-		return done(crd, success)
-	}); err != nil {
+	if err := r.define(ctx, m,
+		func(crd *apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus {
+			return done(crd, success)
+		}); err != nil {
 		return err
 	}
 	set(m, storagemigrationv1.MigrationRunning, metav1.ConditionFalse, completed, "Migration completed")
 	return client.IgnoreNotFound(r.Client.Status().Update(ctx, m))
 }
 
-// define changes the status of the resource's definition, if it has one, on the condition that it has not changed since it was read.
-func (r *reconciler) define(ctx context.Context, m *storagemigrationv1.StorageVersionMigration, next func(*apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus) error {
+// define changes the status of the resource's definition, if it has one, on the condition that it has not changed since
+// it was read.
+func (r *reconciler) define(ctx context.Context, m *storagemigrationv1.StorageVersionMigration,
+	next func(*apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus) error {
 	var crd apiextensionsv1.CustomResourceDefinition
-	if err := r.Cache.Get(ctx, client.ObjectKey{Name: m.Spec.Resource.Resource + "." + m.Spec.Resource.Group}, &crd); err != nil {
+	if err := r.Cache.Get(ctx, client.ObjectKey{
+		Name: m.Spec.Resource.Resource + "." + m.Spec.Resource.Group,
+	}, &crd); err != nil {
 		return client.IgnoreNotFound(err)
 	}
 	status := next(&crd)

@@ -18,10 +18,16 @@ import (
 type oneKind string
 
 func (k oneKind) Stored() ([]engine.Kind, <-chan struct{}) {
-	return []engine.Kind{{GroupVersionKind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Boat"}, Resource: "boats", Stored: string(k)}}, nil
+	return []engine.Kind{
+		{
+			GroupVersionKind: schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: "Boat"}, Resource: "boats",
+			Stored: string(k),
+		},
+	}, nil
 }
 
-// TestNothingIsWrittenInAnOldVersion: a migration that would store objects in the version from which it is to bring them waits.
+// TestNothingIsWrittenInAnOldVersion: a migration that would store objects in the version from which it is to bring
+// them waits.
 func TestNothingIsWrittenInAnOldVersion(t *testing.T) {
 	scheme := runtime.NewScheme()
 	require.NoError(t, apiextensionsv1.AddToScheme(scheme))
@@ -36,11 +42,18 @@ func TestNothingIsWrittenInAnOldVersion(t *testing.T) {
 		"the new version": {"v2", []client.Object{crd}, true},
 		"an unknown one":  {"", []client.Object{crd}, true},
 		"no definition":   {"v1", nil, true},
-		"of another kind": {"v1", []client.Object{&apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "ships.example.org"}}}, true},
+		"of another kind": {
+			"v1",
+			[]client.Object{&apiextensionsv1.CustomResourceDefinition{ObjectMeta: metav1.ObjectMeta{Name: "ships.example.org"}}},
+			true,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := migration("m", 0)
-			r := &reconciler{Env: engine.Env{Cache: fake.NewClientBuilder().WithScheme(scheme).WithObjects(c.objects...).Build()}, kinds: oneKind(c.stored)}
+			r := &reconciler{
+				Env:   engine.Env{Cache: fake.NewClientBuilder().WithScheme(scheme).WithObjects(c.objects...).Build()},
+				kinds: oneKind(c.stored),
+			}
 			k, found := r.find(m.Spec.Resource)
 			require.True(t, found)
 			known, err := r.knowsVersion(t.Context(), &m, k)

@@ -34,13 +34,15 @@ func stay(p *corev1.Pod, t corev1.Taint) time.Duration {
 	return shortest
 }
 
-// TestModel: whatever is done to taints, pods and tolerations, and wherever the process is killed, no pod is evicted before its time, and none stays
-// beyond it.
+// TestModel: whatever is done to taints, pods and tolerations, and wherever the process is killed, no pod is evicted
+// before its time, and none stays beyond it.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := model.New(t, New())
 		first := map[string]time.Time{} // since when caches have shown a taint, by node and key
-		node, pod, taint := rapid.SampledFrom([]string{"a", "b"}), rapid.SampledFrom([]string{"p", "q", "r"}), rapid.SampledFrom([]string{"one", "two"})
+		node, pod, taint := rapid.SampledFrom([]string{"a", "b"}), rapid.SampledFrom([]string{
+			"p", "q", "r",
+		}), rapid.SampledFrom([]string{"one", "two"})
 		tolerations := func(t *rapid.T) []corev1.Toleration {
 			var out []corev1.Toleration
 			for _, key := range []string{"one", "two"} {
@@ -110,7 +112,10 @@ func TestModel(t *testing.T) {
 				})
 			},
 			"pod comes": func(t *rapid.T) {
-				w.Create(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: pod.Draw(t, "pod")}, Spec: corev1.PodSpec{Tolerations: tolerations(t)}})
+				w.Create(&corev1.Pod{
+					ObjectMeta: metav1.ObjectMeta{Namespace: "d", Name: pod.Draw(t, "pod")},
+					Spec:       corev1.PodSpec{Tolerations: tolerations(t)},
+				})
 			},
 			"pod is bound": func(t *rapid.T) {
 				n := node.Draw(t, "node")
@@ -120,7 +125,8 @@ func TestModel(t *testing.T) {
 				model.Update(w, pod.Draw(t, "pod"), func(p *corev1.Pod) {
 					if p.Spec.NodeName == "" {
 						p.Spec.NodeName = n
-						p.Status.Conditions, _ = podstate.WithCondition(nil, corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, w.Now)
+						p.Status.Conditions, _ = podstate.WithCondition(nil,
+							corev1.PodCondition{Type: corev1.PodScheduled, Status: corev1.ConditionTrue}, w.Now)
 					}
 				})
 			},

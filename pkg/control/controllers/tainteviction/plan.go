@@ -10,10 +10,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// Plan returns when a pod is to be evicted from a node with these NoExecute taints: never, or after a delay that may be 0. since
-// returns when each taint was added. A pod that came later tolerates it from then on, as upstream; otherwise it would be evicted as soon as it
-// is there, and the one that replaces it as well.
-func Plan(p *corev1.Pod, taints []corev1.Taint, since func(*corev1.Taint) time.Time, now time.Time) (leaves bool, in time.Duration) {
+// Plan returns when a pod is to be evicted from a node with these NoExecute taints: never, or after a delay that may be
+// 0. since returns when each taint was added. A pod that came later tolerates it from then on, as upstream; otherwise
+// it would be evicted as soon as it is there, and the one that replaces it as well.
+func Plan(p *corev1.Pod, taints []corev1.Taint, since func(*corev1.Taint) time.Time,
+	now time.Time) (leaves bool, in time.Duration) {
 	for i := range taints {
 		t := &taints[i]
 		if t.Effect != corev1.TaintEffectNoExecute {

@@ -21,22 +21,37 @@ func TestPlan(t *testing.T) {
 		}
 		return tol
 	}
-	one, two := corev1.Taint{Key: "one", Effect: corev1.TaintEffectNoExecute}, corev1.Taint{Key: "two", Effect: corev1.TaintEffectNoExecute}
+	one, two := corev1.Taint{Key: "one", Effect: corev1.TaintEffectNoExecute}, corev1.Taint{
+		Key: "two", Effect: corev1.TaintEffectNoExecute,
+	}
 	for name, c := range map[string]struct {
 		taints      []corev1.Taint
 		tolerations []corev1.Toleration
 		leaves      bool
 		in          time.Duration
 	}{
-		"no taint":         {},
-		"not NoExecute":    {taints: []corev1.Taint{{Key: "one", Effect: corev1.TaintEffectNoSchedule}}},
-		"not tolerated":    {taints: []corev1.Taint{one}, leaves: true},
-		"for ever":         {taints: []corev1.Taint{one}, tolerations: []corev1.Toleration{tolerates("one")}},
-		"for a while":      {taints: []corev1.Taint{one}, tolerations: []corev1.Toleration{tolerates("one", 30)}, leaves: true, in: 20 * time.Second},
-		"time is up":       {taints: []corev1.Taint{one}, tolerations: []corev1.Toleration{tolerates("one", 5)}, leaves: true},
-		"the shorter":      {taints: []corev1.Taint{one}, tolerations: []corev1.Toleration{tolerates("one"), tolerates("one", 30)}, leaves: true, in: 20 * time.Second},
-		"one of two":       {taints: []corev1.Taint{one, two}, tolerations: []corev1.Toleration{tolerates("one")}, leaves: true},
-		"both, one awhile": {taints: []corev1.Taint{one, two}, tolerations: []corev1.Toleration{tolerates("one"), tolerates("two", 60)}, leaves: true, in: 50 * time.Second},
+		"no taint":      {},
+		"not NoExecute": {taints: []corev1.Taint{{Key: "one", Effect: corev1.TaintEffectNoSchedule}}},
+		"not tolerated": {taints: []corev1.Taint{one}, leaves: true},
+		"for ever":      {taints: []corev1.Taint{one}, tolerations: []corev1.Toleration{tolerates("one")}},
+		"for a while": {
+			taints: []corev1.Taint{one}, tolerations: []corev1.Toleration{tolerates("one", 30)}, leaves: true,
+			in: 20 * time.Second,
+		},
+		"time is up": {
+			taints: []corev1.Taint{one}, tolerations: []corev1.Toleration{tolerates("one", 5)}, leaves: true,
+		},
+		"the shorter": {
+			taints: []corev1.Taint{one}, tolerations: []corev1.Toleration{tolerates("one"), tolerates("one", 30)}, leaves: true,
+			in: 20 * time.Second,
+		},
+		"one of two": {
+			taints: []corev1.Taint{one, two}, tolerations: []corev1.Toleration{tolerates("one")}, leaves: true,
+		},
+		"both, one awhile": {
+			taints: []corev1.Taint{one, two}, tolerations: []corev1.Toleration{tolerates("one"), tolerates("two", 60)},
+			leaves: true, in: 50 * time.Second,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: c.tolerations}}
@@ -51,8 +66,17 @@ func TestPlan(t *testing.T) {
 func TestLatecomers(t *testing.T) {
 	old, seconds, fewer := corev1.Taint{Key: "one", Effect: corev1.TaintEffectNoExecute}, int64(60), int64(5)
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	p := &corev1.Pod{Spec: corev1.PodSpec{Tolerations: []corev1.Toleration{{Key: "one", Operator: corev1.TolerationOpExists, TolerationSeconds: &seconds}}}}
-	p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-20 * time.Second))}}
+	p := &corev1.Pod{
+		Spec: corev1.PodSpec{
+			Tolerations: []corev1.Toleration{{Key: "one", Operator: corev1.TolerationOpExists, TolerationSeconds: &seconds}},
+		},
+	}
+	p.Status.Conditions = []corev1.PodCondition{
+		{
+			Type: corev1.PodScheduled, Status: corev1.ConditionTrue,
+			LastTransitionTime: metav1.NewTime(now.Add(-20 * time.Second)),
+		},
+	}
 	leaves, in := Plan(p, []corev1.Taint{old}, func(*corev1.Taint) time.Time { return now.Add(-time.Hour) }, now)
 	require.True(t, leaves)
 	require.Equal(t, 40*time.Second, in)
@@ -64,7 +88,8 @@ func TestLatecomers(t *testing.T) {
 	require.True(t, changed(p, next))
 }
 
-// TestTaintsThatComeAgain: a taint that was removed and is there again counts from then on, also if nobody looked at the node in between.
+// TestTaintsThatComeAgain: a taint that was removed and is there again counts from then on, also if nobody looked at
+// the node in between.
 func TestTaintsThatComeAgain(t *testing.T) {
 	s, env := &sightings{}, engine.Env{}
 	s.reset()

@@ -27,7 +27,8 @@ func New() *engine.Reconciler {
 			{Object: &corev1.Pod{}, Map: nodeOf, Changed: func(was, is client.Object) bool {
 				a, ok1 := was.(*corev1.Pod)
 				b, ok2 := is.(*corev1.Pod)
-				return !ok1 || !ok2 || a.Spec.NodeName != b.Spec.NodeName || !equality.Semantic.DeepEqual(a.Spec.Tolerations, b.Spec.Tolerations)
+				return !ok1 || !ok2 || a.Spec.NodeName != b.Spec.NodeName ||
+					!equality.Semantic.DeepEqual(a.Spec.Tolerations, b.Spec.Tolerations)
 			}},
 		},
 		Writes: []engine.Write{
@@ -106,15 +107,17 @@ func (r *reconciler) evict(ctx context.Context, p *corev1.Pod, now time.Time) er
 	next := p.DeepCopy()
 	var changed bool
 	next.Status.Conditions, changed = podstate.WithCondition(p.Status.Conditions, corev1.PodCondition{
-		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager", ObservedGeneration: p.Generation,
-		Message: "Taint manager: deleting due to NoExecute taint",
+		Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager",
+		ObservedGeneration: p.Generation,
+		Message:            "Taint manager: deleting due to NoExecute taint",
 	}, now)
 	if changed {
 		if err := r.Client.Status().Update(ctx, next); err != nil {
 			return client.IgnoreNotFound(err)
 		}
 	}
-	r.Events.Event(p, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s", p.Namespace, p.Name)
+	r.Events.Event(p, corev1.EventTypeNormal, "TaintManagerEviction", "Marking for deletion Pod %s/%s", p.Namespace,
+		p.Name)
 	err := r.Client.Delete(ctx, next, engine.Preconditions(p))
 	if apierrors.IsConflict(err) {
 		return nil // replaced meanwhile

@@ -22,7 +22,8 @@ func accountOf(s *corev1.Secret) string {
 	return s.Annotations[corev1.ServiceAccountNameKey]
 }
 
-// Plan decides about a Secret for a token. account is the one that it names, nil if there is none. ca is the bundle by which clients verify the API server.
+// Plan decides about a Secret for a token. account is the one that it names, nil if there is none. ca is the bundle by
+// which clients verify the API server.
 func Plan(secret *corev1.Secret, account *corev1.ServiceAccount, ca []byte) Decision {
 	if secret.DeletionTimestamp != nil {
 		return Decision{}

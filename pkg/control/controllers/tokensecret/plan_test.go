@@ -11,7 +11,11 @@ import (
 func TestPlan(t *testing.T) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "robot", UID: "u"}}
 	secret := &corev1.Secret{Type: corev1.SecretTypeServiceAccountToken,
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", Annotations: map[string]string{corev1.ServiceAccountNameKey: "robot"}}}
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   "ns",
+			Name:        "s",
+			Annotations: map[string]string{corev1.ServiceAccountNameKey: "robot"},
+		}}
 	ca := []byte("pem")
 
 	d := Plan(secret, account, ca)
@@ -27,7 +31,8 @@ func TestPlan(t *testing.T) {
 
 	d = Plan(whole, account, []byte("new"))
 	require.False(t, d.Sign, "a token is never replaced")
-	require.Equal(t, map[string][]byte{"ca.crt": []byte("new"), "namespace": []byte("ns"), "token": []byte("t")}, d.Write.Data)
+	require.Equal(t, map[string][]byte{"ca.crt": []byte("new"), "namespace": []byte("ns"), "token": []byte("t")},
+		d.Write.Data)
 
 	fixed := secret.DeepCopy()
 	fixed.Immutable = new(true)

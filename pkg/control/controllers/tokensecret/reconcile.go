@@ -1,5 +1,6 @@
-// Package tokensecret puts tokens of service accounts into the Secrets that ask for one (type kubernetes.io/service-account-token). Such a token does not expire:
-// it is valid for as long as its Secret and its account exist. It is for what runs outside of the cluster; pods have better ones.
+// Package tokensecret puts tokens of service accounts into the Secrets that ask for one (type
+// kubernetes.io/service-account-token). Such a token does not expire: it is valid for as long as its Secret and its
+// account exist. It is for what runs outside of the cluster; pods have better ones.
 //
 // Its invariant: a token that a Secret has is never replaced, and a Secret without its account is deleted.
 package tokensecret
@@ -37,7 +38,9 @@ func New(sign Sign, bundle Bundle) *engine.Reconciler {
 			{Object: &corev1.Secret{}, Map: ofSecret},
 			{Object: &corev1.ServiceAccount{}, Event: ofAccount},
 		},
-		Writes:  []engine.Write{{Object: &corev1.Secret{}, Parts: []engine.Part{engine.Spec, engine.Metadata, engine.Delete}}},
+		Writes: []engine.Write{
+			{Object: &corev1.Secret{}, Parts: []engine.Part{engine.Spec, engine.Metadata, engine.Delete}},
+		},
 		Indexes: []engine.Index{{Object: &corev1.Secret{}, Name: byOwner, Values: values}},
 		New: func(env engine.Env) engine.Func {
 			bundle.Follow(name, func() {
@@ -79,7 +82,8 @@ func ofAccount(ctx context.Context, env engine.Env, was, is client.Object) []eng
 	}
 	var secrets corev1.SecretList
 	if err := env.ByIndex(ctx, &secrets, was.GetNamespace(), byOwner, was.GetName()); err != nil {
-		env.Log.Warn("could not list the secrets of a service account", "namespace", was.GetNamespace(), "account", was.GetName(), "error", err)
+		env.Log.Warn("could not list the secrets of a service account", "namespace", was.GetNamespace(), "account",
+			was.GetName(), "error", err)
 		return nil
 	}
 	out := make([]engine.Request, len(secrets.Items))
@@ -109,7 +113,8 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request, sign Sig
 	d := Plan(&secret, account, ca)
 	switch {
 	case d.Delete:
-		env.Events.Event(&secret, corev1.EventTypeWarning, "ServiceAccountMissing", "Deleted the secret: the service account %q that its token would be of does not exist", owner)
+		env.Events.Event(&secret, corev1.EventTypeWarning, "ServiceAccountMissing",
+			"Deleted the secret: the service account %q that its token would be of does not exist", owner)
 		return client.IgnoreNotFound(env.Client.Delete(ctx, &secret, engine.Preconditions(&secret)))
 	case d.Write == nil:
 		return nil

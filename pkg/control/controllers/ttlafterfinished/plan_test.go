@@ -18,7 +18,9 @@ func TestPlan(t *testing.T) {
 		if ttl >= 0 {
 			j.Spec.TTLSecondsAfterFinished = &ttl
 		}
-		j.Status.Conditions = []batchv1.JobCondition{{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-ago))}}
+		j.Status.Conditions = []batchv1.JobCondition{
+			{Type: t, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now.Add(-ago))},
+		}
 		return j
 	}
 	deleted := job(0, batchv1.JobComplete, time.Hour)

@@ -20,12 +20,14 @@ import (
 func New() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "ttlafterfinished", Account: "ttl-after-finished-controller", Workers: 2,
-		Watches: []engine.Watch{{Object: &batchv1.Job{}, Event: func(_ context.Context, _ engine.Env, _, is client.Object) []engine.Request {
-			if j, ok := is.(*batchv1.Job); ok && expires(j) {
-				return []engine.Request{engine.RequestFor(j.Namespace, j.Name)}
-			}
-			return nil
-		}}},
+		Watches: []engine.Watch{
+			{Object: &batchv1.Job{}, Event: func(_ context.Context, _ engine.Env, _, is client.Object) []engine.Request {
+				if j, ok := is.(*batchv1.Job); ok && expires(j) {
+					return []engine.Request{engine.RequestFor(j.Namespace, j.Name)}
+				}
+				return nil
+			}},
+		},
 		Writes: []engine.Write{{Object: &batchv1.Job{}, Parts: []engine.Part{engine.Delete}}},
 		New: func(env engine.Env) engine.Func {
 			return func(ctx context.Context, req engine.Request) (engine.Result, error) {

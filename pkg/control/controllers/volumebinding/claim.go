@@ -21,7 +21,8 @@ const claimProtection = "kubernetes.io/pvc-protection"
 // ClaimState is what a claim's plan depends on.
 type ClaimState struct {
 	Claim *corev1.PersistentVolumeClaim
-	// Volume is the one that the claim names, nil if there is none. Candidates are those of the claim's class, and those that name the claim.
+	// Volume is the one that the claim names, nil if there is none. Candidates are those of the claim's class, and those
+	// that name the claim.
 	Volume     *corev1.PersistentVolume
 	Candidates []*corev1.PersistentVolume
 	// Class is the claim's, nil if there is none of that name; Default is the default class, nil for none.
@@ -32,14 +33,16 @@ type ClaimState struct {
 	Nodes []*corev1.Node
 }
 
-// PlanClaim returns the next step towards a claim that is bound to a volume, as upstream's controller goes. Its invariant: a claim never takes
-// a volume whose claimRef names another claim, and keeps the volume that it is bound to.
+// PlanClaim returns the next step towards a claim that is bound to a volume, as upstream's controller goes. Its
+// invariant: a claim never takes a volume whose claimRef names another claim, and keeps the volume that it is bound to.
 func PlanClaim(s ClaimState, now time.Time) Step {
 	c := s.Claim
 	protected := slices.Contains(c.Finalizers, claimProtection)
 	if c.DeletionTimestamp != nil {
 		if protected && !slices.ContainsFunc(s.Pods, scheduled) {
-			return updateClaim(c, func(c *corev1.PersistentVolumeClaim) { c.Finalizers = without(c.Finalizers, claimProtection) })
+			return updateClaim(c, func(c *corev1.PersistentVolumeClaim) {
+				c.Finalizers = without(c.Finalizers, claimProtection)
+			})
 		}
 		return Step{}
 	}
@@ -55,18 +58,21 @@ func PlanClaim(s ClaimState, now time.Time) Step {
 	return s.named()
 }
 
-// scheduled reports whether a pod may use its volumes: a node that sees the pod later refuses claims that are being deleted.
+// scheduled reports whether a pod may use its volumes: a node that sees the pod later refuses claims that are being
+// deleted.
 func scheduled(p *corev1.Pod) bool { return p.Spec.NodeName != "" }
 
 // unbound looks for a volume, or has one provisioned.
 func (s ClaimState) unbound() Step {
 	c := s.Claim
-	delayed := s.Class != nil && s.Class.VolumeBindingMode != nil && *s.Class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
+	delayed := s.Class != nil && s.Class.VolumeBindingMode != nil &&
+		*s.Class.VolumeBindingMode == storagev1.VolumeBindingWaitForFirstConsumer
 	match, err := helpers.FindMatchingVolume(c, s.fitting(), nil, nil, delayed, true)
 	switch {
 	case err != nil:
 		return s.pending().because(c, corev1.EventTypeWarning, "FailedBinding", err.Error())
-	case match != nil && match.Annotations[storage.ContentAnnotation] != "" && match.Annotations[storage.CopiedAnnotation] == "":
+	case match != nil && match.Annotations[storage.ContentAnnotation] != "" &&
+		match.Annotations[storage.CopiedAnnotation] == "":
 		return s.pending() // its contents are being copied
 	case match != nil:
 		return bind(match, c)
@@ -77,10 +83,12 @@ func (s ClaimState) unbound() Step {
 	case helpers.GetPersistentVolumeClaimClass(c) != "":
 		return s.provision()
 	}
-	return s.pending().because(c, corev1.EventTypeNormal, "FailedBinding", "no persistent volumes available for this claim and no storage class is set")
+	return s.pending().because(c, corev1.EventTypeNormal, "FailedBinding",
+		"no persistent volumes available for this claim and no storage class is set")
 }
 
-// fitting returns the candidates with the claim's access modes; a volume that names the claim fits in any case, and only such a one may be a copy.
+// fitting returns the candidates with the claim's access modes; a volume that names the claim fits in any case, and
+// only such a one may be a copy.
 func (s ClaimState) fitting() []*corev1.PersistentVolume {
 	out := make([]*corev1.PersistentVolume, 0, len(s.Candidates))
 	for _, v := range s.Candidates {
@@ -101,11 +109,14 @@ func (s ClaimState) waiting() Step {
 	slices.Sort(pods)
 	switch len(pods) {
 	case 0:
-		return s.pending().because(s.Claim, corev1.EventTypeNormal, "WaitForFirstConsumer", "waiting for first consumer to be created before binding")
+		return s.pending().because(s.Claim, corev1.EventTypeNormal, "WaitForFirstConsumer",
+			"waiting for first consumer to be created before binding")
 	case 1:
-		return s.pending().because(s.Claim, corev1.EventTypeNormal, "WaitForPodScheduled", fmt.Sprintf("waiting for pod %s to be scheduled", pods[0]))
+		return s.pending().because(s.Claim, corev1.EventTypeNormal, "WaitForPodScheduled",
+			fmt.Sprintf("waiting for pod %s to be scheduled", pods[0]))
 	}
-	return s.pending().because(s.Claim, corev1.EventTypeNormal, "WaitForPodScheduled", fmt.Sprintf("waiting for pods %s to be scheduled", strings.Join(pods, ",")))
+	return s.pending().because(s.Claim, corev1.EventTypeNormal, "WaitForPodScheduled",
+		fmt.Sprintf("waiting for pods %s to be scheduled", strings.Join(pods, ",")))
 }
 
 func (s ClaimState) pending() Step { return s.phase(corev1.ClaimPending) }
@@ -129,13 +140,15 @@ func (s ClaimState) named() Step {
 		return s.pending()
 	case v.Spec.ClaimRef == nil:
 		if wrong := mismatch(c, v); wrong != "" {
-			return s.pending().because(c, corev1.EventTypeWarning, "VolumeMismatch", fmt.Sprintf("Cannot bind to requested volume %q: %s", v.Name, wrong))
+			return s.pending().because(c, corev1.EventTypeWarning, "VolumeMismatch",
+				fmt.Sprintf("Cannot bind to requested volume %q: %s", v.Name, wrong))
 		}
 		return bind(v, c)
 	case helpers.IsVolumeBoundToClaim(v, c):
 		return bind(v, c)
 	}
-	return s.pending().because(c, corev1.EventTypeWarning, "FailedBinding", fmt.Sprintf("volume %q already bound to a different claim.", v.Name))
+	return s.pending().because(c, corev1.EventTypeWarning, "FailedBinding",
+		fmt.Sprintf("volume %q already bound to a different claim.", v.Name))
 }
 
 // mismatch returns why a claim may not have the volume that it names, "" if it may.
@@ -165,8 +178,8 @@ func attributes(class *string) string {
 	return *class
 }
 
-// bind binds a claim and a volume to each other: first the volume names the claim, so that no other claim can take it, then the claim the
-// volume. Wherever it is interrupted, it goes on.
+// bind binds a claim and a volume to each other: first the volume names the claim, so that no other claim can take it,
+// then the claim the volume. Wherever it is interrupted, it goes on.
 func bind(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) Step {
 	next, changed, err := helpers.GetBindVolumeToClaim(v, c)
 	if err != nil {
@@ -237,8 +250,11 @@ func (s ClaimState) grow() Step {
 	grown := updateClaimStatus(c, func(st *corev1.PersistentVolumeClaimStatus) {
 		st.Capacity = corev1.ResourceList{corev1.ResourceStorage: size.DeepCopy()}
 	})
-	if storage.Ours(v) && !has.IsZero() && size.Cmp(has) > 0 && size.Cmp(wants) > 0 { // an expansion has not succeeded, and less is asked for now
-		step := updateVolume(v, func(v *corev1.PersistentVolume) { v.Spec.Capacity[corev1.ResourceStorage] = largest(wants, has) })
+	// an expansion has not succeeded, and less is asked for now
+	if storage.Ours(v) && !has.IsZero() && size.Cmp(has) > 0 && size.Cmp(wants) > 0 {
+		step := updateVolume(v, func(v *corev1.PersistentVolume) {
+			v.Spec.Capacity[corev1.ResourceStorage] = largest(wants, has)
+		})
 		step.Op, step.Claim = Withdrawn, grown.Claim
 		return step
 	}
@@ -246,10 +262,13 @@ func (s ClaimState) grow() Step {
 		return Step{}
 	}
 	if !storage.Ours(v) {
-		return Step{}.because(c, corev1.EventTypeNormal, "ExternalExpanding", "waiting for an external controller to expand this PVC")
+		return Step{}.because(c, corev1.EventTypeNormal, "ExternalExpanding",
+			"waiting for an external controller to expand this PVC")
 	}
 	if size.Cmp(wants) < 0 {
-		return updateVolume(v, func(v *corev1.PersistentVolume) { v.Spec.Capacity[corev1.ResourceStorage] = wants.DeepCopy() })
+		return updateVolume(v, func(v *corev1.PersistentVolume) {
+			v.Spec.Capacity[corev1.ResourceStorage] = wants.DeepCopy()
+		})
 	}
 	grown.Op, grown.Volume = Resized, v
 	return grown.because(c, corev1.EventTypeNormal, "VolumeResizeSuccessful", "Resize volume succeeded")

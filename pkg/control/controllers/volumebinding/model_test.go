@@ -46,7 +46,12 @@ type planned struct {
 
 func (w *world) planClaim(name string) Step {
 	c := w.claims[name]
-	s := ClaimState{Claim: c, Volume: w.volumes[c.Spec.VolumeName], Class: w.classes[helpers.GetPersistentVolumeClaimClass(c)], Nodes: w.nodes}
+	s := ClaimState{
+		Claim:  c,
+		Volume: w.volumes[c.Spec.VolumeName],
+		Class:  w.classes[helpers.GetPersistentVolumeClaimClass(c)],
+		Nodes:  w.nodes,
+	}
 	for _, name := range slices.Sorted(maps.Keys(w.volumes)) {
 		s.Candidates = append(s.Candidates, w.volumes[name])
 	}
@@ -82,7 +87,8 @@ func (w *world) apply(s Step) {
 		s.Op = UpdateClaimStatus
 		w.apply(s)
 	case UpdateClaim, UpdateClaimStatus:
-		if have := w.claims[s.Claim.Name]; have != nil && have.UID == s.Claim.UID && have.ResourceVersion == s.Claim.ResourceVersion {
+		if have := w.claims[s.Claim.Name]; have != nil && have.UID == s.Claim.UID &&
+			have.ResourceVersion == s.Claim.ResourceVersion {
 			next := s.Claim.DeepCopy()
 			next.ResourceVersion = w.next()
 			w.claims[next.Name] = next
@@ -138,12 +144,16 @@ func (w *world) updateVolume(next *corev1.PersistentVolume) {
 	}
 }
 
-// TestModel: whatever users, pods and interrupted reconcilers do in whatever order, a claim is bound once, a volume has one claim, no directory
-// is without its volume, and in the end nothing is left to do.
+// TestModel: whatever users, pods and interrupted reconcilers do in whatever order, a claim is bound once, a volume has
+// one claim, no directory is without its volume, and in the end nothing is left to do.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{}, directories: map[string]bool{}, sizes: map[string]int64{},
-			nodes: []*corev1.Node{node("a"), node("b")}, classes: map[string]*storagev1.StorageClass{"local": class(storage.Provisioner, storagev1.VolumeBindingImmediate)}}
+		w := &world{
+			claims: map[string]*corev1.PersistentVolumeClaim{}, volumes: map[string]*corev1.PersistentVolume{},
+			directories: map[string]bool{}, sizes: map[string]int64{},
+			nodes:   []*corev1.Node{node("a"), node("b")},
+			classes: map[string]*storagev1.StorageClass{"local": class(storage.Provisioner, storagev1.VolumeBindingImmediate)},
+		}
 		if rapid.Bool().Draw(t, "wait") {
 			w.classes["local"] = class(storage.Provisioner, storagev1.VolumeBindingWaitForFirstConsumer)
 		}
@@ -207,7 +217,8 @@ func TestModel(t *testing.T) {
 				}
 				if c.Spec.VolumeName == "" {
 					s := updateClaim(c, func(c *corev1.PersistentVolumeClaim) {
-						metav1.SetMetaDataAnnotation(&c.ObjectMeta, helpers.AnnSelectedNode, rapid.SampledFrom([]string{"a", "b", "gone"}).Draw(t, "node"))
+						metav1.SetMetaDataAnnotation(&c.ObjectMeta, helpers.AnnSelectedNode,
+							rapid.SampledFrom([]string{"a", "b", "gone"}).Draw(t, "node"))
 					})
 					w.apply(s)
 					return
@@ -264,7 +275,8 @@ func TestModel(t *testing.T) {
 		})
 		// Left alone, it settles.
 		ours := func(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
-			if v := w.volumes[c.Spec.VolumeName]; c.Status.Phase == corev1.ClaimBound && c.DeletionTimestamp == nil && v != nil && storage.Ours(v) {
+			if v := w.volumes[c.Spec.VolumeName]; c.Status.Phase == corev1.ClaimBound && c.DeletionTimestamp == nil &&
+				v != nil && storage.Ours(v) {
 				return v
 			}
 			return nil
@@ -288,7 +300,9 @@ func TestModel(t *testing.T) {
 				}
 				for _, c := range w.claims {
 					if c.Status.Phase == corev1.ClaimBound && c.DeletionTimestamp == nil {
-						used := slices.ContainsFunc(w.pods, func(p *corev1.Pod) bool { return slices.Contains(podstate.ClaimNames(p), c.Name) })
+						used := slices.ContainsFunc(w.pods, func(p *corev1.Pod) bool {
+							return slices.Contains(podstate.ClaimNames(p), c.Name)
+						})
 						require.Equal(t, []string{fmt.Sprint(!used)}, unused(c))
 					}
 					if v := ours(c); v != nil {
@@ -308,8 +322,12 @@ func TestModel(t *testing.T) {
 			if ours(w.claims[name]) == nil {
 				continue
 			}
-			for _, asked := range []corev1.ResourceList{{corev1.ResourceStorage: resource.MustParse("8Gi")}, w.claims[name].Status.Capacity} {
-				w.apply(updateClaim(w.claims[name], func(c *corev1.PersistentVolumeClaim) { c.Spec.Resources.Requests = asked.DeepCopy() }))
+			for _, asked := range []corev1.ResourceList{
+				{corev1.ResourceStorage: resource.MustParse("8Gi")}, w.claims[name].Status.Capacity,
+			} {
+				w.apply(updateClaim(w.claims[name], func(c *corev1.PersistentVolumeClaim) {
+					c.Spec.Resources.Requests = asked.DeepCopy()
+				}))
 				w.apply(w.planClaim(name))
 			}
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
-// provision asks the class's provisioner for a volume. Coracle's own volumes are made here: the object first, its directory by the node with
-// the first pod, so that no directory is without an object.
+// provision asks the class's provisioner for a volume. Coracle's own volumes are made here: the object first, its
+// directory by the node with the first pod, so that no directory is without an object.
 func (s ClaimState) provision() Step {
 	c, class := s.Claim, s.Class
 	failed := func(message string) Step {
@@ -31,15 +31,18 @@ func (s ClaimState) provision() Step {
 			return refused(why)
 		}
 	}
-	if c.Annotations[helpers.AnnStorageProvisioner] != class.Provisioner || c.Annotations[helpers.AnnBetaStorageProvisioner] != class.Provisioner {
+	if c.Annotations[helpers.AnnStorageProvisioner] != class.Provisioner ||
+		c.Annotations[helpers.AnnBetaStorageProvisioner] != class.Provisioner {
 		return updateClaim(c, func(c *corev1.PersistentVolumeClaim) {
 			metav1.SetMetaDataAnnotation(&c.ObjectMeta, helpers.AnnStorageProvisioner, class.Provisioner)
 			metav1.SetMetaDataAnnotation(&c.ObjectMeta, helpers.AnnBetaStorageProvisioner, class.Provisioner)
 		})
 	}
 	if class.Provisioner != storage.Provisioner {
-		return s.pending().because(c, corev1.EventTypeNormal, "ExternalProvisioning", fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
-			"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.", class.Provisioner))
+		return s.pending().because(c, corev1.EventTypeNormal, "ExternalProvisioning",
+			fmt.Sprintf("Waiting for a volume to be created either by the external provisioner '%s' "+
+				"or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is "+
+				"running and correctly registered.", class.Provisioner))
 	}
 	if s.copies() {
 		return s.pending() // the reconciler of local snapshots makes it
@@ -48,23 +51,27 @@ func (s ClaimState) provision() Step {
 	n, why := s.node(selected)
 	switch {
 	case n != nil:
-		return Step{Op: CreateVolume, Volume: storage.NewVolume(c, s.Class, n)}.because(c, corev1.EventTypeNormal, "ProvisioningSucceeded",
+		return Step{Op: CreateVolume, Volume: storage.NewVolume(c, s.Class, n)}.because(c, corev1.EventTypeNormal,
+			"ProvisioningSucceeded",
 			"Successfully provisioned volume "+storage.VolumeName(c.UID)+" using "+storage.Provisioner)
 	case delayed:
 		// The scheduler chooses again.
 		step := updateClaim(c, func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, helpers.AnnSelectedNode) })
-		return step.because(c, corev1.EventTypeWarning, "ProvisioningFailed", fmt.Sprintf("Failed to provision volume with StorageClass %q: %s", class.Name, why))
+		return step.because(c, corev1.EventTypeWarning, "ProvisioningFailed",
+			fmt.Sprintf("Failed to provision volume with StorageClass %q: %s", class.Name, why))
 	}
 	return refused(why)
 }
 
-// copies reports whether the claim's volume is to be one of Coracle's own, with the contents of another or of a snapshot. It is made on the node that has
-// those, whatever node the scheduler would choose.
+// copies reports whether the claim's volume is to be one of Coracle's own, with the contents of another or of a
+// snapshot. It is made on the node that has those, whatever node the scheduler would choose.
 func (s ClaimState) copies() bool {
-	return s.Class != nil && s.Class.Provisioner == storage.Provisioner && (s.Claim.Spec.DataSource != nil || s.Claim.Spec.DataSourceRef != nil)
+	return s.Class != nil && s.Class.Provisioner == storage.Provisioner &&
+		(s.Claim.Spec.DataSource != nil || s.Claim.Spec.DataSourceRef != nil)
 }
 
-// node returns the node for a volume: the selected one, or, in classes that do not wait for a pod, one that can take pods.
+// node returns the node for a volume: the selected one, or, in classes that do not wait for a pod, one that can take
+// pods.
 func (s ClaimState) node(selected string) (n *corev1.Node, why string) {
 	if selected != "" {
 		i := slices.IndexFunc(s.Nodes, func(n *corev1.Node) bool { return n.Name == selected })

@@ -1,5 +1,6 @@
-// Package volumebinding binds claims and persistent volumes to each other, provisions volumes that are directories of nodes, reclaims volumes
-// whose claims are gone, protects what is in use from deletion, and says since when nobody uses a claim.
+// Package volumebinding binds claims and persistent volumes to each other, provisions volumes that are directories of
+// nodes, reclaims volumes whose claims are gone, protects what is in use from deletion, and says since when nobody uses
+// a claim.
 //
 // Its invariants: a claim is bound once; a volume is bound to one claim; a directory on a node has the object of its
 // volume until it is removed. PlanClaim and PlanVolume return one write at a time, so that it may be interrupted
@@ -35,8 +36,8 @@ const (
 	podIndex      = "storage.claims"
 )
 
-// New declares the reconciler. Its requests are claims, and volumes, which have no namespace. remove may be nil where nodes cannot be reached;
-// then volumes of nodes are not reclaimed. The same holds for resize and expansion.
+// New declares the reconciler. Its requests are claims, and volumes, which have no namespace. remove may be nil where
+// nodes cannot be reached; then volumes of nodes are not reclaimed. The same holds for resize and expansion.
 func New(remove Remove, resize Resize) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "persistentvolume", Account: "persistent-volume-binder", Workers: 4,
@@ -48,8 +49,14 @@ func New(remove Remove, resize Resize) *engine.Reconciler {
 			{Object: &corev1.Node{}, Event: ofNode},
 		},
 		Writes: []engine.Write{
-			{Object: &corev1.PersistentVolumeClaim{}, Parts: []engine.Part{engine.Spec, engine.Metadata, engine.Finalizers, engine.Status}},
-			{Object: &corev1.PersistentVolume{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Finalizers, engine.Status}},
+			{
+				Object: &corev1.PersistentVolumeClaim{},
+				Parts:  []engine.Part{engine.Spec, engine.Metadata, engine.Finalizers, engine.Status},
+			},
+			{
+				Object: &corev1.PersistentVolume{},
+				Parts:  []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Finalizers, engine.Status},
+			},
 		},
 		Indexes: []engine.Index{
 			{Object: &corev1.PersistentVolumeClaim{}, Name: unboundIndex, Values: func(o client.Object) []string {
@@ -230,8 +237,8 @@ func (r *reconciler) apply(ctx context.Context, s Step) error {
 	return nil
 }
 
-// removeDirectory removes a volume's directory, and then the finalizer that says that there may be one. It is tried again until it succeeds,
-// and as soon as the node is back.
+// removeDirectory removes a volume's directory, and then the finalizer that says that there may be one. It is tried
+// again until it succeeds, and as soon as the node is back.
 func (r *reconciler) removeDirectory(ctx context.Context, v *corev1.PersistentVolume) error {
 	err := r.clean(ctx, v)
 	if err != nil {
@@ -255,7 +262,8 @@ func (r *reconciler) clean(ctx context.Context, v *corev1.PersistentVolume) erro
 	case err != nil:
 		return err
 	case n == nil:
-		r.Events.Event(v, corev1.EventTypeWarning, "VolumeFailedDelete", "node %q no longer exists: what its machine still holds of the volume was not removed", storage.HostOf(v))
+		r.Events.Event(v, corev1.EventTypeWarning, "VolumeFailedDelete",
+			"node %q no longer exists: what its machine still holds of the volume was not removed", storage.HostOf(v))
 		return nil
 	case r.remove == nil:
 		return fmt.Errorf("the directory of the volume on node %q cannot be removed from here", n.Name)
@@ -303,7 +311,8 @@ func (r *reconciler) withdrawn(ctx context.Context, s Step) error {
 }
 
 func (r *reconciler) notResized(s Step, err error) error {
-	r.Events.Event(s.Claim, corev1.EventTypeWarning, "VolumeResizeFailed", "resize volume %q: %s", s.Volume.Name, err.Error())
+	r.Events.Event(s.Claim, corev1.EventTypeWarning, "VolumeResizeFailed", "resize volume %q: %s", s.Volume.Name,
+		err.Error())
 	return err
 }
 

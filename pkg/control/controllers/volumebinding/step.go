@@ -22,8 +22,8 @@ const (
 	RemoveDirectory Op = "remove directory"
 	// Resized tells the volume's node its size, and then writes the claim's status.
 	Resized Op = "resized"
-	// Withdrawn tells the volume's node a smaller size than the volume's object says, and then writes the object. A node that has made the volume larger already
-	// refuses; then the claim's status is written.
+	// Withdrawn tells the volume's node a smaller size than the volume's object says, and then writes the object. A node
+	// that has made the volume larger already refuses; then the claim's status is written.
 	Withdrawn Op = "withdrawn"
 )
 

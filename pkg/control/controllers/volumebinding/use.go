@@ -11,12 +11,17 @@ import (
 
 // use says in a bound claim's status since when a pod uses it, or none does (KEP-5541), with upstream's reasons.
 func (s ClaimState) use(now time.Time) Step {
-	want := corev1.PersistentVolumeClaimCondition{Type: corev1.PersistentVolumeClaimUnused, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now),
-		Reason: "NoPodsUsingPVC", Message: "No pods are currently referencing this PVC"}
-	if slices.ContainsFunc(s.Pods, func(p *corev1.Pod) bool { return uses(p, s.Claim) }) {
-		want.Status, want.Reason, want.Message = corev1.ConditionFalse, "PodUsingPVC", "A pod is currently referencing this PVC"
+	want := corev1.PersistentVolumeClaimCondition{
+		Type: corev1.PersistentVolumeClaimUnused, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now),
+		Reason: "NoPodsUsingPVC", Message: "No pods are currently referencing this PVC",
 	}
-	at := slices.IndexFunc(s.Claim.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool { return c.Type == want.Type })
+	if slices.ContainsFunc(s.Pods, func(p *corev1.Pod) bool { return uses(p, s.Claim) }) {
+		want.Status, want.Reason, want.Message = corev1.ConditionFalse, "PodUsingPVC", "A pod is currently referencing "+
+			"this PVC"
+	}
+	at := slices.IndexFunc(s.Claim.Status.Conditions, func(c corev1.PersistentVolumeClaimCondition) bool {
+		return c.Type == want.Type
+	})
 	if at >= 0 && s.Claim.Status.Conditions[at].Status == want.Status {
 		return Step{}
 	}
@@ -41,6 +46,7 @@ func uses(p *corev1.Pod, c *corev1.PersistentVolumeClaim) bool {
 func over(p *corev1.Pod) bool {
 	runs := func(s corev1.ContainerStatus) bool { return s.State.Terminated == nil && s.State.Waiting == nil }
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed ||
-		p.DeletionTimestamp != nil && !slices.ContainsFunc(p.Status.InitContainerStatuses, runs) && !slices.ContainsFunc(p.Status.ContainerStatuses, runs) &&
+		p.DeletionTimestamp != nil && !slices.ContainsFunc(p.Status.InitContainerStatuses, runs) &&
+			!slices.ContainsFunc(p.Status.ContainerStatuses, runs) &&
 			!slices.ContainsFunc(p.Status.EphemeralContainerStatuses, runs)
 }

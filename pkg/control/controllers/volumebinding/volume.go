@@ -14,8 +14,8 @@ import (
 // volumeProtection keeps a volume from being deleted while a claim is bound to it.
 const volumeProtection = "kubernetes.io/pv-protection"
 
-// PlanVolume returns the next step towards the phase that a volume should have, and towards its reclamation. claim is the one that the volume's
-// claimRef names, nil if there is none, or one with another UID.
+// PlanVolume returns the next step towards the phase that a volume should have, and towards its reclamation. claim is
+// the one that the volume's claimRef names, nil if there is none, or one with another UID.
 func PlanVolume(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Step {
 	if ref := v.Spec.ClaimRef; ref != nil && claim != nil && ref.UID != "" && ref.UID != claim.UID {
 		claim = nil // it was deleted, and another one has its name
@@ -31,7 +31,8 @@ func PlanVolume(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim)
 	if step := reclaim(v, free, released); step.Op != Nothing || step.Event != nil {
 		return step
 	}
-	if v.DeletionTimestamp != nil && v.Status.Phase != corev1.VolumeBound && slices.Contains(v.Finalizers, volumeProtection) {
+	if v.DeletionTimestamp != nil && v.Status.Phase != corev1.VolumeBound &&
+		slices.Contains(v.Finalizers, volumeProtection) {
 		return updateVolume(v, func(v *corev1.PersistentVolume) { v.Finalizers = without(v.Finalizers, volumeProtection) })
 	}
 	return Step{}
@@ -49,13 +50,15 @@ func planPhase(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) 
 		return phase(v, corev1.VolumeReleased, "")
 	case claim.Spec.VolumeName == "":
 		if helpers.CheckVolumeModeMismatches(&claim.Spec, &v.Spec) {
-			return Step{}.because(v, corev1.EventTypeWarning, "VolumeMismatch", "Cannot bind PersistentVolume to requested PersistentVolumeClaim "+
-				fmt.Sprintf("%q due to incompatible volumeMode.", claim.Name))
+			return Step{}.because(v, corev1.EventTypeWarning, "VolumeMismatch",
+				"Cannot bind PersistentVolume to requested PersistentVolumeClaim "+
+					fmt.Sprintf("%q due to incompatible volumeMode.", claim.Name))
 		}
 		return Step{} // the claim is next
 	case claim.Spec.VolumeName == v.Name:
 		return phase(v, corev1.VolumeBound, "")
-	case metav1.HasAnnotation(v.ObjectMeta, helpers.AnnDynamicallyProvisioned) && v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
+	case metav1.HasAnnotation(v.ObjectMeta, helpers.AnnDynamicallyProvisioned) &&
+		v.Spec.PersistentVolumeReclaimPolicy == corev1.PersistentVolumeReclaimDelete:
 		if v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed {
 			return Step{}
 		}
@@ -71,8 +74,8 @@ func planPhase(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) 
 	})
 }
 
-// reclaim does what the reclaim policy says with a volume that no claim has any more. free volumes had no claim: they are reclaimed only when
-// somebody deletes them.
+// reclaim does what the reclaim policy says with a volume that no claim has any more. free volumes had no claim: they
+// are reclaimed only when somebody deletes them.
 func reclaim(v *corev1.PersistentVolume, free, released bool) Step {
 	deleting := v.DeletionTimestamp != nil
 	if !released && !(free && deleting) {
@@ -91,7 +94,8 @@ func reclaim(v *corev1.PersistentVolume, free, released bool) Step {
 			return Step{Op: DeleteVolume, Volume: v}
 		case storage.Ours(v) && deleting && directory:
 			return Step{Op: RemoveDirectory, Volume: v}
-		case !metav1.HasAnnotation(v.ObjectMeta, helpers.AnnDynamicallyProvisioned) && v.Spec.CSI == nil && released && !deleting && v.Status.Phase != corev1.VolumeFailed:
+		case !metav1.HasAnnotation(v.ObjectMeta, helpers.AnnDynamicallyProvisioned) && v.Spec.CSI == nil && released &&
+			!deleting && v.Status.Phase != corev1.VolumeFailed:
 			wrong := fmt.Sprintf("error getting deleter volume plugin for volume %q: no deletable volume plugin matched", v.Name)
 			return phase(v, corev1.VolumeFailed, wrong).because(v, corev1.EventTypeWarning, "VolumeFailedDelete", wrong)
 		}

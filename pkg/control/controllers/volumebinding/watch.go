@@ -78,12 +78,13 @@ func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 	return out
 }
 
-// ofNode maps a node that comes, goes or becomes ready to the volumes whose directories are to be removed from it, and to the claims of local
-// classes.
+// ofNode maps a node that comes, goes or becomes ready to the volumes whose directories are to be removed from it, and
+// to the claims of local classes.
 func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Node)
 	now, _ := is.(*corev1.Node)
-	if before != nil && now != nil && nodestate.Ready(before) == nodestate.Ready(now) && before.Annotations[storage.DirectoryAnnotation] == now.Annotations[storage.DirectoryAnnotation] {
+	if before != nil && now != nil && nodestate.Ready(before) == nodestate.Ready(now) &&
+		before.Annotations[storage.DirectoryAnnotation] == now.Annotations[storage.DirectoryAnnotation] {
 		return nil
 	}
 	var volumes corev1.PersistentVolumeList

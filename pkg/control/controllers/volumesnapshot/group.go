@@ -16,7 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// Indexes: snapshots by the group that they are a part of, groups' contents and snapshots' contents by the driver's name for the group, volumes by the driver's name.
+// Indexes: snapshots by the group that they are a part of, groups' contents and snapshots' contents by the driver's
+// name for the group, volumes by the driver's name.
 const (
 	groupIndex        = "snapshot.group"
 	groupHandleIndex  = "groupcontent.handle"
@@ -28,38 +29,51 @@ const (
 func handleKey(driver, handle string) string { return driver + "/" + handle }
 
 var (
-	snapshotsByGroup = engine.Index{Object: &snapshots.VolumeSnapshot{}, Name: groupIndex, Values: func(o client.Object) []string {
-		if v, ok := o.(*snapshots.VolumeSnapshot); ok {
-			if name, _ := groupOf(v); name != "" {
-				return []string{name}
+	snapshotsByGroup = engine.Index{
+		Object: &snapshots.VolumeSnapshot{}, Name: groupIndex, Values: func(o client.Object) []string {
+			if v, ok := o.(*snapshots.VolumeSnapshot); ok {
+				if name, _ := groupOf(v); name != "" {
+					return []string{name}
+				}
 			}
-		}
-		return nil
-	}}
-	groupContentsByHandle = engine.Index{Object: &snapshots.VolumeGroupSnapshotContent{}, Name: groupHandleIndex, Values: func(o client.Object) []string {
-		if c, ok := o.(*snapshots.VolumeGroupSnapshotContent); ok && c.Status != nil && c.Status.VolumeGroupSnapshotHandle != nil {
-			return []string{handleKey(c.Spec.Driver, *c.Status.VolumeGroupSnapshotHandle)}
-		}
-		return nil
-	}}
-	contentsByGroupHandle = engine.Index{Object: &snapshots.VolumeSnapshotContent{}, Name: memberHandleIndex, Values: func(o client.Object) []string {
-		if c, ok := o.(*snapshots.VolumeSnapshotContent); ok && c.Status != nil && c.Status.VolumeGroupSnapshotHandle != nil {
-			return []string{handleKey(c.Spec.Driver, *c.Status.VolumeGroupSnapshotHandle)}
-		}
-		return nil
-	}}
-	claimsBySource = engine.Index{Object: &corev1.PersistentVolumeClaim{}, Name: sourceIndex, Values: func(o client.Object) []string {
-		if c, ok := o.(*corev1.PersistentVolumeClaim); ok && c.Status.Phase == corev1.ClaimPending && c.DeletionTimestamp == nil {
-			return source(c)
-		}
-		return nil
-	}}
-	volumesByHandle = engine.Index{Object: &corev1.PersistentVolume{}, Name: volumeIndex, Values: func(o client.Object) []string {
-		if v, ok := o.(*corev1.PersistentVolume); ok && v.Spec.CSI != nil {
-			return []string{handleKey(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)}
-		}
-		return nil
-	}}
+			return nil
+		},
+	}
+	groupContentsByHandle = engine.Index{
+		Object: &snapshots.VolumeGroupSnapshotContent{}, Name: groupHandleIndex, Values: func(o client.Object) []string {
+			if c, ok := o.(*snapshots.VolumeGroupSnapshotContent); ok && c.Status != nil &&
+				c.Status.VolumeGroupSnapshotHandle != nil {
+				return []string{handleKey(c.Spec.Driver, *c.Status.VolumeGroupSnapshotHandle)}
+			}
+			return nil
+		},
+	}
+	contentsByGroupHandle = engine.Index{
+		Object: &snapshots.VolumeSnapshotContent{}, Name: memberHandleIndex, Values: func(o client.Object) []string {
+			if c, ok := o.(*snapshots.VolumeSnapshotContent); ok && c.Status != nil &&
+				c.Status.VolumeGroupSnapshotHandle != nil {
+				return []string{handleKey(c.Spec.Driver, *c.Status.VolumeGroupSnapshotHandle)}
+			}
+			return nil
+		},
+	}
+	claimsBySource = engine.Index{
+		Object: &corev1.PersistentVolumeClaim{}, Name: sourceIndex, Values: func(o client.Object) []string {
+			if c, ok := o.(*corev1.PersistentVolumeClaim); ok && c.Status.Phase == corev1.ClaimPending &&
+				c.DeletionTimestamp == nil {
+				return source(c)
+			}
+			return nil
+		},
+	}
+	volumesByHandle = engine.Index{
+		Object: &corev1.PersistentVolume{}, Name: volumeIndex, Values: func(o client.Object) []string {
+			if v, ok := o.(*corev1.PersistentVolume); ok && v.Spec.CSI != nil {
+				return []string{handleKey(v.Spec.CSI.Driver, v.Spec.CSI.VolumeHandle)}
+			}
+			return nil
+		},
+	}
 )
 
 // NewGroups declares the reconciler of groups. Its requests are groups, and their contents, which have no namespace.
@@ -70,24 +84,36 @@ func NewGroups() *engine.Reconciler {
 		Watches: []engine.Watch{
 			{Object: &snapshots.VolumeGroupSnapshot{}},
 			{Object: &snapshots.VolumeGroupSnapshotContent{}, Map: ofGroupContent},
-			{Object: &snapshots.VolumeGroupSnapshotClass{}, Map: func(ctx context.Context, env engine.Env, _ client.Object) []engine.Request {
-				return waitingGroups(ctx, env, "")
-			}},
+			{
+				Object: &snapshots.VolumeGroupSnapshotClass{},
+				Map: func(ctx context.Context, env engine.Env, _ client.Object) []engine.Request {
+					return waitingGroups(ctx, env, "")
+				},
+			},
 			{Object: &snapshots.VolumeSnapshot{}, Map: ofMember},
 			{Object: &snapshots.VolumeSnapshotContent{}, Map: ofMemberContent},
-			{Object: &corev1.PersistentVolumeClaim{}, Map: func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
-				return waitingGroups(ctx, env, o.GetNamespace())
-			}},
-			{Object: &corev1.PersistentVolume{}, Map: func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
-				if v, ok := o.(*corev1.PersistentVolume); ok && v.Spec.ClaimRef != nil {
-					return waitingGroups(ctx, env, v.Spec.ClaimRef.Namespace)
-				}
-				return nil
-			}},
+			{
+				Object: &corev1.PersistentVolumeClaim{},
+				Map: func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+					return waitingGroups(ctx, env, o.GetNamespace())
+				},
+			},
+			{
+				Object: &corev1.PersistentVolume{},
+				Map: func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
+					if v, ok := o.(*corev1.PersistentVolume); ok && v.Spec.ClaimRef != nil {
+						return waitingGroups(ctx, env, v.Spec.ClaimRef.Namespace)
+					}
+					return nil
+				},
+			},
 		},
 		Writes: []engine.Write{
 			{Object: &snapshots.VolumeGroupSnapshot{}, Parts: []engine.Part{engine.Spec, engine.Finalizers, engine.Status}},
-			{Object: &snapshots.VolumeGroupSnapshotContent{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Finalizers}},
+			{
+				Object: &snapshots.VolumeGroupSnapshotContent{},
+				Parts:  []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Finalizers},
+			},
 			{Object: &snapshots.VolumeSnapshot{}, Parts: []engine.Part{engine.Create, engine.Delete}},
 			{Object: &snapshots.VolumeSnapshotContent{}, Parts: []engine.Part{engine.Create, engine.Status}},
 		},
@@ -125,7 +151,8 @@ func ofMemberContent(ctx context.Context, env engine.Env, o client.Object) []eng
 		return nil
 	}
 	var v snapshots.VolumeSnapshot
-	if env.Cache.Get(ctx, client.ObjectKey{Namespace: c.Spec.VolumeSnapshotRef.Namespace, Name: c.Spec.VolumeSnapshotRef.Name}, &v) != nil {
+	if env.Cache.Get(ctx,
+		client.ObjectKey{Namespace: c.Spec.VolumeSnapshotRef.Namespace, Name: c.Spec.VolumeSnapshotRef.Name}, &v) != nil {
 		return nil
 	}
 	return ofMember(ctx, env, &v)
@@ -166,7 +193,12 @@ func (r *reconciler) groupState(ctx context.Context, req engine.Request) (GroupS
 	if err := r.Cache.Get(ctx, req.NamespacedName, &g); err != nil {
 		return GroupState{}, err
 	}
-	s := GroupState{Group: &g, Snapshots: map[string]*snapshots.VolumeSnapshot{}, Contents: map[string]*snapshots.VolumeSnapshotContent{}, Volumes: map[string]*corev1.PersistentVolume{}}
+	s := GroupState{
+		Group:     &g,
+		Snapshots: map[string]*snapshots.VolumeSnapshot{},
+		Contents:  map[string]*snapshots.VolumeSnapshotContent{},
+		Volumes:   map[string]*corev1.PersistentVolume{},
+	}
 	var content snapshots.VolumeGroupSnapshotContent
 	if err := r.Cache.Get(ctx, client.ObjectKey{Name: groupContentOf(&g)}, &content); err == nil {
 		s.Content = &content
@@ -224,7 +256,9 @@ func (r *reconciler) sources(ctx context.Context, s *GroupState) error {
 		return err
 	}
 	var list corev1.PersistentVolumeClaimList
-	if err := r.Cache.List(ctx, &list, client.InNamespace(s.Group.Namespace), client.MatchingLabelsSelector{Selector: selector}); err != nil {
+	if err := r.Cache.List(ctx, &list, client.InNamespace(s.Group.Namespace), client.MatchingLabelsSelector{
+		Selector: selector,
+	}); err != nil {
 		return err
 	}
 	if s.Selected = len(list.Items); s.Selected > snapshots.MaxGroup {
@@ -266,19 +300,22 @@ func (r *reconciler) member(ctx context.Context, s *GroupState, handle string) e
 	return nil
 }
 
-// refusalAge is how old the refusal that a group's status tells of is at least when another one takes its place. Each write of the status is an event, after
-// which the group is planned at once, and a refusal may have other words each time.
+// refusalAge is how old the refusal that a group's status tells of is at least when another one takes its place. Each
+// write of the status is an event, after which the group is planned at once, and a refusal may have other words each
+// time.
 const refusalAge = time.Minute
 
 const refusal = "failed to create the snapshots of the group with error "
 
-// writeMembers makes the next write for each of several snapshots of a group. What a quota or a policy refuses is said in the group's status, and tried again.
+// writeMembers makes the next write for each of several snapshots of a group. What a quota or a policy refuses is said
+// in the group's status, and tried again.
 func (r *reconciler) writeMembers(ctx context.Context, s Step) error {
 	err := engine.SlowStart(len(s.Members), func(i int) error { return r.apply(ctx, s.Members[i]) })
 	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 		return err
 	}
-	if st := s.Group.Status; st != nil && st.Error != nil && st.Error.Message != nil && strings.HasPrefix(*st.Error.Message, refusal) &&
+	if st := s.Group.Status; st != nil && st.Error != nil && st.Error.Message != nil &&
+		strings.HasPrefix(*st.Error.Message, refusal) &&
 		st.Error.Time != nil && r.Now().Sub(st.Error.Time.Time) < refusalAge {
 		return err
 	}
@@ -287,13 +324,16 @@ func (r *reconciler) writeMembers(ctx context.Context, s Step) error {
 	return errors.Join(err, r.apply(ctx, said))
 }
 
-// group returns the group that a snapshot is a part of, nil if there is none. For a snapshot that was not taken here, the handle of the driver's group in its
-// content tells.
-func (r *reconciler) group(ctx context.Context, v *snapshots.VolumeSnapshot, content *snapshots.VolumeSnapshotContent) (*snapshots.VolumeGroupSnapshot, error) {
+// group returns the group that a snapshot is a part of, nil if there is none. For a snapshot that was not taken here,
+// the handle of the driver's group in its content tells.
+func (r *reconciler) group(ctx context.Context, v *snapshots.VolumeSnapshot,
+	content *snapshots.VolumeSnapshotContent) (*snapshots.VolumeGroupSnapshot, error) {
 	name, uid := groupOf(v)
-	if name == "" && content != nil && content.Status != nil && content.Status.VolumeGroupSnapshotHandle != nil && names(content, v) {
+	if name == "" && content != nil && content.Status != nil && content.Status.VolumeGroupSnapshotHandle != nil &&
+		names(content, v) {
 		var of snapshots.VolumeGroupSnapshotContentList
-		if err := r.ByIndex(ctx, &of, "", groupHandleIndex, handleKey(content.Spec.Driver, *content.Status.VolumeGroupSnapshotHandle)); err != nil {
+		if err := r.ByIndex(ctx, &of, "", groupHandleIndex,
+			handleKey(content.Spec.Driver, *content.Status.VolumeGroupSnapshotHandle)); err != nil {
 			return nil, err
 		}
 		for i := range of.Items {

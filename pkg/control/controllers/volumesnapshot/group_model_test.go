@@ -35,8 +35,10 @@ func (w *groupWorld) made(o client.Object) {
 
 // objects are what is planned: their kinds and names.
 func (w *groupWorld) objects() (out []string) {
-	for kind, names := range map[string][]string{"group": slices.Sorted(maps.Keys(w.groups)), "groupcontent": slices.Sorted(maps.Keys(w.groupContents)),
-		"snapshot": slices.Sorted(maps.Keys(w.snapshots)), "content": slices.Sorted(maps.Keys(w.contents))} {
+	for kind, names := range map[string][]string{
+		"group": slices.Sorted(maps.Keys(w.groups)), "groupcontent": slices.Sorted(maps.Keys(w.groupContents)),
+		"snapshot": slices.Sorted(maps.Keys(w.snapshots)), "content": slices.Sorted(maps.Keys(w.contents)),
+	} {
 		for _, name := range names {
 			out = append(out, kind+" "+name)
 		}
@@ -77,7 +79,14 @@ func (w *groupWorld) planOf(object string) Step {
 }
 
 func (w *groupWorld) groupState(g *snapshots.VolumeGroupSnapshot) GroupState {
-	s := GroupState{Group: g, Content: w.groupContents[groupContentOf(g)], Classes: []*snapshots.VolumeGroupSnapshotClass{w.class}, Snapshots: w.snapshots, Contents: w.contents, Volumes: map[string]*corev1.PersistentVolume{}}
+	s := GroupState{
+		Group:     g,
+		Content:   w.groupContents[groupContentOf(g)],
+		Classes:   []*snapshots.VolumeGroupSnapshotClass{w.class},
+		Snapshots: w.snapshots,
+		Contents:  w.contents,
+		Volumes:   map[string]*corev1.PersistentVolume{},
+	}
 	for _, name := range slices.Sorted(maps.Keys(w.sources)) {
 		s.Sources = append(s.Sources, w.sources[name])
 		s.Volumes["disk-"+name] = w.sources[name].Volume
@@ -136,7 +145,9 @@ func (w *groupWorld) applyGroup(s Step, killed func() bool) {
 // driverStep is one step of a driver's csi-snapshotter. take says what becomes of a group that it is asked for.
 func (w *groupWorld) driverStep(t require.TestingT, name string, take func() string) bool {
 	if c := w.contents[name]; c != nil {
-		require.False(t, c.Spec.Source.VolumeHandle != nil && c.Status == nil && c.Annotations[snapshots.GroupHandleAnnotation] == "", "the driver is asked for a group's snapshot again")
+		require.False(t,
+			c.Spec.Source.VolumeHandle != nil && c.Status == nil && c.Annotations[snapshots.GroupHandleAnnotation] == "",
+			"the driver is asked for a group's snapshot again")
 		if c.Status == nil && c.DeletionTimestamp == nil && c.Spec.Source.SnapshotHandle == nil {
 			return false
 		}
@@ -144,7 +155,8 @@ func (w *groupWorld) driverStep(t require.TestingT, name string, take func() str
 	}
 	c := w.groupContents[name].DeepCopy()
 	switch {
-	case c.DeletionTimestamp != nil && metav1.HasAnnotation(c.ObjectMeta, snapshots.GroupDeletingAnnotation) && controllerutil.ContainsFinalizer(c, snapshots.GroupContentFinalizer):
+	case c.DeletionTimestamp != nil && metav1.HasAnnotation(c.ObjectMeta, snapshots.GroupDeletingAnnotation) &&
+		controllerutil.ContainsFinalizer(c, snapshots.GroupContentFinalizer):
 		if c.Spec.DeletionPolicy == snapshots.Delete {
 			delete(w.groupsOfDriver, name)
 		}
@@ -155,7 +167,9 @@ func (w *groupWorld) driverStep(t require.TestingT, name string, take func() str
 			if c.Status != nil {
 				return false
 			}
-			c.Status = &snapshots.VolumeGroupSnapshotContentStatus{ReadyToUse: new(false), Error: &snapshots.VolumeSnapshotError{Message: new("no")}}
+			c.Status = &snapshots.VolumeGroupSnapshotContentStatus{
+				ReadyToUse: new(false), Error: &snapshots.VolumeSnapshotError{Message: new("no")},
+			}
 		case "is not ready":
 			takenGroup(c)
 			c.Status.ReadyToUse = new(false)
@@ -177,11 +191,13 @@ func (w *groupWorld) check(t require.TestingT) {
 	}
 	for name, c := range w.groupContents {
 		g := w.groups[c.Spec.VolumeGroupSnapshotRef.Name]
-		require.True(t, c.Spec.DeletionPolicy == snapshots.Retain || g != nil && g.UID == c.Spec.VolumeGroupSnapshotRef.UID, "%s stays without its group", name)
+		require.True(t, c.Spec.DeletionPolicy == snapshots.Retain || g != nil && g.UID == c.Spec.VolumeGroupSnapshotRef.UID,
+			"%s stays without its group", name)
 	}
 	for name, c := range w.contents {
 		v := w.snapshots[c.Spec.VolumeSnapshotRef.Name]
-		require.True(t, c.Spec.DeletionPolicy == snapshots.Retain || v != nil && v.UID == c.Spec.VolumeSnapshotRef.UID, "nobody deletes the content %s", name)
+		require.True(t, c.Spec.DeletionPolicy == snapshots.Retain || v != nil && v.UID == c.Spec.VolumeSnapshotRef.UID,
+			"nobody deletes the content %s", name)
 	}
 	for _, g := range w.groups {
 		c := w.groupContents[groupContentOf(g)]
@@ -192,25 +208,38 @@ func (w *groupWorld) check(t require.TestingT) {
 			v := w.snapshots[MemberName(g.UID, volume)]
 			require.NotNil(t, v, "%s is ready without its snapshot of %s", g.Name, volume)
 			of := w.contents[contentOf(v)]
-			require.True(t, of != nil && of.Status != nil && of.Status.SnapshotHandle != nil, "%s is ready without the content of its snapshot of %s", g.Name, volume)
+			require.True(t, of != nil && of.Status != nil && of.Status.SnapshotHandle != nil,
+				"%s is ready without the content of its snapshot of %s", g.Name, volume)
 		}
 	}
 }
 
-// TestGroupModel: whatever users, the driver and kills do in whatever order, no group of a driver is without its content and no content of a snapshot without
-// its VolumeSnapshot; a group that is ready has all its snapshots, which nobody can take out of it; and in the end nothing is left to do, and of what was deleted nothing is left.
+// TestGroupModel: whatever users, the driver and kills do in whatever order, no group of a driver is without its
+// content and no content of a snapshot without its VolumeSnapshot; a group that is ready has all its snapshots, which
+// nobody can take out of it; and in the end nothing is left to do, and of what was deleted nothing is left.
 func TestGroupModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &groupWorld{world: world{snapshots: map[string]*snapshots.VolumeSnapshot{}, contents: map[string]*snapshots.VolumeSnapshotContent{}, claims: map[string]*corev1.PersistentVolumeClaim{}, driver: map[string]bool{}},
-			groups: map[string]*snapshots.VolumeGroupSnapshot{}, groupContents: map[string]*snapshots.VolumeGroupSnapshotContent{}, groupsOfDriver: map[string]bool{},
-			sources: map[string]Source{"a": sourceNamed("a"), "b": sourceNamed("b")}, class: groupClass("class", isDefaultGroup)}
-		w.class.DeletionPolicy = rapid.SampledFrom([]snapshots.DeletionPolicy{snapshots.Delete, snapshots.Retain}).Draw(t, "policy")
+		w := &groupWorld{
+			world: world{
+				snapshots: map[string]*snapshots.VolumeSnapshot{},
+				contents:  map[string]*snapshots.VolumeSnapshotContent{},
+				claims:    map[string]*corev1.PersistentVolumeClaim{},
+				driver:    map[string]bool{},
+			},
+			groups:        map[string]*snapshots.VolumeGroupSnapshot{},
+			groupContents: map[string]*snapshots.VolumeGroupSnapshotContent{}, groupsOfDriver: map[string]bool{},
+			sources: map[string]Source{"a": sourceNamed("a"), "b": sourceNamed("b")}, class: groupClass("class", isDefaultGroup),
+		}
+		w.class.DeletionPolicy = rapid.SampledFrom([]snapshots.DeletionPolicy{snapshots.Delete, snapshots.Retain}).Draw(t,
+			"policy")
 		names := []string{"x", "y"}
 		t.Repeat(map[string]func(*rapid.T){
 			"": func(t *rapid.T) { w.check(t) },
 			"group": func(t *rapid.T) {
 				if name := rapid.SampledFrom(names).Draw(t, "name"); w.groups[name] == nil {
-					g := group(name, func(g *snapshots.VolumeGroupSnapshot) { g.Finalizers, g.Spec.VolumeGroupSnapshotClassName = nil, nil })
+					g := group(name, func(g *snapshots.VolumeGroupSnapshot) {
+						g.Finalizers, g.Spec.VolumeGroupSnapshotClassName = nil, nil
+					})
 					w.made(g)
 					w.groups[name] = g
 				}
@@ -222,7 +251,8 @@ func TestGroupModel(t *testing.T) {
 			},
 			"delete snapshot": func(t *rapid.T) {
 				if len(w.snapshots) > 0 {
-					remove(&w.world, w.snapshots, w.snapshots[rapid.SampledFrom(slices.Sorted(maps.Keys(w.snapshots))).Draw(t, "name")].DeepCopy())
+					remove(&w.world, w.snapshots,
+						w.snapshots[rapid.SampledFrom(slices.Sorted(maps.Keys(w.snapshots))).Draw(t, "name")].DeepCopy())
 				}
 			},
 			"claim": func(t *rapid.T) {
@@ -245,7 +275,9 @@ func TestGroupModel(t *testing.T) {
 			"plan": func(t *rapid.T) {
 				if all := w.objects(); len(all) > 0 {
 					kills := rapid.Bool().Draw(t, "killed")
-					w.applyGroup(w.planOf(rapid.SampledFrom(all).Draw(t, "of")), func() bool { return kills && rapid.Bool().Draw(t, "before the write") })
+					w.applyGroup(w.planOf(rapid.SampledFrom(all).Draw(t, "of")), func() bool {
+						return kills && rapid.Bool().Draw(t, "before the write")
+					})
 				}
 			},
 		})
@@ -297,7 +329,8 @@ func (w *groupWorld) settle(t *rapid.T) {
 			name, uid := groupOf(v)
 			require.True(t, w.groups[name] != nil && w.groups[name].UID == uid, "%s stays without its group", v.Name)
 			of := w.contents[contentOf(v)]
-			require.NotNil(t, of.Status.VolumeGroupSnapshotHandle, "the driver is asked to delete %s, which goes with its group", of.Name)
+			require.NotNil(t, of.Status.VolumeGroupSnapshotHandle, "the driver is asked to delete %s, which goes with its group",
+				of.Name)
 			require.True(t, v.DeletionTimestamp != nil || *v.Status.VolumeGroupSnapshotName == name)
 		}
 		if w.class.DeletionPolicy == snapshots.Delete {

@@ -54,7 +54,8 @@ func groupContentOf(g *snapshots.VolumeGroupSnapshot) string {
 // groupOf returns the name of the group that a snapshot says it is a part of, and its UID if it says so.
 func groupOf(v *snapshots.VolumeSnapshot) (name string, uid types.UID) {
 	for _, o := range v.OwnerReferences {
-		if gv, err := schema.ParseGroupVersion(o.APIVersion); err == nil && o.Kind == "VolumeGroupSnapshot" && gv.Group == snapshots.Groups.Group {
+		if gv, err := schema.ParseGroupVersion(o.APIVersion); err == nil && o.Kind == "VolumeGroupSnapshot" &&
+			gv.Group == snapshots.Groups.Group {
 			return o.Name, o.UID
 		}
 	}
@@ -77,13 +78,19 @@ func owned(v *snapshots.VolumeSnapshot, g *snapshots.VolumeGroupSnapshot) bool {
 
 // join makes a snapshot a part of a group, with which it goes.
 func join(v *snapshots.VolumeSnapshot, g *snapshots.VolumeGroupSnapshot) {
-	v.OwnerReferences = append(v.OwnerReferences, metav1.OwnerReference{APIVersion: snapshots.Groups.String(), Kind: "VolumeGroupSnapshot", Name: g.Name, UID: g.UID})
+	v.OwnerReferences = append(v.OwnerReferences, metav1.OwnerReference{
+		APIVersion: snapshots.Groups.String(),
+		Kind:       "VolumeGroupSnapshot",
+		Name:       g.Name,
+		UID:        g.UID,
+	})
 	controllerutil.AddFinalizer(v, snapshots.InGroupFinalizer)
 }
 
-// PlanGroup returns the next step towards a group whose driver has taken a snapshot of each of its volumes, each of which is a VolumeSnapshot too, as
-// upstream's controller goes. Its invariants: a content is made once for a group, under a name that follows from it; each snapshot has its object
-// before it has its content, so that what a kill leaves goes with the group; a group is ready only when all of its snapshots are there; what a driver may still have is
+// PlanGroup returns the next step towards a group whose driver has taken a snapshot of each of its volumes, each of
+// which is a VolumeSnapshot too, as upstream's controller goes. Its invariants: a content is made once for a group,
+// under a name that follows from it; each snapshot has its object before it has its content, so that what a kill leaves
+// goes with the group; a group is ready only when all of its snapshots are there; what a driver may still have is
 // deleted before the group's object goes.
 func PlanGroup(s GroupState, now time.Time) Step {
 	g := s.Group
@@ -91,7 +98,9 @@ func PlanGroup(s GroupState, now time.Time) Step {
 		return s.delete()
 	}
 	if !controllerutil.ContainsFinalizer(g, snapshots.GroupBoundFinalizer) {
-		return updateGroup(g, func(g *snapshots.VolumeGroupSnapshot) { controllerutil.AddFinalizer(g, snapshots.GroupBoundFinalizer) })
+		return updateGroup(g, func(g *snapshots.VolumeGroupSnapshot) {
+			controllerutil.AddFinalizer(g, snapshots.GroupBoundFinalizer)
+		})
 	}
 	if s.Content == nil {
 		if groupReady(g) || g.Spec.Source.VolumeGroupSnapshotContentName != nil {
@@ -105,8 +114,10 @@ func PlanGroup(s GroupState, now time.Time) Step {
 	spec := &s.Content.Spec
 	switch bound := spec.VolumeGroupSnapshotRef.UID != ""; {
 	case groupReady(g) && !bound:
-		return s.failed(now, "GroupSnapshotMisbound", "VolumeGroupSnapshotContent is not bound to the VolumeGroupSnapshot correctly")
-	case !groupReady(g) && (!bound || spec.VolumeGroupSnapshotClassName == nil && g.Spec.VolumeGroupSnapshotClassName != nil):
+		return s.failed(now, "GroupSnapshotMisbound",
+			"VolumeGroupSnapshotContent is not bound to the VolumeGroupSnapshot correctly")
+	case !groupReady(g) &&
+		(!bound || spec.VolumeGroupSnapshotClassName == nil && g.Spec.VolumeGroupSnapshotClassName != nil):
 		return updateGroupContent(s.Content, func(c *snapshots.VolumeGroupSnapshotContent) {
 			c.Spec.VolumeGroupSnapshotRef.UID = g.UID
 			if c.Spec.VolumeGroupSnapshotClassName == nil {
@@ -129,7 +140,8 @@ func groupReady(g *snapshots.VolumeGroupSnapshot) bool {
 // groupNames reports whether a content is for a group: bound to it, or to be bound.
 func groupNames(c *snapshots.VolumeGroupSnapshotContent, g *snapshots.VolumeGroupSnapshot) bool {
 	ref := c.Spec.VolumeGroupSnapshotRef
-	return ref.Namespace == g.Namespace && ref.Name == g.Name && (ref.UID == g.UID || ref.UID == "" && c.Spec.Source.GroupSnapshotHandles != nil)
+	return ref.Namespace == g.Namespace && ref.Name == g.Name &&
+		(ref.UID == g.UID || ref.UID == "" && c.Spec.Source.GroupSnapshotHandles != nil)
 }
 
 // mismatch returns an error if the content is not for this group, or not of its class.
@@ -138,24 +150,31 @@ func (s GroupState) mismatch(now time.Time) Step {
 	existing := g.Spec.Source.VolumeGroupSnapshotContentName != nil
 	switch {
 	case existing && c.Spec.Source.GroupSnapshotHandles == nil:
-		return s.failed(now, "GroupSnapshotContentMismatch", "VolumeGroupSnapshotContent is dynamically provisioned while expecting a pre-provisioned one")
+		return s.failed(now, "GroupSnapshotContentMismatch",
+			"VolumeGroupSnapshotContent is dynamically provisioned while expecting a pre-provisioned one")
 	case !existing && c.Spec.Source.GroupSnapshotHandles != nil:
-		return s.failed(now, "GroupSnapshotContentMismatch", "VolumeGroupSnapshotContent "+c.Name+" is pre-provisioned while expecting a dynamically provisioned one")
+		return s.failed(now, "GroupSnapshotContentMismatch",
+			"VolumeGroupSnapshotContent "+c.Name+" is pre-provisioned while expecting a dynamically provisioned one")
 	case !groupNames(c, g):
-		return s.failed(now, "GroupSnapshotContentMisbound", fmt.Sprintf("VolumeGroupSnapshotContent [%s] is bound to a different group snapshot", c.Name))
+		return s.failed(now, "GroupSnapshotContentMisbound",
+			fmt.Sprintf("VolumeGroupSnapshotContent [%s] is bound to a different group snapshot", c.Name))
 	}
 	if !existing || groupReady(g) {
 		return Step{} // what it was taken with does not matter any more
 	}
 	wanted, has := g.Spec.VolumeGroupSnapshotClassName, c.Spec.VolumeGroupSnapshotClassName
 	if wanted != nil && has != nil && *wanted != *has {
-		return s.failed(now, "GroupSnapshotBindFailed", fmt.Sprintf("VolumeGroupSnapshotContent [%s] is of the class %q, and the group snapshot asks for %q", c.Name, *has, *wanted))
+		return s.failed(now, "GroupSnapshotBindFailed",
+			fmt.Sprintf("VolumeGroupSnapshotContent [%s] is of the class %q, and the group snapshot asks for %q", c.Name, *has,
+				*wanted))
 	}
 	if has == nil {
 		has = wanted
 	}
 	if class := s.class(has); class != nil && class.Driver != c.Spec.Driver {
-		return s.failed(now, "GroupSnapshotBindFailed", fmt.Sprintf("the class %q is for the driver %q, and VolumeGroupSnapshotContent [%s] is of %q", class.Name, class.Driver, c.Name, c.Spec.Driver))
+		return s.failed(now, "GroupSnapshotBindFailed",
+			fmt.Sprintf("the class %q is for the driver %q, and VolumeGroupSnapshotContent [%s] is of %q", class.Name,
+				class.Driver, c.Name, c.Spec.Driver))
 	}
 	return Step{}
 }
@@ -187,17 +206,21 @@ func (s GroupState) report() Step {
 	case g.Status != nil && apiequality.Semantic.DeepEqual(*is, was):
 		return Step{}
 	case *is.ReadyToUse && !groupReady(g):
-		return step.because(g, corev1.EventTypeNormal, "GroupSnapshotReady", fmt.Sprintf("GroupSnapshot %s is ready to use.", name))
+		return step.because(g, corev1.EventTypeNormal, "GroupSnapshotReady",
+			fmt.Sprintf("GroupSnapshot %s is ready to use.", name))
 	case is.CreationTime != nil && was.CreationTime == nil:
-		return step.because(g, corev1.EventTypeNormal, "GroupSnapshotCreated", fmt.Sprintf("GroupSnapshot %s was successfully created by the CSI driver.", name))
+		return step.because(g, corev1.EventTypeNormal, "GroupSnapshotCreated",
+			fmt.Sprintf("GroupSnapshot %s was successfully created by the CSI driver.", name))
 	}
 	return step
 }
 
-// failed says in the group's status, and once in an event, why there is no group. What is missing is watched, so that nothing is tried by the clock.
+// failed says in the group's status, and once in an event, why there is no group. What is missing is watched, so that
+// nothing is tried by the clock.
 func (s GroupState) failed(now time.Time, reason, message string) Step {
 	g := s.Group
-	if st := g.Status; st != nil && st.Error != nil && st.Error.Message != nil && *st.Error.Message == message && !groupReady(g) {
+	if st := g.Status; st != nil && st.Error != nil && st.Error.Message != nil && *st.Error.Message == message &&
+		!groupReady(g) {
 		return Step{}.because(g, corev1.EventTypeWarning, reason, message)
 	}
 	at := metav1.NewTime(now)
@@ -206,8 +229,8 @@ func (s GroupState) failed(now time.Time, reason, message string) Step {
 	}).because(g, corev1.EventTypeWarning, reason, message)
 }
 
-// delete deletes the group's snapshots and what its deletion policy says, and then lets the group go; the snapshots' objects follow it. It waits while
-// a claim is made from one of them.
+// delete deletes the group's snapshots and what its deletion policy says, and then lets the group go; the snapshots'
+// objects follow it. It waits while a claim is made from one of them.
 func (s GroupState) delete() Step {
 	g, c := s.Group, s.Content
 	if c != nil && (!groupNames(c, g) || c.Spec.VolumeGroupSnapshotRef.UID == "") {
@@ -217,7 +240,8 @@ func (s GroupState) delete() Step {
 		return Step{}
 	}
 	if len(s.Restoring) > 0 {
-		return Step{}.because(g, corev1.EventTypeWarning, "SnapshotDeletePending", fmt.Sprintf("A snapshot of the group is being used to restore the claim %s", s.Restoring[0]))
+		return Step{}.because(g, corev1.EventTypeWarning, "SnapshotDeletePending",
+			fmt.Sprintf("A snapshot of the group is being used to restore the claim %s", s.Restoring[0]))
 	}
 	var members []Step
 	for _, v := range s.Snapshots {
@@ -245,7 +269,8 @@ func (s GroupState) delete() Step {
 
 // PlanGroupContent protects a content that is bound: the driver may have its group.
 func PlanGroupContent(c *snapshots.VolumeGroupSnapshotContent) Step {
-	if c.DeletionTimestamp != nil || c.Spec.VolumeGroupSnapshotRef.UID == "" || controllerutil.ContainsFinalizer(c, snapshots.GroupContentFinalizer) {
+	if c.DeletionTimestamp != nil || c.Spec.VolumeGroupSnapshotRef.UID == "" ||
+		controllerutil.ContainsFinalizer(c, snapshots.GroupContentFinalizer) {
 		return Step{}
 	}
 	return updateGroupContent(c, func(c *snapshots.VolumeGroupSnapshotContent) {

@@ -17,8 +17,19 @@ import (
 )
 
 func group(name string, change ...func(*snapshots.VolumeGroupSnapshot)) *snapshots.VolumeGroupSnapshot {
-	g := &snapshots.VolumeGroupSnapshot{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name), Finalizers: []string{snapshots.GroupBoundFinalizer}},
-		Spec: snapshots.VolumeGroupSnapshotSpec{Source: snapshots.VolumeGroupSnapshotSource{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}}}, VolumeGroupSnapshotClassName: new("class")}}
+	g := &snapshots.VolumeGroupSnapshot{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:  "ns",
+			Name:       name,
+			UID:        types.UID("uid-" + name),
+			Finalizers: []string{snapshots.GroupBoundFinalizer},
+		},
+		Spec: snapshots.VolumeGroupSnapshotSpec{
+			Source: snapshots.VolumeGroupSnapshotSource{
+				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
+			}, VolumeGroupSnapshotClassName: new("class"),
+		},
+	}
 	for _, f := range change {
 		f(g)
 	}
@@ -30,17 +41,26 @@ func existingGroup(g *snapshots.VolumeGroupSnapshot) {
 }
 
 func boundGroup(g *snapshots.VolumeGroupSnapshot) {
-	g.Status = &snapshots.VolumeGroupSnapshotStatus{BoundVolumeGroupSnapshotContentName: new(groupContentOf(g)), ReadyToUse: new(false)}
+	g.Status = &snapshots.VolumeGroupSnapshotStatus{
+		BoundVolumeGroupSnapshotContentName: new(groupContentOf(g)), ReadyToUse: new(false),
+	}
 }
 
 func readyGroup(g *snapshots.VolumeGroupSnapshot) { boundGroup(g); g.Status.ReadyToUse = new(true) }
 
 func deletedGroup(g *snapshots.VolumeGroupSnapshot) { g.DeletionTimestamp = &metav1.Time{} }
 
-func groupContent(of *snapshots.VolumeGroupSnapshot, change ...func(*snapshots.VolumeGroupSnapshotContent)) *snapshots.VolumeGroupSnapshotContent {
-	c := &snapshots.VolumeGroupSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: groupContentOf(of), Finalizers: []string{snapshots.GroupContentFinalizer}},
-		Spec: snapshots.VolumeGroupSnapshotContentSpec{VolumeGroupSnapshotRef: corev1.ObjectReference{Namespace: of.Namespace, Name: of.Name, UID: of.UID}, DeletionPolicy: snapshots.Delete,
-			Driver: "d.example.com", VolumeGroupSnapshotClassName: new("class"), Source: snapshots.VolumeGroupSnapshotContentSource{VolumeHandles: []string{"disk-a", "disk-b"}}}}
+func groupContent(of *snapshots.VolumeGroupSnapshot,
+	change ...func(*snapshots.VolumeGroupSnapshotContent)) *snapshots.VolumeGroupSnapshotContent {
+	c := &snapshots.VolumeGroupSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: groupContentOf(of), Finalizers: []string{snapshots.GroupContentFinalizer}},
+		Spec: snapshots.VolumeGroupSnapshotContentSpec{
+			VolumeGroupSnapshotRef: corev1.ObjectReference{Namespace: of.Namespace, Name: of.Name, UID: of.UID},
+			DeletionPolicy:         snapshots.Delete,
+			Driver:                 "d.example.com", VolumeGroupSnapshotClassName: new("class"),
+			Source: snapshots.VolumeGroupSnapshotContentSource{VolumeHandles: []string{"disk-a", "disk-b"}},
+		},
+	}
 	for _, f := range change {
 		f(c)
 	}
@@ -48,14 +68,27 @@ func groupContent(of *snapshots.VolumeGroupSnapshot, change ...func(*snapshots.V
 }
 
 func takenGroup(c *snapshots.VolumeGroupSnapshotContent) {
-	c.Status = &snapshots.VolumeGroupSnapshotContentStatus{VolumeGroupSnapshotHandle: new("group"), ReadyToUse: new(true), CreationTime: &metav1.Time{Time: now}}
+	c.Status = &snapshots.VolumeGroupSnapshotContentStatus{
+		VolumeGroupSnapshotHandle: new("group"),
+		ReadyToUse:                new(true),
+		CreationTime:              &metav1.Time{Time: now},
+	}
 	for _, h := range c.Spec.Source.VolumeHandles {
-		c.Status.VolumeSnapshotInfoList = append(c.Status.VolumeSnapshotInfoList, snapshots.VolumeSnapshotInfo{VolumeHandle: h, SnapshotHandle: "snap-of-" + h, ReadyToUse: new(true), RestoreSize: new(int64(1 << 30))})
+		c.Status.VolumeSnapshotInfoList = append(c.Status.VolumeSnapshotInfoList, snapshots.VolumeSnapshotInfo{
+			VolumeHandle:   h,
+			SnapshotHandle: "snap-of-" + h,
+			ReadyToUse:     new(true),
+			RestoreSize:    new(int64(1 << 30)),
+		})
 	}
 }
 
 func existingHandles(c *snapshots.VolumeGroupSnapshotContent) {
-	c.Spec.Source = snapshots.VolumeGroupSnapshotContentSource{GroupSnapshotHandles: &snapshots.GroupSnapshotHandles{VolumeGroupSnapshotHandle: "group", VolumeSnapshotHandles: []string{"snap-1"}}}
+	c.Spec.Source = snapshots.VolumeGroupSnapshotContentSource{
+		GroupSnapshotHandles: &snapshots.GroupSnapshotHandles{
+			VolumeGroupSnapshotHandle: "group", VolumeSnapshotHandles: []string{"snap-1"},
+		},
+	}
 }
 
 func unboundGroup(c *snapshots.VolumeGroupSnapshotContent) { c.Spec.VolumeGroupSnapshotRef.UID = "" }
@@ -65,7 +98,11 @@ func toldGroup(c *snapshots.VolumeGroupSnapshotContent) {
 }
 
 func groupClass(name string, change ...func(*snapshots.VolumeGroupSnapshotClass)) *snapshots.VolumeGroupSnapshotClass {
-	c := &snapshots.VolumeGroupSnapshotClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Driver: "d.example.com", DeletionPolicy: snapshots.Delete}
+	c := &snapshots.VolumeGroupSnapshotClass{
+		ObjectMeta:     metav1.ObjectMeta{Name: name},
+		Driver:         "d.example.com",
+		DeletionPolicy: snapshots.Delete,
+	}
 	for _, f := range change {
 		f(c)
 	}
@@ -79,7 +116,9 @@ func isDefaultGroup(c *snapshots.VolumeGroupSnapshotClass) {
 // source of a group: the claim NAME with the volume disk-NAME.
 func sourceNamed(name string, change ...func(*Source)) Source {
 	s := Source{Claim: claim(name), Volume: volume()}
-	s.Volume.Name, s.Volume.Spec.ClaimRef, s.Volume.Spec.CSI.VolumeHandle = "v-"+name, &corev1.ObjectReference{Namespace: "ns", Name: name, UID: s.Claim.UID}, "disk-"+name
+	s.Volume.Name, s.Volume.Spec.ClaimRef, s.Volume.Spec.CSI.VolumeHandle = "v-"+name, &corev1.ObjectReference{
+		Namespace: "ns", Name: name, UID: s.Claim.UID,
+	}, "disk-"+name
 	for _, f := range change {
 		f(&s)
 	}
@@ -95,10 +134,15 @@ func member(g *snapshots.VolumeGroupSnapshot, of string) (*snapshots.VolumeSnaps
 	return v, content(v, func(c *snapshots.VolumeSnapshotContent) { c.Spec.VolumeSnapshotClassName = nil })
 }
 
-// groupOfTwo is the state of a group of the volumes disk-a and disk-b that the driver has taken, with what is chosen of its snapshots.
-func groupOfTwo(g *snapshots.VolumeGroupSnapshot, keep ...func(*snapshots.VolumeSnapshot, *snapshots.VolumeSnapshotContent) (bool, bool)) GroupState {
-	s := GroupState{Group: g, Content: groupContent(g, takenGroup), Volumes: map[string]*corev1.PersistentVolume{"disk-a": sourceNamed("a").Volume, "disk-b": sourceNamed("b").Volume},
-		Snapshots: map[string]*snapshots.VolumeSnapshot{}, Contents: map[string]*snapshots.VolumeSnapshotContent{}}
+// groupOfTwo is the state of a group of the volumes disk-a and disk-b that the driver has taken, with what is chosen of
+// its snapshots.
+func groupOfTwo(g *snapshots.VolumeGroupSnapshot,
+	keep ...func(*snapshots.VolumeSnapshot, *snapshots.VolumeSnapshotContent) (bool, bool)) GroupState {
+	s := GroupState{
+		Group: g, Content: groupContent(g, takenGroup),
+		Volumes:   map[string]*corev1.PersistentVolume{"disk-a": sourceNamed("a").Volume, "disk-b": sourceNamed("b").Volume},
+		Snapshots: map[string]*snapshots.VolumeSnapshot{}, Contents: map[string]*snapshots.VolumeSnapshotContent{},
+	}
 	for i, of := range []string{"a", "b"} {
 		if i == len(keep) {
 			break
@@ -117,7 +161,8 @@ func groupOfTwo(g *snapshots.VolumeGroupSnapshot, keep ...func(*snapshots.Volume
 
 func whole(v *snapshots.VolumeSnapshot, c *snapshots.VolumeSnapshotContent) (bool, bool) {
 	taken(c)
-	c.Status.SnapshotHandle, c.Status.VolumeGroupSnapshotHandle = new("snap-of-disk-"+*v.Spec.Source.PersistentVolumeClaimName), new("group")
+	c.Status.SnapshotHandle, c.Status.VolumeGroupSnapshotHandle = new("snap-of-disk-"+
+		*v.Spec.Source.PersistentVolumeClaimName), new("group")
 	return true, true
 }
 
@@ -141,54 +186,138 @@ func TestPlanGroup(t *testing.T) {
 		reason string
 		check  func(*testing.T, Step)
 	}{
-		"it is protected first": {s: GroupState{Group: group("g", func(g *snapshots.VolumeGroupSnapshot) { g.Finalizers = nil })}, op: UpdateGroup},
-		"the default class of the volumes' driver": {s: GroupState{Group: group("g", noClass), Classes: classes, Selected: 2, Sources: two}, op: UpdateGroup, check: func(t *testing.T, s Step) {
-			require.Equal(t, "other", *s.Group.Spec.VolumeGroupSnapshotClassName)
-		}},
-		"no default class":    {s: GroupState{Group: group("g", noClass), Classes: classes[:1], Selected: 2, Sources: two}, op: UpdateGroupStatus, reason: "SetDefaultGroupSnapshotClassFailed", check: says("cannot find default group snapshot class")},
-		"two default classes": {s: GroupState{Group: group("g", noClass), Classes: append(classes, groupClass("third", isDefaultGroup)), Selected: 2, Sources: two}, op: UpdateGroupStatus, reason: "SetDefaultGroupSnapshotClassFailed", check: says("2 default group snapshot classes were found: other, third")},
-		"no such class":       {s: GroupState{Group: group("g"), Selected: 2, Sources: two}, op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says(`"class" not found`)},
-		"nothing is selected": {s: GroupState{Group: group("g"), Classes: classes}, op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says("no persistentvolumeclaim of the namespace matches the label selector app=db")},
-		"too many are":        {s: GroupState{Group: group("g"), Classes: classes, Selected: 10000}, op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says("matches more than 1000 persistentvolumeclaims, and a group is of no more")},
-		"one has no volume yet": {s: of(sourceNamed("b", func(s *Source) { s.Volume, s.Claim.Status.Phase = nil, corev1.ClaimPending })), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed",
-			check: says("the PVC b is not yet bound")},
-		"one is of another driver": {s: of(sourceNamed("b", func(s *Source) { s.Volume.Spec.CSI.Driver = "e.example.com" })), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed",
-			check: says(`"a" is of the driver "d.example.com" and that of "b" of "e.example.com"`)},
-		"one is local": {s: of(sourceNamed("b", local)), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says("would not be of one point in time")},
+		"it is protected first": {
+			s: GroupState{Group: group("g", func(g *snapshots.VolumeGroupSnapshot) { g.Finalizers = nil })}, op: UpdateGroup,
+		},
+		"the default class of the volumes' driver": {
+			s: GroupState{Group: group("g", noClass), Classes: classes, Selected: 2, Sources: two}, op: UpdateGroup,
+			check: func(t *testing.T, s Step) {
+				require.Equal(t, "other", *s.Group.Spec.VolumeGroupSnapshotClassName)
+			},
+		},
+		"no default class": {
+			s: GroupState{Group: group("g", noClass), Classes: classes[:1], Selected: 2, Sources: two}, op: UpdateGroupStatus,
+			reason: "SetDefaultGroupSnapshotClassFailed", check: says("cannot find default group snapshot class"),
+		},
+		"two default classes": {
+			s: GroupState{
+				Group:    group("g", noClass),
+				Classes:  append(classes, groupClass("third", isDefaultGroup)),
+				Selected: 2,
+				Sources:  two,
+			}, op: UpdateGroupStatus, reason: "SetDefaultGroupSnapshotClassFailed",
+			check: says("2 default group snapshot classes were found: other, third"),
+		},
+		"no such class": {
+			s: GroupState{Group: group("g"), Selected: 2, Sources: two}, op: UpdateGroupStatus,
+			reason: "GroupSnapshotContentCreationFailed", check: says(`"class" not found`),
+		},
+		"nothing is selected": {
+			s: GroupState{Group: group("g"), Classes: classes}, op: UpdateGroupStatus,
+			reason: "GroupSnapshotContentCreationFailed",
+			check:  says("no persistentvolumeclaim of the namespace matches the label selector app=db"),
+		},
+		"too many are": {
+			s: GroupState{Group: group("g"), Classes: classes, Selected: 10000}, op: UpdateGroupStatus,
+			reason: "GroupSnapshotContentCreationFailed",
+			check:  says("matches more than 1000 persistentvolumeclaims, and a group is of no more"),
+		},
+		"one has no volume yet": {
+			s:  of(sourceNamed("b", func(s *Source) { s.Volume, s.Claim.Status.Phase = nil, corev1.ClaimPending })),
+			op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed",
+			check: says("the PVC b is not yet bound"),
+		},
+		"one is of another driver": {
+			s: of(sourceNamed("b", func(s *Source) { s.Volume.Spec.CSI.Driver = "e.example.com" })), op: UpdateGroupStatus,
+			reason: "GroupSnapshotContentCreationFailed",
+			check:  says(`"a" is of the driver "d.example.com" and that of "b" of "e.example.com"`),
+		},
+		"one is local": {
+			s: of(sourceNamed("b", local)), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed",
+			check: says("would not be of one point in time"),
+		},
 		"one is neither": {s: of(sourceNamed("b", func(s *Source) {
-			s.Volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/x"}}
+			s.Volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{
+				HostPath: &corev1.HostPathVolumeSource{Path: "/x"},
+			}
 		})), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says("volumes of CSI drivers")},
-		"one is being deleted":            {s: of(sourceNamed("b", func(s *Source) { leaving(s.Claim) })), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says("is being deleted")},
-		"two claims of one volume":        {s: of(sourceNamed("b", func(s *Source) { s.Volume.Spec.CSI.VolumeHandle = "disk-a" })), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says("Duplicate value")},
-		"names too long for one object":   {s: of(sourceNamed("b", func(s *Source) { s.Volume.Spec.CSI.VolumeHandle = strings.Repeat("x", 5000) })), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says("Too long")},
-		"the class is of another driver":  {s: GroupState{Group: group("g"), Classes: []*snapshots.VolumeGroupSnapshotClass{groupClass("class", func(c *snapshots.VolumeGroupSnapshotClass) { c.Driver = "e.example.com" })}, Selected: 2, Sources: two}, op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says(`for the driver "e.example.com"`)},
-		"what is wrong is not said again": {s: GroupState{Group: group("g", boundGroup, failing("VolumeGroupSnapshotContent [x] is bound to a different group snapshot")), Content: groupContent(group("h"), func(c *snapshots.VolumeGroupSnapshotContent) { c.Name = "x" })}, reason: "GroupSnapshotContentMisbound"},
-		"its content is made": {s: GroupState{Group: group("g"), Classes: classes, Selected: 2, Sources: two}, op: CreateGroupContent, reason: "CreatingGroupSnapshot", check: func(t *testing.T, s Step) {
-			require.Equal(t, []string{"disk-a", "disk-b"}, s.GroupContent.Spec.Source.VolumeHandles)
-			require.Equal(t, "groupsnapcontent-uid-g", s.GroupContent.Name)
-		}},
-		"with the name of its Secret": {s: GroupState{Group: group("g"), Classes: []*snapshots.VolumeGroupSnapshotClass{groupClass("class", func(c *snapshots.VolumeGroupSnapshotClass) {
-			c.Parameters = map[string]string{snapshots.GroupSecretNameParameter: "key-${volumegroupsnapshot.name}", snapshots.GroupSecretNamespaceParameter: "${volumegroupsnapshot.namespace}"}
-		})}, Selected: 2, Sources: two}, op: CreateGroupContent, reason: "CreatingGroupSnapshot", check: func(t *testing.T, s Step) {
-			require.Equal(t, "key-g", s.GroupContent.Annotations[snapshots.GroupSecretNameAnnotation])
-		}},
+		"one is being deleted": {
+			s: of(sourceNamed("b", func(s *Source) { leaving(s.Claim) })), op: UpdateGroupStatus,
+			reason: "GroupSnapshotContentCreationFailed", check: says("is being deleted"),
+		},
+		"two claims of one volume": {
+			s: of(sourceNamed("b", func(s *Source) { s.Volume.Spec.CSI.VolumeHandle = "disk-a" })), op: UpdateGroupStatus,
+			reason: "GroupSnapshotContentCreationFailed", check: says("Duplicate value"),
+		},
+		"names too long for one object": {
+			s:  of(sourceNamed("b", func(s *Source) { s.Volume.Spec.CSI.VolumeHandle = strings.Repeat("x", 5000) })),
+			op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says("Too long"),
+		},
+		"the class is of another driver": {
+			s: GroupState{
+				Group: group("g"),
+				Classes: []*snapshots.VolumeGroupSnapshotClass{
+					groupClass("class", func(c *snapshots.VolumeGroupSnapshotClass) { c.Driver = "e.example.com" }),
+				},
+				Selected: 2,
+				Sources:  two,
+			}, op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed",
+			check: says(`for the driver "e.example.com"`),
+		},
+		"what is wrong is not said again": {
+			s: GroupState{
+				Group:   group("g", boundGroup, failing("VolumeGroupSnapshotContent [x] is bound to a different group snapshot")),
+				Content: groupContent(group("h"), func(c *snapshots.VolumeGroupSnapshotContent) { c.Name = "x" }),
+			}, reason: "GroupSnapshotContentMisbound",
+		},
+		"its content is made": {
+			s: GroupState{Group: group("g"), Classes: classes, Selected: 2, Sources: two}, op: CreateGroupContent,
+			reason: "CreatingGroupSnapshot", check: func(t *testing.T, s Step) {
+				require.Equal(t, []string{"disk-a", "disk-b"}, s.GroupContent.Spec.Source.VolumeHandles)
+				require.Equal(t, "groupsnapcontent-uid-g", s.GroupContent.Name)
+			},
+		},
+		"with the name of its Secret": {
+			s: GroupState{
+				Group: group("g"),
+				Classes: []*snapshots.VolumeGroupSnapshotClass{groupClass("class", func(c *snapshots.VolumeGroupSnapshotClass) {
+					c.Parameters = map[string]string{
+						snapshots.GroupSecretNameParameter:      "key-${volumegroupsnapshot.name}",
+						snapshots.GroupSecretNamespaceParameter: "${volumegroupsnapshot.namespace}",
+					}
+				})}, Selected: 2, Sources: two,
+			}, op: CreateGroupContent, reason: "CreatingGroupSnapshot", check: func(t *testing.T, s Step) {
+				require.Equal(t, "key-g", s.GroupContent.Annotations[snapshots.GroupSecretNameAnnotation])
+			},
+		},
 		"bound":       {s: GroupState{Group: group("g"), Content: groupContent(group("g"))}, op: UpdateGroupStatus},
 		"being taken": {s: GroupState{Group: group("g", boundGroup), Content: groupContent(group("g"))}},
-		"the driver failed": {s: GroupState{Group: group("g", boundGroup), Content: groupContent(group("g"), func(c *snapshots.VolumeGroupSnapshotContent) {
-			c.Status = &snapshots.VolumeGroupSnapshotContentStatus{ReadyToUse: new(false), Error: &snapshots.VolumeSnapshotError{Message: new("rpc error: code = Unimplemented")}}
-		})}, op: UpdateGroupStatus, check: says("Unimplemented")},
+		"the driver failed": {
+			s: GroupState{
+				Group: group("g", boundGroup), Content: groupContent(group("g"), func(c *snapshots.VolumeGroupSnapshotContent) {
+					c.Status = &snapshots.VolumeGroupSnapshotContentStatus{
+						ReadyToUse: new(false), Error: &snapshots.VolumeSnapshotError{Message: new("rpc error: code = Unimplemented")},
+					}
+				}),
+			}, op: UpdateGroupStatus, check: says("Unimplemented"),
+		},
 
-		"taken: its snapshots are made": {s: groupOfTwo(group("g", boundGroup)), op: WriteMembers, check: func(t *testing.T, s Step) {
-			require.Len(t, s.Members, 2)
-			v := s.Members[0].Snapshot
-			require.Equal(t, "a", *v.Spec.Source.PersistentVolumeClaimName)
-			require.Contains(t, v.Finalizers, snapshots.InGroupFinalizer)
-			require.True(t, owned(v, group("g")))
-			require.Regexp(t, "^snapshot-[0-9a-f]{64}$", v.Name)
-		}},
-		"of a volume that is gone": {s: func() GroupState { s := groupOfTwo(group("g", boundGroup)); s.Volumes = nil; return s }(), op: WriteMembers, check: func(t *testing.T, s Step) {
-			require.Regexp(t, "^snapcontent-[0-9a-f]{64}$", *s.Members[0].Snapshot.Spec.Source.VolumeSnapshotContentName)
-		}},
+		"taken: its snapshots are made": {
+			s: groupOfTwo(group("g", boundGroup)), op: WriteMembers, check: func(t *testing.T, s Step) {
+				require.Len(t, s.Members, 2)
+				v := s.Members[0].Snapshot
+				require.Equal(t, "a", *v.Spec.Source.PersistentVolumeClaimName)
+				require.Contains(t, v.Finalizers, snapshots.InGroupFinalizer)
+				require.True(t, owned(v, group("g")))
+				require.Regexp(t, "^snapshot-[0-9a-f]{64}$", v.Name)
+			},
+		},
+		"of a volume that is gone": {
+			s: func() GroupState { s := groupOfTwo(group("g", boundGroup)); s.Volumes = nil; return s }(), op: WriteMembers,
+			check: func(t *testing.T, s Step) {
+				require.Regexp(t, "^snapcontent-[0-9a-f]{64}$", *s.Members[0].Snapshot.Spec.Source.VolumeSnapshotContentName)
+			},
+		},
 		"of another namespace's volume": {s: func() GroupState {
 			s := groupOfTwo(group("g", boundGroup))
 			s.Volumes["disk-a"].Spec.ClaimRef.Namespace = "others"
@@ -196,32 +325,47 @@ func TestPlanGroup(t *testing.T) {
 		}(), op: WriteMembers, check: func(t *testing.T, s Step) {
 			require.Nil(t, s.Members[0].Snapshot.Spec.Source.PersistentVolumeClaimName)
 		}},
-		"then their contents": {s: groupOfTwo(group("g", boundGroup), only(true, false), whole), op: WriteMembers, check: func(t *testing.T, s Step) {
-			require.Len(t, s.Members, 1)
-			c := s.Members[0].Content
-			require.Equal(t, "disk-a", *c.Spec.Source.VolumeHandle)
-			require.Equal(t, "group", c.Annotations[snapshots.GroupHandleAnnotation], "else the driver would be asked for it again")
-			require.NotEmpty(t, c.Spec.VolumeSnapshotRef.UID)
-		}},
-		"then what the driver says": {s: groupOfTwo(group("g", boundGroup), only(true, true), whole), op: WriteMembers, check: func(t *testing.T, s Step) {
-			require.Len(t, s.Members, 1)
-			require.Equal(t, UpdateContentStatus, s.Members[0].Op)
-			require.Equal(t, "snap-of-disk-a group", *s.Members[0].Content.Status.SnapshotHandle+" "+*s.Members[0].Content.Status.VolumeGroupSnapshotHandle)
-		}},
-		"the driver does not say of which group": {s: groupOfTwo(group("g", boundGroup), func(v *snapshots.VolumeSnapshot, c *snapshots.VolumeSnapshotContent) (bool, bool) {
-			defer func() { c.Status.VolumeGroupSnapshotHandle, c.Status.CreationTime = nil, new(int64(7e9)) }()
-			return whole(v, c)
-		}, whole), op: WriteMembers, check: func(t *testing.T, s Step) {
-			require.Len(t, s.Members, 1)
-			require.Equal(t, "group", *s.Members[0].Content.Status.VolumeGroupSnapshotHandle)
-			require.EqualValues(t, 7e9, *s.Members[0].Content.Status.CreationTime)
-		}},
-		"ready when all are there": {s: groupOfTwo(group("g", boundGroup), whole, whole), op: UpdateGroupStatus, reason: "GroupSnapshotReady"},
-		"one of the name is another's": {s: groupOfTwo(group("g", boundGroup), func(v *snapshots.VolumeSnapshot, _ *snapshots.VolumeSnapshotContent) (bool, bool) {
-			v.OwnerReferences = nil
-			return true, false
-		}), op: UpdateGroupStatus,
-			reason: "SnapshotsOfGroupFailed", check: says("that is not the group's")},
+		"then their contents": {
+			s: groupOfTwo(group("g", boundGroup), only(true, false), whole), op: WriteMembers,
+			check: func(t *testing.T, s Step) {
+				require.Len(t, s.Members, 1)
+				c := s.Members[0].Content
+				require.Equal(t, "disk-a", *c.Spec.Source.VolumeHandle)
+				require.Equal(t, "group", c.Annotations[snapshots.GroupHandleAnnotation],
+					"else the driver would be asked for it again")
+				require.NotEmpty(t, c.Spec.VolumeSnapshotRef.UID)
+			},
+		},
+		"then what the driver says": {
+			s: groupOfTwo(group("g", boundGroup), only(true, true), whole), op: WriteMembers, check: func(t *testing.T, s Step) {
+				require.Len(t, s.Members, 1)
+				require.Equal(t, UpdateContentStatus, s.Members[0].Op)
+				require.Equal(t, "snap-of-disk-a group",
+					*s.Members[0].Content.Status.SnapshotHandle+" "+*s.Members[0].Content.Status.VolumeGroupSnapshotHandle)
+			},
+		},
+		"the driver does not say of which group": {
+			s: groupOfTwo(group("g", boundGroup),
+				func(v *snapshots.VolumeSnapshot, c *snapshots.VolumeSnapshotContent) (bool, bool) {
+					defer func() { c.Status.VolumeGroupSnapshotHandle, c.Status.CreationTime = nil, new(int64(7e9)) }()
+					return whole(v, c)
+				}, whole), op: WriteMembers, check: func(t *testing.T, s Step) {
+				require.Len(t, s.Members, 1)
+				require.Equal(t, "group", *s.Members[0].Content.Status.VolumeGroupSnapshotHandle)
+				require.EqualValues(t, 7e9, *s.Members[0].Content.Status.CreationTime)
+			},
+		},
+		"ready when all are there": {
+			s: groupOfTwo(group("g", boundGroup), whole, whole), op: UpdateGroupStatus, reason: "GroupSnapshotReady",
+		},
+		"one of the name is another's": {
+			s: groupOfTwo(group("g", boundGroup),
+				func(v *snapshots.VolumeSnapshot, _ *snapshots.VolumeSnapshotContent) (bool, bool) {
+					v.OwnerReferences = nil
+					return true, false
+				}), op: UpdateGroupStatus,
+			reason: "SnapshotsOfGroupFailed", check: says("that is not the group's"),
+		},
 		"the driver forgot a volume": {s: func() GroupState {
 			s := groupOfTwo(group("g", boundGroup), whole)
 			s.Content.Status.VolumeSnapshotInfoList = s.Content.Status.VolumeSnapshotInfoList[:1]
@@ -232,36 +376,118 @@ func TestPlanGroup(t *testing.T) {
 			s.Content.Status.VolumeSnapshotInfoList[0].VolumeHandle = "disk-c"
 			return s
 		}(), op: UpdateGroupStatus, reason: "GroupSnapshotIncomplete", check: says(`"disk-c", which is not in the group`)},
-		"ready, and nothing is left to do": {s: groupOfTwo(group("g", readyGroup, func(g *snapshots.VolumeGroupSnapshot) { g.Status.CreationTime = &metav1.Time{Time: now} }))},
-		"ready, its content is gone":       {s: GroupState{Group: group("g", readyGroup)}, op: UpdateGroupStatus, reason: "GroupSnapshotContentMissing"},
-		"existing, not there yet":          {s: GroupState{Group: group("g", existingGroup)}, op: UpdateGroupStatus, reason: "GroupSnapshotContentMissing"},
-		"existing, bound": {s: GroupState{Group: group("g", existingGroup), Content: groupContent(group("g", existingGroup), existingHandles, unboundGroup)}, op: UpdateGroupContent, check: func(t *testing.T, s Step) {
-			require.EqualValues(t, "uid-g", s.GroupContent.Spec.VolumeGroupSnapshotRef.UID)
-		}},
-		"existing, bound without a class": {s: GroupState{Group: group("g", existingGroup), Content: groupContent(group("g", existingGroup), existingHandles, func(c *snapshots.VolumeGroupSnapshotContent) { c.Spec.VolumeGroupSnapshotClassName = nil })}, op: UpdateGroupContent, check: func(t *testing.T, s Step) {
-			require.Equal(t, "class", *s.GroupContent.Spec.VolumeGroupSnapshotClassName)
-		}},
-		"existing, ready, its class is named later": {s: GroupState{Group: group("g", existingGroup, readyGroup), Content: groupContent(group("g", existingGroup), existingHandles, takenGroup, func(c *snapshots.VolumeGroupSnapshotContent) {
-			c.Spec.VolumeGroupSnapshotClassName, c.Status.CreationTime = nil, nil
-		})}},
-		"existing, another's":                {s: GroupState{Group: group("g", existingGroup), Content: groupContent(group("h", existingGroup), existingHandles)}, op: UpdateGroupStatus, reason: "GroupSnapshotContentMisbound"},
-		"existing, but to be taken":          {s: GroupState{Group: group("g", existingGroup), Content: groupContent(group("g", existingGroup))}, op: UpdateGroupStatus, reason: "GroupSnapshotContentMismatch"},
-		"existing, its class is another":     {s: GroupState{Group: group("g", existingGroup), Content: groupContent(group("g", existingGroup), existingHandles, unboundGroup, func(c *snapshots.VolumeGroupSnapshotContent) { c.Spec.VolumeGroupSnapshotClassName = new("foreign") })}, op: UpdateGroupStatus, reason: "GroupSnapshotBindFailed", check: says(`of the class "foreign"`)},
-		"existing, its class is of a driver": {s: GroupState{Group: group("g", existingGroup), Classes: classes, Content: groupContent(group("g", existingGroup), existingHandles, unboundGroup, func(c *snapshots.VolumeGroupSnapshotContent) { c.Spec.Driver = "e.example.com" })}, op: UpdateGroupStatus, reason: "GroupSnapshotBindFailed", check: says(`is for the driver "d.example.com"`)},
+		"ready, and nothing is left to do": {
+			s: groupOfTwo(group("g", readyGroup, func(g *snapshots.VolumeGroupSnapshot) {
+				g.Status.CreationTime = &metav1.Time{Time: now}
+			})),
+		},
+		"ready, its content is gone": {
+			s: GroupState{Group: group("g", readyGroup)}, op: UpdateGroupStatus, reason: "GroupSnapshotContentMissing",
+		},
+		"existing, not there yet": {
+			s: GroupState{Group: group("g", existingGroup)}, op: UpdateGroupStatus, reason: "GroupSnapshotContentMissing",
+		},
+		"existing, bound": {
+			s: GroupState{
+				Group: group("g", existingGroup), Content: groupContent(group("g", existingGroup), existingHandles, unboundGroup),
+			}, op: UpdateGroupContent, check: func(t *testing.T, s Step) {
+				require.EqualValues(t, "uid-g", s.GroupContent.Spec.VolumeGroupSnapshotRef.UID)
+			},
+		},
+		"existing, bound without a class": {
+			s: GroupState{
+				Group: group("g", existingGroup),
+				Content: groupContent(group("g", existingGroup), existingHandles, func(c *snapshots.VolumeGroupSnapshotContent) {
+					c.Spec.VolumeGroupSnapshotClassName = nil
+				}),
+			}, op: UpdateGroupContent, check: func(t *testing.T, s Step) {
+				require.Equal(t, "class", *s.GroupContent.Spec.VolumeGroupSnapshotClassName)
+			},
+		},
+		"existing, ready, its class is named later": {
+			s: GroupState{
+				Group: group("g", existingGroup, readyGroup),
+				Content: groupContent(group("g", existingGroup), existingHandles, takenGroup,
+					func(c *snapshots.VolumeGroupSnapshotContent) {
+						c.Spec.VolumeGroupSnapshotClassName, c.Status.CreationTime = nil, nil
+					}),
+			},
+		},
+		"existing, another's": {
+			s:  GroupState{Group: group("g", existingGroup), Content: groupContent(group("h", existingGroup), existingHandles)},
+			op: UpdateGroupStatus, reason: "GroupSnapshotContentMisbound",
+		},
+		"existing, but to be taken": {
+			s:  GroupState{Group: group("g", existingGroup), Content: groupContent(group("g", existingGroup))},
+			op: UpdateGroupStatus, reason: "GroupSnapshotContentMismatch",
+		},
+		"existing, its class is another": {
+			s: GroupState{
+				Group: group("g", existingGroup),
+				Content: groupContent(group("g", existingGroup), existingHandles, unboundGroup,
+					func(c *snapshots.VolumeGroupSnapshotContent) { c.Spec.VolumeGroupSnapshotClassName = new("foreign") }),
+			}, op: UpdateGroupStatus, reason: "GroupSnapshotBindFailed", check: says(`of the class "foreign"`),
+		},
+		"existing, its class is of a driver": {
+			s: GroupState{
+				Group:   group("g", existingGroup),
+				Classes: classes,
+				Content: groupContent(group("g", existingGroup), existingHandles, unboundGroup,
+					func(c *snapshots.VolumeGroupSnapshotContent) { c.Spec.Driver = "e.example.com" }),
+			}, op: UpdateGroupStatus, reason: "GroupSnapshotBindFailed", check: says(`is for the driver "d.example.com"`),
+		},
 
-		"deleted: its snapshots first": {s: groupOfTwo(group("g", readyGroup, deletedGroup), whole, whole), op: WriteMembers, check: func(t *testing.T, s Step) {
-			require.Len(t, s.Members, 2)
-			require.Equal(t, DeleteSnapshot, s.Members[0].Op)
-		}},
-		"the driver may": {s: GroupState{Group: group("g", readyGroup, deletedGroup), Content: groupContent(group("g"), takenGroup)}, op: UpdateGroupContent, check: func(t *testing.T, s Step) {
-			require.Contains(t, s.GroupContent.Annotations, snapshots.GroupDeletingAnnotation)
-		}},
-		"with its content":          {s: GroupState{Group: group("g", readyGroup, deletedGroup), Content: groupContent(group("g"), takenGroup, toldGroup)}, op: DeleteGroupContent},
-		"which the driver deletes":  {s: GroupState{Group: group("g", readyGroup, deletedGroup), Content: groupContent(group("g"), takenGroup, toldGroup, func(c *snapshots.VolumeGroupSnapshotContent) { c.DeletionTimestamp = &metav1.Time{} })}},
-		"gone":                      {s: GroupState{Group: group("g", readyGroup, deletedGroup)}, op: UpdateGroup, check: func(t *testing.T, s Step) { require.Empty(t, s.Group.Finalizers) }},
-		"its content is kept":       {s: GroupState{Group: group("g", readyGroup, deletedGroup), Content: groupContent(group("g"), takenGroup, toldGroup, func(c *snapshots.VolumeGroupSnapshotContent) { c.Spec.DeletionPolicy = snapshots.Retain })}, op: UpdateGroup},
-		"another's content stays":   {s: GroupState{Group: group("g", existingGroup, deletedGroup), Content: groupContent(group("h", existingGroup), existingHandles)}, op: UpdateGroup},
-		"deleted while it restores": {s: GroupState{Group: group("g", readyGroup, deletedGroup), Content: groupContent(group("g"), takenGroup), Restoring: []string{"d"}}, reason: "SnapshotDeletePending"},
+		"deleted: its snapshots first": {
+			s: groupOfTwo(group("g", readyGroup, deletedGroup), whole, whole), op: WriteMembers,
+			check: func(t *testing.T, s Step) {
+				require.Len(t, s.Members, 2)
+				require.Equal(t, DeleteSnapshot, s.Members[0].Op)
+			},
+		},
+		"the driver may": {
+			s:  GroupState{Group: group("g", readyGroup, deletedGroup), Content: groupContent(group("g"), takenGroup)},
+			op: UpdateGroupContent, check: func(t *testing.T, s Step) {
+				require.Contains(t, s.GroupContent.Annotations, snapshots.GroupDeletingAnnotation)
+			},
+		},
+		"with its content": {
+			s: GroupState{
+				Group: group("g", readyGroup, deletedGroup), Content: groupContent(group("g"), takenGroup, toldGroup),
+			},
+			op: DeleteGroupContent,
+		},
+		"which the driver deletes": {
+			s: GroupState{
+				Group: group("g", readyGroup, deletedGroup),
+				Content: groupContent(group("g"), takenGroup, toldGroup, func(c *snapshots.VolumeGroupSnapshotContent) {
+					c.DeletionTimestamp = &metav1.Time{}
+				}),
+			},
+		},
+		"gone": {
+			s: GroupState{Group: group("g", readyGroup, deletedGroup)}, op: UpdateGroup,
+			check: func(t *testing.T, s Step) { require.Empty(t, s.Group.Finalizers) },
+		},
+		"its content is kept": {
+			s: GroupState{
+				Group: group("g", readyGroup, deletedGroup),
+				Content: groupContent(group("g"), takenGroup, toldGroup, func(c *snapshots.VolumeGroupSnapshotContent) {
+					c.Spec.DeletionPolicy = snapshots.Retain
+				}),
+			}, op: UpdateGroup,
+		},
+		"another's content stays": {
+			s: GroupState{
+				Group: group("g", existingGroup, deletedGroup), Content: groupContent(group("h", existingGroup), existingHandles),
+			}, op: UpdateGroup,
+		},
+		"deleted while it restores": {
+			s: GroupState{
+				Group:     group("g", readyGroup, deletedGroup),
+				Content:   groupContent(group("g"), takenGroup),
+				Restoring: []string{"d"},
+			}, reason: "SnapshotDeletePending",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			step := PlanGroup(tt.s, now)
@@ -284,15 +510,21 @@ func failing(message string) func(*snapshots.VolumeGroupSnapshot) {
 	}
 }
 
-func only(withSnapshot, withContent bool) func(*snapshots.VolumeSnapshot, *snapshots.VolumeSnapshotContent) (bool, bool) {
+func only(withSnapshot, withContent bool) func(*snapshots.VolumeSnapshot,
+	*snapshots.VolumeSnapshotContent) (bool, bool) {
 	return func(*snapshots.VolumeSnapshot, *snapshots.VolumeSnapshotContent) (bool, bool) {
 		return withSnapshot, withContent
 	}
 }
 
-// A group of as many volumes as there may be, each with the longest name that the specification of CSI recommends, fits into its content.
+// A group of as many volumes as there may be, each with the longest name that the specification of CSI recommends, fits
+// into its content.
 func TestTheLargestGroupIsTaken(t *testing.T) {
-	s := GroupState{Group: group("g"), Classes: []*snapshots.VolumeGroupSnapshotClass{groupClass("class")}, Selected: snapshots.MaxGroup}
+	s := GroupState{
+		Group:    group("g"),
+		Classes:  []*snapshots.VolumeGroupSnapshotClass{groupClass("class")},
+		Selected: snapshots.MaxGroup,
+	}
 	for i := range snapshots.MaxGroup {
 		s.Sources = append(s.Sources, sourceNamed(fmt.Sprintf("%0251d", i)))
 	}
@@ -310,7 +542,8 @@ func TestPlanSnapshotOfAGroup(t *testing.T) {
 	require.Equal(t, Step{}, step, "its group's plan makes its content; it has no class and takes nothing")
 	step = PlanSnapshot(State{Snapshot: v, Content: c, Group: g}, now)
 	require.Equal(t, UpdateSnapshotStatus, step.Op)
-	require.Equal(t, "g true", fmt.Sprint(*step.Snapshot.Status.VolumeGroupSnapshotName, " ", *step.Snapshot.Status.ReadyToUse))
+	require.Equal(t, "g true",
+		fmt.Sprint(*step.Snapshot.Status.VolumeGroupSnapshotName, " ", *step.Snapshot.Status.ReadyToUse))
 
 	deleted(v)
 	step = PlanSnapshot(State{Snapshot: v, Content: c, Group: g}, now)
@@ -332,7 +565,9 @@ func TestPlanSnapshotOfAGroup(t *testing.T) {
 	v = snapshot("old", existing, isReady)
 	v.Status.VolumeGroupSnapshotName = new("g")
 	c = content(v, handle, taken)
-	v.Status.CreationTime, v.Status.RestoreSize = PlanSnapshot(State{Snapshot: v, Content: c}, now).Snapshot.Status.CreationTime, PlanSnapshot(State{Snapshot: v, Content: c}, now).Snapshot.Status.RestoreSize
+	v.Status.CreationTime, v.Status.RestoreSize = PlanSnapshot(State{
+		Snapshot: v, Content: c,
+	}, now).Snapshot.Status.CreationTime, PlanSnapshot(State{Snapshot: v, Content: c}, now).Snapshot.Status.RestoreSize
 	step = PlanSnapshot(State{Snapshot: v, Content: c, Group: g}, now)
 	require.Equal(t, UpdateSnapshot, step.Op)
 	require.True(t, owned(step.Snapshot, g))
@@ -344,5 +579,8 @@ func TestPlanGroupContent(t *testing.T) {
 	require.Equal(t, UpdateGroupContent, PlanGroupContent(groupContent(group("g"), plain)).Op)
 	require.Equal(t, Nothing, PlanGroupContent(groupContent(group("g"))).Op)
 	require.Equal(t, Nothing, PlanGroupContent(groupContent(group("g"), plain, unboundGroup)).Op)
-	require.Equal(t, Nothing, PlanGroupContent(engine.Changed(groupContent(group("g"), plain), func(c *snapshots.VolumeGroupSnapshotContent) { c.DeletionTimestamp = &metav1.Time{} })).Op)
+	require.Equal(t, Nothing,
+		PlanGroupContent(engine.Changed(groupContent(group("g"), plain), func(c *snapshots.VolumeGroupSnapshotContent) {
+			c.DeletionTimestamp = &metav1.Time{}
+		})).Op)
 }

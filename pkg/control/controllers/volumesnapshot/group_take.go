@@ -33,7 +33,8 @@ func memberContent(snapshot string) string {
 	return memberContentPrefix + strings.TrimPrefix(snapshot, memberPrefix)
 }
 
-// take asks the driver of the selected claims' volumes for a group: it sets the default class if the group names none, and makes the content.
+// take asks the driver of the selected claims' volumes for a group: it sets the default class if the group names none,
+// and makes the content.
 func (s GroupState) take(now time.Time) Step {
 	g := s.Group
 	handles, driver, why := s.sources()
@@ -45,28 +46,41 @@ func (s GroupState) take(now time.Time) Step {
 			}, driver, "group snapshot class")
 		}
 		if why != "" {
-			return s.failed(now, "SetDefaultGroupSnapshotClassFailed", "Failed to set default group snapshot class with error "+why)
+			return s.failed(now, "SetDefaultGroupSnapshotClassFailed",
+				"Failed to set default group snapshot class with error "+why)
 		}
 		return updateGroup(g, func(g *snapshots.VolumeGroupSnapshot) { g.Spec.VolumeGroupSnapshotClassName = &class })
 	}
 	class := s.class(g.Spec.VolumeGroupSnapshotClassName)
 	switch {
 	case class == nil:
-		why = fmt.Sprintf("volumegroupsnapshotclass.groupsnapshot.storage.k8s.io %q not found", *g.Spec.VolumeGroupSnapshotClassName)
+		why = fmt.Sprintf("volumegroupsnapshotclass.groupsnapshot.storage.k8s.io %q not found",
+			*g.Spec.VolumeGroupSnapshotClassName)
 	case why == "" && driver != class.Driver:
-		why = fmt.Sprintf("the class %q is for the driver %q, and the claims' volumes are of %q", class.Name, class.Driver, driver)
+		why = fmt.Sprintf("the class %q is for the driver %q, and the claims' volumes are of %q", class.Name, class.Driver,
+			driver)
 	}
-	content := &snapshots.VolumeGroupSnapshotContent{ObjectMeta: metav1.ObjectMeta{Name: GroupContentName(g.UID), Finalizers: []string{snapshots.GroupContentFinalizer}}}
+	content := &snapshots.VolumeGroupSnapshotContent{
+		ObjectMeta: metav1.ObjectMeta{Name: GroupContentName(g.UID), Finalizers: []string{snapshots.GroupContentFinalizer}},
+	}
 	if why == "" {
 		content.Spec = snapshots.VolumeGroupSnapshotContentSpec{
-			VolumeGroupSnapshotRef: corev1.ObjectReference{APIVersion: snapshots.Groups.String(), Kind: "VolumeGroupSnapshot", Namespace: g.Namespace, Name: g.Name, UID: g.UID, ResourceVersion: g.ResourceVersion},
-			DeletionPolicy:         class.DeletionPolicy, Driver: class.Driver, VolumeGroupSnapshotClassName: &class.Name,
+			VolumeGroupSnapshotRef: corev1.ObjectReference{
+				APIVersion:      snapshots.Groups.String(),
+				Kind:            "VolumeGroupSnapshot",
+				Namespace:       g.Namespace,
+				Name:            g.Name,
+				UID:             g.UID,
+				ResourceVersion: g.ResourceVersion,
+			},
+			DeletionPolicy: class.DeletionPolicy, Driver: class.Driver, VolumeGroupSnapshotClassName: &class.Name,
 			Source: snapshots.VolumeGroupSnapshotContentSource{VolumeHandles: handles},
 		}
 		why = groupSecret.write(&content.ObjectMeta, class.Name, class.Parameters, g)
 	}
 	if why == "" {
-		if errs := snapshots.ValidateGroupContent(content); len(errs) > 0 { // such as names of volumes that are too long for one object
+		// such as names of volumes that are too long for one object
+		if errs := snapshots.ValidateGroupContent(content); len(errs) > 0 {
 			why = errs.ToAggregate().Error()
 		}
 	}
@@ -77,31 +91,39 @@ func (s GroupState) take(now time.Time) Step {
 		fmt.Sprintf("Waiting for a group snapshot %s/%s to be created by the CSI driver.", g.Namespace, g.Name))
 }
 
-// sources returns the driver of the selected claims' volumes and its names for them, or why there can be no group of them.
+// sources returns the driver of the selected claims' volumes and its names for them, or why there can be no group of
+// them.
 func (s GroupState) sources() (handles []string, driver, why string) {
 	switch selector := metav1.FormatLabelSelector(s.Group.Spec.Source.Selector); {
 	case s.Selected == 0:
 		return nil, "", fmt.Sprintf("no persistentvolumeclaim of the namespace matches the label selector %s", selector)
 	case s.Selected > snapshots.MaxGroup:
-		return nil, "", fmt.Sprintf("the label selector %s matches more than %d persistentvolumeclaims, and a group is of no more", selector, snapshots.MaxGroup) // not how many, which may change all the time
+		// not how many, which may change all the time
+		return nil, "", fmt.Sprintf("the label selector %s matches more than %d persistentvolumeclaims, and a group is of "+
+			"no more", selector, snapshots.MaxGroup)
 	}
 	first := s.Sources[0].Claim.Name
 	for _, source := range s.Sources {
 		claim, volume := source.Claim, source.Volume
-		if volume == nil || claim.Status.Phase != corev1.ClaimBound || volume.Spec.ClaimRef == nil || volume.Spec.ClaimRef.UID != claim.UID {
-			return nil, "", fmt.Sprintf("the PVC %s is not yet bound to a PV, will not attempt to take a group snapshot", claim.Name)
+		if volume == nil || claim.Status.Phase != corev1.ClaimBound || volume.Spec.ClaimRef == nil ||
+			volume.Spec.ClaimRef.UID != claim.UID {
+			return nil, "", fmt.Sprintf("the PVC %s is not yet bound to a PV, will not attempt to take a group snapshot",
+				claim.Name)
 		}
 		of, handle := driverOf(volume)
 		switch {
 		case claim.DeletionTimestamp != nil:
 			return nil, "", fmt.Sprintf("cannot take a snapshot of persistentvolumeclaim %q, which is being deleted", claim.Name)
 		case of == storage.Provisioner:
-			return nil, "", fmt.Sprintf("the volume of persistentvolumeclaim %q is of %s: such volumes are copied one after the other, so a group of their snapshots would not be of one point in time; "+
+			return nil, "", fmt.Sprintf("the volume of persistentvolumeclaim %q is of %s: such volumes are copied one after "+
+				"the other, so a group of their snapshots would not be of one point in time; "+
 				"take a VolumeSnapshot of each claim while nothing writes to them", claim.Name, storage.Provisioner)
 		case of == "":
-			return nil, "", fmt.Sprintf("groups of snapshots are taken of volumes of CSI drivers, which %q of persistentvolumeclaim %q is not", volume.Name, claim.Name)
+			return nil, "", fmt.Sprintf("groups of snapshots are taken of volumes of CSI drivers, which %q of "+
+				"persistentvolumeclaim %q is not", volume.Name, claim.Name)
 		case driver != "" && of != driver:
-			return nil, "", fmt.Sprintf("the volume of persistentvolumeclaim %q is of the driver %q and that of %q of %q: a group is of volumes of one driver", first, driver, claim.Name, of)
+			return nil, "", fmt.Sprintf("the volume of persistentvolumeclaim %q is of the driver %q and that of %q of %q: a "+
+				"group is of volumes of one driver", first, driver, claim.Name, of)
 		}
 		driver, handles = of, append(handles, handle)
 	}
@@ -110,7 +132,9 @@ func (s GroupState) sources() (handles []string, driver, why string) {
 
 // class returns a class, nil if it does not exist.
 func (s GroupState) class(name *string) *snapshots.VolumeGroupSnapshotClass {
-	i := slices.IndexFunc(s.Classes, func(c *snapshots.VolumeGroupSnapshotClass) bool { return name != nil && c.Name == *name })
+	i := slices.IndexFunc(s.Classes, func(c *snapshots.VolumeGroupSnapshotClass) bool {
+		return name != nil && c.Name == *name
+	})
 	if i < 0 {
 		return nil
 	}
@@ -127,7 +151,8 @@ func (s GroupState) members(now time.Time) Step {
 	for _, info := range c.Status.VolumeSnapshotInfoList {
 		said[info.VolumeHandle] = info
 		if !slices.Contains(c.Spec.Source.VolumeHandles, info.VolumeHandle) {
-			return s.failed(now, "GroupSnapshotIncomplete", fmt.Sprintf("the driver took a snapshot of the volume %q, which is not in the group", info.VolumeHandle))
+			return s.failed(now, "GroupSnapshotIncomplete",
+				fmt.Sprintf("the driver took a snapshot of the volume %q, which is not in the group", info.VolumeHandle))
 		}
 	}
 	var next []Step
@@ -152,8 +177,8 @@ func (s GroupState) members(now time.Time) Step {
 	return Step{Op: WriteMembers, Group: g, Members: next}
 }
 
-// member returns the next write for the driver's snapshot of a volume: first its VolumeSnapshot is made, then its content, and then its content says
-// what the driver has said.
+// member returns the next write for the driver's snapshot of a volume: first its VolumeSnapshot is made, then its
+// content, and then its content says what the driver has said.
 func (s GroupState) member(volume string, info snapshots.VolumeSnapshotInfo) (step Step, why string) {
 	g := s.Group
 	name := MemberName(g.UID, volume)
@@ -173,35 +198,46 @@ func (s GroupState) member(volume string, info snapshots.VolumeSnapshotInfo) (st
 	case content == nil:
 		return Step{Op: CreateContent, Content: s.memberContent(v, volume, info)}, ""
 	case content.Spec.VolumeSnapshotRef.UID != v.UID:
-		return Step{}, fmt.Sprintf("there is a volumesnapshotcontent %q that is not of the group's snapshot %q", content.Name, name)
+		return Step{}, fmt.Sprintf("there is a volumesnapshotcontent %q that is not of the group's snapshot %q", content.Name,
+			name)
 	case content.DeletionTimestamp == nil && !s.says(content.Status, info):
 		content = engine.Changed(content, func(c *snapshots.VolumeSnapshotContent) {
 			if c.Status == nil {
 				c.Status = &snapshots.VolumeSnapshotContentStatus{}
 			}
 			if c.Status.SnapshotHandle == nil {
-				c.Status.CreationTime, c.Status.RestoreSize, c.Status.ReadyToUse = info.CreationTime, info.RestoreSize, info.ReadyToUse
+				c.Status.CreationTime, c.Status.RestoreSize, c.Status.ReadyToUse = info.CreationTime, info.RestoreSize,
+					info.ReadyToUse
 			}
-			c.Status.SnapshotHandle, c.Status.VolumeGroupSnapshotHandle = &info.SnapshotHandle, s.Content.Status.VolumeGroupSnapshotHandle
+			c.Status.SnapshotHandle, c.Status.VolumeGroupSnapshotHandle = &info.SnapshotHandle,
+				s.Content.Status.VolumeGroupSnapshotHandle
 		})
 		return Step{Op: UpdateContentStatus, Content: content}, ""
 	}
 	return Step{}, ""
 }
 
-// says reports whether a content names the driver's snapshot and its group. The csi-snapshotter of a driver that lists no snapshots writes the first alone, and
-// would later ask the driver to delete what goes with the group.
+// says reports whether a content names the driver's snapshot and its group. The csi-snapshotter of a driver that lists
+// no snapshots writes the first alone, and would later ask the driver to delete what goes with the group.
 func (s GroupState) says(st *snapshots.VolumeSnapshotContentStatus, info snapshots.VolumeSnapshotInfo) bool {
-	return st != nil && ptr.Equal(st.SnapshotHandle, &info.SnapshotHandle) && ptr.Equal(st.VolumeGroupSnapshotHandle, s.Content.Status.VolumeGroupSnapshotHandle)
+	return st != nil && ptr.Equal(st.SnapshotHandle, &info.SnapshotHandle) &&
+		ptr.Equal(st.VolumeGroupSnapshotHandle, s.Content.Status.VolumeGroupSnapshotHandle)
 }
 
-func (s GroupState) memberContent(v *snapshots.VolumeSnapshot, volume string, info snapshots.VolumeSnapshotInfo) *snapshots.VolumeSnapshotContent {
+func (s GroupState) memberContent(v *snapshots.VolumeSnapshot, volume string,
+	info snapshots.VolumeSnapshotInfo) *snapshots.VolumeSnapshotContent {
 	of := s.Content
 	c := &snapshots.VolumeSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{Name: memberContent(v.Name), Finalizers: []string{snapshots.ContentFinalizer}},
 		Spec: snapshots.VolumeSnapshotContentSpec{
-			VolumeSnapshotRef: corev1.ObjectReference{APIVersion: snapshots.GroupVersion.String(), Kind: "VolumeSnapshot", Namespace: v.Namespace, Name: v.Name, UID: v.UID},
-			DeletionPolicy:    of.Spec.DeletionPolicy, Driver: of.Spec.Driver,
+			VolumeSnapshotRef: corev1.ObjectReference{
+				APIVersion: snapshots.GroupVersion.String(),
+				Kind:       "VolumeSnapshot",
+				Namespace:  v.Namespace,
+				Name:       v.Name,
+				UID:        v.UID,
+			},
+			DeletionPolicy: of.Spec.DeletionPolicy, Driver: of.Spec.Driver,
 			Source: snapshots.VolumeSnapshotContentSource{VolumeHandle: &volume},
 		},
 	}

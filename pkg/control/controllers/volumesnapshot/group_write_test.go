@@ -25,7 +25,8 @@ type refusing struct {
 
 func (r *refusing) Create(context.Context, client.Object, ...client.CreateOption) error {
 	r.creations++
-	return apierrors.NewForbidden(schema.GroupResource{Resource: "volumesnapshots"}, "s", fmt.Errorf("exceeded quota, request %d", r.creations))
+	return apierrors.NewForbidden(schema.GroupResource{Resource: "volumesnapshots"}, "s",
+		fmt.Errorf("exceeded quota, request %d", r.creations))
 }
 
 func (r *refusing) Status() client.SubResourceWriter { return statusOf{r: r} }
@@ -41,8 +42,8 @@ func (s statusOf) Update(_ context.Context, o client.Object, _ ...client.SubReso
 	return nil
 }
 
-// Where a quota or a webhook refuses a group's snapshots, few are tried, and the group's status, whose change is an event that leads to the next attempt, is
-// not written at each.
+// Where a quota or a webhook refuses a group's snapshots, few are tried, and the group's status, whose change is an
+// event that leads to the next attempt, is not written at each.
 func TestRefusedMembers(t *testing.T) {
 	api, at := &refusing{}, now
 	r := &reconciler{engine.Env{Client: api, Now: func() time.Time { return at }}}
@@ -53,13 +54,20 @@ func TestRefusedMembers(t *testing.T) {
 			s.Members = append(s.Members, Step{Op: CreateSnapshot, Snapshot: snapshot(fmt.Sprint("s", i))})
 		}
 		require.True(t, apierrors.IsForbidden(r.writeMembers(t.Context(), s)))
-		require.Equal(t, "failed to create the snapshots of the group with error volumesnapshots \"s\" is forbidden: exceeded quota, request 1", *api.written.Status.Error.Message)
+		require.Equal(t,
+			"failed to create the snapshots of the group with error volumesnapshots \"s\" is forbidden: exceeded quota, "+
+				"request 1", *api.written.Status.Error.Message)
 		require.False(t, *api.written.Status.ReadyToUse)
 		g = api.written
 	}
 	require.Equal(t, 1, api.writes)
 	require.Equal(t, 5, api.creations)
 	at = at.Add(refusalAge)
-	require.Error(t, r.writeMembers(t.Context(), Step{Op: WriteMembers, Group: g, Members: []Step{{Op: CreateSnapshot, Snapshot: snapshot("s")}}}))
+	require.Error(t,
+		r.writeMembers(t.Context(), Step{
+			Op:      WriteMembers,
+			Group:   g,
+			Members: []Step{{Op: CreateSnapshot, Snapshot: snapshot("s")}},
+		}))
 	require.Contains(t, *api.written.Status.Error.Message, "request 6")
 }

@@ -17,7 +17,8 @@ import (
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 )
 
-// world has a server's rules: updates need the newest version, and finalizers delay deletion. driver holds what a driver has taken, by content.
+// world has a server's rules: updates need the newest version, and finalizers delay deletion. driver holds what a
+// driver has taken, by content.
 type world struct {
 	snapshots map[string]*snapshots.VolumeSnapshot
 	contents  map[string]*snapshots.VolumeSnapshotContent
@@ -29,7 +30,8 @@ type world struct {
 }
 
 func store[T client.Object](w *world, all map[string]T, o T) {
-	if have, ok := all[o.GetName()]; !ok || have.GetUID() != o.GetUID() || have.GetResourceVersion() != o.GetResourceVersion() {
+	if have, ok := all[o.GetName()]; !ok || have.GetUID() != o.GetUID() ||
+		have.GetResourceVersion() != o.GetResourceVersion() {
 		return
 	}
 	w.version++
@@ -97,7 +99,8 @@ func (w *world) apply(s Step) {
 func (w *world) sidecar(name string) bool {
 	c := w.contents[name].DeepCopy()
 	switch {
-	case c.DeletionTimestamp != nil && controllerutil.ContainsFinalizer(c, snapshots.ContentFinalizer) && metav1.HasAnnotation(c.ObjectMeta, snapshots.DeletingAnnotation):
+	case c.DeletionTimestamp != nil && controllerutil.ContainsFinalizer(c, snapshots.ContentFinalizer) &&
+		metav1.HasAnnotation(c.ObjectMeta, snapshots.DeletingAnnotation):
 		if c.Spec.DeletionPolicy == snapshots.Delete {
 			delete(w.driver, name)
 		}
@@ -114,12 +117,16 @@ func (w *world) sidecar(name string) bool {
 	return true
 }
 
-// TestModel: whatever users, the driver and interrupted reconcilers do in whatever order, no snapshot of a driver is without its content, a snapshot
-// that is ready has its own, a claim stays while a snapshot of it is being taken, and in the end nothing is left to do.
+// TestModel: whatever users, the driver and interrupted reconcilers do in whatever order, no snapshot of a driver is
+// without its content, a snapshot that is ready has its own, a claim stays while a snapshot of it is being taken, and
+// in the end nothing is left to do.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{snapshots: map[string]*snapshots.VolumeSnapshot{}, contents: map[string]*snapshots.VolumeSnapshotContent{}, claims: map[string]*corev1.PersistentVolumeClaim{},
-			driver: map[string]bool{"content": true}, classes: []*snapshots.VolumeSnapshotClass{class("class")}}
+		w := &world{
+			snapshots: map[string]*snapshots.VolumeSnapshot{}, contents: map[string]*snapshots.VolumeSnapshotContent{},
+			claims: map[string]*corev1.PersistentVolumeClaim{},
+			driver: map[string]bool{"content": true}, classes: []*snapshots.VolumeSnapshotClass{class("class")},
+		}
 		policy := rapid.SampledFrom([]snapshots.DeletionPolicy{snapshots.Delete, snapshots.Retain}).Draw(t, "policy")
 		w.classes[0].DeletionPolicy = policy
 		names := []string{"x", "y", "z"}
@@ -138,13 +145,16 @@ func TestModel(t *testing.T) {
 				if ready(v) && v.DeletionTimestamp == nil && c != nil {
 					require.True(t, boundTo(c, v), "ready by another's content")
 				}
-				if c != nil && c.Status == nil && c.DeletionTimestamp == nil && v.DeletionTimestamp == nil && c.Spec.Source.VolumeHandle != nil {
+				if c != nil && c.Status == nil && c.DeletionTimestamp == nil && v.DeletionTimestamp == nil &&
+					c.Spec.Source.VolumeHandle != nil {
 					require.NotNil(t, w.claims["c"], "the claim went while a snapshot of it was being taken")
 				}
 			}
 		}
 		keys := func() (out []string) {
-			for i, all := range [][]string{slices.Sorted(maps.Keys(w.snapshots)), slices.Sorted(maps.Keys(w.contents)), slices.Sorted(maps.Keys(w.claims))} {
+			for i, all := range [][]string{
+				slices.Sorted(maps.Keys(w.snapshots)), slices.Sorted(maps.Keys(w.contents)), slices.Sorted(maps.Keys(w.claims)),
+			} {
 				for _, name := range all {
 					out = append(out, fmt.Sprint(i, name))
 				}
@@ -173,7 +183,9 @@ func TestModel(t *testing.T) {
 			"content": func(t *rapid.T) {
 				if w.contents["content"] == nil {
 					v := snapshot(rapid.SampledFrom(names).Draw(t, "for"), existing)
-					c := content(v, handle, unbound, func(c *snapshots.VolumeSnapshotContent) { c.Finalizers, c.Spec.DeletionPolicy = nil, policy })
+					c := content(v, handle, unbound, func(c *snapshots.VolumeSnapshotContent) {
+						c.Finalizers, c.Spec.DeletionPolicy = nil, policy
+					})
 					made(c)
 					w.contents["content"] = c
 				}

@@ -48,9 +48,10 @@ func contentOf(s *snapshots.VolumeSnapshot) string {
 	return ContentName(s.UID)
 }
 
-// PlanSnapshot returns the next step towards a snapshot that is bound to its content and says what the content says, as upstream's controller
-// goes. Its invariants: a content is made once for a snapshot, under a name that follows from it; a snapshot never says that it is ready by the
-// status of a content that is another snapshot's; what a driver may still have is deleted before the snapshot's object goes.
+// PlanSnapshot returns the next step towards a snapshot that is bound to its content and says what the content says, as
+// upstream's controller goes. Its invariants: a content is made once for a snapshot, under a name that follows from it;
+// a snapshot never says that it is ready by the status of a content that is another snapshot's; what a driver may still
+// have is deleted before the snapshot's object goes.
 func PlanSnapshot(s State, now time.Time) Step {
 	v := s.Snapshot
 	if v.DeletionTimestamp != nil {
@@ -60,10 +61,15 @@ func PlanSnapshot(s State, now time.Time) Step {
 		return step
 	}
 	if !controllerutil.ContainsFinalizer(v, snapshots.SourceFinalizer) {
-		return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { controllerutil.AddFinalizer(v, snapshots.SourceFinalizer) })
+		return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) {
+			controllerutil.AddFinalizer(v, snapshots.SourceFinalizer)
+		})
 	}
-	if v.Status != nil && v.Status.BoundVolumeSnapshotContentName != nil && !controllerutil.ContainsFinalizer(v, snapshots.BoundFinalizer) {
-		return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { controllerutil.AddFinalizer(v, snapshots.BoundFinalizer) })
+	if v.Status != nil && v.Status.BoundVolumeSnapshotContentName != nil &&
+		!controllerutil.ContainsFinalizer(v, snapshots.BoundFinalizer) {
+		return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) {
+			controllerutil.AddFinalizer(v, snapshots.BoundFinalizer)
+		})
 	}
 	switch named := v.Spec.Source.VolumeSnapshotContentName; {
 	case s.Content == nil && !ready(v) && inGroup(v) && (named == nil || *named == memberContent(v.Name)):
@@ -91,7 +97,8 @@ func PlanSnapshot(s State, now time.Time) Step {
 	if step := s.report(); step.Op != Nothing || s.Group == nil || s.Group.DeletionTimestamp != nil || owned(v, s.Group) {
 		return step
 	}
-	return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { join(v, s.Group) }) // it was in the driver's group already
+	// it was in the driver's group already
+	return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { join(v, s.Group) })
 }
 
 func ready(v *snapshots.VolumeSnapshot) bool {
@@ -104,11 +111,14 @@ func (s State) mismatch(now time.Time) Step {
 	existing := v.Spec.Source.VolumeSnapshotContentName != nil
 	switch {
 	case existing && c.Spec.Source.SnapshotHandle == nil:
-		return s.failed(now, "SnapshotContentMismatch", "VolumeSnapshotContent is dynamically provisioned while expecting a pre-provisioned one")
+		return s.failed(now, "SnapshotContentMismatch",
+			"VolumeSnapshotContent is dynamically provisioned while expecting a pre-provisioned one")
 	case !existing && c.Spec.Source.VolumeHandle == nil:
-		return s.failed(now, "SnapshotContentMismatch", "VolumeSnapshotContent is pre-provisioned while expecting a dynamically provisioned one")
+		return s.failed(now, "SnapshotContentMismatch",
+			"VolumeSnapshotContent is pre-provisioned while expecting a dynamically provisioned one")
 	case !names(c, v):
-		return s.failed(now, "SnapshotContentMisbound", fmt.Sprintf("VolumeSnapshotContent [%s] is bound to a different snapshot", c.Name))
+		return s.failed(now, "SnapshotContentMisbound",
+			fmt.Sprintf("VolumeSnapshotContent [%s] is bound to a different snapshot", c.Name))
 	}
 	return Step{}
 }
@@ -153,18 +163,21 @@ func (s State) report() Step {
 	case v.Status != nil && apiequality.Semantic.DeepEqual(*is, was):
 		return Step{}
 	case *is.ReadyToUse && !ready(v):
-		return step.because(v, corev1.EventTypeNormal, "SnapshotReady", fmt.Sprintf("Snapshot %s/%s is ready to use.", v.Namespace, v.Name))
+		return step.because(v, corev1.EventTypeNormal, "SnapshotReady",
+			fmt.Sprintf("Snapshot %s/%s is ready to use.", v.Namespace, v.Name))
 	case is.CreationTime != nil && was.CreationTime == nil:
-		return step.because(v, corev1.EventTypeNormal, "SnapshotCreated", fmt.Sprintf("Snapshot %s/%s was successfully created by the CSI driver.", v.Namespace, v.Name))
+		return step.because(v, corev1.EventTypeNormal, "SnapshotCreated",
+			fmt.Sprintf("Snapshot %s/%s was successfully created by the CSI driver.", v.Namespace, v.Name))
 	}
 	return step
 }
 
-// failed says in the snapshot's status, and once in an event, why there is no snapshot. What is missing is watched, so that nothing is tried by
-// the clock.
+// failed says in the snapshot's status, and once in an event, why there is no snapshot. What is missing is watched, so
+// that nothing is tried by the clock.
 func (s State) failed(now time.Time, reason, message string) Step {
 	v := s.Snapshot
-	if st := v.Status; st != nil && st.Error != nil && st.Error.Message != nil && *st.Error.Message == message && !ready(v) {
+	if st := v.Status; st != nil && st.Error != nil && st.Error.Message != nil && *st.Error.Message == message &&
+		!ready(v) {
 		return Step{}.because(v, corev1.EventTypeWarning, reason, message)
 	}
 	at := metav1.NewTime(now)
@@ -173,7 +186,8 @@ func (s State) failed(now time.Time, reason, message string) Step {
 	}).because(v, corev1.EventTypeWarning, reason, message)
 }
 
-// delete deletes what the snapshot's deletion policy says, and then lets the snapshot go. It waits while a claim is made from it.
+// delete deletes what the snapshot's deletion policy says, and then lets the snapshot go. It waits while a claim is
+// made from it.
 func (s State) delete() Step {
 	v, c := s.Snapshot, s.Content
 	if c != nil && (!names(c, v) || c.Spec.VolumeSnapshotRef.UID == "") {
@@ -186,12 +200,16 @@ func (s State) delete() Step {
 	}
 	switch g := s.Group; {
 	case g != nil && g.DeletionTimestamp == nil:
-		return Step{}.because(v, corev1.EventTypeWarning, "SnapshotDeletePending", fmt.Sprintf("deletion of the individual volume snapshot %s/%s is not allowed as it belongs to group snapshot %s/%s. "+
-			"Deleting the group snapshot will trigger the deletion of all the individual volume snapshots that are part of the group.", v.Namespace, v.Name, g.Namespace, g.Name))
+		return Step{}.because(v, corev1.EventTypeWarning, "SnapshotDeletePending",
+			fmt.Sprintf("deletion of the individual volume snapshot %s/%s is not allowed as it belongs to group snapshot "+
+				"%s/%s. "+
+				"Deleting the group snapshot will trigger the deletion of all the individual volume snapshots that are part of "+
+				"the group.", v.Namespace, v.Name, g.Namespace, g.Name))
 	case g != nil:
 		return Step{} // until the group is gone
 	case c != nil && len(s.Restoring) > 0:
-		return Step{}.because(v, corev1.EventTypeNormal, "SnapshotDeletePending", fmt.Sprintf("Snapshot is being used to restore the claim %s", s.Restoring[0]))
+		return Step{}.because(v, corev1.EventTypeNormal, "SnapshotDeletePending",
+			fmt.Sprintf("Snapshot is being used to restore the claim %s", s.Restoring[0]))
 	case c != nil && !metav1.HasAnnotation(c.ObjectMeta, snapshots.DeletingAnnotation):
 		return updateContent(c, func(c *snapshots.VolumeSnapshotContent) { annotate(c, snapshots.DeletingAnnotation, "yes") })
 	case c != nil && c.Spec.DeletionPolicy == snapshots.Delete && c.DeletionTimestamp == nil:
@@ -205,7 +223,9 @@ func (s State) delete() Step {
 			controllerutil.RemoveFinalizer(v, snapshots.BoundFinalizer)
 		}
 	})
-	if going && (len(step.Snapshot.Finalizers) == len(v.Finalizers) || !controllerutil.ContainsFinalizer(v, snapshots.BoundFinalizer)) {
+	if going &&
+		(len(step.Snapshot.Finalizers) == len(v.Finalizers) ||
+			!controllerutil.ContainsFinalizer(v, snapshots.BoundFinalizer)) {
 		return Step{} // until the content is gone, also if the snapshot was deleted before it was bound
 	}
 	return step
@@ -213,16 +233,23 @@ func (s State) delete() Step {
 
 // PlanContent protects a content that is bound: the driver may have its snapshot.
 func PlanContent(c *snapshots.VolumeSnapshotContent) Step {
-	if c.DeletionTimestamp != nil || c.Spec.VolumeSnapshotRef.UID == "" || controllerutil.ContainsFinalizer(c, snapshots.ContentFinalizer) {
+	if c.DeletionTimestamp != nil || c.Spec.VolumeSnapshotRef.UID == "" ||
+		controllerutil.ContainsFinalizer(c, snapshots.ContentFinalizer) {
 		return Step{}
 	}
-	return updateContent(c, func(c *snapshots.VolumeSnapshotContent) { controllerutil.AddFinalizer(c, snapshots.ContentFinalizer) })
+	return updateContent(c, func(c *snapshots.VolumeSnapshotContent) {
+		controllerutil.AddFinalizer(c, snapshots.ContentFinalizer)
+	})
 }
 
-// PlanClaim lets a claim go that was protected for its snapshots, which are all given, when none of them is being taken.
+// PlanClaim lets a claim go that was protected for its snapshots, which are all given, when none of them is being
+// taken.
 func PlanClaim(c *corev1.PersistentVolumeClaim, all []*snapshots.VolumeSnapshot) Step {
-	if !controllerutil.ContainsFinalizer(c, snapshots.ClaimFinalizer) || slices.ContainsFunc(all, func(v *snapshots.VolumeSnapshot) bool { return v.DeletionTimestamp == nil && !ready(v) }) {
+	if !controllerutil.ContainsFinalizer(c, snapshots.ClaimFinalizer) ||
+		slices.ContainsFunc(all, func(v *snapshots.VolumeSnapshot) bool { return v.DeletionTimestamp == nil && !ready(v) }) {
 		return Step{}
 	}
-	return updateClaim(c, func(c *corev1.PersistentVolumeClaim) { controllerutil.RemoveFinalizer(c, snapshots.ClaimFinalizer) })
+	return updateClaim(c, func(c *corev1.PersistentVolumeClaim) {
+		controllerutil.RemoveFinalizer(c, snapshots.ClaimFinalizer)
+	})
 }

@@ -1,5 +1,6 @@
-// Package volumesnapshot binds VolumeSnapshots to VolumeSnapshotContents, and groups of them to theirs: upstream's snapshot controller, whose other half
-// takes and deletes the snapshots. For CSI drivers that is the csi-snapshotter that a driver brings.
+// Package volumesnapshot binds VolumeSnapshots to VolumeSnapshotContents, and groups of them to theirs: upstream's
+// snapshot controller, whose other half takes and deletes the snapshots. For CSI drivers that is the csi-snapshotter
+// that a driver brings.
 //
 // Its invariants: one content is made for a snapshot or a group; a claim is not deleted while a snapshot of it is
 // being taken, a snapshot not while a claim is being made from it, nor while its group is there. The plans return one
@@ -43,8 +44,14 @@ func New() *engine.Reconciler {
 			{Object: &snapshots.VolumeGroupSnapshotContent{}, Map: ofDriversGroup, Optional: true},
 		},
 		Writes: []engine.Write{
-			{Object: &snapshots.VolumeSnapshot{}, Parts: []engine.Part{engine.Spec, engine.Metadata, engine.Finalizers, engine.Status}},
-			{Object: &snapshots.VolumeSnapshotContent{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Finalizers}},
+			{
+				Object: &snapshots.VolumeSnapshot{},
+				Parts:  []engine.Part{engine.Spec, engine.Metadata, engine.Finalizers, engine.Status},
+			},
+			{
+				Object: &snapshots.VolumeSnapshotContent{},
+				Parts:  []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata, engine.Finalizers},
+			},
 			{Object: &corev1.PersistentVolumeClaim{}, Parts: []engine.Part{engine.Finalizers}},
 		},
 		Indexes: []engine.Index{
@@ -65,7 +72,8 @@ func New() *engine.Reconciler {
 
 // source returns the name of the snapshot that a claim is made from, if it is.
 func source(c *corev1.PersistentVolumeClaim) []string {
-	if s := c.Spec.DataSource; s != nil && s.Kind == "VolumeSnapshot" && s.APIGroup != nil && *s.APIGroup == snapshots.GroupVersion.Group {
+	if s := c.Spec.DataSource; s != nil && s.Kind == "VolumeSnapshot" && s.APIGroup != nil &&
+		*s.APIGroup == snapshots.GroupVersion.Group {
 		return []string{s.Name}
 	}
 	return nil
@@ -221,12 +229,15 @@ func (r *reconciler) state(ctx context.Context, req engine.Request) (State, erro
 		return s, err
 	}
 	s.Classes = engine.Pointers(classes.Items)
-	s.Claim, s.Volume, err = r.claim(ctx, client.ObjectKey{Namespace: v.Namespace, Name: *v.Spec.Source.PersistentVolumeClaimName})
+	s.Claim, s.Volume, err = r.claim(ctx, client.ObjectKey{
+		Namespace: v.Namespace, Name: *v.Spec.Source.PersistentVolumeClaimName,
+	})
 	return s, err
 }
 
 // claim returns a claim and its volume, nil for each that does not exist.
-func (r *reconciler) claim(ctx context.Context, key client.ObjectKey) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
+func (r *reconciler) claim(ctx context.Context,
+	key client.ObjectKey) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
 	var c corev1.PersistentVolumeClaim
 	if err := r.Cache.Get(ctx, key, &c); err != nil {
 		return nil, nil, client.IgnoreNotFound(err)

@@ -26,7 +26,8 @@ const (
 	CreateGroupContent Op = "create group content"
 	UpdateGroupContent Op = "update group content"
 	DeleteGroupContent Op = "delete group content"
-	// WriteMembers asks for one write for each of several snapshots of a group, in any order. Those are the kinds that follow, and CreateContent.
+	// WriteMembers asks for one write for each of several snapshots of a group, in any order. Those are the kinds that
+	// follow, and CreateContent.
 	WriteMembers        Op = "write members"
 	CreateSnapshot      Op = "create snapshot"
 	DeleteSnapshot      Op = "delete snapshot"
@@ -85,7 +86,8 @@ func updateGroupStatus(was *snapshots.VolumeGroupSnapshot, change func(*snapshot
 	return Step{Op: UpdateGroupStatus, Group: next}
 }
 
-func updateGroupContent(was *snapshots.VolumeGroupSnapshotContent, change func(*snapshots.VolumeGroupSnapshotContent)) Step {
+func updateGroupContent(was *snapshots.VolumeGroupSnapshotContent,
+	change func(*snapshots.VolumeGroupSnapshotContent)) Step {
 	return Step{Op: UpdateGroupContent, GroupContent: engine.Changed(was, change)}
 }
 

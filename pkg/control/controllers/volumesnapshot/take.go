@@ -26,28 +26,40 @@ func (s State) take(now time.Time) Step {
 	}
 	class := s.class()
 	if class == nil {
-		return s.failed(now, "GetSnapshotClassFailed", fmt.Sprintf("Failed to get snapshot class with error volumesnapshotclass.snapshot.storage.k8s.io %q not found", *v.Spec.VolumeSnapshotClassName))
+		return s.failed(now, "GetSnapshotClassFailed",
+			fmt.Sprintf("Failed to get snapshot class with error volumesnapshotclass.snapshot.storage.k8s.io %q not found",
+				*v.Spec.VolumeSnapshotClassName))
 	}
 	switch {
 	case claim == nil:
 		return failed(fmt.Sprintf("persistentvolumeclaim %q not found", *v.Spec.Source.PersistentVolumeClaimName))
-	case s.Volume == nil || claim.Status.Phase != corev1.ClaimBound || s.Volume.Spec.ClaimRef == nil || s.Volume.Spec.ClaimRef.UID != claim.UID:
+	case s.Volume == nil || claim.Status.Phase != corev1.ClaimBound || s.Volume.Spec.ClaimRef == nil ||
+		s.Volume.Spec.ClaimRef.UID != claim.UID:
 		return failed(fmt.Sprintf("the PVC %s is not yet bound to a PV, will not attempt to take a snapshot", claim.Name))
 	}
 	driver, handle := driverOf(s.Volume)
 	switch {
 	case driver == "":
-		return failed(fmt.Sprintf("snapshots are taken of volumes of CSI drivers and of those that %s provisions, which %q is not", storage.Provisioner, s.Volume.Name))
+		return failed(fmt.Sprintf("snapshots are taken of volumes of CSI drivers and of those that %s provisions, which %q "+
+			"is not", storage.Provisioner, s.Volume.Name))
 	case driver != class.Driver:
-		return failed(fmt.Sprintf("the class %q is for the driver %q, and the claim's volume is of %q", class.Name, class.Driver, driver))
+		return failed(fmt.Sprintf("the class %q is for the driver %q, and the claim's volume is of %q", class.Name,
+			class.Driver, driver))
 	case !controllerutil.ContainsFinalizer(claim, snapshots.ClaimFinalizer) && claim.DeletionTimestamp != nil:
 		return failed(fmt.Sprintf("cannot take a snapshot of persistentvolumeclaim %q, which is being deleted", claim.Name))
 	}
 	content := &snapshots.VolumeSnapshotContent{
 		ObjectMeta: metav1.ObjectMeta{Name: ContentName(v.UID), Finalizers: []string{snapshots.ContentFinalizer}},
 		Spec: snapshots.VolumeSnapshotContentSpec{
-			VolumeSnapshotRef: corev1.ObjectReference{APIVersion: snapshots.GroupVersion.String(), Kind: "VolumeSnapshot", Namespace: v.Namespace, Name: v.Name, UID: v.UID, ResourceVersion: v.ResourceVersion},
-			DeletionPolicy:    class.DeletionPolicy, Driver: class.Driver, VolumeSnapshotClassName: &class.Name,
+			VolumeSnapshotRef: corev1.ObjectReference{
+				APIVersion:      snapshots.GroupVersion.String(),
+				Kind:            "VolumeSnapshot",
+				Namespace:       v.Namespace,
+				Name:            v.Name,
+				UID:             v.UID,
+				ResourceVersion: v.ResourceVersion,
+			},
+			DeletionPolicy: class.DeletionPolicy, Driver: class.Driver, VolumeSnapshotClassName: &class.Name,
 			Source: snapshots.VolumeSnapshotContentSource{VolumeHandle: &handle}, SourceVolumeMode: s.Volume.Spec.VolumeMode,
 		},
 	}
@@ -55,7 +67,9 @@ func (s State) take(now time.Time) Step {
 		return failed(why)
 	}
 	if !controllerutil.ContainsFinalizer(claim, snapshots.ClaimFinalizer) {
-		return updateClaim(claim, func(c *corev1.PersistentVolumeClaim) { controllerutil.AddFinalizer(c, snapshots.ClaimFinalizer) })
+		return updateClaim(claim, func(c *corev1.PersistentVolumeClaim) {
+			controllerutil.AddFinalizer(c, snapshots.ClaimFinalizer)
+		})
 	}
 	return Step{Op: CreateContent, Content: content}.because(v, corev1.EventTypeNormal, "CreatingSnapshot",
 		fmt.Sprintf("Waiting for a snapshot %s/%s to be created by the CSI driver.", v.Namespace, v.Name))
@@ -74,7 +88,9 @@ func driverOf(v *corev1.PersistentVolume) (driver, handle string) {
 
 // class returns the snapshot's class, nil if it does not exist.
 func (s State) class() *snapshots.VolumeSnapshotClass {
-	i := slices.IndexFunc(s.Classes, func(c *snapshots.VolumeSnapshotClass) bool { return c.Name == *s.Snapshot.Spec.VolumeSnapshotClassName })
+	i := slices.IndexFunc(s.Classes, func(c *snapshots.VolumeSnapshotClass) bool {
+		return c.Name == *s.Snapshot.Spec.VolumeSnapshotClassName
+	})
 	if i < 0 {
 		return nil
 	}
@@ -84,7 +100,8 @@ func (s State) class() *snapshots.VolumeSnapshotClass {
 // defaultClass sets the class of a snapshot that is to be taken and names none.
 func (s State) defaultClass(now time.Time) Step {
 	v := s.Snapshot
-	if v.Spec.VolumeSnapshotClassName != nil || v.Spec.Source.PersistentVolumeClaimName == nil || s.Content != nil || inGroup(v) {
+	if v.Spec.VolumeSnapshotClassName != nil || v.Spec.Source.PersistentVolumeClaimName == nil || s.Content != nil ||
+		inGroup(v) {
 		return Step{}
 	}
 	failed := func(why string) Step {
@@ -124,17 +141,25 @@ func theDefault[C client.Object](classes []C, isDefault func(C) bool, driver, ki
 	return "", fmt.Sprintf("%d default %ses were found: %s", len(found), kind, strings.Join(found, ", "))
 }
 
-// secretNames are how the classes of a kind name the Secret that the driver gets, and where a content names it, for its deletion.
+// secretNames are how the classes of a kind name the Secret that the driver gets, and where a content names it, for its
+// deletion.
 type secretNames struct{ name, namespace, nameAnnotation, namespaceAnnotation, kind string }
 
 var (
-	snapshotSecret = secretNames{snapshots.SecretNameParameter, snapshots.SecretNamespaceParameter, snapshots.SecretNameAnnotation, snapshots.SecretNamespaceAnnotation, "volumesnapshot"}
-	groupSecret    = secretNames{snapshots.GroupSecretNameParameter, snapshots.GroupSecretNamespaceParameter, snapshots.GroupSecretNameAnnotation, snapshots.GroupSecretNamespaceAnnotation, "volumegroupsnapshot"}
+	snapshotSecret = secretNames{
+		snapshots.SecretNameParameter, snapshots.SecretNamespaceParameter, snapshots.SecretNameAnnotation,
+		snapshots.SecretNamespaceAnnotation, "volumesnapshot",
+	}
+	groupSecret = secretNames{
+		snapshots.GroupSecretNameParameter, snapshots.GroupSecretNamespaceParameter, snapshots.GroupSecretNameAnnotation,
+		snapshots.GroupSecretNamespaceAnnotation, "volumegroupsnapshot",
+	}
 )
 
-// write names, in a content's annotations, the Secret of its class, which the driver gets again when what the content is of is deleted. It returns why
-// the class's templates make no name, "" if they do.
-func (s secretNames) write(content *metav1.ObjectMeta, class string, parameters map[string]string, of client.Object) string {
+// write names, in a content's annotations, the Secret of its class, which the driver gets again when what the content
+// is of is deleted. It returns why the class's templates make no name, "" if they do.
+func (s secretNames) write(content *metav1.ObjectMeta, class string, parameters map[string]string,
+	of client.Object) string {
 	name, named := parameters[s.name]
 	namespace, spaced := parameters[s.namespace]
 	switch {

@@ -1,4 +1,5 @@
-// Package allocation allocates devices to resource claims with upstream's allocator of structured parameters (KEP-4381).
+// Package allocation allocates devices to resource claims with upstream's allocator of structured parameters
+// (KEP-4381).
 //
 // It is apart from the scheduler because the allocator links the CEL of the API server, which other users of the
 // scheduler's package must not.
@@ -24,8 +25,11 @@ import (
 const expressions = 128
 
 // features are those that upstream 1.37 has by default.
-var features = structured.Features{AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true, FractionalCapacityRange: true,
-	PartitionableDevices: true, PrioritizedList: true}
+var features = structured.Features{
+	AdminAccess: true, ConsumableCapacity: true, DeviceBindingAndStatus: true, DeviceTaints: true,
+	FractionalCapacityRange: true,
+	PartitionableDevices:    true, PrioritizedList: true,
+}
 
 // New returns the function that makes allocators. It compiles nothing before the first use.
 func New() func(context.Context, scheduler.Inventory) (scheduler.Allocate, error) {
@@ -37,7 +41,8 @@ func New() func(context.Context, scheduler.Inventory) (scheduler.Allocate, error
 		if err != nil {
 			return nil, err
 		}
-		return func(ctx context.Context, node *corev1.Node, claims []*resourcev1.ResourceClaim) ([]resourcev1.AllocationResult, error) {
+		return func(ctx context.Context, node *corev1.Node,
+			claims []*resourcev1.ResourceClaim) ([]resourcev1.AllocationResult, error) {
 			if err := known(in.Class, claims); err != nil {
 				return nil, err
 			}
@@ -77,8 +82,10 @@ func known(class func(string) (*resourcev1.DeviceClass, error), claims []*resour
 
 // state is what the allocations use. Devices used with admin access stay available to others.
 func state(allocated []*resourcev1.AllocationResult) structured.AllocatedState {
-	out := structured.AllocatedState{AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
-		AggregatedCapacity: structured.NewConsumedCapacityCollection()}
+	out := structured.AllocatedState{
+		AllocatedDevices: sets.New[structured.DeviceID](), AllocatedSharedDeviceIDs: sets.New[structured.SharedDeviceID](),
+		AggregatedCapacity: structured.NewConsumedCapacityCollection(),
+	}
 	for _, a := range allocated {
 		for _, r := range a.Devices.Results {
 			if r.AdminAccess != nil && *r.AdminAccess {

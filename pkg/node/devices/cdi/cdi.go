@@ -1,5 +1,5 @@
-// Package cdi reads the specifications of devices that drivers put on this machine (Container Device Interface, version 1): what a container
-// gets with a device.
+// Package cdi reads the specifications of devices that drivers put on this machine (Container Device Interface, version
+// 1): what a container gets with a device.
 //
 // Its invariants: every read is bounded, and a device whose specification asks for something that containers here do
 // not get is refused, never given in part.
@@ -89,7 +89,8 @@ type containerEdits struct {
 func Parse(id string) (kind, name string, err error) {
 	kind, name, ok := strings.Cut(id, "=")
 	vendor, class, split := strings.Cut(kind, "/")
-	if !ok || !split || vendor == "" || class == "" || name == "" || len(vendor) > maxName || len(class) > maxName || len(name) > maxName ||
+	if !ok || !split || vendor == "" || class == "" || name == "" || len(vendor) > maxName || len(class) > maxName ||
+		len(name) > maxName ||
 		strings.ContainsAny(kind+name, " \t\n\x00") {
 		return "", "", fmt.Errorf("invalid CDI device name %.300q", id)
 	}
@@ -204,7 +205,9 @@ func list(dir string) ([]string, error) {
 		return nil, nil //nolint:nilerr // it is empty
 	}
 	slices.Sort(names)
-	return slices.DeleteFunc(names, func(n string) bool { return filepath.Ext(n) != ".json" && filepath.Ext(n) != ".yaml" }), nil
+	return slices.DeleteFunc(names, func(n string) bool {
+		return filepath.Ext(n) != ".json" && filepath.Ext(n) != ".yaml"
+	}), nil
 }
 
 func load(path string) (*spec, error) {

@@ -27,16 +27,20 @@ func TestFind(t *testing.T) {
 
 	e, err := Find(dirs, []string{"v.com/c=0", "v.com/c=0"})
 	require.NoError(t, err)
-	require.Equal(t, Edits{Env: []string{"ALL=1", "D=0"}, Devices: []Device{{Path: "/dev/d0", Permissions: "rw"}}, Groups: []int64{44}}, e)
+	require.Equal(t,
+		Edits{Env: []string{"ALL=1", "D=0"}, Devices: []Device{{Path: "/dev/d0", Permissions: "rw"}}, Groups: []int64{44}}, e)
 	e, err = Find(dirs, []string{"v.com/c=1"})
 	require.NoError(t, err)
 	require.Equal(t, []string{"D=newer"}, e.Env)
 	e, err = Find(dirs[:1], []string{"v.com/c=1"})
 	require.NoError(t, err)
-	require.Equal(t, []Mount{{HostPath: "/lib/d", ContainerPath: "/d", ReadOnly: true, NoSUID: true, NoDev: true, Propagation: "private"}}, e.Mounts)
+	require.Equal(t,
+		[]Mount{{HostPath: "/lib/d", ContainerPath: "/d", ReadOnly: true, NoSUID: true, NoDev: true, Propagation: "private"}},
+		e.Mounts)
 
 	for id, want := range map[string]string{
-		"v.com/c=hooked": "asks for hooks", "v.com/c=tmpfs": `unknown type "tmpfs"`, "v.com/c=relative": `invalid path "dev/d0"`, "v.com/c=2": "broken.json",
+		"v.com/c=hooked": "asks for hooks", "v.com/c=tmpfs": `unknown type "tmpfs"`,
+		"v.com/c=relative": `invalid path "dev/d0"`, "v.com/c=2": "broken.json",
 		"nonsense": "invalid CDI device name", "v.com/c=": "invalid CDI device name",
 	} {
 		_, err := Find(dirs, []string{id})

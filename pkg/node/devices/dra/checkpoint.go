@@ -79,7 +79,8 @@ func (m *Manager) save() error {
 		return err
 	}
 	if len(data) > maxCheckpoint {
-		return fmt.Errorf("the prepared resource claims of this node take %d bytes, at most %d are accepted", len(data), maxCheckpoint)
+		return fmt.Errorf("the prepared resource claims of this node take %d bytes, at most %d are accepted", len(data),
+			maxCheckpoint)
 	}
 	if err := os.MkdirAll(filepath.Dir(m.c.File), 0o700); err != nil {
 		return err

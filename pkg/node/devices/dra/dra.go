@@ -1,5 +1,6 @@
-// Package dra lets drivers prepare the devices of resource claims (KEP-4381) for pods on this node, and gives containers what the drivers
-// say, through CDI; and reports to pods what drivers say about the health of their devices (KEP-4680).
+// Package dra lets drivers prepare the devices of resource claims (KEP-4381) for pods on this node, and gives
+// containers what the drivers say, through CDI; and reports to pods what drivers say about the health of their devices
+// (KEP-4680).
 //
 // Its invariants: a claim is on disk before a driver is called for it, and stays there until every driver has said
 // that it is no longer prepared, which is asked only when no pod that used it has anything left on this node; so over
@@ -69,8 +70,11 @@ func New(c Config) (*Manager, error) {
 	if c.CDIDirs == nil {
 		c.CDIDirs = cdi.Dirs
 	}
-	m := &Manager{c: c, guard: run.Guard{Log: c.Logger, Component: "dra"}, drivers: map[string][]*driver{}, claims: map[types.UID]*claim{},
-		busy: map[types.UID]chan struct{}{}, wipes: map[string]time.Time{}, changed: make(chan struct{}, 1)}
+	m := &Manager{
+		c: c, guard: run.Guard{Log: c.Logger, Component: "dra"}, drivers: map[string][]*driver{},
+		claims: map[types.UID]*claim{},
+		busy:   map[types.UID]chan struct{}{}, wipes: map[string]time.Time{}, changed: make(chan struct{}, 1),
+	}
 	return m, m.load()
 }
 
@@ -188,8 +192,8 @@ func (m *Manager) use(pod types.UID, stored *resourcev1.ResourceClaim) (ready bo
 	return c.Prepared, m.c.Failpoints.At("claim.recorded")
 }
 
-// conflict returns another claim that has one of a claim's devices: its pod was deleted by force, and has not ended here. Called with the lock
-// held.
+// conflict returns another claim that has one of a claim's devices: its pod was deleted by force, and has not ended
+// here. Called with the lock held.
 func (m *Manager) conflict(c *claim) (other *claim, device string) {
 	for _, o := range m.claims {
 		if i := slices.IndexFunc(o.Alone, func(d string) bool { return slices.Contains(c.Alone, d) }); i >= 0 {
@@ -340,7 +344,8 @@ func (m *Manager) wipe(ctx context.Context, name string) {
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			m.c.Logger.Warn("could not delete the resource slices of a driver that is gone, retrying", "driver", name, "error", err)
+			m.c.Logger.Warn("could not delete the resource slices of a driver that is gone, retrying", "driver", name, "error",
+				err)
 		}
 		m.wipes[name] = time.Now().Add(m.c.Wipe)
 		return
@@ -355,7 +360,9 @@ func (m *Manager) wipe(ctx context.Context, name string) {
 
 func (m *Manager) deleteSlices(ctx context.Context, driver string) error {
 	var list resourcev1.ResourceSliceList
-	if err := m.c.Client.List(ctx, &list, ctrlclient.MatchingFields{resourcev1.ResourceSliceSelectorNodeName: m.c.NodeName}); err != nil {
+	if err := m.c.Client.List(ctx, &list, ctrlclient.MatchingFields{
+		resourcev1.ResourceSliceSelectorNodeName: m.c.NodeName,
+	}); err != nil {
 		return err
 	}
 	for i := range list.Items {

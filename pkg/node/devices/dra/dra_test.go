@@ -55,15 +55,34 @@ func start(t *testing.T, objects ...ctrl.Object) *bench {
 	dir, err := os.MkdirTemp("", "dra")
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
-	b := &bench{T: t, dir: dir, says: make(chan *drahealth.NodeWatchResourcesResponse), changed: make(chan []types.UID, 64)}
+	b := &bench{
+		T:       t,
+		dir:     dir,
+		says:    make(chan *drahealth.NodeWatchResourcesResponse),
+		changed: make(chan []types.UID, 64),
+	}
 	b.plugins, err = plugins.Open(filepath.Join(dir, "k"), "")
 	require.NoError(t, err)
 	b.client = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).
-		WithIndex(&resourcev1.ResourceSlice{}, resourcev1.ResourceSliceSelectorDriver, func(o ctrl.Object) []string { return []string{o.(*resourcev1.ResourceSlice).Spec.Driver} }).
-		WithIndex(&resourcev1.ResourceSlice{}, resourcev1.ResourceSliceSelectorNodeName, func(o ctrl.Object) []string { return []string{*o.(*resourcev1.ResourceSlice).Spec.NodeName} }).Build()
-	b.driver = &dradriver.Driver{Name: "gpu.example.com", Kubelet: b.plugins.Root(), Public: b.plugins.Path(), Devices: func(c *draplugin.Claim) *draplugin.NodePrepareResourceResponse {
-		return &draplugin.NodePrepareResourceResponse{Devices: []*draplugin.Device{{RequestNames: []string{"gpu"}, PoolName: "n", DeviceName: "gpu-0", ShareId: new("share"), CdiDeviceIds: []string{"example.com/gpu=0"}}}}
-	}}
+		WithIndex(&resourcev1.ResourceSlice{}, resourcev1.ResourceSliceSelectorDriver, func(o ctrl.Object) []string {
+			return []string{o.(*resourcev1.ResourceSlice).Spec.Driver}
+		}).
+		WithIndex(&resourcev1.ResourceSlice{}, resourcev1.ResourceSliceSelectorNodeName, func(o ctrl.Object) []string {
+			return []string{*o.(*resourcev1.ResourceSlice).Spec.NodeName}
+		}).Build()
+	b.driver = &dradriver.Driver{
+		Name: "gpu.example.com", Kubelet: b.plugins.Root(), Public: b.plugins.Path(),
+		Devices: func(c *draplugin.Claim) *draplugin.NodePrepareResourceResponse {
+			return &draplugin.NodePrepareResourceResponse{
+				Devices: []*draplugin.Device{
+					{
+						RequestNames: []string{"gpu"}, PoolName: "n", DeviceName: "gpu-0", ShareId: new("share"),
+						CdiDeviceIds: []string{"example.com/gpu=0"},
+					},
+				},
+			}
+		},
+	}
 	b.driver.Health = func(ctx context.Context, send func(*drahealth.NodeWatchResourcesResponse) error) error {
 		for {
 			select {
@@ -99,12 +118,19 @@ containerEdits: {env: [GPUS=1]}
 func (b *bench) begin() {
 	log := slog.New(slog.NewTextHandler(b.Output(), nil))
 	var err error
-	b.claims, err = New(Config{Client: uncached{b.client}, NodeName: "n", Dir: b.plugins, File: filepath.Join(b.dir, "claims.json"), CDIDirs: []string{filepath.Join(b.dir, "cdi")},
-		Wipe: 50 * time.Millisecond, HealthChanged: func(pods []types.UID) { b.changed <- pods }, Logger: log})
+	b.claims, err = New(Config{
+		Client: uncached{b.client}, NodeName: "n", Dir: b.plugins, File: filepath.Join(b.dir, "claims.json"),
+		CDIDirs: []string{filepath.Join(b.dir, "cdi")},
+		Wipe:    50 * time.Millisecond, HealthChanged: func(pods []types.UID) { b.changed <- pods }, Logger: log,
+	})
 	require.NoError(b, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
-	w := plugins.New(plugins.Config{Dir: b.plugins, Handlers: map[string]plugins.Handler{registration.DRAPlugin: b.claims}, Logger: log})
+	w := plugins.New(plugins.Config{
+		Dir:      b.plugins,
+		Handlers: map[string]plugins.Handler{registration.DRAPlugin: b.claims},
+		Logger:   log,
+	})
 	go func() { ended <- w.Run(ctx) }()
 	go func() { ended <- b.claims.Run(ctx) }()
 	b.stop = func() {
@@ -119,7 +145,10 @@ func (b *bench) begin() {
 }
 
 func (b *bench) registered() {
-	require.Eventually(b, func() bool { _, err := b.claims.driver("gpu.example.com"); return err == nil }, patience, time.Millisecond)
+	require.Eventually(b, func() bool {
+		_, err := b.claims.driver("gpu.example.com")
+		return err == nil
+	}, patience, time.Millisecond)
 }
 
 func (b *bench) given(p *corev1.Pod) ([]string, error) {
@@ -129,17 +158,25 @@ func (b *bench) given(p *corev1.Pod) ([]string, error) {
 
 func user(name string) *corev1.Pod {
 	claim := "c"
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{
-		ResourceClaims: []corev1.PodResourceClaim{{Name: "mine", ResourceClaimName: &claim}},
-		Containers:     []corev1.Container{{Name: "c", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "mine", Request: "gpu"}}}}}}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{
+			ResourceClaims: []corev1.PodResourceClaim{{Name: "mine", ResourceClaimName: &claim}},
+			Containers: []corev1.Container{
+				{Name: "c", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "mine", Request: "gpu"}}}},
+			}},
+	}
 }
 
 func claimFor(pods ...string) *resourcev1.ResourceClaim {
 	c := &resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "c", UID: "claim"}}
-	c.Status.Allocation = &resourcev1.AllocationResult{Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
-		{Request: "gpu", Driver: "gpu.example.com", Pool: "n", Device: "gpu-0"}}}}
+	c.Status.Allocation = &resourcev1.AllocationResult{
+		Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
+			{Request: "gpu", Driver: "gpu.example.com", Pool: "n", Device: "gpu-0"}}},
+	}
 	for _, p := range pods {
-		c.Status.ReservedFor = append(c.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{Resource: "pods", Name: p, UID: types.UID(p)})
+		c.Status.ReservedFor = append(c.Status.ReservedFor, resourcev1.ResourceClaimConsumerReference{
+			Resource: "pods", Name: p, UID: types.UID(p),
+		})
 	}
 	return c
 }
@@ -162,7 +199,9 @@ func TestClaimsAreUnpreparedAfterTheLastPod(t *testing.T) {
 	b.registered()
 	require.ElementsMatch(t, []types.UID{"a", "b"}, b.claims.Pods())
 	p := user("a")
-	require.Equal(t, []Use{{"ns", "c", []UsedDevice{{"gpu.example.com", "n", "gpu-0", "share", []string{"example.com/gpu=0"}}}}}, b.claims.InUse(p, &p.Spec.Containers[0]))
+	require.Equal(t,
+		[]Use{{"ns", "c", []UsedDevice{{"gpu.example.com", "n", "gpu-0", "share", []string{"example.com/gpu=0"}}}}},
+		b.claims.InUse(p, &p.Spec.Containers[0]))
 	require.Empty(t, b.claims.InUse(p, &corev1.Container{Name: "other"}))
 	p.UID = "stranger"
 	require.Empty(t, b.claims.InUse(p, &p.Spec.Containers[0]))
@@ -201,7 +240,8 @@ func TestInterruptedPreparationIsUndone(t *testing.T) {
 	require.Equal(t, []string{"prepare c", "unprepare c", "unprepare c"}, b.driver.Calls())
 }
 
-// A device that was deallocated because its pod was deleted by force is not given to another pod while the first has it.
+// A device that was deallocated because its pod was deleted by force is not given to another pod while the first has
+// it.
 func TestDevicesHaveOneUser(t *testing.T) {
 	second := claimFor("b")
 	second.Name, second.UID = "c2", "claim2"
@@ -227,12 +267,18 @@ func TestDevicesHaveOneUser(t *testing.T) {
 func TestBadAnswers(t *testing.T) {
 	b := start(t, claimFor("a"))
 	for want, answer := range map[string]*draplugin.NodePrepareResourceResponse{
-		"no such device":                            {Error: "no such device"},
-		"at most 1024 are accepted":                 {Devices: make([]*draplugin.Device, maxDevices+1)},
-		`invalid CDI device name "nonsense"`:        {Devices: []*draplugin.Device{{CdiDeviceIds: []string{"nonsense"}}}},
-		"share ID that is too long":                 {Devices: []*draplugin.Device{{ShareId: new(strings.Repeat("a", 1000))}}},
-		"request name that is too long":             {Devices: []*draplugin.Device{{RequestNames: []string{strings.Repeat("a", 1000)}}}},
-		"unresolvable CDI device example.com/gpu=9": {Devices: []*draplugin.Device{{CdiDeviceIds: []string{"example.com/gpu=9"}}}},
+		"no such device":                     {Error: "no such device"},
+		"at most 1024 are accepted":          {Devices: make([]*draplugin.Device, maxDevices+1)},
+		`invalid CDI device name "nonsense"`: {Devices: []*draplugin.Device{{CdiDeviceIds: []string{"nonsense"}}}},
+		"share ID that is too long": {
+			Devices: []*draplugin.Device{{ShareId: new(strings.Repeat("a", 1000))}},
+		},
+		"request name that is too long": {
+			Devices: []*draplugin.Device{{RequestNames: []string{strings.Repeat("a", 1000)}}},
+		},
+		"unresolvable CDI device example.com/gpu=9": {
+			Devices: []*draplugin.Device{{CdiDeviceIds: []string{"example.com/gpu=9"}}},
+		},
 	} {
 		for i := range answer.Devices {
 			if answer.Devices[i] == nil {
@@ -249,9 +295,12 @@ func TestBadAnswers(t *testing.T) {
 // The slices of a driver that is gone are deleted, also if it went while the agent was down; those of others stay.
 func TestSlicesOfLostDriversAreDeleted(t *testing.T) {
 	slice := func(name, node, driver string) *resourcev1.ResourceSlice {
-		return &resourcev1.ResourceSlice{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.ResourceSliceSpec{Driver: driver, NodeName: &node}}
+		return &resourcev1.ResourceSlice{
+			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: resourcev1.ResourceSliceSpec{Driver: driver, NodeName: &node},
+		}
 	}
-	b := start(t, slice("mine", "n", "gpu.example.com"), slice("other-node", "m", "gpu.example.com"), slice("other-driver", "n", "nic.example.com"))
+	b := start(t, slice("mine", "n", "gpu.example.com"), slice("other-node", "m", "gpu.example.com"),
+		slice("other-driver", "n", "nic.example.com"))
 	left := func() (names []string) {
 		var list resourcev1.ResourceSliceList
 		require.NoError(t, b.client.List(t.Context(), &list))
@@ -266,7 +315,11 @@ func TestSlicesOfLostDriversAreDeleted(t *testing.T) {
 	b.begin()
 	require.Eventually(t, func() bool { return len(left()) == 2 }, patience, time.Millisecond)
 	require.ElementsMatch(t, []string{"other-node", "other-driver"}, left())
-	require.Eventually(t, func() bool { b.claims.mu.Lock(); defer b.claims.mu.Unlock(); return len(b.claims.known) == 0 }, patience, time.Millisecond)
+	require.Eventually(t, func() bool {
+		b.claims.mu.Lock()
+		defer b.claims.mu.Unlock()
+		return len(b.claims.known) == 0
+	}, patience, time.Millisecond)
 
 	require.NoError(t, b.driver.Start())
 	b.registered()
@@ -278,7 +331,12 @@ func TestSlicesOfLostDriversAreDeleted(t *testing.T) {
 func TestOldDriversAreRefused(t *testing.T) {
 	b := start(t)
 	b.driver.Stop()
-	old := &dradriver.Driver{Name: "old.example.com", Kubelet: b.plugins.Root(), Public: b.plugins.Path(), Versions: []string{"v1beta1.DRAPlugin"}}
+	old := &dradriver.Driver{
+		Name:     "old.example.com",
+		Kubelet:  b.plugins.Root(),
+		Public:   b.plugins.Path(),
+		Versions: []string{"v1beta1.DRAPlugin"},
+	}
 	require.NoError(t, old.Start())
 	defer old.Stop()
 	require.Eventually(t, func() bool { return old.Registered() != nil }, patience, time.Millisecond)
@@ -290,14 +348,20 @@ func TestOldDriversAreRefused(t *testing.T) {
 func TestExtendedResources(t *testing.T) {
 	b := start(t, claimFor("a"))
 	b.driver.Devices = func(*draplugin.Claim) *draplugin.NodePrepareResourceResponse {
-		return &draplugin.NodePrepareResourceResponse{Devices: []*draplugin.Device{{RequestNames: []string{"container-0-request-0"}, CdiDeviceIds: []string{"example.com/gpu=0"}}}}
+		return &draplugin.NodePrepareResourceResponse{
+			Devices: []*draplugin.Device{
+				{RequestNames: []string{"container-0-request-0"}, CdiDeviceIds: []string{"example.com/gpu=0"}},
+			},
+		}
 	}
 	p := user("a")
 	p.Spec.ResourceClaims = nil
 	wants := corev1.ResourceRequirements{Requests: corev1.ResourceList{"example.com/gpu": resource.MustParse("1")}}
 	p.Spec.Containers = []corev1.Container{{Name: "c", Resources: wants}, {Name: "other"}}
-	p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{ResourceClaimName: "c", RequestMappings: []corev1.ContainerExtendedResourceRequest{
-		{ContainerName: "c", ResourceName: "example.com/gpu", RequestName: "container-0-request-0"}}}
+	p.Status.ExtendedResourceClaimStatus = &corev1.PodExtendedResourceClaimStatus{
+		ResourceClaimName: "c", RequestMappings: []corev1.ContainerExtendedResourceRequest{
+			{ContainerName: "c", ResourceName: "example.com/gpu", RequestName: "container-0-request-0"}},
+	}
 	env, err := b.given(p)
 	require.NoError(t, err)
 	require.Equal(t, []string{"GPUS=1", "GPU=0"}, env)

@@ -34,7 +34,8 @@ const (
 type driver struct {
 	info plugins.Info
 	conn *grpc.ClientConn
-	// Guarded by the manager's lock: stop ends the stream of health, nil if there was none, and health is what it said, by pool and device.
+	// Guarded by the manager's lock: stop ends the stream of health, nil if there was none, and health is what it said, by
+	// pool and device.
 	stop   context.CancelFunc
 	health map[string]deviceHealth
 }
@@ -47,12 +48,14 @@ func (m *Manager) Validate(info plugins.Info) error {
 		return fmt.Errorf("invalid driver name %.300q: %s", info.Name, strings.Join(errs, ", "))
 	}
 	if !slices.Contains(info.Versions, draplugin.DRAPluginService) {
-		return fmt.Errorf("none of the DRA gRPC services advertised by driver %s are supported: this node supports %s", info.Name, draplugin.DRAPluginService)
+		return fmt.Errorf("none of the DRA gRPC services advertised by driver %s are supported: this node supports %s",
+			info.Name, draplugin.DRAPluginService)
 	}
 	return nil
 }
 
-// Register implements plugins.Handler. A driver that is updated may be registered twice for a while: the newer one is called.
+// Register implements plugins.Handler. A driver that is updated may be registered twice for a while: the newer one is
+// called.
 func (m *Manager) Register(_ context.Context, info plugins.Info) error {
 	conn, err := m.c.Dir.Dial(info.Endpoint, maxMessage)
 	if err != nil {
@@ -145,7 +148,8 @@ func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (
 	out := make([]device, 0, len(of.Devices))
 	for _, dev := range of.Devices {
 		if len(dev.GetRequestNames()) > maxRequests || len(dev.GetCdiDeviceIds()) > maxCDI {
-			return nil, fmt.Errorf("the driver answered with a device of more than %d requests or %d CDI names", maxRequests, maxCDI)
+			return nil, fmt.Errorf("the driver answered with a device of more than %d requests or %d CDI names", maxRequests,
+				maxCDI)
 		}
 		for _, id := range dev.GetCdiDeviceIds() {
 			if _, _, err := cdi.Parse(id); err != nil {
@@ -163,7 +167,14 @@ func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (
 		if len(dev.GetShareId()) > maxShare {
 			return nil, errors.New("the driver answered with a share ID that is too long")
 		}
-		out = append(out, device{Driver: d.info.Name, Pool: dev.GetPoolName(), Name: dev.GetDeviceName(), Share: dev.GetShareId(), Requests: dev.GetRequestNames(), CDI: dev.GetCdiDeviceIds()})
+		out = append(out, device{
+			Driver:   d.info.Name,
+			Pool:     dev.GetPoolName(),
+			Name:     dev.GetDeviceName(),
+			Share:    dev.GetShareId(),
+			Requests: dev.GetRequestNames(),
+			CDI:      dev.GetCdiDeviceIds(),
+		})
 	}
 	return out, nil
 }
@@ -172,8 +183,9 @@ func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (
 func (d *driver) unprepare(ctx context.Context, uid types.UID, c *claim) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	answer, err := draplugin.NewDRAPluginClient(d.conn).NodeUnprepareResources(ctx, &draplugin.NodeUnprepareResourcesRequest{
-		Claims: []*draplugin.Claim{{Namespace: c.Namespace, Uid: string(uid), Name: c.Name}}})
+	answer, err := draplugin.NewDRAPluginClient(d.conn).NodeUnprepareResources(ctx,
+		&draplugin.NodeUnprepareResourcesRequest{
+			Claims: []*draplugin.Claim{{Namespace: c.Namespace, Uid: string(uid), Name: c.Name}}})
 	if err != nil {
 		return err
 	}

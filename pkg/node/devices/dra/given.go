@@ -43,14 +43,17 @@ func (m *Manager) Given(ctx context.Context, p *corev1.Pod, c *corev1.Container)
 	if s := p.Status.ExtendedResourceClaimStatus; s != nil {
 		var err error
 		if extended, err = m.prepare(ctx, p, &corev1.PodResourceClaim{ResourceClaimName: &s.ResourceClaimName}); err != nil {
-			return cdi.Edits{}, fmt.Errorf("prepare dynamic resources: claim %s for extended resources: %w", s.ResourceClaimName, err)
+			return cdi.Edits{}, fmt.Errorf("prepare dynamic resources: claim %s for extended resources: %w", s.ResourceClaimName,
+				err)
 		}
 	}
 	return cdi.Find(m.c.CDIDirs, m.devicesOf(p, uids, extended, c))
 }
 
-// devicesOf returns the CDI names of a container's devices: those of the claims that it names, and of its extended resources.
-func (m *Manager) devicesOf(p *corev1.Pod, uids map[string]types.UID, extended types.UID, c *corev1.Container) []string {
+// devicesOf returns the CDI names of a container's devices: those of the claims that it names, and of its extended
+// resources.
+func (m *Manager) devicesOf(p *corev1.Pod, uids map[string]types.UID, extended types.UID,
+	c *corev1.Container) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var ids []string
@@ -116,7 +119,8 @@ func (m *Manager) InUse(p *corev1.Pod, c *corev1.Container) (out []Use) {
 func extendedRequests(p *corev1.Pod, c *corev1.Container) (out []string) {
 	if s := p.Status.ExtendedResourceClaimStatus; s != nil {
 		for _, r := range s.RequestMappings {
-			if q := c.Resources.Requests[corev1.ResourceName(r.ResourceName)]; r.ContainerName == c.Name && !q.IsZero() && !slices.Contains(out, r.RequestName) {
+			if q := c.Resources.Requests[corev1.ResourceName(r.ResourceName)]; r.ContainerName == c.Name && !q.IsZero() &&
+				!slices.Contains(out, r.RequestName) {
 				out = append(out, r.RequestName)
 			}
 		}
@@ -124,7 +128,8 @@ func extendedRequests(p *corev1.Pod, c *corev1.Container) (out []string) {
 	return out
 }
 
-// named returns the CDI names of the claim's devices for a request, of all its devices if request is "", and none of a claim that was not needed.
+// named returns the CDI names of the claim's devices for a request, of all its devices if request is "", and none of a
+// claim that was not needed.
 func (c *claim) named(request string) []string {
 	if c == nil {
 		return nil
@@ -140,5 +145,6 @@ func (c *claim) named(request string) []string {
 
 // serves reports whether a device is for a request; "" is any.
 func (d device) serves(request string) bool {
-	return request == "" || len(d.Requests) == 0 || slices.ContainsFunc(d.Requests, func(r string) bool { return resourceclaim.BaseRequestRef(r) == request })
+	return request == "" || len(d.Requests) == 0 ||
+		slices.ContainsFunc(d.Requests, func(r string) bool { return resourceclaim.BaseRequestRef(r) == request })
 }

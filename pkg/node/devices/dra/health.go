@@ -22,8 +22,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// The health of devices (KEP-4680): drivers that have the service DRAResourceHealth stream it, and it becomes part of the status of the containers
-// that have the devices. What a driver has not said, or not confirmed in time, is unknown.
+// The health of devices (KEP-4680): drivers that have the service DRAResourceHealth stream it, and it becomes part of
+// the status of the containers that have the devices. What a driver has not said, or not confirmed in time, is unknown.
 
 const (
 	maxHealths    = 16384            // devices of one driver, as upstream
@@ -49,7 +49,8 @@ func healthService(versions []string) string {
 	return ""
 }
 
-// listen begins to receive health from registered drivers that have not been asked yet. Each goes on until the driver is gone, or ctx ends.
+// listen begins to receive health from registered drivers that have not been asked yet. Each goes on until the driver
+// is gone, or ctx ends.
 func (m *Manager) listen(ctx context.Context, spawn func(func())) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,7 +85,8 @@ func (m *Manager) hear(ctx context.Context, d *driver) {
 			return true, nil
 		}
 		if err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil {
-			m.c.Logger.Warn("the health of devices is unknown, asking their driver again", "driver", d.info.Name, "error", bounded.Text(err.Error(), maxError))
+			m.c.Logger.Warn("the health of devices is unknown, asking their driver again", "driver", d.info.Name, "error",
+				bounded.Text(err.Error(), maxError))
 		}
 		return false, nil
 	})
@@ -128,7 +130,9 @@ func (d *driver) watchHealth(ctx context.Context) (drahealth.DRAResourceHealth_N
 	if healthService(d.info.Versions) == drahealth.DRAResourceHealthService {
 		return drahealth.NewDRAResourceHealthClient(d.conn).NodeWatchResources(ctx, &drahealth.NodeWatchResourcesRequest{})
 	}
-	return drahealth.V1Alpha1ClientWrapper{Client: drahealthalpha.NewDRAResourceHealthClient(d.conn)}.NodeWatchResources(ctx, &drahealth.NodeWatchResourcesRequest{})
+	return drahealth.V1Alpha1ClientWrapper{
+		Client: drahealthalpha.NewDRAResourceHealthClient(d.conn),
+	}.NodeWatchResources(ctx, &drahealth.NodeWatchResourcesRequest{})
 }
 
 // healths interprets a driver's answer. Names that no device has are left out.
@@ -142,7 +146,11 @@ func healths(answer *drahealth.NodeWatchResourcesResponse, now time.Time) (map[s
 		if len(pool) > resourcev1.PoolNameMaxLength || len(name) > resourcev1.PoolNameMaxLength {
 			continue
 		}
-		h := deviceHealth{health: corev1.ResourceHealthStatusUnknown, message: bounded.Text(said.GetMessage(), maxReason), until: now.Add(healthTimeout)}
+		h := deviceHealth{
+			health:  corev1.ResourceHealthStatusUnknown,
+			message: bounded.Text(said.GetMessage(), maxReason),
+			until:   now.Add(healthTimeout),
+		}
 		switch said.GetHealth() {
 		case drahealth.HealthStatus_HEALTHY:
 			h.health = corev1.ResourceHealthStatusHealthy
@@ -159,8 +167,9 @@ func healths(answer *drahealth.NodeWatchResourcesResponse, now time.Time) (map[s
 
 func healthKey(pool, device string) string { return pool + "/" + device }
 
-// said records what a driver says about all of its devices, nil if nothing is known any more, wakes the pods that it matters to, and returns when the
-// first device will be unknown. Devices that it does not mention stay as they are until then.
+// said records what a driver says about all of its devices, nil if nothing is known any more, wakes the pods that it
+// matters to, and returns when the first device will be unknown. Devices that it does not mention stay as they are
+// until then.
 func (m *Manager) said(d *driver, said map[string]deviceHealth) (next time.Time) {
 	m.mu.Lock()
 	now, changed := time.Now(), map[string]bool{}
@@ -196,7 +205,9 @@ func (m *Manager) said(d *driver, said map[string]deviceHealth) (next time.Time)
 // users returns the pods that have one of the changed devices of a driver. Called with the lock held.
 func (m *Manager) users(driver string, changed map[string]bool) (out []types.UID) {
 	for _, c := range m.claims {
-		if slices.ContainsFunc(c.Devices, func(d device) bool { return d.Driver == driver && changed[healthKey(d.Pool, d.Name)] }) {
+		if slices.ContainsFunc(c.Devices, func(d device) bool {
+			return d.Driver == driver && changed[healthKey(d.Pool, d.Name)]
+		}) {
 			out = append(out, c.Pods...)
 		}
 	}

@@ -12,8 +12,12 @@ import (
 )
 
 func said(health drahealth.HealthStatus, message string, timeout int64) *drahealth.NodeWatchResourcesResponse {
-	return &drahealth.NodeWatchResourcesResponse{Devices: []*drahealth.DeviceHealth{{Device: &drahealth.DeviceIdentifier{PoolName: "n", DeviceName: "gpu-0"}, Health: health, Message: message,
-		HealthCheckTimeoutSeconds: timeout}}}
+	return &drahealth.NodeWatchResourcesResponse{
+		Devices: []*drahealth.DeviceHealth{
+			{Device: &drahealth.DeviceIdentifier{PoolName: "n", DeviceName: "gpu-0"}, Health: health, Message: message,
+				HealthCheckTimeoutSeconds: timeout},
+		},
+	}
 }
 
 // tell waits until the driver has said something, and what it changed is known.
@@ -44,7 +48,8 @@ func (b *bench) health(want corev1.ResourceHealthStatus, message string) {
 	if message != "" {
 		h.Message = &message
 	}
-	require.Equal(b, []corev1.ResourceStatus{{Name: "claim:mine/gpu", Resources: []corev1.ResourceHealth{h}}}, b.claims.Health(p, &p.Spec.Containers[0]))
+	require.Equal(b, []corev1.ResourceStatus{{Name: "claim:mine/gpu", Resources: []corev1.ResourceHealth{h}}},
+		b.claims.Health(p, &p.Spec.Containers[0]))
 }
 
 // What drivers say about devices is reported to the pods that have them, and is unknown when they no longer say it.
@@ -62,7 +67,12 @@ func TestHealth(t *testing.T) {
 
 	// The same again, or of other devices, changes nothing.
 	b.says <- said(drahealth.HealthStatus_UNHEALTHY, "too hot", 600)
-	b.says <- &drahealth.NodeWatchResourcesResponse{Devices: []*drahealth.DeviceHealth{{Device: &drahealth.DeviceIdentifier{PoolName: "n", DeviceName: "gpu-1"}, Health: drahealth.HealthStatus_HEALTHY}, {}}}
+	b.says <- &drahealth.NodeWatchResourcesResponse{
+		Devices: []*drahealth.DeviceHealth{
+			{Device: &drahealth.DeviceIdentifier{PoolName: "n", DeviceName: "gpu-1"}, Health: drahealth.HealthStatus_HEALTHY},
+			{},
+		},
+	}
 	b.health(corev1.ResourceHealthStatusUnhealthy, "too hot")
 
 	// It is unknown when it was not confirmed in time, and when the stream breaks, after which the driver is asked again.
@@ -115,7 +125,9 @@ func TestHealthOfHostileDrivers(t *testing.T) {
 		m.said(d, said)
 		require.LessOrEqual(t, len(d.health), maxHealths)
 	}
-	d.health = map[string]deviceHealth{healthKey("n", "gpu-0"): {health: corev1.ResourceHealthStatusHealthy, until: time.Now().Add(time.Hour)}}
+	d.health = map[string]deviceHealth{
+		healthKey("n", "gpu-0"): {health: corev1.ResourceHealthStatusHealthy, until: time.Now().Add(time.Hour)},
+	}
 	m.claims = map[types.UID]*claim{"c": {Pods: []types.UID{"a"}, Devices: []device{{Pool: "n", Name: "gpu-0"}}}}
 	others := map[string]deviceHealth{}
 	for i := range maxHealths {

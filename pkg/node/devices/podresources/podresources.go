@@ -1,5 +1,6 @@
-// Package podresources serves the kubelet's pod resources API at a socket of this machine: which devices of device plugins and of resource claims the
-// containers of each pod have (KEP-606, KEP-2043, KEP-3695). Exporters of device metrics ask it whose a device is.
+// Package podresources serves the kubelet's pod resources API at a socket of this machine: which devices of device
+// plugins and of resource claims the containers of each pod have (KEP-606, KEP-2043, KEP-3695). Exporters of device
+// metrics ask it whose a device is.
 //
 // Its invariant: an answer changes nothing, and so many requests are worked on at once that they cannot take the
 // node's memory.
@@ -58,7 +59,12 @@ type Server struct {
 
 // New returns a Server.
 func New(c Config) *Server {
-	return &Server{c: c, guard: run.Guard{Log: c.Logger, Component: "pod resources"}, limiter: rate.NewLimiter(perSecond, burst), slots: make(chan struct{}, atOnce)}
+	return &Server{
+		c:       c,
+		guard:   run.Guard{Log: c.Logger, Component: "pod resources"},
+		limiter: rate.NewLimiter(perSecond, burst),
+		slots:   make(chan struct{}, atOnce),
+	}
 }
 
 // Run serves until ctx is done. Without requests it does nothing.
@@ -70,7 +76,8 @@ func (s *Server) Run(ctx context.Context) error {
 }
 
 // limit refuses requests above the rate, and lets those below it wait for one another.
-func (s *Server) limit(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (s *Server) limit(ctx context.Context, request any, _ *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (any, error) {
 	if !s.limiter.Allow() {
 		return nil, status.Error(codes.ResourceExhausted, "rejected by rate limit")
 	}
@@ -109,9 +116,10 @@ func (v *server) Get(_ context.Context, r *v1.GetPodResourcesRequest) (*v1.GetPo
 	return &v1.GetPodResourcesResponse{PodResources: v.s.of(p)}, nil
 }
 
-// GetAllocatableResources implements v1.PodResourcesListerServer. No CPU and no memory is given to single containers, so there are none to name, as
-// in a kubelet with its default policies.
-func (v *server) GetAllocatableResources(context.Context, *v1.AllocatableResourcesRequest) (*v1.AllocatableResourcesResponse, error) {
+// GetAllocatableResources implements v1.PodResourcesListerServer. No CPU and no memory is given to single containers,
+// so there are none to name, as in a kubelet with its default policies.
+func (v *server) GetAllocatableResources(context.Context,
+	*v1.AllocatableResourcesRequest) (*v1.AllocatableResourcesResponse, error) {
 	return &v1.AllocatableResourcesResponse{Devices: describe(v.s.c.Devices.Healthy())}, nil
 }
 
@@ -135,7 +143,11 @@ func containers(p *corev1.Pod) (out []*corev1.Container) {
 func (s *Server) of(p *corev1.Pod) *v1.PodResources {
 	out := &v1.PodResources{Name: p.Name, Namespace: p.Namespace}
 	for _, c := range containers(p) {
-		out.Containers = append(out.Containers, &v1.ContainerResources{Name: c.Name, Devices: describe(s.c.Devices.Assigned(p.UID, c.Name)), DynamicResources: s.claims(p, c)})
+		out.Containers = append(out.Containers, &v1.ContainerResources{
+			Name:             c.Name,
+			Devices:          describe(s.c.Devices.Assigned(p.UID, c.Name)),
+			DynamicResources: s.claims(p, c),
+		})
 	}
 	return out
 }
@@ -147,7 +159,11 @@ func describe(list []devices.Device) (out []*v1.ContainerDevices) {
 			out = append(out, &v1.ContainerDevices{ResourceName: d.Resource, DeviceIds: []string{d.ID}})
 		}
 		for _, n := range d.Nodes {
-			out = append(out, &v1.ContainerDevices{ResourceName: d.Resource, DeviceIds: []string{d.ID}, Topology: &v1.TopologyInfo{Nodes: []*v1.NUMANode{{ID: n}}}})
+			out = append(out, &v1.ContainerDevices{
+				ResourceName: d.Resource,
+				DeviceIds:    []string{d.ID},
+				Topology:     &v1.TopologyInfo{Nodes: []*v1.NUMANode{{ID: n}}},
+			})
 		}
 	}
 	return out

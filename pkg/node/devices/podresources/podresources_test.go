@@ -61,7 +61,11 @@ func serve(t *testing.T, pods Pods, assigned, claims any) *grpc.ClientConn {
 		return path
 	}
 	log := slog.New(slog.DiscardHandler)
-	d, err := devices.New(devices.Config{Dir: dir, File: write("devices.json", map[string]any{"assigned": assigned}), Logger: log})
+	d, err := devices.New(devices.Config{
+		Dir:    dir,
+		File:   write("devices.json", map[string]any{"assigned": assigned}),
+		Logger: log,
+	})
 	require.NoError(t, err)
 	c, err := dra.New(dra.Config{Dir: dir, File: write("claims.json", map[string]any{"claims": claims}), Logger: log})
 	require.NoError(t, err)
@@ -72,14 +76,18 @@ func serve(t *testing.T, pods Pods, assigned, claims any) *grpc.ClientConn {
 		cancel()
 		require.NoError(t, <-done)
 	})
-	conn, err := grpc.NewClient("unix://"+filepath.Join(dir.Root(), "pod-resources", "kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	conn, err := grpc.NewClient("unix://"+filepath.Join(dir.Root(), "pod-resources", "kubelet.sock"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, conn.Close()) })
 	return conn
 }
 
 func pod(name string, change func(*corev1.Pod)) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID("uid-" + name)},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main"}}},
+	}
 	if change != nil {
 		change(p)
 	}
@@ -90,32 +98,66 @@ func TestAnswers(t *testing.T) {
 	always, direct, other := corev1.ContainerRestartPolicyAlways, "direct", "other"
 	gpu := pod("gpu", func(p *corev1.Pod) {
 		p.Spec.InitContainers = []corev1.Container{{Name: "init"}, {Name: "side", RestartPolicy: &always}}
-		p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "mine", ResourceClaimName: &direct}, {Name: "unused", ResourceClaimName: &other}}
+		p.Spec.ResourceClaims = []corev1.PodResourceClaim{
+			{Name: "mine", ResourceClaimName: &direct}, {Name: "unused", ResourceClaimName: &other},
+		}
 		p.Spec.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "mine", Request: "one"}}
-		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "second", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "mine"}}}})
+		p.Spec.Containers = append(p.Spec.Containers, corev1.Container{
+			Name: "second", Resources: corev1.ResourceRequirements{Claims: []corev1.ResourceClaim{{Name: "mine"}}},
+		})
 	})
 	ended := pod("ended", func(p *corev1.Pod) { p.Status.Phase = corev1.PodSucceeded })
 	ids := func(list ...string) map[string]any { return map[string]any{"ids": list} }
 	conn := serve(t, fixed{gpu, pod("plain", nil), ended},
-		map[string]any{"uid-gpu": map[string]any{"init": map[string]any{"x.com/a": ids("0")}, "side": map[string]any{"x.com/b": ids("9")}, "main": map[string]any{"x.com/b": ids("3"), "x.com/a": ids("2", "1")}}},
+		map[string]any{
+			"uid-gpu": map[string]any{
+				"init": map[string]any{"x.com/a": ids("0")},
+				"side": map[string]any{"x.com/b": ids("9")},
+				"main": map[string]any{"x.com/b": ids("3"), "x.com/a": ids("2", "1")},
+			},
+		},
 		map[string]any{
 			"c1": map[string]any{"namespace": "ns", "name": "direct", "pods": []string{"uid-gpu"}, "devices": []any{
-				map[string]any{"driver": "d", "pool": "p", "name": "one", "requests": []string{"one"}, "cdi": []string{"x.com/gpu=1"}, "share": "s"},
+				map[string]any{
+					"driver":   "d",
+					"pool":     "p",
+					"name":     "one",
+					"requests": []string{"one"},
+					"cdi":      []string{"x.com/gpu=1"},
+					"share":    "s",
+				},
 				map[string]any{"driver": "d", "pool": "p", "name": "two", "requests": []string{"two"}}}},
 			"c2": map[string]any{"namespace": "ns", "name": "other", "pods": []string{"uid-gpu"}},
-			"c3": map[string]any{"namespace": "ns", "name": "direct", "pods": []string{"uid-before"}}, // a former one of that name
+			// a former one of that name
+			"c3": map[string]any{"namespace": "ns", "name": "direct", "pods": []string{"uid-before"}},
 		})
 	device := func(resource, id string) *v1.ContainerDevices {
 		return &v1.ContainerDevices{ResourceName: resource, DeviceIds: []string{id}}
 	}
 	share := "s"
-	one := &v1.ClaimResource{DriverName: "d", PoolName: "p", DeviceName: "one", ShareId: &share, CdiDevices: []*v1.CDIDevice{{Name: "x.com/gpu=1"}}}
+	one := &v1.ClaimResource{
+		DriverName: "d",
+		PoolName:   "p",
+		DeviceName: "one",
+		ShareId:    &share,
+		CdiDevices: []*v1.CDIDevice{{Name: "x.com/gpu=1"}},
+	}
 	two := &v1.ClaimResource{DriverName: "d", PoolName: "p", DeviceName: "two"}
 	want := &v1.PodResources{Namespace: "ns", Name: "gpu", Containers: []*v1.ContainerResources{
 		{Name: "side", Devices: []*v1.ContainerDevices{device("x.com/b", "9")}},
-		{Name: "main", Devices: []*v1.ContainerDevices{device("x.com/a", "1"), device("x.com/a", "2"), device("x.com/b", "3")},
-			DynamicResources: []*v1.DynamicResource{{ClaimNamespace: "ns", ClaimName: "direct", ClaimResources: []*v1.ClaimResource{one}}}},
-		{Name: "second", DynamicResources: []*v1.DynamicResource{{ClaimNamespace: "ns", ClaimName: "direct", ClaimResources: []*v1.ClaimResource{one, two}}}},
+		{
+			Name:    "main",
+			Devices: []*v1.ContainerDevices{device("x.com/a", "1"), device("x.com/a", "2"), device("x.com/b", "3")},
+			DynamicResources: []*v1.DynamicResource{
+				{ClaimNamespace: "ns", ClaimName: "direct", ClaimResources: []*v1.ClaimResource{one}},
+			},
+		},
+		{
+			Name: "second",
+			DynamicResources: []*v1.DynamicResource{
+				{ClaimNamespace: "ns", ClaimName: "direct", ClaimResources: []*v1.ClaimResource{one, two}},
+			},
+		},
 	}}
 	plain := &v1.PodResources{Namespace: "ns", Name: "plain", Containers: []*v1.ContainerResources{{Name: "main"}}}
 	client := v1.NewPodResourcesListerClient(conn)

@@ -16,7 +16,8 @@ const (
 	maxDepth = 250
 	// chunk is how much is copied, in bytes, before free space and context are looked at again.
 	chunk = 64 << 20
-	// KeepPart is the part of a file system's bytes, and of its inodes, that Copy leaves free, a tenth: more than the pressure at which pods are evicted.
+	// KeepPart is the part of a file system's bytes, and of its inodes, that Copy leaves free, a tenth: more than the
+	// pressure at which pods are evicted.
 	KeepPart = 10
 	// maxXattrs limits the names, and each value, of a file's extended attributes, in bytes, as Linux does.
 	maxXattrs = 64 << 10
@@ -25,13 +26,16 @@ const (
 )
 
 // ErrFull means that a copy would have left too little of the file system free.
-var ErrFull = errors.New("the copy was given up: less than a tenth of the file system's bytes or inodes would be left free")
+var ErrFull = errors.New("the copy was given up: less than a tenth of the file system's bytes or inodes would be " +
+	"left free")
 
-// Copy copies the contents of the directory from into the directory to, which is empty and which nobody else writes: owners, modes, times,
-// extended attributes, holes and hard links (of up to a million files with several, whose paths have 16 MiB in all) included. Where the file system
-// shares blocks of files (FICLONE), it does. from may be written meanwhile: each file is then as it was at some time. Files that are removed meanwhile are
-// left out. Mounts, and directories nested deeper than 250, are errors. It has two file descriptors open for each directory on its way. copied, if
-// not nil, is called with the bytes copied so far, at least once for 64 MiB, and not for blocks that are shared.
+// Copy copies the contents of the directory from into the directory to, which is empty and which nobody else writes:
+// owners, modes, times, extended attributes, holes and hard links (of up to a million files with several, whose paths
+// have 16 MiB in all) included. Where the file system shares blocks of files (FICLONE), it does. from may be written
+// meanwhile: each file is then as it was at some time. Files that are removed meanwhile are left out. Mounts, and
+// directories nested deeper than 250, are errors. It has two file descriptors open for each directory on its way.
+// copied, if not nil, is called with the bytes copied so far, at least once for 64 MiB, and not for blocks that are
+// shared.
 func Copy(ctx context.Context, from, to string, copied func(bytes uint64)) error {
 	src, err := unix.Open(from, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -55,7 +59,8 @@ func Copy(ctx context.Context, from, to string, copied func(bytes uint64)) error
 	return nil
 }
 
-// CopyFile copies the data of the file from, holes included, into the file to, which it makes with mode 0600. The rest is as for Copy.
+// CopyFile copies the data of the file from, holes included, into the file to, which it makes with mode 0600. The rest
+// is as for Copy.
 func CopyFile(ctx context.Context, from, to string, copied func(bytes uint64)) error {
 	src, err := unix.Open(from, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -156,7 +161,8 @@ func (c *copier) entry(src, dst int, parent, name string, depth int) error {
 		switch {
 		case err == nil, errors.Is(err, unix.ENOENT):
 			return nil
-		case errors.Is(err, unix.EEXIST): // some file systems list a name again that was removed and made anew: it is copied already
+		// some file systems list a name again that was removed and made anew: it is copied already
+		case errors.Is(err, unix.EEXIST):
 			return nil
 		case errors.Is(err, errChanged) && attempt < maxChanges:
 		case errors.As(err, new(*pathError)): // of what is below it
@@ -239,7 +245,8 @@ func opened(err error) error {
 	return err
 }
 
-// begun keeps an error of what has been begun from being taken for one of a file that was removed, or became another one, before.
+// begun keeps an error of what has been begun from being taken for one of a file that was removed, or became another
+// one, before.
 func begun(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, errChanged) {
 		return fmt.Errorf("the copy is incomplete: %s", err.Error())
@@ -249,8 +256,10 @@ func begun(err error) error {
 
 // regular copies a file, or makes the link to the copy of one with several names.
 func (c *copier) regular(src, dst int, full, name string) error {
-	from, err := unix.Openat2(src, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV})
+	from, err := unix.Openat2(src, name, &unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
 	if err != nil {
 		return opened(err)
 	}
@@ -328,7 +337,8 @@ func (c *copier) extent(from, to int, at, end int64) (int64, error) {
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
-		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.EOPNOTSUPP):
+		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS),
+			errors.Is(err, unix.EOPNOTSUPP):
 			n, err = through(from, to, at, end) // file systems that cannot
 		}
 		if err != nil {

@@ -172,7 +172,8 @@ func TestCopyRefuses(t *testing.T) {
 	require.ErrorIs(t, Copy(t.Context(), filepath.Join(full, "a"), t.TempDir(), nil), unix.ENOTDIR)
 }
 
-// The paths of files with several links take a bounded amount of memory, however deep a container nests them: what is beyond is copied each time.
+// The paths of files with several links take a bounded amount of memory, however deep a container nests them: what is
+// beyond is copied each time.
 func TestCopyOfHostileLinks(t *testing.T) {
 	needsRoom(t)
 	long := strings.Repeat("long", 60)

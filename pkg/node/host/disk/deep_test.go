@@ -13,7 +13,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// nest creates nested directories, each with a file, as a container does with mkdir and cd: the path can exceed PATH_MAX.
+// nest creates nested directories, each with a file, as a container does with mkdir and cd: the path can exceed
+// PATH_MAX.
 func nest(t *testing.T, dir, name string, depth int) {
 	t.Helper()
 	at, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
@@ -47,7 +48,8 @@ func TestDeepDirectories(t *testing.T) {
 		depth   int
 		endless bool
 	}{
-		{"d", 1, false}, {"d", maxOpen, false}, {"d", 3 * maxOpen, false}, {strings.Repeat("long", 60), 100, false}, {"d", 1000, false},
+		{"d", 1, false}, {"d", maxOpen, false}, {"d", 3 * maxOpen, false}, {strings.Repeat("long", 60), 100, false},
+		{"d", 1000, false},
 		{strings.Repeat("long", 60), 400, true},
 	} {
 		t.Run(fmt.Sprint(len(tt.name), " ", tt.depth), func(t *testing.T) {

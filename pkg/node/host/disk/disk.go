@@ -25,8 +25,9 @@ const (
 	maxOpen = 64
 	// batch is the number of directory entries read at once.
 	batch = 256
-	// maxPath limits the length of a path below the directory, maxDeferred the total length of the queued paths of directories deeper
-	// than maxOpen, both in bytes, and maxEntries the number of files. A directory beyond a limit is reported as Endless.
+	// maxPath limits the length of a path below the directory, maxDeferred the total length of the queued paths of
+	// directories deeper than maxOpen, both in bytes, and maxEntries the number of files. A directory beyond a limit is
+	// reported as Endless.
 	maxPath     = 64 << 10
 	maxDeferred = 16 << 20
 	maxEntries  = 1 << 26
@@ -34,7 +35,8 @@ const (
 	maxLinked = 1 << 20
 )
 
-// Endless is reported, in bytes, for a directory that is nested too deeply or has too many files to be measured. It exceeds any limit.
+// Endless is reported, in bytes, for a directory that is nested too deeply or has too many files to be measured. It
+// exceeds any limit.
 const Endless = 1 << 50
 
 type file struct{ dev, ino uint64 }
@@ -49,8 +51,8 @@ type walker struct {
 	usage  Usage
 }
 
-// Of returns the usage of dir, as du -x: allocated blocks, and hard-linked files once. Files that are removed during the walk are left out, and the usage
-// of a dir that does not exist is zero. It returns ctx's error when ctx is done.
+// Of returns the usage of dir, as du -x: allocated blocks, and hard-linked files once. Files that are removed during
+// the walk are left out, and the usage of a dir that does not exist is zero. It returns ctx's error when ctx is done.
 func Of(ctx context.Context, dir string) (Usage, error) {
 	w := &walker{ctx: ctx}
 	var st unix.Stat_t
@@ -85,7 +87,8 @@ func Of(ctx context.Context, dir string) (Usage, error) {
 }
 
 func ignoreGone(err error) error {
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) ||
+		errors.Is(err, unix.EXDEV) {
 		return nil
 	}
 	return err

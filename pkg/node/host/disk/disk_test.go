@@ -48,7 +48,8 @@ func TestOf(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestRemoveAllOfFixedFiles: attributes that keep even root from removing files do not keep us from it, and mounts are not entered.
+// TestRemoveAllOfFixedFiles: attributes that keep even root from removing files do not keep us from it, and mounts are
+// not entered.
 func TestRemoveAllOfFixedFiles(t *testing.T) {
 	fix := func(path string, flag int) {
 		f, err := os.Open(path)

@@ -11,9 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveAll removes dir and its contents like os.RemoveAll, but never has more than maxOpen directories open: deeper ones are moved
-// to the top first. Files that are immutable or append-only (chattr(1)) are removed too. No other process may write below dir. It returns nil if dir does not exist, and EBUSY if dir or something below it is a
-// mount point, whose contents it leaves alone.
+// RemoveAll removes dir and its contents like os.RemoveAll, but never has more than maxOpen directories open: deeper
+// ones are moved to the top first. Files that are immutable or append-only (chattr(1)) are removed too. No other
+// process may write below dir. It returns nil if dir does not exist, and EBUSY if dir or something below it is a mount
+// point, whose contents it leaves alone.
 func RemoveAll(ctx context.Context, dir string) error {
 	top, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -101,8 +102,8 @@ func unlink(fd int, name string, flags, depth int) error {
 	return changing(fd, name, depth, func() error { return unix.Unlinkat(fd, name, flags) })
 }
 
-// changing makes a change to the entry name of the directory fd. If the attributes of either forbid it, they are cleared first, but
-// not those of the directory above the one that is removed.
+// changing makes a change to the entry name of the directory fd. If the attributes of either forbid it, they are
+// cleared first, but not those of the directory above the one that is removed.
 func changing(fd int, name string, depth int, change func() error) error {
 	err := change()
 	if !errors.Is(err, unix.EPERM) {
@@ -110,9 +111,12 @@ func changing(fd int, name string, depth int, change func() error) error {
 	}
 	cleared := depth > 0 && clearAttributes(fd)
 	var st unix.Stat_t
-	if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil && (st.Mode&unix.S_IFMT == unix.S_IFREG || st.Mode&unix.S_IFMT == unix.S_IFDIR) {
-		entry, err := unix.Openat2(fd, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC,
-			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV})
+	if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil &&
+		(st.Mode&unix.S_IFMT == unix.S_IFREG || st.Mode&unix.S_IFMT == unix.S_IFDIR) {
+		entry, err := unix.Openat2(fd, name, &unix.OpenHow{
+			Flags:   unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC,
+			Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+		})
 		if err == nil {
 			cleared = clearAttributes(entry) || cleared
 			unix.Close(entry)
@@ -127,7 +131,8 @@ func changing(fd int, name string, depth int, change func() error) error {
 // clearAttributes reports whether there were any to clear.
 func clearAttributes(fd int) bool {
 	flags, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS)
-	return err == nil && flags&(immutable|appendOnly) != 0 && unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags&^(immutable|appendOnly)) == nil
+	return err == nil && flags&(immutable|appendOnly) != 0 &&
+		unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags&^(immutable|appendOnly)) == nil
 }
 
 // empty reads the directory once and removes the entries found.

@@ -1,5 +1,5 @@
-// Package mount makes mounts that are attached nowhere (fsopen(2), open_tree(2)), so that they can be changed, and their identity recorded, before
-// anybody sees them. A mount that is never attached goes with its file descriptor.
+// Package mount makes mounts that are attached nowhere (fsopen(2), open_tree(2)), so that they can be changed, and
+// their identity recorded, before anybody sees them. A mount that is never attached goes with its file descriptor.
 //
 // Its invariant: what it makes is attached by its callers alone, but for what Alone hides from everybody else.
 package mount
@@ -39,8 +39,8 @@ func Tmpfs(options map[string]string) (fd int, err error) {
 	return fd, nil
 }
 
-// Bind makes a copy of the mount of an open file, with that file as its root, and, if it is recursive, of the mounts below. The caller closes the file
-// descriptor.
+// Bind makes a copy of the mount of an open file, with that file as its root, and, if it is recursive, of the mounts
+// below. The caller closes the file descriptor.
 func Bind(of int, recursive bool) (fd int, err error) {
 	return unix.OpenTree(of, "", unix.AT_EMPTY_PATH|bindFlags(recursive))
 }
@@ -68,7 +68,8 @@ func Attach(fd int, path string) error {
 	return nil
 }
 
-// AttachNew is Attach at a path that is made, as a directory or as a file, with the directories above it. They are everybody's to pass through.
+// AttachNew is Attach at a path that is made, as a directory or as a file, with the directories above it. They are
+// everybody's to pass through.
 func AttachNew(fd int, path string) error {
 	if err := makePoint(fd, path); err != nil {
 		return err
@@ -76,10 +77,13 @@ func AttachNew(fd int, path string) error {
 	return Attach(fd, path)
 }
 
-// MapIDs maps the owners of a mount's files with a user namespace: what belongs to ID n on the disk belongs to what the namespace has as n. It is for
-// mounts that were never attached, and concerns none of those below. errors.ErrUnsupported is in the error if the file system cannot do it.
+// MapIDs maps the owners of a mount's files with a user namespace: what belongs to ID n on the disk belongs to what the
+// namespace has as n. It is for mounts that were never attached, and concerns none of those below.
+// errors.ErrUnsupported is in the error if the file system cannot do it.
 func MapIDs(fd, users int) error {
-	err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users)})
+	err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
+		Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users),
+	})
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPERM): // the latter for a mount that has other IDs already
 		return fmt.Errorf("%s has no ID-mapped mounts: %w", fileSystem(fd), errors.ErrUnsupported)
@@ -89,8 +93,9 @@ func MapIDs(fd, users int) error {
 	return nil
 }
 
-// Alone runs f on a thread of its own in a mount namespace of its own, which has all mounts of the machine, and learns of changes of them. The
-// machine does not learn of f's, which go with the thread. A mount that f made and did not attach can be attached by others.
+// Alone runs f on a thread of its own in a mount namespace of its own, which has all mounts of the machine, and learns
+// of changes of them. The machine does not learn of f's, which go with the thread. A mount that f made and did not
+// attach can be attached by others.
 func Alone(f func() error) error {
 	return thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {

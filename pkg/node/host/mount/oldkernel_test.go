@@ -14,8 +14,8 @@ import (
 
 const inOldKernel = "CORACLE_TEST_OLD_KERNEL"
 
-// TestOverlayBefore65 makes overlays where fsconfig answers as before Linux 6.5: it takes any key, and refuses to create
-// the mount. A seccomp filter, which stays with the process, answers so in a process of its own.
+// TestOverlayBefore65 makes overlays where fsconfig answers as before Linux 6.5: it takes any key, and refuses to
+// create the mount. A seccomp filter, which stays with the process, answers so in a process of its own.
 func TestOverlayBefore65(t *testing.T) {
 	if os.Getenv(inOldKernel) == "" {
 		child := exec.Command(os.Args[0], "-test.run=^TestOverlayBefore65$", "-test.v")
@@ -63,7 +63,8 @@ func refuseCreate(t *testing.T) {
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	require.NoError(t, unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC, uintptr(unsafe.Pointer(&program)))
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, unix.SECCOMP_FILTER_FLAG_TSYNC,
+		uintptr(unsafe.Pointer(&program)))
 	runtime.KeepAlive(filter)
 	require.Zero(t, errno)
 }

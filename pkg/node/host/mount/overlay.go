@@ -14,7 +14,8 @@ import (
 // Overlay is one directory made of others.
 type Overlay struct {
 	Lower []string // uppermost first
-	// Upper takes what is written, with the help of Work. Without them the overlay is read-only, and has at least two layers.
+	// Upper takes what is written, with the help of Work. Without them the overlay is read-only, and has at least two
+	// layers.
 	Upper, Work string
 }
 
@@ -39,9 +40,10 @@ func TryOverlay() error {
 	return unix.Close(fsfd)
 }
 
-// Mapped makes the overlay with lower layers whose owners are mapped with a user namespace (see MapIDs), since an overlay itself cannot be mapped. Upper is
-// not mapped, since the kernel writes to it with the rights of who mounted it: it, and what is in it, belongs to the IDs that the namespace has outside.
-// scratch is a directory for mounts of the layers, which stay there; the caller has it to itself, in a mount namespace of its own.
+// Mapped makes the overlay with lower layers whose owners are mapped with a user namespace (see MapIDs), since an
+// overlay itself cannot be mapped. Upper is not mapped, since the kernel writes to it with the rights of who mounted
+// it: it, and what is in it, belongs to the IDs that the namespace has outside. scratch is a directory for mounts of
+// the layers, which stay there; the caller has it to itself, in a mount namespace of its own.
 func (o Overlay) Mapped(users int, scratch string) (fd int, err error) {
 	m := Overlay{Upper: o.Upper, Work: o.Work}
 	for i, dir := range o.Lower {
@@ -78,7 +80,8 @@ func (o Overlay) explain(err error) error {
 }
 
 // errOneOption is returned by create if the kernel takes all layers in one option. Linux 6.8 and newer take them one by
-// one. From 6.5 to 6.7 the kernel refuses the key "lowerdir+". Older ones accept any key, and refuse to create the mount.
+// one. From 6.5 to 6.7 the kernel refuses the key "lowerdir+". Older ones accept any key, and refuse to create the
+// mount.
 var errOneOption = errors.New("the kernel does not take layers one by one")
 
 func (o Overlay) create() (fd int, err error) {
@@ -113,8 +116,8 @@ func (o Overlay) create() (fd int, err error) {
 	return unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0)
 }
 
-// createOld does it with mount(2), on a directory in a mount namespace of the caller's own. Its options have to fit into a page, so the directories have
-// short names.
+// createOld does it with mount(2), on a directory in a mount namespace of the caller's own. Its options have to fit
+// into a page, so the directories have short names.
 func (o Overlay) createOld(on string) (fd int, err error) {
 	names := map[string]string{}
 	for _, dir := range append([]string{o.Upper, o.Work}, o.Lower...) {

@@ -12,7 +12,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Await returns when the machine has the socket of a system bus, which it may get when its packages are installed, or an error if that cannot be waited for.
+// Await returns when the machine has the socket of a system bus, which it may get when its packages are installed, or
+// an error if that cannot be waited for.
 func Await(ctx context.Context) error {
 	path, err := socket()
 	if err != nil {

@@ -47,8 +47,10 @@ func Connect(ctx context.Context) (Logind, error) {
 	stop()
 	l.object = l.conn.Object(logindName, logindPath)
 	for _, rule := range []string{
-		"type='signal',sender='" + logindName + "',interface='" + logindManager + "',member='PrepareForShutdown',path='" + string(logindPath) + "'",
-		"type='signal',sender='" + busName + "',interface='" + busName + "',member='NameOwnerChanged',arg0='" + logindName + "'",
+		"type='signal',sender='" + logindName + "',interface='" + logindManager + "',member='PrepareForShutdown',path='" +
+			string(logindPath) + "'",
+		"type='signal',sender='" + busName + "',interface='" + busName + "',member='NameOwnerChanged',arg0='" + logindName +
+			"'",
 	} {
 		if err := l.call(ctx, l.conn.BusObject(), busName+".AddMatch", rule).Err; err != nil {
 			l.Close()
@@ -66,8 +68,8 @@ func (l *logind) Close() {
 	_ = l.conn.Close()
 }
 
-// call calls a method, and does not start who has it. If ctx is done first, the connection is closed: there is always a result, so that a file
-// descriptor in it is never lost.
+// call calls a method, and does not start who has it. If ctx is done first, the connection is closed: there is always a
+// result, so that a file descriptor in it is never lost.
 func (l *logind) call(ctx context.Context, o dbus.BusObject, method string, args ...any) *dbus.Call {
 	call := o.Go(method, dbus.FlagNoAutoStart, make(chan *dbus.Call, 1), args...)
 	select {
@@ -85,7 +87,8 @@ func (l *logind) State(ctx context.Context) (s State, err error) {
 	}
 	l.from.Store(&s.Instance) // before the questions: what changes from now on is either in the answers or signalled
 	var delay uint64
-	if err := errors.Join(l.property(ctx, "PreparingForShutdown", &s.ShuttingDown), l.property(ctx, "InhibitDelayMaxUSec", &delay)); err != nil {
+	if err := errors.Join(l.property(ctx, "PreparingForShutdown", &s.ShuttingDown),
+		l.property(ctx, "InhibitDelayMaxUSec", &delay)); err != nil {
 		return s, err
 	}
 	s.Delay = time.Duration(min(delay, uint64(longestDelay/time.Microsecond))) * time.Microsecond
@@ -103,7 +106,8 @@ func (l *logind) property(ctx context.Context, name string, value any) error {
 
 func (l *logind) Inhibit(ctx context.Context) (io.Closer, error) {
 	var fd dbus.UnixFD
-	err := l.call(ctx, l.object, logindManager+".Inhibit", "shutdown", "coracle", "pods are terminated first", "delay").Store(&fd)
+	err := l.call(ctx, l.object, logindManager+".Inhibit", "shutdown", "coracle", "pods are terminated "+
+		"first", "delay").Store(&fd)
 	if err != nil {
 		return nil, asked(err)
 	}
@@ -128,7 +132,8 @@ func asked(err error) error {
 	return fmt.Errorf("ask systemd-logind: %w (%s)", err, e.Name)
 }
 
-// signals handles the connection's signals. Anybody on the bus can send one to it; those of logind and of the bus itself count.
+// signals handles the connection's signals. Anybody on the bus can send one to it; those of logind and of the bus
+// itself count.
 type signals struct {
 	changed chan struct{}
 	from    atomic.Pointer[string] // logind's name on this connection, nil until it is known

@@ -1,5 +1,6 @@
-// Package shutdown ends a node's pods before its machine shuts down, as the kubelet does (KEP-2000, KEP-2712): it holds a delay inhibitor of
-// systemd-logind, ends pods in the order of their priorities when logind announces a shutdown, and then releases the inhibitor.
+// Package shutdown ends a node's pods before its machine shuts down, as the kubelet does (KEP-2000, KEP-2712): it holds
+// a delay inhibitor of systemd-logind, ends pods in the order of their priorities when logind announces a shutdown, and
+// then releases the inhibitor.
 //
 // Its invariant: what it does follows from what logind says when asked. A signal is only the occasion to ask, so that
 // one that is lost, or sent by somebody else, changes nothing.
@@ -58,8 +59,8 @@ var (
 type Pods interface {
 	// Pods returns copies of all pods, also of those that have ended.
 	Pods() []*corev1.Pod
-	// Terminate ends a pod within its grace period, and by then at the latest. The channel is closed when nothing of it runs and what it used is
-	// released; it is nil if there is no such pod.
+	// Terminate ends a pod within its grace period, and by then at the latest. The channel is closed when nothing of it
+	// runs and what it used is released; it is nil if there is no such pod.
 	Terminate(uid types.UID, by time.Time) <-chan struct{}
 	// Flush writes the statuses of pods that the API does not have yet, once.
 	Flush(ctx context.Context)
@@ -121,8 +122,11 @@ type Manager struct {
 // New returns a Manager.
 func New(c Config) *Manager {
 	looked := make(chan struct{})
-	return &Manager{c: c, guard: run.Guard{Log: c.Logger, Component: "shutdown"}, looked: looked, settle: sync.OnceFunc(func() { close(looked) }),
-		times: newTimes(c.File, c.Logger, c.Metrics), logged: -1}
+	return &Manager{
+		c: c, guard: run.Guard{Log: c.Logger, Component: "shutdown"}, looked: looked,
+		settle: sync.OnceFunc(func() { close(looked) }),
+		times:  newTimes(c.File, c.Logger, c.Metrics), logged: -1,
+	}
 }
 
 // ShuttingDown reports whether the machine shuts down.
@@ -131,7 +135,8 @@ func (m *Manager) ShuttingDown() bool { return m.down.Load() }
 // Looked is closed when Run knows ShuttingDown, or that it cannot be known now.
 func (m *Manager) Looked() <-chan struct{} { return m.looked }
 
-// Run runs until ctx is done. On a machine without a system bus it waits for one. The inhibitor is released when it returns.
+// Run runs until ctx is done. On a machine without a system bus it waits for one. The inhibitor is released when it
+// returns.
 func (m *Manager) Run(ctx context.Context) {
 	defer m.settle()
 	defer m.release()
@@ -245,8 +250,10 @@ func (m *Manager) warnIfShort(delay time.Duration) {
 		return
 	}
 	m.logged = delay
-	m.c.Logger.Warn(fmt.Sprintf("systemd-logind delays a shutdown by less than is configured: pods have a share of that. To change it, write [Login] and "+
-		"InhibitDelayMaxSec=%d to /etc/systemd/logind.conf.d/coracle.conf, and run systemctl kill --signal=HUP systemd-logind", int64((want+time.Second-1)/time.Second)),
+	m.c.Logger.Warn(fmt.Sprintf("systemd-logind delays a shutdown by less than is configured: pods have a share of "+
+		"that. To change it, write [Login] and "+
+		"InhibitDelayMaxSec=%d to /etc/systemd/logind.conf.d/coracle.conf, and run systemctl kill --signal=HUP "+
+		"systemd-logind", int64((want+time.Second-1)/time.Second)),
 		"delay", delay, "configured", want)
 }
 
@@ -331,7 +338,8 @@ func (m *Manager) endGroup(ctx context.Context, g group) {
 	for i, done := range ended {
 		if done != nil && !wait(period, done) {
 			if ctx.Err() == nil {
-				m.c.Logger.Warn("a pod did not end in its part of the machine's shutdown", "pod", g.pods[i].Namespace+"/"+g.pods[i].Name, "period", g.period)
+				m.c.Logger.Warn("a pod did not end in its part of the machine's shutdown", "pod",
+					g.pods[i].Namespace+"/"+g.pods[i].Name, "period", g.period)
 			}
 			return
 		}

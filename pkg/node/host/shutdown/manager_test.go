@@ -29,19 +29,39 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func podOf(name string, priority *int32) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}, Spec: corev1.PodSpec{Priority: priority}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)},
+		Spec:       corev1.PodSpec{Priority: priority},
+	}
 }
 
 func TestGroups(t *testing.T) {
-	pods := []*corev1.Pod{podOf("none", nil), podOf("low", new(int32(-7))), podOf("middle", new(int32(1500))), podOf("exact", new(int32(1000))),
-		podOf("below", new(int32(999))), podOf("critical", new(int32(2_000_001_000)))}
+	pods := []*corev1.Pod{
+		podOf("none", nil), podOf("low", new(int32(-7))), podOf("middle", new(int32(1500))), podOf("exact", new(int32(1000))),
+		podOf("below", new(int32(999))), podOf("critical", new(int32(2_000_001_000))),
+	}
 	for _, c := range []struct {
 		periods []config.ShutdownPeriod
 		want    string
 	}{
-		{[]config.ShutdownPeriod{{Priority: 0, Period: 20 * time.Second}, {Priority: 2_000_000_000, Period: 10 * time.Second}}, "20s[none low middle exact below] 10s[critical]"},
-		{[]config.ShutdownPeriod{{Priority: 1000, Period: time.Second}, {Priority: 3000, Period: 2 * time.Second}}, "1s[none low middle exact below] 2s[critical]"},
-		{[]config.ShutdownPeriod{{Priority: -100, Period: time.Second}, {Priority: -5, Period: 2 * time.Second}, {Priority: 1000, Period: 3 * time.Second}}, "1s[low] 2s[none below] 3s[middle exact critical]"},
+		{
+			[]config.ShutdownPeriod{
+				{Priority: 0, Period: 20 * time.Second}, {Priority: 2_000_000_000, Period: 10 * time.Second},
+			},
+			"20s[none low middle exact below] 10s[critical]",
+		},
+		{
+			[]config.ShutdownPeriod{{Priority: 1000, Period: time.Second}, {Priority: 3000, Period: 2 * time.Second}},
+			"1s[none low middle exact below] 2s[critical]",
+		},
+		{
+			[]config.ShutdownPeriod{
+				{Priority: -100, Period: time.Second},
+				{Priority: -5, Period: 2 * time.Second},
+				{Priority: 1000, Period: 3 * time.Second},
+			},
+			"1s[low] 2s[none below] 3s[middle exact critical]",
+		},
 		{[]config.ShutdownPeriod{{Priority: 5, Period: time.Second}}, "1s[none low middle exact below critical]"},
 	} {
 		var got []string
@@ -59,7 +79,9 @@ func TestGroups(t *testing.T) {
 func TestPeriodsAreSharesOfWhatIsAllowed(t *testing.T) {
 	periods := []config.ShutdownPeriod{{Priority: 0, Period: 20 * time.Second}, {Priority: 7, Period: 10 * time.Second}}
 	require.Equal(t, periods, within(periods, 30*time.Second))
-	require.Equal(t, []config.ShutdownPeriod{{Priority: 0, Period: 4 * time.Second}, {Priority: 7, Period: 2 * time.Second}}, within(periods, 6*time.Second))
+	require.Equal(t,
+		[]config.ShutdownPeriod{{Priority: 0, Period: 4 * time.Second}, {Priority: 7, Period: 2 * time.Second}},
+		within(periods, 6*time.Second))
 	require.Zero(t, total(within(periods, 0)))
 	require.Equal(t, 500*time.Millisecond, reserve(5*time.Second))
 	require.Equal(t, time.Second, reserve(time.Hour))
@@ -96,9 +118,11 @@ type dialled struct {
 // machine runs f with a Manager that was started, in fake time.
 func machine(t *testing.T, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{T: t, state: State{Instance: "a", Delay: time.Minute}, known: make(chan struct{}), takes: map[string]time.Duration{},
+		w := &world{
+			T: t, state: State{Instance: "a", Delay: time.Minute}, known: make(chan struct{}), takes: map[string]time.Duration{},
 			bus: make(chan struct{}), file: filepath.Join(t.TempDir(), "shutdown.json"),
-			pods: []*corev1.Pod{podOf("one", nil), podOf("two", nil), podOf("critical", new(int32(2_000_000_000)))}}
+			pods: []*corev1.Pod{podOf("one", nil), podOf("two", nil), podOf("critical", new(int32(2_000_000_000)))},
+		}
 		close(w.known)
 		w.start()
 		defer func() {
@@ -111,9 +135,12 @@ func machine(t *testing.T, f func(w *world)) {
 
 func (w *world) start() {
 	w.m = New(Config{
-		Periods: []config.ShutdownPeriod{{Priority: 0, Period: 20 * time.Second}, {Priority: 2_000_000_000, Period: 10 * time.Second}},
-		Connect: w.connect, Await: w.await, File: w.file, Metrics: prometheus.NewRegistry(), Pods: w, Known: w.known, Changed: func(down bool) { w.note("down %v", down) },
-		Event: func(_, reason, message string) { w.note("%s", reason) }, Logger: slog.New(slog.DiscardHandler),
+		Periods: []config.ShutdownPeriod{
+			{Priority: 0, Period: 20 * time.Second}, {Priority: 2_000_000_000, Period: 10 * time.Second},
+		},
+		Connect: w.connect, Await: w.await, File: w.file, Metrics: prometheus.NewRegistry(), Pods: w, Known: w.known,
+		Changed: func(down bool) { w.note("down %v", down) },
+		Event:   func(_, reason, message string) { w.note("%s", reason) }, Logger: slog.New(slog.DiscardHandler),
 	})
 	ctx, cancel := context.WithCancel(w.Context())
 	w.cancel, w.done, w.began = cancel, make(chan struct{}), time.Now()
@@ -245,7 +272,8 @@ func (w *world) Terminate(uid types.UID, by time.Time) <-chan struct{} {
 
 func (w *world) Flush(context.Context) { w.note("flush") }
 
-// TestShutdown: pods end by priority, the critical ones last, each group within its period, and then the inhibitor is released.
+// TestShutdown: pods end by priority, the critical ones last, each group within its period, and then the inhibitor is
+// released.
 func TestShutdown(t *testing.T) {
 	machine(t, func(w *world) {
 		<-w.m.Looked()
@@ -257,7 +285,11 @@ func TestShutdown(t *testing.T) {
 		require.True(t, w.m.ShuttingDown())
 		require.Equal(t, 1, w.inhibitors())
 		time.Sleep(time.Minute)
-		require.Equal(t, []string{"down true 0s", "NodeShutdown 0s", "terminate one by 19s 0s", "terminate two by 19s 0s", "terminate critical by 9s 3s", "flush 13s", "released 13s"}, w.happened())
+		require.Equal(t,
+			[]string{
+				"down true 0s", "NodeShutdown 0s", "terminate one by 19s 0s", "terminate two by 19s 0s",
+				"terminate critical by 9s 3s", "flush 13s", "released 13s",
+			}, w.happened())
 		require.True(t, w.m.ShuttingDown())
 
 		w.set(func() {})
@@ -279,7 +311,11 @@ func TestShortDelay(t *testing.T) {
 		w.takes["one"], w.takes["critical"] = time.Hour, time.Hour
 		w.set(func() { w.state.ShuttingDown, w.state.Delay = true, 3*time.Second })
 		time.Sleep(time.Minute)
-		require.Equal(t, []string{"down true 0s", "NodeShutdown 0s", "terminate one by 1.8s 0s", "terminate two by 1.8s 0s", "terminate critical by 900ms 2s", "flush 3s", "released 3s"}, w.happened())
+		require.Equal(t,
+			[]string{
+				"down true 0s", "NodeShutdown 0s", "terminate one by 1.8s 0s", "terminate two by 1.8s 0s",
+				"terminate critical by 900ms 2s", "flush 3s", "released 3s",
+			}, w.happened())
 	})
 }
 
@@ -292,12 +328,14 @@ func TestCancelledShutdown(t *testing.T) {
 		w.set(func() { w.state.ShuttingDown = false })
 		require.False(t, w.m.ShuttingDown())
 		time.Sleep(time.Minute)
-		require.Equal(t, []string{"down false 0s", "NodeShutdown 0s", "released 0s"}, w.happened(), "the former inhibitor, after the next was taken")
+		require.Equal(t, []string{"down false 0s", "NodeShutdown 0s", "released 0s"}, w.happened(),
+			"the former inhibitor, after the next was taken")
 		require.Equal(t, 1, w.inhibitors())
 	})
 }
 
-// TestShutdownInProgress: an agent that starts in the middle of a shutdown ends the pods without an inhibitor, once they are known.
+// TestShutdownInProgress: an agent that starts in the middle of a shutdown ends the pods without an inhibitor, once
+// they are known.
 func TestShutdownInProgress(t *testing.T) {
 	machine(t, func(w *world) {
 		w.end()
@@ -308,7 +346,11 @@ func TestShutdownInProgress(t *testing.T) {
 		require.True(t, w.m.ShuttingDown())
 		time.Sleep(500 * time.Millisecond)
 		close(w.known)
-		require.Equal(t, []string{"down true 0s", "NodeShutdown 0s", "terminate one by 19s 500ms", "terminate two by 19s 500ms", "terminate critical by 9s 500ms", "flush 500ms"}, w.happened())
+		require.Equal(t,
+			[]string{
+				"down true 0s", "NodeShutdown 0s", "terminate one by 19s 500ms", "terminate two by 19s 500ms",
+				"terminate critical by 9s 500ms", "flush 500ms",
+			}, w.happened())
 		require.Zero(t, w.inhibitors())
 
 		w.end()
@@ -355,7 +397,8 @@ func TestBusRestarts(t *testing.T) {
 	})
 }
 
-// TestWithoutABus: a machine without one is asked again when it has one; one whose bus does not work yet is asked again and again.
+// TestWithoutABus: a machine without one is asked again when it has one; one whose bus does not work yet is asked again
+// and again.
 func TestWithoutABus(t *testing.T) {
 	machine(t, func(w *world) {
 		w.end()

@@ -14,14 +14,15 @@ type group struct {
 	pods   []*corev1.Pod
 }
 
-// groups divides pods by priority. periods are ordered by priority; each has the pods from its own priority up to the next, and the first one those below
-// as well. Groups without pods are left out.
+// groups divides pods by priority. periods are ordered by priority; each has the pods from its own priority up to the
+// next, and the first one those below as well. Groups without pods are left out.
 func groups(periods []config.ShutdownPeriod, pods []*corev1.Pod) (out []group) {
 	all := make([]group, len(periods))
 	for _, p := range pods {
 		at := 0
 		for i := range periods {
-			if p.Spec.Priority != nil && *p.Spec.Priority >= periods[i].Priority || p.Spec.Priority == nil && periods[i].Priority <= 0 {
+			if p.Spec.Priority != nil && *p.Spec.Priority >= periods[i].Priority ||
+				p.Spec.Priority == nil && periods[i].Priority <= 0 {
 				at = i
 			}
 		}
@@ -50,7 +51,9 @@ func within(periods []config.ShutdownPeriod, allowed time.Duration) []config.Shu
 	}
 	out := make([]config.ShutdownPeriod, len(periods))
 	for i, p := range periods {
-		out[i] = config.ShutdownPeriod{Priority: p.Priority, Period: time.Duration(float64(p.Period) * float64(allowed) / float64(sum))}
+		out[i] = config.ShutdownPeriod{
+			Priority: p.Priority, Period: time.Duration(float64(p.Period) * float64(allowed) / float64(sum)),
+		}
 	}
 	return out
 }

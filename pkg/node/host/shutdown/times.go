@@ -18,8 +18,8 @@ import (
 // maxTimes limits the file of times, in bytes.
 const maxTimes = 4 << 10
 
-// times are when the last shutdown began, and when the pods had ended: zero until then. They are kept in a file, as those who ask for them do so after the
-// shutdown. The names are the kubelet's.
+// times are when the last shutdown began, and when the pods had ended: zero until then. They are kept in a file, as
+// those who ask for them do so after the shutdown. The names are the kubelet's.
 type times struct {
 	file string
 	log  *slog.Logger
@@ -51,8 +51,10 @@ func newTimes(file string, log *slog.Logger, reg prometheus.Registerer) *times {
 			return float64(of.Unix())
 		})
 	}
-	metric("kubelet_graceful_shutdown_start_time_seconds", "Last graceful shutdown start time since unix epoch in seconds", &t.last.Start)
-	metric("kubelet_graceful_shutdown_end_time_seconds", "Last graceful shutdown end time since unix epoch in seconds", &t.last.End)
+	metric("kubelet_graceful_shutdown_start_time_seconds", "Last graceful shutdown start time since unix epoch in seconds",
+		&t.last.Start)
+	metric("kubelet_graceful_shutdown_end_time_seconds", "Last graceful shutdown end time since unix epoch in seconds",
+		&t.last.End)
 	return t
 }
 

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Run runs f on an OS thread of its own and waits for it. The thread ends with f, so f may change its namespaces. Goroutines that f starts run on other
-// threads.
+// Run runs f on an OS thread of its own and waits for it. The thread ends with f, so f may change its namespaces.
+// Goroutines that f starts run on other threads.
 func Run(f func() error) error {
 	done := make(chan error, 1)
 	go func() {

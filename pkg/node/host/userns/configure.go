@@ -16,8 +16,8 @@ import (
 const (
 	// Unit divides the IDs of a pod, and their first one, as in the kubelet.
 	Unit = 65536
-	// end is the first ID that no pod has unless /etc/subuid says so. Above it, groups cannot be allowed to ping (ping_group_range), programs that
-	// store IDs with a sign fail, and 1<<32-1 is no ID.
+	// end is the first ID that no pod has unless /etc/subuid says so. Above it, groups cannot be allowed to ping
+	// (ping_group_range), programs that store IDs with a sign fail, and 1<<32-1 is no ID.
 	end = 1 << 31
 	// user is whose subordinate IDs pods have, as in the kubelet.
 	user = "kubelet"
@@ -25,8 +25,8 @@ const (
 	maxSubIDs = 1 << 20
 )
 
-// configured returns the pool of a machine with this /etc: what subuid(5) and subgid(5) give the user kubelet, or all IDs from each to end without those
-// that they give others. pods is how many must be able to have a range.
+// configured returns the pool of a machine with this /etc: what subuid(5) and subgid(5) give the user kubelet, or all
+// IDs from each to end without those that they give others. pods is how many must be able to have a range.
 func configured(etc string, each uint32, pods int) (*pool, error) {
 	users, err := subIDs(filepath.Join(etc, "subuid"))
 	if err != nil {
@@ -48,11 +48,14 @@ func configured(etc string, each uint32, pods int) (*pool, error) {
 	case len(own) > 1:
 		return nil, fmt.Errorf("/etc/subuid gives the user %s %d ranges: pods need one", user, len(own))
 	case all.First < each || all.First%each != 0 || all.Count%each != 0:
-		return nil, fmt.Errorf("/etc/subuid gives the user %s the IDs %d to %d: the first, which must not be 0, and their number must be multiples of %d", user, all.First, all.end()-1, each)
+		return nil, fmt.Errorf("/etc/subuid gives the user %s the IDs %d to %d: the first, which must not be 0, and their "+
+			"number must be multiples of %d", user, all.First, all.end()-1, each)
 	case all.end() > 1<<32-1:
-		return nil, fmt.Errorf("/etc/subuid gives the user %s the IDs %d to %d, and the last of all is no ID", user, all.First, all.end()-1)
+		return nil, fmt.Errorf("/etc/subuid gives the user %s the IDs %d to %d, and the last of all is no ID", user,
+			all.First, all.end()-1)
 	case int(all.Count/each) < pods:
-		return nil, fmt.Errorf("%d IDs for each of %d pods are more than the %d from %d on: give the user %s more in /etc/subuid and /etc/subgid, or use fewer pods", each, pods, all.Count, all.First, user)
+		return nil, fmt.Errorf("%d IDs for each of %d pods are more than the %d from %d on: give the user %s more in "+
+			"/etc/subuid and /etc/subgid, or use fewer pods", each, pods, all.Count, all.First, user)
 	}
 	p := newPool(all, each)
 	if len(own) == 0 {

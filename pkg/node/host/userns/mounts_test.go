@@ -30,7 +30,8 @@ func namespace(t *testing.T) int {
 	return int(users.Fd())
 }
 
-// What a mount with mapped IDs shows belongs to the namespace's IDs, and what they write belongs on the disk to what the namespace calls them.
+// What a mount with mapped IDs shows belongs to the namespace's IDs, and what they write belongs on the disk to what
+// the namespace calls them.
 func TestMapIDs(t *testing.T) {
 	users := namespace(t)
 	ownerOf := func(fd int, name string) uint32 {

@@ -10,7 +10,8 @@ import (
 // ErrNoRange is returned by Take when all ranges are in use.
 var ErrNoRange = errors.New("no free range of user IDs")
 
-// Range are IDs of the machine's users, and of its groups with the same numbers. A pod has them as 0 to Count-1. The zero value has none.
+// Range are IDs of the machine's users, and of its groups with the same numbers. A pod has them as 0 to Count-1. The
+// zero value has none.
 type Range struct {
 	First uint32 `json:"first"`
 	Count uint32 `json:"count"`
@@ -52,7 +53,8 @@ func (p *pool) take(owner string) (Range, error) {
 	return Range{}, fmt.Errorf("%w: all %d of %d IDs from %d on are in use", ErrNoRange, count, p.each, p.all.First)
 }
 
-// keep marks a range as taken by an earlier process. It may be of another size, and reach beyond those that are given. Allocation continues after it.
+// keep marks a range as taken by an earlier process. It may be of another size, and reach beyond those that are given.
+// Allocation continues after it.
 func (p *pool) keep(owner string, r Range) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -58,7 +58,10 @@ func TestPool(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, r, again)
 			case 1: // as after a restart with another configuration
-				r := Range{First: rapid.Uint32Range(1, 8*Unit).Draw(t, "kept first"), Count: rapid.Uint32Range(1, 3*Unit).Draw(t, "kept count")}
+				r := Range{
+					First: rapid.Uint32Range(1, 8*Unit).Draw(t, "kept first"),
+					Count: rapid.Uint32Range(1, 3*Unit).Draw(t, "kept count"),
+				}
 				if apart(r) {
 					p.keep(owner, r)
 					held[owner] = r
@@ -100,21 +103,29 @@ func TestConfigured(t *testing.T) {
 		want          Range
 		err           string
 	}{
-		"nothing":           {want: Range{65536, 1<<31 - 65536}},
-		"the kubelet's":     {users: own, groups: own, want: Range{131072, 7208960}},
-		"among others":      {users: "a:100000:65536\n" + own, groups: own + "# a comment\n\n", want: Range{131072, 7208960}},
-		"of users alone":    {users: own, err: "different IDs"},
-		"different":         {users: own, groups: "kubelet:65536:7208960\n", err: "different IDs"},
-		"two":               {users: own + own, groups: own + own, err: "2 ranges: pods need one"},
-		"root":              {users: "kubelet:0:7208960\n", groups: "kubelet:0:7208960\n", err: "must not be 0"},
-		"not aligned":       {users: "kubelet:100000:7208960\n", groups: "kubelet:100000:7208960\n", err: "multiples of 65536"},
+		"nothing":        {want: Range{65536, 1<<31 - 65536}},
+		"the kubelet's":  {users: own, groups: own, want: Range{131072, 7208960}},
+		"among others":   {users: "a:100000:65536\n" + own, groups: own + "# a comment\n\n", want: Range{131072, 7208960}},
+		"of users alone": {users: own, err: "different IDs"},
+		"different":      {users: own, groups: "kubelet:65536:7208960\n", err: "different IDs"},
+		"two":            {users: own + own, groups: own + own, err: "2 ranges: pods need one"},
+		"root":           {users: "kubelet:0:7208960\n", groups: "kubelet:0:7208960\n", err: "must not be 0"},
+		"not aligned": {
+			users: "kubelet:100000:7208960\n", groups: "kubelet:100000:7208960\n", err: "multiples of 65536",
+		},
 		"a part of a range": {users: "kubelet:65536:7208961\n", groups: "kubelet:65536:7208961\n", err: "multiples of 65536"},
-		"too few":           {users: "kubelet:65536:65536\n", groups: "kubelet:65536:65536\n", err: "65536 IDs for each of 110 pods are more than"},
-		"the last ID":       {users: "kubelet:65536:4294901760\n", groups: "kubelet:65536:4294901760\n", err: "the last of all is no ID"},
-		"no number":         {users: "kubelet:x:65536\n", groups: own, err: `"kubelet:x:65536"`},
-		"more IDs":          {each: 131072, want: Range{131072, 1<<31 - 131072}},
-		"more IDs, aligned": {each: 131072, users: "kubelet:131072:14417920\n", groups: "kubelet:131072:14417920\n", want: Range{131072, 14417920}},
-		"three units":       {each: 3 * 65536, want: Range{196608, (1<<31/196608)*196608 - 196608}},
+		"too few": {
+			users: "kubelet:65536:65536\n", groups: "kubelet:65536:65536\n", err: "65536 IDs for each of 110 pods are more than",
+		},
+		"the last ID": {
+			users: "kubelet:65536:4294901760\n", groups: "kubelet:65536:4294901760\n", err: "the last of all is no ID",
+		},
+		"no number": {users: "kubelet:x:65536\n", groups: own, err: `"kubelet:x:65536"`},
+		"more IDs":  {each: 131072, want: Range{131072, 1<<31 - 131072}},
+		"more IDs, aligned": {
+			each: 131072, users: "kubelet:131072:14417920\n", groups: "kubelet:131072:14417920\n", want: Range{131072, 14417920},
+		},
+		"three units": {each: 3 * 65536, want: Range{196608, (1<<31/196608)*196608 - 196608}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tt.each == 0 {
@@ -144,7 +155,8 @@ func TestOthersKeepTheirIDs(t *testing.T) {
 	require.Equal(t, []uint32{196608, 327680, 393216}, firsts)
 }
 
-// A node whose ranges are all in use by its pods when the agent starts has user namespaces still; one without a range for any has none.
+// A node whose ranges are all in use by its pods when the agent starts has user namespaces still; one without a range
+// for any has none.
 func TestSupportedWithoutAFreeRange(t *testing.T) {
 	m := &Manager{pool: newPool(Range{First: Unit, Count: Unit}, Unit)}
 	m.pool.avoid("subuid/somebody", []Range{{First: Unit, Count: Unit}})

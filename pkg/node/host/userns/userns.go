@@ -1,5 +1,5 @@
-// Package userns gives the pods of a node user namespaces of their own (KEP-127): each a range of the machine's user and group IDs, and the process in
-// which its namespaces begin.
+// Package userns gives the pods of a node user namespaces of their own (KEP-127): each a range of the machine's user
+// and group IDs, and the process in which its namespaces begin.
 //
 // Its invariant: no two owners have an ID in common, and none has one of the machine's own below Unit. Who takes a
 // range records it before it is used, and gives it to Keep after a restart.
@@ -53,7 +53,8 @@ func New(c Config) *Manager {
 	return m
 }
 
-// Supported returns why pods cannot have user namespaces here, or nil. The first call tries it, which takes some milliseconds.
+// Supported returns why pods cannot have user namespaces here, or nil. The first call tries it, which takes some
+// milliseconds.
 func (m *Manager) Supported() error { return m.supported() }
 
 // Take gives a range to owner, or returns the one that it has.
@@ -65,8 +66,9 @@ func (m *Manager) Keep(owner string, r Range) { m.pool.keep(owner, r) }
 // Release takes back the range of an owner, if it has one. Nothing may run with its IDs any more.
 func (m *Manager) Release(owner string) { m.pool.release(owner) }
 
-// Start starts a process with namespaces that begin with it: a user namespace with these IDs, and a network, an IPC and a UTS namespace, which belong to
-// that one. It does nothing, and ends with this process at the latest. The caller ends it; its namespaces stay as long as somebody else has them.
+// Start starts a process with namespaces that begin with it: a user namespace with these IDs, and a network, an IPC and
+// a UTS namespace, which belong to that one. It does nothing, and ends with this process at the latest. The caller ends
+// it; its namespaces stay as long as somebody else has them.
 func (m *Manager) Start(r Range) (pid int, end func(), err error) {
 	p, err := start(m.c.Program, r)
 	if err != nil {
@@ -109,7 +111,11 @@ func probeMounts(disk string, r Range, users int) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	o := mount.Overlay{Lower: []string{filepath.Join(dir, "lower")}, Upper: filepath.Join(dir, "upper"), Work: filepath.Join(dir, "work")}
+	o := mount.Overlay{
+		Lower: []string{filepath.Join(dir, "lower")},
+		Upper: filepath.Join(dir, "upper"),
+		Work:  filepath.Join(dir, "work"),
+	}
 	scratch := filepath.Join(dir, "scratch")
 	for _, d := range []string{dir, o.Lower[0], o.Upper, o.Work, scratch} {
 		if err := os.Mkdir(d, 0o700); err != nil {

@@ -1,4 +1,5 @@
-// Package keyring selects the registry credentials for an image from a pod's pull secrets, and from what plugins answer.
+// Package keyring selects the registry credentials for an image from a pod's pull secrets, and from what plugins
+// answer.
 //
 // Its invariant: a credential is returned only for images below the host, port and path that its source names, as in
 // k8s.io/kubernetes/pkg/credentialprovider, whose rules these are.
@@ -29,7 +30,8 @@ const maxMatches = 32
 // Credential is a registry credential and its source.
 type Credential struct {
 	runtime.Auth
-	// Secret is the secret that contains it, Account the service account for which a plugin gave it. Without either it is the node's, for all of its pods.
+	// Secret is the secret that contains it, Account the service account for which a plugin gave it. Without either it is
+	// the node's, for all of its pods.
 	Secret  Secret
 	Account Account
 }
@@ -62,7 +64,8 @@ type login struct {
 	RegistryToken            string `json:"registrytoken"`
 }
 
-// Add adds the credentials of a secret of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg. Other secrets have none.
+// Add adds the credentials of a secret of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg. Other secrets
+// have none.
 func (k *Keyring) Add(s *corev1.Secret) error {
 	logins := map[string]login{}
 	var err error
@@ -98,12 +101,15 @@ func (k *Keyring) Add(s *corev1.Secret) error {
 			continue
 		}
 		auth := runtime.Auth{Username: l.Username, Password: l.Password, Token: l.RegistryToken}
-		k.add(where, Credential{Auth: auth, Secret: Secret{UID: string(s.UID), Namespace: s.Namespace, Name: s.Name, Hash: hash(auth)}})
+		k.add(where, Credential{
+			Auth: auth, Secret: Secret{UID: string(s.UID), Namespace: s.Namespace, Name: s.Name, Hash: hash(auth)},
+		})
 	}
 	return nil
 }
 
-// AddLogins adds what a plugin answered for a service account, or with the zero Account for the node, by the registries that it named.
+// AddLogins adds what a plugin answered for a service account, or with the zero Account for the node, by the registries
+// that it named.
 func (k *Keyring) AddLogins(logins map[string]runtime.Auth, account Account) {
 	for _, registry := range slices.Sorted(maps.Keys(logins)) {
 		if where, ok := key(registry); ok {
@@ -174,7 +180,8 @@ func (k *Keyring) Lookup(image string) []Credential {
 	return found[:min(len(found), maxMatches)]
 }
 
-// Matches reports whether a repository matches a key. Wildcards match within a label of the host name; ports must be equal.
+// Matches reports whether a repository matches a key. Wildcards match within a label of the host name; ports must be
+// equal.
 func Matches(where, repository string) bool {
 	glob, err1 := url.Parse("https://" + where)
 	target, err2 := url.Parse("https://" + repository)

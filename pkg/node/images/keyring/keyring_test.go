@@ -14,7 +14,9 @@ import (
 func secret(t testing.TB, name string, logins map[string]string) *corev1.Secret {
 	auths := map[string]any{}
 	for registry, user := range logins {
-		auths[registry] = map[string]string{"auth": base64.StdEncoding.EncodeToString([]byte(user + ":" + user + "-password"))}
+		auths[registry] = map[string]string{
+			"auth": base64.StdEncoding.EncodeToString([]byte(user + ":" + user + "-password")),
+		}
 	}
 	data, err := json.Marshal(map[string]any{"auths": auths})
 	require.NoError(t, err)
@@ -82,10 +84,12 @@ func TestLookup(t *testing.T) {
 
 func TestMostSpecificFirstAndAllOfARotation(t *testing.T) {
 	var k Keyring
-	require.NoError(t, k.Add(secret(t, "one", map[string]string{"example.com": "host", "example.com/team": "team", "other.com": "other"})))
+	require.NoError(t,
+		k.Add(secret(t, "one", map[string]string{"example.com": "host", "example.com/team": "team", "other.com": "other"})))
 	require.NoError(t, k.Add(secret(t, "two", map[string]string{"example.com/team": "rotated"})))
 	require.NoError(t, k.Add(&corev1.Secret{Type: corev1.SecretTypeOpaque}))
-	require.Error(t, k.Add(&corev1.Secret{Type: corev1.SecretTypeDockercfg, Data: map[string][]byte{corev1.DockerConfigKey: []byte("{")}}))
+	require.Error(t,
+		k.Add(&corev1.Secret{Type: corev1.SecretTypeDockercfg, Data: map[string][]byte{corev1.DockerConfigKey: []byte("{")}}))
 	var users []string
 	for _, c := range k.Lookup("example.com/team/image") {
 		users = append(users, c.Username+" of "+c.Secret.Name)
@@ -104,7 +108,8 @@ func TestLookupIsBounded(t *testing.T) {
 func TestDockercfgAndTokens(t *testing.T) {
 	var k Keyring
 	require.NoError(t, k.Add(&corev1.Secret{Type: corev1.SecretTypeDockercfg, Data: map[string][]byte{
-		corev1.DockerConfigKey: []byte(`{"a.io":{"username":"u","password":"p"},"b.io":{"registrytoken":"t"},"c.io":{"auth":"!"}}`),
+		corev1.DockerConfigKey: []byte(
+			`{"a.io":{"username":"u","password":"p"},"b.io":{"registrytoken":"t"},"c.io":{"auth":"!"}}`),
 	}}))
 	require.Equal(t, "u", k.Lookup("a.io/x")[0].Username)
 	require.Equal(t, "t", k.Lookup("b.io/x")[0].Token)
@@ -118,7 +123,9 @@ func FuzzKeyring(f *testing.F) {
 	f.Add([]byte(`{"auths":{"*.io:1/[a":{"username":"a"}}}`), "a.io:1/[a")
 	f.Fuzz(func(t *testing.T, data []byte, image string) {
 		var k Keyring
-		_ = k.Add(&corev1.Secret{Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: data}})
+		_ = k.Add(&corev1.Secret{
+			Type: corev1.SecretTypeDockerConfigJson, Data: map[string][]byte{corev1.DockerConfigJsonKey: data},
+		})
 		_ = k.Add(&corev1.Secret{Type: corev1.SecretTypeDockercfg, Data: map[string][]byte{corev1.DockerConfigKey: data}})
 		require.LessOrEqual(t, len(k.Lookup(image)), maxMatches)
 	})

@@ -7,8 +7,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// maxEntries limits the answers of one plugin that are kept: beyond it the one that is valid for the shortest time goes. An answer has at most
-// maxOutput bytes.
+// maxEntries limits the answers of one plugin that are kept: beyond it the one that is valid for the shortest time
+// goes. An answer has at most maxOutput bytes.
 const maxEntries = 256
 
 // cache are the answers of a plugin, for as long as it said. Safe for concurrent use.

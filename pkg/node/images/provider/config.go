@@ -30,12 +30,17 @@ const (
 )
 
 // configVersions are the versions of a CredentialProviderConfig; the fields of the former ones are among those of v1.
-var configVersions = []string{"kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1"}
+var configVersions = []string{
+	"kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1",
+}
 
 // pluginVersions are the versions in which plugins are asked; the fields of the former ones are among those of v1.
-var pluginVersions = []string{apiv1.SchemeGroupVersion.String(), v1beta1.SchemeGroupVersion.String(), v1alpha1.SchemeGroupVersion.String()}
+var pluginVersions = []string{
+	apiv1.SchemeGroupVersion.String(), v1beta1.SchemeGroupVersion.String(), v1alpha1.SchemeGroupVersion.String(),
+}
 
-// read reads the providers of a file, or of all files in a folder, in the order of their names. The hash is upstream's, for its metric.
+// read reads the providers of a file, or of all files in a folder, in the order of their names. The hash is upstream's,
+// for its metric.
 func read(path string) (providers []configv1.CredentialProvider, hash string, err error) {
 	files := []string{path}
 	info, err := os.Stat(path)
@@ -61,8 +66,10 @@ func read(path string) (providers []configv1.CredentialProvider, hash string, er
 		}
 		switch {
 		case c.Kind != "CredentialProviderConfig" || !slices.Contains(configVersions, c.APIVersion):
-			return nil, "", fmt.Errorf("%s: kind %q of %q is not CredentialProviderConfig of %s", file, c.Kind, c.APIVersion, configVersions[0])
-		case c.APIVersion != configVersions[0] && slices.ContainsFunc(c.Providers, func(p configv1.CredentialProvider) bool { return p.TokenAttributes != nil }):
+			return nil, "", fmt.Errorf("%s: kind %q of %q is not CredentialProviderConfig of %s", file, c.Kind, c.APIVersion,
+				configVersions[0])
+		case c.APIVersion != configVersions[0] &&
+			slices.ContainsFunc(c.Providers, func(p configv1.CredentialProvider) bool { return p.TokenAttributes != nil }):
 			return nil, "", fmt.Errorf("%s: %s has no tokenAttributes, %s has", file, c.APIVersion, configVersions[0])
 		}
 		providers = append(providers, c.Providers...)
@@ -119,13 +126,15 @@ func validate(providers []configv1.CredentialProvider) (errs field.ErrorList) {
 		}
 		for _, pattern := range p.MatchImages {
 			if u, err := url.Parse("https://" + pattern); err != nil || u.Host == "" || strings.Contains(pattern, "://") {
-				errs = append(errs, field.Invalid(at.Child("matchImages"), pattern, "it is a host with an optional port and path, without a scheme"))
+				errs = append(errs,
+					field.Invalid(at.Child("matchImages"), pattern, "it is a host with an optional port and path, without a scheme"))
 			}
 		}
 		if p.DefaultCacheDuration == nil {
 			errs = append(errs, field.Required(at.Child("defaultCacheDuration"), ""))
 		} else if p.DefaultCacheDuration.Duration < 0 {
-			errs = append(errs, field.Invalid(at.Child("defaultCacheDuration"), p.DefaultCacheDuration.Duration.String(), "it is negative"))
+			errs = append(errs,
+				field.Invalid(at.Child("defaultCacheDuration"), p.DefaultCacheDuration.Duration.String(), "it is negative"))
 		}
 		if p.TokenAttributes != nil {
 			errs = append(errs, validateToken(p, at.Child("tokenAttributes"))...)
@@ -142,17 +151,24 @@ func validateToken(p *configv1.CredentialProvider, at *field.Path) (errs field.E
 	if t.ServiceAccountTokenAudience == "" {
 		errs = append(errs, field.Required(at.Child("serviceAccountTokenAudience"), ""))
 	}
-	types := []configv1.ServiceAccountTokenCacheType{configv1.ServiceAccountServiceAccountTokenCacheType, configv1.TokenServiceAccountTokenCacheType}
+	types := []configv1.ServiceAccountTokenCacheType{
+		configv1.ServiceAccountServiceAccountTokenCacheType, configv1.TokenServiceAccountTokenCacheType,
+	}
 	if !slices.Contains(types, t.CacheType) {
 		errs = append(errs, field.NotSupported(at.Child("cacheType"), t.CacheType, types))
 	}
 	if t.RequireServiceAccount == nil {
 		errs = append(errs, field.Required(at.Child("requireServiceAccount"), ""))
 	} else if !*t.RequireServiceAccount && len(t.RequiredServiceAccountAnnotationKeys) > 0 {
-		errs = append(errs, field.Forbidden(at.Child("requiredServiceAccountAnnotationKeys"), "a pod without a service account, which requireServiceAccount allows, has none"))
+		errs = append(errs,
+			field.Forbidden(at.Child("requiredServiceAccountAnnotationKeys"),
+				"a pod without a service account, which requireServiceAccount allows, has none"))
 	}
 	seen := map[string]bool{}
-	for name, keys := range map[string][]string{"requiredServiceAccountAnnotationKeys": t.RequiredServiceAccountAnnotationKeys, "optionalServiceAccountAnnotationKeys": t.OptionalServiceAccountAnnotationKeys} {
+	for name, keys := range map[string][]string{
+		"requiredServiceAccountAnnotationKeys": t.RequiredServiceAccountAnnotationKeys,
+		"optionalServiceAccountAnnotationKeys": t.OptionalServiceAccountAnnotationKeys,
+	} {
 		for _, key := range keys {
 			if seen[key] {
 				errs = append(errs, field.Duplicate(at.Child(name), key))

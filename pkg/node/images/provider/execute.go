@@ -28,7 +28,8 @@ const (
 )
 
 // execute runs the plugin's program with a request on standard input, and returns what it writes to standard output.
-func (one *plugin) execute(ctx context.Context, request *apiv1.CredentialProviderRequest) (*apiv1.CredentialProviderResponse, error) {
+func (one *plugin) execute(ctx context.Context,
+	request *apiv1.CredentialProviderRequest) (*apiv1.CredentialProviderResponse, error) {
 	request.TypeMeta = metav1.TypeMeta{APIVersion: one.APIVersion, Kind: "CredentialProviderRequest"}
 	input, err := json.Marshal(request)
 	if err != nil {
@@ -41,7 +42,8 @@ func (one *plugin) execute(ctx context.Context, request *apiv1.CredentialProvide
 	program.Stdin, program.Stdout, program.Stderr = bytes.NewReader(input), out, said
 	program.Env = one.environment(os.Environ())
 	program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	program.Cancel = func() error { return syscall.Kill(-program.Process.Pid, syscall.SIGKILL) } // with what it has started
+	// with what it has started
+	program.Cancel = func() error { return syscall.Kill(-program.Process.Pid, syscall.SIGKILL) }
 	program.WaitDelay = endTimeout
 	err = program.Run()
 	if program.Process != nil { // what it has started and left
@@ -53,19 +55,23 @@ func (one *plugin) execute(ctx context.Context, request *apiv1.CredentialProvide
 	case len(out.Bytes()) > maxOutput:
 		return nil, fmt.Errorf("the plugin wrote more than %d bytes", maxOutput)
 	case err != nil:
-		return nil, fmt.Errorf("the plugin failed: %w: %s", err, bounded.Text(strings.TrimSpace(string(said.Bytes())), maxErrors))
+		return nil, fmt.Errorf("the plugin failed: %w: %s", err,
+			bounded.Text(strings.TrimSpace(string(said.Bytes())), maxErrors))
 	}
 	var response apiv1.CredentialProviderResponse
 	if err := json.Unmarshal(out.Bytes(), &response); err != nil {
-		return nil, errors.New("the plugin did not write a CredentialProviderResponse in JSON") // the error may have a credential in it
+		// the error may have a credential in it
+		return nil, errors.New("the plugin did not write a CredentialProviderResponse in JSON")
 	}
 	if response.APIVersion != one.APIVersion || response.Kind != "CredentialProviderResponse" {
-		return nil, fmt.Errorf("the plugin wrote a %.60q of %.60q instead of a CredentialProviderResponse of %s", response.Kind, response.APIVersion, one.APIVersion)
+		return nil, fmt.Errorf("the plugin wrote a %.60q of %.60q instead of a CredentialProviderResponse of %s",
+			response.Kind, response.APIVersion, one.APIVersion)
 	}
 	return &response, nil
 }
 
-// environment is that of this process without Coracle's options, among which is the token with which it joined, and with the plugin's own.
+// environment is that of this process without Coracle's options, among which is the token with which it joined, and
+// with the plugin's own.
 func (one *plugin) environment(own []string) (env []string) {
 	for _, v := range own {
 		if !strings.HasPrefix(v, "CORACLE_") {

@@ -1,5 +1,6 @@
-// Package provider asks credential provider plugins for the registry credentials of images (KEP-2133): programs on this machine that get an image's
-// name, and with it a token of the pod's service account where they want one (KEP-4412), and answer with credentials and how long to keep them.
+// Package provider asks credential provider plugins for the registry credentials of images (KEP-2133): programs on this
+// machine that get an image's name, and with it a token of the pod's service account where they want one (KEP-4412),
+// and answer with credentials and how long to keep them.
 //
 // Its invariants: a plugin is only asked for images that its configuration names, and what it answers is only used for
 // images below the names in the answer; its time, its output and what is kept of it are bounded; a credential that was
@@ -72,11 +73,19 @@ func New(c Config) (*Plugins, error) {
 	with := promauto.With(c.Metrics)
 	p := &Plugins{
 		c: c, guard: run.Guard{Log: c.Logger, Component: "credential providers"}, running: make(chan struct{}, atOnce),
-		failures: with.NewCounterVec(prometheus.CounterOpts{Name: "kubelet_credential_provider_plugin_errors_total", Help: "Number of errors from credential provider plugin"}, []string{"plugin_name"}),
-		took: with.NewHistogramVec(prometheus.HistogramOpts{Name: "kubelet_credential_provider_plugin_duration", Help: "Duration of execution in seconds for credential provider plugin"},
+		failures: with.NewCounterVec(prometheus.CounterOpts{
+			Name: "kubelet_credential_provider_plugin_errors_total", Help: "Number of errors from credential provider plugin",
+		}, []string{"plugin_name"}),
+		took: with.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "kubelet_credential_provider_plugin_duration",
+			Help: "Duration of execution in seconds for credential provider plugin",
+		},
 			[]string{"plugin_name"}),
 	}
-	with.NewGaugeVec(prometheus.GaugeOpts{Name: "kubelet_credential_provider_config_info", Help: "Information about the last applied credential provider configuration with hash as label"},
+	with.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "kubelet_credential_provider_config_info",
+		Help: "Information about the last applied credential provider configuration with hash as label",
+	},
 		[]string{"hash"}).WithLabelValues(hash).Set(1)
 	for _, one := range providers {
 		path, err := program(c.BinDir, one.Name)
@@ -88,7 +97,8 @@ func New(c Config) (*Plugins, error) {
 	return p, nil
 }
 
-// Credentials returns the plugins' credentials for an image of a pod, in the order in which to try them. A plugin that fails is logged, and has none.
+// Credentials returns the plugins' credentials for an image of a pod, in the order in which to try them. A plugin that
+// fails is logged, and has none.
 func (p *Plugins) Credentials(ctx context.Context, pod *corev1.Pod, image string) []keyring.Credential {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -96,13 +106,16 @@ func (p *Plugins) Credentials(ctx context.Context, pod *corev1.Pod, image string
 	}
 	var ring keyring.Keyring
 	for _, one := range p.plugins {
-		if !slices.ContainsFunc(one.MatchImages, func(pattern string) bool { return keyring.Matches(pattern, named.Name()) }) {
+		if !slices.ContainsFunc(one.MatchImages, func(pattern string) bool {
+			return keyring.Matches(pattern, named.Name())
+		}) {
 			continue
 		}
 		logins, account, err := p.ask(ctx, one, pod, named)
 		if err != nil {
 			if ctx.Err() == nil {
-				p.c.Logger.Warn("could not get credentials for image from plugin", "plugin", one.Name, "image", named.Name(), "pod", pod.Namespace+"/"+pod.Name, "error", err)
+				p.c.Logger.Warn("could not get credentials for image from plugin", "plugin", one.Name, "image", named.Name(), "pod",
+					pod.Namespace+"/"+pod.Name, "error", err)
 			}
 			continue
 		}
@@ -121,7 +134,8 @@ type identity struct {
 // errNotForPod means that a plugin does not want to be asked for a pod's service account.
 var errNotForPod = errors.New("the plugin is not for this pod")
 
-func (p *Plugins) identify(ctx context.Context, t *configv1.ServiceAccountTokenAttributes, pod *corev1.Pod) (identity, error) {
+func (p *Plugins) identify(ctx context.Context, t *configv1.ServiceAccountTokenAttributes,
+	pod *corev1.Pod) (identity, error) {
 	name := pod.Spec.ServiceAccountName
 	switch {
 	case t == nil, name == "" && !*t.RequireServiceAccount:
@@ -133,7 +147,10 @@ func (p *Plugins) identify(ctx context.Context, t *configv1.ServiceAccountTokenA
 	if err != nil {
 		return identity{}, fmt.Errorf("service account %s/%s: %w", pod.Namespace, name, err)
 	}
-	id := identity{account: keyring.Account{UID: string(account.UID), Namespace: account.Namespace, Name: account.Name}, annotations: map[string]string{}}
+	id := identity{
+		account:     keyring.Account{UID: string(account.UID), Namespace: account.Namespace, Name: account.Name},
+		annotations: map[string]string{},
+	}
 	for _, key := range t.RequiredServiceAccountAnnotationKeys {
 		value, ok := account.Annotations[key]
 		if !ok { // by it workloads say that they want the plugin
@@ -151,7 +168,8 @@ func (p *Plugins) identify(ctx context.Context, t *configv1.ServiceAccountTokenA
 }
 
 // ask returns what a plugin answers for an image, or answered a while ago, and for whom.
-func (p *Plugins) ask(ctx context.Context, one *plugin, pod *corev1.Pod, image reference.Named) (map[string]runtime.Auth, keyring.Account, error) {
+func (p *Plugins) ask(ctx context.Context, one *plugin, pod *corev1.Pod,
+	image reference.Named) (map[string]runtime.Auth, keyring.Account, error) {
 	id, err := p.identify(ctx, one.TokenAttributes, pod)
 	if errors.Is(err, errNotForPod) {
 		return nil, keyring.Account{}, nil
@@ -165,7 +183,11 @@ func (p *Plugins) ask(ctx context.Context, one *plugin, pod *corev1.Pod, image r
 			return logins, id.account, nil
 		}
 	}
-	request := &apiv1.CredentialProviderRequest{Image: image.Name(), ServiceAccountToken: id.token, ServiceAccountAnnotations: id.annotations}
+	request := &apiv1.CredentialProviderRequest{
+		Image:                     image.Name(),
+		ServiceAccountToken:       id.token,
+		ServiceAccountAnnotations: id.annotations,
+	}
 	for {
 		answers := one.flight.DoChan(flightKey(request), func() (any, error) { return p.run(ctx, one, request) })
 		select {
@@ -188,7 +210,8 @@ func (p *Plugins) ask(ctx context.Context, one *plugin, pod *corev1.Pod, image r
 // everything is what an answer is kept for that is valid for all images; no image has the name.
 const everything = "<global>"
 
-// key is what an answer is kept under. With cacheType Token it is for the token alone, else for all pods of the service account.
+// key is what an answer is kept under. With cacheType Token it is for the token alone, else for all pods of the service
+// account.
 func (one *plugin) key(of string, id identity) string {
 	if one.TokenAttributes == nil || one.TokenAttributes.CacheType != configv1.TokenServiceAccountTokenCacheType {
 		id.token = ""
@@ -214,10 +237,12 @@ func encode(of string, id identity) string {
 }
 
 // take checks an answer, and keeps it for as long as it is valid.
-func (one *plugin) take(r *apiv1.CredentialProviderResponse, id identity, image, registry string) (map[string]runtime.Auth, error) {
+func (one *plugin) take(r *apiv1.CredentialProviderResponse, id identity,
+	image, registry string) (map[string]runtime.Auth, error) {
 	logins := make(map[string]runtime.Auth, len(r.Auth))
 	for of, a := range r.Auth {
-		if id.token != "" && a.Password == id.token && one.TokenAttributes.CacheType != configv1.TokenServiceAccountTokenCacheType {
+		if id.token != "" && a.Password == id.token &&
+			one.TokenAttributes.CacheType != configv1.TokenServiceAccountTokenCacheType {
 			return nil, errors.New("the plugin returned the service account's token as password, which needs cacheType Token")
 		}
 		logins[of] = runtime.Auth{Username: a.Username, Password: a.Password}
@@ -231,7 +256,8 @@ func (one *plugin) take(r *apiv1.CredentialProviderResponse, id identity, image,
 	case apiv1.GlobalPluginCacheKeyType:
 		of = everything
 	default:
-		return nil, fmt.Errorf("the plugin returned the cacheKeyType %.40q, which is none of Image, Registry and Global", r.CacheKeyType)
+		return nil, fmt.Errorf("the plugin returned the cacheKeyType %.40q, which is none of Image, Registry and Global",
+			r.CacheKeyType)
 	}
 	valid := one.DefaultCacheDuration.Duration
 	if r.CacheDuration != nil {
@@ -244,12 +270,14 @@ func (one *plugin) take(r *apiv1.CredentialProviderResponse, id identity, image,
 }
 
 // run runs a plugin when there is a place for it.
-func (p *Plugins) run(ctx context.Context, one *plugin, request *apiv1.CredentialProviderRequest) (response *apiv1.CredentialProviderResponse, err error) {
+func (p *Plugins) run(ctx context.Context, one *plugin,
+	request *apiv1.CredentialProviderRequest) (response *apiv1.CredentialProviderResponse, err error) {
 	panicked := p.guard.Do("plugin", func() { response, err = p.place(ctx, one, request) }, "plugin", one.Name)
 	return response, errors.Join(panicked, err)
 }
 
-func (p *Plugins) place(ctx context.Context, one *plugin, request *apiv1.CredentialProviderRequest) (*apiv1.CredentialProviderResponse, error) {
+func (p *Plugins) place(ctx context.Context, one *plugin,
+	request *apiv1.CredentialProviderRequest) (*apiv1.CredentialProviderResponse, error) {
 	select {
 	case p.running <- struct{}{}:
 		defer func() { <-p.running }()

@@ -59,7 +59,8 @@ func (b *bench) log() string {
 
 // program makes a plugin of a shell script, which appends what it is asked to the file asked.
 func (b *bench) program(name, script string) {
-	// The program itself is not written by this process: a fork of another test could have it open for writing, and then it cannot be run.
+	// The program itself is not written by this process: a fork of another test could have it open for writing, and then
+	// it cannot be run.
 	text := "#!/bin/sh\nread -r line; echo \"$line\" >>" + filepath.Join(b.dir, "asked") + "\n" + script
 	require.NoError(b, os.WriteFile(filepath.Join(b.dir, name+".sh"), []byte(text), 0o600))
 	if err := os.Symlink("/bin/sh", filepath.Join(b.dir, name)); !errors.Is(err, os.ErrExist) {
@@ -81,12 +82,14 @@ func (b *bench) asked() []string {
 
 // provider is a plugin's configuration. more are further fields.
 func (b *bench) provider(name, images string, more ...string) string {
-	return fmt.Sprintf("- name: %s\n  matchImages: [%s]\n  defaultCacheDuration: 0s\n  apiVersion: credentialprovider.kubelet.k8s.io/v1\n  args: [%s.sh]\n  %s\n",
+	return fmt.Sprintf("- name: %s\n  matchImages: [%s]\n  defaultCacheDuration: 0s\n  apiVersion: "+
+		"credentialprovider.kubelet.k8s.io/v1\n  args: [%s.sh]\n  %s\n",
 		name, images, filepath.Join(b.dir, name), strings.Join(more, "\n  "))
 }
 
 func (b *bench) open(providers ...string) *Plugins {
-	p, err := b.try("apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n" + strings.Join(providers, ""))
+	p, err := b.try("apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n" +
+		strings.Join(providers, ""))
 	require.NoError(b, err)
 	return p
 }
@@ -119,7 +122,10 @@ func login(where, password string) string {
 }
 
 func pod(account string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "pod"}, Spec: corev1.PodSpec{ServiceAccountName: account}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "pod"},
+		Spec:       corev1.PodSpec{ServiceAccountName: account},
+	}
 }
 
 // passwords are those of credentials, in order.
@@ -133,15 +139,23 @@ func passwords(list []keyring.Credential) (out []string) {
 // A plugin is asked for the images that it is for, and its answer is used for images below what the answer names.
 func TestCredentials(t *testing.T) {
 	b := newBench(t)
-	b.program("one", answer("Image", "", login("x.io/team", "a")+","+login("*.x.io", "b")+","+login("y.io", "c")+","+login("https://x.io/v2/", "d")))
+	b.program("one",
+		answer("Image", "",
+			login("x.io/team", "a")+","+login("*.x.io", "b")+","+login("y.io", "c")+","+login("https://x.io/v2/", "d")))
 	b.program("two", `[ "$COLOUR$1" = redarg ] && `+answer("Image", "", login("x.io/team", "e")))
-	p := b.open(b.provider("one", `x.io, "*.x.io"`), strings.Replace(b.provider("two", "x.io/team", "env: [{name: COLOUR, value: red}]"), "two.sh]", "two.sh, arg]", 1))
+	p := b.open(b.provider("one", `x.io, "*.x.io"`),
+		strings.Replace(b.provider("two", "x.io/team", "env: [{name: COLOUR, value: red}]"), "two.sh]", "two.sh, arg]", 1))
 	got := p.Credentials(t.Context(), pod(""), "x.io/team/app:1@sha256:"+strings.Repeat("0", 64))
-	require.Equal(t, []string{"a", "e", "d"}, passwords(got), "the longest first, and of one length in the order of the plugins")
+	require.Equal(t, []string{"a", "e", "d"}, passwords(got),
+		"the longest first, and of one length in the order of the plugins")
 	require.True(t, got[0].Everyones())
 	require.Equal(t, "me", got[0].Username)
-	require.Equal(t, []string{`{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"x.io/team/app"}`,
-		`{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"x.io/team/app"}`}, b.asked())
+	require.Equal(t,
+		[]string{
+			`{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"x.io/team/app"}`,
+			`{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"x.io/team/app"}`,
+		},
+		b.asked())
 
 	require.Equal(t, []string{"d"}, passwords(p.Credentials(t.Context(), pod(""), "x.io/other")))
 	require.Len(t, b.asked(), 1)
@@ -200,10 +214,14 @@ func TestCacheIsBoundedAndForgets(t *testing.T) {
 
 // With tokenAttributes a plugin is asked for the pod's service account, and what it answers is for no other one.
 func TestServiceAccounts(t *testing.T) {
-	const attributes = "tokenAttributes: {serviceAccountTokenAudience: x.io, cacheType: ServiceAccount, requireServiceAccount: true, requiredServiceAccountAnnotationKeys: [x.io/role], optionalServiceAccountAnnotationKeys: [x.io/zone, x.io/no]}"
+	const attributes = "tokenAttributes: {serviceAccountTokenAudience: x.io, cacheType: ServiceAccount, " +
+		"requireServiceAccount: true, requiredServiceAccountAnnotationKeys: [x.io/role], " +
+		"optionalServiceAccountAnnotationKeys: [x.io/zone, x.io/no]}"
 	b := newBench(t)
 	account := func(name, uid string, annotations map[string]string) {
-		b.accounts["ns/"+name] = &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(uid), Annotations: annotations}}
+		b.accounts["ns/"+name] = &corev1.ServiceAccount{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, UID: types.UID(uid), Annotations: annotations},
+		}
 	}
 	account("one", "1", map[string]string{"x.io/role": "reader", "x.io/zone": "a", "other": "secret"})
 	account("two", "2", map[string]string{"x.io/role": "reader"})
@@ -212,13 +230,15 @@ func TestServiceAccounts(t *testing.T) {
 	p := b.open(b.provider("p", "x.io", attributes))
 	got := p.Credentials(t.Context(), pod("one"), "x.io/a")
 	require.Equal(t, keyring.Account{UID: "1", Namespace: "ns", Name: "one"}, got[0].Account)
-	require.Equal(t, []string{`{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"x.io/a",` +
-		`"serviceAccountToken":"token-0 of 1 for x.io in p","serviceAccountAnnotations":{"x.io/role":"reader","x.io/zone":"a"}}`}, b.asked())
+	require.Equal(t,
+		[]string{`{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"x.io/a",` +
+			`"serviceAccountToken":"token-0 of 1 for x.io in p","serviceAccountAnnotations":{"x.io/role":"reader","x.io/zone":"a"}}`}, b.asked())
 	b.tokens++
 	require.Equal(t, got, p.Credentials(t.Context(), pod("one"), "x.io/b"), "for all pods of the account")
 	require.Empty(t, b.asked())
 
-	require.Equal(t, keyring.Account{UID: "2", Namespace: "ns", Name: "two"}, p.Credentials(t.Context(), pod("two"), "x.io/a")[0].Account)
+	require.Equal(t, keyring.Account{UID: "2", Namespace: "ns", Name: "two"},
+		p.Credentials(t.Context(), pod("two"), "x.io/a")[0].Account)
 	require.Len(t, b.asked(), 1)
 	account("one", "1", map[string]string{"x.io/role": "writer"})
 	p.Credentials(t.Context(), pod("one"), "x.io/a")
@@ -236,7 +256,8 @@ func TestServiceAccounts(t *testing.T) {
 
 	// For each token alone, and for pods without an account.
 	b.program("p", answer("Registry", `,"cacheDuration":"1h"`, login("x.io", "token-1 of 1 for x.io in p")))
-	p = b.open(b.provider("p", "x.io", "tokenAttributes: {serviceAccountTokenAudience: x.io, cacheType: Token, requireServiceAccount: false}"))
+	p = b.open(b.provider("p", "x.io",
+		"tokenAttributes: {serviceAccountTokenAudience: x.io, cacheType: Token, requireServiceAccount: false}"))
 	account("one", "1", nil)
 	for want := range 2 {
 		require.Len(t, p.Credentials(t.Context(), pod("one"), "x.io/a"), 1)
@@ -246,11 +267,14 @@ func TestServiceAccounts(t *testing.T) {
 	require.Len(t, p.Credentials(t.Context(), pod("one"), "x.io/a"), 1)
 	require.Len(t, b.asked(), 1)
 	require.True(t, p.Credentials(t.Context(), pod(""), "x.io/a")[0].Everyones())
-	require.Equal(t, []string{`{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"x.io/a"}`}, b.asked())
+	require.Equal(t,
+		[]string{`{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"x.io/a"}`},
+		b.asked())
 
 	// A token that is returned as it is must not be kept for the account's other pods.
 	b.tokens = 1
-	p = b.open(b.provider("p", "x.io", "tokenAttributes: {serviceAccountTokenAudience: x.io, cacheType: ServiceAccount, requireServiceAccount: false}"))
+	p = b.open(b.provider("p", "x.io",
+		"tokenAttributes: {serviceAccountTokenAudience: x.io, cacheType: ServiceAccount, requireServiceAccount: false}"))
 	require.Empty(t, p.Credentials(t.Context(), pod("one"), "x.io/a"))
 	require.Contains(t, b.log(), "which needs cacheType Token")
 }
@@ -258,13 +282,19 @@ func TestServiceAccounts(t *testing.T) {
 // Whatever a plugin does costs its own credentials, and no secret is in the log.
 func TestBadPlugins(t *testing.T) {
 	for name, tt := range map[string]struct{ script, want string }{
-		"fails":            {"echo 'no luck' >&2; exit 3", "exit status 3: no luck"},
-		"no JSON":          {"echo password", "did not write a CredentialProviderResponse"},
-		"another version":  {strings.Replace(answer("Image", "", ""), "k8s.io/v1", "k8s.io/v1beta1", 1), "credentialprovider.kubelet.k8s.io/v1beta1"},
+		"fails":   {"echo 'no luck' >&2; exit 3", "exit status 3: no luck"},
+		"no JSON": {"echo password", "did not write a CredentialProviderResponse"},
+		"another version": {
+			strings.Replace(answer("Image", "", ""), "k8s.io/v1", "k8s.io/v1beta1", 1),
+			"credentialprovider.kubelet.k8s.io/v1beta1",
+		},
 		"another kind":     {strings.Replace(answer("Image", "", ""), "Response", "Request", 1), "CredentialProviderRequest"},
 		"no kind of cache": {answer("Whatever", "", login("x.io", "password")), "cacheKeyType"},
 		"much output":      {"head -c 3000000 /dev/zero", "wrote more than 1048576 bytes"},
-		"much on stderr":   {"i=0; while [ $i -lt 1000 ]; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx >&2; i=$((i+1)); done; exit 1", "exit status 1: xxx"},
+		"much on stderr": {
+			"i=0; while [ $i -lt 1000 ]; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx >&2; i=$((i+1)); done; exit 1",
+			"exit status 1: xxx",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -274,17 +304,26 @@ func TestBadPlugins(t *testing.T) {
 			require.Contains(t, b.log(), tt.want)
 			require.NotContains(t, b.log(), "password")
 			require.Less(t, len(b.log()), 4096)
-			require.NoError(t, testutil.GatherAndCompare(b.metrics, strings.NewReader("# HELP kubelet_credential_provider_plugin_errors_total Number of errors from credential provider plugin\n"+
-				"# TYPE kubelet_credential_provider_plugin_errors_total counter\n"+map[bool]string{true: "", false: "kubelet_credential_provider_plugin_errors_total{plugin_name=\"p\"} 1\n"}[name == "no kind of cache"]),
-				"kubelet_credential_provider_plugin_errors_total"))
+			require.NoError(t,
+				testutil.GatherAndCompare(b.metrics,
+					strings.NewReader("# HELP kubelet_credential_provider_plugin_errors_total Number of errors from credential "+
+						"provider plugin\n"+
+						"# TYPE kubelet_credential_provider_plugin_errors_total "+
+						"counter\n"+map[bool]string{
+						true: "", false: "kubelet_credential_provider_plugin_errors_total{plugin_name=\"p\"} 1\n",
+					}[name == "no kind of cache"]),
+					"kubelet_credential_provider_plugin_errors_total"))
 		})
 	}
 }
 
-// A plugin that hangs is ended with all that it has started as soon as nobody waits for it, and who asked for the same meanwhile starts it again.
+// A plugin that hangs is ended with all that it has started as soon as nobody waits for it, and who asked for the same
+// meanwhile starts it again.
 func TestHangingPlugin(t *testing.T) {
 	b := newBench(t)
-	b.program("p", "echo $$ >"+filepath.Join(b.dir, "pid")+"\n[ -e "+filepath.Join(b.dir, "go")+" ] || sleep 100000\n"+answer("Image", "", login("x.io", "x")))
+	b.program("p",
+		"echo $$ >"+filepath.Join(b.dir, "pid")+"\n[ -e "+filepath.Join(b.dir, "go")+" ] || sleep 100000\n"+
+			answer("Image", "", login("x.io", "x")))
 	p := b.open(b.provider("p", "x.io"))
 	ctx, cancel := context.WithCancel(t.Context())
 	first, second := make(chan []keyring.Credential, 1), make(chan []keyring.Credential, 1)
@@ -299,20 +338,25 @@ func TestHangingPlugin(t *testing.T) {
 	cancel()
 	require.Empty(t, <-first)
 	require.Equal(t, []string{"x"}, passwords(<-second))
-	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(-pid, 0), syscall.ESRCH) }, patience, time.Millisecond, "nothing of it is left")
+	require.Eventually(t, func() bool {
+		return errors.Is(syscall.Kill(-pid, 0), syscall.ESRCH)
+	}, patience, time.Millisecond, "nothing of it is left")
 }
 
 // What a plugin has started ends with it, also if it ends by itself.
 func TestNothingOfAPluginIsLeft(t *testing.T) {
 	b := newBench(t)
-	b.program("p", "echo $$ >"+filepath.Join(b.dir, "pid")+"\nsleep 100000 >/dev/null 2>&1 &\n"+answer("Image", "", login("x.io", "x")))
+	b.program("p",
+		"echo $$ >"+filepath.Join(b.dir, "pid")+"\nsleep 100000 >/dev/null 2>&1 &\n"+answer("Image", "", login("x.io", "x")))
 	require.Equal(t, []string{"x"}, passwords(b.open(b.provider("p", "x.io")).Credentials(t.Context(), pod(""), "x.io/a")))
 	data, err := os.ReadFile(filepath.Join(b.dir, "pid"))
 	require.NoError(t, err)
 	var pid int
 	_, err = fmt.Sscan(string(data), &pid)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return errors.Is(syscall.Kill(-pid, 0), syscall.ESRCH) }, patience, time.Millisecond)
+	require.Eventually(t, func() bool {
+		return errors.Is(syscall.Kill(-pid, 0), syscall.ESRCH)
+	}, patience, time.Millisecond)
 }
 
 // What is asked at the same time is asked once.
@@ -323,7 +367,8 @@ func TestOneFlight(t *testing.T) {
 	gate := filepath.Join(b.dir, "gate")
 	require.NoError(t, syscall.Mkfifo(gate, 0o600))
 	b.program("p", "cat "+gate+"\n"+answer("Image", "", login("x.io", "x")))
-	p := b.open(b.provider("p", "x.io", "tokenAttributes: {serviceAccountTokenAudience: x.io, cacheType: ServiceAccount, requireServiceAccount: true}"))
+	p := b.open(b.provider("p", "x.io",
+		"tokenAttributes: {serviceAccountTokenAudience: x.io, cacheType: ServiceAccount, requireServiceAccount: true}"))
 	here, ended := make(chan struct{}, askers), make(chan struct{})
 	token := p.c.Token
 	p.c.Token = func(ctx context.Context, pod *corev1.Pod, account types.UID, audience string) (string, error) {
@@ -363,27 +408,59 @@ func TestConfiguration(t *testing.T) {
 	good := b.provider("p", "x.io")
 	token := func(fields string) string { return head + b.provider("p", "x.io", "tokenAttributes: {"+fields+"}") }
 	for name, tt := range map[string]struct{ config, want string }{
-		"kind":                   {strings.Replace(head, "Provider", "", 1) + good, `kind "CredentialConfig"`},
-		"version":                {strings.Replace(head, "io/v1", "io/v2", 1) + good, `of "kubelet.config.k8s.io/v2"`},
-		"unknown field":          {head + b.provider("p", "x.io", "tokens: 1"), `unknown field "tokens"`},
-		"no provider":            {head, "providers: Required value"},
-		"twice":                  {head + good + good, `providers[1].name: Duplicate value: "p"`},
-		"a path":                 {head + b.provider("../p", "x.io"), `providers[0].name: Invalid value: "../p"`},
-		"no such program":        {head + b.provider("q", "x.io"), "there is no program q in " + b.dir},
-		"no image":               {head + b.provider("p", ""), "providers[0].matchImages: Required value"},
-		"a scheme":               {head + b.provider("p", "https://x.io"), `providers[0].matchImages: Invalid value: "https://x.io"`},
-		"no version":             {head + strings.Replace(good, "io/v1", "io/v7", 1), `providers[0].apiVersion: Unsupported value: "credentialprovider.kubelet.k8s.io/v7"`},
-		"no duration":            {head + strings.Replace(good, "defaultCacheDuration: 0s", "", 1), "providers[0].defaultCacheDuration: Required value"},
-		"a negative duration":    {head + strings.Replace(good, "Duration: 0s", "Duration: -1s", 1), "providers[0].defaultCacheDuration: Invalid value"},
-		"no audience":            {token("cacheType: Token, requireServiceAccount: true"), "tokenAttributes.serviceAccountTokenAudience: Required value"},
-		"no kind of cache":       {token("serviceAccountTokenAudience: a, requireServiceAccount: true"), "tokenAttributes.cacheType: Unsupported value"},
-		"required or not":        {token("serviceAccountTokenAudience: a, cacheType: Token"), "tokenAttributes.requireServiceAccount: Required value"},
-		"annotations of nobody":  {token("serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: false, requiredServiceAccountAnnotationKeys: [a]"), "requiredServiceAccountAnnotationKeys: Forbidden"},
-		"an annotation twice":    {token("serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true, requiredServiceAccountAnnotationKeys: [a], optionalServiceAccountAnnotationKeys: [a]"), "AnnotationKeys: Duplicate value"},
-		"a name":                 {token("serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true, optionalServiceAccountAnnotationKeys: [a b]"), `optionalServiceAccountAnnotationKeys: Invalid value: "a b"`},
-		"tokens in a former one": {strings.Replace(token("serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true"), "io/v1", "io/v1beta1", 1), "has no tokenAttributes"},
-		"tokens for a former one": {strings.Replace(token("serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true"), "credentialprovider.kubelet.k8s.io/v1", "credentialprovider.kubelet.k8s.io/v1beta1", 1),
-			"tokenAttributes: Forbidden"},
+		"kind":            {strings.Replace(head, "Provider", "", 1) + good, `kind "CredentialConfig"`},
+		"version":         {strings.Replace(head, "io/v1", "io/v2", 1) + good, `of "kubelet.config.k8s.io/v2"`},
+		"unknown field":   {head + b.provider("p", "x.io", "tokens: 1"), `unknown field "tokens"`},
+		"no provider":     {head, "providers: Required value"},
+		"twice":           {head + good + good, `providers[1].name: Duplicate value: "p"`},
+		"a path":          {head + b.provider("../p", "x.io"), `providers[0].name: Invalid value: "../p"`},
+		"no such program": {head + b.provider("q", "x.io"), "there is no program q in " + b.dir},
+		"no image":        {head + b.provider("p", ""), "providers[0].matchImages: Required value"},
+		"a scheme": {
+			head + b.provider("p", "https://x.io"), `providers[0].matchImages: Invalid value: "https://x.io"`,
+		},
+		"no version": {
+			head + strings.Replace(good, "io/v1", "io/v7", 1),
+			`providers[0].apiVersion: Unsupported value: "credentialprovider.kubelet.k8s.io/v7"`,
+		},
+		"no duration": {
+			head + strings.Replace(good, "defaultCacheDuration: 0s", "", 1), "providers[0].defaultCacheDuration: Required value",
+		},
+		"a negative duration": {
+			head + strings.Replace(good, "Duration: 0s", "Duration: -1s", 1), "providers[0].defaultCacheDuration: Invalid value",
+		},
+		"no audience": {
+			token("cacheType: Token, requireServiceAccount: true"),
+			"tokenAttributes.serviceAccountTokenAudience: Required value",
+		},
+		"no kind of cache": {
+			token("serviceAccountTokenAudience: a, requireServiceAccount: true"), "tokenAttributes.cacheType: Unsupported value",
+		},
+		"required or not": {
+			token("serviceAccountTokenAudience: a, cacheType: Token"), "tokenAttributes.requireServiceAccount: Required value",
+		},
+		"annotations of nobody": {
+			token("serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: false, " +
+				"requiredServiceAccountAnnotationKeys: [a]"), "requiredServiceAccountAnnotationKeys: Forbidden",
+		},
+		"an annotation twice": {
+			token("serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true, " +
+				"requiredServiceAccountAnnotationKeys: [a], optionalServiceAccountAnnotationKeys: [a]"),
+			"AnnotationKeys: Duplicate value",
+		},
+		"a name": {
+			token("serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true, " +
+				"optionalServiceAccountAnnotationKeys: [a b]"), `optionalServiceAccountAnnotationKeys: Invalid value: "a b"`,
+		},
+		"tokens in a former one": {
+			strings.Replace(token("serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true"), "io/v1",
+				"io/v1beta1", 1), "has no tokenAttributes",
+		},
+		"tokens for a former one": {
+			strings.Replace(token("serviceAccountTokenAudience: a, cacheType: Token, requireServiceAccount: true"),
+				"credentialprovider.kubelet.k8s.io/v1", "credentialprovider.kubelet.k8s.io/v1beta1", 1),
+			"tokenAttributes: Forbidden",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := b.try(tt.config)
@@ -391,7 +468,8 @@ func TestConfiguration(t *testing.T) {
 			require.ErrorContains(t, err, "image-credential-provider-")
 		})
 	}
-	former, err := b.try(strings.Replace(head, "io/v1", "io/v1alpha1", 1) + strings.Replace(good, "io/v1", "io/v1beta1", 1))
+	former, err := b.try(strings.Replace(head, "io/v1", "io/v1alpha1", 1) +
+		strings.Replace(good, "io/v1", "io/v1beta1", 1))
 	require.NoError(t, err)
 	require.Len(t, former.plugins, 1)
 

@@ -19,7 +19,8 @@ import (
 type Kernel struct {
 	// NodeDir and ImageDir return a directory on the node's and on the image filesystem.
 	NodeDir, ImageDir func() string
-	// PodsCgroup is the cgroup of all pods, below the root. If it has a limit, memory.available is also limited by it. It may be empty.
+	// PodsCgroup is the cgroup of all pods, below the root. If it has a limit, memory.available is also limited by it. It
+	// may be empty.
 	PodsCgroup string
 }
 
@@ -43,7 +44,8 @@ func (k Kernel) Read() map[config.Signal]Reading {
 	return all
 }
 
-// memory returns the memory available to pods: of the machine, and below their cgroup's limit, as the kubelet's allocatableMemory.available.
+// memory returns the memory available to pods: of the machine, and below their cgroup's limit, as the kubelet's
+// allocatableMemory.available.
 func (k Kernel) memory() (Reading, error) {
 	r, err := memory()
 	if err != nil || k.PodsCgroup == "" {
@@ -151,8 +153,8 @@ func processes() (Reading, error) {
 // rearm is how often the threshold is computed again, since it depends on the page cache.
 const rearm = 10 * time.Second
 
-// Watch implements Machine with a threshold on the root of cgroup v1's memory controller, or with the kernel's pressure stall information. If neither
-// is available, only the periodic Read detects pressure.
+// Watch implements Machine with a threshold on the root of cgroup v1's memory controller, or with the kernel's pressure
+// stall information. If neither is available, only the periodic Read detects pressure.
 func (k Kernel) Watch(ctx context.Context, below int64, wake func()) {
 	const v1 = "/sys/fs/cgroup/memory"
 	if _, err := os.Stat(v1 + "/cgroup.event_control"); err == nil {
@@ -167,7 +169,8 @@ func (k Kernel) Watch(ctx context.Context, below int64, wake func()) {
 	watchPriority(ctx, trigger, wake)
 }
 
-// stalls returns a file that has a priority event when tasks stalled on memory for 100 ms within a second (the kernel's accounting/psi).
+// stalls returns a file that has a priority event when tasks stalled on memory for 100 ms within a second (the kernel's
+// accounting/psi).
 func stalls(path string) (*os.File, error) {
 	trigger, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -179,14 +182,16 @@ func stalls(path string) (*os.File, error) {
 	return trigger, nil
 }
 
-// watchPriority calls wake at each priority event of a file until ctx is done. Go's poller does not support these, but it does support an epoll file
-// descriptor that waits for them.
+// watchPriority calls wake at each priority event of a file until ctx is done. Go's poller does not support these, but
+// it does support an epoll file descriptor that waits for them.
 func watchPriority(ctx context.Context, file *os.File, wake func()) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return
 	}
-	err = errors.Join(unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, int(file.Fd()), &unix.EpollEvent{Events: unix.EPOLLPRI | unix.EPOLLET}), unix.SetNonblock(fd, true))
+	err = errors.Join(unix.EpollCtl(fd, unix.EPOLL_CTL_ADD, int(file.Fd()), &unix.EpollEvent{
+		Events: unix.EPOLLPRI | unix.EPOLLET,
+	}), unix.SetNonblock(fd, true))
 	poll := os.NewFile(uintptr(fd), file.Name())
 	defer poll.Close()
 	if err != nil {
@@ -244,8 +249,8 @@ func watchUsage(ctx context.Context, dir string, memory func() (Reading, error),
 	}
 }
 
-// threshold returns a file that becomes readable when a cgroup's usage crosses a number of bytes, in either direction (the kernel's
-// cgroup-v1/memory, section 9).
+// threshold returns a file that becomes readable when a cgroup's usage crosses a number of bytes, in either direction
+// (the kernel's cgroup-v1/memory, section 9).
 func threshold(dir string, at int64) (*os.File, error) {
 	usage, err := os.Open(dir + "/memory.usage_in_bytes")
 	if err != nil {

@@ -19,12 +19,16 @@ import (
 func TestKernelReads(t *testing.T) {
 	dir := t.TempDir()
 	all := Kernel{NodeDir: func() string { return dir }, ImageDir: func() string { return dir }}.Read()
-	for _, s := range []config.Signal{config.MemoryAvailable, config.NodeFsAvailable, config.ImageFsAvailable, config.PIDAvailable} {
+	for _, s := range []config.Signal{
+		config.MemoryAvailable, config.NodeFsAvailable, config.ImageFsAvailable, config.PIDAvailable,
+	} {
 		require.Positive(t, all[s].Capacity, s)
 		require.Positive(t, all[s].Available, s)
 		require.LessOrEqual(t, all[s].Available, all[s].Capacity, s)
 	}
-	gone := Kernel{NodeDir: func() string { return filepath.Join(dir, "none") }, ImageDir: func() string { return "" }}.Read()
+	gone := Kernel{
+		NodeDir: func() string { return filepath.Join(dir, "none") }, ImageDir: func() string { return "" },
+	}.Read()
 	require.NotContains(t, gone, config.NodeFsAvailable)
 	require.NotContains(t, gone, config.ImageFsAvailable)
 }

@@ -30,7 +30,8 @@ const (
 type Machine interface {
 	// Read returns the signals that can be read. It is called every 10 s and must be cheap.
 	Read() map[config.Signal]Reading
-	// Watch calls wake when less than that many bytes of memory may be available, until ctx is done. There may be spurious calls.
+	// Watch calls wake when less than that many bytes of memory may be available, until ctx is done. There may be spurious
+	// calls.
 	Watch(ctx context.Context, below int64, wake func())
 }
 
@@ -40,7 +41,8 @@ type Pods interface {
 	Active() []Pod
 	// Measure walks a pod's files and reads its memory usage.
 	Measure(ctx context.Context, p *corev1.Pod) (*Usage, error)
-	// Evict terminates a pod at once. The channel is closed when all its resources are released; it is nil if the pod is gone.
+	// Evict terminates a pod at once. The channel is closed when all its resources are released; it is nil if the pod is
+	// gone.
 	Evict(uid types.UID, e Eviction) <-chan struct{}
 	// Reclaim removes unused resources: exited containers and images.
 	Reclaim(ctx context.Context) error
@@ -56,7 +58,8 @@ type Config struct {
 	Changed func()
 	// Event records an event on the node.
 	Event func(kind, reason, message string)
-	// Beside is called with each round in the background, one call at a time: what else is looked at that often. It may be nil.
+	// Beside is called with each round in the background, one call at a time: what else is looked at that often. It may be
+	// nil.
 	Beside func()
 	Logger *slog.Logger
 }
@@ -186,7 +189,8 @@ var texts = []struct {
 	eventYes, eventNo        string
 }{
 	{corev1.NodeMemoryPressure, "KubeletHasInsufficientMemory", "kubelet has insufficient memory available",
-		"KubeletHasSufficientMemory", "kubelet has sufficient memory available", "NodeHasInsufficientMemory", "NodeHasSufficientMemory"},
+		"KubeletHasSufficientMemory", "kubelet has sufficient memory available", "NodeHasInsufficientMemory",
+		"NodeHasSufficientMemory"},
 	{corev1.NodeDiskPressure, "KubeletHasDiskPressure", "kubelet has disk pressure",
 		"KubeletHasNoDiskPressure", "kubelet has no disk pressure", "NodeHasDiskPressure", "NodeHasNoDiskPressure"},
 	{corev1.NodePIDPressure, "KubeletHasInsufficientPID", "kubelet has insufficient PID available",
@@ -264,8 +268,8 @@ func (m *Manager) round(ctx context.Context) bool {
 	return false
 }
 
-// walk adds the known usage of pods with a limit. Those that are due are measured in the background, since a walk of a million files must not block
-// the Manager; one that exceeds its limit triggers a check.
+// walk adds the known usage of pods with a limit. Those that are due are measured in the background, since a walk of a
+// million files must not block the Manager; one that exceeds its limit triggers a check.
 func (m *Manager) walk(ctx context.Context, pods []Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package eviction implements node-pressure eviction and the limits of local ephemeral storage, as the kubelet: it removes unused images and containers,
-// reports the node's pressure conditions, and evicts pods.
+// Package eviction implements node-pressure eviction and the limits of local ephemeral storage, as the kubelet: it
+// removes unused images and containers, reports the node's pressure conditions, and evicts pods.
 //
 // Its invariant: only Plan decides, from what was observed; a Manager observes no more than the decision needs, and
 // walks only the files of pods with a limit, or of all pods under pressure.
@@ -93,7 +93,8 @@ type Eviction struct {
 	Disrupted bool
 }
 
-// Decision is what to do. At most one of Reclaim, Measure and Evict is set; after the first two, Plan is to be called again with a new observation.
+// Decision is what to do. At most one of Reclaim, Measure and Evict is set; after the first two, Plan is to be called
+// again with a new observation.
 type Decision struct {
 	// Pressures are the node's conditions that are True.
 	Pressures map[corev1.NodeConditionType]Pressure
@@ -175,7 +176,8 @@ func why(s config.Signal, t config.Threshold, r Reading) string {
 	if t.Percent > 0 {
 		of = fmt.Sprintf(", %g%% of %s", t.Percent, format(resourceOf[s], r.Capacity))
 	}
-	return fmt.Sprintf("%s was %s, below the threshold of %s%s", s, format(resourceOf[s], r.Available), format(resourceOf[s], t.Of(r.Capacity)), of)
+	return fmt.Sprintf("%s was %s, below the threshold of %s%s", s, format(resourceOf[s], r.Available),
+		format(resourceOf[s], t.Of(r.Capacity)), of)
 }
 
 // format formats a quantity for messages: bytes in Mi, others as numbers.
@@ -206,7 +208,8 @@ func Limited(p *corev1.Pod) bool {
 
 // sizeLimit is that of an emptyDir on disk; the kernel sees to those in memory.
 func sizeLimit(v *corev1.Volume) *resource.Quantity {
-	if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumDefault || v.EmptyDir.SizeLimit == nil || v.EmptyDir.SizeLimit.Sign() <= 0 {
+	if v.EmptyDir == nil || v.EmptyDir.Medium != corev1.StorageMediumDefault || v.EmptyDir.SizeLimit == nil ||
+		v.EmptyDir.SizeLimit.Sign() <= 0 {
 		return nil
 	}
 	return v.EmptyDir.SizeLimit
@@ -226,12 +229,15 @@ func exceeds(p Pod) string {
 			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, limit.String())
 		}
 	}
-	if limit, ok := resourcehelper.PodLimits(p.Pod, resourcehelper.PodResourcesOptions{})[corev1.ResourceEphemeralStorage]; ok && above(p.Usage.disk().Bytes, &limit) {
+	if limit,
+		ok := resourcehelper.PodLimits(p.Pod, resourcehelper.PodResourcesOptions{})[corev1.ResourceEphemeralStorage]; ok &&
+		above(p.Usage.disk().Bytes, &limit) {
 		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())
 	}
 	for _, c := range containers(p.Pod) {
 		use := p.Usage.Containers[c.Name]
-		if limit, ok := c.Resources.Limits[corev1.ResourceEphemeralStorage]; ok && above(use.Layer.Plus(use.Logs).Bytes, &limit) {
+		if limit, ok := c.Resources.Limits[corev1.ResourceEphemeralStorage]; ok &&
+			above(use.Layer.Plus(use.Logs).Bytes, &limit) {
 			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String())
 		}
 	}
@@ -252,7 +258,8 @@ func containers(p *corev1.Pod) []corev1.Container {
 // lowestCritical is system-cluster-critical's priority, the lowest that the system keeps for itself.
 const lowestCritical = 2_000_000_000
 
-// Critical reports whether a pod is critical. Such pods are never evicted: those of the system, and those that no API server could make anew.
+// Critical reports whether a pod is critical. Such pods are never evicted: those of the system, and those that no API
+// server could make anew.
 func Critical(p *corev1.Pod) bool {
 	if static.IsStatic(p) {
 		return true
@@ -263,8 +270,8 @@ func Critical(p *corev1.Pod) bool {
 	return p.Spec.Priority != nil && *p.Spec.Priority >= lowestCritical
 }
 
-// pick chooses who goes first: those beyond their request before others, then by priority, then by use beyond the request.
-// Process IDs have no request.
+// pick chooses who goes first: those beyond their request before others, then by priority, then by use beyond the
+// request. Process IDs have no request.
 func pick(pods []Pod, name corev1.ResourceName) *Pod {
 	type candidate struct {
 		*Pod
@@ -331,7 +338,8 @@ func used(u *Usage, name corev1.ResourceName) (sum int64) {
 // lowOn is what an evicted pod's status says, in the kubelet's words.
 func lowOn(name corev1.ResourceName, threshold, available int64, p Pod) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", name, quantity(name, threshold), quantity(name, available))
+	fmt.Fprintf(&b, "The node was low on resource: %s. Threshold quantity: %s, available: %s. ", name,
+		quantity(name, threshold), quantity(name, available))
 	if p.Usage == nil || name != corev1.ResourceMemory && name != corev1.ResourceEphemeralStorage {
 		return b.String()
 	}
@@ -344,7 +352,8 @@ func lowOn(name corev1.ResourceName, threshold, available int64, p Pod) string {
 			}
 			request := c.Resources.Requests[name]
 			if known && n > request.Value() {
-				fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ", c.Name, quantity(name, n), request.String(), name)
+				fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ", c.Name,
+					quantity(name, n), request.String(), name)
 			}
 		}
 	}
@@ -358,7 +367,8 @@ func Refuse(p *corev1.Pod, pressures []corev1.NodeConditionType) string {
 	}
 	if len(pressures) == 1 && pressures[0] == corev1.NodeMemoryPressure {
 		taint := corev1.Taint{Key: corev1.TaintNodeMemoryPressure, Effect: corev1.TaintEffectNoSchedule}
-		if !bestEffort(p) || slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, taint) }) {
+		if !bestEffort(p) ||
+			slices.ContainsFunc(p.Spec.Tolerations, func(t corev1.Toleration) bool { return tolerates(t, taint) }) {
 			return ""
 		}
 	}
@@ -366,8 +376,10 @@ func Refuse(p *corev1.Pod, pressures []corev1.NodeConditionType) string {
 }
 
 func tolerates(t corev1.Toleration, taint corev1.Taint) bool {
-	return (t.Effect == "" || t.Effect == taint.Effect) && (t.Key == taint.Key || t.Key == "" && t.Operator == corev1.TolerationOpExists) &&
-		(t.Operator == corev1.TolerationOpExists || (t.Operator == "" || t.Operator == corev1.TolerationOpEqual) && t.Value == taint.Value)
+	return (t.Effect == "" || t.Effect == taint.Effect) &&
+		(t.Key == taint.Key || t.Key == "" && t.Operator == corev1.TolerationOpExists) &&
+		(t.Operator == corev1.TolerationOpExists ||
+			(t.Operator == "" || t.Operator == corev1.TolerationOpEqual) && t.Value == taint.Value)
 }
 
 // bestEffort pods ask for neither processor time nor memory.
@@ -376,7 +388,8 @@ func bestEffort(p *corev1.Pod) bool {
 		return p.Status.QOSClass == corev1.PodQOSBestEffort
 	}
 	for _, list := range []corev1.ResourceList{
-		resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{}), resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{}),
+		resourcehelper.PodRequests(p, resourcehelper.PodResourcesOptions{}),
+		resourcehelper.PodLimits(p, resourcehelper.PodResourcesOptions{}),
 	} {
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 			if q := list[name]; !q.IsZero() {

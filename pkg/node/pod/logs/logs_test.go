@@ -42,7 +42,8 @@ func write(t *testing.T, path string, lines ...string) {
 func TestRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	write(t, path+".1", line(1, "stdout", "F", "one"), line(2, "stderr", "F", "two"))
-	write(t, path, line(3, "stdout", "P", "thr"), line(4, "stdout", "F", "ee"), line(5, "stdout", "F", ""), line(6, "stderr", "F", "six"))
+	write(t, path, line(3, "stdout", "P", "thr"), line(4, "stdout", "F", "ee"), line(5, "stdout", "F", ""),
+		line(6, "stderr", "F", "six"))
 	since, err := time.Parse(time.RFC3339, fmt.Sprintf(at, 3))
 	require.NoError(t, err)
 	for name, tt := range map[string]struct {
@@ -185,7 +186,8 @@ func TestTailIsTheEndOfAll(t *testing.T) {
 		for i := range rapid.IntRange(1, 3).Draw(t, "files") {
 			var b strings.Builder
 			for range rapid.IntRange(0, 12).Draw(t, "lines") {
-				part := strings.Repeat("x", rapid.SampledFrom([]int{0, 1, 100, header, block - 60, block, 2*block + 3}).Draw(t, "length"))
+				part := strings.Repeat("x",
+					rapid.SampledFrom([]int{0, 1, 100, header, block - 60, block, 2*block + 3}).Draw(t, "length"))
 				tag := rapid.SampledFrom([]string{"F", "F", "P"}).Draw(t, "tag")
 				b.WriteString(line(1, "stdout", tag, part))
 				if text += part; tag == "F" {
@@ -251,7 +253,8 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	secret := filepath.Join(dir, "secret")
 	write(t, secret, line(1, "stdout", "F", "secret"))
 	require.NoError(t, os.Symlink(secret, filepath.Join(dir, "0.log")))
-	require.ErrorIs(t, Read(t.Context(), filepath.Join(dir, "0.log"), Options{Tail: -1}, io.Discard), bounded.ErrNotRegular)
+	require.ErrorIs(t, Read(t.Context(), filepath.Join(dir, "0.log"), Options{Tail: -1}, io.Discard),
+		bounded.ErrNotRegular)
 	require.Empty(t, Tail(filepath.Join(dir, "0.log"), 80, 2048))
 	require.ErrorIs(t, Read(t.Context(), filepath.Join(dir, "1.log"), Options{Tail: -1}, io.Discard), os.ErrNotExist)
 }

@@ -28,8 +28,8 @@ func fileNames(path string) []string {
 	return append(rotated, path)
 }
 
-// openAll opens a log's files and returns them oldest first. It opens the newest first, so that a concurrent rotation can make it see a
-// file twice, which is ignored, but never skip one.
+// openAll opens a log's files and returns them oldest first. It opens the newest first, so that a concurrent rotation
+// can make it see a file twice, which is ignored, but never skip one.
 func openAll(path string) (files []*os.File, err error) {
 	names := fileNames(path)
 	var infos []fs.FileInfo
@@ -137,7 +137,8 @@ func Read(ctx context.Context, path string, o Options, w io.Writer) error {
 }
 
 // follow reads current to its end and, given a watch, continues with what is written later. It closes current.
-func (w *writer) follow(ctx context.Context, current *os.File, in *bufio.Reader, path string, watch *fsnotify.Watcher) error {
+func (w *writer) follow(ctx context.Context, current *os.File, in *bufio.Reader, path string,
+	watch *fsnotify.Watcher) error {
 	defer func() { current.Close() }()
 	var pending []byte
 	ended := false

@@ -16,7 +16,8 @@ const (
 	tailWindow = 128 << 10
 )
 
-// start returns the file and the offset at which reading begins according to o. midLine means that the offset is within a line.
+// start returns the file and the offset at which reading begins according to o. midLine means that the offset is within
+// a line.
 func start(ctx context.Context, files []*os.File, o Options) (index int, offset int64, midLine bool) {
 	if o.Tail >= 0 {
 		index, offset = tailStart(ctx, files, o.Tail, o.Stream)
@@ -47,7 +48,8 @@ func sizeOf(f *os.File) int64 {
 	return info.Size()
 }
 
-// tailStart returns the position of the last lines of the stream. Partial lines count together with the full line that ends them.
+// tailStart returns the position of the last lines of the stream. Partial lines count together with the full line that
+// ends them.
 func tailStart(ctx context.Context, files []*os.File, lines int64, stream string) (int, int64) {
 	last := len(files) - 1
 	if lines == 0 {
@@ -73,8 +75,8 @@ func tailStart(ctx context.Context, files []*os.File, lines int64, stream string
 	return 0, 0
 }
 
-// backward calls see for each line of a file, last line first, with the line's first bytes and the offset of its end. It stops when see
-// returns false, the file cannot be read, or ctx ends.
+// backward calls see for each line of a file, last line first, with the line's first bytes and the offset of its end.
+// It stops when see returns false, the file cannot be read, or ctx ends.
 func backward(ctx context.Context, f *os.File, see func(head []byte, end int64) bool) {
 	buf, head := make([]byte, block), make([]byte, header)
 	end := sizeOf(f) // of the current line
@@ -124,8 +126,8 @@ func (l *last) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// Tail returns the last lines of a log, at most maxBytes of text, or an empty string. It reads a bounded part of the log, enough for
-// 16 KiB of text in 100 lines.
+// Tail returns the last lines of a log, at most maxBytes of text, or an empty string. It reads a bounded part of the
+// log, enough for 16 KiB of text in 100 lines.
 func Tail(path string, lines int64, maxBytes int) string {
 	out := &last{max: maxBytes}
 	if path == "" || Read(context.Background(), path, Options{Tail: lines, window: tailWindow}, out) != nil {

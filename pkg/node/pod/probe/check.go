@@ -79,8 +79,8 @@ func Exec(ctx context.Context, rt runtime.Runtime, id string, command []string) 
 // maxRedirects is the number of redirects to the same host that are followed.
 const maxRedirects = 10
 
-// NewHTTPClient returns the client for probes and hooks: without keep-alive and certificate verification. It returns redirects to other hosts without
-// following them.
+// NewHTTPClient returns the client for probes and hooks: without keep-alive and certificate verification. It returns
+// redirects to other hosts without following them.
 func NewHTTPClient() *http.Client {
 	return &http.Client{
 		Transport: &http.Transport{
@@ -110,7 +110,8 @@ type Response struct {
 }
 
 // HTTPGet sends the request of an action. Error statuses are not returned as errors.
-func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, container *corev1.Container, podIP, agent string) (Response, error) {
+func HTTPGet(ctx context.Context, c *http.Client, a *corev1.HTTPGetAction, container *corev1.Container,
+	podIP, agent string) (Response, error) {
 	port, err := Port(a.Port.String(), container)
 	if err != nil {
 		return Response{}, err
@@ -203,7 +204,8 @@ func (m *Manager) grpc(ctx context.Context, a *corev1.GRPCAction, t Target) erro
 	res, err := healthpb.NewHealthClient(conn).Check(ctx, req)
 	switch {
 	case status.Code(err) == codes.Unimplemented:
-		return fmt.Errorf("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s", status.Convert(err).Message())
+		return fmt.Errorf("error: this server does not implement the grpc health protocol (grpc.health.v1.Health): %s",
+			status.Convert(err).Message())
 	case status.Code(err) == codes.DeadlineExceeded:
 		return errors.New("timeout: health rpc did not complete in time")
 	case err != nil:

@@ -27,8 +27,8 @@ type Target struct {
 	ContainerID string
 	PodIP       string
 	StartedAt   time.Time
-	// Started and Ready are the last known state of this container (from the pod's status), so that a restart of the agent does not make ready
-	// containers unready.
+	// Started and Ready are the last known state of this container (from the pod's status), so that a restart of the agent
+	// does not make ready containers unready.
 	Started, Ready bool
 	// Ending means that the container or its pod is being stopped: only the readiness probe runs.
 	Ending bool
@@ -39,7 +39,8 @@ type Target struct {
 // Result is the result of a container's probes.
 type Result struct {
 	Started, Ready bool
-	// Failed means that a liveness or startup probe reached its failure threshold. Why names it, Grace is its grace period.
+	// Failed means that a liveness or startup probe reached its failure threshold. Why names it, Grace is its grace
+	// period.
 	Failed bool
 	Why    string
 	Grace  *int64
@@ -166,8 +167,8 @@ const (
 	mostPause = 200 * time.Millisecond
 )
 
-// eager is when a container is probed more often than its period, until it succeeds; failures do not count then: most containers are ready long before
-// the period is over.
+// eager is when a container is probed more often than its period, until it succeeds; failures do not count then: most
+// containers are ready long before the period is over.
 type eager struct {
 	since, until time.Time
 	pause        time.Duration
@@ -198,7 +199,8 @@ func (e *eager) next(now time.Time) (time.Duration, bool) {
 	return pause, true
 }
 
-// loop runs one probe until its context is done or its result is final (a startup probe's success, a liveness probe's failure).
+// loop runs one probe until its context is done or its result is final (a startup probe's success, a liveness probe's
+// failure).
 func (m *Manager) loop(ctx context.Context, w *worker, p *corev1.Probe, report func(ok bool)) {
 	c := w.target.Container
 	kind := "Startup"
@@ -296,7 +298,13 @@ func (m *Manager) Counts() []Count {
 	var all []Count
 	for _, w := range m.workers {
 		for kind, n := range w.counts {
-			c := Count{Pod: w.target.UID, Container: w.target.Container.Name, Kind: kind, Failures: n[0].Load(), Successes: n[1].Load()}
+			c := Count{
+				Pod:       w.target.UID,
+				Container: w.target.Container.Name,
+				Kind:      kind,
+				Failures:  n[0].Load(),
+				Successes: n[1].Load(),
+			}
 			if c.Failures+c.Successes > 0 {
 				all = append(all, c)
 			}

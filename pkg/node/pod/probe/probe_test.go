@@ -59,7 +59,8 @@ func bench(t *testing.T, f func(t *testing.T, m *Manager, c *check, target Targe
 			}
 			return 1
 		}}})
-		require.NoError(t, rt.Create(t.Context(), runtime.Spec{ID: "c", PodUID: "u", Image: "busybox", Command: []string{"sleep", "1000000"}}))
+		require.NoError(t,
+			rt.Create(t.Context(), runtime.Spec{ID: "c", PodUID: "u", Image: "busybox", Command: []string{"sleep", "1000000"}}))
 		require.NoError(t, rt.Start(t.Context(), "c"))
 		m := New(Config{Runtime: rt, Changed: func(types.UID) {}})
 		defer func() {
@@ -213,7 +214,8 @@ func TestReadinessGoesOnWhileAContainerEnds(t *testing.T) {
 // An agent that starts while a container is ending runs only its readiness probe.
 func TestWatchOfAnEndingContainer(t *testing.T) {
 	bench(t, func(t *testing.T, m *Manager, c *check, target Target) {
-		target.Container.StartupProbe, target.Container.LivenessProbe, target.Container.ReadinessProbe = probe(1, 1), probe(1, 1), probe(1, 1)
+		target.Container.StartupProbe, target.Container.LivenessProbe, target.Container.ReadinessProbe = probe(1, 1), probe(1,
+			1), probe(1, 1)
 		target.Started, target.Ready, target.Ending = true, true, true
 		require.True(t, m.Watch(t.Context(), target).Ready)
 		after(5 * time.Second)
@@ -253,8 +255,10 @@ func TestRedirects(t *testing.T) {
 		"/local?n=9":  {ready: true},
 		"/local?n=10": {events: []string{"Unhealthy: Readiness probe failed: "}},
 		"/lost":       {events: []string{"Unhealthy: Readiness probe failed: HTTP probe failed with statuscode: 404"}},
-		"/away":       {ready: true, events: []string{"ProbeWarning: Readiness probe warning: Probe terminated redirects, Response body: "}},
-		"/headers":    {events: []string{"Unhealthy: Readiness probe failed: "}},
+		"/away": {
+			ready: true, events: []string{"ProbeWarning: Readiness probe warning: Probe terminated redirects, Response body: "},
+		},
+		"/headers": {events: []string{"Unhealthy: Readiness probe failed: "}},
 	} {
 		t.Run(path, func(t *testing.T) {
 			changed, events := make(chan struct{}, 1), make(chan string, 8)
@@ -263,8 +267,10 @@ func TestRedirects(t *testing.T) {
 			defer m.StopAll()
 			target := Target{UID: "u", ContainerID: "c", PodIP: "127.0.0.1", StartedAt: time.Now(), Ready: !tt.ready,
 				Event: func(_, reason, message string) { events <- reason + ": " + message },
-				Container: &corev1.Container{ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 30,
-					ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.Parse(port)}}}}}
+				Container: &corev1.Container{
+					ReadinessProbe: &corev1.Probe{PeriodSeconds: 1, FailureThreshold: 1, TimeoutSeconds: 30,
+						ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.Parse(port)}}},
+				}}
 			target.Started = true
 			m.Watch(t.Context(), target)
 			<-changed
@@ -301,9 +307,18 @@ func TestOverTheWire(t *testing.T) {
 	defer func() { g.Stop(); <-done }()
 	grpcPort := int32(l.Addr().(*net.TCPAddr).Port)
 	missing := "missing"
-	target := Target{PodIP: "127.0.0.1", Container: &corev1.Container{Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: int32(port)}}}}
+	target := Target{
+		PodIP:     "127.0.0.1",
+		Container: &corev1.Container{Ports: []corev1.ContainerPort{{Name: "web", ContainerPort: int32(port)}}},
+	}
 	get := func(path, port string) corev1.ProbeHandler {
-		return corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: path, Port: intstr.Parse(port), HTTPHeaders: []corev1.HTTPHeader{{Name: "X-A", Value: "b"}}}}
+		return corev1.ProbeHandler{
+			HTTPGet: &corev1.HTTPGetAction{
+				Path:        path,
+				Port:        intstr.Parse(port),
+				HTTPHeaders: []corev1.HTTPHeader{{Name: "X-A", Value: "b"}},
+			},
+		}
 	}
 	for name, tt := range map[string]struct {
 		h   corev1.ProbeHandler

@@ -7,14 +7,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backupOf returns the name to which editors rename a file before they write it anew, as vim does by default. When that is written, they remove the
-// backup, or leave it.
+// backupOf returns the name to which editors rename a file before they write it anew, as vim does by default. When that
+// is written, they remove the backup, or leave it.
 func backupOf(name string) string { return name + "~" }
 
-// leaveBackups returns the names of the files without the backups that files were renamed to, and with the files that are away until they are
-// written anew: those stay as they were. A file that is removed after all is away no more, and its backup is a file as any other. lost means that
-// events were lost.
-func (f *folder) leaveBackups(names []string, changed map[string]uint32, lost bool) (files []string, away map[string]bool) {
+// leaveBackups returns the names of the files without the backups that files were renamed to, and with the files that
+// are away until they are written anew: those stay as they were. A file that is removed after all is away no more, and
+// its backup is a file as any other. lost means that events were lost.
+func (f *folder) leaveBackups(names []string, changed map[string]uint32,
+	lost bool) (files []string, away map[string]bool) {
 	moved := f.watch.takeMoved()
 	if lost {
 		clear(f.renamed)

@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestSavingInVim: the file is renamed to be its backup, written anew, and the backup is removed. The pod is not touched unless the manifest changed.
+// TestSavingInVim: the file is renamed to be its backup, written anew, and the backup is removed. The pod is not
+// touched unless the manifest changed.
 func TestSavingInVim(t *testing.T) {
 	r := newRig(t)
 	r.start()

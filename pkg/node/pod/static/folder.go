@@ -19,7 +19,8 @@ import (
 )
 
 const (
-	// maxFiles is how many manifests are read; the node's max-pods is at most that. maxEntries are the folder's entries of any kind.
+	// maxFiles is how many manifests are read; the node's max-pods is at most that. maxEntries are the folder's entries of
+	// any kind.
 	maxFiles   = 1000
 	maxEntries = 4 * maxFiles
 	// maxManifest is in bytes; etcd's limit for an object, and so for the mirror, is 1.5 MiB.
@@ -48,7 +49,14 @@ type folder struct {
 }
 
 func newFolder(dir string, decode func(string, []byte) (*corev1.Pod, error)) folder {
-	return folder{dir: dir, load: readManifest, decode: decode, files: map[string]*manifest{}, from: map[types.NamespacedName]string{}, renamed: map[string]bool{}}
+	return folder{
+		dir:     dir,
+		load:    readManifest,
+		decode:  decode,
+		files:   map[string]*manifest{},
+		from:    map[types.NamespacedName]string{},
+		renamed: map[string]bool{},
+	}
 }
 
 // manifest is a file that was read.
@@ -86,9 +94,10 @@ var (
 	errOutside = errors.New("it is a link to a file outside of this folder, where changes are not seen: copy the file")
 )
 
-// read reads the files that changed. It returns the pods of all files, and what is newly refused; false if the folder was never read yet, and
-// cannot be. A file whose content is refused keeps the pod that it had before, also in an earlier process; without the file there is no pod. If
-// several files have the same pod, it stays with the file that had it before, else it is the first by name.
+// read reads the files that changed. It returns the pods of all files, and what is newly refused; false if the folder
+// was never read yet, and cannot be. A file whose content is refused keeps the pod that it had before, also in an
+// earlier process; without the file there is no pod. If several files have the same pod, it stays with the file that
+// had it before, else it is the first by name.
 func (f *folder) read() (map[types.NamespacedName]source, []refusal, bool) {
 	wrong := map[string]error{}
 	names, err := f.names()
@@ -163,7 +172,8 @@ func (f *folder) choose(names []string, wrong map[string]error) map[types.Namesp
 				continue
 			}
 			if other, has := pods[key]; has {
-				wrong[filepath.Join(f.dir, name)] = fmt.Errorf("%s has the same pod %s: remove one of them", filepath.Join(f.dir, other.file), key)
+				wrong[filepath.Join(f.dir, name)] = fmt.Errorf("%s has the same pod %s: remove one of them",
+					filepath.Join(f.dir, other.file), key)
 				continue
 			}
 			pods[key] = source{file.pod, name}
@@ -220,8 +230,8 @@ func (f *folder) names() ([]string, error) {
 	return names, nil
 }
 
-// readFile reads a file, whatever it is: a link that leads nowhere or in a circle, or something that would block. It returns true if the file is not
-// used yet, because it is being written.
+// readFile reads a file, whatever it is: a link that leads nowhere or in a circle, or something that would block. It
+// returns true if the file is not used yet, because it is being written.
 func (f *folder) readFile(name string) (written bool) {
 	path := filepath.Join(f.dir, name)
 	info, err := os.Lstat(path)
@@ -274,8 +284,8 @@ func (f *folder) readFile(name string) (written bool) {
 // maxLinks is how many links may lead from one to the next.
 const maxLinks = 16
 
-// resolve watches the folders below through which a link leads, before anything of them is read, and returns them. It fails if the link leads out of
-// the folder, to nothing, or in a circle.
+// resolve watches the folders below through which a link leads, before anything of them is read, and returns them. It
+// fails if the link leads out of the folder, to nothing, or in a circle.
 func (f *folder) resolve(path string) (at []string, err error) {
 	root, err := filepath.EvalSymlinks(f.dir)
 	if err != nil {

@@ -21,7 +21,8 @@ func TestWhatIsInTheFolder(t *testing.T) {
 	require.NoError(t, os.MkdirAll(r.dir, 0o700))
 	at := func(name string) string { return filepath.Join(r.dir, name) }
 	r.write("a.yaml", manifestOf("a", "one"))
-	r.write("b.json", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b","namespace":"kube-system"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
+	r.write("b.json",
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b","namespace":"kube-system"},"spec":{"containers":[{"name":"c","image":"i"}]}}`)
 	r.write(".hidden.yaml", manifestOf("hidden", "one"))
 	r.write("broken.yaml", "kind: [")
 	r.write("unknown.yaml", strings.Replace(manifestOf("unknown", "one"), "image:", "imgae:", 1))
@@ -33,7 +34,8 @@ func TestWhatIsInTheFolder(t *testing.T) {
 	require.NoError(t, os.Symlink(at("loop-b"), at("loop-a")))
 	require.NoError(t, os.Symlink(at("loop-a"), at("loop-b")))
 	require.NoError(t, os.Symlink(at("nowhere"), at("dangling")))
-	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(r.dir), "elsewhere"), []byte(manifestOf("linked", "one")), 0o600))
+	require.NoError(t,
+		os.WriteFile(filepath.Join(filepath.Dir(r.dir), "elsewhere"), []byte(manifestOf("linked", "one")), 0o600))
 	require.NoError(t, os.Symlink("../elsewhere", at("outside.yaml")))
 	require.NoError(t, os.Mkdir(at("..one"), 0o700))
 	r.write("..one/linked", manifestOf("linked", "one"))
@@ -56,9 +58,12 @@ func TestWhatIsInTheFolder(t *testing.T) {
 		refused[file] = why
 	}
 	for file, why := range map[string]string{
-		"broken.yaml": "yaml", "unknown.yaml": "imgae", "nameless.yaml": "metadata.name", "z-again.yaml": "a.yaml has the same pod", "huge.yaml": "1048576",
-		"owned.yaml": "metadata.uid is set: remove it", "elsewhere.yaml": "this node is node", "loop-a": "too many links", "loop-b": "too many links",
-		"dangling": "no file", "outside.yaml": "outside of this folder", "empty.yaml": "metadata.name", "fifo": "not a file", "folder": "not a file",
+		"broken.yaml": "yaml", "unknown.yaml": "imgae", "nameless.yaml": "metadata.name",
+		"z-again.yaml": "a.yaml has the same pod", "huge.yaml": "1048576",
+		"owned.yaml": "metadata.uid is set: remove it", "elsewhere.yaml": "this node is node", "loop-a": "too many links",
+		"loop-b":   "too many links",
+		"dangling": "no file", "outside.yaml": "outside of this folder", "empty.yaml": "metadata.name", "fifo": "not a file",
+		"folder": "not a file",
 	} {
 		require.Contains(t, refused[file], why, file)
 		delete(refused, file)
@@ -68,10 +73,14 @@ func TestWhatIsInTheFolder(t *testing.T) {
 	require.NoError(t, os.Remove(at("a.yaml")))
 	r.until("the pod of the removed file is stopped", func() bool { return r.stopped[r.named("a-node").UID] })
 	r.ends(r.pod("a-node").UID)
-	r.until("the other file has the pod now", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
+	r.until("the other file has the pod now", func() bool {
+		p := r.named("a-node")
+		return p != nil && p.Spec.Containers[0].Image == "two"
+	})
 }
 
-// TestCopies: a copy of a manifest, as an editor or a person makes it, does not disturb the pod that runs, now or in the next process.
+// TestCopies: a copy of a manifest, as an editor or a person makes it, does not disturb the pod that runs, now or in
+// the next process.
 func TestCopies(t *testing.T) {
 	r := newRig(t)
 	stop := r.start()
@@ -86,7 +95,10 @@ func TestCopies(t *testing.T) {
 	r.write("web.yaml", manifestOf("web", "two"))
 	r.until("the file is changed", func() bool { return r.stopped[uid] })
 	r.ends(uid)
-	r.until("its pod runs, not the copy's", func() bool { p := r.named("web-node"); return p != nil && p.Spec.Containers[0].Image == "two" })
+	r.until("its pod runs, not the copy's", func() bool {
+		p := r.named("web-node")
+		return p != nil && p.Spec.Containers[0].Image == "two"
+	})
 	uid = r.pod("web-node").UID
 	stop()
 	r.nextProcess()
@@ -158,7 +170,8 @@ func TestFilesThatCouldNotBeRead(t *testing.T) {
 	f.from[types.NamespacedName{Namespace: "default", Name: "left-node"}] = "a.yaml"
 	pods, refused, ok := f.read()
 	require.True(t, ok)
-	require.Contains(t, pods, types.NamespacedName{Namespace: "default", Name: "left-node"}, "what an earlier process left goes on")
+	require.Contains(t, pods, types.NamespacedName{Namespace: "default", Name: "left-node"},
+		"what an earlier process left goes on")
 	require.ErrorContains(t, refused[0].err, "too many open files")
 	require.True(t, f.unread)
 	f.load = readManifest
@@ -170,7 +183,8 @@ func TestFilesThatCouldNotBeRead(t *testing.T) {
 	require.Contains(t, pods, types.NamespacedName{Namespace: "default", Name: "a-node"})
 }
 
-// TestLinks: what a link leads to within the folder is read again when anything in the folder changes, as the link of another link.
+// TestLinks: what a link leads to within the folder is read again when anything in the folder changes, as the link of
+// another link.
 func TestLinks(t *testing.T) {
 	r := newRig(t)
 	at := func(name string) string { return filepath.Join(r.dir, name) }
@@ -206,7 +220,10 @@ func TestLinksIntoFolders(t *testing.T) {
 			r.until("the former pod stops", func() bool { return r.stopped[uid] })
 			r.ends(uid)
 		}
-		r.until("its pod runs", func() bool { p := r.named("a-node"); return p != nil && p.Spec.Containers[0].Image == image })
+		r.until("its pod runs", func() bool {
+			p := r.named("a-node")
+			return p != nil && p.Spec.Containers[0].Image == image
+		})
 		uid = r.pod("a-node").UID
 	}
 	r.write("other/a", manifestOf("a", "one"))
@@ -221,7 +238,8 @@ func TestLinksIntoFolders(t *testing.T) {
 	r.until("the pod stops with what the link led to", func() bool { return r.stopped[uid] })
 }
 
-// TestFilesThatAreWrittenInPieces are read when their writer has closed them, and files that are renamed when they come.
+// TestFilesThatAreWrittenInPieces are read when their writer has closed them, and files that are renamed when they
+// come.
 func TestFilesThatAreWrittenInPieces(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -279,7 +297,8 @@ func TestFilesThatAreWrittenInPieces(t *testing.T) {
 	r.until("the file was moved away", func() bool { return r.stopped[third] })
 }
 
-// TestSamePodAgain: a manifest that is removed and comes back while its pod still ends, or before it has begun, is started anew when that is over.
+// TestSamePodAgain: a manifest that is removed and comes back while its pod still ends, or before it has begun, is
+// started anew when that is over.
 func TestSamePodAgain(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -326,7 +345,8 @@ func TestFolderThatGoes(t *testing.T) {
 	}
 }
 
-// TestNextProcess: pods of an earlier process go on if their manifests are the same; the others end, before what replaces them starts.
+// TestNextProcess: pods of an earlier process go on if their manifests are the same; the others end, before what
+// replaces them starts.
 func TestNextProcess(t *testing.T) {
 	r := newRig(t)
 	stop := r.start()
@@ -350,7 +370,8 @@ func TestNextProcess(t *testing.T) {
 	require.NotEqual(t, before["changed-node"], r.pod("changed-node").UID)
 }
 
-// TestNextProcessWithAFileThatCannotBeUsed: what runs of the file goes on until the file can be used or is gone, also if another file has the same pod.
+// TestNextProcessWithAFileThatCannotBeUsed: what runs of the file goes on until the file can be used or is gone, also
+// if another file has the same pod.
 func TestNextProcessWithAFileThatCannotBeUsed(t *testing.T) {
 	for name, spoil := range map[string]func(*testing.T, *rig){
 		"a mistake": func(_ *testing.T, r *rig) { r.write("web.yaml", "kind: [") },

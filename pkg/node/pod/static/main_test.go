@@ -31,7 +31,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 2 * time.Minute
 
-// rig is a Manager of a folder, with pods that only are noted and an API that only has pods. changed is signalled after each change of either.
+// rig is a Manager of a folder, with pods that only are noted and an API that only has pods. changed is signalled after
+// each change of either.
 type rig struct {
 	*testing.T
 	m   *Manager
@@ -55,23 +56,29 @@ type rig struct {
 }
 
 func newRig(t *testing.T) *rig {
-	r := &rig{T: t, dir: filepath.Join(t.TempDir(), "manifests"), changed: make(chan struct{}), node: "node-1", left: map[types.UID]Left{},
-		pods: map[types.UID]*corev1.Pod{}, files: map[types.UID]string{}, stopped: map[types.UID]bool{}, mirrors: map[types.UID]*corev1.Pod{}, api: map[types.NamespacedName]*corev1.Pod{}}
+	r := &rig{
+		T: t, dir: filepath.Join(t.TempDir(), "manifests"), changed: make(chan struct{}), node: "node-1",
+		left: map[types.UID]Left{},
+		pods: map[types.UID]*corev1.Pod{}, files: map[types.UID]string{}, stopped: map[types.UID]bool{},
+		mirrors: map[types.UID]*corev1.Pod{}, api: map[types.NamespacedName]*corev1.Pod{},
+	}
 	return r
 }
 
 // start starts a Manager; it is stopped at the end of the test, or by the function returned.
 func (r *rig) start() (stop func()) {
-	r.m = New(Config{Dir: r.dir, NodeName: "node", Decode: decode, Pods: r, Client: api{rig: r}, Node: func() *corev1.Node {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.node == "" {
-			return nil
-		}
-		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: r.node}}
-	}, Event: func(_, reason, message string) {
-		r.change(func() { r.events = append(r.events, reason+": "+message) })
-	}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	r.m = New(Config{
+		Dir: r.dir, NodeName: "node", Decode: decode, Pods: r, Client: api{rig: r}, Node: func() *corev1.Node {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if r.node == "" {
+				return nil
+			}
+			return &corev1.Node{ObjectMeta: metav1.ObjectMeta{UID: r.node}}
+		}, Event: func(_, reason, message string) {
+			r.change(func() { r.events = append(r.events, reason+": "+message) })
+		}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil)),
+	})
 	r.m.Start()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

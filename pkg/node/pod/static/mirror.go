@@ -34,8 +34,8 @@ type Change struct {
 	Create, Delete *corev1.Pod
 }
 
-// Plan returns what is to be done so that each pod has a mirror, and nothing else has one. A mirror that is to be replaced is deleted first. Plan is a
-// pure function, and the order of its result is that of the names.
+// Plan returns what is to be done so that each pod has a mirror, and nothing else has one. A mirror that is to be
+// replaced is deleted first. Plan is a pure function, and the order of its result is that of the names.
 func Plan(s State) (out []Change) {
 	has := map[types.NamespacedName]bool{}
 	for _, m := range s.Mirrors {
@@ -77,8 +77,8 @@ type mirrors struct {
 	known   map[types.UID]*corev1.Pod
 	deleted map[types.UID]bool // while a create is in flight
 	retry   map[types.NamespacedName]backOff
-	// shown are the mirrors that pods were given, by pod object and not by UID: a pod that is stopped and started again has the same UID, and must be
-	// given its mirror again.
+	// shown are the mirrors that pods were given, by pod object and not by UID: a pod that is stopped and started again
+	// has the same UID, and must be given its mirror again.
 	shown map[*corev1.Pod]*corev1.Pod
 }
 
@@ -228,7 +228,8 @@ func (m *mirrors) apply(ctx context.Context, c Change) error {
 	ctx, cancel := context.WithTimeout(ctx, mirrorTimeout)
 	defer cancel()
 	if c.Delete != nil {
-		err := m.c.Client.Delete(ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Name.Namespace, Name: c.Name.Name}},
+		err := m.c.Client.Delete(ctx,
+			&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: c.Name.Namespace, Name: c.Name.Name}},
 			ctrl.GracePeriodSeconds(0), ctrl.Preconditions{UID: &c.Delete.UID})
 		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 			return nil // the event of its deletion follows

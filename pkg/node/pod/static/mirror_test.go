@@ -17,7 +17,14 @@ import (
 
 func TestPlan(t *testing.T) {
 	of := func(uid types.UID) *corev1.Pod {
-		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: uid, Annotations: map[string]string{hashAnnotation: string(uid)}}}
+		return &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace:   "ns",
+				Name:        "p",
+				UID:         uid,
+				Annotations: map[string]string{hashAnnotation: string(uid)},
+			},
+		}
 	}
 	mirror := func(uid, node types.UID, change func(*corev1.Pod)) *corev1.Pod {
 		m := mirrorOf(of(uid), "node", node)
@@ -37,20 +44,31 @@ func TestPlan(t *testing.T) {
 		creates bool
 		deletes bool
 	}{
-		"none yet":                         {node: "n", pod: of("a"), creates: true},
-		"no node yet":                      {pod: of("a")},
-		"its mirror":                       {node: "n", pod: of("a"), mirror: mirror("a", "n", nil)},
-		"its mirror, no node yet":          {pod: of("a"), mirror: mirror("a", "n", nil)},
-		"of its former content":            {node: "n", pod: of("a"), mirror: mirror("b", "n", nil), deletes: true},
-		"of a Node of that name before":    {node: "n", pod: of("a"), mirror: mirror("a", "m", nil), deletes: true},
-		"deleted by a user":                {node: "n", pod: of("a"), mirror: mirror("a", "n", func(m *corev1.Pod) { m.DeletionTimestamp = &now }), deletes: true},
-		"of no pod":                        {node: "n", mirror: mirror("a", "n", nil), deletes: true},
-		"made by a user":                   {node: "n", mirror: mirror("a", "n", func(m *corev1.Pod) { m.OwnerReferences = nil }), deletes: true},
-		"its pod ends":                     {node: "n", ending: true, mirror: mirror("a", "n", nil)},
-		"its pod ends, deleted by a user":  {node: "n", ending: true, mirror: mirror("a", "n", func(m *corev1.Pod) { m.DeletionTimestamp = &now })},
+		"none yet":                      {node: "n", pod: of("a"), creates: true},
+		"no node yet":                   {pod: of("a")},
+		"its mirror":                    {node: "n", pod: of("a"), mirror: mirror("a", "n", nil)},
+		"its mirror, no node yet":       {pod: of("a"), mirror: mirror("a", "n", nil)},
+		"of its former content":         {node: "n", pod: of("a"), mirror: mirror("b", "n", nil), deletes: true},
+		"of a Node of that name before": {node: "n", pod: of("a"), mirror: mirror("a", "m", nil), deletes: true},
+		"deleted by a user": {
+			node: "n", pod: of("a"), mirror: mirror("a", "n", func(m *corev1.Pod) { m.DeletionTimestamp = &now }), deletes: true,
+		},
+		"of no pod": {node: "n", mirror: mirror("a", "n", nil), deletes: true},
+		"made by a user": {
+			node: "n", mirror: mirror("a", "n", func(m *corev1.Pod) { m.OwnerReferences = nil }), deletes: true,
+		},
+		"its pod ends": {node: "n", ending: true, mirror: mirror("a", "n", nil)},
+		"its pod ends, deleted by a user": {
+			node: "n", ending: true, mirror: mirror("a", "n", func(m *corev1.Pod) { m.DeletionTimestamp = &now }),
+		},
 		"its pod ends, there is no mirror": {node: "n", ending: true},
 	} {
-		s := State{Node: c.node, NodeName: "node", Ending: map[types.NamespacedName]bool{name: c.ending}, Pods: map[types.NamespacedName]*corev1.Pod{}}
+		s := State{
+			Node:     c.node,
+			NodeName: "node",
+			Ending:   map[types.NamespacedName]bool{name: c.ending},
+			Pods:     map[types.NamespacedName]*corev1.Pod{},
+		}
 		if c.pod != nil {
 			s.Pods[name] = c.pod
 		}
@@ -68,13 +86,15 @@ func TestPlan(t *testing.T) {
 		if c.creates {
 			m, yes := plan[0].Create, true
 			require.Equal(t, "a", m.Annotations[corev1.MirrorPodAnnotationKey])
-			require.Equal(t, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "node", UID: "n", Controller: &yes}}, m.OwnerReferences)
+			require.Equal(t, []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: "node", UID: "n", Controller: &yes}},
+				m.OwnerReferences)
 			require.Empty(t, m.UID)
 		}
 	}
 }
 
-// TestMirrors: whatever happens to mirrors in the API, each pod gets one again, the pods run on, and they know their mirrors.
+// TestMirrors: whatever happens to mirrors in the API, each pod gets one again, the pods run on, and they know their
+// mirrors.
 func TestMirrors(t *testing.T) {
 	r := newRig(t)
 	r.node = ""
@@ -83,7 +103,10 @@ func TestMirrors(t *testing.T) {
 	r.write("a.yaml", manifestOf("a", "one"))
 	r.until("it runs", func() bool { return r.named("a-node") != nil })
 	uid := r.pod("a-node").UID
-	r.until("it has no mirror without a Node", func() bool { m, shown := r.mirrors[uid]; return shown && m == nil && len(r.api) == 0 })
+	r.until("it has no mirror without a Node", func() bool {
+		m, shown := r.mirrors[uid]
+		return shown && m == nil && len(r.api) == 0
+	})
 	r.change(func() { r.node = "node-1" })
 	r.m.NodeChanged()
 	of := func() *corev1.Pod { return r.api[types.NamespacedName{Namespace: "default", Name: "a-node"}] }
@@ -112,7 +135,9 @@ func TestMirrors(t *testing.T) {
 	third := mirror().UID
 	r.change(func() { r.node = "node-2" })
 	r.m.NodeChanged()
-	r.until("it belongs to it", func() bool { return shown() && of().UID != third && of().OwnerReferences[0].UID == "node-2" })
+	r.until("it belongs to it", func() bool {
+		return shown() && of().UID != third && of().OwnerReferences[0].UID == "node-2"
+	})
 	require.Empty(t, r.stops(), "the pod ran all the time")
 
 	r.write("a.yaml", manifestOf("a", "two"))
@@ -148,7 +173,9 @@ func TestRefusedMirrors(t *testing.T) {
 	r.change(func() { r.api[nameOf(other)] = other })
 	r.write("b.yaml", manifestOf("b", "one"))
 	r.until("a pod of that name is no mirror", func() bool {
-		return slices.Contains(r.events, "FailedMirrorPod: mirror of static pod default/b-node: a pod of that name exists that is not its mirror: remove either")
+		return slices.Contains(r.events,
+			"FailedMirrorPod: mirror of static pod default/b-node: a pod of that name exists that is not its mirror: remove "+
+				"either")
 	})
 	require.Equal(t, other, r.api[nameOf(other)])
 }
@@ -186,14 +213,19 @@ func TestUIDs(t *testing.T) {
 		require.Equal(t, "file", p.Annotations["kubernetes.io/config.source"])
 		_, err = time.Parse(time.RFC3339Nano, p.Annotations["kubernetes.io/config.seen"])
 		require.NoError(t, err)
-		require.Equal(t, []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}}, p.Spec.Tolerations)
+		require.Equal(t, []corev1.Toleration{{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}},
+			p.Spec.Tolerations)
 		return p.UID
 	}
 	text := manifestOf("a", "one")
 	same := uid(text, "/f", "node")
 	require.Len(t, string(same), 32)
 	require.Equal(t, same, uid("# a comment\n"+text, "/f", "node"))
-	others := map[types.UID]bool{uid(manifestOf("a", "two"), "/f", "node"): true, uid(text, "/g", "node"): true, uid(text, "/f", "other"): true}
+	others := map[types.UID]bool{
+		uid(manifestOf("a", "two"), "/f", "node"): true,
+		uid(text, "/g", "node"):                   true,
+		uid(text, "/f", "other"):                  true,
+	}
 	require.Len(t, others, 3)
 	require.NotContains(t, slices.Collect(maps.Keys(others)), same)
 }

@@ -30,7 +30,8 @@ const (
 // sources begins the names of all of them.
 const sources = "kubernetes.io/config."
 
-// IsStatic reports whether a pod is from a file of the node, and so must start without an API server. Whoever asks about pods of the API asks about what WithoutSource returns.
+// IsStatic reports whether a pod is from a file of the node, and so must start without an API server. Whoever asks
+// about pods of the API asks about what WithoutSource returns.
 func IsStatic(p *corev1.Pod) bool {
 	source := p.Annotations[SourceAnnotation]
 	return source != "" && source != fromAPI
@@ -70,8 +71,8 @@ func (m *Manager) decode(file string, data []byte) (*corev1.Pod, error) {
 	return p, nil
 }
 
-// complete makes a decoded pod one of this node. Its UID is a hash of what the manifest says, of the file and of the node: a changed manifest is
-// another pod.
+// complete makes a decoded pod one of this node. Its UID is a hash of what the manifest says, of the file and of the
+// node: a changed manifest is another pod.
 func complete(p *corev1.Pod, file, node string) error {
 	if p.Name == "" {
 		return errors.New("metadata.name is missing")
@@ -87,7 +88,12 @@ func complete(p *corev1.Pod, file, node string) error {
 	if p.Spec.NodeName != "" && p.Spec.NodeName != node {
 		return fmt.Errorf("spec.nodeName is %q, and this node is %s: remove it", p.Spec.NodeName, node)
 	}
-	p.ObjectMeta = metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace, Labels: p.Labels, Annotations: maps.Clone(p.Annotations)}
+	p.ObjectMeta = metav1.ObjectMeta{
+		Name:        p.Name,
+		Namespace:   p.Namespace,
+		Labels:      p.Labels,
+		Annotations: maps.Clone(p.Annotations),
+	}
 	p.Status = corev1.PodStatus{}
 	said, err := json.Marshal(p)
 	if err != nil {
@@ -106,7 +112,9 @@ func complete(p *corev1.Pod, file, node string) error {
 	delete(p.Annotations, corev1.MirrorPodAnnotationKey)
 	p.Annotations[SourceAnnotation], p.Annotations[hashAnnotation] = FromFile, string(p.UID)
 	p.Annotations[seenAnnotation] = time.Now().Format(time.RFC3339Nano)
-	if all := (corev1.Toleration{Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute}); !slices.Contains(p.Spec.Tolerations, all) {
+	if all := (corev1.Toleration{
+		Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute,
+	}); !slices.Contains(p.Spec.Tolerations, all) {
 		p.Spec.Tolerations = append(p.Spec.Tolerations, all)
 	}
 	p.Status.Phase = corev1.PodPending
@@ -116,16 +124,20 @@ func complete(p *corev1.Pod, file, node string) error {
 // nodeCritical is the priority of system-node-critical.
 const nodeCritical = 2_000_001_000
 
-// doubtful returns why the pod's priority may not be what its author expects, or "". No API server resolves the class of a static pod.
+// doubtful returns why the pod's priority may not be what its author expects, or "". No API server resolves the class
+// of a static pod.
 func doubtful(p *corev1.Pod) string {
 	priority, class := p.Spec.Priority, p.Spec.PriorityClassName
 	switch {
 	case priority == nil && class != "":
-		return "static pod has a priorityClassName and no priority: the node does not use the class, and the API may refuse its mirror"
+		return "static pod has a priorityClassName and no priority: the node does not use the class, and the API may " +
+			"refuse its mirror"
 	case priority != nil && class == "":
-		return "static pod has a priority and no priorityClassName: the API refuses its mirror unless the default class has that priority"
+		return "static pod has a priority and no priorityClassName: the API refuses its mirror unless the default class " +
+			"has that priority"
 	case priority != nil && (*priority != nodeCritical || class != "system-node-critical"):
-		return "static pod has another priority than system-node-critical: others may try to evict its mirror, without effect on the pod"
+		return "static pod has another priority than system-node-critical: others may try to evict its mirror, without " +
+			"effect on the pod"
 	}
 	return ""
 }
@@ -136,7 +148,9 @@ func mirrorOf(p *corev1.Pod, node string, uid types.UID) *corev1.Pod {
 	controller := true
 	m.UID, m.ResourceVersion = "", ""
 	m.Annotations[corev1.MirrorPodAnnotationKey] = p.Annotations[hashAnnotation]
-	m.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Node", Name: node, UID: uid, Controller: &controller}}
+	m.OwnerReferences = []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "Node", Name: node, UID: uid, Controller: &controller},
+	}
 	return m
 }
 

@@ -1,5 +1,5 @@
-// Package static runs the pods whose manifests are files of a folder of the node, without an API server, and shows them in the API as mirror pods,
-// as the kubelet does.
+// Package static runs the pods whose manifests are files of a folder of the node, without an API server, and shows them
+// in the API as mirror pods, as the kubelet does.
 //
 // Its invariants: of each namespace and name at most one pod runs, so that a changed manifest's pod starts when
 // nothing is left of the former one. The API never decides about these pods: whatever happens to a mirror, the pod
@@ -23,7 +23,8 @@ import (
 
 // Pods runs pods; pod.Manager implements it.
 type Pods interface {
-	// StartStatic runs the pod of a file, StopStatic stops it and releases all that it has. They return at once. Manager.Ended is called when nothing is left.
+	// StartStatic runs the pod of a file, StopStatic stops it and releases all that it has. They return at once.
+	// Manager.Ended is called when nothing is left.
 	StartStatic(p *corev1.Pod, file string)
 	StopStatic(uid types.UID)
 	// SetMirror sets the pod in the API to which the status is written; nil for none.
@@ -54,7 +55,8 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Manager runs the pods of the folder. Call Start once pods can run, Run, and Seen, Gone and Synced for the mirrors in the API.
+// Manager runs the pods of the folder. Call Start once pods can run, Run, and Seen, Gone and Synced for the mirrors in
+// the API.
 type Manager struct {
 	c       Config
 	folder  folder
@@ -87,8 +89,9 @@ func New(c Config) *Manager {
 	return m
 }
 
-// Start reads the folder and starts its pods; pods that an earlier process left running are continued, or stopped if their manifests are gone. While
-// the folder or their manifests cannot be used, they run on. It must be called before other leftovers are released. Run follows changes.
+// Start reads the folder and starts its pods; pods that an earlier process left running are continued, or stopped if
+// their manifests are gone. While the folder or their manifests cannot be used, they run on. It must be called before
+// other leftovers are released. Run follows changes.
 func (m *Manager) Start() {
 	w, err := m.folder.open()
 	if err != nil { // Run tries again, and says so
@@ -101,7 +104,8 @@ func (m *Manager) Start() {
 	m.read()
 }
 
-// adopt takes over what an earlier process left running. It returns those of which another pod of that name was left too.
+// adopt takes over what an earlier process left running. It returns those of which another pod of that name was left
+// too.
 func (m *Manager) adopt(left map[types.UID]Left) (second []types.UID) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -171,8 +175,8 @@ type step struct {
 	file  string
 }
 
-// change changes what is wanted or what runs, and acts accordingly. Pods are called without the lock, and in the order of the plans: by one goroutine
-// at a time, which also carries out what others plan meanwhile.
+// change changes what is wanted or what runs, and acts accordingly. Pods are called without the lock, and in the order
+// of the plans: by one goroutine at a time, which also carries out what others plan meanwhile.
 func (m *Manager) change(f func() (changed bool)) {
 	defer m.mirrors.mark()
 	m.mu.Lock()
@@ -204,7 +208,8 @@ func (m *Manager) act(s step) {
 	}
 }
 
-// plan returns what is to be stopped and started so that what is wanted runs, and records it in runs. Called with the lock held.
+// plan returns what is to be stopped and started so that what is wanted runs, and records it in runs. Called with the
+// lock held.
 func (m *Manager) plan() (steps []step) {
 	for name, r := range m.runs {
 		want, has := m.wanted[name]

@@ -9,7 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestPodsAreCalledWithoutTheLock: while a pod is being started, the mirrors are planned and others end; what that leads to follows, in order.
+// TestPodsAreCalledWithoutTheLock: while a pod is being started, the mirrors are planned and others end; what that
+// leads to follows, in order.
 func TestPodsAreCalledWithoutTheLock(t *testing.T) {
 	r := newRig(t)
 	r.start()
@@ -26,7 +27,8 @@ func TestPodsAreCalledWithoutTheLock(t *testing.T) {
 	}
 	r.write("b.yaml", manifestOf("b", "one"))
 	r.until("the other one runs", func() bool { return r.named("b-node") != nil })
-	require.NotContains(t, during.Pods, types.NamespacedName{Namespace: "default", Name: "b-node"}, "nobody can give it its mirror yet")
+	require.NotContains(t, during.Pods, types.NamespacedName{Namespace: "default", Name: "b-node"},
+		"nobody can give it its mirror yet")
 	r.write("a.yaml", manifestOf("a", "one"))
 	r.until("the end was noticed", func() bool { return r.named("a-node") != nil })
 	r.until("both have mirrors", func() bool { return len(r.mirrors) == 2 })
@@ -49,7 +51,8 @@ func TestTwoLeftOfOneName(t *testing.T) {
 	r.until("it runs", func() bool { return r.named("a-node") != nil })
 }
 
-// TestRestart: a pod that has ended without its manifest having changed is stopped, and runs again when nothing is left of it.
+// TestRestart: a pod that has ended without its manifest having changed is stopped, and runs again when nothing is left
+// of it.
 func TestRestart(t *testing.T) {
 	r := newRig(t)
 	r.start()

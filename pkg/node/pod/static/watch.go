@@ -13,14 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch is an inotify(7) watch of the folder. Unlike portable libraries it says when a file's writer has closed it, so that a manifest that is
-// written in pieces is read when it is complete.
+// watch is an inotify(7) watch of the folder. Unlike portable libraries it says when a file's writer has closed it, so
+// that a manifest that is written in pieces is read when it is complete.
 type watch struct {
 	file    *os.File          // nil if the folder could not be watched
 	root    int32             // the folder's watch descriptor
 	changed map[string]uint32 // the last event of each file
 	all     bool              // events were lost
-	// moved are the files that were renamed to be their backups. leaving is a rename of which the new name is still to come.
+	// moved are the files that were renamed to be their backups. leaving is a rename of which the new name is still to
+	// come.
 	moved   map[string]bool
 	leaving struct {
 		cookie uint32
@@ -45,7 +46,8 @@ func (f *folder) open() (*watch, error) {
 	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if errors.Is(err, unix.EMFILE) {
-		return nil, fmt.Errorf("all inotify instances of this user are taken, also by containers: raise the sysctl fs.inotify.max_user_instances: %w", err)
+		return nil, fmt.Errorf("all inotify instances of this user are taken, also by containers: raise the sysctl "+
+			"fs.inotify.max_user_instances: %w", err)
 	}
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
@@ -55,7 +57,14 @@ func (f *folder) open() (*watch, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("watch %s: %w", f.dir, err), file.Close())
 	}
-	return &watch{file: file, root: int32(root), changed: map[string]uint32{}, moved: map[string]bool{}, all: true, targets: map[string]int32{}}, nil
+	return &watch{
+		file:    file,
+		root:    int32(root),
+		changed: map[string]uint32{},
+		moved:   map[string]bool{},
+		all:     true,
+		targets: map[string]int32{},
+	}, nil
 }
 
 // also watches a folder below. Any event in it makes the links be read again.
@@ -117,14 +126,15 @@ func (w *watch) takeMoved() map[string]bool {
 const (
 	retryFirst = time.Second
 	retryMost  = time.Minute
-	// The kernel reports that a file was closed a moment before it counts it as closed, or many seconds where the file system writes a file that was
-	// written anew to the disk first: it is read again so often, at first after such a pause, and each time after twice as long.
+	// The kernel reports that a file was closed a moment before it counts it as closed, or many seconds where the file
+	// system writes a file that was written anew to the disk first: it is read again so often, at first after such a
+	// pause, and each time after twice as long.
 	rereads = 11
 	reread  = 20 * time.Millisecond
 )
 
-// follow calls read after each change of the folder until ctx is done. A folder that is removed or renamed has no manifests; it is made again. One that
-// cannot be watched is read whenever that is tried again.
+// follow calls read after each change of the folder until ctx is done. A folder that is removed or renamed has no
+// manifests; it is made again. One that cannot be watched is read whenever that is tried again.
 func (f *folder) follow(ctx context.Context, log *slog.Logger, read func()) {
 	for wait, said := retryFirst, ""; ; {
 		if file := f.watch.file; file != nil {
@@ -192,7 +202,8 @@ func (f *folder) events(read func()) {
 	}
 }
 
-// note records a batch of events. It returns true if the folder itself is gone. Events of folders below need no record: links are read each time.
+// note records a batch of events. It returns true if the folder itself is gone. Events of folders below need no record:
+// links are read each time.
 func (w *watch) note(batch []byte) (ended bool) {
 	for len(batch) >= unix.SizeofInotifyEvent {
 		of, mask := int32(binary.NativeEndian.Uint32(batch)), binary.NativeEndian.Uint32(batch[4:])
@@ -222,8 +233,9 @@ func (w *watch) note(batch []byte) (ended bool) {
 	return ended
 }
 
-// written reports whether a process has the file open for writing: the kernel grants a lease for reading only if none has. The close of the last
-// such process is an event, which may come a moment before the lease can be had. Filesystems without leases grant none, and their files are read when they change.
+// written reports whether a process has the file open for writing: the kernel grants a lease for reading only if none
+// has. The close of the last such process is an event, which may come a moment before the lease can be had. Filesystems
+// without leases grant none, and their files are read when they change.
 func written(file *os.File) bool {
 	_, err := unix.FcntlInt(file.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 	if err == nil {

@@ -1,5 +1,5 @@
-// Package announce makes other machines of the link send traffic for additional IPv4 addresses to this machine: it answers ARP requests (RFC 826) for
-// them, and announces them when it takes them over (RFC 5227, section 3).
+// Package announce makes other machines of the link send traffic for additional IPv4 addresses to this machine: it
+// answers ARP requests (RFC 826) for them, and announces them when it takes them over (RFC 5227, section 3).
 //
 // Its invariant: addresses are answered for only while the process lives, so that those of a process that was killed
 // can move; nothing remains in the kernel. Without addresses there is neither a socket nor a goroutine.
@@ -39,7 +39,8 @@ func New(own netip.Addr, log *slog.Logger) *Announcer {
 	return &Announcer{own: own, log: log, held: map[netip.Addr]bool{}}
 }
 
-// Set replaces the addresses. New ones are announced; all of them if refresh is true. After an error no address is answered for; call Set again.
+// Set replaces the addresses. New ones are announced; all of them if refresh is true. After an error no address is
+// answered for; call Set again.
 func (a *Announcer) Set(addresses []netip.Addr, refresh bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -129,7 +130,8 @@ func (a *Announcer) announce(addresses []netip.Addr) {
 	}
 }
 
-// ARP for IPv4 over Ethernet: hardware type and length, protocol and length, operation, sender's MAC and address, target's MAC and address.
+// ARP for IPv4 over Ethernet: hardware type and length, protocol and length, operation, sender's MAC and address,
+// target's MAC and address.
 const (
 	size    = 28
 	request = 1
@@ -202,7 +204,9 @@ func open(own netip.Addr) (*socket, error) {
 		{Code: unix.BPF_RET | unix.BPF_K, K: 0},
 	}
 	err = errors.Join(
-		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}),
+		unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{
+			Len: uint16(len(filter)), Filter: &filter[0],
+		}),
 		unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: protocol, Ifindex: link}))
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(fd))

@@ -10,8 +10,8 @@ import (
 // maxFiles bounds the files of an image archive: one for each layer, manifest and configuration.
 const maxFiles = 10_000
 
-// boundedArchive copies the regular files and links of an image archive, and fails at the first entry beyond a limit. room limits the total size
-// of its files, in bytes. Its Close returns when nothing reads the archive any more.
+// boundedArchive copies the regular files and links of an image archive, and fails at the first entry beyond a limit.
+// room limits the total size of its files, in bytes. Its Close returns when nothing reads the archive any more.
 func boundedArchive(archive io.Reader, room int64) io.ReadCloser {
 	r, w := io.Pipe()
 	t := tamed{r, make(chan struct{})}
@@ -60,7 +60,13 @@ func copyArchive(to *tar.Writer, from *tar.Reader, room int64) error {
 			return refuse("its %s has %d bytes, and %d is the limit", h.Name, h.Size, limit)
 		}
 		room -= h.Size
-		if err := to.WriteHeader(&tar.Header{Typeflag: h.Typeflag, Name: h.Name, Linkname: h.Linkname, Size: h.Size, Mode: 0o644}); err != nil {
+		if err := to.WriteHeader(&tar.Header{
+			Typeflag: h.Typeflag,
+			Name:     h.Name,
+			Linkname: h.Linkname,
+			Size:     h.Size,
+			Mode:     0o644,
+		}); err != nil {
 			return err
 		}
 		if _, err := io.Copy(to, from); err != nil {

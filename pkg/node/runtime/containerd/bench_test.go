@@ -32,7 +32,8 @@ func wait(t testing.TB, r *Runtime, id string, state runtime.State) {
 	}
 }
 
-// BenchmarkPod makes a pod of one container, with the machine's users or with its own, waits for its end and removes it.
+// BenchmarkPod makes a pod of one container, with the machine's users or with its own, waits for its end and removes
+// it.
 func BenchmarkPod(b *testing.B) {
 	b.Run("host-users", func(b *testing.B) { benchPod(b, false) })
 	b.Run("own-users", func(b *testing.B) { benchPod(b, true) })
@@ -73,9 +74,9 @@ func benchPod(b *testing.B, own bool) {
 	b.ReportMetric(float64((cpu(b)-before).Microseconds())/1000/float64(n), "cpu-ms")
 }
 
-// BenchmarkReap makes pods of one container that ends at once, and removes them, 16 at a time: the rate of the runtime alone, with which
-// that of tasks is compared. The containers have namespaces of their own as those of tasks have, but no link, address or route; or the machine's
-// network.
+// BenchmarkReap makes pods of one container that ends at once, and removes them, 16 at a time: the rate of the runtime
+// alone, with which that of tasks is compared. The containers have namespaces of their own as those of tasks have, but
+// no link, address or route; or the machine's network.
 func BenchmarkReap(b *testing.B) {
 	for name, network := range map[string]string{"own-network": "", "host-network": "host"} {
 		b.Run(name, func(b *testing.B) { reap(b, network) })

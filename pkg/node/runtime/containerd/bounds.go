@@ -23,9 +23,10 @@ const (
 	maxManifest = 4 << 20 // bytes of a manifest or an index
 	maxConfig   = 8 << 20 // bytes of a configuration, and of any blob that is not a layer
 	maxObjects  = 100_000 // JSON objects in one of them: three bytes of text can become more than a hundred of memory
-	maxKept     = 1 << 20 // bytes of environment, command and names of a configuration that stay in memory; execve accepts at most 2 MiB
-	maxLayers   = 500     // overlayfs accepts no more (OVL_MAX_STACK)
-	maxTree     = 64      // manifests and indexes that one reference may lead to
+	// bytes of environment, command and names of a configuration that stay in memory; execve accepts at most 2 MiB
+	maxKept   = 1 << 20
+	maxLayers = 500 // overlayfs accepts no more (OVL_MAX_STACK)
+	maxTree   = 64  // manifests and indexes that one reference may lead to
 )
 
 // ImageError is why an image is refused.
@@ -38,8 +39,8 @@ func (e *ImageError) Is(target error) bool { return target == runtime.ErrRefused
 
 func refuse(format string, args ...any) error { return &ImageError{fmt.Sprintf(format, args...)} }
 
-// blobs is a content store with bounded readers of metadata: containerd reads manifests, indexes and configurations into memory whatever their
-// size is.
+// blobs is a content store with bounded readers of metadata: containerd reads manifests, indexes and configurations
+// into memory whatever their size is.
 type blobs struct {
 	content.Store
 	// strict limits every blob, whatever media type its descriptor has.
@@ -65,7 +66,9 @@ func (b blobs) ReaderAt(ctx context.Context, desc v1.Descriptor) (content.Reader
 	}
 	defer ra.Close()
 	if ra.Size() > limit {
-		return nil, refuse("%v", &bounded.TooLargeError{Name: fmt.Sprintf("%s %s", desc.MediaType, desc.Digest), Limit: limit})
+		return nil, refuse("%v", &bounded.TooLargeError{
+			Name: fmt.Sprintf("%s %s", desc.MediaType, desc.Digest), Limit: limit,
+		})
 	}
 	data, err := bounded.All(content.NewReader(ra), limit)
 	if err != nil {
@@ -84,7 +87,8 @@ func (memory) Close() error { return nil }
 // checkManifest returns an error if a manifest has too many blobs, or more than room bytes of them.
 func checkManifest(m *v1.Manifest, room int64) error {
 	c := m.Config
-	if c.MediaType == "" || imagestore.IsLayerType(c.MediaType) || imagestore.IsManifestType(c.MediaType) || imagestore.IsIndexType(c.MediaType) {
+	if c.MediaType == "" || imagestore.IsLayerType(c.MediaType) || imagestore.IsManifestType(c.MediaType) ||
+		imagestore.IsIndexType(c.MediaType) {
 		return refuse("its configuration has the media type %q", c.MediaType)
 	}
 	if c.Size < 0 || c.Size > maxConfig {
@@ -96,7 +100,8 @@ func checkManifest(m *v1.Manifest, room int64) error {
 	var total int64
 	for _, l := range m.Layers {
 		if l.Size < 0 || l.Size > room-total {
-			return refuse("its layers are said to have more than %d bytes, which is all the room that the disk has for images", room)
+			return refuse("its layers are said to have more than %d bytes, which is all the room that the disk has for images",
+				room)
 		}
 		total += l.Size
 	}
@@ -125,7 +130,9 @@ func (g *guard) wrap(h imagestore.Handler) imagestore.Handler {
 			}
 		}
 		if limit := (blobs{}).limit(desc); limit > 0 && desc.Size > limit {
-			return nil, refuse("%v", &bounded.TooLargeError{Name: fmt.Sprintf("%s %s", desc.MediaType, desc.Digest), Limit: limit})
+			return nil, refuse("%v", &bounded.TooLargeError{
+				Name: fmt.Sprintf("%s %s", desc.MediaType, desc.Digest), Limit: limit,
+			})
 		}
 		children, err := h.Handle(ctx, desc)
 		if err != nil || !manifest {

@@ -73,8 +73,8 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// removeOne kills processes until the cgroup can be removed. cgroup v1 has no notification that a cgroup is empty, so each process is waited for
-// with a pidfd.
+// removeOne kills processes until the cgroup can be removed. cgroup v1 has no notification that a cgroup is empty, so
+// each process is waited for with a pidfd.
 func removeOne(dir string) error {
 	for deadline := time.Now().Add(killTime); ; {
 		err := unix.Rmdir(dir)

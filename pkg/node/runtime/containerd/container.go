@@ -60,8 +60,9 @@ func (c *container) public() runtime.Container {
 	defer c.mu.Unlock()
 	s := c.status
 	return runtime.Container{
-		ID: c.Spec.ID, PodUID: c.Spec.PodUID, Labels: c.Spec.Labels, Image: c.Spec.Image, ImageID: c.ImageID, LogPath: c.Spec.LogPath,
-		State: runtime.State(s.State), PID: s.PID, CreatedAt: c.CreatedAt, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt,
+		ID: c.Spec.ID, PodUID: c.Spec.PodUID, Labels: c.Spec.Labels, Image: c.Spec.Image, ImageID: c.ImageID,
+		LogPath: c.Spec.LogPath,
+		State:   runtime.State(s.State), PID: s.PID, CreatedAt: c.CreatedAt, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt,
 		ExitCode: s.ExitCode, Signal: s.Signal, OOMKilled: s.OOMKilled, Message: s.Message, StopSignal: c.StopSignal,
 	}
 }
@@ -110,7 +111,10 @@ func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 	if err != nil {
 		return err
 	}
-	c := &container{record: record{Spec: s, ImageID: img.ID, Chain: img.chain, StopSignal: syscall.SIGTERM, CreatedAt: time.Now()}, dir: r.dir(s.ID)}
+	c := &container{
+		record: record{Spec: s, ImageID: img.ID, Chain: img.chain, StopSignal: syscall.SIGTERM, CreatedAt: time.Now()},
+		dir:    r.dir(s.ID),
+	}
 	c.status = shim.Status{ID: s.ID, State: string(runtime.Created)}
 	for _, name := range []string{img.config.StopSignal, s.StopSignal} {
 		if sig, ok := runtime.ParseSignal(name); ok {
@@ -149,7 +153,8 @@ func (r *Runtime) write(ctx context.Context, c *container, img *image) error {
 		return err
 	}
 	defer os.RemoveAll(temp)
-	err = errors.Join(os.Chmod(temp, 0o711), atomicfile.WriteJSON(shim.BundleFile(temp), b), atomicfile.WriteJSON(filepath.Join(temp, "record.json"), c.record))
+	err = errors.Join(os.Chmod(temp, 0o711), atomicfile.WriteJSON(shim.BundleFile(temp), b),
+		atomicfile.WriteJSON(filepath.Join(temp, "record.json"), c.record))
 	for _, d := range []string{shim.Upper(temp), shim.Work(temp), shim.Rootfs(temp)} {
 		err = errors.Join(err, os.Mkdir(d, 0o755))
 	}
@@ -267,7 +272,14 @@ func (r *Runtime) Stats(ctx context.Context, id string) (runtime.Stats, error) {
 		return runtime.Stats{}, err
 	}
 	u := res.Usage
-	s := runtime.Stats{At: time.Now(), CPU: u.CPU, MemoryUsage: u.Memory, MemoryWorkingSet: u.WorkingSet, MemoryRSS: u.RSS, Pids: u.Pids}
+	s := runtime.Stats{
+		At:               time.Now(),
+		CPU:              u.CPU,
+		MemoryUsage:      u.Memory,
+		MemoryWorkingSet: u.WorkingSet,
+		MemoryRSS:        u.RSS,
+		Pids:             u.Pids,
+	}
 	s.Disk, s.Inodes, err = r.DiskUsage(ctx, id)
 	return s, err
 }

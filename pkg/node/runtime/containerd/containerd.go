@@ -1,9 +1,9 @@
-// Package containerd runs containers. Images are in containerd's content store, metadata store and snapshotter, built into this process or the
-// host's; one small shim per pod (agent/runtime/shim) runs the containers.
+// Package containerd runs containers. Images are in containerd's content store, metadata store and snapshotter, built
+// into this process or the host's; one small shim per pod (agent/runtime/shim) runs the containers.
 //
-// A container's writable layer is an overlay over the image's snapshots, in the container's own directory. Creating a container therefore
-// writes no database and waits for no disk, and its whole state is one directory: record.json and bundle.json, written by this
-// package, and state.json, written by the shim.
+// A container's writable layer is an overlay over the image's snapshots, in the container's own directory. Creating a
+// container therefore writes no database and waits for no disk, and its whole state is one directory: record.json and
+// bundle.json, written by this package, and state.json, written by the shim.
 //
 // Its invariant: everything that it creates on the machine is below DataDir, RunDir and CgroupRoot, where a later
 // process finds it; containers never depend on this process.
@@ -49,10 +49,11 @@ type Config struct {
 	CgroupRoot string
 	// Address is the socket of the host's containerd if it is to store the images; empty means the built-in one.
 	Address string
-	// Namespace in the host's containerd, which separates our images from those of other users and clusters; default Namespace.
+	// Namespace in the host's containerd, which separates our images from those of other users and clusters; default
+	// Namespace.
 	Namespace string
-	// ImageReserve returns how many bytes of a filesystem images leave free, for its capacity in bytes. Pulls, loads and unpacking fail
-	// before they use more. Nil means 5 %.
+	// ImageReserve returns how many bytes of a filesystem images leave free, for its capacity in bytes. Pulls, loads and
+	// unpacking fail before they use more. Nil means 5 %.
 	ImageReserve func(capacity int64) int64
 	// PodPIDs is the maximum number of processes and threads of each pod; 0 means no limit.
 	PodPIDs int64
@@ -125,14 +126,16 @@ func New(c Config) (*Runtime, error) {
 			return nil, err
 		}
 	}
-	// Other users of the machine must not reach containers' files: they could run setuid programs that a container created.
+	// Other users of the machine must not reach containers' files: they could run setuid programs that a container
+	// created.
 	private := filepath.Join(c.DataDir, "containers")
 	if err := errors.Join(os.MkdirAll(private, 0o700), os.Chmod(private, 0o700)); err != nil {
 		return nil, err
 	}
 	var disk unix.Statfs_t
 	if err := unix.Statfs(c.DataDir, &disk); err == nil && disk.Type == unix.OVERLAYFS_SUPER_MAGIC {
-		return nil, fmt.Errorf("%s is on overlayfs, which cannot hold containers: choose a data directory on a disk or a volume", c.DataDir)
+		return nil, fmt.Errorf("%s is on overlayfs, which cannot hold containers: choose a data directory on a disk or a "+
+			"volume", c.DataDir)
 	}
 	path, err := installShim(filepath.Join(c.DataDir, "shim"))
 	if err != nil {
@@ -146,7 +149,8 @@ func New(c Config) (*Runtime, error) {
 	return r, nil
 }
 
-// installShim unpacks the embedded shim to a file named after its digest, so that running shims of other versions are not affected.
+// installShim unpacks the embedded shim to a file named after its digest, so that running shims of other versions are
+// not affected.
 func installShim(dir string) (string, error) {
 	packed, err := fs.ReadFile(assets, "assets/coracle-shim.zst")
 	if err != nil {

@@ -102,8 +102,9 @@ func testConfig(t testing.TB) Config {
 
 func configIn(dir string) Config {
 	return Config{
-		DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"), CgroupRoot: "/coracle-test/" + filepath.Base(dir),
-		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		DataDir: filepath.Join(dir, "data"), RunDir: filepath.Join(dir, "run"),
+		CgroupRoot: "/coracle-test/" + filepath.Base(dir),
+		Log:        slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	}
 }
 
@@ -234,7 +235,9 @@ func TestKill(t *testing.T) {
 	require.Equal(t, runtime.Created, got["p2-created"].State)
 	require.NoError(t, r.Start(ctx, "p2-created"))
 	var text bytes.Buffer
-	code, err := r.Exec(ctx, "p1-long", runtime.Exec{Command: []string{"echo", "still"}, Streams: runtime.Streams{Out: &text}})
+	code, err := r.Exec(ctx, "p1-long", runtime.Exec{
+		Command: []string{"echo", "still"}, Streams: runtime.Streams{Out: &text},
+	})
 	require.NoError(t, err)
 	require.Zero(t, code)
 	require.Equal(t, "still\n", text.String())

@@ -58,7 +58,13 @@ func openEngine(ctx context.Context, c Config) (*engine, error) {
 		return nil, fmt.Errorf("%s: %w (is another coracle using it?)", filepath.Join(c.DataDir, "meta.db"), err)
 	}
 	meta := metadata.NewDB(db, files, map[string]snapshots.Snapshotter{snapshotter: layers})
-	e := &engine{version: builtinVersion(), namespace: Namespace, root: c.DataDir, reserve: c.ImageReserve, closers: []func() error{db.Close, layers.Close}}
+	e := &engine{
+		version:   builtinVersion(),
+		namespace: Namespace,
+		root:      c.DataDir,
+		reserve:   c.ImageReserve,
+		closers:   []func() error{db.Close, layers.Close},
+	}
 	if err := meta.Init(ctx); err != nil {
 		return nil, errors.Join(err, e.close())
 	}

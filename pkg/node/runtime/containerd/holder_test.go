@@ -41,12 +41,16 @@ func holdsNothing(t *testing.T, own bool) {
 	require.NoError(t, r.Start(ctx, s.ID))
 	run := func(script string) string {
 		var out bytes.Buffer
-		_, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"sh", "-c", script}, Streams: runtime.Streams{Out: &out, Err: &out}})
+		_, err := r.Exec(ctx, s.ID, runtime.Exec{
+			Command: []string{"sh", "-c", script}, Streams: runtime.Streams{Out: &out, Err: &out},
+		})
 		require.NoError(t, err)
 		return out.String()
 	}
 	status := run("cat /proc/1/status")
-	for _, want := range []string{"CapPrm:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Uid:\t65535", "Seccomp:\t1"} {
+	for _, want := range []string{
+		"CapPrm:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Uid:\t65535", "Seccomp:\t1",
+	} {
 		require.Contains(t, status, want)
 	}
 	if own { // it is not even allowed to look
@@ -62,7 +66,8 @@ func holdsNothing(t *testing.T, own bool) {
 	run("kill -9 1; kill -TERM 1; kill -SEGV 1; kill -QUIT 1; true")
 
 	// Orphans are reaped, and the executable cannot be written once nobody runs it.
-	require.Equal(t, "0\n", run("(sh -c 'true & true' &) ; n=1; while [ $n != 0 ]; do n=$(ps -o stat= 2>/dev/null | grep -c '^Z'); done; echo $n"))
+	require.Equal(t, "0\n",
+		run("(sh -c 'true & true' &) ; n=1; while [ $n != 0 ]; do n=$(ps -o stat= 2>/dev/null | grep -c '^Z'); done; echo $n"))
 	pid := strings.Split(ns, "/")[2]
 	exe, err := unix.Open("/proc/"+pid+"/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -86,7 +91,11 @@ func TestContainersReachNothingOfTheirShim(t *testing.T) {
 	require.NoError(t, r.Create(ctx, s))
 	require.NoError(t, r.Start(ctx, s.ID))
 	var out bytes.Buffer
-	_, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"sh", "-c", "ls /proc/self/fd | wc -l; ls /proc/1/fd | wc -l; env; tr '\\0' '\\n' </proc/1/environ"}, Streams: runtime.Streams{Out: &out}})
+	_, err := r.Exec(ctx, s.ID, runtime.Exec{
+		Command: []string{
+			"sh", "-c", "ls /proc/self/fd | wc -l; ls /proc/1/fd | wc -l; env; tr '\\0' '\\n' </proc/1/environ",
+		}, Streams: runtime.Streams{Out: &out},
+	})
 	require.NoError(t, err)
 	lines := strings.Split(out.String(), "\n")
 	require.LessOrEqual(t, lines[0], "4", "of which one is the directory: %s", &out)

@@ -21,7 +21,8 @@ type limits struct {
 	oomScoreAdj int      // the lowest that can be set
 }
 
-// probeLimits queries the kernel. A process without CAP_SYS_RESOURCE cannot lower its oom_score_adj below the value from which it was raised.
+// probeLimits queries the kernel. A process without CAP_SYS_RESOURCE cannot lower its oom_score_adj below the value
+// from which it was raised.
 func probeLimits() limits {
 	var l limits
 	if own, err := capability.NewPid2(0); err == nil && own.Load() == nil {
@@ -113,8 +114,14 @@ func devices(s runtime.Spec, spec *specs.Spec) error {
 		major, minor := int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
 		mode := os.FileMode(st.Mode &^ unix.S_IFMT)
 		if at := cmpOr(d.ContainerPath, path); s.Users != nil && (at != path || !strings.HasPrefix(path, "/dev/")) {
-			// In a user namespace, where nobody can make a device, libcontainer mounts the one that has the same path in the host's /dev, all that it sees of it.
-			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: at, Type: "bind", Source: path, Options: []string{"bind"}})
+			// In a user namespace, where nobody can make a device, libcontainer mounts the one that has the same path in the
+			// host's /dev, all that it sees of it.
+			spec.Mounts = append(spec.Mounts, specs.Mount{
+				Destination: at,
+				Type:        "bind",
+				Source:      path,
+				Options:     []string{"bind"},
+			})
 		} else {
 			linux.Devices = append(linux.Devices, specs.LinuxDevice{
 				Path: at, Type: kind, Major: major, Minor: minor, FileMode: &mode, UID: &st.Uid, GID: &st.Gid,

@@ -35,7 +35,9 @@ func TestHostileImages(t *testing.T) {
 			return int64(s.Bavail)*s.Bsize - n
 		}
 	}
-	small, smallDiff := layerOf(t, func(w *tar.Writer) { require.NoError(t, w.WriteHeader(&tar.Header{Name: "a", Mode: 0o755})) })
+	small, smallDiff := layerOf(t, func(w *tar.Writer) {
+		require.NoError(t, w.WriteHeader(&tar.Header{Name: "a", Mode: 0o755}))
+	})
 	smallLayer := h.blob(v1.MediaTypeImageLayerGzip, small)
 	config := h.blob(v1.MediaTypeImageConfig, configOf("x", smallDiff))
 	h.manifest("good", v1.MediaTypeImageManifest, manifestOf(config, smallLayer))
@@ -45,14 +47,16 @@ func TestHostileImages(t *testing.T) {
 		_, err := io.CopyN(w, zeroReader{}, 96<<20)
 		require.NoError(t, err)
 	})
-	h.manifest("bomb", v1.MediaTypeImageManifest, manifestOf(h.blob(v1.MediaTypeImageConfig, configOf("x", bombDiff)), h.blob(v1.MediaTypeImageLayerGzip, bomb)))
+	h.manifest("bomb", v1.MediaTypeImageManifest,
+		manifestOf(h.blob(v1.MediaTypeImageConfig, configOf("x", bombDiff)), h.blob(v1.MediaTypeImageLayerGzip, bomb)))
 	pax, paxDiff := layerOf(t, func(w *tar.Writer) {
 		for i := range 200 {
 			require.NoError(t, w.WriteHeader(&tar.Header{Name: fmt.Sprint(i) + "/", Typeflag: tar.TypeDir, Mode: 0o755,
 				PAXRecords: map[string]string{"CORACLE.x": strings.Repeat("x", 900<<10)}}))
 		}
 	})
-	h.manifest("attributes", v1.MediaTypeImageManifest, manifestOf(h.blob(v1.MediaTypeImageConfig, configOf("x", paxDiff)), h.blob(v1.MediaTypeImageLayerGzip, pax)))
+	h.manifest("attributes", v1.MediaTypeImageManifest,
+		manifestOf(h.blob(v1.MediaTypeImageConfig, configOf("x", paxDiff)), h.blob(v1.MediaTypeImageLayerGzip, pax)))
 
 	large := h.blob(v1.MediaTypeImageConfig, configOf(strings.Repeat("x", maxConfig), smallDiff))
 	h.manifest("config", v1.MediaTypeImageManifest, manifestOf(large, smallLayer))
@@ -61,9 +65,13 @@ func TestHostileImages(t *testing.T) {
 	h.manifest("lying-config", v1.MediaTypeImageManifest, manifestOf(lying, smallLayer))
 	disguised := h.blob(v1.MediaTypeImageLayer, configOf(strings.Repeat("x", maxConfig), smallDiff))
 	h.manifest("disguised-config", v1.MediaTypeImageManifest, manifestOf(disguised, smallLayer))
-	h.manifest("environment", v1.MediaTypeImageManifest, manifestOf(h.blob(v1.MediaTypeImageConfig, configOf(strings.Repeat("x", maxKept), smallDiff)), smallLayer))
-	h.manifest("objects", v1.MediaTypeImageIndex, []byte(`{"schemaVersion":2,"mediaType":"`+v1.MediaTypeImageIndex+`","manifests":[{}`+strings.Repeat(",{}", maxObjects)+"]}"))
-	h.manifest("manifest", v1.MediaTypeImageManifest, []byte(`{"schemaVersion":2,"annotations":{"a":"`+strings.Repeat("x", maxManifest)+`"}}`))
+	h.manifest("environment", v1.MediaTypeImageManifest,
+		manifestOf(h.blob(v1.MediaTypeImageConfig, configOf(strings.Repeat("x", maxKept), smallDiff)), smallLayer))
+	h.manifest("objects", v1.MediaTypeImageIndex,
+		[]byte(`{"schemaVersion":2,"mediaType":"`+v1.MediaTypeImageIndex+`","manifests":[{}`+
+			strings.Repeat(",{}", maxObjects)+"]}"))
+	h.manifest("manifest", v1.MediaTypeImageManifest,
+		[]byte(`{"schemaVersion":2,"annotations":{"a":"`+strings.Repeat("x", maxManifest)+`"}}`))
 	var layers []v1.Descriptor
 	for range maxLayers + 1 {
 		layers = append(layers, smallLayer)
@@ -89,8 +97,9 @@ func TestHostileImages(t *testing.T) {
 	ctx := context.Background()
 	blobsBefore := size(t, r.config.DataDir+"/content")
 	for tag, want := range map[string]string{
-		"bomb": "room", "attributes": "names and attributes", "config": "configuration", "lying-config": "", "disguised-config": "type",
-		"environment": "environment", "objects": "objects", "manifest": "", "layers": "layers", "disk": "room",
+		"bomb": "room", "attributes": "names and attributes", "config": "configuration", "lying-config": "",
+		"disguised-config": "type",
+		"environment":      "environment", "objects": "objects", "manifest": "", "layers": "layers", "disk": "room",
 		fmt.Sprint("deep-", maxTree+1): "manifests", "digest": "", "size": "",
 	} {
 		room(48 << 20)
@@ -102,7 +111,8 @@ func TestHostileImages(t *testing.T) {
 		_, err := r.Images().Pull(ctx, h.ref(tag), nil, nil)
 		goruntime.ReadMemStats(&after)
 		require.ErrorContains(t, err, want, tag)
-		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<30), tag) // of which most is garbage at once; half as much again with the race detector
+		// of which most is garbage at once; half as much again with the race detector
+		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<30), tag)
 		_, err = r.Images().Get(ctx, h.ref(tag))
 		require.ErrorIs(t, err, runtime.ErrNotFound, tag)
 		require.LessOrEqual(t, size(t, r.config.DataDir+"/content"), blobsBefore, tag)
@@ -137,10 +147,16 @@ func TestHostileImageInTheStoreIsSkipped(t *testing.T) {
 		require.NoError(t, w.Commit(ctx, d.Size, d.Digest))
 		return d
 	}
-	for name, kind := range map[string]string{"a": v1.MediaTypeImageConfig, "b": v1.MediaTypeImageLayer, "c": "text/plain"} {
+	for name, kind := range map[string]string{
+		"a": v1.MediaTypeImageConfig,
+		"b": v1.MediaTypeImageLayer,
+		"c": "text/plain",
+	} {
 		m, err := json.Marshal(manifestOf(put(kind, configOf(name+strings.Repeat("x", 64<<20)))))
 		require.NoError(t, err)
-		_, err = r.engine.ImageService().Create(ctx, imagestore.Image{Name: "x.io/" + name + ":1", Target: put(v1.MediaTypeImageManifest, m)})
+		_, err = r.engine.ImageService().Create(ctx, imagestore.Image{
+			Name: "x.io/" + name + ":1", Target: put(v1.MediaTypeImageManifest, m),
+		})
 		require.NoError(t, err)
 	}
 	var before, after goruntime.MemStats
@@ -158,7 +174,9 @@ func TestHostileRegistry(t *testing.T) {
 	r := bare(t)
 	r.images.patience = patience{silence: 300 * time.Millisecond, window: time.Second, bytes: 64 << 10}
 	h := newHostile(t)
-	layer, diff := layerOf(t, func(w *tar.Writer) { require.NoError(t, w.WriteHeader(&tar.Header{Name: "a", Mode: 0o755})) })
+	layer, diff := layerOf(t, func(w *tar.Writer) {
+		require.NoError(t, w.WriteHeader(&tar.Header{Name: "a", Mode: 0o755}))
+	})
 	l := h.blob(v1.MediaTypeImageLayerGzip, layer)
 	l.Size = 1 << 20
 	h.manifest("x", v1.MediaTypeImageManifest, manifestOf(h.blob(v1.MediaTypeImageConfig, configOf("x", diff)), l))
@@ -302,7 +320,8 @@ func TestCredentialsStayWithTheirRegistry(t *testing.T) {
 			return true
 		},
 		"a token server by a name that holds a login": func(w http.ResponseWriter, _ *http.Request) bool {
-			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="http://a:b@%s/token"`, strings.TrimPrefix(elsewhere, "http://")))
+			w.Header().Set("WWW-Authenticate",
+				fmt.Sprintf(`Bearer realm="http://a:b@%s/token"`, strings.TrimPrefix(elsewhere, "http://")))
 			w.WriteHeader(http.StatusUnauthorized)
 			return true
 		},
@@ -317,7 +336,8 @@ func TestCredentialsStayWithTheirRegistry(t *testing.T) {
 	}
 	a := authorizer{scheme: "https", host: "registry.example.com"}
 	for realm, want := range map[string]bool{
-		"https://auth.example.com/token": true, "http://auth.example.com/token": false, "http://127.0.0.1/token": false, "ftp://x/": false, "https:///x": false, "": false,
+		"https://auth.example.com/token": true, "http://auth.example.com/token": false, "http://127.0.0.1/token": false,
+		"ftp://x/": false, "https:///x": false, "": false,
 	} {
 		u, err := httptest.NewRequest(http.MethodGet, "/", nil).URL.Parse(realm)
 		require.NoError(t, err)

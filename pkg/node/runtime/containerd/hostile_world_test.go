@@ -69,7 +69,12 @@ func (h *hostile) manifest(tag, kind string, value any) v1.Descriptor {
 	if !ok {
 		data, _ = json.Marshal(value)
 	}
-	d := v1.Descriptor{MediaType: kind, Digest: digest.FromBytes(data), Size: int64(len(data)), Platform: &v1.Platform{OS: "linux", Architecture: goruntime.GOARCH}}
+	d := v1.Descriptor{
+		MediaType: kind,
+		Digest:    digest.FromBytes(data),
+		Size:      int64(len(data)),
+		Platform:  &v1.Platform{OS: "linux", Architecture: goruntime.GOARCH},
+	}
 	for _, name := range []string{tag, d.Digest.String()} {
 		h.files["/v2/test/image/manifests/"+name], h.types["/v2/test/image/manifests/"+name] = data, kind
 	}
@@ -82,8 +87,9 @@ func (h *hostile) ref(tag string) string {
 
 func configOf(env string, layers ...digest.Digest) []byte {
 	data, _ := json.Marshal(v1.Image{
-		Platform: v1.Platform{OS: "linux", Architecture: goruntime.GOARCH}, Config: v1.ImageConfig{Cmd: []string{"/a"}, Env: []string{"A=" + env}},
-		RootFS: v1.RootFS{Type: "layers", DiffIDs: layers},
+		Platform: v1.Platform{OS: "linux", Architecture: goruntime.GOARCH},
+		Config:   v1.ImageConfig{Cmd: []string{"/a"}, Env: []string{"A=" + env}},
+		RootFS:   v1.RootFS{Type: "layers", DiffIDs: layers},
 	})
 	return data
 }

@@ -76,7 +76,8 @@ func (i *images) List(ctx context.Context) ([]runtime.Image, error) {
 }
 
 // Pull implements runtime.Images. If it fails, nothing is changed.
-func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth, progress func(runtime.Progress)) (runtime.Image, error) {
+func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth,
+	progress func(runtime.Progress)) (runtime.Image, error) {
 	name, err := normalise(ref)
 	if err != nil {
 		return runtime.Image{}, err
@@ -218,8 +219,8 @@ func (i *images) Remove(ctx context.Context, ref string) error {
 // hold returns the name of the read-only snapshot that retains an image's layers while containers use them.
 func hold(chain string) string { return "coracle-layers-" + chain }
 
-// lower returns the directories of an image's layers, uppermost first. The first container of an image costs one database write, further ones
-// none.
+// lower returns the directories of an image's layers, uppermost first. The first container of an image costs one
+// database write, further ones none.
 func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
 	if img.chain == "" {
 		return []string{i.runtime.config.DataDir + "/empty"}, nil

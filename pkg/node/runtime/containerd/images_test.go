@@ -43,7 +43,8 @@ func pull(t *testing.T, r *Runtime) {
 	require.NoError(t, remote.Write(tag, image))
 
 	var last runtime.Progress
-	got, err := r.Images().Pull(ctx, ref+":v1", []runtime.Auth{{Username: "who", Password: "what"}}, func(p runtime.Progress) { last = p })
+	got, err := r.Images().Pull(ctx, ref+":v1", []runtime.Auth{{Username: "who", Password: "what"}},
+		func(p runtime.Progress) { last = p })
 	require.NoError(t, err)
 	require.Equal(t, []string{ref + ":v1"}, got.Names)
 	require.Positive(t, last.Done)
@@ -93,7 +94,8 @@ func TestRemoveImage(t *testing.T) { engines(t, removeImage) }
 
 func removeImage(t *testing.T, r *Runtime) {
 	ctx := context.Background()
-	blobs, layers := filepath.Join(r.config.DataDir, "content", "blobs"), filepath.Join(r.config.DataDir, snapshotter, "snapshots")
+	blobs, layers := filepath.Join(r.config.DataDir, "content", "blobs"), filepath.Join(r.config.DataDir, snapshotter,
+		"snapshots")
 	if r.config.Address != "" {
 		layers = filepath.Join(r.ImageDir(), "snapshots")
 		blobs = filepath.Join(filepath.Dir(r.ImageDir()), "io.containerd.content.v1.content", "blobs")
@@ -183,7 +185,10 @@ func TestViewOutlivesItsImage(t *testing.T) {
 		require.NoError(t, r.Images().Unview(ctx, "pod-v"))
 		require.NoError(t, r.Images().Unview(ctx, "pod-v"))
 		if r.config.Address == "" {
-			require.Eventually(t, func() bool { _, err := os.Stat(dirs[0]); return os.IsNotExist(err) }, 2*time.Minute, 10*time.Millisecond)
+			require.Eventually(t, func() bool {
+				_, err := os.Stat(dirs[0])
+				return os.IsNotExist(err)
+			}, 2*time.Minute, 10*time.Millisecond)
 		}
 	})
 }

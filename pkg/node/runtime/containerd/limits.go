@@ -61,7 +61,8 @@ func setLimit(controller, path, file string, limit int64) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
 }
 
-// limitPods limits all pods together to the machine's resources without those reserved, as the kubelet enforces node allocatable.
+// limitPods limits all pods together to the machine's resources without those reserved, as the kubelet enforces node
+// allocatable.
 func (r *Runtime) limitPods() error {
 	reserved := r.config.Reserved
 	if reserved.PIDs == 0 {
@@ -84,7 +85,8 @@ func (r *Runtime) limitPods() error {
 	return errors.Join(err, pidsErr)
 }
 
-// machinePIDs returns the maximum number of processes and threads of the machine: the lesser of the kernel's two limits.
+// machinePIDs returns the maximum number of processes and threads of the machine: the lesser of the kernel's two
+// limits.
 func machinePIDs() (int64, error) {
 	var least int64
 	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
@@ -103,8 +105,8 @@ func machinePIDs() (int64, error) {
 	return least, nil
 }
 
-// limit limits the pod's processes, once, before its first container starts. Without the pids controller, as in a container without a cgroup
-// of its own, it logs a warning and pods run without a limit.
+// limit limits the pod's processes, once, before its first container starts. Without the pids controller, as in a
+// container without a cgroup of its own, it logs a warning and pods run without a limit.
 func (p *pod) limit(cgroup string) {
 	if p.r.config.PodPIDs <= 0 || filepath.Clean("/"+cgroup) == "/" {
 		return
@@ -120,12 +122,14 @@ func (p *pod) limit(cgroup string) {
 	}
 }
 
-// UpdatePod implements runtime.Runtime. Shares that cannot be set are logged, and others get more than they should; a limit that cannot be set is an error.
+// UpdatePod implements runtime.Runtime. Shares that cannot be set are logged, and others get more than they should; a
+// limit that cannot be set is an error.
 func (r *Runtime) UpdatePod(_ context.Context, cgroup string, l runtime.PodLimits) error {
 	if filepath.Clean("/"+cgroup) == "/" {
 		return errors.New("a pod without a cgroup of its own has no limits")
 	}
-	memory, swap, quota, shares, weight := "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "cpu.cfs_quota_us", "cpu.shares", int64(l.CPUShares)
+	memory, swap, quota, shares, weight := "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "cpu.cfs_quota_us",
+		"cpu.shares", int64(l.CPUShares)
 	if cgroup2() {
 		memory, swap, quota = "memory.max", "", "cpu.max" // a container has no swap there
 		shares, weight = "cpu.weight", weightOf(l.CPUShares)
@@ -152,7 +156,8 @@ func (r *Runtime) UpdatePod(_ context.Context, cgroup string, l runtime.PodLimit
 	return errors.Join(errs...)
 }
 
-// weightOf converts shares of cgroup v1 to the weight of v2, as runc does: both ends and the default of one meet those of the other (1024 is 100).
+// weightOf converts shares of cgroup v1 to the weight of v2, as runc does: both ends and the default of one meet those
+// of the other (1024 is 100).
 func weightOf(shares uint64) int64 {
 	l := math.Log2(float64(min(max(shares, 2), 262144)))
 	return int64(math.Ceil(math.Pow(10, (l*l+125*l)/612-7.0/34)))

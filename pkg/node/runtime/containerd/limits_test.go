@@ -16,7 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// A container that forks without end comes to its pod's limit, which all containers of the pod share, and no other pod notices.
+// A container that forks without end comes to its pod's limit, which all containers of the pod share, and no other pod
+// notices.
 func TestPodsHaveALimitOfProcesses(t *testing.T) {
 	if hierarchy("pids") == "" {
 		t.Skip("this kernel has no pids controller")
@@ -34,7 +35,9 @@ func TestPodsHaveALimitOfProcesses(t *testing.T) {
 	}
 	run := func(s runtime.Spec, script string) (string, int) {
 		var out bytes.Buffer
-		code, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"sh", "-c", script}, Streams: runtime.Streams{Out: &out, Err: &out}})
+		code, err := r.Exec(ctx, s.ID, runtime.Exec{
+			Command: []string{"sh", "-c", script}, Streams: runtime.Streams{Out: &out, Err: &out},
+		})
 		require.NoError(t, err)
 		return out.String(), code
 	}
@@ -73,7 +76,8 @@ func TestPodsHaveALimitOfProcesses(t *testing.T) {
 	require.Equal(t, all-100, read("pids", "pids.max"))
 }
 
-// The containers of a pod with limits of its own have those together: one alone may not use more either, whatever its own limit.
+// The containers of a pod with limits of its own have those together: one alone may not use more either, whatever its
+// own limit.
 func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
 	c := testConfig(t)
 	r := startWith(t, c)
@@ -86,10 +90,14 @@ func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
 		return s
 	}
 	cgroup := spec(c, "p", "a").CgroupParent
-	require.NoError(t, r.UpdatePod(ctx, cgroup, runtime.PodLimits{MemoryBytes: 64 << 20, CPUQuota: 50_000, CPUShares: 512}))
+	require.NoError(t,
+		r.UpdatePod(ctx, cgroup, runtime.PodLimits{MemoryBytes: 64 << 20, CPUQuota: 50_000, CPUShares: 512}))
 	a, b := begin("a"), begin("b")
 	allocate := func(s runtime.Spec) int {
-		code, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"dd", "if=/dev/zero", "of=/dev/null", "bs=128M", "count=1"}, Streams: runtime.Streams{Out: io.Discard, Err: io.Discard}})
+		code, err := r.Exec(ctx, s.ID, runtime.Exec{
+			Command: []string{"dd", "if=/dev/zero", "of=/dev/null", "bs=128M", "count=1"},
+			Streams: runtime.Streams{Out: io.Discard, Err: io.Discard},
+		})
 		require.NoError(t, err)
 		return code
 	}
@@ -117,7 +125,8 @@ func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
 
 	require.NoError(t, r.UpdatePod(ctx, cgroup, runtime.PodLimits{MemoryBytes: 256 << 20})) // the rest stays
 	for _, s := range []runtime.Spec{a, b} {
-		require.NoError(t, r.Update(ctx, s.ID, runtime.Resources{MemoryBytes: 512 << 20, CPUPeriod: 100_000, CPUQuota: 20_000}))
+		require.NoError(t,
+			r.Update(ctx, s.ID, runtime.Resources{MemoryBytes: 512 << 20, CPUPeriod: 100_000, CPUQuota: 20_000}))
 	}
 	require.NoError(t, r.UpdatePod(ctx, cgroup, runtime.PodLimits{CPUQuota: 20_000}))
 	require.Equal(t, strconv.Itoa(256<<20), read("memory", "memory.limit_in_bytes", "memory.max"))
@@ -125,9 +134,11 @@ func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
 	require.Zero(t, allocate(b))
 
 	for _, s := range []runtime.Spec{a, b} {
-		require.NoError(t, r.Update(ctx, s.ID, runtime.Resources{MemoryBytes: runtime.Unlimited, CPUQuota: runtime.Unlimited}))
+		require.NoError(t,
+			r.Update(ctx, s.ID, runtime.Resources{MemoryBytes: runtime.Unlimited, CPUQuota: runtime.Unlimited}))
 	}
-	require.NoError(t, r.UpdatePod(ctx, cgroup, runtime.PodLimits{MemoryBytes: runtime.Unlimited, CPUQuota: runtime.Unlimited}))
+	require.NoError(t,
+		r.UpdatePod(ctx, cgroup, runtime.PodLimits{MemoryBytes: runtime.Unlimited, CPUQuota: runtime.Unlimited}))
 	for _, of := range []string{"", "/" + a.ID} {
 		a.CgroupParent += of
 		require.Contains(t, []string{"9223372036854771712", "max"}, read("memory", "memory.limit_in_bytes", "memory.max"))

@@ -16,12 +16,17 @@ import (
 
 // Registries with logins of both kinds, that keep their blobs elsewhere, work.
 func TestPullWithALogin(t *testing.T) {
-	for name, challenge := range map[string]string{"basic": `Basic realm="x"`, "bearer": `Bearer realm="http://%s/token",service="x"`} {
+	for name, challenge := range map[string]string{
+		"basic": `Basic realm="x"`, "bearer": `Bearer realm="http://%s/token",service="x"`,
+	} {
 		t.Run(name, func(t *testing.T) {
 			r := bare(t)
 			store, h := newHostile(t), newHostile(t)
-			layer, diff := layerOf(t, func(w *tar.Writer) { require.NoError(t, w.WriteHeader(&tar.Header{Name: "a", Mode: 0o755})) })
-			h.manifest("x", v1.MediaTypeImageManifest, manifestOf(h.blob(v1.MediaTypeImageConfig, configOf("x", diff)), h.blob(v1.MediaTypeImageLayerGzip, layer)))
+			layer, diff := layerOf(t, func(w *tar.Writer) {
+				require.NoError(t, w.WriteHeader(&tar.Header{Name: "a", Mode: 0o755}))
+			})
+			h.manifest("x", v1.MediaTypeImageManifest,
+				manifestOf(h.blob(v1.MediaTypeImageConfig, configOf("x", diff)), h.blob(v1.MediaTypeImageLayerGzip, layer)))
 			store.files = h.files
 			h.override = func(w http.ResponseWriter, r *http.Request) bool {
 				user, password, _ := r.BasicAuth()
@@ -57,7 +62,8 @@ func TestPullWithALogin(t *testing.T) {
 				_, err := r.Images().Pull(context.Background(), h.ref("x"), wrong, nil)
 				require.Error(t, err)
 			}
-			_, err := r.Images().Pull(context.Background(), h.ref("x"), []runtime.Auth{{Username: "user", Password: "old"}, {Username: "user", Password: "secret"}}, nil)
+			_, err := r.Images().Pull(context.Background(), h.ref("x"),
+				[]runtime.Auth{{Username: "user", Password: "old"}, {Username: "user", Password: "secret"}}, nil)
 			require.NoError(t, err)
 			require.NotEmpty(t, store.asked)
 			for _, got := range store.asked {

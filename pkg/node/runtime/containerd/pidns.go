@@ -15,8 +15,9 @@ import (
 // maxProcCgroup bounds /proc/PID/cgroup, which has a line for each hierarchy.
 const maxProcCgroup = 64 << 10
 
-// ContainerPIDNS implements runtime.Runtime. A file descriptor of this process holds the namespace. All is read through one directory of the process,
-// in which nothing can be opened once it has ended, also if its PID is another process's by then.
+// ContainerPIDNS implements runtime.Runtime. A file descriptor of this process holds the namespace. All is read through
+// one directory of the process, in which nothing can be opened once it has ended, also if its PID is another process's
+// by then.
 func (r *Runtime) ContainerPIDNS(_ context.Context, id string) (string, func(), error) {
 	c, err := r.get(id)
 	if err != nil {

@@ -236,7 +236,8 @@ func (r *Runtime) gone(uid string) {
 // settle releases what a container whose shim is gone left, and marks it as exited if it was running.
 func (r *Runtime) settle(c *container) error {
 	c.mu.Lock()
-	// What a container held is released before its shim reports that it has exited. What that may have failed to do, Remove and RemovePod do.
+	// What a container held is released before its shim reports that it has exited. What that may have failed to do,
+	// Remove and RemovePod do.
 	done := c.removed || c.status.State == string(runtime.Exited)
 	c.mu.Unlock()
 	if done {

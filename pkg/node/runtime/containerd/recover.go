@@ -16,12 +16,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// answerWithin is how long the start of this process waits for shims. A slower one is recovered when it responds; until then its containers have
-// the state on disk.
+// answerWithin is how long the start of this process waits for shims. A slower one is recovered when it responds; until
+// then its containers have the state on disk.
 const answerWithin = 500 * time.Millisecond
 
-// recover recovers the containers of earlier processes. It assumes that a directory whose name has no leading dot is complete, that a shim that
-// refuses connections is dead, and that a living shim's states are newer than those on disk.
+// recover recovers the containers of earlier processes. It assumes that a directory whose name has no leading dot is
+// complete, that a shim that refuses connections is dead, and that a living shim's states are newer than those on disk.
 func (r *Runtime) recover() error {
 	root := filepath.Join(r.config.DataDir, "containers")
 	entries, err := os.ReadDir(root)
@@ -115,7 +115,9 @@ func (r *Runtime) Purge(ctx context.Context) error {
 		return err
 	}
 	// Open files stay usable until Run ends.
-	for _, name := range []string{"containers", "shim", "empty", "content", snapshotter, "meta.db", filepath.Base(hostsFile(r.config))} {
+	for _, name := range []string{
+		"containers", "shim", "empty", "content", snapshotter, "meta.db", filepath.Base(hostsFile(r.config)),
+	} {
 		errs = append(errs, disk.RemoveAll(ctx, filepath.Join(r.config.DataDir, name)))
 	}
 	return errors.Join(append(errs, disk.RemoveAll(ctx, filepath.Join(r.config.RunDir, "pods")))...)

@@ -38,29 +38,32 @@ type patience struct {
 
 var usual = patience{silence, crawlWindow, crawlBytes}
 
-// registryClient is the HTTP client for registries. It sends no credentials to redirects: registries redirect to blob storage with everything
-// needed in the URL.
+// registryClient is the HTTP client for registries. It sends no credentials to redirects: registries redirect to blob
+// storage with everything needed in the URL.
 func registryClient(p patience) *http.Client {
 	t := docker.DefaultHTTPTransport(nil)
 	t.MaxResponseHeaderBytes = maxHeader
 	t.ResponseHeaderTimeout = min(t.ResponseHeaderTimeout, p.silence)
-	return &http.Client{Transport: boundedTransport{t, p.silence}, CheckRedirect: func(req *http.Request, via []*http.Request) error {
-		if len(via) >= maxRedirects {
-			return fmt.Errorf("stopped after %d redirects", maxRedirects)
-		}
-		if via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
-			return fmt.Errorf("redirected from https to %s", req.URL.Scheme)
-		}
-		if req.URL.Host != via[0].URL.Host {
-			req.Header.Del("Authorization")
-		} else if got := via[0].Header.Get("Authorization"); got != "" {
-			req.Header.Set("Authorization", got)
-		}
-		return nil
-	}}
+	return &http.Client{
+		Transport: boundedTransport{t, p.silence}, CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			if len(via) >= maxRedirects {
+				return fmt.Errorf("stopped after %d redirects", maxRedirects)
+			}
+			if via[0].URL.Scheme == "https" && req.URL.Scheme != "https" {
+				return fmt.Errorf("redirected from https to %s", req.URL.Scheme)
+			}
+			if req.URL.Host != via[0].URL.Host {
+				req.Header.Del("Authorization")
+			} else if got := via[0].Header.Get("Authorization"); got != "" {
+				req.Header.Set("Authorization", got)
+			}
+			return nil
+		},
+	}
 }
 
-// tokenClient is the HTTP client for token servers. It follows no redirects to other hosts, since requests contain credentials.
+// tokenClient is the HTTP client for token servers. It follows no redirects to other hosts, since requests contain
+// credentials.
 func tokenClient(p patience) *http.Client {
 	c := registryClient(p)
 	c.Timeout = p.silence
@@ -142,7 +145,8 @@ func (b *movingBody) Close() error {
 func resolver(a runtime.Auth, p patience) remotes.Resolver {
 	client := registryClient(p)
 	hosts := func(namespace string) ([]docker.RegistryHost, error) {
-		list, err := docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchLocalhost), docker.WithClient(client))(namespace)
+		list, err := docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchLocalhost),
+			docker.WithClient(client))(namespace)
 		for i := range list {
 			list[i].Authorizer = newAuthorizer(a, list[i].Scheme, list[i].Host, p)
 		}
@@ -167,7 +171,9 @@ func newAuthorizer(a runtime.Auth, scheme, host string, p patience) docker.Autho
 		}
 		return a.Username, a.Password, nil
 	}
-	return authorizer{docker.NewDockerAuthorizer(docker.WithAuthClient(tokenClient(p)), docker.WithAuthCreds(credentials)), scheme, host}
+	return authorizer{
+		docker.NewDockerAuthorizer(docker.WithAuthClient(tokenClient(p)), docker.WithAuthCreds(credentials)), scheme, host,
+	}
 }
 
 func (a authorizer) Authorize(ctx context.Context, req *http.Request) error {
@@ -180,7 +186,8 @@ func (a authorizer) Authorize(ctx context.Context, req *http.Request) error {
 func (a authorizer) AddResponses(ctx context.Context, responses []*http.Response) error {
 	last := responses[len(responses)-1]
 	if last.Request.URL.Host != a.host {
-		return fmt.Errorf("%s, to which registry %s redirects, asks for credentials: %w", last.Request.URL.Host, a.host, docker.ErrInvalidAuthorization)
+		return fmt.Errorf("%s, to which registry %s redirects, asks for credentials: %w", last.Request.URL.Host, a.host,
+			docker.ErrInvalidAuthorization)
 	}
 	for _, c := range auth.ParseAuthHeader(last.Header) {
 		if c.Scheme != auth.BearerAuth {
@@ -188,13 +195,15 @@ func (a authorizer) AddResponses(ctx context.Context, responses []*http.Response
 		}
 		realm, err := url.Parse(c.Parameters["realm"])
 		if err != nil || !a.trusts(realm) {
-			return fmt.Errorf("registry %s requests tokens from %.200q, which is refused: the token server must be an https URL: %w", a.host, c.Parameters["realm"], docker.ErrInvalidAuthorization)
+			return fmt.Errorf("registry %s requests tokens from %.200q, which is refused: the token server must be an https "+
+				"URL: %w", a.host, c.Parameters["realm"], docker.ErrInvalidAuthorization)
 		}
 	}
 	return a.Authorizer.AddResponses(ctx, responses)
 }
 
-// trusts reports whether credentials may be sent to a token server: unencrypted only if the registry is local and itself used without TLS.
+// trusts reports whether credentials may be sent to a token server: unencrypted only if the registry is local and
+// itself used without TLS.
 func (a authorizer) trusts(realm *url.URL) bool {
 	if realm.User != nil || realm.Host == "" {
 		return false

@@ -14,7 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// Remove implements runtime.Runtime. The directory is renamed before it is deleted, so that a partly deleted one is never taken for a container.
+// Remove implements runtime.Runtime. The directory is renamed before it is deleted, so that a partly deleted one is
+// never taken for a container.
 func (r *Runtime) Remove(ctx context.Context, id string) error {
 	c, err := r.get(id)
 	if err != nil {

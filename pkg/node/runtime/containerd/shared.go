@@ -52,15 +52,17 @@ func joinEngine(ctx context.Context, c Config) (*engine, error) {
 	return e, nil
 }
 
-// dialEngine connects to the host's containerd and waits up to patience for its first response. It changes nothing there.
+// dialEngine connects to the host's containerd and waits up to patience for its first response. It changes nothing
+// there.
 func dialEngine(ctx context.Context, address, namespace string, patience time.Duration) (_ *engine, err error) {
 	path := strings.TrimPrefix(address, "unix://")
 	if info, err := os.Stat(path); err != nil || info.Mode()&fs.ModeSocket == 0 {
 		return nil, fmt.Errorf("no containerd listens at %s: start it, or correct the path", path)
 	}
-	c, err := client.New(path, client.WithDefaultNamespace(namespace), client.WithTimeout(patience/2), client.WithExtraDialOpts([]grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(withDeadline(path)), grpc.WithChainStreamInterceptor(explained(path)),
-	}))
+	c, err := client.New(path, client.WithDefaultNamespace(namespace), client.WithTimeout(patience/2),
+		client.WithExtraDialOpts([]grpc.DialOption{
+			grpc.WithChainUnaryInterceptor(withDeadline(path)), grpc.WithChainStreamInterceptor(explained(path)),
+		}))
 	if err != nil {
 		return nil, fmt.Errorf("containerd at %s: %w", path, err)
 	}
@@ -104,9 +106,11 @@ func (e *engine) introduce(ctx context.Context, path string) error {
 	}
 	e.version = strings.TrimPrefix(v.Version, "v")
 	if tooOld(e.version) {
-		return fmt.Errorf("containerd at %s is version %s: %d.%d or newer is needed", path, e.version, oldestMajor, oldestMinor)
+		return fmt.Errorf("containerd at %s is version %s: %d.%d or newer is needed", path, e.version, oldestMajor,
+			oldestMinor)
 	}
-	found, err := e.IntrospectionService().Plugins(ctx, fmt.Sprintf("type==%s,id==%s", plugins.SnapshotPlugin, snapshotter))
+	found, err := e.IntrospectionService().Plugins(ctx,
+		fmt.Sprintf("type==%s,id==%s", plugins.SnapshotPlugin, snapshotter))
 	if err != nil {
 		return fmt.Errorf("containerd at %s: %w", path, err)
 	}
@@ -119,7 +123,8 @@ func (e *engine) introduce(ctx context.Context, path string) error {
 	}
 	e.root = found.Plugins[0].Exports["root"]
 	if _, err := os.Stat(e.root); err != nil {
-		return fmt.Errorf("containerd at %s keeps its layers in %q, which cannot be seen from here: Coracle must share its mounts", path, e.root)
+		return fmt.Errorf("containerd at %s keeps its layers in %q, which cannot be seen from here: Coracle must share its "+
+			"mounts", path, e.root)
 	}
 	return nil
 }
@@ -135,7 +140,8 @@ func tooOld(version string) bool {
 
 // withDeadline fails calls without a response, with a one-line explanation.
 func withDeadline(path string) grpc.UnaryClientInterceptor {
-	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
+		opts ...grpc.CallOption) error {
 		own := ctx
 		if _, has := ctx.Deadline(); !has {
 			var cancel context.CancelFunc
@@ -151,7 +157,8 @@ func withDeadline(path string) grpc.UnaryClientInterceptor {
 }
 
 func explained(path string) grpc.StreamClientInterceptor {
-	return func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer,
+		opts ...grpc.CallOption) (grpc.ClientStream, error) {
 		s, err := open(ctx, desc, conn, method, opts...)
 		return s, explain(path, err)
 	}
@@ -164,7 +171,8 @@ func explain(path string, err error) error {
 	return status.Errorf(codes.Unavailable, "containerd at %s does not respond: start it", path)
 }
 
-// The addresses of the host's containerds that we used are recorded, so that Purge finds them independently of the current options.
+// The addresses of the host's containerds that we used are recorded, so that Purge finds them independently of the
+// current options.
 
 func hostsFile(c Config) string { return filepath.Join(c.DataDir, "hosts.json") }
 
@@ -200,7 +208,8 @@ func (r *Runtime) leave(ctx context.Context) error {
 			err = e.empty(ctx)
 		}
 		if err != nil {
-			return fmt.Errorf("images of this cluster are left in the namespace %s of a containerd: %w; then repeat this, or remove %s to leave them there",
+			return fmt.Errorf("images of this cluster are left in the namespace %s of a containerd: %w; then repeat this, or "+
+				"remove %s to leave them there",
 				r.config.Namespace, err, hostsFile(r.config))
 		}
 	}

@@ -55,7 +55,8 @@ func newDaemon(t *testing.T) *hostDaemon {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(dir)) })
 	d := &hostDaemon{t: t, dir: dir, socket: filepath.Join(dir, "sock")}
-	config := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n",
+	config := fmt.Sprintf("version = 2\nroot = %q\nstate = %q\ndisabled_plugins = "+
+		"[\"io.containerd.grpc.v1.cri\"]\n[grpc]\naddress = %q\n",
 		filepath.Join(dir, "root"), filepath.Join(dir, "state"), d.socket)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "config.toml"), []byte(config), 0o600))
 	d.start()
@@ -113,7 +114,8 @@ func (d *hostDaemon) contents() (found []string) {
 	return found
 }
 
-// TestHostileImagesOfTheHostContainerd: what is refused to our own containerd is refused to the host's, and nothing of it stays there.
+// TestHostileImagesOfTheHostContainerd: what is refused to our own containerd is refused to the host's, and nothing of
+// it stays there.
 func TestHostileImagesOfTheHostContainerd(t *testing.T) {
 	d := newDaemon(t)
 	c := testConfig(t)
@@ -133,7 +135,8 @@ func TestHostileImagesOfTheHostContainerd(t *testing.T) {
 		for range layers {
 			descs, diffs = append(descs, h.blob(v1.MediaTypeImageLayerGzip, packed)), append(diffs, diff)
 		}
-		h.manifest(tag, v1.MediaTypeImageManifest, manifestOf(h.blob(v1.MediaTypeImageConfig, configOf(tag, diffs...)), descs...))
+		h.manifest(tag, v1.MediaTypeImageManifest,
+			manifestOf(h.blob(v1.MediaTypeImageConfig, configOf(tag, diffs...)), descs...))
 		_, err := r.Images().Pull(t.Context(), h.ref(tag), nil, nil)
 		return err
 	}
@@ -151,7 +154,8 @@ func TestHostileImagesOfTheHostContainerd(t *testing.T) {
 	require.NoError(t, r.Purge(t.Context()))
 }
 
-// The host's containerd comes and goes under running containers, and is left as it was found, whatever the options say at the end.
+// The host's containerd comes and goes under running containers, and is left as it was found, whatever the options say
+// at the end.
 func TestHostContainerd(t *testing.T) {
 	d := newDaemon(t)
 	theirs, err := client.New(d.socket)

@@ -27,7 +27,8 @@ var defaultCaps = []string{
 }
 
 var maskedPaths = []string{
-	"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+	"/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+	"/proc/timer_list",
 	"/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
 }
 
@@ -181,18 +182,48 @@ func mounts(s runtime.Spec) []specs.Mount {
 	if s.Privileged {
 		mode = "rw"
 	}
-	sys := specs.Mount{Destination: "/sys", Type: "sysfs", Source: "sysfs", Options: []string{"nosuid", "noexec", "nodev", mode}}
+	sys := specs.Mount{
+		Destination: "/sys",
+		Type:        "sysfs",
+		Source:      "sysfs",
+		Options:     []string{"nosuid", "noexec", "nodev", mode},
+	}
 	list := []specs.Mount{
 		{Destination: "/proc", Type: "proc", Source: "proc", Options: []string{"nosuid", "noexec", "nodev"}},
-		{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "strictatime", "mode=755", "size=65536k"}},
-		{Destination: "/dev/pts", Type: "devpts", Source: "devpts", Options: []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"}},
+		{
+			Destination: "/dev",
+			Type:        "tmpfs",
+			Source:      "tmpfs",
+			Options:     []string{"nosuid", "strictatime", "mode=755", "size=65536k"},
+		},
+		{
+			Destination: "/dev/pts",
+			Type:        "devpts",
+			Source:      "devpts",
+			Options:     []string{"nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"},
+		},
 		{Destination: "/dev/mqueue", Type: "mqueue", Source: "mqueue", Options: []string{"nosuid", "noexec", "nodev"}},
 		sys,
-		{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"nosuid", "noexec", "nodev", "relatime", mode}},
-		{Destination: "/dev/shm", Type: "tmpfs", Source: "shm", Options: []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"}},
+		{
+			Destination: "/sys/fs/cgroup",
+			Type:        "cgroup",
+			Source:      "cgroup",
+			Options:     []string{"nosuid", "noexec", "nodev", "relatime", mode},
+		},
+		{
+			Destination: "/dev/shm",
+			Type:        "tmpfs",
+			Source:      "shm",
+			Options:     []string{"nosuid", "noexec", "nodev", "mode=1777", "size=65536k"},
+		},
 	}
 	if s.IPCNS == "host" {
-		list[len(list)-1] = specs.Mount{Destination: "/dev/shm", Type: "bind", Source: "/dev/shm", Options: []string{"rbind", "nosuid", "noexec", "nodev"}}
+		list[len(list)-1] = specs.Mount{
+			Destination: "/dev/shm",
+			Type:        "bind",
+			Source:      "/dev/shm",
+			Options:     []string{"rbind", "nosuid", "noexec", "nodev"},
+		}
 	}
 	own := slices.Clone(s.Mounts)
 	slices.SortStableFunc(own, func(a, b runtime.Mount) int {
@@ -200,7 +231,9 @@ func mounts(s runtime.Spec) []specs.Mount {
 	})
 	for _, m := range own {
 		target := filepath.Join("/", m.Target)
-		list = slices.DeleteFunc(list, func(have specs.Mount) bool { return have.Destination == target && have.Type != "bind" })
+		list = slices.DeleteFunc(list, func(have specs.Mount) bool {
+			return have.Destination == target && have.Type != "bind"
+		})
 		options := []string{"rbind", "r" + strings.TrimPrefix(cmpOr(m.Propagation, "private"), "r")}
 		switch {
 		case m.ReadOnly && m.RecursiveReadOnly:
@@ -237,7 +270,8 @@ func cmpOr(s, otherwise string) string {
 func namespaceList(s runtime.Spec) []specs.LinuxNamespace {
 	list := []specs.LinuxNamespace{{Type: specs.MountNamespace}}
 	for kind, path := range map[specs.LinuxNamespaceType]string{
-		specs.NetworkNamespace: s.NetNS, specs.IPCNamespace: s.IPCNS, specs.UTSNamespace: s.UTSNS, specs.PIDNamespace: s.PIDNS,
+		specs.NetworkNamespace: s.NetNS, specs.IPCNamespace: s.IPCNS, specs.UTSNamespace: s.UTSNS,
+		specs.PIDNamespace: s.PIDNS,
 	} {
 		if path != "host" {
 			list = append(list, specs.LinuxNamespace{Type: kind, Path: path})
@@ -280,8 +314,8 @@ func resources(r runtime.Resources) *specs.LinuxResources {
 	return res
 }
 
-// nativeOnly removes the processor's other architectures from a profile: their filters cost 20 ms of CPU time per container start. Programs for
-// them need a Localhost profile.
+// nativeOnly removes the processor's other architectures from a profile: their filters cost 20 ms of CPU time per
+// container start. Programs for them need a Localhost profile.
 func nativeOnly(all []specs.Arch) []specs.Arch {
 	return slices.DeleteFunc(slices.Clone(all), func(a specs.Arch) bool {
 		return a == specs.ArchX86 || a == specs.ArchX32 || a == specs.ArchARM || a == specs.ArchS390

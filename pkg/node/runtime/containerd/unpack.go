@@ -19,7 +19,8 @@ import (
 
 const (
 	unpacksAtOnce = 3
-	// maxNames limits the memory for unpacking a layer, in bytes: names, links and attributes, plus entryCost for each file.
+	// maxNames limits the memory for unpacking a layer, in bytes: names, links and attributes, plus entryCost for each
+	// file.
 	maxNames  = 128 << 20
 	entryCost = 128
 	// lookEvery is how many bytes, and lookFiles how many files, are written before free space is checked again.
@@ -27,8 +28,8 @@ const (
 	lookFiles = 1000
 )
 
-// applier unpacks layers as containerd's does, and fails before one fills the disk. A layer's size does not limit its unpacked size: kilobytes
-// of zstd can be gigabytes.
+// applier unpacks layers as containerd's does, and fails before one fills the disk. A layer's size does not limit its
+// unpacked size: kilobytes of zstd can be gigabytes.
 type applier struct {
 	store content.Provider
 	room  func() (bytes, inodes int64)
@@ -45,7 +46,8 @@ func (*applier) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.O
 }
 
 // Apply unpacks a layer onto the mounts, and returns the descriptor of its unpacked form.
-func (a *applier) Apply(ctx context.Context, desc v1.Descriptor, mounts []mount.Mount, opts ...diff.ApplyOpt) (v1.Descriptor, error) {
+func (a *applier) Apply(ctx context.Context, desc v1.Descriptor, mounts []mount.Mount,
+	opts ...diff.ApplyOpt) (v1.Descriptor, error) {
 	var config diff.ApplyConfig
 	for _, o := range opts {
 		if err := o(ctx, desc, &config); err != nil {
@@ -101,7 +103,8 @@ type blobReader struct {
 	io.Closer
 }
 
-// unpack writes to the upper directory of an overlay directly, with whiteouts in overlayfs's format, which cannot be written through a mount.
+// unpack writes to the upper directory of an overlay directly, with whiteouts in overlayfs's format, which cannot be
+// written through a mount.
 func unpack(ctx context.Context, mounts []mount.Mount, r io.Reader, opts ...archive.ApplyOpt) error {
 	if len(mounts) == 1 && mounts[0].Type == "overlay" {
 		upper, lower := "", []string(nil)
@@ -157,7 +160,8 @@ func (g *unpackGuard) entry(h *tar.Header) (bool, error) {
 }
 
 func (g *unpackGuard) full() error {
-	return refuse("unpacked it does not fit on the disk: %d bytes and %d files is all the room that images have", g.bytes, g.inodes)
+	return refuse("unpacked it does not fit on the disk: %d bytes and %d files is all the room that images have", g.bytes,
+		g.inodes)
 }
 
 // boundedStream fails after a number of bytes, or when its context is done.

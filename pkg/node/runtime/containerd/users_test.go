@@ -67,7 +67,9 @@ type guest struct {
 func (g guest) sh(script string) string {
 	g.Helper()
 	var out bytes.Buffer
-	_, err := g.r.Exec(context.Background(), g.id, runtime.Exec{Command: []string{"sh", "-c", script}, Streams: runtime.Streams{Out: &out, Err: &out}})
+	_, err := g.r.Exec(context.Background(), g.id, runtime.Exec{
+		Command: []string{"sh", "-c", script}, Streams: runtime.Streams{Out: &out, Err: &out},
+	})
 	require.NoError(g, err)
 	return strings.TrimSpace(out.String())
 }
@@ -136,7 +138,8 @@ func TestUsersAreTheirOwn(t *testing.T) {
 	require.Equal(t, ids.First, uid)
 }
 
-// The owners of files on a volume are inside what they are on the disk, and the same for each pod, unless the mount is not to be mapped.
+// The owners of files on a volume are inside what they are on the disk, and the same for each pod, unless the mount is
+// not to be mapped.
 func TestVolumesOfOwnUsers(t *testing.T) {
 	r := start(t)
 	dir := t.TempDir()
@@ -147,7 +150,9 @@ func TestVolumesOfOwnUsers(t *testing.T) {
 	var guests []guest
 	for _, pod := range []string{"p", "q"} {
 		g, _ := runOwn(t, r, pod, func(s *runtime.Spec) {
-			s.Mounts = []runtime.Mount{{Source: dir, Target: "/v"}, {Source: filepath.Join(dir, "seven"), Target: "/file", ReadOnly: true}}
+			s.Mounts = []runtime.Mount{
+				{Source: dir, Target: "/v"}, {Source: filepath.Join(dir, "seven"), Target: "/file", ReadOnly: true},
+			}
 		})
 		guests = append(guests, g)
 	}
@@ -179,7 +184,9 @@ func TestVolumesThatCannotBeMapped(t *testing.T) {
 	withUsers(pid, ids, &s)
 	require.NoError(t, r.Create(context.Background(), s))
 	err := r.Start(context.Background(), s.ID)
-	require.ErrorContains(t, err, "mount /v: /proc/sys cannot be used by a pod with hostUsers: false: proc has no ID-mapped mounts: unsupported operation")
+	require.ErrorContains(t, err,
+		"mount /v: /proc/sys cannot be used by a pod with hostUsers: false: proc has no ID-mapped mounts: unsupported "+
+			"operation")
 }
 
 // A device has the owner and the mode that it has on the machine, and the path that it is to have.
@@ -189,7 +196,11 @@ func TestDevicesOfOwnUsers(t *testing.T) {
 	require.NoError(t, unix.Mknod(elsewhere, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))))
 	require.NoError(t, os.Chmod(elsewhere, 0o666))
 	g, _ := runOwn(t, r, "p", func(s *runtime.Spec) {
-		s.Devices = []runtime.Device{{HostPath: "/dev/zero", ContainerPath: "/dev/other/nothing"}, {HostPath: "/dev/kmsg", Permissions: "r"}, {HostPath: elsewhere}}
+		s.Devices = []runtime.Device{
+			{HostPath: "/dev/zero", ContainerPath: "/dev/other/nothing"},
+			{HostPath: "/dev/kmsg", Permissions: "r"},
+			{HostPath: elsewhere},
+		}
 	})
 	require.Equal(t, "4", g.sh("head -c 4 "+elsewhere+" | wc -c"))
 	require.Equal(t, "4", g.sh("head -c 4 /dev/other/nothing | wc -c"))
@@ -227,7 +238,8 @@ func TestPrivilegedWithOwnUsers(t *testing.T) {
 		require.Contains(t, g.sh("head -c 1 "+disk), "ermission denied")
 	}
 	require.NotContains(t, g.sh("cut -d' ' -f5 /proc/self/mountinfo"), "/data/", "no mount point of the machine")
-	require.Contains(t, g.sh("nsenter -t 1 -m -- true; unshare -n true && echo made"), "made", "what namespaces are for works")
+	require.Contains(t, g.sh("nsenter -t 1 -m -- true; unshare -n true && echo made"), "made",
+		"what namespaces are for works")
 }
 
 // Nothing of such a container is mounted on the machine, and nothing is left of it when its shim is killed.
@@ -236,7 +248,9 @@ func TestKilledShimOfOwnUsers(t *testing.T) {
 	mounts := func() []string { // not those of tests beside this one
 		table, err := os.ReadFile("/proc/self/mountinfo")
 		require.NoError(t, err)
-		return slices.DeleteFunc(strings.Split(string(table), "\n"), func(line string) bool { return !strings.Contains(line, filepath.Dir(r.config.DataDir)) })
+		return slices.DeleteFunc(strings.Split(string(table), "\n"), func(line string) bool {
+			return !strings.Contains(line, filepath.Dir(r.config.DataDir))
+		})
 	}
 	before := mounts()
 	g, _ := runOwn(t, r, "p", func(*runtime.Spec) {})

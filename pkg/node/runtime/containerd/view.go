@@ -46,7 +46,8 @@ func (i *images) Unview(ctx context.Context, name string) error {
 // view returns the name of the snapshot that View holds.
 func view(name string) string { return "coracle-view-" + name }
 
-// hold makes a read-only snapshot of an image's layers, which retains them, and returns their directories, uppermost first. Called with layersMu held.
+// hold makes a read-only snapshot of an image's layers, which retains them, and returns their directories, uppermost
+// first. Called with layersMu held.
 func (i *images) hold(ctx context.Context, name string, img *image) ([]string, error) {
 	ctx = i.runtime.engine.in(ctx)
 	layers := i.runtime.engine.SnapshotService(snapshotter)
@@ -62,7 +63,8 @@ func (i *images) hold(ctx context.Context, name string, img *image) ([]string, e
 			break
 		}
 	}
-	mounts, err := layers.View(ctx, name, img.chain, snapshots.WithLabels(map[string]string{"containerd.io/gc.root": "coracle"}))
+	mounts, err := layers.View(ctx, name, img.chain,
+		snapshots.WithLabels(map[string]string{"containerd.io/gc.root": "coracle"}))
 	if errdefs.IsAlreadyExists(err) {
 		mounts, err = layers.Mounts(ctx, name)
 	}

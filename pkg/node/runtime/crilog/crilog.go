@@ -1,6 +1,6 @@
-// Package crilog writes container output in the CRI log format: one line of text per line of output, "time stream tag text", where tag P marks a
-// partial line that the stream's next line continues. It rotates the log by the number of bytes written: PATH.1 is the newest rotated
-// file.
+// Package crilog writes container output in the CRI log format: one line of text per line of output, "time stream tag
+// text", where tag P marks a partial line that the stream's next line continues. It rotates the log by the number of
+// bytes written: PATH.1 is the newest rotated file.
 //
 // Its invariants: the data of a Write is in the file, in order and in complete log lines, before Write returns; only a
 // last line without a newline waits for Close. A log never takes more than MaxFiles*MaxSize bytes, regardless of how
@@ -40,7 +40,8 @@ type File struct {
 	buf  []byte
 }
 
-// Open opens the file at path for appending, and creates it and its directory if necessary. With an empty path, output is dropped.
+// Open opens the file at path for appending, and creates it and its directory if necessary. With an empty path, output
+// is dropped.
 func Open(path string) (*File, error) {
 	f := &File{path: path, now: time.Now}
 	return f, f.open()
@@ -102,8 +103,8 @@ func (f *File) Close() error {
 	return err
 }
 
-// Stream returns a writer for one stream: "stdout" or "stderr". It is not safe for concurrent use. Its Write never fails: lines that cannot be
-// written are dropped. Its Close writes a last line that has no newline.
+// Stream returns a writer for one stream: "stdout" or "stderr". It is not safe for concurrent use. Its Write never
+// fails: lines that cannot be written are dropped. Its Close writes a last line that has no newline.
 func (f *File) Stream(name string) io.WriteCloser {
 	return &stream{file: f, name: name}
 }
@@ -161,8 +162,8 @@ func (f *File) line(now []byte, stream string, tag byte, parts ...[]byte) {
 	f.buf = append(f.buf, '\n')
 }
 
-// flush writes the buffer and rotates a full file first. If that fails, for example because the directory was removed, it truncates the
-// file to stay within the limit.
+// flush writes the buffer and rotates a full file first. If that fails, for example because the directory was removed,
+// it truncates the file to stay within the limit.
 func (f *File) flush() error {
 	if f.file == nil || len(f.buf) == 0 {
 		return nil

@@ -47,7 +47,8 @@ func TestWhatIsWrittenComesBack(t *testing.T) {
 		out, errs := f.Stream("stdout"), f.Stream("stderr")
 		var wantOut, wantErr strings.Builder
 		for range rapid.IntRange(0, 8).Draw(t, "writes") {
-			chunk := strings.Repeat(rapid.SampledFrom([]string{"a", "b\n", "\n", "xyz"}).Draw(t, "text"), rapid.IntRange(1, 20000).Draw(t, "times"))
+			chunk := strings.Repeat(rapid.SampledFrom([]string{"a", "b\n", "\n", "xyz"}).Draw(t, "text"),
+				rapid.IntRange(1, 20000).Draw(t, "times"))
 			to, want := out, &wantOut
 			if rapid.Bool().Draw(t, "stderr") {
 				to, want = errs, &wantErr

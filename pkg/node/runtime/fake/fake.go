@@ -173,7 +173,15 @@ func (r *Runtime) Start(_ context.Context, id string) error {
 	c.out.add(stdout)
 	c.errs.add(stderr)
 	c.in = newInput(c.spec.Stdin)
-	c.proc = &Process{Args: args, Env: c.spec.Env, Spec: c.spec, In: c.in, Out: c.out, Err: c.errs, Signals: make(chan syscall.Signal, 8)}
+	c.proc = &Process{
+		Args:    args,
+		Env:     c.spec.Env,
+		Spec:    c.spec,
+		In:      c.in,
+		Out:     c.out,
+		Err:     c.errs,
+		Signals: make(chan syscall.Signal, 8),
+	}
 	if c.spec.TTY {
 		c.proc.Err = c.out
 	}

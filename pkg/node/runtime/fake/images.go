@@ -42,12 +42,19 @@ func (i *images) add(ref string) runtime.Image {
 	if at := strings.LastIndexByte(repo, ':'); at > strings.LastIndexByte(repo, '/') {
 		repo = repo[:at]
 	}
-	image := runtime.Image{ID: digest("image " + repo), Names: []string{ref}, Digests: []string{repo + "@" + digest(repo)}, Size: 1 << 20, Since: time.Now()}
+	image := runtime.Image{
+		ID:      digest("image " + repo),
+		Names:   []string{ref},
+		Digests: []string{repo + "@" + digest(repo)},
+		Size:    1 << 20,
+		Since:   time.Now(),
+	}
 	i.byName[ref] = image
 	return image
 }
 
-func (i *images) Pull(ctx context.Context, ref string, _ []runtime.Auth, progress func(runtime.Progress)) (runtime.Image, error) {
+func (i *images) Pull(ctx context.Context, ref string, _ []runtime.Auth,
+	progress func(runtime.Progress)) (runtime.Image, error) {
 	if i.pull != nil {
 		if err := i.pull(ctx, ref); err != nil {
 			return runtime.Image{}, err

@@ -78,7 +78,11 @@ func terminal(t *testing.T, p *pod) {
 	var out runtest.Buffer
 	done := make(chan error, 1)
 	go func() {
-		_, err := p.Exec(p.ctx, id, runtime.Exec{Command: []string{"sh"}, TTY: true, Streams: runtime.Streams{In: r, Out: &out, Resize: sizes}})
+		_, err := p.Exec(p.ctx, id, runtime.Exec{
+			Command: []string{"sh"},
+			TTY:     true,
+			Streams: runtime.Streams{In: r, Out: &out, Resize: sizes},
+		})
 		done <- err
 	}()
 	require.Eventually(t, func() bool {
@@ -115,7 +119,13 @@ func user(t *testing.T, p *pod) {
 func confinement(t *testing.T, p *pod) {
 	s := p.spec("a", "sleep", "100")
 	s.ReadonlyRootfs, s.NoNewPrivs, s.DropCaps, s.AddCaps = true, true, []string{"ALL"}, []string{"NET_BIND_SERVICE"}
-	s.Resources = runtime.Resources{MemoryBytes: 32 << 20, CPUQuota: 50_000, CPUPeriod: 100_000, PidsLimit: 100, OOMScoreAdj: 900}
+	s.Resources = runtime.Resources{
+		MemoryBytes: 32 << 20,
+		CPUQuota:    50_000,
+		CPUPeriod:   100_000,
+		PidsLimit:   100,
+		OOMScoreAdj: 900,
+	}
 	id := p.run(s)
 	status := p.output(id, "cat", "/proc/1/status")
 	require.Contains(t, status, "NoNewPrivs:\t1")
@@ -135,7 +145,9 @@ func privileged(t *testing.T, p *pod) {
 	require.Contains(t, p.output(id, "cat", "/proc/1/status"), "Seccomp:\t0")
 	require.Regexp(t, ` /sys \S+ rw,`, p.output(id, "cat", "/proc/mounts"))
 	require.Equal(t, "yes", p.output(id, "sh", "-c", "test -c /dev/kmsg && echo yes"), "it has the host's devices")
-	require.Equal(t, "yes", p.output(id, "sh", "-c", "mount -t tmpfs none /mnt 2>/dev/null || mkdir /mnt && mount -t tmpfs none /mnt && echo yes"))
+	require.Equal(t, "yes",
+		p.output(id, "sh", "-c",
+			"mount -t tmpfs none /mnt 2>/dev/null || mkdir /mnt && mount -t tmpfs none /mnt && echo yes"))
 }
 
 func sharedPID(t *testing.T, p *pod) {
@@ -196,7 +208,8 @@ func mounts(t *testing.T, p *pod) {
 	require.Equal(t, "text", p.output(id, "cat", "/etc/one"))
 	require.Equal(t, "text", p.output(id, "cat", "/dev/shm/file"))
 	require.Equal(t, "no", p.output(id, "sh", "-c", "echo x 2>/dev/null >/etc/one && echo yes || echo no"))
-	p.output(id, "sh", "-c", "echo new >/deep/er/rw/made; echo x >/dev/null; dd if=/dev/zero of=/big bs=1k count=100 2>/dev/null")
+	p.output(id, "sh", "-c",
+		"echo new >/deep/er/rw/made; echo x >/dev/null; dd if=/dev/zero of=/big bs=1k count=100 2>/dev/null")
 	made, err := os.ReadFile(filepath.Join(dir, "made"))
 	require.NoError(t, err)
 	require.Equal(t, "new\n", string(made))
@@ -209,7 +222,9 @@ func mounts(t *testing.T, p *pod) {
 func joined(t *testing.T, p *pod) {
 	if p.users == nil {
 		holder := exec.Command("sleep", "1000")
-		holder.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS}
+		holder.SysProcAttr = &syscall.SysProcAttr{
+			Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS,
+		}
 		require.NoError(t, holder.Start())
 		defer func() {
 			_ = holder.Process.Kill()

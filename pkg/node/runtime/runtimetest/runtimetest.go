@@ -33,8 +33,8 @@ type Suite struct {
 	Runtime runtime.Runtime
 	// Real is false for an implementation without processes and kernels.
 	Real bool
-	// Users gives a pod a user namespace: a process in it, in a network, an IPC and a UTS namespace that belong to it, and its IDs. If it is nil, pods
-	// have the host's.
+	// Users gives a pod a user namespace: a process in it, in a network, an IPC and a UTS namespace that belong to it, and
+	// its IDs. If it is nil, pods have the host's.
 	Users func(testing.TB) (pid int, ids runtime.Users)
 
 	pods atomic.Int64
@@ -69,8 +69,10 @@ func (s *Suite) Run(t *testing.T) {
 		return
 	}
 	real := map[string]func(*testing.T, *pod){
-		"oom": oom, "terminal": terminal, "user": user, "confinement": confinement, "shared pid namespace": sharedPID, "joined pid namespace": joinedPID,
-		"mounts": mounts, "privileged": privileged, "host pid": hostPID, "joined namespaces": joined, "ending": ending,
+		"oom": oom, "terminal": terminal, "user": user, "confinement": confinement, "shared pid namespace": sharedPID,
+		"joined pid namespace": joinedPID,
+		"mounts":               mounts, "privileged": privileged, "host pid": hostPID, "joined namespaces": joined,
+		"ending": ending,
 	}
 	if s.Users != nil {
 		delete(real, "host pid") // which such a pod cannot have
@@ -99,7 +101,13 @@ type pod struct {
 
 func (s *Suite) pod(t *testing.T) *pod {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-	p := &pod{T: t, Runtime: s.Runtime, ctx: ctx, uid: fmt.Sprintf("test-%d-%d", os.Getpid(), s.pods.Add(1)), logs: t.TempDir()}
+	p := &pod{
+		T:       t,
+		Runtime: s.Runtime,
+		ctx:     ctx,
+		uid:     fmt.Sprintf("test-%d-%d", os.Getpid(), s.pods.Add(1)),
+		logs:    t.TempDir(),
+	}
 	if s.Users != nil {
 		pid, users := s.Users(t)
 		p.pid, p.users = pid, &users
@@ -230,7 +238,12 @@ func contains(list []runtime.Container, id string) bool {
 }
 
 func exitCodes(t *testing.T, p *pod) {
-	for code, command := range map[int][]string{0: {"true"}, 1: {"false"}, 3: {"sh", "-c", "exit 3"}, 255: {"sh", "-c", "exit 255"}} {
+	for code, command := range map[int][]string{
+		0:   {"true"},
+		1:   {"false"},
+		3:   {"sh", "-c", "exit 3"},
+		255: {"sh", "-c", "exit 255"},
+	} {
 		id := p.run(p.spec(fmt.Sprint("c", code), command...))
 		c := p.until(id, exited)
 		require.Equal(t, code, c.ExitCode)
@@ -287,7 +300,8 @@ func logFormat(t *testing.T, p *pod) {
 	data, err := os.ReadFile(filepath.Join(p.logs, "a.log"))
 	require.NoError(t, err)
 	for _, line := range strings.Split(strings.TrimSpace(string(data)), "\n") {
-		require.Regexp(t, regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}(Z|[+-]\d\d:\d\d) (stdout F out|stderr F err)$`), line)
+		require.Regexp(t,
+			regexp.MustCompile(`^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}(Z|[+-]\d\d:\d\d) (stdout F out|stderr F err)$`), line)
 		stamp, _, _ := strings.Cut(line, " ")
 		at, err := time.Parse(time.RFC3339Nano, stamp)
 		require.NoError(t, err)
@@ -342,7 +356,9 @@ func signals(t *testing.T, p *pod) {
 func execute(t *testing.T, p *pod) {
 	id := p.run(p.spec("a", "sleep", "100"))
 	var out, errs bytes.Buffer
-	code, err := p.Exec(p.ctx, id, runtime.Exec{Command: []string{"sh", "-c", "echo out; echo err >&2; exit 4"}, Streams: runtime.Streams{Out: &out, Err: &errs}})
+	code, err := p.Exec(p.ctx, id, runtime.Exec{
+		Command: []string{"sh", "-c", "echo out; echo err >&2; exit 4"}, Streams: runtime.Streams{Out: &out, Err: &errs},
+	})
 	require.NoError(t, err)
 	require.Equal(t, 4, code)
 	require.Equal(t, "out\n", out.String())
@@ -350,7 +366,9 @@ func execute(t *testing.T, p *pod) {
 
 	big := strings.Repeat("0123456789abcdef", 1<<16)
 	out.Reset()
-	code, err = p.Exec(p.ctx, id, runtime.Exec{Command: []string{"cat"}, Streams: runtime.Streams{In: strings.NewReader(big), Out: &out}})
+	code, err = p.Exec(p.ctx, id, runtime.Exec{
+		Command: []string{"cat"}, Streams: runtime.Streams{In: strings.NewReader(big), Out: &out},
+	})
 	require.NoError(t, err)
 	require.Zero(t, code)
 	require.Equal(t, len(big), out.Len())
@@ -448,7 +466,8 @@ func statsAndUpdate(t *testing.T, p *pod) {
 		return stats.MemoryUsage > 0 && stats.Pids == 1
 	}, patience, 5*time.Millisecond)
 	require.NoError(t, p.Update(p.ctx, id, runtime.Resources{CPUShares: 200, MemoryBytes: 96 << 20}))
-	require.NoError(t, p.UpdatePod(p.ctx, s.CgroupParent, runtime.PodLimits{CPUShares: 300, CPUQuota: 50_000, MemoryBytes: 128 << 20}))
+	require.NoError(t,
+		p.UpdatePod(p.ctx, s.CgroupParent, runtime.PodLimits{CPUShares: 300, CPUQuota: 50_000, MemoryBytes: 128 << 20}))
 	require.NoError(t, p.UpdatePod(p.ctx, s.CgroupParent, runtime.PodLimits{}), "nothing changes")
 	own, err := p.MemoryUsage(p.ctx, s.CgroupParent, id)
 	require.NoError(t, err)

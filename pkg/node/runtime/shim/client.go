@@ -30,7 +30,8 @@ func (c Client) Dial(ctx context.Context) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(c.Socket)))
 }
 
-// open sends the request and reads the response. The connection is closed when ctx is done, and open then returns ctx's error.
+// open sends the request and reads the response. The connection is closed when ctx is done, and open then returns ctx's
+// error.
 func (c Client) open(ctx context.Context, req Request) (net.Conn, Response, func(), error) {
 	conn, err := c.Dial(ctx)
 	if err != nil {
@@ -78,7 +79,8 @@ func (c Client) Call(ctx context.Context, req Request) (Response, error) {
 	return res, err
 }
 
-// Watch calls f with the status of each container, then ready, then f with each change, until ctx is done or the shim exits.
+// Watch calls f with the status of each container, then ready, then f with each change, until ctx is done or the shim
+// exits.
 func (c Client) Watch(ctx context.Context, ready func(), f func(Status)) error {
 	conn, _, end, err := c.open(ctx, Request{Op: Watch})
 	if err != nil {
@@ -101,9 +103,10 @@ func (c Client) Watch(ctx context.Context, ready func(), f func(Status)) error {
 // Size is a terminal's size in cells.
 type Size struct{ Width, Height uint16 }
 
-// Stream runs an Exec or Attach: it copies the streams until the process exits, and returns its exit code. When ctx is done the session is closed, which
-// kills an exec. A nil stream is not connected.
-func (c Client) Stream(ctx context.Context, req Request, in io.Reader, out, errs io.Writer, resize <-chan Size) (int, error) {
+// Stream runs an Exec or Attach: it copies the streams until the process exits, and returns its exit code. When ctx is
+// done the session is closed, which kills an exec. A nil stream is not connected.
+func (c Client) Stream(ctx context.Context, req Request, in io.Reader, out, errs io.Writer,
+	resize <-chan Size) (int, error) {
 	req.In, req.Out, req.Err = in != nil, out != nil, errs != nil
 	conn, _, end, err := c.open(ctx, req)
 	if err != nil {

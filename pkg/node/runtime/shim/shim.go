@@ -1,11 +1,12 @@
-// Package shim is the protocol between the agent and a pod's shim. A shim is one small process per pod (cmd/coracle-shim) that is the parent of the pod's
-// containers, so that they outlive the agent.
+// Package shim is the protocol between the agent and a pod's shim. A shim is one small process per pod
+// (cmd/coracle-shim) that is the parent of the pod's containers, so that they outlive the agent.
 //
 // Its invariant: a state is on disk before it is reported, so that a client that lost the connection finds it in each
 // bundle's state.json.
 //
-// A client connects to the shim's Unix socket, writes one Request as a frame of type Head, and reads one Response as such a frame. Then the connection is
-// closed, except that "watch" continues with a Status per change, and "exec" and "attach" with frames in both directions.
+// A client connects to the shim's Unix socket, writes one Request as a frame of type Head, and reads one Response as
+// such a frame. Then the connection is closed, except that "watch" continues with a Status per change, and "exec" and
+// "attach" with frames in both directions.
 package shim
 
 import (
@@ -93,7 +94,8 @@ type Usage struct {
 type Bundle struct {
 	ID   string
 	Spec specs.Spec
-	// Lower are the directories of the image's layers, uppermost first. Upper, Work and Rootfs are directories of the bundle.
+	// Lower are the directories of the image's layers, uppermost first. Upper, Work and Rootfs are directories of the
+	// bundle.
 	Lower []string
 	// User is the image's ("name", "uid", "uid:group", ...); UID and GID override it.
 	User         string
@@ -104,7 +106,8 @@ type Bundle struct {
 	LogPath               string
 	TTY, Stdin, StdinOnce bool
 
-	// Users is the user namespace that the container joins, nil for the host's. Bind mounts with the option MapIDs are mapped with it, as is the root.
+	// Users is the user namespace that the container joins, nil for the host's. Bind mounts with the option MapIDs are
+	// mapped with it, as is the root.
 	Users *Users `json:",omitempty"`
 }
 

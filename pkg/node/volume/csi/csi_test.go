@@ -48,7 +48,8 @@ func TestPodsShareAVolume(t *testing.T) {
 	require.Equal(t, []string{"noatime"}, stage.VolumeCapability.GetMount().MountFlags)
 	require.Equal(t, spec.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, stage.VolumeCapability.AccessMode.Mode)
 	publish := b.driver.Last("NodePublishVolume").(*spec.NodePublishVolumeRequest)
-	require.Equal(t, b.plugins.Path("pods/one/volumes/kubernetes.io~csi/pv/mount"), publish.TargetPath, "drivers read names from it")
+	require.Equal(t, b.plugins.Path("pods/one/volumes/kubernetes.io~csi/pv/mount"), publish.TargetPath,
+		"drivers read names from it")
 	require.Equal(t, stage.StagingTargetPath, publish.StagingTargetPath)
 	require.Equal(t, map[string]string{"k": "publish"}, publish.Secrets)
 	info, err := os.Stat(first.Path)
@@ -65,11 +66,16 @@ func TestPodsShareAVolume(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, b.teardown(one))
 	require.NoError(t, b.teardown(two))
-	require.Equal(t, []string{"NodeStageVolume", "NodePublishVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"}, b.driver.Calls())
+	require.Equal(t,
+		[]string{
+			"NodeStageVolume", "NodePublishVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnpublishVolume",
+			"NodeUnstageVolume",
+		}, b.driver.Calls())
 	b.clean()
 }
 
-// Wherever the agent is killed, or a call fails, the next agent mounts the volume completely and unmounts it completely.
+// Wherever the agent is killed, or a call fails, the next agent mounts the volume completely and unmounts it
+// completely.
 func TestKilledAtEachPoint(t *testing.T) {
 	b := start(t, append(bound(), described(nil)), staging)
 	p := withClaim("one")
@@ -117,7 +123,9 @@ func TestBlockVolumes(t *testing.T) {
 	require.NoError(t, unix.Mknod(device, unix.S_IFBLK|0o600, int(unix.Mkdev(7, 250))))
 	p := withClaim("one")
 	p.Spec.SecurityContext = &corev1.PodSecurityContext{FSGroup: &group}
-	p.Spec.Containers = []corev1.Container{{Name: "c", VolumeDevices: []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}}}
+	p.Spec.Containers = []corev1.Container{
+		{Name: "c", VolumeDevices: []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}},
+	}
 	for range 2 { // killed in between
 		mounted, err := b.setup(p)
 		require.NoError(t, err)
@@ -132,7 +140,8 @@ func TestBlockVolumes(t *testing.T) {
 	require.NotNil(t, b.driver.Last("NodeStageVolume").(*spec.NodeStageVolumeRequest).VolumeCapability.GetBlock())
 	require.NotNil(t, b.driver.Last("NodePublishVolume").(*spec.NodePublishVolumeRequest).VolumeCapability.GetBlock())
 	require.NoError(t, b.teardown(p))
-	require.Equal(t, []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"}, b.driver.Calls())
+	require.Equal(t, []string{"NodeStageVolume", "NodePublishVolume", "NodeUnpublishVolume", "NodeUnstageVolume"},
+		b.driver.Calls())
 	b.clean()
 }
 
@@ -144,7 +153,9 @@ func TestInlineVolumes(t *testing.T) {
 		s.TokenRequests = []storagev1.TokenRequest{{Audience: "vault", ExpirationSeconds: &seconds}}
 	})}, staging)
 	p := withClaim("one")
-	p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d.example.com", ReadOnly: &yes, VolumeAttributes: map[string]string{"x": "y"}}}
+	p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{
+		CSI: &corev1.CSIVolumeSource{Driver: "d.example.com", ReadOnly: &yes, VolumeAttributes: map[string]string{"x": "y"}},
+	}
 	m, err := b.setup(p)
 	require.NoError(t, err)
 	require.True(t, m.ReadOnly)
@@ -155,13 +166,18 @@ func TestInlineVolumes(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(r.VolumeContext["csi.storage.k8s.io/serviceAccount.tokens"]), &tokens))
 	require.Equal(t, "for vault", tokens["vault"].Token)
 	delete(r.VolumeContext, "csi.storage.k8s.io/serviceAccount.tokens")
-	require.Equal(t, map[string]string{"x": "y", "csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.name": "one", "csi.storage.k8s.io/pod.namespace": "default",
-		"csi.storage.k8s.io/pod.uid": "one", "csi.storage.k8s.io/serviceAccount.name": "sa"}, r.VolumeContext)
+	require.Equal(t,
+		map[string]string{
+			"x": "y", "csi.storage.k8s.io/ephemeral": "true", "csi.storage.k8s.io/pod.name": "one",
+			"csi.storage.k8s.io/pod.namespace": "default",
+			"csi.storage.k8s.io/pod.uid":       "one", "csi.storage.k8s.io/serviceAccount.name": "sa",
+		}, r.VolumeContext)
 	require.Empty(t, r.StagingTargetPath)
 	_, err = b.setup(p)
 	require.NoError(t, err)
 	require.NoError(t, b.teardown(p))
-	require.Equal(t, []string{"NodePublishVolume", "NodePublishVolume", "NodeUnpublishVolume"}, b.driver.Calls(), "it is published again for a driver that wants it")
+	require.Equal(t, []string{"NodePublishVolume", "NodePublishVolume", "NodeUnpublishVolume"}, b.driver.Calls(),
+		"it is published again for a driver that wants it")
 	b.clean()
 }
 
@@ -171,18 +187,30 @@ func TestRefusals(t *testing.T) {
 		driver *storagev1.CSIDriver
 		want   string
 	}{
-		"no such driver": {driver: described(nil), change: func(o []ctrl.Object, _ *corev1.Pod) { o[1].(*corev1.PersistentVolume).Spec.CSI.Driver = "other" },
-			want: "driver name other not found in the list of registered CSI drivers"},
+		"no such driver": {
+			driver: described(nil),
+			change: func(o []ctrl.Object, _ *corev1.Pod) { o[1].(*corev1.PersistentVolume).Spec.CSI.Driver = "other" },
+			want:   "driver name other not found in the list of registered CSI drivers",
+		},
 		"a mounted device": {driver: described(nil), change: func(o []ctrl.Object, p *corev1.Pod) {
 			o[1].(*corev1.PersistentVolume).Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
 			p.Spec.Containers = []corev1.Container{{Name: "c", VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}}}
 		}, want: "volume v has volumeMode Block, but is specified in volumeMounts"},
-		"no secret": {driver: described(nil), change: func(o []ctrl.Object, _ *corev1.Pod) { o[2].SetName("other") }, want: "fetching NodeStageSecretRef default/stage failed"},
+		"no secret": {
+			driver: described(nil), change: func(o []ctrl.Object, _ *corev1.Pod) { o[2].SetName("other") },
+			want: "fetching NodeStageSecretRef default/stage failed",
+		},
 		"inline": {driver: described(nil), change: func(_ []ctrl.Object, p *corev1.Pod) {
 			p.Spec.Volumes[0].VolumeSource = corev1.VolumeSource{CSI: &corev1.CSIVolumeSource{Driver: "d.example.com"}}
 		}, want: `volume mode "Ephemeral" not supported by driver d.example.com (only supports ["Persistent"])`},
-		"not attached":          {driver: described(func(s *storagev1.CSIDriverSpec) { s.AttachRequired = nil }), want: "volume is not attached to this node yet"},
-		"without its CSIDriver": {driver: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "x"}}, want: "volume is not attached to this node yet"},
+		"not attached": {
+			driver: described(func(s *storagev1.CSIDriverSpec) { s.AttachRequired = nil }),
+			want:   "volume is not attached to this node yet",
+		},
+		"without its CSIDriver": {
+			driver: &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "x"}},
+			want:   "volume is not attached to this node yet",
+		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -204,14 +232,24 @@ func TestRefusals(t *testing.T) {
 func TestAttachedVolumes(t *testing.T) {
 	name := AttachmentName("handle", "d.example.com", "n")
 	pv := "pv"
-	b := start(t, append(bound(), described(func(s *storagev1.CSIDriverSpec) { s.AttachRequired = nil }), &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: name},
-		Spec:   storagev1.VolumeAttachmentSpec{Attacher: "d.example.com", NodeName: "n", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
-		Status: storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "sdb"}}}), staging)
+	b := start(t,
+		append(bound(), described(func(s *storagev1.CSIDriverSpec) { s.AttachRequired = nil }), &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Spec: storagev1.VolumeAttachmentSpec{
+				Attacher: "d.example.com",
+				NodeName: "n",
+				Source:   storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv},
+			},
+			Status: storagev1.VolumeAttachmentStatus{Attached: true, AttachmentMetadata: map[string]string{"device": "sdb"}},
+		}),
+		staging)
 	p := withClaim("one")
 	_, err := b.setup(p)
 	require.NoError(t, err)
-	require.Equal(t, map[string]string{"device": "sdb"}, b.driver.Last("NodeStageVolume").(*spec.NodeStageVolumeRequest).PublishContext)
-	require.Equal(t, map[string]string{"device": "sdb"}, b.driver.Last("NodePublishVolume").(*spec.NodePublishVolumeRequest).PublishContext)
+	require.Equal(t, map[string]string{"device": "sdb"},
+		b.driver.Last("NodeStageVolume").(*spec.NodeStageVolumeRequest).PublishContext)
+	require.Equal(t, map[string]string{"device": "sdb"},
+		b.driver.Last("NodePublishVolume").(*spec.NodePublishVolumeRequest).PublishContext)
 	require.Equal(t, []corev1.UniqueVolumeName{"kubernetes.io/csi/d.example.com^handle"}, b.csi.VolumesInUse())
 	b.restart()
 	require.Len(t, b.csi.VolumesInUse(), 1, "a restart does not make it free to be detached")
@@ -230,18 +268,27 @@ func TestRegistration(t *testing.T) {
 	var c storagev1.CSINode
 	require.NoError(t, b.client.Get(t.Context(), key, &c))
 	count := int32(5)
-	require.Equal(t, []storagev1.CSINodeDriver{{Name: "d.example.com", NodeID: "node-of-d.example.com", TopologyKeys: []string{"example.com/rack"}, Allocatable: &storagev1.VolumeNodeResources{Count: &count}}}, c.Spec.Drivers)
+	require.Equal(t,
+		[]storagev1.CSINodeDriver{
+			{
+				Name: "d.example.com", NodeID: "node-of-d.example.com", TopologyKeys: []string{"example.com/rack"},
+				Allocatable: &storagev1.VolumeNodeResources{Count: &count},
+			},
+		}, c.Spec.Drivers)
 	require.Equal(t, types.UID("node"), c.OwnerReferences[0].UID)
 
 	b.driver.Stop()
 	require.Eventually(t, func() bool {
-		return b.client.Get(t.Context(), key, &c) == nil && len(c.Spec.Drivers) == 0 && b.client.Get(t.Context(), key, &n) == nil && n.Annotations["csi.volume.kubernetes.io/nodeid"] == ""
+		return b.client.Get(t.Context(), key, &c) == nil && len(c.Spec.Drivers) == 0 &&
+			b.client.Get(t.Context(), key, &n) == nil && n.Annotations["csi.volume.kubernetes.io/nodeid"] == ""
 	}, patience, time.Millisecond)
 	b.driver.MaxVolumes, b.driver.Topology = 6, map[string]string{"example.com/rack": "2"}
 	require.NoError(t, b.driver.Start())
 	require.Eventually(t, func() bool {
 		s := b.driver.Registered()
-		return s != nil && s.Error == `RegisterPlugin error -- plugin registration failed with err: error updating Node object with CSI driver node info: detected topology value collision: driver reported "example.com/rack":"2" but existing label is "example.com/rack":"1"`
+		return s != nil &&
+			s.Error ==
+				`RegisterPlugin error -- plugin registration failed with err: error updating Node object with CSI driver node info: detected topology value collision: driver reported "example.com/rack":"2" but existing label is "example.com/rack":"1"`
 	}, patience, time.Millisecond)
 }
 
@@ -304,9 +351,12 @@ func TestExpansion(t *testing.T) {
 	b.clean()
 }
 
-// TestExpansionByAResizer: the node waits for the driver's resizer, passes on the secret, and does not try again what the driver calls impossible.
+// TestExpansionByAResizer: the node waits for the driver's resizer, passes on the secret, and does not try again what
+// the driver calls impossible.
 func TestExpansionByAResizer(t *testing.T) {
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "expand"}, Data: map[string][]byte{"k": []byte("expand")}}
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "expand"}, Data: map[string][]byte{"k": []byte("expand")},
+	}
 	b := start(t, append(bound(), described(nil), secret), staging, spec.NodeServiceCapability_RPC_EXPAND_VOLUME)
 	p := withClaim("one")
 	var refusal error
@@ -345,12 +395,14 @@ func TestExpansionByAResizer(t *testing.T) {
 	set("3Gi", corev1.PersistentVolumeClaimNodeResizePending)
 	require.Equal(t, 1, asked())
 	c := b.claim()
-	require.Equal(t, corev1.PersistentVolumeClaimNodeResizeInProgress, c.Status.AllocatedResourceStatuses[corev1.ResourceStorage], "it is tried again")
+	require.Equal(t, corev1.PersistentVolumeClaimNodeResizeInProgress,
+		c.Status.AllocatedResourceStatuses[corev1.ResourceStorage], "it is tried again")
 	require.Equal(t, corev1.PersistentVolumeClaimNodeResizeError, c.Status.Conditions[0].Type)
 	require.Contains(t, c.Status.Conditions[0].Message, "not now")
 	said := b.said()
 	require.Len(t, said, 1)
-	require.Contains(t, said[0], `Warning VolumeResizeFailed Pod one: NodeExpandVolume.NodeExpandVolume failed for volume "v" : `)
+	require.Contains(t, said[0],
+		`Warning VolumeResizeFailed Pod one: NodeExpandVolume.NodeExpandVolume failed for volume "v" : `)
 	require.Contains(t, said[0], "not now")
 
 	refusal = status.Error(codes.OutOfRange, "too large")
@@ -360,7 +412,8 @@ func TestExpansionByAResizer(t *testing.T) {
 	}
 	require.Equal(t, 2, asked(), "it is impossible")
 	c = b.claim()
-	require.Equal(t, corev1.PersistentVolumeClaimNodeResizeInfeasible, c.Status.AllocatedResourceStatuses[corev1.ResourceStorage])
+	require.Equal(t, corev1.PersistentVolumeClaimNodeResizeInfeasible,
+		c.Status.AllocatedResourceStatuses[corev1.ResourceStorage])
 	require.Len(t, c.Status.Conditions, 1)
 	require.Contains(t, c.Status.Conditions[0].Message, "too large")
 
@@ -379,8 +432,10 @@ func TestExpansionByAResizer(t *testing.T) {
 	said = b.said()
 	require.Len(t, said, 3)
 	require.Contains(t, said[0], "VolumeResizeFailed")
-	require.Equal(t, []string{`Normal FileSystemResizeSuccessful Pod one: MountVolume.NodeExpandVolume succeeded for volume "v" n`,
-		`Normal FileSystemResizeSuccessful PersistentVolumeClaim c: MountVolume.NodeExpandVolume succeeded for volume "v" n`}, said[1:])
+	require.Equal(t,
+		[]string{`Normal FileSystemResizeSuccessful Pod one: MountVolume.NodeExpandVolume succeeded for volume "v" n`,
+			`Normal FileSystemResizeSuccessful PersistentVolumeClaim c: MountVolume.NodeExpandVolume succeeded for volume "v" n`},
+		said[1:])
 	require.NoError(t, b.teardown(p))
 	b.clean()
 }
@@ -397,8 +452,11 @@ func TestVolumesForReadingAreNotExpanded(t *testing.T) {
 	_, err := b.setup(p)
 	require.NoError(t, err)
 	require.NotContains(t, b.driver.Calls(), "NodeExpandVolume")
-	require.Equal(t, []string{`Warning FileSystemResizeFailed Pod one: MountVolume.NodeExpandVolume failed for volume "v" : requested read-only file system`,
-		`Warning FileSystemResizeFailed PersistentVolumeClaim c: MountVolume.NodeExpandVolume failed for volume "v" : requested read-only file system`}, b.said())
+	require.Equal(t,
+		[]string{
+			`Warning FileSystemResizeFailed Pod one: MountVolume.NodeExpandVolume failed for volume "v" : requested read-only file system`,
+			`Warning FileSystemResizeFailed PersistentVolumeClaim c: MountVolume.NodeExpandVolume failed for volume "v" : requested read-only file system`,
+		}, b.said())
 	require.NoError(t, b.teardown(p))
 	b.clean()
 }

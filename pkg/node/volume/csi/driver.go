@@ -78,7 +78,14 @@ type driver struct {
 
 // New returns a Manager with the records of volumes that are staged.
 func New(c Config) (*Manager, error) {
-	m := &Manager{c: c, first: make(chan struct{}), changed: make(chan struct{}, 1), drivers: map[string]driver{}, renewals: map[string]renewal{}, staged: map[string]*staged{}}
+	m := &Manager{
+		c:        c,
+		first:    make(chan struct{}),
+		changed:  make(chan struct{}, 1),
+		drivers:  map[string]driver{},
+		renewals: map[string]renewal{},
+		staged:   map[string]*staged{},
+	}
 	return m, m.load()
 }
 
@@ -97,12 +104,14 @@ func (m *Manager) version(i plugins.Info) (*utilversion.Version, error) {
 	}
 	highest, err := utilversion.HighestSupportedVersion(i.Versions)
 	if err != nil {
-		return nil, fmt.Errorf("CSI driver %q failed. None of the versions specified %q are supported. err=%w", i.Name, i.Versions, err)
+		return nil, fmt.Errorf("CSI driver %q failed. None of the versions specified %q are supported. err=%w", i.Name,
+			i.Versions, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if have, has := m.drivers[i.Name]; has && !have.version.LessThan(highest) && have.endpoint != i.Endpoint {
-		return nil, fmt.Errorf("CSI driver %q failed. Another driver with the same name is already registered with a higher supported version: %q", i.Name, have.version)
+		return nil, fmt.Errorf("CSI driver %q failed. Another driver with the same name is already registered with a "+
+			"higher supported version: %q", i.Name, have.version)
 	}
 	return highest, nil
 }
@@ -195,7 +204,8 @@ func (m *Manager) describe(ctx context.Context, name string) (*storagev1.CSIDriv
 	return &d, err
 }
 
-// VolumesInUse returns the names of the attached volumes that pods on this node use, for the node's status: they must not be detached.
+// VolumesInUse returns the names of the attached volumes that pods on this node use, for the node's status: they must
+// not be detached.
 func (m *Manager) VolumesInUse() []corev1.UniqueVolumeName {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -16,8 +16,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// expand asks the driver to expand the file system or device of a volume that has grown, once the driver's resizer has left that to the node. The claim's
-// status says how far it is (KEP 1790): what the driver calls impossible is not tried again before the resizer asks again, perhaps for less. The events are the kubelet's.
+// expand asks the driver to expand the file system or device of a volume that has grown, once the driver's resizer has
+// left that to the node. The claim's status says how far it is (KEP 1790): what the driver calls impossible is not
+// tried again before the resizer asks again, perhaps for less. The events are the kubelet's.
 func (m *Manager) expand(ctx context.Context, c *connection, p volume.Pod, r *request, target string) error {
 	size := r.persistent.Spec.Capacity[corev1.ResourceStorage]
 	if allocated, has := r.claim.Status.AllocatedResources[corev1.ResourceStorage]; has {
@@ -29,10 +30,17 @@ func (m *Manager) expand(ctx context.Context, c *connection, p volume.Pod, r *re
 	}
 	both := func(kind, reason, message string) {
 		m.about(p, kind, reason, message)
-		m.c.Event(corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: r.claim.Namespace, Name: r.claim.Name, UID: r.claim.UID}, kind, reason, message)
+		m.c.Event(corev1.ObjectReference{
+			APIVersion: "v1",
+			Kind:       "PersistentVolumeClaim",
+			Namespace:  r.claim.Namespace,
+			Name:       r.claim.Name,
+			UID:        r.claim.UID,
+		}, kind, reason, message)
 	}
 	if r.readOnly {
-		both(corev1.EventTypeWarning, "FileSystemResizeFailed", fmt.Sprintf("MountVolume.NodeExpandVolume failed for volume %q : requested read-only file system", p.Volume))
+		both(corev1.EventTypeWarning, "FileSystemResizeFailed",
+			fmt.Sprintf("MountVolume.NodeExpandVolume failed for volume %q : requested read-only file system", p.Volume))
 		return nil
 	}
 	secrets, err := m.secrets(ctx, "NodeExpandSecretRef", r.persistent.Spec.CSI.NodeExpandSecretRef)
@@ -49,7 +57,8 @@ func (m *Manager) expand(ctx context.Context, c *connection, p volume.Pod, r *re
 		return err
 	}
 	_, err = c.NodeExpandVolume(ctx, &spec.NodeExpandVolumeRequest{
-		VolumeId: r.handle, VolumePath: target, StagingTargetPath: r.staging, CapacityRange: &spec.CapacityRange{RequiredBytes: size.Value()},
+		VolumeId: r.handle, VolumePath: target, StagingTargetPath: r.staging,
+		CapacityRange:    &spec.CapacityRange{RequiredBytes: size.Value()},
 		VolumeCapability: capability(c, r), Secrets: secrets,
 	})
 	if err != nil {
@@ -58,9 +67,11 @@ func (m *Manager) expand(ctx context.Context, c *connection, p volume.Pod, r *re
 			if impossible(failure) {
 				setResize(s, corev1.PersistentVolumeClaimNodeResizeInfeasible)
 			}
-			s.Conditions = append(withoutCondition(s.Conditions, corev1.PersistentVolumeClaimNodeResizeError), corev1.PersistentVolumeClaimCondition{
-				Type: corev1.PersistentVolumeClaimNodeResizeError, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: "failed to expand pvc with " + failure.Error(),
-			})
+			s.Conditions = append(withoutCondition(s.Conditions, corev1.PersistentVolumeClaimNodeResizeError),
+				corev1.PersistentVolumeClaimCondition{
+					Type: corev1.PersistentVolumeClaimNodeResizeError, Status: corev1.ConditionTrue, LastTransitionTime: metav1.Now(),
+					Message: "failed to expand pvc with " + failure.Error(),
+				})
 		})
 		if err != nil && !apierrors.IsConflict(err) {
 			m.c.Logger.Warn("could not record that a volume was not expanded", "volume", r.name, "error", err)
@@ -69,7 +80,8 @@ func (m *Manager) expand(ctx context.Context, c *connection, p volume.Pod, r *re
 	}
 	_, err = m.changeClaim(ctx, claim, func(s *corev1.PersistentVolumeClaimStatus) {
 		s.Capacity[corev1.ResourceStorage] = size
-		s.Conditions = withoutCondition(s.Conditions, corev1.PersistentVolumeClaimFileSystemResizePending, corev1.PersistentVolumeClaimResizing,
+		s.Conditions = withoutCondition(s.Conditions, corev1.PersistentVolumeClaimFileSystemResizePending,
+			corev1.PersistentVolumeClaimResizing,
 			corev1.PersistentVolumeClaimControllerResizeError, corev1.PersistentVolumeClaimNodeResizeError)
 		delete(s.AllocatedResourceStatuses, corev1.ResourceStorage)
 	})
@@ -77,14 +89,16 @@ func (m *Manager) expand(ctx context.Context, c *connection, p volume.Pod, r *re
 		return nil // drivers may be asked twice
 	}
 	if err == nil {
-		both(corev1.EventTypeNormal, "FileSystemResizeSuccessful", fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", p.Volume, m.c.NodeName))
+		both(corev1.EventTypeNormal, "FileSystemResizeSuccessful",
+			fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", p.Volume, m.c.NodeName))
 	}
 	return err
 }
 
 // about records an event on a pod.
 func (m *Manager) about(p volume.Pod, kind, reason, message string) {
-	m.c.Event(corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}, kind, reason, message)
+	m.c.Event(corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID},
+		kind, reason, message)
 }
 
 // leftToNode reports whether a claim's resizer has done its part. Old resizers do not say.
@@ -114,12 +128,17 @@ func setResize(s *corev1.PersistentVolumeClaimStatus, to corev1.ClaimResourceSta
 	s.AllocatedResourceStatuses[corev1.ResourceStorage] = to
 }
 
-func withoutCondition(all []corev1.PersistentVolumeClaimCondition, kinds ...corev1.PersistentVolumeClaimConditionType) []corev1.PersistentVolumeClaimCondition {
-	return slices.DeleteFunc(slices.Clone(all), func(c corev1.PersistentVolumeClaimCondition) bool { return slices.Contains(kinds, c.Type) })
+func withoutCondition(all []corev1.PersistentVolumeClaimCondition,
+	kinds ...corev1.PersistentVolumeClaimConditionType) []corev1.PersistentVolumeClaimCondition {
+	return slices.DeleteFunc(slices.Clone(all), func(c corev1.PersistentVolumeClaimCondition) bool {
+		return slices.Contains(kinds, c.Type)
+	})
 }
 
-// changeClaim writes a claim's status, unless somebody else has written the claim since it was read, and returns the claim.
-func (m *Manager) changeClaim(ctx context.Context, was *corev1.PersistentVolumeClaim, change func(*corev1.PersistentVolumeClaimStatus)) (*corev1.PersistentVolumeClaim, error) {
+// changeClaim writes a claim's status, unless somebody else has written the claim since it was read, and returns the
+// claim.
+func (m *Manager) changeClaim(ctx context.Context, was *corev1.PersistentVolumeClaim,
+	change func(*corev1.PersistentVolumeClaimStatus)) (*corev1.PersistentVolumeClaim, error) {
 	next := was.DeepCopy()
 	change(&next.Status)
 	return next, m.c.Client.Status().Patch(ctx, next, ctrl.MergeFromWithOptions(was, ctrl.MergeFromWithOptimisticLock{}))

@@ -28,7 +28,8 @@ const (
 	conflicts   = 6  // attempts at a write that others may precede
 )
 
-// publish writes a driver's name for this node, its topology and its limit into the Node and the CSINode, as the kubelet does.
+// publish writes a driver's name for this node, its topology and its limit into the Node and the CSINode, as the
+// kubelet does.
 func (m *Manager) publish(ctx context.Context, name string, info *spec.NodeGetInfoResponse) error {
 	entry, err := entryOf(name, info)
 	if err != nil {
@@ -40,7 +41,8 @@ func (m *Manager) publish(ctx context.Context, name string, info *spec.NodeGetIn
 	err = m.changeNode(ctx, func(n *corev1.Node, ids map[string]string) error {
 		for key, value := range topology {
 			if have, has := n.Labels[key]; has && have != value {
-				return fmt.Errorf("detected topology value collision: driver reported %q:%q but existing label is %q:%q", key, value, key, have)
+				return fmt.Errorf("detected topology value collision: driver reported %q:%q but existing label is %q:%q", key,
+					value, key, have)
 			}
 			if errs := append(validation.IsQualifiedName(key), validation.IsValidLabelValue(value)...); len(errs) > 0 {
 				return fmt.Errorf("the driver's topology %q:%q is not a label: %s", key, value, errs[0])
@@ -65,7 +67,11 @@ func (m *Manager) publish(ctx context.Context, name string, info *spec.NodeGetIn
 // entryOf is what a CSINode says of a driver.
 func entryOf(name string, info *spec.NodeGetInfoResponse) (storagev1.CSINodeDriver, error) {
 	topology := info.GetAccessibleTopology().GetSegments()
-	entry := storagev1.CSINodeDriver{Name: name, NodeID: info.GetNodeId(), TopologyKeys: slices.Sorted(maps.Keys(topology))}
+	entry := storagev1.CSINodeDriver{
+		Name:         name,
+		NodeID:       info.GetNodeId(),
+		TopologyKeys: slices.Sorted(maps.Keys(topology)),
+	}
 	switch most := info.GetMaxVolumesPerNode(); {
 	case entry.NodeID == "":
 		return entry, errors.New("error adding CSI driver node info: driverNodeID must not be empty")
@@ -81,10 +87,11 @@ func entryOf(name string, info *spec.NodeGetInfoResponse) (storagev1.CSINodeDriv
 func (m *Manager) withdraw(ctx context.Context, name string) error {
 	m.node.Lock()
 	defer m.node.Unlock()
-	return errors.Join(m.changeCSINode(ctx, name, nil), m.changeNode(ctx, func(_ *corev1.Node, ids map[string]string) error {
-		delete(ids, name)
-		return nil
-	}))
+	return errors.Join(m.changeCSINode(ctx, name, nil),
+		m.changeNode(ctx, func(_ *corev1.Node, ids map[string]string) error {
+			delete(ids, name)
+			return nil
+		}))
 }
 
 // changeNode changes the Node's labels and the drivers' names for it.
@@ -122,7 +129,8 @@ func (m *Manager) changeNode(ctx context.Context, change func(*corev1.Node, map[
 	})
 }
 
-// changeCSINode replaces a driver's entry; nil removes it. The object is created with the first entry, and goes with the Node.
+// changeCSINode replaces a driver's entry; nil removes it. The object is created with the first entry, and goes with
+// the Node.
 func (m *Manager) changeCSINode(ctx context.Context, name string, entry *storagev1.CSINodeDriver) error {
 	return retry(ctx, func() error {
 		var old storagev1.CSINode
@@ -151,7 +159,8 @@ func (m *Manager) changeCSINode(ctx context.Context, name string, entry *storage
 			return nil
 		}
 		// Of an entry only the count can be changed (KEP-4876), otherwise it is replaced.
-		if i := slices.IndexFunc(old.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == name }); i >= 0 && entry != nil && !same(old.Spec.Drivers[i], *entry) {
+		if i := slices.IndexFunc(old.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == name }); i >= 0 &&
+			entry != nil && !same(old.Spec.Drivers[i], *entry) {
 			without := old.DeepCopy()
 			without.Spec.Drivers = slices.Delete(without.Spec.Drivers, i, i+1)
 			if err := m.c.Client.Update(ctx, without); err != nil {

@@ -17,7 +17,8 @@ import (
 )
 
 // nodePublish asks the driver to make the volume available to the pod.
-func (m *Manager) nodePublish(ctx context.Context, c *connection, p volume.Pod, r *request, object *storagev1.CSIDriver, s state) error {
+func (m *Manager) nodePublish(ctx context.Context, c *connection, p volume.Pod, r *request, object *storagev1.CSIDriver,
+	s state) error {
 	own, _ := m.below(s.Dir)
 	if err := os.MkdirAll(own, 0o750); err != nil {
 		return err
@@ -36,8 +37,10 @@ func (m *Manager) nodePublish(ctx context.Context, c *connection, p volume.Pod, 
 	if object != nil && object.Spec.PodInfoOnMount != nil && *object.Spec.PodInfoOnMount {
 		account := p.Spec.ServiceAccountName
 		for key, value := range map[string]string{
-			"csi.storage.k8s.io/pod.name": p.Name, "csi.storage.k8s.io/pod.namespace": p.Namespace, "csi.storage.k8s.io/pod.uid": string(p.UID),
-			"csi.storage.k8s.io/serviceAccount.name": account, "csi.storage.k8s.io/ephemeral": strconv.FormatBool(r.persistent == nil),
+			"csi.storage.k8s.io/pod.name": p.Name, "csi.storage.k8s.io/pod.namespace": p.Namespace,
+			"csi.storage.k8s.io/pod.uid":             string(p.UID),
+			"csi.storage.k8s.io/serviceAccount.name": account,
+			"csi.storage.k8s.io/ephemeral":           strconv.FormatBool(r.persistent == nil),
 		} {
 			add(&attributes, key, value)
 		}
@@ -79,9 +82,13 @@ func tokensFor(ctx context.Context, p volume.Pod, requests []storagev1.TokenRequ
 
 // capability describes how the volume is used.
 func capability(c *connection, r *request) *spec.VolumeCapability {
-	access := &spec.VolumeCapability_AccessMode{Mode: accessMode(r.accessMode, c.can[spec.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER])}
+	access := &spec.VolumeCapability_AccessMode{
+		Mode: accessMode(r.accessMode, c.can[spec.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]),
+	}
 	if r.block {
-		return &spec.VolumeCapability{AccessMode: access, AccessType: &spec.VolumeCapability_Block{Block: &spec.VolumeCapability_BlockVolume{}}}
+		return &spec.VolumeCapability{
+			AccessMode: access, AccessType: &spec.VolumeCapability_Block{Block: &spec.VolumeCapability_BlockVolume{}},
+		}
 	}
 	mount := &spec.VolumeCapability_MountVolume{FsType: r.fsType, MountFlags: r.mountOptions}
 	if r.fsGroup != nil && c.can[spec.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP] {
@@ -90,7 +97,8 @@ func capability(c *connection, r *request) *spec.VolumeCapability {
 	return &spec.VolumeCapability{AccessMode: access, AccessType: &spec.VolumeCapability_Mount{Mount: mount}}
 }
 
-// accessMode translates an access mode as upstream does. Drivers say whether they tell one pod from several on one node.
+// accessMode translates an access mode as upstream does. Drivers say whether they tell one pod from several on one
+// node.
 func accessMode(mode corev1.PersistentVolumeAccessMode, tells bool) spec.VolumeCapability_AccessMode_Mode {
 	switch mode {
 	case corev1.ReadOnlyMany:

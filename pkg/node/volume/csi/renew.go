@@ -30,7 +30,8 @@ type renewal struct {
 	next  time.Time
 }
 
-// Run asks the drivers of this node again, as often as their CSIDriver objects say, until ctx ends. Without a driver it does nothing.
+// Run asks the drivers of this node again, as often as their CSIDriver objects say, until ctx ends. Without a driver it
+// does nothing.
 func (m *Manager) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -177,9 +178,11 @@ func (m *Manager) ask(ctx context.Context, d driver) (*spec.NodeGetInfoResponse,
 	return info, nil
 }
 
-// noRoom reports whether a pod has waited long enough for a volume that its driver has no room for on this node. Then the CSINode says what the
-// driver says now, so that the scheduler places the pod that is made instead elsewhere. Only drivers that are asked again have this.
-func (m *Manager) noRoom(ctx context.Context, p *corev1.Pod, object *storagev1.CSIDriver, failure *storagev1.VolumeError) bool {
+// noRoom reports whether a pod has waited long enough for a volume that its driver has no room for on this node. Then
+// the CSINode says what the driver says now, so that the scheduler places the pod that is made instead elsewhere. Only
+// drivers that are asked again have this.
+func (m *Manager) noRoom(ctx context.Context, p *corev1.Pod, object *storagev1.CSIDriver,
+	failure *storagev1.VolumeError) bool {
 	if periodOf(object) == 0 || failure.ErrorCode == nil || *failure.ErrorCode != int32(codes.ResourceExhausted) ||
 		p.Status.StartTime == nil || time.Since(p.Status.StartTime.Time) < attachPatience {
 		return false

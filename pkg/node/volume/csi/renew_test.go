@@ -70,7 +70,8 @@ func TestDriversAreAskedAgain(t *testing.T) {
 	require.Empty(t, name)
 }
 
-// A pod whose volume finds no room on this node waits for a while, and is then to be made again, when the CSINode says how many there is room for.
+// A pod whose volume finds no room on this node waits for a while, and is then to be made again, when the CSINode says
+// how many there is room for.
 func TestAttachLimit(t *testing.T) {
 	exhausted, internal, pv := int32(codes.ResourceExhausted), int32(codes.Internal), "pv"
 	for name, tt := range map[string]struct {
@@ -92,9 +93,18 @@ func TestAttachLimit(t *testing.T) {
 					askedEvery(tt.every)(s)
 				}
 			})
-			b := start(t, append(bound(), driver, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: AttachmentName("handle", "d.example.com", "n")},
-				Spec:   storagev1.VolumeAttachmentSpec{Attacher: "d.example.com", NodeName: "n", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
-				Status: storagev1.VolumeAttachmentStatus{AttachError: &storagev1.VolumeError{Message: "full", ErrorCode: tt.code}}}), staging)
+			b := start(t,
+				append(bound(), driver, &storagev1.VolumeAttachment{
+					ObjectMeta: metav1.ObjectMeta{Name: AttachmentName("handle", "d.example.com", "n")},
+					Spec: storagev1.VolumeAttachmentSpec{
+						Attacher: "d.example.com",
+						NodeName: "n",
+						Source:   storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv},
+					},
+					Status: storagev1.VolumeAttachmentStatus{
+						AttachError: &storagev1.VolumeError{Message: "full", ErrorCode: tt.code},
+					},
+				}), staging)
 			b.driver.Call = func(_ context.Context, method string, _ any) error {
 				if method == "NodeGetInfo" {
 					b.driver.MaxVolumes = 2
@@ -118,14 +128,20 @@ func TestAttachLimit(t *testing.T) {
 	}
 }
 
-// The number of volumes of an entry changes in place; between two writes the scheduler would find no driver on the node.
+// The number of volumes of an entry changes in place; between two writes the scheduler would find no driver on the
+// node.
 func TestCountChangesInPlace(t *testing.T) {
 	b := start(t, nil)
 	watch, err := b.client.Watch(t.Context(), &storagev1.CSINodeList{})
 	require.NoError(t, err)
 	defer watch.Stop()
 	five, six := int32(5), int32(6)
-	entry := storagev1.CSINodeDriver{Name: "d.example.com", NodeID: "node-of-d.example.com", TopologyKeys: []string{"example.com/rack"}, Allocatable: &storagev1.VolumeNodeResources{Count: &six}}
+	entry := storagev1.CSINodeDriver{
+		Name:         "d.example.com",
+		NodeID:       "node-of-d.example.com",
+		TopologyKeys: []string{"example.com/rack"},
+		Allocatable:  &storagev1.VolumeNodeResources{Count: &six},
+	}
 	require.NoError(t, b.csi.changeCSINode(t.Context(), entry.Name, &entry))
 	changed := (<-watch.ResultChan()).Object.(*storagev1.CSINode)
 	require.Equal(t, []storagev1.CSINodeDriver{entry}, changed.Spec.Drivers)

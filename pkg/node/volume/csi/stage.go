@@ -107,8 +107,10 @@ func (s *staged) lock(ctx context.Context) error {
 
 func (s *staged) unlock() { <-s.busy }
 
-// stage records the pod as a user of the volume, waits for its attachment, and asks the driver to stage it, unless it has.
-func (m *Manager) stage(ctx context.Context, c *connection, r *request, object *storagev1.CSIDriver, user string) error {
+// stage records the pod as a user of the volume, waits for its attachment, and asks the driver to stage it, unless it
+// has.
+func (m *Manager) stage(ctx context.Context, c *connection, r *request, object *storagev1.CSIDriver,
+	user string) error {
 	key := keyOf(r.driver, r.handle)
 	dir := filepath.Join("plugins", pluginName, escape(r.driver), fmt.Sprintf("%x", sha256.Sum256([]byte(r.handle))))
 	own, public := m.below(dir, "globalmount")
@@ -145,7 +147,8 @@ func (m *Manager) stage(ctx context.Context, c *connection, r *request, object *
 		return err
 	}
 	_, err = c.NodeStageVolume(ctx, &spec.NodeStageVolumeRequest{
-		VolumeId: r.handle, PublishContext: r.publishContext, StagingTargetPath: s.Path, VolumeCapability: capability(c, r), Secrets: secrets,
+		VolumeId: r.handle, PublishContext: r.publishContext, StagingTargetPath: s.Path, VolumeCapability: capability(c, r),
+		Secrets:       secrets,
 		VolumeContext: r.persistent.Spec.CSI.VolumeAttributes,
 	})
 	if err != nil {
@@ -173,7 +176,8 @@ func (m *Manager) restore(ctx context.Context, c *connection, r *request, object
 	}
 }
 
-// attachRequired reports whether a driver's volumes are attached to nodes. As upstream, they are if it has no CSIDriver.
+// attachRequired reports whether a driver's volumes are attached to nodes. As upstream, they are if it has no
+// CSIDriver.
 func attachRequired(object *storagev1.CSIDriver) bool {
 	return object == nil || object.Spec.AttachRequired == nil || *object.Spec.AttachRequired
 }
@@ -232,7 +236,9 @@ func (m *Manager) unstage(ctx context.Context, c *connection, key, user string) 
 		return err
 	}
 	if c.can[spec.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME] {
-		if _, err := c.NodeUnstageVolume(ctx, &spec.NodeUnstageVolumeRequest{VolumeId: s.Handle, StagingTargetPath: s.Path}); err != nil {
+		if _, err := c.NodeUnstageVolume(ctx, &spec.NodeUnstageVolumeRequest{
+			VolumeId: s.Handle, StagingTargetPath: s.Path,
+		}); err != nil {
 			return fmt.Errorf("UnmountVolume.UnmountDevice failed: NodeUnstageVolume: %w", err)
 		}
 		if err := m.c.Failpoints.At("csi.unstaged"); err != nil {

@@ -21,8 +21,8 @@ import (
 
 const pluginName = "kubernetes.io/csi"
 
-// lookAgain is how often volumes are set up again whose driver wants it (requiresRepublish), or that may have to be expanded: nodes may not watch
-// claims and volumes.
+// lookAgain is how often volumes are set up again whose driver wants it (requiresRepublish), or that may have to be
+// expanded: nodes may not watch claims and volumes.
 const lookAgain = time.Minute
 
 // state is what is recorded of a pod's volume before its driver is called.
@@ -91,8 +91,10 @@ func requestOf(p volume.Pod, name string) (*request, error) {
 	}
 	pv := p.Persistent.Volume
 	src := pv.Spec.CSI
-	r.persistent, r.claim, r.mode, r.block = pv, p.Persistent.Claim, storagev1.VolumeLifecyclePersistent, p.Persistent.Block()
-	r.driver, r.name, r.handle, r.fsType, r.attributes = src.Driver, pv.Name, src.VolumeHandle, src.FSType, src.VolumeAttributes
+	r.persistent, r.claim, r.mode, r.block = pv, p.Persistent.Claim, storagev1.VolumeLifecyclePersistent,
+		p.Persistent.Block()
+	r.driver, r.name, r.handle, r.fsType, r.attributes = src.Driver, pv.Name, src.VolumeHandle, src.FSType,
+		src.VolumeAttributes
 	r.publishSecret, r.mountOptions = src.NodePublishSecretRef, pv.Spec.MountOptions
 	r.readOnly = src.ReadOnly || p.Persistent.ReadOnly
 	if len(pv.Spec.AccessModes) > 0 {
@@ -192,7 +194,8 @@ func (m *Manager) Setup(ctx context.Context, p volume.Pod, v *volume.Volume) (vo
 	if r.persistent != nil {
 		if err := m.expand(ctx, c, p, r, now.Target); err != nil {
 			m.c.Logger.Warn("could not expand volume", "pod", p.Namespace+"/"+p.Name, "volume", r.name, "error", err)
-			m.about(p, corev1.EventTypeWarning, "VolumeResizeFailed", fmt.Sprintf("NodeExpandVolume.NodeExpandVolume failed for volume %q : %s", p.Volume, err.Error()))
+			m.about(p, corev1.EventTypeWarning, "VolumeResizeFailed",
+				fmt.Sprintf("NodeExpandVolume.NodeExpandVolume failed for volume %q : %s", p.Volume, err.Error()))
 		}
 	}
 	return out, nil
@@ -217,7 +220,9 @@ func (m *Manager) Teardown(ctx context.Context, v *volume.Volume) error {
 			return err
 		}
 	}
-	if _, err := c.NodeUnpublishVolume(ctx, &spec.NodeUnpublishVolumeRequest{VolumeId: s.Handle, TargetPath: s.Target}); err != nil {
+	if _, err := c.NodeUnpublishVolume(ctx, &spec.NodeUnpublishVolumeRequest{
+		VolumeId: s.Handle, TargetPath: s.Target,
+	}); err != nil {
 		return fmt.Errorf("NodeUnpublishVolume: %w", err)
 	}
 	if err := m.c.Failpoints.At("csi.unpublished"); err != nil {
@@ -272,7 +277,8 @@ func supports(object *storagev1.CSIDriver, r *request) error {
 	case object == nil:
 		return fmt.Errorf("volume mode %q not supported by driver %s (no CSIDriver object)", r.mode, r.driver)
 	case !slices.Contains(object.Spec.VolumeLifecycleModes, r.mode):
-		return fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", r.mode, r.driver, object.Spec.VolumeLifecycleModes)
+		return fmt.Errorf("volume mode %q not supported by driver %s (only supports %q)", r.mode, r.driver,
+			object.Spec.VolumeLifecycleModes)
 	}
 	return nil
 }
@@ -284,7 +290,8 @@ func fsGroupApplies(c *connection, r *request, object *storagev1.CSIDriver) bool
 		policy = *object.Spec.FSGroupPolicy
 	}
 	switch {
-	case r.fsGroup == nil || r.readOnly || r.block || policy == storagev1.NoneFSGroupPolicy || c.can[spec.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP]:
+	case r.fsGroup == nil || r.readOnly || r.block || policy == storagev1.NoneFSGroupPolicy ||
+		c.can[spec.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP]:
 		return false
 	case policy == storagev1.FileFSGroupPolicy:
 		return true
@@ -293,7 +300,8 @@ func fsGroupApplies(c *connection, r *request, object *storagev1.CSIDriver) bool
 	case r.persistent == nil:
 		return true
 	}
-	return slices.Contains(r.persistent.Spec.AccessModes, corev1.ReadWriteOnce) || slices.Contains(r.persistent.Spec.AccessModes, corev1.ReadWriteOncePod)
+	return slices.Contains(r.persistent.Spec.AccessModes, corev1.ReadWriteOnce) ||
+		slices.Contains(r.persistent.Spec.AccessModes, corev1.ReadWriteOncePod)
 }
 
 // secrets returns a Secret's values.

@@ -61,22 +61,34 @@ func start(t *testing.T, objects []ctrl.Object, can ...spec.NodeServiceCapabilit
 	b.plugins, err = plugins.Open(filepath.Join(dir, "k"), "")
 	require.NoError(t, err)
 	objects = append(objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "node"}})
-	b.client = fake.NewClientBuilder().WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&corev1.PersistentVolumeClaim{}, &storagev1.VolumeAttachment{}).
+	b.client = fake.NewClientBuilder().
+		WithScheme(clientgoscheme.Scheme).
+		WithObjects(objects...).WithStatusSubresource(&corev1.PersistentVolumeClaim{}, &storagev1.VolumeAttachment{}).
 		WithInterceptorFuncs(interceptor.Funcs{
-			SubResourceCreate: func(_ context.Context, _ ctrl.Client, _ string, _ ctrl.Object, r ctrl.Object, _ ...ctrl.SubResourceCreateOption) error {
+			SubResourceCreate: func(_ context.Context, _ ctrl.Client, _ string, _ ctrl.Object, r ctrl.Object,
+				_ ...ctrl.SubResourceCreateOption) error {
 				request := r.(*authv1.TokenRequest)
-				request.Status = authv1.TokenRequestStatus{Token: "for " + request.Spec.Audiences[0], ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour))}
+				request.Status = authv1.TokenRequestStatus{
+					Token: "for " + request.Spec.Audiences[0], ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour)),
+				}
 				return nil
 			},
 		}).Build()
-	b.driver = &csidriver.Driver{Name: "d.example.com", Kubelet: b.plugins.Root(), Public: b.plugins.Path(), Data: filepath.Join(dir, "data"), Capabilities: can,
-		Topology: map[string]string{"example.com/rack": "1"}, MaxVolumes: 5}
+	b.driver = &csidriver.Driver{
+		Name: "d.example.com", Kubelet: b.plugins.Root(), Public: b.plugins.Path(), Data: filepath.Join(dir, "data"),
+		Capabilities: can,
+		Topology:     map[string]string{"example.com/rack": "1"}, MaxVolumes: 5,
+	}
 	b.restart()
 	require.NoError(t, b.driver.Start())
 	t.Cleanup(b.driver.Stop)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	w := plugins.New(plugins.Config{Dir: b.plugins, Handlers: map[string]plugins.Handler{registration.CSIPlugin: handler{b}}, Logger: slog.New(slog.DiscardHandler)})
+	w := plugins.New(plugins.Config{
+		Dir:      b.plugins,
+		Handlers: map[string]plugins.Handler{registration.CSIPlugin: handler{b}},
+		Logger:   slog.New(slog.DiscardHandler),
+	})
 	go func() { done <- w.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
@@ -109,21 +121,26 @@ func (b *bench) wait() {
 // restart replaces what an agent holds in memory, as after a kill.
 func (b *bench) restart() {
 	old := b.csi
-	m, err := New(Config{Client: uncached{b.client}, NodeName: "n", Dir: b.plugins, StateDir: filepath.Join(b.dir, "state"),
-		Node: func() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "node"}} }, Registered: func() { b.registered <- struct{}{} },
+	m, err := New(Config{
+		Client: uncached{b.client}, NodeName: "n", Dir: b.plugins, StateDir: filepath.Join(b.dir, "state"),
+		Node:       func() *corev1.Node { return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "node"}} },
+		Registered: func() { b.registered <- struct{}{} },
 		UseChanged: func() {}, Event: b.event, Logger: slog.New(slog.DiscardHandler), Failpoints: func(p string) error {
 			if b.fail != nil {
 				return b.fail(p)
 			}
 			return nil
-		}})
+		},
+	})
 	require.NoError(b, err)
 	if old != nil {
 		m.drivers = maps.Clone(old.drivers)
 	}
 	b.csi = m
-	b.volumes = volume.New(volume.Config{Client: uncached{b.client}, Dir: filepath.Join(b.dir, "pods"), MemoryDir: filepath.Join(b.dir, "memory"),
-		Changed: func(types.UID) {}, Plugins: []volume.Plugin{m}, Logger: slog.New(slog.DiscardHandler)})
+	b.volumes = volume.New(volume.Config{
+		Client: uncached{b.client}, Dir: filepath.Join(b.dir, "pods"), MemoryDir: filepath.Join(b.dir, "memory"),
+		Changed: func(types.UID) {}, Plugins: []volume.Plugin{m}, Logger: slog.New(slog.DiscardHandler),
+	})
 }
 
 func (b *bench) event(about corev1.ObjectReference, kind, reason, message string) {
@@ -165,8 +182,14 @@ func (b *bench) clean() {
 }
 
 func withClaim(uid string) *corev1.Pod {
-	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: uid, UID: types.UID(uid)}, Spec: corev1.PodSpec{ServiceAccountName: "sa", Volumes: []corev1.Volume{
-		{Name: "v", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}}}}}}
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: uid, UID: types.UID(uid)},
+		Spec: corev1.PodSpec{ServiceAccountName: "sa", Volumes: []corev1.Volume{
+			{
+				Name:         "v",
+				VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "c"}},
+			}}},
+	}
 }
 
 // bound are a claim and its volume, with secrets.
@@ -176,21 +199,40 @@ func bound() []ctrl.Object {
 	}
 	size := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	return []ctrl.Object{
-		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", UID: "claim"}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
-			Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: size.DeepCopy()}},
-		&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: corev1.PersistentVolumeSpec{Capacity: size, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
-			ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "c", UID: "claim"}, MountOptions: []string{"noatime"},
-			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com", VolumeHandle: "handle", FSType: "ext4",
-				VolumeAttributes: map[string]string{"a": "b"}, NodeStageSecretRef: ref("stage"), NodePublishSecretRef: ref("publish")}}}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "stage"}, Data: map[string][]byte{"k": []byte("stage")}},
-		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "publish"}, Data: map[string][]byte{"k": []byte("publish")}},
+		&corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", UID: "claim"},
+			Spec:       corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
+			Status:     corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound, Capacity: size.DeepCopy()},
+		},
+		&corev1.PersistentVolume{
+			ObjectMeta: metav1.ObjectMeta{Name: "pv"},
+			Spec: corev1.PersistentVolumeSpec{
+				Capacity: size, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: "c", UID: "claim"}, MountOptions: []string{"noatime"},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{
+					CSI: &corev1.CSIPersistentVolumeSource{Driver: "d.example.com", VolumeHandle: "handle", FSType: "ext4",
+						VolumeAttributes: map[string]string{"a": "b"}, NodeStageSecretRef: ref("stage"),
+						NodePublishSecretRef: ref("publish")},
+				},
+			},
+		},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "stage"}, Data: map[string][]byte{"k": []byte("stage")},
+		},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "publish"},
+			Data:       map[string][]byte{"k": []byte("publish")},
+		},
 	}
 }
 
 func described(change func(*storagev1.CSIDriverSpec)) *storagev1.CSIDriver {
 	no, policy := false, storagev1.FileFSGroupPolicy
-	d := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "d.example.com"}, Spec: storagev1.CSIDriverSpec{AttachRequired: &no, FSGroupPolicy: &policy,
-		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}}}
+	d := &storagev1.CSIDriver{
+		ObjectMeta: metav1.ObjectMeta{Name: "d.example.com"},
+		Spec: storagev1.CSIDriverSpec{AttachRequired: &no, FSGroupPolicy: &policy,
+			VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent}},
+	}
 	if change != nil {
 		change(&d.Spec)
 	}

@@ -1,5 +1,6 @@
-// Package kms encrypts stored values with keys that a KMS plugin protects (KMS v2, KEP-3299): a seed, from which the key of each value is derived, is
-// generated in this process and encrypted by the plugin, and its encrypted form is stored with each value. The format and its cryptography are upstream's
+// Package kms encrypts stored values with keys that a KMS plugin protects (KMS v2, KEP-3299): a seed, from which the
+// key of each value is derived, is generated in this process and encrypted by the plugin, and its encrypted form is
+// stored with each value. The format and its cryptography are upstream's
 // (k8s.io/apiserver/pkg/storage/value/encrypt/envelope/kmsv2).
 //
 // Its invariants: each call to a plugin ends within its timeout, a plugin that does not answer is asked by its
@@ -22,8 +23,8 @@ import (
 	"k8s.io/kms/pkg/service"
 )
 
-// As upstream, and as KMS v2 has no notifications: a plugin is asked for its key once in every interval, after a failure in every retry. A seed is used for
-// writes as long as the plugin has confirmed its key within writable.
+// As upstream, and as KMS v2 has no notifications: a plugin is asked for its key once in every interval, after a
+// failure in every retry. A seed is used for writes as long as the plugin has confirmed its key within writable.
 const (
 	interval = time.Minute
 	retry    = 10 * time.Second
@@ -37,7 +38,8 @@ type Config struct {
 	Timeout        time.Duration
 }
 
-// Provider encrypts and decrypts values with the help of one plugin. It cannot encrypt or decrypt until Check has succeeded once.
+// Provider encrypts and decrypts values with the help of one plugin. It cannot encrypt or decrypt until Check has
+// succeeded once.
 type Provider struct {
 	cfg     Config
 	plugin  service.Service
@@ -69,7 +71,8 @@ func provide(cfg Config, plugin service.Service, end func()) *Provider {
 	return p
 }
 
-// Start keeps the seed current until Close. recovered is called when the plugin is healthy again after a failure, and must not call Close.
+// Start keeps the seed current until Close. recovered is called when the plugin is healthy again after a failure, and
+// must not call Close.
 func (p *Provider) Start(log *slog.Logger, recovered func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.stop, p.stopped = cancel, make(chan struct{})
@@ -184,7 +187,8 @@ func (p *Provider) ask(ctx context.Context) error {
 	return nil
 }
 
-// use makes writes use the plugin's key for as long as writable after began. A failure leaves the earlier state in use until it ends.
+// use makes writes use the plugin's key for as long as writable after began. A failure leaves the earlier state in use
+// until it ends.
 func (p *Provider) use(ctx context.Context, key string, began time.Time) error {
 	if was := p.state.Load(); was != nil && was.EncryptedObjectKeyID == key {
 		next := *was
@@ -201,7 +205,8 @@ func (p *Provider) use(ctx context.Context, key string, began time.Time) error {
 		return errors.New("it encrypts with another key than its status names: its key may be changing")
 	}
 	p.state.Store(&envelope.State{
-		Transformer: seed, UID: uid, CacheKey: cacheKey, KMSProviderName: p.cfg.Name, ExpirationTimestamp: began.Add(writable),
+		Transformer: seed, UID: uid, CacheKey: cacheKey, KMSProviderName: p.cfg.Name,
+		ExpirationTimestamp:  began.Add(writable),
 		EncryptedObjectKeyID: object.KeyID, EncryptedObjectEncryptedDEKSource: object.EncryptedDEKSource,
 		EncryptedObjectAnnotations: object.Annotations, EncryptedObjectEncryptedDEKSourceType: object.EncryptedDEKSourceType,
 	})
@@ -229,7 +234,8 @@ func (p *Provider) TransformToStorage(ctx context.Context, data []byte, c value.
 }
 
 // TransformFromStorage implements value.Transformer. It calls the plugin where the seed of a value is not known yet.
-func (p *Provider) TransformFromStorage(ctx context.Context, data []byte, c value.Context) (out []byte, stale bool, err error) {
+func (p *Provider) TransformFromStorage(ctx context.Context, data []byte,
+	c value.Context) (out []byte, stale bool, err error) {
 	return p.values.TransformFromStorage(ctx, data, c)
 }
 

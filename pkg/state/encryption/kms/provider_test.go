@@ -70,7 +70,8 @@ func TestWritesEndWithoutThePlugin(t *testing.T) {
 	require.True(t, stale, "the plugin has another key")
 }
 
-// A value that the plugin refuses says nothing about its health; one that finds it away makes the loop ask, which tells when it is back.
+// A value that the plugin refuses says nothing about its health; one that finds it away makes the loop ask, which tells
+// when it is back.
 func TestTheLoopFindsThePluginAgain(t *testing.T) {
 	_, socket, p := connected(t)
 	sealed, err := p.TransformToStorage(t.Context(), []byte("plain"), at)
@@ -152,7 +153,8 @@ func stalled(t *testing.T, s *stalling) (p *Provider, values [][]byte) {
 	return p, values[:2]
 }
 
-// A plugin that answers for its status and decrypts nothing is asked for little, however often values are read, and counts as away.
+// A plugin that answers for its status and decrypts nothing is asked for little, however often values are read, and
+// counts as away.
 func TestAPluginThatDecryptsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stalling{fails: func() bool { return true }}

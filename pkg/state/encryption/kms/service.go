@@ -19,11 +19,13 @@ import (
 )
 
 const (
-	// maxResponse limits a response of a plugin, in bytes: several times what upstream allows for the parts of one together.
+	// maxResponse limits a response of a plugin, in bytes: several times what upstream allows for the parts of one
+	// together.
 	maxResponse = 256 << 10
 	// maxReason limits the text of a plugin's error, in bytes.
 	maxReason = 1 << 10
-	// reconnect is the longest pause between attempts to connect, so that a plugin that has come back is found within one call.
+	// reconnect is the longest pause between attempts to connect, so that a plugin that has come back is found within one
+	// call.
 	reconnect = time.Second
 )
 
@@ -39,16 +41,19 @@ type connection struct {
 
 var _ service.Service = (*connection)(nil)
 
-// connect connects to a plugin when the first call is made. The endpoint is a URL such as unix:///run/kms.sock; that of a name in the abstract
-// namespace begins with unix:///@.
+// connect connects to a plugin when the first call is made. The endpoint is a URL such as unix:///run/kms.sock; that of
+// a name in the abstract namespace begins with unix:///@.
 func connect(endpoint string, timeout time.Duration) (*connection, error) {
 	socket, err := util.ParseEndpoint(endpoint)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := grpc.NewClient("passthrough:///plugin", grpc.WithAuthority("localhost"), grpc.WithTransportCredentials(insecure.NewCredentials()),
+	conn, err := grpc.NewClient("passthrough:///plugin", grpc.WithAuthority("localhost"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(maxResponse)),
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: reconnect / 10, Multiplier: 2, MaxDelay: reconnect}, MinConnectTimeout: reconnect}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: reconnect / 10, Multiplier: 2, MaxDelay: reconnect}, MinConnectTimeout: reconnect,
+		}),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 		}))
@@ -77,14 +82,23 @@ func (c *connection) Encrypt(ctx context.Context, uid string, data []byte) (*ser
 	if err != nil {
 		return nil, failure(err)
 	}
-	return &service.EncryptResponse{Ciphertext: r.GetCiphertext(), KeyID: r.GetKeyId(), Annotations: r.GetAnnotations()}, nil
+	return &service.EncryptResponse{
+		Ciphertext:  r.GetCiphertext(),
+		KeyID:       r.GetKeyId(),
+		Annotations: r.GetAnnotations(),
+	}, nil
 }
 
 // Decrypt implements service.Service.
 func (c *connection) Decrypt(ctx context.Context, uid string, req *service.DecryptRequest) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
-	r, err := c.client.Decrypt(ctx, &api.DecryptRequest{Ciphertext: req.Ciphertext, Uid: uid, KeyId: req.KeyID, Annotations: req.Annotations})
+	r, err := c.client.Decrypt(ctx, &api.DecryptRequest{
+		Ciphertext:  req.Ciphertext,
+		Uid:         uid,
+		KeyId:       req.KeyID,
+		Annotations: req.Annotations,
+	})
 	if err != nil {
 		return nil, failure(err)
 	}

@@ -1,5 +1,5 @@
-// Package certificates makes the authority of a Buildbarn farm, the certificates of its parts, and what its clients show to be let in. They are kept in
-// Secrets, so that a farm needs nothing but Kubernetes.
+// Package certificates makes the authority of a Buildbarn farm, the certificates of its parts, and what its clients
+// show to be let in. They are kept in Secrets, so that a farm needs nothing but Kubernetes.
 //
 // Its invariant: what Issue returns, Due accepts until two thirds of its lifetime are over.
 package certificates
@@ -25,7 +25,8 @@ const (
 	Certificate = "tls.crt"
 	Key         = "tls.key"
 	Authorities = "ca.crt"
-	// Token is a JSON Web Token (RFC 7519) in the Secret of clients, TokenKey the key that signs it in that of the authority.
+	// Token is a JSON Web Token (RFC 7519) in the Secret of clients, TokenKey the key that signs it in that of the
+	// authority.
 	Token    = "token"
 	TokenKey = "token.key"
 )
@@ -54,8 +55,10 @@ func NewAuthority(name string, now time.Time) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	template := &x509.Certificate{Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature}
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true, MaxPathLenZero: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
 	der, err := sign(template, template, key, key, now, authorityLife)
 	if err != nil {
 		return nil, err
@@ -92,7 +95,9 @@ func (a *Authority) PEM() string { return string(a.pem) }
 
 // TokenKeys are the keys with which tokens are verified, as a JSON Web Key Set (RFC 7517).
 func (a *Authority) TokenKeys() (map[string]any, error) {
-	text, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: a.token.Public(), Algorithm: string(jose.ES256), Use: "sig"}}})
+	text, err := json.Marshal(jose.JSONWebKeySet{
+		Keys: []jose.JSONWebKey{{Key: a.token.Public(), Algorithm: string(jose.ES256), Use: "sig"}},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +148,8 @@ func belongs(c *x509.Certificate, key *ecdsa.PrivateKey) bool {
 }
 
 // sign returns a certificate in PEM format.
-func sign(template, parent *x509.Certificate, of, by *ecdsa.PrivateKey, now time.Time, life time.Duration) ([]byte, error) {
+func sign(template, parent *x509.Certificate, of, by *ecdsa.PrivateKey, now time.Time,
+	life time.Duration) ([]byte, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, err

@@ -25,7 +25,12 @@ func authority(t *testing.T) *Authority {
 	return a
 }
 
-var leaf = Leaf{Identity: "buildbarn://ns/farm/frontend", Hosts: []string{"farm-frontend.ns", "*.farm-frontend.ns", "127.0.0.1", "::1"}, Life: 3 * time.Hour, Token: true}
+var leaf = Leaf{
+	Identity: "buildbarn://ns/farm/frontend",
+	Hosts:    []string{"farm-frontend.ns", "*.farm-frontend.ns", "127.0.0.1", "::1"},
+	Life:     3 * time.Hour,
+	Token:    true,
+}
 
 func TestDue(t *testing.T) {
 	a := authority(t)
@@ -76,11 +81,13 @@ func TestParseAuthority(t *testing.T) {
 	issued, err := a.Issue(leaf, now)
 	require.NoError(t, err)
 	for want, change := range map[string]func(map[string][]byte){
-		"tls.crt: is not in PEM format":                  func(d map[string][]byte) { delete(d, Certificate) },
-		"tls.key: is not in PEM format":                  func(d map[string][]byte) { d[Key] = nil },
-		"token.key: is not in PEM format":                func(d map[string][]byte) { delete(d, TokenKey) },
-		"tls.key does not belong to tls.crt":             func(d map[string][]byte) { d[Key] = other[Key] },
-		"tls.crt is not the certificate of an authority": func(d map[string][]byte) { d[Certificate], d[Key] = issued[Certificate], issued[Key] },
+		"tls.crt: is not in PEM format":      func(d map[string][]byte) { delete(d, Certificate) },
+		"tls.key: is not in PEM format":      func(d map[string][]byte) { d[Key] = nil },
+		"token.key: is not in PEM format":    func(d map[string][]byte) { delete(d, TokenKey) },
+		"tls.key does not belong to tls.crt": func(d map[string][]byte) { d[Key] = other[Key] },
+		"tls.crt is not the certificate of an authority": func(d map[string][]byte) {
+			d[Certificate], d[Key] = issued[Certificate], issued[Key]
+		},
 	} {
 		changed := maps.Clone(data)
 		change(changed)
@@ -101,7 +108,13 @@ func TestHandshake(t *testing.T) {
 		require.NoError(t, err)
 		pool := x509.NewCertPool()
 		require.True(t, pool.AppendCertsFromPEM(data[Authorities]))
-		return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, ServerName: "x.farm-frontend.ns"}
+		return &tls.Config{
+			Certificates: []tls.Certificate{pair},
+			RootCAs:      pool,
+			ClientCAs:    pool,
+			ClientAuth:   tls.RequireAndVerifyClientCert,
+			ServerName:   "x.farm-frontend.ns",
+		}
 	}
 	client := Leaf{Identity: "buildbarn://ns/farm/client", Life: time.Hour}
 	shake := func(server, client *tls.Config) error {
@@ -127,5 +140,6 @@ func TestHandshake(t *testing.T) {
 	}
 	require.NoError(t, shake(config(a, leaf), config(a, client)))
 	require.ErrorContains(t, shake(config(a, leaf), config(b, client)), "certificate")
-	require.ErrorContains(t, shake(config(a, client), config(a, client)), "certificate", "a client's certificate is none of a server")
+	require.ErrorContains(t, shake(config(a, client), config(a, client)), "certificate",
+		"a client's certificate is none of a server")
 }

@@ -36,8 +36,10 @@ func (a *Authority) Issue(l Leaf, now time.Time) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	template := &x509.Certificate{Subject: pkix.Name{CommonName: identity.Path}, URIs: []*url.URL{identity}, KeyUsage: x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	template := &x509.Certificate{
+		Subject: pkix.Name{CommonName: identity.Path}, URIs: []*url.URL{identity}, KeyUsage: x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
 	if len(l.Hosts) > 0 {
 		template.ExtKeyUsage = append(template.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 		template.DNSNames, template.IPAddresses = split(l.Hosts)
@@ -69,14 +71,20 @@ func split(hosts []string) (names []string, addresses []net.IP) {
 }
 
 func (a *Authority) newToken(l Leaf, now time.Time) (string, error) {
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: a.token}, (&jose.SignerOptions{}).WithType("JWT"))
+	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: a.token},
+		(&jose.SignerOptions{}).WithType("JWT"))
 	if err != nil {
 		return "", err
 	}
-	return jwt.Signed(signer).Claims(jwt.Claims{Subject: l.Identity, NotBefore: jwt.NewNumericDate(now.Add(-skew)), Expiry: jwt.NewNumericDate(now.Add(l.Life))}).CompactSerialize()
+	return jwt.Signed(signer).Claims(jwt.Claims{
+		Subject:   l.Identity,
+		NotBefore: jwt.NewNumericDate(now.Add(-skew)),
+		Expiry:    jwt.NewNumericDate(now.Add(l.Life)),
+	}).CompactSerialize()
 }
 
-// Due returns when the content of a Secret is to be issued anew; the zero time if at once, as for one that somebody changed.
+// Due returns when the content of a Secret is to be issued anew; the zero time if at once, as for one that somebody
+// changed.
 func (a *Authority) Due(data map[string][]byte, l Leaf) time.Time {
 	cert, err := parseCertificate(data[Certificate])
 	if err != nil {
@@ -95,7 +103,8 @@ func (a *Authority) Due(data map[string][]byte, l Leaf) time.Time {
 // issued reports whether a certificate is one that Issue makes for a leaf.
 func (a *Authority) issued(cert *x509.Certificate, key *ecdsa.PrivateKey, l Leaf) bool {
 	names, addresses := split(l.Hosts)
-	return belongs(cert, key) && cert.CheckSignatureFrom(a.cert) == nil && cert.NotAfter.Sub(cert.NotBefore) == l.Life+skew &&
+	return belongs(cert, key) && cert.CheckSignatureFrom(a.cert) == nil &&
+		cert.NotAfter.Sub(cert.NotBefore) == l.Life+skew &&
 		len(cert.URIs) == 1 && cert.URIs[0].String() == l.Identity && slices.Equal(cert.DNSNames, names) &&
 		slices.EqualFunc(cert.IPAddresses, addresses, net.IP.Equal)
 }
@@ -107,5 +116,6 @@ func (a *Authority) signed(token string, cert *x509.Certificate, l Leaf) bool {
 		return false
 	}
 	var claims jwt.Claims
-	return parsed.Claims(a.token.Public(), &claims) == nil && claims.Subject == l.Identity && claims.Expiry != nil && claims.Expiry.Time().Equal(cert.NotAfter)
+	return parsed.Claims(a.token.Public(), &claims) == nil && claims.Subject == l.Identity && claims.Expiry != nil &&
+		claims.Expiry.Time().Equal(cert.NotAfter)
 }

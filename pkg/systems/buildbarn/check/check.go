@@ -1,5 +1,6 @@
-// Package check checks configurations of Buildbarn as deep as the programs do that read them: Jsonnet is evaluated, and what comes out compared with the
-// programs' own schema. Both happen in a process with little memory and processor time (cmd/coracle-buildbarn-check), since files may be hostile.
+// Package check checks configurations of Buildbarn as deep as the programs do that read them: Jsonnet is evaluated, and
+// what comes out compared with the programs' own schema. Both happen in a process with little memory and processor time
+// (cmd/coracle-buildbarn-check), since files may be hostile.
 //
 // Its invariants: whatever the files, Check ends, and this process neither grows nor ends with it; what it accepts,
 // the program's own parser does too; and the files of one namespace do not delay those of others.
@@ -21,7 +22,8 @@ import (
 )
 
 const (
-	// kept is how many verdicts are remembered, of a few KiB, and 2*protocol.MaxFactsBytes at most. Reconcilers ask again and again.
+	// kept is how many verdicts are remembered, of a few KiB, and 2*protocol.MaxFactsBytes at most. Reconcilers ask again
+	// and again.
 	kept = 1000
 	// atOnce is how many processes run at a time, ofOne how many of one namespace.
 	atOnce, ofOne = 3, 2
@@ -108,8 +110,8 @@ func (c *Checker) Known(r Request) (v Verdict, known bool, err error) {
 	return Verdict{p.Files, about.facts}, true, nil
 }
 
-// Check waits for a turn of the namespace, and checks the files that latest returns then; Known knows the verdict afterwards. An error says nothing about
-// the files.
+// Check waits for a turn of the namespace, and checks the files that latest returns then; Known knows the verdict
+// afterwards. An error says nothing about the files.
 func (c *Checker) Check(ctx context.Context, namespace string, latest func() Request) error {
 	if err := c.turns.take(ctx, namespace); err != nil {
 		return err
@@ -140,7 +142,8 @@ func (c *Checker) Check(ctx context.Context, namespace string, latest func() Req
 func verdictOf(answers []protocol.Answer) (v verdict) {
 	for _, a := range answers {
 		if a.Unknown {
-			a.Problem += "; if the image is of another version of Buildbarn that has it, annotate the ConfigMap with " + buildbarn.AnnotationFields + "=" + buildbarn.FieldsUnchecked
+			a.Problem += "; if the image is of another version of Buildbarn that has it, annotate the ConfigMap with " +
+				buildbarn.AnnotationFields + "=" + buildbarn.FieldsUnchecked
 		}
 		if a.Problem != "" {
 			return verdict{problem: a.Problem}
@@ -152,7 +155,13 @@ func verdictOf(answers []protocol.Answer) (v verdict) {
 
 // variables are the environment of a program's container. Its values are made up.
 func variables(program string) map[string]string {
-	v := map[string]string{"HOME": "/", "HOSTNAME": "pod-0", "PATH": "/bin", "KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+	v := map[string]string{
+		"HOME":                    "/",
+		"HOSTNAME":                "pod-0",
+		"PATH":                    "/bin",
+		"KUBERNETES_SERVICE_HOST": "10.0.0.1",
+		"KUBERNETES_SERVICE_PORT": "443",
+	}
 	if program == "worker" {
 		v["NODE_NAME"], v["POD_NAME"] = "node", "pod-0"
 	}

@@ -30,7 +30,8 @@ func example(t *testing.T) map[string]string {
 }
 
 // files checks files, and returns those that the programs read.
-func (c *Checker) files(ctx context.Context, all map[string]string, component, instance string, fields bool) (map[string]string, error) {
+func (c *Checker) files(ctx context.Context, all map[string]string, component, instance string,
+	fields bool) (map[string]string, error) {
 	v, err := c.verdict(ctx, Request{All: all, Component: component, Instance: instance, Fields: fields})
 	return v.Files, err
 }
@@ -55,7 +56,8 @@ func TestExampleIsAccepted(t *testing.T) {
 	}
 }
 
-// TestRenderedIsAccepted: what pkg/systems/buildbarn/config renders, as its tests keep it, passes the check that files of users pass.
+// TestRenderedIsAccepted: what pkg/systems/buildbarn/config renders, as its tests keep it, passes the check that files
+// of users pass.
 func TestRenderedIsAccepted(t *testing.T) {
 	c := New(packed.Open)
 	folders, err := filepath.Glob("../config/testdata/*")
@@ -84,18 +86,44 @@ func TestRenderedIsAccepted(t *testing.T) {
 func TestProblemsAreSaidWithTheirPlace(t *testing.T) {
 	c, good := New(packed.Open), example(t)
 	for _, test := range []struct{ file, old, new, want string }{
-		{"storage.jsonnet", "oldBlocks: 8", "oldBlock: 8", "storage.jsonnet:7: actionCache.backend.local.oldBlock: there is no such field; is oldBlocks meant?; if the image is of another version"},
-		{"storage.jsonnet", "oldBlocks: 8", "oldBlocks: 'many'", `actionCache.backend.local.oldBlocks: must be an integer (int32), not "many"`},
-		{"storage.jsonnet", "grpcServers: common.listen(8981)", "grpcServers: common.listn(8981)", "storage.jsonnet:15: Field does not exist: listn"},
+		{
+			"storage.jsonnet", "oldBlocks: 8", "oldBlock: 8",
+			"storage.jsonnet:7: actionCache.backend.local.oldBlock: there is no such field; is oldBlocks meant?; if the image " +
+				"is of another version",
+		},
+		{
+			"storage.jsonnet", "oldBlocks: 8", "oldBlocks: 'many'",
+			`actionCache.backend.local.oldBlocks: must be an integer (int32), not "many"`,
+		},
+		{
+			"storage.jsonnet", "grpcServers: common.listen(8981)", "grpcServers: common.listn(8981)",
+			"storage.jsonnet:15: Field does not exist: listn",
+		},
 		{"storage.jsonnet", "newBlocks, mapBytes", "newBlocks, mapBytes, more", ": Missing argument: blocksBytes"},
-		{"storage.jsonnet", "getAuthorizer: common.allow", "getAuthorizer: {}", "contentAddressableStorage.getAuthorizer: has none of allow, instanceNamePrefix, deny"},
-		{"storage.jsonnet", "putAuthorizer: common.allow", "// no", ": contentAddressableStorage: the field putAuthorizer is required"},
-		{"storage.jsonnet", "local common", "local x = std.extVar('POD_NAME');\nlocal common", ""}, // not used, so not evaluated
-		{"storage.jsonnet", "maximumMessageSizeBytes: common.maximumMessageSizeBytes", "maximumMessageSizeBytes: std.extVar('POD_NAME')",
-			": Undefined external variable: POD_NAME; the container has HOME, HOSTNAME"},
-		{"common.libsonnet", "maximumMessageSizeBytes: 2 * 1024 * 1024", "maximumMessageSizeBytes: 2 / 0", "common.libsonnet:21: Division by zero."},
+		{
+			"storage.jsonnet", "getAuthorizer: common.allow", "getAuthorizer: {}",
+			"contentAddressableStorage.getAuthorizer: has none of allow, instanceNamePrefix, deny",
+		},
+		{
+			"storage.jsonnet", "putAuthorizer: common.allow", "// no",
+			": contentAddressableStorage: the field putAuthorizer is required",
+		},
+		// not used, so not evaluated
+		{"storage.jsonnet", "local common", "local x = std.extVar('POD_NAME');\nlocal common", ""},
+		{
+			"storage.jsonnet", "maximumMessageSizeBytes: common.maximumMessageSizeBytes",
+			"maximumMessageSizeBytes: std.extVar('POD_NAME')",
+			": Undefined external variable: POD_NAME; the container has HOME, HOSTNAME",
+		},
+		{
+			"common.libsonnet", "maximumMessageSizeBytes: 2 * 1024 * 1024", "maximumMessageSizeBytes: 2 / 0",
+			"common.libsonnet:21: Division by zero.",
+		},
 		{"common.libsonnet", "healthCheckService: 'buildbarn'", "tls: {}, alts: {}", "grpcServers[0]: "},
-		{"common.libsonnet", "authenticationPolicy: { allow: {} },\n    healthCheckService", "healthCheckService", "grpcServers[0]: the field authenticationPolicy is required"},
+		{
+			"common.libsonnet", "authenticationPolicy: { allow: {} },\n    healthCheckService", "healthCheckService",
+			"grpcServers[0]: the field authenticationPolicy is required",
+		},
 	} {
 		files := maps.Clone(good)
 		files[test.file] = strings.Replace(good[test.file], test.old, test.new, 1)
@@ -121,14 +149,34 @@ func TestFactsHaveTheirLines(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, v.Facts, 2)
 	worker, runner := v.Facts[0], v.Facts[1]
-	require.Equal(t, []protocol.Server{{Place: protocol.Place{Field: "global.diagnosticsHttpServer.httpServers[0].listenAddresses[0]", Line: "common.libsonnet:31"}, Address: ":9980"}}, worker.Servers)
-	require.Contains(t, worker.Clients, protocol.Client{Place: protocol.Place{Field: "scheduler.address", Line: "worker-shell.jsonnet:6"}, Address: "scheduler:8983"})
+	require.Equal(t,
+		[]protocol.Server{
+			{
+				Place: protocol.Place{
+					Field: "global.diagnosticsHttpServer.httpServers[0].listenAddresses[0]", Line: "common.libsonnet:31",
+				}, Address: ":9980",
+			},
+		}, worker.Servers)
+	require.Contains(t, worker.Clients, protocol.Client{
+		Place: protocol.Place{Field: "scheduler.address", Line: "worker-shell.jsonnet:6"}, Address: "scheduler:8983",
+	})
 	require.Len(t, worker.Clients, 4, "two of storage, each once, the scheduler and the runner")
 	require.Len(t, worker.Queues, 1)
-	require.Equal(t, []protocol.Server{{Place: protocol.Place{Field: "grpcServers[0].listenPaths[0]", Line: "runner-shell.jsonnet:4"}, Path: "/worker/runner"}}, runner.Servers)
+	require.Equal(t,
+		[]protocol.Server{
+			{
+				Place: protocol.Place{Field: "grpcServers[0].listenPaths[0]", Line: "runner-shell.jsonnet:4"},
+				Path:  "/worker/runner",
+			},
+		}, runner.Servers)
 
-	storage := "(import 'storage.jsonnet') { grpcServers: [{ listenAddresses: [':%d' % i for i in std.range(1, 201)], authenticationPolicy: { allow: {} } }] }"
-	many := map[string]string{"storage.jsonnet": strings.ReplaceAll(storage, "storage.jsonnet", "old.libsonnet"), "old.libsonnet": files["storage.jsonnet"], "common.libsonnet": files["common.libsonnet"]}
+	storage := "(import 'storage.jsonnet') { grpcServers: [{ listenAddresses: [':%d' % i for i in std.range(1, 201)], " +
+		"authenticationPolicy: { allow: {} } }] }"
+	many := map[string]string{
+		"storage.jsonnet":  strings.ReplaceAll(storage, "storage.jsonnet", "old.libsonnet"),
+		"old.libsonnet":    files["storage.jsonnet"],
+		"common.libsonnet": files["common.libsonnet"],
+	}
 	v, err = c.verdict(t.Context(), Request{All: many, Component: "storage", Fields: true})
 	require.NoError(t, err)
 	require.Nil(t, v.Facts[0], "all or none")
@@ -153,15 +201,22 @@ func TestFieldsOfOtherVersions(t *testing.T) {
 func TestHostileFilesEnd(t *testing.T) {
 	c := New(packed.Open)
 	for name, test := range map[string]struct{ text, want string }{
-		"recursion":      {"local f(x) = 1 + f(x + 1); f(1)", "max stack frames exceeded"},
-		"memory":         {"std.range(1, 1e9)", "takes more than 320 MiB of memory"},
-		"strings":        {"std.foldl(function(a, _) a + a, std.range(1, 60), 'ab')", "takes more than 320 MiB of memory"},
-		"time":           {"std.length([x for x in std.range(1, 100000) for y in std.range(1, 100000) if false])", "takes more than 2 s of processor time"},
-		"output":         {"local s = std.foldl(function(a, _) a + a, std.range(1, 20), 'abc'); [s, s]", "it makes more than 4 MiB of JSON"},
+		"recursion": {"local f(x) = 1 + f(x + 1); f(1)", "max stack frames exceeded"},
+		"memory":    {"std.range(1, 1e9)", "takes more than 320 MiB of memory"},
+		"strings":   {"std.foldl(function(a, _) a + a, std.range(1, 60), 'ab')", "takes more than 320 MiB of memory"},
+		"time": {
+			"std.length([x for x in std.range(1, 100000) for y in std.range(1, 100000) if false])",
+			"takes more than 2 s of processor time",
+		},
+		"output": {
+			"local s = std.foldl(function(a, _) a + a, std.range(1, 20), 'abc'); [s, s]", "it makes more than 4 MiB of JSON",
+		},
 		"the host":       {"importstr '/etc/passwd'", "imports /etc/passwd, which is missing"},
 		"the host again": {"importstr '/tls/../etc/passwd'", "there is no file /tls/../etc/passwd"},
-		"traces":         {"local t(x) = std.trace(std.repeat('x', 8192), x); std.range(1, t(1e9))", "takes more than 320 MiB of memory"},
-		"a native":       {"std.native('exec')('id')", "null"},
+		"traces": {
+			"local t(x) = std.trace(std.repeat('x', 8192), x); std.range(1, t(1e9))", "takes more than 320 MiB of memory",
+		},
+		"a native": {"std.native('exec')('id')", "null"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := c.files(t.Context(), map[string]string{"storage.jsonnet": test.text}, "storage", "", true)
@@ -172,7 +227,8 @@ func TestHostileFilesEnd(t *testing.T) {
 		})
 	}
 	// The parser is recursive, and this is deep without brackets. Which limit ends it does not matter.
-	_, err := c.files(t.Context(), map[string]string{"storage.jsonnet": strings.Repeat("local a=1;", 1<<16) + "a"}, "storage", "", true)
+	_, err := c.files(t.Context(), map[string]string{"storage.jsonnet": strings.Repeat("local a=1;", 1<<16) + "a"},
+		"storage", "", true)
 	var invalid *Invalid
 	require.ErrorAs(t, err, &invalid)
 	_, err = c.files(t.Context(), example(t), "storage", "", true)

@@ -18,8 +18,8 @@ import (
 // patience is for a process that does not get the processor.
 const patience = 5 * time.Minute
 
-// run runs the program in an executable file on a request, and returns the answers up to the first with a problem. An error says nothing about the
-// files: the process could not be started, or was killed by others.
+// run runs the program in an executable file on a request, and returns the answers up to the first with a problem. An
+// error says nothing about the files: the process could not be started, or was killed by others.
 func run(ctx context.Context, program *os.File, r prepared) ([]protocol.Answer, error) {
 	if n := len(r.Mains); n == 0 || n > protocol.MaxMains {
 		return nil, fmt.Errorf("%d files to check are none, or more than %d", n, protocol.MaxMains)
@@ -58,14 +58,16 @@ func run(ctx context.Context, program *os.File, r prepared) ([]protocol.Answer, 
 // maxAnswer bounds an answer.
 const maxAnswer = 64 << 10 // a problem, or protocol.MaxFactsBytes, and what JSON adds
 
-// excess says which limit a process exceeded, from how it ended. That it got no thread, for instance, says nothing about its files.
+// excess says which limit a process exceeded, from how it ended. That it got no thread, for instance, says nothing
+// about its files.
 func excess(state *os.ProcessState, complaint string) (string, bool) {
 	switch {
 	case strings.Contains(complaint, "stack exceeds") || strings.Contains(complaint, "stack overflow"):
 		return "nested too deeply", true
 	case strings.Contains(complaint, "out of memory") || strings.Contains(complaint, "runtime: cannot allocate memory"):
 		return fmt.Sprintf("evaluating it takes more than %d MiB of memory", protocol.MemoryBytes>>20), true
-	case state.ExitCode() == protocol.Exceeded || state.UserTime()+state.SystemTime() > protocol.ProcessorSeconds*time.Second:
+	case state.ExitCode() == protocol.Exceeded ||
+		state.UserTime()+state.SystemTime() > protocol.ProcessorSeconds*time.Second:
 		return fmt.Sprintf("evaluating it takes more than %d s of processor time", protocol.ProcessorSeconds), true
 	}
 	return "", false

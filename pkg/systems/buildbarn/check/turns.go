@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// turns lets a few at a time have a turn, fewer of one namespace than there are, and namespaces one after the other: who alone has many waiting, or slow
-// ones, delays nobody else.
+// turns lets a few at a time have a turn, fewer of one namespace than there are, and namespaces one after the other:
+// who alone has many waiting, or slow ones, delays nobody else.
 type turns struct {
 	mu      sync.Mutex
 	free    int

@@ -35,7 +35,8 @@ func (k commands) buildbarn() *cobra.Command {
 
 func (k commands) status() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "status", Short: "Draw farms: states, queues, workers busy and idle, how full storage is, hit rate", Args: command.Exactly(0, "[-A]"),
+		Use: "status", Short: "Draw farms: states, queues, workers busy and idle, how full storage is, hit rate",
+		Args: command.Exactly(0, "[-A]"),
 		Long: `Draws the farms of a namespace, or of all, and the parts that belong to no farm. What programs say of themselves is read from their metrics, on port 9980 of
 their pods, through the API server; nothing is said of those whose configuration does not serve them there.`,
 	}

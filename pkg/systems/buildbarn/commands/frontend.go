@@ -41,13 +41,15 @@ func (c cluster) frontend(ctx context.Context) (*corev1.Service, error) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return nil, fmt.Errorf("namespace %s has no service with port %d, as a BuildbarnFrontend has: choose its namespace with -n, or its address with --frontend", c.Namespace, frontendPort)
+		return nil, fmt.Errorf("namespace %s has no service with port %d, as a BuildbarnFrontend has: choose its namespace "+
+			"with -n, or its address with --frontend", c.Namespace, frontendPort)
 	default:
 		var names []string
 		for _, s := range found {
 			names = append(names, s.Name)
 		}
-		return nil, fmt.Errorf("namespace %s has several frontends (%s): choose one by its address with --frontend", c.Namespace, strings.Join(names, ", "))
+		return nil, fmt.Errorf("namespace %s has several frontends (%s): choose one by its address with --frontend",
+			c.Namespace, strings.Join(names, ", "))
 	}
 }
 
@@ -60,13 +62,14 @@ func addressOf(s *corev1.Service) (string, error) {
 		}
 	}
 	if host == "" || host == corev1.ClusterIPNone {
-		return "", fmt.Errorf("service %s of namespace %s has no address: forward a port to one of its pods, and give it with --frontend", s.Name, s.Namespace)
+		return "", fmt.Errorf("service %s of namespace %s has no address: forward a port to one of its pods, and give it "+
+			"with --frontend", s.Name, s.Namespace)
 	}
 	return net.JoinHostPort(host, strconv.Itoa(frontendPort)), nil
 }
 
-// frontendTLS returns what a client needs for a frontend that has a certificate; nil if it has none. Of a farm (kind Buildbarn) it is the Secret for clients;
-// of another frontend, the authorities in its own.
+// frontendTLS returns what a client needs for a frontend that has a certificate; nil if it has none. Of a farm (kind
+// Buildbarn) it is the Secret for clients; of another frontend, the authorities in its own.
 func (c cluster) frontendTLS(ctx context.Context, s *corev1.Service) (*tls.Config, error) {
 	owner := metav1.GetControllerOfNoCopy(s)
 	if owner == nil || owner.Kind != "BuildbarnFrontend" {
@@ -86,7 +89,8 @@ func (c cluster) frontendTLS(ctx context.Context, s *corev1.Service) (*tls.Confi
 	var secret corev1.Secret
 	if err := c.Client.Get(ctx, ctrl.ObjectKey{Namespace: s.Namespace, Name: name}, &secret); err != nil {
 		if apierrors.IsForbidden(err) || apierrors.IsNotFound(err) {
-			return nil, fmt.Errorf("the frontend has TLS, and what its clients need cannot be read: %w: give --ca, and --cert and --key or --token-file", err)
+			return nil, fmt.Errorf("the frontend has TLS, and what its clients need cannot be read: %w: give --ca, and --cert "+
+				"and --key or --token-file", err)
 		}
 		return nil, err
 	}

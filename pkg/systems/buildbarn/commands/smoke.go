@@ -23,16 +23,18 @@ type BuildbarnSmokeOptions struct {
 	// Platform are name=value.
 	Platform []string
 	Timeout  time.Duration
-	// CA, Cert, Key and Token are files. TLS is used if one is given, or with TLS alone with the system's authorities. Without any, a frontend of
-	// the cluster is used as its own Secrets say.
+	// CA, Cert, Key and Token are files. TLS is used if one is given, or with TLS alone with the system's authorities.
+	// Without any, a frontend of the cluster is used as its own Secrets say.
 	CA, Cert, Key, Token, ServerName string
 	TLS                              bool
 	// Output is empty for a table, or json.
 	Output string
 }
 
-// BuildbarnSmoke executes an action on a farm, and prints each step as it ends. The cluster is not needed when the frontend is given.
-func BuildbarnSmoke(ctx context.Context, out, errs io.Writer, connect func() (*command.Cluster, error), o BuildbarnSmokeOptions) error {
+// BuildbarnSmoke executes an action on a farm, and prints each step as it ends. The cluster is not needed when the
+// frontend is given.
+func BuildbarnSmoke(ctx context.Context, out, errs io.Writer, connect func() (*command.Cluster, error),
+	o BuildbarnSmokeOptions) error {
 	if o.Output != "" && o.Output != "json" {
 		return fmt.Errorf("the output format %q is not json", o.Output)
 	}

@@ -26,9 +26,11 @@ it uses the Secret of the farm's clients, unless it is told what to use.`,
 	f := cmd.Flags()
 	kubeconfig := f.String("kubeconfig", "", "kubeconfig of the cluster with the farm (default this machine's)")
 	namespace := f.StringP("namespace", "n", "", "namespace of the farm (default that of the kubeconfig)")
-	f.StringVar(&o.Frontend, "frontend", "", "host:port of the frontend (default that of the one frontend in the namespace)")
+	f.StringVar(&o.Frontend, "frontend", "",
+		"host:port of the frontend (default that of the one frontend in the namespace)")
 	f.StringVar(&o.Instance, "instance", "", "name of the instance")
-	f.StringArrayVar(&o.Platform, "platform", nil, "name=value of a platform property by which the worker is chosen; repeatable")
+	f.StringArrayVar(&o.Platform, "platform", nil,
+		"name=value of a platform property by which the worker is chosen; repeatable")
 	f.DurationVar(&o.Timeout, "timeout", time.Minute, "how long the action may wait for a worker and run")
 	f.BoolVar(&o.TLS, "tls", false, "use TLS, with the system's authorities unless --ca is given")
 	f.StringVar(&o.CA, "ca", "", "file with the authorities of the frontend's certificate, in PEM format")

@@ -27,7 +27,8 @@ const (
 	askPods = 64 // of one part
 )
 
-// BuildbarnStatus draws the farms of the namespace, or of all: states of parts, and what their programs say of themselves.
+// BuildbarnStatus draws the farms of the namespace, or of all: states of parts, and what their programs say of
+// themselves.
 func (c cluster) BuildbarnStatus(ctx context.Context, out io.Writer, all bool) error {
 	var in []ctrl.ListOption
 	if !all {
@@ -38,8 +39,10 @@ func (c cluster) BuildbarnStatus(ctx context.Context, out io.Writer, all bool) e
 		return err
 	}
 	var parts []buildbarn.Part
-	for _, list := range []ctrl.ObjectList{&buildbarn.BuildbarnSchedulerList{}, &buildbarn.BuildbarnStorageList{}, &buildbarn.BuildbarnFrontendList{},
-		&buildbarn.BuildbarnWorkerList{}, &buildbarn.BuildbarnBrowserList{}} {
+	for _, list := range []ctrl.ObjectList{
+		&buildbarn.BuildbarnSchedulerList{}, &buildbarn.BuildbarnStorageList{}, &buildbarn.BuildbarnFrontendList{},
+		&buildbarn.BuildbarnWorkerList{}, &buildbarn.BuildbarnBrowserList{},
+	} {
 		if err := c.Client.List(ctx, list, in...); err != nil {
 			return err
 		}
@@ -51,7 +54,8 @@ func (c cluster) BuildbarnStatus(ctx context.Context, out io.Writer, all bool) e
 		})
 	}
 	if len(farms.Items)+len(parts) == 0 {
-		_, err := fmt.Fprintln(out, "There is no farm here: make one with a manifest of kind Buildbarn, or see other namespaces with -A.")
+		_, err := fmt.Fprintln(out,
+			"There is no farm here: make one with a manifest of kind Buildbarn, or see other namespaces with -A.")
 		return err
 	}
 	client, err := rest.HTTPClientFor(c.REST)
@@ -61,7 +65,8 @@ func (c cluster) BuildbarnStatus(ctx context.Context, out io.Writer, all bool) e
 	d := drawing{cluster: c, client: client, out: out}
 	for i := range farms.Items {
 		b := &farms.Items[i]
-		fmt.Fprintf(out, "%s/%s  %s, %d of %d pods are ready\n", b.Namespace, b.Name, cmp.Or(string(b.Status.State), "new"), b.Status.ReadyReplicas, b.Status.Replicas)
+		fmt.Fprintf(out, "%s/%s  %s, %d of %d pods are ready\n", b.Namespace, b.Name, cmp.Or(string(b.Status.State), "new"),
+			b.Status.ReadyReplicas, b.Status.Replicas)
 		var own []buildbarn.Part
 		parts = slices.DeleteFunc(parts, func(p buildbarn.Part) bool {
 			mine := metav1.IsControlledBy(p, b)
@@ -105,7 +110,8 @@ func (d drawing) parts(ctx context.Context, list []buildbarn.Part) {
 			branch, below = "└─", "  "
 		}
 		s := p.Observed()
-		fmt.Fprintf(d.out, "%s %-9s  %-*s  %-8s  %d/%d\n", branch, p.Component(), width, p.GetName(), cmp.Or(s.State, "new"), s.ReadyReplicas, s.Replicas)
+		fmt.Fprintf(d.out, "%s %-9s  %-*s  %-8s  %d/%d\n", branch, p.Component(), width, p.GetName(), cmp.Or(s.State, "new"),
+			s.ReadyReplicas, s.Replicas)
 		for _, line := range d.details(ctx, p) {
 			fmt.Fprintf(d.out, "%s   %s\n", below, line)
 		}
@@ -124,13 +130,17 @@ func (d drawing) details(ctx context.Context, p buildbarn.Part) (lines []string)
 		d.eachPod(ctx, p, func(_ string, f metrics.Families) {
 			for _, q := range metrics.Queues(f) {
 				busy := min(q.Executing, q.Workers)
-				lines = append(lines, fmt.Sprintf("queue %s: %d queued, %d executing; workers: %d busy, %d idle", queueName(q), q.Queued, q.Executing, busy, q.Workers-busy))
+				lines = append(lines,
+					fmt.Sprintf("queue %s: %d queued, %d executing; workers: %d busy, %d idle", queueName(q), q.Queued, q.Executing,
+						busy, q.Workers-busy))
 			}
 		}, &lines)
 	case *buildbarn.BuildbarnStorage:
 		d.eachPod(ctx, p, func(pod string, f metrics.Families) {
 			if fill := metrics.Fill(f); len(fill) > 0 {
-				lines = append(lines, fmt.Sprintf("%s: %d%% of the blocks for files are begun (most are at once), %d%% of those for results; at 100%% the oldest are replaced", pod, fill["cas"], fill["ac"]))
+				lines = append(lines,
+					fmt.Sprintf("%s: %d%% of the blocks for files are begun (most are at once), %d%% of those for results; at 100%% "+
+						"the oldest are replaced", pod, fill["cas"], fill["ac"]))
 			}
 		}, &lines)
 	case *buildbarn.BuildbarnFrontend:
@@ -144,7 +154,9 @@ func (d drawing) details(ctx context.Context, p buildbarn.Part) (lines []string)
 		}
 	case *buildbarn.BuildbarnWorker:
 		if q := p.Status.Queue; q != nil && p.Spec.Scale != nil {
-			lines = append(lines, fmt.Sprintf("follows %s: %d pods wanted, of %d to %d", p.Spec.Scale.Scheduler, q.DesiredReplicas, p.Spec.Scale.Min, p.Spec.Scale.Max))
+			lines = append(lines,
+				fmt.Sprintf("follows %s: %d pods wanted, of %d to %d", p.Spec.Scale.Scheduler, q.DesiredReplicas, p.Spec.Scale.Min,
+					p.Spec.Scale.Max))
 		}
 	}
 	return lines
@@ -172,9 +184,11 @@ func printable(s string) string {
 }
 
 // eachPod reads the metrics of each of a part's ready pods, through the API server.
-func (d drawing) eachPod(ctx context.Context, p buildbarn.Part, use func(pod string, f metrics.Families), lines *[]string) {
+func (d drawing) eachPod(ctx context.Context, p buildbarn.Part, use func(pod string, f metrics.Families),
+	lines *[]string) {
 	var pods corev1.PodList
-	if err := d.cluster.Client.List(ctx, &pods, ctrl.InNamespace(p.GetNamespace()), ctrl.MatchingLabels(buildbarn.Labels(p)), ctrl.Limit(askPods)); err != nil {
+	if err := d.cluster.Client.List(ctx, &pods, ctrl.InNamespace(p.GetNamespace()),
+		ctrl.MatchingLabels(buildbarn.Labels(p)), ctrl.Limit(askPods)); err != nil {
 		*lines = append(*lines, "its pods cannot be listed: "+err.Error())
 		return
 	}
@@ -187,7 +201,8 @@ func (d drawing) eachPod(ctx context.Context, p buildbarn.Part, use func(pod str
 		}
 		f, err := d.read(ctx, pod)
 		if err != nil {
-			*lines = append(*lines, fmt.Sprintf("%s: its metrics cannot be read from port %d: %v", pod.Name, buildbarn.PortMetrics, err))
+			*lines = append(*lines,
+				fmt.Sprintf("%s: its metrics cannot be read from port %d: %v", pod.Name, buildbarn.PortMetrics, err))
 			continue
 		}
 		use(pod.Name, f)
@@ -201,7 +216,8 @@ func (d drawing) read(ctx context.Context, pod *corev1.Pod) (metrics.Families, e
 	if err != nil {
 		return nil, err
 	}
-	at := base.JoinPath("api/v1/namespaces", pod.Namespace, "pods", fmt.Sprintf("%s:%d", pod.Name, buildbarn.PortMetrics), "proxy/metrics")
+	at := base.JoinPath("api/v1/namespaces", pod.Namespace, "pods", fmt.Sprintf("%s:%d", pod.Name, buildbarn.PortMetrics),
+		"proxy/metrics")
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at.String(), nil)
 	if err != nil {
 		return nil, err

@@ -34,8 +34,9 @@ func Mains(component, instance string) []Main {
 	return []Main{{component + ".jsonnet", component}}
 }
 
-// Check returns the files that the programs read, of all that there are: the mains, and what these import. An error names the file, the line and
-// what is wrong, for people. Nothing is evaluated here: strings, comments and brackets must be closed, and imports be there. pkg/systems/buildbarn/check does the rest.
+// Check returns the files that the programs read, of all that there are: the mains, and what these import. An error
+// names the file, the line and what is wrong, for people. Nothing is evaluated here: strings, comments and brackets
+// must be closed, and imports be there. pkg/systems/buildbarn/check does the rest.
 func Check(all map[string]string, mains []Main) (map[string]string, error) {
 	used := map[string]string{}
 	read := map[reference]bool{}

@@ -26,7 +26,8 @@ var testTrust = &Trust{Authorities: "-----BEGIN CERTIFICATE-----\n", TokenKeys: 
 // parsed is a rendered file with the worker's own name filled in.
 func parsed(t *testing.T, files map[string]string, name string) map[string]any {
 	t.Helper()
-	text := strings.NewReplacer(`std.extVar("POD_NAME")`, `"p"`, `std.extVar("NODE_NAME")`, `"n"`, `importstr "authorities.pem"`, `"ca"`).Replace(files[name])
+	text := strings.NewReplacer(`std.extVar("POD_NAME")`, `"p"`, `std.extVar("NODE_NAME")`, `"n"`,
+		`importstr "authorities.pem"`, `"ca"`).Replace(files[name])
 	var out map[string]any
 	require.NoError(t, json.Unmarshal([]byte(text), &out), text)
 	return out
@@ -34,16 +35,25 @@ func parsed(t *testing.T, files map[string]string, name string) map[string]any {
 
 func TestRender(t *testing.T) {
 	b := newFarm(func(s *buildbarn.BuildbarnSpec) {
-		s.Workers = []buildbarn.FarmWorkers{{Name: "linux", Platform: []buildbarn.PlatformProperty{{Name: "b", Value: "2"}, {Name: "a", Value: "1"}}, Concurrency: 4}, {Name: "gpu", InstanceNamePrefix: "gpu"}}
+		s.Workers = []buildbarn.FarmWorkers{
+			{
+				Name: "linux", Platform: []buildbarn.PlatformProperty{{Name: "b", Value: "2"}, {Name: "a", Value: "1"}},
+				Concurrency: 4,
+			},
+			{Name: "gpu", InstanceNamePrefix: "gpu"},
+		}
 	})
 	files, err := Render(b, nil)
 	require.NoError(t, err)
 	require.Len(t, files, 9)
 	require.Contains(t, files["worker-linux.jsonnet"], `"pod": std.extVar("POD_NAME")`)
 	queues := parsed(t, files, Scheduler)["predeclaredPlatformQueues"].([]any)
-	require.Equal(t, map[string]any{"instanceNamePrefix": "", "sizeClasses": []any{0.0}, "platform": map[string]any{"properties": []any{
-		map[string]any{"name": "a", "value": "1"}, map[string]any{"name": "b", "value": "2"}}}}, queues[0], "properties are sorted, as the scheduler wants them")
-	require.Equal(t, "farm-scheduler.builds:8983", parsed(t, files, "worker-gpu.jsonnet")["scheduler"].(map[string]any)["address"])
+	require.Equal(t,
+		map[string]any{"instanceNamePrefix": "", "sizeClasses": []any{0.0}, "platform": map[string]any{"properties": []any{
+			map[string]any{"name": "a", "value": "1"},
+			map[string]any{"name": "b", "value": "2"}}}}, queues[0], "properties are sorted, as the scheduler wants them")
+	require.Equal(t, "farm-scheduler.builds:8983",
+		parsed(t, files, "worker-gpu.jsonnet")["scheduler"].(map[string]any)["address"])
 	require.Contains(t, files[Frontend], "farm-storage-1.farm-storage.builds:8981")
 
 	mirrored, err := Render(newFarm(func(s *buildbarn.BuildbarnSpec) { s.Storage.Mirrored = true }), nil)
@@ -61,7 +71,9 @@ func TestRenderedIsValid(t *testing.T) {
 			shards := rapid.Int32Range(1, 20).Draw(r, "shards")
 			s.Storage.Shards, s.Storage.Mirrored = &shards, rapid.Bool().Draw(r, "mirrored")
 			for i := range rapid.IntRange(1, 5).Draw(r, "pools") {
-				s.Workers = append(s.Workers, buildbarn.FarmWorkers{Name: "p" + string(rune('a'+i)), InstanceNamePrefix: strings.Repeat("x", i)})
+				s.Workers = append(s.Workers, buildbarn.FarmWorkers{
+					Name: "p" + string(rune('a'+i)), InstanceNamePrefix: strings.Repeat("x", i),
+				})
 			}
 		})
 		require.Empty(r, buildbarn.ValidateFarm(b))
@@ -86,7 +98,8 @@ func TestRenderedIsValid(t *testing.T) {
 // TestRenderedTLS: each server lets in who belongs there, and no program connects without TLS.
 func TestRenderedTLS(t *testing.T) {
 	tls := func(clients buildbarn.ClientPolicy) map[string]string {
-		files, err := Render(newFarm(func(s *buildbarn.BuildbarnSpec) { s.TLS = &buildbarn.FarmTLS{Clients: clients} }), testTrust)
+		files, err := Render(newFarm(func(s *buildbarn.BuildbarnSpec) { s.TLS = &buildbarn.FarmTLS{Clients: clients} }),
+			testTrust)
 		require.NoError(t, err)
 		return files
 	}
@@ -123,7 +136,8 @@ func TestRenderedTLS(t *testing.T) {
 	}
 	require.Equal(t, "contains(uris, 'buildbarn://builds/farm/worker')", lets(policy(Scheduler, "workerGrpcServers")))
 	require.Equal(t, "contains(uris, 'buildbarn://builds/farm/frontend')", lets(policy(Scheduler, "clientGrpcServers")))
-	require.Equal(t, "contains(uris, 'buildbarn://builds/farm/operator')", lets(policy(Scheduler, "buildQueueStateGrpcServers")))
+	require.Equal(t, "contains(uris, 'buildbarn://builds/farm/operator')",
+		lets(policy(Scheduler, "buildQueueStateGrpcServers")))
 	require.NotContains(t, lets(policy(Storage, "grpcServers")), "farm/client")
 	require.Equal(t, map[string]any{"expression": "authenticationMetadata.public.role == 'operator'"},
 		parsed(t, files, Scheduler)["killOperationsAuthorizer"].(map[string]any)["jmespathExpression"])
@@ -156,27 +170,31 @@ func TestCheck(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, used, 2, "files that nothing reads are not looked at")
 
-	jsonnet := "local c = import 'common.libsonnet'; // it's here\n{ clientGrpcServers: [c.x], text: |||\n  }\n|||, v: @'a''{', d: 'it\\'s {' /* } */ }"
+	jsonnet := "local c = import 'common.libsonnet'; // it's here\n{ clientGrpcServers: [c.x], text: |||\n  }\n|||, v: " +
+		"@'a''{', d: 'it\\'s {' /* } */ }"
 	used, err = Check(map[string]string{Scheduler: jsonnet, Common: "{ x: 1 }"}, Mains("scheduler", ""))
 	require.NoError(t, err)
 	require.Len(t, used, 2)
 
-	used, err = Check(map[string]string{Scheduler: "{ a: importstr 'a.txt', b: importstr '/tls/ca.crt' }", "a.txt": "it's {"}, Mains("scheduler", ""))
+	used, err = Check(map[string]string{
+		Scheduler: "{ a: importstr 'a.txt', b: importstr '/tls/ca.crt' }", "a.txt": "it's {",
+	}, Mains("scheduler", ""))
 	require.NoError(t, err, "what is read as text is not code, and /tls is not of the ConfigMap")
 	require.Len(t, used, 2)
 
 	for text, want := range map[string]string{
-		"":                              "scheduler.jsonnet:1: the file is empty",
-		"// nothing":                    "the file is empty",
-		"{":                             "scheduler.jsonnet:1: { is not closed",
-		"\n{ a: [1, 2 }":                "scheduler.jsonnet:2: } does not close the [ of line 2",
-		"{}\n}":                         "scheduler.jsonnet:2: } closes nothing",
-		"{ a: 'b }":                     "scheduler.jsonnet:1: a string is not closed",
-		"{ a: 'b\\":                     "a string is not closed",
-		"{ /* }":                        "a comment is not closed",
-		"{ a: ||| b }":                  "||| is not closed",
-		"@":                             "@ is not before a string",
-		"import 'x.libsonnet'":          "scheduler.jsonnet imports x.libsonnet, which is missing; there are: scheduler.jsonnet",
+		"":               "scheduler.jsonnet:1: the file is empty",
+		"// nothing":     "the file is empty",
+		"{":              "scheduler.jsonnet:1: { is not closed",
+		"\n{ a: [1, 2 }": "scheduler.jsonnet:2: } does not close the [ of line 2",
+		"{}\n}":          "scheduler.jsonnet:2: } closes nothing",
+		"{ a: 'b }":      "scheduler.jsonnet:1: a string is not closed",
+		"{ a: 'b\\":      "a string is not closed",
+		"{ /* }":         "a comment is not closed",
+		"{ a: ||| b }":   "||| is not closed",
+		"@":              "@ is not before a string",
+		"import 'x.libsonnet'": "scheduler.jsonnet imports x.libsonnet, which is missing; there are: " +
+			"scheduler.jsonnet",
 		strings.Repeat("[", 300):        "nested more than 200 deep",
 		"\xff":                          "is not text",
 		strings.Repeat(" ", MaxBytes+1): "the files are larger than",

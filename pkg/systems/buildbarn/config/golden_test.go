@@ -10,17 +10,27 @@ import (
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 )
 
-// TestGolden compares rendered farms with testdata, whose files hack/buildbarn's tests read into the messages of Buildbarn's own programs. UPDATE=1 writes them.
+// TestGolden compares rendered farms with testdata, whose files hack/buildbarn's tests read into the messages of
+// Buildbarn's own programs. UPDATE=1 writes them.
 func TestGolden(t *testing.T) {
-	trust := map[string]*Trust{"tls": {Authorities: "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n", TokenKeys: map[string]any{"keys": []any{map[string]any{
-		"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU", "y": "x0Hx3k5TnVdzYFqW4gG1Hq1xAE7LA3C1NqzJgKCcFzY"}}}}}
+	trust := map[string]*Trust{
+		"tls": {
+			Authorities: "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",
+			TokenKeys: map[string]any{"keys": []any{map[string]any{
+				"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU",
+				"y": "x0Hx3k5TnVdzYFqW4gG1Hq1xAE7LA3C1NqzJgKCcFzY"}}},
+		},
+	}
 	for name, change := range map[string]func(*buildbarn.BuildbarnSpec){
 		"plain": nil,
 		"mirrored": func(s *buildbarn.BuildbarnSpec) {
 			s.Storage.Mirrored = true
 			s.Config.BrowserURL = "https://browser.example.com"
 			s.Workers = []buildbarn.FarmWorkers{
-				{Name: "linux", Concurrency: 4, Platform: []buildbarn.PlatformProperty{{Name: "OSFamily", Value: "linux"}, {Name: "ISA", Value: "x86-64"}}},
+				{
+					Name: "linux", Concurrency: 4,
+					Platform: []buildbarn.PlatformProperty{{Name: "OSFamily", Value: "linux"}, {Name: "ISA", Value: "x86-64"}},
+				},
 				{Name: "gpu", InstanceNamePrefix: "gpu", Scale: &buildbarn.FarmScale{Max: 3}},
 			}
 		},
@@ -42,7 +52,8 @@ func TestGolden(t *testing.T) {
 		for file, want := range files {
 			text, err := os.ReadFile(filepath.Join(dir, file))
 			require.NoError(t, err)
-			require.Equal(t, want, string(text), "%s/%s: after a change that is meant, UPDATE=1 and `make buildbarn`", name, file)
+			require.Equal(t, want, string(text), "%s/%s: after a change that is meant, UPDATE=1 and `make buildbarn`", name,
+				file)
 		}
 	}
 }

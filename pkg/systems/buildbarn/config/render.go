@@ -56,8 +56,8 @@ type object = map[string]any
 // allow is a policy that lets everybody in.
 var allow = object{"allow": object{}}
 
-// Render returns the files of a farm, which has its defaults and is valid; trust is nil without TLS. They are JSON, but for the workers' own
-// names, which are taken from the environment, and the authorities, which are a file.
+// Render returns the files of a farm, which has its defaults and is valid; trust is nil without TLS. They are JSON, but
+// for the workers' own names, which are taken from the environment, and the authorities, which are a file.
 func Render(b *buildbarn.Buildbarn, trust *Trust) (map[string]string, error) {
 	f := farm{b, trust}
 	files := map[string]object{
@@ -73,7 +73,8 @@ func Render(b *buildbarn.Buildbarn, trust *Trust) (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
-		out[name] = strings.NewReplacer(quoted(podName), `std.extVar("POD_NAME")`, quoted(nodeName), `std.extVar("NODE_NAME")`,
+		out[name] = strings.NewReplacer(quoted(podName), `std.extVar("POD_NAME")`, quoted(nodeName),
+			`std.extVar("NODE_NAME")`,
 			quoted(authorities), `importstr "`+Authorities+`"`).Replace(string(text)) + "\n"
 	}
 	if trust != nil {
@@ -101,14 +102,17 @@ type farm struct {
 
 func (f farm) common() object {
 	return object{
-		"blobstore": f.blobstore(), "browserUrl": f.browserURL(), "maximumMessageSizeBytes": f.Spec.Config.MaximumMessageSizeBytes, "global": global(),
+		"blobstore": f.blobstore(), "browserUrl": f.browserURL(),
+		"maximumMessageSizeBytes": f.Spec.Config.MaximumMessageSizeBytes, "global": global(),
 	}
 }
 
 // global is what all programs but the runner, which shares its address with the worker, have in common.
 func global() object {
 	return object{"diagnosticsHttpServer": object{
-		"httpServers":      []any{object{"listenAddresses": []any{fmt.Sprintf(":%d", buildbarn.PortMetrics)}, "authenticationPolicy": allow}},
+		"httpServers": []any{
+			object{"listenAddresses": []any{fmt.Sprintf(":%d", buildbarn.PortMetrics)}, "authenticationPolicy": allow},
+		},
 		"enablePrometheus": true,
 	}}
 }
@@ -127,7 +131,12 @@ func (f farm) browserURL() string {
 // backend is the storage as clients see it: shards by the hash of the digest, each of them one pod or a mirrored pair.
 func (f farm) backend() object {
 	at := func(pod int32) object {
-		return object{"grpc": object{"client": f.endpoint(fmt.Sprintf("%s-%d.%s.%s:%d", StorageOf(f.Name), pod, StorageOf(f.Name), f.Namespace, buildbarn.PortStorage))}}
+		return object{
+			"grpc": object{
+				"client": f.endpoint(fmt.Sprintf("%s-%d.%s.%s:%d", StorageOf(f.Name), pod, StorageOf(f.Name), f.Namespace,
+					buildbarn.PortStorage)),
+			},
+		}
 	}
 	shards := object{}
 	for i := range *f.Spec.Storage.Shards {
@@ -147,17 +156,28 @@ func (f farm) blobstore() object {
 
 // actionCache returns results only whose files are all there.
 func (f farm) actionCache() object {
-	return object{"completenessChecking": object{"backend": f.backend(), "maximumTotalTreeSizeBytes": f.Spec.Config.MaximumTreeSizeBytes}}
+	return object{
+		"completenessChecking": object{
+			"backend": f.backend(), "maximumTotalTreeSizeBytes": f.Spec.Config.MaximumTreeSizeBytes,
+		},
+	}
 }
 
 func listen(port int32) []any {
 	return []any{object{"listenAddresses": []any{fmt.Sprintf(":%d", port)}, "authenticationPolicy": allow}}
 }
 
-// alive closes connections whose other end is silently gone, such as a pod's whose node failed: the scheduler gives actions to workers whose calls are open.
+// alive closes connections whose other end is silently gone, such as a pod's whose node failed: the scheduler gives
+// actions to workers whose calls are open.
 func alive(servers []any) []any {
 	for _, s := range servers {
-		s.(object)["keepaliveParameters"] = object{"time": "10s", "timeout": "5s", "maxConnectionIdle": "0s", "maxConnectionAge": "0s", "maxConnectionAgeGrace": "0s"}
+		s.(object)["keepaliveParameters"] = object{
+			"time":                  "10s",
+			"timeout":               "5s",
+			"maxConnectionIdle":     "0s",
+			"maxConnectionAge":      "0s",
+			"maxConnectionAgeGrace": "0s",
+		}
 	}
 	return servers
 }
@@ -169,7 +189,11 @@ func (f farm) scheduler() object {
 	queues := make([]any, 0, len(f.Spec.Workers))
 	for _, w := range f.Spec.Workers {
 		// A queue that is known before there are workers lets actions wait for the first.
-		queues = append(queues, object{"instanceNamePrefix": w.InstanceNamePrefix, "platform": platform(w.Platform), "sizeClasses": []any{0}})
+		queues = append(queues, object{
+			"instanceNamePrefix": w.InstanceNamePrefix,
+			"platform":           platform(w.Platform),
+			"sizeClasses":        []any{0},
+		})
 	}
 	return object{
 		"adminHttpServers":           listen(buildbarn.PortSchedulerHTTP),
@@ -180,11 +204,15 @@ func (f farm) scheduler() object {
 		"contentAddressableStorage":  f.backend(),
 		"maximumMessageSizeBytes":    c.MaximumMessageSizeBytes,
 		"global":                     global(),
-		"executeAuthorizer":          allow, "modifyDrainsAuthorizer": f.operate(), "killOperationsAuthorizer": f.operate(), "synchronizeAuthorizer": allow,
+		"executeAuthorizer":          allow, "modifyDrainsAuthorizer": f.operate(), "killOperationsAuthorizer": f.operate(),
+		"synchronizeAuthorizer": allow,
 		"actionRouter": object{"simple": object{
-			"platformKeyExtractor":     object{"actionAndCommand": object{}},
-			"invocationKeyExtractors":  []any{object{"correlatedInvocationsId": object{}}, object{"toolInvocationId": object{}}},
-			"initialSizeClassAnalyzer": object{"defaultExecutionTimeout": seconds(c.DefaultExecutionSeconds), "maximumExecutionTimeout": seconds(c.MaximumExecutionSeconds)},
+			"platformKeyExtractor":    object{"actionAndCommand": object{}},
+			"invocationKeyExtractors": []any{object{"correlatedInvocationsId": object{}}, object{"toolInvocationId": object{}}},
+			"initialSizeClassAnalyzer": object{
+				"defaultExecutionTimeout": seconds(c.DefaultExecutionSeconds),
+				"maximumExecutionTimeout": seconds(c.MaximumExecutionSeconds),
+			},
 		}},
 		"predeclaredPlatformQueues":         queues,
 		"platformQueueWithNoWorkersTimeout": "900s",
@@ -217,12 +245,16 @@ func (f farm) storage() object {
 		"global":                  global(),
 		"contentAddressableStorage": object{"backend": f.local("/storage-cas", f.Spec.Storage.CASSize, 3),
 			"getAuthorizer": allow, "putAuthorizer": allow, "findMissingAuthorizer": allow},
-		"actionCache": object{"backend": f.local("/storage-ac", f.Spec.Storage.ACSize, 1), "getAuthorizer": allow, "putAuthorizer": allow},
+		"actionCache": object{
+			"backend":       f.local("/storage-ac", f.Spec.Storage.ACSize, 1),
+			"getAuthorizer": allow,
+			"putAuthorizer": allow,
+		},
 	}
 }
 
-// local divides a claim's size between the blocks and the map of where a blob is, as Buildbarn's own examples do: 32 of 33 parts for the one, and
-// one of 84 for the other; what remains is for the state that survives a restart.
+// local divides a claim's size between the blocks and the map of where a blob is, as Buildbarn's own examples do: 32 of
+// 33 parts for the one, and one of 84 for the other; what remains is for the state that survives a restart.
 func (f farm) local(dir string, claim *resource.Quantity, newBlocks int) object {
 	size := claim.Value()
 	file := func(name string, bytes int64) object {
@@ -236,29 +268,41 @@ func (f farm) local(dir string, claim *resource.Quantity, newBlocks int) object 
 		"currentBlocks":                    24,
 		"newBlocks":                        newBlocks,
 		"blocksOnBlockDevice":              object{"source": file("blocks", size/33*32-1<<20), "spareBlocks": 3},
-		"persistent":                       object{"stateDirectoryPath": dir + "/persistent_state", "minimumEpochInterval": seconds(f.Spec.Config.PersistSeconds)},
+		"persistent": object{
+			"stateDirectoryPath": dir + "/persistent_state", "minimumEpochInterval": seconds(f.Spec.Config.PersistSeconds),
+		},
 	}}
 }
 
 func (f farm) frontend() object {
 	scheduler := f.endpoint(fmt.Sprintf("%s.%s:%d", SchedulerOf(f.Name), f.Namespace, buildbarn.PortSchedulerClient))
-	delete(scheduler, "defaultServiceConfig") // that no worker serves a platform is reported at once, with the code that is repeated
+	// that no worker serves a platform is reported at once, with the code that is repeated
+	delete(scheduler, "defaultServiceConfig")
 	// The scheduler shares its workers fairly between invocations, which it tells apart by this header.
-	scheduler["addMetadataJmespathExpression"] = object{"expression": fmt.Sprintf(`{"%[1]s": incomingGRPCMetadata."%[1]s"}`, "build.bazel.remote.execution.v2.requestmetadata-bin")}
+	scheduler["addMetadataJmespathExpression"] = object{
+		"expression": fmt.Sprintf(`{"%[1]s": incomingGRPCMetadata."%[1]s"}`,
+			"build.bazel.remote.execution.v2.requestmetadata-bin"),
+	}
 	return object{
-		"grpcServers":               f.serve(buildbarn.PortFrontend, RoleClient),
-		"schedulers":                object{"": object{"endpoint": scheduler}},
-		"maximumMessageSizeBytes":   f.Spec.Config.MaximumMessageSizeBytes,
-		"global":                    global(),
-		"contentAddressableStorage": object{"backend": f.backend(), "getAuthorizer": allow, "putAuthorizer": allow, "findMissingAuthorizer": allow},
-		"actionCache":               object{"backend": f.actionCache(), "getAuthorizer": allow, "putAuthorizer": allow},
-		"executeAuthorizer":         allow,
+		"grpcServers":             f.serve(buildbarn.PortFrontend, RoleClient),
+		"schedulers":              object{"": object{"endpoint": scheduler}},
+		"maximumMessageSizeBytes": f.Spec.Config.MaximumMessageSizeBytes,
+		"global":                  global(),
+		"contentAddressableStorage": object{
+			"backend":               f.backend(),
+			"getAuthorizer":         allow,
+			"putAuthorizer":         allow,
+			"findMissingAuthorizer": allow,
+		},
+		"actionCache":       object{"backend": f.actionCache(), "getAuthorizer": allow, "putAuthorizer": allow},
+		"executeAuthorizer": allow,
 	}
 }
 
 func (f farm) browser() object {
 	return object{
-		"blobstore": f.blobstore(), "maximumMessageSizeBytes": f.Spec.Config.MaximumMessageSizeBytes, "httpServers": listen(buildbarn.PortBrowser), "global": global(),
+		"blobstore": f.blobstore(), "maximumMessageSizeBytes": f.Spec.Config.MaximumMessageSizeBytes,
+		"httpServers": listen(buildbarn.PortBrowser), "global": global(),
 		"authorizer": allow, "requestMetadataLinksJmespathExpression": object{"expression": "`{}`"},
 	}
 }
@@ -268,18 +312,27 @@ func (f farm) worker(w *buildbarn.FarmWorkers) object {
 	all := maps.Clone(global())
 	all["setUmask"] = object{"umask": 0}
 	return object{
-		"blobstore": f.blobstore(), "browserUrl": f.browserURL(), "maximumMessageSizeBytes": c.MaximumMessageSizeBytes, "global": all,
+		"blobstore": f.blobstore(), "browserUrl": f.browserURL(), "maximumMessageSizeBytes": c.MaximumMessageSizeBytes,
+		"global":    all,
 		"scheduler": f.endpoint(fmt.Sprintf("%s.%s:%d", SchedulerOf(f.Name), f.Namespace, buildbarn.PortSchedulerWorker)),
 		"buildDirectories": []any{object{
-			"native": object{"buildDirectoryPath": "/worker/build", "cacheDirectoryPath": "/worker/cache", "maximumCacheFileCount": c.WorkerCacheFiles,
-				"maximumCacheSizeBytes": c.WorkerCacheBytes, "cacheReplacementPolicy": "LEAST_RECENTLY_USED"},
+			"native": object{
+				"buildDirectoryPath": "/worker/build", "cacheDirectoryPath": "/worker/cache",
+				"maximumCacheFileCount": c.WorkerCacheFiles,
+				"maximumCacheSizeBytes": c.WorkerCacheBytes, "cacheReplacementPolicy": "LEAST_RECENTLY_USED",
+			},
 			"runners": []any{object{
-				"endpoint": object{"address": "unix:///worker/runner", "defaultServiceConfig": patient}, "concurrency": w.Concurrency, "instanceNamePrefix": w.InstanceNamePrefix,
+				"endpoint":    object{"address": "unix:///worker/runner", "defaultServiceConfig": patient},
+				"concurrency": w.Concurrency, "instanceNamePrefix": w.InstanceNamePrefix,
 				"platform": platform(w.Platform), "workerId": object{"pod": podName, "node": nodeName},
 			}},
 		}},
 		"inputDownloadConcurrency": 10, "outputUploadConcurrency": 11,
-		"directoryCache": object{"maximumCount": 1000, "maximumSizeBytes": 1000 << 10, "cacheReplacementPolicy": "LEAST_RECENTLY_USED"},
+		"directoryCache": object{
+			"maximumCount":           1000,
+			"maximumSizeBytes":       1000 << 10,
+			"cacheReplacementPolicy": "LEAST_RECENTLY_USED",
+		},
 	}
 }
 
@@ -287,6 +340,8 @@ func (f farm) worker(w *buildbarn.FarmWorkers) object {
 func runner() object {
 	return object{
 		"buildDirectoryPath": "/worker/build",
-		"grpcServers":        []any{object{"listenPaths": []any{"/worker/runner"}, "authenticationPolicy": allow, "stopGracefully": true}},
+		"grpcServers": []any{
+			object{"listenPaths": []any{"/worker/runner"}, "authenticationPolicy": allow, "stopGracefully": true},
+		},
 	}
 }

@@ -22,7 +22,8 @@ type reference struct {
 	text bool
 }
 
-// scan checks that strings, comments and brackets are closed, and returns the files that are imported. Errors begin with the line.
+// scan checks that strings, comments and brackets are closed, and returns the files that are imported. Errors begin
+// with the line.
 func scan(text string) (imports []reference, err error) {
 	if !isText(text) {
 		return nil, errText
@@ -150,7 +151,8 @@ func (s *scanner) closes(c byte) error {
 		return s.fail(s.at, "%c closes nothing", c)
 	}
 	if want := "}])"[strings.IndexByte("{[(", s.open[n-1])]; c != want {
-		return s.fail(s.at, "%c does not close the %c of line %d", c, s.open[n-1], strings.Count(s.text[:s.from[n-1]], "\n")+1)
+		return s.fail(s.at, "%c does not close the %c of line %d", c, s.open[n-1],
+			strings.Count(s.text[:s.from[n-1]], "\n")+1)
 	}
 	s.open, s.from = s.open[:n-1], s.from[:n-1]
 	return nil

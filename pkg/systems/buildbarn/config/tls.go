@@ -40,13 +40,17 @@ func OperatorOf(farm string) string  { return farm + "-operator-tls" }
 
 // keyPair are the files of the program's certificate, which it reads again when they change.
 func keyPair() object {
-	return object{"files": object{"certificatePath": "/tls/tls.crt", "privateKeyPath": "/tls/tls.key", "refreshInterval": "60s"}}
+	return object{
+		"files": object{"certificatePath": "/tls/tls.crt", "privateKeyPath": "/tls/tls.key", "refreshInterval": "60s"},
+	}
 }
 
-// patient has calls repeated while a server starts, as all parts of a farm may do at once: five times within some four seconds (gRFC A6). The programs
-// themselves wait, at random, for up to five seconds after a call that failed.
-var patient = object{"methodConfig": []any{object{"name": []any{object{}}, "retryPolicy": object{"maxAttempts": 5, "initialBackoff": "0.4s",
-	"maxBackoff": "2s", "backoffMultiplier": 1.6, "retryableStatusCodes": []any{"UNAVAILABLE"}}}}}
+// patient has calls repeated while a server starts, as all parts of a farm may do at once: five times within some four
+// seconds (gRFC A6). The programs themselves wait, at random, for up to five seconds after a call that failed.
+var patient = object{
+	"methodConfig": []any{object{"name": []any{object{}}, "retryPolicy": object{"maxAttempts": 5, "initialBackoff": "0.4s",
+		"maxBackoff": "2s", "backoffMultiplier": 1.6, "retryableStatusCodes": []any{"UNAVAILABLE"}}}},
+}
 
 // endpoint is a server of the farm, as its clients see it: one on a machine that is gone is given up within 30 s.
 func (f farm) endpoint(address string) object {
@@ -58,7 +62,8 @@ func (f farm) endpoint(address string) object {
 	return o
 }
 
-// serve is a server that lets certain roles in. Without TLS it is everybody: the network of the cluster is the boundary.
+// serve is a server that lets certain roles in. Without TLS it is everybody: the network of the cluster is the
+// boundary.
 func (f farm) serve(port int32, roles ...string) []any {
 	s := object{"listenAddresses": []any{fmt.Sprintf(":%d", port)}, "authenticationPolicy": allow,
 		"keepaliveEnforcementPolicy": object{"minTime": "10s", "permitWithoutStream": true}}
@@ -96,7 +101,9 @@ func (f farm) certificate(roles ...string) object {
 func (f farm) token() object {
 	return object{"jwt": object{
 		"jwksInline": f.trust.TokenKeys, "maximumCacheSize": 1000, "cacheReplacementPolicy": "LEAST_RECENTLY_USED",
-		"claimsValidationJmespathExpression":   object{"expression": fmt.Sprintf("payload.sub == '%s'", Identity(f.Buildbarn, RoleClient))},
+		"claimsValidationJmespathExpression": object{
+			"expression": fmt.Sprintf("payload.sub == '%s'", Identity(f.Buildbarn, RoleClient)),
+		},
 		"metadataExtractionJmespathExpression": object{"expression": "`{}`"},
 	}}
 }
@@ -106,5 +113,7 @@ func (f farm) operate() object {
 	if f.trust == nil {
 		return allow
 	}
-	return object{"jmespathExpression": object{"expression": fmt.Sprintf("authenticationMetadata.public.role == '%s'", RoleOperator)}}
+	return object{
+		"jmespathExpression": object{"expression": fmt.Sprintf("authenticationMetadata.public.role == '%s'", RoleOperator)},
+	}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
-// The children's specs say what the API server would default, so that a child is as it should be exactly when its spec equals the one made here.
+// The children's specs say what the API server would default, so that a child is as it should be exactly when its spec
+// equals the one made here.
 
 const nobody int64 = 65534
 
@@ -49,7 +50,8 @@ func (p *plan) copyOf(files map[string]string, hash string) *corev1.ConfigMap {
 	return c
 }
 
-// mounts is what a template's pods are made for besides the spec: the copy of the configuration, and the authorities they trust.
+// mounts is what a template's pods are made for besides the spec: the copy of the configuration, and the authorities
+// they trust.
 type mounts struct{ configMap, hash, authorities string }
 
 func (p *plan) mounts(hash string) mounts { return mounts{p.copyName(hash), hash, p.authorities} }
@@ -58,9 +60,13 @@ func deployment(part, owner buildbarn.Part, m mounts, replicas int32) *appsv1.De
 	history, deadline := int32(2), int32(600)
 	surge, none := intstr.FromString("25%"), intstr.FromInt32(0)
 	return &appsv1.Deployment{ObjectMeta: childMeta(part, owner), Spec: appsv1.DeploymentSpec{
-		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: buildbarn.Labels(part)}, Template: template(part, m),
+		Replicas: &replicas, Selector: &metav1.LabelSelector{MatchLabels: buildbarn.Labels(part)},
+		Template: template(part, m),
 		// A pod goes when its successor is ready: one that cannot start replaces nothing.
-		Strategy:             appsv1.DeploymentStrategy{Type: appsv1.RollingUpdateDeploymentStrategyType, RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &surge}},
+		Strategy: appsv1.DeploymentStrategy{
+			Type:          appsv1.RollingUpdateDeploymentStrategyType,
+			RollingUpdate: &appsv1.RollingUpdateDeployment{MaxUnavailable: &none, MaxSurge: &surge},
+		},
 		RevisionHistoryLimit: &history, ProgressDeadlineSeconds: &deadline,
 	}}
 }
@@ -68,7 +74,8 @@ func deployment(part, owner buildbarn.Part, m mounts, replicas int32) *appsv1.De
 // statefulSet starts and stops its pods together, and updates them one at a time, each once the one before is ready.
 func statefulSet(s *buildbarn.BuildbarnStorage, owner buildbarn.Part, m mounts, replicas int32) *appsv1.StatefulSet {
 	return &appsv1.StatefulSet{ObjectMeta: childMeta(s, owner), Spec: appsv1.StatefulSetSpec{
-		Replicas: &replicas, ServiceName: s.Name, Selector: &metav1.LabelSelector{MatchLabels: buildbarn.Labels(s)}, Template: template(s, m),
+		Replicas: &replicas, ServiceName: s.Name, Selector: &metav1.LabelSelector{MatchLabels: buildbarn.Labels(s)},
+		Template:             template(s, m),
 		VolumeClaimTemplates: claimTemplates(s), PodManagementPolicy: appsv1.ParallelPodManagement,
 		UpdateStrategy: appsv1.StatefulSetUpdateStrategy{Type: appsv1.RollingUpdateStatefulSetStrategyType},
 	}}
@@ -89,16 +96,22 @@ func claimTemplates(s *buildbarn.BuildbarnStorage) []corev1.PersistentVolumeClai
 
 func template(part buildbarn.Part, m mounts) corev1.PodTemplateSpec {
 	spec := part.Pods()
-	no, yes, grace, mode := false, true, int64(corev1.DefaultTerminationGracePeriodSeconds), corev1.ConfigMapVolumeSourceDefaultMode
+	no, yes, grace, mode := false, true, int64(corev1.DefaultTerminationGracePeriodSeconds),
+		corev1.ConfigMapVolumeSourceDefaultMode
 	t := corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: buildbarn.Labels(part), Annotations: map[string]string{buildbarn.AnnotationConfig: m.hash}},
+		ObjectMeta: metav1.ObjectMeta{
+			Labels: buildbarn.Labels(part), Annotations: map[string]string{buildbarn.AnnotationConfig: m.hash},
+		},
 		Spec: corev1.PodSpec{
-			Volumes: []corev1.Volume{{Name: "configs", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-				LocalObjectReference: corev1.LocalObjectReference{Name: m.configMap}, DefaultMode: &mode}}}},
-			RestartPolicy: corev1.RestartPolicyAlways, DNSPolicy: corev1.DNSClusterFirst, SchedulerName: corev1.DefaultSchedulerName,
+			Volumes: []corev1.Volume{
+				{Name: "configs", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+					LocalObjectReference: corev1.LocalObjectReference{Name: m.configMap}, DefaultMode: &mode}}},
+			},
+			RestartPolicy: corev1.RestartPolicyAlways, DNSPolicy: corev1.DNSClusterFirst,
+			SchedulerName:   corev1.DefaultSchedulerName,
 			SecurityContext: &corev1.PodSecurityContext{}, TerminationGracePeriodSeconds: &grace,
-			// As process 1 the programs ignore the signal that terminates them, and neither drain nor persist: they start themselves again
-			// as a child, which does not get it (pkg/program/run_main_linux.go of bb-storage).
+			// As process 1 the programs ignore the signal that terminates them, and neither drain nor persist: they start
+			// themselves again as a child, which does not get it (pkg/program/run_main_linux.go of bb-storage).
 			ShareProcessNamespace: &yes,
 			// The programs do not use the API.
 			AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
@@ -107,12 +120,21 @@ func template(part buildbarn.Part, m mounts) corev1.PodTemplateSpec {
 	}
 	switch p := part.(type) {
 	case *buildbarn.BuildbarnScheduler:
-		t.Spec.Containers = []corev1.Container{serving(container("scheduler", spec.Image, spec.Resources, spec.ImagePullPolicy, config.Scheduler),
-			port("client-grpc", buildbarn.PortSchedulerClient), port("worker-grpc", buildbarn.PortSchedulerWorker), port("http", buildbarn.PortSchedulerHTTP))}
+		t.Spec.Containers = []corev1.Container{
+			serving(container("scheduler", spec.Image, spec.Resources, spec.ImagePullPolicy, config.Scheduler),
+				port("client-grpc", buildbarn.PortSchedulerClient), port("worker-grpc", buildbarn.PortSchedulerWorker),
+				port("http", buildbarn.PortSchedulerHTTP)),
+		}
 	case *buildbarn.BuildbarnFrontend:
-		t.Spec.Containers = []corev1.Container{serving(container("storage", spec.Image, spec.Resources, spec.ImagePullPolicy, config.Frontend), port("grpc", buildbarn.PortFrontend))}
+		t.Spec.Containers = []corev1.Container{
+			serving(container("storage", spec.Image, spec.Resources, spec.ImagePullPolicy, config.Frontend),
+				port("grpc", buildbarn.PortFrontend)),
+		}
 	case *buildbarn.BuildbarnBrowser:
-		t.Spec.Containers = []corev1.Container{serving(container("browser", spec.Image, spec.Resources, spec.ImagePullPolicy, config.Browser), port("http", buildbarn.PortBrowser))}
+		t.Spec.Containers = []corev1.Container{
+			serving(container("browser", spec.Image, spec.Resources, spec.ImagePullPolicy, config.Browser),
+				port("http", buildbarn.PortBrowser)),
+		}
 	case *buildbarn.BuildbarnStorage:
 		storagePod(p, &t.Spec)
 	case *buildbarn.BuildbarnWorker:
@@ -125,9 +147,11 @@ func template(part buildbarn.Part, m mounts) corev1.PodTemplateSpec {
 }
 
 // container is a container of a program, which is started with its file.
-func container(name, image string, resources corev1.ResourceRequirements, pull corev1.PullPolicy, file string) corev1.Container {
+func container(name, image string, resources corev1.ResourceRequirements, pull corev1.PullPolicy,
+	file string) corev1.Container {
 	c := corev1.Container{Name: name, Image: image, ImagePullPolicy: pull, Resources: resources,
-		TerminationMessagePath: corev1.TerminationMessagePathDefault, TerminationMessagePolicy: corev1.TerminationMessageReadFile}
+		TerminationMessagePath:   corev1.TerminationMessagePathDefault,
+		TerminationMessagePolicy: corev1.TerminationMessageReadFile}
 	if file != "" {
 		c.Args = []string{"/config/" + file}
 		c.VolumeMounts = []corev1.VolumeMount{{Name: "configs", MountPath: "/config/", ReadOnly: true}}
@@ -142,8 +166,12 @@ func port(name string, number int32) corev1.ContainerPort {
 // serving adds ports, and a probe of the first: the container has started when it listens.
 func serving(c corev1.Container, ports ...corev1.ContainerPort) corev1.Container {
 	c.Ports = ports
-	c.StartupProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(ports[0].ContainerPort)}},
-		PeriodSeconds: 1, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 300}
+	c.StartupProbe = &corev1.Probe{
+		ProbeHandler: corev1.ProbeHandler{
+			TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(ports[0].ContainerPort)},
+		},
+		PeriodSeconds: 1, TimeoutSeconds: 1, SuccessThreshold: 1, FailureThreshold: 300,
+	}
 	return c
 }
 
@@ -169,10 +197,13 @@ func workerPod(w *buildbarn.BuildbarnWorker, t *corev1.PodTemplateSpec) {
 	grace := int64(s.DrainSeconds)
 	pod.TerminationGracePeriodSeconds = &grace
 	for _, name := range []string{"worker", "empty"} {
-		pod.Volumes = append(pod.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}})
+		pod.Volumes = append(pod.Volumes, corev1.Volume{
+			Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}},
+		})
 	}
 	work := corev1.VolumeMount{Name: "worker", MountPath: "/worker"}
-	install := container("bb-runner-installer", s.RunnerInstallerImage, corev1.ResourceRequirements{}, s.ImagePullPolicy, "")
+	install := container("bb-runner-installer", s.RunnerInstallerImage, corev1.ResourceRequirements{}, s.ImagePullPolicy,
+		"")
 	install.VolumeMounts = []corev1.VolumeMount{{Name: "empty", MountPath: "/bb/"}}
 	pod.InitContainers = []corev1.Container{install, shell(s.VolumeInitImage, s.ImagePullPolicy,
 		"mkdir -pm 0777 /worker/build && mkdir -pm 0700 /worker/cache && chmod 0777 /worker", work)}
@@ -181,7 +212,9 @@ func workerPod(w *buildbarn.BuildbarnWorker, t *corev1.PodTemplateSpec) {
 	worker.VolumeMounts = append(worker.VolumeMounts, work)
 	worker.Env = []corev1.EnvVar{fromField("NODE_NAME", "spec.nodeName"), fromField("POD_NAME", "metadata.name")}
 
-	if s.TLS != nil { // another user than the runner, whatever the image says: they share their processes, and so what a user's processes may read
+	// another user than the runner, whatever the image says: they share their processes, and so what a user's processes
+	// may read
+	if s.TLS != nil {
 		root := int64(0)
 		worker.SecurityContext = &corev1.SecurityContext{RunAsUser: &root}
 	}
@@ -190,19 +223,28 @@ func workerPod(w *buildbarn.BuildbarnWorker, t *corev1.PodTemplateSpec) {
 	runner := container("runner", s.RunnerImage, s.RunnerResources, s.ImagePullPolicy, config.Runner(s.Instance))
 	runner.Command = []string{"/bb/bb_runner"}
 	runner.SecurityContext = &corev1.SecurityContext{RunAsUser: &user, AllowPrivilegeEscalation: &no}
-	runner.VolumeMounts = append(runner.VolumeMounts, work, corev1.VolumeMount{Name: "empty", MountPath: "/bb", ReadOnly: true})
+	runner.VolumeMounts = append(runner.VolumeMounts, work, corev1.VolumeMount{
+		Name: "empty", MountPath: "/bb", ReadOnly: true,
+	})
 	pod.Containers = []corev1.Container{worker, runner}
 }
 
 func fromField(name, path string) corev1.EnvVar {
-	return corev1.EnvVar{Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}}}
+	return corev1.EnvVar{
+		Name: name, ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{APIVersion: "v1", FieldPath: path}},
+	}
 }
 
 // service returns a part's service; workers have none.
 func service(part, owner buildbarn.Part) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: childMeta(part, owner), Spec: corev1.ServiceSpec{Selector: buildbarn.Labels(part)}}
 	add := func(name string, number int32) {
-		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: name, Port: number, TargetPort: intstr.FromInt32(number), Protocol: corev1.ProtocolTCP})
+		s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{
+			Name:       name,
+			Port:       number,
+			TargetPort: intstr.FromInt32(number),
+			Protocol:   corev1.ProtocolTCP,
+		})
 	}
 	switch p := part.(type) {
 	case *buildbarn.BuildbarnScheduler:
@@ -218,7 +260,8 @@ func service(part, owner buildbarn.Part) *corev1.Service {
 		add("http", buildbarn.PortBrowser)
 	case *buildbarn.BuildbarnStorage:
 		// Each name is of one pod: clients reach it as soon as it listens.
-		s.Spec.Type, s.Spec.ClusterIP, s.Spec.PublishNotReadyAddresses = corev1.ServiceTypeClusterIP, corev1.ClusterIPNone, true
+		s.Spec.Type, s.Spec.ClusterIP, s.Spec.PublishNotReadyAddresses = corev1.ServiceTypeClusterIP, corev1.ClusterIPNone,
+			true
 		add("grpc", buildbarn.PortStorage)
 	default:
 		return nil
@@ -229,7 +272,17 @@ func service(part, owner buildbarn.Part) *corev1.Service {
 
 func ingress(part, owner buildbarn.Part, host string) *networkingv1.Ingress {
 	prefix := networkingv1.PathTypePrefix
-	backend := networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: part.GetName(), Port: networkingv1.ServiceBackendPort{Name: "http"}}}
-	return &networkingv1.Ingress{ObjectMeta: childMeta(part, owner), Spec: networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{Host: host,
-		IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &prefix, Backend: backend}}}}}}}}
+	backend := networkingv1.IngressBackend{
+		Service: &networkingv1.IngressServiceBackend{
+			Name: part.GetName(), Port: networkingv1.ServiceBackendPort{Name: "http"},
+		},
+	}
+	return &networkingv1.Ingress{
+		ObjectMeta: childMeta(part, owner), Spec: networkingv1.IngressSpec{Rules: []networkingv1.IngressRule{{Host: host,
+			IngressRuleValue: networkingv1.IngressRuleValue{
+				HTTP: &networkingv1.HTTPIngressRuleValue{
+					Paths: []networkingv1.HTTPIngressPath{{Path: "/", PathType: &prefix, Backend: backend}},
+				},
+			}}}},
+	}
 }

@@ -14,7 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check"
 )
 
-// checks has configurations checked beside the reconciler, whose workers are for all namespaces, and has a part reconciled again when its verdict is there.
+// checks has configurations checked beside the reconciler, whose workers are for all namespaces, and has a part
+// reconciled again when its verdict is there.
 type checks struct {
 	checker *check.Checker
 	begin   func(func(context.Context)) // a goroutine
@@ -34,7 +35,13 @@ type question struct {
 }
 
 func newChecks(env engine.Env, checker *check.Checker) *checks {
-	return &checks{checker: checker, begin: env.Go, wake: func(r engine.Request) { env.Enqueue(r, 0) }, now: env.Now, asked: map[engine.Request]*question{}}
+	return &checks{
+		checker: checker,
+		begin:   env.Go,
+		wake:    func(r engine.Request) { env.Enqueue(r, 0) },
+		now:     env.Now,
+		asked:   map[engine.Request]*question{},
+	}
 }
 
 // ask has files checked, unless that failed a moment ago: then it returns the error.
@@ -87,7 +94,8 @@ func (c *checks) forget(part engine.Request) {
 func (r *reconciler) check(p buildbarn.Part, o *Observed) {
 	fields := o.Source.Annotations[buildbarn.AnnotationFields]
 	if fields != "" && fields != buildbarn.FieldsUnchecked {
-		o.Problem = fmt.Sprintf("the annotation %s is %q: set it to %s, or remove it", buildbarn.AnnotationFields, fields, buildbarn.FieldsUnchecked)
+		o.Problem = fmt.Sprintf("the annotation %s is %q: set it to %s, or remove it", buildbarn.AnnotationFields, fields,
+			buildbarn.FieldsUnchecked)
 		return
 	}
 	want := requestOf(o.Source, defaulted(p))
@@ -111,5 +119,10 @@ func (r *reconciler) check(p buildbarn.Part, o *Observed) {
 }
 
 func requestOf(source *corev1.ConfigMap, p buildbarn.Part) check.Request {
-	return check.Request{All: source.Data, Component: p.Component(), Instance: instance(p), Fields: source.Annotations[buildbarn.AnnotationFields] == ""}
+	return check.Request{
+		All:       source.Data,
+		Component: p.Component(),
+		Instance:  instance(p),
+		Fields:    source.Annotations[buildbarn.AnnotationFields] == "",
+	}
 }

@@ -49,7 +49,19 @@ func settleParts(t *testing.T, c *check.Checker, source *corev1.ConfigMap, parts
 	schedulers, frontends := map[string]*protocol.Facts{}, map[string]*protocol.Facts{}
 	for _, p := range parts {
 		v := verdictOf(t, c, source, p)
-		w := &world{Observed{Part: p, Source: source, Files: v.Files, Facts: v.Facts, Named: named, Storage: storage, Schedulers: schedulers, Frontends: frontends, Queue: &metrics.Queue{}}}
+		w := &world{
+			Observed{
+				Part:       p,
+				Source:     source,
+				Files:      v.Files,
+				Facts:      v.Facts,
+				Named:      named,
+				Storage:    storage,
+				Schedulers: schedulers,
+				Frontends:  frontends,
+				Queue:      &metrics.Queue{},
+			},
+		}
 		worlds[p.GetName()] = w
 		switch p := defaulted(p).(type) {
 		case *buildbarn.BuildbarnStorage:
@@ -69,7 +81,8 @@ func settleParts(t *testing.T, c *check.Checker, source *corev1.ConfigMap, parts
 			w.apply(Plan(w.Observed, now))
 		}
 		require.Equal(t, buildbarn.Ready, w.Part.Observed().State, "%s: %+v", name, w.Part.Observed().Conditions)
-		require.Equal(t, metav1.ConditionTrue, conditionOf(w.Part, buildbarn.ConditionConfigFits).Status, "%s: %+v", name, w.Part.Observed().Conditions)
+		require.Equal(t, metav1.ConditionTrue, conditionOf(w.Part, buildbarn.ConditionConfigFits).Status, "%s: %+v", name,
+			w.Part.Observed().Conditions)
 	}
 }
 
@@ -86,8 +99,11 @@ func TestExampleFits(t *testing.T) {
 	for _, text := range append(bytes.Split(read("parts.yaml"), []byte("\n---\n")), read("browser.yaml")) {
 		var kind metav1.TypeMeta
 		require.NoError(t, yaml.Unmarshal(text, &kind))
-		part := map[string]buildbarn.Part{"BuildbarnStorage": &buildbarn.BuildbarnStorage{}, "BuildbarnScheduler": &buildbarn.BuildbarnScheduler{}, "BuildbarnFrontend": &buildbarn.BuildbarnFrontend{},
-			"BuildbarnWorker": &buildbarn.BuildbarnWorker{}, "BuildbarnBrowser": &buildbarn.BuildbarnBrowser{}}[kind.Kind]
+		part := map[string]buildbarn.Part{
+			"BuildbarnStorage": &buildbarn.BuildbarnStorage{}, "BuildbarnScheduler": &buildbarn.BuildbarnScheduler{},
+			"BuildbarnFrontend": &buildbarn.BuildbarnFrontend{},
+			"BuildbarnWorker":   &buildbarn.BuildbarnWorker{}, "BuildbarnBrowser": &buildbarn.BuildbarnBrowser{},
+		}[kind.Kind]
 		require.NoError(t, yaml.Unmarshal(text, part))
 		part.SetNamespace("ns")
 		parts = append(parts, part)
@@ -99,8 +115,16 @@ func TestExampleFits(t *testing.T) {
 // TestRenderedFits: what is rendered for farms fits the parts that are made of them.
 func TestRenderedFits(t *testing.T) {
 	for _, mirrored := range []bool{false, true} {
-		b := &buildbarn.Buildbarn{ObjectMeta: metav1.ObjectMeta{Name: "farm", Namespace: "ns"}, Spec: buildbarn.BuildbarnSpec{Workers: []buildbarn.FarmWorkers{{Name: "shell", RunnerImage: "busybox", Scale: &buildbarn.FarmScale{Max: 2}},
-			{Name: "gpu", RunnerImage: "busybox", InstanceNamePrefix: "gpu", Platform: []buildbarn.PlatformProperty{{Name: "b", Value: "1"}, {Name: "a", Value: "2"}}}}}}
+		b := &buildbarn.Buildbarn{
+			ObjectMeta: metav1.ObjectMeta{Name: "farm", Namespace: "ns"},
+			Spec: buildbarn.BuildbarnSpec{
+				Workers: []buildbarn.FarmWorkers{{Name: "shell", RunnerImage: "busybox", Scale: &buildbarn.FarmScale{Max: 2}},
+					{
+						Name: "gpu", RunnerImage: "busybox", InstanceNamePrefix: "gpu",
+						Platform: []buildbarn.PlatformProperty{{Name: "b", Value: "1"}, {Name: "a", Value: "2"}},
+					}},
+			},
+		}
 		b.Spec.Storage.Mirrored = mirrored
 		a := PlanFarm(FarmObserved{Farm: b}, now)
 		var parts []buildbarn.Part
@@ -113,15 +137,21 @@ func TestRenderedFits(t *testing.T) {
 		buildbarn.DefaultFarm(b)
 		files, err := config.Render(b, nil)
 		require.NoError(t, err)
-		settleParts(t, check.New(packed.Open), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: config.ConfigMapOf("farm"), Namespace: "ns"}, Data: files}, parts)
+		settleParts(t, check.New(packed.Open),
+			&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: config.ConfigMapOf("farm"), Namespace: "ns"}, Data: files},
+			parts)
 	}
 }
 
-// TestDoubts: what cannot work is refused, and the pods keep what they have; what may be meant is said once the part is ready, and taken back when it is right.
+// TestDoubts: what cannot work is refused, and the pods keep what they have; what may be meant is said once the part is
+// ready, and taken back when it is right.
 func TestDoubts(t *testing.T) {
 	at := protocol.Place{Field: "f", Line: "storage.jsonnet:7"}
 	w := newWorld("storage")
-	facts := &protocol.Facts{Servers: []protocol.Server{{Place: at, Address: ":8981"}}, Files: []protocol.File{{Place: at, Path: "/storage-cas/blocks", Bytes: 1 << 30}}}
+	facts := &protocol.Facts{
+		Servers: []protocol.Server{{Place: at, Address: ":8981"}},
+		Files:   []protocol.File{{Place: at, Path: "/storage-cas/blocks", Bytes: 1 << 30}},
+	}
 	w.Facts = []*protocol.Facts{facts}
 	w.settle(t)
 	require.Equal(t, metav1.ConditionTrue, conditionOf(w.Part, buildbarn.ConditionConfigFits).Status)
@@ -144,7 +174,12 @@ func TestDoubts(t *testing.T) {
 	require.Equal(t, "Valid", conditionOf(w.Part, buildbarn.ConditionConfigValid).Reason)
 
 	w = newWorld("frontend")
-	w.Facts = []*protocol.Facts{{Servers: []protocol.Server{{Place: at, Address: ":8980"}}, Clients: []protocol.Client{{Place: at, Address: "sheduler:8982"}}}}
+	w.Facts = []*protocol.Facts{
+		{
+			Servers: []protocol.Server{{Place: at, Address: ":8980"}},
+			Clients: []protocol.Client{{Place: at, Address: "sheduler:8982"}},
+		},
+	}
 	a := Plan(w.checked(), now)
 	w.apply(a)
 	require.Empty(t, conditionOf(w.Part, buildbarn.ConditionConfigFits), "the other objects may be about to come")
@@ -158,31 +193,51 @@ func TestDoubts(t *testing.T) {
 	require.Equal(t, "ConfigInvalid", conditionOf(w.Part, buildbarn.ConditionConfigValid).Reason)
 	require.Equal(t, "Doubtful", conditionOf(w.Part, buildbarn.ConditionConfigFits).Reason, "of what the pods keep")
 	w.Facts[0].Servers[0].Address = ":8980"
-	w.Named = map[string]*corev1.Service{"sheduler": {ObjectMeta: metav1.ObjectMeta{Name: "sheduler"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 8982}}}}}
+	w.Named = map[string]*corev1.Service{
+		"sheduler": {
+			ObjectMeta: metav1.ObjectMeta{Name: "sheduler"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 8982}}},
+		},
+	}
 	w.settle(t)
 	require.Equal(t, metav1.ConditionTrue, conditionOf(w.Part, buildbarn.ConditionConfigFits).Status)
 	for _, unknown := range [][]*protocol.Facts{nil, {nil}, {w.Facts[0], nil}} {
 		before := w.Part.DeepCopyObject().(buildbarn.Part)
 		w.Facts = unknown
 		w.settle(t)
-		require.Empty(t, conditionOf(w.Part, buildbarn.ConditionConfigFits), "of fields that are not compared nothing is known")
+		require.Empty(t, conditionOf(w.Part, buildbarn.ConditionConfigFits),
+			"of fields that are not compared nothing is known")
 		w.Part = before
 	}
 }
 
-// TestDoubtsWaitForOthersFiles: a worker keeps what is said of it until it is known what the files of its farm say, which it has found out.
+// TestDoubtsWaitForOthersFiles: a worker keeps what is said of it until it is known what the files of its farm say,
+// which it has found out.
 func TestDoubtsWaitForOthersFiles(t *testing.T) {
 	w := newWorld("worker")
 	queue := protocol.Queue{Place: protocol.Place{Field: "f", Line: "worker.jsonnet:7"}, Prefix: "gpu"}
-	w.Facts = []*protocol.Facts{{Queues: []protocol.Queue{queue}, Clients: []protocol.Client{{Place: protocol.Place{Field: "scheduler.address"}, Address: "scheduler:8983"}}}}
-	named := map[string]*corev1.Service{"scheduler": {ObjectMeta: metav1.ObjectMeta{Name: "scheduler"}, Spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 8983}}}}}
+	w.Facts = []*protocol.Facts{
+		{
+			Queues:  []protocol.Queue{queue},
+			Clients: []protocol.Client{{Place: protocol.Place{Field: "scheduler.address"}, Address: "scheduler:8983"}},
+		},
+	}
+	named := map[string]*corev1.Service{
+		"scheduler": {
+			ObjectMeta: metav1.ObjectMeta{Name: "scheduler"},
+			Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 8983}}},
+		},
+	}
 	w.Named, w.Schedulers = named, map[string]*protocol.Facts{"scheduler": {Queues: []protocol.Queue{{Prefix: "other"}}}}
 	w.settle(t)
-	require.Contains(t, conditionOf(w.Part, buildbarn.ConditionConfigFits).Message, "has queues (predeclaredPlatformQueues), and none for")
+	require.Contains(t, conditionOf(w.Part, buildbarn.ConditionConfigFits).Message,
+		"has queues (predeclaredPlatformQueues), and none for")
 
 	c, woken := testChecks(t, packed.Open)
 	scheduler := &buildbarn.BuildbarnScheduler{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "scheduler"}}
-	source := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: buildbarn.DefaultConfigMap}, Data: map[string]string{"scheduler.jsonnet": "{}"}}
+	source := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: buildbarn.DefaultConfigMap},
+		Data:       map[string]string{"scheduler.jsonnet": "{}"},
+	}
 	objects := fake.NewClientBuilder().WithScheme(client.Scheme()).WithObjects(scheduler, source).Build()
 	r := &reconciler{Env: engine.Env{Cache: objects}, checks: c}
 	observe := func() {
@@ -224,11 +279,15 @@ func testChecks(t *testing.T, open func() (*os.File, error)) (c *checks, woken c
 	var wg sync.WaitGroup
 	t.Cleanup(func() { cancel(); wg.Wait() })
 	woken = make(chan string, 1000)
-	return &checks{checker: check.New(open), begin: func(f func(context.Context)) { wg.Go(func() { f(ctx) }) }, wake: func(r engine.Request) { woken <- r.String() },
-		now: func() time.Time { return now }, asked: map[engine.Request]*question{}}, woken
+	return &checks{
+		checker: check.New(open), begin: func(f func(context.Context)) { wg.Go(func() { f(ctx) }) },
+		wake: func(r engine.Request) { woken <- r.String() },
+		now:  func() time.Time { return now }, asked: map[engine.Request]*question{},
+	}, woken
 }
 
-// TestChecksWaitForNobodyElse: a namespace whose checks do not end delays no others, and each part has one check at a time, of its latest files.
+// TestChecksWaitForNobodyElse: a namespace whose checks do not end delays no others, and each part has one check at a
+// time, of its latest files.
 func TestChecksWaitForNobodyElse(t *testing.T) {
 	held, opened := make(chan struct{}), make(chan struct{}, 100)
 	var free atomic.Bool
@@ -243,7 +302,11 @@ func TestChecksWaitForNobodyElse(t *testing.T) {
 	release := sync.OnceFunc(func() { close(held) })
 	t.Cleanup(release)
 	ask := func(namespace string, n int, version string) check.Request {
-		r := check.Request{All: map[string]string{"storage.jsonnet": fmt.Sprintf("{ n: %d }", n)}, Component: "storage", Fields: true}
+		r := check.Request{
+			All:       map[string]string{"storage.jsonnet": fmt.Sprintf("{ n: %d }", n)},
+			Component: "storage",
+			Fields:    true,
+		}
 		require.NoError(t, c.ask(engine.RequestFor(namespace, fmt.Sprint(n)), r, version))
 		return r
 	}
@@ -270,7 +333,8 @@ func TestChecksWaitForNobodyElse(t *testing.T) {
 // TestFailedChecks are told, and tried again after a while or for another version.
 func TestFailedChecks(t *testing.T) {
 	c, woken := testChecks(t, func() (*os.File, error) { return nil, os.ErrPermission })
-	r, part := check.Request{All: map[string]string{"storage.jsonnet": "{}"}, Component: "storage"}, engine.RequestFor("ns", "x")
+	r, part := check.Request{All: map[string]string{"storage.jsonnet": "{}"}, Component: "storage"}, engine.RequestFor(
+		"ns", "x")
 	for _, version := range []string{"1", "2"} {
 		require.NoError(t, c.ask(part, r, version))
 		<-woken

@@ -33,11 +33,32 @@ type Read func(ctx context.Context, address string) (metrics.Families, error)
 // New declares the reconcilers of the parts and of farms; read is for schedulers.
 func New(read Read, checker *check.Checker) []*engine.Reconciler {
 	return []*engine.Reconciler{
-		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnScheduler{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnSchedulerList{} }, service: true}, checker),
-		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnWorker{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnWorkerList{} }, read: read}, checker),
-		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnStorage{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnStorageList{} }, service: true, sets: true}, checker),
-		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnFrontend{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnFrontendList{} }, service: true}, checker),
-		newPart(part{object: func() buildbarn.Part { return &buildbarn.BuildbarnBrowser{} }, list: func() client.ObjectList { return &buildbarn.BuildbarnBrowserList{} }, service: true}, checker),
+		newPart(part{
+			object:  func() buildbarn.Part { return &buildbarn.BuildbarnScheduler{} },
+			list:    func() client.ObjectList { return &buildbarn.BuildbarnSchedulerList{} },
+			service: true,
+		}, checker),
+		newPart(part{
+			object: func() buildbarn.Part { return &buildbarn.BuildbarnWorker{} },
+			list:   func() client.ObjectList { return &buildbarn.BuildbarnWorkerList{} },
+			read:   read,
+		}, checker),
+		newPart(part{
+			object:  func() buildbarn.Part { return &buildbarn.BuildbarnStorage{} },
+			list:    func() client.ObjectList { return &buildbarn.BuildbarnStorageList{} },
+			service: true,
+			sets:    true,
+		}, checker),
+		newPart(part{
+			object:  func() buildbarn.Part { return &buildbarn.BuildbarnFrontend{} },
+			list:    func() client.ObjectList { return &buildbarn.BuildbarnFrontendList{} },
+			service: true,
+		}, checker),
+		newPart(part{
+			object:  func() buildbarn.Part { return &buildbarn.BuildbarnBrowser{} },
+			list:    func() client.ObjectList { return &buildbarn.BuildbarnBrowserList{} },
+			service: true,
+		}, checker),
 		newFarm(),
 	}
 }
@@ -104,21 +125,35 @@ func newPart(k part, checker *check.Checker) *engine.Reconciler {
 		}
 	}
 	if k.outlives() {
-		r.Watches = append(r.Watches, engine.Watch{Object: &buildbarn.BuildbarnWorker{}, Map: k.siblings, Changed: func(_, _ client.Object) bool { return false }})
+		r.Watches = append(r.Watches, engine.Watch{
+			Object:  &buildbarn.BuildbarnWorker{},
+			Map:     k.siblings,
+			Changed: func(_, _ client.Object) bool { return false },
+		})
 	}
 	if k.service {
 		r.Watches = append(r.Watches, engine.Watch{Object: &corev1.Service{}, Map: mine})
 		r.Writes = append(r.Writes, engine.Write{Object: &corev1.Service{}, Parts: all})
 	}
 	if hosts {
-		r.Watches = append(r.Watches, engine.Watch{Object: &networkingv1.Ingress{}, Map: k.hosted(mine), Changed: engine.SpecChanged})
+		r.Watches = append(r.Watches, engine.Watch{
+			Object:  &networkingv1.Ingress{},
+			Map:     k.hosted(mine),
+			Changed: engine.SpecChanged,
+		})
 		r.Writes = append(r.Writes, engine.Write{Object: &networkingv1.Ingress{}, Parts: all})
 		r.Indexes = append(r.Indexes, engine.Index{Object: &networkingv1.Ingress{}, Name: indexHost, Values: ingressHosts},
-			engine.Index{Object: k.object(), Name: indexHost, Values: func(o client.Object) []string { return []string{buildbarn.HostOf(o.(buildbarn.Part))} }})
+			engine.Index{
+				Object: k.object(),
+				Name:   indexHost,
+				Values: func(o client.Object) []string { return []string{buildbarn.HostOf(o.(buildbarn.Part))} },
+			})
 	}
 	if k.sets {
 		r.Reads = append(r.Reads, &corev1.PersistentVolumeClaim{})
-		r.Writes = append(r.Writes, engine.Write{Object: &corev1.PersistentVolumeClaim{}, Parts: []engine.Part{engine.Delete}})
+		r.Writes = append(r.Writes, engine.Write{
+			Object: &corev1.PersistentVolumeClaim{}, Parts: []engine.Part{engine.Delete},
+		})
 		r.Indexes = append(r.Indexes, byLabels(&corev1.PersistentVolumeClaim{}))
 	}
 	r.New = func(env engine.Env) engine.Func {

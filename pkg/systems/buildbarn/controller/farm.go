@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
-// FarmObserved is what PlanFarm goes by: the ConfigMap, nil if there is none, all parts in the namespace, and the Secrets that the farm controls or
-// wants.
+// FarmObserved is what PlanFarm goes by: the ConfigMap, nil if there is none, all parts in the namespace, and the
+// Secrets that the farm controls or wants.
 type FarmObserved struct {
 	Farm      *buildbarn.Buildbarn
 	ConfigMap *corev1.ConfigMap
@@ -59,7 +59,14 @@ func PlanFarm(o FarmObserved, now time.Time) FarmActions {
 			status = metav1.ConditionTrue
 		}
 		was := meta.FindStatusCondition(o.Farm.Status.Conditions, kind)
-		meta.SetStatusCondition(&a.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message, ObservedGeneration: b.Generation, LastTransitionTime: metav1.NewTime(now)})
+		meta.SetStatusCondition(&a.Status.Conditions, metav1.Condition{
+			Type:               kind,
+			Status:             status,
+			Reason:             reason,
+			Message:            message,
+			ObservedGeneration: b.Generation,
+			LastTransitionTime: metav1.NewTime(now),
+		})
 		if was != nil && was.Status == status && was.Reason == reason || reason == "PartsNotReady" {
 			return
 		}
@@ -121,7 +128,8 @@ func (a *FarmActions) configMap(o FarmObserved, b *buildbarn.Buildbarn, files ma
 	case have == nil:
 		a.Create = append(a.Create, want)
 	case !metav1.IsControlledBy(have, b):
-		return fmt.Sprintf("there is a ConfigMap %s that this farm has not made: delete it, or choose another name", have.Name)
+		return fmt.Sprintf("there is a ConfigMap %s that this farm has not made: delete it, or choose another name",
+			have.Name)
 	case have.DeletionTimestamp == nil && !equality.Semantic.DeepEqual(have.Data, want.Data):
 		next := have.DeepCopy()
 		next.Data, next.BinaryData = files, nil
@@ -143,7 +151,8 @@ func (a *FarmActions) parts(o FarmObserved, b *buildbarn.Buildbarn) (taken strin
 		}
 		have := o.Parts[i]
 		if !metav1.IsControlledBy(have, b) {
-			taken = fmt.Sprintf("there is a %s %s that this farm has not made: delete it, or choose another name", kindOf(have), have.GetName())
+			taken = fmt.Sprintf("there is a %s %s that this farm has not made: delete it, or choose another name", kindOf(have),
+				have.GetName())
 			continue
 		}
 		next := have.DeepCopyObject().(buildbarn.Part)
@@ -175,8 +184,10 @@ func setSpec(to, from buildbarn.Part) {
 	}
 }
 
-// sum sets the farm's state to that of its parts. One that has not seen its configuration yet, by its hash, is not ready.
-func (a *FarmActions) sum(o FarmObserved, b *buildbarn.Buildbarn, hashes map[string]string, taken string, condition func(string, bool, string, string)) {
+// sum sets the farm's state to that of its parts. One that has not seen its configuration yet, by its hash, is not
+// ready.
+func (a *FarmActions) sum(o FarmObserved, b *buildbarn.Buildbarn, hashes map[string]string, taken string,
+	condition func(string, bool, string, string)) {
 	s := &a.Status
 	s.Replicas, s.ReadyReplicas, s.Parts = 0, 0, nil
 	var waiting []string
@@ -206,7 +217,8 @@ func (a *FarmActions) sum(o FarmObserved, b *buildbarn.Buildbarn, hashes map[str
 		condition(buildbarn.ConditionReady, false, "PartsNotReady", "not ready: "+strings.Join(waiting, ", "))
 	default:
 		s.State = buildbarn.Ready
-		condition(buildbarn.ConditionReady, true, "PartsReady", fmt.Sprintf("%d of %d pods are ready", s.ReadyReplicas, s.Replicas))
+		condition(buildbarn.ConditionReady, true, "PartsReady",
+			fmt.Sprintf("%d of %d pods are ready", s.ReadyReplicas, s.Replicas))
 	}
 }
 
@@ -214,19 +226,40 @@ func (a *FarmActions) sum(o FarmObserved, b *buildbarn.Buildbarn, hashes map[str
 func parts(b *buildbarn.Buildbarn) []buildbarn.Part {
 	s := &b.Spec
 	pods := func(image string, resources corev1.ResourceRequirements, replicas *int32) buildbarn.PodSpec {
-		return buildbarn.PodSpec{Image: image, ImagePullPolicy: s.ImagePullPolicy, ImagePullSecrets: s.ImagePullSecrets, Replicas: replicas,
-			ConfigMapName: config.ConfigMapOf(b.Name), Resources: resources}
+		return buildbarn.PodSpec{
+			Image: image, ImagePullPolicy: s.ImagePullPolicy, ImagePullSecrets: s.ImagePullSecrets, Replicas: replicas,
+			ConfigMapName: config.ConfigMapOf(b.Name), Resources: resources,
+		}
 	}
 	stores := config.Pods(s.Storage)
 	list := []buildbarn.Part{
-		&buildbarn.BuildbarnStorage{ObjectMeta: farmMeta(b, config.StorageOf(b.Name)), Spec: buildbarn.BuildbarnStorageSpec{PodSpec: pods(s.Images.Storage, s.Storage.Resources, &stores),
-			VolumeInitImage: s.Images.VolumeInit, CASSize: s.Storage.CASSize, ACSize: s.Storage.ACSize, StorageClassName: s.Storage.StorageClassName,
-			ClaimPolicy: s.Storage.ClaimPolicy, Mirrored: s.Storage.Mirrored}},
-		&buildbarn.BuildbarnScheduler{ObjectMeta: farmMeta(b, config.SchedulerOf(b.Name)), Spec: buildbarn.BuildbarnSchedulerSpec{PodSpec: pods(s.Images.Scheduler, s.Scheduler.Resources, nil), IngressHost: s.Scheduler.IngressHost}},
-		&buildbarn.BuildbarnFrontend{ObjectMeta: farmMeta(b, config.FrontendOf(b.Name)), Spec: buildbarn.BuildbarnFrontendSpec{PodSpec: pods(s.Images.Storage, s.Frontend.Resources, s.Frontend.Replicas), ServiceType: s.Frontend.ServiceType}},
+		&buildbarn.BuildbarnStorage{
+			ObjectMeta: farmMeta(b, config.StorageOf(b.Name)),
+			Spec: buildbarn.BuildbarnStorageSpec{PodSpec: pods(s.Images.Storage, s.Storage.Resources, &stores),
+				VolumeInitImage: s.Images.VolumeInit, CASSize: s.Storage.CASSize, ACSize: s.Storage.ACSize,
+				StorageClassName: s.Storage.StorageClassName,
+				ClaimPolicy:      s.Storage.ClaimPolicy, Mirrored: s.Storage.Mirrored},
+		},
+		&buildbarn.BuildbarnScheduler{
+			ObjectMeta: farmMeta(b, config.SchedulerOf(b.Name)),
+			Spec: buildbarn.BuildbarnSchedulerSpec{
+				PodSpec: pods(s.Images.Scheduler, s.Scheduler.Resources, nil), IngressHost: s.Scheduler.IngressHost,
+			},
+		},
+		&buildbarn.BuildbarnFrontend{
+			ObjectMeta: farmMeta(b, config.FrontendOf(b.Name)),
+			Spec: buildbarn.BuildbarnFrontendSpec{
+				PodSpec: pods(s.Images.Storage, s.Frontend.Resources, s.Frontend.Replicas), ServiceType: s.Frontend.ServiceType,
+			},
+		},
 	}
 	if s.Images.Browser != "" {
-		list = append(list, &buildbarn.BuildbarnBrowser{ObjectMeta: farmMeta(b, config.BrowserOf(b.Name)), Spec: buildbarn.BuildbarnBrowserSpec{PodSpec: pods(s.Images.Browser, s.Browser.Resources, nil), IngressHost: s.Browser.IngressHost}})
+		list = append(list, &buildbarn.BuildbarnBrowser{
+			ObjectMeta: farmMeta(b, config.BrowserOf(b.Name)),
+			Spec: buildbarn.BuildbarnBrowserSpec{
+				PodSpec: pods(s.Images.Browser, s.Browser.Resources, nil), IngressHost: s.Browser.IngressHost,
+			},
+		})
 	}
 	for i := range s.Workers {
 		list = append(list, workers(b, &s.Workers[i], pods))
@@ -240,18 +273,26 @@ func parts(b *buildbarn.Buildbarn) []buildbarn.Part {
 	return list
 }
 
-func workers(b *buildbarn.Buildbarn, w *buildbarn.FarmWorkers, pods func(string, corev1.ResourceRequirements, *int32) buildbarn.PodSpec) buildbarn.Part {
+func workers(b *buildbarn.Buildbarn, w *buildbarn.FarmWorkers,
+	pods func(string, corev1.ResourceRequirements, *int32) buildbarn.PodSpec) buildbarn.Part {
 	p := pods(b.Spec.Images.Worker, w.Resources, w.Replicas)
 	p.NodeSelector, p.Tolerations = w.NodeSelector, w.Tolerations
-	out := &buildbarn.BuildbarnWorker{ObjectMeta: farmMeta(b, config.WorkersOf(b.Name, w.Name)), Spec: buildbarn.BuildbarnWorkerSpec{PodSpec: p, Instance: w.Name,
-		RunnerImage: w.RunnerImage, RunnerInstallerImage: b.Spec.Images.RunnerInstaller, VolumeInitImage: b.Spec.Images.VolumeInit,
-		RunnerResources: w.RunnerResources, DrainSeconds: w.DrainSeconds}}
+	out := &buildbarn.BuildbarnWorker{
+		ObjectMeta: farmMeta(b, config.WorkersOf(b.Name, w.Name)),
+		Spec: buildbarn.BuildbarnWorkerSpec{PodSpec: p, Instance: w.Name,
+			RunnerImage: w.RunnerImage, RunnerInstallerImage: b.Spec.Images.RunnerInstaller,
+			VolumeInitImage: b.Spec.Images.VolumeInit,
+			RunnerResources: w.RunnerResources, DrainSeconds: w.DrainSeconds},
+	}
 	if out.Spec.RunnerImage == "" {
 		out.Spec.RunnerImage = b.Spec.Images.Runner
 	}
 	if r := w.Scale; r != nil {
-		out.Spec.Scale = &buildbarn.WorkerScale{Min: r.Min, Max: r.Max, IdleSeconds: r.IdleSeconds, IntervalSeconds: r.IntervalSeconds,
-			Scheduler: config.SchedulerOf(b.Name), InstanceNamePrefix: w.InstanceNamePrefix, Platform: w.Platform, Concurrency: w.Concurrency}
+		out.Spec.Scale = &buildbarn.WorkerScale{
+			Min: r.Min, Max: r.Max, IdleSeconds: r.IdleSeconds, IntervalSeconds: r.IntervalSeconds,
+			Scheduler: config.SchedulerOf(b.Name), InstanceNamePrefix: w.InstanceNamePrefix, Platform: w.Platform,
+			Concurrency: w.Concurrency,
+		}
 	}
 	return out
 }

@@ -17,7 +17,13 @@ import (
 
 // partLists are the lists of all kinds of parts.
 func partLists() []client.ObjectList {
-	return []client.ObjectList{&buildbarn.BuildbarnSchedulerList{}, &buildbarn.BuildbarnWorkerList{}, &buildbarn.BuildbarnStorageList{}, &buildbarn.BuildbarnFrontendList{}, &buildbarn.BuildbarnBrowserList{}}
+	return []client.ObjectList{
+		&buildbarn.BuildbarnSchedulerList{},
+		&buildbarn.BuildbarnWorkerList{},
+		&buildbarn.BuildbarnStorageList{},
+		&buildbarn.BuildbarnFrontendList{},
+		&buildbarn.BuildbarnBrowserList{},
+	}
 }
 
 func newFarm() *engine.Reconciler {
@@ -25,13 +31,25 @@ func newFarm() *engine.Reconciler {
 	all := []engine.Part{engine.Create, engine.Delete, engine.Spec, engine.Metadata}
 	r := &engine.Reconciler{
 		Name: "buildbarn", Workers: 2, When: &buildbarn.Buildbarn{},
-		Watches: []engine.Watch{{Object: &buildbarn.Buildbarn{}}, {Object: &corev1.ConfigMap{}, Map: mine}, {Object: &corev1.Secret{}, Map: mine}},
-		Writes: []engine.Write{{Object: &buildbarn.Buildbarn{}, Parts: []engine.Part{engine.Status}}, {Object: &corev1.ConfigMap{}, Parts: all},
-			{Object: &corev1.Secret{}, Parts: all}},
+		Watches: []engine.Watch{
+			{Object: &buildbarn.Buildbarn{}},
+			{Object: &corev1.ConfigMap{}, Map: mine},
+			{Object: &corev1.Secret{}, Map: mine},
+		},
+		Writes: []engine.Write{
+			{Object: &buildbarn.Buildbarn{}, Parts: []engine.Part{engine.Status}}, {Object: &corev1.ConfigMap{}, Parts: all},
+			{Object: &corev1.Secret{}, Parts: all},
+		},
 		Indexes: []engine.Index{engine.ByController(&corev1.Secret{})},
 		New:     func(env engine.Env) engine.Func { return (&farmReconciler{env}).reconcile },
 	}
-	for _, o := range []client.Object{&buildbarn.BuildbarnScheduler{}, &buildbarn.BuildbarnWorker{}, &buildbarn.BuildbarnStorage{}, &buildbarn.BuildbarnFrontend{}, &buildbarn.BuildbarnBrowser{}} {
+	for _, o := range []client.Object{
+		&buildbarn.BuildbarnScheduler{},
+		&buildbarn.BuildbarnWorker{},
+		&buildbarn.BuildbarnStorage{},
+		&buildbarn.BuildbarnFrontend{},
+		&buildbarn.BuildbarnBrowser{},
+	} {
 		r.Watches = append(r.Watches, engine.Watch{Object: o, Map: mine})
 		r.Writes = append(r.Writes, engine.Write{Object: o, Parts: all})
 	}

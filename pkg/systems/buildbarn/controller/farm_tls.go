@@ -30,9 +30,10 @@ func (i Issue) content(now time.Time) (map[string][]byte, error) {
 
 type setCondition = func(kind string, ok bool, reason, message string)
 
-// certificates plans the Secrets of a farm with TLS, and returns what its programs know each other by, nil without TLS. It returns false if the farm's
-// parts cannot be planned yet.
-func (a *FarmActions) certificates(o FarmObserved, b *buildbarn.Buildbarn, condition setCondition, now time.Time) (*config.Trust, bool) {
+// certificates plans the Secrets of a farm with TLS, and returns what its programs know each other by, nil without TLS.
+// It returns false if the farm's parts cannot be planned yet.
+func (a *FarmActions) certificates(o FarmObserved, b *buildbarn.Buildbarn, condition setCondition,
+	now time.Time) (*config.Trust, bool) {
 	wanted := map[string]bool{}
 	defer func() {
 		for _, s := range o.Secrets {
@@ -64,7 +65,8 @@ func (a *FarmActions) certificates(o FarmObserved, b *buildbarn.Buildbarn, condi
 		condition(buildbarn.ConditionReady, false, "PartsNotReady", "the farm's authority is made first")
 		return nil, false
 	case !metav1.IsControlledBy(have, b):
-		return fail("NameTaken", fmt.Sprintf("there is a Secret %s that this farm has not made: delete it, or choose another name", name))
+		return fail("NameTaken",
+			fmt.Sprintf("there is a Secret %s that this farm has not made: delete it, or choose another name", name))
 	}
 	authority, err := certificates.ParseAuthority(have.Data, now)
 	var keys map[string]any
@@ -72,7 +74,9 @@ func (a *FarmActions) certificates(o FarmObserved, b *buildbarn.Buildbarn, condi
 		keys, err = authority.TokenKeys()
 	}
 	if err != nil {
-		return fail("AuthorityInvalid", fmt.Sprintf("Secret %s: %v: restore it, or delete it to have a new authority, with which all parts start again", name, err))
+		return fail("AuthorityInvalid",
+			fmt.Sprintf("Secret %s: %v: restore it, or delete it to have a new authority, with which all parts start again",
+				name, err))
 	}
 	taken, next := "", time.Time{}
 	for name, leaf := range leaves {
@@ -98,10 +102,12 @@ func (a *FarmActions) certificates(o FarmObserved, b *buildbarn.Buildbarn, condi
 		}
 	}
 	if taken != "" {
-		return fail("NameTaken", fmt.Sprintf("there is a Secret %s that this farm has not made: delete it, or choose another name", taken))
+		return fail("NameTaken",
+			fmt.Sprintf("there is a Secret %s that this farm has not made: delete it, or choose another name", taken))
 	}
 	a.Again = next.Sub(now)
-	condition(buildbarn.ConditionCertificates, true, "Issued", fmt.Sprintf("renewed on %s", next.UTC().Format(time.RFC3339)))
+	condition(buildbarn.ConditionCertificates, true, "Issued",
+		fmt.Sprintf("renewed on %s", next.UTC().Format(time.RFC3339)))
 	return &config.Trust{Authorities: authority.PEM(), TokenKeys: keys}, true
 }
 

@@ -50,7 +50,8 @@ func (r *reconciler) observeNamed(ctx context.Context, p buildbarn.Part, o *Obse
 // maxFrontends is how many frontends of a namespace are compared with its workers; of more nothing is said.
 const maxFrontends = 10
 
-// observeFarm reads what the files of schedulers and frontends say, for workers. It has them checked where that is not known, as after a start.
+// observeFarm reads what the files of schedulers and frontends say, for workers. It has them checked where that is not
+// known, as after a start.
 func (r *reconciler) observeFarm(ctx context.Context, p buildbarn.Part, o *Observed) error {
 	if p.Component() != "worker" || !said(o.Facts) {
 		return nil
@@ -86,8 +87,10 @@ func (r *reconciler) observeFarm(ctx context.Context, p buildbarn.Part, o *Obser
 // said reports whether it is known what all files say.
 func said(facts []*protocol.Facts) bool { return len(facts) > 0 && !slices.Contains(facts, nil) }
 
-// facts are what the file of a part with one program says; nil if that is not known. It is awaited if the file is being checked, of which another part is notified.
-func (r *reconciler) facts(ctx context.Context, p buildbarn.Part, asker engine.Request) (f *protocol.Facts, awaited bool) {
+// facts are what the file of a part with one program says; nil if that is not known. It is awaited if the file is being
+// checked, of which another part is notified.
+func (r *reconciler) facts(ctx context.Context, p buildbarn.Part,
+	asker engine.Request) (f *protocol.Facts, awaited bool) {
 	p = defaulted(p)
 	var source corev1.ConfigMap
 	if ok, err := r.get(ctx, p.GetNamespace(), p.Pods().ConfigMapName, &source); err != nil || !ok {
@@ -129,13 +132,17 @@ func (k part) neighbours(ctx context.Context, env engine.Env, o client.Object) (
 // serviceMatters reports whether a Service's change is one of what it stands for.
 func serviceMatters(was, is client.Object) bool {
 	a, b := was.(*corev1.Service), is.(*corev1.Service)
-	return !equality.Semantic.DeepEqual(a.Spec, b.Spec) || !equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)
+	return !equality.Semantic.DeepEqual(a.Spec, b.Spec) ||
+		!equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)
 }
 
 // compare compares the configuration with the farm. It returns what is certainly wrong, and keeps what may be.
 func (p *plan) compare() (problem string) {
-	a := fit.Around{Namespace: p.part.GetNamespace(), Component: p.part.Component(), Services: p.o.Named, Storage: p.o.Storage, Schedulers: p.o.Schedulers,
-		Frontends: p.o.Frontends}
+	a := fit.Around{
+		Namespace: p.part.GetNamespace(), Component: p.part.Component(), Services: p.o.Named, Storage: p.o.Storage,
+		Schedulers: p.o.Schedulers,
+		Frontends:  p.o.Frontends,
+	}
 	if s := service(p.part, p.o.Part); s != nil {
 		a.Ports = s.Spec.Ports
 	}
@@ -177,8 +184,8 @@ func (p *plan) claimed(s *buildbarn.BuildbarnStorage) map[string]int64 {
 	return sizes
 }
 
-// doubt says what may be wrong with the configuration that the pods get. A farm that starts is not complete yet, so the first time it is when the part is
-// ready.
+// doubt says what may be wrong with the configuration that the pods get. A farm that starts is not complete yet, so the
+// first time it is when the part is ready.
 func (p *plan) doubt() {
 	switch {
 	case !p.compared: // they keep what they have
@@ -186,7 +193,8 @@ func (p *plan) doubt() {
 		p.forget(buildbarn.ConditionConfigFits)
 	case p.o.Awaited:
 		p.Again = cmp.Or(p.Again, refusedAgain)
-	case p.Status.State != buildbarn.Ready && meta.FindStatusCondition(p.Status.Conditions, buildbarn.ConditionConfigFits) == nil:
+	case p.Status.State != buildbarn.Ready &&
+		meta.FindStatusCondition(p.Status.Conditions, buildbarn.ConditionConfigFits) == nil:
 	case len(p.doubts) == 0:
 		p.condition(buildbarn.ConditionConfigFits, metav1.ConditionTrue, "Fits", "")
 	default:

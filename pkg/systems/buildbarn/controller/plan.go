@@ -21,17 +21,18 @@ import (
 // Observed is what Plan goes by.
 type Observed struct {
 	Part buildbarn.Part
-	// Source is the ConfigMap that the part names, nil if there is none. Files are those of it that the part's programs read, Problem is why these would
-	// not start with them. Copies are the part's own ones.
+	// Source is the ConfigMap that the part names, nil if there is none. Files are those of it that the part's programs
+	// read, Problem is why these would not start with them. Copies are the part's own ones.
 	Source  *corev1.ConfigMap
 	Files   map[string]string
 	Problem string
-	// Facts are what each file says about the farm, nil if that is not known of it. Named are the Services that the files name, and Storage the numbers of pods
-	// of those that are BuildbarnStorages.
+	// Facts are what each file says about the farm, nil if that is not known of it. Named are the Services that the files
+	// name, and Storage the numbers of pods of those that are BuildbarnStorages.
 	Facts   []*protocol.Facts
 	Named   map[string]*corev1.Service
 	Storage map[string]int32
-	// Schedulers and Frontends are what the files of others say, for workers. Awaited is whether some of that is being found out.
+	// Schedulers and Frontends are what the files of others say, for workers. Awaited is whether some of that is being
+	// found out.
 	Schedulers, Frontends map[string]*protocol.Facts
 	Awaited               bool
 	// Checking is whether the files are being checked. Unchecked is why they could not be, which says nothing about them.
@@ -52,7 +53,8 @@ type Observed struct {
 	Claims []*corev1.PersistentVolumeClaim
 	// Draining are the workers of the same farm that are still there, for the scheduler and storage.
 	Draining int
-	// Queue is what the scheduler has for workers that follow it; nil if it could not be read, for the reason QueueError, or was not.
+	// Queue is what the scheduler has for workers that follow it; nil if it could not be read, for the reason QueueError,
+	// or was not.
 	Queue      *metrics.Queue
 	QueueError string
 }
@@ -144,7 +146,8 @@ func (p *plan) finalizer() {
 	}
 }
 
-// finalize drains workers and deletes claims, if that is the policy, and lets the part go. The garbage collector deletes the other children.
+// finalize drains workers and deletes claims, if that is the policy, and lets the part go. The garbage collector
+// deletes the other children.
 func (p *plan) finalize() {
 	if !slices.Contains(p.o.Part.GetFinalizers(), buildbarn.Finalizer) {
 		return
@@ -182,7 +185,8 @@ func (p *plan) owns(o client.Object) bool {
 	if metav1.IsControlledBy(o, p.o.Part) {
 		return true
 	}
-	p.foreign = fmt.Sprintf("there is a %s %s that this object has not made: delete it, or choose another name", kindName(o), o.GetName())
+	p.foreign = fmt.Sprintf("there is a %s %s that this object has not made: delete it, or choose another name",
+		kindName(o), o.GetName())
 	return false
 }
 
@@ -217,11 +221,13 @@ func (p *plan) create(o client.Object) {
 	p.settled = false
 }
 
-// config returns the hash of the configuration for the pods, the last valid one; empty if there never was one. It plans its copy.
+// config returns the hash of the configuration for the pods, the last valid one; empty if there never was one. It plans
+// its copy.
 func (p *plan) config() string {
 	spec := p.part.Pods()
 	var files map[string]string
-	reason, message := "ConfigMissing", fmt.Sprintf("there is no ConfigMap %s: make one with the files %s", spec.ConfigMapName, p.mainFiles())
+	reason, message := "ConfigMissing", fmt.Sprintf("there is no ConfigMap %s: make one with the files %s",
+		spec.ConfigMapName, p.mainFiles())
 	switch {
 	case p.o.Source == nil:
 	case p.o.Checking:
@@ -248,7 +254,8 @@ func (p *plan) config() string {
 			p.create(want)
 		}
 		if p.o.Source.Annotations[buildbarn.AnnotationFields] == buildbarn.FieldsUnchecked {
-			p.condition(buildbarn.ConditionConfigValid, metav1.ConditionTrue, "FieldsUnchecked", "evaluated, but fields are not compared, as the ConfigMap is annotated")
+			p.condition(buildbarn.ConditionConfigValid, metav1.ConditionTrue, "FieldsUnchecked",
+				"evaluated, but fields are not compared, as the ConfigMap is annotated")
 		} else {
 			p.condition(buildbarn.ConditionConfigValid, metav1.ConditionTrue, "Valid", "")
 		}

@@ -13,8 +13,8 @@ import (
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 )
 
-// adopt returns a copy of a child with its labels, to be changed as wanted. It returns false if there is no child yet, and plans to make it, or if it is
-// somebody else's.
+// adopt returns a copy of a child with its labels, to be changed as wanted. It returns false if there is no child yet,
+// and plans to make it, or if it is somebody else's.
 func adopt[T interface {
 	comparable
 	client.Object
@@ -77,28 +77,35 @@ func merged(have, add map[string]string) map[string]string {
 // claims compares the sizes that are wanted with those of the StatefulSet, which cannot change.
 func (p *plan) claims(want, have *appsv1.StatefulSet) {
 	for _, w := range want.Spec.VolumeClaimTemplates {
-		i := slices.IndexFunc(have.Spec.VolumeClaimTemplates, func(c corev1.PersistentVolumeClaim) bool { return c.Name == w.Name })
+		i := slices.IndexFunc(have.Spec.VolumeClaimTemplates, func(c corev1.PersistentVolumeClaim) bool {
+			return c.Name == w.Name
+		})
 		if i < 0 {
 			p.condition(buildbarn.ConditionClaimsValid, metav1.ConditionFalse, "ClaimAdded",
-				fmt.Sprintf("the claim %s cannot be added to the StatefulSet that is there: delete it with --cascade=orphan, and it is made again", w.Name))
+				fmt.Sprintf("the claim %s cannot be added to the StatefulSet that is there: delete it with --cascade=orphan, and "+
+					"it is made again", w.Name))
 			return
 		}
-		to, from := w.Spec.Resources.Requests[corev1.ResourceStorage], have.Spec.VolumeClaimTemplates[i].Spec.Resources.Requests[corev1.ResourceStorage]
+		to, from := w.Spec.Resources.Requests[corev1.ResourceStorage],
+			have.Spec.VolumeClaimTemplates[i].Spec.Resources.Requests[corev1.ResourceStorage]
 		switch to.Cmp(from) {
 		case -1:
 			p.condition(buildbarn.ConditionClaimsValid, metav1.ConditionFalse, "ClaimShrunk",
-				fmt.Sprintf("the claim %s cannot shrink from %s to %s: it stays as it is; set the size back, or delete this object and its claims", w.Name, from.String(), to.String()))
+				fmt.Sprintf("the claim %s cannot shrink from %s to %s: it stays as it is; set the size back, or delete this "+
+					"object and its claims", w.Name, from.String(), to.String()))
 			return
 		case 1:
 			p.condition(buildbarn.ConditionClaimsValid, metav1.ConditionFalse, "ClaimGrown",
-				fmt.Sprintf("the claim %s stays at %s: to have %s, patch the claims, then delete the StatefulSet with --cascade=orphan, and it is made again", w.Name, from.String(), to.String()))
+				fmt.Sprintf("the claim %s stays at %s: to have %s, patch the claims, then delete the StatefulSet with "+
+					"--cascade=orphan, and it is made again", w.Name, from.String(), to.String()))
 			return
 		}
 	}
 	p.condition(buildbarn.ConditionClaimsValid, metav1.ConditionTrue, "AsSpecified", "")
 }
 
-// sharding warns when the number of shards changes: a blob's shard is chosen by rendezvous hashing, so that the part that a shard has of the whole is lost.
+// sharding warns when the number of shards changes: a blob's shard is chosen by rendezvous hashing, so that the part
+// that a shard has of the whole is lost.
 func (p *plan) sharding(replicas int32) {
 	was := p.Status.Shards
 	p.Status.Shards = replicas
@@ -108,7 +115,8 @@ func (p *plan) sharding(replicas int32) {
 	case was != replicas:
 		more, fewer := max(was, replicas), min(was, replicas)
 		p.condition(buildbarn.ConditionSharding, metav1.ConditionFalse, "Resharding",
-			fmt.Sprintf("the number of storage pods changed from %d to %d: about %d%% of what is cached is not found any more, and is made again", was, replicas, 100*(more-fewer)/more))
+			fmt.Sprintf("the number of storage pods changed from %d to %d: about %d%% of what is cached is not found any "+
+				"more, and is made again", was, replicas, 100*(more-fewer)/more))
 	}
 }
 
@@ -139,7 +147,8 @@ func (p *plan) service() {
 	p.change(have, next)
 }
 
-// ingress plans the Ingress, unless another one has its host. Of two, the older one stays, or the one whose name comes first.
+// ingress plans the Ingress, unless another one has its host. Of two, the older one stays, or the one whose name comes
+// first.
 func (p *plan) ingress() {
 	have, host := p.o.Ingress, buildbarn.HostOf(p.part)
 	if host == "" {
@@ -155,7 +164,8 @@ func (p *plan) ingress() {
 	for _, rival := range p.o.Rivals {
 		if have == nil || before(rival, have) {
 			p.condition(buildbarn.ConditionIngressReady, metav1.ConditionFalse, "HostTaken",
-				fmt.Sprintf("the Ingress %s/%s has the host %s already: set ingressHost to another one, or delete that Ingress", rival.Namespace, rival.Name, host))
+				fmt.Sprintf("the Ingress %s/%s has the host %s already: set ingressHost to another one, or delete that Ingress",
+					rival.Namespace, rival.Name, host))
 			if have != nil && have.DeletionTimestamp == nil {
 				p.Delete = append(p.Delete, have)
 			}

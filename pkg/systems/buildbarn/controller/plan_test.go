@@ -56,9 +56,11 @@ func TestDrawn(t *testing.T) {
 	w = newWorld("worker")
 	w.settle(t)
 	pod := w.Deployment.Spec.Template.Spec
-	require.Equal(t, []string{"bb-runner-installer", "volume-init"}, []string{pod.InitContainers[0].Name, pod.InitContainers[1].Name})
+	require.Equal(t, []string{"bb-runner-installer", "volume-init"},
+		[]string{pod.InitContainers[0].Name, pod.InitContainers[1].Name})
 	require.Equal(t, []string{"worker", "runner"}, []string{pod.Containers[0].Name, pod.Containers[1].Name})
-	require.Equal(t, []string{"NODE_NAME", "POD_NAME"}, []string{pod.Containers[0].Env[0].Name, pod.Containers[0].Env[1].Name})
+	require.Equal(t, []string{"NODE_NAME", "POD_NAME"},
+		[]string{pod.Containers[0].Env[0].Name, pod.Containers[0].Env[1].Name})
 	require.EqualValues(t, 65534, *pod.Containers[1].SecurityContext.RunAsUser)
 	require.Equal(t, []string{"configs", "worker", "empty"}, mounted(pod.Containers[1]))
 	require.Equal(t, []string{"configs", "worker"}, mounted(pod.Containers[0]))
@@ -71,7 +73,9 @@ func TestDrawn(t *testing.T) {
 	require.Equal(t, corev1.ClusterIPNone, w.Service.Spec.ClusterIP)
 	require.Equal(t, "volume-init", w.StatefulSet.Spec.Template.Spec.InitContainers[0].Name)
 	claims := w.StatefulSet.Spec.VolumeClaimTemplates
-	require.Equal(t, "cas 33Gi ac 1Gi", fmt.Sprint(claims[0].Name, " ", claims[0].Spec.Resources.Requests.Storage(), " ", claims[1].Name, " ", claims[1].Spec.Resources.Requests.Storage()))
+	require.Equal(t, "cas 33Gi ac 1Gi",
+		fmt.Sprint(claims[0].Name, " ", claims[0].Spec.Resources.Requests.Storage(), " ", claims[1].Name, " ",
+			claims[1].Spec.Resources.Requests.Storage()))
 
 	w = newWorld("frontend")
 	w.settle(t)
@@ -92,9 +96,11 @@ func TestDrawn(t *testing.T) {
 func TestOneUpdate(t *testing.T) {
 	three := int32(3)
 	for name, change := range map[string]func(*buildbarn.PodSpec){
-		"image":       func(s *buildbarn.PodSpec) { s.Image = "other" },
-		"replicas":    func(s *buildbarn.PodSpec) { s.Replicas = &three },
-		"resources":   func(s *buildbarn.PodSpec) { s.Resources.Limits = corev1.ResourceList{"cpu": resource.MustParse("1")} },
+		"image":    func(s *buildbarn.PodSpec) { s.Image = "other" },
+		"replicas": func(s *buildbarn.PodSpec) { s.Replicas = &three },
+		"resources": func(s *buildbarn.PodSpec) {
+			s.Resources.Limits = corev1.ResourceList{"cpu": resource.MustParse("1")}
+		},
 		"selector":    func(s *buildbarn.PodSpec) { s.NodeSelector = map[string]string{"a": "b"} },
 		"tolerations": func(s *buildbarn.PodSpec) { s.Tolerations = []corev1.Toleration{{Key: "a"}} },
 		"secrets":     func(s *buildbarn.PodSpec) { s.ImagePullSecrets = []corev1.LocalObjectReference{{Name: "s"}} },
@@ -148,7 +154,8 @@ func TestConverges(t *testing.T) {
 	})
 }
 
-// TestUncheckedConfig: while the configuration cannot be checked, the rest of the part is looked after, and the check is tried again.
+// TestUncheckedConfig: while the configuration cannot be checked, the rest of the part is looked after, and the check
+// is tried again.
 func TestUncheckedConfig(t *testing.T) {
 	w := newWorld("scheduler")
 	w.settle(t)
@@ -162,7 +169,8 @@ func TestUncheckedConfig(t *testing.T) {
 	require.Equal(t, good, a.Status.ConfigHash)
 	w.apply(a)
 	require.Equal(t, "NotChecked", conditionOf(w.Part, buildbarn.ConditionConfigValid).Reason)
-	require.Contains(t, conditionOf(w.Part, buildbarn.ConditionConfigValid).Message, "no memory; the pods keep the last valid one")
+	require.Contains(t, conditionOf(w.Part, buildbarn.ConditionConfigValid).Message,
+		"no memory; the pods keep the last valid one")
 }
 
 // TestBadConfig: a bad configuration never reaches the pods, which keep the last good one.
@@ -174,7 +182,9 @@ func TestBadConfig(t *testing.T) {
 	require.Nil(t, w.Deployment)
 	require.Equal(t, buildbarn.NotFound, w.Part.Observed().State)
 	require.Equal(t, "ConfigMissing", conditionOf(w.Part, buildbarn.ConditionConfigValid).Reason)
-	require.Contains(t, a.Events, Event{corev1.EventTypeWarning, "ConfigMissing", conditionOf(w.Part, buildbarn.ConditionConfigValid).Message})
+	require.Contains(t, a.Events, Event{
+		corev1.EventTypeWarning, "ConfigMissing", conditionOf(w.Part, buildbarn.ConditionConfigValid).Message,
+	})
 	w.Source = files()
 	w.settle(t)
 	good := w.Deployment.Spec.Template.Annotations[buildbarn.AnnotationConfig]
@@ -211,7 +221,9 @@ func TestForeignChildrenAreLeftAlone(t *testing.T) {
 // TestHosts: of two that want a host, the older Ingress stays, and the other comes when it is gone.
 func TestHosts(t *testing.T) {
 	w := newWorld("browser")
-	older := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "other", CreationTimestamp: metav1.NewTime(now)}}
+	older := &networkingv1.Ingress{
+		ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "other", CreationTimestamp: metav1.NewTime(now)},
+	}
 	w.Rivals = []*networkingv1.Ingress{older}
 	w.settle(t)
 	require.Nil(t, w.Ingress)
@@ -247,7 +259,11 @@ func TestClaimsAndShards(t *testing.T) {
 	three := int32(3)
 	w.Part.Pods().Replicas = &three
 	a := Plan(w.checked(), now)
-	require.Contains(t, a.Events, Event{corev1.EventTypeWarning, "Resharding", "the number of storage pods changed from 2 to 3: about 33% of what is cached is not found any more, and is made again"})
+	require.Contains(t, a.Events, Event{
+		corev1.EventTypeWarning, "Resharding",
+		"the number of storage pods changed from 2 to 3: about 33% of what is cached is not found any more, and is made " +
+			"again",
+	})
 	w.settle(t)
 	require.Equal(t, "Resharded", conditionOf(w.Part, buildbarn.ConditionSharding).Reason)
 	require.Equal(t, buildbarn.Ready, w.Part.Observed().State)
@@ -268,10 +284,14 @@ func TestImage(t *testing.T) {
 	w.settle(t)
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: w.Deployment.Spec.Template.Spec}
 	for _, reason := range []string{"ErrImagePull", "ImagePullBackOff"} {
-		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{{Name: "bb-runner-installer", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}}}
+		pod.Status.InitContainerStatuses = []corev1.ContainerStatus{
+			{Name: "bb-runner-installer", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: reason}}},
+		}
 		w.Pods = []*corev1.Pod{pod}
 		require.Empty(t, w.settle(t))
-		require.Equal(t, "ImageNotFound: the image buildbarn/bb-runner-installer:latest of container bb-runner-installer cannot be had: see the events of pod p",
+		require.Equal(t,
+			"ImageNotFound: the image buildbarn/bb-runner-installer:latest of container bb-runner-installer cannot be had: "+
+				"see the events of pod p",
 			conditionOf(w.Part, buildbarn.ConditionReady).Reason+": "+conditionOf(w.Part, buildbarn.ConditionReady).Message)
 	}
 }
@@ -367,15 +387,21 @@ func settleFarm(t *testing.T, o *FarmObserved) (writes int) {
 }
 
 func TestFarm(t *testing.T) {
-	o := &FarmObserved{Farm: &buildbarn.Buildbarn{ObjectMeta: metav1.ObjectMeta{Name: "farm", Namespace: "ns", UID: types.UID("f")}}}
-	require.Equal(t, 5, settleFarm(t, o), "a ConfigMap, storage, scheduler, frontend and workers; no browser without its image")
+	o := &FarmObserved{
+		Farm: &buildbarn.Buildbarn{ObjectMeta: metav1.ObjectMeta{Name: "farm", Namespace: "ns", UID: types.UID("f")}},
+	}
+	require.Equal(t, 5, settleFarm(t, o),
+		"a ConfigMap, storage, scheduler, frontend and workers; no browser without its image")
 	require.Equal(t, buildbarn.Ready, o.Farm.Status.State)
 	require.Zero(t, settleFarm(t, o))
 	o.Parts[0].Observed().ConfigHash = "old"
-	require.Equal(t, buildbarn.NotReady, PlanFarm(*o, now).Status.State, "a part that has not seen its configuration is not ready, whatever it says")
+	require.Equal(t, buildbarn.NotReady, PlanFarm(*o, now).Status.State,
+		"a part that has not seen its configuration is not ready, whatever it says")
 	o.Farm.Spec.Images.Worker = "other"
 	require.Equal(t, 1, settleFarm(t, o))
-	o.Farm.Spec.Workers = []buildbarn.FarmWorkers{{Name: "a"}, {Name: "b", InstanceNamePrefix: "b", Scale: &buildbarn.FarmScale{Max: 3}}}
+	o.Farm.Spec.Workers = []buildbarn.FarmWorkers{
+		{Name: "a"}, {Name: "b", InstanceNamePrefix: "b", Scale: &buildbarn.FarmScale{Max: 3}},
+	}
 	require.Equal(t, 4, settleFarm(t, o), "the configuration, two pools, and the pool that went")
 	o.Parts = nil
 	require.Equal(t, 5, settleFarm(t, o))

@@ -21,7 +21,8 @@ func (r *reconciler) queue(ctx context.Context, w *buildbarn.BuildbarnWorker) (*
 	if err != nil {
 		// The same words each time: the status is not written for another port number.
 		r.Log.Debug("could not read the metrics of a scheduler", "pod", pod.Name, "error", err)
-		return nil, fmt.Errorf("the metrics of pod %s cannot be read from port %d: let its configuration serve them there (diagnosticsHttpServer with enablePrometheus)", pod.Name, buildbarn.PortMetrics)
+		return nil, fmt.Errorf("the metrics of pod %s cannot be read from port %d: let its configuration serve them there "+
+			"(diagnosticsHttpServer with enablePrometheus)", pod.Name, buildbarn.PortMetrics)
 	}
 	return metrics.Of(metrics.Queues(families), w.Spec.Scale), nil
 }

@@ -56,8 +56,10 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, nil
 	case refused(err):
 		a.Status.State, a.Again = buildbarn.NotReady, refusedAgain
-		set := meta.SetStatusCondition(&a.Status.Conditions, metav1.Condition{Type: buildbarn.ConditionReady, Status: metav1.ConditionFalse, Reason: "Refused",
-			Message: err.Error(), ObservedGeneration: p.GetGeneration(), LastTransitionTime: metav1.NewTime(r.Now())})
+		set := meta.SetStatusCondition(&a.Status.Conditions, metav1.Condition{
+			Type: buildbarn.ConditionReady, Status: metav1.ConditionFalse, Reason: "Refused",
+			Message: err.Error(), ObservedGeneration: p.GetGeneration(), LastTransitionTime: metav1.NewTime(r.Now()),
+		})
 		if set {
 			a.Events = append(a.Events, Event{corev1.EventTypeWarning, "Refused", err.Error()})
 		}
@@ -104,7 +106,8 @@ func (r *reconciler) apply(ctx context.Context, a Actions) error {
 		}
 	}
 	for _, o := range a.Delete {
-		if err := r.Client.Delete(ctx, o, engine.Preconditions(o), client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
+		if err := r.Client.Delete(ctx, o, engine.Preconditions(o),
+			client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil {
 			return err
 		}
 	}

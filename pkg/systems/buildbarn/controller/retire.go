@@ -21,17 +21,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/queue"
 )
 
-// A pool shrinks by its idle workers first. Before its Deployment is scaled down, the pods to remove are chosen and marked, so that the Deployment takes these, and the
-// scheduler gives them no more actions. Without an answer of the scheduler nothing is lost, since a worker that is terminated finishes its actions first:
-// only others may go than the idle ones.
+// A pool shrinks by its idle workers first. Before its Deployment is scaled down, the pods to remove are chosen and
+// marked, so that the Deployment takes these, and the scheduler gives them no more actions. Without an answer of the
+// scheduler nothing is lost, since a worker that is terminated finishes its actions first: only others may go than the
+// idle ones.
 
 // retireCost makes ReplicaSets delete a pod before others.
 const retireCost = "-1000"
 
 func retired(p *corev1.Pod) bool { return p.Annotations[buildbarn.AnnotationRetired] != "" }
 
-// leaving returns which n pods are to go: those that were chosen before, that are not ready, that execute the least, and the youngest, in this order.
-// Pods that go already are counted by the Deployment no more.
+// leaving returns which n pods are to go: those that were chosen before, that are not ready, that execute the least,
+// and the youngest, in this order. Pods that go already are counted by the Deployment no more.
 func leaving(pods []*corev1.Pod, busy map[string]int, n int32) []*corev1.Pod {
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p *corev1.Pod) bool { return p.DeletionTimestamp != nil })
 	first := func(yes bool) int {
@@ -42,15 +43,18 @@ func leaving(pods []*corev1.Pod, busy map[string]int, n int32) []*corev1.Pod {
 	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(first(retired(a)), first(retired(b))), cmp.Compare(first(!isReady(a)), first(!isReady(b))),
-			cmp.Compare(busy[a.Name], busy[b.Name]), b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
+			cmp.Compare(busy[a.Name], busy[b.Name]), b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
+			cmp.Compare(a.Name, b.Name))
 	})
 	return pods[:min(int(n), len(pods))]
 }
 
-// abandoned plans the deletion of pods that were marked and not taken, as when this process ended in between: the scheduler gives them nothing.
+// abandoned plans the deletion of pods that were marked and not taken, as when this process ended in between: the
+// scheduler gives them nothing.
 func (p *plan) abandoned(replicas int32) {
 	d := p.o.Deployment
-	if w, ok := p.part.(*buildbarn.BuildbarnWorker); !ok || w.Spec.Scale == nil || d == nil || p.Retire > 0 || d.Status.ObservedGeneration < d.Generation || d.Status.Replicas > replicas {
+	if w, ok := p.part.(*buildbarn.BuildbarnWorker); !ok || w.Spec.Scale == nil || d == nil || p.Retire > 0 ||
+		d.Status.ObservedGeneration < d.Generation || d.Status.Replicas > replicas {
 		return
 	}
 	for _, pod := range p.o.Pods {
@@ -60,12 +64,15 @@ func (p *plan) abandoned(replicas int32) {
 	}
 }
 
-// retire chooses n pods, marks them and lets the scheduler give them nothing more. That the scheduler does not answer is no error.
+// retire chooses n pods, marks them and lets the scheduler give them nothing more. That the scheduler does not answer
+// is no error.
 func (r *reconciler) retire(ctx context.Context, w *buildbarn.BuildbarnWorker, pods []*corev1.Pod, n int32) error {
 	s, err := r.scheduler(ctx, w)
 	var busy map[string]int
 	if err == nil {
-		busy, err = s.Busy(ctx, queue.Name{InstanceNamePrefix: w.Spec.Scale.InstanceNamePrefix, Platform: config.Sorted(w.Spec.Scale.Platform)})
+		busy, err = s.Busy(ctx, queue.Name{
+			InstanceNamePrefix: w.Spec.Scale.InstanceNamePrefix, Platform: config.Sorted(w.Spec.Scale.Platform),
+		})
 	}
 	if err != nil {
 		r.Log.Debug("could not ask a scheduler which workers are busy", "worker", w.Name, "error", err)
@@ -115,7 +122,12 @@ func (r *reconciler) scheduler(ctx context.Context, w *buildbarn.BuildbarnWorker
 	if err != nil {
 		return s, err
 	}
-	s.TLS = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: w.Spec.Scale.Scheduler + "." + w.Namespace, Certificates: []tls.Certificate{pair}, RootCAs: x509.NewCertPool()}
+	s.TLS = &tls.Config{
+		MinVersion:   tls.VersionTLS12,
+		ServerName:   w.Spec.Scale.Scheduler + "." + w.Namespace,
+		Certificates: []tls.Certificate{pair},
+		RootCAs:      x509.NewCertPool(),
+	}
 	if !s.TLS.RootCAs.AppendCertsFromPEM(secret.Data[certificates.Authorities]) {
 		return s, errors.New("the Secret " + name + " has no authorities")
 	}

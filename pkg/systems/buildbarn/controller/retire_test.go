@@ -15,7 +15,13 @@ import (
 
 func workerPods(n int) (list []*corev1.Pod) {
 	for i := range n {
-		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("p%d", i), Namespace: "ns", CreationTimestamp: metav1.NewTime(now.Add(time.Duration(i) * time.Second))}}
+		p := &corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{
+				Name:              fmt.Sprintf("p%d", i),
+				Namespace:         "ns",
+				CreationTimestamp: metav1.NewTime(now.Add(time.Duration(i) * time.Second)),
+			},
+		}
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
 		list = append(list, p)
 	}

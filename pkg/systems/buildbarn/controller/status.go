@@ -13,8 +13,10 @@ import (
 )
 
 func (p *plan) condition(kind string, status metav1.ConditionStatus, reason, message string) {
-	meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message,
-		ObservedGeneration: p.o.Part.GetGeneration(), LastTransitionTime: p.now})
+	meta.SetStatusCondition(&p.Status.Conditions, metav1.Condition{
+		Type: kind, Status: status, Reason: reason, Message: message,
+		ObservedGeneration: p.o.Part.GetGeneration(), LastTransitionTime: p.now,
+	})
 }
 
 func (p *plan) forget(kind string) { meta.RemoveStatusCondition(&p.Status.Conditions, kind) }
@@ -36,13 +38,16 @@ func (p *plan) count() {
 	}
 }
 
-// current reports whether all pods are of the present template, and the controller has seen it. It is false if there is nothing to run them.
+// current reports whether all pods are of the present template, and the controller has seen it. It is false if there is
+// nothing to run them.
 func (p *plan) current(replicas int32) bool {
 	if s := p.o.StatefulSet; s != nil {
-		return s.Status.ObservedGeneration >= s.Generation && s.Status.Replicas == replicas && (replicas == 0 || s.Status.UpdateRevision == s.Status.CurrentRevision || s.Status.UpdatedReplicas == replicas)
+		return s.Status.ObservedGeneration >= s.Generation && s.Status.Replicas == replicas &&
+			(replicas == 0 || s.Status.UpdateRevision == s.Status.CurrentRevision || s.Status.UpdatedReplicas == replicas)
 	}
 	if d := p.o.Deployment; d != nil {
-		return d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas == replicas && d.Status.UpdatedReplicas == replicas
+		return d.Status.ObservedGeneration >= d.Generation && d.Status.Replicas == replicas &&
+			d.Status.UpdatedReplicas == replicas
 	}
 	return false
 }
@@ -71,7 +76,8 @@ func (p *plan) summary(replicas int32) {
 		p.ready("PodsNotReady", fmt.Sprintf("%d of %d pods are ready", s.ReadyReplicas, replicas))
 	default:
 		s.State = buildbarn.Ready
-		p.condition(buildbarn.ConditionReady, metav1.ConditionTrue, "PodsReady", fmt.Sprintf("%d of %d pods are ready", s.ReadyReplicas, replicas))
+		p.condition(buildbarn.ConditionReady, metav1.ConditionTrue, "PodsReady",
+			fmt.Sprintf("%d of %d pods are ready", s.ReadyReplicas, replicas))
 		if c := meta.FindStatusCondition(s.Conditions, buildbarn.ConditionSharding); c != nil && c.Reason == "Resharding" {
 			p.condition(buildbarn.ConditionSharding, metav1.ConditionTrue, "Resharded", c.Message)
 		}
@@ -80,8 +86,11 @@ func (p *plan) summary(replicas int32) {
 
 // failing returns the most important condition that is false, nil if there is none.
 func (p *plan) failing() *metav1.Condition {
-	for _, kind := range []string{buildbarn.ConditionChildren, buildbarn.ConditionConfigValid, buildbarn.ConditionCertificates, buildbarn.ConditionProgressing, buildbarn.ConditionClaimsValid,
-		buildbarn.ConditionIngressReady, buildbarn.ConditionScaling, buildbarn.ConditionSharding} {
+	for _, kind := range []string{
+		buildbarn.ConditionChildren, buildbarn.ConditionConfigValid, buildbarn.ConditionCertificates,
+		buildbarn.ConditionProgressing, buildbarn.ConditionClaimsValid,
+		buildbarn.ConditionIngressReady, buildbarn.ConditionScaling, buildbarn.ConditionSharding,
+	} {
 		if c := meta.FindStatusCondition(p.Status.Conditions, kind); c != nil && c.Status == metav1.ConditionFalse {
 			return c
 		}
@@ -119,14 +128,17 @@ func stuck(pod *corev1.Pod) (reason, message string) {
 	for _, c := range slices.Concat(pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses) {
 		if w := c.State.Waiting; w != nil {
 			switch w.Reason {
-			case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError", "RegistryUnavailable":
-				return "ImageNotFound", fmt.Sprintf("the image %s of container %s cannot be had: see the events of pod %s", images[c.Name], c.Name, pod.Name)
+			case "ErrImagePull", "ImagePullBackOff", "ErrImageNeverPull", "InvalidImageName", "ImageInspectError",
+				"RegistryUnavailable":
+				return "ImageNotFound", fmt.Sprintf("the image %s of container %s cannot be had: see the events of pod %s",
+					images[c.Name], c.Name, pod.Name)
 			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
 				return w.Reason, fmt.Sprintf("container %s of pod %s cannot start: %s", c.Name, pod.Name, w.Message)
 			}
 		}
 		if t := c.LastTerminationState.Terminated; t != nil && !c.Ready && t.ExitCode != 0 {
-			return "ContainerFails", fmt.Sprintf("container %s of pod %s ended with exit code %d: see its log", c.Name, pod.Name, t.ExitCode)
+			return "ContainerFails", fmt.Sprintf("container %s of pod %s ended with exit code %d: see its log", c.Name, pod.Name,
+				t.ExitCode)
 		}
 	}
 	return "", ""
@@ -141,7 +153,8 @@ func (p *plan) events() {
 		case same:
 		case c.Type == buildbarn.ConditionReady && c.Status == metav1.ConditionTrue:
 			p.Events = append(p.Events, Event{corev1.EventTypeNormal, c.Reason, c.Message})
-		case c.Type == buildbarn.ConditionReady && c.Reason == "InvalidSpec", c.Type != buildbarn.ConditionReady && c.Status == metav1.ConditionFalse:
+		case c.Type == buildbarn.ConditionReady && c.Reason == "InvalidSpec",
+			c.Type != buildbarn.ConditionReady && c.Status == metav1.ConditionFalse:
 			p.Events = append(p.Events, Event{corev1.EventTypeWarning, c.Reason, c.Message})
 		}
 	}

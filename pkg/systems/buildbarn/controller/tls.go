@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
 
-// certificate looks at the Secret with the part's certificate, and returns the hash of the authorities for the pods: the last one for as long as the
-// Secret is missing or not valid, so that running pods stay.
+// certificate looks at the Secret with the part's certificate, and returns the hash of the authorities for the pods:
+// the last one for as long as the Secret is missing or not valid, so that running pods stay.
 func (p *plan) certificate() string {
 	t := p.part.Pods().TLS
 	if t == nil {
@@ -28,7 +28,8 @@ func (p *plan) certificate() string {
 		return p.lastAuthorities()
 	}
 	if err := checkSecret(p.o.Secret.Data); err != nil {
-		p.condition(buildbarn.ConditionCertificates, metav1.ConditionFalse, "SecretInvalid", fmt.Sprintf("Secret %s: %v", t.SecretName, err))
+		p.condition(buildbarn.ConditionCertificates, metav1.ConditionFalse, "SecretInvalid",
+			fmt.Sprintf("Secret %s: %v", t.SecretName, err))
 		return p.lastAuthorities()
 	}
 	p.condition(buildbarn.ConditionCertificates, metav1.ConditionTrue, "Valid", "")
@@ -60,10 +61,14 @@ func (p *plan) lastAuthorities() string {
 	return ""
 }
 
-// withCertificate mounts the Secret into the first container, which is the part's program. A worker's runner must not see it: it runs what users send.
+// withCertificate mounts the Secret into the first container, which is the part's program. A worker's runner must not
+// see it: it runs what users send.
 func withCertificate(t *corev1.PodTemplateSpec, secret, authorities string) {
 	mode := corev1.SecretVolumeSourceDefaultMode
-	t.Spec.Volumes = append(t.Spec.Volumes, corev1.Volume{Name: "tls", VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret, DefaultMode: &mode}}})
+	t.Spec.Volumes = append(t.Spec.Volumes, corev1.Volume{
+		Name:         "tls",
+		VolumeSource: corev1.VolumeSource{Secret: &corev1.SecretVolumeSource{SecretName: secret, DefaultMode: &mode}},
+	})
 	c := &t.Spec.Containers[0]
 	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: "tls", MountPath: config.Mounted, ReadOnly: true})
 	if authorities != "" {

@@ -22,8 +22,13 @@ type secure struct {
 }
 
 func newSecure(t *testing.T) *secure {
-	return &secure{t, FarmObserved{Farm: &buildbarn.Buildbarn{ObjectMeta: metav1.ObjectMeta{Name: "farm", Namespace: "ns", UID: types.UID("f")},
-		Spec: buildbarn.BuildbarnSpec{TLS: &buildbarn.FarmTLS{LifetimeHours: 3}}}}, now}
+	return &secure{
+		t,
+		FarmObserved{
+			Farm: &buildbarn.Buildbarn{ObjectMeta: metav1.ObjectMeta{Name: "farm", Namespace: "ns", UID: types.UID("f")},
+				Spec: buildbarn.BuildbarnSpec{TLS: &buildbarn.FarmTLS{LifetimeHours: 3}}},
+		}, now,
+	}
 }
 
 // step applies one plan, and returns which Secrets were issued.
@@ -74,7 +79,10 @@ func (s *secure) condition(kind string) metav1.Condition {
 	return *c
 }
 
-var allSecrets = []string{"farm-client-tls", "farm-operator-tls", "farm-storage-tls", "farm-scheduler-tls", "farm-frontend-tls", "farm-worker-default-tls"}
+var allSecrets = []string{
+	"farm-client-tls", "farm-operator-tls", "farm-storage-tls", "farm-scheduler-tls", "farm-frontend-tls",
+	"farm-worker-default-tls",
+}
 
 // TestFarmTLS: the authority comes first, then certificates and parts; certificates are renewed in time, and mended.
 func TestFarmTLS(t *testing.T) {
@@ -124,7 +132,8 @@ func TestFarmTLS(t *testing.T) {
 	require.Empty(t, issued)
 	require.Empty(t, a.Update)
 	require.Equal(t, buildbarn.NotReady, s.Farm.Status.State)
-	require.Contains(t, s.condition(buildbarn.ConditionReady).Message, "Secret farm-ca: tls.key: is not in PEM format: restore it, or delete it")
+	require.Contains(t, s.condition(buildbarn.ConditionReady).Message,
+		"Secret farm-ca: tls.key: is not in PEM format: restore it, or delete it")
 	authority.Data["tls.key"] = good
 	issued, _ = s.step()
 	require.Empty(t, issued)
@@ -154,10 +163,12 @@ func TestFarmTLSNameTaken(t *testing.T) {
 	issued, a := s.step()
 	require.NotContains(t, issued, "farm-storage-tls")
 	require.Empty(t, a.Delete)
-	require.Equal(t, "there is a Secret farm-storage-tls that this farm has not made: delete it, or choose another name", s.condition(buildbarn.ConditionCertificates).Message)
+	require.Equal(t, "there is a Secret farm-storage-tls that this farm has not made: delete it, or choose another name",
+		s.condition(buildbarn.ConditionCertificates).Message)
 }
 
-// TestPartTLS: the program gets the certificate, and nothing else does; other authorities replace the pods, a renewed certificate does not.
+// TestPartTLS: the program gets the certificate, and nothing else does; other authorities replace the pods, a renewed
+// certificate does not.
 func TestPartTLS(t *testing.T) {
 	data, err := certificates.NewAuthority("ca", now)
 	require.NoError(t, err)
@@ -174,7 +185,10 @@ func TestPartTLS(t *testing.T) {
 		w.settle(t)
 		require.Equal(t, "SecretMissing", conditionOf(w.Part, buildbarn.ConditionCertificates).Reason)
 		require.Equal(t, buildbarn.NotReady, w.Part.Observed().State)
-		w.Secret = &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "cert"}, Data: map[string][]byte{"tls.crt": []byte("x"), "tls.key": []byte("y"), "ca.crt": []byte("z")}}
+		w.Secret = &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: "cert"},
+			Data:       map[string][]byte{"tls.crt": []byte("x"), "tls.key": []byte("y"), "ca.crt": []byte("z")},
+		}
 		w.settle(t)
 		require.Equal(t, "SecretInvalid", conditionOf(w.Part, buildbarn.ConditionCertificates).Reason)
 		w.Secret = secret()

@@ -21,10 +21,13 @@ var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
 // files is a ConfigMap that is valid for all parts.
 func files() *corev1.ConfigMap {
-	return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: buildbarn.DefaultConfigMap, Namespace: "ns"}, Data: map[string]string{
-		"common.libsonnet": "{}", "scheduler.jsonnet": "import 'common.libsonnet'", "storage.jsonnet": "{ a: 1 }", "frontend.jsonnet": "{ b: 1 }", "browser.jsonnet": "{ c: 1 }",
-		"worker-ubuntu22-04.jsonnet": "{ d: 1 }", "runner-ubuntu22-04.jsonnet": "{ e: 1 }",
-	}}
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{Name: buildbarn.DefaultConfigMap, Namespace: "ns"}, Data: map[string]string{
+			"common.libsonnet": "{}", "scheduler.jsonnet": "import 'common.libsonnet'", "storage.jsonnet": "{ a: 1 }",
+			"frontend.jsonnet": "{ b: 1 }", "browser.jsonnet": "{ c: 1 }",
+			"worker-ubuntu22-04.jsonnet": "{ d: 1 }", "runner-ubuntu22-04.jsonnet": "{ e: 1 }",
+		},
+	}
 }
 
 func newPartOf(kind string) buildbarn.Part {

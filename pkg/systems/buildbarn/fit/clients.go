@@ -20,7 +20,8 @@ type target struct {
 	port         int32
 }
 
-// targets returns what an address of gRPC may name in a namespace, the likeliest first; nil if it names something else, or what cannot be known.
+// targets returns what an address of gRPC may name in a namespace, the likeliest first; nil if it names something else,
+// or what cannot be known.
 func targets(address, namespace string) []target {
 	address, ok := endpoint(address)
 	if !ok {
@@ -134,7 +135,8 @@ func (c *comparison) client(client protocol.Client, t target, s *corev1.Service)
 	switch {
 	case s.Spec.Type == corev1.ServiceTypeExternalName:
 	case i < 0 && kind != "" && !headless && t.pod == "":
-		return wrong(client.Place, "the Service %s of %s %s has no port %d; it has %s", s.Name, kind, s.Name, t.port, listed(s.Spec.Ports))
+		return wrong(client.Place, "the Service %s of %s %s has no port %d; it has %s", s.Name, kind, s.Name, t.port,
+			listed(s.Spec.Ports))
 	case i < 0:
 		c.warn(client.Place, "the Service %s has no port %d; it has %s", s.Name, t.port, listed(s.Spec.Ports))
 	case kind == "BuildbarnScheduler":
@@ -142,14 +144,18 @@ func (c *comparison) client(client protocol.Client, t target, s *corev1.Service)
 	}
 	replicas, known := c.Storage[s.Name]
 	if n, set, ok := ordinal(t.pod); ok && known && set == s.Name && int64(n) >= int64(replicas) {
-		c.warn(client.Place, "there is no pod %s: BuildbarnStorage %s has %d (replicas), the last is %s-%d", t.pod, s.Name, replicas, s.Name, max(replicas-1, 0))
+		c.warn(client.Place, "there is no pod %s: BuildbarnStorage %s has %d (replicas), the last is %s-%d", t.pod, s.Name,
+			replicas, s.Name, max(replicas-1, 0))
 	}
 	return nil
 }
 
-// scheduler warns of a client of a scheduler that calls the port for others, unless its configuration has exchanged them.
+// scheduler warns of a client of a scheduler that calls the port for others, unless its configuration has exchanged
+// them.
 func (c *comparison) scheduler(client protocol.Client, p corev1.ServicePort) {
-	want := map[string]int32{"frontend": buildbarn.PortSchedulerClient, "worker": buildbarn.PortSchedulerWorker}[c.Component]
+	want := map[string]int32{
+		"frontend": buildbarn.PortSchedulerClient, "worker": buildbarn.PortSchedulerWorker,
+	}[c.Component]
 	if want != 0 && p.Port != want {
 		c.warn(client.Place, "port %d of a scheduler is %s; %ss call port %d", p.Port, p.Name, c.Component, want)
 	}

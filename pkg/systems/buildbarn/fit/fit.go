@@ -26,11 +26,12 @@ type Around struct {
 	Ports []corev1.ServicePort
 	// Claims are the sizes of the part's claims, in bytes, by the path where they are mounted.
 	Claims map[string]int64
-	// Services are those of the namespace that Names returned, as far as they are there; Storage are the numbers of pods of BuildbarnStorages of these names.
+	// Services are those of the namespace that Names returned, as far as they are there; Storage are the numbers of pods
+	// of BuildbarnStorages of these names.
 	Services map[string]*corev1.Service
 	Storage  map[string]int32
-	// Schedulers and Frontends are what the files of those of the namespace say, by their names; nil if it is not known. Empty is whether workers may go down to
-	// none. They are for workers alone.
+	// Schedulers and Frontends are what the files of those of the namespace say, by their names; nil if it is not known.
+	// Empty is whether workers may go down to none. They are for workers alone.
 	Schedulers, Frontends map[string]*protocol.Facts
 	Empty                 bool
 }
@@ -42,7 +43,8 @@ func Compare(facts []*protocol.Facts, a Around) (problem string, warnings []stri
 		if f == nil {
 			return "", nil // it is not known what the file says
 		}
-		all.Servers, all.Clients, all.Files = append(all.Servers, f.Servers...), append(all.Clients, f.Clients...), append(all.Files, f.Files...)
+		all.Servers, all.Clients, all.Files = append(all.Servers, f.Servers...), append(all.Clients, f.Clients...), append(
+			all.Files, f.Files...)
 		all.Queues = append(all.Queues, f.Queues...)
 	}
 	c := comparison{Around: a, Facts: all}
@@ -94,7 +96,8 @@ func (c *comparison) listeners() (list []listener, ok bool) {
 	return list, true
 }
 
-// ports looks for servers behind the ports of the part's Service. Without the first, which is probed, no pod becomes ready.
+// ports looks for servers behind the ports of the part's Service. Without the first, which is probed, no pod becomes
+// ready.
 func (c *comparison) ports() error {
 	listeners, ok := c.listeners()
 	if !ok {
@@ -113,9 +116,13 @@ func (c *comparison) ports() error {
 		switch {
 		case found:
 		case only != nil && i == 0:
-			return wrong(only.Place, "%s is reached from the pod itself alone, and so are neither Service nor startup probe answered: make it ':%d'", only.host, p.Port)
+			return wrong(only.Place,
+				"%s is reached from the pod itself alone, and so are neither Service nor startup probe answered: make it ':%d'",
+				only.host, p.Port)
 		case i == 0 && len(listeners) > 0:
-			return wrong(listeners[0].Place, "nothing listens on port %d, where the Service and the startup probe of this object go: let a server have ':%d' in its listenAddresses", p.Port, p.Port)
+			return wrong(listeners[0].Place,
+				"nothing listens on port %d, where the Service and the startup probe of this object go: let a server have ':%d' "+
+					"in its listenAddresses", p.Port, p.Port)
 		case len(listeners) > 0:
 			c.warn(listeners[0].Place, "nothing listens on port %d (%s), where the Service of this object goes", p.Port, p.Name)
 		}
@@ -137,7 +144,8 @@ func (c *comparison) twice() error {
 	for i, l := range listeners {
 		for _, before := range listeners[:i] {
 			if l.port == before.port && l.port != 0 && (l.host == before.host || l.host == "" || before.host == "") {
-				return wrong(l.Place, "port %d is that of %s in %s already, which is in the same pod: choose another one", l.port, before.Field, before.Line)
+				return wrong(l.Place, "port %d is that of %s in %s already, which is in the same pod: choose another one", l.port,
+					before.Field, before.Line)
 			}
 		}
 	}
@@ -157,14 +165,16 @@ func (c *comparison) runners() error {
 	}
 	for _, client := range c.Clients {
 		socket, ok := strings.CutPrefix(client.Address, "unix://")
-		if !ok || !strings.HasPrefix(socket, "/") || !strings.Contains(client.Field, ".runners[") || slices.Contains(paths, path.Clean(socket)) {
+		if !ok || !strings.HasPrefix(socket, "/") || !strings.Contains(client.Field, ".runners[") ||
+			slices.Contains(paths, path.Clean(socket)) {
 			continue
 		}
 		listens := "listens on no socket"
 		if len(paths) > 0 {
 			listens = "listens on " + strings.Join(paths, ", ")
 		}
-		return wrong(client.Place, "the runner of this pod is not at %s: it %s (listenPaths in the runner's file)", socket, listens)
+		return wrong(client.Place, "the runner of this pod is not at %s: it %s (listenPaths in the runner's file)", socket,
+			listens)
 	}
 	return nil
 }
@@ -179,7 +189,9 @@ func (c *comparison) sizes() error {
 			}
 			before := sums[mount]
 			if f.Bytes > size || before > size-f.Bytes {
-				return wrong(f.Place, "%s has %s, with what is there already %s, but the claim at %s has %s: lower sizeBytes, or enlarge the claim", f.Path,
+				return wrong(f.Place,
+					"%s has %s, with what is there already %s, but the claim at %s has %s: lower sizeBytes, or enlarge the claim",
+					f.Path,
 					mebibytes(f.Bytes), mebibytes(min(before, size)+min(f.Bytes, 1<<62)), mount, mebibytes(size))
 			}
 			sums[mount] = before + f.Bytes

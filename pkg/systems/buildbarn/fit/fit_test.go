@@ -46,15 +46,23 @@ func TestServers(t *testing.T) {
 		{servers(":grpc"), "", ""}, // who knows
 		{servers("nonsense"), "", ""},
 		{nil, "", ""}, // the program refuses it
-		{servers(":8983"), "x.jsonnet:1: f: nothing listens on port 8982, where the Service and the startup probe of this object go: let a server have ':8982' in its listenAddresses", ""},
+		{
+			servers(":8983"),
+			"x.jsonnet:1: f: nothing listens on port 8982, where the Service and the startup probe of this object go: let a " +
+				"server have ':8982' in its listenAddresses", "",
+		},
 		{servers("127.0.0.1:8982"), "x.jsonnet:1: f: 127.0.0.1 is reached from the pod itself alone", ""},
 		{servers("localhost:8982", ":8982", ":8983"), "port 8982 is that of f in x.jsonnet:1 already", ""},
 		{servers(":8982"), "", "x.jsonnet:1: f: nothing listens on port 8983 (grpc), where the Service of this object goes"},
-		{servers(":8982", ":8983", ":8983"), "port 8983 is that of f in x.jsonnet:1 already, which is in the same pod: choose another one", ""},
+		{
+			servers(":8982", ":8983", ":8983"),
+			"port 8983 is that of f in x.jsonnet:1 already, which is in the same pod: choose another one", "",
+		},
 		{servers(":8982", ":8983", "10.0.0.1:7", "10.0.0.2:7", ":0", ":0"), "", ""},
 		{servers(":8982", "localhost:8983"), "", "nothing listens on port 8983"},
 	} {
-		problem, warnings := Compare([]*protocol.Facts{{Servers: test.servers}}, Around{Component: "scheduler", Ports: ports(8982, 8983)})
+		problem, warnings := Compare([]*protocol.Facts{{Servers: test.servers}},
+			Around{Component: "scheduler", Ports: ports(8982, 8983)})
 		if test.problem == "" {
 			require.Empty(t, problem, test.servers)
 		} else {
@@ -68,13 +76,21 @@ func TestServers(t *testing.T) {
 		}
 	}
 	// The programs of a pod share its addresses.
-	problem, _ := Compare([]*protocol.Facts{{Servers: servers(":9980")}, {Servers: servers(":9980")}}, Around{Component: "worker"})
+	problem, _ := Compare([]*protocol.Facts{{Servers: servers(":9980")}, {Servers: servers(":9980")}},
+		Around{Component: "worker"})
 	require.Contains(t, problem, "port 9980 is that of")
 }
 
 func TestRunners(t *testing.T) {
 	worker := func(socket string) *protocol.Facts {
-		return &protocol.Facts{Clients: []protocol.Client{{Place: protocol.Place{Field: "buildDirectories[0].runners[0].endpoint.address", Line: "worker.jsonnet:9"}, Address: socket}}}
+		return &protocol.Facts{
+			Clients: []protocol.Client{
+				{
+					Place:   protocol.Place{Field: "buildDirectories[0].runners[0].endpoint.address", Line: "worker.jsonnet:9"},
+					Address: socket,
+				},
+			},
+		}
 	}
 	runner := &protocol.Facts{Servers: []protocol.Server{{Place: at, Path: "/worker/runner"}}}
 	for socket, want := range map[string]string{
@@ -82,7 +98,8 @@ func TestRunners(t *testing.T) {
 		"unix:///worker/./runner": "",
 		"unix:worker/runner":      "",
 		"runner.example.com:80":   "",
-		"unix:///worker/runer":    "worker.jsonnet:9: buildDirectories[0].runners[0].endpoint.address: the runner of this pod is not at /worker/runer: it listens on /worker/runner (listenPaths in the runner's file)",
+		"unix:///worker/runer": "worker.jsonnet:9: buildDirectories[0].runners[0].endpoint.address: the runner of this " +
+			"pod is not at /worker/runer: it listens on /worker/runner (listenPaths in the runner's file)",
 	} {
 		problem, warnings := Compare([]*protocol.Facts{worker(socket), runner}, Around{Component: "worker", Namespace: "ns"})
 		require.Equal(t, want, problem)
@@ -101,35 +118,48 @@ func TestSizes(t *testing.T) {
 		return []*protocol.Facts{{Files: list}}
 	}
 	for want, f := range map[string][]*protocol.Facts{
-		"": files(protocol.File{Path: "/storage-cas/a", Bytes: 60 << 20}, protocol.File{Path: "/storage-cas/b", Bytes: 40 << 20}, protocol.File{Path: "/storage-casual/b", Bytes: 1 << 40}, protocol.File{Path: "/tmp/b", Bytes: 1 << 62}),
-		"x.jsonnet:1: f: /storage-cas/b has 41 MiB, with what is there already 101 MiB, but the claim at /storage-cas has 100 MiB: lower sizeBytes, or enlarge the claim": files(
+		"": files(protocol.File{Path: "/storage-cas/a", Bytes: 60 << 20},
+			protocol.File{Path: "/storage-cas/b", Bytes: 40 << 20}, protocol.File{Path: "/storage-casual/b", Bytes: 1 << 40},
+			protocol.File{Path: "/tmp/b", Bytes: 1 << 62}),
+		"x.jsonnet:1: f: /storage-cas/b has 41 MiB, with what is there already 101 MiB, but the claim at /storage-cas has " +
+			"100 MiB: lower sizeBytes, or enlarge the claim": files(
 			protocol.File{Path: "/storage-cas/a", Bytes: 60 << 20}, protocol.File{Path: "/storage-cas/b", Bytes: 41 << 20}),
-		"x.jsonnet:1: f: /storage-ac/../storage-ac/b has 11 MiB, with what is there already 11 MiB, but the claim at /storage-ac has 10 MiB: lower sizeBytes, or enlarge the claim": files(
+		"x.jsonnet:1: f: /storage-ac/../storage-ac/b has 11 MiB, with what is there already 11 MiB, but the claim at " +
+			"/storage-ac has 10 MiB: lower sizeBytes, or enlarge the claim": files(
 			protocol.File{Path: "/storage-ac/../storage-ac/b", Bytes: 11 << 20}),
 	} {
 		problem, _ := Compare(f, around)
 		require.Equal(t, want, problem)
 	}
-	problem, _ := Compare(files(protocol.File{Path: "/storage-cas/a", Bytes: 1<<63 - 1}, protocol.File{Path: "/storage-cas/b", Bytes: 1<<63 - 1}), around)
+	problem, _ := Compare(files(protocol.File{Path: "/storage-cas/a", Bytes: 1<<63 - 1},
+		protocol.File{Path: "/storage-cas/b", Bytes: 1<<63 - 1}), around)
 	require.Contains(t, problem, "lower sizeBytes")
 }
 
 func service(name, kind, ip string, numbers ...int32) *corev1.Service {
-	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports(numbers...)}}
+	s := &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports(numbers...)},
+	}
 	if kind != "" {
 		yes := true
-		s.OwnerReferences = []metav1.OwnerReference{{APIVersion: buildbarn.GroupVersion.String(), Kind: kind, Name: name, Controller: &yes}}
+		s.OwnerReferences = []metav1.OwnerReference{
+			{APIVersion: buildbarn.GroupVersion.String(), Kind: kind, Name: name, Controller: &yes},
+		}
 	}
 	return s
 }
 
 func TestClients(t *testing.T) {
-	around := Around{Namespace: "ns", Component: "frontend", Storage: map[string]int32{"storage": 2}, Services: map[string]*corev1.Service{
-		"scheduler": service("scheduler", "BuildbarnScheduler", "10.0.0.1", 8982, 8983),
-		"storage":   service("storage", "BuildbarnStorage", corev1.ClusterIPNone, 8981),
-		"mine":      service("mine", "", "10.0.0.2", 80),
-		"far":       {ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName}},
-	}}
+	around := Around{
+		Namespace: "ns", Component: "frontend", Storage: map[string]int32{"storage": 2}, Services: map[string]*corev1.Service{
+			"scheduler": service("scheduler", "BuildbarnScheduler", "10.0.0.1", 8982, 8983),
+			"storage":   service("storage", "BuildbarnStorage", corev1.ClusterIPNone, 8981),
+			"mine":      service("mine", "", "10.0.0.2", 80),
+			"far": {
+				ObjectMeta: metav1.ObjectMeta{Name: "far"}, Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeExternalName},
+			},
+		},
+	}
 	for address, want := range map[string]struct{ problem, warn string }{
 		"scheduler:8982":                              {},
 		"dns:///scheduler.ns:8982":                    {},
@@ -151,15 +181,24 @@ func TestClients(t *testing.T) {
 		"scheduler.other.svc:8982":       {},
 		"x-1.example.com:443":            {},
 		"scheduler.ns.svc.my.domain:443": {},
-		"scheduler:8992":                 {problem: "x.jsonnet:1: f: the Service scheduler of BuildbarnScheduler scheduler has no port 8992; it has 8982 (grpc), 8983 (grpc)"},
-		"scheduler.ns:8992":              {problem: "has no port 8992"},
-		"scheduler":                      {problem: "has no port 443"},
-		"scheduler:8983":                 {warn: "port 8983 of a scheduler is grpc; frontends call port 8982"},
-		"shceduler:8982":                 {warn: "x.jsonnet:1: f: shceduler:8982 names no Service of this namespace: there is no shceduler"},
-		"storage-1.storag:8981":          {warn: "there is no storag"},
-		"storage-2.storage:8981":         {warn: "there is no pod storage-2: BuildbarnStorage storage has 2 (replicas), the last is storage-1"},
-		"storage-0.storage:8999":         {warn: "the Service storage has no port 8999; it has 8981 (grpc)"}, // it may listen there as well
-		"mine:81":                        {warn: "the Service mine has no port 81"},                          // it may be about to have it
+		"scheduler:8992": {
+			problem: "x.jsonnet:1: f: the Service scheduler of BuildbarnScheduler scheduler has no port 8992; it has 8982 " +
+				"(grpc), 8983 (grpc)",
+		},
+		"scheduler.ns:8992": {problem: "has no port 8992"},
+		"scheduler":         {problem: "has no port 443"},
+		"scheduler:8983":    {warn: "port 8983 of a scheduler is grpc; frontends call port 8982"},
+		"shceduler:8982": {
+			warn: "x.jsonnet:1: f: shceduler:8982 names no Service of this namespace: there is no shceduler",
+		},
+		"storage-1.storag:8981": {warn: "there is no storag"},
+		"storage-2.storage:8981": {
+			warn: "there is no pod storage-2: BuildbarnStorage storage has 2 (replicas), the last is storage-1",
+		},
+		// it may listen there as well
+		"storage-0.storage:8999": {warn: "the Service storage has no port 8999; it has 8981 (grpc)"},
+		// it may be about to have it
+		"mine:81": {warn: "the Service mine has no port 81"},
 	} {
 		problem, warnings := Compare([]*protocol.Facts{calls(address)}, around)
 		if want.problem == "" {
@@ -174,7 +213,11 @@ func TestClients(t *testing.T) {
 			require.Contains(t, warnings[0], want.warn)
 		}
 	}
-	require.Equal(t, []string{"a", "b", "ns", "storage"}, Names([]*protocol.Facts{calls("a:1", "b.ns:1", "c.d:1", "1.2.3.4:5", "storage-0.storage:1", "x-0.ns:2"), nil}, "ns")[:4])
+	require.Equal(t, []string{"a", "b", "ns", "storage"},
+		Names([]*protocol.Facts{
+			calls("a:1", "b.ns:1", "c.d:1", "1.2.3.4:5", "storage-0.storage:1", "x-0.ns:2"), nil,
+		}, "ns")[:4])
 	// In a namespace of the Service's name both are possible.
-	require.Equal(t, []target{{"storage", "storage-0", 1}, {"storage-0", "", 1}}, targets("storage-0.storage:1", "storage"))
+	require.Equal(t, []target{{"storage", "storage-0", 1}, {"storage-0", "", 1}},
+		targets("storage-0.storage:1", "storage"))
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
 )
 
-// queues compares what workers serve with the queues of their scheduler, and with what the frontends pass on to it. All of it may be meant: there are
-// workers for others, and schedulers make queues for the workers that come.
+// queues compares what workers serve with the queues of their scheduler, and with what the frontends pass on to it. All
+// of it may be meant: there are workers for others, and schedulers make queues for the workers that come.
 func (c *comparison) queues() error {
 	if c.Component != "worker" {
 		return nil
@@ -29,15 +29,20 @@ func (c *comparison) queues() error {
 	return nil
 }
 
-// queue warns if a scheduler does not have a queue before there are workers, and has others, or is to be without workers.
+// queue warns if a scheduler does not have a queue before there are workers, and has others, or is to be without
+// workers.
 func (c *comparison) queue(q protocol.Queue, scheduler string, declared []protocol.Queue) {
 	same := func(d protocol.Queue) bool { return d.Prefix == q.Prefix && slices.Equal(d.Platform, q.Platform) }
 	switch {
 	case slices.ContainsFunc(declared, same):
 	case c.Empty:
-		c.warn(q.Place, "BuildbarnScheduler %s has no queue (predeclaredPlatformQueues) for %s: it refuses actions for these workers when they have been scaled to none for a while, and so they stay there", scheduler, described(q))
+		c.warn(q.Place,
+			"BuildbarnScheduler %s has no queue (predeclaredPlatformQueues) for %s: it refuses actions for these workers when "+
+				"they have been scaled to none for a while, and so they stay there", scheduler, described(q))
 	case len(declared) > 0:
-		c.warn(q.Place, "BuildbarnScheduler %s has queues (predeclaredPlatformQueues), and none for %s, but for %s: actions for these workers are refused while none is connected", scheduler, described(q), described(declared[0]))
+		c.warn(q.Place,
+			"BuildbarnScheduler %s has queues (predeclaredPlatformQueues), and none for %s, but for %s: actions for these "+
+				"workers are refused while none is connected", scheduler, described(q), described(declared[0]))
 	}
 }
 
@@ -60,7 +65,8 @@ func (c *comparison) routes(q protocol.Queue, scheduler string) {
 	}
 	if len(others) > 0 {
 		slices.Sort(others)
-		c.warn(q.Place, "no frontend of this namespace passes actions for %s on to %s: their addInstanceNamePrefix is %s", described(q), scheduler, strings.Join(slices.Compact(others), ", "))
+		c.warn(q.Place, "no frontend of this namespace passes actions for %s on to %s: their addInstanceNamePrefix is %s",
+			described(q), scheduler, strings.Join(slices.Compact(others), ", "))
 	}
 }
 

@@ -12,7 +12,10 @@ import (
 func TestQueues(t *testing.T) {
 	linux := protocol.Queue{Place: at, Prefix: "a/b", Platform: []protocol.Property{{Name: "OS", Value: "linux"}}}
 	mac := protocol.Queue{Place: at, Prefix: "a/b", Platform: []protocol.Property{{Name: "OS", Value: "mac"}}}
-	worker := &protocol.Facts{Queues: []protocol.Queue{linux}, Clients: []protocol.Client{{Place: protocol.Place{Field: "scheduler.address"}, Address: "scheduler:8983"}}}
+	worker := &protocol.Facts{
+		Queues:  []protocol.Queue{linux},
+		Clients: []protocol.Client{{Place: protocol.Place{Field: "scheduler.address"}, Address: "scheduler:8983"}},
+	}
 	route := func(added, address string) *protocol.Facts {
 		return &protocol.Facts{Routes: []protocol.Route{{Added: added, Address: address}}}
 	}
@@ -24,7 +27,13 @@ func TestQueues(t *testing.T) {
 	}{
 		{nil, nil, false, ""}, // the scheduler makes a queue for who comes
 		{[]protocol.Queue{mac, linux}, nil, true, ""},
-		{[]protocol.Queue{mac}, nil, false, "x.jsonnet:1: f: BuildbarnScheduler scheduler has queues (predeclaredPlatformQueues), and none for instance names that begin with a/b and platform OS=linux, but for instance names that begin with a/b and platform OS=mac"},
+		{
+			[]protocol.Queue{mac},
+			nil,
+			false,
+			"x.jsonnet:1: f: BuildbarnScheduler scheduler has queues (predeclaredPlatformQueues), and none for instance names " +
+				"that begin with a/b and platform OS=linux, but for instance names that begin with a/b and platform OS=mac",
+		},
 		{nil, nil, true, "it refuses actions for these workers when they have been scaled to none for a while"},
 		{nil, map[string]*protocol.Facts{"f": route("", "scheduler:8982")}, false, ""},
 		{nil, map[string]*protocol.Facts{"f": route("a", "scheduler:8982")}, false, ""},
@@ -33,10 +42,16 @@ func TestQueues(t *testing.T) {
 		{nil, map[string]*protocol.Facts{"f": route("x", "scheduler:8982"), "g": nil}, false, ""},
 		{nil, map[string]*protocol.Facts{"f": route("x", "scheduler:8982"), "g": route("a/b", "scheduler:8982")}, false, ""},
 		{nil, map[string]*protocol.Facts{"f": route("a/bc", "scheduler:8982"), "g": route("x", "scheduler:8982")}, false,
-			"no frontend of this namespace passes actions for instance names that begin with a/b and platform OS=linux on to scheduler: their addInstanceNamePrefix is a/bc, x"},
+			"no frontend of this namespace passes actions for instance names that begin with a/b and platform OS=linux on to " +
+				"scheduler: their addInstanceNamePrefix is a/bc, x"},
 	} {
-		around := Around{Namespace: "ns", Component: "worker", Empty: test.empty, Frontends: test.frontends, Services: map[string]*corev1.Service{"scheduler": service("scheduler", "BuildbarnScheduler", "10.0.0.1", 8982, 8983)},
-			Schedulers: map[string]*protocol.Facts{"scheduler": {Queues: test.declared}}}
+		around := Around{
+			Namespace: "ns", Component: "worker", Empty: test.empty, Frontends: test.frontends,
+			Services: map[string]*corev1.Service{
+				"scheduler": service("scheduler", "BuildbarnScheduler", "10.0.0.1", 8982, 8983),
+			},
+			Schedulers: map[string]*protocol.Facts{"scheduler": {Queues: test.declared}},
+		}
 		problem, warnings := Compare([]*protocol.Facts{worker, {}}, around)
 		require.Empty(t, problem)
 		if test.want == "" {

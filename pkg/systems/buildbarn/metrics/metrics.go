@@ -1,4 +1,5 @@
-// Package metrics reads what Buildbarn's programs say about themselves: queues, workers, how full storage is and how often it hits.
+// Package metrics reads what Buildbarn's programs say about themselves: queues, workers, how full storage is and how
+// often it hits.
 //
 // Its invariant: what a pod sends is bounded, and numbers that make no sense are zero.
 package metrics
@@ -41,7 +42,8 @@ const (
 	metricsWait = 2 * time.Second
 )
 
-// Queue is what a scheduler has for the workers of one platform: actions that wait, those that are executed, and threads of workers.
+// Queue is what a scheduler has for the workers of one platform: actions that wait, those that are executed, and
+// threads of workers.
 type Queue struct {
 	Queued, Executing, Workers int32
 	// InstanceNamePrefix and Platform name the queue.
@@ -56,7 +58,8 @@ type Families = map[string]*dto.MetricFamily
 func Read(ctx context.Context, address string) (Families, error) {
 	ctx, cancel := context.WithTimeout(ctx, metricsWait)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(address, strconv.Itoa(int(buildbarn.PortMetrics)))+"/metrics", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		"http://"+net.JoinHostPort(address, strconv.Itoa(int(buildbarn.PortMetrics)))+"/metrics", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +106,8 @@ func Queues(families Families) []Queue {
 			if all[k] == nil {
 				all[k] = &counts{}
 			}
-			*to(all[k]) += m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount()) + float64(m.GetSummary().GetSampleCount())
+			*to(all[k]) += m.GetCounter().GetValue() + float64(m.GetHistogram().GetSampleCount()) +
+				float64(m.GetSummary().GetSampleCount())
 		}
 	}
 	add(metricScheduled, func(c *counts) *float64 { return &c.scheduled })
@@ -113,7 +117,12 @@ func Queues(families Families) []Queue {
 	add(metricRemoved, func(c *counts) *float64 { return &c.removed })
 	out := make([]Queue, 0, len(all))
 	for k, c := range all {
-		q := Queue{Queued: number(c.scheduled - c.started), Executing: number(c.started - c.ended), Workers: number(c.created - c.removed), InstanceNamePrefix: k.prefix}
+		q := Queue{
+			Queued:             number(c.scheduled - c.started),
+			Executing:          number(c.started - c.ended),
+			Workers:            number(c.created - c.removed),
+			InstanceNamePrefix: k.prefix,
+		}
 		var platform struct{ Properties []buildbarn.PlatformProperty }
 		_ = json.Unmarshal([]byte(k.platform), &platform) // another scheduler's labels name no queue of ours
 		q.Platform = config.Sorted(platform.Properties)
@@ -159,11 +168,12 @@ const (
 	metricOperations  = "buildbarn_blobstore_blob_access_operations_duration_seconds"
 )
 
-// blocks is how many blocks rendered configurations have for old, current and new data: 8, 24, and 3 of files or 1 of results.
+// blocks is how many blocks rendered configurations have for old, current and new data: 8, 24, and 3 of files or 1 of
+// results.
 var blocks = map[string]float64{"cas": 35, "ac": 33}
 
-// Fill returns how many of the blocks of a storage pod's stores, "cas" and "ac", are in use, in percent. Buildbarn begins several blocks at once, and a
-// store with all in use replaces what is oldest.
+// Fill returns how many of the blocks of a storage pod's stores, "cas" and "ac", are in use, in percent. Buildbarn
+// begins several blocks at once, and a store with all in use replaces what is oldest.
 func Fill(families Families) map[string]int {
 	used := map[string]float64{}
 	for name, sign := range map[string]float64{metricAllocations: 1, metricReleases: -1} {
@@ -191,7 +201,8 @@ func Hits(families Families) (had, asked int64) {
 		for _, l := range m.GetLabel() {
 			labels[l.GetName()] = l.GetValue()
 		}
-		if labels["storage_type"] != "ac" || labels["operation"] != "Get" || labels["backend_type"] != "completeness_checking" {
+		if labels["storage_type"] != "ac" || labels["operation"] != "Get" ||
+			labels["backend_type"] != "completeness_checking" {
 			continue
 		}
 		n := int64(min(m.GetHistogram().GetSampleCount(), maxCount))

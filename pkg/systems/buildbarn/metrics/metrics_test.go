@@ -36,8 +36,10 @@ func TestQueues(t *testing.T) {
 	all := Queues(families)
 	linux := []buildbarn.PlatformProperty{{Name: "OSFamily", Value: "linux"}}
 	require.Len(t, all, 2)
-	require.Equal(t, Queue{Queued: 4, Executing: 2, Workers: 3, Platform: linux}, *Of(all, &buildbarn.WorkerScale{Platform: linux}))
-	require.Zero(t, Of(all, &buildbarn.WorkerScale{InstanceNamePrefix: "other"}).Workers, "counters that are no sense are zero")
+	require.Equal(t, Queue{Queued: 4, Executing: 2, Workers: 3, Platform: linux},
+		*Of(all, &buildbarn.WorkerScale{Platform: linux}))
+	require.Zero(t, Of(all, &buildbarn.WorkerScale{InstanceNamePrefix: "other"}).Workers,
+		"counters that are no sense are zero")
 	require.Equal(t, &Queue{}, Of(all, &buildbarn.WorkerScale{}))
 	require.Empty(t, Queues(nil))
 }

@@ -1,6 +1,6 @@
-// Package queue asks a Buildbarn scheduler which workers are busy, and tells it which will go: the two calls of buildbarn.buildqueuestate.BuildQueueState
-// (pkg/proto/buildqueuestate of bb-remote-execution) that retiring workers takes. Their few messages are encoded here, as that module would bring all of a
-// build farm with it.
+// Package queue asks a Buildbarn scheduler which workers are busy, and tells it which will go: the two calls of
+// buildbarn.buildqueuestate.BuildQueueState (pkg/proto/buildqueuestate of bb-remote-execution) that retiring workers
+// takes. Their few messages are encoded here, as that module would bring all of a build farm with it.
 //
 // Its invariant: what a scheduler sends is bounded, and a call ends within two seconds.
 package queue
@@ -92,7 +92,8 @@ func (s Scheduler) Terminate(ctx context.Context, pods []string) error {
 	})
 }
 
-// terminate tells the scheduler of one pod. The call lasts as long as a worker of it is busy; what it is for has happened when it began.
+// terminate tells the scheduler of one pod. The call lasts as long as a worker of it is busy; what it is for has
+// happened when it began.
 func terminate(ctx context.Context, conn *grpc.ClientConn, pod string, linger time.Duration) error {
 	calling, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -117,7 +118,8 @@ func (s Scheduler) call(ctx context.Context, do func(context.Context, *grpc.Clie
 	if s.TLS != nil {
 		transport = credentials.NewTLS(s.TLS)
 	}
-	conn, err := grpc.NewClient("passthrough:///"+s.Address, grpc.WithTransportCredentials(transport), grpc.WithDisableServiceConfig(),
+	conn, err := grpc.NewClient("passthrough:///"+s.Address, grpc.WithTransportCredentials(transport),
+		grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(bytesCodec{}), grpc.MaxCallRecvMsgSize(maxBytes)))
 	if err != nil {
 		return err

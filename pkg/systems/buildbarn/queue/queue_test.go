@@ -30,33 +30,34 @@ func (s *scheduler) serve(t *testing.T) Scheduler {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	server := grpc.NewServer(grpc.ForceServerCodec(bytesCodec{}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
-		var request []byte
-		if err := stream.RecvMsg(&request); err != nil {
-			return err
-		}
-		method, _ := grpc.MethodFromServerStream(stream)
-		if method == service+"TerminateWorkers" {
-			pattern := map[string]string{}
-			_ = fields(request, func(_ protowire.Number, content []byte) error { return entry(content, pattern) })
-			s.terminated <- pattern[PodKey]
-			<-stream.Context().Done()
-			return stream.Context().Err()
-		}
-		from := len(s.requests) * pageSize
-		s.requests = append(s.requests, request)
-		var answer []byte
-		for _, w := range s.workers[min(from, len(s.workers)):min(from+pageSize, len(s.workers))] {
-			state := table(nil, 1, w.id)
-			state = message(state, 2, []byte("\x08\x01")) // its timeout
-			if w.executing {
-				state = message(state, 3, text(nil, 1, "operation"))
+	server := grpc.NewServer(grpc.ForceServerCodec(bytesCodec{}),
+		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
+			var request []byte
+			if err := stream.RecvMsg(&request); err != nil {
+				return err
 			}
-			answer = message(answer, 1, state)
-		}
-		answer = message(answer, 2, []byte("\x10\x05"))
-		return stream.SendMsg(&answer)
-	}))
+			method, _ := grpc.MethodFromServerStream(stream)
+			if method == service+"TerminateWorkers" {
+				pattern := map[string]string{}
+				_ = fields(request, func(_ protowire.Number, content []byte) error { return entry(content, pattern) })
+				s.terminated <- pattern[PodKey]
+				<-stream.Context().Done()
+				return stream.Context().Err()
+			}
+			from := len(s.requests) * pageSize
+			s.requests = append(s.requests, request)
+			var answer []byte
+			for _, w := range s.workers[min(from, len(s.workers)):min(from+pageSize, len(s.workers))] {
+				state := table(nil, 1, w.id)
+				state = message(state, 2, []byte("\x08\x01")) // its timeout
+				if w.executing {
+					state = message(state, 3, text(nil, 1, "operation"))
+				}
+				answer = message(answer, 1, state)
+			}
+			answer = message(answer, 2, []byte("\x10\x05"))
+			return stream.SendMsg(&answer)
+		}))
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	t.Cleanup(func() { server.Stop(); require.NoError(t, <-done) })
@@ -66,11 +67,16 @@ func (s *scheduler) serve(t *testing.T) Scheduler {
 func TestBusy(t *testing.T) {
 	s := &scheduler{}
 	for i := range pageSize + 500 {
-		s.workers = append(s.workers, worker{id: map[string]string{PodKey: fmt.Sprintf("p%d", i/4), "thread": fmt.Sprint(i % 4)}, executing: i%4 < 2 && i < 40 || i == pageSize+10})
+		s.workers = append(s.workers, worker{
+			id:        map[string]string{PodKey: fmt.Sprintf("p%d", i/4), "thread": fmt.Sprint(i % 4)},
+			executing: i%4 < 2 && i < 40 || i == pageSize+10,
+		})
 	}
 	c := s.serve(t)
 	c.wait = time.Minute
-	busy, err := c.Busy(t.Context(), Name{InstanceNamePrefix: "a", Platform: []buildbarn.PlatformProperty{{Name: "OS", Value: "linux"}}})
+	busy, err := c.Busy(t.Context(), Name{
+		InstanceNamePrefix: "a", Platform: []buildbarn.PlatformProperty{{Name: "OS", Value: "linux"}},
+	})
 	require.NoError(t, err)
 	require.Len(t, busy, 11)
 	require.Equal(t, 2, busy["p0"])
@@ -108,7 +114,12 @@ func TestTerminate(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // no connection is made
 	require.NoError(t, err)
 	defer silent.Close()
-	require.Error(t, Scheduler{Address: silent.Addr().String(), wait: 50 * time.Millisecond, linger: time.Millisecond}.Terminate(t.Context(), pods))
+	require.Error(t,
+		Scheduler{
+			Address: silent.Addr().String(),
+			wait:    50 * time.Millisecond,
+			linger:  time.Millisecond,
+		}.Terminate(t.Context(), pods))
 	_, err = Scheduler{Address: "127.0.0.1:1"}.Busy(t.Context(), Name{})
 	require.Error(t, err)
 	ctx, cancel := context.WithCancel(t.Context())

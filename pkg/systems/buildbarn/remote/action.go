@@ -36,7 +36,8 @@ func (a Action) Blobs() (Digest, []Blob, error) {
 		return Digest{}, nil, fmt.Errorf("an action needs a command")
 	}
 	for _, name := range append(slices.Sorted(maps.Keys(a.Inputs)), a.Outputs...) {
-		if name == "" || name == "." || name != path.Clean(name) || path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../") {
+		if name == "" || name == "." || name != path.Clean(name) || path.IsAbs(name) || name == ".." ||
+			strings.HasPrefix(name, "../") {
 			return Digest{}, nil, fmt.Errorf("%q is not a path below the working directory", name)
 		}
 	}
@@ -46,7 +47,9 @@ func (a Action) Blobs() (Digest, []Blob, error) {
 	}
 	command := &remoteexecution.Command{Arguments: a.Arguments, OutputPaths: slices.Sorted(slices.Values(a.Outputs))}
 	for _, k := range slices.Sorted(maps.Keys(a.Environment)) {
-		command.EnvironmentVariables = append(command.EnvironmentVariables, &remoteexecution.Command_EnvironmentVariable{Name: k, Value: a.Environment[k]})
+		command.EnvironmentVariables = append(command.EnvironmentVariables, &remoteexecution.Command_EnvironmentVariable{
+			Name: k, Value: a.Environment[k],
+		})
 	}
 	root, blobs, err := tree(a.Inputs)
 	if err != nil {
@@ -56,7 +59,12 @@ func (a Action) Blobs() (Digest, []Blob, error) {
 	if err != nil {
 		return Digest{}, nil, err
 	}
-	action := &remoteexecution.Action{CommandDigest: commandBlob.Digest.proto(), InputRootDigest: root.proto(), Platform: platform, Salt: a.Salt}
+	action := &remoteexecution.Action{
+		CommandDigest:   commandBlob.Digest.proto(),
+		InputRootDigest: root.proto(),
+		Platform:        platform,
+		Salt:            a.Salt,
+	}
 	if a.Timeout > 0 {
 		action.Timeout = durationpb.New(a.Timeout)
 	}
@@ -96,7 +104,9 @@ func tree(files map[string][]byte) (Digest, []Blob, error) {
 		folder.Directories = append(folder.Directories, &remoteexecution.DirectoryNode{Name: name, Digest: d.proto()})
 	}
 	slices.SortFunc(folder.Files, func(a, b *remoteexecution.FileNode) int { return cmp.Compare(a.Name, b.Name) })
-	slices.SortFunc(folder.Directories, func(a, b *remoteexecution.DirectoryNode) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(folder.Directories, func(a, b *remoteexecution.DirectoryNode) int {
+		return cmp.Compare(a.Name, b.Name)
+	})
 	b, err := message(folder)
 	return b.Digest, append(blobs, b), err
 }

@@ -24,7 +24,8 @@ func (d Digest) proto() *remoteexecution.Digest {
 // digestOf returns a digest that a server sent, which may be anything.
 func digestOf(d *remoteexecution.Digest) (Digest, error) {
 	if raw, err := hex.DecodeString(d.GetHash()); err != nil || len(raw) != sha256.Size || d.GetSizeBytes() < 0 {
-		return Digest{}, fmt.Errorf("the server named a blob %.80q of %d bytes, which is no digest of SHA-256", d.GetHash(), d.GetSizeBytes())
+		return Digest{}, fmt.Errorf("the server named a blob %.80q of %d bytes, which is no digest of SHA-256", d.GetHash(),
+			d.GetSizeBytes())
 	}
 	return Digest{d.GetHash(), d.GetSizeBytes()}, nil
 }

@@ -15,15 +15,16 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
-// attempts is how often an execution is asked for, or waited for again, after a server was unavailable: for some two minutes, which a farm takes at most to notice
-// that a worker or a shard is gone.
+// attempts is how often an execution is asked for, or waited for again, after a server was unavailable: for some two
+// minutes, which a farm takes at most to notice that a worker or a shard is gone.
 const attempts = 32
 
 // Execution says how to execute.
 type Execution struct {
 	// SkipCache executes although there is a result.
 	SkipCache bool
-	// Progress is called with each new stage, such as QUEUED and EXECUTING, and with why it is asked for again. It may be nil.
+	// Progress is called with each new stage, such as QUEUED and EXECUTING, and with why it is asked for again. It may be
+	// nil.
 	Progress func(stage string)
 }
 
@@ -38,7 +39,8 @@ type Result struct {
 	Cached bool
 	// Worker is who executed it, by the worker's own name.
 	Worker string
-	// Queued, Inputs, Ran and Outputs are how long it waited for a worker, its inputs took to be fetched, it ran, and its outputs took to be uploaded. Zero if unknown.
+	// Queued, Inputs, Ran and Outputs are how long it waited for a worker, its inputs took to be fetched, it ran, and its
+	// outputs took to be uploaded. Zero if unknown.
 	Queued, Inputs, Ran, Outputs time.Duration
 	// Repeats is how often a server was unavailable meanwhile.
 	Repeats int
@@ -50,8 +52,9 @@ type Output struct {
 	Digest Digest
 }
 
-// Execute executes an action, whose blobs are uploaded, and waits for its result. When a server becomes unavailable meanwhile, it waits for the same operation,
-// or asks for another one, in both cases without executing an action twice that has a result.
+// Execute executes an action, whose blobs are uploaded, and waits for its result. When a server becomes unavailable
+// meanwhile, it waits for the same operation, or asks for another one, in both cases without executing an action twice
+// that has a result.
 func (c *Client) Execute(ctx context.Context, action Digest, how Execution) (*Result, error) {
 	r := run{client: c, how: how, action: action}
 	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
@@ -121,7 +124,8 @@ func (r *run) open(ctx context.Context) (interface {
 		return r.client.execution.WaitExecution(ctx, &remoteexecution.WaitExecutionRequest{Name: r.operation})
 	}
 	return r.client.execution.Execute(ctx, &remoteexecution.ExecuteRequest{
-		InstanceName: r.client.instance, ActionDigest: r.action.proto(), DigestFunction: remoteexecution.DigestFunction_SHA256,
+		InstanceName: r.client.instance, ActionDigest: r.action.proto(),
+		DigestFunction:  remoteexecution.DigestFunction_SHA256,
 		SkipCacheLookup: r.how.SkipCache, InlineStdout: true, InlineStderr: true,
 	})
 }
@@ -193,8 +197,10 @@ func converted(got *remoteexecution.ActionResult) (*Result, error) {
 	m := got.GetExecutionMetadata()
 	r := &Result{
 		ExitCode: got.GetExitCode(), Worker: m.GetWorker(), Files: map[string]Digest{},
-		Queued: between(m.GetQueuedTimestamp(), m.GetWorkerStartTimestamp()), Inputs: between(m.GetInputFetchStartTimestamp(), m.GetInputFetchCompletedTimestamp()),
-		Ran: between(m.GetExecutionStartTimestamp(), m.GetExecutionCompletedTimestamp()), Outputs: between(m.GetOutputUploadStartTimestamp(), m.GetOutputUploadCompletedTimestamp()),
+		Queued:  between(m.GetQueuedTimestamp(), m.GetWorkerStartTimestamp()),
+		Inputs:  between(m.GetInputFetchStartTimestamp(), m.GetInputFetchCompletedTimestamp()),
+		Ran:     between(m.GetExecutionStartTimestamp(), m.GetExecutionCompletedTimestamp()),
+		Outputs: between(m.GetOutputUploadStartTimestamp(), m.GetOutputUploadCompletedTimestamp()),
 	}
 	for _, f := range got.GetOutputFiles() {
 		d, err := digestOf(f.GetDigest())

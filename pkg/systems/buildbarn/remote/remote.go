@@ -1,8 +1,8 @@
-// Package remote is a client of the Remote Execution API, version 2 (github.com/bazelbuild/remote-apis): capabilities, blobs, the action cache and execution.
-// It exists to try a build farm out, not to build with.
+// Package remote is a client of the Remote Execution API, version 2 (github.com/bazelbuild/remote-apis): capabilities,
+// blobs, the action cache and execution. It exists to try a build farm out, not to build with.
 //
-// It imports gRPC and the public protobufs, and nothing of Coracle. Invariant: what a server sends is bounded before it is kept, and blobs are checked against
-// their digests.
+// It imports gRPC and the public protobufs, and nothing of Coracle. Invariant: what a server sends is bounded before it
+// is kept, and blobs are checked against their digests.
 package remote
 
 import (
@@ -34,7 +34,8 @@ const (
 	chunk = 64 << 10
 )
 
-// retries lets gRPC repeat calls that are safe to repeat while a server starts: up to twelve times within some five seconds.
+// retries lets gRPC repeat calls that are safe to repeat while a server starts: up to twelve times within some five
+// seconds.
 const retries = `{"methodConfig": [{
 	"name": [{"service": "build.bazel.remote.execution.v2.Capabilities"}, {"service": "build.bazel.remote.execution.v2.ContentAddressableStorage"},
 		{"service": "build.bazel.remote.execution.v2.ActionCache"}],
@@ -95,7 +96,14 @@ func New(c Config) (*Client, error) {
 		grpc.WithTransportCredentials(transport), grpc.WithDefaultServiceConfig(retries), grpc.WithDisableServiceConfig(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithMaxCallAttempts(12), // gRPC's own bound is five
-		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond}, MinConnectTimeout: 5 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{
+				BaseDelay:  100 * time.Millisecond,
+				Multiplier: 1.6,
+				Jitter:     0.2,
+				MaxDelay:   500 * time.Millisecond,
+			}, MinConnectTimeout: 5 * time.Second,
+		}),
 	}, c.Dial...)
 	if c.Token != "" {
 		options = append(options, grpc.WithPerRPCCredentials(bearer(c.Token)))
@@ -108,7 +116,8 @@ func New(c Config) (*Client, error) {
 	return &Client{
 		conn: conn, instance: c.Instance, batch: maxBatch,
 		caps: remoteexecution.NewCapabilitiesClient(conn), storage: remoteexecution.NewContentAddressableStorageClient(conn),
-		cache: remoteexecution.NewActionCacheClient(conn), execution: remoteexecution.NewExecutionClient(conn), bytes: bytestream.NewByteStreamClient(conn),
+		cache: remoteexecution.NewActionCacheClient(conn), execution: remoteexecution.NewExecutionClient(conn),
+		bytes: bytestream.NewByteStreamClient(conn),
 	}, nil
 }
 
@@ -151,9 +160,14 @@ func (c *Client) Capabilities(ctx context.Context) (Capabilities, error) {
 		return Capabilities{}, errors.New("the service does not support SHA-256")
 	}
 	if high := got.GetHighApiVersion(); high != nil && high.GetMajor() < 2 || got.GetLowApiVersion().GetMajor() > 2 {
-		return Capabilities{}, fmt.Errorf("the service supports versions %s to %s of the API, not 2", version(got.GetLowApiVersion()), version(high))
+		return Capabilities{}, fmt.Errorf("the service supports versions %s to %s of the API, not 2",
+			version(got.GetLowApiVersion()), version(high))
 	}
-	caps := Capabilities{Oldest: version(got.GetLowApiVersion()), Newest: version(got.GetHighApiVersion()), Batch: maxBatch}
+	caps := Capabilities{
+		Oldest: version(got.GetLowApiVersion()),
+		Newest: version(got.GetHighApiVersion()),
+		Batch:  maxBatch,
+	}
 	caps.CacheUpdates = cache.GetActionCacheUpdateCapabilities().GetUpdateEnabled()
 	caps.Execution = execution.GetExecEnabled() &&
 		(execution.GetDigestFunction() == sha256 || slices.Contains(execution.GetDigestFunctions(), sha256))

@@ -52,7 +52,9 @@ func TestWhatAServerSendsIsChecked(t *testing.T) {
 	}
 	_, err = c.Download(t.Context(), Digest{b.Digest.Hash, 1 << 40}, 1<<20)
 	require.ErrorContains(t, err, "larger than 1048576 bytes", "nothing is read")
-	for _, d := range []*remoteexecution.Digest{nil, {Hash: "../../x", SizeBytes: 1}, {Hash: b.Digest.Hash, SizeBytes: -1}} {
+	for _, d := range []*remoteexecution.Digest{
+		nil, {Hash: "../../x", SizeBytes: 1}, {Hash: b.Digest.Hash, SizeBytes: -1},
+	} {
 		_, err := converted(&remoteexecution.ActionResult{OutputFiles: []*remoteexecution.OutputFile{{Path: "a", Digest: d}}})
 		require.ErrorContains(t, err, "no digest")
 	}
@@ -129,7 +131,11 @@ func TestAnExecutionEnds(t *testing.T) {
 }
 
 func TestActions(t *testing.T) {
-	a := Action{Arguments: []string{"sh"}, Inputs: map[string][]byte{"a/b/c": []byte("1"), "a/d": []byte("2"), "e": nil}, Platform: map[string]string{"x": "1", "a": "2"}}
+	a := Action{
+		Arguments: []string{"sh"},
+		Inputs:    map[string][]byte{"a/b/c": []byte("1"), "a/d": []byte("2"), "e": nil},
+		Platform:  map[string]string{"x": "1", "a": "2"},
+	}
 	one, blobs, err := a.Blobs()
 	require.NoError(t, err)
 	require.Len(t, blobs, 8, "three files, three folders, the command and the action")
@@ -165,16 +171,28 @@ func TestSmoke(t *testing.T) {
 	}{
 		"a farm that works": {func(*farm) {}, "capabilities upload execute download again", ""},
 		"nothing executes":  {func(f *farm) { f.caps.ExecutionCapabilities = nil }, "capabilities", "names no scheduler"},
-		"another hash":      {func(f *farm) { f.caps.CacheCapabilities.DigestFunctions = nil }, "capabilities", "does not support SHA-256"},
-		"version 3":         {func(f *farm) { f.caps.LowApiVersion.Major = 3 }, "capabilities", "versions 3.0 to 2.3 of the API, not 2"},
+		"another hash": {
+			func(f *farm) { f.caps.CacheCapabilities.DigestFunctions = nil }, "capabilities", "does not support SHA-256",
+		},
+		"version 3": {
+			func(f *farm) { f.caps.LowApiVersion.Major = 3 }, "capabilities", "versions 3.0 to 2.3 of the API, not 2",
+		},
 		"no worker for it": {func(f *farm) {
 			f.execute = func(*remoteexecution.Action, remoteexecution.Execution_ExecuteServer) error { return noWorker }
 		}, "capabilities upload execute", "platform {OS=linux}: choose"},
-		"the output is lost":     {func(f *farm) { f.lie = func([]byte) []byte { return []byte("x") } }, "capabilities upload execute download", "the server sent"},
-		"the cache keeps naught": {func(f *farm) { f.forget = true }, "capabilities upload execute download again", "must let it write to the action cache"},
+		"the output is lost": {
+			func(f *farm) { f.lie = func([]byte) []byte { return []byte("x") } }, "capabilities upload execute download",
+			"the server sent",
+		},
+		"the cache keeps naught": {
+			func(f *farm) { f.forget = true }, "capabilities upload execute download again",
+			"must let it write to the action cache",
+		},
 		"the command fails": {func(f *farm) {
 			f.execute = func(_ *remoteexecution.Action, s remoteexecution.Execution_ExecuteServer) error {
-				return s.Send(done("op", &remoteexecution.ExecuteResponse{Result: &remoteexecution.ActionResult{ExitCode: 127, StderrRaw: []byte("sh: \x1b[2Jnot found\n")}}))
+				return s.Send(done("op", &remoteexecution.ExecuteResponse{
+					Result: &remoteexecution.ActionResult{ExitCode: 127, StderrRaw: []byte("sh: \x1b[2Jnot found\n")},
+				}))
 			}
 		}, "capabilities upload execute", "ended with exit code 127: sh:  [2Jnot found. It needs /bin/sh"},
 	} {
@@ -182,10 +200,11 @@ func TestSmoke(t *testing.T) {
 			f := newFarm()
 			tt.change(f)
 			var steps []string
-			err := Smoke{Platform: map[string]string{"OS": "linux"}, Timeout: time.Minute}.Run(t.Context(), f.serve(t), func(s Step) {
-				steps = append(steps, s.Name)
-				require.NotContains(t, s.Detail, "\x1b", "what a worker says does not reach the terminal as it is")
-			})
+			err := Smoke{Platform: map[string]string{"OS": "linux"}, Timeout: time.Minute}.Run(t.Context(), f.serve(t),
+				func(s Step) {
+					steps = append(steps, s.Name)
+					require.NotContains(t, s.Detail, "\x1b", "what a worker says does not reach the terminal as it is")
+				})
 			require.Equal(t, tt.steps, strings.Join(steps, " "))
 			if tt.says == "" {
 				require.NoError(t, err)

@@ -52,13 +52,19 @@ type farm struct {
 }
 
 func newFarm() *farm {
-	return &farm{blobs: map[string][]byte{}, results: map[string]*remoteexecution.ActionResult{}, caps: &remoteexecution.ServerCapabilities{
-		CacheCapabilities: &remoteexecution.CacheCapabilities{
-			DigestFunctions: []remoteexecution.DigestFunction_Value{remoteexecution.DigestFunction_SHA256}, MaxBatchTotalSizeBytes: 1 << 20,
+	return &farm{
+		blobs: map[string][]byte{}, results: map[string]*remoteexecution.ActionResult{},
+		caps: &remoteexecution.ServerCapabilities{
+			CacheCapabilities: &remoteexecution.CacheCapabilities{
+				DigestFunctions:        []remoteexecution.DigestFunction_Value{remoteexecution.DigestFunction_SHA256},
+				MaxBatchTotalSizeBytes: 1 << 20,
+			},
+			ExecutionCapabilities: &remoteexecution.ExecutionCapabilities{
+				ExecEnabled: true, DigestFunction: remoteexecution.DigestFunction_SHA256,
+			},
+			LowApiVersion: &semver.SemVer{Major: 2}, HighApiVersion: &semver.SemVer{Major: 2, Minor: 3},
 		},
-		ExecutionCapabilities: &remoteexecution.ExecutionCapabilities{ExecEnabled: true, DigestFunction: remoteexecution.DigestFunction_SHA256},
-		LowApiVersion:         &semver.SemVer{Major: 2}, HighApiVersion: &semver.SemVer{Major: 2, Minor: 3},
-	}}
+	}
 }
 
 // serve returns a client of the farm.
@@ -73,7 +79,8 @@ func (f *farm) serve(t *testing.T) *Client {
 	bytestream.RegisterByteStreamServer(s, f)
 	go func() { _ = s.Serve(l) }()
 	c, err := New(Config{Address: "farm:8980", Instance: "main", Dial: []grpc.DialOption{
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
 	}})
 	require.NoError(t, err)
 	t.Cleanup(func() {
@@ -83,14 +90,16 @@ func (f *farm) serve(t *testing.T) *Client {
 	return c
 }
 
-func (f *farm) GetCapabilities(_ context.Context, r *remoteexecution.GetCapabilitiesRequest) (*remoteexecution.ServerCapabilities, error) {
+func (f *farm) GetCapabilities(_ context.Context,
+	r *remoteexecution.GetCapabilitiesRequest) (*remoteexecution.ServerCapabilities, error) {
 	if r.GetInstanceName() != "main" {
 		return nil, status.Error(codes.InvalidArgument, "no such instance")
 	}
 	return f.caps, nil
 }
 
-func (f *farm) FindMissingBlobs(_ context.Context, r *remoteexecution.FindMissingBlobsRequest) (*remoteexecution.FindMissingBlobsResponse, error) {
+func (f *farm) FindMissingBlobs(_ context.Context,
+	r *remoteexecution.FindMissingBlobsRequest) (*remoteexecution.FindMissingBlobsResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	response := &remoteexecution.FindMissingBlobsResponse{}
@@ -102,14 +111,17 @@ func (f *farm) FindMissingBlobs(_ context.Context, r *remoteexecution.FindMissin
 	return response, nil
 }
 
-func (f *farm) BatchUpdateBlobs(_ context.Context, r *remoteexecution.BatchUpdateBlobsRequest) (*remoteexecution.BatchUpdateBlobsResponse, error) {
+func (f *farm) BatchUpdateBlobs(_ context.Context,
+	r *remoteexecution.BatchUpdateBlobsRequest) (*remoteexecution.BatchUpdateBlobsResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.batches++
 	response := &remoteexecution.BatchUpdateBlobsResponse{}
 	for _, b := range r.GetRequests() {
 		f.blobs[b.GetDigest().GetHash()] = b.GetData()
-		response.Responses = append(response.Responses, &remoteexecution.BatchUpdateBlobsResponse_Response{Digest: b.GetDigest()})
+		response.Responses = append(response.Responses, &remoteexecution.BatchUpdateBlobsResponse_Response{
+			Digest: b.GetDigest(),
+		})
 	}
 	return response, nil
 }
@@ -166,7 +178,8 @@ func (f *farm) Read(r *bytestream.ReadRequest, s bytestream.ByteStream_ReadServe
 	return nil
 }
 
-func (f *farm) GetActionResult(_ context.Context, r *remoteexecution.GetActionResultRequest) (*remoteexecution.ActionResult, error) {
+func (f *farm) GetActionResult(_ context.Context,
+	r *remoteexecution.GetActionResultRequest) (*remoteexecution.ActionResult, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if result, have := f.results[r.GetActionDigest().GetHash()]; have && !f.forget {
@@ -211,7 +224,8 @@ func (f *farm) result(action string) *remoteexecution.ExecuteResponse {
 	return &remoteexecution.ExecuteResponse{Result: result}
 }
 
-func (f *farm) WaitExecution(r *remoteexecution.WaitExecutionRequest, s remoteexecution.Execution_WaitExecutionServer) error {
+func (f *farm) WaitExecution(r *remoteexecution.WaitExecutionRequest,
+	s remoteexecution.Execution_WaitExecutionServer) error {
 	f.mu.Lock()
 	f.waits++
 	f.mu.Unlock()

@@ -37,15 +37,17 @@ type Smoke struct {
 	Progress func(stage string)
 }
 
-// Run executes an action that reads an input and writes an output, and checks the output. Then it builds the action again as clients do, which look into the action
-// cache first, and must find it. Each step is reported when it has ended. The error is that of the last step.
+// Run executes an action that reads an input and writes an output, and checks the output. Then it builds the action
+// again as clients do, which look into the action cache first, and must find it. Each step is reported when it has
+// ended. The error is that of the last step.
 func (s Smoke) Run(ctx context.Context, c *Client, report func(Step)) error {
 	t := trial{Smoke: s, client: c}
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) (string, error)
 	}{
-		{"capabilities", t.capabilities}, {"upload", t.upload}, {"execute", t.execute}, {"download", t.download}, {"again", t.again},
+		{"capabilities", t.capabilities}, {"upload", t.upload}, {"execute", t.execute}, {"download", t.download},
+		{"again", t.again},
 	} {
 		began := time.Now()
 		detail, err := step.do(ctx)
@@ -77,11 +79,13 @@ func (t *trial) capabilities(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if !caps.Execution {
-		return "", errors.New("the frontend stores blobs, but executes nothing: its configuration names no scheduler (schedulers)")
+		return "", errors.New("the frontend stores blobs, but executes nothing: its configuration names no scheduler " +
+			"(schedulers)")
 	}
 	t.caps = caps
 	t.client.Limit(caps)
-	return fmt.Sprintf("version %s to %s of the API, SHA-256, batches of %d KiB", caps.Oldest, caps.Newest, caps.Batch>>10), nil
+	return fmt.Sprintf("version %s to %s of the API, SHA-256, batches of %d KiB", caps.Oldest, caps.Newest,
+		caps.Batch>>10), nil
 }
 
 func (t *trial) upload(ctx context.Context) (string, error) {
@@ -94,7 +98,8 @@ func (t *trial) upload(ctx context.Context) (string, error) {
 	t.action, t.blobs, err = Action{
 		Arguments:   []string{"/bin/sh", "-c", "mkdir -p out && cat in/text > out/text && cat in/text"},
 		Environment: map[string]string{"PATH": "/usr/local/bin:/usr/bin:/bin"},
-		Platform:    t.Platform, Inputs: map[string][]byte{"in/text": t.text}, Outputs: []string{"out/text"}, Salt: salt, Timeout: t.Timeout,
+		Platform:    t.Platform, Inputs: map[string][]byte{"in/text": t.text}, Outputs: []string{"out/text"}, Salt: salt,
+		Timeout: t.Timeout,
 	}.Blobs()
 	if err != nil {
 		return "", err
@@ -117,7 +122,8 @@ func (t *trial) execute(ctx context.Context) (string, error) {
 	if t.result, err = t.client.Execute(ctx, t.action, Execution{Progress: t.Progress}); err != nil {
 		return "", err
 	}
-	detail := fmt.Sprintf("exit code %d by %s: queued %s, inputs %s, ran %s, outputs %s", t.result.ExitCode, printable(t.result.Worker), short(t.result.Queued), short(t.result.Inputs),
+	detail := fmt.Sprintf("exit code %d by %s: queued %s, inputs %s, ran %s, outputs %s", t.result.ExitCode,
+		printable(t.result.Worker), short(t.result.Queued), short(t.result.Inputs),
 		short(t.result.Ran), short(t.result.Outputs))
 	if t.result.Repeats > 0 {
 		detail += fmt.Sprintf("; asked again %d times", t.result.Repeats)
@@ -128,9 +134,11 @@ func (t *trial) execute(ctx context.Context) (string, error) {
 		if err != nil {
 			stderr = fmt.Appendf(nil, "(not read: %v)", err)
 		}
-		return detail, fmt.Errorf("the action ended with exit code %d: %s. It needs /bin/sh, mkdir and cat in the runner's image", t.result.ExitCode, printable(string(stderr)))
+		return detail, fmt.Errorf("the action ended with exit code %d: %s. It needs /bin/sh, mkdir and cat in the runner's "+
+			"image", t.result.ExitCode, printable(string(stderr)))
 	case t.result.Cached:
-		return detail, errors.New("the result of an action that was never executed before came from the action cache, which holds a wrong result")
+		return detail, errors.New("the result of an action that was never executed before came from the action cache, " +
+			"which holds a wrong result")
 	}
 	return detail, nil
 }
@@ -149,7 +157,8 @@ func (t *trial) download(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if !bytes.Equal(got, t.text) || !bytes.Equal(stdout, t.text) {
-		return "", fmt.Errorf("the output is %q and standard output %q; both should be %q", printable(string(got)), printable(string(stdout)), t.text)
+		return "", fmt.Errorf("the output is %q and standard output %q; both should be %q", printable(string(got)),
+			printable(string(stdout)), t.text)
 	}
 	return fmt.Sprintf("%d bytes, as expected", d.Size), nil
 }
@@ -160,14 +169,16 @@ func (t *trial) again(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if got == nil || got.Files["out/text"] != t.result.Files["out/text"] {
-		return "", errors.New("the action cache does not have the result: the worker's configuration must let it write to the action cache that the frontend reads (blobstore.actionCache)")
+		return "", errors.New("the action cache does not have the result: the worker's configuration must let it write to " +
+			"the action cache that the frontend reads (blobstore.actionCache)")
 	}
 	missing, err := t.client.Missing(ctx, []Digest{got.Files["out/text"]})
 	if err != nil {
 		return "", err
 	}
 	if len(missing) > 0 {
-		return "", errors.New("the action cache has the result, but the storage has lost its output: the action cache needs completenessChecking")
+		return "", errors.New("the action cache has the result, but the storage has lost its output: the action cache " +
+			"needs completenessChecking")
 	}
 	return "cache hit", nil
 }
@@ -178,15 +189,18 @@ func advised(err error, s Smoke) error {
 		return err
 	}
 	if errors.Is(err, context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded {
-		return fmt.Errorf("%w. The farm did not answer in time: look for workers that are not ready, or allow more with --timeout", err)
+		return fmt.Errorf("%w. The farm did not answer in time: look for workers that are not ready, or allow more with "+
+			"--timeout", err)
 	}
 	var next string
 	switch code := status.Code(err); {
 	// Buildbarn says Unavailable, others say FailedPrecondition.
 	case code == codes.FailedPrecondition, code == codes.Unavailable && strings.Contains(err.Error(), "No workers exist"):
-		next = fmt.Sprintf("No worker serves this instance and platform %s: choose those of a BuildbarnWorker with --instance and --platform, and see that its pods are ready", shown(s.Platform))
+		next = fmt.Sprintf("No worker serves this instance and platform %s: choose those of a BuildbarnWorker with "+
+			"--instance and --platform, and see that its pods are ready", shown(s.Platform))
 	case code == codes.Unavailable:
-		next = "A part of the farm is not reached: see which pods are not ready, and whether the names in the configuration are those of its services"
+		next = "A part of the farm is not reached: see which pods are not ready, and whether the names in the " +
+			"configuration are those of its services"
 		switch text := err.Error(); {
 		case strings.Contains(text, "tls:"):
 			next = "The frontend's TLS is not as asked for: leave out --tls, or give its authority with --ca"
@@ -194,7 +208,8 @@ func advised(err error, s Smoke) error {
 			next = "What answers does not speak plain gRPC: if it has TLS, give its authority with --ca"
 		}
 	case code == codes.Unauthenticated, code == codes.PermissionDenied:
-		next = "The farm wants other credentials: use --cert and --key or --token-file, or change the authorizers in its configuration"
+		next = "The farm wants other credentials: use --cert and --key or --token-file, or change the authorizers in its " +
+			"configuration"
 	case code == codes.Unimplemented:
 		next = "That is not a frontend: give the address of bb_storage with schedulers, port 8980"
 	case code == codes.InvalidArgument:
@@ -234,7 +249,8 @@ func shown(platform map[string]string) string {
 	return "{" + b.String() + "}"
 }
 
-// printable returns text of a worker or an action for a terminal: one line without control characters, at most 300 bytes.
+// printable returns text of a worker or an action for a terminal: one line without control characters, at most 300
+// bytes.
 func printable(text string) string {
 	text = strings.TrimSpace(text[:min(len(text), 300)])
 	return strings.Map(func(r rune) rune {

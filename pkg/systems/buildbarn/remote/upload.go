@@ -17,7 +17,9 @@ import (
 func (c *Client) Missing(ctx context.Context, digests []Digest) ([]Digest, error) {
 	var missing []Digest
 	for some := range slices.Chunk(digests, maxDigests) {
-		request := &remoteexecution.FindMissingBlobsRequest{InstanceName: c.instance, DigestFunction: remoteexecution.DigestFunction_SHA256}
+		request := &remoteexecution.FindMissingBlobsRequest{
+			InstanceName: c.instance, DigestFunction: remoteexecution.DigestFunction_SHA256,
+		}
 		for _, d := range some {
 			request.BlobDigests = append(request.BlobDigests, d.proto())
 		}
@@ -81,9 +83,13 @@ func (c *Client) Upload(ctx context.Context, blobs []Blob) ([]Digest, error) {
 
 // store stores blobs in one call.
 func (c *Client) store(ctx context.Context, blobs []Blob) error {
-	request := &remoteexecution.BatchUpdateBlobsRequest{InstanceName: c.instance, DigestFunction: remoteexecution.DigestFunction_SHA256}
+	request := &remoteexecution.BatchUpdateBlobsRequest{
+		InstanceName: c.instance, DigestFunction: remoteexecution.DigestFunction_SHA256,
+	}
 	for _, b := range blobs {
-		request.Requests = append(request.Requests, &remoteexecution.BatchUpdateBlobsRequest_Request{Digest: b.Digest.proto(), Data: b.Data})
+		request.Requests = append(request.Requests, &remoteexecution.BatchUpdateBlobsRequest_Request{
+			Digest: b.Digest.proto(), Data: b.Data,
+		})
 	}
 	response, err := c.storage.BatchUpdateBlobs(ctx, request)
 	if err != nil {
@@ -112,7 +118,12 @@ func (c *Client) stream(ctx context.Context, b Blob) error {
 	for offset := 0; ; {
 		piece := b.Data[offset:min(offset+chunk, len(b.Data))]
 		last := offset+len(piece) == len(b.Data)
-		err := w.Send(&bytestream.WriteRequest{ResourceName: name, WriteOffset: int64(offset), FinishWrite: last, Data: piece})
+		err := w.Send(&bytestream.WriteRequest{
+			ResourceName: name,
+			WriteOffset:  int64(offset),
+			FinishWrite:  last,
+			Data:         piece,
+		})
 		if errors.Is(err, io.EOF) {
 			break // the server has it already, or the answer says why not
 		}

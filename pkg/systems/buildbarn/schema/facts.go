@@ -16,7 +16,9 @@ func collect(facts *protocol.Facts) func(message) *Error {
 		switch m.name() {
 		case "grpc.ServerConfiguration", "http.server.Configuration":
 			for i, address := range texts(m, "listen_addresses") {
-				facts.Servers = append(facts.Servers, protocol.Server{Place: at(fmt.Sprintf("listenAddresses[%d]", i)), Address: address})
+				facts.Servers = append(facts.Servers, protocol.Server{
+					Place: at(fmt.Sprintf("listenAddresses[%d]", i)), Address: address,
+				})
 			}
 			for i, path := range texts(m, "listen_paths") {
 				facts.Servers = append(facts.Servers, protocol.Server{Place: at(fmt.Sprintf("listenPaths[%d]", i)), Path: path})
@@ -30,10 +32,18 @@ func collect(facts *protocol.Facts) func(message) *Error {
 			path := m.of("path").String()
 			facts.Files = append(facts.Files, protocol.File{Place: at("sizeBytes"), Path: path, Bytes: m.of("size_bytes").Int()})
 		case "bb_worker.RunnerConfiguration", "bb_scheduler.PredeclaredPlatformQueueConfiguration":
-			facts.Queues = append(facts.Queues, protocol.Queue{Place: at("instanceNamePrefix"), Prefix: m.of("instance_name_prefix").String(), Platform: properties(m)})
+			facts.Queues = append(facts.Queues, protocol.Queue{
+				Place:    at("instanceNamePrefix"),
+				Prefix:   m.of("instance_name_prefix").String(),
+				Platform: properties(m),
+			})
 		case "builder.SchedulerConfiguration":
 			to := message{Message: m.of("endpoint").Message()}
-			facts.Routes = append(facts.Routes, protocol.Route{Place: protocol.Place{Field: m.path}, Added: m.of("add_instance_name_prefix").String(), Address: to.of("address").String()})
+			facts.Routes = append(facts.Routes, protocol.Route{
+				Place:   protocol.Place{Field: m.path},
+				Added:   m.of("add_instance_name_prefix").String(),
+				Address: to.of("address").String(),
+			})
 		}
 		return nil
 	}

@@ -14,7 +14,8 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// locate finds the innermost value that the parser refuses, since the parser gives positions in evaluated JSON, which nobody has seen.
+// locate finds the innermost value that the parser refuses, since the parser gives positions in evaluated JSON, which
+// nobody has seen.
 func (s *Schema) locate(path string, d protoreflect.MessageDescriptor, text []byte, depth int) *Error {
 	if s.json.Unmarshal(text, dynamicpb.NewMessage(d)) == nil {
 		return nil
@@ -32,7 +33,12 @@ func (s *Schema) locate(path string, d protoreflect.MessageDescriptor, text []by
 			f = d.Fields().ByTextName(name)
 		}
 		if f == nil {
-			return &Error{Path: join(path, name), Field: name, Problem: "there is no such field" + others(d, name), Unknown: true}
+			return &Error{
+				Path:    join(path, name),
+				Field:   name,
+				Problem: "there is no such field" + others(d, name),
+				Unknown: true,
+			}
 		}
 		if e := s.field(join(path, name), f, fields[name], depth); e != nil {
 			if e.Field == "" {
@@ -57,7 +63,8 @@ func (s *Schema) field(path string, f protoreflect.FieldDescriptor, text json.Ra
 			return &Error{Path: path, Problem: fmt.Sprintf("must be a list, not %s", shown(text))}
 		}
 		for i, v := range list {
-			if e := s.value(path+"["+strconv.Itoa(i)+"]", f, v, []byte(fmt.Sprintf("{%q:[%s]}", f.JSONName(), v)), depth); e != nil {
+			if e := s.value(path+"["+strconv.Itoa(i)+"]", f, v, []byte(fmt.Sprintf("{%q:[%s]}", f.JSONName(), v)), depth); e !=
+				nil {
 				return e
 			}
 		}
@@ -68,7 +75,8 @@ func (s *Schema) field(path string, f protoreflect.FieldDescriptor, text json.Ra
 		}
 		for _, k := range slices.Sorted(maps.Keys(entries)) {
 			key, _ := json.Marshal(k)
-			if e := s.value(fmt.Sprintf("%s[%q]", path, k), f.MapValue(), entries[k], []byte(fmt.Sprintf("{%q:{%s:%s}}", f.JSONName(), key, entries[k])), depth); e != nil {
+			if e := s.value(fmt.Sprintf("%s[%q]", path, k), f.MapValue(), entries[k],
+				[]byte(fmt.Sprintf("{%q:{%s:%s}}", f.JSONName(), key, entries[k])), depth); e != nil {
 				return e
 			}
 		}
@@ -92,8 +100,11 @@ func (s *Schema) value(path string, f protoreflect.FieldDescriptor, text, alone 
 	if s.json.Unmarshal(alone, dynamicpb.NewMessage(of)) == nil {
 		return nil
 	}
-	want := map[protoreflect.Kind]string{protoreflect.StringKind: "a string", protoreflect.BoolKind: "true or false", protoreflect.BytesKind: "bytes in base64",
-		protoreflect.DoubleKind: "a number", protoreflect.FloatKind: "a number"}[f.Kind()]
+	want := map[protoreflect.Kind]string{
+		protoreflect.StringKind: "a string", protoreflect.BoolKind: "true or false",
+		protoreflect.BytesKind:  "bytes in base64",
+		protoreflect.DoubleKind: "a number", protoreflect.FloatKind: "a number",
+	}[f.Kind()]
 	switch {
 	case f.Kind() == protoreflect.EnumKind:
 		var names []string

@@ -7,14 +7,17 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// required are, by message, the fields and the choices (oneof) without which the programs do not start, and the servers without which they do nothing.
-// The messages are in the package buildbarn.configuration.
+// required are, by message, the fields and the choices (oneof) without which the programs do not start, and the servers
+// without which they do nothing. The messages are in the package buildbarn.configuration.
 var required = map[protoreflect.FullName]string{
-	"bb_storage.ApplicationConfiguration":                "grpc_servers",
-	"bb_storage.NonScannableBlobAccessConfiguration":     "backend get_authorizer put_authorizer",
-	"bb_storage.ScannableBlobAccessConfiguration":        "backend get_authorizer put_authorizer find_missing_authorizer",
-	"bb_scheduler.ApplicationConfiguration":              "client_grpc_servers worker_grpc_servers content_addressable_storage action_router execute_authorizer modify_drains_authorizer kill_operations_authorizer synchronize_authorizer platform_queue_with_no_workers_timeout",
-	"bb_worker.ApplicationConfiguration":                 "blobstore scheduler build_directories input_download_concurrency output_upload_concurrency",
+	"bb_storage.ApplicationConfiguration":            "grpc_servers",
+	"bb_storage.NonScannableBlobAccessConfiguration": "backend get_authorizer put_authorizer",
+	"bb_storage.ScannableBlobAccessConfiguration":    "backend get_authorizer put_authorizer find_missing_authorizer",
+	"bb_scheduler.ApplicationConfiguration": "client_grpc_servers worker_grpc_servers " +
+		"content_addressable_storage action_router execute_authorizer modify_drains_authorizer kill_operations_authorizer " +
+		"synchronize_authorizer platform_queue_with_no_workers_timeout",
+	"bb_worker.ApplicationConfiguration": "blobstore scheduler build_directories " +
+		"input_download_concurrency output_upload_concurrency",
 	"bb_worker.BuildDirectoryConfiguration":              "backend runners",
 	"bb_worker.RunnerConfiguration":                      "endpoint concurrency",
 	"bb_scheduler.PredeclaredPlatformQueueConfiguration": "size_classes",
@@ -68,7 +71,9 @@ func missing(m message) *Error {
 	for name, needed := range requiredWith[protoreflect.FullName(m.name())] {
 		has, needs := d.Fields().ByName(name), d.Fields().ByName(needed)
 		if m.Has(has) && !m.Has(needs) {
-			return &Error{Path: m.path, Problem: fmt.Sprintf("the field %s is required where there is %s", needs.JSONName(), has.JSONName())}
+			return &Error{
+				Path: m.path, Problem: fmt.Sprintf("the field %s is required where there is %s", needs.JSONName(), has.JSONName()),
+			}
 		}
 	}
 	return nil

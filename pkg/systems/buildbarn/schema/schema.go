@@ -55,7 +55,9 @@ func Load() (*Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Schema{files: files, json: protojson.UnmarshalOptions{Resolver: dynamicpb.NewTypes(files), RecursionLimit: maxDepth}}, nil
+	return &Schema{
+		files: files, json: protojson.UnmarshalOptions{Resolver: dynamicpb.NewTypes(files), RecursionLimit: maxDepth},
+	}, nil
 }
 
 // maxDepth bounds how deep a configuration is nested.
@@ -63,7 +65,8 @@ const maxDepth = 200
 
 // Error is what a program would not start with.
 type Error struct {
-	// Path is where: names of fields, indexes and keys, as in grpcServers[0].listenAddresses. Field is the last name of it.
+	// Path is where: names of fields, indexes and keys, as in grpcServers[0].listenAddresses. Field is the last name of
+	// it.
 	Path, Field string
 	// Problem is for people. Unknown is true if the program's version may matter: there is no such field.
 	Problem string
@@ -77,8 +80,9 @@ func (e *Error) Error() string {
 	return e.Path + ": " + e.Problem
 }
 
-// Check checks the configuration, in JSON, of a program: scheduler, storage, worker, runner or browser, and returns what it says about the farm
-// around the program. The error is an *Error if the program would refuse the configuration, or would not start with it.
+// Check checks the configuration, in JSON, of a program: scheduler, storage, worker, runner or browser, and returns
+// what it says about the farm around the program. The error is an *Error if the program would refuse the configuration,
+// or would not start with it.
 func (s *Schema) Check(program string, text []byte) (protocol.Facts, error) {
 	var facts protocol.Facts
 	d, err := s.files.FindDescriptorByName(protoreflect.FullName(prefix + "bb_" + program + ".ApplicationConfiguration"))

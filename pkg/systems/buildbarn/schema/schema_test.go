@@ -16,18 +16,21 @@ func (s *Schema) check(program string, text []byte) error {
 func TestCheck(t *testing.T) {
 	s, err := Load()
 	require.NoError(t, err)
-	require.NoError(t, s.check("runner", []byte(`{"build_directory_path":"/b","grpcServers":[{"listenPaths":["/x"],"authenticationPolicy":{"allow":{"public":{"any":[1]}}},
+	require.NoError(t,
+		s.check("runner",
+			[]byte(`{"build_directory_path":"/b","grpcServers":[{"listenPaths":["/x"],"authenticationPolicy":{"allow":{"public":{"any":[1]}}},
 		"keepaliveParameters":{"time":"1.5s","timeout":"2s"},"tls":null}]}`)), "both names of fields, and free values")
 	for text, want := range map[string]string{
-		`{}`:                           "the field buildDirectoryPath is required",
-		`[]`:                           "must be an object, not []",
-		`null`:                         "must be an object, not null",
-		`{"grpcServer":[]}`:            "grpcServer: there is no such field; is grpcServers meant?",
-		`{"zzz":{}}`:                   "zzz: there is no such field; there are: appleXcodeDeveloperDirectories, buildDirectoryPath,",
-		`{"buildDirectoryPath":{}}`:    "buildDirectoryPath: must be a string, not {}",
-		`{"cleanProcessTable":"yes"}`:  `cleanProcessTable: must be true or false, not "yes"`,
-		`{"buildDirectoryPath":"/b"}`:  "the field grpcServers is required",
-		`{"grpcServers":[{"tls":[]}]}`: "grpcServers[0].tls: must be an object, not []",
+		`{}`:                "the field buildDirectoryPath is required",
+		`[]`:                "must be an object, not []",
+		`null`:              "must be an object, not null",
+		`{"grpcServer":[]}`: "grpcServer: there is no such field; is grpcServers meant?",
+		`{"zzz":{}}`: "zzz: there is no such field; there are: appleXcodeDeveloperDirectories, " +
+			"buildDirectoryPath,",
+		`{"buildDirectoryPath":{}}`:                                                                       "buildDirectoryPath: must be a string, not {}",
+		`{"cleanProcessTable":"yes"}`:                                                                     `cleanProcessTable: must be true or false, not "yes"`,
+		`{"buildDirectoryPath":"/b"}`:                                                                     "the field grpcServers is required",
+		`{"grpcServers":[{"tls":[]}]}`:                                                                    "grpcServers[0].tls: must be an object, not []",
 		`{"grpcServers":[{"keepaliveParameters":{"time":"10"}}]}`:                                         `grpcServers[0].keepaliveParameters.time: is not a valid Duration, but "10"`,
 		`{"grpcServers":[{"keepaliveParameters":{"time":10}}]}`:                                           `grpcServers[0].keepaliveParameters.time: is not a valid Duration, but 10`,
 		`{"grpcServers":[{"tracing":{"/a":{"attribute":[]}}}]}`:                                           `grpcServers[0].tracing["/a"].attribute: there is no such field`,
@@ -66,9 +69,12 @@ func TestStoresMayBeAlone(t *testing.T) {
 	with := func(rest string) error {
 		return s.check("storage", []byte(`{"grpcServers":[{"authenticationPolicy":{"allow":{}}}],`+rest+`}`))
 	}
-	require.NoError(t, with(`"actionCache":{"backend":{"error":{}},"getAuthorizer":{"allow":{}},"putAuthorizer":{"allow":{}}}`))
-	require.NoError(t, with(`"schedulers":{"":{"endpoint":{"address":"scheduler:8982"}}},"executeAuthorizer":{"allow":{}}`))
-	require.EqualError(t, with(`"schedulers":{"":{"endpoint":{"address":"scheduler:8982"}}}`), "the field executeAuthorizer is required where there is schedulers")
+	require.NoError(t,
+		with(`"actionCache":{"backend":{"error":{}},"getAuthorizer":{"allow":{}},"putAuthorizer":{"allow":{}}}`))
+	require.NoError(t,
+		with(`"schedulers":{"":{"endpoint":{"address":"scheduler:8982"}}},"executeAuthorizer":{"allow":{}}`))
+	require.EqualError(t, with(`"schedulers":{"":{"endpoint":{"address":"scheduler:8982"}}}`),
+		"the field executeAuthorizer is required where there is schedulers")
 }
 
 // TestUnusable: with these values, of the right types, the programs end at once, or are refused by each other.
@@ -77,7 +83,8 @@ func TestUnusable(t *testing.T) {
 	require.NoError(t, err)
 	blocks := func(store, local string) string {
 		at := func(name, with string) string {
-			return `"` + name + `":{"backend":{"local":{` + with + `}},"getAuthorizer":{"allow":{}},"putAuthorizer":{"allow":{}},"findMissingAuthorizer":{"allow":{}}}`
+			return `"` + name + `":{"backend":{"local":{` + with +
+				`}},"getAuthorizer":{"allow":{}},"putAuthorizer":{"allow":{}},"findMissingAuthorizer":{"allow":{}}}`
 		}
 		good := `"keyLocationMapInMemory":{"entries":1},"blocksInMemory":{"blockSizeBytes":1},"newBlocks":1`
 		text := at("contentAddressableStorage", good)
@@ -99,15 +106,36 @@ func TestUnusable(t *testing.T) {
 	for _, test := range []struct{ program, text, want string }{
 		{"storage", blocks("contentAddressableStorage", device(`"oldBlocks":8,"currentBlocks":24,"newBlocks":3`)), ""},
 		{"storage", blocks("contentAddressableStorage", device(`"oldBlocks":8,"currentBlocks":90,"newBlocks":3`)),
-			"contentAddressableStorage.backend.local.currentBlocks: the sum of oldBlocks, currentBlocks, newBlocks and spareBlocks is 104; it must be at most 100"},
-		{"storage", blocks("contentAddressableStorage", device(`"oldBlocks":-8`)), "oldBlocks: must not be negative, but is -8"},
-		{"storage", blocks("contentAddressableStorage", strings.Replace(device(`"oldBlocks":8`), "1048576", "40960", 1)), "source.file.sizeBytes: 40960 bytes cannot be divided between 11 blocks"},
-		{"storage", blocks("contentAddressableStorage", strings.Replace(device(`"oldBlocks":8`), `,"sizeBytes":1048576`, "", 1)), "the field sizeBytes is required"},
+			"contentAddressableStorage.backend.local.currentBlocks: the sum of oldBlocks, currentBlocks, newBlocks and " +
+				"spareBlocks is 104; it must be at most 100"},
+		{
+			"storage", blocks("contentAddressableStorage", device(`"oldBlocks":-8`)),
+			"oldBlocks: must not be negative, but is -8",
+		},
+		{
+			"storage", blocks("contentAddressableStorage", strings.Replace(device(`"oldBlocks":8`), "1048576", "40960", 1)),
+			"source.file.sizeBytes: 40960 bytes cannot be divided between 11 blocks",
+		},
+		{
+			"storage",
+			blocks("contentAddressableStorage", strings.Replace(device(`"oldBlocks":8`), `,"sizeBytes":1048576`, "", 1)),
+			"the field sizeBytes is required",
+		},
 		{"storage", blocks("actionCache", device(`"oldBlocks":8,"newBlocks":1`)), ""},
-		{"storage", blocks("actionCache", device(`"oldBlocks":8,"newBlocks":3`)), "actionCache.backend.local.newBlocks: must be 1 here, not 3"},
-		{"scheduler", queue(`"sizeClasses":[0],"platform":{"properties":[{"name":"a","value":"2"},{"name":"b","value":"1"}]}`), ""},
-		{"scheduler", queue(`"sizeClasses":[0],"platform":{"properties":[{"name":"b","value":"1"},{"name":"a","value":"2"}]}`),
-			"predeclaredPlatformQueues[0].platform: must be sorted by name, then by value, without duplicates: a=2 must not come after b=1"},
+		{
+			"storage", blocks("actionCache", device(`"oldBlocks":8,"newBlocks":3`)),
+			"actionCache.backend.local.newBlocks: must be 1 here, not 3",
+		},
+		{
+			"scheduler",
+			queue(`"sizeClasses":[0],"platform":{"properties":[{"name":"a","value":"2"},{"name":"b","value":"1"}]}`), "",
+		},
+		{
+			"scheduler",
+			queue(`"sizeClasses":[0],"platform":{"properties":[{"name":"b","value":"1"},{"name":"a","value":"2"}]}`),
+			"predeclaredPlatformQueues[0].platform: must be sorted by name, then by value, without duplicates: a=2 must not " +
+				"come after b=1",
+		},
 		{"scheduler", queue(`"sizeClasses":[2,1]`), "sizeClasses: must be sorted, without duplicates: 2 is before 1"},
 		{"scheduler", queue(`"sizeClasses":[0,1]`), "sizeClasses: must be positive where there are several"},
 		{"scheduler", queue(``), "predeclaredPlatformQueues[0]: the field sizeClasses is required"},
@@ -125,7 +153,10 @@ func TestUnusable(t *testing.T) {
 func FuzzCheck(f *testing.F) {
 	s, err := Load()
 	require.NoError(f, err)
-	for _, text := range []string{`{"grpcServers":[{"tls":{}}]}`, `{"contentAddressableStorage":{"backend":{"sharding":{"shards":{"a":{"weight":"1"}}}}}}`, `[`, `{"a":1e999}`} {
+	for _, text := range []string{
+		`{"grpcServers":[{"tls":{}}]}`,
+		`{"contentAddressableStorage":{"backend":{"sharding":{"shards":{"a":{"weight":"1"}}}}}}`, `[`, `{"a":1e999}`,
+	} {
 		f.Add("storage", text)
 	}
 	f.Fuzz(func(t *testing.T, program, text string) {

@@ -13,7 +13,9 @@ import (
 const maxBlocks = 100
 
 // replaced are the stores whose objects may be written again under the same key.
-var replaced = []protoreflect.Name{"action_cache", "indirect_content_addressable_storage", "initial_size_class_cache", "file_system_access_cache"}
+var replaced = []protoreflect.Name{
+	"action_cache", "indirect_content_addressable_storage", "initial_size_class_cache", "file_system_access_cache",
+}
 
 // unusable finds values that are of the right types, and with which the program ends at once, or serves nobody.
 func unusable(m message) *Error {
@@ -40,19 +42,24 @@ func unusableBlocks(m message) *Error {
 		}
 		total += n
 	}
-	if n := m.of("new_blocks").Int(); n != 1 && slices.ContainsFunc(m.within, func(f protoreflect.Name) bool { return slices.Contains(replaced, f) }) {
-		return m.fail("newBlocks", "must be 1 here, not %d: objects of this store are replaced, which is reliable in one block alone", n)
+	if n := m.of("new_blocks").Int(); n != 1 &&
+		slices.ContainsFunc(m.within, func(f protoreflect.Name) bool { return slices.Contains(replaced, f) }) {
+		return m.fail("newBlocks",
+			"must be 1 here, not %d: objects of this store are replaced, which is reliable in one block alone", n)
 	}
-	if f := m.WhichOneof(m.Descriptor().Oneofs().ByName("blocks_backend")); f == nil || f.Name() != "blocks_on_block_device" {
+	if f := m.WhichOneof(m.Descriptor().Oneofs().ByName("blocks_backend")); f == nil ||
+		f.Name() != "blocks_on_block_device" {
 		return nil
 	}
 	device := message{Message: m.of("blocks_on_block_device").Message()}
 	total += device.of("spare_blocks").Int()
 	switch source := (message{Message: device.of("source").Message()}); {
 	case total < 1:
-		return m.fail("currentBlocks", "there must be at least one block: the sum of oldBlocks, currentBlocks, newBlocks and spareBlocks is %d", total)
+		return m.fail("currentBlocks",
+			"there must be at least one block: the sum of oldBlocks, currentBlocks, newBlocks and spareBlocks is %d", total)
 	case total > maxBlocks:
-		return m.fail("currentBlocks", "the sum of oldBlocks, currentBlocks, newBlocks and spareBlocks is %d; it must be at most %d", total, maxBlocks)
+		return m.fail("currentBlocks",
+			"the sum of oldBlocks, currentBlocks, newBlocks and spareBlocks is %d; it must be at most %d", total, maxBlocks)
 	case source.Has(source.Descriptor().Fields().ByName("file")):
 		file := message{Message: source.of("file").Message()}
 		if n := file.of("size_bytes").Int(); n < total*sector {
@@ -71,7 +78,8 @@ func unusableSizes(m message) *Error {
 	list := m.of("size_classes").List()
 	for i := 1; i < list.Len(); i++ {
 		if list.Get(i-1).Uint() >= list.Get(i).Uint() {
-			return m.fail("sizeClasses", "must be sorted, without duplicates: %d is before %d", list.Get(i-1).Uint(), list.Get(i).Uint())
+			return m.fail("sizeClasses", "must be sorted, without duplicates: %d is before %d", list.Get(i-1).Uint(),
+				list.Get(i).Uint())
 		}
 	}
 	if list.Len() > 1 && list.Get(0).Uint() == 0 {
@@ -84,8 +92,11 @@ func unusableSizes(m message) *Error {
 func unsorted(m message) *Error {
 	list := properties(m)
 	for i := 1; i < len(list); i++ {
-		if before, p := list[i-1], list[i]; cmp.Or(strings.Compare(before.Name, p.Name), strings.Compare(before.Value, p.Value)) >= 0 {
-			return m.fail("platform", "must be sorted by name, then by value, without duplicates: %s=%s must not come after %s=%s", p.Name, p.Value, before.Name, before.Value)
+		if before, p := list[i-1], list[i]; cmp.Or(strings.Compare(before.Name, p.Name),
+			strings.Compare(before.Value, p.Value)) >= 0 {
+			return m.fail("platform",
+				"must be sorted by name, then by value, without duplicates: %s=%s must not come after %s=%s", p.Name, p.Value,
+				before.Name, before.Value)
 		}
 	}
 	return nil

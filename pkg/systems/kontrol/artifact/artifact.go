@@ -92,7 +92,8 @@ func resolver(c Credentials) remotes.Resolver {
 		return nil
 	}}
 	return docker.NewResolver(docker.ResolverOptions{Hosts: func(name string) ([]docker.RegistryHost, error) {
-		list, err := docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchLocalhost), docker.WithClient(client))(name)
+		list, err := docker.ConfigureDefaultRegistries(docker.WithPlainHTTP(docker.MatchLocalhost),
+			docker.WithClient(client))(name)
 		for i := range list {
 			list[i].Authorizer = newAuthorizer(c, list[i].Scheme, list[i].Host)
 		}
@@ -107,15 +108,20 @@ type authorizer struct {
 }
 
 func newAuthorizer(c Credentials, scheme, host string) docker.Authorizer {
-	tokens := &http.Client{Transport: newTransport(), Timeout: silence, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return errors.New("token servers may not redirect")
-	}}
-	return authorizer{docker.NewDockerAuthorizer(docker.WithAuthClient(tokens), docker.WithAuthCreds(func(asking string) (string, string, error) {
-		if asking != host {
-			return "", "", nil
-		}
-		return c.Username, c.Password, nil
-	})), scheme, host}
+	tokens := &http.Client{
+		Transport: newTransport(), Timeout: silence, CheckRedirect: func(*http.Request, []*http.Request) error {
+			return errors.New("token servers may not redirect")
+		},
+	}
+	return authorizer{
+		docker.NewDockerAuthorizer(docker.WithAuthClient(tokens),
+			docker.WithAuthCreds(func(asking string) (string, string, error) {
+				if asking != host {
+					return "", "", nil
+				}
+				return c.Username, c.Password, nil
+			})), scheme, host,
+	}
 }
 
 func (a authorizer) Authorize(ctx context.Context, req *http.Request) error {
@@ -128,7 +134,8 @@ func (a authorizer) Authorize(ctx context.Context, req *http.Request) error {
 func (a authorizer) AddResponses(ctx context.Context, responses []*http.Response) error {
 	last := responses[len(responses)-1]
 	if last.Request.URL.Host != a.host {
-		return fmt.Errorf("%s, to which %s redirects, asks for credentials: %w", last.Request.URL.Host, a.host, docker.ErrInvalidAuthorization)
+		return fmt.Errorf("%s, to which %s redirects, asks for credentials: %w", last.Request.URL.Host, a.host,
+			docker.ErrInvalidAuthorization)
 	}
 	for _, c := range auth.ParseAuthHeader(last.Header) {
 		if c.Scheme != auth.BearerAuth {
@@ -136,8 +143,11 @@ func (a authorizer) AddResponses(ctx context.Context, responses []*http.Response
 		}
 		realm, err := url.Parse(c.Parameters["realm"])
 		local, _ := docker.MatchLocalhost(a.host)
-		if err != nil || realm.User != nil || realm.Host == "" || realm.Scheme != "https" && !(realm.Scheme == "http" && a.scheme == "http" && local && realm.Hostname() == hostname(a.host)) {
-			return fmt.Errorf("%s wants tokens of %.200q, which is no https URL: %w", a.host, c.Parameters["realm"], docker.ErrInvalidAuthorization)
+		if err != nil || realm.User != nil || realm.Host == "" ||
+			realm.Scheme != "https" &&
+				!(realm.Scheme == "http" && a.scheme == "http" && local && realm.Hostname() == hostname(a.host)) {
+			return fmt.Errorf("%s wants tokens of %.200q, which is no https URL: %w", a.host, c.Parameters["realm"],
+				docker.ErrInvalidAuthorization)
 		}
 	}
 	return a.Authorizer.AddResponses(ctx, responses)
@@ -233,7 +243,8 @@ func Fetch(ctx context.Context, reference, dir string, c Credentials) (files []b
 		}
 		for _, f := range got {
 			if left -= len(f.Data); left < 0 || len(files) == bundle.MaxFiles {
-				return nil, "", fmt.Errorf("artifact %s: it has more than %d bytes or %d files", reference, bundle.MaxBytes, bundle.MaxFiles)
+				return nil, "", fmt.Errorf("artifact %s: it has more than %d bytes or %d files", reference, bundle.MaxBytes,
+					bundle.MaxFiles)
 			}
 			files = append(files, f)
 		}
@@ -242,11 +253,14 @@ func Fetch(ctx context.Context, reference, dir string, c Credentials) (files []b
 }
 
 // layer returns the files of a layer.
-func layer(ctx context.Context, from remotes.Fetcher, l ocispec.Descriptor, number int, dir string) ([]bundle.File, error) {
-	isTar, isGzip := strings.HasSuffix(l.MediaType, "tar"), strings.HasSuffix(l.MediaType, "tar+gzip") || strings.HasSuffix(l.MediaType, "tar.gzip")
+func layer(ctx context.Context, from remotes.Fetcher, l ocispec.Descriptor, number int,
+	dir string) ([]bundle.File, error) {
+	isTar, isGzip := strings.HasSuffix(l.MediaType, "tar"), strings.HasSuffix(l.MediaType, "tar+gzip") ||
+		strings.HasSuffix(l.MediaType, "tar.gzip")
 	isText := strings.HasSuffix(l.MediaType, "yaml") || strings.HasSuffix(l.MediaType, "json")
 	if !isTar && !isGzip && !isText {
-		return nil, fmt.Errorf("layer %d has the media type %.100q: tar, tar+gzip, yaml and json are read", number, l.MediaType)
+		return nil, fmt.Errorf("layer %d has the media type %.100q: tar, tar+gzip, yaml and json are read", number,
+			l.MediaType)
 	}
 	raw, err := blob(ctx, from, l, maxLayer)
 	if err != nil {
@@ -295,14 +309,25 @@ func Push(ctx context.Context, reference string, files []bundle.File, c Credenti
 	if err := bundle.Tar(&archive, files); err != nil {
 		return "", err
 	}
-	layer := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerGzip, Digest: digest.FromBytes(archive.Bytes()), Size: int64(archive.Len())}
+	layer := ocispec.Descriptor{
+		MediaType: ocispec.MediaTypeImageLayerGzip,
+		Digest:    digest.FromBytes(archive.Bytes()),
+		Size:      int64(archive.Len()),
+	}
 	empty := ocispec.DescriptorEmptyJSON
-	raw, err := json.Marshal(ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: Type,
-		Config: ocispec.Descriptor{MediaType: empty.MediaType, Digest: empty.Digest, Size: empty.Size}, Layers: []ocispec.Descriptor{layer}})
+	raw, err := json.Marshal(ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: Type,
+		Config: ocispec.Descriptor{MediaType: empty.MediaType, Digest: empty.Digest, Size: empty.Size},
+		Layers: []ocispec.Descriptor{layer},
+	})
 	if err != nil {
 		return "", err
 	}
-	manifest := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(raw), Size: int64(len(raw))}
+	manifest := ocispec.Descriptor{
+		MediaType: ocispec.MediaTypeImageManifest,
+		Digest:    digest.FromBytes(raw),
+		Size:      int64(len(raw)),
+	}
 	ctx = quiet(ctx)
 	to, err := resolver(c).Pusher(ctx, reference)
 	if err != nil {

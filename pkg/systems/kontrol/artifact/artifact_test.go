@@ -31,7 +31,8 @@ func registryHandler() http.Handler { return registry.New(registry.Logger(log.Ne
 
 var files = []bundle.File{{Name: "a.yaml", Data: []byte("a: 1\n")}, {Name: "sub/b.yaml", Data: []byte("b: 1\n")}}
 
-// TestPushAndFetch: what is pushed is fetched, by tag and digest, whole or of a folder; the same files are the same artifact.
+// TestPushAndFetch: what is pushed is fetched, by tag and digest, whole or of a folder; the same files are the same
+// artifact.
 func TestPushAndFetch(t *testing.T) {
 	ref := serve(t, registryHandler()) + "/shop/web"
 	digest, err := Push(t.Context(), ref+":v1", files, Credentials{})
@@ -70,7 +71,8 @@ func TestCredentials(t *testing.T) {
 		inner.ServeHTTP(w, r)
 	}))
 	ref := host + "/shop:v1"
-	good, err := CredentialsOf(fmt.Appendf(nil, `{"auths":{"https://%s/v2/":{"auth":%q}}}`, host, base64.StdEncoding.EncodeToString([]byte("me:secret"))), ref)
+	good, err := CredentialsOf(fmt.Appendf(nil, `{"auths":{"https://%s/v2/":{"auth":%q}}}`, host,
+		base64.StdEncoding.EncodeToString([]byte("me:secret"))), ref)
 	require.NoError(t, err)
 	_, err = Push(t.Context(), ref, files, good)
 	require.NoError(t, err)
@@ -78,13 +80,19 @@ func TestCredentials(t *testing.T) {
 	require.NoError(t, err)
 	_, _, err = Fetch(t.Context(), ref, "", Credentials{"me", "wrong"})
 	require.Error(t, err)
-	for want, config := range map[string]string{"has no credentials for": `{"auths":{}}`, "no docker configuration": `[]`, "cannot be parsed": `{"auths":{"` + host + `":{"auth":"!"}}}`, "has more than": strings.Repeat(" ", maxConfig+1)} {
+	for want, config := range map[string]string{
+		"has no credentials for":  `{"auths":{}}`,
+		"no docker configuration": `[]`,
+		"cannot be parsed":        `{"auths":{"` + host + `":{"auth":"!"}}}`,
+		"has more than":           strings.Repeat(" ", maxConfig+1),
+	} {
 		_, err := CredentialsOf([]byte(config), ref)
 		require.ErrorContains(t, err, want)
 	}
 }
 
-// TestHostileRegistries: sizes that lie, blobs of another digest, floods, redirects to elsewhere and token servers without TLS are refused.
+// TestHostileRegistries: sizes that lie, blobs of another digest, floods, redirects to elsewhere and token servers
+// without TLS are refused.
 func TestHostileRegistries(t *testing.T) {
 	blob := []byte(`a: 1`)
 	layer := func(change map[string]any) map[string]any {
@@ -95,7 +103,12 @@ func TestHostileRegistries(t *testing.T) {
 		return l
 	}
 	manifest := func(layers ...any) []byte {
-		raw, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": layer(nil), "layers": layers})
+		raw, err := json.Marshal(map[string]any{
+			"schemaVersion": 2,
+			"mediaType":     "application/vnd.oci.image.manifest.v1+json",
+			"config":        layer(nil),
+			"layers":        layers,
+		})
 		require.NoError(t, err)
 		return raw
 	}
@@ -108,17 +121,27 @@ func TestHostileRegistries(t *testing.T) {
 		blob     func(w http.ResponseWriter)
 		want     string
 	}{
-		"a huge layer":      {manifest(layer(map[string]any{"size": int64(1) << 60})), nil, "are possible"},
-		"a negative size":   {manifest(layer(map[string]any{"size": -1})), nil, "are possible"},
-		"another digest":    {manifest(layer(nil)), func(w http.ResponseWriter) { _, _ = w.Write([]byte("b: 2")) }, "it has the digest"},
-		"endless":           {manifest(layer(map[string]any{"size": 4})), func(w http.ResponseWriter) { _, _ = io.CopyN(w, endless{}, 64<<20) }, ""},
-		"an unknown type":   {manifest(layer(map[string]any{"mediaType": "application/x"})), nil, "tar, tar+gzip, yaml and json are read"},
-		"many layers":       {manifest(many...), nil, "more than 32 layers"},
-		"no layers":         {manifest(), nil, "no manifest with layers"},
-		"no manifest":       {[]byte(`"x"`), nil, ""},
-		"a large manifest":  {append(manifest(layer(nil)), make([]byte, maxManifest)...), nil, ""},
-		"an evil digest":    {manifest(layer(map[string]any{"digest": "../../etc"})), nil, ""},
-		"no archive in tar": {manifest(layer(map[string]any{"mediaType": "application/x.tar+gzip"})), func(w http.ResponseWriter) { _, _ = w.Write(blob) }, "the archive cannot be read"},
+		"a huge layer":    {manifest(layer(map[string]any{"size": int64(1) << 60})), nil, "are possible"},
+		"a negative size": {manifest(layer(map[string]any{"size": -1})), nil, "are possible"},
+		"another digest": {
+			manifest(layer(nil)), func(w http.ResponseWriter) { _, _ = w.Write([]byte("b: 2")) }, "it has the digest",
+		},
+		"endless": {
+			manifest(layer(map[string]any{"size": 4})), func(w http.ResponseWriter) { _, _ = io.CopyN(w, endless{}, 64<<20) },
+			"",
+		},
+		"an unknown type": {
+			manifest(layer(map[string]any{"mediaType": "application/x"})), nil, "tar, tar+gzip, yaml and json are read",
+		},
+		"many layers":      {manifest(many...), nil, "more than 32 layers"},
+		"no layers":        {manifest(), nil, "no manifest with layers"},
+		"no manifest":      {[]byte(`"x"`), nil, ""},
+		"a large manifest": {append(manifest(layer(nil)), make([]byte, maxManifest)...), nil, ""},
+		"an evil digest":   {manifest(layer(map[string]any{"digest": "../../etc"})), nil, ""},
+		"no archive in tar": {
+			manifest(layer(map[string]any{"mediaType": "application/x.tar+gzip"})),
+			func(w http.ResponseWriter) { _, _ = w.Write(blob) }, "the archive cannot be read",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			host := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -141,9 +164,11 @@ func TestHostileRegistries(t *testing.T) {
 			require.ErrorContains(t, err, c.want)
 		})
 	}
-	tokens := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Error("credentials were sent: ", r.URL) }))
+	tokens := serve(t,
+		http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Error("credentials were sent: ", r.URL) }))
 	host := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("WWW-Authenticate", `Bearer realm="http://`+strings.Replace(tokens, "127.0.0.1", "127.0.0.2", 1)+`/token",service="x"`)
+		w.Header().Set("WWW-Authenticate",
+			`Bearer realm="http://`+strings.Replace(tokens, "127.0.0.1", "127.0.0.2", 1)+`/token",service="x"`)
 		w.WriteHeader(http.StatusUnauthorized)
 	}))
 	_, _, err := Fetch(t.Context(), host+"/shop:v1", "", Credentials{"me", "secret"})

@@ -19,8 +19,8 @@ func IsFile(name string) bool {
 	return slices.Contains([]string{".yaml", ".yml", ".json"}, path.Ext(name)) && !strings.HasPrefix(path.Base(name), ".")
 }
 
-// Untar returns the files with documents of a tar archive, or one compressed by gzip, that are in a directory of it; all if that is empty. Links
-// are passed over. An archive with a name outside of itself is refused.
+// Untar returns the files with documents of a tar archive, or one compressed by gzip, that are in a directory of it;
+// all if that is empty. Links are passed over. An archive with a name outside of itself is refused.
 func Untar(r io.Reader, compressed bool, dir string) (files []File, err error) {
 	if compressed {
 		z, err := gzip.NewReader(r)
@@ -78,7 +78,8 @@ func inside(name string) (string, error) {
 	return clean, nil
 }
 
-// ReadDir returns the files with documents of a directory and those below it. Links and hidden directories are passed over.
+// ReadDir returns the files with documents of a directory and those below it. Links and hidden directories are passed
+// over.
 func ReadDir(dir fs.FS) (files []File, err error) {
 	left, entries := MaxBytes, 0
 	err = fs.WalkDir(dir, ".", func(name string, d fs.DirEntry, err error) error {
@@ -121,7 +122,13 @@ func Tar(w io.Writer, files []File) error {
 	z := gzip.NewWriter(w)
 	t := tar.NewWriter(z)
 	for _, f := range files {
-		if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: f.Name, Size: int64(len(f.Data)), Mode: 0o644, Format: tar.FormatPAX}); err != nil {
+		if err := t.WriteHeader(&tar.Header{
+			Typeflag: tar.TypeReg,
+			Name:     f.Name,
+			Size:     int64(len(f.Data)),
+			Mode:     0o644,
+			Format:   tar.FormatPAX,
+		}); err != nil {
 			return err
 		}
 		if _, err := t.Write(f.Data); err != nil {

@@ -33,16 +33,31 @@ func names(list []Object) (out []string) {
 // TestParse: documents of YAML and JSON, and lists, become objects by wave, with definitions and namespaces first.
 func TestParse(t *testing.T) {
 	got, err := Parse([]File{
-		{"b.yaml", []byte("# a comment\n---\n" + configMap("late", "2") + "---\n\n---\n" + configMap("now", "") + "status: {x: 1}\n")},
-		{"a.json", []byte(`{"kind":"List","apiVersion":"v1","items":[{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}},
-			{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"x.y.z","creationTimestamp":null}}]}`)},
+		{
+			"b.yaml",
+			[]byte("# a comment\n---\n" + configMap("late", "2") + "---\n\n---\n" + configMap("now", "") + "status: {x: 1}\n"),
+		},
+		{
+			"a.json",
+			[]byte(`{"kind":"List","apiVersion":"v1","items":[{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}},
+			{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"x.y.z","creationTimestamp":null}}]}`),
+		},
 		{"c.yml", []byte(configMap("early", "-1"))},
 	})
 	require.NoError(t, err)
-	require.Equal(t, []string{"-1 ConfigMap/shop/early", "0 CustomResourceDefinition/x.y.z", "0 Namespace/shop", "0 ConfigMap/shop/now", "2 ConfigMap/shop/late"}, names(got))
+	require.Equal(t,
+		[]string{
+			"-1 ConfigMap/shop/early", "0 CustomResourceDefinition/x.y.z", "0 Namespace/shop", "0 ConfigMap/shop/now",
+			"2 ConfigMap/shop/late",
+		}, names(got))
 	require.NotContains(t, string(got[3].JSON), "status")
 	require.Equal(t, "b.yaml", got[3].From)
-	again, err := Parse([]File{{"all.yaml", []byte(Inline([]File{{"b.yaml", []byte(configMap("late", "2"))}, {"c.yml", []byte(configMap("early", "-1"))}}))}})
+	again, err := Parse([]File{
+		{
+			"all.yaml",
+			[]byte(Inline([]File{{"b.yaml", []byte(configMap("late", "2"))}, {"c.yml", []byte(configMap("early", "-1"))}})),
+		},
+	})
 	require.NoError(t, err)
 	require.Equal(t, []string{"-1 ConfigMap/shop/early", "2 ConfigMap/shop/late"}, names(again))
 }
@@ -59,22 +74,27 @@ func TestBadDocumentsAreNamed(t *testing.T) {
 		waves.WriteString("---\n" + configMap(fmt.Sprint("w", i), fmt.Sprint(i)))
 	}
 	for want, text := range map[string]string{
-		"there are no objects":               "# nothing\n",
-		"document 2: yaml:":                  configMap("a", "") + "---\na: [\n",
-		"it is no object":                    "- 1\n",
-		"is in f.yaml already":               configMap("a", "") + "---\n" + configMap("a", ""),
-		"must be a kind":                     "apiVersion: v1\nmetadata: {name: x}\n",
-		"kustomizations are not built here":  "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n",
-		"could make itself":                  "apiVersion: kontrol.coracle.dev/v1alpha1\nkind: Bundle\nmetadata: {name: x}\n",
-		"must be an integer from -1000":      configMap("a", "soon"),
-		"generateName is not supported":      "apiVersion: v1\nkind: Pod\nmetadata: {generateName: x}\n",
-		"already set in map":                 "kind: a\nkind: b\n",
-		"once its aliases are expanded":      "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n",
-		"nested more than":                   "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: " + strings.Repeat("{a: ", 90) + "1" + strings.Repeat("}", 90),
-		"more than 500 objects":              `{"kind":"List","items":[` + strings.TrimSuffix(fmt.Sprintf(many, numbers...), ",") + `]}`,
-		"lists are nested":                   strings.Repeat(`{"kind":"List","items":[`, 9) + strings.Repeat(`]}`, 9),
-		"the objects have 65 waves":          waves.String(),
-		"spec.template: Too long":            "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: " + strings.Repeat("x", kontrol.MaxTemplate) + "}",
+		"there are no objects":              "# nothing\n",
+		"document 2: yaml:":                 configMap("a", "") + "---\na: [\n",
+		"it is no object":                   "- 1\n",
+		"is in f.yaml already":              configMap("a", "") + "---\n" + configMap("a", ""),
+		"must be a kind":                    "apiVersion: v1\nmetadata: {name: x}\n",
+		"kustomizations are not built here": "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n",
+		"could make itself":                 "apiVersion: kontrol.coracle.dev/v1alpha1\nkind: Bundle\nmetadata: {name: x}\n",
+		"must be an integer from -1000":     configMap("a", "soon"),
+		"generateName is not supported":     "apiVersion: v1\nkind: Pod\nmetadata: {generateName: x}\n",
+		"already set in map":                "kind: a\nkind: b\n",
+		"once its aliases are expanded": "a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c " +
+			"[*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: " +
+			"[*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\n",
+		"nested more than": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: " +
+			strings.Repeat("{a: ", 90) + "1" + strings.Repeat("}", 90),
+		"more than 500 objects": `{"kind":"List","items":[` +
+			strings.TrimSuffix(fmt.Sprintf(many, numbers...), ",") + `]}`,
+		"lists are nested":          strings.Repeat(`{"kind":"List","items":[`, 9) + strings.Repeat(`]}`, 9),
+		"the objects have 65 waves": waves.String(),
+		"spec.template: Too long": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {a: " +
+			strings.Repeat("x", kontrol.MaxTemplate) + "}",
 		"only name, namespace, labels and a": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x, finalizers: [a/b]}\n",
 	} {
 		t.Run(want, func(t *testing.T) {
@@ -123,17 +143,29 @@ func TestHostileArchives(t *testing.T) {
 		want string // error
 		has  []string
 	}{
-		"files":         {archive(t, file("./b.yaml"), file("a/c.yml"), file("README.md"), file(".hidden.yaml")), "", "", []string{"a/c.yml", "b.yaml"}},
-		"of a folder":   {archive(t, file("./b.yaml"), file("a/c.yml"), file("ab/c.yml")), "a", "", []string{"a/c.yml"}},
-		"upwards":       {archive(t, file("a/../../b.yaml")), "", "a name outside of it", nil},
-		"absolute":      {archive(t, file("/etc/b.yaml")), "", "a name outside of it", nil},
-		"backslash":     {archive(t, file(`..\b.yaml`)), "", "a name outside of it", nil},
-		"long":          {archive(t, file(strings.Repeat("a/", 300)+"b.yaml")), "", "a name of more than", nil},
-		"a link":        {archive(t, tar.Header{Typeflag: tar.TypeSymlink, Name: "b.yaml", Linkname: "/etc/passwd"}), "", "", nil},
-		"a bomb":        {archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "b.yaml", Size: MaxBytes + 1}), "", "have more than", nil},
-		"a hidden bomb": {archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "b.bin", Size: 9 * MaxBytes}, file("c.yaml")), "", "cannot be read", nil},
-		"no archive":    {[]byte("hello"), "", "cannot be read", nil},
-		"cut off":       {archive(t, file("b.yaml"))[:40], "", "cannot be read", nil},
+		"files": {
+			archive(t, file("./b.yaml"), file("a/c.yml"), file("README.md"), file(".hidden.yaml")),
+			"",
+			"",
+			[]string{"a/c.yml", "b.yaml"},
+		},
+		"of a folder": {archive(t, file("./b.yaml"), file("a/c.yml"), file("ab/c.yml")), "a", "", []string{"a/c.yml"}},
+		"upwards":     {archive(t, file("a/../../b.yaml")), "", "a name outside of it", nil},
+		"absolute":    {archive(t, file("/etc/b.yaml")), "", "a name outside of it", nil},
+		"backslash":   {archive(t, file(`..\b.yaml`)), "", "a name outside of it", nil},
+		"long":        {archive(t, file(strings.Repeat("a/", 300)+"b.yaml")), "", "a name of more than", nil},
+		"a link": {
+			archive(t, tar.Header{Typeflag: tar.TypeSymlink, Name: "b.yaml", Linkname: "/etc/passwd"}), "", "", nil,
+		},
+		"a bomb": {
+			archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "b.yaml", Size: MaxBytes + 1}), "", "have more than", nil,
+		},
+		"a hidden bomb": {
+			archive(t, tar.Header{Typeflag: tar.TypeReg, Name: "b.bin", Size: 9 * MaxBytes}, file("c.yaml")), "",
+			"cannot be read", nil,
+		},
+		"no archive": {[]byte("hello"), "", "cannot be read", nil},
+		"cut off":    {archive(t, file("b.yaml"))[:40], "", "cannot be read", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			files, err := Untar(bytes.NewReader(c.data), true, c.dir)
@@ -166,7 +198,8 @@ func TestHostileArchives(t *testing.T) {
 // TestDirectories: what is pushed is what is in the directory, the same bytes each time, and can be read again.
 func TestDirectories(t *testing.T) {
 	dir := fstest.MapFS{
-		"a.yaml": {Data: []byte("a: 1")}, "sub/b.json": {Data: []byte("{}")}, ".git/c.yaml": {Data: []byte("c: 1")}, "README.md": {Data: []byte("# hi")},
+		"a.yaml": {Data: []byte("a: 1")}, "sub/b.json": {Data: []byte("{}")}, ".git/c.yaml": {Data: []byte("c: 1")},
+		"README.md": {Data: []byte("# hi")},
 	}
 	files, err := ReadDir(dir)
 	require.NoError(t, err)

@@ -18,7 +18,8 @@ import (
 
 // Bounds of what is read.
 const (
-	// MaxBytes limits all documents together, MaxFiles their number, MaxEntries the entries of archives and directories that are looked at.
+	// MaxBytes limits all documents together, MaxFiles their number, MaxEntries the entries of archives and directories
+	// that are looked at.
 	MaxBytes   = 8 << 20
 	MaxFiles   = 1000
 	MaxEntries = 10_000
@@ -68,7 +69,8 @@ func rank(kind string) int {
 	return 2
 }
 
-// Digest identifies objects with what else makes their Resources: the overrides, mode, ignored fields, deletion policy and windows.
+// Digest identifies objects with what else makes their Resources: the overrides, mode, ignored fields, deletion policy
+// and windows.
 func Digest(list []Object, s *kontrol.BundleSpec) string {
 	h := sha256.New()
 	for i := range list {

@@ -28,7 +28,8 @@ type Observed struct {
 
 // Step is what to do.
 type Step struct {
-	// Write are Resources to create, or to update if they have a UID; Delete are those to delete. Status is to be written before.
+	// Write are Resources to create, or to update if they have a UID; Delete are those to delete. Status is to be written
+	// before.
 	Write  []*kontrol.Resource
 	Delete []*kontrol.Resource
 	Status kontrol.BundleStatus
@@ -36,14 +37,15 @@ type Step struct {
 	Again time.Duration
 }
 
-// Plan returns what to do about a Bundle whose content is known. It is pure but for the time of conditions. A cluster is recorded as begun before
-// anything is written for it, so that no crash makes more clusters unavailable than may be.
+// Plan returns what to do about a Bundle whose content is known. It is pure but for the time of conditions. A cluster
+// is recorded as begun before anything is written for it, so that no crash makes more clusters unavailable than may be.
 func Plan(o Observed, now time.Time) Step {
 	b := o.Bundle
 	targets, gone := targetsOf(o)
 	step := Step{Status: *b.Status.DeepCopy()}
 	s := &step.Status
-	s.ObservedGeneration, s.Content, s.Objects, s.Targets, s.Message = b.Generation, o.Content, int32(len(o.Objects)), nil, ""
+	s.ObservedGeneration, s.Content, s.Objects, s.Targets, s.Message = b.Generation, o.Content, int32(len(o.Objects)), nil,
+		""
 	if text := tooMany(len(targets), len(o.Objects)); text != "" {
 		return invalid(step, text)
 	}
@@ -165,8 +167,10 @@ func (t *target) judge(o Observed, now time.Time) {
 	switch {
 	case w.failed != "":
 		t.failure = w.failed
-	case !t.writes() && t.was.Since != nil && t.was.Wave != nil && int(*t.was.Wave) == w.number && t.left(o.Bundle, now) <= 0:
-		t.failure = fmt.Sprintf("wave %d is not healthy after %s: %s", w.number, o.Bundle.Spec.Rollout.HealthTimeout.Duration, w.pending)
+	case !t.writes() && t.was.Since != nil && t.was.Wave != nil && int(*t.was.Wave) == w.number &&
+		t.left(o.Bundle, now) <= 0:
+		t.failure = fmt.Sprintf("wave %d is not healthy after %s: %s", w.number, o.Bundle.Spec.Rollout.HealthTimeout.Duration,
+			w.pending)
 	}
 }
 
@@ -214,7 +218,8 @@ func tooMany(clusters, objects int) string {
 	case clusters > kontrol.MaxTargets:
 		return fmt.Sprintf("it selects %d clusters, %d are possible: make several bundles", clusters, kontrol.MaxTargets)
 	case clusters*objects > kontrol.MaxBundleResources:
-		return fmt.Sprintf("%d objects on %d clusters are %d Resources, %d are possible: make several bundles", objects, clusters, clusters*objects, kontrol.MaxBundleResources)
+		return fmt.Sprintf("%d objects on %d clusters are %d Resources, %d are possible: make several bundles", objects,
+			clusters, clusters*objects, kontrol.MaxBundleResources)
 	}
 	return ""
 }

@@ -18,7 +18,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// TestOneClusterAfterTheOther: each wave waits for the one before, each cluster for the one before; what is no longer in the content goes last.
+// TestOneClusterAfterTheOther: each wave waits for the one before, each cluster for the one before; what is no longer
+// in the content goes last.
 func TestOneClusterAfterTheOther(t *testing.T) {
 	w := newWorld("b", "a", "canary")
 	w.o.Bundle.Spec.Rollout.Order = []metav1.LabelSelector{{MatchLabels: map[string]string{"name": "canary"}}}
@@ -26,7 +27,8 @@ func TestOneClusterAfterTheOther(t *testing.T) {
 	require.Empty(t, w.writes)
 	s := w.step()
 	require.Empty(t, w.wrote(), "the cluster is recorded before anything is written")
-	require.Equal(t, []kontrol.TargetPhase{kontrol.TargetProgressing, kontrol.TargetWaiting, kontrol.TargetWaiting}, []kontrol.TargetPhase{s.Targets[0].Phase, s.Targets[1].Phase, s.Targets[2].Phase})
+	require.Equal(t, []kontrol.TargetPhase{kontrol.TargetProgressing, kontrol.TargetWaiting, kontrol.TargetWaiting},
+		[]kontrol.TargetPhase{s.Targets[0].Phase, s.Targets[1].Phase, s.Targets[2].Phase})
 	s = w.step()
 	require.Equal(t, []string{"canary/x"}, w.wrote())
 	for range 3 {
@@ -48,7 +50,11 @@ func TestOneClusterAfterTheOther(t *testing.T) {
 	require.Equal(t, kontrol.BundleSynced, s.Phase)
 
 	// A cluster that is no longer selected loses what it has.
-	w.o.Bundle.Spec.ClusterSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"b"}}}}
+	w.o.Bundle.Spec.ClusterSelector = &metav1.LabelSelector{
+		MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "name", Operator: metav1.LabelSelectorOpNotIn, Values: []string{"b"}},
+		},
+	}
 	s = w.finish()
 	require.Equal(t, []string{"-b/x", "-b/z"}, w.wrote())
 	require.EqualValues(t, 2, s.Clusters.Total)
@@ -162,8 +168,13 @@ func TestNamesAreUniqueAndValid(t *testing.T) {
 	seen := map[string]bool{}
 	for _, cluster := range []string{"a", strings.Repeat("c", 63)} {
 		for _, kind := range []string{"ConfigMap", "Secret"} {
-			for _, name := range []string{"x", "x.y", "x-y", strings.Repeat("n", 250) + "1", strings.Repeat("n", 250) + "2", "system:node"} {
-				r := resource(b, cluster, &bundle.Object{Target: kontrol.Target{APIVersion: "v1", Kind: kind, Name: name}, JSON: []byte(`{"apiVersion":"v1","kind":"` + kind + `","metadata":{"name":"` + name + `"}}`)})
+			for _, name := range []string{
+				"x", "x.y", "x-y", strings.Repeat("n", 250) + "1", strings.Repeat("n", 250) + "2", "system:node",
+			} {
+				r := resource(b, cluster, &bundle.Object{
+					Target: kontrol.Target{APIVersion: "v1", Kind: kind, Name: name},
+					JSON:   []byte(`{"apiVersion":"v1","kind":"` + kind + `","metadata":{"name":"` + name + `"}}`),
+				})
 				kontrol.Default(r)
 				require.Empty(t, kontrol.Validate(r), r.Name)
 				require.False(t, seen[r.Name])
@@ -173,8 +184,8 @@ func TestNamesAreUniqueAndValid(t *testing.T) {
 	}
 }
 
-// TestRollout is a property: whatever fails, recovers, is edited, paused or killed, no more clusters are under way than may be, no wave begins before
-// the one before is healthy, and at the end all clusters have the content.
+// TestRollout is a property: whatever fails, recovers, is edited, paused or killed, no more clusters are under way than
+// may be, no wave begins before the one before is healthy, and at the end all clusters have the content.
 func TestRollout(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		clusters := []string{"a", "b", "c", "d"}[:rapid.IntRange(1, 4).Draw(t, "clusters")]
@@ -236,7 +247,8 @@ func TestRollout(t *testing.T) {
 			}
 			for c := range wrote {
 				unready[c] = true
-				if w.resource(c, "z") != nil && w.resource(c, "z").Generation != before[w.resource(c, "z").Name] && notHealthy(w.resource(c, "y")) != "" {
+				if w.resource(c, "z") != nil && w.resource(c, "z").Generation != before[w.resource(c, "z").Name] &&
+					notHealthy(w.resource(c, "y")) != "" {
 					t.Fatalf("wave 2 on %s before wave 1 is healthy", c)
 				}
 			}
@@ -267,7 +279,9 @@ func TestAHubThatWasAwayGoesOn(t *testing.T) {
 // TestWindows: outside its windows nothing is brought to clusters, and the time to become healthy stands still.
 func TestWindows(t *testing.T) {
 	w := newWorld("a", "b")
-	night := []kontrol.SyncWindow{{Kind: kontrol.WindowAllow, Schedule: "0 2 * * *", Duration: metav1.Duration{Duration: 10 * time.Minute}}}
+	night := []kontrol.SyncWindow{
+		{Kind: kontrol.WindowAllow, Schedule: "0 2 * * *", Duration: metav1.Duration{Duration: 10 * time.Minute}},
+	}
 	w.now = time.Date(2026, 1, 2, 1, 59, 0, 0, time.UTC)
 	w.o.Bundle.Spec.Windows = night
 	w.content("1", "one@0")

@@ -1,5 +1,5 @@
-// Package bundlecontroller brings the objects of Bundles to clusters: cluster by cluster and wave by wave, as Resources, which pkg/systems/kontrol/controller
-// applies.
+// Package bundlecontroller brings the objects of Bundles to clusters: cluster by cluster and wave by wave, as
+// Resources, which pkg/systems/kontrol/controller applies.
 //
 // Its invariant: a cluster is recorded in a Bundle's status before anything is written for it, so that after a crash
 // at any line no more clusters are under way than the Bundle allows; and what cannot be read changes nothing.
@@ -35,7 +35,8 @@ func New(fetch Fetcher, namespaces readable.Namespaces) *engine.Reconciler {
 				return s.ConfigMap != nil && s.ConfigMap.Namespace == namespace && s.ConfigMap.Name == name
 			})},
 			{Object: &corev1.Secret{}, Map: reading(func(s *kontrol.BundleSource, namespace, name string) bool {
-				return s.Artifact != nil && s.Artifact.PullSecret != nil && s.Artifact.PullSecret.Namespace == namespace && s.Artifact.PullSecret.Name == name
+				return s.Artifact != nil && s.Artifact.PullSecret != nil && s.Artifact.PullSecret.Namespace == namespace &&
+					s.Artifact.PullSecret.Name == name
 			})},
 		},
 		Reads: []client.Object{&kontrol.AppliedState{}},
@@ -52,7 +53,8 @@ func New(fetch Fetcher, namespaces readable.Namespaces) *engine.Reconciler {
 
 // bundleChanged reports whether a Bundle's change matters: its spec, or what was approved.
 func bundleChanged(was, is client.Object) bool {
-	return engine.SpecChanged(was, is) || was.GetUID() != is.GetUID() || was.(*kontrol.Bundle).Status.Approved != is.(*kontrol.Bundle).Status.Approved
+	return engine.SpecChanged(was, is) || was.GetUID() != is.GetUID() ||
+		was.(*kontrol.Bundle).Status.Approved != is.(*kontrol.Bundle).Status.Approved
 }
 
 // bundleOf names the Bundle of a Resource, for bursts.
@@ -67,7 +69,8 @@ func clusterChanged(was, is client.Object) bool {
 	a, b := was.(*kontrol.Cluster), is.(*kontrol.Cluster)
 	before, _ := state.Reachable(a)
 	after, _ := state.Reachable(b)
-	return before != after || !labels.Equals(a.Labels, b.Labels) || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil)
+	return before != after || !labels.Equals(a.Labels, b.Labels) ||
+		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil)
 }
 
 // all maps a cluster to all Bundles.
@@ -76,7 +79,8 @@ func all(ctx context.Context, env engine.Env, _ client.Object) []engine.Request 
 }
 
 // reading maps an object to the Bundles that read it.
-func reading(reads func(s *kontrol.BundleSource, namespace, name string) bool) func(context.Context, engine.Env, client.Object) []engine.Request {
+func reading(reads func(s *kontrol.BundleSource, namespace, name string) bool) func(context.Context, engine.Env,
+	client.Object) []engine.Request {
 	return func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 		return which(ctx, env, func(s *kontrol.BundleSource) bool { return reads(s, o.GetNamespace(), o.GetName()) })
 	}
@@ -110,7 +114,8 @@ func (r *bundles) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		return engine.Result{}, nil // its Resources go with it
 	}
 	b := *cached.DeepCopy()
-	kontrol.DefaultBundle(&b) // API servers that have the kind by a definition know neither all defaults nor the validation
+	// API servers that have the kind by a definition know neither all defaults nor the validation
+	kontrol.DefaultBundle(&b)
 	if errs := kontrol.ValidateBundle(&b); len(errs) > 0 {
 		step := Step{Status: b.Status}
 		step.Status.ObservedGeneration = b.Generation
@@ -131,7 +136,8 @@ func (r *bundles) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		}
 		step = Plan(o, r.Now())
 		if step.Status.Artifact = got.digest; got.err != nil {
-			condition(&step.Status, kontrol.ConditionContentReady, true, "Stale", cut("what was read last is used: "+got.err.Error()))
+			condition(&step.Status, kontrol.ConditionContentReady, true, "Stale",
+				cut("what was read last is used: "+got.err.Error()))
 		}
 	}
 	return r.carryOut(ctx, &b, step)
@@ -222,6 +228,7 @@ func (r *bundles) write(ctx context.Context, b *kontrol.Bundle, res *kontrol.Res
 		return nil // this cache shows it by now
 	}
 	next := b.DeepCopy()
-	next.Status = invalid(Step{Status: next.Status}, fmt.Sprintf("Resource %s exists and is not of this Bundle: delete it", res.Name)).Status
+	next.Status = invalid(Step{Status: next.Status},
+		fmt.Sprintf("Resource %s exists and is not of this Bundle: delete it", res.Name)).Status
 	return r.Client.Status().Update(ctx, next)
 }

@@ -35,11 +35,19 @@ func resource(b *kontrol.Bundle, cluster string, o *bundle.Object) *kontrol.Reso
 	r := &kontrol.Resource{
 		ObjectMeta: metav1.ObjectMeta{Name: nameOf(b, cluster, o), Labels: map[string]string{kontrol.LabelBundle: b.Name},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(b, kontrol.GroupVersion.WithKind("Bundle"))}},
-		Spec: kontrol.ResourceSpec{ClusterName: cluster, Template: runtime.RawExtension{Raw: o.JSON}, Mode: b.Spec.Mode, Ignore: b.Spec.Ignore, DeletionPolicy: b.Spec.DeletionPolicy, Windows: b.Spec.Windows},
+		Spec: kontrol.ResourceSpec{
+			ClusterName:    cluster,
+			Template:       runtime.RawExtension{Raw: o.JSON},
+			Mode:           b.Spec.Mode,
+			Ignore:         b.Spec.Ignore,
+			DeletionPolicy: b.Spec.DeletionPolicy,
+			Windows:        b.Spec.Windows,
+		},
 	}
 	for i := range b.Spec.Overrides {
 		v := &b.Spec.Overrides[i]
-		if (v.Kind == "" || v.Kind == o.Kind) && (v.Namespace == "" || v.Namespace == o.Namespace) && (v.Name == "" || v.Name == o.Name) && (v.ClusterName == "" || v.ClusterName == cluster) {
+		if (v.Kind == "" || v.Kind == o.Kind) && (v.Namespace == "" || v.Namespace == o.Namespace) &&
+			(v.Name == "" || v.Name == o.Name) && (v.ClusterName == "" || v.ClusterName == cluster) {
 			r.Spec.Overrides = append(r.Spec.Overrides, v.Override)
 		}
 	}
@@ -49,8 +57,12 @@ func resource(b *kontrol.Bundle, cluster string, o *bundle.Object) *kontrol.Reso
 // same reports whether a Resource is as it should be. What only people set, such as spec.suspend, is theirs.
 func same(has, want *kontrol.Resource) bool {
 	a, b := &has.Spec, &want.Spec
-	return object.Same(a.Template.Raw, b.Template.Raw) && equality.Semantic.DeepEqual(a.Windows, b.Windows) && a.ClusterName == b.ClusterName && a.ClusterSelector == nil && a.Mode == b.Mode && a.DeletionPolicy == b.DeletionPolicy &&
-		equality.Semantic.DeepEqual(a.Ignore, b.Ignore) && equality.Semantic.DeepEqual(a.Overrides, b.Overrides) && has.Labels[kontrol.LabelBundle] == want.Labels[kontrol.LabelBundle]
+	return object.Same(a.Template.Raw, b.Template.Raw) && equality.Semantic.DeepEqual(a.Windows, b.Windows) &&
+		a.ClusterName ==
+			b.ClusterName && a.ClusterSelector == nil && a.Mode == b.Mode && a.DeletionPolicy == b.DeletionPolicy &&
+		equality.Semantic.DeepEqual(a.Ignore, b.Ignore) &&
+		equality.Semantic.DeepEqual(a.Overrides, b.Overrides) && has.Labels[kontrol.LabelBundle] ==
+		want.Labels[kontrol.LabelBundle]
 }
 
 // merged returns the Resource to write: has, or nil, with what it should be.
@@ -60,7 +72,8 @@ func merged(has, want *kontrol.Resource) *kontrol.Resource {
 	}
 	next := has.DeepCopy()
 	w := &want.Spec
-	next.Spec.Template, next.Spec.ClusterName, next.Spec.ClusterSelector, next.Spec.Mode, next.Spec.DeletionPolicy = w.Template, w.ClusterName, nil, w.Mode, w.DeletionPolicy
+	next.Spec.Template, next.Spec.ClusterName, next.Spec.ClusterSelector, next.Spec.Mode,
+		next.Spec.DeletionPolicy = w.Template, w.ClusterName, nil, w.Mode, w.DeletionPolicy
 	next.Spec.Ignore, next.Spec.Overrides, next.Spec.Windows = w.Ignore, w.Overrides, w.Windows
 	if next.Labels == nil {
 		next.Labels = map[string]string{}

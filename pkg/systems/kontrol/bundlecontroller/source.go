@@ -50,12 +50,13 @@ func (Registries) Resolve(ctx context.Context, reference string, c artifact.Cred
 	return artifact.Resolve(ctx, reference, c)
 }
 
-func (Registries) Fetch(ctx context.Context, reference, dir string, c artifact.Credentials) ([]bundle.File, string, error) {
+func (Registries) Fetch(ctx context.Context, reference, dir string,
+	c artifact.Credentials) ([]bundle.File, string, error) {
 	return artifact.Fetch(ctx, reference, dir, c)
 }
 
-// result is what is known of a Bundle's content: nothing while it is fetched for the first time. With objects, an error means that they may be
-// old.
+// result is what is known of a Bundle's content: nothing while it is fetched for the first time. With objects, an error
+// means that they may be old.
 type result struct {
 	objects []bundle.Object
 	content string
@@ -116,7 +117,9 @@ func (s *sources) look(ctx context.Context, b *kontrol.Bundle) result {
 		}
 		got = s.parsed(b, string(m.UID)+m.ResourceVersion, func() []bundle.File { return filesOf(&m) })
 	default:
-		got = s.parsed(b, fmt.Sprint(b.UID, b.Generation), func() []bundle.File { return []bundle.File{{Name: "spec.source.inline", Data: []byte(src.Inline)}} })
+		got = s.parsed(b, fmt.Sprint(b.UID, b.Generation), func() []bundle.File {
+			return []bundle.File{{Name: "spec.source.inline", Data: []byte(src.Inline)}}
+		})
 	}
 	return stamped(got, b)
 }
@@ -205,7 +208,8 @@ func (s *sources) artifact(ctx context.Context, b *kontrol.Bundle) result {
 }
 
 // credentials returns those of the pull secret, and its version.
-func (s *sources) credentials(ctx context.Context, a *kontrol.Artifact) (c artifact.Credentials, version string, err error) {
+func (s *sources) credentials(ctx context.Context,
+	a *kontrol.Artifact) (c artifact.Credentials, version string, err error) {
 	ref := a.PullSecret
 	if ref == nil {
 		return c, "", nil
@@ -216,7 +220,8 @@ func (s *sources) credentials(ctx context.Context, a *kontrol.Artifact) (c artif
 	var secret corev1.Secret
 	if err := s.Cache.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &secret); err != nil {
 		if apierrors.IsNotFound(err) {
-			err = fmt.Errorf("there is no Secret %s in namespace %s: create it with a docker configuration under the key %s", ref.Name, ref.Namespace, ref.Key)
+			err = fmt.Errorf("there is no Secret %s in namespace %s: create it with a docker configuration under the key %s",
+				ref.Name, ref.Namespace, ref.Key)
 		}
 		return c, "", err
 	}

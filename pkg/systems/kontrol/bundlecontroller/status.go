@@ -19,8 +19,10 @@ func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved
 	first := map[kontrol.TargetPhase]string{}
 	for i := range s.Targets {
 		t := &s.Targets[i]
-		*map[kontrol.TargetPhase]*int32{kontrol.TargetSynced: &s.Clusters.Synced, kontrol.TargetProgressing: &s.Clusters.Progressing,
-			kontrol.TargetWaiting: &s.Clusters.Waiting, kontrol.TargetFailed: &s.Clusters.Failed}[t.Phase]++
+		*map[kontrol.TargetPhase]*int32{
+			kontrol.TargetSynced: &s.Clusters.Synced, kontrol.TargetProgressing: &s.Clusters.Progressing,
+			kontrol.TargetWaiting: &s.Clusters.Waiting, kontrol.TargetFailed: &s.Clusters.Failed,
+		}[t.Phase]++
 		if first[t.Phase] == "" {
 			first[t.Phase] = "on " + t.Name + ": " + t.Message
 		}
@@ -36,11 +38,13 @@ func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved
 	case b.Spec.Rollout.Paused:
 		s.Phase, s.Message = kontrol.BundlePaused, "spec.rollout.paused is true: set it to false to go on"
 	case c.Total == 0:
-		s.Phase, s.Message = kontrol.BundleWaiting, "no cluster matches the selector: label a cluster, or change spec.clusterSelector"
+		s.Phase, s.Message = kontrol.BundleWaiting, "no cluster matches the selector: label a cluster, or change "+
+			"spec.clusterSelector"
 	case c.Synced == c.Total:
 		s.Phase, s.Message = kontrol.BundleSynced, ""
 	case !approved:
-		s.Phase, s.Message = kontrol.BundleWaiting, fmt.Sprintf("content %s waits for approval: coracle kontrol approve bundle/%s", s.Content, b.Name)
+		s.Phase, s.Message = kontrol.BundleWaiting, fmt.Sprintf("content %s waits for approval: coracle kontrol approve "+
+			"bundle/%s", s.Content, b.Name)
 	case !open.Open:
 		s.Phase, s.Message = kontrol.BundleWaiting, open.Message()
 	case c.Progressing > 0:
@@ -70,7 +74,13 @@ func waves(content string, targets []*target) (list []kontrol.BundleWave) {
 }
 
 func condition(s *kontrol.BundleStatus, kind string, is bool, reason, message string) {
-	c := metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message, ObservedGeneration: s.ObservedGeneration}
+	c := metav1.Condition{
+		Type:               kind,
+		Status:             metav1.ConditionFalse,
+		Reason:             reason,
+		Message:            message,
+		ObservedGeneration: s.ObservedGeneration,
+	}
 	if is {
 		c.Status = metav1.ConditionTrue
 	}

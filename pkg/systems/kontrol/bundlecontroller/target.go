@@ -46,10 +46,15 @@ func (t *target) done() bool                { return t.next == len(t.waves) && l
 
 // unhealthy reports whether what the cluster has does not work.
 func (t *target) unhealthy() bool {
-	return len(t.has) > 0 && (!t.reachable || slices.ContainsFunc(slices.Collect(maps.Values(t.has)), func(r *kontrol.Resource) bool { return notHealthy(r) != "" }))
+	return len(t.has) > 0 &&
+		(!t.reachable ||
+			slices.ContainsFunc(slices.Collect(maps.Values(t.has)), func(r *kontrol.Resource) bool {
+				return notHealthy(r) != ""
+			}))
 }
 
-// targetsOf returns the clusters of the Bundle in the order of its rollout, and the Resources of clusters that are none of it.
+// targetsOf returns the clusters of the Bundle in the order of its rollout, and the Resources of clusters that are none
+// of it.
 func targetsOf(o Observed) (list []*target, gone []*kontrol.Resource) {
 	b := o.Bundle
 	byCluster := map[string]map[string]*kontrol.Resource{}
@@ -193,7 +198,8 @@ func failedOf(r *kontrol.Resource, refused map[string]string) string {
 	if s.State == kontrol.StateConflict || s.State == kontrol.StateDegraded {
 		return s.Message
 	}
-	if c := meta.FindStatusCondition(s.Conditions, kontrol.ConditionHealthy); c != nil && c.Reason == string(kontrol.HealthDegraded) {
+	if c := meta.FindStatusCondition(s.Conditions, kontrol.ConditionHealthy); c != nil &&
+		c.Reason == string(kontrol.HealthDegraded) {
 		return c.Message
 	}
 	return refused[r.Name]

@@ -25,7 +25,9 @@ func objects(version string, waves ...string) (list []bundle.Object) { // NAME@W
 		name, number, _ := strings.Cut(w, "@")
 		o := bundle.Object{Target: kontrol.Target{APIVersion: "v1", Kind: "ConfigMap", Namespace: "shop", Name: name}}
 		fmt.Sscan(number, &o.Wave)
-		o.JSON = fmt.Appendf(nil, `{"apiVersion":"v1","data":{"version":%q},"kind":"ConfigMap","metadata":{"name":%q,"namespace":"shop"}}`, version, name)
+		o.JSON = fmt.Appendf(nil,
+			`{"apiVersion":"v1","data":{"version":%q},"kind":"ConfigMap","metadata":{"name":%q,"namespace":"shop"}}`, version,
+			name)
 		list = append(list, o)
 	}
 	bundle.Sort(list)
@@ -34,11 +36,16 @@ func objects(version string, waves ...string) (list []bundle.Object) { // NAME@W
 
 func newWorld(clusters ...string) *world {
 	w := &world{now: time.Unix(1e9, 0)}
-	w.o.Bundle = &kontrol.Bundle{ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "b", Generation: 1}, Spec: kontrol.BundleSpec{ClusterSelector: &metav1.LabelSelector{}}}
+	w.o.Bundle = &kontrol.Bundle{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", UID: "b", Generation: 1},
+		Spec:       kontrol.BundleSpec{ClusterSelector: &metav1.LabelSelector{}},
+	}
 	kontrol.DefaultBundle(w.o.Bundle)
 	w.o.Failed = map[string]string{}
 	for _, c := range clusters {
-		w.o.Clusters = append(w.o.Clusters, &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: c, Labels: map[string]string{"name": c}}})
+		w.o.Clusters = append(w.o.Clusters, &kontrol.Cluster{
+			ObjectMeta: metav1.ObjectMeta{Name: c, Labels: map[string]string{"name": c}},
+		})
 		w.reach(c, true)
 	}
 	return w
@@ -96,7 +103,12 @@ func setState(r *kontrol.Resource, s kontrol.State, message string) {
 	r.Status.ObservedGeneration, r.Status.State, r.Status.Message = r.Generation, s, message
 	r.Status.Conditions = []metav1.Condition{{Type: kontrol.ConditionHealthy, Status: metav1.ConditionTrue}}
 	if s == kontrol.StateDegraded {
-		r.Status.Conditions = []metav1.Condition{{Type: kontrol.ConditionHealthy, Status: metav1.ConditionFalse, Reason: string(kontrol.HealthDegraded), Message: message}}
+		r.Status.Conditions = []metav1.Condition{
+			{
+				Type: kontrol.ConditionHealthy, Status: metav1.ConditionFalse, Reason: string(kontrol.HealthDegraded),
+				Message: message,
+			},
+		}
 	}
 }
 

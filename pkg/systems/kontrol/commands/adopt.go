@@ -48,7 +48,8 @@ func (c *cluster) Adopt(ctx context.Context, o AdoptOptions, t command.Terminal)
 		shown := map[string]any{
 			"apiVersion": kontrol.GroupVersion.String(), "kind": "Resource", "metadata": map[string]any{"name": r.Name},
 			"spec": map[string]any{
-				"clusterName": r.Spec.ClusterName, "mode": r.Spec.Mode, "deletionPolicy": r.Spec.DeletionPolicy, "template": readable(object.Parse(r.Spec.Template.Raw)),
+				"clusterName": r.Spec.ClusterName, "mode": r.Spec.Mode, "deletionPolicy": r.Spec.DeletionPolicy,
+				"template": readable(object.Parse(r.Spec.Template.Raw)),
 			},
 		}
 		data, err := yaml.Marshal(shown)
@@ -87,7 +88,8 @@ func (c *cluster) adoption(ctx context.Context, o AdoptOptions) (*kontrol.Resour
 	}
 	mapping, err := mappingOf(client, kind)
 	if meta.IsNoMatchError(err) {
-		return nil, fmt.Errorf("cluster %s has no kind %q: use its name, with the group if it has one, such as deployment.apps", o.Cluster, kind)
+		return nil, fmt.Errorf("cluster %s has no kind %q: use its name, with the group if it has one, such as "+
+			"deployment.apps", o.Cluster, kind)
 	}
 	if err != nil {
 		return nil, err
@@ -105,10 +107,12 @@ func (c *cluster) adoption(ctx context.Context, o AdoptOptions) (*kontrol.Resour
 		return nil, fmt.Errorf("cluster %s: %w", o.Cluster, err)
 	}
 	if id := live.GetAnnotations()[kontrol.AnnotationID]; id != "" {
-		return nil, fmt.Errorf("%s %s has the annotation %s: the resource with the id %s has it already", live.GetKind(), name, kontrol.AnnotationID, id)
+		return nil, fmt.Errorf("%s %s has the annotation %s: the resource with the id %s has it already", live.GetKind(),
+			name, kontrol.AnnotationID, id)
 	}
 	if ref := metav1.GetControllerOf(live); ref != nil {
-		return nil, fmt.Errorf("%s %s belongs to %s %s, which would change it back: adopt that", live.GetKind(), name, ref.Kind, ref.Name)
+		return nil, fmt.Errorf("%s %s belongs to %s %s, which would change it back: adopt that", live.GetKind(), name,
+			ref.Kind, ref.Name)
 	}
 	content, applied := written(live)
 	if !applied {
@@ -120,7 +124,12 @@ func (c *cluster) adoption(ctx context.Context, o AdoptOptions) (*kontrol.Resour
 	}
 	r := &kontrol.Resource{
 		ObjectMeta: metav1.ObjectMeta{Name: o.Name},
-		Spec:       kontrol.ResourceSpec{ClusterName: o.Cluster, Template: runtime.RawExtension{Raw: raw}, Mode: mode, DeletionPolicy: kontrol.DeletionOrphan},
+		Spec: kontrol.ResourceSpec{
+			ClusterName:    o.Cluster,
+			Template:       runtime.RawExtension{Raw: raw},
+			Mode:           mode,
+			DeletionPolicy: kontrol.DeletionOrphan,
+		},
 	}
 	if r.Name == "" {
 		r.Name = resourceName(o.Cluster, kontrol.TargetOf(r))
@@ -151,8 +160,9 @@ func resourceName(cluster string, t kontrol.Target) string {
 	return strings.Trim(name[:min(len(name), 150)], "-.")
 }
 
-// written returns what people wrote of an object: what kubectl apply recorded, or else the fields that were applied by anybody or, if none were,
-// that were written by others than Kubernetes' own controllers, which may have defaults among them. applied is true if there are none.
+// written returns what people wrote of an object: what kubectl apply recorded, or else the fields that were applied by
+// anybody or, if none were, that were written by others than Kubernetes' own controllers, which may have defaults among
+// them. applied is true if there are none.
 func written(live *unstructured.Unstructured) (out map[string]any, applied bool) {
 	if text := live.GetAnnotations()[lastApplied]; text != "" {
 		out = object.Parse([]byte(text))
@@ -161,7 +171,9 @@ func written(live *unstructured.Unstructured) (out map[string]any, applied bool)
 		}
 		applied = out != nil
 	}
-	for _, operation := range []metav1.ManagedFieldsOperationType{metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate} {
+	for _, operation := range []metav1.ManagedFieldsOperationType{
+		metav1.ManagedFieldsOperationApply, metav1.ManagedFieldsOperationUpdate,
+	} {
 		if out != nil {
 			break
 		}
@@ -203,7 +215,8 @@ func written(live *unstructured.Unstructured) (out map[string]any, applied bool)
 
 // automatic reports whether a field manager is one of Kubernetes' own controllers, or this one.
 func automatic(manager string) bool {
-	return strings.HasPrefix(manager, "kube-controller-manager") || strings.HasPrefix(manager, "kube-scheduler") || strings.HasPrefix(manager, "kubelet") ||
+	return strings.HasPrefix(manager, "kube-controller-manager") || strings.HasPrefix(manager, "kube-scheduler") ||
+		strings.HasPrefix(manager, "kubelet") ||
 		manager == kontrol.FieldManager || strings.HasSuffix(manager, "-controller") || strings.HasPrefix(manager, "system:")
 }
 

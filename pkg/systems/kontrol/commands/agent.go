@@ -45,7 +45,13 @@ The token is made on the hub: coracle kontrol clusters add NAME --pull --token-f
 		if err != nil {
 			return err
 		}
-		a := &pull.Agent{Hubs: *hubs, TokenFile: *file, Target: target, Transport: transport, Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+		a := &pull.Agent{
+			Hubs:      *hubs,
+			TokenFile: *file,
+			Target:    target,
+			Transport: transport,
+			Log:       slog.New(slog.NewTextHandler(os.Stderr, nil)),
+		}
 		return a.Run(cmd.Context())
 	}
 	return cmd

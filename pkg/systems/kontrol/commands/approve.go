@@ -11,8 +11,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// Approve approves what waits for approval, as it is now: the content of a Bundle, or the generation of a Resource. One that changes meanwhile is not
-// approved.
+// Approve approves what waits for approval, as it is now: the content of a Bundle, or the generation of a Resource. One
+// that changes meanwhile is not approved.
 func (c *cluster) Approve(ctx context.Context, name string, dryRun bool, t command.Terminal) error {
 	var options []ctrl.SubResourceUpdateOption
 	if dryRun {
@@ -35,7 +35,8 @@ func (c *cluster) Approve(ctx context.Context, name string, dryRun bool, t comma
 	return err
 }
 
-func (c *cluster) approveBundle(ctx context.Context, name string, options []ctrl.SubResourceUpdateOption) (string, error) {
+func (c *cluster) approveBundle(ctx context.Context, name string,
+	options []ctrl.SubResourceUpdateOption) (string, error) {
 	b, err := c.getBundle(ctx, name)
 	if err != nil {
 		return "", err
@@ -53,7 +54,8 @@ func (c *cluster) approveBundle(ctx context.Context, name string, options []ctrl
 	return fmt.Sprintf("bundle %s: content %s approved", b.Name, s.Content), c.Client.Status().Update(ctx, b, options...)
 }
 
-func (c *cluster) approveResource(ctx context.Context, name string, options []ctrl.SubResourceUpdateOption) (string, error) {
+func (c *cluster) approveResource(ctx context.Context, name string,
+	options []ctrl.SubResourceUpdateOption) (string, error) {
 	r, err := c.getResource(ctx, name)
 	if err != nil {
 		return "", err
@@ -68,5 +70,6 @@ func (c *cluster) approveResource(ctx context.Context, name string, options []ct
 		return fmt.Sprintf("resource %s: generation %d is approved already", r.Name, r.Generation), nil
 	}
 	s.Approved = r.Generation
-	return fmt.Sprintf("resource %s: revision %d (generation %d) approved", r.Name, revisionOf(r), r.Generation), c.Client.Status().Update(ctx, r, options...)
+	return fmt.Sprintf("resource %s: revision %d (generation %d) "+
+		"approved", r.Name, revisionOf(r), r.Generation), c.Client.Status().Update(ctx, r, options...)
 }

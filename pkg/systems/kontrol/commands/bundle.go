@@ -41,7 +41,8 @@ func (c *cluster) getBundle(ctx context.Context, name string) (*kontrol.Bundle, 
 	return b, err
 }
 
-// Get prints the Bundles and Resources that the options select. Without names, Bundles are printed if nothing else is asked for.
+// Get prints the Bundles and Resources that the options select. Without names, Bundles are printed if nothing else is
+// asked for.
 func (c *cluster) Get(ctx context.Context, o KontrolOptions, t command.Terminal) error {
 	resources, names := splitBundles(o.Names)
 	var bundles []kontrol.Bundle
@@ -81,14 +82,17 @@ func printBundles(list []kontrol.Bundle, format string, out io.Writer) error {
 		if len(list) == 1 {
 			return command.PrintAs(out, format, &list[0])
 		}
-		return command.PrintAs(out, format, &kontrol.BundleList{TypeMeta: metav1.TypeMeta{APIVersion: kontrol.GroupVersion.String(), Kind: "BundleList"}, Items: list})
+		return command.PrintAs(out, format, &kontrol.BundleList{
+			TypeMeta: metav1.TypeMeta{APIVersion: kontrol.GroupVersion.String(), Kind: "BundleList"}, Items: list,
+		})
 	}
 	now := time.Now()
 	return command.Table(out, "BUNDLE\tOBJECTS\tCLUSTERS\tPHASE\tWAVES\tSOURCE\tAGE\tMESSAGE", func(line func(...any)) {
 		for i := range list {
 			b := &list[i]
 			s := &b.Status
-			line(b.Name, s.Objects, fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), b.Phase(), b.WavesDone(), b.Spec.Source.String(), command.Ago(&b.CreationTimestamp, now), command.Shorten(s.Message))
+			line(b.Name, s.Objects, fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), b.Phase(), b.WavesDone(),
+				b.Spec.Source.String(), command.Ago(&b.CreationTimestamp, now), command.Shorten(s.Message))
 		}
 	})
 }
@@ -112,12 +116,17 @@ func (c *cluster) DescribeBundle(ctx context.Context, name string, out io.Writer
 	if b.Spec.ClusterSelector != nil {
 		clusters = "those with labels " + metav1.FormatLabelSelector(b.Spec.ClusterSelector)
 	}
-	rollout := fmt.Sprintf("at most %s unavailable, %s on failure, %s for a wave", r.MaxUnavailable, strings.ToLower(string(r.OnFailure)), r.HealthTimeout.Duration)
+	rollout := fmt.Sprintf("at most %s unavailable, %s on failure, %s for a wave", r.MaxUnavailable,
+		strings.ToLower(string(r.OnFailure)), r.HealthTimeout.Duration)
 	if r.Approval == kontrol.ApprovalManual {
 		rollout += ", after approval"
 	}
-	for _, row := range [][2]string{{"Bundle", b.Name}, {"Source", b.Spec.Source.String()}, {"Artifact", s.Artifact}, {"Clusters", clusters}, {"Rollout", rollout}, {"Phase", b.Phase()},
-		{"Message", s.Message}, {"Content", s.Content}, {"Approved", s.Approved}, {"Objects", fmt.Sprint(s.Objects)}, {"Mode", strings.ToLower(string(b.Spec.Mode))}, {"Created", command.Stamp(&b.CreationTimestamp)}} {
+	for _, row := range [][2]string{
+		{"Bundle", b.Name}, {"Source", b.Spec.Source.String()}, {"Artifact", s.Artifact}, {"Clusters", clusters},
+		{"Rollout", rollout}, {"Phase", b.Phase()},
+		{"Message", s.Message}, {"Content", s.Content}, {"Approved", s.Approved}, {"Objects", fmt.Sprint(s.Objects)},
+		{"Mode", strings.ToLower(string(b.Spec.Mode))}, {"Created", command.Stamp(&b.CreationTimestamp)},
+	} {
 		if row[1] != "" {
 			fmt.Fprintf(out, "%-8s  %s\n", row[0], row[1])
 		}
@@ -156,10 +165,14 @@ func (c *cluster) DescribeBundle(ctx context.Context, name string, out io.Writer
 }
 
 // bundlePhases are what a wait for a Bundle may be for.
-var bundlePhases = []string{string(kontrol.BundleSynced), string(kontrol.BundleProgressing), string(kontrol.BundleWaiting), string(kontrol.BundlePaused), string(kontrol.BundleFailed), string(kontrol.BundleInvalid), deleted}
+var bundlePhases = []string{
+	string(kontrol.BundleSynced), string(kontrol.BundleProgressing), string(kontrol.BundleWaiting),
+	string(kontrol.BundlePaused), string(kontrol.BundleFailed), string(kontrol.BundleInvalid), deleted,
+}
 
 // Wait waits for Bundles and Resources. The result is an Exit: 1 if they are not so within the timeout.
-func (c *cluster) Wait(ctx context.Context, o KontrolOptions, state string, timeout time.Duration, t command.Terminal) error {
+func (c *cluster) Wait(ctx context.Context, o KontrolOptions, state string, timeout time.Duration,
+	t command.Terminal) error {
 	resources, bundles := splitBundles(o.Names)
 	end := time.Now().Add(timeout)
 	for _, name := range bundles {
@@ -182,7 +195,8 @@ func (c *cluster) waitBundle(ctx context.Context, name, phase string, timeout ti
 		}
 	}
 	if known == "" {
-		return answered(false, fmt.Errorf("%q is no phase of a bundle: use one of %s", phase, strings.Join(bundlePhases, ", ")))
+		return answered(false,
+			fmt.Errorf("%q is no phase of a bundle: use one of %s", phase, strings.Join(bundlePhases, ", ")))
 	}
 	limited, cancel := context.WithTimeout(ctx, max(timeout, time.Millisecond))
 	defer cancel()
@@ -200,7 +214,8 @@ func (c *cluster) waitBundle(ctx context.Context, name, phase string, timeout ti
 			if last = b; b.Phase() != known {
 				return false, nil
 			}
-			_, err := fmt.Fprintf(t.Out, "bundle %s is %s (%d objects on %d of %d clusters)\n", name, known, b.Status.Objects, b.Status.Clusters.Synced, b.Status.Clusters.Total)
+			_, err := fmt.Fprintf(t.Out, "bundle %s is %s (%d objects on %d of %d clusters)\n", name, known, b.Status.Objects,
+				b.Status.Clusters.Synced, b.Status.Clusters.Total)
 			return true, err
 		}); over {
 			break
@@ -213,9 +228,12 @@ func (c *cluster) waitBundle(ctx context.Context, name, phase string, timeout ti
 	return answered(true, err)
 }
 
-// watchBundle calls done with a Bundle as it is and becomes, nil once it is gone, until it says that it is over or the watch ends.
-func (c *cluster) watchBundle(ctx context.Context, name string, done func(*kontrol.Bundle) (bool, error)) (over bool, err error) {
-	w, err := c.Client.Watch(ctx, &kontrol.BundleList{}, &ctrl.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name)})
+// watchBundle calls done with a Bundle as it is and becomes, nil once it is gone, until it says that it is over or the
+// watch ends.
+func (c *cluster) watchBundle(ctx context.Context, name string,
+	done func(*kontrol.Bundle) (bool, error)) (over bool, err error) {
+	w, err := c.Client.Watch(ctx, &kontrol.BundleList{},
+		&ctrl.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name)})
 	if err != nil {
 		return false, ignoreTimeout(ctx, err)
 	}

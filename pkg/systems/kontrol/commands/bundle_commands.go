@@ -18,7 +18,8 @@ The files are in the bundle itself, up to 512 KiB, or in a registry with --artif
 		Example: `  coracle kontrol push ./shop --selector env=prod --dry-run
   coracle kontrol push ./shop --selector env=prod
   coracle kontrol push ./shop --artifact registry.example.com/shop:v2`,
-		Args: command.Exactly(1, "DIR [--name NAME] [--cluster NAME|--selector KEY=VALUE] [--artifact HOST/PATH:TAG] [--dry-run]"),
+		Args: command.Exactly(1,
+			"DIR [--name NAME] [--cluster NAME|--selector KEY=VALUE] [--artifact HOST/PATH:TAG] [--dry-run]"),
 	}
 	cluster := k.hub(cmd)
 	f := cmd.Flags()

@@ -35,7 +35,8 @@ func (c *cluster) Clusters(ctx context.Context, format string, t command.Termina
 	case format != "":
 		list.APIVersion, list.Kind = kontrol.GroupVersion.String(), "ClusterList"
 		for i := range list.Items {
-			list.Items[i].APIVersion, list.Items[i].Kind, list.Items[i].ManagedFields = kontrol.GroupVersion.String(), "Cluster", nil
+			list.Items[i].APIVersion, list.Items[i].Kind, list.Items[i].ManagedFields = kontrol.GroupVersion.String(), "Cluster",
+				nil
 		}
 		return command.PrintAs(t.Out, format, &list)
 	case len(list.Items) == 0:
@@ -57,7 +58,9 @@ func (c *cluster) Clusters(ctx context.Context, format string, t command.Termina
 			if k.Spec.Local {
 				server = "(this one)"
 			}
-			line(k.Name, ready, k.Status.Version, server, command.Ago(k.Status.LastSeen, now), strings.ReplaceAll(metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: k.Labels}), "<none>", ""), command.Shorten(message))
+			line(k.Name, ready, k.Status.Version, server, command.Ago(k.Status.LastSeen, now),
+				strings.ReplaceAll(metav1.FormatLabelSelector(&metav1.LabelSelector{MatchLabels: k.Labels}), "<none>", ""),
+				command.Shorten(message))
 		}
 	})
 }
@@ -65,7 +68,8 @@ func (c *cluster) Clusters(ctx context.Context, format string, t command.Termina
 // ClusterOptions are the options of `coracle kontrol clusters add`.
 type ClusterOptions struct {
 	Name string
-	// Local adds the cluster that serves this API; otherwise Kubeconfig is a file with Context, whose default is its current one.
+	// Local adds the cluster that serves this API; otherwise Kubeconfig is a file with Context, whose default is its
+	// current one.
 	Local bool
 	// Pull adds a cluster that connects itself, and writes the token for that to TokenFile.
 	Pull                bool
@@ -77,15 +81,21 @@ type ClusterOptions struct {
 	Labels []string
 }
 
-// AddCluster makes a Cluster, and the Secret with its kubeconfig. Of one that it made before it replaces the kubeconfig.
+// AddCluster makes a Cluster, and the Secret with its kubeconfig. Of one that it made before it replaces the
+// kubeconfig.
 func (c *cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Writer) error {
-	if ways := []bool{o.Local, o.Pull, o.Kubeconfig != ""}; len(slices.DeleteFunc(ways, func(is bool) bool { return !is })) != 1 {
+	if ways := []bool{o.Local, o.Pull, o.Kubeconfig != ""}; len(slices.DeleteFunc(ways, func(is bool) bool {
+		return !is
+	})) != 1 {
 		return errors.New("give one of --kubeconfig FILE, --pull and --local")
 	}
 	if o.Pull != (o.TokenFile != "") {
 		return errors.New("--pull and --token-file FILE go together: the token is written there")
 	}
-	k := &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: map[string]string{}}, Spec: kontrol.ClusterSpec{Local: o.Local, Pull: o.Pull}}
+	k := &kontrol.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: o.Name, Labels: map[string]string{}},
+		Spec:       kontrol.ClusterSpec{Local: o.Local, Pull: o.Pull},
+	}
 	for _, pair := range o.Labels {
 		key, value, ok := strings.Cut(pair, "=")
 		if !ok || key == "" {
@@ -100,10 +110,18 @@ func (c *cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Write
 			return fmt.Errorf("kubeconfig %s: %w", o.Kubeconfig, err)
 		}
 		secret = &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: cmp.Or(o.SecretNamespace, kontrolNamespace), Name: secretPrefix + o.Name, Labels: map[string]string{clusterLabel: o.Name}},
-			Data:       map[string][]byte{kontrol.DefaultKey: data},
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: cmp.Or(o.SecretNamespace, kontrolNamespace),
+				Name:      secretPrefix + o.Name,
+				Labels:    map[string]string{clusterLabel: o.Name},
+			},
+			Data: map[string][]byte{kontrol.DefaultKey: data},
 		}
-		k.Spec.KubeconfigSecret = &kontrol.SecretReference{Namespace: secret.Namespace, Name: secret.Name, Key: kontrol.DefaultKey}
+		k.Spec.KubeconfigSecret = &kontrol.SecretReference{
+			Namespace: secret.Namespace,
+			Name:      secret.Name,
+			Key:       kontrol.DefaultKey,
+		}
 	}
 	if secret != nil {
 		var old kontrol.Cluster
@@ -136,12 +154,15 @@ func (c *cluster) AddCluster(ctx context.Context, o ClusterOptions, out io.Write
 }
 
 // renewKubeconfig replaces the kubeconfig of a Cluster that was added before, also if its Secret is gone.
-func (c *cluster) renewKubeconfig(ctx context.Context, old, k *kontrol.Cluster, secret *corev1.Secret, out io.Writer) error {
+func (c *cluster) renewKubeconfig(ctx context.Context, old, k *kontrol.Cluster, secret *corev1.Secret,
+	out io.Writer) error {
 	if s := old.Spec.KubeconfigSecret; s == nil || *s != *k.Spec.KubeconfigSecret {
-		return fmt.Errorf("there is a cluster %[1]s, which is reached in another way: choose another name, or `coracle kontrol clusters remove %[1]s` first", k.Name)
+		return fmt.Errorf("there is a cluster %[1]s, which is reached in another way: choose another name, or `coracle "+
+			"kontrol clusters remove %[1]s` first", k.Name)
 	}
 	if len(k.Labels) > 0 {
-		return fmt.Errorf("there is a cluster %[1]s: change its labels with `coracle ctl label cluster.kontrol.coracle.dev %[1]s KEY=VALUE`; without --label its kubeconfig is replaced", k.Name)
+		return fmt.Errorf("there is a cluster %[1]s: change its labels with `coracle ctl label cluster.kontrol.coracle.dev "+
+			"%[1]s KEY=VALUE`; without --label its kubeconfig is replaced", k.Name)
 	}
 	if err := c.setSecret(ctx, secret); err != nil {
 		return err
@@ -168,7 +189,8 @@ func (c *cluster) setSecret(ctx context.Context, secret *corev1.Secret) error {
 		return err
 	}
 	if old.Labels[clusterLabel] != secret.Labels[clusterLabel] {
-		return fmt.Errorf("secret %s/%s exists and is not of cluster %s: delete it", old.Namespace, old.Name, secret.Labels[clusterLabel])
+		return fmt.Errorf("secret %s/%s exists and is not of cluster %s: delete it", old.Namespace, old.Name,
+			secret.Labels[clusterLabel])
 	}
 	old.Data = maps.Clone(secret.Data)
 	return c.Client.Update(ctx, &old)
@@ -185,7 +207,8 @@ func (c *cluster) RemoveCluster(ctx context.Context, name string, out io.Writer)
 		return err
 	}
 	if len(list) > 0 {
-		return fmt.Errorf("%d resources are for cluster %s, the first is %s: delete them first, so that their objects are deleted or left as they say", len(list), name, list[0].Name)
+		return fmt.Errorf("%d resources are for cluster %s, the first is %s: delete them first, so that their objects are "+
+			"deleted or left as they say", len(list), name, list[0].Name)
 	}
 	if err := c.Client.Delete(ctx, k); err != nil {
 		return err
@@ -269,7 +292,8 @@ func throughHub(hub *rest.Config, cluster string) (*rest.Config, error) {
 		return nil, err
 	}
 	out := rest.CopyConfig(hub)
-	out.Host = u.JoinPath("apis", kontrol.GroupVersion.Group, kontrol.GroupVersion.Version, "clusters", cluster, "proxy").String()
+	out.Host = u.JoinPath("apis", kontrol.GroupVersion.Group, kontrol.GroupVersion.Version, "clusters", cluster, "proxy").
+		String()
 	return out, nil
 }
 

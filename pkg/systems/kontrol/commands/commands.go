@@ -52,7 +52,8 @@ clusters, and what others change there is reported or corrected.`,
   coracle kontrol diff settings
   coracle kontrol rollback settings --to 1`,
 	}
-	cmd.AddCommand(k.get(), k.describe(), k.diff(), k.history(), k.rollback(), k.wait(), k.drift(), k.adopt(), k.push(), k.approve(), k.clusters())
+	cmd.AddCommand(k.get(), k.describe(), k.diff(), k.history(), k.rollback(), k.wait(), k.drift(), k.adopt(), k.push(),
+		k.approve(), k.clusters())
 	return cmd
 }
 
@@ -70,7 +71,8 @@ func (k commands) selecting(cmd *cobra.Command, o *KontrolOptions) func() (*clus
 
 // hub adds the flag that selects the cluster that has the resources.
 func (k commands) hub(cmd *cobra.Command) func() (*cluster, error) {
-	kubeconfig := cmd.Flags().String("kubeconfig", "", "kubeconfig of the cluster that has the resources (default this machine's)")
+	kubeconfig := cmd.Flags().String("kubeconfig", "",
+		"kubeconfig of the cluster that has the resources (default this machine's)")
 	return func() (*cluster, error) {
 		return k.connect(*kubeconfig)
 	}
@@ -93,7 +95,9 @@ func question(run func(cmd *cobra.Command, args []string) error) func(*cobra.Com
 
 func (k commands) get() *cobra.Command {
 	var o KontrolOptions
-	cmd := &cobra.Command{Use: "get [NAME...|bundle/NAME...]", Short: "List bundles and resources, and whether their clusters are as they say"}
+	cmd := &cobra.Command{
+		Use: "get [NAME...|bundle/NAME...]", Short: "List bundles and resources, and whether their clusters are as they say",
+	}
 	cluster := k.selecting(cmd, &o)
 	cmd.Flags().StringVar(&o.State, "state", "", "only those in a state, such as Synced or Drifted")
 	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
@@ -113,7 +117,11 @@ func (k commands) get() *cobra.Command {
 }
 
 func (k commands) describe() *cobra.Command {
-	cmd := &cobra.Command{Use: "describe NAME|bundle/NAME", Short: "Show a resource or a bundle on each of its clusters: what was applied, what is there, and who changed it", Args: command.Exactly(1, "NAME|bundle/NAME")}
+	cmd := &cobra.Command{
+		Use:   "describe NAME|bundle/NAME",
+		Short: "Show a resource or a bundle on each of its clusters: what was applied, what is there, and who changed it",
+		Args:  command.Exactly(1, "NAME|bundle/NAME"),
+	}
 	cluster := k.hub(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := cluster()
@@ -152,7 +160,11 @@ The exit code is 0 if nothing would change, 1 if something would, and 2 after an
 
 func (k commands) history() *cobra.Command {
 	var format string
-	cmd := &cobra.Command{Use: "history NAME", Short: "List the last revisions of a resource and what they changed", Args: command.Exactly(1, "NAME [-o json|yaml]")}
+	cmd := &cobra.Command{
+		Use:   "history NAME",
+		Short: "List the last revisions of a resource and what they changed",
+		Args:  command.Exactly(1, "NAME [-o json|yaml]"),
+	}
 	cluster := k.hub(cmd)
 	outputFlag(cmd, &format)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -167,7 +179,11 @@ func (k commands) history() *cobra.Command {
 
 func (k commands) rollback() *cobra.Command {
 	var o RollbackOptions
-	cmd := &cobra.Command{Use: "rollback NAME --to REVISION", Short: "Give a resource the content of a former revision", Args: command.Exactly(1, "NAME --to REVISION [--dry-run]")}
+	cmd := &cobra.Command{
+		Use:   "rollback NAME --to REVISION",
+		Short: "Give a resource the content of a former revision",
+		Args:  command.Exactly(1, "NAME --to REVISION [--dry-run]"),
+	}
 	cluster := k.hub(cmd)
 	cmd.Flags().Int64Var(&o.Revision, "to", 0, "the revision; the latest, if several had its number")
 	cmd.Flags().Int64Var(&o.Generation, "to-generation", 0, "the generation, if several revisions have the same number")
@@ -241,7 +257,8 @@ reported, unless --mode says otherwise.`,
   coracle kontrol adopt deployment.apps/web -n shop --cluster edge --mode correct --yes`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 || o.Cluster == "" {
-				return errors.New("usage: coracle kontrol adopt KIND/NAME --cluster CLUSTER [-n NAMESPACE] [--name NAME] [--mode MODE] [--yes]")
+				return errors.New("usage: coracle kontrol adopt KIND/NAME --cluster CLUSTER [-n NAMESPACE] [--name NAME] [--mode " +
+					"MODE] [--yes]")
 			}
 			return nil
 		},
@@ -265,7 +282,11 @@ reported, unless --mode says otherwise.`,
 
 func (k commands) clusters() *cobra.Command {
 	var format string
-	cmd := &cobra.Command{Use: "clusters", Short: "List, add and remove clusters", Args: command.Exactly(0, "[-o json|yaml]")}
+	cmd := &cobra.Command{
+		Use:   "clusters",
+		Short: "List, add and remove clusters",
+		Args:  command.Exactly(0, "[-o json|yaml]"),
+	}
 	cluster := k.hub(cmd)
 	outputFlag(cmd, &format)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -287,15 +308,18 @@ func (k commands) clusterAdd() *cobra.Command {
 		Example: `  coracle kontrol clusters add this --local
   coracle kontrol clusters add edge --kubeconfig edge.kubeconfig --label env=prod
   coracle kontrol clusters add boat --pull --token-file boat.token`,
-		Args: command.Exactly(1, "NAME --kubeconfig FILE | --pull --token-file FILE | --local [--context NAME] [--label KEY=VALUE]"),
+		Args: command.Exactly(1,
+			"NAME --kubeconfig FILE | --pull --token-file FILE | --local [--context NAME] [--label KEY=VALUE]"),
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig of the cluster to add; it is copied into a Secret")
 	f.StringVar(&o.Context, "context", "", "context in the kubeconfig (default its current one)")
-	f.BoolVar(&o.Pull, "pull", false, "add a cluster that cannot be reached: the command coracle agent kontrol connects it to this one")
+	f.BoolVar(&o.Pull, "pull", false,
+		"add a cluster that cannot be reached: the command coracle agent kontrol connects it to this one")
 	f.StringVar(&o.TokenFile, "token-file", "", "with --pull: the file to which the agent's token is written")
 	f.BoolVar(&o.Local, "local", false, "add the cluster that has the resources itself")
-	f.StringVar(&o.SecretNamespace, "secret-namespace", metav1.NamespaceSystem, "namespace of that Secret: one that is read, if the hub is an operator with --source-namespaces")
+	f.StringVar(&o.SecretNamespace, "secret-namespace", metav1.NamespaceSystem,
+		"namespace of that Secret: one that is read, if the hub is an operator with --source-namespaces")
 	f.StringArrayVarP(&o.Labels, "label", "l", nil, "label of the cluster, KEY=VALUE; may be repeated")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Name = args[0]
@@ -309,7 +333,11 @@ func (k commands) clusterAdd() *cobra.Command {
 }
 
 func (k commands) clusterRemove() *cobra.Command {
-	cmd := &cobra.Command{Use: "remove NAME", Short: "Remove a cluster that no resource is for", Args: command.Exactly(1, "NAME")}
+	cmd := &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Remove a cluster that no resource is for",
+		Args:  command.Exactly(1, "NAME"),
+	}
 	cluster := k.hub(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		c, err := cluster()

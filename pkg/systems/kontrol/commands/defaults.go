@@ -14,8 +14,9 @@ import (
 // maxProbes is how many requests may be sent to find out which fields have defaults.
 const maxProbes = 200
 
-// withoutDefaults returns an object without the fields of its spec that the cluster sets by itself to the same, which is found out by dry runs of
-// creates under another name. If the cluster refuses those, the object is returned as it is.
+// withoutDefaults returns an object without the fields of its spec that the cluster sets by itself to the same, which
+// is found out by dry runs of creates under another name. If the cluster refuses those, the object is returned as it
+// is.
 func withoutDefaults(ctx context.Context, client ctrl.Client, o map[string]any) map[string]any {
 	ctx, cancel := context.WithTimeout(ctx, 3*targetPatience)
 	defer cancel()

@@ -19,7 +19,9 @@ import (
 )
 
 // statesOf returns the states of a Resource by cluster: of those that should have it, and of those that had it.
-func (c *cluster) statesOf(ctx context.Context, r *kontrol.Resource) (clusters []string, applied map[string]*kontrol.Applied, current map[string]*kontrol.Current, err error) {
+func (c *cluster) statesOf(ctx context.Context,
+	r *kontrol.Resource) (clusters []string, applied map[string]*kontrol.Applied, current map[string]*kontrol.Current,
+	err error) {
 	if clusters, err = c.clustersOf(ctx, r); err != nil {
 		return nil, nil, nil, err
 	}
@@ -72,11 +74,16 @@ func (c *cluster) DescribeResource(ctx context.Context, name string, out io.Writ
 	if r.Spec.ClusterSelector != nil {
 		target = "those with labels " + metav1.FormatLabelSelector(r.Spec.ClusterSelector)
 	}
-	policy := map[kontrol.DeletionPolicy]string{kontrol.DeletionDelete: "the object is deleted with the resource", kontrol.DeletionOrphan: "the object outlives the resource"}
+	policy := map[kontrol.DeletionPolicy]string{
+		kontrol.DeletionDelete: "the object is deleted with the resource",
+		kontrol.DeletionOrphan: "the object outlives the resource",
+	}
 	rows := [][2]string{
 		{"Resource", r.Name}, {"Object", kontrol.TargetOf(r).String()}, {"ID", fmt.Sprint(r.Status.ID)}, {"Clusters", target},
-		{"State", stateOf(r)}, {"Message", r.Status.Message}, {"Revision", fmt.Sprintf("%d (generation %d)", revisionOf(r), r.Generation)},
-		{"Mode", string(r.Spec.Mode)}, {"Deletion", policy[r.Spec.DeletionPolicy]}, {"Created", command.Stamp(&r.CreationTimestamp)},
+		{"State", stateOf(r)}, {"Message", r.Status.Message},
+		{"Revision", fmt.Sprintf("%d (generation %d)", revisionOf(r), r.Generation)},
+		{"Mode", string(r.Spec.Mode)}, {"Deletion", policy[r.Spec.DeletionPolicy]},
+		{"Created", command.Stamp(&r.CreationTimestamp)},
 		{"Depends on", strings.Join(r.Spec.DependsOn, ", ")},
 	}
 	if r.Spec.Suspend {
@@ -103,26 +110,28 @@ func (c *cluster) DescribeResource(ctx context.Context, name string, out io.Writ
 	fmt.Fprintln(out)
 	now := time.Now()
 	var failed error
-	err = command.Table(out, "CLUSTER\tSTATE\tAPPLIED\tREVISION\tGENERATION\tCURRENT\tREVISION\tGENERATION\tDRIFT\tCORRECTED\tMESSAGE", func(line func(...any)) {
-		for _, name := range clusters {
-			k, err := c.getCluster(ctx, name)
-			if err != nil && !apierrors.IsNotFound(err) {
-				failed = err
-			}
-			st, why := state.Of(state.Input{Resource: r, Cluster: k, Applied: applied[name], Current: current[name]})
-			cells := []any{name, st, "never", "", "", "unseen", "", "", "", "", command.Shorten(why)}
-			if a := applied[name]; a != nil {
-				cells[2], cells[3], cells[4], cells[9] = string(a.Status), a.Revision, a.Generation, a.Corrections
-				if a.Reason != "" {
-					cells[2] = string(a.Status) + ": " + a.Reason
+	err = command.Table(out,
+		"CLUSTER\tSTATE\tAPPLIED\tREVISION\tGENERATION\tCURRENT\tREVISION\tGENERATION\tDRIFT\tCORRECTED\tMESSAGE",
+		func(line func(...any)) {
+			for _, name := range clusters {
+				k, err := c.getCluster(ctx, name)
+				if err != nil && !apierrors.IsNotFound(err) {
+					failed = err
 				}
+				st, why := state.Of(state.Input{Resource: r, Cluster: k, Applied: applied[name], Current: current[name]})
+				cells := []any{name, st, "never", "", "", "unseen", "", "", "", "", command.Shorten(why)}
+				if a := applied[name]; a != nil {
+					cells[2], cells[3], cells[4], cells[9] = string(a.Status), a.Revision, a.Generation, a.Corrections
+					if a.Reason != "" {
+						cells[2] = string(a.Status) + ": " + a.Reason
+					}
+				}
+				if n := current[name]; n != nil {
+					cells[5], cells[6], cells[7], cells[8] = string(n.Health), n.Revision, n.Generation, n.DriftCount
+				}
+				line(cells...)
 			}
-			if n := current[name]; n != nil {
-				cells[5], cells[6], cells[7], cells[8] = string(n.Health), n.Revision, n.Generation, n.DriftCount
-			}
-			line(cells...)
-		}
-	})
+		})
 	if err := errors.Join(err, failed); err != nil {
 		return err
 	}
@@ -158,7 +167,12 @@ func driftsOf(n *kontrol.Current) (out []Drift) {
 		out = append(out, Drift{n.Resource, n.Cluster, n.Target.String(), d})
 	}
 	if more := int(n.DriftCount) - len(n.Drift); more > 0 && len(n.Drift) > 0 {
-		out = append(out, Drift{n.Resource, n.Cluster, n.Target.String(), kontrol.Drift{Path: fmt.Sprintf("and %d more", more), FirstSeen: n.Drift[0].FirstSeen}})
+		out = append(out, Drift{
+			n.Resource,
+			n.Cluster,
+			n.Target.String(),
+			kontrol.Drift{Path: fmt.Sprintf("and %d more", more), FirstSeen: n.Drift[0].FirstSeen},
+		})
 	}
 	return out
 }
@@ -171,12 +185,14 @@ func driftTable(out io.Writer, list []Drift, now time.Time) error {
 				field = d.Object
 			}
 			seen := metav1.NewTime(d.FirstSeen.Time)
-			line(d.Resource, d.Cluster, field, strings.ToLower(string(d.Type)), command.Shorten(d.Desired), command.Shorten(d.Actual), d.Manager, command.Ago(&seen, now))
+			line(d.Resource, d.Cluster, field, strings.ToLower(string(d.Type)), command.Shorten(d.Desired),
+				command.Shorten(d.Actual), d.Manager, command.Ago(&seen, now))
 		}
 	})
 }
 
-// Drift prints the fields that others changed, of the Resources that the options select. The result is an Exit: 1 if there are any.
+// Drift prints the fields that others changed, of the Resources that the options select. The result is an Exit: 1 if
+// there are any.
 func (c *cluster) Drift(ctx context.Context, o KontrolOptions, t command.Terminal) error {
 	none, err := c.drift(ctx, o, t)
 	return answered(none, err)

@@ -32,12 +32,13 @@ type DiffOptions struct {
 	Name string
 	// Cluster is the cluster whose object is compared; empty means all that should have it.
 	Cluster string
-	// Revision, if above 0, compares the content at that revision with the present one, instead of the objects of clusters.
+	// Revision, if above 0, compares the content at that revision with the present one, instead of the objects of
+	// clusters.
 	Revision int64
 }
 
-// Diff prints what applying a Resource would change on its clusters, or what has changed since a revision. The result is an Exit: 1 if there are
-// differences.
+// Diff prints what applying a Resource would change on its clusters, or what has changed since a revision. The result
+// is an Exit: 1 if there are differences.
 func (c *cluster) Diff(ctx context.Context, o DiffOptions, t command.Terminal) error {
 	same, err := c.diff(ctx, o, t)
 	return answered(same, err)
@@ -85,13 +86,15 @@ func (c *cluster) diff(ctx context.Context, o DiffOptions, t command.Terminal) (
 
 // diffRevisions prints what two contents of a Resource differ in.
 func diffRevisions(r *kontrol.Resource, from, to *Revision, out io.Writer) (same bool, err error) {
-	return printDiff(out, fmt.Sprintf("%s revision %d", r.Name, from.Revision), fmt.Sprintf("%s revision %d", r.Name, to.Revision),
+	return printDiff(out, fmt.Sprintf("%s revision %d", r.Name, from.Revision),
+		fmt.Sprintf("%s revision %d", r.Name, to.Revision),
 		from.content(), to.content())
 }
 
-// diffCluster prints what applying a Resource would change on a cluster: as the cluster itself answers to a dry run or, if it cannot be
-// reached, by what was seen there last.
-func (c *cluster) diffCluster(ctx context.Context, r *kontrol.Resource, cluster string, t command.Terminal) (same bool, err error) {
+// diffCluster prints what applying a Resource would change on a cluster: as the cluster itself answers to a dry run or,
+// if it cannot be reached, by what was seen there last.
+func (c *cluster) diffCluster(ctx context.Context, r *kontrol.Resource, cluster string,
+	t command.Terminal) (same bool, err error) {
 	client, err := c.connectTo(ctx, cluster)
 	if err != nil {
 		return false, err
@@ -115,7 +118,8 @@ func (c *cluster) diffCluster(ctx context.Context, r *kontrol.Resource, cluster 
 		}
 		fmt.Fprintln(t.Err, "the resource is compared with what was seen there last")
 	}
-	return printDiff(t.Out, cluster+" "+kontrol.TargetOf(r).String(), fmt.Sprintf("%s revision %d", r.Name, revisionOf(r)), readable(live), readable(applied))
+	return printDiff(t.Out, cluster+" "+kontrol.TargetOf(r).String(), fmt.Sprintf("%s revision %d", r.Name, revisionOf(r)),
+		readable(live), readable(applied))
 }
 
 // unreachable reports whether an error is no answer of a cluster.
@@ -124,8 +128,10 @@ func unreachable(err error) bool {
 	return err != nil && !meta.IsNoMatchError(err) && (!errors.As(err, &status) || apierrors.IsServiceUnavailable(err))
 }
 
-// dryRun returns the object of a template as it is on a cluster, nil if it is not there, and as it would be after an apply.
-func dryRun(ctx context.Context, client ctrl.Client, r *kontrol.Resource, template map[string]any) (live, applied map[string]any, err error) {
+// dryRun returns the object of a template as it is on a cluster, nil if it is not there, and as it would be after an
+// apply.
+func dryRun(ctx context.Context, client ctrl.Client, r *kontrol.Resource,
+	template map[string]any) (live, applied map[string]any, err error) {
 	ctx, cancel := context.WithTimeout(ctx, targetPatience)
 	defer cancel()
 	now := &unstructured.Unstructured{Object: template}
@@ -143,12 +149,15 @@ func dryRun(ctx context.Context, client ctrl.Client, r *kontrol.Resource, templa
 		return nil, nil, err
 	}
 	then := (&unstructured.Unstructured{Object: template}).DeepCopy()
-	err = client.Patch(ctx, then, ctrl.RawPatch(types.ApplyPatchType, raw), ctrl.DryRunAll, ctrl.ForceOwnership, ctrl.FieldOwner(kontrol.FieldManager))
+	err = client.Patch(ctx, then, ctrl.RawPatch(types.ApplyPatchType, raw), ctrl.DryRunAll, ctrl.ForceOwnership,
+		ctrl.FieldOwner(kontrol.FieldManager))
 	return live, then.Object, err
 }
 
-// lastSeen returns the object that the watcher saw last on a cluster, as far as the Resource says something about it, and the Resource's.
-func (c *cluster) lastSeen(ctx context.Context, r *kontrol.Resource, cluster string, template map[string]any) (live, applied map[string]any, err error) {
+// lastSeen returns the object that the watcher saw last on a cluster, as far as the Resource says something about it,
+// and the Resource's.
+func (c *cluster) lastSeen(ctx context.Context, r *kontrol.Resource, cluster string,
+	template map[string]any) (live, applied map[string]any, err error) {
 	s := &kontrol.CurrentState{}
 	if err := c.Client.Get(ctx, ctrl.ObjectKey{Name: kontrol.StateName(r.Name, cluster)}, s); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -164,7 +173,8 @@ func (c *cluster) lastSeen(ctx context.Context, r *kontrol.Resource, cluster str
 	return live, template, nil
 }
 
-// like returns the part of a value that another one has as well. Elements of lists are matched by their name, or by their place.
+// like returns the part of a value that another one has as well. Elements of lists are matched by their name, or by
+// their place.
 func like(v, shape any) any {
 	switch shape := shape.(type) {
 	case map[string]any:
@@ -205,7 +215,10 @@ func nameIn(v any) string {
 }
 
 // serverMeta is the metadata that servers set.
-var serverMeta = []string{"managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds"}
+var serverMeta = []string{
+	"managedFields", "resourceVersion", "uid", "creationTimestamp", "generation", "selfLink", "deletionTimestamp",
+	"deletionGracePeriodSeconds",
+}
 
 // lastApplied is the annotation in which kubectl repeats the whole object.
 const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"

@@ -10,8 +10,8 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 )
 
-// fieldSet are fields in the form of managed fields (FieldsV1): f:NAME is a field, k:KEYS, v:VALUE and i:INDEX are elements of lists, a dot is
-// what contains it.
+// fieldSet are fields in the form of managed fields (FieldsV1): f:NAME is a field, k:KEYS, v:VALUE and i:INDEX are
+// elements of lists, a dot is what contains it.
 type fieldSet = map[string]any
 
 func fieldsOf(m metav1.ManagedFieldsEntry) fieldSet {
@@ -32,7 +32,8 @@ func inner(f fieldSet) bool {
 	return false
 }
 
-// elementOf returns the index of the element that a key such as k:{"name":"a"} means, and the fields that identify it; -1 if there is none.
+// elementOf returns the index of the element that a key such as k:{"name":"a"} means, and the fields that identify it;
+// -1 if there is none.
 func elementOf(list []any, key string) (int, map[string]any) {
 	text, isKeys := strings.CutPrefix(key, "k:")
 	value, isValue := strings.CutPrefix(key, "v:")

@@ -50,10 +50,18 @@ func (v *Revision) content() map[string]any {
 
 // revisions returns the present content of a Resource and those before it, the newest first.
 func revisions(r *kontrol.Resource) []Revision {
-	list := []Revision{{Revision: revisionOf(r), Generation: r.Generation, Template: r.Spec.Template, Overrides: r.Spec.Overrides}}
+	list := []Revision{
+		{Revision: revisionOf(r), Generation: r.Generation, Template: r.Spec.Template, Overrides: r.Spec.Overrides},
+	}
 	for i := range r.Status.History {
 		h := &r.Status.History[i]
-		list = append(list, Revision{Revision: h.Revision, Generation: h.Generation, ReplacedAt: &h.ReplacedAt, Template: h.Template, Overrides: h.Overrides})
+		list = append(list, Revision{
+			Revision:   h.Revision,
+			Generation: h.Generation,
+			ReplacedAt: &h.ReplacedAt,
+			Template:   h.Template,
+			Overrides:  h.Overrides,
+		})
 	}
 	for i := range len(list) - 1 {
 		list[i].Changed = changed(object.Parse(list[i+1].Template.Raw), object.Parse(list[i].Template.Raw), "")
@@ -64,7 +72,8 @@ func revisions(r *kontrol.Resource) []Revision {
 	return list
 }
 
-// changed returns the paths of the fields that differ, in order. A list that differs is one field, unless it has the same length.
+// changed returns the paths of the fields that differ, in order. A list that differs is one field, unless it has the
+// same length.
 func changed(was, is any, path string) []string {
 	if reflect.DeepEqual(was, is) {
 		return nil
@@ -134,7 +143,8 @@ func (c *cluster) History(ctx context.Context, name, format string, out io.Write
 	})
 }
 
-// former returns a former content of a Resource: the latest with the revision, or, if that is 0, the one with the generation.
+// former returns a former content of a Resource: the latest with the revision, or, if that is 0, the one with the
+// generation.
 func former(r *kontrol.Resource, revision, generation int64) (*Revision, error) {
 	list := revisions(r)
 	var has []string
@@ -153,7 +163,8 @@ func former(r *kontrol.Resource, revision, generation int64) (*Revision, error) 
 	case revision > 0:
 		return nil, fmt.Errorf("resource %s has no former revision %d: it has %s", r.Name, revision, strings.Join(has, ", "))
 	}
-	return nil, fmt.Errorf("resource %s has no former generation %d: `coracle kontrol history %s` lists them", r.Name, generation, r.Name)
+	return nil, fmt.Errorf("resource %s has no former generation %d: `coracle kontrol history %s` lists them", r.Name,
+		generation, r.Name)
 }
 
 // RollbackOptions are the options of `coracle kontrol rollback`.
@@ -197,7 +208,8 @@ func (c *cluster) Rollback(ctx context.Context, o RollbackOptions, t command.Ter
 		if err := c.Client.Update(ctx, r); err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(t.Out, "resource %s rolled back from revision %d to %d (generation %d)\n", r.Name, was, revisionOf(r), r.Generation)
+		_, err = fmt.Fprintf(t.Out, "resource %s rolled back from revision %d to %d (generation %d)\n", r.Name, was,
+			revisionOf(r), r.Generation)
 		return err
 	})
 }

@@ -20,22 +20,30 @@ import (
 // pullTokenLife is how long the token of an agent is valid.
 const pullTokenLife = 365 * 24 * time.Hour
 
-// pullToken makes an account that may connect as the cluster and do nothing else, and writes its token, with the hub's authority, to a file. The
-// account goes with the Cluster.
+// pullToken makes an account that may connect as the cluster and do nothing else, and writes its token, with the hub's
+// authority, to a file. The account goes with the Cluster.
 func (c *cluster) pullToken(ctx context.Context, k *kontrol.Cluster, file string, out io.Writer) error {
 	name := pull.Account + k.Name
-	meta := metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{{APIVersion: kontrol.GroupVersion.String(), Kind: "Cluster", Name: k.Name, UID: k.UID}}}
+	meta := metav1.ObjectMeta{
+		Name: name,
+		OwnerReferences: []metav1.OwnerReference{
+			{APIVersion: kontrol.GroupVersion.String(), Kind: "Cluster", Name: k.Name, UID: k.UID},
+		},
+	}
 	account := &corev1.ServiceAccount{ObjectMeta: meta}
 	account.Namespace = kontrolNamespace
 	for _, create := range []func() error{
 		func() error { return c.Client.Create(ctx, account) },
 		func() error {
 			return c.Client.Create(ctx, &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
-				APIGroups: []string{kontrol.GroupVersion.Group}, Resources: []string{"clusters/tunnel"}, ResourceNames: []string{k.Name}, Verbs: []string{"create"}}}})
+				APIGroups: []string{kontrol.GroupVersion.Group}, Resources: []string{"clusters/tunnel"},
+				ResourceNames: []string{k.Name}, Verbs: []string{"create"}}}})
 		},
 		func() error {
-			return c.Client.Create(ctx, &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
-				Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: kontrolNamespace, Name: name}}})
+			return c.Client.Create(ctx, &rbacv1.ClusterRoleBinding{
+				ObjectMeta: meta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
+				Subjects: []rbacv1.Subject{{Kind: "ServiceAccount", Namespace: kontrolNamespace, Name: name}},
+			})
 		},
 	} {
 		if err := create(); err != nil {
@@ -55,6 +63,7 @@ func (c *cluster) pullToken(ctx context.Context, k *kontrol.Cluster, file string
 	if err := os.WriteFile(file, data, 0o600); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "in the cluster, run: coracle agent kontrol --hub %s --token-file %s   (until %s)\n", hub.Host, file, request.Status.ExpirationTimestamp.Format(time.DateOnly))
+	_, err := fmt.Fprintf(out, "in the cluster, run: coracle agent kontrol --hub %s --token-file %s   (until %s)\n",
+		hub.Host, file, request.Status.ExpirationTimestamp.Format(time.DateOnly))
 	return err
 }

@@ -53,7 +53,8 @@ func (c *cluster) Push(ctx context.Context, o PushOptions, t command.Terminal) e
 			return err
 		}
 	case len(text) > kontrol.MaxInline:
-		return fmt.Errorf("the files have %d bytes, a Bundle itself can have %d: push them to a registry with --artifact HOST/PATH:TAG", len(text), kontrol.MaxInline)
+		return fmt.Errorf("the files have %d bytes, a Bundle itself can have %d: push them to a registry with --artifact "+
+			"HOST/PATH:TAG", len(text), kontrol.MaxInline)
 	default:
 		b.Spec.Source = kontrol.BundleSource{Inline: text}
 	}
@@ -118,7 +119,8 @@ func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions) (*kontrol.
 	}
 	if apierrors.IsNotFound(err) {
 		if o.Cluster == "" && o.Selector == "" {
-			return nil, fmt.Errorf("there is no bundle %s yet: say for which clusters with --cluster NAME or --selector KEY=VALUE", o.Name)
+			return nil, fmt.Errorf("there is no bundle %s yet: say for which clusters with --cluster NAME or --selector "+
+				"KEY=VALUE", o.Name)
 		}
 		b = &kontrol.Bundle{ObjectMeta: metav1.ObjectMeta{Name: o.Name}}
 	}
@@ -136,7 +138,8 @@ func (c *cluster) getBundleOrNew(ctx context.Context, o *PushOptions) (*kontrol.
 }
 
 // pushArtifact pushes the files, and makes them the Bundle's source by their digest.
-func (c *cluster) pushArtifact(ctx context.Context, o *PushOptions, files []bundle.File, b *kontrol.Bundle, t command.Terminal) error {
+func (c *cluster) pushArtifact(ctx context.Context, o *PushOptions, files []bundle.File, b *kontrol.Bundle,
+	t command.Terminal) error {
 	if strings.Contains(o.Artifact, "@") {
 		return errors.New("--artifact needs a tag: the digest is what the push makes")
 	}
@@ -164,7 +167,8 @@ func (c *cluster) pushArtifact(ctx context.Context, o *PushOptions, files []bund
 }
 
 // previewPush prints what a push would change in the objects of the Bundle, as its Resources have them now.
-func (c *cluster) previewPush(ctx context.Context, b *kontrol.Bundle, objects []bundle.Object, what string, t command.Terminal) error {
+func (c *cluster) previewPush(ctx context.Context, b *kontrol.Bundle, objects []bundle.Object, what string,
+	t command.Terminal) error {
 	check := b.DeepCopy()
 	var err error
 	if b.ResourceVersion == "" {
@@ -182,7 +186,8 @@ func (c *cluster) previewPush(ctx context.Context, b *kontrol.Bundle, objects []
 	same := true
 	for i := range objects {
 		o := &objects[i]
-		equal, err := printDiff(t.Out, "present "+o.Target.String(), o.From+" "+o.Target.String(), readable(has[o.Key()]), readable(object.Parse(o.JSON)))
+		equal, err := printDiff(t.Out, "present "+o.Target.String(), o.From+" "+o.Target.String(), readable(has[o.Key()]),
+			readable(object.Parse(o.JSON)))
 		if err != nil {
 			return err
 		}

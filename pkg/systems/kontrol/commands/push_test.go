@@ -25,7 +25,8 @@ func writeFile(t *testing.T, dir, name, text string) {
 
 const shopConfig = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: prices, namespace: shop}\ndata: {tea: \"2\"}\n"
 
-// TestKontrolPush: a directory becomes a Bundle, in itself or in a registry; a dry run shows what would change and changes nothing.
+// TestKontrolPush: a directory becomes a Bundle, in itself or in a registry; a dry run shows what would change and
+// changes nothing.
 func TestKontrolPush(t *testing.T) {
 	c := kontrolCluster(t, nil)
 	dir := filepath.Join(t.TempDir(), "Shop")
@@ -60,7 +61,8 @@ func TestKontrolPush(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, b.Spec.Source.Inline)
 	require.Regexp(t, "^"+ref+"@sha256:[0-9a-f]{64}$", b.Spec.Source.Artifact.Reference)
-	require.Equal(t, map[string]string{"env": "prod"}, b.Spec.ClusterSelector.MatchLabels, "what was not asked to change is as before")
+	require.Equal(t, map[string]string{"env": "prod"}, b.Spec.ClusterSelector.MatchLabels,
+		"what was not asked to change is as before")
 
 	writeFile(t, dir, "b.yaml", shopConfig)
 	_, text, _ = push(PushOptions{})
@@ -69,19 +71,30 @@ func TestKontrolPush(t *testing.T) {
 	require.NoError(t, os.Symlink("/etc/passwd", filepath.Join(dir, "link.yaml")))
 	_, text, code = push(PushOptions{})
 	require.Zero(t, code, text)
-	writeFile(t, dir, "big.yaml", strings.Replace(shopConfig, "prices", "big", 1)+strings.Repeat("# padding\n", kontrol.MaxInline/10))
+	writeFile(t, dir, "big.yaml",
+		strings.Replace(shopConfig, "prices", "big", 1)+strings.Repeat("# padding\n", kontrol.MaxInline/10))
 	_, text, _ = push(PushOptions{})
 	require.Contains(t, text, "push them to a registry with --artifact")
 }
 
 // TestKontrolBundles: get, describe and approve show and change what they say.
 func TestKontrolBundles(t *testing.T) {
-	b := &kontrol.Bundle{Spec: kontrol.BundleSpec{ClusterName: "edge", Source: kontrol.BundleSource{Inline: shopConfig}, Rollout: kontrol.Rollout{Approval: kontrol.ApprovalManual}}}
+	b := &kontrol.Bundle{
+		Spec: kontrol.BundleSpec{
+			ClusterName: "edge",
+			Source:      kontrol.BundleSource{Inline: shopConfig},
+			Rollout:     kontrol.Rollout{Approval: kontrol.ApprovalManual},
+		},
+	}
 	b.Name, b.UID, b.Generation = "shop", "u", 1
 	kontrol.DefaultBundle(b)
 	wave := int32(1)
-	b.Status = kontrol.BundleStatus{ObservedGeneration: 1, Phase: kontrol.BundleWaiting, Message: "it waits", Content: "sha256:1", Objects: 1, Clusters: kontrol.BundleCounts{Total: 1},
-		Waves: []kontrol.BundleWave{{Wave: 0, Objects: 1, Clusters: 1}, {Wave: 1, Objects: 2}}, Targets: []kontrol.BundleTarget{{Name: "edge", Phase: kontrol.TargetProgressing, Wave: &wave, Message: "soon"}}}
+	b.Status = kontrol.BundleStatus{
+		ObservedGeneration: 1, Phase: kontrol.BundleWaiting, Message: "it waits", Content: "sha256:1", Objects: 1,
+		Clusters: kontrol.BundleCounts{Total: 1},
+		Waves:    []kontrol.BundleWave{{Wave: 0, Objects: 1, Clusters: 1}, {Wave: 1, Objects: 2}},
+		Targets:  []kontrol.BundleTarget{{Name: "edge", Phase: kontrol.TargetProgressing, Wave: &wave, Message: "soon"}},
+	}
 	c := kontrolCluster(t, nil, b, settings(kontrol.StateDrifted), edge())
 	out, _, _ := ran(t, func(at command.Terminal) error { return c.Get(t.Context(), KontrolOptions{}, at) })
 	require.Regexp(t, `(?m)^shop +1 +0/1 +Waiting +1/2 +inline +\S+ +it waits$`, out)

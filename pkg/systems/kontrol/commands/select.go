@@ -30,7 +30,8 @@ func answered(yes bool, err error) error {
 type KontrolOptions struct {
 	// Names are those of Resources; none means all.
 	Names []string
-	// Cluster, Namespace, Kind and State select by cluster, by the object's namespace and kind, and by state; empty means any.
+	// Cluster, Namespace, Kind and State select by cluster, by the object's namespace and kind, and by state; empty means
+	// any.
 	Cluster, Namespace, Kind, State string
 	// Output is empty for a table, wide, json or yaml.
 	Output string
@@ -38,7 +39,8 @@ type KontrolOptions struct {
 
 // states are the states of the kontrol kinds, as people may write them.
 var kontrolStates = []string{
-	string(kontrol.StateSynced), string(kontrol.StateOutOfSync), string(kontrol.StatePendingApplied), string(kontrol.StateDrifted),
+	string(kontrol.StateSynced), string(kontrol.StateOutOfSync), string(kontrol.StatePendingApplied),
+	string(kontrol.StateDrifted),
 	string(kontrol.StateConflict), string(kontrol.StateUnreachable), string(kontrol.StateDegraded),
 }
 
@@ -104,7 +106,8 @@ func (c *cluster) matching(ctx context.Context, o *KontrolOptions) ([]kontrol.Re
 // selects reports whether the options select a Resource.
 func (c *cluster) selects(ctx context.Context, o *KontrolOptions, r *kontrol.Resource) (bool, error) {
 	t := kontrol.TargetOf(r)
-	if o.Namespace != "" && o.Namespace != t.Namespace || o.Kind != "" && !strings.EqualFold(o.Kind, t.Kind) || o.State != "" && o.State != stateOf(r) {
+	if o.Namespace != "" && o.Namespace != t.Namespace || o.Kind != "" && !strings.EqualFold(o.Kind, t.Kind) ||
+		o.State != "" && o.State != stateOf(r) {
 		return false, nil
 	}
 	if o.Cluster == "" {
@@ -154,8 +157,11 @@ func resourceLine(r *kontrol.Resource, now time.Time) []any {
 	if s.ObservedGeneration == r.Generation {
 		message = s.Message
 	}
-	return []any{r.Name, kontrol.TargetOf(r).String(), fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), stateOf(r), revisionOf(r),
-		string(r.Spec.Mode), command.Ago(&r.CreationTimestamp, now), command.Shorten(message)}
+	return []any{
+		r.Name, kontrol.TargetOf(r).String(), fmt.Sprintf("%d/%d", s.Clusters.Synced, s.Clusters.Total), stateOf(r),
+		revisionOf(r),
+		string(r.Spec.Mode), command.Ago(&r.CreationTimestamp, now), command.Shorten(message),
+	}
 }
 
 func revisionOf(r *kontrol.Resource) int64 {
@@ -184,7 +190,9 @@ func (c *cluster) Resources(ctx context.Context, o KontrolOptions, t command.Ter
 		return command.PrintAs(t.Out, o.Output, out)
 	}
 	if len(list) == 0 {
-		_, err := fmt.Fprintln(t.Err, "No resources. Make one with kubectl apply, or take over an object: coracle kontrol adopt configmap/NAME --cluster CLUSTER")
+		_, err := fmt.Fprintln(t.Err,
+			"No resources. Make one with kubectl apply, or take over an object: coracle kontrol adopt configmap/NAME "+
+				"--cluster CLUSTER")
 		return err
 	}
 	now := time.Now()

@@ -37,10 +37,15 @@ func kontrolCluster(t *testing.T, target ctrl.Client, objects ...ctrl.Object) *c
 		return []string{of}
 	}
 	builder := fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithStatusSubresource(&kontrol.Bundle{}).
-		WithIndex(&kontrol.AppliedState{}, kontrol.FieldResource, resource).WithIndex(&kontrol.CurrentState{}, kontrol.FieldResource, resource)
+		WithIndex(&kontrol.AppliedState{}, kontrol.FieldResource, resource).
+		WithIndex(&kontrol.CurrentState{}, kontrol.FieldResource, resource)
 	return &cluster{
-		Cluster: &command.Cluster{Namespace: "shop", Client: builder.Build(), REST: &rest.Config{Host: "https://127.0.0.1:1"}},
-		target:  func(*rest.Config) (ctrl.Client, error) { return target, nil },
+		Cluster: &command.Cluster{
+			Namespace: "shop",
+			Client:    builder.Build(),
+			REST:      &rest.Config{Host: "https://127.0.0.1:1"},
+		},
+		target: func(*rest.Config) (ctrl.Client, error) { return target, nil },
 	}
 }
 
@@ -51,24 +56,37 @@ func targetCluster(t *testing.T, objects ...ctrl.Object) ctrl.Client {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("ConfigMap"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Secret"), meta.RESTScopeNamespace)
 	c := fake.NewClientBuilder().WithRESTMapper(mapper).WithObjects(objects...).WithReturnManagedFields().Build()
-	return interceptor.NewClient(c, interceptor.Funcs{Patch: func(ctx context.Context, w ctrl.WithWatch, o ctrl.Object, p ctrl.Patch, opts ...ctrl.PatchOption) error {
-		asked := (&ctrl.PatchOptions{}).ApplyOptions(opts)
-		require.Equal(t, []string{metav1.DryRunAll}, asked.DryRun, "nothing is changed")
-		return w.Patch(ctx, o, p, ctrl.ForceOwnership, ctrl.FieldOwner(asked.FieldManager)) // the fake does not compute dry runs
-	}})
+	return interceptor.NewClient(c, interceptor.Funcs{
+		Patch: func(ctx context.Context, w ctrl.WithWatch, o ctrl.Object, p ctrl.Patch, opts ...ctrl.PatchOption) error {
+			asked := (&ctrl.PatchOptions{}).ApplyOptions(opts)
+			require.Equal(t, []string{metav1.DryRunAll}, asked.DryRun, "nothing is changed")
+			// the fake does not compute dry runs
+			return w.Patch(ctx, o, p, ctrl.ForceOwnership, ctrl.FieldOwner(asked.FieldManager))
+		},
+	})
 }
 
 // settings returns a Resource of a ConfigMap at revision 3, which was in sync at revision 2.
 func settings(state kontrol.State) *kontrol.Resource {
 	template := func(color string) runtime.RawExtension {
-		return runtime.RawExtension{Raw: []byte(`{"apiVersion":"v1","data":{"color":"` + color + `","size":"1"},"kind":"ConfigMap","metadata":{"name":"settings","namespace":"shop"}}`)}
+		return runtime.RawExtension{
+			Raw: []byte(`{"apiVersion":"v1","data":{"color":"` + color +
+				`","size":"1"},"kind":"ConfigMap","metadata":{"name":"settings","namespace":"shop"}}`),
+		}
 	}
 	revision := int64(3)
 	return &kontrol.Resource{
 		ObjectMeta: metav1.ObjectMeta{Name: "settings", UID: "u1", Generation: 5},
-		Spec:       kontrol.ResourceSpec{ClusterName: "edge", Template: template("blue"), Revision: &revision, Mode: kontrol.ModeCorrect, DeletionPolicy: kontrol.DeletionDelete},
+		Spec: kontrol.ResourceSpec{
+			ClusterName:    "edge",
+			Template:       template("blue"),
+			Revision:       &revision,
+			Mode:           kontrol.ModeCorrect,
+			DeletionPolicy: kontrol.DeletionDelete,
+		},
 		Status: kontrol.ResourceStatus{
-			ID: 7, State: state, ObservedGeneration: 5, Clusters: kontrol.ClusterCounts{Total: 1}, Message: "on edge: .data.color was changed by hand",
+			ID: 7, State: state, ObservedGeneration: 5, Clusters: kontrol.ClusterCounts{Total: 1},
+			Message: "on edge: .data.color was changed by hand",
 			History: []kontrol.Revision{
 				{Revision: 2, Generation: 3, Template: template("green"), ReplacedAt: metav1.NewTime(time.Now().Add(-time.Minute))},
 				{Revision: 1, Generation: 1, Template: template("red"), ReplacedAt: metav1.NewTime(time.Now().Add(-time.Hour))},
@@ -80,15 +98,31 @@ func settings(state kontrol.State) *kontrol.Resource {
 // drifted returns the state of settings on the cluster edge, where somebody changed its color.
 func drifted() *kontrol.CurrentState {
 	return &kontrol.CurrentState{ObjectMeta: metav1.ObjectMeta{Name: "settings.edge"}, State: kontrol.Current{
-		Subject: kontrol.Subject{Resource: "settings", ResourceUID: "u1", ResourceID: 7, Cluster: "edge", Target: kontrol.Target{APIVersion: "v1", Kind: "ConfigMap", Namespace: "shop", Name: "settings"}},
+		Subject: kontrol.Subject{
+			Resource:    "settings",
+			ResourceUID: "u1",
+			ResourceID:  7,
+			Cluster:     "edge",
+			Target:      kontrol.Target{APIVersion: "v1", Kind: "ConfigMap", Namespace: "shop", Name: "settings"},
+		},
 		Present: true, Generation: 5, Revision: 3, DriftCount: 1, Health: kontrol.HealthHealthy,
-		Object: runtime.RawExtension{Raw: []byte(`{"apiVersion":"v1","data":{"color":"pink","size":"1","more":"x"},"kind":"ConfigMap","metadata":{"name":"settings","namespace":"shop"}}`)},
-		Drift:  []kontrol.Drift{{Path: ".data.color", Type: kontrol.DriftChanged, Desired: `"blue"`, Actual: `"pink"`, Manager: "kubectl-edit", FirstSeen: metav1.NewMicroTime(time.Now().Add(-5 * time.Second))}},
+		Object: runtime.RawExtension{
+			Raw: []byte(`{"apiVersion":"v1","data":{"color":"pink","size":"1","more":"x"},"kind":"ConfigMap","metadata":{"name":"settings","namespace":"shop"}}`),
+		},
+		Drift: []kontrol.Drift{
+			{
+				Path: ".data.color", Type: kontrol.DriftChanged, Desired: `"blue"`, Actual: `"pink"`, Manager: "kubectl-edit",
+				FirstSeen: metav1.NewMicroTime(time.Now().Add(-5 * time.Second)),
+			},
+		},
 	}}
 }
 
 func edge() *kontrol.Cluster {
-	return &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "edge", Labels: map[string]string{"env": "prod"}}, Spec: kontrol.ClusterSpec{Local: true}}
+	return &kontrol.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Name: "edge", Labels: map[string]string{"env": "prod"}},
+		Spec:       kontrol.ClusterSpec{Local: true},
+	}
 }
 
 // ran returns what a command printed, and its exit code.
@@ -111,14 +145,20 @@ func ran(t *testing.T, f func(command.Terminal) error) (out, errOut string, code
 }
 
 func TestKontrolGet(t *testing.T) {
-	other := &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 2}, Spec: kontrol.ResourceSpec{ClusterSelector: &metav1.LabelSelector{},
-		Template: runtime.RawExtension{Raw: []byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"shop"}}`)}}}
+	other := &kontrol.Resource{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Generation: 2},
+		Spec: kontrol.ResourceSpec{ClusterSelector: &metav1.LabelSelector{},
+			Template: runtime.RawExtension{
+				Raw: []byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"shop"}}`),
+			}},
+	}
 	c := kontrolCluster(t, nil, settings(kontrol.StateDrifted), other, edge())
 	get := func(o KontrolOptions) (string, string, int) {
 		return ran(t, func(at command.Terminal) error { return c.Resources(t.Context(), o, at) })
 	}
 	out, _, _ := get(KontrolOptions{})
-	require.Regexp(t, `(?m)^settings +ConfigMap/shop/settings +0/1 +Drifted +3 +Correct +- +on edge: .data.color was changed by hand$`, out)
+	require.Regexp(t,
+		`(?m)^settings +ConfigMap/shop/settings +0/1 +Drifted +3 +Correct +- +on edge: .data.color was changed by hand$`, out)
 	require.Regexp(t, `(?m)^web +Deployment/shop/web +0/0 +OutOfSync `, out, "nothing has looked at its generation")
 	for _, o := range []KontrolOptions{{Kind: "configmap"}, {State: "drifted"}, {Names: []string{"settings"}}} {
 		out, _, _ := get(o)
@@ -143,12 +183,16 @@ func TestKontrolGet(t *testing.T) {
 }
 
 func TestKontrolDescribe(t *testing.T) {
-	applied := &kontrol.AppliedState{ObjectMeta: metav1.ObjectMeta{Name: "settings.edge"}, State: kontrol.Applied{Subject: drifted().State.Subject, Generation: 5, Revision: 3,
-		Status: kontrol.ApplyFailed, Reason: "Forbidden", Error: "no rights"}}
+	applied := &kontrol.AppliedState{
+		ObjectMeta: metav1.ObjectMeta{Name: "settings.edge"},
+		State: kontrol.Applied{Subject: drifted().State.Subject, Generation: 5, Revision: 3,
+			Status: kontrol.ApplyFailed, Reason: "Forbidden", Error: "no rights"},
+	}
 	c := kontrolCluster(t, nil, settings(kontrol.StateDrifted), applied, drifted(), edge())
 	out := commandtest.Output(t, func(w io.Writer) error { return c.DescribeResource(t.Context(), "settings", w) })
 	require.Regexp(t, `(?m)^State +Drifted$`, out)
-	require.Regexp(t, `(?m)^edge +Unreachable +Failed: Forbidden +3 +5 +Healthy +3 +5 +1 +0 +cluster edge is not connected yet$`, out)
+	require.Regexp(t,
+		`(?m)^edge +Unreachable +Failed: Forbidden +3 +5 +Healthy +3 +5 +1 +0 +cluster edge is not connected yet$`, out)
 	require.Regexp(t, `(?m)^settings +edge +\.data\.color +changed +"blue" +"pink" +kubectl-edit +[0-9]+s$`, out)
 }
 
@@ -173,7 +217,9 @@ func TestKontrolDriftAnswers(t *testing.T) {
 
 func TestKontrolHistoryAndRollback(t *testing.T) {
 	c := kontrolCluster(t, nil, settings(kontrol.StateSynced))
-	lines := strings.Split(commandtest.Output(t, func(w io.Writer) error { return c.History(t.Context(), "settings", "", w) }), "\n")
+	lines := strings.Split(commandtest.Output(t, func(w io.Writer) error {
+		return c.History(t.Context(), "settings", "", w)
+	}), "\n")
 	require.Regexp(t, `^3 +5 +present +\.data\.color$`, lines[1])
 	require.Regexp(t, `^2 +3 +[0-9]+s ago +\.data\.color$`, lines[2])
 	require.Regexp(t, `^1 +1 +60m ago +-$`, lines[3])
@@ -200,10 +246,18 @@ func TestKontrolHistoryAndRollback(t *testing.T) {
 }
 
 func TestKontrolDiff(t *testing.T) {
-	live := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "settings", Annotations: map[string]string{kontrol.AnnotationID: "7"}}, Data: map[string]string{"color": "pink", "size": "1"}}
-	down := interceptor.NewClient(targetCluster(t).(ctrl.WithWatch), interceptor.Funcs{Get: func(context.Context, ctrl.WithWatch, ctrl.ObjectKey, ctrl.Object, ...ctrl.GetOption) error {
-		return errors.New("dial tcp: connection refused")
-	}})
+	live := &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   "shop",
+			Name:        "settings",
+			Annotations: map[string]string{kontrol.AnnotationID: "7"},
+		}, Data: map[string]string{"color": "pink", "size": "1"},
+	}
+	down := interceptor.NewClient(targetCluster(t).(ctrl.WithWatch), interceptor.Funcs{
+		Get: func(context.Context, ctrl.WithWatch, ctrl.ObjectKey, ctrl.Object, ...ctrl.GetOption) error {
+			return errors.New("dial tcp: connection refused")
+		},
+	})
 	ignoring := settings(kontrol.StateDrifted)
 	ignoring.Spec.Ignore = &kontrol.Ignore{Fields: []string{"data.color"}}
 	for name, test := range map[string]struct {
@@ -213,15 +267,39 @@ func TestKontrolDiff(t *testing.T) {
 		out, says string
 		code      int
 	}{
-		"the dry run shows what would change":       {targetCluster(t, live.DeepCopy()), settings(kontrol.StateDrifted), DiffOptions{}, "-  color: pink\n+  color: blue\n", "", 1},
-		"ignored fields are none":                   {targetCluster(t, live.DeepCopy()), ignoring, DiffOptions{}, "", "", 0},
-		"what is missing would be made":             {targetCluster(t), settings(kontrol.StateDrifted), DiffOptions{}, "+  color: blue\n", "", 1},
-		"without the cluster, what was seen last":   {down, settings(kontrol.StateDrifted), DiffOptions{}, "-  color: pink\n+  color: blue\n", "cannot be reached", 1},
+		"the dry run shows what would change": {
+			targetCluster(t, live.DeepCopy()),
+			settings(kontrol.StateDrifted),
+			DiffOptions{},
+			"-  color: pink\n+  color: blue\n",
+			"",
+			1,
+		},
+		"ignored fields are none": {targetCluster(t, live.DeepCopy()), ignoring, DiffOptions{}, "", "", 0},
+		"what is missing would be made": {
+			targetCluster(t), settings(kontrol.StateDrifted), DiffOptions{}, "+  color: blue\n", "", 1,
+		},
+		"without the cluster, what was seen last": {
+			down,
+			settings(kontrol.StateDrifted),
+			DiffOptions{},
+			"-  color: pink\n+  color: blue\n",
+			"cannot be reached",
+			1,
+		},
 		"ignored fields are none without it either": {down, ignoring, DiffOptions{}, "", "cannot be reached", 0},
-		"since a revision":                          {nil, settings(kontrol.StateDrifted), DiffOptions{Revision: 2}, "-  color: green\n+  color: blue\n", "", 1},
-		"since the present one":                     {nil, settings(kontrol.StateDrifted), DiffOptions{Revision: 3}, "", "", 0},
-		"a revision that is not kept is an error":   {nil, settings(kontrol.StateDrifted), DiffOptions{Revision: 8}, "", "no former revision 8", 2},
-		"a cluster that does not exist is an error": {nil, settings(kontrol.StateDrifted), DiffOptions{Cluster: "none"}, "", "there is no cluster none", 2},
+		"since a revision": {
+			nil, settings(kontrol.StateDrifted), DiffOptions{Revision: 2}, "-  color: green\n+  color: blue\n", "", 1,
+		},
+		"since the present one": {
+			nil, settings(kontrol.StateDrifted), DiffOptions{Revision: 3}, "", "", 0,
+		},
+		"a revision that is not kept is an error": {
+			nil, settings(kontrol.StateDrifted), DiffOptions{Revision: 8}, "", "no former revision 8", 2,
+		},
+		"a cluster that does not exist is an error": {
+			nil, settings(kontrol.StateDrifted), DiffOptions{Cluster: "none"}, "", "there is no cluster none", 2,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := kontrolCluster(t, test.target, test.resource, drifted(), edge())
@@ -235,8 +313,19 @@ func TestKontrolDiff(t *testing.T) {
 			require.NotContains(t, out, "managedFields")
 		})
 	}
-	secret := readable(map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "a"}, "stringData": map[string]any{"k": "hush"}})
-	require.Equal(t, readable(map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "a"}, "data": map[string]any{"k": "aHVzaA=="}}), secret)
+	secret := readable(map[string]any{
+		"apiVersion": "v1",
+		"kind":       "Secret",
+		"metadata":   map[string]any{"name": "a"},
+		"stringData": map[string]any{"k": "hush"},
+	})
+	require.Equal(t,
+		readable(map[string]any{
+			"apiVersion": "v1",
+			"kind":       "Secret",
+			"metadata":   map[string]any{"name": "a"},
+			"data":       map[string]any{"k": "aHVzaA=="},
+		}), secret)
 	require.Regexp(t, `^sha256:[0-9a-f]{16}$`, secret["data"].(map[string]any)["k"])
 	require.Equal(t, secret, readable(secret), "hashes of states stay")
 }
@@ -249,7 +338,8 @@ func TestKontrolWait(t *testing.T) {
 	require.Zero(t, code)
 	require.Equal(t, "resource settings is Synced (revision 3, generation 5)\n", out)
 
-	_, says, code := wait(kontrolCluster(t, nil, settings(kontrol.StateDrifted)), KontrolOptions{}, "Synced", 10*time.Millisecond)
+	_, says, code := wait(kontrolCluster(t, nil, settings(kontrol.StateDrifted)), KontrolOptions{}, "Synced",
+		10*time.Millisecond)
 	require.Equal(t, 1, code)
 	require.Equal(t, "resource settings is Drifted, not Synced: on edge: .data.color was changed by hand\n", says)
 
@@ -270,11 +360,13 @@ func TestKontrolWait(t *testing.T) {
 	} {
 		c := kontrolCluster(t, nil, settings(kontrol.StateDrifted))
 		watched := c.Client
-		c.Client = interceptor.NewClient(watched, interceptor.Funcs{Get: func(ctx context.Context, w ctrl.WithWatch, key ctrl.ObjectKey, o ctrl.Object, opts ...ctrl.GetOption) error {
-			err := w.Get(ctx, key, o, opts...)
-			c.Client = watched // after the first read, which follows the beginning of the watch
-			return errors.Join(err, change(c, o.DeepCopyObject().(*kontrol.Resource)))
-		}})
+		c.Client = interceptor.NewClient(watched, interceptor.Funcs{
+			Get: func(ctx context.Context, w ctrl.WithWatch, key ctrl.ObjectKey, o ctrl.Object, opts ...ctrl.GetOption) error {
+				err := w.Get(ctx, key, o, opts...)
+				c.Client = watched // after the first read, which follows the beginning of the watch
+				return errors.Join(err, change(c, o.DeepCopyObject().(*kontrol.Resource)))
+			},
+		})
 		out, _, code := wait(c, KontrolOptions{}, state, time.Minute)
 		require.Zero(t, code)
 		require.Contains(t, strings.ToLower(out), "is "+strings.ToLower(state))
@@ -286,7 +378,9 @@ func TestKontrolClusters(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "kubeconfig")
 	config := func(user string) {
-		require.NoError(t, os.WriteFile(file, []byte(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}],
+		require.NoError(t,
+			os.WriteFile(file,
+				[]byte(`{"apiVersion":"v1","kind":"Config","current-context":"c","contexts":[{"name":"c","context":{"cluster":"k","user":"u"}}],
 "clusters":[{"name":"k","cluster":{"server":"https://10.0.0.1:6443","certificate-authority":"ca.crt"}},{"name":"other","cluster":{"server":"https://10.0.0.2"}}],"users":[{"name":"u","user":`+user+`}]}`), 0o600))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "ca.crt"), []byte("the authority"), 0o600))
@@ -310,10 +404,13 @@ func TestKontrolClusters(t *testing.T) {
 	require.NoError(t, c.Client.Get(t.Context(), ctrl.ObjectKey{Name: "edge"}, &k))
 	require.Equal(t, "prod", k.Labels["env"])
 	var secret corev1.Secret
-	require.NoError(t, c.Client.Get(t.Context(), ctrl.ObjectKey{Namespace: k.Spec.KubeconfigSecret.Namespace, Name: k.Spec.KubeconfigSecret.Name}, &secret))
+	require.NoError(t,
+		c.Client.Get(t.Context(),
+			ctrl.ObjectKey{Namespace: k.Spec.KubeconfigSecret.Namespace, Name: k.Spec.KubeconfigSecret.Name}, &secret))
 	got, err := target.ParseKubeconfig(secret.Data[k.Spec.KubeconfigSecret.Key])
 	require.NoError(t, err)
-	require.Equal(t, []string{"https://10.0.0.1:6443", "hush", "the authority"}, []string{got.Host, got.BearerToken, string(got.CAData)})
+	require.Equal(t, []string{"https://10.0.0.1:6443", "hush", "the authority"},
+		[]string{got.Host, got.BearerToken, string(got.CAData)})
 	require.NotContains(t, string(secret.Data["kubeconfig"]), "10.0.0.2", "only what is needed")
 
 	// Its kubeconfig can be replaced, also if its Secret is gone; nothing else is.

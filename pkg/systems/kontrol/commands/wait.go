@@ -16,8 +16,10 @@ import (
 // deleted is what a wait may be for besides a state.
 const deleted = "Deleted"
 
-// WaitResources waits until all selected Resources are in a state, or are deleted. The result is an Exit: 1 if they are not within the timeout.
-func (c *cluster) WaitResources(ctx context.Context, o KontrolOptions, state string, timeout time.Duration, t command.Terminal) error {
+// WaitResources waits until all selected Resources are in a state, or are deleted. The result is an Exit: 1 if they are
+// not within the timeout.
+func (c *cluster) WaitResources(ctx context.Context, o KontrolOptions, state string, timeout time.Duration,
+	t command.Terminal) error {
 	if state != deleted {
 		var err error
 		if state, err = parseState(state); err != nil {
@@ -77,8 +79,10 @@ func (c *cluster) waitResource(ctx context.Context, r *kontrol.Resource, state s
 }
 
 // watchResource calls done with a Resource as it is and becomes, until it says that it is over or the watch ends.
-func (c *cluster) watchResource(ctx context.Context, name string, done func(now *kontrol.Resource, gone bool) (bool, error)) (over bool, err error) {
-	w, err := c.Client.Watch(ctx, &kontrol.ResourceList{}, &ctrl.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name)})
+func (c *cluster) watchResource(ctx context.Context, name string,
+	done func(now *kontrol.Resource, gone bool) (bool, error)) (over bool, err error) {
+	w, err := c.Client.Watch(ctx, &kontrol.ResourceList{},
+		&ctrl.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name)})
 	if err != nil {
 		return false, err
 	}

@@ -8,8 +8,9 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// accept does what an API server that has Kontrol's kinds by definitions cannot do. It returns the Resource with the status that accepts it, which is
-// to be written, or why it is refused. Nil means that somebody else is changing it: the next event says more.
+// accept does what an API server that has Kontrol's kinds by definitions cannot do. It returns the Resource with the
+// status that accepts it, which is to be written, or why it is refused. Nil means that somebody else is changing it:
+// the next event says more.
 func (s *summary) accept(ctx context.Context, r *kontrol.Resource) (out *kontrol.Resource, refused string, err error) {
 	for range 2 {
 		next, errs := kontrol.Accept(r)
@@ -29,6 +30,7 @@ func (s *summary) accept(ctx context.Context, r *kontrol.Resource) (out *kontrol
 
 // written reports whether the API server has what acceptance adds to a Resource beside its status.
 func written(next, r *kontrol.Resource) bool {
-	return r.Spec.Revision != nil && *next.Spec.Revision == *r.Spec.Revision && next.Spec.Mode == r.Spec.Mode && next.Spec.DeletionPolicy == r.Spec.DeletionPolicy &&
+	return r.Spec.Revision != nil && *next.Spec.Revision == *r.Spec.Revision && next.Spec.Mode == r.Spec.Mode &&
+		next.Spec.DeletionPolicy == r.Spec.DeletionPolicy &&
 		slices.Equal(next.Finalizers, r.Finalizers)
 }

@@ -20,14 +20,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
 )
 
-// The pause after a failed attempt grows from failFirst to failUsual, about as often as all are compared: that somebody has made what was missing, such
-// as a namespace, is not seen otherwise. Where many have failed, as a cluster refuses all, it grows by failShare for each, up to failMost.
+// The pause after a failed attempt grows from failFirst to failUsual, about as often as all are compared: that somebody
+// has made what was missing, such as a namespace, is not seen otherwise. Where many have failed, as a cluster refuses
+// all, it grows by failShare for each, up to failMost.
 const (
 	failFirst = time.Second
 	failUsual = resync
 	failShare = 10 * time.Millisecond
 	failMost  = 2 * time.Minute
-	// appliers is how many Resources are applied at a time: to several clusters, and while the results of others are recorded.
+	// appliers is how many Resources are applied at a time: to several clusters, and while the results of others are
+	// recorded.
 	appliers = 96
 	// settle is how long the Resources that wait on a cluster are not looked at again after a change there.
 	settle = 20 * time.Millisecond
@@ -42,7 +44,9 @@ func newApplied(pool *target.Pool) *engine.Reconciler {
 			{Object: &kontrol.AppliedState{}, Map: pairOfState, Changed: unsettled},
 			{Object: &kontrol.CurrentState{}, Map: pairOfState},
 		},
-		Writes:  []engine.Write{{Object: &kontrol.AppliedState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}}},
+		Writes: []engine.Write{
+			{Object: &kontrol.AppliedState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}},
+		},
 		Indexes: append(resourceIndexes(), appliedIndexes()...),
 		New: func(env engine.Env) engine.Func {
 			r := &applied{Env: env, pool: pool, began: env.Now(), tries: map[watch.Pair]Tries{}, held: newHeld()}
@@ -53,8 +57,8 @@ func newApplied(pool *target.Pool) *engine.Reconciler {
 	}
 }
 
-// unsettled reports whether a change of an AppliedState is anything but the record of an apply, after which the object on the cluster changes as well:
-// that is what others may wait for.
+// unsettled reports whether a change of an AppliedState is anything but the record of an apply, after which the object
+// on the cluster changes as well: that is what others may wait for.
 func unsettled(was, is client.Object) bool {
 	a, b := &was.(*kontrol.AppliedState).State, &is.(*kontrol.AppliedState).State
 	failed := a.Status == kontrol.ApplyFailed || a.Status == kontrol.ApplyConflict
@@ -109,7 +113,8 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	if err != nil {
 		return engine.Result{}, err
 	}
-	if res == nil || res.DeletionTimestamp != nil || !targets(res, pair.Cluster, c) || a != nil && a.State.ResourceUID != string(res.UID) {
+	if res == nil || res.DeletionTimestamp != nil || !targets(res, pair.Cluster, c) ||
+		a != nil && a.State.ResourceUID != string(res.UID) {
 		return r.release(ctx, pair, res, c, a)
 	}
 	if !kontrol.IsAccepted(res) {
@@ -143,10 +148,16 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 		}
 		// What waits on a cluster that answers may be attempted at any time without another record.
 		soon, _ := state.Reachable(c)
-		return engine.Result{RequeueAfter: step.Again}, r.record(ctx, res, pair, a, kontrol.Applied{Status: step.Status, Reason: step.Reason, Error: step.Error, Attempted: soon && step.Status == kontrol.ApplyWaiting})
+		return engine.Result{RequeueAfter: step.Again}, r.record(ctx, res, pair, a, kontrol.Applied{
+			Status:    step.Status,
+			Reason:    step.Reason,
+			Error:     step.Error,
+			Attempted: soon && step.Status == kontrol.ApplyWaiting,
+		})
 	}
 	if a == nil || !attempted(&a.State) {
-		// What is made is recorded first. The Resource may have been deleted meanwhile: this cache shows it, since it shows what was created.
+		// What is made is recorded first. The Resource may have been deleted meanwhile: this cache shows it, since it shows
+		// what was created.
 		if err := r.record(ctx, res, pair, a, kontrol.Applied{Status: kontrol.ApplyPending, Attempted: true}); err != nil {
 			return engine.Result{}, err
 		}
@@ -156,7 +167,8 @@ func (r *applied) reconcile(ctx context.Context, req engine.Request) (engine.Res
 }
 
 // observe returns what Plan goes by.
-func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster, a *kontrol.AppliedState) (Observed, error) {
+func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster,
+	a *kontrol.AppliedState) (Observed, error) {
 	o := Observed{Resource: res, Cluster: c}
 	if a != nil {
 		o.Applied = &a.State
@@ -209,7 +221,8 @@ func hasApplied(a *kontrol.AppliedState, r *kontrol.Resource) bool {
 	return a != nil && a.State.ResourceUID == string(r.UID) && a.State.Generation > 0
 }
 
-// first reports whether a Resource was created before another. Times have seconds, so for those of one second it only decides.
+// first reports whether a Resource was created before another. Times have seconds, so for those of one second it only
+// decides.
 func first(a, b *kontrol.Resource) bool {
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
@@ -223,7 +236,8 @@ func (r *applied) again(pair watch.Pair) func() {
 }
 
 // attempt applies, and records what came of it.
-func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *kontrol.AppliedState, step Step) (engine.Result, error) {
+func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *kontrol.AppliedState,
+	step Step) (engine.Result, error) {
 	t := r.pool.Get(pair.Cluster)
 	if t == nil {
 		return engine.Result{}, nil // its reconciler will tell
@@ -252,7 +266,11 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 		if a.State.Generation == o.Resource.Generation {
 			return engine.Result{RequeueAfter: wait}, nil // the cluster's condition says it
 		}
-		return engine.Result{RequeueAfter: wait}, r.record(ctx, o.Resource, pair, a, kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: lost.Reason, Error: lost.Message})
+		return engine.Result{RequeueAfter: wait}, r.record(ctx, o.Resource, pair, a, kontrol.Applied{
+			Status: kontrol.ApplyWaiting,
+			Reason: lost.Reason,
+			Error:  lost.Message,
+		})
 	case err != nil:
 		failure := explain(err)
 		wait := r.failed(pair, o.Resource.Generation, outage, o.Current, r.Now())
@@ -264,8 +282,11 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 	r.succeeded(pair, o.Resource.Generation, step.Correct)
 	r.hold(pair, "")
 	at := metav1.NewMicroTime(r.Now())
-	next := kontrol.Applied{Status: kontrol.ApplyApplied, Generation: o.Resource.Generation, Revision: *o.Resource.Spec.Revision,
-		Variant: placement.Variant(o.Resource, o.Cluster), Object: out.Object, Fields: out.Fields, AppliedAt: &at, Corrections: a.State.Corrections}
+	next := kontrol.Applied{
+		Status: kontrol.ApplyApplied, Generation: o.Resource.Generation, Revision: *o.Resource.Spec.Revision,
+		Variant: placement.Variant(o.Resource, o.Cluster), Object: out.Object, Fields: out.Fields, AppliedAt: &at,
+		Corrections: a.State.Corrections,
+	}
 	if a.State.Generation != next.Generation {
 		next.Corrections = 0
 	}
@@ -277,15 +298,18 @@ func (r *applied) attempt(ctx context.Context, pair watch.Pair, o Observed, a *k
 
 // attempted reports whether the object may be on the cluster. States of earlier versions say it by what they record.
 func attempted(a *kontrol.Applied) bool {
-	return a.Attempted || a.Generation > 0 || a.Status == kontrol.ApplyPending || a.Status == kontrol.ApplyApplied || a.Status == kontrol.ApplyFailed ||
+	return a.Attempted || a.Generation > 0 || a.Status == kontrol.ApplyPending || a.Status == kontrol.ApplyApplied ||
+		a.Status == kontrol.ApplyFailed ||
 		a.Status == kontrol.ApplyConflict && a.Reason != kontrol.ReasonSameObject
 }
 
 // record writes the result of an attempt; of one that failed, what was applied before stays recorded.
-func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.Pair, was *kontrol.AppliedState, next kontrol.Applied) error {
+func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.Pair, was *kontrol.AppliedState,
+	next kontrol.Applied) error {
 	if was != nil && next.Status != kontrol.ApplyApplied {
 		old := &was.State
-		next.Generation, next.Revision, next.Variant, next.Object, next.Fields = old.Generation, old.Revision, old.Variant, old.Object, old.Fields
+		next.Generation, next.Revision, next.Variant, next.Object, next.Fields = old.Generation, old.Revision, old.Variant,
+			old.Object, old.Fields
 		next.AppliedAt, next.Corrections = old.AppliedAt, old.Corrections
 	}
 	next.Attempted = next.Attempted || next.Status == kontrol.ApplyApplied || was != nil && attempted(&was.State)
@@ -295,7 +319,9 @@ func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.
 	at := metav1.NewMicroTime(r.Now())
 	if was == nil {
 		next.Time = &at
-		return r.Client.Create(ctx, &kontrol.AppliedState{ObjectMeta: metav1.ObjectMeta{Name: kontrol.StateName(res.Name, pair.Cluster)}, State: next})
+		return r.Client.Create(ctx, &kontrol.AppliedState{
+			ObjectMeta: metav1.ObjectMeta{Name: kontrol.StateName(res.Name, pair.Cluster)}, State: next,
+		})
 	}
 	next.Time = was.State.Time
 	if equality.Semantic.DeepEqual(next, was.State) {
@@ -308,7 +334,8 @@ func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.
 }
 
 // failed counts a failure, and returns when to try again at the latest.
-func (r *applied) failed(p watch.Pair, generation int64, outage uint64, current *kontrol.Current, now time.Time) time.Duration {
+func (r *applied) failed(p watch.Pair, generation int64, outage uint64, current *kontrol.Current,
+	now time.Time) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := r.tries[p]
@@ -318,7 +345,8 @@ func (r *applied) failed(p watch.Pair, generation int64, outage uint64, current 
 	most := min(max(failUsual, time.Duration(len(r.tries))*failShare), failMost)
 	wait := min(failFirst<<min(t.Failures, 10), most)
 	wait = wait/2 + rand.N(wait)
-	t.Generation, t.Failures, t.Last, t.Next, t.Outage, t.Seen = generation, t.Failures+1, now, now.Add(wait), outage, seenOf(current)
+	t.Generation, t.Failures, t.Last, t.Next, t.Outage, t.Seen = generation, t.Failures+
+		1, now, now.Add(wait), outage, seenOf(current)
 	r.tries[p] = t
 	return wait
 }
@@ -347,8 +375,9 @@ func (r *applied) ready(cluster string) bool {
 	return t != nil && t.Status().Ready
 }
 
-// reached tries again what waits for a cluster that became ready. If it did not answer for a while, what failed there is tried again at once: that is
-// forgotten. A single request that was lost is no outage, and what has to do with its content fails again.
+// reached tries again what waits for a cluster that became ready. If it did not answer for a while, what failed there
+// is tried again at once: that is forgotten. A single request that was lost is no outage, and what has to do with its
+// content fails again.
 func (r *applied) reached(cluster string) {
 	t := r.pool.Get(cluster)
 	if t == nil {
@@ -364,7 +393,8 @@ func (r *applied) reached(cluster string) {
 	r.wake(waiting)
 }
 
-// forgive forgets the failures on a cluster before its last outage, and returns what has failed. How often drift was corrected is not forgotten.
+// forgive forgets the failures on a cluster before its last outage, and returns what has failed. How often drift was
+// corrected is not forgotten.
 func forgive(tries map[watch.Pair]Tries, cluster string, outage uint64) (list []watch.Pair) {
 	for p, t := range tries {
 		if p.Cluster == cluster && t.Failures > 0 && t.Outage != outage {
@@ -393,7 +423,8 @@ func (r *applied) sweep(ctx context.Context) (engine.Result, error) {
 			if err != nil {
 				return engine.Result{}, err
 			}
-			if a == nil || a.State.Generation != res.Generation || a.State.Status != kontrol.ApplyApplied || res.DeletionTimestamp != nil {
+			if a == nil || a.State.Generation != res.Generation || a.State.Status != kontrol.ApplyApplied ||
+				res.DeletionTimestamp != nil {
 				r.Enqueue(pairRequest(res.Name, n), 0)
 			}
 		}

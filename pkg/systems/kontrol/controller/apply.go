@@ -25,8 +25,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
 )
 
-// initialManager begins the names of the managers that own the first values of ignored fields, so that they stay when Kontrol lets go of
-// them.
+// initialManager begins the names of the managers that own the first values of ignored fields, so that they stay when
+// Kontrol lets go of them.
 const initialManager = "kontrol-initial"
 
 // Answer is what a cluster answered to an apply.
@@ -36,12 +36,13 @@ type Answer struct{ Object, Fields runtime.RawExtension }
 type claimedError struct{ id int64 }
 
 func (e *claimedError) Error() string {
-	return fmt.Sprintf("the object belongs to the Resource with the id %d, of this Kontrol or another: delete one of the Resources, or remove the annotation %s from the object",
+	return fmt.Sprintf("the object belongs to the Resource with the id %d, of this Kontrol or another: delete one of "+
+		"the Resources, or remove the annotation %s from the object",
 		e.id, kontrol.AnnotationID)
 }
 
-// Apply applies a Resource's object to a cluster by server-side apply. Fields of others are not taken, except those that were applied before
-// and somebody changed, if step.Correct is set or the mode is not Report.
+// Apply applies a Resource's object to a cluster by server-side apply. Fields of others are not taken, except those
+// that were applied before and somebody changed, if step.Correct is set or the mode is not Report.
 func Apply(ctx context.Context, c client.WithWatch, o Observed, step Step) (Answer, error) {
 	r := o.Resource
 	t := kontrol.TargetOf(r)
@@ -77,7 +78,8 @@ func Apply(ctx context.Context, c client.WithWatch, o Observed, step Step) (Answ
 			return Answer{}, &claimedError{id}
 		}
 		if live != nil && live.GetDeletionTimestamp() != nil {
-			return Answer{}, apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: mapping.Resource.Resource}, t.Name, errors.New("it is being deleted"))
+			return Answer{}, apierrors.NewConflict(schema.GroupResource{Group: gvk.Group, Resource: mapping.Resource.Resource},
+				t.Name, errors.New("it is being deleted"))
 		}
 		if live == nil || ignored.None() {
 			if made, err = patch(ctx, c, t, full, o, kontrol.FieldManager); err != nil {
@@ -103,12 +105,13 @@ func Apply(ctx context.Context, c client.WithWatch, o Observed, step Step) (Answ
 	return finish(ctx, c, o, step, made)
 }
 
-// noVersion is a resourceVersion that no object has: the first write to an API server's store has the next one. An apply with it is refused if the
-// object exists, and else creates it (registry.Store.Update of k8s.io/apiserver).
+// noVersion is a resourceVersion that no object has: the first write to an API server's store has the next one. An
+// apply with it is refused if the object exists, and else creates it (registry.Store.Update of k8s.io/apiserver).
 const noVersion = "1"
 
 // create applies an object that the cluster does not have; it returns nil if it has it.
-func create(ctx context.Context, c client.WithWatch, t kontrol.Target, full map[string]any, o Observed) (*unstructured.Unstructured, error) {
+func create(ctx context.Context, c client.WithWatch, t kontrol.Target, full map[string]any,
+	o Observed) (*unstructured.Unstructured, error) {
 	body := maps.Clone(full)
 	meta, _ := full["metadata"].(map[string]any)
 	meta = maps.Clone(meta)
@@ -122,7 +125,8 @@ func create(ctx context.Context, c client.WithWatch, t kontrol.Target, full map[
 }
 
 // finish removes what others added, if that is asked for, and returns the answer.
-func finish(ctx context.Context, c client.WithWatch, o Observed, step Step, out *unstructured.Unstructured) (Answer, error) {
+func finish(ctx context.Context, c client.WithWatch, o Observed, step Step,
+	out *unstructured.Unstructured) (Answer, error) {
 	var err error
 	fields := object.OwnedText(out.GetManagedFields())
 	if step.Prune {
@@ -134,11 +138,14 @@ func finish(ctx context.Context, c client.WithWatch, o Observed, step Step, out 
 	if len(fields) > kontrol.MaxObject {
 		fields = nil
 	}
-	return Answer{Object: runtime.RawExtension{Raw: object.JSON(object.Record(out.Object))}, Fields: runtime.RawExtension{Raw: fields}}, nil
+	return Answer{
+		Object: runtime.RawExtension{Raw: object.JSON(object.Record(out.Object))}, Fields: runtime.RawExtension{Raw: fields},
+	}, nil
 }
 
 // prune removes the fields that others added.
-func prune(ctx context.Context, c client.WithWatch, o Observed, out *unstructured.Unstructured, owned *fieldpath.Set) (*unstructured.Unstructured, error) {
+func prune(ctx context.Context, c client.WithWatch, o Observed, out *unstructured.Unstructured,
+	owned *fieldpath.Set) (*unstructured.Unstructured, error) {
 	_, added := object.Drifted(out, object.Record(out.Object), owned, object.NewIgnored(o.Resource.Spec.Ignore))
 	if len(added) == 0 {
 		return out, nil
@@ -186,7 +193,8 @@ func claim(live *unstructured.Unstructured, current *kontrol.Current) int64 {
 	return id
 }
 
-// desired returns the object to apply to a cluster: the template with the overrides for it, and Kontrol's annotations and label.
+// desired returns the object to apply to a cluster: the template with the overrides for it, and Kontrol's annotations
+// and label.
 func desired(r *kontrol.Resource, c *kontrol.Cluster) (map[string]any, error) {
 	raw, err := placement.Render(r, c)
 	if err != nil {
@@ -204,21 +212,25 @@ func desired(r *kontrol.Resource, c *kontrol.Cluster) (map[string]any, error) {
 		meta[key] = texts
 	}
 	with("labels", map[string]any{kontrol.LabelID: id})
-	with("annotations", map[string]any{kontrol.AnnotationID: id, kontrol.AnnotationGeneration: strconv.FormatInt(r.Generation, 10),
-		kontrol.AnnotationRevision: strconv.FormatInt(*r.Spec.Revision, 10)})
+	with("annotations", map[string]any{
+		kontrol.AnnotationID: id, kontrol.AnnotationGeneration: strconv.FormatInt(r.Generation, 10),
+		kontrol.AnnotationRevision: strconv.FormatInt(*r.Spec.Revision, 10),
+	})
 	return o, nil
 }
 
-// patch applies an object. A conflict about fields that were applied before, with somebody who updated rather than applied them, is drift, which
-// is taken back unless the mode is Report.
-func patch(ctx context.Context, c client.WithWatch, t kontrol.Target, body map[string]any, o Observed, manager string) (*unstructured.Unstructured, error) {
+// patch applies an object. A conflict about fields that were applied before, with somebody who updated rather than
+// applied them, is drift, which is taken back unless the mode is Report.
+func patch(ctx context.Context, c client.WithWatch, t kontrol.Target, body map[string]any, o Observed,
+	manager string) (*unstructured.Unstructured, error) {
 	raw, err := json.Marshal(body)
 	if err != nil {
 		return nil, err
 	}
 	out := empty(t)
 	err = c.Patch(ctx, out, client.RawPatch(types.ApplyPatchType, raw), client.FieldOwner(manager))
-	if list := conflicts(err); len(list) > 0 && o.Resource.Spec.Mode != kontrol.ModeReport && updated(list) && (ours(list, o.Applied) || unrecorded(ctx, c, t, o)) {
+	if list := conflicts(err); len(list) > 0 && o.Resource.Spec.Mode != kontrol.ModeReport && updated(list) &&
+		(ours(list, o.Applied) || unrecorded(ctx, c, t, o)) {
 		out = empty(t)
 		err = c.Patch(ctx, out, client.RawPatch(types.ApplyPatchType, raw), client.FieldOwner(manager), client.ForceOwnership)
 	}
@@ -242,7 +254,8 @@ func conflicts(err error) (list []metav1.StatusCause) {
 	return list
 }
 
-// updated reports whether conflicts are with managers that updated, and did not apply. The API server names the version of those alone.
+// updated reports whether conflicts are with managers that updated, and did not apply. The API server names the version
+// of those alone.
 func updated(list []metav1.StatusCause) bool {
 	return !slices.ContainsFunc(list, func(c metav1.StatusCause) bool { return !strings.Contains(c.Message, " using ") })
 }
@@ -260,8 +273,9 @@ func ours(list []metav1.StatusCause, a *kontrol.Applied) bool {
 // generationField is the annotation that says which generation was applied.
 var generationField = fieldpath.MakePathOrDie("metadata", "annotations", kontrol.AnnotationGeneration)
 
-// unrecorded reports whether the object was applied in a later generation than is recorded: the answer was lost, or this process ended before it
-// recorded it. Which fields that had is not known then; those of the Resource are taken for them.
+// unrecorded reports whether the object was applied in a later generation than is recorded: the answer was lost, or
+// this process ended before it recorded it. Which fields that had is not known then; those of the Resource are taken
+// for them.
 func unrecorded(ctx context.Context, c client.WithWatch, t kontrol.Target, o Observed) bool {
 	live, err := read(ctx, c, t)
 	if err != nil || live == nil {
@@ -273,7 +287,8 @@ func unrecorded(ctx context.Context, c client.WithWatch, t kontrol.Target, o Obs
 	}
 	id, generation, _ := object.IDs(live)
 	owned, _ := object.Owned(live.GetManagedFields())
-	return id == o.Resource.Status.ID && generation > recorded && generation <= o.Resource.Generation && owned.Has(generationField)
+	return id == o.Resource.Status.ID && generation > recorded && generation <= o.Resource.Generation &&
+		owned.Has(generationField)
 }
 
 // explain returns what to record of a failed attempt.
@@ -290,7 +305,11 @@ func explain(err error) kontrol.Applied {
 		return kontrol.Applied{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonFieldConflict,
 			Error: text + ": remove the field from the Resource, add it to spec.ignore, or take it from the other manager"}
 	case meta.IsNoMatchError(err):
-		return kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonNoKind, Error: "the cluster lacks the kind, and it is applied once there is one: " + err.Error()}
+		return kontrol.Applied{
+			Status: kontrol.ApplyWaiting,
+			Reason: kontrol.ReasonNoKind,
+			Error:  "the cluster lacks the kind, and it is applied once there is one: " + err.Error(),
+		}
 	}
 	reason := string(apierrors.ReasonForError(err))
 	if reason == "" {

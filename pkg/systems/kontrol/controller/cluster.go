@@ -22,7 +22,8 @@ import (
 // seenInterval is how often the time is written at which a cluster answered last, while it does.
 const seenInterval = 5 * time.Minute
 
-func newClusters(pool *target.Pool, local client.WithWatch, tunnels *pull.Hub, namespaces readable.Namespaces) *engine.Reconciler {
+func newClusters(pool *target.Pool, local client.WithWatch, tunnels *pull.Hub,
+	namespaces readable.Namespaces) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "kontrolcluster", Account: "cluster-controller", When: &kontrol.Cluster{},
 		Watches: []engine.Watch{
@@ -109,7 +110,11 @@ func (r *clusters) config(ctx context.Context, c *kontrol.Cluster) (target.Confi
 		return target.Config{Local: r.local}, nil
 	}
 	if c.Spec.Pull && r.tunnels == nil {
-		return target.Config{Reason: kontrol.ReasonUnreachable, Problem: "agents connect to the API servers of Coracle alone, not to an operator outside: give the Cluster a kubeconfigSecret, or run the hub as `coracle server --no-node`"}, nil
+		return target.Config{
+			Reason: kontrol.ReasonUnreachable,
+			Problem: "agents connect to the API servers of Coracle alone, not to an operator outside: give the Cluster a " +
+				"kubeconfigSecret, or run the hub as `coracle server --no-node`",
+		}, nil
 	}
 	if c.Spec.Pull {
 		return target.Config{Pull: r.tunnels.Transport(c.Name)}, nil
@@ -125,7 +130,8 @@ func (r *clusters) config(ctx context.Context, c *kontrol.Cluster) (target.Confi
 	err := r.Cache.Get(ctx, client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}, &s)
 	if apierrors.IsNotFound(err) {
 		return target.Config{Reason: kontrol.ReasonSecretMissing,
-			Problem: fmt.Sprintf("there is no Secret %s in namespace %s: create it with a kubeconfig under the key %s", ref.Name, ref.Namespace, ref.Key)}, nil
+			Problem: fmt.Sprintf("there is no Secret %s in namespace %s: create it with a kubeconfig under the key %s", ref.Name,
+				ref.Namespace, ref.Key)}, nil
 	}
 	if err != nil {
 		return target.Config{}, err
@@ -133,31 +139,40 @@ func (r *clusters) config(ctx context.Context, c *kontrol.Cluster) (target.Confi
 	data, ok := s.Data[ref.Key]
 	if !ok {
 		return target.Config{Reason: kontrol.ReasonSecretMissing,
-			Problem: fmt.Sprintf("Secret %s in namespace %s has no key %s: add a kubeconfig under it", ref.Name, ref.Namespace, ref.Key)}, nil
+			Problem: fmt.Sprintf("Secret %s in namespace %s has no key %s: add a kubeconfig under it", ref.Name, ref.Namespace,
+				ref.Key)}, nil
 	}
 	return target.Config{Kubeconfig: data}, nil
 }
 
 // clusterStatus sets the status by what is known of a cluster, and returns when it is to be computed again.
-func clusterStatus(s *kontrol.ClusterStatus, generation int64, known target.Status, now time.Time) (again time.Duration) {
+func clusterStatus(s *kontrol.ClusterStatus, generation int64, known target.Status,
+	now time.Time) (again time.Duration) {
 	s.ObservedGeneration = generation
 	if known.Version != "" {
 		s.Version = known.Version
 	}
 	s.Server = known.Server
-	c := metav1.Condition{Type: kontrol.ConditionReady, Status: metav1.ConditionFalse, Reason: known.Reason, Message: known.Message}
+	c := metav1.Condition{
+		Type:    kontrol.ConditionReady,
+		Status:  metav1.ConditionFalse,
+		Reason:  known.Reason,
+		Message: known.Message,
+	}
 	if known.Ready {
 		c.Status = metav1.ConditionTrue
 	}
 	// The message of the same failure differs from one attempt to the next in what does not matter, such as ports.
-	if old := meta.FindStatusCondition(s.Conditions, c.Type); old != nil && old.Status == c.Status && old.Reason == c.Reason && !known.Ready && old.Reason == kontrol.ReasonUnreachable {
+	if old := meta.FindStatusCondition(s.Conditions, c.Type); old != nil && old.Status == c.Status &&
+		old.Reason == c.Reason && !known.Ready && old.Reason == kontrol.ReasonUnreachable {
 		c.Message = old.Message
 	}
 	changed := meta.SetStatusCondition(&s.Conditions, c)
 	if known.Seen.IsZero() {
 		return 0
 	}
-	if s.LastSeen == nil || changed && known.Seen.After(s.LastSeen.Time) || known.Ready && now.Sub(s.LastSeen.Time) >= seenInterval {
+	if s.LastSeen == nil || changed && known.Seen.After(s.LastSeen.Time) ||
+		known.Ready && now.Sub(s.LastSeen.Time) >= seenInterval {
 		seen := metav1.NewTime(known.Seen)
 		s.LastSeen = &seen
 	}

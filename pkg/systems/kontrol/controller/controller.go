@@ -1,13 +1,13 @@
-// Package controller keeps many clusters as their Resources say. It has four reconcilers, each the only writer of what it writes, so that none
-// waits for another:
+// Package controller keeps many clusters as their Resources say. It has four reconcilers, each the only writer of what
+// it writes, so that none waits for another:
 //
 //	cluster       connects to Clusters                              writes Cluster.status
 //	applied       applies Resources to clusters (the reconciler)    writes AppliedStates, and the objects of clusters
 //	current       records what clusters have (the watcher)          writes CurrentStates
 //	resource      sums up                                           writes Resource.status, and lets go of deleted Resources
 //
-// Where another API server has the kinds by definitions, resource also does what ours does when a Resource is written (accept): it writes its
-// revision and finalizer.
+// Where another API server has the kinds by definitions, resource also does what ours does when a Resource is written
+// (accept): it writes its revision and finalizer.
 //
 // Its invariants: an AppliedState exists before anything of its Resource does on a cluster, and until all of it is
 // gone or left; and nothing runs before there is a Cluster or a Resource.
@@ -35,11 +35,15 @@ import (
 // Account is the identity that applies, also to the local cluster.
 const Account = "appliedstate-controller"
 
-// New declares the reconcilers. local is the client of the cluster that serves this API, with Account's identity, and version is its version.
-// tunnels has the connections of agents; nil where none can come. Kubeconfigs are read in the namespaces alone.
-func New(local client.WithWatch, version string, tunnels *pull.Hub, namespaces readable.Namespaces) []*engine.Reconciler {
+// New declares the reconcilers. local is the client of the cluster that serves this API, with Account's identity, and
+// version is its version. tunnels has the connections of agents; nil where none can come. Kubeconfigs are read in the
+// namespaces alone.
+func New(local client.WithWatch, version string, tunnels *pull.Hub,
+	namespaces readable.Namespaces) []*engine.Reconciler {
 	pool := target.NewPool(version)
-	return []*engine.Reconciler{newClusters(pool, local, tunnels, namespaces), newApplied(pool), newCurrent(pool), newSummary()}
+	return []*engine.Reconciler{
+		newClusters(pool, local, tunnels, namespaces), newApplied(pool), newCurrent(pool), newSummary(),
+	}
 }
 
 // The indexes of Resources and AppliedStates.
@@ -54,8 +58,16 @@ const (
 
 func appliedIndexes() []engine.Index {
 	return []engine.Index{
-		{Object: &kontrol.AppliedState{}, Name: byResource, Values: func(o client.Object) []string { return []string{o.(*kontrol.AppliedState).State.Resource} }},
-		{Object: &kontrol.AppliedState{}, Name: byCluster, Values: func(o client.Object) []string { return []string{o.(*kontrol.AppliedState).State.Cluster} }},
+		{
+			Object: &kontrol.AppliedState{},
+			Name:   byResource,
+			Values: func(o client.Object) []string { return []string{o.(*kontrol.AppliedState).State.Resource} },
+		},
+		{
+			Object: &kontrol.AppliedState{},
+			Name:   byCluster,
+			Values: func(o client.Object) []string { return []string{o.(*kontrol.AppliedState).State.Cluster} },
+		},
 	}
 }
 
@@ -64,8 +76,16 @@ func resourceIndexes() []engine.Index {
 		{Object: &kontrol.Resource{}, Name: byObject, Values: func(o client.Object) []string {
 			return []string{objectKey(kontrol.TargetOf(o.(*kontrol.Resource)))}
 		}},
-		{Object: &kontrol.Resource{}, Name: byProvided, Values: func(o client.Object) []string { return provided(o.(*kontrol.Resource)) }},
-		{Object: &kontrol.Resource{}, Name: byGroup, Values: func(o client.Object) []string { return []string{"group/" + o.GetLabels()[kontrol.LabelGroup]} }},
+		{
+			Object: &kontrol.Resource{},
+			Name:   byProvided,
+			Values: func(o client.Object) []string { return provided(o.(*kontrol.Resource)) },
+		},
+		{
+			Object: &kontrol.Resource{},
+			Name:   byGroup,
+			Values: func(o client.Object) []string { return []string{"group/" + o.GetLabels()[kontrol.LabelGroup]} },
+		},
 		{Object: &kontrol.Resource{}, Name: byWave, Values: func(o client.Object) []string {
 			if kontrol.WaveOf(o.(*kontrol.Resource)) == 0 {
 				return nil
@@ -186,8 +206,11 @@ func pairOfState(_ context.Context, _ engine.Env, o client.Object) []engine.Requ
 // desiredChanged reports whether a Resource's change matters to its clusters.
 func desiredChanged(was, is client.Object) bool {
 	a, b := was.(*kontrol.Resource), is.(*kontrol.Resource)
-	return engine.SpecChanged(was, is) || was.GetUID() != is.GetUID() || a.Status.Approved != b.Status.Approved || kontrol.IsAccepted(a) != kontrol.IsAccepted(b) ||
-		was.GetLabels()[kontrol.LabelGroup] != is.GetLabels()[kontrol.LabelGroup] || was.GetAnnotations()[kontrol.AnnotationWave] != is.GetAnnotations()[kontrol.AnnotationWave]
+	return engine.SpecChanged(was, is) || was.GetUID() != is.GetUID() || a.Status.Approved != b.Status.Approved ||
+		kontrol.IsAccepted(a) != kontrol.IsAccepted(b) ||
+		was.GetLabels()[kontrol.LabelGroup] !=
+			is.GetLabels()[kontrol.LabelGroup] || was.GetAnnotations()[kontrol.AnnotationWave] !=
+		is.GetAnnotations()[kontrol.AnnotationWave]
 }
 
 // clusterChanged reports whether a Cluster's change matters to its Resources.
@@ -214,7 +237,13 @@ func ready(c *kontrol.Cluster) string {
 
 // subject is what identifies a pair in its states.
 func subject(r *kontrol.Resource, cluster string) kontrol.Subject {
-	return kontrol.Subject{Resource: r.Name, ResourceUID: string(r.UID), ResourceID: r.Status.ID, Cluster: cluster, Target: kontrol.TargetOf(r)}
+	return kontrol.Subject{
+		Resource:    r.Name,
+		ResourceUID: string(r.UID),
+		ResourceID:  r.Status.ID,
+		Cluster:     cluster,
+		Target:      kontrol.TargetOf(r),
+	}
 }
 
 // get reads an object from the cache; false if there is none.

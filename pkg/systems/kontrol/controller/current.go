@@ -31,7 +31,9 @@ func newCurrent(pool *target.Pool) *engine.Reconciler {
 			{Object: &kontrol.AppliedState{}, Map: pairOfState},
 			{Object: &kontrol.CurrentState{}, Map: pairOfState},
 		},
-		Writes:  []engine.Write{{Object: &kontrol.CurrentState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}}},
+		Writes: []engine.Write{
+			{Object: &kontrol.CurrentState{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Spec}},
+		},
 		Indexes: appliedIndexes(),
 		New: func(env engine.Env) engine.Func {
 			hub := watch.New(pool, env.Go, func(p watch.Pair) { env.Enqueue(pairRequest(p.Resource, p.Cluster), 0) })
@@ -66,7 +68,8 @@ func (r *current) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	if err != nil {
 		return engine.Result{}, err
 	}
-	if res == nil || cluster == nil || applied == nil && (res.DeletionTimestamp != nil || !targets(res, pair.Cluster, cluster)) {
+	if res == nil || cluster == nil ||
+		applied == nil && (res.DeletionTimestamp != nil || !targets(res, pair.Cluster, cluster)) {
 		r.hub.Drop(pair)
 		if was != nil {
 			return engine.Result{}, client.IgnoreNotFound(r.Client.Delete(ctx, was, engine.Preconditions(was)))
@@ -111,7 +114,8 @@ func quiet(err error) error {
 }
 
 // record writes what was seen, if it differs from what is recorded.
-func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Resource, a *kontrol.Applied, was *kontrol.CurrentState, seen watch.Seen) error {
+func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Resource, a *kontrol.Applied,
+	was *kontrol.CurrentState, seen watch.Seen) error {
 	var before *kontrol.Current
 	if was != nil && was.State.ResourceUID == string(res.UID) {
 		before = &was.State
@@ -122,7 +126,9 @@ func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Reso
 	next := PlanCurrent(res, pair.Cluster, a, before, seen, r.Now())
 	switch {
 	case was == nil:
-		was = &kontrol.CurrentState{ObjectMeta: metav1.ObjectMeta{Name: kontrol.StateName(pair.Resource, pair.Cluster)}, State: next}
+		was = &kontrol.CurrentState{
+			ObjectMeta: metav1.ObjectMeta{Name: kontrol.StateName(pair.Resource, pair.Cluster)}, State: next,
+		}
 		if err := r.Client.Create(ctx, was); err != nil {
 			return err
 		}
@@ -143,7 +149,8 @@ func (r *current) record(ctx context.Context, pair watch.Pair, res *kontrol.Reso
 // loadAfter is how long the watch may take to show what was applied, before the object is read.
 const loadAfter = 10 * time.Second
 
-// underWay returns how long to wait for the watch to show what was applied after the object was recorded; 0 for not at all.
+// underWay returns how long to wait for the watch to show what was applied after the object was recorded; 0 for not at
+// all.
 func underWay(a *kontrol.Applied, was *kontrol.CurrentState, now time.Time) time.Duration {
 	if a == nil || was == nil || a.AppliedAt == nil || a.Generation == was.State.Generation {
 		return 0
@@ -151,7 +158,8 @@ func underWay(a *kontrol.Applied, was *kontrol.CurrentState, now time.Time) time
 	return a.AppliedAt.Add(loadAfter).Sub(now)
 }
 
-// basis identifies all that a record depends on but the object on the cluster: as long as neither changes, nor does the record. It is not 0.
+// basis identifies all that a record depends on but the object on the cluster: as long as neither changes, nor does the
+// record. It is not 0.
 func basis(seed maphash.Seed, r *kontrol.Resource, a *kontrol.Applied, recorded *kontrol.CurrentState) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -174,9 +182,10 @@ func basis(seed maphash.Seed, r *kontrol.Resource, a *kontrol.Applied, recorded 
 	return h.Sum64() | 1
 }
 
-// PlanCurrent returns what to record of a Resource on a cluster: was if nothing that matters changed. It is pure and does not change its
-// arguments.
-func PlanCurrent(r *kontrol.Resource, cluster string, a *kontrol.Applied, was *kontrol.Current, seen watch.Seen, now time.Time) kontrol.Current {
+// PlanCurrent returns what to record of a Resource on a cluster: was if nothing that matters changed. It is pure and
+// does not change its arguments.
+func PlanCurrent(r *kontrol.Resource, cluster string, a *kontrol.Applied, was *kontrol.Current, seen watch.Seen,
+	now time.Time) kontrol.Current {
 	next := kontrol.Current{Subject: subject(r, cluster)}
 	switch {
 	case seen.Reason != "":
@@ -262,7 +271,8 @@ func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, was
 	}
 }
 
-// added returns the drift that an apply leaves: it is looked at again when that is recorded, and was not first seen then.
+// added returns the drift that an apply leaves: it is looked at again when that is recorded, and was not first seen
+// then.
 func added(was *kontrol.Current) []kontrol.Drift {
 	if was == nil {
 		return nil

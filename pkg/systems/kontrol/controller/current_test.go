@@ -14,7 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/watch"
 )
 
-// TestARecordDependsOnNothingElse: an object that was recorded is compared again if anything changes that the record depends on, and else not.
+// TestARecordDependsOnNothingElse: an object that was recorded is compared again if anything changes that the record
+// depends on, and else not.
 func TestARecordDependsOnNothingElse(t *testing.T) {
 	type input struct {
 		r *kontrol.Resource
@@ -23,15 +24,22 @@ func TestARecordDependsOnNothingElse(t *testing.T) {
 	}
 	seed := maphash.MakeSeed()
 	of := func(change func(*input)) uint64 {
-		in := input{newResource(), observed(nil).Applied, &kontrol.CurrentState{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "5"}}}
+		in := input{
+			newResource(),
+			observed(nil).Applied,
+			&kontrol.CurrentState{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "5"}},
+		}
 		change(&in)
 		return basis(seed, in.r, in.a, in.c)
 	}
 	same := of(func(*input) {})
 	require.NotZero(t, same)
 	for name, change := range map[string]func(*input){
-		"another revision is desired, and not applied yet": func(in *input) { in.r.Generation++; in.r.Spec.Template.Raw = []byte(`{}`) },
-		"the same was applied again":                       func(in *input) { in.a.AppliedAt = nil; in.a.Corrections++ },
+		"another revision is desired, and not applied yet": func(in *input) {
+			in.r.Generation++
+			in.r.Spec.Template.Raw = []byte(`{}`)
+		},
+		"the same was applied again": func(in *input) { in.a.AppliedAt = nil; in.a.Corrections++ },
 	} {
 		require.Equal(t, same, of(change), name)
 	}
@@ -63,12 +71,19 @@ func TestTheWatchHasTimeToShowWhatWasApplied(t *testing.T) {
 	require.Zero(t, underWay(nil, c, now))
 }
 
-// TestWhatWasAddedStaysFirstSeen: an apply under way, of which nothing is known yet, does not begin anew with what it leaves.
+// TestWhatWasAddedStaysFirstSeen: an apply under way, of which nothing is known yet, does not begin anew with what it
+// leaves.
 func TestWhatWasAddedStaysFirstSeen(t *testing.T) {
 	in := observed(nil)
-	seen := watch.Seen{Known: true, Object: &unstructured.Unstructured{Object: object.Parse([]byte(`{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"2","more":"x"},"metadata":{"name":"m","namespace":"ns",
+	seen := watch.Seen{
+		Known: true,
+		Object: &unstructured.Unstructured{
+			Object: object.Parse([]byte(
+				`{"apiVersion":"v1","kind":"ConfigMap","data":{"a":"2","more":"x"},"metadata":{"name":"m","namespace":"ns",
 		"annotations":{"kontrol/resource-id":"0","kontrol/generation":"3","kontrol/revision":"2"},
-		"managedFields":[{"manager":"kontrol","operation":"Apply","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{"f:kontrol/generation":{}}}}}]}}`))}}
+		"managedFields":[{"manager":"kontrol","operation":"Apply","fieldsType":"FieldsV1","fieldsV1":{"f:metadata":{"f:annotations":{"f:kontrol/generation":{}}}}}]}}`)),
+		},
+	}
 	before := metav1.NewMicroTime(now.Add(-time.Hour))
 	more := kontrol.Drift{Path: ".data.more", Type: kontrol.DriftAdded, FirstSeen: before}
 	was := *in.Current

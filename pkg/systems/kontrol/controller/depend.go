@@ -11,7 +11,8 @@ import (
 // maxChain limits the Resources that are followed to find a cycle of dependencies.
 const maxChain = 1000
 
-// wait is what a Resource waits for on a cluster: the reason, a message, and the name of the other Resource; empty for nothing.
+// wait is what a Resource waits for on a cluster: the reason, a message, and the name of the other Resource; empty for
+// nothing.
 type wait struct{ reason, text, on string }
 
 // waits returns what has to be in sync on a cluster before a Resource is applied there.
@@ -22,12 +23,19 @@ func (r *applied) waits(ctx context.Context, res *kontrol.Resource, c *kontrol.C
 		case err != nil:
 			return wait{}, err
 		case dep == nil:
-			return wait{kontrol.ReasonDependency, fmt.Sprintf("it depends on Resource %s, which does not exist: create it", name), name}, nil
+			return wait{
+				kontrol.ReasonDependency, fmt.Sprintf("it depends on Resource %s, which does not exist: create it", name), name,
+			}, nil
 		case !targets(dep, c.Name, c):
-			return wait{kontrol.ReasonDependency, fmt.Sprintf("it depends on Resource %s, which is not for cluster %s", name, c.Name), name}, nil
+			return wait{
+				kontrol.ReasonDependency, fmt.Sprintf("it depends on Resource %s, which is not for cluster %s", name, c.Name), name,
+			}, nil
 		}
 		if cycle, err := r.reaches(ctx, dep, res.Name); cycle || err != nil {
-			return wait{kontrol.ReasonDependencyCycle, fmt.Sprintf("it depends on Resource %s, which depends on this one: remove one of the dependencies", name), name}, err
+			return wait{
+				kontrol.ReasonDependencyCycle,
+				fmt.Sprintf("it depends on Resource %s, which depends on this one: remove one of the dependencies", name), name,
+			}, err
 		}
 		if synced, err := r.synced(ctx, dep, c); !synced || err != nil {
 			return wait{kontrol.ReasonDependency, fmt.Sprintf("it waits for Resource %s to be in sync", name), name}, err
@@ -43,7 +51,10 @@ func (r *applied) waits(ctx context.Context, res *kontrol.Resource, c *kontrol.C
 			continue
 		}
 		if synced, err := r.synced(ctx, f, c); !synced || err != nil {
-			return wait{kontrol.ReasonDependency, fmt.Sprintf("it waits for %s of Resource %s to be in sync", kontrol.TargetOf(f), f.Name), f.Name}, err
+			return wait{
+				kontrol.ReasonDependency, fmt.Sprintf("it waits for %s of Resource %s to be in sync", kontrol.TargetOf(f), f.Name),
+				f.Name,
+			}, err
 		}
 	}
 	return r.waves(ctx, res, c)
@@ -54,7 +65,8 @@ func (r *applied) implied(ctx context.Context, res *kontrol.Resource) ([]kontrol
 	t := kontrol.TargetOf(res)
 	var namespaces, definitions kontrol.ResourceList
 	if t.Namespace != "" {
-		if err := r.ByIndex(ctx, &namespaces, "", byObject, objectKey(kontrol.Target{APIVersion: "v1", Kind: "Namespace", Name: t.Namespace})); err != nil {
+		if err := r.ByIndex(ctx, &namespaces, "", byObject,
+			objectKey(kontrol.Target{APIVersion: "v1", Kind: "Namespace", Name: t.Namespace})); err != nil {
 			return nil, err
 		}
 	}
@@ -80,13 +92,17 @@ func (r *applied) waves(ctx context.Context, res *kontrol.Resource, c *kontrol.C
 			continue
 		}
 		if synced, err := r.synced(ctx, o, c); !synced || err != nil {
-			return wait{kontrol.ReasonDependency, fmt.Sprintf("it waits for Resource %s of wave %d to be in sync", o.Name, kontrol.WaveOf(o)), o.Name}, err
+			return wait{
+				kontrol.ReasonDependency,
+				fmt.Sprintf("it waits for Resource %s of wave %d to be in sync", o.Name, kontrol.WaveOf(o)), o.Name,
+			}, err
 		}
 	}
 	return wait{}, nil
 }
 
-// synced reports whether a Resource is in sync on a cluster and its object works. Drift does not hold up what depends on it.
+// synced reports whether a Resource is in sync on a cluster and its object works. Drift does not hold up what depends
+// on it.
 func (r *applied) synced(ctx context.Context, res *kontrol.Resource, c *kontrol.Cluster) (bool, error) {
 	in := state.Input{Resource: res, Cluster: c}
 	name := kontrol.StateName(res.Name, c.Name)
@@ -100,7 +116,8 @@ func (r *applied) synced(ctx context.Context, res *kontrol.Resource, c *kontrol.
 	}
 	in.Applied, in.Current = &a.State, &cur.State
 	st, _ := state.Of(in)
-	return (st == kontrol.StateSynced || st == kontrol.StateDrifted && cur.State.Present) && cur.State.Health != kontrol.HealthProgressing, nil
+	return (st == kontrol.StateSynced || st == kontrol.StateDrifted && cur.State.Present) &&
+		cur.State.Health != kontrol.HealthProgressing, nil
 }
 
 // reaches reports whether a Resource depends, directly or not, on the one of a name.

@@ -14,7 +14,9 @@ import (
 // TestOnlyThoseWhoWaitForItAreWoken, so that the change of one Resource does not make all others be looked at.
 func TestOnlyThoseWhoWaitForItAreWoken(t *testing.T) {
 	h := newHeld()
-	a, b, c := watch.Pair{Resource: "a", Cluster: "x"}, watch.Pair{Resource: "b", Cluster: "x"}, watch.Pair{Resource: "a", Cluster: "y"}
+	a, b, c := watch.Pair{Resource: "a", Cluster: "x"}, watch.Pair{Resource: "b", Cluster: "x"}, watch.Pair{
+		Resource: "a", Cluster: "y",
+	}
 	h.set(a, "first")
 	h.set(b, onCluster)
 	h.set(c, "first")
@@ -31,16 +33,29 @@ func TestOnlyThoseWhoWaitForItAreWoken(t *testing.T) {
 	require.Equal(t, newHeld(), h, "nothing is kept")
 }
 
-// TestAnOutageIsForgiven: what failed on a cluster that did not answer is tried again at once; other clusters, and how often drift was corrected, are not
-// concerned.
+// TestAnOutageIsForgiven: what failed on a cluster that did not answer is tried again at once; other clusters, and how
+// often drift was corrected, are not concerned.
 func TestAnOutageIsForgiven(t *testing.T) {
 	later := now.Add(time.Minute)
-	a, b, fought, other := watch.Pair{Resource: "a", Cluster: "c"}, watch.Pair{Resource: "b", Cluster: "c"}, watch.Pair{Resource: "f", Cluster: "c"}, watch.Pair{Resource: "a", Cluster: "d"}
+	a, b, fought, other := watch.Pair{Resource: "a", Cluster: "c"}, watch.Pair{Resource: "b", Cluster: "c"}, watch.Pair{
+		Resource: "f", Cluster: "c",
+	}, watch.Pair{Resource: "a", Cluster: "d"}
 	failed := Tries{Generation: 1, Failures: 7, Next: later, Outage: 3}
-	tries := map[watch.Pair]Tries{a: failed, b: {Generation: 1, Failures: 1, Next: later, Outage: 2, Corrections: 3}, fought: {Generation: 1, Corrections: 6}, other: failed}
+	tries := map[watch.Pair]Tries{
+		a:      failed,
+		b:      {Generation: 1, Failures: 1, Next: later, Outage: 2, Corrections: 3},
+		fought: {Generation: 1, Corrections: 6},
+		other:  failed,
+	}
 	require.Equal(t, []watch.Pair{b}, forgive(maps.Clone(tries), "c", 3), "what failed since fails as before")
 	require.ElementsMatch(t, []watch.Pair{a, b}, forgive(tries, "c", 4))
-	require.Equal(t, map[watch.Pair]Tries{a: {Generation: 1, Outage: 3}, b: {Generation: 1, Outage: 2, Corrections: 3}, fought: {Generation: 1, Corrections: 6}, other: failed}, tries)
+	require.Equal(t,
+		map[watch.Pair]Tries{
+			a:      {Generation: 1, Outage: 3},
+			b:      {Generation: 1, Outage: 2, Corrections: 3},
+			fought: {Generation: 1, Corrections: 6},
+			other:  failed,
+		}, tries)
 }
 
 // TestThePauseAfterAFailure grows to that of a resync, give or take half, and further only where many have failed.

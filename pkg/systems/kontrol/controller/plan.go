@@ -50,7 +50,8 @@ func seenOf(c *kontrol.Current) string {
 	return c.Time.UTC().Format(time.RFC3339Nano)
 }
 
-// next returns when to try again: soon if the object has changed since the last failure, or the kind is there by now, as that may have been the reason.
+// next returns when to try again: soon if the object has changed since the last failure, or the kind is there by now,
+// as that may have been the reason.
 func (t Tries) next(c *kontrol.Current) time.Time {
 	if soon := t.Last.Add(changedPause); t.Seen != seenOf(c) && soon.Before(t.Next) {
 		return soon
@@ -60,8 +61,8 @@ func (t Tries) next(c *kontrol.Current) time.Time {
 
 // Step is what to do.
 type Step struct {
-	// Apply applies the object; Correct says that drift is the reason, so that fields that were applied before are taken back, and Prune that
-	// what others added is removed.
+	// Apply applies the object; Correct says that drift is the reason, so that fields that were applied before are taken
+	// back, and Prune that what others added is removed.
 	Apply, Correct, Prune bool
 	// Status, Reason and Error are recorded if Apply is false and Status is set.
 	Status        kontrol.ApplyStatus
@@ -85,9 +86,12 @@ const (
 // Plan returns what to do about a Resource on a cluster. It is pure.
 func Plan(o Observed, now time.Time) Step {
 	r, a, c := o.Resource, o.Applied, o.Current
-	due := a == nil || a.Generation != r.Generation || a.Variant != placement.Variant(r, o.Cluster) || a.Status == kontrol.ApplyFailed || a.Status == kontrol.ApplyConflict
+	due := a == nil || a.Generation != r.Generation || a.Variant != placement.Variant(r, o.Cluster) ||
+		a.Status == kontrol.ApplyFailed || a.Status == kontrol.ApplyConflict
 	drifted := !due && c != nil && c.DriftCount > 0 && c.ResourceUID == string(r.UID)
-	unseen := !due && (c == nil || c.Reason == "" && c.DriftCount == 0 && (!c.Present || c.Generation != a.Generation || c.Revision != a.Revision))
+	unseen := !due &&
+		(c == nil ||
+			c.Reason == "" && c.DriftCount == 0 && (!c.Present || c.Generation != a.Generation || c.Revision != a.Revision))
 	waiting := func(reason, text string) Step {
 		if !due {
 			return Step{}
@@ -111,7 +115,8 @@ func Plan(o Observed, now time.Time) Step {
 		return waiting(kontrol.ReasonUnreachable, why)
 	}
 	if r.Spec.Approval == kontrol.ApprovalManual && r.Status.Approved != r.Generation {
-		return waiting(kontrol.ReasonApproval, fmt.Sprintf("generation %d waits for approval: coracle kontrol approve %s", r.Generation, r.Name))
+		return waiting(kontrol.ReasonApproval,
+			fmt.Sprintf("generation %d waits for approval: coracle kontrol approve %s", r.Generation, r.Name))
 	}
 	if w := window.Of(r.Spec.Windows, now); !w.Open && (due || unseen || drifted && r.Spec.Mode != kontrol.ModeReport) {
 		step := waiting(kontrol.ReasonWindow, w.Message())

@@ -37,8 +37,12 @@ func newCluster(ready bool) *kontrol.Cluster {
 }
 
 func newResource() *kontrol.Resource {
-	r := &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "r", UID: "u", Generation: 2}, Spec: kontrol.ResourceSpec{ClusterName: "c",
-		Template: runtime.RawExtension{Raw: []byte(`{"apiVersion":"v1","data":{"a":"1"},"kind":"ConfigMap","metadata":{"name":"m","namespace":"ns"}}`)}}}
+	r := &kontrol.Resource{
+		ObjectMeta: metav1.ObjectMeta{Name: "r", UID: "u", Generation: 2}, Spec: kontrol.ResourceSpec{ClusterName: "c",
+			Template: runtime.RawExtension{
+				Raw: []byte(`{"apiVersion":"v1","data":{"a":"1"},"kind":"ConfigMap","metadata":{"name":"m","namespace":"ns"}}`),
+			}},
+	}
 	kontrol.Default(r)
 	return r
 }
@@ -47,7 +51,14 @@ func observed(change func(*Observed)) Observed {
 	at := metav1.NewMicroTime(now)
 	s := kontrol.Subject{ResourceUID: "u"}
 	o := Observed{Resource: newResource(), Cluster: newCluster(true),
-		Applied: &kontrol.Applied{Subject: s, Generation: 2, Revision: 1, AttemptedGeneration: 2, Status: kontrol.ApplyApplied, AppliedAt: &at},
+		Applied: &kontrol.Applied{
+			Subject:             s,
+			Generation:          2,
+			Revision:            1,
+			AttemptedGeneration: 2,
+			Status:              kontrol.ApplyApplied,
+			AppliedAt:           &at,
+		},
 		Current: &kontrol.Current{Subject: s, Present: true, Generation: 2, Revision: 1}}
 	if change != nil {
 		change(&o)
@@ -62,7 +73,9 @@ func windows(kind kontrol.WindowKind, open bool) func(*Observed) {
 		if !open {
 			schedule = "3 3 * * *"
 		}
-		o.Resource.Spec.Windows = []kontrol.SyncWindow{{Kind: kind, Schedule: schedule, Duration: metav1.Duration{Duration: time.Minute * 5}}}
+		o.Resource.Spec.Windows = []kontrol.SyncWindow{
+			{Kind: kind, Schedule: schedule, Duration: metav1.Duration{Duration: time.Minute * 5}},
+		}
 		if !open {
 			o.Resource.Spec.Windows[0].Duration.Duration = time.Minute
 		}
@@ -82,39 +95,82 @@ func TestPlan(t *testing.T) {
 		change []func(*Observed)
 		want   Step
 	}{
-		"in sync":                   {nil, Step{}},
-		"new":                       {[]func(*Observed){func(o *Observed) { o.Applied, o.Current = nil, nil }}, Step{Apply: true}},
-		"edited":                    {[]func(*Observed){edited}, Step{Apply: true}},
-		"no cluster":                {[]func(*Observed){edited, func(o *Observed) { o.Cluster = nil }}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonNoCluster}},
-		"unreachable":               {[]func(*Observed){edited, func(o *Observed) { o.Cluster = newCluster(false) }}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable}},
-		"suspended":                 {[]func(*Observed){edited, func(o *Observed) { o.Resource.Spec.Suspend = true }}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonSuspended}},
-		"frozen":                    {[]func(*Observed){drifted, func(o *Observed) { o.Cluster.Spec.Suspend = true }}, Step{}},
-		"waits":                     {[]func(*Observed){edited, func(o *Observed) { o.Waits, o.WaitsReason = "x", "Dependency" }}, Step{Status: kontrol.ApplyWaiting, Reason: "Dependency"}},
-		"not approved":              {[]func(*Observed){edited, manual(2)}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonApproval}},
+		"in sync": {nil, Step{}},
+		"new": {
+			[]func(*Observed){func(o *Observed) { o.Applied, o.Current = nil, nil }}, Step{Apply: true},
+		},
+		"edited": {[]func(*Observed){edited}, Step{Apply: true}},
+		"no cluster": {
+			[]func(*Observed){edited, func(o *Observed) { o.Cluster = nil }},
+			Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonNoCluster},
+		},
+		"unreachable": {
+			[]func(*Observed){edited, func(o *Observed) { o.Cluster = newCluster(false) }},
+			Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable},
+		},
+		"suspended": {
+			[]func(*Observed){edited, func(o *Observed) { o.Resource.Spec.Suspend = true }},
+			Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonSuspended},
+		},
+		"frozen": {
+			[]func(*Observed){drifted, func(o *Observed) { o.Cluster.Spec.Suspend = true }}, Step{},
+		},
+		"waits": {
+			[]func(*Observed){edited, func(o *Observed) { o.Waits, o.WaitsReason = "x", "Dependency" }},
+			Step{Status: kontrol.ApplyWaiting, Reason: "Dependency"},
+		},
+		"not approved": {
+			[]func(*Observed){edited, manual(2)}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonApproval},
+		},
 		"approved":                  {[]func(*Observed){edited, manual(3)}, Step{Apply: true}},
 		"drift of what is approved": {[]func(*Observed){drifted, manual(2)}, Step{Apply: true, Correct: true}},
 		"in its window":             {[]func(*Observed){edited, windows(kontrol.WindowAllow, true)}, Step{Apply: true}},
-		"outside its window":        {[]func(*Observed){edited, windows(kontrol.WindowAllow, false)}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonWindow, Again: shut}},
-		"in sync outside":           {[]func(*Observed){windows(kontrol.WindowAllow, false)}, Step{}},
-		"drift outside":             {[]func(*Observed){drifted, windows(kontrol.WindowAllow, false)}, Step{Again: shut}},
-		"drift while denied":        {[]func(*Observed){drifted, windows(kontrol.WindowDeny, true)}, Step{Again: 55 * time.Second}},
-		"denied":                    {[]func(*Observed){edited, windows(kontrol.WindowDeny, true)}, Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonWindow, Again: 55 * time.Second}},
-		"denied before":             {[]func(*Observed){edited, windows(kontrol.WindowDeny, false)}, Step{Apply: true}},
-		"second":                    {[]func(*Observed){func(o *Observed) { o.Other = "first" }}, Step{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject}},
-		"failed":                    {[]func(*Observed){func(o *Observed) { o.Applied.Status = kontrol.ApplyFailed }}, Step{Apply: true}},
-		"failed now":                {[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 3, Next: now.Add(time.Second)} }}, Step{Again: time.Second}},
+		"outside its window": {
+			[]func(*Observed){edited, windows(kontrol.WindowAllow, false)},
+			Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonWindow, Again: shut},
+		},
+		"in sync outside": {[]func(*Observed){windows(kontrol.WindowAllow, false)}, Step{}},
+		"drift outside":   {[]func(*Observed){drifted, windows(kontrol.WindowAllow, false)}, Step{Again: shut}},
+		"drift while denied": {
+			[]func(*Observed){drifted, windows(kontrol.WindowDeny, true)}, Step{Again: 55 * time.Second},
+		},
+		"denied": {
+			[]func(*Observed){edited, windows(kontrol.WindowDeny, true)},
+			Step{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonWindow, Again: 55 * time.Second},
+		},
+		"denied before": {[]func(*Observed){edited, windows(kontrol.WindowDeny, false)}, Step{Apply: true}},
+		"second": {
+			[]func(*Observed){func(o *Observed) { o.Other = "first" }},
+			Step{Status: kontrol.ApplyConflict, Reason: kontrol.ReasonSameObject},
+		},
+		"failed": {
+			[]func(*Observed){func(o *Observed) { o.Applied.Status = kontrol.ApplyFailed }}, Step{Apply: true},
+		},
+		"failed now": {
+			[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 3, Next: now.Add(time.Second)} }},
+			Step{Again: time.Second},
+		},
 		"changed since": {[]func(*Observed){edited, func(o *Observed) {
 			o.Tries = Tries{Generation: 3, Last: now.Add(-changedPause), Next: now.Add(time.Minute), Seen: "earlier"}
 		}}, Step{Apply: true}},
 		"changed just now": {[]func(*Observed){edited, func(o *Observed) {
 			o.Tries = Tries{Generation: 3, Last: now.Add(-time.Second), Next: now.Add(time.Minute), Seen: "earlier"}
 		}}, Step{Again: changedPause - time.Second}},
-		"edited since": {[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 2, Next: now.Add(time.Second)} }}, Step{Apply: true}},
-		"drift":        {[]func(*Observed){drifted}, Step{Apply: true, Correct: true}},
-		"reported":     {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeReport }}, Step{}},
-		"enforced":     {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeEnforce }}, Step{Apply: true, Correct: true, Prune: true}},
-		"a fight":      {[]func(*Observed){drifted, func(o *Observed) { o.Tries = Tries{Corrections: 7, Corrected: now} }}, Step{Again: 4 * time.Second}},
-		"unseen":       {[]func(*Observed){func(o *Observed) { o.Current.Generation = 1 }}, Step{Again: pendingPatience}},
+		"edited since": {
+			[]func(*Observed){edited, func(o *Observed) { o.Tries = Tries{Generation: 2, Next: now.Add(time.Second)} }},
+			Step{Apply: true},
+		},
+		"drift":    {[]func(*Observed){drifted}, Step{Apply: true, Correct: true}},
+		"reported": {[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeReport }}, Step{}},
+		"enforced": {
+			[]func(*Observed){drifted, func(o *Observed) { o.Resource.Spec.Mode = kontrol.ModeEnforce }},
+			Step{Apply: true, Correct: true, Prune: true},
+		},
+		"a fight": {
+			[]func(*Observed){drifted, func(o *Observed) { o.Tries = Tries{Corrections: 7, Corrected: now} }},
+			Step{Again: 4 * time.Second},
+		},
+		"unseen": {[]func(*Observed){func(o *Observed) { o.Current.Generation = 1 }}, Step{Again: pendingPatience}},
 		"unseen long": {[]func(*Observed){func(o *Observed) {
 			o.Current.Generation = 1
 			at := metav1.NewMicroTime(now.Add(-time.Hour))
@@ -138,7 +194,9 @@ func TestPlan(t *testing.T) {
 }
 
 func TestExplain(t *testing.T) {
-	conflict := apierrors.NewApplyConflict([]metav1.StatusCause{{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.a", Message: `conflict with "x" using v1`}}, "no")
+	conflict := apierrors.NewApplyConflict([]metav1.StatusCause{
+		{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.a", Message: `conflict with "x" using v1`},
+	}, "no")
 	require.Equal(t, kontrol.ReasonFieldConflict, explain(conflict).Reason)
 	require.Contains(t, explain(conflict).Error, "spec.ignore")
 	require.Equal(t, kontrol.ApplyWaiting, explain(&meta.NoKindMatchError{GroupKind: schema.GroupKind{Kind: "A"}}).Status)
@@ -149,7 +207,9 @@ func TestExplain(t *testing.T) {
 	require.True(t, updated(conflicts(conflict)) && ours(conflicts(conflict), before), "drift is taken back")
 	require.False(t, ours(conflicts(conflict), nil), "what was never applied is not taken")
 	require.False(t, ours(conflicts(conflict), &kontrol.Applied{Generation: 1}))
-	other := apierrors.NewApplyConflict([]metav1.StatusCause{{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.a", Message: `conflict with "x"`}}, "no")
+	other := apierrors.NewApplyConflict([]metav1.StatusCause{
+		{Type: metav1.CauseTypeFieldManagerConflict, Field: ".data.a", Message: `conflict with "x"`},
+	}, "no")
 	require.False(t, updated(conflicts(other)), "nor what somebody else applies")
 }
 
@@ -199,23 +259,39 @@ func (w *world) live(r *kontrol.Resource) *unstructured.Unstructured {
 		op, set := "Update", map[string]any{"f:data": f}
 		if m == kontrol.FieldManager {
 			op = "Apply"
-			set["f:metadata"] = map[string]any{"f:annotations": map[string]any{"f:" + kontrol.AnnotationGeneration: map[string]any{}}}
+			set["f:metadata"] = map[string]any{
+				"f:annotations": map[string]any{"f:" + kontrol.AnnotationGeneration: map[string]any{}},
+			}
 		}
 		managed = append(managed, map[string]any{"manager": m, "operation": op, "fieldsType": "FieldsV1", "fieldsV1": set})
 	}
 	if fields[kontrol.FieldManager] == nil {
-		managed = append(managed, map[string]any{"manager": kontrol.FieldManager, "operation": "Apply", "fieldsType": "FieldsV1",
-			"fieldsV1": map[string]any{"f:metadata": map[string]any{"f:annotations": map[string]any{"f:" + kontrol.AnnotationGeneration: map[string]any{}}}}})
+		managed = append(managed, map[string]any{
+			"manager": kontrol.FieldManager, "operation": "Apply", "fieldsType": "FieldsV1",
+			"fieldsV1": map[string]any{
+				"f:metadata": map[string]any{
+					"f:annotations": map[string]any{"f:" + kontrol.AnnotationGeneration: map[string]any{}},
+				},
+			},
+		})
 	}
 	generation := object.JSON(map[string]any{"x": w.marks})
 	g := string(generation[5 : len(generation)-1])
-	return &unstructured.Unstructured{Object: object.Parse(object.JSON(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "data": data,
-		"metadata": map[string]any{"name": "m", "namespace": "ns", "uid": "x", "resourceVersion": "1", "managedFields": managed,
-			"annotations": map[string]any{kontrol.AnnotationID: number, kontrol.AnnotationGeneration: g, kontrol.AnnotationRevision: "1"}}}))}
+	return &unstructured.Unstructured{
+		Object: object.Parse(object.JSON(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "data": data,
+			"metadata": map[string]any{
+				"name": "m", "namespace": "ns", "uid": "x", "resourceVersion": "1", "managedFields": managed,
+				"annotations": map[string]any{
+					kontrol.AnnotationID:         number,
+					kontrol.AnnotationGeneration: g,
+					kontrol.AnnotationRevision:   "1",
+				},
+			}})),
+	}
 }
 
-// TestStatesConverge: from any interleaving of edits, drift, failures, lost watch events and restarts, Synced is only said when it is so, and once
-// nothing else happens it becomes so.
+// TestStatesConverge: from any interleaving of edits, drift, failures, lost watch events and restarts, Synced is only
+// said when it is so, and once nothing else happens it becomes so.
 func TestStatesConverge(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := newResource()
@@ -254,8 +330,12 @@ func TestStatesConverge(t *testing.T) {
 			at := metav1.NewMicroTime(clock)
 			live := w.live(r)
 			_, fields := object.Owned(live.GetManagedFields())
-			a = &kontrol.Applied{Subject: subject(r, "c"), Generation: r.Generation, Revision: 1, AttemptedGeneration: r.Generation, Status: kontrol.ApplyApplied, AppliedAt: &at,
-				Object: runtime.RawExtension{Raw: object.JSON(object.Record(live.Object))}, Fields: runtime.RawExtension{Raw: fields}}
+			a = &kontrol.Applied{
+				Subject: subject(r, "c"), Generation: r.Generation, Revision: 1, AttemptedGeneration: r.Generation,
+				Status: kontrol.ApplyApplied, AppliedAt: &at,
+				Object: runtime.RawExtension{Raw: object.JSON(object.Record(live.Object))},
+				Fields: runtime.RawExtension{Raw: fields},
+			}
 		}
 		r.Spec.Mode = rapid.SampledFrom([]kontrol.Mode{kontrol.ModeCorrect, kontrol.ModeEnforce}).Draw(t, "mode")
 		state1 := func() kontrol.State {
@@ -264,7 +344,9 @@ func TestStatesConverge(t *testing.T) {
 		}
 		for range rapid.IntRange(0, 25).Draw(t, "steps") {
 			clock = clock.Add(time.Second)
-			switch rapid.SampledFrom([]string{"edit", "drift", "add", "remove", "look", "record", "apply", "killed", "cut", "mend"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{
+				"edit", "drift", "add", "remove", "look", "record", "apply", "killed", "cut", "mend",
+			}).Draw(t, "step") {
 			case "edit":
 				r = r.DeepCopy()
 				r.Generation++
@@ -320,11 +402,17 @@ func TestStatesConverge(t *testing.T) {
 	})
 }
 
-// What is in the cache is shared: drift that was recorded keeps its time while the cluster cannot be read, and is not written to.
+// What is in the cache is shared: drift that was recorded keeps its time while the cluster cannot be read, and is not
+// written to.
 func TestUnreadableKeepsWhatWasSeen(t *testing.T) {
 	r := newResource()
 	first := metav1.NewMicroTime(now.Add(-time.Hour))
-	was := &kontrol.Current{Subject: subject(r, "c"), Present: true, DriftCount: 1, Drift: []kontrol.Drift{{Path: ".data.a", Type: kontrol.DriftChanged, FirstSeen: first}}}
+	was := &kontrol.Current{
+		Subject:    subject(r, "c"),
+		Present:    true,
+		DriftCount: 1,
+		Drift:      []kontrol.Drift{{Path: ".data.a", Type: kontrol.DriftChanged, FirstSeen: first}},
+	}
 	before := was.DeepCopy()
 	next := PlanCurrent(r, "c", nil, was, watch.Seen{Reason: "Forbidden", Error: "no"}, now)
 	require.Equal(t, "Forbidden", next.Reason)
@@ -333,15 +421,20 @@ func TestUnreadableKeepsWhatWasSeen(t *testing.T) {
 	require.Equal(t, before, was)
 }
 
-// TestWhatMayBeThereIsKnown: before anything is sent it is recorded that the object may be there, for the day that the Resource goes.
+// TestWhatMayBeThereIsKnown: before anything is sent it is recorded that the object may be there, for the day that the
+// Resource goes.
 func TestWhatMayBeThereIsKnown(t *testing.T) {
 	for name, a := range map[string]kontrol.Applied{
-		"recorded before it is sent":         {Status: kontrol.ApplyPending},
-		"no answer came":                     {Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable, Attempted: true},
-		"it waits on a cluster that answers": {Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonSuspended, Attempted: true},
-		"the cluster refused it":             {Status: kontrol.ApplyFailed},
-		"fields of others":                   {Status: kontrol.ApplyConflict, Reason: kontrol.ReasonFieldConflict},
-		"an earlier generation":              {Status: kontrol.ApplyWaiting, Generation: 1},
+		"recorded before it is sent": {Status: kontrol.ApplyPending},
+		"no answer came": {
+			Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable, Attempted: true,
+		},
+		"it waits on a cluster that answers": {
+			Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonSuspended, Attempted: true,
+		},
+		"the cluster refused it": {Status: kontrol.ApplyFailed},
+		"fields of others":       {Status: kontrol.ApplyConflict, Reason: kontrol.ReasonFieldConflict},
+		"an earlier generation":  {Status: kontrol.ApplyWaiting, Generation: 1},
 	} {
 		require.True(t, attempted(&a), name)
 	}
@@ -356,6 +449,10 @@ func TestALateRequestIsWaitedFor(t *testing.T) {
 	require.LessOrEqual(t, late(applied, time.Time{}, now.Add(-time.Hour), now), time.Duration(0))
 	require.Equal(t, lateness, late(applied, time.Time{}, now, now), "of an earlier process")
 	require.Equal(t, lateness, late(applied, now, now.Add(-time.Hour), now), "lost just now")
-	require.Equal(t, lateness-time.Second, late(&kontrol.Applied{Status: kontrol.ApplyPending, Attempted: true, Time: &at}, time.Time{}, now.Add(-time.Hour), now))
-	require.LessOrEqual(t, late(&kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable, Time: &at}, time.Time{}, now, now), time.Duration(0), "never sent")
+	require.Equal(t, lateness-time.Second,
+		late(&kontrol.Applied{Status: kontrol.ApplyPending, Attempted: true, Time: &at}, time.Time{}, now.Add(-time.Hour),
+			now))
+	require.LessOrEqual(t,
+		late(&kontrol.Applied{Status: kontrol.ApplyWaiting, Reason: kontrol.ReasonUnreachable, Time: &at}, time.Time{}, now,
+			now), time.Duration(0), "never sent")
 }

@@ -22,9 +22,10 @@ import (
 var unmark = fmt.Appendf(nil, `{"metadata":{"annotations":{%q:null,%q:null,%q:null},"labels":{%q:null}}}`,
 	kontrol.AnnotationID, kontrol.AnnotationGeneration, kontrol.AnnotationRevision, kontrol.LabelID)
 
-// release deletes or leaves the object of a Resource that is deleted or no longer for the cluster, as its deletion policy says, and then the
-// record of it. Of a Resource that is gone nothing is known any more: its object is left.
-func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Resource, c *kontrol.Cluster, a *kontrol.AppliedState) (engine.Result, error) {
+// release deletes or leaves the object of a Resource that is deleted or no longer for the cluster, as its deletion
+// policy says, and then the record of it. Of a Resource that is gone nothing is known any more: its object is left.
+func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Resource, c *kontrol.Cluster,
+	a *kontrol.AppliedState) (engine.Result, error) {
 	r.hold(pair, "")
 	if a == nil {
 		return engine.Result{}, nil
@@ -38,7 +39,8 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 			return engine.Result{}, nil
 		case err != nil && remove:
 			failure := explain(err)
-			failure.Error = "its object cannot be deleted there: " + failure.Error + ": set spec.deletionPolicy to Orphan to leave it"
+			failure.Error = "its object cannot be deleted there: " + failure.Error +
+				": set spec.deletionPolicy to Orphan to leave it"
 			r.hold(pair, onCluster)
 			return engine.Result{RequeueAfter: wait}, r.record(ctx, res, pair, a, failure)
 		case err != nil:
@@ -64,8 +66,8 @@ func (r *applied) release(ctx context.Context, pair watch.Pair, res *kontrol.Res
 // lateness is how long a request may take effect after its answer was lost.
 const lateness = 5 * time.Second
 
-// late returns how long to look again for an object that is gone: a request that was not answered, or that was sent before this process began, may
-// still make it. Nobody would know whose it is.
+// late returns how long to look again for an object that is gone: a request that was not answered, or that was sent
+// before this process began, may still make it. Nobody would know whose it is.
 func late(a *kontrol.Applied, lost, began, now time.Time) time.Duration {
 	if !attempted(a) || a.Time == nil {
 		return 0
@@ -84,7 +86,8 @@ func late(a *kontrol.Applied, lost, began, now time.Time) time.Duration {
 }
 
 // leave deletes the object, or removes what Kontrol marked it with, if it is still the Resource's.
-func (r *applied) leave(ctx context.Context, pair watch.Pair, a *kontrol.Applied, remove bool) (wait time.Duration, err error) {
+func (r *applied) leave(ctx context.Context, pair watch.Pair, a *kontrol.Applied,
+	remove bool) (wait time.Duration, err error) {
 	t := r.pool.Get(pair.Cluster)
 	if t == nil {
 		return r.failed(pair, a.Generation, 0, nil, r.Now()), errors.New("the cluster is not connected")
@@ -103,13 +106,15 @@ func (r *applied) leave(ctx context.Context, pair watch.Pair, a *kontrol.Applied
 		}
 		if remove {
 			uid := live.GetUID()
-			err := c.Delete(ctx, live, client.Preconditions{UID: &uid}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+			err := c.Delete(ctx, live, client.Preconditions{UID: &uid},
+				client.PropagationPolicy(metav1.DeletePropagationBackground))
 			if apierrors.IsConflict(err) {
 				return nil // another object of the name
 			}
 			return client.IgnoreNotFound(err)
 		}
-		return client.IgnoreNotFound(c.Patch(ctx, live, client.RawPatch(types.MergePatchType, unmark), client.FieldOwner(kontrol.FieldManager)))
+		return client.IgnoreNotFound(c.Patch(ctx, live, client.RawPatch(types.MergePatchType, unmark),
+			client.FieldOwner(kontrol.FieldManager)))
 	})
 	if err != nil && !errors.Is(err, target.ErrBusy) {
 		wait = r.failed(pair, a.Generation, outage, nil, r.Now())

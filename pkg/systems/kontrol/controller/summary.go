@@ -28,19 +28,27 @@ func newSummary() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "kontrolresource", Account: "resource-controller", When: &kontrol.Resource{}, Workers: 16,
 		Watches: []engine.Watch{
-			{Object: &kontrol.Resource{}, Changed: engine.SpecChanged, Batch: client.Object.GetName, Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
-				return []engine.Request{engine.RequestFor("", o.GetName())}
-			}},
+			{
+				Object: &kontrol.Resource{}, Changed: engine.SpecChanged, Batch: client.Object.GetName,
+				Map: func(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
+					return []engine.Request{engine.RequestFor("", o.GetName())}
+				},
+			},
 			{Object: &kontrol.AppliedState{}, Map: ofState, Batch: resourceOf},
 			{Object: &kontrol.CurrentState{}, Map: ofState, Batch: resourceOf},
-			{Object: &kontrol.Cluster{}, Changed: placeChanged, Map: func(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
-				for _, p := range pairsOfCluster(ctx, env, o) {
-					out = append(out, engine.RequestFor("", p.Name))
-				}
-				return out
-			}},
+			{
+				Object: &kontrol.Cluster{}, Changed: placeChanged,
+				Map: func(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
+					for _, p := range pairsOfCluster(ctx, env, o) {
+						out = append(out, engine.RequestFor("", p.Name))
+					}
+					return out
+				},
+			},
 		},
-		Writes:  []engine.Write{{Object: &kontrol.Resource{}, Parts: []engine.Part{engine.Status, engine.Finalizers, engine.Spec}}},
+		Writes: []engine.Write{
+			{Object: &kontrol.Resource{}, Parts: []engine.Part{engine.Status, engine.Finalizers, engine.Spec}},
+		},
 		Indexes: appliedIndexes(),
 		New:     func(env engine.Env) engine.Func { return (&summary{env}).reconcile },
 	}
@@ -97,7 +105,8 @@ func (s *summary) reconcile(ctx context.Context, req engine.Request) (engine.Res
 	return engine.Result{}, client.IgnoreNotFound(s.Client.Status().Update(ctx, &next))
 }
 
-// passes is how long what was applied may go unseen before that is said: the watch shows it in a moment, and one write says both.
+// passes is how long what was applied may go unseen before that is said: the watch shows it in a moment, and one write
+// says both.
 const passes = 250 * time.Millisecond
 
 // passing returns for how long a summary should wait for the watch to show what was just applied; 0 for not at all.
@@ -159,7 +168,12 @@ func (s *summary) inputs(ctx context.Context, r *kontrol.Resource) (list []state
 func Summarize(s *kontrol.ResourceStatus, r *kontrol.Resource, inputs []state.Input) {
 	var sum state.Sum
 	health, about := kontrol.HealthHealthy, ""
-	worse := map[kontrol.Health]int{kontrol.HealthHealthy: 0, kontrol.HealthProgressing: 1, kontrol.HealthMissing: 2, kontrol.HealthDegraded: 3}
+	worse := map[kontrol.Health]int{
+		kontrol.HealthHealthy:     0,
+		kontrol.HealthProgressing: 1,
+		kontrol.HealthMissing:     2,
+		kontrol.HealthDegraded:    3,
+	}
 	for _, in := range inputs {
 		sum.Add(state.Of(in))
 		switch c := in.Current; {
@@ -170,11 +184,17 @@ func Summarize(s *kontrol.ResourceStatus, r *kontrol.Resource, inputs []state.In
 		}
 	}
 	if len(inputs) == 0 {
-		sum.State, sum.Message, health = kontrol.StateUnreachable, "no cluster matches the selector: label a cluster, or change spec.clusterSelector", kontrol.HealthMissing
+		sum.State, sum.Message, health = kontrol.StateUnreachable, "no cluster matches the selector: label a cluster, or "+
+			"change spec.clusterSelector", kontrol.HealthMissing
 	}
 	s.ObservedGeneration, s.State, s.Clusters = r.Generation, sum.State, sum.Counts
 	setSynced(s, sum.Message)
-	healthy := metav1.Condition{Type: kontrol.ConditionHealthy, Status: metav1.ConditionFalse, Reason: string(health), Message: object.Cut(about, kontrol.MaxError)}
+	healthy := metav1.Condition{
+		Type:    kontrol.ConditionHealthy,
+		Status:  metav1.ConditionFalse,
+		Reason:  string(health),
+		Message: object.Cut(about, kontrol.MaxError),
+	}
 	if health == kontrol.HealthHealthy {
 		healthy.Status = metav1.ConditionTrue
 	}
@@ -190,7 +210,12 @@ func setCondition(s *kontrol.ResourceStatus, c metav1.Condition) {
 // setSynced sets the message and the condition Synced by the state.
 func setSynced(s *kontrol.ResourceStatus, message string) {
 	s.Message = object.Cut(message, kontrol.MaxError)
-	synced := metav1.Condition{Type: kontrol.ConditionSynced, Status: metav1.ConditionFalse, Reason: string(s.State), Message: s.Message}
+	synced := metav1.Condition{
+		Type:    kontrol.ConditionSynced,
+		Status:  metav1.ConditionFalse,
+		Reason:  string(s.State),
+		Message: s.Message,
+	}
 	if s.State == kontrol.StateSynced || s.State == kontrol.StateDegraded {
 		synced.Status = metav1.ConditionTrue
 	}

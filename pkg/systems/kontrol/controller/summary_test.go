@@ -18,7 +18,8 @@ func TestPassing(t *testing.T) {
 		when := metav1.NewMicroTime(at)
 		return []state.Input{{Applied: &kontrol.Applied{AppliedAt: &when}}}
 	}
-	require.Equal(t, passes-100*time.Millisecond, passing(applied(now.Add(-100*time.Millisecond)), kontrol.StatePendingApplied, now))
+	require.Equal(t, passes-100*time.Millisecond,
+		passing(applied(now.Add(-100*time.Millisecond)), kontrol.StatePendingApplied, now))
 	require.Zero(t, passing(applied(now.Add(10*time.Minute)), kontrol.StatePendingApplied, now))
 	require.LessOrEqual(t, passing(applied(now.Add(-time.Hour)), kontrol.StatePendingApplied, now), time.Duration(0))
 	require.Zero(t, passing(applied(now), kontrol.StateSynced, now))

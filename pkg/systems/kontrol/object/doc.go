@@ -1,5 +1,5 @@
-// Package object reads, compares and cuts objects of any kind by the paths of their fields: what Kontrol records of them, which fields
-// somebody else changed, which it leaves to others, and whether they work.
+// Package object reads, compares and cuts objects of any kind by the paths of their fields: what Kontrol records of
+// them, which fields somebody else changed, which it leaves to others, and whether they work.
 //
 // It contains only pure functions, which do not change their arguments unless they say so. Its invariant: fields are
 // compared by who owns them and as the cluster answered, never with what was sent, so that defaults, conversions,
@@ -23,10 +23,12 @@ import (
 )
 
 // recordedMeta is the metadata that is recorded: what people write.
-var recordedMeta = []string{"name", "namespace", "labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp"}
+var recordedMeta = []string{
+	"name", "namespace", "labels", "annotations", "finalizers", "ownerReferences", "deletionTimestamp",
+}
 
-// Record returns what is recorded of an object: without status and what servers set in metadata, and with the values of Secrets replaced by
-// hashes. It shares memory with the object.
+// Record returns what is recorded of an object: without status and what servers set in metadata, and with the values of
+// Secrets replaced by hashes. It shares memory with the object.
 func Record(o map[string]any) map[string]any {
 	out := make(map[string]any, len(o))
 	for k, v := range o {

@@ -20,9 +20,11 @@ type Change struct {
 	kontrol.Drift
 }
 
-// Drifted returns the fields of a live object that others changed since it was applied, first those that were applied, then those that
-// others added. applied is what the cluster answered to the apply, as Record returns it, and fields what was applied.
-func Drifted(live *unstructured.Unstructured, applied map[string]any, fields *fieldpath.Set, ignored Ignored) (changed, added []Change) {
+// Drifted returns the fields of a live object that others changed since it was applied, first those that were applied,
+// then those that others added. applied is what the cluster answered to the apply, as Record returns it, and fields
+// what was applied.
+func Drifted(live *unstructured.Unstructured, applied map[string]any, fields *fieldpath.Set,
+	ignored Ignored) (changed, added []Change) {
 	managed := live.GetManagedFields()
 	now := Record(live.Object)
 	owned, _ := Owned(managed)
@@ -57,8 +59,8 @@ func Drifted(live *unstructured.Unstructured, applied map[string]any, fields *fi
 	return changed, additions(owners, now, fields.Union(owned), ignored, secret)
 }
 
-// Untouched reports, at little cost, that Drifted would find nothing: Kontrol owns what it applied, whose JSON is fields, and nobody else owns anything
-// that counts as drift. It may be false without any drift.
+// Untouched reports, at little cost, that Drifted would find nothing: Kontrol owns what it applied, whose JSON is
+// fields, and nobody else owns anything that counts as drift. It may be false without any drift.
 func Untouched(managed []metav1.ManagedFieldsEntry, fields []byte, ignored Ignored) bool {
 	if len(fields) == 0 || !bytes.Equal(OwnedText(managed), fields) {
 		return false
@@ -73,7 +75,8 @@ func Untouched(managed []metav1.ManagedFieldsEntry, fields []byte, ignored Ignor
 
 // adds reports whether the fields that only this manager owns are additions of others.
 func adds(m *metav1.ManagedFieldsEntry, ignored Ignored) bool {
-	return m.Subresource == "" && m.Manager != kontrol.FieldManager && !strings.HasPrefix(m.Manager, kontrol.FieldManager+"-initial") &&
+	return m.Subresource == "" && m.Manager != kontrol.FieldManager &&
+		!strings.HasPrefix(m.Manager, kontrol.FieldManager+"-initial") &&
 		!ignored.Manager(m.Manager) && !system(m.Manager)
 }
 
@@ -91,15 +94,18 @@ func additions(owners []owner, now map[string]any, ours *fieldpath.Set, ignored 
 			continue
 		}
 		o.set.Difference(ours).Iterate(func(p fieldpath.Path) {
-			if inside[p.String()] || !peoples(p) || ignored.Field(p) || slices.ContainsFunc(tops, func(t fieldpath.Path) bool { return within(p, t) }) {
+			if inside[p.String()] || !peoples(p) || ignored.Field(p) ||
+				slices.ContainsFunc(tops, func(t fieldpath.Path) bool { return within(p, t) }) {
 				return
 			}
 			is, has := Lookup(now, p)
 			if !has || container(is) && len(p) == 1 && !o.set.Leaves().Has(p) {
 				return
 			}
-			c := Change{Path: slices.Clone(p), Drift: kontrol.Drift{Path: p.String(), Type: kontrol.DriftAdded, Manager: o.Manager,
-				Operation: string(o.Operation), Time: o.Time}}
+			c := Change{
+				Path: slices.Clone(p), Drift: kontrol.Drift{Path: p.String(), Type: kontrol.DriftAdded, Manager: o.Manager,
+					Operation: string(o.Operation), Time: o.Time},
+			}
 			if !secret {
 				c.Actual = text(is, true)
 			}
@@ -147,11 +153,15 @@ func ownerOf(owners []owner, p fieldpath.Path) *owner {
 
 // system reports whether a field manager is a part of Kubernetes, which adds fields to objects of others by design.
 func system(manager string) bool {
-	return slices.Contains([]string{"kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kube-apiserver", "cloud-controller-manager", "coracle"}, manager) ||
+	return slices.Contains([]string{
+		"kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kube-apiserver", "cloud-controller-manager",
+		"coracle",
+	}, manager) ||
 		strings.HasSuffix(manager, "-controller") && !strings.Contains(manager, "kontrol")
 }
 
-// peoples reports whether people write a field: everything but the object's identity, status, and metadata other than labels and annotations.
+// peoples reports whether people write a field: everything but the object's identity, status, and metadata other than
+// labels and annotations.
 func peoples(p fieldpath.Path) bool {
 	first := p[0].FieldName
 	switch {

@@ -9,8 +9,8 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// HealthOf returns whether an object works, by the rules of kstatus (sigs.k8s.io/cli-utils): kinds of Kubernetes by their own status, others
-// by observedGeneration and the conditions Reconciling, Stalled and Ready.
+// HealthOf returns whether an object works, by the rules of kstatus (sigs.k8s.io/cli-utils): kinds of Kubernetes by
+// their own status, others by observedGeneration and the conditions Reconciling, Stalled and Ready.
 func HealthOf(o *unstructured.Unstructured) (kontrol.Health, string) {
 	if o.GetDeletionTimestamp() != nil {
 		return kontrol.HealthProgressing, "it is being deleted"
@@ -54,7 +54,8 @@ func deployment(o *unstructured.Unstructured) (kontrol.Health, string) {
 		}
 	}
 	want := number(o, 1, "spec", "replicas")
-	switch updated, all, available := number(o, 0, "status", "updatedReplicas"), number(o, 0, "status", "replicas"), number(o, 0, "status", "availableReplicas"); {
+	switch updated, all, available := number(o, 0, "status", "updatedReplicas"), number(o, 0, "status", "replicas"),
+		number(o, 0, "status", "availableReplicas"); {
 	case updated < want:
 		return progress(updated, want, "updated")
 	case all > updated:
@@ -73,7 +74,9 @@ func statefulSet(o *unstructured.Unstructured) (kontrol.Health, string) {
 	current, _, _ := unstructured.NestedString(o.Object, "status", "currentRevision")
 	next, _, _ := unstructured.NestedString(o.Object, "status", "updateRevision")
 	kind, _, _ := unstructured.NestedString(o.Object, "spec", "updateStrategy", "type")
-	if _, partial, _ := unstructured.NestedInt64(o.Object, "spec", "updateStrategy", "rollingUpdate", "partition"); current != next && kind != "OnDelete" && !partial {
+	if _, partial,
+		_ := unstructured.NestedInt64(o.Object, "spec", "updateStrategy", "rollingUpdate", "partition"); current != next &&
+		kind != "OnDelete" && !partial {
 		return progress(number(o, 0, "status", "updatedReplicas"), want, "updated")
 	}
 	return kontrol.HealthHealthy, ""
@@ -123,7 +126,8 @@ func pod(o *unstructured.Unstructured) (kontrol.Health, string) {
 	for _, c := range containers {
 		m, _ := c.(map[string]any)
 		name, _ := m["name"].(string)
-		if reason, _, _ := unstructured.NestedString(m, "state", "waiting", "reason"); reason == "CrashLoopBackOff" || reason == "ImagePullBackOff" || reason == "ErrImagePull" {
+		if reason, _, _ := unstructured.NestedString(m, "state", "waiting", "reason"); reason == "CrashLoopBackOff" ||
+			reason == "ImagePullBackOff" || reason == "ErrImagePull" {
 			return kontrol.HealthDegraded, "container " + name + ": " + reason
 		}
 	}

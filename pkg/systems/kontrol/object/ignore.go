@@ -82,7 +82,8 @@ func (i Ignored) Parts(template map[string]any) (list []map[string]any) {
 	return list
 }
 
-// identifies reports whether a field identifies an object, or an element of a list: without it nothing else can be applied.
+// identifies reports whether a field identifies an object, or an element of a list: without it nothing else can be
+// applied.
 func identifies(p fieldpath.Path) bool {
 	if len(p) == 0 {
 		return true

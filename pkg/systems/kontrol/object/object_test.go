@@ -16,13 +16,15 @@ import (
 func liveDeployment(t *testing.T, spec string, entries ...string) *unstructured.Unstructured {
 	t.Helper()
 	o := Parse([]byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"ns","generation":3,"labels":{"x":"y"},
-		"annotations":{"deployment.kubernetes.io/revision":"1"},"managedFields":[` + strings.Join(entries, ",") + `]},"spec":` + spec + `,"status":{"replicas":1}}`))
+		"annotations":{"deployment.kubernetes.io/revision":"1"},"managedFields":[` +
+		strings.Join(entries, ",") + `]},"spec":` + spec + `,"status":{"replicas":1}}`))
 	require.NotNil(t, o)
 	return &unstructured.Unstructured{Object: o}
 }
 
 func entry(manager, operation, subresource, fields string) string {
-	return `{"manager":"` + manager + `","operation":"` + operation + `","subresource":"` + subresource + `","fieldsType":"FieldsV1","time":"2026-01-02T03:04:05Z","fieldsV1":` + fields + `}`
+	return `{"manager":"` + manager + `","operation":"` + operation + `","subresource":"` + subresource +
+		`","fieldsType":"FieldsV1","time":"2026-01-02T03:04:05Z","fieldsV1":` + fields + `}`
 }
 
 const (
@@ -41,22 +43,53 @@ func TestDrifted(t *testing.T) {
 		ignore *kontrol.Ignore
 		want   []string
 	}{
-		"nothing":       {liveDeployment(t, asApplied, ours), nil, nil},
-		"status":        {liveDeployment(t, asApplied, ours, entry("kube-controller-manager", "Update", "status", `{"f:status":{"f:replicas":{}}}`)), nil, nil},
-		"scaled":        {liveDeployment(t, scaled, less, replicas("kubectl-scale", "scale")), nil, []string{"Changed .spec.replicas by kubectl-scale"}},
-		"same value":    {liveDeployment(t, asApplied, less, replicas("kubectl", "")), nil, nil},
-		"ignored field": {liveDeployment(t, scaled, less, replicas("hpa", "scale")), &kontrol.Ignore{Fields: []string{"spec.replicas"}}, nil},
-		"ignored owner": {liveDeployment(t, scaled, less, replicas("hpa", "scale")), &kontrol.Ignore{Managers: []string{"hpa"}}, nil},
-		"removed element": {liveDeployment(t, `{"replicas":1,"template":{"spec":{"containers":[]}}}`, entry("kontrol", "Apply", "", `{"f:spec":{"f:replicas":{}}}`)), nil,
-			[]string{`Removed .spec.template.spec.containers[name="app"] by `}},
-		"added by a person": {liveDeployment(t, asApplied, ours, entry("kubectl-label", "Update", "", `{"f:metadata":{"f:labels":{".":{},"f:x":{}}}}`)), nil,
-			[]string{"Added .metadata.labels.x by kubectl-label"}},
-		"added by Kubernetes": {liveDeployment(t, asApplied, ours, entry("kube-controller-manager", "Update", "", `{"f:metadata":{"f:annotations":{".":{},"f:deployment.kubernetes.io/revision":{}}}}`)), nil, nil},
-		"added element": {liveDeployment(t, strings.Replace(asApplied, `"containers":[`, `"containers":[{"name":"side","image":"s"},`, 1), ours,
-			entry("injector", "Update", "", `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"side\"}":{".":{},"f:name":{},"f:image":{}}}}}}}`)), nil,
-			[]string{`Added .spec.template.spec.containers[name="side"] by injector`}},
+		"nothing": {liveDeployment(t, asApplied, ours), nil, nil},
+		"status": {
+			liveDeployment(t, asApplied, ours,
+				entry("kube-controller-manager", "Update", "status", `{"f:status":{"f:replicas":{}}}`)), nil, nil,
+		},
+		"scaled": {
+			liveDeployment(t, scaled, less, replicas("kubectl-scale", "scale")),
+			nil,
+			[]string{"Changed .spec.replicas by kubectl-scale"},
+		},
+		"same value": {liveDeployment(t, asApplied, less, replicas("kubectl", "")), nil, nil},
+		"ignored field": {
+			liveDeployment(t, scaled, less, replicas("hpa", "scale")),
+			&kontrol.Ignore{Fields: []string{"spec.replicas"}},
+			nil,
+		},
+		"ignored owner": {
+			liveDeployment(t, scaled, less, replicas("hpa", "scale")), &kontrol.Ignore{Managers: []string{"hpa"}}, nil,
+		},
+		"removed element": {
+			liveDeployment(t, `{"replicas":1,"template":{"spec":{"containers":[]}}}`,
+				entry("kontrol", "Apply", "", `{"f:spec":{"f:replicas":{}}}`)), nil,
+			[]string{`Removed .spec.template.spec.containers[name="app"] by `},
+		},
+		"added by a person": {
+			liveDeployment(t, asApplied, ours,
+				entry("kubectl-label", "Update", "", `{"f:metadata":{"f:labels":{".":{},"f:x":{}}}}`)), nil,
+			[]string{"Added .metadata.labels.x by kubectl-label"},
+		},
+		"added by Kubernetes": {
+			liveDeployment(t, asApplied, ours,
+				entry("kube-controller-manager", "Update", "",
+					`{"f:metadata":{"f:annotations":{".":{},"f:deployment.kubernetes.io/revision":{}}}}`)), nil, nil,
+		},
+		"added element": {
+			liveDeployment(t, strings.Replace(asApplied, `"containers":[`, `"containers":[{"name":"side","image":"s"},`, 1),
+				ours,
+				entry("injector", "Update", "",
+					`{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"side\"}":{".":{},"f:name":{},"f:image":{}}}}}}}`)), nil,
+			[]string{`Added .spec.template.spec.containers[name="side"] by injector`},
+		},
 		"managed fields cleared": {liveDeployment(t, asApplied), nil, nil},
-		"garbage":                {liveDeployment(t, scaled, entry("kontrol", "Apply", "", `{"x":1}`), replicas("a", "")), nil, []string{"Changed .spec.replicas by a"}},
+		"garbage": {
+			liveDeployment(t, scaled, entry("kontrol", "Apply", "", `{"x":1}`), replicas("a", "")),
+			nil,
+			[]string{"Changed .spec.replicas by a"},
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := c.live.DeepCopy()
@@ -67,7 +100,8 @@ func TestDrifted(t *testing.T) {
 				got = append(got, string(d.Type)+" "+d.Drift.Path+" by "+d.Manager)
 			}
 			require.Equal(t, c.want, got)
-			if Untouched(c.live.GetManagedFields(), OwnedText(liveDeployment(t, asApplied, ours).GetManagedFields()), NewIgnored(c.ignore)) {
+			if Untouched(c.live.GetManagedFields(), OwnedText(liveDeployment(t, asApplied, ours).GetManagedFields()),
+				NewIgnored(c.ignore)) {
 				require.Empty(t, got)
 			}
 			require.Equal(t, before, c.live, "the argument was changed")
@@ -75,22 +109,36 @@ func TestDrifted(t *testing.T) {
 	}
 }
 
-// TestUntouchedObjectsAreNotCompared: those that nobody but Kontrol, parts of Kubernetes and ignored managers has changed since.
+// TestUntouchedObjectsAreNotCompared: those that nobody but Kontrol, parts of Kubernetes and ignored managers has
+// changed since.
 func TestUntouchedObjectsAreNotCompared(t *testing.T) {
 	for name, c := range map[string]struct {
 		managed []string
 		want    bool
 	}{
-		"as applied":           {[]string{entry("kontrol", "Apply", "", owned)}, true},
-		"status and system":    {[]string{entry("kontrol", "Apply", "", owned), entry("x", "Update", "status", `{"f:status":{}}`), entry("kubelet", "Update", "", `{"f:spec":{}}`)}, true},
-		"ignored manager":      {[]string{entry("kontrol", "Apply", "", owned), entry("hpa", "Update", "", `{"f:spec":{"f:replicas":{}}}`)}, true},
-		"somebody else":        {[]string{entry("kontrol", "Apply", "", owned), entry("a", "Update", "", `{"f:x":{}}`)}, false},
+		"as applied": {[]string{entry("kontrol", "Apply", "", owned)}, true},
+		"status and system": {
+			[]string{
+				entry("kontrol", "Apply", "", owned), entry("x", "Update", "status", `{"f:status":{}}`),
+				entry("kubelet", "Update", "", `{"f:spec":{}}`),
+			},
+			true,
+		},
+		"ignored manager": {
+			[]string{entry("kontrol", "Apply", "", owned), entry("hpa", "Update", "", `{"f:spec":{"f:replicas":{}}}`)},
+			true,
+		},
+		"somebody else": {
+			[]string{entry("kontrol", "Apply", "", owned), entry("a", "Update", "", `{"f:x":{}}`)}, false,
+		},
 		"a field was taken":    {[]string{entry("kontrol", "Apply", "", `{"f:spec":{}}`)}, false},
 		"another manager's":    {[]string{entry("kontrol", "Update", "", owned)}, false},
 		"managed fields clear": {nil, false},
 	} {
 		applied := OwnedText(liveDeployment(t, asApplied, entry("kontrol", "Apply", "", owned)).GetManagedFields())
-		require.Equal(t, c.want, Untouched(liveDeployment(t, asApplied, c.managed...).GetManagedFields(), applied, NewIgnored(&kontrol.Ignore{Managers: []string{"hpa"}})), name)
+		require.Equal(t, c.want,
+			Untouched(liveDeployment(t, asApplied, c.managed...).GetManagedFields(), applied,
+				NewIgnored(&kontrol.Ignore{Managers: []string{"hpa"}})), name)
 	}
 	require.False(t, Untouched(nil, nil, NewIgnored(nil)), "nothing was applied")
 }
@@ -108,10 +156,13 @@ func TestRecordKeepsNoSecrets(t *testing.T) {
 func TestRemoveAndStrip(t *testing.T) {
 	const text = `{"a":{"b":1,"c":[{"name":"x","v":1},{"name":"y","v":2}]},"l":["p","q"]}`
 	for path, want := range map[string]string{
-		"a.b": `{"a":{"c":[{"name":"x","v":1},{"name":"y","v":2}]},"l":["p","q"]}`, `a.c[name="x"]`: `{"a":{"b":1,"c":[{"name":"y","v":2}]},"l":["p","q"]}`,
-		`a.c[name="y"].v`: `{"a":{"b":1,"c":[{"name":"x","v":1},{"name":"y"}]},"l":["p","q"]}`, "a.c[*].v": `{"a":{"b":1,"c":[{"name":"x"},{"name":"y"}]},"l":["p","q"]}`,
-		`l[="p"]`: `{"a":{"b":1,"c":[{"name":"x","v":1},{"name":"y","v":2}]},"l":["q"]}`, "l[1]": `{"a":{"b":1,"c":[{"name":"x","v":1},{"name":"y","v":2}]},"l":["p"]}`,
-		"z.z": text, "a.b.c": text, `a.c[v=3]`: text,
+		"a.b":             `{"a":{"c":[{"name":"x","v":1},{"name":"y","v":2}]},"l":["p","q"]}`,
+		`a.c[name="x"]`:   `{"a":{"b":1,"c":[{"name":"y","v":2}]},"l":["p","q"]}`,
+		`a.c[name="y"].v`: `{"a":{"b":1,"c":[{"name":"x","v":1},{"name":"y"}]},"l":["p","q"]}`,
+		"a.c[*].v":        `{"a":{"b":1,"c":[{"name":"x"},{"name":"y"}]},"l":["p","q"]}`,
+		`l[="p"]`:         `{"a":{"b":1,"c":[{"name":"x","v":1},{"name":"y","v":2}]},"l":["q"]}`,
+		"l[1]":            `{"a":{"b":1,"c":[{"name":"x","v":1},{"name":"y","v":2}]},"l":["p"]}`,
+		"z.z":             text, "a.b.c": text, `a.c[v=3]`: text,
 	} {
 		steps, err := kontrol.ParsePath(path)
 		require.NoError(t, err)
@@ -136,11 +187,17 @@ func TestRemoveAndStrip(t *testing.T) {
 
 func TestCutLeavesWhatIdentifies(t *testing.T) {
 	ignored := NewIgnored(&kontrol.Ignore{Fields: []string{"data.x"}, Managers: []string{"hpa"}})
-	template := Parse([]byte(`{"apiVersion":"v1","kind":"A","metadata":{"name":"a"},"data":{"x":1,"y":2},"l":[{"name":"n","v":1}]}`))
-	live := &unstructured.Unstructured{Object: Parse([]byte(`{"metadata":{"managedFields":[` + entry("hpa", "Update", "", `{"f:kind":{},"f:metadata":{"f:name":{}},"f:l":{"k:{\"name\":\"n\"}":{"f:name":{},"f:v":{}}}}`) + `]}}`))}
+	template := Parse([]byte(
+		`{"apiVersion":"v1","kind":"A","metadata":{"name":"a"},"data":{"x":1,"y":2},"l":[{"name":"n","v":1}]}`))
+	live := &unstructured.Unstructured{
+		Object: Parse([]byte(`{"metadata":{"managedFields":[` +
+			entry("hpa", "Update", "",
+				`{"f:kind":{},"f:metadata":{"f:name":{}},"f:l":{"k:{\"name\":\"n\"}":{"f:name":{},"f:v":{}}}}`) + `]}}`)),
+	}
 	got, err := json.Marshal(ignored.Cut(template, live.GetManagedFields()))
 	require.NoError(t, err)
-	require.JSONEq(t, `{"apiVersion":"v1","kind":"A","metadata":{"name":"a"},"data":{"y":2},"l":[{"name":"n"}]}`, string(got))
+	require.JSONEq(t, `{"apiVersion":"v1","kind":"A","metadata":{"name":"a"},"data":{"y":2},"l":[{"name":"n"}]}`,
+		string(got))
 }
 
 func TestHealthOf(t *testing.T) {
@@ -148,23 +205,61 @@ func TestHealthOf(t *testing.T) {
 		text string
 		want kontrol.Health
 	}{
-		"a config map":        {`{"apiVersion":"v1","kind":"ConfigMap"}`, kontrol.HealthHealthy},
-		"being deleted":       {`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z"}}`, kontrol.HealthProgressing},
-		"not observed":        {`{"apiVersion":"x/v1","kind":"A","metadata":{"generation":2},"status":{"observedGeneration":1}}`, kontrol.HealthProgressing},
-		"stalled":             {`{"apiVersion":"x/v1","kind":"A","status":{"conditions":[{"type":"Stalled","status":"True"}]}}`, kontrol.HealthDegraded},
-		"not ready":           {`{"apiVersion":"x/v1","kind":"A","status":{"conditions":[{"type":"Ready","status":"False"}]}}`, kontrol.HealthProgressing},
-		"deployment":          {`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"replicas":2},"status":{"replicas":2,"updatedReplicas":2,"availableReplicas":2}}`, kontrol.HealthHealthy},
-		"deployment rolls":    {`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"replicas":2},"status":{"replicas":2,"updatedReplicas":1,"availableReplicas":2}}`, kontrol.HealthProgressing},
-		"deployment is stuck": {`{"apiVersion":"apps/v1","kind":"Deployment","status":{"conditions":[{"type":"Progressing","status":"False"}]}}`, kontrol.HealthDegraded},
-		"stateful set":        {`{"apiVersion":"apps/v1","kind":"StatefulSet","spec":{"replicas":1},"status":{"readyReplicas":0}}`, kontrol.HealthProgressing},
-		"daemon set":          {`{"apiVersion":"apps/v1","kind":"DaemonSet","status":{"observedGeneration":0,"desiredNumberScheduled":1,"updatedNumberScheduled":1,"numberReady":1}}`, kontrol.HealthHealthy},
-		"failed job":          {`{"apiVersion":"batch/v1","kind":"Job","status":{"conditions":[{"type":"Failed","status":"True"}]}}`, kontrol.HealthDegraded},
-		"running job":         {`{"apiVersion":"batch/v1","kind":"Job","status":{"active":1}}`, kontrol.HealthHealthy},
-		"crashing pod":        {`{"apiVersion":"v1","kind":"Pod","status":{"phase":"Running","containerStatuses":[{"name":"a","state":{"waiting":{"reason":"CrashLoopBackOff"}}}]}}`, kontrol.HealthDegraded},
-		"claim":               {`{"apiVersion":"v1","kind":"PersistentVolumeClaim","status":{"phase":"Pending"}}`, kontrol.HealthProgressing},
-		"load balancer":       {`{"apiVersion":"v1","kind":"Service","spec":{"type":"LoadBalancer"}}`, kontrol.HealthProgressing},
-		"definition":          {`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","status":{"conditions":[{"type":"Established","status":"True"}]}}`, kontrol.HealthHealthy},
-		"garbage":             {`{"apiVersion":"v1","kind":"Pod","spec":3,"status":{"conditions":7,"containerStatuses":["x"]}}`, kontrol.HealthProgressing},
+		"a config map": {`{"apiVersion":"v1","kind":"ConfigMap"}`, kontrol.HealthHealthy},
+		"being deleted": {
+			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"deletionTimestamp":"2026-01-01T00:00:00Z"}}`,
+			kontrol.HealthProgressing,
+		},
+		"not observed": {
+			`{"apiVersion":"x/v1","kind":"A","metadata":{"generation":2},"status":{"observedGeneration":1}}`,
+			kontrol.HealthProgressing,
+		},
+		"stalled": {
+			`{"apiVersion":"x/v1","kind":"A","status":{"conditions":[{"type":"Stalled","status":"True"}]}}`,
+			kontrol.HealthDegraded,
+		},
+		"not ready": {
+			`{"apiVersion":"x/v1","kind":"A","status":{"conditions":[{"type":"Ready","status":"False"}]}}`,
+			kontrol.HealthProgressing,
+		},
+		"deployment": {
+			`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"replicas":2},"status":{"replicas":2,"updatedReplicas":2,"availableReplicas":2}}`, kontrol.HealthHealthy,
+		},
+		"deployment rolls": {
+			`{"apiVersion":"apps/v1","kind":"Deployment","spec":{"replicas":2},"status":{"replicas":2,"updatedReplicas":1,"availableReplicas":2}}`, kontrol.HealthProgressing,
+		},
+		"deployment is stuck": {
+			`{"apiVersion":"apps/v1","kind":"Deployment","status":{"conditions":[{"type":"Progressing","status":"False"}]}}`,
+			kontrol.HealthDegraded,
+		},
+		"stateful set": {
+			`{"apiVersion":"apps/v1","kind":"StatefulSet","spec":{"replicas":1},"status":{"readyReplicas":0}}`,
+			kontrol.HealthProgressing,
+		},
+		"daemon set": {
+			`{"apiVersion":"apps/v1","kind":"DaemonSet","status":{"observedGeneration":0,"desiredNumberScheduled":1,"updatedNumberScheduled":1,"numberReady":1}}`, kontrol.HealthHealthy,
+		},
+		"failed job": {
+			`{"apiVersion":"batch/v1","kind":"Job","status":{"conditions":[{"type":"Failed","status":"True"}]}}`,
+			kontrol.HealthDegraded,
+		},
+		"running job": {`{"apiVersion":"batch/v1","kind":"Job","status":{"active":1}}`, kontrol.HealthHealthy},
+		"crashing pod": {
+			`{"apiVersion":"v1","kind":"Pod","status":{"phase":"Running","containerStatuses":[{"name":"a","state":{"waiting":{"reason":"CrashLoopBackOff"}}}]}}`, kontrol.HealthDegraded,
+		},
+		"claim": {
+			`{"apiVersion":"v1","kind":"PersistentVolumeClaim","status":{"phase":"Pending"}}`, kontrol.HealthProgressing,
+		},
+		"load balancer": {
+			`{"apiVersion":"v1","kind":"Service","spec":{"type":"LoadBalancer"}}`, kontrol.HealthProgressing,
+		},
+		"definition": {
+			`{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","status":{"conditions":[{"type":"Established","status":"True"}]}}`, kontrol.HealthHealthy,
+		},
+		"garbage": {
+			`{"apiVersion":"v1","kind":"Pod","spec":3,"status":{"conditions":7,"containerStatuses":["x"]}}`,
+			kontrol.HealthProgressing,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, _ := HealthOf(&unstructured.Unstructured{Object: Parse([]byte(c.text))})

@@ -139,7 +139,8 @@ func strip(o any, steps []kontrol.PathStep) any {
 	return o
 }
 
-// Only returns the part of an object that steps mean, with what identifies the elements of lists around it; nil if it has none of it.
+// Only returns the part of an object that steps mean, with what identifies the elements of lists around it; nil if it
+// has none of it.
 func Only(o any, steps []kontrol.PathStep) any {
 	if len(steps) == 0 {
 		return o

@@ -94,8 +94,8 @@ func value(v *kontrol.ValueSource, c *kontrol.Cluster) (json.RawMessage, error) 
 	return json.Marshal(text)
 }
 
-// Variant identifies what overrides make of a Resource's object for a cluster: it changes when that does. It is empty without overrides for the
-// cluster, and without a cluster.
+// Variant identifies what overrides make of a Resource's object for a cluster: it changes when that does. It is empty
+// without overrides for the cluster, and without a cluster.
 func Variant(r *kontrol.Resource, c *kontrol.Cluster) string {
 	if len(r.Spec.Overrides) == 0 || c == nil {
 		return ""
@@ -112,7 +112,8 @@ func Variant(r *kontrol.Resource, c *kontrol.Cluster) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Render returns the JSON of the object that a cluster should have. The error says which override cannot be made, and why.
+// Render returns the JSON of the object that a cluster should have. The error says which override cannot be made, and
+// why.
 func Render(r *kontrol.Resource, c *kontrol.Cluster) ([]byte, error) {
 	if len(r.Spec.Overrides) == 0 || c == nil {
 		return r.Spec.Template.Raw, nil
@@ -136,7 +137,8 @@ func Render(r *kontrol.Resource, c *kontrol.Cluster) ([]byte, error) {
 			return nil, fmt.Errorf("operation %d for cluster %s, %s %s: %w", i, c.Name, op.Op, op.Path, err)
 		}
 		if len(raw) > kontrol.MaxTemplate { // the next may copy it
-			return nil, fmt.Errorf("operation %d for cluster %s, %s %s: the object has more than %d bytes", i, c.Name, op.Op, op.Path, kontrol.MaxTemplate)
+			return nil, fmt.Errorf("operation %d for cluster %s, %s %s: the object has more than %d bytes", i, c.Name, op.Op,
+				op.Path, kontrol.MaxTemplate)
 		}
 	}
 	made := &kontrol.Resource{Spec: kontrol.ResourceSpec{Template: runtime.RawExtension{Raw: raw}}}

@@ -25,7 +25,14 @@ func edge(labels ...string) *kontrol.Cluster {
 }
 
 func with(overrides ...kontrol.Override) *kontrol.Resource {
-	r := &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "r"}, Spec: kontrol.ResourceSpec{ClusterName: "edge", Template: runtime.RawExtension{Raw: []byte(template)}, Overrides: overrides}}
+	r := &kontrol.Resource{
+		ObjectMeta: metav1.ObjectMeta{Name: "r"},
+		Spec: kontrol.ResourceSpec{
+			ClusterName: "edge",
+			Template:    runtime.RawExtension{Raw: []byte(template)},
+			Overrides:   overrides,
+		},
+	}
 	kontrol.Default(r)
 	return r
 }
@@ -48,23 +55,66 @@ func TestRender(t *testing.T) {
 		want    string // of spec
 		err     string
 	}{
-		"nothing":            {with(), edge(), `{"replicas":1,"list":["a"]}`, ""},
-		"a value":            {with(patch(set("replace", "/spec/replicas", "5"))), edge(), `{"replicas":5,"list":["a"]}`, ""},
-		"the other cluster":  {with(kontrol.Override{ClusterName: "other", Patch: []kontrol.PatchOperation{set("replace", "/spec/replicas", "5")}}), edge(), `{"replicas":1,"list":["a"]}`, ""},
-		"by labels, in turn": {with(kontrol.Override{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}}, Patch: []kontrol.PatchOperation{set("replace", "/spec/replicas", "5")}}, patch(kontrol.PatchOperation{Op: "copy", From: "/spec/replicas", Path: "/spec/list/-"})), edge("a", "b"), `{"replicas":5,"list":["a",5]}`, ""},
-		"a label":            {with(patch(from("/spec/region", kontrol.ValueSource{Label: "region", Prefix: "eu-", Suffix: "!"}))), edge("region", "west"), `{"replicas":1,"list":["a"],"region":"eu-west!"}`, ""},
-		"an integer":         {with(patch(from("/spec/replicas", kontrol.ValueSource{Label: "size", Type: kontrol.ValueInteger}))), edge("size", "7"), `{"replicas":7,"list":["a"]}`, ""},
-		"a boolean":          {with(patch(from("/spec/paused", kontrol.ValueSource{Label: "p", Type: kontrol.ValueBoolean}))), edge("p", "true"), `{"replicas":1,"list":["a"],"paused":true}`, ""},
-		"the name":           {with(patch(from("/spec/on", kontrol.ValueSource{Name: true}))), edge(), `{"replicas":1,"list":["a"],"on":"edge"}`, ""},
-		"a default":          {with(patch(from("/spec/replicas", kontrol.ValueSource{Label: "size", Type: kontrol.ValueInteger, Default: &fallback}))), edge(), `{"replicas":3,"list":["a"]}`, ""},
-		"no label":           {with(patch(from("/spec/replicas", kontrol.ValueSource{Label: "size"}))), edge(), "", "cluster edge has no label size: set it"},
-		"no integer":         {with(patch(from("/spec/replicas", kontrol.ValueSource{Label: "size", Type: kontrol.ValueInteger}))), edge("size", "big"), "", `"big" of cluster edge is no integer`},
-		"no such path":       {with(patch(set("replace", "/spec/none/x", "1"))), edge(), "", "replace /spec/none/x"},
-		"a failed test":      {with(patch(set("test", "/spec/replicas", "2"))), edge(), "", "test"},
-		"an index too high":  {with(patch(set("add", "/spec/list/1000000000", "1"))), edge(), "", "add /spec/list/1000000000"},
-		"Kontrol's own":      {with(patch(set("add", "/metadata/annotations", `{"kontrol/resource-id":"1"}`))), edge(), "", "Kontrol sets it"},
-		"a status by move":   {with(patch(kontrol.PatchOperation{Op: "copy", From: "/spec", Path: "/status"})), edge(), "", "the cluster writes it"},
-		"another name":       {with(patch(kontrol.PatchOperation{Op: "copy", From: "/kind", Path: "/metadata/name"})), edge(), "", "cannot change which object it is"},
+		"nothing": {with(), edge(), `{"replicas":1,"list":["a"]}`, ""},
+		"a value": {with(patch(set("replace", "/spec/replicas", "5"))), edge(), `{"replicas":5,"list":["a"]}`, ""},
+		"the other cluster": {
+			with(kontrol.Override{ClusterName: "other", Patch: []kontrol.PatchOperation{set("replace", "/spec/replicas", "5")}}),
+			edge(), `{"replicas":1,"list":["a"]}`, "",
+		},
+		"by labels, in turn": {
+			with(kontrol.Override{
+				ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"a": "b"}},
+				Patch:           []kontrol.PatchOperation{set("replace", "/spec/replicas", "5")},
+			},
+				patch(kontrol.PatchOperation{Op: "copy", From: "/spec/replicas", Path: "/spec/list/-"})), edge("a", "b"),
+			`{"replicas":5,"list":["a",5]}`, "",
+		},
+		"a label": {
+			with(patch(from("/spec/region", kontrol.ValueSource{Label: "region", Prefix: "eu-", Suffix: "!"}))),
+			edge("region", "west"), `{"replicas":1,"list":["a"],"region":"eu-west!"}`, "",
+		},
+		"an integer": {
+			with(patch(from("/spec/replicas", kontrol.ValueSource{Label: "size", Type: kontrol.ValueInteger}))),
+			edge("size", "7"), `{"replicas":7,"list":["a"]}`, "",
+		},
+		"a boolean": {
+			with(patch(from("/spec/paused", kontrol.ValueSource{Label: "p", Type: kontrol.ValueBoolean}))), edge("p", "true"),
+			`{"replicas":1,"list":["a"],"paused":true}`, "",
+		},
+		"the name": {
+			with(patch(from("/spec/on", kontrol.ValueSource{Name: true}))), edge(), `{"replicas":1,"list":["a"],"on":"edge"}`,
+			"",
+		},
+		"a default": {
+			with(patch(from("/spec/replicas", kontrol.ValueSource{
+				Label:   "size",
+				Type:    kontrol.ValueInteger,
+				Default: &fallback,
+			}))), edge(), `{"replicas":3,"list":["a"]}`, "",
+		},
+		"no label": {
+			with(patch(from("/spec/replicas", kontrol.ValueSource{Label: "size"}))), edge(), "",
+			"cluster edge has no label size: set it",
+		},
+		"no integer": {
+			with(patch(from("/spec/replicas", kontrol.ValueSource{Label: "size", Type: kontrol.ValueInteger}))),
+			edge("size", "big"), "", `"big" of cluster edge is no integer`,
+		},
+		"no such path":  {with(patch(set("replace", "/spec/none/x", "1"))), edge(), "", "replace /spec/none/x"},
+		"a failed test": {with(patch(set("test", "/spec/replicas", "2"))), edge(), "", "test"},
+		"an index too high": {
+			with(patch(set("add", "/spec/list/1000000000", "1"))), edge(), "", "add /spec/list/1000000000",
+		},
+		"Kontrol's own": {
+			with(patch(set("add", "/metadata/annotations", `{"kontrol/resource-id":"1"}`))), edge(), "", "Kontrol sets it",
+		},
+		"a status by move": {
+			with(patch(kontrol.PatchOperation{Op: "copy", From: "/spec", Path: "/status"})), edge(), "", "the cluster writes it",
+		},
+		"another name": {
+			with(patch(kontrol.PatchOperation{Op: "copy", From: "/kind", Path: "/metadata/name"})), edge(), "",
+			"cannot change which object it is",
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			raw, err := Render(c.r, c.cluster)
@@ -106,8 +156,11 @@ func TestCopiesDoNotGrowWithoutBound(t *testing.T) {
 
 func TestOverridesAreValidated(t *testing.T) {
 	for want, o := range map[string]kontrol.Override{
-		"at least one operation":         {},
-		"clusterName is set":             {ClusterName: "a", ClusterSelector: &metav1.LabelSelector{}, Patch: []kontrol.PatchOperation{set("add", "/spec/a", "1")}},
+		"at least one operation": {},
+		"clusterName is set": {
+			ClusterName: "a", ClusterSelector: &metav1.LabelSelector{},
+			Patch: []kontrol.PatchOperation{set("add", "/spec/a", "1")},
+		},
 		"supported values":               patch(kontrol.PatchOperation{Op: "merge", Path: "/a"}),
 		"cannot change which object":     patch(set("replace", "/metadata/name", `"x"`)),
 		"or its status":                  patch(kontrol.PatchOperation{Op: "remove", Path: "/metadata"}),
@@ -126,5 +179,6 @@ func TestOverridesAreValidated(t *testing.T) {
 			require.ErrorContains(t, kontrol.Validate(with(o)).ToAggregate(), want)
 		})
 	}
-	require.ErrorContains(t, kontrol.Validate(with(make([]kontrol.Override, 33)...)).ToAggregate(), "must have at most 32 items")
+	require.ErrorContains(t, kontrol.Validate(with(make([]kontrol.Override, 33)...)).ToAggregate(),
+		"must have at most 32 items")
 }

@@ -11,7 +11,8 @@ import (
 func Accept(w http.ResponseWriter, req *http.Request, use func(net.Conn)) {
 	hijacker, ok := w.(http.Hijacker)
 	if !ok || req.ProtoMajor != 1 || req.Header.Get("Upgrade") != Protocol {
-		http.Error(w, "this is for agents of clusters: send an HTTP/1.1 request with the header Upgrade: "+Protocol, http.StatusUpgradeRequired)
+		http.Error(w, "this is for agents of clusters: send an HTTP/1.1 request with the header Upgrade: "+Protocol,
+			http.StatusUpgradeRequired)
 		return
 	}
 	conn, rw, err := hijacker.Hijack()
@@ -21,7 +22,8 @@ func Accept(w http.ResponseWriter, req *http.Request, use func(net.Conn)) {
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(dialPatience))
-	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + Protocol + "\r\n\r\n")); err != nil {
+	if _, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + Protocol +
+		"\r\n\r\n")); err != nil {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})

@@ -24,7 +24,8 @@ import (
 )
 
 const (
-	// Account begins the names of the service accounts, in kube-system, whose tokens connect agents: the rest is the cluster's name.
+	// Account begins the names of the service accounts, in kube-system, whose tokens connect agents: the rest is the
+	// cluster's name.
 	Account = "kontrol-pull-"
 	subject = "system:serviceaccount:kube-system:" + Account
 
@@ -39,8 +40,8 @@ const (
 type Agent struct {
 	// Hubs are the https URLs of the hub's API servers, tried in turn.
 	Hubs []string
-	// TokenFile has the token, and after it certificates in PEM of the authorities that sign the hub's; without any, those of the system do. It is
-	// read for each connection.
+	// TokenFile has the token, and after it certificates in PEM of the authorities that sign the hub's; without any, those
+	// of the system do. It is read for each connection.
 	TokenFile string
 	// Target is the cluster's API, and Transport, which authenticates, reaches it.
 	Target    *url.URL
@@ -54,7 +55,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	var hubs []*url.URL
 	for _, h := range a.Hubs {
 		u, err := url.Parse(h)
-		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" {
+		if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil || strings.Trim(u.Path, "/") != "" ||
+			u.RawQuery != "" {
 			return fmt.Errorf("--hub %q is no URL such as https://hub.example.com:6443", h)
 		}
 		hubs = append(hubs, u)
@@ -77,7 +79,8 @@ func (a *Agent) Run(ctx context.Context) error {
 			pause = retryFirst
 		}
 		wait := pause/2 + rand.N(pause)
-		a.Log.Warn("not connected to the hub, retrying", "hub", hubs[i%len(hubs)].Host, "error", err, "retry", wait.Round(time.Millisecond))
+		a.Log.Warn("not connected to the hub, retrying", "hub", hubs[i%len(hubs)].Host, "error", err, "retry",
+			wait.Round(time.Millisecond))
 		if (i+1)%len(hubs) == 0 {
 			pause = min(2*pause, retryMost)
 		}
@@ -116,7 +119,8 @@ func readToken(file string) (c credentials, err error) {
 	}
 	name, ok := strings.CutPrefix(claims.Sub, subject)
 	if err != nil || !ok || name == "" || strings.ContainsAny(name, "/?#%") {
-		return c, fmt.Errorf("%s has a token that names no cluster: make one with `coracle kontrol clusters add NAME --pull`", file)
+		return c, fmt.Errorf("%s has a token that names no cluster: make one with `coracle kontrol clusters add NAME --pull`",
+			file)
 	}
 	c.cluster = name
 	if rest = strings.TrimSpace(rest); rest != "" {
@@ -140,7 +144,14 @@ func (a *Agent) connect(ctx context.Context, hub *url.URL, h http.Handler) error
 	if hub.Port() == "" {
 		address = net.JoinHostPort(hub.Hostname(), "443")
 	}
-	d := &tls.Dialer{Config: &tls.Config{RootCAs: c.roots, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, ServerName: hub.Hostname()}}
+	d := &tls.Dialer{
+		Config: &tls.Config{
+			RootCAs:    c.roots,
+			MinVersion: tls.VersionTLS12,
+			NextProtos: []string{"http/1.1"},
+			ServerName: hub.Hostname(),
+		},
+	}
 	conn, err := d.DialContext(dial, "tcp", address)
 	if err != nil {
 		return err
@@ -162,7 +173,8 @@ func upgrade(ctx context.Context, conn net.Conn, host string, c credentials) (ne
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = conn.SetDeadline(deadline)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "https://"+host+"/apis/kontrol.coracle.dev/v1alpha1/clusters/"+c.cluster+"/tunnel", http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		"https://"+host+"/apis/kontrol.coracle.dev/v1alpha1/clusters/"+c.cluster+"/tunnel", http.NoBody)
 	if err != nil {
 		return nil, err
 	}
@@ -213,8 +225,11 @@ func serve(conn net.Conn, h http.Handler) {
 	var protocols http.Protocols
 	protocols.SetUnencryptedHTTP2(true)
 	w := &watched{Conn: conn, closed: make(chan struct{})}
-	s := &http.Server{Handler: h, Protocols: &protocols, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: dialPatience, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
-		HTTP2: &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: answer, MaxConcurrentStreams: maxStreams}}
+	s := &http.Server{
+		Handler: h, Protocols: &protocols, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: dialPatience,
+		ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
+		HTTP2:    &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: answer, MaxConcurrentStreams: maxStreams},
+	}
 	_ = s.Serve(&once{conn: w})
 	_ = s.Close()
 }
@@ -244,7 +259,8 @@ func (a *Agent) handler() http.Handler {
 			r.Out.URL.Path = strings.TrimSuffix(a.Target.Path, "/") + r.In.URL.Path
 			r.Out.URL.RawPath, r.Out.Host = "", ""
 			for name := range r.Out.Header {
-				if name == "Authorization" || name == "Cookie" || strings.HasPrefix(name, "Impersonate-") || strings.HasPrefix(name, "X-Remote-") {
+				if name == "Authorization" || name == "Cookie" || strings.HasPrefix(name, "Impersonate-") ||
+					strings.HasPrefix(name, "X-Remote-") {
 					r.Out.Header.Del(name)
 				}
 			}
@@ -260,7 +276,8 @@ func (a *Agent) handler() http.Handler {
 		},
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p := r.URL.Path; p != "/version" && p != "/api" && p != "/apis" && !strings.HasPrefix(p, "/api/") && !strings.HasPrefix(p, "/apis/") || strings.Contains(p, "/../") || strings.Contains(p, "//") {
+		if p := r.URL.Path; p != "/version" && p != "/api" && p != "/apis" && !strings.HasPrefix(p, "/api/") &&
+			!strings.HasPrefix(p, "/apis/") || strings.Contains(p, "/../") || strings.Contains(p, "//") {
 			http.Error(w, "the agent passes on requests for objects alone", http.StatusForbidden)
 			return
 		}

@@ -1,5 +1,5 @@
-// Package pull connects clusters that cannot be reached from the hub: an agent in the cluster opens one connection to the hub, and the hub sends its
-// requests through it, the other way round, as HTTP/2.
+// Package pull connects clusters that cannot be reached from the hub: an agent in the cluster opens one connection to
+// the hub, and the hub sends its requests through it, the other way round, as HTTP/2.
 //
 // Its invariants: a connection serves the one cluster that its credentials name; the hub gets from it what the agent's
 // kubeconfig may do, and no more; of two agents of a cluster the last one serves; and nothing is queued for a cluster
@@ -22,7 +22,8 @@ const (
 	// MaxTunnels is how many clusters may be connected.
 	MaxTunnels = 1000
 
-	// silence is how long a connection may be silent until it is asked whether it lives, and answer how long that may take.
+	// silence is how long a connection may be silent until it is asked whether it lives, and answer how long that may
+	// take.
 	silence = 15 * time.Second
 	answer  = 10 * time.Second
 	// maxStreams limits the requests, with watches, of a connection at a time.
@@ -44,7 +45,8 @@ func (*NotConnectedError) Temporary() bool { return true }
 var _ net.Error = (*NotConnectedError)(nil)
 
 // ErrElsewhere means that this server does not run the reconcilers, so that a connection to it would serve nobody.
-var ErrElsewhere = errors.New("Kontrol runs on another server of this cluster, or not at all: give the agent the addresses of all servers, with several --hub") //nolint:staticcheck // Kontrol is a name
+var ErrElsewhere = errors.New("Kontrol runs on another server of this cluster, or not at all: give the agent the " +
+	"addresses of all servers, with several --hub") //nolint:staticcheck // Kontrol is a name
 
 // ErrFull means that there are as many connections as there may be.
 var ErrFull = fmt.Errorf("there are %d clusters connected, no more are possible", MaxTunnels)
@@ -88,7 +90,8 @@ func (h *Hub) Ready(cluster string) error {
 	return nil
 }
 
-// Serve sends requests for a cluster through a connection until that ends, is replaced, or ctx ends. It closes the connection.
+// Serve sends requests for a cluster through a connection until that ends, is replaced, or ctx ends. It closes the
+// connection.
 func (h *Hub) Serve(ctx context.Context, cluster string, conn net.Conn) error {
 	t := newTunnel(conn)
 	defer t.close()
@@ -173,7 +176,12 @@ func newTunnel(conn net.Conn) *tunnel {
 			return c, err
 		},
 		Protocols: &protocols, MaxResponseHeaderBytes: maxHeader, MaxConnsPerHost: 1, DisableCompression: true,
-		HTTP2: &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: answer, MaxConcurrentStreams: maxStreams, StrictMaxConcurrentRequests: true},
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout:             silence,
+			PingTimeout:                 answer,
+			MaxConcurrentStreams:        maxStreams,
+			StrictMaxConcurrentRequests: true,
+		},
 	}
 	return t
 }

@@ -45,7 +45,13 @@ type world struct {
 }
 
 func newWorld(t *testing.T, api http.HandlerFunc) *world {
-	w := &world{t: t, hub: NewHub(), changes: make(chan string, 100), conns: make(chan net.Conn, 100), refuse: func() error { return nil }}
+	w := &world{
+		t:       t,
+		hub:     NewHub(),
+		changes: make(chan string, 100),
+		conns:   make(chan net.Conn, 100),
+		refuse:  func() error { return nil },
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	began := make(chan struct{})
 	w.wg.Go(func() { close(began); w.hub.Use(ctx, func(c string) { w.changes <- c }) })
@@ -75,7 +81,13 @@ func (w *world) agent() func() {
 	target, err := url.Parse(w.api.URL)
 	require.NoError(w.t, err)
 	transport := &http.Transport{}
-	a := &Agent{Hubs: []string{w.server.URL}, TokenFile: w.file, Target: target, Transport: transport, Log: slog.New(slog.DiscardHandler)}
+	a := &Agent{
+		Hubs:      []string{w.server.URL},
+		TokenFile: w.file,
+		Target:    target,
+		Transport: transport,
+		Log:       slog.New(slog.DiscardHandler),
+	}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); _ = a.Run(ctx); transport.CloseIdleConnections() }()
@@ -106,7 +118,8 @@ func (w *world) get(path string, header ...string) (int, string, error) {
 	return res.StatusCode, string(body), err
 }
 
-// TestRequestsGoThroughTheConnection: with the agent's credentials, for objects alone, many at a time, streams included.
+// TestRequestsGoThroughTheConnection: with the agent's credentials, for objects alone, many at a time, streams
+// included.
 func TestRequestsGoThroughTheConnection(t *testing.T) {
 	w := newWorld(t, func(rw http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Get("watch") != "" {
@@ -117,7 +130,8 @@ func TestRequestsGoThroughTheConnection(t *testing.T) {
 			<-r.Context().Done()
 			return
 		}
-		fmt.Fprintf(rw, "%s auth=%q as=%q", r.URL.RequestURI(), r.Header.Get("Authorization"), r.Header.Get("Impersonate-User"))
+		fmt.Fprintf(rw, "%s auth=%q as=%q", r.URL.RequestURI(), r.Header.Get("Authorization"),
+			r.Header.Get("Impersonate-User"))
 	})
 	_, _, err := w.get("/version")
 	require.ErrorAs(t, err, new(*NotConnectedError))
@@ -161,7 +175,8 @@ func TestRequestsGoThroughTheConnection(t *testing.T) {
 	_ = res.Body.Close()
 }
 
-// TestAConnectionThatEndsIsMadeAgain: cut, or replaced by another agent; requests of a cluster without one fail at once.
+// TestAConnectionThatEndsIsMadeAgain: cut, or replaced by another agent; requests of a cluster without one fail at
+// once.
 func TestAConnectionThatEndsIsMadeAgain(t *testing.T) {
 	w := newWorld(t, func(rw http.ResponseWriter, _ *http.Request) { _, _ = rw.Write([]byte("ok")) })
 	lost := make(chan struct{})
@@ -194,7 +209,8 @@ func TestAConnectionThatEndsIsMadeAgain(t *testing.T) {
 	require.ErrorAs(t, err, new(*NotConnectedError))
 }
 
-// TestWhoMayNotConnect: a wrong token, an unknown authority, a server without reconcilers, and files that are no token say what is wrong.
+// TestWhoMayNotConnect: a wrong token, an unknown authority, a server without reconcilers, and files that are no token
+// say what is wrong.
 func TestWhoMayNotConnect(t *testing.T) {
 	w := newWorld(t, func(http.ResponseWriter, *http.Request) {})
 	connect := func(file string) error {
@@ -210,7 +226,8 @@ func TestWhoMayNotConnect(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		return file
 	}
-	require.ErrorContains(t, connect(write(strings.Replace(string(data), ".c2ln", ".xxxx", 1))), "the hub answers 401 Unauthorized: the token is not valid")
+	require.ErrorContains(t, connect(write(strings.Replace(string(data), ".c2ln", ".xxxx", 1))),
+		"the hub answers 401 Unauthorized: the token is not valid")
 	require.ErrorContains(t, connect(write(token("edge"))), "certificate")
 	require.ErrorContains(t, connect(write("hello")), "does not begin with a token")
 	require.ErrorContains(t, connect(write("a.b.c")), "names no cluster")

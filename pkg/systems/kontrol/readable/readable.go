@@ -17,6 +17,7 @@ func (n Namespaces) Check(kind, namespace, name string) error {
 	if len(n) == 0 || slices.Contains(n, namespace) {
 		return nil
 	}
-	return fmt.Errorf("%s %s in namespace %s is not read: this operator reads those of %s alone. Move it there, or add the namespace to --source-namespaces",
+	return fmt.Errorf("%s %s in namespace %s is not read: this operator reads those of %s alone. Move it there, or add "+
+		"the namespace to --source-namespaces",
 		kind, name, namespace, strings.Join(n, ", "))
 }

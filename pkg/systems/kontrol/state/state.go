@@ -21,7 +21,8 @@ type Input struct {
 	Current *kontrol.Current
 }
 
-// Of returns the state of a Resource on one cluster, and a message that says what, where and what to do; empty if it is synced.
+// Of returns the state of a Resource on one cluster, and a message that says what, where and what to do; empty if it is
+// synced.
 func Of(in Input) (kontrol.State, string) {
 	r, a, c := in.Resource, in.Applied, in.Current
 	if ready, why := Reachable(in.Cluster); !ready {
@@ -54,7 +55,8 @@ func Of(in Input) (kontrol.State, string) {
 	case !c.Present:
 		return kontrol.StatePendingApplied, at + "the object was applied, but not seen yet"
 	case c.Generation != a.Generation || c.Revision != a.Revision:
-		return kontrol.StatePendingApplied, fmt.Sprintf("%sgeneration %d was applied, %d was seen last", at, a.Generation, c.Generation)
+		return kontrol.StatePendingApplied, fmt.Sprintf("%sgeneration %d was applied, %d was seen last", at, a.Generation,
+			c.Generation)
 	case a.Status == kontrol.ApplyFailed && a.AttemptedGeneration == r.Generation:
 		return kontrol.StateOutOfSync, at + a.Error
 	case c.Health == kontrol.HealthDegraded:
@@ -69,7 +71,12 @@ func describe(c *kontrol.Current) string {
 		return fmt.Sprintf("%d fields were changed", c.DriftCount)
 	}
 	d := c.Drift[0]
-	text := d.Path + " was " + map[kontrol.DriftType]string{kontrol.DriftChanged: "changed", kontrol.DriftRemoved: "removed", kontrol.DriftAdded: "added"}[d.Type]
+	text := d.Path + " was " +
+		map[kontrol.DriftType]string{
+			kontrol.DriftChanged: "changed",
+			kontrol.DriftRemoved: "removed",
+			kontrol.DriftAdded:   "added",
+		}[d.Type]
 	if d.Path == "" {
 		text = "the object was removed"
 	}
@@ -97,7 +104,8 @@ func Reachable(c *kontrol.Cluster) (ok bool, why string) {
 
 // severity orders states: the highest of all clusters is the Resource's.
 var severity = map[kontrol.State]int{
-	kontrol.StateSynced: 0, kontrol.StatePendingApplied: 1, kontrol.StateOutOfSync: 2, kontrol.StateDegraded: 3, kontrol.StateDrifted: 4,
+	kontrol.StateSynced: 0, kontrol.StatePendingApplied: 1, kontrol.StateOutOfSync: 2, kontrol.StateDegraded: 3,
+	kontrol.StateDrifted:     4,
 	kontrol.StateUnreachable: 5, kontrol.StateConflict: 6,
 }
 
@@ -116,7 +124,8 @@ func (s *Sum) Add(st kontrol.State, message string) {
 	c := &s.Counts
 	c.Total++
 	*map[kontrol.State]*int32{
-		kontrol.StateSynced: &c.Synced, kontrol.StateOutOfSync: &c.OutOfSync, kontrol.StatePendingApplied: &c.PendingApplied, kontrol.StateDrifted: &c.Drifted,
+		kontrol.StateSynced: &c.Synced, kontrol.StateOutOfSync: &c.OutOfSync, kontrol.StatePendingApplied: &c.PendingApplied,
+		kontrol.StateDrifted:  &c.Drifted,
 		kontrol.StateConflict: &c.Conflict, kontrol.StateUnreachable: &c.Unreachable, kontrol.StateDegraded: &c.Degraded,
 	}[st]++
 	if s.State == "" || Worse(st, s.State) {

@@ -20,7 +20,8 @@ import (
 
 // explain returns the reason of a cluster's condition for an error, and a message that says what to do.
 func explain(err error, server string) (reason, message string) {
-	reason, message = kontrol.ReasonUnreachable, "it does not answer: check that the server runs and can be reached from here"
+	reason, message = kontrol.ReasonUnreachable, "it does not answer: check that the server runs and can be reached "+
+		"from here"
 	var invalid x509.CertificateInvalidError
 	var unknown x509.UnknownAuthorityError
 	var hostname x509.HostnameError
@@ -33,7 +34,8 @@ func explain(err error, server string) (reason, message string) {
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		reason, message = kontrol.ReasonCertificateInvalid, "the server's certificate has expired: renew it there"
 	case errors.As(err, &unknown):
-		reason, message = kontrol.ReasonCertificateInvalid, "the server's certificate is not of the authority in the kubeconfig: update certificate-authority-data"
+		reason, message = kontrol.ReasonCertificateInvalid, "the server's certificate is not of the authority in the "+
+			"kubeconfig: update certificate-authority-data"
 	case errors.As(err, &invalid), errors.As(err, &hostname):
 		reason, message = kontrol.ReasonCertificateInvalid, "the server's certificate is not for this address"
 	case errors.As(err, &alert):
@@ -43,7 +45,8 @@ func explain(err error, server string) (reason, message string) {
 	case apierrors.IsForbidden(err):
 		reason, message = kontrol.ReasonUnauthorized, "the kubeconfig's user may not do this: give it the rights"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &netErr) && netErr.Timeout():
-	case errors.As(err, new(*bounded.TooLargeError)), errors.As(err, &syntax), errors.Is(err, errNoVersion), apierrors.IsNotFound(err), strings.Contains(err.Error(), "invalid character"),
+	case errors.As(err, new(*bounded.TooLargeError)), errors.As(err, &syntax), errors.Is(err, errNoVersion),
+		apierrors.IsNotFound(err), strings.Contains(err.Error(), "invalid character"),
 		strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "couldn't get version"):
 		reason, message = kontrol.ReasonInvalidAnswer, "what answers is no Kubernetes API server: check the address"
 	}
@@ -58,6 +61,8 @@ func Lost(err error) bool {
 	}
 	var netErr net.Error
 	var tlsErr *tls.CertificateVerificationError
-	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &netErr) || errors.As(err, &tlsErr) || errors.As(err, new(*bounded.TooLargeError)) ||
-		strings.Contains(err.Error(), "EOF") || strings.Contains(err.Error(), "connection reset") || strings.Contains(err.Error(), "connection refused")
+	return errors.Is(err, context.DeadlineExceeded) || errors.As(err, &netErr) || errors.As(err, &tlsErr) ||
+		errors.As(err, new(*bounded.TooLargeError)) ||
+		strings.Contains(err.Error(), "EOF") || strings.Contains(err.Error(), "connection "+
+		"reset") || strings.Contains(err.Error(), "connection refused")
 }

@@ -11,8 +11,8 @@ import (
 // maxKubeconfig is the largest kubeconfig, in bytes.
 const maxKubeconfig = 1 << 20
 
-// ParseKubeconfig returns how to reach the cluster of a kubeconfig's current context. Whatever would run a command or read a file of this
-// machine is refused.
+// ParseKubeconfig returns how to reach the cluster of a kubeconfig's current context. Whatever would run a command or
+// read a file of this machine is refused.
 func ParseKubeconfig(data []byte) (*rest.Config, error) {
 	if len(data) > maxKubeconfig {
 		return nil, fmt.Errorf("it has more than %d bytes", maxKubeconfig)
@@ -37,19 +37,21 @@ func ParseKubeconfig(data []byte) (*rest.Config, error) {
 	}
 	if user != nil {
 		for name, set := range map[string]bool{
-			"exec runs a command: use a token or client-certificate-data":                      user.Exec != nil,
-			"auth-provider is a plugin: use a token or client-certificate-data":                user.AuthProvider != nil,
-			"client-certificate is a file: use client-certificate-data":                        user.ClientCertificate != "",
-			"client-key is a file: use client-key-data":                                        user.ClientKey != "",
-			"tokenFile is a file: use token":                                                   user.TokenFile != "",
-			"it has a username or a password, which Kubernetes no longer accepts: use a token": user.Username != "" || user.Password != "",
+			"exec runs a command: use a token or client-certificate-data":       user.Exec != nil,
+			"auth-provider is a plugin: use a token or client-certificate-data": user.AuthProvider != nil,
+			"client-certificate is a file: use client-certificate-data":         user.ClientCertificate != "",
+			"client-key is a file: use client-key-data":                         user.ClientKey != "",
+			"tokenFile is a file: use token":                                    user.TokenFile != "",
+			"it has a username or a password, which Kubernetes no longer accepts: use a token": user.Username != "" ||
+				user.Password != "",
 		} {
 			if set {
 				return nil, errors.New(name)
 			}
 		}
 	}
-	out, err := clientcmd.NewNonInteractiveClientConfig(*cfg, cfg.CurrentContext, &clientcmd.ConfigOverrides{}, nil).ClientConfig()
+	out, err := clientcmd.NewNonInteractiveClientConfig(*cfg, cfg.CurrentContext, &clientcmd.ConfigOverrides{}, nil).
+		ClientConfig()
 	if err != nil {
 		return nil, err
 	}

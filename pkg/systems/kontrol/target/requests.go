@@ -13,10 +13,12 @@ type waiter struct {
 	notify func()
 }
 
-// Do calls f with the cluster's client and a deadline, if the cluster answers and has fewer than maxRequests; otherwise it returns ErrBusy, and
-// calls again, once for each key, when it may be retried. Whoever is notified must call Next when done, whether it called Do or not. After an error
-// that means that the cluster may be lost nobody is let through until that is known.
-func (t *Target) Do(ctx context.Context, key string, again func(), f func(context.Context, client.WithWatch) error) error {
+// Do calls f with the cluster's client and a deadline, if the cluster answers and has fewer than maxRequests; otherwise
+// it returns ErrBusy, and calls again, once for each key, when it may be retried. Whoever is notified must call Next
+// when done, whether it called Do or not. After an error that means that the cluster may be lost nobody is let through
+// until that is known.
+func (t *Target) Do(ctx context.Context, key string, again func(),
+	f func(context.Context, client.WithWatch) error) error {
 	t.mu.Lock()
 	switch {
 	case !t.status.Ready:
@@ -44,7 +46,8 @@ func (t *Target) Do(ctx context.Context, key string, again func(), f func(contex
 	return err
 }
 
-// Busy reports whether Do would return ErrBusy now, and then calls again as Do does: callers with much to prepare for a request ask first.
+// Busy reports whether Do would return ErrBusy now, and then calls again as Do does: callers with much to prepare for a
+// request ask first.
 func (t *Target) Busy(key string, again func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -103,7 +106,8 @@ func (t *Target) end() {
 // UnreachableError means that a cluster does not answer.
 type UnreachableError struct {
 	Reason, Message string
-	// Asked is set if it was this request that was lost, perhaps because of what it asks; otherwise the cluster was not asked.
+	// Asked is set if it was this request that was lost, perhaps because of what it asks; otherwise the cluster was not
+	// asked.
 	Asked bool
 }
 

@@ -1,5 +1,5 @@
-// Package target is how Kontrol reaches clusters: one connection each, made from a kubeconfig or in process, with its own goroutine,
-// back-off and bounds, so that a cluster that fails does no harm to others.
+// Package target is how Kontrol reaches clusters: one connection each, made from a kubeconfig or in process, with its
+// own goroutine, back-off and bounds, so that a cluster that fails does no harm to others.
 //
 // Its invariants: nothing in a kubeconfig runs a command or reads a file; no answer of a cluster is read beyond its
 // bound; and requests to a cluster that does not answer fail at once, until its prober has reached it again.
@@ -29,8 +29,8 @@ import (
 const (
 	// patience is how long a cluster may take to answer a request other than a watch.
 	patience = 10 * time.Second
-	// interval is the time between two probes of a cluster that answers; retryFirst to retryMost, give or take half, between those of one that does not:
-	// nothing tells that it answers again.
+	// interval is the time between two probes of a cluster that answers; retryFirst to retryMost, give or take half,
+	// between those of one that does not: nothing tells that it answers again.
 	interval   = 30 * time.Second
 	retryFirst = time.Second
 	retryMost  = 10 * time.Second
@@ -59,7 +59,8 @@ type Config struct {
 
 // equal compares all but which local client it is: there is one.
 func (c Config) equal(o Config) bool {
-	return (c.Local == nil) == (o.Local == nil) && (c.Pull == nil) == (o.Pull == nil) && bytes.Equal(c.Kubeconfig, o.Kubeconfig) && c.Reason == o.Reason && c.Problem == o.Problem
+	return (c.Local == nil) == (o.Local == nil) && (c.Pull == nil) == (o.Pull == nil) &&
+		bytes.Equal(c.Kubeconfig, o.Kubeconfig) && c.Reason == o.Reason && c.Problem == o.Problem
 }
 
 // Status is what is known of a cluster.
@@ -67,7 +68,8 @@ type Status struct {
 	Ready                            bool
 	Reason, Message, Version, Server string
 	Seen                             time.Time
-	// Outage is another number after each time that the cluster was probed in vain, and after each change of its configuration.
+	// Outage is another number after each time that the cluster was probed in vain, and after each change of its
+	// configuration.
 	Outage uint64
 }
 
@@ -94,15 +96,16 @@ func NewPool(localVersion string) *Pool {
 	return &Pool{version: localVersion, targets: map[string]*Target{}, notify: map[string]func(string){}}
 }
 
-// Notify calls f, without locks, whenever a cluster becomes ready or is no longer. It replaces what the name had before.
+// Notify calls f, without locks, whenever a cluster becomes ready or is no longer. It replaces what the name had
+// before.
 func (p *Pool) Notify(name string, f func(cluster string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.notify[name] = f
 }
 
-// Set makes the connection to a cluster, or replaces it if its configuration changed. begin runs a function in a goroutine until its
-// context ends.
+// Set makes the connection to a cluster, or replaces it if its configuration changed. begin runs a function in a
+// goroutine until its context ends.
 func (p *Pool) Set(name string, c Config, begin func(func(context.Context))) {
 	p.mu.Lock()
 	old := p.targets[name]
@@ -177,8 +180,10 @@ type Target struct {
 
 func newTarget(name string, c Config, p *Pool) *Target {
 	ended, cancel := context.WithCancel(context.Background())
-	t := &Target{Name: name, pool: p, config: c, ended: ended, cancel: cancel, wake: make(chan struct{}, 1), waits: map[string]bool{},
-		status: Status{Reason: kontrol.ReasonConnecting, Message: "connecting"}}
+	t := &Target{
+		Name: name, pool: p, config: c, ended: ended, cancel: cancel, wake: make(chan struct{}, 1), waits: map[string]bool{},
+		status: Status{Reason: kontrol.ReasonConnecting, Message: "connecting"},
+	}
 	fail := func(reason, message string) *Target {
 		t.status = Status{Reason: reason, Message: message}
 		return t
@@ -188,7 +193,13 @@ func newTarget(name string, c Config, p *Pool) *Target {
 	}
 	if c.Local != nil {
 		t.client = c.Local
-		t.status = Status{Ready: true, Reason: kontrol.ReasonConnected, Message: "it serves this API", Version: p.version, Seen: time.Now()}
+		t.status = Status{
+			Ready:   true,
+			Reason:  kontrol.ReasonConnected,
+			Message: "it serves this API",
+			Version: p.version,
+			Seen:    time.Now(),
+		}
 		t.probe = func(context.Context) (string, error) { return p.version, nil }
 		return t
 	}
@@ -312,7 +323,15 @@ func (t *Target) reached(version string) {
 	if t.config.Local != nil {
 		message = was.Message
 	}
-	t.status = Status{Ready: true, Reason: kontrol.ReasonConnected, Message: message, Version: version, Server: was.Server, Seen: time.Now(), Outage: was.Outage}
+	t.status = Status{
+		Ready:   true,
+		Reason:  kontrol.ReasonConnected,
+		Message: message,
+		Version: version,
+		Server:  was.Server,
+		Seen:    time.Now(),
+		Outage:  was.Outage,
+	}
 	t.doubted = false
 	t.mu.Unlock()
 	if !was.Ready || was.Version != version {
@@ -335,7 +354,8 @@ func (t *Target) failed(err error) {
 	}
 }
 
-// doubt keeps requests from a cluster until a probe has told whether it answers: a single request may be lost because of what it asks.
+// doubt keeps requests from a cluster until a probe has told whether it answers: a single request may be lost because
+// of what it asks.
 func (t *Target) doubt(err error) {
 	t.mu.Lock()
 	if t.status.Ready {

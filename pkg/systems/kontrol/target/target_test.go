@@ -31,19 +31,24 @@ func TestParseKubeconfig(t *testing.T) {
 		data []byte
 		want string
 	}{
-		"a token":        {kubeconfig(server, `"token":"t"`), ""},
-		"a command":      {kubeconfig(server, `"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"sh"}`), "exec runs a command"},
-		"a plugin":       {kubeconfig(server, `"auth-provider":{"name":"x"}`), "auth-provider is a plugin"},
-		"a token file":   {kubeconfig(server, `"tokenFile":"/etc/shadow"`), "tokenFile is a file"},
-		"a key file":     {kubeconfig(server, `"client-key":"/k"`), "client-key is a file"},
-		"a certificate":  {kubeconfig(server, `"client-certificate":"/k"`), "client-certificate is a file"},
-		"an authority":   {kubeconfig(server+`,"certificate-authority":"/a"`, ``), "certificate-authority is a file"},
-		"a password":     {kubeconfig(server, `"username":"u","password":"p"`), "no longer accepts"},
-		"no server":      {kubeconfig(``, ``), `cluster "x" has no server`},
-		"no context":     {[]byte(`{"kind":"Config"}`), `it has no context ""`},
-		"no kubeconfig":  {[]byte("\x00\x01"), "it cannot be parsed"},
-		"too large":      {[]byte(strings.Repeat("x", maxKubeconfig+1)), "it has more than"},
-		"no such entry":  {[]byte(`{"kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"y"}}]}`), `it has no cluster "y"`},
+		"a token": {kubeconfig(server, `"token":"t"`), ""},
+		"a command": {
+			kubeconfig(server, `"exec":{"apiVersion":"client.authentication.k8s.io/v1","command":"sh"}`), "exec runs a command",
+		},
+		"a plugin":      {kubeconfig(server, `"auth-provider":{"name":"x"}`), "auth-provider is a plugin"},
+		"a token file":  {kubeconfig(server, `"tokenFile":"/etc/shadow"`), "tokenFile is a file"},
+		"a key file":    {kubeconfig(server, `"client-key":"/k"`), "client-key is a file"},
+		"a certificate": {kubeconfig(server, `"client-certificate":"/k"`), "client-certificate is a file"},
+		"an authority":  {kubeconfig(server+`,"certificate-authority":"/a"`, ``), "certificate-authority is a file"},
+		"a password":    {kubeconfig(server, `"username":"u","password":"p"`), "no longer accepts"},
+		"no server":     {kubeconfig(``, ``), `cluster "x" has no server`},
+		"no context":    {[]byte(`{"kind":"Config"}`), `it has no context ""`},
+		"no kubeconfig": {[]byte("\x00\x01"), "it cannot be parsed"},
+		"too large":     {[]byte(strings.Repeat("x", maxKubeconfig+1)), "it has more than"},
+		"no such entry": {
+			[]byte(`{"kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"y"}}]}`),
+			`it has no cluster "y"`,
+		},
 		"a bad key data": {kubeconfig(server, `"client-key-data":"%%"`), "it cannot be parsed"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -79,13 +84,17 @@ func TestServersThatAnswerGarbage(t *testing.T) {
 		answer func(http.ResponseWriter)
 		want   string
 	}{
-		"fine":         {func(w http.ResponseWriter) { _, _ = w.Write([]byte(`{"gitVersion":"v1.2.3"}`)) }, kontrol.ReasonConnected},
+		"fine": {
+			func(w http.ResponseWriter) { _, _ = w.Write([]byte(`{"gitVersion":"v1.2.3"}`)) }, kontrol.ReasonConnected,
+		},
 		"no JSON":      {func(w http.ResponseWriter) { _, _ = w.Write([]byte("<html>")) }, kontrol.ReasonInvalidAnswer},
 		"no version":   {func(w http.ResponseWriter) { _, _ = w.Write([]byte("{}")) }, kontrol.ReasonInvalidAnswer},
 		"not found":    {func(w http.ResponseWriter) { w.WriteHeader(http.StatusNotFound) }, kontrol.ReasonInvalidAnswer},
 		"unauthorized": {func(w http.ResponseWriter) { w.WriteHeader(http.StatusUnauthorized) }, kontrol.ReasonUnauthorized},
-		"huge":         {func(w http.ResponseWriter) { w.Header().Set("Content-Length", "99999999999") }, kontrol.ReasonInvalidAnswer},
-		"hangs up":     {func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, kontrol.ReasonUnreachable},
+		"huge": {
+			func(w http.ResponseWriter) { w.Header().Set("Content-Length", "99999999999") }, kontrol.ReasonInvalidAnswer,
+		},
+		"hangs up": {func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, kontrol.ReasonUnreachable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { c.answer(w) }))
@@ -120,8 +129,8 @@ func TestServersThatAnswerGarbage(t *testing.T) {
 	}
 }
 
-// TestABusyClusterQueuesNothing: beyond its requests at a time a cluster is busy. Callers that were refused are notified, once, when one ends; and one that was notified
-// but makes no request leaves it to the next.
+// TestABusyClusterQueuesNothing: beyond its requests at a time a cluster is busy. Callers that were refused are
+// notified, once, when one ends; and one that was notified but makes no request leaves it to the next.
 func TestABusyClusterQueuesNothing(t *testing.T) {
 	tg := &Target{status: Status{Ready: true}, config: Config{}, wake: make(chan struct{}, 1), waits: map[string]bool{}}
 	hold, notified := make(chan struct{}), make(chan string, 10)
@@ -152,7 +161,8 @@ func TestABusyClusterQueuesNothing(t *testing.T) {
 	require.Empty(t, notified)
 }
 
-// TestALostRequestIsNoOutage: after it nobody is let through until a probe has shown whether the cluster answers, and an outage is said only then.
+// TestALostRequestIsNoOutage: after it nobody is let through until a probe has shown whether the cluster answers, and
+// an outage is said only then.
 func TestALostRequestIsNoOutage(t *testing.T) {
 	answers := make(chan int)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -170,7 +180,9 @@ func TestALostRequestIsNoOutage(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	defer func() { cancel(); wg.Wait() }()
-	p.Set("c", Config{Kubeconfig: kubeconfig(`"server":"`+server.URL+`"`, "")}, func(f func(context.Context)) { wg.Go(func() { f(ctx) }) })
+	p.Set("c", Config{Kubeconfig: kubeconfig(`"server":"`+server.URL+`"`, "")}, func(f func(context.Context)) {
+		wg.Go(func() { f(ctx) })
+	})
 	c := p.Get("c")
 	<-changes // it connects
 	answers <- http.StatusOK
@@ -178,10 +190,12 @@ func TestALostRequestIsNoOutage(t *testing.T) {
 	require.True(t, up.Ready)
 	lose := func() {
 		var lost *UnreachableError
-		require.ErrorAs(t, c.Do(ctx, "", nil, func(context.Context, client.WithWatch) error { return io.ErrUnexpectedEOF }), &lost)
+		require.ErrorAs(t, c.Do(ctx, "", nil, func(context.Context, client.WithWatch) error { return io.ErrUnexpectedEOF }),
+			&lost)
 		require.True(t, lost.Asked)
 		lost = nil
-		require.ErrorAs(t, c.Do(ctx, "", nil, func(context.Context, client.WithWatch) error { t.Error("it was asked"); return nil }), &lost)
+		require.ErrorAs(t,
+			c.Do(ctx, "", nil, func(context.Context, client.WithWatch) error { t.Error("it was asked"); return nil }), &lost)
 		require.False(t, lost.Asked)
 		require.Nil(t, c.Client())
 	}

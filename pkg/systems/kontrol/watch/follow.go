@@ -87,7 +87,8 @@ func (w *watcher) follows(listed bool) {
 }
 
 // get reads one object; nil if it does not exist.
-func (w *watcher) get(ctx context.Context, c client.WithWatch, at types.NamespacedName) (*unstructured.Unstructured, error) {
+func (w *watcher) get(ctx context.Context, c client.WithWatch,
+	at types.NamespacedName) (*unstructured.Unstructured, error) {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(w.kind.GroupVersionKind)
 	ctx, cancel := context.WithTimeout(ctx, readTime)
@@ -99,7 +100,8 @@ func (w *watcher) get(ctx context.Context, c client.WithWatch, at types.Namespac
 }
 
 // open begins a watch of what o selects after a version. The caller must call end.
-func (w *watcher) open(ctx context.Context, c client.WithWatch, version string, o *client.ListOptions) (events <-chan apiwatch.Event, end func(), err error) {
+func (w *watcher) open(ctx context.Context, c client.WithWatch, version string,
+	o *client.ListOptions) (events <-chan apiwatch.Event, end func(), err error) {
 	seconds := int64((lifetime + rand.N(lifetime)) / time.Second)
 	o.Raw = &metav1.ListOptions{ResourceVersion: version, AllowWatchBookmarks: true, TimeoutSeconds: &seconds}
 	watch, err := c.Watch(ctx, w.newList(), o)
@@ -182,7 +184,8 @@ func decode(e apiwatch.Event) (u *unstructured.Unstructured, version string, err
 	return u, o.GetResourceVersion(), nil
 }
 
-func (w *watcher) event(ctx context.Context, c client.WithWatch, t apiwatch.EventType, u *unstructured.Unstructured) error {
+func (w *watcher) event(ctx context.Context, c client.WithWatch, t apiwatch.EventType,
+	u *unstructured.Unstructured) error {
 	at := client.ObjectKeyFromObject(u)
 	if t == apiwatch.Deleted { // or it has lost its label: the cluster is asked
 		var err error

@@ -19,8 +19,9 @@ const (
 	unguardedInterval = 30 * time.Second
 )
 
-// guards follow the objects that lost the label by which all others are watched, each by a watch of its own. Only drift that is not corrected
-// leaves such objects, so there are few; what is beyond maxGuards is read every unguardedInterval.
+// guards follow the objects that lost the label by which all others are watched, each by a watch of its own. Only drift
+// that is not corrected leaves such objects, so there are few; what is beyond maxGuards is read every
+// unguardedInterval.
 type guards struct {
 	*watcher
 	ctx    context.Context
@@ -36,7 +37,14 @@ type guards struct {
 
 func newGuards(ctx context.Context, w *watcher, c client.WithWatch) *guards {
 	ctx, cancel := context.WithCancel(ctx)
-	g := &guards{watcher: w, ctx: ctx, cancel: cancel, client: c, timer: time.NewTimer(unguardedInterval), on: map[types.NamespacedName]bool{}}
+	g := &guards{
+		watcher: w,
+		ctx:     ctx,
+		cancel:  cancel,
+		client:  c,
+		timer:   time.NewTimer(unguardedInterval),
+		on:      map[types.NamespacedName]bool{},
+	}
 	g.timer.Stop()
 	return g
 }
@@ -117,8 +125,8 @@ func (g *guards) leaves(at types.NamespacedName) bool {
 	return true
 }
 
-// follow reads an object, and follows its changes until the watch ends. It reports whether the object had its label again, was gone or
-// wanted no more.
+// follow reads an object, and follows its changes until the watch ends. It reports whether the object had its label
+// again, was gone or wanted no more.
 func (g *guards) follow(at types.NamespacedName) (done bool, err error) {
 	version := g.version(at)
 	o, err := g.get(g.ctx, g.client, at)

@@ -36,12 +36,14 @@ const (
 	maxDecoded = 128
 	// maxDecodedSize is about how many bytes of JSON one of them may have.
 	maxDecodedSize = 64 << 10
-	// maxUnwanted is how many bytes of objects of a watch are held that nobody wants yet, as after a start, when they are listed and wanted at the same
-	// time. Others may belong to another Kontrol, or to somebody who wants to fill this process.
+	// maxUnwanted is how many bytes of objects of a watch are held that nobody wants yet, as after a start, when they are
+	// listed and wanted at the same time. Others may belong to another Kontrol, or to somebody who wants to fill this
+	// process.
 	maxUnwanted = 16 << 20
 )
 
-// hold sets the object of an item that has none, unless it is one too many that nobody wants: that is read when it is wanted. The watcher is locked.
+// hold sets the object of an item that has none, unless it is one too many that nobody wants: that is read when it is
+// wanted. The watcher is locked.
 func (w *watcher) hold(i *item, o *unstructured.Unstructured) {
 	if len(i.pairs) == 0 {
 		if full := store(o); w.unwanted+len(full) <= maxUnwanted {
@@ -202,7 +204,8 @@ func (w *watcher) putOver(at types.NamespacedName, was string, o *unstructured.U
 	}
 }
 
-// putLost is put unless the object has its label by now, and the watch of all follows it, or a later version is known from that.
+// putLost is put unless the object has its label by now, and the watch of all follows it, or a later version is known
+// from that.
 func (w *watcher) putLost(at types.NamespacedName, version string, o *unstructured.Unstructured) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

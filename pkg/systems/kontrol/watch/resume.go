@@ -16,8 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// position is how far the changes of a cluster were followed: all up to version are known. A watch goes on from it, also after hours without the
-// cluster, as long as the cluster still has the changes since. Without a version a list must come first.
+// position is how far the changes of a cluster were followed: all up to version are known. A watch goes on from it,
+// also after hours without the cluster, as long as the cluster still has the changes since. Without a version a list
+// must come first.
 type position struct {
 	cluster types.UID // empty if it may not be read
 	version string
@@ -25,8 +26,8 @@ type position struct {
 }
 
 const (
-	// doubt is after how long a watch goes on only from where the cluster is seen to have the same history: one that was restored from a copy may have
-	// passed the version that was reached.
+	// doubt is after how long a watch goes on only from where the cluster is seen to have the same history: one that was
+	// restored from a copy may have passed the version that was reached.
 	doubt = time.Hour
 	// witnesses is how many objects are read for that.
 	witnesses = 8
@@ -35,8 +36,8 @@ const (
 // identityNamespace is in every cluster for as long as that exists: its UID tells one cluster from another.
 const identityNamespace = "kube-system"
 
-// identify returns what tells a cluster from others: the one behind an address or a tunnel may have been replaced, and the versions of one mean
-// nothing to another. It is empty if the credentials may not read it.
+// identify returns what tells a cluster from others: the one behind an address or a tunnel may have been replaced, and
+// the versions of one mean nothing to another. It is empty if the credentials may not read it.
 func identify(ctx context.Context, c client.WithWatch) (types.UID, error) {
 	ns := &metav1.PartialObjectMetadata{}
 	ns.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("Namespace"))
@@ -49,8 +50,8 @@ func identify(ctx context.Context, c client.WithWatch) (types.UID, error) {
 	return ns.UID, err
 }
 
-// next follows the changes from where the last watch ended, if that is known and the cluster is the same, or else from a list, until the watch ends
-// in order.
+// next follows the changes from where the last watch ended, if that is known and the cluster is the same, or else from
+// a list, until the watch ends in order.
 func (w *watcher) next(ctx context.Context, c client.WithWatch, g *guards) error {
 	id, err := identify(ctx, c)
 	if err != nil {
@@ -72,8 +73,9 @@ func (w *watcher) next(ctx context.Context, c client.WithWatch, g *guards) error
 	return w.watch(ctx, c, g)
 }
 
-// goesOn reports whether a watch can go on from what was reached. A server that is asked for the changes after a version that it does not have yet, as
-// one that was restored from a copy, refuses nothing: it says nothing until it gets there.
+// goesOn reports whether a watch can go on from what was reached. A server that is asked for the changes after a
+// version that it does not have yet, as one that was restored from a copy, refuses nothing: it says nothing until it
+// gets there.
 func (w *watcher) goesOn(ctx context.Context, c client.WithWatch, id types.UID) (bool, error) {
 	if w.reached.version == "" || id == "" || w.reached.cluster != id {
 		return false, nil
@@ -93,9 +95,10 @@ func (w *watcher) goesOn(ctx context.Context, c client.WithWatch, id types.UID) 
 	return w.witnessed(ctx, c)
 }
 
-// witnessed looks for an object that the cluster still has in the version that is known, the latest first: until then its history is the one that was
-// followed, and the watch goes on from there. What has happened since is reported again. Those before may be newer by now, but none gone or older: then the
-// cluster may not have got as far. That an object which was deleted since is there again is not found out.
+// witnessed looks for an object that the cluster still has in the version that is known, the latest first: until then
+// its history is the one that was followed, and the watch goes on from there. What has happened since is reported
+// again. Those before may be newer by now, but none gone or older: then the cluster may not have got as far. That an
+// object which was deleted since is there again is not found out.
 func (w *watcher) witnessed(ctx context.Context, c client.WithWatch) (bool, error) {
 	began := time.Now()
 	for _, at := range w.latest(witnesses, w.reached.version) {

@@ -15,8 +15,8 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 )
 
-// TestAWatchGoesOnWhereItEnded: without a list, on the same cluster. On another one, on one that went back, and where it is not known whether it is
-// the same, a list comes first.
+// TestAWatchGoesOnWhereItEnded: without a list, on the same cluster. On another one, on one that went back, and where
+// it is not known whether it is the same, a list comes first.
 func TestAWatchGoesOnWhereItEnded(t *testing.T) {
 	for _, lasts := range []time.Duration{0, time.Minute} { // one that ends at once is an error
 		synctest.Test(t, func(t *testing.T) {
@@ -74,8 +74,9 @@ func TestAWatchGoesOnWhereItEnded(t *testing.T) {
 	}
 }
 
-// TestAWatchGoesOnAfterHours: without a list, from the latest object that the cluster still has as it is known, so that nothing is missed on a cluster
-// that was restored from a copy, and has newer versions by now. If there is none, everything is listed.
+// TestAWatchGoesOnAfterHours: without a list, from the latest object that the cluster still has as it is known, so that
+// nothing is missed on a cluster that was restored from a copy, and has newer versions by now. If there is none,
+// everything is listed.
 func TestAWatchGoesOnAfterHours(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer()
@@ -137,7 +138,11 @@ func TestVersionsAreComparedAsNumbers(t *testing.T) {
 func TestLargeObjectsAreNotHeldDecoded(t *testing.T) {
 	w := newWatcher(nil, kind{})
 	defer w.cancel()
-	for name, value := range map[string]any{"text": strings.Repeat("x", maxDecodedSize), "list": make([]any, maxDecodedSize/8), "small": strings.Repeat("x", maxDecodedSize/2)} {
+	for name, value := range map[string]any{
+		"text":  strings.Repeat("x", maxDecodedSize),
+		"list":  make([]any, maxDecodedSize/8),
+		"small": strings.Repeat("x", maxDecodedSize/2),
+	} {
 		o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "data": value}}
 		o.SetName(name)
 		o.SetResourceVersion("1")

@@ -1,5 +1,5 @@
-// Package watch follows the objects that Kontrol applied: one watch for each kind and cluster, shared by all Resources, for as long as any
-// needs it.
+// Package watch follows the objects that Kontrol applied: one watch for each kind and cluster, shared by all Resources,
+// for as long as any needs it.
 //
 // Its invariants: an object is reported as missing only if the cluster said so, and what cannot be watched is reported
 // with its reason. What is held is limited by maxObjects; changes are not queued but replace each other. Of an object
@@ -60,8 +60,8 @@ type Hub struct {
 	places  map[Pair]place
 }
 
-// New returns a hub without watches. begin runs a function in a goroutine until its context ends; changed is called, without locks, when
-// anything that Look returns for a pair may have changed.
+// New returns a hub without watches. begin runs a function in a goroutine until its context ends; changed is called,
+// without locks, when anything that Look returns for a pair may have changed.
 func New(pool *target.Pool, begin func(func(context.Context)), changed func(Pair)) *Hub {
 	return &Hub{pool: pool, begin: begin, changed: changed, watches: map[kind]*watcher{}, places: map[Pair]place{}}
 }
@@ -121,8 +121,8 @@ func (h *Hub) Look(p Pair) Seen {
 	return at.watcher.look(at.NamespacedName)
 }
 
-// Settle says that an object that Look returned was recorded: it is not held any more. by, which must not be 0, is returned by Look until the
-// object changes.
+// Settle says that an object that Look returned was recorded: it is not held any more. by, which must not be 0, is
+// returned by Look until the object changes.
 func (h *Hub) Settle(p Pair, version string, by uint64) {
 	if at, ok := h.place(p); ok {
 		at.watcher.settle(at.NamespacedName, version, by)

@@ -43,7 +43,14 @@ type server struct {
 }
 
 func newServer() *server {
-	s := &server{id: "one", version: "1", mapper: meta.NewDefaultRESTMapper(nil), objects: map[string]*unstructured.Unstructured{}, began: make(chan *apiwatch.FakeWatcher, 10), alone: make(chan *apiwatch.FakeWatcher, 10)}
+	s := &server{
+		id:      "one",
+		version: "1",
+		mapper:  meta.NewDefaultRESTMapper(nil),
+		objects: map[string]*unstructured.Unstructured{},
+		began:   make(chan *apiwatch.FakeWatcher, 10),
+		alone:   make(chan *apiwatch.FakeWatcher, 10),
+	}
 	s.mapper.Add(schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, meta.RESTScopeNamespace)
 	return s
 }
@@ -166,7 +173,8 @@ func version(v string) func(Seen) bool {
 	return func(s Seen) bool { return s.Object != nil && s.Object.GetResourceVersion() == v }
 }
 
-// TestOneWatchForAll: all pairs of a kind share one watch, which ends with the last; changes, deletions and lost labels are seen.
+// TestOneWatchForAll: all pairs of a kind share one watch, which ends with the last; changes, deletions and lost labels
+// are seen.
 func TestOneWatchForAll(t *testing.T) {
 	s := newServer()
 	s.put("m", "1", true)
@@ -235,12 +243,24 @@ func TestExpiredWatchesAreListedAgain(t *testing.T) {
 		h.Want(pair, at)
 		until(version("1"))
 		s.put("m", "7", true)
-		(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
+		(<-s.began).Error(&metav1.Status{
+			Status: metav1.StatusFailure,
+			Code:   http.StatusGone,
+			Reason: metav1.StatusReasonExpired,
+		})
 		until(version("7"))
 		s.put("m", "8", false)
-		(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
+		(<-s.began).Error(&metav1.Status{
+			Status: metav1.StatusFailure,
+			Code:   http.StatusGone,
+			Reason: metav1.StatusReasonExpired,
+		})
 		until(version("8"))
-		(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: "broken"})
+		(<-s.began).Error(&metav1.Status{
+			Status:  metav1.StatusFailure,
+			Code:    http.StatusInternalServerError,
+			Message: "broken",
+		})
 		until(func(s Seen) bool { return s.Reason == "WatchFailed" })
 		until(func(s Seen) bool { return s.Reason == "" })
 	})
@@ -278,7 +298,11 @@ func TestWhatIsRecordedIsNotHeld(t *testing.T) {
 
 	// A list that finds the same version leaves it settled; another version ends that.
 	h.Settle(pair, "1", 8)
-	(<-s.began).Error(&metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGone, Reason: metav1.StatusReasonExpired})
+	(<-s.began).Error(&metav1.Status{
+		Status: metav1.StatusFailure,
+		Code:   http.StatusGone,
+		Reason: metav1.StatusReasonExpired,
+	})
 	events := <-s.began
 	require.Equal(t, Seen{Known: true, Settled: 8}, h.Look(pair))
 	events.Modify(s.put("m", "2", true))
@@ -292,8 +316,8 @@ func TestWhatIsRecordedIsNotHeld(t *testing.T) {
 	require.ErrorIs(t, func() error { h.pool.Remove("c"); return h.Load(t.Context(), pair) }(), ErrUnreachable)
 }
 
-// TestWhatNobodyWantsIsBounded: of objects that are no Resource's, as those of another Kontrol, a bounded part is held; what is wanted later is there, or
-// read.
+// TestWhatNobodyWantsIsBounded: of objects that are no Resource's, as those of another Kontrol, a bounded part is held;
+// what is wanted later is there, or read.
 func TestWhatNobodyWantsIsBounded(t *testing.T) {
 	const n, size = 20, maxUnwanted / 10
 	s := newServer()

@@ -49,7 +49,15 @@ type watcher struct {
 
 func newWatcher(h *Hub, k kind) *watcher {
 	ended, cancel := context.WithCancel(context.Background())
-	return &watcher{hub: h, kind: k, ended: ended, cancel: cancel, wake: make(chan struct{}, 1), items: map[types.NamespacedName]*item{}, lost: map[types.NamespacedName]bool{}}
+	return &watcher{
+		hub:    h,
+		kind:   k,
+		ended:  ended,
+		cancel: cancel,
+		wake:   make(chan struct{}, 1),
+		items:  map[types.NamespacedName]*item{},
+		lost:   map[types.NamespacedName]bool{},
+	}
 }
 
 func (w *watcher) poke() {
@@ -120,7 +128,8 @@ func (w *watcher) once() error {
 	}
 }
 
-// failed records why the objects cannot be followed. What was known of a cluster that does not answer stays known: its condition says so.
+// failed records why the objects cannot be followed. What was known of a cluster that does not answer stays known: its
+// condition says so.
 func (w *watcher) failed(err error) {
 	reason, message := "WatchFailed", err.Error()
 	switch {
@@ -133,7 +142,8 @@ func (w *watcher) failed(err error) {
 		}
 		return
 	case meta.IsNoMatchError(err):
-		reason, message = kontrol.ReasonNoKind, fmt.Sprintf("the cluster has no kind %s in %s yet: apply its CustomResourceDefinition", w.kind.Kind, w.kind.GroupVersion())
+		reason, message = kontrol.ReasonNoKind, fmt.Sprintf("the cluster has no kind %s in %s yet: apply its "+
+			"CustomResourceDefinition", w.kind.Kind, w.kind.GroupVersion())
 	case apierrors.IsForbidden(err):
 		reason, message = "Forbidden", "the cluster's user may not list and watch it: "+err.Error()
 	}

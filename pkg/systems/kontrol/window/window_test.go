@@ -39,22 +39,50 @@ func TestWindows(t *testing.T) {
 		open  bool
 		until string
 	}{
-		"none":                          {nil, "2026-11-22T12:00:00Z", true, ""},
-		"before it opens":               {[]kontrol.SyncWindow{night}, "2026-11-23T21:59:59Z", false, "2026-11-23T22:00:00Z"},
-		"as it opens":                   {[]kontrol.SyncWindow{night}, "2026-11-23T22:00:00Z", true, "2026-11-24T02:00:00Z"},
-		"after midnight":                {[]kontrol.SyncWindow{night}, "2026-11-24T01:59:59Z", true, "2026-11-24T02:00:00Z"},
-		"as it ends":                    {[]kontrol.SyncWindow{night}, "2026-11-24T02:00:00Z", false, "2026-11-24T22:00:00Z"},
-		"over the weekend":              {[]kontrol.SyncWindow{night}, "2026-11-22T12:00:00Z", false, "2026-11-23T22:00:00Z"},
-		"one of two":                    {[]kontrol.SyncWindow{night, allow("0 12 * * *", time.Hour)}, "2026-11-22T12:30:00Z", true, "2026-11-22T13:00:00Z"},
-		"the nearer of two":             {[]kontrol.SyncWindow{night, allow("0 12 * * *", time.Hour)}, "2026-11-22T13:30:00Z", false, "2026-11-23T12:00:00Z"},
-		"denied":                        {[]kontrol.SyncWindow{deny("0 12 * * *", time.Hour)}, "2026-11-22T12:30:00Z", false, "2026-11-22T13:00:00Z"},
-		"not denied now":                {[]kontrol.SyncWindow{deny("0 12 * * *", time.Hour)}, "2026-11-22T13:00:00Z", true, "2026-11-23T12:00:00Z"},
-		"denied and allowed":            {[]kontrol.SyncWindow{allow("0 0 * * *", 24*time.Hour), deny("0 12 * * *", time.Hour)}, "2026-11-22T12:30:00Z", false, "2026-11-22T13:00:00Z"},
-		"the longer denial":             {[]kontrol.SyncWindow{deny("0 12 * * *", 3*time.Hour), deny("0 12 * * *", time.Hour)}, "2026-11-22T12:30:00Z", false, "2026-11-22T15:00:00Z"},
-		"a zone in winter":              {[]kontrol.SyncWindow{berlin}, "2026-11-22T21:00:00Z", true, "2026-11-22T23:00:00Z"},
-		"a zone in summer":              {[]kontrol.SyncWindow{berlin}, "2026-07-22T20:00:00Z", true, "2026-07-22T22:00:00Z"},
-		"what cannot be read, allowing": {[]kontrol.SyncWindow{allow("nonsense", time.Hour)}, "2026-11-22T12:00:00Z", false, ""},
-		"what cannot be read, denying":  {[]kontrol.SyncWindow{deny("nonsense", time.Hour)}, "2026-11-22T12:00:00Z", false, ""},
+		"none":             {nil, "2026-11-22T12:00:00Z", true, ""},
+		"before it opens":  {[]kontrol.SyncWindow{night}, "2026-11-23T21:59:59Z", false, "2026-11-23T22:00:00Z"},
+		"as it opens":      {[]kontrol.SyncWindow{night}, "2026-11-23T22:00:00Z", true, "2026-11-24T02:00:00Z"},
+		"after midnight":   {[]kontrol.SyncWindow{night}, "2026-11-24T01:59:59Z", true, "2026-11-24T02:00:00Z"},
+		"as it ends":       {[]kontrol.SyncWindow{night}, "2026-11-24T02:00:00Z", false, "2026-11-24T22:00:00Z"},
+		"over the weekend": {[]kontrol.SyncWindow{night}, "2026-11-22T12:00:00Z", false, "2026-11-23T22:00:00Z"},
+		"one of two": {
+			[]kontrol.SyncWindow{night, allow("0 12 * * *", time.Hour)},
+			"2026-11-22T12:30:00Z",
+			true,
+			"2026-11-22T13:00:00Z",
+		},
+		"the nearer of two": {
+			[]kontrol.SyncWindow{night, allow("0 12 * * *", time.Hour)},
+			"2026-11-22T13:30:00Z",
+			false,
+			"2026-11-23T12:00:00Z",
+		},
+		"denied": {
+			[]kontrol.SyncWindow{deny("0 12 * * *", time.Hour)}, "2026-11-22T12:30:00Z", false, "2026-11-22T13:00:00Z",
+		},
+		"not denied now": {
+			[]kontrol.SyncWindow{deny("0 12 * * *", time.Hour)}, "2026-11-22T13:00:00Z", true, "2026-11-23T12:00:00Z",
+		},
+		"denied and allowed": {
+			[]kontrol.SyncWindow{allow("0 0 * * *", 24*time.Hour), deny("0 12 * * *", time.Hour)},
+			"2026-11-22T12:30:00Z",
+			false,
+			"2026-11-22T13:00:00Z",
+		},
+		"the longer denial": {
+			[]kontrol.SyncWindow{deny("0 12 * * *", 3*time.Hour), deny("0 12 * * *", time.Hour)},
+			"2026-11-22T12:30:00Z",
+			false,
+			"2026-11-22T15:00:00Z",
+		},
+		"a zone in winter": {[]kontrol.SyncWindow{berlin}, "2026-11-22T21:00:00Z", true, "2026-11-22T23:00:00Z"},
+		"a zone in summer": {[]kontrol.SyncWindow{berlin}, "2026-07-22T20:00:00Z", true, "2026-07-22T22:00:00Z"},
+		"what cannot be read, allowing": {
+			[]kontrol.SyncWindow{allow("nonsense", time.Hour)}, "2026-11-22T12:00:00Z", false, "",
+		},
+		"what cannot be read, denying": {
+			[]kontrol.SyncWindow{deny("nonsense", time.Hour)}, "2026-11-22T12:00:00Z", false, "",
+		},
 	} {
 		s := Of(c.list, at(c.now))
 		require.Equal(t, c.open, s.Open, name)

@@ -30,5 +30,7 @@ func Roles() []client.Object {
 		rule("discovery.k8s.io", []string{"list"}, "endpointslices"),
 		rule("coordination.k8s.io", []string{"get", "list", "create", "update"}, "leases"),
 	}}
-	return []client.Object{facade, own.RoleBinding(facade, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: User})}
+	return []client.Object{
+		facade, own.RoleBinding(facade, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: User}),
+	}
 }

@@ -24,11 +24,17 @@ func (a *app) pod() *cobra.Command {
 func (a *app) podCreate() *cobra.Command {
 	var in wire.CreatePod
 	var labels, containers, ports []string
-	cmd := &cobra.Command{Use: "create NAME --container NAME:IMAGE[:ENV=VALUE,...]", Short: "Create a pod", Args: exactly(1, "NAME --container NAME:IMAGE")}
+	cmd := &cobra.Command{
+		Use:   "create NAME --container NAME:IMAGE[:ENV=VALUE,...]",
+		Short: "Create a pod",
+		Args:  exactly(1, "NAME --container NAME:IMAGE"),
+	}
 	cmd.Flags().StringVar(&in.Namespace, "namespace", "default", "namespace of the pod")
 	cmd.Flags().StringArrayVarP(&labels, "label", "l", nil, "label, key=value; may be repeated")
-	cmd.Flags().StringArrayVarP(&containers, "container", "c", nil, "container, name:image[:env1=val1,env2=val2]; may be repeated")
-	cmd.Flags().StringArrayVarP(&ports, "port", "p", nil, "published port, [containerName:]hostPort:containerPort; may be repeated")
+	cmd.Flags().StringArrayVarP(&containers, "container", "c", nil,
+		"container, name:image[:env1=val1,env2=val2]; may be repeated")
+	cmd.Flags().StringArrayVarP(&ports, "port", "p", nil,
+		"published port, [containerName:]hostPort:containerPort; may be repeated")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(containers) == 0 {
 			return fmt.Errorf("at least one container is required (use --container flag)")
@@ -54,7 +60,8 @@ func (a *app) podCreate() *cobra.Command {
 		if err := a.client.do(cmd.Context(), http.MethodPost, "/api/v1/pods", in, &p); err != nil {
 			return fmt.Errorf("failed to create pod: %w", err)
 		}
-		fmt.Fprintf(a.out, "Pod created successfully:\n  ID:        %s\n  Name:      %s\n  Namespace: %s\n  Status:    %s\n", p.PodID, p.Name, p.Namespace, p.Status)
+		fmt.Fprintf(a.out, "Pod created successfully:\n  ID:        %s\n  Name:      %s\n  Namespace: %s\n  Status:    %s\n",
+			p.PodID, p.Name, p.Namespace, p.Status)
 		if p.NodeID != "" {
 			fmt.Fprintf(a.out, "  Node:      %s\n", p.NodeID)
 		}
@@ -104,7 +111,8 @@ func publish(containers []wire.Container, spec string) error {
 	case parts == 2:
 		name, pair, _ = strings.Cut(spec, ":")
 	case len(containers) > 1:
-		return fmt.Errorf("port %q needs the name of a container, since there are several: containerName:hostPort:containerPort", spec)
+		return fmt.Errorf("port %q needs the name of a container, since there are several: "+
+			"containerName:hostPort:containerPort", spec)
 	}
 	host, port, err := portPair(pair)
 	if err != nil {
@@ -114,7 +122,9 @@ func publish(containers []wire.Container, spec string) error {
 	if i < 0 {
 		return fmt.Errorf("port %q: there is no container %q", spec, name)
 	}
-	containers[i].Ports = append(containers[i].Ports, wire.ContainerPort{ContainerPort: port, HostPort: host, Protocol: "TCP"})
+	containers[i].Ports = append(containers[i].Ports, wire.ContainerPort{
+		ContainerPort: port, HostPort: host, Protocol: "TCP",
+	})
 	return nil
 }
 
@@ -221,7 +231,11 @@ func (a *app) podDelete() *cobra.Command {
 func (a *app) podLogs() *cobra.Command {
 	var container string
 	var tail int
-	cmd := &cobra.Command{Use: "logs POD-ID", Short: "Print the logs of a pod", Args: exactly(1, "POD-ID [--container NAME] [--tail N]")}
+	cmd := &cobra.Command{
+		Use:   "logs POD-ID",
+		Short: "Print the logs of a pod",
+		Args:  exactly(1, "POD-ID [--container NAME] [--tail N]"),
+	}
 	cmd.Flags().StringVarP(&container, "container", "c", "", "only this container")
 	cmd.Flags().IntVarP(&tail, "tail", "t", 100, "number of lines from the end")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -230,7 +244,8 @@ func (a *app) podLogs() *cobra.Command {
 			query.Set("container", container)
 		}
 		var logs wire.PodLogs
-		if err := a.client.do(cmd.Context(), http.MethodGet, at("pods", args[0])+"/logs?"+query.Encode(), nil, &logs); err != nil {
+		if err := a.client.do(cmd.Context(), http.MethodGet, at("pods", args[0])+"/logs?"+query.Encode(), nil, &logs); err !=
+			nil {
 			return fmt.Errorf("failed to get pod logs: %w", err)
 		}
 		for _, name := range slices.Sorted(maps.Keys(logs.Logs)) {

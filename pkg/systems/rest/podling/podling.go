@@ -56,7 +56,8 @@ https://any:TOKEN@host:port.`,
 		SilenceErrors: true, SilenceUsage: true,
 	}
 	f := cmd.PersistentFlags()
-	f.StringVar(&flags.config, "config", "", "YAML file with master, token and ca-file (default $HOME/.podling.yaml where it exists)")
+	f.StringVar(&flags.config, "config", "",
+		"YAML file with master, token and ca-file (default $HOME/.podling.yaml where it exists)")
 	f.StringVar(&flags.Master, "master", "", "URL of the facade (default "+defaultMaster+")")
 	f.StringVar(&flags.Token, "token", "", "token of the facade")
 	f.StringVar(&flags.CAFile, "ca-file", "", "file with the CA of the facade's certificate")

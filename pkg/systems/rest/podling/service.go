@@ -22,7 +22,11 @@ func (a *app) service() *cobra.Command {
 func (a *app) serviceCreate() *cobra.Command {
 	var in wire.CreateService
 	var labels, selectors, ports []string
-	cmd := &cobra.Command{Use: "create NAME --selector KEY=VALUE --port [NAME:]PORT[:TARGET]", Short: "Create a service", Args: exactly(1, "NAME --selector KEY=VALUE --port PORT")}
+	cmd := &cobra.Command{
+		Use:   "create NAME --selector KEY=VALUE --port [NAME:]PORT[:TARGET]",
+		Short: "Create a service",
+		Args:  exactly(1, "NAME --selector KEY=VALUE --port PORT"),
+	}
 	cmd.Flags().StringVar(&in.Namespace, "namespace", "default", "namespace of the service")
 	cmd.Flags().StringSliceVar(&labels, "label", nil, "label, key=value; may be repeated")
 	cmd.Flags().StringSliceVar(&selectors, "selector", nil, "label of the pods, key=value; may be repeated")
@@ -49,7 +53,9 @@ func (a *app) serviceCreate() *cobra.Command {
 		if err := a.client.do(cmd.Context(), http.MethodPost, "/api/v1/services", in, &s); err != nil {
 			return fmt.Errorf("failed to create service: %w", err)
 		}
-		fmt.Fprintf(a.out, "Service created successfully:\n  ID:         %s\n  Name:       %s\n  Namespace:  %s\n  Type:       %s\n", s.ServiceID, s.Name, s.Namespace, s.Type)
+		fmt.Fprintf(a.out,
+			"Service created successfully:\n  ID:         %s\n  Name:       %s\n  Namespace:  %s\n  Type:       %s\n",
+			s.ServiceID, s.Name, s.Namespace, s.Type)
 		if s.ClusterIP != "" {
 			fmt.Fprintf(a.out, "  ClusterIP:  %s\n  DNS:        %s.%s.svc\n", s.ClusterIP, s.Name, s.Namespace)
 		}
@@ -133,7 +139,8 @@ func (a *app) serviceList() *cobra.Command {
 				}
 				ports = append(ports, port)
 			}
-			fmt.Fprintf(a.out, format, short(s.Name, 20), short(s.Namespace, 15), s.Type, orElse(s.ClusterIP, "None"), short(orElse(strings.Join(ports, ","), "None"), 40))
+			fmt.Fprintf(a.out, format, short(s.Name, 20), short(s.Namespace, 15), s.Type, orElse(s.ClusterIP, "None"),
+				short(orElse(strings.Join(ports, ","), "None"), 40))
 		}
 		return nil
 	}
@@ -151,7 +158,8 @@ func (a *app) serviceGet() *cobra.Command {
 		if err := a.client.do(cmd.Context(), http.MethodGet, at("services", args[0])+"/endpoints", nil, &e); err != nil {
 			return fmt.Errorf("failed to get endpoints: %w", err)
 		}
-		fmt.Fprintf(a.out, "Service: %s\n  ID:         %s\n  Namespace:  %s\n  Type:       %s\n", s.Name, s.ServiceID, s.Namespace, s.Type)
+		fmt.Fprintf(a.out, "Service: %s\n  ID:         %s\n  Namespace:  %s\n  Type:       %s\n", s.Name, s.ServiceID,
+			s.Namespace, s.Type)
 		if s.ClusterIP != "" {
 			fmt.Fprintf(a.out, "  ClusterIP:  %s\n  DNS:        %s.%s.svc\n", s.ClusterIP, s.Name, s.Namespace)
 		}

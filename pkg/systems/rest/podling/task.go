@@ -41,7 +41,8 @@ func (a *app) run() *cobra.Command {
 		if err := a.client.do(cmd.Context(), http.MethodPost, "/api/v1/tasks", in, &t); err != nil {
 			return fmt.Errorf("failed to create task: %w", err)
 		}
-		fmt.Fprintf(a.out, "Task created successfully:\n  ID:     %s\n  Name:   %s\n  Image:  %s\n  Status: %s\n", t.TaskID, t.Name, t.Image, t.Status)
+		fmt.Fprintf(a.out, "Task created successfully:\n  ID:     %s\n  Name:   %s\n  Image:  %s\n  Status: %s\n", t.TaskID,
+			t.Name, t.Image, t.Status)
 		if t.NodeID != "" {
 			fmt.Fprintf(a.out, "  Node:   %s\n", t.NodeID)
 		}
@@ -89,7 +90,8 @@ func (a *app) ps() *cobra.Command {
 				if t.HealthStatus == wire.HealthUnknown {
 					t.HealthStatus = ""
 				}
-				line(t.TaskID, t.Name, t.Image, t.Status, orElse(t.HealthStatus, "-"), orElse(t.NodeID, "-"), age(time.Since(t.CreatedAt)))
+				line(t.TaskID, t.Name, t.Image, t.Status, orElse(t.HealthStatus, "-"), orElse(t.NodeID, "-"),
+					age(time.Since(t.CreatedAt)))
 			}
 		})
 	}
@@ -157,7 +159,11 @@ func (a *app) nodes() *cobra.Command {
 func (a *app) logs() *cobra.Command {
 	var tail int
 	var follow bool
-	cmd := &cobra.Command{Use: "logs TASK-ID", Short: "Print the logs of a task", Args: exactly(1, "TASK-ID [--tail N] [--follow]")}
+	cmd := &cobra.Command{
+		Use:   "logs TASK-ID",
+		Short: "Print the logs of a task",
+		Args:  exactly(1, "TASK-ID [--tail N] [--follow]"),
+	}
 	cmd.Flags().IntVar(&tail, "tail", 100, "number of lines from the end")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "follow the logs until the task ends")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -218,7 +224,8 @@ func (a *app) prune() *cobra.Command {
 		if err := a.client.do(cmd.Context(), http.MethodPost, path, nil, &r); err != nil {
 			return fmt.Errorf("failed to prune: %w", err)
 		}
-		fmt.Fprintf(a.out, "Pruned resources from database:\n  Pods:     %d\n  Tasks:    %d\n  Nodes:    %d\n  Services: %d\n",
+		fmt.Fprintf(a.out,
+			"Pruned resources from database:\n  Pods:     %d\n  Tasks:    %d\n  Nodes:    %d\n  Services: %d\n",
 			r.PodsRemoved, r.TasksRemoved, r.NodesRemoved, r.ServicesRemoved)
 		return nil
 	}

@@ -17,10 +17,12 @@ import (
 func Bundle(b *kontrol.Bundle) wire.Bundle {
 	s, r := &b.Status, &b.Spec.Rollout
 	out := wire.Bundle{
-		ID: kontrol.IDOf(string(b.UID)), Name: b.Name, ClusterID: b.Spec.ClusterName, ClusterSelector: selectorText(b.Spec.ClusterSelector),
-		Mode: string(b.Spec.Mode), DeletionPolicy: string(b.Spec.DeletionPolicy), Generation: b.Generation,
+		ID: kontrol.IDOf(string(b.UID)), Name: b.Name, ClusterID: b.Spec.ClusterName,
+		ClusterSelector: selectorText(b.Spec.ClusterSelector),
+		Mode:            string(b.Spec.Mode), DeletionPolicy: string(b.Spec.DeletionPolicy), Generation: b.Generation,
 		BundleRollout: wire.BundleRollout{OnFailure: string(r.OnFailure), Approval: string(r.Approval), Paused: r.Paused},
-		Content:       s.Content, ContentApproved: s.Content != "" && s.Approved == s.Content, Objects: s.Objects, State: b.Phase(), CreatedAt: b.CreationTimestamp.Time,
+		Content:       s.Content, ContentApproved: s.Content != "" && s.Approved == s.Content, Objects: s.Objects,
+		State: b.Phase(), CreatedAt: b.CreationTimestamp.Time,
 		Windows: windows(b.Spec.Windows), Clusters: []wire.BundleCluster{},
 	}
 	if s.ObservedGeneration == b.Generation {
@@ -42,7 +44,13 @@ func Bundle(b *kontrol.Bundle) wire.Bundle {
 	}
 	for i := range s.Targets {
 		t := &s.Targets[i]
-		out.Clusters = append(out.Clusters, wire.BundleCluster{ClusterID: t.Name, State: string(t.Phase), Message: t.Message, Content: t.Content, Wave: t.Wave})
+		out.Clusters = append(out.Clusters, wire.BundleCluster{
+			ClusterID: t.Name,
+			State:     string(t.Phase),
+			Message:   t.Message,
+			Content:   t.Content,
+			Wave:      t.Wave,
+		})
 	}
 	return out
 }
@@ -60,8 +68,13 @@ func NewBundle(in *wire.CreateBundle) (*kontrol.Bundle, error) {
 	if err := setSource(b, &in.BundleSource); err != nil {
 		return nil, err
 	}
-	b.Spec.ClusterName, b.Spec.Mode, b.Spec.DeletionPolicy = in.ClusterID, kontrol.Mode(in.Mode), kontrol.DeletionPolicy(in.DeletionPolicy)
-	b.Spec.Rollout = kontrol.Rollout{OnFailure: kontrol.FailurePolicy(r.OnFailure), Approval: kontrol.Approval(r.Approval), Paused: r.Paused}
+	b.Spec.ClusterName, b.Spec.Mode, b.Spec.DeletionPolicy = in.ClusterID, kontrol.Mode(in.Mode), kontrol.DeletionPolicy(
+		in.DeletionPolicy)
+	b.Spec.Rollout = kontrol.Rollout{
+		OnFailure: kontrol.FailurePolicy(r.OnFailure),
+		Approval:  kontrol.Approval(r.Approval),
+		Paused:    r.Paused,
+	}
 	if r.MaxUnavailable != "" {
 		b.Spec.Rollout.MaxUnavailable = new(intstr.Parse(r.MaxUnavailable))
 	}

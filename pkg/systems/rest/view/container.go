@@ -107,7 +107,12 @@ func containerPorts(ports []wire.ContainerPort) ([]corev1.ContainerPort, error) 
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, corev1.ContainerPort{Name: p.Name, ContainerPort: port, HostPort: host, Protocol: protocol(p.Protocol)})
+		out = append(out, corev1.ContainerPort{
+			Name:          p.Name,
+			ContainerPort: port,
+			HostPort:      host,
+			Protocol:      protocol(p.Protocol),
+		})
 	}
 	return out, nil
 }
@@ -115,7 +120,12 @@ func containerPorts(ports []wire.ContainerPort) ([]corev1.ContainerPort, error) 
 func portsOf(ports []corev1.ContainerPort) []wire.ContainerPort {
 	var out []wire.ContainerPort
 	for _, p := range ports {
-		out = append(out, wire.ContainerPort{Name: p.Name, ContainerPort: int(p.ContainerPort), Protocol: string(p.Protocol), HostPort: int(p.HostPort)})
+		out = append(out, wire.ContainerPort{
+			Name:          p.Name,
+			ContainerPort: int(p.ContainerPort),
+			Protocol:      string(p.Protocol),
+			HostPort:      int(p.HostPort),
+		})
 	}
 	return out
 }
@@ -145,8 +155,10 @@ func probe(h *wire.HealthCheck) (*corev1.Probe, error) {
 		from int
 		to   *int32
 	}{
-		{"initialDelaySeconds", h.InitialDelaySeconds, &p.InitialDelaySeconds}, {"periodSeconds", h.PeriodSeconds, &p.PeriodSeconds},
-		{"timeoutSeconds", h.TimeoutSeconds, &p.TimeoutSeconds}, {"successThreshold", h.SuccessThreshold, &p.SuccessThreshold},
+		{"initialDelaySeconds", h.InitialDelaySeconds, &p.InitialDelaySeconds},
+		{"periodSeconds", h.PeriodSeconds, &p.PeriodSeconds},
+		{"timeoutSeconds", h.TimeoutSeconds, &p.TimeoutSeconds},
+		{"successThreshold", h.SuccessThreshold, &p.SuccessThreshold},
 		{"failureThreshold", h.FailureThreshold, &p.FailureThreshold},
 	} {
 		if *x.to, err = number(x.what, x.from); err != nil {
@@ -161,7 +173,8 @@ func probeOf(p *corev1.Probe) *wire.HealthCheck {
 		return nil
 	}
 	h := &wire.HealthCheck{
-		InitialDelaySeconds: int(p.InitialDelaySeconds), PeriodSeconds: int(p.PeriodSeconds), TimeoutSeconds: int(p.TimeoutSeconds),
+		InitialDelaySeconds: int(p.InitialDelaySeconds), PeriodSeconds: int(p.PeriodSeconds),
+		TimeoutSeconds:   int(p.TimeoutSeconds),
 		SuccessThreshold: int(p.SuccessThreshold), FailureThreshold: int(p.FailureThreshold),
 	}
 	switch {
@@ -180,7 +193,8 @@ func probeOf(p *corev1.Probe) *wire.HealthCheck {
 // Container returns a container to create.
 func Container(in *wire.Container) (corev1.Container, error) {
 	c := corev1.Container{
-		Name: in.Name, Image: in.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: in.Command, Args: in.Args, Env: Env(in.Env), WorkingDir: in.WorkingDir,
+		Name: in.Name, Image: in.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: in.Command, Args: in.Args,
+		Env: Env(in.Env), WorkingDir: in.WorkingDir,
 	}
 	var err error
 	if c.Ports, err = containerPorts(in.Ports); err != nil {
@@ -206,8 +220,9 @@ func Container(in *wire.Container) (corev1.Container, error) {
 func containerOf(c *corev1.Container, s *corev1.ContainerStatus) wire.Container {
 	out := wire.Container{
 		Name: c.Name, Image: c.Image, Command: c.Command, Args: c.Args, Env: envMap(c.Env), Ports: portsOf(c.Ports),
-		LivenessProbe: probeOf(c.LivenessProbe), ReadinessProbe: probeOf(c.ReadinessProbe), WorkingDir: c.WorkingDir, Resources: requirements(&c.Resources),
-		Status: wire.ContainerWaiting, HealthStatus: wire.HealthUnknown,
+		LivenessProbe: probeOf(c.LivenessProbe), ReadinessProbe: probeOf(c.ReadinessProbe), WorkingDir: c.WorkingDir,
+		Resources: requirements(&c.Resources),
+		Status:    wire.ContainerWaiting, HealthStatus: wire.HealthUnknown,
 	}
 	if s == nil {
 		return out

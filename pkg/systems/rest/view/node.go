@@ -33,8 +33,13 @@ type Place struct {
 // of others at facade. heartbeat is the time of the node's lease, or zero.
 func Node(n *corev1.Node, load Load, heartbeat time.Time, facade Place) wire.Node {
 	out := wire.Node{
-		NodeID: n.Name, Hostname: facade.Host, Port: facade.Port, Status: wire.NodeOffline, RunningTasks: load.Tasks, LastHeartbeat: heartbeat,
-		Resources: &wire.NodeResources{Capacity: resources(n.Status.Capacity), Allocatable: resources(n.Status.Allocatable), Used: load.Used},
+		NodeID: n.Name, Hostname: facade.Host, Port: facade.Port, Status: wire.NodeOffline, RunningTasks: load.Tasks,
+		LastHeartbeat: heartbeat,
+		Resources: &wire.NodeResources{
+			Capacity:    resources(n.Status.Capacity),
+			Allocatable: resources(n.Status.Allocatable),
+			Used:        load.Used,
+		},
 	}
 	if tasks.IsExternal(n) {
 		out.Hostname = n.Annotations[HostnameAnnotation]
@@ -73,7 +78,9 @@ func SetReady(n *corev1.Node, status corev1.ConditionStatus, reason, message str
 	at := metav1.NewTime(now)
 	c := ready(n)
 	if c == nil {
-		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{Type: corev1.NodeReady, LastTransitionTime: at})
+		n.Status.Conditions = append(n.Status.Conditions, corev1.NodeCondition{
+			Type: corev1.NodeReady, LastTransitionTime: at,
+		})
 		c = &n.Status.Conditions[len(n.Status.Conditions)-1]
 	}
 	if c.Status != status {
@@ -120,7 +127,8 @@ func NewNode(in *wire.RegisterNode, objectName string, address netip.AddrPort, n
 		timeout = tasks.DefaultHeartbeatTimeout
 	}
 	if timeout < tasks.MinHeartbeatTimeout || timeout > tasks.MaxHeartbeatTimeout {
-		return nil, fmt.Errorf("heartbeatTimeoutSeconds must be from %d to %d", tasks.MinHeartbeatTimeout, tasks.MaxHeartbeatTimeout)
+		return nil, fmt.Errorf("heartbeatTimeoutSeconds must be from %d to %d", tasks.MinHeartbeatTimeout,
+			tasks.MaxHeartbeatTimeout)
 	}
 	has := corev1.ResourceList{
 		corev1.ResourceCPU:    *resource.NewMilliQuantity(cpu, resource.DecimalSI),
@@ -134,12 +142,19 @@ func NewNode(in *wire.RegisterNode, objectName string, address netip.AddrPort, n
 				tasks.External: "true", Managed: "true", corev1.LabelHostname: objectName, corev1.LabelTopologyZone: WorkerZone,
 				"node.kubernetes.io/exclude-from-external-load-balancers": "true",
 			},
-			Annotations: map[string]string{AddressAnnotation: address.String(), HostnameAnnotation: in.Hostname, tasks.HeartbeatTimeout: strconv.Itoa(timeout)},
+			Annotations: map[string]string{
+				AddressAnnotation:      address.String(),
+				HostnameAnnotation:     in.Hostname,
+				tasks.HeartbeatTimeout: strconv.Itoa(timeout),
+			},
 		},
 		Spec: corev1.NodeSpec{Taints: []corev1.Taint{{Key: tasks.External, Effect: corev1.TaintEffectNoSchedule}}},
 		Status: corev1.NodeStatus{
 			Capacity: has, Allocatable: has,
-			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: address.Addr().String()}, {Type: corev1.NodeHostName, Address: in.Hostname}},
+			Addresses: []corev1.NodeAddress{
+				{Type: corev1.NodeInternalIP, Address: address.Addr().String()},
+				{Type: corev1.NodeHostName, Address: in.Hostname},
+			},
 		},
 	}
 	SetReady(n, corev1.ConditionTrue, "Registered", "the external worker registered", now)

@@ -38,7 +38,9 @@ func Pod(p *corev1.Pod, own string) wire.Pod {
 	for i := range p.Spec.Containers {
 		c := &p.Spec.Containers[i]
 		var status *corev1.ContainerStatus
-		if at := slices.IndexFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool { return s.Name == c.Name }); at >= 0 {
+		if at := slices.IndexFunc(p.Status.ContainerStatuses, func(s corev1.ContainerStatus) bool {
+			return s.Name == c.Name
+		}); at >= 0 {
 			status = &p.Status.ContainerStatuses[at]
 		}
 		container := containerOf(c, status)
@@ -76,8 +78,15 @@ func NewPod(in *wire.CreatePod, namespace, objectName string) (*corev1.Pod, erro
 		return nil, err
 	}
 	p := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: objectName, Labels: mark(in.Labels, Managed, "true"), Annotations: mark(in.Annotations, NameAnnotation, in.Name)},
-		Spec:       corev1.PodSpec{RestartPolicy: corev1.RestartPolicy(in.RestartPolicy), Tolerations: []corev1.Toleration{tasks.ToleratesExternal()}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   namespace,
+			Name:        objectName,
+			Labels:      mark(in.Labels, Managed, "true"),
+			Annotations: mark(in.Annotations, NameAnnotation, in.Name),
+		},
+		Spec: corev1.PodSpec{
+			RestartPolicy: corev1.RestartPolicy(in.RestartPolicy), Tolerations: []corev1.Toleration{tasks.ToleratesExternal()},
+		},
 	}
 	if in.RestartPolicy == "" { // Podling's pods end with their containers
 		p.Spec.RestartPolicy = corev1.RestartPolicyNever
@@ -114,7 +123,8 @@ func checkPod(in *wire.CreatePod) error {
 	return nil
 }
 
-// mark returns labels or annotations with one of the facade's; what the client sent under the facade's prefix is dropped.
+// mark returns labels or annotations with one of the facade's; what the client sent under the facade's prefix is
+// dropped.
 func mark(m map[string]string, key, value string) map[string]string {
 	out := maps.Clone(userMetadata(m))
 	if out == nil {

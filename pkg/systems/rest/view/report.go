@@ -62,7 +62,8 @@ func ReportPod(p *corev1.Pod, in *wire.PodStatus, now time.Time) (bool, error) {
 	for i := range p.Spec.Containers {
 		// A worker need not list the containers: they are then as the pod.
 		name := p.Spec.Containers[i].Name
-		if !slices.ContainsFunc(states, func(c wire.Container) bool { return c.Name == name }) && in.Status != wire.PodScheduled {
+		if !slices.ContainsFunc(states, func(c wire.Container) bool { return c.Name == name }) &&
+			in.Status != wire.PodScheduled {
 			status := wire.ContainerTerminated
 			if phase == corev1.PodRunning {
 				status = wire.ContainerRunning
@@ -73,7 +74,8 @@ func ReportPod(p *corev1.Pod, in *wire.PodStatus, now time.Time) (bool, error) {
 	return report(p, phase, states, in.Message, in.Reason, now)
 }
 
-func report(p *corev1.Pod, phase corev1.PodPhase, states []wire.Container, message, reason string, now time.Time) (bool, error) {
+func report(p *corev1.Pod, phase corev1.PodPhase, states []wire.Container, message, reason string,
+	now time.Time) (bool, error) {
 	before := p.Status.DeepCopy()
 	s := &p.Status
 	if ended(s.Phase) && phase != s.Phase {
@@ -108,7 +110,11 @@ func container(p *corev1.Pod, phase corev1.PodPhase, in *wire.Container, now tim
 	}
 	have := slices.IndexFunc(p.Status.ContainerStatuses, func(c corev1.ContainerStatus) bool { return c.Name == in.Name })
 	if have < 0 {
-		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{Name: in.Name, Image: p.Spec.Containers[at].Image, State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}}})
+		p.Status.ContainerStatuses = append(p.Status.ContainerStatuses, corev1.ContainerStatus{
+			Name:  in.Name,
+			Image: p.Spec.Containers[at].Image,
+			State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{}},
+		})
 		have = len(p.Status.ContainerStatuses) - 1
 	}
 	s := &p.Status.ContainerStatuses[have]
@@ -143,8 +149,15 @@ func container(p *corev1.Pod, phase corev1.PodPhase, in *wire.Container, now tim
 	return nil
 }
 
-func termination(in *wire.Container, phase corev1.PodPhase, started metav1.Time, id string, now time.Time) *corev1.ContainerStateTerminated {
-	end := &corev1.ContainerStateTerminated{StartedAt: started, FinishedAt: metav1.NewTime(now), Message: clip(in.Error), Reason: "Completed", ContainerID: id}
+func termination(in *wire.Container, phase corev1.PodPhase, started metav1.Time, id string,
+	now time.Time) *corev1.ContainerStateTerminated {
+	end := &corev1.ContainerStateTerminated{
+		StartedAt:   started,
+		FinishedAt:  metav1.NewTime(now),
+		Message:     clip(in.Error),
+		Reason:      "Completed",
+		ContainerID: id,
+	}
 	if phase == corev1.PodFailed {
 		end.Reason, end.ExitCode = "Error", 1
 	}

@@ -18,7 +18,8 @@ import (
 // ResourceTerminating is the state of a Resource that is being deleted.
 const ResourceTerminating = "Terminating"
 
-// ResourceState returns the state of a Resource as clients see it: that of a generation that nothing has looked at yet is OutOfSync.
+// ResourceState returns the state of a Resource as clients see it: that of a generation that nothing has looked at yet
+// is OutOfSync.
 func ResourceState(r *kontrol.Resource) string {
 	switch {
 	case r.DeletionTimestamp != nil:
@@ -33,9 +34,13 @@ func ResourceState(r *kontrol.Resource) string {
 func Resource(r *kontrol.Resource, applied []*kontrol.AppliedState, current []*kontrol.CurrentState) wire.Resource {
 	target := kontrol.TargetOf(r)
 	out := wire.Resource{
-		ID: r.Status.ID, ClusterID: r.Spec.ClusterName, ClusterSelector: selectorText(r.Spec.ClusterSelector), Namespace: target.Namespace, APIVersion: target.APIVersion, Kind: target.Kind, Name: target.Name,
-		DesiredSpec: json.RawMessage(r.Spec.Template.Raw), Generation: r.Generation, Mode: string(r.Spec.Mode), DeletionPolicy: string(r.Spec.DeletionPolicy),
-		Suspend: r.Spec.Suspend, Windows: windows(r.Spec.Windows), Approval: string(r.Spec.Approval), ApprovedGeneration: r.Status.Approved, ResourceName: r.Name, State: ResourceState(r), CreatedAt: r.CreationTimestamp.Time,
+		ID: r.Status.ID, ClusterID: r.Spec.ClusterName, ClusterSelector: selectorText(r.Spec.ClusterSelector),
+		Namespace: target.Namespace, APIVersion: target.APIVersion, Kind: target.Kind, Name: target.Name,
+		DesiredSpec: json.RawMessage(r.Spec.Template.Raw), Generation: r.Generation, Mode: string(r.Spec.Mode),
+		DeletionPolicy: string(r.Spec.DeletionPolicy),
+		Suspend:        r.Spec.Suspend, Windows: windows(r.Spec.Windows), Approval: string(r.Spec.Approval),
+		ApprovedGeneration: r.Status.Approved, ResourceName: r.Name, State: ResourceState(r),
+		CreatedAt:     r.CreationTimestamp.Time,
 		CurrentStates: []wire.CurrentState{}, AppliedStates: []wire.AppliedState{},
 	}
 	if r.Spec.Revision != nil {
@@ -47,16 +52,19 @@ func Resource(r *kontrol.Resource, applied []*kontrol.AppliedState, current []*k
 	for _, a := range applied {
 		if s := &a.State; s.ResourceUID == string(r.UID) {
 			out.AppliedStates = append(out.AppliedStates, wire.AppliedState{
-				ResourceID: s.ResourceID, ClusterID: s.Cluster, Spec: content(s.Object), Generation: s.Generation, Revision: s.Revision,
-				Status: string(s.Status), ErrorMessage: s.Error, UpdatedAt: microTime(s.Time),
+				ResourceID: s.ResourceID, ClusterID: s.Cluster, Spec: content(s.Object), Generation: s.Generation,
+				Revision: s.Revision,
+				Status:   string(s.Status), ErrorMessage: s.Error, UpdatedAt: microTime(s.Time),
 			})
 		}
 	}
 	for _, c := range current {
 		if s := &c.State; s.ResourceUID == string(r.UID) {
 			out.CurrentStates = append(out.CurrentStates, wire.CurrentState{
-				ResourceID: s.ResourceID, ClusterID: s.Cluster, Spec: content(s.Object), Generation: s.Generation, Revision: s.Revision,
-				K8sResourceVersion: s.ResourceVersion, Health: string(s.Health), DriftCount: s.DriftCount, ErrorMessage: s.Error, UpdatedAt: microTime(s.Time),
+				ResourceID: s.ResourceID, ClusterID: s.Cluster, Spec: content(s.Object), Generation: s.Generation,
+				Revision:           s.Revision,
+				K8sResourceVersion: s.ResourceVersion, Health: string(s.Health), DriftCount: s.DriftCount, ErrorMessage: s.Error,
+				UpdatedAt: microTime(s.Time),
 			})
 		}
 	}
@@ -79,7 +87,12 @@ func microTime(t *metav1.MicroTime) *time.Time {
 
 // NewResource returns the Resource of a request, with the given object name.
 func NewResource(in *wire.CreateResource, objectName string) (*kontrol.Resource, error) {
-	template, err := template(in.DesiredSpec, kontrol.Target{APIVersion: in.APIVersion, Kind: in.Kind, Namespace: in.Namespace, Name: in.Name})
+	template, err := template(in.DesiredSpec, kontrol.Target{
+		APIVersion: in.APIVersion,
+		Kind:       in.Kind,
+		Namespace:  in.Namespace,
+		Name:       in.Name,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -87,7 +100,8 @@ func NewResource(in *wire.CreateResource, objectName string) (*kontrol.Resource,
 		ObjectMeta: metav1.ObjectMeta{Name: objectName, Labels: map[string]string{Managed: "true"}},
 		Spec: kontrol.ResourceSpec{
 			ClusterName: in.ClusterID, Template: template, Revision: in.Revision, Mode: kontrol.Mode(in.Mode),
-			DeletionPolicy: kontrol.DeletionPolicy(in.DeletionPolicy), Suspend: in.Suspend, Approval: kontrol.Approval(in.Approval),
+			DeletionPolicy: kontrol.DeletionPolicy(in.DeletionPolicy), Suspend: in.Suspend,
+			Approval: kontrol.Approval(in.Approval),
 		},
 	}
 	if r.Spec.Windows, err = newWindows(in.Windows); err != nil {
@@ -223,8 +237,10 @@ func quoted(s string) json.RawMessage {
 
 // versions are searched, in this order, for kinds whose version is not given.
 var versions = []schema.GroupVersion{
-	{Version: "v1"}, {Group: "apps", Version: "v1"}, {Group: "batch", Version: "v1"}, {Group: "networking.k8s.io", Version: "v1"},
-	{Group: "rbac.authorization.k8s.io", Version: "v1"}, {Group: "autoscaling", Version: "v2"}, {Group: "policy", Version: "v1"},
+	{Version: "v1"}, {Group: "apps", Version: "v1"}, {Group: "batch", Version: "v1"},
+	{Group: "networking.k8s.io", Version: "v1"},
+	{Group: "rbac.authorization.k8s.io", Version: "v1"}, {Group: "autoscaling", Version: "v2"},
+	{Group: "policy", Version: "v1"},
 	{Group: "storage.k8s.io", Version: "v1"}, {Group: "scheduling.k8s.io", Version: "v1"},
 }
 

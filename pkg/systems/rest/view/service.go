@@ -16,10 +16,12 @@ import (
 // Service returns a service as clients see it.
 func Service(s *corev1.Service, own string) wire.Service {
 	out := wire.Service{
-		ServiceID: ID(s.Namespace, own, s.Name), Name: s.Name, Namespace: s.Namespace, Type: string(s.Spec.Type), ClusterIP: s.Spec.ClusterIP,
-		Selector: s.Spec.Selector, Labels: userMetadata(s.Labels), Annotations: userMetadata(s.Annotations),
-		SessionAffinity: string(s.Spec.SessionAffinity), CreatedAt: s.CreationTimestamp.Time, UpdatedAt: s.CreationTimestamp.Time,
-		Ports: []wire.ServicePort{},
+		ServiceID: ID(s.Namespace, own, s.Name), Name: s.Name, Namespace: s.Namespace, Type: string(s.Spec.Type),
+		ClusterIP: s.Spec.ClusterIP,
+		Selector:  s.Spec.Selector, Labels: userMetadata(s.Labels), Annotations: userMetadata(s.Annotations),
+		SessionAffinity: string(s.Spec.SessionAffinity), CreatedAt: s.CreationTimestamp.Time,
+		UpdatedAt: s.CreationTimestamp.Time,
+		Ports:     []wire.ServicePort{},
 	}
 	if s.Spec.ClusterIP == corev1.ClusterIPNone {
 		out.ClusterIP = ""
@@ -34,7 +36,13 @@ func Service(s *corev1.Service, own string) wire.Service {
 		if target == 0 {
 			target = int(p.Port)
 		}
-		out.Ports = append(out.Ports, wire.ServicePort{Name: p.Name, Protocol: string(p.Protocol), Port: int(p.Port), TargetPort: target, NodePort: int(p.NodePort)})
+		out.Ports = append(out.Ports, wire.ServicePort{
+			Name:       p.Name,
+			Protocol:   string(p.Protocol),
+			Port:       int(p.Port),
+			TargetPort: target,
+			NodePort:   int(p.NodePort),
+		})
 	}
 	return out
 }
@@ -54,9 +62,15 @@ func NewService(in *wire.CreateService, namespace string) (*corev1.Service, erro
 		return nil, err
 	}
 	return &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: in.Name, Labels: mark(in.Labels, Managed, "true"), Annotations: userMetadata(in.Annotations)},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   namespace,
+			Name:        in.Name,
+			Labels:      mark(in.Labels, Managed, "true"),
+			Annotations: userMetadata(in.Annotations),
+		},
 		Spec: corev1.ServiceSpec{
-			Type: corev1.ServiceType(in.Type), Selector: in.Selector, Ports: ports, SessionAffinity: corev1.ServiceAffinity(in.SessionAffinity),
+			Type: corev1.ServiceType(in.Type), Selector: in.Selector, Ports: ports,
+			SessionAffinity: corev1.ServiceAffinity(in.SessionAffinity),
 		},
 	}, nil
 }
@@ -119,7 +133,13 @@ func servicePorts(ports []wire.ServicePort) ([]corev1.ServicePort, error) {
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, corev1.ServicePort{Name: p.Name, Protocol: protocol(p.Protocol), Port: port, TargetPort: intstr.FromInt32(target), NodePort: node})
+		out = append(out, corev1.ServicePort{
+			Name:       p.Name,
+			Protocol:   protocol(p.Protocol),
+			Port:       port,
+			TargetPort: intstr.FromInt32(target),
+			NodePort:   node,
+		})
 	}
 	return out, nil
 }
@@ -127,7 +147,8 @@ func servicePorts(ports []wire.ServicePort) ([]corev1.ServicePort, error) {
 // Endpoints returns the addresses behind a service from its slices.
 func Endpoints(s *corev1.Service, slicesOf []discoveryv1.EndpointSlice, own string) wire.Endpoints {
 	out := wire.Endpoints{
-		ServiceID: ID(s.Namespace, own, s.Name), ServiceName: s.Name, Namespace: s.Namespace, Subsets: []wire.EndpointSubset{}, UpdatedAt: s.CreationTimestamp.Time,
+		ServiceID: ID(s.Namespace, own, s.Name), ServiceName: s.Name, Namespace: s.Namespace,
+		Subsets: []wire.EndpointSubset{}, UpdatedAt: s.CreationTimestamp.Time,
 	}
 	for i := range slicesOf {
 		slice := &slicesOf[i]

@@ -15,22 +15,30 @@ import (
 )
 
 var taskStatus = map[tasks.TaskPhase]string{
-	"": wire.TaskPending, tasks.TaskPending: wire.TaskPending, tasks.TaskScheduled: wire.TaskScheduled, tasks.TaskRunning: wire.TaskRunning,
+	"": wire.TaskPending, tasks.TaskPending: wire.TaskPending, tasks.TaskScheduled: wire.TaskScheduled,
+	tasks.TaskRunning:   wire.TaskRunning,
 	tasks.TaskCompleted: wire.TaskCompleted, tasks.TaskFailed: wire.TaskFailed,
 }
 
 // Task returns a task as clients see it.
 func Task(t *tasks.Task) wire.Task {
 	out := wire.Task{
-		TaskID: t.Name, Name: name(t), Image: t.Spec.Image, Env: envMap(t.Spec.Env), Status: taskStatus[t.Status.Phase], NodeID: t.Status.Node,
-		ContainerID: containerID(t.Status.ContainerID), CreatedAt: t.CreationTimestamp.Time, StartedAt: when(t.Status.StartedAt), FinishedAt: when(t.Status.FinishedAt),
-		RestartPolicy: t.Annotations[RestartPolicyAnnotation], HealthStatus: wire.HealthUnknown, Resources: requirements(t.Spec.Resources),
+		TaskID: t.Name, Name: name(t), Image: t.Spec.Image, Env: envMap(t.Spec.Env), Status: taskStatus[t.Status.Phase],
+		NodeID:      t.Status.Node,
+		ContainerID: containerID(t.Status.ContainerID), CreatedAt: t.CreationTimestamp.Time,
+		StartedAt: when(t.Status.StartedAt), FinishedAt: when(t.Status.FinishedAt),
+		RestartPolicy: t.Annotations[RestartPolicyAnnotation], HealthStatus: wire.HealthUnknown,
+		Resources: requirements(t.Spec.Resources),
 	}
 	if t.Status.Phase == tasks.TaskFailed {
 		out.Error = t.Status.Error
 	}
 	for _, p := range t.Spec.Ports {
-		out.Ports = append(out.Ports, wire.ContainerPort{ContainerPort: int(p.ContainerPort), HostPort: int(p.HostPort), Protocol: string(p.Protocol)})
+		out.Ports = append(out.Ports, wire.ContainerPort{
+			ContainerPort: int(p.ContainerPort),
+			HostPort:      int(p.HostPort),
+			Protocol:      string(p.Protocol),
+		})
 	}
 	return out
 }
@@ -54,15 +62,25 @@ func NewTask(in *wire.CreateTask, namespace, objectName string) (*tasks.Task, er
 		return nil, errors.New("tasks have no probes: create a pod instead")
 	}
 	t := &tasks.Task{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: objectName, Labels: map[string]string{Managed: "true"}, Annotations: map[string]string{NameAnnotation: in.Name}},
-		Spec:       tasks.TaskSpec{Image: in.Image, Env: Env(in.Env), Tolerations: []corev1.Toleration{tasks.ToleratesExternal()}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   namespace,
+			Name:        objectName,
+			Labels:      map[string]string{Managed: "true"},
+			Annotations: map[string]string{NameAnnotation: in.Name},
+		},
+		Spec: tasks.TaskSpec{
+			Image:       in.Image,
+			Env:         Env(in.Env),
+			Tolerations: []corev1.Toleration{tasks.ToleratesExternal()},
+		},
 	}
 	switch in.RestartPolicy {
 	case "", RestartNever:
 	case RestartOnFailure:
 		t.Spec.Retries = retries
 	default:
-		return nil, fmt.Errorf("restartPolicy %q is not Never or OnFailure: a task ends when its container does; create a pod instead", in.RestartPolicy)
+		return nil, fmt.Errorf("restartPolicy %q is not Never or OnFailure: a task ends when its container does; create a "+
+			"pod instead", in.RestartPolicy)
 	}
 	if in.RestartPolicy != "" {
 		t.Annotations[RestartPolicyAnnotation] = in.RestartPolicy
@@ -83,7 +101,11 @@ func NewTask(in *wire.CreateTask, namespace, objectName string) (*tasks.Task, er
 		if host == 0 {
 			continue // such a port is not published, and a task cannot be the target of a service
 		}
-		t.Spec.Ports = append(t.Spec.Ports, tasks.TaskPort{HostPort: host, ContainerPort: port, Protocol: protocol(p.Protocol)})
+		t.Spec.Ports = append(t.Spec.Ports, tasks.TaskPort{
+			HostPort:      host,
+			ContainerPort: port,
+			Protocol:      protocol(p.Protocol),
+		})
 	}
 	return t, nil
 }
@@ -145,7 +167,8 @@ func Assignable(p *corev1.Pod) error {
 		if slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool { return e.ValueFrom != nil }) || len(c.EnvFrom) > 0 {
 			return fmt.Errorf("external workers cannot resolve environment variables from other objects: container %s", c.Name)
 		}
-		if c.LivenessProbe != nil && probeOf(c.LivenessProbe) == nil || c.ReadinessProbe != nil && probeOf(c.ReadinessProbe) == nil || c.StartupProbe != nil || c.Lifecycle != nil {
+		if c.LivenessProbe != nil && probeOf(c.LivenessProbe) == nil ||
+			c.ReadinessProbe != nil && probeOf(c.ReadinessProbe) == nil || c.StartupProbe != nil || c.Lifecycle != nil {
 			return fmt.Errorf("external workers have no such probe or lifecycle hook: container %s", c.Name)
 		}
 	}
@@ -180,8 +203,10 @@ func Assignment(p *corev1.Pod) (wire.Task, error) {
 	}
 	c := &p.Spec.Containers[0]
 	return wire.Task{
-		TaskID: AttemptID(p.Labels[tasks.LabelTask], &a), Name: p.Labels[tasks.LabelTask], Image: c.Image, Env: envMap(c.Env), Status: wire.TaskScheduled,
-		NodeID: p.Spec.NodeName, CreatedAt: p.CreationTimestamp.Time, RestartPolicy: RestartNever, HealthStatus: wire.HealthUnknown,
-		Resources: requirements(&c.Resources), Ports: portsOf(c.Ports),
+		TaskID: AttemptID(p.Labels[tasks.LabelTask], &a), Name: p.Labels[tasks.LabelTask], Image: c.Image, Env: envMap(c.Env),
+		Status: wire.TaskScheduled,
+		NodeID: p.Spec.NodeName, CreatedAt: p.CreationTimestamp.Time, RestartPolicy: RestartNever,
+		HealthStatus: wire.HealthUnknown,
+		Resources:    requirements(&c.Resources), Ports: portsOf(c.Ports),
 	}, nil
 }

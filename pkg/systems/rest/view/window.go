@@ -13,7 +13,12 @@ import (
 // windows returns sync windows as clients see them.
 func windows(list []kontrol.SyncWindow) (out []wire.SyncWindow) {
 	for _, w := range list {
-		out = append(out, wire.SyncWindow{Kind: string(w.Kind), Schedule: w.Schedule, Duration: w.Duration.Duration.String(), TimeZone: w.TimeZone})
+		out = append(out, wire.SyncWindow{
+			Kind:     string(w.Kind),
+			Schedule: w.Schedule,
+			Duration: w.Duration.Duration.String(),
+			TimeZone: w.TimeZone,
+		})
 	}
 	return out
 }
@@ -25,7 +30,12 @@ func newWindows(list []wire.SyncWindow) (out []kontrol.SyncWindow, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("windows[%d].duration %.64q is not a duration such as 8h or 90m", i, w.Duration)
 		}
-		out = append(out, kontrol.SyncWindow{Kind: kontrol.WindowKind(w.Kind), Schedule: w.Schedule, Duration: metav1.Duration{Duration: d}, TimeZone: w.TimeZone})
+		out = append(out, kontrol.SyncWindow{
+			Kind:     kontrol.WindowKind(w.Kind),
+			Schedule: w.Schedule,
+			Duration: metav1.Duration{Duration: d},
+			TimeZone: w.TimeZone,
+		})
 	}
 	return out, nil
 }

@@ -6,7 +6,8 @@ import "time"
 type Bundle struct {
 	ID   int64  `json:"id"`
 	Name string `json:"name"`
-	// ClusterID is the name of the one cluster that should have the objects; ClusterSelector selects clusters by their labels instead.
+	// ClusterID is the name of the one cluster that should have the objects; ClusterSelector selects clusters by their
+	// labels instead.
 	ClusterID       string `json:"cluster_id"`
 	ClusterSelector string `json:"cluster_selector,omitempty"`
 	BundleSource
@@ -16,7 +17,8 @@ type Bundle struct {
 	// Windows are times in which the objects are, or are not, brought to clusters, applied and corrected.
 	Windows    []SyncWindow `json:"windows,omitempty"`
 	Generation int64        `json:"generation"`
-	// Content identifies the objects, once they were read; ContentApproved says whether it was approved, where that is asked for.
+	// Content identifies the objects, once they were read; ContentApproved says whether it was approved, where that is
+	// asked for.
 	Content         string `json:"content,omitempty"`
 	ContentApproved bool   `json:"content_approved"`
 	Objects         int32  `json:"objects"`
@@ -29,7 +31,8 @@ type Bundle struct {
 
 // BundleSource is where objects are. Exactly one field is set.
 type BundleSource struct {
-	// Inline are YAML or JSON documents, ConfigMap is NAMESPACE/NAME of one that has them, and Artifact is the reference of an OCI artifact.
+	// Inline are YAML or JSON documents, ConfigMap is NAMESPACE/NAME of one that has them, and Artifact is the reference
+	// of an OCI artifact.
 	Inline    string `json:"inline,omitempty"`
 	ConfigMap string `json:"config_map,omitempty"`
 	Artifact  string `json:"artifact,omitempty"`
@@ -57,7 +60,8 @@ type BundleCluster struct {
 	Wave    *int32 `json:"wave,omitempty"`
 }
 
-// CreateBundle is the body of POST /api/v1/bundles. Name, one source, and either ClusterID or ClusterSelector are required.
+// CreateBundle is the body of POST /api/v1/bundles. Name, one source, and either ClusterID or ClusterSelector are
+// required.
 type CreateBundle struct {
 	Name            string `json:"name"`
 	ClusterID       string `json:"cluster_id,omitempty"`
@@ -69,7 +73,8 @@ type CreateBundle struct {
 	Windows []SyncWindow `json:"windows,omitempty"`
 }
 
-// UpdateBundle is the body of PUT /api/v1/bundles/{id}. What is absent stays as it is; a source replaces the former one.
+// UpdateBundle is the body of PUT /api/v1/bundles/{id}. What is absent stays as it is; a source replaces the former
+// one.
 type UpdateBundle struct {
 	ClusterID       *string `json:"cluster_id,omitempty"`
 	ClusterSelector *string `json:"cluster_selector,omitempty"`

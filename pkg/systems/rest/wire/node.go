@@ -20,8 +20,8 @@ type NodeResources struct {
 	Used        Resources `json:"used"`
 }
 
-// RegisterNode is the body of POST /api/v1/nodes/register. The first four fields are required. CPU is a number of cores such as
-// "2", "0.5" or "500m"; Memory an amount such as "2Gi", "512M" or a number of bytes.
+// RegisterNode is the body of POST /api/v1/nodes/register. The first four fields are required. CPU is a number of cores
+// such as "2", "0.5" or "500m"; Memory an amount such as "2Gi", "512M" or a number of bytes.
 type RegisterNode struct {
 	Hostname string `json:"hostname"`
 	Port     int    `json:"port"`

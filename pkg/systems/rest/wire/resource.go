@@ -8,7 +8,8 @@ import (
 // Resource is an object that clusters should have. Field names are those of Kontrol's tables.
 type Resource struct {
 	ID int64 `json:"id"`
-	// ClusterID is the name of the one cluster that should have the object; ClusterSelector selects clusters by their labels instead.
+	// ClusterID is the name of the one cluster that should have the object; ClusterSelector selects clusters by their
+	// labels instead.
 	ClusterID       string `json:"cluster_id"`
 	ClusterSelector string `json:"cluster_selector,omitempty"`
 	Namespace       string `json:"namespace"`
@@ -25,7 +26,8 @@ type Resource struct {
 	Suspend        bool   `json:"suspend"`
 	// Windows are times in which it is, or is not, applied and corrected.
 	Windows []SyncWindow `json:"windows,omitempty"`
-	// Approval is None or Manual: then each generation waits until it is approved. ApprovedGeneration is the one that was approved last.
+	// Approval is None or Manual: then each generation waits until it is approved. ApprovedGeneration is the one that was
+	// approved last.
 	Approval           string `json:"approval,omitempty"`
 	ApprovedGeneration int64  `json:"approved_generation,omitempty"`
 	// ResourceName is the name of the Resource in the Kubernetes API.
@@ -78,11 +80,13 @@ type AppliedState struct {
 	UpdatedAt    *time.Time      `json:"updated_at,omitempty"`
 }
 
-// CreateResource is the body of POST /api/v1/resources. DesiredSpec and either ClusterID or ClusterSelector are required.
+// CreateResource is the body of POST /api/v1/resources. DesiredSpec and either ClusterID or ClusterSelector are
+// required.
 type CreateResource struct {
 	ClusterID       string `json:"cluster_id,omitempty"`
 	ClusterSelector string `json:"cluster_selector,omitempty"`
-	// Namespace, APIVersion, Kind and Name may be left out if DesiredSpec has them, APIVersion also for Kubernetes' own kinds.
+	// Namespace, APIVersion, Kind and Name may be left out if DesiredSpec has them, APIVersion also for Kubernetes' own
+	// kinds.
 	Namespace      string          `json:"namespace,omitempty"`
 	APIVersion     string          `json:"api_version,omitempty"`
 	Kind           string          `json:"kind,omitempty"`
@@ -96,7 +100,8 @@ type CreateResource struct {
 	Approval       string          `json:"approval,omitempty"`
 }
 
-// UpdateResource is the body of PUT /api/v1/resources/{id}. What is absent stays as it is, except for the revision, which rises.
+// UpdateResource is the body of PUT /api/v1/resources/{id}. What is absent stays as it is, except for the revision,
+// which rises.
 type UpdateResource struct {
 	ClusterID       *string `json:"cluster_id,omitempty"`
 	ClusterSelector *string `json:"cluster_selector,omitempty"`

@@ -76,15 +76,20 @@ func (k commands) run() *cobra.Command {
 	f.StringVar(&o.Node, "node", "", "run on this node")
 	f.StringVar(&o.Priority, "priority", "", "the PriorityClass of the task")
 	f.Int32Var(&o.Retries, "retries", 0, "further attempts after a failed one, with growing pauses")
-	f.DurationVar(&o.Backoff, "backoff", -1*time.Nanosecond, "the pause before the first retry, which doubles with each (default 1s)")
+	f.DurationVar(&o.Backoff, "backoff", -1*time.Nanosecond,
+		"the pause before the first retry, which doubles with each (default 1s)")
 	f.DurationVar(&o.Timeout, "timeout", 0, "stop an attempt that runs longer, such as 10m")
 	f.DurationVar(&o.ScheduleTimeout, "schedule-timeout", 0, "fail if no node is feasible within this time")
-	f.DurationVar(&o.StartTimeout, "start-timeout", 0, "fail if the container cannot be created, such as for its image, within this time (default 20s)")
-	f.DurationVar(&o.StopTimeout, "stop-timeout", 0, "kill a container that is stopped and has not ended within this time (default 30s)")
-	f.DurationVar(&o.TTL, "ttl", -1*time.Nanosecond, "delete the task, with its output, this long after it has ended (default never)")
+	f.DurationVar(&o.StartTimeout, "start-timeout", 0,
+		"fail if the container cannot be created, such as for its image, within this time (default 20s)")
+	f.DurationVar(&o.StopTimeout, "stop-timeout", 0,
+		"kill a container that is stopped and has not ended within this time (default 30s)")
+	f.DurationVar(&o.TTL, "ttl", -1*time.Nanosecond,
+		"delete the task, with its output, this long after it has ended (default never)")
 	f.Int32Var(&o.Array, "array", 0, "run it for each index from 0 to this number less 1, which is in TASK_INDEX")
 	f.Int32Var(&o.Parallelism, "parallelism", 0, "indexes of the array that run at a time (default 10)")
-	f.StringVar(&o.Schedule, "schedule", "", "run it again and again, at the times of this cron line, such as \"0 3 * * *\"")
+	f.StringVar(&o.Schedule, "schedule", "",
+		"run it again and again, at the times of this cron line, such as \"0 3 * * *\"")
 	f.StringVar(&o.TimeZone, "time-zone", "", "the time zone of the schedule (default the server's)")
 	f.StringVar(&o.Key, "idempotency-key", "", "run only once for this key, which takes the place of NAME")
 	f.BoolVar(&o.Wait, "wait", false, "show the output until the task has ended, and exit with its exit code")
@@ -95,7 +100,11 @@ func (k commands) run() *cobra.Command {
 }
 
 func (k commands) ps() *cobra.Command {
-	cmd := &cobra.Command{Use: "ps", Short: "List tasks that are under way", Args: command.Exactly(0, "[-a] [-w] [--task NAME]")}
+	cmd := &cobra.Command{
+		Use:   "ps",
+		Short: "List tasks that are under way",
+		Args:  command.Exactly(0, "[-a] [-w] [--task NAME]"),
+	}
 	task := cmd.Flags().String("task", "", "show one task in detail")
 	all := cmd.Flags().BoolP("all", "a", false, "also those that have ended")
 	watch := cmd.Flags().BoolP("watch", "w", false, "print a line for each change")
@@ -112,7 +121,11 @@ func (k commands) ps() *cobra.Command {
 }
 
 func (k commands) logs() *cobra.Command {
-	cmd := &cobra.Command{Use: "logs TASK", Short: "Print the output of a task", Args: command.Exactly(1, "TASK [-f] [--tail N] [--attempt N] [--index N]")}
+	cmd := &cobra.Command{
+		Use:   "logs TASK",
+		Short: "Print the output of a task",
+		Args:  command.Exactly(1, "TASK [-f] [--tail N] [--attempt N] [--index N]"),
+	}
 	var o LogOptions
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on until the attempt has ended")
 	cmd.Flags().Int64Var(&o.Tail, "tail", -1, "the number of lines from the end (default all)")
@@ -142,7 +155,11 @@ func (k commands) cancel() *cobra.Command {
 }
 
 func (k commands) prune() *cobra.Command {
-	cmd := &cobra.Command{Use: "prune", Short: "Delete the tasks that have ended, with their output", Args: command.Exactly(0, "")}
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Delete the tasks that have ended, with their output",
+		Args:  command.Exactly(0, ""),
+	}
 	k.onCluster(cmd, func(ctx context.Context, c cluster, _ []string) error {
 		n, err := c.Prune(ctx)
 		if err == nil {

@@ -30,7 +30,10 @@ func taskLine(t *tasks.Task, now time.Time) []any {
 	case s.StartedAt != nil:
 		run = command.Ago(s.StartedAt, now)
 	}
-	return []any{t.Name, t.Spec.Image, status, s.Node, exit(s), tasks.Progress(t), command.Ago(&t.CreationTimestamp, now), run, command.Shorten(s.Error)}
+	return []any{
+		t.Name, t.Spec.Image, status, s.Node, exit(s), tasks.Progress(t), command.Ago(&t.CreationTimestamp, now), run,
+		command.Shorten(s.Error),
+	}
 }
 
 // Tasks prints the tasks of the namespace that have not ended, or all. They are in the order of the API, by name.
@@ -46,7 +49,9 @@ func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error 
 		}
 		found = true
 		if len(list) < command.Page { // the usual case: one page
-			slices.SortStableFunc(list, func(a, b tasks.Task) int { return a.CreationTimestamp.Compare(b.CreationTimestamp.Time) })
+			slices.SortStableFunc(list, func(a, b tasks.Task) int {
+				return a.CreationTimestamp.Compare(b.CreationTimestamp.Time)
+			})
 		}
 		now := time.Now()
 		return command.Table(t.Out, taskHeader, func(line func(...any)) {
@@ -59,9 +64,11 @@ func (c cluster) Tasks(ctx context.Context, all bool, t command.Terminal) error 
 		return err
 	}
 	if all {
-		_, err = fmt.Fprintf(t.Err, "No tasks in namespace %s. Run one: coracle run hello --image busybox -- echo hello\n", c.Namespace)
+		_, err = fmt.Fprintf(t.Err, "No tasks in namespace %s. Run one: coracle run hello --image busybox -- echo hello\n",
+			c.Namespace)
 	} else {
-		_, err = fmt.Fprintf(t.Err, "No task is under way in namespace %s: coracle ps -a lists those that have ended, too.\n", c.Namespace)
+		_, err = fmt.Fprintf(t.Err, "No task is under way in namespace %s: coracle ps -a lists those that have ended, too.\n",
+			c.Namespace)
 	}
 	return err
 }
@@ -82,7 +89,9 @@ func (c cluster) WatchTasks(ctx context.Context, all bool, t command.Terminal) e
 		began := time.Now()
 		for event := range w.ResultChan() {
 			task, ok := event.Object.(*tasks.Task)
-			if !ok || first && !all && task.Status.Phase.Ended() && task.Status.FinishedAt != nil && task.Status.FinishedAt.Time.Before(began) {
+			if !ok ||
+				first && !all && task.Status.Phase.Ended() && task.Status.FinishedAt != nil &&
+					task.Status.FinishedAt.Time.Before(began) {
 				continue
 			}
 			line := taskLine(task, time.Now())
@@ -115,17 +124,27 @@ func (c cluster) Task(ctx context.Context, name string, out io.Writer) error {
 		return err
 	}
 	rows := [][2]string{
-		{"Task", t.Name}, {"Image", t.Spec.Image}, {"Command", strings.Join(append(slices.Clone(t.Spec.Command), t.Spec.Args...), " ")},
+		{"Task", t.Name}, {"Image", t.Spec.Image},
+		{"Command", strings.Join(append(slices.Clone(t.Spec.Command), t.Spec.Args...), " ")},
 		{"Status", string(t.Status.Phase)}, {"Reason", t.Status.Reason}, {"Error", t.Status.Error},
-		{"Node", t.Status.Node}, {"Pod", t.Status.PodName}, {"Container", t.Status.ContainerID}, {"Exit code", exit(t.Status)},
-		{"Created", command.Stamp(&t.CreationTimestamp)}, {"Scheduled", command.Stamp(t.Status.ScheduledAt)}, {"Started", command.Stamp(t.Status.StartedAt)}, {"Finished", command.Stamp(t.Status.FinishedAt)},
+		{"Node", t.Status.Node}, {"Pod", t.Status.PodName}, {"Container", t.Status.ContainerID},
+		{"Exit code", exit(t.Status)},
+		{"Created", command.Stamp(&t.CreationTimestamp)}, {"Scheduled", command.Stamp(t.Status.ScheduledAt)},
+		{"Started", command.Stamp(t.Status.StartedAt)}, {"Finished", command.Stamp(t.Status.FinishedAt)},
 	}
 	if a := t.Status.Array; a != nil {
-		rows = append(rows, [2]string{"Indexes", fmt.Sprintf("%d of %d completed, %d failed, %d running, %d pending", a.Completed, t.Spec.Array.Size, a.Failed, a.Running, a.Pending)},
+		rows = append(rows,
+			[2]string{
+				"Indexes",
+				fmt.Sprintf("%d of %d completed, %d failed, %d running, %d pending", a.Completed, t.Spec.Array.Size, a.Failed,
+					a.Running, a.Pending),
+			},
 			[2]string{"Failed", a.FailedIndexes})
 	}
 	for _, p := range t.Spec.Ports {
-		rows = append(rows, [2]string{"Port", fmt.Sprintf("%d:%d/%s", p.HostPort, p.ContainerPort, strings.ToLower(string(p.Protocol)))})
+		rows = append(rows, [2]string{
+			"Port", fmt.Sprintf("%d:%d/%s", p.HostPort, p.ContainerPort, strings.ToLower(string(p.Protocol))),
+		})
 	}
 	for _, e := range t.Spec.Env {
 		rows = append(rows, [2]string{"Env", e.Name + "=" + e.Value})
@@ -149,7 +168,8 @@ func (c cluster) Task(ctx context.Context, name string, out io.Writer) error {
 			if a.ExitCode != nil {
 				code = fmt.Sprint(*a.ExitCode)
 			}
-			line(a.Number, index, a.Phase, a.Node, code, command.Ago(a.StartedAt, now), command.Ago(a.FinishedAt, now), a.Message)
+			line(a.Number, index, a.Phase, a.Node, code, command.Ago(a.StartedAt, now), command.Ago(a.FinishedAt, now),
+				a.Message)
 		}
 	})
 }

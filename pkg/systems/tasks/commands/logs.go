@@ -43,7 +43,8 @@ func (c cluster) copyLogs(ctx context.Context, name string, o LogOptions, out io
 		return err
 	}
 	gv := tasks.GroupVersion
-	req := set.CoreV1().RESTClient().Get().AbsPath("apis", gv.Group, gv.Version, "namespaces", c.Namespace, "tasks", name, "log")
+	req := set.CoreV1().RESTClient().Get().AbsPath("apis", gv.Group, gv.Version, "namespaces", c.Namespace, "tasks", name,
+		"log")
 	if o.Follow {
 		req = req.Param("follow", "true")
 	}

@@ -32,9 +32,11 @@ type RunOptions struct {
 	Retries     int32
 	// Backoff is the pause before the first retry; negative means the default.
 	Backoff time.Duration
-	// Timeout limits each attempt, ScheduleTimeout the wait for a node; 0 means unlimited. TTL is after the end; negative means forever.
+	// Timeout limits each attempt, ScheduleTimeout the wait for a node; 0 means unlimited. TTL is after the end; negative
+	// means forever.
 	Timeout, ScheduleTimeout, TTL time.Duration
-	// StartTimeout limits how long a container may be impossible to create, StopTimeout is between SIGTERM and SIGKILL; 0 means the default.
+	// StartTimeout limits how long a container may be impossible to create, StopTimeout is between SIGTERM and SIGKILL; 0
+	// means the default.
 	StartTimeout, StopTimeout time.Duration
 	// Array is the number of indexes, Parallelism how many of them run at a time; 0 for no array, and for the default.
 	Array, Parallelism int32
@@ -88,7 +90,8 @@ func (o *RunOptions) Task(namespace string) (*tasks.Task, error) {
 		s.Resources.Requests[name], s.Resources.Limits[name] = q, q
 	}
 	for option, d := range map[string]time.Duration{
-		"timeout": o.Timeout, "schedule-timeout": o.ScheduleTimeout, "start-timeout": o.StartTimeout, "stop-timeout": o.StopTimeout,
+		"timeout": o.Timeout, "schedule-timeout": o.ScheduleTimeout, "start-timeout": o.StartTimeout,
+		"stop-timeout": o.StopTimeout,
 	} {
 		if d != 0 && d < time.Second {
 			return nil, fmt.Errorf("--%s %s is shorter than a second", option, d)
@@ -139,7 +142,11 @@ func port(text string) (tasks.TaskPort, error) {
 	if err1 != nil || err2 != nil || h == 0 || c == 0 {
 		return tasks.TaskPort{}, bad
 	}
-	return tasks.TaskPort{HostPort: int32(h), ContainerPort: int32(c), Protocol: corev1.Protocol(strings.ToUpper(protocol))}, nil
+	return tasks.TaskPort{
+		HostPort:      int32(h),
+		ContainerPort: int32(c),
+		Protocol:      corev1.Protocol(strings.ToUpper(protocol)),
+	}, nil
 }
 
 // Run creates a task, or a schedule of tasks, and prints its name to t.Out. It may wait for the task.
@@ -159,12 +166,14 @@ func (c cluster) Run(ctx context.Context, o RunOptions, t command.Terminal) erro
 			return err
 		}
 		if !tasks.SameRequest(first, task) {
-			return fmt.Errorf("the idempotency key was used for another request, task %s: choose another key, or look at it with `coracle ps --task %s`", first.Name, first.Name)
+			return fmt.Errorf("the idempotency key was used for another request, task %s: choose another key, or look at it "+
+				"with `coracle ps --task %s`", first.Name, first.Name)
 		}
 		task = first
 		fmt.Fprintf(t.Err, "task %s was created before: %s\n", task.Name, describePhase(task))
 	case apierrors.IsAlreadyExists(err):
-		return fmt.Errorf("task %s already exists: choose another name, or delete it with `coracle ctl delete task %s`", o.Name, o.Name)
+		return fmt.Errorf("task %s already exists: choose another name, or delete it with `coracle ctl delete task %s`",
+			o.Name, o.Name)
 	case err != nil:
 		return err
 	case o.Wait:
@@ -209,10 +218,12 @@ func (c cluster) schedule(ctx context.Context, o RunOptions, task *tasks.Task, t
 	}
 	err := c.Client.Create(ctx, s)
 	if apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("schedule %s already exists: choose another name, or delete it with `coracle ctl delete taskschedule %s`", o.Name, o.Name)
+		return fmt.Errorf("schedule %s already exists: choose another name, or delete it with `coracle ctl delete "+
+			"taskschedule %s`", o.Name, o.Name)
 	}
 	if err == nil {
-		fmt.Fprintf(t.Out, "schedule %s created; `coracle ctl get taskschedules` shows it, `coracle ps -a` its tasks\n", s.Name)
+		fmt.Fprintf(t.Out, "schedule %s created; `coracle ctl get taskschedules` shows it, `coracle ps -a` its tasks\n",
+			s.Name)
 	}
 	return err
 }

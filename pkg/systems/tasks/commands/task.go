@@ -16,14 +16,15 @@ import (
 // interruptedCode is the exit code of a wait that a signal interrupted, as shells have it: 128 and the signal's number.
 const interruptedCode = 130
 
-// failed is the error of a task that failed, or whose wait was interrupted. The command ends with code: the exit code of the
-// container, 1 if it has none, 130 if a signal interrupted the wait.
+// failed is the error of a task that failed, or whose wait was interrupted. The command ends with code: the exit code
+// of the container, 1 if it has none, 130 if a signal interrupted the wait.
 func failed(name, reason string, code int) error {
 	return &command.Exit{Code: code, Err: fmt.Errorf("task %s failed: %s", name, reason)}
 }
 
 // unfinished and finished select tasks by phase.
-var unfinished = fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskCompleted)), fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskFailed)))
+var unfinished = fields.AndSelectors(fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskCompleted)),
+	fields.OneTermNotEqualSelector("status.phase", string(tasks.TaskFailed)))
 
 func (c cluster) getTask(ctx context.Context, name string) (*tasks.Task, error) {
 	t := &tasks.Task{}
@@ -82,7 +83,8 @@ func (c cluster) Prune(ctx context.Context) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		if err := c.Client.DeleteAllOf(ctx, &tasks.Task{}, ctrl.InNamespace(c.Namespace), ctrl.MatchingFieldsSelector{Selector: match}); err != nil {
+		if err := c.Client.DeleteAllOf(ctx, &tasks.Task{}, ctrl.InNamespace(c.Namespace),
+			ctrl.MatchingFieldsSelector{Selector: match}); err != nil {
 			return 0, err
 		}
 	}

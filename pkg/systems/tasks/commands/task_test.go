@@ -26,14 +26,21 @@ import (
 )
 
 func TestRunOptions(t *testing.T) {
-	o := RunOptions{Name: "a", Image: "i", Command: []string{"x"}, Env: []string{"A=b=c"}, Ports: []string{"80:8080", "53:5353/udp"}, CPU: "500m", Memory: "64Mi",
-		Retries: 3, Backoff: 1500 * time.Millisecond, StartTimeout: time.Minute, StopTimeout: time.Second, Timeout: 90 * time.Second, TTL: time.Minute, Array: 5, Parallelism: 2}
+	o := RunOptions{
+		Name: "a", Image: "i", Command: []string{"x"}, Env: []string{"A=b=c"}, Ports: []string{"80:8080", "53:5353/udp"},
+		CPU: "500m", Memory: "64Mi",
+		Retries: 3, Backoff: 1500 * time.Millisecond, StartTimeout: time.Minute, StopTimeout: time.Second,
+		Timeout: 90 * time.Second, TTL: time.Minute, Array: 5, Parallelism: 2,
+	}
 	task, err := o.Task("ns")
 	require.NoError(t, err)
 	tasks.Default(task)
 	require.Empty(t, tasks.Validate(task))
 	require.Equal(t, []corev1.EnvVar{{Name: "A", Value: "b=c"}}, task.Spec.Env)
-	require.Equal(t, []tasks.TaskPort{{HostPort: 80, ContainerPort: 8080, Protocol: "TCP"}, {HostPort: 53, ContainerPort: 5353, Protocol: "UDP"}}, task.Spec.Ports)
+	require.Equal(t,
+		[]tasks.TaskPort{
+			{HostPort: 80, ContainerPort: 8080, Protocol: "TCP"}, {HostPort: 53, ContainerPort: 5353, Protocol: "UDP"},
+		}, task.Spec.Ports)
 	require.Equal(t, "500m", task.Spec.Resources.Limits.Cpu().String())
 	require.EqualValues(t, 90, *task.Spec.RunTimeoutSeconds)
 	require.EqualValues(t, 2, *task.Spec.BackoffSeconds, "rounded up")
@@ -72,29 +79,36 @@ func TestRunOptionsSayWhatIsWrong(t *testing.T) {
 	}
 }
 
-// TestWaitOutlastsARestart: a task that is waited for goes on while its server restarts, and so does the wait; what is refused ends it.
+// TestWaitOutlastsARestart: a task that is waited for goes on while its server restarts, and so does the wait; what is
+// refused ends it.
 func TestWaitOutlastsARestart(t *testing.T) {
 	scheme, err := command.Scheme()
 	require.NoError(t, err)
 	task := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "t", UID: "u"}}
 	failures := []error{
-		&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}, fmt.Errorf("watch: %w", io.ErrUnexpectedEOF), apierrors.NewServiceUnavailable("it starts"),
+		&net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)},
+		fmt.Errorf("watch: %w", io.ErrUnexpectedEOF), apierrors.NewServiceUnavailable("it starts"),
 	}
 	follow := func() (*tasks.Task, string, error) {
-		c := cluster{&command.Cluster{Namespace: "default", Client: interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).Build(), interceptor.Funcs{
-			Watch: func(context.Context, ctrl.WithWatch, ctrl.ObjectList, ...ctrl.ListOption) (watch.Interface, error) {
-				if len(failures) > 0 {
-					err := failures[0]
-					failures = failures[1:]
-					return nil, err
-				}
-				ended := task.DeepCopy()
-				ended.Status.Phase = tasks.TaskFailed
-				w := watch.NewFakeWithChanSize(1, false)
-				w.Modify(ended)
-				return w, nil
+		c := cluster{
+			&command.Cluster{
+				Namespace: "default",
+				Client: interceptor.NewClient(fake.NewClientBuilder().WithScheme(scheme).Build(), interceptor.Funcs{
+					Watch: func(context.Context, ctrl.WithWatch, ctrl.ObjectList, ...ctrl.ListOption) (watch.Interface, error) {
+						if len(failures) > 0 {
+							err := failures[0]
+							failures = failures[1:]
+							return nil, err
+						}
+						ended := task.DeepCopy()
+						ended.Status.Phase = tasks.TaskFailed
+						w := watch.NewFakeWithChanSize(1, false)
+						w.Modify(ended)
+						return w, nil
+					},
+				}),
 			},
-		})}}
+		}
 		var told strings.Builder
 		ended, err := c.follow(t.Context(), task, command.Terminal{Err: &told})
 		return ended, told.String(), err

@@ -21,7 +21,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/command"
 )
 
-// serverPatience is how long the server may be away while a task is waited for, which goes on without it; serverPause is between attempts to reach it.
+// serverPatience is how long the server may be away while a task is waited for, which goes on without it; serverPause
+// is between attempts to reach it.
 const (
 	serverPatience = time.Minute
 	serverPause    = 200 * time.Millisecond
@@ -29,13 +30,16 @@ const (
 
 // away reports whether a request has failed because the server restarts, or is about to be there.
 func away(err error) bool {
-	return utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+	return utilnet.IsConnectionRefused(err) || utilnet.IsConnectionReset(err) || utilnet.IsProbableEOF(err) ||
+		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
 		apierrors.IsServiceUnavailable(err)
 }
 
 // follow watches a task until it ends, reports its progress, and copies the output of its attempts.
 func (c cluster) follow(ctx context.Context, task *tasks.Task, t command.Terminal) (*tasks.Task, error) {
-	only := &ctrl.ListOptions{Namespace: task.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", task.Name)}
+	only := &ctrl.ListOptions{
+		Namespace: task.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", task.Name),
+	}
 	f := &follower{c: c, t: t, out: closed()}
 	defer f.stop()
 	var since time.Time // the server is away; zero if it is not
@@ -196,7 +200,8 @@ func (f *follower) finish(ctx context.Context) {
 
 // pulls shows the progress of image pulls, which the node reports as events of the pod.
 func (c cluster) pulls(ctx context.Context, namespace, pod string, out io.Writer) {
-	w, err := c.Client.Watch(ctx, &corev1.EventList{}, &ctrl.ListOptions{Namespace: namespace, FieldSelector: fields.OneTermEqualSelector("involvedObject.name", pod)})
+	w, err := c.Client.Watch(ctx, &corev1.EventList{},
+		&ctrl.ListOptions{Namespace: namespace, FieldSelector: fields.OneTermEqualSelector("involvedObject.name", pod)})
 	if err != nil {
 		return
 	}
@@ -209,7 +214,8 @@ func (c cluster) pulls(ctx context.Context, namespace, pod string, out io.Writer
 			if !ok {
 				return
 			}
-			if e, ok := event.Object.(*corev1.Event); ok && (e.Reason == "Pulling" || e.Reason == "Pulled" && strings.HasPrefix(e.Message, "Successfully")) {
+			if e, ok := event.Object.(*corev1.Event); ok &&
+				(e.Reason == "Pulling" || e.Reason == "Pulled" && strings.HasPrefix(e.Message, "Successfully")) {
 				fmt.Fprintln(out, strings.ToLower(e.Message[:1])+e.Message[1:])
 			}
 		}
@@ -250,13 +256,16 @@ func took(s tasks.TaskStatus) time.Duration {
 
 // interrupted asks whether to cancel the task, if there is somebody to ask.
 func (c cluster) interrupted(name string, t command.Terminal) error {
-	left := failed(name, "interrupted; the task goes on: see `coracle logs -f "+name+"` and `coracle cancel "+name+"`", interruptedCode)
+	left := failed(name, "interrupted; the task goes on: see `coracle logs -f "+name+"` and `coracle cancel "+name+"`",
+		interruptedCode)
 	if !t.Interactive() || !ask(fmt.Sprintf("\nCancel task %s? [y/N] ", name), t) {
 		return left
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := c.Cancel(ctx, []string{name}, func(format string, args ...any) { fmt.Fprintf(t.Err, format, args...) }); err != nil {
+	if err := c.Cancel(ctx, []string{name}, func(format string, args ...any) {
+		fmt.Fprintf(t.Err, format, args...)
+	}); err != nil {
 		return err
 	}
 	return failed(name, "cancelled", interruptedCode)

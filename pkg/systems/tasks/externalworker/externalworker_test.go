@@ -43,7 +43,12 @@ func TestPlan(t *testing.T) {
 	now := time.Now()
 	at := func(status corev1.ConditionStatus, ago time.Duration) func(*corev1.Pod) {
 		return func(p *corev1.Pod) {
-			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{Type: Assigned, Status: status, Message: "connection refused", LastTransitionTime: metav1.NewTime(now.Add(-ago))})
+			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
+				Type:               Assigned,
+				Status:             status,
+				Message:            "connection refused",
+				LastTransitionTime: metav1.NewTime(now.Add(-ago)),
+			})
 		}
 	}
 	deleted := func(p *corev1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: now} }
@@ -57,13 +62,17 @@ func TestPlan(t *testing.T) {
 		want    Action
 		why     string
 	}{
-		"new":                         {nil, false, Announce, ""},
-		"new, offline":                {nil, true, Wait, ""},
-		"announced":                   {[]func(*corev1.Pod){at(corev1.ConditionFalse, time.Second)}, false, Assign, ""},
-		"announced, offline":          {[]func(*corev1.Pod){at(corev1.ConditionFalse, time.Second)}, true, Wait, ""},
-		"never accepted":              {[]func(*corev1.Pod){at(corev1.ConditionFalse, assignPatience)}, false, Fail, "connection refused"},
-		"accepted":                    {[]func(*corev1.Pod){at(corev1.ConditionTrue, time.Hour)}, false, Wait, ""},
-		"running":                     {[]func(*corev1.Pod){at(corev1.ConditionFalse, time.Hour), phase(corev1.PodRunning)}, false, Wait, ""},
+		"new":                {nil, false, Announce, ""},
+		"new, offline":       {nil, true, Wait, ""},
+		"announced":          {[]func(*corev1.Pod){at(corev1.ConditionFalse, time.Second)}, false, Assign, ""},
+		"announced, offline": {[]func(*corev1.Pod){at(corev1.ConditionFalse, time.Second)}, true, Wait, ""},
+		"never accepted": {
+			[]func(*corev1.Pod){at(corev1.ConditionFalse, assignPatience)}, false, Fail, "connection refused",
+		},
+		"accepted": {[]func(*corev1.Pod){at(corev1.ConditionTrue, time.Hour)}, false, Wait, ""},
+		"running": {
+			[]func(*corev1.Pod){at(corev1.ConditionFalse, time.Hour), phase(corev1.PodRunning)}, false, Wait, "",
+		},
 		"ended":                       {[]func(*corev1.Pod){phase(corev1.PodFailed)}, false, Wait, ""},
 		"deleted":                     {[]func(*corev1.Pod){deleted, at(corev1.ConditionTrue, 0)}, false, Release, ""},
 		"deleted, offline":            {[]func(*corev1.Pod){deleted}, true, Release, ""},
@@ -134,13 +143,18 @@ func newWorld(t *testing.T, heartbeat time.Time) *world {
 	node, err := view.NewNode(&wire.RegisterNode{Hostname: "w1", CPU: "2", Memory: "2Gi"}, "w1", w.address, time.Now())
 	require.NoError(t, err)
 	renewed := metav1.NewMicroTime(heartbeat)
-	require.NoError(t, w.c.Create(t.Context(), &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: "w1"}, Spec: coordinationv1.LeaseSpec{RenewTime: &renewed}}))
+	require.NoError(t,
+		w.c.Create(t.Context(), &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "kube-node-lease", Name: "w1"},
+			Spec:       coordinationv1.LeaseSpec{RenewTime: &renewed},
+		}))
 	require.NoError(t, w.c.Create(t.Context(), node))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	ready := make(chan struct{})
 	go func() {
-		done <- engine.Run(ctx, engine.Config{ClientFor: e.As, Log: slog.New(slog.DiscardHandler)}, []*engine.Reconciler{New()}, func() { close(ready) })
+		done <- engine.Run(ctx, engine.Config{ClientFor: e.As, Log: slog.New(slog.DiscardHandler)},
+			[]*engine.Reconciler{New()}, func() { close(ready) })
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -153,7 +167,10 @@ func newWorld(t *testing.T, heartbeat time.Time) *world {
 // pod creates the pod of a task's attempt on the worker.
 func (w *world) pod(number int32, change ...func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()
-	task := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "12345678-0000"}, Spec: tasks.TaskSpec{Image: "busybox", Tolerations: []corev1.Toleration{tasks.ToleratesExternal()}}}
+	task := &tasks.Task{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a", UID: "12345678-0000"},
+		Spec:       tasks.TaskSpec{Image: "busybox", Tolerations: []corev1.Toleration{tasks.ToleratesExternal()}},
+	}
 	task.Spec.Env = []corev1.EnvVar{{Name: "K", Value: "V"}}
 	p := tasks.Pod(task, &tasks.TaskAttempt{Number: number})
 	p.Spec.NodeName, p.Finalizers = "w1", nil // the reconciler of tasks, which would remove them, does not run
@@ -169,7 +186,8 @@ func (w *world) wait(p *corev1.Pod, ok func(*corev1.Pod) bool) *corev1.Pod {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)
 	defer cancel()
-	watch, err := w.c.Watch(ctx, &corev1.PodList{}, &ctrl.ListOptions{Namespace: p.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", p.Name)})
+	watch, err := w.c.Watch(ctx, &corev1.PodList{},
+		&ctrl.ListOptions{Namespace: p.Namespace, FieldSelector: fields.OneTermEqualSelector("metadata.name", p.Name)})
 	require.NoError(w.t, err)
 	defer watch.Stop()
 	var now corev1.Pod
@@ -200,7 +218,8 @@ func TestAWorkerIsGivenTasks(t *testing.T) {
 	w.wait(w.pod(1), accepted)
 	w.wait(w.pod(2), accepted)
 	require.Equal(t, []string{
-		"GET /api/v1/tasks/a/status", "POST /api/v1/tasks/a/execute", "GET /api/v1/tasks/a~2/status", "POST /api/v1/tasks/a~2/execute",
+		"GET /api/v1/tasks/a/status", "POST /api/v1/tasks/a/execute", "GET /api/v1/tasks/a~2/status",
+		"POST /api/v1/tasks/a~2/execute",
 	}, w.requests())
 	task := w.given[0].Task
 	require.Equal(t, "a", task.TaskID)
@@ -226,7 +245,11 @@ func TestTasksWithACommandAreGivenAsPods(t *testing.T) {
 	p := w.wait(w.pod(1, func(p *corev1.Pod) { p.Spec.Containers[0].Args = []string{"echo"} }), accepted)
 	require.NoError(t, w.c.Delete(t.Context(), p))
 	require.Nil(t, w.wait(p, func(*corev1.Pod) bool { return false }), "it is gone")
-	require.Equal(t, []string{"GET /api/v1/pods/" + p.Name + "/status", "POST /api/v1/pods/" + p.Name + "/execute", "DELETE /api/v1/pods/" + p.Name}, w.requests())
+	require.Equal(t,
+		[]string{
+			"GET /api/v1/pods/" + p.Name + "/status", "POST /api/v1/pods/" + p.Name + "/execute",
+			"DELETE /api/v1/pods/" + p.Name,
+		}, w.requests())
 }
 
 // TestAWorkerThatRefuses fails the pod, and is not followed elsewhere.
@@ -262,7 +285,14 @@ func TestASilentWorkerIsOffline(t *testing.T) {
 	var lease coordinationv1.Lease
 	require.NoError(t, w.c.Get(t.Context(), ctrl.ObjectKey{Namespace: "kube-node-lease", Name: "w1"}, &lease))
 	now := lease.Spec.RenewTime.Add(29 * time.Second)
-	r := &reconciler{Env: engine.Env{Client: w.c, Cache: w.c, Events: events.New(w.c, "test", "", slog.New(slog.DiscardHandler)), Now: func() time.Time { return now }}}
+	r := &reconciler{
+		Env: engine.Env{
+			Client: w.c,
+			Cache:  w.c,
+			Events: events.New(w.c, "test", "", slog.New(slog.DiscardHandler)),
+			Now:    func() time.Time { return now },
+		},
+	}
 	online, left, err := r.heartbeat(t.Context(), &node)
 	require.NoError(t, err)
 	require.True(t, online)

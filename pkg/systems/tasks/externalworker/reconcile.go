@@ -1,10 +1,10 @@
 // Package externalworker gives the pods on external workers to those workers, and marks workers offline that send no
 // heartbeats.
 //
-// An external worker is a Node without an agent, which registered with the REST API (pkg/systems/rest) and speaks Podling's
-// worker API. The scheduler assigns pods to it as to any other node. A pod is announced in its status before the worker
-// is given it, and the worker is asked whether it has it before it is given it again: so after a crash in between, a
-// container is not run twice. The worker reports to the REST API, which writes the pod's status.
+// An external worker is a Node without an agent, which registered with the REST API (pkg/systems/rest) and speaks
+// Podling's worker API. The scheduler assigns pods to it as to any other node. A pod is announced in its status before
+// the worker is given it, and the worker is asked whether it has it before it is given it again: so after a crash in
+// between, a container is not run twice. The worker reports to the REST API, which writes the pod's status.
 //
 // Its invariants: requests are sent only to the address that a worker registered from; a worker that does not answer
 // delays only its own pods.
@@ -84,7 +84,8 @@ func nodeOf(ctx context.Context, env engine.Env, o client.Object) []engine.Reque
 func relevant(was, is client.Object) bool {
 	a, ok := was.(*corev1.Pod)
 	b, ok2 := is.(*corev1.Pod)
-	return ok && ok2 && (a.Spec.NodeName != b.Spec.NodeName || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil))
+	return ok && ok2 &&
+		(a.Spec.NodeName != b.Spec.NodeName || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil))
 }
 
 type reconciler struct {
@@ -156,7 +157,8 @@ func (r *reconciler) heartbeat(ctx context.Context, node *corev1.Node) (bool, ti
 		return true, left, nil
 	}
 	next := node.DeepCopy()
-	view.SetReady(next, corev1.ConditionUnknown, "HeartbeatTimeout", "the external worker has sent no heartbeat for "+patience.String(), r.Now())
+	view.SetReady(next, corev1.ConditionUnknown, "HeartbeatTimeout",
+		"the external worker has sent no heartbeat for "+patience.String(), r.Now())
 	if err := r.Client.Status().Update(ctx, next); err != nil {
 		return false, 0, client.IgnoreNotFound(err)
 	}
@@ -212,7 +214,8 @@ const maxMessage = 512
 func clip(s string) string { return s[:min(len(s), maxMessage)] }
 
 // set writes the condition Assigned. Its time is that of the first announcement.
-func (r *reconciler) set(ctx context.Context, p *corev1.Pod, status corev1.ConditionStatus, reason, message string) (*corev1.Pod, error) {
+func (r *reconciler) set(ctx context.Context, p *corev1.Pod, status corev1.ConditionStatus,
+	reason, message string) (*corev1.Pod, error) {
 	next := p.DeepCopy()
 	c := condition(next)
 	if c == nil {
@@ -239,7 +242,8 @@ func (r *reconciler) release(ctx context.Context, w worker, p *corev1.Pod, onlin
 		asked, cancel := context.WithTimeout(ctx, releaseTimeout)
 		defer cancel()
 		if err := w.release(asked, p); err != nil {
-			r.Log.Warn("could not stop pod on external worker", "node", p.Spec.NodeName, "namespace", p.Namespace, "pod", p.Name, "error", err)
+			r.Log.Warn("could not stop pod on external worker", "node", p.Spec.NodeName, "namespace", p.Namespace, "pod", p.Name,
+				"error", err)
 		}
 	}
 	now := int64(0)

@@ -150,7 +150,8 @@ func (p *plan) cannotStart(a *tasks.TaskAttempt, w *corev1.ContainerStateWaiting
 	if s := p.spec.StartTimeoutSeconds; s != nil {
 		limit = time.Duration(*s) * time.Second
 	}
-	if w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull" || a.ScheduledAt != nil && p.exceeds(a.ScheduledAt.Time, limit) {
+	if w.Reason == "InvalidImageName" || w.Reason == "ErrImageNeverPull" ||
+		a.ScheduledAt != nil && p.exceeds(a.ScheduledAt.Time, limit) {
 		reason := w.Reason
 		if reason == "ImagePullBackOff" {
 			reason = "ErrImagePull"

@@ -49,7 +49,8 @@ func (w *world) reconcile(writes int) bool {
 				return false
 			}
 			p := tasks.Pod(w.task, &at)
-			require.False(w, slices.ContainsFunc(w.pods, func(q *corev1.Pod) bool { return q.Name == p.Name }), "the pod %s is there already", p.Name)
+			require.False(w, slices.ContainsFunc(w.pods, func(q *corev1.Pod) bool { return q.Name == p.Name }),
+				"the pod %s is there already", p.Name)
 			w.made++
 			p.UID, p.CreationTimestamp = types.UID(fmt.Sprint("pod-", w.made)), metav1.NewTime(w.now)
 			w.pods = append(w.pods, p)
@@ -158,13 +159,17 @@ func (w *world) happen() {
 	case what == "no node" && !bound:
 		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "no"}}
 	case what == "run" && bound && len(p.Status.ContainerStatuses) == 0:
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(w.now)}}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(w.now)}}},
+		}
 	case what == "exit" && bound && !over(p):
 		code := rapid.Int32Range(0, 2).Draw(w.T, "code")
 		w.exits[p.UID] = code
 		p.Status.Phase = corev1.PodFailed
-		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code,
-			FinishedAt: metav1.NewTime(w.now.Add(time.Duration(rapid.IntRange(-60, 60).Draw(w.T, "clock")) * time.Second))}}}}
+		p.Status.ContainerStatuses = []corev1.ContainerStatus{
+			{State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code,
+				FinishedAt: metav1.NewTime(w.now.Add(time.Duration(rapid.IntRange(-60, 60).Draw(w.T, "clock")) * time.Second))}}},
+		}
 		if p.DeletionTimestamp != nil {
 			*p.DeletionGracePeriodSeconds = 0
 		}
@@ -188,7 +193,8 @@ func (w *world) edit() {
 			s.Array.Parallelism = ptr(rapid.Int32Range(1, 4).Draw(w.T, "parallelism"))
 		}
 	case "timeout":
-		s.RunTimeoutSeconds, s.ScheduleTimeoutSeconds = ptr(rapid.Int64Range(1, 90).Draw(w.T, "run")), ptr(rapid.Int64Range(1, 90).Draw(w.T, "schedule"))
+		s.RunTimeoutSeconds, s.ScheduleTimeoutSeconds = ptr(rapid.Int64Range(1, 90).Draw(w.T, "run")), ptr(rapid.Int64Range(1,
+			90).Draw(w.T, "schedule"))
 	case "cancel":
 		if rapid.IntRange(0, 5).Draw(w.T, "really") == 0 {
 			s.Cancel = true
@@ -201,13 +207,21 @@ func (w *world) edit() {
 	}
 }
 
-// A task ends in exactly one terminal phase with the truth in it, and every end of an attempt is counted once, whatever pods, nodes and users
-// do, and wherever the process is killed. A second plan on the result has nothing to do.
+// A task ends in exactly one terminal phase with the truth in it, and every end of an attempt is counted once, whatever
+// pods, nodes and users do, and wherever the process is killed. A second plan on the result has nothing to do.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w := &world{T: t, now: now, task: begun(""), exits: map[types.UID]int32{}, counts: map[string]int{}, heard: map[string]time.Time{"m": now, "n": now}}
+		w := &world{
+			T:      t,
+			now:    now,
+			task:   begun(""),
+			exits:  map[types.UID]int32{},
+			counts: map[string]int{},
+			heard:  map[string]time.Time{"m": now, "n": now},
+		}
 		s := &w.task.Spec
-		s.Retries, s.BackoffSeconds = rapid.Int32Range(0, 3).Draw(t, "retries"), ptr(rapid.Int32Range(0, 5).Draw(t, "backoff"))
+		s.Retries, s.BackoffSeconds = rapid.Int32Range(0, 3).Draw(t, "retries"), ptr(rapid.Int32Range(0, 5).Draw(t,
+			"backoff"))
 		if n := rapid.Int32Range(0, 6).Draw(t, "size"); n > 0 {
 			s.Array = &tasks.TaskArray{Size: n, Parallelism: ptr(rapid.Int32Range(1, 4).Draw(t, "parallelism"))}
 		}

@@ -10,11 +10,13 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// settle is the least time between two writes of a task's progress. It is shorter than a creation over REST waits for a node.
+// settle is the least time between two writes of a task's progress. It is shorter than a creation over REST waits for a
+// node.
 const settle = 200 * time.Millisecond
 
-// pace spaces the writes of progress, so that a task that ends within moments is written when its node was chosen and when it has ended, and not at
-// each step between. It never holds back the end of an attempt. What is older than settle is forgotten, which costs at most a write.
+// pace spaces the writes of progress, so that a task that ends within moments is written when its node was chosen and
+// when it has ended, and not at each step between. It never holds back the end of an attempt. What is older than settle
+// is forgotten, which costs at most a write.
 type pace struct {
 	mu    sync.Mutex
 	at    map[types.NamespacedName]progress
@@ -57,7 +59,8 @@ func (p *pace) hold(name types.NamespacedName, was, next *tasks.TaskStatus, now 
 	return 0
 }
 
-// drop drops what is old, such as of tasks whose end somebody else has written. It takes constant time for each task, on average.
+// drop drops what is old, such as of tasks whose end somebody else has written. It takes constant time for each task,
+// on average.
 func (p *pace) drop(now time.Time) {
 	if len(p.at) < max(p.sweep, leastSwept) {
 		return

@@ -63,7 +63,8 @@ func TestPace(t *testing.T) {
 	require.Empty(t, p.at)
 
 	for i := range 10 * leastSwept {
-		p.hold(types.NamespacedName{Name: fmt.Sprint(i)}, status("", 0), status(tasks.TaskScheduled, 0), start.Add(time.Duration(i)*time.Millisecond))
+		p.hold(types.NamespacedName{Name: fmt.Sprint(i)}, status("", 0), status(tasks.TaskScheduled, 0),
+			start.Add(time.Duration(i)*time.Millisecond))
 		require.LessOrEqual(t, len(p.at), leastSwept, "what somebody else ended is not held forever")
 	}
 }

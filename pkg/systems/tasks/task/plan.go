@@ -102,8 +102,8 @@ func (p *plan) within(at time.Time) (passed bool) {
 	return false
 }
 
-// exceeds reports whether what began at a time of the API has surely lasted for longer than a limit. The API's times are cut to seconds, so the
-// beginning was up to a second later.
+// exceeds reports whether what began at a time of the API has surely lasted for longer than a limit. The API's times
+// are cut to seconds, so the beginning was up to a second later.
 func (p *plan) exceeds(began time.Time, limit time.Duration) bool {
 	return p.within(began.Add(limit + time.Second))
 }
@@ -147,7 +147,8 @@ func of(p *corev1.Pod) (index, number int) {
 	return index, number
 }
 
-// load reads the attempts and the ended indexes from the status, and recognizes first attempts whose creation was not recorded.
+// load reads the attempts and the ended indexes from the status, and recognizes first attempts whose creation was not
+// recorded.
 func (p *plan) load() {
 	for _, a := range p.Status.Attempts {
 		if a.Phase.Ended() {
@@ -161,7 +162,8 @@ func (p *plan) load() {
 		p.nodes = a.Nodes
 	}
 	for _, pod := range p.Pods {
-		if i, number := of(pod); number == 1 && i < p.size() && p.find(i) == nil && !p.completed.Has(i) && !p.failed.Has(i) && (p.spec.Array != nil || len(p.ended) == 0) {
+		if i, number := of(pod); number == 1 && i < p.size() && p.find(i) == nil && !p.completed.Has(i) && !p.failed.Has(i) &&
+			(p.spec.Array != nil || len(p.ended) == 0) {
 			p.begin(i, 1)
 		}
 	}
@@ -302,7 +304,8 @@ func (p *plan) fill() {
 	}
 }
 
-// busy reports whether a pod of an earlier attempt of the index may still run. One on a lost node does not count: that is what the retry is for.
+// busy reports whether a pod of an earlier attempt of the index may still run. One on a lost node does not count: that
+// is what the retry is for.
 func (p *plan) busy(a *tasks.TaskAttempt) bool {
 	return slices.ContainsFunc(p.Pods, func(pod *corev1.Pod) bool {
 		i, number := of(pod)

@@ -22,7 +22,9 @@ func ptr[T any](v T) *T { return &v }
 
 // begun returns a task whose first attempt, with the pod "a", is in the phase.
 func begun(phase tasks.TaskPhase, change ...func(*tasks.TaskSpec)) *tasks.Task {
-	t := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Name: "t", UID: "task", CreationTimestamp: start}, Spec: tasks.TaskSpec{Image: "i"}}
+	t := &tasks.Task{
+		ObjectMeta: metav1.ObjectMeta{Name: "t", UID: "task", CreationTimestamp: start}, Spec: tasks.TaskSpec{Image: "i"},
+	}
 	for _, f := range change {
 		f(&t.Spec)
 	}
@@ -38,13 +40,28 @@ func begun(phase tasks.TaskPhase, change ...func(*tasks.TaskSpec)) *tasks.Task {
 }
 
 func podOf(uid, node string, s corev1.ContainerState) *corev1.Pod {
-	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: uid, UID: types.UID(uid), CreationTimestamp: start, Labels: map[string]string{tasks.LabelAttempt: "1"}}, Spec: corev1.PodSpec{NodeName: node}}
+	p := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:              uid,
+			UID:               types.UID(uid),
+			CreationTimestamp: start,
+			Labels:            map[string]string{tasks.LabelAttempt: "1"},
+		}, Spec: corev1.PodSpec{NodeName: node},
+	}
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{ContainerID: "containerd://1", State: s}}
 	return p
 }
 
 func terminated0(code int32, reason, message string) corev1.ContainerState {
-	return corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message, StartedAt: start, FinishedAt: end}}
+	return corev1.ContainerState{
+		Terminated: &corev1.ContainerStateTerminated{
+			ExitCode:   code,
+			Reason:     reason,
+			Message:    message,
+			StartedAt:  start,
+			FinishedAt: end,
+		},
+	}
 }
 
 func TestPlan(t *testing.T) {
@@ -56,7 +73,9 @@ func TestPlan(t *testing.T) {
 	change := func(p *corev1.Pod, f func(*corev1.Pod)) []*corev1.Pod { f(p); return []*corev1.Pod{p} }
 	pods := func(p ...*corev1.Pod) []*corev1.Pod { return p }
 	unschedulable := func(p *corev1.Pod) {
-		p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes are available"}}
+		p.Status.Conditions = []corev1.PodCondition{
+			{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Message: "0/1 nodes are available"},
+		}
 	}
 	deleted := func(grace int64) func(*corev1.Pod) {
 		return func(p *corev1.Pod) { p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &end, &grace }
@@ -90,51 +109,171 @@ func TestPlan(t *testing.T) {
 		expired bool
 		exit    *int32
 	}{
-		"new":                 {task: begun(""), phase: tasks.TaskPending, create: 1},
-		"suspended":           {task: begun("", func(s *tasks.TaskSpec) { s.Suspend = true }), phase: tasks.TaskPending, err: "the task is suspended"},
-		"unrecorded pod":      {task: begun(""), pods: pods(podOf("b", "n", running)), phase: tasks.TaskRunning, again: 30 * time.Second},
-		"waits for a node":    {task: begun(tasks.TaskPending, wait(90)), pods: change(podOf("a", "", none), unschedulable), phase: tasks.TaskPending, err: "0/1 nodes are available", again: 31 * time.Second},
-		"no node in time":     {task: begun(tasks.TaskPending, wait(30), retries(3)), pods: change(podOf("a", "", none), unschedulable), phase: tasks.TaskFailed, reason: "NoNode", err: "no feasible node within 30s: 0/1 nodes are available", release: 1},
-		"bound":               {task: begun(tasks.TaskPending), pods: pods(podOf("a", "n", none)), phase: tasks.TaskScheduled, again: 30 * time.Second},
-		"pull fails":          {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("ErrImagePull", "no such image"))), phase: tasks.TaskScheduled, err: "ErrImagePull: no such image", again: 20 * time.Second},
-		"pull failed":         {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ImagePullBackOff", "no such image"))), phase: tasks.TaskFailed, reason: "ErrImagePull", err: "ImagePullBackOff: no such image", release: 1},
-		"pull has time":       {task: begun(tasks.TaskScheduled, start(90)), pods: pods(podOf("a", "n", waiting("ImagePullBackOff", "no such image"))), phase: tasks.TaskScheduled, err: "ImagePullBackOff: no such image", again: 30 * time.Second},
-		"pull has no time":    {task: begun(tasks.TaskScheduled, start(1)), pods: pods(podOf("a", "n", waiting("ErrImagePull", "no such image"))), phase: tasks.TaskFailed, reason: "ErrImagePull", err: "ErrImagePull: no such image", release: 1},
-		"image name":          {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("InvalidImageName", "x"))), phase: tasks.TaskFailed, reason: "InvalidImageName", err: "InvalidImageName: x", release: 1},
-		"no ConfigMap yet":    {task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("ContainerCreating", "not found"))), phase: tasks.TaskScheduled, err: "NotPrepared: not found", again: 20 * time.Second},
-		"no ConfigMap":        {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ContainerCreating", "configmap \"x\" not found"))), phase: tasks.TaskFailed, reason: "NotPrepared", err: "NotPrepared: configmap \"x\" not found", release: 1},
-		"is created":          {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ContainerCreating", ""))), phase: tasks.TaskScheduled, again: 30 * time.Second},
-		"runs":                {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", running)), phase: tasks.TaskRunning, again: 30 * time.Second},
-		"from new to ended":   {task: begun(""), pods: pods(podOf("a", "n", terminated0(0, "Completed", ""))), phase: tasks.TaskCompleted, release: 1, exit: ptr(int32(0))},
-		"exit code":           {task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", terminated0(3, "Error", ""))), phase: tasks.TaskFailed, reason: "Error", err: "exit code 3", release: 1, exit: ptr(int32(3))},
-		"memory":              {task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", terminated0(137, "OOMKilled", ""))), phase: tasks.TaskFailed, reason: "OOMKilled", err: "OOMKilled: exit code 137", release: 1, exit: ptr(int32(137))},
-		"no such command":     {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", terminated0(128, "StartError", "no such file"))), phase: tasks.TaskFailed, reason: "StartError", err: "no such file", release: 1, exit: ptr(int32(128))},
-		"retry":               {task: begun(tasks.TaskRunning, retries(1)), pods: pods(podOf("a", "n", terminated0(3, "Error", ""))), phase: tasks.TaskPending, err: "attempt 1 failed: exit code 3", release: 1, create: 1},
-		"timed out":           {task: begun(tasks.TaskRunning, runFor(30)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskFailed, reason: "RunTimeout", err: "it ran for longer than 30s", release: 1},
-		"in time":             {task: begun(tasks.TaskRunning, runFor(70)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskRunning, again: 11 * time.Second},
-		"retry waits for pod": {task: begun(tasks.TaskRunning, runFor(30), retries(1)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskPending, err: "attempt 1 failed: it ran for longer than 30s", release: 1, again: time.Second},
+		"new": {task: begun(""), phase: tasks.TaskPending, create: 1},
+		"suspended": {
+			task: begun("", func(s *tasks.TaskSpec) { s.Suspend = true }), phase: tasks.TaskPending,
+			err: "the task is suspended",
+		},
+		"unrecorded pod": {
+			task: begun(""), pods: pods(podOf("b", "n", running)), phase: tasks.TaskRunning, again: 30 * time.Second,
+		},
+		"waits for a node": {
+			task: begun(tasks.TaskPending, wait(90)), pods: change(podOf("a", "", none), unschedulable),
+			phase: tasks.TaskPending, err: "0/1 nodes are available", again: 31 * time.Second,
+		},
+		"no node in time": {
+			task: begun(tasks.TaskPending, wait(30), retries(3)), pods: change(podOf("a", "", none), unschedulable),
+			phase: tasks.TaskFailed, reason: "NoNode", err: "no feasible node within 30s: 0/1 nodes are available", release: 1,
+		},
+		"bound": {
+			task: begun(tasks.TaskPending), pods: pods(podOf("a", "n", none)), phase: tasks.TaskScheduled,
+			again: 30 * time.Second,
+		},
+		"pull fails": {
+			task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("ErrImagePull", "no such image"))),
+			phase: tasks.TaskScheduled, err: "ErrImagePull: no such image", again: 20 * time.Second,
+		},
+		"pull failed": {
+			task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ImagePullBackOff", "no such image"))),
+			phase: tasks.TaskFailed, reason: "ErrImagePull", err: "ImagePullBackOff: no such image", release: 1,
+		},
+		"pull has time": {
+			task: begun(tasks.TaskScheduled, start(90)),
+			pods: pods(podOf("a", "n", waiting("ImagePullBackOff", "no such image"))), phase: tasks.TaskScheduled,
+			err: "ImagePullBackOff: no such image", again: 30 * time.Second,
+		},
+		"pull has no time": {
+			task: begun(tasks.TaskScheduled, start(1)), pods: pods(podOf("a", "n", waiting("ErrImagePull", "no such image"))),
+			phase: tasks.TaskFailed, reason: "ErrImagePull", err: "ErrImagePull: no such image", release: 1,
+		},
+		"image name": {
+			task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("InvalidImageName", "x"))),
+			phase: tasks.TaskFailed, reason: "InvalidImageName", err: "InvalidImageName: x", release: 1,
+		},
+		"no ConfigMap yet": {
+			task: lately(begun(tasks.TaskScheduled)), pods: pods(podOf("a", "n", waiting("ContainerCreating", "not found"))),
+			phase: tasks.TaskScheduled, err: "NotPrepared: not found", again: 20 * time.Second,
+		},
+		"no ConfigMap": {
+			task: begun(tasks.TaskScheduled),
+			pods: pods(podOf("a", "n", waiting("ContainerCreating", "configmap \"x\" not found"))), phase: tasks.TaskFailed,
+			reason: "NotPrepared", err: "NotPrepared: configmap \"x\" not found", release: 1,
+		},
+		"is created": {
+			task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", waiting("ContainerCreating", ""))),
+			phase: tasks.TaskScheduled, again: 30 * time.Second,
+		},
+		"runs": {
+			task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", running)), phase: tasks.TaskRunning,
+			again: 30 * time.Second,
+		},
+		"from new to ended": {
+			task: begun(""), pods: pods(podOf("a", "n", terminated0(0, "Completed", ""))), phase: tasks.TaskCompleted,
+			release: 1, exit: ptr(int32(0)),
+		},
+		"exit code": {
+			task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", terminated0(3, "Error", ""))), phase: tasks.TaskFailed,
+			reason: "Error", err: "exit code 3", release: 1, exit: ptr(int32(3)),
+		},
+		"memory": {
+			task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", terminated0(137, "OOMKilled", ""))),
+			phase: tasks.TaskFailed, reason: "OOMKilled", err: "OOMKilled: exit code 137", release: 1, exit: ptr(int32(137)),
+		},
+		"no such command": {
+			task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", terminated0(128, "StartError", "no such file"))),
+			phase: tasks.TaskFailed, reason: "StartError", err: "no such file", release: 1, exit: ptr(int32(128)),
+		},
+		"retry": {
+			task: begun(tasks.TaskRunning, retries(1)), pods: pods(podOf("a", "n", terminated0(3, "Error", ""))),
+			phase: tasks.TaskPending, err: "attempt 1 failed: exit code 3", release: 1, create: 1,
+		},
+		"timed out": {
+			task: begun(tasks.TaskRunning, runFor(30)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskFailed,
+			reason: "RunTimeout", err: "it ran for longer than 30s", release: 1,
+		},
+		"in time": {
+			task: begun(tasks.TaskRunning, runFor(70)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskRunning,
+			again: 11 * time.Second,
+		},
+		"retry waits for pod": {
+			task: begun(tasks.TaskRunning, runFor(30), retries(1)), pods: pods(podOf("a", "n", running)),
+			phase: tasks.TaskPending, err: "attempt 1 failed: it ran for longer than 30s", release: 1, again: time.Second,
+		},
 		"evicted": {task: begun(tasks.TaskRunning), pods: change(podOf("a", "n", none), func(p *corev1.Pod) {
 			p.Status = corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "the node was low on memory"}
 		}), phase: tasks.TaskFailed, reason: "Evicted", err: "the node was low on memory", release: 1},
-		"silent before the start": {task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", none)), heard: now.Add(-31 * time.Second), phase: tasks.TaskFailed, reason: "NodeLost", err: "node n has sent no heartbeat for 30s", release: 1},
-		"silent":                  {task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", running)), heard: now.Add(-31 * time.Second), phase: tasks.TaskFailed, reason: "NodeLost", err: "node n has sent no heartbeat for 30s", release: 1},
-		"nearly silent":           {task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", running)), heard: now.Add(-29 * time.Second), phase: tasks.TaskRunning, again: time.Second},
-		"node gone":               {task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", running)), gone: true, phase: tasks.TaskFailed, reason: "NodeLost", err: "node n was deleted", release: 1},
-		"runs elsewhere":          {task: begun(tasks.TaskRunning, func(s *tasks.TaskSpec) { s.Retries, s.BackoffSeconds = 1, ptr(int32(0)) }), pods: pods(podOf("a", "n", running)), heard: now.Add(-31 * time.Second), phase: tasks.TaskPending, err: "attempt 1 failed: node n has sent no heartbeat for 30s", release: 1, create: 1},
-		"ended, then lost":        {task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", terminated0(0, "", ""))), gone: true, phase: tasks.TaskCompleted, release: 1, exit: ptr(int32(0))},
-		"pod vanished":            {task: begun(tasks.TaskRunning), phase: tasks.TaskFailed, reason: "PodDeleted", err: "its pod a was deleted"},
-		"another pod":             {task: begun(tasks.TaskRunning), pods: pods(podOf("b", "n", terminated0(0, "", ""))), phase: tasks.TaskFailed, reason: "PodDeleted", err: "its pod a was deleted", release: 1},
-		"pod being deleted":       {task: begun(tasks.TaskRunning), pods: change(podOf("a", "n", running), deleted(30)), phase: tasks.TaskRunning, again: 30 * time.Second},
-		"pod deleted":             {task: begun(tasks.TaskRunning), pods: change(podOf("a", "n", terminated0(143, "Error", "")), deleted(30)), phase: tasks.TaskFailed, reason: "PodDeleted", err: "its pod was deleted while it ran: exit code 143", release: 1, exit: ptr(int32(143))},
-		"pod deleted, no report":  {task: begun(tasks.TaskRunning), pods: change(podOf("a", "n", running), deleted(0)), phase: tasks.TaskFailed, reason: "PodDeleted", err: "its pod a was deleted", release: 1},
-		"deleted unbound":         {task: begun(tasks.TaskPending), pods: change(podOf("a", "", none), deleted(0)), phase: tasks.TaskFailed, reason: "PodDeleted", err: "its pod a was deleted before a node was chosen", release: 1},
-		"cancelled":               {task: begun(tasks.TaskRunning, cancel, retries(3)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskFailed, reason: "Cancelled", err: "the task was cancelled", release: 1},
-		"cancelled at once":       {task: begun("", cancel), phase: tasks.TaskFailed, reason: "Cancelled", err: "the task was cancelled"},
-		"cancelled too late":      {task: begun(tasks.TaskRunning, cancel), pods: pods(podOf("a", "n", terminated0(0, "", ""))), phase: tasks.TaskCompleted, release: 1, exit: ptr(int32(0))},
-		"cancelled after failing": {task: begun(tasks.TaskRunning, cancel), pods: pods(podOf("a", "n", terminated0(4, "", ""))), phase: tasks.TaskFailed, reason: "Error", err: "exit code 4", release: 1, exit: ptr(int32(4))},
-		"cancelled retry":         {task: begun(tasks.TaskRunning, cancel, retries(1)), pods: pods(podOf("a", "n", terminated0(4, "", ""))), phase: tasks.TaskFailed, reason: "Cancelled", err: "the task was cancelled", release: 1, exit: ptr(int32(4))},
-		"ended is for ever":       {task: done, pods: pods(podOf("a", "n", terminated0(3, "", ""))), phase: tasks.TaskCompleted, release: 1},
-		"expired":                 {task: expired, phase: tasks.TaskCompleted, expired: true},
+		"silent before the start": {
+			task: begun(tasks.TaskScheduled), pods: pods(podOf("a", "n", none)), heard: now.Add(-31 * time.Second),
+			phase: tasks.TaskFailed, reason: "NodeLost", err: "node n has sent no heartbeat for 30s", release: 1,
+		},
+		"silent": {
+			task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", running)), heard: now.Add(-31 * time.Second),
+			phase: tasks.TaskFailed, reason: "NodeLost", err: "node n has sent no heartbeat for 30s", release: 1,
+		},
+		"nearly silent": {
+			task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", running)), heard: now.Add(-29 * time.Second),
+			phase: tasks.TaskRunning, again: time.Second,
+		},
+		"node gone": {
+			task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", running)), gone: true, phase: tasks.TaskFailed,
+			reason: "NodeLost", err: "node n was deleted", release: 1,
+		},
+		"runs elsewhere": {
+			task: begun(tasks.TaskRunning, func(s *tasks.TaskSpec) { s.Retries, s.BackoffSeconds = 1, ptr(int32(0)) }),
+			pods: pods(podOf("a", "n", running)), heard: now.Add(-31 * time.Second), phase: tasks.TaskPending,
+			err: "attempt 1 failed: node n has sent no heartbeat for 30s", release: 1, create: 1,
+		},
+		"ended, then lost": {
+			task: begun(tasks.TaskRunning), pods: pods(podOf("a", "n", terminated0(0, "", ""))), gone: true,
+			phase: tasks.TaskCompleted, release: 1, exit: ptr(int32(0)),
+		},
+		"pod vanished": {
+			task: begun(tasks.TaskRunning), phase: tasks.TaskFailed, reason: "PodDeleted", err: "its pod a was deleted",
+		},
+		"another pod": {
+			task: begun(tasks.TaskRunning), pods: pods(podOf("b", "n", terminated0(0, "", ""))), phase: tasks.TaskFailed,
+			reason: "PodDeleted", err: "its pod a was deleted", release: 1,
+		},
+		"pod being deleted": {
+			task: begun(tasks.TaskRunning), pods: change(podOf("a", "n", running), deleted(30)), phase: tasks.TaskRunning,
+			again: 30 * time.Second,
+		},
+		"pod deleted": {
+			task: begun(tasks.TaskRunning), pods: change(podOf("a", "n", terminated0(143, "Error", "")), deleted(30)),
+			phase: tasks.TaskFailed, reason: "PodDeleted", err: "its pod was deleted while it ran: exit code 143", release: 1,
+			exit: ptr(int32(143)),
+		},
+		"pod deleted, no report": {
+			task: begun(tasks.TaskRunning), pods: change(podOf("a", "n", running), deleted(0)), phase: tasks.TaskFailed,
+			reason: "PodDeleted", err: "its pod a was deleted", release: 1,
+		},
+		"deleted unbound": {
+			task: begun(tasks.TaskPending), pods: change(podOf("a", "", none), deleted(0)), phase: tasks.TaskFailed,
+			reason: "PodDeleted", err: "its pod a was deleted before a node was chosen", release: 1,
+		},
+		"cancelled": {
+			task: begun(tasks.TaskRunning, cancel, retries(3)), pods: pods(podOf("a", "n", running)), phase: tasks.TaskFailed,
+			reason: "Cancelled", err: "the task was cancelled", release: 1,
+		},
+		"cancelled at once": {
+			task: begun("", cancel), phase: tasks.TaskFailed, reason: "Cancelled", err: "the task was cancelled",
+		},
+		"cancelled too late": {
+			task: begun(tasks.TaskRunning, cancel), pods: pods(podOf("a", "n", terminated0(0, "", ""))),
+			phase: tasks.TaskCompleted, release: 1, exit: ptr(int32(0)),
+		},
+		"cancelled after failing": {
+			task: begun(tasks.TaskRunning, cancel), pods: pods(podOf("a", "n", terminated0(4, "", ""))), phase: tasks.TaskFailed,
+			reason: "Error", err: "exit code 4", release: 1, exit: ptr(int32(4)),
+		},
+		"cancelled retry": {
+			task: begun(tasks.TaskRunning, cancel, retries(1)), pods: pods(podOf("a", "n", terminated0(4, "", ""))),
+			phase: tasks.TaskFailed, reason: "Cancelled", err: "the task was cancelled", release: 1, exit: ptr(int32(4)),
+		},
+		"ended is for ever": {
+			task: done, pods: pods(podOf("a", "n", terminated0(3, "", ""))), phase: tasks.TaskCompleted, release: 1,
+		},
+		"expired": {task: expired, phase: tasks.TaskCompleted, expired: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.heard.IsZero() {
@@ -170,13 +309,22 @@ func TestTimeoutsAreNotEarly(t *testing.T) {
 		phase tasks.TaskPhase
 		pod   *corev1.Pod
 	}{
-		tasks.ReasonNoNode:     {tasks.TaskPending, podOf("a", "", corev1.ContainerState{})},
-		"ErrImagePull":         {tasks.TaskScheduled, podOf("a", "n", corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}})},
-		tasks.ReasonRunTimeout: {tasks.TaskRunning, podOf("a", "n", corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: start}})},
+		tasks.ReasonNoNode: {tasks.TaskPending, podOf("a", "", corev1.ContainerState{})},
+		"ErrImagePull": {
+			tasks.TaskScheduled,
+			podOf("a", "n", corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull"}}),
+		},
+		tasks.ReasonRunTimeout: {
+			tasks.TaskRunning, podOf("a", "n", corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: start}}),
+		},
 	} {
 		t.Run(reason, func(t *testing.T) {
 			at := start.Add(60*time.Second + 999*time.Millisecond)
-			o := Observed{Task: begun(c.phase, limits), Pods: []*corev1.Pod{c.pod}, Heard: map[string]Heartbeat{"n": {at, tasks.DefaultPatience}}}
+			o := Observed{
+				Task:  begun(c.phase, limits),
+				Pods:  []*corev1.Pod{c.pod},
+				Heard: map[string]Heartbeat{"n": {at, tasks.DefaultPatience}},
+			}
 			a := Plan(o, at)
 			require.Equal(t, c.phase, a.Status.Phase)
 			require.Equal(t, time.Millisecond, a.Again)
@@ -189,7 +337,13 @@ func TestTimeoutsAreNotEarly(t *testing.T) {
 
 func TestBackoff(t *testing.T) {
 	s := &tasks.TaskSpec{BackoffSeconds: ptr(int32(10))}
-	for number, want := range map[int32]time.Duration{1: 10 * time.Second, 2: 20 * time.Second, 5: 160 * time.Second, 6: 5 * time.Minute, 100: 5 * time.Minute} {
+	for number, want := range map[int32]time.Duration{
+		1:   10 * time.Second,
+		2:   20 * time.Second,
+		5:   160 * time.Second,
+		6:   5 * time.Minute,
+		100: 5 * time.Minute,
+	} {
 		require.Equal(t, want, Backoff(s, number))
 	}
 	require.Equal(t, time.Second, Backoff(&tasks.TaskSpec{}, 1))
@@ -211,7 +365,15 @@ func TestArray(t *testing.T) {
 	}
 	o := Observed{Task: task, Pods: pods, Heard: map[string]Heartbeat{"n": {now, tasks.DefaultPatience}}}
 	a = Plan(o, now)
-	require.Equal(t, &tasks.TaskArrayStatus{Pending: 3, Completed: 1, Failed: 1, CompletedIndexes: "0", FailedIndexes: "1", Nodes: []string{"n"}}, a.Status.Array)
+	require.Equal(t,
+		&tasks.TaskArrayStatus{
+			Pending:          3,
+			Completed:        1,
+			Failed:           1,
+			CompletedIndexes: "0",
+			FailedIndexes:    "1",
+			Nodes:            []string{"n"},
+		}, a.Status.Array)
 	require.Equal(t, tasks.TaskRunning, a.Status.Phase)
 	require.Len(t, a.Create, 2)
 	require.EqualValues(t, 2, *a.Create[0].Index)
@@ -221,7 +383,8 @@ func TestArray(t *testing.T) {
 	require.Equal(t, tasks.ReasonCancelled, a.Status.Reason)
 }
 
-// The nodes that keep the output of an array's indexes stay known when the attempts are not listed any more, and are told when the task is gone.
+// The nodes that keep the output of an array's indexes stay known when the attempts are not listed any more, and are
+// told when the task is gone.
 func TestNodesOfAnArray(t *testing.T) {
 	task := begun("", func(s *tasks.TaskSpec) { s.Array = &tasks.TaskArray{Size: 100} })
 	task.Status.Array = &tasks.TaskArrayStatus{CompletedIndexes: "0-59", Nodes: []string{"first"}}
@@ -230,7 +393,11 @@ func TestNodesOfAnArray(t *testing.T) {
 	p := tasks.Pod(task, &tasks.TaskAttempt{Number: 1, Index: &i})
 	p.UID, p.Spec.NodeName = "p", "second"
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: terminated0(0, "", "")}}
-	a := Plan(Observed{Task: task, Pods: []*corev1.Pod{p}, Heard: map[string]Heartbeat{"second": {now, tasks.DefaultPatience}}}, now)
+	a := Plan(Observed{
+		Task:  task,
+		Pods:  []*corev1.Pod{p},
+		Heard: map[string]Heartbeat{"second": {now, tasks.DefaultPatience}},
+	}, now)
 	require.Equal(t, []string{"first", "second"}, a.Status.Array.Nodes)
 	require.Equal(t, []string{"first"}, task.Status.Array.Nodes, "what was observed is left as it was")
 

@@ -1,4 +1,5 @@
-// Package task runs tasks: each attempt of each index is one pod, whose end is recorded in the task's status before the pod is deleted.
+// Package task runs tasks: each attempt of each index is one pod, whose end is recorded in the task's status before the
+// pod is deleted.
 //
 // Its invariants: an attempt has at most one pod, and the end of each is recorded once, even if the process is killed
 // at any time; only the pod that an attempt began with is listened to; a finished task stays as it is.
@@ -39,7 +40,8 @@ const logs = "logs/"
 
 // New declares the reconciler. Nodes may be silent for patience; 0 means tasks.DefaultPatience.
 // forget asks a node to remove the logs of a deleted task, by the task's UID; nil: nobody is asked.
-func New(patience time.Duration, forget func(ctx context.Context, node string, task types.UID) error) *engine.Reconciler {
+func New(patience time.Duration,
+	forget func(ctx context.Context, node string, task types.UID) error) *engine.Reconciler {
 	if patience == 0 {
 		patience = tasks.DefaultPatience
 	}
@@ -53,21 +55,26 @@ func New(patience time.Duration, forget func(ctx context.Context, node string, t
 				heard.Node(was, is, env.Now())
 				return tasksOf(ctx, env, was, is)
 			}},
-			{Object: &coordinationv1.Lease{}, Event: func(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
-				heard.Lease(was, is, env.Now())
-				return nil // attempts are looked at again when their node's patience ends
-			}},
+			{
+				Object: &coordinationv1.Lease{},
+				Event: func(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
+					heard.Lease(was, is, env.Now())
+					return nil // attempts are looked at again when their node's patience ends
+				},
+			},
 		},
 		Writes: []engine.Write{
 			{Object: &tasks.Task{}, Parts: []engine.Part{engine.Status, engine.Delete}},
 			{Object: &corev1.Pod{}, Parts: []engine.Part{engine.Create, engine.Delete, engine.Finalizers}},
 		},
-		Indexes: []engine.Index{podstate.ByNode(), {Object: &corev1.Pod{}, Name: podIndex, Values: func(o client.Object) []string {
-			if ref := owner(o); ref != nil {
-				return []string{ref.Name}
-			}
-			return nil
-		}}},
+		Indexes: []engine.Index{
+			podstate.ByNode(), {Object: &corev1.Pod{}, Name: podIndex, Values: func(o client.Object) []string {
+				if ref := owner(o); ref != nil {
+					return []string{ref.Name}
+				}
+				return nil
+			}},
+		},
 		New: func(env engine.Env) engine.Func {
 			heard = &heartbeat.Record{}
 			return (&reconciler{env, heard, patience, forget, &pace{at: map[types.NamespacedName]progress{}}}).reconcile
@@ -215,7 +222,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	}
 	if a.Expired {
 		// If the task has changed in the meantime, for example its ttlSecondsAfterFinished, the conflict is retried.
-		err := r.Client.Delete(ctx, &t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+		err := r.Client.Delete(ctx, &t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion},
+			client.PropagationPolicy(metav1.DeletePropagationBackground))
 		return engine.Result{}, client.IgnoreNotFound(err)
 	}
 	if len(o.Rejected) > 0 {
@@ -294,7 +302,8 @@ func (r *reconciler) write(ctx context.Context, t *tasks.Task, s tasks.TaskStatu
 	return nil
 }
 
-// release deletes pods, and removes the finalizer from those that are being deleted: a client that is not in process deletes without removing it.
+// release deletes pods, and removes the finalizer from those that are being deleted: a client that is not in process
+// deletes without removing it.
 func (r *reconciler) release(ctx context.Context, pods []*corev1.Pod) error {
 	return engine.Parallel(len(pods), func(i int) error {
 		p := pods[i]
@@ -320,7 +329,8 @@ func (r *reconciler) untrack(ctx context.Context, p *corev1.Pod) error {
 	if err := r.Client.Update(ctx, next); !apierrors.IsConflict(err) {
 		return client.IgnoreNotFound(err)
 	}
-	patch := `{"metadata":{"uid":"` + string(p.UID) + `","$deleteFromPrimitiveList/finalizers":["` + tasks.FinalizerRecorded + `"]}}`
+	patch := `{"metadata":{"uid":"` + string(p.UID) + `","$deleteFromPrimitiveList/finalizers":["` +
+		tasks.FinalizerRecorded + `"]}}`
 	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	err := r.Client.Patch(ctx, o, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
 	if apierrors.IsConflict(err) { // the name is in use by another pod

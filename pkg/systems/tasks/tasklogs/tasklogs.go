@@ -1,4 +1,5 @@
-// Package tasklogs keeps the logs of tasks' attempts on the node after their pods are gone, until the task is deleted or there are too many.
+// Package tasklogs keeps the logs of tasks' attempts on the node after their pods are gone, until the task is deleted
+// or there are too many.
 //
 // Its invariant: a log is either in its pod's directory or here, whenever the process is killed, because it is
 // moved by one rename; what is kept is bounded by number and by size, the oldest is removed first.
@@ -25,8 +26,8 @@ const (
 	DefaultBytes = 1 << 30
 )
 
-// Archive is a directory of logs: DIR/TASK/POD_NAME is what was the directory of the pod's logs, TASK and POD being UIDs. It reads its directory when
-// the first log is kept, so it costs nothing on nodes without tasks.
+// Archive is a directory of logs: DIR/TASK/POD_NAME is what was the directory of the pod's logs, TASK and POD being
+// UIDs. It reads its directory when the first log is kept, so it costs nothing on nodes without tasks.
 type Archive struct {
 	dir   string
 	count int
@@ -44,8 +45,8 @@ type entry struct {
 	bytes     int64
 }
 
-// New returns the archive in dir, which must be on the file system of the logs. Beyond count attempts or that many bytes the oldest are
-// removed; 0 means the defaults.
+// New returns the archive in dir, which must be on the file system of the logs. Beyond count attempts or that many
+// bytes the oldest are removed; 0 means the defaults.
 func New(dir string, count int, bytes int64) *Archive {
 	if count == 0 {
 		count = DefaultCount
@@ -72,7 +73,8 @@ func (a *Archive) path(task, pod, name string) (string, error) {
 	return filepath.Join(a.dir, task, pod), nil
 }
 
-// Keep moves the directory of a pod's logs into the archive. It does nothing if there is none, such as when it was moved before.
+// Keep moves the directory of a pod's logs into the archive. It does nothing if there is none, such as when it was
+// moved before.
 func (a *Archive) Keep(logs, task, pod, name string) error {
 	to, err := a.path(task, pod, name)
 	if err != nil {
@@ -114,7 +116,8 @@ func (a *Archive) Find(task, pod, name, container string) (string, error) {
 	return found, err
 }
 
-// FindNamed is Find for a pod of which only the name is known. For a name that ends with a star it is the one with the greatest number in its place.
+// FindNamed is Find for a pod of which only the name is known. For a name that ends with a star it is the one with the
+// greatest number in its place.
 func (a *Archive) FindNamed(task, name, container string) (string, error) {
 	if !uid.MatchString(task) {
 		return "", fmt.Errorf("%q is not a UID", task)
@@ -154,7 +157,8 @@ func newest(dir, container string) (string, error) {
 	}
 	last := ""
 	for _, d := range found { // ATTEMPT.log, and rotated ones beside it
-		if name := d.Name(); filepath.Ext(name) == ".log" && cmp.Or(cmp.Compare(len(name), len(last)), cmp.Compare(name, last)) > 0 {
+		if name := d.Name(); filepath.Ext(name) == ".log" &&
+			cmp.Or(cmp.Compare(len(name), len(last)), cmp.Compare(name, last)) > 0 {
 			last = name
 		}
 	}

@@ -52,14 +52,20 @@ func TestTheNewestInstance(t *testing.T) {
 	require.Equal(t, "10.log", filepath.Base(path))
 }
 
-// TestNames: a log is found by the name of its pod alone, and by a name without the number of the attempt, whose last one that is.
+// TestNames: a log is found by the name of its pod alone, and by a name without the number of the attempt, whose last
+// one that is.
 func TestNames(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a")
 	a := New(dir, 0, 0)
-	for name, text := range map[string]string{"t.x-12345678-7-2": "second", "t.x-12345678-7-10": "tenth", "t.x-12345678-17-1": "another index"} {
+	for name, text := range map[string]string{
+		"t.x-12345678-7-2":  "second",
+		"t.x-12345678-7-10": "tenth",
+		"t.x-12345678-17-1": "another index",
+	} {
 		require.NoError(t, a.Keep(logs(t, text), "t", "uid-of-"+text[:3], name))
 	}
-	require.NoError(t, a.Keep(logs(t, "by hand"), "t", "u", strings.Repeat("a", 200)), "its name is not that of an attempt's pod")
+	require.NoError(t, a.Keep(logs(t, "by hand"), "t", "u", strings.Repeat("a", 200)),
+		"its name is not that of an attempt's pod")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "t", "old", "task"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "t", "old", "task", "0.log"), []byte("earlier version"), 0o600))
 	read := func(path string, err error) string {

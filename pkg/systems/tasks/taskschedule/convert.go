@@ -19,7 +19,8 @@ func cronJob(s *tasks.TaskSchedule) *batchv1.CronJob {
 		Spec: batchv1.CronJobSpec{
 			Schedule: s.Spec.Schedule, TimeZone: s.Spec.TimeZone, StartingDeadlineSeconds: s.Spec.StartingDeadlineSeconds,
 			ConcurrencyPolicy: s.Spec.ConcurrencyPolicy, Suspend: s.Spec.Suspend,
-			SuccessfulJobsHistoryLimit: s.Spec.CompletedTasksHistoryLimit, FailedJobsHistoryLimit: s.Spec.FailedTasksHistoryLimit,
+			SuccessfulJobsHistoryLimit: s.Spec.CompletedTasksHistoryLimit,
+			FailedJobsHistoryLimit:     s.Spec.FailedTasksHistoryLimit,
 		},
 		Status: batchv1.CronJobStatus{
 			Active: s.Status.Active, LastScheduleTime: s.Status.LastScheduleTime, LastSuccessfulTime: s.Status.LastCompletedTime,

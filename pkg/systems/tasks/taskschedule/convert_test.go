@@ -15,7 +15,14 @@ import (
 var now = time.Date(2026, 1, 2, 10, 30, 20, 0, time.UTC)
 
 func schedule(policy batchv1.ConcurrencyPolicy) *tasks.TaskSchedule {
-	s := &tasks.TaskSchedule{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s", UID: "s", CreationTimestamp: metav1.NewTime(now.Add(-time.Minute))}}
+	s := &tasks.TaskSchedule{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:         "ns",
+			Name:              "s",
+			UID:               "s",
+			CreationTimestamp: metav1.NewTime(now.Add(-time.Minute)),
+		},
+	}
 	s.Spec.Schedule, s.Spec.ConcurrencyPolicy = "30 * * * *", policy
 	s.Spec.TaskTemplate.Labels = map[string]string{"a": "b"}
 	s.Spec.TaskTemplate.Spec = tasks.TaskSpec{Image: "i", Retries: 2}
@@ -46,7 +53,9 @@ func TestARunIsATask(t *testing.T) {
 }
 
 func TestPoliciesAndHistory(t *testing.T) {
-	going := &tasks.Task{ObjectMeta: metav1.ObjectMeta{Name: "g", UID: "g"}, Status: tasks.TaskStatus{Phase: tasks.TaskRunning}}
+	going := &tasks.Task{
+		ObjectMeta: metav1.ObjectMeta{Name: "g", UID: "g"}, Status: tasks.TaskStatus{Phase: tasks.TaskRunning},
+	}
 	for policy, want := range map[batchv1.ConcurrencyPolicy]struct {
 		created bool
 		deleted int
@@ -63,5 +72,6 @@ func TestPoliciesAndHistory(t *testing.T) {
 	failed.Status.Phase = tasks.TaskFailed
 	a := cron.Plan(cron.Observed{CronJob: cronJob(s), Jobs: []*batchv1.Job{job(failed)}}, now)
 	require.Len(t, a.Delete, 1)
-	require.Equal(t, cron.Event{Type: "Normal", Reason: "SawCompletedTask", Message: "Saw completed task: x"}, said(cron.Event{Type: "Normal", Reason: "SawCompletedJob", Message: "Saw completed job: x"}))
+	require.Equal(t, cron.Event{Type: "Normal", Reason: "SawCompletedTask", Message: "Saw completed task: x"},
+		said(cron.Event{Type: "Normal", Reason: "SawCompletedJob", Message: "Saw completed job: x"}))
 }

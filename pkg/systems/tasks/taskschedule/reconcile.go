@@ -30,7 +30,8 @@ func New() *engine.Reconciler {
 			{Object: &tasks.TaskSchedule{}, Event: changed},
 			{Object: &tasks.Task{}, Map: engine.Controller(kind.GroupKind()), Changed: func(was, is client.Object) bool {
 				a, b := was.(*tasks.Task), is.(*tasks.Task)
-				return a.Status.Phase.Ended() != b.Status.Phase.Ended() || (a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
+				return a.Status.Phase.Ended() != b.Status.Phase.Ended() ||
+					(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil) ||
 					!equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)
 			}},
 		},
@@ -45,8 +46,8 @@ func New() *engine.Reconciler {
 	}
 }
 
-// changed maps a change of a schedule to itself. A new cron line takes effect with its next run: runs that it would have had in the past do not
-// count as missed.
+// changed maps a change of a schedule to itself. A new cron line takes effect with its next run: runs that it would
+// have had in the past do not count as missed.
 func changed(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	s, ok := is.(*tasks.TaskSchedule)
 	if !ok {
@@ -54,7 +55,8 @@ func changed(_ context.Context, env engine.Env, was, is client.Object) []engine.
 	}
 	req := engine.RequestFor(s.Namespace, s.Name)
 	before, ok := was.(*tasks.TaskSchedule)
-	if ok && (before.Spec.Schedule != s.Spec.Schedule || !equality.Semantic.DeepEqual(before.Spec.TimeZone, s.Spec.TimeZone)) {
+	if ok &&
+		(before.Spec.Schedule != s.Spec.Schedule || !equality.Semantic.DeepEqual(before.Spec.TimeZone, s.Spec.TimeZone)) {
 		c := cronJob(s)
 		if line, err := cron.Parse(c); err == nil {
 			if wait := cron.Next(c, line, env.Now()); wait > 0 {

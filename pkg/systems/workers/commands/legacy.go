@@ -29,7 +29,8 @@ import (
 // maxManifest limits the files that are converted, in bytes.
 const maxManifest = 16 << 20
 
-// open opens the manifests of one option -f: a file, those of a directory in the order of their names, or standard input.
+// open opens the manifests of one option -f: a file, those of a directory in the order of their names, or standard
+// input.
 func open(name string, in io.Reader) (io.Reader, error) {
 	if name == "-" {
 		return bounded.Reader(in, maxManifest), nil
@@ -82,7 +83,8 @@ func (c cluster) ApplyLegacy(ctx context.Context, file string, in io.Reader, out
 	list, err := legacy.Convert(r, c.Namespace, func(name string) *legacy.Container {
 		var p corev1.Pod
 		var found legacy.Container
-		if c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: name}, &p) != nil || json.Unmarshal([]byte(p.Annotations[legacy.AnnotationContainer]), &found) != nil {
+		if c.Client.Get(ctx, ctrl.ObjectKey{Namespace: c.Namespace, Name: name}, &p) != nil ||
+			json.Unmarshal([]byte(p.Annotations[legacy.AnnotationContainer]), &found) != nil {
 			return nil
 		}
 		return &found
@@ -133,7 +135,8 @@ func (c cluster) apply(ctx context.Context, o ctrl.Object) (string, error) {
 	u := &unstructured.Unstructured{Object: fields}
 	unstructured.RemoveNestedField(u.Object, "status")
 	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
-	if err := c.Client.Apply(ctx, ctrl.ApplyConfigurationFromUnstructured(u), ctrl.FieldOwner("coracle-apply-legacy"), ctrl.ForceOwnership); err != nil {
+	if err := c.Client.Apply(ctx, ctrl.ApplyConfigurationFromUnstructured(u), ctrl.FieldOwner("coracle-apply-legacy"),
+		ctrl.ForceOwnership); err != nil {
 		if apierrors.IsInvalid(err) && !created && u.GetKind() == "Pod" {
 			return "", fmt.Errorf("a running container cannot be changed: delete pod %s first: %w", o.GetName(), err)
 		}
@@ -148,8 +151,8 @@ func (c cluster) apply(ctx context.Context, o ctrl.Object) (string, error) {
 	return "configured", nil
 }
 
-// sameButStatus reports whether at most the status changed between two versions of an object, which its controllers may write at any time. Kinds
-// without generations are never the same.
+// sameButStatus reports whether at most the status changed between two versions of an object, which its controllers may
+// write at any time. Kinds without generations are never the same.
 func sameButStatus(a, b ctrl.Object) bool {
 	return a.GetGeneration() != 0 && a.GetGeneration() == b.GetGeneration() &&
 		maps.Equal(a.GetLabels(), b.GetLabels()) && maps.Equal(a.GetAnnotations(), b.GetAnnotations())

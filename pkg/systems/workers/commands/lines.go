@@ -24,8 +24,10 @@ type line struct {
 	reply   []byte
 }
 
-// sendLines sends each line as a message on one connection, as it is read, and prints the replies in the order of the lines. Empty lines are left out.
-func (c cluster) sendLines(ctx context.Context, o SendOptions, url string, in io.Reader, out, progress io.Writer) error {
+// sendLines sends each line as a message on one connection, as it is read, and prints the replies in the order of the
+// lines. Empty lines are left out.
+func (c cluster) sendLines(ctx context.Context, o SendOptions, url string, in io.Reader,
+	out, progress io.Writer) error {
 	switch o.File {
 	case "":
 		in = strings.NewReader(o.Payload)
@@ -80,11 +82,12 @@ func (o SendOptions) start(ctx context.Context, s *sender.Sender, in io.Reader, 
 		if o.Timeout > 0 {
 			of, end = context.WithTimeout(ctx, o.Timeout)
 		}
-		_, err := s.Start(of, sender.Message{Payload: lines.Bytes(), ContentType: contentType}, o.Wait, func(r sender.Reply, err error) {
-			end()
-			l.reply = r.Payload
-			l.outcome <- err
-		})
+		_, err := s.Start(of, sender.Message{Payload: lines.Bytes(), ContentType: contentType}, o.Wait,
+			func(r sender.Reply, err error) {
+				end()
+				l.reply = r.Payload
+				l.outcome <- err
+			})
 		if err != nil {
 			end()
 			return fmt.Errorf("line %d was not sent: %w", n, err)

@@ -34,7 +34,15 @@ type SendOptions struct {
 // Send sends a message. It prints the reply to out, or which pod has accepted the message to progress.
 func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, progress io.Writer) error {
 	kind, name, ok := strings.Cut(o.Target, "/")
-	resource := map[string]string{"pod": "pods", "pods": "pods", "po": "pods", "service": "services", "services": "services", "svc": "services", "worker": "services"}[kind]
+	resource := map[string]string{
+		"pod":      "pods",
+		"pods":     "pods",
+		"po":       "pods",
+		"service":  "services",
+		"services": "services",
+		"svc":      "services",
+		"worker":   "services",
+	}[kind]
 	if !ok || resource == "" || name == "" || strings.Contains(name, "/") {
 		return fmt.Errorf("%q is not pod/NAME or service/NAME", o.Target)
 	}
@@ -92,7 +100,8 @@ func (c cluster) Send(ctx context.Context, o SendOptions, in io.Reader, out, pro
 		}
 		return err
 	case http.StatusAccepted:
-		_, err = fmt.Fprintf(progress, "message %s accepted by pod %s\n", res.Header.Get(workers.HeaderID), res.Header.Get(workers.HeaderPod))
+		_, err = fmt.Fprintf(progress, "message %s accepted by pod %s\n", res.Header.Get(workers.HeaderID),
+			res.Header.Get(workers.HeaderPod))
 		return err
 	}
 	var s metav1.Status

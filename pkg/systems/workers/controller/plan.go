@@ -182,7 +182,8 @@ func (a *Actions) service(o Observed) (conflict string) {
 		return ""
 	}
 	if !metav1.IsControlledBy(have, o.Worker) {
-		return fmt.Sprintf("there is a service %s that the worker has not made: delete it, or name the worker otherwise", have.Name)
+		return fmt.Sprintf("there is a service %s that the worker has not made: delete it, or name the worker otherwise",
+			have.Name)
 	}
 	if !maps.Equal(have.Spec.Selector, want.Spec.Selector) || !equality.Semantic.DeepEqual(ports(have), ports(want)) {
 		next := have.DeepCopy()
@@ -210,7 +211,8 @@ func ready(w *workers.Worker, s *workers.WorkerStatus, conflict string) {
 			c.Status, c.Message = metav1.ConditionFalse, "replicas is 0"
 		}
 	case s.ReadyReplicas == 0:
-		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NoReadyPod", fmt.Sprintf("none of %d pods is ready", s.Replicas)
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, "NoReadyPod", fmt.Sprintf("none of %d pods is ready",
+			s.Replicas)
 	case s.ReadyReplicas < s.DesiredReplicas:
 		c.Reason, c.Message = "PodsStarting", fmt.Sprintf("%d of %d pods are ready", s.ReadyReplicas, s.DesiredReplicas)
 	default:
@@ -221,11 +223,14 @@ func ready(w *workers.Worker, s *workers.WorkerStatus, conflict string) {
 
 var kind = workers.GroupVersion.WithKind("Worker")
 
-// Service is the worker's service. It has no address of its own: messages do not go through it, it only names their receivers.
+// Service is the worker's service. It has no address of its own: messages do not go through it, it only names their
+// receivers.
 func Service(w *workers.Worker) *corev1.Service {
 	s := &corev1.Service{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: w.Name, Labels: map[string]string{workers.LabelWorker: w.Name},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(w, kind)}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.Namespace, Name: w.Name, Labels: map[string]string{workers.LabelWorker: w.Name},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(w, kind)},
+		},
 		Spec: corev1.ServiceSpec{ClusterIP: corev1.ClusterIPNone, Selector: map[string]string{workers.LabelWorker: w.Name}},
 	}
 	if p := w.Spec.Push; p != nil {
@@ -243,10 +248,13 @@ func Set(w *workers.Worker, replicas int32) *appsv1.ReplicaSet {
 	name := fmt.Sprintf("%.40s-%s", w.Name, rand.SafeEncodeString(fmt.Sprint(hash.Sum64()))[:10])
 	template.Labels[hashLabel] = name
 	return &appsv1.ReplicaSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: name, Labels: map[string]string{workers.LabelWorker: w.Name},
-			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(w, kind)}},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: w.Namespace, Name: name, Labels: map[string]string{workers.LabelWorker: w.Name},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(w, kind)},
+		},
 		Spec: appsv1.ReplicaSetSpec{Replicas: &replicas,
-			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{workers.LabelWorker: w.Name, hashLabel: name}}, Template: template},
+			Selector: &metav1.LabelSelector{MatchLabels: map[string]string{workers.LabelWorker: w.Name, hashLabel: name}},
+			Template: template},
 	}
 }
 
@@ -255,8 +263,11 @@ const hashLabel = "workers.coracle.dev/set"
 
 // Template is the template of the worker's pods.
 func Template(w *workers.Worker) corev1.PodTemplateSpec {
-	c := corev1.Container{Name: "worker", Image: w.Spec.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: w.Spec.Command, Args: w.Spec.Args,
-		Env: slices.Clone(w.Spec.Env)}
+	c := corev1.Container{
+		Name: "worker", Image: w.Spec.Image, ImagePullPolicy: corev1.PullIfNotPresent, Command: w.Spec.Command,
+		Args: w.Spec.Args,
+		Env:  slices.Clone(w.Spec.Env),
+	}
 	if w.Spec.Function != "" {
 		c.Image = Image
 		c.Env = append(c.Env, corev1.EnvVar{Name: workers.FunctionEnv, Value: string(w.Spec.Function)})
@@ -284,8 +295,10 @@ func Template(w *workers.Worker) corev1.PodTemplateSpec {
 	}
 	labels[workers.LabelWorker] = w.Name
 	return corev1.PodTemplateSpec{
-		ObjectMeta: metav1.ObjectMeta{Labels: labels, Annotations: map[string]string{workers.AnnotationQueue: workers.QueueOf(w).Annotation()}},
-		Spec:       corev1.PodSpec{ServiceAccountName: w.Spec.ServiceAccountName, Containers: []corev1.Container{c}},
+		ObjectMeta: metav1.ObjectMeta{
+			Labels: labels, Annotations: map[string]string{workers.AnnotationQueue: workers.QueueOf(w).Annotation()},
+		},
+		Spec: corev1.PodSpec{ServiceAccountName: w.Spec.ServiceAccountName, Containers: []corev1.Container{c}},
 	}
 }
 

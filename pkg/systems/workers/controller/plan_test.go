@@ -17,7 +17,9 @@ import (
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func newWorker(change func(*workers.WorkerSpec)) *workers.Worker {
-	w := &workers.Worker{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "w", UID: "u"}, Spec: workers.WorkerSpec{Image: "i"}}
+	w := &workers.Worker{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "w", UID: "u"}, Spec: workers.WorkerSpec{Image: "i"},
+	}
 	if change != nil {
 		change(&w.Spec)
 	}
@@ -46,15 +48,17 @@ func TestScale(t *testing.T) {
 		want      int32
 		again     time.Duration
 	}{
-		"idle":                    {have: 0, last: long, want: 0},
-		"woken":                   {have: 0, last: long, wake: ago(time.Second), want: 1, again: 59 * time.Second},
-		"a message lately":        {have: 1, last: ago(20 * time.Second), want: 1, again: 40 * time.Second},
-		"no message for a while":  {have: 1, last: ago(time.Minute), want: 0},
-		"busy":                    {have: 1, depth: 7, last: now, want: 4},
-		"too busy":                {have: 1, depth: 70, last: now, want: 5},
-		"less busy":               {have: 4, depth: 2, last: now, want: 4, again: time.Minute},
-		"less busy for some time": {have: 4, depth: 2, last: now, low: ago(50 * time.Second), want: 4, again: 10 * time.Second},
-		"less busy for long":      {have: 4, depth: 2, last: now, low: ago(time.Minute), want: 1},
+		"idle":                   {have: 0, last: long, want: 0},
+		"woken":                  {have: 0, last: long, wake: ago(time.Second), want: 1, again: 59 * time.Second},
+		"a message lately":       {have: 1, last: ago(20 * time.Second), want: 1, again: 40 * time.Second},
+		"no message for a while": {have: 1, last: ago(time.Minute), want: 0},
+		"busy":                   {have: 1, depth: 7, last: now, want: 4},
+		"too busy":               {have: 1, depth: 70, last: now, want: 5},
+		"less busy":              {have: 4, depth: 2, last: now, want: 4, again: time.Minute},
+		"less busy for some time": {
+			have: 4, depth: 2, last: now, low: ago(50 * time.Second), want: 4, again: 10 * time.Second,
+		},
+		"less busy for long": {have: 4, depth: 2, last: now, low: ago(time.Minute), want: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorker(func(s *workers.WorkerSpec) { s.Scale = &workers.WorkerScale{Max: 5} })
@@ -72,7 +76,8 @@ func TestScale(t *testing.T) {
 	}
 }
 
-// TestScaleWhileStarting: a pod for which a sender waits may take longer to start than pods may be idle, and then has time to be idle.
+// TestScaleWhileStarting: a pod for which a sender waits may take longer to start than pods may be idle, and then has
+// time to be idle.
 func TestScaleWhileStarting(t *testing.T) {
 	for name, c := range map[string]struct {
 		woken, ready time.Duration // ago
@@ -98,7 +103,8 @@ func TestScaleWhileStarting(t *testing.T) {
 	}
 }
 
-// TestScaleKeepsItsRange: whatever pods report, the number of replicas is within the range, and above zero while there are messages.
+// TestScaleKeepsItsRange: whatever pods report, the number of replicas is within the range, and above zero while there
+// are messages.
 func TestScaleKeepsItsRange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r := &workers.WorkerScale{Max: rapid.Int32Range(1, 10).Draw(t, "max")}
@@ -132,7 +138,12 @@ func TestPlan(t *testing.T) {
 
 	set, service := a.CreateSet, a.CreateService
 	set.Status.ReadyReplicas = 1
-	a = Plan(Observed{Worker: w, Sets: []*appsv1.ReplicaSet{set}, Service: service, Pods: []*corev1.Pod{newPod(2, 1, true, now)}}, now)
+	a = Plan(Observed{
+		Worker:  w,
+		Sets:    []*appsv1.ReplicaSet{set},
+		Service: service,
+		Pods:    []*corev1.Pod{newPod(2, 1, true, now)},
+	}, now)
 	require.Nil(t, a.CreateService)
 	require.Nil(t, a.CreateSet)
 	require.Empty(t, a.ScaleSets)
@@ -167,6 +178,8 @@ func TestTemplate(t *testing.T) {
 	require.Equal(t, Image, p.Spec.Containers[0].Image)
 	_, err := workers.ParseQueue(&corev1.Pod{ObjectMeta: p.ObjectMeta, Spec: p.Spec})
 	require.NoError(t, err)
-	require.Contains(t, p.Spec.Containers[0].Env, corev1.EnvVar{Name: workers.ParametersEnv, Value: `{"prefix":"$$(HOME)"}`})
+	require.Contains(t, p.Spec.Containers[0].Env, corev1.EnvVar{
+		Name: workers.ParametersEnv, Value: `{"prefix":"$$(HOME)"}`,
+	})
 	require.Equal(t, Set(w, 1).Name, Set(w, 3).Name, "the name does not depend on the number")
 }

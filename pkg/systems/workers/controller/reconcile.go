@@ -1,4 +1,5 @@
-// Package controller runs each Worker as a ReplicaSet with a Service, and makes the number of pods follow the length of their queues.
+// Package controller runs each Worker as a ReplicaSet with a Service, and makes the number of pods follow the length of
+// their queues.
 //
 // Its invariants: the pods of an earlier specification stay until those of the present one are ready, and a worker
 // with messages has at least one pod.
@@ -65,7 +66,8 @@ func counts(was, is client.Object) bool {
 	if a.Labels[workers.LabelWorker] == "" && b.Labels[workers.LabelWorker] == "" {
 		return false
 	}
-	return a.Status.Phase != b.Status.Phase || IsReady(a) != IsReady(b) || !equality.Semantic.DeepEqual(workers.ReportOf(a), workers.ReportOf(b)) ||
+	return a.Status.Phase != b.Status.Phase || IsReady(a) != IsReady(b) ||
+		!equality.Semantic.DeepEqual(workers.ReportOf(a), workers.ReportOf(b)) ||
 		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil)
 }
 
@@ -122,7 +124,9 @@ func (r *reconciler) apply(ctx context.Context, a Actions) error {
 		}
 	}
 	for _, s := range a.DeleteSets {
-		if err := r.Client.Delete(ctx, s, engine.Preconditions(s), client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		if err := r.Client.Delete(ctx, s, engine.Preconditions(s),
+			client.PropagationPolicy(metav1.DeletePropagationBackground)); client.IgnoreNotFound(err) != nil &&
+			!apierrors.IsConflict(err) {
 			return err
 		}
 	}

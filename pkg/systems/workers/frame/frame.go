@@ -1,19 +1,23 @@
-// Package frame encodes messages and their answers on connections on which many of both follow each other without an HTTP request for each:
+// Package frame encodes messages and their answers on connections on which many of both follow each other without an
+// HTTP request for each:
 //
 //	length of head (4 bytes) length of payload (4) head payload
 //
-// in which a head has a kind (1 byte), ID, content type, trace, dead letter and error type (a uvarint length and the text of each),
-// attempt (uvarint) and deadline (uvarint, in milliseconds). There are two such connections.
+// in which a head has a kind (1 byte), ID, content type, trace, dead letter and error type (a uvarint length and the
+// text of each), attempt (uvarint) and deadline (uvarint, in milliseconds). There are two such connections.
 //
-// A program that handles messages asks the node's agent for one with GET Path and Upgrade: Protocol, and says in HeaderSlots how many
-// messages it can handle at once. The agent sends as many messages as the program has said, and one
-// more for each answer. A program sends Last when it wants no more; the agent sends Last after its last message, then or when the pod
-// terminates. Answers may be sent until the connection is closed, also on another one than that of their message.
+// A program that handles messages asks the node's agent for one with GET Path and Upgrade: Protocol, and says in
+// HeaderSlots how many messages it can handle at once. The agent sends as many messages as the program has said, and
+// one more for each answer. A program sends Last when it wants no more; the agent sends Last after its last message,
+// then or when the pod terminates. Answers may be sent until the connection is closed, also on another one than that of
+// their message.
 //
-// A sender asks the API server for one with Upgrade: SendProtocol in a POST to the message subresource of a pod or service. The response says
-// in HeaderSlots how many messages may be without an answer; further ones are read later. The sender chooses the IDs. It gets one
-// answer to each Request and Note, in any order. It sends Last when it has no more messages, and gets the answers to the others before the API server sends Last and
-// closes the connection. If the API server sends Last first, which it does every few minutes to authenticate its clients again, the sender uses another connection for further messages.
+// A sender asks the API server for one with Upgrade: SendProtocol in a POST to the message subresource of a pod or
+// service. The response says in HeaderSlots how many messages may be without an answer; further ones are read later.
+// The sender chooses the IDs. It gets one answer to each Request and Note, in any order. It sends Last when it has no
+// more messages, and gets the answers to the others before the API server sends Last and closes the connection. If the
+// API server sends Last first, which it does every few minutes to authenticate its clients again, the sender uses
+// another connection for further messages.
 //
 // It imports only the standard library. Its invariant: nothing is allocated for a length that is over its limit.
 package frame
@@ -42,11 +46,12 @@ const (
 // Kind is what a frame is.
 type Kind byte
 
-// The kinds of frames. The agent sends Message, Refused and Last, the program Reply, Failure and Last. A sender sends Request, Note, Cancel and
-// Last, and gets Reply, Accepted, Failure and Last.
+// The kinds of frames. The agent sends Message, Refused and Last, the program Reply, Failure and Last. A sender sends
+// Request, Note, Cancel and Last, and gets Reply, Accepted, Failure and Last.
 const (
 	Message Kind = 'm'
-	// Reply and Failure answer the message with their ID. The payload of a Failure is its text; to a sender, it is a Status in JSON.
+	// Reply and Failure answer the message with their ID. The payload of a Failure is its text; to a sender, it is a
+	// Status in JSON.
 	Reply   Kind = 'r'
 	Failure Kind = 'f'
 	// Refused says that an answer came to nothing; its payload says why.
@@ -147,5 +152,6 @@ func Buffered(r *bufio.Reader) bool {
 		return false
 	}
 	b, err := r.Peek(8)
-	return err == nil && uint64(r.Buffered()) >= 8+uint64(binary.BigEndian.Uint32(b))+uint64(binary.BigEndian.Uint32(b[4:]))
+	return err == nil &&
+		uint64(r.Buffered()) >= 8+uint64(binary.BigEndian.Uint32(b))+uint64(binary.BigEndian.Uint32(b[4:]))
 }

@@ -14,8 +14,12 @@ import (
 func TestRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		text := rapid.StringN(0, 50, 200)
-		in := Head{Kind: Kind(rapid.Byte().Draw(t, "kind")), ID: text.Draw(t, "id"), ContentType: text.Draw(t, "type"), Trace: text.Draw(t, "trace"),
-			DeadLetter: text.Draw(t, "dead"), ErrorType: text.Draw(t, "error"), Attempt: rapid.Int32Min(0).Draw(t, "attempt"), Deadline: rapid.Int64Min(0).Draw(t, "deadline")}
+		in := Head{
+			Kind: Kind(rapid.Byte().Draw(t, "kind")), ID: text.Draw(t, "id"), ContentType: text.Draw(t, "type"),
+			Trace:      text.Draw(t, "trace"),
+			DeadLetter: text.Draw(t, "dead"), ErrorType: text.Draw(t, "error"), Attempt: rapid.Int32Min(0).Draw(t, "attempt"),
+			Deadline: rapid.Int64Min(0).Draw(t, "deadline"),
+		}
 		payload := rapid.SliceOf(rapid.Byte()).Draw(t, "payload")
 		var b bytes.Buffer
 		w := bufio.NewWriter(&b)
@@ -36,7 +40,10 @@ func TestLimits(t *testing.T) {
 	w := bufio.NewWriter(io.Discard)
 	require.Error(t, Write(w, &Head{DeadLetter: strings.Repeat("x", MaxHead)}, nil))
 	require.Error(t, Write(w, &Head{}, make([]byte, MaxPayload+1)))
-	for _, text := range []string{"\xff\xff\xff\xff\x00\x00\x00\x00", "\x00\x00\x00\x01\xff\xff\xff\xffm", "\x00\x00\x00\x00\x00\x00\x00\x00", "\x00\x00\x00\x02\x00\x00\x00\x00m\x05"} {
+	for _, text := range []string{
+		"\xff\xff\xff\xff\x00\x00\x00\x00", "\x00\x00\x00\x01\xff\xff\xff\xffm", "\x00\x00\x00\x00\x00\x00\x00\x00",
+		"\x00\x00\x00\x02\x00\x00\x00\x00m\x05",
+	} {
 		_, _, err := Read(bufio.NewReader(strings.NewReader(text)))
 		require.ErrorIs(t, err, ErrMalformed, "%q", text)
 	}

@@ -1,4 +1,5 @@
-// Package function has the built-in functions of Workers: echo, calculator, forward and aggregate. The image coracle/worker serves them.
+// Package function has the built-in functions of Workers: echo, calculator, forward and aggregate. The image
+// coracle/worker serves them.
 package function
 
 import (

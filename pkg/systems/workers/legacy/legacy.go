@@ -1,5 +1,5 @@
-// Package legacy converts the manifests of the in-process mini Kubernetes from which Workers come: Container, ReplicaSet with the name of a
-// container, and Service with a glob as selector.
+// Package legacy converts the manifests of the in-process mini Kubernetes from which Workers come: Container,
+// ReplicaSet with the name of a container, and Service with a glob as selector.
 //
 //	Container   -> a Pod of the same name with a message queue
 //	ReplicaSet  -> a Worker with as many replicas
@@ -32,7 +32,8 @@ import (
 )
 
 const (
-	// AnnotationContainer is on pods made of a Container; its value is the Container's spec in JSON, for replica sets that name it.
+	// AnnotationContainer is on pods made of a Container; its value is the Container's spec in JSON, for replica sets that
+	// name it.
 	AnnotationContainer = "workers.coracle.dev/container"
 	// labelContainer has the container's name, for services.
 	labelContainer = "workers.coracle.dev/container"
@@ -87,7 +88,8 @@ func Convert(r io.Reader, namespace string, lookup Lookup) ([]ctrl.Object, error
 	for _, step := range []struct {
 		kind string
 		do   func(document) error
-	}{{"Container", c.container}, {"ReplicaSet", c.set}, {"Service", c.service}} { // what is named comes first, whatever the order
+		// what is named comes first, whatever the order
+	}{{"Container", c.container}, {"ReplicaSet", c.set}, {"Service", c.service}} {
 		for _, d := range documents {
 			if d.Kind != step.kind {
 				continue
@@ -129,7 +131,8 @@ func read(r io.Reader) ([]document, error) {
 		case "":
 			continue // comments only
 		default:
-			return nil, fmt.Errorf("document %d: kind %s is none of Container, ReplicaSet and Service: apply it with `coracle ctl apply`", len(list)+1, doc.Kind)
+			return nil, fmt.Errorf("document %d: kind %s is none of Container, ReplicaSet and Service: apply it with `coracle "+
+				"ctl apply`", len(list)+1, doc.Kind)
 		}
 		list = append(list, doc)
 	}
@@ -197,7 +200,8 @@ func (s Container) worker() (*workers.Worker, error) {
 	case "aggregator", "aggregate":
 		w.Spec.Function = workers.FunctionAggregate
 	default:
-		return nil, fmt.Errorf("function %q is none of echo_worker, calculator_worker, processor_worker and aggregator_worker: name an image that handles the messages, in spec.image", s.Function)
+		return nil, fmt.Errorf("function %q is none of echo_worker, calculator_worker, processor_worker and "+
+			"aggregator_worker: name an image that handles the messages, in spec.image", s.Function)
 	}
 	return w, nil
 }
@@ -223,8 +227,11 @@ func (c *conversion) container(d document) error {
 	if err != nil {
 		return err
 	}
-	p := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: d.Metadata.Name,
-		Labels: maps.Clone(d.Metadata.Labels), Annotations: t.Annotations}, Spec: t.Spec}
+	p := &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.Namespace, Name: d.Metadata.Name,
+			Labels: maps.Clone(d.Metadata.Labels), Annotations: t.Annotations}, Spec: t.Spec,
+	}
 	if p.Labels == nil {
 		p.Labels = map[string]string{}
 	}
@@ -293,7 +300,10 @@ func (c *conversion) service(d document) error {
 		c.out = append(c.out, s)
 		return nil
 	}
-	if slices.ContainsFunc(found, func(o ctrl.Object) bool { _, ok := o.(*workers.Worker); return ok && o.GetName() == s.Name }) {
+	if slices.ContainsFunc(found, func(o ctrl.Object) bool {
+		_, ok := o.(*workers.Worker)
+		return ok && o.GetName() == s.Name
+	}) {
 		return errors.New("has the name of a ReplicaSet, and selects others, too: name it otherwise")
 	}
 	label := servicePrefix + d.Metadata.Name

@@ -46,7 +46,9 @@ func TestConvert(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, q)
 	aggregator := list[1].(*corev1.Pod)
-	require.Contains(t, aggregator.Spec.Containers[0].Env, corev1.EnvVar{Name: workers.ParametersEnv, Value: `{"window_size":"3"}`})
+	require.Contains(t, aggregator.Spec.Containers[0].Env, corev1.EnvVar{
+		Name: workers.ParametersEnv, Value: `{"window_size":"3"}`,
+	})
 	w := list[2].(*workers.Worker)
 	require.Equal(t, workers.FunctionCalculator, w.Spec.Function)
 	require.EqualValues(t, 3, *w.Spec.Replicas)
@@ -68,22 +70,30 @@ func TestConvertKnowsEarlierContainers(t *testing.T) {
 	set := "kind: ReplicaSet\nmetadata: {name: rs}\nspec: {container: t, replicas: 5}\n"
 	_, err := Convert(strings.NewReader(set), "", nil)
 	require.ErrorContains(t, err, `there is no Container "t"`)
-	list, err := Convert(strings.NewReader(set), "", func(string) *Container { return &Container{Function: "echo_worker"} })
+	list, err := Convert(strings.NewReader(set), "", func(string) *Container {
+		return &Container{Function: "echo_worker"}
+	})
 	require.NoError(t, err)
 	require.Equal(t, "ECHO", list[0].(*workers.Worker).Spec.Parameters["prefix"])
 }
 
 func TestConvertRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ text, err string }{
-		"kind":      {"kind: Deployment\nmetadata: {name: a}", "none of Container"},
-		"field":     {"kind: Container\nmetadata: {name: a}\nspec: {function: echo_worker, port: 1}", "port"},
-		"name":      {"kind: Container\nmetadata: {name: A}\nspec: {function: echo_worker}", "metadata.name"},
-		"function":  {"kind: Container\nmetadata: {name: a}\nspec: {function: mine}", "name an image"},
-		"no spec":   {"kind: Container\nmetadata: {name: a}", "spec is missing"},
-		"twice":     {"kind: Container\nmetadata: {name: a}\nspec: {function: echo}\n---\nkind: Container\nmetadata: {name: a}\nspec: {function: echo}", "twice"},
-		"glob":      {"kind: Service\nmetadata: {name: a}\nspec: {selector: '['}", "glob"},
-		"nothing":   {"kind: Service\nmetadata: {name: a}\nspec: {selector: 'x*'}", "matches no"},
-		"replicas":  {"kind: Container\nmetadata: {name: a}\nspec: {function: echo}\n---\nkind: ReplicaSet\nmetadata: {name: b}\nspec: {container: a, replicas: -1}", "spec.replicas"},
+		"kind":     {"kind: Deployment\nmetadata: {name: a}", "none of Container"},
+		"field":    {"kind: Container\nmetadata: {name: a}\nspec: {function: echo_worker, port: 1}", "port"},
+		"name":     {"kind: Container\nmetadata: {name: A}\nspec: {function: echo_worker}", "metadata.name"},
+		"function": {"kind: Container\nmetadata: {name: a}\nspec: {function: mine}", "name an image"},
+		"no spec":  {"kind: Container\nmetadata: {name: a}", "spec is missing"},
+		"twice": {
+			"kind: Container\nmetadata: {name: a}\nspec: {function: echo}\n---\nkind: Container\nmetadata: {name: a}\nspec: " +
+				"{function: echo}", "twice",
+		},
+		"glob":    {"kind: Service\nmetadata: {name: a}\nspec: {selector: '['}", "glob"},
+		"nothing": {"kind: Service\nmetadata: {name: a}\nspec: {selector: 'x*'}", "matches no"},
+		"replicas": {
+			"kind: Container\nmetadata: {name: a}\nspec: {function: echo}\n---\nkind: ReplicaSet\nmetadata: {name: b}\nspec: " +
+				"{container: a, replicas: -1}", "spec.replicas",
+		},
 		"not YAML":  {"kind: [", "document 1"},
 		"documents": {strings.Repeat("kind: Container\nmetadata: {name: a}\n---\n", maxDocuments+1), "documents"},
 	} {

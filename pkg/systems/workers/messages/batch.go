@@ -12,14 +12,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// mostBatchBytes limits a batch as it is sent: payloads of together workers.MaxPayload in base64, and the rest of each message.
+// mostBatchBytes limits a batch as it is sent: payloads of together workers.MaxPayload in base64, and the rest of each
+// message.
 const mostBatchBytes = workers.MaxPayload*4/3 + workers.MaxBatch*512
 
 // maxBatchText limits what is passed on of an error in a batch, in bytes.
 const maxBatchText = 256
 
-// ReceiveBatch reads messages from a request of the API server, delivers them, and responds with their outcomes. common is what they share.
-func (m *Manager) ReceiveBatch(ctx context.Context, w http.ResponseWriter, req *http.Request, t Target, common Message, wait bool) {
+// ReceiveBatch reads messages from a request of the API server, delivers them, and responds with their outcomes. common
+// is what they share.
+func (m *Manager) ReceiveBatch(ctx context.Context, w http.ResponseWriter, req *http.Request, t Target, common Message,
+	wait bool) {
 	bytes := m.bytes
 	if r := m.receiver(t.UID); r != nil {
 		bytes = r.bytes
@@ -78,11 +81,23 @@ func respondBatch(w http.ResponseWriter, out []Outcome) {
 				size += n
 			} else {
 				o.body.release()
-				o = Outcome{Failure: workers.HandlerFailed, ErrorType: "TooLarge", Text: "the replies to the batch have more than " + strconv.Itoa(workers.MaxPayload) + " bytes", Attempts: o.Attempts}
+				o = Outcome{
+					Failure:   workers.HandlerFailed,
+					ErrorType: "TooLarge",
+					Text:      "the replies to the batch have more than " + strconv.Itoa(workers.MaxPayload) + " bytes",
+					Attempts:  o.Attempts,
+				}
 			}
 		}
 		o.Text = clip(o.Text, maxBatchText)
-		results[i] = workers.BatchOutcome{Failure: o.Failure, Text: o.Text, ErrorType: o.ErrorType, ContentType: o.ContentType, Attempts: o.Attempts, Untouched: o.Untouched}
+		results[i] = workers.BatchOutcome{
+			Failure:     o.Failure,
+			Text:        o.Text,
+			ErrorType:   o.ErrorType,
+			ContentType: o.ContentType,
+			Attempts:    o.Attempts,
+			Untouched:   o.Untouched,
+		}
 		if o.body != nil {
 			results[i].Payload = o.body.data
 			defer o.body.release()

@@ -17,7 +17,8 @@ import (
 
 func (b *bench) batch(wait bool, body string) (int, []workers.BatchOutcome, http.Header) {
 	w := httptest.NewRecorder()
-	b.ReceiveBatch(b.t.Context(), w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)), Target{"ns", "p", "uid"}, Message{}, wait)
+	b.ReceiveBatch(b.t.Context(), w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(body)),
+		Target{"ns", "p", "uid"}, Message{}, wait)
 	var out []workers.BatchOutcome
 	_ = json.Unmarshal(w.Body.Bytes(), &out)
 	return w.Code, out, w.Header()
@@ -37,7 +38,8 @@ func TestBatch(t *testing.T) {
 	b := newBench(t, dir, workers.Queue{Worker: "w", Concurrency: 2, Limit: 3, Promise: workers.AtLeastOnce}).setup()
 	code, out, _ := b.batch(false, batchOf("a", "b", "c", "d"))
 	require.Equal(t, http.StatusOK, code)
-	require.Equal(t, []workers.Failure{"", "", "", workers.QueueFull}, []workers.Failure{out[0].Failure, out[1].Failure, out[2].Failure, out[3].Failure})
+	require.Equal(t, []workers.Failure{"", "", "", workers.QueueFull},
+		[]workers.Failure{out[0].Failure, out[1].Failure, out[2].Failure, out[3].Failure})
 	require.True(t, out[3].Untouched)
 	b.Stop()
 	b = newBench(t, dir, workers.Queue{Worker: "w", Concurrency: 2, Limit: 100, Promise: workers.AtLeastOnce}).setup()
@@ -55,7 +57,8 @@ func TestBatch(t *testing.T) {
 	require.Equal(t, "x", string(out[0].Payload))
 	require.Len(t, out[1].Payload, 700<<10)
 	_, out, _ = b.batch(true, batchOf("large", "large", "y"))
-	require.Equal(t, []string{"", "TooLarge", ""}, []string{out[0].ErrorType, out[1].ErrorType, out[2].ErrorType}, "the replies together are limited")
+	require.Equal(t, []string{"", "TooLarge", ""}, []string{out[0].ErrorType, out[1].ErrorType, out[2].ErrorType},
+		"the replies together are limited")
 	require.Equal(t, "y", string(out[2].Payload))
 	b.receiver("uid").queue.report()
 	require.Zero(t, b.bytes.used, "all memory was given back")
@@ -63,7 +66,10 @@ func TestBatch(t *testing.T) {
 
 func TestBadBatch(t *testing.T) {
 	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"}).setup()
-	for _, body := range []string{"", "{", `[{"payload": "eA=="}]`, batchOf(make([]string, workers.MaxBatch+1)...), strings.Repeat(" ", mostBatchBytes+1)} {
+	for _, body := range []string{
+		"", "{", `[{"payload": "eA=="}]`, batchOf(make([]string, workers.MaxBatch+1)...),
+		strings.Repeat(" ", mostBatchBytes+1),
+	} {
 		code, _, _ := b.batch(false, body)
 		require.Equal(t, http.StatusBadRequest, code, "%.40q", body)
 	}

@@ -68,8 +68,8 @@ func (p *payload) release() {
 	p.held = 0
 }
 
-// read reads a payload of at most workers.MaxPayload bytes; length is its length, or -1 if it is unknown. Memory is reserved before it is
-// allocated. Errors are errNoMemory, *bounded.TooLargeError, or of r.
+// read reads a payload of at most workers.MaxPayload bytes; length is its length, or -1 if it is unknown. Memory is
+// reserved before it is allocated. Errors are errNoMemory, *bounded.TooLargeError, or of r.
 func (b *budget) read(r io.Reader, length int64) (*payload, error) {
 	if length > workers.MaxPayload {
 		return nil, &bounded.TooLargeError{Name: "the message", Limit: workers.MaxPayload}
@@ -101,7 +101,8 @@ func (b *budget) read(r io.Reader, length int64) (*payload, error) {
 		}
 		n, err := r.Read(p.data[len(p.data):cap(p.data)])
 		p.data = p.data[:len(p.data)+n]
-		if err != nil && int64(len(p.data)) == length || errors.Is(err, io.EOF) && length < 0 && len(p.data) <= workers.MaxPayload {
+		if err != nil && int64(len(p.data)) == length ||
+			errors.Is(err, io.EOF) && length < 0 && len(p.data) <= workers.MaxPayload {
 			return p, nil
 		}
 		if err != nil {

@@ -74,8 +74,8 @@ func (m *Manager) at(t Target) *receiver {
 	return r
 }
 
-// accept queues messages in their order, each for its receiver, which is nil if there is none. Those that must not be lost are written to disk together before any is
-// queued. Payloads of messages that are not accepted are released.
+// accept queues messages in their order, each for its receiver, which is nil if there is none. Those that must not be
+// lost are written to disk together before any is queued. Payloads of messages that are not accepted are released.
 func (m *Manager) accept(list []arrival) {
 	m.persist(list)
 	for i := range list {
@@ -109,7 +109,8 @@ func (r *receiver) offer(e *entry) Outcome {
 	return Outcome{Failure: f, Text: text, Untouched: true}
 }
 
-// persist writes to the log those of the messages that must not be lost, and sets the outcomes of those that could not be written.
+// persist writes to the log those of the messages that must not be lost, and sets the outcomes of those that could not
+// be written.
 func (m *Manager) persist(list []arrival) {
 	var mark uint64
 	var failed error
@@ -120,8 +121,11 @@ func (m *Manager) persist(list []arrival) {
 		}
 		pod, config := a.to.pod, a.to.queue.config
 		a.expires = time.Now().Add(config.MaxWait())
-		seq, at, err := m.log.write(&stored{Namespace: pod.Namespace, Pod: pod.Name, UID: string(pod.UID), Queue: config, ID: a.ID,
-			ContentType: a.ContentType, Trace: a.Trace, DeadLetter: a.DeadLetter, Receipt: a.Receipt, Attempts: a.Attempts, Expires: a.expires, payload: a.payload.data})
+		seq, at, err := m.log.write(&stored{
+			Namespace: pod.Namespace, Pod: pod.Name, UID: string(pod.UID), Queue: config, ID: a.ID,
+			ContentType: a.ContentType, Trace: a.Trace, DeadLetter: a.DeadLetter, Receipt: a.Receipt, Attempts: a.Attempts,
+			Expires: a.expires, payload: a.payload.data,
+		})
 		if err != nil {
 			a.out, failed = Outcome{Failure: workers.QueueFull, Text: err.Error(), Untouched: true}, err
 			continue

@@ -7,12 +7,20 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// Accept queues messages of the API server in this process, in their order, and reports each one's outcome. It waits for nothing but the disk.
+// Accept queues messages of the API server in this process, in their order, and reports each one's outcome. It waits
+// for nothing but the disk.
 func (m *Manager) Accept(list []*workers.Delivery) {
 	arrivals := make([]arrival, len(list))
 	for i, d := range list {
 		a := &arrivals[i]
-		msg := Message{ID: d.ID, ContentType: d.ContentType, Trace: d.Trace, Receipt: d.Receipt, Deadline: d.Deadline, payload: &payload{data: d.Payload}}
+		msg := Message{
+			ID:          d.ID,
+			ContentType: d.ContentType,
+			Trace:       d.Trace,
+			Receipt:     d.Receipt,
+			Deadline:    d.Deadline,
+			payload:     &payload{data: d.Payload},
+		}
 		a.entry, a.to = &entry{Message: msg}, m.at(Target{Namespace: d.Namespace, Name: d.Pod, UID: d.UID})
 		if !d.Deadline.IsZero() {
 			a.entry.reply = m.waiter(a, d)
@@ -41,7 +49,8 @@ func (m *Manager) Accept(list []*workers.Delivery) {
 	}
 }
 
-// waiter waits for the reply to a message of this process. Its deadline counts once the message is queued: what ends before would be queued all the same.
+// waiter waits for the reply to a message of this process. Its deadline counts once the message is queued: what ends
+// before would be queued all the same.
 func (m *Manager) waiter(a *arrival, d *workers.Delivery) *waiter {
 	e, r := a.entry, a.to
 	w := &waiter{notify: func(o Outcome) { d.Done(delivered(o)) }}
@@ -57,7 +66,16 @@ func (m *Manager) waiter(a *arrival, d *workers.Delivery) *waiter {
 }
 
 func delivered(o Outcome) workers.Delivered {
-	d := workers.Delivered{BatchOutcome: workers.BatchOutcome{Failure: o.Failure, Text: o.Text, ErrorType: o.ErrorType, ContentType: o.ContentType, Attempts: o.Attempts, Untouched: o.Untouched}}
+	d := workers.Delivered{
+		BatchOutcome: workers.BatchOutcome{
+			Failure:     o.Failure,
+			Text:        o.Text,
+			ErrorType:   o.ErrorType,
+			ContentType: o.ContentType,
+			Attempts:    o.Attempts,
+			Untouched:   o.Untouched,
+		},
+	}
 	if o.body != nil {
 		d.Payload, d.Release = o.body.data, o.body.release
 	}

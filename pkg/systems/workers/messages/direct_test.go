@@ -17,7 +17,13 @@ func (b *bench) direct(wait time.Duration, ids ...string) ([]*workers.Delivery, 
 	out := make(chan workers.Delivered, len(ids))
 	list := make([]*workers.Delivery, len(ids))
 	for i, id := range ids {
-		list[i] = &workers.Delivery{BatchMessage: workers.BatchMessage{ID: id, Payload: []byte("text " + id)}, Namespace: "ns", Pod: "p", UID: "uid", Done: func(d workers.Delivered) { out <- d }}
+		list[i] = &workers.Delivery{
+			BatchMessage: workers.BatchMessage{ID: id, Payload: []byte("text " + id)},
+			Namespace:    "ns",
+			Pod:          "p",
+			UID:          "uid",
+			Done:         func(d workers.Delivered) { out <- d },
+		}
 		if wait > 0 {
 			list[i].Deadline = time.Now().Add(wait)
 		}
@@ -51,7 +57,13 @@ func TestDirect(t *testing.T) {
 	_, text = b.next()
 	require.Equal(t, "text 2", text)
 
-	other := &workers.Delivery{BatchMessage: workers.BatchMessage{ID: "5"}, Namespace: "ns", Pod: "p", UID: "another", Done: func(d workers.Delivered) { out <- d }}
+	other := &workers.Delivery{
+		BatchMessage: workers.BatchMessage{ID: "5"},
+		Namespace:    "ns",
+		Pod:          "p",
+		UID:          "another",
+		Done:         func(d workers.Delivered) { out <- d },
+	}
 	b.Accept([]*workers.Delivery{other})
 	o = <-out
 	require.Equal(t, workers.NoReceiver, o.Failure)
@@ -93,7 +105,8 @@ func TestLateReply(t *testing.T) {
 	require.Zero(t, b.memory())
 }
 
-// TestADeadlineBeforeTheQueue: a message whose deadline passes before it is queued is given to no program, as its sender was told.
+// TestADeadlineBeforeTheQueue: a message whose deadline passes before it is queued is given to no program, as its
+// sender was told.
 func TestADeadlineBeforeTheQueue(t *testing.T) {
 	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"}).setup()
 	for range 100 {

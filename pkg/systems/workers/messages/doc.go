@@ -1,5 +1,6 @@
-// Package messages has the queues of the pods that receive messages: it takes messages for the node's pods from the API server, gives each to
-// the pod's program by a long poll in the shape of AWS Lambda's Runtime API or by a CloudEvent, and returns the reply.
+// Package messages has the queues of the pods that receive messages: it takes messages for the node's pods from the API
+// server, gives each to the pod's program by a long poll in the shape of AWS Lambda's Runtime API or by a CloudEvent,
+// and returns the reply.
 //
 //	API server -> Deliver -> queue -> GET invocation/next, POST invocation/ID/response   (mode Poll)
 //	                             `-> POST of a CloudEvent to the container's port         (mode Push)

@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// elsewhere sends a message to the service of its worker, or of the dead-letter worker if dead says why, until somebody accepts it or it has
-// waited too long. With AtMostOnce it is not sent again once somebody may have accepted it.
+// elsewhere sends a message to the service of its worker, or of the dead-letter worker if dead says why, until somebody
+// accepts it or it has waited too long. With AtMostOnce it is not sent again once somebody may have accepted it.
 func (m *Manager) elsewhere(p *corev1.Pod, c workers.Queue, e *entry, dead string) {
 	service := c.Worker
 	if dead != "" {
@@ -43,7 +43,8 @@ func (m *Manager) elsewhere(p *corev1.Pod, c workers.Queue, e *entry, dead strin
 				m.mu.Lock()
 				m.ended.deadLettered++
 				m.mu.Unlock()
-				m.c.Event(p, corev1.EventTypeWarning, "MessageDeadLettered", fmt.Sprintf("A message was sent to worker %s after %d attempts: %s", service, e.Attempts, dead))
+				m.c.Event(p, corev1.EventTypeWarning, "MessageDeadLettered",
+					fmt.Sprintf("A message was sent to worker %s after %d attempts: %s", service, e.Attempts, dead))
 			}
 			return
 		}
@@ -63,7 +64,8 @@ func (m *Manager) elsewhere(p *corev1.Pod, c workers.Queue, e *entry, dead strin
 	}
 }
 
-// sendTo sends a message to a service once. again is true if a later attempt may succeed, perhaps if this one may have, in spite of the error.
+// sendTo sends a message to a service once. again is true if a later attempt may succeed, perhaps if this one may have,
+// in spite of the error.
 func (m *Manager) sendTo(namespace, service string, e *entry, dead string) (again, perhaps bool, err error) {
 	select {
 	case m.sends <- struct{}{}:
@@ -103,7 +105,8 @@ func (m *Manager) sendTo(namespace, service string, e *entry, dead string) (agai
 	}
 	text, _ := bounded.All(res.Body, 4<<10)
 	_, _ = io.CopyN(io.Discard, res.Body, 4<<10)
-	gone := res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusBadRequest || res.StatusCode == http.StatusRequestEntityTooLarge
+	gone := res.StatusCode == http.StatusNotFound || res.StatusCode == http.StatusBadRequest ||
+		res.StatusCode == http.StatusRequestEntityTooLarge
 	// A refusal says that nobody has it. Of the others only that there is no receiver does.
 	refused := res.StatusCode >= 400 && res.StatusCode < 500 || res.StatusCode == http.StatusServiceUnavailable
 	return !gone, !refused, fmt.Errorf("%s: %s", res.Status, text)

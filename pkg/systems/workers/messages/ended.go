@@ -49,7 +49,8 @@ func (m *Manager) drop(p *corev1.Pod, e *entry, f workers.Failure, why string) {
 	m.mu.Lock()
 	m.counted[f]++
 	m.mu.Unlock()
-	m.c.Event(p, corev1.EventTypeWarning, "MessageLost", fmt.Sprintf("A message was dropped after %d attempts: %s", e.Attempts, why))
+	m.c.Event(p, corev1.EventTypeWarning, "MessageLost",
+		fmt.Sprintf("A message was dropped after %d attempts: %s", e.Attempts, why))
 	m.c.Logger.Info("message dropped", "pod", p.Namespace+"/"+p.Name, "id", e.ID, "attempts", e.Attempts, "reason", why)
 	if e.seq != 0 {
 		m.log.done(e.seq)

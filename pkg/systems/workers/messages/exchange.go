@@ -51,8 +51,16 @@ func (r *receiver) exchange(w http.ResponseWriter, req *http.Request) {
 	defer conn.Close()
 	defer context.AfterFunc(r.ctx, func() { _ = conn.Close() })()
 	_ = conn.SetDeadline(time.Time{})
-	x := &exchange{r: r, conn: conn, in: buffered.Reader, out: bufio.NewWriterSize(conn, 16<<10), taker: r.queue.newTaker(most), refused: make(chan frame.Head, most)}
-	_, _ = x.out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + frame.Protocol + "\r\n\r\n")
+	x := &exchange{
+		r:       r,
+		conn:    conn,
+		in:      buffered.Reader,
+		out:     bufio.NewWriterSize(conn, 16<<10),
+		taker:   r.queue.newTaker(most),
+		refused: make(chan frame.Head, most),
+	}
+	_, _ = x.out.WriteString("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + frame.Protocol +
+		"\r\n\r\n")
 	var writing sync.WaitGroup
 	writing.Add(1)
 	stop := make(chan struct{})
@@ -75,7 +83,9 @@ func (x *exchange) write(stop <-chan struct{}) {
 	fail := func() {
 		_ = x.conn.Close()
 		for _, h := range sent {
-			x.r.queue.resolve(h.ID, h.attempt, Outcome{Failure: workers.ReceiverLost, Text: "the program's connection broke while it got the message"})
+			x.r.queue.resolve(h.ID, h.attempt, Outcome{
+				Failure: workers.ReceiverLost, Text: "the program's connection broke while it got the message",
+			})
 		}
 		x.r.queue.noMore(x.taker)
 		for h := range x.taker.got {
@@ -103,8 +113,9 @@ func (x *exchange) write(stop <-chan struct{}) {
 				break
 			}
 			sent = append(sent, h)
-			err = frame.Write(x.out, &frame.Head{Kind: frame.Message, ID: h.ID, ContentType: h.ContentType, Trace: h.Trace, DeadLetter: h.DeadLetter,
-				Attempt: h.attempt, Deadline: x.r.deadline(h.entry).UnixMilli()}, h.payload.data)
+			err = frame.Write(x.out,
+				&frame.Head{Kind: frame.Message, ID: h.ID, ContentType: h.ContentType, Trace: h.Trace, DeadLetter: h.DeadLetter,
+					Attempt: h.attempt, Deadline: x.r.deadline(h.entry).UnixMilli()}, h.payload.data)
 		case head := <-x.refused:
 			text := head.ErrorType
 			head.ErrorType = ""
@@ -143,7 +154,11 @@ func (x *exchange) read() {
 		}
 		if !x.r.queue.resolve(h.ID, 0, o) {
 			select {
-			case x.refused <- frame.Head{Kind: frame.Refused, ID: clip(h.ID, 64), ErrorType: "no message with this ID is being handled: it has expired, or was answered before"}:
+			case x.refused <- frame.Head{
+				Kind:      frame.Refused,
+				ID:        clip(h.ID, 64),
+				ErrorType: "no message with this ID is being handled: it has expired, or was answered before",
+			}:
 			default:
 			}
 		}
@@ -166,7 +181,11 @@ func (x *exchange) answer(h *frame.Head, size int) (o Outcome, ok bool) {
 		return o, false
 	case h.Kind == frame.Failure:
 		defer p.release()
-		return Outcome{Failure: workers.HandlerFailed, ErrorType: clip(h.ErrorType, 256), Text: clip(string(p.data), maxErrorText)}, true
+		return Outcome{
+			Failure:   workers.HandlerFailed,
+			ErrorType: clip(h.ErrorType, 256),
+			Text:      clip(string(p.data), maxErrorText),
+		}, true
 	}
 	return Outcome{body: p, ContentType: clip(h.ContentType, 256)}, true
 }

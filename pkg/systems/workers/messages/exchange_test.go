@@ -22,7 +22,11 @@ import (
 // serve runs a program written with pkg/systems/workers/worker in the pod.
 func (b *bench) serve(ctx context.Context, concurrency int, h worker.Handler) <-chan error {
 	address := strings.TrimPrefix(b.base, "http://")
-	for name, value := range map[string]string{workers.RuntimeEnv: address, workers.MessagesEnv: address, workers.ConcurrencyEnv: fmt.Sprint(concurrency)} {
+	for name, value := range map[string]string{
+		workers.RuntimeEnv:     address,
+		workers.MessagesEnv:    address,
+		workers.ConcurrencyEnv: fmt.Sprint(concurrency),
+	} {
 		b.t.Setenv(name, value)
 	}
 	done := make(chan error, 1)
@@ -58,7 +62,8 @@ func TestFramesToAProgram(t *testing.T) {
 	for i := range 200 {
 		wg.Go(func() {
 			o := b.deliver(fmt.Sprint(i), fmt.Sprint("message ", i), true)
-			if o.Failure != "" || string(o.body.data) != fmt.Sprint("MESSAGE ", i) || o.ContentType != "application/octet-stream" || o.Attempts != 1 {
+			if o.Failure != "" || string(o.body.data) != fmt.Sprint("MESSAGE ", i) ||
+				o.ContentType != "application/octet-stream" || o.Attempts != 1 {
 				t.Error(o)
 				return
 			}
@@ -68,7 +73,8 @@ func TestFramesToAProgram(t *testing.T) {
 	wg.Wait()
 	require.LessOrEqual(t, most, 8, "the pod's concurrency")
 	o := b.deliver("bad", "bad", true)
-	require.Equal(t, Outcome{Failure: workers.HandlerFailed, ErrorType: "errors.errorString", Text: "it is bad", Attempts: 1}, o)
+	require.Equal(t,
+		Outcome{Failure: workers.HandlerFailed, ErrorType: "errors.errorString", Text: "it is bad", Attempts: 1}, o)
 	require.Contains(t, b.deliver("panic", "panic", true).Text, "oh")
 	o = b.deliver("large", "large", true)
 	require.Len(t, o.body.data, worker.MaxPayload)
@@ -112,7 +118,8 @@ func (b *bench) frames(slots int) (net.Conn, *bufio.Reader) {
 	c, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { _ = c.Close() })
-	_, err = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %d\r\n\r\n", frame.Path, frame.Protocol, frame.HeaderSlots, slots)
+	_, err = fmt.Fprintf(c, "GET %s HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %d\r\n\r\n",
+		frame.Path, frame.Protocol, frame.HeaderSlots, slots)
 	require.NoError(b.t, err)
 	r := bufio.NewReader(c)
 	res, err := http.ReadResponse(r, nil)
@@ -121,8 +128,8 @@ func (b *bench) frames(slots int) (net.Conn, *bufio.Reader) {
 	return c, r
 }
 
-// TestFramesOfAProgramThatBreaks: what a broken connection may have brought is not given out again, answers are taken on the next one, and what
-// is no frame ends the connection.
+// TestFramesOfAProgramThatBreaks: what a broken connection may have brought is not given out again, answers are taken
+// on the next one, and what is no frame ends the connection.
 func TestFramesOfAProgramThatBreaks(t *testing.T) {
 	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w", Concurrency: 3, Limit: 10}).setup()
 	c, r := b.frames(1)

@@ -22,19 +22,26 @@ func (m *Manager) ConditionType() corev1.PodConditionType { return workers.Queue
 func (m *Manager) Owner(*corev1.Pod) string                     { return "" }
 func (m *Manager) Keep(string, string, types.UID, string) error { return nil }
 
-// Routes implements part.Part: messages and batches of messages for a pod. Responses have the replies that are asked for.
+// Routes implements part.Part: messages and batches of messages for a pod. Responses have the replies that are asked
+// for.
 func (m *Manager) Routes() []part.Route {
 	const pod = "/{namespace}/{pod}/{uid}"
 	return []part.Route{
 		{Pattern: "POST /messages" + pod, Handler: func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, m.Receive) }},
-		{Pattern: "POST /messageBatches" + pod, Handler: func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, m.ReceiveBatch) }},
+		{
+			Pattern: "POST /messageBatches" + pod,
+			Handler: func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, m.ReceiveBatch) },
+		},
 	}
 }
 
-func (m *Manager) serve(w http.ResponseWriter, r *http.Request, receive func(context.Context, http.ResponseWriter, *http.Request, Target, Message, bool)) {
+func (m *Manager) serve(w http.ResponseWriter, r *http.Request,
+	receive func(context.Context, http.ResponseWriter, *http.Request, Target, Message, bool)) {
 	t := Target{Namespace: r.PathValue("namespace"), Name: r.PathValue("pod"), UID: types.UID(r.PathValue("uid"))}
-	msg := Message{ID: r.Header.Get(workers.HeaderID), ContentType: r.Header.Get("Content-Type"), Trace: r.Header.Get("Traceparent"),
-		DeadLetter: r.Header.Get(workers.HeaderDeadLetter), Receipt: r.Header.Get(workers.HeaderReceipt)}
+	msg := Message{
+		ID: r.Header.Get(workers.HeaderID), ContentType: r.Header.Get("Content-Type"), Trace: r.Header.Get("Traceparent"),
+		DeadLetter: r.Header.Get(workers.HeaderDeadLetter), Receipt: r.Header.Get(workers.HeaderReceipt),
+	}
 	if n, err := strconv.ParseInt(r.Header.Get(workers.HeaderAttempt), 10, 32); err == nil && n > 0 {
 		msg.Attempts = int32(n)
 	}

@@ -28,11 +28,24 @@ func (m *Manager) rehome(s *stored) {
 	m.background(func() { m.elsewhere(p, s.Queue, m.entryOf(s), "") })
 }
 
-// entryOf makes a message from the log. Its payload counts against the budget if there is room, since it is here already.
+// entryOf makes a message from the log. Its payload counts against the budget if there is room, since it is here
+// already.
 func (m *Manager) entryOf(s *stored) *entry {
 	p := &payload{data: s.payload}
 	if n := int64(len(s.payload)) + overhead; m.bytes.take(n) {
 		p.bytes, p.held = m.bytes, n
 	}
-	return &entry{seq: s.seq, expires: s.Expires, Message: Message{ID: s.ID, ContentType: s.ContentType, Trace: s.Trace, Attempts: s.Attempts, DeadLetter: s.DeadLetter, Receipt: s.Receipt, payload: p}}
+	return &entry{
+		seq:     s.seq,
+		expires: s.Expires,
+		Message: Message{
+			ID:          s.ID,
+			ContentType: s.ContentType,
+			Trace:       s.Trace,
+			Attempts:    s.Attempts,
+			DeadLetter:  s.DeadLetter,
+			Receipt:     s.Receipt,
+			payload:     p,
+		},
+	}
 }

@@ -19,13 +19,14 @@ import (
 //
 //	length (4 bytes) checksum of the rest (4, CRC-32C) kind (1) sequence number (8) data
 //
-// A message is put with its payload, and done when it has ended. A put is synced to disk before the message is accepted, with the other
-// puts that came meanwhile. The others are only written: after a crash of the machine, though not of the process, a message may come again.
+// A message is put with its payload, and done when it has ended. A put is synced to disk before the message is
+// accepted, with the other puts that came meanwhile. The others are only written: after a crash of the machine, though
+// not of the process, a message may come again.
 //
-// Files are removed from the oldest on, because the end of a message may be recorded in a later file than its put. A message that does not
-// end does not hold up the others: once the log takes much more than what is in it, the messages of the oldest file are put again, with
-// their sequence numbers, and on disk before that file is removed. If the process ends meanwhile, the first of two puts with the same number
-// counts.
+// Files are removed from the oldest on, because the end of a message may be recorded in a later file than its put. A
+// message that does not end does not hold up the others: once the log takes much more than what is in it, the messages
+// of the oldest file are put again, with their sequence numbers, and on disk before that file is removed. If the
+// process ends meanwhile, the first of two puts with the same number counts.
 const (
 	segmentBytes = 8 << 20
 	// The log takes at most slack bytes and, for each byte of messages that have not ended, spread.

@@ -15,8 +15,8 @@ import (
 	"strings"
 )
 
-// openLog opens the log in dir and returns the messages in it that have not ended. What a crash left unfinished at the end of a file is cut
-// off.
+// openLog opens the log in dir and returns the messages in it that have not ended. What a crash left unfinished at the
+// end of a file is cut off.
 func openLog(dir string) (*messageLog, []*stored, error) {
 	l := &messageLog{dir: dir, where: map[uint64]*place{}, next: 1}
 	names, err := filepath.Glob(filepath.Join(dir, "*.log"))

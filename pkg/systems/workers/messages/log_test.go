@@ -26,8 +26,8 @@ func reopen(t require.TestingT, l *messageLog, dir string) (*messageLog, map[str
 	return l, found
 }
 
-// TestLogKeepsWhatHasNotEnded: whatever is written and however the end of the log is damaged, messages that were put before are found, and
-// those that have ended are not.
+// TestLogKeepsWhatHasNotEnded: whatever is written and however the end of the log is damaged, messages that were put
+// before are found, and those that have ended are not.
 func TestLogKeepsWhatHasNotEnded(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "messages-")
@@ -40,7 +40,11 @@ func TestLogKeepsWhatHasNotEnded(t *testing.T) {
 			"put": func(t *rapid.T) {
 				n++
 				id := fmt.Sprint(n)
-				seq, err := l.put(&stored{ID: id, Queue: workers.Queue{Worker: "w"}, payload: rapid.SliceOfN(rapid.Byte(), 0, 100).Draw(t, "payload")})
+				seq, err := l.put(&stored{
+					ID:      id,
+					Queue:   workers.Queue{Worker: "w"},
+					payload: rapid.SliceOfN(rapid.Byte(), 0, 100).Draw(t, "payload"),
+				})
 				require.NoError(t, err)
 				live[id] = seq
 			},
@@ -160,7 +164,8 @@ func TestLogIsCompacted(t *testing.T) {
 	require.NoError(t, l.close())
 }
 
-// TestCompactionIsInterrupted: wherever the process ends while messages are put again, each is found once, with its attempts.
+// TestCompactionIsInterrupted: wherever the process ends while messages are put again, each is found once, with its
+// attempts.
 func TestCompactionIsInterrupted(t *testing.T) {
 	dir := t.TempDir()
 	l, _ := reopen(t, nil, dir)

@@ -18,7 +18,8 @@ import (
 
 // API sends requests to the API server.
 type API interface {
-	// Do sends a request whose URL has only a path. With a token it has the permissions of that, otherwise those of the node.
+	// Do sends a request whose URL has only a path. With a token it has the permissions of that, otherwise those of the
+	// node.
 	Do(req *http.Request, token string) (*http.Response, error)
 }
 
@@ -61,7 +62,13 @@ type Manager struct {
 
 // New returns a Manager. Start reads what an earlier one has left.
 func New(c Config) *Manager {
-	m := &Manager{c: c, bytes: &budget{limit: nodeBytes}, sends: make(chan struct{}, 64), pods: map[types.UID]*receiver{}, counted: map[workers.Failure]float64{}}
+	m := &Manager{
+		c:       c,
+		bytes:   &budget{limit: nodeBytes},
+		sends:   make(chan struct{}, 64),
+		pods:    map[types.UID]*receiver{},
+		counted: map[workers.Failure]float64{},
+	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.listen = m.listenInPod
 	if c.Metrics != nil {

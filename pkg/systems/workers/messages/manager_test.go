@@ -56,7 +56,11 @@ func (a *api) Do(req *http.Request, token string) (*http.Response, error) {
 		}
 		code = now.(int)
 	}
-	return &http.Response{StatusCode: code, Header: http.Header{workers.HeaderPod: {"other"}}, Body: io.NopCloser(strings.NewReader("reply"))}, nil
+	return &http.Response{
+		StatusCode: code,
+		Header:     http.Header{workers.HeaderPod: {"other"}},
+		Body:       io.NopCloser(strings.NewReader("reply")),
+	}, nil
 }
 
 // bench is a Manager with one pod, whose program the test is.
@@ -72,10 +76,19 @@ type bench struct {
 }
 
 func newBench(t *testing.T, dir string, q workers.Queue) *bench {
-	b := &bench{t: t, dir: dir, api: &api{code: http.StatusAccepted, came: make(chan struct{}, 100)}, events: make(chan string, 100), metrics: prometheus.NewRegistry()}
-	b.Manager = New(Config{Dir: dir, API: b.api, Token: func(context.Context, *corev1.Pod) (string, error) { return "token", nil },
-		Changed: func(types.UID) {}, Event: func(_ *corev1.Pod, _, reason, message string) { b.events <- reason + ": " + message },
-		Logger: slog.New(slog.DiscardHandler), Metrics: b.metrics})
+	b := &bench{
+		t:       t,
+		dir:     dir,
+		api:     &api{code: http.StatusAccepted, came: make(chan struct{}, 100)},
+		events:  make(chan string, 100),
+		metrics: prometheus.NewRegistry(),
+	}
+	b.Manager = New(Config{
+		Dir: dir, API: b.api, Token: func(context.Context, *corev1.Pod) (string, error) { return "token", nil },
+		Changed: func(types.UID) {},
+		Event:   func(_ *corev1.Pod, _, reason, message string) { b.events <- reason + ": " + message },
+		Logger:  slog.New(slog.DiscardHandler), Metrics: b.metrics,
+	})
 	b.listen = func(context.Context, string) (net.Listener, error) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err == nil {
@@ -85,7 +98,14 @@ func newBench(t *testing.T, dir string, q workers.Queue) *bench {
 	}
 	require.NoError(t, b.Start())
 	t.Cleanup(b.Stop)
-	b.pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "uid", Annotations: map[string]string{workers.AnnotationQueue: q.Annotation()}}}
+	b.pod = &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:   "ns",
+			Name:        "p",
+			UID:         "uid",
+			Annotations: map[string]string{workers.AnnotationQueue: q.Annotation()},
+		},
+	}
 	return b
 }
 
@@ -170,21 +190,23 @@ func TestRequestAndReply(t *testing.T) {
 	require.Contains(t, <-b.events, "no configuration")
 	require.Zero(t, b.bytes.used, "all memory was given back")
 
-	require.Equal(t, workers.NoReceiver, b.Deliver(t.Context(), Target{"other", "p", "uid"}, b.message("5", "x"), true).Failure)
+	require.Equal(t, workers.NoReceiver,
+		b.Deliver(t.Context(), Target{"other", "p", "uid"}, b.message("5", "x"), true).Failure)
 	families, err := b.metrics.Gather()
 	require.NoError(t, err)
 	require.NotEmpty(t, families)
 }
 
-// TestRejectedReply: all of a rejected reply is read, so that the program sees the status and can use the connection again. One that asks
-// before it sends has nothing read.
+// TestRejectedReply: all of a rejected reply is read, so that the program sees the status and can use the connection
+// again. One that asks before it sends has nothing read.
 func TestRejectedReply(t *testing.T) {
 	b := newBench(t, t.TempDir(), workers.Queue{Worker: "w"}).setup()
 	send := func(expect string, size int, body io.Reader) (int, bool) {
 		c, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
 		require.NoError(t, err)
 		defer c.Close()
-		_, err = fmt.Fprintf(c, "POST %sinvocation/1/response HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%s\r\n", runtimePath, size, expect)
+		_, err = fmt.Fprintf(c, "POST %sinvocation/1/response HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%s\r\n",
+			runtimePath, size, expect)
 		require.NoError(t, err)
 		_, err = io.Copy(c, body)
 		require.NoError(t, err)
@@ -233,7 +255,8 @@ func TestSendFromAPod(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, code)
 }
 
-// TestAtLeastOnce: accepted messages survive the agent, poison goes to the dead-letter worker, and what a pod leaves goes to another.
+// TestAtLeastOnce: accepted messages survive the agent, poison goes to the dead-letter worker, and what a pod leaves
+// goes to another.
 func TestAtLeastOnce(t *testing.T) {
 	dir, q := t.TempDir(), workers.Queue{Worker: "w", Promise: workers.AtLeastOnce, MaxAttempts: 2, DeadLetter: "dead"}
 	first := newBench(t, dir, q).setup()
@@ -279,8 +302,8 @@ func TestMessagesOfAPodThatIsGone(t *testing.T) {
 	require.Equal(t, "/api/v1/namespaces/ns/services/w/message", second.api.got[0].URL.Path)
 }
 
-// TestAtMostOnceIsNotSentTwice: what a pod leaves in its queue goes to another one of its worker. Where nobody knows whether that has accepted it, such as
-// when a server is killed, the message is sent again only with AtLeastOnce.
+// TestAtMostOnceIsNotSentTwice: what a pod leaves in its queue goes to another one of its worker. Where nobody knows
+// whether that has accepted it, such as when a server is killed, the message is sent again only with AtLeastOnce.
 func TestAtMostOnceIsNotSentTwice(t *testing.T) {
 	refused := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	for name, c := range map[string]struct {
@@ -336,7 +359,8 @@ func TestPush(t *testing.T) {
 	b.setup()
 	got := make(chan Outcome)
 	go func() { got <- b.deliver("1", "hello", true) }()
-	for l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err != nil; l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)) {
+	for l, err = net.Listen("tcp", fmt.Sprint("127.0.0.1:", port)); err != nil; l, err = net.Listen("tcp",
+		fmt.Sprint("127.0.0.1:", port)) {
 	}
 	go func() { done <- server.Serve(l) }()
 	o := <-got
@@ -344,7 +368,8 @@ func TestPush(t *testing.T) {
 	require.Equal(t, "HELLO", string(o.body.data))
 	r := <-requests
 	require.Equal(t, "/in", r.URL.Path)
-	require.Equal(t, []string{"1.0", "1", EventType}, []string{r.Header.Get("Ce-Specversion"), r.Header.Get("Ce-Id"), r.Header.Get("Ce-Type")})
+	require.Equal(t, []string{"1.0", "1", EventType},
+		[]string{r.Header.Get("Ce-Specversion"), r.Header.Get("Ce-Id"), r.Header.Get("Ce-Type")})
 	o = b.deliver("bad", "x", true)
 	require.Equal(t, workers.HandlerFailed, o.Failure)
 	require.Equal(t, "HTTP418", o.ErrorType)

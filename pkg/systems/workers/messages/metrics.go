@@ -16,8 +16,8 @@ func (c *counters) add(d counters) {
 	c.refused += d.refused
 }
 
-// collector reports the queues of the node's pods. The labels are those of workers with pods here, so they are bounded as pods are; counters
-// have none.
+// collector reports the queues of the node's pods. The labels are those of workers with pods here, so they are bounded
+// as pods are; counters have none.
 type collector struct{ m *Manager }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -60,7 +60,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		by[k] = s
 	}
 	gauge := func(name, help string, v float64, k key) {
-		ch <- prometheus.MustNewConstMetric(desc(name, help, "namespace", "worker"), prometheus.GaugeValue, v, k.namespace, k.worker)
+		ch <- prometheus.MustNewConstMetric(desc(name, help, "namespace", "worker"), prometheus.GaugeValue, v, k.namespace,
+			k.worker)
 	}
 	for k, s := range by {
 		gauge("depth", "Messages that wait in queues of this node's pods.", float64(s.depth), k)
@@ -81,6 +82,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	count("refused_total", "Messages that full queues refused.", all.refused)
 	count("dead_lettered_total", "Messages sent to dead-letter workers.", all.deadLettered)
 	for f, n := range dropped {
-		ch <- prometheus.MustNewConstMetric(desc("dropped_total", "Messages that were given up while nobody waited for a reply.", "reason"), prometheus.CounterValue, n, f)
+		ch <- prometheus.MustNewConstMetric(desc("dropped_total",
+			"Messages that were given up while nobody waited for a reply.", "reason"), prometheus.CounterValue, n, f)
 	}
 }

@@ -28,10 +28,13 @@ type pusher struct {
 func newPusher(r *receiver) *pusher {
 	address := net.JoinHostPort(r.ip, strconv.Itoa(int(r.queue.config.Port)))
 	n := int(r.queue.config.Concurrency)
-	return &pusher{r: r, url: "http://" + address + r.queue.config.Path, more: make(chan struct{}, 1), transport: &http.Transport{
-		DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext, MaxIdleConnsPerHost: n, MaxConnsPerHost: n, IdleConnTimeout: 90 * time.Second,
-		MaxResponseHeaderBytes: 16 << 10, DisableCompression: true,
-	}}
+	return &pusher{
+		r: r, url: "http://" + address + r.queue.config.Path, more: make(chan struct{}, 1), transport: &http.Transport{
+			DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext, MaxIdleConnsPerHost: n, MaxConnsPerHost: n,
+			IdleConnTimeout:        90 * time.Second,
+			MaxResponseHeaderBytes: 16 << 10, DisableCompression: true,
+		},
+	}
 }
 
 func (p *pusher) wake() {
@@ -109,7 +112,9 @@ func (p *pusher) post(ctx context.Context, h handed) (o Outcome, sent bool) {
 	if err != nil {
 		var dial *net.OpError
 		if errors.As(err, &dial) && dial.Op == "dial" {
-			return Outcome{Text: "the program does not accept connections on port " + strconv.Itoa(int(p.r.queue.config.Port))}, false
+			return Outcome{
+				Text: "the program does not accept connections on port " + strconv.Itoa(int(p.r.queue.config.Port)),
+			}, false
 		}
 		f := workers.ReceiverLost
 		if ctx.Err() != nil && p.r.ctx.Err() == nil {
@@ -120,7 +125,11 @@ func (p *pusher) post(ctx context.Context, h handed) (o Outcome, sent bool) {
 	defer res.Body.Close()
 	if res.StatusCode >= 300 {
 		text, _ := bounded.All(io.LimitReader(res.Body, maxErrorText), maxErrorText)
-		return Outcome{Failure: workers.HandlerFailed, ErrorType: "HTTP" + strconv.Itoa(res.StatusCode), Text: clip(res.Status+": "+string(text), maxErrorText)}, true
+		return Outcome{
+			Failure:   workers.HandlerFailed,
+			ErrorType: "HTTP" + strconv.Itoa(res.StatusCode),
+			Text:      clip(res.Status+": "+string(text), maxErrorText),
+		}, true
 	}
 	body, err := p.r.bytes.read(res.Body, res.ContentLength)
 	var large *bounded.TooLargeError

@@ -96,7 +96,11 @@ func (q *queue) expire() {
 		if e.expires.After(now) {
 			return false
 		}
-		q.end(e, Outcome{Failure: workers.HandlerTimeout, Text: "no program took the message within " + q.config.MaxWait().String(), Untouched: e.Attempts == 0})
+		q.end(e, Outcome{
+			Failure:   workers.HandlerTimeout,
+			Text:      "no program took the message within " + q.config.MaxWait().String(),
+			Untouched: e.Attempts == 0,
+		})
 		return true
 	})
 	q.watchOverdue()

@@ -35,11 +35,20 @@ func (r *recorder) finished(e *entry)                 { r.end(e, "finished") }
 func (r *recorder) undeliverable(e *entry, o Outcome) { r.end(e, string(o.Failure)) }
 func (r *recorder) moved(e *entry)                    { r.end(e, "moved") }
 func queueOf(p workers.Promise, concurrency int32) workers.Queue {
-	return workers.Queue{Worker: "w", Concurrency: concurrency, Limit: 5, TimeoutSeconds: 10, QueueSeconds: 100, Promise: p, MaxAttempts: 3}
+	return workers.Queue{
+		Worker:         "w",
+		Concurrency:    concurrency,
+		Limit:          5,
+		TimeoutSeconds: 10,
+		QueueSeconds:   100,
+		Promise:        p,
+		MaxAttempts:    3,
+	}
 }
 
-// TestQueueModel: whatever happens to programs, senders and pods, every accepted message ends exactly once. With AtMostOnce no program gets
-// it twice; with AtLeastOnce it ends without success only after maxAttempts, or because it waited too long.
+// TestQueueModel: whatever happens to programs, senders and pods, every accepted message ends exactly once. With
+// AtMostOnce no program gets it twice; with AtLeastOnce it ends without success only after maxAttempts, or because it
+// waited too long.
 func TestQueueModel(t *testing.T) {
 	test := t
 	rapid.Check(t, func(t *rapid.T) {
@@ -141,7 +150,8 @@ func TestQueueModel(t *testing.T) {
 				} else {
 					require.LessOrEqual(t, given, 3)
 				}
-				if how := rec.how[id]; promise == workers.AtLeastOnce && replies[id] == nil && how != "finished" && how != "moved" && how != string(workers.HandlerTimeout) {
+				if how := rec.how[id]; promise == workers.AtLeastOnce && replies[id] == nil && how != "finished" &&
+					how != "moved" && how != string(workers.HandlerTimeout) {
 					require.Equal(t, 3, given, "message %s was given up early: %s", id, how)
 				}
 			}

@@ -12,7 +12,8 @@ import (
 )
 
 // Receive reads a message's payload from a request of the API server, delivers it, and responds.
-func (m *Manager) Receive(ctx context.Context, w http.ResponseWriter, req *http.Request, t Target, msg Message, wait bool) {
+func (m *Manager) Receive(ctx context.Context, w http.ResponseWriter, req *http.Request, t Target, msg Message,
+	wait bool) {
 	bytes := m.bytes
 	if r := m.receiver(t.UID); r != nil {
 		bytes = r.bytes

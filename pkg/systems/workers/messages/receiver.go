@@ -38,8 +38,8 @@ type receiver struct {
 // reportEvery is the least time between two reports of a queue.
 const reportEvery = time.Second
 
-// Setup makes the pod's queue, if the pod asks for one, and what its program receives with. It is idempotent. The pod's network must be up
-// and none of its containers started since.
+// Setup makes the pod's queue, if the pod asks for one, and what its program receives with. It is idempotent. The pod's
+// network must be up and none of its containers started since.
 func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	config, err := workers.ParseQueue(p)
 	if config == nil || err != nil {
@@ -80,7 +80,9 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 		e := m.entryOf(before[i])
 		if e.Attempts >= config.MaxAttempts {
 			m.background(func() {
-				r.giveUp(e, Outcome{Failure: workers.ReceiverLost, Text: "the program or the node's agent ended while it had the message"})
+				r.giveUp(e, Outcome{
+					Failure: workers.ReceiverLost, Text: "the program or the node's agent ended while it had the message",
+				})
 			})
 			continue
 		}
@@ -120,7 +122,12 @@ func (m *Manager) Condition(uid types.UID) *corev1.PodCondition {
 	if err != nil {
 		return nil
 	}
-	c := &corev1.PodCondition{Type: workers.QueueCondition, Status: corev1.ConditionTrue, Reason: "Accepting", Message: string(text)}
+	c := &corev1.PodCondition{
+		Type:    workers.QueueCondition,
+		Status:  corev1.ConditionTrue,
+		Reason:  "Accepting",
+		Message: string(text),
+	}
 	if !accepts {
 		c.Status, c.Reason = corev1.ConditionFalse, "Terminating"
 	}
@@ -147,7 +154,8 @@ func (r *receiver) publish() {
 	}
 	r.mu.Lock()
 	r.timer, r.at = nil, time.Now()
-	same := report.Depth == r.published.Depth && report.InFlight == r.published.InFlight && report.Last.Equal(r.published.Last) && r.accepts == !closed
+	same := report.Depth == r.published.Depth && report.InFlight == r.published.InFlight &&
+		report.Last.Equal(r.published.Last) && r.accepts == !closed
 	r.published, r.accepts = report, !closed
 	r.mu.Unlock()
 	if !same {

@@ -51,9 +51,11 @@ func (r *receiver) newServer() *http.Server {
 	mux.HandleFunc("GET "+frame.Path, r.exchange)
 	mux.HandleFunc("POST "+sendPath+"{kind}/{name}/message", r.send)
 	mux.HandleFunc("POST "+sendPath+"namespaces/{namespace}/{kind}/{name}/message", r.send)
-	return &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 16 << 10,
+	return &http.Server{
+		Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute, MaxHeaderBytes: 16 << 10,
 		BaseContext: func(net.Listener) context.Context { return r.m.ctx },
-		ErrorLog:    slog.NewLogLogger(r.m.c.Logger.Handler(), slog.LevelDebug)}
+		ErrorLog:    slog.NewLogLogger(r.m.c.Logger.Handler(), slog.LevelDebug),
+	}
 }
 
 // reject answers a program with an error, in the form of the Runtime API.
@@ -66,7 +68,8 @@ func reject(w http.ResponseWriter, code int, kind, format string, args ...any) {
 // pulls reports whether programs of the pod take messages. Otherwise it responds.
 func (r *receiver) pulls(w http.ResponseWriter) bool {
 	if r.push != nil {
-		reject(w, http.StatusConflict, "PushMode", "this pod has mode Push: messages are sent to port %d", r.queue.config.Port)
+		reject(w, http.StatusConflict, "PushMode", "this pod has mode Push: messages are sent to port %d",
+			r.queue.config.Port)
 	}
 	return r.push == nil
 }
@@ -103,7 +106,9 @@ func (r *receiver) next(w http.ResponseWriter, req *http.Request) {
 	}
 	// From the first byte on, the program may have it.
 	if _, err := w.Write(h.payload.data); err != nil {
-		r.queue.resolve(h.ID, h.attempt, Outcome{Failure: workers.ReceiverLost, Text: "the program's connection broke while it got the message"})
+		r.queue.resolve(h.ID, h.attempt, Outcome{
+			Failure: workers.ReceiverLost, Text: "the program's connection broke while it got the message",
+		})
 	}
 }
 
@@ -145,8 +150,9 @@ func (r *receiver) body(w http.ResponseWriter, req *http.Request) *payload {
 	return nil
 }
 
-// discard reads what is left of a body that is about to be rejected. Clients that send the whole of it before they read the response would
-// otherwise see a connection that is reset instead of the status. One that waits for 100 Continue has sent nothing yet.
+// discard reads what is left of a body that is about to be rejected. Clients that send the whole of it before they read
+// the response would otherwise see a connection that is reset instead of the status. One that waits for 100 Continue
+// has sent nothing yet.
 func discard(req *http.Request) {
 	if req.ContentLength > 0 && req.Header.Get("Expect") != "" {
 		return
@@ -156,7 +162,8 @@ func discard(req *http.Request) {
 
 func (r *receiver) answer(w http.ResponseWriter, req *http.Request, o Outcome) {
 	if !r.queue.resolve(req.PathValue("id"), 0, o) {
-		reject(w, http.StatusNotFound, "UnknownRequest", "no message with the ID %.64q is being handled: it has expired, or was answered before", req.PathValue("id"))
+		reject(w, http.StatusNotFound, "UnknownRequest",
+			"no message with the ID %.64q is being handled: it has expired, or was answered before", req.PathValue("id"))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -170,14 +177,22 @@ func (r *receiver) response(w http.ResponseWriter, req *http.Request) {
 	p := r.body(w, req)
 	if p == nil {
 		if req.ContentLength > workers.MaxPayload {
-			r.queue.resolve(id, 0, Outcome{Failure: workers.HandlerFailed, ErrorType: "TooLarge", Text: fmt.Sprintf("the reply has more than %d bytes", workers.MaxPayload)})
+			r.queue.resolve(id, 0, Outcome{
+				Failure:   workers.HandlerFailed,
+				ErrorType: "TooLarge",
+				Text:      fmt.Sprintf("the reply has more than %d bytes", workers.MaxPayload),
+			})
 		}
 		return
 	}
 	// Programs written with aws-lambda-go stream their replies: an error comes as a trailer.
 	if kind := req.Trailer.Get(workers.HeaderErrorType); kind != "" {
 		p.release()
-		r.answer(w, req, Outcome{Failure: workers.HandlerFailed, ErrorType: clip(kind, 256), Text: "the program failed while it sent its reply"})
+		r.answer(w, req, Outcome{
+			Failure:   workers.HandlerFailed,
+			ErrorType: clip(kind, 256),
+			Text:      "the program failed while it sent its reply",
+		})
 		return
 	}
 	r.answer(w, req, Outcome{body: p, ContentType: clip(req.Header.Get("Content-Type"), 256)})
@@ -233,7 +248,9 @@ func (r *receiver) initError(w http.ResponseWriter, req *http.Request) {
 // sendHeaders are the headers of a message that a program may set, and those of the reply that it gets.
 var (
 	sendHeaders  = []string{"Content-Type", headerTrace, workers.HeaderWait, workers.HeaderTimeout}
-	replyHeaders = []string{"Content-Type", "Retry-After", workers.HeaderID, workers.HeaderPod, workers.HeaderFailure, workers.HeaderErrorType}
+	replyHeaders = []string{
+		"Content-Type", "Retry-After", workers.HeaderID, workers.HeaderPod, workers.HeaderFailure, workers.HeaderErrorType,
+	}
 )
 
 // send sends a message for the program, with the permissions of the pod's service account.
@@ -260,7 +277,8 @@ func (r *receiver) send(w http.ResponseWriter, req *http.Request) {
 		reject(w, http.StatusServiceUnavailable, "NoToken", "no token of the pod's service account: %v", err)
 		return
 	}
-	path := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/" + kind + "/" + url.PathEscape(req.PathValue("name")) + "/message"
+	path := "/api/v1/namespaces/" + url.PathEscape(namespace) + "/" + kind + "/" + url.PathEscape(req.PathValue("name")) +
+		"/message"
 	out, err := http.NewRequestWithContext(req.Context(), http.MethodPost, path, bytes.NewReader(p.data))
 	if err != nil {
 		reject(w, http.StatusBadRequest, "BadRequest", "%v", err)

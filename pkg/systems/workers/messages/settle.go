@@ -6,8 +6,8 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// resolve ends an attempt with a reply or a failure. attempt 0 means the one in progress. It reports whether the message is known, and
-// releases the reply's memory if not.
+// resolve ends an attempt with a reply or a failure. attempt 0 means the one in progress. It reports whether the
+// message is known, and releases the reply's memory if not.
 func (q *queue) resolve(id string, attempt int32, o Outcome) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -44,7 +44,11 @@ func (q *queue) settle(e *entry, o Outcome) {
 func (q *queue) again(e *entry, delay time.Duration, front bool) {
 	switch {
 	case q.closed && e.reply != nil:
-		q.end(e, Outcome{Failure: workers.NoReceiver, Text: "the pod terminates", Untouched: e.Attempts == 0 || q.config.Promise == workers.AtLeastOnce})
+		q.end(e, Outcome{
+			Failure:   workers.NoReceiver,
+			Text:      "the pod terminates",
+			Untouched: e.Attempts == 0 || q.config.Promise == workers.AtLeastOnce,
+		})
 	case q.closed:
 		e.state = done
 		q.events.moved(e)

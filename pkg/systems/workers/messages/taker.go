@@ -51,7 +51,9 @@ func (q *queue) dispatch() {
 		q.events.attempt(e)
 		attempt := e.Attempts
 		e.timer = time.AfterFunc(q.config.Timeout(), func() {
-			q.resolve(e.ID, attempt, Outcome{Failure: workers.HandlerTimeout, Text: "the program took longer than " + q.config.Timeout().String()})
+			q.resolve(e.ID, attempt, Outcome{
+				Failure: workers.HandlerTimeout, Text: "the program took longer than " + q.config.Timeout().String(),
+			})
 		})
 		t.got <- handed{e, attempt}
 	}

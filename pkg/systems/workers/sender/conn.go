@@ -65,7 +65,13 @@ func dial(ctx context.Context, client *http.Client, url string) (*conn, error) {
 		_ = rw.Close()
 		return nil, fmt.Errorf("the server allows %q messages", res.Header.Get(frame.HeaderSlots))
 	}
-	return &conn{rw: rw, slots: make(chan struct{}, min(slots, mostSlots)), leaving: make(chan struct{}), out: bufio.NewWriterSize(rw, 16<<10), pending: map[string]func(Reply, error){}}, nil
+	return &conn{
+		rw:      rw,
+		slots:   make(chan struct{}, min(slots, mostSlots)),
+		leaving: make(chan struct{}),
+		out:     bufio.NewWriterSize(rw, 16<<10),
+		pending: map[string]func(Reply, error){},
+	}, nil
 }
 
 func (c *conn) takes() bool {
@@ -74,7 +80,8 @@ func (c *conn) takes() bool {
 	return !c.left
 }
 
-// send sends a message, for which there is a slot. sent is false if the connection takes no more; then done is not called.
+// send sends a message, for which there is a slot. sent is false if the connection takes no more; then done is not
+// called.
 func (c *conn) send(ctx context.Context, m Message, wait bool, done func(Reply, error)) (cancel func(), sent bool) {
 	h := frame.Head{Kind: frame.Note, ContentType: m.ContentType, Trace: m.Trace}
 	if at, ok := ctx.Deadline(); wait {

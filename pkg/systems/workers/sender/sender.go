@@ -1,12 +1,12 @@
-// Package sender sends messages to the Workers of a cluster on a connection that stays, on which many of them and their answers follow each
-// other (package frame):
+// Package sender sends messages to the Workers of a cluster on a connection that stays, on which many of them and their
+// answers follow each other (package frame):
 //
 //	s := sender.New(client, "https://SERVER:6443/api/v1/namespaces/default/services/echo/message")
 //	defer s.Close()
 //	reply, err := s.Call(ctx, sender.Message{Payload: []byte("hello")})
 //
-// It imports only the standard library and package frame. Its invariant: each message has one outcome, a reply or an error; an error with the code 502 says that the
-// message may have been handled.
+// It imports only the standard library and package frame. Its invariant: each message has one outcome, a reply or an
+// error; an error with the code 502 says that the message may have been handled.
 package sender
 
 import (
@@ -72,7 +72,11 @@ func errorOf(code int, body []byte) *Error {
 
 // lost is the error of messages whose connection broke.
 func lost(err error) *Error {
-	return &Error{Code: http.StatusBadGateway, Reason: "ReceiverLost", Message: "the connection broke before the answer; the message may have been handled: " + err.Error()}
+	return &Error{
+		Code:    http.StatusBadGateway,
+		Reason:  "ReceiverLost",
+		Message: "the connection broke before the answer; the message may have been handled: " + err.Error(),
+	}
 }
 
 // Sender sends messages to one pod or service. It connects when there is a message. Safe for concurrent use.
@@ -122,12 +126,16 @@ type result struct {
 	err error
 }
 
-// Start sends a message, waits only until it is on its way, and calls done with its outcome, which must not block; not if Start returns an error.
-// With wait, the outcome is the reply, which cancel says is no longer wanted; done is called nevertheless. Messages that one goroutine starts arrive in their order, unless the connection
-// breaks between them.
+// Start sends a message, waits only until it is on its way, and calls done with its outcome, which must not block; not
+// if Start returns an error. With wait, the outcome is the reply, which cancel says is no longer wanted; done is called
+// nevertheless. Messages that one goroutine starts arrive in their order, unless the connection breaks between them.
 func (s *Sender) Start(ctx context.Context, m Message, wait bool, done func(Reply, error)) (cancel func(), err error) {
 	if len(m.Payload) > MaxPayload {
-		return nil, &Error{Code: http.StatusRequestEntityTooLarge, Reason: "TooLarge", Message: fmt.Sprintf("the message has %d bytes, more than %d", len(m.Payload), MaxPayload)}
+		return nil, &Error{
+			Code:    http.StatusRequestEntityTooLarge,
+			Reason:  "TooLarge",
+			Message: fmt.Sprintf("the message has %d bytes, more than %d", len(m.Payload), MaxPayload),
+		}
 	}
 	for {
 		c, err := s.connection(ctx)

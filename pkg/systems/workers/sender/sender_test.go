@@ -45,7 +45,8 @@ func newServer(t *testing.T, slots int) (*server, *Sender) {
 		if err != nil {
 			panic(err)
 		}
-		fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %d\r\n\r\n", frame.SendProtocol, frame.HeaderSlots, slots)
+		fmt.Fprintf(rw, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s: %d\r\n\r\n",
+			frame.SendProtocol, frame.HeaderSlots, slots)
 		_ = rw.Flush()
 		s.conns <- &peer{t, conn, rw.Reader, rw.Writer}
 	}))
@@ -65,7 +66,8 @@ func (p *peer) read() (frame.Head, string) {
 }
 
 func (p *peer) write(kind frame.Kind, id, text string) {
-	require.NoError(p.t, frame.Write(p.out, &frame.Head{Kind: kind, ID: id, ContentType: "text/plain", Attempt: 2}, []byte(text)))
+	require.NoError(p.t,
+		frame.Write(p.out, &frame.Head{Kind: kind, ID: id, ContentType: "text/plain", Attempt: 2}, []byte(text)))
 	require.NoError(p.t, p.out.Flush())
 }
 

@@ -17,8 +17,8 @@ import (
 
 // SendError is the error of a message that was not accepted, or got no reply.
 type SendError struct {
-	// Code is the HTTP status code: 404 for a target that does not exist, 403 if the service account may not send to it, 429 for a
-	// full queue, 502 for a receiver that was lost, 503 for none, 504 for none in time, 500 if it failed.
+	// Code is the HTTP status code: 404 for a target that does not exist, 403 if the service account may not send to it,
+	// 429 for a full queue, 502 for a receiver that was lost, 503 for none, 504 for none in time, 500 if it failed.
 	Code int
 	// Reason is short, such as NoReceiver.
 	Reason, Message string
@@ -26,8 +26,8 @@ type SendError struct {
 
 func (e *SendError) Error() string { return fmt.Sprintf("%s (%d): %s", e.Reason, e.Code, e.Message) }
 
-// Send sends a message without waiting for a reply. The target is pod/NAME or service/NAME, in the pod's namespace, or with the namespace
-// before it: NAMESPACE/service/NAME. When it returns nil, the message is in the receiver's queue.
+// Send sends a message without waiting for a reply. The target is pod/NAME or service/NAME, in the pod's namespace, or
+// with the namespace before it: NAMESPACE/service/NAME. When it returns nil, the message is in the receiver's queue.
 func Send(ctx context.Context, target string, payload []byte) error {
 	_, err := post(ctx, target, payload, false)
 	return err
@@ -49,7 +49,8 @@ func post(ctx context.Context, target string, payload []byte, wait bool) ([]byte
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+api+"/v1/"+path+"/message", bytes.NewReader(payload))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+api+"/v1/"+path+"/message",
+		bytes.NewReader(payload))
 	if err != nil {
 		return nil, err
 	}

@@ -107,7 +107,8 @@ func (s *stream) connect(ctx context.Context, api string) (*connection, error) {
 	return &connection{conn, in}, nil
 }
 
-// exchange handles the messages of a connection. It returns whether they were the last, and the answers that could not be sent.
+// exchange handles the messages of a connection. It returns whether they were the last, and the answers that could not
+// be sent.
 func (s *stream) exchange(ctx context.Context, c *connection, unsent []answer) (last bool, rest []answer) {
 	defer c.Close()
 	ended := make(chan struct{})
@@ -137,7 +138,14 @@ func (s *stream) read(ctx context.Context, c *connection) (last bool) {
 		}
 		switch h.Kind {
 		case frame.Message:
-			m := &Message{ID: h.ID, Payload: payload, ContentType: h.ContentType, Attempt: int(h.Attempt), DeadLetter: h.DeadLetter, Deadline: time.UnixMilli(h.Deadline)}
+			m := &Message{
+				ID:          h.ID,
+				Payload:     payload,
+				ContentType: h.ContentType,
+				Attempt:     int(h.Attempt),
+				DeadLetter:  h.DeadLetter,
+				Deadline:    time.UnixMilli(h.Deadline),
+			}
 			s.running.Add(1)
 			go func() {
 				s.answers <- s.handler.result(ctx, m) // has room
@@ -150,8 +158,10 @@ func (s *stream) read(ctx context.Context, c *connection) (last bool) {
 	}
 }
 
-// write sends answers until the connection breaks, or all messages are answered after the last one. It returns those that were not sent.
-func (s *stream) write(ctx context.Context, c *connection, unsent []answer, ended <-chan struct{}, last *bool) []answer {
+// write sends answers until the connection breaks, or all messages are answered after the last one. It returns those
+// that were not sent.
+func (s *stream) write(ctx context.Context, c *connection, unsent []answer, ended <-chan struct{},
+	last *bool) []answer {
 	out := bufio.NewWriterSize(c, 16<<10)
 	stop := ctx.Done()
 	put := func(a *answer) error {

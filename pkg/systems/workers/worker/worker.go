@@ -6,12 +6,12 @@
 //		})
 //	}
 //
-// Messages come from the node's agent on one connection (package frame), or, from one that does not serve it, over HTTP in the shape of AWS
-// Lambda's Runtime API. A handler may send messages to other pods and
-// services, with the permissions of the pod's service account.
+// Messages come from the node's agent on one connection (package frame), or, from one that does not serve it, over HTTP
+// in the shape of AWS Lambda's Runtime API. A handler may send messages to other pods and services, with the
+// permissions of the pod's service account.
 //
-// It imports only the standard library. Its invariant: each message that Serve gets is answered, with the handler's reply or its error, also if
-// the handler panics.
+// It imports only the standard library. Its invariant: each message that Serve gets is answered, with the handler's
+// reply or its error, also if the handler panics.
 package worker
 
 import (
@@ -52,7 +52,8 @@ type Message struct {
 	Deadline time.Time
 }
 
-// Handler handles a message. The reply goes to the sender, if it waits for one. After an error, a message with a promise comes again.
+// Handler handles a message. The reply goes to the sender, if it waits for one. After an error, a message with a
+// promise comes again.
 type Handler func(ctx context.Context, m *Message) (reply []byte, err error)
 
 // JSON returns a handler for messages and replies in JSON.
@@ -80,8 +81,8 @@ func Main(h Handler) {
 	}
 }
 
-// Serve handles messages until ctx is done, or the pod terminates; then it returns nil. As many are handled at once as the Worker's
-// concurrency says.
+// Serve handles messages until ctx is done, or the pod terminates; then it returns nil. As many are handled at once as
+// the Worker's concurrency says.
 func Serve(ctx context.Context, h Handler) error {
 	api := os.Getenv("AWS_LAMBDA_RUNTIME_API")
 	if api == "" {
@@ -109,7 +110,8 @@ func Serve(ctx context.Context, h Handler) error {
 		})
 	}
 	wg.Wait()
-	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) &&
+		!errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return nil
@@ -178,8 +180,10 @@ func (l *loop) next(ctx context.Context) (*Message, error) {
 	case res.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("%s: %.256s", res.Status, body)
 	}
-	m := &Message{ID: res.Header.Get("Lambda-Runtime-Aws-Request-Id"), Payload: body, ContentType: res.Header.Get("Content-Type"),
-		DeadLetter: res.Header.Get("Coracle-Dead-Letter")}
+	m := &Message{
+		ID: res.Header.Get("Lambda-Runtime-Aws-Request-Id"), Payload: body, ContentType: res.Header.Get("Content-Type"),
+		DeadLetter: res.Header.Get("Coracle-Dead-Letter"),
+	}
 	m.Attempt, _ = strconv.Atoi(res.Header.Get("Coracle-Message-Attempt"))
 	if ms, err := strconv.ParseInt(res.Header.Get("Lambda-Runtime-Deadline-Ms"), 10, 64); err == nil {
 		m.Deadline = time.UnixMilli(ms)
@@ -203,7 +207,10 @@ func (h Handler) result(ctx context.Context, m *Message) answer {
 	switch {
 	case err != nil:
 		text := err.Error()
-		a = answer{Head: frame.Head{Kind: frame.Failure, ID: m.ID, ErrorType: strings.TrimPrefix(fmt.Sprintf("%T", err), "*")}, payload: []byte(text[:min(len(text), MaxPayload)])}
+		a = answer{
+			Head:    frame.Head{Kind: frame.Failure, ID: m.ID, ErrorType: strings.TrimPrefix(fmt.Sprintf("%T", err), "*")},
+			payload: []byte(text[:min(len(text), MaxPayload)]),
+		}
 		a.ErrorType = a.ErrorType[:min(len(a.ErrorType), 256)]
 	case json.Valid(reply):
 		a.ContentType = "application/json"
@@ -221,7 +228,8 @@ func (l *loop) handle(ctx context.Context, m *Message) {
 	}
 	answer, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	req, reqErr := http.NewRequestWithContext(answer, http.MethodPost, l.base+"invocation/"+m.ID+"/"+what, bytes.NewReader(body))
+	req, reqErr := http.NewRequestWithContext(answer, http.MethodPost, l.base+"invocation/"+m.ID+"/"+what,
+		bytes.NewReader(body))
 	if reqErr != nil {
 		return
 	}

@@ -1,5 +1,5 @@
-// Package logindtest is a system bus of a test's own, with a systemd-logind on it that shuts nothing down. It speaks D-Bus's wire protocol over a socket,
-// so that it serves the real client, also in another process.
+// Package logindtest is a system bus of a test's own, with a systemd-logind on it that shuts nothing down. It speaks
+// D-Bus's wire protocol over a socket, so that it serves the real client, also in another process.
 package logindtest
 
 import (
@@ -50,7 +50,14 @@ func New(t testing.TB) *Bus {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bus") // a socket's path must be short
 	require.NoError(t, err)
-	b := &Bus{t: t, path: filepath.Join(dir, "socket"), changed: make(chan struct{}), clients: map[*dbus.Conn][]string{}, held: map[string]int{}, delay: 5 * time.Second}
+	b := &Bus{
+		t:       t,
+		path:    filepath.Join(dir, "socket"),
+		changed: make(chan struct{}),
+		clients: map[*dbus.Conn][]string{},
+		held:    map[string]int{},
+		delay:   5 * time.Second,
+	}
 	b.Start()
 	b.StartLogind()
 	t.Cleanup(func() {
@@ -169,8 +176,9 @@ func (b *Bus) signal(sender string, path dbus.ObjectPath, of, member string, arg
 
 func signal(sender string, path dbus.ObjectPath, of, member string, args ...any) *dbus.Message {
 	return &dbus.Message{Type: dbus.TypeSignal, Body: args, Headers: map[dbus.HeaderField]dbus.Variant{
-		dbus.FieldSender: dbus.MakeVariant(sender), dbus.FieldPath: dbus.MakeVariant(path), dbus.FieldInterface: dbus.MakeVariant(of),
-		dbus.FieldMember: dbus.MakeVariant(member), dbus.FieldSignature: dbus.MakeVariant(dbus.SignatureOf(args...)),
+		dbus.FieldSender: dbus.MakeVariant(sender), dbus.FieldPath: dbus.MakeVariant(path),
+		dbus.FieldInterface: dbus.MakeVariant(of),
+		dbus.FieldMember:    dbus.MakeVariant(member), dbus.FieldSignature: dbus.MakeVariant(dbus.SignatureOf(args...)),
 	}}
 }
 

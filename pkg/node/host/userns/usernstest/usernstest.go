@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/userns"
 )
 
-// Start starts a child in a user namespace with these IDs, and in a network, an IPC and a UTS namespace that belong to it. end ends it. Unlike coracle-shim
-// it costs a copy of the tables of this process's memory.
+// Start starts a child in a user namespace with these IDs, and in a network, an IPC and a UTS namespace that belong to
+// it. end ends it. Unlike coracle-shim it costs a copy of the tables of this process's memory.
 func Start(r userns.Range) (pid int, end func(), err error) {
 	ids := []syscall.SysProcIDMap{{HostID: int(r.First), Size: int(r.Count)}}
 	p, err := os.StartProcess("/proc/self/exe", []string{"stopped"}, &os.ProcAttr{Sys: &syscall.SysProcAttr{

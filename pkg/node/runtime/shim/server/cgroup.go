@@ -19,7 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// oomKilled reads the number of OOM kills in the container's cgroup: memory.events on cgroup v2, memory.oom_control on v1.
+// oomKilled reads the number of OOM kills in the container's cgroup: memory.events on cgroup v2, memory.oom_control on
+// v1.
 func oomKilled(c *libcontainer.Container) bool {
 	state, err := c.State()
 	if err != nil {
@@ -44,8 +45,8 @@ func oomKilled(c *libcontainer.Container) bool {
 	return false
 }
 
-// unlimit takes the limit of processor time from the cgroup of a container that has ended. Before the kernel forgets a removed cgroup some milliseconds pass, in
-// which on cgroup v1 the pod could not be given less than that limit.
+// unlimit takes the limit of processor time from the cgroup of a container that has ended. Before the kernel forgets a
+// removed cgroup some milliseconds pass, in which on cgroup v1 the pod could not be given less than that limit.
 func unlimit(c *libcontainer.Container) {
 	if state, err := c.State(); err == nil {
 		if dir, v1 := state.CgroupPaths["cpu"]; v1 {

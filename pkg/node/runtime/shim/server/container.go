@@ -157,10 +157,12 @@ func (c *container) run() error {
 	return nil
 }
 
-// create makes the container from its specification. libcontainer remembers for good where cgroups are mounted when it first looks, so it is not called on a
-// stage.
+// create makes the container from its specification. libcontainer remembers for good where cgroups are mounted when it
+// first looks, so it is not called on a stage.
 func (c *container) create() error {
-	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{CgroupName: c.id, Spec: &c.bundle.Spec, NoNewKeyring: true})
+	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{
+		CgroupName: c.id, Spec: &c.bundle.Spec, NoNewKeyring: true,
+	})
 	if err != nil {
 		return err
 	}
@@ -227,7 +229,12 @@ func (c *container) release() {
 
 func (c *container) remove() error {
 	c.starting.Do(func() { // one that was not started must not start any more
-		c.set(shim.Status{State: stateExited, ExitCode: failedToStart, Message: "removed before it started", FinishedAt: time.Now()})
+		c.set(shim.Status{
+			State:      stateExited,
+			ExitCode:   failedToStart,
+			Message:    "removed before it started",
+			FinishedAt: time.Now(),
+		})
 		close(c.done)
 	})
 	select {
@@ -267,8 +274,8 @@ func (c *container) signal(sig syscall.Signal, all bool) error {
 	return err
 }
 
-// ended reports whether a signal was too late: the process has exited, though its output may not have been copied whole yet, until when the
-// container's state is still running.
+// ended reports whether a signal was too late: the process has exited, though its output may not have been copied whole
+// yet, until when the container's state is still running.
 func ended(err error) bool {
 	return errors.Is(err, libcontainer.ErrNotRunning) || errors.Is(err, os.ErrProcessDone) || errors.Is(err, unix.ESRCH)
 }

@@ -1,5 +1,5 @@
-// Package server implements a pod's shim: it runs the pod's containers with libcontainer, writes their logs, holds their terminals and records their exit
-// status.
+// Package server implements a pod's shim: it runs the pod's containers with libcontainer, writes their logs, holds
+// their terminals and records their exit status.
 //
 // Its invariant: a container's state.json is written before watchers are notified.
 package server

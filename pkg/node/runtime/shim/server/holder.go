@@ -19,7 +19,8 @@ import (
 // holderTime is how long the holder may take to drop its privileges.
 const holderTime = 10 * time.Second
 
-// besides is a directory without the executable. If there is one, the executable is sealed by a mount, otherwise by a copy in memory.
+// besides is a directory without the executable. If there is one, the executable is sealed by a mount, otherwise by a
+// copy in memory.
 const besides = "/run"
 
 // holder is the first process of a PID namespace that the pod's containers share. It ends with its input.
@@ -28,8 +29,8 @@ type holder struct {
 	input *os.File
 }
 
-// newHolder starts a holder in namespaces of its own, which belong to a user namespace if its path is not empty, and returns when it has dropped its
-// privileges. Its executable cannot be written through /proc/1/exe (CVE-2019-5736).
+// newHolder starts a holder in namespaces of its own, which belong to a user namespace if its path is not empty, and
+// returns when it has dropped its privileges. Its executable cannot be written through /proc/1/exe (CVE-2019-5736).
 func newHolder(r *reaper, users string) (*holder, error) {
 	sealed, err := exeseal.CloneSelfExe(besides)
 	if err != nil {
@@ -50,7 +51,8 @@ func newHolder(r *reaper, users string) (*holder, error) {
 		}
 		defer namespace.Close()
 		cmd.Args = append(cmd.Args, "join")
-		// The executable is passed on, too, since its descriptor may be one of those that the child's are moved to (golang.org/issue/61751).
+		// The executable is passed on, too, since its descriptor may be one of those that the child's are moved to
+		// (golang.org/issue/61751).
 		cmd.ExtraFiles, cmd.Path = []*os.File{namespace, sealed}, "/proc/self/fd/4"
 	}
 	theirInput, input, err := os.Pipe()
@@ -96,7 +98,8 @@ func newHolder(r *reaper, users string) (*holder, error) {
 
 var errConfined = errors.New("the first process of the pod's PID namespace could not be confined: see the shim's log")
 
-// joined returns the child that a process in the pod's user namespace made of this one. It has written the child's process ID, and ends.
+// joined returns the child that a process in the pod's user namespace made of this one. It has written the child's
+// process ID, and ends.
 func joined(p *os.Process, from *os.File) (*os.Process, error) {
 	pid, unread := 0, error(nil)
 	for c := []byte{0}; pid < math.MaxInt32; pid = 10*pid + int(c[0]-'0') { // what follows the line is the child's

@@ -65,7 +65,8 @@ func newIO(p *libcontainer.Process, tty, in, out, errs bool) (*procIO, error) {
 	return i, err
 }
 
-// give makes the process's ends of the streams a user's, so that a process in a user namespace can open them again (/dev/stdout) and change their owner.
+// give makes the process's ends of the streams a user's, so that a process in a user namespace can open them again
+// (/dev/stdout) and change their owner.
 func (i *procIO) give(user uint32) error {
 	for _, f := range i.theirs {
 		if err := f.Chown(int(user), int(user)); err != nil {

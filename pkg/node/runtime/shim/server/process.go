@@ -55,7 +55,8 @@ func newProcess(p *specs.Process) (*libcontainer.Process, error) {
 	return lp, nil
 }
 
-// resolveUser sets the process's user and groups from the image's user, /etc/passwd and /etc/group, which are read beneath root.
+// resolveUser sets the process's user and groups from the image's user, /etc/passwd and /etc/group, which are read
+// beneath root.
 func resolveUser(p *specs.Process, b *shim.Bundle, rootfs string) error {
 	root, err := os.OpenRoot(rootfs)
 	if err != nil {

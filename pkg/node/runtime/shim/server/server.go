@@ -40,7 +40,13 @@ func Serve(l net.Listener, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	s := &Server{log: log, reaper: r, end: cancel, containers: map[string]*container{}, watchers: map[chan shim.Status]struct{}{}}
+	s := &Server{
+		log:        log,
+		reaper:     r,
+		end:        cancel,
+		containers: map[string]*container{},
+		watchers:   map[chan shim.Status]struct{}{},
+	}
 	s.idle = time.AfterFunc(time.Second, debug.FreeOSMemory)
 	context.AfterFunc(ctx, func() { l.Close() })
 	for {

@@ -17,10 +17,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// stage is a mount namespace in which a container starts whose pod has a user namespace. What sets the container up has no rights on the machine then, not
-// even to pass through the directories above its bundle. So the shim takes all mounts from the machine that the container gets, with their owners mapped,
-// and puts them where everybody can reach them; there is nothing else on the stage. It goes with the thread that made it, and nothing of it is ever mounted
-// on the machine.
+// stage is a mount namespace in which a container starts whose pod has a user namespace. What sets the container up has
+// no rights on the machine then, not even to pass through the directories above its bundle. So the shim takes all
+// mounts from the machine that the container gets, with their owners mapped, and puts them where everybody can reach
+// them; there is nothing else on the stage. It goes with the thread that made it, and nothing of it is ever mounted on
+// the machine.
 type stage struct {
 	c     *container
 	files []*os.File // namespaces that the container joins
@@ -70,7 +71,8 @@ func (s *stage) prepare() error {
 	for _, dir := range []string{"/proc", "/sys", "/dev"} {
 		s.binds = append(s.binds, bind{from: dir, to: dir, recursive: true})
 	}
-	for _, dir := range []string{s.c.dir, filepath.Dir(exe)} { // libcontainer keeps its state in the one, and runs the other
+	// libcontainer keeps its state in the one, and runs the other
+	for _, dir := range []string{s.c.dir, filepath.Dir(exe)} {
 		s.binds = append(s.binds, bind{from: dir, to: dir})
 	}
 	for i := range b.Spec.Mounts {
@@ -78,7 +80,12 @@ func (s *stage) prepare() error {
 		if m.Type != "bind" {
 			continue
 		}
-		taken := bind{from: m.Source, to: filepath.Join("/mounts", strconv.Itoa(i)), recursive: slices.Contains(m.Options, "rbind"), forMount: m.Destination}
+		taken := bind{
+			from:      m.Source,
+			to:        filepath.Join("/mounts", strconv.Itoa(i)),
+			recursive: slices.Contains(m.Options, "rbind"),
+			forMount:  m.Destination,
+		}
 		if n := slices.Index(m.Options, shim.MapIDs); n >= 0 {
 			taken.mapped, m.Options = true, slices.Delete(m.Options, n, n+1)
 		}
@@ -135,7 +142,8 @@ func (s *stage) build() (err error) {
 	if err := os.Chown(shim.Upper(dir), int(b.Users.First), int(b.Users.First)); err != nil {
 		return err
 	}
-	overlay, err := mount.Overlay{Lower: b.Lower, Upper: shim.Upper(dir), Work: shim.Work(dir)}.Mapped(users, filepath.Join(root, "layers"))
+	overlay, err := mount.Overlay{Lower: b.Lower, Upper: shim.Upper(dir), Work: shim.Work(dir)}.Mapped(users,
+		filepath.Join(root, "layers"))
 	if err != nil {
 		return fmt.Errorf("mount the root file system: %w", err)
 	}
@@ -182,7 +190,8 @@ func enter(root string) error {
 	return unix.Chdir("/")
 }
 
-// join makes a container join the pod's user namespace. Its specification has the IDs alone, since libcontainer would fork to read those of a namespace.
+// join makes a container join the pod's user namespace. Its specification has the IDs alone, since libcontainer would
+// fork to read those of a namespace.
 func join(config *configs.Config, path string) {
 	for i := range config.Namespaces {
 		if config.Namespaces[i].Type == configs.NEWUSER {

@@ -1,4 +1,5 @@
-// Package kmstest is a KMS plugin (KMS v2) for tests: it encrypts with AES-GCM under keys that it keeps in memory. Only tests import it.
+// Package kmstest is a KMS plugin (KMS v2) for tests: it encrypts with AES-GCM under keys that it keeps in memory. Only
+// tests import it.
 //
 // Its invariant: what one of its keys encrypted, only that key decrypts.
 package kmstest

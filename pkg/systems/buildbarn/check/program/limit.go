@@ -12,8 +12,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
 )
 
-// Limit sets the limits of this process: that of the stack is enforced by the runtime, the others by the kernel. It fails if the machine has not the memory
-// that files may take, so that a process which ends without memory has exceeded the limit.
+// Limit sets the limits of this process: that of the stack is enforced by the runtime, the others by the kernel. It
+// fails if the machine has not the memory that files may take, so that a process which ends without memory has exceeded
+// the limit.
 func Limit() error {
 	if err := available(protocol.MemoryBytes); err != nil {
 		return err
@@ -27,7 +28,9 @@ func Limit() error {
 		<-late
 		os.Exit(protocol.Exceeded)
 	}()
-	if err := unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{Cur: protocol.ProcessorSeconds, Max: protocol.ProcessorSeconds + 1}); err != nil {
+	if err := unix.Setrlimit(unix.RLIMIT_CPU, &unix.Rlimit{
+		Cur: protocol.ProcessorSeconds, Max: protocol.ProcessorSeconds + 1,
+	}); err != nil {
 		return err
 	}
 	for resource, limit := range map[int]uint64{
@@ -48,7 +51,8 @@ func available(bytes int) error {
 	if err != nil {
 		var number unix.Errno // not its text, which would be taken as the evaluation's
 		errors.As(err, &number)
-		return fmt.Errorf("this process cannot have the %d MiB in which files are evaluated (errno %d)", bytes>>20, int(number))
+		return fmt.Errorf("this process cannot have the %d MiB in which files are evaluated (errno %d)", bytes>>20,
+			int(number))
 	}
 	return unix.Munmap(memory)
 }

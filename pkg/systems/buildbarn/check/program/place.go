@@ -90,7 +90,8 @@ func only(files map[string]string, word string) (at string) {
 
 // whole reports whether the word between two places of a text is not a piece of a longer one.
 func whole(text string, from, to int) bool {
-	return !(from > 0 && letter(text[from-1]) && letter(text[from])) && !(to < len(text) && letter(text[to]) && letter(text[to-1]))
+	return !(from > 0 && letter(text[from-1]) && letter(text[from])) &&
+		!(to < len(text) && letter(text[to]) && letter(text[to-1]))
 }
 
 func letter(c byte) bool {

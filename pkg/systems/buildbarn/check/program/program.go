@@ -1,7 +1,8 @@
-// Package program is what cmd/coracle-buildbarn-check does: it evaluates Jsonnet with the files it is given and nothing else, and compares what comes out
-// with what Buildbarn's programs read.
+// Package program is what cmd/coracle-buildbarn-check does: it evaluates Jsonnet with the files it is given and nothing
+// else, and compares what comes out with what Buildbarn's programs read.
 //
-// Only that command imports it, so that evaluator and schema are in no other process. Its invariant: no file of the machine is read.
+// Only that command imports it, so that evaluator and schema are in no other process. Its invariant: no file of the
+// machine is read.
 package program
 
 import (

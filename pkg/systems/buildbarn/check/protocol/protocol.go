@@ -1,4 +1,5 @@
-// Package protocol is what pkg/systems/buildbarn/check and the process that it starts say to each other, and the limits of that process.
+// Package protocol is what pkg/systems/buildbarn/check and the process that it starts say to each other, and the limits
+// of that process.
 package protocol
 
 // The limits of one process, which answers one request. What exceeds them is reported as an error of the file.
@@ -33,13 +34,15 @@ type Main struct {
 	Variables map[string]string `json:"variables"`
 }
 
-// Answer is what became of a Main. The process writes one for each, in their order, as a line of JSON, and ends with the first that has a problem.
+// Answer is what became of a Main. The process writes one for each, in their order, as a line of JSON, and ends with
+// the first that has a problem.
 type Answer struct {
 	// Problem is for people: file, line if it is known, field, and what is wrong; empty if nothing was found.
 	Problem string `json:"problem,omitempty"`
 	// Unknown is true if there is no such field: another version of the program may have it.
 	Unknown bool `json:"unknown,omitempty"`
-	// Facts are what the file says about the farm around the program, if it has no problem, its fields were compared, and they are not too many.
+	// Facts are what the file says about the farm around the program, if it has no problem, its fields were compared, and
+	// they are not too many.
 	Facts *Facts `json:"facts,omitempty"`
 }
 
