@@ -60,12 +60,14 @@ __attribute__((constructor)) static void pause_main(int argc, char **argv)
 	if (argc > 2 && strcmp(argv[2], "join") == 0)
 		join();
 	must(mount("", "/", NULL, MS_REC | MS_PRIVATE, NULL), "make mounts private");
-	must(mount("empty", "/proc", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,nr_inodes=2,mode=0555"), "mount the empty root");
+	must(mount("empty", "/proc", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, "size=4k,nr_inodes=2,mode=0555"),
+		"mount the empty root");
 	must(chdir("/proc"), "enter the empty root");
 	must(syscall(SYS_pivot_root, ".", "."), "pivot_root");
 	must(umount2(".", MNT_DETACH), "leave the machine's root");
 	must(chdir("/"), "enter the root");
-	must(mount("", "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL), "make the root read-only");
+	must(mount("", "/", NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL),
+		"make the root read-only");
 	for (int i = 1; i < NSIG; i++)
 		signal(i, SIG_DFL);
 	must(signal(SIGCHLD, SIG_IGN) == SIG_ERR ? -1 : 0, "ignore SIGCHLD");
@@ -79,7 +81,8 @@ __attribute__((constructor)) static void pause_main(int argc, char **argv)
 	must(write(1, "", 1), "say that it is ready");
 	must(close(1), "close the output");
 	must(close(2), "close the log");
-	prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0); // allows only read, write, exit and sigreturn; optional in the kernel
+	// Strict mode allows only read, write, exit and sigreturn. Kernels may lack it.
+	prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0);
 	char byte;
 	while (read(0, &byte, 1) > 0)
 		;

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
@@ -182,34 +183,7 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 	if err != nil {
 		return err
 	}
-	sourceOf := func(w Watch) *source {
-		return &source{
-			watch: w, env: env, cache: l.client.Cache(), crash: cancel, failed: make(chan error, 1), synced: make(chan struct{}),
-			bursts: map[string]*burst{},
-		}
-	}
-	sources := make([]*source, 0, len(l.r.Watches))
-	for _, w := range l.r.Watches {
-		if gk, err := l.declared.kind(w.Object); err == nil && absent[gk] {
-			continue
-		}
-		s := sourceOf(w)
-		sources = append(sources, s)
-		wg.Go(func() { s.run(ctx, q, &wg) })
-	}
-	if l.r.Every != nil {
-		e := &every{
-			Every:   l.r.Every,
-			env:     env,
-			source:  sourceOf,
-			queue:   q,
-			log:     l.log,
-			wg:      &wg,
-			running: map[Kind]context.CancelFunc{},
-		}
-		sources = append(sources, e.update(ctx)...)
-		wg.Go(func() { e.follow(ctx) })
-	}
+	sources := l.sources(ctx, env, q, absent, cancel, &wg)
 	for _, s := range sources {
 		if err := c.Watch(s); err != nil {
 			return err
@@ -221,15 +195,10 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 		}
 	}
 	wg.Go(func() {
-		for _, s := range sources {
-			select {
-			case <-s.synced:
-			case <-ctx.Done():
-				return
-			}
+		if awaitSources(ctx, sources) {
+			l.observer.synced.Store(true)
+			synced()
 		}
-		l.observer.synced.Store(true)
-		synced()
 	})
 	if err := c.Start(ctx); err != nil {
 		return err
@@ -238,6 +207,52 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 		return cause
 	}
 	return nil
+}
+
+// sources starts the sources of the reconciler's watches, except those of absent kinds.
+func (l *life) sources(ctx context.Context, env Env, q *queue, absent map[schema.GroupKind]bool,
+	crash context.CancelCauseFunc, wg *sync.WaitGroup) []*source {
+	sourceOf := func(w Watch) *source {
+		return &source{
+			watch: w, env: env, cache: l.client.Cache(), crash: crash, failed: make(chan error, 1),
+			synced: make(chan struct{}), bursts: map[string]*burst{},
+		}
+	}
+	list := make([]*source, 0, len(l.r.Watches))
+	for _, w := range l.r.Watches {
+		if gk, err := l.declared.kind(w.Object); err == nil && absent[gk] {
+			continue
+		}
+		s := sourceOf(w)
+		list = append(list, s)
+		wg.Go(func() { s.run(ctx, q, wg) })
+	}
+	if l.r.Every != nil {
+		e := &every{
+			Every:   l.r.Every,
+			env:     env,
+			source:  sourceOf,
+			queue:   q,
+			log:     l.log,
+			wg:      wg,
+			running: map[Kind]context.CancelFunc{},
+		}
+		list = append(list, e.update(ctx)...)
+		wg.Go(func() { e.follow(ctx) })
+	}
+	return list
+}
+
+// awaitSources waits until all sources have synced; false if ctx ends before.
+func awaitSources(ctx context.Context, sources []*source) bool {
+	for _, s := range sources {
+		select {
+		case <-s.synced:
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 // observed reports each call and its result to the observer.

@@ -183,15 +183,7 @@ func (n *node) components() []run.Component {
 }
 
 func newNode(p *process, m *membership) (*node, error) {
-	labels, taints, err := p.registration()
-	if err != nil {
-		return nil, err
-	}
 	thresholds, err := config.ParseThresholds(p.EvictionHard)
-	if err != nil {
-		return nil, err
-	}
-	periods, err := p.ShutdownPeriods()
 	if err != nil {
 		return nil, err
 	}
@@ -243,7 +235,27 @@ func newNode(p *process, m *membership) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.agent, err = agent.New(agent.Config{
+	c, err := n.agentConfig(p, m)
+	if err != nil {
+		return nil, err
+	}
+	c.Eviction = eviction.Policy{Thresholds: thresholds, Transition: p.EvictionTransition}
+	c.Reserved, c.UserNamespaces = reserved, users.Supported
+	n.agent, err = agent.New(c)
+	return n, err
+}
+
+// agentConfig returns the configuration of the agent, with what the node's other parts tell it.
+func (n *node) agentConfig(p *process, m *membership) (agent.Config, error) {
+	labels, taints, err := p.registration()
+	if err != nil {
+		return agent.Config{}, err
+	}
+	periods, err := p.ShutdownPeriods()
+	if err != nil {
+		return agent.Config{}, err
+	}
+	return agent.Config{
 		Client: m.client, Runtime: n.runtime, Network: n.network, Policies: n.policy,
 		NodeName: p.NodeName, NodeIP: p.nodeIP, Labels: labels, Taints: taints,
 		Annotations: map[string]string{machineAnnotation: m.machine}, VerifyNode: m.check,
@@ -255,8 +267,7 @@ func newNode(p *process, m *membership) (*node, error) {
 		ClusterCIDR: m.clusterCIDR, ServiceCIDR: m.serviceCIDR,
 		CgroupRoot: "/" + instance(p.Config), ClusterDNS: []netip.Addr{dnsAddress(m.serviceCIDR.Addr().Next())},
 		ClusterDomain: m.domain, MaxPods: p.MaxPods, OnPodCIDR: n.network.SetPodCIDR,
-		Eviction: eviction.Policy{Thresholds: thresholds, Transition: p.EvictionTransition}, ImageGCHigh: p.ImageGCHigh,
-		ImageGCLow:       p.ImageGCLow,
+		ImageGCHigh: p.ImageGCHigh, ImageGCLow: p.ImageGCLow,
 		CredentialConfig: p.CredentialConfig, CredentialBinDir: p.CredentialBinDir,
 		AllowedUnsafeSysctls: p.AllowedUnsafeSysctls, SeccompDir: filepath.Join(p.DataDir, "seccomp"),
 		Machine: eviction.Kernel{
@@ -264,14 +275,12 @@ func newNode(p *process, m *membership) (*node, error) {
 			ImageDir:   n.runtime.ImageDir,
 			PodsCgroup: "/" + instance(p.Config),
 		},
-		Reserved: reserved,
 		Shutdown: periods,
-		API:      m.api, Parts: m.parts, UserNamespaces: users.Supported,
+		API:      m.api, Parts: m.parts,
 		ListenAddress: p.AgentListen, GetCertificate: m.serving, ClientCAs: m.clientCAs,
 		Trusted: func(c *x509.Certificate) bool { return c.Subject.CommonName == apiServerUser },
 		Logger:  component(p.log, "agent"), Metrics: p.metrics.node,
-	})
-	return n, err
+	}, nil
 }
 
 // registration builds the Node object's labels and taints from the options.

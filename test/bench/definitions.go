@@ -68,27 +68,9 @@ func manyDefinitions(ctx context.Context, c *cluster) (figures []figure, err err
 		defer cancel()
 		err = errors.Join(err, all.DeleteCollection(ctx, metav1.DeleteOptions{}, mine))
 	}()
-	established := map[string]time.Time{}
-	for making != nil || len(established) < c.options.definitions {
-		select {
-		case e, ok := <-w.ResultChan():
-			if !ok || e.Type == watch.Error {
-				return nil, errors.New("the watch of the definitions ended")
-			}
-			if u, ok := e.Object.(*unstructured.Unstructured); ok && isEstablished(u) {
-				if _, seen := established[u.GetName()]; !seen {
-					established[u.GetName()] = time.Now()
-				}
-			}
-		case err := <-making:
-			if err != nil {
-				return nil, err
-			}
-			making = nil
-		case <-ctx.Done():
-			return nil, fmt.Errorf("%d of %d definitions are established: %w", len(established), c.options.definitions,
-				ctx.Err())
-		}
+	established, err := allEstablished(ctx, w, making, c.options.definitions)
+	if err != nil {
+		return nil, err
 	}
 	took := time.Since(began)
 	var each []time.Duration
@@ -112,6 +94,33 @@ func manyDefinitions(ctx context.Context, c *cluster) (figures []figure, err err
 		f.Budget = 200
 	}
 	return append(figures, f, figure{Name: "the same, PSS", Value: float64(after.pss-before.pss) / 1024, Unit: "MiB"}), err
+}
+
+// allEstablished returns when each of n definitions was Established, once making has returned too.
+func allEstablished(ctx context.Context, w watch.Interface, making <-chan error, n int) (map[string]time.Time, error) {
+	established := map[string]time.Time{}
+	for making != nil || len(established) < n {
+		select {
+		case e, ok := <-w.ResultChan():
+			if !ok || e.Type == watch.Error {
+				return nil, errors.New("the watch of the definitions ended")
+			}
+			if u, ok := e.Object.(*unstructured.Unstructured); ok && isEstablished(u) {
+				if _, seen := established[u.GetName()]; !seen {
+					established[u.GetName()] = time.Now()
+				}
+			}
+		case err := <-making:
+			if err != nil {
+				return nil, err
+			}
+			making = nil
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%d of %d definitions are established: %w", len(established), n,
+				ctx.Err())
+		}
+	}
+	return established, nil
 }
 
 // memory is what the processes of -pids have, in KiB.

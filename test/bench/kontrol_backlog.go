@@ -92,16 +92,21 @@ func (k *kontrolBench) backlog(ctx context.Context) error {
 		Budget: 500,
 		More:   true,
 	})
+	err = allSynced(ctx, all, n)
+	k.per(n, "apply and sync", used)
+	k.add(figure{Name: "  until all say Synced", Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", More: true})
+	return err
+}
+
+// allSynced waits until n Resources say Synced.
+func allSynced(ctx context.Context, all <-chan watch.Event, n int) error {
 	done := map[string]bool{}
-	err = await(ctx, all, func(e watch.Event) bool {
+	return await(ctx, all, func(e watch.Event) bool {
 		if u, ok := e.Object.(*unstructured.Unstructured); ok && strings.HasPrefix(u.GetName(), "many-") && synced(e) {
 			done[u.GetName()] = true
 		}
 		return len(done) == n
 	})
-	k.per(n, "apply and sync", used)
-	k.add(figure{Name: "  until all say Synced", Value: float64(n) / time.Since(began).Seconds(), Unit: "/s", More: true})
-	return err
 }
 
 // kubectl measures kubectl apply --server-side of the same objects, first new ones and then the same again.

@@ -83,7 +83,7 @@ type options struct {
 	settle                                       time.Duration
 }
 
-func bench(ctx context.Context, args []string, out, progress io.Writer) error {
+func parse(args []string) (options, error) {
 	var o options
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.StringVar(&o.kubeconfig, "kubeconfig", os.Getenv("KUBECONFIG"), "the cluster to measure")
@@ -127,12 +127,15 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	f.DurationVar(&o.settle, "settle", 0,
 		"how long to wait, before the memory with Kontrol or definitions is measured, for what was collected to be returned")
 	if err := f.Parse(args); err != nil {
-		return err
+		return o, err
 	}
 	if o.output != "table" && o.output != "json" {
-		return fmt.Errorf("-o %s is neither table nor json", o.output)
+		return o, fmt.Errorf("-o %s is neither table nor json", o.output)
 	}
-	var figures []figure
+	return o, nil
+}
+
+func allGroups() []group {
 	groups := []group{
 		{"idle", idle},
 		{"pods", oneByOne},
@@ -150,19 +153,36 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 			name, func(ctx context.Context, c *cluster) ([]figure, error) { return scale(ctx, c, name) },
 		})
 	}
-	groups = append(groups, extensions...)
+	return append(groups, extensions...)
+}
+
+// chosen returns the groups that -only names.
+func chosen(only string, groups []group) (map[string]bool, error) {
 	known := map[string]bool{"start": true}
 	for _, g := range groups {
 		known[g.name] = true
 	}
 	wanted := map[string]bool{}
-	for _, name := range strings.Split(o.only, ",") {
+	for _, name := range strings.Split(only, ",") {
 		if name = strings.TrimSpace(name); name != "" {
 			if !known[name] {
-				return fmt.Errorf("-only %s: there is no such group", name)
+				return nil, fmt.Errorf("-only %s: there is no such group", name)
 			}
 			wanted[name] = true
 		}
+	}
+	return wanted, nil
+}
+
+func bench(ctx context.Context, args []string, out, progress io.Writer) error {
+	o, err := parse(args)
+	if err != nil {
+		return err
+	}
+	groups := allGroups()
+	wanted, err := chosen(o.only, groups)
+	if err != nil {
+		return err
 	}
 	named := func(name string) bool {
 		return scales[name] != nil || slices.ContainsFunc(extensions, func(g group) bool { return g.name == name })
@@ -182,19 +202,25 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 		return printPairs(out, pairs)
 	}
 
+	figures, err := measure(ctx, o, groups, on, progress)
+	return errors.Join(err, print(out, o.output, figures))
+}
+
+// measure runs the groups that are on, and returns what was measured also if one of them failed.
+func measure(ctx context.Context, o options, groups []group, on func(string) bool,
+	progress io.Writer) (figures []figure, failed error) {
 	if o.start != "" && on("start") {
 		_, _ = fmt.Fprintln(progress, "start ...")
 		took, err := startCluster(ctx, o)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		figures = append(figures, millis("start until a node is Ready", took, 1000))
 	}
 	c, err := connect(o)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var failed error
 	for _, g := range groups {
 		if !on(g.name) {
 			continue
@@ -209,7 +235,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 			}
 		}
 	}
-	return errors.Join(failed, print(out, o.output, figures))
+	return figures, failed
 }
 
 func print(out io.Writer, format string, figures []figure) error {

@@ -35,20 +35,8 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 		return nil, err
 	}
 	defer func() { err = join(err, c.remove(ctx, ns)) }()
-	echo := c.pod("echo")
-	echo.Annotations = map[string]string{"workers.coracle.dev/queue": `{"concurrency": 64, "limit": 100000}`}
-	echo.Spec.Containers[0].Image, echo.Spec.Containers[0].Command = workerImage, nil
-	echo.Spec.Containers[0].Env = []corev1.EnvVar{
-		{Name: "WORKER_FUNCTION", Value: "echo"}, {Name: "WORKER_CONCURRENCY", Value: "64"},
-	}
-	web := c.pod("web")
-	web.Spec.Containers[0].Command = []string{
-		"sh", "-c", "mkdir /tmp/w; echo hello >/tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w",
-	}
-	for _, p := range []*corev1.Pod{echo, web} {
-		if _, err := c.client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{}); err != nil {
-			return nil, err
-		}
+	if err := c.messagePods(ctx, ns); err != nil {
+		return nil, err
 	}
 	s, err := newSender(c)
 	if err != nil {
@@ -90,12 +78,7 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 			return s.do(ctx, http.MethodPost, base+"echo/message"+query, lines)
 		}
 	}
-	for _, m := range []struct {
-		name          string
-		senders, each int
-		budget        float64
-		f             func(context.Context) (int, error)
-	}{
+	for _, m := range []messageLoad{
 		{"messages and replies, a request each, 1 at once", 1, 1, 0, send("?wait=true")},
 		{"messages and replies, a request each, 32 at once", messageSenders, 1, 0, send("?wait=true")},
 		{"messages and replies on one connection, 1 at once", 1, 1, 0, request},
@@ -107,26 +90,58 @@ func messages(ctx context.Context, c *cluster) (figures []figure, err error) {
 		{"messages without replies in batches of 100, 4 at once", 4, messageBatch, 20000, batch("?batch")},
 		{"GETs of a pod's HTTP server through the proxy, 32 at once", messageSenders, 1, 0, proxy},
 	} {
-		before := c.processorTime()
-		rate, latency := load(ctx, m.senders, m.f)
-		note := fmt.Sprintf("p50 %v", percentile(latency, 50).Round(10*time.Microsecond))
-		if c.options.pids != "" {
-			after := c.processorTime()
-			each := func(i int) float64 {
-				return float64((after[i] - before[i]).Microseconds()) / float64(max(1, len(latency)*m.each))
-			}
-			note += fmt.Sprintf("; CPU us each: server %.0f, pods %.0f, sender %.0f", each(0), each(1), each(2))
-		}
-		figures = append(figures, figure{
-			Name:   m.name,
-			Value:  rate * float64(m.each),
-			Unit:   "per s",
-			Budget: m.budget,
-			More:   true,
-			Note:   note,
-		})
+		figures = append(figures, m.measure(ctx, c))
 	}
 	return figures, nil
+}
+
+// messageLoad is one way to send: as many senders at once, and as many messages with each call of f.
+type messageLoad struct {
+	name          string
+	senders, each int
+	budget        float64
+	f             func(context.Context) (int, error)
+}
+
+func (m messageLoad) measure(ctx context.Context, c *cluster) figure {
+	before := c.processorTime()
+	rate, latency := load(ctx, m.senders, m.f)
+	note := fmt.Sprintf("p50 %v", percentile(latency, 50).Round(10*time.Microsecond))
+	if c.options.pids != "" {
+		after := c.processorTime()
+		each := func(i int) float64 {
+			return float64((after[i] - before[i]).Microseconds()) / float64(max(1, len(latency)*m.each))
+		}
+		note += fmt.Sprintf("; CPU us each: server %.0f, pods %.0f, sender %.0f", each(0), each(1), each(2))
+	}
+	return figure{
+		Name:   m.name,
+		Value:  rate * float64(m.each),
+		Unit:   "per s",
+		Budget: m.budget,
+		More:   true,
+		Note:   note,
+	}
+}
+
+// messagePods creates the echo and the HTTP server.
+func (c *cluster) messagePods(ctx context.Context, ns string) error {
+	echo := c.pod("echo")
+	echo.Annotations = map[string]string{"workers.coracle.dev/queue": `{"concurrency": 64, "limit": 100000}`}
+	echo.Spec.Containers[0].Image, echo.Spec.Containers[0].Command = workerImage, nil
+	echo.Spec.Containers[0].Env = []corev1.EnvVar{
+		{Name: "WORKER_FUNCTION", Value: "echo"}, {Name: "WORKER_CONCURRENCY", Value: "64"},
+	}
+	web := c.pod("web")
+	web.Spec.Containers[0].Command = []string{
+		"sh", "-c", "mkdir /tmp/w; echo hello >/tmp/w/index.html; exec httpd -f -p 8080 -h /tmp/w",
+	}
+	for _, p := range []*corev1.Pod{echo, web} {
+		if _, err := c.client.CoreV1().Pods(ns).Create(ctx, p, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func join(err, other error) error {

@@ -302,7 +302,8 @@ func (v *tour) get() {
 	v.is(`^$`, "get pod nosuch --ignore-not-found")
 	v.is(`^$`, "get --raw /api/v1/namespaces/tour/configmaps?watch=1&timeoutSeconds=1&resourceVersion=99999999999")
 	v.is(`"BOOKMARK"`,
-		"get --raw /api/v1/namespaces/tour/configmaps?watch=1&timeoutSeconds=1&allowWatchBookmarks=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
+		"get --raw /api/v1/namespaces/tour/configmaps?watch=1&timeoutSeconds=1&allowWatchBookmarks=true&"+
+			"sendInitialEvents=true&resourceVersionMatch=NotOlderThan")
 
 	v.until(`^ADDED +bg `, "get pods --watch --output-watch-events")
 }

@@ -149,7 +149,8 @@ func TestGroupSnapshots(t *testing.T) {
 	until(content, "get vgs nightly -o jsonpath={.status.boundVolumeGroupSnapshotContentName}")
 	require.Equal(t, `["disk-a","disk-b"]/d.example.com/Delete/groups`,
 		h.Ctl("get vgsc "+content+
-			" -o jsonpath={.spec.source.volumeHandles}/{.spec.driver}/{.spec.deletionPolicy}/{.spec.volumeGroupSnapshotClassName}"))
+			" -o jsonpath={.spec.source.volumeHandles}/{.spec.driver}/"+
+			"{.spec.deletionPolicy}/{.spec.volumeGroupSnapshotClassName}"))
 	require.Equal(t, "groups", h.Ctl("get vgs nightly -o jsonpath={.spec.volumeGroupSnapshotClassName}"))
 
 	taken := func(ready bool) string {

@@ -48,7 +48,8 @@ func TestRestartAllContainers(t *testing.T) {
 	h.Ctl("wait pod/again --for=condition=Ready --timeout=120s")
 	counts := func() string {
 		return h.Ctl("get pod again -o " +
-			"jsonpath={.status.podIP}{range.status.initContainerStatuses[*]},{.restartCount}{end}{range.status.containerStatuses[*]},{.restartCount}{end}")
+			"jsonpath={.status.podIP}{range.status.initContainerStatuses[*]},{.restartCount}{end}" +
+			"{range.status.containerStatuses[*]},{.restartCount}{end}")
 	}
 	ip, _, _ := strings.Cut(counts(), ",")
 	const round = "init\nside\nmain\nmain\n"

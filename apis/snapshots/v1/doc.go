@@ -5,9 +5,9 @@
 // it. Its types are written here because those of upstream's client module bring no comments for kubectl explain.
 //
 //	Kind                   Written by                                        Says
-//	VolumeSnapshotClass    administrators                                    which driver takes snapshots, and what becomes of them
-//	VolumeSnapshot         users; its status by pkg/control/controllers/volumesnapshot of which claim there is to be a snapshot
-//	VolumeSnapshotContent  pkg/control/controllers/volumesnapshot, administrators;     the snapshot in the driver's storage
+//	VolumeSnapshotClass    administrators      which driver takes snapshots, and what becomes of them
+//	VolumeSnapshot         users               which claim a snapshot is taken of; the controller writes its status
+//	VolumeSnapshotContent  the controller, administrators  the snapshot in the driver's storage
 //	                       its status by the driver's csi-snapshotter
 //
 // VolumeGroupSnapshotClass, VolumeGroupSnapshot and VolumeGroupSnapshotContent are the same for several claims at once.

@@ -43,17 +43,8 @@ func build(out string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	for binary, pkg := range map[string]string{
-		"agnhost": "k8s.io/kubernetes/test/images/agnhost", "kube-sample-apiserver": "k8s.io/sample-apiserver",
-		"etcd": "go.etcd.io/etcd/server/v3",
-		"web":  "./images/web", "nc": "./images/nc", "sh": "./images/sh", "nnp": "./images/nnp",
-	} {
-		command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o",
-			filepath.Join(dir, binary), pkg)
-		command.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if text, err := command.CombinedOutput(); err != nil {
-			return &os.PathError{Op: "build " + string(text), Path: pkg, Err: err}
-		}
+	if err := compile(dir); err != nil {
+		return err
 	}
 	base, err := system(filepath.Join(dir, "sh"))
 	if err != nil {
@@ -87,31 +78,6 @@ func build(out string) error {
 		return files, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}
 	}
 	images := map[name.Tag]v1.Image{}
-	add := func(id image.ImageID, files map[string]content, config v1.Config) error {
-		top, err := layer(files)
-		if err != nil {
-			return err
-		}
-		config.Env = []string{path}
-		made, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
-			OS:           "linux",
-			Architecture: runtime.GOARCH,
-			Config:       config,
-			RootFS:       v1.RootFS{Type: "layers"},
-		})
-		if err != nil {
-			return err
-		}
-		if made, err = mutate.AppendLayers(made, base, top); err != nil {
-			return err
-		}
-		tag, err := name.NewTag(image.GetE2EImage(id))
-		if err != nil {
-			return err
-		}
-		images[tag] = made
-		return nil
-	}
 	pause := v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}
 	shell := v1.Config{Cmd: []string{"sh"}}
 	nnp := map[string]content{"usr/local/bin/nnp": {file: filepath.Join(dir, "nnp"), mode: 0o4755}}
@@ -136,11 +102,51 @@ func build(out string) error {
 		{image.APIServer, sample, v1.Config{Entrypoint: []string{"/kube-sample-apiserver"}}},
 		{image.Etcd, etcd, v1.Config{Cmd: []string{"/usr/local/bin/etcd"}}},
 	} {
-		if err := add(i.id, i.files, i.config); err != nil {
+		tag, err := name.NewTag(image.GetE2EImage(i.id))
+		if err != nil {
+			return err
+		}
+		if images[tag], err = made(base, i.files, i.config); err != nil {
 			return err
 		}
 	}
 	return tarball.MultiWriteToFile(out, images)
+}
+
+// compile builds the programs of the images into dir.
+func compile(dir string) error {
+	for binary, pkg := range map[string]string{
+		"agnhost": "k8s.io/kubernetes/test/images/agnhost", "kube-sample-apiserver": "k8s.io/sample-apiserver",
+		"etcd": "go.etcd.io/etcd/server/v3",
+		"web":  "./images/web", "nc": "./images/nc", "sh": "./images/sh", "nnp": "./images/nnp",
+	} {
+		command := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w", "-o",
+			filepath.Join(dir, binary), pkg)
+		command.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if text, err := command.CombinedOutput(); err != nil {
+			return &os.PathError{Op: "build " + string(text), Path: pkg, Err: err}
+		}
+	}
+	return nil
+}
+
+// made returns an image with files above the base layer.
+func made(base v1.Layer, files map[string]content, config v1.Config) (v1.Image, error) {
+	top, err := layer(files)
+	if err != nil {
+		return nil, err
+	}
+	config.Env = []string{path}
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{
+		OS:           "linux",
+		Architecture: runtime.GOARCH,
+		Config:       config,
+		RootFS:       v1.RootFS{Type: "layers"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return mutate.AppendLayers(img, base, top)
 }
 
 // system returns the base layer: busybox's applets, a shell, users, and folders.
@@ -157,12 +163,14 @@ func system(shell string) (v1.Layer, error) {
 		"bin/sh":      {file: shell, mode: 0o755},
 		"bin/busybox": {file: busybox, mode: 0o755},
 		"etc/passwd": {
-			text: "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n", mode: 0o644,
+			text: "root:x:0:0:root:/root:/bin/sh\nuser-defined-in-image:x:1000:1000::/home:/bin/sh\n" +
+				"nobody:x:65534:65534:nobody:/:/bin/false\n", mode: 0o644,
 		},
 		"etc/nsswitch.conf": {text: "hosts: files dns\n", mode: 0o644},                 // for getent
 		"etc/os-release":    {text: "NAME=\"Alpine Linux\"\nID=alpine\n", mode: 0o644}, // as upstream's images
 		"etc/group": {
-			text: "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\nnobody:x:65534:\n", mode: 0o644,
+			text: "root:x:0:\nuser-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n" +
+				"nobody:x:65534:\n", mode: 0o644,
 		},
 		"tmp/": {mode: 0o1777}, "root/": {mode: 0o700}, "home/": {mode: 0o755}, "var/": {mode: 0o755},
 		"usr/bin/env": {link: "/bin/busybox"},

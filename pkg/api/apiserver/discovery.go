@@ -81,6 +81,12 @@ func newDiscovery(t *kind.Table) *discovery {
 			Verbs:        r.Verbs,
 		})
 	}
+	d.aggregate(d.order())
+	return d
+}
+
+// order sorts the resources of each version, and returns the versions in the order of discovery.
+func (d *discovery) order() []schema.GroupVersion {
 	var order []schema.GroupVersion
 	for gv, list := range d.versions {
 		slices.SortFunc(list.APIResources, func(a, b metav1.APIResource) int { return strings.Compare(a.Name, b.Name) })
@@ -101,6 +107,11 @@ func newDiscovery(t *kind.Table) *discovery {
 		}
 		return -apiversion.CompareKubeAwareVersionStrings(a.Version, b.Version)
 	})
+	return order
+}
+
+// aggregate fills in the lists of groups, of which order has the versions.
+func (d *discovery) aggregate(order []schema.GroupVersion) {
 	core, named := &apidiscovery.APIGroupDiscoveryList{}, &apidiscovery.APIGroupDiscoveryList{}
 	for _, gv := range order {
 		into := named
@@ -137,7 +148,6 @@ func newDiscovery(t *kind.Table) *discovery {
 		}
 	}
 	d.core, d.named = aggregatedOf(core), aggregatedOf(named)
-	return d
 }
 
 func aggregatedOf(l *apidiscovery.APIGroupDiscoveryList) *aggregated {

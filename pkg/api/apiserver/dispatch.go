@@ -84,6 +84,13 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 		s.subresource(w, req, info, t)
 		return
 	}
+	s.object(w, req, info, t, whole)
+}
+
+// object serves a request for the objects of a kind; whole says that the request names none.
+func (s *Server) object(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, t registry.Target,
+	whole bool) {
+	r := t.Resource
 	switch verb := info.Verb; {
 	case !slices.Contains(r.Verbs, verb), isHead(req, r):
 		s.unsupported(w, req, info, r)

@@ -97,11 +97,16 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 		ctx = audit.WithAuditContext(ctx)
 		audit.WithAuditID(ctx, types.UID(id))
 	}
+	s.identify(out, req.WithContext(ctx))
+}
 
+// identify authenticates the request, unless its user is known already, and serves it.
+func (s *Server) identify(w http.ResponseWriter, req *http.Request) {
+	ctx := req.Context()
 	if _, known := request.UserFrom(ctx); !known {
 		if publicHealth(req.URL.Path) && req.Header.Get("Authorization") == "" &&
 			(req.Method == http.MethodGet || req.Method == http.MethodHead) {
-			s.health.ServeHTTP(out, req)
+			s.health.ServeHTTP(w, req)
 			return
 		}
 		who, err := s.auth.authenticate(req)
@@ -112,12 +117,12 @@ func (s *Server) serve(w http.ResponseWriter, req *http.Request) {
 			if err != nil {
 				s.log.Debug("authentication failed", "path", req.URL.Path, "error", err)
 			}
-			s.refuseUnauthenticated(out, req.WithContext(ctx), apierrors.NewUnauthorized("Unauthorized"))
+			s.refuseUnauthenticated(w, req, apierrors.NewUnauthorized("Unauthorized"))
 			return
 		}
 		ctx = request.WithUser(ctx, who)
 	}
-	s.rest.ServeHTTP(out, req.WithContext(ctx))
+	s.rest.ServeHTTP(w, req.WithContext(ctx))
 }
 
 // authenticated continues with a request whose user is known.

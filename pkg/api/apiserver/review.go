@@ -115,30 +115,7 @@ func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Objec
 		return nil
 
 	case *authenticationv1.TokenReview:
-		if r.Spec.Token == "" {
-			return apierrors.NewBadRequest("token is required for TokenReview in authentication")
-		}
-		want := authenticator.Audiences(r.Spec.Audiences)
-		actx := ctx
-		if len(want) > 0 {
-			actx = authenticator.WithAudiences(ctx, want)
-		}
-		res, ok, err := s.auth.tokens.AuthenticateToken(actx, r.Spec.Token)
-		r.Status = authenticationv1.TokenReviewStatus{Authenticated: ok && err == nil}
-		switch {
-		case err != nil:
-			r.Status.Error = err.Error()
-		case !ok:
-			r.Status.Error = "invalid bearer token"
-		}
-		if r.Status.Authenticated {
-			r.Status.User = userInfo(authenticated(res.User))
-			r.Status.Audiences = res.Audiences
-			if len(want) > 0 && len(want.Intersect(res.Audiences)) == 0 {
-				r.Status = authenticationv1.TokenReviewStatus{Error: "token audiences are not those that were asked for"}
-			}
-		}
-		return nil
+		return s.reviewToken(ctx, r)
 
 	case *authorizationv1.SubjectAccessReview:
 		in := authorizationapi.SubjectAccessReview{}
@@ -153,7 +130,8 @@ func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Objec
 
 	case *authorizationv1.LocalSubjectAccessReview:
 		in := authorizationapi.LocalSubjectAccessReview{}
-		if err := conversion.Convert_v1_LocalSubjectAccessReview_To_authorization_LocalSubjectAccessReview(r, &in, nil); err != nil {
+		convert := conversion.Convert_v1_LocalSubjectAccessReview_To_authorization_LocalSubjectAccessReview
+		if err := convert(r, &in, nil); err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
 		if err := invalid("LocalSubjectAccessReview", validation.ValidateLocalSubjectAccessReview(&in)); err != nil {
@@ -167,8 +145,8 @@ func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Objec
 
 	case *authorizationv1.SelfSubjectAccessReview:
 		in := authorizationapi.SelfSubjectAccessReview{}
-		if err := conversion.Convert_v1_SelfSubjectAccessReview_To_authorization_SelfSubjectAccessReview(r, &in, nil); err !=
-			nil {
+		convert := conversion.Convert_v1_SelfSubjectAccessReview_To_authorization_SelfSubjectAccessReview
+		if err := convert(r, &in, nil); err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}
 		if err := invalid("SelfSubjectAccessReview", validation.ValidateSelfSubjectAccessReview(&in)); err != nil {
@@ -188,6 +166,34 @@ func (s *Server) answer(ctx context.Context, namespace string, obj runtime.Objec
 		return s.rules(ctx, who, r)
 	}
 	return apierrors.NewInternalError(errNoAnswer)
+}
+
+// reviewToken fills in the status of a TokenReview.
+func (s *Server) reviewToken(ctx context.Context, r *authenticationv1.TokenReview) error {
+	if r.Spec.Token == "" {
+		return apierrors.NewBadRequest("token is required for TokenReview in authentication")
+	}
+	want := authenticator.Audiences(r.Spec.Audiences)
+	actx := ctx
+	if len(want) > 0 {
+		actx = authenticator.WithAudiences(ctx, want)
+	}
+	res, ok, err := s.auth.tokens.AuthenticateToken(actx, r.Spec.Token)
+	r.Status = authenticationv1.TokenReviewStatus{Authenticated: ok && err == nil}
+	switch {
+	case err != nil:
+		r.Status.Error = err.Error()
+	case !ok:
+		r.Status.Error = "invalid bearer token"
+	}
+	if r.Status.Authenticated {
+		r.Status.User = userInfo(authenticated(res.User))
+		r.Status.Audiences = res.Audiences
+		if len(want) > 0 && len(want.Intersect(res.Audiences)) == 0 {
+			r.Status = authenticationv1.TokenReviewStatus{Error: "token audiences are not those that were asked for"}
+		}
+	}
+	return nil
 }
 
 func (s *Server) access(ctx context.Context,

@@ -142,20 +142,8 @@ func setIPFamilies(now, was *core.Service) error {
 	var errs field.ErrorList
 	refuse := func(why string) { errs = append(errs, field.Invalid(policyPath, spec.IPFamilyPolicy, why)) }
 	single := *spec.IPFamilyPolicy == core.IPFamilyPolicySingleStack
-	if was != nil && single {
-		if slices.Equal(was.Spec.ClusterIPs, spec.ClusterIPs) && len(spec.ClusterIPs) > 1 {
-			spec.ClusterIPs = spec.ClusterIPs[:1]
-		}
-		if slices.Equal(was.Spec.IPFamilies, spec.IPFamilies) && len(spec.IPFamilies) > 1 {
-			spec.IPFamilies = spec.IPFamilies[:1]
-		}
-	} else if was != nil {
-		if n := len(spec.ClusterIPs); n > 0 && n < len(was.Spec.ClusterIPs) {
-			refuse("must be 'SingleStack' to release the secondary cluster IP")
-		}
-		if n := len(spec.IPFamilies); n > 0 && n < len(was.Spec.IPFamilies) {
-			refuse("must be 'SingleStack' to release the secondary IP family")
-		}
+	if was != nil {
+		releaseFamilies(spec, &was.Spec, single, refuse)
 	}
 	if single && len(spec.ClusterIPs) == 2 {
 		refuse("must be 'RequireDualStack' or 'PreferDualStack' when multiple cluster IPs are specified")
@@ -182,17 +170,7 @@ func setIPFamilies(now, was *core.Service) error {
 		return invalidService(now, errs...)
 	}
 	if selectorless {
-		// Endpoints of a headless Service without selector may be of any family.
-		if len(spec.IPFamilies) == 0 {
-			spec.IPFamilies = []core.IPFamily{core.IPv4Protocol}
-		}
-		if len(spec.IPFamilies) < 2 && !single {
-			other := core.IPv6Protocol
-			if spec.IPFamilies[0] == core.IPv6Protocol {
-				other = core.IPv4Protocol
-			}
-			spec.IPFamilies = append(spec.IPFamilies, other)
-		}
+		anyFamilies(spec, single)
 		return nil
 	}
 	if *spec.IPFamilyPolicy == core.IPFamilyPolicyRequireDualStack {
@@ -210,4 +188,38 @@ func setIPFamilies(now, was *core.Service) error {
 		spec.IPFamilies = []core.IPFamily{core.IPv4Protocol}
 	}
 	return nil
+}
+
+// releaseFamilies removes the second address and family of a Service that becomes single-stack, and refuses to remove
+// them from any other.
+func releaseFamilies(spec, was *core.ServiceSpec, single bool, refuse func(why string)) {
+	if single {
+		if slices.Equal(was.ClusterIPs, spec.ClusterIPs) && len(spec.ClusterIPs) > 1 {
+			spec.ClusterIPs = spec.ClusterIPs[:1]
+		}
+		if slices.Equal(was.IPFamilies, spec.IPFamilies) && len(spec.IPFamilies) > 1 {
+			spec.IPFamilies = spec.IPFamilies[:1]
+		}
+		return
+	}
+	if n := len(spec.ClusterIPs); n > 0 && n < len(was.ClusterIPs) {
+		refuse("must be 'SingleStack' to release the secondary cluster IP")
+	}
+	if n := len(spec.IPFamilies); n > 0 && n < len(was.IPFamilies) {
+		refuse("must be 'SingleStack' to release the secondary IP family")
+	}
+}
+
+// anyFamilies sets the families of a headless Service without a selector, whose endpoints may be of any family.
+func anyFamilies(spec *core.ServiceSpec, single bool) {
+	if len(spec.IPFamilies) == 0 {
+		spec.IPFamilies = []core.IPFamily{core.IPv4Protocol}
+	}
+	if len(spec.IPFamilies) < 2 && !single {
+		other := core.IPv6Protocol
+		if spec.IPFamilies[0] == core.IPv6Protocol {
+			other = core.IPv4Protocol
+		}
+		spec.IPFamilies = append(spec.IPFamilies, other)
+	}
 }

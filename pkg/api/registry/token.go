@@ -95,20 +95,7 @@ func (c *parent) IssueToken(in *authenticationv1.TokenRequest,
 	now := time.Now()
 	in.Name, in.Namespace, in.UID = account.Name, account.Namespace, account.UID
 	in.CreationTimestamp, in.Status = metav1.NewTime(now), authenticationv1.TokenRequestStatus{}
-	if in.Spec.ExpirationSeconds == nil {
-		life := int64(defaultTokenLife)
-		in.Spec.ExpirationSeconds = &life
-	}
-	internal := &authentication.TokenRequest{ObjectMeta: in.ObjectMeta, Spec: authentication.TokenRequestSpec{
-		Audiences: in.Spec.Audiences, ExpirationSeconds: *in.Spec.ExpirationSeconds}}
-	if ref := in.Spec.BoundObjectRef; ref != nil {
-		internal.Spec.BoundObjectRef = &authentication.BoundObjectReference{
-			Kind:       ref.Kind,
-			APIVersion: ref.APIVersion,
-			Name:       ref.Name,
-			UID:        ref.UID,
-		}
-	}
+	internal := internalTokenRequest(in)
 	if errs := authenticationvalidation.ValidateTokenRequest(internal); len(errs) > 0 {
 		return nil, apierrors.NewInvalid(tokenKind.GroupKind(), "", errs)
 	}
@@ -153,6 +140,25 @@ func (c *parent) IssueToken(in *authenticationv1.TokenRequest,
 	}
 	in.SetGroupVersionKind(tokenKind)
 	return in, nil
+}
+
+// internalTokenRequest sets the default lifetime, and returns the request as validation and admission take it.
+func internalTokenRequest(in *authenticationv1.TokenRequest) *authentication.TokenRequest {
+	if in.Spec.ExpirationSeconds == nil {
+		life := int64(defaultTokenLife)
+		in.Spec.ExpirationSeconds = &life
+	}
+	internal := &authentication.TokenRequest{ObjectMeta: in.ObjectMeta, Spec: authentication.TokenRequestSpec{
+		Audiences: in.Spec.Audiences, ExpirationSeconds: *in.Spec.ExpirationSeconds}}
+	if ref := in.Spec.BoundObjectRef; ref != nil {
+		internal.Spec.BoundObjectRef = &authentication.BoundObjectReference{
+			Kind:       ref.Kind,
+			APIVersion: ref.APIVersion,
+			Name:       ref.Name,
+			UID:        ref.UID,
+		}
+	}
+	return internal
 }
 
 func (c *call) ownAudiences(asked []string) bool {

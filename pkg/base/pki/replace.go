@@ -21,11 +21,12 @@ import (
 
 // The replacement of a CA has two phases, each decided by a single write of a file at its start:
 //
-//   - Replace writes <file>-next.pem with the new key, its certificate, and one for it signed by the old key. From then on the
-//     new key signs, and both certificates are trusted. <file>.key and <file>.crt are still those of the old CA, so an
-//     earlier copy of the directory remains a valid backup: certificates of either key are trusted by holders of the other.
-//   - Finish writes the new key to <file>.key. The certificate is written and <file>-next.pem removed afterwards, by the next
-//     Load if necessary.
+//   - Replace writes <file>-next.pem with the new key, its certificate, and one for it that the old key signed.
+//     From then on the new key signs, and both certificates are trusted. <file>.key and <file>.crt still belong to the
+//     old CA, so an earlier copy of the directory remains a valid backup: who holds one key trusts the other's
+//     certificates.
+//   - Finish writes the new key to <file>.key. It writes the certificate and removes <file>-next.pem afterwards; if the
+//     process dies in between, the next Load does.
 const nextSuffix = "-next.pem"
 
 const (

@@ -118,27 +118,7 @@ func New(c Config) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	host := part.Host{
-		NodeName: c.NodeName, DataDir: c.DataDir, LogDir: c.LogDir, Enter: c.Network.Enter, API: c.API, Logger: c.Logger,
-		Metrics: c.Metrics,
-		Token:   func(ctx context.Context, p *corev1.Pod) (string, error) { return a.pods.Token(ctx, p) },
-		ServeLog: func(w http.ResponseWriter, r *http.Request, log part.Log) {
-			a.mu.Lock()
-			s := a.api
-			a.mu.Unlock()
-			s.ServeLog(w, r, log) // it serves r
-		},
-		Changed: func(uid types.UID) { a.pods.ConditionChanged(uid) },
-		Event: func(p *corev1.Pod, kind, reason, message string) {
-			c.Recorder.About(corev1.ObjectReference{
-				APIVersion: "v1",
-				Kind:       "Pod",
-				Namespace:  p.Namespace,
-				Name:       p.Name,
-				UID:        p.UID,
-			}, kind, reason, "%s", message)
-		},
-	}
+	host := a.host(c)
 	for _, make := range c.Parts {
 		a.parts = append(a.parts, make(host))
 	}
@@ -175,6 +155,26 @@ func New(c Config) (*Agent, error) {
 	}
 	a.c = c
 	return a, nil
+}
+
+// host returns what the parts of systems get from the agent. Their calls come after New.
+func (a *Agent) host(c Config) part.Host {
+	return part.Host{
+		NodeName: c.NodeName, DataDir: c.DataDir, LogDir: c.LogDir, Enter: c.Network.Enter, API: c.API, Logger: c.Logger,
+		Metrics: c.Metrics,
+		Token:   func(ctx context.Context, p *corev1.Pod) (string, error) { return a.pods.Token(ctx, p) },
+		ServeLog: func(w http.ResponseWriter, r *http.Request, log part.Log) {
+			a.mu.Lock()
+			s := a.api
+			a.mu.Unlock()
+			s.ServeLog(w, r, log) // not nil: it serves r
+		},
+		Changed: func(uid types.UID) { a.pods.ConditionChanged(uid) },
+		Event: func(p *corev1.Pod, kind, reason, message string) {
+			about := corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID}
+			c.Recorder.About(about, kind, reason, "%s", message)
+		},
+	}
 }
 
 // Name implements run.Component.

@@ -79,22 +79,28 @@ func (a *Agent) follow(ctx context.Context) error {
 	if a.static != nil {
 		a.static.Synced()
 	}
+	if a.awaitReady(ctx) {
+		close(a.ready)
+	}
+	<-ctx.Done()
+	return nil
+}
+
+// awaitReady waits until the network is up and the Node is Ready; false if ctx ends before.
+func (a *Agent) awaitReady(ctx context.Context) bool {
 	for {
 		a.mu.Lock()
 		up := a.network
 		a.mu.Unlock()
 		if up && isReady(a.registered()) {
-			close(a.ready)
-			break
+			return true
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return false
 		case <-a.nodeWake:
 		}
 	}
-	<-ctx.Done()
-	return nil
 }
 
 func isReady(n *corev1.Node) bool {

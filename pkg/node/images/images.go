@@ -173,6 +173,12 @@ func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) 
 			Until:   time.Now().Add(backOffFirst),
 		}
 	}
+	return m.pullNow(ctx, r, ref, credentials, event)
+}
+
+// pullNow pulls an image unless an earlier failure still delays it.
+func (m *Manager) pullNow(ctx context.Context, r Request, ref string, credentials func() []keyring.Credential,
+	event func(kind, reason, message string)) (runtime.Image, error) {
 	backOffKey := r.Namespace + "/" + ref
 	if b, waiting := m.waiting(backOffKey); waiting {
 		msg := fmt.Sprintf("Back-off pulling image %q: %s", r.Ref, b.last)

@@ -78,85 +78,107 @@ func build(ingresses []*networkingv1.Ingress, r reader) *table {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Namespace, b.Namespace),
 			cmp.Compare(a.Name, b.Name))
 	})
-	backends := map[string]*backend{}
-	var fallback types.NamespacedName
-	owners := map[string]types.NamespacedName{} // of the hosts of certificates
+	b := &builder{table: t, read: r, backends: map[string]*backend{}, owners: map[string]types.NamespacedName{}}
 	for _, i := range ingresses {
-		name := types.NamespacedName{Namespace: i.Namespace, Name: i.Name}
-		refuse := func(format string, args ...any) {
-			t.refused[name] = append(t.refused[name], fmt.Sprintf(format, args...))
-		}
-		to := func(b *networkingv1.IngressBackend) *backend {
-			if b.Service == nil {
-				refuse("backend %s: resources are not supported as backends, only services", b.Resource.Name)
-				return &backend{why: "the backend is not a service"}
-			}
-			key := fmt.Sprintf("%s/%s %d %s", i.Namespace, b.Service.Name, b.Service.Port.Number, b.Service.Port.Name)
-			t.services[types.NamespacedName{Namespace: i.Namespace, Name: b.Service.Name}] = true
-			found := backends[key]
-			if found == nil {
-				var err error
-				if found, err = r.backend(i.Namespace, b.Service); err != nil {
-					if found == nil {
-						found = &backend{}
-					}
-					found.endpoints, found.why = nil, err.Error()
-				}
-				if found.secret.Name != "" {
-					t.secrets[found.secret] = true
-				}
-				backends[key] = found
-			}
-			if len(found.endpoints) == 0 && found.why != "" {
-				refuse("backend %s: %s", b.Service.Name, found.why)
-			}
-			return found
-		}
-		redirect := i.Annotations[annotationRedirect] == "true"
-		if d := i.Spec.DefaultBackend; d != nil {
-			if t.fallback != nil {
-				refuse("the default backend is that of the older Ingress %s", fallback)
-			} else {
-				t.fallback, fallback = to(d), name
-			}
-		}
-		for _, rule := range i.Spec.Rules {
-			h := t.hostOf(rule.Host)
-			if rule.HTTP == nil {
-				continue
-			}
-			for _, p := range rule.HTTP.Paths {
-				h.add(p, &route{backend: to(&p.Backend), redirect: redirect, owner: name}, func(owner types.NamespacedName) {
-					refuse("host %q, path %q belong to the older Ingress %s", rule.Host, p.Path, owner)
-				})
-			}
-		}
-		for _, s := range i.Spec.TLS {
-			if s.SecretName == "" {
-				continue // the default certificate
-			}
-			secret := types.NamespacedName{Namespace: i.Namespace, Name: s.SecretName}
-			t.secrets[secret] = true
-			c, err := r.certificate(secret)
-			if err != nil {
-				refuse("secret %s: %v", s.SecretName, err)
-				continue
-			}
-			hosts := s.Hosts
-			if len(hosts) == 0 {
-				hosts = c.Leaf.DNSNames
-			}
-			for _, h := range hosts {
-				h = strings.ToLower(h)
-				if owner, taken := owners[h]; taken && owner != name {
-					refuse("the certificate of host %q is that of the older Ingress %s", h, owner)
-				} else if !taken {
-					owners[h], t.certificates[h] = name, c
-				}
-			}
-		}
+		b.add(i)
 	}
 	return t
+}
+
+// builder adds Ingresses to a table, the oldest first.
+type builder struct {
+	*table
+	read     reader
+	backends map[string]*backend
+	// fallbackOwner is the Ingress of the default backend, owners are the Ingresses of the hosts of certificates.
+	fallbackOwner types.NamespacedName
+	owners        map[string]types.NamespacedName
+}
+
+func (b *builder) refuse(i *networkingv1.Ingress, format string, args ...any) {
+	name := types.NamespacedName{Namespace: i.Namespace, Name: i.Name}
+	b.refused[name] = append(b.refused[name], fmt.Sprintf(format, args...))
+}
+
+func (b *builder) add(i *networkingv1.Ingress) {
+	name := types.NamespacedName{Namespace: i.Namespace, Name: i.Name}
+	redirect := i.Annotations[annotationRedirect] == "true"
+	if d := i.Spec.DefaultBackend; d != nil {
+		if b.fallback != nil {
+			b.refuse(i, "the default backend is that of the older Ingress %s", b.fallbackOwner)
+		} else {
+			b.fallback, b.fallbackOwner = b.backend(i, d), name
+		}
+	}
+	for _, rule := range i.Spec.Rules {
+		h := b.hostOf(rule.Host)
+		if rule.HTTP == nil {
+			continue
+		}
+		for _, p := range rule.HTTP.Paths {
+			r := &route{backend: b.backend(i, &p.Backend), redirect: redirect, owner: name}
+			h.add(p, r, func(owner types.NamespacedName) {
+				b.refuse(i, "host %q, path %q belong to the older Ingress %s", rule.Host, p.Path, owner)
+			})
+		}
+	}
+	for _, s := range i.Spec.TLS {
+		if s.SecretName != "" { // else the default certificate
+			b.certificate(i, s)
+		}
+	}
+}
+
+// backend returns the backend of a path. Paths of one service and port share it.
+func (b *builder) backend(i *networkingv1.Ingress, of *networkingv1.IngressBackend) *backend {
+	if of.Service == nil {
+		b.refuse(i, "backend %s: resources are not supported as backends, only services", of.Resource.Name)
+		return &backend{why: "the backend is not a service"}
+	}
+	key := fmt.Sprintf("%s/%s %d %s", i.Namespace, of.Service.Name, of.Service.Port.Number, of.Service.Port.Name)
+	b.services[types.NamespacedName{Namespace: i.Namespace, Name: of.Service.Name}] = true
+	found := b.backends[key]
+	if found == nil {
+		var err error
+		if found, err = b.read.backend(i.Namespace, of.Service); err != nil {
+			if found == nil {
+				found = &backend{}
+			}
+			found.endpoints, found.why = nil, err.Error()
+		}
+		if found.secret.Name != "" {
+			b.secrets[found.secret] = true
+		}
+		b.backends[key] = found
+	}
+	if len(found.endpoints) == 0 && found.why != "" {
+		b.refuse(i, "backend %s: %s", of.Service.Name, found.why)
+	}
+	return found
+}
+
+// certificate adds the certificate of a Secret for its hosts, except those that have one of an older Ingress.
+func (b *builder) certificate(i *networkingv1.Ingress, s networkingv1.IngressTLS) {
+	name := types.NamespacedName{Namespace: i.Namespace, Name: i.Name}
+	secret := types.NamespacedName{Namespace: i.Namespace, Name: s.SecretName}
+	b.secrets[secret] = true
+	c, err := b.read.certificate(secret)
+	if err != nil {
+		b.refuse(i, "secret %s: %v", s.SecretName, err)
+		return
+	}
+	hosts := s.Hosts
+	if len(hosts) == 0 {
+		hosts = c.Leaf.DNSNames
+	}
+	for _, h := range hosts {
+		h = strings.ToLower(h)
+		if owner, taken := b.owners[h]; taken && owner != name {
+			b.refuse(i, "the certificate of host %q is that of the older Ingress %s", h, owner)
+		} else if !taken {
+			b.owners[h], b.certificates[h] = name, c
+		}
+	}
 }
 
 func newHost() *host { return &host{exact: map[string]*route{}, prefix: map[string]*route{}} }

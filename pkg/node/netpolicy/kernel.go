@@ -17,8 +17,8 @@ import (
 
 // kernel is our nftables table:
 //
-//	forward     lets replies and what a pod sends to itself pass, then jumps to the chain of the source and to that of the destination
-//	in-, out-   the chains of Rules: what matches returns, all else is rejected
+//	forward     accepts replies and packets of a pod to itself, then jumps to the chains of source and destination
+//	in-, out-   the chains of Rules: a match returns, everything else is rejected
 //
 // The maps "ingress" and "egress" lead from the addresses of isolated pods to their chains, and the set "self" has
 // their addresses twice. It is not safe for concurrent use.

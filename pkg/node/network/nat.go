@@ -18,12 +18,13 @@ import (
 
 // nat is our nftables table:
 //
-//	guard        drops packets from pods with spoofed source addresses, or to the node's 127.0.0.0/8, which route_localnet would allow
+//	guard        drops packets from pods with spoofed source addresses, and packets from pods to the node's 127.0.0.0/8,
+//	             which route_localnet would allow
 //	forward      drops packets from pods to link-local addresses, unless Config.MetadataAccess allows them
 //	prerouting   host ports, for packets that arrive
 //	output       host ports, for packets of the node itself
-//	postrouting  masquerades traffic of pods that leaves the cluster, traffic from the node's loopback, and traffic of a pod to itself
-//	             through its host port
+//	postrouting  masquerades traffic of pods that leaves the cluster, traffic from the node's loopback, and traffic of a
+//	             pod to itself through its host port
 //
 // The maps "ports" and "portsat" (with host address) map a host port to a pod's port; the set "self" has the pods with
 // host ports, and "cluster" the prefixes to which pods are not masqueraded.

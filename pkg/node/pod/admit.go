@@ -158,8 +158,9 @@ func Admit(p *corev1.Pod, node *corev1.Node, others []*corev1.Pod) *Verdict {
 	room := node.Status.Allocatable
 	if q, ok := room[corev1.ResourcePods]; ok && int64(len(others))+1 > q.Value() {
 		return &Verdict{
-			Reason:  "OutOfpods",
-			Message: fmt.Sprintf("Pod was rejected: Node didn't have enough resource: pods, requested: 1, used: %d, capacity: %d", len(others), q.Value()),
+			Reason: "OutOfpods",
+			Message: fmt.Sprintf("Pod was rejected: Node didn't have enough resource: pods, requested: 1, "+
+				"used: %d, capacity: %d", len(others), q.Value()),
 		}
 	}
 	requests := nodeRequests(p)

@@ -206,14 +206,7 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	settle := w.settleAmounts(p, c.Name, &spec)
 	defer settle()
 	id := spec.ID
-	err = m.c.Runtime.Create(ctx, spec)
-	// by a process before, with its namespaces, and maybe with other IDs
-	if errors.Is(err, runtime.ErrExists) && (joined.target || spec.Users != nil) {
-		if err = m.c.Runtime.Remove(ctx, id); err == nil {
-			err = m.c.Runtime.Create(ctx, spec)
-		}
-	}
-	if err != nil && !errors.Is(err, runtime.ErrExists) {
+	if err := w.create(ctx, spec, joined.target || spec.Users != nil); err != nil {
 		warn("Failed", "Error: "+err.Error())
 		return w.fail(c.Name, "CreateContainerError", err, time.Second)
 	}
@@ -233,17 +226,41 @@ func (w *worker) startContainer(ctx context.Context, p *corev1.Pod, b *op) *Fail
 	}
 	lap(stepRun)
 	event(corev1.EventTypeNormal, "Started", "Container started")
-	if c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
-		if err := m.hook(ctx, c.Lifecycle.PostStart, c, id, bld.podIP); err != nil && ctx.Err() == nil {
-			event(corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: "+err.Error())
-			event(corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
-			b.mu.Lock()
-			b.deadline = time.Now().Add(graceOf(p))
-			b.mu.Unlock()
-			return w.fail(c.Name, "PostStartHookError", w.stopContainer(ctx, p, b, id), time.Second)
+	return w.postStart(ctx, p, b, c, id, bld.podIP, lap)
+}
+
+// create makes a container. One that an earlier process made stays, unless anew: its namespaces are gone then, and its
+// IDs may have changed.
+func (w *worker) create(ctx context.Context, spec runtime.Spec, anew bool) error {
+	r := w.m.c.Runtime
+	err := r.Create(ctx, spec)
+	if errors.Is(err, runtime.ErrExists) && anew {
+		if err = r.Remove(ctx, spec.ID); err == nil {
+			err = r.Create(ctx, spec)
 		}
-		lap(stepHook)
 	}
+	if errors.Is(err, runtime.ErrExists) {
+		return nil
+	}
+	return err
+}
+
+// postStart runs the container's PostStart hook, and stops the container if it fails.
+func (w *worker) postStart(ctx context.Context, p *corev1.Pod, b *op, c *corev1.Container, id, podIP string,
+	lap func(string) time.Duration) *Failure {
+	if c.Lifecycle == nil || c.Lifecycle.PostStart == nil {
+		return nil
+	}
+	event := w.m.starter(p, c.Name)
+	if err := w.m.hook(ctx, c.Lifecycle.PostStart, c, id, podIP); err != nil && ctx.Err() == nil {
+		event(corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: "+err.Error())
+		event(corev1.EventTypeNormal, "Killing", "FailedPostStartHook")
+		b.mu.Lock()
+		b.deadline = time.Now().Add(graceOf(p))
+		b.mu.Unlock()
+		return w.fail(c.Name, "PostStartHookError", w.stopContainer(ctx, p, b, id), time.Second)
+	}
+	lap(stepHook)
 	return nil
 }
 

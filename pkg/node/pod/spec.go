@@ -114,30 +114,9 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		if !ok || mounted.Block {
 			return fmt.Errorf("volume %q of mount %s is not set up", v.Name, v.MountPath)
 		}
-		root, sub := mounted.Path, v.SubPath
-		if v.SubPathExpr != "" {
-			var err error
-			if sub, err = Expand(v.SubPathExpr, vars); err != nil {
-				return fmt.Errorf("failed to expand subPath expression: %w", err)
-			}
-			if unresolved(v.SubPathExpr, vars) {
-				return fmt.Errorf("failed to expand subPath expression %q: a variable is not set", v.SubPathExpr)
-			}
-		}
-		if sub != "" {
-			if err := checkSubPath(sub); err != nil {
-				return err
-			}
-			var err error
-			if root, err = m.volumes.SubPath(p.UID, v.Name, root, sub, c.Name, i, v.ReadOnly || mounted.ReadOnly); err != nil {
-				return err
-			}
-		} else if mounted.CreateMissing {
-			if _, err := os.Stat(root); errors.Is(err, os.ErrNotExist) {
-				if err := os.MkdirAll(root, 0o755); err != nil {
-					return err
-				}
-			}
+		root, err := m.mountSource(b, i, mounted, vars)
+		if err != nil {
+			return err
 		}
 		target := v.MountPath
 		if !filepath.IsAbs(target) {
@@ -153,22 +132,8 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		if v.RecursiveReadOnly != nil && *v.RecursiveReadOnly != corev1.RecursiveReadOnlyDisabled {
 			mt.RecursiveReadOnly = true
 		}
-		if v.MountPropagation != nil {
-			switch *v.MountPropagation {
-			case corev1.MountPropagationHostToContainer:
-				mt.Propagation = "rslave"
-			case corev1.MountPropagationBidirectional:
-				if s.Users != nil {
-					return fmt.Errorf("mountPropagation Bidirectional of mount %s is not possible with hostUsers: false: the kernel "+
-						"keeps mounts of a user namespace from the node", v.MountPath)
-				}
-				mt.Propagation = "rshared"
-			}
-			if m.c.Share != nil && mt.Propagation != "" {
-				if err := m.c.Share(root); err != nil {
-					return err
-				}
-			}
+		if err := m.propagate(&mt, v.MountPropagation, s.Users != nil); err != nil {
+			return err
 		}
 		taken[filepath.Clean(target)] = true
 		s.Mounts = append(s.Mounts, mt)
@@ -189,23 +154,73 @@ func (m *Manager) mounts(s *runtime.Spec, b build, vars map[string]string) error
 		}
 	}
 	if path := c.TerminationMessagePath; path != "" && !taken[filepath.Clean(path)] {
-		file := filepath.Join(dir, "containers", c.Name, s.ID[:12])
-		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-			return err
-		}
-		f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o666)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(f.Chmod(0o666), f.Close()); err != nil {
-			return err
-		}
-		s.Mounts = append(s.Mounts, runtime.Mount{Source: file, Target: path, MapIDs: s.Users != nil})
-		if err := m.c.Failpoints.At("pod.termination-log"); err != nil {
-			return err
-		}
+		return m.terminationLog(s, filepath.Join(dir, "containers", c.Name, s.ID[:12]), path)
 	}
 	return nil
+}
+
+// mountSource returns the directory or file of a volume that mount i of a container shows: the volume's root, or what
+// its subPath leads to.
+func (m *Manager) mountSource(b build, i int, mounted volume.Mounted, vars map[string]string) (string, error) {
+	v, sub := b.c.VolumeMounts[i], b.c.VolumeMounts[i].SubPath
+	if v.SubPathExpr != "" {
+		var err error
+		if sub, err = Expand(v.SubPathExpr, vars); err != nil {
+			return "", fmt.Errorf("failed to expand subPath expression: %w", err)
+		}
+		if unresolved(v.SubPathExpr, vars) {
+			return "", fmt.Errorf("failed to expand subPath expression %q: a variable is not set", v.SubPathExpr)
+		}
+	}
+	if sub != "" {
+		if err := checkSubPath(sub); err != nil {
+			return "", err
+		}
+		return m.volumes.SubPath(b.pod.UID, v.Name, mounted.Path, sub, b.c.Name, i, v.ReadOnly || mounted.ReadOnly)
+	}
+	if mounted.CreateMissing {
+		if _, err := os.Stat(mounted.Path); errors.Is(err, os.ErrNotExist) {
+			return mounted.Path, os.MkdirAll(mounted.Path, 0o755)
+		}
+	}
+	return mounted.Path, nil
+}
+
+// propagate sets the propagation of a mount, and shares its source if the mount needs it.
+func (m *Manager) propagate(mt *runtime.Mount, mode *corev1.MountPropagationMode, users bool) error {
+	if mode == nil {
+		return nil
+	}
+	switch *mode {
+	case corev1.MountPropagationHostToContainer:
+		mt.Propagation = "rslave"
+	case corev1.MountPropagationBidirectional:
+		if users {
+			return fmt.Errorf("mountPropagation Bidirectional of mount %s is not possible with hostUsers: false: the kernel "+
+				"keeps mounts of a user namespace from the node", mt.Target)
+		}
+		mt.Propagation = "rshared"
+	}
+	if m.c.Share != nil && mt.Propagation != "" {
+		return m.c.Share(mt.Source)
+	}
+	return nil
+}
+
+// terminationLog creates the file of a container's termination message, and mounts it.
+func (m *Manager) terminationLog(s *runtime.Spec, file, path string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY, 0o666)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.Chmod(0o666), f.Close()); err != nil {
+		return err
+	}
+	s.Mounts = append(s.Mounts, runtime.Mount{Source: file, Target: path, MapIDs: s.Users != nil})
+	return m.c.Failpoints.At("pod.termination-log")
 }
 
 func checkSubPath(sub string) error {

@@ -3,7 +3,6 @@ package proxy
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 	"slices"
 
@@ -125,134 +124,10 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 		return p
 	}
 	p.created = svc.CreationTimestamp.Unix()
-	var affinity uint32
-	if svc.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
-		affinity = 10800
-		if c := svc.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
-			affinity = uint32(*c.ClientIP.TimeoutSeconds)
-		}
-	}
-	insideLocal := svc.Spec.InternalTrafficPolicy != nil &&
-		*svc.Spec.InternalTrafficPolicy == corev1.ServiceInternalTrafficPolicyLocal
-	outsideLocal := svc.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
-	ranges, restricted, err := sources(svc)
-	if err != nil {
-		p.refused = append(p.refused, err.Error())
-	}
-	// ready ones over all ports, for the health check: load balancers leave a node whose endpoints end
-	local := map[netip.Addr]bool{}
-	name := types.NamespacedName{Namespace: svc.Namespace, Name: svc.Name}
-	clusterIPs, externalIPs := addresses(svc.Spec.ClusterIPs, svc.Spec.ClusterIP), addresses(svc.Spec.ExternalIPs)
-	room := maxElements
+	s := newServicePlanner(node, svc, endpoints, before, p)
 	for i := range svc.Spec.Ports {
-		port := &svc.Spec.Ports[i]
-		number, ok := protocols[port.Protocol]
-		if !ok {
-			continue
-		}
-		are := choose(node, port.Name, port.Protocol, endpoints)
-		if own, ok := node.Local[name]; ok {
-			only := []netip.AddrPort{own}
-			are = chosen{only, only, only, only}
-		}
-		frontends := len(clusterIPs) + len(node.Addresses) + len(externalIPs) + len(svc.Status.LoadBalancer.Ingress)
-		if room -= 3*frontends + len(are.all) + len(are.here) + min(maxCopies, frontends*len(are.all)); room < 0 {
-			p.refused = append(p.refused,
-				fmt.Sprintf("%d ports from %d on are too many, with their endpoints and addresses: one service makes at most %d "+
-					"rules", len(svc.Spec.Ports)-i, port.Port, maxElements))
+		if !s.port(i) {
 			break
-		}
-		for _, e := range are.here {
-			p.hairpin[e.Addr()] = true
-		}
-		for _, e := range are.readyHere {
-			local[e.Addr()] = true
-		}
-		serving := make(map[netip.AddrPort]bool, len(are.serving))
-		for _, e := range are.serving {
-			serving[e] = true
-		}
-		// to returns the action for a set of endpoints, and its slot.
-		to := func(onlyLocal bool, class class) action {
-			these, none := are.all, reject
-			if onlyLocal {
-				these = are.here
-				if len(are.all) > 0 {
-					none = drop
-				}
-			}
-			if len(these) == 0 {
-				return action{verdict: none, class: class}
-			}
-			text := fmt.Sprintf("%s/%s/%d", name, port.Protocol, port.Port)
-			if onlyLocal {
-				text += "/local"
-			}
-			s := slotOf(text + "/" + string(svc.UID))
-			if p.backends[s] == nil {
-				b := &backend{slot: s, name: text, endpoints: these, affinity: affinity}
-				var was *backend
-				if before != nil {
-					was = before.backends[s]
-				}
-				if was != nil {
-					b.endpoints = renumber(was.endpoints, these)
-				}
-				if affinity > 0 {
-					b.nameMembers(was)
-				}
-				p.backends[s] = b
-			}
-			p.backends[s].frontends++
-			return action{balance, s, class}
-		}
-		put := func(f Frontend, onlyLocal bool, class class) {
-			p.frontends[f] = to(onlyLocal, class)
-			if number == protocolUDP {
-				p.flows[f] = serving
-			}
-		}
-		for _, a := range clusterIPs {
-			put(Frontend{a, number, uint16(port.Port)}, insideLocal, byClusterIP)
-		}
-		outside := func(f Frontend, class class, refuse func(Frontend) string) {
-			if why := refuse(f); why != "" {
-				p.refused = append(p.refused, why)
-				return
-			}
-			if _, has := p.frontends[f]; has {
-				return // it is of a lower class
-			}
-			put(f, outsideLocal, class)
-			if outsideLocal {
-				a := to(false, class)
-				if a.verdict == balance {
-					p.backends[a.backend].inside = true
-				}
-				p.inside[f] = a
-			} else {
-				p.masquerade[f] = true
-			}
-		}
-		if port.NodePort != 0 && svc.Spec.Type != corev1.ServiceTypeClusterIP {
-			for _, a := range node.Addresses {
-				outside(Frontend{a, number, uint16(port.NodePort)}, byNodePort, node.Guarded.refusePort)
-			}
-		}
-		for _, a := range externalIPs {
-			outside(Frontend{a, number, uint16(port.Port)}, byExternal, node.Guarded.refuse)
-		}
-		for _, ingress := range svc.Status.LoadBalancer.Ingress {
-			if ingress.IPMode != nil && *ingress.IPMode == corev1.LoadBalancerIPModeProxy {
-				continue
-			}
-			for _, a := range addresses([]string{ingress.IP}) {
-				f := Frontend{a, number, uint16(port.Port)}
-				outside(f, byExternal, node.Guarded.refuse)
-				if restricted && p.frontends[f].class == byExternal {
-					p.restricted[f] = ranges
-				}
-			}
 		}
 	}
 	for _, a := range poolAddresses(svc) {
@@ -264,8 +139,8 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 			p.held = append(p.held, a)
 		}
 	}
-	if outsideLocal && svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.HealthCheckNodePort != 0 {
-		p.healthPort, p.healthCount = uint16(svc.Spec.HealthCheckNodePort), len(local)
+	if s.outsideLocal && svc.Spec.Type == corev1.ServiceTypeLoadBalancer && svc.Spec.HealthCheckNodePort != 0 {
+		p.healthPort, p.healthCount = uint16(svc.Spec.HealthCheckNodePort), len(s.local)
 	}
 	return p
 }

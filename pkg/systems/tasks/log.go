@@ -49,7 +49,8 @@ func taskLog(req *http.Request, on kind.Connection) (http.Handler, error) {
 		base, transport, err := on.Node(req.Context(), node)
 		if err != nil {
 			failed = cmp.Or(failed,
-				error(apierrors.NewServiceUnavailable(fmt.Sprintf("the log is on node %s, which cannot be reached: %v", node, err))))
+				error(apierrors.NewServiceUnavailable(
+					fmt.Sprintf("the log is on node %s, which cannot be reached: %v", node, err))))
 			continue
 		}
 		location := base.JoinPath("taskLogs", string(t.UID), namespace, from.pod, from.uid)

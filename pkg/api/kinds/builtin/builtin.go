@@ -98,14 +98,7 @@ func core() []*kind.Resource {
 	events := row[corev1.Event, corev1.EventList](gv("", "v1"), "events", "event", event.Strategy, eventFields)
 	events.ShortNames, events.Expires = []string{"ev"}, true
 
-	namespaces := row[corev1.Namespace, corev1.NamespaceList](gv("", "v1"), "namespaces", "namespace", namespace.Strategy,
-		namespaceFields)
-	namespaces.Namespaced, namespaces.ShortNames, namespaces.Verbs = false, []string{"ns"}, noCollection
-	namespaces.Status, namespaces.Permanent = namespace.StatusStrategy, permanentNamespace
-	namespaces.Subresources = []kind.Subresource{
-		{Name: "finalize", GroupVersionKind: namespaces.GroupVersionKind, Verbs: []string{"update"},
-			New: func() runtime.Object { return &corev1.Namespace{} }, Update: namespace.FinalizeStrategy},
-	}
+	namespaces := namespaceRow()
 
 	nodes := row[corev1.Node, corev1.NodeList](gv("", "v1"), "nodes", "node", node.Strategy, nodeFields)
 	nodes.Namespaced, nodes.Keys, nodes.ShortNames = false, "minions", []string{"no"}
@@ -114,42 +107,7 @@ func core() []*kind.Resource {
 		stream("proxy", "NodeProxyOptions", proxyVerbs, proxyNode), policyRules(*nodes),
 	}
 
-	pods := row[corev1.Pod, corev1.PodList](gv("", "v1"), "pods", "pod", pod.Strategy, podFields)
-	pods.ShortNames, pods.Categories = []string{"po"}, []string{"all"}
-	pods.Status = pod.StatusStrategy
-	pods.Indexes = []kind.Index{
-		{Field: "spec.nodeName", Value: func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName }},
-	}
-	newPod := func() runtime.Object { return &corev1.Pod{} }
-	pods.Subresources = []kind.Subresource{
-		stream("attach", "PodAttachOptions", streamVerbs, attachPod, http.MethodGet, http.MethodPost),
-		{
-			Name:             "binding",
-			GroupVersionKind: gv("", "v1").WithKind("Binding"),
-			Verbs:            createVerbs,
-			New:              func() runtime.Object { return &corev1.Binding{} },
-			Create:           bind,
-		},
-		{
-			Name:             "ephemeralcontainers",
-			GroupVersionKind: pods.GroupVersionKind,
-			Verbs:            partVerbs,
-			New:              newPod,
-			Update:           pod.EphemeralContainersStrategy,
-		},
-		{
-			Name:             "eviction",
-			GroupVersionKind: gv("policy", "v1").WithKind("Eviction"),
-			Verbs:            createVerbs,
-			New:              func() runtime.Object { return &policyv1.Eviction{} },
-			Create:           evict,
-		},
-		stream("exec", "PodExecOptions", streamVerbs, execPod, http.MethodGet, http.MethodPost),
-		stream("log", "Pod", []string{"get"}, podLog, http.MethodGet),
-		stream("portforward", "PodPortForwardOptions", streamVerbs, forwardPorts, http.MethodGet, http.MethodPost),
-		stream("proxy", "PodProxyOptions", proxyVerbs, proxyPod),
-		{Name: "resize", GroupVersionKind: pods.GroupVersionKind, Verbs: partVerbs, New: newPod, Update: pod.ResizeStrategy},
-	}
+	pods := podRow()
 
 	services := row[corev1.Service, corev1.ServiceList](gv("", "v1"), "services", "service", service.Strategy,
 		serviceFields)
@@ -207,6 +165,58 @@ func core() []*kind.Resource {
 		configMaps, endpoints, events, limits, namespaces, nodes, pods, templates, controllers, quotas, secrets, accounts,
 		services, newer,
 	}
+}
+
+func namespaceRow() *kind.Resource {
+	namespaces := row[corev1.Namespace, corev1.NamespaceList](gv("", "v1"), "namespaces", "namespace", namespace.Strategy,
+		namespaceFields)
+	namespaces.Namespaced, namespaces.ShortNames, namespaces.Verbs = false, []string{"ns"}, noCollection
+	namespaces.Status, namespaces.Permanent = namespace.StatusStrategy, permanentNamespace
+	namespaces.Subresources = []kind.Subresource{
+		{Name: "finalize", GroupVersionKind: namespaces.GroupVersionKind, Verbs: []string{"update"},
+			New: func() runtime.Object { return &corev1.Namespace{} }, Update: namespace.FinalizeStrategy},
+	}
+	return namespaces
+}
+
+func podRow() *kind.Resource {
+	pods := row[corev1.Pod, corev1.PodList](gv("", "v1"), "pods", "pod", pod.Strategy, podFields)
+	pods.ShortNames, pods.Categories = []string{"po"}, []string{"all"}
+	pods.Status = pod.StatusStrategy
+	pods.Indexes = []kind.Index{
+		{Field: "spec.nodeName", Value: func(o client.Object) string { return o.(*corev1.Pod).Spec.NodeName }},
+	}
+	newPod := func() runtime.Object { return &corev1.Pod{} }
+	pods.Subresources = []kind.Subresource{
+		stream("attach", "PodAttachOptions", streamVerbs, attachPod, http.MethodGet, http.MethodPost),
+		{
+			Name:             "binding",
+			GroupVersionKind: gv("", "v1").WithKind("Binding"),
+			Verbs:            createVerbs,
+			New:              func() runtime.Object { return &corev1.Binding{} },
+			Create:           bind,
+		},
+		{
+			Name:             "ephemeralcontainers",
+			GroupVersionKind: pods.GroupVersionKind,
+			Verbs:            partVerbs,
+			New:              newPod,
+			Update:           pod.EphemeralContainersStrategy,
+		},
+		{
+			Name:             "eviction",
+			GroupVersionKind: gv("policy", "v1").WithKind("Eviction"),
+			Verbs:            createVerbs,
+			New:              func() runtime.Object { return &policyv1.Eviction{} },
+			Create:           evict,
+		},
+		stream("exec", "PodExecOptions", streamVerbs, execPod, http.MethodGet, http.MethodPost),
+		stream("log", "Pod", []string{"get"}, podLog, http.MethodGet),
+		stream("portforward", "PodPortForwardOptions", streamVerbs, forwardPorts, http.MethodGet, http.MethodPost),
+		stream("proxy", "PodProxyOptions", proxyVerbs, proxyPod),
+		{Name: "resize", GroupVersionKind: pods.GroupVersionKind, Verbs: partVerbs, New: newPod, Update: pod.ResizeStrategy},
+	}
+	return pods
 }
 
 // groups returns the rows of the named groups.

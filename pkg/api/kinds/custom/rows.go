@@ -227,7 +227,9 @@ func age() apiextensionsv1.CustomResourceColumnDefinition {
 }
 
 // scaleColumns returns the columns of a kind's Scale.
-func scaleColumns(scale *apiextensionsv1.CustomResourceSubresourceScale) []apiextensionsv1.CustomResourceColumnDefinition {
+func scaleColumns(
+	scale *apiextensionsv1.CustomResourceSubresourceScale,
+) []apiextensionsv1.CustomResourceColumnDefinition {
 	list := []apiextensionsv1.CustomResourceColumnDefinition{}
 	if scale.SpecReplicasPath != "" {
 		list = append(list, apiextensionsv1.CustomResourceColumnDefinition{

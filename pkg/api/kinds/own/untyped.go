@@ -167,7 +167,8 @@ func (s *untyped) ValidateUpdate(_ context.Context, obj, old runtime.Object) fie
 func (s *untyped) validateUpdate(obj, old runtime.Object,
 	more func(obj, old *unstructured.Unstructured) field.ErrorList) field.ErrorList {
 	errs := append(s.meta(obj),
-		apivalidation.ValidateObjectMetaAccessorUpdate(obj.(metav1.Object), old.(metav1.Object), field.NewPath("metadata"))...)
+		apivalidation.ValidateObjectMetaAccessorUpdate(
+			obj.(metav1.Object), old.(metav1.Object), field.NewPath("metadata"))...)
 	if more != nil {
 		errs = append(errs, more(obj.(*unstructured.Unstructured), old.(*unstructured.Unstructured))...)
 	}

@@ -10,7 +10,7 @@ import (
 // topologyText describes where the fields of built-in kinds differ from what their Go types suggest, one rule per line:
 //
 //	kind apps/v1.Deployment                               supported by plans: all its types agree with upstream's schema
-//	core/v1.PodSpec.containers keys name                  a list that is a map; "protocol=TCP" is a key field with a default
+//	core/v1.PodSpec.containers keys name                  a list that is a map; "protocol=TCP" is a key with a default
 //	meta/v1.ObjectMeta.finalizers set
 //	core/v1.PodSpec.nodeSelector atomic                   for one field
 //	core/v1.ObjectReference atomic                        for all values of a type

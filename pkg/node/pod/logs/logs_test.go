@@ -272,7 +272,8 @@ func FuzzParse(f *testing.F) {
 
 func BenchmarkRead(b *testing.B) {
 	path := filepath.Join(b.TempDir(), "0.log")
-	if err := os.WriteFile(path, []byte(strings.Repeat(line(1, "stdout", "F", strings.Repeat("x", 100)), 10000)), 0o600); err != nil {
+	text := strings.Repeat(line(1, "stdout", "F", strings.Repeat("x", 100)), 10000)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		b.Fatal(err)
 	}
 	for b.Loop() {

@@ -67,7 +67,8 @@ func holdsNothing(t *testing.T, own bool) {
 
 	// Orphans are reaped, and the executable cannot be written once nobody runs it.
 	require.Equal(t, "0\n",
-		run("(sh -c 'true & true' &) ; n=1; while [ $n != 0 ]; do n=$(ps -o stat= 2>/dev/null | grep -c '^Z'); done; echo $n"))
+		run("(sh -c 'true & true' &) ; n=1; "+
+			"while [ $n != 0 ]; do n=$(ps -o stat= 2>/dev/null | grep -c '^Z'); done; echo $n"))
 	pid := strings.Split(ns, "/")[2]
 	exe, err := unix.Open("/proc/"+pid+"/exe", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	require.NoError(t, err)

@@ -234,30 +234,34 @@ func mounts(s runtime.Spec) []specs.Mount {
 		list = slices.DeleteFunc(list, func(have specs.Mount) bool {
 			return have.Destination == target && have.Type != "bind"
 		})
-		options := []string{"rbind", "r" + strings.TrimPrefix(cmpOr(m.Propagation, "private"), "r")}
-		switch {
-		case m.ReadOnly && m.RecursiveReadOnly:
-			options = append(options, "ro", "rro")
-		case m.ReadOnly:
-			options = append(options, "ro")
-		default:
-			options = append(options, "rw")
-		}
-		if m.NoExec {
-			options = append(options, "noexec")
-		}
-		if m.NoSUID {
-			options = append(options, "nosuid")
-		}
-		if m.NoDev {
-			options = append(options, "nodev")
-		}
-		if m.MapIDs {
-			options = append(options, shim.MapIDs)
-		}
-		list = append(list, specs.Mount{Destination: target, Type: "bind", Source: m.Source, Options: options})
+		list = append(list, specs.Mount{Destination: target, Type: "bind", Source: m.Source, Options: mountOptions(m)})
 	}
 	return list
+}
+
+func mountOptions(m runtime.Mount) []string {
+	options := []string{"rbind", "r" + strings.TrimPrefix(cmpOr(m.Propagation, "private"), "r")}
+	switch {
+	case m.ReadOnly && m.RecursiveReadOnly:
+		options = append(options, "ro", "rro")
+	case m.ReadOnly:
+		options = append(options, "ro")
+	default:
+		options = append(options, "rw")
+	}
+	if m.NoExec {
+		options = append(options, "noexec")
+	}
+	if m.NoSUID {
+		options = append(options, "nosuid")
+	}
+	if m.NoDev {
+		options = append(options, "nodev")
+	}
+	if m.MapIDs {
+		options = append(options, shim.MapIDs)
+	}
+	return options
 }
 
 func cmpOr(s, otherwise string) string {

@@ -116,10 +116,10 @@ func (m *Manager) Setup(ctx context.Context, p volume.Pod, v *volume.Volume) (vo
 		return volume.Mounted{}, err
 	}
 	object, err := m.describe(ctx, r.driver)
-	if err != nil {
-		return volume.Mounted{}, err
+	if err == nil {
+		err = supports(object, r)
 	}
-	if err := supports(object, r); err != nil {
+	if err != nil {
 		return volume.Mounted{}, err
 	}
 	republish := object != nil && object.Spec.RequiresRepublish != nil && *object.Spec.RequiresRepublish
@@ -152,29 +152,19 @@ func (m *Manager) Setup(ctx context.Context, p volume.Pod, v *volume.Volume) (vo
 	}
 	if !published {
 		now.Boot = ""
-		if err := v.Save(now); err != nil {
-			return out, err
-		}
-		if err := m.c.Failpoints.At("csi.recorded"); err != nil {
+		if err := m.record(v, now); err != nil {
 			return out, err
 		}
 	}
-	switch {
-	case r.persistent == nil:
-	case published:
-		m.restore(ctx, c, r, object)
-	default:
-		if err := m.stage(ctx, c, r, object, userOf(v)); err != nil {
-			return out, err
-		}
+	if err := m.stageOrRestore(ctx, c, r, object, v, published); err != nil {
+		return out, err
 	}
 	if !published || republish {
-		if err := m.nodePublish(ctx, c, p, r, object, now); err != nil {
-			if published {
-				m.c.Logger.Warn("could not publish volume again", "pod", p.Namespace+"/"+p.Name, "volume", v.Name, "error", err)
-				return out, nil
-			}
+		if err := m.nodePublish(ctx, c, p, r, object, now); err != nil && !published {
 			return out, err
+		} else if err != nil {
+			m.c.Logger.Warn("could not publish volume again", "pod", p.Namespace+"/"+p.Name, "volume", v.Name, "error", err)
+			return out, nil
 		}
 	}
 	if !published {
@@ -191,14 +181,41 @@ func (m *Manager) Setup(ctx context.Context, p volume.Pod, v *volume.Volume) (vo
 			return out, err
 		}
 	}
-	if r.persistent != nil {
-		if err := m.expand(ctx, c, p, r, now.Target); err != nil {
-			m.c.Logger.Warn("could not expand volume", "pod", p.Namespace+"/"+p.Name, "volume", r.name, "error", err)
-			m.about(p, corev1.EventTypeWarning, "VolumeResizeFailed",
-				fmt.Sprintf("NodeExpandVolume.NodeExpandVolume failed for volume %q : %s", p.Volume, err.Error()))
-		}
-	}
+	m.expandIfLarger(ctx, c, p, r, now.Target)
 	return out, nil
+}
+
+// record saves that a volume is about to be published, so that Teardown undoes it after a crash.
+func (m *Manager) record(v *volume.Volume, s state) error {
+	if err := v.Save(s); err != nil {
+		return err
+	}
+	return m.c.Failpoints.At("csi.recorded")
+}
+
+// stageOrRestore stages a persistent volume, or adopts the stage of one that is published already.
+func (m *Manager) stageOrRestore(ctx context.Context, c *connection, r *request, object *storagev1.CSIDriver,
+	v *volume.Volume, published bool) error {
+	switch {
+	case r.persistent == nil:
+		return nil
+	case published:
+		m.restore(ctx, c, r, object)
+		return nil
+	}
+	return m.stage(ctx, c, r, object, userOf(v))
+}
+
+// expandIfLarger grows the file system of a persistent volume. A failure is an event: the pod can run.
+func (m *Manager) expandIfLarger(ctx context.Context, c *connection, p volume.Pod, r *request, target string) {
+	if r.persistent == nil {
+		return
+	}
+	if err := m.expand(ctx, c, p, r, target); err != nil {
+		m.c.Logger.Warn("could not expand volume", "pod", p.Namespace+"/"+p.Name, "volume", r.name, "error", err)
+		m.about(p, corev1.EventTypeWarning, "VolumeResizeFailed",
+			fmt.Sprintf("NodeExpandVolume.NodeExpandVolume failed for volume %q : %s", p.Volume, err.Error()))
+	}
 }
 
 // Teardown implements volume.Plugin.

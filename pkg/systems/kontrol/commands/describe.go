@@ -70,39 +70,7 @@ func (c *cluster) DescribeResource(ctx context.Context, name string, out io.Writ
 	if err != nil {
 		return err
 	}
-	target := r.Spec.ClusterName
-	if r.Spec.ClusterSelector != nil {
-		target = "those with labels " + metav1.FormatLabelSelector(r.Spec.ClusterSelector)
-	}
-	policy := map[kontrol.DeletionPolicy]string{
-		kontrol.DeletionDelete: "the object is deleted with the resource",
-		kontrol.DeletionOrphan: "the object outlives the resource",
-	}
-	rows := [][2]string{
-		{"Resource", r.Name}, {"Object", kontrol.TargetOf(r).String()}, {"ID", fmt.Sprint(r.Status.ID)}, {"Clusters", target},
-		{"State", stateOf(r)}, {"Message", r.Status.Message},
-		{"Revision", fmt.Sprintf("%d (generation %d)", revisionOf(r), r.Generation)},
-		{"Mode", string(r.Spec.Mode)}, {"Deletion", policy[r.Spec.DeletionPolicy]},
-		{"Created", command.Stamp(&r.CreationTimestamp)},
-		{"Depends on", strings.Join(r.Spec.DependsOn, ", ")},
-	}
-	if r.Spec.Suspend {
-		rows = append(rows, [2]string{"Suspended", "nothing is applied"})
-	}
-	for i := range r.Spec.Windows {
-		rows = append(rows, [2]string{"Window", windowText(&r.Spec.Windows[i])})
-	}
-	if r.Spec.Approval == kontrol.ApprovalManual {
-		approved := "the present generation is not approved"
-		if r.Status.Approved == r.Generation {
-			approved = "the present generation is approved"
-		}
-		rows = append(rows, [2]string{"Approval", approved})
-	}
-	if i := r.Spec.Ignore; i != nil {
-		rows = append(rows, [2]string{"Ignored", strings.Join(slices.Concat(i.Fields, i.Managers), ", ")})
-	}
-	for _, row := range rows {
+	for _, row := range describeSpec(r) {
 		if row[1] != "" {
 			fmt.Fprintf(out, "%-10s  %s\n", row[0], row[1])
 		}
@@ -144,6 +112,43 @@ func (c *cluster) DescribeResource(ctx context.Context, name string, out io.Writ
 	}
 	fmt.Fprintln(out)
 	return driftTable(out, drifts, now)
+}
+
+// describeSpec returns what a Resource says, a row each.
+func describeSpec(r *kontrol.Resource) [][2]string {
+	target := r.Spec.ClusterName
+	if r.Spec.ClusterSelector != nil {
+		target = "those with labels " + metav1.FormatLabelSelector(r.Spec.ClusterSelector)
+	}
+	policy := map[kontrol.DeletionPolicy]string{
+		kontrol.DeletionDelete: "the object is deleted with the resource",
+		kontrol.DeletionOrphan: "the object outlives the resource",
+	}
+	rows := [][2]string{
+		{"Resource", r.Name}, {"Object", kontrol.TargetOf(r).String()}, {"ID", fmt.Sprint(r.Status.ID)}, {"Clusters", target},
+		{"State", stateOf(r)}, {"Message", r.Status.Message},
+		{"Revision", fmt.Sprintf("%d (generation %d)", revisionOf(r), r.Generation)},
+		{"Mode", string(r.Spec.Mode)}, {"Deletion", policy[r.Spec.DeletionPolicy]},
+		{"Created", command.Stamp(&r.CreationTimestamp)},
+		{"Depends on", strings.Join(r.Spec.DependsOn, ", ")},
+	}
+	if r.Spec.Suspend {
+		rows = append(rows, [2]string{"Suspended", "nothing is applied"})
+	}
+	for i := range r.Spec.Windows {
+		rows = append(rows, [2]string{"Window", windowText(&r.Spec.Windows[i])})
+	}
+	if r.Spec.Approval == kontrol.ApprovalManual {
+		approved := "the present generation is not approved"
+		if r.Status.Approved == r.Generation {
+			approved = "the present generation is approved"
+		}
+		rows = append(rows, [2]string{"Approval", approved})
+	}
+	if i := r.Spec.Ignore; i != nil {
+		rows = append(rows, [2]string{"Ignored", strings.Join(slices.Concat(i.Fields, i.Managers), ", ")})
+	}
+	return rows
 }
 
 // windowText says what a sync window is for, and when it is.

@@ -1,10 +1,10 @@
 // Package controller keeps many clusters as their Resources say. It has four reconcilers, each the only writer of what
 // it writes, so that none waits for another:
 //
-//	cluster       connects to Clusters                              writes Cluster.status
-//	applied       applies Resources to clusters (the reconciler)    writes AppliedStates, and the objects of clusters
-//	current       records what clusters have (the watcher)          writes CurrentStates
-//	resource      sums up                                           writes Resource.status, and lets go of deleted Resources
+//	cluster    connects to Clusters                            writes Cluster.status
+//	applied    applies Resources to clusters (the reconciler)  writes AppliedStates, and the objects of clusters
+//	current    records what clusters have (the watcher)        writes CurrentStates
+//	resource   summarizes the others                           writes Resource.status, removes finalizers of Resources
 //
 // Where another API server has the kinds by definitions, resource also does what ours does when a Resource is written
 // (accept): it writes its revision and finalizer.
