@@ -11,6 +11,8 @@ import (
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
+
+	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
 // Config configures a Client.
@@ -44,7 +46,8 @@ type Client struct {
 	ctrl.WithWatch
 	plain ctrl.Client // for writes that cannot be waited for: dry runs, and deletes of collections
 	cache ctrlcache.Cache
-	ready chan struct{}
+	// Ready is closed when the cache runs and every informer requested before Run has synced.
+	run.Readiness
 }
 
 var _ Interface = (*Client)(nil)
@@ -101,7 +104,7 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	out := &Client{WithWatch: caching, plain: caching, cache: cache, ready: make(chan struct{})}
+	out := &Client{WithWatch: caching, plain: caching, cache: cache}
 	if c.ReadOwnWrites {
 		opts.Cache = nil
 		if out.plain, err = ctrl.New(cfg, opts); err != nil {
@@ -164,9 +167,6 @@ func (c *Client) Cache() ctrlcache.Cache { return c.cache }
 // Name is "client".
 func (c *Client) Name() string { return "client" }
 
-// Ready is closed when the cache runs and every informer requested before Run has synced.
-func (c *Client) Ready() <-chan struct{} { return c.ready }
-
 // Run runs the cache until ctx is done.
 func (c *Client) Run(ctx context.Context) error {
 	waiting, cancel := context.WithCancel(ctx)
@@ -174,7 +174,7 @@ func (c *Client) Run(ctx context.Context) error {
 	go func() {
 		defer close(done)
 		if c.cache.WaitForCacheSync(waiting) {
-			close(c.ready)
+			c.SetReady()
 		}
 	}()
 	err := c.cache.Start(ctx)

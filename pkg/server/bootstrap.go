@@ -18,6 +18,7 @@ import (
 
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 	"github.com/coracle-dev/coracle/apis/storage"
+	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/allocations"
 	keep "github.com/coracle-dev/coracle/pkg/control/controllers/bootstrap"
@@ -40,12 +41,10 @@ type bootstrap struct {
 	// repair reserves what Services use; see registry.RepairAllocations.
 	repair func(context.Context) error
 	log    *slog.Logger
-	ready  chan struct{}
+	run.Readiness
 }
 
-func (b *bootstrap) Name() string           { return "bootstrap" }
-func (b *bootstrap) Ready() <-chan struct{} { return b.ready }
-
+func (b *bootstrap) Name() string { return "bootstrap" }
 func (b *bootstrap) Run(ctx context.Context) error {
 	// Before anything is allocated: the store may have been written by a version that made no reservations.
 	if err := b.repair(ctx); err != nil && ctx.Err() == nil {
@@ -59,7 +58,7 @@ func (b *bootstrap) Run(ctx context.Context) error {
 		// A running server can be repaired through its API. The reconciler retries.
 		b.log.Error("could not write bootstrap objects", "error", err)
 	}
-	close(b.ready)
+	b.SetReady()
 	return engine.Run(ctx, engine.Config{
 		ClientFor: func(string) client.Interface { return b.client }, Log: b.log,
 	}, []*engine.Reconciler{keep.New(b.objects([]netip.Addr{b.api.Addr()}), b.wanted), allocations.New(b.repair)},

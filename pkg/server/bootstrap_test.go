@@ -49,7 +49,7 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 		services: netip.MustParsePrefix("10.43.0.0/16"),
 		servers: newServerList(s, netip.MustParseAddr("192.0.2.1"), s.Alone,
 			kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))), repair: r.RepairAllocations,
-		log: slog.New(slog.DiscardHandler), ready: make(chan struct{}),
+		log: slog.New(slog.DiscardHandler),
 	}
 	runtest.Start(t, s, ca, b)
 

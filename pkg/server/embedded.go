@@ -39,7 +39,8 @@ type EmbeddedConfig struct {
 // socket for commands, the lock of the data directory, and loggers of libraries. Several can run in one process.
 type Embedded struct {
 	plane *plane
-	ready chan struct{}
+	// Ready is closed once the API serves, with the objects that every cluster has, and everything else runs.
+	run.Readiness
 }
 
 // Given is what a control plane takes from its caller in place of what it has in its data directory. Of what is zero,
@@ -95,7 +96,7 @@ func NewEmbedded(c EmbeddedConfig) (*Embedded, error) {
 		return nil, err
 	}
 	p.plane, p.store, p.url, p.kubeconfig = l, l.store, l.url, l.kubeconfig
-	return &Embedded{plane: l, ready: make(chan struct{})}, nil
+	return &Embedded{plane: l}, nil
 }
 
 // reachable returns an address for the endpoints of the API, which must not be of the loopback interface: then it is
@@ -140,18 +141,15 @@ func (l *plane) clientAuthorities() []*x509.Certificate {
 	return []*x509.Certificate{present, old}
 }
 
-// Ready is closed once the API serves, with the objects that every cluster has, and everything else runs.
-func (e *Embedded) Ready() <-chan struct{} { return e.ready }
-
 // Run runs the control plane until ctx is done. It can be called once.
 func (e *Embedded) Run(ctx context.Context) error {
 	p := e.plane.process
 	ctx, stop := p.lingering(ctx, false)
 	defer stop()
 	defer p.listener.Close() // the API server may not have started
-	components := append(e.plane.components(), &last{ready: make(chan struct{}), notify: func(context.Context) {
+	components := append(e.plane.components(), &last{notify: func(context.Context) {
 		close(p.started)
-		close(e.ready)
+		e.SetReady()
 	}})
 	return run.All(ctx, run.Observer{
 		Started: func(name string, took time.Duration) {

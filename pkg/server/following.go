@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
 
+	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/servers"
 )
@@ -37,14 +38,11 @@ func serverHosts(urls []string) (hosts []string) {
 type serverFollower struct {
 	client client.Interface
 	list   *servers.List
-	ready  chan struct{}
+	run.Readiness
 }
 
 // Name implements run.Component.
 func (f *serverFollower) Name() string { return "servers" }
-
-// Ready implements run.Component.
-func (f *serverFollower) Ready() <-chan struct{} { return f.ready }
 
 // Run implements run.Component.
 func (f *serverFollower) Run(ctx context.Context) error {
@@ -63,7 +61,7 @@ func (f *serverFollower) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	close(f.ready)
+	f.SetReady()
 	<-ctx.Done()
 	return slices.RemoveEventHandler(registration)
 }

@@ -56,7 +56,7 @@ type identity struct {
 	present atomic.Pointer[joined]
 	refused chan struct{} // authentication failed on either side
 	changed chan struct{} // the server's CAs have changed
-	ready   chan struct{}
+	run.Readiness
 }
 
 // The files of an identity besides the key.
@@ -104,14 +104,11 @@ func shutOut(err error) bool {
 // Name implements run.Component.
 func (i *identity) Name() string { return "identity" }
 
-// Ready implements run.Component.
-func (i *identity) Ready() <-chan struct{} { return i.ready }
-
 // Run renews the certificates when due, when they are refused, or when the cluster's CAs change, until ctx is done. A
 // renewal works with expired certificates too, as after a long suspension. If the machine has lost its membership, or
 // has joined another cluster than the one as whose node it resumed, Run fails with the reason.
 func (i *identity) Run(ctx context.Context) error {
-	close(i.ready)
+	i.SetReady()
 	defer func() { i.present.Load().transport.CloseIdleConnections() }()
 	var tried time.Time
 	failures := 0

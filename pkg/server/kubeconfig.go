@@ -34,7 +34,7 @@ type adminKubeconfig struct {
 
 	mu      sync.Mutex
 	renewal time.Time
-	ready   chan struct{}
+	run.Readiness
 }
 
 var _ run.Component = (*adminKubeconfig)(nil)
@@ -42,12 +42,9 @@ var _ run.Component = (*adminKubeconfig)(nil)
 // Name implements run.Component.
 func (k *adminKubeconfig) Name() string { return "kubeconfig" }
 
-// Ready implements run.Component.
-func (k *adminKubeconfig) Ready() <-chan struct{} { return k.ready }
-
 // Run renews the kubeconfig until ctx is done.
 func (k *adminKubeconfig) Run(ctx context.Context) error {
-	close(k.ready)
+	k.SetReady()
 	for {
 		wait := k.due()
 		if wait <= 0 {

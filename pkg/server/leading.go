@@ -109,14 +109,12 @@ func (l *plane) catchUp(ctx context.Context) error {
 type yielded struct {
 	plane  *plane
 	leases []string
-	ready  chan struct{}
+	run.Readiness
 }
 
-func (y *yielded) Name() string           { return "leases" }
-func (y *yielded) Ready() <-chan struct{} { return y.ready }
-
+func (y *yielded) Name() string { return "leases" }
 func (y *yielded) Run(ctx context.Context) error {
-	close(y.ready)
+	y.SetReady()
 	for _, lease := range y.leases {
 		if !y.plane.store.Alone() {
 			break // another server may run these components

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
@@ -186,12 +187,10 @@ func (l *serverList) leave(ctx context.Context) (bool, error) {
 // stops before it.
 type presence struct {
 	bootstrap *bootstrap
-	ready     chan struct{}
+	run.Readiness
 }
 
-func (p *presence) Name() string           { return "endpoints" }
-func (p *presence) Ready() <-chan struct{} { return p.ready }
-
+func (p *presence) Name() string { return "endpoints" }
 func (p *presence) Run(ctx context.Context) error {
 	b := p.bootstrap
 	err := b.servers.enter(ctx)
@@ -201,7 +200,7 @@ func (p *presence) Run(ctx context.Context) error {
 	if err != nil && ctx.Err() == nil { // bootstrap's reconciler retries
 		b.log.Warn("could not write the endpoints of the API", "error", err)
 	}
-	close(p.ready)
+	p.SetReady()
 	<-ctx.Done()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
 	defer cancel()

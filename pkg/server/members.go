@@ -33,7 +33,7 @@ const (
 // What was admitted is forgotten when the process ends: a machine that has not registered until then joins again.
 type members struct {
 	client client.Interface
-	ready  chan struct{}
+	run.Readiness
 
 	mu       sync.Mutex
 	admitted map[string]admission                       // by node name
@@ -54,7 +54,6 @@ func newMembers(c client.Interface, a *authorities) *members {
 	return &members{
 		client:   c,
 		nodes:    a,
-		ready:    make(chan struct{}),
 		admitted: map[string]admission{},
 		requests: map[string]map[*request]context.CancelFunc{},
 	}
@@ -62,9 +61,6 @@ func newMembers(c client.Interface, a *authorities) *members {
 
 // Name implements run.Component.
 func (m *members) Name() string { return "members" }
-
-// Ready implements run.Component.
-func (m *members) Ready() <-chan struct{} { return m.ready }
 
 // Run watches the Nodes until ctx is done.
 func (m *members) Run(ctx context.Context) error {
@@ -98,7 +94,7 @@ func (m *members) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	close(m.ready)
+	m.SetReady()
 	<-ctx.Done()
 	return nodes.RemoveEventHandler(registration)
 }

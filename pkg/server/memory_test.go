@@ -16,7 +16,7 @@ func TestLastSettles(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), stop)
 			defer cancel()
 			n := 0
-			l := &last{ready: make(chan struct{}), notify: func(context.Context) {}, settled: func() { n++ }}
+			l := &last{notify: func(context.Context) {}, settled: func() { n++ }}
 			require.NoError(t, l.Run(ctx))
 			require.Equal(t, want, n)
 			<-l.Ready()

@@ -65,7 +65,7 @@ func startPlane(t testing.TB) *plane {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended, ready := make(chan error, 1), make(chan struct{})
 	components := append(l.components(), &last{
-		ready: make(chan struct{}), notify: func(context.Context) { close(p.started); close(ready) },
+		notify: func(context.Context) { close(p.started); close(ready) },
 	})
 	go func() { ended <- run.All(ctx, run.Observer{}, components...) }()
 	t.Cleanup(func() {

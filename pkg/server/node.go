@@ -125,7 +125,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 	i := &identity{
 		servers: list, token: strings.TrimSpace(p.Token), nodeName: p.NodeName, nodeIP: p.NodeIP,
 		dir: dir, key: key, log: log,
-		refused: make(chan struct{}, 1), changed: make(chan struct{}, 1), ready: make(chan struct{}),
+		refused: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 	}
 	if err := i.enterOrResume(ctx); err != nil {
 		return nil, fmt.Errorf("join %s: %w", strings.Join(p.Join, ", "), err)
@@ -151,7 +151,7 @@ func (p *process) joinCluster(ctx context.Context) (*membership, error) {
 		return nil, err
 	}
 	m := &membership{
-		client: remote, remote: []run.Component{i, remote, run.Aside(&serverFollower{remote, list, make(chan struct{})})},
+		client: remote, remote: []run.Component{i, remote, run.Aside(&serverFollower{client: remote, list: list})},
 		machine: machine, domain: j.ClusterDomain, clientCAs: i.clientCAs, serving: i.serving, api: &remoteAPI{identity: i},
 		parts: systems.All(system.Host{}).Parts(),
 	}

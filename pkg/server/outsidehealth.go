@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/coracle-dev/coracle/pkg/base/connlimit"
+	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
 // outsideHealth is a component that serves the health and the metrics of a process without an API server: /livez,
@@ -26,12 +27,12 @@ type outsideHealth struct {
 	server   *http.Server
 	health   *grpchealth.Server
 	settled  <-chan struct{} // the process is ready
-	ready    chan struct{}
+	run.Readiness
 }
 
 // newOutsideHealth creates the component; settled is closed once the process is ready.
 func newOutsideHealth(l net.Listener, metrics prometheus.Gatherer, settled <-chan struct{}) *outsideHealth {
-	h := &outsideHealth{listener: l, health: grpchealth.NewServer(), settled: settled, ready: make(chan struct{})}
+	h := &outsideHealth{listener: l, health: grpchealth.NewServer(), settled: settled}
 	h.health.SetServingStatus("", grpc_health_v1.HealthCheckResponse_NOT_SERVING)
 	rpc := grpc.NewServer(grpc.MaxRecvMsgSize(1 << 12))
 	grpc_health_v1.RegisterHealthServer(rpc, h.health)
@@ -65,15 +66,13 @@ func newOutsideHealth(l net.Listener, metrics prometheus.Gatherer, settled <-cha
 	return h
 }
 
-func (h *outsideHealth) Name() string           { return "health" }
-func (h *outsideHealth) Ready() <-chan struct{} { return h.ready }
-
+func (h *outsideHealth) Name() string { return "health" }
 func (h *outsideHealth) Run(ctx context.Context) error {
 	ended := make(chan error, 1)
 	go func() {
 		ended <- h.server.Serve(connlimit.New(h.listener, connlimit.Config{Most: 64, Each: 64, Logger: slog.Default()}))
 	}()
-	close(h.ready)
+	h.SetReady()
 	settled := h.settled
 	for {
 		select {

@@ -123,7 +123,7 @@ func (p *plane) components() []run.Component {
 		others = append(others, election.Scheduler)
 	}
 	if len(others) > 0 {
-		list = append(list, &yielded{plane: p, leases: others, ready: make(chan struct{})})
+		list = append(list, &yielded{plane: p, leases: others})
 	}
 	return list
 }
@@ -190,7 +190,6 @@ func newPlane(p *process, keys *pki.Set) (*plane, error) {
 		url:     l.url,
 		keys:    keys,
 		log:     component(p.log, "kubeconfig"),
-		ready:   make(chan struct{}),
 	}
 	if p.MergeKubeconfig {
 		l.admin.merged = userKubeconfig()
@@ -303,9 +302,9 @@ func (l *plane) newBootstrap(kinds *kind.Catalog, api netip.AddrPort, services n
 		services: services,
 		servers: newServerList(l.store, api.Addr(), l.store.Alone,
 			kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))),
-		repair: l.registry.RepairAllocations, log: component(p.log, "bootstrap"), ready: make(chan struct{}),
+		repair: l.registry.RepairAllocations, log: component(p.log, "bootstrap"),
 	}
-	l.presence = &presence{bootstrap: l.bootstrap, ready: make(chan struct{})}
+	l.presence = &presence{bootstrap: l.bootstrap}
 }
 
 // joiner returns the handler that admits other machines.

@@ -95,7 +95,6 @@ func (l *plane) newAPI(kinds *kind.Catalog, serving *pki.Source) error {
 		client:  own,
 		all:     func() []ctrl.Object { return builtin.Roles(l.systems.Extensions()...) },
 		log:     component(p.log, "roles"),
-		ready:   make(chan struct{}),
 		written: make(chan struct{}),
 	}
 	return nil

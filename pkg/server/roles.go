@@ -7,6 +7,7 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
 	keep "github.com/coracle-dev/coracle/pkg/control/controllers/roles"
 	"github.com/coracle-dev/coracle/pkg/engine"
@@ -16,17 +17,16 @@ import (
 // system:masters and nodes can already work, which is all that a cluster needs to start. written is closed once they
 // do.
 type roles struct {
-	client         client.Interface // the API server's
-	all            func() []ctrl.Object
-	log            *slog.Logger
-	ready, written chan struct{}
+	run.Readiness
+	client  client.Interface // the API server's
+	all     func() []ctrl.Object
+	log     *slog.Logger
+	written chan struct{}
 }
 
-func (r *roles) Name() string           { return "roles" }
-func (r *roles) Ready() <-chan struct{} { return r.ready }
-
+func (r *roles) Name() string { return "roles" }
 func (r *roles) Run(ctx context.Context) error {
-	close(r.ready)
+	r.SetReady()
 	return engine.Run(ctx, engine.Config{
 		ClientFor: func(string) client.Interface { return r.client }, Log: r.log,
 	}, []*engine.Reconciler{keep.New(r.all, sync.OnceFunc(func() { close(r.written) }))}, func() {})

@@ -51,7 +51,6 @@ func TestAdminKubeconfigIsRenewed(t *testing.T) {
 			merged:  home,
 			keys:    keys,
 			log:     slog.New(slog.DiscardHandler),
-			ready:   make(chan struct{}),
 		}
 		require.NoError(t, k.write(true))
 		ended := make(chan error)

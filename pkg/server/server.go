@@ -214,7 +214,7 @@ func (p *process) run(ctx context.Context, report func(socket.Event), components
 	// The socket first, so that status and stop work while the rest starts.
 	components = append([]run.Component{socket.NewServer(p.RunDir, p)}, components...)
 	p.parts.add(components)
-	components = append(components, &last{ready: make(chan struct{}), notify: func(ctx context.Context) {
+	components = append(components, &last{notify: func(ctx context.Context) {
 		if p.onReady != nil {
 			if err := p.onReady(ctx); err != nil {
 				p.log.Warn("could not label node as control plane", "error", err)
@@ -266,7 +266,7 @@ func (p *process) forgetStart() {
 
 // last is the last component: when it starts, all others are ready.
 type last struct {
-	ready   chan struct{}
+	run.Readiness
 	notify  func(context.Context)
 	settled func() // called once, after settling; may be nil
 }
@@ -274,11 +274,10 @@ type last struct {
 // settling is how long after the start what waited for its end, and the controllers' first look at everything, go on.
 const settling = 5 * time.Second
 
-func (l *last) Name() string           { return lastName }
-func (l *last) Ready() <-chan struct{} { return l.ready }
+func (l *last) Name() string { return lastName }
 func (l *last) Run(ctx context.Context) error {
 	l.notify(ctx)
-	close(l.ready)
+	l.SetReady()
 	if l.settled != nil {
 		after := time.NewTimer(settling)
 		defer after.Stop()

@@ -184,7 +184,7 @@ func startOne(t *testing.T, s *store.Store, name, address string, running *atomi
 		client: o.paused.client(l.client(user.APIServerUser, user.SystemPrivilegedGroup)), api: api,
 		service:  netip.MustParseAddr("10.43.0.1"),
 		services: netip.MustParsePrefix("10.43.0.0/16"), repair: l.registry.RepairAllocations,
-		log: slog.New(slog.DiscardHandler), ready: make(chan struct{}),
+		log: slog.New(slog.DiscardHandler),
 		servers: newServerList(pausedStore{s, &o.paused}, api.Addr(), func() bool {
 			return false
 		}, kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("Endpoints"))),
@@ -208,8 +208,8 @@ func startOne(t *testing.T, s *store.Store, name, address string, running *atomi
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	last := &last{ready: make(chan struct{}), notify: func(context.Context) {}}
-	presence := &presence{bootstrap: l.bootstrap, ready: make(chan struct{})}
+	last := &last{notify: func(context.Context) {}}
+	presence := &presence{bootstrap: l.bootstrap}
 	go func() { ended <- run.All(ctx, run.Observer{}, l.cache, l.bootstrap, presence, o.led, last) }()
 	o.stop = sync.OnceValue(func() error { cancel(); return <-ended })
 	t.Cleanup(func() { require.NoError(t, o.stop()) })

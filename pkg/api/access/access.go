@@ -28,6 +28,7 @@ import (
 	"k8s.io/apiserver/plugin/pkg/authenticator/token/oidc"
 
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
 // maxFile limits a configuration file, in bytes.
@@ -59,8 +60,9 @@ type Config struct {
 
 // Access is the component "access". It authenticates tokens and authorizes requests according to its configuration.
 type Access struct {
-	cfg       Config
-	ready     chan struct{}
+	cfg Config
+	// Ready: the files are followed.
+	run.Readiness
 	issuers   func() authenticationcel.Compiler
 	matches   func() authorizationcel.Compiler
 	anonymous *apiserver.AnonymousAuthConfig // of the file at the start; nil if it has none
@@ -77,7 +79,7 @@ func New(cfg Config) (*Access, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	a := &Access{cfg: cfg, ready: make(chan struct{}), issuers: sync.OnceValue(authenticationcel.NewDefaultCompiler),
+	a := &Access{cfg: cfg, issuers: sync.OnceValue(authenticationcel.NewDefaultCompiler),
 		matches: sync.OnceValue(authorizationcel.NewDefaultCompiler), allow: func(string) bool { return cfg.Anonymous },
 		read: map[string]string{}}
 	if cfg.AuthenticationFile != "" && cfg.OIDC.Issuer != "" {

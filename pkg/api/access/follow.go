@@ -11,9 +11,6 @@ import (
 // Name implements run.Component.
 func (a *Access) Name() string { return "access" }
 
-// Ready implements run.Component: the files are followed.
-func (a *Access) Ready() <-chan struct{} { return a.ready }
-
 // file is a configuration file that is followed.
 type file struct {
 	path   string
@@ -39,7 +36,7 @@ func (a *Access) Run(ctx context.Context) error {
 		files = append(files, file{a.cfg.Proxy.CAFile, a.reloadProxy})
 	}
 	if len(files) == 0 {
-		close(a.ready)
+		a.SetReady()
 		<-ctx.Done()
 		return nil
 	}
@@ -50,12 +47,12 @@ func (a *Access) Run(ctx context.Context) error {
 	}
 	if err != nil {
 		a.cfg.Log.Warn("could not watch configuration files: changes are seen at the next start", "error", err)
-		close(a.ready)
+		a.SetReady()
 		<-ctx.Done()
 		return nil
 	}
 	a.reload(files) // they may have changed since they were read
-	close(a.ready)
+	a.SetReady()
 	for {
 		select {
 		case <-ctx.Done():

@@ -172,7 +172,8 @@ type Server struct {
 	handler  http.Handler
 	// rest is the handler after authentication, imp that after impersonation.
 	rest, imp http.Handler
-	ready     chan struct{}
+	// Ready is closed once the socket accepts connections.
+	run.Readiness
 	// leaving is true after Leave, ending is done when the server stops, which ends watches and streams.
 	leaving atomic.Bool
 	ending  context.Context //nolint:containedctx // the server's own life
@@ -218,8 +219,7 @@ func New(cfg Config) (*Server, error) {
 			APIPrefixes:          sets.NewString("api", "apis"),
 			GrouplessAPIPrefixes: sets.NewString("api"),
 		},
-		fair:  fairness.New(cfg.Fairness),
-		ready: make(chan struct{}),
+		fair: fairness.New(cfg.Fairness),
 	}
 	s.ending, s.end = context.WithCancel(context.Background())
 	var err error
@@ -242,9 +242,6 @@ func New(cfg Config) (*Server, error) {
 
 // Name is "apiserver".
 func (s *Server) Name() string { return "apiserver" }
-
-// Ready is closed once the socket accepts connections.
-func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Fairness returns the state of the priority levels, each with up to flows of its busiest flows.
 func (s *Server) Fairness(flows int) []fairness.Level { return s.fair.Report(flows) }
@@ -283,7 +280,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	}
 	if l == nil {
-		close(s.ready)
+		s.SetReady()
 		<-ctx.Done()
 		s.end()
 		return nil
@@ -311,7 +308,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Opened: func(open int) { s.metrics.connections.open.Set(float64(open)) }, Refused: s.metrics.connections.refused.Inc,
 	})
 	go func() { failed <- h.ServeTLS(gathering{limited, s.cfg.WriteStall}, "", "") }()
-	close(s.ready)
+	s.SetReady()
 	select {
 	case err := <-failed:
 		s.end()

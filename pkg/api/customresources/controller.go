@@ -47,7 +47,7 @@ func (c Config) Validate() error {
 type Controller struct {
 	cfg   Config
 	maker *custom.Maker
-	ready chan struct{}
+	run.Readiness
 
 	names   *names
 	changes *changes
@@ -71,7 +71,7 @@ func New(cfg Config) (*Controller, error) {
 		cfg.Log = slog.Default()
 	}
 	return &Controller{
-		cfg: cfg, maker: custom.NewMaker(cfg.Webhooks), ready: make(chan struct{}), names: newNames(cfg.Kinds.Table().All()),
+		cfg: cfg, maker: custom.NewMaker(cfg.Webhooks), names: newNames(cfg.Kinds.Table().All()),
 		changes: newChanges(cfg.Kinds), sets: map[string]*custom.Set{}, emptying: map[string]bool{},
 		settled: map[string]string{},
 	}, nil
@@ -80,15 +80,12 @@ func New(cfg Config) (*Controller, error) {
 // Name implements run.Component.
 func (c *Controller) Name() string { return "customresources" }
 
-// Ready implements run.Component.
-func (c *Controller) Ready() <-chan struct{} { return c.ready }
-
 // Run implements run.Component.
 func (c *Controller) Run(ctx context.Context) error {
 	if err := c.load(ctx); err != nil {
 		return err
 	}
-	close(c.ready)
+	c.SetReady()
 	defer c.watching.Wait()
 	follow := func(f func(context.Context)) { c.watching.Go(func() { f(ctx) }) }
 	r := &engine.Reconciler{

@@ -2,7 +2,6 @@ package run
 
 import (
 	"context"
-	"sync"
 	"time"
 )
 
@@ -29,31 +28,28 @@ type Group struct {
 	election Election
 	build    func() ([]Component, error)
 	observe  Observer
-	ready    chan struct{}
+	// Ready is closed once the components are ready, or once another process leads.
+	Readiness
 }
 
 var _ Component = (*Group)(nil)
 
 // NewGroup creates a Group; build creates its components for each term.
 func NewGroup(name string, e Election, observe Observer, build func() ([]Component, error)) *Group {
-	return &Group{name: name, election: e, build: build, observe: observe, ready: make(chan struct{})}
+	return &Group{name: name, election: e, build: build, observe: observe}
 }
 
 // Name implements Component.
 func (g *Group) Name() string { return g.name }
 
-// Ready is closed once the components are ready, or once another process leads.
-func (g *Group) Ready() <-chan struct{} { return g.ready }
-
 // Run implements Component.
 func (g *Group) Run(ctx context.Context) error {
-	open := sync.OnceFunc(func() { close(g.ready) })
 	lead := func(term context.Context) error {
 		components, err := g.build()
 		if err != nil {
 			return err
 		}
-		components = append(components, &mark{ready: make(chan struct{}), reached: open})
+		components = append(components, &mark{reached: g.SetReady})
 		return all(term, g.observe.without(markName), func() patience {
 			if ctx.Err() != nil {
 				return patience{stopEnd, stopEnd, 0}
@@ -61,7 +57,7 @@ func (g *Group) Run(ctx context.Context) error {
 			return patience{stopLost, stopLost, 0}
 		}, components)
 	}
-	return g.election.Run(ctx, lead, open)
+	return g.election.Run(ctx, lead, g.SetReady)
 }
 
 // markName is the name of the last component of a Group.
@@ -69,15 +65,14 @@ const markName = "(all of a group)"
 
 // mark is the last component of a Group; it starts once all others are ready.
 type mark struct {
-	ready   chan struct{}
+	Readiness
 	reached func()
 }
 
-func (m *mark) Name() string           { return markName }
-func (m *mark) Ready() <-chan struct{} { return m.ready }
+func (m *mark) Name() string { return markName }
 func (m *mark) Run(ctx context.Context) error {
 	m.reached()
-	close(m.ready)
+	m.SetReady()
 	<-ctx.Done()
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
@@ -40,16 +41,15 @@ type Backend interface {
 type Server struct {
 	path    string
 	backend Backend
-	ready   chan struct{}
+	run.Readiness
 }
 
 // NewServer returns a Server for backend in runDir, which must exist.
 func NewServer(runDir string, backend Backend) *Server {
-	return &Server{path: filepath.Join(runDir, Socket), backend: backend, ready: make(chan struct{})}
+	return &Server{path: filepath.Join(runDir, Socket), backend: backend}
 }
 
-func (s *Server) Name() string           { return "control" }
-func (s *Server) Ready() <-chan struct{} { return s.ready }
+func (s *Server) Name() string { return "control" }
 
 // Run serves until ctx ends. It replaces the socket of a killed process: the caller holds the lock of the data
 // directory.
@@ -74,7 +74,7 @@ func (s *Server) Run(ctx context.Context) error {
 		}
 	})
 	defer stop()
-	close(s.ready)
+	s.SetReady()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

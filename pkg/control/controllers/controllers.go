@@ -104,7 +104,8 @@ type Controllers struct {
 	cfg     Config
 	list    []*engine.Reconciler
 	monitor *engine.Monitor
-	ready   chan struct{}
+	// Ready: all reconcilers have synced.
+	run.Readiness
 }
 
 // New creates the component.
@@ -119,7 +120,7 @@ func New(cfg Config) (*Controllers, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Controllers{cfg: cfg, list: list, monitor: engine.NewMonitor(cfg.Metrics), ready: make(chan struct{})}, nil
+	return &Controllers{cfg: cfg, list: list, monitor: engine.NewMonitor(cfg.Metrics)}, nil
 }
 
 // only returns the named reconcilers; all if none is named.
@@ -143,9 +144,6 @@ func only(all []*engine.Reconciler, names []string) ([]*engine.Reconciler, error
 // Name implements run.Component.
 func (c *Controllers) Name() string { return "controllers" }
 
-// Ready implements run.Component: all reconcilers have synced.
-func (c *Controllers) Ready() <-chan struct{} { return c.ready }
-
 // Report describes each reconciler: its declaration, its queue, and its failing objects. It is empty before Run.
 func (c *Controllers) Report() []engine.Report { return c.monitor.Report() }
 
@@ -153,7 +151,7 @@ func (c *Controllers) Report() []engine.Report { return c.monitor.Report() }
 func (c *Controllers) Run(ctx context.Context) error {
 	return engine.Run(ctx,
 		engine.Config{ClientFor: c.cfg.ClientFor, Log: c.cfg.Log, Kinds: c.cfg.Kinds, Monitor: c.monitor}, c.list, func() {
-			close(c.ready)
+			c.SetReady()
 		})
 }
 

@@ -72,7 +72,8 @@ type Scheduler struct {
 	binders int
 	log     *slog.Logger
 	events  *events.Recorder
-	ready   chan struct{}
+	// Ready: all nodes and pods are known.
+	run.Readiness
 	guard   run.Guard
 	metrics *metrics
 	// preBinds run before each binding.
@@ -93,7 +94,7 @@ func New(cfg Config) (*Scheduler, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Scheduler{client: cfg.Client, binders: cfg.Binders, log: cfg.Log, ready: make(chan struct{}), late: late{}}
+	s := &Scheduler{client: cfg.Client, binders: cfg.Binders, log: cfg.Log, late: late{}}
 	if s.binders == 0 {
 		s.binders = 64
 	}
@@ -126,9 +127,6 @@ func New(cfg Config) (*Scheduler, error) {
 
 // Name implements run.Component.
 func (s *Scheduler) Name() string { return "scheduler" }
-
-// Ready implements run.Component: all nodes and pods are known.
-func (s *Scheduler) Ready() <-chan struct{} { return s.ready }
 
 var _ run.Component = (*Scheduler)(nil)
 
@@ -173,7 +171,7 @@ func (s *Scheduler) Run(ctx context.Context) error {
 		defer end()
 	}
 	defer s.drop()
-	close(s.ready)
+	s.SetReady()
 	s.loop(ctx, &wg)
 	return nil
 }

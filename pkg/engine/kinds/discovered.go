@@ -42,8 +42,8 @@ type Discovered struct {
 	client discovery.DiscoveryInterface
 	cache  ctrlcache.Cache
 	log    *slog.Logger
-	ready  chan struct{}
-	dirty  chan struct{} // capacity 1
+	run.Readiness
+	dirty chan struct{} // capacity 1
 
 	mu      sync.Mutex
 	kinds   map[schema.GroupVersionResource]engine.Kind
@@ -67,7 +67,6 @@ func Discover(cfg *rest.Config, cache ctrlcache.Cache, log *slog.Logger) (*Disco
 		client:  client,
 		cache:   cache,
 		log:     log,
-		ready:   make(chan struct{}),
 		dirty:   make(chan struct{}, 1),
 		changed: make(chan struct{}),
 	}, nil
@@ -75,9 +74,6 @@ func Discover(cfg *rest.Config, cache ctrlcache.Cache, log *slog.Logger) (*Disco
 
 // Name implements run.Component.
 func (d *Discovered) Name() string { return "discovery" }
-
-// Ready implements run.Component.
-func (d *Discovered) Ready() <-chan struct{} { return d.ready }
 
 // Stored implements engine.Kinds.
 func (d *Discovered) Stored() ([]engine.Kind, <-chan struct{}) {
@@ -155,7 +151,7 @@ func (d *Discovered) refresh() error {
 		}
 	}
 	if d.kinds == nil {
-		close(d.ready)
+		d.SetReady()
 	}
 	if d.kinds == nil || !maps.Equal(d.kinds, found) {
 		d.kinds = found

@@ -41,9 +41,10 @@ import (
 
 // Agent is a run.Component.
 type Agent struct {
-	c        Config
-	log      *slog.Logger
-	ready    chan struct{}
+	c   Config
+	log *slog.Logger
+	// Ready is closed when the node is registered, Ready, and accepts pods.
+	run.Readiness
 	pods     *pod.Manager
 	eviction *eviction.Manager
 	shutdown *shutdown.Manager // nil if shutdowns of the machine do not wait for pods
@@ -87,7 +88,6 @@ func New(c Config) (*Agent, error) {
 	a := &Agent{
 		c:          c,
 		log:        c.Logger,
-		ready:      make(chan struct{}),
 		known:      make(chan struct{}),
 		synced:     make(chan struct{}),
 		ranges:     map[string]route{},
@@ -179,9 +179,6 @@ func (a *Agent) host(c Config) part.Host {
 
 // Name implements run.Component.
 func (a *Agent) Name() string { return "agent" }
-
-// Ready is closed when the node is registered, Ready, and accepts pods.
-func (a *Agent) Ready() <-chan struct{} { return a.ready }
 
 // Pods returns the pods of this node, for status displays.
 func (a *Agent) Pods() []*corev1.Pod { return a.pods.Pods() }

@@ -80,7 +80,7 @@ func (a *Agent) follow(ctx context.Context) error {
 		a.static.Synced()
 	}
 	if a.awaitReady(ctx) {
-		close(a.ready)
+		a.SetReady()
 	}
 	<-ctx.Done()
 	return nil

@@ -115,7 +115,8 @@ type Server struct {
 	zone    *zone
 	forward *forwarder
 	own     map[netip.Addr]bool // known addresses of this machine: listen addresses and loopback
-	ready   chan struct{}
+	// Ready is closed when it listens and has all services.
+	run.Readiness
 }
 
 var _ run.Component = (*Server)(nil)
@@ -129,7 +130,6 @@ func New(c Config) (*Server, error) {
 		Config: c,
 		guard:  run.Guard{Log: c.Logger, Component: "dns"},
 		zone:   newZone(c.Domain),
-		ready:  make(chan struct{}),
 		own:    map[netip.Addr]bool{},
 	}
 	s.metrics = newMetrics(c.Metrics, &s.guard)
@@ -148,9 +148,6 @@ func New(c Config) (*Server, error) {
 
 // Name implements run.Component.
 func (s *Server) Name() string { return "dns" }
-
-// Ready is closed when it listens and has all services.
-func (s *Server) Ready() <-chan struct{} { return s.ready }
 
 // Run implements run.Component.
 func (s *Server) Run(ctx context.Context) error {
@@ -185,7 +182,7 @@ func (s *Server) Run(ctx context.Context) error {
 		listeners = append(listeners, l)
 		l.start(ended)
 	}
-	close(s.ready)
+	s.SetReady()
 	select {
 	case err := <-ended:
 		return fmt.Errorf("DNS: %w", err)

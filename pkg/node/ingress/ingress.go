@@ -65,8 +65,9 @@ type Ingress struct {
 	handler *handler
 	events  *events.Recorder
 	guard   run.Guard
-	ready   chan struct{}
-	wake    chan struct{} // capacity 1: something changed
+	// Ready does not wait for listeners.
+	run.Readiness
+	wake chan struct{} // capacity 1: something changed
 
 	mu      sync.Mutex
 	classes map[string]bool // the names of our classes
@@ -93,7 +94,7 @@ func New(c Config) (*Ingress, error) {
 		return nil, err
 	}
 	i := &Ingress{
-		Config: c, handler: newHandler(c.Log, c.HTTPSPort != 0, c.HTTPSPort), ready: make(chan struct{}),
+		Config: c, handler: newHandler(c.Log, c.HTTPSPort != 0, c.HTTPSPort),
 		wake:    make(chan struct{}, 1),
 		classes: map[string]bool{}, ours: map[types.NamespacedName]bool{}, uses: build(nil, reader{}),
 		reported: map[types.NamespacedName]map[string]bool{}, parsed: map[types.NamespacedName]parsed{},
@@ -107,9 +108,6 @@ func New(c Config) (*Ingress, error) {
 // Name implements run.Component.
 func (i *Ingress) Name() string { return "ingress" }
 
-// Ready implements run.Component. It does not wait for listeners.
-func (i *Ingress) Ready() <-chan struct{} { return i.ready }
-
 // The back-off after a failure, such as a port in use.
 const (
 	retryFirst = time.Second
@@ -118,7 +116,7 @@ const (
 
 // Run implements run.Component.
 func (i *Ingress) Run(ctx context.Context) error {
-	close(i.ready)
+	i.SetReady()
 	if i.After != nil {
 		select {
 		case <-i.After:

@@ -41,8 +41,9 @@ type Enforcer struct {
 	Config
 	kernel *kernel
 	guard  run.Guard
-	ready  chan struct{}
-	wake   chan struct{} // capacity 1: there are other rules or pods
+	// Ready does not wait for rules: Setup does.
+	run.Readiness
+	wake chan struct{} // capacity 1: there are other rules or pods
 
 	mu      sync.Mutex
 	rules   *Rules                   // the latest; nil: none yet
@@ -61,7 +62,6 @@ func NewEnforcer(c Config) *Enforcer {
 	}
 	e := &Enforcer{
 		Config:  c,
-		ready:   make(chan struct{}),
 		wake:    make(chan struct{}, 1),
 		local:   map[types.UID]netip.Addr{},
 		changed: make(chan struct{}),
@@ -72,9 +72,6 @@ func NewEnforcer(c Config) *Enforcer {
 
 // Name implements run.Component.
 func (e *Enforcer) Name() string { return "network-policy" }
-
-// Ready implements run.Component. It does not wait for rules: Setup does.
-func (e *Enforcer) Ready() <-chan struct{} { return e.ready }
 
 // Run implements run.Component. The table stays in place when it returns.
 func (e *Enforcer) Run(ctx context.Context) (err error) {
@@ -87,7 +84,7 @@ func (e *Enforcer) Run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	wg.Go(func() { e.guard.Loop(ctx, "rules", e.follow) })
-	close(e.ready)
+	e.SetReady()
 	retry := retryFirst
 	for ctx.Err() == nil {
 		var again <-chan time.Time

@@ -42,7 +42,8 @@ type Resolver struct {
 	log    *slog.Logger
 	limits limits
 	guard  run.Guard
-	ready  chan struct{}
+	// Ready is closed when the policies that existed when Run was called are resolved.
+	run.Readiness
 	first  chan struct{}       // closed when there is a policy for the first time
 	wake   chan struct{}       // capacity 1: something changed
 	turn   chan struct{}       // capacity 1: held while the rules of a node are made
@@ -77,7 +78,7 @@ func NewResolver(c client.Interface, log *slog.Logger) *Resolver {
 		log = slog.Default()
 	}
 	r := &Resolver{
-		client: c, log: log, limits: usual, ready: make(chan struct{}), first: make(chan struct{}),
+		client: c, log: log, limits: usual, first: make(chan struct{}),
 		changed: make(chan struct{}),
 		wake:    make(chan struct{}, 1), turn: make(chan struct{}, 1), budget: semaphore.NewWeighted(maxAnswers),
 		waiting: map[string][]*request{}, reported: map[string]time.Time{},
@@ -94,9 +95,6 @@ func NewResolver(c client.Interface, log *slog.Logger) *Resolver {
 
 // Name implements run.Component.
 func (r *Resolver) Name() string { return "network-policies" }
-
-// Ready is closed when the policies that existed when Run was called are resolved.
-func (r *Resolver) Ready() <-chan struct{} { return r.ready }
 
 // Run implements run.Component. Pods are followed once there is a policy.
 func (r *Resolver) Run(ctx context.Context) error {
@@ -121,7 +119,7 @@ func (r *Resolver) Run(ctx context.Context) error {
 	case <-r.first:
 	default:
 		r.publish(nil)
-		close(r.ready)
+		r.SetReady()
 		select {
 		case <-r.first:
 		case <-ctx.Done():
@@ -159,9 +157,9 @@ func (r *Resolver) loop(ctx context.Context) {
 		}
 		r.publish(made)
 		select {
-		case <-r.ready:
+		case <-r.Ready():
 		default:
-			close(r.ready)
+			r.SetReady()
 		}
 		pause := time.NewTimer(min(rest*(time.Since(began)+time.Duration(r.spent.Swap(0))), restMost))
 		select {

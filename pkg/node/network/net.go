@@ -17,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/node/host/thread"
 	"github.com/coracle-dev/coracle/pkg/node/host/userns"
 )
@@ -45,8 +46,8 @@ type Net struct {
 	// of the agent's CPU time.
 	links sync.Mutex
 
-	ready chan struct{}
-	once  sync.Once // closes ready
+	// Ready is closed when Run watches the routes.
+	run.Readiness
 }
 
 var _ Network = (*Net)(nil)
@@ -68,7 +69,6 @@ func New(c Config) (*Net, error) {
 	n := &Net{
 		Config: c,
 		pool:   newPool(),
-		ready:  make(chan struct{}),
 		busy:   map[string]chan struct{}{},
 		pods:   map[string]record{},
 	}

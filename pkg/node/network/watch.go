@@ -15,9 +15,6 @@ import (
 // Name implements run.Component.
 func (n *Net) Name() string { return "network" }
 
-// Ready is closed when Run watches the routes.
-func (n *Net) Ready() <-chan struct{} { return n.ready }
-
 // Run restores routes that were removed, until ctx is done: the kernel drops routes over a link that goes down, and
 // network managers remove routes that they do not know.
 func (n *Net) Run(ctx context.Context) error {
@@ -73,7 +70,7 @@ func (n *Net) watchRoutes(ctx context.Context) error {
 		return err
 	}
 	defer routes.end()
-	n.once.Do(func() { close(n.ready) })
+	n.SetReady()
 	for {
 		if err := n.repair(); err != nil {
 			n.Logger.Debug("could not restore routes to other nodes' pods", "error", err)

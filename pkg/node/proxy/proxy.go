@@ -56,8 +56,9 @@ type Proxy struct {
 	events   *events.Recorder
 	guard    run.Guard
 	metrics  *metrics
-	ready    chan struct{}
-	wake     chan struct{} // capacity 1: something is dirty
+	// Ready is closed when the kernel has all services that existed when Run was called.
+	run.Readiness
+	wake chan struct{} // capacity 1: something is dirty
 
 	mu       sync.Mutex
 	node     Node
@@ -90,7 +91,7 @@ func New(c Config) (*Proxy, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	p := &Proxy{Config: c, ready: make(chan struct{}), wake: make(chan struct{}, 1),
+	p := &Proxy{Config: c, wake: make(chan struct{}, 1),
 		services: map[types.NamespacedName]*corev1.Service{},
 		slices:   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice{},
 		dirty:    map[types.NamespacedName]bool{}, state: newState(), broken: true, stale: map[Frontend]bool{},
@@ -118,9 +119,6 @@ func texts(all []netip.Addr) []string {
 
 // Name implements run.Component.
 func (p *Proxy) Name() string { return "proxy" }
-
-// Ready is closed when the kernel has all services that existed when Run was called.
-func (p *Proxy) Ready() <-chan struct{} { return p.ready }
 
 // retryFirst and retryMost are the first and the maximum back-off after a failed transaction, before everything is
 // rewritten.
@@ -179,7 +177,7 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 		default:
 			retry = retryFirst
 			if first {
-				close(p.ready)
+				p.SetReady()
 				first = false
 			}
 		}

@@ -103,7 +103,8 @@ func (c *Config) Validate() error {
 type Cache struct {
 	cfg     Config
 	metrics metrics
-	ready   chan struct{}
+	// Ready is closed once the source's state has been loaded.
+	run.Readiness
 	stopped chan struct{}
 
 	caches atomic.Pointer[kindCaches]
@@ -136,7 +137,7 @@ func New(cfg Config) (*Cache, error) {
 		return nil, err
 	}
 	c := &Cache{
-		cfg: cfg, ready: make(chan struct{}), stopped: make(chan struct{}), recalled: make(chan struct{}, 1),
+		cfg: cfg, stopped: make(chan struct{}), recalled: make(chan struct{}, 1),
 		encodings:   keeper{limit: cfg.Encodings},
 		collections: memory.AfterCollections,
 		kinds:       kinds{joins: make(chan *join), loads: make(chan *join)},
@@ -153,9 +154,6 @@ func New(cfg Config) (*Cache, error) {
 
 // Name is "cache".
 func (c *Cache) Name() string { return "cache" }
-
-// Ready is closed once the source's state has been loaded.
-func (c *Cache) Ready() <-chan struct{} { return c.ready }
 
 // Done is closed when Run has ended, and nothing follows the store any more.
 func (c *Cache) Done() <-chan struct{} { return c.stopped }
@@ -174,7 +172,7 @@ func (c *Cache) Run(ctx context.Context) error {
 	if err := c.loadFirst(ctx); err != nil {
 		return ended(ctx, err)
 	}
-	close(c.ready)
+	c.SetReady()
 	for {
 		from := c.rev.Load()
 		err := c.follow(ctx)

@@ -18,12 +18,12 @@ func (k *Keeper) follow(ctx context.Context) {
 	if err != nil {
 		k.cfg.Logger.Warn("could not watch the encryption configuration: a change is only seen by `coracle secrets-encrypt "+
 			"reencrypt` and at the next start", "file", k.cfg.File, "error", err)
-		close(k.ready)
+		k.SetReady()
 		<-ctx.Done()
 		return
 	}
 	_ = k.reload(ctx) // it may have changed since it was read
-	close(k.ready)
+	k.SetReady()
 	for {
 		select {
 		case <-ctx.Done():

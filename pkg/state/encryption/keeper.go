@@ -52,8 +52,9 @@ type Config struct {
 // Keeper keeps the configuration of Values in sync with its file, and rewrites stored values when it changes. As a
 // component it starts after the cache and before anything that writes.
 type Keeper struct {
-	cfg   Config
-	ready chan struct{}
+	cfg Config
+	// Ready is closed when everything that is stored is known to be readable.
+	run.Readiness
 
 	// mu guards the configuration in use and the fields derived from it. It is held while file and configuration are
 	// changed together.
@@ -81,7 +82,7 @@ var _ run.Component = (*Keeper)(nil)
 
 // New reads the file and sets it in cfg.Values.
 func New(cfg Config) (*Keeper, error) {
-	k := &Keeper{cfg: cfg, ready: make(chan struct{}), again: make(chan struct{}, 1)}
+	k := &Keeper{cfg: cfg, again: make(chan struct{}, 1)}
 	if cfg.File == "" {
 		return k, nil
 	}
@@ -116,9 +117,6 @@ func load(data []byte) (*settings, error) {
 // Name implements run.Component.
 func (k *Keeper) Name() string { return "encryption" }
 
-// Ready is closed when everything that is stored is known to be readable.
-func (k *Keeper) Ready() <-chan struct{} { return k.ready }
-
 // Run fails if the cache has objects whose keys are missing; otherwise it follows the file until ctx is done.
 func (k *Keeper) Run(ctx context.Context) error {
 	if err := k.refuse(); err != nil {
@@ -134,7 +132,7 @@ func (k *Keeper) Run(ctx context.Context) error {
 	k.live(ctx)
 	k.ops.Go(func() { k.rereads(ctx) })
 	if k.cfg.File == "" {
-		close(k.ready)
+		k.SetReady()
 		<-ctx.Done()
 	} else {
 		k.follow(ctx)

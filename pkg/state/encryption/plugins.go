@@ -23,22 +23,19 @@ const (
 // writes. It starts before whatever reads stored values, and ends after it.
 type Plugins struct {
 	keeper *Keeper
-	ready  chan struct{}
-	wait   time.Duration
+	run.Readiness
+	wait time.Duration
 }
 
 var _ run.Component = (*Plugins)(nil)
 
 // Plugins returns the component of the Keeper's plugins.
 func (k *Keeper) Plugins() *Plugins {
-	return &Plugins{keeper: k, ready: make(chan struct{}), wait: startWait}
+	return &Plugins{keeper: k, wait: startWait}
 }
 
 // Name implements run.Component.
 func (p *Plugins) Name() string { return "kms" }
-
-// Ready implements run.Component.
-func (p *Plugins) Ready() <-chan struct{} { return p.ready }
 
 // Run waits for the plugins and keeps their keys current until ctx is done. It fails if one does not answer in time.
 func (p *Plugins) Run(ctx context.Context) error {
@@ -56,7 +53,7 @@ func (p *Plugins) Run(ctx context.Context) error {
 		}
 	}
 	s.start(p.keeper.cfg.Logger, p.keeper.reread)
-	close(p.ready)
+	p.SetReady()
 	<-ctx.Done()
 	return nil
 }

@@ -74,7 +74,7 @@ func (s *Store) runRemote(ctx context.Context) error {
 		return fmt.Errorf("no answer from etcd at %v within %s: %w", s.cfg.Servers.URLs, dialPatience, err)
 	}
 	s.publish(r)
-	close(s.ready)
+	s.SetReady()
 	var compactor sync.WaitGroup
 	compactor.Go(func() { s.compactLoop(ctx) })
 	<-ctx.Done()

@@ -58,7 +58,8 @@ const MaxValueBytes = 6 << 20
 type Store struct {
 	cfg     Config
 	metrics *metrics
-	ready   chan struct{}
+	// Ready is closed once reads and writes are served.
+	run.Readiness
 	// etcd is nil unless the store is serving; server also if etcd is elsewhere.
 	etcd   atomic.Pointer[endpoint]
 	server atomic.Pointer[etcdserver.EtcdServer]
@@ -91,7 +92,7 @@ func New(cfg Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		cfg: cfg, ready: make(chan struct{}), failed: make(chan struct{}),
+		cfg: cfg, failed: make(chan struct{}),
 		compact: make(chan struct{}, 1), measure: make(chan struct{}, 1), stopping: make(chan struct{}),
 		replayed: replayed, election: electionMs,
 	}
@@ -101,9 +102,6 @@ func New(cfg Config) (*Store, error) {
 
 // Name is "store".
 func (s *Store) Name() string { return "store" }
-
-// Ready is closed once reads and writes are served.
-func (s *Store) Ready() <-chan struct{} { return s.ready }
 
 // fail is called by etcd's logger instead of exiting the process.
 func (s *Store) fail(why string) {
@@ -152,7 +150,7 @@ func (s *Store) Run(ctx context.Context) error {
 	s.server.Store(etcd.Server)
 	s.mapped.Store(etcd.Server.Backend().Size()) // etcd has read all of it
 	s.publish(member{etcd.Server})
-	close(s.ready)
+	s.SetReady()
 
 	background, cancel := context.WithCancel(context.Background())
 	compactor := make(chan struct{})

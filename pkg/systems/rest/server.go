@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/coracle-dev/coracle/pkg/base/connlimit"
+	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/systems/rest/view"
 )
 
@@ -29,7 +30,8 @@ type Server struct {
 	schedulePatience time.Duration
 	ending           context.Context
 	end              context.CancelFunc
-	ready            chan struct{}
+	// Ready: the socket is open.
+	run.Readiness
 }
 
 // New returns a Server. It opens no socket yet, but reads the token.
@@ -50,7 +52,6 @@ func New(c Config) (*Server, error) {
 		streams:          make(chan struct{}, maxStreams),
 		bodies:           make(chan struct{}, maxBodies),
 		reads:            make(chan struct{}, maxReads),
-		ready:            make(chan struct{}),
 	}
 	if !c.RESTInsecure {
 		var err error
@@ -90,9 +91,6 @@ func (s *Server) resources() []Resource {
 // Name implements run.Component.
 func (s *Server) Name() string { return "rest" }
 
-// Ready implements run.Component: the socket is open.
-func (s *Server) Ready() <-chan struct{} { return s.ready }
-
 // Handler returns the handler of all requests.
 func (s *Server) Handler() http.Handler { return s.router.mux }
 
@@ -129,7 +127,7 @@ func (s *Server) Run(ctx context.Context) error {
 			failed <- h.ServeTLS(l, "", "")
 		}
 	}()
-	close(s.ready)
+	s.SetReady()
 	select {
 	case err := <-failed:
 		return err

@@ -83,7 +83,7 @@ func (c Config) Validate() error {
 type Controller struct {
 	cfg   Config
 	trust Trust
-	ready chan struct{}
+	run.Readiness
 
 	mu       sync.Mutex
 	known    map[string]*remote // APIServices that refer to a Service, by name
@@ -102,7 +102,6 @@ func New(cfg Config) (*Controller, error) {
 	}
 	return &Controller{
 		cfg:     cfg,
-		ready:   make(chan struct{}),
 		known:   map[string]*remote{},
 		changed: make(chan struct{}),
 		enqueue: func(engine.Request) {},
@@ -111,9 +110,6 @@ func New(cfg Config) (*Controller, error) {
 
 // Name implements run.Component.
 func (c *Controller) Name() string { return "aggregation" }
-
-// Ready implements run.Component.
-func (c *Controller) Ready() <-chan struct{} { return c.ready }
 
 // Requests for what is not one APIService. Their names are no names of APIServices.
 var (
@@ -143,7 +139,7 @@ func (c *Controller) Run(ctx context.Context) error {
 	c.listed = true
 	c.mu.Unlock()
 	c.publish()
-	close(c.ready)
+	c.SetReady()
 	defer c.close()
 	select {
 	case <-c.cfg.After:

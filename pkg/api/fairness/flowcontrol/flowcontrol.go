@@ -53,8 +53,8 @@ func (c Config) Validate() error {
 // Controller is the component "flowcontrol". It is ready once the objects in the store have been read. It creates
 // missing ones later.
 type Controller struct {
-	cfg   Config
-	ready chan struct{}
+	cfg Config
+	run.Readiness
 }
 
 var _ run.Component = (*Controller)(nil)
@@ -64,21 +64,18 @@ func New(cfg Config) (*Controller, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	return &Controller{cfg: cfg, ready: make(chan struct{})}, nil
+	return &Controller{cfg: cfg}, nil
 }
 
 // Name implements run.Component.
 func (c *Controller) Name() string { return "flowcontrol" }
-
-// Ready implements run.Component.
-func (c *Controller) Ready() <-chan struct{} { return c.ready }
 
 // Run implements run.Component.
 func (c *Controller) Run(ctx context.Context) error {
 	if _, err := c.configure(ctx, c.cfg.Client); err != nil {
 		return fmt.Errorf("could not read the configuration of priority and fairness: %w", err)
 	}
-	close(c.ready)
+	c.SetReady()
 	if c.cfg.After != nil {
 		select {
 		case <-c.cfg.After:

@@ -27,6 +27,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/failpoint"
+	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/feed"
 )
@@ -97,7 +98,8 @@ type Runtime struct {
 	config Config
 	shim   string // path of the shim's binary
 	limits limits
-	ready  chan struct{}
+	// Ready is closed when the containers of earlier processes were recovered.
+	run.Readiness
 	images *images
 
 	// Set by Run, before ready is closed.
@@ -142,7 +144,7 @@ func New(c Config) (*Runtime, error) {
 		return nil, err
 	}
 	r := &Runtime{
-		config: c, shim: path, limits: probeLimits(), ready: make(chan struct{}),
+		config: c, shim: path, limits: probeLimits(),
 		containers: map[string]*container{}, pods: map[string]*pod{},
 	}
 	r.images = &images{runtime: r, patience: usual}
@@ -189,9 +191,6 @@ func (r *Runtime) Shim() string { return r.shim }
 // Name implements run.Component.
 func (r *Runtime) Name() string { return "containerd" }
 
-// Ready is closed when the containers of earlier processes were recovered.
-func (r *Runtime) Ready() <-chan struct{} { return r.ready }
-
 // Run runs until ctx is done. Containers keep running.
 func (r *Runtime) Run(ctx context.Context) error {
 	e, err := openEngine(ctx, r.config)
@@ -208,7 +207,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 		err = r.recover()
 	}
 	if err == nil {
-		close(r.ready)
+		r.SetReady()
 		<-ctx.Done()
 	}
 	cancel()
@@ -225,7 +224,7 @@ func (r *Runtime) ImageDir() string { return r.engine.root }
 // Version implements runtime.Runtime.
 func (r *Runtime) Version() string {
 	select {
-	case <-r.ready:
+	case <-r.Ready():
 		return "containerd://" + r.engine.version
 	default:
 		return "containerd://" + builtinVersion()
