@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/client/events"
 )
 
@@ -165,14 +166,7 @@ func (o *observer) crashed(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.crashes++
-	o.lastCrash = cut(err.Error())
-}
-
-func cut(text string) string {
-	if len(text) > maxError {
-		return strings.ToValidUTF8(text[:maxError], "") + "..."
-	}
-	return text
+	o.lastCrash = bounded.Text(err.Error(), maxError)
 }
 
 // begin records the start of a call; the returned function records its result.
@@ -198,7 +192,7 @@ func (o *observer) begin(req Request) func(res Result, err error, panicked bool)
 		if panicked {
 			text = "panic: the log has its stack"
 		} else if err != nil {
-			text = cut(err.Error())
+			text = bounded.Text(err.Error(), maxError)
 		}
 		o.mu.Lock()
 		defer o.mu.Unlock()

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/coracle-dev/coracle/pkg/api/apiserver"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/control/scheduler"
@@ -320,8 +321,5 @@ const mostLine = 300
 
 func firstLine(s string) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
-	if len(line) > mostLine {
-		line = strings.ToValidUTF8(line[:mostLine], "") + "..."
-	}
-	return line
+	return bounded.Text(line, mostLine)
 }

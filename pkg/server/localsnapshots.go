@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/coracle-dev/coracle/apis/storage"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/localsnapshot"
 )
 
@@ -94,7 +95,7 @@ func progress(from io.Reader, heard func(), copied func(uint64)) (storage.Snapsh
 		case p.Busy:
 			return storage.Snapshot{}, storage.ErrBusy
 		case p.Error != "":
-			return storage.Snapshot{}, errors.New(nodeText(p.Error))
+			return storage.Snapshot{}, errors.New(bounded.Text(p.Error, maxNodeError))
 		case p.Done && p.Snapshot != nil:
 			return *p.Snapshot, nil
 		case p.Done:

@@ -66,8 +66,6 @@ func nodeRefusal(node *corev1.Node, verb string, res *http.Response) error {
 	if err != nil {
 		text = []byte(res.Status)
 	}
-	return fmt.Errorf("node %q could not %s the volume: %s", node.Name, verb, nodeText(strings.TrimSpace(string(text))))
+	return fmt.Errorf("node %q could not %s the volume: %s", node.Name, verb,
+		bounded.Text(strings.TrimSpace(string(text)), maxNodeError))
 }
-
-// nodeText cuts what a node says, which is stored.
-func nodeText(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxNodeError)], "") }

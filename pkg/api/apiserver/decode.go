@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/coracle-dev/coracle/pkg/api/payload"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -287,7 +288,7 @@ const maxFinding = 4 << 10
 
 func brief(err error) error {
 	if text := err.Error(); len(text) > maxFinding {
-		return errors.New(strings.ToValidUTF8(text[:maxFinding], "") + " ...")
+		return errors.New(bounded.Text(text, maxFinding))
 	}
 	return err
 }

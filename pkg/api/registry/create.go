@@ -18,6 +18,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
@@ -287,7 +288,7 @@ func dedupOwners(ctx context.Context, obj runtime.Object, admitted bool) {
 	warning.AddWarning(ctx, "",
 		fmt.Sprintf(".metadata.ownerReferences contains duplicate entries%s; API server dedups owner references in 1.20+, "+
 			"and may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed: %v",
-			when, brief(strings.Join(twice, ", "))))
+			when, bounded.Text(strings.Join(twice, ", "), maxDetail)))
 	m.SetOwnerReferences(kept)
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -63,7 +64,7 @@ func capErrors(errs field.ErrorList) field.ErrorList {
 	for i, e := range kept {
 		if value, ok := e.BadValue.(string); ok && len(value) > maxBadValue {
 			short := *e
-			short.BadValue = brief(value[:maxBadValue]) + " ..."
+			short.BadValue = bounded.Text(value, maxBadValue)
 			kept[i] = &short
 		}
 	}

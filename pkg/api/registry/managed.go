@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -25,10 +24,10 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/api/payload"
 	"github.com/coracle-dev/coracle/pkg/api/registry/fieldset"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	ours "github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
-
-	ours "github.com/coracle-dev/coracle/pkg/client"
 )
 
 // managers creates field managers and plans on first use: upstream's schema of the built-in kinds is large.
@@ -243,7 +242,7 @@ func (c *call) configuration(data []byte, directive string) (map[string]any, err
 	}
 	j, err := yaml.YAMLToJSON(data)
 	if err != nil {
-		return nil, apierrors.NewBadRequest(brief("error decoding YAML: " + err.Error()))
+		return nil, apierrors.NewBadRequest(bounded.Text("error decoding YAML: "+err.Error(), maxDetail))
 	}
 	if shape, err = payload.Measure(j, &config); err == nil && shape.Maps+shape.Squares > maxApplied {
 		err = errManyFields
@@ -253,15 +252,16 @@ func (c *call) configuration(data []byte, directive string) (map[string]any, err
 	}
 	config = map[string]any{}
 	if err := json.Unmarshal(j, &config); err != nil {
-		return nil, apierrors.NewBadRequest(brief("error decoding YAML: error unmarshaling JSON: " + err.Error()))
+		return nil, apierrors.NewBadRequest(bounded.Text("error decoding YAML: error unmarshaling JSON: "+err.Error(),
+			maxDetail))
 	}
 	if directive != metav1.FieldValidationIgnore {
 		if _, err := yaml.YAMLToJSONStrict(data); err != nil {
 			if directive == metav1.FieldValidationStrict {
-				return nil, apierrors.NewBadRequest(brief("error strict decoding YAML: error converting YAML to JSON: " +
-					err.Error()))
+				return nil, apierrors.NewBadRequest(bounded.Text("error strict decoding YAML: error converting YAML to JSON: "+
+					err.Error(), maxDetail))
 			}
-			warning.AddWarning(c.ctx, "", brief("error converting YAML to JSON: "+err.Error()))
+			warning.AddWarning(c.ctx, "", bounded.Text("error converting YAML to JSON: "+err.Error(), maxDetail))
 		}
 	}
 	return config, nil
@@ -269,11 +269,5 @@ func (c *call) configuration(data []byte, directive string) (map[string]any, err
 
 var errManyFields = errors.New("the configuration has too many fields")
 
-// brief truncates an error message about a client's request body.
-func brief(text string) string {
-	const most = 4 << 10
-	if len(text) > most {
-		return strings.ToValidUTF8(text[:most], "") + " ..."
-	}
-	return text
-}
+// maxDetail is the maximum size, in bytes, of what an error says about a client's request body.
+const maxDetail = 4 << 10

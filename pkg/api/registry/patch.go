@@ -27,6 +27,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/coracle-dev/coracle/pkg/api/payload"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
@@ -160,7 +161,9 @@ type patch struct {
 func (p *patch) checks() bool { return p.strict != metav1.FieldValidationIgnore }
 
 func (p *patch) parse() (err error) {
-	bad := func(err error) error { return apierrors.NewBadRequest(brief("error decoding patch: " + err.Error())) }
+	bad := func(err error) error {
+		return apierrors.NewBadRequest(bounded.Text("error decoding patch: "+err.Error(), maxDetail))
+	}
 	if p.shape, err = payload.Measure(p.data, nil); err != nil {
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	}
@@ -216,7 +219,7 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 	if p.kind == types.JSONPatchType {
 		if after, err = p.applyOperations(before); err != nil {
 			return apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "",
-				brief(err.Error()), 0, false)
+				bounded.Text(err.Error(), maxDetail), 0, false)
 		}
 	} else if after, err = jsonpatch.MergePatch(before, p.data); err != nil {
 		if errors.Is(err, jsonpatch.ErrBadJSONPatch) {
@@ -275,7 +278,9 @@ func unmarshalStrict(data []byte, out runtime.Object) ([]error, error) {
 
 func invalidPatch(value string, err error) error {
 	return apierrors.NewInvalid(schema.GroupKind{}, "",
-		field.ErrorList{field.Invalid(field.NewPath("patch"), brief(value), brief(err.Error()))})
+		field.ErrorList{
+			field.Invalid(field.NewPath("patch"), bounded.Text(value, maxDetail), bounded.Text(err.Error(), maxDetail)),
+		})
 }
 
 // reportProblems refuses, or warns of, unknown and duplicate fields, depending on FieldValidation. value is the patch
@@ -345,10 +350,10 @@ func (p *patch) mergeInto(before map[string]any, typed runtime.Object) (map[stri
 		errors.Is(err, mergepatch.ErrBadPatchFormatForRetainKeys), errors.Is(err,
 			mergepatch.ErrBadPatchFormatForSetElementOrderList),
 		errors.Is(err, mergepatch.ErrUnsupportedStrategicMergePatchFormat):
-		return nil, apierrors.NewBadRequest(brief(err.Error()))
+		return nil, apierrors.NewBadRequest(bounded.Text(err.Error(), maxDetail))
 	case errors.Is(err, mergepatch.ErrNoListOfLists), mergepatch.IsPreconditionFailed(err), err != nil:
 		return nil, apierrors.NewGenericServerResponse(http.StatusUnprocessableEntity, "", schema.GroupResource{}, "",
-			brief(err.Error()), 0, false)
+			bounded.Text(err.Error(), maxDetail), 0, false)
 	}
 	return after, nil
 }

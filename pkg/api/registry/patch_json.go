@@ -13,6 +13,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/coracle-dev/coracle/pkg/api/payload"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 // limitCopies sets upstream's limit on the bytes added by copy operations of one JSON patch. The library has no other
@@ -56,7 +57,7 @@ func (p *patch) parseOperations(bad func(error) error) error {
 		}
 	}
 	if p.ops, err = jsonpatch.DecodePatch(p.data); err != nil {
-		return apierrors.NewBadRequest(brief(err.Error()))
+		return apierrors.NewBadRequest(bounded.Text(err.Error(), maxDetail))
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 // Limits of a Panic's stack and value, in bytes.
@@ -50,20 +52,13 @@ const logEvery = time.Second
 func (g *Guard) Do(unit string, f func(), attributes ...any) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			p := &Panic{Value: bound(fmt.Sprint(v), maxPanic), Stack: bound(string(debug.Stack()), maxStack)}
+			p := &Panic{Value: bounded.Text(fmt.Sprint(v), maxPanic), Stack: bounded.Text(string(debug.Stack()), maxStack)}
 			g.report(unit, p, attributes)
 			err = p
 		}
 	}()
 	f()
 	return nil
-}
-
-func bound(s string, most int) string {
-	if len(s) > most {
-		return s[:most] + "..."
-	}
-	return s
 }
 
 func (g *Guard) report(unit string, p *Panic, attributes []any) {

@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	cc "github.com/coracle-dev/coracle/pkg/client"
 )
 
@@ -167,7 +167,7 @@ func (r *Recorder) record(component string, ref corev1.ObjectReference, kind, re
 	if len(args) > 0 {
 		message = fmt.Sprintf(format, args...)
 	}
-	message = shorten(message)
+	message = bounded.Text(message, maxMessage)
 	r.mu.Lock()
 	full := len(r.waiting) >= backlog
 	if full && kind == corev1.EventTypeWarning {
@@ -196,13 +196,6 @@ func (r *Recorder) record(component string, ref corev1.ObjectReference, kind, re
 	case r.wake <- struct{}{}:
 	default:
 	}
-}
-
-func shorten(message string) string {
-	if len(message) > maxMessage {
-		message = strings.ToValidUTF8(message[:maxMessage-3], "") + "..."
-	}
-	return message
 }
 
 // next removes the oldest waiting event, if any.
@@ -272,7 +265,7 @@ func (r *Recorder) write(ctx context.Context, h happening) error {
 	}
 	was, seen := r.known[key]
 	if !seen && r.combine(key, h.at) {
-		key.message, h.message = combined, shorten(combined+h.message)
+		key.message, h.message = combined, bounded.Text(combined+h.message, maxMessage)
 		was, seen = r.known[key]
 	}
 	if seen {

@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/engine/condition"
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
@@ -30,7 +31,7 @@ func simple(name string, command ...string) *corev1.Pod {
 	}}
 }
 
-func condition(p *corev1.Pod, t corev1.PodConditionType) corev1.ConditionStatus {
+func podCondition(p *corev1.Pod, t corev1.PodConditionType) corev1.ConditionStatus {
 	for _, c := range p.Status.Conditions {
 		if c.Type == t {
 			return c.Status
@@ -47,8 +48,8 @@ func TestPodRunsAndIsReleased(t *testing.T) {
 		require.Equal(t, corev1.PodRunning, p.Status.Phase)
 		require.Equal(t, "10.0.0.1", p.Status.PodIP)
 		require.Equal(t, "192.0.2.1", p.Status.HostIP)
-		require.Equal(t, corev1.ConditionTrue, condition(p, corev1.PodReady))
-		require.Equal(t, corev1.ConditionTrue, condition(p, corev1.PodReadyToStartContainers))
+		require.Equal(t, corev1.ConditionTrue, podCondition(p, corev1.PodReady))
+		require.Equal(t, corev1.ConditionTrue, podCondition(p, corev1.PodReadyToStartContainers))
 		require.Contains(t, p.Status.ContainerStatuses[0].ContainerID, "containerd://")
 
 		require.NoError(t, b.cluster.Delete(b.ctx, b.pod("web")))
@@ -107,7 +108,7 @@ func TestAgentRestartLeavesContainersAlone(t *testing.T) {
 		b.create(p)
 		b.pass(time.Second)
 		before := b.pod("web")
-		require.Equal(t, corev1.ConditionTrue, condition(before, corev1.PodReady))
+		require.Equal(t, corev1.ConditionTrue, podCondition(before, corev1.PodReady))
 		b.stop()
 		b.start()
 		b.settle()
@@ -187,7 +188,7 @@ func TestInitContainersRunInOrder(t *testing.T) {
 		b.pass(5 * time.Second)
 		p = b.pod("init")
 		require.Equal(t, corev1.PodRunning, p.Status.Phase)
-		require.Equal(t, corev1.ConditionTrue, condition(p, corev1.PodReady))
+		require.Equal(t, corev1.ConditionTrue, podCondition(p, corev1.PodReady))
 	})
 }
 
@@ -286,7 +287,7 @@ func TestNodeAndLease(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		n := &corev1.Node{}
 		require.NoError(t, b.cluster.Get(b.ctx, types.NamespacedName{Name: "node"}, n))
-		require.True(t, isReady(n))
+		require.True(t, condition.NodeReady(n))
 		require.Equal(t, "node", n.Labels[corev1.LabelHostname])
 		require.Equal(t, "fake://1.0.0", n.Status.NodeInfo.ContainerRuntimeVersion)
 		require.Contains(t, n.Status.DeclaredFeatures, "InPlacePodVerticalScalingInitContainers")
@@ -363,8 +364,8 @@ func TestStatusThatOthersWroteIsRepaired(t *testing.T) {
 		require.NoError(t, b.cluster.Status().Update(b.ctx, p))
 		b.settle()
 		p = b.pod("web")
-		require.Equal(t, corev1.ConditionTrue, condition(p, corev1.PodReady))
-		require.Equal(t, corev1.ConditionTrue, condition(p, "mine"))
+		require.Equal(t, corev1.ConditionTrue, podCondition(p, corev1.PodReady))
+		require.Equal(t, corev1.ConditionTrue, podCondition(p, "mine"))
 	})
 }
 
@@ -374,7 +375,7 @@ func TestStatusWrites(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		p := b.create(simple("web", "sleep", "1000"))
 		require.Equal(t, corev1.PodRunning, p.Status.Phase)
-		require.Equal(t, corev1.ConditionTrue, condition(p, corev1.PodReady))
+		require.Equal(t, corev1.ConditionTrue, podCondition(p, corev1.PodReady))
 		require.NotEmpty(t, p.Status.ContainerStatuses[0].ImageID)
 		require.Equal(t, "2", p.ResourceVersion, "its creation and one status")
 
@@ -384,8 +385,8 @@ func TestStatusWrites(t *testing.T) {
 		}
 		slow = b.create(slow)
 		require.Equal(t, corev1.PodRunning, slow.Status.Phase)
-		require.Equal(t, corev1.ConditionFalse, condition(slow, corev1.PodReady), "its hook runs")
+		require.Equal(t, corev1.ConditionFalse, podCondition(slow, corev1.PodReady), "its hook runs")
 		b.pass(6 * time.Second)
-		require.Equal(t, corev1.ConditionTrue, condition(b.pod("slow"), corev1.PodReady))
+		require.Equal(t, corev1.ConditionTrue, podCondition(b.pod("slow"), corev1.PodReady))
 	})
 }

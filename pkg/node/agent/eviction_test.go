@@ -64,7 +64,7 @@ func (b *bench) node() *corev1.Node {
 	return n
 }
 
-func (b *bench) condition(kind corev1.NodeConditionType) corev1.NodeCondition {
+func (b *bench) nodeCondition(kind corev1.NodeConditionType) corev1.NodeCondition {
 	for _, c := range b.node().Status.Conditions {
 		if c.Type == kind {
 			return c
@@ -94,7 +94,7 @@ func TestEmptyDirBeyondItsLimit(t *testing.T) {
 		require.Equal(t, "Evicted", p.Status.Reason)
 		require.Equal(t, `Usage of EmptyDir volume "cache" exceeds the limit "100Ki". `, p.Status.Message)
 		require.NotNil(t, p.Status.ContainerStatuses[0].State.Terminated)
-		require.Empty(t, condition(p, corev1.DisruptionTarget), "it was its own doing")
+		require.Empty(t, podCondition(p, corev1.DisruptionTarget), "it was its own doing")
 		require.Contains(t, b.events.list(), `Evicted: Usage of EmptyDir volume "cache" exceeds the limit "100Ki". `)
 		require.Empty(t, b.containers(), "what it took is given back")
 		require.NoDirExists(t, dir)
@@ -126,7 +126,7 @@ func TestEphemeralStorageLimit(t *testing.T) {
 func TestDiskPressure(t *testing.T) {
 	node(t, fakeruntime.Config{Images: []string{"busybox", "unused:1"}}, func(b *bench) {
 		machine := b.short()
-		require.Equal(t, corev1.ConditionFalse, b.condition(corev1.NodeDiskPressure).Status)
+		require.Equal(t, corev1.ConditionFalse, b.nodeCondition(corev1.NodeDiskPressure).Status)
 		ended := simple("ended", "true")
 		ended.Spec.RestartPolicy = corev1.RestartPolicyNever
 		b.create(ended)
@@ -155,7 +155,7 @@ func TestDiskPressure(t *testing.T) {
 		b.pass(10 * time.Second)
 		require.Equal(t, corev1.PodRunning, b.pod("small").Status.Phase)
 		require.Equal(t, "Evicted", b.pod("large").Status.Reason)
-		require.Equal(t, corev1.ConditionTrue, condition(b.pod("large"), corev1.DisruptionTarget))
+		require.Equal(t, corev1.ConditionTrue, podCondition(b.pod("large"), corev1.DisruptionTarget))
 		require.Regexp(t,
 			`^The node was low on resource: ephemeral-storage. Threshold quantity: 50, available: 40. Container main was using 9\d*[KM]i, request is 0, `,
 			b.pod("large").Status.Message)
@@ -164,7 +164,7 @@ func TestDiskPressure(t *testing.T) {
 		require.ErrorIs(t, err, runtime.ErrNotFound)
 		_, err = b.runtime.Images().Get(b.ctx, "busybox")
 		require.NoError(t, err)
-		c := b.condition(corev1.NodeDiskPressure)
+		c := b.nodeCondition(corev1.NodeDiskPressure)
 		require.Equal(t, corev1.ConditionTrue, c.Status)
 		require.Contains(t, c.Message, "nodefs.available was")
 		require.Contains(t, b.events.list(), "EvictionThresholdMet: Attempting to reclaim ephemeral-storage")
@@ -174,7 +174,7 @@ func TestDiskPressure(t *testing.T) {
 		require.Equal(t, "Pod was rejected: The node had condition: [DiskPressure]. ", late.Status.Message)
 
 		b.pass(6 * time.Minute)
-		require.Equal(t, corev1.ConditionFalse, b.condition(corev1.NodeDiskPressure).Status)
+		require.Equal(t, corev1.ConditionFalse, b.nodeCondition(corev1.NodeDiskPressure).Status)
 		require.Equal(t, corev1.PodRunning, b.create(simple("again", "sleep", "1000000")).Status.Phase)
 	})
 }
@@ -184,7 +184,7 @@ func TestMemoryPressureRefusesBestEffort(t *testing.T) {
 		machine := b.short()
 		machine.set(1<<20, 900)
 		b.pass(15 * time.Second)
-		require.Equal(t, corev1.ConditionTrue, b.condition(corev1.NodeMemoryPressure).Status)
+		require.Equal(t, corev1.ConditionTrue, b.nodeCondition(corev1.NodeMemoryPressure).Status)
 		machine.set(1<<29, 900)
 		require.Equal(t, corev1.PodFailed, b.create(simple("plain", "sleep", "1000000")).Status.Phase)
 		p := simple("asks", "sleep", "1000000")

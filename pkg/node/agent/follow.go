@@ -10,6 +10,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/engine/condition"
 	"github.com/coracle-dev/coracle/pkg/node/pod/static"
 )
 
@@ -92,7 +93,7 @@ func (a *Agent) awaitReady(ctx context.Context) bool {
 		a.mu.Lock()
 		up := a.network
 		a.mu.Unlock()
-		if up && isReady(a.registered()) {
+		if n := a.registered(); up && n != nil && condition.NodeReady(n) {
 			return true
 		}
 		select {
@@ -101,18 +102,6 @@ func (a *Agent) awaitReady(ctx context.Context) bool {
 		case <-a.nodeWake:
 		}
 	}
-}
-
-func isReady(n *corev1.Node) bool {
-	if n == nil {
-		return false
-	}
-	for _, c := range n.Status.Conditions {
-		if c.Type == corev1.NodeReady {
-			return c.Status == corev1.ConditionTrue
-		}
-	}
-	return false
 }
 
 func handler[T ctrl.Object](guard *run.Guard, onSeen, onGone func(T)) toolscache.ResourceEventHandler {

@@ -65,13 +65,13 @@ func TestReadinessWhileAPodTerminates(t *testing.T) {
 			}
 			b.create(p)
 			b.pass(10 * time.Second)
-			require.Equal(t, corev1.ConditionTrue, condition(b.pod("web"), corev1.PodReady))
+			require.Equal(t, corev1.ConditionTrue, podCondition(b.pod("web"), corev1.PodReady))
 			require.NoError(t, b.cluster.Delete(b.ctx, b.pod("web")))
 			b.settle()
 			require.True(t, ready(), "it still is ready")
 			b.pass(3 * time.Second)
 			require.False(t, ready())
-			require.Equal(t, corev1.ConditionFalse, condition(b.pod("web"), corev1.PodReady))
+			require.Equal(t, corev1.ConditionFalse, podCondition(b.pod("web"), corev1.PodReady))
 			b.pass(10 * time.Second)
 			for _, e := range b.events.list() {
 				require.NotContains(t, e, "Liveness probe failed")

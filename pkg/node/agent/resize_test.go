@@ -61,7 +61,7 @@ func TestResizeInPlace(t *testing.T) {
 		require.Equal(t, "32Mi", s.Resources.Limits.Memory().String())
 		s = resize(amount("100000", "32Mi"))
 		require.Equal(t, "20m", s.Resources.Limits.Cpu().String())
-		require.Equal(t, corev1.ConditionTrue, condition(b.pod("web"), corev1.PodResizePending))
+		require.Equal(t, corev1.ConditionTrue, podCondition(b.pod("web"), corev1.PodResizePending))
 	})
 }
 
@@ -92,7 +92,7 @@ func TestResizeOfInitContainers(t *testing.T) {
 		s = resize("30m")
 		require.NotNil(t, s.State.Terminated)
 		require.Zero(t, s.RestartCount)
-		require.Empty(t, condition(b.pod("web"), corev1.PodResizeInProgress))
+		require.Empty(t, podCondition(b.pod("web"), corev1.PodResizeInProgress))
 	})
 }
 
@@ -126,7 +126,7 @@ func TestResizeOfSeveralContainers(t *testing.T) {
 			p.Spec.Containers = append(p.Spec.Containers, main)
 		}
 		p = b.create(p)
-		require.Empty(t, condition(p, corev1.PodResizeInProgress))
+		require.Empty(t, podCondition(p, corev1.PodResizeInProgress))
 		for i := range p.Spec.Containers {
 			p.Spec.Containers[i].Resources = wants[p.Spec.Containers[i].Name]
 		}
@@ -141,7 +141,7 @@ func TestResizeOfSeveralContainers(t *testing.T) {
 			for _, s := range p.Status.ContainerStatuses {
 				done = done && equality.Semantic.DeepEqual(*s.Resources, wants[s.Name])
 			}
-			progress := condition(p, corev1.PodResizeInProgress) == corev1.ConditionTrue
+			progress := podCondition(p, corev1.PodResizeInProgress) == corev1.ConditionTrue
 			require.Equal(t, !done, progress, "after %s", p.Status.ContainerStatuses)
 			return progress
 		}

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine/condition"
 )
 
 // conditionPool and reasonPool are the condition by which services are recognized whose address is from the pool (see
@@ -37,12 +38,12 @@ type machine struct {
 
 func machineOf(n *corev1.Node) machine {
 	_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
-	m := machine{eligible: !excluded && n.DeletionTimestamp == nil && !tasks.IsExternal(n)}
+	m := machine{
+		eligible: !excluded && n.DeletionTimestamp == nil && !tasks.IsExternal(n),
+		ready:    condition.NodeReady(n),
+	}
 	for _, a := range n.Status.Addresses {
 		m.addresses = append(m.addresses, addresses([]string{a.Address})...)
-	}
-	for _, c := range n.Status.Conditions {
-		m.ready = m.ready || c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	}
 	return m
 }

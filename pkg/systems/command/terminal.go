@@ -12,6 +12,8 @@ import (
 	"golang.org/x/term"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 // Terminal is where a command reads and writes. Err is for progress and questions.
@@ -89,9 +91,5 @@ const longestCell = 60
 
 // Shorten returns a text as one line that fits into a table.
 func Shorten(text string) string {
-	text = strings.ReplaceAll(text, "\n", " ")
-	if len(text) > longestCell {
-		text = strings.ToValidUTF8(text[:longestCell], "") + "..."
-	}
-	return text
+	return bounded.Text(strings.ReplaceAll(text, "\n", " "), longestCell)
 }

@@ -13,6 +13,7 @@ import (
 	pdbhelper "k8s.io/component-helpers/apps/poddisruptionbudget"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/engine/condition"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -40,10 +41,8 @@ func guarding(on kind.Parent, pod *corev1.Pod) (budget *policyv1.PodDisruptionBu
 	if budget == nil {
 		return nil, false, nil
 	}
-	for i := range pod.Status.Conditions {
-		if c := &pod.Status.Conditions[i]; c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue {
-			return budget, true, nil
-		}
+	if condition.PodReady(pod) {
+		return budget, true, nil
 	}
 	if p := budget.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow {
 		return budget, false, nil

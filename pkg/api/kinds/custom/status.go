@@ -12,6 +12,8 @@ import (
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/apiserver/pkg/util/webhook"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 // Names are the names in use in one group, with how many hold each.
@@ -201,9 +203,10 @@ func nonStructural(crd *apiextensionsv1.CustomResourceDefinition) (*apiextension
 	}
 	switch {
 	case len(broken) > 0:
-		c.Status, c.Reason, c.Message = apiextensionsv1.ConditionUnknown, "StructuralError", brief(broken[0].Error())
+		c.Status, c.Reason, c.Message = apiextensionsv1.ConditionUnknown, "StructuralError", bounded.Text(broken[0].Error(),
+			maxMessage)
 	case len(errs) > 0:
-		c.Reason, c.Message = "Violations", brief(errs.ToAggregate().Error())
+		c.Reason, c.Message = "Violations", bounded.Text(errs.ToAggregate().Error(), maxMessage)
 	default:
 		return nil, nil
 	}
@@ -212,13 +215,6 @@ func nonStructural(crd *apiextensionsv1.CustomResourceDefinition) (*apiextension
 
 // maxMessage is the maximum length of a condition's message, in bytes.
 const maxMessage = 32 << 10
-
-func brief(s string) string {
-	if len(s) > maxMessage {
-		return s[:maxMessage] + " ..."
-	}
-	return s
-}
 
 // approval returns the condition for definitions in a protected Kubernetes community group, nil for others.
 func approval(crd *apiextensionsv1.CustomResourceDefinition) *apiextensionsv1.CustomResourceDefinitionCondition {
@@ -253,6 +249,6 @@ func Terminating(crd *apiextensionsv1.CustomResourceDefinition, status apiextens
 		Type:    apiextensionsv1.Terminating,
 		Status:  status,
 		Reason:  reason,
-		Message: brief(message),
+		Message: bounded.Text(message, maxMessage),
 	})
 }

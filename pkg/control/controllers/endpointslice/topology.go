@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
-	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
+	"github.com/coracle-dev/coracle/pkg/engine/condition"
 )
 
 // topology tells the library how much CPU the nodes of each zone have, from which it makes the hints of services that
@@ -61,7 +61,11 @@ type part struct {
 }
 
 func share(n *corev1.Node) part {
-	p := part{zone: n.Labels[corev1.LabelTopologyZone], cpu: n.Status.Allocatable.Cpu().String(), in: nodestate.Ready(n)}
+	p := part{
+		zone: n.Labels[corev1.LabelTopologyZone],
+		cpu:  n.Status.Allocatable.Cpu().String(),
+		in:   condition.NodeReady(n),
+	}
 	// the library leaves these out
 	for _, label := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {
 		if _, has := n.Labels[label]; has {

@@ -16,6 +16,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine/condition"
 )
 
 // The values of spec.loadBalancerClass that are Coracle's. Without a class a service gets an address of the pool or, if
@@ -268,10 +269,8 @@ func serving(nodes []*corev1.Node) []*corev1.Node {
 			continue
 		}
 		all = append(all, n)
-		for _, c := range n.Status.Conditions {
-			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
-				ready = append(ready, n)
-			}
+		if condition.NodeReady(n) {
+			ready = append(ready, n)
 		}
 	}
 	if len(ready) > 0 {

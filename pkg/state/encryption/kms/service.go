@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -16,6 +15,8 @@ import (
 	api "k8s.io/kms/apis/v2"
 	"k8s.io/kms/pkg/service"
 	"k8s.io/kms/pkg/util"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 const (
@@ -110,10 +111,7 @@ func (c *connection) close() { _ = c.conn.Close() }
 // failure is the error of a call: ErrUnavailable, unless the plugin itself refused.
 func failure(err error) error {
 	s := status.Convert(err)
-	reason := s.Message()
-	if len(reason) > maxReason {
-		reason = strings.ToValidUTF8(reason[:maxReason], "") + " ..."
-	}
+	reason := bounded.Text(s.Message(), maxReason)
 	switch s.Code() {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled, codes.ResourceExhausted:
 		return fmt.Errorf("%w: %s", ErrUnavailable, reason)

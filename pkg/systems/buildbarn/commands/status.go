@@ -18,6 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine/condition"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
 
@@ -194,9 +195,7 @@ func (d drawing) eachPod(ctx context.Context, p buildbarn.Part, use func(pod str
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if !slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
-			return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-		}) {
+		if !condition.PodReady(pod) {
 			continue
 		}
 		f, err := d.read(ctx, pod)

@@ -3,11 +3,11 @@ package controller
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine/condition"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
 
@@ -34,15 +34,9 @@ func (r *reconciler) schedulerPod(ctx context.Context, w *buildbarn.BuildbarnWor
 		return nil, err
 	}
 	for i := range pods.Items {
-		if pod := &pods.Items[i]; pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && isReady(pod) {
+		if pod := &pods.Items[i]; pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && condition.PodReady(pod) {
 			return pod, nil
 		}
 	}
 	return nil, fmt.Errorf("the BuildbarnScheduler %s has no ready pod", w.Spec.Scale.Scheduler)
-}
-
-func isReady(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
 }

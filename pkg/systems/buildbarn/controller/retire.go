@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine/condition"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/certificates"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/queue"
@@ -42,7 +43,8 @@ func leaving(pods []*corev1.Pod, busy map[string]int, n int32) []*corev1.Pod {
 		return 1
 	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
-		return cmp.Or(cmp.Compare(first(retired(a)), first(retired(b))), cmp.Compare(first(!isReady(a)), first(!isReady(b))),
+		return cmp.Or(cmp.Compare(first(retired(a)), first(retired(b))),
+			cmp.Compare(first(!condition.PodReady(a)), first(!condition.PodReady(b))),
 			cmp.Compare(busy[a.Name], busy[b.Name]), b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
 			cmp.Compare(a.Name, b.Name))
 	})

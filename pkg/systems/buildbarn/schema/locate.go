@@ -12,6 +12,8 @@ import (
 
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 // locate finds the innermost value that the parser refuses, since the parser gives positions in evaluated JSON, which
@@ -193,10 +195,7 @@ func shown(text []byte) string {
 	if json.Compact(&out, text) != nil {
 		return "this"
 	}
-	if s := out.String(); len(s) <= 40 {
-		return s
-	}
-	return strings.ToValidUTF8(out.String()[:40], "") + "..."
+	return bounded.Text(out.String(), 40)
 }
 
 // position is where in evaluated JSON the parser found something.

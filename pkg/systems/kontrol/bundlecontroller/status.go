@@ -7,11 +7,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/window"
 )
 
-func cut(text string) string { return object.Cut(text, kontrol.MaxError) }
+func cut(text string) string { return bounded.Text(text, kontrol.MaxError) }
 
 // sum sets what the status says of all clusters together.
 func sum(s *kontrol.BundleStatus, b *kontrol.Bundle, targets []*target, approved, stopped bool, open window.State) {

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/engine"
-	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/placement"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
@@ -201,7 +201,7 @@ func (r *applied) observe(ctx context.Context, res *kontrol.Resource, c *kontrol
 		}
 	}
 	if _, err := placement.Render(res, c); err != nil {
-		o.Invalid = object.Cut(err.Error(), kontrol.MaxError)
+		o.Invalid = bounded.Text(err.Error(), kontrol.MaxError)
 	}
 	if a == nil || a.State.Generation != res.Generation || a.State.Variant != placement.Variant(res, c) {
 		w, err := r.waits(ctx, res, c)
@@ -315,7 +315,7 @@ func (r *applied) record(ctx context.Context, res *kontrol.Resource, pair watch.
 	next.Attempted = next.Attempted || next.Status == kontrol.ApplyApplied || was != nil && attempted(&was.State)
 	next.Subject = subject(res, pair.Cluster)
 	next.AttemptedGeneration = res.Generation
-	next.Error = object.Cut(next.Error, kontrol.MaxError)
+	next.Error = bounded.Text(next.Error, kontrol.MaxError)
 	at := metav1.NewMicroTime(r.Now())
 	if was == nil {
 		next.Time = &at

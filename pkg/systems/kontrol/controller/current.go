@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
@@ -265,8 +266,8 @@ func present(next *kontrol.Current, r *kontrol.Resource, a *kontrol.Applied, was
 		}
 		c.Path = nil
 		d := c.Drift
-		d.Path = object.Cut(d.Path, kontrol.MaxError)
-		d.Manager = object.Cut(strings.TrimSpace(d.Manager), kontrol.MaxValue)
+		d.Path = bounded.Text(d.Path, kontrol.MaxError)
+		d.Manager = bounded.Text(strings.TrimSpace(d.Manager), kontrol.MaxValue)
 		next.Drift = append(next.Drift, d)
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/engine"
-	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/state"
 )
 
@@ -128,7 +128,7 @@ func passing(inputs []state.Input, sum kontrol.State, now time.Time) (left time.
 func leaving(states []kontrol.AppliedState) string {
 	for i := range states {
 		if s := &states[i].State; s.Error != "" {
-			return object.Cut("on "+s.Cluster+": "+s.Error, kontrol.MaxError)
+			return bounded.Text("on "+s.Cluster+": "+s.Error, kontrol.MaxError)
 		}
 	}
 	return fmt.Sprintf("it is being removed from %d clusters", len(states))
@@ -193,7 +193,7 @@ func Summarize(s *kontrol.ResourceStatus, r *kontrol.Resource, inputs []state.In
 		Type:    kontrol.ConditionHealthy,
 		Status:  metav1.ConditionFalse,
 		Reason:  string(health),
-		Message: object.Cut(about, kontrol.MaxError),
+		Message: bounded.Text(about, kontrol.MaxError),
 	}
 	if health == kontrol.HealthHealthy {
 		healthy.Status = metav1.ConditionTrue
@@ -209,7 +209,7 @@ func setCondition(s *kontrol.ResourceStatus, c metav1.Condition) {
 
 // setSynced sets the message and the condition Synced by the state.
 func setSynced(s *kontrol.ResourceStatus, message string) {
-	s.Message = object.Cut(message, kontrol.MaxError)
+	s.Message = bounded.Text(message, kontrol.MaxError)
 	synced := metav1.Condition{
 		Type:    kontrol.ConditionSynced,
 		Status:  metav1.ConditionFalse,

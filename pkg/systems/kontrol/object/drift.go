@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 // Change is a field that somebody else changed.
@@ -195,14 +196,5 @@ func text(v any, has bool) string {
 	if err != nil {
 		return ""
 	}
-	return Cut(string(raw), kontrol.MaxValue)
-}
-
-// Cut returns a text of at most n bytes, which ends with ... if it was cut. It does not cut characters in two.
-func Cut(s string, n int) string {
-	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n-3], "") + "..."
+	return bounded.Text(string(raw), kontrol.MaxValue)
 }

@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
 // HealthOf returns whether an object works, by the rules of kstatus (sigs.k8s.io/cli-utils): kinds of Kubernetes by
@@ -200,7 +201,7 @@ func condition(o *unstructured.Unstructured, kind string) (status, message strin
 		if message, _ = m["message"].(string); message == "" {
 			message, _ = m["reason"].(string)
 		}
-		return status, Cut(message, kontrol.MaxError), true
+		return status, bounded.Text(message, kontrol.MaxError), true
 	}
 	return "", "", false
 }

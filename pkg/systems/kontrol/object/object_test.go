@@ -267,9 +267,3 @@ func TestHealthOf(t *testing.T) {
 		})
 	}
 }
-
-func TestCut(t *testing.T) {
-	require.Equal(t, "abc", Cut("abc", 3))
-	require.Equal(t, "a...", Cut("aéxyz", 5))
-	require.Equal(t, "a?", Cut("a\xff", 5))
-}

@@ -14,7 +14,6 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
-	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 )
 
@@ -50,7 +49,7 @@ func explain(err error, server string) (reason, message string) {
 		strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "couldn't get version"):
 		reason, message = kontrol.ReasonInvalidAnswer, "what answers is no Kubernetes API server: check the address"
 	}
-	return reason, object.Cut(fmt.Sprintf("%s: %s (%v)", server, message, err), kontrol.MaxError)
+	return reason, bounded.Text(fmt.Sprintf("%s: %s (%v)", server, message, err), kontrol.MaxError)
 }
 
 // Lost reports whether an error means that a cluster cannot be used at all, rather than that it refuses one request.

@@ -23,7 +23,6 @@ import (
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
-	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
 )
 
 const (
@@ -244,7 +243,7 @@ func newTarget(name string, c Config, p *Pool) *Target {
 			if v.GitVersion == "" {
 				return "", errNoVersion
 			}
-			return object.Cut(v.GitVersion, 64), nil
+			return bounded.Text(v.GitVersion, 64), nil
 		}
 		return t
 	}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
 )
 
@@ -149,7 +149,7 @@ func (w *watcher) failed(err error) {
 	}
 	w.mu.Lock()
 	same := w.reason == reason
-	w.reason, w.error = reason, object.Cut(message, kontrol.MaxError)
+	w.reason, w.error = reason, bounded.Text(message, kontrol.MaxError)
 	w.mu.Unlock()
 	if !same {
 		w.all()

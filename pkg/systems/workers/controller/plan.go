@@ -114,13 +114,6 @@ func count(pods []*corev1.Pod, s *workers.WorkerStatus) (l load) {
 	return l
 }
 
-// IsReady reports whether a pod is ready.
-func IsReady(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-	})
-}
-
 // scale sets the number of pods to ask for, and returns when it is to be computed again.
 func scale(w *workers.Worker, l load, now time.Time, s *workers.WorkerStatus) time.Duration {
 	r := w.Spec.Scale

@@ -17,6 +17,7 @@ import (
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/condition"
 )
 
 // New declares the reconciler.
@@ -66,7 +67,7 @@ func counts(was, is client.Object) bool {
 	if a.Labels[workers.LabelWorker] == "" && b.Labels[workers.LabelWorker] == "" {
 		return false
 	}
-	return a.Status.Phase != b.Status.Phase || IsReady(a) != IsReady(b) ||
+	return a.Status.Phase != b.Status.Phase || condition.PodReady(a) != condition.PodReady(b) ||
 		!equality.Semantic.DeepEqual(workers.ReportOf(a), workers.ReportOf(b)) ||
 		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil)
 }

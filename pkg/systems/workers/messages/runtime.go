@@ -223,7 +223,7 @@ func errorOf(data []byte, h http.Header) (kind, text string) {
 
 // clip shortens a text that a pod controls, and drops what cannot be in a header.
 func clip(s string, most int) string {
-	s = strings.ToValidUTF8(s[:min(len(s), most)], "")
+	s = bounded.Text(s, most)
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
 			return ' '

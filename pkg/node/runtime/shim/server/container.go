@@ -18,6 +18,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/node/host/mount"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/crilog"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
@@ -99,10 +100,7 @@ func plain(err error) string {
 	for _, prefix := range []string{"unable to start container process: ", "error during container init: "} {
 		text = strings.Replace(text, prefix, "", 1)
 	}
-	if len(text) > maxMessage { // it may contain the command, whose length is not limited
-		text = strings.ToValidUTF8(text[:maxMessage], "") + " ..."
-	}
-	return text
+	return bounded.Text(text, maxMessage) // it may contain the command, whose length is not limited
 }
 
 func (c *container) run() error {

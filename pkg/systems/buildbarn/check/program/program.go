@@ -18,6 +18,7 @@ import (
 
 	evaluator "github.com/google/go-jsonnet"
 
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/check/protocol"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/schema"
 )
@@ -39,9 +40,7 @@ func Run(in io.Reader, out io.Writer) error {
 	}
 	for _, m := range r.Mains {
 		a := check(files, m, known, r)
-		if len(a.Problem) > maxProblem {
-			a.Problem = strings.ToValidUTF8(a.Problem[:maxProblem], "") + "..."
-		}
+		a.Problem = bounded.Text(a.Problem, maxProblem)
 		if err := w.Encode(a); err != nil || a.Problem != "" {
 			return err
 		}

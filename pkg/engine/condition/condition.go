@@ -1,0 +1,29 @@
+// Package condition has the predicates on conditions of nodes and pods that several packages share.
+//
+// Its invariant: its functions are pure and change no argument.
+package condition
+
+import (
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// NodeReady reports whether the node's Ready condition is true.
+func NodeReady(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// PodReady reports whether the pod's Ready condition is true.
+func PodReady(p *corev1.Pod) bool {
+	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+}
+
+// OutOfService reports whether the node has the taint that says it is shut down, so that nothing runs there.
+func OutOfService(n *corev1.Node) bool {
+	return slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+}
