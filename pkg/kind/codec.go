@@ -209,9 +209,6 @@ func (r *Resource) MessageSize(obj client.Object) int {
 // Shallow copies an object's top level and metadata, so that TypeMeta and plain fields of the metadata can be set
 // without changing the original.
 func Shallow(obj client.Object) client.Object {
-	if p, ok := obj.(interface{ Shallow() client.Object }); ok {
-		return p.Shallow()
-	}
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		top := make(map[string]any, len(u.Object))
 		for k, v := range u.Object {

@@ -14,7 +14,6 @@ import (
 
 // kinds returns the kinds of Kontrol.
 func kinds(tunnels *pull.Hub) []own.Kind {
-	held := newShared()
 	return []own.Kind{
 		{Row: tunnelled(tunnels, own.Row(own.Definition[*kontrol.Cluster]{
 			Kind: kontrol.GroupVersion.WithKind("Cluster"), Plural: "clusters", ShortNames: []string{"kcl"},
@@ -24,7 +23,7 @@ func kinds(tunnels *pull.Hub) []own.Kind {
 			Default: kontrol.DefaultCluster, Validate: kontrol.ValidateCluster, Columns: kontrol.ClusterColumns,
 			Cells: kontrol.ClusterCells, Source: kontrol.Source,
 		}, func(c *kontrol.Cluster) *kontrol.ClusterStatus { return &c.Status })), Rights: kontrol.ClusterRights},
-		{Row: held.pack(resourceRow()), Rights: kontrol.ResourceRights},
+		{Row: resourceRow(), Rights: kontrol.ResourceRights},
 		{Row: own.Row(own.Definition[*kontrol.Bundle]{
 			Kind: kontrol.GroupVersion.WithKind("Bundle"), Plural: "bundles", ShortNames: []string{"kbu"},
 			Categories: []string{"coracle", "kontrol"}, Cluster: true,
@@ -34,7 +33,7 @@ func kinds(tunnels *pull.Hub) []own.Kind {
 			Cells:  kontrol.BundleCells,
 			Source: kontrol.BundleSourceText,
 		}, func(b *kontrol.Bundle) *kontrol.BundleStatus { return &b.Status }), Rights: kontrol.BundleRights},
-		{Row: held.pack(stateRow(own.Row[kontrol.AppliedState, struct{}](own.Definition[*kontrol.AppliedState]{
+		{Row: stateRow(own.Row[kontrol.AppliedState, struct{}](own.Definition[*kontrol.AppliedState]{
 			Kind: kontrol.GroupVersion.WithKind("AppliedState"), Plural: "appliedstates", ShortNames: []string{"kas"},
 			Categories: []string{"coracle", "kontrol"}, Cluster: true,
 			New:      func() *kontrol.AppliedState { return &kontrol.AppliedState{} },
@@ -42,8 +41,8 @@ func kinds(tunnels *pull.Hub) []own.Kind {
 			Validate: kontrol.ValidateApplied, Columns: kontrol.AppliedColumns, Cells: kontrol.AppliedCells,
 			Source: kontrol.StateSource,
 			Fields: kontrol.AppliedFields,
-		}, nil))), Rights: kontrol.AppliedRights},
-		{Row: held.pack(stateRow(own.Row[kontrol.CurrentState, struct{}](own.Definition[*kontrol.CurrentState]{
+		}, nil)), Rights: kontrol.AppliedRights},
+		{Row: stateRow(own.Row[kontrol.CurrentState, struct{}](own.Definition[*kontrol.CurrentState]{
 			Kind: kontrol.GroupVersion.WithKind("CurrentState"), Plural: "currentstates", ShortNames: []string{"kcs"},
 			Categories: []string{"coracle", "kontrol"}, Cluster: true,
 			New:      func() *kontrol.CurrentState { return &kontrol.CurrentState{} },
@@ -51,7 +50,7 @@ func kinds(tunnels *pull.Hub) []own.Kind {
 			Validate: kontrol.ValidateCurrent, Columns: kontrol.CurrentColumns, Cells: kontrol.CurrentCells,
 			Source: kontrol.StateSource,
 			Fields: kontrol.CurrentFields,
-		}, nil))), Rights: kontrol.CurrentRights},
+		}, nil)), Rights: kontrol.CurrentRights},
 	}
 }
 
