@@ -13,7 +13,6 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
@@ -21,8 +20,8 @@ import (
 
 // componentStatuses serves ComponentStatuses, which are not stored: each read checks the components of the control
 // plane.
-func (s *Server) componentStatuses(w http.ResponseWriter, req *http.Request, info *request.RequestInfo) {
-	r := builtin.ComponentStatuses()
+func (s *Server) componentStatuses(w http.ResponseWriter, req *http.Request, info *request.RequestInfo,
+	r *kind.Resource) {
 	warning.AddWarning(req.Context(), "", r.Deprecated)
 	t := registry.Target{Resource: r, Name: info.Name}
 	switch whole, ok := s.unstored(w, req, info, r); {

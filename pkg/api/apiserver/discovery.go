@@ -9,8 +9,6 @@ import (
 	"strings"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
-	authenticationv1 "k8s.io/api/authentication/v1"
-	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -32,7 +30,6 @@ var groupOrder = []string{ //nolint:gochecknoglobals // a constant
 
 // discovery holds the discovery documents of one kind.Table.
 type discovery struct {
-	reviews  []builtin.Review
 	groups   []metav1.APIGroup
 	versions map[schema.GroupVersion]*metav1.APIResourceList
 	custom   map[schema.GroupVersion]bool // those of custom resources
@@ -47,35 +44,17 @@ type aggregated struct {
 
 func newDiscovery(t *kind.Table) *discovery {
 	d := &discovery{
-		reviews:  builtin.Reviews(),
 		versions: map[schema.GroupVersion]*metav1.APIResourceList{},
 		custom:   map[schema.GroupVersion]bool{},
 	}
 	for _, r := range t.All() {
 		d.add(r)
 	}
-	for i := range d.reviews {
-		r := &d.reviews[i]
+	for _, r := range builtin.Unstored() {
 		d.resource(r.GroupVersion(), metav1.APIResource{
 			Name:         r.Plural,
 			SingularName: r.Singular,
-			Namespaced:   r.Namespaced,
-			Kind:         r.Kind,
-			Verbs:        metav1.Verbs{"create"},
-		})
-	}
-	c := builtin.ComponentStatuses()
-	d.resource(c.GroupVersion(), metav1.APIResource{
-		Name:         c.Plural,
-		SingularName: c.Singular,
-		ShortNames:   c.ShortNames,
-		Kind:         c.Kind,
-		Verbs:        c.Verbs,
-	})
-	for _, r := range []*kind.Resource{builtin.NodeUsage(), builtin.PodUsage()} {
-		d.resource(r.GroupVersion(), metav1.APIResource{
-			Name:         r.Plural,
-			SingularName: r.Singular,
+			ShortNames:   r.ShortNames,
 			Namespaced:   r.Namespaced,
 			Kind:         r.Kind,
 			Verbs:        r.Verbs,
@@ -238,19 +217,6 @@ func inFull(gv schema.GroupVersion, all []apidiscovery.APIResourceDiscovery) {
 			fill(all[i].Subresources[j].ResponseKind)
 		}
 	}
-}
-
-// reviewOf returns the review for a path, or nil.
-func reviewOf(gvr schema.GroupVersionResource) *builtin.Review {
-	if gvr.Group != authenticationv1.GroupName && gvr.Group != authorizationv1.GroupName && gvr.Group != "" {
-		return nil
-	}
-	for _, r := range builtin.Reviews() {
-		if r.GVR() == gvr {
-			return &r
-		}
-	}
-	return nil
 }
 
 // discover serves /api, /apis and the paths of groups and versions; it reports whether the path is one of those.

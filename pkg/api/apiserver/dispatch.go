@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
+	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 
 	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
@@ -37,19 +38,7 @@ func (s *Server) dispatch(w http.ResponseWriter, req *http.Request, info *reques
 	gvr := schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
 	r := s.cfg.Kinds.Table().ByGVR(gvr)
 	if r == nil {
-		if review := reviewOf(gvr); review != nil {
-			s.review(w, req, info, review)
-			return
-		}
-		if gvr == builtin.ComponentStatuses().GVR() {
-			s.componentStatuses(w, req, info)
-			return
-		}
-		if usage := usageOf(gvr); usage != nil {
-			s.usage(w, req, info, usage)
-			return
-		}
-		s.notFound(w, req)
+		s.compute(w, req, info, builtin.Unstored()[gvr])
 		return
 	}
 	if r.Deprecated != "" {
@@ -114,6 +103,20 @@ func (s *Server) object(w http.ResponseWriter, req *http.Request, info *request.
 		s.deleteCollection(w, req, t)
 	default:
 		s.unsupported(w, req, info, r)
+	}
+}
+
+// compute serves a kind that is not stored; r is nil if there is no such kind.
+func (s *Server) compute(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
+	switch {
+	case r == nil:
+		s.notFound(w, req)
+	case slices.Contains(r.Verbs, "create"):
+		s.review(w, req, info, r)
+	case r.Group == metricsv1beta1.GroupName:
+		s.usage(w, req, info, r)
+	default:
+		s.componentStatuses(w, req, info, r)
 	}
 }
 

@@ -292,7 +292,7 @@ func (m *metrics) known(info *request.RequestInfo) bool {
 	r := m.kinds.Table().ByGVR(gvr)
 	switch {
 	case r == nil:
-		return info.Subresource == "" && (reviewOf(gvr) != nil || gvr == builtin.ComponentStatuses().GVR())
+		return info.Subresource == "" && builtin.Unstored()[gvr] != nil
 	case info.Subresource == "":
 		return true
 	case info.Subresource == "status":

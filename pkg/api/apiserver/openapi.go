@@ -30,7 +30,7 @@ import (
 // definitions it is built from take tens of megabytes and are not kept.
 type openapi struct {
 	table   *kind.Table
-	reviews []builtin.Review
+	reviews []*kind.Resource
 	version version.Info
 	// order lists the groups and versions; ids are their paths below /openapi/v3.
 	order  []schema.GroupVersion

@@ -54,7 +54,7 @@ func (o *openapi) paths(gv schema.GroupVersion) map[string]*pathItem {
 		d.resource(r)
 	}
 	for i := range o.reviews {
-		if r := &o.reviews[i]; r.GroupVersion() == gv {
+		if r := o.reviews[i]; r.GroupVersion() == gv {
 			collection, scope := d.scoped(r.Plural, r.Namespaced)
 			d.out[collection] = &pathItem{
 				params: slices.Concat(queryOf(metav1.CreateOptions{}), pathParams(r.Namespaced, ""), []parameter{pretty}),

@@ -134,7 +134,7 @@ func (s *Server) withRemotes(local func() *discovery) func() *discovery {
 
 // with returns the documents with those of other servers. Groups keep their order; new ones follow.
 func (d *discovery) with(other *remotes, local func(schema.GroupVersion) bool) *discovery {
-	out := &discovery{reviews: d.reviews, groups: slices.Clone(d.groups), versions: maps.Clone(d.versions), core: d.core}
+	out := &discovery{groups: slices.Clone(d.groups), versions: maps.Clone(d.versions), core: d.core}
 	named := &apidiscovery.APIGroupDiscoveryList{Items: slices.Clone(d.named.list.Items)}
 	for _, r := range other.order {
 		if local(r.GroupVersion) {

@@ -23,12 +23,12 @@ import (
 	"k8s.io/kubernetes/pkg/apis/authorization/validation"
 	authorizationutil "k8s.io/kubernetes/pkg/registry/authorization/util"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
+	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // review serves a kind that is created but never stored, such as a TokenReview.
-func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *builtin.Review) {
+func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.RequestInfo, r *kind.Resource) {
 	if info.Name != "" || r.Namespaced != (info.Namespace != "") {
 		s.notFound(w, req)
 		return
@@ -57,7 +57,7 @@ func (s *Server) review(w http.ResponseWriter, req *http.Request, info *request.
 		s.fail(w, req, err)
 		return
 	}
-	obj := r.New()
+	var obj runtime.Object = r.New()
 	if err := decode(req, media, raw, r.GroupVersionKind, obj, o.FieldValidation, nil); err != nil {
 		s.fail(w, req, err)
 		return

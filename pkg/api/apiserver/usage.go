@@ -9,12 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/endpoints/request"
 	metricsv1beta1 "k8s.io/metrics/pkg/apis/metrics/v1beta1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 	"github.com/coracle-dev/coracle/pkg/api/registry"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
@@ -24,16 +22,6 @@ import (
 type Usage interface {
 	Nodes(ctx context.Context, nodes []*corev1.Node) []*metricsv1beta1.NodeMetrics
 	Pods(ctx context.Context, pods []*corev1.Pod) []*metricsv1beta1.PodMetrics
-}
-
-// usageOf is the row of metrics.k8s.io that a path names, or nil.
-func usageOf(gvr schema.GroupVersionResource) *kind.Resource {
-	for _, r := range []*kind.Resource{builtin.NodeUsage(), builtin.PodUsage()} {
-		if r.GVR() == gvr {
-			return r
-		}
-	}
-	return nil
 }
 
 // usage serves metrics.k8s.io, whose objects are stored nowhere: each read asks the nodes.

@@ -81,50 +81,52 @@ func (c *cycle) promised(n *nodeInfo) (need amounts, pods int) {
 	return need, pods
 }
 
-// fits checks the conditions that explainFit reports, stopping at the first failure.
-func fits(c *cycle, n *nodeInfo) bool {
+// shortages calls report with each thing that a node lacks for the pod, until report returns false. Extended resources
+// come last, in no order.
+func (c *cycle) shortages(n *nodeInfo, report func(what string) bool) {
 	promised, pods := c.promised(n)
-	if len(n.pods)+pods+1 > n.max {
-		return false
+	if len(n.pods)+pods+1 > n.max && !report(tooManyPods) {
+		return
 	}
-	ok := func(need, promised, used, most int64) bool { return need == 0 || need+promised+used <= most }
-	if !ok(c.need.cpu, promised.cpu, n.used.cpu, n.most.cpu) ||
-		!ok(c.need.memory, promised.memory, n.used.memory, n.most.memory) ||
-		!ok(c.need.ephemeral, promised.ephemeral, n.used.ephemeral, n.most.ephemeral) {
-		return false
+	short := func(need, promised, used, most int64) bool { return need != 0 && need+promised+used > most }
+	if short(c.need.cpu, promised.cpu, n.used.cpu, n.most.cpu) && !report("cpu") ||
+		short(c.need.memory, promised.memory, n.used.memory, n.most.memory) && !report("memory") ||
+		short(c.need.ephemeral, promised.ephemeral, n.used.ephemeral, n.most.ephemeral) && !report("ephemeral-storage") {
+		return
 	}
 	for name, need := range c.need.extended {
-		if !c.byDevices(name, n) && !ok(need, promised.extended[name], n.used.extended[name], n.most.extended[name]) {
-			return false
+		if !c.byDevices(name, n) && short(need, promised.extended[name], n.used.extended[name], n.most.extended[name]) &&
+			!report(string(name)) {
+			return
 		}
 	}
-	return true
+}
+
+const tooManyPods = "Too many pods"
+
+func fits(c *cycle, n *nodeInfo) bool {
+	ok := true
+	c.shortages(n, func(string) bool {
+		ok = false
+		return false
+	})
+	return ok
 }
 
 func explainFit(c *cycle, n *nodeInfo) []string {
-	promised, pods := c.promised(n)
-	var out []string
-	if len(n.pods)+pods+1 > n.max {
-		out = append(out, "Too many pods")
-	}
-	short := func(name string, need, promised, used, most int64) {
-		if need != 0 && need+promised+used > most {
-			out = append(out, "Insufficient "+name)
+	var out, extended []string
+	c.shortages(n, func(what string) bool {
+		_, isExtended := c.need.extended[corev1.ResourceName(what)]
+		switch {
+		case what == tooManyPods:
+			out = append(out, what)
+		case isExtended:
+			extended = append(extended, "Insufficient "+what)
+		default:
+			out = append(out, "Insufficient "+what)
 		}
-	}
-	short("cpu", c.need.cpu, promised.cpu, n.used.cpu, n.most.cpu)
-	short("memory", c.need.memory, promised.memory, n.used.memory, n.most.memory)
-	short("ephemeral-storage", c.need.ephemeral, promised.ephemeral, n.used.ephemeral, n.most.ephemeral)
-	names := make([]string, 0, len(c.need.extended))
-	for name := range c.need.extended {
-		names = append(names, string(name))
-	}
-	slices.Sort(names)
-	for _, s := range names {
-		name := corev1.ResourceName(s)
-		if !c.byDevices(name, n) {
-			short(s, c.need.extended[name], promised.extended[name], n.used.extended[name], n.most.extended[name])
-		}
-	}
-	return out
+		return true
+	})
+	slices.Sort(extended)
+	return append(out, extended...)
 }

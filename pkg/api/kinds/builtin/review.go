@@ -1,61 +1,62 @@
 package builtin
 
 import (
+	"strings"
+	"sync"
+
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
 // Review is a kind that is created but never stored, such as a TokenReview: the response has its status. A Binding does
-// what the subresource of its pod does.
-type Review struct {
-	schema.GroupVersionKind
-	Plural, Singular string
-	Namespaced       bool
-	New              func() runtime.Object
-}
-
-// GVR returns the review's group, version and plural name.
-func (r *Review) GVR() schema.GroupVersionResource {
-	return schema.GroupVersionResource{Group: r.Group, Version: r.Version, Resource: r.Plural}
-}
-
-// Reviews returns the kinds that are created but never stored. Their only verb is create.
-func Reviews() []Review {
+// Reviews returns the rows of the kinds that are created but never stored.
+func Reviews() []*kind.Resource {
 	authn, authz := authenticationv1.SchemeGroupVersion, authorizationv1.SchemeGroupVersion
-	return []Review{
-		{
-			corev1.SchemeGroupVersion.WithKind("Binding"), "bindings", "binding", true,
-			func() runtime.Object { return &corev1.Binding{} },
-		},
-		{
-			authn.WithKind("SelfSubjectReview"), "selfsubjectreviews", "selfsubjectreview", false,
-			func() runtime.Object { return &authenticationv1.SelfSubjectReview{} },
-		},
-		{
-			authn.WithKind("TokenReview"), "tokenreviews", "tokenreview", false,
-			func() runtime.Object { return &authenticationv1.TokenReview{} },
-		},
-		{
-			authz.WithKind("LocalSubjectAccessReview"), "localsubjectaccessreviews", "localsubjectaccessreview", true,
-			func() runtime.Object { return &authorizationv1.LocalSubjectAccessReview{} },
-		},
-		{
-			authz.WithKind("SelfSubjectAccessReview"), "selfsubjectaccessreviews", "selfsubjectaccessreview", false,
-			func() runtime.Object { return &authorizationv1.SelfSubjectAccessReview{} },
-		},
-		{
-			authz.WithKind("SelfSubjectRulesReview"), "selfsubjectrulesreviews", "selfsubjectrulesreview", false,
-			func() runtime.Object { return &authorizationv1.SelfSubjectRulesReview{} },
-		},
-		{
-			authz.WithKind("SubjectAccessReview"), "subjectaccessreviews", "subjectaccessreview", false,
-			func() runtime.Object { return &authorizationv1.SubjectAccessReview{} },
-		},
+	cluster := func(gvk schema.GroupVersionKind, object func() client.Object) *kind.Resource {
+		singular := strings.ToLower(gvk.Kind)
+		return &kind.Resource{
+			GroupVersionKind: gvk, Plural: singular + "s", Singular: singular, Verbs: createVerbs, New: object,
+		}
+	}
+	namespaced := func(gvk schema.GroupVersionKind, object func() client.Object) *kind.Resource {
+		r := cluster(gvk, object)
+		r.Namespaced = true
+		return r
+	}
+	return []*kind.Resource{
+		namespaced(gv("", "v1").WithKind("Binding"), func() client.Object { return &corev1.Binding{} }),
+		cluster(authn.WithKind("SelfSubjectReview"), func() client.Object { return &authenticationv1.SelfSubjectReview{} }),
+		cluster(authn.WithKind("TokenReview"), func() client.Object { return &authenticationv1.TokenReview{} }),
+		namespaced(authz.WithKind("LocalSubjectAccessReview"), func() client.Object {
+			return &authorizationv1.LocalSubjectAccessReview{}
+		}),
+		cluster(authz.WithKind("SelfSubjectAccessReview"), func() client.Object {
+			return &authorizationv1.SelfSubjectAccessReview{}
+		}),
+		cluster(authz.WithKind("SelfSubjectRulesReview"), func() client.Object {
+			return &authorizationv1.SelfSubjectRulesReview{}
+		}),
+		cluster(authz.WithKind("SubjectAccessReview"), func() client.Object {
+			return &authorizationv1.SubjectAccessReview{}
+		}),
 	}
 }
+
+// Unstored has the rows of all kinds that the API server computes instead of storing, by path. They are in no Table.
+var Unstored = sync.OnceValue(func() map[schema.GroupVersionResource]*kind.Resource {
+	rows := append(Reviews(), ComponentStatuses(), NodeUsage(), PodUsage())
+	all := make(map[schema.GroupVersionResource]*kind.Resource, len(rows))
+	for _, r := range rows {
+		all[r.GVR()] = r
+	}
+	return all
+})
 
 // IsReview reports whether an object is a review, which the API server answers.
 func IsReview(o runtime.Object) bool {
