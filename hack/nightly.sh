@@ -36,7 +36,7 @@ run() { # STEP
   fleet)
     CORACLE_TEST_FLEET=1 CORACLE_TEST_OFFLINE=4m go test -count=1 -v -timeout 30m ./test/kontrol &&
       make build && CORACLE_TEST_FLEET=1 go test -count=1 -v -timeout 10m -run TestKontrolTargetKilled ./test/e2e &&
-      go test -count=1 -timeout 30m -run TestKontrolNeverLies ./pkg/control/controllers -rapid.checks=300
+      go test -count=1 -timeout 30m -run TestKontrolNeverLies ./pkg/systems/kontrol -rapid.checks=300
     ;;
   abuse) go test -count=1 -v -timeout 30m ./test/abuse ;;
   fuzz) make fuzz FUZZTIME="${FUZZTIME:-10m}" ;;

@@ -88,7 +88,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		{"k8s.io/kubernetes", ours("pkg/api")},
 		{
 			"k8s.io/apiserver",
-			ours("pkg/kind", "pkg/state/encryption", "pkg/api", "pkg/systems", "pkg/server", "pkg/testing/registrytest"),
+			ours("pkg/kind", "pkg/state/encryption", "pkg/api", "pkg/systems", "pkg/server", "pkg/testing"),
 		},
 		{"k8s.io/kubectl", ours("pkg/cli")},
 		{"github.com/miekg/dns", ours("pkg/node/dns")},

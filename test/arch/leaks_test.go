@@ -24,6 +24,7 @@ var allowedGoroutines = map[string]string{
 	"pkg/systems/buildbarn/check/program": "it is a process of its own, which the tests of pkg/systems/buildbarn/check " +
 		"run",
 	"pkg/client/clienttest":            "the tests that import it do",
+	"pkg/testing/controlplane":         "the tests that import it do",
 	"pkg/state/encryption/kms/kmstest": "the tests that import it do",
 	"pkg/node/netpolicy":               "test/netns looks for them",
 	"pkg/node/proxy":                   "test/netns looks for them",

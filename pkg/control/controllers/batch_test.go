@@ -14,6 +14,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // jobOf is a job whose pods end with that exit code at once.
@@ -30,8 +32,10 @@ func jobOf(name string, exit int, completions, parallelism int32) *batchv1.Job {
 }
 
 func (c *cluster) jobIs(name string, t batchv1.JobConditionType) *batchv1.Job {
-	c.t.Helper()
-	return until(c, &batchv1.JobList{}, "default", name, func(j *batchv1.Job) bool { return condition(j, t) != nil })
+	c.T.Helper()
+	return controlplane.Until(c, &batchv1.JobList{}, "default", name, func(j *batchv1.Job) bool {
+		return condition(j, t) != nil
+	})
 }
 
 func condition(j *batchv1.Job, t batchv1.JobConditionType) *batchv1.JobCondition {
@@ -45,22 +49,22 @@ func condition(j *batchv1.Job, t batchv1.JobConditionType) *batchv1.JobCondition
 
 // podsOf lists the pods of a job.
 func (c *cluster) podsOf(name string) []corev1.Pod {
-	c.t.Helper()
+	c.T.Helper()
 	var pods corev1.PodList
-	require.NoError(c.t,
-		c.List(c.ctx, &pods, ctrl.InNamespace("default"), ctrl.MatchingLabels{batchv1.JobNameLabel: name}))
+	require.NoError(c.T,
+		c.List(c.Ctx, &pods, ctrl.InNamespace("default"), ctrl.MatchingLabels{batchv1.JobNameLabel: name}))
 	return pods.Items
 }
 
 func TestJobsComplete(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn})
-	c.node("a")
-	c.create(jobOf("plain", 0, 5, 2))
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	c.Node("a")
+	c.Make(jobOf("plain", 0, 5, 2))
 	ix := jobOf("indexed", 0, 4, 3)
 	mode := batchv1.IndexedCompletion
 	ix.Spec.CompletionMode = &mode
-	c.create(ix)
-	c.create(jobOf("nothing", 0, 0, 3))
+	c.Make(ix)
+	c.Make(jobOf("nothing", 0, 0, 3))
 
 	plain := c.jobIs("plain", batchv1.JobComplete)
 	require.EqualValues(t, 5, plain.Status.Succeeded)
@@ -84,14 +88,14 @@ func TestJobsComplete(t *testing.T) {
 	}
 	require.Zero(t, c.jobIs("nothing", batchv1.JobComplete).Status.Succeeded)
 	require.Empty(t, c.podsOf("nothing"))
-	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
+	controlplane.Until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
 		return e.InvolvedObject.Name == "plain" && e.Reason == "Completed" && e.Source.Component == "job-controller"
 	})
 }
 
 func TestJobsFail(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	c.Node("a")
 	zero := int32(0)
 	limit := jobOf("limit", 1, 2, 1)
 	limit.Spec.BackoffLimit = &zero
@@ -109,7 +113,7 @@ func TestJobsFail(t *testing.T) {
 	deadline := jobOf("deadline", 0, 1, 1)
 	deadline.Spec.ActiveDeadlineSeconds = &second
 	deadline.Spec.Template.Spec.Containers[0].Args = nil
-	c.create(limit, policy, perIndex, deadline)
+	c.Make(limit, policy, perIndex, deadline)
 
 	is := c.jobIs("limit", batchv1.JobFailed)
 	require.Equal(t, batchv1.JobReasonBackoffLimitExceeded, condition(is, batchv1.JobFailed).Reason)
@@ -131,27 +135,27 @@ func TestJobsFail(t *testing.T) {
 }
 
 func TestJobsAreSuspended(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	c.Node("a")
 	j := jobOf("batch", 0, 3, 2)
 	j.Spec.Template.Spec.Containers[0].Args = nil // runs on
-	c.create(j)
-	until(c, &batchv1.JobList{}, "default", "batch", func(j *batchv1.Job) bool {
+	c.Make(j)
+	controlplane.Until(c, &batchv1.JobList{}, "default", "batch", func(j *batchv1.Job) bool {
 		return j.Status.Active == 2 && *j.Status.Ready == 2
 	})
 	change := func(f func(*batchv1.Job)) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			var is batchv1.Job
-			require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(j), &is))
+			require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKeyFromObject(j), &is))
 			next := is.DeepCopy()
 			f(next)
-			return c.Update(c.ctx, next) == nil
-		}, patience, time.Millisecond)
+			return c.Update(c.Ctx, next) == nil
+		}, controlplane.Patience, time.Millisecond)
 	}
 	yes, no := true, false
 	change(func(j *batchv1.Job) { j.Spec.Suspend = &yes })
-	is := until(c, &batchv1.JobList{}, "default", "batch", func(j *batchv1.Job) bool {
+	is := controlplane.Until(c, &batchv1.JobList{}, "default", "batch", func(j *batchv1.Job) bool {
 		return condition(j, batchv1.JobSuspended) != nil && j.Status.Active == 0 && *j.Status.Terminating == 0
 	})
 	require.Nil(t, is.Status.StartTime)
@@ -159,18 +163,20 @@ func TestJobsAreSuspended(t *testing.T) {
 	require.Empty(t, c.podsOf("batch"))
 	change(func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "a"} })
 	change(func(j *batchv1.Job) { j.Spec.Suspend = &no })
-	is = until(c, &batchv1.JobList{}, "default", "batch", func(j *batchv1.Job) bool { return j.Status.Active == 2 })
+	is = controlplane.Until(c, &batchv1.JobList{}, "default", "batch", func(j *batchv1.Job) bool {
+		return j.Status.Active == 2
+	})
 	require.NotNil(t, is.Status.StartTime)
 	require.Equal(t, "a", c.podsOf("batch")[0].Spec.NodeSelector[corev1.LabelHostname])
-	require.NoError(t, c.Delete(c.ctx, j, ctrl.PropagationPolicy(metav1.DeletePropagationBackground)))
+	require.NoError(t, c.Delete(c.Ctx, j, ctrl.PropagationPolicy(metav1.DeletePropagationBackground)))
 	for _, p := range c.podsOf("batch") {
-		c.gone(p.DeepCopy())
+		c.Gone(p.DeepCopy())
 	}
 }
 
 func TestCronJobsRun(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	c.Node("a")
 	template := jobOf("", 0, 1, 1).Spec
 	cron := &batchv1.CronJob{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tick"}, Spec: batchv1.CronJobSpec{
 		Schedule: "@every 1s", ConcurrencyPolicy: batchv1.ForbidConcurrent,
@@ -181,92 +187,94 @@ func TestCronJobsRun(t *testing.T) {
 			Schedule: "0 0 30 2 *", JobTemplate: batchv1.JobTemplateSpec{Spec: template},
 		},
 	}
-	c.create(cron, never)
-	ended := until(c, &batchv1.JobList{}, "default", "", func(j *batchv1.Job) bool {
+	c.Make(cron, never)
+	ended := controlplane.Until(c, &batchv1.JobList{}, "default", "", func(j *batchv1.Job) bool {
 		return condition(j, batchv1.JobComplete) != nil
 	})
-	is := until(c, &batchv1.CronJobList{}, "default", "tick", func(c *batchv1.CronJob) bool {
+	is := controlplane.Until(c, &batchv1.CronJobList{}, "default", "tick", func(c *batchv1.CronJob) bool {
 		return c.Status.LastScheduleTime != nil && c.Status.LastSuccessfulTime != nil &&
 			!slices.ContainsFunc(c.Status.Active, func(r corev1.ObjectReference) bool { return r.UID == ended.UID })
 	})
 	var jobs batchv1.JobList
-	require.NoError(t, c.List(c.ctx, &jobs, ctrl.InNamespace("default")))
+	require.NoError(t, c.List(c.Ctx, &jobs, ctrl.InNamespace("default")))
 	require.NotEmpty(t, jobs.Items)
 	for _, j := range jobs.Items {
 		require.True(t, metav1.IsControlledBy(&j, is))
 		require.NotEmpty(t, j.Annotations[batchv1.CronJobScheduledTimestampAnnotation])
 	}
-	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
+	controlplane.Until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
 		return e.InvolvedObject.Name == "never" && e.Reason == "InvalidSchedule" && e.Source.Component == "cronjob-controller"
 	})
 	bad := cron.DeepCopy()
 	moon := "Moon/Base"
 	bad.ObjectMeta, bad.Spec.TimeZone = metav1.ObjectMeta{Namespace: "default", Name: "bad"}, &moon
-	require.ErrorContains(t, c.Create(c.ctx, bad), "unknown time zone Moon/Base")
-	require.NoError(t, c.Delete(c.ctx, is, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
-	c.gone(is.DeepCopy())
+	require.ErrorContains(t, c.Create(c.Ctx, bad), "unknown time zone Moon/Base")
+	require.NoError(t, c.Delete(c.Ctx, is, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
+	c.Gone(is.DeepCopy())
 	// A Job that was made from what the cache had is collected later.
 	require.Eventually(t, func() bool {
-		return c.List(c.ctx, &jobs, ctrl.InNamespace("default")) == nil && len(jobs.Items) == 0
-	}, patience, time.Millisecond)
+		return c.List(c.Ctx, &jobs, ctrl.InNamespace("default")) == nil && len(jobs.Items) == 0
+	}, controlplane.Patience, time.Millisecond)
 }
 
 func TestFinishedJobsExpire(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	c.Node("a")
 	zero := int32(0)
 	j := jobOf("brief", 0, 2, 2)
 	j.Spec.TTLSecondsAfterFinished = &zero
-	c.create(j)
-	c.gone(j)
+	c.Make(j)
+	c.Gone(j)
 	require.Empty(t, c.podsOf("brief"))
 }
 
 // Pods that a deleted job leaves behind can be deleted: none keeps the job's finalizer.
 func TestJobsLetGoOfTheirPods(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	c.Node("a")
 	for name, policy := range map[string]metav1.DeletionPropagation{
 		"left": metav1.DeletePropagationOrphan, "taken": metav1.DeletePropagationBackground,
 	} {
 		j := jobOf(name, 0, 2, 2)
 		j.Spec.Template.Spec.Containers[0].Args = nil
-		c.create(j)
-		until(c, &batchv1.JobList{}, "default", name, func(j *batchv1.Job) bool {
+		c.Make(j)
+		controlplane.Until(c, &batchv1.JobList{}, "default", name, func(j *batchv1.Job) bool {
 			return j.Status.Active == 2 && *j.Status.Ready == 2
 		})
-		require.NoError(t, c.Delete(c.ctx, j, ctrl.PropagationPolicy(policy)))
-		c.gone(j)
+		require.NoError(t, c.Delete(c.Ctx, j, ctrl.PropagationPolicy(policy)))
+		c.Gone(j)
 	}
 	require.Eventually(t, func() bool {
 		pods := c.podsOf("left")
 		return len(pods) == 2 && len(pods[0].Finalizers)+len(pods[1].Finalizers) == 0 && len(c.podsOf("taken")) == 0
-	}, patience, time.Millisecond)
+	}, controlplane.Patience, time.Millisecond)
 }
 
 func TestJobsOfOthersAreLeftAlone(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	c.Node("a")
 	other := "example.com/queue"
 	j := jobOf("others", 0, 2, 2)
 	j.Spec.ManagedBy = &other
-	c.create(j, jobOf("ours", 0, 1, 1))
+	c.Make(j, jobOf("ours", 0, 1, 1))
 	c.jobIs("ours", batchv1.JobComplete)
 	require.Empty(t, c.podsOf("others"))
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(j), j))
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKeyFromObject(j), j))
 	require.Nil(t, j.Status.StartTime)
 }
 
 // BenchmarkJob is how long an indexed job of 10,000 pods takes, through the scheduler and with status writes as by 200
 // nodes whose pods end at once.
 func BenchmarkJob(b *testing.B) {
-	c := start(b, options{log: slog.LevelWarn})
+	c := start(b, controlplane.Options{Log: slog.LevelWarn})
 	for i := range 200 {
-		c.node(fmt.Sprint("n", i))
+		c.Node(fmt.Sprint("n", i))
 	}
-	until(c, &corev1.ServiceAccountList{}, "default", "default", func(*corev1.ServiceAccount) bool { return true })
+	controlplane.Until(c, &corev1.ServiceAccountList{}, "default", "default", func(*corev1.ServiceAccount) bool {
+		return true
+	})
 	bound := make(chan *corev1.Pod)
-	watching, stop := context.WithCancel(c.ctx)
+	watching, stop := context.WithCancel(c.Ctx)
 	var nodes sync.WaitGroup
 	defer nodes.Wait()
 	defer stop()
@@ -298,7 +306,7 @@ func BenchmarkJob(b *testing.B) {
 				case p := <-bound:
 					next := p.DeepCopy()
 					next.Status.Phase = corev1.PodSucceeded
-					_ = c.Status().Update(c.ctx, next)
+					_ = c.Status().Update(c.Ctx, next)
 				case <-watching.Done():
 					return
 				}
@@ -315,8 +323,8 @@ func BenchmarkJob(b *testing.B) {
 		j := jobOf(fmt.Sprint("bench", n), 0, pods, 2000)
 		mode := batchv1.IndexedCompletion
 		j.Spec.CompletionMode = &mode
-		c.create(j)
-		ctx, cancel := context.WithTimeout(c.ctx, 3*time.Minute)
+		c.Make(j)
+		ctx, cancel := context.WithTimeout(c.Ctx, 3*time.Minute)
 		jobs, err := c.Watch(ctx, &batchv1.JobList{})
 		require.NoError(b, err)
 		for e := range jobs.ResultChan() {
@@ -328,7 +336,7 @@ func BenchmarkJob(b *testing.B) {
 		}
 		jobs.Stop()
 		if ctx.Err() != nil {
-			require.NoError(b, c.Get(c.ctx, ctrl.ObjectKeyFromObject(j), j))
+			require.NoError(b, c.Get(c.Ctx, ctrl.ObjectKeyFromObject(j), j))
 			b.Fatalf("not complete: %+v", j.Status)
 		}
 		cancel()
@@ -339,14 +347,14 @@ func BenchmarkJob(b *testing.B) {
 
 // The same over HTTP, where the caches lag and each reconciler has the rights of its bootstrap role alone.
 func TestJobsOverHTTP(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn, http: true})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: true})
+	c.Node("a")
 	zero, mode := int32(0), batchv1.IndexedCompletion
 	indexed := jobOf("indexed", 0, 30, 10)
 	indexed.Spec.CompletionMode = &mode
 	brief := jobOf("brief", 0, 1, 1)
 	brief.Spec.TTLSecondsAfterFinished = &zero
-	c.create(indexed, jobOf("plain", 0, 12, 5), brief, &batchv1.CronJob{
+	c.Make(indexed, jobOf("plain", 0, 12, 5), brief, &batchv1.CronJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "tick"}, Spec: batchv1.CronJobSpec{
 			Schedule: "@every 1s", ConcurrencyPolicy: batchv1.ForbidConcurrent,
 			JobTemplate: batchv1.JobTemplateSpec{Spec: jobOf("", 0, 1, 1).Spec},
@@ -356,21 +364,21 @@ func TestJobsOverHTTP(t *testing.T) {
 	require.Len(t, c.podsOf("indexed"), 30, "no index ran twice, though caches lag")
 	require.EqualValues(t, 12, c.jobIs("plain", batchv1.JobComplete).Status.Succeeded)
 	require.Len(t, c.podsOf("plain"), 12)
-	c.gone(brief)
-	until(c, &batchv1.CronJobList{}, "default", "tick", func(c *batchv1.CronJob) bool {
+	c.Gone(brief)
+	controlplane.Until(c, &batchv1.CronJobList{}, "default", "tick", func(c *batchv1.CronJob) bool {
 		return c.Status.LastSuccessfulTime != nil
 	})
 	j := jobOf("stopped", 0, 2, 2)
 	j.Spec.Template.Spec.Containers[0].Args = nil
-	c.create(j)
-	until(c, &batchv1.JobList{}, "default", "stopped", func(j *batchv1.Job) bool {
+	c.Make(j)
+	controlplane.Until(c, &batchv1.JobList{}, "default", "stopped", func(j *batchv1.Job) bool {
 		return j.Status.Active == 2 && *j.Status.Ready == 2
 	})
 	require.NoError(t,
-		c.Patch(c.ctx, j, ctrl.RawPatch("application/merge-patch+json", []byte(`{"spec":{"parallelism":0}}`))))
-	until(c, &batchv1.JobList{}, "default", "stopped", func(j *batchv1.Job) bool {
+		c.Patch(c.Ctx, j, ctrl.RawPatch("application/merge-patch+json", []byte(`{"spec":{"parallelism":0}}`))))
+	controlplane.Until(c, &batchv1.JobList{}, "default", "stopped", func(j *batchv1.Job) bool {
 		return j.Status.Active == 0 && *j.Status.Terminating == 0
 	})
-	require.NoError(t, c.Delete(c.ctx, j, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
-	c.gone(j)
+	require.NoError(t, c.Delete(c.Ctx, j, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
+	c.Gone(j)
 }

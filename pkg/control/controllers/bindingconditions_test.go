@@ -17,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/control/scheduler"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // attached is a device that is not ready before its driver says so.
@@ -45,25 +46,25 @@ func reported(r *resourcev1.ResourceClaim, name string) *resourcev1.ResourceClai
 
 // says lets the driver set a condition of the claim's device that is true.
 func (c *cluster) says(claim, name string) {
-	c.t.Helper()
+	c.T.Helper()
 	for {
 		var r resourcev1.ResourceClaim
-		require.NoError(c.t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: claim}, &r))
-		err := c.Status().Update(c.ctx, reported(&r, name))
+		require.NoError(c.T, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: claim}, &r))
+		err := c.Status().Update(c.Ctx, reported(&r, name))
 		if apierrors.IsConflict(err) {
 			continue
 		}
-		require.NoError(c.t, err)
+		require.NoError(c.T, err)
 		return
 	}
 }
 
 // driver sets a condition of each device of a pool that a claim gets, until stop is called.
 func (c *cluster) driver(pool, condition string) (stop func()) {
-	c.t.Helper()
-	ctx, cancel := context.WithCancel(c.ctx)
+	c.T.Helper()
+	ctx, cancel := context.WithCancel(c.Ctx)
 	w, err := c.Watch(ctx, &resourcev1.ResourceClaimList{}, ctrl.InNamespace("default"))
-	require.NoError(c.t, err)
+	require.NoError(c.T, err)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -77,7 +78,7 @@ func (c *cluster) driver(pool, condition string) (stop func()) {
 					again, err := c.Watch(ctx, &resourcev1.ResourceClaimList{}, ctrl.InNamespace("default"))
 					if err != nil {
 						if ctx.Err() == nil {
-							c.t.Error(err)
+							c.T.Error(err)
 						}
 						return
 					}
@@ -91,28 +92,29 @@ func (c *cluster) driver(pool, condition string) (stop func()) {
 				}
 				if err := c.Status().Update(ctx, reported(r, condition)); err != nil && !apierrors.IsConflict(err) &&
 					!apierrors.IsNotFound(err) && ctx.Err() == nil {
-					c.t.Error(err)
+					c.T.Error(err)
 				}
 			}
 		}
 	}()
 	stop = sync.OnceFunc(func() { cancel(); <-ended })
-	c.t.Cleanup(stop)
+	c.T.Cleanup(stop)
 	return stop
 }
 
 // pending waits until a claim is allocated and reserved, for a pod that waits for its devices.
 func (c *cluster) pending(claim string, pool string) *resourcev1.ResourceClaim {
-	c.t.Helper()
-	return until(c, &resourcev1.ResourceClaimList{}, "default", claim, func(r *resourcev1.ResourceClaim) bool {
-		return r.Status.Allocation != nil && len(r.Status.ReservedFor) == 1 &&
-			(pool == "" || r.Status.Allocation.Devices.Results[0].Pool == pool)
-	})
+	c.T.Helper()
+	return controlplane.Until(c, &resourcev1.ResourceClaimList{}, "default", claim,
+		func(r *resourcev1.ResourceClaim) bool {
+			return r.Status.Allocation != nil && len(r.Status.ReservedFor) == 1 &&
+				(pool == "" || r.Status.Allocation.Devices.Results[0].Pool == pool)
+		})
 }
 
 func (c *cluster) hears(reason, text string) {
-	c.t.Helper()
-	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
+	c.T.Helper()
+	controlplane.Until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
 		return e.Reason == reason && strings.Contains(e.Message, text)
 	})
 }
@@ -126,31 +128,31 @@ func claimPod(name, claim string) *corev1.Pod {
 // TestBindingConditions: a pod is bound once its devices are ready, and gets others when they will not be. While pods
 // wait, others are scheduled.
 func TestBindingConditions(t *testing.T) {
-	c := start(t, options{
-		agent:     true,
-		log:       slog.LevelError,
-		http:      true,
-		scheduler: func(s *scheduler.Config) { s.Binders = 1 },
+	c := start(t, controlplane.Options{
+		Agent:     true,
+		Log:       slog.LevelError,
+		HTTP:      true,
+		Scheduler: func(s *scheduler.Config) { s.Binders = 1 },
 	})
-	c.node("n1")
+	c.Node("n1")
 	first := deviceSlice("n1", attached("gpu-0"))
-	c.create(gpuClass(), first)
+	c.Make(gpuClass(), first)
 	for _, name := range []string{"a", "b"} {
-		c.create(&resourcev1.ResourceClaim{
+		c.Make(&resourcev1.ResourceClaim{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: deviceSpec("gpu"),
 		})
 	}
-	c.create(claimPod("a", "a"))
+	c.Make(claimPod("a", "a"))
 	a := c.pending("a", "n1")
 	require.NotNil(t, a.Status.Allocation.AllocationTimestamp)
 	require.NotNil(t, a.Status.Allocation.NodeSelector, "it is bound to the node")
 	c.hears("BindingConditionsPending", "waiting for binding conditions for device on node n1")
 	plain := anywhere(devicePod("plain", ""))
 	plain.Spec.ResourceClaims, plain.Spec.Containers[0].Resources = nil, corev1.ResourceRequirements{}
-	c.create(plain)
+	c.Make(plain)
 	c.boundPod("plain")
 	var p corev1.Pod
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "a"}, &p))
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "a"}, &p))
 	require.Empty(t, p.Spec.NodeName)
 	require.Equal(t, "n1", p.Status.NominatedNodeName)
 	c.says("a", "example.com/other")
@@ -160,57 +162,57 @@ func TestBindingConditions(t *testing.T) {
 	require.Empty(t, bound.Status.NominatedNodeName)
 
 	// A device that fails is given back, and the pod gets another one, here as an extended resource.
-	c.create(deviceSlice("n2", attached("gpu-0")))
-	c.node("n2")
-	c.create(extendedPod("e", gpu, "1"))
+	c.Make(deviceSlice("n2", attached("gpu-0")))
+	c.Node("n2")
+	c.Make(extendedPod("e", gpu, "1"))
 	c.hears("BindingConditionsPending", "waiting for binding conditions for device on node n2")
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "e"}, &p))
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "e"}, &p))
 	// of an earlier attempt there may be another: the pod can change before it is written into its status
 	var failed resourcev1.ResourceClaim
 	require.NoError(t,
-		c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: p.Status.ExtendedResourceClaimStatus.ResourceClaimName},
+		c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: p.Status.ExtendedResourceClaimStatus.ResourceClaimName},
 			&failed))
-	c.create(deviceSlice("n3", resourcev1.Device{Name: "gpu-0"}))
-	c.node("n3")
-	require.NoError(t, c.Delete(c.ctx, deviceSlice("n2")))
+	c.Make(deviceSlice("n3", resourcev1.Device{Name: "gpu-0"}))
+	c.Node("n3")
+	require.NoError(t, c.Delete(c.Ctx, deviceSlice("n2")))
 	// as often as the scheduler tries it before it knows that the slice is gone
 	stop := c.driver("n2", "example.com/broken")
 	require.Equal(t, "n3", c.boundPod("e").Spec.NodeName)
 	stop()
 	c.hears("FailedScheduling", `device binding failed: claim=`+failed.Name+`, reason=Tested, message="by the test"`)
-	c.gone(&failed)
+	c.Gone(&failed)
 
 	// The same with a claim that stays, and a pod that is deleted while it waits.
-	c.create(deviceSlice("n2", attached("gpu-0")), claimPod("b", "b"))
+	c.Make(deviceSlice("n2", attached("gpu-0")), claimPod("b", "b"))
 	c.pending("b", "n2")
-	require.NoError(t, c.Delete(c.ctx, deviceSlice("n2")))
+	require.NoError(t, c.Delete(c.Ctx, deviceSlice("n2")))
 	stop = c.driver("n2", "example.com/broken")
 	freed := func(r *resourcev1.ResourceClaim) bool {
 		return r.Status.Allocation == nil && len(r.Status.Devices) == 0
 	}
-	until(c, &resourcev1.ResourceClaimList{}, "default", "b", freed)
+	controlplane.Until(c, &resourcev1.ResourceClaimList{}, "default", "b", freed)
 	stop()
-	c.create(deviceSlice("n2", attached("gpu-1")))
+	c.Make(deviceSlice("n2", attached("gpu-1")))
 	c.pending("b", "n2")
-	require.NoError(t, c.Delete(c.ctx, claimPod("b", "b")))
-	until(c, &resourcev1.ResourceClaimList{}, "default", "b", freed)
+	require.NoError(t, c.Delete(c.Ctx, claimPod("b", "b")))
+	controlplane.Until(c, &resourcev1.ResourceClaimList{}, "default", "b", freed)
 }
 
 // TestBindingConditionsThatNeverHold: after the timeout the devices are given back, and the pod tries again.
 func TestBindingConditionsThatNeverHold(t *testing.T) {
-	c := start(t, options{
-		agent:     true,
-		log:       slog.LevelError,
-		http:      true,
-		scheduler: func(s *scheduler.Config) { s.DeviceTimeout = 2 * time.Second },
+	c := start(t, controlplane.Options{
+		Agent:     true,
+		Log:       slog.LevelError,
+		HTTP:      true,
+		Scheduler: func(s *scheduler.Config) { s.DeviceTimeout = 2 * time.Second },
 	})
-	c.node("n1")
-	c.create(gpuClass(), deviceSlice("n1", attached("gpu-0")),
+	c.Node("n1")
+	c.Make(gpuClass(), deviceSlice("n1", attached("gpu-0")),
 		&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"}, Spec: deviceSpec("gpu")},
 		claimPod("a", "a"))
 	before := c.pending("a", "n1").Status.Allocation.AllocationTimestamp.Time
 	c.hears("FailedScheduling", "device binding timeout: claim=a")
-	until(c, &resourcev1.ResourceClaimList{}, "default", "a", func(r *resourcev1.ResourceClaim) bool {
+	controlplane.Until(c, &resourcev1.ResourceClaimList{}, "default", "a", func(r *resourcev1.ResourceClaim) bool {
 		return r.Status.Allocation != nil && r.Status.Allocation.AllocationTimestamp.After(before)
 	})
 	c.driver("n1", "example.com/attached") // it may be given back again meanwhile
@@ -219,31 +221,31 @@ func TestBindingConditionsThatNeverHold(t *testing.T) {
 
 // TestFirstAvailable: of the nodes that serve a list of alternatives, one that has an early one is chosen.
 func TestFirstAvailable(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelError, http: true})
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError, HTTP: true})
 	class := gpuClass()
 	class.Spec.Selectors[0].CEL.Expression = `device.attributes["gpu.example.com"].model == "best"`
-	c.create(class, &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "any"}})
+	c.Make(class, &resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "any"}})
 	model := func(name string) map[resourcev1.QualifiedName]resourcev1.DeviceAttribute {
 		return map[resourcev1.QualifiedName]resourcev1.DeviceAttribute{"model": {StringValue: &name}}
 	}
 	for _, name := range []string{"n1", "n2", "n3", "n4"} {
-		c.create(deviceSlice(name, resourcev1.Device{Name: "gpu-0", Attributes: model("good")}))
+		c.Make(deviceSlice(name, resourcev1.Device{Name: "gpu-0", Attributes: model("good")}))
 	}
-	c.create(deviceSlice("n5", resourcev1.Device{Name: "gpu-0", Attributes: model("best")},
+	c.Make(deviceSlice("n5", resourcev1.Device{Name: "gpu-0", Attributes: model("best")},
 		resourcev1.Device{Name: "gpu-1", Attributes: model("good")}))
 	for _, name := range []string{"n1", "n2", "n3", "n4", "n5"} {
-		c.node(name)
+		c.Node(name)
 	}
 	probe := deviceSpec("any")
 	probe.Devices.Requests[0].Exactly.Selectors = []resourcev1.DeviceSelector{
 		{CEL: &resourcev1.CELDeviceSelector{Expression: `device.attributes["gpu.example.com"].model == "good"`}},
 	}
-	c.create(&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "probe"}, Spec: probe})
+	c.Make(&resourcev1.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "probe"}, Spec: probe})
 	p := claimPod("probe", "probe")
 	p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n5"}
-	c.create(p)
+	c.Make(p)
 	c.boundPod("probe") // the scheduler knows the node and its devices
-	c.create(&resourcev1.ResourceClaim{
+	c.Make(&resourcev1.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
 		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{
 			Requests: []resourcev1.DeviceRequest{
@@ -255,6 +257,6 @@ func TestFirstAvailable(t *testing.T) {
 				},
 			}}},
 	})
-	c.create(claimPod("a", "a"))
+	c.Make(claimPod("a", "a"))
 	require.Equal(t, "n5", c.boundPod("a").Spec.NodeName)
 }

@@ -12,12 +12,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // TestBudgetLimitsEvictions: with the rights of upstream's role, over HTTP.
 func TestBudgetLimitsEvictions(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn, http: true})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: true})
+	c.Node("a")
 	d := deployment("web", "one", 4)
 	third := intstr.FromString("25%")
 	b := &policyv1.PodDisruptionBudget{
@@ -25,39 +27,40 @@ func TestBudgetLimitsEvictions(t *testing.T) {
 			MaxUnavailable: &third, Selector: d.Spec.Selector,
 		},
 	}
-	c.create(d, b)
-	until(c, &appsv1.DeploymentList{}, "default", "web", done)
+	c.Make(d, b)
+	controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", done)
 	full := func(b *policyv1.PodDisruptionBudget) bool {
 		s := b.Status
 		return s.ExpectedPods == 4 && s.CurrentHealthy == 4 && s.DesiredHealthy == 3 && s.DisruptionsAllowed == 1
 	}
-	until(c, &policyv1.PodDisruptionBudgetList{}, "default", "web", full)
+	controlplane.Until(c, &policyv1.PodDisruptionBudgetList{}, "default", "web", full)
 
 	// Nobody replaces an evicted pod while its node is gone.
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
-	edit(c, n, func(n *corev1.Node) { n.Spec.Unschedulable = true })
+	controlplane.Edit(c, n, func(n *corev1.Node) { n.Spec.Unschedulable = true })
 	var pods corev1.PodList
-	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	require.NoError(t, c.List(c.Ctx, &pods, ctrl.InNamespace("default")))
 	evict := func(p *corev1.Pod) error {
-		return c.SubResource("eviction").Create(c.ctx, p, &policyv1.Eviction{
+		return c.SubResource("eviction").Create(c.Ctx, p, &policyv1.Eviction{
 			ObjectMeta: metav1.ObjectMeta{Name: p.Name, Namespace: p.Namespace},
 		})
 	}
 	require.NoError(t, evict(&pods.Items[0]))
 	err := evict(&pods.Items[1])
 	require.True(t, apierrors.IsTooManyRequests(err), "%v", err)
-	until(c, &policyv1.PodDisruptionBudgetList{}, "default", "web", func(b *policyv1.PodDisruptionBudget) bool {
-		return b.Status.CurrentHealthy == 3 && b.Status.DisruptionsAllowed == 0 && len(b.Status.DisruptedPods) == 0
-	})
-	edit(c, n, func(n *corev1.Node) { n.Spec.Unschedulable = false })
-	until(c, &policyv1.PodDisruptionBudgetList{}, "default", "web", full)
+	controlplane.Until(c, &policyv1.PodDisruptionBudgetList{}, "default", "web",
+		func(b *policyv1.PodDisruptionBudget) bool {
+			return b.Status.CurrentHealthy == 3 && b.Status.DisruptionsAllowed == 0 && len(b.Status.DisruptedPods) == 0
+		})
+	controlplane.Edit(c, n, func(n *corev1.Node) { n.Spec.Unschedulable = false })
+	controlplane.Until(c, &policyv1.PodDisruptionBudgetList{}, "default", "web", full)
 	require.NoError(t, evict(&pods.Items[1]))
 }
 
 // TestBudgetOfPodsThatCannotBeCounted allows nothing, and says why.
 func TestBudgetOfPodsThatCannotBeCounted(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelError})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError})
+	c.Node("a")
 	yes := true
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "p", Labels: map[string]string{"app": "x"},
 		OwnerReferences: []metav1.OwnerReference{
@@ -65,18 +68,19 @@ func TestBudgetOfPodsThatCannotBeCounted(t *testing.T) {
 		}},
 		Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x"}}}}
 	all := intstr.FromString("100%")
-	c.create(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}})
+	c.Make(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c"}})
 	var owner corev1.ConfigMap
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "c"}, &owner))
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "c"}, &owner))
 	p.OwnerReferences[0].UID = owner.UID
-	c.create(p, &policyv1.PodDisruptionBudget{
+	c.Make(p, &policyv1.PodDisruptionBudget{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "b"}, Spec: policyv1.PodDisruptionBudgetSpec{
 			MaxUnavailable: &all, Selector: &metav1.LabelSelector{},
 		},
 	})
-	b := until(c, &policyv1.PodDisruptionBudgetList{}, "default", "b", func(b *policyv1.PodDisruptionBudget) bool {
-		return len(b.Status.Conditions) > 0
-	})
+	b := controlplane.Until(c, &policyv1.PodDisruptionBudgetList{}, "default", "b",
+		func(b *policyv1.PodDisruptionBudget) bool {
+			return len(b.Status.Conditions) > 0
+		})
 	require.Equal(t, policyv1.SyncFailedReason, b.Status.Conditions[0].Reason)
 	require.Equal(t, "configmaps does not implement the scale subresource", b.Status.Conditions[0].Message)
 	require.Zero(t, b.Status.DisruptionsAllowed)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/certificates"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // TestCertificateSigningRequests: with the rights of upstream's role, over HTTP.
@@ -32,7 +33,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 		return keys.Client.SignRequest(pki.Request{CertificateRequest: r, Usage: usage, Extended: extended, Life: life},
 			time.Now())
 	}
-	c := start(t, options{log: slog.LevelWarn, http: true, signers: map[string]certificates.Signer{
+	c := start(t, controlplane.Options{Log: slog.LevelWarn, HTTP: true, Signers: map[string]certificates.Signer{
 		certificatesv1.KubeAPIServerClientSignerName: sign, certificatesv1.KubeAPIServerClientKubeletSignerName: sign}})
 	request := func(name, signer, common string, groups ...string) *certificatesv1.CertificateSigningRequest {
 		_, key, err := ed25519.GenerateKey(rand.Reader)
@@ -50,7 +51,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 
 	jane := request("jane", certificatesv1.KubeAPIServerClientSignerName, "jane", "dev")
 	jane.Spec.Username = "someone else"
-	c.create(jane)
+	c.Make(jane)
 	require.Equal(t, "admin", jane.Spec.Username)
 	approved := certificatesv1.CertificateSigningRequestCondition{
 		Type:   certificatesv1.CertificateApproved,
@@ -58,38 +59,38 @@ func TestCertificateSigningRequests(t *testing.T) {
 		Reason: "Reviewed",
 	}
 	jane.Status.Conditions = append(jane.Status.Conditions, approved)
-	nobody := c.engine.Clients.For(&user.DefaultInfo{Name: "nobody", Groups: []string{user.AllAuthenticated}})
-	require.True(t, apierrors.IsForbidden(nobody.SubResource("approval").Update(c.ctx, jane.DeepCopy())),
+	nobody := c.Engine.Clients.For(&user.DefaultInfo{Name: "nobody", Groups: []string{user.AllAuthenticated}})
+	require.True(t, apierrors.IsForbidden(nobody.SubResource("approval").Update(c.Ctx, jane.DeepCopy())),
 		"admission asks who may approve")
-	require.NoError(t, c.SubResource("approval").Update(c.ctx, jane))
-	until(c, &certificatesv1.CertificateSigningRequestList{}, "", "jane", issued)
+	require.NoError(t, c.SubResource("approval").Update(c.Ctx, jane))
+	controlplane.Until(c, &certificatesv1.CertificateSigningRequestList{}, "", "jane", issued)
 
 	root := request("root", certificatesv1.KubeAPIServerClientSignerName, "root", "system:masters")
-	err = c.Create(c.ctx, root)
+	err = c.Create(c.Ctx, root)
 	require.ErrorContains(t, err,
 		"use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed")
 
 	// A node's request waits for the permission of its author, which no role grants by default. There is one worker: the
 	// second request is signed after the first one was looked at.
 	node := request("node", certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:a", "system:nodes")
-	boot := c.engine.Clients.For(&user.DefaultInfo{
+	boot := c.Engine.Clients.For(&user.DefaultInfo{
 		Name: "system:bootstrap:abcdef", Groups: []string{"system:bootstrappers", user.AllAuthenticated},
 	})
 	grant := func(role string) {
-		c.create(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role},
+		c.Make(&rbacv1.ClusterRoleBinding{ObjectMeta: metav1.ObjectMeta{Name: role},
 			RoleRef:  rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role},
 			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "Group", Name: "system:bootstrappers"}}})
 	}
-	require.NoError(t, boot.Create(c.ctx, node))
+	require.NoError(t, boot.Create(c.Ctx, node))
 	second := request("second", certificatesv1.KubeAPIServerClientSignerName, "second")
-	c.create(second)
+	c.Make(second)
 	second.Status.Conditions = append(second.Status.Conditions, approved)
-	require.NoError(t, c.SubResource("approval").Update(c.ctx, second))
-	until(c, &certificatesv1.CertificateSigningRequestList{}, "", "second", issued)
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(node), node))
+	require.NoError(t, c.SubResource("approval").Update(c.Ctx, second))
+	controlplane.Until(c, &certificatesv1.CertificateSigningRequestList{}, "", "second", issued)
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKeyFromObject(node), node))
 	require.Empty(t, node.Status.Conditions)
 	grant("system:certificates.k8s.io:certificatesigningrequests:nodeclient")
-	until(c, &certificatesv1.CertificateSigningRequestList{}, "", "node", issued)
+	controlplane.Until(c, &certificatesv1.CertificateSigningRequestList{}, "", "node", issued)
 }
 
 // TestTrustBundleOfTheAPI: with the rights of upstream's role, over HTTP.
@@ -100,30 +101,30 @@ func TestTrustBundleOfTheAPI(t *testing.T) {
 		return keys.Server.Bundle()
 	}
 	first, second := authority(), authority()
-	c := start(t, options{log: slog.LevelWarn, http: true, rootCA: first})
+	c := start(t, controlplane.Options{Log: slog.LevelWarn, HTTP: true, RootCA: first})
 	only := func(pem []byte) {
 		t.Helper()
 		require.Eventually(t, func() bool {
 			var list certificatesv1.ClusterTrustBundleList
-			require.NoError(t, c.List(c.ctx, &list))
+			require.NoError(t, c.List(c.Ctx, &list))
 			return len(list.Items) == 1 && list.Items[0].Spec.TrustBundle == string(pem) &&
 				list.Items[0].Spec.SignerName == "kubernetes.io/kube-apiserver-serving"
-		}, patience, 5*time.Millisecond)
+		}, controlplane.Patience, 5*time.Millisecond)
 	}
 	only(first)
-	c.rootCA.Set(second)
+	c.RootCA.Set(second)
 	only(second)
-	require.NoError(t, c.DeleteAllOf(c.ctx, &certificatesv1.ClusterTrustBundle{}))
+	require.NoError(t, c.DeleteAllOf(c.Ctx, &certificatesv1.ClusterTrustBundle{}))
 	only(second)
-	nobody := c.engine.Clients.For(&user.DefaultInfo{Name: "nobody", Groups: []string{user.AllAuthenticated}})
-	err := nobody.Create(c.ctx, &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "example.org:s:1"},
+	nobody := c.Engine.Clients.For(&user.DefaultInfo{Name: "nobody", Groups: []string{user.AllAuthenticated}})
+	err := nobody.Create(c.Ctx, &certificatesv1.ClusterTrustBundle{ObjectMeta: metav1.ObjectMeta{Name: "example.org:s:1"},
 		Spec: certificatesv1.ClusterTrustBundleSpec{SignerName: "example.org/s", TrustBundle: string(first)}})
 	require.ErrorContains(t, err, `user not permitted to attest for signerName "example.org/s"`)
 }
 
 // TestPodCertificatesAreSignedByTheSigner: whoever may write the status may not act as every signer.
 func TestPodCertificatesAreSignedByTheSigner(t *testing.T) {
-	c := start(t, options{log: slog.LevelWarn, http: true})
+	c := start(t, controlplane.Options{Log: slog.LevelWarn, HTTP: true})
 	_, key, err := ed25519.GenerateKey(rand.Reader)
 	require.NoError(t, err)
 	proof, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
@@ -133,7 +134,7 @@ func TestPodCertificatesAreSignedByTheSigner(t *testing.T) {
 			SignerName: "example.org/s", PodName: "p", PodUID: "u", ServiceAccountName: "default", ServiceAccountUID: "u",
 			NodeName: "n", NodeUID: "u", StubPKCS10Request: proof},
 	}
-	c.create(r)
+	c.Make(r)
 	require.EqualValues(t, 86400, *r.Spec.MaxExpirationSeconds)
 	r.Status.Conditions = []metav1.Condition{
 		{
@@ -141,19 +142,19 @@ func TestPodCertificatesAreSignedByTheSigner(t *testing.T) {
 			Message: "no", LastTransitionTime: metav1.Now(),
 		},
 	}
-	nobody := c.engine.Clients.For(&user.DefaultInfo{Name: "nobody", Groups: []string{user.AllAuthenticated}})
-	require.ErrorContains(t, nobody.Status().Update(c.ctx, r.DeepCopy()),
+	nobody := c.Engine.Clients.For(&user.DefaultInfo{Name: "nobody", Groups: []string{user.AllAuthenticated}})
+	require.ErrorContains(t, nobody.Status().Update(c.Ctx, r.DeepCopy()),
 		`User "nobody" is not permitted to "sign" for signer "example.org/s"`)
 
 	// A node may request certificates for its own pods only.
-	node := c.engine.Clients.For(&user.DefaultInfo{
+	node := c.Engine.Clients.For(&user.DefaultInfo{
 		Name: "system:node:n", Groups: []string{"system:nodes", user.AllAuthenticated},
 	})
 	theirs := r.DeepCopy()
 	theirs.ResourceVersion, theirs.Name, theirs.Spec.NodeName = "", "theirs", "other"
-	require.ErrorContains(t, node.Create(c.ctx, theirs),
+	require.ErrorContains(t, node.Create(c.Ctx, theirs),
 		`PodCertificateRequest.Spec.NodeName="other", which is not the requesting node "n"`)
 
-	require.NoError(t, c.Status().Update(c.ctx, r))
+	require.NoError(t, c.Status().Update(c.Ctx, r))
 	require.Len(t, r.Status.Conditions, 1)
 }

@@ -19,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 func deployment(name, image string, replicas int32) *appsv1.Deployment {
@@ -44,28 +45,29 @@ func done(d *appsv1.Deployment) bool {
 }
 
 func TestDeploymentRollsOutAndServes(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	c.Node("a")
 	d := deployment("web", "one", 3)
-	c.create(d, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: corev1.ServiceSpec{
+	c.Make(d, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}, Spec: corev1.ServiceSpec{
 		ClusterIP: "None", Selector: map[string]string{"app": "web"},
 		Ports: []corev1.ServicePort{{Name: "http", Port: 80, TargetPort: intstr.FromString("http")}},
 	}})
-	until(c, &appsv1.DeploymentList{}, "default", "web", done)
-	slice := until(c, &discoveryv1.EndpointSliceList{}, "default", "", func(s *discoveryv1.EndpointSlice) bool {
-		return len(s.Endpoints) == 3
-	})
+	controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", done)
+	slice := controlplane.Until(c, &discoveryv1.EndpointSliceList{}, "default", "",
+		func(s *discoveryv1.EndpointSlice) bool {
+			return len(s.Endpoints) == 3
+		})
 	require.EqualValues(t, 8080, *slice.Ports[0].Port)
-	until(c, &corev1.EndpointsList{}, "default", "web", func(e *corev1.Endpoints) bool {
+	controlplane.Until(c, &corev1.EndpointsList{}, "default", "web", func(e *corev1.Endpoints) bool {
 		return len(e.Subsets) == 1 && len(e.Subsets[0].Addresses) == 3
 	})
 
-	d = edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "two" })
-	until(c, &appsv1.DeploymentList{}, "default", "web", func(is *appsv1.Deployment) bool {
+	d = controlplane.Edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "two" })
+	controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", func(is *appsv1.Deployment) bool {
 		return is.Generation >= d.Generation && done(is)
 	})
 	var sets appsv1.ReplicaSetList
-	require.NoError(t, c.List(c.ctx, &sets, ctrl.InNamespace("default")))
+	require.NoError(t, c.List(c.Ctx, &sets, ctrl.InNamespace("default")))
 	require.Len(t, sets.Items, 2)
 	sizes := map[string]int32{}
 	for _, rs := range sets.Items {
@@ -73,94 +75,98 @@ func TestDeploymentRollsOutAndServes(t *testing.T) {
 	}
 	require.Equal(t, map[string]int32{"1": 0, "2": 3}, sizes)
 
-	require.NoError(t, c.Delete(c.ctx, d, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
-	c.gone(d)
-	require.NoError(t, c.List(c.ctx, &sets, ctrl.InNamespace("default")))
+	require.NoError(t, c.Delete(c.Ctx, d, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
+	c.Gone(d)
+	require.NoError(t, c.List(c.Ctx, &sets, ctrl.InNamespace("default")))
 	require.Empty(t, sets.Items)
-	require.NoError(t, c.Delete(c.ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}))
-	c.gone(slice.DeepCopy())
-	c.gone(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}})
+	require.NoError(t, c.Delete(c.Ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}))
+	c.Gone(slice.DeepCopy())
+	c.Gone(&corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}})
 }
 
 func TestRecreateStopsTheOldFirst(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	c.Node("a")
 	d := deployment("web", "one", 2)
 	d.Spec.Strategy.Type = appsv1.RecreateDeploymentStrategyType
-	c.create(d)
-	until(c, &appsv1.DeploymentList{}, "default", "web", done)
-	d = edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "two" })
-	until(c, &appsv1.DeploymentList{}, "default", "web", func(is *appsv1.Deployment) bool {
+	c.Make(d)
+	controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", done)
+	d = controlplane.Edit(c, d, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = "two" })
+	controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", func(is *appsv1.Deployment) bool {
 		return is.Generation >= d.Generation && done(is)
 	})
 	var pods corev1.PodList
-	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	require.NoError(t, c.List(c.Ctx, &pods, ctrl.InNamespace("default")))
 	for _, p := range pods.Items {
 		require.Equal(t, "two", p.Spec.Containers[0].Image)
 	}
 }
 
 func TestNamespaceIsFurnishedAndEmptied(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn})
-	n := c.node("a")
-	until(c, &corev1.NodeList{}, "", "a", func(n *corev1.Node) bool { return n.Spec.PodCIDR == "10.42.0.0/24" })
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	n := c.Node("a")
+	controlplane.Until(c, &corev1.NodeList{}, "", "a", func(n *corev1.Node) bool {
+		return n.Spec.PodCIDR == "10.42.0.0/24"
+	})
 	_ = n
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
-	c.create(ns)
-	until(c, &corev1.ServiceAccountList{}, "shop", "default", func(*corev1.ServiceAccount) bool { return true })
-	until(c, &corev1.ConfigMapList{}, "shop", "kube-root-ca.crt", func(m *corev1.ConfigMap) bool {
+	c.Make(ns)
+	controlplane.Until(c, &corev1.ServiceAccountList{}, "shop", "default", func(*corev1.ServiceAccount) bool {
+		return true
+	})
+	controlplane.Until(c, &corev1.ConfigMapList{}, "shop", "kube-root-ca.crt", func(m *corev1.ConfigMap) bool {
 		return m.Data["ca.crt"] == "pem"
 	})
-	c.rootCA.Set([]byte("new and old"))
-	until(c, &corev1.ConfigMapList{}, "shop", "kube-root-ca.crt", func(m *corev1.ConfigMap) bool {
+	c.RootCA.Set([]byte("new and old"))
+	controlplane.Until(c, &corev1.ConfigMapList{}, "shop", "kube-root-ca.crt", func(m *corev1.ConfigMap) bool {
 		return m.Data["ca.crt"] == "new and old"
 	})
 	d := deployment("web", "one", 3)
 	d.Namespace = "shop"
-	c.create(d, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "s"}})
-	until(c, &appsv1.DeploymentList{}, "shop", "web", done)
+	c.Make(d, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "s"}})
+	controlplane.Until(c, &appsv1.DeploymentList{}, "shop", "web", done)
 	held := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "held", Finalizers: []string{"example.com/hold"}},
 		Spec:       d.Spec.Template.Spec,
 	}
-	c.create(held)
-	require.NoError(t, c.Delete(c.ctx, ns))
-	until(c, &corev1.NamespaceList{}, "", "shop", func(ns *corev1.Namespace) bool {
+	c.Make(held)
+	require.NoError(t, c.Delete(c.Ctx, ns))
+	controlplane.Until(c, &corev1.NamespaceList{}, "", "shop", func(ns *corev1.Namespace) bool {
 		return slices.ContainsFunc(ns.Status.Conditions, func(s corev1.NamespaceCondition) bool {
 			return s.Type == corev1.NamespaceFinalizersRemaining && s.Status == corev1.ConditionTrue
 		})
 	})
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "shop", Name: "s"}, &corev1.Secret{}),
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "shop", Name: "s"}, &corev1.Secret{}),
 		"a secret outlives the pods that may use it")
 	require.NoError(t,
-		c.Patch(c.ctx, held, ctrl.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
-	c.gone(ns)
+		c.Patch(c.Ctx, held, ctrl.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+	c.Gone(ns)
 	var pods corev1.PodList
-	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("shop")))
+	require.NoError(t, c.List(c.Ctx, &pods, ctrl.InNamespace("shop")))
 	require.Empty(t, pods.Items)
 }
 
 // A node for which no network is left says so, and gets that of the next node that goes.
 func TestNodeNetworksRunOut(t *testing.T) {
-	c := start(t, options{log: slog.LevelWarn, cidr: "10.42.8.0/23"})
+	c := start(t, controlplane.Options{Log: slog.LevelWarn, CIDR: "10.42.8.0/23"})
 	has := func(n *corev1.Node) bool { return n.Spec.PodCIDR != "" }
-	first := c.node("first")
-	until(c, &corev1.NodeList{}, "", "first", has)
-	c.node("second")
-	until(c, &corev1.NodeList{}, "", "second", has)
-	c.node("third")
-	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
+	first := c.Node("first")
+	controlplane.Until(c, &corev1.NodeList{}, "", "first", has)
+	c.Node("second")
+	controlplane.Until(c, &corev1.NodeList{}, "", "second", has)
+	c.Node("third")
+	controlplane.Until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
 		return e.Reason == "CIDRNotAvailable" && e.InvolvedObject.Name == "third" &&
 			strings.Contains(e.Message, "--cluster-cidr")
 	})
-	require.NoError(t, c.Delete(c.ctx, first))
-	third := until(c, &corev1.NodeList{}, "", "third", has)
+	require.NoError(t, c.Delete(c.Ctx, first))
+	third := controlplane.Until(c, &corev1.NodeList{}, "", "third", has)
 	require.Equal(t, "10.42.8.0/24", third.Spec.PodCIDR)
 }
 
 func TestReplicationControllers(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	c.Node("a")
 	l := map[string]string{"app": "old"}
 	n := int32(3)
 	template := deployment("old", "one", 3).Spec.Template
@@ -171,41 +177,24 @@ func TestReplicationControllers(t *testing.T) {
 	alone := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "alone", Labels: l}, Spec: template.Spec,
 	}
-	c.create(alone, rc)
-	until(c, &corev1.ReplicationControllerList{}, "default", "old", func(rc *corev1.ReplicationController) bool {
-		return rc.Status.AvailableReplicas == 3 && rc.Status.FullyLabeledReplicas == 3 &&
-			rc.Status.ObservedGeneration == rc.Generation
-	})
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(alone), alone))
+	c.Make(alone, rc)
+	controlplane.Until(c, &corev1.ReplicationControllerList{}, "default", "old",
+		func(rc *corev1.ReplicationController) bool {
+			return rc.Status.AvailableReplicas == 3 && rc.Status.FullyLabeledReplicas == 3 &&
+				rc.Status.ObservedGeneration == rc.Generation
+		})
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKeyFromObject(alone), alone))
 	require.Equal(t, "ReplicationController", alone.OwnerReferences[0].Kind, "adopted")
 	n = 1
 	require.NoError(t,
-		c.SubResource("scale").Update(c.ctx, rc,
+		c.SubResource("scale").Update(c.Ctx, rc,
 			ctrl.WithSubResourceBody(&autoscalingv1.Scale{
 				ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "old"}, Spec: autoscalingv1.ScaleSpec{Replicas: n},
 			})))
-	until(c, &corev1.ReplicationControllerList{}, "default", "old", func(rc *corev1.ReplicationController) bool {
-		return rc.Status.Replicas == 1
-	})
-}
-
-func TestTasksEnd(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn})
-	c.node("a")
-	for name, args := range map[string][]string{"good": {"exit", "0"}, "bad": {"exit", "3"}} {
-		c.create(&tasks.Task{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: tasks.TaskSpec{Image: "x", Args: args},
+	controlplane.Until(c, &corev1.ReplicationControllerList{}, "default", "old",
+		func(rc *corev1.ReplicationController) bool {
+			return rc.Status.Replicas == 1
 		})
-	}
-	good := until(c, &tasks.TaskList{}, "default", "good", func(t *tasks.Task) bool { return t.Status.Phase.Ended() })
-	require.Equal(t, tasks.TaskCompleted, good.Status.Phase)
-	require.EqualValues(t, 0, *good.Status.ExitCode)
-	require.Equal(t, "a", good.Status.Node)
-	require.NotNil(t, good.Status.StartedAt)
-	bad := until(c, &tasks.TaskList{}, "default", "bad", func(t *tasks.Task) bool { return t.Status.Phase.Ended() })
-	require.Equal(t, tasks.TaskFailed, bad.Status.Phase)
-	require.EqualValues(t, 3, *bad.Status.ExitCode)
-	require.Equal(t, "exit code 3", bad.Status.Error)
 }
 
 func TestOwnersGo(t *testing.T) {
@@ -214,31 +203,31 @@ func TestOwnersGo(t *testing.T) {
 		"orphan": metav1.DeletePropagationOrphan,
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := start(t, options{agent: true, log: slog.LevelWarn})
-			c.node("a")
+			c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+			c.Node("a")
 			d := deployment("web", "one", 3)
-			c.create(d)
-			until(c, &appsv1.DeploymentList{}, "default", "web", done)
+			c.Make(d)
+			controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", done)
 			var sets appsv1.ReplicaSetList
 			var pods corev1.PodList
 			count := func() (int, int) {
-				require.NoError(t, c.List(c.ctx, &sets, ctrl.InNamespace("default")))
-				require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+				require.NoError(t, c.List(c.Ctx, &sets, ctrl.InNamespace("default")))
+				require.NoError(t, c.List(c.Ctx, &pods, ctrl.InNamespace("default")))
 				return len(sets.Items), len(pods.Items)
 			}
 			s, p := count()
 			require.Equal(t, []int{1, 3}, []int{s, p})
 			set, old := sets.Items[0], pods.Items
-			require.NoError(t, c.Delete(c.ctx, d, ctrl.PropagationPolicy(policy)))
-			c.gone(d)
+			require.NoError(t, c.Delete(c.Ctx, d, ctrl.PropagationPolicy(policy)))
+			c.Gone(d)
 			switch policy {
 			case metav1.DeletePropagationForeground:
 				s, p = count()
 				require.Zero(t, s+p)
 			case metav1.DeletePropagationBackground: // they go after their owner, perhaps at once
-				c.gone(&appsv1.ReplicaSet{ObjectMeta: set.ObjectMeta})
+				c.Gone(&appsv1.ReplicaSet{ObjectMeta: set.ObjectMeta})
 				for _, p := range old {
-					c.gone(&corev1.Pod{ObjectMeta: p.ObjectMeta})
+					c.Gone(&corev1.Pod{ObjectMeta: p.ObjectMeta})
 				}
 			default:
 				s, p = count()
@@ -246,11 +235,11 @@ func TestOwnersGo(t *testing.T) {
 				require.Empty(t, sets.Items[0].OwnerReferences)
 				require.NotEmpty(t, pods.Items[0].OwnerReferences)
 				again := deployment("web", "one", 3) // takes the orphans over
-				c.create(again)
-				until(c, &appsv1.ReplicaSetList{}, "default", sets.Items[0].Name, func(rs *appsv1.ReplicaSet) bool {
+				c.Make(again)
+				controlplane.Until(c, &appsv1.ReplicaSetList{}, "default", sets.Items[0].Name, func(rs *appsv1.ReplicaSet) bool {
 					return len(rs.OwnerReferences) == 1 && rs.OwnerReferences[0].UID == again.UID
 				})
-				until(c, &appsv1.DeploymentList{}, "default", "web", done)
+				controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", done)
 				s, p = count()
 				require.Equal(t, []int{1, 3}, []int{s, p})
 			}
@@ -259,7 +248,7 @@ func TestOwnersGo(t *testing.T) {
 }
 
 func TestEndpointsWrittenByHandAreMirrored(t *testing.T) {
-	c := start(t, options{log: slog.LevelWarn})
+	c := start(t, controlplane.Options{Log: slog.LevelWarn})
 	svc := &corev1.Service{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db"},
 		Spec:       corev1.ServiceSpec{ClusterIP: "None", Ports: []corev1.ServicePort{{Port: 5432}}},
@@ -269,46 +258,53 @@ func TestEndpointsWrittenByHandAreMirrored(t *testing.T) {
 			Addresses: []corev1.EndpointAddress{{IP: "192.0.2.1"}}, Ports: []corev1.EndpointPort{{Port: 5432}},
 		}},
 	}
-	c.create(svc, e)
-	slice := until(c, &discoveryv1.EndpointSliceList{}, "default", "", func(s *discoveryv1.EndpointSlice) bool {
-		return len(s.Endpoints) == 1
-	})
+	c.Make(svc, e)
+	slice := controlplane.Until(c, &discoveryv1.EndpointSliceList{}, "default", "",
+		func(s *discoveryv1.EndpointSlice) bool {
+			return len(s.Endpoints) == 1
+		})
 	require.Equal(t, "192.0.2.1", slice.Endpoints[0].Addresses[0])
-	require.NoError(t, c.Delete(c.ctx, e))
-	c.gone(slice.DeepCopy())
+	require.NoError(t, c.Delete(c.Ctx, e))
+	c.Gone(slice.DeepCopy())
 }
 
 // TestOverHTTP: the same reconcilers, in a process of their own as it were, each with its own client and its own
 // rights.
 func TestOverHTTP(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn, http: true})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: true})
+	c.Node("a")
 	d := deployment("web", "one", 3)
-	c.create(d, &tasks.Task{
+	c.Make(d, &tasks.Task{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "t"},
 		Spec:       tasks.TaskSpec{Image: "x", Args: []string{"exit", "0"}},
 	})
-	until(c, &appsv1.DeploymentList{}, "default", "web", done)
-	until(c, &tasks.TaskList{}, "default", "t", func(t *tasks.Task) bool { return t.Status.Phase == tasks.TaskCompleted })
+	controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", done)
+	controlplane.Until(c, &tasks.TaskList{}, "default", "t", func(t *tasks.Task) bool {
+		return t.Status.Phase == tasks.TaskCompleted
+	})
 	var pods corev1.PodList
-	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default"), ctrl.MatchingLabels{"app": "web"}))
+	require.NoError(t, c.List(c.Ctx, &pods, ctrl.InNamespace("default"), ctrl.MatchingLabels{"app": "web"}))
 	require.Len(t, pods.Items, 3, "no more than were asked for, though caches lag")
-	require.NoError(t, c.Delete(c.ctx, d, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
-	c.gone(d)
+	require.NoError(t, c.Delete(c.Ctx, d, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
+	c.Gone(d)
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "shop"}}
-	c.create(ns)
-	until(c, &corev1.ServiceAccountList{}, "shop", "default", func(*corev1.ServiceAccount) bool { return true })
-	require.NoError(t, c.Delete(c.ctx, ns))
-	c.gone(ns)
+	c.Make(ns)
+	controlplane.Until(c, &corev1.ServiceAccountList{}, "shop", "default", func(*corev1.ServiceAccount) bool {
+		return true
+	})
+	require.NoError(t, c.Delete(c.Ctx, ns))
+	c.Gone(ns)
 }
 
 // BenchmarkCreate is how many pods a second 16 writers create and the scheduler binds while all reconcilers look on.
 func BenchmarkCreate(b *testing.B) {
-	c := start(b, options{log: slog.LevelWarn})
+	c := start(b, controlplane.Options{Log: slog.LevelWarn})
 	for i := range 200 {
-		c.node(fmt.Sprint("n", i))
+		c.Node(fmt.Sprint("n", i))
 	}
-	until(c, &corev1.ServiceAccountList{}, "default", "default", func(*corev1.ServiceAccount) bool { return true })
+	controlplane.Until(c, &corev1.ServiceAccountList{}, "default", "default", func(*corev1.ServiceAccount) bool {
+		return true
+	})
 	n := 0
 	for b.Loop() {
 		n++
@@ -323,7 +319,7 @@ func BenchmarkCreate(b *testing.B) {
 							Labels:    map[string]string{"app": "x"},
 						}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "x"}}},
 					}
-					if err := c.Create(c.ctx, p); err != nil {
+					if err := c.Create(c.Ctx, p); err != nil {
 						b.Error(err)
 						return
 					}

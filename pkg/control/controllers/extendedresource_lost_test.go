@@ -18,6 +18,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/control/scheduler"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // unreliable is a client whose first bindings fail, and whose reads of claims are always behind.
@@ -140,26 +141,28 @@ func TestExtendedClaimsOfBindingsThatFail(t *testing.T) {
 				u.behind = make(chan struct{})
 				u.catchUp = sync.OnceFunc(func() { close(u.behind) })
 			}
-			cl := start(t, options{agent: true, log: slog.LevelError + 1, http: true, scheduler: func(s *scheduler.Config) {
-				u.Interface = s.Client
-				s.Client = u
-			}})
+			cl := start(t, controlplane.Options{
+				Agent: true, Log: slog.LevelError + 1, HTTP: true, Scheduler: func(s *scheduler.Config) {
+					u.Interface = s.Client
+					s.Client = u
+				},
+			})
 			if c.behind {
 				t.Cleanup(u.catchUp)
 			}
-			cl.node("n1")
-			cl.create(gpuClass(), deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}), extendedPod("p", gpu, "1"))
+			cl.Node("n1")
+			cl.Make(gpuClass(), deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}), extendedPod("p", gpu, "1"))
 			p := cl.boundPod("p")
-			cl.create(extendedPod("q", gpu, "1"))
+			cl.Make(extendedPod("q", gpu, "1"))
 			cl.waits("q", "cannot allocate all claims") // the scheduler knows that p is bound
 			require.Equal(t, c.bindings, u.bindings.Load())
 			var list resourcev1.ResourceClaimList
-			require.NoError(t, cl.List(cl.ctx, &list))
+			require.NoError(t, cl.List(cl.Ctx, &list))
 			kept := 0
 			for i := range list.Items {
 				r := &list.Items[i]
 				if r.Name != p.Status.ExtendedResourceClaimStatus.ResourceClaimName {
-					cl.gone(r) // of an attempt that is not over yet
+					cl.Gone(r) // of an attempt that is not over yet
 					continue
 				}
 				kept++
@@ -168,7 +171,7 @@ func TestExtendedClaimsOfBindingsThatFail(t *testing.T) {
 			}
 			require.Equal(t, 1, kept)
 			var now corev1.Pod
-			require.NoError(t, cl.Get(cl.ctx, ctrl.ObjectKeyFromObject(p), &now))
+			require.NoError(t, cl.Get(cl.Ctx, ctrl.ObjectKeyFromObject(p), &now))
 			require.Equal(t, p.Status.ExtendedResourceClaimStatus, now.Status.ExtendedResourceClaimStatus,
 				"it starts with these devices")
 		})

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 const gpu corev1.ResourceName = "example.com/gpu"
@@ -41,13 +43,15 @@ func gpuClass() *resourcev1.DeviceClass {
 }
 
 func (c *cluster) boundPod(name string) *corev1.Pod {
-	c.t.Helper()
-	return until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool { return p.Spec.NodeName != "" })
+	c.T.Helper()
+	return controlplane.Until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool {
+		return p.Spec.NodeName != ""
+	})
 }
 
 func (c *cluster) waits(name, text string) {
-	c.t.Helper()
-	until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool {
+	c.T.Helper()
+	controlplane.Until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool {
 		return len(p.Status.Conditions) > 0 && strings.Contains(p.Status.Conditions[0].Message, text)
 	})
 }
@@ -55,11 +59,11 @@ func (c *cluster) waits(name, text string) {
 // TestExtendedResourcesByDevices: a pod that asks for an extended resource gets devices of the class that serves it
 // where no device plugin has it, with no more rights than upstream's roles give.
 func TestExtendedResourcesByDevices(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelError, http: true})
-	c.node("n1")
-	c.create(extendedPod("early", gpu, "1"))
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError, HTTP: true})
+	c.Node("n1")
+	c.Make(extendedPod("early", gpu, "1"))
 	c.waits("early", "Insufficient example.com/gpu")
-	c.create(deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}, resourcev1.Device{Name: "gpu-1"},
+	c.Make(deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}, resourcev1.Device{Name: "gpu-1"},
 		resourcev1.Device{Name: "gpu-2"}), gpuClass())
 	early := c.boundPod("early") // the class makes it possible
 	s := early.Status.ExtendedResourceClaimStatus
@@ -69,7 +73,7 @@ func TestExtendedResourcesByDevices(t *testing.T) {
 			{ContainerName: "c", ResourceName: string(gpu), RequestName: "container-0-request-0"},
 		}, s.RequestMappings)
 	var claim resourcev1.ResourceClaim
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: s.ResourceClaimName}, &claim))
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: s.ResourceClaimName}, &claim))
 	require.True(t, strings.HasPrefix(claim.Name, "early-extended-resources-"), claim.Name)
 	require.True(t, metav1.IsControlledBy(&claim, early))
 	require.Equal(t, "true", claim.Annotations[resourcev1.ExtendedResourceClaimAnnotation])
@@ -77,24 +81,26 @@ func TestExtendedResourcesByDevices(t *testing.T) {
 	require.Equal(t, "gpu.example.com", claim.Status.Allocation.Devices.Results[0].Driver)
 
 	// The class is a resource by its own name, too. Two of three devices are left, which two pods cannot both have.
-	c.create(extendedPod("two", "deviceclass.resource.kubernetes.io/gpu", "2"))
+	c.Make(extendedPod("two", "deviceclass.resource.kubernetes.io/gpu", "2"))
 	two := c.boundPod("two")
 	require.NoError(t,
-		c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: two.Status.ExtendedResourceClaimStatus.ResourceClaimName},
+		c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: two.Status.ExtendedResourceClaimStatus.ResourceClaimName},
 			&claim))
 	require.Len(t, claim.Status.Allocation.Devices.Results, 2)
-	c.create(extendedPod("third", gpu, "2"))
+	c.Make(extendedPod("third", gpu, "2"))
 	c.waits("third", "1 cannot allocate all claims")
 
 	// A node with a device plugin serves it without a claim.
-	c.create(extendedPod("many", gpu, "3"))
+	c.Make(extendedPod("many", gpu, "3"))
 	c.waits("many", "1 cannot allocate all claims")
 	room := corev1.ResourceList{corev1.ResourcePods: resource.MustParse("110"), gpu: resource.MustParse("3")}
-	c.create(&corev1.Node{
+	c.Make(&corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Status: corev1.NodeStatus{Allocatable: room, Capacity: room,
 			Conditions: []corev1.NodeCondition{{Type: corev1.NodeReady, Status: corev1.ConditionTrue}}},
 	})
-	plugged := until(c, &corev1.PodList{}, "default", "", func(p *corev1.Pod) bool { return p.Spec.NodeName == "n2" })
+	plugged := controlplane.Until(c, &corev1.PodList{}, "default", "", func(p *corev1.Pod) bool {
+		return p.Spec.NodeName == "n2"
+	})
 	require.Nil(t, plugged.Status.ExtendedResourceClaimStatus)
 
 	// The claim goes with its pod, also when that has only ended, and others get the devices.
@@ -103,19 +109,19 @@ func TestExtendedResourcesByDevices(t *testing.T) {
 		waits = "many"
 	}
 	require.NoError(t,
-		c.Status().Patch(c.ctx, two, ctrl.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`))))
-	c.gone(&claim)
-	require.NoError(t, c.Delete(c.ctx, early))
+		c.Status().Patch(c.Ctx, two, ctrl.RawPatch(types.MergePatchType, []byte(`{"status":{"phase":"Succeeded"}}`))))
+	c.Gone(&claim)
+	require.NoError(t, c.Delete(c.Ctx, early))
 	require.NotNil(t, c.boundPod(waits).Status.ExtendedResourceClaimStatus)
 }
 
 // TestExtendedClaimsOfAnEarlierAttempt are deleted: the scheduler ended before it bound the pod, and the devices may be
 // the wrong ones now.
 func TestExtendedClaimsOfAnEarlierAttempt(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelError, http: true})
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError, HTTP: true})
 	p := extendedPod("p", gpu, "1")
 	p.Spec.SchedulingGates = []corev1.PodSchedulingGate{{Name: "example.com/wait"}}
-	c.create(gpuClass(), deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}), p)
+	c.Make(gpuClass(), deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}), p)
 	stale := &resourcev1.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: "default", Name: "p-extended-resources-x", Finalizers: []string{resourcev1.Finalizer},
@@ -125,16 +131,16 @@ func TestExtendedClaimsOfAnEarlierAttempt(t *testing.T) {
 			},
 		}, Spec: deviceSpec("gpu"),
 	}
-	c.create(stale)
+	c.Make(stale)
 	stale.Status.Allocation = &resourcev1.AllocationResult{
 		Devices: resourcev1.DeviceAllocationResult{Results: []resourcev1.DeviceRequestAllocationResult{
 			{Request: "gpu", Driver: "gpu.example.com", Pool: "n1", Device: "gpu-0"}}},
 	}
 	stale.Status.ReservedFor = []resourcev1.ResourceClaimConsumerReference{{Resource: "pods", Name: "p", UID: p.UID}}
-	require.NoError(t, c.Status().Update(c.ctx, stale))
-	c.node("n1")
-	require.NoError(t, c.Patch(c.ctx, p, ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"schedulingGates":null}}`))))
+	require.NoError(t, c.Status().Update(c.Ctx, stale))
+	c.Node("n1")
+	require.NoError(t, c.Patch(c.Ctx, p, ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"schedulingGates":null}}`))))
 	bound := c.boundPod("p")
 	require.NotEqual(t, stale.Name, bound.Status.ExtendedResourceClaimStatus.ResourceClaimName)
-	c.gone(stale)
+	c.Gone(stale)
 }

@@ -15,33 +15,34 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 	"github.com/coracle-dev/coracle/pkg/testing/fakenode"
 )
 
 // TestFakeNodes: their pods run, end as annotated and let go; at the end nothing of them is left.
 func TestFakeNodes(t *testing.T) {
-	c := start(t, options{log: slog.LevelWarn, http: true})
-	c.create(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "real-1"}})
+	c := start(t, controlplane.Options{Log: slog.LevelWarn, HTTP: true})
+	c.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "real-1"}})
 	foreign, err := fakenode.New(fakenode.Config{
-		REST:   c.rest("admin", user.SystemPrivilegedGroup),
+		REST:   c.REST("admin", user.SystemPrivilegedGroup),
 		Count:  2,
 		Prefix: "real-",
 	})
 	require.NoError(t, err)
-	require.ErrorContains(t, foreign.Run(c.ctx), "node real-1 exists and is not a fake node")
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "real-1"}, &corev1.Node{}), "it is left alone")
-	require.True(t, apierrors.IsNotFound(c.Get(c.ctx, ctrl.ObjectKey{Name: "real-0"}, &corev1.Node{})),
+	require.ErrorContains(t, foreign.Run(c.Ctx), "node real-1 exists and is not a fake node")
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Name: "real-1"}, &corev1.Node{}), "it is left alone")
+	require.True(t, apierrors.IsNotFound(c.Get(c.Ctx, ctrl.ObjectKey{Name: "real-0"}, &corev1.Node{})),
 		"what it registered is removed")
 
-	nodes, err := fakenode.New(fakenode.Config{REST: c.rest("admin", user.SystemPrivilegedGroup), Count: 3, Pods: 20})
+	nodes, err := fakenode.New(fakenode.Config{REST: c.REST("admin", user.SystemPrivilegedGroup), Count: 3, Pods: 20})
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(c.ctx)
+	ctx, cancel := context.WithCancel(c.Ctx)
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- nodes.Run(ctx) }()
 
-	c.create(deployment("web", "one", 8), jobOf("indexed", 0, 20, 5))
-	web := until(c, &appsv1.DeploymentList{}, "default", "web", done)
+	c.Make(deployment("web", "one", 8), jobOf("indexed", 0, 20, 5))
+	web := controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", done)
 	require.EqualValues(t, 20, c.jobIs("indexed", batchv1.JobComplete).Status.Succeeded)
 	for name, a := range map[string]map[string]string{
 		"fails": {fakenode.DurationAnnotation: "10ms", fakenode.ExitCodeAnnotation: "3"},
@@ -54,8 +55,8 @@ func TestFakeNodes(t *testing.T) {
 			},
 		}
 		p.Namespace, p.Annotations = "default", a
-		c.create(p)
-		is := until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool {
+		c.Make(p)
+		is := controlplane.Until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool {
 			return p.Status.Phase == corev1.PodFailed
 		})
 		if name == "fails" {
@@ -65,11 +66,11 @@ func TestFakeNodes(t *testing.T) {
 		}
 	}
 	var pods corev1.PodList
-	require.NoError(t, c.List(c.ctx, &pods, ctrl.MatchingLabels(web.Spec.Selector.MatchLabels)))
+	require.NoError(t, c.List(c.Ctx, &pods, ctrl.MatchingLabels(web.Spec.Selector.MatchLabels)))
 	require.NotEmpty(t, pods.Items[0].Status.PodIP)
-	require.NoError(t, c.Delete(c.ctx, &pods.Items[0]))
-	c.gone(pods.Items[0].DeepCopy())
-	until(c, &appsv1.DeploymentList{}, "default", "web", done)
+	require.NoError(t, c.Delete(c.Ctx, &pods.Items[0]))
+	c.Gone(pods.Items[0].DeepCopy())
+	controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", done)
 
 	// A node whose heartbeats were late reports itself ready again.
 	readiness := func(n *corev1.Node) *corev1.NodeCondition {
@@ -80,31 +81,31 @@ func TestFakeNodes(t *testing.T) {
 	var version string
 	for version == "" {
 		var node corev1.Node
-		require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "fake-1"}, &node))
+		require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Name: "fake-1"}, &node))
 		lost := node.DeepCopy()
 		readiness(lost).Status = corev1.ConditionUnknown
-		if err := c.Status().Update(c.ctx, lost); !apierrors.IsConflict(err) {
+		if err := c.Status().Update(c.Ctx, lost); !apierrors.IsConflict(err) {
 			require.NoError(t, err)
 			version = lost.ResourceVersion
 		}
 	}
-	until(c, &corev1.NodeList{}, "", "fake-1", func(n *corev1.Node) bool {
+	controlplane.Until(c, &corev1.NodeList{}, "", "fake-1", func(n *corev1.Node) bool {
 		return n.ResourceVersion != version && readiness(n).Status == corev1.ConditionTrue
 	})
 
 	// Without their owners nothing makes pods again while the nodes go.
 	var sets appsv1.ReplicaSetList
-	require.NoError(t, c.List(c.ctx, &sets, ctrl.MatchingLabels(web.Spec.Selector.MatchLabels)))
+	require.NoError(t, c.List(c.Ctx, &sets, ctrl.MatchingLabels(web.Spec.Selector.MatchLabels)))
 	for _, owner := range []ctrl.Object{web, &sets.Items[0]} {
-		require.NoError(t, c.Delete(c.ctx, owner, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
-		c.gone(owner)
+		require.NoError(t, c.Delete(c.Ctx, owner, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
+		c.Gone(owner)
 	}
 	cancel()
 	require.NoError(t, <-ended)
 	for _, name := range []string{"fake-0", "fake-1", "fake-2"} {
-		require.True(t, apierrors.IsNotFound(c.Get(c.ctx, ctrl.ObjectKey{Name: name}, &corev1.Node{})))
+		require.True(t, apierrors.IsNotFound(c.Get(c.Ctx, ctrl.ObjectKey{Name: name}, &corev1.Node{})))
 	}
-	require.NoError(t, c.List(c.ctx, &pods))
+	require.NoError(t, c.List(c.Ctx, &pods))
 	for _, p := range pods.Items {
 		require.Empty(t, p.Spec.NodeName, p.Name)
 	}

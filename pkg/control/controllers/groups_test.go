@@ -17,14 +17,15 @@ import (
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/server"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // claim makes a claim of the application db, with a volume of a driver.
 func (c *cluster) claim(name string) {
-	c.t.Helper()
+	c.T.Helper()
 	room := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
 	once := []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
-	c.create(&corev1.PersistentVolume{
+	c.Make(&corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: corev1.PersistentVolumeSpec{Capacity: room, AccessModes: once,
 			ClaimRef: &corev1.ObjectReference{Namespace: "default", Name: name},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{
@@ -37,15 +38,16 @@ func (c *cluster) claim(name string) {
 				AccessModes: once, StorageClassName: new(""), VolumeName: name,
 				Resources: corev1.VolumeResourceRequirements{Requests: room}},
 		})
-	until(c, &corev1.PersistentVolumeClaimList{}, "default", name, func(p *corev1.PersistentVolumeClaim) bool {
-		return p.Status.Phase == corev1.ClaimBound
-	})
+	controlplane.Until(c, &corev1.PersistentVolumeClaimList{}, "default", name,
+		func(p *corev1.PersistentVolumeClaim) bool {
+			return p.Status.Phase == corev1.ClaimBound
+		})
 }
 
 // groupOfClaims makes a group of n claims of a driver's volumes, which the driver has taken and which is not ready yet.
 func (c *cluster) groupOfClaims(n int) *snapshots.VolumeGroupSnapshot {
-	c.t.Helper()
-	c.create(&snapshots.VolumeGroupSnapshotClass{
+	c.T.Helper()
+	c.Make(&snapshots.VolumeGroupSnapshotClass{
 		ObjectMeta:     metav1.ObjectMeta{Name: "groups"},
 		Driver:         "d.example.com",
 		DeletionPolicy: snapshots.Delete,
@@ -66,18 +68,18 @@ func (c *cluster) groupOfClaims(n int) *snapshots.VolumeGroupSnapshot {
 				Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "db"}},
 			}, VolumeGroupSnapshotClassName: new("groups")},
 	}
-	c.create(g)
-	content := until(c, &snapshots.VolumeGroupSnapshotContentList{}, "", "groupsnapcontent-"+string(g.UID),
+	c.Make(g)
+	content := controlplane.Until(c, &snapshots.VolumeGroupSnapshotContentList{}, "", "groupsnapcontent-"+string(g.UID),
 		func(*snapshots.VolumeGroupSnapshotContent) bool { return true }).DeepCopy()
 	content.Status = status
-	require.NoError(c.t, c.Status().Update(c.ctx, content))
+	require.NoError(c.T, c.Status().Update(c.Ctx, content))
 	return g
 }
 
 // contentsOf are the contents of snapshots of the group's volumes which say what the driver has said.
 func (c *cluster) contentsOf() (out []*snapshots.VolumeSnapshotContent) {
 	var list snapshots.VolumeSnapshotContentList
-	require.NoError(c.t, c.List(c.ctx, &list))
+	require.NoError(c.T, c.List(c.Ctx, &list))
 	for i := range list.Items {
 		if s := list.Items[i].Status; list.Items[i].DeletionTimestamp == nil && s != nil && s.SnapshotHandle != nil {
 			out = append(out, &list.Items[i])
@@ -89,50 +91,51 @@ func (c *cluster) contentsOf() (out []*snapshots.VolumeSnapshotContent) {
 // TestGroupMakesItsContentsAgain: the content of a group's snapshot that somebody removes before the group is ready is
 // made again.
 func TestGroupMakesItsContentsAgain(t *testing.T) {
-	c := start(t, options{})
+	c := start(t, controlplane.Options{})
 	c.groupOfClaims(3)
-	require.Eventually(t, func() bool { return len(c.contentsOf()) == 3 }, patience, 2*time.Millisecond)
+	require.Eventually(t, func() bool { return len(c.contentsOf()) == 3 }, controlplane.Patience, 2*time.Millisecond)
 	for _, v := range c.contentsOf() { // when nothing else happens to the snapshots any more
-		until(c, &snapshots.VolumeSnapshotList{}, "default", v.Spec.VolumeSnapshotRef.Name,
+		controlplane.Until(c, &snapshots.VolumeSnapshotList{}, "default", v.Spec.VolumeSnapshotRef.Name,
 			func(v *snapshots.VolumeSnapshot) bool {
 				return v.Status != nil && v.Status.VolumeGroupSnapshotName != nil && len(v.Finalizers) == 3
 			})
 	}
 	for _, v := range c.contentsOf() {
 		require.NoError(t, c.Delete(t.Context(), v))
-		until(c, &snapshots.VolumeSnapshotContentList{}, "", v.Name, func(v *snapshots.VolumeSnapshotContent) bool {
-			return v.DeletionTimestamp != nil
-		})
+		controlplane.Until(c, &snapshots.VolumeSnapshotContentList{}, "", v.Name,
+			func(v *snapshots.VolumeSnapshotContent) bool {
+				return v.DeletionTimestamp != nil
+			})
 		require.NoError(t,
 			c.Patch(t.Context(), v, ctrl.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))))
 	}
-	require.Eventually(t, func() bool { return len(c.contentsOf()) == 3 }, patience, 2*time.Millisecond)
+	require.Eventually(t, func() bool { return len(c.contentsOf()) == 3 }, controlplane.Patience, 2*time.Millisecond)
 }
 
 // TestSnapshotsWithoutGroups: snapshots are taken where the API server has no kinds for groups of them, as where only
 // these definitions were applied.
 func TestSnapshotsWithoutGroups(t *testing.T) {
-	c := start(t, options{log: slog.LevelWarn, http: true, bare: true})
+	c := start(t, controlplane.Options{Log: slog.LevelWarn, HTTP: true, Bare: true})
 	var rows []*kind.Resource
-	for _, row := range c.engine.Kinds.Table().All() {
+	for _, row := range c.Engine.Kinds.Table().All() {
 		if row.Group == snapshots.Groups.Group {
 			rows = append(rows, row)
 		}
 	}
 	require.Len(t, rows, 3)
-	require.NoError(t, c.engine.Kinds.Change(t.Context(), rows, nil))
-	ctx, cancel := context.WithCancel(c.ctx)
+	require.NoError(t, c.Engine.Kinds.Change(t.Context(), rows, nil))
+	ctx, cancel := context.WithCancel(c.Ctx)
 	ended := make(chan error, 1)
 	go func() {
 		ended <- server.RunControllers(ctx, server.Outside{
-			REST:     c.rest("admin", user.SystemPrivilegedGroup),
+			REST:     c.REST("admin", user.SystemPrivilegedGroup),
 			LogLevel: "error",
 			Listen:   free(t),
 			Only:     []string{"volumesnapshot", "persistentvolume"},
 		})
 	}()
 	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
-	c.create(&snapshots.VolumeSnapshotClass{
+	c.Make(&snapshots.VolumeSnapshotClass{
 		ObjectMeta:     metav1.ObjectMeta{Name: "class"},
 		Driver:         "d.example.com",
 		DeletionPolicy: snapshots.Delete,
@@ -142,7 +145,7 @@ func TestSnapshotsWithoutGroups(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "v"}, Spec: snapshots.VolumeSnapshotSpec{
 			Source: snapshots.VolumeSnapshotSource{PersistentVolumeClaimName: new("c")}, VolumeSnapshotClassName: new("class")},
 	}
-	c.create(v)
-	until(c, &snapshots.VolumeSnapshotContentList{}, "", "snapcontent-"+string(v.UID),
+	c.Make(v)
+	controlplane.Until(c, &snapshots.VolumeSnapshotContentList{}, "", "snapcontent-"+string(v.UID),
 		func(*snapshots.VolumeSnapshotContent) bool { return true })
 }

@@ -16,12 +16,13 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/kind"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // TestKindsThatComeLater: objects of a kind that was added while the reconcilers run are collected with their owner, go
 // with their namespace and count for a quota, also when the kind was removed and added again.
 func TestKindsThatComeLater(t *testing.T) {
-	c := start(t, options{})
+	c := start(t, controlplane.Options{})
 	ctx := t.Context()
 	for round := range 2 {
 		row := own.Untyped{
@@ -29,7 +30,7 @@ func TestKindsThatComeLater(t *testing.T) {
 			Plural: "widgets",
 			Status: true,
 		}.Row()
-		require.NoError(t, c.engine.Kinds.Change(ctx, nil, []*kind.Resource{row}))
+		require.NoError(t, c.Engine.Kinds.Change(ctx, nil, []*kind.Resource{row}))
 		ns := fmt.Sprintf("late-%d", round)
 		require.NoError(t, c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
 		widget := func(name string, owner ctrl.Object) *unstructured.Unstructured {
@@ -53,22 +54,22 @@ func TestKindsThatComeLater(t *testing.T) {
 		}
 		require.NoError(t, c.Create(ctx, config))
 		require.NoError(t, c.Delete(ctx, widget("parent", nil)))
-		c.gone(child)
-		c.gone(config)
+		c.Gone(child)
+		c.Gone(config)
 
 		quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: ns, Name: "q"},
 			Spec: corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{"count/widgets.example.org": resource.MustParse("1")}}}
 		require.NoError(t, c.Create(ctx, quota))
 		require.Eventually(t, func() bool {
 			return c.Get(ctx, ctrl.ObjectKeyFromObject(quota), quota) == nil && len(quota.Status.Hard) == 1
-		}, patience, 2*time.Millisecond)
+		}, controlplane.Patience, 2*time.Millisecond)
 		last := widget("last", nil)
 		require.NoError(t, c.Create(ctx, last))
 		require.True(t, apierrors.IsForbidden(c.Create(ctx, widget("over", nil))))
 
 		require.NoError(t, c.Delete(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}}))
-		c.gone(last)
-		c.gone(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
-		require.NoError(t, c.engine.Kinds.Change(ctx, []*kind.Resource{row}, nil))
+		c.Gone(last)
+		c.Gone(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: ns}})
+		require.NoError(t, c.Engine.Kinds.Change(ctx, []*kind.Resource{row}, nil))
 	}
 }

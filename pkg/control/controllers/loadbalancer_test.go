@@ -12,6 +12,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/control/controllers/loadbalancer"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // TestLoadBalancerAddresses: services get addresses with no more rights than upstream's service controller has, a
@@ -19,7 +20,9 @@ import (
 // left.
 func TestLoadBalancerAddresses(t *testing.T) {
 	one := netip.MustParseAddr("192.0.2.1")
-	c := start(t, options{http: true, balance: &loadbalancer.Config{Pool: []config.AddressRange{{First: one, Last: one}}}})
+	c := start(t, controlplane.Options{
+		HTTP: true, Balance: &loadbalancer.Config{Pool: []config.AddressRange{{First: one, Last: one}}},
+	})
 	service := func(name string) *corev1.Service {
 		return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 			Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeLoadBalancer, Ports: []corev1.ServicePort{{Port: 80}}}}
@@ -27,7 +30,7 @@ func TestLoadBalancerAddresses(t *testing.T) {
 	is := func(s *corev1.Service, text string) {
 		t.Helper()
 		require.Eventually(t, func() bool {
-			if err := c.Get(c.ctx, ctrl.ObjectKeyFromObject(s), s); err != nil {
+			if err := c.Get(c.Ctx, ctrl.ObjectKeyFromObject(s), s); err != nil {
 				return text == "gone"
 			}
 			got := ""
@@ -41,14 +44,14 @@ func TestLoadBalancerAddresses(t *testing.T) {
 		}, time.Minute, 5*time.Millisecond, "%s is not %q: %v", s.Name, text, s)
 	}
 	first, second := service("first"), service("second")
-	require.NoError(t, c.Create(c.ctx, first))
+	require.NoError(t, c.Create(c.Ctx, first))
 	is(first, one.String())
-	require.NoError(t, c.Create(c.ctx, second))
+	require.NoError(t, c.Create(c.Ctx, second))
 	is(second, "the pool has no free address")
-	require.NoError(t, c.Delete(c.ctx, first))
+	require.NoError(t, c.Delete(c.Ctx, first))
 	is(first, "gone")
 	is(second, one.String())
 	patch := []byte(`{"spec":{"type":"ClusterIP"}}`)
-	require.NoError(t, c.Patch(c.ctx, second, ctrl.RawPatch("application/merge-patch+json", patch)))
+	require.NoError(t, c.Patch(c.Ctx, second, ctrl.RawPatch("application/merge-patch+json", patch)))
 	is(second, "")
 }

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/coracle-dev/coracle/pkg/server"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // free is an address that nothing listens on, with a port below those that the kernel gives to others that ask for any.
@@ -40,12 +41,12 @@ func free(t *testing.T) string {
 
 // TestOutside: scheduler and controllers run in processes of their own, and a cluster without others works.
 func TestOutside(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn, http: true, bare: true})
-	c.node("a")
-	config := server.Outside{REST: c.rest("admin", user.SystemPrivilegedGroup), LogLevel: "error"}
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: true, Bare: true})
+	c.Node("a")
+	config := server.Outside{REST: c.REST("admin", user.SystemPrivilegedGroup), LogLevel: "error"}
 	begin := func(f func(context.Context, server.Outside) error, o server.Outside) (address string) {
 		o.Listen = free(t)
-		ctx, cancel := context.WithCancel(c.ctx)
+		ctx, cancel := context.WithCancel(c.Ctx)
 		ended := make(chan error, 1)
 		go func() { ended <- f(ctx, o) }()
 		t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
@@ -53,19 +54,21 @@ func TestOutside(t *testing.T) {
 	}
 	scheduling := begin(server.RunScheduler, config)
 	controlling := begin(server.RunControllers, config)
-	c.create(deployment("web", "one", 5))
-	until(c, &appsv1.DeploymentList{}, "default", "web", done)
-	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool { return e.Reason == "Scheduled" })
+	c.Make(deployment("web", "one", 5))
+	controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", done)
+	controlplane.Until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
+		return e.Reason == "Scheduled"
+	})
 
 	// Kinds are found by discovery: what is in a namespace goes with it, and what has an owner with that.
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "brief"}}
-	c.create(ns, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "brief", Name: "c"}})
-	require.NoError(t, c.Delete(c.ctx, ns))
-	c.gone(ns)
+	c.Make(ns, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "brief", Name: "c"}})
+	require.NoError(t, c.Delete(c.Ctx, ns))
+	c.Gone(ns)
 
 	for lease, address := range map[string]string{"kube-scheduler": scheduling, "kube-controller-manager": controlling} {
 		var l coordinationv1.Lease
-		require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "kube-system", Name: lease}, &l))
+		require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "kube-system", Name: lease}, &l))
 		require.NotContains(t, *l.Spec.HolderIdentity, "_coracle-", "a server that is alone does not take it")
 		for path, want := range map[string]string{
 			"/readyz":  "ok",
@@ -82,7 +85,7 @@ func TestOutside(t *testing.T) {
 		}
 		conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		require.NoError(t, err)
-		health, err := grpc_health_v1.NewHealthClient(conn).Check(c.ctx, &grpc_health_v1.HealthCheckRequest{})
+		health, err := grpc_health_v1.NewHealthClient(conn).Check(c.Ctx, &grpc_health_v1.HealthCheckRequest{})
 		require.NoError(t, err)
 		require.NoError(t, conn.Close())
 		require.Equal(t, grpc_health_v1.HealthCheckResponse_SERVING, health.Status)
@@ -92,35 +95,37 @@ func TestOutside(t *testing.T) {
 
 // TestOutsideOnly: only what is named runs, under a lease of its own; unknown names are refused.
 func TestOutsideOnly(t *testing.T) {
-	c := start(t, options{log: slog.LevelWarn, http: true, bare: true})
+	c := start(t, controlplane.Options{Log: slog.LevelWarn, HTTP: true, Bare: true})
 	config := server.Outside{
-		REST:     c.rest("admin", user.SystemPrivilegedGroup),
+		REST:     c.REST("admin", user.SystemPrivilegedGroup),
 		LogLevel: "error",
 		Listen:   free(t),
 		Only:     []string{"replicaset"},
 	}
 	wrong := config
 	wrong.Only = []string{"replicasets"}
-	require.ErrorContains(t, server.RunControllers(c.ctx, wrong), `there is no reconciler "replicasets" here; there are `)
-	ctx, cancel := context.WithCancel(c.ctx)
+	require.ErrorContains(t, server.RunControllers(c.Ctx, wrong), `there is no reconciler "replicasets" here; there are `)
+	ctx, cancel := context.WithCancel(c.Ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- server.RunControllers(ctx, config) }()
-	c.create(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}},
+	c.Make(&corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "default"}},
 		deployment("web", "one", 1))
 	rs := &appsv1.ReplicaSet{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "set"}}
 	d := deployment("web", "one", 2)
 	rs.Spec = appsv1.ReplicaSetSpec{Replicas: d.Spec.Replicas, Selector: d.Spec.Selector, Template: d.Spec.Template}
-	c.create(rs)
-	until(c, &appsv1.ReplicaSetList{}, "default", "set", func(r *appsv1.ReplicaSet) bool { return r.Status.Replicas == 2 })
+	c.Make(rs)
+	controlplane.Until(c, &appsv1.ReplicaSetList{}, "default", "set", func(r *appsv1.ReplicaSet) bool {
+		return r.Status.Replicas == 2
+	})
 	var web appsv1.Deployment
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "web"}, &web))
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "web"}, &web))
 	require.Zero(t, web.Status.ObservedGeneration)
 	var leases coordinationv1.LeaseList
-	require.NoError(t, c.List(c.ctx, &leases, ctrl.InNamespace("kube-system")))
+	require.NoError(t, c.List(c.Ctx, &leases, ctrl.InNamespace("kube-system")))
 	require.Len(t, leases.Items, 1)
 	require.Contains(t, leases.Items[0].Name, "coracle-controllers-")
 	cancel()
 	require.NoError(t, <-ended)
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(&leases.Items[0]), &leases.Items[0]))
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKeyFromObject(&leases.Items[0]), &leases.Items[0]))
 	require.Empty(t, *leases.Items[0].Spec.HolderIdentity, "it is released at the end")
 }

@@ -12,6 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 func deviceSlice(node string, devices ...resourcev1.Device) *resourcev1.ResourceSlice {
@@ -38,10 +40,10 @@ func devicePod(name, template string) *corev1.Pod {
 // TestDevices: each pod gets a claim from its template, and a device that no other pod has, with no more rights than
 // upstream's roles give.
 func TestDevices(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelError, http: true})
-	c.node("n1")
-	c.node("n2")
-	c.create(
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError, HTTP: true})
+	c.Node("n1")
+	c.Node("n2")
+	c.Make(
 		&resourcev1.DeviceClass{
 			ObjectMeta: metav1.ObjectMeta{Name: "gpu"}, Spec: resourcev1.DeviceClassSpec{Selectors: []resourcev1.DeviceSelector{
 				{CEL: &resourcev1.CELDeviceSelector{Expression: `device.driver == "gpu.example.com"`}}}},
@@ -56,14 +58,15 @@ func TestDevices(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "gpu"},
 		Spec:       resourcev1.ResourceClaimTemplateSpec{Spec: deviceSpec("gpu")},
 	}
-	c.create(template, devicePod("a", "gpu"), devicePod("b", "gpu"))
+	c.Make(template, devicePod("a", "gpu"), devicePod("b", "gpu"))
 	bound := func(p *corev1.Pod) bool { return p.Spec.NodeName != "" }
-	a := until(c, &corev1.PodList{}, "default", "a", bound)
-	b := until(c, &corev1.PodList{}, "default", "b", bound)
+	a := controlplane.Until(c, &corev1.PodList{}, "default", "a", bound)
+	b := controlplane.Until(c, &corev1.PodList{}, "default", "b", bound)
 	require.NotEqual(t, a.Spec.NodeName, b.Spec.NodeName, "each node has one device that is not tainted")
 	claim := func(p *corev1.Pod) *resourcev1.ResourceClaim {
 		require.Len(t, p.Status.ResourceClaimStatuses, 1)
-		return until(c, &resourcev1.ResourceClaimList{}, "default", *p.Status.ResourceClaimStatuses[0].ResourceClaimName,
+		return controlplane.Until(c, &resourcev1.ResourceClaimList{}, "default",
+			*p.Status.ResourceClaimStatuses[0].ResourceClaimName,
 			func(r *resourcev1.ResourceClaim) bool {
 				return len(r.Status.ReservedFor) == 1 && r.Status.ReservedFor[0].UID == p.UID
 			})
@@ -75,15 +78,15 @@ func TestDevices(t *testing.T) {
 	claim(b)
 
 	// There is none for a third pod, until the first has gone. Its claim goes with it.
-	c.create(devicePod("c", "gpu"), devicePod("d", "missing"))
-	until(c, &corev1.PodList{}, "default", "c", func(p *corev1.Pod) bool {
+	c.Make(devicePod("c", "gpu"), devicePod("d", "missing"))
+	controlplane.Until(c, &corev1.PodList{}, "default", "c", func(p *corev1.Pod) bool {
 		return len(p.Status.Conditions) > 0 &&
 			strings.Contains(p.Status.Conditions[0].Message, "2 cannot allocate all claims")
 	})
-	require.NoError(t, c.Delete(c.ctx, a))
-	third := until(c, &corev1.PodList{}, "default", "c", bound)
+	require.NoError(t, c.Delete(c.Ctx, a))
+	third := controlplane.Until(c, &corev1.PodList{}, "default", "c", bound)
 	require.Equal(t, a.Spec.NodeName, third.Spec.NodeName)
-	c.gone(got)
+	c.Gone(got)
 
 	// A taint on the free device, by a rule, keeps pods away that do not tolerate it.
 	rule := &resourcev1.DeviceTaintRule{
@@ -91,78 +94,79 @@ func TestDevices(t *testing.T) {
 			DeviceSelector: &resourcev1.DeviceTaintSelector{Pool: &b.Spec.NodeName},
 			Taint:          resourcev1.DeviceTaint{Key: "service", Effect: resourcev1.DeviceTaintEffectNoSchedule}},
 	}
-	c.create(rule)
-	require.NoError(t, c.Delete(c.ctx, b))
-	c.gone(b)
+	c.Make(rule)
+	require.NoError(t, c.Delete(c.Ctx, b))
+	c.Gone(b)
 	missing := &resourcev1.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "missing"}, Spec: template.Spec,
 	}
-	c.create(missing)
-	until(c, &corev1.PodList{}, "default", "d", func(p *corev1.Pod) bool {
+	c.Make(missing)
+	controlplane.Until(c, &corev1.PodList{}, "default", "d", func(p *corev1.Pod) bool {
 		return len(p.Status.ResourceClaimStatuses) == 1 && len(p.Status.Conditions) > 0 &&
 			strings.Contains(p.Status.Conditions[0].Message, "2 cannot allocate all claims")
 	})
-	require.NoError(t, c.Delete(c.ctx, rule))
-	until(c, &corev1.PodList{}, "default", "d", bound)
+	require.NoError(t, c.Delete(c.Ctx, rule))
+	controlplane.Until(c, &corev1.PodList{}, "default", "d", bound)
 
 	// A claim that two pods share is allocated once, and stays until both are gone.
-	c.node("n3")
-	c.create(deviceSlice("n3", resourcev1.Device{Name: "gpu-0"}), &resourcev1.ResourceClaim{
+	c.Node("n3")
+	c.Make(deviceSlice("n3", resourcev1.Device{Name: "gpu-0"}), &resourcev1.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shared"}, Spec: deviceSpec("gpu"),
 	})
 	shared := "shared"
 	for _, name := range []string{"e", "f"} {
 		p := devicePod(name, "")
 		p.Spec.ResourceClaims[0] = corev1.PodResourceClaim{Name: "gpu", ResourceClaimName: &shared}
-		c.create(p)
-		require.Equal(t, "n3", until(c, &corev1.PodList{}, "default", name, bound).Spec.NodeName)
+		c.Make(p)
+		require.Equal(t, "n3", controlplane.Until(c, &corev1.PodList{}, "default", name, bound).Spec.NodeName)
 	}
 	users := func(n int) func(*resourcev1.ResourceClaim) bool {
 		return func(r *resourcev1.ResourceClaim) bool {
 			return len(r.Status.ReservedFor) == n && (r.Status.Allocation != nil) == (n > 0)
 		}
 	}
-	until(c, &resourcev1.ResourceClaimList{}, "default", "shared", users(2))
+	controlplane.Until(c, &resourcev1.ResourceClaimList{}, "default", "shared", users(2))
 	for i, name := range []string{"e", "f"} {
-		require.NoError(t, c.Delete(c.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}))
-		until(c, &resourcev1.ResourceClaimList{}, "default", "shared", users(1-i))
+		require.NoError(t, c.Delete(c.Ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}))
+		controlplane.Until(c, &resourcev1.ResourceClaimList{}, "default", "shared", users(1-i))
 	}
 	require.Eventually(t, func() bool {
 		var r resourcev1.ResourceClaim
-		return c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "shared"}, &r) == nil && len(r.Finalizers) == 0
-	}, patience, 2*time.Millisecond)
+		return c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "shared"}, &r) == nil && len(r.Finalizers) == 0
+	}, controlplane.Patience, 2*time.Millisecond)
 }
 
 // TestDeviceTaints: pods leave devices with NoExecute taints, of drivers and of rules, unless they tolerate them; a
 // rule's status says what it does.
 func TestDeviceTaints(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelError, http: true})
-	c.node("n1")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError, HTTP: true})
+	c.Node("n1")
 	slice := deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}, resourcev1.Device{Name: "gpu-1"},
 		resourcev1.Device{Name: "gpu-2"})
-	c.create(&resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}, slice)
+	c.Make(&resourcev1.DeviceClass{ObjectMeta: metav1.ObjectMeta{Name: "gpu"}}, slice)
 	for name, tolerations := range map[string][]resourcev1.DeviceToleration{
 		"plain":   nil,
 		"patient": {{Operator: resourcev1.DeviceTolerationOpExists, Effect: resourcev1.DeviceTaintEffectNoExecute}},
 	} {
 		spec := deviceSpec("gpu")
 		spec.Devices.Requests[0].Exactly.Tolerations = tolerations
-		c.create(&resourcev1.ResourceClaimTemplate{
+		c.Make(&resourcev1.ResourceClaimTemplate{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
 			Spec:       resourcev1.ResourceClaimTemplateSpec{Spec: spec},
 		})
 	}
 	reserved := func(name string) (*corev1.Pod, string) {
-		p := until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool {
+		p := controlplane.Until(c, &corev1.PodList{}, "default", name, func(p *corev1.Pod) bool {
 			return p.Spec.NodeName != "" && len(p.Status.ResourceClaimStatuses) == 1
 		})
-		claim := until(c, &resourcev1.ResourceClaimList{}, "default", *p.Status.ResourceClaimStatuses[0].ResourceClaimName,
+		claim := controlplane.Until(c, &resourcev1.ResourceClaimList{}, "default",
+			*p.Status.ResourceClaimStatuses[0].ResourceClaimName,
 			func(r *resourcev1.ResourceClaim) bool {
 				return len(r.Status.ReservedFor) == 1
 			})
 		return p, claim.Status.Allocation.Devices.Results[0].Device
 	}
-	c.create(devicePod("a", "plain"), devicePod("b", "plain"), devicePod("patient", "patient"))
+	c.Make(devicePod("a", "plain"), devicePod("b", "plain"), devicePod("patient", "patient"))
 	a, first := reserved("a")
 	b, second := reserved("b")
 	stays, third := reserved("patient")
@@ -173,8 +177,8 @@ func TestDeviceTaints(t *testing.T) {
 	for said := ""; !strings.Contains(said, want); {
 		if rule != nil {
 			require.Contains(t, said, "Recreate the DeviceTaintRule to trigger an update.")
-			require.NoError(t, c.Delete(c.ctx, rule))
-			c.gone(rule)
+			require.NoError(t, c.Delete(c.Ctx, rule))
+			c.Gone(rule)
 		}
 		rule = &resourcev1.DeviceTaintRule{
 			ObjectMeta: metav1.ObjectMeta{Name: "service"}, Spec: resourcev1.DeviceTaintRuleSpec{
@@ -184,8 +188,8 @@ func TestDeviceTaints(t *testing.T) {
 					Device: &first,
 				}, Taint: resourcev1.DeviceTaint{Key: "service", Effect: resourcev1.DeviceTaintEffectNone}},
 		}
-		c.create(rule)
-		until(c, &resourcev1.DeviceTaintRuleList{}, "", "service", func(r *resourcev1.DeviceTaintRule) bool {
+		c.Make(rule)
+		controlplane.Until(c, &resourcev1.DeviceTaintRuleList{}, "", "service", func(r *resourcev1.DeviceTaintRule) bool {
 			if len(r.Status.Conditions) != 1 || r.Status.Conditions[0].Reason != "NoEffect" || r.UID != rule.UID {
 				return false
 			}
@@ -194,12 +198,12 @@ func TestDeviceTaints(t *testing.T) {
 		})
 	}
 	require.NoError(t,
-		c.Patch(c.ctx, rule, ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"taint":{"effect":"NoExecute"}}}`))))
-	c.gone(a)
+		c.Patch(c.Ctx, rule, ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"taint":{"effect":"NoExecute"}}}`))))
+	c.Gone(a)
 
 	// The driver says that all of its devices are broken.
 	var now resourcev1.ResourceSlice
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(slice), &now))
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKeyFromObject(slice), &now))
 	broken := now.DeepCopy()
 	for i := range broken.Spec.Devices {
 		broken.Spec.Devices[i].Taints = []resourcev1.DeviceTaint{
@@ -207,9 +211,9 @@ func TestDeviceTaints(t *testing.T) {
 		}
 	}
 	broken.Spec.Pool.Generation++
-	require.NoError(t, c.Update(c.ctx, broken))
-	c.gone(b)
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKeyFromObject(stays), stays))
+	require.NoError(t, c.Update(c.Ctx, broken))
+	c.Gone(b)
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKeyFromObject(stays), stays))
 	require.Nil(t, stays.DeletionTimestamp, "it tolerates them")
 
 	// A pod that would be evicted at once, because it tolerates them for no time, is not put onto them again and again.
@@ -220,11 +224,11 @@ func TestDeviceTaints(t *testing.T) {
 			TolerationSeconds: new(int64),
 		},
 	}
-	c.create(&resourcev1.ResourceClaimTemplate{
+	c.Make(&resourcev1.ResourceClaimTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "brief"},
 		Spec:       resourcev1.ResourceClaimTemplateSpec{Spec: brief},
 	}, devicePod("brief", "brief"))
-	until(c, &corev1.PodList{}, "default", "brief", func(p *corev1.Pod) bool {
+	controlplane.Until(c, &corev1.PodList{}, "default", "brief", func(p *corev1.Pod) bool {
 		return len(p.Status.Conditions) > 0 && strings.Contains(p.Status.Conditions[0].Message, "cannot allocate all claims")
 	})
 }

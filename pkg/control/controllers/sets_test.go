@@ -13,6 +13,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 func daemonSet(name, image string) *appsv1.DaemonSet {
@@ -33,23 +35,25 @@ func everywhere(nodes int32) func(*appsv1.DaemonSet) bool {
 
 // TestDaemonSetFollowsTheNodes runs over HTTP, with no more rights than the bootstrap policy gives.
 func TestDaemonSetFollowsTheNodes(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn, http: true})
-	c.node("a")
-	c.node("b")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: true})
+	c.Node("a")
+	c.Node("b")
 	d := daemonSet("log", "one")
-	c.create(d)
-	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
-	c.node("c")
-	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(3))
+	c.Make(d)
+	controlplane.Until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
+	c.Node("c")
+	controlplane.Until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(3))
 
 	// A cordoned node keeps its daemon, and a new one gets one.
-	edit(c, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, func(n *corev1.Node) { n.Spec.Unschedulable = true })
-	d = edit(c, d, func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.Containers[0].Image = "two" })
-	until(c, &appsv1.DaemonSetList{}, "default", "log", func(is *appsv1.DaemonSet) bool {
+	controlplane.Edit(c, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, func(n *corev1.Node) {
+		n.Spec.Unschedulable = true
+	})
+	d = controlplane.Edit(c, d, func(d *appsv1.DaemonSet) { d.Spec.Template.Spec.Containers[0].Image = "two" })
+	controlplane.Until(c, &appsv1.DaemonSetList{}, "default", "log", func(is *appsv1.DaemonSet) bool {
 		return is.Generation >= d.Generation && everywhere(3)(is)
 	})
 	var pods corev1.PodList
-	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	require.NoError(t, c.List(c.Ctx, &pods, ctrl.InNamespace("default")))
 	on := map[string]string{}
 	for _, p := range pods.Items {
 		if p.DeletionTimestamp == nil {
@@ -58,7 +62,7 @@ func TestDaemonSetFollowsTheNodes(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{"a": "two", "b": "two", "c": "two"}, on)
 	var revisions appsv1.ControllerRevisionList
-	require.NoError(t, c.List(c.ctx, &revisions, ctrl.InNamespace("default")))
+	require.NoError(t, c.List(c.Ctx, &revisions, ctrl.InNamespace("default")))
 	numbers := []int64{}
 	for _, r := range revisions.Items {
 		numbers = append(numbers, r.Revision)
@@ -66,23 +70,23 @@ func TestDaemonSetFollowsTheNodes(t *testing.T) {
 	slices.Sort(numbers)
 	require.Equal(t, []int64{1, 2}, numbers)
 
-	require.NoError(t, c.Delete(c.ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
-	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
+	require.NoError(t, c.Delete(c.Ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
+	controlplane.Until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
 
 	// Deleted with its pods orphaned, another set of the same selector takes them over.
-	require.NoError(t, c.Delete(c.ctx, d, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
-	c.gone(d.DeepCopy())
-	c.create(daemonSet("log", "two"))
-	d = until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
-	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	require.NoError(t, c.Delete(c.Ctx, d, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
+	c.Gone(d.DeepCopy())
+	c.Make(daemonSet("log", "two"))
+	d = controlplane.Until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
+	require.NoError(t, c.List(c.Ctx, &pods, ctrl.InNamespace("default")))
 	for _, p := range pods.Items {
 		if p.DeletionTimestamp == nil {
 			require.Equal(t, d.UID, metav1.GetControllerOf(&p).UID)
 		}
 	}
-	require.NoError(t, c.Delete(c.ctx, d.DeepCopy(), ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
-	c.gone(d.DeepCopy())
-	require.NoError(t, c.List(c.ctx, &revisions, ctrl.InNamespace("default")))
+	require.NoError(t, c.Delete(c.Ctx, d.DeepCopy(), ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
+	c.Gone(d.DeepCopy())
+	require.NoError(t, c.List(c.Ctx, &revisions, ctrl.InNamespace("default")))
 	require.Empty(t, revisions.Items)
 }
 
@@ -91,13 +95,13 @@ func TestDaemonSetOnManyNodes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes many nodes")
 	}
-	c := start(t, options{agent: true, log: slog.LevelWarn})
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
 	for i := range many {
-		c.node(fmt.Sprintf("n%d", i))
+		c.Node(fmt.Sprintf("n%d", i))
 	}
 	began := time.Now()
-	c.create(daemonSet("log", "one"))
-	until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(many))
+	c.Make(daemonSet("log", "one"))
+	controlplane.Until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(many))
 	t.Log("a daemon on each of", many, "nodes in", time.Since(began))
 }
 
@@ -124,26 +128,26 @@ func steady(s *appsv1.StatefulSet) bool {
 
 // TestStatefulSetKeepsIdentities runs over HTTP, with no more rights than the bootstrap policy gives.
 func TestStatefulSetKeepsIdentities(t *testing.T) {
-	c := start(t, options{agent: true, log: slog.LevelWarn, http: true})
-	c.node("a")
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: true})
+	c.Node("a")
 	taken := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "db-1", Labels: map[string]string{"stuck": "yes"}},
 		Spec:       daemonSet("x", "x").Spec.Template.Spec,
 	}
 	s := statefulSet("db", "one", 3)
-	c.create(taken, s)
-	until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
+	c.Make(taken, s)
+	controlplane.Until(c, &corev1.EventList{}, "default", "", func(e *corev1.Event) bool {
 		return e.Reason == "FailedCreate" && strings.HasPrefix(e.Message, "Create Pod db-1 in StatefulSet db failed error: ")
 	})
-	require.NoError(t, c.Delete(c.ctx, taken, ctrl.GracePeriodSeconds(0)))
-	until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
+	require.NoError(t, c.Delete(c.Ctx, taken, ctrl.GracePeriodSeconds(0)))
+	controlplane.Until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
 
-	s = edit(c, s, func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Image = "two" })
-	until(c, &appsv1.StatefulSetList{}, "default", "db", func(is *appsv1.StatefulSet) bool {
+	s = controlplane.Edit(c, s, func(s *appsv1.StatefulSet) { s.Spec.Template.Spec.Containers[0].Image = "two" })
+	controlplane.Until(c, &appsv1.StatefulSetList{}, "default", "db", func(is *appsv1.StatefulSet) bool {
 		return is.Generation >= s.Generation && steady(is)
 	})
 	var pods corev1.PodList
-	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	require.NoError(t, c.List(c.Ctx, &pods, ctrl.InNamespace("default")))
 	images := map[string]string{}
 	for _, p := range pods.Items {
 		images[p.Name] = p.Spec.Containers[0].Image
@@ -151,21 +155,21 @@ func TestStatefulSetKeepsIdentities(t *testing.T) {
 	require.Equal(t, map[string]string{"db-0": "two", "db-1": "two", "db-2": "two"}, images)
 
 	// Deleted with its pods orphaned, another set of the name takes them over, with the history.
-	require.NoError(t, c.Delete(c.ctx, s, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
-	c.gone(s.DeepCopy())
-	c.create(statefulSet("db", "two", 2))
-	s = until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
-	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	require.NoError(t, c.Delete(c.Ctx, s, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
+	c.Gone(s.DeepCopy())
+	c.Make(statefulSet("db", "two", 2))
+	s = controlplane.Until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
+	require.NoError(t, c.List(c.Ctx, &pods, ctrl.InNamespace("default")))
 	require.Len(t, pods.Items, 2)
 	for _, p := range pods.Items {
 		require.Equal(t, s.UID, metav1.GetControllerOf(&p).UID)
 	}
 	var revisions appsv1.ControllerRevisionList
-	require.NoError(t, c.List(c.ctx, &revisions, ctrl.InNamespace("default")))
+	require.NoError(t, c.List(c.Ctx, &revisions, ctrl.InNamespace("default")))
 	require.Len(t, revisions.Items, 2)
-	require.NoError(t, c.Delete(c.ctx, s.DeepCopy(), ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
-	c.gone(s.DeepCopy())
-	require.NoError(t, c.List(c.ctx, &pods, ctrl.InNamespace("default")))
+	require.NoError(t, c.Delete(c.Ctx, s.DeepCopy(), ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
+	c.Gone(s.DeepCopy())
+	require.NoError(t, c.List(c.Ctx, &pods, ctrl.InNamespace("default")))
 	require.Empty(t, pods.Items)
 }
 
@@ -174,14 +178,14 @@ func TestStatefulSetOfMany(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes many pods")
 	}
-	c := start(t, options{agent: true, log: slog.LevelWarn})
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
 	for i := range 10 {
-		c.node(fmt.Sprintf("n%d", i))
+		c.Node(fmt.Sprintf("n%d", i))
 	}
 	s := statefulSet("db", "one", many)
 	s.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
 	began := time.Now()
-	c.create(s)
-	until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
+	c.Make(s)
+	controlplane.Until(c, &appsv1.StatefulSetList{}, "default", "db", steady)
 	t.Log(many, "pods in", time.Since(began))
 }

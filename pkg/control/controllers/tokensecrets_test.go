@@ -8,14 +8,16 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // TestKeptTokens: a Secret that asks for a token of a service account gets one, and the CA bundle of the day; it goes
 // with its account.
 func TestKeptTokens(t *testing.T) {
-	c := start(t, options{
-		log: slog.LevelError, rootCA: []byte("old"),
-		sign: func(_ context.Context, a *corev1.ServiceAccount, s *corev1.Secret) (string, error) {
+	c := start(t, controlplane.Options{
+		Log: slog.LevelError, RootCA: []byte("old"),
+		Sign: func(_ context.Context, a *corev1.ServiceAccount, s *corev1.Secret) (string, error) {
 			return string(a.UID) + " " + s.Name, nil
 		},
 	})
@@ -30,21 +32,23 @@ func TestKeptTokens(t *testing.T) {
 		}
 	}
 	robot := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "robot"}}
-	c.create(robot, ask("s", "robot"), ask("stray", "nobody"))
-	c.gone(ask("stray", ""))
-	got := until(c, &corev1.SecretList{}, "default", "s", func(s *corev1.Secret) bool { return len(s.Data["token"]) > 0 })
+	c.Make(robot, ask("s", "robot"), ask("stray", "nobody"))
+	c.Gone(ask("stray", ""))
+	got := controlplane.Until(c, &corev1.SecretList{}, "default", "s", func(s *corev1.Secret) bool {
+		return len(s.Data["token"]) > 0
+	})
 	require.Equal(t, map[string]string{"token": string(robot.UID) + " s", "namespace": "default", "ca.crt": "old"},
 		text(got.Data))
 	require.Equal(t, string(robot.UID), got.Annotations[corev1.ServiceAccountUIDKey])
 
-	c.rootCA.Set([]byte("new"))
-	got = until(c, &corev1.SecretList{}, "default", "s", func(s *corev1.Secret) bool {
+	c.RootCA.Set([]byte("new"))
+	got = controlplane.Until(c, &corev1.SecretList{}, "default", "s", func(s *corev1.Secret) bool {
 		return string(s.Data["ca.crt"]) == "new"
 	})
 	require.Equal(t, string(robot.UID)+" s", string(got.Data["token"]))
 
-	require.NoError(t, c.Delete(c.ctx, robot))
-	c.gone(ask("s", ""))
+	require.NoError(t, c.Delete(c.Ctx, robot))
+	c.Gone(ask("s", ""))
 }
 
 func text(data map[string][]byte) map[string]string {

@@ -1,4 +1,4 @@
-package controllers_test
+package kontrol_test
 
 import (
 	"encoding/pem"
@@ -20,14 +20,15 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // TestKontrolLostRequests: an object whose requests are lost on the way, while others arrive, is tried again after a
 // longer time each time, and holds up no other object of its cluster.
 func TestKontrolLostRequests(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
-	other := start(t, options{log: slog.LevelError, http: true, bare: true})
-	config := other.rest("admin", user.SystemPrivilegedGroup)
+	c := start(t, controlplane.Options{Log: slog.LevelError})
+	other := start(t, controlplane.Options{Log: slog.LevelError, HTTP: true, Bare: true})
+	config := other.REST("admin", user.SystemPrivilegedGroup)
 	secure, err := rest.TLSConfigFor(config)
 	require.NoError(t, err)
 	to, err := url.Parse(config.Host)
@@ -50,7 +51,7 @@ func TestKontrolLostRequests(t *testing.T) {
 		_ = server.Config.Close() // watches do not end by themselves
 		way.CloseIdleConnections()
 	})
-	c.create(kubeconfigSecret(t, "there", other, func(cfg *clientcmdapi.Config) {
+	c.Make(kubeconfigSecret(t, "there", other, func(cfg *clientcmdapi.Config) {
 		cfg.Clusters["x"].Server = server.URL
 		cfg.Clusters["x"].CertificateAuthorityData = pem.EncodeToMemory(&pem.Block{
 			Type: "CERTIFICATE", Bytes: server.Certificate().Raw,
@@ -65,15 +66,15 @@ func TestKontrolLostRequests(t *testing.T) {
 		select {
 		case next := <-tries:
 			at = append(at, next)
-		case <-time.After(patience):
+		case <-time.After(controlplane.Patience):
 			t.Fatalf("it was tried %d times", len(at))
 		}
 	}
 	require.GreaterOrEqual(t, at[1].Sub(at[0]), 500*time.Millisecond)
 	require.GreaterOrEqual(t, at[2].Sub(at[1]), time.Second)
-	c.create(managed("fine", "there", configMapTemplate("fine", "b")))
+	c.Make(managed("fine", "there", configMapTemplate("fine", "b")))
 	c.in("fine", kontrol.StateSynced)
-	until(c, &kontrol.ResourceList{}, "", "lost", func(r *kontrol.Resource) bool {
+	controlplane.Until(c, &kontrol.ResourceList{}, "", "lost", func(r *kontrol.Resource) bool {
 		return r.Status.State == kontrol.StateOutOfSync && strings.Contains(r.Status.Message, "does not answer")
 	})
 }

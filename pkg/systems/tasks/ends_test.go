@@ -1,4 +1,4 @@
-package controllers_test
+package tasks_test
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 func taskOf(name, code string) *tasks.Task {
@@ -23,8 +24,10 @@ func taskOf(name, code string) *tasks.Task {
 }
 
 func (c *cluster) taskEnds(name string) *tasks.Task {
-	c.t.Helper()
-	return until(c, &tasks.TaskList{}, "default", name, func(t *tasks.Task) bool { return t.Status.Phase.Ended() })
+	c.T.Helper()
+	return controlplane.Until(c, &tasks.TaskList{}, "default", name, func(t *tasks.Task) bool {
+		return t.Status.Phase.Ended()
+	})
 }
 
 // TestTasksLetGoOfTheirPods: the end of an attempt is recorded, and then its pod goes, also where reconcilers reach the
@@ -32,14 +35,14 @@ func (c *cluster) taskEnds(name string) *tasks.Task {
 func TestTasksLetGoOfTheirPods(t *testing.T) {
 	for name, http := range map[string]bool{"in process": false, "over HTTP": true} {
 		t.Run(name, func(t *testing.T) {
-			c := start(t, options{agent: true, log: slog.LevelWarn, http: http})
-			c.node("a")
+			c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: http})
+			c.Node("a")
 			goes := taskOf("goes", "0")
 			goes.Spec.Args = nil
 			again := taskOf("again", "3")
 			again.Spec.Retries = 1
 			again.Spec.BackoffSeconds = new(int32)
-			c.create(taskOf("good", "0"), taskOf("bad", "3"), again, goes)
+			c.Make(taskOf("good", "0"), taskOf("bad", "3"), again, goes)
 			good := c.taskEnds("good")
 			require.Equal(t, tasks.TaskCompleted, good.Status.Phase)
 			for _, m := range good.ManagedFields {
@@ -49,15 +52,15 @@ func TestTasksLetGoOfTheirPods(t *testing.T) {
 			}
 			require.EqualValues(t, 3, *c.taskEnds("bad").Status.ExitCode)
 			require.Len(t, c.taskEnds("again").Status.Attempts, 2)
-			running := until(c, &tasks.TaskList{}, "default", "goes", func(t *tasks.Task) bool {
+			running := controlplane.Until(c, &tasks.TaskList{}, "default", "goes", func(t *tasks.Task) bool {
 				return t.Status.Phase == tasks.TaskRunning
 			})
 			require.NoError(t,
-				c.Delete(c.ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: running.Status.PodName}}))
+				c.Delete(c.Ctx, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: running.Status.PodName}}))
 			require.Equal(t, tasks.ReasonPodDeleted, c.taskEnds("goes").Status.Reason)
 			for _, name := range []string{"good", "bad", "again", "goes"} {
 				for _, a := range c.taskEnds(name).Status.Attempts {
-					c.gone(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: a.Pod}})
+					c.Gone(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: a.Pod}})
 				}
 			}
 		})
@@ -67,8 +70,8 @@ func TestTasksLetGoOfTheirPods(t *testing.T) {
 // BenchmarkTasks is what the control plane spends on a task whose container ends at once, of 500 that wait for one node
 // with room for 110.
 func BenchmarkTasks(b *testing.B) {
-	c := start(b, options{agent: true, log: slog.LevelWarn})
-	c.node("a")
+	c := start(b, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	c.Node("a")
 	const size = 500
 	used := func() float64 {
 		var u unix.Rusage
@@ -78,10 +81,10 @@ func BenchmarkTasks(b *testing.B) {
 	n, before := 0, used()
 	for b.Loop() {
 		n++
-		w, err := c.Watch(c.ctx, &tasks.TaskList{}, ctrl.InNamespace("default"))
+		w, err := c.Watch(c.Ctx, &tasks.TaskList{}, ctrl.InNamespace("default"))
 		require.NoError(b, err)
 		for i := range size {
-			c.create(taskOf(fmt.Sprint("bench-", n, "-", i), "0"))
+			c.Make(taskOf(fmt.Sprint("bench-", n, "-", i), "0"))
 		}
 		for ended := map[string]bool{}; len(ended) < n*size; {
 			e, ok := <-w.ResultChan()
@@ -94,4 +97,27 @@ func BenchmarkTasks(b *testing.B) {
 	}
 	b.ReportMetric((used()-before)/float64(n*size), "cpu-ms/task")
 	b.ReportMetric(float64(n*size)/b.Elapsed().Seconds(), "tasks/s")
+}
+
+func TestTasksEnd(t *testing.T) {
+	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
+	c.Node("a")
+	for name, args := range map[string][]string{"good": {"exit", "0"}, "bad": {"exit", "3"}} {
+		c.Make(&tasks.Task{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: tasks.TaskSpec{Image: "x", Args: args},
+		})
+	}
+	good := controlplane.Until(c, &tasks.TaskList{}, "default", "good", func(t *tasks.Task) bool {
+		return t.Status.Phase.Ended()
+	})
+	require.Equal(t, tasks.TaskCompleted, good.Status.Phase)
+	require.EqualValues(t, 0, *good.Status.ExitCode)
+	require.Equal(t, "a", good.Status.Node)
+	require.NotNil(t, good.Status.StartedAt)
+	bad := controlplane.Until(c, &tasks.TaskList{}, "default", "bad", func(t *tasks.Task) bool {
+		return t.Status.Phase.Ended()
+	})
+	require.Equal(t, tasks.TaskFailed, bad.Status.Phase)
+	require.EqualValues(t, 3, *bad.Status.ExitCode)
+	require.Equal(t, "exit code 3", bad.Status.Error)
 }

@@ -1,4 +1,4 @@
-package controllers_test
+package buildbarn_test
 
 import (
 	"context"
@@ -24,6 +24,7 @@ import (
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/client"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // writes counts the writes of Buildbarn's reconcilers, events aside.
@@ -124,7 +125,7 @@ func reconciled(t *testing.T, metrics *prometheus.Registry) map[string]float64 {
 // volumes are bound to the claims of two pods of storage, as nothing here provisions any.
 func (c *cluster) volumes(class string, pods int) {
 	for i := range pods * 2 {
-		c.create(&corev1.PersistentVolume{
+		c.Make(&corev1.PersistentVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("volume-%d", i)}, Spec: corev1.PersistentVolumeSpec{
 				Capacity:    corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")},
 				AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, StorageClassName: class,
@@ -143,8 +144,14 @@ func TestBuildbarnFarm(t *testing.T) {
 	for name, farmTLS := range map[string]*buildbarn.FarmTLS{"plain": nil, "TLS": {}} {
 		t.Run(name, func(t *testing.T) {
 			count, metrics := &writes{}, prometheus.NewRegistry()
-			c := start(t, options{agent: true, http: true, log: slog.LevelWarn, writes: count, metrics: metrics})
-			c.node("a")
+			c := start(t, controlplane.Options{
+				Agent:   true,
+				HTTP:    true,
+				Log:     slog.LevelWarn,
+				Client:  count.through,
+				Metrics: metrics,
+			})
+			c.Node("a")
 			class, size := "by-hand", resource.MustParse("256Mi")
 			c.volumes(class, 2)
 			farm := &buildbarn.Buildbarn{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "farm"},
@@ -157,10 +164,10 @@ func TestBuildbarnFarm(t *testing.T) {
 						ClaimPolicy:      buildbarn.ClaimsDelete,
 					},
 				}}
-			c.create(farm)
+			c.Make(farm)
 			ready := func() {
 				t.Helper()
-				until(c, &buildbarn.BuildbarnList{}, "default", "farm", func(b *buildbarn.Buildbarn) bool {
+				controlplane.Until(c, &buildbarn.BuildbarnList{}, "default", "farm", func(b *buildbarn.Buildbarn) bool {
 					return b.Status.State == buildbarn.Ready && b.Status.ObservedGeneration == b.Generation
 				})
 			}
@@ -172,7 +179,7 @@ func TestBuildbarnFarm(t *testing.T) {
 			}
 			change := func(text string) {
 				t.Helper()
-				c.patch(&buildbarn.Buildbarn{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "farm", text)
+				c.Change(&buildbarn.Buildbarn{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "farm", text)
 				ready()
 			}
 			change(`{"spec":{"frontend":{"replicas":2}}}`)
@@ -181,9 +188,9 @@ func TestBuildbarnFarm(t *testing.T) {
 
 			// What storage persists is in its configuration, of which each part has a copy of its own files.
 			var storage appsv1.StatefulSet
-			require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "farm-storage"}, &storage))
+			require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "farm-storage"}, &storage))
 			change(`{"spec":{"config":{"persistSeconds":60}}}`)
-			until(c, &appsv1.StatefulSetList{}, "default", "farm-storage", func(s *appsv1.StatefulSet) bool {
+			controlplane.Until(c, &appsv1.StatefulSetList{}, "default", "farm-storage", func(s *appsv1.StatefulSet) bool {
 				return s.Generation > storage.Generation && s.Status.ObservedGeneration == s.Generation &&
 					s.Status.UpdatedReplicas == 2 && s.Status.ReadyReplicas == 2 && s.Status.CurrentRevision == s.Status.UpdateRevision
 			})
@@ -219,7 +226,7 @@ func TestBuildbarnFarm(t *testing.T) {
 						}
 					}
 					return true
-				}, patience, 2*time.Millisecond)
+				}, controlplane.Patience, 2*time.Millisecond)
 				if len(count.take(true)) == 0 {
 					break
 				}
@@ -227,15 +234,15 @@ func TestBuildbarnFarm(t *testing.T) {
 
 			// Children that are deleted or changed by hand come back.
 			var d appsv1.Deployment
-			require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "farm-scheduler"}, &d))
+			require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "farm-scheduler"}, &d))
 			uid := d.UID
-			require.NoError(t, c.Delete(c.ctx, d.DeepCopy()))
-			until(c, &appsv1.DeploymentList{}, "default", "farm-scheduler", func(d *appsv1.Deployment) bool {
+			require.NoError(t, c.Delete(c.Ctx, d.DeepCopy()))
+			controlplane.Until(c, &appsv1.DeploymentList{}, "default", "farm-scheduler", func(d *appsv1.Deployment) bool {
 				return d.UID != uid
 			})
-			c.patch(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "farm-frontend",
+			c.Change(&appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "farm-frontend",
 				`{"spec":{"replicas":5}}`)
-			until(c, &appsv1.DeploymentList{}, "default", "farm-frontend", func(d *appsv1.Deployment) bool {
+			controlplane.Until(c, &appsv1.DeploymentList{}, "default", "farm-frontend", func(d *appsv1.Deployment) bool {
 				return *d.Spec.Replicas == 2 && d.Generation >= 3
 			})
 			ready()
@@ -247,11 +254,11 @@ func TestBuildbarnFarm(t *testing.T) {
 
 // touch changes nothing that matters of the objects of a kind.
 func (c *cluster) touch(list ctrl.ObjectList, round int) {
-	c.t.Helper()
-	require.NoError(c.t, c.List(c.ctx, list, ctrl.InNamespace("default")))
-	require.NoError(c.t, meta.EachListItem(list, func(o runtime.Object) error {
+	c.T.Helper()
+	require.NoError(c.T, c.List(c.Ctx, list, ctrl.InNamespace("default")))
+	require.NoError(c.T, meta.EachListItem(list, func(o runtime.Object) error {
 		next := o.DeepCopyObject().(ctrl.Object)
-		c.patch(next, next.GetName(), fmt.Sprintf(`{"metadata":{"annotations":{"touched":"%d"}}}`, round))
+		c.Change(next, next.GetName(), fmt.Sprintf(`{"metadata":{"annotations":{"touched":"%d"}}}`, round))
 		return nil
 	}))
 }

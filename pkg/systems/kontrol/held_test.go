@@ -1,4 +1,4 @@
-package controllers_test
+package kontrol_test
 
 import (
 	"log/slog"
@@ -9,21 +9,22 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // TestKontrolApproval: each generation waits until it is approved.
 func TestKontrolApproval(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
+	c := start(t, controlplane.Options{Log: slog.LevelError})
+	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
 	r := managed("careful", "here", configMapTemplate("careful", "b"))
 	r.Spec.Approval = kontrol.ApprovalManual
-	c.create(r)
+	c.Make(r)
 	waits := func(generation int64) *kontrol.Resource {
 		t.Helper()
-		until(c, &kontrol.AppliedStateList{}, "", "careful.here", func(a *kontrol.AppliedState) bool {
+		controlplane.Until(c, &kontrol.AppliedStateList{}, "", "careful.here", func(a *kontrol.AppliedState) bool {
 			return a.State.Reason == kontrol.ReasonApproval && a.State.AttemptedGeneration == generation
 		})
-		return until(c, &kontrol.ResourceList{}, "", "careful", func(r *kontrol.Resource) bool {
+		return controlplane.Until(c, &kontrol.ResourceList{}, "", "careful", func(r *kontrol.Resource) bool {
 			return r.Status.ObservedGeneration == generation && r.Status.Message != ""
 		}).DeepCopy()
 	}
@@ -31,7 +32,7 @@ func TestKontrolApproval(t *testing.T) {
 		t.Helper()
 		for { // its summary may be written meanwhile
 			r.Status.Approved = r.Generation
-			err := c.Status().Update(c.ctx, r)
+			err := c.Status().Update(c.Ctx, r)
 			if err == nil {
 				return
 			}
@@ -41,45 +42,45 @@ func TestKontrolApproval(t *testing.T) {
 	approve(waits(1))
 	c.in("careful", kontrol.StateSynced)
 	c.has("careful", map[string]string{"a": "b"})
-	c.patch(&kontrol.Resource{}, "careful", `{"spec":{"template":{"data":{"a":"c"}}}}`)
+	c.Change(&kontrol.Resource{}, "careful", `{"spec":{"template":{"data":{"a":"c"}}}}`)
 	second := waits(2)
 	got, _ := c.configMap("careful")
 	require.Equal(t, map[string]string{"a": "b"}, got.Data)
 	approve(second)
 	c.has("careful", map[string]string{"a": "c"})
-	c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "careful", `{"data":{"a":"drift"}}`)
+	c.Change(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "careful", `{"data":{"a":"drift"}}`)
 	c.has("careful", map[string]string{"a": "c"})
 }
 
 // TestKontrolWindows: outside its windows a Resource is neither applied nor corrected; its drift is reported, and its
 // deletion does not wait.
 func TestKontrolWindows(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
+	c := start(t, controlplane.Options{Log: slog.LevelError})
+	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
 	shut := `{"spec":{"windows":[{"kind":"Deny","schedule":"0 * * * *","duration":"2h"}]}}`
 	r := managed("nightly", "here", configMapTemplate("nightly", "b"))
-	c.create(r)
+	c.Make(r)
 	c.in("nightly", kontrol.StateSynced)
-	c.patch(&kontrol.Resource{}, "nightly", shut)
-	until(c, &kontrol.AppliedStateList{}, "", "nightly.here", func(a *kontrol.AppliedState) bool {
+	c.Change(&kontrol.Resource{}, "nightly", shut)
+	controlplane.Until(c, &kontrol.AppliedStateList{}, "", "nightly.here", func(a *kontrol.AppliedState) bool {
 		return a.State.Reason == kontrol.ReasonWindow
 	})
-	until(c, &kontrol.ResourceList{}, "", "nightly", func(r *kontrol.Resource) bool {
+	controlplane.Until(c, &kontrol.ResourceList{}, "", "nightly", func(r *kontrol.Resource) bool {
 		return r.Status.State == kontrol.StateOutOfSync
 	})
-	c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "nightly", `{"data":{"a":"drift"}}`)
-	until(c, &kontrol.CurrentStateList{}, "", "nightly.here", func(s *kontrol.CurrentState) bool {
+	c.Change(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "nightly", `{"data":{"a":"drift"}}`)
+	controlplane.Until(c, &kontrol.CurrentStateList{}, "", "nightly.here", func(s *kontrol.CurrentState) bool {
 		return s.State.DriftCount == 1
 	})
 	got, _ := c.configMap("nightly")
 	require.Equal(t, "drift", got.Data["a"])
-	c.patch(&kontrol.Resource{}, "nightly",
+	c.Change(&kontrol.Resource{}, "nightly",
 		`{"spec":{"windows":[{"kind":"Allow","schedule":"0 * * * *","duration":"2h"}]}}`)
 	c.has("nightly", map[string]string{"a": "b"})
 	c.in("nightly", kontrol.StateSynced)
-	c.patch(&kontrol.Resource{}, "nightly", shut)
-	require.NoError(t, c.Delete(c.ctx, r))
-	c.gone(r)
+	c.Change(&kontrol.Resource{}, "nightly", shut)
+	require.NoError(t, c.Delete(c.Ctx, r))
+	c.Gone(r)
 	_, ok := c.configMap("nightly")
 	require.False(t, ok)
 }

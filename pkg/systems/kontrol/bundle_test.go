@@ -1,4 +1,4 @@
-package controllers_test
+package kontrol_test
 
 import (
 	"fmt"
@@ -19,6 +19,7 @@ import (
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/artifact"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/bundle"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 func bundleOf(value string, extra string) string {
@@ -29,8 +30,8 @@ func bundleOf(value string, extra string) string {
 }
 
 func (c *cluster) bundleIn(name string, p kontrol.BundlePhase) *kontrol.Bundle {
-	c.t.Helper()
-	return until(c, &kontrol.BundleList{}, "", name, func(b *kontrol.Bundle) bool {
+	c.T.Helper()
+	return controlplane.Until(c, &kontrol.BundleList{}, "", name, func(b *kontrol.Bundle) bool {
 		return b.Status.Phase == p && b.Status.ObservedGeneration == b.Generation
 	})
 }
@@ -38,14 +39,14 @@ func (c *cluster) bundleIn(name string, p kontrol.BundlePhase) *kontrol.Bundle {
 // TestKontrolBundle: the objects of a Bundle come to the clusters in order and in waves; what a cluster refuses stops
 // it; it can be paused, waits for approval, and takes its objects along when it is deleted.
 func TestKontrolBundle(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
+	c := start(t, controlplane.Options{Log: slog.LevelError})
 	other := c.beside("there")
-	c.create(&kontrol.Cluster{
+	c.Make(&kontrol.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "here", Labels: map[string]string{"name": "here"}},
 		Spec:       kontrol.ClusterSpec{Local: true},
 	})
 	for _, name := range []string{"here", "there"} {
-		until(c, &kontrol.ClusterList{}, "", name, func(k *kontrol.Cluster) bool {
+		controlplane.Until(c, &kontrol.ClusterList{}, "", name, func(k *kontrol.Cluster) bool {
 			return len(k.Status.Conditions) > 0 && k.Status.Conditions[0].Status == metav1.ConditionTrue
 		})
 	}
@@ -64,7 +65,7 @@ func TestKontrolBundle(t *testing.T) {
 		},
 		Rollout: kontrol.Rollout{Order: []metav1.LabelSelector{{MatchLabels: map[string]string{"name": "there"}}}},
 	}}
-	c.create(b)
+	c.Make(b)
 	done := c.bundleIn("web", kontrol.BundleSynced)
 	require.EqualValues(t, 2, done.Status.Objects)
 	require.Equal(t, kontrol.BundleCounts{Total: 2, Synced: 2}, done.Status.Clusters)
@@ -76,7 +77,7 @@ func TestKontrolBundle(t *testing.T) {
 
 	// What the first cluster refuses stops all, before its second wave.
 	bad := strings.Replace(bundleOf("2", ""), `data: {a: "2"}`, `data: {"not a key": "2"}`, 1)
-	c.patch(&kontrol.Bundle{}, "web", fmt.Sprintf(`{"spec":{"source":{"inline":%q}}}`, bad))
+	c.Change(&kontrol.Bundle{}, "web", fmt.Sprintf(`{"spec":{"source":{"inline":%q}}}`, bad))
 	failed := c.bundleIn("web", kontrol.BundleFailed)
 	require.Contains(t, failed.Status.Message, "on there: wave 0: ConfigMap/default/first: ")
 	require.Contains(t, failed.Status.Message, "nothing more is changed")
@@ -84,18 +85,18 @@ func TestKontrolBundle(t *testing.T) {
 	c.has("first", map[string]string{"a": "1"})
 
 	// The next content goes on once it is no longer paused, and approved; what it lacks is deleted.
-	c.patch(&kontrol.Bundle{}, "web",
+	c.Change(&kontrol.Bundle{}, "web",
 		fmt.Sprintf(`{"spec":{"source":{"inline":%q},"rollout":{"paused":true,"approval":"Manual"}}}`,
 			strings.SplitN(bundleOf("3", ""), "---\n", 2)[0]))
 	c.bundleIn("web", kontrol.BundlePaused)
-	c.patch(&kontrol.Bundle{}, "web", `{"spec":{"rollout":{"paused":false}}}`)
+	c.Change(&kontrol.Bundle{}, "web", `{"spec":{"rollout":{"paused":false}}}`)
 	waits := c.bundleIn("web", kontrol.BundleWaiting)
 	require.Contains(t, waits.Status.Message, "coracle kontrol approve bundle/web")
 	c.has("first", map[string]string{"a": "1"})
 	for { // its counts may be written meanwhile
 		waits = waits.DeepCopy()
 		waits.Status.Approved = waits.Status.Content
-		err := c.Status().Update(c.ctx, waits)
+		err := c.Status().Update(c.Ctx, waits)
 		if err == nil {
 			break
 		}
@@ -105,28 +106,30 @@ func TestKontrolBundle(t *testing.T) {
 	c.bundleIn("web", kontrol.BundleSynced)
 	for _, target := range []*cluster{c, other} {
 		target.has("first", map[string]string{"a": "3"})
-		target.gone(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "second"}})
+		target.Gone(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "second"}})
 	}
 
 	// A Resource of it that somebody deletes is made again; with the Bundle all go.
 	var list kontrol.ResourceList
-	require.NoError(t, c.List(c.ctx, &list, ctrl.MatchingLabels{kontrol.LabelBundle: "web"}))
+	require.NoError(t, c.List(c.Ctx, &list, ctrl.MatchingLabels{kontrol.LabelBundle: "web"}))
 	require.Len(t, list.Items, 2)
 	uid := list.Items[0].UID
-	require.NoError(t, c.Delete(c.ctx, &list.Items[0]))
-	until(c, &kontrol.ResourceList{}, "", list.Items[0].Name, func(r *kontrol.Resource) bool { return r.UID != uid })
+	require.NoError(t, c.Delete(c.Ctx, &list.Items[0]))
+	controlplane.Until(c, &kontrol.ResourceList{}, "", list.Items[0].Name, func(r *kontrol.Resource) bool {
+		return r.UID != uid
+	})
 	c.bundleIn("web", kontrol.BundleSynced)
-	require.NoError(t, c.Delete(c.ctx, b))
+	require.NoError(t, c.Delete(c.Ctx, b))
 	for _, target := range []*cluster{c, other} {
-		target.gone(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "first"}})
+		target.Gone(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "first"}})
 	}
 }
 
 // TestKontrolBundleSources: content comes from a ConfigMap and from a registry, follows them, and what cannot be read
 // changes nothing.
 func TestKontrolBundleSources(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
+	c := start(t, controlplane.Options{Log: slog.LevelError})
+	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
 	source := func(name string, s kontrol.BundleSource) *kontrol.Bundle {
 		return &kontrol.Bundle{
 			ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: kontrol.BundleSpec{Source: s, ClusterName: "here"},
@@ -136,7 +139,7 @@ func TestKontrolBundleSources(t *testing.T) {
 		return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: default}\ndata: {a: %s}\n", name,
 			value)
 	}
-	c.create(source("from-map", kontrol.BundleSource{
+	c.Make(source("from-map", kontrol.BundleSource{
 		ConfigMap: &kontrol.ConfigMapReference{Namespace: "default", Name: "content"},
 	}))
 	require.Contains(t, c.bundleIn("from-map", kontrol.BundleInvalid).Status.Message,
@@ -145,13 +148,13 @@ func TestKontrolBundleSources(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "content"},
 		Data:       map[string]string{"a": document("mapped", "one")},
 	}
-	c.create(content)
+	c.Make(content)
 	c.has("mapped", map[string]string{"a": "one"})
 	c.bundleIn("from-map", kontrol.BundleSynced)
-	c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "content", `{"data":{"a":"["}}`)
+	c.Change(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "content", `{"data":{"a":"["}}`)
 	require.Contains(t, c.bundleIn("from-map", kontrol.BundleInvalid).Status.Message, "a: document 1: ")
 	c.has("mapped", map[string]string{"a": "one"})
-	c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "content",
+	c.Change(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "content",
 		fmt.Sprintf(`{"data":{"a":%q}}`, document("mapped", "two")))
 	c.has("mapped", map[string]string{"a": "two"})
 
@@ -159,21 +162,21 @@ func TestKontrolBundleSources(t *testing.T) {
 	defer server.Close()
 	ref := strings.TrimPrefix(server.URL, "http://") + "/shop"
 	push := func(value string) string {
-		digest, err := artifact.Push(c.ctx, ref+":v1",
+		digest, err := artifact.Push(c.Ctx, ref+":v1",
 			[]bundle.File{{Name: "a.yaml", Data: []byte(document("pulled", value))}}, artifact.Credentials{})
 		require.NoError(t, err)
 		return digest
 	}
-	c.create(source("from-registry", kontrol.BundleSource{Artifact: &kontrol.Artifact{Reference: ref + ":v1"}}))
+	c.Make(source("from-registry", kontrol.BundleSource{Artifact: &kontrol.Artifact{Reference: ref + ":v1"}}))
 	require.Contains(t, c.bundleIn("from-registry", kontrol.BundleInvalid).Status.Message,
 		"there is no artifact "+ref+":v1")
 	first := push("one")
-	c.patch(&kontrol.Bundle{}, "from-registry",
+	c.Change(&kontrol.Bundle{}, "from-registry",
 		fmt.Sprintf(`{"spec":{"source":{"artifact":{"reference":%q,"interval":null}}}}`, ref+"@"+first))
 	require.Equal(t, first, c.bundleIn("from-registry", kontrol.BundleSynced).Status.Artifact)
 	c.has("pulled", map[string]string{"a": "one"})
 	second := push("two")
-	c.patch(&kontrol.Bundle{}, "from-registry",
+	c.Change(&kontrol.Bundle{}, "from-registry",
 		fmt.Sprintf(`{"spec":{"source":{"artifact":{"reference":%q}}}}`, ref+"@"+second))
 	c.has("pulled", map[string]string{"a": "two"})
 
@@ -195,7 +198,7 @@ func TestKontrolBundleSources(t *testing.T) {
 			Inline: strings.Repeat("x", kontrol.MaxInline+1),
 		}),
 	} {
-		err := c.Create(c.ctx, b)
+		err := c.Create(c.Ctx, b)
 		require.True(t, apierrors.IsInvalid(err), "%v", err)
 		require.ErrorContains(t, err, want)
 	}

@@ -1,4 +1,4 @@
-package controllers_test
+package kontrol_test
 
 import (
 	"fmt"
@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 func managed(name, cluster, template string) *kontrol.Resource {
@@ -35,33 +36,26 @@ func configMapTemplate(name, value string) string {
 
 // in waits for a Resource to be in a state that is about its present generation.
 func (c *cluster) in(name string, s kontrol.State) *kontrol.Resource {
-	c.t.Helper()
-	return until(c, &kontrol.ResourceList{}, "", name, func(r *kontrol.Resource) bool {
+	c.T.Helper()
+	return controlplane.Until(c, &kontrol.ResourceList{}, "", name, func(r *kontrol.Resource) bool {
 		return r.Status.State == s && r.Status.ObservedGeneration == r.Generation
 	})
 }
 
-// patch changes an object as a user would.
-func (c *cluster) patch(o ctrl.Object, name, text string) {
-	c.t.Helper()
-	o.SetName(name)
-	require.NoError(c.t, c.Patch(c.ctx, o, ctrl.RawPatch(types.MergePatchType, []byte(text)), ctrl.FieldOwner("somebody")))
-}
-
 func (c *cluster) configMap(name string) (*corev1.ConfigMap, bool) {
-	c.t.Helper()
+	c.T.Helper()
 	var m corev1.ConfigMap
-	err := c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: name}, &m)
+	err := c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: name}, &m)
 	if !apierrors.IsNotFound(err) {
-		require.NoError(c.t, err)
+		require.NoError(c.T, err)
 	}
 	return &m, err == nil
 }
 
 // has waits for a config map to have the data.
 func (c *cluster) has(name string, data map[string]string) {
-	c.t.Helper()
-	until(c, &corev1.ConfigMapList{}, "default", name, func(m *corev1.ConfigMap) bool {
+	c.T.Helper()
+	controlplane.Until(c, &corev1.ConfigMapList{}, "default", name, func(m *corev1.ConfigMap) bool {
 		return fmt.Sprint(m.Data) == fmt.Sprint(data)
 	})
 }
@@ -69,17 +63,17 @@ func (c *cluster) has(name string, data map[string]string) {
 // beside starts a second cluster, which this one knows by the name, and the Secret of that name in the namespace
 // default.
 func (c *cluster) beside(name string) *cluster {
-	c.t.Helper()
-	other := start(c.t, options{log: slog.LevelError, http: true, bare: true})
-	c.create(kubeconfigSecret(c.t, name, other, nil))
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}},
+	c.T.Helper()
+	other := start(c.T, controlplane.Options{Log: slog.LevelError, HTTP: true, Bare: true})
+	c.Make(kubeconfigSecret(c.T, name, other, nil))
+	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"name": name}},
 		Spec: kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: name}}})
 	return other
 }
 
 func kubeconfigSecret(t testing.TB, name string, of *cluster, change func(*clientcmdapi.Config)) *corev1.Secret {
 	t.Helper()
-	r := of.rest("admin", user.SystemPrivilegedGroup)
+	r := of.REST("admin", user.SystemPrivilegedGroup)
 	cfg := clientcmdapi.Config{CurrentContext: "x",
 		Contexts:  map[string]*clientcmdapi.Context{"x": {Cluster: "x", AuthInfo: "x"}},
 		Clusters:  map[string]*clientcmdapi.Cluster{"x": {Server: r.Host, CertificateAuthorityData: r.CAData}},
@@ -97,8 +91,8 @@ func kubeconfigSecret(t testing.TB, name string, of *cluster, change func(*clien
 // TestKontrolModes: drift is reported, corrected, or also pruned, as the mode says, on the local cluster and on
 // another; the object goes with its Resource, or is left.
 func TestKontrolModes(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
+	c := start(t, controlplane.Options{Log: slog.LevelError})
+	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
 	other := c.beside("there")
 	for name, target := range map[string]*cluster{"here": c, "there": other} {
 		t.Run(name, func(t *testing.T) {
@@ -106,14 +100,14 @@ func TestKontrolModes(t *testing.T) {
 				name, configMapTemplate("correct", "b")), managed("enforce-"+name, name, configMapTemplate("enforce", "b"))
 			report.Spec.Mode, enforce.Spec.Mode, report.Spec.DeletionPolicy = kontrol.ModeReport, kontrol.ModeEnforce,
 				kontrol.DeletionOrphan
-			c.create(report, correct, enforce)
+			c.Make(report, correct, enforce)
 			for _, m := range []string{"report", "correct", "enforce"} {
 				c.in(m+"-"+name, kontrol.StateSynced)
 				got, ok := target.configMap(m)
 				require.True(t, ok)
 				require.Equal(t, map[string]string{"a": "b"}, got.Data)
 				require.Equal(t, "1", got.Annotations[kontrol.AnnotationGeneration])
-				target.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, m,
+				target.Change(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, m,
 					`{"data":{"a":"drift","more":"x"}}`)
 			}
 			target.has("correct", map[string]string{"a": "b", "more": "x"})
@@ -123,7 +117,7 @@ func TestKontrolModes(t *testing.T) {
 			drifted := c.in("report-"+name, kontrol.StateDrifted)
 			require.Contains(t, drifted.Status.Message, ".data.a was changed by somebody")
 			var current kontrol.CurrentState
-			require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "report-" + name + "." + name}, &current))
+			require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Name: "report-" + name + "." + name}, &current))
 			require.EqualValues(t, 1, current.State.DriftCount, "what was added is listed, but does not count")
 			require.Len(t, current.State.Drift, 2)
 			d := current.State.Drift[0]
@@ -135,13 +129,13 @@ func TestKontrolModes(t *testing.T) {
 
 			// An object that somebody deletes is made again.
 			require.NoError(t,
-				target.Delete(c.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "correct"}}))
+				target.Delete(c.Ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "correct"}}))
 			target.has("correct", map[string]string{"a": "b"})
 
 			// A new content is applied, and the revision goes up, or back by hand.
-			c.patch(&kontrol.Resource{}, "correct-"+name, `{"spec":{"template":{"data":{"a":"c"}}}}`)
+			c.Change(&kontrol.Resource{}, "correct-"+name, `{"spec":{"template":{"data":{"a":"c"}}}}`)
 			require.EqualValues(t, 2, *c.in("correct-"+name, kontrol.StateSynced).Spec.Revision)
-			c.patch(&kontrol.Resource{}, "correct-"+name, `{"spec":{"revision":1,"template":{"data":{"a":"b"}}}}`)
+			c.Change(&kontrol.Resource{}, "correct-"+name, `{"spec":{"revision":1,"template":{"data":{"a":"b"}}}}`)
 			back := c.in("correct-"+name, kontrol.StateSynced)
 			require.EqualValues(t, 1, *back.Spec.Revision)
 			require.Len(t, back.Status.History, 2)
@@ -151,10 +145,10 @@ func TestKontrolModes(t *testing.T) {
 
 			for _, m := range []string{"report", "correct", "enforce"} {
 				r := &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: m + "-" + name}}
-				require.NoError(t, c.Delete(c.ctx, r))
-				c.gone(r)
-				c.gone(&kontrol.AppliedState{ObjectMeta: metav1.ObjectMeta{Name: r.Name + "." + name}})
-				c.gone(&kontrol.CurrentState{ObjectMeta: metav1.ObjectMeta{Name: r.Name + "." + name}})
+				require.NoError(t, c.Delete(c.Ctx, r))
+				c.Gone(r)
+				c.Gone(&kontrol.AppliedState{ObjectMeta: metav1.ObjectMeta{Name: r.Name + "." + name}})
+				c.Gone(&kontrol.CurrentState{ObjectMeta: metav1.ObjectMeta{Name: r.Name + "." + name}})
 				got, ok := target.configMap(m)
 				require.Equal(t, m == "report", ok, m)
 				require.Empty(t, got.Annotations)
@@ -167,55 +161,55 @@ func TestKontrolModes(t *testing.T) {
 // TestKontrolOrder: a kind that a cluster lacks is waited for, and so are dependencies and lower waves; a cycle is
 // named.
 func TestKontrolOrder(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
-	c.create(managed("widget", "here",
+	c := start(t, controlplane.Options{Log: slog.LevelError})
+	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
+	c.Make(managed("widget", "here",
 		`{"apiVersion":"x.dev/v1","kind":"Widget","metadata":{"name":"w","namespace":"shop"},"spec":{"a":1}}`))
 	waiting := c.in("widget", kontrol.StateOutOfSync)
 	require.NotEmpty(t, waiting.Status.Message)
-	until(c, &kontrol.AppliedStateList{}, "", "widget.here", func(a *kontrol.AppliedState) bool {
+	controlplane.Until(c, &kontrol.AppliedStateList{}, "", "widget.here", func(a *kontrol.AppliedState) bool {
 		return a.State.Reason == kontrol.ReasonNoKind
 	})
 	after := managed("after", "here", configMapTemplate("after", "b"))
 	after.Spec.DependsOn = []string{"widget"}
 	wave := managed("wave", "here", configMapTemplate("wave", "b"))
 	wave.Annotations = map[string]string{kontrol.AnnotationWave: "1"}
-	c.create(after, wave, managed("shop", "here", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}}`))
-	until(c, &kontrol.AppliedStateList{}, "", "after.here", func(a *kontrol.AppliedState) bool {
+	c.Make(after, wave, managed("shop", "here", `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"shop"}}`))
+	controlplane.Until(c, &kontrol.AppliedStateList{}, "", "after.here", func(a *kontrol.AppliedState) bool {
 		return a.State.Reason == kontrol.ReasonDependency
 	})
-	until(c, &kontrol.AppliedStateList{}, "", "wave.here", func(a *kontrol.AppliedState) bool {
+	controlplane.Until(c, &kontrol.AppliedStateList{}, "", "wave.here", func(a *kontrol.AppliedState) bool {
 		return a.State.Reason == kontrol.ReasonDependency
 	})
 	_, made := c.configMap("after")
 	require.False(t, made)
 	cycle := managed("cycle", "here", configMapTemplate("cycle", "b"))
 	cycle.Spec.DependsOn = []string{"after2"}
-	c.create(cycle)
+	c.Make(cycle)
 	after2 := managed("after2", "here", configMapTemplate("after2", "b"))
 	after2.Spec.DependsOn = []string{"cycle"}
-	c.create(after2)
-	until(c, &kontrol.AppliedStateList{}, "", "cycle.here", func(a *kontrol.AppliedState) bool {
+	c.Make(after2)
+	controlplane.Until(c, &kontrol.AppliedStateList{}, "", "cycle.here", func(a *kontrol.AppliedState) bool {
 		return a.State.Reason == kontrol.ReasonDependencyCycle
 	})
-	require.NoError(t, c.Delete(c.ctx, cycle))
-	require.NoError(t, c.Delete(c.ctx, after2))
+	require.NoError(t, c.Delete(c.Ctx, cycle))
+	require.NoError(t, c.Delete(c.Ctx, after2))
 }
 
 // TestKontrolConflicts: two Resources on one object, an object of another Kontrol, and fields of others, are conflicts,
 // which are not forced.
 func TestKontrolConflicts(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
+	c := start(t, controlplane.Options{Log: slog.LevelError})
+	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
 	theirs := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "theirs"}, Data: map[string]string{"a": "theirs"},
 	}
 	foreign := theirs.DeepCopy()
 	foreign.Name, foreign.Annotations = "foreign", map[string]string{kontrol.AnnotationID: "42"}
-	require.NoError(t, c.Create(c.ctx, theirs, ctrl.FieldOwner("somebody")))
-	c.create(foreign, managed("one", "here", configMapTemplate("m", "1")))
+	require.NoError(t, c.Create(c.Ctx, theirs, ctrl.FieldOwner("somebody")))
+	c.Make(foreign, managed("one", "here", configMapTemplate("m", "1")))
 	c.in("one", kontrol.StateSynced)
-	c.create(managed("two", "here", configMapTemplate("m", "2")),
+	c.Make(managed("two", "here", configMapTemplate("m", "2")),
 		managed("theirs", "here", configMapTemplate("theirs", "ours")),
 		managed("foreign", "here", configMapTemplate("foreign", "ours")))
 	require.Contains(t, c.in("two", kontrol.StateConflict).Status.Message, "Resource one is about the same object")
@@ -226,34 +220,34 @@ func TestKontrolConflicts(t *testing.T) {
 		require.Equal(t, want, m.Data["a"])
 	}
 	// What has never been applied is left when it goes.
-	require.NoError(t, c.Delete(c.ctx, &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}))
-	c.gone(&kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
+	require.NoError(t, c.Delete(c.Ctx, &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}}))
+	c.Gone(&kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "theirs"}})
 	_, ok := c.configMap("theirs")
 	require.True(t, ok)
 	// Once the first is gone, the second has the object.
-	require.NoError(t, c.Delete(c.ctx, &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "one"}}))
-	c.patch(&kontrol.Resource{}, "two", `{"spec":{"template":{"data":{"a":"3"}}}}`)
+	require.NoError(t, c.Delete(c.Ctx, &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: "one"}}))
+	c.Change(&kontrol.Resource{}, "two", `{"spec":{"template":{"data":{"a":"3"}}}}`)
 	c.has("m", map[string]string{"a": "3"})
 }
 
 // TestKontrolUnrecorded: what was applied without being recorded, as the answer was lost, is taken back from who
 // changed it, as what is recorded is. The annotations alone, which anybody can write, say nothing.
 func TestKontrolUnrecorded(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
+	c := start(t, controlplane.Options{Log: slog.LevelError})
+	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
 	for name, manager := range map[string]string{"lost": kontrol.FieldManager, "forged": "somebody"} {
 		r := managed(name, "here", configMapTemplate(name, "1"))
 		r.Spec.Suspend = true
-		c.create(r)
-		id := until(c, &kontrol.ResourceList{}, "", name, func(r *kontrol.Resource) bool {
+		c.Make(r)
+		id := controlplane.Until(c, &kontrol.ResourceList{}, "", name, func(r *kontrol.Resource) bool {
 			return r.Status.ID != 0
 		}).Status.ID
 		body := fmt.Sprintf(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q,"namespace":"default","labels":{%q:"%d"},"annotations":{%q:"%[3]d",%[5]q:"1"}},"data":{"a":"1"}}`,
 			name, kontrol.LabelID, id, kontrol.AnnotationID, kontrol.AnnotationGeneration)
 		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-		require.NoError(t, c.Patch(c.ctx, m, ctrl.RawPatch(types.ApplyPatchType, []byte(body)), ctrl.FieldOwner(manager)))
-		c.patch(m, name, `{"data":{"a":"drift"}}`)
-		c.patch(&kontrol.Resource{}, name, `{"spec":{"suspend":false}}`)
+		require.NoError(t, c.Patch(c.Ctx, m, ctrl.RawPatch(types.ApplyPatchType, []byte(body)), ctrl.FieldOwner(manager)))
+		c.Change(m, name, `{"data":{"a":"drift"}}`)
+		c.Change(&kontrol.Resource{}, name, `{"spec":{"suspend":false}}`)
 	}
 	c.in("lost", kontrol.StateSynced)
 	c.has("lost", map[string]string{"a": "1"})
@@ -263,29 +257,29 @@ func TestKontrolUnrecorded(t *testing.T) {
 
 // TestKontrolIgnores: ignored fields have their first values, and are then left to others.
 func TestKontrolIgnores(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
+	c := start(t, controlplane.Options{Log: slog.LevelError})
+	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}})
 	r := managed("m", "here",
 		`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"m","namespace":"default"},"data":{"a":"b","scale":"1"}}`)
 	r.Spec.Ignore = &kontrol.Ignore{Fields: []string{"data.scale"}}
 	r.Spec.Mode = kontrol.ModeEnforce
-	c.create(r)
+	c.Make(r)
 	c.in("m", kontrol.StateSynced)
 	c.has("m", map[string]string{"a": "b", "scale": "1"})
-	c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "m", `{"data":{"scale":"7"}}`)
-	c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "m", `{"data":{"a":"drift"}}`)
+	c.Change(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "m", `{"data":{"scale":"7"}}`)
+	c.Change(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "m", `{"data":{"a":"drift"}}`)
 	c.has("m", map[string]string{"a": "b", "scale": "7"})
-	c.patch(&kontrol.Resource{}, "m", `{"spec":{"template":{"data":{"a":"c"}}}}`)
+	c.Change(&kontrol.Resource{}, "m", `{"spec":{"template":{"data":{"a":"c"}}}}`)
 	c.has("m", map[string]string{"a": "c", "scale": "7"})
 	c.in("m", kontrol.StateSynced)
 }
 
 // TestKontrolBadClusters: each says what is wrong with it, and others work meanwhile.
 func TestKontrolBadClusters(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
+	c := start(t, controlplane.Options{Log: slog.LevelError})
 	other := c.beside("there")
 	bad := func(name string, change func(*clientcmdapi.Config)) {
-		c.create(kubeconfigSecret(t, name, other, change), &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name},
+		c.Make(kubeconfigSecret(t, name, other, change), &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: name}}})
 	}
 	user := func(change func(*clientcmdapi.AuthInfo)) func(*clientcmdapi.Config) {
@@ -299,13 +293,13 @@ func TestKontrolBadClusters(t *testing.T) {
 	bad("unknown", func(cfg *clientcmdapi.Config) {
 		cfg.Clusters["x"].CertificateAuthorityData = []byte("-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n")
 	})
-	c.create(&kontrol.Cluster{
+	c.Make(&kontrol.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "none"},
 		Spec:       kontrol.ClusterSpec{KubeconfigSecret: &kontrol.SecretReference{Namespace: "default", Name: "nothing"}},
 	})
 	reason := func(name, reason, message string) {
 		t.Helper()
-		until(c, &kontrol.ClusterList{}, "", name, func(k *kontrol.Cluster) bool {
+		controlplane.Until(c, &kontrol.ClusterList{}, "", name, func(k *kontrol.Cluster) bool {
 			r := meta.FindStatusCondition(k.Status.Conditions, kontrol.ConditionReady)
 			return r != nil && r.Reason == reason && strings.Contains(r.Message, message)
 		})
@@ -315,31 +309,31 @@ func TestKontrolBadClusters(t *testing.T) {
 	reason("closed", kontrol.ReasonUnreachable, "https://127.0.0.1:1")
 	reason("unknown", kontrol.ReasonKubeconfigInvalid, "")
 	reason("none", kontrol.ReasonSecretMissing, "there is no Secret nothing in namespace default")
-	c.create(managed("lost", "closed", configMapTemplate("m", "b")), managed("fine", "there", configMapTemplate("m", "b")),
+	c.Make(managed("lost", "closed", configMapTemplate("m", "b")), managed("fine", "there", configMapTemplate("m", "b")),
 		managed("nowhere", "missing", configMapTemplate("m", "b")))
 	c.in("fine", kontrol.StateSynced)
 	require.Contains(t, c.in("lost", kontrol.StateUnreachable).Status.Message, "127.0.0.1:1")
 	require.Contains(t, c.in("nowhere", kontrol.StateUnreachable).Status.Message, "there is no cluster of that name")
 	// Without its Secret a cluster is lost, and found again with it.
 	var secret corev1.Secret
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Namespace: "default", Name: "there"}, &secret))
-	require.NoError(t, c.Delete(c.ctx, &secret))
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "there"}, &secret))
+	require.NoError(t, c.Delete(c.Ctx, &secret))
 	reason("there", kontrol.ReasonSecretMissing, "create it")
 	c.in("fine", kontrol.StateUnreachable)
-	c.create(kubeconfigSecret(t, "there", other, nil))
+	c.Make(kubeconfigSecret(t, "there", other, nil))
 	c.in("fine", kontrol.StateSynced)
-	other.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "m", `{"data":{"a":"drift"}}`)
+	other.Change(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "m", `{"data":{"a":"drift"}}`)
 	other.has("m", map[string]string{"a": "b"})
 }
 
 // TestKontrolWrites: an edit costs one AppliedState, one CurrentState and one summary.
 func TestKontrolWrites(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
-	c.create(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}},
+	c := start(t, controlplane.Options{Log: slog.LevelError})
+	c.Make(&kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "here"}, Spec: kontrol.ClusterSpec{Local: true}},
 		managed("m", "here", configMapTemplate("m", "0")))
 	c.in("m", kontrol.StateSynced)
 	generation := func(o ctrl.Object) int64 {
-		require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "m.here"}, o))
+		require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Name: "m.here"}, o))
 		return o.GetGeneration()
 	}
 	applied, current := generation(&kontrol.AppliedState{}), generation(&kontrol.CurrentState{})
@@ -347,8 +341,8 @@ func TestKontrolWrites(t *testing.T) {
 	var took, seen []time.Duration
 	for i := range edits {
 		began := time.Now()
-		c.patch(&kontrol.Resource{}, "m", fmt.Sprintf(`{"spec":{"template":{"data":{"a":"%d"}}}}`, i+1))
-		until(c, &corev1.ConfigMapList{}, "default", "m", func(m *corev1.ConfigMap) bool {
+		c.Change(&kontrol.Resource{}, "m", fmt.Sprintf(`{"spec":{"template":{"data":{"a":"%d"}}}}`, i+1))
+		controlplane.Until(c, &corev1.ConfigMapList{}, "default", "m", func(m *corev1.ConfigMap) bool {
 			return m.Data["a"] == fmt.Sprint(i+1)
 		})
 		took = append(took, time.Since(began))
@@ -357,7 +351,7 @@ func TestKontrolWrites(t *testing.T) {
 		require.EqualValues(t, i+2, r.Generation)
 	}
 	var edited kontrol.Resource
-	require.NoError(t, c.Get(c.ctx, ctrl.ObjectKey{Name: "m"}, &edited))
+	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Name: "m"}, &edited))
 	owned := map[string]string{}
 	for _, m := range edited.ManagedFields {
 		owned[m.Manager+"/"+m.Subresource] = string(m.FieldsV1.GetRawBytes())
@@ -368,14 +362,14 @@ func TestKontrolWrites(t *testing.T) {
 		"AppliedStates are written once for each edit")
 	require.EqualValues(t, edits, generation(&kontrol.CurrentState{})-current,
 		"CurrentStates are written once for each edit")
-	c.patch(&kontrol.Resource{}, "m", `{"spec":{"mode":"Report"}}`)
+	c.Change(&kontrol.Resource{}, "m", `{"spec":{"mode":"Report"}}`)
 	c.in("m", kontrol.StateSynced)
 	var detected []time.Duration
 	for i := range edits {
 		began := time.Now()
-		c.patch(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "m",
+		c.Change(&corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}}, "m",
 			fmt.Sprintf(`{"data":{"a":"drift %d"}}`, i))
-		until(c, &kontrol.CurrentStateList{}, "", "m.here", func(s *kontrol.CurrentState) bool {
+		controlplane.Until(c, &kontrol.CurrentStateList{}, "", "m.here", func(s *kontrol.CurrentState) bool {
 			return len(s.State.Drift) == 1 && s.State.Drift[0].Actual == fmt.Sprintf(`"drift %d"`, i)
 		})
 		detected = append(detected, time.Since(began))

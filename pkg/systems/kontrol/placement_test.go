@@ -1,4 +1,4 @@
-package controllers_test
+package kontrol_test
 
 import (
 	"log/slog"
@@ -9,14 +9,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
 // TestKontrolOverrides: clusters of one Resource differ by overrides and labels; one that lacks a label fails alone; a
 // label's change is applied; a cluster that no longer matches is left as the deletion policy says.
 func TestKontrolOverrides(t *testing.T) {
-	c := start(t, options{log: slog.LevelError})
+	c := start(t, controlplane.Options{Log: slog.LevelError})
 	other := c.beside("there")
-	c.create(&kontrol.Cluster{
+	c.Make(&kontrol.Cluster{
 		ObjectMeta: metav1.ObjectMeta{Name: "here", Labels: map[string]string{"name": "here"}},
 		Spec:       kontrol.ClusterSpec{Local: true},
 	})
@@ -29,36 +30,38 @@ func TestKontrolOverrides(t *testing.T) {
 		{ClusterSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": "there"}},
 			Patch: []kontrol.PatchOperation{{Op: "replace", Path: "/data/a", ValueFrom: &kontrol.ValueSource{Label: "color"}}}},
 	}
-	c.create(r)
+	c.Make(r)
 	c.has("color", map[string]string{"a": "plain", "on": "here"})
-	failed := until(c, &kontrol.AppliedStateList{}, "", "color.there", func(a *kontrol.AppliedState) bool {
+	failed := controlplane.Until(c, &kontrol.AppliedStateList{}, "", "color.there", func(a *kontrol.AppliedState) bool {
 		return a.State.Status == kontrol.ApplyFailed
 	})
 	require.Equal(t, kontrol.ReasonOverride, failed.State.Reason)
 	require.Contains(t, failed.State.Error, "cluster there has no label color: set it")
-	until(c, &kontrol.ResourceList{}, "", "color", func(r *kontrol.Resource) bool {
+	controlplane.Until(c, &kontrol.ResourceList{}, "", "color", func(r *kontrol.Resource) bool {
 		return r.Status.State == kontrol.StateOutOfSync && strings.HasPrefix(r.Status.Message, "on there: ") &&
 			r.Status.Clusters.Synced == 1
 	})
 	_, made := other.configMap("color")
 	require.False(t, made)
 
-	c.patch(&kontrol.Cluster{}, "there", `{"metadata":{"labels":{"color":"red"}}}`)
+	c.Change(&kontrol.Cluster{}, "there", `{"metadata":{"labels":{"color":"red"}}}`)
 	other.has("color", map[string]string{"a": "red", "on": "there"})
 	c.in("color", kontrol.StateSynced)
-	c.patch(&kontrol.Cluster{}, "there", `{"metadata":{"labels":{"color":"blue"}}}`)
+	c.Change(&kontrol.Cluster{}, "there", `{"metadata":{"labels":{"color":"blue"}}}`)
 	other.has("color", map[string]string{"a": "blue", "on": "there"})
 	c.in("color", kontrol.StateSynced)
 
 	// What a label gave stays if the label is taken away, and is said.
-	c.patch(&kontrol.Cluster{}, "there", `{"metadata":{"labels":{"color":null}}}`)
+	c.Change(&kontrol.Cluster{}, "there", `{"metadata":{"labels":{"color":null}}}`)
 	c.in("color", kontrol.StateOutOfSync)
 	other.has("color", map[string]string{"a": "blue", "on": "there"})
 
 	// Without its label the cluster is no longer one of the Resource's.
-	c.patch(&kontrol.Cluster{}, "there", `{"metadata":{"labels":{"name":null}}}`)
-	until(c, &kontrol.ResourceList{}, "", "color", func(r *kontrol.Resource) bool { return r.Status.Clusters.Total == 1 })
-	c.gone(&kontrol.AppliedState{ObjectMeta: metav1.ObjectMeta{Name: "color.there"}})
+	c.Change(&kontrol.Cluster{}, "there", `{"metadata":{"labels":{"name":null}}}`)
+	controlplane.Until(c, &kontrol.ResourceList{}, "", "color", func(r *kontrol.Resource) bool {
+		return r.Status.Clusters.Total == 1
+	})
+	c.Gone(&kontrol.AppliedState{ObjectMeta: metav1.ObjectMeta{Name: "color.there"}})
 	_, made = other.configMap("color")
 	require.False(t, made)
 	c.has("color", map[string]string{"a": "plain", "on": "here"})

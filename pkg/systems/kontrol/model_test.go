@@ -1,4 +1,4 @@
-package controllers_test
+package kontrol_test
 
 import (
 	"context"
@@ -25,6 +25,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 	reconciler "github.com/coracle-dev/coracle/pkg/systems/kontrol/controller"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/object"
+	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 	"github.com/coracle-dev/coracle/test/wire"
 )
 
@@ -46,8 +47,8 @@ func record[T any, P interface {
 	*T
 	ctrl.Object
 }](c *cluster, l ctrl.ObjectList, note func(T)) {
-	w, err := c.Watch(c.ctx, l)
-	require.NoError(c.t, err)
+	w, err := c.Watch(c.Ctx, l)
+	require.NoError(c.T, err)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -57,7 +58,7 @@ func record[T any, P interface {
 			}
 		}
 	}()
-	c.t.Cleanup(func() { w.Stop(); <-ended })
+	c.T.Cleanup(func() { w.Stop(); <-ended })
 }
 
 func (p *past) noted(f func()) {
@@ -136,11 +137,11 @@ type model struct {
 
 func newModel(t *testing.T) *model {
 	m := &model{
-		cluster: start(t, options{log: slog.LevelError, bare: true}),
+		cluster: start(t, controlplane.Options{Log: slog.LevelError, Bare: true}),
 		past:    &past{objects: map[string][]corev1.ConfigMap{}, desired: map[string]string{}},
-		target:  start(t, options{log: slog.LevelError, http: true, bare: true}),
+		target:  start(t, controlplane.Options{Log: slog.LevelError, HTTP: true, Bare: true}),
 	}
-	u, err := url.Parse(m.target.rest("admin", user.SystemPrivilegedGroup).Host)
+	u, err := url.Parse(m.target.REST("admin", user.SystemPrivilegedGroup).Host)
 	require.NoError(t, err)
 	m.wire = wire.New(t, u.Host)
 	record(m.target, &corev1.ConfigMapList{}, func(o corev1.ConfigMap) {
@@ -153,7 +154,7 @@ func newModel(t *testing.T) *model {
 		m.noted(func() { m.current = append(m.current, o) })
 	})
 	record(m.cluster, &kontrol.ResourceList{}, func(o kontrol.Resource) { m.noted(func() { m.said = append(m.said, o) }) })
-	m.create(kubeconfigSecret(t, "there", m.target, func(cfg *clientcmdapi.Config) {
+	m.Make(kubeconfigSecret(t, "there", m.target, func(cfg *clientcmdapi.Config) {
 		cfg.Clusters["x"].Server = "https://" + m.wire.Address()
 	}),
 		&kontrol.Cluster{
@@ -167,37 +168,37 @@ func newModel(t *testing.T) *model {
 
 // run starts Kontrol; stop ends it in the middle of whatever it does.
 func (m *model) run() {
-	ctx, cancel := context.WithCancel(m.ctx)
+	ctx, cancel := context.WithCancel(m.Ctx)
 	ended := make(chan error, 1)
-	list := reconciler.New(m.engine.As("system:serviceaccount:kube-system:"+reconciler.Account), "v1", nil, nil)
+	list := reconciler.New(m.Engine.As("system:serviceaccount:kube-system:"+reconciler.Account), "v1", nil, nil)
 	go func() {
-		ended <- engine.Run(ctx, engine.Config{ClientFor: m.engine.As, Log: slog.New(slog.DiscardHandler)}, list, func() {})
+		ended <- engine.Run(ctx, engine.Config{ClientFor: m.Engine.As, Log: slog.New(slog.DiscardHandler)}, list, func() {})
 	}()
 	m.stop = func() {
 		cancel()
-		require.NoError(m.t, <-ended)
+		require.NoError(m.T, <-ended)
 	}
 }
 
 // user changes something that may not be there.
 func (m *model) user(err error) {
-	m.t.Helper()
+	m.T.Helper()
 	if !apierrors.IsNotFound(err) && !apierrors.IsAlreadyExists(err) {
-		require.NoError(m.t, err)
+		require.NoError(m.T, err)
 	}
 }
 
 // wants creates or edits a Resource, and notes what is desired since.
 func (m *model) wants(name string, mode kontrol.Mode, value string) {
-	m.t.Helper()
+	m.T.Helper()
 	r := managed(name, "there", configMapTemplate(name, value))
 	r.Spec.Mode = mode
 	m.mu.Lock() // before anybody can say that it is in sync
 	defer m.mu.Unlock()
-	err := m.Create(m.ctx, r)
+	err := m.Create(m.Ctx, r)
 	if apierrors.IsAlreadyExists(err) {
 		r = &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: name}}
-		err = m.Patch(m.ctx, r,
+		err = m.Patch(m.Ctx, r,
 			ctrl.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"template":{"data":{"a":%q}}}}`, value)))
 	}
 	if err == nil {
@@ -207,14 +208,14 @@ func (m *model) wants(name string, mode kontrol.Mode, value string) {
 }
 
 func (m *model) drifts(name, patch string) {
-	m.t.Helper()
+	m.T.Helper()
 	o := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-	m.user(m.target.Patch(m.ctx, o, ctrl.RawPatch(types.MergePatchType, []byte(patch)), ctrl.FieldOwner("somebody")))
+	m.user(m.target.Patch(m.Ctx, o, ctrl.RawPatch(types.MergePatchType, []byte(patch)), ctrl.FieldOwner("somebody")))
 }
 
 func (m *model) suspend(yes bool) {
-	m.t.Helper()
-	m.user(m.Patch(m.ctx, &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "there"}},
+	m.T.Helper()
+	m.user(m.Patch(m.Ctx, &kontrol.Cluster{ObjectMeta: metav1.ObjectMeta{Name: "there"}},
 		ctrl.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"spec":{"suspend":%t}}`, yes))))
 }
 
@@ -261,9 +262,9 @@ func TestKontrolNeverLies(t *testing.T) {
 			case "unlabel":
 				m.drifts(name, fmt.Sprintf(`{"metadata":{"labels":{%q:null}}}`, kontrol.LabelID))
 			case "remove":
-				m.user(m.target.Delete(m.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}))
+				m.user(m.target.Delete(m.Ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}))
 			case "delete":
-				m.user(m.Delete(m.ctx, &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: corrected}}))
+				m.user(m.Delete(m.Ctx, &kontrol.Resource{ObjectMeta: metav1.ObjectMeta{Name: corrected}}))
 			case "cut":
 				m.wire.Cut()
 				clear = false
@@ -327,21 +328,21 @@ func (m *model) tells(rt *rapid.T, name, want string) {
 // follows waits until ok of a Resource that is about its generation, nil if it is gone, and the object on the target,
 // which is empty if it is gone.
 func (m *model) follows(rt *rapid.T, name string, ok func(*kontrol.Resource, *corev1.ConfigMap) bool) {
-	ctx, cancel := context.WithTimeout(m.ctx, patience)
+	ctx, cancel := context.WithTimeout(m.Ctx, controlplane.Patience)
 	defer cancel()
 	resources, err := m.Watch(ctx, &kontrol.ResourceList{}, ctrl.MatchingFields{"metadata.name": name})
-	require.NoError(m.t, err)
+	require.NoError(m.T, err)
 	defer resources.Stop()
 	objects, err := m.target.Watch(ctx, &corev1.ConfigMapList{}, ctrl.InNamespace("default"),
 		ctrl.MatchingFields{"metadata.name": name})
-	require.NoError(m.t, err)
+	require.NoError(m.T, err)
 	defer objects.Stop()
 	for {
 		r := &kontrol.Resource{}
-		if err := m.Get(m.ctx, ctrl.ObjectKey{Name: name}, r); apierrors.IsNotFound(err) {
+		if err := m.Get(m.Ctx, ctrl.ObjectKey{Name: name}, r); apierrors.IsNotFound(err) {
 			r = nil
 		} else {
-			require.NoError(m.t, err)
+			require.NoError(m.T, err)
 		}
 		o, _ := m.target.configMap(name)
 		if (r == nil || r.Status.ObservedGeneration == r.Generation) && ok(r, o) {
