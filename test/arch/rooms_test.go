@@ -56,6 +56,28 @@ func TestRoomsImportDownwards(t *testing.T) {
 	}
 }
 
+// knowing are packages below the systems that import the API group of one, with the reason.
+var knowing = map[string]string{
+	"pkg/control/scheduler": "its profile for pods of tasks compares what no other profile does",
+	"pkg/client/clienttest": "it needs a kind whose status the test alone writes",
+}
+
+// TestTheCoreKnowsNoSystem checks that no package below the systems imports the API group of a system.
+func TestTheCoreKnowsNoSystem(t *testing.T) {
+	above := []string{"testing", "server", "cli", "systems"}
+	for _, p := range packages(t) {
+		name, inside := strings.CutPrefix(p.ImportPath, module)
+		if !inside || !strings.HasPrefix(name, "pkg/") || slices.Contains(above, strings.Split(name, "/")[1]) {
+			continue
+		}
+		for _, group := range []string{"tasks", "workers", "kontrol", "buildbarn"} {
+			if slices.Contains(p.Imports, module+"apis/"+group+"/v1alpha1") && knowing[name] == "" {
+				t.Errorf("%s imports apis/%s: a system adds what is particular to it (pkg/systems/system)", name, group)
+			}
+		}
+	}
+}
+
 // TestPackagesAreInRooms checks that pkg contains the rooms and nothing else.
 func TestPackagesAreInRooms(t *testing.T) {
 	entries, err := os.ReadDir("../../pkg")

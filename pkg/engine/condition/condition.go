@@ -1,4 +1,4 @@
-// Package condition has the predicates on conditions of nodes and pods that several packages share.
+// Package condition has the predicates on nodes and pods that several packages share.
 //
 // Its invariant: its functions are pure and change no argument.
 package condition
@@ -22,6 +22,13 @@ func PodReady(p *corev1.Pod) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
+
+// LabelExternal is "true" for nodes without an agent of ours: another program runs their pods, which have no addresses
+// in the cluster. The name is the one that stored nodes have; external workers of tasks were the first such nodes.
+const LabelExternal = "tasks.coracle.dev/external"
+
+// External reports whether a node has no agent of ours.
+func External(n *corev1.Node) bool { return n.Labels[LabelExternal] == "true" }
 
 // OutOfService reports whether the node has the taint that says it is shut down, so that nothing runs there.
 func OutOfService(n *corev1.Node) bool {

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
-	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/engine/condition"
 )
 
@@ -39,7 +38,7 @@ type machine struct {
 func machineOf(n *corev1.Node) machine {
 	_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
 	m := machine{
-		eligible: !excluded && n.DeletionTimestamp == nil && !tasks.IsExternal(n),
+		eligible: !excluded && n.DeletionTimestamp == nil && !condition.External(n),
 		ready:    condition.NodeReady(n),
 	}
 	for _, a := range n.Status.Addresses {

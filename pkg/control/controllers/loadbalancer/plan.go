@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/engine/condition"
 )
 
@@ -264,7 +263,7 @@ func (p *plan) onNodes(s *corev1.Service) result {
 func serving(nodes []*corev1.Node) []*corev1.Node {
 	var ready, all []*corev1.Node
 	for _, n := range nodes {
-		if _, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]; excluded || tasks.IsExternal(n) ||
+		if _, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]; excluded || condition.External(n) ||
 			n.DeletionTimestamp != nil {
 			continue
 		}

@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/engine"
+	"github.com/coracle-dev/coracle/pkg/engine/condition"
 )
 
 // New declares the reconciler.
@@ -62,7 +62,7 @@ func (r *reconciler) see(was, is client.Object) []engine.Request {
 	switch {
 	case !ok:
 		return nil
-	case tasks.IsExternal(n):
+	case condition.External(n):
 		return nil // its pods have no addresses in the cluster
 	case n.Spec.PodCIDR == "":
 		return []engine.Request{engine.RequestFor("", n.Name)}

@@ -1,0 +1,15 @@
+package tasks_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/engine/condition"
+)
+
+// TestExternalWorkersAreExternalNodes: the core and this system mean the same nodes.
+func TestExternalWorkersAreExternalNodes(t *testing.T) {
+	require.Equal(t, tasks.External, condition.LabelExternal)
+}
