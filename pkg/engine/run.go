@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	cc "github.com/coracle-dev/coracle/pkg/client"
 	"github.com/coracle-dev/coracle/pkg/client/events"
 )
@@ -115,7 +116,7 @@ func (l *life) supervise(ctx context.Context, synced func()) {
 			return
 		}
 	}
-	pause := crashFirst
+	again := backoff.Backoff{First: crashFirst, Most: crashMost}
 	for {
 		began := time.Now()
 		err := l.once(ctx, synced)
@@ -126,17 +127,13 @@ func (l *life) supervise(ctx context.Context, synced func()) {
 			l.log.Info("reconciler restarts: the API server has a kind that it did not have before")
 			continue
 		}
-		if time.Since(began) > crashMost {
-			pause = crashFirst
-		}
+		again.ResetAfter(began)
 		l.observer.crashed(err)
+		pause := again.Next()
 		l.log.Error("reconciler crashed, restarting", "after", pause, "error", err)
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, pause) {
 			return
-		case <-time.After(pause):
 		}
-		pause = min(2*pause, crashMost)
 	}
 }
 

@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 )
 
 // awaitKinds waits until the API server has all kinds that the reconciler cannot do without: one of others need not
@@ -104,7 +105,8 @@ func (w without) List(ctx context.Context, list client.ObjectList, opts ...clien
 func (l *life) awaitFirst(ctx context.Context) bool {
 	first := make(chan struct{})
 	var once sync.Once
-	for pause := crashFirst; ; pause = min(2*pause, crashMost) {
+	again := backoff.Backoff{First: crashFirst, Most: crashMost}
+	for {
 		inf, err := l.client.Cache().GetInformer(ctx, l.r.When)
 		if err == nil {
 			reg, err := inf.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
@@ -122,11 +124,10 @@ func (l *life) awaitFirst(ctx context.Context) bool {
 		if ctx.Err() != nil {
 			return false
 		}
+		pause := again.Next()
 		l.log.Debug("could not watch the kind that the reconciler waits for, retrying", "after", pause, "error", err)
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, pause) {
 			return false
-		case <-time.After(pause):
 		}
 	}
 }

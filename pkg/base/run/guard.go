@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
@@ -108,24 +109,17 @@ const (
 )
 
 // Loop runs a loop until ctx is done. If it panics, it is restarted with back-off: from 100 ms doubled up to 30 s,
-// reset after it ran for a minute.
+// reset after it ran for longer than that.
 func (g *Guard) Loop(ctx context.Context, unit string, loop func(context.Context)) {
-	pause := firstPause
+	again := backoff.Backoff{First: firstPause, Most: mostPause}
 	for {
 		began := time.Now()
 		if g.Do(unit, func() { loop(ctx) }) == nil {
 			return
 		}
-		if time.Since(began) > time.Minute {
-			pause = firstPause
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		again.ResetAfter(began)
+		if !again.Wait(ctx) {
 			return
 		}
-		pause = min(2*pause, mostPause)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	ctrlcache "sigs.k8s.io/controller-runtime/pkg/cache"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
@@ -100,7 +101,7 @@ func (d *Discovered) Run(ctx context.Context) error {
 		}
 		defer func() { _ = informer.RemoveEventHandler(reg) }()
 	}
-	pause, again := retryFirst, time.NewTimer(0)
+	retry, again := backoff.Backoff{First: retryFirst, Most: retryMost}, time.NewTimer(0)
 	defer again.Stop()
 	for {
 		select {
@@ -113,12 +114,12 @@ func (d *Discovered) Run(ctx context.Context) error {
 		}
 		err := d.refresh()
 		if err == nil {
-			pause = retryFirst
+			retry.Reset()
 			continue
 		}
+		pause := retry.Next()
 		d.log.Warn("could not discover all kinds, retrying", "after", pause, "error", err)
 		again.Reset(pause)
-		pause = min(2*pause, retryMost)
 	}
 }
 

@@ -16,12 +16,13 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/apis/storage"
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/node/pod"
 )
 
 // runNode registers the node and renews its status and its lease.
 func (a *Agent) runNode(ctx context.Context) error {
-	wait := 50 * time.Millisecond
+	again := backoff.Backoff{First: 50 * time.Millisecond, Most: 7 * time.Second}
 	for {
 		err := a.register(ctx)
 		if err == nil {
@@ -34,11 +35,8 @@ func (a *Agent) runNode(ctx context.Context) error {
 			return err
 		}
 		a.log.Warn("could not register node, retrying", "node", a.c.NodeName, "error", err)
-		select {
-		case <-ctx.Done():
+		if !again.Wait(ctx) {
 			return nil
-		case <-time.After(wait):
-			wait = min(2*wait, 7*time.Second)
 		}
 	}
 	a.wakeNode()

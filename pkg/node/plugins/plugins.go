@@ -21,6 +21,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/base/run"
 )
@@ -219,7 +220,7 @@ func (w *Watcher) sweep() {
 
 // serve registers a plugin, retrying until its socket is removed, and then deregisters it.
 func (w *Watcher) serve(ctx context.Context, rel string) {
-	wait := retryFirst
+	again := backoff.Backoff{First: retryFirst, Most: retryMax}
 	for {
 		info, handler, err := w.register(ctx, rel)
 		if handler != nil {
@@ -233,14 +234,12 @@ func (w *Watcher) serve(ctx context.Context, rel string) {
 		if ctx.Err() != nil {
 			return
 		}
+		wait := again.Next()
 		w.c.Logger.Warn("could not register plugin, retrying", "socket", rel, "error", bounded.Text(err.Error(), maxError),
 			"after", wait)
-		select {
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, wait) {
 			return
-		case <-time.After(wait):
 		}
-		wait = min(2*wait, retryMax)
 	}
 }
 

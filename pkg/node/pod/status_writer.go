@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/node/part"
 )
 
@@ -72,7 +73,7 @@ func (w *worker) post() {
 
 // postLoop writes the status until that succeeds.
 func (w *worker) postLoop() {
-	wait := 100 * time.Millisecond
+	again := backoff.Backoff{First: 100 * time.Millisecond, Most: 10 * time.Second}
 	for {
 		var of types.UID
 		var err error
@@ -97,11 +98,7 @@ func (w *worker) postLoop() {
 		p := w.api.pod
 		w.mu.Unlock()
 		w.m.log.Warn("could not write pod status, retrying", "pod", p.Namespace+"/"+p.Name, "error", err)
-		select {
-		case <-w.m.ctx.Done():
-		case <-time.After(wait):
-			wait = min(2*wait, 10*time.Second)
-		}
+		again.Wait(w.m.ctx)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
@@ -136,20 +137,14 @@ func (o *Objects) watch(r Reference, e *entry) {
 	go func() {
 		defer o.wg.Done()
 		defer cancel()
-		wait := time.Second
+		again := backoff.Backoff{First: time.Second, Most: 30 * time.Second}
 		for ctx.Err() == nil {
 			began := time.Now()
 			if err := o.follow(ctx, r, e); err != nil && ctx.Err() == nil {
 				o.log.Debug("watch of a referenced object ended", "object", r, "error", err)
 			}
-			if time.Since(began) > time.Minute {
-				wait = time.Second
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(wait):
-				wait = min(2*wait, 30*time.Second)
-			}
+			again.ResetAfter(began)
+			again.Wait(ctx)
 		}
 	}()
 }

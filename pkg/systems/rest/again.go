@@ -2,10 +2,11 @@ package rest
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 )
 
 // The pauses after a conflict: what was read may be older than what others wrote, until the cache has that.
@@ -16,15 +17,14 @@ const (
 
 // again calls change, which reads and writes an object, until nobody else has written that meanwhile.
 func again(ctx context.Context, change func() error) error {
-	for pause := pauseFirst; ; pause = min(2*pause, pauseMost) {
+	pause := backoff.Backoff{First: pauseFirst, Most: pauseMost, Jitter: true}
+	for {
 		err := change()
 		if !apierrors.IsConflict(err) {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.Wait(ctx) {
 			return ctx.Err()
-		case <-time.After(pause/2 + rand.N(pause/2)):
 		}
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 )
 
 // watch is an inotify(7) watch of the folder. Unlike portable libraries it says when a file's writer has closed it, so
@@ -136,7 +138,8 @@ const (
 // follow calls read after each change of the folder until ctx is done. A folder that is removed or renamed has no
 // manifests; it is made again. One that cannot be watched is read whenever that is tried again.
 func (f *folder) follow(ctx context.Context, log *slog.Logger, read func()) {
-	for wait, said := retryFirst, ""; ; {
+	again := backoff.Backoff{First: retryFirst, Most: retryMost}
+	for said := ""; ; {
 		if file := f.watch.file; file != nil {
 			end := context.AfterFunc(ctx, func() { _ = file.Close() })
 			f.events(read)
@@ -149,7 +152,8 @@ func (f *folder) follow(ctx context.Context, log *slog.Logger, read func()) {
 			}
 			w, err := f.open()
 			if err == nil {
-				f.watch, wait, said = w, retryFirst, ""
+				f.watch, said = w, ""
+				again.Reset()
 				break
 			}
 			if said != err.Error() {
@@ -158,11 +162,7 @@ func (f *folder) follow(ctx context.Context, log *slog.Logger, read func()) {
 			}
 			f.watch = unwatched()
 			read()
-			select {
-			case <-ctx.Done():
-			case <-time.After(wait):
-				wait = min(2*wait, retryMost)
-			}
+			again.Wait(ctx)
 		}
 		read()
 	}

@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 )
 
 // annotationNodeID holds the drivers' names for this node.
@@ -180,17 +182,14 @@ func same(a, b storagev1.CSINodeDriver) bool {
 
 // retry repeats a write that others preceded.
 func retry(ctx context.Context, write func() error) error {
-	wait := 10 * time.Millisecond
+	again := backoff.Backoff{First: 10 * time.Millisecond, Most: time.Minute}
 	for attempt := 1; ; attempt++ {
 		err := write()
 		if !apierrors.IsConflict(err) && !apierrors.IsAlreadyExists(err) || attempt == conflicts {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !again.Wait(ctx) {
 			return ctx.Err()
-		case <-time.After(wait):
 		}
-		wait *= 2
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"time"
 
 	"cloud.google.com/go/longrunning/autogen/longrunningpb"
@@ -13,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 )
 
 // attempts is how often an execution is asked for, or waited for again, after a server was unavailable: for some two
@@ -57,7 +58,8 @@ type Output struct {
 // that has a result.
 func (c *Client) Execute(ctx context.Context, action Digest, how Execution) (*Result, error) {
 	r := run{client: c, how: how, action: action}
-	for delay := 100 * time.Millisecond; ; delay = min(2*delay, 5*time.Second) {
+	again := backoff.Backoff{First: 100 * time.Millisecond, Most: 5 * time.Second, Jitter: true}
+	for {
 		result, err := r.once(ctx)
 		if err == nil {
 			result.Repeats = r.repeats
@@ -67,10 +69,8 @@ func (c *Client) Execute(ctx context.Context, action Digest, how Execution) (*Re
 			return nil, err
 		}
 		r.say("asking again: " + printable(status.Convert(err).Message()))
-		select {
-		case <-ctx.Done():
+		if !again.Wait(ctx) {
 			return nil, err
-		case <-time.After(delay/2 + rand.N(delay/2)):
 		}
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"sync"
 	"time"
@@ -22,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
@@ -288,7 +288,7 @@ func (t *Target) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, t.cancel)
 	defer stop()
 	defer t.cancel()
-	pause := retryFirst
+	again := backoff.Backoff{First: retryFirst, Most: retryMost, Jitter: true}
 	for {
 		version, err := t.probe(t.ended)
 		if t.ended.Err() != nil {
@@ -297,10 +297,9 @@ func (t *Target) run(ctx context.Context) {
 		wait := interval
 		if err != nil {
 			t.failed(err)
-			wait = pause/2 + rand.N(pause)
-			pause = min(2*pause, retryMost)
+			wait = again.Next()
 		} else {
-			pause = retryFirst
+			again.Reset()
 			t.reached(version)
 		}
 		timer := time.NewTimer(wait)

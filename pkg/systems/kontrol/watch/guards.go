@@ -2,7 +2,6 @@ package watch
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -10,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	apiwatch "k8s.io/apimachinery/pkg/watch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 )
 
 const (
@@ -95,22 +96,14 @@ func (g *guards) read() error {
 
 // guard follows one object until it has its label again, is gone or is wanted no more.
 func (g *guards) guard(at types.NamespacedName) {
-	pause := retryFirst
+	again := backoff.Backoff{First: retryFirst, Most: retryMost, Jitter: true}
 	for !g.leaves(at) {
 		began := time.Now()
 		if done, _ := g.follow(at); done { // what fails is tried again: the cluster's condition says whether it answers
 			continue
 		}
-		if time.Since(began) > retryMost {
-			pause = retryFirst
-		}
-		timer := time.NewTimer(pause/2 + rand.N(pause))
-		select {
-		case <-g.ctx.Done():
-		case <-timer.C:
-		}
-		timer.Stop()
-		pause = min(2*pause, retryMost)
+		again.ResetAfter(began)
+		again.Wait(g.ctx)
 	}
 }
 

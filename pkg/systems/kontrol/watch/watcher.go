@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/target"
 )
@@ -72,7 +72,7 @@ func (w *watcher) run(ctx context.Context) {
 	stop := context.AfterFunc(ctx, w.cancel)
 	defer stop()
 	defer w.cancel()
-	pause := retryFirst
+	again := backoff.Backoff{First: retryFirst, Most: retryMost, Jitter: true}
 	for w.ended.Err() == nil {
 		began := time.Now()
 		err := w.once()
@@ -82,19 +82,16 @@ func (w *watcher) run(ctx context.Context) {
 		if useless(err) {
 			w.reached = position{}
 		}
-		if time.Since(began) > retryMost {
-			pause = retryFirst
-		}
+		again.ResetAfter(began)
 		if !errors.Is(err, errExpired) {
 			w.failed(err)
 		}
-		timer := time.NewTimer(pause/2 + rand.N(pause))
+		timer := time.NewTimer(again.Next())
 		select {
 		case <-w.ended.Done():
 		case <-w.wake:
-			pause = retryFirst
+			again.Reset()
 		case <-timer.C:
-			pause = min(2*pause, retryMost)
 		}
 		timer.Stop()
 	}

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
@@ -42,10 +43,12 @@ func newStream(h Handler, slots int) *stream {
 func (s *stream) serve(ctx context.Context, api string) error {
 	var unsent []answer
 	known := false
-	for pause := firstPause; ; {
+	again := backoff.Backoff{First: firstPause, Most: mostPause}
+	for {
 		c, err := s.connect(ctx, api)
 		if err == nil {
-			known, pause = true, firstPause
+			known = true
+			again.Reset()
 			var last bool
 			if last, unsent = s.exchange(ctx, c, unsent); last {
 				return nil
@@ -57,14 +60,9 @@ func (s *stream) serve(ctx context.Context, api string) error {
 		if ctx.Err() != nil && s.running.Load() == 0 {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			if err != nil { // there is nobody who could be answered
-				return nil
-			}
-		case <-time.After(pause):
+		if !again.Wait(ctx) && err != nil { // nothing is left that could take an answer
+			return nil
 		}
-		pause = min(2*pause, mostPause)
 	}
 }
 

@@ -31,6 +31,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coracle-dev/coracle/pkg/base/backoff"
 	"github.com/coracle-dev/coracle/pkg/systems/workers/frame"
 )
 
@@ -137,7 +138,7 @@ const (
 )
 
 func (l *loop) run(ctx context.Context) error {
-	pause := firstPause
+	again := backoff.Backoff{First: firstPause, Most: mostPause}
 	for ctx.Err() == nil {
 		m, err := l.next(ctx)
 		switch {
@@ -146,14 +147,10 @@ func (l *loop) run(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
-			pause = min(2*pause, mostPause)
+			again.Wait(ctx)
 			continue
 		}
-		pause = firstPause
+		again.Reset()
 		l.handle(ctx, m)
 	}
 	return nil
