@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 	fakeruntime "github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
@@ -287,7 +287,7 @@ func TestNodeAndLease(t *testing.T) {
 	node(t, fakeruntime.Config{}, func(b *bench) {
 		n := &corev1.Node{}
 		require.NoError(t, b.cluster.Get(b.ctx, types.NamespacedName{Name: "node"}, n))
-		require.True(t, condition.NodeReady(n))
+		require.True(t, nodestate.Ready(n))
 		require.Equal(t, "node", n.Labels[corev1.LabelHostname])
 		require.Equal(t, "fake://1.0.0", n.Status.NodeInfo.ContainerRuntimeVersion)
 		require.Contains(t, n.Status.DeclaredFeatures, "InPlacePodVerticalScalingInitContainers")

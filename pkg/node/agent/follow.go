@@ -10,7 +10,7 @@ import (
 
 	"github.com/coracle-dev/coracle/pkg/base/run"
 	"github.com/coracle-dev/coracle/pkg/client"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 	"github.com/coracle-dev/coracle/pkg/node/pod/static"
 )
 
@@ -93,7 +93,7 @@ func (a *Agent) awaitReady(ctx context.Context) bool {
 		a.mu.Lock()
 		up := a.network
 		a.mu.Unlock()
-		if n := a.registered(); up && n != nil && condition.NodeReady(n) {
+		if n := a.registered(); up && n != nil && nodestate.Ready(n) {
 			return true
 		}
 		select {

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
 // conditionPool and reasonPool are the condition by which services are recognized whose address is from the pool (see
@@ -38,8 +38,8 @@ type machine struct {
 func machineOf(n *corev1.Node) machine {
 	_, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]
 	m := machine{
-		eligible: !excluded && n.DeletionTimestamp == nil && !condition.External(n),
-		ready:    condition.NodeReady(n),
+		eligible: !excluded && n.DeletionTimestamp == nil && !nodestate.External(n),
+		ready:    nodestate.Ready(n),
 	}
 	for _, a := range n.Status.Addresses {
 		m.addresses = append(m.addresses, addresses([]string{a.Address})...)

@@ -6,10 +6,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
 // TestExternalWorkersAreExternalNodes: the core and this system mean the same nodes.
 func TestExternalWorkersAreExternalNodes(t *testing.T) {
-	require.Equal(t, tasks.External, condition.LabelExternal)
+	require.Equal(t, tasks.External, nodestate.LabelExternal)
 }

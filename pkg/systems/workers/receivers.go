@@ -13,7 +13,7 @@ import (
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
@@ -107,7 +107,7 @@ func namespaceOf(on kind.Connection) string {
 // receives reports whether messages can be sent to a pod: it has a queue, and is ready.
 func receives(p *corev1.Pod) bool {
 	return p.Annotations[workers.AnnotationQueue] != "" && p.DeletionTimestamp == nil && p.Spec.NodeName != "" &&
-		p.Status.Phase == corev1.PodRunning && condition.PodReady(p)
+		p.Status.Phase == corev1.PodRunning && podstate.Ready(p)
 }
 
 // endpointPods returns the receivers among the ready endpoints of a service.

@@ -13,7 +13,7 @@ import (
 	pdbhelper "k8s.io/component-helpers/apps/poddisruptionbudget"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
@@ -41,7 +41,7 @@ func guarding(on kind.Parent, pod *corev1.Pod) (budget *policyv1.PodDisruptionBu
 	if budget == nil {
 		return nil, false, nil
 	}
-	if condition.PodReady(pod) {
+	if podstate.Ready(pod) {
 		return budget, true, nil
 	}
 	if p := budget.Spec.UnhealthyPodEvictionPolicy; p != nil && *p == policyv1.AlwaysAllow {

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"pgregory.net/rapid"
 
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
 // world is two nodes, their pods and a driver that attaches and detaches at its own pace.
@@ -123,7 +123,7 @@ func (w *world) mayDetach(a *storagev1.VolumeAttachment) {
 	if !w.mounted[node][name] {
 		return
 	}
-	if condition.NodeReady(w.nodes[node]) {
+	if nodestate.Ready(w.nodes[node]) {
 		w.t.Fatalf("%s is detached from %s, which is healthy and has it mounted", name, node)
 	}
 	if first, seen := w.since[a.Name]; !seen || w.now.Sub(first) < ForceAfter {
@@ -163,12 +163,12 @@ func TestModel(t *testing.T) {
 				n, v := node.Draw(t, "node"), name.Draw(t, "volume")
 				a := w.attachments[attachmentName("d", w.volumes[v].Spec.CSI.VolumeHandle, n)]
 				if w.wanted[n][v] && a != nil && a.Status.Attached && a.DeletionTimestamp == nil &&
-					condition.NodeReady(w.nodes[n]) {
+					nodestate.Ready(w.nodes[n]) {
 					w.mounted[n][v] = true
 				}
 			},
 			"agent unmounts": func(t *rapid.T) {
-				if n, v := node.Draw(t, "node"), name.Draw(t, "volume"); !w.wanted[n][v] && condition.NodeReady(w.nodes[n]) {
+				if n, v := node.Draw(t, "node"), name.Draw(t, "volume"); !w.wanted[n][v] && nodestate.Ready(w.nodes[n]) {
 					delete(w.mounted[n], v)
 				}
 			},

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
 // ForceAfter is how long a volume that an unhealthy node reports in use is left attached when no pod there uses it, as
@@ -100,9 +100,9 @@ func Plan(o Observed, now time.Time) Decision {
 // that an event decides.
 func mayDetach(o Observed, a *storagev1.VolumeAttachment, busy bool, now time.Time) time.Duration {
 	switch {
-	case !busy, o.Node == nil, condition.OutOfService(o.Node):
+	case !busy, o.Node == nil, nodestate.OutOfService(o.Node):
 		return 0
-	case condition.NodeReady(o.Node):
+	case nodestate.Ready(o.Node):
 		return -1
 	}
 	since, seen := o.Since[a.Name]

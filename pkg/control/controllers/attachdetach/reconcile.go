@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
@@ -105,8 +105,8 @@ func nodes(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 		}
 	case equality.Semantic.DeepEqual(before.Status.VolumesInUse, after.Status.VolumesInUse) &&
 		equality.Semantic.DeepEqual(before.Status.VolumesAttached, after.Status.VolumesAttached) &&
-		condition.OutOfService(before) ==
-			condition.OutOfService(after) && condition.NodeReady(before) == condition.NodeReady(after):
+		nodestate.OutOfService(before) ==
+			nodestate.OutOfService(after) && nodestate.Ready(before) == nodestate.Ready(after):
 		return nil
 	case len(after.Status.VolumesInUse)+len(after.Status.VolumesAttached)+len(before.Status.VolumesInUse)+
 		len(before.Status.VolumesAttached) == 0:

@@ -9,7 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
 // topology tells the library how much CPU the nodes of each zone have, from which it makes the hints of services that
@@ -64,7 +64,7 @@ func share(n *corev1.Node) part {
 	p := part{
 		zone: n.Labels[corev1.LabelTopologyZone],
 		cpu:  n.Status.Allocatable.Cpu().String(),
-		in:   condition.NodeReady(n),
+		in:   nodestate.Ready(n),
 	}
 	// the library leaves these out
 	for _, label := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
 // The values of spec.loadBalancerClass that are Coracle's. Without a class a service gets an address of the pool or, if
@@ -263,12 +263,12 @@ func (p *plan) onNodes(s *corev1.Service) result {
 func serving(nodes []*corev1.Node) []*corev1.Node {
 	var ready, all []*corev1.Node
 	for _, n := range nodes {
-		if _, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]; excluded || condition.External(n) ||
+		if _, excluded := n.Labels[corev1.LabelNodeExcludeBalancers]; excluded || nodestate.External(n) ||
 			n.DeletionTimestamp != nil {
 			continue
 		}
 		all = append(all, n)
-		if condition.NodeReady(n) {
+		if nodestate.Ready(n) {
 			ready = append(ready, n)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/engine"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
 // Config configures the reconciler.
@@ -110,7 +110,7 @@ func nodes(ctx context.Context, env engine.Env, was, is client.Object) []engine.
 	if before != nil && after != nil && equality.Semantic.DeepEqual(before.Status.Addresses, after.Status.Addresses) &&
 		len(serving([]*corev1.Node{before})) == len(serving([]*corev1.Node{
 			after,
-		})) && condition.NodeReady(before) == condition.NodeReady(after) {
+		})) && nodestate.Ready(before) == nodestate.Ready(after) {
 		return nil
 	}
 	var list corev1.ServiceList

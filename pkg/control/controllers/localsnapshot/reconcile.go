@@ -21,7 +21,7 @@ import (
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 	"github.com/coracle-dev/coracle/apis/storage"
 	"github.com/coracle-dev/coracle/pkg/engine"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
 // Nodes has nodes copy. Each call may be repeated, and ends with its context. It is storage.ErrBusy for a node that
@@ -157,7 +157,7 @@ func ofVolume(ctx context.Context, env engine.Env, o client.Object) []engine.Req
 func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Node)
 	now, _ := is.(*corev1.Node)
-	if before != nil && now != nil && condition.NodeReady(before) == condition.NodeReady(now) &&
+	if before != nil && now != nil && nodestate.Ready(before) == nodestate.Ready(now) &&
 		before.Annotations[storage.DirectoryAnnotation] == now.Annotations[storage.DirectoryAnnotation] &&
 		maps.Equal(before.Labels, now.Labels) {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/coracle-dev/coracle/pkg/engine"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
 // New declares the reconciler.
@@ -62,7 +62,7 @@ func (r *reconciler) see(was, is client.Object) []engine.Request {
 	switch {
 	case !ok:
 		return nil
-	case condition.External(n):
+	case nodestate.External(n):
 		return nil // its pods have no addresses in the cluster
 	case n.Spec.PodCIDR == "":
 		return []engine.Request{engine.RequestFor("", n.Name)}

@@ -7,7 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
@@ -38,7 +38,7 @@ func PlanTerminated(terminated []*corev1.Pod, threshold int) []*corev1.Pod {
 
 // abandoned reports whether somebody has said that nothing runs on a node, and the node does not deny it. Pods that are
 // being deleted there are gone, as upstream (KEP-2268), so that their volumes can be attached elsewhere.
-func abandoned(n *corev1.Node) bool { return condition.OutOfService(n) && !condition.NodeReady(n) }
+func abandoned(n *corev1.Node) bool { return nodestate.OutOfService(n) && !nodestate.Ready(n) }
 
 func evicted(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodFailed && p.Status.Reason == "Evicted"

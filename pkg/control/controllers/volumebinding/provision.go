@@ -10,7 +10,7 @@ import (
 	helpers "k8s.io/component-helpers/storage/volume"
 
 	"github.com/coracle-dev/coracle/apis/storage"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
 // provision asks the class's provisioner for a volume. Coracle's own volumes are made here: the object first, its
@@ -85,7 +85,7 @@ func (s ClaimState) node(selected string) (n *corev1.Node, why string) {
 	}
 	var fit []*corev1.Node
 	for _, n := range s.Nodes {
-		if !n.Spec.Unschedulable && condition.NodeReady(n) && s.unfit(n) == "" {
+		if !n.Spec.Unschedulable && nodestate.Ready(n) && s.unfit(n) == "" {
 			fit = append(fit, n)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/coracle-dev/coracle/apis/storage"
 	"github.com/coracle-dev/coracle/pkg/engine"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
@@ -83,7 +83,7 @@ func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Node)
 	now, _ := is.(*corev1.Node)
-	if before != nil && now != nil && condition.NodeReady(before) == condition.NodeReady(now) &&
+	if before != nil && now != nil && nodestate.Ready(before) == nodestate.Ready(now) &&
 		before.Annotations[storage.DirectoryAnnotation] == now.Annotations[storage.DirectoryAnnotation] {
 		return nil
 	}

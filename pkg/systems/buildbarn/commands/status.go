@@ -18,7 +18,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
 
@@ -195,7 +195,7 @@ func (d drawing) eachPod(ctx context.Context, p buildbarn.Part, use func(pod str
 	}
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if !condition.PodReady(pod) {
+		if !podstate.Ready(pod) {
 			continue
 		}
 		f, err := d.read(ctx, pod)

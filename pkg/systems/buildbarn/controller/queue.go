@@ -7,7 +7,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
 
@@ -34,7 +34,7 @@ func (r *reconciler) schedulerPod(ctx context.Context, w *buildbarn.BuildbarnWor
 		return nil, err
 	}
 	for i := range pods.Items {
-		if pod := &pods.Items[i]; pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && condition.PodReady(pod) {
+		if pod := &pods.Items[i]; pod.DeletionTimestamp == nil && pod.Status.PodIP != "" && podstate.Ready(pod) {
 			return pod, nil
 		}
 	}

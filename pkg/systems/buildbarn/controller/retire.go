@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/certificates"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/queue"
@@ -44,7 +44,7 @@ func leaving(pods []*corev1.Pod, busy map[string]int, n int32) []*corev1.Pod {
 	}
 	slices.SortFunc(pods, func(a, b *corev1.Pod) int {
 		return cmp.Or(cmp.Compare(first(retired(a)), first(retired(b))),
-			cmp.Compare(first(!condition.PodReady(a)), first(!condition.PodReady(b))),
+			cmp.Compare(first(!podstate.Ready(a)), first(!podstate.Ready(b))),
 			cmp.Compare(busy[a.Name], busy[b.Name]), b.CreationTimestamp.Compare(a.CreationTimestamp.Time),
 			cmp.Compare(a.Name, b.Name))
 	})

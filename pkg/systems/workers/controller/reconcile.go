@@ -17,7 +17,7 @@ import (
 
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/engine"
-	"github.com/coracle-dev/coracle/pkg/engine/condition"
+	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
 // New declares the reconciler.
@@ -67,7 +67,7 @@ func counts(was, is client.Object) bool {
 	if a.Labels[workers.LabelWorker] == "" && b.Labels[workers.LabelWorker] == "" {
 		return false
 	}
-	return a.Status.Phase != b.Status.Phase || condition.PodReady(a) != condition.PodReady(b) ||
+	return a.Status.Phase != b.Status.Phase || podstate.Ready(a) != podstate.Ready(b) ||
 		!equality.Semantic.DeepEqual(workers.ReportOf(a), workers.ReportOf(b)) ||
 		(a.DeletionTimestamp == nil) != (b.DeletionTimestamp == nil)
 }

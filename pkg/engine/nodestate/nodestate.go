@@ -1,7 +1,7 @@
-// Package condition has the predicates on nodes and pods that several packages share.
+// Package nodestate has the predicates on nodes that several packages share.
 //
 // Its invariant: its functions are pure and change no argument.
-package condition
+package nodestate
 
 import (
 	"slices"
@@ -9,17 +9,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// NodeReady reports whether the node's Ready condition is true.
-func NodeReady(n *corev1.Node) bool {
+// Ready reports whether the node's Ready condition is true.
+func Ready(n *corev1.Node) bool {
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-	})
-}
-
-// PodReady reports whether the pod's Ready condition is true.
-func PodReady(p *corev1.Pod) bool {
-	return slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
-		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
 }
 
