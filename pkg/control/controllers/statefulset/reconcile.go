@@ -103,30 +103,19 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if err != nil {
 		return engine.Result{}, err
 	}
-	switch settled, err := r.own(ctx, &set, a); {
-	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-		return engine.Result{}, nil
-	case err != nil:
-		return engine.Result{}, client.IgnoreNotFound(err)
-	case !settled:
-		r.Enqueue(req, 0)
-		return engine.Result{}, nil
-	}
-	failed := r.pods(ctx, &set, a)
-	if failed == nil {
-		failed = history.Delete(ctx, r.Client, a.Forget)
+	step := history.Step{
+		Own:    func() (bool, error) { return r.own(ctx, &set, a) },
+		Pods:   func() error { return r.pods(ctx, &set, a) },
+		Forget: a.Forget,
+		More:   a.More,
+		Again:  a.Again,
 	}
 	if !equality.Semantic.DeepEqual(a.Status, set.Status) {
 		next := set.DeepCopy()
 		next.Status = a.Status
-		if err := r.Client.Status().Update(ctx, next); client.IgnoreNotFound(err) != nil {
-			return engine.Result{}, errors.Join(failed, err)
-		}
+		step.Status = next
 	}
-	if failed == nil && a.More {
-		r.Enqueue(req, 0)
-	}
-	return engine.Result{RequeueAfter: a.Again}, failed
+	return step.Carry(ctx, r.Env, req)
 }
 
 func (r *reconciler) observe(ctx context.Context, set *appsv1.StatefulSet) (o Observed, err error) {
