@@ -7,9 +7,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// writeCopy writes a copy of an object, and then sets the object to what was answered. controller-runtime decodes the
-// answer into what was written, and JSON into the maps and slices that are there, which may be those of the cache: only
-// the outermost struct is the caller's.
+// writeCopy writes a copy of an object, and then sets the object to the response. controller-runtime decodes the
+// response into the object that it wrote, and so into its maps and slices, which may belong to the cache: only the
+// outermost struct belongs to the caller.
 func writeCopy(obj ctrl.Object, write func(own ctrl.Object) error) error {
 	own := obj.DeepCopyObject().(ctrl.Object)
 	if err := write(own); err != nil {

@@ -2,9 +2,9 @@ package client
 
 import ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 
-// WithoutFinalizer is an option of Delete for whoever put the finalizer there: the in-process client removes it in the
-// same write. Others ignore the option, so the caller must remove the finalizer of an object that it sees being
-// deleted, as it must for those that somebody else deletes.
+// WithoutFinalizer is an option of Delete for the owner of a finalizer: the in-process client removes the finalizer in
+// the same write. Other clients ignore the option, so the caller must still remove the finalizer of an object that it
+// sees being deleted.
 type WithoutFinalizer string
 
 // ApplyToDelete implements controller-runtime's DeleteOption.

@@ -24,8 +24,8 @@ type indexes struct {
 
 func indexKey(kind, name string) string { return kind + "/" + name }
 
-// index registers the indexes with the cache, but for those of kinds that the API server does not have. An existing
-// one, from another reconciler or from before a restart, is shared: a name means the same function everywhere.
+// index registers the indexes with the cache, except for kinds that the API server does not have. An index that exists,
+// from another reconciler or from before a restart, is shared: a name means the same function everywhere.
 func index(ctx context.Context, c cc.Interface, want []Index, absent map[schema.GroupKind]bool) (*indexes, error) {
 	ix := &indexes{scheme: c.Scheme(), values: map[string]func(client.Object) []string{}}
 	for _, w := range want {

@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// patience is how long a request waits for the cache to show its writes before it goes on
-// without: another writer may have undone the write before the cache saw it.
+// patience is how long a request waits until the cache shows its own writes. After that it runs without them: another
+// writer may have undone a write before the cache saw it.
 const patience = 30 * time.Second
 
 // write is one write of a call, to be found again in the cache.

@@ -16,7 +16,7 @@ type queue struct {
 
 	mu      sync.Mutex
 	some    sync.Cond // there is a request in line, or the queue has ended
-	idle    sync.Cond // no worker has a request, or nobody need wait for that
+	idle    sync.Cond // no worker has a request, or waiters may return anyway
 	line    line
 	added   room[time.Time] // what is to be done, since when: in line, or with a worker that will get it once more
 	taken   room[time.Time] // what workers have, since when

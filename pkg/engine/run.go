@@ -206,7 +206,7 @@ func (l *life) once(parent context.Context, synced func()) (err error) {
 	return nil
 }
 
-// sources starts the sources of the reconciler's watches, except those of absent kinds.
+// sources starts the sources of the reconciler's watches, except for absent kinds.
 func (l *life) sources(ctx context.Context, env Env, q *queue, absent map[schema.GroupKind]bool,
 	crash context.CancelCauseFunc, wg *sync.WaitGroup) []*source {
 	sourceOf := func(w Watch) *source {
@@ -295,8 +295,8 @@ type source struct {
 }
 
 // run adds the handler that feeds the queue, and returns once the initial list is queued; the handler is removed when
-// ctx ends, and wg waits for that too. It does not wait for Start: a controller that is stopped before it has started
-// all its sources may start the rest when nobody waits for them any more.
+// ctx ends, and wg waits for that too. It does not wait for Start: a controller that is stopped while it starts its
+// sources may start the rest after all waiters have returned.
 func (s *source) run(ctx context.Context, q workqueue.TypedRateLimitingInterface[Request], wg *sync.WaitGroup) {
 	inf, err := s.cache.GetInformer(ctx, s.watch.Object)
 	if err != nil {

@@ -236,8 +236,8 @@ func AtRevision(obj client.Object, rev int64) client.Object {
 	return c
 }
 
-// encodeUnknown writes magic and envelope around m in one allocation, back to front. The result is identical to that of
-// upstream's serializer, including empty contentEncoding and contentType.
+// encodeUnknown writes magic and envelope around m in one allocation, back to front. The result equals the
+// output of upstream's serializer, including empty contentEncoding and contentType.
 func encodeUnknown(apiVersion, k string, m protoMessage) ([]byte, error) {
 	raw := m.Size()
 	typ := 1 + varintLen(len(apiVersion)) + len(apiVersion) + 1 + varintLen(len(k)) + len(k)

@@ -58,8 +58,8 @@ type Resource struct {
 	Fields func(client.Object) fields.Set
 	// FieldNames lists the field names valid in a field selector (the keys of Fields).
 	FieldNames []string
-	// Label, if not nil, checks a field of a field selector in place of FieldNames, and translates it and its value to
-	// those of the stored row. A field that Fields does not have is empty in every object.
+	// Label, if not nil, checks a field of a field selector in place of FieldNames, and translates field and value to
+	// the stored row's. A field that Fields lacks is empty in every object.
 	Label func(field, value string) (string, string, error)
 	// Table prints objects of the served version as rows for kubectl get.
 	Table rest.TableConvertor

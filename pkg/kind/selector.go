@@ -24,7 +24,7 @@ func MetaFields() Selectable {
 	return SelectFields(nil, func(client.Object, []string) []string { return nil })
 }
 
-// SelectFields adds a kind's fields to those of the metadata. values appends one value for each name, in order.
+// SelectFields adds a kind's fields to the metadata's. values appends one value for each name, in order.
 func SelectFields[P client.Object](names []string, values func(P, []string) []string) Selectable {
 	all := append([]string{nameField, namespaceField}, names...)
 	return Selectable{Names: all, Set: func(o client.Object) fields.Set {

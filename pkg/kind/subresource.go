@@ -134,7 +134,6 @@ type Scale struct {
 	// Paths says where the versions of the resource keep the replicas that are wanted, by group and version; a version
 	// that is not scaled has none. Nil: in spec.replicas.
 	Paths managedfields.ResourcePathMappings
-	// Missing is the path of the wanted replicas, without which there is no scale to show; empty if a scale without them
-	// has zero.
+	// Missing is the path of the desired replicas if an object without them has no scale; empty if its scale is zero.
 	Missing string
 }

@@ -17,7 +17,7 @@ const few = 8
 
 // Config holds the limits of a Listener.
 type Config struct {
-	// Most limits all connections, Each those of one client address.
+	// Most limits all connections, Each the connections of one client address.
 	Most, Each int
 	// Opened is called with the number of open connections when it changes, Refused for each rejected connection.
 	// Both are called with a lock held, must not block, and may be nil.

@@ -117,8 +117,8 @@ func Pair(cert []byte, key *ecdsa.PrivateKey) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, private)
 }
 
-// Source provides a valid certificate: it issues a new one at Renewal and when the authority is replaced. Its functions
-// implement those of tls.Config.
+// Source provides a valid certificate: it issues a new one at Renewal and when the authority is replaced. Its
+// functions fit the callbacks of tls.Config.
 type Source struct {
 	authority *Authority
 	leaf      Leaf

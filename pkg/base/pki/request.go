@@ -24,9 +24,9 @@ type Request struct {
 	Life time.Duration
 }
 
-// SignRequest signs a request for a certificate that is no authority. Subject and subject alternative names are those
-// of the request, whose extensions are dropped: the caller decides whether it may have them. It returns PEM as Sign
-// does.
+// SignRequest signs a request for a leaf certificate and returns PEM, as Sign does. It takes the subject and the
+// subject alternative names from the request, so the caller must have decided that the requester may have them. It
+// drops extensions.
 func (a *Authority) SignRequest(r Request, now time.Time) ([]byte, error) {
 	g := a.present.Load()
 	if err := r.CheckSignature(); err != nil {

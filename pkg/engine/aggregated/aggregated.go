@@ -24,7 +24,7 @@ type Remote struct {
 
 // Remotes lists the kinds of all aggregated API servers and reaches their objects.
 type Remotes interface {
-	// Served lists the kinds, including those of servers that do not answer at the moment. all is false until every
+	// Served lists the kinds, including the kinds of servers that do not answer at the moment. all is false until every
 	// server has answered once. changed is closed when the result is out of date.
 	Served() (kinds []Remote, all bool, changed <-chan struct{})
 	// Metadata returns a client that acts as the garbage collector. Requests to a server that does not answer fail.

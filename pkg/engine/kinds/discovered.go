@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// discoveryTimeout is that of one discovery request.
+	// discoveryTimeout bounds one discovery request.
 	discoveryTimeout = 30 * time.Second
 	// settle is how long definitions have to be unchanged before the kinds are discovered again.
 	settle = 500 * time.Millisecond

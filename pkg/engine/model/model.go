@@ -39,11 +39,11 @@ type World struct {
 	Now time.Time
 	// OnCreate, if not nil, answers creations by itself if it returns true: reviews, for example.
 	OnCreate func(client.Object) bool
-	// OnDelete, if not nil, is told of each deletion by a reconciler.
+	// OnDelete, if not nil, is called after each deletion by a reconciler.
 	OnDelete func(client.Object)
-	// OnUpdate, if not nil, is told of each update by a reconciler, before it is stored.
+	// OnUpdate, if not nil, is called before each update by a reconciler is stored.
 	OnUpdate func(was, is client.Object)
-	// Pause is how long Live's pauses last: the longest time in which reconcilers look for what is no event to them.
+	// Pause is how long Live waits: the longest time after which reconcilers poll for changes that send them no event.
 	Pause time.Duration
 
 	scheme *runtime.Scheme
@@ -250,14 +250,14 @@ func of[T client.Object](all map[key]client.Object) map[string]T {
 	return out
 }
 
-// Create is somebody's creation of an object, unless there is one of its name.
+// Create creates an object as a user would, unless one of its name exists.
 func (w *World) Create(o client.Object) {
 	if err := w.api.Create(context.Background(), o); err != nil && !apierrors.IsAlreadyExists(err) {
 		w.must(err)
 	}
 }
 
-// Update is somebody's change of an object and its status, if it exists.
+// Update changes an object and its status as a user would, if it exists.
 func Update[T client.Object](w *World, name string, f func(T)) {
 	was, ok := Stored[T](w)[name]
 	if !ok {
@@ -268,7 +268,7 @@ func Update[T client.Object](w *World, name string, f func(T)) {
 	w.api.replace(w.api.key(was), next, next.DeepCopyObject().(T))
 }
 
-// Delete is somebody's deletion of an object, if it exists.
+// Delete deletes an object as a user would, if it exists.
 func Delete[T client.Object](w *World, name string, opts ...client.DeleteOption) {
 	if o, ok := Stored[T](w)[name]; ok {
 		w.must(w.api.remove(o, opts...))

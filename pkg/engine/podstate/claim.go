@@ -74,7 +74,8 @@ func patch(ctx context.Context, c client.Client, was, next *corev1.Pod) error {
 		client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})))
 }
 
-// ControlledBy lists the pods of a namespace that are controlled by uid, or by nobody if it is engine.NoController.
+// ControlledBy lists the pods of a namespace that uid controls, or that have no controller if uid is
+// engine.NoController.
 func ControlledBy(ctx context.Context, env engine.Env, namespace, uid string) ([]*corev1.Pod, error) {
 	var list corev1.PodList
 	if err := env.ByIndex(ctx, &list, namespace, engine.ControllerIndex, uid); err != nil {

@@ -5,8 +5,7 @@ import (
 	"k8s.io/component-helpers/storage/ephemeral"
 )
 
-// ClaimNames returns the names of the persistent volume claims that a pod uses, those of its ephemeral volumes among
-// them.
+// ClaimNames returns the names of the persistent volume claims that a pod uses, including its ephemeral volumes'.
 func ClaimNames(p *corev1.Pod) []string {
 	var out []string
 	for i := range p.Spec.Volumes {

@@ -31,7 +31,7 @@ type State struct {
 	Written map[string]string
 }
 
-// State is that of a service and the pods it selects, in a stable order, with nothing written.
+// State returns a hash of a service and the pods it selects, which does not depend on their order.
 func (m *Memory) State(svc *corev1.Service, pods []*corev1.Pod) State {
 	var h maphash.Hash
 	h.SetSeed(m.seed)

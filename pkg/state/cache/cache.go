@@ -190,7 +190,8 @@ func (c *Cache) Run(ctx context.Context) error {
 	}
 }
 
-// forgetting has the encodings forgotten after collections that nobody reads, until the returned function is called.
+// forgetting drops encodings that were not read since the last garbage collection, after each one, until stop is
+// called.
 func (c *Cache) forgetting(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	collected := make(chan struct{}, 1)

@@ -11,7 +11,7 @@ import (
 // Page is a part of a list, in key order.
 type Page struct {
 	Entries []*Entry
-	// Revision is that of the whole list.
+	// Revision is the revision of the whole list.
 	Revision int64
 	// More reports that further entries match. Remaining is their number, -1 where selectors decide.
 	More      bool

@@ -13,7 +13,7 @@ type Stats struct {
 	schema.GroupResource `json:",inline"`
 	Version              string `json:"version"`
 	Objects              int    `json:"objects"`
-	// Revision is that of the last change applied to the kind.
+	// Revision is the revision of the last change applied to the kind.
 	Revision int64 `json:"revision"`
 	Watchers int   `json:"watchers"`
 	// Ring is the number of recent changes retained for watchers, RingLimit their maximum, and Oldest the oldest revision

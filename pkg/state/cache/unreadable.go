@@ -17,7 +17,7 @@ type Unreadable struct {
 	Err      error
 }
 
-// unreadable holds such objects by key. Their number is bounded by that of the stored objects. A nil receiver records
+// unreadable holds such objects by key. There are at most as many as stored objects. A nil receiver records
 // nothing.
 type unreadable struct {
 	n     atomic.Int64

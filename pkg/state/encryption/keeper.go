@@ -41,7 +41,7 @@ type Config struct {
 	Managed bool
 	// ManagedFile is the path that a managed File would have. It is only used in messages.
 	ManagedFile string
-	// Values is that of the store.
+	// Values is the one that the store uses.
 	Values *Values
 	Store  Store
 	// Unreadable returns what the cache could not read.

@@ -133,7 +133,7 @@ func (r *rule) open(key string, stored []byte) (plain []byte, current bool, err 
 	return nil, false, err
 }
 
-// open decrypts data, and reports whether its key is no longer the one for writes. Upstream's AES-CBC panics where
+// open decrypts data, and reports whether writes use another key by now. Upstream's AES-CBC panics where
 // nothing follows the initialization vector.
 func (p *provider) open(key string, data []byte) (plain []byte, stale bool, err error) {
 	defer func() {

@@ -9,8 +9,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 )
 
-// endpoint is the etcd that a Store uses: the member in this process, or servers elsewhere (remote). Its errors are
-// those of a member.
+// endpoint is the etcd that a Store uses: the member in this process, or servers elsewhere (remote). It returns the
+// errors of a member.
 type endpoint interface {
 	// barrier returns once reads include every write acknowledged before the call.
 	barrier(ctx context.Context) error
@@ -18,7 +18,7 @@ type endpoint interface {
 	Txn(ctx context.Context, r *pb.TxnRequest) (*pb.TxnResponse, error)
 	LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error)
 	Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error)
-	// revision returns that of the last write, as a read after a barrier sees it.
+	// revision returns the revision of the last write, as a read after a barrier sees it.
 	revision(ctx context.Context) (int64, error)
 	// seen returns the revision of the last write as far as known, without waiting, and first the oldest one that can be
 	// read.
@@ -32,7 +32,7 @@ type endpoint interface {
 	// members and id are as Store's Alone and Member need them; 0 for servers elsewhere.
 	members() int
 	id() uint64
-	// sizes are those of the database file and of its part in use, in bytes; 0 for servers elsewhere, which have limits of
+	// sizes returns the bytes of the database file and of its part in use; 0 for servers elsewhere, which have limits of
 	// their own.
 	sizes() (file, used int64)
 	// defragment rewrites the database file, if it is this process's.

@@ -146,7 +146,7 @@ func (m *metrics) of(key string) *resourceMetrics {
 
 // Stats is the state of the store. The zero value means that it does not run.
 type Stats struct {
-	// Revision is that of the last write; history up to Compacted has been compacted.
+	// Revision is the revision of the last write; history up to Compacted has been compacted.
 	Revision  int64 `json:"revision"`
 	Compacted int64 `json:"compactedRevision"`
 	// SizeBytes is the size of the database file; UsedBytes is the part in use, which QuotaBytes limits.

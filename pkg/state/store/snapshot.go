@@ -31,7 +31,7 @@ func (s *Store) Export(write func(revision, size int64, database io.WriterTo) er
 }
 
 // Restore creates a store in dir, which must not have one, from a database that Export wrote to a file. Its revisions
-// begin above those of the database, and its history is empty.
+// begin above the database's, and it has no history.
 func Restore(database, dir string, log *slog.Logger) error {
 	c := embed.NewConfig()
 	c.Name = memberName

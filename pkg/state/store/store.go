@@ -248,7 +248,7 @@ func (s *Store) running() (endpoint, error) {
 	}
 }
 
-// classify maps etcd's errors to those of this package.
+// classify maps etcd's errors to this package's.
 func (s *Store) classify(ctx context.Context, err error) error {
 	switch {
 	case err == nil:

@@ -42,8 +42,8 @@ type connection struct {
 
 var _ service.Service = (*connection)(nil)
 
-// connect connects to a plugin when the first call is made. The endpoint is a URL such as unix:///run/kms.sock; that of
-// a name in the abstract namespace begins with unix:///@.
+// connect connects to a plugin when the first call is made. The endpoint is a URL such as unix:///run/kms.sock, or
+// unix:///@NAME for the abstract namespace.
 func connect(endpoint string, timeout time.Duration) (*connection, error) {
 	socket, err := util.ParseEndpoint(endpoint)
 	if err != nil {
