@@ -40,8 +40,8 @@ func rotateCommand() *cobra.Command {
 key when they renew theirs, and tokens of the old key stay valid for --overlap. If the key may be compromised, use --overlap 0: its
 tokens become invalid immediately, and pods that use one are rejected until they have a new one.
 
-With --ca, replaces the certificate authorities: all of them, or those named (server signs the API's certificate, client those of users and
-nodes, node the serving certificates of nodes). Nothing is restarted and nobody is locked out: the new authorities sign, and both are
+With --ca, replaces the certificate authorities: all of them, or the named ones (server signs the API's certificate, client those of users and
+nodes, node the serving certificates of nodes). Nothing restarts and no client is locked out: the new authorities sign, and both are
 trusted. Nodes renew their certificates within seconds; the admin kubeconfig and kube-root-ca.crt in each namespace are updated.
 "coracle certs check" lists who still depends on the old ones. Issue new certificates to other users, and restart pods that read
 kube-root-ca.crt only once.

@@ -20,7 +20,7 @@ dynamically provisioned volumes, and pods, jobs and tasks that have ended. Data 
 
 Secrets are in clear text, and only if --include-secrets says so; those with tokens of service accounts or join tokens never are.
 
-A directory has definitions, objects of the cluster, those of each namespace, and webhooks and policies of admission, to be applied in this order:
+A directory has definitions, cluster-scoped objects, the objects of each namespace, and webhooks and policies of admission, to be applied in this order:
 
   coracle export --dir cluster
   kubectl apply --server-side -R -f cluster/1-definitions

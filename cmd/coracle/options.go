@@ -204,7 +204,7 @@ func accountFlags(f *pflag.FlagSet, c *config.Accounts) {
 func agentFlags(f *pflag.FlagSet) {
 	d := config.Default()
 	f.String("node-name", "", "name of the node (default the host's name)")
-	f.String("node-ip", "", "address of the node (default that of the default route)")
+	f.String("node-ip", "", "address of the node (default the address of the default route)")
 	f.StringSlice("node-labels", nil, "labels of the node, key=value")
 	f.StringSlice("node-taints", nil, "taints of the node, key=value:Effect")
 	f.Int("max-pods", d.MaxPods, "maximum number of pods on the node")

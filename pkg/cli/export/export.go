@@ -41,8 +41,8 @@ type Options struct {
 // Result says how much was exported.
 type Result struct{ Objects, Namespaces int }
 
-// Export writes the objects of a cluster to out: definitions, objects of the cluster, those of each namespace, and
-// admission's. It is not one moment of the cluster: each list of a kind is. What it wrote is to be committed by the
+// Export writes the objects of a cluster to out: definitions, cluster-scoped objects, the objects of each namespace,
+// and admission's. It is not one moment of the cluster: each list of a kind is. What it wrote is to be committed by the
 // caller.
 func Export(ctx context.Context, config *rest.Config, o Options, out Output) (Result, error) {
 	e, err := connect(config, o, out)
@@ -181,7 +181,7 @@ func (e *exporter) used(ctx context.Context, kinds []kind) ([]kind, error) {
 	return used, nil
 }
 
-// kind writes the objects of one kind, page by page, in the order in which the store has them: that of their names.
+// kind writes the objects of one kind, page by page, in the order of their names, as the store has them.
 func (e *exporter) kind(ctx context.Context, k kind, namespace, file string) error {
 	o := metav1.ListOptions{Limit: page}
 	for {
@@ -221,7 +221,7 @@ func (e *exporter) list(ctx context.Context, k kind, namespace string,
 	return list, nil
 }
 
-// object writes one object, unless nobody made it.
+// object writes one object, unless the cluster makes it by itself.
 func (e *exporter) object(k kind, o *unstructured.Unstructured, file string) error {
 	if k.name() == "namespaces" && e.Namespace == "" && o.GetDeletionTimestamp() == nil {
 		if len(e.namespaces) == maxNamespaces {

@@ -23,7 +23,7 @@ type kind struct {
 	status bool
 }
 
-// name is that of its file, such as deployments.apps.
+// name is the name of its file, such as deployments.apps.
 func (k kind) name() string { return k.resource.GroupResource().String() }
 
 // stage is one part of an export. Each can be applied once those before it are there.

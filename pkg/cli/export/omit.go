@@ -25,7 +25,7 @@ var own = map[string]bool{
 	"prioritylevelconfigurations.flowcontrol.apiserver.k8s.io /catch-all":         true,
 }
 
-// tokens are the types of Secrets that are worth nothing in another cluster, or let somebody into this one.
+// tokens are the types of Secrets that are useless in another cluster, or grant access to this one.
 var tokens = map[string]bool{
 	"kubernetes.io/service-account-token": true,
 	"bootstrap.kubernetes.io/token":       true,
@@ -96,7 +96,7 @@ func systemNamespace(name string) bool {
 		name == "kube-node-lease"
 }
 
-// plain reports whether nobody has added labels or annotations to an object.
+// plain reports whether an object has only the labels and annotations that the server sets.
 func plain(o *unstructured.Unstructured) bool {
 	for label := range o.GetLabels() {
 		if label != nameLabel {

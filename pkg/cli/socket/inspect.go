@@ -17,10 +17,10 @@ type CacheKind struct {
 	Version  string `json:"version"`
 	Resource string `json:"resource"`
 	Objects  int    `json:"objects"`
-	// ObjectBytes is the size of the objects as stored, EncodingBytes that of the encodings held beside them.
+	// ObjectBytes is the size of the objects as stored, EncodingBytes the size of the encodings held beside them.
 	ObjectBytes   int64 `json:"objectBytes"`
 	EncodingBytes int64 `json:"encodingBytes"`
-	// Revision is that of the kind's last change, OldestRevision the one after which a watch can still start.
+	// Revision is the revision of the kind's last change, OldestRevision the one after which a watch can still start.
 	Revision       int64  `json:"revision"`
 	OldestRevision int64  `json:"oldestRevision"`
 	Watchers       int    `json:"watchers"`

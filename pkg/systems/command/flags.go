@@ -40,7 +40,7 @@ func UseCluster(dataDir string) {
 // Flags adds the flags that select the cluster and the namespace, and returns a function that connects to it.
 func (c Connector) Flags(cmd *cobra.Command) func() (*Cluster, error) {
 	kubeconfig := cmd.Flags().String("kubeconfig", "", "kubeconfig of the cluster (default this machine's)")
-	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace (default that of the kubeconfig)")
+	namespace := cmd.Flags().StringP("namespace", "n", "", "namespace (default the kubeconfig's)")
 	return func() (*Cluster, error) { return c.Connect(*kubeconfig, *namespace) }
 }
 

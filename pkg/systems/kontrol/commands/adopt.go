@@ -27,7 +27,7 @@ type AdoptOptions struct {
 	Object string
 	// Cluster has the object, in the namespace of the command.
 	Cluster string
-	// Name is that of the Resource; empty for one made of the object's.
+	// Name is the name of the Resource; empty: it is made from the object's name.
 	Name string
 	// Mode is what is done about drift; empty means Report.
 	Mode string

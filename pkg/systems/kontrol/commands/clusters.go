@@ -75,7 +75,7 @@ type ClusterOptions struct {
 	Pull                bool
 	TokenFile           string
 	Kubeconfig, Context string
-	// SecretNamespace is that of the Secret with the kubeconfig; empty is kube-system.
+	// SecretNamespace is the namespace of the Secret with the kubeconfig; empty means kube-system.
 	SecretNamespace string
 	// Labels is a list of KEY=VALUE.
 	Labels []string

@@ -57,13 +57,13 @@ clusters, and what others change there is reported or corrected.`,
 	return cmd
 }
 
-// selecting adds the flags that select Resources; namespace is that of their objects.
+// selecting adds the flags that select Resources. The namespace is the one of their objects.
 func (k commands) selecting(cmd *cobra.Command, o *KontrolOptions) func() (*cluster, error) {
 	f := cmd.Flags()
 	kubeconfig := f.String("kubeconfig", "", "kubeconfig of the cluster that has the resources (default this machine's)")
-	f.StringVar(&o.Cluster, "cluster", "", "only those of a cluster")
-	f.StringVarP(&o.Namespace, "namespace", "n", "", "only those whose object is in a namespace")
-	f.StringVar(&o.Kind, "kind", "", "only those whose object is of a kind, such as ConfigMap")
+	f.StringVar(&o.Cluster, "cluster", "", "only resources for this cluster")
+	f.StringVarP(&o.Namespace, "namespace", "n", "", "only resources whose object is in this namespace")
+	f.StringVar(&o.Kind, "kind", "", "only resources whose object is of this kind, such as ConfigMap")
 	return func() (*cluster, error) {
 		return k.connect(*kubeconfig)
 	}
@@ -227,8 +227,8 @@ func (k commands) drift() *cobra.Command {
 	var o KontrolOptions
 	cmd := &cobra.Command{
 		Use:   "drift [NAME...]",
-		Short: "List the fields that somebody else changed on the clusters",
-		Long: `List the fields that somebody else changed on the clusters, with who and when.
+		Short: "List the fields that others changed on the clusters",
+		Long: `List the fields that others changed on the clusters, with who and when.
 
 The exit code is 0 if there are none, 1 if there are some, and 2 after an error.`,
 	}
@@ -323,7 +323,7 @@ func (k commands) clusterAdd() *cobra.Command {
 	f.StringArrayVarP(&o.Labels, "label", "l", nil, "label of the cluster, KEY=VALUE; may be repeated")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		o.Name = args[0]
-		c, err := k.connect("") // --kubeconfig is that of the other cluster
+		c, err := k.connect("") // --kubeconfig names the other cluster
 		if err != nil {
 			return err
 		}

@@ -156,7 +156,7 @@ func windowText(w *kontrol.SyncWindow) string {
 	return strings.ToLower(string(w.Kind)) + " " + w.String()
 }
 
-// Drift is a field that somebody changed on a cluster.
+// Drift is a field that another writer changed on a cluster.
 type Drift struct {
 	Resource string `json:"resource"`
 	Cluster  string `json:"cluster"`

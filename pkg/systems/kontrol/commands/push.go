@@ -212,7 +212,7 @@ func (c *cluster) previewPush(ctx context.Context, b *kontrol.Bundle, objects []
 	return err
 }
 
-// contentOf returns the objects of a Bundle's Resources by their keys: those of the first cluster that has each.
+// contentOf returns the objects of a Bundle's Resources by their keys, each from the first cluster that has it.
 func (c *cluster) contentOf(ctx context.Context, b *kontrol.Bundle) (map[string]map[string]any, error) {
 	out := map[string]map[string]any{}
 	list, err := c.resourcesOf(ctx, b)

@@ -28,7 +28,7 @@ func answered(yes bool, err error) error {
 
 // KontrolOptions select Resources, and how they are printed.
 type KontrolOptions struct {
-	// Names are those of Resources; none means all.
+	// Names are names of Resources; none means all.
 	Names []string
 	// Cluster, Namespace, Kind and State select by cluster, by the object's namespace and kind, and by state; empty means
 	// any.
@@ -117,7 +117,7 @@ func (c *cluster) selects(ctx context.Context, o *KontrolOptions, r *kontrol.Res
 	return slices.Contains(names, o.Cluster), err
 }
 
-// stateOf returns the state of a Resource: that of a generation that nothing has looked at yet is OutOfSync.
+// stateOf returns the state of a Resource. A generation that no reconciler has observed is OutOfSync.
 func stateOf(r *kontrol.Resource) string {
 	switch {
 	case r.DeletionTimestamp != nil:

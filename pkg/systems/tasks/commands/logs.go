@@ -17,7 +17,8 @@ type LogOptions struct {
 	Follow bool
 	// Tail is the number of lines from the end; negative for all.
 	Tail int64
-	// Attempt is the number of the attempt, 0 for the last that has begun; Index that of an array, negative if it is none.
+	// Attempt is the number of the attempt, 0 for the last one that has begun. Index is the index in an array, negative if
+	// the task is no array.
 	Attempt, Index int32
 }
 

@@ -254,7 +254,7 @@ func took(s tasks.TaskStatus) time.Duration {
 	return s.FinishedAt.Sub(s.StartedAt.Time)
 }
 
-// interrupted asks whether to cancel the task, if there is somebody to ask.
+// interrupted asks at a terminal whether to cancel the task.
 func (c cluster) interrupted(name string, t command.Terminal) error {
 	left := failed(name, "interrupted; the task goes on: see `coracle logs -f "+name+"` and `coracle cancel "+name+"`",
 		interruptedCode)

@@ -29,7 +29,7 @@ import (
 // maxManifest limits the files that are converted, in bytes.
 const maxManifest = 16 << 20
 
-// open opens the manifests of one option -f: a file, those of a directory in the order of their names, or standard
+// open opens the manifests of one option -f: a file, the files of a directory in the order of their names, or standard
 // input.
 func open(name string, in io.Reader) (io.Reader, error) {
 	if name == "-" {
