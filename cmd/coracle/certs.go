@@ -51,7 +51,7 @@ hour, depends on them; --force overrides this if a key may be compromised. Nodes
 token. Join tokens work as long as the authority they were created for is trusted: create new ones after --ca.`,
 		Args: command.Exactly(0, "--service-account [--overlap DURATION] or --ca [--finish]"),
 	}
-	commonFlags(cmd.Flags())
+	load := configure(cmd)
 	account := cmd.Flags().Bool("service-account", false, "rotate the signing key of service account tokens")
 	overlap := cmd.Flags().Duration("overlap", accountOverlap,
 		"how long tokens signed with the old service account key stay valid")
@@ -71,7 +71,7 @@ token. Join tokens work as long as the authority they were created for is truste
 			return errors.New("specify what to rotate: --service-account for the signing key of service account tokens, --ca " +
 				"for certificate authorities")
 		}
-		c, err := load(cmd)
+		c, err := load()
 		if err != nil {
 			return err
 		}

@@ -58,7 +58,7 @@ func kubeAPIServerCommand() *cobra.Command {
 	servingOf(f, k)
 	etcdOf(f, k)
 	accessOf(f, k)
-	apiFlags(f, &k.Config.Server)
+	k.Config.UpstreamOptions(f)
 	return cmd
 }
 

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
+
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 )
 
 // TestFlagsOfUpstream: README's table of upstream's flags says which of them server and link have, and both have the
@@ -19,7 +21,9 @@ func TestFlagsOfUpstream(t *testing.T) {
 	require.True(t, ok)
 	table, _, _ = strings.Cut(table, "\n\n")
 	server, link := pflag.NewFlagSet("server", pflag.ContinueOnError), kubeAPIServerCommand().Flags()
-	serverFlags(server)
+	for _, s := range config.NewOptions().Of(config.ServerPart) {
+		server.AddFlagSet(s.Flags)
+	}
 	name := regexp.MustCompile("`([a-z0-9-]+\\*?)`")
 	has := func(f *pflag.FlagSet, name string) (found bool) {
 		prefix, many := strings.CutSuffix(name, "*")

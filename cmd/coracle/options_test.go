@@ -36,11 +36,9 @@ func TestOptionsComeFromFourPlaces(t *testing.T) {
 	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
 	loaded := func(args ...string) (config.Config, error) {
 		cmd := &cobra.Command{}
-		commonFlags(cmd.Flags())
-		serverFlags(cmd.Flags())
-		agentFlags(cmd.Flags())
+		load := configure(cmd, config.ServerPart, config.AgentPart)
 		require.NoError(t, cmd.ParseFlags(append([]string{"--config", path}, args...)))
-		return load(cmd)
+		return load()
 	}
 	write("cluster-domain: file.local\nmax-pods: 7\nnode-labels: [a=b, c=d]\nnode-monitor-grace-period: " +
 		"90s\neviction-hard: {nodefs.available: 10%}\nlog-level: debug\n")

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 	"github.com/coracle-dev/coracle/pkg/server"
 	"github.com/coracle-dev/coracle/pkg/systems/command"
@@ -22,12 +23,9 @@ func startCommand() *cobra.Command {
 It is idempotent. Containers that are still running from an earlier run are adopted.`,
 		Args: command.Exactly(0, ""),
 	}
-	flags := cmd.Flags()
-	commonFlags(flags)
-	serverFlags(flags)
-	agentFlags(flags)
+	load, flags := configure(cmd, config.ServerPart, config.AgentPart), cmd.Flags()
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := load(cmd)
+		c, err := load()
 		if err != nil {
 			return err
 		}
@@ -78,13 +76,10 @@ func serverCommand() *cobra.Command {
 		Short: "Run the control plane and this machine as a node",
 		Args:  command.Exactly(0, ""),
 	}
-	flags := cmd.Flags()
-	commonFlags(flags)
-	serverFlags(flags)
-	agentFlags(flags)
-	noNode := flags.Bool("no-node", false, "run the control plane only")
+	load := configure(cmd, config.ServerPart, config.AgentPart)
+	noNode := cmd.Flags().Bool("no-node", false, "run the control plane only")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := load(cmd)
+		c, err := load()
 		if err != nil {
 			return err
 		}
@@ -102,12 +97,9 @@ func agentCommand() *cobra.Command {
 Pass the token in a file (--token-file), in CORACLE_TOKEN or on standard input (--token -): arguments are visible in the process list.`,
 		Args: command.Exactly(0, "--join URL [--token-file FILE]"),
 	}
-	flags := cmd.Flags()
-	commonFlags(flags)
-	agentFlags(flags)
-	joinFlags(flags)
+	load := configure(cmd, config.JoinPart, config.AgentPart)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := load(cmd)
+		c, err := load()
 		if err != nil {
 			return err
 		}

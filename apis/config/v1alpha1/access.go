@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 // Access configures who may use the API, beside client certificates, service accounts and bootstrap tokens. Names and
@@ -12,47 +14,47 @@ import (
 type Access struct {
 	// AuthenticationConfig is the absolute path of an AuthenticationConfiguration (apiserver.config.k8s.io),
 	// AuthorizationConfig that of an AuthorizationConfiguration. They are reloaded when they change; empty for none.
-	AuthenticationConfig string `mapstructure:"authentication-config"`
-	AuthorizationConfig  string `mapstructure:"authorization-config"`
+	AuthenticationConfig string
+	AuthorizationConfig  string
 	// AnonymousAuth lets requests without credentials pass as system:anonymous, with the permissions of
 	// system:unauthenticated.
-	AnonymousAuth bool `mapstructure:"anonymous-auth"`
+	AnonymousAuth bool
 	// TokenWebhook is the absolute path of a kubeconfig for the server that authenticates unknown tokens; empty for none.
 	// TokenWebhookVersion is the version of its TokenReviews, and TokenWebhookTTL how long its answers are valid.
-	TokenWebhook        string        `mapstructure:"authentication-token-webhook-config-file"`
-	TokenWebhookVersion string        `mapstructure:"authentication-token-webhook-version"`
-	TokenWebhookTTL     time.Duration `mapstructure:"authentication-token-webhook-cache-ttl"`
-	OIDC                `mapstructure:",squash"`
-	FrontProxy          `mapstructure:",squash"`
-	Accounts            `mapstructure:",squash"`
+	TokenWebhook        string
+	TokenWebhookVersion string
+	TokenWebhookTTL     time.Duration
+	OIDC
+	FrontProxy
+	Accounts
 }
 
 // FrontProxy is an authenticating proxy in front of the API, which says in headers who a user is.
 type FrontProxy struct {
 	// RequestHeaderCA is the absolute path of the authorities of its client certificate, which is followed; empty for no
 	// proxy.
-	RequestHeaderCA string `mapstructure:"requestheader-client-ca-file"`
+	RequestHeaderCA string
 	// RequestHeaderNames are the common names that its certificate may have; empty for any.
-	RequestHeaderNames    []string `mapstructure:"requestheader-allowed-names"`
-	RequestHeaderUsers    []string `mapstructure:"requestheader-username-headers"`
-	RequestHeaderUIDs     []string `mapstructure:"requestheader-uid-headers"`
-	RequestHeaderGroups   []string `mapstructure:"requestheader-group-headers"`
-	RequestHeaderPrefixes []string `mapstructure:"requestheader-extra-headers-prefix"`
+	RequestHeaderNames    []string
+	RequestHeaderUsers    []string
+	RequestHeaderUIDs     []string
+	RequestHeaderGroups   []string
+	RequestHeaderPrefixes []string
 }
 
 // OIDC is one OpenID provider; AuthenticationConfig has several, and more settings. OIDCIssuer and OIDCClientID go
 // together.
 type OIDC struct {
-	OIDCIssuer         string   `mapstructure:"oidc-issuer-url"`
-	OIDCClientID       string   `mapstructure:"oidc-client-id"`
-	OIDCCAFile         string   `mapstructure:"oidc-ca-file"`
-	OIDCUsernameClaim  string   `mapstructure:"oidc-username-claim"`
-	OIDCUsernamePrefix string   `mapstructure:"oidc-username-prefix"`
-	OIDCGroupsClaim    string   `mapstructure:"oidc-groups-claim"`
-	OIDCGroupsPrefix   string   `mapstructure:"oidc-groups-prefix"`
-	OIDCSigningAlgs    []string `mapstructure:"oidc-signing-algs"`
+	OIDCIssuer         string
+	OIDCClientID       string
+	OIDCCAFile         string
+	OIDCUsernameClaim  string
+	OIDCUsernamePrefix string
+	OIDCGroupsClaim    string
+	OIDCGroupsPrefix   string
+	OIDCSigningAlgs    []string
 	// OIDCRequiredClaims are "claim=value".
-	OIDCRequiredClaims []string `mapstructure:"oidc-required-claim"`
+	OIDCRequiredClaims []string
 }
 
 // RequiredClaims returns OIDCRequiredClaims as a map.
@@ -85,4 +87,52 @@ func (a Access) validate() error {
 	}
 	_, err := a.RequiredClaims()
 	return errors.Join(append(errs, err, a.Accounts.validate())...)
+}
+
+func (a *Access) anonymousOption(f *pflag.FlagSet) {
+	f.BoolVar(&a.AnonymousAuth, "anonymous-auth", false,
+		"accept requests without credentials as system:anonymous; kubeadm join needs it")
+}
+
+func (a *Access) options(f *pflag.FlagSet) {
+	f.StringVar(&a.AuthenticationConfig, "authentication-config", "",
+		"AuthenticationConfiguration file: OpenID providers, with claims mapped and checked by CEL, and anonymous access; "+
+			"reloaded when it changes")
+	f.StringVar(&a.AuthorizationConfig, "authorization-config", "",
+		"AuthorizationConfiguration file: the chain of Node, RBAC and webhooks; reloaded when it changes")
+	f.StringVar(&a.TokenWebhook, "authentication-token-webhook-config-file", "",
+		"kubeconfig of a server that authenticates unknown tokens by TokenReviews")
+	f.StringVar(&a.TokenWebhookVersion, "authentication-token-webhook-version", "v1",
+		"version of the token webhook's TokenReviews: v1 or v1beta1")
+	f.DurationVar(&a.TokenWebhookTTL, "authentication-token-webhook-cache-ttl", 2*time.Minute,
+		"how long the token webhook's answers are valid")
+}
+
+func (o *OIDC) options(f *pflag.FlagSet) {
+	f.StringVar(&o.OIDCIssuer, "oidc-issuer-url", "",
+		"URL of an OpenID provider, https; --authentication-config has several, and more settings")
+	f.StringVar(&o.OIDCClientID, "oidc-client-id", "", "audience of the provider's tokens")
+	f.StringVar(&o.OIDCCAFile, "oidc-ca-file", "", "authorities of the provider's certificate (default the system's)")
+	f.StringVar(&o.OIDCUsernameClaim, "oidc-username-claim", "sub", "claim that names the user")
+	f.StringVar(&o.OIDCUsernamePrefix, "oidc-username-prefix", "",
+		"prefix of user names; - for none (default the issuer's URL and #, unless the claim is email)")
+	f.StringVar(&o.OIDCGroupsClaim, "oidc-groups-claim", "", "claim with the user's groups")
+	f.StringVar(&o.OIDCGroupsPrefix, "oidc-groups-prefix", "", "prefix of groups")
+	f.StringSliceVar(&o.OIDCSigningAlgs, "oidc-signing-algs", []string{"RS256"}, "accepted signing algorithms of tokens")
+	f.StringSliceVar(&o.OIDCRequiredClaims, "oidc-required-claim", nil, "claim=value that tokens must have")
+}
+
+func (p *FrontProxy) options(f *pflag.FlagSet) {
+	f.StringVar(&p.RequestHeaderCA, "requestheader-client-ca-file", "",
+		"authorities of an authenticating proxy, whose headers name the user; reloaded when it changes")
+	f.StringSliceVar(&p.RequestHeaderNames, "requestheader-allowed-names", nil,
+		"common names that the proxy's certificate may have (default any)")
+	f.StringSliceVar(&p.RequestHeaderUsers, "requestheader-username-headers", []string{"X-Remote-User"},
+		"the proxy's headers with the user's name")
+	f.StringSliceVar(&p.RequestHeaderUIDs, "requestheader-uid-headers", []string{"X-Remote-Uid"},
+		"the proxy's headers with the user's UID")
+	f.StringSliceVar(&p.RequestHeaderGroups, "requestheader-group-headers", []string{"X-Remote-Group"},
+		"the proxy's headers with the user's groups")
+	f.StringSliceVar(&p.RequestHeaderPrefixes, "requestheader-extra-headers-prefix", []string{"X-Remote-Extra-"},
+		"prefixes of the proxy's headers with extra attributes of the user")
 }

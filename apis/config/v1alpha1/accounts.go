@@ -6,26 +6,28 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 // Accounts configures the tokens of service accounts. Names and meaning are upstream's.
 type Accounts struct {
 	// AccountIssuers are the issuers whose tokens are accepted; the first one's are issued. Empty means
 	// https://kubernetes.default.svc.CLUSTER-DOMAIN.
-	AccountIssuers []string `mapstructure:"service-account-issuer"`
+	AccountIssuers []string
 	// AccountJWKS is the URL of the keys in the discovery document; empty means this server's, as the client calls it.
-	AccountJWKS string `mapstructure:"service-account-jwks-uri"`
+	AccountJWKS string
 	// APIAudiences are the audiences of tokens for the API; empty means the issuers.
-	APIAudiences []string `mapstructure:"api-audiences"`
+	APIAudiences []string
 	// AccountSigningKey is the absolute path of the key that signs tokens; empty means that of the data directory, which
 	// can be rotated. AccountKeys are those of further keys that verify tokens, such as former ones.
-	AccountSigningKey string   `mapstructure:"service-account-signing-key-file"`
-	AccountKeys       []string `mapstructure:"service-account-key-file"`
+	AccountSigningKey string
+	AccountKeys       []string
 	// AccountMaxExpiration is the maximum lifetime of a requested token; 0 is no limit.
-	AccountMaxExpiration time.Duration `mapstructure:"service-account-max-token-expiration"`
+	AccountMaxExpiration time.Duration
 	// AccountExtendExpiration has tokens that kubelets request for pods accepted for a year, for clients that never read
 	// them again.
-	AccountExtendExpiration bool `mapstructure:"service-account-extend-token-expiration"`
+	AccountExtendExpiration bool
 }
 
 // The limits of AccountMaxExpiration.
@@ -63,4 +65,22 @@ func (a Accounts) validate() error {
 		errs = append(errs, errors.New("the service-account-max-token-expiration must be between 1 hour and 2^32 seconds"))
 	}
 	return errors.Join(errs...)
+}
+
+func (a *Accounts) options(f *pflag.FlagSet) {
+	f.StringSliceVar(&a.AccountIssuers, "service-account-issuer", nil,
+		"issuer of service account tokens; further ones are accepted too (default "+
+			"https://kubernetes.default.svc.CLUSTER-DOMAIN)")
+	f.StringVar(&a.AccountJWKS, "service-account-jwks-uri", "",
+		"URL of the keys of service account tokens in the discovery document, https (default /openid/v1/jwks of this server)")
+	f.StringSliceVar(&a.APIAudiences, "api-audiences", nil,
+		"audiences of tokens for the API (default the issuers of service account tokens)")
+	f.StringVar(&a.AccountSigningKey, "service-account-signing-key-file", "",
+		"file with the private key that signs service account tokens (default one of the data directory, see coracle certs)")
+	f.StringSliceVar(&a.AccountKeys, "service-account-key-file", nil,
+		"files with further keys, public or private, that verify service account tokens, such as former ones")
+	f.DurationVar(&a.AccountMaxExpiration, "service-account-max-token-expiration", 0,
+		"maximum lifetime of requested service account tokens, at least 1h; longer requests get this (default none)")
+	f.BoolVar(&a.AccountExtendExpiration, "service-account-extend-token-expiration", true,
+		"accept tokens that kubelets request for pods for a year, for clients that never read them again")
 }

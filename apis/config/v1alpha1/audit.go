@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 // Audit configures the audit of the API, which is disabled without AuditLogPath and AuditWebhookConfig. Names and
@@ -11,28 +13,28 @@ import (
 type Audit struct {
 	// AuditPolicyFile is the absolute path of an audit.k8s.io/v1 Policy. Log and webhook require it, and it requires one
 	// of them.
-	AuditPolicyFile string `mapstructure:"audit-policy-file"`
+	AuditPolicyFile string
 	// AuditLogPath is the absolute path of the file to write, or StandardOutput; AuditLogFormat is json, an object per
 	// line, or legacy.
-	AuditLogPath   string `mapstructure:"audit-log-path"`
-	AuditLogFormat string `mapstructure:"audit-log-format"`
+	AuditLogPath   string
+	AuditLogFormat string
 	// AuditLogMaxAge is the age in days, and AuditLogMaxBackup the number, of rotated files to retain; 0 retains all.
-	AuditLogMaxAge    int `mapstructure:"audit-log-maxage"`
-	AuditLogMaxBackup int `mapstructure:"audit-log-maxbackup"`
+	AuditLogMaxAge    int
+	AuditLogMaxBackup int
 	// AuditLogMaxSize is the size in MiB at which the file is rotated; 0 means 100. AuditLogCompress compresses rotated
 	// files.
-	AuditLogMaxSize  int  `mapstructure:"audit-log-maxsize"`
-	AuditLogCompress bool `mapstructure:"audit-log-compress"`
+	AuditLogMaxSize  int
+	AuditLogCompress bool
 	// AuditWebhookConfig is the absolute path of a kubeconfig for a server that is sent events.
-	AuditWebhookConfig string `mapstructure:"audit-webhook-config-file"`
+	AuditWebhookConfig string
 	// AuditWebhookInitialBackoff is how long after a failure they are sent again; it grows by half until the fifth
 	// attempt.
-	AuditWebhookInitialBackoff time.Duration `mapstructure:"audit-webhook-initial-backoff"`
+	AuditWebhookInitialBackoff time.Duration
 	// AuditWebhookBufferSize limits the events that wait, AuditWebhookMaxBatch those of a request, and AuditWebhookMaxWait
 	// how long one waits for more.
-	AuditWebhookBufferSize int           `mapstructure:"audit-webhook-batch-buffer-size"`
-	AuditWebhookMaxBatch   int           `mapstructure:"audit-webhook-batch-max-size"`
-	AuditWebhookMaxWait    time.Duration `mapstructure:"audit-webhook-batch-max-wait"`
+	AuditWebhookBufferSize int
+	AuditWebhookMaxBatch   int
+	AuditWebhookMaxWait    time.Duration
 }
 
 // StandardOutput is the AuditLogPath of standard output.
@@ -72,4 +74,25 @@ func (c Audit) validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Audit) options(f *pflag.FlagSet) {
+	f.StringVar(&c.AuditPolicyFile, "audit-policy-file", "",
+		"audit policy (audit.k8s.io/v1); with --audit-log-path or --audit-webhook-config-file")
+	f.StringVar(&c.AuditLogPath, "audit-log-path", "", "file for audit events; - is standard output")
+	f.StringVar(&c.AuditLogFormat, "audit-log-format", "json",
+		"json, an object per line, or legacy, a line of text per event")
+	f.IntVar(&c.AuditLogMaxAge, "audit-log-maxage", 366, "days to retain rotated audit logs; 0 means forever")
+	f.IntVar(&c.AuditLogMaxBackup, "audit-log-maxbackup", 100, "number of rotated audit logs to retain; 0 means all")
+	f.IntVar(&c.AuditLogMaxSize, "audit-log-maxsize", 100, "size in MiB at which the audit log is rotated; 0 means 100")
+	f.BoolVar(&c.AuditLogCompress, "audit-log-compress", false, "compress rotated audit logs with gzip")
+	f.StringVar(&c.AuditWebhookConfig, "audit-webhook-config-file", "",
+		"kubeconfig of a server that receives audit events in batches; requests never wait for it")
+	f.DurationVar(&c.AuditWebhookInitialBackoff, "audit-webhook-initial-backoff", 10*time.Second,
+		"delay before a failed batch is sent again; it grows by half until the fifth attempt")
+	f.IntVar(&c.AuditWebhookBufferSize, "audit-webhook-batch-buffer-size", 10_000,
+		"maximum number of events that wait for the webhook, in at most 32 MiB; further ones are dropped and counted")
+	f.IntVar(&c.AuditWebhookMaxBatch, "audit-webhook-batch-max-size", 400, "maximum number of events of a batch")
+	f.DurationVar(&c.AuditWebhookMaxWait, "audit-webhook-batch-max-wait", 30*time.Second,
+		"how long a batch waits to be full")
 }

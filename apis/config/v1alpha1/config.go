@@ -19,77 +19,79 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/validation"
 	cliflag "k8s.io/component-base/cli/flag"
+
+	"github.com/spf13/pflag"
 )
 
 // Config is the complete configuration; each mode uses the parts that it needs.
 type Config struct {
-	Common `mapstructure:",squash"`
-	Server `mapstructure:",squash"`
-	Agent  `mapstructure:",squash"`
+	Common
+	Server
+	Agent
 }
 
 // Common has the options of all modes.
 type Common struct {
 	// DataDir is the directory of all state, RunDir that of state that need not survive a reboot. Both are absolute.
-	DataDir string `mapstructure:"data-dir"`
-	RunDir  string `mapstructure:"run-dir"`
+	DataDir string
+	RunDir  string
 	// LogLevel is debug, info, warn or error.
-	LogLevel string `mapstructure:"log-level"`
+	LogLevel string
 	// LogFormat is text or json, with one object per line.
-	LogFormat string `mapstructure:"log-format"`
+	LogFormat string
 }
 
 // Server has the options of the control plane.
 type Server struct {
 	// Listen is the API's address and port; an empty address means all addresses of the machine.
-	Listen string `mapstructure:"listen"`
+	Listen string
 	// TLSNames are additional names and addresses in the serving certificate.
-	TLSNames []string `mapstructure:"tls-names"`
+	TLSNames []string
 	// ClusterCIDR is divided into a /24 per node; ServiceCIDR is the range of service addresses.
-	ClusterCIDR string `mapstructure:"cluster-cidr"`
-	ServiceCIDR string `mapstructure:"service-cidr"`
+	ClusterCIDR string
+	ServiceCIDR string
 	// NodePortRange are the ports of nodes for services, as "30000-32767", or "30000+2767" with a number of further ports.
-	NodePortRange string `mapstructure:"service-node-port-range"`
+	NodePortRange string
 	// EventTTL is how long events are retained after their last write.
-	EventTTL time.Duration `mapstructure:"event-ttl"`
+	EventTTL time.Duration
 	// ClusterDomain is the DNS suffix of services.
-	ClusterDomain string `mapstructure:"cluster-domain"`
+	ClusterDomain string
 	// NodeMonitorGracePeriod is how long a node may go without heartbeats before it counts as lost. Nodes send one
 	// every 10 s.
-	NodeMonitorGracePeriod time.Duration `mapstructure:"node-monitor-grace-period"`
+	NodeMonitorGracePeriod time.Duration
 	// TaskNodeTimeout is how long a node may go without heartbeats before the attempts of tasks on it have failed.
-	TaskNodeTimeout time.Duration `mapstructure:"task-node-timeout"`
+	TaskNodeTimeout time.Duration
 	// SchedulerConfig is the absolute path of a KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1); empty for
 	// none.
-	SchedulerConfig string `mapstructure:"scheduler-config"`
+	SchedulerConfig string
 	// Disable lists components that this process does not run: Controllers, Scheduler, LoadBalancer, Ingresses.
-	Disable []string `mapstructure:"disable"`
+	Disable []string
 	// EnableAdmissionPlugins and DisableAdmissionPlugins modify the set of admission plugins, by upstream's names.
-	EnableAdmissionPlugins  []string `mapstructure:"enable-admission-plugins"`
-	DisableAdmissionPlugins []string `mapstructure:"disable-admission-plugins"`
+	EnableAdmissionPlugins  []string
+	DisableAdmissionPlugins []string
 	// AdmissionConfig is the absolute path of an AdmissionConfiguration (apiserver.config.k8s.io/v1); empty for none.
-	AdmissionConfig string `mapstructure:"admission-control-config-file"`
+	AdmissionConfig string
 	// AllowPrivileged allows privileged containers.
-	AllowPrivileged bool `mapstructure:"allow-privileged"`
+	AllowPrivileged bool
 	// TLSMinVersion is the minimum TLS version of the API, as named by crypto/tls (VersionTLS12); TLSCipherSuites are
 	// the cipher suites that it offers, by IANA name. Empty leaves the choice to Go.
-	TLSMinVersion   string   `mapstructure:"tls-min-version"`
-	TLSCipherSuites []string `mapstructure:"tls-cipher-suites"`
+	TLSMinVersion   string
+	TLSCipherSuites []string
 	// Profiling serves Go's profiles at /debug/pprof/ of the API, to administrators.
-	Profiling   bool `mapstructure:"profiling"`
-	Requests    `mapstructure:",squash"`
-	Tolerations `mapstructure:",squash"`
-	Audit       `mapstructure:",squash"`
-	Access      `mapstructure:",squash"`
+	Profiling bool
+	Requests
+	Tolerations
+	Audit
+	Access
 	// StoreQuota limits the stored data, as a quantity of bytes ("512Mi"); empty means an eighth of the machine's
 	// memory.
-	StoreQuota    string `mapstructure:"store-quota"`
-	Encryption    `mapstructure:",squash"`
-	REST          `mapstructure:",squash"`
-	LoadBalancing `mapstructure:",squash"`
-	Ingress       `mapstructure:",squash"`
+	StoreQuota string
+	Encryption
+	REST
+	LoadBalancing
+	Ingress
 	// MergeKubeconfig also writes a context "coracle" to ~/.kube/config.
-	MergeKubeconfig bool `mapstructure:"merge-kubeconfig"`
+	MergeKubeconfig bool
 }
 
 // The possible values of Server.Disable.
@@ -108,98 +110,51 @@ func (s Server) Runs(part string) bool { return !slices.Contains(s.Disable, part
 // Agent has the options of a node.
 type Agent struct {
 	// NodeName defaults to the hostname in lower case, NodeIP to the address of the default route.
-	NodeName string `mapstructure:"node-name"`
-	NodeIP   string `mapstructure:"node-ip"`
+	NodeName string
+	NodeIP   string
 	// NodeLabels are "key=value"; NodeTaints are "key=value:Effect". They are set when the node registers.
-	NodeLabels []string `mapstructure:"node-labels"`
-	NodeTaints []string `mapstructure:"node-taints"`
+	NodeLabels []string
+	NodeTaints []string
 	// MaxPods is the maximum number of pods on the node, 1 to 1000.
-	MaxPods int `mapstructure:"max-pods"`
+	MaxPods int
 	// PodManifestPath is the absolute path of the folder with manifests of static pods; empty means
 	// DataDir/agent/pod-manifests.
-	PodManifestPath string `mapstructure:"pod-manifest-path"`
+	PodManifestPath string
 	// PodMetadataAccess allows pods to connect to link-local addresses, where clouds serve the machine's credentials.
-	PodMetadataAccess bool `mapstructure:"pod-metadata-access"`
+	PodMetadataAccess bool
 	// AgentListen is the address and port of the node's own API (logs, exec).
-	AgentListen string `mapstructure:"agent-listen"`
+	AgentListen string
 	// Containerd is the absolute path of the socket of the host's containerd; empty means the embedded one.
-	Containerd string `mapstructure:"containerd"`
+	Containerd string
 	// EvictionHard are "signal<value": below these thresholds the node is under pressure, and pods are evicted. See
 	// ParseThresholds.
-	EvictionHard []string `mapstructure:"eviction-hard"`
+	EvictionHard []string
 	// EvictionTransition is how long a pressure condition stays true after the pressure ended.
-	EvictionTransition time.Duration `mapstructure:"eviction-pressure-transition-period"`
-	Shutdown           `mapstructure:",squash"`
+	EvictionTransition time.Duration
+	Shutdown
 	// Unused images are removed when disk usage reaches ImageGCHigh percent, until it is at most ImageGCLow. 100
 	// disables it.
-	ImageGCHigh int `mapstructure:"image-gc-high-threshold"`
-	ImageGCLow  int `mapstructure:"image-gc-low-threshold"`
+	ImageGCHigh int
+	ImageGCLow  int
 	// CredentialConfig is the absolute path of the configuration of credential provider plugins for images, a file or a
 	// folder, and CredentialBinDir that of their programs. Both or neither are set.
-	CredentialConfig string `mapstructure:"image-credential-provider-config"`
-	CredentialBinDir string `mapstructure:"image-credential-provider-bin-dir"`
+	CredentialConfig string
+	CredentialBinDir string
 	// AllowedUnsafeSysctls are names of sysctls of the network, IPC or user namespace, or prefixes ending in "*", that
 	// pods may set.
-	AllowedUnsafeSysctls []string `mapstructure:"allowed-unsafe-sysctls"`
+	AllowedUnsafeSysctls []string
 	// UserNamespaceIDs is how many user and group IDs a pod with a user namespace (hostUsers: false) has, a multiple of
 	// 65536.
-	UserNamespaceIDs int64 `mapstructure:"user-namespaces-ids-per-pod"`
+	UserNamespaceIDs int64
 	// PodMaxPIDs is the maximum number of processes and threads in a pod; -1 means no limit.
-	PodMaxPIDs int64 `mapstructure:"pod-max-pids"`
+	PodMaxPIDs int64
 	// KubeReserved are resources that pods cannot use, as "memory=512Mi". See ParseReserved.
-	KubeReserved []string `mapstructure:"kube-reserved"`
+	KubeReserved []string
 	// Join are the URLs of servers, and Token a join token for them, for `coracle agent`; TokenFile is a file with the
 	// token. A machine that has joined before needs no token. It learns the URLs of further servers from the API.
-	Join      []string `mapstructure:"join"`
-	Token     string   `mapstructure:"token"`
-	TokenFile string   `mapstructure:"token-file"`
-}
-
-// Default returns the configuration of `coracle start` without options.
-func Default() Config {
-	return Config{
-		Common: Common{DataDir: "/var/lib/coracle", RunDir: "/run/coracle", LogLevel: "info", LogFormat: "text"},
-		Server: Server{
-			Listen: ":6443", ClusterCIDR: "10.42.0.0/16", ServiceCIDR: "10.43.0.0/16", NodePortRange: "30000-32767",
-			EventTTL:      time.Hour,
-			ClusterDomain: "cluster.local", NodeMonitorGracePeriod: 40 * time.Second, TaskNodeTimeout: 30 * time.Second,
-			MergeKubeconfig: true,
-			AllowPrivileged: true, Profiling: true, Ingress: Ingress{IngressHTTPPort: 80, IngressHTTPSPort: 443},
-			Requests: Requests{
-				MaxInflight:         400,
-				MaxMutatingInflight: 200,
-				RequestTimeout:      time.Minute,
-				MinRequestTimeout:   1800,
-			},
-			Tolerations: Tolerations{NotReadySeconds: 300, UnreachableSeconds: 300},
-			Audit: Audit{
-				AuditLogFormat:             "json",
-				AuditLogMaxAge:             366,
-				AuditLogMaxBackup:          100,
-				AuditLogMaxSize:            100,
-				AuditWebhookInitialBackoff: 10 * time.Second,
-				AuditWebhookBufferSize:     10_000,
-				AuditWebhookMaxBatch:       400,
-				AuditWebhookMaxWait:        30 * time.Second,
-			},
-			Access: Access{
-				TokenWebhookVersion: "v1", TokenWebhookTTL: 2 * time.Minute,
-				OIDC: OIDC{OIDCUsernameClaim: "sub", OIDCSigningAlgs: []string{"RS256"}},
-				FrontProxy: FrontProxy{
-					RequestHeaderUsers:    []string{"X-Remote-User"},
-					RequestHeaderUIDs:     []string{"X-Remote-Uid"},
-					RequestHeaderGroups:   []string{"X-Remote-Group"},
-					RequestHeaderPrefixes: []string{"X-Remote-Extra-"},
-				},
-				Accounts: Accounts{AccountExtendExpiration: true},
-			},
-		},
-		Agent: Agent{
-			MaxPods: 110, AgentListen: ":10250", EvictionTransition: 5 * time.Minute, ImageGCHigh: 85, ImageGCLow: 80,
-			PodMaxPIDs: 4096, UserNamespaceIDs: userNamespaceUnit,
-			Shutdown: Shutdown{ShutdownGracePeriod: 30 * time.Second, ShutdownGracePeriodCriticalPods: 10 * time.Second},
-		},
-	}
+	Join      []string
+	Token     string
+	TokenFile string
 }
 
 // Validate returns all errors at once, each with the name of its option.
@@ -432,4 +387,11 @@ func cidr(option, value string, shortest, longest int) (netip.Prefix, error) {
 		return p, fmt.Errorf("%s %q must have a length of %d to %d bits", option, value, shortest, longest)
 	}
 	return p, nil
+}
+
+func (c *Common) options(f *pflag.FlagSet) {
+	f.StringVar(&c.DataDir, "data-dir", "/var/lib/coracle", "directory of all state")
+	f.StringVar(&c.RunDir, "run-dir", "/run/coracle", "directory of state that need not survive a reboot")
+	f.StringVar(&c.LogLevel, "log-level", "info", "debug, info, warn or error")
+	f.StringVar(&c.LogFormat, "log-format", "text", "text, or json: one object per line")
 }

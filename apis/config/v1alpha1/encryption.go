@@ -1,13 +1,17 @@
 package v1alpha1
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/spf13/pflag"
+)
 
 // Encryption configures the encryption of stored objects. At most one of the options may be set.
 type Encryption struct {
 	// EncryptionConfig is the absolute path of an EncryptionConfiguration (apiserver.config.k8s.io/v1); empty for none.
-	EncryptionConfig string `mapstructure:"encryption-provider-config"`
+	EncryptionConfig string
 	// SecretsEncryption encrypts Secrets with a key generated in the data directory.
-	SecretsEncryption bool `mapstructure:"secrets-encryption"`
+	SecretsEncryption bool
 }
 
 func (e Encryption) validate() error {
@@ -15,4 +19,15 @@ func (e Encryption) validate() error {
 		return errors.New("encryption-provider-config and secrets-encryption are both given: leave one out")
 	}
 	return nil
+}
+
+func (e *Encryption) options(f *pflag.FlagSet) {
+	f.BoolVar(&e.SecretsEncryption, "secrets-encryption", false,
+		"encrypt Secrets in the store with a key generated in the data directory; see coracle secrets-encrypt")
+	e.providerOption(f)
+}
+
+func (e *Encryption) providerOption(f *pflag.FlagSet) {
+	f.StringVar(&e.EncryptionConfig, "encryption-provider-config", "",
+		"EncryptionConfiguration file: encryption of the store with your own keys; reloaded when it changes")
 }

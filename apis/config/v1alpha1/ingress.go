@@ -3,14 +3,16 @@ package v1alpha1
 import (
 	"errors"
 	"fmt"
+
+	"github.com/spf13/pflag"
 )
 
 // Ingress configures on which ports of a server's node Ingresses are served.
 type Ingress struct {
 	// IngressHTTPPort and IngressHTTPSPort are opened when the first Ingress of the class "coracle" is created; 0 disables
 	// one.
-	IngressHTTPPort  int `mapstructure:"ingress-http-port"`
-	IngressHTTPSPort int `mapstructure:"ingress-https-port"`
+	IngressHTTPPort  int
+	IngressHTTPSPort int
 }
 
 func (c Ingress) validate() error {
@@ -28,4 +30,9 @@ func (c Ingress) validate() error {
 			fmt.Errorf("ingress-http-port and ingress-https-port are both %d: choose separate ports", c.IngressHTTPPort))
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Ingress) options(f *pflag.FlagSet) {
+	f.IntVar(&c.IngressHTTPPort, "ingress-http-port", 80, "port of this node for HTTP of Ingresses; 0 for none")
+	f.IntVar(&c.IngressHTTPSPort, "ingress-https-port", 443, "port of this node for HTTPS of Ingresses; 0 for none")
 }

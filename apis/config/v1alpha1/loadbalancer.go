@@ -5,13 +5,15 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"github.com/spf13/pflag"
 )
 
 // LoadBalancing configures the addresses of services of type LoadBalancer.
 type LoadBalancing struct {
 	// LoadBalancerPool are the addresses for them, as CIDRs or ranges ("192.0.2.10-192.0.2.20"); empty means the nodes'
 	// own addresses. See ParsePool.
-	LoadBalancerPool []string `mapstructure:"load-balancer-pool"`
+	LoadBalancerPool []string
 }
 
 // AddressRange is the range of IPv4 addresses from First to Last, including both.
@@ -108,4 +110,10 @@ func (c LoadBalancing) validate(own ...netip.Prefix) error {
 		}
 	}
 	return nil
+}
+
+func (c *LoadBalancing) options(f *pflag.FlagSet) {
+	f.StringSliceVar(&c.LoadBalancerPool, "load-balancer-pool", nil,
+		"addresses for services of type LoadBalancer: CIDRs, or ranges such as 192.0.2.10-192.0.2.20 (default the nodes' "+
+			"own addresses)")
 }

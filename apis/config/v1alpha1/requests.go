@@ -4,27 +4,29 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 // Requests limits what requests take. Names and meaning are upstream's.
 type Requests struct {
 	// MaxInflight and MaxMutatingInflight are together the requests that execute at a time, which priority levels share.
-	MaxInflight         int `mapstructure:"max-requests-inflight"`
-	MaxMutatingInflight int `mapstructure:"max-mutating-requests-inflight"`
+	MaxInflight         int
+	MaxMutatingInflight int
 	// RequestTimeout limits a request other than a watch or stream. A watch lasts MinRequestTimeout to twice that, in
 	// seconds, unless the client says how long.
-	RequestTimeout    time.Duration `mapstructure:"request-timeout"`
-	MinRequestTimeout int           `mapstructure:"min-request-timeout"`
+	RequestTimeout    time.Duration
+	MinRequestTimeout int
 	// GoawayChance is the fraction of requests after which an HTTP/2 client is asked to connect again, for load balancers.
-	GoawayChance float64 `mapstructure:"goaway-chance"`
+	GoawayChance float64
 	// ShutdownDelay is how long a server that is stopped still serves, while /readyz fails.
-	ShutdownDelay time.Duration `mapstructure:"shutdown-delay-duration"`
+	ShutdownDelay time.Duration
 }
 
 // Tolerations are how long, in seconds, pods that do not say it stay on a node that is not ready or cannot be reached.
 type Tolerations struct {
-	NotReadySeconds    int64 `mapstructure:"default-not-ready-toleration-seconds"`
-	UnreachableSeconds int64 `mapstructure:"default-unreachable-toleration-seconds"`
+	NotReadySeconds    int64
+	UnreachableSeconds int64
 }
 
 // The limits of Requests.
@@ -69,4 +71,26 @@ func (t Tolerations) validate() error {
 		errs = append(errs, fmt.Errorf("default-unreachable-toleration-seconds %d is negative", t.UnreachableSeconds))
 	}
 	return errors.Join(errs...)
+}
+
+func (r *Requests) options(f *pflag.FlagSet) {
+	f.IntVar(&r.MaxInflight, "max-requests-inflight", 400,
+		"with --max-mutating-requests-inflight, the number of requests that execute at a time, which priority levels share")
+	f.IntVar(&r.MaxMutatingInflight, "max-mutating-requests-inflight", 200, "see --max-requests-inflight")
+	f.DurationVar(&r.RequestTimeout, "request-timeout", time.Minute,
+		"maximum duration of requests other than watches and streams")
+	f.IntVar(&r.MinRequestTimeout, "min-request-timeout", 1800,
+		"minimum duration of a watch in seconds, and half of its maximum, if the client names none")
+	f.Float64Var(&r.GoawayChance, "goaway-chance", 0,
+		"fraction of requests, at most 0.02, after which an HTTP/2 client is asked to connect again, to another server "+
+			"behind a load balancer")
+	f.DurationVar(&r.ShutdownDelay, "shutdown-delay-duration", 0,
+		"how long a server that is stopped still serves while /readyz fails, at most 1m")
+}
+
+func (t *Tolerations) options(f *pflag.FlagSet) {
+	f.Int64Var(&t.NotReadySeconds, "default-not-ready-toleration-seconds", 300,
+		"seconds that a pod without such a toleration stays on a node that is not ready")
+	f.Int64Var(&t.UnreachableSeconds, "default-unreachable-toleration-seconds", 300,
+		"seconds that a pod without such a toleration stays on a node that cannot be reached")
 }

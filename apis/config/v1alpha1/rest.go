@@ -7,18 +7,20 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+
+	"github.com/spf13/pflag"
 )
 
 // REST configures the REST facade, which is disabled without RESTAddress.
 type REST struct {
 	// RESTAddress is its address and port.
-	RESTAddress string `mapstructure:"rest-address"`
+	RESTAddress string
 	// RESTTokenFile is the absolute path of a file with the token that requests need. It is read again when it changes.
-	RESTTokenFile string `mapstructure:"rest-token-file"`
+	RESTTokenFile string
 	// RESTInsecure serves plain HTTP without a token. RESTAddress must be a loopback address.
-	RESTInsecure bool `mapstructure:"rest-insecure"`
+	RESTInsecure bool
 	// RESTCORSOrigins are the origins of web pages that may send requests, such as https://example.com; "*" is all.
-	RESTCORSOrigins []string `mapstructure:"rest-cors-origins"`
+	RESTCORSOrigins []string
 }
 
 // Validate returns all errors at once. In particular, the facade must not be open to everybody.
@@ -55,4 +57,15 @@ func (c REST) Validate() error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+func (c *REST) options(f *pflag.FlagSet) {
+	f.StringVar(&c.RESTAddress, "rest-address", "",
+		"address and port of the REST facade (tasks, pods, services and nodes as plain JSON); off by default")
+	f.StringVar(&c.RESTTokenFile, "rest-token-file", "",
+		"file with the bearer token of the REST facade; reloaded when it changes")
+	f.BoolVar(&c.RESTInsecure, "rest-insecure", false,
+		"serve the REST facade as plain HTTP without a token, on a loopback address only")
+	f.StringSliceVar(&c.RESTCORSOrigins, "rest-cors-origins", nil,
+		"origins of web pages that may use the REST facade, such as https://example.com; * is all")
 }

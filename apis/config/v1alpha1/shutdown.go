@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 // Shutdown is how long pods have to end when the machine shuts down (KEP-2000, KEP-2712). There is only a delay where
@@ -15,10 +17,10 @@ import (
 type Shutdown struct {
 	// ShutdownGracePeriod is the time of all pods; 0 disables the delay. ShutdownGracePeriodCriticalPods is the part of it
 	// that is kept for critical pods, which end last.
-	ShutdownGracePeriod             time.Duration `mapstructure:"shutdown-grace-period"`
-	ShutdownGracePeriodCriticalPods time.Duration `mapstructure:"shutdown-grace-period-critical-pods"`
+	ShutdownGracePeriod             time.Duration
+	ShutdownGracePeriodCriticalPods time.Duration
 	// ShutdownGracePeriodByPodPriority are "priority=duration" and replace the two above. See ShutdownPeriods.
-	ShutdownGracePeriodByPodPriority []string `mapstructure:"shutdown-grace-period-by-pod-priority"`
+	ShutdownGracePeriodByPodPriority []string
 }
 
 // ShutdownPeriod is the time in which the pods of a priority end.
@@ -82,4 +84,13 @@ func parseShutdownPeriods(entries []string) (out []ShutdownPeriod, err error) {
 	}
 	slices.SortFunc(out, func(a, b ShutdownPeriod) int { return cmp.Compare(a.Priority, b.Priority) })
 	return out, nil
+}
+
+func (s *Shutdown) options(f *pflag.FlagSet) {
+	f.DurationVar(&s.ShutdownGracePeriod, "shutdown-grace-period", 30*time.Second,
+		"how long systemd-logind is asked to delay a shutdown of the machine until pods have ended; 0 disables it")
+	f.DurationVar(&s.ShutdownGracePeriodCriticalPods, "shutdown-grace-period-critical-pods", 10*time.Second,
+		"part of --shutdown-grace-period that is kept for critical pods, which end last")
+	f.StringSliceVar(&s.ShutdownGracePeriodByPodPriority, "shutdown-grace-period-by-pod-priority", nil,
+		"priority=duration, such as 0=20s,1000000=10s, instead of the two above: pods of the lowest priority end first")
 }
