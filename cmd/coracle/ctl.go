@@ -1,6 +1,9 @@
 package main
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/spf13/cobra"
 
 	"github.com/coracle-dev/coracle/pkg/cli"
@@ -9,6 +12,25 @@ import (
 
 const ctlName = "ctl"
 
+// kubectlVerbs are the commands of kubectl that `coracle` takes without ctl: all need a cluster, and none is a command
+// of coracle's own.
+var kubectlVerbs = []string{
+	"api-resources", "apply", "attach", "cluster-info", "cordon", "cp", "describe", "drain", "edit", "exec", "explain",
+	"get", "patch", "port-forward", "rollout", "scale", "top", "uncordon", "wait",
+}
+
+// needsCluster reports whether kubectl's command is one that cannot do without a cluster, which args do not name.
+func needsCluster(args []string) bool {
+	return slices.Contains(kubectlVerbs, args[0]) && !slices.ContainsFunc(args, func(arg string) bool {
+		for _, flag := range []string{"--server", "-s", "--kubeconfig", "--help", "-h"} {
+			if arg == flag || strings.HasPrefix(arg, flag+"=") {
+				return true
+			}
+		}
+		return false
+	})
+}
+
 func ctlCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   ctlName,
@@ -16,6 +38,9 @@ func ctlCommand() *cobra.Command {
 		// kubectl parses its own flags.
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 && needsCluster(args) && !command.HasCluster() {
+				return command.ErrNoCluster
+			}
 			command.UseCluster(command.DataDir())
 			cli.Kubectl(args)
 			return nil

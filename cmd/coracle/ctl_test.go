@@ -163,3 +163,25 @@ func TestCtlSpeaksTheUsersLanguage(t *testing.T) {
 	require.Contains(t, help("C.UTF-8"), "Display one or many resources")
 	require.Contains(t, help("de_DE.UTF-8"), "Zeige eine oder mehrere Resourcen")
 }
+
+// TestWithoutACluster: kubectl's common commands work without ctl, and without a cluster say how to start one instead
+// of refusing five connections to localhost:8080.
+func TestWithoutACluster(t *testing.T) {
+	for _, args := range [][]string{{"ctl", "get", "pods"}, {"get", "pods"}, {"apply", "-f", "x.yaml"}, {"ps"}} {
+		out, err := coracle(t, args...).CombinedOutput()
+		require.Error(t, err)
+		require.Equal(t, "Error: there is no cluster to talk to: start one with `coracle start`, or set KUBECONFIG\n",
+			string(out), args)
+	}
+	out, err := coracle(t, "ctl", "create", "namespace", "n", "--dry-run=client", "-o", "name").CombinedOutput()
+	require.NoError(t, err)
+	require.Equal(t, "namespace/n\n", string(out))
+	out, err = coracle(t, "get", "--help").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Contains(t, string(out), "kubectl get")
+	for _, verb := range kubectlVerbs {
+		for _, c := range root().Commands() {
+			require.NotEqual(t, verb, c.Name())
+		}
+	}
+}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -10,16 +9,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/cli/manual"
 )
 
-// TestFlagsOfUpstream: README's table of upstream's flags says which of them server and link have, and both have the
-// flags of its first row with the same meaning.
+// TestFlagsOfUpstream: the manual's page says which of upstream's flags server and link have. Both have the flags of
+// its first section.
 func TestFlagsOfUpstream(t *testing.T) {
-	text, err := os.ReadFile("../../README.md")
+	m, err := manual.Load()
 	require.NoError(t, err)
-	_, table, ok := strings.Cut(string(text), "\n| Flags | Here |\n|---|---|\n")
+	page, ok := m.Page("api-server-flags")
 	require.True(t, ok)
-	table, _, _ = strings.Cut(table, "\n\n")
+	sections := strings.Split(page.Text, "\n## ")[1:]
 	server, link := pflag.NewFlagSet("server", pflag.ContinueOnError), kubeAPIServerCommand().Flags()
 	for _, s := range config.NewOptions().Of(config.ServerPart) {
 		server.AddFlagSet(s.Flags)
@@ -31,9 +31,9 @@ func TestFlagsOfUpstream(t *testing.T) {
 		return found
 	}
 	documented := map[string]bool{}
-	for i, row := range strings.Split(table, "\n") {
-		flags, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " | ")
-		for _, m := range name.FindAllStringSubmatch(flags, -1) {
+	for i, section := range sections {
+		_, flags, _ := strings.Cut(section, "\n\n`")
+		for _, m := range name.FindAllStringSubmatch("`"+flags, -1) {
 			documented[m[1]] = true
 			require.Equal(t, i == 0, has(server, m[1]), "server: %s", m[1])
 			require.Equal(t, i < 2, has(link, m[1]), "kube-apiserver: %s", m[1])
@@ -46,6 +46,6 @@ func TestFlagsOfUpstream(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("README's table has no --%s", f.Name)
+		t.Errorf("the manual's page has no --%s", f.Name)
 	})
 }

@@ -1,15 +1,23 @@
 package main
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"os/exec"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/bounded"
+	"github.com/coracle-dev/coracle/pkg/cli/manual"
 )
 
 // helpBySection has a command's help list its options by section. The advanced ones are in "coracle help options".
@@ -62,4 +70,186 @@ func terminalWidth() int {
 		return 0
 	}
 	return width
+}
+
+// helpCommand is `coracle help`: the help of a command, or a page of the manual.
+func helpCommand(sources []fs.FS) *cobra.Command {
+	var words bool
+	cmd := &cobra.Command{
+		Use:   "help [COMMAND | TOPIC | -k WORD ...]",
+		Short: "Help for a command, or a page of the manual (coracle help topics)",
+		Long: `Shows the help of a command, or a page of the manual that this binary carries.
+
+  coracle help topics            the table of contents
+  coracle help start             a command
+  coracle help add-node          a page of the manual
+  coracle help -k ingress tls    pages and commands that have these words`,
+		ValidArgsFunction: func(cmd *cobra.Command, _ []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+			m, err := loadManual(cmd.Root(), sources)
+			if err != nil {
+				return nil, cobra.ShellCompDirectiveError
+			}
+			for _, p := range m.Pages() {
+				names = append(names, p.Name+"\t"+p.Title)
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := loadManual(cmd.Root(), sources)
+			if err != nil {
+				return err
+			}
+			if words {
+				return search(cmd, m, args)
+			}
+			return showHelp(cmd, m, args)
+		},
+	}
+	cmd.Flags().BoolVarP(&words, "keyword", "k", false, "find pages and commands that have all these words")
+	return cmd
+}
+
+func showHelp(cmd *cobra.Command, m *manual.Manual, args []string) error {
+	if len(args) == 0 {
+		return cmd.Root().Help()
+	}
+	topic := strings.Join(args, "-")
+	if topic == "topics" {
+		return show(cmd, m.Index())
+	}
+	if page, ok := m.Page(topic); ok {
+		return show(cmd, page.Text)
+	}
+	if c, rest, err := cmd.Root().Find(args); err == nil && len(rest) == 0 && c != cmd.Root() {
+		c.InitDefaultHelpFlag()
+		return c.Help()
+	}
+	like := m.Like(topic)
+	for _, name := range cmd.Root().SuggestionsFor(args[0]) {
+		if !slices.Contains(like, name) {
+			like = append(like, name)
+		}
+	}
+	if len(like) > 0 {
+		return fmt.Errorf("no command or topic %q; did you mean %s?", strings.Join(args, " "), strings.Join(like, ", "))
+	}
+	return fmt.Errorf("no command or topic %q; `coracle help -k %s` searches all pages, `coracle help topics` lists them",
+		strings.Join(args, " "), strings.Join(args, " "))
+}
+
+// show prints a page, through a pager if it is longer than the terminal is high.
+func show(cmd *cobra.Command, markdown string) error {
+	width, height, err := term.GetSize(int(os.Stdout.Fd()))
+	if err != nil {
+		return manual.Render(cmd.OutOrStdout(), markdown, manual.Style{Width: plainWidth})
+	}
+	var text strings.Builder
+	style := manual.Style{Width: min(width, pageWidth), Colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	if err := manual.Render(&text, markdown, style); err != nil {
+		return err
+	}
+	if strings.Count(text.String(), "\n") >= height {
+		name := cmp.Or(os.Getenv("PAGER"), "less -FRX")
+		fields := strings.Fields(name)
+		if program, err := exec.LookPath(fields[0]); err == nil {
+			pager := exec.CommandContext(cmd.Context(), program, fields[1:]...)
+			pager.Stdin, pager.Stdout, pager.Stderr = strings.NewReader(text.String()), os.Stdout, os.Stderr
+			return pager.Run()
+		}
+	}
+	_, err = fmt.Fprint(cmd.OutOrStdout(), text.String())
+	return err
+}
+
+// Columns of a page: at most pageWidth on a terminal, plainWidth elsewhere.
+const (
+	pageWidth  = 100
+	plainWidth = 100
+)
+
+// search lists the pages and the commands that have all words.
+func search(cmd *cobra.Command, m *manual.Manual, words []string) error {
+	if len(words) == 0 {
+		return errors.New("name the words to find: coracle help -k ingress tls")
+	}
+	found, out := m.Search(words...), cmd.OutOrStdout()
+	commands := matching(cmd.Root(), words)
+	if len(found)+len(commands) == 0 {
+		return fmt.Errorf("no page and no command has %q; `coracle help topics` lists the pages", strings.Join(words, " "))
+	}
+	for _, f := range found {
+		fmt.Fprintf(out, "%-24s %s\n", f.Name, f.Title)
+		if f.Line != "" {
+			fmt.Fprintf(out, "%-24s   %s\n", "", bounded.Text(f.Line, 90))
+		}
+	}
+	for _, c := range commands {
+		fmt.Fprintf(out, "%-24s %s\n", c.CommandPath(), c.Short)
+	}
+	return nil
+}
+
+// matching returns the commands below c whose name, description or options have all words.
+func matching(c *cobra.Command, words []string) (found []*cobra.Command) {
+	for _, sub := range c.Commands() {
+		if !sub.IsAvailableCommand() || sub.Name() == ctlName {
+			continue
+		}
+		text := strings.ToLower(sub.CommandPath() + " " + sub.Short + " " + sub.Long + " " + sub.LocalFlags().FlagUsages())
+		if !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(text, strings.ToLower(w)) }) {
+			found = append(found, sub)
+		}
+		found = append(found, matching(sub, words)...)
+	}
+	return found
+}
+
+// loadManual returns the written pages and the generated ones.
+func loadManual(root *cobra.Command, sources []fs.FS) (*manual.Manual, error) {
+	m, err := manual.Load(sources...)
+	if err != nil {
+		return nil, err
+	}
+	return m, errors.Join(m.Add(manual.Reference, "options", optionsPage()),
+		m.Add(manual.Reference, "commands", commandsPage(root)))
+}
+
+// optionsPage describes each option of server and agent.
+func optionsPage() string {
+	var b strings.Builder
+	b.WriteString("# Options of server and agent\n\nEach option is a flag of `coracle start`, `server` or `agent`, a " +
+		"variable and a key of `" + defaultConfigFile + "` (or of `--config FILE`): `--log-level debug`, " +
+		"`CORACLE_LOG_LEVEL=debug` and `log-level: debug` are the same. Flags override variables, variables override the " +
+		"file. A list has commas, or is a YAML list in the file. An unknown key is an error.\n")
+	for _, s := range config.NewOptions().Sections {
+		fmt.Fprintf(&b, "\n## %s\n\n| Option | Default | What it is |\n|---|---|---|\n", s.Title)
+		s.Flags.VisitAll(func(f *pflag.Flag) {
+			value := strings.Trim(f.DefValue, "[]")
+			if value != "" {
+				value = "`" + value + "`"
+			}
+			fmt.Fprintf(&b, "| `--%s` | %s | %s |\n", f.Name, value, strings.ReplaceAll(f.Usage, "|", "\\|"))
+		})
+	}
+	return b.String()
+}
+
+// commandsPage lists all commands.
+func commandsPage(root *cobra.Command) string {
+	var b strings.Builder
+	b.WriteString("# All commands\n\n`coracle help COMMAND` describes one. `coracle ctl` is kubectl, whole.\n")
+	b.WriteString("\n| Command | What it does |\n|---|---|\n")
+	var add func(c *cobra.Command)
+	add = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			if sub.IsAvailableCommand() {
+				fmt.Fprintf(&b, "| `%s` | %s |\n", sub.CommandPath(), strings.ReplaceAll(sub.Short, "|", "\\|"))
+				if sub.Name() != ctlName {
+					add(sub)
+				}
+			}
+		}
+	}
+	add(root)
+	return b.String()
 }

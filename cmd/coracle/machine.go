@@ -20,8 +20,10 @@ import (
 )
 
 func statusCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "status", Short: "Show what runs on this machine", Args: command.Exactly(0, "[-o json]")}
-	output := cmd.Flags().StringP("output", "o", "", "json, for programs")
+	cmd := &cobra.Command{
+		Use: "status", Short: "Show what runs on this machine", Args: command.Exactly(0, "[-o wide|json]"),
+	}
+	output := cmd.Flags().StringP("output", "o", "", "wide, with each component, or json, for programs")
 	onMachine(cmd, func(ctx context.Context, c config.Config, _ []string) error {
 		return cli.Status(ctx, c.RunDir, c.DataDir, *output, os.Stdout)
 	})
@@ -91,8 +93,8 @@ func imageCommand() *cobra.Command {
 }
 
 func versionCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: command.Exactly(0, "[-o json]")}
-	output := cmd.Flags().StringP("output", "o", "", "json, for programs")
+	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: command.Exactly(0, "[-o wide|json]")}
+	output := cmd.Flags().StringP("output", "o", "", "wide, with each component, or json, for programs")
 	cmd.RunE = func(*cobra.Command, []string) error {
 		info := version.Info()
 		switch *output {

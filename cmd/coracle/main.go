@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -20,7 +21,7 @@ import (
 )
 
 func main() {
-	if filepath.Base(os.Args[0]) == "kubectl" {
+	if filepath.Base(os.Args[0]) == "kubectl" || len(os.Args) > 1 && slices.Contains(kubectlVerbs, os.Args[1]) {
 		os.Args = append([]string{os.Args[0], ctlName}, os.Args[1:]...)
 	}
 	if err := execute(); err != nil {
@@ -53,7 +54,8 @@ node agent and the command line.
   coracle start                  start a cluster on this machine, in about a second
   coracle ctl get pods -A        run kubectl
   coracle run hi --image busybox --wait -- echo hello
-  coracle delete                 delete the cluster and clean up the machine`,
+  coracle delete                 delete the cluster and clean up the machine
+  coracle help topics            the manual: tutorials, how-to, reference`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -81,6 +83,7 @@ node agent and the command line.
 	add("process", schedulerCommand(), controllersCommand(), operatorCommand(all))
 	add("machine", envtestCommand())
 	cmd.AddCommand(versionCommand())
+	cmd.SetHelpCommand(helpCommand(all.Pages()))
 	return cmd
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +25,7 @@ It is idempotent. Containers that are still running from an earlier run are adop
 		Args: command.Exactly(0, ""),
 	}
 	load, flags := configure(cmd, config.ServerPart, config.AgentPart), cmd.Flags()
+	verbose := flags.BoolP("verbose", "v", false, "show each component as it starts, with the time that it took")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		c, err := load()
 		if err != nil {
@@ -34,11 +36,16 @@ It is idempotent. Containers that are still running from an earlier run are adop
 			return err
 		}
 		child := exec.Command(self, "server")
-		flags.Visit(func(f *pflag.Flag) { child.Args = append(child.Args, flagArgs(f)...) })
-		began := time.Now()
-		status, err := server.Start(cmd.Context(), c, child, func(e socket.Event) {
-			fmt.Printf("  %-15s %8s  %s\n", e.Step, e.Took.Round(100*time.Microsecond), e.Message)
+		flags.Visit(func(f *pflag.Flag) {
+			if f.Name != "verbose" {
+				child.Args = append(child.Args, flagArgs(f)...)
+			}
 		})
+		began := time.Now()
+		status, err := server.Start(cmd.Context(), c, child, startProgress(*verbose, terminalWidth() > 0))
+		if terminalWidth() > 0 {
+			fmt.Print("\r\x1b[K")
+		}
 		if err != nil {
 			return err
 		}
@@ -58,6 +65,26 @@ It is idempotent. Containers that are still running from an earlier run are adop
 		return nil
 	}
 	return cmd
+}
+
+// slowStep is the time from which a component's start is shown without --verbose.
+const slowStep = time.Second
+
+// startProgress shows the components that have started: all of them if verbose, else the slow ones, and on a terminal
+// the last one in a line that the next one overwrites.
+func startProgress(verbose, terminal bool) func(socket.Event) {
+	return func(e socket.Event) {
+		line := strings.TrimRight(fmt.Sprintf("  %-15s %8s  %s", e.Step, e.Took.Round(100*time.Microsecond), e.Message), " ")
+		switch {
+		case verbose || e.Took >= slowStep:
+			if terminal {
+				fmt.Print("\r\x1b[K")
+			}
+			fmt.Println(line)
+		case terminal:
+			fmt.Print("\r\x1b[K", line)
+		}
+	}
 }
 
 func flagArgs(f *pflag.Flag) (args []string) {

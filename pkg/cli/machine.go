@@ -34,12 +34,12 @@ func Status(ctx context.Context, runDir, dataDir, format string, out io.Writer) 
 		if jerr := encoder.Encode(s); jerr != nil {
 			return jerr
 		}
-	case "":
+	case "", "wide":
 		if !down {
-			printStatus(s, out)
+			printStatus(s, format == "wide", out)
 		}
 	default:
-		return fmt.Errorf("output %q is not known: leave it out, or use json", format)
+		return fmt.Errorf("output %q is not known: leave it out, or use wide or json", format)
 	}
 	if err == nil && socket.Worst(s.Health) == socket.Unhealthy {
 		return &UnhealthyError{Health: s.Health}
@@ -60,7 +60,8 @@ func (e *UnhealthyError) Error() string {
 	return "unhealthy: " + strings.Join(names, ", ")
 }
 
-func printStatus(s socket.Status, out io.Writer) {
+// printStatus prints the components that are not ready, or all of them if wide.
+func printStatus(s socket.Status, wide bool, out io.Writer) {
 	var total int64
 	for _, p := range s.Processes {
 		total += p.PSS
@@ -94,8 +95,16 @@ func printStatus(s socket.Status, out io.Writer) {
 	}
 	fmt.Fprintln(out)
 	printHealth(s.Health, out)
+	components := slices.Clone(s.Components)
+	if !wide {
+		components = slices.DeleteFunc(components, func(c socket.Component) bool { return c.Ready })
+	}
+	if len(components) == 0 {
+		return
+	}
+	fmt.Fprintln(out)
 	_ = command.Table(out, "COMPONENT\tREADY\tSTARTED IN", func(line func(...any)) {
-		for _, c := range s.Components {
+		for _, c := range components {
 			ready := "yes"
 			if !c.Ready {
 				ready = "no " + c.Problem
@@ -117,7 +126,6 @@ func printHealth(all []socket.Health, out io.Writer) {
 			fmt.Fprintf(out, "%-26s- %s\n", "", d)
 		}
 	}
-	fmt.Fprintln(out)
 }
 
 // LoadImages loads archives (files, or "-" for in) into this machine's node.

@@ -154,11 +154,13 @@ dns           unhealthy   does not serve
                           - port 53 is taken by pid 9
 
 COMPONENT   READY                 STARTED IN
-store       yes                   41.2ms
 dns         no port 53 is taken   0s
 `, regexp.MustCompile(`for 1m[34][0-9]s`).ReplaceAllString(out.String(), "for 1m30s"))
+	out.Reset()
+	require.ErrorAs(t, Status(t.Context(), dir, "/data", "wide", &out), &unhealthy)
+	require.Contains(t, out.String(), "store       yes                   41.2ms\n")
 	require.EqualError(t, Status(t.Context(), dir, "/data", "yaml", &out),
-		`output "yaml" is not known: leave it out, or use json`)
+		`output "yaml" is not known: leave it out, or use wide or json`)
 }
 
 func TestImageCommands(t *testing.T) {

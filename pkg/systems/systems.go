@@ -5,6 +5,8 @@
 package systems
 
 import (
+	"io/fs"
+
 	"github.com/coracle-dev/coracle/pkg/api/kinds/own"
 	"github.com/coracle-dev/coracle/pkg/engine"
 	"github.com/coracle-dev/coracle/pkg/node/part"
@@ -57,4 +59,14 @@ func (l List) Parts() (list []func(part.Host) part.Part) {
 		}
 	}
 	return list
+}
+
+// Pages returns the systems' pages of the manual.
+func (l List) Pages() (pages []fs.FS) {
+	for _, s := range l {
+		if s.Manual != nil {
+			pages = append(pages, s.Manual)
+		}
+	}
+	return pages
 }

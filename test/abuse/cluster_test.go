@@ -1,5 +1,5 @@
 // Package abuse attacks a real cluster as a tenant, a root container, a node's credential or a registry could, and
-// checks that others are served meanwhile and that the server's memory stays bounded. README's table of attacks names
+// checks that others are served meanwhile and that the server's memory stays bounded. the manual's page "attacks" names
 // the tests.
 //
 //	go test ./test/abuse                                 what `make test` runs, under two minutes
@@ -34,8 +34,8 @@ const (
 	memoryLimit   = 512 << 20
 	residentLimit = 400 << 20
 	// slowest is the maximum duration of a request by the bystander during an attack, on a machine where nothing else
-	// runs: a request has wakeUps wake-ups of threads, each of which may be as late as timers are while other programs use
-	// the processors.
+	// runs: a request has wakeUps wake-ups of threads, each of which may be as late as timers are while other programs
+	// use the processors.
 	wakeUps = 4
 	slowest = time.Second
 

@@ -43,6 +43,7 @@ var allowedReads = map[string]struct {
 	"pkg/node/runtime/shim":        {1, "the shim's own state, in a directory that only root can write"},
 	"pkg/node/runtime/shim/server": {1, "a cgroup's file, which the kernel writes"},
 	"pkg/cli/socket":               {1, "a LimitReader: as much of an answer as the caller asked for"},
+	"pkg/cli/manual":               {1, "pages that are embedded in the program"},
 	"pkg/cli":                      {1, "the certificate authority that the user's own kubeconfig names"},
 	"pkg/systems/workers/worker": {
 		3, "LimitReaders: it imports only the standard library, for programs of other modules",

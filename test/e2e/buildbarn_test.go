@@ -220,22 +220,15 @@ spec:
 	f.smoke()
 }
 
-// TestBuildbarnReadme pastes README's blocks about build farms into a shell: a farm from one object, and one from its
-// parts.
-func TestBuildbarnReadme(t *testing.T) {
+// TestBuildbarnManual pastes the manual's blocks about build farms into a shell: a farm from one object, and one from
+// its parts.
+func TestBuildbarnManual(t *testing.T) {
 	buildbarnImages(t)
 	h := host.New(t)
 	h.Start()
 	loadBuildbarn(t, h)
-	readme, err := os.ReadFile(filepath.Join(host.Root(t), "README.md"))
-	require.NoError(t, err)
-	_, part, ok := strings.Cut(string(readme), "## Build farms")
-	require.True(t, ok)
-	part, _, _ = strings.Cut(part, "\n## ")
-	script := "set -euo pipefail\n"
-	for _, b := range block.FindAllStringSubmatch(part, -1) {
-		script += b[1]
-	}
+	page := filepath.Join(host.Root(t), "pkg/systems/buildbarn/manual/howto/build-farm.md")
+	script := "set -euo pipefail\n" + strings.Join(blocks(t, page, "farm"), "")
 	// The archives may be elsewhere, and are loaded.
 	require.Equal(t, 1, strings.Count(script, "coracle image load "))
 	script = strings.Replace(script, "coracle image load ", "true ", 1)

@@ -32,9 +32,9 @@ var ourDefaults = map[string]string{
 	"service-cluster-ip-range":             "upstream's is deprecated",
 }
 
-// TestUpstreamFlagsAreInREADME: README's table has every flag of upstream's kube-apiserver, and no other; what the link
-// has of them has upstream's default.
-func TestUpstreamFlagsAreInREADME(t *testing.T) {
+// TestUpstreamFlagsAreInTheManual: the manual's page has every flag of upstream's kube-apiserver, and no other; what
+// the link has upstream's defaults.
+func TestUpstreamFlagsAreInTheManual(t *testing.T) {
 	programs := upstream.Needs(t)
 	root := host.Root(t)
 	link := filepath.Join(t.TempDir(), upstream.APIServer)
@@ -42,15 +42,12 @@ func TestUpstreamFlagsAreInREADME(t *testing.T) {
 	theirs, ours := flagsOf(t, filepath.Join(programs, upstream.APIServer)), flagsOf(t, link)
 	require.Greater(t, len(theirs), 150)
 
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	text, err := os.ReadFile(filepath.Join(root, "pkg/cli/manual/pages/reference/api-server-flags.md"))
 	require.NoError(t, err)
-	_, table, ok := strings.Cut(string(text), "\n| Flags | Here |\n|---|---|\n")
-	require.True(t, ok)
-	table, _, _ = strings.Cut(table, "\n\n")
 	documented := map[string]bool{} // whether upstream has it
-	for row := range strings.Lines(table) {
-		flags, _, _ := strings.Cut(strings.TrimPrefix(row, "| "), " | ")
-		for _, m := range documentFlag.FindAllStringSubmatch(flags, -1) {
+	for _, section := range strings.Split(string(text), "\n## ")[1:] {
+		_, flags, _ := strings.Cut(section, "\n\n`")
+		for _, m := range documentFlag.FindAllStringSubmatch("`"+flags, -1) {
 			name := m[1]
 			if m[2] != "" {
 				name += "-"
@@ -66,12 +63,12 @@ func TestUpstreamFlagsAreInREADME(t *testing.T) {
 			}
 		}
 		if !known {
-			t.Errorf("README's table has no --%s", name)
+			t.Errorf("the manual's page has no --%s", name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(documented)) {
 		if !documented[name] {
-			t.Errorf("upstream has no --%s, which README's table has", name)
+			t.Errorf("upstream has no --%s, which the manual's page has", name)
 		}
 	}
 	for name, value := range ours {

@@ -4,6 +4,7 @@
 package buildbarn
 
 import (
+	"embed"
 	rbacv1 "k8s.io/api/rbac/v1"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
@@ -16,6 +17,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
+
+//go:embed manual
+var pages embed.FS
 
 // New returns the system.
 func New(system.Host) system.System {
@@ -34,6 +38,7 @@ func New(system.Host) system.System {
 			Definitions: Definitions, Rights: Rights,
 		},
 		Commands: commands.New(own.Resources(rows)),
+		Manual:   pages,
 	}
 }
 

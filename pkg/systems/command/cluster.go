@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"text/tabwriter"
 	"time"
 
@@ -44,6 +45,16 @@ type Connector struct {
 	Kinds []metav1.APIResource
 }
 
+// ErrNoCluster means that neither this machine nor a kubeconfig names a cluster.
+var ErrNoCluster = errors.New("there is no cluster to talk to: start one with `coracle start`, or set KUBECONFIG")
+
+// HasCluster reports whether this machine, a kubeconfig or the pod that this process runs in names a cluster.
+func HasCluster() bool {
+	UseCluster(DataDir())
+	config, err := clientcmd.NewDefaultClientConfigLoadingRules().Load()
+	return err != nil || len(config.Clusters) > 0 || os.Getenv("KUBERNETES_SERVICE_HOST") != ""
+}
+
 // Connect reads the kubeconfig as kubectl does. An empty path or namespace means the default, which is the cluster of
 // this machine unless KUBECONFIG names another.
 func (c Connector) Connect(kubeconfig, namespace string) (*Cluster, error) {
@@ -55,7 +66,7 @@ func (c Connector) Connect(kubeconfig, namespace string) (*Cluster, error) {
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, overrides)
 	config, err := loader.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("there is no cluster to talk to: start one with `coracle start`, or set KUBECONFIG")
+		return nil, ErrNoCluster
 	}
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ package kontrol
 
 import (
 	"cmp"
+	"embed"
 
 	rbacv1 "k8s.io/api/rbac/v1"
 
@@ -21,6 +22,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/kontrol/pull"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
 )
+
+//go:embed manual
+var pages embed.FS
 
 // New returns the system.
 func New(system.Host) system.System {
@@ -40,6 +44,7 @@ func New(system.Host) system.System {
 			Definitions: Definitions, Rights: Rights, Sources: true, Advice: advice,
 		},
 		Commands:      commands.New(own.Resources(rows)),
+		Manual:        pages,
 		AgentCommands: []*cobra.Command{commands.Agent()},
 	}
 }

@@ -6,6 +6,7 @@ package system
 
 import (
 	"context"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"time"
@@ -33,6 +34,8 @@ type System struct {
 	Operator *Operator
 	// Commands are its commands below `coracle`, AgentCommands below `coracle agent`.
 	Commands, AgentCommands []*cobra.Command
+	// Manual has its pages, as pkg/cli/manual reads them. Nil: it has none.
+	Manual fs.FS
 }
 
 // Operator describes the process that runs a system's reconcilers on any Kubernetes.

@@ -6,6 +6,7 @@ package tasks
 
 import (
 	"context"
+	"embed"
 	"fmt"
 	"net/http"
 
@@ -24,6 +25,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/tasks/taskschedule"
 )
 
+//go:embed manual
+var pages embed.FS
+
 // New returns the system.
 func New(system.Host) system.System {
 	rows := kinds()
@@ -32,6 +36,7 @@ func New(system.Host) system.System {
 		Extension: own.Extension{Kinds: rows, Roles: externalworker.Roles()},
 		Node:      tasklogs.Part,
 		Commands:  commands.New(own.Resources(rows)),
+		Manual:    pages,
 		Reconcilers: func(c system.Controllers) []*engine.Reconciler {
 			return []*engine.Reconciler{task.New(c.TaskPatience, forget(c)), taskschedule.New(), externalworker.New()}
 		},

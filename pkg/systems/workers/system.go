@@ -5,6 +5,7 @@
 package workers
 
 import (
+	"embed"
 	"net/http"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,6 +24,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/workers/controller"
 )
 
+//go:embed manual
+var pages embed.FS
+
 // New returns the system.
 func New(h system.Host) system.System {
 	to, rows := &messaging{host: h}, kinds()
@@ -38,6 +42,7 @@ func New(h system.Host) system.System {
 		},
 		Node:        to.node,
 		Commands:    commands.New(own.Resources(rows)),
+		Manual:      pages,
 		Reconcilers: func(system.Controllers) []*engine.Reconciler { return []*engine.Reconciler{controller.New()} },
 	}
 }

@@ -1,0 +1,115 @@
+package manual
+
+import (
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestPagesAreShortAndLinked: a page has at most 300 lines of at most 120 columns, a title and a summary, and its links
+// lead to pages; so do README's.
+func TestPagesAreShortAndLinked(t *testing.T) {
+	const root = "../../.."
+	files, err := filepath.Glob(root + "/pkg/systems/*/manual/*/*.md")
+	require.NoError(t, err)
+	own, err := filepath.Glob("pages/*/*.md")
+	require.NoError(t, err)
+	files = append(files, own...)
+	require.Greater(t, len(files), 40)
+	names := map[string]bool{"options": true, "commands": true} // generated
+	for _, file := range files {
+		names[strings.TrimSuffix(path.Base(file), ".md")] = true
+	}
+	link := regexp.MustCompile(`\]\(([^):]+)\)`)
+	for _, file := range append(files, root+"/README.md") {
+		data, err := os.ReadFile(file)
+		require.NoError(t, err)
+		lines := strings.Split(string(data), "\n")
+		require.LessOrEqual(t, len(lines), 300, file)
+		require.True(t, strings.HasPrefix(lines[0], "# "), file)
+		require.True(t, len(lines) > 2 && lines[1] == "" && lines[2] != "", "%s has no summary", file)
+		for i, line := range lines {
+			if len([]rune(line)) > 120 && !strings.HasPrefix(line, "|") {
+				t.Errorf("%s:%d has %d columns", file, i+1, len([]rune(line)))
+			}
+		}
+		for _, m := range link.FindAllStringSubmatch(string(data), -1) {
+			if strings.HasSuffix(file, "README.md") {
+				_, err := os.Stat(filepath.Join(root, m[1]))
+				require.NoError(t, err)
+			} else if name, isPage := strings.CutSuffix(path.Base(m[1]), ".md"); isPage && !names[name] {
+				t.Errorf("%s links to %s, which is no page", file, m[1])
+			}
+		}
+	}
+}
+
+func TestPagesOfSourcesAreChecked(t *testing.T) {
+	source := func(file, text string) fs.FS { return fstest.MapFS{file: {Data: []byte(text)}} }
+	m, err := Load(source("manual/howto/fly.md", "# Fly a kite\n\nUp.\n"))
+	require.NoError(t, err)
+	page, ok := m.Page("fly")
+	require.True(t, ok)
+	require.Equal(t, "Fly a kite", page.Title)
+	require.Contains(t, m.Index(), "| fly | Fly a kite |")
+	require.Equal(t, []string{"fly"}, m.Like("fyl"))
+	require.Empty(t, m.Like("something-else"))
+	require.Equal(t, "fly", m.Search("KITE", "up")[0].Name)
+	require.Empty(t, m.Search("kite", "down"))
+
+	_, err = Load(source("howto/a.md", "no title\n"))
+	require.ErrorContains(t, err, "instead of a title")
+	_, err = Load(source("poems/a.md", "# A\n"))
+	require.ErrorContains(t, err, `unknown kind "poems"`)
+	_, err = Load(source("howto/expose.md", "# Again\n"))
+	require.ErrorContains(t, err, "two pages named expose")
+}
+
+func TestRenderFitsTheTerminal(t *testing.T) {
+	const page = "# Title\n\nA *paragraph* with `code` and a [link](../howto/tls.md) that is longer than forty " +
+		"columns.\n\n- an item that is also longer than forty columns are wide\n- two\n\n```sh\necho '<&>'\n```\n\n" +
+		"| Name | What |\n|---|---|\n| `a` | a cell with many words in it, so that it has to be wrapped |\n"
+	var b strings.Builder
+	require.NoError(t, Render(&b, page, Style{Width: 40}))
+	require.Equal(t, `Title
+
+A paragraph with `+"`code`"+` and a link
+(`+"`coracle help tls`"+`) that is longer than
+forty columns.
+
+- an item that is also longer than forty
+  columns are wide
+- two
+
+    echo '<&>'
+
+Name  What
+`+"`a`"+`   a cell with many words in it, so
+      that it has to be wrapped
+`, b.String())
+	for _, line := range strings.Split(b.String(), "\n") {
+		require.LessOrEqual(t, len(line), 40)
+	}
+	var coloured strings.Builder
+	require.NoError(t, Render(&coloured, page, Style{Width: 40, Colour: true}))
+	require.Contains(t, coloured.String(), "\x1b[1mTitle\x1b[0m")
+	require.NotContains(t, coloured.String(), "`")
+}
+
+// FuzzRender: no Markdown makes the renderer fail or write control characters of its own.
+func FuzzRender(f *testing.F) {
+	f.Add("# A\n\n| a |\n|---|\n| b | c |\n", 30)
+	f.Add("- a\n  - b\n\n> c\n\n1. d\n", 0)
+	f.Add("||\n|-|\n||\n", 80)
+	f.Fuzz(func(t *testing.T, text string, width int) {
+		var b strings.Builder
+		require.NoError(t, Render(&b, text, Style{Width: min(width, 1000)}))
+	})
+}
