@@ -47,10 +47,10 @@ static void probe(void)
 		_exit(1);
 }
 
-// own makes the user namespace, as one of its own root's. What the kernel counts by user, such as inotify instances, it
-// counts in a user namespace for its owner, too: were that the machine's root, pods would take from each other and from
-// the machine what it may have. The real user stays, by which the kernel limits the number of processes, and so do the
-// capabilities, without which distributions do not let everybody make user namespaces.
+// own makes the user namespace with the pod's own root as owner. The kernel charges what it counts by user, such as
+// inotify instances, to the owner of the user namespace too: with the machine's root as owner, pods would share one
+// limit with each other and with the machine. The real user stays, because the kernel limits processes by it, and so do
+// the capabilities, because some distributions require them to make user namespaces.
 static void own(uid_t root)
 {
 	check(prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP, 0, 0, 0), "keep capabilities");

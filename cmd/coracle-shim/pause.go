@@ -23,9 +23,9 @@ static void must(long result, const char *what)
 	}
 }
 
-// join makes the process one of the pod's user namespace, which file descriptor 3 is, and goes on in a child of the
-// shim that is the first of a new PID namespace of that. The shim could not do this by itself, since a process with
-// several threads cannot change its user namespace. It is told the child's process ID.
+// join enters the pod's user namespace (file descriptor 3) and continues in a child that is the first process of a new
+// PID namespace in it. The shim cannot do this itself: a process with several threads cannot change its user namespace.
+// join reports the child's process ID to the shim.
 static void join(void)
 {
 	must(setns(3, CLONE_NEWUSER), "enter the pod's user namespace");

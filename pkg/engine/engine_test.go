@@ -163,8 +163,8 @@ func TestGuardHoldsToTheDeclaration(t *testing.T) {
 	require.NoError(t, reader{s, d}.List(ctx, &corev1.NodeList{}))
 }
 
-// TestACrashIsTheReconcilersOwn: a panic in one reconciler's watch starts it anew after a pause; the other goes on,
-// and nothing is left behind at the end.
+// TestACrashIsTheReconcilersOwn: a panic in one reconciler's watch starts it anew after a pause; the other keeps
+// running, and nothing is left at the end.
 func TestACrashIsTheReconcilersOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStub(aPod())

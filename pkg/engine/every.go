@@ -70,7 +70,7 @@ type every struct {
 	changed <-chan struct{}
 }
 
-// update starts sources for new kinds, which it returns, and stops those of removed kinds.
+// update starts sources for new kinds and stops the sources of removed kinds. It returns the new ones.
 func (e *every) update(ctx context.Context) (started []*source) {
 	kinds, changed := e.Kinds.Stored()
 	e.changed = changed

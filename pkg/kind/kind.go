@@ -99,8 +99,8 @@ type Resource struct {
 	Record string
 	// NoCreate, if not empty, says why no object can be created at present. They are refused with 403.
 	NoCreate string
-	// Most, if positive, is how many objects there may be, for kinds of which each costs the server more than its bytes.
-	// One more is refused with 403. Those that are created at once are not counted, so a few more are possible.
+	// Most, if positive, is the maximum number of objects, for kinds whose objects cost the server more than their
+	// bytes. One more is refused with 403. Concurrent creates are not counted, so a few more are possible.
 	Most int
 	// Pack, if not nil, returns the form in which the cache holds an object, for kinds whose objects are large and rarely
 	// read; Unpack undoes it. That form has the object's metadata and its JSON encoding, Internal takes it as well, and

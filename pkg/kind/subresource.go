@@ -39,8 +39,8 @@ type Subresource struct {
 	// MaxBody, in bytes, is for a byte stream whose request has a body of at most that size, which is read before Connect
 	// is called. 0: the handler reads the body.
 	MaxBody int64
-	// Relays says that the errors of a byte stream are mostly of a receiver behind it, which are no failures of the
-	// server.
+	// Relays says that most errors of the byte stream come from a receiver behind the server, and do not count as
+	// failures of the server.
 	Relays bool
 }
 

@@ -37,9 +37,8 @@ var _, _ part.API = (*localAPI)(nil), (*remoteAPI)(nil)
 // maxResponse limits a response of the API server that the agent in its process reads, in bytes.
 const maxResponse = 4 << 20
 
-// newSeal returns system.Host's Seal. Its key is derived from that of service accounts. A process uses the same one
-// until it ends: what was sealed before the key of service accounts changed is not recognized by a server that has
-// started since.
+// newSeal returns system.Host's Seal. Its key is derived from the service account key and stays the same for the life
+// of the process. A server that started after the service account key changed rejects older seals.
 func newSeal(of *ecdsa.PrivateKey) (func(data []byte) []byte, error) {
 	secret, err := of.Bytes()
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// TestShimsAreKnownByTheirExecutables checks that status is not blocked by a command line that cannot be read, as that
-// of a throttled pod, nor by reading other processes.
+// TestShimsAreKnownByTheirExecutables checks that status is not blocked by a command line that cannot be read, such as
+// a throttled pod's, nor by reading other processes.
 func TestShimsAreKnownByTheirExecutables(t *testing.T) {
 	const dataDir, runDir = "/data", "/run/coracle"
 	proc := t.TempDir()

@@ -61,7 +61,7 @@ func TestWhatEveryClusterHasIsRestored(t *testing.T) {
 			continue // it cannot be deleted
 		}
 		require.NoError(t, err)
-		if ns, ok := first.(*corev1.Namespace); ok { // there is no namespace controller in this test
+		if ns, ok := first.(*corev1.Namespace); ok { // this test has no namespace controller
 			require.NoError(t, c.Get(t.Context(), ctrl.ObjectKeyFromObject(o), ns))
 			ns.Spec.Finalizers = nil
 			require.NoError(t, c.SubResource("finalize").Update(t.Context(), ns))

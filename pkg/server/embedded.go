@@ -22,7 +22,7 @@ import (
 
 // EmbeddedConfig configures a control plane inside another program.
 type EmbeddedConfig struct {
-	// Config has the options of the control plane; those of the process and of a node have no effect, except for DataDir,
+	// Config has the options of the control plane; options of the process and of a node have no effect, except DataDir,
 	// which must exist.
 	Config config.Config
 	// Listener serves the API, and is closed when Run returns. Its address must not be unspecified.
@@ -48,7 +48,7 @@ type Embedded struct {
 type Given struct {
 	// Etcd has the objects.
 	Etcd store.Servers
-	// Address is that of the API for nodes and pods; by default, the listener's. See reachable.
+	// Address is the API's address for nodes and pods; by default, the listener's. See reachable.
 	Address netip.Addr
 	// Certificate serves the API.
 	Certificate func(*tls.ClientHelloInfo) (*tls.Certificate, error)
@@ -56,7 +56,7 @@ type Given struct {
 	ClientCAs []*x509.Certificate
 	// Tokens authenticates bearer tokens that are not service accounts'.
 	Tokens authenticator.Token
-	// Flags are those of the process, for /flagz; nil means the options of the configuration.
+	// Flags are the process's flags, for /flagz; nil means the options of the configuration.
 	Flags map[string]string
 	// AlwaysAllow authorizes every request.
 	AlwaysAllow bool
@@ -99,8 +99,8 @@ func NewEmbedded(c EmbeddedConfig) (*Embedded, error) {
 	return &Embedded{plane: l}, nil
 }
 
-// reachable returns an address for the endpoints of the API, which must not be of the loopback interface: then it is
-// that of the default route, as upstream's, or on a machine without one an address that nobody has (RFC 5737).
+// reachable returns an address for the endpoints of the API, which must not be a loopback address. Instead of one it
+// returns the address of the default route, as upstream, or without a default route an unused address (RFC 5737).
 func reachable(a netip.Addr) netip.Addr {
 	if !a.IsLoopback() {
 		return a
@@ -129,7 +129,7 @@ func (g *Given) use(c *apiserver.Config) {
 	c.AlwaysAllow = g.AlwaysAllow
 }
 
-// clientAuthorities are the certificates that verify those of clients.
+// clientAuthorities are the authorities that verify client certificates.
 func (l *plane) clientAuthorities() []*x509.Certificate {
 	if given := l.process.given.ClientCAs; given != nil {
 		return given

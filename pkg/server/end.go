@@ -95,7 +95,7 @@ func findHolder(dir string) (*lockHolder, error) {
 		return nil, fmt.Errorf("process %d: %w", pid, err)
 	}
 	h := &lockHolder{pid, os.NewFile(uintptr(fd), "pidfd")}
-	// The pid was read before the pidfd was opened, so it may be that of another process by now, or of another
+	// The pid was read before the pidfd was opened, so by now it may belong to another process, or to another
 	// container.
 	holds, err := hasOpen(pid, filepath.Join(dir, lockFile))
 	if err == nil && !holds {

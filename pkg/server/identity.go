@@ -18,17 +18,17 @@ import (
 const (
 	// joinPatience is the timeout of a join or renewal.
 	joinPatience = 30 * time.Second
-	// connectPatience is the timeout for connecting. An idle connection is pinged after silence, and closed if there is
-	// no answer for half as long. The sum leaves time to renew the node's lease over another connection before the node
-	// counts as lost.
+	// connectPatience is the timeout for connecting. An idle connection is pinged after silence, and closed if no
+	// answer comes for half as long. The sum leaves time to renew the node's lease over another connection before the
+	// node counts as lost.
 	connectPatience = 10 * time.Second
 	silence         = 10 * time.Second
 	// connectShort and silenceShort replace them where there are other servers to turn to. Connections that were made
 	// while there was one server are kept until the next renewal or start.
 	connectShort = 3 * time.Second
 	silenceShort = 2 * time.Second
-	// renewalRetry is the minimum interval between renewals: after a failed one, of which a third of a certificate's
-	// lifetime allows many, or if the server's clock is so far behind that its certificates are due from the start.
+	// renewalRetry is the minimum interval between renewals, after a failed one, or if the server's clock is so far
+	// behind that its certificates are due at once.
 	renewalRetry = 5 * time.Minute
 	// followPause is the minimum interval between renewals due to changed CAs. It doubles with each one that fails, up to
 	// renewalRetry.

@@ -39,8 +39,8 @@ func (i *identity) enter(ctx context.Context) error {
 	return i.join(ctx)
 }
 
-// enterOrResume is enter; a machine whose servers decide nothing goes on with what they said when they last did, if its
-// certificates are still valid. Its static pods need no server.
+// enterOrResume is enter, but while no server answers, a machine whose certificates are still valid resumes with the
+// servers' last answer. Its static pods need no server.
 func (i *identity) enterOrResume(ctx context.Context) error {
 	err := i.enter(ctx)
 	if err == nil || ctx.Err() != nil || decided(err) {

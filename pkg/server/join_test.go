@@ -63,7 +63,7 @@ func TestJoin(t *testing.T) {
 	fails("no server answers", func(*identity) {})
 }
 
-// TestResume: a machine that has joined goes on when no server answers, as the node that it was, and no other machine
+// TestResume: while no server answers, a machine that has joined resumes as the node that it was, and no other machine
 // does.
 func TestResume(t *testing.T) {
 	c := newCluster(t)

@@ -110,7 +110,7 @@ func (k *KubeAPIServer) Run(ctx context.Context, log *slog.Logger) (err error) {
 		return err
 	}
 	c.DataDir, c.MergeKubeconfig = dir, false
-	// As upstream, nobody is anonymous where everybody may do everything.
+	// As upstream, AlwaysAllow turns anonymous access off.
 	c.AnonymousAuth = k.AnonymousAuth && !k.alwaysAllow()
 	c.Disable = []string{config.Controllers, config.Scheduler, config.Ingresses, config.LoadBalancer}
 	e, err := NewEmbedded(EmbeddedConfig{Config: c, Listener: listener, Given: given, Log: log})
@@ -144,7 +144,7 @@ func (k *KubeAPIServer) given() (g Given, err error) {
 	return g, nil
 }
 
-// address is that of the API for nodes and pods: the advertised one, or the one that it listens on.
+// address returns the API's address for nodes and pods: the advertised one, or the one that it listens on.
 func (k *KubeAPIServer) address() (netip.Addr, error) {
 	if a, ok := netip.AddrFromSlice(k.AdvertiseAddress); ok {
 		return a.Unmap(), nil

@@ -134,7 +134,7 @@ func mergeKubeconfig(path string, ours *api.Config, add bool) error {
 	return replaceKubeconfig(path, theirs)
 }
 
-// shareCertificate reports whether two PEM bundles have a certificate in common. Those of the same cluster do, at any
+// shareCertificate reports whether two PEM bundles have a certificate in common. Bundles of the same cluster do, at any
 // stage of a CA's replacement.
 func shareCertificate(a, b []byte) bool {
 	ders := map[string]bool{}

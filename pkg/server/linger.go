@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lingering returns a context that is done when ctx has been done for ShutdownDelay, in which everything goes on and
-// /readyz fails, or at once if nothing serves yet. The returned function makes it done, and so does another signal if
-// the first one was this process's.
+// lingering returns a context that is done ShutdownDelay after ctx; meanwhile the server keeps serving and /readyz
+// fails. If nothing serves yet it is done at once. The returned function ends it early, and so does a second signal to
+// this process.
 func (p *process) lingering(ctx context.Context, signals bool) (context.Context, context.CancelFunc) {
 	if p.plane == nil || p.ShutdownDelay == 0 {
 		return context.WithCancel(ctx)

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// removalTime limits one attempt to remove a volume's directory. The next one goes on where it ended.
+	// removalTime limits one attempt to remove a volume's directory. The next attempt continues where it ended.
 	removalTime = time.Minute
 	// maxNodeError limits what is read and kept of a node's error, in bytes.
 	maxNodeError = 4 << 10

@@ -11,9 +11,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// libraries handles records of libraries, which say what clients sent as long and as often as these send it, before
-// they are authenticated, too: their texts are cut, and what is more than mostRecords in recordsEvery is only counted.
-// What is no news is dropped.
+// libraries handles log records of libraries. Clients, even unauthenticated ones, choose the length and number of such
+// records: texts are cut, and records beyond mostRecords in recordsEvery are only counted. Unremarkable records are
+// dropped.
 type libraries struct {
 	slog.Handler
 	rate *bounded.Rate
@@ -64,8 +64,9 @@ func cut(a slog.Attr) slog.Attr {
 	return a
 }
 
-// unremarkable reports whether a record says what is no news: that somebody's exec or attach ended, for which the
-// library closes the connection itself, or that a query makes no sense, which its client is told.
+// unremarkable reports whether a record says nothing of use to an administrator: that an exec or attach ended, after
+// which the library closes the connection itself, or that a query is invalid, which its client learns from the
+// response.
 func unremarkable(r slog.Record) bool {
 	switch r.Message {
 	case "Couldn't parse request":

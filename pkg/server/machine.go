@@ -11,8 +11,8 @@ import (
 // another key gets no certificate for it (joiner.join), and certificates that it already has are refused
 // (members.check). Deleting the Node frees the name and excludes the machine, which needs a join token to come back.
 //
-// The server's own node uses no certificate. Its machine's identity is that of the cluster's first client CA
-// (pki.Set.Machine), whose key nobody else has.
+// The server's own node uses no certificate. Its machine's identity is the cluster's first client CA (pki.Set.Machine),
+// whose key no other machine has.
 const machineAnnotation = "coracle.dev/machine"
 
 // ownedByOther is the error for a node name that belongs to another machine.

@@ -25,9 +25,9 @@ const (
 	mostAdmitted     = 1024
 )
 
-// members decides which node certificates are trusted: those of the machine that the Node belongs to (machine.go) and,
-// while there is no such Node, of the machine recently admitted under the name with a join token. Deleting a Node thus
-// excludes its machine at once, and cancels its open requests such as watches.
+// members decides which node certificates are trusted: the certificates of the machine that the Node belongs to
+// (machine.go) and, without a Node, of the machine that a join token recently admitted under the name. Deleting a Node
+// thus excludes its machine at once, and cancels its open requests such as watches.
 //
 // Admissions are in memory: a machine that has not registered when the process ends must join again.
 // What was admitted is forgotten when the process ends: a machine that has not registered until then joins again.
@@ -157,7 +157,7 @@ func (m *members) admit(name, machine string, now time.Time) error {
 	return nil
 }
 
-// check implements apiserver.Config.CheckNode; node is nil if there is no such Node.
+// check implements apiserver.Config.CheckNode; node is nil if the Node does not exist.
 func (m *members) check(name string, node *corev1.Node, cert *x509.Certificate) error {
 	machine, err := pki.Identity(cert.PublicKey)
 	if err != nil {
@@ -178,7 +178,7 @@ func (m *members) check(name string, node *corev1.Node, cert *x509.Certificate) 
 		"again with a new token, created with `coracle token create` on the server", name)
 }
 
-// handler cancels the requests of nodes when their membership ends, and those of all client certificates when their
+// handler cancels the requests of a node when its membership ends, and the requests with a client certificate when its
 // authority is removed.
 func (m *members) handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// registries are the metrics of the process: the API server exposes those of the control plane, the agent those of the
-// node. They are separate so that scraping both, as Prometheus's usual configuration does, counts nothing twice.
+// registries are the metrics of the process: the API server exposes the control plane's, the agent the node's. They are
+// separate so that scraping both, as Prometheus's usual configuration does, counts nothing twice.
 type registries struct{ plane, node *prometheus.Registry }
 
 func newRegistries() registries {

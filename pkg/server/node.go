@@ -68,7 +68,7 @@ type membership struct {
 	policies                 netpolicy.Source
 }
 
-// membership returns that of the server's own machine, which uses no socket.
+// membership returns the membership of the server's own machine, which uses no socket.
 func (l *plane) membership() (*membership, error) {
 	p := l.process
 	serving, err := l.keys.Node.NewSource(pki.Leaf{

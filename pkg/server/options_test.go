@@ -133,7 +133,7 @@ func claims(t *testing.T, token string) (c struct {
 	return c
 }
 
-// TestIssuerOfYourOwn: a cluster whose tokens get an issuer and a key of their own goes on with the tokens of before,
+// TestIssuerOfYourOwn: a cluster whose tokens get an issuer and a key of their own keeps accepting its former tokens,
 // as long as the options name their issuer, audience and key.
 func TestIssuerOfYourOwn(t *testing.T) {
 	dir := t.TempDir()
@@ -280,7 +280,7 @@ func TestPagesOfTheServer(t *testing.T) {
 	}
 }
 
-// TestRequestsByOptions: tolerations and the delay of a stop are those of the options.
+// TestRequestsByOptions: the options set tolerations and the delay of a stop.
 func TestRequestsByOptions(t *testing.T) {
 	a, stop := startAPI(t, t.TempDir(), func(c *config.Config) {
 		c.NotReadySeconds, c.UnreachableSeconds, c.Profiling = 7, 8, false
@@ -317,8 +317,8 @@ func TestRequestsByOptions(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), a.plane.process.ShutdownDelay)
 }
 
-// TestLingering: a process that serves goes on for as long as the option says, and one that does not is stopped at
-// once.
+// TestLingering: a process that serves keeps serving for as long as the option says, and one that does not serve yet
+// stops at once.
 func TestLingering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := &process{
@@ -347,8 +347,8 @@ func TestLingering(t *testing.T) {
 	})
 }
 
-// TestProxyWithTheAuthorityOfClients: a client whose certificate is signed by the cluster's own authority must not be
-// anybody by a header.
+// TestProxyWithTheAuthorityOfClients: a client whose certificate is signed by the cluster's own authority must not
+// impersonate a user by a header.
 func TestProxyWithTheAuthorityOfClients(t *testing.T) {
 	dir := t.TempDir()
 	_, err := pki.Load(pkiDir(dir))

@@ -51,7 +51,7 @@ type plane struct {
 	process         *process
 	keys            *pki.Set
 	url, kubeconfig string
-	// issuers are those of service account tokens, of which the first signs, for audiences.
+	// issuers are the issuers of service account tokens for audiences; the first one signs.
 	issuers, audiences []string
 
 	store      *store.Store

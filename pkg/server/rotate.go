@@ -18,8 +18,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// accountKeys are the keys of service account tokens. That of the data directory, which signs unless a file has the
-// key, can be rotated at run time.
+// accountKeys are the keys of service account tokens. The data directory's key, which signs unless an option names a
+// file, can be rotated at run time.
 type accountKeys struct {
 	dir    string
 	tokens *registry.Tokens

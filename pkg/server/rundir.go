@@ -155,8 +155,8 @@ func readOwner(f *os.File) (o runOwner, err error) {
 	return o, nil
 }
 
-// ownedBy returns an error if the run directory's owner is not the configured data directory. The pid is that of the
-// owner's process, 0 if none runs.
+// ownedBy returns an error if the run directory's owner is not the configured data directory. pid is the owner's
+// process, 0 if none runs.
 func ownedBy(c config.Config, dataDir string, pid int) error {
 	if resolved(dataDir) == resolved(c.DataDir) {
 		return nil

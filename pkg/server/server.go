@@ -4,7 +4,7 @@
 // reverse order.
 //
 // A join token allows a machine to join as a new node, and nothing else, until it expires or is revoked
-// (pkg/base/jointoken). With it, nobody can act as an existing node, be it the server's own or an offline one
+// (pkg/base/jointoken). Its holder cannot act as an existing node, be it the server's own or an offline one
 // (machine.go), nor impersonate the API or another node (pki.Set.Node, nodes.go).
 //
 // A joined machine has the permissions of its node only (node authorizer, NodeRestriction). Deleting its Node excludes
@@ -125,7 +125,7 @@ type process struct {
 	given    Given
 	// onReady, if not nil, is called when all components are ready.
 	onReady func(context.Context) error
-	// started is closed when the start was reported. What nobody waits for is written then.
+	// started is closed when the start was reported. Writes that no client waits for happen then.
 	started chan struct{}
 	// accounts is nil without a control plane.
 	accounts *accountKeys
@@ -271,7 +271,7 @@ type last struct {
 	settled func() // called once, after settling; may be nil
 }
 
-// settling is how long after the start what waited for its end, and the controllers' first look at everything, go on.
+// settling is how long after the start deferred work and the controllers' first reconciles take.
 const settling = 5 * time.Second
 
 func (l *last) Name() string { return lastName }

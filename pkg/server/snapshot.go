@@ -23,8 +23,8 @@ import (
 var _ socket.SnapshotBackend = (*process)(nil)
 
 const (
-	// keyDir and encryptionDir are the directories of the data directory that a snapshot includes, storeDir is that of the
-	// store.
+	// keyDir and encryptionDir are the directories of the data directory that a snapshot includes; storeDir is the
+	// store's.
 	keyDir, encryptionDir, storeDir = "pki", "encryption", "store"
 	// restoring is the directory in which a snapshot is unpacked. While it exists, the data directory is not used.
 	restoring = "restoring"
@@ -49,7 +49,7 @@ func (p *process) Snapshot(ctx context.Context, to io.Writer) error {
 
 func (p *process) snapshot(ctx context.Context, to io.Writer) error {
 	for range snapshotAttempts {
-		// The keys are those of the stored objects if they are the same before and after the moment of the snapshot.
+		// The keys fit the stored objects if they are the same before and after the moment of the snapshot.
 		before, err := clusterKeys(p.DataDir)
 		if err != nil {
 			return err

@@ -66,8 +66,8 @@ func TestInstallIsRepeatable(t *testing.T) {
 	}
 }
 
-// The objects in a file of `etcdctl snapshot save` become those of a cluster with keys of its own; a damaged file
-// leaves what is there.
+// The objects in a file of `etcdctl snapshot save` become a cluster with keys of its own; a damaged file changes
+// nothing.
 func TestRestoreOfEtcd(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	opened := func(dir string) (*store.Store, func()) {

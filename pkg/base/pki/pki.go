@@ -83,9 +83,9 @@ func Load(dir string) (*Set, error) {
 	return s, err
 }
 
-// LoadFrontProxy reads the authority of the certificate with which the API server says to aggregated API servers who a
-// user is, and generates it if it is missing. It signs nothing else: whoever has a certificate of it can act as any
-// user of those servers. It is not one of Set.Authorities, and cannot be replaced while the cluster runs.
+// LoadFrontProxy reads the authority of the API server's client certificate for aggregated API servers, and generates
+// it if it is missing. It signs nothing else: the holder of such a certificate can act as any user of the aggregated
+// servers. It is not in Set.Authorities and cannot be replaced while the cluster runs.
 func LoadFrontProxy(dir string) (*Authority, error) {
 	return loadAuthority(dir, "front-proxy", "front-proxy-ca")
 }

@@ -32,8 +32,9 @@ func (e *HungError) Error() string {
 type Component interface {
 	// Name is short, lower case and unique in the process: "store".
 	Name() string
-	// Run runs the component until ctx is done, and returns when nothing of it is running. An error stops the process; the
-	// end of ctx is no error. Run is called at most once: a Group makes its components anew each time it starts them.
+	// Run runs the component until ctx is done, and returns when all its goroutines have ended. An error stops the
+	// process; the end of ctx is not an error. Run is called at most once: a Group makes its components anew each time
+	// it starts them.
 	Run(ctx context.Context) error
 	// Ready is closed when the component serves. It is not closed if Run fails before.
 	Ready() <-chan struct{}

@@ -10,8 +10,8 @@ import (
 // nameLabel is the label that servers give each namespace.
 const nameLabel = "kubernetes.io/metadata.name"
 
-// people are the fields of metadata that people set. Owners are known by uids, which are other ones in another cluster,
-// and finalizers are added again by whoever honours them.
+// people are the fields of metadata that people set. Owner references are left out because UIDs differ between
+// clusters, and finalizers because the controllers that honour them add them again.
 var people = []string{"name", "namespace", "labels", "annotations"}
 
 // recorded are annotations in which controllers and kubectl keep what they know.

@@ -160,7 +160,7 @@ func (d *directory) Commit() error {
 
 func (d *directory) Close() error { return errors.Join(d.finish(), os.RemoveAll(d.temporary)) }
 
-// gone is err unless it says that there is no such file.
+// gone returns nil if err says that the file does not exist, else err.
 func gone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil

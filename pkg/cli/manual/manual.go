@@ -51,7 +51,7 @@ type Page struct {
 // Manual is a set of pages.
 type Manual struct{ pages []Page }
 
-// Load returns the binary's own pages and those of further sources, such as the pages of a system.
+// Load returns the pages in the binary and the pages of further sources, such as a system's.
 func Load(sources ...fs.FS) (*Manual, error) {
 	own, err := fs.Sub(pages, "pages")
 	if err != nil {

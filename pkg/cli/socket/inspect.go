@@ -125,7 +125,7 @@ type ScheduleReport struct {
 	Scores  []ScheduleScore  `json:"scores"`
 	// Ordered is set if scores are compared one after the other, instead of being added up.
 	Ordered bool `json:"ordered,omitempty"`
-	// Nodes are the best first. NodeCount and Fitting count all, of which at most MostScheduleNodes are listed.
+	// Nodes are at most MostScheduleNodes nodes, best first. NodeCount and Fitting count all nodes.
 	Nodes     []ScheduleNode `json:"nodes"`
 	NodeCount int            `json:"nodeCount"`
 	Fitting   int            `json:"fitting"`

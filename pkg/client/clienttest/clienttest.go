@@ -211,8 +211,7 @@ func (s suite) status(t *testing.T, ctx context.Context) {
 	require.NoError(t, s.c.Delete(ctx, k))
 }
 
-// shallow writes objects of which only the outermost struct is a copy of the cache's, as callers may, while others read
-// the rest.
+// shallow writes shallow copies of cached objects, which callers may do, while other goroutines read the shared fields.
 func (s suite) shallow(t *testing.T, ctx context.Context) {
 	made := &tasks.Task{
 		ObjectMeta: metav1.ObjectMeta{

@@ -130,8 +130,8 @@ func (d *Discovered) mark() {
 	}
 }
 
-// refresh discovers the kinds. Those of groups whose servers do not answer stay as they are, and are named in the
-// error.
+// refresh discovers the kinds. Kinds of groups whose servers do not answer stay as they are, and the error names these
+// groups.
 func (d *Discovered) refresh() error {
 	lists, err := d.client.ServerPreferredResources()
 	var partial *discovery.ErrGroupDiscoveryFailed

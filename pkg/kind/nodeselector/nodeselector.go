@@ -1,6 +1,6 @@
-// Package nodeselector decides which nodes a pod's selector and affinity accept, as upstream's nodeaffinity, of which
-// it is made. That one sorts all requirements of a term again for each of them: 20,000, which fit into half a megabyte,
-// keep a processor busy for several seconds. Here the time is in proportion to their number.
+// Package nodeselector decides which nodes a pod's selector and affinity accept, with upstream's nodeaffinity package.
+// Upstream sorts all requirements of a term again for each requirement: 20,000 of them, half a megabyte, take several
+// seconds. Here the time is proportional to their number.
 //
 // It is pure.
 package nodeselector
@@ -44,7 +44,7 @@ func (t term) match(n *corev1.Node) bool {
 // Required is what a pod demands of nodes. The zero value accepts each.
 type Required struct {
 	labels nodeaffinity.RequiredNodeAffinity
-	terms  []term // one of them has to match; nil: there is no affinity
+	terms  []term // one of them has to match; nil: no affinity
 }
 
 // RequiredOf returns what a selector and an affinity demand. A term that cannot be parsed matches no node.

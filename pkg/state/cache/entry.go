@@ -39,8 +39,8 @@ func (e *Entry) JSON() []byte {
 	return e.keep(encodingJSON, e.marshal(nil))
 }
 
-// JSONItem is JSON without kind and apiVersion, as upstream encodes the items of a list, in two parts, of which rest is
-// shared: do not modify. With scratch, which may be nil, it is of a long list.
+// JSONItem is JSON without kind and apiVersion, as upstream encodes the items of a list, in two parts; rest is shared:
+// do not modify. A long list passes scratch, which may be nil.
 func (e *Entry) JSONItem(scratch *Scratch) (begin string, rest []byte) {
 	full := e.load(encodingJSON)
 	switch {

@@ -20,8 +20,8 @@ const (
 )
 
 // interned are the managed fields of objects, which are the same for all objects that were made alike, such as the pods
-// of a Deployment, and their namespaces: each is held once. What is no longer used is forgotten when the limits are
-// reached, by beginning anew.
+// of a Deployment, and their namespaces: each is held once. When a limit is reached the table starts anew, which
+// forgets unused ones.
 type interned struct {
 	mu    sync.Mutex
 	sets  map[string]*metav1.FieldsV1

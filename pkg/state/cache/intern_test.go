@@ -40,7 +40,7 @@ func TestManagedFieldsAreHeldOnce(t *testing.T) {
 	require.Equal(t, managed(`{"f:data":{}}`), b)
 }
 
-// TestInternedIsBounded: whoever sends objects of which none is like another makes it begin anew.
+// TestInternedIsBounded: a client that sends objects without anything in common makes the table start anew.
 func TestInternedIsBounded(t *testing.T) {
 	var n interned
 	for i := range 3 * maxInterned {

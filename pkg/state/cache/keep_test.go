@@ -136,7 +136,7 @@ func TestLongListsDropNothing(t *testing.T) {
 	require.Nil(t, short)
 }
 
-// TestUnreadEncodingsAreForgotten: after each collection half of what nobody reads goes.
+// TestUnreadEncodingsAreForgotten: each collection forgets half of the encodings that were not read.
 func TestUnreadEncodingsAreForgotten(t *testing.T) {
 	k := &keeper{limit: 1 << 30}
 	all := largeEntries(1000, k)

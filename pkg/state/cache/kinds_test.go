@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// custom is a row like that of a custom resource.
+// custom returns a row like a custom resource's.
 func custom(name string) *kind.Resource {
 	gvk := schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: name}
 	return &kind.Resource{
@@ -65,7 +65,7 @@ func TestKindsComeAndGo(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "a/after", events[0].Entry.tail())
 
-	// Another row of the same storage: objects stay, the watch goes on.
+	// Another row of the same storage: objects stay, the watch continues.
 	again := custom("thing")
 	again.Storage, again.ShortNames = r.Storage, []string{"th"}
 	require.NoError(t, kinds.Change(t.Context(), []*kind.Resource{r}, []*kind.Resource{again}))

@@ -150,7 +150,7 @@ func TestPagesOutliveChanges(t *testing.T) {
 	require.False(t, ok)
 	require.Empty(t, c.kindCache(pods).pinned)
 
-	// Lists that nobody goes on with keep a bounded number of states.
+	// Lists that no client continues keep a bounded number of states.
 	for range 3 * mostPinned {
 		_, ok = c.Page(pods, Query{}, "", 1, 0)
 		require.True(t, ok)

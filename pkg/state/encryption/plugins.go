@@ -39,7 +39,7 @@ func (p *Plugins) Name() string { return "kms" }
 
 // Run waits for the plugins and keeps their keys current until ctx is done. It fails if one does not answer in time.
 func (p *Plugins) Run(ctx context.Context) error {
-	defer func() { p.keeper.settings().close() }() // those of the last configuration
+	defer func() { p.keeper.settings().close() }() // the plugins of the last configuration
 	s := p.keeper.settings()
 	began := time.Now()
 	for _, one := range s.plugins {

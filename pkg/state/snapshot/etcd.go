@@ -27,7 +27,7 @@ func IsEtcd(head []byte) bool {
 }
 
 // UnpackEtcd writes the database in a file of `etcdctl snapshot save` into dir, as Unpack does, and verifies it by the
-// hash at its end. There are no keys in it.
+// hash at its end. The file has no keys.
 func UnpackEtcd(r io.Reader, dir string) (err error) {
 	name := filepath.Join(dir, Database)
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)

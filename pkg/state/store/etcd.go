@@ -58,9 +58,9 @@ func (s *Store) etcdConfig() *embed.Config {
 // A single member need not wait for an election timeout (see lead), so the ticks are slow: each costs CPU time.
 const tickMs, electionMs = 500, 2500
 
-// lead makes a single member leader at once, with the message that a leader sends to transfer leadership. There is no
-// signal for when the member accepts it, so it is sent repeatedly for these few milliseconds. If it has no effect, the
-// election timeout elects the member later.
+// lead makes a single member leader at once, with the message that a leader sends to transfer leadership. etcd does not
+// signal when the member accepts it, so it is sent repeatedly for a few milliseconds. If it has no effect, the election
+// timeout elects the member later.
 //
 // A store that was empty (fresh) has nothing to replay.
 func (s *Store) lead(ctx context.Context, e *etcdserver.EtcdServer, fresh bool) {

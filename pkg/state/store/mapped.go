@@ -30,8 +30,8 @@ func (s *Store) releaseMapping(e endpoint) {
 	s.dropMapping(e)
 }
 
-// dropMapping is called with the lock held: nothing else may have the mapping's addresses meanwhile. Whoever replaces
-// it holds the lock, except etcd for a snapshot from another member: with several members this does nothing.
+// dropMapping is called with the lock held: nothing else may have the mapping's addresses meanwhile. Every replacement
+// holds the lock, except etcd's for a snapshot from another member: with several members dropMapping does nothing.
 func (s *Store) dropMapping(e endpoint) {
 	s.mapped.Store(0)
 	if size, _ := e.sizes(); s.server.Load() == nil || e.members() != 1 || size > mappedMost {

@@ -31,7 +31,7 @@ func mapped(t *testing.T, dir string) (kib int) {
 	return 0
 }
 
-// Compaction reads the whole database, which is not in the process's memory afterwards, and reads go on meanwhile.
+// Compaction reads the whole database, which is not in the process's memory afterwards; reads are served meanwhile.
 func TestCompactionReleasesTheMapping(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, Config{Dir: dir, Volatile: true})

@@ -16,8 +16,8 @@ import (
 // elsewhere runs the program etcd until the test ends, and returns its URL and a function that ends it.
 func elsewhere(t *testing.T, dir string) (string, func()) {
 	t.Helper()
-	// Nobody else listens at this process' own loopback address, nor connects from it: the ports stay free until etcd
-	// takes them.
+	// No other process listens at this process's own loopback address, nor connects from it: the ports stay free until
+	// etcd takes them.
 	own := fmt.Sprintf("127.%d.%d.%d:0", 64+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255)
 	var urls []string
 	var taken []net.Listener

@@ -1,4 +1,4 @@
-// Package controlplane gives tests a control plane: a registry with all reconcilers, those of the systems included, the
+// Package controlplane gives tests a control plane: a registry with all reconcilers, the systems' included, the
 // scheduler, and an agent that makes bound pods run.
 //
 // Its invariant: everything that it starts has ended when the test ends.
@@ -66,7 +66,7 @@ type Options struct {
 	HTTP    bool
 	CIDR    string // of the pods; empty is 10.42.0.0/16
 	Signers map[string]certificates.Signer
-	RootCA  []byte // nil is no certificate
+	RootCA  []byte // nil: no certificate
 	Sign    tokensecret.Sign
 	Bare    bool // without reconcilers and scheduler
 	// Client, if not nil, wraps the client of each reconciler. Metrics, if not nil, has the reconcilers'.

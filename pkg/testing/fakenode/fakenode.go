@@ -40,7 +40,7 @@ const (
 	leaseSeconds = 40
 	// renewPeriod is the time in which all leases are renewed once. A missed renewal does not make a node NotReady.
 	renewPeriod = 15 * time.Second
-	// timeout is that of one request.
+	// timeout limits one request.
 	timeout = 30 * time.Second
 	// cleanupTimeout is the time for removing nodes and pods at the end.
 	cleanupTimeout = 5 * time.Minute
@@ -92,7 +92,7 @@ type Nodes struct {
 	Config
 	client kubernetes.Interface
 
-	ours      []atomic.Bool // by number: registered, and not deleted by somebody else since
+	ours      []atomic.Bool // by number: registered, and not deleted by another client since
 	failures  atomic.Uint64 // of requests, since the last report
 	timers    timers
 	tasks     chan task

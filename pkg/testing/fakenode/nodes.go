@@ -141,7 +141,7 @@ func (n *Nodes) node(i int) *corev1.Node {
 		ObjectMeta: metav1.ObjectMeta{Name: n.name(i), Labels: labels},
 		Spec:       corev1.NodeSpec{Taints: n.Taints},
 		Status: corev1.NodeStatus{Capacity: room, Allocatable: room, Conditions: conditions,
-			// Without an IP address: nobody can connect to it, and routes to it would lead nowhere.
+			// Without an IP address: nothing can connect to it, and routes to it would lead nowhere.
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeHostName, Address: n.name(i)}},
 			// What a pod may need of a node (KEP-5328), they have: no container runs there.
 			DeclaredFeatures: []string{
@@ -200,7 +200,7 @@ func (n *Nodes) renewOne(ctx context.Context, i int) {
 	if apierrors.IsNotFound(err) {
 		var node *corev1.Node
 		if node, err = n.client.CoreV1().Nodes().Get(ctx, n.name(i), metav1.GetOptions{}); apierrors.IsNotFound(err) {
-			n.ours[i].Store(false) // deleted by somebody, who wants it to stay so
+			n.ours[i].Store(false) // deleted by another client: it stays deleted
 			return
 		} else if err == nil {
 			err = n.lease(ctx, node)

@@ -72,7 +72,7 @@ func (t *timers) stop() {
 // bound selects the pods that have a node.
 const bound = "spec.nodeName!="
 
-// follow watches the pods that are on nodes, and hands those of fake nodes to the workers, until ctx is done.
+// follow watches the pods that are on nodes, and hands the pods of fake nodes to the workers, until ctx is done.
 func (n *Nodes) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := n.listAndWatch(ctx); err != nil {

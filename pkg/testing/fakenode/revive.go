@@ -72,7 +72,7 @@ func (n *Nodes) ready(ctx context.Context, i int) error {
 		_, err = n.adopt(ctx, node, i)
 	}
 	if apierrors.IsNotFound(err) {
-		return nil // deleted by somebody
+		return nil // deleted by another client
 	}
 	return err
 }

@@ -199,7 +199,7 @@ func is(p *corev1.Pod, kind corev1.PodConditionType) bool {
 	})
 }
 
-// addresses is where pods get their addresses from: those of carriers, which no cluster uses.
+// addresses are pods' addresses: the range of carriers, which no cluster uses.
 var addresses = netip.MustParsePrefix("100.64.0.0/10")
 
 // address gives a pod an address, unless it has one or shares its node's, which has none.

@@ -9,7 +9,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ownedClient gives its callers objects that are their own. Those of the in-process client are shared with the cache.
+// ownedClient gives its callers objects that are their own. The in-process client's are shared with the cache.
 type ownedClient struct{ ctrl.WithWatch }
 
 // Get implements client.Reader.

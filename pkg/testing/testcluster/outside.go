@@ -30,8 +30,8 @@ type outside struct {
 const (
 	// patience bounds each command of the program.
 	patience = 90 * time.Second
-	// nodeIP is the address of the node in its namespace (RFC 5737: for documentation), and gateway that of its default
-	// route, where nobody is.
+	// nodeIP is the address of the node in its namespace (RFC 5737: for documentation), and gateway its default route,
+	// at which no machine answers.
 	nodeIP, gateway = "198.51.100.2", "198.51.100.1"
 	apiPort         = "6443"
 )
@@ -60,7 +60,7 @@ func newOutside(c Config, dir string) (*outside, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The name of a namespace is a file name; that of the directory is unique.
+	// The name of a network namespace is a file name; the directory's name is unique.
 	return &outside{config: c, program: program, dir: dir, netns: filepath.Base(dir), listener: listener}, nil
 }
 

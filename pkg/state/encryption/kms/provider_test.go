@@ -42,7 +42,7 @@ func provider(t *testing.T, socket string) *Provider {
 	return p
 }
 
-// A seed whose key the plugin has not confirmed for long encrypts nothing more, and goes on decrypting.
+// A seed whose key the plugin has not confirmed for long encrypts nothing more, and still decrypts.
 func TestWritesEndWithoutThePlugin(t *testing.T) {
 	plugin, _, p := connected(t)
 	sealed, err := p.TransformToStorage(t.Context(), []byte("plain"), at)
@@ -178,7 +178,7 @@ func TestAPluginThatDecryptsNothing(t *testing.T) {
 	})
 }
 
-// A call that fails while the plugin is being asked for its status is told of, too, when the plugin has recovered.
+// A call that fails during a status request is reported too when the plugin has recovered.
 func TestACallFailsWhileTheStatusIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failing := true
