@@ -61,7 +61,7 @@ func loadOptions(o *config.Options, path string, flags *pflag.FlagSet) (config.C
 		return *o.Config, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if !flags.Changed(name) && os.Getenv(variable(name)) == "" {
+		if o.Lookup(name) == nil || !flags.Changed(name) && os.Getenv(variable(name)) == "" {
 			if err := o.Set(name, values[name]); err != nil {
 				return *o.Config, fmt.Errorf("%s: %w", path, err)
 			}

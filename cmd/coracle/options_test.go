@@ -62,6 +62,9 @@ func TestOptionsComeFromFourPlaces(t *testing.T) {
 	t.Setenv("CORACLE_MAX_PODS", "many")
 	_, err = loaded()
 	require.ErrorContains(t, err, "max-pods")
+	write("max_pods: 7\n") // not hidden by the variable of max-pods
+	_, err = loaded()
+	require.ErrorContains(t, err, `unknown option "max_pods"; there are`)
 	write("maximum-pods: 7\n")
 	_, err = loaded()
 	require.ErrorContains(t, err, `unknown option "maximum-pods"; there are`)

@@ -14,6 +14,7 @@ func TestAbuse(t *testing.T) {
 		{"json patch copies", jsonPatchCopies},
 		{"yaml aliases", yamlAliases},
 		{"deep nesting", deepNesting},
+		{"managed fields in descending order", descendingFields},
 		{"long selectors", longSelectors},
 		{"clients that never read", neverRead},
 		{"bodies that never end", endlessBodies},

@@ -21,6 +21,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
@@ -133,6 +134,45 @@ func deepNesting(t *testing.T, c *cluster) {
 			strings.NewReader(`{"metadata":`+deep))
 		refused(t, code, answer, "")
 	}
+}
+
+// A dry run of a ConfigMap whose managed fields have 200,000 keys in descending order: decoded by insertion into a
+// sorted list they took half a minute of processor time. JSON with that many is refused before, protobuf is not.
+func descendingFields(t *testing.T, c *cluster) {
+	with := func(keys int) *corev1.ConfigMap {
+		var fields strings.Builder
+		for i := keys; i > 0; i-- {
+			fmt.Fprintf(&fields, `"f:%06d":{},`, i)
+		}
+		m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}}
+		m.ManagedFields = []metav1.ManagedFieldsEntry{{
+			Manager: "a", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "v1", FieldsType: "FieldsV1",
+			FieldsV1: &metav1.FieldsV1{Raw: []byte(`{"f:data":{` + strings.TrimSuffix(fields.String(), ",") + `}}`)},
+		}}
+		return m
+	}
+	const many = "managedFields has too many fields"
+	for contentType, keys := range map[string]int{
+		"application/json": 49_000, "application/vnd.kubernetes.protobuf": 200_000,
+	} {
+		config := rest.CopyConfig(c.tenantConfig)
+		config.ContentType = contentType
+		api, err := kubernetes.NewForConfig(config)
+		require.NoError(t, err)
+		maps, began := api.CoreV1().ConfigMaps(tenantNamespace), time.Now()
+		_, err = maps.Update(t.Context(), with(keys), metav1.UpdateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.ErrorContains(t, err, many)
+		created := with(keys)
+		created.Name = "slow"
+		_, err = maps.Create(t.Context(), created, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+		require.ErrorContains(t, err, many)
+		require.Less(t, time.Since(began), 5*time.Second)
+	}
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"managedFields": with(49_000).ManagedFields}})
+	require.NoError(t, err)
+	code, answer := c.send(t, http.MethodPatch, tenantMaps+"/kube-root-ca.crt?dryRun=All", string(types.MergePatchType),
+		strings.NewReader(string(patch)))
+	refused(t, code, answer, many)
 }
 
 // Selectors and continue tokens as long as a request line can be.

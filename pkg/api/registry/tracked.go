@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
+	"github.com/coracle-dev/coracle/pkg/api/payload"
 	"github.com/coracle-dev/coracle/pkg/api/registry/fieldset"
 	"github.com/coracle-dev/coracle/pkg/kind"
 	"github.com/coracle-dev/coracle/pkg/state/cache"
@@ -44,6 +45,9 @@ func (c *call) manageNew(obj runtime.Object, manager string) error {
 		return apierrors.NewInternalError(err)
 	}
 	manager = c.manager(manager)
+	if manyFields(m) {
+		return errManyManaged()
+	}
 	if m.GetManagedFields() == nil {
 		if entries, ok := c.created(versioned, c.writer(manager)); ok {
 			m.SetManagedFields(entries)
@@ -82,6 +86,9 @@ func (c *call) manage(strategy any, old *cache.Entry, obj runtime.Object, manage
 	if len(have) == 0 && !own {
 		m.SetManagedFields(nil)
 		return nil
+	}
+	if own && manyFields(m) {
+		return errManyManaged()
 	}
 	versioned, err := c.Resource.External(obj)
 	if err != nil {
@@ -138,6 +145,23 @@ func (c *call) askUpstream(strategy any, live, obj runtime.Object, m metav1.Obje
 	wholeSeconds(out)
 	m.SetManagedFields(out.GetManagedFields())
 	return nil
+}
+
+// manyFields reports whether the managed fields of an object are more than maxApplied allows: upstream decodes them into
+// sorted lists by insertion, so 250,000 keys in descending order take 40 s.
+func manyFields(m metav1.Object) bool {
+	var squares int64
+	for _, entry := range m.GetManagedFields() {
+		shape, err := payload.Measure(entry.FieldsV1.GetRawBytes(), &map[string]any{})
+		if squares += shape.Maps; err != nil || squares > maxApplied {
+			return true
+		}
+	}
+	return false
+}
+
+func errManyManaged() error {
+	return apierrors.NewRequestEntityTooLargeError("metadata.managedFields has too many fields: leave it out")
 }
 
 // sameEntry compares managed fields entries; clients send back those that they read.

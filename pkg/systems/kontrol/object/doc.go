@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 
 	kontrol "github.com/coracle-dev/coracle/apis/kontrol/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/api/payload"
 )
 
 // recordedMeta is the metadata that is recorded: what people write.
@@ -126,9 +127,16 @@ func ours(m *metav1.ManagedFieldsEntry) bool {
 	return m.Manager == kontrol.FieldManager && m.Operation == metav1.ManagedFieldsOperationApply && m.Subresource == ""
 }
 
-// Fields parses the JSON of managed fields; what cannot be parsed is empty.
+// maxFields limits the sum of the squared numbers of keys of managed fields, which clusters send: parsing inserts each
+// key into a sorted list.
+const maxFields = 12_000 * 12_000
+
+// Fields parses the JSON of managed fields. The result is empty if raw is invalid or has more keys than maxFields allows.
 func Fields(raw []byte) *fieldpath.Set {
 	set := &fieldpath.Set{}
+	if shape, err := payload.Measure(raw, &map[string]any{}); err != nil || shape.Maps > maxFields {
+		return fieldpath.NewSet()
+	}
 	if len(raw) == 0 || set.FromJSON(bytes.NewReader(raw)) != nil {
 		return fieldpath.NewSet()
 	}
