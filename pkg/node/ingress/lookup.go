@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -16,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
 // controlPlane is the label of nodes with a server, which no node can set on itself.
@@ -153,14 +154,9 @@ func parse(s *corev1.Secret) (*tls.Certificate, error) {
 	if s.Type != corev1.SecretTypeTLS {
 		return nil, fmt.Errorf("its type is %s, not %s", s.Type, corev1.SecretTypeTLS)
 	}
-	c, err := tls.X509KeyPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
+	c, err := pki.ForeignPair(s.Data[corev1.TLSCertKey], s.Data[corev1.TLSPrivateKeyKey])
 	if err != nil {
-		return nil, errors.New("it has no valid certificate with its key") // the error may quote what is secret
-	}
-	if c.Leaf == nil {
-		if c.Leaf, err = x509.ParseCertificate(c.Certificate[0]); err != nil {
-			return nil, err
-		}
+		return nil, fmt.Errorf("%s and %s: %w", corev1.TLSCertKey, corev1.TLSPrivateKeyKey, err)
 	}
 	return &c, nil
 }

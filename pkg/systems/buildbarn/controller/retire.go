@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/certificates"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
@@ -120,7 +121,7 @@ func (r *reconciler) scheduler(ctx context.Context, w *buildbarn.BuildbarnWorker
 	if err := checkSecret(secret.Data); err != nil {
 		return s, fmt.Errorf("Secret %s: %w", name, err)
 	}
-	pair, err := tls.X509KeyPair(secret.Data[certificates.Certificate], secret.Data[certificates.Key])
+	pair, err := pki.ForeignPair(secret.Data[certificates.Certificate], secret.Data[certificates.Key])
 	if err != nil {
 		return s, err
 	}

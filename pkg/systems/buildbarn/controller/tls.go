@@ -2,7 +2,6 @@ package controller
 
 import (
 	"crypto/sha256"
-	"crypto/tls"
 	"encoding/hex"
 	"fmt"
 
@@ -10,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	buildbarn "github.com/coracle-dev/coracle/apis/buildbarn/v1alpha1"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/certificates"
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/config"
 )
@@ -44,9 +44,8 @@ func checkSecret(data map[string][]byte) error {
 			return fmt.Errorf("it has no %s", key)
 		}
 	}
-	if _, err := tls.X509KeyPair(data[certificates.Certificate], data[certificates.Key]); err != nil {
-		// The error may quote what is secret.
-		return fmt.Errorf("%s and %s are not a certificate and its key", certificates.Certificate, certificates.Key)
+	if _, err := pki.ForeignPair(data[certificates.Certificate], data[certificates.Key]); err != nil {
+		return fmt.Errorf("%s and %s: %w", certificates.Certificate, certificates.Key, err)
 	}
 	return nil
 }

@@ -6,6 +6,9 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/coracle-dev/coracle/pkg/api/payload"
+	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
 // maxKubeconfig is the largest kubeconfig, in bytes.
@@ -16,6 +19,9 @@ const maxKubeconfig = 1 << 20
 func ParseKubeconfig(data []byte) (*rest.Config, error) {
 	if len(data) > maxKubeconfig {
 		return nil, fmt.Errorf("it has more than %d bytes", maxKubeconfig)
+	}
+	if err := payload.CheckYAML(data); err != nil { // aliases may expand to gigabytes
+		return nil, err
 	}
 	cfg, err := clientcmd.Load(data)
 	if err != nil {
@@ -48,6 +54,11 @@ func ParseKubeconfig(data []byte) (*rest.Config, error) {
 			if set {
 				return nil, errors.New(name)
 			}
+		}
+	}
+	if user != nil && len(user.ClientKeyData) > 0 {
+		if _, err := pki.ForeignPair(user.ClientCertificateData, user.ClientKeyData); err != nil {
+			return nil, fmt.Errorf("client-certificate-data and client-key-data: %w", err)
 		}
 	}
 	out, err := clientcmd.NewNonInteractiveClientConfig(*cfg, cfg.CurrentContext, &clientcmd.ConfigOverrides{}, nil).

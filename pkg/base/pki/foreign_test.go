@@ -1,0 +1,55 @@
+package pki
+
+import (
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/pem"
+	"math/big"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func foreignPEM(t *testing.T, key *rsa.PrivateKey) (cert, private []byte) {
+	t.Helper()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "a"}, NotAfter: time.Now().Add(time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	require.NoError(t, err)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
+		pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
+}
+
+// A key of 65,536 bits is refused before it is parsed, which would take half a minute.
+func TestForeignPairIsBounded(t *testing.T) {
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	cert, private := foreignPEM(t, key)
+	pair, err := ForeignPair(cert, private)
+	require.NoError(t, err)
+	require.NotNil(t, pair.Leaf)
+
+	odd := func(bits uint) *big.Int {
+		return new(big.Int).Add(new(big.Int).Lsh(big.NewInt(1), bits), big.NewInt(1))
+	}
+	large, err := asn1.Marshal(struct {
+		Version                int
+		N, E, D, P, Q, A, B, C *big.Int
+	}{0, odd(65_535), big.NewInt(65_537), odd(65_534), odd(32_767), odd(32_766), odd(32_765), odd(32_764), odd(32_763)})
+	require.NoError(t, err)
+	began := time.Now()
+	_, err = ForeignPair(cert, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: large}))
+	require.ErrorContains(t, err, "at most 8192 bits")
+	_, err = ForeignPair(make([]byte, 1<<20), private)
+	require.ErrorContains(t, err, "more than")
+	require.Less(t, time.Since(began), time.Second)
+
+	_, err = ForeignPair(private, private)
+	require.ErrorContains(t, err, "not a certificate and its key")
+	require.NotContains(t, err.Error(), "BEGIN")
+}

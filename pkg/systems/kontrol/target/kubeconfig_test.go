@@ -1,0 +1,22 @@
+package target
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestKubeconfigsAreBounded: a kubeconfig is what the writer of a Secret sends: aliases that expand to gigabytes are
+// refused before they are expanded.
+func TestKubeconfigsAreBounded(t *testing.T) {
+	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
+	for c := byte('b'); c < 'n'; c++ {
+		bomb += string(c) + ": &" + string(c) + " [" + strings.TrimSuffix(strings.Repeat("*"+string(c-1)+",", 10), ",") + "]\n"
+	}
+	began := time.Now()
+	_, err := ParseKubeconfig([]byte("apiVersion: v1\nkind: Config\n" + bomb))
+	require.ErrorContains(t, err, "YAML")
+	require.Less(t, time.Since(began), time.Second)
+}
