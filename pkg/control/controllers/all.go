@@ -41,7 +41,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// All lists the reconcilers.
+// All returns the reconcilers that cfg enables.
 func All(cfg Config) []*engine.Reconciler {
 	list := []*engine.Reconciler{
 		deployment.New(),

@@ -21,7 +21,7 @@ func autoscaler(name, apiVersion, kind, target string, most int32) *autoscalingv
 	}
 }
 
-// TestAutoscalers: with the rights of upstream's role, over HTTP. Nobody serves metrics here.
+// TestAutoscalers runs over HTTP with the rights of upstream's role. No metrics are served.
 func TestAutoscalers(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError, HTTP: true})
 	c.Node("a")
@@ -47,7 +47,7 @@ func TestAutoscalers(t *testing.T) {
 	controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", done)
 
 	c.Make(autoscaler("web", "apps/v1", "Deployment", "web", 2))
-	// First what the next look replaces.
+	// Wait for this condition first: the next reconcile replaces it.
 	require.Equal(t, "the HPA controller was able to update the target scale to 2",
 		wait("web", autoscalingv2.AbleToScale, "SucceededRescale"))
 	controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", func(d *appsv1.Deployment) bool {

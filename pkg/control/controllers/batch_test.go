@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// jobOf is a job whose pods end with that exit code at once.
+// jobOf returns a job whose containers exit at once with the given code.
 func jobOf(name string, exit int, completions, parallelism int32) *batchv1.Job {
 	return &batchv1.Job{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name},
@@ -47,7 +47,6 @@ func condition(j *batchv1.Job, t batchv1.JobConditionType) *batchv1.JobCondition
 	return nil
 }
 
-// podsOf lists the pods of a job.
 func (c *cluster) podsOf(name string) []corev1.Pod {
 	c.T.Helper()
 	var pods corev1.PodList
@@ -138,7 +137,7 @@ func TestJobsAreSuspended(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
 	c.Node("a")
 	j := jobOf("batch", 0, 3, 2)
-	j.Spec.Template.Spec.Containers[0].Args = nil // runs on
+	j.Spec.Template.Spec.Containers[0].Args = nil // the pods run until they are deleted
 	c.Make(j)
 	controlplane.Until(c, &batchv1.JobList{}, "default", "batch", func(j *batchv1.Job) bool {
 		return j.Status.Active == 2 && *j.Status.Ready == 2
@@ -211,7 +210,7 @@ func TestCronJobsRun(t *testing.T) {
 	require.ErrorContains(t, c.Create(c.Ctx, bad), "unknown time zone Moon/Base")
 	require.NoError(t, c.Delete(c.Ctx, is, ctrl.PropagationPolicy(metav1.DeletePropagationForeground)))
 	c.Gone(is.DeepCopy())
-	// A Job that was made from what the cache had is collected later.
+	// The CronJob may have made another Job from a stale cache. The garbage collector deletes it later.
 	require.Eventually(t, func() bool {
 		return c.List(c.Ctx, &jobs, ctrl.InNamespace("default")) == nil && len(jobs.Items) == 0
 	}, controlplane.Patience, time.Millisecond)
@@ -228,7 +227,7 @@ func TestFinishedJobsExpire(t *testing.T) {
 	require.Empty(t, c.podsOf("brief"))
 }
 
-// Pods that a deleted job leaves behind can be deleted: none keeps the job's finalizer.
+// Pods that outlive a deleted Job can be deleted: none keeps the Job's finalizer.
 func TestJobsLetGoOfTheirPods(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn})
 	c.Node("a")
@@ -263,8 +262,8 @@ func TestJobsOfOthersAreLeftAlone(t *testing.T) {
 	require.Nil(t, j.Status.StartTime)
 }
 
-// BenchmarkJob is how long an indexed job of 10,000 pods takes, through the scheduler and with status writes as by 200
-// nodes whose pods end at once.
+// BenchmarkJob measures an indexed Job of 10,000 pods that go through the scheduler. 200 simulated nodes end them
+// at once and write their status.
 func BenchmarkJob(b *testing.B) {
 	c := start(b, controlplane.Options{Log: slog.LevelWarn})
 	for i := range 200 {
@@ -279,8 +278,8 @@ func BenchmarkJob(b *testing.B) {
 	defer nodes.Wait()
 	defer stop()
 	nodes.Go(func() {
-		// Under load these fall behind by more changes than the cache retains. The watch then ends with an error, and has to
-		// begin anew.
+		// Under load the watch falls behind by more changes than the cache retains. It then ends with an error and
+		// is restarted.
 		for watching.Err() == nil {
 			w, err := c.Watch(watching, &corev1.PodList{})
 			if err != nil {
@@ -345,7 +344,7 @@ func BenchmarkJob(b *testing.B) {
 	b.ReportMetric(float64(pods)*float64(n)/b.Elapsed().Seconds(), "pods/s")
 }
 
-// The same over HTTP, where the caches lag and each reconciler has the rights of its bootstrap role alone.
+// TestJobsOverHTTP runs Jobs with lagging caches, each reconciler with only the rights of its bootstrap role.
 func TestJobsOverHTTP(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: true})
 	c.Node("a")

@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// attached is a device that is not ready before its driver says so.
+// attached returns a device that is ready only once its driver sets the binding condition.
 func attached(name string) resourcev1.Device {
 	return resourcev1.Device{
 		Name:                     name,
@@ -30,7 +30,7 @@ func attached(name string) resourcev1.Device {
 	}
 }
 
-// reported is a claim with one condition of its device, which is true.
+// reported returns a copy of the claim whose device has one condition, which is true.
 func reported(r *resourcev1.ResourceClaim, name string) *resourcev1.ResourceClaim {
 	r = r.DeepCopy()
 	of := r.Status.Allocation.Devices.Results[0]
@@ -44,7 +44,7 @@ func reported(r *resourcev1.ResourceClaim, name string) *resourcev1.ResourceClai
 	return r
 }
 
-// says lets the driver set a condition of the claim's device that is true.
+// says sets a condition of the claim's device to true, as its driver does.
 func (c *cluster) says(claim, name string) {
 	c.T.Helper()
 	for {
@@ -59,7 +59,7 @@ func (c *cluster) says(claim, name string) {
 	}
 }
 
-// driver sets a condition of each device of a pool that a claim gets, until stop is called.
+// driver sets a condition on each device of the pool that is allocated to a claim, until stop is called.
 func (c *cluster) driver(pool, condition string) (stop func()) {
 	c.T.Helper()
 	ctx, cancel := context.WithCancel(c.Ctx)
@@ -102,7 +102,7 @@ func (c *cluster) driver(pool, condition string) (stop func()) {
 	return stop
 }
 
-// pending waits until a claim is allocated and reserved, for a pod that waits for its devices.
+// pending waits until a claim is allocated from the pool and reserved for a pod.
 func (c *cluster) pending(claim string, pool string) *resourcev1.ResourceClaim {
 	c.T.Helper()
 	return controlplane.Until(c, &resourcev1.ResourceClaimList{}, "default", claim,
@@ -125,8 +125,8 @@ func claimPod(name, claim string) *corev1.Pod {
 	return anywhere(p)
 }
 
-// TestBindingConditions: a pod is bound once its devices are ready, and gets others when they will not be. While pods
-// wait, others are scheduled.
+// TestBindingConditions: a pod is bound once its devices are ready, and gets other devices if they fail. Meanwhile
+// other pods are scheduled.
 func TestBindingConditions(t *testing.T) {
 	c := start(t, controlplane.Options{
 		Agent:     true,
@@ -161,13 +161,13 @@ func TestBindingConditions(t *testing.T) {
 	require.Equal(t, "n1", bound.Spec.NodeName)
 	require.Empty(t, bound.Status.NominatedNodeName)
 
-	// A device that fails is given back, and the pod gets another one, here as an extended resource.
+	// A device that fails is released, and the pod gets another one, here as an extended resource.
 	c.Make(deviceSlice("n2", attached("gpu-0")))
 	c.Node("n2")
 	c.Make(extendedPod("e", gpu, "1"))
 	c.hears("BindingConditionsPending", "waiting for binding conditions for device on node n2")
 	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "e"}, &p))
-	// of an earlier attempt there may be another: the pod can change before it is written into its status
+	// An earlier attempt may have left another claim: the pod can change before the claim's name is in its status.
 	var failed resourcev1.ResourceClaim
 	require.NoError(t,
 		c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: p.Status.ExtendedResourceClaimStatus.ResourceClaimName},
@@ -175,14 +175,14 @@ func TestBindingConditions(t *testing.T) {
 	c.Make(deviceSlice("n3", resourcev1.Device{Name: "gpu-0"}))
 	c.Node("n3")
 	require.NoError(t, c.Delete(c.Ctx, deviceSlice("n2")))
-	// as often as the scheduler tries it before it knows that the slice is gone
+	// The scheduler may retry n2 until it sees that the slice is gone, so fail each attempt.
 	stop := c.driver("n2", "example.com/broken")
 	require.Equal(t, "n3", c.boundPod("e").Spec.NodeName)
 	stop()
 	c.hears("FailedScheduling", `device binding failed: claim=`+failed.Name+`, reason=Tested, message="by the test"`)
 	c.Gone(&failed)
 
-	// The same with a claim that stays, and a pod that is deleted while it waits.
+	// The same with a ResourceClaim that outlives the pod, and with a pod that is deleted while it waits.
 	c.Make(deviceSlice("n2", attached("gpu-0")), claimPod("b", "b"))
 	c.pending("b", "n2")
 	require.NoError(t, c.Delete(c.Ctx, deviceSlice("n2")))
@@ -198,7 +198,7 @@ func TestBindingConditions(t *testing.T) {
 	controlplane.Until(c, &resourcev1.ResourceClaimList{}, "default", "b", freed)
 }
 
-// TestBindingConditionsThatNeverHold: after the timeout the devices are given back, and the pod tries again.
+// TestBindingConditionsThatNeverHold: after the timeout the devices are released, and the scheduler retries the pod.
 func TestBindingConditionsThatNeverHold(t *testing.T) {
 	c := start(t, controlplane.Options{
 		Agent:     true,
@@ -215,11 +215,11 @@ func TestBindingConditionsThatNeverHold(t *testing.T) {
 	controlplane.Until(c, &resourcev1.ResourceClaimList{}, "default", "a", func(r *resourcev1.ResourceClaim) bool {
 		return r.Status.Allocation != nil && r.Status.Allocation.AllocationTimestamp.After(before)
 	})
-	c.driver("n1", "example.com/attached") // it may be given back again meanwhile
+	c.driver("n1", "example.com/attached") // a slow run may release the device once more
 	c.boundPod("a")
 }
 
-// TestFirstAvailable: of the nodes that serve a list of alternatives, one that has an early one is chosen.
+// TestFirstAvailable: the scheduler prefers a node that can serve an early alternative of the list.
 func TestFirstAvailable(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError, HTTP: true})
 	class := gpuClass()
@@ -244,7 +244,7 @@ func TestFirstAvailable(t *testing.T) {
 	p := claimPod("probe", "probe")
 	p.Spec.NodeSelector = map[string]string{corev1.LabelHostname: "n5"}
 	c.Make(p)
-	c.boundPod("probe") // the scheduler knows the node and its devices
+	c.boundPod("probe") // the scheduler has seen the node and its devices
 	c.Make(&resourcev1.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "a"},
 		Spec: resourcev1.ResourceClaimSpec{Devices: resourcev1.DeviceClaim{

@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// TestBudgetLimitsEvictions: with the rights of upstream's role, over HTTP.
+// TestBudgetLimitsEvictions runs over HTTP with the rights of upstream's role.
 func TestBudgetLimitsEvictions(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: true})
 	c.Node("a")
@@ -35,7 +35,7 @@ func TestBudgetLimitsEvictions(t *testing.T) {
 	}
 	controlplane.Until(c, &policyv1.PodDisruptionBudgetList{}, "default", "web", full)
 
-	// Nobody replaces an evicted pod while its node is gone.
+	// With the only node cordoned, an evicted pod is not replaced.
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}
 	controlplane.Edit(c, n, func(n *corev1.Node) { n.Spec.Unschedulable = true })
 	var pods corev1.PodList
@@ -57,7 +57,7 @@ func TestBudgetLimitsEvictions(t *testing.T) {
 	require.NoError(t, evict(&pods.Items[1]))
 }
 
-// TestBudgetOfPodsThatCannotBeCounted allows nothing, and says why.
+// TestBudgetOfPodsThatCannotBeCounted: the budget allows no disruption, and its condition says why.
 func TestBudgetOfPodsThatCannotBeCounted(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError})
 	c.Node("a")

@@ -24,7 +24,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// TestCertificateSigningRequests: with the rights of upstream's role, over HTTP.
+// TestCertificateSigningRequests runs over HTTP with the rights of upstream's role.
 func TestCertificateSigningRequests(t *testing.T) {
 	keys, err := pki.Load(t.TempDir())
 	require.NoError(t, err)
@@ -70,8 +70,8 @@ func TestCertificateSigningRequests(t *testing.T) {
 	require.ErrorContains(t, err,
 		"use of kubernetes.io/kube-apiserver-client signer with system:masters group is not allowed")
 
-	// A node's request waits for the permission of its author, which no role grants by default. There is one worker: the
-	// second request is signed after the first one was looked at.
+	// A node's request is approved only if its author has a permission that no role grants by default. There is
+	// one worker, so once the second request is signed, the first one has been reconciled.
 	node := request("node", certificatesv1.KubeAPIServerClientKubeletSignerName, "system:node:a", "system:nodes")
 	boot := c.Engine.Clients.For(&user.DefaultInfo{
 		Name: "system:bootstrap:abcdef", Groups: []string{"system:bootstrappers", user.AllAuthenticated},
@@ -93,7 +93,7 @@ func TestCertificateSigningRequests(t *testing.T) {
 	controlplane.Until(c, &certificatesv1.CertificateSigningRequestList{}, "", "node", issued)
 }
 
-// TestTrustBundleOfTheAPI: with the rights of upstream's role, over HTTP.
+// TestTrustBundleOfTheAPI runs over HTTP with the rights of upstream's role.
 func TestTrustBundleOfTheAPI(t *testing.T) {
 	authority := func() []byte {
 		keys, err := pki.Load(t.TempDir())
@@ -122,7 +122,7 @@ func TestTrustBundleOfTheAPI(t *testing.T) {
 	require.ErrorContains(t, err, `user not permitted to attest for signerName "example.org/s"`)
 }
 
-// TestPodCertificatesAreSignedByTheSigner: whoever may write the status may not act as every signer.
+// TestPodCertificatesAreSignedByTheSigner: permission to write the status is not permission to sign.
 func TestPodCertificatesAreSignedByTheSigner(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelWarn, HTTP: true})
 	_, key, err := ed25519.GenerateKey(rand.Reader)

@@ -1,9 +1,8 @@
-// Package controllers runs the reconcilers: the control loops that drive the
-// cluster's actual state towards the desired state. They are listed in all.go;
-// each has its own folder, with a pure plan.go and a thin reconcile.go.
+// Package controllers runs the reconcilers: the control loops that drive the cluster's actual state towards the
+// desired state. all.go lists them. Each has its own folder, with a pure plan.go and a thin reconcile.go.
 //
-// Its invariant: a reconciler reaches the cluster only through its own client, with its own identity, and writes only
-// what it declares.
+// Its invariant: a reconciler reaches the cluster only through its own client, with its own identity, and writes
+// only what it declares.
 package controllers
 
 import (
@@ -42,53 +41,54 @@ type Config struct {
 	// ClientFor returns the client for an identity, such as
 	// "system:serviceaccount:kube-system:replicaset-controller". Required.
 	ClientFor func(identity string) client.Interface
-	// Kinds are all stored kinds: what a namespace may hold, and what may own or be owned. They may change. Required.
+	// Kinds are all stored kinds. The namespace, garbage, quota and storage migration reconcilers need them. The
+	// list may change at run time. Required.
 	Kinds Kinds
-	// Only names the reconcilers to run; empty: all.
+	// Only names the reconcilers to run. Empty means all.
 	Only []string
-	// RootCA is the CA bundle by which pods verify the API server. Nil: no kube-root-ca.crt is written.
+	// RootCA lets pods verify the API server. Nil: kube-root-ca.crt is not published.
 	RootCA *rootca.Bundle
-	// NodeCA is the CA bundle by which nodes' serving certificates are verified. Nil: it is not published.
+	// NodeCA is the CA bundle that verifies nodes' serving certificates. Nil: it is not published.
 	NodeCA *rootca.Bundle
-	// SignToken signs tokens of service accounts that are kept in Secrets; they come with RootCA. Nil: none is.
+	// SignToken signs the service account tokens that are kept in Secrets. Nil, or without RootCA: none are signed.
 	SignToken tokensecret.Sign
-	// Signers sign CertificateSigningRequests, by the name of the signer. Nil: none is signed.
+	// Signers sign CertificateSigningRequests, by signer name. Requests for other signers are left alone.
 	Signers map[string]certificates.Signer
-	// Elsewhere deletes what aggregated API servers keep in a namespace. Nil: nothing there is deleted.
+	// Elsewhere deletes a namespace's objects in aggregated API servers. Nil: they are not deleted.
 	Elsewhere namespace.Elsewhere
-	// OwnedElsewhere is what aggregated API servers keep that may own or be owned. Nil: nothing there is collected.
+	// OwnedElsewhere finds owners and dependents in aggregated API servers. Nil: they are not garbage collected.
 	OwnedElsewhere aggregated.Remotes
-	// CheckPolicy checks the types in a validating admission policy. Nil: policies get no status.
+	// CheckPolicy type-checks validating admission policies. Nil: policies get no status.
 	CheckPolicy policystatus.Check
-	// ClusterCIDR is the range from which nodes get their pod CIDRs, a /24 each (a /64 for IPv6).
-	// Invalid (the zero value): none are allocated.
+	// ClusterCIDR is the range from which each node gets a pod CIDR: a /24, or a /64 for IPv6. The zero value
+	// disables allocation.
 	ClusterCIDR netip.Prefix
-	// QuotaUsage computes the usage in a quota's scope, including what its version was charged for. Nil: quotas get no
-	// status.
+	// QuotaUsage computes the usage in a quota's scope. It includes requests that were charged to that version of
+	// the quota. Nil: quotas get no status.
 	QuotaUsage resourcequota.Usage
-	// NodePatience is the time without a heartbeat after which a node is lost; 0 means 40 s.
+	// NodePatience is how long a node may miss heartbeats before it counts as lost. 0 means 40 s.
 	NodePatience time.Duration
-	// More are further reconcilers, which run with the others.
+	// More are further reconcilers to run.
 	More []*engine.Reconciler
-	// PodMetrics is what autoscalers go by; nil: no metrics are known.
+	// PodMetrics reads the pods' CPU and memory usage for autoscalers. Nil: no metrics are available.
 	PodMetrics autoscaling.Metrics
-	// Adapters answers for custom and external metrics; nil: there are none.
+	// Adapters serve custom and external metrics. Nil: none are available.
 	Adapters autoscaling.Adapters
-	// RemoveVolume removes the directory of a local volume from its node. Nil: local volumes are not reclaimed.
+	// RemoveVolume removes a local volume's directory from its node. Nil: local volumes are not reclaimed.
 	RemoveVolume volumebinding.Remove
-	// ResizeVolume tells a node the new size of a local volume. Nil: local volumes are not expanded.
+	// ResizeVolume sends a node the new size of a local volume. Nil: local volumes are not expanded.
 	ResizeVolume volumebinding.Resize
-	// LocalSnapshots has nodes copy local volumes. Nil: no snapshots of them are taken.
+	// LocalSnapshots lets nodes copy local volumes. Nil: local volumes are not snapshotted.
 	LocalSnapshots localsnapshot.Nodes
-	// LoadBalancer gives addresses to services of type LoadBalancer. Nil: nothing does, and nothing takes them away.
+	// LoadBalancer assigns addresses to Services of type LoadBalancer. Nil: they are neither assigned nor released.
 	LoadBalancer *loadbalancer.Config
-	// Metrics registers the reconcilers' metrics; nil for none.
+	// Metrics registers the reconcilers' metrics. Nil: none are registered.
 	Metrics prometheus.Registerer
 	// Log is slog.Default() if nil.
 	Log *slog.Logger
 }
 
-// Validate checks a Config.
+// Validate reports missing required fields.
 func (c Config) Validate() error {
 	if c.ClientFor == nil {
 		return errors.New("reconcile: ClientFor is required")
@@ -99,12 +99,12 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Controllers is the component "controllers".
+// Controllers is the run.Component that runs the reconcilers.
 type Controllers struct {
 	cfg     Config
 	list    []*engine.Reconciler
 	monitor *engine.Monitor
-	// Ready: all reconcilers have synced.
+	// Readiness is set once all reconcilers have synced their caches.
 	run.Readiness
 }
 
@@ -123,7 +123,7 @@ func New(cfg Config) (*Controllers, error) {
 	return &Controllers{cfg: cfg, list: list, monitor: engine.NewMonitor(cfg.Metrics)}, nil
 }
 
-// only returns the named reconcilers; all if none is named.
+// only returns the reconcilers with the given names, or all of them if names is empty.
 func only(all []*engine.Reconciler, names []string) ([]*engine.Reconciler, error) {
 	if len(names) == 0 {
 		return all, nil
@@ -144,7 +144,7 @@ func only(all []*engine.Reconciler, names []string) ([]*engine.Reconciler, error
 // Name implements run.Component.
 func (c *Controllers) Name() string { return "controllers" }
 
-// Report describes each reconciler: its declaration, its queue, and its failing objects. It is empty before Run.
+// Report describes each reconciler: its declaration, its queue and its failing objects. It is empty before Run.
 func (c *Controllers) Report() []engine.Report { return c.monitor.Report() }
 
 // Run implements run.Component.

@@ -37,7 +37,7 @@ func deployment(name, image string, replicas int32) *appsv1.Deployment {
 	}
 }
 
-// done is what kubectl rollout status waits for.
+// done reports whether kubectl rollout status would return.
 func done(d *appsv1.Deployment) bool {
 	s := d.Status
 	return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == *d.Spec.Replicas &&
@@ -146,7 +146,7 @@ func TestNamespaceIsFurnishedAndEmptied(t *testing.T) {
 	require.Empty(t, pods.Items)
 }
 
-// A node for which no network is left says so, and gets that of the next node that goes.
+// A node for which no pod CIDR is left gets an event. It gets the CIDR of the next node that is deleted.
 func TestNodeNetworksRunOut(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelWarn, CIDR: "10.42.8.0/23"})
 	has := func(n *corev1.Node) bool { return n.Spec.PodCIDR != "" }
@@ -224,7 +224,7 @@ func TestOwnersGo(t *testing.T) {
 			case metav1.DeletePropagationForeground:
 				s, p = count()
 				require.Zero(t, s+p)
-			case metav1.DeletePropagationBackground: // they go after their owner, perhaps at once
+			case metav1.DeletePropagationBackground: // the pods are deleted after their owner, perhaps at once
 				c.Gone(&appsv1.ReplicaSet{ObjectMeta: set.ObjectMeta})
 				for _, p := range old {
 					c.Gone(&corev1.Pod{ObjectMeta: p.ObjectMeta})
@@ -234,7 +234,7 @@ func TestOwnersGo(t *testing.T) {
 				require.Equal(t, []int{1, 3}, []int{s, p})
 				require.Empty(t, sets.Items[0].OwnerReferences)
 				require.NotEmpty(t, pods.Items[0].OwnerReferences)
-				again := deployment("web", "one", 3) // takes the orphans over
+				again := deployment("web", "one", 3) // adopts the orphans
 				c.Make(again)
 				controlplane.Until(c, &appsv1.ReplicaSetList{}, "default", sets.Items[0].Name, func(rs *appsv1.ReplicaSet) bool {
 					return len(rs.OwnerReferences) == 1 && rs.OwnerReferences[0].UID == again.UID
@@ -268,8 +268,7 @@ func TestEndpointsWrittenByHandAreMirrored(t *testing.T) {
 	c.Gone(slice.DeepCopy())
 }
 
-// TestOverHTTP: the same reconcilers, in a process of their own as it were, each with its own client and its own
-// rights.
+// TestOverHTTP runs the reconcilers as in a separate process: each has its own client and its own rights.
 func TestOverHTTP(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: true})
 	c.Node("a")
@@ -296,7 +295,7 @@ func TestOverHTTP(t *testing.T) {
 	c.Gone(ns)
 }
 
-// BenchmarkCreate is how many pods a second 16 writers create and the scheduler binds while all reconcilers look on.
+// BenchmarkCreate measures how many pods a second 16 writers create and the scheduler binds while all reconcilers run.
 func BenchmarkCreate(b *testing.B) {
 	c := start(b, controlplane.Options{Log: slog.LevelWarn})
 	for i := range 200 {

@@ -21,13 +21,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// unreliable is a client whose first bindings fail, and whose reads of claims are always behind.
+// unreliable is a client whose first bindings fail. If behind is set, its cache also lags.
 type unreliable struct {
 	client.Interface
-	fail, lose atomic.Int32 // bindings that are not made, and then those that are made without an answer
+	fail, lose atomic.Int32 // bindings that fail, then bindings that succeed but return an error
 	bindings   atomic.Int32
-	// behind is closed once the cache goes on, which from the first binding on has shown neither claims nor changes of
-	// pods. It is nil for a cache that is up to date.
+	// behind is closed when the cache catches up. From the first binding until then the cache hides claims and
+	// changes of pods. Nil: the cache does not lag.
 	behind  chan struct{}
 	catchUp func()
 }
@@ -126,8 +126,8 @@ func (l lossy) Create(ctx context.Context, o, sub ctrl.Object, opts ...ctrl.SubR
 	return err
 }
 
-// TestExtendedClaimsOfBindingsThatFail are deleted, so that the next attempt has the device, and kept if the pod was
-// bound after all, also when the next attempt does not know that yet.
+// TestExtendedClaimsOfBindingsThatFail: such a claim is deleted, so that the next attempt can have the device. It
+// is kept if the binding succeeded without an answer, even if the next attempt does not see that yet.
 func TestExtendedClaimsOfBindingsThatFail(t *testing.T) {
 	for name, c := range map[string]struct {
 		fail, lose, bindings int32
@@ -154,7 +154,7 @@ func TestExtendedClaimsOfBindingsThatFail(t *testing.T) {
 			cl.Make(gpuClass(), deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}), extendedPod("p", gpu, "1"))
 			p := cl.boundPod("p")
 			cl.Make(extendedPod("q", gpu, "1"))
-			cl.waits("q", "cannot allocate all claims") // the scheduler knows that p is bound
+			cl.waits("q", "cannot allocate all claims") // the scheduler has seen that p is bound
 			require.Equal(t, c.bindings, u.bindings.Load())
 			var list resourcev1.ResourceClaimList
 			require.NoError(t, cl.List(cl.Ctx, &list))
@@ -162,7 +162,7 @@ func TestExtendedClaimsOfBindingsThatFail(t *testing.T) {
 			for i := range list.Items {
 				r := &list.Items[i]
 				if r.Name != p.Status.ExtendedResourceClaimStatus.ResourceClaimName {
-					cl.Gone(r) // of an attempt that is not over yet
+					cl.Gone(r) // of an attempt that has not ended yet
 					continue
 				}
 				kept++

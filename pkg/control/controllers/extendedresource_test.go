@@ -26,13 +26,13 @@ func extendedPod(name string, of corev1.ResourceName, n string) *corev1.Pod {
 	})
 }
 
-// anywhere lets a pod tolerate that nodes have just begun, and that on a busy machine they seem to be silent.
+// anywhere makes a pod tolerate the taints of nodes that have just started or, on a busy machine, miss heartbeats.
 func anywhere(p *corev1.Pod) *corev1.Pod {
 	p.Spec.Tolerations = []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
 	return p
 }
 
-// gpuClass serves an extended resource with all devices of the test's driver.
+// gpuClass returns a device class that serves an extended resource with all devices of the test's driver.
 func gpuClass() *resourcev1.DeviceClass {
 	name := string(gpu)
 	return &resourcev1.DeviceClass{
@@ -56,8 +56,8 @@ func (c *cluster) waits(name, text string) {
 	})
 }
 
-// TestExtendedResourcesByDevices: a pod that asks for an extended resource gets devices of the class that serves it
-// where no device plugin has it, with no more rights than upstream's roles give.
+// TestExtendedResourcesByDevices: where no device plugin serves an extended resource, a pod that requests it gets
+// devices of the class that serves it. Upstream's roles suffice.
 func TestExtendedResourcesByDevices(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError, HTTP: true})
 	c.Node("n1")
@@ -65,7 +65,7 @@ func TestExtendedResourcesByDevices(t *testing.T) {
 	c.waits("early", "Insufficient example.com/gpu")
 	c.Make(deviceSlice("n1", resourcev1.Device{Name: "gpu-0"}, resourcev1.Device{Name: "gpu-1"},
 		resourcev1.Device{Name: "gpu-2"}), gpuClass())
-	early := c.boundPod("early") // the class makes it possible
+	early := c.boundPod("early") // schedulable since the class exists
 	s := early.Status.ExtendedResourceClaimStatus
 	require.NotNil(t, s, "it is written before the pod is bound")
 	require.Equal(t,
@@ -80,7 +80,7 @@ func TestExtendedResourcesByDevices(t *testing.T) {
 	require.Equal(t, early.UID, claim.Status.ReservedFor[0].UID)
 	require.Equal(t, "gpu.example.com", claim.Status.Allocation.Devices.Results[0].Driver)
 
-	// The class is a resource by its own name, too. Two of three devices are left, which two pods cannot both have.
+	// The class is also a resource under its own name. Two of three devices are left, so only one of the two pods fits.
 	c.Make(extendedPod("two", "deviceclass.resource.kubernetes.io/gpu", "2"))
 	two := c.boundPod("two")
 	require.NoError(t,
@@ -103,7 +103,7 @@ func TestExtendedResourcesByDevices(t *testing.T) {
 	})
 	require.Nil(t, plugged.Status.ExtendedResourceClaimStatus)
 
-	// The claim goes with its pod, also when that has only ended, and others get the devices.
+	// The claim is deleted once its pod has ended or is deleted, and other pods get the devices.
 	waits := "third"
 	if plugged.Name == "third" {
 		waits = "many"
@@ -115,8 +115,8 @@ func TestExtendedResourcesByDevices(t *testing.T) {
 	require.NotNil(t, c.boundPod(waits).Status.ExtendedResourceClaimStatus)
 }
 
-// TestExtendedClaimsOfAnEarlierAttempt are deleted: the scheduler ended before it bound the pod, and the devices may be
-// the wrong ones now.
+// TestExtendedClaimsOfAnEarlierAttempt: a claim is deleted if the scheduler stopped before it bound the pod,
+// because its devices may no longer fit.
 func TestExtendedClaimsOfAnEarlierAttempt(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError, HTTP: true})
 	p := extendedPod("p", gpu, "1")

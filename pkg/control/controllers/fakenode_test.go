@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/fakenode"
 )
 
-// TestFakeNodes: their pods run, end as annotated and let go; at the end nothing of them is left.
+// TestFakeNodes: pods of fake nodes run, end as annotated and terminate. When the nodes stop, nothing of them remains.
 func TestFakeNodes(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelWarn, HTTP: true})
 	c.Make(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "real-1"}})
@@ -72,7 +72,7 @@ func TestFakeNodes(t *testing.T) {
 	c.Gone(pods.Items[0].DeepCopy())
 	controlplane.Until(c, &appsv1.DeploymentList{}, "default", "web", done)
 
-	// A node whose heartbeats were late reports itself ready again.
+	// A node that was marked not ready for late heartbeats becomes ready again.
 	readiness := func(n *corev1.Node) *corev1.NodeCondition {
 		return &n.Status.Conditions[slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 			return c.Type == corev1.NodeReady
@@ -93,7 +93,7 @@ func TestFakeNodes(t *testing.T) {
 		return n.ResourceVersion != version && readiness(n).Status == corev1.ConditionTrue
 	})
 
-	// Without their owners nothing makes pods again while the nodes go.
+	// Delete the owners first, so that no controller replaces the pods while the nodes are removed.
 	var sets appsv1.ReplicaSetList
 	require.NoError(t, c.List(c.Ctx, &sets, ctrl.MatchingLabels(web.Spec.Selector.MatchLabels)))
 	for _, owner := range []ctrl.Object{web, &sets.Items[0]} {

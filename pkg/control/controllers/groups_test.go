@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// claim makes a claim of the application db, with a volume of a driver.
+// claim creates a claim of the application db, bound to a volume of the CSI driver.
 func (c *cluster) claim(name string) {
 	c.T.Helper()
 	room := corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}
@@ -44,7 +44,7 @@ func (c *cluster) claim(name string) {
 		})
 }
 
-// groupOfClaims makes a group of n claims of a driver's volumes, which the driver has taken and which is not ready yet.
+// groupOfClaims creates a group snapshot of n claims. The driver has taken it, but it is not ready yet.
 func (c *cluster) groupOfClaims(n int) *snapshots.VolumeGroupSnapshot {
 	c.T.Helper()
 	c.Make(&snapshots.VolumeGroupSnapshotClass{
@@ -76,7 +76,7 @@ func (c *cluster) groupOfClaims(n int) *snapshots.VolumeGroupSnapshot {
 	return g
 }
 
-// contentsOf are the contents of snapshots of the group's volumes which say what the driver has said.
+// contentsOf returns the snapshot contents that have a snapshot handle and are not being deleted.
 func (c *cluster) contentsOf() (out []*snapshots.VolumeSnapshotContent) {
 	var list snapshots.VolumeSnapshotContentList
 	require.NoError(c.T, c.List(c.Ctx, &list))
@@ -88,13 +88,13 @@ func (c *cluster) contentsOf() (out []*snapshots.VolumeSnapshotContent) {
 	return out
 }
 
-// TestGroupMakesItsContentsAgain: the content of a group's snapshot that somebody removes before the group is ready is
-// made again.
+// TestGroupMakesItsContentsAgain: a content of a group's snapshot that is deleted before the group is ready is
+// recreated.
 func TestGroupMakesItsContentsAgain(t *testing.T) {
 	c := start(t, controlplane.Options{})
 	c.groupOfClaims(3)
 	require.Eventually(t, func() bool { return len(c.contentsOf()) == 3 }, controlplane.Patience, 2*time.Millisecond)
-	for _, v := range c.contentsOf() { // when nothing else happens to the snapshots any more
+	for _, v := range c.contentsOf() { // once no other changes of the snapshots are pending
 		controlplane.Until(c, &snapshots.VolumeSnapshotList{}, "default", v.Spec.VolumeSnapshotRef.Name,
 			func(v *snapshots.VolumeSnapshot) bool {
 				return v.Status != nil && v.Status.VolumeGroupSnapshotName != nil && len(v.Finalizers) == 3
@@ -112,8 +112,8 @@ func TestGroupMakesItsContentsAgain(t *testing.T) {
 	require.Eventually(t, func() bool { return len(c.contentsOf()) == 3 }, controlplane.Patience, 2*time.Millisecond)
 }
 
-// TestSnapshotsWithoutGroups: snapshots are taken where the API server has no kinds for groups of them, as where only
-// these definitions were applied.
+// TestSnapshotsWithoutGroups: snapshots work where the API server does not have the group snapshot kinds, for
+// example because only the definitions of single snapshots were applied.
 func TestSnapshotsWithoutGroups(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelWarn, HTTP: true, Bare: true})
 	var rows []*kind.Resource

@@ -19,8 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// TestKindsThatComeLater: objects of a kind that was added while the reconcilers run are collected with their owner, go
-// with their namespace and count for a quota, also when the kind was removed and added again.
+// TestKindsThatComeLater: a kind that is added while the reconcilers run takes part in garbage collection,
+// namespace deletion and quota. The same holds after it is removed and added again.
 func TestKindsThatComeLater(t *testing.T) {
 	c := start(t, controlplane.Options{})
 	ctx := t.Context()

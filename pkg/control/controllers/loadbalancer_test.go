@@ -15,9 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// TestLoadBalancerAddresses: services get addresses with no more rights than upstream's service controller has, a
-// waiting service gets the address of a deleted one, and a service that is not to be balanced any more has nothing
-// left.
+// TestLoadBalancerAddresses: Services get addresses with the rights of upstream's service controller. A waiting
+// Service gets the address of a deleted one. A Service whose type changes loses its address.
 func TestLoadBalancerAddresses(t *testing.T) {
 	one := netip.MustParseAddr("192.0.2.1")
 	c := start(t, controlplane.Options{

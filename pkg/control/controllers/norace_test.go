@@ -2,5 +2,5 @@
 
 package controllers_test
 
-// many is how many objects tests make that are about many.
+// many is the number of objects in tests of large clusters.
 const many = 1000

@@ -26,7 +26,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// free is an address that nothing listens on, with a port below those that the kernel gives to others that ask for any.
+// free returns an unused address, with a port below the kernel's ephemeral range.
 func free(t *testing.T) string {
 	t.Helper()
 	for range 100 {
@@ -39,7 +39,7 @@ func free(t *testing.T) string {
 	return ""
 }
 
-// TestOutside: scheduler and controllers run in processes of their own, and a cluster without others works.
+// TestOutside: scheduler and controllers run as separate processes of a server that runs neither.
 func TestOutside(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: true, Bare: true})
 	c.Node("a")
@@ -60,7 +60,7 @@ func TestOutside(t *testing.T) {
 		return e.Reason == "Scheduled"
 	})
 
-	// Kinds are found by discovery: what is in a namespace goes with it, and what has an owner with that.
+	// Discovery finds the kinds: deleting a namespace deletes its objects, and deleting an owner its dependents.
 	ns := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "brief"}}
 	c.Make(ns, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "brief", Name: "c"}})
 	require.NoError(t, c.Delete(c.Ctx, ns))
@@ -93,7 +93,7 @@ func TestOutside(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestOutsideOnly: only what is named runs, under a lease of its own; unknown names are refused.
+// TestOutsideOnly: only the named reconcilers run, under a lease of their own. Unknown names are refused.
 func TestOutsideOnly(t *testing.T) {
 	c := start(t, controlplane.Options{Log: slog.LevelWarn, HTTP: true, Bare: true})
 	config := server.Outside{

@@ -2,5 +2,5 @@
 
 package controllers_test
 
-// many is how many objects tests make that are about many: the race detector makes each ten times as slow.
+// many is the number of objects in tests of large clusters. The race detector makes each ten times as slow.
 const many = 200

@@ -37,8 +37,7 @@ func devicePod(name, template string) *corev1.Pod {
 		ResourceClaims: []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimTemplateName: &template}}}}
 }
 
-// TestDevices: each pod gets a claim from its template, and a device that no other pod has, with no more rights than
-// upstream's roles give.
+// TestDevices: each pod gets a claim from its template, and a device of its own. Upstream's roles suffice.
 func TestDevices(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError, HTTP: true})
 	c.Node("n1")
@@ -77,7 +76,7 @@ func TestDevices(t *testing.T) {
 	require.True(t, metav1.IsControlledBy(got, a))
 	claim(b)
 
-	// There is none for a third pod, until the first has gone. Its claim goes with it.
+	// A third pod waits until the first pod and its claim are gone.
 	c.Make(devicePod("c", "gpu"), devicePod("d", "missing"))
 	controlplane.Until(c, &corev1.PodList{}, "default", "c", func(p *corev1.Pod) bool {
 		return len(p.Status.Conditions) > 0 &&
@@ -88,7 +87,7 @@ func TestDevices(t *testing.T) {
 	require.Equal(t, a.Spec.NodeName, third.Spec.NodeName)
 	c.Gone(got)
 
-	// A taint on the free device, by a rule, keeps pods away that do not tolerate it.
+	// A rule that taints the free device keeps pods without a toleration away.
 	rule := &resourcev1.DeviceTaintRule{
 		ObjectMeta: metav1.ObjectMeta{Name: "service"}, Spec: resourcev1.DeviceTaintRuleSpec{
 			DeviceSelector: &resourcev1.DeviceTaintSelector{Pool: &b.Spec.NodeName},
@@ -136,8 +135,8 @@ func TestDevices(t *testing.T) {
 	}, controlplane.Patience, 2*time.Millisecond)
 }
 
-// TestDeviceTaints: pods leave devices with NoExecute taints, of drivers and of rules, unless they tolerate them; a
-// rule's status says what it does.
+// TestDeviceTaints: pods that do not tolerate NoExecute taints of drivers or rules are evicted from the devices. A
+// rule's status says how many.
 func TestDeviceTaints(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelError, HTTP: true})
 	c.Node("n1")
@@ -171,7 +170,8 @@ func TestDeviceTaints(t *testing.T) {
 	b, second := reserved("b")
 	stays, third := reserved("patient")
 	require.Len(t, map[string]bool{first: true, second: true, third: true}, 3)
-	// The reconciler may not know of the claims yet when it sees the rule, and says how to ask it again.
+	// The reconciler may not have seen the claims yet when it sees the rule. The message then says how to trigger
+	// an update.
 	const want = "1 published device selected. 1 allocated device selected. 1 pod would be evicted in 1 namespace"
 	var rule *resourcev1.DeviceTaintRule
 	for said := ""; !strings.Contains(said, want); {
@@ -201,7 +201,6 @@ func TestDeviceTaints(t *testing.T) {
 		c.Patch(c.Ctx, rule, ctrl.RawPatch(types.MergePatchType, []byte(`{"spec":{"taint":{"effect":"NoExecute"}}}`))))
 	c.Gone(a)
 
-	// The driver says that all of its devices are broken.
 	var now resourcev1.ResourceSlice
 	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKeyFromObject(slice), &now))
 	broken := now.DeepCopy()
@@ -216,7 +215,8 @@ func TestDeviceTaints(t *testing.T) {
 	require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKeyFromObject(stays), stays))
 	require.Nil(t, stays.DeletionTimestamp, "it tolerates them")
 
-	// A pod that would be evicted at once, because it tolerates them for no time, is not put onto them again and again.
+	// A pod that tolerates the taint for 0 s would be evicted at once, so it is not scheduled onto the devices
+	// repeatedly.
 	brief := deviceSpec("gpu")
 	brief.Devices.Requests[0].Exactly.Tolerations = []resourcev1.DeviceToleration{
 		{

@@ -24,7 +24,7 @@ func daemonSet(name, image string) *appsv1.DaemonSet {
 	}
 }
 
-// everywhere is what kubectl rollout status waits for, on that many nodes.
+// everywhere reports whether kubectl rollout status would return for that many nodes.
 func everywhere(nodes int32) func(*appsv1.DaemonSet) bool {
 	return func(d *appsv1.DaemonSet) bool {
 		s := d.Status
@@ -33,7 +33,7 @@ func everywhere(nodes int32) func(*appsv1.DaemonSet) bool {
 	}
 }
 
-// TestDaemonSetFollowsTheNodes runs over HTTP, with no more rights than the bootstrap policy gives.
+// TestDaemonSetFollowsTheNodes runs over HTTP with the rights of the bootstrap policy.
 func TestDaemonSetFollowsTheNodes(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: true})
 	c.Node("a")
@@ -44,7 +44,7 @@ func TestDaemonSetFollowsTheNodes(t *testing.T) {
 	c.Node("c")
 	controlplane.Until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(3))
 
-	// A cordoned node keeps its daemon, and a new one gets one.
+	// A cordoned node keeps its daemon pod, and a new one gets one.
 	controlplane.Edit(c, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}, func(n *corev1.Node) {
 		n.Spec.Unschedulable = true
 	})
@@ -73,7 +73,7 @@ func TestDaemonSetFollowsTheNodes(t *testing.T) {
 	require.NoError(t, c.Delete(c.Ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "a"}}))
 	controlplane.Until(c, &appsv1.DaemonSetList{}, "default", "log", everywhere(2))
 
-	// Deleted with its pods orphaned, another set of the same selector takes them over.
+	// Another DaemonSet with the same selector adopts the pods that a deletion orphaned.
 	require.NoError(t, c.Delete(c.Ctx, d, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
 	c.Gone(d.DeepCopy())
 	c.Make(daemonSet("log", "two"))
@@ -90,7 +90,7 @@ func TestDaemonSetFollowsTheNodes(t *testing.T) {
 	require.Empty(t, revisions.Items)
 }
 
-// TestDaemonSetOnManyNodes is fast: it reads by index, and is called once for a burst of changes.
+// TestDaemonSetOnManyNodes is fast because the reconciler reads by index and runs once for a burst of changes.
 func TestDaemonSetOnManyNodes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes many nodes")
@@ -118,7 +118,7 @@ func statefulSet(name, image string, replicas int32) *appsv1.StatefulSet {
 	}
 }
 
-// steady is what kubectl rollout status waits for.
+// steady reports whether kubectl rollout status would return.
 func steady(s *appsv1.StatefulSet) bool {
 	n := *s.Spec.Replicas
 	return s.Status.ObservedGeneration >= s.Generation && s.Status.Replicas == n && s.Status.AvailableReplicas == n &&
@@ -126,7 +126,7 @@ func steady(s *appsv1.StatefulSet) bool {
 		s.Status.CurrentRevision == s.Status.UpdateRevision
 }
 
-// TestStatefulSetKeepsIdentities runs over HTTP, with no more rights than the bootstrap policy gives.
+// TestStatefulSetKeepsIdentities runs over HTTP with the rights of the bootstrap policy.
 func TestStatefulSetKeepsIdentities(t *testing.T) {
 	c := start(t, controlplane.Options{Agent: true, Log: slog.LevelWarn, HTTP: true})
 	c.Node("a")
@@ -154,7 +154,7 @@ func TestStatefulSetKeepsIdentities(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{"db-0": "two", "db-1": "two", "db-2": "two"}, images)
 
-	// Deleted with its pods orphaned, another set of the name takes them over, with the history.
+	// Another StatefulSet of the same name adopts orphaned pods and their revision history.
 	require.NoError(t, c.Delete(c.Ctx, s, ctrl.PropagationPolicy(metav1.DeletePropagationOrphan)))
 	c.Gone(s.DeepCopy())
 	c.Make(statefulSet("db", "two", 2))
@@ -173,7 +173,6 @@ func TestStatefulSetKeepsIdentities(t *testing.T) {
 	require.Empty(t, pods.Items)
 }
 
-// TestStatefulSetOfMany: in parallel.
 func TestStatefulSetOfMany(t *testing.T) {
 	if testing.Short() {
 		t.Skip("makes many pods")

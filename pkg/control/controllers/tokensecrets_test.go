@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/controlplane"
 )
 
-// TestKeptTokens: a Secret that asks for a token of a service account gets one, and the CA bundle of the day; it goes
-// with its account.
+// TestKeptTokens: a Secret that requests a service account token gets one, with the current CA bundle. It is
+// deleted with its service account.
 func TestKeptTokens(t *testing.T) {
 	c := start(t, controlplane.Options{
 		Log: slog.LevelError, RootCA: []byte("old"),

@@ -1,15 +1,14 @@
-// Package election elects the server that runs the reconcilers and the scheduler, with the Leases that
-// kube-controller-manager and kube-scheduler use. Upstream's components can take part in the same election.
+// Package election elects the server that runs the reconcilers and the scheduler, with the Leases of
+// kube-controller-manager and kube-scheduler. Upstream's components can take part in the same election.
 //
-// Its invariant: two processes never lead at the same time. Components that run on the leader write through a client
-// that calls Check before each write, so that a process that was suspended, or whose components hang, does no harm
-// when it resumes.
+// Its invariant: two processes never lead at the same time. Components of the leader write through a client that calls
+// Check before each write, so that a process that resumes after a suspension, or whose components hang, does no harm.
 //
-// A server whose store has no other member is Alone. It leads at once, whichever Coracle server held the Lease before,
-// and holds the Lease without renewing it, for aloneSeconds. That is safe because no other Coracle server can be
-// running: the store's only member holds an exclusive lock on its data directory and has no listener. When the store
-// gains a member, the Lease is rewritten within RetryPeriod, and renewed from then on. A new server ignores the long
-// duration: it may lead after LeaseDuration without an observed renewal, and by then the old server either renews the
+// A server whose store has no other member is Alone. It leads at once, even if another Coracle server held the Lease,
+// and holds the Lease for aloneSeconds without renewals. This is safe because no other Coracle server can be running:
+// the only member locks its data directory exclusively and has no listener. When the store gains a member, the Lease is
+// rewritten within RetryPeriod and renewed from then on. A new server ignores the long duration: it may lead after
+// LeaseDuration without an observed renewal, and by then the old server renews the Lease or has stopped.
 // Lease or has stopped.
 package election
 
@@ -39,22 +38,22 @@ const (
 	Scheduler   = "kube-scheduler"
 )
 
-// Upstream's defaults. A leader that cannot renew its Lease stops leading after at most RenewDeadline plus RetryPeriod,
-// and must stop its components in the rest of LeaseDuration.
+// Upstream's defaults. A leader that cannot renew its Lease stops leading after at most RenewDeadline plus
+// RetryPeriod, and must stop its components in the rest of LeaseDuration.
 const (
 	leaseDuration = 15 * time.Second
 	renewDeadline = 10 * time.Second
 	retryPeriod   = 2 * time.Second
-	// Check fails during the last 1/marginPart of LeaseDuration: clocks drift, and writes take time.
+	// Check fails during the last 1/marginPart of LeaseDuration, because clocks drift and writes take time.
 	marginPart = 15
-	// aloneSeconds is the duration of a Lease that is not renewed: one year, in seconds.
+	// aloneSeconds is the duration of a Lease that is not renewed: one year.
 	aloneSeconds = 365 * 24 * 3600
 )
 
-// ErrNotLeading is returned by Check.
+// ErrNotLeading means that this process does not lead, or no longer.
 var ErrNotLeading = errors.New("this server is not the leader")
 
-// ours is a substring of the identities of Coracle servers that upstream's identities do not contain.
+// ours is a part of the identities of Coracle servers that upstream's identities do not contain.
 const ours = "_coracle-"
 
 // Identity returns a server's identity: its node name and the ID of its store member, which is unique to its data
@@ -67,26 +66,26 @@ type Config struct {
 	Client client.Interface
 	// Lease is the name of the Lease in kube-system: Controllers or Scheduler. Required.
 	Lease string
-	// Identity returns this process's identity. It is called when the election begins. Required.
+	// Identity returns this process's identity. It is called at the start of each term. Required.
 	Identity func() string
-	// Alone reports whether no other server can be running; nil means never. It is called often.
+	// Alone reports whether no other server can be running. Nil means never. It is called often, so it must be fast.
 	Alone func() bool
-	// Sync waits until the client's cache shows everything that an earlier leader wrote; nil if it always does.
+	// Sync waits until the client's cache shows all writes of the previous leader. Nil: it always does.
 	Sync func(context.Context) error
-	// LeaseDuration, RenewDeadline and RetryPeriod default to upstream's 15 s, 10 s and 2 s. LeaseDuration must be whole
-	// seconds.
+	// LeaseDuration, RenewDeadline and RetryPeriod default to upstream's 15 s, 10 s and 2 s. LeaseDuration must be
+	// whole seconds.
 	LeaseDuration, RenewDeadline, RetryPeriod time.Duration
 	// Metrics registers leader_election_master_status. Optional.
 	Metrics prometheus.Registerer
-	// Log is slog.Default() if nil.
+	// Log defaults to slog.Default().
 	Log *slog.Logger
 }
 
 // Election implements run.Election.
 type Election struct {
 	Config
-	began   time.Time    // the base of until, with a monotonic clock reading
-	until   atomic.Int64 // when leadership ends by the last renewal, in nanoseconds after began; 0: not leading
+	began   time.Time    // base of until, with a monotonic clock reading
+	until   atomic.Int64 // when leadership ends without another renewal, in ns after began; 0: not leading
 	leading atomic.Bool
 }
 
@@ -130,7 +129,7 @@ func New(c Config) (*Election, error) {
 // Leads reports whether this process leads and runs its components.
 func (e *Election) Leads() bool { return e.leading.Load() }
 
-// Check returns ErrNotLeading unless the last renewal of the Lease is recent enough that no other process can lead.
+// Check returns ErrNotLeading unless the last renewal is so recent that no other process can lead.
 func (e *Election) Check() error {
 	until := e.until.Load()
 	if until == 0 || int64(time.Since(e.began)) > until && !e.Alone() {
@@ -139,13 +138,13 @@ func (e *Election) Check() error {
 	return nil
 }
 
-// renewed records a renewal of the Lease by a write that began at the given time.
+// renewed records a renewal whose write began at the given time.
 func (e *Election) renewed(at time.Time) {
 	e.until.Store(int64(at.Sub(e.began) + e.LeaseDuration - e.LeaseDuration/marginPart))
 }
 
-// Run implements run.Election. When it stops, it releases the Lease so that another process can lead at once, unless it
-// is Alone.
+// Run implements run.Election. When it stops, it releases the Lease unless it is Alone, so that another process
+// can lead at once.
 func (e *Election) Run(ctx context.Context, lead func(context.Context) error, settled func()) error {
 	// The event recorder outlives ctx, to record the end of the last term.
 	late, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -205,7 +204,7 @@ func (e *Election) term(ctx context.Context, l *lock, lead func(context.Context)
 	stop()
 	<-over
 	switch {
-	case err != nil: // components may still be running: let the Lease expire
+	case err != nil: // components may still be running, so let the Lease expire
 		return err
 	case lost:
 		e.Log.Warn("lost leadership", "lease", e.Lease)
@@ -214,7 +213,7 @@ func (e *Election) term(ctx context.Context, l *lock, lead func(context.Context)
 	return l.release(ctx, e.RenewDeadline)
 }
 
-// lead runs lead until the term ends or ctx is done.
+// lead calls the lead function after Sync, and cancels it when the term or ctx ends.
 func (e *Election) lead(ctx, term context.Context, lead func(context.Context) error) error {
 	own, cancel := context.WithCancel(term)
 	defer cancel()

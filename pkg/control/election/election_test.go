@@ -28,20 +28,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// takeover is how long it takes at most until another process leads: client-go notices a renewal, and tries, with
-// jitter every 2.2 retry periods at the latest.
+// takeover is the maximum time until another process leads: client-go notices a missing renewal and retries with
+// jitter, at the latest every 2.2 retry periods.
 const takeover = leaseDuration + 5*retryPeriod
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// uncached is a client without a cache.
 type uncached struct{ ctrl.WithWatch }
 
 func (uncached) Cache() ctrlcache.Cache { return nil }
 
 var _ client.Interface = uncached{}
 
-// link is a server's connection to the cluster, which can be cut.
+// link is a server's connection to the cluster. It can be cut.
 type link struct {
 	down     atomic.Bool
 	readOnly bool         // writes fail because the store is full
@@ -138,7 +137,6 @@ func (c *cluster) server(name string, alone func() bool) *server {
 	return s
 }
 
-// led returns the leaders so far.
 func (c *cluster) led() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,8 +149,8 @@ func (c *cluster) lease() *coordinationv1.LeaseSpec {
 	return &l.Spec
 }
 
-// TestOneLeads: the first server leads and the other stands by. The other takes over at once from a server that stops,
-// and after LeaseDuration from one that is cut off, which has stopped acting by then.
+// TestOneLeads: the first server leads, and the second one stands by. The second one takes over at once when the first
+// one stops, and after LeaseDuration when it is cut off. The server that is cut off stops acting before that.
 func TestOneLeads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -199,12 +197,13 @@ func TestOneLeads(t *testing.T) {
 	})
 }
 
-// gauge returns the only metric of a registry.
+// gauge exposes the only metric of a registry.
 type gauge struct{ *prometheus.Registry }
 
 func (g gauge) Describe(chan<- *prometheus.Desc) {}
 
-// TestCheckFailsBeforeTheLeaseEnds: a leader that was suspended learns it from the clock before its components do.
+// TestCheckFailsBeforeTheLeaseEnds: after a suspension, Check fails because of the clock before the components are
+// stopped.
 func TestCheckFailsBeforeTheLeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)
@@ -217,7 +216,7 @@ func TestCheckFailsBeforeTheLeaseEnds(t *testing.T) {
 	})
 }
 
-// TestALoneServerPaysNothing: it leads at once, even if the previous server was killed, and writes the Lease once.
+// TestALoneServerPaysNothing: it leads at once, even after the previous server was killed, and writes the Lease once.
 func TestALoneServerPaysNothing(t *testing.T) {
 	for name, holder := range map[string]string{
 		"fresh":                         "",
@@ -249,7 +248,7 @@ func TestALoneServerPaysNothing(t *testing.T) {
 	}
 }
 
-// TestALoneServerNeedsNoWrite: a store may stay full until the leader deletes something.
+// TestALoneServerNeedsNoWrite: a full store rejects writes until the leader deletes objects.
 func TestALoneServerNeedsNoWrite(t *testing.T) {
 	for name, holder := range map[string]string{"fresh": "", "another server, from a backup": "z_coracle-9"} {
 		t.Run(name, func(t *testing.T) {
@@ -281,7 +280,7 @@ func TestALoneServerNeedsNoWrite(t *testing.T) {
 	}
 }
 
-// TestALoneServerGetsCompany: the server that was alone keeps leading and renews from then on. When it dies, the other
+// TestALoneServerGetsCompany: the server that was Alone keeps leading and begins to renew. When it dies, the other
 // server does not wait for a year.
 func TestALoneServerGetsCompany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -312,7 +311,7 @@ func TestALoneServerGetsCompany(t *testing.T) {
 	})
 }
 
-// TestALongLeaseIsNotBelieved: a server that was alone leaves one if it dies when another server has joined.
+// TestALongLeaseIsNotBelieved: a server leaves such a Lease if it dies just after another server joined.
 func TestALongLeaseIsNotBelieved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, lease("z_coracle-9", aloneSeconds))
@@ -328,7 +327,7 @@ func TestALongLeaseIsNotBelieved(t *testing.T) {
 	})
 }
 
-// TestAnUpstreamLeaderIsRespected, even by a server that is alone.
+// TestAnUpstreamLeaderIsRespected, even by a server that is Alone.
 func TestAnUpstreamLeaderIsRespected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, lease("master-1_6c5b0e0e-1c1b-4a2e-9f1e-3f1c2a0d7b11", 15))
@@ -354,7 +353,7 @@ func TestYield(t *testing.T) {
 	require.NoError(t, Yield(t.Context(), newCluster(t), Controllers), "there is none")
 }
 
-// TestWhatHangsKeepsTheLease: components that did not stop may still act.
+// TestWhatHangsKeepsTheLease: components that have not stopped may still write.
 func TestWhatHangsKeepsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t)

@@ -17,8 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client/events"
 )
 
-// lock is client-go's resource lock for one term, over a client of ours. Reads may be stale: writes compare the
-// revision.
+// lock is client-go's resource lock for one term. Reads may be stale, so writes compare the resourceVersion.
 type lock struct {
 	e        *Election
 	identity string
@@ -26,7 +25,7 @@ type lock struct {
 	standby  func() // called after a failed attempt
 
 	lease  *coordinationv1.Lease // as last read or written; the elector calls one method at a time
-	holder atomic.Bool           // as far as we know, we hold the Lease
+	holder atomic.Bool           // as far as known, this process holds the Lease
 }
 
 var _ resourcelock.Interface = (*lock)(nil)
@@ -34,7 +33,7 @@ var _ resourcelock.Interface = (*lock)(nil)
 func (l *lock) Identity() string { return l.identity }
 func (l *lock) Describe() string { return metav1.NamespaceSystem + "/" + l.e.Lease }
 
-// RecordEvent records a change of leadership. A server that is alone records none.
+// RecordEvent records a change of leadership. A server that is Alone records none.
 func (l *lock) RecordEvent(what string) {
 	if l.e.Alone() || l.lease == nil {
 		return
@@ -55,7 +54,8 @@ func (l *lock) read(ctx context.Context) (*coordinationv1.Lease, error) {
 	return lease.DeepCopy(), nil
 }
 
-// Get returns the record as the elector should see it.
+// Get returns the record for the elector. A server that is Alone treats a Lease of a Coracle server as free. Other
+// servers limit its duration to LeaseDuration.
 func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
 	lease, err := l.read(ctx)
 	if err != nil {
@@ -78,7 +78,7 @@ func (l *lock) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []b
 	}
 	switch {
 	case other && alone && isOurs(record.HolderIdentity):
-		record.HolderIdentity = "" // an earlier process of ours, which no longer runs
+		record.HolderIdentity = "" // an earlier Coracle process that no longer runs
 	case other && record.HolderIdentity != "":
 		if isOurs(record.HolderIdentity) {
 			record.LeaseDurationSeconds = min(record.LeaseDurationSeconds, int(l.e.LeaseDuration/time.Second))
@@ -102,7 +102,7 @@ func (l *lock) Create(ctx context.Context, record resourcelock.LeaderElectionRec
 	return nil
 }
 
-// Update renews or acquires the Lease. A server that is alone leaves a Lease that it holds unchanged.
+// Update renews or acquires the Lease. A server that is Alone and holds the Lease leaves it unchanged.
 func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	at := time.Now()
 	if l.e.Alone() {
@@ -124,7 +124,7 @@ func (l *lock) Update(ctx context.Context, record resourcelock.LeaderElectionRec
 	return nil
 }
 
-// held reports whether by holds the Lease with the long duration.
+// held reports whether by holds the Lease for aloneSeconds.
 func held(l *coordinationv1.Lease, by string) bool {
 	return l.Spec.HolderIdentity != nil && *l.Spec.HolderIdentity == by && l.Spec.LeaseDurationSeconds != nil &&
 		*l.Spec.LeaseDurationSeconds == aloneSeconds
@@ -143,8 +143,8 @@ func (l *lock) wrote(lease *coordinationv1.Lease, at time.Time) {
 	l.e.renewed(at)
 }
 
-// without decides whether this process leads although it could not write the Lease. A server that is alone does, unless
-// another process wrote the Lease: the store may be full, and only the leader's deletions free space.
+// without decides whether this process leads although it could not write the Lease. It does if it is Alone and no
+// other process wrote the Lease: the store may be full, and only the leader's deletions free space.
 func (l *lock) without(err error, at time.Time) error {
 	if !l.e.Alone() || apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err) {
 		l.standby()
@@ -162,8 +162,8 @@ func (l *lock) failed(message string, err error) {
 	l.e.Log.Warn(message, "lease", l.e.Lease, "error", err)
 }
 
-// release releases the Lease if we hold it and others may be waiting for it. A failure is not an error: the Lease
-// expires by itself.
+// release releases the Lease if this process holds it and is not Alone. It only logs a failure, because the Lease
+// expires anyway.
 func (l *lock) release(ctx context.Context, within time.Duration) error {
 	l.e.until.Store(0)
 	if !l.holder.Load() || l.e.Alone() {
@@ -177,16 +177,15 @@ func (l *lock) release(ctx context.Context, within time.Duration) error {
 	return nil
 }
 
-// Yield releases a Lease that a Coracle server holds. It is for a server that is Alone and does not run the Lease's
-// components.
+// Yield releases a Lease that a Coracle server holds. Only a server that is Alone and does not run the Lease's
+// components may call it.
 func Yield(ctx context.Context, c ctrl.Client, name string) error {
 	return release(ctx, c, name, isOurs)
 }
 
-// releaseTries bounds the attempts to release a Lease that others also write.
+// releaseTries bounds the attempts to release a Lease that other processes also write.
 const releaseTries = 5
 
-// release releases a Lease if mine accepts its holder.
 func release(ctx context.Context, c ctrl.Client, name string, mine func(holder string) bool) error {
 	for try := 1; ; try++ {
 		lease := &coordinationv1.Lease{}

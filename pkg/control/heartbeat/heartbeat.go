@@ -1,6 +1,6 @@
-// Package heartbeat records when nodes were last heard of, from their Leases and the Ready condition in their status.
+// Package heartbeat records the last heartbeat of each node, from its Lease and the Ready condition in its status.
 //
-// Times are those of the local clock, as nodes' clocks are not trusted.
+// It uses only the local clock, because nodes' clocks are not trusted.
 package heartbeat
 
 import (
@@ -13,15 +13,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Record has the last heartbeat of each node. The zero Record is empty: every node is as if it had just been heard of,
-// which is right after a start. It is safe for concurrent use. It grows with the number of nodes, and forgets those
-// that are deleted.
+// Record holds the last heartbeat of each node. The zero Record is empty and treats each node as just heard from, which
+// is right after a start. It is safe for concurrent use. Its size is proportional to the number of existing nodes.
 type Record struct {
 	mu    sync.Mutex
 	heard map[string]time.Time // by node
 }
 
-// Last returns when a node was last heard of. For a node without a heartbeat so far, that is now.
+// Last returns the time of a node's last heartbeat. The first call for an unknown node records now.
 func (r *Record) Last(node string, now time.Time) time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -33,7 +32,7 @@ func (r *Record) Last(node string, now time.Time) time.Time {
 	return at
 }
 
-// Lease records a heartbeat if a change of a Lease is one: the lease of a node was renewed. was is nil for a new lease.
+// Lease records a heartbeat if a node's Lease was renewed. was is nil for a new Lease.
 func (r *Record) Lease(was, is client.Object, now time.Time) {
 	b, ok := is.(*coordinationv1.Lease)
 	if !ok || b.Namespace != corev1.NamespaceNodeLease {
@@ -44,8 +43,8 @@ func (r *Record) Lease(was, is client.Object, now time.Time) {
 	}
 }
 
-// Node records a heartbeat if a change of a Node is one: the node sent its status. A new node (was is nil) counts as
-// heard of, a deleted one (is is nil) is forgotten.
+// Node records a heartbeat if the node sent its status. A new node (was is nil) counts as heard from. A deleted
+// node (is is nil) is forgotten.
 func (r *Record) Node(was, is client.Object, now time.Time) {
 	n, ok := is.(*corev1.Node)
 	if !ok {
@@ -77,7 +76,7 @@ func (r *Record) set(node string, at time.Time) {
 	r.heard[node] = at
 }
 
-// sent returns the node's own time of its last status, or nil.
+// sent returns the node's own timestamp of its last status, or nil.
 func sent(n *corev1.Node) *metav1.Time {
 	for i := range n.Status.Conditions {
 		if n.Status.Conditions[i].Type == corev1.NodeReady {

@@ -13,7 +13,7 @@ import (
 func TestRecord(t *testing.T) {
 	epoch := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	at := func(seconds int) time.Time { return epoch.Add(time.Duration(seconds) * time.Second) }
-	// What nodes say of the time is far off, and only whether it changes matters.
+	// The nodes' timestamps are far off. Only changes of them matter.
 	lease := func(namespace string, renewed int) *coordinationv1.Lease {
 		then := metav1.NewMicroTime(at(renewed).Add(-time.Hour))
 		return &coordinationv1.Lease{

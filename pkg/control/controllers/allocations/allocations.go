@@ -1,7 +1,8 @@
-// Package allocations restores the IPAddresses of Services when somebody deletes or changes them, as upstream's
+// Package allocations restores the IPAddresses of Services after a client deletes or changes them, as upstream's
 // repairip does.
 //
-// Like bootstrap it is run by the server itself: the repair is the registry's, which reserves addresses and ports.
+// The API server runs it itself, as it does bootstrap: the Service registry does the repair, because it reserves
+// the addresses and ports.
 package allocations
 
 import (
@@ -15,17 +16,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// everything is the one request: a pass looks at all Services.
+// everything is the only request: each pass looks at all Services.
 var everything = engine.RequestFor("", "services")
 
-// New declares the reconciler. repair makes one pass, and is safe beside writes of Services.
+// New declares the reconciler. repair makes one pass. It must be safe to call while Services are written.
 func New(repair func(context.Context) error) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "service-allocations", Workers: 1,
 		Watches: []engine.Watch{{Object: &networkingv1.IPAddress{}, Event: changed}},
 		Reads:   []client.Object{&corev1.Service{}},
 		New: func(env engine.Env) engine.Func {
-			// What was deleted before the watch began makes no event.
+			// An IPAddress that was deleted before the watch began causes no event.
 			env.Enqueue(everything, 0)
 			return func(ctx context.Context, _ engine.Request) (engine.Result, error) {
 				return engine.Result{}, repair(ctx)
@@ -34,8 +35,7 @@ func New(repair func(context.Context) error) *engine.Reconciler {
 	}
 }
 
-// changed asks for a pass when a Service that is still there may have lost an address. One that was deleted took its
-// addresses along.
+// changed requests a pass when an existing Service may have lost an address. A deleted Service's addresses go with it.
 func changed(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, ok := was.(*networkingv1.IPAddress)
 	if !ok || before.Spec.ParentRef == nil || before.Spec.ParentRef.Resource != "services" {

@@ -13,13 +13,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
-// world is two nodes, their pods and a driver that attaches and detaches at its own pace.
+// world has two nodes, their pods, and a driver that attaches and detaches at its own pace.
 type world struct {
 	t       *rapid.T
 	now     time.Time
 	volumes map[string]*corev1.PersistentVolume
 	nodes   map[string]*corev1.Node
-	// wanted are the volumes of each node's pods; mounted are those that its agent has mounted and not reported otherwise.
+	// wanted are the volumes of each node's pods. mounted are the volumes that the node's agent reports in use.
 	wanted, mounted map[string]map[string]bool
 	attachments     map[string]*storagev1.VolumeAttachment // by name
 	since           map[string]time.Time
@@ -55,7 +55,6 @@ func (w *world) setReady(node string, ready bool) {
 	w.nodes[node] = n
 }
 
-// observe is what the reconciler sees of a node.
 func (w *world) observe(node string) Observed {
 	o := Observed{
 		Name: node, Node: w.nodes[node].DeepCopy(), Wanted: map[string]*corev1.PersistentVolume{},
@@ -79,7 +78,7 @@ func (w *world) observe(node string) Observed {
 	return o
 }
 
-// reconcile carries out a node's plan, but may be killed after any of its writes.
+// reconcile carries out a node's plan. It stops after the given number of writes, as if the process were killed.
 func (w *world) reconcile(node string, writes int) {
 	d := Plan(w.observe(node), w.now)
 	for _, name := range d.Unused {
@@ -114,7 +113,7 @@ func (w *world) reconcile(node string, writes int) {
 	}
 }
 
-// mayDetach checks that nothing that a node uses is detached from it, unless the node has been lost for long.
+// mayDetach checks that no volume in use is detached, unless its node has been lost for long enough.
 func (w *world) mayDetach(a *storagev1.VolumeAttachment) {
 	node, name := a.Spec.NodeName, source(a)
 	if w.wanted[node][name] {
@@ -148,9 +147,9 @@ func (w *world) check() {
 	}
 }
 
-// TestModel: whatever pods, agents, drivers and nodes do, and wherever the reconciler is killed, a volume for one node
-// is never attached to two, and nothing is detached that is in use. When everything is quiet, exactly what is wanted is
-// attached, and a second plan is empty.
+// TestModel: whatever pods, agents, drivers and nodes do, and wherever the reconciler is killed, a single-node
+// volume is never attached to two nodes, and no volume in use is detached. When all actors are idle, exactly the
+// wanted volumes are attached, and a second plan is empty.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := newWorld(t)
@@ -184,7 +183,6 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// drive lets the driver attach or detach a volume.
 func (w *world) drive(node, name string) {
 	key := attachmentName("d", w.volumes[name].Spec.CSI.VolumeHandle, node)
 	a := w.attachments[key]
@@ -193,7 +191,7 @@ func (w *world) drive(node, name string) {
 	case a.DeletionTimestamp != nil:
 		delete(w.attachments, key)
 		delete(w.since, key)
-		delete(w.mounted[node], name) // of a node that was lost: its mount is dead
+		delete(w.mounted[node], name) // the node was lost, so its mount is gone
 	default:
 		next := a.DeepCopy()
 		next.Status.Attached = true
@@ -201,7 +199,6 @@ func (w *world) drive(node, name string) {
 	}
 }
 
-// settle lets everybody finish.
 func (w *world) settle() {
 	for node := range w.nodes {
 		w.setReady(node, true)

@@ -14,40 +14,39 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
-// ForceAfter is how long a volume that an unhealthy node reports in use is left attached when no pod there uses it, as
-// upstream.
+// ForceAfter is how long an unused volume stays attached to an unhealthy node that still reports it in use. It is
+// upstream's value.
 const ForceAfter = 6 * time.Minute
 
 const uniquePrefix = "kubernetes.io/csi/"
 
-// Observed is what concerns the volumes of one node.
+// Observed is the state of one node's volumes.
 type Observed struct {
-	// Name is the node's; Node is nil if it does not exist.
+	// Node is nil if the node does not exist.
 	Name string
 	Node *corev1.Node
-	// Wanted are the volumes that pods on the node use and that have to be attached, by name.
+	// Wanted are the volumes that pods on the node use and that need attaching, by name.
 	Wanted map[string]*corev1.PersistentVolume
-	// Attachments are the node's, Elsewhere the nodes to which wanted volumes are attached otherwise, by the volume's
-	// name.
+	// Attachments are the node's attachments. Elsewhere lists the other nodes that a wanted volume is attached to,
+	// by volume name.
 	Attachments []*storagev1.VolumeAttachment
 	Elsewhere   map[string][]string
-	// Volumes are those of Attachments, by name.
-	Volumes map[string]*corev1.PersistentVolume
-	// Since is when it was first seen that no pod uses an attachment.
+	Volumes     map[string]*corev1.PersistentVolume
+	// Since is when the reconciler first saw an attachment unused, by the attachment's name.
 	Since map[string]time.Time
 }
 
-// Decision is what to do, in the order of its fields.
+// Decision is what to do. The reconciler carries it out in the order of the fields.
 type Decision struct {
-	// Reported is the node's status.volumesAttached. What is detached is removed from it first.
+	// Reported is the node's new status.volumesAttached. Volumes leave it before they are detached.
 	Reported []corev1.AttachedVolume
 	Detach   []*storagev1.VolumeAttachment
 	Attach   []*corev1.PersistentVolume
-	// Blocked are wanted volumes that can be attached to one node only, and are attached to another.
+	// Blocked are wanted volumes that can be attached to one node only and are attached to another.
 	Blocked []*corev1.PersistentVolume
-	// Unused are the names of attachments that no pod uses.
+	// Unused are the names of the attachments that no pod uses.
 	Unused []string
-	// Again is when to look again; zero means after the next event.
+	// Again is the time until the next plan. Zero means that only an event requires one.
 	Again time.Duration
 }
 
@@ -76,7 +75,7 @@ func Plan(o Observed, now time.Time) Decision {
 	if o.Node != nil {
 		for _, v := range o.Node.Status.VolumesAttached {
 			if !strings.HasPrefix(string(v.Name), uniquePrefix) {
-				d.Reported = append(d.Reported, v) // somebody else's
+				d.Reported = append(d.Reported, v) // a volume of another controller
 			}
 		}
 		for name, v := range o.Wanted {
@@ -96,8 +95,8 @@ func Plan(o Observed, now time.Time) Decision {
 	return d
 }
 
-// mayDetach returns how long to wait before an unused attachment is deleted: zero means delete it now, less than zero
-// that an event decides.
+// mayDetach returns how long to wait before an unused attachment is deleted. Zero means delete it now. A negative
+// value means wait for an event.
 func mayDetach(o Observed, a *storagev1.VolumeAttachment, busy bool, now time.Time) time.Duration {
 	switch {
 	case !busy, o.Node == nil, nodestate.OutOfService(o.Node):
@@ -112,7 +111,7 @@ func mayDetach(o Observed, a *storagev1.VolumeAttachment, busy bool, now time.Ti
 	return max(since.Add(ForceAfter).Sub(now), 0)
 }
 
-// inUse returns the names of the attachments of the volumes that a node reports in use.
+// inUse returns the names of the attachments whose volumes the node reports in use.
 func inUse(n *corev1.Node, name string) map[string]bool {
 	out := map[string]bool{}
 	if n == nil {
@@ -127,20 +126,18 @@ func inUse(n *corev1.Node, name string) map[string]bool {
 	return out
 }
 
-// shareable reports whether a volume can be attached to several nodes.
 func shareable(v *corev1.PersistentVolume) bool {
 	return len(v.Spec.AccessModes) == 0 || slices.Contains(v.Spec.AccessModes, corev1.ReadWriteMany) ||
 		slices.Contains(v.Spec.AccessModes, corev1.ReadOnlyMany)
 }
 
-// made reports whether an attachment is this reconciler's, by its name. Others are their makers' to delete, as
-// upstream.
+// made reports whether this reconciler made an attachment, judged by its name. As upstream, other attachments are
+// left to their makers.
 func made(a *storagev1.VolumeAttachment) bool {
 	digest, ok := strings.CutPrefix(a.Name, "csi-")
 	return ok && len(digest) == 2*sha256.Size
 }
 
-// source returns the name of an attachment's volume, empty if it has none.
 func source(a *storagev1.VolumeAttachment) string {
 	if a.Spec.Source.PersistentVolumeName == nil {
 		return ""
@@ -152,7 +149,7 @@ func uniqueName(v *corev1.PersistentVolume) corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName(uniquePrefix + v.Spec.CSI.Driver + "^" + v.Spec.CSI.VolumeHandle)
 }
 
-// attachmentName is the name that drivers' controllers and agents expect, upstream's.
+// attachmentName is upstream's name, which CSI attachers and node agents compute as well.
 func attachmentName(driver, handle, node string) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(handle+driver+node)))
 }

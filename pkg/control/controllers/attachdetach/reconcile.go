@@ -1,8 +1,8 @@
-// Package attachdetach asks the controllers of CSI drivers to attach volumes to the nodes whose pods use them, and to
-// detach them, with VolumeAttachments.
+// Package attachdetach creates and deletes VolumeAttachments. They ask the controllers of CSI drivers to attach
+// volumes to the nodes whose pods use them, and to detach them.
 //
 // Its invariants: a volume that a node may still have mounted is not detached, unless the node is gone, out of
-// service, or unhealthy for six minutes; a volume for one node is never asked to be attached to two.
+// service, or unhealthy for six minutes. A volume for a single node is never attached to two.
 package attachdetach
 
 import (
@@ -23,9 +23,9 @@ import (
 )
 
 const (
-	claimIndex = "spec.volumes.claim" // NAMESPACE/NAME of the claims of pods
-	nodeIndex  = "spec.nodeName"      // of attachments
-	pvIndex    = "spec.source"        // of attachments
+	claimIndex = "spec.volumes.claim" // NAMESPACE/NAME of the claims of a pod
+	nodeIndex  = "spec.nodeName"      // of VolumeAttachments
+	pvIndex    = "spec.source"        // of VolumeAttachments
 )
 
 // New declares the reconciler. Its requests are nodes.
@@ -74,7 +74,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// pods maps a pod with claims to its node when it comes there, ends, or is gone.
+// pods maps a pod with claims to its node when the pod is bound, ends or is deleted.
 func pods(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Pod)
 	after, _ := is.(*corev1.Pod)
@@ -92,7 +92,7 @@ func pods(_ context.Context, _ engine.Env, was, is client.Object) []engine.Reque
 	return []engine.Request{engine.RequestFor("", p.Spec.NodeName)}
 }
 
-// nodes maps a node to itself when what it has mounted or whether it is served changes.
+// nodes maps a node to itself when its volumes in use, attached volumes, readiness or out-of-service taint change.
 func nodes(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Node)
 	after, _ := is.(*corev1.Node)
@@ -101,7 +101,7 @@ func nodes(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 		return []engine.Request{engine.RequestFor("", was.GetName())}
 	case before == nil:
 		if len(after.Status.VolumesAttached) == 0 {
-			return nil // its pods and attachments are events, too
+			return nil // its pods and attachments cause events of their own
 		}
 	case equality.Semantic.DeepEqual(before.Status.VolumesInUse, after.Status.VolumesInUse) &&
 		equality.Semantic.DeepEqual(before.Status.VolumesAttached, after.Status.VolumesAttached) &&
@@ -115,7 +115,7 @@ func nodes(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 	return []engine.Request{engine.RequestFor("", after.Name)}
 }
 
-// claims maps a claim that is bound to the nodes of its pods.
+// claims maps a claim that was just bound to the nodes of its pods.
 func claims(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	after, _ := is.(*corev1.PersistentVolumeClaim)
 	before, _ := was.(*corev1.PersistentVolumeClaim)
@@ -126,7 +126,7 @@ func claims(ctx context.Context, env engine.Env, was, is client.Object) []engine
 	return nodesOf(ctx, env, after.Namespace, after.Name)
 }
 
-// attachments maps an attachment to its node, and one that is gone also to the nodes that wait for its volume.
+// attachments maps an attachment to its node. A deleted one also maps to the nodes whose pods use the volume.
 func attachments(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	a, _ := is.(*storagev1.VolumeAttachment)
 	if a != nil {
@@ -144,7 +144,6 @@ func attachments(ctx context.Context, env engine.Env, was, is client.Object) []e
 	return out
 }
 
-// nodesOf returns the nodes of a claim's pods.
 func nodesOf(ctx context.Context, env engine.Env, namespace, claim string) []engine.Request {
 	var list corev1.PodList
 	if env.ByIndex(ctx, &list, namespace, claimIndex, namespace+"/"+claim) != nil {
@@ -163,7 +162,7 @@ type reconciler struct {
 	engine.Env
 
 	mu     sync.Mutex
-	unused map[string]map[string]time.Time // since when no pod uses an attachment, by node
+	unused map[string]map[string]time.Time // when an attachment was first seen unused, by node and attachment name
 }
 
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
@@ -205,7 +204,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: d.Again}, nil
 }
 
-// remember records since when attachments are unused, and returns nothing for those that are used again.
+// remember records when attachments became unused. It forgets attachments that are in use again.
 func (r *reconciler) remember(node string, unused []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -224,7 +223,6 @@ func (r *reconciler) remember(node string, unused []string) {
 	r.unused[node] = now
 }
 
-// report writes the node's status.volumesAttached.
 func (r *reconciler) report(ctx context.Context, n *corev1.Node, attached []corev1.AttachedVolume) error {
 	if n == nil || equality.Semantic.DeepEqual(n.Status.VolumesAttached, attached) {
 		return nil
@@ -235,7 +233,7 @@ func (r *reconciler) report(ctx context.Context, n *corev1.Node, attached []core
 		client.MergeFromWithOptions(n, client.MergeFromWithOptimisticLock{})))
 }
 
-// observe reads what concerns a node, and returns also the pods that use its wanted volumes.
+// observe reads the state of a node's volumes. It also returns the pods that use each wanted volume.
 func (r *reconciler) observe(ctx context.Context, name string) (Observed, map[string][]*corev1.Pod, error) {
 	o := Observed{
 		Name:      name,
@@ -304,7 +302,7 @@ func (r *reconciler) observe(ctx context.Context, name string) (Observed, map[st
 	return o, users, nil
 }
 
-// volumeOf returns the volume of a claim if it has to be attached, otherwise nil.
+// volumeOf returns the volume of a bound claim, or nil if it does not need attaching.
 func (r *reconciler) volumeOf(ctx context.Context, namespace, claim string) (*corev1.PersistentVolume, error) {
 	var c corev1.PersistentVolumeClaim
 	if err := r.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: claim}, &c); err != nil {
@@ -320,7 +318,7 @@ func (r *reconciler) volumeOf(ctx context.Context, namespace, claim string) (*co
 	var d storagev1.CSIDriver
 	err = r.Cache.Get(ctx, client.ObjectKey{Name: v.Spec.CSI.Driver}, &d)
 	if apierrors.IsNotFound(err) {
-		return v, nil // as upstream
+		return v, nil // upstream attaches volumes of unknown drivers, too
 	}
 	if err != nil || d.Spec.AttachRequired != nil && !*d.Spec.AttachRequired {
 		return nil, err
@@ -328,7 +326,7 @@ func (r *reconciler) volumeOf(ctx context.Context, namespace, claim string) (*co
 	return v, nil
 }
 
-// volume returns a volume of a CSI driver, otherwise nil.
+// volume returns a CSI volume, or nil if it does not exist or is not a CSI volume.
 func (r *reconciler) volume(ctx context.Context, name string) (*corev1.PersistentVolume, error) {
 	var v corev1.PersistentVolume
 	if err := r.Cache.Get(ctx, client.ObjectKey{Name: name}, &v); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/model"
 )
 
-// TestModel: whatever is done to classes, claims and volumes, and wherever the process is killed, a class that has its
-// finalizer keeps it while reconcilers see that it is named, and one that nothing names can go.
+// TestModel: whatever happens to classes, claims and volumes, and wherever the process is killed, a class keeps
+// its finalizer while the reconciler sees a reference to it. A class without references can be deleted.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := model.New(t, New())

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// protection keeps a class from being deleted while a claim or a volume names it, as upstream.
+// protection is upstream's finalizer. It keeps a class from being deleted while a claim or a volume names it.
 const protection = "kubernetes.io/vac-protection"
 
 // Plan returns the finalizers that a class should have.
@@ -23,8 +23,8 @@ func Plan(c *storagev1.VolumeAttributesClass, used bool) []string {
 	return c.Finalizers
 }
 
-// named returns the classes that a claim or a volume names: the one it has, and those it had and is to have while it
-// changes.
+// named returns the classes that a claim or a volume names. While a claim changes its class it names the old and
+// the new one.
 func named(o client.Object) []string {
 	var out []string
 	add := func(name *string) {

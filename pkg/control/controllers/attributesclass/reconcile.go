@@ -1,6 +1,6 @@
-// Package attributesclass keeps VolumeAttributesClasses from being deleted while they are used.
+// Package attributesclass protects VolumeAttributesClasses that are in use from deletion.
 //
-// Its invariant: a class that a claim or a volume names has its finalizer.
+// Its invariant: a class that a claim or a volume names has the protection finalizer.
 package attributesclass
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// index finds the claims and volumes that name a class.
+// index finds claims and volumes by the class that they name.
 const index = "volumeAttributesClassName"
 
 // New declares the reconciler. Its requests are classes.

@@ -17,14 +17,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// Adapters answers a GET of the API for metrics that others measure: path is one of custom.metrics.k8s.io or
-// external.metrics.k8s.io. Its error is aggregated.ErrNotServed if no server has the group and version.
+// Adapters sends a GET request to an API server that serves custom.metrics.k8s.io or external.metrics.k8s.io. It
+// returns aggregated.ErrNotServed if no server has the path's group and version.
 type Adapters func(ctx context.Context, path string, query url.Values) ([]byte, error)
 
-// defaultWindow is that of custom metrics which do not say theirs, as upstream.
+// defaultWindow is upstream's window of custom metrics that state none.
 const defaultWindow = time.Minute
 
-// custom is an answer of custom.metrics.k8s.io, in both of its versions, and of external.metrics.k8s.io.
+// custom is a response of custom.metrics.k8s.io, in v1beta2 or v1beta1, or of external.metrics.k8s.io.
 type custom struct {
 	Items []struct {
 		DescribedObject struct {
@@ -37,7 +37,7 @@ type custom struct {
 	} `json:"items"`
 }
 
-// ask gets a path below the first of a group's versions that is served.
+// ask gets a path from the first of a group's versions that is served.
 func (r *reconciler) ask(ctx context.Context, group string, versions []string, path string,
 	query url.Values) (out custom, err error) {
 	err = aggregated.ErrNotServed
@@ -70,7 +70,6 @@ func (r *reconciler) askCustom(ctx context.Context, path string, query url.Value
 	return out, nil
 }
 
-// selecting adds the selector of a metric to a query.
 func selecting(query url.Values, parameter string, s *metav1.LabelSelector) (url.Values, error) {
 	selector, err := metav1.LabelSelectorAsSelector(s)
 	if err != nil {
@@ -82,7 +81,6 @@ func selecting(query url.Values, parameter string, s *metav1.LabelSelector) (url
 	return query, nil
 }
 
-// ofPods reads a metric of the pods that a selector matches.
 func (r *reconciler) ofPods(ctx context.Context, namespace, selector string,
 	m autoscalingv2.MetricIdentifier) (v Value) {
 	query, err := selecting(url.Values{"labelSelector": {selector}}, "metricLabelSelector", m.Selector)
@@ -106,7 +104,6 @@ func (r *reconciler) ofPods(ctx context.Context, namespace, selector string,
 	return v
 }
 
-// ofObject reads a metric of one object.
 func (r *reconciler) ofObject(ctx context.Context, namespace string, s *autoscalingv2.ObjectMetricSource) Value {
 	d := s.DescribedObject
 	path, err := r.objectPath(namespace, d)

@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// adapter answers paths with their queries, of the versions that it has.
+// adapter maps each path with its query to a response.
 type adapter map[string]string
 
 func (a adapter) get(_ context.Context, path string, query url.Values) ([]byte, error) {

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// stabilization is the default window in which the highest recommendation counts when scaling down
+	// stabilization is the default window for scaling down: the highest recommendation in it counts
 	// (--horizontal-pod-autoscaler-downscale-stabilization).
 	stabilization = 5 * time.Minute
-	// longest bounds an autoscaler's history: no window or period may be longer.
+	// longest bounds an autoscaler's history: validation rejects longer windows and periods.
 	longest = time.Hour
-	// upFactor and upLeast limit a scale up if no behavior is set.
+	// upFactor and upLeast limit a scale-up if no behavior is set.
 	upFactor, upLeast = 2, 4
 )
 
-// Moment is a number of replicas at a point in time.
+// Moment is a replica count, or a change of it, at a point in time.
 type Moment struct {
 	At time.Time
 	N  int32
@@ -27,7 +27,6 @@ type Moment struct {
 // History is the state of an autoscaler: its recommendations before limits, and the changes that it made.
 type History struct{ Recommended, Up, Down []Moment }
 
-// after drops entries that are older than any window.
 func (h History) after(now time.Time) History {
 	old := func(m Moment) bool { return now.Sub(m.At) > longest }
 	return History{
@@ -36,7 +35,7 @@ func (h History) after(now time.Time) History {
 	}
 }
 
-// within returns the sum of the changes in a period.
+// within returns the sum of the changes in a period of seconds.
 func within(list []Moment, period int32, now time.Time) (n int32) {
 	for _, m := range list {
 		if m.At.After(now.Add(-time.Duration(period) * time.Second)) {
@@ -46,13 +45,12 @@ func within(list []Moment, period int32, now time.Time) (n int32) {
 	return n
 }
 
-// limits restricts a change of the replicas.
 type limits struct {
 	current, least, most int32
 	up, down             *autoscalingv2.HPAScalingRules // nil if no behavior is set
 }
 
-// stabilize limits a recommendation to the range of those in the stabilization window.
+// stabilize bounds a scale-up by the lowest and a scale-down by the highest recommendation of its stabilization window.
 func (l limits) stabilize(desired int32, h []Moment, now time.Time) int32 {
 	upTo, downTo := desired, desired
 	upWindow, downWindow := time.Duration(0), stabilization
@@ -116,7 +114,7 @@ const (
 	withinMessage = "the desired count is within the acceptable range"
 )
 
-// rate returns the limit of the scaling policies when scaling up (sign 1) or down (-1).
+// rate returns the bound that the scaling policies set for scaling up (sign 1) or down (-1).
 func (l limits) rate(rules *autoscalingv2.HPAScalingRules, h History, now time.Time, sign int32) int32 {
 	selected := *rules.SelectPolicy
 	if selected == autoscalingv2.DisabledPolicySelect {
@@ -131,7 +129,7 @@ func (l limits) rate(rules *autoscalingv2.HPAScalingRules, h History, now time.T
 		switch {
 		case p.Type == autoscalingv2.PodsScalingPolicy:
 			n = clamp(start + float64(sign)*float64(p.Value))
-		case sign > 0: // rounded up, otherwise a few replicas could never increase
+		case sign > 0: // rounded up, otherwise a small count could never grow
 			n = clamp(math.Ceil(start * (1 + float64(p.Value)/100)))
 		default:
 			n = clamp(math.Trunc(start * (1 - float64(p.Value)/100)))
@@ -147,7 +145,7 @@ func (l limits) rate(rules *autoscalingv2.HPAScalingRules, h History, now time.T
 	return out
 }
 
-// rulesOf sets the API server's defaults.
+// rulesOf applies the API server's defaults to scaling rules.
 func rulesOf(given *autoscalingv2.HPAScalingRules, window int32,
 	policies ...autoscalingv2.HPAScalingPolicy) *autoscalingv2.HPAScalingRules {
 	out := &autoscalingv2.HPAScalingRules{}
@@ -167,7 +165,6 @@ func rulesOf(given *autoscalingv2.HPAScalingRules, window int32,
 	return out
 }
 
-// limitsOf returns the limits that an autoscaler specifies.
 func limitsOf(a *autoscalingv2.HorizontalPodAutoscaler, current, least int32) limits {
 	l := limits{current: current, least: least, most: a.Spec.MaxReplicas}
 	if b := a.Spec.Behavior; b != nil {

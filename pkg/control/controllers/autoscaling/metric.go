@@ -13,24 +13,21 @@ import (
 
 // Value is the current value of one of an autoscaler's metrics.
 type Value struct {
-	// Samples are the values of pods by name, for resource and pod metrics.
+	// Samples are the values of pods, by pod name, for resource and pod metrics.
 	Samples map[string]Sample
 	// Total is the value of an object metric, or the sum of an external metric, in thousandths.
 	Total int64
-	// Err is why the metric could not be read.
-	Err error
+	Err   error
 }
 
-// measured is the result of evaluating one metric.
 type measured struct {
 	proposal
 	name   string // for messages
 	status autoscalingv2.MetricStatus
-	failed string // the reason of the condition if err is not nil
+	failed string // the reason of the ScalingActive condition if err is not nil
 	err    error
 }
 
-// measure evaluates one metric.
 func (o *Observed) measure(spec *autoscalingv2.MetricSpec, v Value, now time.Time) measured {
 	t := o.tolerances()
 	m := measured{status: autoscalingv2.MetricStatus{Type: spec.Type}}
@@ -83,14 +80,14 @@ func (o *Observed) measure(spec *autoscalingv2.MetricSpec, v Value, now time.Tim
 	return m
 }
 
-// wrap adds context to the error. The condition's message omits the context, so the cause is kept.
+// wrap adds context to the error. Conditions omit the context, so the cause is kept.
 func (m *measured) wrap(format string, args ...any) {
 	if m.err != nil {
 		m.err = &metricError{what: fmt.Sprintf(format, args...), cause: m.err}
 	}
 }
 
-// metricError is an error whose cause alone appears in conditions.
+// metricError adds context to an error. Conditions show only the cause.
 type metricError struct {
 	what  string
 	cause error
@@ -136,7 +133,7 @@ func (m *measured) resource(o *Observed, name corev1.ResourceName, inContainer s
 	}
 }
 
-// whole evaluates metrics with one value for all pods.
+// whole evaluates object and external metrics, which have one value for all pods.
 func (m *measured) whole(o *Observed, to autoscalingv2.MetricTarget, metric autoscalingv2.MetricIdentifier, v Value,
 	t tolerances, kind string, current *autoscalingv2.MetricValueStatus) {
 	spec, have := o.Scale.Spec.Replicas, o.Scale.Status.Replicas

@@ -17,10 +17,10 @@ import (
 type Observed struct {
 	Autoscaler *autoscalingv2.HorizontalPodAutoscaler
 	Scale      *autoscalingv1.Scale
-	// Unselectable is why the pods are not known, with the reasons of the condition and of the event.
+	// Unselectable says why the pods are unknown. The other two are the reasons of the condition and of the event.
 	Unselectable, UnselectableReason, UnselectableEvent string
 	Pods                                                []*corev1.Pod
-	// Values are the values of the autoscaler's metrics, in the same order.
+	// Values are the current values of the autoscaler's metrics, in the order of its spec.
 	Values  []Value
 	History History
 }
@@ -28,16 +28,16 @@ type Observed struct {
 // Event is an event about the autoscaler.
 type Event struct{ Type, Reason, Message string }
 
-// Actions is what to do.
+// Actions is the result of Plan.
 type Actions struct {
-	// Rescale is set if the target must be scaled to Replicas. Reason is for the event.
+	// Rescale means that the target must be scaled to Replicas. Reason is for the event.
 	Rescale  bool
 	Replicas int32
 	Reason   string
 	Status   autoscalingv2.HorizontalPodAutoscalerStatus
 	Events   []Event
 	History  History
-	// Err is why no replica count could be computed, or not from all metrics.
+	// Err says why some or all metrics could not be evaluated, or why the scale could not be written.
 	Err error
 }
 
@@ -56,8 +56,8 @@ func (o *Observed) tolerances() tolerances {
 	return t
 }
 
-// Plan computes the actions. It does not change o. Status is the status before the scale is written; Rescaled completes
-// it.
+// Plan computes the actions. It does not change o. The status is the one before the scale is written; Rescaled
+// completes it.
 func Plan(o Observed, now time.Time) Actions {
 	hpa, current := o.Autoscaler, o.Scale.Spec.Replicas
 	least := int32(1)
@@ -70,7 +70,7 @@ func Plan(o Observed, now time.Time) Actions {
 	if len(a.History.Recommended) == 0 {
 		a.History.Recommended = []Moment{{now, current}}
 	}
-	byItself := scaledToZero(hpa) // the autoscaler itself scaled to zero, not a user
+	byItself := scaledToZero(hpa) // the autoscaler scaled to zero, not a user
 	switch {
 	case current == 0 && !(least != 0 && byItself) && !(byItself && ofWholes(hpa)):
 		a.set(now, autoscalingv2.ScalingActive, corev1.ConditionFalse, "ScalingDisabled",
@@ -134,8 +134,8 @@ func Plan(o Observed, now time.Time) Actions {
 	return a
 }
 
-// metrics evaluates all metrics. The highest proposal counts. If a metric fails, proposals below the current count are
-// ignored.
+// metrics evaluates all metrics and returns the highest proposal. If a metric fails, proposals below the current
+// count are ignored.
 func (a *Actions) metrics(o Observed,
 	now time.Time) (replicas int32, name string, statuses []autoscalingv2.MetricStatus, ok bool) {
 	specs := o.Autoscaler.Spec.Metrics
@@ -193,7 +193,6 @@ func cause(err error) error {
 
 func (a *Actions) rescale(n int32, reason string) { a.Rescale, a.Replicas, a.Reason = true, n, reason }
 
-// finish completes the status after a decision.
 func (a *Actions) finish(o Observed, desired int32, statuses []autoscalingv2.MetricStatus) {
 	if !a.Rescale {
 		desired = o.Scale.Spec.Replicas
@@ -245,7 +244,7 @@ func (a *Actions) Rescaled(o Observed, err error, now time.Time) {
 	}
 }
 
-// Unreachable returns the status of an autoscaler whose target's scale cannot be read.
+// Unreachable returns the actions for an autoscaler whose target's scale cannot be read.
 func Unreachable(hpa *autoscalingv2.HorizontalPodAutoscaler, err error, now time.Time) Actions {
 	a := Actions{
 		Status: *hpa.Status.DeepCopy(),
@@ -257,7 +256,7 @@ func Unreachable(hpa *autoscalingv2.HorizontalPodAutoscaler, err error, now time
 	return a
 }
 
-// set sets a condition. Its transition time changes with its status.
+// set sets a condition. Its transition time changes only with its status.
 func (a *Actions) set(now time.Time, kind autoscalingv2.HorizontalPodAutoscalerConditionType, is corev1.ConditionStatus,
 	reason, message string) {
 	i := slices.IndexFunc(a.Status.Conditions, func(c autoscalingv2.HorizontalPodAutoscalerCondition) bool {
@@ -280,7 +279,7 @@ func scaledToZero(hpa *autoscalingv2.HorizontalPodAutoscaler) bool {
 	})
 }
 
-// ofWholes reports whether the autoscaler has a metric that exists without pods.
+// ofWholes reports whether the autoscaler has a metric that has a value without pods.
 func ofWholes(hpa *autoscalingv2.HorizontalPodAutoscaler) bool {
 	return slices.ContainsFunc(hpa.Spec.Metrics, func(m autoscalingv2.MetricSpec) bool {
 		return m.Type == autoscalingv2.ObjectMetricSourceType || m.Type == autoscalingv2.ExternalMetricSourceType

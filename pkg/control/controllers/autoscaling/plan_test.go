@@ -18,7 +18,7 @@ import (
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// hpa targets a CPU utilization of 50 %.
+// hpa returns an autoscaler with a target CPU utilization of 50 %.
 func hpa(least, most int32,
 	change ...func(*autoscalingv2.HorizontalPodAutoscaler)) *autoscalingv2.HorizontalPodAutoscaler {
 	half := int32(50)
@@ -56,7 +56,7 @@ func pod(i int, change ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// observed has n pods with the given usage in millicores; negative values are pods without a sample.
+// observed returns n ready pods with the given usage in millicores. A negative value means a pod without a sample.
 func observed(a *autoscalingv2.HorizontalPodAutoscaler, uses ...int64) Observed {
 	o := Observed{Autoscaler: a, Scale: &autoscalingv1.Scale{}}
 	o.Scale.Spec.Replicas, o.Scale.Status.Replicas = int32(len(uses)), int32(len(uses))
@@ -183,7 +183,7 @@ func TestFailures(t *testing.T) {
 	require.Contains(t, condition(Plan(o, now), autoscalingv2.ScalingActive).Message,
 		"missing request for cpu in container c of Pod p1")
 
-	// One failing metric does not prevent another from scaling up, but prevents scaling down.
+	// One failing metric prevents scaling down but not scaling up.
 	both := func(use int64) Actions {
 		o := observed(hpa(1, 9), use, use)
 		o.Autoscaler.Spec.Metrics = append(o.Autoscaler.Spec.Metrics, o.Autoscaler.Spec.Metrics[0])
@@ -203,7 +203,7 @@ func TestFailures(t *testing.T) {
 	require.Equal(t, "FailedGetScale", condition(a, autoscalingv2.AbleToScale).Reason)
 }
 
-// TestStartingPods: the CPU usage of a starting pod is not taken as load.
+// TestStartingPods: the CPU usage of a starting pod does not count as load.
 func TestStartingPods(t *testing.T) {
 	o := observed(hpa(1, 10), 600, 5000)
 	fresh := metav1.NewTime(now.Add(-10 * time.Second))
@@ -297,7 +297,7 @@ func TestRescaledIsRemembered(t *testing.T) {
 	require.Empty(t, a.History.Up)
 }
 
-// TestNeverOutsideTheBounds: whatever pods report and the history contains, unless scaling is disabled.
+// TestNeverOutsideTheBounds: the bounds hold whatever pods report and the history contains, unless scaling is disabled.
 func TestNeverOutsideTheBounds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		least := rapid.Int32Range(1, 10).Draw(t, "least")

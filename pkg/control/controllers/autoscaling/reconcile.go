@@ -1,6 +1,6 @@
-// Package autoscaling scales the targets of HorizontalPodAutoscalers, so that their metrics approach the target values.
+// Package autoscaling scales the targets of HorizontalPodAutoscalers so that their metrics approach the target values.
 //
-// Its invariant: it never writes a number of replicas outside an autoscaler's bounds.
+// Its invariant: it never writes a replica count outside an autoscaler's bounds.
 package autoscaling
 
 import (
@@ -24,18 +24,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// period is the sync period of an autoscaler (--horizontal-pod-autoscaler-sync-period).
+// period is upstream's sync period of an autoscaler (--horizontal-pod-autoscaler-sync-period).
 const period = 15 * time.Second
 
-// attempts is the maximum number of attempts to write a scale.
 const attempts = 5
 
-// Metrics returns the usage of running pods, without pods that have none yet.
+// Metrics returns the resource usage of running pods. It omits pods without usage data.
 type Metrics interface {
 	Pods(ctx context.Context, pods []*corev1.Pod) []*metricsv1beta1.PodMetrics
 }
 
-// New declares the reconciler. adapters may be nil: there are no custom or external metrics then.
+// New declares the reconciler. A nil adapters means that there are no custom or external metrics.
 func New(metrics Metrics, adapters Adapters) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "autoscaling", Account: "horizontal-pod-autoscaler", Workers: 5,
@@ -43,7 +42,7 @@ func New(metrics Metrics, adapters Adapters) *engine.Reconciler {
 		Reads:   []client.Object{&corev1.Pod{}},
 		Writes: []engine.Write{
 			{Object: &autoscalingv2.HorizontalPodAutoscaler{}, Parts: []engine.Part{engine.Status}},
-			{Parts: []engine.Part{engine.Spec}}, // the scale of any kind that has one
+			{Parts: []engine.Part{engine.Spec}}, // the scale of any kind
 		},
 		New: func(env engine.Env) engine.Func {
 			return (&reconciler{
@@ -56,11 +55,10 @@ func New(metrics Metrics, adapters Adapters) *engine.Reconciler {
 	}
 }
 
-// memory is the state kept for one autoscaler.
 type memory struct {
 	uid      types.UID
 	history  History
-	selector labels.Selector // selects the target's pods; nil before the first sync
+	selector labels.Selector // selects the target's pods; nil before the first reconcile
 }
 
 type reconciler struct {
@@ -101,7 +99,6 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: period}, nil
 }
 
-// decide observes the target and its metrics, and scales.
 func (r *reconciler) decide(ctx context.Context, key types.NamespacedName,
 	hpa *autoscalingv2.HorizontalPodAutoscaler) (Actions, error) {
 	target, scale, err := r.scale(ctx, hpa)
@@ -134,7 +131,6 @@ func (r *reconciler) remember(key types.NamespacedName, uid types.UID) *memory {
 	return m
 }
 
-// scale returns the scale and kind of an autoscaler's target.
 func (r *reconciler) scale(ctx context.Context,
 	hpa *autoscalingv2.HorizontalPodAutoscaler) (schema.GroupVersionKind, *autoscalingv1.Scale, error) {
 	ref := hpa.Spec.ScaleTargetRef
@@ -165,7 +161,6 @@ func (r *reconciler) scale(ctx context.Context,
 	return none, nil, first
 }
 
-// observe reads the pods and metrics of the target.
 func (r *reconciler) observe(ctx context.Context, key types.NamespacedName, o *Observed) error {
 	text := o.Scale.Status.Selector
 	if text == "" {
@@ -203,7 +198,7 @@ func (r *reconciler) observe(ctx context.Context, key types.NamespacedName, o *O
 	return nil
 }
 
-// rival records the selector of an autoscaler, and returns another autoscaler that selects one of the pods.
+// rival records an autoscaler's selector. It returns another autoscaler whose selector matches one of the pods, or nil.
 func (r *reconciler) rival(key types.NamespacedName, selector labels.Selector,
 	pods []*corev1.Pod) *types.NamespacedName {
 	r.mu.Lock()
@@ -224,14 +219,14 @@ func (r *reconciler) rival(key types.NamespacedName, selector labels.Selector,
 	return nil
 }
 
-// Upstream's errors when these APIs are not served.
+// Upstream's errors for APIs that are not served.
 var (
 	errNoResourceMetrics = errors.New("no metrics returned from resource metrics API")
 	errNoCustomMetrics   = errors.New("unable to fetch metrics from custom metrics API: no custom metrics API " +
 		"(custom.metrics.k8s.io) registered")
 )
 
-// values reads the metrics. selector selects the pods.
+// values reads the metrics of the pods that selector matches. It requests the pods' usage at most once.
 func (r *reconciler) values(ctx context.Context, namespace, selector string, specs []autoscalingv2.MetricSpec,
 	pods []*corev1.Pod) []Value {
 	var usage []*metricsv1beta1.PodMetrics
@@ -262,7 +257,7 @@ func (r *reconciler) values(ctx context.Context, namespace, selector string, spe
 	return out
 }
 
-// usageOf returns the pods' usage of a resource, in total or in one container of each.
+// usageOf returns the pods' usage of a resource, in total or in one container. It omits pods with an incomplete sample.
 func usageOf(list []*metricsv1beta1.PodMetrics, of corev1.ResourceName, inContainer string) Value {
 	if len(list) == 0 {
 		return Value{Err: fmt.Errorf("unable to fetch metrics from resource metrics API: %w", errNoResourceMetrics)}
@@ -286,7 +281,7 @@ func usageOf(list []*metricsv1beta1.PodMetrics, of corev1.ResourceName, inContai
 	return v
 }
 
-// write writes the replicas of a target.
+// write writes the target's replica count. It retries conflicts.
 func (r *reconciler) write(ctx context.Context, target schema.GroupVersionKind, scale *autoscalingv1.Scale,
 	replicas int32) error {
 	for n := 1; ; n++ {

@@ -19,25 +19,25 @@ const (
 	readinessDelay = 30 * time.Second // --horizontal-pod-autoscaler-initial-readiness-delay
 )
 
-// Sample is the usage of one pod, in thousandths.
+// Sample is the metric value of one pod, in thousandths.
 type Sample struct {
 	At     time.Time
 	Window time.Duration
 	Value  int64
 }
 
-// tolerances are the relative changes below which nothing is scaled.
+// tolerances are the relative deviations from the target that cause no scaling.
 type tolerances struct{ down, up float64 }
 
 func (t tolerances) within(ratio float64) bool { return 1-t.down <= ratio && ratio <= 1+t.up }
 
-// target is the desired average value of pods: an amount, or a percentage of their requests.
+// target is the desired average value per pod: an amount in thousandths, or a percentage of the requests.
 type target struct {
 	amount      int64
 	utilization int32 // percent; 0: use amount
 }
 
-// proposal is the number of replicas computed from a metric, and the metric's value.
+// proposal is the replica count that a metric suggests, and the metric's value.
 type proposal struct {
 	replicas    int32
 	average     int64
@@ -50,8 +50,8 @@ var (
 	errNoMatch   = errors.New("no metrics returned matched known pods")
 )
 
-// perPod computes the replicas for a per-pod metric like upstream's replica calculator: pods that are not ready or have
-// no sample are assumed to have the value that makes the change smaller.
+// perPod computes the replica count for a per-pod metric as upstream's replica calculator does: pods that are not
+// ready or have no sample are assumed to have the value that makes the change smaller.
 func perPod(pods []*corev1.Pod, samples map[string]Sample, current int32, to target, of corev1.ResourceName,
 	inContainer string, allowed tolerances, now time.Time) (proposal, error) {
 	if len(pods) == 0 {
@@ -129,7 +129,7 @@ func perPod(pods []*corev1.Pod, samples map[string]Sample, current int32, to tar
 	return out, nil
 }
 
-// starting reports whether a pod's CPU usage does not reflect its load yet.
+// starting reports whether a pod is too young for its CPU usage to reflect its load.
 func starting(p *corev1.Pod, s Sample, now time.Time) bool {
 	c := podstate.Condition(p, corev1.PodReady)
 	if c == nil || p.Status.StartTime == nil {
@@ -141,7 +141,6 @@ func starting(p *corev1.Pod, s Sample, now time.Time) bool {
 	return c.Status == corev1.ConditionFalse && p.Status.StartTime.Add(readinessDelay).After(c.LastTransitionTime.Time)
 }
 
-// ratio returns the ratio of the values to the target, and the average value.
 func (to target) ratio(values, requests map[string]int64) (float64, proposal, error) {
 	var total, request float64
 	entries := 0
@@ -167,7 +166,7 @@ func (to target) ratio(values, requests map[string]int64) (float64, proposal, er
 	return float64(utilization) / float64(to.utilization), proposal{average: average, utilization: utilization}, nil
 }
 
-// requested returns the pods' requests of a resource, in thousandths, for all containers or for one.
+// requested returns each pod's request of a resource, in thousandths, for all containers or for one.
 func requested(pods []*corev1.Pod, inContainer string, of corev1.ResourceName) (map[string]int64, error) {
 	out := make(map[string]int64, len(pods))
 	for _, p := range pods {
@@ -213,11 +212,11 @@ func requested(pods []*corev1.Pod, inContainer string, of corev1.ResourceName) (
 	return out, nil
 }
 
-// count rounds up to a number of replicas from 0 to math.MaxInt32.
+// count rounds up to a replica count from 0 to math.MaxInt32.
 func count(n float64) int32 { return max(clamp(math.Ceil(n)), 0) }
 
 func clamp(n float64) int32 {
-	return int32(min(max(n, math.MinInt32), math.MaxInt32)) // NaN gives an arbitrary number, which the limits restrict
+	return int32(min(max(n, math.MinInt32), math.MaxInt32)) // NaN gives an arbitrary number, which the limits bound
 }
 
 func clamp64(n float64) int64 {

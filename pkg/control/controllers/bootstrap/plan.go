@@ -14,22 +14,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Op is what has to happen to an object.
+// Op is the operation that an object needs.
 type Op string
 
-// The operations of a Plan. Replace deletes an object whose wrong field cannot be updated; its deletion leads to a
-// Create.
+// The operations of a Plan. Replace deletes an object with a wrong immutable field and creates it again.
 const (
 	Nothing Op = ""
 	Create  Op = "create"
 	Update  Op = "update"
 	Replace Op = "replace"
-	Status  Op = "status" // an update of the status alone
+	Status  Op = "status" // update the status alone
 )
 
-// Plan compares an object that the cluster must have with what is there, nil for nothing, and gives the operation and
-// the object to write. What users may add (labels, annotations, further subjects) stays. A namespace or class that is
-// there is left alone, as upstream does. Objects that are being deleted are left until they are gone.
+// Plan compares a required object with the existing one, which is nil if there is none. It returns the operation
+// and the object to write. Labels, annotations and subjects that users added stay. As upstream, it does not change
+// existing namespaces and classes. It does not touch objects that are being deleted.
 func Plan(want, have client.Object) (Op, client.Object) {
 	if have == nil {
 		return Create, want.DeepCopyObject().(client.Object)
@@ -85,8 +84,8 @@ func Plan(want, have client.Object) (Op, client.Object) {
 	return Update, next
 }
 
-// planRange marks the range of services as ready, as upstream does, unless somebody has said otherwise. Its addresses
-// cannot be updated.
+// planRange marks the ServiceCIDR as ready, as upstream does, unless its condition is already true or false. Its
+// CIDRs are immutable, so a change of them replaces it.
 func planRange(want, have *networkingv1.ServiceCIDR) (Op, client.Object) {
 	if !slices.Equal(have.Spec.CIDRs, want.Spec.CIDRs) {
 		return Replace, have

@@ -1,8 +1,8 @@
-// Package bootstrap keeps the objects that every cluster has: the system namespaces, the Service of the API and its
-// endpoints, cluster DNS, the system priority classes. One that is deleted or changed is restored at once.
+// Package bootstrap maintains the objects that every cluster has: the system namespaces, the API's Service and its
+// endpoints, cluster DNS, the system priority classes. An object that is deleted or changed is restored at once.
 //
-// It is not in the list of reconcile.All: its binding gives nodes their rights, so it must run with the API server's
-// own identity, and the server runs it by itself.
+// controllers.All does not list it. Its binding gives nodes their rights, so the API server runs it itself, with
+// its own identity.
 package bootstrap
 
 import (
@@ -25,17 +25,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// everything is the one request: the objects are few, and some need others to be there.
+// everything is the only request. The objects are few, and some require others to exist.
 var everything = engine.RequestFor("", "cluster")
 
-// New declares the reconciler that keeps objects, each of a kind that Plan knows. wanted returns them as they should be
-// at present, and when to ask it again, 0 for when one of them changes; objects have the same names.
+// New declares the reconciler that maintains objects. Plan must know their kinds. wanted returns their desired
+// state, under the same names, and when to call it again. 0 means when one of them changes.
 func New(objects []client.Object,
 	wanted func(context.Context) ([]client.Object, time.Duration, error)) *engine.Reconciler {
 	r := &engine.Reconciler{
 		Name: "bootstrap", Workers: 1,
 		New: func(env engine.Env) engine.Func {
-			// What was deleted before the watches began makes no event.
+			// An object that was deleted before the watches began causes no event.
 			env.Enqueue(everything, 0)
 			return func(ctx context.Context, _ engine.Request) (engine.Result, error) {
 				objects, next, err := wanted(ctx)
@@ -74,7 +74,8 @@ func New(objects []client.Object,
 	return r
 }
 
-// Ensure writes what is missing or wrong, in order, and goes on after an object that cannot be written.
+// Ensure writes missing and wrong objects in order. It continues after an object that cannot be written, and joins
+// the errors.
 func Ensure(ctx context.Context, c client.Client, objects []client.Object) error {
 	var errs []error
 	for _, o := range objects {
@@ -99,17 +100,17 @@ func ensure(ctx context.Context, c client.Client, want client.Object) error {
 	case Create:
 		err = c.Create(ctx, next)
 		if apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			return nil // the end of the namespace makes an event
+			return nil // the end of the namespace causes an event
 		}
 		if _, hasStatus := want.(*networkingv1.ServiceCIDR); hasStatus && err == nil {
-			return ensure(ctx, c, want) // it is there now, without its status
+			return ensure(ctx, c, want) // Create ignores the status, so write it now
 		}
 	case Update:
 		err = c.Update(ctx, next)
 	case Status:
 		err = c.Status().Update(ctx, next)
 	case Replace:
-		if len(next.GetFinalizers()) > 0 { // which upstream's controllers may have set
+		if len(next.GetFinalizers()) > 0 { // upstream's controllers may have set some
 			next.SetFinalizers(nil)
 			if err = c.Update(ctx, next); err != nil {
 				return err

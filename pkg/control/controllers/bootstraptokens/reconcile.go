@@ -1,8 +1,8 @@
-// Package bootstraptokens signs the ConfigMap cluster-info with bootstrap tokens, and deletes tokens that have expired,
-// as upstream's bootstrap-signer-controller and token-cleaner-controller do. With them, `kubeadm join` finds and trusts
-// a cluster.
+// Package bootstraptokens signs the ConfigMap cluster-info with bootstrap tokens and deletes expired tokens, as
+// upstream's bootstrap-signer-controller and token-cleaner-controller do. `kubeadm join` needs both to find and
+// trust a cluster.
 //
-// Its invariant: cluster-info has a signature of each token that is valid and meant for signing, and of no other.
+// Its invariant: cluster-info has one signature for each valid token that may sign, and no other signatures.
 package bootstraptokens
 
 import (
@@ -22,7 +22,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// clusterInfo is the request of the signer.
 var clusterInfo = engine.RequestFor(metav1.NamespacePublic, api.ConfigMapClusterInfo)
 
 // NewSigner declares the reconciler that signs cluster-info.
@@ -64,14 +63,13 @@ func NewSigner() *engine.Reconciler {
 	}
 }
 
-// isToken reports whether an object is the Secret of a bootstrap token.
 func isToken(o client.Object) bool {
 	s, ok := o.(*corev1.Secret)
 	return ok && s.Namespace == metav1.NamespaceSystem && s.Type == api.SecretTypeBootstrapToken
 }
 
-// Sign returns the ConfigMap with the signatures it should have, or nil if it has them, and when the next token
-// expires; 0 for never.
+// Sign returns info with the signatures that it should have, or nil if it already has them. again is the time
+// until the next token expires, 0 if none does.
 func Sign(info *corev1.ConfigMap, tokens []corev1.Secret,
 	now time.Time) (signed *corev1.ConfigMap, again time.Duration, err error) {
 	content, ok := info.Data[api.KubeConfigKey]
@@ -103,7 +101,7 @@ func Sign(info *corev1.ConfigMap, tokens []corev1.Secret,
 	return signed, again, nil
 }
 
-// forSigning returns the ID and the secret of a token that may sign.
+// forSigning returns the ID and the secret of a token. ok is false if the token may not sign.
 func forSigning(s *corev1.Secret) (id, secret string, ok bool) {
 	named, ok := secrets.ParseName(s.Name)
 	id, secret = secrets.GetData(s, api.BootstrapTokenIDKey), secrets.GetData(s, api.BootstrapTokenSecretKey)
@@ -139,7 +137,7 @@ func NewCleaner() *engine.Reconciler {
 					return engine.Result{RequeueAfter: max(left, 0)}, nil
 				}
 				err := env.Client.Delete(ctx, &s, engine.Preconditions(&s))
-				if apierrors.IsConflict(err) { // it was renewed, which comes as an event
+				if apierrors.IsConflict(err) { // it was renewed, which causes an event
 					return engine.Result{}, nil
 				}
 				return engine.Result{}, client.IgnoreNotFound(err)

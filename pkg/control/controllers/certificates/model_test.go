@@ -16,9 +16,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/model"
 )
 
-// TestModel: whatever people decide and roles grant, and wherever the process is killed, nothing is signed that nobody
-// approved, nothing approved that nobody permitted, and nothing deleted before its time. When everything is quiet, what
-// can be signed is signed, and in a day all requests are gone.
+// TestModel: whatever approvers decide and roles grant, and wherever the process is killed, no request is signed
+// without an approval, approved without a permission, or deleted too early. When all actors are idle, each request
+// that can be signed is signed. All requests are deleted within a day.
 func TestModel(t *testing.T) {
 	type csr = certificatesv1.CertificateSigningRequest
 	node, person := signingRequest(t, subject("system:node:a", "system:nodes")), signingRequest(t, subject("jane"))
@@ -33,7 +33,7 @@ func TestModel(t *testing.T) {
 			}
 		}
 		w = model.New(t, New(signers))
-		w.Pause = 15 * time.Minute // it is asked for permissions again
+		w.Pause = 15 * time.Minute // so that permissions are checked again
 		permitted := false
 		w.OnCreate = func(o client.Object) bool {
 			review, ok := o.(*authorizationv1.SubjectAccessReview)
@@ -42,8 +42,8 @@ func TestModel(t *testing.T) {
 			}
 			return ok
 		}
-		changed := map[string]time.Time{} // when a status was last changed, by name
-		// timestamps are what the API adds.
+		changed := map[string]time.Time{} // when the status last changed, by request name
+		// timestamps sets the times that the API server would set.
 		timestamps := func(r *csr) {
 			changed[r.Name] = w.Now
 			for i := range r.Status.Conditions {
@@ -87,7 +87,7 @@ func TestModel(t *testing.T) {
 					"example.org/other",
 				}).Draw(t, "signer")
 				if rapid.Bool().Draw(t, "person") {
-					spec.Request = person // which is no node's
+					spec.Request = person // which no node may have
 				}
 				if model.Stored[*csr](w)[n] == nil {
 					w.Create(&csr{ObjectMeta: metav1.ObjectMeta{Name: n}, Spec: spec})

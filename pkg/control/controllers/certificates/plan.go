@@ -9,13 +9,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// How long requests are retained, as upstream.
+// Requests are retained as long as upstream retains them.
 const (
 	retainDecided = time.Hour      // after approval with a certificate, denial or failure
 	retainPending = 24 * time.Hour // after creation, or after approval without a certificate
 )
 
-// The lifetime of certificates: what is asked for, within these.
+// Bounds of a certificate's lifetime.
 const (
 	mostLife  = 365 * 24 * time.Hour
 	leastLife = 10 * time.Minute
@@ -25,31 +25,29 @@ const (
 type Verb int
 
 const (
-	// Wait for a decision by others, or until the request is deleted.
+	// Wait leaves the request alone: it is decided, not ours to decide, or waits for an approver.
 	Wait Verb = iota
-	// Delete the request.
 	Delete
 	// Approve the request if its author may create one of the subresources in Approvals.
 	Approve
-	// Sign the request.
 	Sign
 	// Fail the request with Message.
 	Fail
 )
 
-// Approval is a reason to approve a request: a subresource that its author may create.
+// Approval is a reason to approve a request: its author may create the subresource.
 type Approval struct{ Subresource, Message string }
 
-// Action is what to do now, and when to plan again if nothing changes before; 0 means never.
+// Action is what to do now, and when to plan again. An Again of 0 means only after an event.
 type Action struct {
 	Verb      Verb
 	Approvals []Approval
-	Request   *x509.CertificateRequest // of Approve and Sign
+	Request   *x509.CertificateRequest // for Approve and Sign
 	Message   string
 	Again     time.Duration
 }
 
-// Plan decides about a request. signs reports whether the signer of that name is one of the cluster's.
+// Plan decides about a request. signs reports whether the cluster has the named signer.
 func Plan(r *certificatesv1.CertificateSigningRequest, signs func(name string) bool, now time.Time) Action {
 	if r.DeletionTimestamp != nil {
 		return Action{}
@@ -76,7 +74,7 @@ func decide(r *certificatesv1.CertificateSigningRequest, signs func(name string)
 	}
 	parsed, err := parse(r.Spec.Request)
 	if err != nil {
-		return Action{} // not one that this server accepted
+		return Action{} // the API server accepts only valid requests
 	}
 	unfit := rule(parsed, r.Spec.Usages)
 	switch {
@@ -110,7 +108,7 @@ func conditions(r *certificatesv1.CertificateSigningRequest) (approved, denied, 
 	return approved, denied, failed
 }
 
-// expiry returns when a request is to be deleted; zero means never.
+// expiry returns when to delete a request. Zero means never.
 func expiry(r *certificatesv1.CertificateSigningRequest) time.Time {
 	var first time.Time
 	by := func(t time.Time, retain time.Duration) {
@@ -127,7 +125,7 @@ func expiry(r *certificatesv1.CertificateSigningRequest) time.Time {
 		case c.Type == certificatesv1.CertificateDenied, c.Type == certificatesv1.CertificateFailed:
 			by(c.LastUpdateTime.Time, retainDecided)
 		case c.Type == certificatesv1.CertificateApproved && failed:
-			// It may have failed long after it was approved, and its author has to see it.
+			// It may have failed long after its approval, and its author must be able to read why.
 		case c.Type == certificatesv1.CertificateApproved && len(r.Status.Certificate) == 0:
 			by(c.LastUpdateTime.Time, retainPending)
 		case c.Type == certificatesv1.CertificateApproved:
@@ -135,14 +133,14 @@ func expiry(r *certificatesv1.CertificateSigningRequest) time.Time {
 			if from.Before(c.LastUpdateTime.Time) {
 				from = c.LastUpdateTime.Time
 			}
-			by(from, retainDecided) // it may have been signed long after it was approved, and its author has to see it
+			by(from, retainDecided) // it may have been signed long after its approval, and its author must see it
 			by(until, 0)
 		}
 	}
 	return first
 }
 
-// lifetime returns when the first certificate begins and ends.
+// lifetime returns the validity period of the first certificate in a chain, or zero times if it cannot be parsed.
 func lifetime(text []byte) (from, until time.Time) {
 	block, _ := pem.Decode(text)
 	if block == nil {
@@ -155,7 +153,7 @@ func lifetime(text []byte) (from, until time.Time) {
 	return cert.NotBefore, cert.NotAfter
 }
 
-// life returns the lifetime of the certificate for a request.
+// life returns the lifetime of the certificate for a request: the requested one within bounds, or the maximum.
 func life(r *certificatesv1.CertificateSigningRequest) time.Duration {
 	if r.Spec.ExpirationSeconds == nil {
 		return mostLife

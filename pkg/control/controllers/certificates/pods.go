@@ -10,7 +10,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// retainPodRequest is how long PodCertificateRequests are retained, as upstream: a node reads the answer at once.
+// retainPodRequest is how long upstream retains PodCertificateRequests. A node reads the answer at once.
 const retainPodRequest = 15 * time.Minute
 
 // NewPodCleaner declares the reconciler that deletes old PodCertificateRequests.

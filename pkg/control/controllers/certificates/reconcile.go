@@ -1,8 +1,8 @@
-// Package certificates approves, signs and deletes CertificateSigningRequests, as upstream's controllers csrapproving,
-// csrsigning and csrcleaner do, and deletes old PodCertificateRequests.
+// Package certificates approves, signs and deletes CertificateSigningRequests, as upstream's controllers
+// csrapproving, csrsigning and csrcleaner do. It also deletes old PodCertificateRequests.
 //
-// Its invariant: it signs approved requests only, and approves only requests of nodes for their client certificates
-// whose authors have upstream's permission to that. Nobody has that permission by default.
+// Its invariant: it signs only approved requests. It approves only client certificate requests of nodes whose
+// authors have upstream's permission for that. No role grants that permission by default.
 package certificates
 
 import (
@@ -19,18 +19,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// Signer signs a verified request and returns the certificate as PEM, with those that follow it in its chain.
+// Signer signs a verified request. It returns the certificate and the rest of its chain as PEM.
 type Signer func(r *x509.CertificateRequest, usage x509.KeyUsage, extended []x509.ExtKeyUsage,
 	life time.Duration) ([]byte, error)
 
-// New declares the reconciler. signers are those of the cluster, by name; requests to others are only deleted in time.
+// New declares the reconciler. signers are the cluster's signers, by name. Requests for other signers are deleted
+// when they expire, and otherwise left alone.
 func New(signers map[string]Signer) *engine.Reconciler {
 	requests := &certificatesv1.CertificateSigningRequest{}
 	return &engine.Reconciler{
 		Name: "certificates", Account: "certificate-controller", Workers: 1,
 		Watches: []engine.Watch{{Object: requests}},
 		Writes: []engine.Write{
-			{Object: requests, Parts: []engine.Part{engine.Spec, engine.Status, engine.Delete}}, // the approval counts as Spec
+			{Object: requests, Parts: []engine.Part{engine.Spec, engine.Status, engine.Delete}}, // approval is Spec
 			{Object: &authorizationv1.SubjectAccessReview{}, Parts: []engine.Part{engine.Create}},
 		},
 		New: func(env engine.Env) engine.Func {
@@ -51,7 +52,7 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request,
 	r, result := there.DeepCopy(), engine.Result{RequeueAfter: a.Again}
 	switch a.Verb {
 	case Delete:
-		return result, client.IgnoreNotFound(env.Client.Delete(ctx, r, engine.Unchanged(r))) // it may be approved meanwhile
+		return result, client.IgnoreNotFound(env.Client.Delete(ctx, r, engine.Unchanged(r))) // unless approved now
 	case Approve:
 		message, err := permitted(ctx, env, r, a.Approvals)
 		if err == nil && message == "" { // a role may grant the permission later
@@ -83,10 +84,10 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request,
 	return result, nil
 }
 
-// retry returns when to ask again for the permission to approve a request of that age: at twice the age, within bounds.
+// retry returns the delay before a permission is checked again: the request's age, from 1 s to 15 min.
 func retry(age time.Duration) time.Duration { return max(min(age, 15*time.Minute), time.Second) }
 
-// permitted returns the message of the first approval for which the author of a request has the permission, or "".
+// permitted returns the message of the first approval that the request's author has the permission for, or "".
 func permitted(ctx context.Context, env engine.Env, r *certificatesv1.CertificateSigningRequest,
 	approvals []Approval) (string, error) {
 	extra := make(map[string]authorizationv1.ExtraValue, len(r.Spec.Extra))

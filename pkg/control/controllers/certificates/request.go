@@ -11,7 +11,6 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 )
 
-// parse returns the request of a CertificateSigningRequest.
 func parse(text []byte) (*x509.CertificateRequest, error) {
 	block, _ := pem.Decode(text)
 	if block == nil || block.Type != "CERTIFICATE REQUEST" {
@@ -25,7 +24,7 @@ const (
 	nodePrefix = "system:node:"
 )
 
-// usagesAre reports whether usages are a digital signature, the other one and at most key encipherment.
+// usagesAre reports whether usages contain a digital signature and other, and at most key encipherment besides.
 func usagesAre(usages []certificatesv1.KeyUsage, other certificatesv1.KeyUsage) bool {
 	has := func(u certificatesv1.KeyUsage) bool { return slices.Contains(usages, u) }
 	known := func(u certificatesv1.KeyUsage) bool {
@@ -35,7 +34,7 @@ func usagesAre(usages []certificatesv1.KeyUsage, other certificatesv1.KeyUsage) 
 		!slices.ContainsFunc(usages, func(u certificatesv1.KeyUsage) bool { return !known(u) })
 }
 
-// kubeletClient returns why a node may not have a client certificate for the request.
+// kubeletClient returns why a node may not have a client certificate for the request, or nil.
 func kubeletClient(r *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
 	switch {
 	case !slices.Equal(r.Subject.Organization, []string{nodeGroup}):
@@ -56,7 +55,7 @@ func kubeletClient(r *x509.CertificateRequest, usages []certificatesv1.KeyUsage)
 	return nil
 }
 
-// kubeletServing returns why a node may not have a serving certificate for the request.
+// kubeletServing returns why a node may not have a serving certificate for the request, or nil.
 func kubeletServing(r *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
 	switch {
 	case !slices.Equal(r.Subject.Organization, []string{nodeGroup}):
@@ -75,8 +74,8 @@ func kubeletServing(r *x509.CertificateRequest, usages []certificatesv1.KeyUsage
 	return nil
 }
 
-// apiClient returns why a client of the API server may not have a certificate for the request. Its subject is the
-// approver's to judge; admission refuses system:masters.
+// apiClient returns why an API client may not have a certificate for the request, or nil. The approver judges the
+// subject, and admission rejects system:masters.
 func apiClient(_ *x509.CertificateRequest, usages []certificatesv1.KeyUsage) error {
 	client := false
 	for _, u := range usages {
@@ -94,15 +93,15 @@ func apiClient(_ *x509.CertificateRequest, usages []certificatesv1.KeyUsage) err
 	return nil
 }
 
-// rules say which requests the built-in signers sign. Requests for kubernetes.io/legacy-unknown cannot be created in
-// v1.
+// rules check requests for the built-in signers. kubernetes.io/legacy-unknown is missing because v1 rejects
+// requests for it.
 var rules = map[string]func(*x509.CertificateRequest, []certificatesv1.KeyUsage) error{
 	certificatesv1.KubeAPIServerClientSignerName:        apiClient,
 	certificatesv1.KubeAPIServerClientKubeletSignerName: kubeletClient,
 	certificatesv1.KubeletServingSignerName:             kubeletServing,
 }
 
-// usage returns the usages that the rules allow, as X.509 has them.
+// usage converts usages that passed the rules to X.509.
 func usage(usages []certificatesv1.KeyUsage) (key x509.KeyUsage, extended []x509.ExtKeyUsage) {
 	for _, u := range usages {
 		switch u {

@@ -1,6 +1,6 @@
 // Package cronjob creates the Jobs of CronJobs at their scheduled times.
 //
-// Its invariant: each scheduled time has at most one job, even if the process is killed at any time.
+// Its invariant: each scheduled time has at most one Job, even if the process is killed at any time.
 package cronjob
 
 import (
@@ -42,8 +42,8 @@ func New() *engine.Reconciler {
 	}
 }
 
-// changed maps a change of a cron job to itself. A new schedule takes effect with its next run: runs that it would have
-// had in the past do not count as missed.
+// changed maps a CronJob to itself. A new schedule takes effect with its next run: past times at which it would
+// have run do not count as missed.
 func changed(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	c, ok := is.(*batchv1.CronJob)
 	if !ok {
@@ -96,7 +96,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: a.Again}, failed
 }
 
-// apply deletes and creates jobs, and adds the new job to the status.
+// apply deletes and creates Jobs, and records the new Job in a.Status.
 func (r *reconciler) apply(ctx context.Context, c *batchv1.CronJob, a *cron.Actions) error {
 	for _, j := range a.Delete {
 		err := r.Client.Delete(ctx, j, engine.Preconditions(j), client.PropagationPolicy(metav1.DeletePropagationBackground))
@@ -118,7 +118,8 @@ func (r *reconciler) apply(ctx context.Context, c *batchv1.CronJob, a *cron.Acti
 	case apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
 		return nil
 	case apierrors.IsAlreadyExists(err):
-		// A job with this name and another owner takes the place of this run. The cron job's own jobs are handled before.
+		// A Job with this name and another owner takes the place of this run. Plan has already handled the
+		// CronJob's own Jobs.
 		r.Events.Event(c, corev1.EventTypeWarning, "FailedCreate", "Error creating job: %v", err)
 		last := metav1.Unix(a.Scheduled.Unix(), 0)
 		a.Status.LastScheduleTime = &last

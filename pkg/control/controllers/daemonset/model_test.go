@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// TestModel: whatever users, nodes and pods do between steps, each plan respects the guarantees of a DaemonSet, and
-// each eligible node ends with one current pod.
+// TestModel: whatever users, nodes and pods do between steps, each plan respects the guarantees of a DaemonSet. In
+// the end each eligible node has one current pod.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSim(t, rapid.IntRange(0, 6).Draw(t, "nodes"))
@@ -132,7 +132,6 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// complete returns an error if the final state is wrong.
 func (s *sim) complete() error {
 	fit := newEligibility(s.set)
 	byNode := map[string][]*corev1.Pod{}
@@ -195,8 +194,8 @@ func TestRollbackIsTheNextRevision(t *testing.T) {
 	require.Equal(t, map[string]string{"n1": "1"}, s.images())
 }
 
-// TestExcessPods: of several pods on a node, as after an update with surge that was called off, one that is ready
-// stays, otherwise the oldest.
+// TestExcessPods: of several pods on a node, for example after an update with surge was cancelled, a ready one
+// stays, or else the oldest.
 func TestExcessPods(t *testing.T) {
 	s := newSim(t, 1)
 	s.settle()
@@ -211,7 +210,7 @@ func TestExcessPods(t *testing.T) {
 	require.Len(t, a.Delete, 1)
 	require.NotEqual(t, "second", a.Delete[0].Name)
 
-	// So it is of two old pods, when the template changes in the middle of an update with surge.
+	// The same holds for two old pods, when the template changes during an update with surge.
 	s = newSim(t, 1)
 	s.set.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateDaemonSet{
 		MaxUnavailable: new(intstr.FromInt32(0)), MaxSurge: new(intstr.FromInt32(1)),
@@ -245,7 +244,7 @@ func TestFailedPodsWait(t *testing.T) {
 	require.Len(t, a.Ended, 1)
 }
 
-// TestPodOfItsNode: the pod can be scheduled only to its node, has the tolerations of daemon pods, and keeps the
+// TestPodOfItsNode: a daemon pod can be scheduled only to its node. It has the default tolerations and keeps the
 // template's own affinities.
 func TestPodOfItsNode(t *testing.T) {
 	s := newSim(t, 0)
@@ -281,7 +280,7 @@ func TestPodOfItsNode(t *testing.T) {
 	require.Equal(t, "log-", p.GenerateName)
 }
 
-// TestBurst: a thousand nodes are handled in bounded steps.
+// TestBurst: a thousand nodes take several bounded steps.
 func TestBurst(t *testing.T) {
 	s := newSim(t, 1200)
 	s.step()
@@ -294,8 +293,7 @@ func TestBurst(t *testing.T) {
 	require.False(t, a.More)
 }
 
-// TestDuplicatesOfTheCurrentRevision: an adopted copy of the current revision is deleted, and no pod is restarted
-// because of it.
+// TestDuplicatesOfTheCurrentRevision: an adopted copy of the current revision is deleted without restarting pods.
 func TestDuplicatesOfTheCurrentRevision(t *testing.T) {
 	s := newSim(t, 2)
 	s.settle()

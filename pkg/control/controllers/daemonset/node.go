@@ -11,8 +11,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind/nodeselector"
 )
 
-// tolerations are those of every daemon pod: nodes that are not ready, unreachable, under pressure or cordoned still
-// need their daemons.
+// tolerations are added to every daemon pod: nodes that are not ready, unreachable, under pressure or cordoned
+// still need their daemons.
 var tolerations = []corev1.Toleration{
 	{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
 	{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
@@ -28,8 +28,8 @@ var hostNetworkToleration = corev1.Toleration{
 	Effect:   corev1.TaintEffectNoSchedule,
 }
 
-// tolerated returns the template's tolerations and those of every daemon pod, which replace template tolerations that
-// differ only in seconds.
+// tolerated returns the template's tolerations plus the default ones. A default toleration replaces a template
+// toleration that differs only in its seconds.
 func tolerated(spec *corev1.PodSpec) []corev1.Toleration {
 	out := slices.Clone(spec.Tolerations)
 	add := func(t corev1.Toleration) {
@@ -49,9 +49,8 @@ func tolerated(spec *corev1.PodSpec) []corev1.Toleration {
 	return out
 }
 
-// eligibility decides which nodes run a set's pods.
 type eligibility struct {
-	name        string // of the only eligible node, or ""
+	name        string // the only eligible node, or ""
 	tolerations []corev1.Toleration
 	required    nodeselector.Required
 }
@@ -61,8 +60,8 @@ func newEligibility(set *appsv1.DaemonSet) eligibility {
 	return eligibility{spec.NodeName, tolerated(spec), nodeselector.RequiredOf(spec.NodeSelector, spec.Affinity)}
 }
 
-// of reports whether the node should run a pod, and whether an existing pod may stay: it may if it tolerates the
-// NoExecute taints.
+// of reports whether the node should run a pod, and whether an existing pod may stay. A pod may stay if it
+// tolerates the node's NoExecute taints.
 func (e eligibility) of(n *corev1.Node) (run, stay bool) {
 	if e.name != "" && e.name != n.Name {
 		return false, false
@@ -87,7 +86,7 @@ func (e eligibility) of(n *corev1.Node) (run, stay bool) {
 	return run, stay
 }
 
-// onto returns the affinity with a requirement for the node of that name. It replaces the existing node requirements,
+// onto returns a copy of the affinity that requires the named node. The name replaces the required node affinity,
 // which the node satisfies.
 func onto(a *corev1.Affinity, node string) *corev1.Affinity {
 	out := a.DeepCopy()
@@ -107,7 +106,7 @@ func onto(a *corev1.Affinity, node string) *corev1.Affinity {
 	return out
 }
 
-// target returns the node that a pod is bound to or, by its affinity, intended for; "" if neither.
+// target returns the node that a pod is bound to or that its affinity names, "" if there is neither.
 func target(p *corev1.Pod) string {
 	if p.Spec.NodeName != "" {
 		return p.Spec.NodeName

@@ -15,53 +15,52 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// burst is the maximum number of pods that one call creates, and that it deletes.
+// burst is the maximum number of pods that one call creates, and the maximum that it deletes.
 const burst = 500
 
-// generationLabel is the label with the template's generation, which upstream still sets for old clients.
+// generationLabel is the label with the template's generation. Upstream still sets it for old clients.
 const generationLabel = "pod-template-generation"
 
 // Observed is the observed state.
 type Observed struct {
 	Set   *appsv1.DaemonSet
 	Nodes []*corev1.Node
-	// Owned are the pods that the set controls, Orphans the pods of its namespace without a controller; the revisions
-	// likewise.
+	// Owned are the pods that the set controls. Orphans are the pods in its namespace without a controller. The
+	// revisions are divided likewise.
 	Owned, Orphans                  []*corev1.Pod
 	OwnedRevisions, OrphanRevisions []*appsv1.ControllerRevision
 	// Wait returns the time until a failed pod on the node may be replaced.
 	Wait func(node string) time.Duration
 }
 
-// Actions is what to do, in this order.
+// Actions is what to do, in the order of the fields.
 type Actions struct {
 	Pods      podstate.Claimed
 	Revisions history.Claimed
-	// Create is the template's revision, if it does not exist; Renumber makes an old revision the latest. If either is
-	// set, nothing below is.
+	// Create is the template's revision if it does not exist yet. Renumber is an old revision to make the latest,
+	// with Number as its revision. If either is set, the fields below are not.
 	Create, Renumber *appsv1.ControllerRevision
 	Number           int64
-	// Hash is the label value of up-to-date pods. Relabel are the pods of duplicates of the current revision, whose label
-	// is changed to it.
+	// Hash is the hash label of up-to-date pods. Relabel are the pods of duplicates of the current revision, which
+	// get this label.
 	Hash    string
 	Relabel []*corev1.Pod
 	// Run are the nodes on which to create a pod.
 	Run    []string
 	Delete []*corev1.Pod
-	// Ended are the pods in Delete that have ended, for events and the back-off.
+	// Ended are the pods in Delete that failed or succeeded. They cause events and, if they failed, back-off.
 	Ended []*corev1.Pod
-	// Forget are duplicate revisions and those beyond the history limit.
+	// Forget are duplicate revisions and revisions beyond the history limit.
 	Forget []*appsv1.ControllerRevision
 	// Status is the status before pods are created and deleted.
 	Status appsv1.DaemonSetStatus
-	// Again is the time until a pod becomes available or a failed one may be replaced; 0: none.
+	// Again is the time until a pod becomes available or a failed one may be replaced, 0 if neither is pending.
 	Again time.Duration
-	// More is set if the burst limit was reached.
+	// More means that the burst limit left work for another call.
 	More bool
 }
 
-// Plan computes one step. The set must not be being deleted, and its selector must not be empty. Plan does not change
-// o.
+// Plan computes one step. The set must not be terminating, and its selector must not be empty. Plan does not change o.
 func Plan(o Observed, now time.Time) (Actions, error) {
 	set := o.Set
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
@@ -91,7 +90,6 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 	return p.a, nil
 }
 
-// plan is the state of one call.
 type plan struct {
 	set   *appsv1.DaemonSet
 	now   time.Time
@@ -103,14 +101,13 @@ type plan struct {
 	a     Actions
 }
 
-// node is the actual and desired state of a node.
 type node struct {
 	here      bool // the Node object exists
 	run, stay bool
-	pods      []*corev1.Pod // without pods that have ended and are being deleted
+	pods      []*corev1.Pod // without ended pods that are being deleted
 }
 
-// revise determines the current revision. It returns false if that must be written first.
+// revise determines the current revision. It returns false if a revision must be written first.
 func (p *plan) revise(data []byte) bool {
 	t := &p.set.Spec.Template
 	current, old := history.Split(p.a.Revisions.All, t, data)
@@ -140,7 +137,6 @@ func (p *plan) revise(data []byte) bool {
 	return true
 }
 
-// arrange groups the pods by node.
 func (p *plan) arrange(nodes []*corev1.Node) {
 	fit := newEligibility(p.set)
 	for _, n := range nodes {
@@ -165,7 +161,7 @@ func (p *plan) arrange(nodes []*corev1.Node) {
 	p.order = slices.Sorted(maps.Keys(p.nodes))
 }
 
-// older sorts bound pods first, and then by age.
+// older compares bound pods before unbound ones, and then by age.
 func older(a, b *corev1.Pod) int {
 	unbound := func(p *corev1.Pod) int {
 		if p.Spec.NodeName == "" {
@@ -177,7 +173,6 @@ func older(a, b *corev1.Pod) int {
 		cmp.Compare(a.Name, b.Name))
 }
 
-// current reports whether the pod was created from the current template.
 func (p *plan) current(pod *corev1.Pod) bool {
 	generation := p.set.Annotations[appsv1.DeprecatedTemplateGeneration]
 	return pod.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == p.a.Hash ||
@@ -196,13 +191,13 @@ func (p *plan) again(in time.Duration) {
 	}
 }
 
-// manage creates a pod on every eligible node, and deletes pods that have ended, are in excess, or are on the wrong
-// nodes.
+// manage creates a pod on each eligible node without one, and deletes pods that have ended, are in excess, or are
+// on nodes where they may not stay.
 func (p *plan) manage() {
 	for _, name := range p.order {
 		switch n := p.nodes[name]; {
 		case !n.here:
-			// podgc deletes bound pods; unbound ones would wait for their node forever.
+			// podgc deletes bound pods. Unbound pods would wait for their node forever.
 			p.delete(n.pods, func(pod *corev1.Pod) bool { return pod.Spec.NodeName == "" })
 		case n.run && len(n.pods) == 0:
 			p.a.Run = append(p.a.Run, name)
@@ -251,8 +246,8 @@ func (p *plan) prune(name string, n *node) {
 	}
 }
 
-// keep deletes all pods but one, and returns that: the oldest that is ready, or the oldest. Upstream keeps the oldest,
-// also if that is not ready and another one is.
+// keep deletes all pods except one, and returns it: the oldest ready pod, or else the oldest. Upstream always
+// keeps the oldest.
 func (p *plan) keep(pods []*corev1.Pod) *corev1.Pod {
 	if len(pods) == 0 {
 		return nil
@@ -262,7 +257,8 @@ func (p *plan) keep(pods []*corev1.Pod) *corev1.Pod {
 	return pods[i]
 }
 
-// pruneSurge keeps one new and one old pod, and deletes the old one once it is not ready or the new one is available.
+// pruneSurge keeps one new and one old pod. It deletes the old one if it is not ready, or once the new one is
+// available.
 func (p *plan) pruneSurge(running []*corev1.Pod) {
 	var fresh, old []*corev1.Pod
 	for _, pod := range running {
@@ -278,7 +274,7 @@ func (p *plan) pruneSurge(running []*corev1.Pod) {
 	}
 }
 
-// forget deletes duplicates of the current revision, and old revisions beyond the limit that no pod uses.
+// forget deletes duplicates of the current revision, and unused old revisions beyond the history limit.
 func (p *plan) forget() {
 	p.a.Forget = append(p.a.Forget, p.dups...)
 	live := map[string]bool{}
@@ -334,7 +330,6 @@ func (p *plan) status() {
 	p.a.Status = *s
 }
 
-// limit bounds the work of one call.
 func (p *plan) limit() {
 	p.a.More = len(p.a.Run) > burst || len(p.a.Delete) > burst
 	p.a.Run = p.a.Run[:min(len(p.a.Run), burst)]
@@ -342,7 +337,7 @@ func (p *plan) limit() {
 	p.a.Ended = slices.DeleteFunc(p.a.Ended, func(pod *corev1.Pod) bool { return !slices.Contains(p.a.Delete, pod) })
 }
 
-// Pod returns the pod of a set for a node.
+// Pod returns the pod that a set runs on a node.
 func Pod(set *appsv1.DaemonSet, hash, node string) *corev1.Pod {
 	pod := podstate.FromTemplate(&set.Spec.Template, set, kind)
 	pod.Spec.Tolerations = tolerated(&set.Spec.Template.Spec)

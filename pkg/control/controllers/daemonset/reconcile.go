@@ -1,8 +1,8 @@
-// Package daemonset runs a pod of a DaemonSet on every node that is eligible for it.
+// Package daemonset runs a pod of a DaemonSet on every eligible node. Each pod requires its node by name, and the
+// scheduler binds it.
 //
-// The scheduler binds the pods, which require their node by name. Its invariant: it deletes only pods that the set
-// controls, and a rolling update never makes more pods unavailable, nor creates more extra ones, than its strategy
-// allows.
+// Its invariant: it deletes only pods that the set controls. A rolling update never makes more pods unavailable,
+// nor creates more extra ones, than its strategy allows.
 package daemonset
 
 import (
@@ -54,7 +54,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// owner returns a key for what a pod's change concerns: its controller or, without one, the pod itself.
+// owner returns the key for batching pod events: the UID of the controller or, without one, the pod's name.
 func owner(o client.Object) string {
 	if ref := metav1.GetControllerOfNoCopy(o); ref != nil {
 		return string(ref.UID)
@@ -66,7 +66,6 @@ func owner(o client.Object) string {
 var sets = engine.ControllerOrAdopters(kind.GroupKind(), func() client.ObjectList { return &appsv1.DaemonSetList{} },
 	func(o client.Object) *metav1.LabelSelector { return o.(*appsv1.DaemonSet).Spec.Selector })
 
-// all maps a node to every set.
 func all(ctx context.Context, env engine.Env, _ client.Object) []engine.Request {
 	var all appsv1.DaemonSetList
 	if env.Cache.List(ctx, &all) != nil {
@@ -79,7 +78,7 @@ func all(ctx context.Context, env engine.Env, _ client.Object) []engine.Request 
 	return out
 }
 
-// placementChanged reports whether a node's labels or taints changed; heartbeats do not matter here.
+// placementChanged reports whether a node's labels or taints changed. Heartbeats are irrelevant.
 func placementChanged(was, is client.Object) bool {
 	a, ok1 := was.(*corev1.Node)
 	b, ok2 := is.(*corev1.Node)
@@ -89,8 +88,8 @@ func placementChanged(was, is client.Object) bool {
 
 var controllerOf = engine.Controller(kind.GroupKind())
 
-// revisionChanged maps a changed or deleted revision to its set. As upstream, a new one is no news: it is the set's
-// own, or somebody's copy, which is dealt with when the set is looked at again.
+// revisionChanged maps a changed or deleted revision to its set. As upstream, it ignores new ones: the set created
+// it, or it is a copy that the set's next reconcile adopts.
 func revisionChanged(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	if was == nil {
 		return nil
@@ -118,7 +117,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, nil
 	}
 	if set.DeletionTimestamp != nil {
-		return engine.Result{}, nil // its revisions may be deleted already, so not even a status can be computed
+		return engine.Result{}, nil // its revisions may already be deleted, so the status cannot be computed
 	}
 	o, err := r.observe(ctx, &set)
 	if err != nil {
@@ -173,13 +172,13 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1.DaemonSet) (o Obse
 	return o, err
 }
 
-// backoffKey contains the generation, so that a new template is tried without back-off.
+// backoffKey contains the generation, so that a new template starts without back-off.
 func backoffKey(set *appsv1.DaemonSet, node string) string {
 	return fmt.Sprintf("%s/%d/%s", set.UID, set.Status.ObservedGeneration, node)
 }
 
-// own adopts and releases, and writes the current revision. settled is false if the plan has to be recomputed
-// afterwards.
+// own adopts and releases objects, and writes the current revision. settled is false if Plan must run again before
+// pods are changed.
 func (r *reconciler) own(ctx context.Context, set *appsv1.DaemonSet, a Actions) (settled bool, err error) {
 	if err := podstate.Own(ctx, r.Client, set, kind, a.Pods); err != nil {
 		return false, err
@@ -188,7 +187,7 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.DaemonSet, a Actions) 
 		return false, err
 	}
 	if len(a.Revisions.Adopt) > 0 {
-		return false, nil // the objects written below have changed
+		return false, nil // the adopted revisions have changed
 	}
 	switch {
 	case a.Create != nil:
@@ -199,7 +198,7 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.DaemonSet, a Actions) 
 			next.Labels = map[string]string{}
 		}
 		if next.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] == "" {
-			next.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = next.Name // upstream labels revisions that lack it
+			next.Labels[appsv1.DefaultDaemonSetUniqueLabelKey] = next.Name // as upstream labels revisions without one
 		}
 		return false, history.Renumber(ctx, r.Client, next, a.Number)
 	}
@@ -215,7 +214,6 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.DaemonSet, a Actions) 
 
 func collisions(o client.Object) **int32 { return &o.(*appsv1.DaemonSet).Status.CollisionCount }
 
-// pods creates and deletes pods.
 func (r *reconciler) pods(ctx context.Context, set *appsv1.DaemonSet, a Actions) error {
 	for _, p := range a.Ended {
 		if p.Status.Phase == corev1.PodFailed {

@@ -13,7 +13,7 @@ func (p *plan) rolling() *appsv1.RollingUpdateDaemonSet {
 	return p.set.Spec.UpdateStrategy.RollingUpdate
 }
 
-// surge returns maxSurge for that number of nodes, or 0 if it is invalid, which validation rejects.
+// surge returns maxSurge for the number of nodes. It is 0 if the value is invalid, which validation rejects.
 func (p *plan) surge(nodes int) int {
 	r := p.rolling()
 	if r == nil || r.MaxSurge == nil {
@@ -26,7 +26,8 @@ func (p *plan) surge(nodes int) int {
 	return n
 }
 
-// fences resolves maxSurge and maxUnavailable. If both were zero, an update could not make progress.
+// fences resolves maxSurge and maxUnavailable. If both are zero, maxUnavailable becomes 1, so that an update
+// progresses.
 func (p *plan) fences(nodes int) (surge, unavailable int, err error) {
 	surge = p.surge(nodes)
 	if r := p.rolling(); r != nil && r.MaxUnavailable != nil {
@@ -40,8 +41,8 @@ func (p *plan) fences(nodes int) (surge, unavailable int, err error) {
 	return surge, unavailable, nil
 }
 
-// updated returns the new and the old pod of a node, ignoring those being deleted; ok is false if there is more than
-// one of either.
+// updated returns the new and the old pod of a node, ignoring pods that are being deleted. ok is false if there
+// are two new or two old pods.
 func (p *plan) updated(n *node) (fresh, old *corev1.Pod, ok bool) {
 	for _, pod := range n.pods {
 		slot := &old
@@ -59,7 +60,7 @@ func (p *plan) updated(n *node) (fresh, old *corev1.Pod, ok bool) {
 	return fresh, old, true
 }
 
-// roll takes one step of a rolling update, if each node has the pods that it should.
+// roll takes one step of a rolling update. manage must have nothing to create or delete.
 func (p *plan) roll() error {
 	desired := 0
 	for _, n := range p.nodes {
@@ -79,8 +80,8 @@ func (p *plan) roll() error {
 	return nil
 }
 
-// replace deletes old pods: those that are unavailable, and as many others as maxUnavailable allows. Their replacements
-// are created later.
+// replace deletes unavailable old pods, and as many other old pods as maxUnavailable allows. A later step creates
+// their replacements.
 func (p *plan) replace(most int) {
 	unavailable := 0
 	var candidates []*corev1.Pod
@@ -92,7 +93,7 @@ func (p *plan) replace(most int) {
 		fresh, old, ok := p.updated(n)
 		switch {
 		case !ok, (old == nil) == (fresh == nil):
-			unavailable++ // manage handles it first
+			unavailable++ // manage must act first
 		case fresh != nil:
 			if !p.available(fresh) {
 				unavailable++
@@ -107,8 +108,8 @@ func (p *plan) replace(most int) {
 	p.a.Delete = append(p.a.Delete, candidates[:min(max(most-unavailable, 0), len(candidates))]...)
 }
 
-// surgeOn creates new pods beside old ones: on nodes whose old pod is unavailable, and on as many others as maxSurge
-// allows. The old pod is deleted once the new one is available.
+// surgeOn creates new pods beside old ones: on nodes whose old pod is unavailable, and on as many others as
+// maxSurge allows. It deletes an old pod once the new one is available.
 func (p *plan) surgeOn(most, desired int) {
 	surging, available := 0, 0
 	var candidates []string
@@ -143,7 +144,7 @@ func (p *plan) surgeOn(most, desired int) {
 			candidates = append(candidates, name)
 		}
 	}
-	// A pod that may stay, but would not be placed on its node now, is deleted once another pod is available in its place.
+	// A pod may stay on a node that is not eligible any more. It is deleted once enough other pods are available.
 	p.a.Delete = append(p.a.Delete, misplaced[:min(max(available-desired, 0), len(misplaced))]...)
 	p.a.Run = append(p.a.Run, candidates[:min(max(most-surging, 0), len(candidates))]...)
 }

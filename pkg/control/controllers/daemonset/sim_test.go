@@ -18,7 +18,7 @@ import (
 
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// sim applies plans like the server.
+// sim applies plans as the reconciler and the API server would.
 type sim struct {
 	t     require.TestingT
 	set   *appsv1.DaemonSet
@@ -93,7 +93,7 @@ func (s *sim) observed() Observed {
 	return o
 }
 
-// change replaces a pod, as objects are immutable.
+// change replaces a pod by a changed copy, because objects are immutable.
 func (s *sim) change(name string, f func(*corev1.Pod)) {
 	for i, p := range s.pods {
 		if p.Name == name {
@@ -107,7 +107,7 @@ func (s *sim) drop(p *corev1.Pod) {
 	s.pods = slices.DeleteFunc(s.pods, func(o *corev1.Pod) bool { return o.Name == p.Name })
 }
 
-// step plans, checks and applies; it returns false if there was nothing to do.
+// step plans, checks and applies. It returns false if nothing changed.
 func (s *sim) step() (Actions, bool) {
 	a, err := Plan(s.observed(), s.now)
 	require.NoError(s.t, err)
@@ -162,7 +162,6 @@ func (s *sim) step() (Actions, bool) {
 	return a, changed
 }
 
-// run binds a pod and makes it ready.
 func (s *sim) run(p *corev1.Pod) {
 	s.change(p.Name, func(p *corev1.Pod) {
 		p.Spec.NodeName = target(p)
@@ -173,7 +172,7 @@ func (s *sim) run(p *corev1.Pod) {
 	})
 }
 
-// settle advances the nodes until nothing changes.
+// settle plans and lets nodes and podgc act until nothing changes.
 func (s *sim) settle() {
 	for range 400 {
 		s.now = s.now.Add(time.Second)
@@ -181,7 +180,7 @@ func (s *sim) settle() {
 		for _, p := range slices.Clone(s.pods) {
 			node := slices.ContainsFunc(s.nodes, func(n *corev1.Node) bool { return n.Name == target(p) })
 			switch {
-			case p.DeletionTimestamp != nil, !node && p.Spec.NodeName != "": // deleted by podgc
+			case p.DeletionTimestamp != nil, !node && p.Spec.NodeName != "": // podgc deletes pods of missing nodes
 				s.drop(p)
 				changed = true
 			case node && p.Status.Phase == corev1.PodPending ||
@@ -201,7 +200,6 @@ func (s *sim) settle() {
 	require.FailNow(s.t, "no stable state")
 }
 
-// check verifies that a plan respects the guarantees of the update strategy.
 func (s *sim) check(a Actions) {
 	if a.Create != nil || a.Renumber != nil {
 		require.Empty(s.t, a.Run)

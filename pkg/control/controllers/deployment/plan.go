@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// The annotations in which a deployment stores its history on its sets, as upstream and kubectl expect.
+// The annotations that upstream and kubectl use for a deployment's history, which is stored on its sets.
 const (
 	revisionAnnotation        = "deployment.kubernetes.io/revision"
 	revisionHistoryAnnotation = "deployment.kubernetes.io/revision-history"
@@ -21,38 +21,38 @@ const (
 	maxHistoryBytes           = 2000
 )
 
-// Observed is what there is.
+// Observed is the observed state.
 type Observed struct {
 	Deployment *appsv1.Deployment
-	// Owned are the sets whose controller it is, Orphans those of its namespace without any.
+	// Owned are the sets that the deployment controls. Orphans are the sets in its namespace without a controller.
 	Owned, Orphans []*appsv1.ReplicaSet
-	// Pods are those of the owned sets, by the set's UID; only needed for the Recreate strategy.
+	// Pods are the pods of the owned sets, by the set's UID. Only the Recreate strategy needs them.
 	Pods map[string][]*corev1.Pod
 }
 
-// Actions is what to do, in this order.
+// Actions is what to do, in the order of the fields.
 type Actions struct {
 	Adopt, Release []*appsv1.ReplicaSet
 	// Create is the new set, nil if it exists or must not be created yet.
 	Create *appsv1.ReplicaSet
-	// Update holds each changed set as it should be; Scaled says from where, for the event.
+	// Update are the changed sets in their desired state. Scaled are the changes of size, for events.
 	Update []*appsv1.ReplicaSet
 	Scaled []Scaled
 	Delete []*appsv1.ReplicaSet
-	// Annotations of the deployment, nil if unchanged.
+	// Annotations are the deployment's new annotations, nil if unchanged.
 	Annotations map[string]string
 	Status      appsv1.DeploymentStatus
-	// Again is the time until the progress deadline; 0: none.
+	// Again is the time until the progress deadline, 0 if there is none.
 	Again time.Duration
 }
 
-// Scaled is one change of a set's size.
+// Scaled is a change of a set's size.
 type Scaled struct {
 	Set      string
 	From, To int32
 }
 
-// Plan decides one step of the roll-out. It does not change o.
+// Plan computes one step of the rollout. It does not change o.
 func Plan(o Observed, now time.Time) (Actions, error) {
 	selector, err := metav1.LabelSelectorAsSelector(o.Deployment.Spec.Selector)
 	if err != nil {
@@ -92,16 +92,16 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 	return p.a, nil
 }
 
-// plan is the work of one call. Sets in it are copies, changed as the plan goes on.
+// plan is the state of one call. Its sets are copies, which the methods change.
 type plan struct {
 	d           *appsv1.Deployment
 	now         time.Time
 	was         map[string]*appsv1.ReplicaSet // by name, as observed
 	all, old    []*appsv1.ReplicaSet          // oldest first
-	newest      *appsv1.ReplicaSet            // the one with the deployment's template, or nil
-	created     bool                          // newest is to be created
-	annotations map[string]string             // the deployment's
-	status      appsv1.DeploymentStatus       // its conditions change as the plan goes on
+	newest      *appsv1.ReplicaSet            // the set with the deployment's template, or nil
+	created     bool                          // newest must be created
+	annotations map[string]string             // the deployment's annotations
+	status      appsv1.DeploymentStatus       // its conditions change during the call
 	a           Actions
 }
 

@@ -36,7 +36,7 @@ func make1(replicas int32, surge, unavailable intstr.IntOrString) *appsv1.Deploy
 	}
 }
 
-// sim applies plans as the server would, with pods that become available when it says so.
+// sim applies plans as the server would.
 type sim struct {
 	d    *appsv1.Deployment
 	sets []*appsv1.ReplicaSet
@@ -83,7 +83,7 @@ func (s *sim) step(t require.TestingT) Actions {
 	return a
 }
 
-// pods lets the sets' pods come and go; available says how many of a set's pods may be available.
+// pods makes the sets' pods match their size. available limits how many pods of a set are available.
 func (s *sim) pods(available func(*appsv1.ReplicaSet) int32) {
 	for i, rs := range s.sets {
 		rs = rs.DeepCopy()
@@ -119,8 +119,9 @@ func (s *sim) image(v string) {
 	s.d.Spec.Template.Spec.Containers[0].Image = v
 }
 
-// TestRollingUpdateKeepsItsPromises: whatever the numbers and whatever order pods become available in, no step asks for
-// more pods than maxSurge allows nor takes away more available ones than maxUnavailable allows, and the roll-out ends.
+// TestRollingUpdateKeepsItsPromises: whatever the numbers and the order in which pods become available, no step
+// requests more pods than maxSurge allows or removes more available ones than maxUnavailable allows, and the
+// rollout ends.
 func TestRollingUpdateKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		replicas := rapid.Int32Range(0, 20).Draw(t, "replicas")
@@ -156,7 +157,7 @@ func TestRollingUpdateKeepsItsPromises(t *testing.T) {
 	})
 }
 
-// TestScalingInTheMiddleOfARollOut: the sets are scaled in proportion, and add up to what is allowed.
+// TestScalingInTheMiddleOfARollOut: the sets are scaled in proportion, and their sum is the allowed number.
 func TestScalingInTheMiddleOfARollOut(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		from, to := rapid.Int32Range(1, 30).Draw(t, "from"), rapid.Int32Range(1, 30).Draw(t, "to")
@@ -164,7 +165,7 @@ func TestScalingInTheMiddleOfARollOut(t *testing.T) {
 		s.settle(t)
 		s.image("two")
 		s.step(t)
-		s.pods(func(rs *appsv1.ReplicaSet) int32 { // the new ones never come up
+		s.pods(func(rs *appsv1.ReplicaSet) int32 { // the new pods never become available
 			if rs.Spec.Template.Spec.Containers[0].Image == "two" {
 				return 0
 			}
@@ -202,7 +203,7 @@ func TestHistory(t *testing.T) {
 	}
 	require.Equal(t, map[string]string{"2": "2", "3": "3", "4": "4"}, revisions(), "the oldest goes")
 	require.Equal(t, "4", s.d.Annotations[revisionAnnotation])
-	s.image("2") // a rollback is a roll-out of an old template
+	s.image("2") // a rollback rolls out an old template
 	s.settle(t)
 	require.Equal(t, map[string]string{"2": "5", "3": "3", "4": "4"}, revisions())
 	for _, rs := range s.sets {

@@ -1,7 +1,6 @@
-// Package deployment rolls out a Deployment's pods through replica sets, according to its strategy.
+// Package deployment rolls out a Deployment's pods through ReplicaSets, according to its strategy.
 //
-// Its invariant: at no step does it take away more available pods than the strategy allows, nor ask for more pods in
-// all.
+// Its invariant: no step removes more available pods, or requests more pods in total, than the strategy allows.
 package deployment
 
 import (
@@ -48,13 +47,13 @@ var (
 	setByController = engine.Controller(setKind.GroupKind())
 )
 
-// deployments maps a set to its controller or, if it has none, to the deployments that could adopt it.
+// deployments maps a set to its controller or, without one, to the deployments that could adopt it.
 var deployments = engine.ControllerOrAdopters(kind.GroupKind(), func() client.ObjectList {
 	return &appsv1.DeploymentList{}
 },
 	func(o client.Object) *metav1.LabelSelector { return o.(*appsv1.Deployment).Spec.Selector })
 
-// recreated maps a deleted pod to the deployment that waits for its deletion.
+// recreated maps a deleted pod to its deployment, if that uses the Recreate strategy and may wait for the deletion.
 func recreated(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	for _, set := range setByController(ctx, env, o) {
 		var rs appsv1.ReplicaSet
@@ -147,7 +146,7 @@ func (r *reconciler) list(ctx context.Context, namespace, controller string) ([]
 
 func (r *reconciler) own(ctx context.Context, d *appsv1.Deployment, a Actions) error {
 	if len(a.Adopt) > 0 {
-		// The deployment may be gone and its name taken by another: ask the server before owning anything.
+		// The cached deployment may have been deleted and replaced under the same name, so ask the server first.
 		if err := engine.Current(ctx, r.Client, d); err != nil {
 			return err
 		}
@@ -159,7 +158,7 @@ func (r *reconciler) own(ctx context.Context, d *appsv1.Deployment, a Actions) e
 			return err
 		}
 		for _, u := range a.Update {
-			if u.Name == rs.Name { // it is written again below
+			if u.Name == rs.Name { // it is updated again below
 				u.OwnerReferences, u.ResourceVersion = next.OwnerReferences, next.ResourceVersion
 			}
 		}
@@ -176,7 +175,6 @@ func (r *reconciler) own(ctx context.Context, d *appsv1.Deployment, a Actions) e
 	return nil
 }
 
-// sets creates, updates and deletes replica sets, with an event for each change of size.
 func (r *reconciler) sets(ctx context.Context, d *appsv1.Deployment, a Actions) error {
 	scaled := func(name string) {
 		for _, s := range a.Scaled {
@@ -217,8 +215,8 @@ func (r *reconciler) sets(ctx context.Context, d *appsv1.Deployment, a Actions) 
 	return nil
 }
 
-// collided increments the collision count if the new set's name is taken by another set. If it is taken by
-// the wanted set itself, the cache was stale, and the next call sees it.
+// collided increments the collision count if another set has the new set's name. If it is the wanted set itself,
+// the cache was stale, and a retry will see the set.
 func (r *reconciler) collided(ctx context.Context, d *appsv1.Deployment, want *appsv1.ReplicaSet) error {
 	var there appsv1.ReplicaSet
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(want), &there); err != nil {

@@ -24,7 +24,7 @@ func (p *plan) findNew() *appsv1.ReplicaSet {
 	return nil
 }
 
-// sameTemplate compares two templates but for the hash label.
+// sameTemplate compares two templates, ignoring the hash label.
 func sameTemplate(a, b *corev1.PodTemplateSpec) bool {
 	strip := func(t *corev1.PodTemplateSpec) corev1.PodTemplateSpec {
 		out := *t
@@ -40,7 +40,8 @@ func revision(o metav1.Object) int64 {
 	return n
 }
 
-// revisions gives the new set its revision and annotations, and makes it if it is missing and create is set.
+// revisions sets the new set's revision and annotations. If the set is missing and create is true, it plans its
+// creation.
 func (p *plan) revisions(create bool) {
 	var last int64
 	for _, rs := range p.old {
@@ -115,13 +116,13 @@ func (p *plan) setRevision(r string) {
 	p.a.Annotations = p.annotations
 }
 
-// own are the annotations that are not copied from a deployment to its sets.
+// own are annotations that are not copied from a deployment to its sets.
 var own = []string{
 	corev1.LastAppliedConfigAnnotation, revisionAnnotation, revisionHistoryAnnotation, desiredAnnotation, maxAnnotation,
 	rollbackAnnotation,
 }
 
-// annotate copies the deployment's annotations to the new set and moves its revision up to next.
+// annotate copies the deployment's annotations to the new set and raises its revision to next.
 func (p *plan) annotate(rs *appsv1.ReplicaSet, next string) {
 	if rs.Annotations == nil {
 		rs.Annotations = map[string]string{}

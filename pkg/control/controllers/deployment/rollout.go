@@ -35,7 +35,8 @@ func (p *plan) roll() {
 	}
 }
 
-// shrinkOld scales old sets down as far as availability allows, their unhealthy pods first.
+// shrinkOld scales old sets down as far as availability allows, unhealthy pods first. It reports whether it
+// changed any.
 func (p *plan) shrinkOld() bool {
 	if total(p.old, size) == 0 {
 		return false
@@ -102,7 +103,7 @@ func (p *plan) oldRunning(pods map[string][]*corev1.Pod) bool {
 	return false
 }
 
-// cleanup deletes the oldest sets beyond the history limit.
+// cleanup deletes the oldest idle sets beyond the history limit.
 func (p *plan) cleanup() {
 	if p.d.Spec.RevisionHistoryLimit == nil {
 		return
@@ -127,7 +128,6 @@ func (p *plan) cleanup() {
 	}
 }
 
-// counts is the status without its conditions.
 func (p *plan) counts() appsv1.DeploymentStatus {
 	s := appsv1.DeploymentStatus{
 		ObservedGeneration: p.d.Generation,
@@ -168,7 +168,7 @@ func condition(s appsv1.DeploymentStatus, t appsv1.DeploymentConditionType) *app
 	return nil
 }
 
-// condition sets one; the same status with the same reason stays as it was.
+// condition sets a condition. It keeps the old one if status and reason are the same.
 func (p *plan) condition(t appsv1.DeploymentConditionType, status corev1.ConditionStatus, reason, message string) {
 	now := metav1.NewTime(p.now)
 	next := appsv1.DeploymentCondition{
@@ -214,7 +214,6 @@ func (p *plan) pausedConditions() {
 	}
 }
 
-// finish collects the changed sets and the status.
 func (p *plan) finish() {
 	for _, rs := range p.all {
 		was := p.was[rs.Name]
@@ -252,7 +251,6 @@ func (p *plan) isScalingObserved() bool {
 	return observed.isScaling()
 }
 
-// progress sets the Progressing and ReplicaFailure conditions, which kubectl rollout status waits for.
 func (p *plan) progress(s appsv1.DeploymentStatus) {
 	if !p.hasDeadline() {
 		p.drop(appsv1.DeploymentProgressing)
@@ -315,7 +313,7 @@ func (p *plan) deadline(c *appsv1.DeploymentCondition) time.Time {
 	return c.LastUpdateTime.Add(time.Duration(*p.d.Spec.ProgressDeadlineSeconds) * time.Second)
 }
 
-// deadlineIn is the time until the progress deadline; a second is added as stored times have no fractions.
+// deadlineIn is the time until the progress deadline, plus 1 s because stored times have no fractions.
 func (p *plan) deadlineIn(s appsv1.DeploymentStatus) time.Duration {
 	c := condition(s, appsv1.DeploymentProgressing)
 	if !p.hasDeadline() || c == nil || p.complete(s) || c.Reason == "ProgressDeadlineExceeded" {

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// sized sets a set's annotations with the deployment's desired and maximum replicas.
+// sized annotates a set with the deployment's desired and maximum replicas.
 func (p *plan) sized(rs *appsv1.ReplicaSet) {
 	if rs.Annotations == nil {
 		rs.Annotations = map[string]string{}
@@ -39,7 +39,8 @@ func (p *plan) rolling() bool {
 	return p.d.Spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType && p.d.Spec.Strategy.RollingUpdate != nil
 }
 
-// fenceposts resolves maxSurge and maxUnavailable; both zero would never move.
+// fenceposts resolves maxSurge and maxUnavailable. If both are zero, maxUnavailable becomes 1, so that a rollout
+// progresses.
 func (p *plan) fenceposts() (surge, unavailable int32) {
 	if !p.rolling() {
 		return 0, 0
@@ -78,7 +79,7 @@ func size(rs *appsv1.ReplicaSet) int32 { return *rs.Spec.Replicas }
 
 func available(rs *appsv1.ReplicaSet) int32 { return rs.Status.AvailableReplicas }
 
-// newSize is the new set's allowed number of replicas.
+// newSize returns the size that the new set may have in this step.
 func (p *plan) newSize() int32 {
 	if p.d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
 		return p.want()
@@ -103,7 +104,7 @@ func (p *plan) isScaling() bool {
 	return false
 }
 
-// scaleAll follows a change of the deployment's size, in proportion where a roll-out is under way.
+// scaleAll applies a change of the deployment's size, in proportion to the sets' sizes while a rollout is under way.
 func (p *plan) scaleAll() {
 	var active []*appsv1.ReplicaSet
 	for _, rs := range p.all {

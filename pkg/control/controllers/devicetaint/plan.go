@@ -16,21 +16,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// Inventory is what taints devices.
+// Inventory is the source of device taints.
 type Inventory struct {
-	// Slices are those of a pool, of all its generations.
+	// Slices returns the slices of a pool, of all its generations.
 	Slices func(driver, pool string) []*resourcev1.ResourceSlice
 	Rules  []*resourcev1.DeviceTaintRule
 }
 
-// Eviction is when a pod is to be evicted, and because of which rules; a taint of a slice has none.
+// Eviction says when to evict a pod and which rules cause it. A taint in a slice adds no rule.
 type Eviction struct {
 	At    time.Time
 	Rules []types.UID
 }
 
-// Plan returns when a pod is to be evicted because of the devices of its claims, which are the allocated ones that it
-// names, or nil. It is a pure function.
+// Plan returns when to evict a pod because of its devices, or nil. claims are the claims that the pod names. It is
+// a pure function.
 func Plan(p *corev1.Pod, claims []*resourcev1.ResourceClaim, in Inventory, now time.Time) *Eviction {
 	if p.Spec.NodeName == "" || p.DeletionTimestamp != nil || podstate.Ended(p) {
 		return nil
@@ -47,7 +47,7 @@ func Plan(p *corev1.Pod, claims []*resourcev1.ResourceClaim, in Inventory, now t
 	return out
 }
 
-// device adds to an eviction what the taints of a device cause.
+// device adds the effect of a device's taints to an eviction, which may be nil.
 func (in Inventory) device(d *resourcev1.DeviceRequestAllocationResult, now time.Time, out *Eviction) *Eviction {
 	add := func(t *resourcev1.DeviceTaint, rule types.UID) {
 		at, leaves := evictedAt(t, d.Tolerations, now)
@@ -75,7 +75,7 @@ func (in Inventory) device(d *resourcev1.DeviceRequestAllocationResult, now time
 	return out
 }
 
-// taints returns those that the driver gave a device, in the newest generation of its pool.
+// taints returns the taints that the driver set on a device in the newest generation of its pool.
 func (in Inventory) taints(driver, pool, device string) []resourcev1.DeviceTaint {
 	list := in.Slices(driver, pool)
 	newest := int64(-1)
@@ -95,7 +95,7 @@ func (in Inventory) taints(driver, pool, device string) []resourcev1.DeviceTaint
 	return nil
 }
 
-// evictedAt returns when a taint evicts those who use its device, if it does.
+// evictedAt returns when a taint evicts the users of its device. leaves is false if it does not.
 func evictedAt(t *resourcev1.DeviceTaint, tolerations []resourcev1.DeviceToleration,
 	now time.Time) (at time.Time, leaves bool) {
 	if t.Effect != resourcev1.DeviceTaintEffectNoExecute {
@@ -119,14 +119,14 @@ func Selects(r *resourcev1.DeviceTaintRule, driver, pool, device string) bool {
 	return s != nil && is(s.Driver, driver) && is(s.Pool, pool) && is(s.Device, device)
 }
 
-// Effects is what a rule does, or would do.
+// Effects counts what a rule affects, or would affect with the effect NoExecute.
 type Effects struct {
 	Published, Allocated int // devices
 	Pods, Namespaces     int // to be evicted
 }
 
-// Condition returns what a rule's status says, or false if it says so already. The texts are upstream's. It is a pure
-// function.
+// Condition returns the condition for a rule's status, or false if it is unchanged. The texts are upstream's. It
+// is a pure function.
 func Condition(r *resourcev1.DeviceTaintRule, e Effects, now time.Time) (metav1.Condition, bool) {
 	c := metav1.Condition{
 		Type:               resourcev1.DeviceTaintConditionEvictionInProgress,
@@ -154,7 +154,7 @@ func Condition(r *resourcev1.DeviceTaintRule, e Effects, now time.Time) (metav1.
 	case resourcev1.DeviceTaintEffectNone:
 		c.Reason = "NoEffect"
 		if was.Reason == c.Reason && was.ObservedGeneration == r.Generation {
-			return was, false // said once for each change of the rule
+			return was, false // reported once per generation of the rule
 		}
 		c.Message = strings.Join([]string{
 			count(e.Published, "published device selected.", "published devices selected."),

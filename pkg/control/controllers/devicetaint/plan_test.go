@@ -172,7 +172,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestTolerationsOnlyDelay: with any further toleration a pod is not evicted earlier.
+// TestTolerationsOnlyDelay: a further toleration never evicts a pod earlier.
 func TestTolerationsOnlyDelay(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		keys := []string{"a", "b", ""}

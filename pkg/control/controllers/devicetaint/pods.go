@@ -1,7 +1,7 @@
-// Package devicetaint evicts pods from devices whose NoExecute taints their claims do not tolerate, be it a driver's
-// taint in a ResourceSlice or an administrator's DeviceTaintRule, and says in a rule's status what it does (KEP-5055).
+// Package devicetaint evicts pods from devices with NoExecute taints that their claims do not tolerate (KEP-5055).
+// Drivers set taints in ResourceSlices, administrators in DeviceTaintRules. A rule's status reports the progress.
 //
-// Its invariant: a pod is deleted only for a device that is allocated to a claim that is reserved for this very pod.
+// Its invariant: it deletes a pod only for a device that is allocated to a claim that is reserved for exactly this pod.
 package devicetaint
 
 import (
@@ -21,7 +21,7 @@ import (
 
 const account = "device-taint-eviction-controller"
 
-// The index of claims and slices by pool.
+// poolIndex finds claims and slices by pool.
 const poolIndex = "pool"
 
 func poolKey(driver, pool string) string { return driver + "/" + pool }
@@ -48,7 +48,7 @@ func indexes() []engine.Index {
 	}
 }
 
-// New declares the reconciler of pods.
+// New declares the reconciler that evicts pods.
 func New() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "device-taint-eviction", Account: account, Workers: 2, When: &resourcev1.ResourceClaim{},
@@ -64,7 +64,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// ofPod maps a pod with claims that came to a node.
+// ofPod maps a pod with claims to itself when it is bound or its claims change.
 func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
 	p, ok := is.(*corev1.Pod)
 	if !ok || len(p.Spec.ResourceClaims) == 0 || p.Spec.NodeName == "" {
@@ -96,7 +96,7 @@ func users(c *resourcev1.ResourceClaim) (out []engine.Request) {
 	return out
 }
 
-// ofSlice maps a slice whose taints may matter to the pods that use its pool.
+// ofSlice maps a slice that has or had NoExecute taints to the pods that use its pool.
 func ofSlice(ctx context.Context, env engine.Env, was, is client.Object) (out []engine.Request) {
 	before, _ := was.(*resourcev1.ResourceSlice)
 	s, ok := is.(*resourcev1.ResourceSlice)
@@ -122,7 +122,7 @@ func tainted(s *resourcev1.ResourceSlice) bool {
 	})
 }
 
-// ofRule maps a rule that evicts to the pods that use its devices.
+// ofRule maps a rule with effect NoExecute to the pods that use its devices.
 func ofRule(ctx context.Context, env engine.Env, was, is client.Object) (out []engine.Request) {
 	r, ok := is.(*resourcev1.DeviceTaintRule)
 	if before, known := was.(*resourcev1.DeviceTaintRule); !ok || known && before.Generation == r.Generation {
@@ -144,7 +144,6 @@ func ofRule(ctx context.Context, env engine.Env, was, is client.Object) (out []e
 	return out
 }
 
-// uses counts the devices of a claim that a rule selects.
 func uses(c *resourcev1.ResourceClaim, r *resourcev1.DeviceTaintRule) (n int) {
 	if c.Status.Allocation == nil {
 		return 0
@@ -183,7 +182,7 @@ func (r *pods) reconcile(ctx context.Context, req engine.Request) (engine.Result
 	return engine.Result{}, r.evict(ctx, &p)
 }
 
-// inventory reads the rules; slices are read when they are asked for.
+// inventory reads the rules. Slices are read on demand.
 func inventory(ctx context.Context, env engine.Env) (Inventory, error) {
 	var rules resourcev1.DeviceTaintRuleList
 	if err := env.Cache.List(ctx, &rules); err != nil {
@@ -205,7 +204,7 @@ func inventory(ctx context.Context, env engine.Env) (Inventory, error) {
 	return in, nil
 }
 
-// claimsOf returns the claims that a pod names and that are for it.
+// claimsOf returns the existing claims that a pod names. It omits generated claims that belong to another pod.
 func claimsOf(ctx context.Context, env engine.Env, p *corev1.Pod) (out []*resourcev1.ResourceClaim, err error) {
 	for name, owned := range resourceclaim.PodClaims(p) {
 		var c resourcev1.ResourceClaim
@@ -237,7 +236,7 @@ func (r *pods) evict(ctx context.Context, p *corev1.Pod) error {
 	r.Events.Event(p, corev1.EventTypeNormal, "DeviceTaintManagerEviction", "Marking for deletion")
 	err := r.Client.Delete(ctx, next, engine.Preconditions(p))
 	if apierrors.IsConflict(err) {
-		return nil // replaced meanwhile
+		return nil // replaced since
 	}
 	return client.IgnoreNotFound(err)
 }

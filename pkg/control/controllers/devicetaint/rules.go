@@ -15,11 +15,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// statusPeriod is the least time between two looks at a rule, for the same spec, as upstream's between two writes of
-// its status: pods and claims may come and go at any rate.
+// statusPeriod is the shortest time between two evaluations of a rule with the same spec, because pods and claims
+// may change at any rate. Upstream limits writes of the status in the same way.
 const statusPeriod = 10 * time.Second
 
-// NewStatus declares the reconciler of rules: it writes their status.
+// NewStatus declares the reconciler that writes the status of rules.
 func NewStatus() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "device-taint-rule", Account: account, Workers: 1, When: &resourcev1.DeviceTaintRule{},
@@ -38,7 +38,7 @@ func NewStatus() *engine.Reconciler {
 	}
 }
 
-// rulesOfPod maps a pod with claims that came to a node, or left it, to the rules that evict.
+// rulesOfPod maps a pod with claims to all rules that evict, when it is bound or terminates.
 func rulesOfPod(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	old, _ := was.(*corev1.Pod)
 	p, _ := is.(*corev1.Pod)
@@ -51,7 +51,7 @@ func rulesOfPod(ctx context.Context, env engine.Env, was, is client.Object) []en
 	return evicting(ctx, env, func(*resourcev1.DeviceTaintRule) bool { return true })
 }
 
-// rulesOfClaim maps a claim whose devices or users changed to the rules that evict from them.
+// rulesOfClaim maps a claim whose allocation or users changed to the rules that evict from its devices.
 func rulesOfClaim(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	old, _ := was.(*resourcev1.ResourceClaim)
 	c, _ := is.(*resourcev1.ResourceClaim)
@@ -81,7 +81,7 @@ func evicting(ctx context.Context, env engine.Env,
 
 type rules struct {
 	engine.Env
-	// looked is when the rules that there are were looked at last, by name. The one worker has it.
+	// looked records the last evaluation of each existing rule, by name. Only the single worker uses it.
 	looked map[string]look
 }
 
@@ -122,7 +122,7 @@ func (r *rules) reconcile(ctx context.Context, req engine.Request) (engine.Resul
 	return engine.Result{}, nil
 }
 
-// claims lists the claims that a rule may concern: those of its pool if it names one, and all if it does not.
+// claims lists the claims that a rule may affect: the claims of its pool if it names driver and pool, otherwise all.
 func (r *rules) claims(ctx context.Context,
 	rule *resourcev1.DeviceTaintRule) (list resourcev1.ResourceClaimList, err error) {
 	switch s := rule.Spec.DeviceSelector; {
@@ -135,8 +135,8 @@ func (r *rules) claims(ctx context.Context,
 	return list, err
 }
 
-// effects counts what a rule does, or would do if it evicted. Its time is proportional to the number of claims that the
-// rule may concern, and of devices.
+// effects counts what a rule does, or would do if it evicted. Its cost is proportional to the number of these
+// claims and of devices.
 func (r *rules) effects(ctx context.Context, rule *resourcev1.DeviceTaintRule, now time.Time) (e Effects, err error) {
 	effect := rule.Spec.Taint.Effect
 	if effect != resourcev1.DeviceTaintEffectNoExecute && effect != resourcev1.DeviceTaintEffectNone {

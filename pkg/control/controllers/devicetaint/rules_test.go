@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// oneRule is a cache with a rule, or none, that counts how often claims are listed.
+// oneRule is a cache with at most one rule. It counts how often claims are listed.
 type oneRule struct {
 	client.Reader
 	rule   *resourcev1.DeviceTaintRule
@@ -38,7 +38,8 @@ func (c *oneRule) List(_ context.Context, list client.ObjectList, _ ...client.Li
 	return nil
 }
 
-// A standing rule is looked at once in a while, however often pods and claims change; a changed rule at once.
+// An unchanged rule is evaluated once per statusPeriod, however often pods and claims change. A changed rule is
+// evaluated at once.
 func TestRulesAreLookedAtOnceInAWhile(t *testing.T) {
 	r := rule(&resourcev1.DeviceTaintSelector{Driver: new("gpu.example.com")},
 		taint("broken", resourcev1.DeviceTaintEffectNoExecute, 0))
@@ -78,7 +79,7 @@ func TestRulesAreLookedAtOnceInAWhile(t *testing.T) {
 	require.Empty(t, rules.looked)
 }
 
-// A rule without a selector concerns no claim.
+// A rule without a selector affects no claim.
 func TestRulesWithoutASelectorListNothing(t *testing.T) {
 	cache := &oneRule{}
 	list, err := (&rules{Env: engine.Env{Cache: cache}}).claims(t.Context(),

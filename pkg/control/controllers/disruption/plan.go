@@ -14,14 +14,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// deletionTimeout is the time after which an evicted pod that was not marked as deleted no longer counts as disrupted.
+// deletionTimeout is how long an evicted pod counts as disrupted if it is not marked as deleted.
 const deletionTimeout = 2 * time.Minute
 
 // Observed is the observed state.
 type Observed struct {
 	Budget *policyv1.PodDisruptionBudget
-	// Pods are the pods that the budget selects.
-	Pods []*corev1.Pod
+	Pods   []*corev1.Pod
 	// Expected is the sum of the scales of the pods' controllers. It is used only if NeedsScale returns true.
 	Expected int64
 }
@@ -31,11 +30,11 @@ type Actions struct {
 	Status policyv1.PodDisruptionBudgetStatus
 	// Overdue are the pods whose eviction was recorded but that were not deleted in time.
 	Overdue []*corev1.Pod
-	// Again is the time until the next recorded eviction expires; 0: none.
+	// Again is the time until the next recorded eviction expires, 0 if there is none.
 	Again time.Duration
 }
 
-// NeedsScale reports whether the budget is relative to the number of pods that the controllers want.
+// NeedsScale reports whether the budget depends on the number of pods that the controllers want.
 func NeedsScale(b *policyv1.PodDisruptionBudget) bool {
 	return b.Spec.MaxUnavailable != nil || b.Spec.MinAvailable != nil && b.Spec.MinAvailable.Type == intstr.String
 }
@@ -70,7 +69,7 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 			healthy++
 		}
 	}
-	// Without expected pods nothing is allowed: the first pods may appear before the next computation.
+	// Without expected pods no disruption is allowed: the first pods may appear before the next computation.
 	allowed := max(healthy-desired, 0)
 	if expected <= 0 {
 		allowed = 0
@@ -112,7 +111,7 @@ func counts(o Observed) (expected, desired int32, err error) {
 	return whole, int32(min(n, math.MaxInt32)), nil
 }
 
-// Failed returns the status that forbids all disruptions because the pods could not be counted.
+// Failed returns a status that allows no disruption because the pods could not be counted.
 func Failed(b *policyv1.PodDisruptionBudget, err error, now time.Time) policyv1.PodDisruptionBudgetStatus {
 	next := b.DeepCopy()
 	next.Status.DisruptionsAllowed = 0
@@ -124,7 +123,7 @@ func Failed(b *policyv1.PodDisruptionBudget, err error, now time.Time) policyv1.
 	return next.Status
 }
 
-// stamp sets the transition times by the reconciler's clock, which upstream's helpers do not use.
+// stamp sets transition times from the reconciler's clock, which upstream's helpers do not use.
 func stamp(next, was *policyv1.PodDisruptionBudget, now time.Time) {
 	is := meta.FindStatusCondition(next.Status.Conditions, policyv1.DisruptionAllowedCondition)
 	before := meta.FindStatusCondition(was.Status.Conditions, policyv1.DisruptionAllowedCondition)

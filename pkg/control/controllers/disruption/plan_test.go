@@ -124,8 +124,8 @@ func TestFailureForbidsDisruptions(t *testing.T) {
 	require.Empty(t, a.Status.Conditions[0].Message)
 }
 
-// TestNeverBelowTheBudget: with all allowed disruptions the desired number of pods stays healthy, and a second plan
-// changes nothing.
+// TestNeverBelowTheBudget: after all allowed disruptions the desired number of pods is still healthy, and a second
+// plan changes nothing.
 func TestNeverBelowTheBudget(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		value := rapid.OneOf(rapid.Just("0"), rapid.Map(rapid.IntRange(0, 20), func(n int) string { return fmt.Sprint(n) }),

@@ -1,5 +1,5 @@
-// Package disruption computes how many pods of each PodDisruptionBudget may be disrupted, and resets the
-// DisruptionTarget condition of pods that were not deleted after all.
+// Package disruption computes how many pods of each PodDisruptionBudget may be disrupted. It also resets the
+// DisruptionTarget condition of pods that were not deleted in time.
 //
 // Its invariant: while the pods of a budget cannot be counted, it allows no disruption.
 package disruption
@@ -41,7 +41,6 @@ func New() *engine.Reconciler {
 	}
 }
 
-// budgetsOf maps a pod to the budgets that select it.
 func budgetsOf(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	var all policyv1.PodDisruptionBudgetList
 	if env.Cache.List(ctx, &all, client.InNamespace(o.GetNamespace())) != nil {
@@ -132,7 +131,7 @@ func (r *reconciler) plan(ctx context.Context, b *policyv1.PodDisruptionBudget) 
 	return a, err
 }
 
-// expected returns the sum of the scales of the pods' controllers.
+// expected returns the sum of the scales of the pods' controllers. unmanaged means that some pods have no controller.
 func (r *reconciler) expected(ctx context.Context, pods []*corev1.Pod) (total int64, unmanaged bool, err error) {
 	scales := map[types.UID]int32{}
 	asked := map[types.UID]bool{}
@@ -161,8 +160,8 @@ func (r *reconciler) expected(ctx context.Context, pods []*corev1.Pod) (total in
 	return total, unmanaged, nil
 }
 
-// controller returns the scale of a pod's controller, or of the Deployment that controls it. The UID is empty if the
-// controller does not exist.
+// controller returns the UID and scale of a pod's controller, or of the Deployment that controls it. The UID is
+// empty if the controller does not exist.
 func (r *reconciler) controller(ctx context.Context, ref *metav1.OwnerReference,
 	namespace string) (types.UID, int32, error) {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
@@ -194,7 +193,6 @@ func (r *reconciler) controller(ctx context.Context, ref *metav1.OwnerReference,
 	return scale.UID, scale.Spec.Replicas, nil
 }
 
-// deployment returns the Deployment that controls a ReplicaSet, or nil.
 func (r *reconciler) deployment(ctx context.Context, ref *metav1.OwnerReference, namespace string) *appsv1.Deployment {
 	var rs appsv1.ReplicaSet
 	if r.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, &rs) != nil || rs.UID != ref.UID {

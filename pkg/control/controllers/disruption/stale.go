@@ -11,10 +11,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// staleAfter is the time after which the DisruptionTarget condition of a pod that is not being deleted is stale.
+// staleAfter is the age at which the DisruptionTarget condition of a pod that is not terminating is stale.
 const staleAfter = 2 * time.Minute
 
-// NewStale declares the reconciler that resets the DisruptionTarget condition of pods that were not deleted.
+// NewStale declares the reconciler that resets stale DisruptionTarget conditions.
 func NewStale() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "staledisruption", Account: account, Workers: 1,
@@ -46,8 +46,8 @@ func NewStale() *engine.Reconciler {
 	}
 }
 
-// Stale reports whether a pod's DisruptionTarget condition must be reset. If it must be later, in is the time until
-// then.
+// Stale reports whether a pod's DisruptionTarget condition must be reset. in is the time until then, 0 for now or
+// never.
 func Stale(p *corev1.Pod, now time.Time) (stale bool, in time.Duration) {
 	c := marked(p)
 	if c == nil {
@@ -57,8 +57,8 @@ func Stale(p *corev1.Pod, now time.Time) (stale bool, in time.Duration) {
 	return in <= 0, max(in, 0)
 }
 
-// marked returns the DisruptionTarget condition of an active pod, or nil. Conditions set by the kubelet are never
-// stale, because the kubelet may take any time until the pod is deleted.
+// marked returns the DisruptionTarget condition of an active pod, or nil. It ignores conditions that the kubelet
+// set: the kubelet may take any time to end the pod.
 func marked(p *corev1.Pod) *corev1.PodCondition {
 	c := podstate.Condition(p, corev1.DisruptionTarget)
 	if c == nil || c.Status != corev1.ConditionTrue || c.Reason == corev1.PodReasonTerminationByKubelet ||

@@ -19,15 +19,15 @@ import (
 const (
 	managedBy = "endpoints.kubernetes.io/managed-by"
 	manager   = "endpoint-controller"
-	// most is how many addresses an Endpoints object holds; those beyond are left out, and an annotation says so.
+	// most is the number of addresses in an Endpoints object. Further addresses are omitted and an annotation says so.
 	most = 1000
 )
 
-// Plan is the Endpoints object as it should be, or nil if there is what is in have.
+// Plan returns the Endpoints object to write, or nil if have is up to date.
 func Plan(svc *corev1.Service, pods []*corev1.Pod, have *corev1.Endpoints) *corev1.Endpoints {
 	subsets, over := Subsets(svc, pods)
 	want := &corev1.Endpoints{ObjectMeta: metav1.ObjectMeta{Namespace: svc.Namespace, Name: svc.Name}}
-	if have != nil { // all but the subsets, which may be a thousand addresses
+	if have != nil { // copies no subsets, which may have a thousand addresses
 		want.TypeMeta, want.ObjectMeta = have.TypeMeta, *have.ObjectMeta.DeepCopy()
 	}
 	want.Subsets = subsets
@@ -57,7 +57,7 @@ func Plan(svc *corev1.Service, pods []*corev1.Pod, have *corev1.Endpoints) *core
 	return want
 }
 
-// Subsets groups the addresses of the pods by the ports they have; over reports whether there were more than most.
+// Subsets groups the pods' addresses by their ports. over reports whether addresses were omitted.
 func Subsets(svc *corev1.Service, pods []*corev1.Pod) (out []corev1.EndpointSubset, over bool) {
 	byPorts := map[string]*corev1.EndpointSubset{}
 	var key []byte
@@ -125,7 +125,7 @@ func appendKey(key []byte, ports []corev1.EndpointPort) []byte {
 	return key
 }
 
-// address is the pod's, of the service's first family.
+// address returns the pod's address in the service's first IP family, "" if it has none.
 func address(svc *corev1.Service, p *corev1.Pod) string {
 	v6 := false
 	if len(svc.Spec.IPFamilies) > 0 {
@@ -141,7 +141,7 @@ func address(svc *corev1.Service, p *corev1.Pod) string {
 	return ""
 }
 
-// ports are the service's as the pod has them; ok is false if it has none of those that it should.
+// ports resolves the service's ports for a pod. ok is false if the pod has none of them.
 func ports(svc *corev1.Service, p *corev1.Pod) (out []corev1.EndpointPort, ok bool) {
 	if len(svc.Spec.Ports) == 0 {
 		return nil, svc.Spec.ClusterIP == corev1.ClusterIPNone

@@ -1,6 +1,6 @@
-// Package endpoints keeps the v1 Endpoints of each service with a selector, for those who still read them.
+// Package endpoints maintains the v1 Endpoints of each Service with a selector, for clients that still read them.
 //
-// Its invariant: it leaves the Endpoints of services without a selector alone.
+// Its invariant: it does not touch the Endpoints of Services without a selector.
 package endpoints
 
 import (

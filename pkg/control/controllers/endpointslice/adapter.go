@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// clientset is as much of client-go's as the upstream library calls: writing endpoint slices.
-// Calling anything else of it is a programming error, and panics.
+// clientset implements the part of client-go's interface that the upstream library calls: writing EndpointSlices.
+// Any other call is a programming error and panics.
 type clientset struct {
 	kubernetes.Interface
 	env     engine.Env
@@ -75,11 +75,11 @@ func (s sliceClient) Delete(ctx context.Context, name string, _ metav1.DeleteOpt
 	return nil
 }
 
-// writes are the slices of the services that are being reconciled, as they are after each write: the library does not
-// say what it wrote.
+// writes records the resource versions that reconciles in progress wrote, because the library does not return what
+// it wrote.
 type writes struct {
 	mu sync.Mutex
-	of map[client.ObjectKey]map[string]string // by service, resource versions by the slice's name
+	of map[client.ObjectKey]map[string]string // by service, the resource version of each slice by name
 }
 
 func (w *writes) begin(service client.ObjectKey, versions map[string]string) {
@@ -114,7 +114,7 @@ func (w *writes) gone(namespace, slice string) {
 	}
 }
 
-// nodes lists nodes out of the cache, for the zones of endpoints.
+// nodes gets nodes from the cache. The library reads their zones.
 type nodes struct {
 	corelisters.NodeLister
 	env engine.Env
@@ -128,7 +128,6 @@ func (n nodes) Get(name string) (*corev1.Node, error) {
 	return &node, nil
 }
 
-// recorder passes the library's events on.
 type recorder struct{ env engine.Env }
 
 func (r recorder) Event(o runtime.Object, kind, reason, message string) {

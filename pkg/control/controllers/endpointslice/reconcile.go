@@ -1,7 +1,7 @@
-// Package endpointslice keeps the endpoint slices of each service with a selector.
+// Package endpointslice maintains the EndpointSlices of each Service with a selector. Upstream's library,
+// k8s.io/endpointslice, decides which slice holds which endpoints.
 //
-// What goes into which slice is decided by upstream's library, k8s.io/endpointslice. Its invariant: it touches only
-// slices that say they are its own.
+// Its invariant: it touches only slices whose managed-by label names it.
 package endpointslice
 
 import (
@@ -22,7 +22,7 @@ import (
 
 const (
 	manager = "endpointslice-controller.k8s.io"
-	// perSlice is how many endpoints a slice holds at most; upstream's default.
+	// perSlice is the maximum number of endpoints in a slice. It is upstream's default.
 	perSlice = 100
 )
 
@@ -54,7 +54,6 @@ func New() *engine.Reconciler {
 	}
 }
 
-// service maps one of our slices to its service.
 func service(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 	l := o.GetLabels()
 	if l[discoveryv1.LabelManagedBy] != manager || l[discoveryv1.LabelServiceName] == "" {
@@ -71,7 +70,6 @@ func reconcilerOf(env engine.Env) *reconciler {
 	return &reconciler{Env: env, upstream: library, written: written, memory: services.NewMemory(), topology: topology}
 }
 
-// upstream is the library's reconciler.
 type upstream interface {
 	Reconcile(klog.Logger, *corev1.Service, []*corev1.Pod, []*discoveryv1.EndpointSlice, time.Time) error
 	DeleteService(namespace, name string)
@@ -88,7 +86,7 @@ type reconciler struct {
 func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.Result, error) {
 	var svc corev1.Service
 	if err := r.Cache.Get(ctx, req.NamespacedName, &svc); err != nil {
-		// Its slices go with it, by their owner reference.
+		// The garbage collector deletes its slices.
 		r.upstream.DeleteService(req.Namespace, req.Name)
 		r.memory.Forget(req.NamespacedName)
 		r.topology.forget(req.NamespacedName)
@@ -134,7 +132,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	var slices []*discoveryv1.EndpointSlice
 	for i := range have.Items {
 		if have.Items[i].DeletionTimestamp == nil {
-			slices = append(slices, have.Items[i].DeepCopy()) // the library changes what it is given
+			slices = append(slices, have.Items[i].DeepCopy()) // the library changes its arguments
 		}
 	}
 	r.written.begin(req.NamespacedName, state.Written)
@@ -147,8 +145,8 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{}, nil
 }
 
-// changed is when the newest of what the slices follow from became so, for upstream's annotation that measures how long
-// it took.
+// changed returns when the newest input of the slices changed: the service's creation or a pod's readiness.
+// Upstream's annotation for measuring latency needs it.
 func changed(svc *corev1.Service, pods []*corev1.Pod) time.Time {
 	at := svc.CreationTimestamp.Time
 	for _, p := range pods {

@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// counting counts how often the work of all endpoints is done.
+// counting counts the calls of the library.
 type counting struct {
 	upstream
 	calls int
@@ -30,7 +30,7 @@ func (c *counting) Reconcile(l klog.Logger, svc *corev1.Service, pods []*corev1.
 	return c.upstream.Reconcile(l, svc, pods, slices, at)
 }
 
-// The reconciler's own writes wake it, and cost nothing; what others change is put right.
+// The reconciler's own writes trigger it but cost nothing. It repairs changes by other writers.
 func TestOwnWritesCostNothing(t *testing.T) {
 	labels := map[string]string{"app": "web"}
 	objects := []client.Object{
@@ -59,7 +59,7 @@ func TestOwnWritesCostNothing(t *testing.T) {
 			},
 		})
 	}
-	// Slices get their names from the server.
+	// The fake client generates names for the slices.
 	c := fake.NewClientBuilder().
 		WithScheme(clientgoscheme.Scheme).WithObjects(objects...).WithStatusSubresource(&corev1.Pod{}).Build()
 	r := reconcilerOf(engine.Env{Client: c, Cache: c})
@@ -87,7 +87,6 @@ func TestOwnWritesCostNothing(t *testing.T) {
 	}
 	require.Equal(t, 1, count.calls, "its own three writes")
 
-	// Another writer takes an endpoint out.
 	spoiled := made[0].DeepCopy()
 	spoiled.Endpoints = spoiled.Endpoints[1:]
 	require.NoError(t, c.Update(t.Context(), spoiled))
@@ -95,7 +94,6 @@ func TestOwnWritesCostNothing(t *testing.T) {
 	run()
 	require.Equal(t, 2, count.calls)
 
-	// Another deletes a slice, a pod goes.
 	require.NoError(t, c.Delete(t.Context(), &made[1]))
 	require.Equal(t, 250, endpoints(run()))
 	require.NoError(t, c.Delete(t.Context(), objects[len(objects)-1]))

@@ -12,23 +12,22 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
-// topology tells the library how much CPU the nodes of each zone have, from which it makes the hints of services that
-// are annotated with service.kubernetes.io/topology-mode: Auto (KEP-2433). Without such a service nodes are not looked
-// at.
+// topology passes the allocatable CPU of each zone to the library. The library computes hints from it for services with
+// the annotation service.kubernetes.io/topology-mode: Auto (KEP-2433). Without such a service, nodes are not read.
 type topology struct {
 	library *topologycache.TopologyCache
 
 	mu      sync.Mutex
-	changes uint64                      // of nodes, from 1
-	known   uint64                      // those that the library knows
-	auto    map[client.ObjectKey]uint64 // services with the annotation, and with which changes their hints were made
+	changes uint64                      // number of node changes, plus 1
+	known   uint64                      // value of changes at the library's last update
+	auto    map[client.ObjectKey]uint64 // annotated services, with known at their last hints
 }
 
 func newTopology() *topology {
 	return &topology{library: topologycache.NewTopologyCache(), changes: 1, auto: map[client.ObjectKey]uint64{}}
 }
 
-// automatic reports whether a service wants hints from the CPU of the zones.
+// automatic reports whether a service asks for hints based on the zones' CPU.
 func automatic(svc *corev1.Service) bool {
 	mode, ok := svc.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]
 	if !ok {
@@ -37,7 +36,7 @@ func automatic(svc *corev1.Service) bool {
 	return mode == "Auto" || mode == "auto"
 }
 
-// node is called with each change of a node. It returns the services whose hints may change with it.
+// node records a change of a node. It returns the services whose hints may change.
 func (t *topology) node(was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Node)
 	now, _ := is.(*corev1.Node)
@@ -54,7 +53,7 @@ func (t *topology) node(was, is client.Object) []engine.Request {
 	return out
 }
 
-// part is what of a node counts for its zone.
+// part is a node's contribution to its zone.
 type part struct {
 	zone, cpu string
 	in        bool
@@ -66,7 +65,7 @@ func share(n *corev1.Node) part {
 		cpu:  n.Status.Allocatable.Cpu().String(),
 		in:   nodestate.Ready(n),
 	}
-	// the library leaves these out
+	// the library ignores control plane nodes
 	for _, label := range []string{"node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"} {
 		if _, has := n.Labels[label]; has {
 			p.in = false
@@ -75,8 +74,8 @@ func share(n *corev1.Node) part {
 	return p
 }
 
-// use is called before the slices of a service are made, with a function that lists all nodes. It reports whether its
-// hints must be made again because of nodes.
+// use must be called before a service's slices are computed. list lists all nodes. again reports whether changes
+// of nodes require new hints.
 func (t *topology) use(svc *corev1.Service, list func() ([]*corev1.Node, error)) (again bool, err error) {
 	key := client.ObjectKeyFromObject(svc)
 	t.mu.Lock()
@@ -98,7 +97,6 @@ func (t *topology) use(svc *corev1.Service, list func() ([]*corev1.Node, error))
 	return again, nil
 }
 
-// forget removes a service.
 func (t *topology) forget(key client.ObjectKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -32,13 +32,13 @@ func zoned(name, zone, cpu string) *corev1.Node {
 	}
 }
 
-// cached is a client of objects in memory.
+// cached is an in-memory client without a cache.
 type cached struct{ client.WithWatch }
 
 func (cached) Cache() ctrlcache.Cache { return nil }
 
-// Endpoints of a service with topology-mode Auto are hinted to zones by their CPU, and again when nodes change; other
-// services do not look at nodes.
+// Endpoints of a service with topology-mode Auto get zone hints in proportion to the zones' CPU. The hints change
+// with the nodes. Other services do not read nodes.
 func TestHintsFollowNodes(t *testing.T) {
 	labels := map[string]string{"app": "web"}
 	a, b := zoned("na", "a", "4"), zoned("nb", "b", "4")
@@ -112,7 +112,7 @@ func TestHintsFollowNodes(t *testing.T) {
 	zones("auto")
 	require.Equal(t, 1, lists)
 
-	// A heartbeat changes nothing; another zone's CPU does.
+	// A heartbeat changes nothing. A change of a zone's CPU does.
 	require.Empty(t, r.topology.node(a, a.DeepCopy()))
 	large := a.DeepCopy()
 	large.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse("12")
@@ -120,7 +120,7 @@ func TestHintsFollowNodes(t *testing.T) {
 	require.Equal(t, []engine.Request{engine.RequestFor("default", "auto")}, r.topology.node(a, large))
 	require.Equal(t, map[string]int{"a": 6, "b": 2}, zones("auto"))
 
-	// One zone is left: there is nothing to choose.
+	// With a single zone there are no hints.
 	lost := b.DeepCopy()
 	lost.Status.Conditions[0].Status = corev1.ConditionUnknown
 	require.NoError(t, c.Status().Update(t.Context(), lost))

@@ -16,14 +16,14 @@ import (
 
 const (
 	manager = "endpointslicemirroring-controller.k8s.io"
-	// most is how many addresses of a subset are mirrored; upstream's bound.
+	// most is upstream's limit of mirrored addresses per subset. Further ones are omitted.
 	most = 1000
-	// leader marks Endpoints that were used as a lock.
+	// leader marks Endpoints that serve as a leader election lock.
 	leader = "control-plane.alpha.kubernetes.io/leader"
 )
 
-// Mirrored reports whether the Endpoints are to be mirrored: somebody wrote them by hand for a service without a
-// selector.
+// Mirrored reports whether the Endpoints must be mirrored: their service has no selector, and they are neither a
+// lock nor labelled to be skipped.
 func Mirrored(e *corev1.Endpoints, svc *corev1.Service) bool {
 	if e == nil || svc == nil || e.DeletionTimestamp != nil || svc.DeletionTimestamp != nil || len(svc.Spec.Selector) > 0 {
 		return false
@@ -37,7 +37,7 @@ type Actions struct {
 	Create, Update, Delete []*discoveryv1.EndpointSlice
 }
 
-// Plan makes the slices say what the Endpoints say: one slice for each set of ports and address family.
+// Plan makes the slices match the Endpoints, with one slice for each address family and set of ports.
 func Plan(e *corev1.Endpoints, svc *corev1.Service, have []*discoveryv1.EndpointSlice) (a Actions) {
 	var want []*discoveryv1.EndpointSlice
 	if Mirrored(e, svc) {

@@ -1,7 +1,7 @@
-// Package endpointslicemirroring mirrors Endpoints that people write for services without a selector into endpoint
-// slices, which is what the service proxy and DNS read.
+// Package endpointslicemirroring copies Endpoints that users write for Services without a selector to
+// EndpointSlices, because the service proxy and DNS read only EndpointSlices.
 //
-// Its invariant: it touches only slices that say they are its own.
+// Its invariant: it touches only slices whose managed-by label names it.
 package endpointslicemirroring
 
 import (

@@ -1,7 +1,7 @@
-// Package ephemeral makes the claims of generic ephemeral volumes (KEP-1698). Each belongs to its pod, and is deleted
-// with it.
+// Package ephemeral creates the claims of generic ephemeral volumes (KEP-1698). The pod owns them, so they are
+// deleted with it.
 //
-// Its invariant: a claim that exists is never changed.
+// Its invariant: it never changes an existing claim.
 package ephemeral
 
 import (
@@ -50,7 +50,7 @@ func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 	return nil
 }
 
-// ofClaim maps a claim that is gone to the pods that may need it again, or have waited for its name.
+// ofClaim maps a deleted claim to the pods that need it again or waited for its name.
 func ofClaim(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	if is != nil {
 		return nil
@@ -72,7 +72,7 @@ func ofClaim(ctx context.Context, env engine.Env, was, is client.Object) []engin
 	return out
 }
 
-// Plan returns the claims that a pod needs and has not, and an error for those whose names others have.
+// Plan returns the claims to create for a pod. The error lists claims with the required name that belong to others.
 func Plan(p *corev1.Pod,
 	have func(name string) *corev1.PersistentVolumeClaim) (create []*corev1.PersistentVolumeClaim, err error) {
 	if p.DeletionTimestamp != nil || podstate.Ended(p) {
@@ -129,5 +129,5 @@ func reconcile(ctx context.Context, env engine.Env, p *corev1.Pod) error {
 			return failed
 		}
 	}
-	return nil // a claim of that name that belongs to others is watched
+	return nil // another owner's claim of that name is watched
 }

@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// maxWaiting is how many objects with owners of unknown kinds are remembered, until such a kind becomes known. Others
-	// are looked at when they change.
+	// maxWaiting is how many objects with owners of unknown kinds are remembered until their owner's kind becomes
+	// known. Further objects are reconciled only when they change.
 	maxWaiting = 10_000
-	// askTimeout limits one request to another server, which may hang.
+	// askTimeout limits one request to an aggregated API server, which may hang.
 	askTimeout = 10 * time.Second
 )
 
-// others follows the objects of other servers. A server that does not answer delays nothing: its kinds stay as they
-// were last seen.
+// others watches the objects in aggregated API servers. A server that does not answer blocks nothing: the last
+// state of its objects stays in use.
 type others struct {
 	aggregated.Remotes
 	client clientmetadata.Interface
@@ -41,13 +41,13 @@ type others struct {
 	mu      sync.Mutex
 	kinds   map[schema.GroupKind]*other
 	loads   map[string]*load                     // by server
-	over    map[aggregated.Remote]bool           // kinds with too many objects
-	ending  map[schema.GroupKind]<-chan struct{} // closed when the last one that was followed has ended
-	waiting map[object]schema.GroupKind          // objects with an owner of an unknown kind
+	over    map[aggregated.Remote]bool           // kinds with too many objects, which are not watched
+	ending  map[schema.GroupKind]<-chan struct{} // closed when the last informer of the kind has ended
+	waiting map[object]schema.GroupKind          // objects with an owner of an unknown kind, and that kind
 	first   firstLists
 }
 
-// newOthers follows what other servers keep while the reconciler runs; nil if elsewhere is.
+// newOthers watches aggregated API servers while the reconciler runs. It returns nil if elsewhere is nil.
 func newOthers(env engine.Env, g *graph, elsewhere aggregated.Remotes) *others {
 	if elsewhere == nil {
 		return nil
@@ -80,7 +80,7 @@ func makeOthers(elsewhere aggregated.Remotes, reach clientmetadata.Interface, lo
 	return o
 }
 
-// of returns a kind of another server, or nil.
+// of returns a watched kind of an aggregated API server, or nil.
 func (o *others) of(gk schema.GroupKind) *other {
 	if o == nil {
 		return nil
@@ -90,7 +90,6 @@ func (o *others) of(gk schema.GroupKind) *other {
 	return o.kinds[gk]
 }
 
-// all returns the kinds of other servers.
 func (o *others) all() (list []*other) {
 	if o == nil {
 		return nil
@@ -103,7 +102,7 @@ func (o *others) all() (list []*other) {
 	return list
 }
 
-// follow follows the objects of other servers until ctx ends.
+// follow keeps the watched kinds up to date until ctx ends.
 func (o *others) follow(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -119,8 +118,8 @@ func (o *others) follow(ctx context.Context) {
 	}
 }
 
-// update starts to follow new kinds, and forgets those that are gone. All is whether there are no others that are not
-// known yet.
+// update starts to watch new kinds and stops watching removed ones. all is false while some servers have not
+// answered yet.
 func (o *others) update(ctx context.Context, kinds []aggregated.Remote, all bool, running *sync.WaitGroup) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -151,13 +150,13 @@ func (o *others) update(ctx context.Context, kinds []aggregated.Remote, all bool
 	maps.DeleteFunc(o.loads, func(server string, _ *load) bool { return !servers[server] })
 }
 
-// await remembers an object with an owner of a kind that is not known, as long as a server has not been reached.
+// await remembers an object whose owner has an unknown kind. It is enqueued when that kind becomes known.
 func (o *others) await(gk schema.GroupKind, dependent object) {
 	if o == nil {
 		return
 	}
 	o.mu.Lock()
-	known := o.kinds[gk] != nil // since just now
+	known := o.kinds[gk] != nil // it has just become known
 	if !known && len(o.waiting) < maxWaiting {
 		o.waiting[dependent] = gk
 	}
@@ -167,14 +166,13 @@ func (o *others) await(gk schema.GroupKind, dependent object) {
 	}
 }
 
-// notice forgets what await remembers of an object that is gone, or has no owners any more: neither is looked at again.
+// notice makes others forget an object that was deleted or has lost its owners, because it is not reconciled again.
 func (o *others) notice(gvk schema.GroupVersionKind, was, is client.Object) {
 	if was != nil && len(was.GetOwnerReferences()) > 0 && (is == nil || len(is.GetOwnerReferences()) == 0) {
 		o.forget(object{gvk, was.GetNamespace(), was.GetName()})
 	}
 }
 
-// forget forgets what await remembers of an object.
 func (o *others) forget(dependent object) {
 	if o == nil {
 		return
@@ -184,7 +182,7 @@ func (o *others) forget(dependent object) {
 	delete(o.waiting, dependent)
 }
 
-// known has the objects looked at that waited for a kind, whose objects are known now.
+// known marks a kind as listed, and enqueues the objects that waited for it.
 func (o *others) known(f *other) {
 	var list []object
 	o.mu.Lock()
@@ -206,7 +204,7 @@ func gvrOf(k engine.Kind) schema.GroupVersionResource {
 	return k.GroupVersion().WithResource(k.Resource)
 }
 
-// get returns an object as it was last seen, nil if there is none.
+// get returns an object's last known state, or nil if it does not exist.
 func (k *other) get(namespace, name string) *metav1.PartialObjectMetadata {
 	key := name
 	if namespace != "" {
@@ -222,7 +220,7 @@ func (k *other) get(namespace, name string) *metav1.PartialObjectMetadata {
 	return m
 }
 
-// owned returns the objects that have an owner, as they were last seen.
+// owned returns the objects with the given owner, as last seen.
 func (k *other) owned(by types.UID) (out []object) {
 	for _, o := range k.objects.List() {
 		if m, ok := o.(*metav1.PartialObjectMetadata); ok &&
@@ -233,19 +231,16 @@ func (k *other) owned(by types.UID) (out []object) {
 	return out
 }
 
-// at is the client for the objects of a kind in a namespace.
 func (o *others) at(k engine.Kind, namespace string) clientmetadata.ResourceInterface {
-	return o.client.Resource(gvrOf(k)).Namespace(namespace) // "" is that of kinds without
+	return o.client.Resource(gvrOf(k)).Namespace(namespace) // cluster-scoped kinds have the namespace ""
 }
 
-// read reads an object from its server.
 func (o *others) read(ctx context.Context, k *other, at object) (*metav1.PartialObjectMetadata, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	return o.at(k.Kind, at.Namespace).Get(ctx, at.Name, metav1.GetOptions{})
 }
 
-// patch changes metadata of an object.
 func (o *others) patch(ctx context.Context, k engine.Kind, m *metav1.PartialObjectMetadata, data []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -253,7 +248,7 @@ func (o *others) patch(ctx context.Context, k engine.Kind, m *metav1.PartialObje
 	return err
 }
 
-// remove deletes an object, if it is still the one that was seen.
+// remove deletes an object if it is unchanged since it was read.
 func (o *others) remove(ctx context.Context, k *other, m *metav1.PartialObjectMetadata,
 	how metav1.DeletionPropagation) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)

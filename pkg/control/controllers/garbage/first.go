@@ -2,23 +2,22 @@ package garbage
 
 import "time"
 
-// patience is how long after its start the garbage collector has wait what depends on dependents, until other servers
-// have said what they have. It is the period for which upstream's waits.
+// patience is how long after its start the garbage collector waits for the aggregated API servers' objects before
+// it decides about owners. Upstream's collector waits as long.
 const patience = 30 * time.Second
 
-// firstLists reports whether the first lists of other servers' kinds have come. Before, owners that are deleted in the
-// foreground, or orphan their dependents, would seem to have none.
+// firstLists tracks whether the kinds of aggregated API servers have been listed once. Until then, an owner that
+// is deleted in the foreground or orphans its dependents might seem to have none.
 type firstLists struct {
 	now   func() time.Time
 	until time.Time
 
-	described bool            // which kinds there are is known
-	over      bool            // nothing waits any more
-	waiting   map[object]bool // at most maxWaiting; more wait until the period is over
+	described bool            // all servers have reported their kinds
+	over      bool            // no owner waits any more
+	waiting   map[object]bool // at most maxWaiting owners; further ones wait for the whole period
 }
 
-// early returns how long an owner has to wait for its dependents to be known, 0 if it has not. It is looked at again as
-// soon as they are.
+// early returns how long an owner must wait for its dependents to be known, or 0. It is enqueued as soon as they are.
 func (o *others) early(owner object) time.Duration {
 	if o == nil {
 		return 0
@@ -31,7 +30,7 @@ func (o *others) early(owner object) time.Duration {
 	return left
 }
 
-// hold returns how long an owner has to wait; late is set once, if not all were listed in time.
+// hold implements early. late is true once, for the first call after the period, if some kinds were not listed in time.
 func (o *others) hold(owner object) (left time.Duration, late bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -49,7 +48,7 @@ func (o *others) hold(owner object) (left time.Duration, late bool) {
 	return left, false
 }
 
-// listed has the owners looked at that waited, if all kinds have been listed.
+// listed enqueues the waiting owners if all kinds have been listed.
 func (o *others) listed() {
 	for owner := range o.endFirst() {
 		o.enqueue(owner.request())

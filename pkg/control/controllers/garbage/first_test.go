@@ -11,7 +11,8 @@ import (
 
 var anOwner = object{schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, "a", "cm"}
 
-// What depends on dependents waits for the first list of each kind, and is decided as soon as they have come.
+// Owners in foreground or orphaning deletion wait for the first list of each kind, and are enqueued once all have
+// arrived.
 func TestOwnersWaitForFirstLists(t *testing.T) {
 	answer := make(chan struct{})
 	s := newServer(func(int) *metav1.PartialObjectMetadataList {
@@ -33,7 +34,7 @@ func TestOwnersWaitForFirstLists(t *testing.T) {
 	require.Zero(t, f.early(anOwner), "only after the start")
 }
 
-// A server that never answers has owners wait for some time after the start, and no longer.
+// Owners wait a limited time after the start for a server that never answers.
 func TestOwnersDoNotWaitForDeadServers(t *testing.T) {
 	for name, silent := range map[string]bool{"unknown kinds": true, "no list": false} {
 		t.Run(name, func(t *testing.T) {
@@ -51,7 +52,7 @@ func TestOwnersDoNotWaitForDeadServers(t *testing.T) {
 	}
 }
 
-// A kind that is not followed as it has too many objects keeps no owner waiting.
+// A kind that is not watched because it has too many objects blocks no owner.
 func TestOwnersDoNotWaitForTooManyObjects(t *testing.T) {
 	answer := make(chan struct{})
 	s := newServer(func(int) *metav1.PartialObjectMetadataList {

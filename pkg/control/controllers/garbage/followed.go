@@ -15,39 +15,38 @@ import (
 )
 
 const (
-	// maxElsewhere is how many objects of one kind are followed in another server, and maxHeld how much memory all that
-	// are followed in one server may take, in bytes, as weight estimates it. A kind with more is not collected, until its
-	// APIService is created anew or the process starts again.
+	// maxElsewhere is the maximum number of watched objects of one kind. maxHeld is the maximum memory in bytes
+	// for the watched objects of one server, as weight estimates it. A kind that exceeds a limit is not collected
+	// until its APIService is recreated or the process restarts.
 	maxElsewhere = 100_000
 	maxHeld      = 256 << 20
-	// pageSize is how many objects are asked for at once, and maxPages how many answers are read for a list, which may
-	// have fewer.
+	// pageSize is the number of objects per request. maxPages is the maximum number of pages in a list: servers
+	// may return smaller pages.
 	pageSize = 500
 	maxPages = 4 * maxElsewhere / pageSize
-	// maxLists is how many lists of one server are read at the same time. Others wait.
+	// maxLists is how many lists of one server are read at the same time.
 	maxLists = 2
 )
 
 var errTooMany = errors.New("there are too many objects of this kind")
 
-// limits are maxElsewhere and maxHeld.
+// limits holds maxElsewhere and maxHeld, or smaller values in tests.
 type limits struct {
 	objects int
 	bytes   int64
 }
 
-// other is a kind of another server, with its objects as they were last seen.
 type other struct {
 	aggregated.Remote
 	objects toolscache.Store
 	stop    context.CancelFunc
 	load    *load
-	listed  bool  // others.mu guards it
-	count   int   // only the informer's handler has it
-	share   share // load.mu guards it
+	listed  bool  // guarded by others.mu
+	count   int   // used only by the informer's handler
+	share   share // guarded by load.mu
 }
 
-// start follows a kind until ctx ends or it has too many objects. The caller holds the lock.
+// start watches a kind until ctx ends or the kind has too many objects. The caller must hold o.mu.
 func (o *others) start(ctx context.Context, k aggregated.Remote, running *sync.WaitGroup) *other {
 	all := ctx
 	ctx, stop := context.WithCancel(ctx)
@@ -64,7 +63,7 @@ func (o *others) start(ctx context.Context, k aggregated.Remote, running *sync.W
 		},
 	}}, &metav1.PartialObjectMetadata{}, 0, toolscache.Indexers{})
 	f.objects = informer.GetStore()
-	_ = informer.SetTransform(slim) // it fails only for informers that were started
+	_ = informer.SetTransform(slim) // it fails only if the informer has started
 	_, _ = informer.AddEventHandler(o.handler(ctx, f))
 	before, ended := o.ending[k.GroupKind()], make(chan struct{})
 	o.ending[k.GroupKind()] = ended
@@ -88,9 +87,9 @@ func (o *others) start(ctx context.Context, k aggregated.Remote, running *sync.W
 	return f
 }
 
-// handler reports each change, and stops following a kind that has too many objects.
+// handler reports each change, and stops watching a kind that has too many objects.
 func (o *others) handler(ctx context.Context, f *other) toolscache.ResourceEventHandler {
-	see := func(was, is any) { // one after the other
+	see := func(was, is any) { // calls are sequential
 		a, _ := was.(*metav1.PartialObjectMetadata)
 		b, _ := is.(*metav1.PartialObjectMetadata)
 		if ctx.Err() != nil {
@@ -122,7 +121,7 @@ func (o *others) handler(ctx context.Context, f *other) toolscache.ResourceEvent
 	}
 }
 
-// tooMany stops following a kind for good, and nothing is known of it any more.
+// tooMany permanently stops watching a kind.
 func (o *others) tooMany(f *other) {
 	f.stop()
 	f.load.release(&f.share)
@@ -141,8 +140,8 @@ func (o *others) tooMany(f *other) {
 	}
 }
 
-// end takes what was followed for gone, as far as others wait for it. They are not deleted for that: the kind of their
-// owner is unknown.
+// end reports the objects of a kind that is no longer watched as gone, so that owners do not wait for them. They
+// are not deleted: their own kind is unknown from now on.
 func (o *others) end(f *other, ended <-chan struct{}) {
 	f.load.release(&f.share)
 	for _, was := range f.objects.List() {
@@ -157,12 +156,13 @@ func (o *others) end(f *other, ended <-chan struct{}) {
 	}
 }
 
-// lister has the informer list. Streamed lists are held by the informer as a whole before anybody may count them.
+// lister disables streamed lists, because the informer would hold a whole list before its size is checked.
 type lister struct{ *toolscache.ListWatch }
 
 func (lister) IsWatchListSemanticsUnSupported() bool { return true }
 
-// list reads all objects of a kind, in pages, of each only what matters here, until there are too many.
+// list reads all objects of a kind in pages. It keeps only the needed metadata, and stops if there are too many
+// objects.
 func (o *others) list(ctx context.Context, f *other, options metav1.ListOptions) (runtime.Object, error) {
 	select {
 	case f.load.lists <- struct{}{}:
@@ -193,11 +193,10 @@ func (o *others) list(ctx context.Context, f *other, options metav1.ListOptions)
 	return list, nil
 }
 
-// pages reads the objects of a kind in a namespace, "" for all, page by page, and returns the resourceVersion of the
-// list.
+// pages lists the objects of a kind in a namespace, "" for all, page by page. It returns the list's resourceVersion.
 func (o *others) pages(ctx context.Context, k engine.Kind, namespace string, options metav1.ListOptions,
 	see func([]metav1.PartialObjectMetadata) error) (version string, err error) {
-	// servers give pages of what is newest alone
+	// servers paginate only lists of the newest state
 	options.Limit, options.ResourceVersion, options.ResourceVersionMatch = pageSize, "", ""
 	for range maxPages {
 		page, err := o.at(k, namespace).List(ctx, options)
@@ -214,7 +213,7 @@ func (o *others) pages(ctx context.Context, k engine.Kind, namespace string, opt
 	return "", errTooMany
 }
 
-// slim drops the metadata that does not matter here, which others may fill.
+// slim is the informer's transform. It drops unneeded metadata, whose size other clients control.
 func slim(o any) (any, error) {
 	if m, ok := o.(*metav1.PartialObjectMetadata); ok {
 		return slimmed(m), nil
@@ -230,7 +229,7 @@ func slimmed(m *metav1.PartialObjectMetadata) *metav1.PartialObjectMetadata {
 	}}
 }
 
-// weight estimates what an object takes that was slimmed, with its place in the graph, in bytes.
+// weight estimates the memory of a slimmed object and of its entries in the graph, in bytes.
 func weight(m *metav1.PartialObjectMetadata) int64 {
 	if m == nil {
 		return 0

@@ -38,12 +38,12 @@ var (
 	fishers  = remote("Fisher", "fishers")
 )
 
-// server is another server with Flunders and Fishers, and the client for it.
+// server is an aggregated API server with Flunders and Fishers, and the client for it.
 type server struct {
 	aggregated.Remotes
 	page  func(n int) *metav1.PartialObjectMetadataList
 	watch *watch.RaceFreeFakeWatcher
-	// fishers answers requests for lists of them; nil: there are none.
+	// fishers answers list requests for Fishers. Nil: there are none.
 	fishers func(n int) *metav1.PartialObjectMetadataList
 
 	mu      sync.Mutex
@@ -51,13 +51,13 @@ type server struct {
 	fished  []metav1.ListOptions
 	watched []metav1.ListOptions
 	patched map[string]string
-	refuses error // patches
+	refuses error // error for patches
 	changed chan struct{}
 	kinds   []aggregated.Remote
-	silent  bool // it does not say what it has until has is called
+	silent  bool // Served reports nothing until has is called
 }
 
-// newServer is a server that answers the n-th request for a list with page(n).
+// newServer returns a server that answers the n-th list request with page(n).
 func newServer(page func(n int) *metav1.PartialObjectMetadataList) *server {
 	return &server{
 		page:    page,
@@ -140,7 +140,7 @@ func (l *load) taken() share {
 	return l.total
 }
 
-// a Flunder with a blocking owner, if that is not empty.
+// someFlunder returns a Flunder, with a blocking owner unless owner is empty.
 func someFlunder(name string, owner types.UID) *metav1.PartialObjectMetadata {
 	m := &metav1.PartialObjectMetadata{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name, UID: types.UID("uid-" + name), ResourceVersion: "1"},
@@ -161,7 +161,7 @@ func pageOf(more string, items ...*metav1.PartialObjectMetadata) *metav1.Partial
 	return l
 }
 
-// following is the follower of a server, and what it has enqueued.
+// following is the watcher of a server, and the requests that it has enqueued.
 type following struct {
 	*others
 	g *graph
@@ -217,7 +217,7 @@ func (f *following) isOver() bool {
 	return f.over[flunders] && f.kinds[flunders.GroupKind()] == nil && f.ending[flunders.GroupKind()] == nil
 }
 
-// Lists are read page by page, and pages belong together.
+// Lists are read page by page, with continue tokens.
 func TestListsElsewhereAreReadInPages(t *testing.T) {
 	s := newServer(func(n int) *metav1.PartialObjectMetadataList {
 		if n == 0 {
@@ -237,7 +237,7 @@ func TestListsElsewhereAreReadInPages(t *testing.T) {
 	}
 }
 
-// A server whose list does not end is read up to the limit, and asked no more.
+// An endless list is read up to the limit, and the server is not asked again.
 func TestListsWithoutEndAreNotFollowed(t *testing.T) {
 	for name, page := range map[string]func(n int) *metav1.PartialObjectMetadataList{
 		"many": func(n int) *metav1.PartialObjectMetadataList {
@@ -283,7 +283,7 @@ func TestListsWithoutEndAreNotFollowed(t *testing.T) {
 	}
 }
 
-// When a kind has too many objects, nothing that was seen of it is used any more: no owner waits for it.
+// When a kind has too many objects, all its objects are forgotten: no owner waits for them.
 func TestTooManyObjectsElsewhereAreForgotten(t *testing.T) {
 	for name, most := range map[string]limits{"objects": {10, 1 << 20}, "bytes": {1000, 10_000}} {
 		t.Run(name, func(t *testing.T) {
@@ -294,7 +294,7 @@ func TestTooManyObjectsElsewhereAreForgotten(t *testing.T) {
 				OwnerReferences[0]).request()
 			require.False(t, f.has(owner))
 			server := f.of(flunders.GroupKind()).load
-			for i := range 50 { // the fake's buffer has 100
+			for i := range 50 { // the fake's buffer holds 100
 				s.watch.Add(someFlunder(fmt.Sprint(i), ""))
 			}
 			eventually(t, f.isOver, "it gives up")
@@ -306,7 +306,7 @@ func TestTooManyObjectsElsewhereAreForgotten(t *testing.T) {
 	}
 }
 
-// What was deleted is taken off the limit again.
+// Deleted objects no longer count against the limit.
 func TestDeletedObjectsElsewhereDoNotCount(t *testing.T) {
 	s := newServer(func(int) *metav1.PartialObjectMetadataList { return pageOf("") })
 	f := follow(t, s, limits{3, 1 << 20})
@@ -324,7 +324,7 @@ func TestDeletedObjectsElsewhereDoNotCount(t *testing.T) {
 	}, "only it counts")
 }
 
-// What is gone, or has no owner any more, takes no place among those that wait for their owner's kind.
+// Deleted objects and objects without owners no longer count against maxWaiting.
 func TestTheGoneDoNotWait(t *testing.T) {
 	s := newServer(func(int) *metav1.PartialObjectMetadataList { return pageOf("") })
 	f := makeOthers(s, s, slog.New(slog.DiscardHandler), time.Now, func(engine.Request) {}, newGraph())

@@ -13,13 +13,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// object identifies an object of any kind.
 type object struct {
 	schema.GroupVersionKind
 	Namespace, Name string
 }
 
-// request encodes an object's kind into the queue's key; unpack decodes it.
+// request encodes an object in a request. unpack decodes it.
 func (o object) request() engine.Request {
 	return engine.RequestFor(strings.Join([]string{o.Group, o.Version, o.Kind, o.Namespace}, "|"), o.Name)
 }
@@ -33,22 +32,22 @@ func unpack(r engine.Request) (o object, ok bool) {
 	return o, true
 }
 
-// graph tracks the dependents of each owner. It is fed by events of all kinds and may lag behind the
-// cache, so its answers are verified there before anything is deleted.
+// graph tracks the dependents of each owner from the events of all kinds. It may lag behind the cache, so each
+// deletion is verified there first.
 type graph struct {
 	mu         sync.Mutex
-	dependents map[types.UID]map[object]types.UID // by owner
-	absent     map[types.UID]struct{}             // owners confirmed to be gone
+	dependents map[types.UID]map[object]types.UID // by owner, each dependent with its UID
+	absent     map[types.UID]struct{}             // owners that are confirmed to be gone
 }
 
-// remembered bounds absent; beyond it, an arbitrary owner is evicted and confirmed again if needed.
+// remembered bounds absent. Beyond it an arbitrary owner is evicted, and confirmed again if needed.
 const remembered = 500
 
 func newGraph() *graph {
 	return &graph{dependents: map[types.UID]map[object]types.UID{}, absent: map[types.UID]struct{}{}}
 }
 
-// see records a change of one object, and returns the objects to reconcile because of it.
+// see records a change of one object, and returns the objects to reconcile.
 func (g *graph) see(gvk schema.GroupVersionKind, was, is client.Object) []engine.Request {
 	o := is
 	if o == nil {
@@ -86,7 +85,7 @@ func (g *graph) see(gvk schema.GroupVersionKind, was, is client.Object) []engine
 	}
 	switch {
 	case is == nil:
-		// Its dependents have lost an owner, and its owners may have waited for it.
+		// Its dependents have lost an owner, and its owners may have waited for its deletion.
 		for _, d := range g.of(was.GetUID()) {
 			out = append(out, d.request())
 		}
@@ -110,7 +109,7 @@ func blocks(r metav1.OwnerReference) bool {
 	return r.BlockOwnerDeletion != nil && *r.BlockOwnerDeletion
 }
 
-// owners are the requests for what the references of an object name.
+// owners returns requests for the owners whose deletion the references block.
 func owners(of object, refs []metav1.OwnerReference) []engine.Request {
 	var out []engine.Request
 	for _, ref := range refs {
@@ -121,13 +120,12 @@ func owners(of object, refs []metav1.OwnerReference) []engine.Request {
 	return out
 }
 
-// ownerOf is the object that a reference names. The caller must know whether its kind is namespaced.
+// ownerOf returns the object that a reference names, with the dependent's namespace even if the kind has none.
 func ownerOf(of object, ref metav1.OwnerReference) object {
 	gv, _ := schema.ParseGroupVersion(ref.APIVersion)
 	return object{gv.WithKind(ref.Kind), of.Namespace, ref.Name}
 }
 
-// of lists the dependents of an owner.
 func (g *graph) of(owner types.UID) []object {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -2,23 +2,23 @@ package garbage
 
 import "sync"
 
-// load counts the memory for watching one server. The share of a kind that is no longer watched is released at once,
-// for the kinds that remain.
+// load counts the memory for watching one server. When a kind is no longer watched, its share is freed for the
+// other kinds.
 type load struct {
-	lists chan struct{} // has an element for each list that is read
+	lists chan struct{} // semaphore of the lists being read
 
 	mu    sync.Mutex
 	total share
 }
 
-// share is the part of one kind, in bytes.
+// share is the memory of one kind, in bytes.
 type share struct {
-	held    int64 // by what is followed
-	reading int64 // by lists that are read, beyond what they take the place of
+	held    int64 // by watched objects
+	reading int64 // by lists being read, in excess of held
 }
 
-// hold counts a change of what is followed of a kind, and reports whether it may be followed on. Only a kind that grows
-// may be too large.
+// hold adds a change of a kind's watched objects. It returns false and frees the kind's share if the kind grew
+// beyond the server's limit. A kind that does not grow is always kept.
 func (l *load) hold(of *share, change, most int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -32,8 +32,7 @@ func (l *load) hold(of *share, change, most int64) bool {
 	return false
 }
 
-// read counts what has been read of a kind's list, in all, and reports whether more of it may be. Zero: it is not read
-// any more.
+// read sets the size of a kind's list that has been read so far, 0 at the end. It reports whether reading may continue.
 func (l *load) read(of *share, size, most int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -43,7 +42,6 @@ func (l *load) read(of *share, size, most int64) bool {
 	return l.total.held+l.total.reading <= most
 }
 
-// release releases the share of a kind.
 func (l *load) release(of *share) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// sized is a page with one object that takes about that many bytes.
+// sized returns a page with one object of about that many bytes.
 func sized(more string, bytes int) *metav1.PartialObjectMetadataList {
 	return pageOf(more, large("one", bytes))
 }
@@ -27,8 +27,8 @@ func large(name string, bytes int) *metav1.PartialObjectMetadata {
 	return m
 }
 
-// Kinds of one server share its memory: what comes when the others have taken it is let go, and they stay. Other
-// servers have their own.
+// Kinds of one server share its memory: a kind that exceeds the rest is dropped, and the others stay. Each server
+// has a limit of its own.
 func TestKindsOfAServerShareItsMemory(t *testing.T) {
 	s := newServer(func(int) *metav1.PartialObjectMetadataList { return sized("", 60_000) })
 	s.fishers = func(int) *metav1.PartialObjectMetadataList { return sized("", 60_000) }
@@ -51,7 +51,7 @@ func TestKindsOfAServerShareItsMemory(t *testing.T) {
 	require.NotNil(t, f.of(fishers.GroupKind()))
 }
 
-// What is read of a list counts for its server before it is followed, and no longer than it is read.
+// A list counts against its server's limit while it is being read.
 func TestListsUnderWayCount(t *testing.T) {
 	answer := make(chan struct{})
 	s := newServer(func(n int) *metav1.PartialObjectMetadataList {
@@ -80,7 +80,7 @@ func TestListsUnderWayCount(t *testing.T) {
 	}, "Flunders are followed, and nothing is read")
 }
 
-// What a list takes the place of does not count again: a kind is not let go because it is listed anew.
+// A list of an already watched kind counts only its excess, so that a relist does not drop the kind.
 func TestListsTakeThePlaceOfWhatIsFollowed(t *testing.T) {
 	l, kind, neighbour := &load{}, &share{}, &share{}
 	require.True(t, l.hold(kind, 60, 100))
@@ -93,7 +93,7 @@ func TestListsTakeThePlaceOfWhatIsFollowed(t *testing.T) {
 	require.Equal(t, share{held: 20}, l.taken())
 }
 
-// A kind that is let go takes no other one with it, though its objects are still there until its informer has ended.
+// Dropping a kind does not drop others, even before its informer has ended.
 func TestOnlyTheKindThatGrowsIsLetGo(t *testing.T) {
 	s := newServer(nil)
 	o := makeOthers(s, s, slog.New(slog.DiscardHandler), time.Now, func(engine.Request) {}, newGraph())
@@ -118,7 +118,6 @@ func TestOnlyTheKindThatGrowsIsLetGo(t *testing.T) {
 	require.Equal(t, share{held: weight(someFlunder("small", ""))}, server.taken())
 }
 
-// At most maxLists lists of a server are read at the same time.
 func TestFewListsAtATime(t *testing.T) {
 	var mu sync.Mutex
 	now, most, answer := 0, 0, make(chan struct{})

@@ -8,55 +8,54 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Owner is the state of what an owner reference names.
+// Owner is the state of an object that an owner reference names.
 type Owner int
 
 const (
-	// Solid: it exists, or its kind is unknown.
+	// Solid: the owner exists, or its kind is unknown.
 	Solid Owner = iota
-	// Absent: it is gone.
+	// Absent: the owner is gone.
 	Absent
-	// Waiting: it is being deleted, and waits for its dependents.
+	// Waiting: the owner is being deleted in the foreground and waits for its dependents.
 	Waiting
 )
 
 // Observed is an object with its owners and dependents.
 type Observed struct {
 	Object metav1.Object
-	// Owners are the states of its owner references, in their order.
+	// Owners are the states of the owner references, in order.
 	Owners []Owner
-	// Dependents is the number of objects it owns, Blocking how many of them block its deletion.
+	// Dependents is the number of objects it owns, and Blocking how many of them block its deletion.
 	Dependents, Blocking int
-	// Circle is set if one of its dependents waits for its own dependents too.
+	// Circle means that one of its dependents is deleted in the foreground as well.
 	Circle bool
-	// Early is how long its dependents may remain unknown, as the collector has just started. It decides nothing that
-	// depends on them.
+	// Early is how long its dependents may remain unknown after the collector's start. Plan waits meanwhile.
 	Early time.Duration
 }
 
 // Action is what to do with the object.
 type Action struct {
-	// Wait until its dependents are known, at most that long.
+	// Wait until its dependents are known, at most this long.
 	Wait time.Duration
-	// Delete with this propagation; empty: do not.
+	// Delete with this propagation. Empty: do not delete.
 	Delete metav1.DeletionPropagation
-	// Refs are the owner references to keep; nil: leave them.
+	// Refs are the owner references to keep. Nil: leave them unchanged.
 	Refs []metav1.OwnerReference
-	// Unblock its own references first, as it is part of a cycle.
+	// Unblock its own references before it is deleted, because it is part of a cycle.
 	Unblock bool
-	// Orphan its dependents, then drop that finalizer.
+	// Orphan its dependents, then remove the orphan finalizer.
 	Orphan bool
-	// Collect its dependents or, if no blocking dependent is left, finish: drop the foreground finalizer.
+	// Collect its dependents. Finish if no dependent blocks: remove the foreground finalizer.
 	Collect, Finish bool
 }
 
-// waits reports whether the object's deletion waits for its dependents.
+// waits reports whether the deletion of the object waits for its dependents.
 func waits(o metav1.Object) bool {
 	return slices.Contains(o.GetFinalizers(), metav1.FinalizerDeleteDependents) ||
 		slices.Contains(o.GetFinalizers(), metav1.FinalizerOrphanDependents)
 }
 
-// Plan decides.
+// Plan decides what to do with an object. It is a pure function.
 func Plan(o Observed) Action {
 	if o.Early > 0 {
 		return Action{Wait: o.Early}
@@ -99,7 +98,6 @@ func Plan(o Observed) Action {
 	return Action{Delete: metav1.DeletePropagationBackground}
 }
 
-// without returns the references except those to one owner.
 func without(refs []metav1.OwnerReference, owner types.UID) []metav1.OwnerReference {
 	return slices.DeleteFunc(slices.Clone(refs), func(r metav1.OwnerReference) bool { return r.UID == owner })
 }

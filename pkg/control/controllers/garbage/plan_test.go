@@ -74,7 +74,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestGraphKnowsAllDependents: after any events, the graph has just the dependents that there are.
+// TestGraphKnowsAllDependents: after any events, the graph contains exactly the existing dependents.
 func TestGraphKnowsAllDependents(t *testing.T) {
 	gvk := schema.GroupVersionKind{Version: "v1", Kind: "Pod"}
 	owners := []types.UID{"a", "b", "c"}

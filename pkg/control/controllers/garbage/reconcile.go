@@ -1,8 +1,7 @@
-// Package garbage collects objects whose owners are gone: in the background, in the foreground (the owner waits) or by
-// orphaning them, as the deletion of the owner asked.
+// Package garbage deletes objects whose owners are gone. It implements background, foreground and orphaning deletion.
 //
-// Its invariants: nothing is deleted before the API server confirmed that each of its owners is gone or is waiting for
-// its deletion; and an aggregated API server that does not answer delays nothing but what it keeps or owns.
+// Its invariants: it deletes an object only after the API server has confirmed that each owner is gone or waits
+// for its dependents. An aggregated API server that does not answer blocks only decisions about its own objects.
 package garbage
 
 import (
@@ -22,8 +21,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// New declares the reconciler; kinds are all that may own or be owned here, elsewhere is what may in other servers, or
-// nil.
+// New declares the reconciler. kinds are the kinds of this server. elsewhere serves the kinds of aggregated API
+// servers, and may be nil.
 func New(kinds engine.Kinds, elsewhere aggregated.Remotes) *engine.Reconciler {
 	var r *reconciler
 	return &engine.Reconciler{
@@ -52,7 +51,7 @@ func New(kinds engine.Kinds, elsewhere aggregated.Remotes) *engine.Reconciler {
 	}
 }
 
-// skipped are kinds that neither own nor are owned, but change often.
+// skipped are kinds that neither own nor are owned but change often.
 var skipped = map[schema.GroupKind]bool{{Kind: "Event"}: true, {Group: "events.k8s.io", Kind: "Event"}: true}
 
 func collected(k engine.Kind) bool { return k.Deletable && !skipped[k.GroupKind()] }
@@ -67,10 +66,10 @@ type reconciler struct {
 	engine.Env
 	g      *graph
 	known  known
-	others *others // nil if there can be none
+	others *others // nil without aggregated API servers
 }
 
-// known returns the kinds that may own or be owned. It rebuilds its map only when they have changed.
+// known caches the kinds that may own or be owned. It rebuilds the map only after a change of the kinds.
 type known struct {
 	kinds engine.Kinds
 
@@ -100,7 +99,7 @@ func (k *known) now() map[schema.GroupKind]engine.Kind {
 	return k.made
 }
 
-// at completes an object's address: the version that is watched, and no namespace for kinds without.
+// at completes an object's address: it sets the watched version, and removes the namespace for cluster-scoped kinds.
 func (r *reconciler) at(o object) (object, bool) {
 	k, ok := r.known.now()[o.GroupKind()]
 	if other := r.elsewhere(o.GroupKind()); !ok && other != nil {
@@ -113,7 +112,7 @@ func (r *reconciler) at(o object) (object, bool) {
 	return o, ok
 }
 
-// elsewhere returns the kind of another server, nil for kinds that are kept here.
+// elsewhere returns a kind of an aggregated API server. It returns nil for kinds that this server stores.
 func (r *reconciler) elsewhere(gk schema.GroupKind) *other {
 	if _, here := r.known.now()[gk]; here {
 		return nil
@@ -144,7 +143,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	if !ok {
 		return engine.Result{}, nil
 	}
-	r.others.forget(self) // if it still has to wait, it is remembered again
+	r.others.forget(self) // it is remembered again if it still has to wait
 	m, err := r.get(ctx, self)
 	if err != nil {
 		return engine.Result{}, client.IgnoreNotFound(err)
@@ -198,14 +197,14 @@ func (r *reconciler) observe(ctx context.Context, self object,
 	}
 	candidates := r.g.of(m.UID)
 	if going {
-		// This is decided only once, so list all dependents: the graph may be stale.
+		// This decision is final, so list all dependents: the graph may be stale.
 		if candidates, err = r.scan(ctx, self, m.UID); err != nil {
 			return o, nil, err
 		}
 	}
 	for _, d := range candidates {
 		if _, known := r.at(d); !known {
-			continue // its kind is not followed any more
+			continue // its kind is no longer watched
 		}
 		dm, err := r.get(ctx, d)
 		if apierrors.IsNotFound(err) {
@@ -228,7 +227,7 @@ func (r *reconciler) observe(ctx context.Context, self object,
 	return o, deps, nil
 }
 
-// scan lists the dependents of an owner from the cache, and those in other servers as they were last seen.
+// scan lists an owner's dependents from the cache, and from the watched objects of aggregated API servers.
 func (r *reconciler) scan(ctx context.Context, of object, uid types.UID) (out []object, err error) {
 	for _, k := range r.known.now() {
 		if of.Namespace != "" && !k.Namespaced {
@@ -254,15 +253,14 @@ func (r *reconciler) scan(ctx context.Context, of object, uid types.UID) (out []
 	return out, nil
 }
 
-// owner returns the state of an owner. Its absence is confirmed with the API server, as the cache of its kind may be
-// stale.
+// owner returns the state of an owner. It confirms an absence with the API server, because the cache may be stale.
 func (r *reconciler) owner(ctx context.Context, of object, ref metav1.OwnerReference) (Owner, error) {
 	named := ownerOf(of, ref)
 	at, ok := r.at(named)
 	if !ok {
 		r.others.await(named.GroupKind(), of)
 		if _, err := r.get(ctx, of); apierrors.IsNotFound(err) {
-			r.others.forget(of) // it was deleted meanwhile
+			r.others.forget(of) // it was deleted concurrently
 		}
 		return Solid, nil
 	}
@@ -284,15 +282,15 @@ func (r *reconciler) owner(ctx context.Context, of object, ref metav1.OwnerRefer
 		return Solid, err
 	}
 	if !gone {
-		// The cache will catch up, but its event enqueues nothing, so retry.
+		// The cache will catch up, but that event enqueues nothing, so retry.
 		return Solid, apierrors.NewConflict(schema.GroupResource{Group: at.Group, Resource: at.Kind}, at.Name, nil)
 	}
 	r.g.setAbsent(ref.UID)
 	return Absent, nil
 }
 
-// asked checks with the API server, bypassing caches, whether the object with that UID is gone: by a dry-run write that
-// changes nothing.
+// asked checks with the API server, bypassing caches, whether the object with that UID is gone. It uses a dry-run
+// write that changes nothing.
 func (r *reconciler) asked(ctx context.Context, at object, uid types.UID) (gone bool, err error) {
 	if k := r.elsewhere(at.GroupKind()); k != nil {
 		m, err := r.others.read(ctx, k, at)
@@ -315,7 +313,7 @@ func (r *reconciler) asked(ctx context.Context, at object, uid types.UID) (gone 
 	return false, err
 }
 
-// patch writes metadata, unless the object has changed since it was read.
+// patch writes metadata. It conflicts if the object has changed since it was read.
 func (r *reconciler) patch(ctx context.Context, m *metav1.PartialObjectMetadata, fields map[string]any) error {
 	data, err := patchOf(m, fields)
 	if err != nil {
@@ -329,7 +327,7 @@ func (r *reconciler) patch(ctx context.Context, m *metav1.PartialObjectMetadata,
 	return r.Client.Patch(ctx, o, client.RawPatch(types.MergePatchType, data))
 }
 
-// patchOf is a merge patch of metadata, which fails if the object has changed since it was read.
+// patchOf returns a merge patch of metadata that conflicts if the object has changed since it was read.
 func patchOf(m *metav1.PartialObjectMetadata, fields map[string]any) ([]byte, error) {
 	fields["uid"], fields["resourceVersion"] = m.UID, m.ResourceVersion
 	return json.Marshal(map[string]any{"metadata": fields})
@@ -341,7 +339,7 @@ func (r *reconciler) remove(ctx context.Context, m *metav1.PartialObjectMetadata
 		for i := range refs {
 			refs[i].BlockOwnerDeletion = nil
 		}
-		return r.patch(ctx, m, map[string]any{"ownerReferences": refs}) // its event brings it back here
+		return r.patch(ctx, m, map[string]any{"ownerReferences": refs}) // its event enqueues the object again
 	}
 	if k := r.elsewhere(m.GroupVersionKind().GroupKind()); k != nil {
 		return r.others.remove(ctx, k, m, a.Delete)
@@ -351,7 +349,7 @@ func (r *reconciler) remove(ctx context.Context, m *metav1.PartialObjectMetadata
 		client.PropagationPolicy(a.Delete))
 }
 
-// orphan removes the owner references of the dependents, and then the owner's finalizer.
+// orphan removes the dependents' owner references, and then the owner's finalizer.
 func (r *reconciler) orphan(ctx context.Context, m *metav1.PartialObjectMetadata, deps []object) error {
 	for _, d := range deps {
 		dm, err := r.get(ctx, d)

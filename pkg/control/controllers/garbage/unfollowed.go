@@ -15,16 +15,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// readTimeout limits how long the objects of one kind are read for an owner. Trying again reads them from the
-// beginning, but what was changed stays so. An owner stays as long as a kind takes longer to be read.
+// readTimeout limits how long the objects of one kind are read for an owner. A retry starts from the beginning,
+// but finds the dependents already changed. An owner remains as long as some kind takes longer to read.
 const readTimeout = 30 * time.Second
 
-// errReading is why an owner has to be tried again.
+// errReading makes an owner's reconcile retry.
 var errReading = errors.New("its server's objects are being read for other owners")
 
-// orphanUnfollowed removes an owner from the references of those dependents that are not known, as there are too many
-// objects of their kinds. It reads them for that, page by page, and those of the owner's namespace alone, if it has
-// one. A conflict means that it has to be tried again.
+// orphanUnfollowed removes an owner from the references of dependents whose kinds have too many objects to be
+// watched. It reads these kinds page by page, and only the owner's namespace if it has one. A conflict means that
+// the caller must retry.
 func (o *others) orphanUnfollowed(ctx context.Context, owner *metav1.PartialObjectMetadata) error {
 	if o == nil {
 		return nil
@@ -35,7 +35,7 @@ func (o *others) orphanUnfollowed(ctx context.Context, owner *metav1.PartialObje
 		}
 		select {
 		case l.lists <- struct{}{}:
-		default: // others are reading, for which no worker waits
+		default: // lists for other owners are in progress; do not block a worker
 			return apierrors.NewConflict(schema.GroupResource{Group: k.Group, Resource: k.Resource}, owner.Name, errReading)
 		}
 		err := o.orphanAll(ctx, k, owner.Namespace, owner.UID)
@@ -51,7 +51,7 @@ func (o *others) orphanUnfollowed(ctx context.Context, owner *metav1.PartialObje
 	return nil
 }
 
-// unfollowed returns the kinds with too many objects, and what their servers may be asked.
+// unfollowed returns the kinds with too many objects, and the load of their servers.
 func (o *others) unfollowed() map[aggregated.Remote]*load {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -34,7 +34,7 @@ func (l *local) Patch(_ context.Context, o client.Object, patch client.Patch, _ 
 	return err
 }
 
-// An owner keeps its finalizer until its dependents that are not followed have lost their reference to it.
+// An owner keeps its finalizer until the dependents of unwatched kinds have lost their reference to it.
 func TestDependentsOfUnfollowedKindsAreOrphaned(t *testing.T) {
 	s := newServer(func(n int) *metav1.PartialObjectMetadataList {
 		if n%2 == 0 {
@@ -77,7 +77,7 @@ func TestDependentsOfUnfollowedKindsAreOrphaned(t *testing.T) {
 	require.Empty(t, f.unfollowed()[flunders].lists)
 }
 
-// What an owner with a namespace cannot own is not read.
+// For an owner with a namespace, cluster-scoped kinds are not read.
 func TestOnlyWhatAnOwnerMayOwnIsRead(t *testing.T) {
 	s := newServer(func(int) *metav1.PartialObjectMetadataList { return pageOf("more", someFlunder("one", "")) })
 	wide := flunders

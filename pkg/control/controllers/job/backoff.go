@@ -9,18 +9,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// Failed pods are replaced after a delay of backoffFirst, which doubles with each consecutive failure, up to
-// backoffMost.
+// The delay before a failed pod is replaced starts at backoffFirst and doubles with each consecutive failure, up
+// to backoffMost.
 const (
 	backoffFirst = 10 * time.Second
 	backoffMost  = 10 * time.Minute
 )
 
-// Failures is the state of the back-off of a job without a limit per index.
+// Failures is the back-off state of a job without a limit per index.
 type Failures struct {
 	// InARow is the number of pods that have failed since the last success.
 	InARow int32
-	// Last is when the last of them failed.
+	// Last is when the latest of them failed.
 	Last time.Time
 }
 
@@ -43,7 +43,6 @@ func (f Failures) after(succeeded, failed []*corev1.Pod) Failures {
 	return f
 }
 
-// left returns how long the creation of the next pod is delayed.
 func (f Failures) left(now time.Time) time.Duration {
 	if f.InARow == 0 {
 		return 0
@@ -57,8 +56,8 @@ func (f Failures) left(now time.Time) time.Duration {
 
 func byFinish(a, b *corev1.Pod) int { return finishedAt(a).Compare(finishedAt(b)) }
 
-// finishedAt returns when a pod ended: when its last container terminated or, if that is unknown, when the pod ceased
-// to be ready or was deleted.
+// finishedAt returns when the last container of a pod terminated or, if that is unknown, when the pod ceased to be
+// ready or was deleted.
 func finishedAt(p *corev1.Pod) time.Time {
 	if at, ok := containersFinishedAt(p); ok {
 		return at

@@ -12,7 +12,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// classify determines the outcome of each pod and computes the totals.
 func (p *plan) classify() {
 	waiting := p.fold()
 	if indexed(p.Job) {
@@ -67,8 +66,8 @@ func (p *plan) classify() {
 	}
 }
 
-// fold moves pods from status.uncountedTerminatedPods to the counters once they have lost their finalizer or are gone.
-// It returns the remaining ones.
+// fold moves pods from status.uncountedTerminatedPods to the counters once they have lost their finalizer or are
+// gone. It returns the remaining ones.
 func (p *plan) fold() map[types.UID]bool {
 	u := p.status.UncountedTerminatedPods
 	if u == nil {
@@ -120,9 +119,9 @@ func (p *plan) outcomeOf(m *member, waiting map[types.UID]bool) outcome {
 	return failure
 }
 
-// hasFailed reports whether a pod counts as failed. A terminating pod does, since it may disappear without reporting a
-// phase, unless pods are replaced only once they have failed. Once a job has failed, all its terminating pods count;
-// once it has succeeded, none do.
+// hasFailed reports whether a pod counts as failed. A terminating pod does, because it may disappear without
+// reporting a phase, unless the job replaces pods only after they fail. In a failed job all terminating pods
+// count, in a succeeded job none.
 func (p *plan) hasFailed(pod *corev1.Pod) bool {
 	switch {
 	case pod.Status.Phase == corev1.PodFailed:
@@ -135,7 +134,6 @@ func (p *plan) hasFailed(pod *corev1.Pod) bool {
 	return !afterFailure(p.Job)
 }
 
-// indexFailed reports whether the failure of this pod makes its index fail.
 func (p *plan) indexFailed(m *member) bool {
 	if !perIndex(p.Job) || p.completed.Has(m.index) {
 		return false
@@ -145,7 +143,7 @@ func (p *plan) indexFailed(m *member) bool {
 		m.judged.counts() && before >= int(*p.Job.Spec.BackoffLimitPerIndex)
 }
 
-// delay finds the failed pods that are in back-off: for each index that will be retried, the last one.
+// delay finds the failed pods that are in back-off: the last one of each index that will be retried.
 func (p *plan) delay() {
 	p.delayed = map[int]*member{}
 	running := make(map[int]bool, len(p.active))
@@ -163,7 +161,7 @@ func (p *plan) delay() {
 	}
 }
 
-// later reports whether a failed after b, both being failed pods of one index.
+// later reports whether pod a failed after pod b of the same index.
 func later(a, b *corev1.Pod) bool {
 	total := func(p *corev1.Pod) int { n, ignored := failuresOf(p); return n + ignored }
 	return cmp.Or(cmp.Compare(total(a), total(b)), byFinish(a, b)) > 0
@@ -224,8 +222,8 @@ func (p *plan) count() {
 	}
 }
 
-// abandoned reports whether an unfinished pod will never be counted, because its job is being deleted or the pod was
-// discarded when the job succeeded.
+// abandoned reports whether an unfinished pod will never be counted, because its job is being deleted or the pod
+// was discarded when the job succeeded.
 func (p *plan) abandoned(m *member) bool {
 	return p.deleting || p.recorded && p.verdict.Type == batchv1.JobSuccessCriteriaMet && m.DeletionTimestamp != nil
 }
@@ -240,7 +238,7 @@ func (p *plan) manage() {
 	if p.completions != noIndex {
 		want = max(min(want, p.completions-p.succeeded), 0)
 	} else if p.succeeded > 0 {
-		want = len(p.active) // after the first success no new pods are started
+		want = len(p.active) // after the first success no pods are created
 	}
 	keep := p.active
 	if indexed(p.Job) {
@@ -280,7 +278,7 @@ func (p *plan) discard(list []*member) {
 	}
 }
 
-// unique discards active pods without an index and all but one for each index, and returns the others.
+// unique discards active pods without a valid index and all but one for each index. It returns the others.
 func (p *plan) unique() []*member {
 	best := make(map[int]*member, len(p.active))
 	var out, excess []*member
@@ -310,8 +308,7 @@ func (p *plan) unique() []*member {
 	return out
 }
 
-// fill plans n new pods. For an Indexed job they get the lowest indexes that are not completed, not taken and not in
-// back-off.
+// fill plans n new pods. An Indexed job's pods get the lowest indexes that are not completed, taken or in back-off.
 func (p *plan) fill(n int) {
 	if !indexed(p.Job) {
 		for range n {
@@ -351,7 +348,7 @@ func (p *plan) fill(n int) {
 	}
 }
 
-// rebuild computes the back-off from the counted pods, after a restart of the reconciler.
+// rebuild computes the back-off from the counted pods after a restart of the reconciler.
 func rebuild(pods []*corev1.Pod) Failures {
 	var succeeded, failed []*corev1.Pod
 	for _, pod := range pods {

@@ -88,7 +88,7 @@ func drawJob(t *rapid.T) *batchv1.Job {
 	return j
 }
 
-// happen makes one thing happen to a pod.
+// happen applies one random change to a pod.
 func (w *world) happen(t *rapid.T) {
 	pods := w.sorted()
 	if len(pods) == 0 {
@@ -127,7 +127,7 @@ func (w *world) happen(t *rapid.T) {
 		if p.DeletionTimestamp == nil {
 			w.remove(p)
 		}
-	case "lost": // with its node: podgc deletes it
+	case "lost": // with its node; podgc deletes it
 		end(corev1.PodFailed, 137)
 		if is := w.pods[p.Name]; is != nil && is.DeletionTimestamp == nil {
 			w.remove(is)

@@ -15,30 +15,30 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// step is the maximum number of pods that one call creates, deletes or counts. It bounds the UIDs in the status to 20
-// KB.
+// step is the maximum number of pods that one call creates, deletes or counts. It limits the UIDs in the status to
+// 20 KB.
 const step = 500
 
 // Observed is the observed state.
 type Observed struct {
 	Job *batchv1.Job
-	// Pods are the pods that the job controls, without ended pods that are counted and have no finalizer.
+	// Pods are the pods that the job controls, except ended ones that are counted and have no finalizer.
 	Pods []*corev1.Pod
-	// Orphans are pods of the job's namespace without a controller.
+	// Orphans are pods in the job's namespace without a controller.
 	Orphans []*corev1.Pod
 	// Failures is the back-off as of the last status.
 	Failures Failures
 }
 
-// Actions is what to do, in this order. A kill between any two of them changes no count: a pod keeps its finalizer
+// Actions is what to do, in the order of the fields. A kill between any two changes no count: a pod keeps its finalizer
 // until the status that counts it is written, and the status keeps its UID until the finalizer is removed.
 type Actions struct {
-	// Adopt are pods that the job takes control of, or that get their finalizer back. Release are those that no longer
-	// match. Neither comes with further actions.
+	// Adopt are pods that the job takes control of or that get their finalizer back. Release are pods that no
+	// longer match the selector. If either is set, no other action is.
 	Adopt, Release []*corev1.Pod
-	// Discard are active pods in excess. They lose the finalizer, so that they are never counted, and are deleted.
+	// Discard are excess active pods. They lose the finalizer, so that they are never counted, and are deleted.
 	Discard []*corev1.Pod
-	// Stop are the active pods of a failed job. They are deleted, and counted as failed once the deletion is observed.
+	// Stop are active pods of a failed job. They are deleted, and counted as failed once the deletion is observed.
 	Stop   []*corev1.Pod
 	Create []Slot
 	// Status is the status once all of the above has succeeded.
@@ -49,16 +49,15 @@ type Actions struct {
 	Untrack []*corev1.Pod
 	// Events are recorded once Status is written.
 	Events []Event
-	// Again is the time until the deadline or the end of a back-off; 0: none.
+	// Again is the time until the deadline or the end of a back-off, 0 if there is none.
 	Again time.Duration
-	// More is set if the next call has more to do at once.
+	// More means that the next call has more to do at once.
 	More bool
 }
 
 // Event is an event about the job.
 type Event struct{ Type, Reason, Message string }
 
-// finished reports whether the job is complete or failed.
 func finished(j *batchv1.Job) bool {
 	return is(j.Status.Conditions, batchv1.JobComplete) || is(j.Status.Conditions, batchv1.JobFailed)
 }
@@ -70,8 +69,7 @@ func is(list []batchv1.JobCondition, t batchv1.JobConditionType) bool {
 
 func suspended(j *batchv1.Job) bool { return j.Spec.Suspend != nil && *j.Spec.Suspend }
 
-// afterFailure reports whether a pod is replaced only once it has failed, rather than while it is terminating
-// (KEP-3939).
+// afterFailure reports whether pods are replaced only once they have failed, not while they terminate (KEP-3939).
 func afterFailure(j *batchv1.Job) bool {
 	return j.Spec.PodReplacementPolicy != nil && *j.Spec.PodReplacementPolicy == batchv1.Failed
 }
@@ -113,7 +111,7 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 	}
 	switch {
 	case p.verdict != nil && !p.recorded:
-		// It is recorded before any action follows from it.
+		// Record the verdict before acting on it.
 		p.status.Conditions = append(p.status.Conditions, *p.verdict)
 		p.More = true
 	case p.verdict != nil:
@@ -128,7 +126,6 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 	return p.decided(), nil
 }
 
-// plan is a decision being made.
 type plan struct {
 	Observed
 	Actions
@@ -141,31 +138,30 @@ type plan struct {
 	active, terminating []*member
 	uncounted           map[types.UID]bool // counted in the status, but still with a finalizer
 
-	// succeeded and failed are the totals including all observed pods; completed and failedIndexes likewise for indexes.
+	// succeeded and failed are totals including the observed pods. completed and failedIndexes are the same for
+	// indexes.
 	succeeded, failed        int
 	completed, failedIndexes indexes.Set
 	newSucceeded, newFailed  []*corev1.Pod
-	// delayed are failed pods, by index, that are counted only once their replacement exists, because the replacement
-	// continues their failure count.
+	// delayed are failed pods, by index. Each is counted only once its replacement exists, because the replacement
+	// continues its failure count.
 	delayed map[int]*member
 
 	verdict  *batchv1.JobCondition // FailureTarget or SuccessCriteriaMet
-	recorded bool                  // the verdict is in the status already
+	recorded bool                  // the verdict is already in the status
 }
 
-// outcome is how a pod is counted.
 type outcome int
 
 const (
-	untracked  outcome = iota // without finalizer: never counted, or not any more
-	unfinished                // not ended; it may still be counted
+	untracked  outcome = iota // without finalizer: never counted, or no longer
+	unfinished                // not ended; may still be counted
 	counted                   // recorded in the status
 	ignored                   // ended, but does not count
 	success
 	failure
 )
 
-// member is a pod of the job.
 type member struct {
 	*corev1.Pod
 	index   int
@@ -198,7 +194,7 @@ func (p *plan) untrack(pod *corev1.Pod) bool {
 	return true
 }
 
-// claim determines the job's pods.
+// claim determines the job's pods, and the pods to adopt and release.
 func (p *plan) claim() error {
 	selector, err := metav1.LabelSelectorAsSelector(p.Job.Spec.Selector)
 	if err != nil {
@@ -212,7 +208,7 @@ func (p *plan) claim() error {
 			p.Release = append(p.Release, pod)
 			continue
 		case mayAdopt && !suspended(p.Job) && podstate.Active(pod) && !tracked(pod):
-			p.Adopt = append(p.Adopt, pod) // the call that discarded it was interrupted, or another client removed the finalizer
+			p.Adopt = append(p.Adopt, pod) // a discard was interrupted, or another client removed the finalizer
 		}
 		p.members = append(p.members, member{Pod: pod, index: noIndex})
 	}
@@ -224,7 +220,7 @@ func (p *plan) claim() error {
 	return nil
 }
 
-// known reports whether an ended orphan was counted by this job before its controller reference was removed.
+// known reports whether this job counted an ended orphan before its controller reference was removed.
 func (p *plan) known(pod *corev1.Pod) bool {
 	return podstate.Ended(pod) && !tracked(pod) && pod.Labels[batchv1.ControllerUidLabel] == string(p.Job.UID)
 }
@@ -304,7 +300,7 @@ func (p *plan) stop() {
 	}
 }
 
-// showSuspended maintains the condition Suspended, and the start time, which is the time of the last resumption.
+// showSuspended maintains the Suspended condition and the start time, which a resumption resets.
 func (p *plan) showSuspended() {
 	i := slices.IndexFunc(p.status.Conditions, func(c batchv1.JobCondition) bool { return c.Type == batchv1.JobSuspended })
 	switch was := i >= 0 && p.status.Conditions[i].Status == corev1.ConditionTrue; {
@@ -351,7 +347,7 @@ func (p *plan) finish() {
 	p.event(corev1.EventTypeNormal, "Completed", "Job completed")
 }
 
-// stamp truncates a time to what clients read from the API: upstream's validation compares the start time with the one
+// stamp truncates a time to the precision of the API: upstream's validation compares the start time with the one
 // that clients send back.
 func stamp(t time.Time) *metav1.Time {
 	at := metav1.Unix(t.Unix(), 0)

@@ -57,7 +57,7 @@ func indexesOf(slots []Slot) (out []int) {
 	return out
 }
 
-// A job with 10^9 completions costs a step no more than one with 500.
+// A step of a job with 10^9 completions costs no more than one of a job with 500.
 func TestHugeJobs(t *testing.T) {
 	const most = 1_000_000_000
 	for name, j := range map[string]*batchv1.Job{
@@ -146,7 +146,7 @@ func TestPodsOfAnIndexedJob(t *testing.T) {
 	require.Empty(t, j.Spec.Template.Spec.Containers[0].Env)
 }
 
-// Each index has one pod: of several, the one furthest along stays, and a pod with an invalid index is removed.
+// Each index keeps one pod, the one that is furthest along. Pods with an invalid index are removed.
 func TestRepeatedIndexes(t *testing.T) {
 	j := aJob(3, 3)
 	pending := podAt(j, 0, 0, 0)

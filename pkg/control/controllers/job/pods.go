@@ -16,7 +16,6 @@ import (
 // indexEnv is the environment variable with the completion index, for containers of an Indexed job.
 const indexEnv = "JOB_COMPLETION_INDEX"
 
-// noIndex is the index of pods that have none.
 const noIndex = -1
 
 // longestPrefix is the longest generateName that the API server does not truncate.
@@ -31,7 +30,7 @@ func perIndex(j *batchv1.Job) bool { return indexed(j) && j.Spec.BackoffLimitPer
 // tracked reports whether the pod has the finalizer that keeps it until it is counted.
 func tracked(p *corev1.Pod) bool { return slices.Contains(p.Finalizers, batchv1.JobTrackingFinalizer) }
 
-// number returns the value of an annotation that is a number from 0 to 2^31-1, or otherwise if it is not.
+// number returns an annotation's value, a number from 0 to 2^31-1, or otherwise if it is missing or invalid.
 func number(p *corev1.Pod, annotation string, otherwise int) int {
 	n, err := strconv.ParseInt(p.Annotations[annotation], 10, 32)
 	if err != nil || n < 0 {
@@ -42,8 +41,7 @@ func number(p *corev1.Pod, annotation string, otherwise int) int {
 
 func indexOf(p *corev1.Pod) int { return number(p, batchv1.JobCompletionIndexAnnotation, noIndex) }
 
-// failuresOf returns how many pods with this index failed before this one, and how many of their failures a policy
-// ignored.
+// failuresOf returns how many earlier pods of this index failed: counted, and ignored by a policy.
 func failuresOf(p *corev1.Pod) (counted, ignored int) {
 	return number(p, batchv1.JobIndexFailureCountAnnotation, 0), number(p, batchv1.JobIndexIgnoredFailureCountAnnotation,
 		0)
@@ -51,13 +49,12 @@ func failuresOf(p *corev1.Pod) (counted, ignored int) {
 
 // Slot is a pod to create.
 type Slot struct {
-	// Index is the pod's completion index; noIndex if the job is not Indexed.
+	// Index is the completion index, or noIndex if the job is not Indexed.
 	Index int
 	// Failed and Ignored count the failures of the pods that this one replaces, if there is a limit per index.
 	Failed, Ignored int
 }
 
-// newPod returns the pod for a slot.
 func newPod(j *batchv1.Job, s Slot) *corev1.Pod {
 	p := podstate.FromTemplate(&j.Spec.Template, j, kind)
 	if !tracked(p) {

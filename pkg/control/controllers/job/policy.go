@@ -16,7 +16,6 @@ type judged struct {
 	message string                         // for FailJob
 }
 
-// counts reports whether the failure counts towards the back-off limits.
 func (j judged) counts() bool { return j.action != batchv1.PodFailurePolicyActionIgnore }
 
 // judge applies the first matching rule (KEP-3329).

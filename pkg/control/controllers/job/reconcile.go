@@ -1,8 +1,7 @@
-// Package job runs the pods of a Job until enough of them have succeeded, or too many have failed.
+// Package job runs the pods of a Job until enough of them have succeeded or too many have failed.
 //
-// Its invariants: each pod is counted at most once, and every pod that ends while it has the job's finalizer is
-// counted, even if the process is killed at any time; no more than parallelism pods are active; a finished job stays
-// finished.
+// Its invariants: each pod is counted at most once, and each pod that ends with the job's finalizer is counted,
+// even if the process is killed at any time. At most parallelism pods are active. A finished job stays finished.
 package job
 
 import (
@@ -30,9 +29,10 @@ var kind = batchv1.SchemeGroupVersion.WithKind("Job")
 const (
 	// writers is the number of pods of one job that are written concurrently.
 	writers = 32
-	// maxEvents is the maximum number of events for pods created by one call, and for pods deleted.
+	// maxEvents limits the events about created pods in one call, and the events about deleted pods.
 	maxEvents = 20
-	// A request for orphan plus a pod's name removes the finalizer from a pod without a job. No job can have such a name.
+	// orphan and a pod's name form a request to remove the finalizer from a pod without a job. No job can have
+	// such a name.
 	orphan = "pods/"
 )
 
@@ -193,7 +193,7 @@ func (r *reconciler) apply(ctx context.Context, j *batchv1.Job, a Actions) error
 // claim adopts and releases pods. A conflict is retried.
 func (r *reconciler) claim(ctx context.Context, j *batchv1.Job, a Actions) error {
 	if slices.ContainsFunc(a.Adopt, func(p *corev1.Pod) bool { return metav1.GetControllerOfNoCopy(p) == nil }) {
-		// The job may have been deleted and its name reused: check with the server before adopting.
+		// The job may have been deleted and its name reused, so ask the server before adopting.
 		if err := engine.Current(ctx, r.Client, j); err != nil {
 			return err
 		}
@@ -233,7 +233,7 @@ func (r *reconciler) scale(ctx context.Context, j *batchv1.Job, a *Actions) erro
 		p := remove[i]
 		var err error
 		if i < len(a.Discard) {
-			err = r.untrackOne(ctx, p, p.ResourceVersion) // if it has ended in the meantime, it counts
+			err = r.untrackOne(ctx, p, p.ResourceVersion) // must be unchanged: an ended pod counts
 		}
 		if err == nil {
 			err = r.Client.Delete(ctx, p, engine.Preconditions(p))
@@ -253,7 +253,7 @@ func (r *reconciler) scale(ctx context.Context, j *batchv1.Job, a *Actions) erro
 		}
 		return nil
 	})
-	// Slow start in batches of 1, 2, 4 ...: if quota or admission rejects pods, only a few requests fail, not hundreds.
+	// Slow start in batches of 1, 2, 4 ...: if quota or admission rejects pods, only a few requests fail.
 	created := 0
 	for done, batch := 0, 1; done < len(a.Create) && len(errs) == 0; done, batch = done+batch, 2*batch {
 		batch = min(batch, len(a.Create)-done)
@@ -282,12 +282,11 @@ func (r *reconciler) scale(ctx context.Context, j *batchv1.Job, a *Actions) erro
 	return nil
 }
 
-// untrack removes the finalizer from pods.
 func (r *reconciler) untrack(ctx context.Context, pods []*corev1.Pod) error {
 	return r.parallel(len(pods), func(i int) error { return client.IgnoreNotFound(r.untrackOne(ctx, pods[i], "")) })
 }
 
-// untrackOne removes the finalizer from a pod. If version is not empty, the pod must still have that resource version.
+// untrackOne removes the finalizer from a pod. A version that is not empty must be the pod's resourceVersion.
 func (r *reconciler) untrackOne(ctx context.Context, p *corev1.Pod, version string) error {
 	if !tracked(p) {
 		return nil
@@ -299,7 +298,7 @@ func (r *reconciler) untrackOne(ctx context.Context, p *corev1.Pod, version stri
 	}
 	o := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name}}
 	err := r.Client.Patch(ctx, o, client.RawPatch(types.StrategicMergePatchType, []byte(patch)))
-	if apierrors.IsConflict(err) && version == "" { // the name is in use by another pod
+	if apierrors.IsConflict(err) && version == "" { // another pod has the name
 		return apierrors.NewNotFound(corev1.Resource("pods"), p.Name)
 	}
 	return err
@@ -320,7 +319,7 @@ func (r *reconciler) releaseOrphan(ctx context.Context, key client.ObjectKey) er
 	return client.IgnoreNotFound(r.untrackOne(ctx, &p, ""))
 }
 
-// parallel calls f for 0 to n-1 from up to writers goroutines, and returns the error with the lowest index.
+// parallel calls f for 0 to n-1 from up to r.writers goroutines, and returns the error with the lowest index.
 func (r *reconciler) parallel(n int, f func(int) error) error {
 	errs := make([]error, n)
 	var next atomic.Int64

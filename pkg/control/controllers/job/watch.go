@@ -17,15 +17,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// settle is the delay between a pod's change and the reconciliation of its job, so that changes are handled together.
+// settle is the delay between a pod's change and the reconciliation of its job, so that changes are batched.
 const settle = 10 * time.Millisecond
 
-// With these indexes a call costs as much as there are running and uncounted pods, however many have ended.
+// With these indexes the cost of a call depends on the number of running and uncounted pods, not of ended ones.
 const (
-	// podIndex finds the pods of a job, by ofJob, except those that have ended and are counted; and pods without a
-	// controller, by without and, if they have the label that the API server adds to a job's template, by labeled.
+	// podIndex finds the pods of a job by ofJob, except ended ones that are counted. It finds pods without a
+	// controller by without and, if they have the label that the API server adds to a job's template, by labeled.
 	podIndex = "batch.job.pods"
-	// jobIndex finds jobs with manualSelector by manual, and all others by their UID.
+	// jobIndex finds jobs with manualSelector by manual, and all others by labeled.
 	jobIndex = "batch.job.selector"
 )
 
@@ -73,7 +73,7 @@ func jobValues(o client.Object) []string {
 	return []string{labeled(string(j.UID))}
 }
 
-// jobs maps a change of a job to the job: without delay, unless only its status changed.
+// jobs maps a job to itself, after a delay if only its status changed.
 func jobs(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	o := is
 	if o == nil {
@@ -87,8 +87,8 @@ func jobs(_ context.Context, env engine.Env, was, is client.Object) []engine.Req
 	return []engine.Request{req}
 }
 
-// pods maps a change of a pod to its job. A pod without a controller maps to the jobs that could adopt it or, if there
-// are none and it has the finalizer, to itself.
+// pods maps a pod to its job. A pod without a controller maps to the jobs that could adopt it or, if there are
+// none and it has the finalizer, to itself.
 func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Pod)
 	after, _ := is.(*corev1.Pod)
@@ -122,7 +122,6 @@ func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.R
 	return nil
 }
 
-// matters reports whether a change of a pod concerns its job.
 func matters(was, is *corev1.Pod) bool {
 	return was.Status.Phase != is.Status.Phase || (was.DeletionTimestamp == nil) != (is.DeletionTimestamp == nil) ||
 		tracked(was) != tracked(is) || podstate.Ready(was) != podstate.Ready(is) || restarts(was) != restarts(is) ||
@@ -143,7 +142,6 @@ func restarts(p *corev1.Pod) (n int32) {
 // finder is the type of engine.Env.ByIndex.
 type finder func(ctx context.Context, list client.ObjectList, namespace, index, value string) error
 
-// adopters returns the jobs that may adopt a pod without a controller.
 func adopters(ctx context.Context, find finder, p *corev1.Pod) ([]batchv1.Job, error) {
 	if p.DeletionTimestamp != nil {
 		return nil, nil

@@ -26,8 +26,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
-// world is an in-memory API with one job and its pods, which checks each write of the reconciler. The process may be
-// killed after any write, and something may happen in the cluster before each.
+// world is an in-memory API with one job and its pods. It checks each write of the reconciler. The process may be
+// killed after any write, and the cluster may change before each.
 type world struct {
 	client.Client // methods that the reconciler does not call
 	t             *rapid.T
@@ -36,10 +36,10 @@ type world struct {
 	now           time.Time
 	version, n    int
 	writes        int
-	left          int    // writes until the process is killed; negative: never
+	left          int    // writes until the process is killed; negative means never
 	before        func() // called before each write; may be nil
 
-	entered map[types.UID]string // the list of the status in which a pod was counted
+	entered map[types.UID]string // the status list in which a pod was counted
 	dropped map[types.UID]bool   // pods discarded before they ended
 }
 
@@ -88,7 +88,7 @@ func (w *world) touch(p *corev1.Pod) {
 	}
 }
 
-// set changes a pod like a node or a user would.
+// set changes a pod as a node or a user would.
 func (w *world) set(p *corev1.Pod, f func(*corev1.Pod)) {
 	next := p.DeepCopy()
 	f(next)
@@ -112,7 +112,6 @@ func (w *world) Get(_ context.Context, key client.ObjectKey, o client.Object, _ 
 	return apierrors.NewNotFound(corev1.Resource("pods"), key.Name)
 }
 
-// find implements engine.Env.ByIndex.
 func (w *world) find(_ context.Context, list client.ObjectList, _, index, value string) error {
 	out, ok := list.(*corev1.PodList)
 	if !ok {
@@ -222,7 +221,7 @@ func (w *world) Patch(_ context.Context, o client.Object, patch client.Patch, _ 
 	return nil
 }
 
-// checkUntracked: an ended pod does not lose its finalizer before the status that counts it is written.
+// checkUntracked fails if an ended pod loses its finalizer before the status that counts it is written.
 func (w *world) checkUntracked(p *corev1.Pod) {
 	if !podstate.Ended(p) && w.entered[p.UID] == "" {
 		w.dropped[p.UID] = true
@@ -248,7 +247,7 @@ type statusWriter struct {
 }
 
 func (s statusWriter) Update(_ context.Context, o client.Object, opts ...client.SubResourceUpdateOption) error {
-	if len(opts) > 0 { // engine.Current's dry run
+	if len(opts) > 0 { // the dry run of engine.Current
 		return nil
 	}
 	w := s.w

@@ -18,22 +18,22 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
-// The values of spec.loadBalancerClass that are Coracle's. Without a class a service gets an address of the pool or, if
-// there is no pool, the nodes' addresses.
+// The values of spec.loadBalancerClass that Coracle serves. A service without a class gets an address of the pool
+// or, without a pool, the nodes' addresses.
 const (
 	ClassPool  = "coracle.dev/pool"
 	ClassNodes = "coracle.dev/nodes"
 )
 
-// Condition is the type of the condition in a service's status that says whether it has addresses. Its reasons are
-// those below; a service has it if and only if Coracle gave its addresses.
+// Condition is the type of the status condition that reports whether a service has addresses. Only services that
+// Coracle serves have it. Its reasons follow.
 const (
 	Condition = "coracle.dev/LoadBalancer"
-	// ReasonPool: the address is from the pool. The node proxies answer ARP for it.
+	// ReasonPool: the address is from the pool. The nodes' proxies answer ARP for it.
 	ReasonPool = "PoolAddress"
-	// ReasonNodes: the addresses are those of nodes.
+	// ReasonNodes: the addresses are node addresses.
 	ReasonNodes = "NodeAddresses"
-	// ReasonNone: there is no address, the message says why.
+	// ReasonNone: there is no address. The message says why.
 	ReasonNone = "NoAddress"
 )
 
@@ -42,18 +42,17 @@ const finalizer = "service.kubernetes.io/load-balancer-cleanup"
 
 // Observed is the observed state.
 type Observed struct {
-	// Services are all those with type LoadBalancer or the condition.
+	// Services are all services with type LoadBalancer or the condition.
 	Services []*corev1.Service
 	Nodes    []*corev1.Node
-	// Local are the nodes with ready endpoints of a service. It is called only for services with externalTrafficPolicy
-	// Local.
+	// Local returns the nodes with ready endpoints of a service. It is called only for externalTrafficPolicy Local.
 	Local func(*corev1.Service) map[string]bool
 	Pool  []config.AddressRange
 	// Reserved are TCP ports that the nodes themselves use.
 	Reserved []uint16
-	// IngressPorts are TCP ports on which nodes serve Ingresses: services that have them keep them.
+	// IngressPorts are TCP ports on which nodes serve Ingresses. Services that already have one keep it.
 	IngressPorts []uint16
-	// Disabled: no service gets addresses, and those that have addresses of ours lose them.
+	// Disabled: no service gets addresses, and services lose the addresses that Coracle assigned.
 	Disabled bool
 }
 
@@ -71,18 +70,17 @@ type portKey struct {
 	port     int32
 }
 
-// plan is the state of one Plan.
 type plan struct {
 	Observed
-	nodes []*corev1.Node // that can have traffic, by name
+	nodes []*corev1.Node // eligible for traffic, sorted by name
 	own   map[netip.Addr]bool
 	taken map[netip.Addr]types.NamespacedName
 	ports map[portKey]types.NamespacedName
-	free  []config.AddressRange // what is left of the pool above the last address given
+	free  []config.AddressRange // the pool above the last allocated address
 }
 
-// Plan gives addresses. Services keep what they have, in the order of their age if two have the same; then the others
-// get theirs, the oldest first. No pool address is given to two services, and no port of the nodes' addresses.
+// Plan assigns addresses. Services keep the addresses that they have; the older one wins a conflict. Then waiting
+// services get theirs, oldest first. No pool address and no node port is assigned twice.
 func Plan(o Observed, now time.Time) []Change {
 	p := &plan{
 		Observed: o, own: map[netip.Addr]bool{}, taken: map[netip.Addr]types.NamespacedName{},
@@ -130,7 +128,7 @@ func Plan(o Observed, now time.Time) []Change {
 	return changes
 }
 
-// holding is 1 for services that have an address of ours.
+// holding returns 1 for services that have an address from Coracle, otherwise 0.
 func holding(s *corev1.Service) int {
 	if meta.IsStatusConditionTrue(s.Status.Conditions, Condition) {
 		return 1
@@ -138,7 +136,6 @@ func holding(s *corev1.Service) int {
 	return 0
 }
 
-// wants reports whether a service is to have addresses of ours.
 func (p *plan) wants(s *corev1.Service) bool {
 	if p.Disabled || s.Spec.Type != corev1.ServiceTypeLoadBalancer || s.DeletionTimestamp != nil {
 		return false
@@ -154,12 +151,11 @@ func (p *plan) pooled(s *corev1.Service) bool {
 	return len(p.Pool) > 0
 }
 
-// result is what a service gets: addresses with the reason, or an error.
 type result struct {
 	ips    []netip.Addr
 	reason string
 	err    error
-	// warn is an event that comes with the addresses, upstream's UnAvailableLoadBalancer.
+	// warn is the message of upstream's event UnAvailableLoadBalancer, which accompanies the addresses.
 	warn string
 }
 
@@ -189,7 +185,7 @@ func (p *plan) give(s *corev1.Service, a netip.Addr) result {
 	return result{ips: []netip.Addr{a}, reason: ReasonPool}
 }
 
-// allocate gives a service the address that it asks for, or the first free one.
+// allocate gives a service the address that it requests, or the first free one.
 func (p *plan) allocate(s *corev1.Service) result {
 	if len(p.Pool) == 0 {
 		return result{err: errors.New("no pool of addresses is configured: start the server with --load-balancer-pool")}
@@ -221,7 +217,7 @@ func (p *plan) allocate(s *corev1.Service) result {
 	return result{err: errors.New("the pool has no free address")}
 }
 
-// onNodes gives a service its ports on the addresses of nodes, unless another service has one of them.
+// onNodes gives a service its ports on the nodes' addresses, unless one of them is in use.
 func (p *plan) onNodes(s *corev1.Service) result {
 	for _, port := range s.Spec.Ports {
 		if owner, taken := p.ports[portKey{port.Protocol, port.Port}]; taken {
@@ -259,7 +255,7 @@ func (p *plan) onNodes(s *corev1.Service) result {
 	return r
 }
 
-// serving returns the nodes that take traffic from outside, by name: the ready ones or, if none is ready, all.
+// serving returns the nodes that take external traffic, sorted by name: the ready ones or, if none is ready, all.
 func serving(nodes []*corev1.Node) []*corev1.Node {
 	var ready, all []*corev1.Node
 	for _, n := range nodes {
@@ -279,7 +275,6 @@ func serving(nodes []*corev1.Node) []*corev1.Node {
 	return all
 }
 
-// address returns a node's internal IPv4 address.
 func address(n *corev1.Node) (netip.Addr, bool) {
 	for _, a := range n.Status.Addresses {
 		if ip, err := netip.ParseAddr(a.Address); a.Type == corev1.NodeInternalIP && err == nil && ip.Is4() {
@@ -289,7 +284,6 @@ func address(n *corev1.Node) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// change returns what to write about a service, or nil.
 func change(s *corev1.Service, r result, wanted bool, now time.Time) *Change {
 	had := meta.FindStatusCondition(s.Status.Conditions, Condition)
 	if !wanted && had == nil {
@@ -327,7 +321,7 @@ func change(s *corev1.Service, r result, wanted bool, now time.Time) *Change {
 		next.Finalizers = append(next.Finalizers, finalizer)
 	}
 	if had != nil && had.Status == condition.Status && had.Reason == condition.Reason && had.Message == condition.Message {
-		condition.ObservedGeneration = had.ObservedGeneration // a write for the generation alone says nothing
+		condition.ObservedGeneration = had.ObservedGeneration // do not write for the generation alone
 	}
 	if had == nil || had.Status != condition.Status {
 		condition.LastTransitionTime = metav1.NewTime(now)

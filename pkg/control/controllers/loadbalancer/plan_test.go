@@ -77,7 +77,7 @@ func node(name, ip string, ready bool, labels ...string) *corev1.Node {
 	return n
 }
 
-// outcome lists the services after a plan, with their addresses or what the condition says.
+// outcome returns each service's addresses or condition message after a plan.
 func outcome(services []*corev1.Service, changes []Change) map[string]string {
 	out := map[string]string{}
 	put := func(s *corev1.Service) {
@@ -247,8 +247,8 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// TestNothingIsGivenTwice: over any history of services that come, go and change, no two have the same address or node
-// port; who has an address that is still possible keeps it; and a second plan changes nothing.
+// TestNothingIsGivenTwice: over any history of services, no two have the same address or node port. A service
+// keeps a valid address, and a second plan changes nothing.
 func TestNothingIsGivenTwice(t *testing.T) {
 	pool := []config.AddressRange{
 		{First: netip.MustParseAddr("192.0.2.1"), Last: netip.MustParseAddr("192.0.2.4")},

@@ -1,8 +1,8 @@
-// Package loadbalancer gives services of type LoadBalancer their addresses: from a pool, or those of the nodes. The
-// proxies of the nodes do the rest (pkg/node/proxy).
+// Package loadbalancer assigns addresses to services of type LoadBalancer: from a pool, or the nodes' addresses.
+// The nodes' proxies do the rest (pkg/node/proxy).
 //
-// Its invariant: the allocations are the status of the services, nothing else; one request plans all of them, so no
-// address is given twice.
+// Its invariant: the services' status is the only record of allocations. One request plans all of them, so no
+// address is assigned twice.
 package loadbalancer
 
 import (
@@ -27,16 +27,16 @@ type Config struct {
 	Pool []config.AddressRange
 	// Reserved are TCP ports that the nodes themselves use.
 	Reserved []uint16
-	// IngressPorts are used by the nodes of servers while there is an Ingress of a class with ingressController.
+	// IngressPorts are in use on the nodes while there is an Ingress of a class with ingressController.
 	IngressPorts []uint16
-	// Disabled: services only lose what they have.
+	// Disabled: services get no addresses and lose the ones that Coracle assigned.
 	Disabled bool
 }
 
-// index finds the services that concern this reconciler.
+// index finds services with type LoadBalancer or the condition.
 const index = "loadbalancer"
 
-// New declares the reconciler. Its one request is for all services.
+// New declares the reconciler. Its only request is for all services.
 func New(c Config) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "loadbalancer", Account: "service-controller", Workers: 1,
@@ -65,7 +65,8 @@ func New(c Config) *engine.Reconciler {
 // ingressController is the controller of pkg/node/ingress.
 const ingressController = "coracle.dev/ingress"
 
-// ingresses concern the ports of nodes when they come and go.
+// ingresses requests a plan when an Ingress is created or deleted, because the first and last one change the
+// nodes' ports.
 func ingresses(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	var list corev1.ServiceList
 	if was != nil && is != nil || env.ByIndex(ctx, &list, "", index, index) == nil && len(list.Items) == 0 {
@@ -103,7 +104,7 @@ func services(_ context.Context, _ engine.Env, was, is client.Object) []engine.R
 	return nil
 }
 
-// nodes ignores heartbeats.
+// nodes requests a plan when a node's addresses, readiness or eligibility change. It ignores heartbeats.
 func nodes(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Node)
 	after, _ := is.(*corev1.Node)
@@ -120,7 +121,7 @@ func nodes(ctx context.Context, env engine.Env, was, is client.Object) []engine.
 	return all
 }
 
-// endpoints concern services with externalTrafficPolicy Local alone.
+// endpoints requests a plan only for services with externalTrafficPolicy Local.
 func endpoints(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	o := is
 	if o == nil {

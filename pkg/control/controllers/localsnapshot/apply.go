@@ -21,11 +21,11 @@ import (
 
 var (
 	errUnreachable = errors.New("nodes cannot be reached from here")
-	// errWaits means that the request comes again when the node is asked for less.
+	// errWaits means that the request waits in turns, and is enqueued when the node is less busy.
 	errWaits = errors.New("the node is busy")
 )
 
-// ask has a node do something, unless it is busy: then the request comes again when it is not.
+// ask calls f, which sends a request to a node. If the node is busy, it queues req instead and returns errWaits.
 func (r *reconciler) ask(of turn, req engine.Request, f func() error) error {
 	if !r.turns.take(of, req) {
 		return errWaits
@@ -38,7 +38,6 @@ func (r *reconciler) ask(of turn, req engine.Request, f func() error) error {
 	return f()
 }
 
-// content does the next thing with a content.
 func (r *reconciler) content(ctx context.Context, req engine.Request) error {
 	var c snapshots.VolumeSnapshotContent
 	if err := r.Cache.Get(ctx, req.NamespacedName, &c); err != nil {
@@ -56,7 +55,7 @@ func (r *reconciler) content(ctx context.Context, req engine.Request) error {
 	}
 	switch step := PlanContent(s); step.Op {
 	case Begin:
-		return r.Client.Update(ctx, begun(&c, step.Node)) // which is an event
+		return r.Client.Update(ctx, begun(&c, step.Node)) // which causes an event
 	case Take, Find:
 		return r.take(ctx, req, s, step)
 	case Remove:
@@ -70,7 +69,7 @@ func (r *reconciler) content(ctx context.Context, req engine.Request) error {
 	return nil
 }
 
-// take has a node take or find a snapshot, and writes what it says into the content's status.
+// take makes a node take or find a snapshot, and writes the result to the content's status.
 func (r *reconciler) take(ctx context.Context, req engine.Request, s State, step Step) error {
 	c := s.Content
 	if r.nodes == nil {
@@ -101,8 +100,8 @@ func (r *reconciler) take(ctx context.Context, req engine.Request, s State, step
 	return r.Client.Status().Update(ctx, taken(c, step.Node, step.Snapshot, got))
 }
 
-// stillThere fails if a volume that was copied was deleted meanwhile: one without a directory is taken for one that was
-// never used.
+// stillThere returns an error if a copied volume was deleted in the meantime: the node would have treated a
+// missing directory as a volume that was never used.
 func (r *reconciler) stillThere(ctx context.Context, volume string) error {
 	v, err := get[corev1.PersistentVolume](ctx, r.Cache, client.ObjectKey{Name: volume})
 	if err == nil && (v == nil || v.DeletionTimestamp != nil) {
@@ -111,7 +110,7 @@ func (r *reconciler) stillThere(ctx context.Context, volume string) error {
 	return err
 }
 
-// fail writes an error into a content's status, from which its VolumeSnapshot gets it, and into an event.
+// fail records an error in an event and in a content's status. Its VolumeSnapshot copies the status.
 func (r *reconciler) fail(ctx context.Context, c *snapshots.VolumeSnapshotContent, message string) error {
 	r.Events.Event(c, corev1.EventTypeWarning, "SnapshotCreationFailed", "Failed to create snapshot: %s", message)
 	next := failed(c, message, r.Now())
@@ -121,7 +120,7 @@ func (r *reconciler) fail(ctx context.Context, c *snapshots.VolumeSnapshotConten
 	return r.Client.Status().Update(ctx, next)
 }
 
-// remove has the node remove a snapshot, and lets its content go. It is tried again until it succeeds.
+// remove makes the node remove a snapshot, and then releases its content. Errors are retried.
 func (r *reconciler) remove(ctx context.Context, req engine.Request, c *snapshots.VolumeSnapshotContent,
 	step Step) error {
 	var err error
@@ -150,7 +149,7 @@ func (r *reconciler) release(ctx context.Context, c *snapshots.VolumeSnapshotCon
 	return r.Client.Update(ctx, next)
 }
 
-// restore makes the volume of a claim that waits for a copy.
+// restore creates the volume of a claim that waits for a copy.
 func (r *reconciler) restore(ctx context.Context, key client.ObjectKey) error {
 	claim, err := get[corev1.PersistentVolumeClaim](ctx, r.Cache, key)
 	if err != nil || claim == nil || !wanted(claim) {
@@ -213,7 +212,7 @@ func (r *reconciler) observe(ctx context.Context, claim *corev1.PersistentVolume
 	return s, err
 }
 
-// fill has a node fill the directory of a volume, and says so in the volume, so that its claim is bound.
+// fill makes a node fill a volume's directory. It then marks the volume as copied, so that its claim is bound.
 func (r *reconciler) fill(ctx context.Context, req engine.Request, name string) error {
 	v, err := get[corev1.PersistentVolume](ctx, r.Cache, client.ObjectKey{Name: name})
 	if err != nil || v == nil || !unfilled(v) {
@@ -254,8 +253,8 @@ func (r *reconciler) fill(ctx context.Context, req engine.Request, name string) 
 	return nil
 }
 
-// discard removes the directory of a volume that was deleted while it was filled: its removal may have come before the
-// copy.
+// discard removes the directory of a volume that was deleted while it was being filled, because the regular
+// removal may have run before the copy.
 func (r *reconciler) discard(ctx context.Context, node *corev1.Node, name string) error {
 	var now corev1.PersistentVolume
 	err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &now)
@@ -286,7 +285,7 @@ func (r *reconciler) fillOn(ctx context.Context, req engine.Request, node *corev
 	return r.stillThere(ctx, source)
 }
 
-// later reports whether an error says that the request is to come again, and nothing else.
+// later reports whether an error only means that the request must be retried.
 func later(err error) bool { return errors.Is(err, errWaits) || errors.Is(err, storage.ErrBusy) }
 
 func (r *reconciler) allNodes(ctx context.Context) ([]*corev1.Node, error) {
@@ -297,7 +296,7 @@ func (r *reconciler) allNodes(ctx context.Context) ([]*corev1.Node, error) {
 	return engine.Pointers(list.Items), nil
 }
 
-// get reads an object, nil if there is none.
+// get reads an object. It returns nil if the object does not exist.
 func get[T any, P interface {
 	*T
 	client.Object

@@ -14,9 +14,9 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// world is one content, and the snapshots on nodes.
+// world has one content and the snapshots on nodes.
 type world struct {
-	content *snapshots.VolumeSnapshotContent // nil once it is gone
+	content *snapshots.VolumeSnapshotContent // nil once it is deleted
 	volume  *corev1.PersistentVolume
 	nodes   map[string]*corev1.Node
 	taken   map[string]bool // by handle
@@ -31,7 +31,7 @@ func (w *world) state() State {
 	return s
 }
 
-// write stores a content unless somebody wrote it since it was read.
+// write stores a content unless it was written since it was read.
 func (w *world) write(next *snapshots.VolumeSnapshotContent) {
 	if w.content == nil || next == nil || next.ResourceVersion != w.content.ResourceVersion {
 		return
@@ -45,8 +45,8 @@ func (w *world) write(next *snapshots.VolumeSnapshotContent) {
 	}
 }
 
-// apply carries out a step for a content as it was; lost is whether the process ends before it writes what the node
-// said.
+// apply carries out a step for the content as it was read. lost means that the process ends before it writes the
+// node's answer.
 func (w *world) apply(c *snapshots.VolumeSnapshotContent, step Step, now func() bool) {
 	lost := now()
 	release := c.DeepCopy()
@@ -80,8 +80,8 @@ func (w *world) apply(c *snapshots.VolumeSnapshotContent, step Step, now func() 
 	}
 }
 
-// TestModel: whatever a user, the volume's end, the snapshot's reconciler, nodes and interrupted attempts do, a node
-// that is there has no snapshot without its content, and one that is deleted by its policy is gone in the end.
+// TestModel: whatever users, nodes, other reconcilers and interrupted attempts do, an existing node has no
+// snapshot without its content, and a snapshot that its policy deletes is removed in the end.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{

@@ -13,46 +13,44 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// Op is what a plan asks for.
+// Op is the operation of a Step.
 type Op string
 
 const (
 	Nothing Op = ""
-	// Begin writes into the content which node will be asked for the snapshot.
+	// Begin records in the content which node will take the snapshot.
 	Begin Op = "begin"
-	// Take has the node take the snapshot, and Find asks it for one that exists; then the content's status is written.
+	// Take makes the node take the snapshot. Find asks it for an existing one. Both then write the content's status.
 	Take Op = "take"
 	Find Op = "find"
-	// Remove has the node remove the snapshot, and then removes the content's finalizer.
-	Remove Op = "remove"
-	// Release removes the content's finalizer.
+	// Remove makes the node remove the snapshot, and then removes the content's finalizer.
+	Remove  Op = "remove"
 	Release Op = "release"
-	// Fail writes the error into the content's status.
-	Fail Op = "fail"
+	Fail    Op = "fail"
 )
 
-// Step is what is to be done with a content.
+// Step is the next step for a content.
 type Step struct {
 	Op Op
-	// Node and Snapshot are where the snapshot is. Node is nil for one whose node is gone.
+	// Node and Snapshot locate the snapshot. Node is nil if the node is gone.
 	Node     *corev1.Node
 	Snapshot string
-	// Error is why nothing can be done until something else changes.
+	// Error says why the step is impossible until something changes.
 	Error string
 }
 
-// State is what a content's plan depends on.
+// State is the input of PlanContent.
 type State struct {
 	Content *snapshots.VolumeSnapshotContent
-	// Volume is the one to take a snapshot of, nil if there is none of that name.
+	// Volume is the volume to snapshot, nil if it does not exist.
 	Volume *corev1.PersistentVolume
-	// Nodes are all nodes.
-	Nodes []*corev1.Node
+	Nodes  []*corev1.Node
 }
 
-// PlanContent returns what is to be done with a content of a local volume, as upstream's csi-snapshotter goes for
-// drivers. Its invariants: a snapshot on a node has its content, which names the node, until it is removed; it is
-// removed only if the content's policy says so, and its VolumeSnapshot is being deleted or was never bound.
+// PlanContent returns the next step for a content of a local volume, as upstream's csi-snapshotter does for CSI
+// drivers. Its invariants: a snapshot on a node has a content that names the node until the snapshot is removed.
+// The snapshot is removed only if the content's policy is Delete and its VolumeSnapshot is being deleted or was
+// never bound.
 func PlanContent(s State) Step {
 	c := s.Content
 	if c.Spec.Driver != storage.Provisioner {
@@ -84,7 +82,7 @@ func PlanContent(s State) Step {
 			Error: fmt.Sprintf("there is no persistentvolume %q that %s provisioned", *c.Spec.Source.VolumeHandle,
 				storage.Provisioner),
 		}
-	case v.DeletionTimestamp != nil: // its directory may be gone, and would be taken for one that was never used
+	case v.DeletionTimestamp != nil: // its directory may be gone, which would look like a volume that was never used
 		return Step{Op: Fail, Error: fmt.Sprintf("persistentvolume %q is being deleted", v.Name)}
 	case s.host(storage.HostOf(v)) == nil:
 		return Step{
@@ -101,7 +99,6 @@ func PlanContent(s State) Step {
 	return step
 }
 
-// delete is for a content that is being deleted.
 func (s State) delete() Step {
 	c := s.Content
 	unbound := c.Spec.Source.SnapshotHandle != nil && c.Spec.VolumeSnapshotRef.UID == ""
@@ -109,7 +106,7 @@ func (s State) delete() Step {
 	case !controllerutil.ContainsFinalizer(c, snapshots.ContentFinalizer):
 		return Step{}
 	case !unbound && !metav1.HasAnnotation(c.ObjectMeta, snapshots.DeletingAnnotation):
-		return Step{} // until its VolumeSnapshot goes
+		return Step{} // its VolumeSnapshot is not being deleted yet
 	case c.Spec.DeletionPolicy != snapshots.Delete:
 		return Step{Op: Release}
 	}
@@ -122,7 +119,7 @@ func (s State) delete() Step {
 		}
 	case c.Status != nil && c.Status.SnapshotHandle != nil:
 		step.Node, step.Snapshot, _ = s.split(*c.Status.SnapshotHandle)
-	case c.Annotations[storage.SnapshotNodeAnnotation] != "": // it may have been taken, and the answer was lost
+	case c.Annotations[storage.SnapshotNodeAnnotation] != "": // it may have been taken, and the answer lost
 		step.Node = s.named(c.Annotations[storage.SnapshotNodeAnnotation])
 	default: // no node was asked
 		return Step{Op: Release}
@@ -130,7 +127,7 @@ func (s State) delete() Step {
 	return step
 }
 
-// split returns what a snapshot handle names: node is nil if there is none of that name.
+// split parses a snapshot handle, NODE/SNAPSHOT. node is nil if the node does not exist.
 func (s State) split(handle string) (node *corev1.Node, snapshot string, ok bool) {
 	name, snapshot, ok := strings.Cut(handle, "/")
 	if !ok || name == "" || snapshot == "" || strings.Contains(snapshot, "/") {
@@ -139,7 +136,6 @@ func (s State) split(handle string) (node *corev1.Node, snapshot string, ok bool
 	return s.named(name), snapshot, true
 }
 
-// named returns a node, nil if there is none of that name.
 func (s State) named(name string) *corev1.Node {
 	for _, n := range s.Nodes {
 		if n.Name == name {
@@ -149,7 +145,7 @@ func (s State) named(name string) *corev1.Node {
 	return nil
 }
 
-// host returns the node with a hostname label, nil if there is none.
+// host returns the node with a hostname label, or nil.
 func (s State) host(name string) *corev1.Node {
 	for _, n := range s.Nodes {
 		if n.Labels[corev1.LabelHostname] == name {
@@ -159,14 +155,12 @@ func (s State) host(name string) *corev1.Node {
 	return nil
 }
 
-// begun returns a content that says which node will be asked for its snapshot.
 func begun(c *snapshots.VolumeSnapshotContent, n *corev1.Node) *snapshots.VolumeSnapshotContent {
 	next := c.DeepCopy()
 	metav1.SetMetaDataAnnotation(&next.ObjectMeta, storage.SnapshotNodeAnnotation, n.Name)
 	return next
 }
 
-// taken returns a content with what its node said of the snapshot.
 func taken(c *snapshots.VolumeSnapshotContent, n *corev1.Node, name string,
 	s storage.Snapshot) *snapshots.VolumeSnapshotContent {
 	next := c.DeepCopy()
@@ -179,7 +173,7 @@ func taken(c *snapshots.VolumeSnapshotContent, n *corev1.Node, name string,
 	return next
 }
 
-// failed returns a content with an error, nil if it says the same already.
+// failed returns a content with an error, or nil if it already has that error.
 func failed(c *snapshots.VolumeSnapshotContent, message string, now time.Time) *snapshots.VolumeSnapshotContent {
 	if st := c.Status; st != nil && st.Error != nil && st.Error.Message != nil && *st.Error.Message == message {
 		return nil

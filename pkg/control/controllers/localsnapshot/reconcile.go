@@ -1,9 +1,9 @@
-// Package localsnapshot takes and removes snapshots of the volumes that Coracle provisions on nodes, and makes volumes
-// that are copies of such a snapshot or of another volume. It is for them what csi-snapshotter and external-provisioner
-// are for CSI drivers.
+// Package localsnapshot takes and removes snapshots of the volumes that Coracle provisions on nodes, and creates
+// volumes as copies of such snapshots or of other volumes. It corresponds to csi-snapshotter and
+// external-provisioner for CSI drivers.
 //
-// Its invariants: a node copies only for an object that exists, which stays until the copy is removed; what is asked
-// of a node may be asked again; a claim is bound to a copy only after that is whole and on disk.
+// Its invariants: a node copies only for an existing object, which remains until the copy is removed. Requests to
+// nodes may be repeated. A claim is bound to a copy only once the copy is complete and on disk.
 package localsnapshot
 
 import (
@@ -24,42 +24,41 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
-// Nodes has nodes copy. Each call may be repeated, and ends with its context. It is storage.ErrBusy for a node that
-// copies as much as it can. copied is called with the bytes so far.
+// Nodes makes nodes copy. Each call may be repeated and ends with its context. A node that has no free copy slot
+// returns storage.ErrBusy. copied is called with the number of bytes so far.
 type Nodes interface {
-	// Take takes a snapshot of a volume of a size in bytes, or returns the one that there is.
+	// Take takes a snapshot of a volume with a size in bytes, or returns the existing one.
 	Take(ctx context.Context, n *corev1.Node, snapshot, volume string, size int64,
 		copied func(uint64)) (storage.Snapshot, error)
-	// Find returns what is recorded of a snapshot.
+	// Find returns the node's record of a snapshot.
 	Find(ctx context.Context, n *corev1.Node, snapshot string) (storage.Snapshot, error)
 	// Remove removes a snapshot. It succeeds if there is none.
 	Remove(ctx context.Context, n *corev1.Node, snapshot string) error
-	// Fill makes the directory of a volume with the contents of a source, a snapshot or a volume as kind says, unless
-	// there is one.
+	// Fill creates a volume's directory with the contents of source, a snapshot or a volume as kind says, unless
+	// the directory exists.
 	Fill(ctx context.Context, n *corev1.Node, volume, kind, source string, size int64, copied func(uint64)) error
-	// Discard removes the directory of a volume. It succeeds if there is none.
+	// Discard removes a volume's directory. It succeeds if there is none.
 	Discard(ctx context.Context, n *corev1.Node, volume string) error
 }
 
-// sourceIndex finds the claims that wait for a copy, by KIND/NAME of what they are to be copies of, and all of them by
-// anySource.
+// sourceIndex finds claims that wait for a copy by KIND/NAME of the source, and all such claims by anySource.
 const (
 	sourceIndex = "claim.copyOf"
 	anySource   = "any"
 )
 
-// volumePrefix marks requests that are volumes. Names of contents have no colon.
+// volumePrefix marks requests for volumes. Names of contents have no colon.
 const volumePrefix = "volume:"
 
 const (
-	// copies is how many things the nodes of a cluster are asked for at once.
+	// copies is the maximum number of concurrent requests to all nodes.
 	copies = 16
-	// again is when a node is asked again that makes other copies than those that this server knows of.
+	// again is the retry interval for a node that is busy with copies of another server.
 	again = 10 * time.Second
 )
 
-// New declares the reconciler. Its requests are contents, volumes, and claims, which have a namespace. nodes may be nil
-// where they cannot be reached.
+// New declares the reconciler. Its requests are contents, volumes (with volumePrefix), and claims (with a
+// namespace). nodes may be nil if nodes cannot be reached.
 func New(nodes Nodes) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "localsnapshot", Account: "volumesnapshotcontent-controller", Workers: copies,
@@ -100,7 +99,7 @@ func ofContent(_ context.Context, _ engine.Env, o client.Object) []engine.Reques
 	return []engine.Request{engine.RequestFor("", o.GetName())}
 }
 
-// ofSource maps a snapshot or a claim to the claims that are to be copies of it.
+// ofSource maps a snapshot or a claim to the claims that wait for a copy of it.
 func ofSource(kind string) func(context.Context, engine.Env, client.Object) []engine.Request {
 	return func(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 		return waiting(ctx, env, o.GetNamespace(), kind+"/"+o.GetName(), func(*corev1.PersistentVolumeClaim) bool {
@@ -109,7 +108,7 @@ func ofSource(kind string) func(context.Context, engine.Env, client.Object) []en
 	}
 }
 
-// waiting returns the claims of a namespace, "" for all, that wait for a copy of a source and are chosen.
+// waiting returns the chosen claims in a namespace, "" for all, that wait for a copy of source.
 func waiting(ctx context.Context, env engine.Env, namespace, source string,
 	chosen func(*corev1.PersistentVolumeClaim) bool) (out []engine.Request) {
 	var list corev1.PersistentVolumeClaimList
@@ -125,14 +124,14 @@ func waiting(ctx context.Context, env engine.Env, namespace, source string,
 	return out
 }
 
-// ofClass maps a class to the claims of it that wait for a copy.
+// ofClass maps a class to its claims that wait for a copy.
 func ofClass(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	return waiting(ctx, env, "", anySource, func(c *corev1.PersistentVolumeClaim) bool {
 		return helpers.GetPersistentVolumeClaimClass(c) == o.GetName()
 	})
 }
 
-// ofClaim maps a claim to itself, if it waits for a copy, and to those that are to be copies of it.
+// ofClaim maps a claim to itself if it waits for a copy, and to the claims that wait for a copy of it.
 func ofClaim(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	out := ofSource(storage.FromVolume)(ctx, env, o)
 	if c, ok := o.(*corev1.PersistentVolumeClaim); ok && wanted(c) {
@@ -141,7 +140,7 @@ func ofClaim(ctx context.Context, env engine.Env, o client.Object) []engine.Requ
 	return out
 }
 
-// ofVolume maps a volume that is to be filled to itself, and one that has been to the contents that wait for it.
+// ofVolume maps a volume that must be filled to itself, and a filled one to the contents that wait for it.
 func ofVolume(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	v, ok := o.(*corev1.PersistentVolume)
 	if !ok || v.Annotations[storage.ContentAnnotation] == "" {
@@ -153,7 +152,8 @@ func ofVolume(ctx context.Context, env engine.Env, o client.Object) []engine.Req
 	return []engine.Request{engine.RequestFor("", volumePrefix+v.Name)}
 }
 
-// ofNode maps a node that comes, goes, becomes ready or changes what volumes it can have to all that is not finished.
+// ofNode maps a new, deleted or changed node to all unfinished requests. Changes of readiness, labels and the
+// volume directory matter.
 func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Node)
 	now, _ := is.(*corev1.Node)
@@ -177,13 +177,13 @@ func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine
 	return out
 }
 
-// unfilled reports whether a volume is to be filled with a copy, and has not been.
+// unfilled reports whether a volume must still be filled with a copy.
 func unfilled(v *corev1.PersistentVolume) bool {
 	return storage.Ours(v) && v.DeletionTimestamp == nil && v.Annotations[storage.ContentAnnotation] != "" &&
 		v.Annotations[storage.CopiedAnnotation] == ""
 }
 
-// unfinished returns the contents of local volumes that are neither ready nor gone.
+// unfinished returns the contents of local volumes that are being deleted or not ready.
 func unfinished(ctx context.Context, env engine.Env) (out []engine.Request) {
 	var list snapshots.VolumeSnapshotContentList
 	if err := env.Cache.List(ctx, &list); err != nil {
@@ -217,7 +217,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	}
 	switch {
 	case errors.Is(err, errWaits):
-		return engine.Result{}, nil // it comes again
+		return engine.Result{}, nil // turns enqueues it again
 	case errors.Is(err, storage.ErrBusy):
 		return engine.Result{RequeueAfter: again}, nil
 	}

@@ -11,28 +11,27 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// Restore is what the plan of a claim depends on that is to get a copy.
+// Restore is the input of PlanRestore.
 type Restore struct {
 	Claim *corev1.PersistentVolumeClaim
 	Class *storagev1.StorageClass
-	// Snapshot and its Content, or From with its Volume, are what is to be copied; nil for what there is not.
+	// Snapshot and its Content, or From and its Volume, are the source. They are nil if they do not exist.
 	Snapshot *snapshots.VolumeSnapshot
 	Content  *snapshots.VolumeSnapshotContent
 	From     *corev1.PersistentVolumeClaim
 	Volume   *corev1.PersistentVolume
-	// Nodes are all nodes.
-	Nodes []*corev1.Node
+	Nodes    []*corev1.Node
 }
 
-// wanted reports whether a claim waits for a volume of Coracle's own that is a copy. The reconciler of claims has
-// checked the rest of it.
+// wanted reports whether a claim waits for a local volume that is a copy. The claims' reconciler has checked
+// everything else.
 func wanted(c *corev1.PersistentVolumeClaim) bool {
 	return c.DeletionTimestamp == nil && c.Spec.VolumeName == "" &&
 		c.Annotations[helpers.AnnStorageProvisioner] == storage.Provisioner &&
 		(c.Spec.DataSource != nil || c.Spec.DataSourceRef != nil)
 }
 
-// source returns what a claim is to be a copy of, and why it cannot be.
+// source returns the kind and name of a claim's source, or why the source is invalid.
 func source(c *corev1.PersistentVolumeClaim) (kind, name, why string) {
 	ref := c.Spec.DataSourceRef
 	if ref == nil {
@@ -55,8 +54,7 @@ func source(c *corev1.PersistentVolumeClaim) (kind, name, why string) {
 		"PersistentVolumeClaim", ref.Kind)
 }
 
-// PlanRestore returns the volume that a claim gets, which says what its directory is filled with, or why there is none
-// yet.
+// PlanRestore returns a claim's volume with an annotation that names its source, or why there is none yet.
 func PlanRestore(r Restore) (*corev1.PersistentVolume, string) {
 	if r.Class == nil {
 		return nil, fmt.Sprintf("storageclass.storage.k8s.io %q not found", helpers.GetPersistentVolumeClaimClass(r.Claim))

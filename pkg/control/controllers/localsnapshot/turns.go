@@ -6,17 +6,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// perNode is how many copies, and how many other things, a node is asked for at once, so that one that is slow or
-// silent does not keep others waiting. Nodes make two copies at once.
+// perNode is the maximum number of concurrent copies on a node, and of other requests to it, so that a slow or
+// silent node does not block others. A node makes two copies at a time.
 const perNode = 2
 
-// turns are what nodes are being asked for, and the requests that wait for that.
+// turns limits the concurrent requests to each node and queues the rest.
 type turns struct {
 	mu   sync.Mutex
 	busy map[turn]*queue
 }
 
-// turn is a node, and whether it is asked to copy.
+// turn identifies a limit: a node, and whether the request is a copy.
 type turn struct {
 	node string
 	copy bool
@@ -27,7 +27,7 @@ type queue struct {
 	waiting map[engine.Request]bool
 }
 
-// take begins a turn, or lets a request wait until another one ends.
+// take begins a turn and returns true, or queues the request until another turn ends.
 func (t *turns) take(of turn, req engine.Request) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -47,7 +47,7 @@ func (t *turns) take(of turn, req engine.Request) bool {
 	return true
 }
 
-// end ends a turn and returns the requests that waited, of which some may wait again.
+// end ends a turn. It returns all queued requests, some of which may have to wait again.
 func (t *turns) end(of turn) map[engine.Request]bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

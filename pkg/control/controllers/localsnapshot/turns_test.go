@@ -8,8 +8,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// A node is asked for a few things at once, others beside it are not kept waiting, and whoever waits is woken when one
-// ends.
+// A node gets a limited number of concurrent requests. Other nodes are not blocked, and queued requests are
+// returned when a turn ends.
 func TestTurns(t *testing.T) {
 	var all turns
 	copying, other := turn{"a", true}, turn{"a", false}

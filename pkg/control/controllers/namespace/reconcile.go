@@ -20,14 +20,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/aggregated"
 )
 
-// again is the retry interval for a namespace that is not empty yet; events enqueue it earlier, but for objects
-// elsewhere.
+// again is the retry interval for a namespace that is not empty yet. Events enqueue it earlier, except for objects
+// in aggregated API servers.
 const again = 15 * time.Second
 
-// Elsewhere deletes what other servers keep in a namespace, and returns what remains there.
+// Elsewhere deletes a namespace's objects in aggregated API servers, and returns what remains there.
 type Elsewhere func(ctx context.Context, namespace string) []aggregated.Remaining
 
-// New declares the reconciler; kinds are all that a namespace may hold here. elsewhere may be nil.
+// New declares the reconciler. kinds are the kinds that this server stores. elsewhere may be nil.
 func New(kinds engine.Kinds, elsewhere Elsewhere) *engine.Reconciler {
 	held := &engine.Every{Kinds: kinds, Event: gone, Object: func(k engine.Kind) client.Object {
 		if !k.Namespaced || !k.Deletable {
@@ -89,11 +89,11 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		if l := r.empty(ctx, k, ns.Name); l.Count > 0 || l.Err != nil {
 			left = append(left, l)
 			if pods(k) {
-				break // secrets and policies that pods may still use are deleted after them (KEP-5080)
+				break // pods may still use Secrets and policies: delete these later (KEP-5080)
 			}
 		}
 	}
-	if len(left) == 0 && r.elsewhere != nil { // last, as what is here may use it
+	if len(left) == 0 && r.elsewhere != nil { // last, because local objects may use it
 		left = r.elsewhere(ctx, ns.Name)
 	}
 	conditions, empty := Plan(&ns, left, r.Now())
@@ -112,7 +112,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{}, client.IgnoreNotFound(r.Client.SubResource("finalize").Update(ctx, next))
 }
 
-// kinds are what the namespace may hold, pods first.
+// kinds returns the deletable namespaced kinds, pods first.
 func (r *reconciler) kinds() []engine.Kind {
 	kinds := r.held.Now()
 	if i := slices.IndexFunc(kinds, pods); i > 0 {

@@ -10,7 +10,7 @@ import (
 var ErrFull = errors.New("the cluster's pod network has no free node network: start the server with a larger " +
 	"--cluster-cidr")
 
-// Size is the prefix length of a node's network within a cluster's.
+// Size returns the prefix length of a node's CIDR.
 func Size(cluster netip.Prefix) int {
 	if cluster.Addr().Is4() {
 		return max(24, cluster.Bits())
@@ -21,16 +21,16 @@ func Size(cluster netip.Prefix) int {
 // pool tracks the CIDRs in use by node, and finds a free one without scanning all of them.
 type pool struct {
 	cluster netip.Prefix
-	low     netip.Prefix // lower bound for the next free CIDR; invalid: none is free
+	low     netip.Prefix // lower bound of the free CIDRs; invalid: none is free
 	nodes   map[string][]netip.Prefix
-	taken   map[netip.Prefix]int // by how many nodes: one, unless another party assigned duplicates
+	taken   map[netip.Prefix]int // number of nodes; more than 1 if another client assigned duplicates
 }
 
 func newPool(cluster netip.Prefix) *pool {
 	return &pool{cluster: cluster, low: first(cluster), nodes: map[string][]netip.Prefix{}, taken: map[netip.Prefix]int{}}
 }
 
-// hold records that a node has exactly these CIDRs. Invalid ones are ignored.
+// hold records that a node has exactly these CIDRs. It ignores invalid ones.
 func (p *pool) hold(node string, cidrs ...string) {
 	var now []netip.Prefix
 	for _, s := range cidrs {
@@ -45,7 +45,7 @@ func (p *pool) hold(node string, cidrs ...string) {
 	}
 }
 
-// slot is the allocatable CIDR that contains a smaller one.
+// slot returns the allocatable CIDR that contains n, or n if it is not smaller.
 func (p *pool) slot(n netip.Prefix) netip.Prefix {
 	if n.Bits() > Size(p.cluster) && p.cluster.Contains(n.Addr()) {
 		return netip.PrefixFrom(n.Addr(), Size(p.cluster)).Masked()
@@ -53,7 +53,6 @@ func (p *pool) slot(n netip.Prefix) netip.Prefix {
 	return n
 }
 
-// release frees a node's CIDRs.
 func (p *pool) release(node string) {
 	for _, n := range p.nodes[node] {
 		n = p.slot(n)
@@ -87,7 +86,7 @@ func first(cluster netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(cluster.Masked().Addr(), Size(cluster))
 }
 
-// after is the network that follows p; invalid after the last of all.
+// after returns the CIDR that follows p, invalid after the last one.
 func after(p netip.Prefix) netip.Prefix {
 	b := p.Addr().AsSlice()
 	for bit := p.Bits() - 1; bit >= 0; bit-- {

@@ -53,7 +53,7 @@ func TestNetworksNeverOverlapAndAllAreUsed(t *testing.T) {
 	})
 }
 
-// A part of a network, which somebody else gave to a node, keeps the whole from others.
+// A CIDR that another client assigned to a node reserves the whole allocatable CIDR that contains it.
 func TestPartOfANetwork(t *testing.T) {
 	p := newPool(netip.MustParsePrefix("10.42.0.0/16"))
 	p.hold("a", "10.42.0.64/26")
@@ -66,7 +66,7 @@ func TestPartOfANetwork(t *testing.T) {
 	require.Equal(t, "10.42.0.0/24", n.String())
 }
 
-// A network that two nodes were given by somebody else is free when both are gone.
+// A CIDR that another client assigned to two nodes is free once both are gone.
 func TestSharedNetwork(t *testing.T) {
 	p := newPool(netip.MustParsePrefix("10.42.0.0/16"))
 	p.hold("a", "10.42.0.0/24")

@@ -1,6 +1,6 @@
 // Package nodeipam allocates each node's pod CIDR from the cluster CIDR.
 //
-// Its invariant: no two nodes share a CIDR; it works on one node at a time.
+// Its invariant: no two nodes share a CIDR. It works on one node at a time.
 package nodeipam
 
 import (
@@ -41,7 +41,7 @@ type reconciler struct {
 	engine.Env
 
 	mu      sync.Mutex
-	pool    *pool           // CIDRs in node specs, and those allocated but not observed yet
+	pool    *pool           // CIDRs in node specs, and allocated ones that are not observed yet
 	waiting map[string]bool // nodes for which no CIDR was free
 }
 
@@ -71,7 +71,6 @@ func (r *reconciler) see(was, is client.Object) []engine.Request {
 	return nil
 }
 
-// give allocates the CIDR for a node.
 func (r *reconciler) give(node string) (netip.Prefix, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -83,7 +82,7 @@ func (r *reconciler) give(node string) (netip.Prefix, error) {
 	return p, err
 }
 
-// wait records that a node has no CIDR, and reports whether that is new.
+// wait records that a node has no CIDR. It reports whether the node was not recorded before.
 func (r *reconciler) wait(node string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Eviction is whether a lost node gets the NoExecute taint that evicts its pods.
+// Eviction decides whether a lost node gets the NoExecute taint that evicts its pods.
 type Eviction int
 
 const (
@@ -14,27 +14,25 @@ const (
 	Evict Eviction = iota
 	// Hold: not now. An existing taint stays.
 	Hold
-	// Spare: no node is tainted.
+	// Spare: the node is not tainted, and an existing taint is removed.
 	Spare
 )
 
 // The numbers are upstream's defaults.
 const (
-	// pace is the minimum interval between evictions in a zone; slowly applies to a large zone that is disrupted.
+	// pace is the minimum interval between evictions in a zone. slowly applies to large disrupted zones.
 	pace   = 10 * time.Second
 	slowly = 100 * time.Second
-	// A zone is disrupted when more than disruptedNodes of it, and this percentage, are lost.
+	// A zone is disrupted if more than disruptedNodes and at least disruptedPercent of its nodes are lost.
 	disruptedNodes   = 2
 	disruptedPercent = 55
 	largeZone        = 50
 )
 
-// zone is a node's failure domain.
 func zone(n *corev1.Node) string {
 	return n.Labels[corev1.LabelTopologyRegion] + "/" + n.Labels[corev1.LabelTopologyZone]
 }
 
-// well reports whether a node is Ready.
 func well(conditions []corev1.NodeCondition) bool {
 	c := find(conditions, corev1.NodeReady)
 	return c != nil && c.Status == corev1.ConditionTrue
@@ -69,7 +67,7 @@ func newCensus() *census {
 	return &census{nodes: map[string]member{}, zones: map[string]tally{}}
 }
 
-// set records the node's current state; nil if it was deleted.
+// set records the node's current state, nil if it was deleted.
 func (c *census) set(name string, is *member) {
 	count := func(m member, by int) {
 		t := c.zones[m.zone]
@@ -95,9 +93,9 @@ func (c *census) set(name string, is *member) {
 	}
 }
 
-// eviction distinguishes lost nodes from a network partition, and returns the interval between evictions in the zone.
-// When most of a zone is lost, its pods are probably still running, and the remaining nodes could hardly take them all.
-// When no node is reachable at all, it is the control plane that is partitioned.
+// eviction decides about lost nodes in a zone, and returns the interval between evictions there. If most of a zone
+// is lost, a network partition is likely: its pods probably still run, and the remaining nodes could hardly take
+// them all. If no node is reachable at all, the control plane is partitioned.
 func (c *census) eviction(zone string) (Eviction, time.Duration) {
 	t := c.zones[zone]
 	switch {
@@ -111,7 +109,6 @@ func (c *census) eviction(zone string) (Eviction, time.Duration) {
 	return Hold, 0
 }
 
-// unwell lists the lost nodes.
 func (c *census) unwell() (names []string) {
 	for name, m := range c.nodes {
 		if !m.well {

@@ -19,7 +19,7 @@ func in(z, name string, ready corev1.ConditionStatus, taints ...corev1.Taint) *c
 	return n
 }
 
-// fill makes nodes of a zone, the first of which are lost.
+// fill creates the nodes of a zone. The first ones are lost.
 func fill(l *listener, z string, all, lost int) {
 	for i := range all {
 		ready := corev1.ConditionTrue
@@ -62,7 +62,7 @@ func TestEvictionOfAZone(t *testing.T) {
 	}
 }
 
-// TestCensusIsACount: whatever happens to nodes, in whatever order, the tallies are those of the nodes that are there.
+// TestCensusIsACount: after any sequence of events, the tallies match the existing nodes.
 func TestCensusIsACount(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		c, model := newCensus(), map[string]member{}
@@ -94,7 +94,7 @@ func TestCensusIsACount(t *testing.T) {
 	})
 }
 
-// TestOneAfterTheOther: nodes of a zone are evicted at a pace, and those of a disrupted one not at all.
+// TestOneAfterTheOther: the nodes of a zone are evicted at a pace, and the nodes of a disrupted zone not at all.
 func TestOneAfterTheOther(t *testing.T) {
 	l := empty()
 	fill(l, "a", 10, 0)
@@ -118,7 +118,8 @@ func TestOneAfterTheOther(t *testing.T) {
 	for i := range 5 {
 		require.Empty(t, l.count(lost(i).Name, lost(i)))
 	}
-	// The sixth of ten disrupts the zone, before its silence is written: it is held, and then all are looked at.
+	// The sixth lost node of ten disrupts the zone, even before its status says so. It is held, and all are
+	// re-examined.
 	e, wait = ask(5, time.Minute)
 	require.Equal(t, Hold, e)
 	require.Zero(t, wait)
@@ -127,7 +128,6 @@ func TestOneAfterTheOther(t *testing.T) {
 	tainted := in("a", "a0", corev1.ConditionUnknown, taint(corev1.TaintNodeUnreachable, corev1.TaintEffectNoExecute))
 	e, _ = l.eviction(tainted, now.Add(time.Minute))
 	require.Equal(t, Hold, e)
-	// One comes back.
 	require.ElementsMatch(t, []engine.Request{
 		engine.RequestFor("", "a1"), engine.RequestFor("", "a2"), engine.RequestFor("", "a3"), engine.RequestFor("", "a4"),
 		engine.RequestFor("", "a5"),

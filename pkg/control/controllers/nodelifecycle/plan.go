@@ -9,17 +9,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// DefaultPatience is the default time without a heartbeat after which a node is lost.
+// DefaultPatience is how long a node may be without a heartbeat by default.
 const DefaultPatience = 40 * time.Second
 
-// Observed is what there is.
+// Observed is the observed state.
 type Observed struct {
 	Node *corev1.Node
 	// Heard is the time of the node's last heartbeat, by the local clock.
 	Heard time.Time
-	// Patience is how long it may go without a heartbeat.
+	// Patience is how long the node may be without a heartbeat.
 	Patience time.Duration
-	// Eviction is what happens to its pods if it is lost.
+	// Eviction applies if the node is lost.
 	Eviction Eviction
 }
 
@@ -30,22 +30,22 @@ func (o Observed) lost(now time.Time) bool {
 
 // Actions is what to do.
 type Actions struct {
-	// Conditions and Taints as desired; nil if unchanged.
+	// Conditions are the desired conditions, nil if unchanged. Taints are valid if SetTaints.
 	Conditions []corev1.NodeCondition
 	Taints     []corev1.Taint
 	SetTaints  bool
-	// PodsNotReady: the node sends no heartbeats, so its pods are marked as not ready.
+	// PodsNotReady: the node sends no heartbeats, so its pods must be marked as not ready.
 	PodsNotReady bool
-	// Again is the time until the node's grace period ends; 0 if it is lost already.
+	// Again is the time until the node's grace period ends, 0 if it is already lost.
 	Again time.Duration
 }
 
-// watched are the conditions that a node reports, and that are unknown when it does not.
+// watched are the conditions that become Unknown when a node stops reporting.
 var watched = []corev1.NodeConditionType{
 	corev1.NodeReady, corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure,
 }
 
-// Plan decides. It does not change o.
+// Plan computes the actions. It does not change o.
 func Plan(o Observed, now time.Time) Actions {
 	var a Actions
 	conditions := o.Node.Status.Conditions
@@ -75,7 +75,6 @@ func find(cs []corev1.NodeCondition, t corev1.NodeConditionType) *corev1.NodeCon
 	return nil
 }
 
-// silenced sets the conditions reported by a node to Unknown.
 func silenced(n *corev1.Node, now time.Time) []corev1.NodeCondition {
 	out := slices.Clone(n.Status.Conditions)
 	at := metav1.NewTime(now)
@@ -95,13 +94,13 @@ func silenced(n *corev1.Node, now time.Time) []corev1.NodeCondition {
 	return out
 }
 
-// ours are the taints derived from conditions; other taints are left alone.
+// ours are the taints derived from conditions. Other taints are left alone.
 var ours = []string{
 	corev1.TaintNodeNotReady, corev1.TaintNodeUnreachable, corev1.TaintNodeMemoryPressure, corev1.TaintNodeDiskPressure,
 	corev1.TaintNodePIDPressure, corev1.TaintNodeNetworkUnavailable, corev1.TaintNodeUnschedulable,
 }
 
-// taints returns the node's desired taints: those that stay, in their order, then new ones.
+// taints returns the node's desired taints: existing ones in their order, then new ones.
 func taints(o Observed, conditions []corev1.NodeCondition, now time.Time) []corev1.Taint {
 	n, leave := o.Node, []corev1.TaintEffect{corev1.TaintEffectNoSchedule, corev1.TaintEffectNoExecute}
 	if o.Eviction == Spare || o.Eviction == Hold && !evicted(n) {

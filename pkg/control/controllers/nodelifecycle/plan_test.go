@@ -90,7 +90,7 @@ func TestPlan(t *testing.T) {
 			for _, k := range a.Conditions {
 				require.Equal(t, corev1.ConditionUnknown, k.Status)
 			}
-			// Doing what the plan says leaves nothing to do.
+			// A plan after this one must be empty.
 			n := c.node.DeepCopy()
 			if a.Conditions != nil {
 				n.Status.Conditions = a.Conditions

@@ -1,6 +1,6 @@
-// Package nodelifecycle monitors nodes: one that stops sending heartbeats is marked Unknown and tainted, and
-// its pods become NotReady. When so many are lost at once that it is likely a network partition, their
-// pods are not evicted.
+// Package nodelifecycle monitors nodes. A node that stops sending heartbeats is marked Unknown and tainted, and
+// its pods become not ready. If so many nodes are lost at once that a network partition is likely, their pods are
+// not evicted.
 //
 // Its invariant: it changes only taints that follow from conditions.
 package nodelifecycle
@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// New declares the reconciler. A node is lost after patience without a heartbeat; 0 means DefaultPatience.
+// New declares the reconciler. A node is lost after patience without a heartbeat. 0 means DefaultPatience.
 func New(patience time.Duration) *engine.Reconciler {
 	if patience == 0 {
 		patience = DefaultPatience
@@ -54,7 +54,7 @@ func New(patience time.Duration) *engine.Reconciler {
 	}
 }
 
-// listener records heartbeats, and counts nodes by zone.
+// listener records heartbeats and counts nodes by zone.
 type listener struct {
 	heard *heartbeat.Record
 
@@ -63,13 +63,13 @@ type listener struct {
 	evicted map[string]turn // by zone
 }
 
-// turn is the time of the last eviction in a zone, and its node.
+// turn is the last eviction in a zone.
 type turn struct {
 	node string
 	at   time.Time
 }
 
-// count records the node's current state (nil: deleted) and returns the nodes whose eviction this affects.
+// count records the node's current state, nil if it was deleted. It returns all lost nodes if this changes an Eviction.
 func (l *listener) count(name string, is *corev1.Node) []engine.Request {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -102,12 +102,12 @@ func (l *listener) count(name string, is *corev1.Node) []engine.Request {
 	return all
 }
 
-// eviction decides whether a lost node's pods are evicted now, and if not, when to check again.
+// eviction decides whether a lost node's pods are evicted now. It returns when to check again, or 0.
 func (l *listener) eviction(n *corev1.Node, now time.Time) (Eviction, time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	z := zone(n)
-	// Its status may not be updated yet.
+	// Count the node as lost: its status may not be updated yet.
 	was, known := l.census.nodes[n.Name]
 	l.census.set(n.Name, &member{zone: z})
 	e, wait := l.census.eviction(z)
@@ -126,7 +126,7 @@ func (l *listener) eviction(n *corev1.Node, now time.Time) (Eviction, time.Durat
 	return Evict, 0
 }
 
-// node records a status update by the node, and enqueues it if more than the heartbeat time changed.
+// node records a status update. It enqueues the node if more than the heartbeat time changed.
 func (l *listener) node(env engine.Env, was, is client.Object) []engine.Request {
 	l.heard.Node(was, is, env.Now())
 	if is == nil {
@@ -206,7 +206,6 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return engine.Result{RequeueAfter: a.Again}, nil
 }
 
-// unready marks a lost node's pods as not ready.
 func (r *reconciler) unready(ctx context.Context, node string, now time.Time) error {
 	var pods corev1.PodList
 	if err := r.ByIndex(ctx, &pods, "", podstate.NodeIndex, node); err != nil {

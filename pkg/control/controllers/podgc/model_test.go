@@ -12,13 +12,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/model"
 )
 
-// TestModel: whatever nodes, agents and users do, and wherever the process is killed, a pod is deleted only if no node
-// runs it any more, and no such pod is left.
+// TestModel: whatever nodes, agents and users do, and wherever the process is killed, a pod is deleted only if no
+// node runs it, and each such pod is deleted.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := model.New(t, New())
 		node, pod := rapid.SampledFrom([]string{"a", "b"}), rapid.SampledFrom([]string{"p", "q", "r"})
-		gone := map[string]time.Time{} // since when caches have not shown a node that a pod is on
+		gone := map[string]time.Time{} // when the cache first missed the node of a pod
 		w.OnDelete = func(o client.Object) {
 			p := model.Cached[*corev1.Pod](w)[o.GetName()]
 			if p == nil || p.UID != o.GetUID() {
@@ -61,7 +61,7 @@ func TestModel(t *testing.T) {
 				})
 			},
 			"pod is bound": func(t *rapid.T) {
-				n := node.Draw(t, "node") // it may be gone already
+				n := node.Draw(t, "node") // it may already be gone
 				model.Update(w, pod.Draw(t, "pod"), func(p *corev1.Pod) {
 					if p.Spec.NodeName == "" && p.DeletionTimestamp == nil {
 						p.Spec.NodeName = n
@@ -102,7 +102,7 @@ func TestModel(t *testing.T) {
 		w.Settle(Quarantine)
 		for _, p := range model.Stored[*corev1.Pod](w) {
 			n := model.Stored[*corev1.Node](w)[p.Spec.NodeName]
-			// but for finalizers
+			// deleted, except for its finalizers
 			deleted := p.DeletionTimestamp != nil && p.DeletionGracePeriodSeconds != nil && *p.DeletionGracePeriodSeconds == 0
 			switch {
 			case deleted:

@@ -36,28 +36,27 @@ func PlanTerminated(terminated []*corev1.Pod, threshold int) []*corev1.Pod {
 	return out[:len(out)-threshold]
 }
 
-// abandoned reports whether somebody has said that nothing runs on a node, and the node does not deny it. Pods that are
-// being deleted there are gone, as upstream (KEP-2268), so that their volumes can be attached elsewhere.
+// abandoned reports whether a node is tainted as out of service and not Ready. As upstream, terminating pods on it
+// count as gone (KEP-2268), so that their volumes can be attached elsewhere.
 func abandoned(n *corev1.Node) bool { return nodestate.OutOfService(n) && !nodestate.Ready(n) }
 
 func evicted(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodFailed && p.Status.Reason == "Evicted"
 }
 
-// PlanNode returns how long to wait before deleting the pods of a missing node; 0 means delete them now.
+// PlanNode returns how long to wait before deleting the pods of a missing node. 0 means delete them now.
 func PlanNode(missingSince, now time.Time) time.Duration {
 	return max(missingSince.Add(Quarantine).Sub(now), 0)
 }
 
-// change classifies a change of a pod.
 type change struct {
-	terminated  bool // it is one more terminated pod
-	unscheduled bool // deleted before it was scheduled: nobody else deletes it
-	newOnNode   bool // it has a node now, which may be missing
-	terminating bool // it is being deleted now, by its node, which may be out of service
+	terminated  bool // there is one more terminated pod
+	unscheduled bool // deleted before it was scheduled, so no agent deletes it
+	newOnNode   bool // bound now, to a node that may be missing
+	terminating bool // deleted now, on a node that may be out of service
 }
 
-// classify compares a pod before (nil: there was none) and after a change.
+// classify compares a pod before and after a change. was is nil for a new pod.
 func classify(was, is *corev1.Pod) change {
 	return change{
 		terminated:  podstate.Ended(is) && (was == nil || !podstate.Ended(was)),

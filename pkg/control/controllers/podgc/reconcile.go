@@ -1,8 +1,7 @@
-// Package podgc deletes the pods that nobody else deletes: those of missing nodes, those being deleted on nodes that
-// are out of service or before they had a node, and terminated ones beyond a threshold.
+// Package podgc deletes pods that no node agent deletes: pods of missing nodes, terminating pods that have no node
+// or whose node is out of service, and terminated pods beyond a threshold.
 //
-// Its invariant: it deletes no pod that an existing node could still run, unless somebody has said that the node runs
-// nothing.
+// Its invariant: it deletes no pod that an existing node could still run, unless the node is tainted as out of service.
 package podgc
 
 import (
@@ -19,10 +18,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// Requests: a node, by name; a pod, by namespace and name; or terminated, for all terminated pods.
+// A request is a node by name, a pod by namespace and name, or terminated for all terminated pods.
 var terminated = engine.RequestFor("", "*")
 
-// settle is the delay after which terminated pods are counted, in one pass for all.
+// settle is the delay before terminated pods are counted, so that one pass covers many.
 const settle = 20 * time.Second
 
 // New declares the reconciler.
@@ -50,7 +49,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// nodes maps a node that is gone or goes out of service to itself.
+// nodes maps a node to itself when it is deleted or goes out of service.
 func (m *missing) nodes(_ context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Node)
 	now, _ := is.(*corev1.Node)
@@ -91,7 +90,7 @@ func pods(ctx context.Context, env engine.Env, was, is client.Object) []engine.R
 	return nil
 }
 
-// missing are the nodes that are gone, and since when.
+// missing records the deleted nodes and when they were first missed.
 type missing struct {
 	mu   sync.Mutex
 	gone map[string]time.Time
@@ -103,7 +102,7 @@ func (m *missing) reset() {
 	m.gone = map[string]time.Time{}
 }
 
-// since returns since when a node is missing: now, if that is news.
+// since returns when a node was first missed. It records now if that is not known.
 func (m *missing) since(node string, now time.Time) time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,7 +114,7 @@ func (m *missing) since(node string, now time.Time) time.Time {
 	return at
 }
 
-// back forgets a node: it is there again, or nothing of it is left.
+// back forgets a node that exists again or whose pods are deleted.
 func (m *missing) back(node string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -145,7 +144,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	return r.node(ctx, req.Name)
 }
 
-// node deletes the pods of a node that is missing, and of one that is out of service those that are being deleted.
+// node deletes the pods of a missing node, or the terminating pods of an out-of-service node.
 func (r *reconciler) node(ctx context.Context, name string) (engine.Result, error) {
 	var n corev1.Node
 	err := r.Cache.Get(ctx, client.ObjectKey{Name: name}, &n)
@@ -186,7 +185,7 @@ func (r *reconciler) node(ctx context.Context, name string) (engine.Result, erro
 	return engine.Result{}, nil
 }
 
-// fail marks a pod that has not terminated as failed, as a target of disruption if there is a reason, and deletes it.
+// fail marks a pod as failed unless it has ended, with condition DisruptionTarget if why is not empty, and deletes it.
 func (r *reconciler) fail(ctx context.Context, p *corev1.Pod, why string) error {
 	if !podstate.Ended(p) {
 		next := p.DeepCopy()
@@ -197,7 +196,7 @@ func (r *reconciler) fail(ctx context.Context, p *corev1.Pod, why string) error 
 				ObservedGeneration: p.Generation,
 			}, r.Now())
 		}
-		// A patch, as upstream's role allows nothing else.
+		// Patch the status, because upstream's role does not allow an update.
 		if err := r.Client.Status().
 			Patch(ctx, next, client.MergeFromWithOptions(p, client.MergeFromWithOptimisticLock{})); err != nil {
 			return client.IgnoreNotFound(err)
@@ -210,7 +209,7 @@ func (r *reconciler) fail(ctx context.Context, p *corev1.Pod, why string) error 
 func (r *reconciler) remove(ctx context.Context, p *corev1.Pod) error {
 	err := r.Client.Delete(ctx, p, engine.Preconditions(p), client.GracePeriodSeconds(0))
 	if apierrors.IsConflict(err) {
-		return nil // replaced meanwhile
+		return nil // replaced since
 	}
 	return client.IgnoreNotFound(err)
 }

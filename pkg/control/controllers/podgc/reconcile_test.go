@@ -21,14 +21,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// bench is a reconciler over an API in memory. It records what is written, in order.
+// bench is a reconciler with an in-memory API. It records the writes in order.
 type bench struct {
 	*reconciler
 	t       *testing.T
 	client  client.WithWatch
 	now     time.Time
 	written []string
-	fail    error // of the next Delete
+	fail    error // error for the next Delete
 }
 
 func newBench(t *testing.T, objects ...client.Object) *bench {
@@ -60,7 +60,6 @@ func newBench(t *testing.T, objects ...client.Object) *bench {
 	return b
 }
 
-// list is Env.ByIndex.
 func (b *bench) list(ctx context.Context, out client.ObjectList, _, index, value string) error {
 	var all corev1.PodList
 	if err := b.client.List(ctx, &all); err != nil {
@@ -87,7 +86,7 @@ func onNode(name, node string, phase corev1.PodPhase) *corev1.Pod {
 		Spec: corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: phase}}
 }
 
-// The pods of a missing node are deleted once it has been missing for as long as the quarantine, without a break.
+// The pods of a missing node are deleted once it has been missing for the whole quarantine without interruption.
 func TestMissingNode(t *testing.T) {
 	req := engine.RequestFor("", "n")
 	b := newBench(t, onNode("runs", "n", corev1.PodRunning), onNode("done", "n", corev1.PodSucceeded),
@@ -139,7 +138,7 @@ func indexOf(list []string, s string) int {
 	return -1
 }
 
-// A pod that was deleted before it had a node is deleted for good; no other pod is.
+// Only a pod that was deleted before it was bound is removed.
 func TestUnscheduled(t *testing.T) {
 	deleted := func(name, node string) *corev1.Pod {
 		p := onNode(name, node, corev1.PodPending)
@@ -153,7 +152,7 @@ func TestUnscheduled(t *testing.T) {
 	require.Equal(t, []string{"delete unscheduled within 0"}, b.written, "its status is left alone")
 }
 
-// A pod of the same name that took the place of the one to delete is not deleted; a failed deletion is retried.
+// A pod that replaced the one to delete under its name is not deleted. A failed deletion is retried.
 func TestDeletionFails(t *testing.T) {
 	resource := schema.GroupResource{Resource: "pods"}
 	for _, tt := range []struct {
@@ -173,7 +172,7 @@ func TestDeletionFails(t *testing.T) {
 	}
 }
 
-// Terminated pods are deleted as they are, and only beyond the threshold.
+// Terminated pods are deleted only beyond the threshold, without a status write.
 func TestTerminatedPods(t *testing.T) {
 	var pods []client.Object
 	for i := range TerminatedThreshold + 2 {

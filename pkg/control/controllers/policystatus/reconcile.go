@@ -1,7 +1,7 @@
 // Package policystatus reports type errors in the expressions of validating admission policies in their status, as
 // upstream's validatingadmissionpolicy-status-controller does.
 //
-// Its invariant: a generation of a policy is checked once, and nothing but the status is written.
+// Its invariant: it checks each generation of a policy once and writes only the status.
 package policystatus
 
 import (
@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// Check returns the warnings about a policy, which it does not change.
+// Check returns the warnings about a policy. It must not change the policy.
 type Check func(*admissionregistrationv1.ValidatingAdmissionPolicy) []admissionregistrationv1.ExpressionWarning
 
 // New declares the reconciler.
@@ -39,7 +39,7 @@ func New(check Check) *engine.Reconciler {
 	}
 }
 
-// Plan returns the policy with the status it should have, or nil if that is up to date.
+// Plan returns the policy with its new status, or nil if the status is up to date.
 func Plan(p *admissionregistrationv1.ValidatingAdmissionPolicy,
 	check Check) *admissionregistrationv1.ValidatingAdmissionPolicy {
 	if p.DeletionTimestamp != nil || p.Generation <= p.Status.ObservedGeneration {

@@ -21,9 +21,9 @@ type family struct {
 	kind   schema.GroupVersionKind
 	object func() client.Object
 	list   func() client.ObjectList
-	// view converts an object to a ReplicaSet that shares its data: neither may be modified.
+	// view converts an object to a ReplicaSet that shares its data. Neither may be modified.
 	view func(client.Object) *appsv1.ReplicaSet
-	// withStatus is a copy of the object with another status.
+	// withStatus returns a copy of the object with another status.
 	withStatus func(client.Object, appsv1.ReplicaSetStatus) client.Object
 }
 
@@ -89,7 +89,7 @@ func withStatus(c *corev1.ReplicationController, s appsv1.ReplicaSetStatus) *cor
 	return next
 }
 
-// sets maps a pod to its controller or, if it has none, to the objects of the family that could adopt it.
+// sets maps a pod to its controller or, without one, to the objects that could adopt it.
 func (f family) sets() func(context.Context, engine.Env, client.Object) []engine.Request {
 	return engine.ControllerOrAdopters(f.kind.GroupKind(), f.list, func(o client.Object) *metav1.LabelSelector {
 		return f.view(o).Spec.Selector

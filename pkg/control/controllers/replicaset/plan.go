@@ -18,29 +18,29 @@ import (
 // burst is the maximum number of pods that one call creates or deletes.
 const burst = 500
 
-// Observed is what there is.
+// Observed is the observed state.
 type Observed struct {
 	Set *appsv1.ReplicaSet
-	// Owned are the pods whose controller it is, Orphans those of its namespace without any.
+	// Owned are the pods that the set controls. Orphans are the pods in its namespace without a controller.
 	Owned, Orphans []*corev1.Pod
 	// OnNode counts the active pods on each node that belong to the same deployment.
 	OnNode map[string]int
 }
 
-// Actions is what to do, in this order.
+// Actions is what to do, in the order of the fields.
 type Actions struct {
 	Adopt, Release []*corev1.Pod
 	Delete         []*corev1.Pod
 	Create         int
-	// Status as it is before Create and Delete take effect.
+	// Status is the status before Create and Delete take effect.
 	Status appsv1.ReplicaSetStatus
-	// Again is the time until a ready pod becomes available; 0: none.
+	// Again is the time until a ready pod becomes available, 0 if none is waiting.
 	Again time.Duration
-	// More is set if the burst limit was reached.
+	// More means that the burst limit left work for another call.
 	More bool
 }
 
-// Plan decides. It does not change o.
+// Plan computes the actions. It does not change o.
 func Plan(o Observed, now time.Time) (Actions, error) {
 	selector, err := metav1.LabelSelectorAsSelector(o.Set.Spec.Selector)
 	if err != nil {
@@ -119,7 +119,6 @@ func status(rs *appsv1.ReplicaSet, pods, terminating []*corev1.Pod,
 	return s, again
 }
 
-// withFailure sets or clears the ReplicaFailure condition.
 func withFailure(s appsv1.ReplicaSetStatus, reason string, err error, now time.Time) appsv1.ReplicaSetStatus {
 	i := slices.IndexFunc(s.Conditions, func(c appsv1.ReplicaSetCondition) bool {
 		return c.Type == appsv1.ReplicaSetReplicaFailure
@@ -136,8 +135,8 @@ func withFailure(s appsv1.ReplicaSetStatus, reason string, err error, now time.T
 	return s
 }
 
-// victims picks the n pods to delete, in upstream's order: not assigned, not running, not
-// ready, cheap to delete, doubled up on a node, ready for a short time, often restarted, young.
+// victims picks the n pods to delete, in upstream's order: unbound, not running, not ready, cheap to delete, with
+// siblings on the node, ready for a short time, often restarted, young.
 func victims(pods []*corev1.Pod, n int, onNode map[string]int, now time.Time) []*corev1.Pod {
 	if n >= len(pods) {
 		return pods
@@ -193,8 +192,8 @@ func restarts(p *corev1.Pod) int32 {
 	return most
 }
 
-// byAge puts unknown times first, then younger ones, by powers of two of their age so that
-// pods of about the same age are picked at random (KEP-2185), by their UID.
+// byAge sorts unknown times first, then younger pods, by powers of two of their age. Pods of about the same age
+// are sorted by UID, which picks at random (KEP-2185).
 func byAge(a, b metav1.Time, pa, pb *corev1.Pod, now time.Time) int {
 	if a.IsZero() || b.IsZero() {
 		return first(a.IsZero(), b.IsZero())

@@ -120,7 +120,7 @@ func TestPlan(t *testing.T) {
 }
 
 func TestVictims(t *testing.T) {
-	for name, c := range map[string][2]*corev1.Pod{ // the first goes, the second stays
+	for name, c := range map[string][2]*corev1.Pod{ // the first is deleted, the second stays
 		"unbound":     {pod("b", unbound), pod("a")},
 		"waiting":     {pod("b", waiting), pod("a")},
 		"not ready":   {pod("b", unready), pod("a")},
@@ -161,7 +161,7 @@ func TestStatus(t *testing.T) {
 	require.Len(t, s.Conditions, 1, "the argument is left alone")
 }
 
-// TestPlanReachesItsAim: applying the plan gives the size asked for, keeping the ready pods if there are enough.
+// TestPlanReachesItsAim: applying the plan gives the desired size, and keeps the ready pods if there are enough.
 func TestPlanReachesItsAim(t *testing.T) {
 	states := []func(*corev1.Pod){unready, unbound, waiting, failed, deleting, other, func(*corev1.Pod) {}}
 	rapid.Check(t, func(t *rapid.T) {

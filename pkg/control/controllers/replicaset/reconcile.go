@@ -1,7 +1,7 @@
-// Package replicaset maintains the number of pods that a ReplicaSet, or a ReplicationController, specifies.
+// Package replicaset maintains the number of pods that a ReplicaSet or a ReplicationController specifies. A
+// ReplicationController is converted to an equivalent ReplicaSet.
 //
-// A ReplicationController is converted to an equivalent ReplicaSet. Its invariant: it deletes only pods whose
-// controller is the set.
+// Its invariant: it deletes only pods that the set controls.
 package replicaset
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// New declares the reconciler of ReplicaSets, NewReplication that of ReplicationControllers.
+// New declares the reconciler of ReplicaSets, and NewReplication the one of ReplicationControllers.
 func New() *engine.Reconciler            { return declare("replicaset", replicaSets) }
 func NewReplication() *engine.Reconciler { return declare("replication", replicationControllers) }
 
@@ -64,7 +64,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 		return engine.Result{}, err
 	}
 	if len(a.Adopt) > 0 {
-		// The set may be gone and its name taken by another: ask the server before owning anything.
+		// The set may have been deleted and its name reused, so ask the server before adopting.
 		if err := engine.Current(ctx, r.Client, self); err != nil {
 			return engine.Result{}, client.IgnoreNotFound(err)
 		}
@@ -94,7 +94,7 @@ func (r *reconciler) observe(ctx context.Context, rs *appsv1.ReplicaSet) (o Obse
 		return o, err
 	}
 	if int(replicas(rs)) >= len(o.Owned)+len(o.Orphans) {
-		return o, nil // nothing to delete, nothing to rank
+		return o, nil // nothing to delete or rank
 	}
 	o.OnNode = map[string]int{}
 	siblings := []types.UID{rs.UID}
@@ -149,7 +149,6 @@ func (r *reconciler) patch(ctx context.Context, was, next *corev1.Pod) error {
 		client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})))
 }
 
-// scale creates and deletes pods.
 func (r *reconciler) scale(ctx context.Context, self client.Object, rs *appsv1.ReplicaSet,
 	a Actions) (reason string, err error) {
 	err = engine.SlowStart(a.Create, func(int) error { return r.create(ctx, self, &rs.Spec.Template) })

@@ -1,8 +1,8 @@
-// Package resourceclaim makes the resource claims of pods from templates, and takes devices back from pods that no
-// longer use them (KEP-4381).
+// Package resourceclaim creates the resource claims of pods from templates, and releases devices that pods no
+// longer use (KEP-4381).
 //
-// Its invariant: a claim is deallocated only when nothing uses it, which a pod does until the API server has it no
-// more or it has ended.
+// Its invariant: a claim is deallocated only when no pod uses it. A pod uses its claims until it has ended, or
+// until the API server confirms that it is deleted.
 package resourceclaim
 
 import (
@@ -22,8 +22,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// NewRelease declares the reconciler of claims: it removes reservations of pods that have ended, and deallocates and
-// deletes what is unused.
+// NewRelease declares the reconciler of claims. It removes the reservations of ended pods, deallocates unreserved
+// claims, and deletes generated claims whose pod is done.
 func NewRelease() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "resource-claim-release", Account: "resource-claim-controller", Workers: 2,
@@ -40,8 +40,8 @@ func NewRelease() *engine.Reconciler {
 	}
 }
 
-// claimsOfPod maps a pod that no longer needs claims to those it had, and to those that were made for it: its status
-// may not name them yet.
+// claimsOfPod maps a pod that is done or deleted to its claims, including generated ones that its status may not
+// name yet.
 func claimsOfPod(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	p, ok := is.(*corev1.Pod)
 	if is == nil {
@@ -58,7 +58,7 @@ func claimsOfPod(ctx context.Context, env engine.Env, was, is client.Object) []e
 	for i := range made.Items {
 		out = append(out, engine.RequestFor(p.Namespace, made.Items[i].Name))
 	}
-	if s := p.Status.ExtendedResourceClaimStatus; s != nil { // made by the scheduler
+	if s := p.Status.ExtendedResourceClaimStatus; s != nil { // created by the scheduler
 		out = append(out, engine.RequestFor(p.Namespace, s.ResourceClaimName))
 	}
 	for name := range resourceclaim.PodClaims(p) {
@@ -67,23 +67,23 @@ func claimsOfPod(ctx context.Context, env engine.Env, was, is client.Object) []e
 	return out
 }
 
-// done reports whether a pod will not run anymore.
+// done reports whether a pod no longer runs and never will.
 func done(p *corev1.Pod) bool {
 	return podstate.Ended(p) || p.DeletionTimestamp != nil && p.Spec.NodeName == ""
 }
 
-// Release is what has to be done with a claim.
+// Release is what to do with a claim.
 type Release struct {
-	// ReservedFor are the remaining reservations, if Unreserve is true.
+	// ReservedFor are the remaining reservations. It is valid if Unreserve is set.
 	Unreserve   bool
 	ReservedFor []resourcev1.ResourceClaimConsumerReference
 	Deallocate  bool
-	Unprotect   bool // removes the finalizer
+	Unprotect   bool // remove the finalizer
 	Delete      bool
 }
 
-// PlanClaim returns what has to be done with a claim. uses reports whether the pod of that name and UID still exists
-// and needs claims.
+// PlanClaim returns what to do with a claim. uses reports whether the pod with that name and UID exists and needs
+// claims.
 func PlanClaim(c *resourcev1.ResourceClaim, uses func(name string, uid types.UID) (bool, error)) (Release, error) {
 	var out Release
 	for _, ref := range c.Status.ReservedFor {
@@ -152,15 +152,15 @@ func (r *claims) reconcile(ctx context.Context, req engine.Request) (engine.Resu
 	return engine.Result{}, nil
 }
 
-// uses reports whether a pod still needs its claims. That a pod is gone is believed only if the API server says so,
-// because the scheduler may reserve a claim for a pod that is not in this cache yet.
+// uses reports whether a pod still needs its claims. If the cache does not have the pod, it asks the API server,
+// because the scheduler may have reserved a claim for a pod that has not reached this cache.
 func (r *claims) uses(ctx context.Context, namespace, name string, uid types.UID) (bool, error) {
 	var p corev1.Pod
 	switch err := r.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &p); {
 	case err == nil && p.UID == uid:
 		return !done(&p), nil
 	case err == nil:
-		return false, nil // another one of its name
+		return false, nil // another pod with its name
 	case !apierrors.IsNotFound(err):
 		return false, err
 	}
@@ -168,7 +168,7 @@ func (r *claims) uses(ctx context.Context, namespace, name string, uid types.UID
 	return exists(engine.Current(ctx, r.Client, gone))
 }
 
-// exists interprets the answer to a write of a pod that the cache does not have.
+// exists interprets the result of a dry-run write of a pod that the cache does not have.
 func exists(err error) (bool, error) {
 	switch {
 	case apierrors.IsNotFound(err):

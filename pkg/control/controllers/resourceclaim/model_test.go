@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/model"
 )
 
-// inNeed returns the pod that a reservation is for, if it exists and is not done.
+// inNeed returns the pod of a reservation if the pod exists and is not done, otherwise nil.
 func inNeed(w *model.World, ref resourcev1.ResourceClaimConsumerReference) *corev1.Pod {
 	p := model.Stored[*corev1.Pod](w)[ref.Name]
 	if p == nil || p.UID != ref.UID || done(p) {
@@ -23,7 +23,7 @@ func inNeed(w *model.World, ref resourcev1.ResourceClaimConsumerReference) *core
 	return p
 }
 
-// allocate is what the scheduler does first: it allocates a claim, and reserves it for a pod if there is one.
+// allocate allocates a claim as the scheduler does, and reserves it for p unless p is nil.
 func allocate(w *model.World, name string, p *corev1.Pod) {
 	model.Update(w, name, func(c *resourcev1.ResourceClaim) {
 		if c.DeletionTimestamp != nil || p != nil && p.DeletionTimestamp != nil {
@@ -43,9 +43,9 @@ func allocate(w *model.World, name string, p *corev1.Pod) {
 	})
 }
 
-// TestModel: whatever pods, users and the scheduler do, and wherever the process is killed, no device is taken from a
-// pod that needs it, and no pod gets another claim while it has one. When everything is quiet, each pod has its claims
-// and reservations, and nobody else has any.
+// TestModel: whatever pods, users and the scheduler do, and wherever the process is killed, no device is taken
+// from a pod that needs it, and no pod gets a second claim while it has one. When all actors are idle, each pod
+// has its claims and reservations, and there are no others.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := model.New(t, New(), NewRelease())

@@ -23,8 +23,8 @@ import (
 // claimIndex finds pods by the names of their claims.
 const claimIndex = "resourceClaims"
 
-// New declares the reconciler of pods: it makes their claims from templates, and reserves claims for pods that were not
-// bound by the scheduler.
+// New declares the reconciler of pods. It creates their claims from templates, and reserves claims for pods that
+// the scheduler did not bind.
 func New() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "resource-claim", Workers: 2,
@@ -52,7 +52,6 @@ func New() *engine.Reconciler {
 	}
 }
 
-// ofPod maps a pod with resource claims to itself.
 func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
 	p, ok := is.(*corev1.Pod)
 	if !ok || len(p.Spec.ResourceClaims) == 0 {
@@ -65,8 +64,8 @@ func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 	return []engine.Request{engine.RequestFor(p.Namespace, p.Name)}
 }
 
-// podsOfClaim maps a claim that is gone to the pod it was made for, and one that is allocated to the pods that have a
-// node without the scheduler's having reserved it.
+// podsOfClaim maps a deleted claim to the pod that owned it, and an allocated claim to bound pods for which the
+// scheduler did not reserve it.
 func podsOfClaim(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	if is == nil {
 		if ref := metav1.GetControllerOfNoCopy(was); ref != nil && ref.Kind == "Pod" {
@@ -113,13 +112,13 @@ func podsOfTemplate(ctx context.Context, env engine.Env, was, is client.Object) 
 	return out
 }
 
-// Named is the name of the claim made for a pod's entry.
+// Named is the name of a pod's entry and of the claim that was created for it.
 type Named struct {
 	Entry, Claim string
 }
 
-// PlanPod returns the entries of a pod whose claims have to be made, and those whose claims exist but are not in the
-// pod's status. claims are those of the namespace.
+// PlanPod returns the entries for which claims must be created, and the existing claims that are missing in the
+// pod's status. claims are the claims in the pod's namespace.
 func PlanPod(p *corev1.Pod,
 	claims []resourcev1.ResourceClaim) (create []corev1.PodResourceClaim, record []Named, err error) {
 	if p.DeletionTimestamp != nil || podstate.Ended(p) {
@@ -140,7 +139,7 @@ func PlanPod(p *corev1.Pod,
 				continue
 			}
 			if name != nil && c.Name == *name {
-				// One that is being deleted stays as long as the pod uses it. Another one is made when it is gone.
+				// A terminating claim remains while the pod uses it. A new one is created after it is gone.
 				made = c.Name
 				break
 			}
@@ -161,7 +160,6 @@ func PlanPod(p *corev1.Pod,
 // longestPrefix leaves room for a hyphen and the 5 random characters of a generated name, as upstream.
 const longestPrefix = 57
 
-// fromTemplate is the claim of a pod's entry.
 func fromTemplate(p *corev1.Pod, entry string, t *resourcev1.ResourceClaimTemplate) *resourcev1.ResourceClaim {
 	annotations := maps.Clone(t.Spec.Annotations)
 	if annotations == nil {
@@ -204,7 +202,7 @@ func (r *pods) reconcile(ctx context.Context, req engine.Request) (engine.Result
 		if err != nil {
 			r.Events.Event(&p, corev1.EventTypeWarning, "FailedResourceClaimCreation", "PodResourceClaim %s: %v", entry.Name,
 				err)
-			return engine.Result{}, client.IgnoreNotFound(err) // a template is watched
+			return engine.Result{}, client.IgnoreNotFound(err) // templates are watched
 		}
 		record = append(record, Named{entry.Name, claim.Name})
 	}
@@ -230,7 +228,6 @@ func (r *pods) create(ctx context.Context, p *corev1.Pod,
 	return claim, r.Client.Create(ctx, claim)
 }
 
-// record writes the names of claims into the pod's status.
 func (r *pods) record(ctx context.Context, p *corev1.Pod, names []Named) error {
 	all := map[string]*string{}
 	for _, s := range p.Status.ResourceClaimStatuses {
@@ -253,7 +250,7 @@ func (r *pods) record(ctx context.Context, p *corev1.Pod, names []Named) error {
 		client.RawPatch(types.MergePatchType, body))
 }
 
-// reserve reserves the allocated claims of a pod that somebody else has put onto a node.
+// reserve reserves the allocated claims of a pod that was bound without the scheduler.
 func (r *pods) reserve(ctx context.Context, p *corev1.Pod) error {
 	if p.DeletionTimestamp != nil || podstate.Ended(p) {
 		return nil
@@ -262,7 +259,7 @@ func (r *pods) reserve(ctx context.Context, p *corev1.Pod) error {
 		var stored resourcev1.ResourceClaim
 		err := r.Cache.Get(ctx, client.ObjectKey{Namespace: p.Namespace, Name: name}, &stored)
 		if apierrors.IsNotFound(err) {
-			continue // it is an event when it comes
+			continue // its creation causes an event
 		}
 		if err != nil {
 			return err

@@ -21,8 +21,8 @@ type kinds []engine.Kind
 
 func (k kinds) Stored() ([]engine.Kind, <-chan struct{}) { return k, nil }
 
-// usage is what is stored, as the registry counts it: pods that have not ended, services of two types, the larger of a
-// claim's sizes, objects of other kinds.
+// usage returns the stored usage as the registry counts it: pods that have not ended, services of two types, the
+// larger of a claim's sizes, and objects of other kinds.
 func usage(w *model.World) corev1.ResourceList {
 	n := map[corev1.ResourceName]int64{
 		corev1.ResourcePods:              0,
@@ -54,8 +54,8 @@ func usage(w *model.World) corev1.ResourceList {
 	return out
 }
 
-// TestModel: whatever is created, changed and deleted, whatever admission charges for writes that fail, and wherever
-// the process is killed, a quota soon says what is used of what it limits.
+// TestModel: whatever is created, changed and deleted, whatever admission charges for writes that fail, and
+// wherever the process is killed, a quota's status soon matches the usage.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var w *model.World

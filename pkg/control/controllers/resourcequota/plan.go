@@ -5,8 +5,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// Plan returns the desired status of a quota whose scope uses used, and whether it differs from the current one.
-// The usage of a resource that is not counted stays unchanged.
+// Plan returns the desired status of a quota, and whether it differs from the current one. A resource missing in
+// used keeps its recorded usage.
 func Plan(q *corev1.ResourceQuota, used corev1.ResourceList) (corev1.ResourceQuotaStatus, bool) {
 	next := corev1.ResourceQuotaStatus{Hard: q.Spec.Hard.DeepCopy(), Used: corev1.ResourceList{}}
 	for name := range q.Spec.Hard {

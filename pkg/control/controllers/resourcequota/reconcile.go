@@ -1,7 +1,7 @@
 // Package resourcequota maintains the status of resource quotas: the usage of each limited resource.
 //
 // Its invariant: it never lowers a quota's usage while a write that was charged to it may still be committed.
-// Config.Usage counts such writes too, and a status only replaces the one that it was computed from.
+// Usage counts such writes too, and a status only replaces the version that it was computed from.
 package resourcequota
 
 import (
@@ -17,19 +17,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// Usage computes the usage of the resources in a quota's spec.hard, within its scopes. It must include what the given
-// version of the quota was charged for.
+// Usage computes the usage of the resources in a quota's spec.hard, within its scopes. It must include the writes
+// that were charged to this version of the quota.
 type Usage func(*corev1.ResourceQuota) (corev1.ResourceList, error)
 
-// Changes that free a resource are counted soon; others only correct what admission charged, and are batched. The
-// resync period is upstream's.
+// Changes that free a resource are counted after soon. Other changes only correct what admission charged, and are
+// batched for later. The resync period is upstream's.
 const (
 	soon   = 50 * time.Millisecond
 	later  = time.Second
 	resync = 5 * time.Minute
 )
 
-// New declares the reconciler; kinds are all that a quota may count.
+// New declares the reconciler. kinds are the kinds that a quota may count.
 func New(kinds engine.Kinds, usage Usage) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name:    "resourcequota",
@@ -57,7 +57,7 @@ func New(kinds engine.Kinds, usage Usage) *engine.Reconciler {
 	}
 }
 
-// counted is the metadata watched of a kind that quotas count.
+// counted returns the object to watch for a kind, nil if quotas do not count the kind.
 func counted(k engine.Kind) client.Object {
 	switch {
 	case !k.Namespaced || k.Kind == "Event" || k.Kind == "ResourceQuota":
@@ -74,7 +74,7 @@ func counted(k engine.Kind) client.Object {
 
 func changedQuota(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	if was == nil || is == nil {
-		changed(ctx, env, engine.Kind{}, was, is) // quotas are limited too
+		changed(ctx, env, engine.Kind{}, was, is) // quotas count quotas, too
 	}
 	q, ok := is.(*corev1.ResourceQuota)
 	if !ok {
@@ -82,13 +82,13 @@ func changedQuota(ctx context.Context, env engine.Env, was, is client.Object) []
 	}
 	req := engine.RequestFor(q.Namespace, q.Name)
 	if old, ok := was.(*corev1.ResourceQuota); ok && equality.Semantic.DeepEqual(old.Spec, q.Spec) {
-		env.Enqueue(req, later) // it was charged, possibly for a write that fails
+		env.Enqueue(req, later) // admission charged it, possibly for a write that will fail
 		return nil
 	}
 	return []engine.Request{req}
 }
 
-// changed returns requests for the quotas of a namespace whose usage may have changed.
+// changed enqueues the quotas of a namespace whose usage may have changed.
 func changed(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.Object) []engine.Request {
 	after := later
 	if is == nil {
@@ -104,7 +104,7 @@ func changed(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.
 			counts = claimCounts(before, is.(*corev1.PersistentVolumeClaim))
 		}
 		if !counts {
-			return nil // other kinds are only counted
+			return nil // quotas only count the objects of other kinds
 		}
 		after = soon
 	}
@@ -119,7 +119,7 @@ func changed(ctx context.Context, env engine.Env, _ engine.Kind, was, is client.
 	return nil
 }
 
-// podCounts reports whether a change of a pod may change what quotas count.
+// podCounts reports whether a change of a pod may change a quota's usage.
 func podCounts(before, now *corev1.Pod) bool {
 	return podstate.Ended(before) != podstate.Ended(now) ||
 		(before.DeletionTimestamp == nil) != (now.DeletionTimestamp == nil) || before.Generation != now.Generation ||
@@ -135,8 +135,8 @@ func resized(before, now []corev1.ContainerStatus) bool {
 	})
 }
 
-// claimCounts reports whether a change of a claim may change what quotas count: its size, also one that an expansion
-// tried, or the classes that scopes select.
+// claimCounts reports whether a change of a claim may change a quota's usage: its requested or allocated size, or
+// the classes that scopes select.
 func claimCounts(before, now *corev1.PersistentVolumeClaim) bool {
 	a, b := before.Status, now.Status
 	return !equality.Semantic.DeepEqual(before.Spec, now.Spec) ||

@@ -13,13 +13,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// every is the only request of this reconciler: any cluster role may affect any aggregated one.
+// every is the only request: any cluster role may affect any aggregated one.
 var every = engine.RequestFor("", "clusterroles")
 
 // NewAggregation declares the reconciler that sets the rules of aggregated cluster roles.
 //
-// Decision: upstream writes them by server-side apply. Here it is an update, which needs no schema of the built-in
-// kinds: reading that takes as long as the server's start.
+// Decision: upstream uses server-side apply. An update needs no schemas of the built-in kinds, whose loading takes
+// as long as the rest of the server's start.
 func NewAggregation() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "clusterrole-aggregation", Workers: 1,

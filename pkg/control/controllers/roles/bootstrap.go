@@ -1,8 +1,9 @@
-// Package roles writes the roles and bindings that every cluster has, and keeps the rules of aggregated cluster roles.
+// Package roles writes the roles and bindings that every cluster has, and maintains the rules of aggregated
+// cluster roles.
 //
-// Its invariants: what people added to a role stays, and an aggregated role has the rules of the roles it selects and
-// no others. New is not in the list of reconcile.All, since the other reconcilers have their rights by what it writes:
-// it must run with the API server's own identity, and the server runs it by itself.
+// Its invariants: rules that users added to a role stay. An aggregated role has exactly the rules of the roles
+// that it selects. controllers.All does not list New: the other reconcilers need the rights that it writes, so the
+// API server runs it itself, with its own identity.
 package roles
 
 import (
@@ -20,12 +21,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// atOnce is how many objects are written at the same time.
 const atOnce = 32
 
-// New declares the reconciler that writes the objects where they are missing or lack something, once for each start of
-// the server, as upstream does: what people delete later stays deleted until then. objects is called for each attempt,
-// and done after one that succeeded.
+// New declares the reconciler that writes missing or incomplete objects, once per start of the server. As
+// upstream, an object that users delete later stays deleted until the next start. objects is called for each
+// attempt, done after a successful one.
 func New(objects func() []client.Object, done func()) *engine.Reconciler {
 	r := &engine.Reconciler{
 		Name: "roles", Workers: 1,
@@ -56,8 +56,8 @@ func New(objects func() []client.Object, done func()) *engine.Reconciler {
 	return r
 }
 
-// Ensure writes what is missing or lacks something. Aggregated roles come after those that they gather from, and with
-// their rules, which it fills in.
+// Ensure writes missing and incomplete objects. It first fills in the rules of aggregated roles, which it writes
+// after the roles that they select.
 func Ensure(ctx context.Context, c client.Client, objects []client.Object) error {
 	if err := Aggregate(objects); err != nil {
 		return err
@@ -95,7 +95,6 @@ func Ensure(ctx context.Context, c client.Client, objects []client.Object) error
 	return nil
 }
 
-// ensureNamespace makes a namespace that roles live in, if nobody has yet.
 func ensureNamespace(ctx context.Context, c client.Client, name string) error {
 	var ns corev1.Namespace
 	err := c.Get(ctx, client.ObjectKey{Name: name}, &ns)
@@ -125,7 +124,7 @@ func ensure(ctx context.Context, c client.Client, want client.Object) error {
 	switch op {
 	case reconciliation.ReconcileCreate:
 		if err = c.Create(ctx, next); apierrors.IsAlreadyExists(err) {
-			return nil // somebody else is faster: what they made counts until the next start
+			return nil // another writer created it; it counts until the next start
 		}
 		return err
 	case reconciliation.ReconcileUpdate:
@@ -139,7 +138,6 @@ func ensure(ctx context.Context, c client.Client, want client.Object) error {
 	return nil
 }
 
-// empty is a new object of the same kind.
 func empty(o client.Object) client.Object {
 	switch o.(type) {
 	case *rbacv1.ClusterRole:

@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Plan compares a role or binding that the cluster must have with the one that is there, nil for none, by upstream's
-// rules: what lacks is added, what people added stays, a binding to another role is replaced, and an object whose
-// annotation rbac.authorization.kubernetes.io/autoupdate is false is left alone. The object is the one to write.
+// Plan compares a required role or binding with the existing one, nil for none, by upstream's rules. It adds
+// missing rules and subjects, and keeps others. It replaces a binding to another role, and leaves objects alone
+// whose annotation rbac.authorization.kubernetes.io/autoupdate is false. The returned object is the one to write.
 func Plan(want, have client.Object) (reconciliation.ReconcileOperation, client.Object, error) {
 	role := func(want, have reconciliation.RuleOwner) (reconciliation.ReconcileOperation, client.Object, error) {
 		res, err := (&reconciliation.ReconcileRoleOptions{Role: want, Client: thereRole{have}}).Run()
@@ -40,7 +40,7 @@ func Plan(want, have client.Object) (reconciliation.ReconcileOperation, client.O
 		if !ok {
 			return role(reconciliation.ClusterRoleRuleOwner{ClusterRole: w}, nil)
 		}
-		if w.AggregationRule != nil { // NewAggregation maintains the rules of an existing one
+		if w.AggregationRule != nil { // NewAggregation maintains the rules of an existing role
 			w = w.DeepCopy()
 			w.Rules = nil
 		}
@@ -76,8 +76,7 @@ func written(op reconciliation.ReconcileOperation, o any) (reconciliation.Reconc
 	return op, obj, nil
 }
 
-// thereRole and thereBinding serve existing objects to upstream's comparison, which writes nothing unless Confirm is
-// set.
+// thereRole and thereBinding serve existing objects to upstream's comparison, which writes nothing without Confirm.
 type thereRole struct{ reconciliation.RuleOwner }
 
 func (t thereRole) Get(_, name string) (reconciliation.RuleOwner, error) {
@@ -111,8 +110,8 @@ func (t thereBinding) Update(o reconciliation.RoleBinding) (reconciliation.RoleB
 	return o, nil
 }
 
-// Rules joins the rules of the cluster roles that an aggregated one selects, in the order of the selectors and of the
-// roles. The roles are in the order of their names, so that the same roles give the same rules.
+// Rules joins the rules of the cluster roles that an aggregated role selects, in the order of selectors and roles.
+// The roles must be sorted by name, so that the result is deterministic.
 func Rules(role *rbacv1.ClusterRole, roles []*rbacv1.ClusterRole) ([]rbacv1.PolicyRule, error) {
 	out := []rbacv1.PolicyRule{}
 	for i := range role.AggregationRule.ClusterRoleSelectors {
@@ -134,7 +133,7 @@ func Rules(role *rbacv1.ClusterRole, roles []*rbacv1.ClusterRole) ([]rbacv1.Poli
 	return out, nil
 }
 
-// Aggregate sets the rules of the aggregated roles among roles, so that they are complete when they are first written.
+// Aggregate sets the rules of the aggregated roles among objects, so that their first write is complete.
 func Aggregate(objects []client.Object) error {
 	var roles []*rbacv1.ClusterRole
 	for _, o := range objects {

@@ -34,7 +34,7 @@ func has(rules []rbacv1.PolicyRule, resource, verb string) bool {
 	return false
 }
 
-// watchRole gives each state of a cluster role, the present one first.
+// watchRole returns a function that returns each state of a cluster role, beginning with the current one.
 func watchRole(t *testing.T, c client.Interface, name string) func() *rbacv1.ClusterRole {
 	w, err := c.Watch(t.Context(), &rbacv1.ClusterRoleList{}, ctrl.MatchingFields{"metadata.name": name})
 	require.NoError(t, err)
@@ -47,7 +47,7 @@ func watchRole(t *testing.T, c client.Interface, name string) func() *rbacv1.Clu
 	}
 }
 
-// TestBootstrapAndAggregation: the reconcilers write the policy, whole, and follow changes of what is gathered.
+// TestBootstrapAndAggregation: the reconcilers write the complete policy, and follow changes of aggregated roles.
 func TestBootstrapAndAggregation(t *testing.T) {
 	e := registrytest.Start(t, registrytest.Options{Kinds: assembled.Kinds()})
 	c := e.As("admin")
@@ -68,7 +68,7 @@ func TestBootstrapAndAggregation(t *testing.T) {
 	require.True(t, has(first.Rules, "tasks", "create"), "what our kinds bring is gathered too")
 	require.True(t, has(first.Rules, "tasks", "get"))
 
-	// A role that view gathers, which edit gathers, which admin gathers.
+	// view aggregates this role, edit aggregates view, and admin aggregates edit.
 	more := &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "more", Labels: map[string]string{"rbac.authorization.k8s.io/aggregate-to-view": "true"},
@@ -85,7 +85,7 @@ func TestBootstrapAndAggregation(t *testing.T) {
 	}
 }
 
-// TestEnsureAgain: what is lost comes back at the next start, what people added stays, and nothing else is written.
+// TestEnsureAgain: the next start restores lost rules, keeps added ones, and writes nothing else.
 func TestEnsureAgain(t *testing.T) {
 	e := registrytest.Start(t, registrytest.Options{Kinds: assembled.Kinds()})
 	c, ctx := e.As("admin"), t.Context()

@@ -5,17 +5,17 @@ import (
 	"sync"
 )
 
-// Bundle is a PEM CA bundle by which pods verify a part of the cluster. It may change while the reconcilers run.
+// Bundle is a PEM CA bundle for verifying a part of the cluster. It may change while the reconcilers run.
 type Bundle struct {
 	mu      sync.Mutex
 	pem     []byte
-	changed map[string]func() // of the reconcilers that have run, by name
+	changed map[string]func() // callbacks by reconciler
 }
 
-// NewBundle returns a Bundle with pem.
+// NewBundle returns a Bundle that contains pem.
 func NewBundle(pem []byte) *Bundle { return &Bundle{pem: pem} }
 
-// Set replaces the bundle. What was published of it is updated.
+// Set replaces the bundle, and makes the reconcilers publish it.
 func (b *Bundle) Set(pem []byte) {
 	b.mu.Lock()
 	b.pem = pem
@@ -33,7 +33,7 @@ func (b *Bundle) PEM() string {
 	return string(b.pem)
 }
 
-// Follow registers changed as a reconciler's callback for changes, replacing an earlier one.
+// Follow registers a reconciler's callback for changes. It replaces the reconciler's earlier one.
 func (b *Bundle) Follow(reconciler string, changed func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -15,7 +15,7 @@ const (
 		"No other usage is guaranteed across distributions of Kubernetes clusters."
 )
 
-// Plan returns the desired ConfigMap, or nil if nothing is to be written.
+// Plan returns the desired ConfigMap, or nil if it is up to date or the namespace is terminating.
 func Plan(ns *corev1.Namespace, there *corev1.ConfigMap, bundle string) *corev1.ConfigMap {
 	if ns.DeletionTimestamp != nil || ns.Status.Phase == corev1.NamespaceTerminating {
 		return nil

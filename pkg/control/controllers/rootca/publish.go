@@ -17,29 +17,28 @@ import (
 
 // Signer is a signer whose CA bundle is published.
 type Signer struct {
-	// Name is the signer's.
 	Name string
-	// Reconciler and Account are the names of the reconciler and of its service account in kube-system, which may attest
-	// for the signer.
+	// Reconciler is the reconciler's name. Account is its service account in kube-system, which may attest for the
+	// signer.
 	Reconciler, Account string
 }
 
-// APIServer returns the signer of the API's serving certificates, as upstream names it.
+// APIServer returns upstream's signer of the API server's serving certificates.
 func APIServer() Signer {
 	return Signer{
 		"kubernetes.io/kube-apiserver-serving", "trustbundle", "kube-apiserver-serving-clustertrustbundle-publisher",
 	}
 }
 
-// Kubelet returns the signer of the certificates with which nodes serve logs and metrics, by which monitoring verifies
-// them.
+// Kubelet returns the signer of the nodes' serving certificates, which monitoring verifies when it reads logs and
+// metrics.
 func Kubelet() Signer {
 	return Signer{
 		certificatesv1.KubeletServingSignerName, "kubelettrustbundle", "kubelet-serving-clustertrustbundle-publisher",
 	}
 }
 
-// bundleName is the name of the signer's ClusterTrustBundle with that content, as upstream has it.
+// bundleName returns upstream's name of the signer's ClusterTrustBundle with this content.
 func bundleName(signer, pem string) string {
 	sum := sha256.Sum256([]byte(pem))
 	return fmt.Sprintf("%s:%x", strings.ReplaceAll(signer, "/", ":"), sum[:12])
@@ -71,11 +70,11 @@ func NewPublisher(signer Signer, bundle *Bundle) *engine.Reconciler {
 			return func(ctx context.Context, _ engine.Request) (engine.Result, error) {
 				pem := bundle.PEM()
 				if pem == "" {
-					return engine.Result{}, nil // follow reports it
+					return engine.Result{}, nil // Follow reports it
 				}
 				err := publish(ctx, env, signer.Name, pem)
 				if apierrors.IsForbidden(err) {
-					// The default roles are written while the controllers start, and their events do not come here.
+					// The default roles are written while the controllers start, and are not watched here.
 					env.Log.Debug("could not write trust bundle, retrying", "error", err)
 					return engine.Result{RequeueAfter: roleWait}, nil
 				}
@@ -85,7 +84,7 @@ func NewPublisher(signer Signer, bundle *Bundle) *engine.Reconciler {
 	}
 }
 
-// roleWait is how long to wait for the role that allows to attest for the signer.
+// roleWait is the retry interval while the role that allows attesting does not exist.
 const roleWait = time.Second
 
 func publish(ctx context.Context, env engine.Env, signer, pem string) error {
@@ -113,7 +112,7 @@ func publish(ctx context.Context, env engine.Env, signer, pem string) error {
 	return nil
 }
 
-// PlanBundles returns the signer's bundle if it is to be written, and the bundles to delete once it is.
+// PlanBundles returns the signer's bundle if it must be written, and the bundles to delete after that.
 func PlanBundles(there []certificatesv1.ClusterTrustBundle,
 	signer, pem string) (write *certificatesv1.ClusterTrustBundle, stale []*certificatesv1.ClusterTrustBundle) {
 	var present *certificatesv1.ClusterTrustBundle

@@ -1,8 +1,8 @@
-// Package rootca publishes the CA bundle by which pods verify the API server: in each namespace as the ConfigMap
-// kube-root-ca.crt, and as the ClusterTrustBundle of the signer kubernetes.io/kube-apiserver-serving. Another
-// ClusterTrustBundle, of the signer kubernetes.io/kubelet-serving, is for verifying nodes.
+// Package rootca publishes the CA bundle that verifies the API server: as the ConfigMap kube-root-ca.crt in each
+// namespace, and as the ClusterTrustBundle of the signer kubernetes.io/kube-apiserver-serving. The
+// ClusterTrustBundle of the signer kubernetes.io/kubelet-serving verifies nodes.
 //
-// Its invariant: the ConfigMap's data is the bundle and nothing else; the signer has one ClusterTrustBundle.
+// Its invariant: the ConfigMap's data is exactly the bundle, and each signer has exactly one ClusterTrustBundle.
 package rootca
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// New declares the reconciler.
+// New declares the reconciler of the ConfigMaps.
 func New(bundle *Bundle) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "rootca", Account: "root-ca-cert-publisher",

@@ -7,7 +7,7 @@ import (
 
 const defaultName = "default"
 
-// Plan is the account to create, or nil.
+// Plan returns the account to create, or nil.
 func Plan(ns *corev1.Namespace, there *corev1.ServiceAccount) *corev1.ServiceAccount {
 	if there != nil || ns.DeletionTimestamp != nil || ns.Status.Phase == corev1.NamespaceTerminating {
 		return nil

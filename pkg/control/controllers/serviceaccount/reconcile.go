@@ -1,6 +1,6 @@
 // Package serviceaccount creates the default service account of each namespace.
 //
-// Its invariant: it only ever creates.
+// Its invariant: it only creates.
 package serviceaccount
 
 import (

@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/model"
 )
 
-// TestModel: whatever happens to ranges and addresses, and wherever the process is killed, no range goes while an
-// address that reconcilers see would be left in none, each that stays is ready, and each that may go does.
+// TestModel: whatever happens to ranges and addresses, and wherever the process is killed, no range is removed
+// that a visible address needs, each remaining range is ready, and each range that may be removed is removed.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := model.New(t, New())

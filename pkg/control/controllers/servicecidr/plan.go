@@ -10,20 +10,20 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// protection keeps a range from being deleted while an address would be left in none, as upstream.
+// protection is upstream's finalizer. It keeps a range from being deleted while it is the only range of an address.
 const protection = "networking.k8s.io/service-cidr-finalizer"
 
-// ours is the range of the servers' options, which they restore themselves when it is deleted: it needs no protection.
+// ours is the range from the server's options. It needs no protection, because servers restore it after a deletion.
 const ours = "kubernetes"
 
-// grace is how long a range outlives the request to delete it, as upstream: a server whose cache lags may allocate
-// addresses of it meanwhile.
+// grace is upstream's minimum time between the request to delete a range and its removal: a server with a lagging
+// cache may still allocate addresses from it.
 const grace = 10 * time.Second
 
-// Decision is what to write: Object in full, or its status alone. Nil: nothing.
+// Decision is what to write: the whole Object, or its status alone.
 type Decision struct {
 	Object, Status *networkingv1.ServiceCIDR
-	// Again is when to look again; 0: when something changes.
+	// Again is when to plan again. 0 means after an event.
 	Again time.Duration
 }
 
@@ -39,7 +39,7 @@ func Plan(s *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, allocate
 			next := s.DeepCopy()
 			next.Finalizers = append(next.Finalizers, protection)
 			return Decision{Object: next}
-		// whoever said otherwise, as upstream
+		// as upstream, even if another client set it to false
 		case !meta.IsStatusConditionTrue(s.Status.Conditions, networkingv1.ServiceCIDRConditionReady):
 			return Decision{Status: with(s, metav1.ConditionTrue, "", "Kubernetes Service CIDR is ready")}
 		}
@@ -76,7 +76,7 @@ func with(s *networkingv1.ServiceCIDR, status metav1.ConditionStatus,
 	return next
 }
 
-// left reports whether an allocated address would be in no range without this one.
+// left reports whether an allocated address is only in this range.
 func left(s *networkingv1.ServiceCIDR, all []*networkingv1.ServiceCIDR, allocated []netip.Addr) bool {
 	own := prefixes(s)
 	var others []netip.Prefix

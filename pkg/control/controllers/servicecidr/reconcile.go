@@ -1,7 +1,7 @@
-// Package servicecidr keeps ranges of cluster IPs (KEP-1880) from being deleted while a service would be left with an
-// address of none, and says which are ready.
+// Package servicecidr protects ServiceCIDRs (KEP-1880) from deletion while a service has an address in no other
+// range, and sets their Ready condition.
 //
-// Its invariant: a range that has its finalizer keeps it while an allocated address is in no other range that stays.
+// Its invariant: a range keeps its finalizer while an allocated address is in no other range that is not being deleted.
 package servicecidr
 
 import (
@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// allocator is the label value of the addresses that servers allocate, as upstream. Others, that users have made, keep
-// no range.
+// allocator is upstream's label value of addresses that servers allocate. Addresses that users create do not
+// protect a range.
 const allocator = "ipallocator.k8s.io"
 
 // New declares the reconciler. Its requests are ranges.
@@ -35,7 +35,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// related asks for a range, and for those that may go or must stay because it has come or goes.
+// related maps a range to itself. A created or deleted range also maps to all ranges that are being deleted.
 func related(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	var out []engine.Request
 	if is != nil {
@@ -47,7 +47,7 @@ func related(ctx context.Context, env engine.Env, was, is client.Object) []engin
 	return out
 }
 
-// released asks for the ranges that an address may have kept.
+// released maps a deleted address to the terminating ranges that contain it.
 func released(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	if is != nil {
 		return nil
@@ -61,7 +61,7 @@ func released(ctx context.Context, env engine.Env, was, is client.Object) []engi
 	})
 }
 
-// going returns the ranges that are being deleted, and for which f is true.
+// going returns the ranges that are being deleted and for which f returns true.
 func going(ctx context.Context, env engine.Env, f func(*networkingv1.ServiceCIDR) bool) []engine.Request {
 	var all networkingv1.ServiceCIDRList
 	if err := env.Cache.List(ctx, &all); err != nil {

@@ -12,12 +12,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// claimName returns the name of the claim of a set's pod for one of its templates.
 func claimName(set *appsv1.StatefulSet, template string, ordinal int64) string {
 	return template + "-" + set.Name + "-" + strconv.FormatInt(ordinal, 10)
 }
 
-// claims returns the claims of the pod with an ordinal, as they are created.
 func claims(set *appsv1.StatefulSet, ordinal int64) []*corev1.PersistentVolumeClaim {
 	out := make([]*corev1.PersistentVolumeClaim, len(set.Spec.VolumeClaimTemplates))
 	for i := range out {
@@ -38,7 +36,7 @@ func claims(set *appsv1.StatefulSet, ordinal int64) []*corev1.PersistentVolumeCl
 	return out
 }
 
-// mountClaims makes the pod's volumes of the set's claims; volumes of the template with their names are replaced.
+// mountClaims adds the claims' volumes to a pod. They replace volumes of the template with the same names.
 func mountClaims(set *appsv1.StatefulSet, pod *corev1.Pod, ordinal int64) {
 	templates := set.Spec.VolumeClaimTemplates
 	if len(templates) == 0 {
@@ -68,22 +66,22 @@ func deletes(set *appsv1.StatefulSet) (whenDeleted, whenScaled bool) {
 
 var podKind = corev1.SchemeGroupVersion.WithKind("Pod")
 
-// names reports whether a reference is to an object of that kind and name, whatever its UID.
+// names reports whether a reference is to an object of this kind and name, with any UID.
 func names(ref *metav1.OwnerReference, o metav1.Object, gvk schema.GroupVersionKind) bool {
 	gv, err := schema.ParseGroupVersion(ref.APIVersion)
 	return err == nil && gv.Group == gvk.Group && ref.Kind == gvk.Kind && ref.Name == o.GetName()
 }
 
-// stale reports whether a claim belongs to an earlier pod of that name: it is about to be deleted with it.
+// stale reports whether a claim belongs to an earlier pod of the same name. It will be deleted with that pod.
 func stale(claim *corev1.PersistentVolumeClaim, pod *corev1.Pod) bool {
 	return slices.ContainsFunc(claim.OwnerReferences, func(r metav1.OwnerReference) bool {
 		return names(&r, pod, podKind) && r.UID != pod.UID
 	})
 }
 
-// owners returns the owners that a claim of a pod must have, so that it is deleted with the set, or with the pod that
-// was scaled away, as the retention policy says. gone is set for such a pod. conflict is set if another controller owns
-// the claim: the policy is ignored then.
+// owners returns the owners that a pod's claim must have. According to the retention policy the garbage collector
+// then deletes it with the set, or with a pod that was scaled down (gone). conflict means that another controller
+// owns the claim, so that the policy is ignored.
 func owners(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *corev1.Pod,
 	gone bool) (refs []metav1.OwnerReference, conflict bool) {
 	withSet, withPod := deletes(set)
@@ -92,7 +90,7 @@ func owners(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *c
 		ref := &claim.OwnerReferences[i]
 		switch ofSet, ofPod := names(ref, set, kind), names(ref, pod, podKind); {
 		case ofSet && ref.UID != set.UID || ofPod && ref.UID != pod.UID:
-			return claim.OwnerReferences, false // the garbage collector's
+			return claim.OwnerReferences, false // the garbage collector deletes it
 		case ofSet || ofPod:
 			continue
 		case ref.Controller != nil && *ref.Controller:
@@ -111,13 +109,12 @@ func owners(claim *corev1.PersistentVolumeClaim, set *appsv1.StatefulSet, pod *c
 	return refs, false
 }
 
-// within reports whether an ordinal is one that the set should have.
 func within(set *appsv1.StatefulSet, ordinal int64) bool {
 	first, end := (&plan{set: set}).bounds()
 	return ordinal >= first && ordinal < end
 }
 
-// hasClaim reports whether a claim is, by its name, of a pod of the set.
+// hasClaim reports whether a claim's name belongs to a pod of the set.
 func hasClaim(set *appsv1.StatefulSet, name string) bool {
 	return slices.ContainsFunc(set.Spec.VolumeClaimTemplates, func(t corev1.PersistentVolumeClaim) bool {
 		number, ok := strings.CutPrefix(name, t.Name+"-"+set.Name+"-")

@@ -22,8 +22,8 @@ func setWithClaims(whenDeleted, whenScaled appsv1.PersistentVolumeClaimRetention
 	}
 }
 
-// TestClaimsHaveTheOwnersOfTheirPolicy: the garbage collector deletes a claim with the set, with the pod that was
-// scaled away, or never.
+// TestClaimsHaveTheOwnersOfTheirPolicy: the garbage collector deletes a claim with the set, with a pod that was
+// scaled down, or never.
 func TestClaimsHaveTheOwnersOfTheirPolicy(t *testing.T) {
 	const retain, remove = appsv1.RetainPersistentVolumeClaimRetentionPolicyType,
 		appsv1.DeletePersistentVolumeClaimRetentionPolicyType

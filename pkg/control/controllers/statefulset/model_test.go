@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// TestModel: whatever users, nodes and pods do between steps, each plan respects the guarantees of a StatefulSet, and
-// the set ends with exactly the desired pods.
+// TestModel: whatever users, nodes and pods do between steps, each plan respects the guarantees of a StatefulSet.
+// In the end the set has exactly the desired pods.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := newSim(t, rapid.Int32Range(0, 5).Draw(t, "replicas"))
@@ -94,7 +94,7 @@ func TestModel(t *testing.T) {
 				s.change(pod(), func(p *corev1.Pod) { p.OwnerReferences = nil })
 			case "label":
 				s.change(pod(), func(p *corev1.Pod) { delete(p.Labels, appsv1.StatefulSetPodNameLabel) })
-			case "stranger": // another owner's pod with a name like the set's pods
+			case "stranger": // a pod of another owner whose name resembles the set's pods
 				if s.pod("db-01") == nil {
 					p := s.pods
 					s.pods = append(p[:len(p):len(p)], &corev1.Pod{
@@ -110,7 +110,6 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// complete checks the final state.
 func (s *sim) complete(t require.TestingT) {
 	p := &plan{set: s.set, now: s.now, members: map[int64]*corev1.Pod{}}
 	p.sort(s.pods)
@@ -201,8 +200,8 @@ func TestPartition(t *testing.T) {
 	require.Equal(t, s.set.Status.CurrentRevision, s.set.Status.UpdateRevision)
 }
 
-// TestBrokenUpdateIsMended: with parallel pod management, pods of a revision that never become ready do not block the
-// update that fixes it.
+// TestBrokenUpdateIsMended: with parallel pod management, pods that never become ready do not block the update
+// that fixes their revision.
 func TestBrokenUpdateIsMended(t *testing.T) {
 	s := newSim(t, 3)
 	s.set.Spec.PodManagementPolicy = appsv1.ParallelPodManagement
@@ -314,7 +313,7 @@ func TestDeletedSetIsLeftAlone(t *testing.T) {
 	require.EqualValues(t, 1, a.Status.Replicas)
 }
 
-// TestEndedPodsOutsideTheRange is a scale-down over two pods that have ended: neither is ever going to be available.
+// TestEndedPodsOutsideTheRange scales down over two ended pods, which never become available.
 func TestEndedPodsOutsideTheRange(t *testing.T) {
 	s := newSim(t, 3)
 	s.settle()

@@ -15,24 +15,24 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// burst is the maximum number of pods that one call creates, and that it deletes.
+// burst is the maximum number of pods that one call creates, and the maximum that it deletes.
 const burst = 500
 
 // Observed is the observed state.
 type Observed struct {
 	Set *appsv1.StatefulSet
-	// Owned are the pods that the set controls, Orphans the pods of its namespace without a controller; the revisions
-	// likewise.
+	// Owned are the pods that the set controls. Orphans are the pods in its namespace without a controller. The
+	// revisions are divided likewise.
 	Owned, Orphans                  []*corev1.Pod
 	OwnedRevisions, OrphanRevisions []*appsv1.ControllerRevision
 }
 
-// Actions is what to do, in this order.
+// Actions is what to do, in the order of the fields.
 type Actions struct {
 	Pods      podstate.Claimed
 	Revisions history.Claimed
-	// Create is the template's revision, if it does not exist; Renumber makes an old revision the latest. If either is
-	// set, nothing below is.
+	// Create is the template's revision if it does not exist yet. Renumber is an old revision to make the latest,
+	// with Number as its revision. If either is set, the fields below are not.
 	Create, Renumber *appsv1.ControllerRevision
 	Number           int64
 	// Run are pods to create, Repair pods whose identity labels must be set, Delete pods to delete.
@@ -41,14 +41,14 @@ type Actions struct {
 	Forget []*appsv1.ControllerRevision
 	// Status is the status before pods are created and deleted.
 	Status appsv1.StatefulSetStatus
-	// Again is the time until a pod becomes available; 0: none.
+	// Again is the time until a pod becomes available, 0 if none is waiting.
 	Again time.Duration
-	// More is set if the burst limit was reached.
+	// More means that the burst limit left work for another call.
 	More bool
 }
 
-// Plan computes one step. It does not change o. Its cost is bounded by the number of existing pods and burst, not by
-// the number of replicas.
+// Plan computes one step. It does not change o. The number of existing pods and burst bound its cost, not the
+// number of replicas.
 func Plan(o Observed, now time.Time) (Actions, error) {
 	set := o.Set
 	selector, err := metav1.LabelSelectorAsSelector(set.Spec.Selector)
@@ -85,20 +85,19 @@ func Plan(o Observed, now time.Time) (Actions, error) {
 	return p.a, nil
 }
 
-// plan is the state of one call.
 type plan struct {
 	set             *appsv1.StatefulSet
 	now             time.Time
 	current, update string                  // names of revisions
 	template        *corev1.PodTemplateSpec // of the current revision
-	members         map[int64]*corev1.Pod   // by ordinal, those within the range
+	members         map[int64]*corev1.Pod   // pods within the range, by ordinal
 	ordered         []*corev1.Pod           // the members, highest ordinal first
 	condemned       []*corev1.Pod           // pods outside the range, highest ordinal first
 	a               Actions
 }
 
-// Ordinal returns the ordinal of the set's pod with that name, or -1 if it is not a pod of the set. "web-01" is not a
-// pod of "web".
+// Ordinal returns the ordinal of the set's pod with that name, or -1 if it is not a pod of the set. "web-01" is
+// not a pod of "web".
 func Ordinal(set *appsv1.StatefulSet, pod string) int64 {
 	number, ok := strings.CutPrefix(pod, set.Name+"-")
 	if !ok {
@@ -111,7 +110,7 @@ func Ordinal(set *appsv1.StatefulSet, pod string) int64 {
 	return n
 }
 
-// bounds returns the set's ordinals, from first up to but not including end.
+// bounds returns the set's range of ordinals, from first up to but not including end.
 func (p *plan) bounds() (first, end int64) {
 	if o := p.set.Spec.Ordinals; o != nil {
 		first = int64(o.Start)
@@ -126,7 +125,6 @@ func (p *plan) replicas() int64 {
 	return int64(*p.set.Spec.Replicas)
 }
 
-// partition returns the lowest ordinal whose pod is updated.
 func (p *plan) partition() int64 {
 	first, _ := p.bounds()
 	if r := p.set.Spec.UpdateStrategy.RollingUpdate; r != nil && r.Partition != nil {
@@ -206,15 +204,14 @@ func runs(pod *corev1.Pod) bool { return pod.Status.Phase == corev1.PodRunning &
 
 func revision(pod *corev1.Pod) string { return pod.Labels[appsv1.StatefulSetRevisionLabel] }
 
-// delete deletes a pod, unless it is already being deleted.
 func (p *plan) delete(pod *corev1.Pod) {
 	if pod.DeletionTimestamp == nil {
 		p.a.Delete = append(p.a.Delete, pod)
 	}
 }
 
-// keep creates missing pods and replaces ended ones. It returns false if pod management is ordered and a pod is not
-// available: then nothing else may be done.
+// keep creates missing pods and replaces ended ones. It returns false if pod management is ordered and a pod is
+// not available. Nothing else may be done then.
 func (p *plan) keep() bool {
 	first, end := p.bounds()
 	for n := first; n < end; n++ {
@@ -241,7 +238,7 @@ func (p *plan) keep() bool {
 	return true
 }
 
-// shrink deletes the pods outside the range, highest ordinal first. It returns false if that must wait.
+// shrink deletes the pods outside the range, highest ordinal first. It returns false if later steps must wait.
 func (p *plan) shrink() bool {
 	if !p.inOrder() {
 		for _, pod := range p.condemned {
@@ -252,9 +249,9 @@ func (p *plan) shrink() bool {
 	if len(p.condemned) == 0 {
 		return true
 	}
-	// All pods within the range are available. An unavailable pod outside it may be deleted only if all pods below it are
-	// available, or if it has ended: it will never be available. Upstream's controller waits for it, and so for ever if a
-	// pod below it has ended as well.
+	// All pods within the range are available. An unavailable pod outside it may be deleted only if all lower pods
+	// are available, or if it has ended, because an ended pod never becomes available. Upstream waits for it,
+	// forever if a lower pod has ended too.
 	last := p.condemned[0]
 	if last.DeletionTimestamp == nil &&
 		(podstate.Ended(last) || runs(last) && p.available(last) || last == p.lowestUnavailable()) {
@@ -272,7 +269,7 @@ func (p *plan) lowestUnavailable() *corev1.Pod {
 	return nil
 }
 
-// pod returns the new pod for an ordinal: of the current revision below the partition, otherwise of the update
+// pod returns the new pod for an ordinal. Below the partition it has the current revision, otherwise the update
 // revision.
 func (p *plan) pod(n int64) *corev1.Pod {
 	t, revision := &p.set.Spec.Template, p.update
@@ -288,7 +285,6 @@ func (p *plan) pod(n int64) *corev1.Pod {
 	return pod
 }
 
-// identify sets the identity labels of a pod.
 func identify(set *appsv1.StatefulSet, pod *corev1.Pod) {
 	if pod.Labels == nil {
 		pod.Labels = map[string]string{}
@@ -297,7 +293,7 @@ func identify(set *appsv1.StatefulSet, pod *corev1.Pod) {
 	pod.Labels[appsv1.PodIndexLabel] = strconv.FormatInt(Ordinal(set, pod.Name), 10)
 }
 
-// forget deletes old revisions beyond the limit that no pod uses.
+// forget deletes unused old revisions beyond the history limit.
 func (p *plan) forget() {
 	live := map[string]bool{p.current: true, p.update: true}
 	for _, pod := range p.a.Pods.Pods {
@@ -342,7 +338,6 @@ func (p *plan) status() {
 	p.a.Status = *s
 }
 
-// limit bounds the work of one call.
 func (p *plan) limit() {
 	p.a.More = p.a.More || len(p.a.Delete) > burst
 	p.a.Delete = p.a.Delete[:min(len(p.a.Delete), burst)]

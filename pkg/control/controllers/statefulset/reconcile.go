@@ -1,7 +1,7 @@
-// Package statefulset maintains the pods of a StatefulSet, each of which keeps its identity.
+// Package statefulset maintains the pods of a StatefulSet and their identities.
 //
-// Its invariant: an ordinal never has more than one pod, and with ordered pod management no pod is created, deleted or
-// updated while a pod that precedes it is unavailable.
+// Its invariant: an ordinal never has more than one pod. With ordered pod management, no pod is created, deleted
+// or updated while a pod that precedes it is unavailable.
 package statefulset
 
 import (
@@ -46,7 +46,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// namesake returns the name of the set to which the pod belongs by its name, or "".
+// namesake returns the name of the set that the pod's name implies, or "".
 func namesake(pod client.Object) string {
 	i := strings.LastIndexByte(pod.GetName(), '-')
 	if i <= 0 || strings.Trim(pod.GetName()[i+1:], "0123456789") != "" {
@@ -55,7 +55,6 @@ func namesake(pod client.Object) string {
 	return pod.GetName()[:i]
 }
 
-// controller returns the name of the set that controls the pod, or "".
 func controller(pod client.Object) string {
 	ref := metav1.GetControllerOfNoCopy(pod)
 	if ref == nil || ref.Kind != kind.Kind || ref.APIVersion != kind.GroupVersion().String() {
@@ -64,8 +63,8 @@ func controller(pod client.Object) string {
 	return ref.Name
 }
 
-// sets maps a pod to the set that controls it, and to the set it belongs to by its name, which may adopt it or be
-// waiting for the name. Most pods whose name ends with a number belong to no set, such as those of tasks.
+// sets maps a pod to its controller, and to the set that its name implies, which may adopt the pod or wait for its
+// name. Most pods with a number at the end belong to no set, for example the pods of Tasks.
 func sets(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	var out []engine.Request
 	a, b := namesake(o), controller(o)
@@ -83,7 +82,7 @@ func exists(ctx context.Context, env engine.Env, namespace, name string) bool {
 	return !apierrors.IsNotFound(env.Cache.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &set))
 }
 
-// group returns a key for the result of sets, so that a burst of changes is coalesced.
+// group returns a key for the result of sets, so that a burst of changes is batched.
 func group(o client.Object) string {
 	return o.GetNamespace() + "/" + namesake(o) + "/" + controller(o)
 }
@@ -133,8 +132,8 @@ func (r *reconciler) observe(ctx context.Context, set *appsv1.StatefulSet) (o Ob
 	return o, err
 }
 
-// own adopts and releases, and writes the current revision. settled is false if the plan has to be recomputed
-// afterwards.
+// own adopts and releases objects, and writes the current revision. settled is false if Plan must run again before
+// pods are changed.
 func (r *reconciler) own(ctx context.Context, set *appsv1.StatefulSet, a Actions) (settled bool, err error) {
 	if err := podstate.Own(ctx, r.Client, set, kind, a.Pods); err != nil {
 		return false, err
@@ -143,7 +142,7 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.StatefulSet, a Actions
 		return false, err
 	}
 	if len(a.Pods.Adopt)+len(a.Revisions.Adopt) > 0 {
-		return false, nil // the objects written below have changed
+		return false, nil // the adopted objects have changed
 	}
 	switch {
 	case a.Create != nil:
@@ -156,7 +155,6 @@ func (r *reconciler) own(ctx context.Context, set *appsv1.StatefulSet, a Actions
 
 func collisions(o client.Object) **int32 { return &o.(*appsv1.StatefulSet).Status.CollisionCount }
 
-// pods creates, repairs and deletes pods.
 func (r *reconciler) pods(ctx context.Context, set *appsv1.StatefulSet, a Actions) error {
 	if err := r.retain(ctx, set, a.Pods.Pods); err != nil {
 		return err
@@ -178,7 +176,7 @@ func (r *reconciler) pods(ctx context.Context, set *appsv1.StatefulSet, a Action
 		p := a.Delete[i]
 		err := r.Client.Delete(ctx, p, engine.Preconditions(p))
 		if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-			return nil // it is gone, or replaced by another pod with the same name
+			return nil // it is deleted, or another pod has its name
 		}
 		r.record(set, "delete", p, err)
 		return err
@@ -189,7 +187,7 @@ func (r *reconciler) pods(ctx context.Context, set *appsv1.StatefulSet, a Action
 func (r *reconciler) create(ctx context.Context, set *appsv1.StatefulSet, p *corev1.Pod) error {
 	err := r.claim(ctx, set, p)
 	if errors.Is(err, errClaims) {
-		return nil // their deletion enqueues the set
+		return nil // the deletion of the claims enqueues the set
 	}
 	if err == nil {
 		err = r.Client.Create(ctx, p)

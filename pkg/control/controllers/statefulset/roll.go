@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// maxUnavailable returns the update strategy's maxUnavailable, at least 1 and by default 1.
+// maxUnavailable returns the update strategy's maxUnavailable. The minimum and the default are 1.
 func (p *plan) maxUnavailable() (int64, error) {
 	r := p.set.Spec.UpdateStrategy.RollingUpdate
 	if r == nil || r.MaxUnavailable == nil {
@@ -17,8 +17,8 @@ func (p *plan) maxUnavailable() (int64, error) {
 	return int64(max(n, 1)), err
 }
 
-// roll takes one step of a rolling update: it deletes outdated pods at or above the partition, highest ordinal first,
-// within maxUnavailable. They are recreated later.
+// roll takes one step of a rolling update. It deletes outdated pods at or above the partition, highest ordinal
+// first, within maxUnavailable. A later step recreates them.
 func (p *plan) roll() error {
 	most, err := p.maxUnavailable()
 	if err != nil {
@@ -35,8 +35,8 @@ func (p *plan) roll() error {
 			!slices.Contains(p.a.Delete, pod)
 	}
 	if !p.inOrder() {
-		// Unavailable pods are deleted first, whatever the others' state: a broken revision must not block the update that
-		// fixes it.
+		// Delete unavailable pods first, regardless of the other pods: a broken revision must not block the update
+		// that fixes it.
 		for _, pod := range p.ordered {
 			if old(pod) && !p.available(pod) {
 				p.delete(pod)

@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// sim applies plans like the server.
+// sim applies plans as the reconciler and the API server would.
 type sim struct {
 	t    require.TestingT
 	set  *appsv1.StatefulSet
@@ -46,7 +46,7 @@ func newSim(t require.TestingT, replicas int32) *sim {
 	}}
 }
 
-// edit changes the set like a user.
+// edit changes the set's spec as a user would.
 func (s *sim) edit(f func(*appsv1.StatefulSetSpec)) {
 	s.set = s.set.DeepCopy()
 	s.set.Generation++
@@ -70,7 +70,7 @@ func (s *sim) observed() Observed {
 	return o
 }
 
-// change replaces a pod, as objects are immutable.
+// change replaces a pod by a changed copy, because objects are immutable.
 func (s *sim) change(name string, f func(*corev1.Pod)) {
 	for i, p := range s.pods {
 		if p.Name == name {
@@ -93,7 +93,7 @@ func (s *sim) pod(name string) *corev1.Pod {
 	return nil
 }
 
-// step plans, checks and applies; changed is false if there was nothing to do.
+// step plans, checks and applies. changed is false if nothing changed.
 func (s *sim) step() (a Actions, changed bool) {
 	a, err := Plan(s.observed(), s.now)
 	require.NoError(s.t, err)
@@ -153,7 +153,7 @@ func (s *sim) run(name string) {
 	})
 }
 
-// settle advances the nodes until nothing changes.
+// settle plans and lets nodes act until nothing changes.
 func (s *sim) settle() {
 	for range 400 {
 		s.now = s.now.Add(time.Second)
@@ -178,7 +178,6 @@ func (s *sim) settle() {
 	require.FailNow(s.t, "no stable state")
 }
 
-// check verifies that a plan respects the guarantees of a StatefulSet.
 func (s *sim) check(a Actions) {
 	if a.Create != nil || a.Renumber != nil {
 		require.Empty(s.t, a.Run)

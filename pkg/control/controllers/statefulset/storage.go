@@ -14,10 +14,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// errClaims means that a pod cannot be created yet, because of its claims.
+// errClaims means that a pod must wait for its claims.
 var errClaims = errors.New("claims are not ready")
 
-// ofClaim maps a claim that was deleted to the set whose pod may be waiting for its name.
+// ofClaim maps a deleted claim to the set whose pod may be waiting for its name.
 func ofClaim(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	if is != nil {
 		return nil
@@ -36,7 +36,6 @@ func ofClaim(ctx context.Context, env engine.Env, was, is client.Object) []engin
 	return out
 }
 
-// claim makes the claims that a new pod needs.
 func (r *reconciler) claim(ctx context.Context, set *appsv1.StatefulSet, pod *corev1.Pod) error {
 	_, whenScaled := deletes(set)
 	for _, c := range claims(set, Ordinal(set, pod.Name)) {
@@ -68,7 +67,7 @@ func (r *reconciler) claim(ctx context.Context, set *appsv1.StatefulSet, pod *co
 	return nil
 }
 
-// retain gives the claims of a set's pods the owners that the retention policy asks for.
+// retain sets the owners of the claims of a set's pods according to the retention policy.
 func (r *reconciler) retain(ctx context.Context, set *appsv1.StatefulSet, pods []*corev1.Pod) error {
 	for _, pod := range pods {
 		ordinal := Ordinal(set, pod.Name)

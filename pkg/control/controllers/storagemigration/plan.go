@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Turn is what a migration does now.
+// Turn is what a migration does next.
 type Turn string
 
 const (
@@ -19,10 +19,10 @@ const (
 	Wait    Turn = "wait"    // for another migration of the resource
 	Start   Turn = "start"
 	Migrate Turn = "migrate" // it is running
-	Finish  Turn = "finish"  // it has succeeded or failed, and is still marked as running
+	Finish  Turn = "finish"  // it has ended, but is still marked as running
 )
 
-// The reasons of conditions, as upstream.
+// Upstream's reasons of conditions.
 const (
 	running   = "MigrationRunning"
 	completed = "MigrationCompleted"
@@ -38,8 +38,8 @@ func ended(m *storagemigrationv1.StorageVersionMigration) bool {
 	return is(m, storagemigrationv1.MigrationSucceeded) || is(m, storagemigrationv1.MigrationFailed)
 }
 
-// Plan returns what m does now; all are the migrations of every resource. At most one of a resource runs at a time, the
-// oldest first.
+// Plan returns what m does next. all are all migrations. At most one migration per resource runs at a time, oldest
+// first.
 func Plan(m *storagemigrationv1.StorageVersionMigration, all []storagemigrationv1.StorageVersionMigration) Turn {
 	runs := is(m, storagemigrationv1.MigrationRunning)
 	switch {
@@ -69,7 +69,7 @@ func compare(a, b *storagemigrationv1.StorageVersionMigration) int {
 	return strings.Compare(a.Name, b.Name)
 }
 
-// set sets a condition, and reports whether that changed the status.
+// set sets a condition. It reports whether the status changed.
 func set(m *storagemigrationv1.StorageVersionMigration, t storagemigrationv1.MigrationConditionType,
 	status metav1.ConditionStatus, reason, message string) bool {
 	return meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{
@@ -81,7 +81,6 @@ func set(m *storagemigrationv1.StorageVersionMigration, t storagemigrationv1.Mig
 	})
 }
 
-// progress is the message of a running migration. A transient error is retried.
 func progress(left, total int, transient error) string {
 	message := "The migration is running"
 	switch {
@@ -96,17 +95,16 @@ func progress(left, total int, transient error) string {
 	return message
 }
 
-// begun is the status of a definition whose objects begin to be migrated.
 func begun(crd *apiextensionsv1.CustomResourceDefinition,
 	migration string) apiextensionsv1.CustomResourceDefinitionStatus {
 	return migrating(crd, apiextensionsv1.ConditionTrue, running, fmt.Sprintf("Migration %s is running", migration))
 }
 
-// done is the status of a definition after a migration. The versions that are no longer stored are forgotten only if
-// the migration succeeded and the definition has not changed since it began.
+// done returns the status of a definition after a migration. Old stored versions are removed only if the migration
+// succeeded and the definition has not changed since it began.
 //
-// Decision: upstream forgets them after a failed migration too, which leaves objects that cannot be read once their
-// version is removed.
+// Decision: upstream removes them after a failed migration, too. Objects could then not be read once their version
+// is removed.
 func done(crd *apiextensionsv1.CustomResourceDefinition, success bool) apiextensionsv1.CustomResourceDefinitionStatus {
 	if !success {
 		return migrating(crd, apiextensionsv1.ConditionFalse, "MigrationFailed", "The migration has failed")

@@ -1,10 +1,9 @@
-// Package storagemigration writes the objects of a resource anew, so that they are stored in the current storage
-// version (StorageVersionMigration, KEP-4192), and then corrects the stored versions in the status of the resource's
-// definition.
+// Package storagemigration rewrites the objects of a resource in the current storage version (StorageVersionMigration,
+// KEP-4192). It then corrects the stored versions in the status of the resource's definition.
 //
-// Its invariant: a migration succeeds only after every object that was stored before it began has been written, or has
-// been changed or deleted by others. What is done is not remembered across restarts: writing an object again changes
-// nothing.
+// Its invariant: a migration succeeds only after every object that was stored before its start has been rewritten,
+// or changed or deleted by another client. Progress is not saved across restarts, because rewriting an object
+// again is harmless.
 package storagemigration
 
 import (
@@ -30,20 +29,19 @@ import (
 )
 
 const (
-	// slice is how long one call migrates objects, after which it reports progress and lets other migrations have their
-	// turn.
+	// slice is how long one call migrates objects. It then reports progress and lets other migrations run.
 	slice = time.Second
-	// patience is how long after its creation a migration waits for its resource to be served, as upstream.
+	// patience is upstream's time that a migration waits after its creation for its resource to be served.
 	patience = time.Minute
 )
 
-// New declares the reconciler; kinds are what can be migrated.
+// New declares the reconciler. kinds are the kinds that can be migrated.
 func New(kinds engine.Kinds) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "storage-version-migrator", Workers: 1,
 		Watches: []engine.Watch{
 			{Object: &storagemigrationv1.StorageVersionMigration{}, Event: related},
-			{Object: definitionMetadata(), Map: ofDefinition}, // definitions are large, and their names say what they define
+			{Object: definitionMetadata(), Map: ofDefinition}, // names suffice, and definitions are large
 		},
 		// No kind is watched, but all may be read.
 		Every: &engine.Every{Kinds: kinds, Object: func(engine.Kind) client.Object { return nil }},
@@ -57,7 +55,7 @@ func New(kinds engine.Kinds) *engine.Reconciler {
 	}
 }
 
-// related maps a migration to itself, and one that is no longer in the way to those of its resource.
+// related maps a migration to itself. An ended or deleted one maps to all migrations of its resource.
 func related(ctx context.Context, env engine.Env, was, now client.Object) []engine.Request {
 	m, ok := cmp.Or(now, was).(*storagemigrationv1.StorageVersionMigration)
 	if !ok {
@@ -101,7 +99,7 @@ type reconciler struct {
 	positions map[string]position // of running migrations, by name
 }
 
-// position is the last object that a migration has written. It is lost when the process ends.
+// position is the last object that a migration has rewritten. It is lost when the process ends.
 type position struct {
 	of   types.UID
 	last client.ObjectKey
@@ -145,7 +143,7 @@ func (r *reconciler) start(ctx context.Context, m *storagemigrationv1.StorageVer
 	return r.migrate(ctx, m)
 }
 
-// migrate writes objects that were stored before the migration began, for the time of a slice.
+// migrate rewrites objects that were stored before the migration began, for the duration of a slice.
 func (r *reconciler) migrate(ctx context.Context,
 	m *storagemigrationv1.StorageVersionMigration) (engine.Result, error) {
 	kind, found := r.find(m.Spec.Resource)
@@ -182,7 +180,7 @@ func (r *reconciler) migrate(ctx context.Context,
 			return engine.Result{RequeueAfter: time.Millisecond}, r.report(ctx, m, len(todo)-i, total, nil)
 		}
 		switch err := r.rewrite(ctx, kind, &todo[i]); {
-		case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err): // changed or deleted by others
+		case err == nil, apierrors.IsConflict(err), apierrors.IsNotFound(err): // changed or deleted since
 		case transient(err):
 			return engine.Result{}, errors.Join(err, r.report(ctx, m, len(todo)-i, total, err))
 		default:
@@ -207,8 +205,8 @@ func (r *reconciler) find(resource metav1.GroupResource) (engine.Kind, bool) {
 	return all[i], true
 }
 
-// knowsVersion reports whether objects are written in the storage version of the resource's definition. A change of the
-// definition takes a moment until it is known.
+// knowsVersion reports whether the API server writes objects in the storage version of the resource's definition.
+// A change of the definition takes effect with a delay.
 func (r *reconciler) knowsVersion(ctx context.Context, m *storagemigrationv1.StorageVersionMigration,
 	k engine.Kind) (bool, error) {
 	var crd apiextensionsv1.CustomResourceDefinition
@@ -223,7 +221,7 @@ func (r *reconciler) knowsVersion(ctx context.Context, m *storagemigrationv1.Sto
 		}), nil
 }
 
-// candidates returns the objects that were stored at a resource version, in order, and the number of all objects.
+// candidates returns the objects that were stored at a resource version, sorted, and the number of all objects.
 func (r *reconciler) candidates(ctx context.Context, k engine.Kind,
 	version string) (todo []metav1.PartialObjectMetadata, total int, err error) {
 	list := &metav1.PartialObjectMetadataList{}
@@ -247,7 +245,7 @@ func compareKeys(a, b client.ObjectKey) int {
 	return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 }
 
-// rewrite makes the API server store an object anew, on the condition that it has not changed.
+// rewrite makes the API server store an unchanged object again. It conflicts if the object has changed.
 func (r *reconciler) rewrite(ctx context.Context, k engine.Kind, o *metav1.PartialObjectMetadata) error {
 	body, err := json.Marshal(map[string]any{
 		"apiVersion": k.GroupVersion().String(),
@@ -263,7 +261,7 @@ func (r *reconciler) rewrite(ctx context.Context, k engine.Kind, o *metav1.Parti
 		client.FieldOwner("storage-version-migrator-controller"))
 }
 
-// transient reports whether a failed write may succeed later, as upstream.
+// transient reports whether upstream would retry a failed write.
 func transient(err error) bool {
 	return utilnet.IsConnectionReset(err) || utilnet.IsHTTP2ConnectionLost(err) || utilnet.IsProbableEOF(err) ||
 		apierrors.IsServerTimeout(err) ||
@@ -285,7 +283,7 @@ func (r *reconciler) fail(ctx context.Context, m *storagemigrationv1.StorageVers
 	return r.end(ctx, m)
 }
 
-// end writes the outcome. The definition's status follows, also if the process ends between the two.
+// end writes the outcome, and then the definition's status. After a restart in between, Plan returns Finish.
 func (r *reconciler) end(ctx context.Context, m *storagemigrationv1.StorageVersionMigration) error {
 	delete(r.positions, m.Name)
 	if err := r.Client.Status().Update(ctx, m); err != nil {
@@ -306,8 +304,8 @@ func (r *reconciler) finish(ctx context.Context, m *storagemigrationv1.StorageVe
 	return client.IgnoreNotFound(r.Client.Status().Update(ctx, m))
 }
 
-// define changes the status of the resource's definition, if it has one, on the condition that it has not changed since
-// it was read.
+// define changes the status of the resource's definition, if there is one. It conflicts if the definition has
+// changed since it was read.
 func (r *reconciler) define(ctx context.Context, m *storagemigrationv1.StorageVersionMigration,
 	next func(*apiextensionsv1.CustomResourceDefinition) apiextensionsv1.CustomResourceDefinitionStatus) error {
 	var crd apiextensionsv1.CustomResourceDefinition

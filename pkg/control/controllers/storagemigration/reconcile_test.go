@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// oneKind is one kind, whose objects are stored in a version.
+// oneKind is a single kind whose objects are stored in the given version.
 type oneKind string
 
 func (k oneKind) Stored() ([]engine.Kind, <-chan struct{}) {
@@ -26,8 +26,7 @@ func (k oneKind) Stored() ([]engine.Kind, <-chan struct{}) {
 	}, nil
 }
 
-// TestNothingIsWrittenInAnOldVersion: a migration that would store objects in the version from which it is to bring
-// them waits.
+// TestNothingIsWrittenInAnOldVersion: a migration waits while its writes would be stored in the old version.
 func TestNothingIsWrittenInAnOldVersion(t *testing.T) {
 	scheme := runtime.NewScheme()
 	require.NoError(t, apiextensionsv1.AddToScheme(scheme))
@@ -60,7 +59,7 @@ func TestNothingIsWrittenInAnOldVersion(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, c.want, known)
 			if !known {
-				result, err := r.migrate(t.Context(), &m) // without a client: it would panic
+				result, err := r.migrate(t.Context(), &m) // without a client: a write would panic
 				require.NoError(t, err)
 				require.Positive(t, result.RequeueAfter)
 			}

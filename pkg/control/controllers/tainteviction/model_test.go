@@ -14,10 +14,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// longest is the longest toleration that has an end.
+// longest is the longest finite toleration, in seconds.
 const longest = 300
 
-// stay returns how long a pod tolerates a taint; less than zero: for ever.
+// stay returns how long a pod tolerates a taint. A negative value means forever.
 func stay(p *corev1.Pod, t corev1.Taint) time.Duration {
 	shortest, found := time.Duration(-1), false
 	for _, tol := range p.Spec.Tolerations {
@@ -34,12 +34,12 @@ func stay(p *corev1.Pod, t corev1.Taint) time.Duration {
 	return shortest
 }
 
-// TestModel: whatever is done to taints, pods and tolerations, and wherever the process is killed, no pod is evicted
-// before its time, and none stays beyond it.
+// TestModel: whatever is done to taints, pods and tolerations, and wherever the process is killed, no pod is
+// evicted too early, and none stays too long.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := model.New(t, New())
-		first := map[string]time.Time{} // since when caches have shown a taint, by node and key
+		first := map[string]time.Time{} // when the cache first showed a taint, by node and key
 		node, pod, taint := rapid.SampledFrom([]string{"a", "b"}), rapid.SampledFrom([]string{
 			"p", "q", "r",
 		}), rapid.SampledFrom([]string{"one", "two"})
@@ -59,7 +59,7 @@ func TestModel(t *testing.T) {
 			return out
 		}
 		w.OnDelete = func(o client.Object) {
-			// Caches may be behind; what they show is what it goes by.
+			// Evictions follow the cache, which may lag.
 			p := model.Cached[*corev1.Pod](w)[o.GetName()]
 			if p == nil || p.UID != o.GetUID() {
 				w.T.Fatalf("it evicts %s, which it has not seen", o.GetName())

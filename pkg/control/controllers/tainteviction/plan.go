@@ -10,9 +10,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// Plan returns when a pod is to be evicted from a node with these NoExecute taints: never, or after a delay that may be
-// 0. since returns when each taint was added. A pod that came later tolerates it from then on, as upstream; otherwise
-// it would be evicted as soon as it is there, and the one that replaces it as well.
+// Plan reports whether these taints of a node evict a pod, and after which delay, possibly 0. since returns when a
+// taint was added. As upstream, the toleration of a pod that was bound later begins when it was bound. Otherwise
+// the pod and its replacements would be evicted at once.
 func Plan(p *corev1.Pod, taints []corev1.Taint, since func(*corev1.Taint) time.Time,
 	now time.Time) (leaves bool, in time.Duration) {
 	for i := range taints {
@@ -26,7 +26,7 @@ func Plan(p *corev1.Pod, taints []corev1.Taint, since func(*corev1.Taint) time.T
 			if !tol.ToleratesTaint(klog.Logger{}, t, true) {
 				continue
 			}
-			// Of several tolerations of a taint the shortest counts.
+			// If several tolerations match a taint, the shortest applies.
 			if tol.TolerationSeconds != nil {
 				d := toleration.Seconds(*tol.TolerationSeconds)
 				if forever || d < stay {
@@ -55,7 +55,7 @@ func Plan(p *corev1.Pod, taints []corev1.Taint, since func(*corev1.Taint) time.T
 	return leaves, in
 }
 
-// came returns when a pod came to its node.
+// came returns when a pod was bound.
 func came(p *corev1.Pod) time.Time {
 	if c := podstate.Condition(p, corev1.PodScheduled); c != nil && c.Status == corev1.ConditionTrue {
 		return c.LastTransitionTime.Time

@@ -62,7 +62,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// A pod tolerates an older taint from when it came, and a change of a toleration's seconds is an event.
+// The toleration of an older taint begins when the pod was bound. A change of tolerationSeconds is an event.
 func TestLatecomers(t *testing.T) {
 	old, seconds, fewer := corev1.Taint{Key: "one", Effect: corev1.TaintEffectNoExecute}, int64(60), int64(5)
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -88,8 +88,8 @@ func TestLatecomers(t *testing.T) {
 	require.True(t, changed(p, next))
 }
 
-// TestTaintsThatComeAgain: a taint that was removed and is there again counts from then on, also if nobody looked at
-// the node in between.
+// TestTaintsThatComeAgain: a taint that was removed and added again counts from the second time, even without a
+// reconcile in between.
 func TestTaintsThatComeAgain(t *testing.T) {
 	s, env := &sightings{}, engine.Env{}
 	s.reset()

@@ -1,4 +1,4 @@
-// Package tainteviction deletes pods from nodes whose NoExecute taints they do not tolerate, or no longer.
+// Package tainteviction deletes pods from nodes with NoExecute taints that they do not tolerate, or no longer tolerate.
 //
 // Its invariant: a pod that tolerates a node's taints forever stays.
 package tainteviction
@@ -42,7 +42,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// nodeOf maps a pod to its node, if that has taints that matter.
+// nodeOf maps a pod to its node if the node has NoExecute taints.
 func nodeOf(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	p, ok := o.(*corev1.Pod)
 	if !ok || p.Spec.NodeName == "" || p.DeletionTimestamp != nil {
@@ -96,7 +96,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 			}
 		default:
 			if err := r.evict(ctx, p, now); err != nil {
-				failed = append(failed, err) // the others leave nevertheless
+				failed = append(failed, err) // evict the others nevertheless
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func (r *reconciler) evict(ctx context.Context, p *corev1.Pod, now time.Time) er
 		p.Name)
 	err := r.Client.Delete(ctx, next, engine.Preconditions(p))
 	if apierrors.IsConflict(err) {
-		return nil // replaced meanwhile
+		return nil // replaced since
 	}
 	return client.IgnoreNotFound(err)
 }

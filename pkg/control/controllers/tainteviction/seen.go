@@ -14,8 +14,8 @@ import (
 
 type taintOn struct{ node, key, value string }
 
-// sightings are the times at which taints without timeAdded were first seen. They follow events as well as calls, as a
-// taint may be removed and added again between two calls.
+// sightings records when taints without timeAdded were first seen. It is updated by events and by reconciles,
+// because a taint may be removed and added again between two reconciles.
 type sightings struct {
 	mu    sync.Mutex
 	first map[taintOn]time.Time
@@ -42,8 +42,8 @@ func (s *sightings) nodes(_ context.Context, env engine.Env, was, is client.Obje
 	return []engine.Request{engine.RequestFor("", now.Name)}
 }
 
-// note records when taints without timeAdded were first seen, and drops those that were removed. It returns since when
-// each taint is there.
+// note records when taints without timeAdded were first seen, and forgets removed ones. since returns when a taint
+// was added.
 func (s *sightings) note(node string, taints []corev1.Taint, now time.Time) (since func(*corev1.Taint) time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,14 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Decision is what a Secret needs. The zero value is nothing.
+// Decision is what a Secret needs. The zero value means nothing.
 type Decision struct {
 	Delete bool
 	Write  *corev1.Secret
-	Sign   bool // Write still lacks its token
+	Sign   bool // Write still needs a token
 }
 
-// accountOf returns the service account that a Secret is for, "" if it is not one for tokens.
+// accountOf returns the name of a token Secret's service account, "" for other Secrets.
 func accountOf(s *corev1.Secret) string {
 	if s.Type != corev1.SecretTypeServiceAccountToken {
 		return ""
@@ -22,8 +22,8 @@ func accountOf(s *corev1.Secret) string {
 	return s.Annotations[corev1.ServiceAccountNameKey]
 }
 
-// Plan decides about a Secret for a token. account is the one that it names, nil if there is none. ca is the bundle by
-// which clients verify the API server.
+// Plan decides about a token Secret. account is its service account, nil if it does not exist. ca is the bundle
+// that verifies the API server.
 func Plan(secret *corev1.Secret, account *corev1.ServiceAccount, ca []byte) Decision {
 	if secret.DeletionTimestamp != nil {
 		return Decision{}
@@ -51,7 +51,7 @@ func Plan(secret *corev1.Secret, account *corev1.ServiceAccount, ca []byte) Deci
 	return Decision{Write: next, Sign: sign}
 }
 
-// isFor reports whether a Secret is for the service account with that UID. One without a UID is for any of its name.
+// isFor reports whether a Secret may belong to the account with this UID. A Secret without a UID may.
 func isFor(secret *corev1.Secret, uid types.UID) bool {
 	want := secret.Annotations[corev1.ServiceAccountUIDKey]
 	return want == "" || want == string(uid)

@@ -1,8 +1,8 @@
-// Package tokensecret puts tokens of service accounts into the Secrets that ask for one (type
-// kubernetes.io/service-account-token). Such a token does not expire: it is valid for as long as its Secret and its
-// account exist. It is for what runs outside of the cluster; pods have better ones.
+// Package tokensecret writes service account tokens to the Secrets that request one (type
+// kubernetes.io/service-account-token). Such a token does not expire: it is valid while its Secret and account
+// exist. It is meant for clients outside the cluster; pods have better tokens.
 //
-// Its invariant: a token that a Secret has is never replaced, and a Secret without its account is deleted.
+// Its invariant: it never replaces an existing token, and deletes Secrets whose account does not exist.
 package tokensecret
 
 import (
@@ -18,10 +18,10 @@ import (
 // Sign returns a token of a service account for a Secret.
 type Sign func(context.Context, *corev1.ServiceAccount, *corev1.Secret) (string, error)
 
-// Bundle is the CA bundle by which clients verify the API server. It may change.
+// Bundle is the CA bundle that verifies the API server. It may change.
 type Bundle interface {
 	PEM() string
-	// Follow has changed called at each change, in place of what the same name gave before.
+	// Follow registers a callback for changes. It replaces the earlier one of the same name.
 	Follow(name string, changed func())
 }
 
@@ -75,7 +75,7 @@ func ofSecret(_ context.Context, _ engine.Env, o client.Object) []engine.Request
 	return []engine.Request{engine.RequestFor(o.GetNamespace(), o.GetName())}
 }
 
-// ofAccount maps an account that is gone, or is another one of its name, to its Secrets.
+// ofAccount maps a deleted or replaced account to its Secrets.
 func ofAccount(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	if was == nil || is != nil && is.GetUID() == was.GetUID() {
 		return nil

@@ -1,6 +1,6 @@
-// Package ttlafterfinished deletes jobs that have finished once their ttlSecondsAfterFinished has passed (KEP-592).
+// Package ttlafterfinished deletes finished Jobs after their ttlSecondsAfterFinished (KEP-592).
 //
-// Its invariant: it deletes no unfinished job, and no job that has changed since it was read.
+// Its invariant: it deletes no unfinished Job, and no Job that has changed since it was read.
 package ttlafterfinished
 
 import (
@@ -39,7 +39,7 @@ func New() *engine.Reconciler {
 				if !del {
 					return engine.Result{RequeueAfter: again}, nil
 				}
-				// If ttlSecondsAfterFinished changed in the meantime, the conflict is retried.
+				// If ttlSecondsAfterFinished has changed since, the delete conflicts and is retried.
 				err := env.Client.Delete(ctx, &j, client.Preconditions{UID: &j.UID, ResourceVersion: &j.ResourceVersion},
 					client.PropagationPolicy(metav1.DeletePropagationForeground))
 				if apierrors.IsNotFound(err) {
@@ -51,7 +51,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// Plan decides whether to delete the job now or, if it will expire later, after how long.
+// Plan decides whether to delete the Job now and, if not, after how long. An again of 0 means never.
 func Plan(j *batchv1.Job, now time.Time) (del bool, again time.Duration) {
 	if !expires(j) {
 		return false, 0
@@ -64,7 +64,7 @@ func expires(j *batchv1.Job) bool {
 	return j.DeletionTimestamp == nil && j.Spec.TTLSecondsAfterFinished != nil && !finishedAt(j).IsZero()
 }
 
-// finishedAt returns when the job completed or failed; zero if it has not.
+// finishedAt returns when the Job completed or failed, or the zero time.
 func finishedAt(j *batchv1.Job) time.Time {
 	for _, c := range j.Status.Conditions {
 		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {

@@ -18,23 +18,22 @@ import (
 // claimProtection keeps a claim from being deleted while a pod uses it.
 const claimProtection = "kubernetes.io/pvc-protection"
 
-// ClaimState is what a claim's plan depends on.
+// ClaimState is the input of PlanClaim.
 type ClaimState struct {
 	Claim *corev1.PersistentVolumeClaim
-	// Volume is the one that the claim names, nil if there is none. Candidates are those of the claim's class, and those
-	// that name the claim.
+	// Volume is the volume that the claim names, nil if it does not exist. Candidates are the volumes of the
+	// claim's class and the volumes that name the claim.
 	Volume     *corev1.PersistentVolume
 	Candidates []*corev1.PersistentVolume
-	// Class is the claim's, nil if there is none of that name; Default is the default class, nil for none.
+	// Class is the claim's class, nil if it does not exist. Default is the default class, nil if there is none.
 	Class, Default *storagev1.StorageClass
-	// Pods are those that name the claim.
-	Pods []*corev1.Pod
-	// Nodes are all nodes, where the claim's class is Coracle's own.
+	Pods           []*corev1.Pod
+	// Nodes are all nodes. They are set only if Coracle provisions the claim's class.
 	Nodes []*corev1.Node
 }
 
-// PlanClaim returns the next step towards a claim that is bound to a volume, as upstream's controller goes. Its
-// invariant: a claim never takes a volume whose claimRef names another claim, and keeps the volume that it is bound to.
+// PlanClaim returns the next step towards a bound claim, as upstream's controller does. Its invariant: a claim
+// never takes a volume whose claimRef names another claim, and keeps the volume that it is bound to.
 func PlanClaim(s ClaimState, now time.Time) Step {
 	c := s.Claim
 	protected := slices.Contains(c.Finalizers, claimProtection)
@@ -58,11 +57,9 @@ func PlanClaim(s ClaimState, now time.Time) Step {
 	return s.named()
 }
 
-// scheduled reports whether a pod may use its volumes: a node that sees the pod later refuses claims that are being
-// deleted.
+// scheduled reports whether a pod may use its volumes. A node that sees the pod later refuses terminating claims.
 func scheduled(p *corev1.Pod) bool { return p.Spec.NodeName != "" }
 
-// unbound looks for a volume, or has one provisioned.
 func (s ClaimState) unbound() Step {
 	c := s.Claim
 	delayed := s.Class != nil && s.Class.VolumeBindingMode != nil &&
@@ -87,8 +84,8 @@ func (s ClaimState) unbound() Step {
 		"no persistent volumes available for this claim and no storage class is set")
 }
 
-// fitting returns the candidates with the claim's access modes; a volume that names the claim fits in any case, and
-// only such a one may be a copy.
+// fitting returns the candidates with the claim's access modes, and volumes that name the claim. If the claim's
+// volume is a copy, only the latter fit.
 func (s ClaimState) fitting() []*corev1.PersistentVolume {
 	out := make([]*corev1.PersistentVolume, 0, len(s.Candidates))
 	for _, v := range s.Candidates {
@@ -121,7 +118,6 @@ func (s ClaimState) waiting() Step {
 
 func (s ClaimState) pending() Step { return s.phase(corev1.ClaimPending) }
 
-// phase sets the phase of a claim without a volume.
 func (s ClaimState) phase(phase corev1.PersistentVolumeClaimPhase) Step {
 	st := &s.Claim.Status
 	if st.Phase == phase && len(st.AccessModes) == 0 && len(st.Capacity) == 0 {
@@ -132,7 +128,7 @@ func (s ClaimState) phase(phase corev1.PersistentVolumeClaimPhase) Step {
 	})
 }
 
-// named is for a claim that asks for one volume, or that had found one when it was interrupted.
+// named plans for a claim that names a volume: the user's choice, or the result of an interrupted bind.
 func (s ClaimState) named() Step {
 	c, v := s.Claim, s.Volume
 	switch {
@@ -151,7 +147,7 @@ func (s ClaimState) named() Step {
 		fmt.Sprintf("volume %q already bound to a different claim.", v.Name))
 }
 
-// mismatch returns why a claim may not have the volume that it names, "" if it may.
+// mismatch returns why a claim may not have the volume that it names, or "".
 func mismatch(c *corev1.PersistentVolumeClaim, v *corev1.PersistentVolume) string {
 	wants, has := c.Spec.Resources.Requests[corev1.ResourceStorage], v.Spec.Capacity[corev1.ResourceStorage]
 	switch {
@@ -178,8 +174,8 @@ func attributes(class *string) string {
 	return *class
 }
 
-// bind binds a claim and a volume to each other: first the volume names the claim, so that no other claim can take it,
-// then the claim the volume. Wherever it is interrupted, it goes on.
+// bind binds a claim and a volume to each other. First the volume names the claim, so that no other claim can take
+// it. Then the claim names the volume. An interrupted bind continues with the next plan.
 func bind(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) Step {
 	next, changed, err := helpers.GetBindVolumeToClaim(v, c)
 	if err != nil {
@@ -212,7 +208,7 @@ func bind(v *corev1.PersistentVolume, c *corev1.PersistentVolumeClaim) Step {
 	return Step{}
 }
 
-// bound is for a claim that was bound once.
+// bound plans for a claim whose bind was completed.
 func (s ClaimState) bound(now time.Time) Step {
 	c, v := s.Claim, s.Volume
 	lost := func(reason, message string) Step {
@@ -239,7 +235,7 @@ func (s ClaimState) bound(now time.Time) Step {
 	return s.grow()
 }
 
-// grow expands a volume of Coracle's own; other volumes are expanded by their drivers.
+// grow expands a volume that Coracle provisioned. CSI drivers expand other volumes.
 func (s ClaimState) grow() Step {
 	c, v := s.Claim, s.Volume
 	wants, has := c.Spec.Resources.Requests[corev1.ResourceStorage], c.Status.Capacity[corev1.ResourceStorage]
@@ -250,7 +246,7 @@ func (s ClaimState) grow() Step {
 	grown := updateClaimStatus(c, func(st *corev1.PersistentVolumeClaimStatus) {
 		st.Capacity = corev1.ResourceList{corev1.ResourceStorage: size.DeepCopy()}
 	})
-	// an expansion has not succeeded, and less is asked for now
+	// an expansion has not succeeded, and the request was reduced
 	if storage.Ours(v) && !has.IsZero() && size.Cmp(has) > 0 && size.Cmp(wants) > 0 {
 		step := updateVolume(v, func(v *corev1.PersistentVolume) {
 			v.Spec.Capacity[corev1.ResourceStorage] = largest(wants, has)

@@ -22,7 +22,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// world is a cluster's storage with a server's rules: updates need the newest version, and finalizers delay deletion.
+// world is a cluster's storage with the API server's rules: updates need the newest version, and finalizers delay
+// deletion.
 type world struct {
 	claims      map[string]*corev1.PersistentVolumeClaim
 	volumes     map[string]*corev1.PersistentVolume
@@ -30,15 +31,15 @@ type world struct {
 	pods        []*corev1.Pod
 	classes     map[string]*storagev1.StorageClass
 	nodes       []*corev1.Node
-	sizes       map[string]int64 // on the nodes
-	full        bool             // no volume can grow
+	sizes       map[string]int64 // as the nodes know them
+	full        bool             // volumes cannot grow
 	version     int
 	made        int
 }
 
 func (w *world) next() string { w.version++; return fmt.Sprint(w.version) }
 
-// planned is a step with the state it was made from, so that others can write in between.
+// planned is a step and its object. Other writes may happen before it is applied.
 type planned struct {
 	step Step
 	of   string
@@ -72,7 +73,7 @@ func (w *world) planVolume(name string) Step {
 	return PlanVolume(v, c)
 }
 
-// apply carries a step out unless somebody else wrote its object since it was planned.
+// apply carries out a step unless its object was written since it was planned.
 func (w *world) apply(s Step) {
 	switch s.Op {
 	case Withdrawn, Resized:
@@ -123,7 +124,6 @@ func (w *world) apply(s Step) {
 	}
 }
 
-// grow is the node's part of an expansion.
 func (w *world) grow(volume string, size int64) bool {
 	if size < w.sizes[volume] || size > w.sizes[volume] && w.full {
 		return false
@@ -144,8 +144,8 @@ func (w *world) updateVolume(next *corev1.PersistentVolume) {
 	}
 }
 
-// TestModel: whatever users, pods and interrupted reconcilers do in whatever order, a claim is bound once, a volume has
-// one claim, no directory is without its volume, and in the end nothing is left to do.
+// TestModel: whatever users, pods and interrupted reconcilers do in any order, a claim is bound once, a volume has
+// one claim, and no directory exists without its volume. In the end nothing is left to do.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{
@@ -158,7 +158,7 @@ func TestModel(t *testing.T) {
 			w.classes["local"] = class(storage.Provisioner, storagev1.VolumeBindingWaitForFirstConsumer)
 		}
 		names := []string{"x", "y", "z"}
-		bound := map[types.UID]string{} // by claim, the volume it was bound to
+		bound := map[types.UID]string{} // by claim, the volume that it was bound to
 		var underWay []planned
 		check := func() {
 			taken := map[string]types.UID{}
@@ -273,7 +273,7 @@ func TestModel(t *testing.T) {
 				}
 			},
 		})
-		// Left alone, it settles.
+		// Without further changes, it settles.
 		ours := func(c *corev1.PersistentVolumeClaim) *corev1.PersistentVolume {
 			if v := w.volumes[c.Spec.VolumeName]; c.Status.Phase == corev1.ClaimBound && c.DeletionTimestamp == nil &&
 				v != nil && storage.Ours(v) {
@@ -316,7 +316,7 @@ func TestModel(t *testing.T) {
 		}
 		w.full = false
 		settle()
-		// An expansion for which there is no room is given up when less is asked for.
+		// An expansion that does not fit is cancelled when the request is reduced.
 		w.full = true
 		for _, name := range slices.Sorted(maps.Keys(w.claims)) {
 			if ours(w.claims[name]) == nil {
@@ -335,7 +335,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// unused returns the statuses of a claim's conditions Unused, in lower case.
+// unused returns the statuses of a claim's Unused conditions, in lower case.
 func unused(c *corev1.PersistentVolumeClaim) (out []string) {
 	for _, condition := range c.Status.Conditions {
 		if condition.Type == corev1.PersistentVolumeClaimUnused {

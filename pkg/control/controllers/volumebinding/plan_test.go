@@ -99,7 +99,7 @@ func copyOf(c *corev1.PersistentVolumeClaim) {
 	c.Spec.DataSourceRef = &corev1.TypedObjectReference{Kind: "PersistentVolumeClaim", Name: "d"}
 }
 
-// filled marks a volume as one that is filled with a copy.
+// filled marks a volume that is filled with a copy.
 func filled(more ...string) func(*corev1.PersistentVolume) {
 	return func(v *corev1.PersistentVolume) {
 		metav1.SetMetaDataAnnotation(&v.ObjectMeta, storage.ContentAnnotation, "volume/d")
@@ -401,7 +401,7 @@ func TestPlanClaim(t *testing.T) {
 	}
 }
 
-// A claim is an ephemeral volume's only if its pod owns it.
+// A claim belongs to an ephemeral volume only if the pod owns it.
 func TestUseOfEphemeralVolumes(t *testing.T) {
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "1"},
 		Spec: corev1.PodSpec{

@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
-// provision asks the class's provisioner for a volume. Coracle's own volumes are made here: the object first, its
-// directory by the node with the first pod, so that no directory is without an object.
+// provision asks the class's provisioner for a volume. A local volume's object is created here. Its node creates
+// the directory later, for the first pod, so that no directory exists without an object.
 func (s ClaimState) provision() Step {
 	c, class := s.Claim, s.Class
 	failed := func(message string) Step {
@@ -45,7 +45,7 @@ func (s ClaimState) provision() Step {
 				"running and correctly registered.", class.Provisioner))
 	}
 	if s.copies() {
-		return s.pending() // the reconciler of local snapshots makes it
+		return s.pending() // the localsnapshot reconciler creates it
 	}
 	selected, delayed := c.Annotations[helpers.AnnSelectedNode]
 	n, why := s.node(selected)
@@ -55,7 +55,7 @@ func (s ClaimState) provision() Step {
 			"ProvisioningSucceeded",
 			"Successfully provisioned volume "+storage.VolumeName(c.UID)+" using "+storage.Provisioner)
 	case delayed:
-		// The scheduler chooses again.
+		// This makes the scheduler choose another node.
 		step := updateClaim(c, func(c *corev1.PersistentVolumeClaim) { delete(c.Annotations, helpers.AnnSelectedNode) })
 		return step.because(c, corev1.EventTypeWarning, "ProvisioningFailed",
 			fmt.Sprintf("Failed to provision volume with StorageClass %q: %s", class.Name, why))
@@ -63,15 +63,15 @@ func (s ClaimState) provision() Step {
 	return refused(why)
 }
 
-// copies reports whether the claim's volume is to be one of Coracle's own, with the contents of another or of a
-// snapshot. It is made on the node that has those, whatever node the scheduler would choose.
+// copies reports whether the claim's volume must be a local copy of another volume or of a snapshot. It is created
+// on the source's node, whichever node the scheduler would choose.
 func (s ClaimState) copies() bool {
 	return s.Class != nil && s.Class.Provisioner == storage.Provisioner &&
 		(s.Claim.Spec.DataSource != nil || s.Claim.Spec.DataSourceRef != nil)
 }
 
-// node returns the node for a volume: the selected one, or, in classes that do not wait for a pod, one that can take
-// pods.
+// node returns the node for a volume: the selected one or, for classes that bind immediately, a ready and
+// schedulable one. why says why there is none.
 func (s ClaimState) node(selected string) (n *corev1.Node, why string) {
 	if selected != "" {
 		i := slices.IndexFunc(s.Nodes, func(n *corev1.Node) bool { return n.Name == selected })

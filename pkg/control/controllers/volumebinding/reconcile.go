@@ -1,10 +1,9 @@
-// Package volumebinding binds claims and persistent volumes to each other, provisions volumes that are directories of
-// nodes, reclaims volumes whose claims are gone, protects what is in use from deletion, and says since when nobody uses
-// a claim.
+// Package volumebinding binds claims and persistent volumes to each other, provisions local volumes (directories
+// on nodes) and reclaims released volumes. It protects objects in use from deletion, and reports since when a
+// claim is unused.
 //
-// Its invariants: a claim is bound once; a volume is bound to one claim; a directory on a node has the object of its
-// volume until it is removed. PlanClaim and PlanVolume return one write at a time, so that it may be interrupted
-// anywhere.
+// Its invariants: a claim is bound once. A volume is bound to one claim. A directory on a node has a volume object
+// until it is removed. PlanClaim and PlanVolume return one write at a time, so that each may be interrupted.
 package volumebinding
 
 import (
@@ -22,13 +21,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// Remove removes the directory of a volume from a node. It succeeds if there is none.
+// Remove removes a volume's directory from a node. It succeeds if there is none.
 type Remove func(ctx context.Context, node *corev1.Node, volume string) error
 
-// Resize tells a node the new size of a volume, in bytes. It succeeds if the node has no directory of it yet.
+// Resize sends a node a volume's new size in bytes. It succeeds if the node does not have the directory yet.
 type Resize func(ctx context.Context, node *corev1.Node, volume string, size int64) error
 
-// Indexes: claims that are not bound by their class, volumes by class and by claim, pods by claim.
+// Indexes: unbound claims by class, volumes by class and by claim, pods by claim.
 const (
 	unboundIndex  = "storage.unbound"
 	classIndex    = "storage.class"
@@ -36,8 +35,8 @@ const (
 	podIndex      = "storage.claims"
 )
 
-// New declares the reconciler. Its requests are claims, and volumes, which have no namespace. remove may be nil where
-// nodes cannot be reached; then volumes of nodes are not reclaimed. The same holds for resize and expansion.
+// New declares the reconciler. Its requests are claims and, without a namespace, volumes. remove and resize may be
+// nil if nodes cannot be reached. Local volumes are then not reclaimed or expanded.
 func New(remove Remove, resize Resize) *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "persistentvolume", Account: "persistent-volume-binder", Workers: 4,
@@ -109,7 +108,7 @@ func (r *reconciler) reconcile(ctx context.Context, req engine.Request) (engine.
 	}
 	if err := r.apply(ctx, step); err != nil {
 		if apierrors.IsNotFound(err) {
-			return engine.Result{}, nil // its deletion makes an event
+			return engine.Result{}, nil // its deletion causes an event
 		}
 		return engine.Result{}, err
 	}
@@ -139,7 +138,8 @@ func (r *reconciler) plan(ctx context.Context, req engine.Request) (Step, error)
 	return PlanClaim(s, r.Now()), nil
 }
 
-// claim returns the claim of a claimRef, nil if it is gone. Before a volume is given up, that is asked of the server.
+// claim returns the claim of a claimRef, nil if it is gone. It confirms an absence with the API server, because
+// the volume may be deleted next.
 func (r *reconciler) claim(ctx context.Context, ref *corev1.ObjectReference) (*corev1.PersistentVolumeClaim, error) {
 	key := client.ObjectKey{Namespace: ref.Namespace, Name: ref.Name}
 	var c corev1.PersistentVolumeClaim
@@ -217,7 +217,7 @@ func (r *reconciler) apply(ctx context.Context, s Step) error {
 	case CreateVolume:
 		err := r.Client.Create(ctx, s.Volume)
 		if apierrors.IsAlreadyExists(err) {
-			return nil // its event is on its way
+			return nil // its event will follow
 		}
 		return err
 	case UpdateVolume:
@@ -237,8 +237,8 @@ func (r *reconciler) apply(ctx context.Context, s Step) error {
 	return nil
 }
 
-// removeDirectory removes a volume's directory, and then the finalizer that says that there may be one. It is tried
-// again until it succeeds, and as soon as the node is back.
+// removeDirectory removes a volume's directory, and then the finalizer that protects it. Errors are retried, and
+// again when the node returns.
 func (r *reconciler) removeDirectory(ctx context.Context, v *corev1.PersistentVolume) error {
 	err := r.clean(ctx, v)
 	if err != nil {
@@ -271,7 +271,7 @@ func (r *reconciler) clean(ctx context.Context, v *corev1.PersistentVolume) erro
 	return r.remove(ctx, n, v.Name)
 }
 
-// node returns the node that has the directory of one of Coracle's volumes, nil if it is gone.
+// node returns the node with a local volume's directory, nil if it is gone.
 func (r *reconciler) node(ctx context.Context, v *corev1.PersistentVolume) (*corev1.Node, error) {
 	var nodes corev1.NodeList
 	if err := r.Cache.List(ctx, &nodes); err != nil {
@@ -286,7 +286,7 @@ func (r *reconciler) node(ctx context.Context, v *corev1.PersistentVolume) (*cor
 	return nil, nil //nolint:nilnil // it is gone
 }
 
-// resized says in a claim's status that its volume has grown, once the volume's node knows.
+// resized sends the node the volume's size, and then writes the new size to the claim's status.
 func (r *reconciler) resized(ctx context.Context, s Step) error {
 	if err := r.tell(ctx, s.Volume, s.Volume.Spec.Capacity); err != nil {
 		return r.notResized(s, err)
@@ -298,7 +298,7 @@ func (r *reconciler) resized(ctx context.Context, s Step) error {
 	return nil
 }
 
-// withdrawn gives an expansion up that has not succeeded, unless it has on the node.
+// withdrawn cancels an expansion, unless it has succeeded on the node.
 func (r *reconciler) withdrawn(ctx context.Context, s Step) error {
 	err := r.tell(ctx, s.Volume, s.Volume.Spec.Capacity)
 	switch {
@@ -316,7 +316,6 @@ func (r *reconciler) notResized(s Step, err error) error {
 	return err
 }
 
-// tell tells a volume's node its size.
 func (r *reconciler) tell(ctx context.Context, v *corev1.PersistentVolume, size corev1.ResourceList) error {
 	n, err := r.node(ctx, v)
 	switch {

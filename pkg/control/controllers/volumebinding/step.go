@@ -7,7 +7,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// Op is the one write that a plan asks for. After it, the objects are planned again.
+// Op is the one write that a plan requests. The objects are planned again after it.
 type Op string
 
 const (
@@ -20,14 +20,14 @@ const (
 	DeleteVolume      Op = "delete volume"
 	// RemoveDirectory removes the volume's directory from its node, and then its finalizer.
 	RemoveDirectory Op = "remove directory"
-	// Resized tells the volume's node its size, and then writes the claim's status.
+	// Resized sends the node the volume's size, and then writes the claim's status.
 	Resized Op = "resized"
-	// Withdrawn tells the volume's node a smaller size than the volume's object says, and then writes the object. A node
-	// that has made the volume larger already refuses; then the claim's status is written.
+	// Withdrawn sends the node a smaller size than the volume's object has, and then writes the object. If the
+	// node refuses because it has already expanded the volume, the claim's status is written instead.
 	Withdrawn Op = "withdrawn"
 )
 
-// Step is a write, and the event that explains it or why there is none.
+// Step is a write, with an event that explains it or explains why there is none.
 type Step struct {
 	Op     Op
 	Claim  *corev1.PersistentVolumeClaim

@@ -9,7 +9,7 @@ import (
 	"k8s.io/component-helpers/storage/ephemeral"
 )
 
-// use says in a bound claim's status since when a pod uses it, or none does (KEP-5541), with upstream's reasons.
+// use maintains the Unused condition of a bound claim (KEP-5541), with upstream's reasons.
 func (s ClaimState) use(now time.Time) Step {
 	want := corev1.PersistentVolumeClaimCondition{
 		Type: corev1.PersistentVolumeClaimUnused, Status: corev1.ConditionTrue, LastTransitionTime: metav1.NewTime(now),
@@ -34,7 +34,7 @@ func (s ClaimState) use(now time.Time) Step {
 	})
 }
 
-// uses reports whether a pod that has not ended names the claim, or has it as an ephemeral volume of its own.
+// uses reports whether a pod that is not over names the claim or owns it as an ephemeral volume.
 func uses(p *corev1.Pod, c *corev1.PersistentVolumeClaim) bool {
 	return !over(p) && slices.ContainsFunc(p.Spec.Volumes, func(v corev1.Volume) bool {
 		return v.PersistentVolumeClaim != nil && v.PersistentVolumeClaim.ClaimName == c.Name ||
@@ -42,7 +42,7 @@ func uses(p *corev1.Pod, c *corev1.PersistentVolumeClaim) bool {
 	})
 }
 
-// over reports whether nothing of a pod runs any more.
+// over reports whether no container of a pod runs any more.
 func over(p *corev1.Pod) bool {
 	runs := func(s corev1.ContainerStatus) bool { return s.State.Terminated == nil && s.State.Waiting == nil }
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed ||

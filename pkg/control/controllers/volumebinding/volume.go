@@ -14,11 +14,11 @@ import (
 // volumeProtection keeps a volume from being deleted while a claim is bound to it.
 const volumeProtection = "kubernetes.io/pv-protection"
 
-// PlanVolume returns the next step towards the phase that a volume should have, and towards its reclamation. claim is
-// the one that the volume's claimRef names, nil if there is none, or one with another UID.
+// PlanVolume returns the next step towards a volume's phase and its reclamation. claim is the claim that the
+// claimRef names, possibly with another UID, nil if it does not exist.
 func PlanVolume(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) Step {
 	if ref := v.Spec.ClaimRef; ref != nil && claim != nil && ref.UID != "" && ref.UID != claim.UID {
-		claim = nil // it was deleted, and another one has its name
+		claim = nil // the claim was deleted, and another one has its name
 	}
 	if v.DeletionTimestamp == nil && !slices.Contains(v.Finalizers, volumeProtection) {
 		return updateVolume(v, func(v *corev1.PersistentVolume) { v.Finalizers = append(v.Finalizers, volumeProtection) })
@@ -54,7 +54,7 @@ func planPhase(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) 
 				"Cannot bind PersistentVolume to requested PersistentVolumeClaim "+
 					fmt.Sprintf("%q due to incompatible volumeMode.", claim.Name))
 		}
-		return Step{} // the claim is next
+		return Step{} // the claim's plan continues
 	case claim.Spec.VolumeName == v.Name:
 		return phase(v, corev1.VolumeBound, "")
 	case metav1.HasAnnotation(v.ObjectMeta, helpers.AnnDynamicallyProvisioned) &&
@@ -62,7 +62,7 @@ func planPhase(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) 
 		if v.Status.Phase == corev1.VolumeReleased || v.Status.Phase == corev1.VolumeFailed {
 			return Step{}
 		}
-		return phase(v, corev1.VolumeReleased, "") // the claim found another one
+		return phase(v, corev1.VolumeReleased, "") // the claim found another volume
 	}
 	return updateVolume(v, func(v *corev1.PersistentVolume) {
 		if metav1.HasAnnotation(v.ObjectMeta, helpers.AnnBoundByController) {
@@ -70,12 +70,12 @@ func planPhase(v *corev1.PersistentVolume, claim *corev1.PersistentVolumeClaim) 
 			delete(v.Annotations, helpers.AnnBoundByController)
 			return
 		}
-		v.Spec.ClaimRef.UID, v.Spec.ClaimRef.ResourceVersion = "", "" // the user's wish stays
+		v.Spec.ClaimRef.UID, v.Spec.ClaimRef.ResourceVersion = "", "" // keep the user's choice
 	})
 }
 
-// reclaim does what the reclaim policy says with a volume that no claim has any more. free volumes had no claim: they
-// are reclaimed only when somebody deletes them.
+// reclaim applies the reclaim policy to a volume without a claim. free means that it never had one: it is
+// reclaimed only when a user deletes it.
 func reclaim(v *corev1.PersistentVolume, free, released bool) Step {
 	deleting := v.DeletionTimestamp != nil
 	if !released && !(free && deleting) {
@@ -101,7 +101,7 @@ func reclaim(v *corev1.PersistentVolume, free, released bool) Step {
 		}
 	}
 	if deleting && directory {
-		// The data is kept, or is not ours.
+		// The data is kept, or is not local.
 		return updateVolume(v, func(v *corev1.PersistentVolume) { v.Finalizers = without(v.Finalizers, storage.Finalizer) })
 	}
 	return Step{}

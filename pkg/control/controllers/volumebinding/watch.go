@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/podstate"
 )
 
-// ofClaim maps a claim to itself and to the volumes that name it or that it names.
+// ofClaim maps a claim to itself, to the volume that it names, and to the volumes that name it.
 func ofClaim(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	out := []engine.Request{engine.RequestFor(o.GetNamespace(), o.GetName())}
 	if c, ok := o.(*corev1.PersistentVolumeClaim); ok && c.Spec.VolumeName != "" {
@@ -31,7 +31,7 @@ func ofClaim(ctx context.Context, env engine.Env, o client.Object) []engine.Requ
 	return out
 }
 
-// ofVolume maps a volume to itself and to its claim, or to those that may want it.
+// ofVolume maps a volume to itself and to its claim, or to the unbound claims of its class.
 func ofVolume(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	out := []engine.Request{engine.RequestFor("", o.GetName())}
 	v, ok := o.(*corev1.PersistentVolume)
@@ -44,7 +44,7 @@ func ofVolume(ctx context.Context, env engine.Env, o client.Object) []engine.Req
 	return append(out, unbound(ctx, env, helpers.GetPersistentVolumeClass(v))...)
 }
 
-// ofClass maps a class to the claims that wait for it: those that name it, and those that name none.
+// ofClass maps a class to the unbound claims that name it or no class.
 func ofClass(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	return append(unbound(ctx, env, o.GetName()), unbound(ctx, env, "")...)
 }
@@ -62,7 +62,7 @@ func unbound(ctx context.Context, env engine.Env, class string) []engine.Request
 	return out
 }
 
-// ofPod maps a pod that comes, gets a node, ends or goes to its claims.
+// ofPod maps a pod to its claims when it is created, bound, over or deleted.
 func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Pod)
 	now, _ := is.(*corev1.Pod)
@@ -78,8 +78,8 @@ func ofPod(_ context.Context, _ engine.Env, was, is client.Object) []engine.Requ
 	return out
 }
 
-// ofNode maps a node that comes, goes or becomes ready to the volumes whose directories are to be removed from it, and
-// to the claims of local classes.
+// ofNode maps a node that is created, deleted or changes its readiness or volume directory to the terminating
+// local volumes, and to the unbound claims of local classes.
 func ofNode(ctx context.Context, env engine.Env, was, is client.Object) []engine.Request {
 	before, _ := was.(*corev1.Node)
 	now, _ := is.(*corev1.Node)

@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// Indexes: snapshots by the group that they are a part of, groups' contents and snapshots' contents by the driver's
-// name for the group, volumes by the driver's name.
+// Indexes: snapshots by their group, contents of groups and of snapshots by the driver's handle for the group,
+// volumes by the driver's handle.
 const (
 	groupIndex        = "snapshot.group"
 	groupHandleIndex  = "groupcontent.handle"
@@ -25,7 +25,7 @@ const (
 	volumeIndex       = "volume.csiHandle"
 )
 
-// handleKey is a driver's name for something in an index. Names of drivers have no slash.
+// handleKey returns the index value for a driver's handle. Names of drivers have no slash.
 func handleKey(driver, handle string) string { return driver + "/" + handle }
 
 var (
@@ -76,7 +76,7 @@ var (
 	}
 )
 
-// NewGroups declares the reconciler of groups. Its requests are groups, and their contents, which have no namespace.
+// NewGroups declares the reconciler of groups. Its requests are groups and, without a namespace, their contents.
 func NewGroups() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "volumegroupsnapshot",
@@ -134,7 +134,6 @@ func ofGroupContent(_ context.Context, _ engine.Env, o client.Object) []engine.R
 	return out
 }
 
-// ofMember maps a snapshot to its group.
 func ofMember(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 	if v, ok := o.(*snapshots.VolumeSnapshot); ok {
 		if name, _ := groupOf(v); name != "" {
@@ -144,7 +143,6 @@ func ofMember(_ context.Context, _ engine.Env, o client.Object) []engine.Request
 	return nil
 }
 
-// ofMemberContent maps the content of a snapshot to the snapshot's group.
 func ofMemberContent(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	c, ok := o.(*snapshots.VolumeSnapshotContent)
 	if !ok {
@@ -158,7 +156,7 @@ func ofMemberContent(ctx context.Context, env engine.Env, o client.Object) []eng
 	return ofMember(ctx, env, &v)
 }
 
-// waitingGroups returns the groups of a namespace, "" for all, that are not ready yet, or wait to be deleted.
+// waitingGroups returns the groups in a namespace, "" for all, that are not ready or are being deleted.
 func waitingGroups(ctx context.Context, env engine.Env, namespace string) (out []engine.Request) {
 	var list snapshots.VolumeGroupSnapshotList
 	if err := env.Cache.List(ctx, &list, client.InNamespace(namespace)); err != nil {
@@ -227,7 +225,7 @@ func (r *reconciler) groupState(ctx context.Context, req engine.Request) (GroupS
 	return s, nil
 }
 
-// leaving reads the snapshots of a group that is being deleted, and what is made from them.
+// leaving reads the snapshots of a terminating group, and the claims that are being restored from them.
 func (r *reconciler) leaving(ctx context.Context, s *GroupState) error {
 	var list snapshots.VolumeSnapshotList
 	if err := r.ByIndex(ctx, &list, s.Group.Namespace, groupIndex, s.Group.Name); err != nil {
@@ -236,7 +234,7 @@ func (r *reconciler) leaving(ctx context.Context, s *GroupState) error {
 	for i := range list.Items {
 		v := &list.Items[i]
 		if _, uid := groupOf(v); uid != "" && uid != s.Group.UID {
-			continue // of a former group of this name
+			continue // of an earlier group with this name
 		}
 		s.Snapshots[v.Name] = v
 		restoring, err := r.restoring(ctx, v)
@@ -249,7 +247,6 @@ func (r *reconciler) leaving(ctx context.Context, s *GroupState) error {
 	return nil
 }
 
-// sources reads the claims that a group selects, and their volumes.
 func (r *reconciler) sources(ctx context.Context, s *GroupState) error {
 	selector, err := metav1.LabelSelectorAsSelector(s.Group.Spec.Source.Selector)
 	if err != nil {
@@ -275,7 +272,7 @@ func (r *reconciler) sources(ctx context.Context, s *GroupState) error {
 	return nil
 }
 
-// member reads what there is of a group's snapshot of a volume.
+// member reads the existing objects for a group's snapshot of a volume.
 func (r *reconciler) member(ctx context.Context, s *GroupState, handle string) error {
 	name := MemberName(s.Group.UID, handle)
 	var v snapshots.VolumeSnapshot
@@ -300,15 +297,14 @@ func (r *reconciler) member(ctx context.Context, s *GroupState, handle string) e
 	return nil
 }
 
-// refusalAge is how old the refusal that a group's status tells of is at least when another one takes its place. Each
-// write of the status is an event, after which the group is planned at once, and a refusal may have other words each
-// time.
+// refusalAge is the minimum time before a refusal in a group's status is replaced by another one. Each write of
+// the status causes an event and another attempt, and the message may differ each time.
 const refusalAge = time.Minute
 
 const refusal = "failed to create the snapshots of the group with error "
 
-// writeMembers makes the next write for each of several snapshots of a group. What a quota or a policy refuses is said
-// in the group's status, and tried again.
+// writeMembers applies the steps for several snapshots of a group. If a quota or a policy rejects a write, the
+// group's status reports it, and it is retried.
 func (r *reconciler) writeMembers(ctx context.Context, s Step) error {
 	err := engine.SlowStart(len(s.Members), func(i int) error { return r.apply(ctx, s.Members[i]) })
 	if !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
@@ -324,8 +320,8 @@ func (r *reconciler) writeMembers(ctx context.Context, s Step) error {
 	return errors.Join(err, r.apply(ctx, said))
 }
 
-// group returns the group that a snapshot is a part of, nil if there is none. For a snapshot that was not taken here,
-// the handle of the driver's group in its content tells.
+// group returns a snapshot's group, or nil. For a pre-provisioned snapshot, the driver's group handle in its
+// content identifies the group.
 func (r *reconciler) group(ctx context.Context, v *snapshots.VolumeSnapshot,
 	content *snapshots.VolumeSnapshotContent) (*snapshots.VolumeGroupSnapshot, error) {
 	name, uid := groupOf(v)
@@ -355,7 +351,6 @@ func (r *reconciler) group(ctx context.Context, v *snapshots.VolumeSnapshot,
 	return &g, nil
 }
 
-// ofGroup maps a group to the snapshots that are a part of it.
 func ofGroup(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	var list snapshots.VolumeSnapshotList
 	if err := env.ByIndex(ctx, &list, o.GetNamespace(), groupIndex, o.GetName()); err != nil {
@@ -369,7 +364,7 @@ func ofGroup(ctx context.Context, env engine.Env, o client.Object) []engine.Requ
 	return out
 }
 
-// ofDriversGroup maps a group's content to the snapshots that the driver has in that group.
+// ofDriversGroup maps a group's content to the snapshots with the same group handle.
 func ofDriversGroup(ctx context.Context, env engine.Env, o client.Object) (out []engine.Request) {
 	for _, key := range groupContentsByHandle.Values(o) {
 		var list snapshots.VolumeSnapshotContentList

@@ -17,7 +17,7 @@ import (
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 )
 
-// groupWorld is a world with groups. groupsOfDriver holds what a driver has taken, by content.
+// groupWorld is a world with groups. groupsOfDriver are the groups that the driver has taken, by content.
 type groupWorld struct {
 	world
 	groups         map[string]*snapshots.VolumeGroupSnapshot
@@ -33,7 +33,7 @@ func (w *groupWorld) made(o client.Object) {
 	o.SetResourceVersion(fmt.Sprint(w.version))
 }
 
-// objects are what is planned: their kinds and names.
+// objects returns the kinds and names of the objects to plan.
 func (w *groupWorld) objects() (out []string) {
 	for kind, names := range map[string][]string{
 		"group": slices.Sorted(maps.Keys(w.groups)), "groupcontent": slices.Sorted(maps.Keys(w.groupContents)),
@@ -106,7 +106,7 @@ func (w *groupWorld) groupState(g *snapshots.VolumeGroupSnapshot) GroupState {
 	return s
 }
 
-// applyGroup does a step, of which a kill leaves only some.
+// applyGroup carries out a step. A kill may interrupt a step with several writes.
 func (w *groupWorld) applyGroup(s Step, killed func() bool) {
 	switch s.Op {
 	case UpdateGroup, UpdateGroupStatus:
@@ -142,7 +142,7 @@ func (w *groupWorld) applyGroup(s Step, killed func() bool) {
 	}
 }
 
-// driverStep is one step of a driver's csi-snapshotter. take says what becomes of a group that it is asked for.
+// driverStep is one step of a driver's csi-snapshotter. take returns the outcome of a new group snapshot.
 func (w *groupWorld) driverStep(t require.TestingT, name string, take func() string) bool {
 	if c := w.contents[name]; c != nil {
 		require.False(t,
@@ -151,7 +151,7 @@ func (w *groupWorld) driverStep(t require.TestingT, name string, take func() str
 		if c.Status == nil && c.DeletionTimestamp == nil && c.Spec.Source.SnapshotHandle == nil {
 			return false
 		}
-		return w.sidecar(name) // which does not learn of the group from a driver that lists no snapshots
+		return w.sidecar(name) // a driver that cannot list snapshots does not report the group
 	}
 	c := w.groupContents[name].DeepCopy()
 	switch {
@@ -214,9 +214,9 @@ func (w *groupWorld) check(t require.TestingT) {
 	}
 }
 
-// TestGroupModel: whatever users, the driver and kills do in whatever order, no group of a driver is without its
-// content and no content of a snapshot without its VolumeSnapshot; a group that is ready has all its snapshots, which
-// nobody can take out of it; and in the end nothing is left to do, and of what was deleted nothing is left.
+// TestGroupModel: whatever users, the driver and kills do in any order, no driver's group lacks its content, and
+// no content of a snapshot lacks its VolumeSnapshot. A ready group has all its snapshots, and none can be removed
+// from it. In the end nothing is left to do, and nothing remains of deleted groups.
 func TestGroupModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &groupWorld{
@@ -286,7 +286,7 @@ func TestGroupModel(t *testing.T) {
 			w.sources["a"] = sourceNamed("a")
 		}
 		w.settle(t)
-		for _, name := range names { // and so it does when groups go, over kills
+		for _, name := range names { // the same holds when groups are deleted, with kills in between
 			if g := w.groups[name]; g != nil && rapid.Bool().Draw(t, "goes") {
 				remove(&w.world, w.groups, g.DeepCopy())
 			}
@@ -298,7 +298,7 @@ func TestGroupModel(t *testing.T) {
 	})
 }
 
-// round plans everything once, lets the driver do what it is to, and reports whether there was anything to do.
+// round plans each object once and lets the driver act. It reports whether there was anything to do.
 func (w *groupWorld) round(t require.TestingT, killed func() bool) (busy bool) {
 	for _, o := range w.objects() {
 		step := w.planOf(o)
@@ -315,7 +315,7 @@ func (w *groupWorld) round(t require.TestingT, killed func() bool) (busy bool) {
 	return busy
 }
 
-// settle lets everybody do what is to be done: then there are ready groups, and nothing of those that were deleted.
+// settle lets all actors finish. Then each group is ready or completely deleted.
 func (w *groupWorld) settle(t *rapid.T) {
 	for range 100 {
 		if w.round(t, func() bool { return false }) {

@@ -16,32 +16,32 @@ import (
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 )
 
-// GroupState is what a group's plan depends on.
+// GroupState is the input of PlanGroup.
 type GroupState struct {
 	Group *snapshots.VolumeGroupSnapshot
-	// Content is the one that the group is bound to or is to be bound to, nil if there is none of that name.
+	// Content is the content that the group is or will be bound to, nil if it does not exist.
 	Content *snapshots.VolumeGroupSnapshotContent
-	// Classes are all classes.
 	Classes []*snapshots.VolumeGroupSnapshotClass
-	// Selected is how many claims the group's selector matches. Sources are they, unless there are too many.
+	// Selected is the number of claims that the group's selector matches. Sources are these claims, unless there
+	// are too many.
 	Selected int
 	Sources  []Source
-	// Volumes are those of which the driver has snapshots, by its name for them.
+	// Volumes are the volumes in the driver's group snapshot, by their handle.
 	Volumes map[string]*corev1.PersistentVolume
-	// Snapshots and Contents have the names of the group's own.
+	// Snapshots and Contents are the existing objects of the group's snapshots, by name.
 	Snapshots map[string]*snapshots.VolumeSnapshot
 	Contents  map[string]*snapshots.VolumeSnapshotContent
-	// Restoring are the names of the claims that are being made from the group's snapshots.
+	// Restoring are the names of the claims that are being restored from the group's snapshots.
 	Restoring []string
 }
 
-// Source is a claim, and its volume if it has one.
+// Source is a claim and its volume, nil if it has none.
 type Source struct {
 	Claim  *corev1.PersistentVolumeClaim
 	Volume *corev1.PersistentVolume
 }
 
-// GroupContentName is the name of the content of a group that is taken, as upstream.
+// GroupContentName returns upstream's name of a dynamically provisioned group's content.
 func GroupContentName(group types.UID) string { return "groupsnapcontent-" + string(group) }
 
 func groupContentOf(g *snapshots.VolumeGroupSnapshot) string {
@@ -51,7 +51,8 @@ func groupContentOf(g *snapshots.VolumeGroupSnapshot) string {
 	return GroupContentName(g.UID)
 }
 
-// groupOf returns the name of the group that a snapshot says it is a part of, and its UID if it says so.
+// groupOf returns the name and UID of the group that a snapshot belongs to. The UID is empty if only the status
+// names it.
 func groupOf(v *snapshots.VolumeSnapshot) (name string, uid types.UID) {
 	for _, o := range v.OwnerReferences {
 		if gv, err := schema.ParseGroupVersion(o.APIVersion); err == nil && o.Kind == "VolumeGroupSnapshot" &&
@@ -65,7 +66,6 @@ func groupOf(v *snapshots.VolumeSnapshot) (name string, uid types.UID) {
 	return "", ""
 }
 
-// inGroup reports whether a group owns a snapshot.
 func inGroup(v *snapshots.VolumeSnapshot) bool {
 	_, uid := groupOf(v)
 	return uid != ""
@@ -76,7 +76,7 @@ func owned(v *snapshots.VolumeSnapshot, g *snapshots.VolumeGroupSnapshot) bool {
 	return uid == g.UID
 }
 
-// join makes a snapshot a part of a group, with which it goes.
+// join makes a group own a snapshot, and adds the finalizer for members of a group.
 func join(v *snapshots.VolumeSnapshot, g *snapshots.VolumeGroupSnapshot) {
 	v.OwnerReferences = append(v.OwnerReferences, metav1.OwnerReference{
 		APIVersion: snapshots.Groups.String(),
@@ -87,11 +87,11 @@ func join(v *snapshots.VolumeSnapshot, g *snapshots.VolumeGroupSnapshot) {
 	controllerutil.AddFinalizer(v, snapshots.InGroupFinalizer)
 }
 
-// PlanGroup returns the next step towards a group whose driver has taken a snapshot of each of its volumes, each of
-// which is a VolumeSnapshot too, as upstream's controller goes. Its invariants: a content is made once for a group,
-// under a name that follows from it; each snapshot has its object before it has its content, so that what a kill leaves
-// goes with the group; a group is ready only when all of its snapshots are there; what a driver may still have is
-// deleted before the group's object goes.
+// PlanGroup returns the next step towards a group whose driver has taken a snapshot of each volume, with a
+// VolumeSnapshot for each, as upstream's controller does. Its invariants: a group gets one content, whose name
+// follows from the group. Each VolumeSnapshot is created before its content, so that the group owns whatever an
+// interruption leaves. A group is ready only when all of its snapshots exist. A driver's group snapshot that may
+// exist is deleted before the group's object.
 func PlanGroup(s GroupState, now time.Time) Step {
 	g := s.Group
 	if g.DeletionTimestamp != nil {
@@ -137,14 +137,14 @@ func groupReady(g *snapshots.VolumeGroupSnapshot) bool {
 	return g.Status != nil && g.Status.ReadyToUse != nil && *g.Status.ReadyToUse
 }
 
-// groupNames reports whether a content is for a group: bound to it, or to be bound.
+// groupNames reports whether a content is bound to a group, or was pre-provisioned for it.
 func groupNames(c *snapshots.VolumeGroupSnapshotContent, g *snapshots.VolumeGroupSnapshot) bool {
 	ref := c.Spec.VolumeGroupSnapshotRef
 	return ref.Namespace == g.Namespace && ref.Name == g.Name &&
 		(ref.UID == g.UID || ref.UID == "" && c.Spec.Source.GroupSnapshotHandles != nil)
 }
 
-// mismatch returns an error if the content is not for this group, or not of its class.
+// mismatch returns a failed step if the content is not for this group, or has another class.
 func (s GroupState) mismatch(now time.Time) Step {
 	c, g := s.Content, s.Group
 	existing := g.Spec.Source.VolumeGroupSnapshotContentName != nil
@@ -160,7 +160,7 @@ func (s GroupState) mismatch(now time.Time) Step {
 			fmt.Sprintf("VolumeGroupSnapshotContent [%s] is bound to a different group snapshot", c.Name))
 	}
 	if !existing || groupReady(g) {
-		return Step{} // what it was taken with does not matter any more
+		return Step{} // the class no longer matters
 	}
 	wanted, has := g.Spec.VolumeGroupSnapshotClassName, c.Spec.VolumeGroupSnapshotClassName
 	if wanted != nil && has != nil && *wanted != *has {
@@ -179,7 +179,6 @@ func (s GroupState) mismatch(now time.Time) Step {
 	return Step{}
 }
 
-// report copies the content's status into the group's.
 func (s GroupState) report() Step {
 	g, c := s.Group, s.Content
 	var said snapshots.VolumeGroupSnapshotContentStatus
@@ -191,7 +190,7 @@ func (s GroupState) report() Step {
 		was = *g.Status
 	}
 	if groupReady(g) && (said.ReadyToUse == nil || !*said.ReadyToUse) && was.Error == nil {
-		return Step{} // it was ready once
+		return Step{} // once ready, it stays ready
 	}
 	step := updateGroupStatus(g, func(st *snapshots.VolumeGroupSnapshotStatus) {
 		st.BoundVolumeGroupSnapshotContentName = &c.Name
@@ -215,8 +214,8 @@ func (s GroupState) report() Step {
 	return step
 }
 
-// failed says in the group's status, and once in an event, why there is no group. What is missing is watched, so that
-// nothing is tried by the clock.
+// failed reports in the group's status, and once in an event, why the group cannot be taken. Missing objects are
+// watched, so there is no timed retry.
 func (s GroupState) failed(now time.Time, reason, message string) Step {
 	g := s.Group
 	if st := g.Status; st != nil && st.Error != nil && st.Error.Message != nil && *st.Error.Message == message &&
@@ -229,8 +228,8 @@ func (s GroupState) failed(now time.Time, reason, message string) Step {
 	}).because(g, corev1.EventTypeWarning, reason, message)
 }
 
-// delete deletes the group's snapshots and what its deletion policy says, and then lets the group go; the snapshots'
-// objects follow it. It waits while a claim is made from one of them.
+// delete deletes the group's snapshots, then its content according to the deletion policy, and then releases the
+// group. It waits while a claim is being restored from one of the snapshots.
 func (s GroupState) delete() Step {
 	g, c := s.Group, s.Content
 	if c != nil && (!groupNames(c, g) || c.Spec.VolumeGroupSnapshotRef.UID == "") {
@@ -267,7 +266,7 @@ func (s GroupState) delete() Step {
 	})
 }
 
-// PlanGroupContent protects a content that is bound: the driver may have its group.
+// PlanGroupContent adds the finalizer to a bound content, because the driver may have its group.
 func PlanGroupContent(c *snapshots.VolumeGroupSnapshotContent) Step {
 	if c.DeletionTimestamp != nil || c.Spec.VolumeGroupSnapshotRef.UID == "" ||
 		controllerutil.ContainsFinalizer(c, snapshots.GroupContentFinalizer) {

@@ -113,7 +113,7 @@ func isDefaultGroup(c *snapshots.VolumeGroupSnapshotClass) {
 	c.Annotations = map[string]string{snapshots.GroupDefaultAnnotation: "true"}
 }
 
-// source of a group: the claim NAME with the volume disk-NAME.
+// sourceNamed returns the claim NAME with the volume disk-NAME.
 func sourceNamed(name string, change ...func(*Source)) Source {
 	s := Source{Claim: claim(name), Volume: volume()}
 	s.Volume.Name, s.Volume.Spec.ClaimRef, s.Volume.Spec.CSI.VolumeHandle = "v-"+name, &corev1.ObjectReference{
@@ -125,7 +125,7 @@ func sourceNamed(name string, change ...func(*Source)) Source {
 	return s
 }
 
-// member of a group, with its content.
+// member returns a group's snapshot of a claim, with its content.
 func member(g *snapshots.VolumeGroupSnapshot, of string) (*snapshots.VolumeSnapshot, *snapshots.VolumeSnapshotContent) {
 	v := snapshot(MemberName(g.UID, "disk-"+of), func(v *snapshots.VolumeSnapshot) {
 		v.Spec = snapshots.VolumeSnapshotSpec{Source: snapshots.VolumeSnapshotSource{PersistentVolumeClaimName: &of}}
@@ -134,8 +134,8 @@ func member(g *snapshots.VolumeGroupSnapshot, of string) (*snapshots.VolumeSnaps
 	return v, content(v, func(c *snapshots.VolumeSnapshotContent) { c.Spec.VolumeSnapshotClassName = nil })
 }
 
-// groupOfTwo is the state of a group of the volumes disk-a and disk-b that the driver has taken, with what is chosen of
-// its snapshots.
+// groupOfTwo returns the state of a group of the volumes disk-a and disk-b that the driver has taken. keep selects
+// the existing objects of its snapshots.
 func groupOfTwo(g *snapshots.VolumeGroupSnapshot,
 	keep ...func(*snapshots.VolumeSnapshot, *snapshots.VolumeSnapshotContent) (bool, bool)) GroupState {
 	s := GroupState{
@@ -517,8 +517,8 @@ func only(withSnapshot, withContent bool) func(*snapshots.VolumeSnapshot,
 	}
 }
 
-// A group of as many volumes as there may be, each with the longest name that the specification of CSI recommends, fits
-// into its content.
+// The content of a group with the maximum number of volumes fits into one object, even with the longest handles
+// that the CSI specification recommends.
 func TestTheLargestGroupIsTaken(t *testing.T) {
 	s := GroupState{
 		Group:    group("g"),
@@ -554,14 +554,14 @@ func TestPlanSnapshotOfAGroup(t *testing.T) {
 	step = PlanSnapshot(State{Snapshot: v}, now)
 	require.Empty(t, step.Snapshot.Finalizers)
 
-	// Of a volume that is gone there is a snapshot that names its content, which the group's plan has yet to make.
+	// If its volume is gone, a group's snapshot names its content, which the group's plan has yet to create.
 	v, _ = member(g, "a")
 	v.Spec.Source = snapshots.VolumeSnapshotSource{VolumeSnapshotContentName: new(memberContent(v.Name))}
 	require.Equal(t, Step{}, PlanSnapshot(State{Snapshot: v, Group: g}, now))
 	v.Spec.Source.VolumeSnapshotContentName = new("other")
 	require.Equal(t, "SnapshotContentMissing", PlanSnapshot(State{Snapshot: v, Group: g}, now).Event.Reason)
 
-	// A snapshot that was not taken here, of the driver's group, becomes the group's.
+	// A pre-provisioned snapshot that belongs to the driver's group joins the group.
 	v = snapshot("old", existing, isReady)
 	v.Status.VolumeGroupSnapshotName = new("g")
 	c = content(v, handle, taken)

@@ -17,24 +17,23 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// Prefixes of the names of a group's snapshots and their contents, which are the same otherwise.
+// Prefixes of the names of a group's snapshots and of their contents. The rest of the name is the same.
 const (
 	memberPrefix        = "snapshot-"
 	memberContentPrefix = "snapcontent-"
 )
 
-// MemberName is the name of a group's snapshot of a volume, as upstream.
+// MemberName returns upstream's name of a group's snapshot of a volume.
 func MemberName(group types.UID, volumeHandle string) string {
 	return fmt.Sprintf("%s%x", memberPrefix, sha256.Sum256([]byte(string(group)+volumeHandle)))
 }
 
-// memberContent is the name of the content of a group's snapshot.
 func memberContent(snapshot string) string {
 	return memberContentPrefix + strings.TrimPrefix(snapshot, memberPrefix)
 }
 
-// take asks the driver of the selected claims' volumes for a group: it sets the default class if the group names none,
-// and makes the content.
+// take requests a group snapshot from the driver of the selected claims' volumes. It first sets the default class
+// if the group names none, and then creates the content.
 func (s GroupState) take(now time.Time) Step {
 	g := s.Group
 	handles, driver, why := s.sources()
@@ -79,7 +78,7 @@ func (s GroupState) take(now time.Time) Step {
 		why = groupSecret.write(&content.ObjectMeta, class.Name, class.Parameters, g)
 	}
 	if why == "" {
-		// such as names of volumes that are too long for one object
+		// for example because the volume handles are too long for one object
 		if errs := snapshots.ValidateGroupContent(content); len(errs) > 0 {
 			why = errs.ToAggregate().Error()
 		}
@@ -91,14 +90,13 @@ func (s GroupState) take(now time.Time) Step {
 		fmt.Sprintf("Waiting for a group snapshot %s/%s to be created by the CSI driver.", g.Namespace, g.Name))
 }
 
-// sources returns the driver of the selected claims' volumes and its names for them, or why there can be no group of
-// them.
+// sources returns the volume handles of the selected claims and their driver, or why they cannot form a group.
 func (s GroupState) sources() (handles []string, driver, why string) {
 	switch selector := metav1.FormatLabelSelector(s.Group.Spec.Source.Selector); {
 	case s.Selected == 0:
 		return nil, "", fmt.Sprintf("no persistentvolumeclaim of the namespace matches the label selector %s", selector)
 	case s.Selected > snapshots.MaxGroup:
-		// not how many, which may change all the time
+		// omit the number, which may change often
 		return nil, "", fmt.Sprintf("the label selector %s matches more than %d persistentvolumeclaims, and a group is of "+
 			"no more", selector, snapshots.MaxGroup)
 	}
@@ -130,7 +128,6 @@ func (s GroupState) sources() (handles []string, driver, why string) {
 	return handles, driver, ""
 }
 
-// class returns a class, nil if it does not exist.
 func (s GroupState) class(name *string) *snapshots.VolumeGroupSnapshotClass {
 	i := slices.IndexFunc(s.Classes, func(c *snapshots.VolumeGroupSnapshotClass) bool {
 		return name != nil && c.Name == *name
@@ -141,11 +138,11 @@ func (s GroupState) class(name *string) *snapshots.VolumeGroupSnapshotClass {
 	return s.Classes[i]
 }
 
-// members returns the next write for each of the driver's snapshots that is not yet a VolumeSnapshot with its content.
+// members returns the next write for each snapshot of the driver that lacks its VolumeSnapshot or content.
 func (s GroupState) members(now time.Time) Step {
 	g, c := s.Group, s.Content
 	if c.Spec.Source.GroupSnapshotHandles != nil || c.Status == nil {
-		return Step{} // who made the content makes them
+		return Step{} // the creator of the content creates them, or the driver has not answered yet
 	}
 	said := map[string]snapshots.VolumeSnapshotInfo{}
 	for _, info := range c.Status.VolumeSnapshotInfoList {
@@ -177,8 +174,8 @@ func (s GroupState) members(now time.Time) Step {
 	return Step{Op: WriteMembers, Group: g, Members: next}
 }
 
-// member returns the next write for the driver's snapshot of a volume: first its VolumeSnapshot is made, then its
-// content, and then its content says what the driver has said.
+// member returns the next write for the driver's snapshot of a volume: create the VolumeSnapshot, create its
+// content, or copy the driver's information to the content's status.
 func (s GroupState) member(volume string, info snapshots.VolumeSnapshotInfo) (step Step, why string) {
 	g := s.Group
 	name := MemberName(g.UID, volume)
@@ -189,7 +186,7 @@ func (s GroupState) member(volume string, info snapshots.VolumeSnapshotInfo) (st
 		join(v, g)
 		if of := s.Volumes[volume]; of != nil && of.Spec.ClaimRef != nil && of.Spec.ClaimRef.Namespace == g.Namespace {
 			v.Spec.Source.PersistentVolumeClaimName = &of.Spec.ClaimRef.Name
-		} else { // the volume is gone, its snapshot is not
+		} else { // the volume is gone, but its snapshot exists
 			v.Spec.Source.VolumeSnapshotContentName = new(memberContent(name))
 		}
 		return Step{Op: CreateSnapshot, Snapshot: v}, ""
@@ -217,8 +214,9 @@ func (s GroupState) member(volume string, info snapshots.VolumeSnapshotInfo) (st
 	return Step{}, ""
 }
 
-// says reports whether a content names the driver's snapshot and its group. The csi-snapshotter of a driver that lists
-// no snapshots writes the first alone, and would later ask the driver to delete what goes with the group.
+// says reports whether a content's status names the driver's snapshot and group. The csi-snapshotter of a driver
+// that cannot list snapshots writes only the snapshot. It would later ask the driver to delete a snapshot that is
+// deleted with its group.
 func (s GroupState) says(st *snapshots.VolumeSnapshotContentStatus, info snapshots.VolumeSnapshotInfo) bool {
 	return st != nil && ptr.Equal(st.SnapshotHandle, &info.SnapshotHandle) &&
 		ptr.Equal(st.VolumeGroupSnapshotHandle, s.Content.Status.VolumeGroupSnapshotHandle)

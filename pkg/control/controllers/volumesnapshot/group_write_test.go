@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// refusing is a client whose creations are refused, each with words of its own, as by a quota or a webhook.
+// refusing is a client that rejects each creation with a different message, as a quota or a webhook might.
 type refusing struct {
 	client.Client
 	creations int
@@ -42,8 +42,8 @@ func (s statusOf) Update(_ context.Context, o client.Object, _ ...client.SubReso
 	return nil
 }
 
-// Where a quota or a webhook refuses a group's snapshots, few are tried, and the group's status, whose change is an
-// event that leads to the next attempt, is not written at each.
+// If a quota or a webhook rejects a group's snapshots, only a few creations are attempted. The group's status,
+// whose write triggers another attempt, is not written each time.
 func TestRefusedMembers(t *testing.T) {
 	api, at := &refusing{}, now
 	r := &reconciler{engine.Env{Client: api, Now: func() time.Time { return at }}}

@@ -17,14 +17,14 @@ import (
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 )
 
-// world has a server's rules: updates need the newest version, and finalizers delay deletion. driver holds what a
-// driver has taken, by content.
+// world has the API server's rules: updates need the newest version, and finalizers delay deletion. driver are the
+// snapshots that the driver has taken, by content.
 type world struct {
 	snapshots map[string]*snapshots.VolumeSnapshot
 	contents  map[string]*snapshots.VolumeSnapshotContent
 	claims    map[string]*corev1.PersistentVolumeClaim
 	classes   []*snapshots.VolumeSnapshotClass
-	restoring string // a claim is being made from this snapshot
+	restoring string // a claim is being restored from this snapshot
 	driver    map[string]bool
 	version   int
 }
@@ -47,7 +47,7 @@ func remove[T client.Object](w *world, all map[string]T, o T) {
 	store(w, all, o)
 }
 
-// plan plans the object with a key: snapshots, contents and claims in this order.
+// plan plans an object. The key selects its kind: 0 snapshot, 1 content, 2 claim.
 func (w *world) plan(key int, name string) Step {
 	switch key {
 	case 0:
@@ -117,9 +117,9 @@ func (w *world) sidecar(name string) bool {
 	return true
 }
 
-// TestModel: whatever users, the driver and interrupted reconcilers do in whatever order, no snapshot of a driver is
-// without its content, a snapshot that is ready has its own, a claim stays while a snapshot of it is being taken, and
-// in the end nothing is left to do.
+// TestModel: whatever users, the driver and interrupted reconcilers do in any order, no driver's snapshot lacks
+// its content, a ready snapshot has its own content, and a claim remains while a snapshot of it is being taken. In
+// the end nothing is left to do.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{
@@ -225,14 +225,14 @@ func TestModel(t *testing.T) {
 				}
 			},
 		})
-		// Left alone, it settles.
+		// Without further changes, it settles.
 		w.restoring = ""
 		for range 100 {
 			busy := false
 			for _, key := range keys() {
 				i, name := int(key[0]-'0'), key[1:]
 				if i == 0 && w.snapshots[name] == nil || i == 1 && w.contents[name] == nil || i == 2 && w.claims[name] == nil {
-					continue // gone since
+					continue // deleted since
 				}
 				step := w.plan(i, name)
 				busy = busy || step.Op != Nothing

@@ -15,26 +15,24 @@ import (
 	snapshots "github.com/coracle-dev/coracle/apis/snapshots/v1"
 )
 
-// State is what a snapshot's plan depends on.
+// State is the input of PlanSnapshot.
 type State struct {
 	Snapshot *snapshots.VolumeSnapshot
-	// Content is the one that the snapshot is bound to or is to be bound to, nil if there is none of that name.
+	// Content is the content that the snapshot is or will be bound to, nil if it does not exist.
 	Content *snapshots.VolumeSnapshotContent
-	// Claim is the one to take a snapshot of, nil if there is none; Volume is the claim's, nil if it has none.
-	Claim  *corev1.PersistentVolumeClaim
-	Volume *corev1.PersistentVolume
-	// Classes are all classes.
+	// Claim is the claim to snapshot, and Volume its volume. Each is nil if it does not exist.
+	Claim   *corev1.PersistentVolumeClaim
+	Volume  *corev1.PersistentVolume
 	Classes []*snapshots.VolumeSnapshotClass
-	// Restoring are the names of the claims that are being made from the snapshot.
+	// Restoring are the names of the claims that are being restored from the snapshot.
 	Restoring []string
-	// Group is the group that the snapshot is a part of, nil if there is none.
+	// Group is the snapshot's group, nil if there is none.
 	Group *snapshots.VolumeGroupSnapshot
 }
 
-// ContentName is the name of the content of a snapshot that is taken of a claim, as upstream.
+// ContentName returns upstream's name of a dynamically provisioned snapshot's content.
 func ContentName(snapshot types.UID) string { return "snapcontent-" + string(snapshot) }
 
-// contentOf returns the name of the content that belongs to a snapshot.
 func contentOf(s *snapshots.VolumeSnapshot) string {
 	if name := s.Spec.Source.VolumeSnapshotContentName; name != nil {
 		return *name
@@ -48,10 +46,10 @@ func contentOf(s *snapshots.VolumeSnapshot) string {
 	return ContentName(s.UID)
 }
 
-// PlanSnapshot returns the next step towards a snapshot that is bound to its content and says what the content says, as
-// upstream's controller goes. Its invariants: a content is made once for a snapshot, under a name that follows from it;
-// a snapshot never says that it is ready by the status of a content that is another snapshot's; what a driver may still
-// have is deleted before the snapshot's object goes.
+// PlanSnapshot returns the next step towards a snapshot that is bound to its content and has its status, as
+// upstream's controller does. Its invariants: a snapshot gets one content, whose name follows from the snapshot. A
+// snapshot never takes its readiness from another snapshot's content. A driver's snapshot that may exist is
+// deleted before the snapshot's object.
 func PlanSnapshot(s State, now time.Time) Step {
 	v := s.Snapshot
 	if v.DeletionTimestamp != nil {
@@ -73,7 +71,7 @@ func PlanSnapshot(s State, now time.Time) Step {
 	}
 	switch named := v.Spec.Source.VolumeSnapshotContentName; {
 	case s.Content == nil && !ready(v) && inGroup(v) && (named == nil || *named == memberContent(v.Name)):
-		return Step{} // until the group's plan makes it
+		return Step{} // the group's plan creates it
 	case s.Content == nil && (ready(v) || named != nil):
 		return s.failed(now, "SnapshotContentMissing", "VolumeSnapshotContent is missing")
 	case s.Content == nil:
@@ -97,7 +95,7 @@ func PlanSnapshot(s State, now time.Time) Step {
 	if step := s.report(); step.Op != Nothing || s.Group == nil || s.Group.DeletionTimestamp != nil || owned(v, s.Group) {
 		return step
 	}
-	// it was in the driver's group already
+	// the driver took it as part of this group
 	return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { join(v, s.Group) })
 }
 
@@ -105,7 +103,7 @@ func ready(v *snapshots.VolumeSnapshot) bool {
 	return v.Status != nil && v.Status.ReadyToUse != nil && *v.Status.ReadyToUse
 }
 
-// mismatch returns an error if the content is not for this snapshot.
+// mismatch returns a failed step if the content is not for this snapshot.
 func (s State) mismatch(now time.Time) Step {
 	c, v := s.Content, s.Snapshot
 	existing := v.Spec.Source.VolumeSnapshotContentName != nil
@@ -123,13 +121,12 @@ func (s State) mismatch(now time.Time) Step {
 	return Step{}
 }
 
-// names reports whether a content is for a snapshot: bound to it, or to be bound.
+// names reports whether a content is bound to a snapshot, or can be bound to it.
 func names(c *snapshots.VolumeSnapshotContent, v *snapshots.VolumeSnapshot) bool {
 	ref := c.Spec.VolumeSnapshotRef
 	return ref.Namespace == v.Namespace && ref.Name == v.Name && (ref.UID == "" || ref.UID == v.UID)
 }
 
-// report copies the content's status into the snapshot's.
 func (s State) report() Step {
 	v, c := s.Snapshot, s.Content
 	var said snapshots.VolumeSnapshotContentStatus
@@ -141,7 +138,7 @@ func (s State) report() Step {
 		was = *v.Status
 	}
 	if ready(v) && (said.ReadyToUse == nil || !*said.ReadyToUse) && was.Error == nil {
-		return Step{} // it was ready once
+		return Step{} // once ready, it stays ready
 	}
 	step := updateStatus(v, func(st *snapshots.VolumeSnapshotStatus) {
 		st.BoundVolumeSnapshotContentName = &c.Name
@@ -172,8 +169,8 @@ func (s State) report() Step {
 	return step
 }
 
-// failed says in the snapshot's status, and once in an event, why there is no snapshot. What is missing is watched, so
-// that nothing is tried by the clock.
+// failed reports in the snapshot's status, and once in an event, why the snapshot cannot be taken. Missing objects
+// are watched, so there is no timed retry.
 func (s State) failed(now time.Time, reason, message string) Step {
 	v := s.Snapshot
 	if st := v.Status; st != nil && st.Error != nil && st.Error.Message != nil && *st.Error.Message == message &&
@@ -186,8 +183,8 @@ func (s State) failed(now time.Time, reason, message string) Step {
 	}).because(v, corev1.EventTypeWarning, reason, message)
 }
 
-// delete deletes what the snapshot's deletion policy says, and then lets the snapshot go. It waits while a claim is
-// made from it.
+// delete deletes the content according to the deletion policy, and then releases the snapshot. It waits while a
+// claim is being restored from it.
 func (s State) delete() Step {
 	v, c := s.Snapshot, s.Content
 	if c != nil && (!names(c, v) || c.Spec.VolumeSnapshotRef.UID == "") {
@@ -226,12 +223,12 @@ func (s State) delete() Step {
 	if going &&
 		(len(step.Snapshot.Finalizers) == len(v.Finalizers) ||
 			!controllerutil.ContainsFinalizer(v, snapshots.BoundFinalizer)) {
-		return Step{} // until the content is gone, also if the snapshot was deleted before it was bound
+		return Step{} // until the content is gone, even if the snapshot was never bound
 	}
 	return step
 }
 
-// PlanContent protects a content that is bound: the driver may have its snapshot.
+// PlanContent adds the finalizer to a bound content, because the driver may have its snapshot.
 func PlanContent(c *snapshots.VolumeSnapshotContent) Step {
 	if c.DeletionTimestamp != nil || c.Spec.VolumeSnapshotRef.UID == "" ||
 		controllerutil.ContainsFinalizer(c, snapshots.ContentFinalizer) {
@@ -242,8 +239,7 @@ func PlanContent(c *snapshots.VolumeSnapshotContent) Step {
 	})
 }
 
-// PlanClaim lets a claim go that was protected for its snapshots, which are all given, when none of them is being
-// taken.
+// PlanClaim removes a claim's finalizer when none of its snapshots is being taken. all are all snapshots of the claim.
 func PlanClaim(c *corev1.PersistentVolumeClaim, all []*snapshots.VolumeSnapshot) Step {
 	if !controllerutil.ContainsFinalizer(c, snapshots.ClaimFinalizer) ||
 		slices.ContainsFunc(all, func(v *snapshots.VolumeSnapshot) bool { return v.DeletionTimestamp == nil && !ready(v) }) {

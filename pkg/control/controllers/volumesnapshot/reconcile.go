@@ -1,10 +1,10 @@
-// Package volumesnapshot binds VolumeSnapshots to VolumeSnapshotContents, and groups of them to theirs: upstream's
-// snapshot controller, whose other half takes and deletes the snapshots. For CSI drivers that is the csi-snapshotter
-// that a driver brings.
+// Package volumesnapshot binds VolumeSnapshots and VolumeGroupSnapshots to their contents, as upstream's snapshot
+// controller does. Another program takes and deletes the snapshots: the csi-snapshotter of each CSI driver, and
+// package localsnapshot for local volumes.
 //
-// Its invariants: one content is made for a snapshot or a group; a claim is not deleted while a snapshot of it is
-// being taken, a snapshot not while a claim is being made from it, nor while its group is there. The plans return one
-// write at a time, so that they may be interrupted anywhere.
+// Its invariants: a snapshot or a group gets one content. A claim is not deleted while a snapshot of it is being
+// taken, and a snapshot not while a claim is being restored from it or its group exists. The plans return one
+// write at a time, so that each may be interrupted.
 package volumesnapshot
 
 import (
@@ -20,16 +20,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// Indexes: snapshots by the claim of which they are, claims that are being made by the snapshot.
+// Indexes: snapshots by their claim, and claims that are being restored by their snapshot.
 const (
 	claimIndex  = "snapshot.claim"
 	sourceIndex = "claim.snapshot"
 )
 
-// claimPrefix marks requests that are claims. Names of snapshots have no colon.
+// claimPrefix marks requests for claims. Names of snapshots have no colon.
 const claimPrefix = "claim:"
 
-// New declares the reconciler. Its requests are snapshots, contents, which have no namespace, and claims.
+// New declares the reconciler. Its requests are snapshots, contents (without a namespace) and claims (with
+// claimPrefix).
 func New() *engine.Reconciler {
 	return &engine.Reconciler{
 		Name: "volumesnapshot",
@@ -70,7 +71,7 @@ func New() *engine.Reconciler {
 	}
 }
 
-// source returns the name of the snapshot that a claim is made from, if it is.
+// source returns the name of the snapshot that a claim is restored from, or nothing.
 func source(c *corev1.PersistentVolumeClaim) []string {
 	if s := c.Spec.DataSource; s != nil && s.Kind == "VolumeSnapshot" && s.APIGroup != nil &&
 		*s.APIGroup == snapshots.GroupVersion.Group {
@@ -88,7 +89,6 @@ func ofSnapshot(_ context.Context, _ engine.Env, o client.Object) []engine.Reque
 	return out
 }
 
-// ofContent maps a content to itself and to its snapshot.
 func ofContent(_ context.Context, _ engine.Env, o client.Object) []engine.Request {
 	out := []engine.Request{engine.RequestFor("", o.GetName())}
 	if c, ok := o.(*snapshots.VolumeSnapshotContent); ok {
@@ -97,7 +97,7 @@ func ofContent(_ context.Context, _ engine.Env, o client.Object) []engine.Reques
 	return out
 }
 
-// ofClass maps a class to the snapshots that have no content yet.
+// ofClass maps a class to the snapshots without a content.
 func ofClass(ctx context.Context, env engine.Env, _ client.Object) []engine.Request {
 	var list snapshots.VolumeSnapshotList
 	if err := env.Cache.List(ctx, &list); err != nil {
@@ -113,7 +113,7 @@ func ofClass(ctx context.Context, env engine.Env, _ client.Object) []engine.Requ
 	return out
 }
 
-// ofClaim maps a claim to its snapshots, and to the one that it is made from.
+// ofClaim maps a claim to its snapshots, and to the snapshot that it is restored from.
 func ofClaim(ctx context.Context, env engine.Env, o client.Object) []engine.Request {
 	out := ofClaimNamed(ctx, env, o.GetNamespace(), o.GetName())
 	if c, ok := o.(*corev1.PersistentVolumeClaim); ok {
@@ -147,7 +147,7 @@ func ofClaimNamed(ctx context.Context, env engine.Env, namespace, name string) [
 
 type reconciler struct{ engine.Env }
 
-// follow returns the function that makes the write a plan asks for, and plans again.
+// follow returns a function that carries out a plan's write and then plans again.
 func (r *reconciler) follow(plan func(context.Context, engine.Request) (Step, error)) engine.Func {
 	return func(ctx context.Context, req engine.Request) (engine.Result, error) {
 		step, err := plan(ctx, req)
@@ -156,7 +156,7 @@ func (r *reconciler) follow(plan func(context.Context, engine.Request) (Step, er
 		}
 		if step.Op != Nothing {
 			if err := r.apply(ctx, step); apierrors.IsNotFound(err) {
-				return engine.Result{}, nil // its deletion makes an event
+				return engine.Result{}, nil // its deletion causes an event
 			} else if err != nil {
 				return engine.Result{}, err
 			}
@@ -235,7 +235,7 @@ func (r *reconciler) state(ctx context.Context, req engine.Request) (State, erro
 	return s, err
 }
 
-// claim returns a claim and its volume, nil for each that does not exist.
+// claim returns a claim and its volume. Each is nil if it does not exist.
 func (r *reconciler) claim(ctx context.Context,
 	key client.ObjectKey) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume, error) {
 	var c corev1.PersistentVolumeClaim
@@ -246,7 +246,6 @@ func (r *reconciler) claim(ctx context.Context,
 	return &c, v, err
 }
 
-// volumeOf returns a claim's volume, nil if there is none.
 func (r *reconciler) volumeOf(ctx context.Context, c *corev1.PersistentVolumeClaim) (*corev1.PersistentVolume, error) {
 	var v corev1.PersistentVolume
 	if err := r.Cache.Get(ctx, client.ObjectKey{Name: c.Spec.VolumeName}, &v); err != nil {
@@ -255,7 +254,6 @@ func (r *reconciler) volumeOf(ctx context.Context, c *corev1.PersistentVolumeCla
 	return &v, nil
 }
 
-// restoring returns the names of the claims that are being made from a snapshot.
 func (r *reconciler) restoring(ctx context.Context, v *snapshots.VolumeSnapshot) (out []string, err error) {
 	var claims corev1.PersistentVolumeClaimList
 	if err := r.ByIndex(ctx, &claims, v.Namespace, sourceIndex, v.Name); err != nil {
@@ -308,7 +306,7 @@ func (r *reconciler) apply(ctx context.Context, s Step) error {
 func (r *reconciler) create(ctx context.Context, o client.Object) error {
 	err := r.Client.Create(ctx, o)
 	if apierrors.IsAlreadyExists(err) {
-		return nil // its event is on its way
+		return nil // its event will follow
 	}
 	return err
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine"
 )
 
-// Op is the one write that a plan asks for. After it, the object is planned again.
+// Op is the one write that a plan requests. The object is planned again after it.
 type Op string
 
 const (
@@ -26,15 +26,15 @@ const (
 	CreateGroupContent Op = "create group content"
 	UpdateGroupContent Op = "update group content"
 	DeleteGroupContent Op = "delete group content"
-	// WriteMembers asks for one write for each of several snapshots of a group, in any order. Those are the kinds that
-	// follow, and CreateContent.
+	// WriteMembers requests one write for each of several snapshots of a group, in any order: CreateContent, or
+	// one of the operations below.
 	WriteMembers        Op = "write members"
 	CreateSnapshot      Op = "create snapshot"
 	DeleteSnapshot      Op = "delete snapshot"
 	UpdateContentStatus Op = "update content status"
 )
 
-// Step is a write, and the event that explains it or why there is none.
+// Step is a write, with an event that explains it or explains why there is none.
 type Step struct {
 	Op       Op
 	Snapshot *snapshots.VolumeSnapshot

@@ -18,7 +18,8 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// take asks the driver of the claim's volume for a snapshot: first the claim is protected, then the content is made.
+// take requests a snapshot from the driver of the claim's volume. It first protects the claim, and then creates
+// the content.
 func (s State) take(now time.Time) Step {
 	v, claim := s.Snapshot, s.Claim
 	failed := func(why string) Step {
@@ -75,7 +76,7 @@ func (s State) take(now time.Time) Step {
 		fmt.Sprintf("Waiting for a snapshot %s/%s to be created by the CSI driver.", v.Namespace, v.Name))
 }
 
-// driverOf returns the name of the driver of a volume and its name for the volume, "" for volumes without one.
+// driverOf returns a volume's driver and its handle, or "" for a volume without snapshot support.
 func driverOf(v *corev1.PersistentVolume) (driver, handle string) {
 	switch {
 	case v.Spec.CSI != nil:
@@ -86,7 +87,6 @@ func driverOf(v *corev1.PersistentVolume) (driver, handle string) {
 	return "", ""
 }
 
-// class returns the snapshot's class, nil if it does not exist.
 func (s State) class() *snapshots.VolumeSnapshotClass {
 	i := slices.IndexFunc(s.Classes, func(c *snapshots.VolumeSnapshotClass) bool {
 		return c.Name == *s.Snapshot.Spec.VolumeSnapshotClassName
@@ -97,7 +97,7 @@ func (s State) class() *snapshots.VolumeSnapshotClass {
 	return s.Classes[i]
 }
 
-// defaultClass sets the class of a snapshot that is to be taken and names none.
+// defaultClass sets the default class of a dynamically provisioned snapshot that names none.
 func (s State) defaultClass(now time.Time) Step {
 	v := s.Snapshot
 	if v.Spec.VolumeSnapshotClassName != nil || v.Spec.Source.PersistentVolumeClaimName == nil || s.Content != nil ||
@@ -123,7 +123,7 @@ func (s State) defaultClass(now time.Time) Step {
 	return updateSnapshot(v, func(v *snapshots.VolumeSnapshot) { v.Spec.VolumeSnapshotClassName = &class })
 }
 
-// theDefault returns the name of the one class that is the default of a driver, or why there is none.
+// theDefault returns the name of a driver's only default class, or why there is not exactly one.
 func theDefault[C client.Object](classes []C, isDefault func(C) bool, driver, kind string) (name, why string) {
 	var found []string
 	for _, c := range classes {
@@ -141,8 +141,8 @@ func theDefault[C client.Object](classes []C, isDefault func(C) bool, driver, ki
 	return "", fmt.Sprintf("%d default %ses were found: %s", len(found), kind, strings.Join(found, ", "))
 }
 
-// secretNames are how the classes of a kind name the Secret that the driver gets, and where a content names it, for its
-// deletion.
+// secretNames are the class parameters that name the Secret for the driver, and the content annotations that
+// record it for the deletion.
 type secretNames struct{ name, namespace, nameAnnotation, namespaceAnnotation, kind string }
 
 var (
@@ -156,8 +156,8 @@ var (
 	}
 )
 
-// write names, in a content's annotations, the Secret of its class, which the driver gets again when what the content
-// is of is deleted. It returns why the class's templates make no name, "" if they do.
+// write records the Secret of a content's class in annotations of the content. The driver gets the Secret again
+// for the deletion. It returns why the class does not name a Secret, or "".
 func (s secretNames) write(content *metav1.ObjectMeta, class string, parameters map[string]string,
 	of client.Object) string {
 	name, named := parameters[s.name]
@@ -189,7 +189,7 @@ func (s secretNames) write(content *metav1.ObjectMeta, class string, parameters 
 	return ""
 }
 
-// expand replaces ${NAME} in a template.
+// expand replaces ${NAME} in a template. why is set if a name is unknown or the result is empty.
 func expand(template string, known map[string]string) (out, why string) {
 	out = os.Expand(template, func(name string) string {
 		value, ok := known[name]
