@@ -27,6 +27,7 @@ import (
 	"k8s.io/client-go/transport"
 	"k8s.io/streaming/pkg/httpstream"
 
+	"github.com/coracle-dev/coracle/pkg/api/payload"
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
@@ -183,6 +184,9 @@ func (b *Backend) get(ctx context.Context, path string, into any) error {
 	data, _, err := b.fetch(ctx, path, "")
 	if err != nil {
 		return err
+	}
+	if err := payload.Check(data, into); err != nil {
+		return fmt.Errorf("response from %s: %w", path, err)
 	}
 	if err := json.Unmarshal(data, into); err != nil {
 		return fmt.Errorf("failing or missing response from %s: %w", path, err)

@@ -10,6 +10,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net/http"
 	"sync"
 	"time"
@@ -35,6 +37,9 @@ const (
 	retryMost  = 10 * time.Second
 	// maxAnswer limits an answer other than a watch, in bytes.
 	maxAnswer = 64 << 20
+	// maxValues limits the JSON values of such an answer: decoded, each takes some 100 bytes. A page of 250 pods has
+	// 250,000.
+	maxValues = 1_000_000
 	// maxRequests limits the writes to one cluster at a time.
 	maxRequests = 32
 )
@@ -217,6 +222,8 @@ func newTarget(name string, c Config, p *Pool) *Target {
 	}
 	httpClient, err := rest.HTTPClientFor(cfg)
 	if err == nil {
+		// A cluster must not send the hub to other servers, such as its own loopback address.
+		httpClient.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 		t.ended, t.cancel = ended, func() { cancel(); httpClient.CloseIdleConnections() }
 		quick := *httpClient // discovery has no context
 		quick.Timeout = patience
@@ -265,23 +272,37 @@ func (l limited) RoundTrip(req *http.Request) (*http.Response, error) {
 		_ = res.Body.Close()
 		return nil, &bounded.TooLargeError{Name: "the answer", Limit: maxAnswer}
 	}
-	body := res.Body
-	res.Body = struct {
-		*reader
-		closer
-	}{&reader{bounded.Reader(body, maxAnswer)}, closer{body.Close}}
+	res.Body = &answer{Reader: bounded.Reader(res.Body, maxAnswer), Closer: res.Body}
 	return res, nil
 }
 
-type reader struct {
-	r interface{ Read([]byte) (int, error) }
+// answer is the body of a JSON answer. Reading fails beyond maxValues, before the values are decoded.
+type answer struct {
+	io.Reader
+	io.Closer
+	values          int
+	quoted, escaped bool
 }
 
-func (r *reader) Read(p []byte) (int, error) { return r.r.Read(p) }
-
-type closer struct{ close func() error }
-
-func (c closer) Close() error { return c.close() }
+func (a *answer) Read(p []byte) (int, error) {
+	n, err := a.Reader.Read(p)
+	for _, c := range p[:n] {
+		switch {
+		case a.escaped:
+			a.escaped = false
+		case a.quoted:
+			a.escaped, a.quoted = c == '\\', c != '"'
+		case c == '"':
+			a.quoted = true
+		case c == ',' || c == '[' || c == '{':
+			a.values++
+		}
+	}
+	if a.values > maxValues {
+		return 0, fmt.Errorf("the answer has more than %d values", maxValues)
+	}
+	return n, err
+}
 
 // run probes the cluster until its configuration changes or ctx ends.
 func (t *Target) run(ctx context.Context) {

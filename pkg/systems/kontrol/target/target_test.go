@@ -94,6 +94,16 @@ func TestServersThatAnswerGarbage(t *testing.T) {
 		"huge": {
 			func(w http.ResponseWriter) { w.Header().Set("Content-Length", "99999999999") }, kontrol.ReasonInvalidAnswer,
 		},
+		"many values": {
+			func(w http.ResponseWriter) {
+				_, _ = w.Write([]byte(`{"gitVersion":"v1","a":[` + strings.Repeat("{},", maxValues) + "{}]}"))
+			}, kontrol.ReasonUnreachable,
+		},
+		"many commas in a text": {
+			func(w http.ResponseWriter) {
+				_, _ = w.Write([]byte(`{"a":"\"` + strings.Repeat("{},", maxValues) + `","gitVersion":"v1"}`))
+			}, kontrol.ReasonConnected,
+		},
 		"hangs up": {func(http.ResponseWriter) { panic(http.ErrAbortHandler) }, kontrol.ReasonUnreachable},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -127,6 +137,33 @@ func TestServersThatAnswerGarbage(t *testing.T) {
 			wg.Wait()
 		})
 	}
+}
+
+// TestRedirectsAreNotFollowed: a managed cluster must not send the hub to other servers, such as its own loopback
+// address.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	elsewhere := false
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/elsewhere" {
+			elsewhere = true
+			_, _ = w.Write([]byte(`{"gitVersion":"v1.2.3"}`))
+			return
+		}
+		http.Redirect(w, r, "/elsewhere", http.StatusFound)
+	}))
+	changes := make(chan string, 100)
+	p := NewPool("v")
+	p.Notify("test", func(name string) { changes <- name })
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	p.Set("c", Config{Kubeconfig: kubeconfig(`"server":"`+server.URL+`"`, "")},
+		func(f func(context.Context)) { wg.Go(func() { f(ctx) }) })
+	s := wait(t, p, "c", kontrol.ReasonUnreachable, changes)
+	require.Contains(t, s.Message, "302")
+	cancel()
+	wg.Wait()
+	server.Close()
+	require.False(t, elsewhere)
 }
 
 // TestABusyClusterQueuesNothing: beyond its requests at a time a cluster is busy. Callers that were refused are

@@ -61,6 +61,9 @@ func (w *watcher) list(ctx context.Context, c client.WithWatch) (version string,
 		if len(found) > maxObjects {
 			return "", errTooMany
 		}
+		if len(l.Items) == 0 { // it could go on for ever
+			return "", errors.New("the cluster answered a list with an empty page that is not the last one")
+		}
 	}
 	// What was known and is not listed has lost its label, or is gone: the cluster is asked.
 	for _, at := range w.others(found) {
