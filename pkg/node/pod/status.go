@@ -88,7 +88,7 @@ func Status(p *corev1.Pod, o Observed, d Decision, f Facts, now time.Time) corev
 }
 
 func phase(p *corev1.Pod, o Observed, s *corev1.PodStatus, terminal bool) corev1.PodPhase {
-	failed, started := false, false
+	failed, started, waiting := false, false, false
 	for i, c := range s.InitContainerStatuses {
 		if c.State.Running != nil && !isSidecar(&p.Spec.InitContainers[i]) && !terminal {
 			return corev1.PodPending // also when all containers are restarted
@@ -96,6 +96,8 @@ func phase(p *corev1.Pod, o Observed, s *corev1.PodStatus, terminal bool) corev1
 	}
 	for _, c := range s.ContainerStatuses {
 		started = started || c.State.Running != nil || c.State.Terminated != nil || c.LastTerminationState.Terminated != nil
+		// As upstream, a pod is Pending until each of its containers has started once.
+		waiting = waiting || c.State.Waiting != nil && c.LastTerminationState.Terminated == nil && c.ContainerID == ""
 		t := c.State.Terminated
 		failed = failed || t == nil || t.ExitCode != 0
 	}
@@ -105,7 +107,7 @@ func phase(p *corev1.Pod, o Observed, s *corev1.PodStatus, terminal bool) corev1
 		}
 		return corev1.PodSucceeded
 	}
-	if p.Status.Phase == corev1.PodRunning || started {
+	if !waiting && (p.Status.Phase == corev1.PodRunning || started) {
 		return corev1.PodRunning
 	}
 	return corev1.PodPending
