@@ -16,8 +16,8 @@ type Users interface {
 	Take(uid string) (userns.Range, error)
 	Keep(uid string, r userns.Range)
 	Release(uid string)
-	// Start starts a process in a user namespace with these IDs, and in a network, an IPC and a UTS namespace that belong
-	// to it. end ends it.
+	// Start starts a process in a user namespace with these IDs, and in a network, an IPC and a UTS namespace that
+	// belong to it. end ends it.
 	Start(userns.Range) (pid int, end func(), err error)
 }
 
@@ -32,8 +32,8 @@ type Config struct {
 	// PodCIDR is this node's range of pod addresses, /2 to /30. If it is invalid, SetPodCIDR sets it later.
 	PodCIDR netip.Prefix
 	// Prefix is the prefix of the names of nftables tables and links, and determines the metric of routes; default
-	// "coracle". Those of two installations on one machine must differ, and neither may begin with the other. Of one with
-	// more than seven characters links have a hash.
+	// "coracle". Those of two installations on one machine must differ, and neither may begin with the other. Of one
+	// with more than seven characters links have a hash.
 	Prefix string
 	// OwnPorts are served by the node itself (its agent, the API) and are refused as host ports. 22 (SSH) is always
 	// refused.

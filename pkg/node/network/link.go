@@ -89,7 +89,8 @@ func (n *Net) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip ne
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerHardwareAddr, veth.PeerMTU = name, hostMAC, uint32(n.mtu)
 	veth.PeerNamespace = netlink.NsFd(hostNS)
-	// The pod's end is made without IPv6 by the default of its namespace, whose change waits for no lock (see Net.links).
+	// The pod's end is made without IPv6 by the default of its namespace, whose change waits for no lock (see
+	// Net.links).
 	if err := setDisableIPv6("default", "1"); err != nil {
 		return err
 	}
@@ -172,11 +173,22 @@ func (n *Net) connectHost(host *netlink.Handle, name string, ip netip.Addr) (ind
 	if err := host.NeighSet(neighbour(index, ip, podMAC)); err != nil {
 		return 0, fmt.Errorf("add the pod's neighbour entry: %w", err)
 	}
+	return index, n.routeTo(host, index, ip)
+}
+
+// routeTo sets the node's route to a pod. Connections of the node come from its address, if the machine has it: without
+// one (between two DHCP leases) the kernel refuses it as source, and chooses one.
+func (n *Net) routeTo(host *netlink.Handle, index int, ip netip.Addr) error {
 	route := &netlink.Route{LinkIndex: index, Dst: ipNet(ip), Scope: netlink.SCOPE_LINK, Src: n.NodeIP.AsSlice()}
-	if err := host.RouteReplace(route); err != nil {
-		return 0, fmt.Errorf("add the route to %s from %s: %w", ip, n.NodeIP, err)
+	err := host.RouteReplace(route)
+	if errors.Is(err, unix.EINVAL) {
+		route.Src = nil
+		err = host.RouteReplace(route)
 	}
-	return index, nil
+	if err != nil {
+		return fmt.Errorf("set the route to the pod at %s: %w", ip, err)
+	}
+	return nil
 }
 
 func neighbour(link int, ip netip.Addr, mac net.HardwareAddr) *netlink.Neigh {

@@ -178,8 +178,8 @@ func setSysctls(p Pod, ids userns.Range) error {
 		}
 	}
 	if len(ofIPC) > 0 && ids.Count > 0 {
-		// They may be written by who is root in the namespace, and by nobody else. Of this process only the thread becomes
-		// that.
+		// They may be written by who is root in the namespace, and by nobody else. Of this process only the thread
+		// becomes that.
 		const same = ^uintptr(0)
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(ids.First), same); errno != 0 {
 			return fmt.Errorf("become the pod's root: %w", errno)

@@ -41,9 +41,9 @@ type Net struct {
 
 	ranges sync.Mutex // serializes changes of podCIDR and routes
 
-	// links serializes the making of links, which the kernel does one at a time anyway. Writes to disable_ipv6 do not wait
-	// for the kernel's lock (RTNL), but start again and again until it is free: with many pods at once that took a sixth
-	// of the agent's CPU time.
+	// links serializes the making of links, which the kernel does one at a time anyway. Writes to disable_ipv6 do not
+	// wait for the kernel's lock (RTNL), but start again and again until it is free: with many pods at once that took a
+	// sixth of the agent's CPU time.
 	links sync.Mutex
 
 	// Ready is closed when Run watches the routes.
@@ -231,8 +231,8 @@ func (n *Net) setup(p Pod) (r record, err error) {
 			return r, err
 		}
 	}
-	// The host ports are recorded only after they were added, so that releasing after a conflict does not remove them from
-	// the pod that has them. After a crash in between, New rebuilds the table without them.
+	// The host ports are recorded only after they were added, so that releasing after a conflict does not remove them
+	// from the pod that has them. After a crash in between, New rebuilds the table without them.
 	with := r
 	with.HostPorts = p.HostPorts
 	if err := n.Failpoints.At("network.linked"); err != nil {

@@ -70,8 +70,8 @@ type Network interface {
 	Teardown(ctx context.Context, uid string) error
 	// List returns the existing sandboxes, including those of an earlier process.
 	List(ctx context.Context) ([]Sandbox, error)
-	// Enter runs f on a thread in the pod's network namespace, for example to dial its loopback address. Goroutines that f
-	// starts are not in the namespace.
+	// Enter runs f on a thread in the pod's network namespace, for example to dial its loopback address. Goroutines
+	// that f starts are not in the namespace.
 	Enter(ctx context.Context, uid string, f func() error) error
 	// Routes replaces the routes to other nodes' pods: from pod CIDR to node address.
 	Routes(ctx context.Context, routes map[netip.Prefix]netip.Addr) error

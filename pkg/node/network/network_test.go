@@ -286,6 +286,44 @@ func TestLostRoutes(t *testing.T) {
 	require.NotContains(t, routes(t), "10.42.1.0/24")
 }
 
+// TestTheNodesAddressComesBack: the kernel removes the routes to pods with the address that they come from, as a
+// renewal of a DHCP lease does. Pods stay reachable without it, and the routes have it again when it is back.
+func TestTheNodesAddressComesBack(t *testing.T) {
+	n := newNet(t)
+	s := setup(t, n, Pod{UID: "a"})
+	route := s.IP.String() + " dev "
+	before := routes(t)
+	require.Contains(t, before, route)
+	require.Contains(t, before, "src "+n.NodeIP.String())
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	defer func() {
+		cancel()
+		require.NoError(t, <-ended)
+	}()
+	<-n.Ready()
+	up, err := netlink.LinkByName("up0")
+	require.NoError(t, err)
+	addresses, err := netlink.AddrList(up, netlink.FAMILY_V4)
+	require.NoError(t, err)
+	require.Len(t, addresses, 1)
+	require.NoError(t, netlink.AddrDel(up, &addresses[0]))
+	require.Eventually(t, func() bool {
+		now := routes(t)
+		return strings.Contains(now, route) && !strings.Contains(now, "src "+n.NodeIP.String())
+	}, time.Minute, 5*time.Millisecond)
+	require.NoError(t, netlink.AddrAdd(up, &netlink.Addr{IPNet: addresses[0].IPNet}))
+	require.Eventually(t, func() bool {
+		for line := range strings.Lines(routes(t)) {
+			if strings.HasPrefix(line, route) && strings.Contains(line, "src "+n.NodeIP.String()) {
+				return true
+			}
+		}
+		return false
+	}, time.Minute, 5*time.Millisecond)
+}
+
 func routes(t testing.TB) string {
 	t.Helper()
 	out, err := exec.Command("sh", "-c", "ip -4 route show | grep -v linkdown").Output()

@@ -15,8 +15,8 @@ import (
 // Name implements run.Component.
 func (n *Net) Name() string { return "network" }
 
-// Run restores routes that were removed, until ctx is done: the kernel drops routes over a link that goes down, and
-// network managers remove routes that they do not know.
+// Run restores routes that were removed, until ctx is done: the kernel drops routes over a link that goes down and
+// routes whose source address is removed, and network managers remove routes that they do not know.
 func (n *Net) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := n.watchRoutes(ctx); err != nil {
@@ -72,8 +72,8 @@ func (n *Net) watchRoutes(ctx context.Context) error {
 	defer routes.end()
 	n.SetReady()
 	for {
-		if err := n.repair(); err != nil {
-			n.Logger.Debug("could not restore routes to other nodes' pods", "error", err)
+		if err := errors.Join(n.repair(), n.repairPods()); err != nil {
+			n.Logger.Debug("could not restore routes", "error", err)
 		}
 		for wanted := false; !wanted; {
 			var open bool
@@ -129,6 +129,52 @@ func (n *Net) repair() error {
 	}
 	if errs == nil && (len(want) > 0 || podCIDR.IsValid()) {
 		n.Logger.Info("restored removed routes to other nodes' pods", "nodes", len(want))
+	}
+	return errs
+}
+
+// repairPods sets the routes to this node's pods that are missing, or that have another source than the node's address
+// while the machine has it.
+func (n *Net) repairPods() error {
+	n.mu.Lock()
+	want := map[netip.Addr]string{}
+	for uid, r := range n.pods {
+		if r.Ready && r.IP.IsValid() {
+			want[r.IP] = uid
+		}
+	}
+	n.mu.Unlock()
+	if len(want) == 0 {
+		return nil
+	}
+	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	found, err := dump(func() ([]netlink.Route, error) {
+		return h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Table: unix.RT_TABLE_MAIN, Scope: netlink.SCOPE_LINK},
+			netlink.RT_FILTER_TABLE|netlink.RT_FILTER_SCOPE)
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range found {
+		p, ok := prefixOf(r)
+		if src, _ := netip.AddrFromSlice(r.Src.To4()); ok && p.IsSingleIP() && src == n.NodeIP {
+			delete(want, p.Addr())
+		}
+	}
+	var errs error
+	for ip, uid := range want {
+		link, err := h.LinkByName(n.linkName(uid))
+		if errors.As(err, &netlink.LinkNotFoundError{}) {
+			continue // the pod is being removed
+		}
+		if err == nil {
+			err = n.routeTo(h, link.Attrs().Index, ip)
+		}
+		errs = errors.Join(errs, err)
 	}
 	return errs
 }
