@@ -48,6 +48,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/pod/eviction"
 	"github.com/coracle-dev/coracle/pkg/node/proxy"
 	"github.com/coracle-dev/coracle/pkg/node/runtime/containerd"
+	"github.com/coracle-dev/coracle/pkg/node/tables"
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 	"github.com/coracle-dev/coracle/pkg/systems"
 	"github.com/coracle-dev/coracle/pkg/systems/system"
@@ -166,6 +167,7 @@ type node struct {
 	agent   *agent.Agent
 	proxy   *proxy.Proxy
 	policy  *netpolicy.Enforcer
+	tables  *tables.Watcher
 	dns     *dns.Server
 	domain  string
 }
@@ -177,6 +179,7 @@ func (n *node) components() []run.Component {
 		n.network,          // maintains the routes to other nodes
 		run.Aside(n.proxy), // the agent waits for it before it starts pods of the API, but not static ones
 		n.policy,           // no pod starts before its policies are enforced
+		n.tables,           // has the tables of these three written again if another program removes them
 		run.Aside(n.dns),   // as the proxy
 		n.agent,            // ready when the node is
 	}
@@ -228,6 +231,11 @@ func newNode(p *process, m *membership) (*node, error) {
 		Prefix:   instance(p.Config),
 		Logger:   component(p.log, "network-policy"),
 	})
+	n.tables = &tables.Watcher{Logger: component(p.log, "nftables"), Tables: []tables.Table{
+		{Name: n.policy.Table(), Restore: n.policy.Rewrite},
+		{Name: n.network.Table(), Restore: n.network.Rewrite},
+		{Name: n.proxy.Table(), Restore: n.proxy.Rewrite},
+	}}
 	n.dns, err = dns.New(dns.Config{
 		Client: m.client, Domain: m.domain, Listen: []netip.AddrPort{dns.Address(p.nodeIP)},
 		Allow: []netip.Prefix{m.clusterCIDR}, Logger: component(p.log, "dns"), Metrics: p.metrics.node,

@@ -84,7 +84,7 @@ func TestLibrariesStayInTheirRooms(t *testing.T) {
 		},
 		{"github.com/opencontainers/runc", ours("pkg/node/runtime/shim", "cmd/coracle-shim")},
 		{"github.com/vishvananda", ours("pkg/node/network", "pkg/node/proxy")},
-		{"github.com/google/nftables", ours("pkg/node/network", "pkg/node/proxy", "pkg/node/netpolicy")},
+		{"github.com/google/nftables", ours("pkg/node/network", "pkg/node/proxy", "pkg/node/netpolicy", "pkg/node/tables")},
 		{"k8s.io/kubernetes", ours("pkg/api")},
 		{
 			"k8s.io/apiserver",

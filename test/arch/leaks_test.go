@@ -17,6 +17,7 @@ import (
 // reason.
 var allowedGoroutines = map[string]string{
 	"pkg/node/network":                  "test/netns looks for them",
+	"pkg/node/tables":                   "test/netns looks for them",
 	"pkg/node/runtime/feed":             "the tests of the runtimes do",
 	"pkg/node/runtime/runtimetest":      "the tests of the runtimes do",
 	"pkg/node/runtime/shim/server":      "it is a process of its own, which containerd's tests run",

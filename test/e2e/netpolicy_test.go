@@ -161,6 +161,17 @@ spec:
 	eventually(true, "far", url)
 	require.Error(t, try("stranger", url))
 
+	// A firewall's reload flushes all tables: policies and services are back at once.
+	before := strings.Fields(tables(h))
+	out, err := h.Command(t.Context(), "nft", "flush", "ruleset").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Eventually(t, func() bool {
+		return len(strings.Fields(tables(h))) == len(before)
+	}, host.Patience, 10*time.Millisecond)
+	eventually(true, "near", url)
+	eventually(true, "near", "http://web.default.svc.cluster.local/")
+	require.Error(t, try("stranger", url))
+
 	h.Ctl("delete networkpolicies --all")
 	eventually(true, "stranger", url)
 	for _, on := range []*host.Host{h, other} {

@@ -128,8 +128,8 @@ func (c *call) askUpstream(strategy any, live, obj runtime.Object, m metav1.Obje
 	live.GetObjectKind().SetGroupVersionKind(c.Resource.GroupVersionKind)
 	if u, ok := obj.(*unstructured.Unstructured); ok && metav1.Object(u) == m &&
 		u.GroupVersionKind() == c.Resource.GroupVersionKind {
-		// It changes nothing else in the object. Entries are decoded and encoded each time they are read from, or set in, an
-		// object without a Go type, whose times have no fractions.
+		// It changes nothing else in the object. Entries are decoded and encoded each time they are read from, or set
+		// in, an object without a Go type, whose times have no fractions.
 		if out, ok := f.UpdateNoErrors(live, u, manager).(*unstructured.Unstructured); !ok || out != u {
 			return apierrors.NewInternalError(fmt.Errorf("%s was replaced while its managed fields were recorded", c.gr()))
 		}
@@ -147,8 +147,8 @@ func (c *call) askUpstream(strategy any, live, obj runtime.Object, m metav1.Obje
 	return nil
 }
 
-// manyFields reports whether the managed fields of an object are more than maxApplied allows: upstream decodes them into
-// sorted lists by insertion, so 250,000 keys in descending order take 40 s.
+// manyFields reports whether the managed fields of an object are more than maxApplied allows: upstream decodes them
+// into sorted lists by insertion, so 250,000 keys in descending order take 40 s.
 func manyFields(m metav1.Object) bool {
 	var squares int64
 	for _, entry := range m.GetManagedFields() {

@@ -49,6 +49,7 @@ type Enforcer struct {
 	rules   *Rules                   // the latest; nil: none yet
 	local   map[types.UID]netip.Addr // pods that were set up, before the API knows their addresses
 	written map[types.UID]netip.Addr // pods whose rules the kernel has, or that need none
+	lost    bool                     // another program removed the table
 	none    bool                     // what was written last had no policy, and the kernel has no table
 	changed chan struct{}            // closed after each sync
 }
@@ -144,6 +145,18 @@ func (e *Enforcer) follow(ctx context.Context) {
 	}
 }
 
+// Table returns the name of the table. There is none without policies.
+func (e *Enforcer) Table() string { return tableName(e.Prefix) }
+
+// Rewrite has Run write the table again, which another program removed.
+func (e *Enforcer) Rewrite(context.Context) error {
+	e.mu.Lock()
+	e.lost = true
+	e.mu.Unlock()
+	e.mark()
+	return nil
+}
+
 func (e *Enforcer) mark() {
 	select {
 	case e.wake <- struct{}{}:
@@ -155,6 +168,9 @@ func (e *Enforcer) mark() {
 func (e *Enforcer) sync(ctx context.Context) error {
 	e.mu.Lock()
 	rules, none := e.rules, e.none
+	if e.lost {
+		e.kernel.last, e.lost = nil, false
+	}
 	var s *state
 	var written map[types.UID]netip.Addr
 	if rules != nil && rules.Active {

@@ -61,9 +61,11 @@ const (
 	reg2 = unix.NFT_REG32_02
 )
 
+func tableName(prefix string) string { return prefix + "_policy" }
+
 func newKernel(prefix string) (*kernel, error) {
 	k := &kernel{
-		patience: flushTimeout, table: &nftables.Table{Family: nftables.TableFamilyIPv4, Name: prefix + "_policy"},
+		patience: flushTimeout, table: &nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName(prefix)},
 	}
 	return k, k.dial()
 }

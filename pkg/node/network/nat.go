@@ -90,10 +90,12 @@ func newNAT(prefix string) (*nat, error) {
 	}, nil
 }
 
-// replace rebuilds the whole table in one transaction, with the host ports of existing pods.
-func (n *nat) replace(c *Config, pods map[string]record, podCIDR netip.Prefix, cluster []netip.Prefix) error {
+// replace rebuilds the whole table in one transaction, with the host ports of the pods, which are recorded before they
+// are added to the table.
+func (n *nat) replace(c *Config, records func() map[string]record, podCIDR netip.Prefix, cluster []netip.Prefix) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	pods := records()
 	n.conn.AddTable(n.table)
 	n.conn.DelTable(n.table)
 	n.conn.AddTable(n.table)

@@ -100,7 +100,8 @@ func New(c Config) (*Net, error) {
 	if n.nat, err = newNAT(c.Prefix); err != nil {
 		return nil, err
 	}
-	if err := n.nat.replace(&n.Config, n.pods, c.PodCIDR, n.clusterPrefixes()); err != nil {
+	records := func() map[string]record { return n.pods }
+	if err := n.nat.replace(&n.Config, records, c.PodCIDR, n.clusterPrefixes()); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
 	if c.PodCIDR.IsValid() {
@@ -109,6 +110,24 @@ func New(c Config) (*Net, error) {
 		}
 	}
 	return n, nil
+}
+
+// Table returns the name of the table.
+func (n *Net) Table() string { return n.nat.table.Name }
+
+// Rewrite writes the table again, which another program removed.
+func (n *Net) Rewrite(context.Context) error {
+	n.ranges.Lock()
+	defer n.ranges.Unlock()
+	n.mu.Lock()
+	podCIDR, cluster := n.podCIDR, n.clusterPrefixes()
+	n.mu.Unlock()
+	records := func() map[string]record {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		return maps.Clone(n.pods)
+	}
+	return n.nat.replace(&n.Config, records, podCIDR, cluster)
 }
 
 // Close closes the sockets. Pods, routes and rules stay.

@@ -68,6 +68,7 @@ type Proxy struct {
 	services map[types.NamespacedName]*corev1.Service
 	slices   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by the slice's name
 	dirty    map[types.NamespacedName]bool
+	lost     bool   // another program removed the table
 	received uint64 // number of changes
 	done     uint64 // number of changes that the kernel has
 
@@ -234,7 +235,8 @@ func (p *Proxy) sync() error {
 		p.node.Guarded = p.newGuarded()
 	}
 	node, refresh := p.node, p.refresh
-	p.refresh = false
+	p.broken = p.broken || p.lost
+	p.refresh, p.lost = false, false
 	p.mu.Unlock()
 
 	err := p.serveRanges(node.Guarded)
@@ -284,6 +286,21 @@ func (p *Proxy) sync() error {
 			p.Logger.Warn("could not remove stale UDP conntrack entries", "error", err)
 		}
 		clear(p.stale)
+	}
+	return nil
+}
+
+// Table returns the name of the table.
+func (p *Proxy) Table() string { return tableName(p.Prefix) }
+
+// Rewrite has Run write the table again, which another program removed.
+func (p *Proxy) Rewrite(context.Context) error {
+	p.mu.Lock()
+	p.lost = true
+	p.mu.Unlock()
+	select {
+	case p.wake <- struct{}{}:
+	default:
 	}
 	return nil
 }

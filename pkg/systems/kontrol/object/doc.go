@@ -131,7 +131,8 @@ func ours(m *metav1.ManagedFieldsEntry) bool {
 // key into a sorted list.
 const maxFields = 12_000 * 12_000
 
-// Fields parses the JSON of managed fields. The result is empty if raw is invalid or has more keys than maxFields allows.
+// Fields parses the JSON of managed fields. The result is empty if raw is invalid or has more keys than maxFields
+// allows.
 func Fields(raw []byte) *fieldpath.Set {
 	set := &fieldpath.Set{}
 	if shape, err := payload.Measure(raw, &map[string]any{}); err != nil || shape.Maps > maxFields {

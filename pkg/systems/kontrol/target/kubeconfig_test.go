@@ -13,7 +13,8 @@ import (
 func TestKubeconfigsAreBounded(t *testing.T) {
 	bomb := "a: &a [x,x,x,x,x,x,x,x,x,x]\n"
 	for c := byte('b'); c < 'n'; c++ {
-		bomb += string(c) + ": &" + string(c) + " [" + strings.TrimSuffix(strings.Repeat("*"+string(c-1)+",", 10), ",") + "]\n"
+		former := strings.TrimSuffix(strings.Repeat("*"+string(c-1)+",", 10), ",")
+		bomb += string(c) + ": &" + string(c) + " [" + former + "]\n"
 	}
 	began := time.Now()
 	_, err := ParseKubeconfig([]byte("apiVersion: v1\nkind: Config\n" + bomb))
