@@ -16,14 +16,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// maxCheckpoint limits the file of assignments, in bytes; so does maxResponse what a plugin's response adds to it.
+// maxCheckpoint limits the file of assignments, maxResponse a plugin's response in it, both in bytes.
 const (
 	maxCheckpoint = 64 << 20
 	maxResponse   = 64 << 10
 )
 
 type checkpoint struct {
-	// Resources are those that plugins have registered: the node has none of them until their plugins do so again.
+	// Resources are the registered resources, which have no devices until their plugins register again.
 	Resources []string                                        `json:"resources,omitempty"`
 	Assigned  map[types.UID]map[string]map[string]*assignment `json:"assigned,omitempty"`
 }
@@ -38,7 +38,7 @@ func (m *Manager) load() error {
 	}
 	var c checkpoint
 	if err := json.Unmarshal(data, &c); err != nil {
-		// It is renamed into place, so the machine lost power, and all containers with it.
+		// The file is replaced atomically, so the machine lost power, and with it all containers.
 		m.c.Logger.Warn("unreadable assignments of devices", "path", m.c.File, "error", err)
 		return nil
 	}
@@ -53,7 +53,7 @@ func (m *Manager) load() error {
 	return nil
 }
 
-// save replaces the file. Called with the lock held.
+// save replaces the file atomically. Called with the lock held.
 func (m *Manager) save() error {
 	c := checkpoint{Assigned: m.assigned}
 	for name := range m.resources {
@@ -68,7 +68,6 @@ func (m *Manager) save() error {
 	return nil
 }
 
-// answered records a plugin's response.
 func (m *Manager) answered(uid types.UID, container, name string,
 	response *deviceplugin.ContainerAllocateResponse) error {
 	data, err := proto.Marshal(response)
@@ -79,7 +78,7 @@ func (m *Manager) answered(uid types.UID, container, name string,
 		return fmt.Errorf("the device plugin of %s sent a response of %d bytes, at most %d are accepted", name, len(data),
 			maxResponse)
 	}
-	if len(data) == 0 { // an empty response has been given, too
+	if len(data) == 0 { // distinguishes an empty response from none
 		data, err = proto.Marshal(&deviceplugin.ContainerAllocateResponse{Annotations: map[string]string{"": ""}})
 		if err != nil {
 			return err

@@ -1,8 +1,8 @@
-// Package devices gives containers the devices of device plugins (deviceplugin/v1beta1), such as GPUs: it counts them
-// as extended resources of the node, and assigns each to at most one container.
+// Package devices assigns the devices of device plugins (deviceplugin/v1beta1), such as GPUs, to containers: it
+// reports them as extended resources of the node, and gives each device to at most one container.
 //
-// Its invariant: an assignment is on disk before the plugin is called, and a device is free again only when its pod
-// has released everything, so no device ever has two users, also over restarts of the agent and of plugins.
+// Its invariant: an assignment is on disk before the plugin is called, and a device becomes free only after its pod
+// has released everything. So no device ever has two users, also after restarts of the agent and of plugins.
 package devices
 
 import (
@@ -43,13 +43,13 @@ const (
 // Config of a Manager.
 type Config struct {
 	Dir plugins.Dir
-	// File is where assignments are kept.
+	// File stores the assignments.
 	File string
-	// CDIDirs are the directories of CDI specifications; nil is cdi.Dirs.
+	// CDIDirs are the directories of CDI specifications; nil means cdi.Dirs.
 	CDIDirs []string
-	// Changed is called when Resources would return something else.
+	// Changed is called when the result of Resources may have changed.
 	Changed func()
-	// HealthChanged, if set, is called when Health may return something else for pods.
+	// HealthChanged, if set, is called when the result of Health may have changed for these pods.
 	HealthChanged func(pods []types.UID)
 	Logger        *slog.Logger
 	// Failpoints are for tests.
@@ -67,22 +67,21 @@ type Manager struct {
 	assigned  map[types.UID]map[string]map[string]*assignment // by pod, container, resource
 }
 
-// resourceState is one extended resource. It stays when its plugin has gone, with no healthy device.
+// resourceState is one extended resource. It remains after its plugin has disconnected, without healthy devices.
 type resourceState struct {
 	plugin  *plugin         // nil if none is connected
 	devices map[string]bool // by ID, true if healthy
-	// nodes are the NUMA nodes of the devices that have any, by ID.
+	// nodes are the NUMA nodes of devices, by ID.
 	nodes map[string][]int64
 }
 
-// assignment is what one container has of one resource.
 type assignment struct {
 	IDs []string `json:"ids"`
-	// Response is the plugin's ContainerAllocateResponse, empty until it answered.
+	// Response is the plugin's ContainerAllocateResponse, empty before the plugin has answered.
 	Response []byte `json:"response,omitempty"`
 }
 
-// New returns a Manager with the assignments of the file. Run serves plugins.
+// New returns a Manager with the recorded assignments. Run serves plugins.
 func New(c Config) (*Manager, error) {
 	if c.CDIDirs == nil {
 		c.CDIDirs = cdi.Dirs
@@ -92,8 +91,7 @@ func New(c Config) (*Manager, error) {
 	return m, m.load()
 }
 
-// Resources returns the number of devices of each resource, and how many of them are healthy. A resource without a
-// plugin has none.
+// Resources returns the numbers of all and of healthy devices by resource. None is healthy without a plugin.
 func (m *Manager) Resources() (capacity, allocatable corev1.ResourceList) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -111,7 +109,7 @@ func (m *Manager) Resources() (capacity, allocatable corev1.ResourceList) {
 	return capacity, allocatable
 }
 
-// Pods returns the pods that have devices.
+// Pods returns the pods to which devices are assigned.
 func (m *Manager) Pods() []types.UID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -134,17 +132,17 @@ func (m *Manager) Forget(uid types.UID) error {
 	return m.c.Failpoints.At("device.released")
 }
 
-// Given is what a container gets with its devices.
+// Given is what a container needs for its devices.
 type Given struct {
 	Env     map[string]string
 	Mounts  []*deviceplugin.Mount
 	Devices []*deviceplugin.DeviceSpec
-	// CDI is what the specifications say of devices that the plugin names instead.
+	// CDI are the edits of the CDI devices that the plugin names.
 	CDI cdi.Edits
 }
 
-// Allocate returns what a container that is about to start gets. Devices that it has already are kept. The returned
-// error is upstream's.
+// Allocate assigns devices to a container that is about to start, and returns what it needs for them. It keeps
+// devices that the container already has. The error texts are the kubelet's.
 func (m *Manager) Allocate(ctx context.Context, p *corev1.Pod, c *corev1.Container) (Given, error) {
 	out := Given{Env: map[string]string{}}
 	var names []string
@@ -218,7 +216,7 @@ func (m *Manager) allocate(ctx context.Context, p *corev1.Pod, container, name s
 	return response, nil
 }
 
-// assign picks devices for a container, unless it has some, and records them.
+// assign picks devices for a container and records them, unless it already has some.
 func (m *Manager) assign(ctx context.Context, p *corev1.Pod, container, name string,
 	want int) (assignment, *plugin, error) {
 	m.mu.Lock()
@@ -242,10 +240,10 @@ func (m *Manager) assign(ctx context.Context, p *corev1.Pod, container, name str
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.resources[name] != r { // only a restart replaces it
+	if m.resources[name] != r { // can only happen after a restart
 		return assignment{}, nil, fmt.Errorf("unknown Device Plugin %s", name)
 	}
-	free = m.free(name, p, container) // it may have changed meanwhile
+	free = m.free(name, p, container) // the free devices may have changed meanwhile
 	if len(free) < want {
 		return assignment{}, nil, fmt.Errorf("requested number of devices unavailable for %s. Requested: %d, Available: %d",
 			name, want, len(free))
@@ -271,8 +269,8 @@ func (m *Manager) assign(ctx context.Context, p *corev1.Pod, container, name str
 	return *a, plug, m.c.Failpoints.At("device.assigned")
 }
 
-// free returns the healthy devices that a container may get, sorted, those of its pod's finished init containers first.
-// Called with the lock held.
+// free returns the healthy devices that a container may get, sorted, devices of finished init containers of the pod
+// first. Called with the lock held.
 func (m *Manager) free(name string, p *corev1.Pod, container string) []string {
 	again := map[string]bool{}
 	for i := range p.Spec.InitContainers {
@@ -316,7 +314,7 @@ func (m *Manager) free(name string, p *corev1.Pod, container string) []string {
 	return append(first, rest...)
 }
 
-// ordinaryInit reports whether a container of the pod has finished when those after it start.
+// ordinaryInit reports whether a container is an init container that has finished before later containers start.
 func ordinaryInit(p *corev1.Pod, name string) bool {
 	for i := range p.Spec.InitContainers {
 		c := &p.Spec.InitContainers[i]
@@ -327,13 +325,13 @@ func ordinaryInit(p *corev1.Pod, name string) bool {
 	return false
 }
 
-// Device is a device of a resource, with the NUMA nodes that it is near to.
+// Device is a device of a resource, with its NUMA nodes.
 type Device struct {
 	Resource, ID string
 	Nodes        []int64
 }
 
-// Assigned returns the devices that a container has, in a fixed order.
+// Assigned returns a container's devices, sorted by resource and ID.
 func (m *Manager) Assigned(pod types.UID, container string) (out []Device) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -346,7 +344,7 @@ func (m *Manager) Assigned(pod types.UID, container string) (out []Device) {
 	return out
 }
 
-// Healthy returns all devices that containers may have, in a fixed order.
+// Healthy returns all healthy devices, sorted by resource and ID.
 func (m *Manager) Healthy() (out []Device) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -360,16 +358,15 @@ func (m *Manager) Healthy() (out []Device) {
 	return out
 }
 
-// device describes a device. Called with the lock held.
 func (m *Manager) device(resource, id string) Device {
 	d := Device{Resource: resource, ID: id}
 	if r := m.resources[resource]; r != nil {
-		d.Nodes = r.nodes[id] // replaced as a whole
+		d.Nodes = r.nodes[id] // the slice is replaced, never modified
 	}
 	return d
 }
 
-// validResource returns why a plugin may not have a resource of this name, or nil.
+// validResource returns an error if a plugin cannot register a resource of this name.
 func validResource(name string) error {
 	domain, _, qualified := strings.Cut(name, "/")
 	if !qualified || domain == "kubernetes.io" || strings.HasSuffix(domain, ".kubernetes.io") ||

@@ -34,7 +34,7 @@ const (
 	patience = 3 * time.Minute
 )
 
-// gadgets is a device plugin.
+// gadgets is a device plugin for tests.
 type gadgets struct {
 	deviceplugin.UnimplementedDevicePluginServer
 	prefer []string
@@ -106,9 +106,9 @@ type bench struct {
 	*testing.T
 	*Manager
 	dir     plugins.Dir
-	cdi     string // the directory of specifications
+	cdi     string // directory of CDI specifications
 	changed chan struct{}
-	pods    chan []types.UID // whose devices changed
+	pods    chan []types.UID // pods whose devices changed
 }
 
 func open(t *testing.T) *bench {
@@ -128,7 +128,7 @@ func open(t *testing.T) *bench {
 	return b
 }
 
-// restart replaces the Manager by another one, as when the agent is killed.
+// restart replaces the Manager, as after a kill of the agent.
 func (b *bench) restart() {
 	m, err := New(Config{
 		Dir: b.dir, File: filepath.Join(b.dir.Root(), "../devices.json"), CDIDirs: []string{b.cdi},
@@ -139,7 +139,7 @@ func (b *bench) restart() {
 	b.Manager = m
 }
 
-// run serves registrations until the test or the returned function ends it.
+// run serves registrations until the returned function is called or the test ends.
 func (b *bench) run() (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -160,7 +160,7 @@ func (b *bench) run() (stop func()) {
 	return stop
 }
 
-// serve starts a device plugin. It ends with the test.
+// serve starts a device plugin, which runs until the test ends.
 func (b *bench) serve(g *gadgets, endpoint string) {
 	g.lists = make(chan []*deviceplugin.Device, 10)
 	l, err := net.Listen("unix", filepath.Join(b.dir.DevicePlugins(), endpoint))
@@ -254,7 +254,7 @@ func TestDevicesOfAPlugin(t *testing.T) {
 	_, err = b.give(pod("two", 1))
 	require.EqualError(t, err, `pod "two" container "c" changed request for resource "example.com/gadget" from 2 to 1`)
 
-	// A restart of the agent loses no assignment, and a container that restarts is not a new user.
+	// A restart of the agent loses no assignment, and a restarted container keeps its devices.
 	stop()
 	b.restart()
 	all, healthy = b.counts()
@@ -284,7 +284,7 @@ func TestDevicesOfAPlugin(t *testing.T) {
 	require.Equal(t, map[string]string{"GADGETS": "[d1]"}, given.Env)
 	require.Equal(t, [][]string{{"d1"}}, again.prepared)
 
-	// A plugin that goes leaves unhealthy devices.
+	// After a plugin disconnects, its devices are unhealthy.
 	close(again.lists)
 	b.wait()
 	all, healthy = b.counts()
@@ -357,8 +357,7 @@ func TestRefusedRegistrations(t *testing.T) {
 	require.Empty(t, b.resources)
 }
 
-// A plugin may name devices of CDI's specifications instead of describing them; what a specification asks for is given
-// whole or not at all.
+// A plugin may name CDI devices instead of describing devices. A specification is applied entirely or not at all.
 func TestCDI(t *testing.T) {
 	b := open(t)
 	b.run()
@@ -381,7 +380,7 @@ func TestCDI(t *testing.T) {
 	_, err = b.give(pod("one", 1))
 	require.ErrorContains(t, err, "hooks")
 	specification(`{"env":["GADGET=1"],"deviceNodes":[{"path":"/dev/gadget1","hostPath":"/dev/null"}]}`)
-	b.restart() // the plugin's answer is recorded
+	b.restart() // the plugin's answer was recorded
 	given, err := b.give(pod("one", 1))
 	require.NoError(t, err)
 	require.Equal(t,
@@ -389,7 +388,7 @@ func TestCDI(t *testing.T) {
 	require.Equal(t, 1, g.allocated)
 }
 
-// Whatever happens at once, no device has two users.
+// No device has two users, whatever runs concurrently.
 func TestEachDeviceHasOneUser(t *testing.T) {
 	b := open(t)
 	b.run()
@@ -418,7 +417,7 @@ func TestEachDeviceHasOneUser(t *testing.T) {
 	require.Equal(t, ids, got)
 }
 
-// Who asks whose a device is hears it, with its NUMA nodes once the plugin has named them.
+// The pod resources report each device's pod, with its NUMA nodes after the plugin has reported them.
 func TestWhoHasWhat(t *testing.T) {
 	b := open(t)
 	b.run()

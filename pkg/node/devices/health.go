@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Health returns the health of the devices that a container has (KEP-4680), in a fixed order. It is unknown of a device
-// that its plugin does not list, and since a start of the agent as long as the plugin has not registered again.
+// Health returns the health of a container's devices (KEP-4680), sorted. It is unknown for a device that the plugin
+// does not list, and after a restart of the agent until the plugin has registered again.
 func (m *Manager) Health(pod types.UID, container string) (out []corev1.ResourceStatus) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -32,7 +32,7 @@ func (m *Manager) Health(pod types.UID, container string) (out []corev1.Resource
 	return out
 }
 
-// users returns the pods that have one of the changed devices of a resource. Called with the lock held.
+// users returns the pods that have one of the changed devices. Called with the lock held.
 func (m *Manager) users(resource string, changed map[string]bool) (out []types.UID) {
 	for uid, containers := range m.assigned {
 		for _, resources := range containers {

@@ -10,8 +10,7 @@ import (
 	deviceplugin "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
 )
 
-// The health of devices is told to the pods that have them, and unknown until the plugin of a restarted agent has said
-// it.
+// Health is reported to the pods that use the devices, and unknown after a restart until the plugin reports it.
 func TestHealth(t *testing.T) {
 	b := open(t)
 	stop := b.run()
@@ -45,7 +44,7 @@ func TestHealth(t *testing.T) {
 	const good, bad, unknown = corev1.ResourceHealthStatusHealthy, corev1.ResourceHealthStatusUnhealthy,
 		corev1.ResourceHealthStatusUnknown
 	health(good, good)
-	g.lists <- list("d1", "d2", "-d3") // of nobody
+	g.lists <- list("d1", "d2", "-d3") // d3 is not assigned
 	b.wait()
 	require.Empty(t, b.pods)
 	g.lists <- list("-d1", "d2", "d3")

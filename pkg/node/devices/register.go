@@ -19,7 +19,6 @@ import (
 
 const socketName = "kubelet.sock"
 
-// plugin is a connected device plugin.
 type plugin struct {
 	resource, endpoint string
 	conn               *grpc.ClientConn
@@ -28,8 +27,8 @@ type plugin struct {
 	cancel             context.CancelFunc
 }
 
-// Run serves the socket at which plugins register until ctx is done. As in the kubelet, the sockets of earlier plugins
-// are removed first: plugins see the new socket and register again.
+// Run serves the registration socket for plugins until ctx is done. Like the kubelet, it first removes the sockets of
+// earlier plugins: plugins notice the new socket and register again.
 func (m *Manager) Run(ctx context.Context) error {
 	dir := m.c.Dir.DevicePlugins()
 	entries, err := os.ReadDir(dir)
@@ -114,7 +113,7 @@ func (m *Manager) register(ctx, life context.Context, req *deviceplugin.Register
 		}
 	}
 	if state.plugin != nil {
-		state.plugin.cancel() // the newest wins
+		state.plugin.cancel() // the newest plugin replaces it
 	}
 	state.plugin = p
 	m.work.Go(func() {
@@ -126,7 +125,7 @@ func (m *Manager) register(ctx, life context.Context, req *deviceplugin.Register
 	return nil
 }
 
-// follow receives the plugin's lists of devices until it ends. Then its devices are unhealthy.
+// follow receives the plugin's device lists until the stream ends. Then it marks the devices as unhealthy.
 func (m *Manager) follow(ctx context.Context, p *plugin) {
 	stream, err := p.client.ListAndWatch(ctx, &deviceplugin.Empty{})
 	for err == nil {
@@ -195,7 +194,7 @@ func (m *Manager) update(p *plugin, list []*deviceplugin.Device) error {
 	return nil
 }
 
-// preferred asks the plugin which of the free devices to use. Without an answer any will do.
+// preferred asks the plugin which of the free devices to use; nil means no preference.
 func (p *plugin) preferred(ctx context.Context, free []string, want int, log *slog.Logger) []string {
 	called, cancel := context.WithTimeout(ctx, allocateTimeout)
 	defer cancel()

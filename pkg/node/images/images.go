@@ -1,8 +1,8 @@
-// Package images pulls pods' images according to their pull policy, with back-off per image, and garbage collects
-// unused images.
+// Package images pulls pods' images by their pull policy, with a back-off per image, and garbage-collects unused
+// images.
 //
-// Its invariant: there is one pull per reference and set of credentials at a time, which concurrent requests share,
-// and at most eight pulls make progress at once; others wait. A slow pull gives up its place to others.
+// Its invariant: at any time there is at most one pull per reference and set of credentials, which concurrent
+// requests share, and at most eight pulls that are not slow. Further pulls wait.
 package images
 
 import (
@@ -24,23 +24,23 @@ import (
 
 const (
 	pullsAtOnce = 8
-	// A pull that receives fewer than slowBytes in slowTime gives up its place among the eight, while there are fewer than
-	// maxSlow such pulls, so that a slow registry does not block other pulls.
+	// A pull that receives fewer than slowBytes in slowTime is slow, and frees its slot for another pull, so that a
+	// slow registry does not block other pulls. At most maxSlow pulls are slow; further ones keep their slots.
 	slowTime  = 5 * time.Second
 	slowBytes = 256 << 10
 	maxSlow   = 64
 
-	maxBackOffs = 1000 // references of a namespace with a back-off
-	maxError    = 2048 // bytes of a registry's error that are reported
+	maxBackOffs = 1000 // number of references, by namespace, with a back-off
+	maxError    = 2048 // bytes of a registry's error in messages
 
 	backOffFirst = 10 * time.Second
 	backOffMax   = 5 * time.Minute
 )
 
-// Error is why an image is not available, with the reason in a container's status.
+// Error says why an image is not available. Reason is the reason in the container's status.
 type Error struct {
 	Reason, Message string
-	// Until is when the next pull may be tried; zero if only a change of the pod helps.
+	// Until is when to retry the pull; zero if only a change of the pod can help.
 	Until time.Time
 }
 
@@ -50,16 +50,16 @@ func (e *Error) Error() string { return e.Message }
 type Request struct {
 	Ref    string
 	Policy corev1.PullPolicy
-	// Namespace is the pod's. That another namespace's pods could not pull the image, as without a credential, does not
-	// keep this one's from trying.
+	// Namespace is the pod's namespace. Back-off is per namespace: a failure for a namespace without credentials does
+	// not delay pods of other namespaces.
 	Namespace string
-	// Credentials returns the pod's credentials for the image, in the order in which to try them; it may be nil.
+	// Credentials returns the pod's credentials for the image in the order to try them; it may be nil.
 	Credentials func() []keyring.Credential
-	// Event records an event on the container; it may be nil.
+	// Event records an event for the container; it may be nil.
 	Event func(kind, reason, message string)
 }
 
-// Manager manages the node's images. Safe for concurrent use.
+// Manager manages the node's images. It is safe for concurrent use.
 type Manager struct {
 	images  runtime.Images
 	dir     string
@@ -70,7 +70,7 @@ type Manager struct {
 	mu    sync.Mutex
 	back  map[string]backOff
 	pulls map[string]*pull
-	used  map[string]time.Time // when an image was last requested
+	used  map[string]time.Time // last request, by image ID
 }
 
 type backOff struct {
@@ -85,8 +85,8 @@ type pull struct {
 	err   error
 }
 
-// New returns a Manager of the runtime's images. It records in recordDir with which credentials images were pulled; if
-// recordDir is empty, every pod may use every image on the node.
+// New returns a Manager. It records in recordDir which credentials images were pulled with. If recordDir is empty,
+// every pod may use every image on the node.
 func New(images runtime.Images, recordDir string) *Manager {
 	return &Manager{
 		images: images, dir: recordDir, slots: make(chan struct{}, pullsAtOnce), slow: make(chan struct{}, maxSlow),
@@ -94,8 +94,8 @@ func New(images runtime.Images, recordDir string) *Manager {
 	}
 }
 
-// Start reads the records, completes those of interrupted pulls, and removes those of images that are gone. The runtime
-// must be ready. Call it before the first Ensure.
+// Start reads the records, completes records of interrupted pulls, and removes records of images that are gone. The
+// runtime must be ready. Call Start before the first Ensure.
 func (m *Manager) Start(ctx context.Context) error {
 	if m.dir == "" {
 		return nil
@@ -112,7 +112,7 @@ func (m *Manager) Start(ctx context.Context) error {
 	return errors.Join(err, m.records.prune(list))
 }
 
-// Ensure returns the image, and pulls it if the policy requires it. Its error is an *Error unless ctx is done.
+// Ensure returns the image, and pulls it if the policy requires that. The error is an *Error unless ctx is done.
 func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) {
 	event := r.Event
 	if event == nil {
@@ -176,7 +176,6 @@ func (m *Manager) Ensure(ctx context.Context, r Request) (runtime.Image, error) 
 	return m.pullNow(ctx, r, ref, credentials, event)
 }
 
-// pullNow pulls an image unless an earlier failure still delays it.
 func (m *Manager) pullNow(ctx context.Context, r Request, ref string, credentials func() []keyring.Credential,
 	event func(kind, reason, message string)) (runtime.Image, error) {
 	backOffKey := r.Namespace + "/" + ref
@@ -229,7 +228,7 @@ func (m *Manager) failed(key string, err error) backOff {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	b := m.back[key]
-	if time.Now().Before(b.until) { // the same pull failed for another container
+	if time.Now().Before(b.until) { // the shared pull failed for another container
 		return b
 	}
 	b.wait = min(max(2*b.wait, backOffFirst), backOffMax)
@@ -267,7 +266,7 @@ func (m *Manager) pull(ctx context.Context, ref, key string, credentials []keyri
 		case <-p.done:
 		}
 		if errors.Is(p.err, context.Canceled) && ctx.Err() == nil {
-			continue // the request that pulled was cancelled; take over
+			continue // the request that led the pull was cancelled; take over
 		}
 		return p.image, p.err
 	}
@@ -291,7 +290,7 @@ func (m *Manager) lead(ctx context.Context, p *pull, ref, name, key string,
 	return p.image, p.err
 }
 
-// fetch tries the credentials in order, then none, and records which one succeeded.
+// fetch tries the credentials in order, then none, and records the one that succeeded.
 func (m *Manager) fetch(ctx context.Context, ref, name string, credentials []keyring.Credential,
 	moved func(runtime.Progress)) (runtime.Image, error) {
 	if err := m.records.begin(name); err != nil {
@@ -316,12 +315,11 @@ func (m *Manager) fetch(ctx context.Context, ref, name string, credentials []key
 	return runtime.Image{}, errors.Join(errs[0], m.records.end(name, "", nil))
 }
 
-// lane is a pull's place, among the fast or the slow ones.
 type lane struct {
 	m *Manager
 
 	mu    sync.Mutex
-	bytes int64 // since the last check
+	bytes int64 // received so far
 	slow  bool
 	over  bool
 }
@@ -332,7 +330,7 @@ func (l *lane) moved(p runtime.Progress) {
 	l.bytes = p.Done
 }
 
-// watch checks the progress every few seconds, until the pull is slow or ends.
+// watch checks the progress every slowTime, until the pull is slow or has ended.
 func (l *lane) watch() (stop func()) {
 	var last int64
 	var timer *time.Timer
@@ -350,7 +348,7 @@ func (l *lane) watch() (stop func()) {
 				l.slow = true
 				<-l.m.slots
 				return
-			default: // there are too many slow ones: it keeps its place
+			default: // all slow slots are taken: keep this one
 			}
 		}
 		last = l.bytes
@@ -369,8 +367,8 @@ func (l *lane) watch() (stop func()) {
 	}
 }
 
-// Excess returns how many bytes of images to remove from a filesystem: those used above low percent if at least high
-// percent are used, else 0. High 100 disables it.
+// Excess returns how many bytes of images to remove so that low percent of a file system are used, if at least high
+// percent are; otherwise 0. A high of 100 disables it.
 func Excess(available, capacity int64, high, low int) int64 {
 	if capacity <= 0 || high >= 100 || 100-int(float64(available)*100/float64(capacity)) < high {
 		return 0
@@ -378,8 +376,8 @@ func Excess(available, capacity int64, high, low int) int64 {
 	return max(capacity/100*int64(100-low)-available, 0)
 }
 
-// Collect removes unused images, least recently used first, until free bytes are freed. It does not remove pinned
-// images, nor those pulled or requested in the last two minutes. inUse contains image IDs.
+// Collect removes unused images, least recently used first, until free bytes are freed. It keeps pinned images and
+// images that were pulled or requested in the last two minutes. inUse contains image IDs.
 func (m *Manager) Collect(ctx context.Context, inUse map[string]bool, free int64) (int64, error) {
 	list, err := m.images.List(ctx)
 	if err != nil {

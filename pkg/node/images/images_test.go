@@ -81,7 +81,7 @@ func TestBackOff(t *testing.T) {
 	})
 }
 
-// A namespace whose pods cannot pull an image keeps none of another from it.
+// A failing pull of one namespace does not delay pulls of another.
 func TestBackOffOfAnotherNamespace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		away := true
@@ -125,7 +125,7 @@ func TestOnePullForMany(t *testing.T) {
 		}
 		synctest.Wait()
 		require.EqualValues(t, 1, pulls.Load())
-		giveUp() // who leads goes; another takes over
+		giveUp() // the leading request is cancelled; another takes over
 		require.ErrorIs(t, <-errs, context.Canceled)
 		for range 4 {
 			require.NoError(t, <-errs)

@@ -19,9 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Records stores in a directory with which credentials images were pulled, so that only pods that could pull an image
-// may use it when it is already on the node (KEP-2535, with upstream's default policy NeverVerifyPreloadedImages). Safe
-// for concurrent use.
+// Records stores which credentials images were pulled with, so that an image on the node is usable only for pods that
+// could pull it (KEP-2535 with the default policy NeverVerifyPreloadedImages). It is safe for concurrent use.
 type Records struct {
 	dir string
 
@@ -30,29 +29,27 @@ type Records struct {
 	going map[string]int // pulls in progress, by reference
 }
 
-// Limits on records. Beyond them the oldest are removed, and pods pull again.
+// Limits of records. Beyond maxSecrets the oldest are removed, and their pods pull again.
 const (
 	maxRecord     = 1 << 20 // bytes of a file
-	maxSecrets    = 100     // of a repository in a record, as upstream; also of service accounts
-	maxRecordRepo = 100     // repositories of an image
+	maxSecrets    = 100     // secrets, and service accounts, per repository, as in the kubelet
+	maxRecordRepo = 100     // repositories per image
 )
 
-// record is how an image was pulled.
 type record struct {
-	// Image is its ID.
 	Image string
-	// Repositories are those from which it was pulled, with who may use it.
+	// Repositories are the repositories from which it was pulled, with the access to each.
 	Repositories map[string]*access
 }
 
 type access struct {
-	// Public is true if it was pulled without a credential, or with one of the node's.
+	// Public means that it was pulled without a credential or with the node's.
 	Public   bool              `json:",omitempty"`
 	Secrets  []keyring.Secret  `json:",omitempty"`
 	Accounts []keyring.Account `json:",omitempty"`
 }
 
-// intent is written before a pull, so that an image whose pull was interrupted by a kill is not treated as preloaded.
+// intent is written before a pull, so that an image whose pull was killed does not count as preloaded.
 type intent struct{ Ref string }
 
 const (
@@ -60,7 +57,7 @@ const (
 	recordSuffix               = ".json"
 )
 
-// OpenRecords reads the records in a directory, which it creates if necessary. Damaged files are removed.
+// OpenRecords reads the records in a directory, and creates the directory if necessary. It removes damaged files.
 func OpenRecords(dir string) (*Records, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -114,7 +111,6 @@ func (r *Records) write(name string, value any) error {
 	return atomicfile.WriteJSON(filepath.Join(r.dir, name), value)
 }
 
-// begin is called before a pull.
 func (r *Records) begin(ref string) error {
 	if r == nil {
 		return nil
@@ -127,7 +123,7 @@ func (r *Records) begin(ref string) error {
 	return r.write(fileOf(intentPrefix, ref), intent{ref})
 }
 
-// end is called after a pull. with is nil for one without a credential; id is empty for one that failed.
+// end is called after a pull. with is nil for a pull without a credential, id is empty for a failed pull.
 func (r *Records) end(ref, id string, with *keyring.Credential) error {
 	if r == nil {
 		return nil
@@ -136,7 +132,7 @@ func (r *Records) end(ref, id string, with *keyring.Credential) error {
 	defer r.mu.Unlock()
 	if id != "" {
 		if err := r.allow(id, ref, with); err != nil {
-			return err // the intent remains, so the image is not treated as preloaded
+			return err // the intent remains, so the image does not count as preloaded
 		}
 	}
 	if r.going[ref]--; r.going[ref] > 0 {
@@ -150,7 +146,7 @@ func (r *Records) end(ref, id string, with *keyring.Credential) error {
 	return err
 }
 
-// allow adds to an image's record. Called with the lock held.
+// allow adds access to an image's record. Called with the lock held.
 func (r *Records) allow(id, ref string, with *keyring.Credential) error {
 	repository := repositoryOf(ref)
 	rec := r.byID[id]
@@ -179,7 +175,7 @@ func (r *Records) allow(id, ref string, with *keyring.Credential) error {
 	return r.write(fileOf(recordPrefix, id), rec)
 }
 
-// appended returns a list with one more, the oldest of too many left out.
+// appended returns the list with one more element, without the oldest if there are more than maxSecrets.
 func appended[T comparable](list []T, one T) []T {
 	if slices.Contains(list, one) {
 		return list
@@ -195,10 +191,9 @@ func repositoryOf(ref string) string {
 	return ref
 }
 
-// needsPull reports whether an image on the node must be pulled again before a pod may use it, to verify the pod's
-// access. ask returns the pod's credentials for it.
+// needsPull reports whether a pod has to pull a present image to verify its access with the credentials of ask.
 func (r *Records) needsPull(ref string, img runtime.Image, ask func() []keyring.Credential) (bool, error) {
-	if r == nil || img.Pinned { // loaded from a file for all pods
+	if r == nil || img.Pinned { // pinned images were loaded from a file for all pods
 		return false, nil
 	}
 	public, may, known := r.allowed(ref, img.ID)
@@ -218,7 +213,7 @@ func (r *Records) needsPull(ref string, img runtime.Image, ask func() []keyring.
 			if same && hash {
 				return false, nil
 			}
-			if same || hash { // a rotated secret or a copy of it: record it
+			if same || hash { // a rotated secret or a copy of one: record it
 				r.mu.Lock()
 				defer r.mu.Unlock()
 				return false, r.allow(img.ID, ref, &c)
@@ -228,15 +223,14 @@ func (r *Records) needsPull(ref string, img runtime.Image, ask func() []keyring.
 	return true, nil
 }
 
-// allowed returns who may use an image without a pull: everyone, or those with one of the secrets or accounts. It
-// returns false for an image that was pulled from another repository, or by a process that was killed before it
-// recorded how.
+// allowed returns who may use an image without a pull. known is false if the image was pulled from another repository
+// or by a process that was killed before it recorded the pull; then public says whether it was preloaded.
 func (r *Records) allowed(ref, id string) (public bool, may access, known bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec := r.byID[id]
 	if rec == nil {
-		return r.going[ref] == 0, access{}, false // preloaded images are for everyone
+		return r.going[ref] == 0, access{}, false // preloaded images are public
 	}
 	a := rec.Repositories[repositoryOf(ref)]
 	if a == nil {
@@ -245,7 +239,6 @@ func (r *Records) allowed(ref, id string) (public bool, may access, known bool) 
 	return a.Public, *a, true
 }
 
-// prune removes the records of images that are no longer on the node.
 func (r *Records) prune(list []runtime.Image) error {
 	if r == nil {
 		return nil
@@ -256,7 +249,7 @@ func (r *Records) prune(list []runtime.Image) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.going) > 0 { // the list may not contain an image being pulled
+	if len(r.going) > 0 { // the list may lack an image that is being pulled
 		return nil
 	}
 	var errs []error
@@ -273,7 +266,7 @@ func (r *Records) prune(list []runtime.Image) error {
 	return errors.Join(errs...)
 }
 
-// recover completes the records of interrupted pulls: their images may be used only by pods that can pull them.
+// recover completes the records of interrupted pulls, so that only pods that can pull the images may use them.
 func (r *Records) recover(get func(ref string) (runtime.Image, error)) error {
 	if r == nil {
 		return nil

@@ -19,11 +19,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/fake"
 )
 
-// private is a registry that gives its images only to who knows the password.
+// private is a registry that requires a password.
 type private struct {
 	runtime.Images
 	mu       sync.Mutex
-	password string // empty lets everybody in
+	password string // empty allows everyone
 	pulls    int
 }
 
@@ -48,7 +48,7 @@ func login(secret, password string) func() []keyring.Credential {
 	}
 }
 
-// plugged are the credentials that a plugin gave for a service account; "" is for the node.
+// plugged returns a plugin's credentials for a service account; "" means the node.
 func plugged(account, password string) func() []keyring.Credential {
 	return func() []keyring.Credential {
 		c := keyring.Credential{Auth: runtime.Auth{Username: "me", Password: password}}
@@ -165,7 +165,7 @@ func TestAPullThatWasCutOffMakesNoPreloadedImage(t *testing.T) {
 	r, err := OpenRecords(dir)
 	require.NoError(t, err)
 	require.NoError(t, r.begin("x.io/a:1"))
-	_, err = rt.Images().Pull(t.Context(), "x.io/a:1", nil, nil) // and here the process was killed
+	_, err = rt.Images().Pull(t.Context(), "x.io/a:1", nil, nil) // then the process was killed
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, recordPrefix+"damaged"+recordSuffix), []byte("{"), 0o600))
 	for range 2 {
@@ -191,7 +191,7 @@ func TestRecordsAreBounded(t *testing.T) {
 	require.Len(t, r.byID["sha256:a"].Repositories["x.io/a"].Accounts, maxSecrets)
 }
 
-// A registry that keeps pulls waiting keeps only its own waiting.
+// A registry that blocks pulls blocks only its own pulls.
 func TestSlowPullsMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

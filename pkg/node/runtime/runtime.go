@@ -1,8 +1,8 @@
-// Package runtime defines the node agent's interface to a container runtime. The subpackage containerd runs real
-// containers; the subpackage fake runs them in memory, for the agent's tests.
+// Package runtime defines the node agent's interface to a container runtime. The subpackage containerd implements it
+// for real containers, the subpackage fake in memory for tests of the agent.
 //
-// Its invariant: the runtime is the source of truth for containers. A restarted agent reads everything from List;
-// containers outlive the agent and the server.
+// Its invariant: the runtime is the source of truth for containers. Containers outlive the agent and the server; a
+// restarted agent reads all state from List.
 package runtime
 
 import (
@@ -18,8 +18,8 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrExists is returned by Create for a container that exists already.
 	ErrExists = errors.New("already exists")
-	// ErrRefused is returned by Pull and Load for an image beyond a limit, or a registry that is too slow: other
-	// credentials would not help.
+	// ErrRefused is returned by Pull and Load for an image that exceeds a limit, and by Pull for a registry that is
+	// too slow. Other credentials would not help.
 	ErrRefused = errors.New("refused")
 	// ErrNotRunning is returned by Exec, Attach and Signal for a container that is not running.
 	ErrNotRunning = errors.New("not running")
@@ -38,16 +38,16 @@ const (
 type Mount struct {
 	Source, Target string
 	ReadOnly       bool
-	// RecursiveReadOnly also makes the mounts below read-only.
+	// RecursiveReadOnly also makes mounts below the source read-only.
 	RecursiveReadOnly bool
-	// NoExec forbids running the files.
+	// NoExec forbids executing the files.
 	NoExec bool
 	// NoSUID ignores the set-user-ID bits of files, NoDev forbids the use of devices.
 	NoSUID, NoDev bool
 	// Propagation is "private", "rslave" or "rshared"; empty is private.
 	Propagation string
-	// MapIDs maps the owners of the files with the container's user namespace: what belongs to ID n outside belongs to n
-	// inside. Otherwise they belong to nobody inside, unless they are mapped already.
+	// MapIDs maps the owners of the files by the container's user namespace: ID n outside becomes ID n inside.
+	// Otherwise the files belong to the overflow ID inside, unless the source is already mapped.
 	MapIDs bool
 }
 
@@ -56,11 +56,11 @@ type Device struct {
 	HostPath string
 	// ContainerPath is HostPath if empty.
 	ContainerPath string
-	// Permissions are of r, w and m (mknod); all if empty.
+	// Permissions are letters of "rwm" (m is mknod); empty means all.
 	Permissions string
 }
 
-// Unlimited takes a limit away with an update, where zero leaves it as it is.
+// Unlimited removes a limit in Update and UpdatePod, where zero leaves it unchanged.
 const Unlimited = -1
 
 // Resources are cgroup limits; zero values mean no limit.
@@ -75,15 +75,14 @@ type Resources struct {
 	HugePages   map[string]uint64 // page size ("2MB") -> bytes
 }
 
-// PodLimits are those of a pod's cgroup, which all its containers have together. Zero is no limit, and leaves the
-// shares as they are.
+// PodLimits are the limits of a pod's cgroup. Zero means no limit; UpdatePod leaves it unchanged.
 type PodLimits struct {
 	CPUShares   uint64 // cgroup v1 shares; converted on v2
 	CPUQuota    int64  // microseconds per 100 ms
 	MemoryBytes int64
 }
 
-// Spec is the specification of a container. It is complete, except for the image.
+// Spec is the complete specification of a container, except for what the image provides.
 type Spec struct {
 	// ID is unique on the node and chosen by the caller; [a-z0-9-]{1,76}.
 	ID string
@@ -94,8 +93,7 @@ type Spec struct {
 	// Image is the ID of, or a reference to, an image on the node.
 	Image string
 
-	// Command and Args replace the image's entrypoint and command. As in Kubernetes, Command without Args also replaces
-	// the image's command.
+	// Command and Args replace the image's entrypoint and command. Command without Args also clears the latter.
 	Command, Args []string
 	// Env overrides the image's environment; "NAME=value".
 	Env        []string
@@ -105,38 +103,36 @@ type Spec struct {
 
 	// NetNS, IPCNS, UTSNS and PIDNS are paths of namespaces to join; "host" means the host's, empty a new one.
 	NetNS, IPCNS, UTSNS, PIDNS string
-	// Users is the user namespace to join, to which the others belong; nil is the host's. IDs of the container are those
-	// of it.
+	// Users is the user namespace to join, which owns the other namespaces; nil means the host's. IDs in the Spec are
+	// IDs inside this namespace.
 	Users *Users
 
 	// UID and GID override the image's user; nil means the image's.
 	UID, GID *int64
-	// Groups are supplementary group ids, added to those of the image's /etc/group for the user
-	// unless StrictGroups.
+	// Groups are supplementary group IDs, in addition to the image's /etc/group unless StrictGroups is set.
 	Groups       []int64
 	StrictGroups bool
 
 	Mounts     []Mount
 	Devices    []Device
 	Privileged bool
-	// AddCaps and DropCaps change the default set; names without CAP_, "ALL" is all.
+	// AddCaps and DropCaps change the default set; names have no CAP_ prefix, "ALL" means all.
 	AddCaps, DropCaps []string
 	ReadonlyRootfs    bool
 	NoNewPrivs        bool
-	// UnmaskedProc leaves out the masks over /proc and /sys that a container has unless it is privileged.
+	// UnmaskedProc disables the masks over parts of /proc and /sys that unprivileged containers have.
 	UnmaskedProc bool
 	// Seccomp is "runtime/default", "unconfined" or the path of a profile.
 	Seccomp   string
 	Sysctls   map[string]string
 	Resources Resources
-	// CgroupParent is a path below the cgroup root, such as "/coracle/podUID". The runtime creates it; RemovePod removes
-	// it.
+	// CgroupParent is a path below the cgroup root ("/coracle/podUID"), which RemovePod removes.
 	CgroupParent string
 
 	// TTY allocates a terminal; Stdin keeps stdin open for Attach; StdinOnce closes it after the first Attach.
 	TTY, Stdin, StdinOnce bool
-	// LogPath is the container's log file in CRI log format ("time stream F|P text"). The shim writes and rotates it (see
-	// crilog), also while the agent is down.
+	// LogPath is the container's log file in CRI log format ("time stream F|P text"). The shim writes and rotates it
+	// (see crilog), also while no agent runs.
 	LogPath string
 	// StopSignal overrides the image's, e.g. "SIGQUIT".
 	StopSignal string
@@ -145,7 +141,7 @@ type Spec struct {
 // Users is a user namespace.
 type Users struct {
 	Path string
-	// First is the ID that root of the namespace has outside, Count the number of IDs from there on.
+	// First is the outside ID of the namespace's root, Count the number of mapped IDs.
 	First, Count uint32
 }
 
@@ -163,10 +159,10 @@ type Container struct {
 	FinishedAt time.Time
 	ExitCode   int
 	Signal     int  // the signal that ended it, 0 if none
-	OOMKilled  bool // a process of it was killed by the OOM killer
-	// Message is why a start failed.
+	OOMKilled  bool // the OOM killer killed one of its processes
+	// Message says why a start failed.
 	Message string
-	// StopSignal is the signal that stops it.
+	// StopSignal is the signal to stop it with.
 	StopSignal syscall.Signal
 }
 
@@ -201,55 +197,53 @@ type Stats struct {
 }
 
 // Runtime runs containers. All methods are safe for concurrent use, and may be repeated after a crash at any point:
-// what is already done is no error.
+// repeating a completed step is not an error.
 type Runtime interface {
-	// Create creates a container and does not start it.
+	// Create creates a container without starting it.
 	Create(ctx context.Context, s Spec) error
-	// Start starts a container that has not been started. If its command cannot be run (not found, not executable), it is
-	// Exited with ExitCode 128 and Message.
+	// Start starts a container that was never started. If its command cannot be run (not found, not executable), the
+	// container becomes Exited with ExitCode 128 and a Message.
 	Start(ctx context.Context, id string) error
-	// Signal sends a signal to the container's first process, or to all if all is set.
+	// Signal sends a signal to the container's first process, or to all its processes if all is set.
 	Signal(ctx context.Context, id string, sig syscall.Signal, all bool) error
-	// Remove kills the container if it runs, and removes it. It succeeds if there is none.
+	// Remove kills the container if it runs, and removes it. It succeeds if the container does not exist.
 	Remove(ctx context.Context, id string) error
-	// EndPod releases what only running containers need, the shim, of a pod without running containers. List still returns
-	// them.
+	// EndPod stops the shim of a pod without running containers. List still returns the pod's containers.
 	EndPod(ctx context.Context, podUID string) error
-	// RemovePod releases what the pod's containers share: shim and cgroup. All containers must have been removed.
+	// RemovePod removes the shim and cgroup of a pod whose containers have all been removed.
 	RemovePod(ctx context.Context, podUID, cgroupParent string) error
 	List(ctx context.Context) ([]Container, error)
 	Get(ctx context.Context, id string) (Container, error)
-	// Changes returns the ID of each container whose state changes, from the call until ctx is done. Changes of one
-	// container may be merged if the reader is slow, but none is lost. Call List after subscribing.
+	// Changes sends the ID of each container whose state changes, from the call until ctx is done. Several changes of
+	// one container may be merged if the reader is slow, but none is lost. Call List after Changes.
 	Changes(ctx context.Context) <-chan string
-	// Exec runs a command and returns its exit code. It is killed when ctx is done.
+	// Exec runs a command and returns its exit code. The command is killed when ctx is done.
 	Exec(ctx context.Context, id string, e Exec) (int, error)
 	// Attach connects to the container's first process until it exits, the streams end, or ctx is done.
 	Attach(ctx context.Context, id string, s Streams) error
-	// Update changes those limits of a running container that are not zero.
+	// Update changes the limits of a running container; zero leaves a limit unchanged.
 	Update(ctx context.Context, id string, r Resources) error
-	// UpdatePod sets those limits of a pod's cgroup that are not zero; it creates the cgroup, which RemovePod removes.
+	// UpdatePod sets limits of a pod's cgroup, which it creates if necessary; zero leaves a limit unchanged.
 	UpdatePod(ctx context.Context, cgroupParent string, l PodLimits) error
-	// MemoryUsage returns the bytes of memory that a container of the pod uses, with page cache; the whole pod, if id is
-	// empty.
+	// MemoryUsage returns the memory usage of a container in bytes, with page cache; of the whole pod if id is empty.
 	MemoryUsage(ctx context.Context, cgroupParent, id string) (uint64, error)
 	Stats(ctx context.Context, id string) (Stats, error)
-	// DiskUsage returns the bytes and inodes in a container's writable layer, whether it runs or not. It walks the layer.
+	// DiskUsage walks a container's writable layer and returns its bytes and inodes. The container need not run.
 	DiskUsage(ctx context.Context, id string) (bytes, inodes uint64, err error)
-	// PodPIDNS returns the path of the PID namespace that the containers of the pod share, for Spec.PIDNS
-	// (shareProcessNamespace). Its first process is a pause process; RemovePod ends it. It belongs to users unless that is
-	// nil.
+	// PodPIDNS returns the path of the PID namespace that the pod's containers share, for Spec.PIDNS
+	// (shareProcessNamespace). Its first process is a pause process, which RemovePod ends. users, if not nil, owns
+	// the namespace.
 	PodPIDNS(ctx context.Context, podUID string, users *Users) (string, error)
-	// ContainerPIDNS returns the path of a running container's PID namespace, for another one of its pod. The path is that
-	// namespace's, whatever becomes of the container, until release is called, which the caller must do; it is worth
-	// nothing after the end of this process.
+	// ContainerPIDNS returns the path of a running container's PID namespace, for another container of its pod. The
+	// path stays valid, even if the container exits, until the caller calls release, which it must do, or this
+	// process ends.
 	ContainerPIDNS(ctx context.Context, id string) (path string, release func(), err error)
-	// Purge removes every container, snapshot, mount, cgroup and process, for "coracle delete".
+	// Purge removes all containers, snapshots, mounts, cgroups and processes, for "coracle delete".
 	Purge(ctx context.Context) error
 	Images() Images
-	// ImageDir returns a directory on the image filesystem.
+	// ImageDir returns a directory on the file system of the images.
 	ImageDir() string
-	// Version returns the runtime's name and version for the node's status: "containerd://2.4.2".
+	// Version returns the runtime's name and version for the Node's status, such as "containerd://2.4.2".
 	Version() string
 }
 
@@ -259,11 +253,11 @@ type Image struct {
 	Names   []string // references, with tag: "docker.io/library/busybox:1"
 	Digests []string // references with manifest digest
 	Size    int64    // bytes of its content
-	// Since is when it was last tagged.
+	// Since is the time at which it was last tagged.
 	Since time.Time
-	// Pinned images are never garbage collected: they were loaded from a file and cannot be pulled again.
+	// Pinned images are never garbage-collected: they were loaded from a file and cannot be pulled again.
 	Pinned bool
-	// User is the image's configured user: a uid if numeric, else nil and the name.
+	// UID is the user of the image's configuration if it is numeric, otherwise User is its name.
 	UID  *int64
 	User string
 }
@@ -273,22 +267,22 @@ type Auth struct{ Username, Password, Token string }
 
 // Images manages the node's images.
 type Images interface {
-	// Pull pulls an image, trying the auths in order, or anonymously if there are none. progress may be nil.
+	// Pull pulls an image. It tries auths in order; none means anonymous. progress may be nil.
 	Pull(ctx context.Context, ref string, auths []Auth, progress func(Progress)) (Image, error)
 	// Get returns an image by reference ("busybox" means docker.io/library/busybox:latest), digest or ID.
 	Get(ctx context.Context, ref string) (Image, error)
 	List(ctx context.Context) ([]Image, error)
-	// Remove removes a name, or an image with all its names if ref is an ID. It returns ErrNotFound if there is none.
+	// Remove removes a name, or all names of an image ID. It returns ErrNotFound if neither exists.
 	Remove(ctx context.Context, ref string) error
 	// Load reads an OCI or docker archive (tar, optionally gzip or zstd) and returns the names in it.
 	Load(ctx context.Context, archive io.Reader) ([]Image, error)
-	// View returns the directories of the layers of an image on the node, uppermost first, and holds them under the
-	// caller's name until Unview, even if the image is removed. Calling it again with the same name returns the same
-	// directories. Nothing may be written to them.
+	// View returns the directories of an image's layers, uppermost first, and keeps them under the caller's name
+	// until Unview, even if the image is removed. Repeating it with the same name returns the same directories. The
+	// caller must not write to them.
 	View(ctx context.Context, name, ref string) ([]string, error)
-	// Unview releases the layers that View holds under a name. It succeeds if there are none.
+	// Unview releases the layers that View keeps under a name. It succeeds if there are none.
 	Unview(ctx context.Context, name string) error
 }
 
-// Progress of a pull, in bytes; Total is 0 while unknown.
+// Progress is the progress of a pull, in bytes; Total is 0 while unknown.
 type Progress struct{ Done, Total int64 }

@@ -13,8 +13,7 @@ var signals = map[string]syscall.Signal{
 	"IO": 29, "POLL": 29, "PWR": 30, "SYS": 31,
 }
 
-// ParseSignal parses the stop signal of an image or pod: "SIGQUIT", "QUIT", "3", "RTMIN+1" or "RTMAX-1". It returns
-// false for anything else.
+// ParseSignal parses a stop signal: "SIGQUIT", "QUIT", "3", "RTMIN+1" or "RTMAX-1". It returns false for other text.
 func ParseSignal(s string) (syscall.Signal, bool) {
 	name := strings.TrimPrefix(strings.ToUpper(s), "SIG")
 	if sig, ok := signals[name]; ok {

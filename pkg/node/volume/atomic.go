@@ -12,20 +12,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// File is one file of a volume.
+// File is a file of a volume.
 type File struct {
 	Data []byte
 	Mode fs.FileMode
-	// UID owns the file if set (service account tokens of pods that run as one user).
+	// UID is the owner, nil for the agent's user. A service account token belongs to the pod's user, if it has one.
 	UID *int64
 }
 
 const dataLink = "..data"
 
-// WriteAtomic makes dir show exactly the given files, by path, so that a reader sees either all of the
-// old ones or all of the new ones: the files lie in a directory of their own that the link ..data names,
-// and dir has a link through it for each first path element. Nothing is written if nothing changed.
-// With a group the files belong to it and are readable by it.
+// WriteAtomic replaces the contents of dir by files, by path, so that a reader sees either all old or all new files.
+// They are in a directory to which the link ..data points; each first path element is a link through ..data. It
+// writes nothing if nothing has changed. If group is not nil, it owns the files and can read them.
 func WriteAtomic(dir string, files map[string]File, group *int64) error {
 	for path := range files {
 		if !filepath.IsLocal(path) || strings.HasPrefix(path, "..") {
@@ -60,7 +59,7 @@ func WriteAtomic(dir string, files map[string]File, group *int64) error {
 	return sweep(dir, filepath.Base(fresh))
 }
 
-// sweep removes the directories of earlier writes, also of those that were killed.
+// sweep removes the directories of earlier and of interrupted writes.
 func sweep(dir, keep string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -127,7 +126,6 @@ func own(path string, mode fs.FileMode, uid, group *int64) error {
 	return os.Chmod(path, mode)
 }
 
-// same reports whether dir holds exactly the files.
 func same(dir string, files map[string]File, group *int64) bool {
 	count := 0
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -156,7 +154,7 @@ func same(dir string, files map[string]File, group *int64) bool {
 	return err == nil && count == len(files)
 }
 
-// symlink creates a symbolic link owned by the user and the group; nil keeps the agent's.
+// symlink creates a symbolic link that belongs to uid and group; nil keeps the agent's.
 func symlink(to, path string, uid, group *int64) error {
 	if err := os.Symlink(to, path); err != nil || uid == nil && group == nil {
 		return err
@@ -164,7 +162,6 @@ func symlink(to, path string, uid, group *int64) error {
 	return os.Lchown(path, id(uid), id(group))
 }
 
-// id returns -1, which chown ignores, for nil.
 func id(i *int64) int {
 	if i == nil {
 		return -1
@@ -172,7 +169,7 @@ func id(i *int64) int {
 	return int(*i)
 }
 
-// link makes the links that users see and removes those whose files are gone.
+// link creates the links to ..data and removes links whose files are gone.
 func link(dir string, files map[string]File, group *int64) error {
 	want := map[string]*int64{} // owners by name
 	for path, f := range files {

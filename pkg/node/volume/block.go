@@ -15,19 +15,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/disk"
 )
 
-// A volume of volumeMode Block is a file where others have a directory, which only the agent and the kernel open, and
-// while pods use it a loop device. All of its size is reserved when it is made and when it grows, so that what a pod
-// was promised is there, and so that volumes fill the file system only as far as disk.KeepPart of it.
+// A volume of volumeMode Block is a regular file instead of a directory. Only the agent and the kernel open it; pods
+// get a loop device bound to it. The volume's full size is reserved when it is made or grown, so that a pod can use
+// all of it, and so that reservations leave 1/disk.KeepPart of the file system free.
 
-// blockUnit is what sizes of block volumes are rounded up to, in bytes.
+// blockUnit is the unit to which sizes of block volumes are rounded up, in bytes.
 const blockUnit = 4 << 10
 
-// ErrNoRoom means that the file system has too little room for what a block volume asks for.
+// ErrNoRoom means that the file system has too little free space for a block volume.
 var ErrNoRoom = errors.New("there is too little room")
 
-// attach returns the path of the block device that is a volume, which it makes if it is missing. want is the path in
-// the volume's object. The volume has at least least bytes, and is refused if it has more than most. It fails with
-// ErrBusy while the volume is copied: copies are of a volume that nobody writes.
+// attach returns the path of a volume's block device, and makes the volume if it is missing. want is the path in the
+// PersistentVolume. The volume gets at least least bytes, and is refused if it has more than most. The error is
+// ErrBusy while the volume is being copied, because block volumes are copied only while they are not in use.
 func (d *Directories) attach(volume, want string, least, most int64) (string, error) {
 	path, err := d.path(volume)
 	if err != nil {
@@ -49,12 +49,12 @@ func (d *Directories) attach(volume, want string, least, most int64) (string, er
 	return d.loop(image)
 }
 
-// inUnits rounds a size up, but the largest ones, for which there is no room anyway.
+// inUnits rounds a size up to blockUnit. Sizes near the largest int64 are rounded down.
 func inUnits(size int64) int64 {
 	return (min(max(size, 1), math.MaxInt64-blockUnit+1) + blockUnit - 1) / blockUnit * blockUnit
 }
 
-// loop returns the loop device of an image, which it binds first. Called with the lock held.
+// loop returns the loop device of an image, and binds one if there is none. Called with the lock held.
 func (d *Directories) loop(image *os.File) (path string, err error) {
 	info, err := image.Stat()
 	if err != nil {
@@ -67,8 +67,7 @@ func (d *Directories) loop(image *os.File) (path string, err error) {
 	case len(loops) > 0:
 		path = loops[0].path
 	default:
-		// With direct I/O what a pod reads and writes is in memory once, not twice. Where the file system has none, the
-		// kernel does without.
+		// Direct I/O avoids caching data twice. The kernel ignores the flag if the file system does not support it.
 		if path, err = bindLoop(image, unix.LO_FLAGS_DIRECT_IO); err != nil {
 			return "", err
 		}
@@ -86,11 +85,11 @@ func (d *Directories) loop(image *os.File) (path string, err error) {
 	return path, fitLoop(path, info.Size())
 }
 
-// image opens the file of a block volume. It makes one that is missing. Called with the lock held.
+// image opens the file of a block volume, and makes it if it is missing. Called with the lock held.
 func (d *Directories) image(volume, path string, least, most int64) (*os.File, error) {
 	image, err := openImage(path, os.O_RDWR)
 	if errors.Is(err, unix.EISDIR) {
-		err = os.Remove(path) // the copy of one that was never used is an empty directory
+		err = os.Remove(path) // a copy of a volume that was never used is an empty directory
 		if err == nil {
 			err = fs.ErrNotExist
 		}
@@ -108,7 +107,7 @@ func (d *Directories) image(volume, path string, least, most int64) (*os.File, e
 	if err == nil && info.Size() < least {
 		err = d.reserve(image, least)
 	} else if err == nil {
-		_ = d.reserve(image, info.Size()) // what was discarded; the volume can be used without it
+		_ = d.reserve(image, info.Size()) // reserve discarded blocks again; the volume is usable without them
 	}
 	if err != nil {
 		image.Close()
@@ -117,13 +116,12 @@ func (d *Directories) image(volume, path string, least, most int64) (*os.File, e
 	return image, nil
 }
 
-// newImage makes the file of a block volume in one step.
 func (d *Directories) newImage(volume, path string, size int64) (*os.File, error) {
 	if err := os.MkdirAll(d.dir, 0o711); err != nil {
 		return nil, err
 	}
 	next := filepath.Join(d.dir, newPrefix+volume)
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) { // of an attempt that was interrupted
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) { // an interrupted attempt
 		return nil, err
 	}
 	image, err := os.OpenFile(next, os.O_RDWR|os.O_CREATE|os.O_EXCL|unix.O_CLOEXEC, 0o600)
@@ -146,7 +144,7 @@ func (d *Directories) newImage(volume, path string, size int64) (*os.File, error
 	return openImage(path, os.O_RDWR)
 }
 
-// openImage opens the file of a block volume. The error is EISDIR for another volume's directory.
+// openImage opens the file of a block volume. The error is EISDIR if the volume is a directory.
 func openImage(path string, how int) (*os.File, error) {
 	image, err := os.OpenFile(path, how|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -166,8 +164,8 @@ func openImage(path string, how int) (*os.File, error) {
 	return image, nil
 }
 
-// reserve gives a block volume's file a size, in bytes, and blocks for all of it. If that fails, the file is as it was.
-// Called with the lock held.
+// reserve sets the size of a block volume's file, in bytes, and allocates all of its blocks. On failure the file is
+// unchanged. Called with the lock held.
 func (d *Directories) reserve(image *os.File, size int64) error {
 	var st unix.Stat_t
 	fd := int(image.Fd())
@@ -197,8 +195,8 @@ func (d *Directories) reserve(image *os.File, size int64) error {
 	return image.Sync()
 }
 
-// room fails with ErrNoRoom if a file cannot have a number of bytes more. What other block volumes were promised and do
-// not occupy, because they gave it back or are still being copied, is taken, too.
+// room fails with ErrNoRoom if a file cannot grow by a number of bytes. Blocks that other volumes' files have not
+// allocated, because they were discarded or are still being copied, count as taken.
 func (d *Directories) room(image *os.File, bytes int64) error {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(int(image.Fd()), &st); err != nil {
@@ -229,8 +227,8 @@ func (d *Directories) room(image *os.File, bytes int64) error {
 	return nil
 }
 
-// roughly writes a number of bytes in whole units, of which there are ten at least, rounded up or down. What is free
-// changes all the time, and events that say the same are counted, not repeated.
+// roughly formats a number of bytes in the largest unit that gives at least ten units, rounded up or down. Free space
+// changes all the time, and events with the same text are counted instead of repeated.
 func roughly(bytes int64, up bool) string {
 	units, unit := []string{"", "Ki", "Mi", "Gi", "Ti", "Pi"}, 0
 	for ; bytes >= 10<<10 && unit < len(units)-1; unit++ {
@@ -256,7 +254,6 @@ func (d *Directories) release(volume string, pod types.UID) error {
 	return detachImage(path)
 }
 
-// detachImage detaches the loop device of a block volume. It succeeds if there is none.
 func detachImage(path string) error {
 	image, err := openImage(path, os.O_RDONLY)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EISDIR) {
@@ -273,7 +270,7 @@ func detachImage(path string) error {
 	return err
 }
 
-// grow gives a block volume another size, in bytes, also while it is used.
+// grow enlarges a block volume to a size in bytes, also while it is in use. It refuses to shrink it.
 func (d *Directories) grow(path string, size int64) error {
 	image, err := openImage(path, os.O_RDWR)
 	if err != nil {
@@ -303,13 +300,12 @@ func (d *Directories) grow(path string, size int64) error {
 	return err
 }
 
-// isBlock reports whether what is at a path is a block volume, or a snapshot of one.
 func isBlock(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && info.Mode().IsRegular()
 }
 
-// DetachAll detaches the block volumes that are in a directory for local volumes. No agent may be running with them.
+// DetachAll detaches the block volumes in a directory of local volumes that no running agent uses.
 func DetachAll(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

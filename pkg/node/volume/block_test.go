@@ -25,10 +25,10 @@ import (
 // loopChangeFD is LOOP_CHANGE_FD of linux/loop.h.
 const loopChangeFD = 0x4c06
 
-// patience is for devices that others, such as udev, have open for a moment.
+// patience is how long to wait for processes, such as udev, that keep a device open for a moment.
 const patience = time.Minute
 
-// blockPair is a claim and its provisioned volume of volumeMode Block.
+// blockPair returns a claim and its provisioned volume of volumeMode Block.
 func blockPair(dir, size string) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	claim, pv := pair(localSource(filepath.Join(dir, "pv")))
 	pv.Annotations = map[string]string{helpers.AnnDynamicallyProvisioned: storage.Provisioner}
@@ -49,7 +49,6 @@ func blockManager(t *testing.T, size string) (*Manager, ctrl.Client, string) {
 	return m, c, dir
 }
 
-// loopsBelow returns the loop devices that are bound to files in a directory.
 func loopsBelow(t *testing.T, dir string) (out []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
@@ -76,8 +75,8 @@ func loopsBelow(t *testing.T, dir string) (out []string) {
 	return out
 }
 
-// free waits until no loop device is bound to a file of a directory, also of one that was removed. Then holders have
-// let go of theirs, too.
+// free waits until no loop device is bound to a file of a directory, also to a deleted file. Holders have closed
+// their devices by then.
 func free(t *testing.T, dir string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -148,8 +147,8 @@ func readAt(t *testing.T, path string, at int64, n int) string {
 	return string(text)
 }
 
-// TestProvisionedBlockVolumes: pods get a device of the asked size, which is reserved, one after the other and at once;
-// an agent that comes anew finds it; with the last pod it is detached, and with the volume everything goes.
+// TestProvisionedBlockVolumes: pods get a device of the requested size, which is reserved, in turn and at once. A
+// restarted agent finds it. It is detached with the last pod. Removing the volume leaves nothing.
 func TestProvisionedBlockVolumes(t *testing.T) {
 	m, _, dir := blockManager(t, "3000001")
 	device := setUp(t, m, "u")
@@ -180,8 +179,7 @@ func TestProvisionedBlockVolumes(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// TestKilledBlockVolumes: wherever the agent is killed, the next one sets the volume up, or tears it down and removes
-// it, and nothing is left.
+// TestKilledBlockVolumes: wherever the agent is killed, the next one sets up or removes the volume completely.
 func TestKilledBlockVolumes(t *testing.T) {
 	for _, point := range []string{"block.begun", "block.reserved", "block.bound", "block.held"} {
 		for _, then := range []string{"started again", "torn down"} {
@@ -211,8 +209,8 @@ func TestKilledBlockVolumes(t *testing.T) {
 	}
 }
 
-// TestTenantsKeepTheirDevice: who has a loop device may detach it, but then it would be the next one that is free, and
-// another pod's. As long as the pod runs, it stays the volume's, whatever its containers ask of it.
+// TestTenantsKeepTheirDevice: a pod may detach its loop device, which could then be bound to another pod's volume.
+// While the pod runs, the device stays bound to its volume, whatever its containers do.
 func TestTenantsKeepTheirDevice(t *testing.T) {
 	m, _, dir := blockManager(t, "1Mi")
 	device := setUp(t, m, "u")
@@ -246,12 +244,11 @@ func TestTenantsKeepTheirDevice(t *testing.T) {
 	free(t, dir)
 }
 
-// TestRoomForBlockVolumes: no more is promised than there is, and what a pod gives back of its volume is not promised
-// to others.
+// TestRoomForBlockVolumes: the node promises no more space than it has, and none that a pod discarded.
 func TestRoomForBlockVolumes(t *testing.T) {
 	root := t.TempDir()
 	require.NoError(t, unix.Mount("tmpfs", root, "tmpfs", 0, "size=64m"))
-	// what detaches devices may have one open
+	// another process may have a device open
 	t.Cleanup(func() { require.NoError(t, unix.Unmount(root, unix.MNT_DETACH)) })
 	d := &Directories{
 		dir: filepath.Join(root, "local-volumes"), inUse: func(string, types.UID) (types.UID, error) { return "", nil },
@@ -297,7 +294,7 @@ func TestRoomForBlockVolumes(t *testing.T) {
 	require.ErrorContains(t, err, "has 10485760 bytes, and the volume 1048576")
 }
 
-// TestRoughly: what is wanted is never said to be less than what is there, and not in more digits than last.
+// TestRoughly: the wanted size is never printed as less than the free one, and both are short.
 func TestRoughly(t *testing.T) {
 	for n, want := range map[int64][2]string{
 		0: {"0", "0"}, 4096: {"4096", "4096"}, 10 << 10: {"10Ki", "10Ki"}, 10<<30 + 1: {"10Gi", "11Gi"},
@@ -308,7 +305,7 @@ func TestRoughly(t *testing.T) {
 	}
 }
 
-// TestBlockVolumesGrow while they are used, and by the size that their claims have got.
+// TestBlockVolumesGrow: volumes grow while they are in use, to the sizes of their claims.
 func TestBlockVolumesGrow(t *testing.T) {
 	m, c, dir := blockManager(t, "1Mi")
 	require.NoError(t, m.Directories().Resize("pv", 1<<20), "it was never used")
@@ -335,7 +332,7 @@ func TestBlockVolumesGrow(t *testing.T) {
 	require.EqualValues(t, 3<<20, sizeOfDevice(t, setUp(t, next, "u")), "it was killed before the device knew")
 }
 
-// TestCopiesOfBlockVolumes: snapshots and clones are made while no pod uses the volume, and none begins to meanwhile.
+// TestCopiesOfBlockVolumes: a volume is copied only while no pod uses it, and not usable meanwhile.
 func TestCopiesOfBlockVolumes(t *testing.T) {
 	m, _, dir := blockManager(t, "1Mi")
 	d := m.Directories()
@@ -373,7 +370,7 @@ func TestCopiesOfBlockVolumes(t *testing.T) {
 	}
 	require.ErrorIs(t, d.Fill(t.Context(), "huge", "snapshot/s", 1<<60, nil), ErrNoRoom)
 
-	// One that was never used.
+	// A volume that was never used.
 	_, err = d.TakeSnapshot(t.Context(), "empty", "unused", 1<<20, nil)
 	require.NoError(t, err)
 	require.NoError(t, d.Fill(t.Context(), "of-empty", "snapshot/empty", 1<<20, nil))
@@ -392,8 +389,7 @@ func TestCopiesOfBlockVolumes(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// TestBlockVolumesAreFiles: neither a directory with files, such as another volume's, nor a link is taken for a block
-// volume, nor a file for a directory.
+// TestBlockVolumesAreFiles: neither directories nor links are used as block volumes, nor files as directories.
 func TestBlockVolumesAreFiles(t *testing.T) {
 	d := directories(t, nil)
 	path := func(volume string) string { return filepath.Join(d.dir, volume) }

@@ -17,26 +17,25 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/disk"
 )
 
-// Directories are the volumes that are provisioned on this node, one directory for each PersistentVolume, or one file
-// for those of volumeMode Block. The volume's object is written before its directory is made, and removed after it, so
-// that a directory is never forgotten: Remove is called until it succeeds once.
+// Directories manages the volumes that are provisioned on this node. Each PersistentVolume has one directory, or one
+// file if its volumeMode is Block. The PersistentVolume is created before its directory and deleted after it. So no
+// directory is leaked: Remove is called until it succeeds once.
 type Directories struct {
 	dir string
-	// inUse returns a pod, besides one that may be "", that uses a volume, "" for none.
+	// inUse returns a pod that uses a volume, "" if none does. It ignores the pod besides, unless that is "".
 	inUse func(volume string, besides types.UID) (types.UID, error)
 	fail  failpoint.Hook
 
-	mu     sync.Mutex      // held while a directory is made or removed, or a device is attached or detached
-	making map[string]bool // volumes and snapshots that are made as copies, and snapshots that are removed
-	copied map[string]int  // how many copies are being made of volumes and snapshots
-	copies int             // under way
+	mu     sync.Mutex      // held while a volume is made or removed, or a device is attached or detached
+	making map[string]bool // volumes and snapshots that are being copied to, and snapshots that are being removed
+	copied map[string]int  // the number of running copies, by source
+	copies int             // the number of running copies
 }
 
 // ErrInUse means that a pod on this node still uses a volume.
 var ErrInUse = errors.New("the volume is in use")
 
-// The prefixes of directories that are being made or removed, and of the records of volumes' projects. Names of volumes
-// do not begin with a dot.
+// Prefixes of directories that are being made or removed, and of project records. No volume name begins with a dot.
 const (
 	newPrefix     = ".new-"
 	removing      = ".removing-"
@@ -53,9 +52,9 @@ func (d *Directories) path(volume string) (string, error) {
 	return filepath.Join(d.dir, volume), nil
 }
 
-// make makes a volume's directory, with its mode and its size in bytes, in one step. want is the path in the volume's
-// object: one from another data directory would be another volume. The size is enforced where the file system has
-// project quotas, also of a directory that is there already.
+// make makes a volume's directory atomically, with its mode and its size in bytes. want is the path in the
+// PersistentVolume: make refuses a path in another data directory. If the file system enforces project quotas, the
+// size is also set for an existing directory.
 func (d *Directories) make(volume, want string, size int64) error {
 	path, err := d.path(volume)
 	if err != nil {
@@ -74,7 +73,7 @@ func (d *Directories) make(volume, want string, size int64) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// Only containers that mount a directory in it can reach it.
+	// Mode 0711: users cannot list the volumes.
 	if err := os.MkdirAll(d.dir, 0o711); err != nil {
 		return err
 	}
@@ -107,8 +106,8 @@ func (d *Directories) elsewhere(path string) error {
 	return fmt.Errorf("the volume is at %s, but local volumes of this node are in %s", path, d.dir)
 }
 
-// Resize sets the size of a volume, in bytes. It succeeds if the volume was never used: it gets its size when it is
-// made.
+// Resize sets the size of a volume, in bytes. It succeeds if the volume does not exist yet. It does not shrink block
+// volumes.
 func (d *Directories) Resize(volume string, size int64) error {
 	path, err := d.path(volume)
 	if err != nil {
@@ -125,8 +124,8 @@ func (d *Directories) Resize(volume string, size int64) error {
 	return d.limit(volume, size)
 }
 
-// Remove removes a volume's directory with everything in it, or its file. It succeeds if there is none, and fails with
-// ErrInUse while a pod on this node uses it.
+// Remove removes a volume's directory or file. It succeeds if there is none. The error is ErrInUse while a pod on
+// this node uses the volume, and ErrBusy while it is being copied.
 func (d *Directories) Remove(ctx context.Context, volume string) error {
 	path, err := d.path(volume)
 	if err != nil {
@@ -143,11 +142,11 @@ func (d *Directories) Remove(ctx context.Context, volume string) error {
 	if err := detachImage(path); err != nil {
 		return err
 	}
-	if err := d.limit(volume, 0); err != nil { // its project will be another volume's
+	if err := d.limit(volume, 0); err != nil { // the project is reused for another volume
 		return err
 	}
 	gone := filepath.Join(d.dir, removing+volume)
-	if err := disk.RemoveAll(ctx, gone); err != nil { // of a removal that was interrupted
+	if err := disk.RemoveAll(ctx, gone); err != nil { // an interrupted removal
 		return err
 	}
 	if err := os.Rename(path, gone); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -167,7 +166,6 @@ func (d *Directories) Remove(ctx context.Context, volume string) error {
 	return d.fail.At("local.removed")
 }
 
-// idle fails with ErrInUse while a pod on this node uses a volume.
 func (d *Directories) idle(volume string) error {
 	pod, err := d.inUse(volume, "")
 	if err == nil && pod != "" {
@@ -176,7 +174,6 @@ func (d *Directories) idle(volume string) error {
 	return err
 }
 
-// usedBy returns a pod of this node, besides one that may be "", that uses a PersistentVolume, "" for none.
 func (m *Manager) usedBy(volume string, besides types.UID) (types.UID, error) {
 	pods, err := m.List()
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Field returns the text of a pod's field for a fieldRef, in a volume or an environment variable.
+// Field returns the value of a fieldRef, in a volume or an environment variable.
 func Field(p *corev1.Pod, path, podIP, hostIP string) (string, error) {
 	for _, k := range []struct {
 		prefix string
@@ -55,8 +55,8 @@ func lines(m map[string]string) string {
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// Resource returns the text of a container's resource for a resourceFieldRef: the value divided by the divisor, rounded
-// up. The default of limits is the node's allocatable.
+// Resource returns the value of a resourceFieldRef: the container's resource divided by the divisor, rounded up. A
+// limit that is not set is the node's allocatable resource.
 func Resource(p *corev1.Pod, r *corev1.ResourceFieldSelector, containerName string,
 	allocatable corev1.ResourceList) (string, error) {
 	name := r.ContainerName

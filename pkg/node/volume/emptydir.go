@@ -21,13 +21,11 @@ import (
 
 const emptyDirName = "kubernetes.io/empty-dir"
 
-// emptyDir is the plugin for a pod's scratch space, on disk or in memory.
 type emptyDir struct {
 	allocatable func() corev1.ResourceList
 	fail        failpoint.Hook
 }
 
-// emptyDirState is recorded for an emptyDir in memory.
 type emptyDirState struct {
 	Tmpfs mountID `json:"tmpfs"`
 }
@@ -47,11 +45,10 @@ func (e emptyDir) Setup(_ context.Context, p Pod, v *Volume) (Mounted, error) {
 	return out, fmt.Errorf("emptyDir medium %q is not supported on this node", p.Source.EmptyDir.Medium)
 }
 
-// unfinished is where a directory is prepared. Volumes have no dots in their names.
+// unfinished returns the path at which a directory is prepared. Names of volumes contain no dots.
 func unfinished(dir string) string { return dir + ".new" }
 
-// setupDisk creates the directory with its owner and mode in one step, so that no earlier Setup can have left it
-// without them.
+// setupDisk creates the directory with its owner and mode atomically. So an existing directory is complete.
 func (e emptyDir) setupDisk(p Pod, v *Volume) error {
 	if info, err := os.Lstat(v.Dir); err == nil && info.IsDir() {
 		return nil
@@ -84,7 +81,7 @@ func (e emptyDir) setupDisk(p Pod, v *Volume) error {
 	return e.fail.At("emptydir.done")
 }
 
-// setupMemory records the tmpfs before it attaches it.
+// setupMemory records the tmpfs before it attaches the mount.
 func (e emptyDir) setupMemory(p Pod, v *Volume) error {
 	if err := os.Mkdir(v.Dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -149,7 +146,7 @@ func (e emptyDir) Teardown(ctx context.Context, v *Volume) error {
 	return errors.Join(disk.RemoveAll(ctx, unfinished(v.Dir)), disk.RemoveAll(ctx, v.Dir))
 }
 
-// Usage returns the disk usage of the pod's emptyDir volumes on disk, by name. It walks them.
+// Usage walks the pod's emptyDir volumes on disk and returns their disk usage, by volume name.
 func (m *Manager) Usage(ctx context.Context, p *corev1.Pod) (map[string]disk.Usage, error) {
 	all := map[string]disk.Usage{}
 	for i := range p.Spec.Volumes {

@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/disk"
 )
 
-// objectVolume is the plugin for a kind of volume that shows API objects as files, on the node's tmpfs.
+// objectVolume is the plugin for a kind of volume that presents API objects as files on the node's tmpfs.
 type objectVolume struct {
 	name     string
 	supports func(*corev1.VolumeSource) bool

@@ -10,8 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// hostPath is the plugin for files and directories of the machine. It acquires nothing: what it creates belongs to the
-// machine.
+// hostPath is the plugin for files and directories of the host. What it creates stays on the host.
 type hostPath struct{}
 
 func (hostPath) Name() string { return "kubernetes.io/host-path" }
@@ -44,7 +43,6 @@ var hostPathNames = map[corev1.HostPathType]string{
 	corev1.HostPathCharDev: "a character device", corev1.HostPathBlockDev: "a block device",
 }
 
-// checkHostPath creates a missing path if its type says so, and checks the type of what is there.
 func checkHostPath(path string, kind corev1.HostPathType) error {
 	if kind == corev1.HostPathUnset {
 		return nil

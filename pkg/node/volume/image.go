@@ -19,16 +19,16 @@ import (
 
 const imageName = "kubernetes.io/image"
 
-// Images gives volumes the files of images; runtime.Images implements it.
+// Images provides the layers of images; runtime.Images implements it.
 type Images interface {
-	// View holds the layers of an image under a name until Unview, and returns their directories, uppermost first.
+	// View keeps the layers of an image under a name until Unview, and returns their directories, uppermost first.
 	View(ctx context.Context, name, id string) ([]string, error)
 	Unview(ctx context.Context, name string) error
 }
 
-// images is the plugin for the files of OCI images (KEP-4639). As in the kubelet, Setup acquires nothing: the image is
-// pulled when a container that mounts the volume starts, so that a missing image is reported by that container.
-// MountImage mounts it then.
+// images is the plugin for image volumes (KEP-4639). As in the kubelet, Setup acquires nothing: the image is pulled
+// when a container that mounts the volume starts, so that this container's status reports a missing image. MountImage
+// mounts it then.
 type images struct {
 	views Images
 	fail  failpoint.Hook
@@ -66,8 +66,8 @@ func (i images) Teardown(ctx context.Context, v *Volume) error {
 	return disk.RemoveAll(ctx, v.Dir)
 }
 
-// mount mounts the image's files at the volume's directory, with their owners mapped by a user namespace if there is
-// one. What it acquires is recorded first: that layers are held, then the mount.
+// mount mounts the image's files at the volume's directory. If users is not empty, it maps their owners by that user
+// namespace. It records the view of the layers and then the mount, each before it acquires it.
 func (i images) mount(ctx context.Context, v *Volume, id, users string) error {
 	if err := os.Mkdir(v.Dir, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -112,7 +112,7 @@ func imageStateOf(data json.RawMessage) (imageState, error) {
 	return s, nil
 }
 
-// ImageMounted reports whether the files of an image are mounted as this volume.
+// ImageMounted reports whether the volume's image is mounted.
 func (m *Manager) ImageMounted(uid types.UID, name string) (bool, error) {
 	r, err := m.record(uid)
 	if err != nil {
@@ -136,9 +136,9 @@ func imageMounted(v *Volume) (bool, error) {
 	return mounted, err
 }
 
-// MountImage mounts the files of the image with this ID as a volume that Setup has set up. users is the path of the
-// pod's user namespace, empty if it has none. A volume that is mounted already keeps its image, as long as the pod is
-// on this node. It is safe for concurrent use for one pod.
+// MountImage mounts the image with this ID as a volume, after Setup. users is the path of the pod's user namespace,
+// empty if it has none. A volume that is mounted already keeps its image. It is safe for concurrent use, also for one
+// pod.
 func (m *Manager) MountImage(ctx context.Context, uid types.UID, name, id, users string) error {
 	r, err := m.record(uid)
 	if err != nil {
@@ -153,7 +153,7 @@ func (m *Manager) MountImage(ctx context.Context, uid types.UID, name, id, users
 	plugin := images{views: m.c.Images, fail: m.c.Failpoints}
 	if state, err := imageStateOf(v.State); err != nil {
 		return err
-	} else if state.Image != "" && state.Image != id { // its mount went with a reboot
+	} else if state.Image != "" && state.Image != id { // a reboot removed its mount
 		if err := m.c.Images.Unview(ctx, viewName(v)); err != nil {
 			return err
 		}
@@ -183,9 +183,9 @@ func (m *Manager) ImagesInUse() []string {
 	return ids
 }
 
-// newReadOnly makes a mount of layers, uppermost first, attached nowhere yet, from which nothing can be run. It goes
-// with the file descriptor, which the caller closes. Owners are mapped with the user namespace of this path, if it is
-// not empty; scratch is a directory that nobody else mounts on.
+// newReadOnly makes a detached, read-only and noexec mount of layers, uppermost first. The caller closes the file
+// descriptor, which releases the mount unless it was attached. If users is not empty, file owners are mapped by that
+// user namespace. scratch is a directory that is not a mount point.
 func newReadOnly(layers []string, users, scratch string) (fd int, id mountID, err error) {
 	switch {
 	case users != "":

@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/userns/usernstest"
 )
 
-// heldLayers has the layers of images by ID, and who holds them.
+// heldLayers implements Images: layers by image ID, and the names that hold them.
 type heldLayers struct {
 	layers map[string][]string
 
@@ -26,7 +26,7 @@ type heldLayers struct {
 	held map[string]string
 }
 
-// testImages has an image of two layers and one of a single layer, with a program in it.
+// testImages returns an image with two layers and one with a single layer, with a program in it.
 func testImages(t *testing.T) *heldLayers {
 	dir := t.TempDir()
 	for path, text := range map[string]string{
@@ -91,7 +91,7 @@ func TestImageVolume(t *testing.T) {
 			_, err = m.SubPath("u", "v", v.Path, "none", "c", 1, true)
 			require.ErrorContains(t, err, `subPath "none" does not exist in volume v`)
 
-			next := New(m.c) // as after a restart of the agent
+			next := New(m.c) // simulates a restart of the agent
 			_, err = next.Setup(t.Context(), p, "")
 			require.NoError(t, err)
 			mounted, err = next.ImageMounted("u", "v")
@@ -105,7 +105,7 @@ func TestImageVolume(t *testing.T) {
 	}
 }
 
-// The owners of an image's files are mapped with the pod's user namespace, of one layer as of several.
+// The owners of an image's files are mapped by the pod's user namespace, with one layer and with several.
 func TestImageVolumeOfOwnUsers(t *testing.T) {
 	const first = 5 * userns.Unit
 	pid, end, err := usernstest.Start(userns.Range{First: first, Count: userns.Unit})
@@ -134,7 +134,7 @@ func TestImageVolumeOfOwnUsers(t *testing.T) {
 	}
 }
 
-// A reboot takes mounts away. The tag may name another image by then.
+// A reboot removes mounts. The tag may name another image afterwards.
 func TestImageVolumeAfterAReboot(t *testing.T) {
 	m, _ := manager(t)
 	p := podWith(corev1.Volume{

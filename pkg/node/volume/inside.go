@@ -10,10 +10,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// OpenInside opens a regular file inside a directory that containers can write to. Symbolic links are followed as if
-// the directory were the root of the file system (openat2(2), RESOLVE_IN_ROOT), so none leads out of it, however fast
-// directories are replaced by links; another file system mounted in it is not entered. What is not a regular file is
-// bounded.ErrNotRegular and was not opened: opening a device may have effects, and opening a FIFO may wait.
+// OpenInside opens a regular file inside a directory that containers can write to. Symbolic links are resolved as if
+// root were the root of the file system (openat2(2), RESOLVE_IN_ROOT), also while a container replaces directories by
+// links. Mount points are not crossed. The error is bounded.ErrNotRegular for other files, which are not opened:
+// opening a device may have side effects, and opening a FIFO may block.
 func OpenInside(root, path string) (*os.File, error) {
 	base, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -24,7 +24,7 @@ func OpenInside(root, path string) (*os.File, error) {
 		Flags:   unix.O_PATH | unix.O_CLOEXEC,
 		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
 	})
-	if err != nil { // also EAGAIN, when something was renamed on the way
+	if err != nil { // also EAGAIN, if a component was renamed meanwhile
 		return nil, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer unix.Close(found)
@@ -35,7 +35,7 @@ func OpenInside(root, path string) (*os.File, error) {
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
 		return nil, &os.PathError{Op: "open", Path: path, Err: bounded.ErrNotRegular}
 	}
-	// the file that was looked at, whatever has its name now
+	// Open the file that was checked: the path may name another one by now.
 	f, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", found), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		var of *os.PathError

@@ -29,7 +29,7 @@ func TestOpenInside(t *testing.T) {
 		require.NoError(t, os.Symlink(to, filepath.Join(root, link)))
 	}
 	require.NoError(t, unix.Mkfifo(filepath.Join(root, "fifo"), 0o644))
-	// as a container may make one
+	// a link that a container may make
 	require.NoError(t, unix.Mknod(filepath.Join(root, "device"), unix.S_IFCHR|0o644, int(unix.Mkdev(1, 5))))
 	for path, want := range map[string]error{
 		"file": nil, "./sub/../file": nil, "absolute": nil, "relative": nil, "sub/up": nil, "sub/deep/links": nil,
@@ -55,8 +55,7 @@ func TestOpenInside(t *testing.T) {
 	require.ErrorIs(t, err, unix.EXDEV, "a file system that somebody mounted there may not answer")
 }
 
-// A container may put a link in the place of a directory, and back, as often as it likes: what is opened is never
-// outside.
+// A container may replace a directory by a link and back at any rate: a file outside is never opened.
 func TestOpenInsideWhileLinksAreSwapped(t *testing.T) {
 	dir := t.TempDir()
 	root, outside := filepath.Join(dir, "volume"), filepath.Join(dir, "outside")

@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// mountsBelow lists the mount points at or below dir.
 func mountsBelow(t *testing.T, dir string) []string {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/mountinfo")
@@ -31,7 +30,7 @@ func mountsBelow(t *testing.T, dir string) []string {
 	return out
 }
 
-// everyKind is a pod with each kind of volume that acquires something.
+// everyKind returns a pod with each kind of volume that acquires something.
 func everyKind() *corev1.Pod {
 	limit := resource.MustParse("1Mi")
 	p := podWith(
@@ -54,7 +53,7 @@ func everyKind() *corev1.Pod {
 	return p
 }
 
-// start does what the start of a pod with containers does.
+// start sets up the volumes as the start of a pod with containers does.
 func start(m *Manager) error {
 	r, err := startWith(m, everyKind())
 	if err != nil {
@@ -98,8 +97,7 @@ func survive(f func() error) (err error) {
 	return f()
 }
 
-// Wherever an agent is killed, or an acquisition fails, the next agent sets the volumes up completely, and tears them
-// down completely.
+// Wherever an agent is killed, or an acquisition fails, the next agent sets up and tears down the volumes completely.
 func TestKilledAtEachPoint(t *testing.T) {
 	cm := &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}, Data: map[string]string{"k": "v"},
@@ -159,13 +157,13 @@ func TestKilledAtEachPoint(t *testing.T) {
 	}
 }
 
-// setFailpoints replaces the hook, which New gave to the plugins.
+// setFailpoints replaces the hook that New gave to the plugins.
 func (m *Manager) setFailpoints(f func(string) error) {
 	m.c.Failpoints = f
 	m.plugins, m.records = New(m.c).plugins, map[types.UID]*podRecord{}
 }
 
-// What a container made in its volume is removed, what it points to is not.
+// Teardown removes what a container made in its volume, but not the targets of its links.
 func TestTeardownFollowsNoLink(t *testing.T) {
 	m, _ := manager(t)
 	outside := t.TempDir()
@@ -178,7 +176,7 @@ func TestTeardownFollowsNoLink(t *testing.T) {
 	_, err = m.SubPath("u", "v", r.Volumes["v"].Path, "sub", "c", 0, false)
 	require.NoError(t, err)
 
-	// As if it could replace the mount points themselves by links to a mount of the machine.
+	// Even if the container could replace the mount points by links to a mount of the host.
 	require.NoError(t, unix.Mount("tmpfs", outside, "tmpfs", 0, ""))
 	defer func() { require.NoError(t, unix.Unmount(outside, 0)) }()
 	require.NoError(t, os.WriteFile(filepath.Join(outside, "file"), nil, 0o600))
@@ -193,7 +191,7 @@ func TestTeardownFollowsNoLink(t *testing.T) {
 	require.NoDirExists(t, m.PodDir("u"))
 }
 
-// A mount that Setup did not make is neither detached nor emptied, wherever in the pod's directory it is.
+// Teardown neither detaches nor empties a mount that Setup did not make, wherever in the pod's directory it is.
 func TestForeignMounts(t *testing.T) {
 	for _, at := range []string{
 		"volumes/disk", "volumes/disk/below", "volumes/memory", "subpaths/disk/c/0", "containers",
@@ -221,8 +219,7 @@ func TestForeignMounts(t *testing.T) {
 	}
 }
 
-// On most machines all mounts are shared: detaching the copy of a directory with mounts below it must not detach the
-// originals.
+// Most machines share all mounts: detaching a copy of a directory must not detach the mounts in the original.
 func TestSubPathLeavesMountsOfTheHost(t *testing.T) {
 	m, _ := manager(t)
 	host := t.TempDir()
@@ -247,11 +244,11 @@ func TestSubPathLeavesMountsOfTheHost(t *testing.T) {
 	require.Equal(t, "text", read(t, below, "file"))
 }
 
-// Pods that an agent without records set up are torn down, too.
+// Pods set up by an agent that predates records are torn down, too.
 func TestAdopt(t *testing.T) {
 	m, _ := manager(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "cm"}})
 	p := everyKind()
-	p.Spec.Volumes = p.Spec.Volumes[:4] // those of that time
+	p.Spec.Volumes = p.Spec.Volumes[:4] // the volumes supported then
 	_, err := startWith(m, p)
 	require.NoError(t, err)
 	require.NoError(t, os.Remove(filepath.Join(m.PodDir("u"), recordFile)))
@@ -261,7 +258,7 @@ func TestAdopt(t *testing.T) {
 	require.NoDirExists(t, m.PodDir("u"))
 }
 
-// attacher is a plugin like one for network disks: Teardown needs what Setup learned.
+// attacher is a plugin for network disks: its Teardown needs data that Setup learned.
 type attacher struct {
 	Plugin
 	attached map[string]bool
@@ -291,7 +288,7 @@ func (a *attacher) Teardown(_ context.Context, v *Volume) error {
 	return nil
 }
 
-// A plugin is given back what it saved, after a restart and after a Setup that failed, and its volumes wait for it.
+// A plugin gets its saved state back after a restart and after a failed Setup.
 func TestPluginState(t *testing.T) {
 	for _, fail := range []bool{false, true} {
 		m, _ := manager(t)
@@ -313,7 +310,7 @@ func TestPluginState(t *testing.T) {
 	}
 }
 
-// What a killed write left in a volume goes with the next one.
+// The next write removes what a killed one left in a volume.
 func TestWriteAtomicSweeps(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "..data-123"), 0o700))

@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/apis/storage"
 )
 
-// local is the plugin for persistent volumes that are directories or block devices of one node: those that somebody
-// else made, and Coracle's own volumes, which it makes when a pod needs them first.
+// local is the plugin for local persistent volumes: directories or block devices that an administrator prepared, and
+// volumes provisioned by Coracle, which Setup makes when the first pod needs them.
 type local struct {
 	own *Directories
 }
@@ -33,8 +33,9 @@ func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
 		return out, fmt.Errorf("path %q is not absolute", out.Path)
 	}
 	if pv.Annotations[helpers.AnnDynamicallyProvisioned] == storage.Provisioner {
+		// A missing copy is not replaced by an empty volume.
 		if _, err := os.Lstat(out.Path); errors.Is(err, fs.ErrNotExist) && pv.Annotations[storage.ContentAnnotation] != "" {
-			return out, fmt.Errorf("the volume was made as a copy, and %s is gone", out.Path) // a new one would be empty
+			return out, fmt.Errorf("the volume was made as a copy, and %s is gone", out.Path)
 		}
 		if out.Block {
 			var err error
@@ -61,7 +62,7 @@ func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
 			"mounted by the administrator", out.Path)
 	}
 	if v.State != nil {
-		return out, nil // its owner was set when the pod started
+		return out, nil // the owner was set when the pod started
 	}
 	if err := setOwner(ctx, p.Pod, out); err != nil {
 		return out, err
@@ -69,8 +70,7 @@ func (l local) Setup(ctx context.Context, p Pod, v *Volume) (Mounted, error) {
 	return out, v.Save("owned")
 }
 
-// sizes returns how large a volume is at least, which its claim says, and at most: it is being expanded from the one to
-// the other.
+// sizes returns a volume's least and largest size in bytes. They differ while it is being expanded.
 func sizes(p *Persistent) (least, most int64) {
 	most = p.Volume.Spec.Capacity.Storage().Value()
 	if least = p.Claim.Status.Capacity.Storage().Value(); least <= 0 {

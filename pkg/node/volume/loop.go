@@ -16,27 +16,26 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// Loop devices (loop(4)) make files block devices. The kernel knows which file each is bound to, so nothing of it is
-// recorded.
+// Loop devices (loop(4)) present files as block devices. The kernel knows the backing file of each device, so nothing
+// is recorded.
 //
-// Whoever has a loop device may detach it, and bind it to something else: no capability is asked for, and the number of
-// one that is detached is the next one that is handed out, to another pod's volume. But the kernel detaches a device
-// only when the last one who has it open is done. So each device that a pod gets has a second loop device bound to it,
-// the holder, which has it open until the agent detaches that, also while no agent runs. Pods have no access to
+// A pod with access to a loop device may detach it without any capability. The kernel would then give the device's
+// number to another pod's volume, and the first pod would have access to it. But the kernel detaches a device only
+// when the last open file on it is closed. So each pod's device is the backing file of a second loop device, its
+// holder, which keeps it open until the agent detaches the holder, also while no agent runs. Pods have no access to
 // holders.
 const (
 	loopControl = "/dev/loop-control"
 	blockDir    = "/sys/block"
-	// maxBackingFile is a path and " (deleted)".
+	// maxBackingFile is the length of a path and " (deleted)", in bytes.
 	maxBackingFile = unix.PathMax + 64
-	// bindAttempts is how often a device that is free is looked for, as others take free ones, too.
+	// bindAttempts limits how often bindLoop tries another free device, because other processes may take it first.
 	bindAttempts = 100
 )
 
-// boundLoop is a loop device that is bound to a file.
 type boundLoop struct {
 	path    string
-	leaving bool // it is detached as soon as nobody has it open
+	leaving bool // it is detached when the last file on it is closed
 }
 
 // loopsOf returns the loop devices that are bound to an open file.
@@ -56,7 +55,7 @@ func loopsOf(file *os.File) ([]boundLoop, error) {
 		}
 		backing, err := bounded.File(filepath.Join(blockDir, e.Name(), "loop", "backing_file"), maxBackingFile)
 		if err != nil || filepath.Base(strings.TrimSuffix(string(backing), "\n")) != filepath.Base(file.Name()) {
-			continue // it is free, or somebody else's
+			continue // free, or bound to another file
 		}
 		path := filepath.Join("/dev", e.Name())
 		info, err := loopStatus(path)
@@ -86,7 +85,6 @@ func loopStatus(path string) (*unix.LoopInfo64, error) {
 	return info, nil
 }
 
-// bindLoop binds a free loop device to an open file, and returns its path.
 func bindLoop(file *os.File, flags uint32) (string, error) {
 	control, err := os.OpenFile(loopControl, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -125,7 +123,6 @@ func configureLoop(path string, file *os.File, flags uint32) error {
 	return nil
 }
 
-// holdLoop gives a loop device a holder, unless it has one.
 func holdLoop(path string) error {
 	device, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -140,15 +137,14 @@ func holdLoop(path string) error {
 	return err
 }
 
-// detachLoop detaches a loop device and its holder. It succeeds if it is detached. One that somebody has open is
-// detached when that is closed.
+// detachLoop detaches a loop device, if it is attached, and its holder. An open device is detached when it is closed.
 func detachLoop(path string) error {
 	device, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
 	defer device.Close()
-	if err := device.Sync(); err != nil { // a device that is being detached refuses what is still to be written
+	if err := device.Sync(); err != nil { // the kernel drops unwritten data when it detaches the device
 		return err
 	}
 	holders, err := loopsOf(device)
@@ -174,7 +170,7 @@ func clearLoop(device *os.File) error {
 	return nil
 }
 
-// fitLoop gives a loop device the size of its file, in bytes, and takes back what whoever has it may have changed.
+// fitLoop sets a loop device's size to its file's, in bytes, and resets settings that a pod may have changed.
 func fitLoop(path string, size int64) error {
 	device, err := os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -208,8 +204,8 @@ func fitLoop(path string, size int64) error {
 	return nil
 }
 
-// keepReserved has a loop device refuse to give back what its file has reserved, as mkfs and fstrim ask for. Where that
-// fails, or another way is found, what was given back still counts as taken for other block volumes.
+// keepReserved disables discards on a loop device, so that mkfs and fstrim do not free its file's reserved blocks.
+// This is best effort: room counts freed blocks of other block volumes as taken.
 func keepReserved(path string) {
 	_ = os.WriteFile(filepath.Join(blockDir, filepath.Base(path), "queue", "discard_max_bytes"), []byte("0"), 0)
 }

@@ -9,12 +9,11 @@ import (
 )
 
 const (
-	// maxPodObjects limits the memory in bytes that a pod's secrets, config maps and so on take. It is not charged to the
-	// pod's cgroup.
+	// maxPodObjects limits a pod's config maps, secrets and so on in bytes. The pod's cgroup is not charged for them.
 	maxPodObjects = 64 << 20
-	// fileCost is the memory in bytes that a file takes beside its data, for inodes and directory entries.
+	// fileCost is the memory in bytes that inodes and directory entries take per file.
 	fileCost = 4096
-	// All pods' objects together may take 1/objectsShare of the allocatable memory, or leastObjects bytes if that is more.
+	// All pods' objects are limited to 1/objectsShare of the allocatable memory, but at least to leastObjects bytes.
 	objectsShare = 10
 	leastObjects = 2 * maxPodObjects
 )
@@ -33,7 +32,6 @@ func memoryIn(r corev1.ResourceList) int64 {
 	return q.Value()
 }
 
-// mountMemory mounts the tmpfs for objects, or sets the size of an existing one.
 func (m *Manager) mountMemory() error {
 	_, mounted, err := mountAt(m.c.MemoryDir)
 	if err != nil {

@@ -71,10 +71,9 @@ func TestMemorySize(t *testing.T) {
 	require.EqualValues(t, 16<<20, size)
 }
 
-// The memory for pods' objects is bounded per pod and per node.
 func TestObjectsInMemoryAreBounded(t *testing.T) {
 	many := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "many"}, Data: map[string]string{}}
-	for i := range 10000 { // some 100 KB as an object, 80 MB as files
+	for i := range 10000 { // about 100 KB as an object, 80 MB as files
 		many.Data[fmt.Sprint(i)] = "x"
 	}
 	large := &corev1.Secret{

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountID identifies a mount. Both parts are known before the mount is attached, so that they can be recorded first.
+// mountID identifies a mount. All fields are known before the mount is attached, so that they can be recorded first.
 type mountID struct {
-	// ID is the kernel's for the mount (statx(2), STATX_MNT_ID_UNIQUE where the kernel has it).
+	// ID is the kernel's mount ID (statx(2)); it is never reused if the kernel has STATX_MNT_ID_UNIQUE.
 	ID uint64 `json:"id"`
-	// Dev and Ino are of the mount's root. They are the same for its copies in other mount namespaces, whose ID differs.
+	// Dev and Ino identify the mount's root. Copies in other mount namespaces have other IDs, but the same root.
 	Dev uint64 `json:"dev"`
 	Ino uint64 `json:"ino"`
 }
@@ -42,7 +42,7 @@ func identify(fd int) (id mountID, root bool, err error) {
 	return id, sx.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0, nil
 }
 
-// mountAt returns the topmost mount at path, and whether there is one. A symbolic link is no mount point.
+// mountAt returns the topmost mount at path, and whether there is one. It does not follow a symbolic link.
 func mountAt(path string) (mountID, bool, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -52,11 +52,10 @@ func mountAt(path string) (mountID, bool, error) {
 	return identify(fd)
 }
 
-// maxStacked limits how many mounts are detached from one place.
 const maxStacked = 8
 
-// detach detaches the mount want from path, with what is mounted below it. It succeeds if nothing is mounted there, and
-// fails if something else is: that is never detached.
+// detach detaches the mount want, and all mounts below it, from path. It succeeds if nothing is mounted there. It
+// fails, and detaches nothing, if the mount there is another one.
 func detach(path string, want mountID) error {
 	for range maxStacked {
 		more, err := detachOne(path, want)
@@ -83,9 +82,9 @@ func detachOne(path string, want mountID) (more bool, err error) {
 	if !id.same(want) {
 		return false, fmt.Errorf("%s has a mount that is not the volume's: unmount it", path)
 	}
-	// What is opened is what is unmounted, whatever the path names by now.
+	// Use the file descriptor: the path may name something else by now.
 	open := fmt.Sprintf("/proc/self/fd/%d", fd)
-	// Detaching the copy of a shared mount would detach the mounts below the original, too.
+	// With shared propagation, detaching this copy would also detach the mounts below the original.
 	if err := unix.Mount("", open, "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return false, &os.PathError{Op: "make private", Path: path, Err: err}
 	}

@@ -17,17 +17,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// Reference names a config map or a secret, or all objects of another kind that matter to the node.
+// Reference names a config map or a secret, or all objects of another kind that the node needs.
 type Reference struct {
 	Secret          bool
 	Namespace, Name string
-	// Bundles are all ClusterTrustBundles; the other fields are empty.
+	// Bundles selects all ClusterTrustBundles; the other fields are empty.
 	Bundles bool
-	// RequestsOf is a node, all of whose PodCertificateRequests are meant; the other fields are empty.
+	// RequestsOf selects all PodCertificateRequests of the node with this name; the other fields are empty.
 	RequestsOf string
 }
 
-// list returns an empty list of the kind, and what selects the objects.
 func (r Reference) list() (ctrl.ObjectList, []ctrl.ListOption) {
 	switch {
 	case r.RequestsOf != "":
@@ -46,8 +45,8 @@ func (r Reference) list() (ctrl.ObjectList, []ctrl.ListOption) {
 	}
 }
 
-// Objects reads the objects that the node's pods refer to. It watches config maps and secrets by name, since a node is
-// not authorized to watch others.
+// Objects reads the objects that the node's pods reference. It watches config maps and secrets by name: nodes are not
+// authorized to watch others.
 type Objects struct {
 	client  client.Interface
 	changed func(types.UID)
@@ -62,7 +61,7 @@ type Objects struct {
 
 type entry struct {
 	pods   map[types.UID]bool
-	seen   string // resourceVersion of what was read last; "" if it was not found
+	seen   string // resourceVersion of the last read; "" if it was not found
 	cancel context.CancelFunc
 }
 
@@ -76,7 +75,7 @@ func newObjects(c client.Interface, changed func(types.UID), log *slog.Logger) *
 	}
 }
 
-// Run runs the watches until ctx is done, and waits for them.
+// Run runs the watches until ctx is done, and waits for them to end.
 func (o *Objects) Run(ctx context.Context) {
 	o.mu.Lock()
 	o.ctx = ctx
@@ -88,7 +87,7 @@ func (o *Objects) Run(ctx context.Context) {
 	o.wg.Wait()
 }
 
-// Track sets the objects that a pod refers to; nil means none.
+// Track sets the objects that a pod references and starts or stops their watches.
 func (o *Objects) Track(uid types.UID, refs []Reference) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -126,7 +125,7 @@ func (o *Objects) Track(uid types.UID, refs []Reference) {
 	}
 }
 
-// watch starts a watch. Called with the lock held.
+// watch starts a watch, if Run was called. Called with the lock held.
 func (o *Objects) watch(r Reference, e *entry) {
 	if o.ctx == nil || o.ctx.Err() != nil || e.cancel != nil {
 		return
@@ -206,19 +205,19 @@ func (o *Objects) read(ctx context.Context, r Reference, into ctrl.Object) error
 	return err
 }
 
-// ConfigMap reads a config map. It must not be modified.
+// ConfigMap reads a config map.
 func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*corev1.ConfigMap, error) {
 	cm := &corev1.ConfigMap{}
 	return cm, o.read(ctx, Reference{Namespace: namespace, Name: name}, cm)
 }
 
-// Secret reads a secret. It must not be modified.
+// Secret reads a secret.
 func (o *Objects) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	s := &corev1.Secret{}
 	return s, o.read(ctx, Reference{Secret: true, Namespace: namespace, Name: name}, s)
 }
 
-// References returns the objects to which a pod's volumes and environment refer.
+// References returns the objects that a pod's volumes and environment reference.
 func References(p *corev1.Pod) []Reference {
 	set := map[Reference]bool{}
 	add := func(secret bool, name string) {

@@ -11,21 +11,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The permissions that the group of a volume gets on files and, in addition, on directories, as in the kubelet.
+// The permissions that fsGroup gets on files and, in addition, on directories, as in the kubelet.
 const (
 	groupFile      = 0o660
 	groupDirectory = 0o110 | unix.S_ISGID
 )
 
-// Limits of a walk through a volume: directories in each other, and names in memory per directory.
+// Limits of a walk through a volume: the depth of directories, and the names that are read at once.
 const (
 	maxDepth  = 256
 	nameBatch = 1024
 )
 
-// setOwner gives a volume to the pod's fsGroup, as the kubelet does: always, or only if its root does not have the
-// group with its permissions. It neither follows symbolic links nor leaves the file system. The root comes last, so
-// that a walk that was killed is repeated.
+// setOwner changes the group of a volume's files to the pod's fsGroup, as the kubelet does: always, or with
+// fsGroupChangePolicy OnRootMismatch only if the root's group or mode differs. It neither follows symbolic links nor
+// crosses into another file system. The root is changed last, so that an interrupted walk is repeated.
 func setOwner(ctx context.Context, p *corev1.Pod, m Mounted) error {
 	group := fsGroup(p)
 	if group == nil || m.ReadOnly {
@@ -52,7 +52,7 @@ func setOwner(ctx context.Context, p *corev1.Pod, m Mounted) error {
 	return nil
 }
 
-// SetOwner gives a mounted volume to the pod's fsGroup, by the pod's fsGroupChangePolicy.
+// SetOwner changes the group of a mounted volume's files to the pod's fsGroup, as its fsGroupChangePolicy says.
 func SetOwner(ctx context.Context, p *corev1.Pod, path string) error {
 	return setOwner(ctx, p, Mounted{Path: path})
 }
@@ -63,7 +63,7 @@ type owner struct {
 	device uint64
 }
 
-// directory changes an open directory after its contents, and closes it.
+// directory changes the contents of an open directory, then the directory, and closes it.
 func (o *owner) directory(fd int, mode uint32, depth int) error {
 	f := os.NewFile(uintptr(fd), "directory")
 	defer f.Close()

@@ -11,7 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// The token file is owned by the user that all containers run as and by the pod's fsGroup, as in the kubelet.
+// The token file belongs to the user that all containers run as and to the pod's fsGroup, as in the kubelet.
 func TestTokenOwner(t *testing.T) {
 	u := func(id int64) *int64 { return &id }
 	as := func(id *int64) *corev1.SecurityContext { return &corev1.SecurityContext{RunAsUser: id} }

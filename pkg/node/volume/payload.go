@@ -22,7 +22,7 @@ func mode(item, def *int32) fs.FileMode {
 	return 0o644
 }
 
-// sources are what volumes made of API objects are read from.
+// sources reads the contents of volumes made of API objects.
 type sources struct {
 	objects      *Objects
 	tokens       *tokens
@@ -31,7 +31,7 @@ type sources struct {
 	allocatable  func() corev1.ResourceList
 }
 
-// collect returns the files of a volume, by path, and when they should be collected again; zero means never.
+// collect returns the files of a volume, by path, and when to call it again; zero means never.
 type collect func(context.Context, Pod) (map[string]File, time.Time, error)
 
 func (s *sources) configMapFiles(ctx context.Context, p Pod) (map[string]File, time.Time, error) {
@@ -98,16 +98,16 @@ func (s *sources) projectedFiles(ctx context.Context, p Pod) (map[string]File, t
 	return files, refresh, errors.Join(errs...)
 }
 
-// ownFile returns a file for the user or the group of the pod alone, where there is one.
+// ownFile returns a file for only the pod's single user or its fsGroup; without either, in the default mode.
 func ownFile(p *corev1.Pod, data []byte, def *int32) File {
 	f := File{Data: data, Mode: mode(nil, def), UID: soleUser(p)}
-	if f.UID != nil || fsGroup(p) != nil { // the group's permissions are added with its ownership
+	if f.UID != nil || fsGroup(p) != nil { // WriteAtomic adds the group's permissions
 		f.Mode = 0o600
 	}
 	return f
 }
 
-// soleUser returns the user that all containers run as, or nil if they differ or one does not specify it.
+// soleUser returns the user that all containers run as, nil if they differ or one has no runAsUser.
 func soleUser(p *corev1.Pod) *int64 {
 	var ofPod *int64
 	if p.Spec.SecurityContext != nil {

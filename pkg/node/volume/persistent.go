@@ -13,18 +13,18 @@ import (
 	storage "k8s.io/component-helpers/storage/volume"
 )
 
-// PersistentPlugin is a Plugin that handles persistent volumes. Its Setup gets them in Pod.Persistent.
+// PersistentPlugin is a Plugin that handles persistent volumes. Setup gets them in Pod.Persistent.
 type PersistentPlugin interface {
 	Plugin
 	// CanSupportPersistent reports whether the plugin handles persistent volumes with this source.
 	CanSupportPersistent(*corev1.PersistentVolumeSource) bool
 }
 
-// Persistent is the volume that is bound to a pod's claim. Its objects are shared and must not be modified.
+// Persistent is the volume that is bound to a pod's claim. The objects are shared and must not be modified.
 type Persistent struct {
 	Volume *corev1.PersistentVolume
 	Claim  *corev1.PersistentVolumeClaim
-	// ReadOnly is the pod's wish.
+	// ReadOnly is set if the pod asks for a read-only volume.
 	ReadOnly bool
 }
 
@@ -34,7 +34,7 @@ func (p *Persistent) Block() bool {
 	return mode != nil && *mode == corev1.PersistentVolumeBlock
 }
 
-// usedAs checks that containers use a volume as what it is. The errors are upstream's.
+// usedAs checks that containers use the volume by its volumeMode. The error texts are the kubelet's.
 func (p *Persistent) usedAs(pod *corev1.Pod, name string) error {
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
 		if p.Block() && slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool { return m.Name == name }) {
@@ -49,8 +49,7 @@ func (p *Persistent) usedAs(pod *corev1.Pod, name string) error {
 	return nil
 }
 
-// claimOf returns the name of the claim behind a volume, and whether the pod wants it read-only. It is empty for
-// volumes without a claim.
+// claimOf returns the name of a volume's claim, "" for none, and whether the pod uses it read-only.
 func claimOf(p *corev1.Pod, v *corev1.Volume) (name string, readOnly bool) {
 	switch {
 	case v.PersistentVolumeClaim != nil:
@@ -61,9 +60,8 @@ func claimOf(p *corev1.Pod, v *corev1.Volume) (name string, readOnly bool) {
 	return "", false
 }
 
-// persistent finds the volume behind a claim of the pod; nil for volumes without a claim. The errors are upstream's.
-// inUse is set if the volume was set up for this pod before: then the claim may be waiting for its deletion until the
-// pod ends.
+// persistent returns the volume bound to a claim of the pod, or nil if v has no claim. The error texts are the
+// kubelet's. inUse means that the volume was already set up for this pod: then the claim may be terminating.
 func (m *Manager) persistent(ctx context.Context, p *corev1.Pod, v *corev1.Volume, inUse bool) (*Persistent, error) {
 	name, readOnly := claimOf(p, v)
 	if name == "" {
@@ -111,7 +109,7 @@ func (m *Manager) bound(ctx context.Context, p *corev1.Pod, v *corev1.Volume, na
 	return &Persistent{Volume: &pv, Claim: &claim}, m.mayUse(&pv)
 }
 
-// mayUse checks what every plugin would have to: that the volume can be used on this node.
+// mayUse checks that the volume's node affinity allows this node.
 func (m *Manager) mayUse(pv *corev1.PersistentVolume) error {
 	if pv.Spec.NodeAffinity == nil || m.c.Node == nil {
 		return nil

@@ -27,7 +27,7 @@ func claimVolume(claim string, readOnly bool) corev1.Volume {
 	}
 }
 
-// pair is a claim and a volume that are bound to each other.
+// pair returns a claim and a volume that are bound to each other.
 func pair(source corev1.PersistentVolumeSource) (*corev1.PersistentVolumeClaim, *corev1.PersistentVolume) {
 	c := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "c", UID: "claim"},
 		Spec:   corev1.PersistentVolumeClaimSpec{VolumeName: "pv"},
@@ -162,7 +162,7 @@ func onNode(name string) *corev1.VolumeNodeAffinity {
 	}}}}
 }
 
-// TestAPodKeepsItsDyingClaim: what is set up stays usable until the pod ends.
+// TestAPodKeepsItsDyingClaim: a volume that is set up stays usable after its claim was deleted, until the pod ends.
 func TestAPodKeepsItsDyingClaim(t *testing.T) {
 	claim, pv := pair(localSource(t.TempDir()))
 	claim.Finalizers = []string{"kubernetes.io/pvc-protection"}
@@ -192,7 +192,7 @@ func TestEphemeralVolumes(t *testing.T) {
 	require.Equal(t, dir, r.Volumes["v"].Path)
 }
 
-// TestVolumesBelongToTheGroup: fsGroup owns everything in the volume, and nothing that a link in it points to.
+// TestVolumesBelongToTheGroup: the files in the volume belong to fsGroup, but not the targets of links.
 func TestVolumesBelongToTheGroup(t *testing.T) {
 	dir, outside := t.TempDir(), filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(outside, nil, 0o600))
@@ -268,8 +268,7 @@ func TestDirectoriesOfVolumes(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// TestKilledDirectories: wherever the agent is killed, the next call makes or removes the directory, and nothing else
-// is left.
+// TestKilledDirectories: wherever the agent is killed, the next call makes or removes the directory completely.
 func TestKilledDirectories(t *testing.T) {
 	for _, point := range []string{"local.mkdir", "local.limited", "local.made", "local.renamed", "local.removed"} {
 		t.Run(point, func(t *testing.T) {

@@ -13,19 +13,19 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Plugin sets up and tears down one kind of volume. The Manager records which plugin has a volume before it calls
-// Setup, and calls Teardown until it succeeds once, also after a restart of the agent and for a Setup that was killed
+// Plugin sets up and tears down one kind of volume. The Manager records the volume's plugin before it calls Setup. It
+// calls Teardown until that succeeds once, also after a restart of the agent and after a Setup that was killed
 // halfway.
 type Plugin interface {
-	// Name is recorded with each volume. It must never change.
+	// Name is recorded with each volume, so it must never change.
 	Name() string
 	// CanSupport reports whether the plugin handles volumes with this source. The first plugin that does is used.
 	CanSupport(*corev1.VolumeSource) bool
-	// Setup makes a volume available to the pod's containers, or updates it. It may be called at any time and must not
-	// disturb what is in use. What Teardown cannot tell from the Volume alone is recorded with Volume.Save before it is
-	// acquired.
+	// Setup makes a volume available to the pod's containers, or updates it. It may be called repeatedly, also while
+	// containers use the volume. What Teardown needs beyond the Volume's fields must be recorded with Volume.Save
+	// before it is acquired.
 	Setup(context.Context, Pod, *Volume) (Mounted, error)
-	// Teardown releases what Setup acquired. It knows no more than the Volume, and it succeeds if nothing is there. It
+	// Teardown releases what Setup acquired. It gets only the Volume, and succeeds if there is nothing to release. It
 	// neither follows symbolic links below the Volume's directories nor detaches a mount that Setup did not make.
 	Teardown(context.Context, *Volume) error
 }
@@ -35,17 +35,17 @@ type Pod struct {
 	*corev1.Pod
 	Volume string // the name of the volume
 	Source *corev1.VolumeSource
-	// Persistent is the volume behind the claim that Source names; nil if it names none.
+	// Persistent is the volume bound to the claim in Source; nil if Source has no claim.
 	Persistent *Persistent
-	// IP may be empty while the pod has none.
+	// IP is empty while the pod has no address.
 	IP string
-	// memory is what the pod's remaining volumes may take of the node's tmpfs, in bytes.
+	// memory is how many bytes of the node's tmpfs the pod's remaining volumes may take.
 	memory *int64
 	tokens *tokens
 }
 
-// Token returns a token of the pod's service account for an audience, which may be empty, valid for a number of
-// seconds; nil is an hour. It is the same until four fifths of its lifetime are over.
+// Token returns a token of the pod's service account for an audience, which may be empty. seconds is its lifetime;
+// nil means an hour. The token is cached until four fifths of its lifetime have passed.
 func (p Pod) Token(ctx context.Context, audience string, seconds *int64) (authv1.TokenRequestStatus, error) {
 	t, err := p.tokens.get(ctx, p.Pod, &corev1.ServiceAccountTokenProjection{
 		Audience: audience, ExpirationSeconds: seconds,
@@ -57,18 +57,17 @@ func (p Pod) Token(ctx context.Context, audience string, seconds *int64) (authv1
 type Volume struct {
 	UID  types.UID
 	Name string
-	// Dir and MemoryDir are names for directories of the volume's own, on disk and on the node's tmpfs. The parents of Dir
-	// exist.
+	// Dir and MemoryDir are the volume's own directories on disk and on the node's tmpfs. The parent of Dir exists.
 	Dir, MemoryDir string
 	// Persistent is the name of the PersistentVolume, "" for other volumes.
 	Persistent string
-	// State is what was saved last, nil if nothing was.
+	// State is the last saved state, nil if none was saved.
 	State json.RawMessage
 
 	save func(json.RawMessage) error
 }
 
-// Save records a value as State. Only the agent can write the record, and it survives the agent.
+// Save records a value as State. The record survives a restart of the agent, and containers cannot write to it.
 func (v *Volume) Save(state any) error {
 	data, err := json.Marshal(state)
 	if err != nil {
@@ -85,17 +84,16 @@ func (v *Volume) Save(state any) error {
 type Mounted struct {
 	// Path on the host.
 	Path string
-	// Block means that Path is a block device, which containers get as a device and not as a mount.
+	// Block means that Path is a block device, which containers get as a device instead of a mount.
 	Block bool
-	// ReadOnly volumes are mounted read-only into all containers.
+	// ReadOnly means that all containers mount the volume read-only.
 	ReadOnly bool
-	// NoExec means that containers may not run its files.
+	// NoExec means that containers cannot execute its files.
 	NoExec bool
-	// Mapped means that the owners of its files are mapped with the pod's user namespace. Those of other volumes are
-	// mapped where a container mounts them.
+	// Mapped means that the owners of its files are already mapped by the pod's user namespace. For other volumes
+	// they are mapped when a container mounts the volume.
 	Mapped bool
-	// CreateMissing means that Path need not exist: the directory is created when a container mounts it, as container
-	// runtimes do for the kubelet.
+	// CreateMissing means that a missing Path is created as a directory when a container mounts it.
 	CreateMissing bool
 	// Refresh is when Setup should be called again to renew a token; zero means never.
 	Refresh time.Time

@@ -26,30 +26,27 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// requestPatience is how long a request may be without an answer before another is made. Upstream's cleaner deletes
-// requests at that age.
+// requestPatience is how long a request may stay unanswered before a new one is made. The cleaner of
+// kube-controller-manager deletes requests at that age.
 const requestPatience = 15 * time.Minute
 
-// errNotIssued is the error for a certificate that is not there yet.
 var errNotIssued = errors.New("credential bundle is not issued yet")
 
 // credential is a key, as PKCS #8 PEM, with its certificates, as PEM.
 type credential struct {
 	key, chain []byte
-	// renew is when the next certificate is to be requested.
+	// renew is when to request the next certificate.
 	renew time.Time
 }
 
-// pending is a PodCertificateRequest that waits for its signer.
 type pending struct {
 	key     []byte
 	request types.NamespacedName
 	until   time.Time
 }
 
-// podCertificate is the state of one podCertificate source of a pod's volume.
 type podCertificate struct {
-	have    *credential // nil until the first one is issued
+	have    *credential // nil before the first one is issued
 	waits   *pending    // nil if nothing is requested
 	refused error       // the signer's refusal, which is final
 }
@@ -60,9 +57,9 @@ type podCertificateKey struct {
 	source int
 }
 
-// podCertificates requests certificates for pods (KEP-4317). Keys are in memory and in the pods' volumes alone: after a
-// restart of the agent, new ones are made, as in the kubelet. Safe for concurrent use, with one call for each pod at a
-// time.
+// podCertificates requests certificates for pods (KEP-4317). Keys are only in memory and in the pods' volumes. As in
+// the kubelet, they are replaced after a restart of the agent. It is safe for concurrent use, with one call per pod
+// at a time.
 type podCertificates struct {
 	client client.Interface
 
@@ -74,7 +71,6 @@ func newPodCertificates(c client.Interface) *podCertificates {
 	return &podCertificates{client: c, byKey: map[podCertificateKey]*podCertificate{}}
 }
 
-// forget drops the keys of a pod.
 func (c *podCertificates) forget(uid types.UID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,9 +92,9 @@ func (c *podCertificates) state(k podCertificateKey) *podCertificate {
 	return s
 }
 
-// get returns the credential for a source, and when to call it again if no request changes before. It requests a
-// certificate if there is none, or when the last one is to be renewed; until it is issued, the last one is returned, or
-// errNotIssued.
+// get returns the credential for a source, and when to call get again if no request changes before. It requests a
+// certificate if there is none or if it is time to renew it. Until the new one is issued, get returns the previous
+// one or errNotIssued.
 func (c *podCertificates) get(ctx context.Context, p *corev1.Pod, volume string, source int,
 	want *corev1.PodCertificateProjection) (*credential, time.Time, error) {
 	s, now := c.state(podCertificateKey{p.UID, volume, source}), time.Now()
@@ -115,7 +111,7 @@ func (c *podCertificates) get(ctx context.Context, p *corev1.Pod, volume string,
 			if s.have == nil {
 				return nil, time.Time{}, err
 			}
-			return s.have, now.Add(time.Minute), nil // it is valid for a while
+			return s.have, now.Add(time.Minute), nil // the current certificate is still valid
 		}
 	}
 	switch {
@@ -127,16 +123,15 @@ func (c *podCertificates) get(ctx context.Context, p *corev1.Pod, volume string,
 	return s.have, s.have.renew, nil
 }
 
-// look reads the answer to the pending request.
 func (c *podCertificates) look(ctx context.Context, p *corev1.Pod, s *podCertificate, now time.Time) error {
 	var list certificatesv1.PodCertificateRequestList
-	// A node may list the requests for its pods.
+	// A node may list only the requests for its own pods.
 	err := c.client.List(ctx, &list, ctrl.InNamespace(s.waits.request.Namespace),
 		ctrl.MatchingFields{"metadata.name": s.waits.request.Name, "spec.nodeName": p.Spec.NodeName})
 	if err != nil {
 		return fmt.Errorf("PodCertificateRequest %s: %w", s.waits.request, err)
 	}
-	if len(list.Items) == 0 { // it was deleted
+	if len(list.Items) == 0 { // deleted; request again
 		s.waits = nil
 		return nil
 	}
@@ -152,7 +147,7 @@ func (c *podCertificates) look(ctx context.Context, p *corev1.Pod, s *podCertifi
 		case certificatesv1.PodCertificateRequestConditionTypeIssued:
 			issued := &credential{key: s.waits.key, chain: clean(r.Status.CertificateChain)}
 			if r.Status.BeginRefreshAt != nil {
-				// Pods that started together do not renew together.
+				// Jitter: pods that started together should not renew together.
 				issued.renew = r.Status.BeginRefreshAt.Add(mathrand.N(5 * time.Minute))
 			}
 			s.have, s.waits = issued, nil
@@ -165,7 +160,6 @@ func (c *podCertificates) look(ctx context.Context, p *corev1.Pod, s *podCertifi
 	return nil
 }
 
-// request makes a key and requests a certificate for it.
 func (c *podCertificates) request(ctx context.Context, p *corev1.Pod, s *podCertificate,
 	want *corev1.PodCertificateProjection, now time.Time) error {
 	account := &corev1.ServiceAccount{}
@@ -199,8 +193,7 @@ func (c *podCertificates) request(ctx context.Context, p *corev1.Pod, s *podCert
 	return nil
 }
 
-// newKey makes a key of a type of the API. It returns its PEM and, as proof that the requestor has it, an empty signing
-// request.
+// newKey makes a key of an API key type, as PEM, and an empty signing request as proof of possession.
 func newKey(kind string) (text, proof []byte, err error) {
 	var key crypto.Signer
 	switch kind {
@@ -230,7 +223,7 @@ func newKey(kind string) (text, proof []byte, err error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), proof, err
 }
 
-// clean returns the certificates of a chain without headers and what is between them.
+// clean returns the certificates of a PEM chain without headers and other text.
 func clean(chain string) []byte {
 	var out []byte
 	for rest := []byte(chain); ; {
@@ -242,7 +235,6 @@ func clean(chain string) []byte {
 	}
 }
 
-// write adds a credential's files to those of a volume.
 func (c *credential) write(files map[string]File, p *corev1.Pod, want *corev1.PodCertificateProjection, def *int32) {
 	for path, data := range map[string][]byte{
 		want.CredentialBundlePath: slices.Concat(c.key, c.chain), want.KeyPath: c.key, want.CertificateChainPath: c.chain,

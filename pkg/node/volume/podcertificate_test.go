@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 )
 
-// issuer is an API with a signer of the test's own.
+// issuer is an API with a signer that the test controls.
 type issuer struct {
 	t *testing.T
 	ctrl.WithWatch
@@ -41,7 +41,7 @@ func newIssuer(t *testing.T) *issuer {
 			&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", UID: "n-uid"}}).Build()}
 }
 
-// open returns the requests without an answer.
+// open returns the unanswered requests.
 func (i *issuer) open() (open []*certificatesv1.PodCertificateRequest) {
 	var list certificatesv1.PodCertificateRequestList
 	require.NoError(i.t, i.List(context.Background(), &list))
@@ -115,7 +115,7 @@ func TestPodCertificateIsRequestedOnceAndRenewed(t *testing.T) {
 		require.Equal(t, string(first.key), string(files["key"].Data))
 		require.Equal(t, string(first.chain), string(files["chain"].Data))
 
-		// The old certificate stays until there is a new one, also over a deletion of the request.
+		// The old certificate stays until a new one is issued, also if the request is deleted.
 		time.Sleep(time.Until(again))
 		for range 2 {
 			have, _, err := get()
@@ -136,7 +136,7 @@ func TestPodCertificateIsRequestedOnceAndRenewed(t *testing.T) {
 		require.Equal(t, certificate("second"), string(second.chain))
 		require.NotEqual(t, first.key, second.key)
 
-		// A request that nobody answers is made again.
+		// An unanswered request is made again.
 		time.Sleep(2 * time.Hour)
 		_, again, err = get()
 		require.NoError(t, err)

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Project quotas (quotactl_fd(2), Linux 5.14) limit what a directory and all below it take of a file system: ext4 and
-// xfs that are mounted with prjquota. x/sys/unix has the numbers of the calls, but not these.
+// Project quotas (quotactl_fd(2), Linux 5.14) limit the size of a directory tree on ext4 and xfs file systems mounted
+// with prjquota. x/sys/unix lacks these constants.
 const (
 	quotaProject = 2
 	quotaGet     = 0x800007 // Q_GETQUOTA
@@ -29,12 +29,11 @@ const (
 	limitBlocks = 1    // QIF_BLIMITS
 	blockSize   = 1024 // QIF_DQBLKSIZE
 
-	// Volumes get the projects from here on, where neither /etc/projid nor other programs are likely to have theirs.
+	// Volumes use projects from firstProject up, a range that /etc/projid and other programs are unlikely to use.
 	firstProject = 0x434f0000
 	maxProjects  = 1 << 16
 )
 
-// quota is struct if_dqblk.
 type quota struct {
 	hardBlocks, softBlocks, bytes  uint64
 	hardInodes, softInodes, inodes uint64
@@ -42,7 +41,6 @@ type quota struct {
 	valid, _                       uint32
 }
 
-// attributes is struct fsxattr.
 type attributes struct {
 	flags, extentSize, extents, project, cowExtentSize uint32
 	_                                                  [8]byte
@@ -60,7 +58,6 @@ func quotaOf(dir *os.File, project uint32, q *quota) error {
 	return quotactl(dir, quotaGet, uintptr(project), unsafe.Pointer(q))
 }
 
-// limited reports whether the file system of a directory enforces project quotas.
 func limited(dir *os.File) bool {
 	state := struct { // struct fs_quota_statv, 160 bytes
 		version int8
@@ -79,8 +76,8 @@ func attributesOf(dir *os.File) (a attributes, err error) {
 	return a, err
 }
 
-// projectOf returns a volume's project, 0 if it has none. It is recorded beside the directory, as the target of a
-// symbolic link: root in a container owns the directory itself, and may give it the project of another volume.
+// projectOf returns a volume's project, 0 if it has none. It is recorded as the target of a symbolic link beside the
+// directory, because root in a container may change the project of the directory itself.
 func (d *Directories) projectOf(volume string) (uint32, error) {
 	path := filepath.Join(d.dir, projectPrefix+volume)
 	text, err := os.Readlink(path)
@@ -97,8 +94,7 @@ func (d *Directories) projectOf(volume string) (uint32, error) {
 	return uint32(id), nil
 }
 
-// assign gives a volume's directory, which is new and empty, a project that no other volume has. It does nothing where
-// quotas are not enforced.
+// assign gives a volume's new and empty directory a project of its own. It does nothing if quotas are not enforced.
 func (d *Directories) assign(volume, path string) error {
 	dir, err := os.Open(path)
 	if err != nil {
@@ -134,7 +130,7 @@ func (d *Directories) assign(volume, path string) error {
 	return nil
 }
 
-// free returns a project that no volume has, and no file on the file system of dir.
+// free returns a project that neither a volume nor a file on dir's file system has.
 func (d *Directories) free(dir *os.File) (uint32, error) {
 	entries, err := os.ReadDir(d.dir)
 	if err != nil {
@@ -156,15 +152,14 @@ func (d *Directories) free(dir *os.File) (uint32, error) {
 		}
 		var q quota
 		if err := quotaOf(dir, id, &q); err == nil && (q.bytes > 0 || q.inodes > 0) {
-			continue // files that somebody moved out of a volume keep its project
+			continue // files that were moved out of a volume keep its project
 		}
 		return id, nil
 	}
 	return 0, fmt.Errorf("all %d projects for volumes are taken", maxProjects)
 }
 
-// limit sets the size of a volume, in bytes; 0 removes the limit. It does nothing if the volume has no project, or
-// quotas are not enforced any more.
+// limit sets a volume's size limit in bytes; 0 removes it. Without a project or quotas it does nothing.
 func (d *Directories) limit(volume string, bytes int64) error {
 	id, err := d.projectOf(volume)
 	if err != nil || id == 0 {

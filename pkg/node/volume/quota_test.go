@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// quotaFS mounts an ext4 file system with project quotas, of 64 MiB, and returns its root.
+// quotaFS mounts an ext4 file system of 64 MiB with project quotas, and returns its root.
 func quotaFS(t *testing.T) string {
 	t.Helper()
 	if _, err := exec.LookPath("mkfs.ext4"); err != nil {
@@ -37,8 +37,7 @@ func quotaFS(t *testing.T) string {
 	return root
 }
 
-// writeZeros appends to a file without CAP_SYS_RESOURCE, for which quotas do not hold. Containers do not have it unless
-// they are given it.
+// writeZeros appends to a file without CAP_SYS_RESOURCE, which bypasses quotas and which containers lack by default.
 func writeZeros(path string, size int) error {
 	c := exec.Command("setpriv", "--bounding-set=-sys_resource", "dd", "if=/dev/zero", "of="+path, "bs=64k",
 		"count="+strconv.Itoa(size>>16), "oflag=append", "conv=notrunc")
@@ -49,8 +48,7 @@ func writeZeros(path string, size int) error {
 	return nil
 }
 
-// TestSizesOfVolumes: a volume takes no more than its size, whatever its neighbour has; the limit grows with it, and
-// goes with it.
+// TestSizesOfVolumes: a volume cannot exceed its size. The limit grows with the volume, and is removed with it.
 func TestSizesOfVolumes(t *testing.T) {
 	dir := filepath.Join(quotaFS(t), "local-volumes")
 	var fail string
@@ -117,8 +115,7 @@ func TestSizesOfVolumes(t *testing.T) {
 	}
 }
 
-// TestForgedProjects: a container that gives its volume the project of another one does not make the agent change that
-// one's size.
+// TestForgedProjects: a container that assigns another volume's project to its own does not affect the other volume.
 func TestForgedProjects(t *testing.T) {
 	dir := filepath.Join(quotaFS(t), "local-volumes")
 	d := &Directories{dir: dir, inUse: func(string, types.UID) (types.UID, error) { return "", nil }}
@@ -154,7 +151,7 @@ func TestForgedProjects(t *testing.T) {
 	require.Empty(t, left, "nothing is left")
 }
 
-// TestSizesWithoutQuotas: where the file system has none, volumes are not limited.
+// TestSizesWithoutQuotas: volumes are not limited on a file system without quotas.
 func TestSizesWithoutQuotas(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "local-volumes")
 	d := &Directories{dir: dir, inUse: func(string, types.UID) (types.UID, error) { return "", nil }}

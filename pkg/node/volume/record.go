@@ -19,19 +19,19 @@ import (
 )
 
 const (
-	// recordFile lies in the pod's directory, where containers cannot write.
+	// recordFile is in the pod's directory, where containers cannot write.
 	recordFile = "volumes.json"
-	// maxRecord limits a record, in bytes. A pod's object, which is at most 1.5 MiB, names fewer volumes and mounts.
+	// maxRecord limits a record, in bytes. Pod objects are at most 1.5 MiB, so a real record is smaller.
 	maxRecord = 8 << 20
 )
 
-// podRecord is what a pod's volumes acquired or were about to acquire. It is written before anything is acquired, and
-// removed once everything is released. Safe for concurrent use.
+// podRecord lists what a pod's volumes have acquired or are about to acquire. It is written before anything is
+// acquired and removed after everything is released. It is safe for concurrent use.
 type podRecord struct {
 	path string
 	fail failpoint.Hook
 
-	images sync.Mutex // one image volume is mounted at a time
+	images sync.Mutex // serializes mounts of image volumes
 
 	mu sync.Mutex
 	recorded
@@ -39,18 +39,18 @@ type podRecord struct {
 
 type recorded struct {
 	Volumes map[string]volumeRecord `json:"volumes,omitempty"` // by name
-	// SubPaths are mounts, by their path below the pod's directory for them.
+	// SubPaths are the mounts of subPaths, by path below subPathsDir.
 	SubPaths map[string]mountID `json:"subPaths,omitempty"`
 }
 
 type volumeRecord struct {
 	Plugin string          `json:"plugin"`
 	State  json.RawMessage `json:"state,omitempty"`
-	// Persistent is the name of the PersistentVolume; empty for other volumes.
+	// Persistent is the name of the PersistentVolume, empty for other volumes.
 	Persistent string `json:"persistent,omitempty"`
 }
 
-// record returns a pod's record, an empty one if nothing is recorded. The pod's directory need not exist.
+// record returns a pod's record, which is empty if nothing is recorded. The pod's directory need not exist.
 func (m *Manager) record(uid types.UID) (*podRecord, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,7 +66,7 @@ func (m *Manager) record(uid types.UID) (*podRecord, error) {
 		return nil, fmt.Errorf("read the record of a pod's volumes: %w", err)
 	default:
 		if err := json.Unmarshal(data, &r.recorded); err != nil {
-			// A kill cannot tear it, since it is renamed into place: the machine lost power, and with it all mounts.
+			// The file is replaced atomically, so the machine lost power, and with it all mounts.
 			m.c.Logger.Warn("unreadable record of a pod's volumes", "path", r.path, "error", err)
 			r.recorded = adopt(m.PodDir(uid))
 		}
@@ -81,8 +81,7 @@ func (m *Manager) record(uid types.UID) (*podRecord, error) {
 	return r, nil
 }
 
-// adopt returns the record of a pod without one: the volumes and mounts at the places where only an agent from before
-// there were records made them.
+// adopt builds the missing record of a pod from the contents of its directory, for pods of agents without records.
 func adopt(podDir string) recorded {
 	r := recorded{Volumes: map[string]volumeRecord{}, SubPaths: map[string]mountID{}}
 	volumes, _ := os.ReadDir(filepath.Join(podDir, volumesDir))
@@ -106,7 +105,7 @@ func adopt(podDir string) recorded {
 	return r
 }
 
-// write replaces the file. Called with the lock held.
+// write replaces the file atomically. Called with the lock held.
 func (r *podRecord) write() error {
 	if err := r.fail.At("volume.record"); err != nil {
 		return err
@@ -142,7 +141,7 @@ func (r *podRecord) has(name string) bool {
 	return has
 }
 
-// claim records which plugins have the volumes. A volume that has a plugin already keeps it.
+// claim records the plugins of volumes. A volume that has a plugin keeps it.
 func (r *podRecord) claim(volumes map[string]volumeRecord) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -175,7 +174,6 @@ func (r *podRecord) setSubPath(path string, id mountID) error {
 	return r.write()
 }
 
-// content returns a copy.
 func (r *podRecord) content() recorded {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,25 +18,25 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/disk"
 )
 
-// snapshotsDir holds the snapshots of the node's volumes, beside them so that files can share blocks. Each is a
-// directory with the volume's contents and a record. Both get their names when they are whole and on disk: what a kill
-// leaves has another name, and is removed by the next attempt.
+// snapshotsDir holds the snapshots of the node's volumes, on their file system so that files can share blocks. Each
+// snapshot is a directory with the volume's contents and a record. It is renamed to its final name when it is
+// complete and synced; the next attempt removes what a killed one left.
 const (
 	snapshotsDir   = ".snapshots"
 	snapshotData   = "data"
 	snapshotRecord = "snapshot.json"
-	maxSnapshot    = 4 << 10 // bytes of a record
+	maxSnapshot    = 4 << 10 // limits a record, in bytes
 	copiesAtOnce   = 2
 )
 
-// ErrBusy means that a volume or snapshot is being copied or removed, or that this node makes as many copies as it can.
+// ErrBusy means that a volume or snapshot is being copied or removed, or that copiesAtOnce copies are running.
 var ErrBusy = errors.New("it is being copied or removed, or the node is busy with other copies; try again later")
 
 // ErrNoSnapshot means that the node does not have a snapshot.
 var ErrNoSnapshot = errors.New("this node does not have the snapshot")
 
-// begin keeps others from what is made or removed, and from removing what is copied, "" for a removal, until end is
-// called. It never waits.
+// begin locks the volume or snapshot made, which is being made or removed, and the source of the copy, from, which
+// may be copied but not removed; from is "" for a removal. end unlocks them. begin never waits.
 func (d *Directories) begin(made, from string) (end func(), err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -65,10 +65,10 @@ func (d *Directories) begin(made, from string) (end func(), err error) {
 	}, nil
 }
 
-// key is the name of a snapshot for begin.
+// key is the name of a snapshot in making and copied.
 func key(snapshot string) string { return snapshotsDir + "/" + snapshot }
 
-// snapshot returns the paths of a snapshot and of what it is made in.
+// snapshot returns the final path of a snapshot and the path at which it is prepared.
 func (d *Directories) snapshot(name string) (path, next string, err error) {
 	if _, err := d.path(name); err != nil {
 		return "", "", err
@@ -77,7 +77,7 @@ func (d *Directories) snapshot(name string) (path, next string, err error) {
 	return filepath.Join(dir, name), filepath.Join(dir, newPrefix+name), nil
 }
 
-// FindSnapshot returns what is recorded of a snapshot, or ErrNoSnapshot.
+// FindSnapshot returns the record of a snapshot, or ErrNoSnapshot.
 func (d *Directories) FindSnapshot(name string) (s storage.Snapshot, err error) {
 	path, _, err := d.snapshot(name)
 	if err != nil {
@@ -93,9 +93,10 @@ func (d *Directories) FindSnapshot(name string) (s storage.Snapshot, err error) 
 	return s, err
 }
 
-// TakeSnapshot copies a volume, unless the snapshot is there already. size is the volume's, in bytes. A volume without
-// a directory was never used: its snapshot is empty. Files that are written meanwhile are copied as they are at some
-// time. Of a block volume, whose parts depend on each other, no copy is made while pods use it: the error is ErrInUse.
+// TakeSnapshot copies a volume, unless the snapshot exists. size is the volume's, in bytes. A volume without a
+// directory was never used: its snapshot is empty. The snapshot is not atomic: a file that is written during the copy
+// is copied as it was at some moment. A block volume is not copied while a pod uses it, because its blocks depend on
+// each other: the error is ErrInUse.
 func (d *Directories) TakeSnapshot(ctx context.Context, name, volume string, size int64,
 	copied func(uint64)) (storage.Snapshot, error) {
 	path, next, err := d.snapshot(name)
@@ -118,7 +119,7 @@ func (d *Directories) TakeSnapshot(ctx context.Context, name, volume string, siz
 	default:
 		return s, err
 	}
-	if err := disk.RemoveAll(ctx, next); err != nil { // of an attempt that was interrupted
+	if err := disk.RemoveAll(ctx, next); err != nil { // left by an interrupted attempt
 		return storage.Snapshot{}, err
 	}
 	if err := d.mayCopy(volume, from); err != nil {
@@ -127,7 +128,7 @@ func (d *Directories) TakeSnapshot(ctx context.Context, name, volume string, siz
 	if err := os.MkdirAll(next, 0o700); err != nil {
 		return storage.Snapshot{}, err
 	}
-	if err := os.Chmod(d.dir, 0o711); err != nil { // it may have been made just now
+	if err := os.Chmod(d.dir, 0o711); err != nil { // MkdirAll may just have made it with mode 0700
 		return storage.Snapshot{}, err
 	}
 	s := storage.Snapshot{Volume: volume, Size: size, Taken: time.Now().UnixNano()}
@@ -136,7 +137,7 @@ func (d *Directories) TakeSnapshot(ctx context.Context, name, volume string, siz
 	}
 	data := filepath.Join(next, snapshotData)
 	if info, statErr := os.Lstat(from); statErr == nil && info.Mode().IsRegular() {
-		s.Size = info.Size() // the volume's is what it is being expanded to
+		s.Size = info.Size() // size may be the target of an expansion
 		err = disk.CopyFile(ctx, from, data, copied)
 	} else if err = os.Mkdir(data, 0o700); err == nil {
 		err = contents(ctx, from, data, copied)
@@ -163,7 +164,7 @@ func (d *Directories) TakeSnapshot(ctx context.Context, name, volume string, siz
 	return s, flush(filepath.Dir(path))
 }
 
-// RemoveSnapshot removes a snapshot and what an interrupted attempt to take it left. It succeeds if there is none.
+// RemoveSnapshot removes a snapshot and the remains of an interrupted TakeSnapshot. It succeeds if there is none.
 func (d *Directories) RemoveSnapshot(ctx context.Context, name string) error {
 	path, next, err := d.snapshot(name)
 	if err != nil {
@@ -177,7 +178,7 @@ func (d *Directories) RemoveSnapshot(ctx context.Context, name string) error {
 	if err := disk.RemoveAll(ctx, next); err != nil {
 		return err
 	}
-	// Under the name of an attempt, an interrupted removal is never taken for a snapshot.
+	// Rename first, so that a partly removed snapshot is never used.
 	if err := os.Rename(path, next); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -187,12 +188,12 @@ func (d *Directories) RemoveSnapshot(ctx context.Context, name string) error {
 	if err := disk.RemoveAll(ctx, next); err != nil {
 		return err
 	}
-	_ = os.Remove(filepath.Dir(path)) // with the last one
+	_ = os.Remove(filepath.Dir(path)) // if this was the last snapshot
 	return nil
 }
 
-// Fill makes a volume's directory with the contents of a snapshot or of another volume, as storage.ContentAnnotation
-// says, unless the directory is there already. size limits it where sizes are enforced, in bytes.
+// Fill makes a volume from a snapshot or another volume, which content names as in storage.ContentAnnotation, unless
+// the volume exists. size limits it in bytes if the file system enforces quotas.
 func (d *Directories) Fill(ctx context.Context, volume, content string, size int64, copied func(uint64)) error {
 	path, err := d.path(volume)
 	if err != nil {
@@ -217,7 +218,7 @@ func (d *Directories) Fill(ctx context.Context, volume, content string, size int
 		return err
 	}
 	next := filepath.Join(d.dir, newPrefix+volume)
-	if err := disk.RemoveAll(ctx, next); err != nil { // of an attempt that was interrupted
+	if err := disk.RemoveAll(ctx, next); err != nil { // left by an interrupted attempt
 		return err
 	}
 	if err := d.fail.At("fill.begun"); err != nil {
@@ -238,7 +239,7 @@ func (d *Directories) Fill(ctx context.Context, volume, content string, size int
 	return flush(d.dir)
 }
 
-// fill makes a volume's directory, or file, as a copy.
+// fill copies a directory, or the file of a block volume, to the path to.
 func (d *Directories) fill(ctx context.Context, volume, from, to string, size int64, copied func(uint64)) error {
 	if isBlock(from) {
 		if err := disk.CopyFile(ctx, from, to, copied); err != nil {
@@ -262,7 +263,7 @@ func (d *Directories) fill(ctx context.Context, volume, from, to string, size in
 	return contents(ctx, from, to, copied)
 }
 
-// mayCopy fails with ErrInUse if pods use a block volume. None begins to while it is being copied.
+// mayCopy fails with ErrInUse for a block volume in use. attach refuses one that is being copied.
 func (d *Directories) mayCopy(volume, path string) error {
 	if !isBlock(path) {
 		return nil
@@ -273,7 +274,6 @@ func (d *Directories) mayCopy(volume, path string) error {
 	return nil
 }
 
-// project gives a volume's new directory its size.
 func (d *Directories) project(volume, path string, size int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -283,7 +283,7 @@ func (d *Directories) project(volume, path string, size int64) error {
 	return d.limit(volume, size)
 }
 
-// content returns the directory with the contents that a volume gets, and their name for begin.
+// content returns the path from which a volume is filled, and its name for begin.
 func (d *Directories) content(text string) (path, name string, err error) {
 	kind, of, _ := strings.Cut(text, "/")
 	switch kind {
@@ -299,7 +299,7 @@ func (d *Directories) content(text string) (path, name string, err error) {
 	return "", "", fmt.Errorf("invalid content of a volume: %q", text)
 }
 
-// contents copies a volume's directory into a new one. One that does not exist is empty, with the mode of new volumes.
+// contents copies a volume's directory into a new one. A missing volume gives an empty copy with mode 0777.
 func contents(ctx context.Context, from, to string, copied func(uint64)) error {
 	if _, err := os.Lstat(from); errors.Is(err, fs.ErrNotExist) {
 		return os.Chmod(to, 0o777)
@@ -307,7 +307,6 @@ func contents(ctx context.Context, from, to string, copied func(uint64)) error {
 	return disk.Copy(ctx, from, to, copied)
 }
 
-// flush writes the file system of a directory to disk.
 func flush(path string) error {
 	dir, err := os.Open(path)
 	if err != nil {

@@ -22,8 +22,8 @@ func directories(t *testing.T, fail failpoint.Hook) *Directories {
 	}
 }
 
-// TestKilledSnapshots: wherever the agent is killed, the same call again takes the snapshot, fills a volume from it, or
-// removes it; nothing that is not whole has its name, and in the end nothing is left.
+// TestKilledSnapshots: wherever the agent is killed, repeating the call takes the snapshot, fills a volume from it,
+// or removes it. An incomplete copy never has the final name, and in the end nothing is left.
 func TestKilledSnapshots(t *testing.T) {
 	for _, point := range []string{"snapshot.begun", "snapshot.copied", "snapshot.renamed", "fill.begun", "fill.copied"} {
 		t.Run(point, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestSnapshotsRefuse(t *testing.T) {
 	require.NoError(t, <-taken)
 	require.NoError(t, d.Remove(t.Context(), "pv"))
 
-	// One that was never used is empty, with the mode of a new volume.
+	// A volume that was never used gives an empty copy with the mode of a new volume.
 	require.NoError(t, d.Fill(t.Context(), "pv", "snapshot/s", 1, nil))
 	info, err := os.Stat(filepath.Join(d.dir, "pv"))
 	require.NoError(t, err)
@@ -128,8 +128,7 @@ func TestSnapshotsRefuse(t *testing.T) {
 	require.NoError(t, d.Fill(t.Context(), "other", "volume/pv", 1, nil), "after a request that ended early")
 }
 
-// TestCopiesAtOnce: a node makes a few copies at once, and says at once that others must come again; removals are no
-// copies.
+// TestCopiesAtOnce: beyond the limit of concurrent copies, calls fail with ErrBusy; removals are not limited.
 func TestCopiesAtOnce(t *testing.T) {
 	copying, goOn := make(chan struct{}), make(chan struct{})
 	d := directories(t, func(at string) error {

@@ -13,33 +13,32 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// answerTime is how long a file system is waited for. One of a server that is away may never answer.
+// answerTime is how long Read waits for a file system. A network file system whose server is down may never answer.
 const answerTime = time.Second
 
-// Space is what the file system of a volume has, in bytes and inodes. Of a volume with a project quota it is the
-// quota's. Of a block volume it is the Capacity alone: what is on it is known to who uses it.
+// Space is the capacity and usage of a volume, in bytes and inodes. With a project quota, the quota is the capacity.
+// For a block volume only Capacity is set, because only its user knows what it holds.
 type Space struct {
 	Block                          bool
 	Capacity, Available, Used      uint64
 	Inodes, InodesFree, InodesUsed uint64
 }
 
-// Full reports whether less than a hundredth of the bytes or of the inodes are left. File systems without inodes of
-// their own have 0.
+// Full reports whether less than 1 % of bytes or inodes is left. Inodes is 0 if the number is not fixed.
 func (s Space) Full() bool {
 	return !s.Block && (s.Capacity > 0 && s.Available < s.Capacity/100+1 || s.Inodes > 0 && s.InodesFree < s.Inodes/100+1)
 }
 
-// Spaces reads the space of volumes. Callers that ask at the same time get the same answer; a file system that does not
-// answer is asked again only after it has. The zero value is ready to use, and safe for concurrent use.
+// Spaces reads the space of volumes. Concurrent reads of a file system share one query; no second query is sent
+// before the first one returns. The zero value is ready to use and safe for concurrent use.
 type Spaces struct {
-	stat func(path string) (Space, error) // statfs, but for tests
+	stat func(path string) (Space, error) // replaced by tests; nil is statfs
 
 	mu    sync.Mutex
 	asked map[string]*question // by path
 }
 
-// question is one to a file system. Its answer may be read when done is closed.
+// question is a query of a file system. space and err may be read once done is closed.
 type question struct {
 	began time.Time
 	done  chan struct{}
@@ -47,7 +46,7 @@ type question struct {
 	err   error
 }
 
-// Read returns the space of the file system at path within a second.
+// Read returns the space of the file system at path, or an error after answerTime.
 func (s *Spaces) Read(path string) (Space, error) {
 	q := s.ask(path)
 	late := time.NewTimer(time.Until(q.began.Add(answerTime)))
@@ -61,7 +60,6 @@ func (s *Spaces) Read(path string) (Space, error) {
 	}
 }
 
-// ask returns the question that a file system has not answered yet, or a new one.
 func (s *Spaces) ask(path string) *question {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -102,7 +100,7 @@ func statfs(path string) (Space, error) {
 	}, nil
 }
 
-// deviceSpace returns the size of a block device without opening it.
+// deviceSpace reads the size of a block device from sysfs, without opening the device.
 func deviceSpace(device uint64) (Space, error) {
 	const sector = 512 // always
 	text, err := bounded.File(fmt.Sprintf("/sys/dev/block/%d:%d/size", unix.Major(device), unix.Minor(device)),
@@ -114,7 +112,7 @@ func deviceSpace(device uint64) (Space, error) {
 	return Space{Block: true, Capacity: sectors * sector}, err
 }
 
-// ClaimOf returns the name of the claim behind a pod's volume, "" for volumes without one.
+// ClaimOf returns the name of a volume's claim, "" if it has none.
 func ClaimOf(p *corev1.Pod, v *corev1.Volume) string {
 	name, _ := claimOf(p, v)
 	return name

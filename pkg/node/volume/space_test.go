@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestTwoReadersOfOneVolume get the same answer.
+// TestTwoReadersOfOneVolume: both get the same answer.
 func TestTwoReadersOfOneVolume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answer, calls := make(chan struct{}), atomic.Int32{}
@@ -53,7 +53,7 @@ func TestFullVolumes(t *testing.T) {
 	}
 }
 
-// TestAFileSystemThatDoesNotAnswer costs one goroutine and a second, and no more until it answers.
+// TestAFileSystemThatDoesNotAnswer: a file system that hangs blocks one goroutine, and each reader for a second.
 func TestAFileSystemThatDoesNotAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang, calls := make(chan struct{}), atomic.Int32{}

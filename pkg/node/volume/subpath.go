@@ -13,9 +13,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/mount"
 )
 
-// SubPath returns a host path for a path inside a volume that no symbolic link can lead out of: the target is opened
-// strictly beneath the volume and mounted at a place of the agent's own. A missing target is created as a directory
-// unless readOnly. index is the mount's place in the container. Teardown detaches it.
+// SubPath returns a host path for a path inside a volume, such that symbolic links cannot lead out of the volume: it
+// opens the target strictly beneath root and bind-mounts it in the pod's directory. A missing target is created as a
+// directory unless readOnly is set. index is the index of the volume mount in the container. Teardown detaches the
+// mount.
 func (m *Manager) SubPath(uid types.UID, volumeName, root, sub, container string, index int,
 	readOnly bool) (string, error) {
 	target, err := openSubPath(volumeName, root, sub, readOnly)
@@ -29,7 +30,7 @@ func (m *Manager) SubPath(uid types.UID, volumeName, root, sub, container string
 	}
 	name := filepath.Join(volumeName, container, fmt.Sprint(index))
 	at := filepath.Join(m.PodDir(uid), subPathsDir, name)
-	if earlier, has := r.subPath(name); has { // of an earlier start of this container
+	if earlier, has := r.subPath(name); has { // from an earlier start of this container
 		if err := detach(at, earlier); err != nil {
 			return "", err
 		}
@@ -58,7 +59,6 @@ func (m *Manager) SubPath(uid types.UID, volumeName, root, sub, container string
 	return at, m.c.Failpoints.At("subpath.mounted")
 }
 
-// tearDownSubPaths detaches the mounts that SubPath made.
 func (m *Manager) tearDownSubPaths(uid types.UID, mounts map[string]mountID) error {
 	var errs []error
 	for name, id := range mounts {
@@ -71,7 +71,7 @@ func (m *Manager) tearDownSubPaths(uid types.UID, mounts map[string]mountID) err
 	return errors.Join(errs...)
 }
 
-// openSubPath opens, and creates if it may, a path beneath root.
+// openSubPath opens a path beneath root, and creates it if it is missing and readOnly is not set.
 func openSubPath(volumeName, root, sub string, readOnly bool) (int, error) {
 	if filepath.IsAbs(sub) {
 		return -1, fmt.Errorf("subPath %q must be a relative path", sub)
@@ -101,7 +101,6 @@ func openSubPath(volumeName, root, sub string, readOnly bool) (int, error) {
 	return fd, nil
 }
 
-// makeMountPoint creates a directory for a directory, a file for anything else.
 func makeMountPoint(at string, target int) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(target, &st); err != nil {
@@ -129,7 +128,7 @@ func beneath(base int, sub string) (int, error) {
 	})
 }
 
-// makeBeneath makes the directories of sub one by one, never through a link that leads out.
+// makeBeneath creates the directories of sub one by one, and never follows a link out of base.
 func makeBeneath(base int, sub string) (int, error) {
 	at, err := unix.Dup(base)
 	if err != nil {
@@ -145,7 +144,7 @@ func makeBeneath(base int, sub string) (int, error) {
 		done = filepath.Join(done, part)
 		next, err := beneath(base, done)
 		if errors.Is(err, unix.ENOENT) {
-			// mkdirat does not follow a link in the last part, and at was opened beneath.
+			// mkdirat(2) does not follow a link in the last component, and at was opened beneath base.
 			if err = unix.Mkdirat(at, part, 0o750); err == nil {
 				if next, err = beneath(base, done); err == nil {
 					name := fmt.Sprintf("/proc/self/fd/%d", next)

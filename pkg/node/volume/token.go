@@ -21,29 +21,28 @@ type token struct {
 	expires metav1.Time
 }
 
-// tokens requests service account tokens and holds them until they are renewed. Safe for concurrent use.
+// tokens requests and caches service account tokens. It is safe for concurrent use.
 type tokens struct {
 	client client.Interface
 
 	mu    sync.Mutex
-	byKey map[string]token // by pod UID, audience, lifetime, and UID of the account where it matters
+	byKey map[string]token // by pod UID, audience, lifetime, and service account UID if the caller requires one
 }
 
 func newTokens(c client.Interface) *tokens { return &tokens{client: c, byKey: map[string]token{}} }
 
-// Token returns a token of the pod's service account for the API server.
+// Token returns a token of the pod's service account, for the API server.
 func (m *Manager) Token(ctx context.Context, p *corev1.Pod) (string, error) {
 	t, err := m.tokens.get(ctx, p, &corev1.ServiceAccountTokenProjection{})
 	return t.text, err
 }
 
-// TokenOf returns a token of the pod's service account, which must have this UID, for an audience.
+// TokenOf returns a token of the pod's service account for an audience. It fails if the account has another UID.
 func (m *Manager) TokenOf(ctx context.Context, p *corev1.Pod, account types.UID, audience string) (string, error) {
 	t, err := m.tokens.of(ctx, p, account, &corev1.ServiceAccountTokenProjection{Audience: audience})
 	return t.text, err
 }
 
-// forget drops the tokens of a pod.
 func (t *tokens) forget(uid types.UID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,13 +53,12 @@ func (t *tokens) forget(uid types.UID) {
 	}
 }
 
-// get returns a token for the pod's service account, a new one when four fifths of the old one's lifetime, or a day,
-// are over.
+// get returns a token of the pod's service account. It renews after 4/5 of the lifetime or a day.
 func (t *tokens) get(ctx context.Context, p *corev1.Pod, s *corev1.ServiceAccountTokenProjection) (token, error) {
 	return t.of(ctx, p, "", s)
 }
 
-// of is get for a service account with this UID; "" is any.
+// of is get for the service account with this UID; "" accepts any UID.
 func (t *tokens) of(ctx context.Context, p *corev1.Pod, uid types.UID,
 	s *corev1.ServiceAccountTokenProjection) (token, error) {
 	seconds := int64(3600)
@@ -89,7 +87,7 @@ func (t *tokens) of(ctx context.Context, p *corev1.Pod, uid types.UID,
 	sa := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: p.Namespace, Name: account}}
 	if err := t.client.SubResource("token").Create(ctx, sa, req); err != nil {
 		if ok && now.Before(have.refresh.Add(time.Duration(seconds)*time.Second/5)) {
-			return have, nil // it has a fifth of its life left
+			return have, nil // the token is still valid
 		}
 		return token{}, fmt.Errorf("failed to fetch token: %w", err)
 	}

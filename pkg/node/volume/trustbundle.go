@@ -16,13 +16,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// maxLabelSelector is the maximum length of a label selector of trust bundles, as in the kubelet.
+// maxLabelSelector limits the length of a ClusterTrustBundle label selector in bytes, as in the kubelet.
 const maxLabelSelector = 100 << 10
 
 var errNoBundles = errors.New("combination of signerName and labelSelector matched zero ClusterTrustBundles")
 
-// trustAnchors returns the certificates of ClusterTrustBundles, each once, as PEM in a stable order (KEP-3257). Their
-// size is limited with that of the volume.
+// trustAnchors returns the distinct certificates of ClusterTrustBundles as PEM, in a stable order (KEP-3257).
 func (o *Objects) trustAnchors(ctx context.Context, p *corev1.ClusterTrustBundleProjection) ([]byte, error) {
 	optional := p.Optional != nil && *p.Optional
 	switch {
@@ -45,8 +44,7 @@ func (o *Objects) trustAnchors(ctx context.Context, p *corev1.ClusterTrustBundle
 			return nil, fmt.Errorf("label selector length (%d) is larger than %d", n, maxLabelSelector)
 		}
 		var list certificatesv1.ClusterTrustBundleList
-		// A selector that matches nothing has no form on the wire: a request would be answered with all bundles of the
-		// signer.
+		// A selector that matches nothing cannot be sent: the API server would return all bundles of the signer.
 		if _, selectable := selector.Requirements(); !selectable {
 			if !optional {
 				return nil, errNoBundles
@@ -69,8 +67,7 @@ func (o *Objects) trustAnchors(ctx context.Context, p *corev1.ClusterTrustBundle
 	return nil, errors.New("ClusterTrustBundle projection requires either name or signerName to be set")
 }
 
-// anchors returns the certificates in PEM texts, each once and without headers or comments, in the order of their
-// encoding.
+// anchors returns the distinct certificates in PEM texts, without headers or comments, sorted by their DER encoding.
 func anchors(texts ...string) []byte {
 	set := map[string]bool{}
 	for _, text := range texts {

@@ -20,7 +20,7 @@ func certificate(text string) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: []byte(text)}))
 }
 
-// onWire lists with the selector that a request has: text, in which one that matches nothing is as good as none.
+// onWire lists with the selector as text, like a request. A selector that matches nothing then becomes an empty one.
 type onWire struct{ ctrl.WithWatch }
 
 func (c onWire) List(ctx context.Context, list ctrl.ObjectList, options ...ctrl.ListOption) error {

@@ -1,13 +1,13 @@
 // Package volume sets up and tears down the volumes of pods. Each kind of volume is a Plugin, with Setup and Teardown
-// side by side: emptyDir, hostPath, image, configMap, secret, downwardAPI and projected.
+// side by side: emptyDir, hostPath, image, configMap, secret, downwardAPI, projected and local.
 //
-// Its invariant: what a plugin acquires is recorded in the pod's directory first, so that Teardown needs to know the
-// pod's UID alone, also after the agent was killed, and undoes exactly what Setup did. It follows no symbolic link
-// that a container made and detaches no mount that is not recorded.
+// Its invariant: a plugin records each resource in the pod's directory before it acquires it. So Teardown needs only
+// the pod's UID and undoes exactly what Setup did, also after the agent was killed. It does not follow symbolic links
+// that containers made, and detaches only recorded mounts.
 //
-// Decisions: mounts are made detached (fsopen(2), open_tree(2)), because their identity can then be recorded before
-// they are attached. A mount that something else made inside a volume, such as a container with bidirectional
-// propagation, stops Teardown with an error that names it, as in the kubelet: neither it nor its files are touched.
+// Mounts are created detached (fsopen(2), open_tree(2)), so that their identity can be recorded before they are
+// attached. If another process mounted something inside a volume, such as a container with bidirectional propagation,
+// Teardown fails with an error that names the mount, like the kubelet, and touches neither the mount nor its files.
 package volume
 
 import (
@@ -33,7 +33,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/disk"
 )
 
-// The pod's directories for volumes on disk and for the mounts of subPaths.
 const (
 	volumesDir  = "volumes"
 	subPathsDir = "subpaths"
@@ -44,29 +43,28 @@ type Config struct {
 	Client client.Interface
 	// Dir holds one directory per pod, on disk.
 	Dir string
-	// MemoryDir is where the node's tmpfs for volumes made of API objects is mounted.
+	// MemoryDir is the mount point of the node's tmpfs for volumes made of API objects.
 	MemoryDir string
-	// Changed is called when an object that a pod's volumes or environment refer to changed.
+	// Changed is called when an object that a pod's volumes or environment reference has changed.
 	Changed func(types.UID)
-	// LocalDir holds the directories of the volumes that are provisioned on this node. It is made with the first one.
+	// LocalDir holds the directories of volumes provisioned on this node. It is created with the first volume.
 	LocalDir string
-	// Node returns the node's object, nil while it is not registered. If it is nil, the node affinity of volumes is not
-	// checked.
+	// Node returns the Node object, nil before registration. A nil function disables the check of node affinity.
 	Node func() *corev1.Node
 	// HostIP is the node's address.
 	HostIP string
-	// Allocatable returns the node's allocatable resources, the default of a resourceFieldRef's limits.
+	// Allocatable returns the node's allocatable resources: a resourceFieldRef's value for a missing limit.
 	Allocatable func() corev1.ResourceList
-	// Plugins handle further kinds of volumes.
+	// Plugins handle additional kinds of volumes.
 	Plugins []Plugin
-	// Images gives image volumes their files.
+	// Images provides the layers for image volumes.
 	Images Images
 	Logger *slog.Logger
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
 }
 
-// Manager sets up and tears down volumes. It is safe for concurrent use, with one Setup or Teardown per pod at a time.
+// Manager sets up and tears down volumes. It is safe for concurrent use, with one call per pod at a time.
 type Manager struct {
 	c            Config
 	objects      *Objects
@@ -79,7 +77,7 @@ type Manager struct {
 	records map[types.UID]*podRecord
 }
 
-// Ready is what Setup made.
+// Ready is the result of Setup.
 type Ready struct {
 	// Volumes by name.
 	Volumes map[string]Mounted
@@ -87,7 +85,7 @@ type Ready struct {
 	Refresh time.Time
 }
 
-// New returns a Manager. Start mounts; the watches of Objects end with the context given to Objects.Run.
+// New returns a Manager. It mounts nothing; Start does. Objects.Run runs the watches.
 func New(c Config) *Manager {
 	m := &Manager{
 		c:            c,
@@ -114,13 +112,13 @@ func New(c Config) *Manager {
 	return m
 }
 
-// Objects are the config maps and secrets that pods refer to.
+// Objects returns the reader of the config maps and secrets that pods reference.
 func (m *Manager) Objects() *Objects { return m.objects }
 
-// Directories are the volumes that are provisioned on this node.
+// Directories returns the volumes that are provisioned on this node.
 func (m *Manager) Directories() *Directories { return m.local }
 
-// Start mounts the tmpfs for volumes made of API objects if it is not there yet.
+// Start mounts the tmpfs for volumes made of API objects, unless it is mounted already.
 func (m *Manager) Start() error {
 	if err := os.MkdirAll(m.c.Dir, 0o755); err != nil {
 		return err
@@ -131,7 +129,7 @@ func (m *Manager) Start() error {
 	return m.mountMemory()
 }
 
-// Close unmounts the tmpfs if no pod has anything in it; else it stays for the next Start.
+// Close unmounts the tmpfs, unless a pod still has files in it.
 func (m *Manager) Close() error {
 	left, err := os.ReadDir(m.c.MemoryDir)
 	if err != nil || len(left) > 0 {
@@ -146,8 +144,7 @@ func (m *Manager) Close() error {
 // PodDir returns the pod's directory on disk.
 func (m *Manager) PodDir(uid types.UID) string { return filepath.Join(m.c.Dir, string(uid)) }
 
-// Setup sets up what is missing of the pod's volumes and updates those whose sources changed. podIP may be empty while
-// the pod has none.
+// Setup sets up missing volumes and updates volumes with changed sources. podIP may be empty.
 func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready, error) {
 	out := Ready{Volumes: make(map[string]Mounted, len(p.Spec.Volumes))}
 	m.objects.Track(p.UID, References(p))
@@ -217,8 +214,7 @@ func (m *Manager) Setup(ctx context.Context, p *corev1.Pod, podIP string) (Ready
 	return out, errors.Join(errs...)
 }
 
-// ErrAttachLimit means that the node has no room for a volume of the pod, and will not get it: the pod is to be made
-// again elsewhere.
+// ErrAttachLimit means that the node cannot attach another volume: the pod has to be replaced on another node.
 var ErrAttachLimit = errors.New("node has reached its volume attachment limit")
 
 func unsupported(p *Persistent) error {
@@ -237,7 +233,7 @@ func fsGroup(p *corev1.Pod) *int64 {
 	return p.Spec.SecurityContext.FSGroup
 }
 
-// Teardown releases all of the pod's volumes and, with forget, removes its directory. It succeeds if there is nothing.
+// Teardown releases the pod's volumes, if any, and removes the pod's directory if forget is set.
 func (m *Manager) Teardown(ctx context.Context, uid types.UID, forget bool) error {
 	m.objects.Track(uid, nil)
 	m.tokens.forget(uid)
@@ -276,7 +272,7 @@ func (m *Manager) tearDown(ctx context.Context, uid types.UID, name, plugin stri
 	return p.Teardown(ctx, m.volume(uid, name, r))
 }
 
-// forget removes the directories that held the volumes, the record last.
+// forget removes the directories of the volumes and then the record.
 func (m *Manager) forget(ctx context.Context, uid types.UID, all bool) error {
 	dir := m.PodDir(uid)
 	for _, d := range []string{
@@ -303,7 +299,7 @@ func (m *Manager) forget(ctx context.Context, uid types.UID, all bool) error {
 	return nil
 }
 
-// List returns the pods that have something on this node.
+// List returns the pods that have a directory on this node, on disk or on the tmpfs.
 func (m *Manager) List() ([]types.UID, error) {
 	seen := map[types.UID]bool{}
 	var out []types.UID

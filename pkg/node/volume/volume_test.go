@@ -39,7 +39,7 @@ type uncached struct{ ctrl.WithWatch }
 
 func (uncached) Cache() ctrlcache.Cache { panic("not used") }
 
-// manager makes a Manager over an API with the given objects; tokens are numbered from 1.
+// manager returns a Manager for an API with the given objects; tokens are numbered from 1.
 func manager(t *testing.T, objects ...ctrl.Object) (*Manager, ctrl.Client) {
 	t.Helper()
 	issued := 0
@@ -266,7 +266,7 @@ func TestResource(t *testing.T) {
 	}
 }
 
-// Whatever a volume showed before, it shows exactly the new files after a write.
+// After a write, a volume shows exactly the new files, whatever it showed before.
 func TestWriteAtomic(t *testing.T) {
 	top := t.TempDir()
 	rapid.Check(t, func(t *rapid.T) {
@@ -285,7 +285,7 @@ func TestWriteAtomic(t *testing.T) {
 			require.NoError(t, filepath.WalkDir(data, func(path string, d fs.DirEntry, err error) error {
 				if err == nil && !d.IsDir() {
 					name := strings.TrimPrefix(path, data+"/")
-					b, err := os.ReadFile(filepath.Join(dir, name)) // by the path that users take
+					b, err := os.ReadFile(filepath.Join(dir, name)) // the path that containers use
 					require.NoError(t, err)
 					got[name] = string(b)
 				}

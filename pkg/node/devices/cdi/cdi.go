@@ -1,8 +1,8 @@
-// Package cdi reads the specifications of devices that drivers put on this machine (Container Device Interface, version
-// 1): what a container gets with a device.
+// Package cdi reads the device specifications that drivers put on this machine (Container Device Interface, version
+// 1): what a container needs for a device.
 //
-// Its invariants: every read is bounded, and a device whose specification asks for something that containers here do
-// not get is refused, never given in part.
+// Its invariants: every read is bounded. A device whose specification contains something unsupported is refused,
+// never applied in part.
 package cdi
 
 import (
@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	maxFiles = 1024    // in one directory
+	maxFiles = 1024    // per directory
 	maxFile  = 4 << 20 // bytes
-	maxEdits = 4096    // of each kind, for one container
+	maxEdits = 4096    // of each kind, per container
 	maxText  = 4096    // bytes of a path or variable
 	maxName  = 253     // bytes of a vendor, class or device
 )
 
-// Dirs are the directories of specifications. Those in later ones replace those in earlier ones.
+// Dirs are the directories of specifications. A device in a later directory overrides one in an earlier directory.
 var Dirs = []string{"/etc/cdi", "/var/run/cdi"}
 
-// Edits are what a container gets.
+// Edits are changes to a container.
 type Edits struct {
 	Env     []string // "NAME=value"
 	Devices []Device
@@ -42,7 +42,7 @@ type Edits struct {
 // Device is a device node. HostPath is Path if empty.
 type Device struct {
 	Path, HostPath string
-	// Permissions are of r, w and m; all if empty.
+	// Permissions are letters of "rwm" (m is mknod); empty means all.
 	Permissions string
 }
 
@@ -85,7 +85,7 @@ type containerEdits struct {
 	IntelRDT       json.RawMessage   `json:"intelRdt"`
 }
 
-// Parse splits the name of a device, "vendor.com/class=name".
+// Parse splits a CDI device name, "vendor.com/class=name".
 func Parse(id string) (kind, name string, err error) {
 	kind, name, ok := strings.Cut(id, "=")
 	vendor, class, split := strings.Cut(kind, "/")
@@ -97,7 +97,7 @@ func Parse(id string) (kind, name string, err error) {
 	return kind, name, nil
 }
 
-// Find returns what a container gets with devices, which it reads from dirs anew.
+// Find returns the edits for devices. It reads the specifications in dirs with each call.
 func Find(dirs, ids []string) (Edits, error) {
 	var out Edits
 	wanted := map[string][]string{} // names by kind
@@ -121,7 +121,7 @@ func Find(dirs, ids []string) (Edits, error) {
 	if err != nil {
 		return Edits{}, err
 	}
-	shared := map[*spec]bool{} // specifications whose own edits were added
+	shared := map[*spec]bool{} // specifications whose shared edits were added
 	for _, kind := range kinds {
 		for _, name := range wanted[kind] {
 			at, ok := found[kind+"="+name]
@@ -149,7 +149,7 @@ type location struct {
 	dir    int
 }
 
-// read finds the devices in the specifications. A file that cannot be read matters only if a device is in no other.
+// read finds the wanted devices. An unreadable file is an error only if a device is found in no other file.
 func read(dirs []string, wanted map[string][]string) (map[string]location, error) {
 	found := map[string]location{}
 	var unread []error
@@ -274,7 +274,7 @@ func (e *Edits) add(c *containerEdits) error {
 	return nil
 }
 
-// paths checks a path in the container and one of the host, which may be empty.
+// paths checks a path in the container and a path of the host; the latter may be empty.
 func paths(container, host string) error {
 	for _, p := range []string{container, host} {
 		if p == "" && container != "" {
@@ -287,7 +287,6 @@ func paths(container, host string) error {
 	return nil
 }
 
-// bind interprets the options of a mount.
 func bind(kind string, options []string) (Mount, error) {
 	m := Mount{Propagation: "private"}
 	if kind != "" && kind != "bind" && kind != "none" {

@@ -19,32 +19,32 @@ const (
 	maxDrivers    = 256
 )
 
-// checkpoint is what survives a restart.
+// checkpoint is the state that survives a restart.
 type checkpoint struct {
-	// Drivers are those that have registered: their ResourceSlices are deleted unless they do so again.
+	// Drivers are the known drivers. Their ResourceSlices are deleted unless they register again.
 	Drivers []string             `json:"drivers,omitempty"`
 	Claims  map[types.UID]*claim `json:"claims,omitempty"`
 }
 
-// claim is a claim that was prepared, or may have been.
+// claim is a claim that is or may be prepared.
 type claim struct {
 	Namespace string      `json:"namespace"`
 	Name      string      `json:"name"`
-	Pods      []types.UID `json:"pods"` // that use it
+	Pods      []types.UID `json:"pods"` // pods that use it
 	Drivers   []string    `json:"drivers"`
-	// Alone are the devices, "driver/pool/name", that no other claim may have meanwhile.
+	// Alone are the devices, as "driver/pool/name", that no other claim may use at the same time.
 	Alone []string `json:"alone,omitempty"`
-	// Devices are what the drivers answered. Prepared is true when all of them did.
+	// Devices are the drivers' answers. Prepared is true after all drivers have answered.
 	Devices  []device `json:"devices,omitempty"`
 	Prepared bool     `json:"prepared,omitempty"`
 }
 
-// device is a device of a claim, for some of its requests, or all.
+// device is a device of a claim, for some of its requests; no Requests means all.
 type device struct {
 	Driver   string   `json:"driver,omitempty"`
 	Pool     string   `json:"pool,omitempty"`
 	Name     string   `json:"name,omitempty"`
-	Share    string   `json:"share,omitempty"` // of a device that several claims use
+	Share    string   `json:"share,omitempty"` // share ID, if several claims use the device
 	Requests []string `json:"requests,omitempty"`
 	CDI      []string `json:"cdi,omitempty"`
 }
@@ -59,7 +59,7 @@ func (m *Manager) load() error {
 	}
 	var c checkpoint
 	if err := json.Unmarshal(data, &c); err != nil {
-		// It is renamed into place, so the machine lost power, and all containers with it.
+		// The file is replaced atomically, so the machine lost power, and with it all containers.
 		m.c.Logger.Warn("unreadable list of prepared resource claims", "path", m.c.File, "error", err)
 		return nil
 	}
@@ -72,7 +72,7 @@ func (m *Manager) load() error {
 	return nil
 }
 
-// save replaces the file. Called with the lock held.
+// save replaces the file atomically. Called with the lock held.
 func (m *Manager) save() error {
 	data, err := json.Marshal(checkpoint{Drivers: m.known, Claims: m.claims})
 	if err != nil {

@@ -1,11 +1,9 @@
-// Package dra lets drivers prepare the devices of resource claims (KEP-4381) for pods on this node, and gives
-// containers what the drivers say, through CDI; and reports to pods what drivers say about the health of their devices
-// (KEP-4680).
+// Package dra has drivers prepare the devices of resource claims (KEP-4381) for pods on this node, gives containers
+// the prepared devices through CDI, and reports the health of devices to pods (KEP-4680).
 //
-// Its invariants: a claim is on disk before a driver is called for it, and stays there until every driver has said
-// that it is no longer prepared, which is asked only when no pod that used it has anything left on this node; so over
-// any number of restarts nothing that was prepared is forgotten, and no device has two users. What a driver sends is
-// bounded, and its calls have deadlines.
+// Its invariants: a claim is on disk before a driver is called for it, and remains until every driver has unprepared
+// it. Drivers unprepare a claim only after no pod that used it has anything left on this node. So restarts do not
+// lose prepared claims, and no device has two users. Data from drivers is bounded, and calls to them have deadlines.
 package dra
 
 import (
@@ -35,34 +33,34 @@ type Config struct {
 	Client   client.Interface
 	NodeName string
 	Dir      plugins.Dir
-	// File is where prepared claims are kept.
+	// File stores the prepared claims.
 	File string
-	// CDIDirs are the directories of CDI specifications; nil is cdi.Dirs.
+	// CDIDirs are the directories of CDI specifications; nil means cdi.Dirs.
 	CDIDirs []string
-	// Wipe is how long a driver may be gone before its ResourceSlices of this node are deleted; 0 is 30 s, as upstream.
+	// Wipe is how long an unregistered driver keeps its ResourceSlices; 0 means 30 s, as in the kubelet.
 	Wipe time.Duration
-	// HealthChanged, if set, is called when Health may return something else for pods.
+	// HealthChanged, if set, is called when the result of Health may have changed for these pods.
 	HealthChanged func(pods []types.UID)
 	Logger        *slog.Logger
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
 }
 
-// Manager has claims prepared. It is safe for concurrent use.
+// Manager has drivers prepare claims. It is safe for concurrent use.
 type Manager struct {
 	c     Config
 	guard run.Guard
 
 	mu      sync.Mutex
-	drivers map[string][]*driver // that are registered, the newest last
-	known   []string             // that were ever registered and may have slices
+	drivers map[string][]*driver // registered drivers by name, the newest last
+	known   []string             // names of drivers that have registered and may have slices
 	claims  map[types.UID]*claim
-	busy    map[types.UID]chan struct{} // claims that a driver is being called for
-	wipes   map[string]time.Time        // when the slices of a driver that is gone are deleted
+	busy    map[types.UID]chan struct{} // claims for which drivers are being called
+	wipes   map[string]time.Time        // when to delete the slices of an unregistered driver
 	changed chan struct{}               // capacity 1: wipes or drivers changed
 }
 
-// New returns a Manager with the claims of the file. Run deletes the slices of drivers that are gone.
+// New returns a Manager with the recorded claims. Run deletes the slices of unregistered drivers.
 func New(c Config) (*Manager, error) {
 	if c.Wipe == 0 {
 		c.Wipe = 30 * time.Second
@@ -78,7 +76,7 @@ func New(c Config) (*Manager, error) {
 	return m, m.load()
 }
 
-// Pods returns the pods that have claims.
+// Pods returns the pods of all recorded claims.
 func (m *Manager) Pods() []types.UID {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,7 +87,7 @@ func (m *Manager) Pods() []types.UID {
 	return out
 }
 
-// Holds reports whether a pod has claims that are prepared, or may be.
+// Holds reports whether a pod has claims that are or may be prepared.
 func (m *Manager) Holds(pod types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,7 +99,7 @@ func (m *Manager) Holds(pod types.UID) bool {
 	return false
 }
 
-// prepare has one claim of a pod prepared, unless it is already, and returns its UID; "" if none was needed.
+// prepare has one claim of a pod prepared, unless it already is, and returns its UID, or "" if the pod needs none.
 func (m *Manager) prepare(ctx context.Context, p *corev1.Pod, of *corev1.PodResourceClaim) (types.UID, error) {
 	name, owned, err := resourceclaim.Name(p, of)
 	if err != nil || name == nil {
@@ -133,7 +131,7 @@ func (m *Manager) prepare(ctx context.Context, p *corev1.Pod, of *corev1.PodReso
 	return stored.UID, m.ask(ctx, &stored)
 }
 
-// take waits until no driver is being called for a claim, and prevents further calls until done is called.
+// take waits until no driver is being called for a claim, and locks the claim until done is called.
 func (m *Manager) take(ctx context.Context, uid types.UID) (done func(), err error) {
 	for {
 		m.mu.Lock()
@@ -158,7 +156,7 @@ func (m *Manager) take(ctx context.Context, uid types.UID) (done func(), err err
 	}
 }
 
-// use records that a pod uses a claim, and reports whether it is prepared.
+// use records that a pod uses a claim, and reports whether the claim is prepared.
 func (m *Manager) use(pod types.UID, stored *resourcev1.ResourceClaim) (ready bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -192,8 +190,8 @@ func (m *Manager) use(pod types.UID, stored *resourcev1.ResourceClaim) (ready bo
 	return c.Prepared, m.c.Failpoints.At("claim.recorded")
 }
 
-// conflict returns another claim that has one of a claim's devices: its pod was deleted by force, and has not ended
-// here. Called with the lock held.
+// conflict returns another claim that has one of the claim's devices. This happens if the other claim's pod was
+// force-deleted and still runs on this node. Called with the lock held.
 func (m *Manager) conflict(c *claim) (other *claim, device string) {
 	for _, o := range m.claims {
 		if i := slices.IndexFunc(o.Alone, func(d string) bool { return slices.Contains(c.Alone, d) }); i >= 0 {
@@ -203,7 +201,7 @@ func (m *Manager) conflict(c *claim) (other *claim, device string) {
 	return nil, ""
 }
 
-// ask calls the drivers of a claim, and records what they answer.
+// ask calls the drivers of a claim, and records their answers.
 func (m *Manager) ask(ctx context.Context, stored *resourcev1.ResourceClaim) error {
 	m.mu.Lock()
 	names := m.claims[stored.UID].Drivers
@@ -234,7 +232,7 @@ func (m *Manager) ask(ctx context.Context, stored *resourcev1.ResourceClaim) err
 	return m.c.Failpoints.At("claim.ready")
 }
 
-// Forget has the claims unprepared that only this pod used. Call it when nothing of the pod runs.
+// Forget has drivers unprepare the claims that only this pod used, after its containers have ended.
 func (m *Manager) Forget(ctx context.Context, pod types.UID) error {
 	m.mu.Lock()
 	var uids []types.UID
@@ -251,7 +249,7 @@ func (m *Manager) Forget(ctx context.Context, pod types.UID) error {
 	return errors.Join(errs...)
 }
 
-// leave has one claim unprepared unless other pods use it.
+// leave removes a pod from a claim, and has drivers unprepare the claim after the last pod.
 func (m *Manager) leave(ctx context.Context, pod, uid types.UID) error {
 	done, err := m.take(ctx, uid)
 	if err != nil {
@@ -293,7 +291,7 @@ func (m *Manager) leave(ctx context.Context, pod, uid types.UID) error {
 	return m.c.Failpoints.At("claim.released")
 }
 
-// Run deletes the ResourceSlices of drivers that are gone, and watches the health of devices, until ctx ends.
+// Run deletes the ResourceSlices of unregistered drivers and watches the health of devices, until ctx is done.
 func (m *Manager) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -334,13 +332,13 @@ func (m *Manager) nextWipe() (name string, at time.Time) {
 	return name, at
 }
 
-// wipe deletes the slices of a driver. If that fails, it is tried again later.
+// wipe deletes the slices of a driver. If that fails, it is retried after another Wipe.
 func (m *Manager) wipe(ctx context.Context, name string) {
 	err := m.deleteSlices(ctx, name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.drivers[name]) > 0 {
-		return // it is back, and publishes them again
+		return // the driver has registered again, and publishes them itself
 	}
 	if err != nil {
 		if ctx.Err() == nil {

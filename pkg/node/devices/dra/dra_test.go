@@ -47,7 +47,7 @@ type bench struct {
 	driver  *dradriver.Driver
 	claims  *Manager
 	stop    func()
-	says    chan *drahealth.NodeWatchResourcesResponse // what the driver says about health; nil ends a stream
+	says    chan *drahealth.NodeWatchResourcesResponse // reports of health; nil ends a stream
 	changed chan []types.UID                           // the pods whose devices changed
 }
 
@@ -114,7 +114,7 @@ containerEdits: {env: [GPUS=1]}
 	return b
 }
 
-// begin starts the agent's part, as after a restart.
+// begin starts the agent's Manager, as after a restart.
 func (b *bench) begin() {
 	log := slog.New(slog.NewTextHandler(b.Output(), nil))
 	var err error
@@ -181,7 +181,7 @@ func claimFor(pods ...string) *resourcev1.ResourceClaim {
 	return c
 }
 
-// A claim is prepared once for all its pods, also over restarts of the agent, and unprepared when the last has gone.
+// A claim is prepared once for all its pods, also across restarts of the agent, and unprepared after the last pod.
 func TestClaimsAreUnpreparedAfterTheLastPod(t *testing.T) {
 	b := start(t, claimFor("a", "b"))
 	_, err := b.given(user("stranger"))
@@ -216,7 +216,7 @@ func TestClaimsAreUnpreparedAfterTheLastPod(t *testing.T) {
 	require.Empty(t, b.claims.Pods())
 }
 
-// A driver that dies while it prepares a claim is asked to unprepare it, also after a restart of the agent.
+// If a driver dies while it prepares a claim, it must unprepare the claim, also after a restart of the agent.
 func TestInterruptedPreparationIsUndone(t *testing.T) {
 	b := start(t, claimFor("a"))
 	var broken atomic.Bool
@@ -240,8 +240,7 @@ func TestInterruptedPreparationIsUndone(t *testing.T) {
 	require.Equal(t, []string{"prepare c", "unprepare c", "unprepare c"}, b.driver.Calls())
 }
 
-// A device that was deallocated because its pod was deleted by force is not given to another pod while the first has
-// it.
+// A device of a force-deleted pod may be allocated to another pod, which has to wait while the first one runs.
 func TestDevicesHaveOneUser(t *testing.T) {
 	second := claimFor("b")
 	second.Name, second.UID = "c2", "claim2"
@@ -263,7 +262,7 @@ func TestDevicesHaveOneUser(t *testing.T) {
 	require.Equal(t, []string{"prepare c", "unprepare c", "prepare c2"}, b.driver.Calls())
 }
 
-// What a driver answers is bounded, and never given in part.
+// A driver's answer is bounded, and applied entirely or not at all.
 func TestBadAnswers(t *testing.T) {
 	b := start(t, claimFor("a"))
 	for want, answer := range map[string]*draplugin.NodePrepareResourceResponse{
@@ -292,7 +291,7 @@ func TestBadAnswers(t *testing.T) {
 	}
 }
 
-// The slices of a driver that is gone are deleted, also if it went while the agent was down; those of others stay.
+// The slices of an unregistered driver are deleted, also if it left while the agent was down.
 func TestSlicesOfLostDriversAreDeleted(t *testing.T) {
 	slice := func(name, node, driver string) *resourcev1.ResourceSlice {
 		return &resourcev1.ResourceSlice{
@@ -344,7 +343,7 @@ func TestOldDriversAreRefused(t *testing.T) {
 	require.Contains(t, old.Registered().Error, "this node supports v1.DRAPlugin")
 }
 
-// A container gets the devices of the claim that was made for its extended resources, and of no other container's.
+// A container gets only its own devices from the claim for the pod's extended resources.
 func TestExtendedResources(t *testing.T) {
 	b := start(t, claimFor("a"))
 	b.driver.Devices = func(*draplugin.Claim) *draplugin.NodePrepareResourceResponse {

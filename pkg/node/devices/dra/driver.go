@@ -21,21 +21,20 @@ import (
 
 const (
 	maxMessage  = 4 << 20
-	maxDevices  = 1024 // of one claim and driver
+	maxDevices  = 1024 // per claim and driver
 	maxRequests = 64   // of one device
 	maxCDI      = 64   // of one device
 	maxShare    = 64   // bytes of a share ID, which is a UUID
-	// callTimeout limits a call, as upstream.
+	// callTimeout limits a call, as in the kubelet.
 	callTimeout = 45 * time.Second
 	maxError    = 1024 // bytes of a driver's error
 )
 
-// driver is a registered driver.
 type driver struct {
 	info plugins.Info
 	conn *grpc.ClientConn
-	// Guarded by the manager's lock: stop ends the stream of health, nil if there was none, and health is what it said, by
-	// pool and device.
+	// The manager's lock guards stop and health. stop ends the health stream; it is nil if none was started. health
+	// is by pool and device.
 	stop   context.CancelFunc
 	health map[string]deviceHealth
 }
@@ -54,8 +53,7 @@ func (m *Manager) Validate(info plugins.Info) error {
 	return nil
 }
 
-// Register implements plugins.Handler. A driver that is updated may be registered twice for a while: the newer one is
-// called.
+// Register implements plugins.Handler. During an update, the newer of two registrations is used.
 func (m *Manager) Register(_ context.Context, info plugins.Info) error {
 	conn, err := m.c.Dir.Dial(info.Endpoint, maxMessage)
 	if err != nil {
@@ -75,7 +73,7 @@ func (m *Manager) Register(_ context.Context, info plugins.Info) error {
 	}
 	m.drivers[info.Name] = append(m.drivers[info.Name], &driver{info: info, conn: conn})
 	delete(m.wipes, info.Name)
-	m.notify() // its health is to be heard
+	m.notify() // makes Run watch its health
 	return nil
 }
 
@@ -98,7 +96,7 @@ func (m *Manager) remove(info plugins.Info) *driver {
 	if d.stop != nil {
 		d.stop()
 	}
-	_ = d.conn.Close() // calls that are under way fail
+	_ = d.conn.Close() // pending calls fail
 	if list = slices.Delete(slices.Clone(list), i, i+1); len(list) > 0 {
 		m.drivers[info.Name] = list
 		return d
@@ -109,7 +107,7 @@ func (m *Manager) remove(info plugins.Info) *driver {
 	return d
 }
 
-// notify makes Run look at drivers and wipes again. Called with the lock held.
+// notify makes Run check drivers and wipes again. Called with the lock held.
 func (m *Manager) notify() {
 	select {
 	case m.changed <- struct{}{}:
@@ -127,7 +125,6 @@ func (m *Manager) driver(name string) (*driver, error) {
 	return list[len(list)-1], nil
 }
 
-// prepare has a claim prepared, and returns the claim's devices.
 func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) ([]device, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -179,7 +176,6 @@ func (d *driver) prepare(ctx context.Context, claim *resourcev1.ResourceClaim) (
 	return out, nil
 }
 
-// unprepare is the opposite of prepare.
 func (d *driver) unprepare(ctx context.Context, uid types.UID, c *claim) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

@@ -12,12 +12,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/devices/cdi"
 )
 
-// Uses reports whether a pod has resource claims, or one that was made for its extended resources (KEP-5004).
+// Uses reports whether a pod has resource claims, including a claim for its extended resources (KEP-5004).
 func Uses(p *corev1.Pod) bool {
 	return len(p.Spec.ResourceClaims) > 0 || p.Status.ExtendedResourceClaimStatus != nil
 }
 
-// Serves reports whether devices serve an extended resource of a container, instead of a device plugin.
+// Serves reports whether a container's extended resource comes from a resource claim, not from a device plugin.
 func Serves(p *corev1.Pod, container, resource string) bool {
 	s := p.Status.ExtendedResourceClaimStatus
 	return s != nil && slices.ContainsFunc(s.RequestMappings, func(m corev1.ContainerExtendedResourceRequest) bool {
@@ -25,12 +25,12 @@ func Serves(p *corev1.Pod, container, resource string) bool {
 	})
 }
 
-// Given returns what a container that is about to start gets, after it had the pod's claims prepared.
+// Given has the pod's claims prepared, and returns what the container needs for its devices.
 func (m *Manager) Given(ctx context.Context, p *corev1.Pod, c *corev1.Container) (cdi.Edits, error) {
 	if !Uses(p) {
 		return cdi.Edits{}, nil
 	}
-	uids := map[string]types.UID{} // by the pod's name for the claim
+	uids := map[string]types.UID{} // by the claim's name in the pod
 	for i := range p.Spec.ResourceClaims {
 		of := &p.Spec.ResourceClaims[i]
 		uid, err := m.prepare(ctx, p, of)
@@ -50,8 +50,7 @@ func (m *Manager) Given(ctx context.Context, p *corev1.Pod, c *corev1.Container)
 	return cdi.Find(m.c.CDIDirs, m.devicesOf(p, uids, extended, c))
 }
 
-// devicesOf returns the CDI names of a container's devices: those of the claims that it names, and of its extended
-// resources.
+// devicesOf returns the CDI names of a container's devices, from its claims and its extended resources.
 func (m *Manager) devicesOf(p *corev1.Pod, uids map[string]types.UID, extended types.UID,
 	c *corev1.Container) []string {
 	m.mu.Lock()
@@ -66,20 +65,20 @@ func (m *Manager) devicesOf(p *corev1.Pod, uids map[string]types.UID, extended t
 	return ids
 }
 
-// Use is a claim of which a container has devices.
+// Use is a claim with the devices that a container uses.
 type Use struct {
 	Namespace, Name string
 	Devices         []UsedDevice
 }
 
-// UsedDevice is a device of a claim, with the names by which CDI knows it.
+// UsedDevice is a device of a claim, with its CDI names.
 type UsedDevice struct {
 	Driver, Pool, Name string
-	Share              string // "" if no other claim has a share of the device
+	Share              string // "" if the device is not shared
 	CDI                []string
 }
 
-// InUse returns the claims whose devices a container has, with those that were prepared for it.
+// InUse returns the claims that a container uses, with the devices that were prepared for it.
 func (m *Manager) InUse(p *corev1.Pod, c *corev1.Container) (out []Use) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -115,7 +114,7 @@ func (m *Manager) InUse(p *corev1.Pod, c *corev1.Container) (out []Use) {
 	return out
 }
 
-// extendedRequests returns the requests of the claim for the pod's extended resources whose devices a container uses.
+// extendedRequests returns a container's requests in the claim for the pod's extended resources.
 func extendedRequests(p *corev1.Pod, c *corev1.Container) (out []string) {
 	if s := p.Status.ExtendedResourceClaimStatus; s != nil {
 		for _, r := range s.RequestMappings {
@@ -128,8 +127,7 @@ func extendedRequests(p *corev1.Pod, c *corev1.Container) (out []string) {
 	return out
 }
 
-// named returns the CDI names of the claim's devices for a request, of all its devices if request is "", and none of a
-// claim that was not needed.
+// named returns the CDI names of the claim's devices for a request; "" means all requests. A nil claim has none.
 func (c *claim) named(request string) []string {
 	if c == nil {
 		return nil
@@ -143,7 +141,7 @@ func (c *claim) named(request string) []string {
 	return ids
 }
 
-// serves reports whether a device is for a request; "" is any.
+// serves reports whether a device is for a request; "" means any request.
 func (d device) serves(request string) bool {
 	return request == "" || len(d.Requests) == 0 ||
 		slices.ContainsFunc(d.Requests, func(r string) bool { return resourceclaim.BaseRequestRef(r) == request })

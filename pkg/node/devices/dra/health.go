@@ -22,24 +22,25 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// The health of devices (KEP-4680): drivers that have the service DRAResourceHealth stream it, and it becomes part of
-// the status of the containers that have the devices. What a driver has not said, or not confirmed in time, is unknown.
+// Health of devices (KEP-4680): drivers that implement the service DRAResourceHealth stream it, and it becomes part
+// of the status of the containers that use the devices. It is unknown if the driver has not reported it, or not
+// confirmed it in time.
 
 const (
-	maxHealths    = 16384            // devices of one driver, as upstream
-	healthTimeout = 30 * time.Second // until a device is unknown, unless its driver says another
+	maxHealths    = 16384            // devices per driver, as in the kubelet
+	healthTimeout = 30 * time.Second // default time after which an unconfirmed health is unknown
 	maxTimeout    = 24 * time.Hour
-	maxReason     = 1024 // bytes of what a driver says about a device's health
+	maxReason     = 1024 // bytes of a driver's message
 )
 
-// deviceHealth is what a driver has last said about a device.
+// deviceHealth is the last reported health of a device.
 type deviceHealth struct {
 	health  corev1.ResourceHealthStatus
 	message string
-	until   time.Time // when it is unknown again
+	until   time.Time // when it becomes unknown
 }
 
-// healthService returns the newest service for health among those that a driver says it has, "" if there is none.
+// healthService returns the newest supported health service that a driver offers, "" if there is none.
 func healthService(versions []string) string {
 	for _, v := range []string{drahealth.DRAResourceHealthService, drahealthalpha.DRAResourceHealthService} {
 		if slices.Contains(versions, v) {
@@ -49,8 +50,7 @@ func healthService(versions []string) string {
 	return ""
 }
 
-// listen begins to receive health from registered drivers that have not been asked yet. Each goes on until the driver
-// is gone, or ctx ends.
+// listen starts watching the health of new drivers, until they are gone or ctx is done.
 func (m *Manager) listen(ctx context.Context, spawn func(func())) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -66,12 +66,12 @@ func (m *Manager) listen(ctx context.Context, spawn func(func())) {
 	}
 }
 
-// hear receives the health of a driver's devices until ctx ends, over as many streams as it takes.
+// hear receives the health of a driver's devices until ctx is done. It opens another stream when one ends.
 func (m *Manager) hear(ctx context.Context, d *driver) {
 	pauses := wait.Backoff{Duration: time.Second, Factor: 2, Jitter: 0.1, Steps: 7, Cap: time.Minute}
 	pause, heard := pauses.DelayFunc(), false
 	next := func() time.Duration {
-		if heard { // a driver may limit how long a stream is
+		if heard { // a driver may limit the duration of a stream
 			pause = pauses.DelayFunc()
 		}
 		return pause()
@@ -79,7 +79,7 @@ func (m *Manager) hear(ctx context.Context, d *driver) {
 	_ = wait.DelayFunc(next).Until(ctx, true, true, func(ctx context.Context) (done bool, err error) {
 		heard, err = m.receive(ctx, d)
 		if ctx.Err() == nil {
-			m.said(d, nil) // nothing is known of them any more
+			m.said(d, nil) // their health is unknown without a stream
 		}
 		if status.Code(err) == codes.Unimplemented {
 			return true, nil
@@ -92,7 +92,7 @@ func (m *Manager) hear(ctx context.Context, d *driver) {
 	})
 }
 
-// receive receives from one stream until it ends. heard is whether the driver has said something.
+// receive receives from one stream until it ends. heard is true if the driver sent something.
 func (m *Manager) receive(ctx context.Context, d *driver) (heard bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -135,7 +135,7 @@ func (d *driver) watchHealth(ctx context.Context) (drahealth.DRAResourceHealth_N
 	}.NodeWatchResources(ctx, &drahealth.NodeWatchResourcesRequest{})
 }
 
-// healths interprets a driver's answer. Names that no device has are left out.
+// healths converts a driver's response. It ignores names that are too long for a device.
 func healths(answer *drahealth.NodeWatchResourcesResponse, now time.Time) (map[string]deviceHealth, error) {
 	if n := len(answer.GetDevices()); n > maxHealths {
 		return nil, fmt.Errorf("the driver speaks of %d devices, at most %d are accepted", n, maxHealths)
@@ -167,9 +167,9 @@ func healths(answer *drahealth.NodeWatchResourcesResponse, now time.Time) (map[s
 
 func healthKey(pool, device string) string { return pool + "/" + device }
 
-// said records what a driver says about all of its devices, nil if nothing is known any more, wakes the pods that it
-// matters to, and returns when the first device will be unknown. Devices that it does not mention stay as they are
-// until then.
+// said records the reported health of a driver's devices, notifies the pods that use changed ones, and returns when
+// the first device becomes unknown. Devices that are not in the report keep their health until it expires. A nil
+// report makes all unknown.
 func (m *Manager) said(d *driver, said map[string]deviceHealth) (next time.Time) {
 	m.mu.Lock()
 	now, changed := time.Now(), map[string]bool{}
@@ -202,7 +202,7 @@ func (m *Manager) said(d *driver, said map[string]deviceHealth) (next time.Time)
 	return next
 }
 
-// users returns the pods that have one of the changed devices of a driver. Called with the lock held.
+// users returns the pods that use one of a driver's changed devices. Called with the lock held.
 func (m *Manager) users(driver string, changed map[string]bool) (out []types.UID) {
 	for _, c := range m.claims {
 		if slices.ContainsFunc(c.Devices, func(d device) bool {
@@ -214,7 +214,7 @@ func (m *Manager) users(driver string, changed map[string]bool) (out []types.UID
 	return out
 }
 
-// Health returns the health of the devices that a container has by resource claims, in a fixed order.
+// Health returns the health of a container's devices from resource claims, in a fixed order.
 func (m *Manager) Health(p *corev1.Pod, c *corev1.Container) (out []corev1.ResourceStatus) {
 	for _, want := range c.Resources.Claims {
 		i := slices.IndexFunc(p.Spec.ResourceClaims, func(of corev1.PodResourceClaim) bool { return of.Name == want.Name })
@@ -242,7 +242,7 @@ func (m *Manager) Health(p *corev1.Pod, c *corev1.Container) (out []corev1.Resou
 	return out
 }
 
-// healthOf returns the health of the devices that a pod has by a claim for a request; "" is all requests.
+// healthOf returns the health of a claim's devices for a request; "" means all requests.
 func (m *Manager) healthOf(pod types.UID, name, request string) (out []corev1.ResourceHealth) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -268,7 +268,7 @@ func (m *Manager) healthOf(pod types.UID, name, request string) (out []corev1.Re
 	return out
 }
 
-// health is what the newest driver of its name says about a device. Called with the lock held.
+// health returns a device's health from the newest driver of its name. Called with the lock held.
 func (m *Manager) health(d device, id corev1.ResourceID) corev1.ResourceHealth {
 	out := corev1.ResourceHealth{ResourceID: id, Health: corev1.ResourceHealthStatusUnknown}
 	if list := m.drivers[d.Driver]; len(list) > 0 {

@@ -20,7 +20,7 @@ func said(health drahealth.HealthStatus, message string, timeout int64) *draheal
 	}
 }
 
-// tell waits until the driver has said something, and what it changed is known.
+// tell sends a report and waits until it has been processed.
 func (b *bench) tell(r *drahealth.NodeWatchResourcesResponse) {
 	b.Helper()
 	select {
@@ -52,7 +52,7 @@ func (b *bench) health(want corev1.ResourceHealthStatus, message string) {
 		b.claims.Health(p, &p.Spec.Containers[0]))
 }
 
-// What drivers say about devices is reported to the pods that have them, and is unknown when they no longer say it.
+// Reported health reaches the pods that use the devices, and is unknown when the driver stops reporting it.
 func TestHealth(t *testing.T) {
 	b := start(t, claimFor("a"))
 	stranger := user("stranger")
@@ -65,7 +65,7 @@ func TestHealth(t *testing.T) {
 	b.tell(said(drahealth.HealthStatus_UNHEALTHY, "too hot", 600))
 	b.health(corev1.ResourceHealthStatusUnhealthy, "too hot")
 
-	// The same again, or of other devices, changes nothing.
+	// A repeated report, or one of other devices, changes nothing.
 	b.says <- said(drahealth.HealthStatus_UNHEALTHY, "too hot", 600)
 	b.says <- &drahealth.NodeWatchResourcesResponse{
 		Devices: []*drahealth.DeviceHealth{
@@ -75,7 +75,7 @@ func TestHealth(t *testing.T) {
 	}
 	b.health(corev1.ResourceHealthStatusUnhealthy, "too hot")
 
-	// It is unknown when it was not confirmed in time, and when the stream breaks, after which the driver is asked again.
+	// Health is unknown if not confirmed in time, and after the stream breaks, until the driver reports it.
 	b.tell(said(drahealth.HealthStatus_HEALTHY, "", 1))
 	b.hears()
 	b.health(corev1.ResourceHealthStatusUnknown, "")
@@ -85,7 +85,7 @@ func TestHealth(t *testing.T) {
 	b.tell(said(drahealth.HealthStatus_HEALTHY, "", -1))
 	b.health(corev1.ResourceHealthStatusHealthy, "")
 
-	// So it is when the driver is gone, and over a restart of the agent, which remembers the devices.
+	// It is also unknown after the driver has gone, and after a restart of the agent, which remembers the devices.
 	b.driver.Stop()
 	b.hears()
 	b.health(corev1.ResourceHealthStatusUnknown, "")
@@ -94,7 +94,7 @@ func TestHealth(t *testing.T) {
 	b.health(corev1.ResourceHealthStatusUnknown, "")
 }
 
-// What drivers send is bounded.
+// Reports are bounded.
 func TestHealthOfHostileDrivers(t *testing.T) {
 	now := time.Now()
 	_, err := healths(&drahealth.NodeWatchResourcesResponse{Devices: make([]*drahealth.DeviceHealth, maxHealths+1)}, now)
@@ -113,7 +113,7 @@ func TestHealthOfHostileDrivers(t *testing.T) {
 	require.NoError(t, err)
 	require.Empty(t, list)
 
-	// Devices that are not mentioned any more do not add up, and their pods are notified when they are forgotten.
+	// Devices that are no longer mentioned do not accumulate, and their pods are notified when they are dropped.
 	var notified []types.UID
 	m := &Manager{c: Config{HealthChanged: func(pods []types.UID) { notified = append(notified, pods...) }}}
 	d := &driver{}

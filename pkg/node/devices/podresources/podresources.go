@@ -1,9 +1,9 @@
-// Package podresources serves the kubelet's pod resources API at a socket of this machine: which devices of device
-// plugins and of resource claims the containers of each pod have (KEP-606, KEP-2043, KEP-3695). Exporters of device
-// metrics ask it whose a device is.
+// Package podresources serves the kubelet's pod resources API on a local socket: which devices of device plugins and
+// resource claims each container has (KEP-606, KEP-2043, KEP-3695). Exporters of device metrics use it to find the
+// pod of a device.
 //
-// Its invariant: an answer changes nothing, and so many requests are worked on at once that they cannot take the
-// node's memory.
+// Its invariant: requests do not change anything, and the number of concurrent requests is limited, which bounds
+// memory.
 package podresources
 
 import (
@@ -29,12 +29,12 @@ import (
 
 const (
 	socketName = "kubelet.sock"
-	// perSecond and burst limit requests, as in the kubelet; atOnce limits how many answers are in memory.
+	// perSecond and burst limit requests, as in the kubelet; atOnce limits concurrent responses.
 	perSecond, burst = 100, 10
 	atOnce           = 4
 )
 
-// Pods are the pods of this node.
+// Pods provides the pods of this node.
 type Pods interface {
 	Pods() []*corev1.Pod
 	Find(namespace, name string, uid types.UID) (*corev1.Pod, bool)
@@ -67,7 +67,7 @@ func New(c Config) *Server {
 	}
 }
 
-// Run serves until ctx is done. Without requests it does nothing.
+// Run serves the API until ctx is done.
 func (s *Server) Run(ctx context.Context) error {
 	return s.c.Dir.Serve(ctx, &s.guard, filepath.Join(plugins.PodResources, socketName), func(g *grpc.Server) {
 		v1.RegisterPodResourcesListerServer(g, &server{s: s})
@@ -75,7 +75,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}, grpc.ChainUnaryInterceptor(s.limit))
 }
 
-// limit refuses requests above the rate, and lets those below it wait for one another.
+// limit refuses requests above the rate. Other requests wait for a slot.
 func (s *Server) limit(ctx context.Context, request any, _ *grpc.UnaryServerInfo,
 	handler grpc.UnaryHandler) (any, error) {
 	if !s.limiter.Allow() {
@@ -90,7 +90,6 @@ func (s *Server) limit(ctx context.Context, request any, _ *grpc.UnaryServerInfo
 	return handler(ctx, request)
 }
 
-// server implements version 1.
 type server struct {
 	v1.UnimplementedPodResourcesListerServer
 	s *Server
@@ -111,13 +110,13 @@ func (v *server) List(context.Context, *v1.ListPodResourcesRequest) (*v1.ListPod
 func (v *server) Get(_ context.Context, r *v1.GetPodResourcesRequest) (*v1.GetPodResourcesResponse, error) {
 	p, ok := v.s.c.Pods.Find(r.PodNamespace, r.PodName, "")
 	if !ok {
-		return nil, fmt.Errorf("pod %s in namespace %s not found", r.PodName, r.PodNamespace) // as upstream
+		return nil, fmt.Errorf("pod %s in namespace %s not found", r.PodName, r.PodNamespace) // the kubelet's text
 	}
 	return &v1.GetPodResourcesResponse{PodResources: v.s.of(p)}, nil
 }
 
-// GetAllocatableResources implements v1.PodResourcesListerServer. No CPU and no memory is given to single containers,
-// so there are none to name, as in a kubelet with its default policies.
+// GetAllocatableResources implements v1.PodResourcesListerServer. CPUs and memory are not assigned to single
+// containers, so it reports none, as a kubelet with default policies.
 func (v *server) GetAllocatableResources(context.Context,
 	*v1.AllocatableResourcesRequest) (*v1.AllocatableResourcesResponse, error) {
 	return &v1.AllocatableResourcesResponse{Devices: describe(v.s.c.Devices.Healthy())}, nil
@@ -127,7 +126,6 @@ func ended(p *corev1.Pod) bool {
 	return p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed
 }
 
-// containers returns the containers that may run as long as the pod.
 func containers(p *corev1.Pod) (out []*corev1.Container) {
 	for i := range p.Spec.InitContainers {
 		if c := &p.Spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
@@ -152,7 +150,7 @@ func (s *Server) of(p *corev1.Pod) *v1.PodResources {
 	return out
 }
 
-// describe makes an entry for each device, and for each of its NUMA nodes, as upstream does.
+// describe returns an entry for each device and each of its NUMA nodes, as in the kubelet.
 func describe(list []devices.Device) (out []*v1.ContainerDevices) {
 	for _, d := range list {
 		if len(d.Nodes) == 0 {
@@ -187,7 +185,7 @@ func (s *Server) claims(p *corev1.Pod, c *corev1.Container) (out []*v1.DynamicRe
 	return out
 }
 
-// alpha implements version 1alpha1, which some exporters still ask.
+// alpha implements v1alpha1, which some exporters still use.
 type alpha struct {
 	v1alpha1.UnimplementedPodResourcesListerServer
 	s *Server

@@ -29,7 +29,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fixed are pods that do not change.
+// fixed is a set of pods that does not change.
 type fixed []*corev1.Pod
 
 func (f fixed) Pods() []*corev1.Pod { return f }
@@ -46,9 +46,9 @@ func (f fixed) Find(namespace, name string, _ types.UID) (*corev1.Pod, bool) {
 	return nil, false
 }
 
-// serve serves the API of pods whose devices and claims are in these records, and returns a connection to it.
+// serve serves the API for pods with the given checkpoints of devices and claims, and returns a connection to it.
 func serve(t *testing.T, pods Pods, assigned, claims any) *grpc.ClientConn {
-	root, err := os.MkdirTemp("", "res") // the paths of sockets are short
+	root, err := os.MkdirTemp("", "res") // paths of sockets must be short
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, os.RemoveAll(root)) })
 	dir, err := plugins.Open(filepath.Join(root, "k"), "")
@@ -128,7 +128,7 @@ func TestAnswers(t *testing.T) {
 				},
 				map[string]any{"driver": "d", "pool": "p", "name": "two", "requests": []string{"two"}}}},
 			"c2": map[string]any{"namespace": "ns", "name": "other", "pods": []string{"uid-gpu"}},
-			// a former one of that name
+			// an earlier pod of the same name
 			"c3": map[string]any{"namespace": "ns", "name": "direct", "pods": []string{"uid-before"}},
 		})
 	device := func(resource, id string) *v1.ContainerDevices {
@@ -187,7 +187,7 @@ func equal(t *testing.T, want, got proto.Message) {
 	require.True(t, proto.Equal(want, got), "want %v\ngot  %v", want, got)
 }
 
-// Many requests are refused, not queued, and a bug costs a request.
+// Requests above the rate are refused, not queued, and a panic fails only its request.
 func TestTooManyRequests(t *testing.T) {
 	conn := serve(t, fixed{nil}, nil, nil)
 	client := v1.NewPodResourcesListerClient(conn)

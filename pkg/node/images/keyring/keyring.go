@@ -1,8 +1,8 @@
-// Package keyring selects the registry credentials for an image from a pod's pull secrets, and from what plugins
-// answer.
+// Package keyring selects the registry credentials for an image from a pod's pull secrets and from the answers of
+// credential provider plugins.
 //
-// Its invariant: a credential is returned only for images below the host, port and path that its source names, as in
-// k8s.io/kubernetes/pkg/credentialprovider, whose rules these are.
+// Its invariant: a credential is returned only for images that match the host, port and path of its source, by the
+// rules of k8s.io/kubernetes/pkg/credentialprovider.
 package keyring
 
 import (
@@ -24,22 +24,22 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// maxMatches is how many credentials are tried for one image.
+// maxMatches limits the credentials per image.
 const maxMatches = 32
 
 // Credential is a registry credential and its source.
 type Credential struct {
 	runtime.Auth
-	// Secret is the secret that contains it, Account the service account for which a plugin gave it. Without either it is
-	// the node's, for all of its pods.
+	// Secret is the secret that contains it, Account the service account for which a plugin returned it. If both are
+	// zero, it is the node's credential, for all pods.
 	Secret  Secret
 	Account Account
 }
 
-// Everyones reports whether it is the node's.
+// Everyones reports whether it is the node's credential.
 func (c Credential) Everyones() bool { return c.Secret == Secret{} && c.Account == Account{} }
 
-// Key tells credentials apart, by their source and content.
+// Key identifies a credential by its source and content.
 func (c Credential) Key() string {
 	return strings.Join([]string{c.Secret.UID, c.Account.UID, hash(c.Auth)}, "\x00")
 }
@@ -54,7 +54,7 @@ type Secret struct {
 	Hash string
 }
 
-// Keyring contains a pod's credentials. Its zero value is empty.
+// Keyring contains a pod's credentials. The zero value is empty.
 type Keyring struct {
 	logins map[string][]Credential // by "host[:port][/path]"; the host may have wildcards
 }
@@ -64,8 +64,7 @@ type login struct {
 	RegistryToken            string `json:"registrytoken"`
 }
 
-// Add adds the credentials of a secret of type kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg. Other secrets
-// have none.
+// Add adds the credentials of a kubernetes.io/dockerconfigjson or kubernetes.io/dockercfg secret.
 func (k *Keyring) Add(s *corev1.Secret) error {
 	logins := map[string]login{}
 	var err error
@@ -87,7 +86,7 @@ func (k *Keyring) Add(s *corev1.Secret) error {
 		l := logins[registry]
 		if l.Auth != "" {
 			raw, err := base64.StdEncoding.DecodeString(l.Auth)
-			if err != nil { // some tools leave out the padding
+			if err != nil { // some tools omit the padding
 				raw, err = base64.RawStdEncoding.DecodeString(l.Auth)
 			}
 			user, password, whole := strings.Cut(string(raw), ":")
@@ -108,8 +107,7 @@ func (k *Keyring) Add(s *corev1.Secret) error {
 	return nil
 }
 
-// AddLogins adds what a plugin answered for a service account, or with the zero Account for the node, by the registries
-// that it named.
+// AddLogins adds a plugin's credentials, by registry, for a service account; the zero Account means the node.
 func (k *Keyring) AddLogins(logins map[string]runtime.Auth, account Account) {
 	for _, registry := range slices.Sorted(maps.Keys(logins)) {
 		if where, ok := key(registry); ok {
@@ -133,13 +131,13 @@ func hash(a runtime.Auth) string {
 	return Sum(string(data))
 }
 
-// Sum returns the SHA-256 of a text, in hexadecimal.
+// Sum returns the SHA-256 of a text in hexadecimal.
 func Sum(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
 }
 
-// key returns the registry of a credential without scheme, and without the /v1/ or /v2/ that Docker writes.
+// key returns a credential's registry without the scheme and without the /v1/ or /v2/ that Docker writes.
 func key(registry string) (string, bool) {
 	if !strings.HasPrefix(registry, "https://") && !strings.HasPrefix(registry, "http://") {
 		registry = "https://" + registry
@@ -161,7 +159,7 @@ func key(registry string) (string, bool) {
 // dockerHub is Docker Hub's name in Docker's configuration.
 const dockerHub = "index.docker.io"
 
-// Lookup returns the credentials to try for an image, those of the most specific place first, at most 32.
+// Lookup returns the credentials to try for an image, the most specific match first, at most maxMatches.
 func (k *Keyring) Lookup(image string) []Credential {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -180,8 +178,7 @@ func (k *Keyring) Lookup(image string) []Credential {
 	return found[:min(len(found), maxMatches)]
 }
 
-// Matches reports whether a repository matches a key. Wildcards match within a label of the host name; ports must be
-// equal.
+// Matches reports whether a repository matches a key: wildcards within a label of the host, and equal ports.
 func Matches(where, repository string) bool {
 	glob, err1 := url.Parse("https://" + where)
 	target, err2 := url.Parse("https://" + repository)

@@ -26,7 +26,7 @@ func secret(t testing.TB, name string, logins map[string]string) *corev1.Secret 
 	}
 }
 
-// The cases of upstream's TestURLsMatch, TestDockerKeyringForGlob, TestKeyringMiss and those about Docker Hub.
+// Cases of TestURLsMatch, TestDockerKeyringForGlob, TestKeyringMiss and the Docker Hub tests in Kubernetes.
 func TestLookup(t *testing.T) {
 	for _, c := range []struct {
 		registry, image string
@@ -117,7 +117,7 @@ func TestDockercfgAndTokens(t *testing.T) {
 	require.NotEqual(t, k.Lookup("a.io/x")[0].Secret.Hash, k.Lookup("b.io/x")[0].Secret.Hash)
 }
 
-// No secret and no image name makes the keyring panic, or give more than its bound.
+// No secret or image name makes the keyring panic or exceed its limit.
 func FuzzKeyring(f *testing.F) {
 	f.Add([]byte(`{"auths":{"https://index.docker.io/v1/":{"auth":"YTpi"}}}`), "busybox")
 	f.Add([]byte(`{"auths":{"*.io:1/[a":{"username":"a"}}}`), "a.io:1/[a")

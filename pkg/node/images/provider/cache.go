@@ -7,11 +7,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// maxEntries limits the answers of one plugin that are kept: beyond it the one that is valid for the shortest time
-// goes. An answer has at most maxOutput bytes.
+// maxEntries limits the cached answers of a plugin, of at most maxOutput bytes each; the first to expire is dropped.
 const maxEntries = 256
 
-// cache are the answers of a plugin, for as long as it said. Safe for concurrent use.
+// cache caches a plugin's answers for as long as the plugin says. It is safe for concurrent use.
 type cache struct {
 	mu      sync.Mutex
 	entries map[string]entry
@@ -22,7 +21,7 @@ type entry struct {
 	until  time.Time
 }
 
-// get returns an answer that is still valid. It is not to be changed.
+// get returns a valid answer, which must not be modified.
 func (c *cache) get(key string) (map[string]runtime.Auth, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

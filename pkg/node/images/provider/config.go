@@ -25,22 +25,22 @@ import (
 
 const (
 	maxFile      = 1 << 20 // bytes
-	maxFiles     = 64      // of a folder
+	maxFiles     = 64      // per directory
 	maxProviders = 64
 )
 
-// configVersions are the versions of a CredentialProviderConfig; the fields of the former ones are among those of v1.
+// configVersions are supported versions of CredentialProviderConfig; their fields are a subset of v1's.
 var configVersions = []string{
 	"kubelet.config.k8s.io/v1", "kubelet.config.k8s.io/v1beta1", "kubelet.config.k8s.io/v1alpha1",
 }
 
-// pluginVersions are the versions in which plugins are asked; the fields of the former ones are among those of v1.
+// pluginVersions are supported versions of the plugin protocol; their fields are a subset of v1's.
 var pluginVersions = []string{
 	apiv1.SchemeGroupVersion.String(), v1beta1.SchemeGroupVersion.String(), v1alpha1.SchemeGroupVersion.String(),
 }
 
-// read reads the providers of a file, or of all files in a folder, in the order of their names. The hash is upstream's,
-// for its metric.
+// read reads the providers of a file, or of all files in a directory by name. The hash is computed like the
+// kubelet's, for its metric.
 func read(path string) (providers []configv1.CredentialProvider, hash string, err error) {
 	files := []string{path}
 	info, err := os.Stat(path)
@@ -58,7 +58,7 @@ func read(path string) (providers []configv1.CredentialProvider, hash string, er
 		if err != nil {
 			return nil, "", err
 		}
-		_ = binary.Write(sum, binary.BigEndian, uint64(len(data))) // a hash takes everything
+		_ = binary.Write(sum, binary.BigEndian, uint64(len(data))) // hashes do not fail
 		sum.Write(data)
 		var c configv1.CredentialProviderConfig
 		if err := yaml.UnmarshalStrict(data, &c); err != nil {
@@ -80,7 +80,6 @@ func read(path string) (providers []configv1.CredentialProvider, hash string, er
 	return providers, fmt.Sprintf("sha256:%x", sum.Sum(nil)), nil
 }
 
-// list returns the configuration files of a folder.
 func list(dir string) (files []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -182,7 +181,6 @@ func validateToken(p *configv1.CredentialProvider, at *field.Path) (errs field.E
 	return errs
 }
 
-// program returns the path of a provider's program.
 func program(dir, name string) (string, error) {
 	path, err := exec.LookPath(filepath.Join(dir, name))
 	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {

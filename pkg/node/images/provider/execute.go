@@ -19,15 +19,15 @@ import (
 )
 
 const (
-	// timeout is how long a plugin may take, as in the kubelet.
+	// timeout limits a run of a plugin, as in the kubelet.
 	timeout = time.Minute
-	// endTimeout is how long it is waited for processes of a plugin that keep its output open after it has ended.
+	// endTimeout is how long to wait for child processes that keep the plugin's output open after it has exited.
 	endTimeout = time.Second
 	maxOutput  = 1 << 20 // bytes
-	maxErrors  = 1 << 10 // bytes of what a plugin writes on standard error that are reported
+	maxErrors  = 1 << 10 // bytes of standard error in messages
 )
 
-// execute runs the plugin's program with a request on standard input, and returns what it writes to standard output.
+// execute runs the plugin with a request on standard input, and returns the response on its standard output.
 func (one *plugin) execute(ctx context.Context,
 	request *apiv1.CredentialProviderRequest) (*apiv1.CredentialProviderResponse, error) {
 	request.TypeMeta = metav1.TypeMeta{APIVersion: one.APIVersion, Kind: "CredentialProviderRequest"}
@@ -42,11 +42,10 @@ func (one *plugin) execute(ctx context.Context,
 	program.Stdin, program.Stdout, program.Stderr = bytes.NewReader(input), out, said
 	program.Env = one.environment(os.Environ())
 	program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	// with what it has started
 	program.Cancel = func() error { return syscall.Kill(-program.Process.Pid, syscall.SIGKILL) }
 	program.WaitDelay = endTimeout
 	err = program.Run()
-	if program.Process != nil { // what it has started and left
+	if program.Process != nil { // kill remaining child processes
 		_ = program.Cancel()
 	}
 	switch {
@@ -60,7 +59,7 @@ func (one *plugin) execute(ctx context.Context,
 	}
 	var response apiv1.CredentialProviderResponse
 	if err := json.Unmarshal(out.Bytes(), &response); err != nil {
-		// the error may have a credential in it
+		// The error may contain a credential.
 		return nil, errors.New("the plugin did not write a CredentialProviderResponse in JSON")
 	}
 	if response.APIVersion != one.APIVersion || response.Kind != "CredentialProviderResponse" {
@@ -70,8 +69,8 @@ func (one *plugin) execute(ctx context.Context,
 	return &response, nil
 }
 
-// environment is that of this process without Coracle's options, among which is the token with which it joined, and
-// with the plugin's own.
+// environment returns the plugin's environment: this process's without CORACLE_ options, which may contain the join
+// token, and the variables of the plugin's configuration.
 func (one *plugin) environment(own []string) (env []string) {
 	for _, v := range own {
 		if !strings.HasPrefix(v, "CORACLE_") {

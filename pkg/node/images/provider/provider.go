@@ -1,10 +1,10 @@
-// Package provider asks credential provider plugins for the registry credentials of images (KEP-2133): programs on this
-// machine that get an image's name, and with it a token of the pod's service account where they want one (KEP-4412),
-// and answer with credentials and how long to keep them.
+// Package provider gets registry credentials for images from credential provider plugins (KEP-2133). A plugin is a
+// program on this machine. Its input is an image's name and, if configured, a token of the pod's service account
+// (KEP-4412); its output are credentials and how long to cache them.
 //
-// Its invariants: a plugin is only asked for images that its configuration names, and what it answers is only used for
-// images below the names in the answer; its time, its output and what is kept of it are bounded; a credential that was
-// made for one service account is never given to a pod of another.
+// Its invariants: a plugin is run only for images that match its configuration, and its credentials are used only for
+// images that match the names in its output. Its run time, output and cache are bounded. A credential for one service
+// account is never used for a pod of another.
 package provider
 
 import (
@@ -31,22 +31,21 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// atOnce is how many programs run at a time.
+// atOnce limits how many plugins run concurrently.
 const atOnce = 8
 
 // Config of Plugins.
 type Config struct {
-	// File is a CredentialProviderConfig, or a folder of them; BinDir has the programs.
+	// File is a CredentialProviderConfig, or a directory of them; BinDir contains the plugins.
 	File, BinDir string
-	// Account reads a service account.
-	Account func(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
-	// Token returns a token of a pod's service account, which has this UID, for an audience.
+	Account      func(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error)
+	// Token returns a token of a pod's service account for an audience. It must fail if the account has another UID.
 	Token   func(ctx context.Context, p *corev1.Pod, account types.UID, audience string) (string, error)
 	Logger  *slog.Logger
 	Metrics prometheus.Registerer
 }
 
-// Plugins are the plugins of this node. Safe for concurrent use.
+// Plugins runs the plugins of this node. It is safe for concurrent use.
 type Plugins struct {
 	c        Config
 	guard    run.Guard
@@ -56,7 +55,6 @@ type Plugins struct {
 	took     *prometheus.HistogramVec
 }
 
-// plugin is one of them.
 type plugin struct {
 	configv1.CredentialProvider
 	path   string
@@ -64,7 +62,7 @@ type plugin struct {
 	cache  cache
 }
 
-// New returns the plugins of a configuration, if that is right and all its programs are there.
+// New returns the configured plugins. It fails if the configuration is invalid or a program is missing.
 func New(c Config) (*Plugins, error) {
 	providers, hash, err := read(c.File)
 	if err != nil {
@@ -97,8 +95,7 @@ func New(c Config) (*Plugins, error) {
 	return p, nil
 }
 
-// Credentials returns the plugins' credentials for an image of a pod, in the order in which to try them. A plugin that
-// fails is logged, and has none.
+// Credentials returns the credentials for a pod's image in the order to try them. Plugins that fail are logged.
 func (p *Plugins) Credentials(ctx context.Context, pod *corev1.Pod, image string) []keyring.Credential {
 	named, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -124,14 +121,14 @@ func (p *Plugins) Credentials(ctx context.Context, pod *corev1.Pod, image string
 	return ring.Lookup(image)
 }
 
-// identity is the service account for which a plugin is asked; zero if it is asked for the node.
+// identity is the service account for which a plugin is run; zero if it is run for the node.
 type identity struct {
 	account     keyring.Account
 	annotations map[string]string
 	token       string
 }
 
-// errNotForPod means that a plugin does not want to be asked for a pod's service account.
+// errNotForPod means that the plugin's configuration excludes the pod.
 var errNotForPod = errors.New("the plugin is not for this pod")
 
 func (p *Plugins) identify(ctx context.Context, t *configv1.ServiceAccountTokenAttributes,
@@ -153,7 +150,7 @@ func (p *Plugins) identify(ctx context.Context, t *configv1.ServiceAccountTokenA
 	}
 	for _, key := range t.RequiredServiceAccountAnnotationKeys {
 		value, ok := account.Annotations[key]
-		if !ok { // by it workloads say that they want the plugin
+		if !ok { // the annotation is how workloads select the plugin
 			return identity{}, errNotForPod
 		}
 		id.annotations[key] = value
@@ -167,7 +164,7 @@ func (p *Plugins) identify(ctx context.Context, t *configv1.ServiceAccountTokenA
 	return id, err
 }
 
-// ask returns what a plugin answers for an image, or answered a while ago, and for whom.
+// ask returns a plugin's cached or new answer for an image, and the account for which it is valid.
 func (p *Plugins) ask(ctx context.Context, one *plugin, pod *corev1.Pod,
 	image reference.Named) (map[string]runtime.Auth, keyring.Account, error) {
 	id, err := p.identify(ctx, one.TokenAttributes, pod)
@@ -207,11 +204,11 @@ func (p *Plugins) ask(ctx context.Context, one *plugin, pod *corev1.Pod,
 	}
 }
 
-// everything is what an answer is kept for that is valid for all images; no image has the name.
+// everything is the cache key of answers for all images; it is not a valid image name.
 const everything = "<global>"
 
-// key is what an answer is kept under. With cacheType Token it is for the token alone, else for all pods of the service
-// account.
+// key returns the cache key of an answer. With cacheType Token it includes the token; otherwise all pods of the
+// service account share the answer.
 func (one *plugin) key(of string, id identity) string {
 	if one.TokenAttributes == nil || one.TokenAttributes.CacheType != configv1.TokenServiceAccountTokenCacheType {
 		id.token = ""
@@ -219,7 +216,7 @@ func (one *plugin) key(of string, id identity) string {
 	return encode(of, id)
 }
 
-// flightKey is that of a request, which is not repeated while it is under way.
+// flightKey returns the key under which concurrent identical requests share one run.
 func flightKey(r *apiv1.CredentialProviderRequest) string {
 	return encode(r.Image, identity{annotations: r.ServiceAccountAnnotations, token: r.ServiceAccountToken})
 }
@@ -231,12 +228,12 @@ func encode(of string, id identity) string {
 	}
 	data, err := json.Marshal([]any{of, id.account, id.annotations, token})
 	if err != nil {
-		return "" // text can be marshalled
+		return "" // strings can always be marshalled
 	}
 	return string(data)
 }
 
-// take checks an answer, and keeps it for as long as it is valid.
+// take checks an answer and caches it for as long as it is valid.
 func (one *plugin) take(r *apiv1.CredentialProviderResponse, id identity,
 	image, registry string) (map[string]runtime.Auth, error) {
 	logins := make(map[string]runtime.Auth, len(r.Auth))
@@ -269,7 +266,6 @@ func (one *plugin) take(r *apiv1.CredentialProviderResponse, id identity,
 	return logins, nil
 }
 
-// run runs a plugin when there is a place for it.
 func (p *Plugins) run(ctx context.Context, one *plugin,
 	request *apiv1.CredentialProviderRequest) (response *apiv1.CredentialProviderResponse, err error) {
 	panicked := p.guard.Do("plugin", func() { response, err = p.place(ctx, one, request) }, "plugin", one.Name)

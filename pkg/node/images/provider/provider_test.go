@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 3 * time.Minute
 
-// bench is a folder of plugins, and who has been asked for what.
+// bench is a directory of plugins that record their requests.
 type bench struct {
 	*testing.T
 	dir      string
@@ -44,7 +44,7 @@ func newBench(t *testing.T) *bench {
 	return &bench{T: t, dir: t.TempDir(), accounts: map[string]*corev1.ServiceAccount{}, metrics: prometheus.NewRegistry()}
 }
 
-// Write implements io.Writer for the log.
+// Write implements io.Writer, for the log.
 func (b *bench) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -57,10 +57,10 @@ func (b *bench) log() string {
 	return b.logged.String()
 }
 
-// program makes a plugin of a shell script, which appends what it is asked to the file asked.
+// program makes a plugin from a shell script. It appends its requests to the file asked.
 func (b *bench) program(name, script string) {
-	// The program itself is not written by this process: a fork of another test could have it open for writing, and then
-	// it cannot be run.
+	// This process does not write the program itself: a child that another test forks could have the file open for
+	// writing, and executing it would fail.
 	text := "#!/bin/sh\nread -r line; echo \"$line\" >>" + filepath.Join(b.dir, "asked") + "\n" + script
 	require.NoError(b, os.WriteFile(filepath.Join(b.dir, name+".sh"), []byte(text), 0o600))
 	if err := os.Symlink("/bin/sh", filepath.Join(b.dir, name)); !errors.Is(err, os.ErrExist) {
@@ -68,7 +68,7 @@ func (b *bench) program(name, script string) {
 	}
 }
 
-// asked returns the requests that plugins got, and forgets them.
+// asked returns the plugins' requests since the last call.
 func (b *bench) asked() []string {
 	path := filepath.Join(b.dir, "asked")
 	data, err := os.ReadFile(path)
@@ -80,7 +80,7 @@ func (b *bench) asked() []string {
 	return strings.Split(strings.TrimSpace(string(data)), "\n")
 }
 
-// provider is a plugin's configuration. more are further fields.
+// provider returns a plugin's configuration. more adds fields.
 func (b *bench) provider(name, images string, more ...string) string {
 	return fmt.Sprintf("- name: %s\n  matchImages: [%s]\n  defaultCacheDuration: 0s\n  apiVersion: "+
 		"credentialprovider.kubelet.k8s.io/v1\n  args: [%s.sh]\n  %s\n",
@@ -112,7 +112,7 @@ func (b *bench) try(config string) (*Plugins, error) {
 		}})
 }
 
-// answer is a script that prints a response.
+// answer returns a script that prints a response.
 func answer(cacheKey, duration string, auth string) string {
 	return fmt.Sprintf(`echo '{"apiVersion":"credentialprovider.kubelet.k8s.io/v1","kind":"CredentialProviderResponse","cacheKeyType":%q%s,"auth":{%s}}'`, cacheKey, duration, auth)
 }
@@ -128,7 +128,7 @@ func pod(account string) *corev1.Pod {
 	}
 }
 
-// passwords are those of credentials, in order.
+// passwords returns the passwords of credentials, in order.
 func passwords(list []keyring.Credential) (out []string) {
 	for _, c := range list {
 		out = append(out, c.Password)
@@ -136,7 +136,7 @@ func passwords(list []keyring.Credential) (out []string) {
 	return out
 }
 
-// A plugin is asked for the images that it is for, and its answer is used for images below what the answer names.
+// A plugin runs only for images that match its configuration, and its answer is used only for images that it names.
 func TestCredentials(t *testing.T) {
 	b := newBench(t)
 	b.program("one",
@@ -167,12 +167,12 @@ func TestCredentials(t *testing.T) {
 	require.Empty(t, b.asked())
 }
 
-// Answers are kept for an image, a registry or everything, as long as the plugin says.
+// Answers are cached for an image, a registry or all images, for as long as the plugin says.
 func TestCache(t *testing.T) {
 	const hour = `,"cacheDuration":"1h"`
 	for name, tt := range map[string]struct {
 		key, duration, more string
-		asked               []int // for x.io/a twice, x.io/b, y.io/a
+		asked               []int // requests for x.io/a twice, x.io/b, y.io/a
 	}{
 		"image":             {"Image", hour, "", []int{1, 0, 1, 1}},
 		"registry":          {"Registry", hour, "", []int{1, 0, 0, 1}},
@@ -212,7 +212,7 @@ func TestCacheIsBoundedAndForgets(t *testing.T) {
 	require.Len(t, c.entries, maxEntries-1)
 }
 
-// With tokenAttributes a plugin is asked for the pod's service account, and what it answers is for no other one.
+// With tokenAttributes, a plugin runs for the pod's service account, and its answer is used for no other account.
 func TestServiceAccounts(t *testing.T) {
 	const attributes = "tokenAttributes: {serviceAccountTokenAudience: x.io, cacheType: ServiceAccount, " +
 		"requireServiceAccount: true, requiredServiceAccountAnnotationKeys: [x.io/role], " +
@@ -254,7 +254,7 @@ func TestServiceAccounts(t *testing.T) {
 	require.Contains(t, b.log(), "service account ns/missing: no such account")
 	require.NotContains(t, b.log(), "ns/none")
 
-	// For each token alone, and for pods without an account.
+	// Once per token, and for pods without a service account.
 	b.program("p", answer("Registry", `,"cacheDuration":"1h"`, login("x.io", "token-1 of 1 for x.io in p")))
 	p = b.open(b.provider("p", "x.io",
 		"tokenAttributes: {serviceAccountTokenAudience: x.io, cacheType: Token, requireServiceAccount: false}"))
@@ -271,7 +271,7 @@ func TestServiceAccounts(t *testing.T) {
 		[]string{`{"kind":"CredentialProviderRequest","apiVersion":"credentialprovider.kubelet.k8s.io/v1","image":"x.io/a"}`},
 		b.asked())
 
-	// A token that is returned as it is must not be kept for the account's other pods.
+	// An answer that contains the token must not be cached for other pods of the account.
 	b.tokens = 1
 	p = b.open(b.provider("p", "x.io",
 		"tokenAttributes: {serviceAccountTokenAudience: x.io, cacheType: ServiceAccount, requireServiceAccount: false}"))
@@ -279,7 +279,7 @@ func TestServiceAccounts(t *testing.T) {
 	require.Contains(t, b.log(), "which needs cacheType Token")
 }
 
-// Whatever a plugin does costs its own credentials, and no secret is in the log.
+// A plugin's failure affects only its own credentials, and the log contains no secret.
 func TestBadPlugins(t *testing.T) {
 	for name, tt := range map[string]struct{ script, want string }{
 		"fails":   {"echo 'no luck' >&2; exit 3", "exit status 3: no luck"},
@@ -317,8 +317,8 @@ func TestBadPlugins(t *testing.T) {
 	}
 }
 
-// A plugin that hangs is ended with all that it has started as soon as nobody waits for it, and who asked for the same
-// meanwhile starts it again.
+// A plugin that hangs is killed with its children when no request waits for it. Another request for the same answer
+// then starts it again.
 func TestHangingPlugin(t *testing.T) {
 	b := newBench(t)
 	b.program("p",
@@ -343,7 +343,7 @@ func TestHangingPlugin(t *testing.T) {
 	}, patience, time.Millisecond, "nothing of it is left")
 }
 
-// What a plugin has started ends with it, also if it ends by itself.
+// A plugin's child processes are killed after it exits.
 func TestNothingOfAPluginIsLeft(t *testing.T) {
 	b := newBench(t)
 	b.program("p",
@@ -359,7 +359,7 @@ func TestNothingOfAPluginIsLeft(t *testing.T) {
 	}, patience, time.Millisecond)
 }
 
-// What is asked at the same time is asked once.
+// Concurrent identical requests run the plugin once.
 func TestOneFlight(t *testing.T) {
 	const askers = 20
 	b := newBench(t)
@@ -387,7 +387,7 @@ func TestOneFlight(t *testing.T) {
 		<-here
 	}
 	go func() { all.Wait(); close(ended) }()
-	require.Eventually(t, func() bool { // each program waits for somebody who opens the gate
+	require.Eventually(t, func() bool { // each program waits until the gate is opened
 		if f, err := os.OpenFile(gate, os.O_WRONLY|syscall.O_NONBLOCK, 0); err == nil {
 			f.Close()
 		}
@@ -473,7 +473,7 @@ func TestConfiguration(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, former.plugins, 1)
 
-	// A folder's files are read in the order of their names.
+	// The files in a directory are read in the order of their names.
 	dir := filepath.Join(b.dir, "folder")
 	require.NoError(t, os.Mkdir(dir, 0o700))
 	_, _, err = read(dir)
@@ -487,7 +487,7 @@ func TestConfiguration(t *testing.T) {
 	require.Regexp(t, "^sha256:[0-9a-f]{64}$", hash)
 }
 
-// The options of this process are nothing for plugins: the token with which it joined is among them.
+// Plugins do not get CORACLE_ options, which may contain the join token.
 func TestEnvironment(t *testing.T) {
 	var one plugin
 	require.Equal(t, []string{"PATH=/bin"}, one.environment([]string{"CORACLE_TOKEN=secret", "PATH=/bin"}))

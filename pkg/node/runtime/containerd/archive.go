@@ -7,11 +7,12 @@ import (
 	"io"
 )
 
-// maxFiles bounds the files of an image archive: one for each layer, manifest and configuration.
+// maxFiles bounds the files of an image archive, which has one for each layer, manifest and configuration.
 const maxFiles = 10_000
 
-// boundedArchive copies the regular files and links of an image archive, and fails at the first entry beyond a limit.
-// room limits the total size of its files, in bytes. Its Close returns when nothing reads the archive any more.
+// boundedArchive copies the regular files and symbolic links of an image archive, and fails at the first entry that
+// exceeds a limit. room limits the total size of the files, in bytes. Close waits until reads of the archive have
+// ended.
 func boundedArchive(archive io.Reader, room int64) io.ReadCloser {
 	r, w := io.Pipe()
 	t := tamed{r, make(chan struct{})}

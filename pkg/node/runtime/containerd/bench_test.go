@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// wait returns once the container is in the state.
+// wait waits until the container is in the state.
 func wait(t testing.TB, r *Runtime, id string, state runtime.State) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -32,8 +32,7 @@ func wait(t testing.TB, r *Runtime, id string, state runtime.State) {
 	}
 }
 
-// BenchmarkPod makes a pod of one container, with the machine's users or with its own, waits for its end and removes
-// it.
+// BenchmarkPod creates a pod of one container, with or without a user namespace, waits until it ends and removes it.
 func BenchmarkPod(b *testing.B) {
 	b.Run("host-users", func(b *testing.B) { benchPod(b, false) })
 	b.Run("own-users", func(b *testing.B) { benchPod(b, true) })
@@ -74,9 +73,9 @@ func benchPod(b *testing.B, own bool) {
 	b.ReportMetric(float64((cpu(b)-before).Microseconds())/1000/float64(n), "cpu-ms")
 }
 
-// BenchmarkReap makes pods of one container that ends at once, and removes them, 16 at a time: the rate of the runtime
-// alone, with which that of tasks is compared. The containers have namespaces of their own as those of tasks have, but
-// no link, address or route; or the machine's network.
+// BenchmarkReap creates pods of one container that exits at once, and removes them, 16 at a time. It measures the
+// runtime alone, for comparison with tasks. The containers have their own namespaces, like tasks, without link,
+// address or route; or the host's network.
 func BenchmarkReap(b *testing.B) {
 	for name, network := range map[string]string{"own-network": "", "host-network": "host"} {
 		b.Run(name, func(b *testing.B) { reap(b, network) })
@@ -115,7 +114,7 @@ func reap(b *testing.B, network string) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "pods/s")
 }
 
-// cpu is what this process and its ended children used: a shim passes its containers' on.
+// cpu returns the CPU time of this process and its ended children, which include shims and their containers.
 func cpu(t testing.TB) time.Duration {
 	var total int64
 	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
@@ -126,7 +125,6 @@ func cpu(t testing.TB) time.Duration {
 	return time.Duration(total)
 }
 
-// Benchmark30 starts 30 pods at once.
 func Benchmark30(b *testing.B) {
 	r := start(b)
 	ctx := context.Background()

@@ -18,18 +18,18 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Limits on what an image may make this process hold in memory or write. An image beyond one of them is refused.
+// Limits of the memory and disk space that an image can make this process use. An image that exceeds one is refused.
 const (
 	maxManifest = 4 << 20 // bytes of a manifest or an index
-	maxConfig   = 8 << 20 // bytes of a configuration, and of any blob that is not a layer
-	maxObjects  = 100_000 // JSON objects in one of them: three bytes of text can become more than a hundred of memory
-	// bytes of environment, command and names of a configuration that stay in memory; execve accepts at most 2 MiB
+	maxConfig   = 8 << 20 // bytes of a configuration or another blob that is not a layer
+	maxObjects  = 100_000 // JSON objects per blob: three bytes of text can take more than 100 bytes of memory
+	// bytes of an image's environment, command and names, which stay in memory; execve(2) accepts at most 2 MiB
 	maxKept   = 1 << 20
-	maxLayers = 500 // overlayfs accepts no more (OVL_MAX_STACK)
-	maxTree   = 64  // manifests and indexes that one reference may lead to
+	maxLayers = 500 // the maximum of overlayfs (OVL_MAX_STACK)
+	maxTree   = 64  // manifests and indexes below one reference
 )
 
-// ImageError is why an image is refused.
+// ImageError is the reason for refusing an image.
 type ImageError struct{ Reason string }
 
 func (e *ImageError) Error() string { return "the image is refused: " + e.Reason }
@@ -39,15 +39,16 @@ func (e *ImageError) Is(target error) bool { return target == runtime.ErrRefused
 
 func refuse(format string, args ...any) error { return &ImageError{fmt.Sprintf(format, args...)} }
 
-// blobs is a content store with bounded readers of metadata: containerd reads manifests, indexes and configurations
-// into memory whatever their size is.
+// blobs is a content store that bounds reads of metadata, because containerd reads manifests, indexes and
+// configurations into memory regardless of their size.
 type blobs struct {
 	content.Store
-	// strict limits every blob, whatever media type its descriptor has.
+	// strict limits all blobs, regardless of their media type.
 	strict bool
 }
 
-// limit returns 0 for layers, which are streamed. A descriptor without a media type is a file of an archive.
+// limit returns a blob's size limit in bytes. It is 0 for layers, which are streamed, and for files of an archive,
+// whose descriptors have no media type.
 func (b blobs) limit(desc v1.Descriptor) int64 {
 	switch {
 	case imagestore.IsManifestType(desc.MediaType), imagestore.IsIndexType(desc.MediaType):
@@ -84,7 +85,7 @@ type memory struct{ *bytes.Reader }
 
 func (memory) Close() error { return nil }
 
-// checkManifest returns an error if a manifest has too many blobs, or more than room bytes of them.
+// checkManifest refuses a manifest with too many layers, an invalid configuration, or layers of more than room bytes.
 func checkManifest(m *v1.Manifest, room int64) error {
 	c := m.Config
 	if c.MediaType == "" || imagestore.IsLayerType(c.MediaType) || imagestore.IsManifestType(c.MediaType) ||
@@ -153,7 +154,7 @@ func (g *guard) wrap(h imagestore.Handler) imagestore.Handler {
 	})
 }
 
-// kept copies the parts of a configuration that containers need, so that the rest can be freed.
+// kept copies the parts of a configuration that containers need, so that the rest can be garbage-collected.
 func kept(c v1.ImageConfig) (v1.ImageConfig, error) {
 	total := len(c.User) + len(c.WorkingDir) + len(c.StopSignal)
 	for _, list := range [][]string{c.Env, c.Entrypoint, c.Cmd} {
@@ -177,7 +178,7 @@ func kept(c v1.ImageConfig) (v1.ImageConfig, error) {
 	}, nil
 }
 
-// room returns how many bytes and inodes images may still use on their filesystem.
+// room returns the bytes and inodes that images may still use on their file system.
 func (e *engine) room() (bytes, inodes int64) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(e.root, &s); err != nil {

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cgroupRoots returns the mounted hierarchies: one on cgroup v2, one per controller on v1.
 func cgroupRoots() []string {
 	if cgroup2() {
 		return []string{"/sys/fs/cgroup"}
@@ -29,10 +28,9 @@ func cgroupRoots() []string {
 	return roots
 }
 
-// killTime is how long to wait for killed processes to exit.
 const killTime = 5 * time.Second
 
-// killCgroup kills the processes of a cgroup and its descendants, and removes them, in every hierarchy.
+// killCgroup kills the processes in a cgroup and its descendants, and removes the cgroups, in every hierarchy.
 func killCgroup(path string) error {
 	if path = filepath.Clean("/" + path); path == "/" {
 		return errors.New("refusing to remove the root cgroup")
@@ -45,7 +43,7 @@ func killCgroup(path string) error {
 }
 
 func removeTree(dir string) error {
-	// Mostly nothing is in it any more. To walk it means to read the names of its files, dozens in each hierarchy.
+	// Usually the cgroup is empty. Walking it would read the names of dozens of files per hierarchy.
 	if err := unix.Rmdir(dir); err == nil || err == unix.ENOENT {
 		return nil
 	}
@@ -73,8 +71,8 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// removeOne kills processes until the cgroup can be removed. cgroup v1 has no notification that a cgroup is empty, so
-// each process is waited for with a pidfd.
+// removeOne kills processes until the cgroup can be removed. It waits for each process with a pidfd, because cgroup
+// v1 does not notify that a cgroup is empty.
 func removeOne(dir string) error {
 	for deadline := time.Now().Add(killTime); ; {
 		err := unix.Rmdir(dir)
@@ -100,7 +98,7 @@ func removeOne(dir string) error {
 			_, _ = unix.Poll(fds[i:i+1], int(time.Until(deadline).Milliseconds()))
 			unix.Close(int(fds[i].Fd))
 		}
-		if len(fds) == 0 { // its processes have exited, but are still counted
+		if len(fds) == 0 { // the processes have exited, but are still counted
 			_, _ = unix.Poll(nil, 1)
 		}
 	}

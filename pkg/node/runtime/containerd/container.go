@@ -21,16 +21,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// record is a container's record.json, which Create writes.
 type record struct {
 	Spec       runtime.Spec
 	ImageID    string
-	Chain      string // of the image's layers
+	Chain      string // chain ID of the image's layers
 	StopSignal syscall.Signal
 	CreatedAt  time.Time
 }
 
-// container is one directory below containers/. Its state comes from the shim.
+// container is a directory below containers/. Its state comes from the shim.
 type container struct {
 	record
 	dir string
@@ -67,7 +66,6 @@ func (c *container) public() runtime.Container {
 	}
 }
 
-// rank orders states: a container's state only moves forward.
 func rank(state string) int {
 	switch runtime.State(state) {
 	case runtime.Running:
@@ -79,7 +77,7 @@ func rank(state string) int {
 	}
 }
 
-// apply handles a status from the shim.
+// apply stores a status from the shim, unless it is older than the known one.
 func (r *Runtime) apply(s shim.Status) {
 	c, err := r.get(s.ID)
 	if err != nil || s.State == "" {
@@ -96,7 +94,7 @@ func (r *Runtime) apply(s shim.Status) {
 	}
 }
 
-// Create creates the container's directory atomically: the last step is a rename.
+// Create implements runtime.Runtime. It creates the container's directory atomically, by a rename at the end.
 func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 	if !validID.MatchString(s.ID) {
 		return fmt.Errorf("container ID %q: want 1 to 76 of a-z, 0-9 and -", s.ID)
@@ -126,7 +124,7 @@ func (r *Runtime) Create(ctx context.Context, s runtime.Spec) error {
 		r.mu.Unlock()
 		return fmt.Errorf("container %s: %w", s.ID, runtime.ErrExists)
 	}
-	r.containers[s.ID] = c // from here on its layers are in use
+	r.containers[s.ID] = c // its layers are in use now
 	r.mu.Unlock()
 	if err := r.write(ctx, c, img); err != nil {
 		r.forget(c)
@@ -213,7 +211,6 @@ func (r *Runtime) Start(ctx context.Context, id string) error {
 	return nil
 }
 
-// call sends a request about a running container to its shim.
 func (r *Runtime) call(ctx context.Context, id string, req shim.Request) (shim.Response, error) {
 	client, err := r.runningShim(id)
 	if err != nil {
@@ -235,7 +232,7 @@ func (r *Runtime) runningShim(id string) (shim.Client, error) {
 	return r.pod(c.Spec.PodUID).client(), nil
 }
 
-// explain converts a shim's error into one of package runtime.
+// explain converts a shim's error to one of package runtime.
 func (r *Runtime) explain(id string, err error) error {
 	switch {
 	case err == nil:
@@ -246,7 +243,7 @@ func (r *Runtime) explain(id string, err error) error {
 	return fmt.Errorf("container %s: %w", id, err)
 }
 
-// noShim reports whether an error means that the shim has exited, or exited during a call.
+// noShim reports whether an error means that the shim was not running or exited during the call.
 func noShim(err error) bool {
 	for _, e := range []error{unix.ECONNREFUSED, unix.ENOENT, unix.ECONNRESET, unix.EPIPE, io.EOF} {
 		if errors.Is(err, e) {
@@ -314,7 +311,6 @@ func (r *Runtime) Get(_ context.Context, id string) (runtime.Container, error) {
 	return c.public(), nil
 }
 
-// chains returns the chain IDs of the layers that containers use.
 func (r *Runtime) chains() map[string]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -1,12 +1,12 @@
-// Package containerd runs containers. Images are in containerd's content store, metadata store and snapshotter, built
-// into this process or the host's; one small shim per pod (agent/runtime/shim) runs the containers.
+// Package containerd runs containers. Images are in containerd's content store, metadata store and snapshotter,
+// either built into this process or the host's. One small shim per pod (package shim) runs the containers.
 //
-// A container's writable layer is an overlay over the image's snapshots, in the container's own directory. Creating a
-// container therefore writes no database and waits for no disk, and its whole state is one directory: record.json and
-// bundle.json, written by this package, and state.json, written by the shim.
+// A container's writable layer is an overlay over the image's snapshots, in the container's own directory. So
+// creating a container neither writes to a database nor waits for a disk. The directory holds the container's whole
+// state: record.json and bundle.json, written by this package, and state.json, written by the shim.
 //
 // Its invariant: everything that it creates on the machine is below DataDir, RunDir and CgroupRoot, where a later
-// process finds it; containers never depend on this process.
+// process finds it. Containers do not depend on this process.
 package containerd
 
 import (
@@ -32,33 +32,33 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/feed"
 )
 
-// Namespace is our default namespace in containerd.
+// Namespace is Coracle's default namespace in containerd.
 const Namespace = "coracle"
 
-// assets contains coracle-shim, compressed with zstd (RFC 8878), if it was built.
+// assets contains the compressed coracle-shim (zstd, RFC 8878), if it was built.
 //
 //go:embed all:assets
 var assets embed.FS
 
 // Config of a Runtime.
 type Config struct {
-	// DataDir contains images and containers. It cannot be on overlayfs.
+	// DataDir contains images and containers. It must not be on overlayfs.
 	DataDir string
 	// RunDir contains the shims' sockets. It need not survive a reboot.
 	RunDir string
-	// CgroupRoot is the parent cgroup of all pods, which Purge removes; default "/coracle".
+	// CgroupRoot is the parent cgroup of all pods; default "/coracle". Purge removes it.
 	CgroupRoot string
-	// Address is the socket of the host's containerd if it is to store the images; empty means the built-in one.
+	// Address is the socket of the host's containerd, which then stores the images; empty means the built-in one.
 	Address string
-	// Namespace in the host's containerd, which separates our images from those of other users and clusters; default
-	// Namespace.
+	// Namespace is the namespace in the host's containerd. It separates the cluster's images from other users' and
+	// other clusters'. The default is the constant Namespace.
 	Namespace string
-	// ImageReserve returns how many bytes of a filesystem images leave free, for its capacity in bytes. Pulls, loads and
-	// unpacking fail before they use more. Nil means 5 %.
+	// ImageReserve returns how many bytes of a file system with this capacity images must leave free. Pulls, loads
+	// and unpacking fail before they use more. Nil means 5 %.
 	ImageReserve func(capacity int64) int64
 	// PodPIDs is the maximum number of processes and threads of each pod; 0 means no limit.
 	PodPIDs int64
-	// Reserved resources are not available to pods: CgroupRoot is limited to the rest of the machine.
+	// Reserved is the part of the machine's resources that pods cannot use: CgroupRoot is limited to the rest.
 	Reserved config.Reserved
 	// patience is how long to wait for the first response of the host's containerd.
 	patience time.Duration
@@ -98,7 +98,7 @@ type Runtime struct {
 	config Config
 	shim   string // path of the shim's binary
 	limits limits
-	// Ready is closed when the containers of earlier processes were recovered.
+	// Ready is closed after the containers of earlier processes were recovered.
 	run.Readiness
 	images *images
 
@@ -115,7 +115,7 @@ type Runtime struct {
 
 var _ runtime.Runtime = (*Runtime)(nil)
 
-// New installs the shim and probes the host. Nothing runs before Run is called.
+// New installs the shim and probes the host. It starts nothing; Run does.
 func New(c Config) (*Runtime, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -128,8 +128,7 @@ func New(c Config) (*Runtime, error) {
 			return nil, err
 		}
 	}
-	// Other users of the machine must not reach containers' files: they could run setuid programs that a container
-	// created.
+	// Other users of the host must not reach containers' files: they could run setuid programs of containers.
 	private := filepath.Join(c.DataDir, "containers")
 	if err := errors.Join(os.MkdirAll(private, 0o700), os.Chmod(private, 0o700)); err != nil {
 		return nil, err
@@ -151,8 +150,7 @@ func New(c Config) (*Runtime, error) {
 	return r, nil
 }
 
-// installShim unpacks the embedded shim to a file named after its digest, so that running shims of other versions are
-// not affected.
+// installShim unpacks the embedded shim to a file named after its digest, which keeps binaries of running shims.
 func installShim(dir string) (string, error) {
 	packed, err := fs.ReadFile(assets, "assets/coracle-shim.zst")
 	if err != nil {
@@ -185,13 +183,13 @@ func installShim(dir string) (string, error) {
 	return path, os.Rename(temp, path)
 }
 
-// Shim returns the path of the program coracle-shim.
+// Shim returns the path of the coracle-shim binary.
 func (r *Runtime) Shim() string { return r.shim }
 
 // Name implements run.Component.
 func (r *Runtime) Name() string { return "containerd" }
 
-// Run runs until ctx is done. Containers keep running.
+// Run implements run.Component. Containers keep running after it returns.
 func (r *Runtime) Run(ctx context.Context) error {
 	e, err := openEngine(ctx, r.config)
 	if err != nil {
@@ -199,7 +197,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	}
 	own, cancel := context.WithCancel(ctx)
 	r.ctx, r.engine = own, e
-	if err := r.limitPods(); err != nil { // the limits of each pod still hold
+	if err := r.limitPods(); err != nil { // each pod's own limits still apply
 		r.config.Log.Warn("could not limit cgroup of all pods", "cgroup", r.config.CgroupRoot, "error", err)
 	}
 	err = errors.Join(e.dropLeases(own), r.images.reload(own))

@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/runtimetest"
 )
 
-// archives is the folder with the images that hack/images makes.
+// archives is the directory of the images that hack/images makes.
 var archives string
 
 func TestMain(m *testing.M) {
@@ -55,7 +55,7 @@ func prepare(m *testing.M) (int, error) {
 	before := leftovers()
 	code := m.Run()
 	for _, root := range cgroupRoots() {
-		_ = os.Remove(filepath.Join(root, "coracle-test")) // unless another run is in it
+		_ = os.Remove(filepath.Join(root, "coracle-test")) // fails if another run uses it
 	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
@@ -68,7 +68,7 @@ func prepare(m *testing.M) (int, error) {
 	return code, nil
 }
 
-// leftovers lists what this process's tests may have left on the machine.
+// leftovers lists what tests of this process may have left on the machine.
 func leftovers() string {
 	var b strings.Builder
 	mounts, _ := os.ReadFile("/proc/self/mounts")
@@ -108,7 +108,7 @@ func configIn(dir string) Config {
 	}
 }
 
-// open starts a runtime; stop ends it and leaves its containers.
+// open starts a runtime; stop ends it but leaves its containers running.
 func open(t testing.TB, c Config) (r *Runtime, stop func()) {
 	r, err := New(c)
 	require.NoError(t, err)
@@ -136,7 +136,7 @@ func load(t testing.TB, r *Runtime, name string) []runtime.Image {
 	return list
 }
 
-// start opens a runtime with busybox that is purged at the end.
+// start opens a runtime with busybox, which is purged at the end of the test.
 func start(t testing.TB) *Runtime { return startWith(t, testConfig(t)) }
 
 func startWith(t testing.TB, c Config) *Runtime {
@@ -160,7 +160,7 @@ func spec(c Config, pod, name string, command ...string) runtime.Spec {
 	}
 }
 
-// daemon is the body of the process that TestKill kills.
+// daemon is the main function of the process that TestKill kills.
 func daemon(dir string) {
 	c := configIn(dir)
 	r, err := New(c)
@@ -192,7 +192,7 @@ func daemon(dir string) {
 	select {}
 }
 
-// A daemon that is killed loses no container and no exit, and one made half is made again.
+// A killed daemon loses no container and no exit, and a half-created container is created again.
 func TestKill(t *testing.T) {
 	c := testConfig(t)
 	dir := filepath.Dir(c.DataDir)
@@ -242,7 +242,7 @@ func TestKill(t *testing.T) {
 	require.Zero(t, code)
 	require.Equal(t, "still\n", text.String())
 
-	// A shim that is killed takes its containers with it, and says so.
+	// A killed shim's containers exit, and their message says why.
 	var known process
 	require.NoError(t, readPID(r.pod("p1").dir, &known))
 	changes := r.Changes(t.Context())
@@ -264,7 +264,7 @@ func TestKill(t *testing.T) {
 	require.Empty(t, left)
 }
 
-// A shim that hangs does not hold up the start, and is taken up once it answers.
+// A hung shim does not block the start, and is watched once it answers.
 func TestHungShim(t *testing.T) {
 	c := testConfig(t)
 	r, stop := open(t, c)
@@ -288,7 +288,7 @@ func TestHungShim(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, code)
 
-	// A pod without running containers needs no shim, and gets one again.
+	// A pod without running containers needs no shim, and gets a new one if needed.
 	require.NoError(t, r.Signal(ctx, s.ID, unix.SIGKILL, false))
 	wait(t, r, s.ID, runtime.Exited)
 	require.NoError(t, r.EndPod(ctx, "p"))

@@ -26,19 +26,19 @@ const snapshotter = "overlayfs"
 type engine struct {
 	*client.Client
 	version string
-	// namespace is where our images are.
+	// namespace is the containerd namespace of Coracle's images.
 	namespace string
-	// root is a directory on the file system that holds the images' layers.
-	root string
-	// reserve is Config.ImageReserve.
+	// root is a directory on the file system of the images' layers.
+	root    string
 	reserve func(capacity int64) int64
 	closers []func() error
 	collect func(context.Context) error
 }
 
-// openEngine opens containerd's stores without its plugins and servers, which takes a few milliseconds.
+// openEngine connects to the host's containerd if it has an address. Otherwise it opens containerd's stores in this
+// process, without plugins and servers, which takes a few milliseconds.
 func openEngine(ctx context.Context, c Config) (*engine, error) {
-	_ = log.SetLevel("error") // containerd's own log: errors are returned to us anyway
+	_ = log.SetLevel("error") // containerd's own log; errors are also returned
 	if c.Address != "" {
 		return joinEngine(ctx, c)
 	}
@@ -98,7 +98,7 @@ func (e *engine) in(ctx context.Context) context.Context {
 	return namespaces.WithNamespace(ctx, e.namespace)
 }
 
-// dropLeases deletes the leases of earlier processes: those of a killed process would last for a day.
+// dropLeases deletes the leases of earlier processes. The leases of a killed process would expire only after a day.
 func (e *engine) dropLeases(ctx context.Context) error {
 	ctx = e.in(ctx)
 	list, err := e.LeasesService().List(ctx)
@@ -113,7 +113,6 @@ func (e *engine) dropLeases(ctx context.Context) error {
 	return nil
 }
 
-// builtinVersion returns the version of the linked containerd.
 func builtinVersion() string {
 	const module = "github.com/containerd/containerd/v2"
 	if info, ok := debug.ReadBuildInfo(); ok {

@@ -30,7 +30,7 @@ func FuzzManifest(f *testing.F) {
 	})
 }
 
-// Whatever an archive is, no more comes out of it than there is room for.
+// Whatever an archive contains, at most room bytes are read from it.
 func FuzzArchive(f *testing.F) {
 	packed := func(write func(w *tar.Writer)) []byte {
 		var out bytes.Buffer

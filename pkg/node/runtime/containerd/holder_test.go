@@ -19,7 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// A root container in a PID namespace that it shares finds a first process that it can do nothing with.
+// A root container cannot affect the first process of a shared PID namespace.
 func TestSharedPIDNamespaceHoldsNothingOfTheHost(t *testing.T) {
 	t.Run("host's users", func(t *testing.T) { holdsNothing(t, false) })
 	t.Run("own users", func(t *testing.T) { holdsNothing(t, true) })
@@ -36,7 +36,7 @@ func holdsNothing(t *testing.T, own bool) {
 	ns, err := r.PodPIDNS(ctx, "p", s.Users)
 	require.NoError(t, err)
 	s.PIDNS = ns
-	s.Privileged = true // it may look at everything: there must be nothing
+	s.Privileged = true // privileged, so that it can read everything
 	require.NoError(t, r.Create(ctx, s))
 	require.NoError(t, r.Start(ctx, s.ID))
 	run := func(script string) string {
@@ -53,7 +53,7 @@ func holdsNothing(t *testing.T, own bool) {
 	} {
 		require.Contains(t, status, want)
 	}
-	if own { // it is not even allowed to look
+	if own { // it is not permitted to read them
 		require.Contains(t, run("ls -A /proc/1/root/"), "ermission denied")
 		require.Contains(t, run("touch /proc/1/root/x"), "ermission denied")
 		require.Contains(t, run("cat /proc/1/environ"), "ermission denied")
@@ -65,7 +65,7 @@ func holdsNothing(t *testing.T, own bool) {
 	require.Equal(t, "1\n", run("wc -l < /proc/1/net/dev | xargs -I{} expr {} - 2"), "a network without the host's links")
 	run("kill -9 1; kill -TERM 1; kill -SEGV 1; kill -QUIT 1; true")
 
-	// Orphans are reaped, and the executable cannot be written once nobody runs it.
+	// Orphans are reaped, and the executable cannot be written when no process runs it.
 	require.Equal(t, "0\n",
 		run("(sh -c 'true & true' &) ; n=1; "+
 			"while [ $n != 0 ]; do n=$(ps -o stat= 2>/dev/null | grep -c '^Z'); done; echo $n"))
@@ -84,7 +84,7 @@ func holdsNothing(t *testing.T, own bool) {
 	require.NotErrorIs(t, err, unix.ETXTBSY)
 }
 
-// A container gets no file of its shim and nothing of its environment, and the shim's socket is out of reach.
+// A container inherits neither files nor environment of its shim, and cannot reach the shim's socket.
 func TestContainersReachNothingOfTheirShim(t *testing.T) {
 	r := start(t)
 	ctx := context.Background()
@@ -114,7 +114,7 @@ func TestContainersReachNothingOfTheirShim(t *testing.T) {
 	}
 }
 
-// Sessions are bounded per container, and end with their clients.
+// Sessions are limited per container, and end with their clients.
 func TestSessionsAreBounded(t *testing.T) {
 	r := start(t)
 	ctx := context.Background()
@@ -146,13 +146,13 @@ func TestSessionsAreBounded(t *testing.T) {
 	for _, conn := range open {
 		conn.Close()
 	}
-	require.Eventually(t, func() bool { // the shim sees the ends one after the other
+	require.Eventually(t, func() bool { // the shim notices the ends one by one
 		_, err := r.Exec(ctx, s.ID, runtime.Exec{Command: []string{"true"}})
 		return err == nil
 	}, 2*time.Minute, time.Millisecond)
 }
 
-// An image cannot make its shim read any amount to find a user.
+// An image cannot make its shim read unlimited data to resolve a user.
 func TestLargeUserFilesAreRefused(t *testing.T) {
 	r := start(t)
 	ctx := context.Background()

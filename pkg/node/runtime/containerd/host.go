@@ -15,14 +15,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// limits are the limits of what containers can get on this host.
 type limits struct {
 	caps        []string // names with CAP_
-	oomScoreAdj int      // the lowest that can be set
+	oomScoreAdj int      // the lowest allowed value
 }
 
-// probeLimits queries the kernel. A process without CAP_SYS_RESOURCE cannot lower its oom_score_adj below the value
-// from which it was raised.
+// probeLimits queries the kernel. Without CAP_SYS_RESOURCE, a process cannot lower oom_score_adj below its own value.
 func probeLimits() limits {
 	var l limits
 	if own, err := capability.NewPid2(0); err == nil && own.Load() == nil {
@@ -56,10 +54,10 @@ func swapAccounting() bool {
 	return err == nil
 }
 
-// baseDevices are available in every container; libcontainer creates them.
+// baseDevices are allowed in every container; libcontainer creates them.
 var baseDevices = []specs.LinuxDeviceCgroup{
 	{Allow: false, Access: "rwm"},
-	{Allow: true, Type: "c", Access: "m"}, // mknod does not allow to open
+	{Allow: true, Type: "c", Access: "m"}, // making a device does not allow opening it
 	{Allow: true, Type: "b", Access: "m"},
 	char(1, 3), char(1, 5), char(1, 7), char(1, 8), char(1, 9), char(5, 0), char(5, 2), char(136, -1),
 }
@@ -72,7 +70,6 @@ func char(major, minor int64) specs.LinuxDeviceCgroup {
 	return d
 }
 
-// devices adds the container's devices and the permissions to use them.
 func devices(s runtime.Spec, spec *specs.Spec) error {
 	list, linux := s.Devices, spec.Linux
 	linux.Resources.Devices = baseDevices
@@ -114,8 +111,8 @@ func devices(s runtime.Spec, spec *specs.Spec) error {
 		major, minor := int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
 		mode := os.FileMode(st.Mode &^ unix.S_IFMT)
 		if at := cmpOr(d.ContainerPath, path); s.Users != nil && (at != path || !strings.HasPrefix(path, "/dev/")) {
-			// In a user namespace, where nobody can make a device, libcontainer mounts the one that has the same path in the
-			// host's /dev, all that it sees of it.
+			// In a user namespace libcontainer cannot make device nodes. It bind-mounts the host's device of the same
+			// path below /dev. Other devices need an explicit mount.
 			spec.Mounts = append(spec.Mounts, specs.Mount{
 				Destination: at,
 				Type:        "bind",

@@ -24,11 +24,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Images that are beyond a bound are refused when they are pulled, and leave nothing behind.
+// Images that exceed a limit are refused by a pull, and leave nothing behind.
 func TestHostileImages(t *testing.T) {
 	r := bare(t)
 	h := newHostile(t)
-	room := func(n int64) { // what unpacking may take of the disk
+	room := func(n int64) { // disk space for unpacking
 		r.engine.reserve = func(int64) int64 {
 			var s unix.Statfs_t
 			require.NoError(t, unix.Statfs(r.engine.root, &s))
@@ -103,7 +103,7 @@ func TestHostileImages(t *testing.T) {
 		fmt.Sprint("deep-", maxTree+1): "manifests", "digest": "", "size": "",
 	} {
 		room(48 << 20)
-		if tag == "attributes" { // which are more than that, until they are counted
+		if tag == "attributes" { // the attributes exceed the limit only when they are counted
 			room(1 << 30)
 		}
 		var before, after goruntime.MemStats
@@ -111,7 +111,7 @@ func TestHostileImages(t *testing.T) {
 		_, err := r.Images().Pull(ctx, h.ref(tag), nil, nil)
 		goruntime.ReadMemStats(&after)
 		require.ErrorContains(t, err, want, tag)
-		// of which most is garbage at once; half as much again with the race detector
+		// mostly garbage; half as much more with the race detector
 		require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(1<<30), tag)
 		_, err = r.Images().Get(ctx, h.ref(tag))
 		require.ErrorIs(t, err, runtime.ErrNotFound, tag)
@@ -121,7 +121,7 @@ func TestHostileImages(t *testing.T) {
 	_, err := r.Images().Pull(ctx, h.ref("good"), nil, nil)
 	require.NoError(t, err)
 
-	// A bad image under a good one's name leaves the good one.
+	// A bad image does not replace a good one of the same name.
 	room(48 << 20)
 	h.files["/v2/test/image/manifests/good"] = h.files["/v2/test/image/manifests/bomb"]
 	_, err = r.Images().Pull(ctx, h.ref("good"), nil, nil)
@@ -134,7 +134,7 @@ type zeroReader struct{}
 
 func (zeroReader) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// What an earlier version, or somebody else, put into the store is bounded when it is read at a start.
+// Images that an earlier version or another client stored are checked when they are read at the start.
 func TestHostileImageInTheStoreIsSkipped(t *testing.T) {
 	r := bare(t)
 	ctx := r.engine.in(context.Background())
@@ -169,7 +169,7 @@ func TestHostileImageInTheStoreIsSkipped(t *testing.T) {
 	require.Empty(t, list)
 }
 
-// A registry that stalls, goes round in circles or has no end costs a pull its patience, and no more.
+// A registry that stalls, redirects in circles or never ends fails a pull after its patience.
 func TestHostileRegistry(t *testing.T) {
 	r := bare(t)
 	r.images.patience = patience{silence: 300 * time.Millisecond, window: time.Second, bytes: 64 << 10}
@@ -224,7 +224,7 @@ func TestHostileRegistry(t *testing.T) {
 		},
 		"endless manifest": func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method == http.MethodHead {
-				return true // no digest: it is read to be known
+				return true // without a digest, the content is read to compute it
 			}
 			for block := make([]byte, 64<<10); ; {
 				if _, err := w.Write(block); err != nil {
@@ -277,7 +277,7 @@ func TestHostileRegistry(t *testing.T) {
 	}
 }
 
-// A registry's credentials go to it alone: not where it redirects to, and not to a token server in the clear.
+// A registry's credentials are sent neither to the target of a redirect nor to a token server over plain HTTP.
 func TestCredentialsStayWithTheirRegistry(t *testing.T) {
 	r := bare(t)
 	other := newHostile(t)
@@ -345,7 +345,7 @@ func TestCredentialsStayWithTheirRegistry(t *testing.T) {
 	}
 }
 
-// An archive is bounded before it is taken apart.
+// An archive's limits are checked before it is imported.
 func TestHostileArchives(t *testing.T) {
 	r := bare(t)
 	for name, write := range map[string]func(w *tar.Writer){

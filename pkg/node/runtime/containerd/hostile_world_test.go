@@ -21,11 +21,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// hostile is a registry on loopback that serves what it is told to.
+// hostile is a registry on loopback with configurable responses.
 type hostile struct {
 	*httptest.Server
 	mu       sync.Mutex
-	files    map[string][]byte // path -> body; manifests have their type in types
+	files    map[string][]byte // path -> body; types has the media types of manifests
 	types    map[string]string
 	override func(w http.ResponseWriter, r *http.Request) bool
 	asked    []*http.Request
@@ -100,7 +100,7 @@ func manifestOf(config v1.Descriptor, layers ...v1.Descriptor) v1.Manifest {
 	return m
 }
 
-// layerOf packs files, whose content is so many zeros.
+// layerOf returns a layer with files of the given numbers of zeros.
 func layerOf(t testing.TB, write func(w *tar.Writer)) (packed []byte, diff digest.Digest) {
 	var out bytes.Buffer
 	sum := sha256.New()

@@ -20,14 +20,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// image is an image with the parts of its configuration that containers need.
 type image struct {
 	runtime.Image
 	config v1.ImageConfig
 	chain  string // chain ID of its layers; empty if it has none
 }
 
-// reload reads the store again. Images with missing content are left out.
+// reload rebuilds the index from containerd's image store. It skips images with missing content.
 func (i *images) reload(ctx context.Context) error {
 	ctx = i.runtime.engine.in(ctx)
 	list, err := i.runtime.engine.ImageService().List(ctx)
@@ -68,7 +67,7 @@ func (i *images) reload(ctx context.Context) error {
 
 const maxWarned = 1000
 
-// skipped logs an image that cannot be used, once if it is refused.
+// skipped logs an unusable image; if it is refused, as a warning, once per digest.
 func (i *images) skipped(entry imagestore.Image, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -84,7 +83,6 @@ func (i *images) skipped(entry imagestore.Image, err error) {
 	i.runtime.config.Log.Warn("skipped unusable image", "name", entry.Name, "error", err)
 }
 
-// read reads an image's manifest and configuration.
 func (i *images) read(ctx context.Context, entry imagestore.Image) (*image, error) {
 	store := blobs{Store: i.runtime.engine.ContentStore(), strict: true}
 	manifest, err := imagestore.Manifest(ctx, store, entry.Target, platforms.Default())
@@ -152,7 +150,7 @@ func (i *images) find(ctx context.Context, ref string) (*image, error) {
 	if img := i.lookup(ref); img != nil {
 		return img, nil
 	}
-	if i.runtime.config.Address != "" { // others may have brought it
+	if i.runtime.config.Address != "" { // other clients may have added it
 		if err := i.reload(ctx); err != nil {
 			return nil, err
 		}
@@ -163,7 +161,6 @@ func (i *images) find(ctx context.Context, ref string) (*image, error) {
 	return nil, fmt.Errorf("image %s: %w", ref, runtime.ErrNotFound)
 }
 
-// public is a copy for others.
 func (img *image) public() runtime.Image {
 	p := img.Image
 	p.Names, p.Digests = slices.Sorted(slices.Values(p.Names)), slices.Sorted(slices.Values(p.Digests))

@@ -21,7 +21,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// unnamed is the repository of loaded images without a name.
+// unnamed is the repository name for loaded images without a name.
 const unnamed = "localhost/loaded"
 
 // images is an in-memory index of containerd's image store.
@@ -31,7 +31,7 @@ type images struct {
 	mu     sync.Mutex
 	byName map[string]*image // by each name in the store
 	byID   map[string]*image
-	warned map[string]bool // digests of images of which a warning was logged; at most maxWarned
+	warned map[string]bool // digests of images that were logged as unusable; at most maxWarned
 
 	patience patience
 
@@ -39,7 +39,6 @@ type images struct {
 	layers   map[string][]string // chain ID -> directories, uppermost first
 }
 
-// normalise returns the canonical form of a reference: docker.io/library/busybox:latest for "busybox".
 func normalise(ref string) (string, error) {
 	named, err := reference.ParseDockerRef(ref)
 	if err != nil {
@@ -48,7 +47,7 @@ func normalise(ref string) (string, error) {
 	return named.String(), nil
 }
 
-// pinned marks images that are not to be removed to make room, as containerd's CRI plugin does.
+// pinned is the label of images that garbage collection keeps; containerd's CRI plugin uses the same.
 const pinned, pinnedValue = "io.cri-containerd.pinned", "pinned"
 
 func (i *images) Get(ctx context.Context, ref string) (runtime.Image, error) {
@@ -60,7 +59,7 @@ func (i *images) Get(ctx context.Context, ref string) (runtime.Image, error) {
 }
 
 func (i *images) List(ctx context.Context) ([]runtime.Image, error) {
-	if i.runtime.config.Address != "" { // others may bring and remove them
+	if i.runtime.config.Address != "" { // other clients may add and remove images
 		if err := i.reload(ctx); err != nil {
 			return nil, err
 		}
@@ -75,7 +74,7 @@ func (i *images) List(ctx context.Context) ([]runtime.Image, error) {
 	return list, nil
 }
 
-// Pull implements runtime.Images. If it fails, nothing is changed.
+// Pull implements runtime.Images. If it fails, the store is unchanged.
 func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth,
 	progress func(runtime.Progress)) (runtime.Image, error) {
 	name, err := normalise(ref)
@@ -115,13 +114,12 @@ func (i *images) Pull(ctx context.Context, ref string, auths []runtime.Auth,
 	return runtime.Image{}, errors.Join(fmt.Errorf("pull %s: %w", name, err), i.collect(context.WithoutCancel(ctx)))
 }
 
-// space returns how many bytes images may still use on their filesystem.
 func (i *images) space() int64 {
 	bytes, _ := i.runtime.engine.room()
 	return bytes
 }
 
-// unpack unpacks an image whose manifest and configuration are within the limits.
+// unpack unpacks an image, after checking the limits of its manifest and configuration.
 func (i *images) unpack(ctx context.Context, entry imagestore.Image) error {
 	if _, err := i.read(ctx, entry); err != nil {
 		return err
@@ -146,7 +144,7 @@ func (i *images) Load(ctx context.Context, archive io.Reader) ([]runtime.Image, 
 			if full, err := normalise(name); err == nil && strings.ContainsAny(name, "/:") {
 				return full
 			}
-			return "" // a bare tag, such as "latest", names nothing
+			return "" // a bare tag, such as "latest", is not a name
 		}),
 		client.WithDigestRef(func(d digest.Digest) string { return unnamed + "@" + d.String() }),
 		client.WithSkipDigestRef(func(name string) bool { return name != "" }),
@@ -197,7 +195,7 @@ func (i *images) Remove(ctx context.Context, ref string) error {
 			names = append(names, have)
 		}
 	}
-	if len(names) == 0 { // a digest to which only names refer
+	if len(names) == 0 { // a digest of an image that has only names
 		for have, of := range i.byName {
 			if of == img {
 				names = append(names, have)
@@ -216,11 +214,11 @@ func (i *images) Remove(ctx context.Context, ref string) error {
 	return i.collect(ctx)
 }
 
-// hold returns the name of the read-only snapshot that retains an image's layers while containers use them.
+// hold returns the name of the snapshot that keeps an image's layers while containers use them.
 func hold(chain string) string { return "coracle-layers-" + chain }
 
-// lower returns the directories of an image's layers, uppermost first. The first container of an image costs one
-// database write, further ones none.
+// lower returns the directories of an image's layers, uppermost first. It writes to the database only for the first
+// container of an image.
 func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
 	if img.chain == "" {
 		return []string{i.runtime.config.DataDir + "/empty"}, nil
@@ -241,7 +239,7 @@ func (i *images) lower(ctx context.Context, img *image) ([]string, error) {
 	return dirs, nil
 }
 
-// collect removes the layers and blobs that no image or container uses.
+// collect removes layers and blobs that neither an image nor a container uses.
 func (i *images) collect(ctx context.Context) error {
 	ctx = i.runtime.engine.in(ctx)
 	i.layersMu.Lock()

@@ -71,7 +71,7 @@ func pull(t *testing.T, r *Runtime) {
 	require.ErrorIs(t, err, runtime.ErrNotFound)
 }
 
-// zeros is a source of no chance: the layers differ by what random puts around it.
+// zeros is a deterministic source; random makes the layers differ.
 type zeros struct{}
 
 func (zeros) Int63() int64 { return 4 }
@@ -89,7 +89,7 @@ func size(t *testing.T, dir string) (total int64) {
 	return total
 }
 
-// A removed image frees its disk, but not under a running container.
+// Removing an image frees its disk space, unless a running container uses it.
 func TestRemoveImage(t *testing.T) { engines(t, removeImage) }
 
 func removeImage(t *testing.T, r *Runtime) {
@@ -117,7 +117,7 @@ func removeImage(t *testing.T, r *Runtime) {
 	require.Zero(t, size(t, layers))
 }
 
-// forUs is an image for this machine's processor.
+// forUs returns an image for this machine's platform.
 func forUs(t *testing.T, layers int64) v1.Image {
 	image, err := random.Image(1000, layers)
 	require.NoError(t, err)
@@ -129,7 +129,7 @@ func forUs(t *testing.T, layers int64) v1.Image {
 	return image
 }
 
-// Docker's archives, compressed ones, and those without a name load too.
+// Docker archives, compressed archives and archives without image names can be loaded.
 func TestLoad(t *testing.T) { engines(t, loads) }
 
 func loads(t *testing.T, r *Runtime) {
@@ -167,7 +167,7 @@ func loads(t *testing.T, r *Runtime) {
 	require.Equal(t, int64(65534), *hello[0].UID)
 }
 
-// A view keeps an image's layers while it exists, also when the image is gone.
+// A view keeps an image's layers while it exists, also after the image was removed.
 func TestViewOutlivesItsImage(t *testing.T) {
 	engines(t, func(t *testing.T, r *Runtime) {
 		ctx := t.Context()

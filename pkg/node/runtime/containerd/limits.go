@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// hierarchy returns where a controller's cgroups are, or "" if the kernel does not have the controller.
+// hierarchy returns the root of a controller's cgroups, or "" if the kernel lacks the controller.
 func hierarchy(controller string) string {
 	if cgroup2() {
 		return "/sys/fs/cgroup"
@@ -28,7 +28,7 @@ func hierarchy(controller string) string {
 	return dir
 }
 
-// makeCgroup creates a cgroup in a controller's hierarchy. On cgroup v2 each ancestor must delegate the controller.
+// makeCgroup creates a cgroup in a controller's hierarchy. On cgroup v2 it enables the controller in each ancestor.
 func makeCgroup(controller, path string) (string, error) {
 	root := hierarchy(controller)
 	if root == "" {
@@ -61,8 +61,8 @@ func setLimit(controller, path, file string, limit int64) error {
 	return os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
 }
 
-// limitPods limits all pods together to the machine's resources without those reserved, as the kubelet enforces node
-// allocatable.
+// limitPods limits all pods together to the machine's memory and PIDs without the reserved ones, as the kubelet
+// enforces node allocatable.
 func (r *Runtime) limitPods() error {
 	reserved := r.config.Reserved
 	if reserved.PIDs == 0 {
@@ -85,8 +85,6 @@ func (r *Runtime) limitPods() error {
 	return errors.Join(err, pidsErr)
 }
 
-// machinePIDs returns the maximum number of processes and threads of the machine: the lesser of the kernel's two
-// limits.
 func machinePIDs() (int64, error) {
 	var least int64
 	for _, file := range []string{"/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max"} {
@@ -105,8 +103,8 @@ func machinePIDs() (int64, error) {
 	return least, nil
 }
 
-// limit limits the pod's processes, once, before its first container starts. Without the pids controller, as in a
-// container without a cgroup of its own, it logs a warning and pods run without a limit.
+// limit limits the pod's number of processes, once, before its first container starts. Without the pids controller,
+// it logs a warning and the pod runs without the limit.
 func (p *pod) limit(cgroup string) {
 	if p.r.config.PodPIDs <= 0 || filepath.Clean("/"+cgroup) == "/" {
 		return
@@ -122,8 +120,8 @@ func (p *pod) limit(cgroup string) {
 	}
 }
 
-// UpdatePod implements runtime.Runtime. Shares that cannot be set are logged, and others get more than they should; a
-// limit that cannot be set is an error.
+// UpdatePod implements runtime.Runtime. A failure to set CPU shares is only logged; a failure to set a limit is an
+// error.
 func (r *Runtime) UpdatePod(_ context.Context, cgroup string, l runtime.PodLimits) error {
 	if filepath.Clean("/"+cgroup) == "/" {
 		return errors.New("a pod without a cgroup of its own has no limits")
@@ -131,7 +129,7 @@ func (r *Runtime) UpdatePod(_ context.Context, cgroup string, l runtime.PodLimit
 	memory, swap, quota, shares, weight := "memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "cpu.cfs_quota_us",
 		"cpu.shares", int64(l.CPUShares)
 	if cgroup2() {
-		memory, swap, quota = "memory.max", "", "cpu.max" // a container has no swap there
+		memory, swap, quota = "memory.max", "", "cpu.max" // containers have no swap on v2
 		shares, weight = "cpu.weight", weightOf(l.CPUShares)
 	}
 	var errs []error
@@ -144,20 +142,20 @@ func (r *Runtime) UpdatePod(_ context.Context, cgroup string, l runtime.PodLimit
 		err := setLimit("memory", cgroup, memory, l.MemoryBytes)
 		if swap != "" && swapAccounting() {
 			errs = append(errs, setLimit("memory", cgroup, swap, l.MemoryBytes))
-			if err != nil { // it grows: it may not exceed memory and swap
+			if err != nil { // when growing, set memory after memory and swap
 				err = setLimit("memory", cgroup, memory, l.MemoryBytes)
 			}
 		}
 		errs = append(errs, err)
 	}
 	if l.CPUQuota != 0 {
-		errs = append(errs, setLimit("cpu", cgroup, quota, l.CPUQuota)) // in periods of 100 ms, which is the kernel's default
+		errs = append(errs, setLimit("cpu", cgroup, quota, l.CPUQuota)) // per 100 ms, the kernel's default period
 	}
 	return errors.Join(errs...)
 }
 
-// weightOf converts shares of cgroup v1 to the weight of v2, as runc does: both ends and the default of one meet those
-// of the other (1024 is 100).
+// weightOf converts CPU shares of cgroup v1 to a weight of v2 like runc: minimum, maximum and default (1024 to 100)
+// correspond.
 func weightOf(shares uint64) int64 {
 	l := math.Log2(float64(min(max(shares, 2), 262144)))
 	return int64(math.Ceil(math.Pow(10, (l*l+125*l)/612-7.0/34)))

@@ -16,8 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// A container that forks without end comes to its pod's limit, which all containers of the pod share, and no other pod
-// notices.
+// A container that forks endlessly reaches the limit that it shares with its pod, and does not affect other pods.
 func TestPodsHaveALimitOfProcesses(t *testing.T) {
 	if hierarchy("pids") == "" {
 		t.Skip("this kernel has no pids controller")
@@ -50,13 +49,13 @@ func TestPodsHaveALimitOfProcesses(t *testing.T) {
 	text, code := run(other, "for i in $(seq 20); do true & done; wait; echo fine")
 	require.Equal(t, "fine\n", text)
 	require.Zero(t, code)
-	_, err = r.Exec(ctx, sibling.ID, runtime.Exec{Command: []string{"true"}}) // its pod is full: an error, and no harm
+	_, err = r.Exec(ctx, sibling.ID, runtime.Exec{Command: []string{"true"}}) // the pod is at its limit
 	t.Logf("exec in the full pod: %v", err)
 	require.NoError(t, r.Remove(ctx, bomb.ID))
 	_, code = run(sibling, "true")
 	require.Zero(t, code)
 
-	// All pods together leave the machine its part.
+	// All pods together leave the reserved resources to the machine.
 	read := func(controller, file string) int64 {
 		text, err := os.ReadFile(hierarchy(controller) + c.CgroupRoot + "/" + file)
 		require.NoError(t, err)
@@ -76,8 +75,7 @@ func TestPodsHaveALimitOfProcesses(t *testing.T) {
 	require.Equal(t, all-100, read("pids", "pids.max"))
 }
 
-// The containers of a pod with limits of its own have those together: one alone may not use more either, whatever its
-// own limit.
+// The containers of a pod share its limits: even a single container cannot exceed them, whatever its own limit.
 func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
 	c := testConfig(t)
 	r := startWith(t, c)
@@ -123,7 +121,7 @@ func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
 	require.Greater(t, whole, part)
 	require.Less(t, whole, uint64(64<<20))
 
-	require.NoError(t, r.UpdatePod(ctx, cgroup, runtime.PodLimits{MemoryBytes: 256 << 20})) // the rest stays
+	require.NoError(t, r.UpdatePod(ctx, cgroup, runtime.PodLimits{MemoryBytes: 256 << 20})) // the other limits stay
 	for _, s := range []runtime.Spec{a, b} {
 		require.NoError(t,
 			r.Update(ctx, s.ID, runtime.Resources{MemoryBytes: 512 << 20, CPUPeriod: 100_000, CPUQuota: 20_000}))
@@ -146,7 +144,7 @@ func TestPodsHaveLimitsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// A pod may get less processor time than a container had that has just ended.
+// A pod's CPU limit may be lower than the limit of a container that has just ended.
 func TestAContainerThatEndedLimitsItsPodNoMore(t *testing.T) {
 	c := testConfig(t)
 	r := startWith(t, c)
@@ -167,10 +165,10 @@ func TestWeights(t *testing.T) {
 	}
 }
 
-// Where a limit cannot be set, pods run all the same.
+// If a limit cannot be set, pods run without it.
 func TestPodsRunWhereNoLimitCanBeSet(t *testing.T) {
 	c := testConfig(t)
-	c.PodPIDs = 1 << 62 // which no kernel takes
+	c.PodPIDs = 1 << 62 // no kernel accepts it
 	r := startWith(t, c)
 	ctx := context.Background()
 	s := spec(c, "p", "a", "true")

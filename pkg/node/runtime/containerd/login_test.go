@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Registries with logins of both kinds, that keep their blobs elsewhere, work.
+// Registries with both kinds of login, and with blobs on another host, work.
 func TestPullWithALogin(t *testing.T) {
 	for name, challenge := range map[string]string{
 		"basic": `Basic realm="x"`, "bearer": `Bearer realm="http://%s/token",service="x"`,

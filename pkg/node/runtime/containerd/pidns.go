@@ -12,12 +12,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// maxProcCgroup bounds /proc/PID/cgroup, which has a line for each hierarchy.
+// maxProcCgroup bounds /proc/PID/cgroup, which has a line per hierarchy, in bytes.
 const maxProcCgroup = 64 << 10
 
-// ContainerPIDNS implements runtime.Runtime. A file descriptor of this process holds the namespace. All is read through
-// one directory of the process, in which nothing can be opened once it has ended, also if its PID is another process's
-// by then.
+// ContainerPIDNS implements runtime.Runtime. A file descriptor of this process keeps the namespace. All files are
+// opened relative to one descriptor of /proc/PID: it stays bound to its process, so that a reused PID is not mistaken
+// for it.
 func (r *Runtime) ContainerPIDNS(_ context.Context, id string) (string, func(), error) {
 	c, err := r.get(id)
 	if err != nil {
@@ -57,7 +57,7 @@ func readAt(dir int, name string, limit int64) (string, error) {
 	return string(raw), err
 }
 
-// inCgroup reports whether the content of /proc/PID/cgroup names a cgroup or one below it, in any hierarchy.
+// inCgroup reports whether a /proc/PID/cgroup names the cgroup or a descendant of it in any hierarchy.
 func inCgroup(groups, cgroup string) bool {
 	for line := range strings.Lines(groups) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)

@@ -20,10 +20,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// hungAfter is how long a shim may take to exit, or to respond when this process starts, before it is considered hung.
+// hungAfter is how long a shim may take to exit, or to answer when the agent starts, before it is killed as hung.
 const hungAfter = 10 * time.Second
 
-// pod is a pod's shim: not watched yet, then alive, then gone.
+// pod is a pod's shim. It is first unwatched, then alive, then gone.
 type pod struct {
 	r    *Runtime
 	uid  string
@@ -31,9 +31,9 @@ type pod struct {
 	ops  sync.Mutex // one start or end at a time
 	cmd  *exec.Cmd  // nil if an earlier process started the shim
 	mu   sync.Mutex
-	live chan struct{} // closed when the shim's watch ended; nil before
+	live chan struct{} // closed when the watch of the shim ended; nil before the first watch
 
-	limited bool // limit was called for the pod's own cgroup
+	limited bool // limit has set the pod's process limit
 }
 
 func (r *Runtime) pod(uid string) *pod {
@@ -64,14 +64,14 @@ func (p *pod) alive() bool {
 	}
 }
 
-// shim returns the pod's shim, starting it if there is none.
+// shim returns the pod's shim, and starts one if none is alive.
 func (p *pod) shim(ctx context.Context) (shim.Client, error) {
 	p.ops.Lock()
 	defer p.ops.Unlock()
 	if p.alive() {
 		return p.client(), nil
 	}
-	if err := p.kill(); err != nil { // an earlier one that never responded
+	if err := p.kill(); err != nil { // an earlier shim that never answered
 		return shim.Client{}, err
 	}
 	if err := p.spawn(); err != nil {
@@ -83,7 +83,7 @@ func (p *pod) shim(ctx context.Context) (shim.Client, error) {
 	return p.client(), nil
 }
 
-// spawn starts a shim with a socket that is already listening, so that nothing has to wait for it.
+// spawn starts a shim and passes it a listening socket, so that clients can connect at once.
 func (p *pod) spawn() error {
 	if err := os.MkdirAll(p.dir, 0o700); err != nil {
 		return err
@@ -97,7 +97,7 @@ func (p *pod) spawn() error {
 		return err
 	}
 	defer dir.Close()
-	// Through the descriptor, since a socket address is limited to 107 bytes and a path is not.
+	// A socket address is limited to 107 bytes, so use the descriptor instead of the path.
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/sock", dir.Fd()), Net: "unix"})
 	if err != nil {
 		return err
@@ -122,7 +122,7 @@ func (p *pod) spawn() error {
 		return err
 	}
 	p.cmd = cmd
-	if err := p.spawned(cmd.Process.Pid); err != nil { // without a record no later process finds it
+	if err := p.spawned(cmd.Process.Pid); err != nil { // a later process could not find it without a record
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 		return err
@@ -130,7 +130,6 @@ func (p *pod) spawn() error {
 	return nil
 }
 
-// spawned records a new shim.
 func (p *pod) spawned(pid int) error {
 	if err := p.r.config.Failpoints.At("shim.spawned"); err != nil {
 		return err
@@ -141,7 +140,7 @@ func (p *pod) spawned(pid int) error {
 	return atomicfile.WriteJSON(filepath.Join(p.dir, "pid.json"), identify(pid))
 }
 
-// process identifies a process uniquely: PIDs are reused.
+// process identifies a process by PID and start time, because PIDs are reused.
 type process struct {
 	PID   int
 	Start string
@@ -156,7 +155,7 @@ func identify(pid int) process {
 	return process{PID: pid}
 }
 
-// watch watches the shim's containers until it exits. It returns when their states are known.
+// watch follows the states of the shim's containers until it exits. It returns when the current states are known.
 func (p *pod) watch(ctx context.Context) error {
 	live := make(chan struct{})
 	known := make(chan struct{})
@@ -185,13 +184,13 @@ func (p *pod) watch(ctx context.Context) error {
 	}
 }
 
-// ended is called when a watch ended: this process stops, the shim exited, or the watch lagged.
+// ended is called when a watch has ended: this process stops, the shim exited, or the watch lagged behind.
 func (p *pod) ended(live chan struct{}) {
 	defer close(live)
 	if p.r.ctx.Err() != nil {
 		return
 	}
-	if conn, err := p.client().Dial(p.r.ctx); err == nil { // it is alive: watch it again
+	if conn, err := p.client().Dial(p.r.ctx); err == nil { // alive: watch it again
 		conn.Close()
 		p.r.work.Go(func() {
 			p.ops.Lock()
@@ -206,7 +205,7 @@ func (p *pod) ended(live chan struct{}) {
 	p.r.gone(p.uid)
 }
 
-// reap waits for the exited shim. One that an earlier process started is our child only if this is process 1.
+// reap waits for an exited shim. A shim of an earlier process is a child of this one only if this is process 1.
 func (p *pod) reap() {
 	var known process
 	if p.cmd != nil {
@@ -216,7 +215,7 @@ func (p *pod) reap() {
 	}
 }
 
-// gone cleans up the containers of a pod whose shim has exited.
+// gone settles the containers of a pod whose shim has exited.
 func (r *Runtime) gone(uid string) {
 	r.mu.Lock()
 	var list []*container
@@ -233,11 +232,10 @@ func (r *Runtime) gone(uid string) {
 	}
 }
 
-// settle releases what a container whose shim is gone left, and marks it as exited if it was running.
+// settle releases what a container holds whose shim is gone, and marks it as exited if it was running.
 func (r *Runtime) settle(c *container) error {
 	c.mu.Lock()
-	// What a container held is released before its shim reports that it has exited. What that may have failed to do,
-	// Remove and RemovePod do.
+	// A shim releases resources before it reports the exit. Remove and RemovePod release the rest.
 	done := c.removed || c.status.State == string(runtime.Exited)
 	c.mu.Unlock()
 	if done {
@@ -325,7 +323,6 @@ func (r *Runtime) RemovePod(ctx context.Context, podUID, cgroupParent string) er
 	return killCgroup(cgroupParent)
 }
 
-// end stops the shim and removes its directory.
 func (p *pod) end(ctx context.Context) error {
 	own, cancel := context.WithTimeout(ctx, hungAfter)
 	defer cancel()
@@ -358,7 +355,6 @@ func (p *pod) end(ctx context.Context) error {
 	return os.RemoveAll(p.dir)
 }
 
-// kill kills a shim that does not respond.
 func (p *pod) kill() error {
 	var known process
 	data := filepath.Join(p.dir, "pid.json")

@@ -16,12 +16,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// answerWithin is how long the start of this process waits for shims. A slower one is recovered when it responds; until
-// then its containers have the state on disk.
+// answerWithin is how long the agent's start waits for shims. A slower shim is recovered when it answers; until then
+// its containers have the state that is on disk.
 const answerWithin = 500 * time.Millisecond
 
-// recover recovers the containers of earlier processes. It assumes that a directory whose name has no leading dot is
-// complete, that a shim that refuses connections is dead, and that a living shim's states are newer than those on disk.
+// recover recovers the containers of earlier processes. It assumes that a directory without a leading dot is
+// complete, that a shim that refuses connections is dead, and that the states of a live shim are newer than those on
+// disk.
 func (r *Runtime) recover() error {
 	root := filepath.Join(r.config.DataDir, "containers")
 	entries, err := os.ReadDir(root)
@@ -36,7 +37,7 @@ func (r *Runtime) recover() error {
 			err = unmount(shim.Rootfs(dir))
 			err = errors.Join(err, disk.RemoveAll(context.Background(), dir))
 		} else if err = shim.ReadJSON(filepath.Join(dir, "record.json"), &c.record); err != nil {
-			err = errors.Join(err, r.discard(context.Background(), dir)) // lost in a power failure
+			err = errors.Join(err, r.discard(context.Background(), dir)) // incomplete after a power failure
 		} else {
 			var s shim.Status
 			if shim.ReadJSON(shim.StateFile(dir), &s) == nil && s.ID == c.Spec.ID {
@@ -61,7 +62,7 @@ func (r *Runtime) recover() error {
 	var wait sync.WaitGroup
 	for _, uid := range slices.Sorted(maps.Keys(uids)) {
 		p := r.pod(uid)
-		p.ops.Lock() // Start, Remove and RemovePod of this pod wait for it
+		p.ops.Lock() // Start, Remove and RemovePod of this pod wait
 		wait.Add(1)
 		r.work.Go(func() {
 			defer wait.Done()
@@ -92,7 +93,7 @@ func (r *Runtime) recover() error {
 	return nil
 }
 
-// Purge implements runtime.Runtime. In the host's containerd, it removes our namespace.
+// Purge implements runtime.Runtime. In the host's containerd, it removes Coracle's namespace.
 func (r *Runtime) Purge(ctx context.Context) error {
 	r.mu.Lock()
 	var ids, uids []string

@@ -19,18 +19,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// Limits on what a registry may make a pull wait for, or read.
+// Limits of how long a registry can delay a pull, and of how much it can make the pull read.
 const (
-	fetchesAtOnce = 3                // blobs of one pull
-	maxAnswer     = 4 << 20          // bytes of a response that is not a blob
-	maxHeader     = 256 << 10        // bytes of a response's header
-	silence       = 60 * time.Second // without a single byte
-	crawlWindow   = 5 * time.Minute  // in which at least crawlBytes must be received
+	fetchesAtOnce = 3                // concurrent blobs per pull
+	maxAnswer     = 4 << 20          // bytes of a response other than a blob
+	maxHeader     = 256 << 10        // bytes of a response's headers
+	silence       = 60 * time.Second // maximum time without receiving a byte
+	crawlWindow   = 5 * time.Minute  // at least crawlBytes must be received in it
 	crawlBytes    = 256 << 10
 	maxRedirects  = 5
 )
 
-// patience limits how slow a registry may be.
 type patience struct {
 	silence, window time.Duration
 	bytes           int64 // minimum per window
@@ -38,8 +37,8 @@ type patience struct {
 
 var usual = patience{silence, crawlWindow, crawlBytes}
 
-// registryClient is the HTTP client for registries. It sends no credentials to redirects: registries redirect to blob
-// storage with everything needed in the URL.
+// registryClient returns the HTTP client for registries. It does not send credentials to other hosts on a redirect:
+// URLs of blob storage contain what they need.
 func registryClient(p patience) *http.Client {
 	t := docker.DefaultHTTPTransport(nil)
 	t.MaxResponseHeaderBytes = maxHeader
@@ -62,8 +61,8 @@ func registryClient(p patience) *http.Client {
 	}
 }
 
-// tokenClient is the HTTP client for token servers. It follows no redirects to other hosts, since requests contain
-// credentials.
+// tokenClient returns the HTTP client for token servers. Its requests contain credentials, so it does not follow
+// redirects to other hosts.
 func tokenClient(p patience) *http.Client {
 	c := registryClient(p)
 	c.Timeout = p.silence
@@ -77,20 +76,20 @@ func tokenClient(p patience) *http.Client {
 	return c
 }
 
-// plainContext hides from the transport that a token is requested for a blob.
+// plainContext removes blobKey from the context, so that token responses are limited like other metadata.
 type plainContext struct{ http.RoundTripper }
 
 func (t plainContext) RoundTrip(req *http.Request) (*http.Response, error) {
 	return t.RoundTripper.RoundTrip(req.WithContext(context.WithValue(req.Context(), blobKey{}, nil)))
 }
 
-// boundedTransport limits the duration of responses, and their size unless they are blobs.
+// boundedTransport limits the time between bytes of a response, and its size unless it is a blob.
 type boundedTransport struct {
 	http.RoundTripper
 	silence time.Duration
 }
 
-// blobKey marks the context of requests for blobs, whose size is limited by their descriptor.
+// blobKey marks requests for blobs. Their size is limited by their descriptor.
 type blobKey struct{}
 
 func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -109,7 +108,7 @@ func (t boundedTransport) RoundTrip(req *http.Request) (*http.Response, error) {
 	return res, nil
 }
 
-// movingBody is a response body that fails when it makes no progress.
+// movingBody is a response body that fails if no data arrives for too long.
 type movingBody struct {
 	io.ReadCloser
 	cancel  context.CancelFunc
@@ -141,7 +140,6 @@ func (b *movingBody) Close() error {
 	return err
 }
 
-// resolver returns a resolver for the registry of one image with one credential.
 func resolver(a runtime.Auth, p patience) remotes.Resolver {
 	client := registryClient(p)
 	hosts := func(namespace string) ([]docker.RegistryHost, error) {
@@ -155,7 +153,7 @@ func resolver(a runtime.Auth, p patience) remotes.Resolver {
 	return docker.NewResolver(docker.ResolverOptions{Hosts: hosts})
 }
 
-// authorizer answers the challenges of one registry, and of no host to which it redirects.
+// authorizer answers authentication challenges of its registry, but not of hosts to which the registry redirects.
 type authorizer struct {
 	docker.Authorizer
 	scheme, host string
@@ -167,7 +165,7 @@ func newAuthorizer(a runtime.Auth, scheme, host string, p patience) docker.Autho
 		case asking != host:
 			return "", "", nil
 		case a.Token != "":
-			return "", a.Token, nil // without a user name, the password is a token
+			return "", a.Token, nil // without a user name, containerd treats the password as a token
 		}
 		return a.Username, a.Password, nil
 	}
@@ -202,8 +200,8 @@ func (a authorizer) AddResponses(ctx context.Context, responses []*http.Response
 	return a.Authorizer.AddResponses(ctx, responses)
 }
 
-// trusts reports whether credentials may be sent to a token server: unencrypted only if the registry is local and
-// itself used without TLS.
+// trusts reports whether credentials may be sent to a token server: over HTTP only if both it and the registry are
+// local and the registry is used over HTTP.
 func (a authorizer) trusts(realm *url.URL) bool {
 	if realm.User != nil || realm.Host == "" {
 		return false
@@ -215,7 +213,7 @@ func (a authorizer) trusts(realm *url.URL) bool {
 	return err == nil && local && realm.Scheme == "http" && a.scheme == "http"
 }
 
-// fetching reports the progress of a pull's blobs, and limits how many are fetched concurrently.
+// fetching reports a pull's progress and limits its concurrent fetches.
 type fetching struct {
 	remotes.Resolver
 	progress func(runtime.Progress) // may be nil
@@ -246,7 +244,7 @@ func (f *fetching) Fetcher(ctx context.Context, ref string) (remotes.Fetcher, er
 		return nil, err
 	}
 	return remotes.FetcherFunc(func(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error) {
-		d.URLs = nil // an image must not make this machine fetch from arbitrary URLs
+		d.URLs = nil // an image must not make this machine request arbitrary URLs
 		select {
 		case f.slots <- struct{}{}:
 		case <-ctx.Done():
@@ -262,13 +260,13 @@ func (f *fetching) Fetcher(ctx context.Context, ref string) (remotes.Fetcher, er
 	}), nil
 }
 
-// fetched is a blob being fetched, over several connections if necessary.
+// fetched is a blob that is being fetched, over several connections if necessary.
 type fetched struct {
 	io.ReadCloser
 	f     *fetching
 	once  sync.Once
-	began time.Time // of the window of patience
-	got   int64     // bytes in it
+	began time.Time // start of the current window
+	got   int64     // bytes received in the window
 }
 
 func (r *fetched) Read(p []byte) (int, error) {
@@ -286,7 +284,7 @@ func (r *fetched) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Seek lets an interrupted fetch resume.
+// Seek allows containerd to resume an interrupted fetch.
 func (r *fetched) Seek(offset int64, whence int) (int64, error) {
 	s, ok := r.ReadCloser.(io.Seeker)
 	if !ok {
@@ -301,7 +299,7 @@ func (r *fetched) Close() error {
 	return err
 }
 
-// hopeless reports whether a pull would fail with any credential.
+// hopeless reports whether a pull would fail with every credential.
 func hopeless(err error) bool {
 	var dns *net.DNSError
 	return errors.Is(err, runtime.ErrRefused) || errors.As(err, &dns)

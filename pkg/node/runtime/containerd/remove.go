@@ -14,8 +14,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// Remove implements runtime.Runtime. The directory is renamed before it is deleted, so that a partly deleted one is
-// never taken for a container.
+// Remove implements runtime.Runtime. It renames the directory before deleting it, so that recover does not take a
+// partly deleted directory for a container.
 func (r *Runtime) Remove(ctx context.Context, id string) error {
 	c, err := r.get(id)
 	if err != nil {
@@ -47,7 +47,6 @@ func (r *Runtime) Remove(ctx context.Context, id string) error {
 	return nil
 }
 
-// discard unmounts and deletes a container's directory.
 func (r *Runtime) discard(ctx context.Context, dir string) error {
 	if err := unmount(shim.Rootfs(dir)); err != nil {
 		return err
@@ -62,7 +61,7 @@ func (r *Runtime) discard(ctx context.Context, dir string) error {
 	if err := r.config.Failpoints.At("container.renamed"); err != nil {
 		return err
 	}
-	return disk.RemoveAll(ctx, gone) // a container can nest directories to any depth
+	return disk.RemoveAll(ctx, gone) // handles directories that a container nested deeply
 }
 
 func unmount(path string) error {

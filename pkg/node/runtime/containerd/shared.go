@@ -27,15 +27,14 @@ import (
 )
 
 const (
-	// dialTime is how long to wait for the first response of the host's containerd, which may be starting.
+	// dialTime is how long to wait for the first response of the host's containerd, which may still be starting.
 	dialTime = 10 * time.Second
-	// callTime limits each later call.
-	callTime = 2 * time.Minute
-	// The oldest supported version.
+	// callTime limits each later call without a deadline.
+	callTime                 = 2 * time.Minute
 	oldestMajor, oldestMinor = 1, 6
 )
 
-// joinEngine creates our namespace in the host's containerd.
+// joinEngine connects to the host's containerd and creates Coracle's namespace.
 func joinEngine(ctx context.Context, c Config) (*engine, error) {
 	e, err := dialEngine(ctx, c.Address, c.Namespace, c.patience)
 	if err != nil {
@@ -52,8 +51,7 @@ func joinEngine(ctx context.Context, c Config) (*engine, error) {
 	return e, nil
 }
 
-// dialEngine connects to the host's containerd and waits up to patience for its first response. It changes nothing
-// there.
+// dialEngine connects to the host's containerd, changes nothing there, and waits patience for its first response.
 func dialEngine(ctx context.Context, address, namespace string, patience time.Duration) (_ *engine, err error) {
 	path := strings.TrimPrefix(address, "unix://")
 	if info, err := os.Stat(path); err != nil || info.Mode()&fs.ModeSocket == 0 {
@@ -72,7 +70,7 @@ func dialEngine(ctx context.Context, address, namespace string, patience time.Du
 	}
 	e := &engine{namespace: namespace, closers: []func() error{c.Close}}
 	store := blobs{Store: c.ContentStore()}
-	// Layers are unpacked by this process, into the snapshots of that one, since it would unpack whatever a layer holds.
+	// Unpack layers in this process, into the host containerd's snapshots: containerd does not limit their size.
 	e.Client, err = client.NewWithConn(conn, client.WithDefaultNamespace(namespace),
 		client.WithServices(client.WithContentStore(store), client.WithDiffService(newApplier(store, e.room))))
 	defer func() {
@@ -88,7 +86,7 @@ func dialEngine(ctx context.Context, address, namespace string, patience time.Du
 		}
 		return nil, err
 	}
-	e.collect = func(ctx context.Context) error { // deleting a lease can wait for garbage collection
+	e.collect = func(ctx context.Context) error { // deleting a lease synchronously waits for garbage collection
 		l, err := c.LeasesService().Create(ctx, leases.WithRandomID())
 		if err != nil {
 			return err
@@ -98,7 +96,6 @@ func dialEngine(ctx context.Context, address, namespace string, patience time.Du
 	return e, nil
 }
 
-// introduce checks that its version and snapshotter can be used.
 func (e *engine) introduce(ctx context.Context, path string) error {
 	v, err := e.VersionService().Version(ctx, &emptypb.Empty{}, grpc.WaitForReady(true))
 	if err != nil {
@@ -129,7 +126,7 @@ func (e *engine) introduce(ctx context.Context, path string) error {
 	return nil
 }
 
-// tooOld returns false if the version cannot be parsed: it is a custom build.
+// tooOld reports whether a version is not supported. A version that cannot be parsed is a custom build, and accepted.
 func tooOld(version string) bool {
 	major, rest, _ := strings.Cut(version, ".")
 	minor, _, _ := strings.Cut(rest, ".")
@@ -138,7 +135,7 @@ func tooOld(version string) bool {
 	return err1 == nil && err2 == nil && (a < oldestMajor || a == oldestMajor && b < oldestMinor)
 }
 
-// withDeadline fails calls without a response, with a one-line explanation.
+// withDeadline limits calls without a deadline to callTime, and explains failures in one line.
 func withDeadline(path string) grpc.UnaryClientInterceptor {
 	return func(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, call grpc.UnaryInvoker,
 		opts ...grpc.CallOption) error {
@@ -171,8 +168,7 @@ func explain(path string, err error) error {
 	return status.Errorf(codes.Unavailable, "containerd at %s does not respond: start it", path)
 }
 
-// The addresses of the host's containerds that we used are recorded, so that Purge finds them independently of the
-// current options.
+// hosts.json records each host containerd that was used, so that Purge finds them whatever the current options are.
 
 func hostsFile(c Config) string { return filepath.Join(c.DataDir, "hosts.json") }
 
@@ -191,7 +187,7 @@ func remember(c Config, address string) error {
 	return atomicfile.WriteJSON(hostsFile(c), append(list, address))
 }
 
-// leave removes our namespace from the host's containerds that we used, and their record.
+// leave removes Coracle's namespace from all recorded containerds.
 func (r *Runtime) leave(ctx context.Context) error {
 	list, err := hosts(r.config)
 	if err != nil {
@@ -216,7 +212,6 @@ func (r *Runtime) leave(ctx context.Context) error {
 	return nil
 }
 
-// empty removes our namespace with its contents.
 func (e *engine) empty(ctx context.Context) error {
 	ctx = e.in(ctx)
 	images, err := e.ImageService().List(ctx)

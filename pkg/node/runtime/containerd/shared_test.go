@@ -29,7 +29,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// engines runs f with the containerd in this process, and with one that runs by itself.
+// engines runs f with the built-in containerd and with a separate one.
 func engines(t *testing.T, f func(t *testing.T, r *Runtime)) {
 	t.Run("own", func(t *testing.T) { f(t, start(t)) })
 	t.Run("host", func(t *testing.T) {
@@ -40,7 +40,7 @@ func engines(t *testing.T, f func(t *testing.T, r *Runtime)) {
 	})
 }
 
-// hostDaemon is a containerd as a host has it.
+// hostDaemon is a host's containerd.
 type hostDaemon struct {
 	t           *testing.T
 	dir, socket string
@@ -64,7 +64,7 @@ func newDaemon(t *testing.T) *hostDaemon {
 	return d
 }
 
-// start returns once it serves.
+// start starts it and waits until it serves.
 func (d *hostDaemon) start() {
 	d.command = exec.Command("containerd", "-c", filepath.Join(d.dir, "config.toml"))
 	log, err := d.command.StderrPipe()
@@ -86,7 +86,7 @@ func (d *hostDaemon) kill() {
 	_ = d.command.Wait()
 }
 
-// contents lists all that the containerd holds, by namespace.
+// contents lists everything that the containerd stores, by namespace.
 func (d *hostDaemon) contents() (found []string) {
 	c, err := client.New(d.socket)
 	require.NoError(d.t, err)
@@ -114,8 +114,8 @@ func (d *hostDaemon) contents() (found []string) {
 	return found
 }
 
-// TestHostileImagesOfTheHostContainerd: what is refused to our own containerd is refused to the host's, and nothing of
-// it stays there.
+// TestHostileImagesOfTheHostContainerd: an image that the built-in containerd refuses is also refused with the
+// host's, which keeps nothing of it.
 func TestHostileImagesOfTheHostContainerd(t *testing.T) {
 	d := newDaemon(t)
 	c := testConfig(t)
@@ -154,8 +154,7 @@ func TestHostileImagesOfTheHostContainerd(t *testing.T) {
 	require.NoError(t, r.Purge(t.Context()))
 }
 
-// The host's containerd comes and goes under running containers, and is left as it was found, whatever the options say
-// at the end.
+// The host's containerd may restart while containers run. Purge leaves it as it was, whatever the options are then.
 func TestHostContainerd(t *testing.T) {
 	d := newDaemon(t)
 	theirs, err := client.New(d.socket)
@@ -204,7 +203,7 @@ func TestHostContainerd(t *testing.T) {
 	require.Equal(t, runtime.Running, one.State)
 	stop()
 
-	// `coracle delete` is not told of the containerd.
+	// `coracle delete` does not get the containerd's address.
 	c.Address, c.patience = "", time.Second
 	r, stop = open(t, c)
 	d.kill()
@@ -230,7 +229,7 @@ func (oldVersion) Version(context.Context, *emptypb.Empty) (*versionservice.Vers
 	return &versionservice.VersionResponse{Version: "v1.4.13"}, nil
 }
 
-// A containerd that we cannot use is refused with one line, and nothing of it is recorded.
+// An unsupported containerd is refused with a one-line error, and nothing is recorded.
 func TestHostContainerdRefused(t *testing.T) {
 	c := testConfig(t)
 	dir := t.TempDir()

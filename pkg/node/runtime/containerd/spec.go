@@ -34,7 +34,6 @@ var maskedPaths = []string{
 
 var readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 
-// bundle returns the container's bundle.json for its shim.
 func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string) (*shim.Bundle, error) {
 	args, err := command(s, img)
 	if err != nil {
@@ -65,7 +64,7 @@ func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string)
 	}
 	linux := b.Spec.Linux
 	if s.UTSNS != "" {
-		b.Spec.Hostname = "" // set when the namespace was created
+		b.Spec.Hostname = "" // set by the creator of the namespace
 	}
 	if !s.Privileged && !s.UnmaskedProc {
 		linux.MaskedPaths, linux.ReadonlyPaths = maskedPaths, readonlyPaths
@@ -74,7 +73,8 @@ func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string)
 		b.Users = &shim.Users{Path: u.Path, First: u.First, Count: u.Count}
 		linux.UIDMappings = []specs.LinuxIDMapping{{HostID: u.First, Size: u.Count}}
 		linux.GIDMappings = linux.UIDMappings
-		linux.Namespaces = append(linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace}) // the shim joins b.Users
+		// The shim joins b.Users.
+		linux.Namespaces = append(linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace})
 	}
 	for _, m := range s.Mounts {
 		if m.Propagation == "rshared" {
@@ -90,7 +90,7 @@ func (r *Runtime) bundle(s runtime.Spec, img *image, dir string, lower []string)
 	return b, err
 }
 
-// command returns the command from image and pod, by the rules of Kubernetes.
+// command combines the commands of image and pod by the rules of Kubernetes.
 func command(s runtime.Spec, img *image) ([]string, error) {
 	entry, args := img.config.Entrypoint, s.Args
 	if len(s.Command) > 0 {
@@ -105,7 +105,7 @@ func command(s runtime.Spec, img *image) ([]string, error) {
 	return all, nil
 }
 
-// environment returns the image's variables, overridden by the pod's.
+// environment returns the image's variables, overridden by the container's.
 func environment(s runtime.Spec, img *image) []string {
 	env := []string{defaultPath}
 	at := map[string]int{"PATH": 0}
@@ -134,7 +134,7 @@ func workingDir(s runtime.Spec, img *image) string {
 	return "/"
 }
 
-// capabilities returns a container's capabilities, limited to those of the host.
+// capabilities returns a container's capabilities, limited to the host's.
 func capabilities(s runtime.Spec, host []string) []string {
 	set := map[string]bool{}
 	all := func(on bool) {
@@ -306,7 +306,7 @@ func resources(r runtime.Resources) *specs.LinuxResources {
 	if r.MemoryBytes != 0 {
 		res.Memory = &specs.LinuxMemory{Limit: new(r.MemoryBytes)}
 		if swapAccounting() {
-			res.Memory.Swap = new(r.MemoryBytes) // no swap beyond memory
+			res.Memory.Swap = new(r.MemoryBytes) // no swap in addition to memory
 		}
 	}
 	if r.PidsLimit > 0 {
@@ -318,15 +318,14 @@ func resources(r runtime.Resources) *specs.LinuxResources {
 	return res
 }
 
-// nativeOnly removes the processor's other architectures from a profile: their filters cost 20 ms of CPU time per
-// container start. Programs for them need a Localhost profile.
+// nativeOnly removes the processor's other architectures (such as x86 on x86-64) from a profile: their filters cost
+// 20 ms of CPU time per container start. Programs for them need a Localhost profile.
 func nativeOnly(all []specs.Arch) []specs.Arch {
 	return slices.DeleteFunc(slices.Clone(all), func(a specs.Arch) bool {
 		return a == specs.ArchX86 || a == specs.ArchX32 || a == specs.ArchARM || a == specs.ArchS390
 	})
 }
 
-// maxProfile is the maximum size of a seccomp profile, in bytes.
 const maxProfile = 1 << 20
 
 func readProfile(path string) ([]byte, error) {
@@ -338,7 +337,7 @@ func readProfile(path string) ([]byte, error) {
 	return bounded.All(f, maxProfile)
 }
 
-// seccomp returns the profile of the spec. Privileged containers have none.
+// seccomp returns the profile for the spec, nil for privileged containers.
 func (r *Runtime) seccomp(s runtime.Spec, spec *specs.Spec) (*specs.LinuxSeccomp, error) {
 	if s.Privileged || s.Seccomp == "unconfined" {
 		return nil, nil

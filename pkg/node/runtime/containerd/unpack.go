@@ -19,17 +19,16 @@ import (
 
 const (
 	unpacksAtOnce = 3
-	// maxNames limits the memory for unpacking a layer, in bytes: names, links and attributes, plus entryCost for each
-	// file.
+	// maxNames limits a layer's names, links and attributes, and entryCost per file, in bytes of memory.
 	maxNames  = 128 << 20
 	entryCost = 128
-	// lookEvery is how many bytes, and lookFiles how many files, are written before free space is checked again.
+	// Free space is checked again after lookEvery bytes or lookFiles files.
 	lookEvery = 8 << 20
 	lookFiles = 1000
 )
 
-// applier unpacks layers as containerd's does, and fails before one fills the disk. A layer's size does not limit its
-// unpacked size: kilobytes of zstd can be gigabytes.
+// applier unpacks layers like containerd's, but fails before a layer fills the disk. A layer's size does not bound
+// its unpacked size: kilobytes of zstd can become gigabytes.
 type applier struct {
 	store content.Provider
 	room  func() (bytes, inodes int64)
@@ -40,12 +39,12 @@ func newApplier(store content.Provider, room func() (bytes, inodes int64)) *appl
 	return &applier{store: store, room: room, slots: make(chan struct{}, unpacksAtOnce)}
 }
 
-// Compare is not supported: no layers are created.
+// Compare is not supported, because Coracle does not create layers.
 func (*applier) Compare(context.Context, []mount.Mount, []mount.Mount, ...diff.Opt) (v1.Descriptor, error) {
 	return v1.Descriptor{}, errdefs.ErrNotImplemented
 }
 
-// Apply unpacks a layer onto the mounts, and returns the descriptor of its unpacked form.
+// Apply unpacks a layer onto the mounts, and returns the descriptor of the uncompressed layer.
 func (a *applier) Apply(ctx context.Context, desc v1.Descriptor, mounts []mount.Mount,
 	opts ...diff.ApplyOpt) (v1.Descriptor, error) {
 	var config diff.ApplyConfig
@@ -87,7 +86,7 @@ func (a *applier) Apply(ctx context.Context, desc v1.Descriptor, mounts []mount.
 	if err := unpack(ctx, mounts, stream, archive.WithFilter(g.entry)); err != nil {
 		return v1.Descriptor{}, err
 	}
-	if _, err := io.Copy(io.Discard, stream); err != nil { // the rest counts for the digest
+	if _, err := io.Copy(io.Discard, stream); err != nil { // the digest includes trailing data
 		return v1.Descriptor{}, err
 	}
 	for _, p := range processors {
@@ -103,8 +102,8 @@ type blobReader struct {
 	io.Closer
 }
 
-// unpack writes to the upper directory of an overlay directly, with whiteouts in overlayfs's format, which cannot be
-// written through a mount.
+// unpack writes directly to the upper directory of an overlay, with whiteouts in overlayfs's format, because
+// whiteouts cannot be made through the mount.
 func unpack(ctx context.Context, mounts []mount.Mount, r io.Reader, opts ...archive.ApplyOpt) error {
 	if len(mounts) == 1 && mounts[0].Type == "overlay" {
 		upper, lower := "", []string(nil)
@@ -130,7 +129,7 @@ func unpack(ctx context.Context, mounts []mount.Mount, r io.Reader, opts ...arch
 	})
 }
 
-// unpackGuard checks every entry of a layer before it is written.
+// unpackGuard checks each entry of a layer before it is written.
 type unpackGuard struct {
 	room          func() (bytes, inodes int64)
 	bytes, inodes int64 // free at the last check
@@ -164,7 +163,6 @@ func (g *unpackGuard) full() error {
 		g.inodes)
 }
 
-// boundedStream fails after a number of bytes, or when its context is done.
 type boundedStream struct {
 	ctx        context.Context //nolint:containedctx // of one call of Apply
 	r          io.Reader

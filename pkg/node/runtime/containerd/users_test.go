@@ -22,7 +22,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/runtimetest"
 )
 
-// ownUsers gives pods user namespaces as the agent does.
+// ownUsers gives pods user namespaces like the agent.
 func ownUsers(t testing.TB, r *Runtime) func(testing.TB) (int, runtime.Users) {
 	m := userns.New(userns.Config{Program: r.Shim(), Dir: r.config.DataDir, IDs: userns.Unit, Pods: 1})
 	require.NoError(t, m.Supported())
@@ -41,7 +41,7 @@ func ownUsers(t testing.TB, r *Runtime) func(testing.TB) (int, runtime.Users) {
 	}
 }
 
-// withUsers makes a container one of a pod with these users, and with the namespaces of the process.
+// withUsers puts a container into the user namespace and the process's other namespaces.
 func withUsers(pid int, users runtime.Users, s *runtime.Spec) {
 	s.Users, s.NetNS = &users, fmt.Sprintf("/proc/%d/ns/net", pid)
 	for i := range s.Mounts {
@@ -49,21 +49,21 @@ func withUsers(pid int, users runtime.Users, s *runtime.Spec) {
 	}
 }
 
-// What containers do with the host's users they do with users of their own.
+// Everything that works with the host's users also works with a user namespace.
 func TestConformanceWithOwnUsers(t *testing.T) {
 	engines(t, func(t *testing.T, r *Runtime) {
 		t.Run("suite", (&runtimetest.Suite{Runtime: r, Real: true, Users: ownUsers(t, r)}).Run)
 	})
 }
 
-// guest is a container that sleeps.
+// guest is a running container that sleeps.
 type guest struct {
 	testing.TB
 	r  *Runtime
 	id string
 }
 
-// sh runs a script in it, and returns what it writes, on whichever stream.
+// sh runs a script in the container, and returns its output of both streams.
 func (g guest) sh(script string) string {
 	g.Helper()
 	var out bytes.Buffer
@@ -74,7 +74,7 @@ func (g guest) sh(script string) string {
 	return strings.TrimSpace(out.String())
 }
 
-// runOwn runs a sleeping container of a pod with users of its own, and returns the first of its IDs.
+// runOwn runs a sleeping container of a pod with a user namespace, and returns the namespace's first ID.
 func runOwn(t *testing.T, r *Runtime, pod string, change func(*runtime.Spec)) (guest, int) {
 	t.Helper()
 	s := spec(r.config, pod, "a", "sleep", "1000")
@@ -93,7 +93,7 @@ func owner(t *testing.T, path string) int {
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-// Root of a container is nobody on the machine, and inside it is root.
+// A container's root is an unprivileged user on the host, and root inside.
 func TestRootOfItsOwnUsers(t *testing.T) {
 	r := start(t)
 	g, first := runOwn(t, r, "p", func(*runtime.Spec) {})
@@ -112,7 +112,7 @@ func TestRootOfItsOwnUsers(t *testing.T) {
 	require.Contains(t, g.sh("mknod /disk b 8 0"), "Operation not permitted")
 	require.Contains(t, g.sh("echo x >/proc/sysrq-trigger"), "an't create")
 
-	// A process may open its output again, whoever it is.
+	// A process may reopen its output, whatever its user.
 	require.Equal(t, "again", g.sh("echo again >/dev/stdout"))
 	g, _ = runOwn(t, r, "q", func(s *runtime.Spec) {
 		s.Command, s.UID = []string{"sh", "-c", "echo again >/dev/stdout; sleep 1000"}, new(int64(1000))
@@ -124,7 +124,7 @@ func TestRootOfItsOwnUsers(t *testing.T) {
 	require.Equal(t, "again", g.sh("echo again >/dev/stdout"))
 }
 
-// What the kernel counts by user it counts for nobody else: neither the machine nor another pod has less of it.
+// Per-user kernel limits of a pod affect neither the host nor other pods.
 func TestUsersAreTheirOwn(t *testing.T) {
 	r := start(t)
 	pid, ids := ownUsers(t, r)(t)
@@ -138,8 +138,7 @@ func TestUsersAreTheirOwn(t *testing.T) {
 	require.Equal(t, ids.First, uid)
 }
 
-// The owners of files on a volume are inside what they are on the disk, and the same for each pod, unless the mount is
-// not to be mapped.
+// The owners of files on a volume are the same inside as on the disk, for each pod, unless the mount is not mapped.
 func TestVolumesOfOwnUsers(t *testing.T) {
 	r := start(t)
 	dir := t.TempDir()
@@ -175,7 +174,7 @@ func TestVolumesOfOwnUsers(t *testing.T) {
 	require.Contains(t, string(log), "nobody\n")
 }
 
-// What is on a file system whose owners cannot be mapped is named, and the container does not run without it.
+// If a file system cannot be mapped, the container does not run, and the error names the file system.
 func TestVolumesThatCannotBeMapped(t *testing.T) {
 	r := start(t)
 	s := spec(r.config, "p", "a", "true")
@@ -189,7 +188,7 @@ func TestVolumesThatCannotBeMapped(t *testing.T) {
 			"operation")
 }
 
-// A device has the owner and the mode that it has on the machine, and the path that it is to have.
+// A device has its owner and mode from the host, and the requested path.
 func TestDevicesOfOwnUsers(t *testing.T) {
 	r := start(t)
 	elsewhere := filepath.Join(t.TempDir(), "zero")
@@ -208,7 +207,7 @@ func TestDevicesOfOwnUsers(t *testing.T) {
 	require.NotContains(t, g.sh("ls /dev"), "vda")
 }
 
-// The whole of /proc is there if it is asked for, and nothing of the machine can be changed through it.
+// The container gets an unmasked /proc if it asks for it, and cannot change the host through it.
 func TestUnmaskedProc(t *testing.T) {
 	r := start(t)
 	g, _ := runOwn(t, r, "p", func(s *runtime.Spec) { s.UnmaskedProc = true })
@@ -226,7 +225,7 @@ func TestUnmaskedProc(t *testing.T) {
 	require.NotEqual(t, "1", masked.sh("grep -c ' /proc' /proc/mounts"))
 }
 
-// Not even a privileged container reaches the machine's mounts, whose paths its first process never had.
+// Not even a privileged container reaches the host's mounts, because its first process has never seen their paths.
 func TestPrivilegedWithOwnUsers(t *testing.T) {
 	r := start(t)
 	g, _ := runOwn(t, r, "p", func(s *runtime.Spec) { s.Privileged = true })
@@ -242,10 +241,10 @@ func TestPrivilegedWithOwnUsers(t *testing.T) {
 		"what namespaces are for works")
 }
 
-// Nothing of such a container is mounted on the machine, and nothing is left of it when its shim is killed.
+// Nothing of such a container is mounted on the host, and nothing is left after its shim is killed.
 func TestKilledShimOfOwnUsers(t *testing.T) {
 	r := start(t)
-	mounts := func() []string { // not those of tests beside this one
+	mounts := func() []string { // without mounts of parallel tests
 		table, err := os.ReadFile("/proc/self/mountinfo")
 		require.NoError(t, err)
 		return slices.DeleteFunc(strings.Split(string(table), "\n"), func(line string) bool {

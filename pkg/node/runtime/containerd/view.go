@@ -43,15 +43,15 @@ func (i *images) Unview(ctx context.Context, name string) error {
 	return nil
 }
 
-// view returns the name of the snapshot that View holds.
+// view returns the name of the snapshot for a name given to View.
 func view(name string) string { return "coracle-view-" + name }
 
-// hold makes a read-only snapshot of an image's layers, which retains them, and returns their directories, uppermost
-// first. Called with layersMu held.
+// hold makes a read-only snapshot of an image's layers, which keeps them from garbage collection, and returns their
+// directories, uppermost first. Called with layersMu held.
 func (i *images) hold(ctx context.Context, name string, img *image) ([]string, error) {
 	ctx = i.runtime.engine.in(ctx)
 	layers := i.runtime.engine.SnapshotService(snapshotter)
-	if _, err := layers.Stat(ctx, img.chain); errdefs.IsNotFound(err) { // stopped between fetching and unpacking
+	if _, err := layers.Stat(ctx, img.chain); errdefs.IsNotFound(err) { // interrupted between fetch and unpack
 		for _, name := range append(img.Names, img.Digests...) {
 			entry, err := i.runtime.engine.ImageService().Get(ctx, name)
 			if err != nil {

@@ -1,10 +1,9 @@
-// Package crilog writes container output in the CRI log format: one line of text per line of output, "time stream tag
-// text", where tag P marks a partial line that the stream's next line continues. It rotates the log by the number of
-// bytes written: PATH.1 is the newest rotated file.
+// Package crilog writes container output in the CRI log format: one line per line of output, "time stream tag text",
+// where tag P marks a partial line that the stream's next line continues. It rotates the log by size: PATH.1 is the
+// newest rotated file.
 //
-// Its invariants: the data of a Write is in the file, in order and in complete log lines, before Write returns; only a
-// last line without a newline waits for Close. A log never takes more than MaxFiles*MaxSize bytes, regardless of how
-// fast its container writes.
+// Its invariants: Write returns after all complete lines of its data are in the file, in order; a last line without a
+// newline waits for Close. A log never takes more than MaxFiles*MaxSize bytes, however fast the container writes.
 package crilog
 
 import (
@@ -18,18 +17,18 @@ import (
 )
 
 const (
-	// MaxSize is the maximum size in bytes of one file of a log, MaxFiles the maximum number of files.
+	// MaxSize is the maximum size of a log file in bytes, MaxFiles the maximum number of files per log.
 	MaxSize  = 10 << 20
 	MaxFiles = 5
 )
 
-// MaxLine is the size in bytes at which a line is split into partial ones.
+// MaxLine is the length in bytes at which a line is split into partial lines.
 const MaxLine = 16 << 10
 
 // timeLayout is RFC3339Nano with a fixed width, so that lines sort as text.
 const timeLayout = "2006-01-02T15:04:05.000000000Z07:00"
 
-// File is a container's log. All of its streams share it.
+// File is a container's log, which its streams share.
 type File struct {
 	path string
 	now  func() time.Time
@@ -40,14 +39,12 @@ type File struct {
 	buf  []byte
 }
 
-// Open opens the file at path for appending, and creates it and its directory if necessary. With an empty path, output
-// is dropped.
+// Open opens or creates the file at path, and its directory, for appending. An empty path drops all output.
 func Open(path string) (*File, error) {
 	f := &File{path: path, now: time.Now}
 	return f, f.open()
 }
 
-// open opens the path and replaces the open file.
 func (f *File) open() error {
 	if f.path == "" {
 		return nil
@@ -73,7 +70,7 @@ func (f *File) open() error {
 	return nil
 }
 
-// rotate renames the file to PATH.1, PATH.1 to PATH.2 and so on, drops the oldest, and opens a new file.
+// rotate renames PATH to PATH.1, PATH.1 to PATH.2 and so on, which drops the oldest file, and opens a new PATH.
 func (f *File) rotate() error {
 	for n := MaxFiles - 1; n > 0; n-- {
 		if err := os.Rename(numbered(f.path, n-1), numbered(f.path, n)); err != nil && !os.IsNotExist(err) {
@@ -91,7 +88,7 @@ func numbered(path string, n int) string {
 	return path + "." + strconv.Itoa(n)
 }
 
-// Close closes the file. Writes after it are dropped.
+// Close closes the file. Later writes are dropped.
 func (f *File) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -103,8 +100,8 @@ func (f *File) Close() error {
 	return err
 }
 
-// Stream returns a writer for one stream: "stdout" or "stderr". It is not safe for concurrent use. Its Write never
-// fails: lines that cannot be written are dropped. Its Close writes a last line that has no newline.
+// Stream returns a writer for "stdout" or "stderr". It is not safe for concurrent use. Write never fails: lines that
+// cannot be written are dropped. Close writes an unfinished last line.
 func (f *File) Stream(name string) io.WriteCloser {
 	return &stream{file: f, name: name}
 }
@@ -162,8 +159,8 @@ func (f *File) line(now []byte, stream string, tag byte, parts ...[]byte) {
 	f.buf = append(f.buf, '\n')
 }
 
-// flush writes the buffer and rotates a full file first. If that fails, for example because the directory was removed,
-// it truncates the file to stay within the limit.
+// flush writes the buffer, after rotating a file that would exceed MaxSize. If rotation fails, for example because
+// the directory was removed, it truncates the file to stay within the limit.
 func (f *File) flush() error {
 	if f.file == nil || len(f.buf) == 0 {
 		return nil

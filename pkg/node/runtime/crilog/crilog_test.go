@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// text puts a log's lines together again, as a reader does.
+// text joins a log's lines like a reader.
 func text(t require.TestingT, path, stream string) string {
 	raw, err := os.ReadFile(path)
 	require.NoError(t, err)
@@ -98,14 +98,14 @@ func TestALogIsRotatedByWhatIsWritten(t *testing.T) {
 	require.Equal(t, "new\n", text(t, path, "stdout"))
 }
 
-// A log whose directory was removed stays bounded, too.
+// A log whose directory was removed stays within its limit.
 func TestALogWithoutItsDirectoryIsBounded(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs")
 	f, err := Open(filepath.Join(dir, "0.log"))
 	require.NoError(t, err)
 	defer f.Close()
 	require.NoError(t, os.RemoveAll(dir))
-	require.NoError(t, os.WriteFile(dir, nil, 0o600)) // it cannot be created again
+	require.NoError(t, os.WriteFile(dir, nil, 0o600)) // the directory cannot be created again
 	out := f.Stream("stdout")
 	chunk := []byte(strings.Repeat("x", 1<<20))
 	for range 3 * MaxSize / len(chunk) {
@@ -117,7 +117,7 @@ func TestALogWithoutItsDirectoryIsBounded(t *testing.T) {
 	}
 }
 
-// After a full disk the log continues.
+// After the disk was full, the log continues.
 func TestALogGoesOnAfterAFullDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
 	f, err := Open(path)

@@ -1,8 +1,7 @@
-// Package fake is a runtime in memory, for tests of what uses one. Its
-// containers run small programs written in Go instead of processes, and
-// write real logs.
+// Package fake is an in-memory runtime for tests. Its containers run small programs written in Go instead of
+// processes, and write real logs.
 //
-// Its invariant: it passes the same conformance suite as the real runtime, agent/runtime/runtimetest.
+// Its invariant: it passes the same conformance suite as the real runtime, package runtimetest.
 package fake
 
 import (
@@ -20,39 +19,38 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/feed"
 )
 
-// Program is what a container or an exec runs. It returns its exit code, and
-// soon after ctx ends, when it was killed.
+// Program is what a container or an exec runs. It returns its exit code, soon after ctx is done (SIGKILL).
 type Program func(ctx context.Context, p *Process) int
 
-// Process is a running Program's surroundings.
+// Process is the environment of a running Program.
 type Process struct {
 	Args, Env []string
 	Spec      runtime.Spec
 	In        io.Reader // never nil
 	Out, Err  io.Writer // never nil
-	// Signals brings signals other than SIGKILL. A program that does not read it is ended by them.
+	// Signals receives signals other than SIGKILL. If the program does not read it, a signal kills the program.
 	Signals chan syscall.Signal
-	// OOM makes the exit count as one for lack of memory.
+	// OOM marks the exit as an OOM kill.
 	OOM func()
 }
 
-// Config of a fake runtime; its zero value is usable.
+// Config of a fake runtime. The zero value is usable.
 type Config struct {
-	// Images that are there from the start. Nil means busybox.
+	// Images are present from the start. Nil means busybox.
 	Images []string
-	// Pull decides about pulls: an error fails one. Nil lets all succeed.
+	// Pull is called for each pull and may fail it. Nil lets all pulls succeed.
 	Pull func(ctx context.Context, ref string) error
-	// Programs by name of the command (without its folder). They come before the built-in ones:
-	// true, false, echo, cat, sleep, env and a very small sh -c.
+	// Programs by base name of the command. They override true, false, echo, cat, sleep, env, oom and a minimal sh
+	// -c.
 	Programs map[string]Program
-	// Create, if set, may fail the creation of a container; Start its start.
+	// Create, if set, may fail the creation of a container; Start may fail its start.
 	Create, Start func(s runtime.Spec) error
-	// Update, if set, may fail a change of a container's resources; UpdatePod of a pod's.
+	// Update, if set, may fail updates of containers' resources; UpdatePod may fail updates of pods' limits.
 	Update    func(id string, r runtime.Resources) error
 	UpdatePod func(cgroup string, l runtime.PodLimits) error
 }
 
-// Runtime is the fake.
+// Runtime implements runtime.Runtime in memory.
 type Runtime struct {
 	config Config
 	images *images
@@ -80,7 +78,7 @@ type container struct {
 	done   chan struct{} // closed when it has exited
 }
 
-// New makes one.
+// New returns a Runtime.
 func New(c Config) *Runtime {
 	if c.Images == nil {
 		c.Images = []string{"docker.io/library/busybox:latest"}
@@ -93,7 +91,7 @@ func New(c Config) *Runtime {
 	return r
 }
 
-// Calls lists what was asked so far, such as "Create web-1", in order.
+// Calls returns the calls so far, such as "Create web-1", in order.
 func (r *Runtime) Calls() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,7 +235,7 @@ func (r *Runtime) Signal(_ context.Context, id string, sig syscall.Signal, _ boo
 		select {
 		case c.proc.Signals <- sig:
 			return nil
-		default: // nobody reads them
+		default: // the program does not read signals
 		}
 	}
 	c.killed = sig
@@ -360,14 +358,14 @@ func (r *Runtime) MemoryUsage(_ context.Context, cgroup, id string) (sum uint64,
 	return sum, nil
 }
 
-// Limits returns what UpdatePod set.
+// Limits returns the limits that UpdatePod has set.
 func (r *Runtime) Limits(cgroup string) runtime.PodLimits {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.limits[cgroup]
 }
 
-// Resources returns what a container was created with, or last updated to.
+// Resources returns a container's resources as created or last updated.
 func (r *Runtime) Resources(id string) runtime.Resources {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -399,7 +397,7 @@ func (r *Runtime) DiskUsage(_ context.Context, id string) (bytes, inodes uint64,
 	return c.used.Disk, c.used.Inodes, nil
 }
 
-// Use sets the usage that is reported for a container, if it exists.
+// Use changes the reported usage of a container, if it exists.
 func (r *Runtime) Use(id string, change func(*runtime.Stats)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -431,7 +429,7 @@ func (r *Runtime) Purge(ctx context.Context) error {
 
 func (r *Runtime) Images() runtime.Images { return r.images }
 
-// ImageDir is no directory of any file system.
+// ImageDir returns a path that does not exist.
 func (r *Runtime) ImageDir() string { return "/fake/images" }
 
 func (r *Runtime) Version() string { return "fake://1.0.0" }

@@ -21,7 +21,7 @@ type images struct {
 	views  map[string]string // name -> directory
 }
 
-// normal is the form that references have everywhere: with registry and tag.
+// normal returns a reference with its registry and tag.
 func normal(ref string) string {
 	if first, _, ok := strings.Cut(ref, "/"); !ok {
 		ref = "docker.io/library/" + ref
@@ -120,7 +120,7 @@ func (i *images) Remove(_ context.Context, ref string) error {
 	return nil
 }
 
-// Load takes each line of the archive as a name.
+// Load implements runtime.Images. The archive is a list of image names.
 func (i *images) Load(_ context.Context, archive io.Reader) ([]runtime.Image, error) {
 	text, err := io.ReadAll(archive)
 	if err != nil {
@@ -138,7 +138,7 @@ func (i *images) Load(_ context.Context, archive io.Reader) ([]runtime.Image, er
 	return list, nil
 }
 
-// View makes an empty directory.
+// View implements runtime.Images with an empty directory.
 func (i *images) View(ctx context.Context, name, ref string) ([]string, error) {
 	if _, err := i.Get(ctx, ref); err != nil {
 		return nil, err

@@ -12,7 +12,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime"
 )
 
-// command is what a container of busybox, whose command is sh, runs.
+// command returns the container's command. The default is busybox's, sh.
 func command(s runtime.Spec) []string {
 	args := append(append([]string(nil), s.Command...), s.Args...)
 	if len(args) == 0 {
@@ -76,8 +76,8 @@ var builtin = map[string]Program{
 	"oom": func(_ context.Context, p *Process) int { p.OOM(); return 137 },
 }
 
-// shell understands -c with commands joined by ";", "exit N", "exec", ">&2",
-// and "trap 'exit N' TERM", which makes the next sleep exit with N on a signal.
+// shell supports -c with commands separated by ";", "exit N", "exec", ">&2", and "trap 'exit N' TERM", which makes
+// the next sleep exit with N on a signal.
 func shell(ctx context.Context, p *Process) int {
 	if len(p.Args) < 3 || p.Args[1] != "-c" {
 		return builtin["cat"](ctx, p)

@@ -87,7 +87,6 @@ type eof struct{}
 
 func (eof) Read([]byte) (int, error) { return 0, io.EOF }
 
-// fan writes to all of its writers.
 type fan struct {
 	mu  sync.Mutex
 	to  map[int]io.Writer
@@ -119,7 +118,7 @@ func (f *fan) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// input is a container's stdin: what attached clients write, until it is closed.
+// input is a container's stdin. It returns what attached clients write, until it is closed.
 type input struct {
 	mu     sync.Mutex
 	cond   *sync.Cond

@@ -1,7 +1,7 @@
-// Package feed notifies watchers of which items changed, without their new state.
+// Package feed notifies watchers of changed items by name, without their new state.
 //
-// Its invariant: a watcher queues each name at most once, however slow its reader is, and a name that changes after
-// the reader received it is queued again.
+// Its invariant: a watcher queues each name at most once, however slow its reader is. A name that changes after the
+// reader received it is queued again.
 package feed
 
 import (
@@ -11,7 +11,7 @@ import (
 	"sync"
 )
 
-// Feed is ready to use as its zero value, and safe for concurrent use.
+// Feed distributes notifications. Its zero value is ready to use, and it is safe for concurrent use.
 type Feed struct {
 	mu       sync.Mutex
 	watchers map[*watcher]struct{}
@@ -23,7 +23,7 @@ type watcher struct {
 	names map[string]struct{}
 }
 
-// Watch returns the names that are notified from the call until ctx is done. The channel is then closed.
+// Watch sends the names notified after the call, until ctx is done. Then it closes the channel.
 func (f *Feed) Watch(ctx context.Context) <-chan string {
 	w := &watcher{wake: make(chan struct{}, 1), names: map[string]struct{}{}}
 	f.mu.Lock()

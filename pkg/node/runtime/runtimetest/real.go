@@ -38,8 +38,7 @@ func oom(t *testing.T, p *pod) {
 	require.Equal(t, 137, c.ExitCode)
 }
 
-// terminal: a size before and during, and what the terminal makes of input.
-// ending removes containers whose process has just exited, and whose output may not have been copied yet.
+// ending tests the removal of containers whose process has just exited, perhaps before its output was copied.
 func ending(t *testing.T, p *pod) {
 	for i := range 5 {
 		id := p.run(p.spec(fmt.Sprint(i), "sh", "-c", "trap 'exit 0' TERM; echo ready; sleep 100 & wait"))
@@ -218,7 +217,7 @@ func mounts(t *testing.T, p *pod) {
 	require.GreaterOrEqual(t, stats.Disk, uint64(100<<10), strconv.Itoa(int(stats.Disk)))
 }
 
-// joined: the namespaces that the agent made for the pod, with sysctls in them.
+// joined tests joining the namespaces that the agent made for the pod, with sysctls in them.
 func joined(t *testing.T, p *pod) {
 	if p.users == nil {
 		holder := exec.Command("sleep", "1000")

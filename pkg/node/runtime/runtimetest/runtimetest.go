@@ -1,5 +1,5 @@
-// Package runtimetest is the conformance suite of runtime.Runtime: what the
-// agent relies on, checked on every implementation.
+// Package runtimetest is the conformance suite of runtime.Runtime. It checks what the agent relies on, and runs
+// against every implementation.
 //
 // Its invariant: each test makes its own pods and removes them.
 package runtimetest
@@ -24,22 +24,22 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/crilog"
 )
 
-// patience is how long a test waits for what should come at once.
+// patience is how long a test waits for an event that should happen at once.
 const patience = time.Minute
 
-// Suite runs against one implementation, which holds the image "busybox".
+// Suite tests one implementation, which must have the image "busybox".
 type Suite struct {
 	Runtime runtime.Runtime
-	// Real is false for an implementation without processes and kernels.
+	// Real is false for an implementation without processes and kernel.
 	Real bool
-	// Users gives a pod a user namespace: a process in it, in a network, an IPC and a UTS namespace that belong to it, and
-	// its IDs. If it is nil, pods have the host's.
+	// Users returns a pod's user namespace, and a process in it and in a network, an IPC and a UTS namespace that it
+	// owns. If it is nil, pods use the host's users.
 	Users func(testing.TB) (pid int, ids runtime.Users)
 
 	pods atomic.Int64
 }
 
-// Run runs all tests.
+// Run runs all tests of the suite.
 func (s *Suite) Run(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *pod){
 		"life":          life,
@@ -74,7 +74,7 @@ func (s *Suite) Run(t *testing.T) {
 		"ending": ending,
 	}
 	if s.Users != nil {
-		delete(real, "host pid") // which such a pod cannot have
+		delete(real, "host pid") // pods with a user namespace cannot have it
 	}
 	for name, test := range real {
 		t.Run(name, func(t *testing.T) {
@@ -84,14 +84,14 @@ func (s *Suite) Run(t *testing.T) {
 	}
 }
 
-// pod makes containers of one pod, and removes them at the end.
+// pod makes containers of one pod, and removes them at the end of the test.
 type pod struct {
 	*testing.T
 	runtime.Runtime
 	ctx  context.Context
 	uid  string
 	logs string
-	// A pod with users of its own has them, and a process in its namespaces.
+	// With a user namespace, the pod also has a process in its namespaces.
 	users *runtime.Users
 	pid   int
 	mu    sync.Mutex
@@ -139,7 +139,7 @@ func (p *pod) spec(name string, command ...string) runtime.Spec {
 	return s
 }
 
-// namespace is the path of one of the pod's own namespaces, if it has users of its own.
+// namespace returns the path of one of the pod's own namespaces, if it has a user namespace.
 func (p *pod) namespace(kind string) string { return fmt.Sprintf("/proc/%d/ns/%s", p.pid, kind) }
 
 func (p *pod) run(s runtime.Spec) string {
@@ -151,7 +151,7 @@ func (p *pod) run(s runtime.Spec) string {
 	return s.ID
 }
 
-// until waits for a change after which the container is as wanted.
+// until waits for a change after which the container meets a condition.
 func (p *pod) until(id string, want func(runtime.Container) bool) runtime.Container {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
@@ -358,7 +358,7 @@ func changes(t *testing.T, p *pod) {
 	s := p.spec("a", "true")
 	p.run(s)
 	p.until(s.ID, exited)
-	for id := range ids { // it may have seen others'
+	for id := range ids { // it may have seen containers of other tests
 		if id == s.ID {
 			break
 		}
@@ -372,7 +372,7 @@ func statsAndUpdate(t *testing.T, p *pod) {
 	s := p.spec("a", "sleep", "100")
 	s.Resources = runtime.Resources{CPUShares: 100, MemoryBytes: 64 << 20}
 	id := p.run(s)
-	require.Eventually(t, func() bool { // until its command took the place of what prepared it
+	require.Eventually(t, func() bool { // until the command has replaced the process that prepared it
 		stats, err := p.Stats(p.ctx, id)
 		require.NoError(t, err)
 		return stats.MemoryUsage > 0 && stats.Pids == 1

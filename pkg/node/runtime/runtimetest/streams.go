@@ -80,7 +80,7 @@ func attach(t *testing.T, p *pod) {
 	require.Equal(t, "hello\nyou\n", p.text(id))
 }
 
-// Without StdinOnce, input outlives the client.
+// Without StdinOnce, stdin stays open after the client disconnects.
 func stdin(t *testing.T, p *pod) {
 	s := p.spec("a", "cat")
 	s.Stdin = true

@@ -13,10 +13,10 @@ import (
 	"sync"
 )
 
-// Client sends requests to the shim behind a socket.
+// Client sends requests to the shim that listens on a socket.
 type Client struct{ Socket string }
 
-// Dial connects. The path may be longer than a socket address can hold (108 bytes).
+// Dial connects to the shim. The path may be longer than the 108 bytes of a socket address.
 func (c Client) Dial(ctx context.Context) (net.Conn, error) {
 	var d net.Dialer
 	if len(c.Socket) < 100 {
@@ -30,8 +30,7 @@ func (c Client) Dial(ctx context.Context) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(c.Socket)))
 }
 
-// open sends the request and reads the response. The connection is closed when ctx is done, and open then returns ctx's
-// error.
+// open sends a request and reads the response. When ctx is done, it closes the connection and returns ctx's error.
 func (c Client) open(ctx context.Context, req Request) (net.Conn, Response, func(), error) {
 	conn, err := c.Dial(ctx)
 	if err != nil {
@@ -79,8 +78,7 @@ func (c Client) Call(ctx context.Context, req Request) (Response, error) {
 	return res, err
 }
 
-// Watch calls f with the status of each container, then ready, then f with each change, until ctx is done or the shim
-// exits.
+// Watch calls f for each container, then ready, then f for each change, until ctx is done or the shim exits.
 func (c Client) Watch(ctx context.Context, ready func(), f func(Status)) error {
 	conn, _, end, err := c.open(ctx, Request{Op: Watch})
 	if err != nil {
@@ -103,8 +101,8 @@ func (c Client) Watch(ctx context.Context, ready func(), f func(Status)) error {
 // Size is a terminal's size in cells.
 type Size struct{ Width, Height uint16 }
 
-// Stream runs an Exec or Attach: it copies the streams until the process exits, and returns its exit code. When ctx is
-// done the session is closed, which kills an exec. A nil stream is not connected.
+// Stream runs an Exec or Attach: it copies the streams until the process exits, and returns the exit code. When ctx
+// is done, it closes the session, which kills the process of an exec. A nil stream is not connected.
 func (c Client) Stream(ctx context.Context, req Request, in io.Reader, out, errs io.Writer,
 	resize <-chan Size) (int, error) {
 	req.In, req.Out, req.Err = in != nil, out != nil, errs != nil
@@ -117,7 +115,7 @@ func (c Client) Stream(ctx context.Context, req Request, in io.Reader, out, errs
 	done := make(chan struct{})
 	defer close(done)
 	if in != nil {
-		// It may block in Read after the session ended, until the caller closes the reader.
+		// Read may block after the session has ended, until the caller closes the reader.
 		go func() {
 			buf := make([]byte, 32<<10)
 			for {

@@ -1,12 +1,12 @@
-// Package shim is the protocol between the agent and a pod's shim. A shim is one small process per pod
+// Package shim is the protocol between the agent and a pod's shim. A shim is a small process per pod
 // (cmd/coracle-shim) that is the parent of the pod's containers, so that they outlive the agent.
 //
-// Its invariant: a state is on disk before it is reported, so that a client that lost the connection finds it in each
-// bundle's state.json.
+// Its invariant: the shim writes a state to the bundle's state.json before it reports it, so that a client that lost
+// the connection finds it there.
 //
-// A client connects to the shim's Unix socket, writes one Request as a frame of type Head, and reads one Response as
-// such a frame. Then the connection is closed, except that "watch" continues with a Status per change, and "exec" and
-// "attach" with frames in both directions.
+// A client connects to the shim's Unix socket, writes one Request as a frame of type FrameHead, and reads one
+// Response frame. Then the connection is closed, except that "watch" continues with a Status per change, and "exec"
+// and "attach" with frames in both directions.
 package shim
 
 import (
@@ -36,7 +36,7 @@ const (
 	Shutdown = "shutdown" // remove all containers and exit
 )
 
-// Request is a client's request. ID is the container's.
+// Request is a client's request. ID is the container's ID.
 type Request struct {
 	Op, ID    string
 	Bundle    string                `json:",omitempty"`
@@ -45,13 +45,13 @@ type Request struct {
 	Resources *specs.LinuxResources `json:",omitempty"`
 	Args      []string              `json:",omitempty"`
 	TTY       bool                  `json:",omitempty"`
-	// Users is the path of the user namespace to which the PID namespace is to belong; empty is the host's.
+	// Users is the path of the user namespace that owns the PID namespace; empty means the host's.
 	Users string `json:",omitempty"`
 	// In, Out and Err are the streams that the client connects.
 	In, Out, Err bool `json:",omitempty"`
 }
 
-// Response is the response to a Request.
+// Response answers a Request.
 type Response struct {
 	// Error is empty on success. Code is CodeNotFound, CodeNotRunning or empty.
 	Error, Code string  `json:",omitempty"`
@@ -67,16 +67,16 @@ const (
 )
 
 var (
-	// ErrNotFound is returned for a container that the shim does not have.
+	// ErrNotFound is returned for a container that the shim does not know.
 	ErrNotFound = errors.New("the shim does not know this container")
 	// ErrNotRunning is returned for a container that is not running.
 	ErrNotRunning = errors.New("the container does not run")
 )
 
-// Status is a container's state, also in the bundle's state.json.
+// Status is a container's state, and the content of the bundle's state.json.
 type Status struct {
 	ID                    string
-	State                 string // created, running, exited; "" in a watch: removed
+	State                 string // created, running or exited; "" in a watch: removed
 	PID                   int    `json:",omitempty"`
 	StartedAt, FinishedAt time.Time
 	ExitCode, Signal      int    `json:",omitempty"`
@@ -90,14 +90,13 @@ type Usage struct {
 	Memory, WorkingSet, RSS, Pids, Limits uint64
 }
 
-// Bundle is a container's bundle.json.
+// Bundle is the content of a container's bundle.json.
 type Bundle struct {
 	ID   string
 	Spec specs.Spec
-	// Lower are the directories of the image's layers, uppermost first. Upper, Work and Rootfs are directories of the
-	// bundle.
+	// Lower are the image's layer directories, uppermost first. Upper, Work and Rootfs are in the bundle.
 	Lower []string
-	// User is the image's ("name", "uid", "uid:group", ...); UID and GID override it.
+	// User is the image's user ("name", "uid", "uid:group", ...); UID and GID override it.
 	User         string
 	UID, GID     *int64
 	Groups       []int64
@@ -106,18 +105,18 @@ type Bundle struct {
 	LogPath               string
 	TTY, Stdin, StdinOnce bool
 
-	// Users is the user namespace that the container joins, nil for the host's. Bind mounts with the option MapIDs are
-	// mapped with it, as is the root.
+	// Users is the user namespace that the container joins, nil for the host's. It maps the owners of the root file
+	// system and of bind mounts with the option MapIDs.
 	Users *Users `json:",omitempty"`
 }
 
-// Users is a user namespace: First is the ID that its root has outside, Count the number of its IDs.
+// Users is a user namespace. First is the outside ID of its root, Count the number of mapped IDs.
 type Users struct {
 	Path         string
 	First, Count uint32
 }
 
-// MapIDs is an option of bind mounts.
+// MapIDs is the bind mount option for mapping owners by Bundle.Users.
 const MapIDs = "idmap"
 
 // Paths of a bundle.
@@ -128,7 +127,7 @@ func Work(dir string) string       { return filepath.Join(dir, "work") }
 func Rootfs(dir string) string     { return filepath.Join(dir, "rootfs") }
 func Runtime(dir string) string    { return filepath.Join(dir, "run") }
 
-// ReadJSON reads a file of JSON.
+// ReadJSON reads a JSON file into value.
 func ReadJSON(path string, value any) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -143,7 +142,7 @@ func ReadJSON(path string, value any) error {
 // Types of frames.
 const (
 	FrameHead     = 'h' // JSON: Request, Response or Status
-	FrameIn       = '0' // to the process; an empty one ends its input
+	FrameIn       = '0' // to the process; an empty frame closes its stdin
 	FrameOut      = '1'
 	FrameErr      = '2'
 	FrameResize   = 'r' // two uint16: width, height
@@ -153,7 +152,7 @@ const (
 // maxFrame limits the memory for a frame, in bytes.
 const maxFrame = 4 << 20
 
-// WriteFrame writes one frame in one write.
+// WriteFrame writes a frame with a single Write.
 func WriteFrame(w io.Writer, kind byte, data []byte) error {
 	frame := make([]byte, 5+len(data))
 	frame[0] = kind
@@ -163,7 +162,7 @@ func WriteFrame(w io.Writer, kind byte, data []byte) error {
 	return err
 }
 
-// ReadFrame reads one frame.
+// ReadFrame reads one frame. It refuses frames of more than maxFrame bytes.
 func ReadFrame(r io.Reader) (kind byte, data []byte, err error) {
 	var head [5]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -178,7 +177,7 @@ func ReadFrame(r io.Reader) (kind byte, data []byte, err error) {
 	return head[0], data, err
 }
 
-// WriteHead writes a value as a Head frame.
+// WriteHead writes a value as JSON in a frame of type FrameHead.
 func WriteHead(w io.Writer, value any) error {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -187,7 +186,7 @@ func WriteHead(w io.Writer, value any) error {
 	return WriteFrame(w, FrameHead, data)
 }
 
-// ReadHead reads a value from a Head frame.
+// ReadHead reads a value from a frame of type FrameHead.
 func ReadHead(r io.Reader, value any) error {
 	kind, data, err := ReadFrame(r)
 	if err != nil {

@@ -74,8 +74,7 @@ func TestPodsShareAVolume(t *testing.T) {
 	b.clean()
 }
 
-// Wherever the agent is killed, or a call fails, the next agent mounts the volume completely and unmounts it
-// completely.
+// Wherever the agent is killed, or a call fails, the next agent mounts and unmounts the volume completely.
 func TestKilledAtEachPoint(t *testing.T) {
 	b := start(t, append(bound(), described(nil)), staging)
 	p := withClaim("one")
@@ -113,7 +112,7 @@ func TestKilledAtEachPoint(t *testing.T) {
 	}
 }
 
-// A block volume is a device file that the driver makes, which no group is given and nothing is mounted from.
+// A block volume is a device file that the driver makes. It is not mounted, and fsGroup does not apply to it.
 func TestBlockVolumes(t *testing.T) {
 	objects, group := bound(), int64(4242)
 	objects[1].(*corev1.PersistentVolume).Spec.VolumeMode = new(corev1.PersistentVolumeBlock)
@@ -126,7 +125,7 @@ func TestBlockVolumes(t *testing.T) {
 	p.Spec.Containers = []corev1.Container{
 		{Name: "c", VolumeDevices: []corev1.VolumeDevice{{Name: "v", DevicePath: "/dev/v"}}},
 	}
-	for range 2 { // killed in between
+	for range 2 { // simulates a kill in between
 		mounted, err := b.setup(p)
 		require.NoError(t, err)
 		require.True(t, mounted.Block)
@@ -257,7 +256,7 @@ func TestAttachedVolumes(t *testing.T) {
 	b.clean()
 }
 
-// The node's objects say what the driver says, and no more when it has gone.
+// The Node and the CSINode show what a driver reports, until it deregisters.
 func TestRegistration(t *testing.T) {
 	b := start(t, nil)
 	var n corev1.Node
@@ -292,7 +291,7 @@ func TestRegistration(t *testing.T) {
 	}, patience, time.Millisecond)
 }
 
-// A driver that hangs holds up its own volume, and not a moment longer than the pod's context.
+// A driver that hangs blocks only its own volume, and only until the pod's context is done.
 func TestHungDriver(t *testing.T) {
 	b := start(t, append(bound(), described(func(s *storagev1.CSIDriverSpec) {
 		s.VolumeLifecycleModes = append(s.VolumeLifecycleModes, storagev1.VolumeLifecycleEphemeral)
@@ -305,7 +304,7 @@ func TestHungDriver(t *testing.T) {
 		}
 		once.Do(func() { close(hung) })
 		<-ctx.Done()
-		return ctx.Err() // it does not go on with what was cancelled
+		return ctx.Err() // the driver stops when the call is cancelled
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
@@ -351,8 +350,8 @@ func TestExpansion(t *testing.T) {
 	b.clean()
 }
 
-// TestExpansionByAResizer: the node waits for the driver's resizer, passes on the secret, and does not try again what
-// the driver calls impossible.
+// TestExpansionByAResizer: the node waits for the resizer, passes the secret, and does not retry infeasible
+// expansions.
 func TestExpansionByAResizer(t *testing.T) {
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "expand"}, Data: map[string][]byte{"k": []byte("expand")},
@@ -440,7 +439,7 @@ func TestExpansionByAResizer(t *testing.T) {
 	b.clean()
 }
 
-// TestVolumesForReadingAreNotExpanded, which events say.
+// TestVolumesForReadingAreNotExpanded: read-only volumes are not expanded, and an event says so.
 func TestVolumesForReadingAreNotExpanded(t *testing.T) {
 	b := start(t, append(bound(), described(nil)), staging, spec.NodeServiceCapability_RPC_EXPAND_VOLUME)
 	p := withClaim("one")

@@ -1,8 +1,8 @@
 // Package csi mounts the volumes of CSI drivers (Container Storage Interface, version 1) that run on this node.
 //
-// Its invariants: what a driver is asked to make is on disk first, so that it is asked to undo it, also after the
-// agent was killed. Each call has a deadline and each volume a lock of its own: a driver that hangs concerns the pods
-// with its volumes only. A volume is unstaged after the last pod with it.
+// Its invariants: a call to a driver is recorded on disk before it is made, so that it is undone even if the agent
+// was killed. Each call has a deadline and each volume its own lock: a driver that hangs affects only pods with its
+// volumes. A volume is unstaged after the last pod that uses it.
 package csi
 
 import (
@@ -39,29 +39,29 @@ const (
 type Config struct {
 	Client   client.Interface
 	NodeName string
-	// Node returns the node's object, nil while it is not registered.
+	// Node returns the Node object, nil before registration.
 	Node func() *corev1.Node
 	Dir  plugins.Dir
 	// StateDir holds the records of staged volumes.
 	StateDir string
-	// Registered is called when a driver can be used: what failed for the lack of it may be tried again.
+	// Registered is called when a driver becomes available, so that the pods waiting for it can be retried.
 	Registered func()
-	// UseChanged is called when VolumesInUse would return something else.
+	// UseChanged is called when the result of VolumesInUse may have changed.
 	UseChanged func()
-	// Event records an event.
+	// Event records a Kubernetes event.
 	Event  func(about corev1.ObjectReference, kind, reason, message string)
 	Logger *slog.Logger
 	// Failpoints are for tests.
 	Failpoints failpoint.Hook
 }
 
-// Manager is the volume plugin for CSI volumes, and takes the registrations of drivers. It is safe for concurrent use.
+// Manager is the volume plugin and the registration handler for CSI drivers. It is safe for concurrent use.
 type Manager struct {
 	c Config
 
-	node sync.Mutex // one change of the node's objects at a time
+	node sync.Mutex // serializes changes of the Node and the CSINode
 
-	first    chan struct{} // closed when a driver has registered
+	first    chan struct{} // closed when the first driver has registered
 	began    sync.Once     // closes first
 	changed  chan struct{} // capacity 1: drivers or renewals changed
 	mu       sync.Mutex
@@ -70,13 +70,12 @@ type Manager struct {
 	staged   map[string]*staged // by key
 }
 
-// driver is a registered driver.
 type driver struct {
 	endpoint string
 	version  *utilversion.Version
 }
 
-// New returns a Manager with the records of volumes that are staged.
+// New returns a Manager. It loads the records of staged volumes.
 func New(c Config) (*Manager, error) {
 	m := &Manager{
 		c:        c,
@@ -116,7 +115,7 @@ func (m *Manager) version(i plugins.Info) (*utilversion.Version, error) {
 	return highest, nil
 }
 
-// Register implements plugins.Handler: it writes what the driver says about this node into the node's objects.
+// Register implements plugins.Handler. It adds the driver to the Node and the CSINode.
 func (m *Manager) Register(ctx context.Context, i plugins.Info) error {
 	version, err := m.version(i)
 	if err != nil {
@@ -161,14 +160,13 @@ func (m *Manager) Deregister(i plugins.Info) {
 	}
 }
 
-// connection is a connection to a driver, with what it can do.
 type connection struct {
 	conn *grpc.ClientConn
 	spec.NodeClient
 	can map[spec.NodeServiceCapability_RPC_Type]bool
 }
 
-// connect connects to a driver. The errors are upstream's.
+// connect connects to a registered driver. The error texts are the kubelet's.
 func (m *Manager) connect(ctx context.Context, name string) (*connection, error) {
 	m.mu.Lock()
 	d, has := m.drivers[name]
@@ -194,7 +192,6 @@ func (m *Manager) connect(ctx context.Context, name string) (*connection, error)
 
 func (c *connection) close() { _ = c.conn.Close() }
 
-// describe returns the CSIDriver of a driver; nil if there is none.
 func (m *Manager) describe(ctx context.Context, name string) (*storagev1.CSIDriver, error) {
 	var d storagev1.CSIDriver
 	err := m.c.Client.Get(ctx, types.NamespacedName{Name: name}, &d)
@@ -204,8 +201,7 @@ func (m *Manager) describe(ctx context.Context, name string) (*storagev1.CSIDriv
 	return &d, err
 }
 
-// VolumesInUse returns the names of the attached volumes that pods on this node use, for the node's status: they must
-// not be detached.
+// VolumesInUse returns the attached volumes that pods use, for the Node's status. They must not be detached.
 func (m *Manager) VolumesInUse() []corev1.UniqueVolumeName {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -219,12 +215,12 @@ func (m *Manager) VolumesInUse() []corev1.UniqueVolumeName {
 	return names
 }
 
-// UniqueName is the name of a volume in a node's status.
+// UniqueName returns the name of a volume in the Node's status.
 func UniqueName(driver, handle string) corev1.UniqueVolumeName {
 	return corev1.UniqueVolumeName(pluginName + "/" + driver + "^" + handle)
 }
 
-// below returns a path below the shared directory as the agent and as drivers know it.
+// below returns a path below the shared directory: own is the path for the agent, public the path for drivers.
 func (m *Manager) below(parts ...string) (own, public string) {
 	public = m.c.Dir.Path(parts...)
 	return filepath.Join(append([]string{m.c.Dir.Root()}, parts...)...), public

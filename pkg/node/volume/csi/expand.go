@@ -16,13 +16,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// expand asks the driver to expand the file system or device of a volume that has grown, once the driver's resizer has
-// left that to the node. The claim's status says how far it is (KEP 1790): what the driver calls impossible is not
-// tried again before the resizer asks again, perhaps for less. The events are the kubelet's.
+// expand has the driver expand the file system or device of a volume, after the resizer has done its part. The
+// progress is in the claim's status (KEP-1790): an expansion that the driver calls infeasible is not retried until
+// the resizer asks again, perhaps for a smaller size. The events are the kubelet's.
 func (m *Manager) expand(ctx context.Context, c *connection, p volume.Pod, r *request, target string) error {
 	size := r.persistent.Spec.Capacity[corev1.ResourceStorage]
 	if allocated, has := r.claim.Status.AllocatedResources[corev1.ResourceStorage]; has {
-		size = allocated // less than the volume's, if more was impossible
+		size = allocated // smaller than the volume's capacity if the first request was infeasible
 	}
 	have, known := r.claim.Status.Capacity[corev1.ResourceStorage]
 	if !known || size.Cmp(have) <= 0 || !c.can[spec.NodeServiceCapability_RPC_EXPAND_VOLUME] || !leftToNode(r.claim) {
@@ -51,7 +51,7 @@ func (m *Manager) expand(ctx context.Context, c *connection, p volume.Pod, r *re
 		setResize(s, corev1.PersistentVolumeClaimNodeResizeInProgress)
 	})
 	if apierrors.IsConflict(err) {
-		return nil // it is repeated with the newest claim
+		return nil // the next Setup retries with the current claim
 	}
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (m *Manager) expand(ctx context.Context, c *connection, p volume.Pod, r *re
 		delete(s.AllocatedResourceStatuses, corev1.ResourceStorage)
 	})
 	if apierrors.IsConflict(err) {
-		return nil // drivers may be asked twice
+		return nil // the next Setup repeats the call, which is idempotent
 	}
 	if err == nil {
 		both(corev1.EventTypeNormal, "FileSystemResizeSuccessful",
@@ -95,13 +95,12 @@ func (m *Manager) expand(ctx context.Context, c *connection, p volume.Pod, r *re
 	return err
 }
 
-// about records an event on a pod.
 func (m *Manager) about(p volume.Pod, kind, reason, message string) {
 	m.c.Event(corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace, Name: p.Name, UID: p.UID},
 		kind, reason, message)
 }
 
-// leftToNode reports whether a claim's resizer has done its part. Old resizers do not say.
+// leftToNode reports whether the resizer has left the expansion to the node. Old resizers set no status.
 func leftToNode(c *corev1.PersistentVolumeClaim) bool {
 	switch c.Status.AllocatedResourceStatuses[corev1.ResourceStorage] {
 	case corev1.PersistentVolumeClaimNodeResizePending, corev1.PersistentVolumeClaimNodeResizeInProgress:
@@ -112,7 +111,7 @@ func leftToNode(c *corev1.PersistentVolumeClaim) bool {
 	return false
 }
 
-// impossible reports whether a driver says that a volume cannot have its size, as upstream reads the code.
+// impossible reports whether the driver cannot give the volume its size, by the kubelet's list of codes.
 func impossible(err error) bool {
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.OutOfRange, codes.NotFound:
@@ -135,8 +134,7 @@ func withoutCondition(all []corev1.PersistentVolumeClaimCondition,
 	})
 }
 
-// changeClaim writes a claim's status, unless somebody else has written the claim since it was read, and returns the
-// claim.
+// changeClaim patches a claim's status. It fails with a conflict if the claim has changed since it was read.
 func (m *Manager) changeClaim(ctx context.Context, was *corev1.PersistentVolumeClaim,
 	change func(*corev1.PersistentVolumeClaimStatus)) (*corev1.PersistentVolumeClaim, error) {
 	next := was.DeepCopy()

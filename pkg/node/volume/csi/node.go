@@ -22,16 +22,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/backoff"
 )
 
-// annotationNodeID holds the drivers' names for this node.
+// annotationNodeID holds the node IDs that drivers use for this node, as JSON by driver.
 const annotationNodeID = "csi.volume.kubernetes.io/nodeid"
 
 const (
-	maxTopology = 64 // keys of one driver
-	conflicts   = 6  // attempts at a write that others may precede
+	maxTopology = 64 // per driver
+	conflicts   = 6  // attempts to write an object despite conflicts
 )
 
-// publish writes a driver's name for this node, its topology and its limit into the Node and the CSINode, as the
-// kubelet does.
+// publish writes a driver's node ID, topology and volume limit into the Node and the CSINode, like the kubelet.
 func (m *Manager) publish(ctx context.Context, name string, info *spec.NodeGetInfoResponse) error {
 	entry, err := entryOf(name, info)
 	if err != nil {
@@ -66,7 +65,6 @@ func (m *Manager) publish(ctx context.Context, name string, info *spec.NodeGetIn
 	return nil
 }
 
-// entryOf is what a CSINode says of a driver.
 func entryOf(name string, info *spec.NodeGetInfoResponse) (storagev1.CSINodeDriver, error) {
 	topology := info.GetAccessibleTopology().GetSegments()
 	entry := storagev1.CSINodeDriver{
@@ -85,7 +83,7 @@ func entryOf(name string, info *spec.NodeGetInfoResponse) (storagev1.CSINodeDriv
 	return entry, nil
 }
 
-// withdraw undoes publish, but for the labels, which persistent volumes may name.
+// withdraw undoes publish, except for the topology labels, which the node affinity of persistent volumes may use.
 func (m *Manager) withdraw(ctx context.Context, name string) error {
 	m.node.Lock()
 	defer m.node.Unlock()
@@ -96,7 +94,7 @@ func (m *Manager) withdraw(ctx context.Context, name string) error {
 		}))
 }
 
-// changeNode changes the Node's labels and the drivers' names for it.
+// changeNode changes the Node's labels and the annotation with the drivers' node IDs.
 func (m *Manager) changeNode(ctx context.Context, change func(*corev1.Node, map[string]string) error) error {
 	return retry(ctx, func() error {
 		var old corev1.Node
@@ -131,8 +129,7 @@ func (m *Manager) changeNode(ctx context.Context, change func(*corev1.Node, map[
 	})
 }
 
-// changeCSINode replaces a driver's entry; nil removes it. The object is created with the first entry, and goes with
-// the Node.
+// changeCSINode replaces a driver's entry; nil removes it. The first entry creates the CSINode, owned by the Node.
 func (m *Manager) changeCSINode(ctx context.Context, name string, entry *storagev1.CSINodeDriver) error {
 	return retry(ctx, func() error {
 		var old storagev1.CSINode
@@ -160,7 +157,7 @@ func (m *Manager) changeCSINode(ctx context.Context, name string, entry *storage
 		case apiequality.Semantic.DeepEqual(old.Spec, n.Spec):
 			return nil
 		}
-		// Of an entry only the count can be changed (KEP-4876), otherwise it is replaced.
+		// Only an entry's count may be changed (KEP-4876). To change anything else, remove the entry first.
 		if i := slices.IndexFunc(old.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == name }); i >= 0 &&
 			entry != nil && !same(old.Spec.Drivers[i], *entry) {
 			without := old.DeepCopy()
@@ -174,13 +171,12 @@ func (m *Manager) changeCSINode(ctx context.Context, name string, entry *storage
 	})
 }
 
-// same reports whether an entry may become another one.
+// same reports whether two entries differ at most in their Allocatable.
 func same(a, b storagev1.CSINodeDriver) bool {
 	a.Allocatable, b.Allocatable = nil, nil
 	return apiequality.Semantic.DeepEqual(a, b)
 }
 
-// retry repeats a write that others preceded.
 func retry(ctx context.Context, write func() error) error {
 	again := backoff.Backoff{First: 10 * time.Millisecond, Most: time.Minute}
 	for attempt := 1; ; attempt++ {

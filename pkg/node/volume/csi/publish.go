@@ -16,7 +16,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/volume"
 )
 
-// nodePublish asks the driver to make the volume available to the pod.
 func (m *Manager) nodePublish(ctx context.Context, c *connection, p volume.Pod, r *request, object *storagev1.CSIDriver,
 	s state) error {
 	own, _ := m.below(s.Dir)
@@ -66,7 +65,7 @@ func (m *Manager) nodePublish(ctx context.Context, c *connection, p volume.Pod, 
 	return nil
 }
 
-// tokensFor returns the pod's tokens as upstream passes them to drivers: JSON by audience.
+// tokensFor returns the pod's tokens in the kubelet's format for drivers: a JSON object by audience.
 func tokensFor(ctx context.Context, p volume.Pod, requests []storagev1.TokenRequest) (string, error) {
 	all := map[string]authenticationv1.TokenRequestStatus{}
 	for _, r := range requests {
@@ -80,7 +79,6 @@ func tokensFor(ctx context.Context, p volume.Pod, requests []storagev1.TokenRequ
 	return string(text), err
 }
 
-// capability describes how the volume is used.
 func capability(c *connection, r *request) *spec.VolumeCapability {
 	access := &spec.VolumeCapability_AccessMode{
 		Mode: accessMode(r.accessMode, c.can[spec.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER]),
@@ -97,8 +95,7 @@ func capability(c *connection, r *request) *spec.VolumeCapability {
 	return &spec.VolumeCapability{AccessMode: access, AccessType: &spec.VolumeCapability_Mount{Mount: mount}}
 }
 
-// accessMode translates an access mode as upstream does. Drivers say whether they tell one pod from several on one
-// node.
+// accessMode converts like the kubelet. tells: the driver distinguishes one pod from several pods on a node.
 func accessMode(mode corev1.PersistentVolumeAccessMode, tells bool) spec.VolumeCapability_AccessMode_Mode {
 	switch mode {
 	case corev1.ReadOnlyMany:

@@ -16,22 +16,21 @@ import (
 )
 
 const (
-	// renewTimeout limits a driver's answer about this node, for which the other drivers wait.
+	// renewTimeout limits one renewal: renewals of the other drivers wait for it.
 	renewTimeout = 10 * time.Second
-	// attachPatience is how long a pod waits for a volume that its driver has no room for on this node, as in the kubelet.
+	// attachPatience is how long a pod waits for a volume that cannot be attached, as in the kubelet.
 	attachPatience = 2*time.Minute + 3*time.Second
-	// mostPeriod is the longest period in seconds, of which validation knows no limit: more of them are less than none.
+	// mostPeriod is the longest renewal period in seconds: validation has no limit, and a Duration would overflow.
 	mostPeriod = math.MaxInt64 / int64(time.Second)
 )
 
-// renewal is how often a driver is asked anew how many volumes it can attach to this node (KEP-4876), and when next.
+// renewal says how often and when next to ask a driver how many volumes it can attach to this node (KEP-4876).
 type renewal struct {
 	every time.Duration
 	next  time.Time
 }
 
-// Run asks the drivers of this node again, as often as their CSIDriver objects say, until ctx ends. Without a driver it
-// does nothing.
+// Run renews the drivers' limits as often as their CSIDriver objects say, until ctx is done.
 func (m *Manager) Run(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -42,7 +41,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		AddFunc: m.described, UpdateFunc: func(_, now any) { m.described(now) }, DeleteFunc: m.undescribed,
 	})
 	if ctx.Err() != nil {
-		return nil // the error is caused by the end of ctx
+		return nil // ctx caused the error
 	}
 	if err != nil {
 		return err
@@ -52,7 +51,6 @@ func (m *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
-// renewAll asks drivers when it is time, until ctx ends.
 func (m *Manager) renewAll(ctx context.Context) {
 	for {
 		name, at := m.nextRenewal()
@@ -70,7 +68,6 @@ func (m *Manager) renewAll(ctx context.Context) {
 	}
 }
 
-// described is called with each CSIDriver that comes or changes.
 func (m *Manager) described(o any) {
 	d, ok := o.(*storagev1.CSIDriver)
 	if !ok {
@@ -100,7 +97,6 @@ func (m *Manager) undescribed(o any) {
 	}
 }
 
-// periodOf returns how often a driver wants to be asked, 0 for never.
 func periodOf(d *storagev1.CSIDriver) time.Duration {
 	if d == nil || d.Spec.NodeAllocatableUpdatePeriodSeconds == nil {
 		return 0
@@ -108,7 +104,7 @@ func periodOf(d *storagev1.CSIDriver) time.Duration {
 	return time.Duration(min(*d.Spec.NodeAllocatableUpdatePeriodSeconds, mostPeriod)) * time.Second
 }
 
-// wake lets Run look again. Called with the lock held.
+// wake makes renewAll compute the next renewal again. Called with the lock held.
 func (m *Manager) wake() {
 	select {
 	case m.changed <- struct{}{}:
@@ -116,7 +112,7 @@ func (m *Manager) wake() {
 	}
 }
 
-// nextRenewal returns the registered driver that is to be asked next, "" for none.
+// nextRenewal returns the registered driver whose renewal is due first, "" if there is none.
 func (m *Manager) nextRenewal() (name string, at time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,7 +124,6 @@ func (m *Manager) nextRenewal() (name string, at time.Time) {
 	return name, at
 }
 
-// renewed plans the next renewal, and says if one failed.
 func (m *Manager) renewed(name string, err error) {
 	if err != nil {
 		m.c.Logger.Warn("could not ask CSI driver how many volumes it can attach to this node", "driver", name, "error", err)
@@ -141,7 +136,7 @@ func (m *Manager) renewed(name string, err error) {
 	}
 }
 
-// renew writes what a driver says now about this node into the CSINode.
+// renew asks a driver about this node and updates its entry in the CSINode.
 func (m *Manager) renew(ctx context.Context, name string) error {
 	m.mu.Lock()
 	d, has := m.drivers[name]
@@ -164,7 +159,6 @@ func (m *Manager) renew(ctx context.Context, name string) error {
 	return m.changeCSINode(ctx, name, &entry)
 }
 
-// ask asks a driver about this node.
 func (m *Manager) ask(ctx context.Context, d driver) (*spec.NodeGetInfoResponse, error) {
 	conn, err := m.c.Dir.Dial(d.endpoint, maxMessage)
 	if err != nil {
@@ -178,9 +172,9 @@ func (m *Manager) ask(ctx context.Context, d driver) (*spec.NodeGetInfoResponse,
 	return info, nil
 }
 
-// noRoom reports whether a pod has waited long enough for a volume that its driver has no room for on this node. Then
-// the CSINode says what the driver says now, so that the scheduler places the pod that is made instead elsewhere. Only
-// drivers that are asked again have this.
+// noRoom reports whether the pod should fail because the driver cannot attach another volume to this node: it has
+// waited for attachPatience. It also renews the driver's limit in the CSINode, so that the scheduler places the
+// replacement pod on another node. It is always false for drivers without a renewal period.
 func (m *Manager) noRoom(ctx context.Context, p *corev1.Pod, object *storagev1.CSIDriver,
 	failure *storagev1.VolumeError) bool {
 	if periodOf(object) == 0 || failure.ErrorCode == nil || *failure.ErrorCode != int32(codes.ResourceExhausted) ||

@@ -19,7 +19,7 @@ func askedEvery(seconds int64) func(*storagev1.CSIDriverSpec) {
 	return func(s *storagev1.CSIDriverSpec) { s.NodeAllocatableUpdatePeriodSeconds = &seconds }
 }
 
-// count returns how many volumes the CSINode says that the driver can attach.
+// count returns the driver's limit in the CSINode.
 func (b *bench) count() int32 {
 	var c storagev1.CSINode
 	require.NoError(b, b.client.Get(b.Context(), types.NamespacedName{Name: "n"}, &c))
@@ -27,7 +27,7 @@ func (b *bench) count() int32 {
 	return *c.Spec.Drivers[0].Allocatable.Count
 }
 
-// A driver is asked again as often as its CSIDriver says, and not without.
+// A driver is asked again as often as its CSIDriver says, and never without a period.
 func TestDriversAreAskedAgain(t *testing.T) {
 	b := start(t, nil)
 	var all int64 // set before each answer, in the driver
@@ -60,7 +60,7 @@ func TestDriversAreAskedAgain(t *testing.T) {
 	require.Equal(t, at, again)
 	require.EqualValues(t, 5, b.count())
 
-	b.csi.described(described(askedEvery(math.MaxInt64))) // as good as never
+	b.csi.described(described(askedEvery(math.MaxInt64))) // effectively never
 	_, at = b.csi.nextRenewal()
 	require.Greater(t, time.Until(at), 24*time.Hour)
 	b.csi.described(described(askedEvery(1)))
@@ -70,8 +70,7 @@ func TestDriversAreAskedAgain(t *testing.T) {
 	require.Empty(t, name)
 }
 
-// A pod whose volume finds no room on this node waits for a while, and is then to be made again, when the CSINode says
-// how many there is room for.
+// A pod whose volume cannot be attached fails after a while. Then the CSINode has the driver's current limit.
 func TestAttachLimit(t *testing.T) {
 	exhausted, internal, pv := int32(codes.ResourceExhausted), int32(codes.Internal), "pv"
 	for name, tt := range map[string]struct {
@@ -128,8 +127,7 @@ func TestAttachLimit(t *testing.T) {
 	}
 }
 
-// The number of volumes of an entry changes in place; between two writes the scheduler would find no driver on the
-// node.
+// The limit of an entry changes in place, so that the scheduler always sees the driver.
 func TestCountChangesInPlace(t *testing.T) {
 	b := start(t, nil)
 	watch, err := b.client.Watch(t.Context(), &storagev1.CSINodeList{})

@@ -24,27 +24,27 @@ import (
 // maxRecord limits the record of a staged volume, in bytes.
 const maxRecord = 1 << 20
 
-// staged is a persistent volume on this node, which pods may share. It is on disk as long as it has users.
+// staged is a persistent volume on this node, which pods may share. Its record exists as long as it has users.
 type staged struct {
 	Driver string `json:"driver"`
 	Handle string `json:"handle"`
-	// Dir is the staging directory, below the shared directory. Path is what the driver was given.
+	// Dir is the staging directory, relative to the shared directory. Path is the staging path that the driver got.
 	Dir  string `json:"dir"`
 	Path string `json:"path"`
-	// Attached is set if the volume is attached to the node and must not be detached while it has users.
+	// Attached means that the volume is attached to the node, and must not be detached while it has users.
 	Attached bool `json:"attached,omitempty"`
-	// Boot is the boot of the machine in which the driver staged it, empty if it has not.
+	// Boot is the boot ID at which the volume was staged, empty if it is not staged.
 	Boot  string          `json:"boot,omitempty"`
 	Users map[string]bool `json:"users"`
 
-	busy chan struct{} // holds a token while the volume is staged or unstaged
+	busy chan struct{} // a lock: full while the volume is being staged or unstaged
 }
 
 func keyOf(driver, handle string) string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(driver+"\x00"+handle)))
 }
 
-// AttachmentName is the name of the VolumeAttachment of a volume and a node, as upstream.
+// AttachmentName returns the VolumeAttachment's name for a volume and a node, like kube-controller-manager.
 func AttachmentName(handle, driver, node string) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(handle+driver+node)))
 }
@@ -68,7 +68,7 @@ func (m *Manager) load() error {
 			err = json.Unmarshal(data, s)
 		}
 		if err != nil {
-			// It is renamed into place, so the machine lost power, and all mounts with it.
+			// The file is replaced atomically, so the machine lost power, and with it all mounts.
 			m.c.Logger.Warn("unreadable record of a staged volume", "path", e.Name(), "error", err)
 			continue
 		}
@@ -77,7 +77,7 @@ func (m *Manager) load() error {
 	return nil
 }
 
-// save writes a record, or removes that of a volume without users. Called with the lock held.
+// save writes the record of a volume, or removes it if the volume has no users. Called with the lock held.
 func (m *Manager) save(key string, s *staged) error {
 	path := filepath.Join(m.c.StateDir, key+".json")
 	if len(s.Users) == 0 {
@@ -95,7 +95,7 @@ func (m *Manager) save(key string, s *staged) error {
 	return nil
 }
 
-// lock waits until nobody else stages or unstages the volume.
+// lock waits until no other call stages or unstages the volume.
 func (s *staged) lock(ctx context.Context) error {
 	select {
 	case s.busy <- struct{}{}:
@@ -107,8 +107,7 @@ func (s *staged) lock(ctx context.Context) error {
 
 func (s *staged) unlock() { <-s.busy }
 
-// stage records the pod as a user of the volume, waits for its attachment, and asks the driver to stage it, unless it
-// has.
+// stage records a user of the volume, waits for the attachment, and has the driver stage it if it is not staged.
 func (m *Manager) stage(ctx context.Context, c *connection, r *request, object *storagev1.CSIDriver,
 	user string) error {
 	key := keyOf(r.driver, r.handle)
@@ -163,7 +162,7 @@ func (m *Manager) stage(ctx context.Context, c *connection, r *request, object *
 	return m.save(key, s)
 }
 
-// restore recalls what stage found, for a volume that is published.
+// restore sets the request's staging path and publish context for a volume that is published already.
 func (m *Manager) restore(ctx context.Context, c *connection, r *request, object *storagev1.CSIDriver) {
 	m.mu.Lock()
 	s := m.staged[keyOf(r.driver, r.handle)]
@@ -172,17 +171,16 @@ func (m *Manager) restore(ctx context.Context, c *connection, r *request, object
 		r.staging = s.Path
 	}
 	if attachRequired(object) {
-		r.publishContext, _ = m.attachment(ctx, r, object) // the volume works without
+		r.publishContext, _ = m.attachment(ctx, r, object) // the volume works without it
 	}
 }
 
-// attachRequired reports whether a driver's volumes are attached to nodes. As upstream, they are if it has no
-// CSIDriver.
+// attachRequired reports whether volumes must be attached to nodes. As in Kubernetes, the default is true.
 func attachRequired(object *storagev1.CSIDriver) bool {
 	return object == nil || object.Spec.AttachRequired == nil || *object.Spec.AttachRequired
 }
 
-// use records a user of a volume before anything is made for it.
+// use records a user of a volume before anything is acquired for it.
 func (m *Manager) use(key, user string, fresh staged) (*staged, error) {
 	m.mu.Lock()
 	s := m.staged[key]
@@ -207,7 +205,7 @@ func (m *Manager) use(key, user string, fresh staged) (*staged, error) {
 	return s, nil
 }
 
-// unstage ends a pod's use of a volume, and asks the driver to unstage it after the last one.
+// unstage removes a user of a volume. It has the driver unstage the volume for the last one.
 func (m *Manager) unstage(ctx context.Context, c *connection, key, user string) error {
 	m.mu.Lock()
 	s := m.staged[key]
@@ -229,7 +227,7 @@ func (m *Manager) unstage(ctx context.Context, c *connection, key, user string) 
 		delete(s.Users, user)
 		return m.save(key, s)
 	}
-	s.Boot = "" // from here on it must not be taken for staged
+	s.Boot = "" // the volume no longer counts as staged
 	err := m.save(key, s)
 	m.mu.Unlock()
 	if err != nil {
@@ -257,7 +255,7 @@ func (m *Manager) unstage(ctx context.Context, c *connection, key, user string) 
 	m.mu.Lock()
 	delete(s.Users, user)
 	err = m.save(key, s)
-	if err == nil && len(s.Users) == 0 { // another pod may have come meanwhile
+	if err == nil && len(s.Users) == 0 { // another pod may have been added meanwhile
 		delete(m.staged, key)
 	}
 	m.mu.Unlock()
@@ -265,13 +263,13 @@ func (m *Manager) unstage(ctx context.Context, c *connection, key, user string) 
 	return err
 }
 
-// attachment returns what the driver's controller said when it attached the volume to this node.
+// attachment returns the metadata of the volume's attachment to this node. It fails until that exists.
 func (m *Manager) attachment(ctx context.Context, r *request, object *storagev1.CSIDriver) (map[string]string, error) {
 	name := AttachmentName(r.handle, r.driver, m.c.NodeName)
 	var a storagev1.VolumeAttachment
 	err := m.c.Client.Get(ctx, types.NamespacedName{Name: name}, &a)
 	switch {
-	case apierrors.IsNotFound(err), apierrors.IsForbidden(err): // a node may read its own only
+	case apierrors.IsNotFound(err), apierrors.IsForbidden(err): // a node may read only its own
 		return nil, notAttached(name)
 	case err != nil:
 		return nil, err
@@ -289,7 +287,7 @@ func (m *Manager) attachment(ctx context.Context, r *request, object *storagev1.
 	return a.Status.AttachmentMetadata, nil
 }
 
-// bootID tells boots of the machine apart: mounts do not survive one.
+// bootID identifies the current boot of the machine. Mounts do not survive a reboot.
 func bootID() string {
 	data, err := bounded.File("/proc/sys/kernel/random/boot_id", 128)
 	if err != nil {

@@ -21,20 +21,20 @@ import (
 
 const pluginName = "kubernetes.io/csi"
 
-// lookAgain is how often volumes are set up again whose driver wants it (requiresRepublish), or that may have to be
-// expanded: nodes may not watch claims and volumes.
+// lookAgain is how often Setup runs for volumes whose driver has requiresRepublish or can expand volumes. Polling is
+// needed because nodes are not authorized to watch claims and volumes.
 const lookAgain = time.Minute
 
-// state is what is recorded of a pod's volume before its driver is called.
+// state is the recorded state of a pod's volume. It is saved before the driver is called.
 type state struct {
 	Driver string `json:"driver"`
 	Handle string `json:"handle"`
-	// Dir holds the volume, below the shared directory. Target is the path of the volume that the driver was given.
+	// Dir is the volume's directory, relative to the shared directory. Target is the driver's target path.
 	Dir    string `json:"dir"`
 	Target string `json:"target"`
-	// Key is of the staged volume; empty for inline volumes.
+	// Key is the key of the staged volume, empty for inline volumes.
 	Key string `json:"key,omitempty"`
-	// Boot is the boot of the machine in which the volume was published, empty until it was.
+	// Boot is the boot ID at which the volume was published, empty if it is not published.
 	Boot string `json:"boot,omitempty"`
 }
 
@@ -47,11 +47,10 @@ func (m *Manager) CanSupport(s *corev1.VolumeSource) bool { return s.CSI != nil 
 // CanSupportPersistent implements volume.PersistentPlugin.
 func (m *Manager) CanSupportPersistent(s *corev1.PersistentVolumeSource) bool { return s.CSI != nil }
 
-// request is one pod's wish for a volume.
 type request struct {
 	pod            *corev1.Pod
 	driver, handle string
-	// name is the persistent volume's, or the pod's for an inline volume.
+	// name is the name of the persistent volume, or of the pod's volume for an inline one.
 	name          string
 	fsType        string
 	readOnly      bool
@@ -63,11 +62,11 @@ type request struct {
 	accessMode    corev1.PersistentVolumeAccessMode
 	mountOptions  []string
 	fsGroup       *int64
-	// block volumes are devices: the driver makes a device file at the target instead of mounting a file system there.
+	// block means that the driver makes a device file at the target path instead of mounting a file system there.
 	block bool
-	// publishContext is what the driver's controller said when it attached the volume.
+	// publishContext is what the controller plugin returned when it attached the volume.
 	publishContext map[string]string
-	// staging is the staging directory that the driver was given, empty if it does not stage.
+	// staging is the staging path that the driver got, empty if the driver does not stage volumes.
 	staging string
 }
 
@@ -103,7 +102,7 @@ func requestOf(p volume.Pod, name string) (*request, error) {
 	return r, nil
 }
 
-// Setup implements volume.Plugin. The errors are upstream's.
+// Setup implements volume.Plugin. The error texts are the kubelet's.
 func (m *Manager) Setup(ctx context.Context, p volume.Pod, v *volume.Volume) (volume.Mounted, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -135,7 +134,7 @@ func (m *Manager) Setup(ctx context.Context, p volume.Pod, v *volume.Volume) (vo
 	if err != nil {
 		if published {
 			out.Refresh = time.Now().Add(lookAgain)
-			return out, nil // a driver that restarts does not disturb pods that run
+			return out, nil // the volume stays usable while its driver restarts
 		}
 		return out, err
 	}
@@ -185,7 +184,7 @@ func (m *Manager) Setup(ctx context.Context, p volume.Pod, v *volume.Volume) (vo
 	return out, nil
 }
 
-// record saves that a volume is about to be published, so that Teardown undoes it after a crash.
+// record saves the state before the volume is published, so that Teardown undoes it after a crash.
 func (m *Manager) record(v *volume.Volume, s state) error {
 	if err := v.Save(s); err != nil {
 		return err
@@ -193,7 +192,7 @@ func (m *Manager) record(v *volume.Volume, s state) error {
 	return m.c.Failpoints.At("csi.recorded")
 }
 
-// stageOrRestore stages a persistent volume, or adopts the stage of one that is published already.
+// stageOrRestore stages a persistent volume, or restores the request's staging data if it is published already.
 func (m *Manager) stageOrRestore(ctx context.Context, c *connection, r *request, object *storagev1.CSIDriver,
 	v *volume.Volume, published bool) error {
 	switch {
@@ -206,7 +205,8 @@ func (m *Manager) stageOrRestore(ctx context.Context, c *connection, r *request,
 	return m.stage(ctx, c, r, object, userOf(v))
 }
 
-// expandIfLarger grows the file system of a persistent volume. A failure is an event: the pod can run.
+// expandIfLarger grows the file system of a persistent volume. A failure is only logged and recorded as an event,
+// because the pod can run without the additional space.
 func (m *Manager) expandIfLarger(ctx context.Context, c *connection, p volume.Pod, r *request, target string) {
 	if r.persistent == nil {
 		return
@@ -231,7 +231,7 @@ func (m *Manager) Teardown(ctx context.Context, v *volume.Volume) error {
 		return err
 	}
 	defer c.close()
-	if s.Boot != "" { // from here on it must not be taken for published
+	if s.Boot != "" { // the volume no longer counts as published
 		s.Boot = ""
 		if err := v.Save(s); err != nil {
 			return err
@@ -255,7 +255,7 @@ func (m *Manager) Teardown(ctx context.Context, v *volume.Volume) error {
 	if err := removeEmpty(own); err != nil {
 		return err
 	}
-	// The directories above may have other volumes of the pod.
+	// Remove parent directories until one has other volumes of the pod.
 	for dir := filepath.Dir(own); filepath.Base(dir) != "pods" && os.Remove(dir) == nil; {
 		dir = filepath.Dir(dir)
 	}
@@ -265,7 +265,7 @@ func (m *Manager) Teardown(ctx context.Context, v *volume.Volume) error {
 	return m.unstage(ctx, c, s.Key, userOf(v))
 }
 
-// removeEmpty removes a directory or file that nothing is mounted on, if there is one.
+// removeEmpty removes a file or an empty directory, if it exists. It fails if something is mounted there.
 func removeEmpty(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -286,7 +286,6 @@ func stateOf(v *volume.Volume) (state, error) {
 
 func userOf(v *volume.Volume) string { return string(v.UID) + "/" + v.Name }
 
-// supports returns why a driver cannot serve a volume, or nil.
 func supports(object *storagev1.CSIDriver, r *request) error {
 	switch {
 	case object == nil && r.mode == storagev1.VolumeLifecyclePersistent:
@@ -300,7 +299,7 @@ func supports(object *storagev1.CSIDriver, r *request) error {
 	return nil
 }
 
-// fsGroupApplies reports whether the agent gives the volume's files to the pod's fsGroup, by the driver's policy.
+// fsGroupApplies reports whether the agent gives the files to the fsGroup, by the driver's fsGroupPolicy.
 func fsGroupApplies(c *connection, r *request, object *storagev1.CSIDriver) bool {
 	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
 	if object != nil && object.Spec.FSGroupPolicy != nil {
@@ -321,7 +320,7 @@ func fsGroupApplies(c *connection, r *request, object *storagev1.CSIDriver) bool
 		slices.Contains(r.persistent.Spec.AccessModes, corev1.ReadWriteOncePod)
 }
 
-// secrets returns a Secret's values.
+// secrets returns the data of a Secret. what names the reference in errors.
 func (m *Manager) secrets(ctx context.Context, what string, ref *corev1.SecretReference) (map[string]string, error) {
 	if ref == nil {
 		return nil, nil

@@ -35,7 +35,7 @@ type uncached struct{ ctrl.WithWatch }
 
 func (uncached) Cache() ctrlcache.Cache { panic("not used") }
 
-// bench is a node with a driver, and the volumes of its pods.
+// bench is a node with a driver and pods with volumes.
 type bench struct {
 	*testing.T
 	client     ctrl.WithWatch
@@ -52,7 +52,7 @@ type bench struct {
 	volumes *volume.Manager
 }
 
-// start starts an agent's part with a driver that can do what is named.
+// start starts the agent's Manager and a driver with the given capabilities.
 func start(t *testing.T, objects []ctrl.Object, can ...spec.NodeServiceCapability_RPC_Type) *bench {
 	dir, err := os.MkdirTemp("", "csi")
 	require.NoError(t, err)
@@ -98,7 +98,7 @@ func start(t *testing.T, objects []ctrl.Object, can ...spec.NodeServiceCapabilit
 	return b
 }
 
-// handler passes registrations on to the Manager of the moment.
+// handler passes registrations to the current Manager.
 type handler struct{ b *bench }
 
 func (h handler) Validate(i plugins.Info) error { return h.b.csi.Validate(i) }
@@ -118,7 +118,7 @@ func (b *bench) wait() {
 	}
 }
 
-// restart replaces what an agent holds in memory, as after a kill.
+// restart replaces the agent's state in memory, as after a kill.
 func (b *bench) restart() {
 	old := b.csi
 	m, err := New(Config{
@@ -192,7 +192,7 @@ func withClaim(uid string) *corev1.Pod {
 	}
 }
 
-// bound are a claim and its volume, with secrets.
+// bound returns a claim and its volume, with secrets.
 func bound() []ctrl.Object {
 	ref := func(name string) *corev1.SecretReference {
 		return &corev1.SecretReference{Namespace: "default", Name: name}

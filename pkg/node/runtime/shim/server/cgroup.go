@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/cgroups"
-	_ "github.com/opencontainers/cgroups/devices" // who may use which device
+	_ "github.com/opencontainers/cgroups/devices" // support for device rules
 	"github.com/opencontainers/runc/libcontainer"
 	"github.com/opencontainers/runc/libcontainer/specconv"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -19,8 +19,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// oomKilled reads the number of OOM kills in the container's cgroup: memory.events on cgroup v2, memory.oom_control on
-// v1.
+// oomKilled reports whether the cgroup counted an OOM kill (v2: memory.events, v1: memory.oom_control).
 func oomKilled(c *libcontainer.Container) bool {
 	state, err := c.State()
 	if err != nil {
@@ -45,12 +44,13 @@ func oomKilled(c *libcontainer.Container) bool {
 	return false
 }
 
-// unlimit takes the limit of processor time from the cgroup of a container that has ended. Before the kernel forgets a
-// removed cgroup some milliseconds pass, in which on cgroup v1 the pod could not be given less than that limit.
+// unlimit removes the CPU limit from the cgroup of an exited container. On cgroup v1 a removed cgroup exists for some
+// more milliseconds, and until then the pod's limit could not be set lower than the container's. If this fails, a
+// resize of the pod fails once and is retried.
 func unlimit(c *libcontainer.Container) {
 	if state, err := c.State(); err == nil {
 		if dir, v1 := state.CgroupPaths["cpu"]; v1 {
-			_ = cgroups.WriteFile(dir, "cpu.cfs_quota_us", "-1") // without it a resize fails once and is tried again
+			_ = cgroups.WriteFile(dir, "cpu.cfs_quota_us", "-1")
 		}
 	}
 }
@@ -90,6 +90,6 @@ func (c *container) update(r *specs.LinuxResources) error {
 	group.SkipDevices = true
 	config.Cgroups = group
 	err = c.c.Set(config)
-	group.SkipDevices = false // the container keeps this configuration, and no exec may begin with it set
+	group.SkipDevices = false // libcontainer keeps this configuration, and an exec needs the devices
 	return err
 }

@@ -29,14 +29,14 @@ const (
 	stateRunning = "running"
 	stateExited  = "exited"
 
-	// failedToStart is the exit code of a container whose command could not be run.
+	// failedToStart is the exit code of a container whose command cannot be run.
 	failedToStart = 128
 
-	// maxMessage is the maximum length of the message why a container could not start, in bytes.
+	// maxMessage limits the message of a failed start, in bytes.
 	maxMessage = 4096
 )
 
-// container is a container: created, then running, then exited, or created, then exited if it cannot start.
+// container is created, then running, then exited; if it cannot start, it is created, then exited.
 type container struct {
 	server   *Server
 	id, dir  string
@@ -67,7 +67,6 @@ func (c *container) snapshot() shim.Status {
 	return s
 }
 
-// set writes a state to disk, then notifies watchers.
 func (c *container) set(s shim.Status) {
 	s.ID = c.id
 	if err := save(c.dir, s); err != nil {
@@ -94,7 +93,7 @@ func (c *container) start() {
 	}
 }
 
-// plain removes the names of internals from libcontainer's errors.
+// plain removes libcontainer's prefixes from an error.
 func plain(err error) string {
 	text := err.Error()
 	for _, prefix := range []string{"unable to start container process: ", "error during container init: "} {
@@ -142,7 +141,7 @@ func (c *container) run() error {
 		s.ExitCode, s.Signal = exitOf(state)
 		s.OOMKilled = oomKilled(c.c)
 		if config := c.c.Config(); !config.Namespaces.IsPrivate(configs.NEWPID) {
-			_ = c.c.Signal(unix.SIGKILL) // the remaining processes of its cgroup
+			_ = c.c.Signal(unix.SIGKILL) // kill the other processes in its cgroup
 		}
 		c.io.drain()
 		stdout.Close()
@@ -155,8 +154,8 @@ func (c *container) run() error {
 	return nil
 }
 
-// create makes the container from its specification. libcontainer remembers for good where cgroups are mounted when it
-// first looks, so it is not called on a stage.
+// create makes the libcontainer container from the specification. It must not run on a stage: libcontainer caches
+// where cgroups are mounted for the lifetime of the process.
 func (c *container) create() error {
 	config, err := specconv.CreateLibcontainerConfig(&specconv.CreateOpts{
 		CgroupName: c.id, Spec: &c.bundle.Spec, NoNewKeyring: true,
@@ -171,7 +170,6 @@ func (c *container) create() error {
 	return err
 }
 
-// launch starts the first process, in the container's root.
 func (c *container) launch() (err error) {
 	b := &c.bundle
 	c.process = *b.Spec.Process
@@ -198,7 +196,6 @@ func (c *container) launch() (err error) {
 	return err
 }
 
-// newIO makes the streams of a process of the container.
 func (c *container) newIO(p *libcontainer.Process, tty, in, out, errs bool) (*procIO, error) {
 	i, err := newIO(p, tty, in, out, errs)
 	if err == nil && c.bundle.Users != nil {
@@ -209,7 +206,7 @@ func (c *container) newIO(p *libcontainer.Process, tty, in, out, errs bool) (*pr
 	return i, err
 }
 
-// release releases everything that a running container holds, except for the bundle. It is idempotent.
+// release releases everything that a running container holds, except the bundle. It may be repeated.
 func (c *container) release() {
 	if c.log != nil {
 		_ = c.log.Close()
@@ -226,7 +223,7 @@ func (c *container) release() {
 }
 
 func (c *container) remove() error {
-	c.starting.Do(func() { // one that was not started must not start any more
+	c.starting.Do(func() { // a container that was not started must not start any more
 		c.set(shim.Status{
 			State:      stateExited,
 			ExitCode:   failedToStart,
@@ -272,8 +269,8 @@ func (c *container) signal(sig syscall.Signal, all bool) error {
 	return err
 }
 
-// ended reports whether a signal was too late: the process has exited, though its output may not have been copied whole
-// yet, until when the container's state is still running.
+// ended reports whether a signal failed because the process has exited. Its container still counts as running until
+// its output is copied.
 func ended(err error) bool {
 	return errors.Is(err, libcontainer.ErrNotRunning) || errors.Is(err, os.ErrProcessDone) || errors.Is(err, unix.ESRCH)
 }
@@ -290,7 +287,7 @@ func exitOf(state *os.ProcessState) (code, sig int) {
 
 // mountRootfs mounts the container's root: an overlay of the image's layers and the bundle's upper directory.
 func mountRootfs(dir string, lower []string) error {
-	if err := unmountRootfs(dir); err != nil { // left by a killed shim
+	if err := unmountRootfs(dir); err != nil { // a mount left by a killed shim
 		return err
 	}
 	for _, d := range []string{shim.Upper(dir), shim.Work(dir), shim.Rootfs(dir)} {

@@ -16,21 +16,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holderTime is how long the holder may take to drop its privileges.
+// holderTime limits how long the holder may take to drop its privileges.
 const holderTime = 10 * time.Second
 
-// besides is a directory without the executable. If there is one, the executable is sealed by a mount, otherwise by a
-// copy in memory.
+// besides is a directory that does not contain the executable, as exeseal requires. If it exists, the executable is
+// sealed by a mount, otherwise by a copy in memory.
 const besides = "/run"
 
-// holder is the first process of a PID namespace that the pod's containers share. It ends with its input.
+// holder is the first process of the PID namespace that a pod's containers share. It exits when its stdin is closed.
 type holder struct {
 	*os.Process
 	input *os.File
 }
 
-// newHolder starts a holder in namespaces of its own, which belong to a user namespace if its path is not empty, and
-// returns when it has dropped its privileges. Its executable cannot be written through /proc/1/exe (CVE-2019-5736).
+// newHolder starts a holder in new namespaces and returns after it has dropped its privileges. users, if not empty,
+// is the path of the user namespace that owns them. The holder's executable cannot be written through /proc/1/exe
+// (CVE-2019-5736).
 func newHolder(r *reaper, users string) (*holder, error) {
 	sealed, err := exeseal.CloneSelfExe(besides)
 	if err != nil {
@@ -51,8 +52,8 @@ func newHolder(r *reaper, users string) (*holder, error) {
 		}
 		defer namespace.Close()
 		cmd.Args = append(cmd.Args, "join")
-		// The executable is passed on, too, since its descriptor may be one of those that the child's are moved to
-		// (golang.org/issue/61751).
+		// Pass the executable as well, because its descriptor may collide with one to which exec moves the child's
+		// descriptors (golang.org/issue/61751).
 		cmd.ExtraFiles, cmd.Path = []*os.File{namespace, sealed}, "/proc/self/fd/4"
 	}
 	theirInput, input, err := os.Pipe()
@@ -69,7 +70,7 @@ func newHolder(r *reaper, users string) (*holder, error) {
 	cmd.Stdin, cmd.Stdout = theirInput, theirs
 	_ = ready.SetReadDeadline(time.Now().Add(holderTime))
 	h := &holder{input: input}
-	// When the pipe is closed the shim has exited. A parent death signal would follow the thread instead.
+	// The holder exits when the shim's pipe is closed. A parent death signal would follow the thread instead.
 	err = r.start(func() (int, error) {
 		err := cmd.Start()
 		theirs.Close()
@@ -98,11 +99,11 @@ func newHolder(r *reaper, users string) (*holder, error) {
 
 var errConfined = errors.New("the first process of the pod's PID namespace could not be confined: see the shim's log")
 
-// joined returns the child that a process in the pod's user namespace made of this one. It has written the child's
-// process ID, and ends.
+// joined returns the holder, a child of this process that the helper p started in the pod's user namespace. The
+// helper writes the holder's PID and exits.
 func joined(p *os.Process, from *os.File) (*os.Process, error) {
 	pid, unread := 0, error(nil)
-	for c := []byte{0}; pid < math.MaxInt32; pid = 10*pid + int(c[0]-'0') { // what follows the line is the child's
+	for c := []byte{0}; pid < math.MaxInt32; pid = 10*pid + int(c[0]-'0') { // the bytes after the line are the holder's
 		if _, unread = from.Read(c); unread != nil || c[0] < '0' || c[0] > '9' {
 			break
 		}
@@ -120,7 +121,7 @@ func (h *holder) end() {
 	_ = h.input.Close()
 }
 
-// pidns starts the holder of the pod's PID namespace, once, and returns its process ID.
+// pidns returns the PID of the holder, and starts it with the first call.
 func (s *Server) pidns(users string) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drainTime is how long output is still read after a process exited while others hold its streams open.
+// drainTime limits reading output after the process has exited while other processes hold its streams open.
 const drainTime = time.Second
 
 // procIO is the shim's end of a process's streams: pipes, or a terminal.
@@ -22,7 +22,7 @@ type procIO struct {
 	in       *os.File // nil if the process has no input
 	out, err *os.File
 	theirs   []*os.File
-	console  *os.File // socket from which the terminal is received
+	console  *os.File // receives the terminal
 	copies   sync.WaitGroup
 	closeIn  sync.Once
 }
@@ -65,8 +65,8 @@ func newIO(p *libcontainer.Process, tty, in, out, errs bool) (*procIO, error) {
 	return i, err
 }
 
-// give makes the process's ends of the streams a user's, so that a process in a user namespace can open them again
-// (/dev/stdout) and change their owner.
+// give changes the owner of the process's ends of the streams to user, so that a process in a user namespace can
+// reopen them (/dev/stdout) and change their owner.
 func (i *procIO) give(user uint32) error {
 	for _, f := range i.theirs {
 		if err := f.Chown(int(user), int(user)); err != nil {
@@ -76,7 +76,7 @@ func (i *procIO) give(user uint32) error {
 	return nil
 }
 
-// started is called when the process has its ends of the streams.
+// started is called after the process has got its ends of the streams.
 func (i *procIO) started() error {
 	defer func() {
 		for _, f := range i.theirs {
@@ -96,7 +96,6 @@ func (i *procIO) started() error {
 	return nil
 }
 
-// abort closes everything.
 func (i *procIO) abort() {
 	for _, f := range append(i.theirs, i.in, i.out, i.err, i.console) {
 		if f != nil {
@@ -118,7 +117,7 @@ func (i *procIO) copyOut(out, errs io.Writer) {
 				if n > 0 {
 					_, _ = to.Write(buf[:n])
 				}
-				if err != nil { // EOF, or EIO of a terminal without processes
+				if err != nil { // EOF, or EIO when no process has the terminal open
 					return
 				}
 			}
@@ -126,7 +125,6 @@ func (i *procIO) copyOut(out, errs io.Writer) {
 	}
 }
 
-// drain reads the rest of the output and closes everything.
 func (i *procIO) drain() {
 	timer := time.AfterFunc(drainTime, func() {
 		for _, f := range []*os.File{i.out, i.err} {
@@ -160,7 +158,6 @@ func (i *procIO) resize(width, height uint16) {
 	}
 }
 
-// receiveFile takes a file descriptor from a socket.
 func receiveFile(socket *os.File) (*os.File, error) {
 	data, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(int(socket.Fd()), data, oob, unix.MSG_CMSG_CLOEXEC)
@@ -181,7 +178,7 @@ func receiveFile(socket *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fds[0]), "terminal"), nil
 }
 
-// fan writes to the log and to all attached clients.
+// fan writes to the log and to all attached clients. A writer that fails is removed.
 type fan struct {
 	mu   sync.Mutex
 	to   map[int]io.Writer

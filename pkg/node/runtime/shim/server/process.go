@@ -25,7 +25,7 @@ var rlimits = map[string]int{
 	"RLIMIT_NOFILE": unix.RLIMIT_NOFILE, "RLIMIT_MEMLOCK": unix.RLIMIT_MEMLOCK, "RLIMIT_AS": unix.RLIMIT_AS,
 }
 
-// maxUsers is the maximum size of an image's /etc/passwd and /etc/group, in bytes.
+// maxUsers limits the size of an image's /etc/passwd and /etc/group, in bytes.
 const maxUsers = 4 << 20
 
 func newProcess(p *specs.Process) (*libcontainer.Process, error) {
@@ -55,8 +55,8 @@ func newProcess(p *specs.Process) (*libcontainer.Process, error) {
 	return lp, nil
 }
 
-// resolveUser sets the process's user and groups from the image's user, /etc/passwd and /etc/group, which are read
-// beneath root.
+// resolveUser sets the process's user and groups from the bundle and from the image's /etc/passwd and /etc/group,
+// which it opens beneath rootfs: links in the image cannot lead out.
 func resolveUser(p *specs.Process, b *shim.Bundle, rootfs string) error {
 	root, err := os.OpenRoot(rootfs)
 	if err != nil {
@@ -65,7 +65,7 @@ func resolveUser(p *specs.Process, b *shim.Bundle, rootfs string) error {
 	defer root.Close()
 	spec := b.User
 	if b.UID != nil {
-		spec = strconv.FormatInt(*b.UID, 10) // its groups are those of its entry in passwd, if there is one
+		spec = strconv.FormatInt(*b.UID, 10) // the user's entry in passwd, if there is one, gives the groups
 	}
 	var files [2]*os.File
 	for i, name := range []string{"etc/passwd", "etc/group"} {
@@ -103,14 +103,14 @@ func resolveUser(p *specs.Process, b *shim.Bundle, rootfs string) error {
 		p.Env = append(slices.Clone(p.Env), "HOME="+found.Home)
 	}
 	if p.User.UID != 0 && p.Capabilities != nil {
-		caps := *p.Capabilities // only ambient ones, which Kubernetes does not set, survive the change of user
+		caps := *p.Capabilities // only ambient capabilities, which Kubernetes does not set, survive the change of user
 		caps.Effective, caps.Permitted = caps.Ambient, caps.Ambient
 		p.Capabilities = &caps
 	}
 	return nil
 }
 
-// reader returns a nil reader for a nil file.
+// reader avoids a non-nil io.Reader that holds a nil *os.File.
 func reader(f *os.File) io.Reader {
 	if f == nil {
 		return nil

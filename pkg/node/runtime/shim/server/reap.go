@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper reaps the orphans of which the shim is the subreaper. Children that this process waits for are left alone.
+// reaper reaps orphans (the shim is a subreaper), but not the shim's own children, which have other waiters.
 type reaper struct {
-	starting sync.RWMutex // held for reading while a child's PID is not known yet
+	starting sync.RWMutex // held for reading while a child is started whose PID is not yet known
 
 	mu   sync.Mutex
 	ours map[int]struct{}
@@ -42,7 +42,7 @@ func newReaper(ctx context.Context) (*reaper, error) {
 	return r, nil
 }
 
-// start calls a function that starts a child, and returns its PID. The caller waits for it and calls release.
+// start calls f, which starts a child and returns its PID. The caller waits for the child and then calls release.
 func (r *reaper) start(f func() (pid int, err error)) error {
 	r.starting.RLock()
 	defer r.starting.RUnlock()
@@ -55,12 +55,12 @@ func (r *reaper) start(f func() (pid int, err error)) error {
 	return err
 }
 
-// release is called when the child was waited for.
+// release is called after the child was waited for.
 func (r *reaper) release(pid int) {
 	r.mu.Lock()
 	delete(r.ours, pid)
 	r.mu.Unlock()
-	select { // there may be others
+	select { // other children may have exited
 	case r.wake <- unix.SIGCHLD:
 	default:
 	}
@@ -70,7 +70,7 @@ func (r *reaper) reap() {
 	r.starting.Lock()
 	defer r.starting.Unlock()
 	for {
-		// siginfo_t has the pid at byte 16, padded to 128 bytes.
+		// siginfo_t has 128 bytes, with the PID at byte 16.
 		var info [128]byte
 		_, _, errno := unix.Syscall6(unix.SYS_WAITID, unix.P_ALL, 0, uintptr(unsafe.Pointer(&info)),
 			unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, 0, 0)

@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// Server serves one pod.
+// Server is the shim of one pod.
 type Server struct {
 	log    *slog.Logger
 	reaper *reaper
@@ -27,12 +27,12 @@ type Server struct {
 	mu         sync.Mutex
 	containers map[string]*container
 	watchers   map[chan shim.Status]struct{}
-	holder     *holder // of the pod's PID namespace; nil if there is none
+	holder     *holder // first process of the pod's PID namespace; nil if there is none
 	closing    bool
 	idle       *time.Timer
 }
 
-// Serve serves the listener until a client asks for shutdown.
+// Serve serves requests on the listener until a client requests shutdown.
 func Serve(l net.Listener, log *slog.Logger) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -63,7 +63,7 @@ func Serve(l net.Listener, log *slog.Logger) error {
 
 func (s *Server) serve(conn net.Conn) {
 	defer conn.Close()
-	defer s.idle.Reset(time.Second) // frees memory when the shim is idle
+	defer s.idle.Reset(time.Second) // frees memory after a second without requests
 	var req shim.Request
 	if err := shim.ReadHead(conn, &req); err != nil {
 		return
@@ -205,7 +205,7 @@ func (s *Server) shutdown() error {
 	return errors.Join(errs...)
 }
 
-// watchBound is how many changes a watcher may lag before it is disconnected; it then reconnects.
+// watchBound limits how many changes a watcher may lag before it is disconnected; clients then reconnect.
 const watchBound = 256
 
 func (s *Server) watch(conn net.Conn) {
@@ -233,7 +233,7 @@ func (s *Server) watch(conn net.Conn) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		_, _ = conn.Read(make([]byte, 1)) // a watcher writes nothing: Read returns when it disconnects
+		_, _ = conn.Read(make([]byte, 1)) // a watcher writes nothing, so Read returns when it disconnects
 	}()
 	for {
 		select {
@@ -262,7 +262,7 @@ func (s *Server) report(status shim.Status) {
 
 func save(dir string, status shim.Status) error {
 	if _, err := os.Stat(dir); err != nil {
-		return nil // it is being removed
+		return nil // the container is being removed
 	}
 	return atomicfile.WriteJSON(shim.StateFile(dir), status)
 }

@@ -16,13 +16,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// slowClient is how long an attached client may block a container before it is disconnected.
+// slowClient is how long an attached client may block a container's output before it is disconnected.
 const slowClient = 10 * time.Second
 
-// maxSessions is the maximum number of concurrent execs and attaches of a container.
+// maxSessions limits the concurrent execs and attaches of a container.
 const maxSessions = 64
 
-// session serves an exec or attach. It returns an error only before anything was written.
+// session serves an exec or attach. It returns an error only if nothing was written to conn.
 func (c *container) session(conn net.Conn, req shim.Request) error {
 	defer c.sessions.Add(-1)
 	if c.sessions.Add(1) > maxSessions {
@@ -34,7 +34,6 @@ func (c *container) session(conn net.Conn, req shim.Request) error {
 	return c.attach(conn, req)
 }
 
-// session is one client's streams.
 type session struct {
 	conn net.Conn
 	mu   sync.Mutex
@@ -63,7 +62,7 @@ func (s *session) frames(i *procIO, in io.Writer, endIn func()) {
 			endIn()
 		case kind == shim.FrameIn:
 			if _, err := in.Write(data); err != nil {
-				in = nil // the process does not read any more; its output continues
+				in = nil // the process has closed its stdin; its output continues
 			}
 		case kind == shim.FrameResize && len(data) == 4:
 			i.resize(binary.BigEndian.Uint16(data), binary.BigEndian.Uint16(data[2:]))
@@ -88,7 +87,7 @@ func (w sessionWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// attach attaches to the streams of the first process. It returns an error only before anything was written.
+// attach connects the client to the streams of the first process.
 func (c *container) attach(conn net.Conn, req shim.Request) error {
 	s := &session{conn: conn}
 	if err := shim.WriteHead(conn, shim.Response{}); err != nil {
@@ -125,7 +124,7 @@ func (c *container) attach(conn net.Conn, req shim.Request) error {
 	return nil
 }
 
-// exec runs an additional process while the client is connected. It returns an error only before anything was written.
+// exec runs a process until the client disconnects. It returns an error only if nothing was written to conn.
 func (c *container) exec(conn net.Conn, req shim.Request) error {
 	spec := c.process
 	spec.Args, spec.Terminal, spec.ConsoleSize = req.Args, req.TTY, nil

@@ -17,24 +17,23 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/runtime/shim"
 )
 
-// stage is a mount namespace in which a container starts whose pod has a user namespace. What sets the container up has
-// no rights on the machine then, not even to pass through the directories above its bundle. So the shim takes all
-// mounts from the machine that the container gets, with their owners mapped, and puts them where everybody can reach
-// them; there is nothing else on the stage. It goes with the thread that made it, and nothing of it is ever mounted on
-// the machine.
+// stage is the mount namespace in which a container with a user namespace starts. The process that sets the container
+// up has no rights on the host then, not even to traverse the directories above its bundle. So the shim copies all
+// host mounts that the container needs, with mapped owners, to paths that everyone can reach. The stage contains
+// nothing else. It belongs to the thread that made it, and is never mounted on the host.
 type stage struct {
 	c     *container
-	files []*os.File // namespaces that the container joins
+	files []*os.File // namespaces that the container joins; the user namespace is the last one
 	binds []bind
 }
 
-// bind is a mount of the machine, taken for the stage.
+// bind is a copy of a host mount for the stage.
 type bind struct {
 	from      string
 	recursive bool
 	mapped    bool
-	to        string // on the stage
-	forMount  string // the container's, for messages
+	to        string // path on the stage
+	forMount  string // path in the container, for errors
 }
 
 // startOnStage creates and starts the container.
@@ -61,7 +60,7 @@ func (s *stage) close() {
 	}
 }
 
-// prepare changes the container's specification to what there will be on the stage.
+// prepare changes the paths in the container's specification to paths on the stage.
 func (s *stage) prepare() error {
 	b := &s.c.bundle
 	exe, err := os.Executable()
@@ -71,7 +70,7 @@ func (s *stage) prepare() error {
 	for _, dir := range []string{"/proc", "/sys", "/dev"} {
 		s.binds = append(s.binds, bind{from: dir, to: dir, recursive: true})
 	}
-	// libcontainer keeps its state in the one, and runs the other
+	// libcontainer keeps its state in the first directory, and executes the shim in the second.
 	for _, dir := range []string{s.c.dir, filepath.Dir(exe)} {
 		s.binds = append(s.binds, bind{from: dir, to: dir})
 	}
@@ -104,7 +103,7 @@ func (s *stage) prepare() error {
 	return nil
 }
 
-// open opens a namespace, and returns a path of it that there is on the stage, too, until the stage is closed.
+// open opens a namespace, and returns a path of it that is also valid on the stage, until the stage is closed.
 func (s *stage) open(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -114,7 +113,7 @@ func (s *stage) open(path string) (string, error) {
 	return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()), nil
 }
 
-// build replaces what the calling thread sees of the machine by the stage.
+// build builds the stage and makes it the root of the calling thread's mount namespace.
 func (s *stage) build() (err error) {
 	b, dir, root := &s.c.bundle, s.c.dir, shim.Rootfs(s.c.dir)
 	users := int(s.files[len(s.files)-1].Fd())
@@ -124,7 +123,7 @@ func (s *stage) build() (err error) {
 			_ = unix.Close(fd)
 		}
 	}()
-	for _, from := range s.binds { // all, before the stage is mounted, which may be below one of them
+	for _, from := range s.binds { // copy all mounts first: the stage may be mounted below one of them
 		fd, err := from.take(users)
 		if err != nil {
 			return err
@@ -153,13 +152,13 @@ func (s *stage) build() (err error) {
 			return err
 		}
 	}
-	if err := mount.Attach(overlay, filepath.Join(root, root)); err != nil { // in the bundle, which is one of the trees
+	if err := mount.Attach(overlay, filepath.Join(root, root)); err != nil { // root is in the bundle, a tree
 		return err
 	}
 	return enter(root)
 }
 
-// take makes a copy of the mount that is attached nowhere.
+// take makes a detached copy of the mount.
 func (b bind) take(users int) (int, error) {
 	fd, err := mount.BindPath(b.from, b.recursive)
 	if err == nil && b.mapped {
@@ -176,7 +175,7 @@ func (b bind) take(users int) (int, error) {
 	return fd, err
 }
 
-// enter makes a mount the root of the calling thread's mount namespace, and removes everything else from it.
+// enter makes a mount the root of the calling thread's mount namespace, and detaches everything else.
 func enter(root string) error {
 	if err := unix.Chdir(root); err != nil {
 		return err
@@ -190,8 +189,8 @@ func enter(root string) error {
 	return unix.Chdir("/")
 }
 
-// join makes a container join the pod's user namespace. Its specification has the IDs alone, since libcontainer would
-// fork to read those of a namespace.
+// join makes a container join the pod's user namespace. The specification has only its ID mappings, because
+// libcontainer would fork a process to read the mappings of a namespace given by path.
 func join(config *configs.Config, path string) {
 	for i := range config.Namespaces {
 		if config.Namespaces[i].Type == configs.NEWUSER {
