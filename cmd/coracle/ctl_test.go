@@ -173,7 +173,7 @@ func TestWithoutACluster(t *testing.T) {
 		require.Equal(t, "Error: there is no cluster to talk to: start one with `coracle start`, or set KUBECONFIG\n",
 			string(out), args)
 	}
-	out, err := coracle(t, "ctl", "create", "namespace", "n", "--dry-run=client", "-o", "name").CombinedOutput()
+	out, err := coracle(t, "ctl", "create", "namespace", "n", "--dry-run=client", "-o", "name").Output()
 	require.NoError(t, err)
 	require.Equal(t, "namespace/n\n", string(out))
 	out, err = coracle(t, "get", "--help").CombinedOutput()

@@ -149,6 +149,14 @@ func (m *Manager) allocatePending() {
 	if len(waiting) == 0 {
 		return
 	}
+	select {
+	case <-m.listed:
+	default: // after a restart, pods that are not known yet have room that looks free
+		for _, r := range waiting {
+			r.w.refuseResize(corev1.PodReasonDeferred, "the other pods of the node are not known yet")
+		}
+		return
+	}
 	used := corev1.ResourceList{}
 	for _, w := range all {
 		p := w.counted()

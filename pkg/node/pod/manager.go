@@ -289,6 +289,7 @@ func (m *Manager) Sync(ctx context.Context) error {
 	}
 	m.rooms.keep(func(uid types.UID) bool { return m.worker(uid) != nil && orphans[uid] == nil })
 	m.allListed()
+	m.allocatePending()
 	return nil
 }
 

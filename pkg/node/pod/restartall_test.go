@@ -367,8 +367,11 @@ func TestRestartAllContainers(t *testing.T) {
 			}[name]
 			require.Equal(t, want, s.LastTerminationState.Terminated.Reason, name)
 		}
-		require.Equal(t, []string{"first begins", "first ends", "side begins", "second begins", "second ends"},
-			j.list()[len(first)+3:len(first)+8], "%v", j.list())
+		// The sidecar has no startup probe, so the container after it may write its first line before it does.
+		again := j.list()[len(first)+3 : len(first)+8]
+		require.Greater(t, slices.Index(again, "side begins"), 1, "%v", j.list())
+		require.Equal(t, []string{"first begins", "first ends", "second begins", "second ends"},
+			slices.DeleteFunc(again, func(line string) bool { return line == "side begins" }), "%v", j.list())
 		require.Empty(t, j.twice)
 		require.Contains(t, r.events.text(),
 			"Killing: Stopping container b: container a exited with code 42, all containers of the pod will be restarted")
