@@ -51,7 +51,7 @@ type Config struct {
 	// AuthorizationFile is the path of an AuthorizationConfiguration (apiserver.config.k8s.io), which is followed; empty
 	// for the node authorizer and RBAC.
 	AuthorizationFile string
-	// Issuers are those of the cluster's own tokens, which no provider may claim to be.
+	// Issuers are the issuers of the cluster's own tokens, which no provider may claim.
 	Issuers []string
 	// Audiences are the API server's.
 	Audiences []string
@@ -208,7 +208,7 @@ func (a *Access) AuthenticateToken(ctx context.Context, token string) (*authenti
 	return nil, false, errors.Join(errs...)
 }
 
-// provided asks the providers, of which others may take the place meanwhile.
+// provided asks the providers. A reload may replace them meanwhile.
 func (a *Access) provided(ctx context.Context, p *providers, token string) (*authenticator.Response, bool, error) {
 	for !p.use() {
 		p = a.providers.Load()

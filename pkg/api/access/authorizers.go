@@ -46,8 +46,8 @@ func (a *Access) Has(kind string) bool {
 // Webhooks reports whether the file lists a webhook.
 func (a *Access) Webhooks() bool { return a.Has(string(apiserver.TypeWebhook)) }
 
-// Authorize asks the authorizers of the file in their order, until one allows or denies. own are those of this process,
-// by type.
+// Authorize asks the authorizers of the file in their order, until one allows or denies. own are the authorizers of
+// this process, by type.
 func (a *Access) Authorize(ctx context.Context, attrs authorizer.Attributes,
 	own map[string]authorizer.AuthorizerFunc) (authorizer.Decision, string, error) {
 	var reasons []string

@@ -98,7 +98,7 @@ func (p *providers) done() {
 	}
 }
 
-// retire ends them once nobody uses them.
+// retire ends the providers once no request uses them.
 func (p *providers) retire() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -244,7 +244,7 @@ func (t *transport) admit(address string) error {
 
 // OIDC is a provider by upstream's options.
 type OIDC struct {
-	// Issuer and ClientID are required; without Issuer there is no provider.
+	// Issuer and ClientID are required; an empty Issuer means no provider.
 	Issuer, ClientID string
 	// CAFile has the authorities of the provider's certificate; empty for the system's.
 	CAFile string

@@ -25,7 +25,7 @@ import (
 type Webhook struct {
 	// Kubeconfig is the path of a file that says how to reach it; empty for none.
 	Kubeconfig string
-	// Version is that of the TokenReviews: v1 or v1beta1.
+	// Version is the version of the TokenReviews: v1 or v1beta1.
 	Version string
 	// TTL is how long an answer is valid; 0 asks each time.
 	TTL time.Duration
@@ -75,8 +75,8 @@ func (l limited) AuthenticateToken(ctx context.Context, token string) (*authenti
 	return l.next.AuthenticateToken(ctx, token)
 }
 
-// remembering remembers answers, by the hash of token and audiences, and asks once for a token of which several
-// requests come at a time.
+// remembering remembers answers, by the hash of token and audiences, and asks once for a token that several concurrent
+// requests have.
 type remembering struct {
 	next     authenticator.Token
 	ttl      time.Duration

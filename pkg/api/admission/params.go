@@ -48,8 +48,8 @@ func (m currentMapper) ResourceSingularizer(resource string) (string, error) {
 	return m.client.RESTMapper().ResourceSingularizer(resource)
 }
 
-// noClient is the dynamic client that policy plugins require. The informers of parameters are those of the shared
-// cache, for every kind that is served; a kind that was just removed has no objects.
+// noClient is the dynamic client that policy plugins require. The shared cache serves as informers of parameters, for
+// every kind that is served; a kind that was just removed has no objects.
 type noClient struct {
 	dynamic.NamespaceableResourceInterface
 }

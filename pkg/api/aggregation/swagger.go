@@ -38,9 +38,9 @@ var reference = regexp.MustCompile(`"\$ref"\s*:\s*"#/definitions/([^"\\]+)"`)
 // kinds is the extension of a definition that names the kinds it describes.
 const kinds = "x-kubernetes-group-version-kind"
 
-// PartOf returns the part of an OpenAPI 2 document about a group and version. It is a document by itself: one that does
-// not parse, or whose references lead nowhere, is an error, as it would spoil that of the API server. Definitions
-// describe kinds of this group and version only.
+// PartOf returns the part of an OpenAPI 2 document about a group and version. It is a document by itself: a document
+// that does not parse, or whose references lead nowhere, is an error, because it would break the API server's document.
+// Definitions describe kinds of this group and version only.
 func PartOf(data []byte, gv schema.GroupVersion) (*Swagger, error) {
 	var all struct {
 		Paths, Definitions map[string]json.RawMessage

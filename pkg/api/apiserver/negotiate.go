@@ -53,7 +53,7 @@ type answer struct {
 // discoveryList is the kind of aggregated discovery (KEP-3352).
 const discoveryList = "APIGroupDiscoveryList"
 
-// mediaType returns the Content-Type of the response. As upstream, that of discovery alone says which kind it is.
+// mediaType returns the Content-Type of the response. As upstream, only discovery's names the kind.
 func (a answer) mediaType() string {
 	if a.as.Kind == discoveryList {
 		return a.media.String() + ";g=" + a.as.Group + ";v=" + a.as.Version + ";as=" + a.as.Kind
@@ -66,7 +66,7 @@ type acceptKey struct {
 	may    may
 }
 
-// accepts caches parsed Accept headers, of which clients send few different ones: about mostAccepts, of at most
+// accepts caches parsed Accept headers, because clients send few different ones: about mostAccepts, of at most
 // longestAccept bytes.
 var accepts struct { //nolint:gochecknoglobals // a memo of a pure function
 	sync.Map

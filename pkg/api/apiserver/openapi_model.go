@@ -138,8 +138,7 @@ func (o *openapi) definitions() (spec.Definitions, error) {
 	return s.Definitions, nil
 }
 
-// modelOf returns the definition name of a row's kind: that of its Go type, or else the reversed group, version and
-// kind.
+// modelOf returns the definition name of a row's kind: the Go type's, or else the reversed group, version and kind.
 func modelOf(r *kind.Resource) string {
 	if !r.Unstructured() {
 		return modelName(r.New())

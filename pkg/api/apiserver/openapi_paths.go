@@ -347,6 +347,6 @@ var (
 		string(types.ApplyPatchType), string(types.JSONPatchType), string(types.MergePatchType),
 		string(types.StrategicMergePatchType),
 	}
-	// untypedPatchTypes are those of kinds that kubectl has no Go type of, and whose models declare no merge keys.
+	// untypedPatchTypes are the patch types of kinds without a Go type in kubectl, whose models declare no merge keys.
 	untypedPatchTypes = patchTypes[:3:3]
 )

@@ -13,8 +13,8 @@ import (
 )
 
 // packer compresses a response by gzip (RFC 1952). Between Flush and the next Write, as between the events of a watch,
-// it holds no compressor: each continues the one stream, of which it knows nothing. (Upstream begins another gzip
-// member after each flush, which curl does not read.)
+// it holds no compressor: the next one continues the stream without its history. (Upstream begins another gzip member
+// after each flush, which curl does not read.)
 type packer struct {
 	w       io.Writer
 	z       *flate.Writer

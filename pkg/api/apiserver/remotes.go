@@ -24,7 +24,7 @@ import (
 // Remote is a group and version that another server serves, as an APIService says.
 type Remote struct {
 	schema.GroupVersion
-	// Priority is the group's, by which those of remote groups are ordered, highest first.
+	// Priority orders the remote API groups in discovery, highest first.
 	Priority int32
 	// Handler forwards requests to the server. If it is nil, the server is not available: requests fail with 503.
 	Handler http.Handler
@@ -43,8 +43,7 @@ type remotes struct {
 	order []*Remote
 }
 
-// SetRemotes replaces the groups and versions that other servers serve. Those of kinds that this server stores are
-// ignored.
+// SetRemotes replaces the groups and versions that other servers serve. Kinds that this server stores are ignored.
 func (s *Server) SetRemotes(list []Remote) {
 	if len(list) == 0 {
 		s.remotes.Store(nil)
@@ -132,7 +131,7 @@ func (s *Server) withRemotes(local func() *discovery) func() *discovery {
 	}
 }
 
-// with returns the documents with those of other servers. Groups keep their order; new ones follow.
+// with returns the documents merged with the documents of other servers. Groups keep their order; new ones follow.
 func (d *discovery) with(other *remotes, local func(schema.GroupVersion) bool) *discovery {
 	out := &discovery{groups: slices.Clone(d.groups), versions: maps.Clone(d.versions), core: d.core}
 	named := &apidiscovery.APIGroupDiscoveryList{Items: slices.Clone(d.named.list.Items)}

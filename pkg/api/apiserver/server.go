@@ -69,7 +69,7 @@ type Config struct {
 	ClientCAs func() *x509.CertPool
 
 	// ServiceAccountKeys returns the current public (or private) keys that verify service account tokens; tokens must
-	// have one of Issuers, of which the first is published, and one of Audiences. Nil disables service account tokens.
+	// have one of Issuers, the first of which is published, and one of Audiences. Nil disables service account tokens.
 	ServiceAccountKeys func() []any
 	Issuers, Audiences []string
 	// KeysURL is the published URL of the keys; empty means /openid/v1/jwks of the host that the client calls.
@@ -122,8 +122,8 @@ type Config struct {
 
 	// Fairness limits requests in flight by priority level, user and flow.
 	Fairness fairness.Config
-	// MaxConnections limits the connections of the socket (default 8,192), MaxConnectionsPerAddress those of one client
-	// address (default 1,024). Connections above a limit are closed immediately. See connections.
+	// MaxConnections limits the connections of the socket (default 8,192), MaxConnectionsPerAddress the connections of
+	// one client address (default 1,024). Connections above a limit are closed immediately. See connections.
 	MaxConnections, MaxConnectionsPerAddress int
 	// WriteStall is how long a client may leave a response unread before its connection or stream is closed. Default 30
 	// s.

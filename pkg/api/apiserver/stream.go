@@ -46,7 +46,7 @@ type streamParent struct {
 	s    *Server
 	t    registry.Target
 	path []string
-	// ticket is that of the request.
+	// ticket is the request's admission.
 	ticket *fairness.Ticket
 }
 

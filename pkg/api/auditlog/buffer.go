@@ -79,7 +79,7 @@ func texts(all []string) (n int) {
 	return n
 }
 
-// add takes an event, which all sinks share and nobody may change any more, or drops it.
+// add queues an event, or drops it. All sinks share the event, so it must not be modified afterwards.
 func (b *buffer) add(e *auditinternal.Event) {
 	n := size(e)
 	if b.bytes.Add(n) > mostBytes {

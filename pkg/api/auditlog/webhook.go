@@ -23,8 +23,8 @@ type Webhook struct {
 	Kubeconfig string
 	// InitialBackoff is how long after a first failure a batch is sent again; it grows by half until the fifth attempt.
 	InitialBackoff time.Duration
-	// BufferSize limits the events that wait, beside their bytes; MaxBatch those of one request, which waits at most
-	// MaxWait for more.
+	// BufferSize limits the number of events that wait, in addition to their bytes. MaxBatch limits the events of one
+	// request, which waits at most MaxWait for more.
 	BufferSize, MaxBatch int
 	MaxWait              time.Duration
 }

@@ -18,7 +18,8 @@ type schema struct {
 	by         flowcontrol.FlowDistinguisherMethodType
 	rules      []flowcontrol.PolicyRulesWithSubjects
 	level      *level
-	// uids are the values of the headers that tell clients the object and that of its level; nil without objects.
+	// uids are the values of the headers that name the flow schema and its priority level to clients; nil without
+	// objects.
 	uid, levelUID []string
 }
 

@@ -75,8 +75,7 @@ type matching struct {
 	catchAll *schema
 }
 
-// matchers returns the flow schemas in the order in which they are matched. Counters are those of the schema of the
-// same name.
+// matchers returns the flow schemas in matching order. A schema keeps the counters it had under the same name.
 func (s *Set) matchers(byName map[string]*level, all []*flowcontrol.FlowSchema) *matching {
 	var made []*schema
 	var catchAll *schema
@@ -152,8 +151,8 @@ func (s *Set) share() {
 	s.dispatch()
 }
 
-// shares returns the level's shares, the percentage of its seats that it lends, and that of its seats that it may
-// borrow; nil: no limit.
+// shares returns the level's shares, the percentage of its seats that it lends, and the percentage that it may borrow;
+// nil: no limit.
 func (l *level) shares() (shares, lendable int, borrowable *int32) {
 	number := func(p *int32, otherwise int) int {
 		if p == nil {

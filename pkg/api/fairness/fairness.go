@@ -33,16 +33,16 @@ import (
 type Config struct {
 	// Seats is the number of concurrent requests, not counting exempt ones. Default 600, as upstream.
 	Seats int
-	// QueueLength limits the waiting requests of a flow, Queued those of a priority level (default 1,000 each); a level's
-	// configuration may set lower limits. When the latter is reached, a request of a flow with a shorter queue replaces
-	// the last one in the longest queue.
+	// QueueLength limits the waiting requests of a flow, Queued the waiting requests of a priority level (default 1,000
+	// each); a level's configuration may set lower limits. When Queued is reached, a request of a flow with a shorter
+	// queue replaces the last one in the longest queue.
 	QueueLength, Queued int
 	// Wait is how long a request may wait for a seat. Default 15 s.
 	Wait time.Duration
 	// Outstanding limits the requests of a flow that wait, execute or are sending their response (default 500), Streams
 	// its watches and other long-running requests (default 4,000).
 	Outstanding, Streams int
-	// BodyBytes limits the request bodies in memory for all flows (default 32 MiB), FlowBodyBytes those of a flow
+	// BodyBytes limits the request bodies in memory for all flows (default 32 MiB), FlowBodyBytes the bodies of a flow
 	// (default 8 MiB). A flow with at most 64 KiB may also use a reserve of the size of BodyBytes.
 	BodyBytes, FlowBodyBytes int
 }
@@ -84,12 +84,12 @@ func (r *Rejected) Error() string { return "too many requests: " + r.Reason }
 type level struct {
 	name    string
 	exempt  bool
-	queues  bool // if false, requests are rejected when there is no free seat
+	queues  bool // if false, requests are rejected when no seat is free
 	nominal int
 	// guaranteed is the number of seats that no other level borrows, limit the maximum with borrowed ones, most the
 	// maximum for one flow.
 	guaranteed, limit, most int
-	// queueLength limits the waiting requests of a flow, queueable those of the level.
+	// queueLength limits the waiting requests of a flow, queueable the level's.
 	queueLength, queueable int
 	executing, waiting     int
 	// requests is the number of requests between Begin and End. A retired level is no longer configured, and removed when

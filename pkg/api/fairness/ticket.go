@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Ticket is an admitted request. The zero value is that of an exempt request: its methods do nothing.
+// Ticket is an admitted request. The zero value is an exempt request's: its methods do nothing.
 type Ticket struct {
 	set    *Set
 	flow   *flow

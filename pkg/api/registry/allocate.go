@@ -187,8 +187,7 @@ func without[T comparable](a, b []T) (rest []T) {
 	return rest
 }
 
-// addressOp returns the operation that creates the IPAddress of a Service, or makes it that of the Service if it is
-// there.
+// addressOp returns the operation that creates the IPAddress of a Service, or assigns an existing one to the Service.
 func (r *Registry) addressOp(ip netip.Addr, s *corev1.Service, there *cache.Entry) ([]store.Op, error) {
 	if r.addresses == nil {
 		return nil, nil
@@ -232,8 +231,8 @@ func parentOf(o client.Object) holder {
 	return holder{a.Spec.ParentRef.Namespace, a.Spec.ParentRef.Name}
 }
 
-// commitOp makes one write. For a Service, what it reserves and gives up is a part of the same transaction; now and was
-// are nil where there is no object.
+// commitOp makes one write. For a Service, the addresses and ports that it reserves and releases are part of the same
+// transaction. now and was are nil for a deletion and a creation.
 func (c *call) commitOp(op store.Op, now, was client.Object) (int64, error) {
 	if c.services == nil || c.row != c.services {
 		return c.single(op)

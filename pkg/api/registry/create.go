@@ -189,7 +189,7 @@ func (c *call) encode(obj runtime.Object) (client.Object, []byte, error) {
 		return nil, nil, apierrors.NewInternalError(err)
 	}
 	if c.row.PerVersion && c.row != c.Resource && c.row.Default != nil {
-		c.row.Default(out) // those of the requested version have been set
+		c.row.Default(out) // the requested version's defaults have been set
 	}
 	out.SetResourceVersion("")
 	out.SetSelfLink("")
@@ -201,7 +201,7 @@ func (c *call) encode(obj runtime.Object) (client.Object, []byte, error) {
 	return out, value, nil
 }
 
-// ttl is the lifetime of the call's object after this write; 0 is no limit.
+// ttl is the lifetime of the call's object after this write; 0 means no limit.
 func (c *call) ttl() time.Duration {
 	if !c.row.Expires {
 		return 0

@@ -25,8 +25,8 @@ func (r *Registry) Delete(ctx context.Context, t Target, o metav1.DeleteOptions)
 	return r.DeleteWithout(ctx, t, o, "")
 }
 
-// DeleteWithout is Delete of an object that does not wait for the finalizer: it is removed in the same write. That of
-// an object whose deletion has begun stays.
+// DeleteWithout is Delete of an object that does not wait for the finalizer: it is removed in the same write. If the
+// object's deletion has begun, the finalizer stays.
 func (r *Registry) DeleteWithout(ctx context.Context, t Target, o metav1.DeleteOptions,
 	finalizer string) (Result, error) {
 	if errs := validation.ValidateDeleteOptions(&o); len(errs) > 0 {

@@ -17,7 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// List is a page of a collection. Continue and Remaining are those of metav1.ListMeta.
+// List is a page of a collection. Continue and Remaining are as in metav1.ListMeta.
 type List struct {
 	Entries   []*cache.Entry
 	Revision  int64

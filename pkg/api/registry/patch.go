@@ -57,7 +57,7 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 		return c.apply(data, &o, update)
 	}
 	if pt == types.StrategicMergePatchType && t.Resource.Unstructured() {
-		return Result{}, unsupportedPatch(pt) // without a Go type there are no merge keys
+		return Result{}, unsupportedPatch(pt) // without a Go type, merge keys are unknown
 	}
 	p := &patch{
 		ctx:    c.ctx,

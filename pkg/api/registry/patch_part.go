@@ -11,9 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// A strategic merge patch changes the fields that it names, and their names are those of Go fields. So only these are
-// converted to maps, merged and converted back: of a pod whose status is patched, neither the specification nor most of
-// the metadata.
+// A strategic merge patch changes the fields that it names, which are Go fields. So only these are converted to maps,
+// merged and converted back: of a pod whose status is patched, neither the specification nor most of the metadata.
 
 // part returns an object of old's type with the fields that a strategic merge patch names, sharing memory with old.
 // Other fields are empty.
@@ -31,8 +30,8 @@ func graft(out, old, merged runtime.Object, patch map[string]any) {
 	copyNamed(into, reflect.ValueOf(merged).Elem(), patch)
 }
 
-// copyNamed sets the fields of the struct to that a patch names to those of from. Of structs that are merged, it does
-// so with the fields in them.
+// copyNamed copies the fields that a patch names from struct from to struct to. In merged structs it does the same with
+// their fields.
 func copyNamed(to, from reflect.Value, patch map[string]any) {
 	all := patchFieldsOf(to.Type())
 	if !all.covers(patch) {
@@ -93,7 +92,7 @@ func fieldName(key string) string {
 	return key
 }
 
-var patchFieldsByType sync.Map // reflect.Type to patchFields; the types are those of the built-in kinds
+var patchFieldsByType sync.Map // reflect.Type to patchFields; only types of the built-in kinds
 
 func patchFieldsOf(t reflect.Type) patchFields {
 	if known, ok := patchFieldsByType.Load(t); ok {

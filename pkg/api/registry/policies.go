@@ -19,7 +19,7 @@ import (
 )
 
 // mayReadParams rejects admission policies and bindings whose author may not read their parameters, because a policy's
-// messages can reveal them. The checks are those of upstream's strategies, run once more with the authorizer.
+// messages can reveal them. The checks are upstream's strategies', run once more with the authorizer.
 func (c *call) mayReadParams(obj, old runtime.Object) error {
 	p := c.authorizer.Load()
 	if p == nil || c.user == nil || c.Resource.Group != admissionregistration.GroupName ||

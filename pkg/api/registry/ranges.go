@@ -29,11 +29,11 @@ type serviceRange struct {
 	from  *cache.Entry // the ServiceCIDR; nil for the range of the options, which is restored when it is deleted
 }
 
-// serviceRanges returns the range of the options, and then those of the other ServiceCIDR objects. As upstream, one is
+// serviceRanges returns the range of the options, then the ranges of the other ServiceCIDR objects. As upstream, one is
 // ready until its condition says otherwise or it is deleted, so that addresses can be allocated before any reconciler
 // has seen it.
 func (r *Registry) serviceRanges() []serviceRange {
-	all := []serviceRange{{r.cfg.ServiceCIDR, true, 2, nil}} // the first address is that of the API server's own Service
+	all := []serviceRange{{r.cfg.ServiceCIDR, true, 2, nil}} // the first address is the API server's own Service's
 	if r.ranges == nil {
 		return all
 	}
@@ -141,7 +141,7 @@ const (
 	longestRange  = 30
 )
 
-// elsewhere are ranges that are never those of services: of this network, loopback, link-local, multicast and reserved
+// elsewhere are ranges that services never have: of this network, loopback, link-local, multicast and reserved
 // addresses.
 var elsewhere = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),

@@ -51,10 +51,10 @@ type Config struct {
 
 	// Tokens signs service account tokens. If nil, TokenRequests fail with 503.
 	Tokens *Tokens
-	// Audiences are those of the API server, used for token requests without audiences.
+	// Audiences are the API server's audiences, used for token requests without audiences.
 	Audiences []string
-	// MaxTokenLife limits the lifetime of requested tokens; 0 is no limit. ExactTokenLife says that kubelets' tokens for
-	// pods do not outlive the requested expiration either.
+	// MaxTokenLife limits the lifetime of requested tokens; 0 means no limit. ExactTokenLife says that kubelets' tokens
+	// for pods do not outlive the requested expiration either.
 	MaxTokenLife   time.Duration
 	ExactTokenLife bool
 

@@ -8,8 +8,8 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// maySign rejects a status of a PodCertificateRequest whose author may not sign for its signer. The check is that of
-// upstream's strategy, run once more with the authorizer.
+// maySign rejects a status of a PodCertificateRequest whose author may not sign for its signer. The check is upstream's
+// strategy's, run once more with the authorizer.
 func (c *call) maySign(obj, old runtime.Object) error {
 	p := c.authorizer.Load()
 	if p == nil || c.user == nil || c.Subresource != "status" {

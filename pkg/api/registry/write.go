@@ -226,7 +226,7 @@ func (w *write) createMissing(obj client.Object) (Result, error) {
 	return res, err
 }
 
-// precondition compares uid and resourceVersion of the new object with those of the stored one.
+// precondition compares uid and resourceVersion of the new object with the stored object's.
 func (w *write) precondition(obj client.Object, e *cache.Entry) error {
 	// which changes it, and validation refuses that
 	if uid := obj.GetUID(); uid != "" && uid != e.Object.GetUID() && w.verb != "patch" {

@@ -22,7 +22,7 @@ const automanaged = "kube-aggregator.kubernetes.io/automanaged"
 
 func managed(o ctrl.Object) bool { return o.GetLabels()[automanaged] != "" }
 
-// groupPriorities are those of upstream's groups. Groups of custom resources have 1000, as upstream.
+// groupPriorities are the priorities of upstream's groups. Groups of custom resources have 1000, as upstream.
 var groupPriorities = map[string]int32{ //nolint:gochecknoglobals // a constant
 	"": 18000, "apps": 17800, "events.k8s.io": 17750, "authentication.k8s.io": 17700, "authorization.k8s.io": 17600,
 	"autoscaling": 17500,
@@ -57,8 +57,8 @@ func localSpec(gv schema.GroupVersion) apiregistrationv1.APIServiceSpec {
 	return s
 }
 
-// localVersions returns the groups and versions of a table, as names of APIServices. That of APIService itself is not
-// among them, as upstream.
+// localVersions returns the groups and versions of a table, as names of APIServices. As upstream, it omits APIService's
+// own.
 func localVersions(t *kind.Table) map[string]schema.GroupVersion {
 	all := map[string]schema.GroupVersion{}
 	add := func(gv schema.GroupVersion) { all[gv.Version+"."+gv.Group] = gv }
@@ -72,8 +72,8 @@ func localVersions(t *kind.Table) map[string]schema.GroupVersion {
 	return all
 }
 
-// ensureLocal writes an APIService for each group and version that is served here, and deletes those of others that it
-// wrote before.
+// ensureLocal writes an APIService for each group and version that is served here, and deletes the ones that it wrote
+// for versions that are no longer served.
 func (c *Controller) ensureLocal(ctx context.Context, cl ctrl.Client) error {
 	want := localVersions(c.cfg.Kinds.Table())
 	var list apiregistrationv1.APIServiceList
@@ -87,7 +87,7 @@ func (c *Controller) ensureLocal(ctx context.Context, cl ctrl.Client) error {
 		delete(want, have.Name)
 		var err error
 		switch {
-		case !managed(have): // somebody's own
+		case !managed(have): // another client's
 		case !served:
 			err = cl.Delete(ctx, have, ctrl.Preconditions{UID: &have.UID})
 		default:

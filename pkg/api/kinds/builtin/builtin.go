@@ -1,4 +1,4 @@
-// Package builtin defines the rows of the kinds that a server starts with: those of Kubernetes, with upstream's
+// Package builtin defines the rows of the kinds that a server starts with: Kubernetes' kinds, with upstream's
 // strategies, defaults, conversions and columns, and Coracle's own.
 //
 // Its invariant: it contains only types and pure functions, and each row is made once.
@@ -58,8 +58,7 @@ const mostRanges = 32
 // Kinds returns the Table of all kinds that a server without systems starts with, built on first use.
 var Kinds = sync.OnceValue(func() *kind.Table { return Table() })
 
-// Table returns the Table of all kinds that a server starts with, with those of extensions. Each call makes its own
-// rows.
+// Table returns the Table of all kinds that a server starts with, extensions included. Each call makes its own rows.
 func Table(extensions ...own.Extension) *kind.Table {
 	setGates()
 	return kind.MustTable(extend(slices.Concat(
@@ -273,7 +272,7 @@ func gv(group, version string) schema.GroupVersion {
 	return schema.GroupVersion{Group: group, Version: version}
 }
 
-// stream returns a subresource that is a byte stream. Its kind is that of its query options. No methods means all.
+// stream returns a subresource that is a byte stream. Its kind is the kind of its query options. No methods means all.
 func stream(name, options string, verbs []string, connect kind.Connector, methods ...string) kind.Subresource {
 	return kind.Subresource{
 		Name:             name,

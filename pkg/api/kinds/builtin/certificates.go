@@ -80,7 +80,7 @@ func kubeletBundleRoles() []client.Object {
 	return []client.Object{role, own.ControllerBinding(role, account)}
 }
 
-// anyone authorizes everybody.
+// anyone authorizes every request.
 type anyone struct{}
 
 func (anyone) Authorize(context.Context, authorizer.Attributes) (authorizer.Decision, string, error) {

@@ -24,7 +24,7 @@ func flowControlRows() []*kind.Resource {
 }
 
 // RevisedFlowSchema returns the update that brings a bootstrap object to what it should be, or nil. As upstream,
-// mandatory objects are always reset, and suggested ones as long as nobody has changed their spec, or their annotation
+// mandatory objects are always reset; suggested ones while no client has changed their spec, or if their annotation
 // apf.kubernetes.io/autoupdate-spec is true.
 func RevisedFlowSchema(have, want *flowcontrolv1.FlowSchema, mandatory bool) (*flowcontrolv1.FlowSchema, error) {
 	strategy := ensurer.NewSuggestedEnsureStrategy[*flowcontrolv1.FlowSchema]()

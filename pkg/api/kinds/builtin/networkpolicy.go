@@ -46,8 +46,8 @@ const holdRules = 2 * time.Minute
 // writeRules is how long a node may take to read its rules, 48 MiB at most, for whose memory others may wait.
 const writeRules = 30 * time.Second
 
-// nodePolicies answers with the rules of a node, which is whom it asks for, as soon as they differ from those of the
-// version in the query parameter "after", or with 204.
+// nodePolicies answers with the rules of the node that the request names, as soon as their version differs from the
+// query parameter "after", or with 204.
 func nodePolicies(req *http.Request, on kind.Connection) (http.Handler, error) {
 	r, _, name := on.Target()
 	who, _ := request.UserFrom(req.Context())

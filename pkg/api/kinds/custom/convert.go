@@ -174,8 +174,8 @@ func sizeOf(v any) int {
 	return number
 }
 
-// decodesAs reports whether the objects of a later state of the definition are read from the store as those of this set
-// are: by the same schemas of the same versions.
+// decodesAs reports whether the objects of a later state of the definition are read from the store as this set reads
+// them: by the same schemas of the same versions.
 func (s *Set) decodesAs(d *definition) bool {
 	is := s.definition
 	if !bytes.Equal(is.packed.schemas, d.packed.schemas) || is.crd.UID != d.crd.UID ||

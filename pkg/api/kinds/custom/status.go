@@ -133,7 +133,7 @@ func Disown(crd *apiextensionsv1.CustomResourceDefinition) {
 	}
 }
 
-// readable reports whether the CA bundle of the conversion webhook is valid or there is no webhook.
+// readable reports whether the definition has no conversion webhook, or one with a valid CA bundle.
 func readable(crd *apiextensionsv1.CustomResourceDefinition) bool {
 	c := crd.Spec.Conversion
 	return c == nil || c.Webhook == nil || c.Webhook.ClientConfig == nil ||

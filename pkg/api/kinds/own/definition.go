@@ -119,7 +119,7 @@ func schemaOf(t reflect.Type, above []reflect.Type) apiextensionsv1.JSONSchemaPr
 	return anything()
 }
 
-// fieldsOf adds a struct's fields to a schema, those of embedded structs among them. Fields without omitempty are
+// fieldsOf adds a struct's fields to a schema, including the fields of embedded structs. Fields without omitempty are
 // required.
 func fieldsOf(t reflect.Type, above []reflect.Type, s *apiextensionsv1.JSONSchemaProps) {
 	for i := range t.NumField() {

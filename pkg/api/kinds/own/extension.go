@@ -54,7 +54,7 @@ func WholeField(r *kind.Resource, field string) {
 	r.Types, r.Record = types, field
 }
 
-// Index makes the cache index a selectable field, whose value is that of value.
+// Index has the cache index a selectable field; value returns the field's value.
 func Index(r *kind.Resource, field string, value func(client.Object) string) {
 	r.Indexes = append(r.Indexes, kind.Index{Field: field, Value: value})
 }

@@ -43,7 +43,7 @@ func OneOf[T ~string](values ...T) func(*Schema) {
 	}
 }
 
-// WithDefault sets the default, a value whose JSON is that of the field.
+// WithDefault sets the default, a value with the field's JSON.
 func WithDefault(v any) func(*Schema) {
 	return func(s *Schema) { s.Default = new(literal(v)) }
 }

@@ -77,7 +77,7 @@ func resolve(v reflect.Value) (in reflect.Value, null bool) {
 	return v, false
 }
 
-// differ compares the values of a field, at least one of which is present.
+// differ compares the values of a field; at least one is present.
 func (w *walk) differ(n *node, key string, l, r reflect.Value) {
 	l, noL := resolve(l)
 	r, noR := resolve(r)
@@ -121,7 +121,7 @@ func (w *walk) differ(n *node, key string, l, r reflect.Value) {
 	}
 }
 
-// fields compares structs, either of which may be absent. It reports whether either has a field.
+// fields compares structs; either may be absent. It reports whether either has a field.
 func (w *walk) fields(n *node, l, r reflect.Value) (some bool) {
 	left, right := place(l), place(r)
 	for i := range n.fields {
