@@ -194,7 +194,7 @@ func (c *cycle) tallyOf(key string, all ...term) *tally {
 	return s.tally(name.String(), of)
 }
 
-// own makes the counts those of this cycle alone, so that it can change them.
+// own copies the counts for this cycle, so that it can change them.
 func (b *podAffinityCounts) own() {
 	for _, all := range [][]*tally{b.affinity, b.antiAffinity} {
 		for i := range all {

@@ -39,8 +39,8 @@ func (s *Scheduler) budgets() []*budget {
 	return out
 }
 
-// violations finds the pods whose eviction, after that of the more important ones, violates a budget. Pods are ordered
-// by importance, the most important last.
+// violations finds the pods whose eviction, after the eviction of the more important ones, violates a budget. Pods are
+// ordered by importance, the most important last.
 func violations(pods []*podInfo, budgets []*budget) map[*podInfo]bool {
 	if len(budgets) == 0 {
 		return nil

@@ -73,7 +73,7 @@ func space(c *cycle, n *nodeInfo) int64 {
 	if len(c.volumesUnfit(n, chosen)) > 0 {
 		return 0
 	}
-	type use struct{ requested, capacity float64 } // of large numbers that anybody may write
+	type use struct{ requested, capacity float64 } // large numbers, which any author of a claim may write
 	classes := map[string]use{}
 	for i := range c.volumes.delayed {
 		d := &c.volumes.delayed[i]

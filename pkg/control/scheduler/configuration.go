@@ -270,7 +270,7 @@ func (s *strategy) score(c *cycle, n *nodeInfo) int64 {
 	return sum / weights
 }
 
-// of is the score of one resource of which at most all is requested.
+// of returns the score of one resource; requested is at most most.
 func (s *strategy) of(requested, most int64) int64 {
 	switch s.Type {
 	case leastAllocated:

@@ -378,7 +378,7 @@ func (d *devices) release(pod types.UID) {
 }
 
 // idle returns the claims that keep the pod from being scheduled because their devices are elsewhere or did not become
-// ready, and that nobody uses.
+// ready, and that no pod uses.
 func (d *deviceCycle) idle(pod *corev1.Pod, nodes []*nodeInfo) []types.NamespacedName {
 	var out []types.NamespacedName
 	for _, h := range d.held {

@@ -111,7 +111,7 @@ func writeClaim(ctx context.Context, c client.Interface, pod *corev1.Pod, chosen
 	return claim, c.Status().Update(ctx, claim)
 }
 
-// unusable returns what takes back the devices that keep a pod from being scheduled though nobody uses them.
+// unusable returns a function that releases devices that keep a pod from being scheduled although no pod uses them.
 func (s *Scheduler) unusable(f *failure) func(context.Context) {
 	d, pod := f.cycle.devices, f.cycle.pod
 	if d == nil {
@@ -132,7 +132,7 @@ func (s *Scheduler) unusable(f *failure) func(context.Context) {
 	}
 }
 
-// deallocate releases the devices of claims that nobody uses, so that a pod can have others.
+// deallocate releases the devices of claims that no pod uses, so that a pod can have others.
 func (s *Scheduler) deallocate(ctx context.Context, pod *corev1.Pod, claims []types.NamespacedName) {
 	for _, key := range claims {
 		var stored resourcev1.ResourceClaim

@@ -56,7 +56,7 @@ func (d *devices) served(need amounts) map[corev1.ResourceName]string {
 			return nil
 		}
 	}
-	if d.start == nil || d.classes == nil { // without start nobody says when they change
+	if d.start == nil || d.classes == nil { // without start no watch reports changes of the classes
 		var list resourcev1.DeviceClassList
 		if d.read.List(context.Background(), &list) != nil {
 			return nil

@@ -120,8 +120,8 @@ func (s *Scheduler) await(ctx context.Context, p *pending, node string) {
 	}
 }
 
-// resume lets the binding of a pod that waits for devices go on if it is known what becomes of them. Called with the
-// lock held.
+// resume continues the binding of a pod that waits for devices once they are ready or have failed. Called with the lock
+// held.
 func (s *Scheduler) resume(p *pending) {
 	if _, waits := s.queue.waiting[p]; !waits {
 		return

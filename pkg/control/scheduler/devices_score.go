@@ -5,12 +5,12 @@ import (
 	"k8s.io/dynamic-resource-allocation/resourceclaim"
 )
 
-// prepareAlternatives reports whether requests for devices of the pod list alternatives, of which the first that a node
-// has is allocated (KEP-4816).
+// prepareAlternatives reports whether requests for devices of the pod list alternatives; the first one that a node has
+// is allocated (KEP-4816).
 func prepareAlternatives(c *cycle) bool { return c.devices != nil && c.devices.lists() > 0 }
 
 // earlyAlternatives prefers nodes that have alternatives which come early in their lists. Upstream compares the sum
-// with that of the best node; here with the most that is possible.
+// with the best node's; here it is compared with the possible maximum.
 func earlyAlternatives(c *cycle, n *nodeInfo) (sum int64) {
 	d := c.devices
 	for _, h := range d.held {

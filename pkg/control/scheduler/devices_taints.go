@@ -35,7 +35,7 @@ func tainted(slice *resourcev1.ResourceSlice, rules []resourcev1.DeviceTaintRule
 type deviceID struct{ driver, pool, device string }
 
 // evictions are the taints by which pods leave devices. A pod that would be evicted at once gets no such device:
-// otherwise whoever makes such pods would make them again and again.
+// otherwise its controller would create and lose such pods again and again.
 type evictions map[deviceID][]resourcev1.DeviceTaint
 
 // add takes the taints of a slice's devices.

@@ -9,7 +9,7 @@ const denseLabel = 8
 // them.
 type domain int32
 
-// noDomain is that of nodes without the label.
+// noDomain is the domain of nodes without the label.
 const noDomain domain = -1
 
 // domains divide the nodes by one label. Filters and scores look at thousands of nodes for each pod, for which looking

@@ -70,7 +70,7 @@ func portsFree(c *cycle, n *nodeInfo) bool {
 }
 
 // promised returns what is kept free on a node for pods that are expected there and not less important, and their
-// number. Those of a pod group that is being placed may have it already.
+// number. Pods of a pod group that is being placed may hold part of it already.
 func (c *cycle) promised(n *nodeInfo) (need amounts, pods int) {
 	for _, p := range n.nominated {
 		if p.pod.UID != c.pod.UID && p.node == nil && p.priority >= c.priority {

@@ -59,12 +59,13 @@ func (h *heartbeats) silent(n *nodeInfo) bool {
 		h.start()
 		return h.synced() && h.overdue(n, h.heard.Last(n.name, now()))
 	}
-	last := h.of(n) // an explanation, on which nobody acts, trusts the node's clock
+	last := h.of(n) // an explanation causes no action, so it trusts the node's clock
 	return !last.IsZero() && h.overdue(n, last)
 }
 
-// overdue reports whether tasks are about to be lost on a node that was heard of last at that time. The watch of
-// whoever declares them lost may be ahead of this one: the last tenth of their time counts as over.
+// overdue reports whether tasks are about to be lost on a node that was heard of last at that time. The task
+// controller, which declares them lost, may see heartbeats earlier than this watch: the last tenth of the time counts
+// as over.
 func (h *heartbeats) overdue(n *nodeInfo, last time.Time) bool {
 	return now().Sub(last) >= tasks.Patience(n.node, h.patience)*9/10
 }

@@ -42,7 +42,7 @@ func (s *Scheduler) record(p *corev1.Pod, since time.Time, kind, reason, message
 	s.late[p.UID] = e
 }
 
-// due reports whether a late event is still true and there is no newer one, and forgets it.
+// due reports whether a late event is still true and is the newest one, and forgets it.
 func (s *Scheduler) due(pod types.UID, e *lateEvent, reason string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

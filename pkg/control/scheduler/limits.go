@@ -127,7 +127,7 @@ func (v *volumes) insists(driver string) bool {
 		d.Spec.PreventPodSchedulingIfMissing != nil && *d.Spec.PreventPodSchedulingIfMissing
 }
 
-// attachments returns the volumes that are attached to each node. They may be those of its pods.
+// attachments returns the volumes that are attached to each node. They include volumes of its pods.
 func (c *cycle) attachments() map[string]csiVolumes {
 	if c.attached != nil {
 		return c.attached

@@ -138,7 +138,7 @@ func (p port) clashes(q port) bool {
 	return p.number == q.number && p.protocol == q.protocol && (p.ip == q.ip || p.ip == "0.0.0.0" || q.ip == "0.0.0.0")
 }
 
-// groupOf identifies the pods that are spread together: those of one controller or, without one, those of one
+// groupOf identifies the pods that are spread together: the pods of one controller or, without one, the pods of a
 // namespace with the same labels, as a service would select them. Empty: not spread.
 func groupOf(p *corev1.Pod) string {
 	for i := range p.OwnerReferences {

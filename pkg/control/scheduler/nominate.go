@@ -12,9 +12,9 @@ import (
 )
 
 // A pod is nominated to a node where it is expected (KEP-5278): it preempts others there, its volumes are being made
-// for the node, or whoever makes nodes or admits pods says so in its status. Its resources are kept free from pods that
-// are not more important, and the node is tried first. While volumes or devices are waited for, the status says where
-// the pod is going.
+// for the node, or another component, such as a cluster autoscaler, has written it to the pod's status. Its resources
+// are kept free from pods that are not more important, and the node is tried first. While volumes or devices are waited
+// for, the status says where the pod is going.
 
 // nominate reserves capacity on a known node for a pod that is expected there; a nil or unknown node clears the
 // nomination.

@@ -18,7 +18,7 @@ type profile struct {
 	name    string
 	filters []filter
 	scores  []score
-	// ordered compares nodes by one score after the other, of which each breaks the ties of those before it, and compares
+	// ordered compares nodes by one score after the other, each breaking the ties of the scores before it, and compares
 	// all feasible nodes instead of a sample. Otherwise the weighted scores are added up.
 	ordered bool
 }
@@ -30,7 +30,7 @@ var taskProfile = &profile{
 	ordered: true,
 }
 
-// defaultProfiles are those of a scheduler without a Configuration.
+// defaultProfiles are the profiles of a scheduler without a Configuration.
 var defaultProfiles = []*profile{{name: corev1.DefaultSchedulerName, filters: filters, scores: scores}, taskProfile}
 
 // taskFilters come after the filters of the default profile.

@@ -144,7 +144,7 @@ func (q *queue) signal() {
 	}
 }
 
-// goOn lets the binding of a pod that waits for devices go on.
+// goOn continues the binding of a pod that waited for devices.
 func (q *queue) goOn(p *pending) {
 	delete(q.waiting, p)
 	if p.timer != nil {
@@ -155,7 +155,7 @@ func (q *queue) goOn(p *pending) {
 	q.signal()
 }
 
-// bindable returns a pod whose binding goes on, nil if there is none.
+// bindable returns a pod whose binding can continue, or nil.
 func (q *queue) bindable() *pending {
 	for len(q.resumed) > 0 {
 		p := q.resumed[0]
@@ -166,7 +166,7 @@ func (q *queue) bindable() *pending {
 		if p.reserved != nil {
 			return p
 		}
-		q.remove(p) // somebody else has bound it to its node
+		q.remove(p) // another scheduler has bound it to its node
 	}
 	return nil
 }

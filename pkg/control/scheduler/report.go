@@ -49,8 +49,8 @@ func (s *Scheduler) report(ctx context.Context, p *pending) {
 	}
 }
 
-// writeReport writes a pod's condition. An update costs the server less than a patch, and conflicts if somebody has
-// written the pod since.
+// writeReport writes a pod's condition. An update costs the server less than a patch, and conflicts if another client
+// has written the pod since.
 func (s *Scheduler) writeReport(ctx context.Context, r *report, c *corev1.PodCondition, wrote bool) error {
 	if !wrote {
 		next := r.pod.DeepCopy()

@@ -86,7 +86,7 @@ type Scheduler struct {
 	late       late
 
 	storageMu      sync.Mutex
-	storageChanged chan struct{} // closed at the next change of a claim, volume or class; nil if nobody waits
+	storageChanged chan struct{} // closed at the next change of a claim, volume or class; nil if no goroutine waits
 }
 
 // New creates the component.

@@ -60,8 +60,8 @@ func (p *podInfo) demands() *demand {
 // nodeSelection is what a pod asks of nodes in one attempt.
 type nodeSelection struct {
 	*demand
-	// unnamed gets the labels of each node that is matched with required, unless that asks for names, of which upstream
-	// makes a map for each node. Nil: the node itself is matched.
+	// unnamed gets the labels of each node that is matched with required, unless required asks for names, for which
+	// upstream makes a map for each node. Nil: the node itself is matched.
 	unnamed *corev1.Node
 	// known are the acceptances, as in state.order; nil if the pod asks for names, which others hardly ask for.
 	known []acceptance

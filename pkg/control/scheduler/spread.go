@@ -119,7 +119,7 @@ func crowded(c *cycle, n *nodeInfo) string {
 	return ""
 }
 
-// own makes the counts those of this cycle alone, so that it can change them.
+// own copies the counts for this cycle, so that it can change them.
 func (s *spread) own() {
 	for _, set := range [][]constraint{s.hard, s.soft} {
 		for i := range set {

@@ -68,7 +68,7 @@ func newState(sample int, namespaceLabels func(string) map[string]string) *state
 	}
 }
 
-// scratch returns reusable slices for the scores of n nodes: their zeroed totals, and those of one score.
+// scratch returns reusable slices for the scores of n nodes: their zeroed totals, and the values of one score.
 func (s *state) scratch(n int) (totals, raw []int64) {
 	if cap(s.totals) < 2*n {
 		s.totals = make([]int64, 2*n)

@@ -88,7 +88,7 @@ type score struct {
 	relative bool
 }
 
-// scores are those of the default profile, with upstream's default weights.
+// scores are the default profile's, with upstream's default weights.
 var scores = []score{
 	{name: "NodeResourcesFit", weight: 1, of: least},
 	{name: "NodeResourcesBalancedAllocation", weight: 1, of: balance},

@@ -122,8 +122,8 @@ type termGroup struct {
 	values  map[domain]int // how many of the pods are there
 }
 
-// terms are the affinity terms of assigned pods that concern others, equal ones in one group: most pods have those of
-// their workload.
+// terms are the affinity terms of assigned pods that concern others, equal ones in one group: most pods share their
+// workload's terms.
 type terms struct {
 	domainsOf      func(key string) *domains
 	forbid, prefer map[termKey]*termGroup

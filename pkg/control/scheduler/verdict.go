@@ -38,15 +38,15 @@ type NodeVerdict struct {
 	Fits bool
 	// Refused has the reasons of each filter that rejects the node, by the filter's name.
 	Refused map[string][]string
-	// Scores are those of a node that fits, in the order of Explanation.Scores, weighted; Total is their sum, or 0 if they
-	// are ordered.
+	// Scores are the weighted scores of a node that fits, in the order of Explanation.Scores; Total is their sum, or 0
+	// if they are ordered.
 	Scores []int64
 	Total  int64
 }
 
 // Explain applies each filter and score of a pod's profile to all nodes, as the cache of its client shows them. A pod
-// that has a node is explained as if it were scheduled now. The error is that of reading the pod or the nodes. Time and
-// memory are proportional to the number of pods.
+// that has a node is explained as if it were scheduled now. It returns an error if the pod or the nodes cannot be read.
+// Time and memory are proportional to the number of pods.
 func Explain(ctx context.Context, cfg Config, key ctrlclient.ObjectKey) (Explanation, error) {
 	c := cfg.Client
 	var of corev1.Pod

@@ -252,7 +252,7 @@ func (s *Scheduler) wanted(pod *corev1.Pod) {
 	if sameNeeds(was, pod) && slices.Equal(was.Spec.Tolerations, pod.Spec.Tolerations) &&
 		resourceclaim.PodStatusEqual(was.Status.ResourceClaimStatuses, pod.Status.ResourceClaimStatuses) {
 		if p.info.pod = pod; changed && s.renominate(p.info) {
-			s.queue.retry(p, now()) // somebody else, for whom no other attempt may follow, or a late echo of our own
+			s.queue.retry(p, now()) // another client's write, after which no other attempt may follow, or a late echo of our own
 		}
 		return
 	}

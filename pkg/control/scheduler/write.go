@@ -64,7 +64,7 @@ func (s *Scheduler) refused(p *pending, node string, err error) {
 	if errors.Is(err, errClaimsWait) { // the next attempt says what is waited for, if it still is
 		s.metrics.unschedulable.count(p)
 		s.backOff(p)
-		s.state.nominate(p.info, n) // nobody may take its place while its volumes are made
+		s.state.nominate(p.info, n) // no other pod may take its place while its volumes are made
 		p.expects = true
 		return
 	}

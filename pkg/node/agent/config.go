@@ -54,8 +54,8 @@ type Config struct {
 	// CgroupRoot is the parent cgroup of all pods, the same as the runtime's; default "/coracle".
 	CgroupRoot string
 
-	// ClusterCIDR is the range of all nodes' pods, ServiceCIDR that of services. Pod ranges of nodes that do not fit are
-	// refused. An invalid prefix does not restrict them.
+	// ClusterCIDR is the range of all nodes' pods, ServiceCIDR the range of services. Pod ranges of nodes that do not
+	// fit are refused. An invalid prefix does not restrict them.
 	ClusterCIDR, ServiceCIDR netip.Prefix
 
 	ClusterDNS    []netip.Addr

@@ -111,7 +111,7 @@ func meminfo() (map[string]int64, error) {
 }
 
 // diskSpace returns the size and free space of path's filesystem, in bytes, or zeros if unknown. For a path that does
-// not exist yet it is that of its parent.
+// not exist yet it uses the parent.
 func diskSpace(path string) (total, free int64) {
 	var s unix.Statfs_t
 	for unix.Statfs(path, &s) != nil {

@@ -51,8 +51,8 @@ func (l limits) checkVia(a netip.Addr) error {
 	return nil
 }
 
-// routes returns the ranges to be routed, by node, and why others are refused. Of overlapping ranges, that of the older
-// node is accepted, and of nodes of the same age that of the first by name. Our own node's address is not checked.
+// routes returns the ranges to be routed, by node, and why others are refused. Of overlapping ranges, the older node's
+// is accepted; among nodes of the same age, the first one's by name. Our own node's address is not checked.
 func (l limits) routes(nodes map[string]route, own string) (accepted map[string]route, refused map[string]string) {
 	accepted, refused = map[string]route{}, map[string]string{}
 	names := slices.SortedFunc(maps.Keys(nodes), func(a, b string) int {

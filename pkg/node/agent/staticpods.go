@@ -31,8 +31,8 @@ func (a *Agent) staticEnded(uid types.UID) {
 	}
 }
 
-// mirrorSeen and mirrorGone handle mirror pods. Nothing of them is run, even where there are no static pods: whoever
-// may create pods could make one.
+// mirrorSeen and mirrorGone handle mirror pods. The agent never runs them, even without static pods, because any client
+// that may create pods could make one.
 func (a *Agent) mirrorSeen(p *corev1.Pod) {
 	if a.static != nil {
 		a.static.Seen(p)
