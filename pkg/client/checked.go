@@ -7,8 +7,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Checked is a client whose writes fail with check's error, if that is not nil, before they reach the cluster. Reads
-// are not checked.
+// Checked returns a client whose writes fail with check's error, if any, before they reach the cluster. Reads are not
+// checked.
 func Checked(c Interface, check func() error) Interface { return checked{c, check} }
 
 type checked struct {

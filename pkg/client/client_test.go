@@ -23,7 +23,7 @@ func TestNewNeedsAServersAddress(t *testing.T) {
 	require.EqualError(t, err, "client: no API server address: give a kubeconfig")
 }
 
-// Known kinds are found, and watched, while no server answers; their watch waits for one. Others fail at once.
+// Known kinds are found, and watched, while no server answers; the watch waits. Other kinds fail at once.
 func TestKnownKindsNeedNoServer(t *testing.T) {
 	c, err := New(Config{
 		REST:  &restclient.Config{Host: "http://127.0.0.1:1"},

@@ -19,7 +19,6 @@ func writeCopy(obj ctrl.Object, write func(own ctrl.Object) error) error {
 	return nil
 }
 
-// subresource writes copies too.
 type subresource struct{ ctrl.SubResourceClient }
 
 func (s subresource) Create(ctx context.Context, obj, sub ctrl.Object, opts ...ctrl.SubResourceCreateOption) error {

@@ -10,8 +10,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// newInformer is client-go's informer with watches that are drained when stopped. Otherwise controller-runtime's filter
-// of metadata watches blocks forever on its last event.
+// newInformer is client-go's informer whose watches are drained when stopped. Otherwise controller-runtime's filter of
+// metadata watches blocks forever on its last event.
 func newInformer(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration,
 	indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	return toolscache.NewSharedIndexInformer(drained{toolscache.ToListerWatcherWithContext(lw)}, obj, resync, indexers)

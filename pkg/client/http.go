@@ -17,14 +17,16 @@ import (
 
 // Config configures a Client.
 type Config struct {
-	// REST has the server's address and the credentials. QPS 0 means no limit, since the server has its own.
+	// REST has the server's address and the credentials. QPS 0 means no limit, since the server limits requests
+	// itself.
 	REST *restclient.Config
-	// Only restricts what is cached of a kind by namespace, label or field: an agent needs only the pods of its node.
+	// Only restricts the cached objects of a kind by namespace, label or field: an agent needs only the pods of its
+	// node.
 	Only map[ctrl.Object]ctrlcache.ByObject
-	// Known are kinds that are used without asking the server whether it has them, and their scope: what watches them
-	// waits until a server answers, where others fail. The kinds of Only should be among them.
+	// Known lists kinds, with their scope, that need no discovery. Their watches wait until a server answers; watches
+	// of other kinds fail. The kinds of Only should be among them.
 	Known map[ctrl.Object]meta.RESTScope
-	// Direct lists kinds that are not cached: every Get and List is a request. The node authorizer, for instance, lets
+	// Direct lists kinds that are not cached: every Get and List is a request. For example, the node authorizer lets
 	// an agent get secrets but not list them.
 	Direct []ctrl.Object
 	// ReadOwnWrites makes reads wait for this client's earlier writes, as reconcilers expect. The client must be
@@ -44,7 +46,7 @@ func (c Config) Validate() error {
 // both wait until Run has begun. It is a run.Component.
 type Client struct {
 	ctrl.WithWatch
-	plain ctrl.Client // for writes that cannot be waited for: dry runs, and deletes of collections
+	plain ctrl.Client // for writes without read-your-writes: dry runs and DeleteAllOf
 	cache ctrlcache.Cache
 	// Ready is closed when the cache runs and every informer requested before Run has synced.
 	run.Readiness
@@ -52,10 +54,9 @@ type Client struct {
 
 var _ Interface = (*Client)(nil)
 
-// discoveryPatience is the timeout of discovery requests.
 const discoveryPatience = 30 * time.Second
 
-// knowing returns a mapper that finds the known kinds without asking the server, and others with the next one.
+// knowing returns a mapper that finds the known kinds without discovery, and others with next.
 func knowing(known map[ctrl.Object]meta.RESTScope, next meta.RESTMapper) (meta.RESTMapper, error) {
 	first := meta.NewDefaultRESTMapper(nil)
 	for object, scope := range known {
@@ -68,8 +69,8 @@ func knowing(known map[ctrl.Object]meta.RESTScope, next meta.RESTMapper) (meta.R
 	return meta.FirstHitRESTMapper{MultiRESTMapper: meta.MultiRESTMapper{first, next}}, nil
 }
 
-// New returns a client. It does not contact the server yet, except for discovery of those kinds of Config.Only that are
-// not in Config.Known.
+// New returns a client. It does not contact the server yet, except for discovery of kinds in Config.Only that are not
+// in Config.Known.
 func New(c Config) (*Client, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -82,7 +83,7 @@ func New(c Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client: %w", err)
 	}
-	// Discovery has no context, so its requests have a timeout of their own.
+	// Discovery has no context, so its requests get a timeout.
 	discovery := *httpClient
 	discovery.Timeout = discoveryPatience
 	mapper, err := apiutil.NewDynamicRESTMapper(cfg, &discovery)
@@ -132,7 +133,7 @@ func (c *Client) Patch(ctx context.Context, obj ctrl.Object, patch ctrl.Patch, o
 	return writeCopy(obj, func(own ctrl.Object) error { return to.Patch(ctx, own, patch, opts...) })
 }
 
-// writer returns the client for a write, which cannot be waited for if it is a dry run.
+// writer returns the client for a write. The cache never shows a dry run, so reads must not wait for it.
 func (c *Client) writer(dryRun []string) ctrl.Client {
 	if len(dryRun) > 0 {
 		return c.plain

@@ -9,8 +9,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Follow calls the handler for all objects of the kind, and for their changes until end is called. It returns when the
-// handler has seen the objects that exist. If ctx ends before, its error is ctx's, and nothing is called any more.
+// Follow calls the handler for all objects of a kind and for their changes, until end is called. It returns when the
+// handler has seen the existing objects. If ctx ends first, it returns ctx's error, and the handler is not called any
+// more.
 func Follow(ctx context.Context, c ctrlcache.Cache, object ctrl.Object,
 	h toolscache.ResourceEventHandler) (end func(), err error) {
 	informer, err := c.GetInformer(ctx, object)

@@ -12,11 +12,10 @@ import (
 	"github.com/coracle-dev/coracle/apis"
 )
 
-// Scheme returns the scheme with the types of client-go and Coracle, which must not be modified. It is made on first
-// use.
+// Scheme returns the scheme with the types of client-go and Coracle. It must not be modified.
 var Scheme = sync.OnceValue(NewScheme)
 
-// NewScheme makes another scheme with the types of Scheme, for those who add types.
+// NewScheme returns a new scheme with the types of Scheme, to which the caller may add types.
 func NewScheme() *runtime.Scheme {
 	s := runtime.NewScheme()
 	utilruntime.Must(clientgoscheme.AddToScheme(s))

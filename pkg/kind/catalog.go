@@ -17,7 +17,6 @@ type Catalog struct {
 	subscribers []Subscriber
 }
 
-// state is the served Table, with a channel for its end.
 type state struct {
 	*Table
 	changed chan struct{}
@@ -28,8 +27,8 @@ type Subscriber interface {
 	// Prepare is called before next is served, and returns when the subscriber can serve it. An error aborts the
 	// change.
 	Prepare(ctx context.Context, next *Table) error
-	// Settle is called when t is served, and when a change to another Table was aborted. State for kinds not in t can
-	// be released.
+	// Settle is called when t is served, also after a change was aborted. The subscriber may release state for kinds
+	// not in t.
 	Settle(t *Table)
 }
 
@@ -40,7 +39,7 @@ func NewCatalog(t *Table) *Catalog {
 	return c
 }
 
-// Table returns the Table served now. Use one Table for lookups that must be consistent.
+// Table returns the Table served now. Lookups that must be consistent must use the same Table.
 func (c *Catalog) Table() *Table { return c.now.Load().Table }
 
 // Watch returns the Table and a channel that is closed when another one is served.
@@ -66,7 +65,7 @@ func (c *Catalog) Subscribe(s Subscriber) (*Table, func()) {
 var ErrNoRow = errors.New("the catalog does not have this row")
 
 // Change removes and adds rows in one step, and returns when all subscribers serve the result. An added row with the
-// Storage of a removed row replaces it: the objects remain, and watches continue. On an error, nothing has changed.
+// Storage of a removed row replaces it: the objects remain, and watches continue. After an error nothing has changed.
 //
 // Holders of a removed row may still use it: they find no objects.
 func (c *Catalog) Change(ctx context.Context, remove, add []*Resource) error {
@@ -94,8 +93,7 @@ func (c *Catalog) Change(ctx context.Context, remove, add []*Resource) error {
 	return nil
 }
 
-// Derive returns a function that returns what make derives from the catalog's current Table. It calls make at most once
-// per Table.
+// Derive returns a function that returns make of the catalog's current Table. It calls make at most once per Table.
 func Derive[T any](c *Catalog, make func(*Table) T) func() T {
 	type made struct {
 		from  *Table

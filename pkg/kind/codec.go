@@ -15,8 +15,8 @@ import (
 )
 
 // Objects are stored as by upstream's kube-apiserver: kinds with Proto as the magic number "k8s\0" and a
-// runtime.Unknown that wraps the object's message, others as JSON. In both, resourceVersion and selfLink are empty; the
-// former is the revision of the key.
+// runtime.Unknown that wraps the object's message, others as JSON. In both, resourceVersion and selfLink are empty;
+// the resourceVersion is the revision of the key.
 
 var protoMagic = []byte("k8s\x00")
 
@@ -53,9 +53,9 @@ func (r *Resource) Encode(obj client.Object) ([]byte, error) {
 	return b, nil
 }
 
-// Decode reads stored bytes into an object of this row's version, to which other known versions are converted; with
-// PerVersion, into one of the version in which it was stored. The object has its resourceVersion from rev, and its
-// TypeMeta. Bytes in the other encoding than the kind's own are understood too. Errors match ErrDecode.
+// Decode decodes stored bytes in either encoding. It converts objects of other known versions to this row's version;
+// with PerVersion, objects keep the version in which they were stored. The object has TypeMeta, and rev as its
+// resourceVersion. Errors match ErrDecode.
 func (r *Resource) Decode(value []byte, rev int64) (client.Object, error) {
 	obj, as, err := r.unmarshal(value)
 	if err != nil {
@@ -67,7 +67,7 @@ func (r *Resource) Decode(value []byte, rev int64) (client.Object, error) {
 		}
 	}
 	if as.Default != nil {
-		as.Default(obj) // an older writer did not know fields added since
+		as.Default(obj) // the writer may be older than some fields
 	}
 	if as != r && !r.PerVersion {
 		if obj, err = as.convert(obj, r); err != nil {
@@ -115,7 +115,6 @@ func (r *Resource) unmarshal(value []byte) (client.Object, *Resource, error) {
 	return obj, as, json.Unmarshal(value, obj)
 }
 
-// version returns the row of a version of this resource.
 func (r *Resource) version(apiVersion, k string) (*Resource, error) {
 	wantVersion, want := r.GroupVersionKind.ToAPIVersionAndKind()
 	if apiVersion == wantVersion && k == want {
@@ -129,8 +128,7 @@ func (r *Resource) version(apiVersion, k string) (*Resource, error) {
 	return nil, fmt.Errorf("it is a %s %s, not a %s %s", apiVersion, k, wantVersion, want)
 }
 
-// convert converts an object of this row's version to another row of the same resource. The result may share memory
-// with obj.
+// convert converts an object to the version of another row of the same resource. The result may share memory with obj.
 func (r *Resource) convert(obj client.Object, to *Resource) (client.Object, error) {
 	in, err := r.Internal(obj)
 	if err != nil {
@@ -144,7 +142,7 @@ func (r *Resource) convert(obj client.Object, to *Resource) (client.Object, erro
 	return out, nil
 }
 
-// Serves reports whether an object, as the cache holds it, is of the version that this row serves.
+// Serves reports whether a cached object has the version of this row.
 func (r *Resource) Serves(obj client.Object) bool {
 	if r.PerVersion {
 		return obj.GetObjectKind().GroupVersionKind() == r.GroupVersionKind
@@ -152,8 +150,8 @@ func (r *Resource) Serves(obj client.Object) bool {
 	return r.StoredAs == nil
 }
 
-// From converts an object as the cache holds it to the version of this row. It does not modify obj; the result may
-// share memory with it.
+// From converts a cached object to the version of this row. It does not modify obj; the result may share memory with
+// it.
 func (r *Resource) From(obj client.Object) (client.Object, error) {
 	if r.Serves(obj) {
 		return obj, nil
@@ -164,7 +162,6 @@ func (r *Resource) From(obj client.Object) (client.Object, error) {
 	return r.StoredAs.convert(Shallow(obj), r)
 }
 
-// message is the object's protobuf message, if the kind has one.
 func (r *Resource) message(obj client.Object) (m protoMessage, ok bool) {
 	if !r.Proto {
 		return nil, false
@@ -179,7 +176,7 @@ func (r *Resource) message(obj client.Object) (m protoMessage, ok bool) {
 // Message returns the object's protobuf message without the envelope, or nil if the kind has none.
 func (r *Resource) Message(obj client.Object) ([]byte, error) { return r.MessageIn(nil, obj) }
 
-// MessageIn is Message in scratch, if that is large enough.
+// MessageIn is Message with scratch as the buffer, if it is large enough.
 func (r *Resource) MessageIn(scratch []byte, obj client.Object) ([]byte, error) {
 	m, ok := r.message(obj)
 	if !ok {
@@ -206,8 +203,8 @@ func (r *Resource) MessageSize(obj client.Object) int {
 	return m.Size()
 }
 
-// Shallow copies an object's top level and metadata, so that TypeMeta and plain fields of the metadata can be set
-// without changing the original.
+// Shallow copies an object's top level and metadata, so that TypeMeta and plain metadata fields of the copy can be set
+// without changing obj.
 func Shallow(obj client.Object) client.Object {
 	if u, ok := obj.(*unstructured.Unstructured); ok {
 		top := make(map[string]any, len(u.Object))
@@ -236,8 +233,8 @@ func AtRevision(obj client.Object, rev int64) client.Object {
 	return c
 }
 
-// encodeUnknown writes magic and envelope around m in one allocation, back to front. The result equals the
-// output of upstream's serializer, including empty contentEncoding and contentType.
+// encodeUnknown writes the magic number and the envelope around m in one allocation. The result equals the output of
+// upstream's serializer, including empty contentEncoding and contentType.
 func encodeUnknown(apiVersion, k string, m protoMessage) ([]byte, error) {
 	raw := m.Size()
 	typ := 1 + varintLen(len(apiVersion)) + len(apiVersion) + 1 + varintLen(len(k)) + len(k)

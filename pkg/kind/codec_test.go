@@ -34,7 +34,6 @@ func codecPod() *corev1.Pod {
 	}
 }
 
-// upstream encodes an object as a kube-apiserver does.
 func upstream(t testing.TB, p *corev1.Pod) []byte {
 	p = p.DeepCopy()
 	p.ResourceVersion, p.SelfLink = "", ""

@@ -11,8 +11,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// MarshalJSON returns the same bytes as json.Marshal. For objects without a Go type it does not use reflection, and
-// encodes once, where json.Marshal copies and checks what the object's own encoder has made.
+// MarshalJSON returns the same bytes as json.Marshal. For objects without a Go type it uses no reflection and encodes
+// once, while json.Marshal copies and checks the output of the object's own encoder.
 func MarshalJSON(obj client.Object) ([]byte, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
@@ -30,7 +30,7 @@ func MarshalJSON(obj client.Object) ([]byte, error) {
 	return slices.Clone(out), nil
 }
 
-// maxJSONBuffer is the size in bytes of the largest buffer that is kept.
+// maxJSONBuffer is the size in bytes of the largest buffer that is reused.
 const maxJSONBuffer = 64 << 10
 
 var jsonBuffers = sync.Pool{New: func() any { return new([]byte) }}
@@ -86,7 +86,6 @@ func appendJSON(b []byte, v any) (_ []byte, err error) {
 	return appendOther(b, v)
 }
 
-// appendText appends a string.
 func appendText(b []byte, s string) ([]byte, error) {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c >= utf8.RuneSelf || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {

@@ -10,8 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Printer prints objects, or lists of objects, of one row's served version. Each table row contains its object. It
-// implements rest.TableConvertor.
+// Printer prints objects, or lists of objects, of one row's served version. Each table row contains its object.
 type Printer struct {
 	Row *Resource
 	// Print returns the cells of one object, with column definitions if headers is set.

@@ -12,7 +12,7 @@ const (
 	namespaceField = "metadata.namespace"
 )
 
-// Selectable is the set of fields that field selectors may use: the values for Resource.Fields and the names for
+// Selectable is the set of fields that field selectors may use: Set for Resource.Fields, Names for
 // Resource.FieldNames.
 type Selectable struct {
 	Set   func(client.Object) fields.Set

@@ -14,7 +14,7 @@ type KV struct {
 	Value []byte // immutable; may be shared
 	// Revision is the store's revision of the write.
 	Revision int64
-	// Err is set if the stored bytes could not be read, for instance because of a missing encryption key; Value is nil
+	// Err is set if the stored bytes could not be read, for instance because of a missing encryption key. Value is nil
 	// then.
 	Err error
 }
@@ -27,7 +27,7 @@ type Change struct {
 	Prev    KV
 }
 
-// Batch is the changes of one or more complete revisions, in order.
+// Batch has the changes of one or more complete revisions, in order.
 type Batch struct {
 	Events   []Change
 	Revision int64 // all revisions up to and including this one have been reported

@@ -20,7 +20,7 @@ type Table struct {
 	storage map[string]stored // by Keys
 }
 
-// NewTable returns a Table of rows, and sets the Storage of those that have none. Duplicate rows, and resources with
+// NewTable returns a Table of rows, and sets their Storage where it is nil. Duplicate rows, and resources with
 // overlapping storage prefixes, are errors.
 func NewTable(rows ...*Resource) (*Table, error) {
 	t := &Table{
@@ -31,7 +31,7 @@ func NewTable(rows ...*Resource) (*Table, error) {
 	return t, t.addAll(rows)
 }
 
-// change returns a Table with rows removed and added. It costs a copy of the maps.
+// change returns a Table with rows removed and added. It copies the maps.
 func (t *Table) change(remove, add []*Resource) (*Table, error) {
 	n := &Table{
 		rows:    slices.Clone(t.rows),

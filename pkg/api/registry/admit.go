@@ -14,8 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 )
 
-// mayCreate refuses to create objects in a namespace that does not exist or is terminating, as upstream's
-// NamespaceLifecycle plugin does, and more objects than the kind may have.
+// mayCreate rejects a create in a namespace that does not exist or is terminating, as upstream's NamespaceLifecycle
+// plugin does, and a create beyond the kind's maximum number of objects.
 func (c *call) mayCreate(name string) error {
 	if why := c.Resource.NoCreate; why != "" && c.Subresource == "" {
 		return apierrors.NewForbidden(c.gr(), name, errors.New(why))
@@ -50,7 +50,7 @@ func (c *call) mayCreate(name string) error {
 	return err
 }
 
-// mayDelete refuses to delete the objects that the kind marks as permanent, such as the system namespaces.
+// mayDelete rejects the deletion of objects that the kind marks as permanent, such as the system namespaces.
 func (c *call) mayDelete() error {
 	if c.row.Permanent == nil {
 		return nil
@@ -61,7 +61,7 @@ func (c *call) mayDelete() error {
 	return nil
 }
 
-// errNoAdmission is returned for every write to a registry without an admission chain, so that none goes unchecked.
+// errNoAdmission is returned for every write to a registry without an admission chain: no write goes unchecked.
 var errNoAdmission = apierrors.NewInternalError(errors.New("the registry has no admission chain"))
 
 func (c *call) attributes(obj, old runtime.Object, name string, op admission.Operation,
@@ -122,7 +122,7 @@ func (c *call) validate(obj, old runtime.Object, name string, op admission.Opera
 	return status(p.Validate(c.ctx, c.attributes(obj, old, name, op, o), c.objects()), c.gr(), name)
 }
 
-// allowed asks the authorizer whether the user may use another verb on the target. It returns nil if so.
+// allowed returns nil if the authorizer allows the user another verb on the target.
 func (c *call) allowed(verb string) error {
 	p := c.authorizer.Load()
 	if p == nil {

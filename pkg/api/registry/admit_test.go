@@ -23,7 +23,7 @@ import (
 	"k8s.io/kubernetes/pkg/capabilities"
 )
 
-// refusing is a plugin that records its calls and refuses creates on subresources in one stage.
+// refusing is a plugin that records its calls and rejects creates on subresources in one stage.
 type refusing struct {
 	stage string // "admit" or "validate"
 	seen  []admission.Attributes
@@ -159,7 +159,7 @@ func TestPrivilegedPodsAreAllowedUnlessDenied(t *testing.T) {
 	requireStatus(t, err, 422, "spec.containers[0].securityContext.privileged: Forbidden: disallowed by cluster policy")
 }
 
-// TestRestartAllContainersRules: upstream's validation accepts the action, and asks for what goes with it.
+// TestRestartAllContainersRules: upstream's validation accepts the action, and checks its requirements.
 func TestRestartAllContainersRules(t *testing.T) {
 	h := build(t)
 	p := smallPod("p")

@@ -33,11 +33,11 @@ import (
 // managedBy is the label value with which upstream marks the IPAddresses created by its allocator.
 const managedBy = "ipallocator.k8s.io"
 
-// errReserved is returned when another write has reserved an address or port since it was found to be free.
+// errReserved means that another write reserved the address or port after it was found to be free.
 var errReserved = fmt.Errorf("the address or port was taken meanwhile: %w", store.ErrConflict)
 
-// allocate fills in the addresses and ports that now needs and was does not have. They are reserved when the Service is
-// written.
+// allocate assigns the addresses and ports that now needs and was lacks. commitOp reserves them in the transaction
+// that writes the Service.
 func (c *call) allocate(now, was *core.Service) error {
 	if err := c.allocateIP(now, was); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (c *call) allocate(now, was *core.Service) error {
 	return nil
 }
 
-// internal returns err unchanged if it has a status, and an InternalError otherwise.
+// internal turns an error without a status into an InternalError.
 func internal(err error) error {
 	var known apierrors.APIStatus
 	if errors.As(err, &known) {
@@ -173,7 +173,6 @@ func (r *Registry) reservations(ctx context.Context, now, was *corev1.Service) (
 	return ops, nil
 }
 
-// without returns the elements of a that are not in b.
 func without[T comparable](a, b []T) (rest []T) {
 	has := make(map[T]bool, len(b))
 	for _, x := range b {
@@ -215,14 +214,13 @@ func (r *Registry) addressOp(ip netip.Addr, s *corev1.Service, there *cache.Entr
 	return []store.Op{op}, nil
 }
 
-// parentIs reports whether a stored IPAddress names the Service as its parent.
 func (r *Registry) parentIs(kv store.KV, s *corev1.Service) bool {
 	o, err := r.addresses.Decode(kv.Value, kv.Revision)
 	return err == nil && parentOf(o) == holder{s.Namespace, s.Name}
 }
 
-// parentOf returns the Service that an IPAddress names as its parent, or the zero holder if the parent is of another
-// kind.
+// parentOf returns the Service that an IPAddress names as its parent. The result is zero if the parent is of
+// another kind.
 func parentOf(o client.Object) holder {
 	a, ok := o.(*networkingv1.IPAddress)
 	if !ok || a.Spec.ParentRef == nil || a.Spec.ParentRef.Group != "" || a.Spec.ParentRef.Resource != "services" {

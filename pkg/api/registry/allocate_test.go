@@ -26,7 +26,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/assembled"
 )
 
-// gate is a source of changes that can be blocked, like that of a paused server.
+// gate is a source of changes that can be blocked, as on a paused server.
 type gate struct {
 	*store.Store
 	mu sync.RWMutex // write-locked while the gate is closed
@@ -49,7 +49,7 @@ func (g *gate) Changes(ctx context.Context, prefix string, rev int64) (<-chan ki
 	return out, end
 }
 
-// another returns a second server's registry over the same store, with a cache of its own.
+// another returns a second server's registry over the same store, with its own cache.
 func (h *env) another(cfg Config) (*env, *gate) {
 	h.t.Helper()
 	g := &gate{Store: h.store}
@@ -150,8 +150,8 @@ func TestServersShareAddresses(t *testing.T) {
 	require.Equal(t, users, reserved)
 }
 
-// TestAServerThatIsBehind picks an address and a port that another server has allocated, and gets others once it has
-// caught up.
+// TestAServerThatIsBehind chooses an address and a port that another server has allocated, and gets others once it
+// has caught up.
 func TestAServerThatIsBehind(t *testing.T) {
 	first := build(t)
 	a, _ := first.another(small)
@@ -270,8 +270,8 @@ func TestRepairOfAllocations(t *testing.T) {
 	wanted.Spec.ClusterIP = own.Name
 	_, err = h.createService(wanted)
 	requireStatus(t, err, 422, "provided IP is already allocated")
-	// A node port's key and a Service are deleted directly in the store, and a key is left of a Service that does not
-	// exist.
+	// A node port's key and a Service are deleted directly in the store, and a reservation for a Service that does
+	// not exist is added.
 	require.NoError(t, h.erase(portKey(a.Spec.Ports[0].NodePort)))
 	require.NoError(t, h.erase(h.services.Key("work", "b")))
 	left := portOp(31999, service("gone", corev1.ServiceTypeNodePort))
@@ -287,8 +287,8 @@ func TestRepairOfAllocations(t *testing.T) {
 	require.NotContains(t, reserved, b.Spec.ClusterIP)
 }
 
-// TestRepairOfWhoseAddressItIs: the IPAddress of a Service that says somebody else is corrected, so that the address is
-// not free when that one goes.
+// TestRepairOfWhoseAddressItIs: an IPAddress with the wrong parent is corrected. Otherwise deleting the parent
+// would free the address.
 func TestRepairOfWhoseAddressItIs(t *testing.T) {
 	h := build(t)
 	addressKind := networkingv1.SchemeGroupVersion.WithKind("IPAddress")
@@ -316,7 +316,6 @@ func TestRepairOfWhoseAddressItIs(t *testing.T) {
 	require.Empty(t, reserved)
 }
 
-// erase deletes a key directly in the store.
 func (h *env) erase(key string) error {
 	kv, err := h.store.Get(h.ctx, key)
 	if err == nil {
@@ -354,7 +353,7 @@ func TestARangeThatIsNotReady(t *testing.T) {
 	put(h, v1("Service", ""), named)
 }
 
-// TestFurtherRanges: addresses come from ServiceCIDR objects, too, and stay reserved for as long as a Service has them.
+// TestFurtherRanges: addresses also come from ServiceCIDR objects, and stay reserved as long as a Service has them.
 func TestFurtherRanges(t *testing.T) {
 	h, _ := build(t).another(small)
 	kind := networkingv1.SchemeGroupVersion.WithKind("ServiceCIDR")
@@ -376,7 +375,7 @@ func TestFurtherRanges(t *testing.T) {
 	add("few", "10.99.0.0/30")
 	fill(13, 2)
 	add("more", "10.99.0.0/29")
-	fill(15, 4) // those of few are taken
+	fill(15, 4) // Services already have the addresses of "few"
 	for ip, why := range map[string]string{
 		"10.99.0.7": "the provided IP (10.99.0.7) is not in the valid range. The range of valid IPs is 10.99.0.0/29",
 		"10.99.0.2": "provided IP is already allocated",
@@ -396,11 +395,11 @@ func TestFurtherRanges(t *testing.T) {
 	}
 	reserved, _ := h.reserved()
 	require.Empty(t, reserved, "also of a range that goes")
-	fill(0, 15) // a range that goes gives no addresses
+	fill(0, 15) // a range that is being deleted has no addresses to allocate
 }
 
-// TestARangeThatGoesMeanwhile: a server that is behind gives no address of a range that another server has deleted,
-// neither any nor the one asked for.
+// TestARangeThatGoesMeanwhile: a server that is behind allocates no address, requested or not, from a range that
+// another server has deleted.
 func TestARangeThatGoesMeanwhile(t *testing.T) {
 	first := build(t)
 	a, _ := first.another(small)
@@ -481,7 +480,8 @@ func TestRangesThatAreRefused(t *testing.T) {
 	require.NoError(t, change(`{"metadata":{"labels":{"a":"b"}}}`))
 }
 
-// TestAllocationsAreOnlyRead: a Service of the cache, whose list of ports may have room for more, is not written to.
+// TestAllocationsAreOnlyRead: allocationsOf does not write to a cached Service whose list of ports has spare
+// capacity.
 func TestAllocationsAreOnlyRead(t *testing.T) {
 	s := service("a", corev1.ServiceTypeLoadBalancer)
 	s.Spec.HealthCheckNodePort = 31000

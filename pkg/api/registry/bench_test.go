@@ -91,7 +91,7 @@ func BenchmarkPatchStatus(b *testing.B) {
 	}
 }
 
-// BenchmarkPatchFinalizers is what becomes of each pod of a Job.
+// BenchmarkPatchFinalizers makes the patch of finalizers that each pod of a Job gets.
 func BenchmarkPatchFinalizers(b *testing.B) {
 	r := benchRegistry(b)
 	ctx := asUser(context.Background())

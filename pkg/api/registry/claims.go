@@ -13,9 +13,9 @@ import (
 	resourceregistry "k8s.io/kubernetes/pkg/registry/resource"
 )
 
-// mayClaim rejects claims and templates with admin access to devices in namespaces that do not allow it, and statuses
-// of claims whose author may not bind claims or may not report for the driver (KEP-5018, KEP-4817). These are the
-// checks of upstream's strategies that need more than the object.
+// mayClaim rejects claims and templates with admin access to devices in namespaces that do not allow it (KEP-5018),
+// and statuses of claims whose author may not bind claims or may not report for the driver (KEP-4817). Upstream's
+// strategies make these checks with an authorizer and a namespace client.
 func (c *call) mayClaim(obj, old runtime.Object) error {
 	var errs field.ErrorList
 	switch o := obj.(type) {

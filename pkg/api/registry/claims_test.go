@@ -27,7 +27,7 @@ func adminClaim(namespace string) *resourcev1.ResourceClaim {
 	}
 }
 
-// Admin access to devices is only for namespaces that are labelled for it (KEP-5018).
+// Admin access to devices requires a labelled namespace (KEP-5018).
 func TestAdminAccessNeedsANamespaceForIt(t *testing.T) {
 	h := build(t)
 	_, err := h.Create(h.ctx, claimAt("ResourceClaim", "work", ""), adminClaim("work"), metav1.CreateOptions{})
@@ -46,8 +46,8 @@ func TestAdminAccessNeedsANamespaceForIt(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// An allocation is written by those who may bind claims, and the status of a device by those who may speak for its
-// driver (KEP-4817).
+// Writing an allocation requires the permission to bind claims, and writing a device's status the permission to
+// report for its driver (KEP-4817).
 func TestClaimStatusNeedsMoreThanItsVerb(t *testing.T) {
 	h := build(t)
 	claim := &resourcev1.ResourceClaim{

@@ -91,8 +91,8 @@ func (c *call) create(obj runtime.Object, o *metav1.CreateOptions) (Result, erro
 	return res, err
 }
 
-// createOnce makes one attempt with the object's name, or a generated one. If another write has reserved the cluster IP
-// or node port of a Service meanwhile, new ones are allocated.
+// createOnce makes one attempt with the object's name, or a generated one. For a Service, it allocates again as
+// long as another write reserves the cluster IP or node port first.
 func (c *call) createOnce(obj runtime.Object, o *metav1.CreateOptions) (Result, error) {
 	if c.services == nil || c.row != c.services {
 		return c.createNamed(obj, o)
@@ -132,7 +132,7 @@ func (c *call) createNamed(obj runtime.Object, o *metav1.CreateOptions) (Result,
 	if err := c.validate(obj, nil, name, admission.Create, o); err != nil {
 		return Result{}, err
 	}
-	// As upstream, this is refused last and never for a dry run: there, it is the storage that refuses it.
+	// As upstream, this check comes late and does not apply to dry runs: upstream's storage makes it.
 	asked := m.GetResourceVersion()
 	if version, err := strconv.ParseUint(asked, 10, 64); err == nil && version != 0 && !c.dry {
 		return Result{}, apierrors.NewBadRequest("resourceVersion should not be set on objects to be created")
@@ -209,8 +209,8 @@ func (c *call) ttl() time.Duration {
 	return c.cfg.EventTTL
 }
 
-// answer waits until the cache shows the write and returns its entry. If the object has been written again meanwhile,
-// it returns out, which is what was written.
+// answer waits until the cache shows the write and returns its entry. If another write has replaced the object by
+// then, it returns out.
 func (c *call) answer(name string, rev int64, out client.Object) (Result, error) {
 	if err := c.waitFor(c.ctx, rev); err != nil {
 		return Result{}, err
@@ -233,7 +233,6 @@ func (c *call) shown(o client.Object) runtime.Object {
 	return out
 }
 
-// metaOf returns the metadata of an internal object.
 func metaOf(obj runtime.Object) (metav1.Object, error) {
 	switch m := obj.(type) {
 	case metav1.Object:
@@ -246,7 +245,7 @@ func metaOf(obj runtime.Object) (metav1.Object, error) {
 
 func metaKind(k string) schema.GroupKind { return schema.GroupKind{Group: metav1.GroupName, Kind: k} }
 
-// owner is a comparable owner reference: pointers are replaced by the text of what they point to.
+// owner is a comparable owner reference: text replaces pointers.
 type owner struct {
 	metav1.OwnerReference
 	controller, blocks string

@@ -17,17 +17,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Upstream validates built-in kinds twice: with handwritten code, and with rules generated from tags in the types, for
-// which it deep-copies the object into its version. Here the generated rules run on a conversion without a copy first.
-// Only if they or the handwritten checks find an error, upstream's own code runs to report it.
+// Upstream validates built-in kinds twice: with handwritten code, and with rules generated from tags in the types.
+// For the rules, it deep-copies the object into its version. Here the generated rules run first, on a conversion
+// without a copy. Upstream's own code runs only to report an error that they or the handwritten checks have found.
 
 type declaring struct {
 	rest.DeclarativeValidationStrategy
-	row  *kind.Resource // nil if the request is for another version than the stored one: then only upstream's code runs
+	row  *kind.Resource // nil if the requested version is not the stored one: then only upstream's code runs
 	part []string       // the subresource, if any
 }
 
-// ValidateDeclaratively returns what upstream's returns, at a lower cost for valid objects.
+// ValidateDeclaratively returns upstream's result, at a lower cost for valid objects.
 func (d declaring) ValidateDeclaratively(ctx context.Context, obj, old runtime.Object, errs field.ErrorList,
 	op operation.Type, config rest.DeclarativeValidationConfig) field.ErrorList {
 	if len(errs) == 0 && d.row != nil && config.SubresourceGVKMapper == nil && d.faultless(ctx, obj, old, op, config) {
@@ -92,7 +92,8 @@ type creating struct {
 	declaring
 }
 
-// beforeCreate runs upstream's rest.BeforeCreate.
+// beforeCreate runs upstream's rest.BeforeCreate, with declarative validation as above and at most maxErrors
+// errors.
 func (c *call) beforeCreate(obj runtime.Object) error {
 	s := rest.RESTCreateStrategy(cappedCreate{c.strategy()})
 	if d, ok := c.strategy().(rest.DeclarativeValidationStrategy); ok {
@@ -101,7 +102,7 @@ func (c *call) beforeCreate(obj runtime.Object) error {
 	return rest.BeforeCreate(s, c.ctx, obj)
 }
 
-// asStored returns the row if the request is for the stored version, else nil.
+// asStored returns the row if the request is for the stored version, and nil otherwise.
 func (c *call) asStored() *kind.Resource {
 	if c.Resource != c.row {
 		return nil
@@ -114,7 +115,7 @@ type updating struct {
 	declaring
 }
 
-// beforeUpdate runs upstream's rest.BeforeUpdate.
+// beforeUpdate does the same with upstream's rest.BeforeUpdate.
 func (c *call) beforeUpdate(full rest.RESTUpdateStrategy, obj, old runtime.Object) error {
 	if c.Subresource == "" {
 		shareSpec(obj, old)
@@ -130,9 +131,8 @@ func (c *call) beforeUpdate(full rest.RESTUpdateStrategy, obj, old runtime.Objec
 	return rest.BeforeUpdate(s, c.ctx, obj, old)
 }
 
-// shareSpec makes a pod share its specification with the old one, if they are equal. Upstream compares them three times
-// for an update, by reflection that notes each value it has seen, unless they are in the same memory, as they are for
-// an update of the status by its strategy.
+// shareSpec makes a pod share the old pod's specification if they are equal. Upstream compares them by reflection
+// three times per update, which is expensive unless they share memory. Status updates already share them.
 func shareSpec(obj, old runtime.Object) {
 	now, ok := obj.(*core.Pod)
 	was, alike := old.(*core.Pod)

@@ -19,8 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// Delete deletes the object or starts its graceful deletion; in the latter case the Result is Pending and has the
-// object. A completed deletion returns a Status, or the object for the kinds for which upstream returns it.
+// Delete deletes the object or starts its graceful deletion. If the deletion is not complete, the Result is Pending
+// and has the object. Otherwise it has a Status, or the object for the kinds for which upstream returns it.
 func (r *Registry) Delete(ctx context.Context, t Target, o metav1.DeleteOptions) (Result, error) {
 	return r.DeleteWithout(ctx, t, o, "")
 }
@@ -66,8 +66,7 @@ func (r *Registry) DeleteWithout(ctx context.Context, t Target, o metav1.DeleteO
 	return res, c.waitFor(c.ctx, rev)
 }
 
-// warnOfOrphans warns a client that leaves it to a default of the kind's what becomes of dependents, if that may
-// surprise.
+// warnOfOrphans sends the kind's warning, if any, to a client that does not choose what happens to dependents.
 func warnOfOrphans(c *call, o *metav1.DeleteOptions) {
 	if c.Resource.DeleteWarning != "" && o.PropagationPolicy == nil &&
 		o.OrphanDependents == nil { //nolint:staticcheck // clients send it
@@ -153,7 +152,7 @@ func (c *call) removeOnce(e *cache.Entry, o metav1.DeleteOptions) (Result, int64
 	return c.mark(e, obj)
 }
 
-// mark writes an object whose deletion has started but must wait for grace or finalizers.
+// mark writes an object whose deletion has started but must wait for its grace period or finalizers.
 func (c *call) mark(e *cache.Entry, obj runtime.Object) (Result, int64, error) {
 	out, value, err := c.encode(obj)
 	if err != nil {
@@ -264,7 +263,6 @@ func (c *call) finalizers(have []string, o *metav1.DeleteOptions) []string {
 	return want
 }
 
-// markDeleting sets the deletion timestamp on an object of a kind without graceful deletion.
 func markDeleting(m metav1.Object, now time.Time) {
 	was := m.GetDeletionTimestamp()
 	if was == nil && m.GetGeneration() > 0 {

@@ -147,8 +147,8 @@ func TestPropagationAndFinalizers(t *testing.T) {
 	}
 }
 
-// Whoever has put a finalizer on an object deletes it in one write. Other finalizers, and those of objects whose
-// deletion has begun, stay.
+// A deletion without a finalizer removes it in the same write. Other finalizers stay, and so do those of objects
+// whose deletion has already begun.
 func TestDeletionWithoutAFinalizer(t *testing.T) {
 	h := build(t)
 	const own, other = "example.com/own", "example.com/other"
@@ -185,7 +185,7 @@ func TestDeletionWithoutAFinalizer(t *testing.T) {
 	}
 }
 
-// A finalizer is removed in the same write where deletion begins with another one, too.
+// The finalizer is also removed if the start of the deletion adds another one.
 func TestDeletionWithoutAFinalizerBeginsWithAnother(t *testing.T) {
 	h := build(t)
 	const own, other, late = "example.com/own", "example.com/other", "example.com/late"
@@ -256,7 +256,7 @@ func TestDeleteCollection(t *testing.T) {
 	require.Len(t, l.Entries, 10)
 }
 
-// A client that deletes a job and does not say what is to become of its pods is warned that they stay, as by upstream.
+// As in upstream, deleting a job without a propagation policy warns that its pods stay.
 func TestDeletingAJobWarns(t *testing.T) {
 	h := build(t)
 	job := at(batchv1.SchemeGroupVersion.WithKind("Job"), "work", "j")

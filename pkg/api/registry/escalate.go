@@ -15,10 +15,10 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// checkEscalation refuses roles and bindings that grant more than their author has, unless the author has the verb
-// escalate or bind, policies whose parameters their author may not read, certificates of signers that the author may
-// not act as, and claims of devices that the author may not make. Without an authorizer, and for system:masters, it
-// allows everything.
+// checkEscalation rejects roles and bindings that grant more than their author has, unless the author has the verb
+// escalate or bind; policies whose parameters the author may not read; certificates of signers that the author may
+// not act as; and claims of devices that the author may not make. It allows everything to system:masters or without
+// an authorizer.
 func (c *call) checkEscalation(obj, old runtime.Object) error {
 	if err := c.mayReadParams(obj, old); err != nil {
 		return err

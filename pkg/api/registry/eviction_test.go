@@ -17,7 +17,7 @@ func budgetTarget(name string) Target {
 	return at(policyv1.SchemeGroupVersion.WithKind("PodDisruptionBudget"), "work", name)
 }
 
-// guard puts a budget over the pods labelled app=x, and gives it a status.
+// guard creates a budget for the pods labelled app=x, with a status.
 func (h *env) guard(name string, status policyv1.PodDisruptionBudgetStatus,
 	change ...func(*policyv1.PodDisruptionBudget)) *policyv1.PodDisruptionBudget {
 	one := intstr.FromInt32(1)
@@ -35,7 +35,7 @@ func (h *env) guard(name string, status policyv1.PodDisruptionBudgetStatus,
 	return answer[*policyv1.PodDisruptionBudget](h.t, res, err)
 }
 
-// runs puts a running pod labelled app=x.
+// runs creates a running pod labelled app=x.
 func (h *env) runs(name string, ready bool) *corev1.Pod {
 	p := smallPod(name)
 	p.Labels, p.Spec.NodeName = map[string]string{"app": "x"}, "n"
@@ -182,7 +182,7 @@ func TestEvictionOfAWaitingPod(t *testing.T) {
 	requireStatus(t, h.evict("p", metav1.CreateOptions{}), 404)
 }
 
-// TestEvictionsDoNotOverspend: however many evict at once, a budget is spent once.
+// TestEvictionsDoNotOverspend: concurrent evictions do not exceed a budget.
 func TestEvictionsDoNotOverspend(t *testing.T) {
 	h := build(t)
 	h.guard("b", policyv1.PodDisruptionBudgetStatus{

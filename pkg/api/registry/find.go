@@ -10,8 +10,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// find reads an object of another kind in its internal version. If the cache does not have it, the cache is brought up
-// to date before NotFound is returned.
+// find reads an object of another kind in its internal version. Before it returns NotFound, it brings the cache up
+// to date.
 func find[T runtime.Object](c *call, row *kind.Resource, namespace, name string) (none T, _ error) {
 	if row == nil {
 		return none, apierrors.NewInternalError(fmt.Errorf("cannot look up %q: its kind is not served", name))

@@ -53,7 +53,7 @@ func numbered(head, format, tail string, n int) string {
 	return b.String() + tail
 }
 
-// cheap checks the cost of a request. It skips the check with the race detector, which multiplies the cost and also
+// cheap checks the cost of a request. It does nothing under the race detector, which multiplies the cost and also
 // enables the cache's hash checks; hack/test.sh runs these tests without it too.
 func cheap(t *testing.T, bytes int64, cpu time.Duration) {
 	t.Helper()

@@ -25,9 +25,9 @@ type List struct {
 	Remaining *int64
 }
 
-// List reads a collection. Without a resourceVersion it reflects every write acknowledged before the call. Further
-// pages are of the first page's revision. Once that is compacted, they fail with 410 Expired and a token for an
-// inconsistent continuation.
+// List reads a collection. Without a resourceVersion it reflects every write acknowledged before the call. All
+// pages show the revision of the first page. After that is compacted, the rest fails with 410 Expired and a token
+// for an inconsistent continuation.
 func (r *Registry) List(ctx context.Context, t Target, o metav1.ListOptions) (*List, error) {
 	c, err := r.begin(ctx, t, "list", nil)
 	if err != nil {
@@ -93,7 +93,7 @@ func (c *call) listNow(q cache.Query, o *metav1.ListOptions, prefix, from string
 		return nil, StoreReadError(c.gr(), broken)
 	}
 	if c.row.PerVersion && c.row != c.Resource && q.Fields != nil && !q.Fields.Empty() {
-		// All are converted together, not one by one as they are selected.
+		// Convert all objects at once: the selection would convert them one by one.
 		every, _ := c.cache.List(c.row, cache.Query{Namespace: q.Namespace})
 		if _, err := asAll(c.Resource, every); err != nil {
 			return nil, err
@@ -102,8 +102,8 @@ func (c *call) listNow(q cache.Query, o *metav1.ListOptions, prefix, from string
 	return c.listCached(q, o, prefix, from, 0)
 }
 
-// listCached lists from the cache, starting at the key from, as of revision rev (0: now). It returns nil if the cache
-// does not have that state.
+// listCached lists from the cache, starting at the key from, as of revision rev (0: now). It returns nil if the
+// cache does not have that revision.
 func (c *call) listCached(q cache.Query, o *metav1.ListOptions, prefix, from string, rev int64) (*List, error) {
 	p, ok := c.cache.Page(c.selecting(), q, from, o.Limit, rev)
 	if !ok {
@@ -116,7 +116,7 @@ func (c *call) listCached(q cache.Query, o *metav1.ListOptions, prefix, from str
 	return l, l.more(q, prefix, p.Remaining)
 }
 
-// more sets the continue token, and RemainingItemCount where it is known, on a page that is not the last.
+// more sets the continue token and, if it is known, RemainingItemCount on a page that is not the last.
 func (l *List) more(q cache.Query, prefix string, left int64) error {
 	last := l.Entries[len(l.Entries)-1].Key
 	token, err := storage.EncodeContinue(last+"\x00", prefix, l.Revision)
@@ -133,7 +133,7 @@ func (l *List) more(q cache.Query, prefix string, left int64) error {
 // pageKeys is the number of keys read from the store at a time when selectors filter the result.
 const pageKeys = 1000
 
-// listAt lists an older revision: from the cache if it still has it, else from the store. Objects unchanged since then
+// listAt lists an older revision, from the cache if possible, else from the store. Objects unchanged since then
 // come from the cache.
 func (c *call) listAt(q cache.Query, o *metav1.ListOptions, prefix, from string, rev int64) (*List, error) {
 	if rev >= c.store.Compacted() && len(c.cache.Unreadable(prefix)) == 0 {
@@ -179,7 +179,6 @@ func (c *call) listAt(q cache.Query, o *metav1.ListOptions, prefix, from string,
 	}
 }
 
-// entryOf returns the cached entry of a stored value, or decodes it.
 func (c *call) entryOf(kv store.KV) (*cache.Entry, error) {
 	namespace, name, _ := strings.Cut(kv.Key[len(c.row.Prefix("")):], "/")
 	if !c.row.Namespaced {
@@ -205,8 +204,8 @@ func selects(row *kind.Resource, q cache.Query, e *cache.Entry) bool {
 	return q.Fields == nil || q.Fields.Empty() || q.Fields.Matches(row.Fields(e.Object))
 }
 
-// expired is upstream's response to a continue token whose revision is compacted: 410, with a new token for the rest of
-// the collection as it is now.
+// expired is upstream's response to a continue token whose revision is compacted: 410, with a new token for the
+// rest of the collection in its current state.
 func (c *call) expired(o *metav1.ListOptions, prefix, from string) error {
 	if o.Continue == "" {
 		return apierrors.NewResourceExpired(fmt.Sprintf("The resourceVersion for the provided list is too old: %s",

@@ -66,7 +66,7 @@ func (c *call) fieldManager(strategy any) (*managedfields.FieldManager, error) {
 	return c.managers.get(key, versions{c.Resource, c.kinds.Table()}, c.Resource.GroupVersionKind, known, reset)
 }
 
-// converter is what upstream's field manager requires for a kind.
+// converter is the interface that upstream's field manager needs for a kind.
 type converter interface {
 	runtime.ObjectConvertor
 	runtime.ObjectDefaulter
@@ -89,7 +89,7 @@ func (m *managers) get(key managerKey, v converter, gvk schema.GroupVersionKind,
 		f, err = managedfields.NewDefaultFieldManager(m.schema, v, v, v, gvk, gvk.GroupVersion(), key.subresource, reset)
 	} else {
 		types := key.row.Types
-		if types == nil || gvk != key.row.GroupVersionKind { // the row's types do not have the kind of a subresource
+		if types == nil || gvk != key.row.GroupVersionKind { // the row's types do not include a subresource's kind
 			types = managedfields.NewDeducedTypeConverter()
 		}
 		f, err = managedfields.NewDefaultCRDFieldManager(types, v, v, v, gvk, gvk.GroupVersion(), key.subresource, reset)
@@ -119,16 +119,16 @@ func (m *managers) own(key managerKey,
 }
 
 func (m *managers) keep(key managerKey, f *managedfields.FieldManager) {
-	if m.of == nil || len(m.of) >= maxManagers { // they may belong to rows that were replaced, and are cheap to recreate
+	if m.of == nil || len(m.of) >= maxManagers { // some may belong to replaced rows, and all are cheap to recreate
 		m.of = map[managerKey]*managedfields.FieldManager{}
 	}
 	m.of[key] = f
 }
 
-// plan returns the plan for comparing the objects that the call writes, nil where upstream's field manager is used.
+// plan returns the plan for comparing the objects that the call writes, or nil to use upstream's field manager.
 func (c *call) plan(strategy any) *fieldset.Plan {
 	if !c.Resource.Proto && c.Resource.Record == "" || c.Resource.Managers != nil {
-		return nil // it is not in the schema of the built-in kinds
+		return nil // the kind is not in the schema of the built-in kinds
 	}
 	m, key := &c.managers, managerKey{c.Resource, c.Subresource}
 	m.mu.RLock()
@@ -206,7 +206,6 @@ func (c *call) apply(data []byte, o *metav1.PatchOptions, update metav1.UpdateOp
 	return w.run()
 }
 
-// applyTo returns the object with a configuration applied to it.
 func applyTo(f *managedfields.FieldManager, live runtime.Object, config map[string]any,
 	o *metav1.PatchOptions) (runtime.Object, error) {
 	patch := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(config)}
@@ -220,8 +219,8 @@ func applyTo(f *managedfields.FieldManager, live runtime.Object, config map[stri
 	return out, nil
 }
 
-// maxApplied bounds the sum of the squared lengths of the maps and lists in an applied configuration: field sets are
-// kept sorted by insertion.
+// maxApplied bounds the sum of the squared lengths of the maps and lists in an applied configuration: upstream
+// sorts field sets by insertion.
 const maxApplied = 12_000 * 12_000
 
 // configuration decodes an apply patch, which is YAML or, from nearly all clients, JSON.
@@ -269,5 +268,5 @@ func (c *call) configuration(data []byte, directive string) (map[string]any, err
 
 var errManyFields = errors.New("the configuration has too many fields")
 
-// maxDetail is the maximum size, in bytes, of what an error says about a client's request body.
+// maxDetail limits the part of an error message that depends on a client's request body, in bytes.
 const maxDetail = 4 << 10

@@ -99,8 +99,8 @@ func (v versions) ConvertFieldLabel(_ schema.GroupVersionKind, label, value stri
 	return label, value, nil
 }
 
-// oneVersion is the converter for a subresource whose kind exists in one version only. Conversion to it only gives
-// unstructured objects their type.
+// oneVersion is the converter for a subresource whose kind exists in one version only. It only converts
+// unstructured objects to their Go type.
 type oneVersion struct {
 	gvk  schema.GroupVersionKind
 	make func() runtime.Object

@@ -20,8 +20,8 @@ func hasSpecFinalizers(o client.Object) bool {
 	return ok && len(ns.Spec.Finalizers) > 0
 }
 
-// terminate handles the deletion of a namespace until it is empty: the first request makes it Terminating, and it stays
-// until its spec has no finalizers. done is false if it may be deleted from the store.
+// terminate handles the deletion of a namespace until it is empty: the first request makes it Terminating, and it
+// stays until its spec has no finalizers. done is false if the namespace may be deleted from the store.
 func (c *call) terminate(e *cache.Entry, obj runtime.Object,
 	o *metav1.DeleteOptions) (done bool, _ Result, _ int64, _ error) {
 	ns, ok := obj.(*core.Namespace)

@@ -36,7 +36,6 @@ type ports struct {
 	used  map[int32]bool // by any Service; nil until read is called
 }
 
-// read loads all reserved ports from the store.
 func (p *ports) read() error {
 	if p.used != nil {
 		return nil
@@ -54,7 +53,6 @@ func (p *ports) read() error {
 	return nil
 }
 
-// free reports whether a single port is free.
 func (p *ports) free(port int32) (bool, error) {
 	if p.taken[port] {
 		return false, nil
@@ -126,8 +124,8 @@ func (p *ports) nodePorts(now, was *core.Service) error {
 	return nil
 }
 
-// take reserves the given node port, or any free one if it is 0. As upstream (KEP-3668), it uses the low part of the
-// range, 16 to 128 ports that are meant for explicit requests, only once the rest is full.
+// take reserves the given node port, or any free one if it is 0. As upstream (KEP-3668), it leaves the low part of
+// the range, 16 to 128 ports, to explicit requests until the rest is full.
 func (p *ports) take(port *int32) error {
 	first, last := p.cfg.NodePortMin, p.cfg.NodePortMax
 	if *port != 0 && (*port < first || *port > last) {
@@ -166,7 +164,7 @@ func (p *ports) take(port *int32) error {
 	return nil
 }
 
-// search takes the first free one of n ports from a random start.
+// search takes a free one of n ports, beginning at a random port.
 func (p *ports) search(port *int32, from, n int32) bool {
 	if n <= 0 {
 		return false

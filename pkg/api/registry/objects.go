@@ -24,7 +24,7 @@ type objects struct {
 
 var _ admission.ObjectInterfaces = (*objects)(nil)
 
-// objectsOf creates the objects of a table, for kind.Derive.
+// objectsOf creates the objects of a table. It is used with kind.Derive.
 func objectsOf(t *kind.Table) *objects {
 	// Resources with the same storage prefix are versions of each other, as in upstream.
 	keys := map[schema.GroupResource]string{}
@@ -66,8 +66,8 @@ func (o *objects) row(gvk schema.GroupVersionKind) (*kind.Resource, error) {
 	return nil, runtime.NewNotRegisteredErrForKind("kinds", gvk)
 }
 
-// rowOf returns the row of an object whose kind is not in upstream's scheme. Objects from Go code may not have their
-// kind set.
+// rowOf returns the row of an object whose kind is not in upstream's scheme. Objects created by Go code may lack
+// their kind.
 func (o *objects) rowOf(obj runtime.Object) (*kind.Resource, error) {
 	if gvk := obj.GetObjectKind().GroupVersionKind(); !gvk.Empty() {
 		return o.row(gvk)
@@ -116,9 +116,8 @@ func (o *objects) Default(obj runtime.Object) {
 	legacyscheme.Scheme.Default(obj)
 }
 
-// Convert sets out to in, converted to out's version, which may be the internal one. What it sets an object without a
-// Go type to is brought into the form that its schema gives: webhooks may have added fields that are not in it. It
-// implements runtime.ObjectConvertor.
+// Convert sets out to in, converted to out's version, which may be the internal one. It coerces an unstructured out
+// to its schema: webhooks may have added unknown fields. It implements runtime.ObjectConvertor.
 func (o *objects) Convert(in, out, context any) error {
 	from, ok := in.(runtime.Object)
 	to, same := out.(runtime.Object)
@@ -150,14 +149,13 @@ func (o *objects) Convert(in, out, context any) error {
 
 // known reports whether an object's type is in upstream's scheme.
 func known(o runtime.Object) bool {
-	if _, ok := o.(runtime.Unstructured); ok { // the scheme takes any of them for what it says it is
+	if _, ok := o.(runtime.Unstructured); ok { // the scheme accepts an unstructured object of any kind
 		return legacyscheme.Scheme.Recognizes(o.GetObjectKind().GroupVersionKind())
 	}
 	_, _, err := legacyscheme.Scheme.ObjectKinds(o)
 	return err == nil
 }
 
-// converted returns from in the version of to.
 func (o *objects) converted(from, to runtime.Object) (runtime.Object, error) {
 	source, notVersioned := o.rowOf(from)
 	target, internal := o.rowOf(to)
@@ -173,8 +171,8 @@ func (o *objects) converted(from, to runtime.Object) (runtime.Object, error) {
 	return nil, notVersioned
 }
 
-// convert converts an object of one of our own kinds, or of a custom one, to another version. If to is empty, it
-// returns the object's own.
+// convert converts an object of a Coracle or custom kind to another version. If to is empty, it returns the object
+// unchanged.
 func (o *objects) convert(obj client.Object, source *kind.Resource, to schema.GroupVersionKind) (client.Object, error) {
 	if to.Empty() || to == source.GroupVersionKind {
 		return obj, nil
@@ -201,7 +199,7 @@ func (o *objects) ConvertToVersion(in runtime.Object, version runtime.GroupVersi
 	if !ok {
 		return nil, runtime.NewNotRegisteredGVKErrForTarget("kinds", source.GroupVersionKind, version)
 	}
-	// a policy changed an object that has a Go type
+	// An admission policy has changed a typed object, which made it unstructured.
 	if u, ok := in.(*unstructured.Unstructured); ok && !source.Unstructured() {
 		obj = source.New()
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(u.Object, obj); err != nil {

@@ -88,7 +88,7 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 	if err != nil {
 		return Result{}, err
 	}
-	// A patched object carries the revision it was made from. If the patch sets another one, that is the caller's
+	// A patched object has the revision that it was made from. If the patch sets another one, that is the caller's
 	// precondition, and a mismatch is the only conflict that is not retried.
 	w.upsert = false
 	w.change = func(e *cache.Entry) (client.Object, error) {
@@ -104,7 +104,7 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 			}
 			return out, c.checkPatched(out)
 		}
-		// The managers of fields, which are often half of an object, need not be decoded to be kept.
+		// Managed fields are often half of an object. A patch that does not reach them need not decode them.
 		bare := kind.Shallow(old.Object)
 		bare.SetManagedFields(nil)
 		if err := p.apply(bare, func() []byte { return withoutManagers(old.JSON()) }, out); err != nil {
@@ -116,7 +116,7 @@ func (r *Registry) Patch(ctx context.Context, t Target, pt types.PatchType, data
 	return w.run()
 }
 
-// checkPatched refuses an object whose name a patch changed, removed or did not give.
+// checkPatched rejects an object whose name a patch changed, removed or did not give.
 func (c *call) checkPatched(o client.Object) error {
 	if o.GetName() == "" {
 		return apierrors.NewBadRequest(fmt.Sprintf("the name of the object (%s based on URL) was undeterminable: name must "+
@@ -138,11 +138,11 @@ func (c *call) sameRevision(now, old client.Object) error {
 	return nil
 }
 
-// patch is parsed once and applied for each attempt.
+// patch is parsed once and applied in each attempt.
 type patch struct {
 	ctx    context.Context
 	kind   types.PatchType
-	of     schema.GroupVersionKind // of what is patched
+	of     schema.GroupVersionKind // kind of the patched object
 	data   []byte
 	coerce func(client.Object, kind.Coercion) ([]string, error) // of the patched kind; may be nil
 	// FieldValidation: Strict, Warn, Ignore; empty is Warn, as upstream's default
@@ -187,7 +187,7 @@ func (p *patch) parse() (err error) {
 	return nil
 }
 
-// unsupportedPatch is a 415 with the supported media types.
+// unsupportedPatch returns a 415 error with the supported media types.
 func unsupportedPatch(kind types.PatchType) error {
 	accepted := []types.PatchType{types.JSONPatchType, types.MergePatchType, types.ApplyPatchType}
 	if kind != types.StrategicMergePatchType {
@@ -200,8 +200,8 @@ func unsupportedPatch(kind types.PatchType) error {
 	}}
 }
 
-// apply sets out, an empty object of old's type, to old with the patch applied. encoded may be nil; else it returns
-// old's JSON.
+// apply sets out, an empty object of old's type, to old with the patch applied. encoded, if not nil, returns old's
+// JSON.
 func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Object) error {
 	if p.kind == types.StrategicMergePatchType {
 		return p.strategic(old, out)
@@ -251,9 +251,9 @@ func (p *patch) apply(old runtime.Object, encoded func() []byte, out runtime.Obj
 	return p.reportProblems(func() string { return string(after) }, problems)
 }
 
-// keepsKind refuses a patch that makes an object of a Go type one of another kind.
+// keepsKind rejects a patch that changes the kind or version of a typed object.
 func (p *patch) keepsKind(out runtime.Object) error {
-	if _, ok := out.(*unstructured.Unstructured); ok { // of these the strategy checks the kind
+	if _, ok := out.(*unstructured.Unstructured); ok { // the strategy checks the kind of unstructured objects
 		return nil
 	}
 	is := out.GetObjectKind().GroupVersionKind()
@@ -263,8 +263,8 @@ func (p *patch) keepsKind(out runtime.Object) error {
 	return nil
 }
 
-// unmarshalStrict decodes an object and returns the unknown and repeated fields that it finds. Objects without a Go
-// type decode themselves, which finds none, so their content is decoded.
+// unmarshalStrict decodes an object and returns its unknown and repeated fields. The decoder of unstructured
+// objects reports neither, so their content is decoded as a map.
 func unmarshalStrict(data []byte, out runtime.Object) ([]error, error) {
 	u, ok := out.(*unstructured.Unstructured)
 	if !ok {
@@ -283,8 +283,8 @@ func invalidPatch(value string, err error) error {
 		})
 }
 
-// reportProblems refuses, or warns of, unknown and duplicate fields, depending on FieldValidation. value is the patch
-// as an error shows it.
+// reportProblems rejects unknown and duplicate fields, or warns of them, depending on FieldValidation. value
+// returns the patch for the error message.
 func (p *patch) reportProblems(value func() string, problems []error) error {
 	all := slices.Concat(p.problems, problems)
 	if len(all) == 0 || !p.checks() {
@@ -335,7 +335,7 @@ func (p *patch) strategic(old, out runtime.Object) error {
 	return p.reportProblems(func() string { return fmt.Sprintf("%+v", p.merge) }, found)
 }
 
-// mergeInto returns a strategic merge of the patch into before, which is changed. typed is an object of the patched
+// mergeInto applies the patch to before, which it modifies, by a strategic merge. typed is an object of the patched
 // type.
 func (p *patch) mergeInto(before map[string]any, typed runtime.Object) (map[string]any, error) {
 	if err := p.checkMergeCost(before); err != nil {

@@ -12,8 +12,8 @@ const (
 	maxCompared = 10_000_000
 )
 
-// checkCost limits the cost of patching an object. The library decodes one level at a time, keeping the text of each,
-// and copies the list for each item that is added or removed.
+// checkCost limits the cost of patching an object. The JSON patch library decodes one level at a time, keeping the
+// text of each, and copies the list for each item that is added or removed.
 func (p *patch) checkCost(before []byte) error {
 	have, err := payload.Measure(before, nil)
 	if err != nil {
@@ -30,8 +30,7 @@ func (p *patch) checkCost(before []byte) error {
 	return nil
 }
 
-// checkMergeCost limits the cost of a strategic merge, which searches the object's list for each list item of the
-// patch.
+// checkMergeCost limits the cost of a strategic merge, which searches the object's list for each item of the patch.
 func (p *patch) checkMergeCost(before map[string]any) error {
 	const few = 64
 	if p.shape.Items <= few {
@@ -43,7 +42,6 @@ func (p *patch) checkMergeCost(before map[string]any) error {
 	return nil
 }
 
-// longestList returns the length of the longest list in a value.
 func longestList(v any) (n int64) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// limitCopies sets upstream's limit on the bytes added by copy operations of one JSON patch. The library has no other
-// way than this variable, which applies to the whole process.
+// limitCopies sets upstream's limit on the bytes added by copy operations of one JSON patch. The library offers
+// only a variable, which applies to the whole process.
 func limitCopies() {
 	if have := atomic.LoadInt64(&jsonpatch.AccumulatedCopySizeLimit); have <= 0 || have > maxPatchBytes {
 		atomic.StoreInt64(&jsonpatch.AccumulatedCopySizeLimit, maxPatchBytes)
@@ -62,13 +62,13 @@ func (p *patch) parseOperations(bad func(error) error) error {
 	return nil
 }
 
-// reachesManagers says that the value at a path of a JSON patch is, holds or is in metadata.managedFields.
+// reachesManagers reports whether a path of a JSON patch is metadata.managedFields, leads to it or is in it.
 func reachesManagers(path string) bool {
 	return path == "" || path == "/metadata" || strings.HasPrefix(path, "/metadata/managedFields")
 }
 
-// withoutManagers cuts metadata.managedFields out of the JSON of an object of a built-in kind that has them. Its
-// metadata comes first, and nothing else in there is a list of that name.
+// withoutManagers cuts metadata.managedFields out of the JSON of a built-in object. It relies on metadata being
+// encoded first and containing no other list of that name.
 func withoutManagers(object []byte) []byte {
 	start := bytes.Index(object, []byte(`,"managedFields":[`))
 	if start < 0 {
@@ -93,8 +93,8 @@ func withoutManagers(object []byte) []byte {
 	return object
 }
 
-// applyOperations applies the operations of a JSON patch. The library panics on some invalid ones, such as replacing an
-// object with nothing.
+// applyOperations applies the operations of a JSON patch. The library panics on some invalid operations, such as
+// replacing an object with nothing.
 func (p *patch) applyOperations(before []byte) (after []byte, err error) {
 	defer func() {
 		if wrong := recover(); wrong != nil {

@@ -23,7 +23,7 @@ func part(old runtime.Object, patch map[string]any) runtime.Object {
 	return out.Interface().(runtime.Object)
 }
 
-// graft sets out, an empty object, to old, with the fields that the patch names from merged.
+// graft sets out, an empty object, to a copy of old with the fields that the patch names taken from merged.
 func graft(out, old, merged runtime.Object, patch map[string]any) {
 	into := reflect.ValueOf(out).Elem()
 	into.Set(reflect.ValueOf(old.DeepCopyObject()).Elem())
@@ -68,8 +68,8 @@ type patchField struct {
 // patchFields are the fields of a struct by their JSON names.
 type patchFields map[string]patchField
 
-// covers reports whether all that a patch can change are the fields that it names: directives for the whole, such as
-// $patch, change others. The directives for one field are for lists.
+// covers reports whether a patch changes only the fields that it names. Directives for a whole object, such as
+// $patch, change other fields. Directives for one field apply to lists.
 func (all patchFields) covers(patch map[string]any) bool {
 	for name := range patch {
 		if !strings.HasPrefix(name, "$") {
@@ -82,7 +82,7 @@ func (all patchFields) covers(patch map[string]any) bool {
 	return true
 }
 
-// fieldName returns the field that a key of a patch is about.
+// fieldName returns the name of the field that a key of a patch refers to.
 func fieldName(key string) string {
 	for _, directive := range []string{"$setElementOrder/", "$deleteFromPrimitiveList/"} {
 		if name, ok := strings.CutPrefix(key, directive); ok {
@@ -118,8 +118,8 @@ func (all patchFields) add(t reflect.Type, at []int) {
 	}
 }
 
-// mergedAsStruct reports whether a field holds a struct, or a pointer to one, whose JSON consists of its fields. One
-// that is omitted when it has none set is not such a field: with fewer fields, it would seem to be absent.
+// mergedAsStruct reports whether a field is a struct, or a pointer to one, whose JSON consists of its fields. It
+// excludes fields with omitzero: with only some of its fields set, such a struct could seem absent.
 func mergedAsStruct(f reflect.StructField, options string) bool {
 	t := f.Type
 	if t.Kind() == reflect.Pointer {

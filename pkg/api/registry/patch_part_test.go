@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// partial are parts of patches of pods and deployments, for one place of the object each.
+// partial are partial patches of pods and deployments, each for one place in the object.
 var partial = []string{
 	`{"metadata":{"labels":{"a":"2","b":null}}}`, `{"metadata":{"labels":null}}`,
 	`{"metadata":{"uid":"u","$deleteFromPrimitiveList/finalizers":["x"]}}`,
@@ -129,7 +129,7 @@ func TestPartialStrategicMerge(t *testing.T) {
 	})
 }
 
-// join adds what is in one patch to another.
+// join merges one patch into another.
 func join(into, from map[string]any) {
 	for k, v := range from {
 		a, ok1 := into[k].(map[string]any)

@@ -178,7 +178,7 @@ func TestPatch(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c.o.DryRun = []string{metav1.DryRunAll} // the cases leave each other alone
+			c.o.DryRun = []string{metav1.DryRunAll} // the cases do not affect each other
 			res, err := h.Patch(h.ctx, c.target, c.kind, []byte(c.data), c.o)
 			if c.code != 0 {
 				requireStatus(t, err, c.code, c.words...)

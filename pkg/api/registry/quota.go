@@ -25,11 +25,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// quotas implements the ResourceQuota plugin: before a write, it is charged to the status of the namespace's quotas.
-// Charges that the cache does not show yet are remembered, so that a recount includes them.
+// quotas implements the ResourceQuota plugin: it charges each write to the status of the namespace's quotas before
+// the write. It remembers charges whose write the cache does not show yet, so that a recount includes them.
 //
 // Decision: upstream's evaluators and CheckRequest decide, but each request makes its own conditional update of the
-// quota. Upstream's evaluator batches them with goroutines and timers, which would cost an idle process something.
+// quota. Upstream batches the updates with goroutines and timers, which have a cost even in an idle process.
 type quotas struct {
 	r         *Registry
 	row       *kind.Resource
@@ -44,7 +44,7 @@ type quotas struct {
 	charges map[*charge]struct{} // one for each write in flight in a namespace with quotas
 }
 
-// charge is what a write in flight adds to quotas.
+// charge is the usage that a write in flight adds to quotas.
 type charge struct {
 	q         *quotas
 	row       *kind.Resource
@@ -54,8 +54,8 @@ type charge struct {
 	added     map[types.UID]corev1.ResourceList
 }
 
-// UseQuotas enables quota checks. A limited resource cannot be used in a namespace without a quota that covers it. Call
-// it before the first write.
+// UseQuotas enables quota checks. A limited resource cannot be used in a namespace without a quota that covers it.
+// Call UseQuotas before the first write.
 func (r *Registry) UseQuotas(limited []resourcequotaapi.LimitedResource) error {
 	q := &quotas{r: r, row: r.kinds.Table().ByGVK(corev1.SchemeGroupVersion.WithKind("ResourceQuota")), limited: limited,
 		seed: maphash.MakeSeed(), charges: map[*charge]struct{}{}}
@@ -69,15 +69,15 @@ func (r *Registry) UseQuotas(limited []resourcequotaapi.LimitedResource) error {
 		return err
 	}
 	q.evaluator = kind.Derive(r.kinds, func(t *kind.Table) quota.Registry {
-		all, _ := evaluators(t, nil) // fails for no set of kinds
+		all, _ := evaluators(t, nil) // the kinds do not affect the error
 		return all
 	})
 	r.quotas = q
 	return nil
 }
 
-// evaluators returns upstream's evaluators and an object count evaluator for each other kind. Resource claims have one
-// that is made when it is used (claimEvaluator).
+// evaluators returns upstream's evaluators and an object count evaluator for each other kind. It leaves out
+// resource claims, whose evaluator is created for each use (claimEvaluator).
 func evaluators(t *kind.Table, list quota.ListerForResourceFunc) (quota.Registry, error) {
 	all, err := core.NewEvaluators(list, nil, func(r schema.GroupVersionResource) bool {
 		return r.Group != "resource.k8s.io"
@@ -95,7 +95,6 @@ func evaluators(t *kind.Table, list quota.ListerForResourceFunc) (quota.Registry
 	return registry, nil
 }
 
-// of returns deep copies of the quotas in a namespace.
 func (q *quotas) of(namespace string) []corev1.ResourceQuota {
 	entries, _ := q.r.cache.List(q.row, cache.Query{Namespace: namespace})
 	list := make([]corev1.ResourceQuota, 0, len(entries))
@@ -107,8 +106,8 @@ func (q *quotas) of(namespace string) []corev1.ResourceQuota {
 	return list
 }
 
-// charge checks an admitted write against the quotas of its namespace and charges it to them. The caller releases the
-// result once the write has failed or is in the cache. It is nil if nothing was charged.
+// charge checks an admitted write against the quotas of its namespace and charges it to them. The caller releases
+// the result once the write has failed or is in the cache. The result is nil if nothing was charged.
 func (c *call) charge(obj, old runtime.Object, name string, op admission.Operation, o runtime.Object,
 	was int64) (*charge, error) {
 	q := c.quotas
@@ -140,7 +139,7 @@ func (c *call) charge(obj, old runtime.Object, name string, op admission.Operati
 	list = q.of(c.Namespace)
 	next, err := resourcequota.CheckRequest(list, a, evaluator, q.limited)
 	if err != nil && !c.dry {
-		// The cache may be behind, and the quotas less used than it shows.
+		// The cache may be behind and show more usage than there is.
 		if _, err := c.sync(c.ctx); err != nil {
 			return nil, err
 		}
@@ -213,8 +212,8 @@ func (q *quotas) lock(namespace string) chan struct{} {
 	return q.locks[maphash.String(q.seed, namespace)%uint64(len(q.locks))]
 }
 
-// release forgets a charge whose write has failed or is in the cache. An excess charge by a failed write is corrected
-// by the next recount, which the quota's changed status triggers.
+// release forgets a charge whose write has failed or is in the cache. The next recount, which the quota's changed
+// status triggers, corrects the charge of a failed write.
 func (h *charge) release() {
 	if h == nil {
 		return
@@ -224,8 +223,8 @@ func (h *charge) release() {
 	h.q.mu.Unlock()
 }
 
-// QuotaUsage returns what is used in the quota's namespace and scopes, for the resources in its spec.hard: stored
-// objects and writes in flight. It reads the cache, which must not be older than the given quota.
+// QuotaUsage returns the usage of the resources in spec.hard in the quota's namespace and scopes: stored objects
+// and writes in flight. It reads the cache, which must not be older than the given quota.
 func (r *Registry) QuotaUsage(of *corev1.ResourceQuota) (corev1.ResourceList, error) {
 	if r.quotas == nil {
 		return nil, nil
@@ -234,9 +233,9 @@ func (r *Registry) QuotaUsage(of *corev1.ResourceQuota) (corev1.ResourceList, er
 }
 
 func (q *quotas) usage(of *corev1.ResourceQuota) (corev1.ResourceList, error) {
-	// Charges are read before the lists: one that is released in between has its object in the later lists. The lock is
-	// needed because a charge between its registration and its write to the quota would be counted here, and then
-	// charged again.
+	// Read charges before the lists: if a charge is released in between, the later lists show its object. Without
+	// the lock, a charge that is registered but not yet written to the quota would be counted here and then charged
+	// again.
 	lock := q.lock(of.Namespace)
 	lock <- struct{}{}
 	q.mu.Lock()

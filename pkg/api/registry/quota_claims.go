@@ -19,30 +19,30 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// claimEvaluator returns upstream's evaluator of resource claims: how many there are, and how many devices they ask
-// for, by class and by the extended resource that a class serves (KEP-5004). What the pod of a claim is charged for its
-// extended resources, the claim is not. The classes are those of now: it is made for one use. list is nil if it is not
-// used for counting.
+// claimEvaluator returns upstream's evaluator of resource claims: their number, and the number of devices they
+// request, by class and by the class's extended resource (KEP-5004). A claim is not charged for extended resources
+// that its pod is charged for. The evaluator keeps the current classes, so create one for each use. list may be nil
+// if the evaluator does not count.
 func (q *quotas) claimEvaluator(list quota.ListerForResourceFunc) quota.Evaluator {
 	classes := extendedresourcecache.NewExtendedResourceCache(klog.Logger{})
 	for _, e := range q.list("deviceclasses", "") {
 		classes.OnAdd(e.Object, true)
 	}
-	firsts := map[string]map[types.UID]*resourcev1.ResourceClaim{} // of each namespace, which is read once
+	firsts := map[string]map[types.UID]*resourcev1.ResourceClaim{} // by namespace, each read once
 	owned := func(namespace string, pod types.UID) ([]*resourcev1.ResourceClaim, error) {
 		if firsts[namespace] == nil {
 			firsts[namespace] = q.firstClaims(namespace)
 		}
 		if c := firsts[namespace][pod]; c != nil {
-			return []*resourcev1.ResourceClaim{c}, nil // with which the evaluator compares any other
+			return []*resourcev1.ResourceClaim{c}, nil // the evaluator looks for an older claim of the pod
 		}
 		return nil, nil
 	}
 	return core.NewResourceClaimEvaluator(list, classes, podLister{q: q}, owned)
 }
 
-// firstClaims returns the claims for extended resources of a namespace's pods. Of those that say to be of the same pod,
-// only the first one is.
+// firstClaims returns the claims for extended resources in a namespace, by the UID of their pod. If several claims
+// name the same pod, only the oldest counts.
 func (q *quotas) firstClaims(namespace string) map[types.UID]*resourcev1.ResourceClaim {
 	first := map[types.UID]*resourcev1.ResourceClaim{}
 	for _, e := range q.list("resourceclaims", namespace) {
@@ -72,7 +72,7 @@ func (q *quotas) list(resource, namespace string) []*cache.Entry {
 	return entries
 }
 
-// podLister gets pods, for upstream's evaluator. It lists none.
+// podLister gets pods for upstream's evaluator. Its List returns nothing.
 type podLister struct {
 	corelisters.PodNamespaceListerExpansion
 	corelisters.PodListerExpansion

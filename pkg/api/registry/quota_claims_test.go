@@ -9,8 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestQuotaOfDevices: claims are charged for their devices by class and by the extended resource of the class, but not
-// for what their pod is charged.
+// TestQuotaOfDevices: claims are charged for their devices by class and by the class's extended resource, except
+// for devices that their pod is charged for.
 func TestQuotaOfDevices(t *testing.T) {
 	h := quotaEnv(t)
 	of := func(resource, name string) Target {
@@ -44,7 +44,7 @@ func TestQuotaOfDevices(t *testing.T) {
 		for range 2 {
 			require.Equal(t, []string{class, name, implicit},
 				[]string{h.used("q", byClass), h.used("q", byName), h.used("q", byImplicitName)})
-			h.recount(h.quota("q")) // and what is counted is what was charged
+			h.recount(h.quota("q")) // a recount gives the same usage
 		}
 	}
 	used("1", "1", "1")
@@ -53,7 +53,7 @@ func TestQuotaOfDevices(t *testing.T) {
 	requireStatus(t, h.try(of("resourceclaims", ""), claim("b", 2)), 403,
 		"requested: requests.example.com/gpu=2, used: requests.example.com/gpu=3, limited: requests.example.com/gpu=4")
 
-	// The pod is charged for the extended resource, its claim by class, and anything else by both.
+	// The pod is charged by extended resource, its claim by class, and another claim by both.
 	p := smallPod("p")
 	p.Spec.Containers[0].Resources.Limits = hard(gpu, "1")
 	pod := put(h, v1("Pod", ""), p)
@@ -67,5 +67,5 @@ func TestQuotaOfDevices(t *testing.T) {
 	used("4", "4", "4")
 	more := own.DeepCopy()
 	more.Name = "q-extended-resources-x"
-	requireStatus(t, h.try(of("resourceclaims", ""), more), 403, "exceeded quota") // a second one of the pod is no excuse
+	requireStatus(t, h.try(of("resourceclaims", ""), more), 403, "exceeded quota") // charged in full
 }

@@ -37,12 +37,11 @@ func (s *snapshot) shows(h *charge) bool {
 	return false
 }
 
-// lister implements quota.ListerForResourceFunc. For kinds that are not served its lists are empty.
+// lister implements quota.ListerForResourceFunc. Kinds that are not served have empty lists.
 func (s *snapshot) lister(gvr schema.GroupVersionResource) (toolscache.GenericLister, error) {
 	return listed{s, s.q.r.kinds.Table().ByGVR(gvr)}, nil
 }
 
-// listed is the lister of one kind.
 type listed struct {
 	s   *snapshot
 	row *kind.Resource

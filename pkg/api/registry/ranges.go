@@ -25,8 +25,8 @@ const defaultRange = "kubernetes"
 type serviceRange struct {
 	netip.Prefix
 	ready bool         // addresses may be allocated
-	first uint32       // offset of the first address that is allocated unless another is asked for
-	from  *cache.Entry // the ServiceCIDR; nil for the range of the options, which is restored when it is deleted
+	first uint32       // offset of the first address that is allocated without being requested
+	from  *cache.Entry // the ServiceCIDR; nil for Config.ServiceCIDR, which is restored if its object is deleted
 }
 
 // serviceRanges returns the range of the options, then the ranges of the other ServiceCIDR objects. As upstream, one is
@@ -61,7 +61,6 @@ func (r *Registry) serviceRanges() []serviceRange {
 // size returns the number of addresses in the range, including the network and broadcast addresses.
 func (s serviceRange) size() uint32 { return uint32(min(uint64(1)<<(32-s.Bits()), 1<<31)) }
 
-// at returns the address with an offset from the network address.
 func (s serviceRange) at(offset uint32) netip.Addr {
 	base := s.Addr().As4()
 	var b [4]byte
@@ -69,13 +68,13 @@ func (s serviceRange) at(offset uint32) netip.Addr {
 	return netip.AddrFrom4(b)
 }
 
-// usable reports whether a Service may have an address of the range.
+// usable reports whether a Service may have ip: it is in the range, and not its first or last address.
 func (s serviceRange) usable(ip netip.Addr) bool {
 	return s.Contains(ip) && ip != s.Addr() && ip != s.at(s.size()-1)
 }
 
-// stays returns the condition that the range is as it was when an address of it was chosen: it may have been deleted
-// since, and this server may be behind.
+// stays returns the condition that the range's ServiceCIDR has not changed since an address was chosen from it. It
+// may have been deleted while this server's cache is behind.
 func (s serviceRange) stays() []store.Op {
 	if s.from == nil {
 		return nil
@@ -83,7 +82,8 @@ func (s serviceRange) stays() []store.Op {
 	return []store.Op{{Action: store.Check, Key: s.from.Key, Revision: s.from.Revision}}
 }
 
-// mayHave returns the range that allows a Service to ask for ip or, if there is none, an error with upstream's message.
+// mayHave returns the range from which a Service may request ip or, if there is none, an error with upstream's
+// message.
 func (r *Registry) mayHave(ip netip.Addr) (serviceRange, error) {
 	err := fmt.Errorf("the provided network does not match the current range")
 	for _, s := range r.serviceRanges() {
@@ -98,9 +98,9 @@ func (r *Registry) mayHave(ip netip.Addr) (serviceRange, error) {
 	return serviceRange{}, err
 }
 
-// freeIP returns an address that is free according to the cache, and its range, the first one that has any. As upstream
-// (KEP-3070), it uses the low part of a range, 16 to 256 addresses that are meant for explicit requests, only once the
-// rest is full.
+// freeIP returns an address that is free according to the cache, and its range, which is the first with a free
+// address. As upstream (KEP-3070), it leaves the low part of a range, 16 to 256 addresses, to explicit requests
+// until the rest is full.
 func (r *Registry) freeIP() (netip.Addr, serviceRange, bool) {
 	for _, s := range r.serviceRanges() {
 		if !s.ready {
@@ -118,7 +118,7 @@ func (r *Registry) freeIP() (netip.Addr, serviceRange, bool) {
 	return netip.Addr{}, serviceRange{}, false
 }
 
-// search looks for a free address with an offset of [from, to), from a random one on.
+// search returns a free address with an offset in [from, to), beginning at a random offset.
 func (r *Registry) search(s serviceRange, from, to uint32) (netip.Addr, bool) {
 	if from >= to {
 		return netip.Addr{}, false
@@ -134,8 +134,8 @@ func (r *Registry) search(s serviceRange, from, to uint32) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// The sizes of a ServiceCIDR, as lengths of its prefix: a longer one has no address to allocate, a shorter one more
-// than any network has to spare.
+// The allowed prefix lengths of a ServiceCIDR. A longer prefix leaves no address to allocate; a shorter one takes
+// more addresses than any network has to spare.
 const (
 	shortestRange = 8
 	longestRange  = 30
@@ -148,8 +148,8 @@ var elsewhere = []netip.Prefix{
 	netip.MustParsePrefix("224.0.0.0/3"),
 }
 
-// checkRange refuses a ServiceCIDR with a range that it did not have before, and that nodes would not serve: they route
-// all of its addresses to services. Upstream's validation, which allows a second range in an update, checks the syntax.
+// checkRange rejects a ServiceCIDR with a new range that nodes could not serve: they route all addresses of a range
+// to Services. Upstream's validation checks only the syntax, and allows an update to add a second range.
 func (r *Registry) checkRange(s, was *networking.ServiceCIDR) error {
 	var errs field.ErrorList
 	for i, text := range s.Spec.CIDRs {
@@ -161,7 +161,7 @@ func (r *Registry) checkRange(s, was *networking.ServiceCIDR) error {
 		}
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			continue // the strategy's validation says so
+			continue // the strategy's validation reports it
 		}
 		p = p.Masked()
 		switch {

@@ -128,9 +128,9 @@ func checkOptions(o *metav1.ListOptions, watch bool) error {
 }
 
 // Watch starts a watch. The caller sends initial as ADDED events (followed by a bookmark with the annotation
-// k8s.io/initial-events-end at revision sync if o.SendInitialEvents is set), then the watcher's events. The watcher's
-// entries are of the stored version; As converts them to the requested one. Without initial events a watch may start
-// after a revision that has not been reached yet: what comes up to it is not sent.
+// k8s.io/initial-events-end at revision sync if o.SendInitialEvents is set), then the watcher's events. The
+// watcher's entries have the stored version; As converts them to the requested one. Without initial events, a watch
+// may start at a future revision: events up to it are not sent.
 func (r *Registry) Watch(ctx context.Context, t Target,
 	o metav1.ListOptions) (w *cache.Watcher, initial []*cache.Entry, sync int64, err error) {
 	c, err := r.begin(ctx, t, "watch", nil)

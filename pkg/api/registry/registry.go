@@ -39,9 +39,9 @@ type Config struct {
 	Store *store.Store
 	Cache *cache.Cache
 
-	// ServiceCIDR is the first IPv4 range of cluster IPs; ServiceCIDR objects are more. Default 10.43.0.0/16.
+	// ServiceCIDR is the first IPv4 range of cluster IPs; ServiceCIDR objects add others. Default 10.43.0.0/16.
 	ServiceCIDR netip.Prefix
-	// ClusterCIDR is the range of pods, which no range of cluster IPs may overlap. Invalid: not known.
+	// ClusterCIDR is the range of pod IPs, which no range of cluster IPs may overlap. The zero value means unknown.
 	ClusterCIDR netip.Prefix
 	// NodePortMin and NodePortMax are the first and the last node port. Default 30000 and 32767.
 	NodePortMin, NodePortMax int32
@@ -58,8 +58,8 @@ type Config struct {
 	MaxTokenLife   time.Duration
 	ExactTokenLife bool
 
-	// Authorizer decides where a write needs more than its own verb: an update that creates, and roles with rules that
-	// their author does not have. Nil allows everything. It can also be set with UseAuthorizer.
+	// Authorizer decides if a write needs more than its own verb: an update that creates, or a role with rules that
+	// its author does not have. Nil allows everything. It can also be set with UseAuthorizer.
 	Authorizer authorizer.Authorizer
 	// Admission is the chain that every write passes. It can also be set with UseAdmission; until then, writes fail.
 	Admission admission.Interface
@@ -156,7 +156,7 @@ func New(cfg Config) (*Registry, error) {
 // write.
 func (r *Registry) UseAdmission(chain admission.Interface) { r.admission = chain }
 
-// Kinds returns the catalog of the kinds that are served.
+// Kinds returns the catalog of the served kinds.
 func (r *Registry) Kinds() *kind.Catalog { return r.kinds }
 
 // UseAuthorizer sets Config.Authorizer, for authorizers that read through the registry.
@@ -191,8 +191,8 @@ type Target struct {
 	Namespace, Name string
 }
 
-// Result is the result of a call. Entry is set if the object is as stored, to share its encodings; otherwise Object is
-// (dry run, scale, Status of a deletion, eviction, binding).
+// Result is the result of a call. Entry is set if the object is as stored, to share its encodings. Otherwise Object
+// is set (dry run, scale, Status of a deletion, eviction, binding).
 type Result struct {
 	Entry   *cache.Entry
 	Object  runtime.Object
@@ -225,7 +225,7 @@ type call struct {
 	verb string
 
 	without string // the finalizer that a deletion removes; "" for none
-	// conditions of the write of a Service, besides that it and its addresses are unchanged.
+	// conditions are further conditions for the write of a Service, such as an unchanged ServiceCIDR.
 	conditions []store.Op
 }
 
@@ -234,7 +234,7 @@ func (r *Registry) begin(ctx context.Context, t Target, verb string, dryRun []st
 	if t.Resource == nil {
 		return nil, apierrors.NewInternalError(errors.New("a call without a resource"))
 	}
-	if verb != "create" { // then the strategy says more
+	if verb != "create" { // the strategy's error says more
 		if wrong := content.IsPathSegmentName(t.Name); len(wrong) > 0 {
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("Name parameter invalid: %q: %s", t.Name, strings.Join(wrong, ";")))
 		}
@@ -270,8 +270,8 @@ func (c *call) notFound() error {
 // entry returns the object's entry in the cache, or nil.
 func (c *call) entry() *cache.Entry { return c.cache.Get(c.row, c.Namespace, c.Name) }
 
-// strategy is that by which objects are written: the stored version's, which works on the internal version that all
-// versions share, unless each version has its own.
+// strategy returns the strategy that writes objects: the stored version's, which works on the internal version
+// shared by all versions, unless each version has its own.
 func (c *call) strategy() kind.Strategy {
 	if c.row.PerVersion {
 		return c.Resource.Strategy
@@ -279,7 +279,7 @@ func (c *call) strategy() kind.Strategy {
 	return c.row.Strategy
 }
 
-// selecting is the row whose fields select objects: the stored version's, unless each version has its own.
+// selecting returns the row whose fields selectors use: the stored version's, unless each version has its own.
 func (c *call) selecting() *kind.Resource {
 	if c.row.PerVersion {
 		return c.Resource
@@ -287,8 +287,8 @@ func (c *call) selecting() *kind.Resource {
 	return c.row
 }
 
-// internal converts an object of the cache for the strategies. It is a copy: strategies move parts of the
-// old object into the new one, and then write to them.
+// internal converts a cached object for the strategies. It returns a copy: strategies move parts of the old object
+// into the new one, and then write to them.
 func (c *call) internal(e *cache.Entry) (runtime.Object, error) {
 	if c.row.PerVersion {
 		shown, err := As(c.Resource, e)

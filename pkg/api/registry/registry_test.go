@@ -181,7 +181,7 @@ func TestGenerationCountsSpecAlone(t *testing.T) {
 	require.EqualValues(t, 1, d.Generation)
 	s := copied(d)
 	s.Status.Replicas, s.Status.ObservedGeneration = 1, 1
-	s.Spec.Paused = true // not a status writer's to change
+	s.Spec.Paused = true // must not be changed by an update of the status
 	res, err := h.Update(h.ctx, sub(deployments("d"), "status"), s, metav1.UpdateOptions{})
 	d = answer[*appsv1.Deployment](t, res, err)
 	require.EqualValues(t, 1, d.Generation)
@@ -299,7 +299,7 @@ func TestEventsAreServedTwice(t *testing.T) {
 	require.Contains(t, string(l.Entries[0].JSON()), `"apiVersion":"events.k8s.io/v1"`)
 }
 
-// The rules generated from tags hold in every version that is served: what is wrong is said in the same words.
+// The generated validation rules apply in every served version, with the same messages.
 func TestRulesHoldInAllVersions(t *testing.T) {
 	h := build(t)
 	create := func(version string, o runtime.Object) string {

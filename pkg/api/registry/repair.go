@@ -13,8 +13,8 @@ import (
 )
 
 // RepairAllocations creates missing reservations of Services, and deletes reservations that the allocator made for
-// Services that do not use them. The registry leaves neither behind. They come from IPAddresses deleted by users, from
-// Services deleted or restored directly in etcd, and from stores written by versions without reservations. Each repair
+// Services that do not use them. The registry itself causes neither. The causes are IPAddresses deleted by users,
+// Services deleted or restored directly in etcd, and stores written by versions without reservations. Each repair
 // is conditional on the Service being unchanged, so it may run concurrently with writes and on several servers.
 func (r *Registry) RepairAllocations(ctx context.Context) error {
 	if r.services == nil || r.addresses == nil {
@@ -33,7 +33,7 @@ func (r *Registry) RepairAllocations(ctx context.Context) error {
 	return rep.nodePorts()
 }
 
-// repair is one pass. ips and ports are those used by Services.
+// repair is one pass. ips and ports map each allocation to the Service that uses it.
 type repair struct {
 	*Registry
 	ctx   context.Context
@@ -86,7 +86,7 @@ func unchanged(e *cache.Entry) store.Op {
 	return store.Op{Action: store.Check, Key: e.Key, Revision: e.Revision}
 }
 
-// apply makes one repair. If it conflicts with a write, the next pass makes it if it is still needed.
+// apply makes one repair. If it conflicts with a write, the next pass repeats it if it is still needed.
 func (p *repair) apply(what, name string, h holder, ops ...store.Op) error {
 	_, _, err := p.store.Txn(p.ctx, ops...)
 	switch {
@@ -114,11 +114,11 @@ func (p *repair) clusterIPs() error {
 		s, parent := p.ips[ip], parentOf(a)
 		uses := func(ips []netip.Addr, _ []int32) bool { return slices.Contains(ips, ip) }
 		switch check, used := p.present(parent, uses); {
-		case s != nil && (used || parent == nameOf(s)): // of several that use it, the one that has it keeps it
+		case s != nil && (used || parent == nameOf(s)): // if several Services use it, the current parent keeps it
 			has[ip] = true
-		case s != nil: // it names another parent, with which it might go: it is corrected, as upstream does
+		case s != nil: // as upstream, correct a wrong parent: deleting it could free the address
 			wrong[ip] = e
-		// others were not created by the allocator
+		// The allocator did not create any other IPAddress.
 		case parent != holder{} && a.Labels[networkingv1.LabelManagedBy] == managedBy && !used:
 			remove := store.Op{Action: store.Remove, Key: e.Key, Revision: e.Revision}
 			if err := p.apply("release cluster IP", a.Name, parent, remove, check); err != nil {

@@ -21,7 +21,6 @@ import (
 
 var scaleKind = autoscalingv1.SchemeGroupVersion.WithKind("Scale")
 
-// scaleOf returns the scale subresource of an object.
 func (c *call) scaleOf(o client.Object) (*autoscalingv1.Scale, error) {
 	sub := c.Resource.Subresource("scale")
 	if sub == nil || sub.Scale == nil {
@@ -57,7 +56,6 @@ func readScale(s *kind.Scale, o client.Object) (want *int32, have int32, selecto
 	return want, have, parsed.String(), nil
 }
 
-// getScale answers a read of the scale subresource.
 func (c *call) getScale(e *cache.Entry, s *kind.Scale) (Result, error) {
 	e, err := As(c.Resource, e)
 	if err != nil {
@@ -75,7 +73,6 @@ func (c *call) getScale(e *cache.Entry, s *kind.Scale) (Result, error) {
 	return Result{Object: scale}, nil
 }
 
-// updateScale writes the replicas of a scale.
 func (c *call) updateScale(obj runtime.Object, o metav1.UpdateOptions) (Result, error) {
 	in, ok := obj.(*autoscalingv1.Scale)
 	if !ok {
@@ -117,7 +114,6 @@ func (c *call) tracking(manager string, change changeScale) changeScale {
 	}
 }
 
-// applyScale applies a patch to a scale.
 func (c *call) applyScale(data []byte, o *metav1.PatchOptions, update metav1.UpdateOptions) (Result, error) {
 	f, err := c.scaleManager()
 	if err != nil {
@@ -143,8 +139,8 @@ func (c *call) applyScale(data []byte, o *metav1.PatchOptions, update metav1.Upd
 	})
 }
 
-// rescale makes a new scale from the current one and writes it to the object. Managed fields of replicas are mapped
-// between the two.
+// rescale computes a new scale from the current one and writes it to the object. It maps the managed fields of the
+// replicas between the two.
 func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (Result, error) {
 	sub := c.Resource.Subresource("scale")
 	if sub == nil || sub.Scale == nil {
@@ -189,7 +185,7 @@ func (c *call) rescale(o metav1.UpdateOptions, force bool, change changeScale) (
 		} else if err := sub.Scale.Write(out, scale.Spec.Replicas); err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
-		if scale.ResourceVersion != "" || c.strategy().AllowUnconditionalUpdate(c.ctx) { // otherwise that of the object
+		if scale.ResourceVersion != "" || c.strategy().AllowUnconditionalUpdate(c.ctx) { // otherwise the object's stays
 			out.SetResourceVersion(scale.ResourceVersion)
 		}
 		entries, err := handler.ToParent(scale.ManagedFields)

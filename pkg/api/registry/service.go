@@ -13,8 +13,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/networking"
 )
 
-// complete sets the fields of a Service that the server allocates: cluster IP, node ports, IP families. It also checks
-// where they come from.
+// complete sets the fields of a Service that the server allocates: cluster IP, node ports, IP families. Of a
+// ServiceCIDR, it checks new ranges.
 func (c *call) complete(obj, old runtime.Object) error {
 	if r, ok := obj.(*networking.ServiceCIDR); ok && c.Subresource == "" {
 		was, _ := old.(*networking.ServiceCIDR)
@@ -54,8 +54,7 @@ func pairClusterIPs(now, was *core.Service) {
 	}
 }
 
-// keepAllocated copies allocated values from the old Service, so that clients can re-send the manifest they created it
-// from.
+// keepAllocated copies allocated values from the old Service, so that clients can send the original manifest again.
 func keepAllocated(now, was *core.Service) {
 	if hasClusterIP(now) && hasClusterIP(was) {
 		if now.Spec.ClusterIP == "" {
@@ -106,8 +105,8 @@ func invalidService(s *core.Service, errs ...*field.Error) error {
 	return apierrors.NewInvalid(core.Kind("Service"), s.Name, errs)
 }
 
-// keepsFamilies reports whether an update leaves the address fields of a PreferDualStack Service unchanged, in which
-// case it is neither upgraded nor downgraded.
+// keepsFamilies reports whether an update leaves the address fields of a PreferDualStack Service unchanged. Then
+// the Service is neither upgraded nor downgraded.
 func keepsFamilies(now, was *core.Service) bool {
 	prefers := func(s *core.Service) bool {
 		return s.Spec.IPFamilyPolicy != nil && *s.Spec.IPFamilyPolicy == core.IPFamilyPolicyPreferDualStack

@@ -28,7 +28,8 @@ func asAll(row *kind.Resource, entries []*cache.Entry) ([]*cache.Entry, error) {
 	return out, nil
 }
 
-// show returns the result for an entry of the cache. Its object may not be whole, which encoding it does not need.
+// show returns the result for a cached entry. Its object may not be whole, as encoding does not need a whole
+// object.
 func (c *call) show(e *cache.Entry) (Result, error) {
 	e, err := e.In(c.Resource)
 	if err != nil {

@@ -124,8 +124,8 @@ func (p *parent) Read(gvk schema.GroupVersionKind, namespace, name string) clien
 
 var errNoTokens = apierrors.NewServiceUnavailable("this server has no key to sign service account tokens with")
 
-// Change writes a change of a stored object for the server itself: without permissions, strategy and admission, and
-// with retries on conflict. An error of change is returned.
+// Change modifies a stored object for the server itself: without authorization, strategy and admission, retrying on
+// conflicts. It returns the error of change, if any.
 func (r *Registry) Change(ctx context.Context, t Target, change func(client.Object) (client.Object, error)) error {
 	c, err := r.begin(ctx, t, "update", nil)
 	if err != nil {

@@ -25,11 +25,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/api/kinds/builtin"
 )
 
-// Tokens signs service account tokens. Its key can be replaced at any time. Safe for concurrent use.
+// Tokens signs service account tokens. Its key can be replaced at any time. It is safe for concurrent use.
 type Tokens struct {
 	issuer  string
 	current atomic.Pointer[serviceaccount.TokenGenerator]
-	kept    atomic.Pointer[serviceaccount.TokenGenerator] // those that are kept in Secrets
+	kept    atomic.Pointer[serviceaccount.TokenGenerator] // for tokens kept in Secrets
 }
 
 // NewTokens returns Tokens that sign with an ECDSA or RSA private key in the name of issuer.
@@ -53,8 +53,8 @@ func (t *Tokens) Use(key crypto.Signer) error {
 	return nil
 }
 
-// SignKept returns a token of a service account that is to be kept in a Secret. It is valid for as long as both exist
-// and the key is trusted.
+// SignKept returns a service account token to be kept in the Secret. It is valid as long as the account and the
+// Secret exist and the key is trusted.
 func (t *Tokens) SignKept(ctx context.Context, account *corev1.ServiceAccount, secret *corev1.Secret) (string, error) {
 	claims, private := serviceaccount.LegacyClaims(*account, *secret)
 	return (*t.kept.Load()).GenerateToken(ctx, claims, private)
@@ -142,7 +142,7 @@ func (c *parent) IssueToken(in *authenticationv1.TokenRequest,
 	return in, nil
 }
 
-// internalTokenRequest sets the default lifetime, and returns the request as validation and admission take it.
+// internalTokenRequest sets the default lifetime and returns the internal version, for validation and admission.
 func internalTokenRequest(in *authenticationv1.TokenRequest) *authentication.TokenRequest {
 	if in.Spec.ExpirationSeconds == nil {
 		life := int64(defaultTokenLife)

@@ -23,18 +23,17 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// Managed fields are recorded on every write, with the entries that upstream's kube-apiserver would store. Upstream's
-// field manager takes several times as long as our create of a pod; package fieldset computes the same for the built-in
-// kinds, and for new custom resources, at a fraction of that cost. Where it cannot (updates of kinds without a Go type,
-// entries of several versions, clients that write managedFields themselves, more than ten managers), upstream's field
-// manager is used.
+// Managed fields are recorded on every write, with the entries that upstream's kube-apiserver would store.
+// Upstream's field manager takes several times as long as our create of a pod. Package fieldset computes the same
+// result for built-in kinds and new custom resources at a fraction of that cost. Upstream's field manager is used
+// for the rest: updates of kinds without a Go type, entries of several versions, clients that write managedFields
+// themselves, more than ten managers.
 //
-// As in upstream, an object that was stored without managed fields is tracked from its first server-side apply on.
-// Managed fields are dropped from objects that would be too large to store with them, and from objects with so many
-// fields that upstream's field manager is too expensive.
+// As in upstream, tracking of an object that was stored without managed fields begins with its first server-side
+// apply. Managed fields are dropped from objects that would be too large to store with them, and from objects with
+// so many fields that upstream's field manager is too expensive.
 
-// manageNew records the manager of an object that is being created. obj has its defaults and is of the internal
-// version.
+// manageNew records the manager of an object that is being created. obj has the internal version and its defaults.
 func (c *call) manageNew(obj runtime.Object, manager string) error {
 	m, err := metaOf(obj)
 	if err != nil {
@@ -57,7 +56,8 @@ func (c *call) manageNew(obj runtime.Object, manager string) error {
 	return c.askUpstream(c.strategy(), c.Resource.New(), versioned, m, manager)
 }
 
-// created returns the managed fields of a new object; false if upstream's field manager has to be asked.
+// created returns the managed fields of a new object. It returns false if only upstream's field manager can compute
+// them.
 func (c *call) created(obj runtime.Object, w fieldset.Writer) ([]metav1.ManagedFieldsEntry, bool) {
 	strategy := c.strategy()
 	if u, ok := obj.(*unstructured.Unstructured); ok && c.Resource.Types != nil &&
@@ -70,7 +70,7 @@ func (c *call) created(obj runtime.Object, w fieldset.Writer) ([]metav1.ManagedF
 	return nil, false
 }
 
-// manage records a write other than an apply to the stored object old. obj is of the internal version.
+// manage records a write, other than an apply, to the stored object old. obj has the internal version.
 func (c *call) manage(strategy any, old *cache.Entry, obj runtime.Object, manager string) error {
 	m, err := metaOf(obj)
 	if err != nil {
@@ -206,7 +206,8 @@ func (c *call) manager(given string) string {
 	return name
 }
 
-// spread returns the sum of the squared lengths of the maps and lists in a value. It stops counting beyond maxApplied.
+// spread returns the sum of the squared lengths of the maps and lists in a value. It stops once it exceeds
+// maxApplied.
 func spread(v reflect.Value) (n int64) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:

@@ -26,7 +26,7 @@ func (c *call) unreadable() error {
 	return nil
 }
 
-// StoreReadError is upstream's response where stored objects cannot be read (KEP-3926).
+// StoreReadError is upstream's response if stored objects cannot be read (KEP-3926).
 func StoreReadError(gr schema.GroupResource, broken []cache.Unreadable) error {
 	message := fmt.Sprintf("failed to read one or more %s from the storage: %s: %v", gr, broken[0].Key, broken[0].Err)
 	if n := len(broken) - 1; n > 0 {
@@ -52,8 +52,8 @@ func StoreReadError(gr schema.GroupResource, broken []cache.Unreadable) error {
 	}}
 }
 
-// removeUnreadable deletes an object that cannot be decrypted or decoded, and refuses to delete any other. As upstream
-// (KEP-3926), it ignores finalizers, preconditions and admission, and needs a permission of its own.
+// removeUnreadable deletes an object that cannot be decrypted or decoded, and rejects any other. As upstream
+// (KEP-3926), it ignores finalizers, preconditions and admission, and needs its own permission.
 func (c *call) removeUnreadable() (Result, int64, error) {
 	if err := c.mayRemoveUnreadable(); err != nil {
 		return Result{}, 0, err

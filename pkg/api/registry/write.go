@@ -19,9 +19,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/store"
 )
 
-// write updates one object: it makes the new object from the cached one and writes it on the condition that the stored
-// one is unchanged. On a conflict it starts over with the newer object, unless the caller's precondition or context
-// forbids it.
+// write updates one object: it makes the new object from the cached one and writes it if the stored object has not
+// changed. On a conflict it starts over with the newer object, unless the caller's precondition or context forbids
+// it.
 type write struct {
 	*call
 	strategy rest.RESTUpdateStrategy
@@ -51,7 +51,7 @@ func (w *write) run() (Result, error) {
 		if w.ctx.Err() != nil || !lost && fresh {
 			return Result{}, status(err, w.gr(), w.Name)
 		}
-		// The cache is behind, or the error may be due to that.
+		// The cache may be behind, which may also have caused the error.
 		if _, syncErr := w.sync(w.ctx); syncErr != nil {
 			return Result{}, syncErr
 		}
@@ -75,7 +75,7 @@ func (w *write) once(e *cache.Entry) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	if w.Resource.Default != nil && !w.applied { // an apply has set them if it changes something
+	if w.Resource.Default != nil && !w.applied { // apply sets defaults if it changes anything
 		w.Resource.Default(obj)
 	}
 	if e == nil {
@@ -149,7 +149,7 @@ func (w *write) commit(in runtime.Object, e *cache.Entry) (Result, error) {
 		}
 		return res, w.waitFor(w.ctx, rev)
 	}
-	// An object that is stored in another version is written anew: that is how stored versions are migrated.
+	// Write an object that is stored in another version even if it is equal: this migrates stored versions.
 	if e.MayBe(value) && w.row.Serves(e.Object) {
 		before, err := w.row.Encode(e.Object)
 		if err != nil {
@@ -228,7 +228,7 @@ func (w *write) createMissing(obj client.Object) (Result, error) {
 
 // precondition compares uid and resourceVersion of the new object with the stored object's.
 func (w *write) precondition(obj client.Object, e *cache.Entry) error {
-	// which changes it, and validation refuses that
+	// A patch may send another UID: then validation rejects the change.
 	if uid := obj.GetUID(); uid != "" && uid != e.Object.GetUID() && w.verb != "patch" {
 		return uidMismatch(w.gr(), w.Name, uid, e.Object.GetUID())
 	}

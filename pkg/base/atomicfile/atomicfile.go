@@ -1,8 +1,8 @@
 // Package atomicfile replaces files as a whole.
 //
-// Its invariant: a reader sees the old or the new content, never a part of one, also if the process is killed at any
-// moment. The new content is written to a file beside it, whose name ends with Suffix; what a killed process left there
-// is overwritten by the next. Callers serialize the writes of one file.
+// Invariant: a reader sees the old or the new content, never a part of one, even if the process is killed at any
+// moment. The new content is written to a temporary file in the same directory, whose name ends with Suffix; the next
+// write overwrites the temporary file of a killed process. Callers serialize the writes of one file.
 package atomicfile
 
 import (
@@ -13,12 +13,11 @@ import (
 	"path/filepath"
 )
 
-// Suffix is the end of the name of a file that is being written.
+// Suffix is the end of a temporary file's name.
 const Suffix = ".new"
 
-// Write replaces the file at path, with mode 0600. After a crash of the machine soon after it the file may have the old
-// content, the new one, or none: it may be empty, or as long as the new content and zero. WriteDurably outlives a
-// crash.
+// Write replaces the file at path, with mode 0600. It does not sync: if the machine crashes soon after, the file may
+// have the old or the new content, be empty, or be filled with zeros. WriteDurably survives a crash.
 func Write(path string, data []byte) error {
 	if err := os.WriteFile(path+Suffix, data, 0o600); err != nil {
 		return err
@@ -36,7 +35,7 @@ func WriteJSON(path string, value any) error {
 }
 
 // WriteDurably replaces the file at path, with mode 0600. When it returns nil, the content and the file's name are on
-// the disk.
+// disk.
 func WriteDurably(path string, data []byte) error {
 	if err := os.Remove(path + Suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -55,7 +54,7 @@ func WriteDurably(path string, data []byte) error {
 	return SyncDir(filepath.Dir(path))
 }
 
-// SyncDir writes a directory's entries to the disk: the names of files that were created in it, renamed or removed.
+// SyncDir syncs a directory's entries: the names of files that were created, renamed or removed in it.
 func SyncDir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

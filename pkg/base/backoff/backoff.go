@@ -1,6 +1,5 @@
-// Package backoff makes the pauses between attempts that fail.
-//
-// Its invariant: a pause is at most Most, or one and a half times that with Jitter.
+// Package backoff makes pauses between failing attempts. Invariant: a pause is at most Most, or 1.5 times Most with
+// Jitter.
 package backoff
 
 import (
@@ -12,7 +11,8 @@ import (
 // Backoff is a pause that doubles from First to Most. It is used by one goroutine.
 type Backoff struct {
 	First, Most time.Duration
-	// Jitter varies each pause between half and one and a half of itself, for attempts that many make at once.
+	// Jitter scales each pause by a random factor from 0.5 to 1.5, for attempts that many clients make at the same
+	// time.
 	Jitter bool
 
 	pause time.Duration
@@ -27,20 +27,20 @@ func (b *Backoff) Next() time.Duration {
 	return b.pause
 }
 
-// Reset begins anew, after an attempt that succeeded.
+// Reset starts again with First. Call it after a successful attempt.
 func (b *Backoff) Reset() { b.pause = 0 }
 
-// ResetAfter begins anew if what began at that time ran for longer than the longest pause.
+// ResetAfter calls Reset if an attempt that began at that time ran for longer than Most.
 func (b *Backoff) ResetAfter(began time.Time) {
 	if time.Since(began) > b.Most {
 		b.Reset()
 	}
 }
 
-// Wait waits for the next pause. It returns false if ctx ends before.
+// Wait waits for the next pause. It returns false if ctx ends first.
 func (b *Backoff) Wait(ctx context.Context) bool { return Sleep(ctx, b.Next()) }
 
-// Sleep waits. It returns false if ctx ends before.
+// Sleep waits for d. It returns false if ctx ends first.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

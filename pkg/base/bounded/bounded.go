@@ -1,8 +1,8 @@
-// Package bounded reads from sources that others control (a pod's files, an image's blobs, a registry's responses, a
-// request's body) into memory, up to a limit given by the caller, and limits how often what they cause is done (Rate).
+// Package bounded reads untrusted sources (a pod's files, an image's blobs, a registry's responses, a request's body)
+// into memory up to a limit, and limits the rate of work that others cause (Rate).
 //
-// Its invariant: a source larger than its limit is refused with a *TooLargeError (or cut, in a Buffer) before more
-// than limit+1 bytes of it are in memory, whatever size it claims to have.
+// Invariant: a source larger than its limit is refused with a *TooLargeError (or cut, in a Buffer) before more than
+// limit+1 bytes of it are in memory, whatever size it claims to have.
 package bounded
 
 import (
@@ -42,8 +42,8 @@ func All(r io.Reader, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// Reader reads r, and fails with a *TooLargeError where r has more than limit bytes, for readers that hold what they
-// read.
+// Reader returns a reader of r that fails with a *TooLargeError after limit bytes, for decoders that keep their input
+// in memory.
 func Reader(r io.Reader, limit int64) io.Reader { return &reader{r, limit, limit} }
 
 type reader struct {
@@ -63,13 +63,13 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// File reads a regular file of at most limit bytes. The last element of the path is not followed if it is a symbolic
-// link, and opening never blocks, so an untrusted process may be able to replace the file. Anything but a regular file
-// is ErrNotRegular. Files in /proc and /sys, whose size is reported as 0, are read up to the limit.
+// File reads a regular file of at most limit bytes. It does not follow a symbolic link as the last path element, and
+// opening never blocks, so an untrusted process may be able to replace the file. Other files are ErrNotRegular. Files
+// in /proc and /sys, whose size is reported as 0, are read up to the limit.
 func File(path string, limit int64) ([]byte, error) { return read(path, unix.O_NOFOLLOW, limit) }
 
-// Configured is File for what the operator of this process named, as by a flag: symbolic links are followed, which the
-// files of a mounted Secret are.
+// Configured is File for a path that this process's operator configured. It follows symbolic links, as mounted Secrets
+// need.
 func Configured(path string, limit int64) ([]byte, error) { return read(path, 0, limit) }
 
 func read(path string, flags int, limit int64) ([]byte, error) {
@@ -93,7 +93,7 @@ func read(path string, flags int, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// Open opens a regular file for reading, under the same rules as File. The caller closes it.
+// Open opens a regular file for reading, under the rules of File. The caller closes it.
 func Open(path string) (*os.File, error) { return open(path, unix.O_NOFOLLOW) }
 
 func open(path string, flags int) (*os.File, error) {

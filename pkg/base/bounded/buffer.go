@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// Buffer keeps the first bytes that are written to it, up to a limit, and drops the rest without an error, so that a
-// program whose output it takes is not stopped by it. It may be used by several goroutines.
+// Buffer keeps the first bytes written to it, up to a limit, and drops the rest without an error, so that a program
+// that writes to it is not stopped. It is safe for concurrent use.
 type Buffer struct {
 	mu    sync.Mutex
 	kept  bytes.Buffer // not embedded: io.Copy would use its ReadFrom, which has no limit
@@ -16,7 +16,7 @@ type Buffer struct {
 // NewBuffer returns an empty Buffer for at most limit bytes.
 func NewBuffer(limit int) *Buffer { return &Buffer{limit: limit} }
 
-// Write reports all of p as written, whatever is kept of it.
+// Write reports all of p as written, even if it keeps less.
 func (b *Buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -26,14 +26,14 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Bytes returns a copy of what was kept.
+// Bytes returns a copy of the kept bytes.
 func (b *Buffer) Bytes() []byte {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return bytes.Clone(b.kept.Bytes())
 }
 
-// String returns what was kept.
+// String returns the kept bytes.
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

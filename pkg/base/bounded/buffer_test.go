@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestBufferIsBounded, however it is copied to: io.Copy prefers a ReadFrom, if there is one.
+// TestBufferIsBounded: also for io.Copy, which would prefer a ReadFrom method.
 func TestBufferIsBounded(t *testing.T) {
 	b := NewBuffer(10)
 	n, err := io.Copy(b, strings.NewReader(strings.Repeat("x", 1<<20)))

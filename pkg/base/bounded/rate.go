@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Rate limits how often something is done that others cause, such as logging. It is safe for concurrent use.
+// Rate limits how often an action that others cause, such as logging, is done. It is safe for concurrent use.
 type Rate struct {
-	// Most is how often it may be done within Every, from the first time on.
+	// Most is how often the action may be done in each period of Every.
 	Most  int
 	Every time.Duration
 
@@ -16,7 +16,7 @@ type Rate struct {
 	done, skipped int
 }
 
-// Allow reports whether it may be done now, and if so how often it was not since it was last allowed.
+// Allow reports whether the action may be done now, and how many calls were refused since the last allowed one.
 func (r *Rate) Allow() (skipped int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -2,8 +2,8 @@ package bounded
 
 import "strings"
 
-// Text returns a text that others control as valid UTF-8 of at most limit bytes, which are more than three. What is cut
-// ends with "...".
+// Text returns untrusted text as valid UTF-8 of at most limit bytes; limit must be more than three. Cut text ends with
+// "...".
 func Text(s string, limit int) string {
 	if len(s) <= limit {
 		if s = strings.ToValidUTF8(s, "\uFFFD"); len(s) <= limit {

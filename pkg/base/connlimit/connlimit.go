@@ -1,7 +1,5 @@
-// Package connlimit limits the open connections of a listener, in total and per client address.
-//
-// Its invariant: a connection beyond a limit is closed as soon as it is accepted, before anything is read from it or a
-// goroutine is started for it.
+// Package connlimit limits the open connections of a listener, in total and per client address. Invariant: a
+// connection beyond a limit is closed as soon as it is accepted, before any read from it and without a goroutine.
 package connlimit
 
 import (
@@ -27,7 +25,7 @@ type Config struct {
 }
 
 // Listener limits the connections of the wrapped listener. The last quarter of Config.Most is reserved for addresses
-// with few connections, so that no small number of clients can lock out the others.
+// with few connections, so that a small number of clients cannot lock out the others.
 type Listener struct {
 	net.Listener
 	c Config
@@ -96,7 +94,6 @@ func (l *Listener) leave(from netip.Addr) {
 	l.c.Opened(l.total)
 }
 
-// counted is a connection that counts towards the limits until it is closed.
 type counted struct {
 	net.Conn
 	end func()

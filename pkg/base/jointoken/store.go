@@ -17,8 +17,7 @@ import (
 
 const (
 	// DefaultLife is the default lifetime of a token.
-	DefaultLife = 24 * time.Hour
-	// maxDescription is the maximum length of a description, in bytes.
+	DefaultLife    = 24 * time.Hour
 	maxDescription = 1024
 
 	secretType = corev1.SecretType("coracle.dev/join-token")
@@ -85,7 +84,7 @@ func secret(id string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: namePrefix + id}}
 }
 
-// List returns all tokens, oldest first. Malformed ones are skipped, since they are not accepted.
+// List returns all tokens, oldest first. It skips malformed tokens, which Check does not accept.
 func List(ctx context.Context, c ctrl.Client) ([]Record, error) {
 	var secrets corev1.SecretList
 	if err := c.List(ctx, &secrets, ctrl.InNamespace(metav1.NamespaceSystem), ctrl.MatchingFields{

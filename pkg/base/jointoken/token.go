@@ -1,12 +1,11 @@
-// Package jointoken implements the credential with which a machine joins a cluster for the first time: its format, and
-// how the cluster stores it.
+// Package jointoken implements the credential that a machine needs to join a cluster: its format and its storage.
 //
-// Its invariant: the cluster never stores a token's secret, only its SHA-256, so that neither the API, nor etcd, nor a
-// backup allows anyone to join.
+// Invariant: the cluster never stores a token's secret, only its SHA-256, so that the API, etcd and backups do not
+// allow anyone to join.
 //
-// Decisions: a token is a Secret in kube-system of a type of its own. Upstream's bootstrap tokens
-// (bootstrap.kubernetes.io/token) store their secret in clear text, because they also sign cluster-info; these only
-// need to be recognized. A secret has 160 random bits, so a plain hash is sufficient.
+// A token is stored as a Secret with its own type in kube-system. Upstream's bootstrap tokens
+// (bootstrap.kubernetes.io/token) store their secret in clear text, because they also sign cluster-info; join tokens
+// only need to be recognized. A secret has 160 random bits, so a plain hash is sufficient.
 package jointoken
 
 import (
@@ -24,8 +23,7 @@ import (
 )
 
 const (
-	version = "coracle2"
-	// idBytes and secretBytes are the numbers of random bytes.
+	version              = "coracle2"
 	idBytes, secretBytes = 5, 20
 	// MaxLength is the maximum length of a token's text, in bytes.
 	MaxLength = 256
@@ -42,7 +40,7 @@ type Token struct {
 	secret string
 }
 
-// New generates a token for the cluster whose server CA is the first certificate in the given PEM.
+// New generates a token for the cluster whose server CA is the first certificate in authority (PEM).
 func New(authority []byte) (Token, error) {
 	cert, _, err := nextCertificate(authority)
 	if err != nil {
@@ -89,13 +87,12 @@ func (t Token) String() string {
 	return strings.Join([]string{version, t.authority, t.ID, t.secret}, ".")
 }
 
-// hash returns what the cluster stores of the secret.
 func (t Token) hash() string {
 	sum := sha256.Sum256([]byte(t.secret))
 	return hex.EncodeToString(sum[:])
 }
 
-// Authority returns the certificate that the token was made for, out of those shown by a server (PEM, one or several).
+// Authority returns the certificate that the token was made for, out of the PEM certificates that a server presents.
 func (t Token) Authority(shown []byte) (*x509.Certificate, error) {
 	for first := true; ; first = false {
 		cert, rest, err := nextCertificate(shown)
@@ -114,7 +111,7 @@ func (t Token) Authority(shown []byte) (*x509.Certificate, error) {
 	}
 }
 
-// nextCertificate returns nil if there is none.
+// nextCertificate returns a nil certificate at the end of data.
 func nextCertificate(data []byte) (*x509.Certificate, []byte, error) {
 	block, rest := pem.Decode(bytes.TrimSpace(data))
 	if block == nil {

@@ -115,7 +115,6 @@ func TestLifeOfAToken(t *testing.T) {
 	require.Error(t, err)
 }
 
-// TestOtherSecretsAreNoTokens checks that a Secret of another type is not a token.
 func TestOtherSecretsAreNoTokens(t *testing.T) {
 	c, now := cluster(t), time.Now()
 	token, err := New(authority(t))

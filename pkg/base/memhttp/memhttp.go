@@ -1,6 +1,5 @@
-// Package memhttp sends HTTP requests to handlers of this process, without a connection.
-//
-// Its invariant: a response larger than its limit is refused before more than the limit is in memory.
+// Package memhttp sends HTTP requests to handlers of this process, without a connection. Invariant: a response larger
+// than its limit is refused before more than the limit is in memory.
 package memhttp
 
 import (
@@ -10,8 +9,8 @@ import (
 	"net/http"
 )
 
-// Call serves a request with a handler of this process and returns its response, whose body has at most limit bytes. A
-// larger one is an error. The handler's panics are passed on, but for http.ErrAbortHandler.
+// Call serves a request with a handler of this process and returns its response. A body larger than limit bytes is an
+// error. Panics of the handler are passed on, except http.ErrAbortHandler, which is an error.
 func Call(h http.Handler, req *http.Request, limit int) (res *http.Response, err error) {
 	w := &recorder{header: http.Header{}, limit: limit}
 	defer func() {
@@ -36,7 +35,6 @@ func Call(h http.Handler, req *http.Request, limit int) (res *http.Response, err
 	}, nil
 }
 
-// recorder is a response in memory.
 type recorder struct {
 	header http.Header
 	code   int

@@ -1,5 +1,5 @@
-// Package memory is what this process does about its memory besides allocating: it notices garbage collections, and
-// lets go of pages of mapped files.
+// Package memory reduces this process's memory: it tunes garbage collection, reports collections, and releases the
+// pages of mapped files.
 package memory
 
 import (
@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 )
 
-// AfterCollections calls f after each garbage collection, until stop is called; a call may be under way then. It is
-// called on the goroutine that runs all finalizers of the process, so it must not block.
+// AfterCollections calls f after each garbage collection, until stop is called; one call may still be running then. f
+// must not block: it runs on the goroutine that runs all finalizers of the process.
 func AfterCollections(f func()) (stop func()) {
 	var stopped atomic.Bool
 	var collected func(*cycle)
@@ -16,12 +16,12 @@ func AfterCollections(f func()) (stop func()) {
 		if stopped.Load() {
 			return
 		}
-		runtime.SetFinalizer(&cycle{}, collected) // another one, that nothing refers to: a collection during f counts
+		runtime.SetFinalizer(&cycle{}, collected) // before f, so that a collection during f counts
 		f()
 	}
 	runtime.SetFinalizer(&cycle{}, collected)
 	return func() { stopped.Store(true) }
 }
 
-// cycle is an object that nothing refers to, whose finalizer runs after each collection.
-type cycle struct{ _ [16]byte } // larger than what the allocator packs together with other objects
+// cycle is an unreferenced object, whose finalizer runs after each collection.
+type cycle struct{ _ [16]byte } // too large for the allocator to batch with other objects

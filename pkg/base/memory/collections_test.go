@@ -11,12 +11,12 @@ func TestAfterCollections(t *testing.T) {
 	first, stop := counted()
 	second, end := counted()
 	defer end()
-	for range 3 { // again and again
+	for range 3 {
 		collect(first)
 		collect(second)
 	}
 	stop()
-	collect(second) // what was under way when the first was stopped has ended: finalizers run one after the other
+	collect(second) // finalizers run one after the other: the first's last call has ended
 	select {
 	case <-first:
 	default:
@@ -26,7 +26,6 @@ func TestAfterCollections(t *testing.T) {
 	require.Empty(t, first)
 }
 
-// counted returns a channel that has something if there was a collection.
 func counted() (called chan struct{}, stop func()) {
 	called = make(chan struct{}, 1)
 	return called, AfterCollections(func() {
@@ -37,7 +36,6 @@ func counted() (called chan struct{}, stop func()) {
 	})
 }
 
-// collect collects until that was noticed.
 func collect(called chan struct{}) {
 	for {
 		runtime.GC()

@@ -9,24 +9,23 @@ import (
 )
 
 const (
-	// smallHeap is the size of live heap, in bytes, up to which garbage may pile up to as much again, as Go does by
-	// default.
+	// smallHeap is the live heap in bytes up to which garbage may grow to the same size, as is Go's default.
 	smallHeap = 64 << 20
-	// Above it, garbage may be smallHeap and one part in largeShare of what is live beyond.
+	// Above smallHeap, garbage may be smallHeap plus one part in largeShare of the live heap beyond it.
 	largeShare = 8
-	// A process whose collections come within busyWithin of each other is busy.
+	// A process is busy if its collections come within busyWithin of each other.
 	busyWithin = 2 * time.Second
-	// mostRoom is the size that the heap of a busy process may reach with its garbage, in bytes, on a machine that has
-	// roomShare times as much.
+	// mostRoom limits the heap of a busy process including garbage, in bytes. A machine with less than roomShare times
+	// as much memory allows one part in roomShare of it.
 	mostRoom, roomShare = 512 << 20, 8
-	// percentStep is the least change of the percentage that is worth stopping the world for some microseconds.
+	// percentStep is the smallest change of the percentage to apply, because each stops the world for some
+	// microseconds.
 	percentStep = 4
-	// usual is Go's default percentage.
-	usual = 100
+	usual       = 100
 )
 
-// gcPercent returns the percentage of live heap that may be allocated before the next collection, of a process that may
-// fill room bytes if it is busy.
+// gcPercent returns the percentage of the live heap that may be allocated before the next collection. A busy process
+// may fill room bytes.
 func gcPercent(live uint64, busy bool, room uint64) int {
 	if live <= smallHeap {
 		return usual
@@ -38,9 +37,9 @@ func gcPercent(live uint64, busy bool, room uint64) int {
 	return int(garbage * 100 / live)
 }
 
-// BoundGarbage makes the garbage collector run before a large heap doubles, from now on until the returned function is
-// called: most of it is the cluster's objects, which stay. While there is much to do, it may double as long as it fits
-// in the share of the machine's memory, in bytes. It does nothing if the environment variable GOGC says what to do.
+// BoundGarbage makes the garbage collector run before a large heap doubles, until stop is called: most of the heap is
+// the cluster's objects, which stay. A busy process's heap may double within a share of the machine's memory (bytes).
+// It does nothing if the environment variable GOGC is set.
 func BoundGarbage(machine int64) (stop func()) {
 	if os.Getenv("GOGC") != "" {
 		return func() {}
@@ -49,10 +48,9 @@ func BoundGarbage(machine int64) (stop func()) {
 	return boundGarbage(room, collected, func(percent int) { debug.SetGCPercent(percent) })
 }
 
-// collection is what is known after a garbage collection.
 type collection struct {
 	live   uint64 // bytes
-	forced uint64 // how many collections were asked for, not due
+	forced uint64 // number of forced collections
 	at     time.Time
 }
 
@@ -62,9 +60,8 @@ func collected() collection {
 	return collection{s[0].Value.Uint64(), s[1].Value.Uint64(), time.Now()}
 }
 
-// boundGarbage calls set with the percentage for what is live after a collection, if it is another than before. When
-// stopped, it sets Go's default. Go collects after two minutes at the latest, so a process that is idle again does not
-// stay busy.
+// boundGarbage calls set with the percentage after a collection if it has changed. When stopped, it sets Go's default.
+// Go collects at least every two minutes, so a process that becomes idle does not stay busy.
 func boundGarbage(room uint64, last func() collection, set func(percent int)) (stop func()) {
 	var mu sync.Mutex
 	now, stopped := usual, false

@@ -33,11 +33,11 @@ func TestGCPercent(t *testing.T) {
 func TestGarbageIsBounded(t *testing.T) {
 	type phase struct {
 		live   uint64
-		apart  time.Duration // of one collection and the next
+		apart  time.Duration // time between collections
 		forced uint64        // of each collection
 	}
 	var now atomic.Pointer[phase]
-	var last collection // used by the callback alone
+	var last collection // used only by the callback
 	set := make(chan int, 1)
 	begin := func(live uint64, apart time.Duration, forced uint64) { now.Store(&phase{live, apart, forced}) }
 	begin(256<<20, time.Minute, 0)

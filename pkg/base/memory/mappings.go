@@ -11,17 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapping is a range of addresses, as proc_pid_maps(5) and proc_pid_smaps(5) have it.
+// mapping is a range of addresses in proc_pid_maps(5) or proc_pid_smaps(5).
 type mapping struct {
 	from, to    uintptr
 	permissions string
 	path        string
-	// own is set if smaps says that some of its pages are not the file's.
+	// own is set if smaps reports private pages, which differ from the file's.
 	own bool
 }
 
-// ReleaseProgram lets go of the resident pages of the program's file. They stay in the page cache, and come back one by
-// one when they are used.
+// ReleaseProgram releases the resident pages of the program's file. They stay in the page cache, and are mapped again
+// one by one when they are used.
 func ReleaseProgram() error {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -30,14 +30,15 @@ func ReleaseProgram() error {
 	return release("smaps", func(m mapping) bool { return ofProgram(m, program) })
 }
 
-// ofProgram reports whether a mapping is as the program's file is: not writable, and with no page that a loader wrote
-// to before it protected it (relocations).
+// ofProgram reports whether a mapping is unchanged from the program's file: not writable, and without pages that a
+// loader wrote to before it protected them (relocations).
 func ofProgram(m mapping, program string) bool {
 	return m.path == program && m.permissions[1] != 'w' && !m.own
 }
 
-// ReleaseFile lets go of the resident pages of a file that is mapped shared and read-only. They stay in the page cache,
-// and come back one by one when they are read. Nothing else may come to have the mapping's addresses meanwhile.
+// ReleaseFile releases the resident pages of a file that is mapped shared and read-only. They stay in the page cache,
+// and are mapped again one by one when they are read. The caller must prevent that the addresses are mapped to
+// something else meanwhile.
 func ReleaseFile(path string) error {
 	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -46,7 +47,7 @@ func ReleaseFile(path string) error {
 	return release("maps", func(m mapping) bool { return m.path == path && m.permissions == "r--s" })
 }
 
-// release lets go of the pages of the mappings that are wanted; list is the file in /proc/self that lists them.
+// release releases the pages of the wanted mappings. list is the file in /proc/self that lists them.
 func release(list string, wanted func(mapping) bool) error {
 	f, err := os.Open("/proc/self/" + list)
 	if err != nil {
@@ -68,7 +69,6 @@ func release(list string, wanted func(mapping) bool) error {
 	return nil
 }
 
-// parse reads the mappings of files.
 func parse(list io.Reader) (found []mapping, err error) {
 	file := false
 	lines := bufio.NewScanner(list)

@@ -41,8 +41,8 @@ Anonymous: 0 kB
 	require.Error(t, err, "nothing is released of what is not understood")
 }
 
-// TestReleaseFile: pages of the file's read-only mapping go, and come back with what the file holds; another mapping of
-// it stays as it is.
+// TestReleaseFile: pages of the read-only mapping are released and read again with the file's content; another mapping
+// of the file does not change.
 func TestReleaseFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a file")
@@ -72,7 +72,6 @@ func TestReleaseFile(t *testing.T) {
 
 func TestReleaseProgram(t *testing.T) { require.NoError(t, ReleaseProgram()) }
 
-// resident returns the Rss line of the mappings of a file, in KiB.
 func resident(t *testing.T, path, permissions string) (kib int) {
 	smaps, err := os.ReadFile("/proc/self/smaps")
 	require.NoError(t, err)

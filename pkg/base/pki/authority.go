@@ -24,7 +24,7 @@ import (
 
 // Authority is a CA. It is safe for concurrent use, including its replacement.
 type Authority struct {
-	// Name is one of server, client and node.
+	// Name is one of server, client, node and front-proxy.
 	Name string
 
 	dir, file string
@@ -35,8 +35,8 @@ type Authority struct {
 type generation struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
-	// old is the certificate being replaced, and cross one for key signed by the old key; both nil if no replacement is
-	// in progress.
+	// old is the certificate being replaced. cross is a certificate for key that the old key signed. Both are nil if
+	// no replacement is in progress.
 	old, cross *x509.Certificate
 	// bundle is cert and old, if any, as PEM; pool has the same certificates.
 	bundle []byte
@@ -57,10 +57,10 @@ func newGeneration(cert *x509.Certificate, key *ecdsa.PrivateKey, old, cross *x5
 // Bundle returns the trusted certificates as PEM: the authority's and, during a replacement, the old one.
 func (a *Authority) Bundle() []byte { return a.present.Load().bundle }
 
-// Pool returns Bundle as a pool. It is the same pool until the next change.
+// Pool returns Bundle as a pool, which is the same until the next change.
 func (a *Authority) Pool() *x509.CertPool { return a.present.Load().pool }
 
-// Identity returns the function Identity of the authority's key.
+// Identity returns the Identity of the authority's key.
 func (a *Authority) Identity() (string, error) { return Identity(a.present.Load().key.Public()) }
 
 // Identity identifies a key: "sha256:" and the hash of its PKIX form, in hexadecimal.
@@ -148,11 +148,11 @@ func encodeCertificate(c *x509.Certificate) []byte {
 
 // Leaf describes a certificate to issue.
 type Leaf struct {
-	// Name is the common name, which is the user name in a client certificate.
+	// Name is the common name: the user name in a client certificate.
 	Name string
-	// Groups are the organizations, which are the groups in a client certificate.
+	// Groups are the organizations: the groups in a client certificate.
 	Groups []string
-	// Hosts are the names and addresses of a serving certificate; without any, it is a client certificate.
+	// Hosts are the names and addresses of a serving certificate; empty for a client certificate.
 	Hosts []string
 	// Life is its lifetime; 0 means one year.
 	Life time.Duration
@@ -213,8 +213,8 @@ func (g *generation) issue(leaf Leaf) (cert, key []byte, err error) {
 	return cert, key, err
 }
 
-// FollowClientCAs returns a config for a server that verifies client certificates with the pool returned by pool at
-// each handshake. pool returns the same pool until it changes. base must not be modified afterwards.
+// FollowClientCAs returns a config for a server that verifies client certificates with the pool that pool returns at
+// each handshake. pool must return the same pool until it changes. base must not be modified afterwards.
 func FollowClientCAs(base *tls.Config, pool func() *x509.CertPool) *tls.Config {
 	var current atomic.Pointer[tls.Config]
 	outer := base.Clone()

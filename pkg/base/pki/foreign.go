@@ -8,18 +8,18 @@ import (
 	"fmt"
 )
 
-// The limits of a certificate and key that somebody else made. The cost of parsing an RSA key grows with the cube of
-// its length, and so does each handshake: 65,536 bits take half a minute.
+// The limits of a certificate and key from outside this cluster. The cost of parsing an RSA key and of each handshake
+// grows with the cube of its length: 65,536 bits take half a minute.
 const (
 	maxForeignBits = 8192
-	// maxForeignKey is the largest private key in DER, in bytes: one of 8,192 bits has 4,800.
+	// maxForeignKey is the maximum size of a private key in DER, in bytes: 8,192 bits take 4,800.
 	maxForeignKey = 8 << 10
-	// maxForeignChain is the largest file of certificates, in bytes.
+	// maxForeignChain is the maximum size of a PEM file, in bytes.
 	maxForeignChain = 256 << 10
 )
 
-// ForeignPair is tls.X509KeyPair for what tenants and other clusters write. Its errors do not quote the key. It takes
-// at most a few milliseconds.
+// ForeignPair is tls.X509KeyPair for untrusted input, such as tenants' Secrets. It takes at most a few milliseconds.
+// Its errors do not quote the key.
 func ForeignPair(cert, key []byte) (tls.Certificate, error) {
 	if len(cert) > maxForeignChain || len(key) > maxForeignChain {
 		return tls.Certificate{}, fmt.Errorf("the certificate or its key has more than %d bytes", maxForeignChain)

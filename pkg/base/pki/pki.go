@@ -1,15 +1,12 @@
-// Package pki generates and stores the cluster's keys: three CAs (for the API, for clients, and for what nodes serve)
-// and the key that signs service account tokens.
+// Package pki generates and stores the cluster's keys: three CAs (for the API, for clients, and for nodes' serving
+// certificates) and the key that signs service account tokens.
 //
-// Its invariant: only CAs, signing keys and a joined machine's own key are on disk (0600). Leaf certificates are in
-// memory and renewed after two thirds of their lifetime (see Renewal), so that no cluster stops because one expired.
+// Invariant: only CAs, signing keys and a joined machine's own key are on disk (0600). Leaf certificates are in memory
+// and renewed after two thirds of their lifetime (see Renewal), so that no cluster stops because one expired.
 //
-// Decisions: the holder of a join token chooses the names and addresses in a node's serving certificate. These
-// certificates therefore have a CA of their own, which only the API server trusts, and pods that verify nodes by the
-// ClusterTrustBundle of kubernetes.io/kubelet-serving: no joined machine can impersonate the API.
-//
-// While a CA is being replaced, everything it issues comes with a certificate for the new key signed by the old one, so
-// it is valid for peers that trust either. Other machines can therefore follow in any order (replace.go).
+// The holder of a join token chooses the names and addresses in a node's serving certificate. Nodes therefore have
+// their own CA, which only the API server trusts, and pods that verify nodes by the ClusterTrustBundle of
+// kubernetes.io/kubelet-serving. No joined machine can impersonate the API.
 package pki
 
 import (
@@ -39,23 +36,21 @@ const (
 	skew = time.Hour
 )
 
-// Set is the keys of one cluster.
 type Set struct {
 	// Server signs the API's serving certificate; clients, pods and agents trust it.
 	Server *Authority
 	// Client signs client certificates; the API server and the agents trust it.
 	Client *Authority
-	// Node signs nodes' serving certificates; the API server trusts it, and no client of the API.
+	// Node signs nodes' serving certificates; the API server trusts it, clients of the API do not.
 	Node *Authority
-	// Machine is the identity of the server's own machine: Identity of the cluster's first client CA.
+	// Machine is the identity of the server's own machine: the Identity of the cluster's first client CA.
 	Machine string
 	// ServiceAccount signs service account tokens. Retired are earlier keys.
 	ServiceAccount *ecdsa.PrivateKey
 	Retired        []RetiredKey
 }
 
-// Load reads the cluster's keys from dir, and generates missing ones. Files are written atomically, so none is
-// incomplete.
+// Load reads the cluster's keys from dir, and generates missing ones.
 func Load(dir string) (*Set, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
@@ -83,8 +78,8 @@ func Load(dir string) (*Set, error) {
 	return s, err
 }
 
-// LoadFrontProxy reads the authority of the API server's client certificate for aggregated API servers, and generates
-// it if it is missing. It signs nothing else: the holder of such a certificate can act as any user of the aggregated
+// LoadFrontProxy reads the CA of the API server's client certificate for aggregated API servers, and generates it if
+// it is missing. It signs nothing else: the holder of such a certificate can act as any user of the aggregated
 // servers. It is not in Set.Authorities and cannot be replaced while the cluster runs.
 func LoadFrontProxy(dir string) (*Authority, error) {
 	return loadAuthority(dir, "front-proxy", "front-proxy-ca")
@@ -108,7 +103,7 @@ func Renewal(c *x509.Certificate) time.Time {
 // Issued returns the time at which a certificate of this package was issued.
 func Issued(c *x509.Certificate) time.Time { return c.NotBefore.Add(skew) }
 
-// Pair combines a signed certificate, and those that follow it, with its key, which must match.
+// Pair combines a PEM certificate chain with its key, which must match.
 func Pair(cert []byte, key *ecdsa.PrivateKey) (tls.Certificate, error) {
 	private, err := encodeKey(key)
 	if err != nil {
@@ -117,8 +112,8 @@ func Pair(cert []byte, key *ecdsa.PrivateKey) (tls.Certificate, error) {
 	return tls.X509KeyPair(cert, private)
 }
 
-// Source provides a valid certificate: it issues a new one at Renewal and when the authority is replaced. Its
-// functions fit the callbacks of tls.Config.
+// Source provides a valid certificate: it issues a new one at Renewal and when the authority is replaced. Its methods
+// fit the callbacks of tls.Config.
 type Source struct {
 	authority *Authority
 	leaf      Leaf

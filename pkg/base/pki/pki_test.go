@@ -66,7 +66,7 @@ func TestMutualTLS(t *testing.T) {
 		ClientCAs:      set.Client.Pool(),
 		ClientAuth:     tls.RequireAndVerifyClientCert,
 	}
-	// httptest adds a certificate of its own, which would be used otherwise.
+	// httptest adds its own certificate, which would be used otherwise.
 	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
 	server.StartTLS()
 	defer server.Close()

@@ -19,14 +19,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// The replacement of a CA has two phases, each decided by a single write of a file at its start:
+// The replacement of a CA has two phases, each decided by one file write at its start:
 //
-//   - Replace writes <file>-next.pem with the new key, its certificate, and one for it that the old key signed.
-//     From then on the new key signs, and both certificates are trusted. <file>.key and <file>.crt still belong to the
-//     old CA, so an earlier copy of the directory remains a valid backup: who holds one key trusts the other's
-//     certificates.
-//   - Finish writes the new key to <file>.key. It writes the certificate and removes <file>-next.pem afterwards; if the
-//     process dies in between, the next Load does.
+//   - Replace writes <file>-next.pem with the new key, its certificate, and a cross certificate for it that the old
+//     key signed. From then on the new key signs, and both certificates are trusted. Issued certificates include the
+//     cross certificate, so peers that trust either CA accept them and may follow in any order. <file>.key and
+//     <file>.crt still belong to the old CA, so an earlier copy of the directory remains a valid backup.
+//   - Finish writes the new key to <file>.key, then the certificate, and removes <file>-next.pem. If the process
+//     dies in between, the next Load completes it.
 const nextSuffix = "-next.pem"
 
 const (
@@ -34,13 +34,12 @@ const (
 	maxMachineFile = 1 << 10
 )
 
-// next is the content of a -next.pem file.
 type next struct {
 	key         *ecdsa.PrivateKey
 	cert, cross *x509.Certificate
 }
 
-// files makes the file changes of a replacement. Tests interrupt them.
+// files makes the file changes of a replacement. Tests interrupt it.
 type files interface {
 	write(path string, data []byte) error
 	remove(path string) error
@@ -57,14 +56,14 @@ func (s *Set) Authorities() []*Authority { return []*Authority{s.Server, s.Clien
 // Replacing reports whether the authority is between Replace and Finish.
 func (a *Authority) Replacing() bool { return a.present.Load().old != nil }
 
-// Certificates returns the authority's current certificate and the one it replaces, or nil.
+// Certificates returns the authority's current certificate, and the one being replaced or nil.
 func (a *Authority) Certificates() (present, old *x509.Certificate) {
 	g := a.present.Load()
 	return g.cert, g.old
 }
 
-// Replace makes the authority sign with a new key, and trust both. It does nothing if a replacement is in progress. The
-// new key is durable when it returns. The caller must serialize changes of s.
+// Replace makes the authority sign with a new key, and trust both keys. It does nothing if a replacement is in
+// progress. The new key is durable when it returns. The caller must serialize changes of s.
 func (s *Set) Replace(a *Authority) error { return s.replace(onDisk{}, a) }
 
 func (s *Set) replace(disk files, a *Authority) error {
@@ -72,7 +71,7 @@ func (s *Set) replace(disk files, a *Authority) error {
 	if g.old != nil {
 		return nil
 	}
-	// If an earlier Finish could not write the file, complete that first, because the file is needed.
+	// An earlier Finish could not remove the file: complete it first, because this replacement needs the file.
 	if left, err := a.loadNext(); err != nil {
 		return err
 	} else if left != nil && left.key.Equal(g.key) {
@@ -81,7 +80,6 @@ func (s *Set) replace(disk files, a *Authority) error {
 		}
 	}
 	if a == s.Client {
-		// The machine's identity does not change.
 		if err := disk.write(filepath.Join(a.dir, machineFile), []byte(s.Machine+"\n")); err != nil {
 			return err
 		}
@@ -90,7 +88,7 @@ func (s *Set) replace(disk files, a *Authority) error {
 	if err != nil {
 		return err
 	}
-	// The name differs from the old one's: some verifiers select CAs by name only.
+	// The name differs from the old CA's, because some verifiers select CAs by name only.
 	name := fmt.Sprintf("coracle-%s@%d", a.Name, time.Now().Unix())
 	n := next{key: key}
 	if n.cert, err = selfSigned(name, key); err != nil {
@@ -119,7 +117,6 @@ func (s *Set) replace(disk files, a *Authority) error {
 	return nil
 }
 
-// replaces returns the state of the authority during the replacement.
 func (n *next) replaces(old *x509.Certificate) (*generation, error) {
 	if err := n.cross.CheckSignatureFrom(old); err != nil {
 		return nil, fmt.Errorf("it does not replace the authority beside it (%w): restore both from one backup", err)
@@ -127,8 +124,8 @@ func (n *next) replaces(old *x509.Certificate) (*generation, error) {
 	return newGeneration(n.cert, n.key, old, n.cross), nil
 }
 
-// Finish completes a replacement: certificates signed by the old key are no longer trusted. It does nothing if none is
-// in progress.
+// Finish completes a replacement: certificates signed by the old key are no longer trusted. It does nothing if no
+// replacement is in progress.
 func (s *Set) Finish(a *Authority) error { return s.finish(onDisk{}, a) }
 
 func (s *Set) finish(disk files, a *Authority) error {
@@ -143,12 +140,11 @@ func (s *Set) finish(disk files, a *Authority) error {
 	if err := disk.write(a.path(".key"), text); err != nil {
 		return err
 	}
-	// The replacement is complete now. If what follows fails, the next Load does it.
+	// The replacement is complete now. If settle fails, the next Load repeats it.
 	a.present.Store(newGeneration(g.cert, g.key, nil, nil))
 	return a.settle(disk, &next{key: g.key, cert: g.cert})
 }
 
-// settle writes the certificate and removes the -next.pem file once the new key has been written.
 func (a *Authority) settle(disk files, n *next) error {
 	if err := disk.write(a.path(".crt"), encodeCertificate(n.cert)); err != nil {
 		return err
@@ -213,8 +209,8 @@ func (a *Authority) Signed(c *x509.Certificate) (byPresent, byOld bool) {
 	return by(g.cert), by(g.old)
 }
 
-// Version identifies the state of the CAs on another machine: those it trusts, and those that signed its certificates.
-// It changes with each Replace and Finish that concerns other machines.
+// Version identifies the CAs that another machine trusts and that signed its certificates. It changes with each
+// Replace and Finish that concerns other machines.
 func (s *Set) Version() string {
 	h := sha256.New()
 	h.Write(s.Server.Bundle())
@@ -223,7 +219,7 @@ func (s *Set) Version() string {
 	return fmt.Sprintf("%x", h.Sum(nil)[:16])
 }
 
-// loadMachine reads the machine's identity. It is written when the first client CA is replaced.
+// loadMachine reads the machine's identity, which is written when the client CA is first replaced.
 func loadMachine(dir string, client *Authority) (string, error) {
 	data, err := bounded.File(filepath.Join(dir, machineFile), maxMachineFile)
 	if errors.Is(err, fs.ErrNotExist) {

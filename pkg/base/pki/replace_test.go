@@ -16,7 +16,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/atomicfile"
 )
 
-// verifies verifies a chain with the bundle as a TLS client would.
 func verifies(t *testing.T, bundle, chain []byte) error {
 	t.Helper()
 	o := x509.VerifyOptions{
@@ -97,7 +96,7 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// killed simulates the end of the process before or just after one of its changes.
+// killed simulates the end of the process before or just after one of its file changes.
 type killed struct{ after int }
 
 var errKilled = errors.New("killed")
@@ -116,8 +115,8 @@ func (k *killed) remove(path string) error {
 	return os.Remove(path)
 }
 
-// TestReplacementSurvivesKill checks that wherever a process ends, the next one finds CAs that trust each other, and
-// can continue.
+// TestReplacementSurvivesKill: after a kill at any step, the next process finds CAs that trust each other, and can
+// continue.
 func TestReplacementSurvivesKill(t *testing.T) {
 	leaf := Leaf{Name: "x"}
 	for steps := range 12 {
@@ -221,8 +220,7 @@ func TestInspectShowsReplacements(t *testing.T) {
 			"certificate of this machine"}, names)
 }
 
-// TestFollowClientCAs checks that a server uses the pool at the time of the handshake, and that resumed sessions do not
-// bypass it.
+// TestFollowClientCAs: a server uses the pool at the time of the handshake, and resumed sessions do not bypass it.
 func TestFollowClientCAs(t *testing.T) {
 	s, err := Load(t.TempDir())
 	require.NoError(t, err)

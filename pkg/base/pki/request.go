@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// The validity of certificates for requests, as upstream's signers have it.
+// The validity of certificates for requests, as with upstream's signers.
 const (
 	requestBackdate = 5 * time.Minute
 	requestShort    = 8 * time.Hour
 )
 
-// Request is a certificate signing request and how it is to be signed.
+// Request is a certificate signing request and how to sign it.
 type Request struct {
 	*x509.CertificateRequest
 	Usage    x509.KeyUsage
@@ -24,9 +24,9 @@ type Request struct {
 	Life time.Duration
 }
 
-// SignRequest signs a request for a leaf certificate and returns PEM, as Sign does. It takes the subject and the
-// subject alternative names from the request, so the caller must have decided that the requester may have them. It
-// drops extensions.
+// SignRequest signs a request for a leaf certificate and returns PEM, as Sign does. It takes the subject and subject
+// alternative names from the request, so the caller must have decided that the requester may have them. It drops
+// extensions.
 func (a *Authority) SignRequest(r Request, now time.Time) ([]byte, error) {
 	g := a.present.Load()
 	if err := r.CheckSignature(); err != nil {

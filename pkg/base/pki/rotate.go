@@ -34,8 +34,8 @@ type RetiredKey struct {
 	Until  time.Time
 }
 
-// RotateServiceAccount generates a new key for signing service account tokens. Tokens of the current key remain valid
-// for overlap; 0 makes them invalid at once. It changes s and the files in dir, which are durable when it returns. The
+// RotateServiceAccount generates a new key for service account tokens. Tokens of the current key remain valid for
+// overlap; 0 makes them invalid at once. It changes s and the files in dir, which are durable when it returns. The
 // caller must not use s concurrently.
 func (s *Set) RotateServiceAccount(dir string, overlap time.Duration, now time.Time) error {
 	if overlap < 0 {
@@ -44,7 +44,7 @@ func (s *Set) RotateServiceAccount(dir string, overlap time.Duration, now time.T
 	retired := slices.DeleteFunc(slices.Clone(s.Retired), func(r RetiredKey) bool { return !now.Before(r.Until) })
 	switch {
 	case overlap == 0:
-		retired = nil // with overlap 0, none of them is trusted
+		retired = nil // with overlap 0, no earlier key is trusted
 	case len(retired) >= mostRetired:
 		return fmt.Errorf("%d earlier keys still verify tokens: wait until one of them has retired, or rotate with an "+
 			"overlap of 0", len(retired))
@@ -72,7 +72,7 @@ func (s *Set) RotateServiceAccount(dir string, overlap time.Duration, now time.T
 				Bytes:   der,
 			})...)
 	}
-	// The list first: if interrupted here, the current key is on it but continues to sign.
+	// The list first: after an interruption here, the current key is on it but continues to sign.
 	if err := atomicfile.WriteDurably(filepath.Join(dir, retiredAccountFile), list); err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (i Item) Replaced() bool { return strings.HasSuffix(i.Name, replacedSuffix)
 
 const machineCertificate = "machine.crt"
 
-// inspect lists the certificates in a file, or its key; nothing if the file does not exist.
+// inspect lists the certificates in a file, or its key. The file need not exist.
 func inspect(path, name string) ([]Item, error) {
 	data, err := bounded.File(path, maxRetiredFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -162,7 +162,7 @@ func inspect(path, name string) ([]Item, error) {
 	return all, nil
 }
 
-// items are the files in a directory of keys, with their names in messages.
+// items are the files in a directory of keys, with their names for users.
 var items = []struct{ file, name string }{
 	{"server-ca.crt", "authority of the API"},
 	{"client-ca.crt", "authority of clients"},
@@ -173,7 +173,7 @@ var items = []struct{ file, name string }{
 	{machineCertificate, "certificate of this machine"},
 }
 
-// Inspect lists the keys and certificates in dir, which is a server's or a joined machine's.
+// Inspect lists the keys and certificates in dir, the directory of a server or of a joined machine.
 func Inspect(dir string) ([]Item, error) {
 	var all []Item
 	for _, i := range items {

@@ -7,21 +7,22 @@ import (
 
 // Election decides when this process leads.
 type Election interface {
-	// Run takes part in the election until ctx is done. While this process leads, it calls lead with a context that ends
-	// with the leadership or ctx, and does not call lead again before lead returns. It calls settled once it is known
-	// whether this process leads; later calls have no effect. If lead returns an error, Run returns it at once.
+	// Run takes part in the election until ctx is done. While this process leads, it calls lead with a context that
+	// ends with the leadership or ctx, and does not call lead again before lead returns. It calls settled once it is
+	// known whether this process leads; later calls have no effect. If lead returns an error, Run returns it at once.
 	Run(ctx context.Context, lead func(ctx context.Context) error, settled func()) error
 }
 
-// The time that all components of a Group together have to stop. After the leadership is lost, another process starts
-// to act a moment later, so that time is short. When the process ends, a Group has less time than a component of All.
+// The time that all components of a Group together have to stop. It is short after the leadership is lost, because
+// another process takes over a moment later. When the process ends, a Group has less time than All gives one
+// component.
 const (
 	stopLost = 2 * time.Second
 	stopEnd  = stopEach - time.Second
 )
 
-// Group is a component that runs other components while this process leads. For each term they are created, started in
-// order, and stopped in reverse order. If one of them fails, the Group fails. If one does not stop in time, the Group
+// Group is a component that runs other components while this process leads. For each term it creates them, starts them
+// in order, and stops them in reverse order. If one fails, the Group fails. If one does not stop in time, the Group
 // fails with a *HungError, which ends the process: two processes must not act at the same time.
 type Group struct {
 	name     string
@@ -34,7 +35,7 @@ type Group struct {
 
 var _ Component = (*Group)(nil)
 
-// NewGroup creates a Group; build creates its components for each term.
+// NewGroup creates a Group. It calls build for the components of each term.
 func NewGroup(name string, e Election, observe Observer, build func() ([]Component, error)) *Group {
 	return &Group{name: name, election: e, build: build, observe: observe}
 }
@@ -60,10 +61,9 @@ func (g *Group) Run(ctx context.Context) error {
 	return g.election.Run(ctx, lead, g.SetReady)
 }
 
-// markName is the name of the last component of a Group.
 const markName = "(all of a group)"
 
-// mark is the last component of a Group; it starts once all others are ready.
+// mark is the last component of a Group. It starts once all others are ready.
 type mark struct {
 	Readiness
 	reached func()
@@ -77,7 +77,6 @@ func (m *mark) Run(ctx context.Context) error {
 	return nil
 }
 
-// without returns an Observer that ignores the component of this name.
 func (o Observer) without(name string) Observer {
 	return Observer{
 		Started: func(n string, took time.Duration) {

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// votes is an Election with an outcome that the test controls.
+// votes is an Election whose outcome the test controls.
 type votes struct {
 	won  chan context.Context // carries a context that ends with the leadership
 	lost chan struct{}        // another process leads
@@ -36,7 +36,7 @@ func (v *votes) Run(ctx context.Context, lead func(context.Context) error, settl
 	}
 }
 
-// TestAGroupFollowsItsLeadership: components are created for each term, start in order, and stop in reverse.
+// TestAGroupFollowsItsLeadership: components are created for each term, start in order, and stop in reverse order.
 func TestAGroupFollowsItsLeadership(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &log{}
@@ -117,8 +117,8 @@ func TestAGroupThatHangsEndsTheProcess(t *testing.T) {
 	})
 }
 
-// TestAGroupStopsWithItsProcess: it has more time then, but names the component that hangs before the process gives up
-// on the group.
+// TestAGroupStopsWithItsProcess: when the process ends, a Group has more time, but names the hanging component before
+// All abandons the Group.
 func TestAGroupStopsWithItsProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &votes{make(chan context.Context), make(chan struct{})}

@@ -32,7 +32,7 @@ func (p *Panic) Error() string { return "panic: " + p.Value }
 
 // Guard recovers from panics in units of work (a pod's sync, a packet, an event), so that they do not end the process
 // and with it the control plane. It cannot recover from fatal errors of the Go runtime: stack overflow, concurrent map
-// writes, out of memory. The zero Guard and a nil one are ready to use and safe for concurrent use.
+// writes, out of memory. A zero or nil Guard is ready to use. It is safe for concurrent use.
 type Guard struct {
 	// Log is slog.Default() if nil.
 	Log *slog.Logger
@@ -45,10 +45,10 @@ type Guard struct {
 	logged time.Time
 }
 
-// logEvery is the minimum interval between log messages of one Guard; in between, panics are only counted.
+// logEvery is the minimum interval between log messages of one Guard. Panics in between are only counted.
 const logEvery = time.Second
 
-// Do runs one unit of work. A panic is counted, logged with its stack, and returned as a *Panic; the caller decides
+// Do runs one unit of work. It counts a panic, logs it with its stack, and returns it as a *Panic; the caller decides
 // when to retry. The attributes are added to the log message, as in slog.
 func (g *Guard) Do(unit string, f func(), attributes ...any) (err error) {
 	defer func() {
@@ -102,14 +102,14 @@ func (g *Guard) Metrics() prometheus.Collector {
 		func() float64 { return float64(g.Panics()) })
 }
 
-// The back-off after the first panic of a loop, and its maximum.
+// Loop's first and longest pause.
 const (
 	firstPause = 100 * time.Millisecond
 	mostPause  = 30 * time.Second
 )
 
-// Loop runs a loop until ctx is done. If it panics, it is restarted with back-off: from 100 ms doubled up to 30 s,
-// reset after it ran for longer than that.
+// Loop runs a loop until ctx is done. If it panics, it is restarted with a back-off that doubles from 100 ms to 30 s,
+// and is reset after the loop ran for longer than 30 s.
 func (g *Guard) Loop(ctx context.Context, unit string, loop func(context.Context)) {
 	again := backoff.Backoff{First: firstPause, Most: mostPause}
 	for {

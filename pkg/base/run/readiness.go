@@ -2,7 +2,8 @@ package run
 
 import "sync"
 
-// Readiness is the Ready method of a Component, which embeds it. The zero value is not ready. It must not be copied.
+// Readiness implements Component.Ready for components that embed it. The zero value is not ready. It must not be
+// copied.
 type Readiness struct {
 	made, opened sync.Once
 	ready        chan struct{}
@@ -14,7 +15,7 @@ func (r *Readiness) Ready() <-chan struct{} {
 	return r.ready
 }
 
-// SetReady closes the channel of Ready. Further calls do nothing.
+// SetReady closes the channel of Ready. It may be called repeatedly.
 func (r *Readiness) SetReady() {
 	r.Ready()
 	r.opened.Do(func() { close(r.ready) })

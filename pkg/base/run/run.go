@@ -1,7 +1,6 @@
-// Package run starts and stops the components of a process.
-//
-// Its invariant: components start in order, each when those before it are ready (but for Aside), and stop in reverse
-// order, each when the one after it has returned or its timeout is over.
+// Package run starts and stops the components of a process. Invariant: components start in order, each when those
+// before it are ready (see Aside for the exception), and stop in reverse order, each when the one after it has
+// returned or its timeout is over.
 package run
 
 import (
@@ -13,7 +12,7 @@ import (
 	"time"
 )
 
-// How long a stop waits for components. One that hangs must not prevent others, above all the store, from closing; the
+// How long a stop waits for components. One that hangs must not prevent others, above all the store, from closing. The
 // process exits afterwards anyway.
 const (
 	stopEach = 10 * time.Second // for one component
@@ -33,20 +32,20 @@ type Component interface {
 	// Name is short, lower case and unique in the process: "store".
 	Name() string
 	// Run runs the component until ctx is done, and returns when all its goroutines have ended. An error stops the
-	// process; the end of ctx is not an error. Run is called at most once: a Group makes its components anew each time
-	// it starts them.
+	// process; the end of ctx is not an error. Run is called at most once: a Group creates new components for each
+	// term.
 	Run(ctx context.Context) error
-	// Ready is closed when the component serves. It is not closed if Run fails before.
+	// Ready is closed when the component serves. It stays open if Run fails before.
 	Ready() <-chan struct{}
 }
 
-// Aside marks a component that the next ones do not need: they start while it does. The last component starts when all
-// others are ready.
+// Aside marks a component that the next ones do not need: they start without waiting for it. The last component still
+// waits until all others are ready.
 func Aside(c Component) Component { return aside{c} }
 
 type aside struct{ Component }
 
-// Observer are callbacks for the components' lifecycle; nil functions are not called.
+// Observer has callbacks for the components' lifecycle. Nil functions are not called.
 type Observer struct {
 	// Started is called when a component became ready, with the time it took.
 	Started func(name string, took time.Duration)
@@ -60,10 +59,9 @@ type running struct {
 	Component
 	cancel context.CancelFunc
 	done   chan struct{}      // closed when Run has returned
-	ready  chan time.Duration // receives the time that it took to become ready, once
+	ready  chan time.Duration // receives the time until it was ready, once
 }
 
-// life calls Run, and converts a panic into an error.
 func life(ctx context.Context, c Component) (err error) {
 	g := Guard{Component: c.Name()}
 	if p := g.Do("run", func() { err = c.Run(ctx) }); p != nil {
@@ -77,16 +75,14 @@ func life(ctx context.Context, c Component) (err error) {
 // is done has failed, too.
 //
 // A stop takes at most 30 s plus a second for each component. Components that have not returned by then are left
-// running and named in a
-// *HungError; the caller should exit.
+// running and named in a *HungError; the caller should exit.
 func All(ctx context.Context, observe Observer, components ...Component) error {
 	return all(ctx, observe, func() patience { return patience{stopEach, stopAll, stopRest} }, components)
 }
 
-// patience is how long a stop waits: see stopEach, stopAll and stopRest.
 type patience struct{ each, all, rest time.Duration }
 
-// all is All, with a patience that is determined when the stop begins.
+// all is All with a patience that is determined when the stop begins.
 func all(ctx context.Context, observe Observer, wait func() patience, components []Component) error {
 	failed := make(chan error, len(components))
 	var started, pending []running
@@ -124,7 +120,7 @@ func all(ctx context.Context, observe Observer, wait func() patience, components
 	return first
 }
 
-// start calls a component's Run. It has a context of its own, so that components can be stopped one by one.
+// start calls a component's Run with a separate context, so that components can be stopped one by one.
 func start(ctx context.Context, observe Observer, c Component, failed chan<- error) running {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := running{c, cancel, make(chan struct{}), make(chan time.Duration, 1)}
@@ -153,8 +149,8 @@ func start(ctx context.Context, observe Observer, c Component, failed chan<- err
 	return r
 }
 
-// await waits until all of list are ready. It returns false when a component failed, which it stores in first, or ctx
-// is done.
+// await waits until all of list are ready. It returns false when a component failed, which it stores in first, or when
+// ctx is done.
 func await(ctx context.Context, observe Observer, list []running, failed <-chan error, first *error) bool {
 	for _, r := range list {
 		select {
@@ -171,7 +167,6 @@ func await(ctx context.Context, observe Observer, list []running, failed <-chan 
 	return true
 }
 
-// stop stops the components in reverse order, and returns the names of those that did not return in time.
 func stop(started []running, observe Observer, p patience) (hung []string) {
 	deadline := time.Now().Add(p.all)
 	for _, r := range slices.Backward(started) {

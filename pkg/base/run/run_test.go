@@ -19,7 +19,6 @@ type part struct {
 	name  string
 	ready chan struct{}
 	fail  chan error
-	// stuck never becomes ready.
 	stuck bool
 	log   *log
 }
@@ -175,7 +174,7 @@ func TestAStopIsBoundedHoweverManyComponentsHang(t *testing.T) {
 	})
 }
 
-// TestTheNextStartBesideAComponentAside checks that only the last component waits for one that is marked Aside.
+// TestTheNextStartBesideAComponentAside: only the last component waits for one that is marked Aside.
 func TestTheNextStartBesideAComponentAside(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, ps, cs := parts("store", "controllers", "agent", "last")
@@ -200,7 +199,7 @@ func TestTheNextStartBesideAComponentAside(t *testing.T) {
 	})
 }
 
-// TestAFailureOfAComponentAside checks that the last component does not start.
+// TestAFailureOfAComponentAside: the last component does not start.
 func TestAFailureOfAComponentAside(t *testing.T) {
 	l, ps, cs := parts("controllers", "agent", "last")
 	ps[0].stuck = true

@@ -27,7 +27,7 @@ func Commit() (hash string, changed bool) { return commit, treeState == "dirty" 
 // Date returns the date of the commit, or SOURCE_DATE_EPOCH at build time, in RFC 3339; empty if unknown.
 func Date() string { return date }
 
-// Info returns the response to GET /version, which nodes report too.
+// Info returns the response to GET /version, which nodes also report.
 func Info() version.Info {
 	return version.Info{
 		Major:                 major,

@@ -1,7 +1,5 @@
 // Package clienttest is the conformance suite of client.Interface, so that a reconciler need not know which
-// implementation it uses.
-//
-// Its invariant: it assumes nothing about the cluster but the namespace it is given.
+// implementation it uses. It assumes nothing about the cluster except the given namespace.
 package clienttest
 
 import (
@@ -23,10 +21,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// wait is the timeout for events. It is reached only on failure.
+// wait is the timeout for events, which is reached only on failure.
 const wait = 20 * time.Second
 
-// indexed is the label that the suite's own index reads.
 const indexed = "clienttest-index"
 
 type suite struct {
@@ -211,7 +208,8 @@ func (s suite) status(t *testing.T, ctx context.Context) {
 	require.NoError(t, s.c.Delete(ctx, k))
 }
 
-// shallow writes shallow copies of cached objects, which callers may do, while other goroutines read the shared fields.
+// shallow writes shallow copies of cached objects, which callers may do, while another goroutine reads the shared
+// fields.
 func (s suite) shallow(t *testing.T, ctx context.Context) {
 	made := &tasks.Task{
 		ObjectMeta: metav1.ObjectMeta{
@@ -258,7 +256,7 @@ func (s suite) scale(t *testing.T, ctx context.Context) {
 	require.Zero(t, scale.Spec.Replicas)
 	scale.Spec.Replicas = 2
 	require.NoError(t, s.c.SubResource("scale").Update(ctx, d, ctrl.WithSubResourceBody(scale)))
-	require.Eventually(t, func() bool { // over HTTP the cache sees a subresource's write through its watch
+	require.Eventually(t, func() bool { // over HTTP the cache learns of it through its watch
 		var got appsv1.Deployment
 		return s.c.Get(ctx, s.key("scale"), &got) == nil && *got.Spec.Replicas == 2
 	}, wait, time.Millisecond)
@@ -312,7 +310,7 @@ func (s suite) metadata(t *testing.T, ctx context.Context) {
 	gvk := corev1.SchemeGroupVersion.WithKind("Secret")
 	p := &metav1.PartialObjectMetadata{}
 	p.SetGroupVersionKind(gvk)
-	require.Eventually(t, func() bool { // another representation than the written one is eventually consistent
+	require.Eventually(t, func() bool { // metadata is cached separately, so it is eventually consistent
 		return s.c.Get(ctx, s.key("meta"), p) == nil
 	}, wait, time.Millisecond)
 	require.Equal(t, m.UID, p.UID)
@@ -336,7 +334,7 @@ func (s suite) deleteAllOf(t *testing.T, ctx context.Context) {
 	}
 	require.NoError(t,
 		s.c.DeleteAllOf(ctx, &corev1.ConfigMap{}, ctrl.InNamespace(s.ns), ctrl.MatchingLabels{"all": "all"}))
-	require.Eventually(t, func() bool { // over HTTP the cache sees the deletion of a collection through its watch
+	require.Eventually(t, func() bool { // over HTTP the cache learns of it through its watch
 		var l corev1.ConfigMapList
 		return s.c.List(ctx, &l, ctrl.InNamespace(s.ns), ctrl.HasLabels{"all"}) == nil && len(l.Items) == 1 &&
 			l.Items[0].Name == "other"

@@ -35,7 +35,7 @@ func (s suite) watch(t *testing.T, ctx context.Context) {
 }
 
 func (s suite) informer(t *testing.T, ctx context.Context) {
-	require.Eventually(t, func() bool { // left by other tests
+	require.Eventually(t, func() bool { // wait until objects of other tests are gone
 		var l corev1.ConfigMapList
 		return s.c.List(ctx, &l, ctrl.InNamespace(s.ns)) == nil && len(l.Items) == 0
 	}, wait, time.Millisecond)

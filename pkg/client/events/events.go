@@ -1,7 +1,5 @@
-// Package events records Kubernetes Events.
-//
-// Its invariant: recording never blocks and never fails the caller; a repeated event is counted, not created again; a
-// lost event is counted and logged.
+// Package events records Kubernetes Events. Invariant: recording never blocks and never fails the caller; a repeated
+// event is counted, not created again; a lost event is counted and logged.
 package events
 
 import (
@@ -29,17 +27,17 @@ import (
 )
 
 const (
-	// backlog limits the events waiting to be written; above it, events are dropped, but a warning takes the place of an
-	// event that is none.
+	// backlog limits the events waiting to be written. Above it, events are dropped, but a Warning replaces a waiting
+	// event that is not a Warning.
 	backlog = 1000
-	// remembered limits the written events tracked for counting repeats; above it, an arbitrary one is evicted, and
-	// created again if it repeats.
+	// remembered limits the written events tracked for counting repeats. Above it, an arbitrary one is evicted, which
+	// is created again if it repeats.
 	remembered = 1000
 	// maxMessage is upstream's limit on a message, in bytes.
 	maxMessage = 1024
-	// Of events about one object that differ in their messages alone, such as by the random name of a pod that a quota
-	// refuses, mostDistinct are written within similarFor of each other, and the others are counted in one more, as
-	// upstream's correlator does it.
+	// As in upstream's correlator: of events that differ only in their messages, such as a pod's random name in a
+	// quota error, mostDistinct are written within similarFor of each other. Further ones are counted in one combined
+	// event.
 	mostDistinct = 10
 	similarFor   = 10 * time.Minute
 	combined     = "(combined from similar events): "
@@ -63,7 +61,7 @@ type Recorder struct {
 	waiting []happening // at most backlog, nil when empty: most recorders are idle, and there are dozens
 
 	known     map[happening]known   // used by Run only, like the following fields
-	similar   map[happening]similar // by what they have in common: everything but the message
+	similar   map[happening]similar // the key's message is empty
 	reported  uint64                // number of lost events that were logged
 	lastError error
 }
@@ -82,13 +80,13 @@ type known struct {
 	count int32
 }
 
-// similar counts the events that differ in their messages alone.
+// similar counts the events that differ only in their messages.
 type similar struct {
 	distinct int
 	last     time.Time
 }
 
-// New returns a recorder for a component ("replicaset-controller") on a host (may be empty). A nil log means
+// New returns a recorder for a component ("replicaset-controller") on a host, which may be empty. A nil log means
 // slog.Default().
 func New(c cc.Interface, component, host string, log *slog.Logger) *Recorder {
 	if log == nil {
@@ -133,7 +131,7 @@ func (r *Recorder) Event(obj client.Object, kind, reason, format string, args ..
 	r.EventBy(r.component, obj, kind, reason, format, args...)
 }
 
-// EventBy is Event in the name of another component than the recorder's.
+// EventBy is Event for a component other than the recorder's.
 func (r *Recorder) EventBy(component string, obj client.Object, kind, reason, format string, args ...any) {
 	if r == nil {
 		return
@@ -198,7 +196,6 @@ func (r *Recorder) record(component string, ref corev1.ObjectReference, kind, re
 	}
 }
 
-// next removes the oldest waiting event, if any.
 func (r *Recorder) next() (h happening, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -214,7 +211,7 @@ func (r *Recorder) next() (h happening, ok bool) {
 
 // Run writes recorded events until ctx is done. It logs lost events immediately, and then at most once a minute.
 func (r *Recorder) Run(ctx context.Context) {
-	var quiet <-chan time.Time // while nothing is logged
+	var quiet <-chan time.Time // not nil until the next report may be logged
 	for {
 		h, ok := r.next()
 		if ok && ctx.Err() == nil {
@@ -238,7 +235,7 @@ func (r *Recorder) Run(ctx context.Context) {
 	}
 }
 
-// report logs the events lost since the last report, if any.
+// report logs the events lost since the last report, and returns whether there were any.
 func (r *Recorder) report() bool {
 	lost := r.Lost()
 	if lost == r.reported {
@@ -254,7 +251,7 @@ func (r *Recorder) report() bool {
 	return true
 }
 
-// write returns an error if the event is lost, except in a terminating namespace.
+// write writes an event. It returns an error if the event is lost, except in a terminating namespace.
 func (r *Recorder) write(ctx context.Context, h happening) error {
 	at := metav1.NewTime(h.at)
 	key := h
@@ -303,7 +300,7 @@ func (r *Recorder) write(ctx context.Context, h happening) error {
 
 func (r *Recorder) remember(key happening, k known) { keep(r.known, key, k) }
 
-// combine counts an event with a message that is new, and reports whether there have been too many of its like.
+// combine counts an event with a new message, and reports whether there were more than mostDistinct similar events.
 func (r *Recorder) combine(key happening, at time.Time) bool {
 	key.message = ""
 	s := r.similar[key]
@@ -315,7 +312,7 @@ func (r *Recorder) combine(key happening, at time.Time) bool {
 	return s.distinct > mostDistinct
 }
 
-// keep adds to a map of at most remembered.
+// keep adds to a map of at most remembered entries.
 func keep[V any](m map[happening]V, key happening, value V) {
 	if _, ok := m[key]; !ok && len(m) >= remembered {
 		for other := range m {

@@ -93,7 +93,7 @@ func TestRecordingNeverBlocks(t *testing.T) {
 	none.Event(pod, corev1.EventTypeNormal, "R", "m")
 }
 
-// TestLostEventsAreLogged checks that lost events are logged at once, then once a minute, and when the recorder stops.
+// TestLostEventsAreLogged: lost events are logged at once, then once a minute, and when the recorder stops.
 func TestLostEventsAreLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var fail error
@@ -147,8 +147,7 @@ func TestLostEventsAreLogged(t *testing.T) {
 	})
 }
 
-// TestSimilarEventsAreCombined: a controller that fails with another random name each time does not fill the store with
-// events.
+// TestSimilarEventsAreCombined: a controller that fails with a new random name each time does not fill the store.
 func TestSimilarEventsAreCombined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := stub{fake.NewClientBuilder().WithScheme(cc.Scheme()).Build()}

@@ -1,11 +1,11 @@
 // Package servers is a client's list of a cluster's API servers: which one it uses, which are down, and which one it
 // fails over to.
 //
-// Its invariants: the list is bounded, and it need not be trusted. An address only says where to connect; the
-// transport verifies the server there against the cluster's certificate authority.
+// Invariant: the list is bounded, and it need not be trusted. An address only says where to connect; the transport
+// verifies the server against the cluster's certificate authority.
 //
-// A client stays with its server until that fails or leaves the cluster, and does not fail back. When a server dies,
-// its clients fail over to different servers, because each client has its own order.
+// A client stays with its server until that fails or leaves the cluster, and does not fail back. Clients of a dead
+// server fail over to different servers, because each client has its own order.
 package servers
 
 import (
@@ -30,12 +30,12 @@ import (
 )
 
 const (
-	// Most is the maximum number of servers learned, and of Config.Seeds.
+	// Most is the maximum number of learned servers, and of Config.Seeds.
 	Most = 64
-	// maxFile is the maximum size of the file, in bytes: an IPv6 address with port has at most 47 characters, and zones
-	// are rejected.
+	// maxFile is the maximum size of the file, in bytes: an IPv6 address with port has at most 47 characters, and
+	// zones are rejected.
 	maxFile = Most * 64
-	// A server that failed is not used for pauseFirst if there are others; the pause doubles with each failure, up to
+	// A server that failed is not used for pauseFirst if there are others. The pause doubles with each failure, up to
 	// pauseMost.
 	pauseFirst = time.Second
 	pauseMost  = 30 * time.Second
@@ -45,8 +45,7 @@ const (
 
 // Config configures a List.
 type Config struct {
-	// Seeds are the hosts and ports given by the user, from 1 to Most. Once servers were learned, the seeds are tried
-	// last.
+	// Seeds are 1 to Most hosts and ports given by the user. Once servers were learned, the seeds are tried last.
 	Seeds []string
 	// Client names this client; it determines the order of the servers.
 	Client string
@@ -66,16 +65,16 @@ type List struct {
 	learned []string // in this client's order of preference
 	current string
 	outages map[string]outage
-	conns   map[string]map[*conn]struct{} // open connections, by the address dialled
+	conns   map[string]map[*conn]struct{} // open connections, by dialled address
 }
 
-// outage records why, and until when, a server is not used.
+// outage is the period in which a failed server is not used.
 type outage struct {
 	pause time.Duration
 	until time.Time
 }
 
-// New creates a List of the seeds and of the servers that an earlier process learned.
+// New creates a List of the seeds and of the servers in Config.File.
 func New(c Config) (*List, error) {
 	if len(c.Seeds) == 0 || len(c.Seeds) > Most {
 		return nil, fmt.Errorf("servers: got %d seeds, need 1 to %d", len(c.Seeds), Most)
@@ -135,7 +134,7 @@ func (l *List) order(addresses []netip.AddrPort) (list []string) {
 	return list
 }
 
-// Set replaces the learned servers. Connections to servers that are no longer listed are closed. An empty list is
+// Set replaces the learned servers. It closes connections to servers that are no longer listed. An empty list is
 // ignored: every cluster has a server, and without an address this client could never recover.
 func (l *List) Set(addresses []netip.AddrPort) {
 	list := l.order(addresses)
@@ -171,7 +170,7 @@ func (l *List) Set(addresses []netip.AddrPort) {
 	}
 }
 
-// all returns the servers in the order in which they are tried. The caller holds mu.
+// all is Addresses. The caller holds mu.
 func (l *List) all() []string {
 	list := slices.Clone(l.learned)
 	for _, s := range l.Seeds {
@@ -189,7 +188,7 @@ func (l *List) Addresses() []string {
 	return l.all()
 }
 
-// Current returns the server to use now: the one used last, unless it failed or left the cluster; otherwise the first
+// Current returns the server to use now: the last used one, unless it failed or left the cluster; otherwise the first
 // one that is not down, or else the one whose outage ends first.
 func (l *List) Current() string {
 	l.mu.Lock()
@@ -214,7 +213,6 @@ func (l *List) Current() string {
 	return next
 }
 
-// others reports whether there is another server to fail over to.
 func (l *List) others(address string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -222,12 +220,11 @@ func (l *List) others(address string) bool {
 	return slices.ContainsFunc(l.all(), func(a string) bool { return a != address && !now.Before(l.outages[a].until) })
 }
 
-// failed records that a server did not respond.
 func (l *List) failed(address string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	o := l.outages[address]
-	if now := time.Now(); !now.Before(o.until) { // of requests that fail together, only the first counts
+	if now := time.Now(); !now.Before(o.until) { // count only the first of concurrent failures
 		o.pause = min(max(2*o.pause, pauseFirst), pauseMost)
 		o.until = now.Add(o.pause*3/4 + rand.N(o.pause/2))
 		l.outages[address] = o
@@ -237,7 +234,6 @@ func (l *List) failed(address string, err error) {
 	}
 }
 
-// works records that a server responded.
 func (l *List) works(address string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -99,7 +99,7 @@ func TestAnOutageIsLeftAloneForAWhile(t *testing.T) {
 	})
 }
 
-// TestClientsOfADeadServerSpread: they fail over to different servers.
+// TestClientsOfADeadServerSpread: clients of a dead server fail over to different servers.
 func TestClientsOfADeadServerSpread(t *testing.T) {
 	const clients = 300
 	next := map[string]int{}
@@ -115,7 +115,7 @@ func TestClientsOfADeadServerSpread(t *testing.T) {
 	}
 }
 
-// TestTheListHolds: whatever it is given, the list is bounded and not empty.
+// TestTheListHolds: for any input, the list is bounded and not empty.
 func TestTheListHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newList(t, Config{Seeds: []string{"a:1"}})
@@ -137,7 +137,6 @@ func TestTheListHolds(t *testing.T) {
 	})
 }
 
-// serve runs an API server at an address.
 func serve(t *testing.T, address string, h http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	s := httptest.NewUnstartedServer(h)
@@ -211,7 +210,7 @@ func TestRequestsFollowTheServers(t *testing.T) {
 	require.Error(t, err, "its connections are closed")
 	require.Equal(t, "b y"+hostOf(b), ask(http.MethodPost, "y"))
 
-	// It returns, and the other one dies.
+	// The server returns to the cluster, and the other one dies.
 	l.Set([]netip.AddrPort{netip.MustParseAddrPort(hostOf(a)), netip.MustParseAddrPort(hostOf(b))})
 	b.CloseClientConnections()
 	b.Close()
@@ -219,7 +218,7 @@ func TestRequestsFollowTheServers(t *testing.T) {
 	require.Equal(t, "a z"+hostOf(a), ask(http.MethodPost, "z"), "a write that reached no server is retried")
 }
 
-// TestAForeignServerIsNotUsed: the list need not be trusted.
+// TestAForeignServerIsNotUsed: a listed server with another certificate authority gets no request.
 func TestAForeignServerIsNotUsed(t *testing.T) {
 	good := serve(t, "127.0.0.2:0", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "good") })
 	reached := make(chan struct{}, 1)
@@ -256,7 +255,7 @@ func TestAForeignServerIsNotUsed(t *testing.T) {
 	require.Empty(t, reached)
 }
 
-// TestAWriteIsNotSentTwice: the server may have carried it out before it died.
+// TestAWriteIsNotSentTwice: the server may have applied the write before it died.
 func TestAWriteIsNotSentTwice(t *testing.T) {
 	l := newList(t, Config{Seeds: []string{"a:1", "b:1"}})
 	var sent []string

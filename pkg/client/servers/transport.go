@@ -11,9 +11,9 @@ import (
 // tries is the maximum number of servers that one request is sent to.
 const tries = 8
 
-// RoundTrip sends a request to the current server, whatever host it names. transport must dial with DialContext. If
-// that fails, it retries on other servers: always if the request reached no server, otherwise only if it is a read. A
-// request whose body cannot be rewound is sent once.
+// RoundTrip sends a request to the current server and ignores the request's host. transport must dial with
+// DialContext. After a failure it retries on other servers: always if the request reached no server, otherwise only a
+// read. A request whose body cannot be rewound is sent once.
 func (l *List) RoundTrip(transport http.RoundTripper, r *http.Request) (*http.Response, error) {
 	left := min(len(l.Addresses()), tries)
 	for {
@@ -60,8 +60,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// DialContext connects to a server, with a short timeout if there are others. Set closes the connection when the server
-// leaves the cluster.
+// DialContext connects to a server, with a short timeout if others are available. Set closes the connection when the
+// server leaves the cluster.
 func (l *List) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	dialling := ctx
 	if l.others(address) {
@@ -86,7 +86,6 @@ func (l *List) DialContext(ctx context.Context, network, address string) (net.Co
 	return c, nil
 }
 
-// conn is a connection that is in the list until it is closed.
 type conn struct {
 	net.Conn
 	list    *List

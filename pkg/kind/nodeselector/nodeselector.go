@@ -1,8 +1,6 @@
 // Package nodeselector decides which nodes a pod's selector and affinity accept, with upstream's nodeaffinity package.
 // Upstream sorts all requirements of a term again for each requirement: 20,000 of them, half a megabyte, take several
-// seconds. Here the time is proportional to their number.
-//
-// It is pure.
+// seconds. Here the time is proportional to their number. The functions are pure.
 package nodeselector
 
 import (
@@ -12,7 +10,7 @@ import (
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// chunk is how many requirements of a term upstream's package gets at a time.
+// chunk is the number of a term's requirements passed to upstream's package at a time.
 const chunk = 16
 
 // term is a NodeSelectorTerm: a node has to match all of its parts.
@@ -41,13 +39,13 @@ func (t term) match(n *corev1.Node) bool {
 	return len(t) > 0 && !slices.ContainsFunc(t, func(part *nodeaffinity.NodeSelector) bool { return !part.Match(n) })
 }
 
-// Required is what a pod demands of nodes. The zero value accepts each.
+// Required is the set of nodes that a pod requires. The zero value accepts every node.
 type Required struct {
 	labels nodeaffinity.RequiredNodeAffinity
 	terms  []term // one of them has to match; nil: no affinity
 }
 
-// RequiredOf returns what a selector and an affinity demand. A term that cannot be parsed matches no node.
+// RequiredOf returns the requirements of a selector and an affinity. A term that cannot be parsed matches no node.
 func RequiredOf(selector map[string]string, affinity *corev1.Affinity) Required {
 	r := Required{labels: nodeaffinity.NewRequiredNodeAffinity(selector, nil)}
 	if affinity == nil || affinity.NodeAffinity == nil ||
@@ -70,7 +68,7 @@ func (r Required) Match(n *corev1.Node) bool {
 	return ok && err == nil && (r.terms == nil || slices.ContainsFunc(r.terms, func(t term) bool { return t.match(n) }))
 }
 
-// Preferred are the nodes that a pod would rather have.
+// Preferred are a pod's node preferences.
 type Preferred []preference
 
 type preference struct {
@@ -78,7 +76,7 @@ type preference struct {
 	weight int64
 }
 
-// PreferredOf fails if a term cannot be parsed.
+// PreferredOf returns the preferences in terms. It fails if a term cannot be parsed.
 func PreferredOf(terms []corev1.PreferredSchedulingTerm) (Preferred, error) {
 	var out Preferred
 	for i := range terms {

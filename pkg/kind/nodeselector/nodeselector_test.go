@@ -12,8 +12,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestAsUpstream compares with upstream's package for whatever pods and nodes there are, also those that validation
-// refuses.
+// TestAsUpstream compares with upstream's package for arbitrary pods and nodes, including invalid ones.
 func TestAsUpstream(t *testing.T) {
 	word := rapid.SampledFrom([]string{"a", "b", "c", "1", "2", "-"})
 	labels := rapid.MapOfN(word, word, 0, 4)
@@ -75,7 +74,7 @@ func TestAsUpstream(t *testing.T) {
 	})
 }
 
-// TestManyRequirements: ten times as many take about ten times as long, not a thousand times.
+// TestManyRequirements: ten times as many requirements take about ten times as long, not a thousand times.
 func TestManyRequirements(t *testing.T) {
 	took := func(n int) time.Duration {
 		var of corev1.NodeSelectorTerm

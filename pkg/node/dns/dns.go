@@ -1,17 +1,16 @@
-// Package dns is the cluster's DNS server, which runs in every node's process. It resolves names of services and pods
-// from the API, and forwards all others to the machine's resolvers.
+// Package dns is the cluster's DNS server, which runs in every node's process. It resolves names of services and
+// pods from the API and forwards all others to the machine's resolvers.
 //
-// It listens on the node's address (Address). Pods query the cluster IP of the service kube-system/kube-dns (Service
-// returns the object), which has no endpoints: each node's proxy redirects it, by Config.Local, to the node's own
-// server. A query therefore stays on the node unless it is forwarded, no pods are needed, and DNS works on a node as
-// soon as its proxy does. The parts are connected like this:
+// It listens on the node's address (Address). Pods query the cluster IP of the service kube-system/kube-dns
+// (Service), which has no endpoints: through Config.Local, each node's proxy redirects it to the node's own server.
+// DNS needs no pods and works as soon as the proxy does:
 //
 //	create dns.Service(clusterIP)
 //	proxy.Config{Local: map[types.NamespacedName]netip.AddrPort{dns.ServiceName: dns.Address(nodeIP)}, ...}
 //	dns.New(dns.Config{Listen: []netip.AddrPort{dns.Address(nodeIP)}, Allow: []netip.Prefix{clusterCIDR}, ...})
 //
-// Its invariant: a response is consistent with the services and endpoint slices of one point in time. The cache of
-// other names is bounded, and so are the resources that a client can use: see the limits in serve.go and forward.go.
+// Its invariant: a response is consistent with the services and endpoint slices at one point in time. The cache and
+// the resources that a client can use are bounded: see serve.go and forward.go.
 package dns
 
 import (
@@ -37,7 +36,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// ServiceName is the service that pods ask, under the name that everything expects.
+// ServiceName is the conventional name of the DNS service.
 var ServiceName = types.NamespacedName{Namespace: "kube-system", Name: "kube-dns"}
 
 // Port is the port on which each node serves DNS. It is not 53, which the machine's own resolver may use.
@@ -62,17 +61,17 @@ func Service(clusterIP string) *corev1.Service {
 	}
 }
 
-// Config of New.
+// Config configures New.
 type Config struct {
 	Client client.Interface
-	Domain string // of the cluster; default "cluster.local"
+	Domain string // the cluster's domain; default "cluster.local"
 	// Listen are the addresses to listen on, over UDP and TCP.
 	Listen []netip.AddrPort
-	// Allow are the clients that are served, besides this machine itself; empty means all. An open resolver on a public
+	// Allow are the clients to serve, besides this machine itself; empty means all. An open resolver on a public
 	// address can be abused for amplification attacks.
 	Allow []netip.Prefix
-	// Upstreams ("192.0.2.1:53") resolve names outside of the cluster. Nil means those in ResolvConf, which is read again
-	// when it changes.
+	// Upstreams ("192.0.2.1:53") resolve names outside the cluster. Nil means the servers in ResolvConf, which is
+	// read again when it changes.
 	Upstreams  []string
 	ResolvConf string       // default /etc/resolv.conf
 	Logger     *slog.Logger // default slog.Default()
@@ -83,7 +82,7 @@ type Config struct {
 	upstreamTimeout time.Duration
 }
 
-// Validate sets defaults and returns an error for invalid fields.
+// Validate sets defaults and checks all fields.
 func (c *Config) Validate() error {
 	if c.Domain == "" {
 		c.Domain = "cluster.local"
@@ -107,21 +106,21 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Server implements run.Component.
+// Server is the DNS server. It implements run.Component.
 type Server struct {
 	Config
 	guard   run.Guard
 	metrics *metrics
 	zone    *zone
 	forward *forwarder
-	own     map[netip.Addr]bool // known addresses of this machine: listen addresses and loopback
-	// Ready is closed when it listens and has all services.
+	own     map[netip.Addr]bool // the listen addresses
+	// Ready is closed once the server listens and knows all services.
 	run.Readiness
 }
 
 var _ run.Component = (*Server)(nil)
 
-// New returns a server, which listens when Run is called.
+// New returns a server, which listens once Run is called.
 func New(c Config) (*Server, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -160,7 +159,7 @@ func (s *Server) Run(ctx context.Context) error {
 	} {
 		end, err := client.Follow(ctx, s.Client.Cache(), what.object, what.handler)
 		if ctx.Err() != nil {
-			return nil // the error is caused by the end of ctx
+			return nil // the error results from the cancelled context
 		}
 		if err != nil {
 			return err
@@ -191,7 +190,6 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// handler calls set for each event.
 func handler[T ctrl.Object](guard *run.Guard, set func(object T, there bool)) toolscache.ResourceEventHandler {
 	deliver := func(o any, there bool) {
 		if gone, ok := o.(toolscache.DeletedFinalStateUnknown); ok {
@@ -208,7 +206,6 @@ func handler[T ctrl.Object](guard *run.Guard, set func(object T, there bool)) to
 	}
 }
 
-// allowed reports whether a client is served.
 func (s *Server) allowed(a netip.Addr) bool {
 	if len(s.Allow) == 0 {
 		return true
@@ -237,10 +234,10 @@ func (s *Server) answer(client netip.Addr, request *dns.Msg) *dns.Msg {
 	answer.SetReply(request)
 	answer.Authoritative, answer.RecursionAvailable = true, true
 	answer.Rcode, answer.Answer, answer.Extra = found.rcode, found.answer, found.extra
-	// A query for an address of an external name is answered with the address, too.
+	// If an address of an external name is queried, add the address to the answer.
 	for links := 1; found.follow != "" && q.Qtype != dns.TypeCNAME; links++ {
 		if links == maxChain {
-			return failure(request) // the chain is too long or a loop
+			return failure(request) // too long, or a loop
 		}
 		next := new(dns.Msg)
 		next.SetQuestion(found.follow, q.Qtype)

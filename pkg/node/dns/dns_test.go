@@ -138,10 +138,10 @@ func TestLookup(t *testing.T) {
 	}
 }
 
-// TestForgets: what is gone leaves nothing behind.
+// TestForgets checks that removed objects leave nothing in the zone.
 func TestForgets(t *testing.T) {
 	z := testZone()
-	z.setSlice(testSlice("default", "web", "10.42.0.9 x"), true) // moves below
+	z.setSlice(testSlice("default", "web", "10.42.0.9 x"), true) // moved to another service below
 	moved := testSlice("default", "db", "10.42.0.9 x")
 	moved.Name = "web-1"
 	z.setSlice(moved, true)
@@ -162,15 +162,15 @@ func TestForgets(t *testing.T) {
 	require.Empty(t, z.pointing)
 }
 
-// ours is an address that is free for UDP and TCP: loopback has room for each process to have its own, and the ports
-// are none that the kernel gives to connections.
+// ours returns an address that is free for UDP and TCP: each process has its own loopback address, and the port is
+// not an ephemeral one.
 func ours(port uint16) netip.AddrPort {
 	pid := os.Getpid()
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(1 + pid>>16), byte(pid >> 8), byte(pid)}), port)
 }
 
-// upstream is a DNS server that answers every A question with 192.0.2.7 and a TTL of 60, long answers for names
-// that begin with "long", and NXDOMAIN for those that begin with "no". It counts questions.
+// upstream is a DNS server that answers every A query with 192.0.2.7 and a TTL of 60, with a long answer for names
+// that begin with "long" and NXDOMAIN for names that begin with "no". It counts queries.
 func upstream(t *testing.T) (address string, asked *atomic.Int64) {
 	asked = new(atomic.Int64)
 	packets, err := net.ListenPacket("udp", ours(Port+1).String())
@@ -263,7 +263,7 @@ func TestServer(t *testing.T) {
 		require.Equal(t, dns.RcodeNameError, missing.Rcode)
 		require.Len(t, missing.Ns, 1)
 	}
-	// An alias to the outside comes with what is behind it.
+	// The answer to an external name includes the records of its target.
 	out := query(t, "udp", address, "out.default.svc.cluster.local.", dns.TypeA)
 	require.Len(t, out.Answer, 2)
 	require.Equal(t, "192.0.2.7", out.Answer[1].(*dns.A).A.String())
@@ -275,7 +275,7 @@ func TestServer(t *testing.T) {
 		s.forward.now = func() time.Time { return began.Add(d) }
 	}
 	later(0)
-	// Answers are kept for as long as they say, the absence of one too.
+	// Positive and negative answers are cached for their own TTL.
 	for _, c := range []struct {
 		name  string
 		rcode int
@@ -301,7 +301,6 @@ func TestServer(t *testing.T) {
 	require.True(t, query(t, "udp", address, "long.example.org.", dns.TypeA).Truncated)
 	require.Len(t, query(t, "tcp", address, "long.example.org.", dns.TypeA).Answer, 200)
 
-	// The cache has a bound.
 	for i := range cacheSize + 10 {
 		m := new(dns.Msg)
 		m.SetQuestion(fmt.Sprintf("n%d.example.org.", i), dns.TypeA)
@@ -350,7 +349,7 @@ func TestConfig(t *testing.T) {
 	require.Error(t, c.Validate())
 }
 
-// FuzzLookup: no name, however odd, brings the zone to a wrong kind of answer or a panic.
+// FuzzLookup checks that no name makes the zone panic or return an inconsistent answer.
 func FuzzLookup(f *testing.F) {
 	z := testZone()
 	f.Add("_http._tcp.db.default.svc.cluster.local.", dns.TypeSRV)
@@ -377,7 +376,6 @@ func BenchmarkLookup(b *testing.B) {
 	}
 }
 
-// fakeClient has one service.
 type fakeClient struct{ client.Interface }
 
 func (fakeClient) Cache() ctrlcache.Cache { return fakeCache{} }

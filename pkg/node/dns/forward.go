@@ -14,12 +14,12 @@ import (
 )
 
 const (
-	// cacheSize is the maximum number of cached responses, cacheBytes their total size. Random entries are evicted when it
-	// is full.
+	// cacheSize is the maximum number of cached responses, cacheBytes their maximum total size. A full cache evicts
+	// random entries.
 	cacheSize, cacheBytes = 2048, 4 << 20
 	// longestTTL and negativeTTL limit the TTL of positive and negative cache entries, in seconds.
 	longestTTL, negativeTTL = 3600, 30
-	// forwardLimit is the maximum number of queries in flight; further ones get SERVFAIL.
+	// forwardLimit is the maximum number of queries in flight. Further queries get SERVFAIL.
 	forwardLimit = 256
 	// clientLimit is the maximum number of queries in flight per client, so that no pod can use up forwardLimit.
 	clientLimit = 64
@@ -27,35 +27,33 @@ const (
 	upstreamTimeout = 2 * time.Second
 )
 
-// forwarder forwards queries to the upstreams, and caches their responses.
 type forwarder struct {
-	fixed    []string // the upstreams; nil means those in file
+	fixed    []string // the upstreams; nil means the servers in file
 	file     string   // a resolv.conf
-	self     []string // our own addresses, which are never upstreams
+	self     []string // our own addresses, never used as upstreams
 	underway chan struct{}
 	now      func() time.Time
-	timeout  time.Duration         // for each upstream
-	loops    func(netip.Addr) bool // reports whether a server would forward to us; may be nil
+	timeout  time.Duration         // per upstream
+	loops    func(netip.Addr) bool // reports whether a server would send queries back to us; may be nil
 
 	mu      sync.Mutex
 	cache   map[question]cached
-	bytes   int                  // of all in cache
-	flights map[question]*flight // queries in flight, which identical queries share
+	bytes   int                  // total size of the cache
+	flights map[question]*flight // queries in flight, shared by identical queries
 	clients map[netip.Addr]int   // queries in flight by client
-	read    time.Time            // modification time of the file that was read
+	read    time.Time            // modification time of file when it was last read
 	servers []string
 }
 
 type question struct {
 	name       string
 	kind       uint16
-	do, noRecn bool // DNSSEC records wanted; no recursion wanted
+	do, noRecn bool // DNSSEC OK bit; recursion not desired
 }
 
-// flight is a query in flight.
 type flight struct {
-	done   chan struct{} // closed when it is complete
-	answer *dns.Msg      // nil if all upstreams failed; immutable
+	done   chan struct{} // closed when the query is complete
+	answer *dns.Msg      // nil if all upstreams failed; not modified
 }
 
 type cached struct {
@@ -72,7 +70,6 @@ func newForwarder(fixed []string, file string, self []string) *forwarder {
 	}
 }
 
-// upstreams returns the upstreams in order.
 func (f *forwarder) upstreams() []string {
 	if f.fixed != nil {
 		return f.fixed
@@ -138,7 +135,7 @@ func (f *forwarder) leave(client netip.Addr) {
 }
 
 // fly sends a query, or waits for an identical one in flight. It returns nil if all upstreams fail. If an upstream
-// forwards the query back to us, it waits for itself until the upstream's timeout.
+// sends the query back to us, that copy waits for the original until the upstream's timeout instead of looping.
 func (f *forwarder) fly(key question) *dns.Msg {
 	f.mu.Lock()
 	if other := f.flights[key]; other != nil {
@@ -165,7 +162,6 @@ func (f *forwarder) fly(key question) *dns.Msg {
 	return own.answer
 }
 
-// fetch tries the upstreams in order.
 func (f *forwarder) fetch(key question) *dns.Msg {
 	query := new(dns.Msg)
 	query.SetQuestion(key.name, key.kind)
@@ -185,8 +181,8 @@ func (f *forwarder) fetch(key question) *dns.Msg {
 	return nil
 }
 
-// exchange queries one server, over TCP if the response is too long for UDP. Each query has a random source port and ID
-// (RFC 5452); responses from elsewhere or with another ID are ignored.
+// exchange queries one server, over TCP if the response is too long for UDP. Each query has a random source port and
+// ID (RFC 5452). Responses from another address or with another ID are ignored.
 func (f *forwarder) exchange(query *dns.Msg, server string) (*dns.Msg, error) {
 	query.Id = dns.Id()
 	udp := dns.Client{Net: "udp", Timeout: f.timeout, UDPSize: udpSize}
@@ -201,7 +197,6 @@ func (f *forwarder) exchange(query *dns.Msg, server string) (*dns.Msg, error) {
 	return answer, err
 }
 
-// answers reports whether a message is the response to a query.
 func answers(query, answer *dns.Msg) bool {
 	if !answer.Response || answer.Opcode != dns.OpcodeQuery || len(answer.Question) != 1 {
 		return false
@@ -262,13 +257,13 @@ func (f *forwarder) keep(key question, answer *dns.Msg) {
 	f.bytes += len(packed)
 }
 
-// drop removes a cache entry. Called with the lock held.
+// drop removes a cache entry. The caller must hold f.mu.
 func (f *forwarder) drop(key question) {
 	f.bytes -= len(f.cache[key].answer)
 	delete(f.cache, key)
 }
 
-// lifetime returns how long a response may be cached, in seconds (RFC 2308 for negative ones).
+// lifetime returns how long a response may be cached, in seconds (RFC 2308 for negative responses).
 func lifetime(answer *dns.Msg) uint32 {
 	if answer.Rcode != dns.RcodeSuccess && answer.Rcode != dns.RcodeNameError {
 		return 0
@@ -291,7 +286,6 @@ func lifetime(answer *dns.Msg) uint32 {
 	return life
 }
 
-// reply turns an upstream's response into one for the request.
 func reply(request, answer *dns.Msg) *dns.Msg {
 	out := answer.Copy()
 	out.Id, out.Question = request.Id, request.Question

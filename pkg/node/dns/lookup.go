@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// result is the result of a lookup. If follow is set, that name is to be resolved next.
+// result is the result of a lookup. If follow is set, the caller resolves that name next.
 type result struct {
 	ours   bool
 	rcode  int
@@ -21,7 +21,6 @@ type result struct {
 	follow string
 }
 
-// lookup resolves a query from the cluster's records.
 func (z *zone) lookup(q dns.Question) result {
 	name := strings.ToLower(q.Name)
 	z.mu.RLock()
@@ -60,7 +59,7 @@ func (z *zone) lookup(q dns.Question) result {
 	return noName
 }
 
-// lookupService resolves names below svc. Labels are from right to left: namespace, service, then an endpoint or
+// lookupService resolves names below svc. Labels are from right to left: namespace, service, then an endpoint, or
 // protocol and port.
 func (z *zone) lookupService(q dns.Question, labels []string) result {
 	if len(labels) == 0 {
@@ -105,7 +104,7 @@ func (z *zone) lookupService(q dns.Question, labels []string) result {
 		}
 		return hosts(q, found)
 	case 3:
-		if strings.HasPrefix(labels[2], "_") { // _tcp: there may be ports below
+		if strings.HasPrefix(labels[2], "_") { // such as _tcp: names of ports may exist below it
 			return noRecord
 		}
 		found = slices.DeleteFunc(found, func(e endpoint) bool { return e.host != labels[2] })
@@ -147,8 +146,8 @@ func (z *zone) clusterIPs(q dns.Question, s *corev1.Service) result {
 
 func anyPort(string, corev1.Protocol) bool { return true }
 
-// portsOf returns the SRV records of matching named ports: those of the service, or of the endpoints of a headless one,
-// whose slices may have ports that the service does not have.
+// portsOf returns the SRV records of the named ports that match: the ports of the service or, if it is headless, of
+// its endpoints, whose slices may have other ports than the service.
 func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint,
 	match func(string, corev1.Protocol) bool) result {
 	r := noRecord
@@ -183,10 +182,11 @@ func (z *zone) portsOf(q dns.Question, s *corev1.Service, found []endpoint,
 	return r
 }
 
-// maxRecords is the maximum number of records in a response: about as many addresses as fit into the longest message.
+// maxRecords is the maximum number of records in a response, about as many addresses as fit into the longest
+// message.
 const maxRecords = 4096
 
-// hosts returns the addresses of endpoints, starting with a random one, to distribute clients.
+// hosts returns the addresses of endpoints. It starts at a random one to distribute clients.
 func hosts(q dns.Question, found []endpoint) result {
 	r := noRecord
 	// An endpoint may be in two slices, with different ports.
@@ -198,7 +198,7 @@ func hosts(q dns.Question, found []endpoint) result {
 	return r
 }
 
-// lookupPod resolves 1-2-3-4.namespace.pod, whether there is such a pod or not.
+// lookupPod resolves 1-2-3-4.namespace.pod, whether or not such a pod exists.
 func lookupPod(q dns.Question, labels []string) result {
 	switch len(labels) {
 	case 0, 1:
@@ -231,7 +231,7 @@ func (z *zone) lookupReverse(q dns.Question, a netip.Addr) result {
 	return r
 }
 
-// reverseAddr returns the address of a name such as 4.3.2.1.in-addr.arpa. (RFC 1035, section 3.5).
+// reverseAddr returns the address in a name such as 4.3.2.1.in-addr.arpa. (RFC 1035, section 3.5).
 func reverseAddr(name string) (netip.Addr, bool) {
 	rest, ok := strings.CutSuffix(name, ".in-addr.arpa.")
 	if !ok {

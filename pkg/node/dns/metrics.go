@@ -12,15 +12,15 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
-// metrics have CoreDNS's names and labels. Types and codes that it does not name are "other".
+// metrics uses CoreDNS's names and labels. The label of other types and codes is "other".
 type metrics struct {
-	requests  [2][2]map[uint16]prometheus.Counter // by UDP or not, IPv4 or not, and type
+	requests  [2][2]map[uint16]prometheus.Counter // by UDP, IPv4 and type
 	responses map[int]prometheus.Counter
 	duration  prometheus.Observer
 }
 
-// otherType and otherCode stand for all that have no label of their own; 0 is not used on the wire, and codes have four
-// bits.
+// otherType and otherCode are the keys of the label "other". No message uses them: type 0 is reserved, and codes
+// have four bits.
 const (
 	otherType uint16 = 0
 	otherCode int    = -1
@@ -70,7 +70,7 @@ func newMetrics(reg prometheus.Registerer, guard *run.Guard) *metrics {
 	return m
 }
 
-// answered counts a packet of at least headerSize bytes and its answer, nil if it got none.
+// answered counts a packet of at least headerSize bytes and its response, which is nil if there is none.
 func (m *metrics) answered(began time.Time, client netip.Addr, packet, answer []byte, udp bool) {
 	byType := m.requests[index(udp)][index(client.Is4())]
 	c, ok := byType[questionType(packet)]
@@ -96,11 +96,11 @@ func index(b bool) int {
 	return 0
 }
 
-// questionType is the type of a packet's first question, otherType if it has none that can be read.
+// questionType returns the type of a packet's first question, or otherType if the packet is malformed.
 func questionType(packet []byte) uint16 {
 	i := headerSize
 	for i < len(packet) && packet[i] != 0 {
-		if packet[i] >= 0x40 { // a question's name is not compressed
+		if packet[i] >= 0x40 { // a compressed name, which a question must not have
 			return otherType
 		}
 		i += 1 + int(packet[i])

@@ -13,20 +13,20 @@ import (
 )
 
 const (
-	// packetLimit is the maximum number of concurrent UDP queries per address; further ones wait in the socket. It is
-	// larger than forwardLimit, so that names of the cluster are resolved while upstreams do not respond.
+	// packetLimit is the maximum number of concurrent UDP queries per address. Further queries wait in the socket.
+	// It exceeds forwardLimit, so that cluster names are resolved even while upstreams do not respond.
 	packetLimit = 1024
-	// streamLimit is the maximum number of TCP connections per address, streamsPerClient per client; further ones are
-	// closed at once.
+	// streamLimit is the maximum number of TCP connections per address, streamsPerClient per client. Further ones
+	// are closed at once.
 	streamLimit, streamsPerClient = 256, 16
 	// queriesPerStream is the maximum number of queries per connection.
 	queriesPerStream = 128
 	// streamIdle is the timeout for reading a query from, and writing a response to, a connection.
 	streamIdle = 5 * time.Second
-	// udpSize is the maximum size of a UDP response, in bytes, which avoids fragmentation (DNS flag day 2020). Longer
+	// udpSize is the maximum size of a UDP response in bytes; it avoids fragmentation (DNS flag day 2020). Longer
 	// responses are truncated, and the client retries over TCP.
 	udpSize = 1232
-	// headerSize is the size of a message's header, in bytes (RFC 1035, section 4.1.1).
+	// headerSize is the size of a message's header in bytes (RFC 1035, section 4.1.1).
 	headerSize = 12
 )
 
@@ -99,8 +99,8 @@ func (l *listener) close() {
 // pause is how long a listener waits after a temporary error.
 const pause = 10 * time.Millisecond
 
-// passes reports whether a socket's error is temporary (an ICMP error, a client that disconnected, too many open
-// files), after a pause, since it may occur again at once.
+// passes reports whether a socket error is temporary (an ICMP error, a client that disconnected, too many open
+// files). It waits for pause first, since the error may recur at once.
 func (l *listener) passes(err error) bool {
 	var n net.Error
 	if errors.Is(err, net.ErrClosed) || !errors.As(err, &n) {
@@ -133,7 +133,7 @@ func (l *listener) servePackets() error {
 		l.done.Go(func() {
 			defer func() { <-slots }()
 			if answer := l.s.respond(addrOf(client), packet, true); answer != nil {
-				_, _ = l.packets.WriteTo(answer, client) // the client may be gone
+				_, _ = l.packets.WriteTo(answer, client) // best effort: UDP clients retry
 			}
 		})
 	}
@@ -185,7 +185,7 @@ func (l *listener) dismiss(c net.Conn, client netip.Addr) {
 	}
 }
 
-// exchange serves one query of a connection. It returns false to close it.
+// exchange serves one query of a connection. It returns false if the connection is to be closed.
 func (l *listener) exchange(c net.Conn, client netip.Addr) bool {
 	if c.SetReadDeadline(time.Now().Add(streamIdle)) != nil {
 		return false
@@ -215,7 +215,8 @@ func addrOf(a net.Addr) netip.Addr {
 	return from.Addr().Unmap()
 }
 
-// respond returns the response to a packet, or nil if it must not be answered. After a panic it is SERVFAIL.
+// respond returns the response to a packet, or nil if it must not be answered. After a panic the response is
+// SERVFAIL.
 func (s *Server) respond(client netip.Addr, packet []byte, udp bool) (out []byte) {
 	if len(packet) < headerSize {
 		return nil
@@ -232,7 +233,7 @@ func (s *Server) respond(client netip.Addr, packet []byte, udp bool) (out []byte
 func short(packet []byte, rcode int) []byte {
 	out := make([]byte, headerSize)
 	copy(out, packet[:4])
-	out[2] = out[2]&0x79 | 0x80 // QR, with the query's opcode and RD
+	out[2] = out[2]&0x79 | 0x80 // set QR; keep the query's opcode and RD
 	out[3] = byte(rcode)
 	return out
 }

@@ -15,7 +15,6 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 )
 
-// alias is an external name that leads to another name.
 func alias(name, to string) *corev1.Service {
 	return testService("default", name, "", func(s *corev1.Service) {
 		s.Spec.Type, s.Spec.ExternalName = corev1.ServiceTypeExternalName, to
@@ -24,7 +23,7 @@ func alias(name, to string) *corev1.Service {
 
 func inCluster(name string) string { return name + ".default.svc.cluster.local" }
 
-// TestExternalNamesEnd: external names that lead nowhere are answered, not followed for ever.
+// TestExternalNamesEnd checks that loops and long chains of external names are answered.
 func TestExternalNamesEnd(t *testing.T) {
 	s, address := start(t, func(c *Config) { c.Upstreams = []string{} })
 	s.zone.setService(alias("self", inCluster("self")), true)
@@ -43,8 +42,8 @@ func TestExternalNamesEnd(t *testing.T) {
 	require.Equal(t, "10.43.0.9", end.Answer[6].(*dns.A).A.String())
 }
 
-// TestAnUpstreamThatAsksUs: a question that comes back ends when the upstream's time is over, and what is known to be
-// ourselves is not asked.
+// TestAnUpstreamThatAsksUs checks that a query that an upstream sends back ends with the upstream's timeout, and
+// that the cluster DNS address itself is not used as an upstream.
 func TestAnUpstreamThatAsksUs(t *testing.T) {
 	relay := ours(Port + 2)
 	relayed := func(timeout time.Duration) func(*Config) {
@@ -59,14 +58,14 @@ func TestAnUpstreamThatAsksUs(t *testing.T) {
 		require.Equal(t, dns.RcodeServerFailure, query(t, "udp", address, "www.example.org.", dns.TypeA).Rcode)
 	})
 	t.Run("known", func(t *testing.T) {
-		s, address := start(t, relayed(time.Hour)) // the question would end first
+		s, address := start(t, relayed(time.Hour)) // longer than the query's timeout
 		s.zone.setService(testService(ServiceName.Namespace, ServiceName.Name, relay.Addr().String()), true)
 		require.True(t, s.zone.isClusterDNS(relay.Addr()))
 		require.Equal(t, dns.RcodeServerFailure, query(t, "udp", address, "www.example.org.", dns.TypeA).Rcode)
 	})
 }
 
-// silent is an upstream that answers only once it is released.
+// silent is an upstream that answers only after release.
 func silent(t *testing.T) (address string, asked chan string, release func()) {
 	conn, err := net.ListenPacket("udp", ours(Port+3).String())
 	require.NoError(t, err)
@@ -98,8 +97,8 @@ func silent(t *testing.T) (address string, asked chan string, release func()) {
 	return conn.LocalAddr().String(), asked, release
 }
 
-// TestOneClientDoesNotTakeAll: while a client has as many questions under way as it may, others are served, and the
-// same question is put to the upstream once.
+// TestOneClientDoesNotTakeAll checks that others are served while a client has its maximum number of queries in
+// flight, and that identical queries are sent upstream once.
 func TestOneClientDoesNotTakeAll(t *testing.T) {
 	up, asked, release := silent(t)
 	s, address := start(t, func(c *Config) { c.Upstreams = []string{up} })
@@ -131,7 +130,7 @@ func TestOneClientDoesNotTakeAll(t *testing.T) {
 	require.Empty(t, s.forward.flights)
 }
 
-// TestAnUpstreamsAnswerMustFit: an answer to another question is none.
+// TestAnUpstreamsAnswerMustFit checks that an answer to another question is rejected.
 func TestAnUpstreamsAnswerMustFit(t *testing.T) {
 	q := new(dns.Msg)
 	q.SetQuestion("www.example.org.", dns.TypeA)
@@ -153,7 +152,7 @@ func TestAnUpstreamsAnswerMustFit(t *testing.T) {
 	}
 }
 
-// TestTheCacheIsBoundedInBytes: few long answers fill it as many short ones do.
+// TestTheCacheIsBoundedInBytes checks that a few long answers fill the cache like many short ones.
 func TestTheCacheIsBoundedInBytes(t *testing.T) {
 	f := newForwarder(nil, "", nil)
 	long := new(dns.Msg)
@@ -176,7 +175,7 @@ func TestTheCacheIsBoundedInBytes(t *testing.T) {
 	require.Zero(t, f.bytes)
 }
 
-// TestStreamsAreBounded: a client that opens connections and says nothing keeps nobody else out.
+// TestStreamsAreBounded checks that a client with idle connections does not lock out others.
 func TestStreamsAreBounded(t *testing.T) {
 	_, address := start(t, nil)
 	var open []net.Conn
@@ -209,7 +208,7 @@ func TestStreamsAreBounded(t *testing.T) {
 	require.Len(t, a.Answer, 1)
 }
 
-// TestAPacketThatPanics: it is answered with SERVFAIL, and the next one is served.
+// TestAPacketThatPanics checks that a panic yields SERVFAIL and that the next packet is served.
 func TestAPacketThatPanics(t *testing.T) {
 	s, address := start(t, func(c *Config) { c.Upstreams = []string{"127.0.0.1:1"} })
 	s.forward.mu.Lock()
@@ -224,8 +223,8 @@ func TestAPacketThatPanics(t *testing.T) {
 	require.Empty(t, s.forward.clients)
 }
 
-// TestBrokenPackets: what cannot be understood is refused or not answered, and a service of many endpoints is
-// truncated.
+// TestBrokenPackets checks that malformed packets are rejected or ignored, and that the answer for a service with
+// many endpoints is truncated.
 func TestBrokenPackets(t *testing.T) {
 	s, address := start(t, func(c *Config) { c.Upstreams = []string{} })
 	client := netip.MustParseAddr("127.0.0.1")
@@ -238,7 +237,7 @@ func TestBrokenPackets(t *testing.T) {
 		f(p)
 		return p
 	}
-	loop := append(append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0xc0, 12), 0, 1, 0, 1) // the name points at itself
+	loop := append(append([]byte{0, 1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, 0xc0, 12), 0, 1, 0, 1) // points to itself
 	for name, c := range map[string]struct {
 		packet []byte
 		rcode  int // -1: no answer
@@ -281,7 +280,7 @@ func TestBrokenPackets(t *testing.T) {
 	require.LessOrEqual(t, len(s.respond(client, packed, true)), udpSize)
 }
 
-// TestSlicesMadeByHand: all slices of a headless service count, with the ports that each of them has.
+// TestSlicesMadeByHand checks that all slices of a headless service count, each with its own ports.
 func TestSlicesMadeByHand(t *testing.T) {
 	z := newZone("cluster.local")
 	z.setService(testService("default", "hand", "None"), true)
@@ -307,8 +306,8 @@ func TestSlicesMadeByHand(t *testing.T) {
 	require.Equal(t, dns.RcodeNameError, ask("off.", dns.TypeA).rcode)
 }
 
-// FuzzPacket: no packet brings the server to a panic, or to an answer that is none or too long. The same bytes are an
-// upstream's answer, too.
+// FuzzPacket checks that no packet causes a panic, a missing response, or one that is too long. It also uses each
+// packet as an upstream's response.
 func FuzzPacket(f *testing.F) {
 	s, err := New(Config{
 		Client:    fakeClient{},
@@ -350,7 +349,7 @@ func FuzzPacket(f *testing.F) {
 		if n := s.guard.Panics(); n > 0 {
 			t.Fatalf("%d panics", n)
 		}
-		// As an upstream's response, it is cached only if it is one.
+		// Only valid upstream responses are cached.
 		if m := new(dns.Msg); m.Unpack(packet) == nil && len(m.Question) == 1 && answers(m, m) {
 			key := question{name: m.Question[0].Name}
 			s.forward.keep(key, m)

@@ -12,16 +12,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ttl of the cluster's records, in seconds: how long clients may use a removed endpoint.
+// ttl is the TTL of cluster records in seconds: for that long clients may use a removed endpoint.
 const ttl = 5
 
-// zone implements the cluster's records according to "Kubernetes DNS-Based Service Discovery" 1.1.0.
+// zone contains the cluster's records as in "Kubernetes DNS-Based Service Discovery" 1.1.0.
 type zone struct {
 	domain string // "cluster.local"
 
 	mu         sync.RWMutex
 	services   map[types.NamespacedName]*corev1.Service
-	slices     map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by the slice's name
+	slices     map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by slice name
 	sliceOwner map[types.NamespacedName]types.NamespacedName                  // slice -> service
 	namespaces map[string]int                                                 // number of services
 	reverse    map[netip.Addr][]pointer
@@ -83,7 +83,7 @@ func (z *zone) setSlice(s *discoveryv1.EndpointSlice, there bool) {
 	}
 }
 
-// point updates the PTR records of a service.
+// point updates the PTR records of a service. The caller must hold z.mu.
 func (z *zone) point(name types.NamespacedName) {
 	for _, a := range z.pointing[name] {
 		z.reverse[a] = slices.DeleteFunc(z.reverse[a], func(p pointer) bool { return p.service == name })
@@ -112,7 +112,6 @@ func (z *zone) point(name types.NamespacedName) {
 	}
 }
 
-// isClusterDNS reports whether an address is the cluster IP of DNS.
 func (z *zone) isClusterDNS(a netip.Addr) bool {
 	z.mu.RLock()
 	defer z.mu.RUnlock()
@@ -128,7 +127,7 @@ func (z *zone) fqdn(service types.NamespacedName) string {
 
 type endpoint struct {
 	addr  netip.Addr
-	host  string // its label below the service: the pod's hostname, or its address with dashes
+	host  string // the label below the service: the pod's hostname, or the address with dashes
 	ports []discoveryv1.EndpointPort
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// BenchmarkRequest compares requests to a backend with those that go through the ingress, which cost a backend's and a
-// client's work more.
+// BenchmarkRequest compares direct requests to a backend with requests through the ingress, which acts as an
+// additional server and client.
 func BenchmarkRequest(b *testing.B) {
 	text := strings.Repeat("x", 1<<10)
 	back := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -16,33 +16,33 @@ import (
 	"time"
 )
 
-// The limits of requests and connections. Requests above maxRequests, in total or of one client, get 503 and 429.
+// Limits of requests and connections. A request above maxRequests gets 503, one above maxRequestsEach (per client)
+// 429.
 const (
 	maxConnections     = 4096
 	maxConnectionsEach = 512
 	maxRequests        = 4096
 	maxRequestsEach    = 512
-	maxStreams         = 128      // of one HTTP/2 connection
-	maxHeader          = 32 << 10 // bytes of a request's header
-	maxIdleEach        = 64       // idle connections to one endpoint
+	maxStreams         = 128      // per HTTP/2 connection
+	maxHeader          = 32 << 10 // size of a request's header in bytes
+	maxIdleEach        = 64       // idle connections per endpoint
 
-	headerTimeout  = 10 * time.Second // until a request's header is complete
-	idleTimeout    = 2 * time.Minute  // of a connection without requests
-	stallTimeout   = time.Minute      // without a byte of a body that the client sends, or takes
+	headerTimeout  = 10 * time.Second // for reading a request's header
+	idleTimeout    = 2 * time.Minute  // for a connection without requests
+	stallTimeout   = time.Minute      // per read of a request's body and per write of a response
 	connectTimeout = 3 * time.Second
-	answerTimeout  = 5 * time.Minute // until a backend begins to answer
-	maxAttempts    = 3               // endpoints that are tried if connecting fails
+	answerTimeout  = 5 * time.Minute // for a backend's response header
+	maxAttempts    = 3               // endpoints to try if connecting fails
 )
 
-// handler routes requests by the current table.
 type handler struct {
 	table     atomic.Pointer[table]
 	proxy     *httputil.ReverseProxy
 	transport *http.Transport // HTTP/1.1
 	h2c       *http.Transport
-	httpsPort string // to which to redirect; empty if it is the scheme's own
+	httpsPort string // ":" and port in redirects to HTTPS; empty for 443
 	https     bool
-	stall     time.Duration // see stallTimeout
+	stall     time.Duration // stallTimeout, except in tests
 
 	mu       sync.Mutex
 	requests int
@@ -71,7 +71,6 @@ func newHandler(log *slog.Logger, https bool, httpsPort uint16) *handler {
 	return h
 }
 
-// buffers is an httputil.BufferPool.
 type buffers struct{ pool sync.Pool }
 
 func (b *buffers) Get() []byte {
@@ -124,7 +123,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.proxy.ServeHTTP(&writer{w, control, h.stall}, r.WithContext(context.WithValue(r.Context(), routeKey{}, to.backend)))
 }
 
-// enter counts a request, or returns the status with which it is refused.
+// enter counts a request, or returns the status of the rejection.
 func (h *handler) enter(client netip.Addr) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -148,8 +147,8 @@ func (h *handler) leave(client netip.Addr) {
 	}
 }
 
-// forwarded are headers that say who the client is, besides those that ReverseProxy removes. What a client sends is not
-// passed on.
+// forwarded are headers about the client and the original request that ReverseProxy does not remove. They are not
+// passed on if a client sends them.
 var forwarded = map[string]bool{
 	"Forwarded": true, "X-Forwarded-For": true, "X-Forwarded-Host": true, "X-Forwarded-Proto": true,
 	"X-Forwarded-Port":   true,
@@ -165,13 +164,13 @@ func rewrite(p *httputil.ProxyRequest) {
 			delete(p.Out.Header, name)
 		}
 	}
-	// A backend that changed to HTTP/2 within the connection would be out of reach of the routes.
+	// Do not upgrade to h2c: further requests on the connection would bypass the routes.
 	if upgrade := p.Out.Header.Get("Upgrade"); upgrade != "" && strings.Contains(strings.ToLower(upgrade), "h2c") {
 		p.Out.Header.Del("Upgrade")
 		p.Out.Header.Del("Connection")
 	}
 	p.Out.Header.Del("Http2-Settings")
-	p.Out.URL.Scheme, p.Out.URL.Host = "http", p.In.Host // RoundTrip chooses the endpoint
+	p.Out.URL.Scheme, p.Out.URL.Host = "http", p.In.Host // RoundTrip replaces Host by the endpoint
 	p.SetXForwarded()
 	host, _, _ := net.SplitHostPort(p.In.RemoteAddr)
 	p.Out.Header.Set("X-Real-Ip", host)
@@ -185,8 +184,8 @@ func rewrite(p *httputil.ProxyRequest) {
 	p.Out.Header.Set("X-Forwarded-Port", port)
 }
 
-// RoundTrip implements http.RoundTripper: it sends a request to an endpoint. If it cannot connect, it tries the next,
-// unless the request has a body or might not be safe to repeat.
+// RoundTrip implements http.RoundTripper: it sends a request to an endpoint. If it cannot connect, it tries the next
+// endpoint, unless the request has a body or a method that is not idempotent.
 func (h *handler) RoundTrip(r *http.Request) (*http.Response, error) {
 	b, ok := r.Context().Value(routeKey{}).(*backend)
 	if !ok {
@@ -221,7 +220,7 @@ func (h *handler) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// connecting reports whether an error says that there was no connection, so that nothing was sent.
+// connecting reports whether the connection failed, so that nothing was sent.
 func connecting(err error) bool {
 	var op *net.OpError
 	return errors.As(err, &op) && op.Op == "dial"
@@ -244,7 +243,7 @@ func failed(w http.ResponseWriter, r *http.Request, err error) {
 	http.Error(w, strings.ToLower(http.StatusText(status)), status)
 }
 
-// body is a request's body whose client must not stall.
+// body is a request's body that fails if the client stalls.
 type body struct {
 	io.ReadCloser
 	control *http.ResponseController
@@ -258,8 +257,8 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// writer is a response that its client must take. The deadline is for each write alone: a backend may be silent for as
-// long as it likes.
+// writer is a response that fails if the client stalls. The deadline applies to each write alone, since a backend
+// may pause for any time between writes.
 type writer struct {
 	http.ResponseWriter
 	control *http.ResponseController
@@ -273,7 +272,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// FlushError is called after each write.
+// FlushError implements the interface that http.ResponseController uses. ReverseProxy calls it after each write.
 func (w *writer) FlushError() error {
 	_ = w.control.SetWriteDeadline(time.Now().Add(w.stall))
 	err := w.control.Flush()

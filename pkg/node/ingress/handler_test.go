@@ -24,18 +24,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// front is a running ingress in front of backends.
 type front struct {
 	t           testing.TB
 	handler     *handler
 	http, https string
 }
 
-// serve routes all requests to the backends, in turn.
+// serve routes all requests to the backends, round-robin.
 func serve(t testing.TB, backends ...string) *front {
 	h := newHandler(slog.New(slog.DiscardHandler), true, 8443)
 	s := newServer(Config{NodeName: "n1", Log: slog.New(slog.DiscardHandler)}, h)
-	// The ports are free ones of loopback.
 	f := &front{t: t, handler: h}
 	for _, one := range []*http.Server{s.http, s.https} {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -90,7 +88,7 @@ func (f *front) raw(text string) (status int, body string) {
 	return r.StatusCode, string(b)
 }
 
-// TestUpgrade: a protocol of the client's and the backend's own, as WebSocket, in both directions.
+// TestUpgrade checks a protocol upgrade such as WebSocket, in both directions.
 func TestUpgrade(t *testing.T) {
 	back := backendOf(t, func(w http.ResponseWriter, r *http.Request) {
 		require.Equal(t, "websocket", r.Header.Get("Upgrade"))
@@ -126,15 +124,15 @@ func TestUpgrade(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, fmt.Sprintf("echo %d\n", n), line)
 	}
-	f.to() // the route goes, the connection stays
+	f.to() // the route is removed, the connection stays
 	fmt.Fprintf(c, "still\n")
 	line, err := b.ReadString('\n')
 	require.NoError(t, err)
 	require.Equal(t, "echo still\n", line)
 }
 
-// TestHTTP2AndTrailers: HTTP/2 from the client and to an h2c backend, in both directions at once, with trailers, as
-// gRPC needs.
+// TestHTTP2AndTrailers checks HTTP/2 from the client and to an h2c backend, with streaming in both directions and
+// trailers, as gRPC needs.
 func TestHTTP2AndTrailers(t *testing.T) {
 	back := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Trailer", "Grpc-Status")
@@ -178,7 +176,7 @@ func TestHTTP2AndTrailers(t *testing.T) {
 	}
 }
 
-// TestRetry: an endpoint that cannot be reached is passed over for requests that may be repeated, and for no others.
+// TestRetry checks that only repeatable requests skip an unreachable endpoint.
 func TestRetry(t *testing.T) {
 	back := backendOf(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "here") })
 	closed, err := net.Listen("tcp", "127.0.0.1:0")
@@ -200,7 +198,7 @@ func TestRetry(t *testing.T) {
 	require.Equal(t, 503, status)
 }
 
-// TestStreaming: what the backend writes arrives before it has finished, and what the client sends before it has.
+// TestStreaming checks that parts of requests and responses arrive before the whole is complete.
 func TestStreaming(t *testing.T) {
 	next := make(chan struct{})
 	back := backendOf(t, func(w http.ResponseWriter, r *http.Request) {
@@ -224,7 +222,7 @@ func TestStreaming(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestChangesDropNothing: the table is replaced all the time, and no request fails.
+// TestChangesDropNothing checks that no request fails while the table is replaced continuously.
 func TestChangesDropNothing(t *testing.T) {
 	one := backendOf(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "one") })
 	two := backendOf(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "two") })

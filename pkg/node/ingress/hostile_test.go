@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// TestHostileRequests: what two servers might read differently is refused, or reaches the backend as one unambiguous
-// request.
+// TestHostileRequests checks that a request that two servers might read differently is rejected, or reaches the
+// backend as one unambiguous request.
 func TestHostileRequests(t *testing.T) {
 	var got atomic.Int32
 	back := backendOf(t, func(w http.ResponseWriter, r *http.Request) {
@@ -74,7 +74,7 @@ func TestHostileRequests(t *testing.T) {
 	f.t = t
 }
 
-// TestForwardedHeaders: a client cannot say who it is, nor remove what is said about it.
+// TestForwardedHeaders checks that a client cannot set or remove the headers that describe it.
 func TestForwardedHeaders(t *testing.T) {
 	back := backendOf(t, func(w http.ResponseWriter, r *http.Request) {
 		for _, name := range []string{
@@ -102,7 +102,7 @@ func TestForwardedHeaders(t *testing.T) {
 		"no HTTP/2 connection to the backend can be had that is not routed")
 }
 
-// TestOneClientCannotTakeAll: a client's requests are bounded, and others are served meanwhile.
+// TestOneClientCannotTakeAll checks that one client's requests are bounded while others are served.
 func TestOneClientCannotTakeAll(t *testing.T) {
 	h := newHandler(slog.New(slog.DiscardHandler), false, 0)
 	greedy, other := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
@@ -120,8 +120,8 @@ func TestOneClientCannotTakeAll(t *testing.T) {
 	require.Zero(t, h.enter(other))
 }
 
-// TestSlowClients: a client that does not finish its header, stops in the middle of a body, or does not take the
-// response loses its connection.
+// TestSlowClients checks that a client loses its connection if it does not complete its header, stops within a body,
+// or does not read the response.
 func TestSlowClients(t *testing.T) {
 	read := make(chan error, 1)
 	back := backendOf(t, func(w http.ResponseWriter, r *http.Request) {
@@ -150,8 +150,8 @@ func TestSlowClients(t *testing.T) {
 		return l.Addr().String()
 	}
 	t.Cleanup(h.transport.CloseIdleConnections)
-	// Headers that are whole come to a server that waits for them: this process may not run between its connection and
-	// what it sends.
+	// Complete headers go to a server with a long timeout, since a busy machine may delay this process between
+	// connecting and sending.
 	hasty, f := start(50*time.Millisecond), &front{t: t, handler: h, http: start(time.Minute)}
 	f.to(back)
 	send := func(to, text string) net.Conn {
@@ -163,18 +163,18 @@ func TestSlowClients(t *testing.T) {
 		return c
 	}
 	c := send(hasty, "GET / HTTP/1.1\r\nHost: a\r\nX-")
-	_, err := io.ReadAll(c) // until it is closed
+	_, err := io.ReadAll(c) // until the server closes it
 	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
 	_ = c.Close()
 	c = send(f.http, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nab")
 	require.Error(t, <-read)
 	_ = c.Close()
-	c = send(f.http, "GET / HTTP/1.1\r\nHost: a\r\n\r\n") // and reads nothing
+	c = send(f.http, "GET / HTTP/1.1\r\nHost: a\r\n\r\n") // and do not read
 	<-read
 	_ = c.Close()
 }
 
-// TestTooManyConnections: those of one address beyond its limit are closed.
+// TestTooManyConnections checks that connections from one address beyond its limit are closed.
 func TestTooManyConnections(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)

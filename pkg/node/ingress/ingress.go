@@ -1,9 +1,9 @@
-// Package ingress serves Ingresses (networking.k8s.io/v1) of the class "coracle" on a server's node: HTTP and HTTPS on
-// its addresses, on the standard library's reverse proxy.
+// Package ingress serves Ingresses (networking.k8s.io/v1) of the class "coracle" on servers' nodes: HTTP and HTTPS
+// on the node's addresses, with the standard library's reverse proxy.
 //
-// It runs on servers, not on agents that joined: it reads the Secrets of Ingresses from the server's own cache, so
-// that no node's credential has to read them. Its invariant: without an Ingress of the class there is no listener, and
-// requests are routed by an immutable table that is replaced as a whole, so that a change ends no connection.
+// It runs only on servers and reads the Ingresses' Secrets from the server's cache, so that no node needs
+// credentials to read them. Its invariant: it listens only while an Ingress of the class exists. An immutable table,
+// replaced as a whole, routes requests, so that a change ends no connection.
 package ingress
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client/events"
 )
 
-// Class is the IngressClass that is created, Controller its controller. Other classes may name the same controller.
+// Class is the name of the IngressClass, Controller its controller. Other classes may name the same controller.
 const (
 	Class      = "coracle"
 	Controller = "coracle.dev/ingress"
@@ -35,23 +35,23 @@ const (
 
 // Config configures an Ingress.
 type Config struct {
-	// Client reads Ingresses, Services, EndpointSlices and Secrets, and writes the class, the status of Ingresses, and
-	// events.
+	// Client reads Ingresses, Services, EndpointSlices and Secrets, and writes the class, the status of Ingresses,
+	// and events.
 	Client   client.Interface
 	NodeName string
-	// Addresses are those to listen on. The first is published in the status of Ingresses, with those of the other
-	// servers.
+	// Addresses are the addresses to listen on. The first is published in the status of Ingresses, along with the
+	// other servers' addresses.
 	Addresses []netip.Addr
 	// HTTPPort and HTTPSPort are the ports; 0 means none.
 	HTTPPort, HTTPSPort uint16
-	// Disabled: nothing is served, and the class does not exist.
+	// Disabled means that nothing is served, and that the class is deleted.
 	Disabled bool
-	// After, if not nil, is closed when the server has started: the class is written then.
+	// After, if not nil, is closed when the server has started. Run waits for it before it writes the class.
 	After <-chan struct{}
 	Log   *slog.Logger
 }
 
-// Validate checks a Config.
+// Validate checks that the required fields are set.
 func (c Config) Validate() error {
 	if c.Client == nil || c.Log == nil || c.NodeName == "" || len(c.Addresses) == 0 {
 		return errors.New("ingress: Client, Log, NodeName and Addresses are required")
@@ -59,7 +59,7 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Ingress is the component "ingress".
+// Ingress is the component "ingress". It implements run.Component.
 type Ingress struct {
 	Config
 	handler *handler
@@ -70,25 +70,25 @@ type Ingress struct {
 	wake chan struct{} // capacity 1: something changed
 
 	mu      sync.Mutex
-	classes map[string]bool // the names of our classes
+	classes map[string]bool // names of classes with our controller
 	ours    map[types.NamespacedName]bool
-	uses    *table // the last one, for what it depends on
-	recheck bool   // whether others may have taken our ports
+	uses    *table // the last table, whose dependencies decide which events matter
+	recheck bool   // our ports may be taken by services or pods
 
-	// These belong to Run's goroutine.
-	informers []func() // ends of the handlers of what Ingresses refer to
+	// Only Run's goroutine uses these.
+	informers []func() // functions that end the watches of referenced objects
 	server    *server
-	shadows   []string                                 // what takes our ports
-	reported  map[types.NamespacedName]map[string]bool // refusals, as events
-	parsed    map[types.NamespacedName]parsed          // certificates, by secret
-	// secured are the transports to backends with TLS of the last table, nextSecured of the one that is made, by secret
-	// and name.
+	shadows   []string                                 // messages about services and pods that take our ports
+	reported  map[types.NamespacedName]map[string]bool // problems already reported as events
+	parsed    map[types.NamespacedName]parsed          // certificates, by Secret
+	// secured are the transports to TLS backends, by Secret and server name: of the last table, and in nextSecured
+	// of the table being built.
 	secured, nextSecured map[string]*secured
 }
 
 var _ run.Component = (*Ingress)(nil)
 
-// New returns an Ingress. It does nothing before Run is called.
+// New returns an Ingress. It does nothing until Run is called.
 func New(c Config) (*Ingress, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func New(c Config) (*Ingress, error) {
 // Name implements run.Component.
 func (i *Ingress) Name() string { return "ingress" }
 
-// The back-off after a failure, such as a port in use.
+// Back-off after a failure, such as a port in use.
 const (
 	retryFirst = time.Second
 	retryMost  = 30 * time.Second
@@ -157,8 +157,8 @@ func (i *Ingress) Run(ctx context.Context) error {
 	}
 }
 
-// class creates the IngressClass if it is missing, as the default unless there is another; a class that somebody
-// changed is left alone. If Ingress is disabled, it is deleted, so that no Ingress gets it.
+// class creates the IngressClass if it is missing, as the default class unless there is another. It does not change
+// an existing class. If Ingress is disabled, it deletes the class, so that no new Ingress gets it.
 func (i *Ingress) class(ctx context.Context) error {
 	var class networkingv1.IngressClass
 	err := i.Client.Get(ctx, ctrl.ObjectKey{Name: Class}, &class)
@@ -188,7 +188,7 @@ func (i *Ingress) class(ctx context.Context) error {
 	}))
 }
 
-// sync serves what there is now. It returns when to try again; nil for when something changes.
+// sync serves the current Ingresses. It returns a channel that fires when to retry, or nil if all went well.
 func (i *Ingress) sync(ctx context.Context, retry *time.Duration) <-chan time.Time {
 	ingresses, err := i.list(ctx)
 	if err == nil {
@@ -208,7 +208,6 @@ func (i *Ingress) sync(ctx context.Context, retry *time.Duration) <-chan time.Ti
 	return nil
 }
 
-// list returns the Ingresses of our classes.
 func (i *Ingress) list(ctx context.Context) ([]*networkingv1.Ingress, error) {
 	var all networkingv1.IngressList
 	if err := i.Client.Cache().List(ctx, &all); err != nil {
@@ -225,7 +224,7 @@ func (i *Ingress) list(ctx context.Context) ([]*networkingv1.Ingress, error) {
 	return list, nil
 }
 
-// isOurs reports whether an Ingress has one of our classes. Called with the lock held.
+// isOurs reports whether an Ingress has one of our classes. The caller must hold i.mu.
 func (i *Ingress) isOurs(o *networkingv1.Ingress) bool {
 	if o.Spec.IngressClassName != nil {
 		return i.classes[*o.Spec.IngressClassName]
@@ -233,7 +232,6 @@ func (i *Ingress) isOurs(o *networkingv1.Ingress) bool {
 	return i.classes[o.Annotations["kubernetes.io/ingress.class"]]
 }
 
-// serve replaces the table, and starts listening if necessary.
 func (i *Ingress) serve(ctx context.Context, ingresses []*networkingv1.Ingress) error {
 	if i.informers == nil {
 		for _, w := range []watch{
@@ -277,7 +275,7 @@ func (i *Ingress) serve(ctx context.Context, ingresses []*networkingv1.Ingress) 
 	return errors.Join(append(failed, i.publish(ctx, ingresses))...)
 }
 
-// report records events for what Ingresses do not get, once for each.
+// report records one event for each new problem of an Ingress.
 func (i *Ingress) report(ingresses []*networkingv1.Ingress, refused map[types.NamespacedName][]string) {
 	reported := map[types.NamespacedName]map[string]bool{}
 	for _, o := range ingresses {
@@ -295,8 +293,7 @@ func (i *Ingress) report(ingresses []*networkingv1.Ingress, refused map[types.Na
 	i.reported = reported
 }
 
-// stop closes the listeners and ends the watches of what Ingresses refer to. Requests that are being served may take
-// their time in the background.
+// stop closes the listeners, waits up to drain for requests, and ends the watches of referenced objects.
 func (i *Ingress) stop() {
 	if i.server != nil {
 		i.server.stop()
@@ -311,7 +308,7 @@ func (i *Ingress) stop() {
 	i.uses = build(nil, reader{})
 	i.mu.Unlock()
 	i.reported, i.parsed = map[types.NamespacedName]map[string]bool{}, map[types.NamespacedName]parsed{}
-	i.keepSecured() // the table is empty
+	i.keepSecured() // closes all transports, since no table refers to them
 	i.handler.transport.CloseIdleConnections()
 	i.handler.h2c.CloseIdleConnections()
 }

@@ -19,13 +19,12 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// controlPlane is the label of nodes with a server, which no node can set on itself.
+// controlPlane is the label of nodes with a server. A node cannot set it on itself.
 const controlPlane = "node-role.kubernetes.io/control-plane"
 
-// h2cProtocol is the appProtocol of backends that speak HTTP/2 without TLS, such as gRPC (KEP-3726).
+// h2cProtocol is the appProtocol of backends with unencrypted HTTP/2, such as gRPC (KEP-3726).
 const h2cProtocol = "kubernetes.io/h2c"
 
-// build makes the table of Ingresses from the cache.
 func (i *Ingress) build(ctx context.Context, ingresses []*networkingv1.Ingress) *table {
 	kept := map[types.NamespacedName]parsed{}
 	t := build(ingresses, reader{
@@ -49,7 +48,6 @@ func (i *Ingress) build(ctx context.Context, ingresses []*networkingv1.Ingress) 
 	return t
 }
 
-// backend returns the ready endpoints of a service's port.
 func (i *Ingress) backend(ctx context.Context, namespace string,
 	ref *networkingv1.IngressServiceBackend) (*backend, error) {
 	var s corev1.Service
@@ -90,8 +88,8 @@ func (i *Ingress) backend(ctx context.Context, namespace string,
 	return b, nil
 }
 
-// endpoints returns the ready endpoints of a port or, if there are none, those that are serving while terminating
-// (KEP-1669), in order. Addresses of the machine itself are none.
+// endpoints returns the ready endpoints of a port or, if there are none, the endpoints that are serving while
+// terminating (KEP-1669), in order. It ignores addresses that are not global unicast, such as loopback.
 func endpoints(list []discoveryv1.EndpointSlice, port string) []netip.AddrPort {
 	var all, ending []netip.AddrPort
 	for n := range list {
@@ -126,14 +124,14 @@ func endpoints(list []discoveryv1.EndpointSlice, port string) []netip.AddrPort {
 	return slices.Compact(all)
 }
 
-// parsed is the certificate of a secret's version.
+// parsed is the certificate in a version of a Secret.
 type parsed struct {
 	version     string
 	certificate *tls.Certificate
 	err         error
 }
 
-// certificate reads a secret, or returns what it has been parsed to before.
+// certificate parses a Secret, or returns the earlier result for the same version.
 func (i *Ingress) certificate(ctx context.Context, name types.NamespacedName) parsed {
 	var s corev1.Secret
 	if err := i.Client.Cache().Get(ctx, name, &s); err != nil {
@@ -161,7 +159,8 @@ func parse(s *corev1.Secret) (*tls.Certificate, error) {
 	return &c, nil
 }
 
-// shadowed returns what takes the ports before they reach us: the rules of services come first.
+// shadowed describes the services and pods that take our ports on the first address: their nftables rules apply
+// before traffic reaches our listeners.
 func (i *Ingress) shadowed(ctx context.Context) (texts []string) {
 	var services corev1.ServiceList
 	if err := i.Client.Cache().List(ctx, &services); err != nil {
@@ -206,7 +205,7 @@ func (i *Ingress) shadowed(ctx context.Context) (texts []string) {
 	return texts
 }
 
-// publish writes the addresses into the status of the Ingresses: those of all servers.
+// publish writes the addresses of all servers into the status of the Ingresses.
 func (i *Ingress) publish(ctx context.Context, ingresses []*networkingv1.Ingress) error {
 	var nodes corev1.NodeList
 	if err := i.Client.Cache().List(ctx, &nodes, ctrl.HasLabels{controlPlane}); err != nil {

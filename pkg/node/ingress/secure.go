@@ -15,16 +15,15 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// The annotations of services whose backends have TLS.
+// Annotations of services whose backends use TLS.
 const (
-	// annotationBackendCA names the Secret, of the service's namespace, with the authorities of the backends' certificates
-	// (ca.crt, PEM).
+	// annotationBackendCA names the Secret, in the service's namespace, whose key ca.crt contains the certificate
+	// authorities of the backends in PEM.
 	annotationBackendCA = "ingress.coracle.dev/backend-ca"
-	// annotationBackendName is the name in the backends' certificates; SERVICE.NAMESPACE.svc without it.
+	// annotationBackendName is the name in the backends' certificates; the default is SERVICE.NAMESPACE.svc.
 	annotationBackendName = "ingress.coracle.dev/backend-name"
 )
 
-// isSecure reports whether an appProtocol is one with TLS.
 func isSecure(protocol string) bool {
 	switch strings.ToLower(protocol) {
 	case "https", "kubernetes.io/wss":
@@ -33,11 +32,11 @@ func isSecure(protocol string) bool {
 	return false
 }
 
-// secured is how backends with TLS of one authority and name are reached.
+// secured contains the transports to backends with one certificate authority and server name.
 type secured struct {
 	version string
-	// upgrading is for requests that leave HTTP, such as WebSockets: these need HTTP/1.1. All others may be HTTP/2, as
-	// gRPC is.
+	// upgrading is for requests that leave HTTP, such as WebSockets, which need HTTP/1.1. plain is for all others
+	// and may use HTTP/2, as gRPC requires.
 	plain, upgrading *http.Transport
 }
 
@@ -46,7 +45,6 @@ func (s *secured) close() {
 	s.upgrading.CloseIdleConnections()
 }
 
-// via returns the transport for a request.
 func (s *secured) via(r *http.Request) *http.Transport {
 	if r.Header.Get("Upgrade") != "" {
 		return s.upgrading
@@ -54,8 +52,9 @@ func (s *secured) via(r *http.Request) *http.Transport {
 	return s.plain
 }
 
-// secure returns how a service's backends are reached, the same as before for as long as nothing has changed, so that
-// connections are kept. The name is of the Secret that it depends on, also when it cannot be used.
+// secure returns the transports to a service's backends. While nothing changes it returns the same ones, which keep
+// their connections. It also returns the name of the Secret, even if the Secret is unusable, because the table
+// depends on it.
 func (i *Ingress) secure(ctx context.Context, s *corev1.Service) (*secured, types.NamespacedName, error) {
 	name := types.NamespacedName{Namespace: s.Namespace, Name: s.Annotations[annotationBackendCA]}
 	if name.Name == "" {
@@ -88,7 +87,7 @@ func (i *Ingress) secure(ctx context.Context, s *corev1.Service) (*secured, type
 	return made, name, nil
 }
 
-// keepSecured lets go of what the last table alone used.
+// keepSecured closes the transports that only the previous table used.
 func (i *Ingress) keepSecured() {
 	for key, s := range i.secured {
 		if i.nextSecured[key] != s {
@@ -98,7 +97,7 @@ func (i *Ingress) keepSecured() {
 	i.secured, i.nextSecured = i.nextSecured, map[string]*secured{}
 }
 
-// secured makes transports that trust authorities, which are PEM.
+// secured returns transports that trust the authorities, which are in PEM.
 func (h *handler) secured(authorities []byte, server string) (*secured, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(authorities) {

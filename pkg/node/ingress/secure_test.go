@@ -15,7 +15,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// secureBackend is a backend with TLS, and its authorities. Its certificate is for example.com.
+// secureBackend returns a TLS backend and its certificate authorities. Its certificate is for example.com.
 func secureBackend(t *testing.T, h http.HandlerFunc) (at netip.AddrPort, authorities []byte) {
 	s := httptest.NewUnstartedServer(h)
 	s.EnableHTTP2 = true
@@ -27,7 +27,6 @@ func secureBackend(t *testing.T, h http.HandlerFunc) (at netip.AddrPort, authori
 	})
 }
 
-// secure routes all requests to a backend with TLS.
 func (f *front) secure(at netip.AddrPort, authorities []byte, name string) {
 	f.t.Helper()
 	s, err := f.handler.secured(authorities, name)
@@ -38,8 +37,8 @@ func (f *front) secure(at netip.AddrPort, authorities []byte, name string) {
 		backend: func(string, *networkingv1.IngressServiceBackend) (*backend, error) { return b, nil }}))
 }
 
-// TestBackendTLS: backends with TLS are reached over HTTP/2, upgrades over HTTP/1.1, and only those whose certificate
-// is of their authorities and name.
+// TestBackendTLS checks that TLS backends get HTTP/2, or HTTP/1.1 for upgrades, and only if their certificate has a
+// trusted authority and the right name.
 func TestBackendTLS(t *testing.T) {
 	at, authorities := secureBackend(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Upgrade") == "" {

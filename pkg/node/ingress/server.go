@@ -20,7 +20,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/connlimit"
 )
 
-// server is the listeners of an Ingress.
 type server struct {
 	config  Config
 	http    *http.Server
@@ -32,7 +31,7 @@ type server struct {
 	handler *handler
 }
 
-// drain is how long requests may take after the last Ingress was deleted, or the process was asked to stop.
+// drain is how long requests may still take after the last Ingress was deleted or the process was asked to stop.
 const drain = 5 * time.Second
 
 func newServer(c Config, h *handler) *server {
@@ -68,7 +67,7 @@ func newServer(c Config, h *handler) *server {
 	return s
 }
 
-// listen opens the ports that are not open yet, and returns why some are not.
+// listen opens the ports that are not open yet. It returns an error for each that cannot be opened.
 func (s *server) listen() (errs []error) {
 	for _, address := range s.config.Addresses {
 		for port, server := range map[uint16]*http.Server{s.config.HTTPPort: s.http, s.config.HTTPSPort: s.https} {
@@ -89,7 +88,7 @@ func (s *server) listen() (errs []error) {
 	return errs
 }
 
-// serve has one of the two servers serve a listener's connections, until stop.
+// serve makes one of the two servers accept the listener's connections until stop.
 func (s *server) serve(l net.Listener, server *http.Server) {
 	limited := connlimit.New(l, s.limits)
 	s.done.Go(func() {
@@ -101,7 +100,7 @@ func (s *server) serve(l net.Listener, server *http.Server) {
 	})
 }
 
-// stop closes the listeners at once, waits for requests, and then closes connections.
+// stop closes the listeners at once, waits up to drain for requests, and then closes all connections.
 func (s *server) stop() {
 	ctx, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
@@ -118,7 +117,7 @@ func (s *server) stop() {
 	s.done.Wait()
 }
 
-// selfSigned returns a certificate for names without one. It is in memory only.
+// selfSigned returns a certificate for hosts that have none. It is kept only in memory.
 func selfSigned() (*tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

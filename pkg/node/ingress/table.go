@@ -14,58 +14,56 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// table is what requests are routed by. It is immutable once in use, apart from the counters of its backends.
+// table routes requests. Apart from its backends' counters it is not modified once in use.
 type table struct {
-	exact, wildcard map[string]*host // by name; a wildcard's without "*."
-	any             *host            // rules without a host
+	exact, wildcard map[string]*host // by host name; wildcards without "*."
+	any             *host            // the rules without a host
 	fallback        *backend         // spec.defaultBackend
 	certificates    map[string]*tls.Certificate
-	// services and secrets are those that the table depends on.
+	// services and secrets are the objects that the table depends on.
 	services, secrets map[types.NamespacedName]bool
-	// refused are the things that an Ingress asks for and does not get, by its name.
+	// refused are the problems of each Ingress, by its name.
 	refused map[types.NamespacedName][]string
 }
 
-// host has the paths of one host.
 type host struct {
-	exact, prefix map[string]*route // prefixes without a slash at the end
+	exact, prefix map[string]*route // prefixes have no trailing slash
 }
 
-// route is the destination of a path.
 type route struct {
 	backend  *backend
-	redirect bool // of plain HTTP to HTTPS
+	redirect bool // redirect HTTP to HTTPS
 	owner    types.NamespacedName
 }
 
-// backend is a port of a service.
 type backend struct {
 	endpoints []netip.AddrPort
 	h2c       bool
-	secured   *secured             // nil without TLS
-	secret    types.NamespacedName // with its authorities, if it has a name
-	next      atomic.Uint32        // round robin
-	why       string               // there are no endpoints
+	secured   *secured             // nil if the backends do not use TLS
+	secret    types.NamespacedName // the Secret with the certificate authorities; no name without TLS
+	next      atomic.Uint32        // counter for round robin
+	why       string               // why there are no endpoints
 }
 
-// pick returns the endpoint to try first, and then the others in turn.
+// pick returns the endpoint for an attempt: the first, and on later attempts the next in turn.
 func (b *backend) pick(attempt int, first uint32) netip.AddrPort {
 	return b.endpoints[(int(first%uint32(len(b.endpoints)))+attempt)%len(b.endpoints)]
 }
 
-// reader looks up what Ingresses refer to. A nil secret is one that cannot be used, with the reason.
+// reader looks up the objects that Ingresses refer to. Both functions return an error for an object that cannot be
+// used.
 type reader struct {
 	backend     func(namespace string, ref *networkingv1.IngressServiceBackend) (*backend, error)
 	certificate func(name types.NamespacedName) (*tls.Certificate, error)
 }
 
-// The annotations that are heeded. All others, also those of other controllers, are ignored.
+// Annotations that we support. All others, including those for other controllers, are ignored.
 const (
-	// annotationRedirect "true" redirects plain HTTP to HTTPS with status 308.
+	// annotationRedirect "true" redirects HTTP to HTTPS with status 308.
 	annotationRedirect = "ingress.coracle.dev/ssl-redirect"
 )
 
-// build makes a table from Ingresses of our class. Of two rules with the same host and path, that of the older Ingress
+// build builds a table from Ingresses of our classes. If two rules have the same host and path, the older Ingress
 // wins.
 func build(ingresses []*networkingv1.Ingress, r reader) *table {
 	t := &table{
@@ -90,7 +88,8 @@ type builder struct {
 	*table
 	read     reader
 	backends map[string]*backend
-	// fallbackOwner is the Ingress of the default backend, owners are the Ingresses of the hosts of certificates.
+	// fallbackOwner is the Ingress that set the default backend. owners are the Ingresses that set the certificates,
+	// by host.
 	fallbackOwner types.NamespacedName
 	owners        map[string]types.NamespacedName
 }
@@ -123,13 +122,13 @@ func (b *builder) add(i *networkingv1.Ingress) {
 		}
 	}
 	for _, s := range i.Spec.TLS {
-		if s.SecretName != "" { // else the default certificate
+		if s.SecretName != "" { // without a name, the default certificate is used
 			b.certificate(i, s)
 		}
 	}
 }
 
-// backend returns the backend of a path. Paths of one service and port share it.
+// backend returns the backend of a path. Paths with the same service and port share one.
 func (b *builder) backend(i *networkingv1.Ingress, of *networkingv1.IngressBackend) *backend {
 	if of.Service == nil {
 		b.refuse(i, "backend %s: resources are not supported as backends, only services", of.Resource.Name)
@@ -157,7 +156,7 @@ func (b *builder) backend(i *networkingv1.Ingress, of *networkingv1.IngressBacke
 	return found
 }
 
-// certificate adds the certificate of a Secret for its hosts, except those that have one of an older Ingress.
+// certificate adds the certificate in a Secret for its hosts, unless an older Ingress has set a host's certificate.
 func (b *builder) certificate(i *networkingv1.Ingress, s networkingv1.IngressTLS) {
 	name := types.NamespacedName{Namespace: i.Namespace, Name: i.Name}
 	secret := types.NamespacedName{Namespace: i.Namespace, Name: s.SecretName}
@@ -198,7 +197,8 @@ func (t *table) hostOf(name string) *host {
 	return all[name]
 }
 
-// add adds a path unless it is there, as which taken is called. ImplementationSpecific is Prefix; an empty path is "/".
+// add adds a path. If the path exists, it calls taken with the owner unless that is the same Ingress. It treats
+// ImplementationSpecific as Prefix, and an empty path as "/".
 func (h *host) add(p networkingv1.HTTPIngressPath, r *route, taken func(owner types.NamespacedName)) {
 	all, path := h.prefix, strings.TrimSuffix(p.Path, "/")
 	if p.PathType != nil && *p.PathType == networkingv1.PathTypeExact {
@@ -213,7 +213,7 @@ func (h *host) add(p networkingv1.HTTPIngressPath, r *route, taken func(owner ty
 	all[path] = r
 }
 
-// match returns the route of a path: the exact one, else that of the longest prefix of whole elements.
+// match returns the route for a path: the exact one, else the route with the longest prefix of whole path elements.
 func (h *host) match(path string) *route {
 	if h == nil {
 		return nil
@@ -231,8 +231,8 @@ func (h *host) match(path string) *route {
 	}
 }
 
-// route returns the route of a request: of the host itself, else of a wildcard, which is one label, else of rules
-// without a host, else the default backend. Nil: there is none.
+// route returns the route for a request, or nil. It tries the host's own rules, a wildcard for one label, rules
+// without a host, and the default backend.
 func (t *table) route(name, path string) *route {
 	name = hostname(name)
 	if r := t.exact[name].match(path); r != nil {
@@ -252,7 +252,6 @@ func (t *table) route(name, path string) *route {
 	return nil
 }
 
-// certificate returns the certificate for a server name, or nil.
 func (t *table) certificate(name string) *tls.Certificate {
 	name = hostname(name)
 	if c := t.certificates[name]; c != nil {
@@ -264,7 +263,7 @@ func (t *table) certificate(name string) *tls.Certificate {
 	return nil
 }
 
-// hostname is the name in a Host header: in lower case, without port and the dot of the root.
+// hostname returns the name in a Host header in lower case, without port and trailing dot.
 func hostname(h string) string {
 	if i := strings.LastIndexByte(h, ':'); i >= 0 && !strings.HasSuffix(h, "]") {
 		h = h[:i]
@@ -272,7 +271,8 @@ func hostname(h string) string {
 	return strings.TrimSuffix(strings.ToLower(h), ".")
 }
 
-// dotted reports whether a path has elements "." or "..", by which a backend might see another path than was routed.
+// dotted reports whether a path contains "." or ".." elements, a backslash or NUL. A backend might resolve such a
+// path to another one than was routed.
 func dotted(path string) bool {
 	for element := range strings.SplitSeq(path, "/") {
 		if element == "." || element == ".." {

@@ -21,8 +21,8 @@ import (
 
 var then = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// ingress makes an Ingress of rules "host Type path service"; an empty host is "-". "default service" is the default
-// backend.
+// ingressOf returns an Ingress with rules "host Type path service"; an empty host is "-". "default service" is the
+// default backend.
 func ingressOf(name string, age int, rules ...string) *networkingv1.Ingress {
 	i := &networkingv1.Ingress{
 		ObjectMeta: metav1.ObjectMeta{
@@ -57,7 +57,7 @@ func ingressOf(name string, age int, rules ...string) *networkingv1.Ingress {
 	return i
 }
 
-// named answers each service with a backend that has its name, in why.
+// named returns a backend for each service, with the service's name in why.
 var named = reader{
 	backend: func(_ string, ref *networkingv1.IngressServiceBackend) (*backend, error) {
 		return &backend{endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.42.0.1:80")}, why: ref.Name}, nil

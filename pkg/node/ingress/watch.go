@@ -13,14 +13,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// watch is a kind, and what is called with each change of an object, before and after; one of them is nil for an
-// addition and a deletion.
+// watch is a kind and the function to call for each event, with the object before and after. One of them is nil for
+// an added or deleted object.
 type watch struct {
 	object ctrl.Object
 	see    func(was, is ctrl.Object)
 }
 
-// follow calls w.see for all objects and their changes, until end is called.
+// follow calls w.see for all existing objects and all changes until end is called.
 func (i *Ingress) follow(ctx context.Context, w watch) (end func(), err error) {
 	see := func(was, is any) {
 		if gone, ok := was.(toolscache.DeletedFinalStateUnknown); ok {
@@ -53,7 +53,7 @@ func (i *Ingress) seeClass(was, is ctrl.Object) {
 	i.changed()
 }
 
-// seeIngress ignores changes of the status, which are our own.
+// seeIngress schedules a sync if the Ingress has, or had, one of our classes.
 func (i *Ingress) seeIngress(was, is ctrl.Object) {
 	before, _ := was.(*networkingv1.Ingress)
 	after, _ := is.(*networkingv1.Ingress)
@@ -66,7 +66,6 @@ func (i *Ingress) seeIngress(was, is ctrl.Object) {
 	}
 }
 
-// either is the object of an event.
 func either(was, is ctrl.Object) ctrl.Object {
 	if is != nil {
 		return is
@@ -78,7 +77,7 @@ func (i *Ingress) seeService(was, is ctrl.Object) {
 	o := either(was, is)
 	balanced := func(o ctrl.Object) bool {
 		s, ok := o.(*corev1.Service)
-		return ok && len(s.Status.LoadBalancer.Ingress) > 0 // it may take our ports
+		return ok && len(s.Status.LoadBalancer.Ingress) > 0 // its load balancer may take our ports
 	}
 	i.depends(func(t *table) bool {
 		i.recheck = i.recheck || balanced(was) || balanced(is)
@@ -100,8 +99,7 @@ func (i *Ingress) seeSecret(was, is ctrl.Object) {
 	i.depends(func(t *table) bool { return t.secrets[ctrl.ObjectKeyFromObject(o)] })
 }
 
-// depends has the table made again if a change concerns what the last one was made of. concerns is called with the lock
-// held.
+// depends schedules a sync if concerns returns true for the last table. It holds i.mu while it calls concerns.
 func (i *Ingress) depends(concerns func(*table) bool) {
 	i.mu.Lock()
 	yes := concerns(i.uses)

@@ -8,7 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestClassesComeAndGo: Ingresses of a class that was deleted, or given to another controller, are not served any more.
+// TestClassesComeAndGo checks that Ingresses are no longer served if their class is deleted or gets another
+// controller.
 func TestClassesComeAndGo(t *testing.T) {
 	i := &Ingress{classes: map[string]bool{}, wake: make(chan struct{}, 1)}
 	name := "other"

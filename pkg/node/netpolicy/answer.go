@@ -15,8 +15,8 @@ func (r *Resolver) Next(ctx context.Context, node, after string) (rules *Rules, 
 	return rules, err
 }
 
-// WriteRules calls write with what Next returns, as JSON. All that is being written at a time is limited to maxAnswers.
-// Of a node's requests that wait it ends the oldest when they are too many.
+// WriteRules calls write with the result of Next as JSON. maxAnswers limits the total size of concurrent answers. If
+// a node has more than mostWaiting requests, WriteRules ends the oldest.
 func (r *Resolver) WriteRules(ctx context.Context, node, after string, write func(rules []byte)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -28,7 +28,7 @@ func (r *Resolver) WriteRules(ctx context.Context, node, after string, write fun
 	return err
 }
 
-// next waits for rules of another version than after, and gives them to use.
+// next waits for rules whose version is not after, and passes them to use.
 func (r *Resolver) next(ctx context.Context, node, after string, use func(*Rules, []byte)) error {
 	for {
 		rules, data, changed, err := r.rules(ctx, node, after)
@@ -48,8 +48,9 @@ func (r *Resolver) next(ctx context.Context, node, after string, use func(*Rules
 	}
 }
 
-// rules makes the rules of a node, one node at a time; nil while they are not known, or if their version is after. The
-// encoding's length is taken off the budget. The channel is closed when the rules may be others.
+// rules computes the rules of a node, for one node at a time. It returns nil while the rules are unknown or if their
+// version is after. It acquires the length of the encoding from the budget; the caller must release it. The channel
+// is closed when the rules may have changed.
 func (r *Resolver) rules(ctx context.Context, node, after string) (*Rules, []byte, <-chan struct{}, error) {
 	select {
 	case r.turn <- struct{}{}:
@@ -74,14 +75,14 @@ func (r *Resolver) rules(ctx context.Context, node, after string) (*Rules, []byt
 	if rules.Version == after {
 		return nil, nil, changed, nil
 	}
-	// still in turn: one encoding at most waits for others to be written
+	// Still holding turn, so that at most one encoding waits for the budget.
 	if err := r.budget.Acquire(ctx, min(int64(len(data)), maxAnswers)); err != nil {
 		return nil, nil, nil, err
 	}
 	return rules, data, changed, nil
 }
 
-// enter adds a request, and returns how to remove it.
+// enter registers a request and returns a function that removes it.
 func (r *Resolver) enter(node string, one *request) func() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// rangesOf returns the IPv4 addresses of a block without its exceptions. Pods have no other addresses.
+// rangesOf returns the IPv4 addresses of a block without its exceptions. It ignores IPv6, which pods do not have.
 func rangesOf(b *networkingv1.IPBlock) []Range {
 	all, ok := prefixRange(b.CIDR)
 	if !ok {
@@ -43,7 +43,7 @@ func prefixRange(text string) (Range, bool) {
 	return Range{p.Addr(), address(uint64(number(p.Addr())) + 1<<(32-p.Bits()) - 1)}, true
 }
 
-// union sorts ranges, and merges those that overlap or touch.
+// union sorts ranges and merges those that overlap or touch.
 func union(all []Range) []Range {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b Range) int { return a.From.Compare(b.From) })

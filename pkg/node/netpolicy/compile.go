@@ -15,13 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// pod is what matters of a pod with a network of its own.
+// pod is the part of a pod with its own network that the rules depend on.
 type pod struct {
 	types.NamespacedName
 	uid     types.UID
 	node    string
 	labels  labels.Set
-	address netip.Addr // zero: none yet
+	address netip.Addr // zero until the pod has one
 	ports   []namedPort
 }
 
@@ -31,7 +31,7 @@ type namedPort struct {
 	port     uint16
 }
 
-// cluster is everything that rules are made from. Its objects must not change.
+// cluster is the input of compile. Its objects are not modified.
 type cluster struct {
 	policies   map[types.NamespacedName]*networkingv1.NetworkPolicy
 	namespaces map[string]labels.Set
@@ -50,17 +50,17 @@ func (c *cluster) clone() *cluster {
 	return out
 }
 
-// compiled is a cluster whose policies were resolved, for all nodes. It does not change.
+// compiled holds the resolved policies for all nodes. It is not modified.
 type compiled struct {
 	sets
 	limits limits
 	nodes  map[string][]*pod
-	ends   map[*pod]ends // of pods that are isolated
+	ends   map[*pod]ends // isolated pods only
 	over   []excess
-	first  map[string]*networkingv1.NetworkPolicy // of each namespace, by name
+	first  map[string]*networkingv1.NetworkPolicy // the first policy of each namespace, by name
 }
 
-// sets are chains and what they refer to, by name.
+// sets holds chains and the sets they refer to, by name.
 type sets struct {
 	chains    map[string][]Rule
 	addresses map[string][]netip.Addr
@@ -68,10 +68,11 @@ type sets struct {
 	endpoints map[string][]Destination
 }
 
-// ends are the chains for connections to and from a pod; an empty name means that it is not isolated.
+// ends are the chains for connections to and from a pod. An empty name means that the pod is not isolated in that
+// direction.
 type ends struct{ ingress, egress string }
 
-// excess is a policy with which its namespace is over a limit.
+// excess is a namespace over a limit, represented by one of its policies.
 type excess struct {
 	policy *networkingv1.NetworkPolicy
 	why    string
@@ -88,7 +89,7 @@ func (s *sets) add(o sets) {
 	maps.Copy(s.endpoints, o.endpoints)
 }
 
-// compile resolves the policies, those of each namespace within the limits.
+// compile resolves the policies, applying the limits to each namespace.
 func compile(c *cluster, l limits) *compiled {
 	out := &compiled{
 		limits: l,
@@ -121,8 +122,8 @@ func compile(c *cluster, l limits) *compiled {
 	return out
 }
 
-// node returns the rules of a node, and the policies of namespaces whose rules have no room there: the largest, which
-// allow nothing on this node.
+// node returns the rules of a node. If they exceed the limit of a node, the largest namespaces allow nothing on this
+// node and node also returns them.
 func (o *compiled) node(name string) (*Rules, []excess) {
 	parts := map[string]*sets{}
 	r := &Rules{Active: true}
@@ -179,7 +180,7 @@ func (o *compiled) node(name string) (*Rules, []excess) {
 	return r, over
 }
 
-// take adds a chain of another, and the sets that it uses.
+// take copies a chain from another sets, with the sets it uses.
 func (s *sets) take(from *sets, chain string) {
 	if _, there := s.chains[chain]; there {
 		return
@@ -197,7 +198,7 @@ func (s *sets) take(from *sets, chain string) {
 	}
 }
 
-// deny replaces the chains that a pod has by ones that allow nothing.
+// deny replaces a pod's chains by chains that allow nothing.
 func (s *sets) deny(ingress, egress *string) {
 	if *ingress != "" {
 		*ingress = s.chain("in", nil)
@@ -207,7 +208,6 @@ func (s *sets) deny(ingress, egress *string) {
 	}
 }
 
-// chain adds a chain, and returns its name.
 func (s *sets) chain(direction string, rules []Rule) string {
 	name := direction + "-" + digest(rules)
 	s.chains[name] = rules
@@ -238,7 +238,6 @@ func endpointsOf(pods []*pod, named []portRange) []Destination {
 	return slices.Compact(out)
 }
 
-// named returns the ports of a name and protocol.
 func (p *pod) named(r portRange) []uint16 {
 	var out []uint16
 	for _, port := range p.ports {

@@ -24,7 +24,7 @@ func metaWith(key, value string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Annotations: map[string]string{key: value}}
 }
 
-// world is two namespaces with pods on two nodes, and policies.
+// world returns two namespaces with pods on two nodes, and policies.
 func world(t *testing.T, policies ...string) *cluster {
 	c := &cluster{policies: map[types.NamespacedName]*networkingv1.NetworkPolicy{}, pods: map[string]map[string]*pod{},
 		namespaces: map[string]labels.Set{"shop": {"team": "a"}, "bank": {"team": "b"}}}
@@ -63,7 +63,7 @@ func world(t *testing.T, policies ...string) *cluster {
 	return c
 }
 
-// allows reports whether the rules of a pod let a connection with a peer pass, as the kernel would.
+// allows reports whether a pod's rules allow a connection with a peer, as in the kernel.
 func (r *Rules) allows(chain string, peer, destination netip.Addr, protocol byte, port uint16) bool {
 	if chain == "" {
 		return true
@@ -245,7 +245,8 @@ func TestPodsThatMatter(t *testing.T) {
 	require.Equal(t, own.UID, podOf(own).uid, "a pod of the API that pretends to be static")
 }
 
-// TestVersions: equal clusters have equal rules, whatever the order of maps; other addresses are other versions.
+// TestVersions checks that equal clusters have equal versions, regardless of map order, and that other addresses
+// change the version.
 func TestVersions(t *testing.T) {
 	policy := `{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{namespaceSelector: {}}]}]}}`
 	version := func(c *cluster) string {

@@ -17,16 +17,16 @@ import (
 )
 
 const (
-	// retryFirst and retryMost are the first and the maximum back-off after a failure.
+	// retryFirst and retryMost are the first and the longest back-off after a failure.
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 10 * time.Second
-	// setupTimeout is how long a new pod waits for its rules. Then its start fails, and is tried again.
+	// setupTimeout is how long a new pod waits for its rules. Then its start fails and is retried.
 	setupTimeout = 10 * time.Second
 )
 
 // Config configures an Enforcer.
 type Config struct {
-	// Source gives the rules.
+	// Source provides the rules.
 	Source Source
 	// NodeName is the node's name.
 	NodeName string
@@ -36,27 +36,27 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Enforcer keeps a node's table as its Source says. It implements run.Component.
+// Enforcer keeps a node's nftables table in line with its Source. It implements run.Component.
 type Enforcer struct {
 	Config
 	kernel *kernel
 	guard  run.Guard
-	// Ready does not wait for rules: Setup does.
+	// Ready does not wait for rules, unlike Setup.
 	run.Readiness
-	wake chan struct{} // capacity 1: there are other rules or pods
+	wake chan struct{} // capacity 1: the rules or the pods changed
 
 	mu      sync.Mutex
-	rules   *Rules                   // the latest; nil: none yet
-	local   map[types.UID]netip.Addr // pods that were set up, before the API knows their addresses
-	written map[types.UID]netip.Addr // pods whose rules the kernel has, or that need none
+	rules   *Rules                   // the latest; nil until the first arrive
+	local   map[types.UID]netip.Addr // pods that were set up; the API may not know their addresses yet
+	written map[types.UID]netip.Addr // addresses of pods whose rules the kernel has, or that need none
 	lost    bool                     // another program removed the table
-	none    bool                     // what was written last had no policy, and the kernel has no table
+	none    bool                     // the last sync had no policies, so the kernel has no table
 	changed chan struct{}            // closed after each sync
 }
 
 var _ run.Component = (*Enforcer)(nil)
 
-// NewEnforcer returns an Enforcer. It changes nothing before Run is called.
+// NewEnforcer returns an Enforcer. It changes nothing on the node until Run is called.
 func NewEnforcer(c Config) *Enforcer {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
@@ -74,7 +74,7 @@ func NewEnforcer(c Config) *Enforcer {
 // Name implements run.Component.
 func (e *Enforcer) Name() string { return "network-policy" }
 
-// Run implements run.Component. The table stays in place when it returns.
+// Run implements run.Component. The table stays in place when Run returns.
 func (e *Enforcer) Run(ctx context.Context) (err error) {
 	if e.kernel, err = newKernel(e.Prefix); err != nil {
 		return err
@@ -117,7 +117,6 @@ func (e *Enforcer) Run(ctx context.Context) (err error) {
 	return nil
 }
 
-// follow asks for rules until ctx ends.
 func (e *Enforcer) follow(ctx context.Context) {
 	retry := retryFirst
 	for version := ""; ; {
@@ -145,10 +144,10 @@ func (e *Enforcer) follow(ctx context.Context) {
 	}
 }
 
-// Table returns the name of the table. There is none without policies.
+// Table returns the name of the nftables table. Without policies the table does not exist.
 func (e *Enforcer) Table() string { return tableName(e.Prefix) }
 
-// Rewrite has Run write the table again, which another program removed.
+// Rewrite makes Run write the table again after another program removed it.
 func (e *Enforcer) Rewrite(context.Context) error {
 	e.mu.Lock()
 	e.lost = true
@@ -164,7 +163,6 @@ func (e *Enforcer) mark() {
 	}
 }
 
-// sync writes the rules.
 func (e *Enforcer) sync(ctx context.Context) error {
 	e.mu.Lock()
 	rules, none := e.rules, e.none
@@ -180,7 +178,7 @@ func (e *Enforcer) sync(ctx context.Context) error {
 	switch {
 	case rules == nil:
 		return nil
-	case s == nil && none: // nothing to write; new pods may wait for policies that are gone again
+	case s == nil && none: // nothing to write, but Setup may wait for policies that no longer exist
 	case s == nil:
 		if err := e.kernel.reset(ctx); err != nil {
 			return err
@@ -198,8 +196,8 @@ func (e *Enforcer) sync(ctx context.Context) error {
 	return nil
 }
 
-// state returns the table's content, and the addresses of the pods whose rules it has. Addresses of pods that were set
-// up count more than those in the API, which may be of a pod that had the address before.
+// state returns the table's content and the addresses of the pods that it covers. Addresses in local override
+// addresses in the API, which may still show an address under a pod that had it before.
 func (r *Rules) state(local map[types.UID]netip.Addr) (*state, map[types.UID]netip.Addr) {
 	s := &state{
 		chains:    r.Chains,
@@ -234,8 +232,8 @@ func (r *Rules) state(local map[types.UID]netip.Addr) (*state, map[types.UID]net
 	return s, written
 }
 
-// Setup waits until the policies that select a pod of this node are enforced at its address. It is called before
-// containers start.
+// Setup waits until the policies that select a pod of this node are enforced at its address. Call it before the
+// pod's containers start. Static pods do not wait for an API server.
 func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	a, err := netip.ParseAddr(ip)
 	if err != nil || p.Spec.HostNetwork {
@@ -253,7 +251,7 @@ func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	for {
 		e.mu.Lock()
 		known, changed := e.rules != nil, e.changed
-		free := known && !e.rules.Active && e.none // not before the kernel has the first policy: it may refuse it
+		free := known && !e.rules.Active && e.none // with policies, wait for the kernel, which may reject them
 		done := free || e.written[uid] == a
 		e.mu.Unlock()
 		if done || !known && static.IsStatic(p) {
@@ -263,7 +261,7 @@ func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 		case <-changed:
 		case <-timeout.C:
 			if static.IsStatic(p) {
-				return nil // no server answers now: its rules are written as soon as one does
+				return nil // no API server answers; sync writes the rules once one does
 			}
 			if !known {
 				return errors.New("the network policies of this pod are not known yet: no API server has answered")
@@ -275,14 +273,14 @@ func (e *Enforcer) Setup(ctx context.Context, p *corev1.Pod, ip string) error {
 	}
 }
 
-// Release forgets a pod of which nothing runs any longer.
+// Release forgets a pod. Call it once none of the pod's processes runs.
 func (e *Enforcer) Release(p *corev1.Pod) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.local, identity(p, static.IsStatic(p)))
 }
 
-// Reset removes the table of an Enforcer, also of a killed process. It is idempotent.
+// Reset removes the table, including one that a killed process left. It may be repeated.
 func Reset(prefix string) error {
 	k, err := newKernel(prefix)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// mark has the policies resolved again. The caller holds the lock.
+// mark schedules the policies to be resolved again. The caller must hold r.mu.
 func (r *Resolver) mark() {
 	select {
 	case r.wake <- struct{}{}:
@@ -77,7 +77,8 @@ func (r *Resolver) setPod(p *corev1.Pod, there bool) {
 	r.mark()
 }
 
-// podOf returns what matters of a pod, or nil if nothing does: it has no node, ended, or uses its node's network.
+// podOf returns a pod's input to the rules, or nil for a pod without a node, a terminated pod, or one in its node's
+// network.
 func podOf(p *corev1.Pod) *pod {
 	if p.Spec.NodeName == "" || p.Spec.HostNetwork || p.Status.Phase == corev1.PodSucceeded ||
 		p.Status.Phase == corev1.PodFailed {
@@ -105,9 +106,9 @@ func podOf(p *corev1.Pod) *pod {
 	return out
 }
 
-// identity returns how a node and the servers know a pod: by its UID, but a static pod, which has another one in the
-// API, by its name. What its mirror's annotation says is not used: whoever may create pods could name another pod's UID
-// there.
+// identity returns the ID that node and server use for a pod: its UID or, for a static pod, whose UID in the API
+// differs, its name. The mirror pod's annotation is not used, because anyone who may create pods could write another
+// pod's UID into it.
 func identity(p *corev1.Pod, static bool) types.UID {
 	if static {
 		return types.UID("static:" + p.Namespace + "/" + p.Name)
@@ -120,7 +121,7 @@ func (p *pod) equal(o *pod) bool {
 		slices.Equal(p.ports, o.ports)
 }
 
-// handler calls set for each object that is there or no longer.
+// handler calls set for each event, with true for added and updated objects and false for deleted ones.
 func handler[T ctrl.Object](r *Resolver, set func(T, bool)) toolscache.ResourceEventHandler {
 	call := func(o any, there bool) {
 		if t, ok := o.(toolscache.DeletedFinalStateUnknown); ok {

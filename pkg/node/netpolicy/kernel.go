@@ -20,19 +20,18 @@ import (
 //	forward     accepts replies and packets of a pod to itself, then jumps to the chains of source and destination
 //	in-, out-   the chains of Rules: a match returns, everything else is rejected
 //
-// The maps "ingress" and "egress" lead from the addresses of isolated pods to their chains, and the set "self" has
-// their addresses twice. It is not safe for concurrent use.
+// The maps "ingress" and "egress" lead from the addresses of isolated pods to their chains. The set "self" contains
+// each of these addresses paired with itself. kernel is not safe for concurrent use.
 type kernel struct {
-	conn     *nftables.Conn // nil after a failure; the next change dials
-	socket   *netlink.Conn  // of conn
+	conn     *nftables.Conn // nil after a failure; the next write dials again
+	socket   *netlink.Conn  // the socket of conn
 	patience time.Duration
 	table    *nftables.Table
 	ids      uint32
-	sets     map[string]*nftables.Set // of the last state
-	last     *state                   // what the kernel has; nil: not known
+	sets     map[string]*nftables.Set // sets and maps in the table, by name
+	last     *state                   // the table's content; nil if unknown
 }
 
-// state is the content of the table.
 type state struct {
 	chains    map[string][]Rule
 	addresses map[string][]netip.Addr
@@ -43,18 +42,18 @@ type state struct {
 }
 
 const (
-	// piece is the number of elements per message, whose length is a 16-bit number.
+	// piece is the number of elements per netlink message, whose length is a 16-bit number.
 	piece = 300
-	// buffer is the size of the socket's buffers, in bytes; memory is used only as needed.
+	// buffer is the size of the socket buffers in bytes. The kernel uses memory only as needed.
 	buffer = 64 << 20
-	// flushTimeout limits a transaction. The kernel is done with it when it is sent; an answer that is not there by then
-	// was lost.
+	// flushTimeout limits a transaction. The kernel completes it while the request is sent, so an answer that has
+	// not arrived by then is lost.
 	flushTimeout = time.Minute
-	// prohibited is "communication administratively prohibited" (RFC 1812, 5.2.7.1).
+	// prohibited is the ICMP code "communication administratively prohibited" (RFC 1812, 5.2.7.1).
 	prohibited = 13
 )
 
-// Registers of four bytes; the first is an alias of register 1.
+// Registers of four bytes; reg0 is an alias of register 1.
 const (
 	reg0 = unix.NFT_REG32_00
 	reg1 = unix.NFT_REG32_01
@@ -70,14 +69,13 @@ func newKernel(prefix string) (*kernel, error) {
 	return k, k.dial()
 }
 
-// dial opens a connection, unless there is one.
 func (k *kernel) dial() error {
 	if k.conn != nil {
 		return nil
 	}
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(c *netlink.Conn) error {
 		k.socket = c
-		// Without CAP_NET_ADMIN the machine's limit applies, and large changes may fail with an error.
+		// Without CAP_NET_ADMIN the system's limit applies, and large changes may fail.
 		return errors.Join(c.SetReadBuffer(buffer), c.SetWriteBuffer(buffer))
 	}))
 	if err != nil {
@@ -94,14 +92,14 @@ func (k *kernel) close() error {
 	return k.conn.CloseLasting()
 }
 
-// abandon closes the connection, with the messages that are queued and the answers that were not read: a later change
-// would take those for its own. What the kernel has is not known any longer.
+// abandon closes the connection, discarding queued messages and unread answers: a later change would take these
+// answers for its own. Afterwards the content of the table is unknown.
 func (k *kernel) abandon() {
 	_ = k.close()
 	k.conn, k.socket, k.last = nil, nil, nil
 }
 
-// flush sends what is queued, and reads the answers until ctx ends.
+// flush sends the queued messages and reads the answers until ctx is done.
 func (k *kernel) flush(ctx context.Context) error {
 	if err := k.socket.SetReadDeadline(time.Now().Add(k.patience)); err != nil {
 		return err
@@ -110,12 +108,12 @@ func (k *kernel) flush(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })()
 	err := k.conn.Flush()
 	if first := (*netlink.OpError)(nil); errors.As(err, &first) {
-		return first // of one for each message
+		return first // the answer has one error per message
 	}
 	return err
 }
 
-// reset removes the table. It succeeds if there is none.
+// reset deletes the table. It succeeds if the table does not exist.
 func (k *kernel) reset(ctx context.Context) error {
 	if err := k.dial(); err != nil {
 		return err
@@ -130,7 +128,7 @@ func (k *kernel) reset(ctx context.Context) error {
 	return nil
 }
 
-// write makes the table's content s, in one transaction. After an error the next call replaces the table.
+// write changes the table's content to s in one transaction. After an error the next call replaces the table.
 func (k *kernel) write(ctx context.Context, s *state) error {
 	if err := k.dial(); err != nil {
 		return err
@@ -147,7 +145,7 @@ func (k *kernel) write(ctx context.Context, s *state) error {
 	return nil
 }
 
-// change queues what makes the table's content s.
+// change queues the messages that change the table's content to s.
 func (k *kernel) change(s *state) error {
 	was := k.last
 	if was == nil {
@@ -165,7 +163,7 @@ func (k *kernel) change(s *state) error {
 	return nil
 }
 
-// begin replaces the table by an empty one.
+// begin queues the replacement of the table by an empty one.
 func (k *kernel) begin() error {
 	k.sets, k.ids = map[string]*nftables.Set{}, 0
 	k.conn.AddTable(k.table)
@@ -215,7 +213,6 @@ func (k *kernel) addSet(s *nftables.Set) error {
 	return k.conn.AddSet(s, nil)
 }
 
-// addSets adds sets that are new, and changes the elements of others.
 func (k *kernel) addSets(was, is *state) error {
 	for name, all := range is.addresses {
 		old, there := was.addresses[name]
@@ -242,7 +239,7 @@ func (k *kernel) addSets(was, is *state) error {
 	}
 	for name, all := range is.blocks {
 		if _, there := was.blocks[name]; there {
-			continue // named by its content
+			continue // the name is a hash of the content
 		}
 		if err := k.addSet(&nftables.Set{Name: name, KeyType: nftables.TypeIPAddr, Interval: true}); err != nil {
 			return err
@@ -261,7 +258,7 @@ func (k *kernel) addSets(was, is *state) error {
 	return nil
 }
 
-// elements removes and adds elements of a set, in messages of a piece each.
+// elements removes and adds elements of a set, in messages of at most piece elements.
 func (k *kernel) elements(set string, remove, add []nftables.SetElement) error {
 	for part := range slices.Chunk(remove, piece) {
 		if err := k.conn.SetDeleteElements(k.sets[set], part); err != nil {
@@ -276,7 +273,7 @@ func (k *kernel) elements(set string, remove, add []nftables.SetElement) error {
 	return nil
 }
 
-// addChains adds the chains that are new: their names say what they contain.
+// addChains adds new chains. Existing chains never change, because a chain's name is a hash of its content.
 func (k *kernel) addChains(was, is *state) error {
 	for _, name := range slices.Sorted(maps.Keys(is.chains)) {
 		if _, there := was.chains[name]; there {
@@ -304,7 +301,6 @@ func (k *kernel) addChains(was, is *state) error {
 	return nil
 }
 
-// verdicts changes the chains of pods.
 func (k *kernel) verdicts(set string, was, is map[netip.Addr]string) error {
 	element := func(a netip.Addr, chain string) nftables.SetElement {
 		return nftables.SetElement{Key: a.AsSlice(), VerdictData: &expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}
@@ -323,7 +319,7 @@ func (k *kernel) verdicts(set string, was, is map[netip.Addr]string) error {
 	return k.elements(set, remove, add)
 }
 
-// self changes the set of pods that may reach themselves.
+// self updates the set of isolated pods, which may reach themselves.
 func (k *kernel) self(was, is *state) error {
 	pods := func(s *state) []netip.Addr {
 		all := map[netip.Addr]string{}
@@ -336,7 +332,7 @@ func (k *kernel) self(was, is *state) error {
 	return k.elements("self", difference(before, now, twice), difference(now, before, twice))
 }
 
-// drop removes the chains and sets that nothing refers to any longer.
+// drop removes the chains and sets that are no longer used.
 func (k *kernel) drop(was, is *state) {
 	for name := range was.chains {
 		if _, stays := is.chains[name]; !stays {
@@ -374,7 +370,7 @@ func (k *kernel) member(set string, from uint32) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: from, SetName: set, SetID: k.sets[set].ID}}
 }
 
-// jump goes to the chain of the address in the first register, if it has one.
+// jump jumps to the chain that the set maps the address in reg0 to, if any.
 func (k *kernel) jump(set string) []expr.Any {
 	return []expr.Any{
 		&expr.Lookup{
@@ -387,7 +383,7 @@ func (k *kernel) jump(set string) []expr.Any {
 	}
 }
 
-// difference returns the elements of those that others lack.
+// difference returns elements for the values in those that others lacks.
 func difference[T comparable](those, others []T, key func(T) []byte) []nftables.SetElement {
 	there := make(map[T]bool, len(others))
 	for _, o := range others {

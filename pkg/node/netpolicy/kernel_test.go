@@ -27,8 +27,8 @@ func newTestKernel(t *testing.T) *kernel {
 	return k
 }
 
-// has requires the kernel's table to have what a state says: each chain with its rules and a rejection, each set and
-// map with its elements.
+// has requires that the kernel's table matches a state: chains with their rules and the rejection, sets and maps
+// with their elements.
 func (k *kernel) has(t *testing.T, s *state) {
 	t.Helper()
 	conn, err := nftables.New()
@@ -106,7 +106,6 @@ func TestTheKernelHasWhatTheRulesSay(t *testing.T) {
 	require.NoError(t, k.write(t.Context(), first))
 	k.has(t, first)
 	netns.Listing(t)
-	// Elements and chains change, sets come and go.
 	many := []netip.Addr{c}
 	for i := range 2000 {
 		many = append(many, address(uint64(number(netip.MustParseAddr("10.50.0.0")))+uint64(i)))
@@ -121,13 +120,13 @@ func TestTheKernelHasWhatTheRulesSay(t *testing.T) {
 	k.has(t, second)
 	require.NoError(t, k.write(t.Context(), first))
 	k.has(t, first)
-	// A new process takes the place of a killed one, whatever that left.
+	// A new process replaces the table of a killed one, whatever its content.
 	next, err := newKernel("test")
 	require.NoError(t, err)
 	require.NoError(t, next.write(t.Context(), second))
 	next.has(t, second)
 	require.NoError(t, next.close())
-	// Of what the kernel does not take nothing is left, and the next change replaces everything.
+	// A change that the kernel rejects leaves nothing behind, and the next change replaces everything.
 	broken := &state{chains: map[string][]Rule{"in-1": {}}, ingress: map[netip.Addr]string{a: "in-none"}}
 	require.Error(t, k.write(t.Context(), broken))
 	require.NoError(t, k.write(t.Context(), first))
@@ -136,7 +135,7 @@ func TestTheKernelHasWhatTheRulesSay(t *testing.T) {
 	k.has(t, &state{})
 }
 
-// TestAnswersThatNeverCome end a change after a while, or with its context.
+// TestAnswersThatNeverCome checks that a change without an answer ends after a timeout or with its context.
 func TestAnswersThatNeverCome(t *testing.T) {
 	k := newTestKernel(t)
 	deaf := func() {
@@ -155,14 +154,14 @@ func TestAnswersThatNeverCome(t *testing.T) {
 	k.has(t, &state{})
 }
 
-// TestAnswersThatWereNotRead are not taken for those of the next change.
+// TestAnswersThatWereNotRead checks that unread answers are not taken for answers to the next change.
 func TestAnswersThatWereNotRead(t *testing.T) {
 	k := newTestKernel(t)
 	many := &state{chains: map[string][]Rule{}}
 	for i := range 500 {
 		many.chains[fmt.Sprint("in-", i)] = []Rule{{}}
 	}
-	require.NoError(t, k.socket.SetReadBuffer(1)) // the kernel drops all but a few
+	require.NoError(t, k.socket.SetReadBuffer(1)) // the kernel drops most answers
 	k.patience = time.Second
 	require.Error(t, k.write(t.Context(), many))
 	k.patience = flushTimeout
@@ -185,7 +184,7 @@ func TestAddressesOfNewPodsCount(t *testing.T) {
 	s, written := rules.state(nil)
 	require.Equal(t, "in-1", s.ingress[netip.MustParseAddr("10.42.0.2")])
 	require.Len(t, written, 2)
-	// The address of a pod that ended is another one's already.
+	// The address of an ended pod already belongs to another.
 	s, written = rules.state(map[typesUID]netip.Addr{"new": netip.MustParseAddr("10.42.0.2")})
 	require.Empty(t, s.ingress)
 	require.Equal(t, netip.MustParseAddr("10.42.0.2"), written["new"])

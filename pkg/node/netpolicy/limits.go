@@ -6,22 +6,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// limits bound what policies may cost, so that those of one namespace do not stop others. A namespace over a limit
-// stays isolated and allows nothing.
+// limits bound the cost of policies, so that one namespace cannot block others. A namespace over a limit stays
+// isolated and allows nothing.
 type limits struct {
-	// of a namespace, each time policies are resolved: pods looked at, times the length of selectors; rules, and ports by
-	// name
+	// work limits a namespace, each time its policies are resolved. It counts compared pods (times the selector's
+	// length), rules, and named ports.
 	work int
-	size int // of a namespace's sets and chains, in bytes as they are sent
-	node int // of a node's, in bytes
+	size int // of a namespace's sets and chains as JSON, in bytes
+	node int // of a node's sets and chains as JSON, in bytes
 }
 
-// usual is well below what a node takes (maxRules). A cluster of 10,000 pods has room for 100 different selectors of
-// all pods in the rules of each namespace, or 20 if all of them select all pods; 2,000 different sets are the most.
+// usual stays well below what a node accepts (maxRules). In a cluster of 10,000 pods it allows each namespace rules
+// with 100 different selectors that are compared with all pods, or 20 if each of them selects all pods, and at most
+// 2,000 different sets.
 var usual = limits{work: 1_000_000, size: 4 << 20, node: 48 << 20}
 
-// The most that elements take as JSON, in bytes. A set or a chain counts more than its name: the kernel takes a
-// kilobyte and more for each, and looks at all of a table to make another.
+// Upper bounds of the size of elements as JSON, in bytes. A set or chain counts more than its name, since the kernel
+// uses over a kilobyte for each and walks the whole table to add one.
 const (
 	nameSize        = 2 << 10
 	addressSize     = 18
@@ -30,7 +31,7 @@ const (
 	ruleSize        = 84
 )
 
-// size is an upper limit of what the sets take, in bytes.
+// size returns an upper bound of the size of the sets, in bytes.
 func (s *sets) size() int {
 	n := nameSize * (len(s.chains) + len(s.addresses) + len(s.blocks) + len(s.endpoints))
 	for _, all := range s.chains {
@@ -48,7 +49,7 @@ func (s *sets) size() int {
 	return n
 }
 
-// spend takes work off what is left to the namespace, and reports whether there was enough.
+// spend takes work from the namespace's remaining budget. It reports whether the namespace is within its limits.
 func (t *tenant) spend(work int) bool {
 	if work > t.left.work {
 		t.exceeded(fmt.Sprintf("resolving its policies takes more than %d steps (pods compared with selectors, rules times "+
@@ -59,7 +60,8 @@ func (t *tenant) spend(work int) bool {
 	return t.over == nil
 }
 
-// hold takes elements of a size off what is left to the namespace, and reports whether there was enough.
+// hold takes the size of a set or chain with a number of elements from the namespace's remaining budget. It reports
+// whether the namespace is within its limits.
 func (t *tenant) hold(elements, size int) bool {
 	if bytes := nameSize + elements*size; bytes > t.left.size {
 		t.exceeded(fmt.Sprintf("the sets, addresses and rules of its policies take more than %d KiB", t.limits.size>>10))
@@ -75,7 +77,7 @@ func (t *tenant) exceeded(why string) {
 	}
 }
 
-// weight is what comparing a selector with one object costs: most cost 1.
+// weight is the cost of comparing a selector with one object, 1 for most selectors.
 func weight(s *metav1.LabelSelector) int {
 	if s == nil {
 		return 1

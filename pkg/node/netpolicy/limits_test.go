@@ -23,11 +23,12 @@ import (
 
 const (
 	allowDB = `{metadata: {namespace: shop}, spec: {podSelector: {}, policyTypes: [Ingress], ingress: [{from: [{podSelector: {matchLabels: {app: web}}}]}]}}`
-	// webOf selects the web pod of bank, for both directions.
+	// webOf selects the pod web in bank, for both directions.
 	webOf = `{metadata: {namespace: bank}, spec: {podSelector: {matchLabels: {app: web}}, policyTypes: [Ingress, Egress], ingress: [{from: [%s]}]}}`
 )
 
-// TestANamespaceOverItsLimits stays isolated and allows nothing; others are enforced as ever.
+// TestANamespaceOverItsLimits checks that a namespace over its limits stays isolated and allows nothing, without an
+// effect on other namespaces.
 func TestANamespaceOverItsLimits(t *testing.T) {
 	repeat := func(n int, format string) string {
 		var all []string
@@ -41,7 +42,7 @@ func TestANamespaceOverItsLimits(t *testing.T) {
 		policy string
 		limits limits
 		why    string
-		db     bool // the pod that is not selected is isolated, too
+		db     bool // whether the unselected pod is isolated, too
 	}{
 		"many selectors": {
 			fmt.Sprintf(webOf, repeat(100, `{namespaceSelector: {}, podSelector: {matchLabels: {a%d: b}}}`)),
@@ -125,8 +126,8 @@ func TestANamespaceOverItsLimits(t *testing.T) {
 	}
 }
 
-// TestWorkThatIsNotDone: rules for all peers look at no pods, and equal selectors look once, so that ordinary policies
-// of large clusters are within limits.
+// TestWorkThatIsNotDone checks that rules for all peers inspect no pods and equal selectors are resolved once, so
+// that ordinary policies of large clusters stay within the limits.
 func TestWorkThatIsNotDone(t *testing.T) {
 	w := &cluster{
 		namespaces: map[string]labels.Set{"n": nil},
@@ -167,7 +168,7 @@ func TestWorkThatIsNotDone(t *testing.T) {
 	require.LessOrEqual(t, len(data), made.size()+100, "sizes are upper limits")
 }
 
-// TestSizes: what is counted for elements is never less than what they take.
+// TestSizes checks that the estimated size of elements is never below their encoded size.
 func TestSizes(t *testing.T) {
 	most := netip.MustParseAddr("255.255.255.255")
 	s := newSets()
@@ -187,7 +188,7 @@ func TestSizes(t *testing.T) {
 	require.LessOrEqual(t, len(data), s.size())
 }
 
-// TestTenantsAreTold in an event of the policy that is too much.
+// TestTenantsAreTold checks the event on a policy that exceeds a limit.
 func TestTenantsAreTold(t *testing.T) {
 	c := registrytest.Start(t, registrytest.Options{}).As("admin")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -217,8 +218,8 @@ func TestTenantsAreTold(t *testing.T) {
 	require.Contains(t, event.Message, "of namespace shop allow nothing")
 }
 
-// TestANodeThatAsksTooOften ends its own requests, the oldest first, and no request waits for the rules of others when
-// it ends.
+// TestANodeThatAsksTooOften checks that too many requests of a node end its own oldest, and that a request can end
+// while it waits for its turn.
 func TestANodeThatAsksTooOften(t *testing.T) {
 	r := NewResolver(nil, slog.New(slog.DiscardHandler))
 	r.publish(nil)
@@ -235,11 +236,11 @@ func TestANodeThatAsksTooOften(t *testing.T) {
 	require.ErrorIs(t, <-errs, context.Canceled)
 	require.ErrorIs(t, <-errs, context.Canceled)
 	require.Empty(t, r.waiting)
-	r.turn <- struct{}{} // another one's rules are made
+	r.turn <- struct{}{} // another node's rules are being computed
 	require.ErrorIs(t, r.WriteRules(ctx, "n2", "", none), context.Canceled)
 }
 
-// TestAnswersHaveABudget: rules for which there is no room wait until others have been written, or until their request
+// TestAnswersHaveABudget checks that rules beyond the budget wait until others have been written or their request
 // ends.
 func TestAnswersHaveABudget(t *testing.T) {
 	r := NewResolver(nil, slog.New(slog.DiscardHandler))

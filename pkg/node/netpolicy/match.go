@@ -11,7 +11,7 @@ import (
 
 func addressKey(a netip.Addr) []byte { return a.AsSlice() }
 
-// endpointKey is address, protocol and port, each padded to a register.
+// endpointKey encodes address, protocol and port, each padded to a register.
 func endpointKey(d Destination) []byte {
 	return slices.Concat(d.Address.Addr().AsSlice(), []byte{d.Protocol, 0, 0, 0},
 		binary.BigEndian.AppendUint16(nil, d.Address.Port()), []byte{0, 0})
@@ -33,7 +33,6 @@ func port(reg uint32) []expr.Any {
 	return []expr.Any{&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}}
 }
 
-// ports matches the protocol and ports of a rule.
 func ports(r Rule) []expr.Any {
 	if r.Protocol == 0 {
 		return nil
@@ -50,7 +49,7 @@ func ports(r Rule) []expr.Any {
 	return append(match, &expr.Range{Op: expr.CmpOpEq, Register: reg0, FromData: from, ToData: to})
 }
 
-// established matches packets of connections that were allowed when they began, and errors about them.
+// established matches packets of connections that were allowed when they began, and ICMP errors about them.
 func established() []expr.Any {
 	bits := binaryutil.NativeEndian.PutUint32(expr.CtStateBitESTABLISHED | expr.CtStateBitRELATED)
 	return []expr.Any{&expr.Ct{Key: expr.CtKeySTATE, Register: reg0},

@@ -14,13 +14,14 @@ import (
 )
 
 const (
-	// answerTimeout limits a request. A server answers within two minutes, also if the rules have not changed.
+	// answerTimeout limits a request. A server answers within two minutes even if the rules have not changed.
 	answerTimeout = 150 * time.Second
 	// maxRules limits the rules of a node, in bytes.
 	maxRules = 64 << 20
 )
 
-// Remote is the Source of a node that joined. Do sends a request to an API server, with the node's credentials.
+// Remote is the Source for nodes without a server in their process. Do sends a request to an API server with the
+// node's credentials.
 type Remote struct {
 	Do func(*http.Request) (*http.Response, error)
 }
@@ -70,7 +71,7 @@ func (r Remote) ask(ctx context.Context, node, after string) (*Rules, error) {
 	return &rules, nil
 }
 
-// check returns an error for rules that the kernel would not take.
+// check returns an error for rules that the kernel would reject.
 func (r *Rules) check() error {
 	for name, rules := range r.Chains {
 		if !strings.HasPrefix(name, "in-") && !strings.HasPrefix(name, "out-") {

@@ -23,45 +23,46 @@ import (
 )
 
 const (
-	// After work of a duration t the Resolver pauses for rest times t, and at most for restMost, because new pods wait for
+	// After working for a time t the Resolver pauses for rest*t, but at most restMost, because new pods wait for
 	// their rules.
 	rest     = 3
 	restMost = 2 * time.Second
-	// mostWaiting limits the requests of a node. A new one ends the oldest, of a connection that may be lost.
+	// mostWaiting limits the waiting requests of a node. A new request ends the oldest, whose connection may be
+	// dead.
 	mostWaiting = 2
-	// reportEvery is how often an event says that the policies of a namespace are over a limit.
+	// reportEvery is the interval of events about a namespace over a limit.
 	reportEvery = 30 * time.Minute
-	// maxAnswers limits the answers that are being written, in bytes. One answer takes less (limits.node).
+	// maxAnswers limits the total size of the answers being written, in bytes. A single answer is smaller
+	// (limits.node).
 	maxAnswers = 64 << 20
 )
 
-// Resolver makes the rules of nodes. It implements run.Component and Source.
+// Resolver computes the rules of all nodes. It implements run.Component and Source.
 type Resolver struct {
 	client client.Interface
 	events *events.Recorder
 	log    *slog.Logger
 	limits limits
 	guard  run.Guard
-	// Ready is closed when the policies that existed when Run was called are resolved.
+	// Ready is closed once the policies that existed when Run was called are resolved.
 	run.Readiness
-	first  chan struct{}       // closed when there is a policy for the first time
+	first  chan struct{}       // closed when the first policy appears
 	wake   chan struct{}       // capacity 1: something changed
-	turn   chan struct{}       // capacity 1: held while the rules of a node are made
-	spent  atomic.Int64        // nanoseconds, on rules of nodes
-	budget *semaphore.Weighted // of maxAnswers
+	turn   chan struct{}       // capacity 1: held while the rules of a node are computed
+	spent  atomic.Int64        // nanoseconds spent on the rules of nodes since the last pause
+	budget *semaphore.Weighted // maxAnswers bytes
 
 	mu       sync.Mutex
 	cluster  cluster
-	known    bool                  // all policies are known and, once there is one, all pods
+	known    bool                  // all policies are known and, if there are any, all pods
 	seen     bool                  // first is closed
-	made     *compiled             // the last one; nil if there is no policy
-	version  uint64                // of made; 0: none yet
+	made     *compiled             // the last result; nil without policies
+	version  uint64                // counts the values of made; 0 before the first
 	changed  chan struct{}         // closed when version changes
-	waiting  map[string][]*request // by node, the oldest first
-	reported map[string]time.Time  // when each namespace was last reported to be over a limit
+	waiting  map[string][]*request // by node, oldest first
+	reported map[string]time.Time  // time of the last report, by namespace
 }
 
-// request is one of a node that waits for rules.
 type request struct{ end context.CancelCauseFunc }
 
 var errReplaced = errors.New("the node asked again")
@@ -71,7 +72,7 @@ var (
 	_ Source        = (*Resolver)(nil)
 )
 
-// NewResolver returns a Resolver, which reads pods, namespaces and policies as the client's user. Log is slog.Default()
+// NewResolver returns a Resolver that reads pods, namespaces and policies through the client. Log is slog.Default()
 // if nil.
 func NewResolver(c client.Interface, log *slog.Logger) *Resolver {
 	if log == nil {
@@ -96,7 +97,7 @@ func NewResolver(c client.Interface, log *slog.Logger) *Resolver {
 // Name implements run.Component.
 func (r *Resolver) Name() string { return "network-policies" }
 
-// Run implements run.Component. Pods are followed once there is a policy.
+// Run implements run.Component. It starts to watch pods only when the first policy appears.
 func (r *Resolver) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -143,7 +144,6 @@ func (r *Resolver) Run(ctx context.Context) error {
 	return nil
 }
 
-// loop resolves the policies after changes.
 func (r *Resolver) loop(ctx context.Context) {
 	for {
 		began := time.Now()
@@ -175,7 +175,7 @@ func (r *Resolver) loop(ctx context.Context) {
 	}
 }
 
-// publish wakes those who wait for rules.
+// publish sets the current result and wakes the waiting requests.
 func (r *Resolver) publish(made *compiled) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -185,7 +185,7 @@ func (r *Resolver) publish(made *compiled) {
 	r.changed = make(chan struct{})
 }
 
-// report says in an event of their policies which namespaces are over a limit.
+// report logs the namespaces that are over a limit and records events on their policies.
 func (r *Resolver) report(over []excess) {
 	for _, o := range r.unreported(over) {
 		namespace := o.policy.Namespace
@@ -198,7 +198,7 @@ func (r *Resolver) report(over []excess) {
 	}
 }
 
-// unreported returns one excess of each namespace that was not reported lately, and records it as reported.
+// unreported returns one excess per namespace that was not reported within reportEvery, and marks it as reported.
 func (r *Resolver) unreported(over []excess) (news []excess) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

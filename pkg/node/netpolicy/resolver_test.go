@@ -21,11 +21,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/testing/registrytest"
 )
 
-// patience is the timeout for what should happen immediately.
+// patience is the timeout for expected results.
 const patience = time.Minute
 
-// TestTheResolver follows the objects of a cluster: rules come with the first policy, change with the pods they name,
-// and go with the last policy.
+// TestTheResolver changes a cluster's objects: rules appear with the first policy, follow the pods they select, and
+// disappear with the last policy.
 func TestTheResolver(t *testing.T) {
 	e := registrytest.Start(t, registrytest.Options{})
 	c := e.As("admin")
@@ -87,9 +87,9 @@ func TestTheResolver(t *testing.T) {
 
 	address(db, "10.42.1.2")
 	require.Equal(t, []netip.Addr{netip.MustParseAddr("10.42.1.2")}, next().Addresses[chain[0].Addresses])
-	// What matters to no rule of the node is no other version: a pod that is not selected, on another node.
+	// An unselected pod on another node does not change the version.
 	address(pod("other", "n2"), "10.42.1.3")
-	for after := ""; ; { // until its own node knows it
+	for after := ""; ; { // until the pod's own node has it
 		rules, err := r.Next(ctx, "n2", after)
 		require.NoError(t, err)
 		if after = rules.Version; slices.ContainsFunc(rules.Pods, func(p Pod) bool {
@@ -110,7 +110,7 @@ func answer(code int, body string) (*http.Response, error) {
 	return &http.Response{StatusCode: code, Body: io.NopCloser(strings.NewReader(body))}, nil
 }
 
-// TestAnswersOfAServer: what has not changed is asked for again, and what no server should answer is an error.
+// TestAnswersOfAServer checks that Remote asks again if nothing changed, and returns an error for an invalid answer.
 func TestAnswersOfAServer(t *testing.T) {
 	var asked []string
 	answers := []func() (*http.Response, error){
@@ -139,7 +139,6 @@ func TestAnswersOfAServer(t *testing.T) {
 	}
 }
 
-// given is a source whose rules the test gives.
 type given chan *Rules
 
 func (g given) Next(ctx context.Context, _, after string) (*Rules, error) {
@@ -158,8 +157,8 @@ func (g given) Next(ctx context.Context, _, after string) (*Rules, error) {
 	}
 }
 
-// TestNewPodsWait: containers of a pod start once its rules are in the kernel, at once without policies, and static
-// pods without a server.
+// TestNewPodsWait checks that a pod's containers start once its rules are in the kernel, at once if there are no
+// policies, and without a server if the pod is static.
 func TestNewPodsWait(t *testing.T) {
 	source := given(make(chan *Rules))
 	e := NewEnforcer(Config{Source: source, NodeName: "n1", Prefix: "wait", Logger: slog.New(slog.DiscardHandler)})
@@ -175,7 +174,7 @@ func TestNewPodsWait(t *testing.T) {
 	}
 	waiting := setup(pod)
 	require.NoError(t, <-setup(&corev1.Pod{ObjectMeta: metaWith("kubernetes.io/config.source", "file")}))
-	source <- nil // the server cannot be reached; then it can
+	source <- nil // the server is unreachable, then reachable
 	source <- sealed(&Rules{})
 	require.NoError(t, <-waiting)
 
@@ -185,7 +184,7 @@ func TestNewPodsWait(t *testing.T) {
 		Pods:   []Pod{{UID: "other", Address: netip.MustParseAddr("10.42.0.9"), Ingress: "in-1"}},
 	}
 	source <- sealed(rules)
-	source <- nil // asked for once the rules are known
+	source <- nil // the rules are known when this is read
 	pod = &corev1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "new"}}
 	waiting = setup(pod)
 	rules = &Rules{Active: true, Chains: rules.Chains, Pods: append(rules.Pods, Pod{UID: "new", Ingress: "in-1"})}
@@ -202,8 +201,8 @@ func TestNewPodsWait(t *testing.T) {
 	require.NoError(t, Reset("wait"), "twice")
 }
 
-// TestPodsWhoseRulesAreNotInTheKernel do not start: not for the first policy, whether the kernel takes it or not, nor
-// for others.
+// TestPodsWhoseRulesAreNotInTheKernel checks that pods do not start before their rules are in the kernel, both for
+// the first policy, whether or not the kernel accepts it, and for later ones.
 func TestPodsWhoseRulesAreNotInTheKernel(t *testing.T) {
 	e := NewEnforcer(Config{})
 	e.kernel = newTestKernel(t)
@@ -224,7 +223,7 @@ func TestPodsWhoseRulesAreNotInTheKernel(t *testing.T) {
 	changed := e.changed
 	with(Rules{})
 	require.NoError(t, e.sync(t.Context()))
-	<-changed // who waits looks again when it is deleted before it was written
+	<-changed // Setup checks again if the policy is deleted before it was written
 	require.NoError(t, e.Setup(now, p, "10.42.0.5"))
 
 	with(Rules{Active: true, Chains: in})
@@ -236,13 +235,12 @@ func TestPodsWhoseRulesAreNotInTheKernel(t *testing.T) {
 	require.Error(t, e.Setup(now, p, "10.42.0.6"), "at another address")
 }
 
-// sealed sets the version.
 func sealed(r *Rules) *Rules {
 	r.encode()
 	return r
 }
 
-// TestEncodedRulesHaveTheirVersion, which changes with anything else.
+// TestEncodedRulesHaveTheirVersion checks that the version in the encoding changes with any other field.
 func TestEncodedRulesHaveTheirVersion(t *testing.T) {
 	var versions []string
 	for _, active := range []bool{false, true} {

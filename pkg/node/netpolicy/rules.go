@@ -1,18 +1,17 @@
 // Package netpolicy enforces NetworkPolicies (networking.k8s.io/v1) on nodes, in an nftables table of its own.
 //
-// Servers resolve selectors: a Resolver turns policies, namespaces and pods into the Rules of one node, which names
-// addresses and ports only. A node's Enforcer writes them into the kernel, and lets no container of a new pod start
-// before its rules are there. So a node learns the addresses its own pods may reach or be reached from, and nothing
-// else about pods of other nodes.
+// On a server, a Resolver turns policies, namespaces and pods into the Rules of each node, which contain only
+// addresses and ports. A node's Enforcer writes them to the kernel, and delays the containers of a new pod until its
+// rules are in place. A node learns the addresses that its own pods may talk to, and nothing else about other nodes'
+// pods.
 //
-// As upstream's contract has it: pods that no policy selects are not restricted; both ends must allow a connection,
-// replies are always allowed; a pod can reach itself, and it and its own node can always reach each other (probes, DNS,
-// the Ingress of that node). What is not allowed is rejected with an ICMP message, so that clients need not wait for a
-// timeout. A change does not end connections that exist.
+// As in upstream's contract, both ends must allow a connection, and replies are always allowed. A pod can reach
+// itself, and it and its node can always reach each other (probes, DNS, the node's Ingress). Other traffic of
+// isolated pods is rejected with an ICMP message. A change does not end existing connections.
 //
-// Its invariants: a node's table is replaced or changed in one transaction; while a server cannot be reached the last
-// rules stay in force, also when the process ends; without any policy there is neither a table nor work; the policies
-// of a namespace take a limited time and room, and those that need more allow nothing.
+// Its invariants: a table changes in one transaction; while no server can be reached, and after the process ends,
+// the last rules stay in force; without policies there is neither a table nor work; a namespace whose policies
+// exceed its limits allows nothing.
 package netpolicy
 
 import (
@@ -25,42 +24,43 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Rules are what one node enforces. Chains and sets are named by their content or origin, so that equal names mean
-// equal chains.
+// Rules are the policies that one node enforces. Names of chains and sets derive from their content or selectors;
+// equal names of chains and blocks mean equal content.
 type Rules struct {
-	// Version changes when anything else does.
+	// Version changes whenever anything else in Rules does.
 	Version string `json:"version"`
-	// Active is false if there is no policy in the cluster. Then everything else is empty.
+	// Active is false if the cluster has no policy. Then everything else is empty.
 	Active bool `json:"active"`
-	// Pods are those of the node that have a network of their own, also the ones that no policy selects.
+	// Pods are all pods of the node that have a network of their own, including pods that no policy selects.
 	Pods []Pod `json:"pods,omitempty"`
-	// Chains are lists of what is allowed, by name. What no rule matches is rejected.
+	// Chains are lists of allowed connections, by name. Connections that match no rule are rejected.
 	Chains map[string][]Rule `json:"chains,omitempty"`
-	// Addresses are sets of pods, Blocks of ranges, and Endpoints of pods with a port, by name.
+	// Addresses are sets of pods, Blocks sets of address ranges, and Endpoints sets of pods with a port, by name.
 	Addresses map[string][]netip.Addr  `json:"addresses,omitempty"`
 	Blocks    map[string][]Range       `json:"blocks,omitempty"`
 	Endpoints map[string][]Destination `json:"endpoints,omitempty"`
 }
 
-// Pod is a pod of the node and the chains for connections to and from it; an empty name means that it is not isolated.
+// Pod is a pod of the node and the chains for connections to and from it. An empty name means that the pod is not
+// isolated in that direction.
 type Pod struct {
 	Namespace string    `json:"namespace"`
 	Name      string    `json:"name"`
 	UID       types.UID `json:"uid"`
-	// Address is the one in the pod's status. The zero Addr: it has none yet.
+	// Address is the address in the pod's status, or the zero Addr if it has none yet.
 	Address netip.Addr `json:"address,omitzero"`
 	Ingress string     `json:"ingress,omitempty"`
 	Egress  string     `json:"egress,omitempty"`
 }
 
-// Rule allows what matches all of its fields.
+// Rule allows connections that match all of its fields.
 type Rule struct {
-	// Addresses, Blocks and Endpoints name a set in which the peer must be; at most one is set. Endpoints are the
+	// Addresses, Blocks and Endpoints name a set that must contain the peer; at most one is set. Endpoints match the
 	// destination with its port.
 	Addresses string `json:"addresses,omitempty"`
 	Blocks    string `json:"blocks,omitempty"`
 	Endpoints string `json:"endpoints,omitempty"`
-	// Protocol is TCP, UDP or SCTP as IP numbers them; 0 is any, with all ports.
+	// Protocol is the IP protocol number of TCP, UDP or SCTP; 0 is any protocol and port.
 	Protocol byte `json:"protocol,omitempty"`
 	// From and To are the first and last port.
 	From uint16 `json:"from,omitempty"`
@@ -73,19 +73,20 @@ type Range struct {
 	To   netip.Addr `json:"to"`
 }
 
-// Destination is an address with a port.
+// Destination is an address with a port and protocol.
 type Destination struct {
 	Protocol byte           `json:"protocol"`
 	Address  netip.AddrPort `json:"address"`
 }
 
-// Source gives the rules of nodes.
+// Source provides the rules of nodes.
 type Source interface {
-	// Next returns the rules of a node as soon as their version is another than after, which is empty at first.
+	// Next returns the rules of a node as soon as their version differs from after. Pass "" at first.
 	Next(ctx context.Context, node, after string) (*Rules, error)
 }
 
-// encode sets the version, and returns the rules as JSON. They may take many megabytes, which are encoded once.
+// encode sets the version and returns the rules as JSON. It encodes only once, because rules may take many
+// megabytes.
 func (r *Rules) encode() []byte {
 	const noVersion, before = "00000000000000000000", `{"version":"`
 	r.Version = noVersion
@@ -95,13 +96,12 @@ func (r *Rules) encode() []byte {
 	return data
 }
 
-// digest is a name for content.
 func digest(content any) string { return digestOf(encoded(content)) }
 
 func encoded(content any) []byte {
 	data, err := json.Marshal(content)
 	if err != nil {
-		panic(err) // text and numbers
+		panic(err) // cannot fail: text and numbers only
 	}
 	return data
 }

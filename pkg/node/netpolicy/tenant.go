@@ -13,13 +13,13 @@ import (
 type tenant struct {
 	sets
 	ends    map[*pod]ends
-	over    *excess // the first; nothing is resolved after it
+	over    *excess // the first excess; resolving stops after it
 	cluster *cluster
 	name    string
 	limits  limits
 	left    limits
-	policy  *networkingv1.NetworkPolicy // the one that is resolved now
-	matches map[string][]*pod           // by the names of sets
+	policy  *networkingv1.NetworkPolicy // the policy being resolved
+	matches map[string][]*pod           // selected pods, by set name
 }
 
 // policy is a resolved policy. The rules of a direction that it does not isolate are nil.
@@ -29,16 +29,16 @@ type policy struct {
 	in, out         bool
 }
 
-// allowed is one rule of a policy: peers, each with each port.
+// allowed is one rule of a policy: each peer with each port.
 type allowed struct {
-	peers []Rule // without ports; one empty rule for all peers
+	peers []Rule // without ports; one empty rule stands for all peers
 	ports []portRange
-	// endpoints are the named ports of an egress rule's peers.
+	// endpoints is the set of the peers' named ports, for an egress rule.
 	endpoints string
-	any       bool // all ports
+	any       bool // all ports are allowed
 }
 
-// portRange is a protocol with ports, or with a name that differs from pod to pod.
+// portRange is a protocol with a range of ports, or with a name whose ports differ from pod to pod.
 type portRange struct {
 	protocol byte
 	from, to uint16
@@ -57,8 +57,8 @@ func newTenant(c *cluster, namespace string, l limits) *tenant {
 	}
 }
 
-// resolve makes the chains of the namespace's pods. Over a limit, all that are selected are isolated, or all pods if
-// even that is not known.
+// resolve computes the chains of the namespace's pods. Over a limit it isolates the selected pods or, if not all
+// selectors were evaluated, all pods of the namespace.
 func (t *tenant) resolve(list []*networkingv1.NetworkPolicy) {
 	selected := map[*pod][]*policy{}
 	var all []*policy
@@ -73,7 +73,7 @@ func (t *tenant) resolve(list []*networkingv1.NetworkPolicy) {
 		pods := t.cluster.pods[t.name]
 		selects, err := metav1.LabelSelectorAsSelector(&p.Spec.PodSelector)
 		if err != nil {
-			continue // validation refuses it
+			continue // validation rejects such a policy
 		}
 		if !t.spend((1 + len(pods)) * weight(&p.Spec.PodSelector)) {
 			t.isolate(pods)
@@ -112,14 +112,13 @@ func (t *tenant) resolve(list []*networkingv1.NetworkPolicy) {
 	}
 }
 
-// isolate gives pods chains that allow nothing.
 func (t *tenant) isolate(pods map[string]*pod) {
 	for _, p := range pods {
 		t.ends[p] = ends{t.chain("in", nil), t.chain("out", nil)}
 	}
 }
 
-// endsOf returns the chains of a pod, which pods with the same policies and ports have in common.
+// endsOf returns the chains of a pod. Pods with the same policies and ports share them.
 func (t *tenant) endsOf(p *pod, policies []*policy, list []*networkingv1.NetworkPolicy, known map[string]ends) ends {
 	var key []byte
 	for _, one := range policies {
@@ -146,7 +145,7 @@ func (t *tenant) endsOf(p *pod, policies []*policy, list []*networkingv1.Network
 	for _, one := range policies {
 		t.policy = list[one.number]
 		if !t.spend(1 + len(one.ingress) + len(one.egress)) {
-			return at // resolve replaces it
+			return at // over the limit: resolve replaces the chains
 		}
 		for i := range one.ingress {
 			ingress = t.rules(&one.ingress[i], p, ingress)
@@ -165,7 +164,7 @@ func (t *tenant) endsOf(p *pod, policies []*policy, list []*networkingv1.Network
 	return at
 }
 
-// keep adds a chain, if there is none with these rules, and returns its name.
+// keep adds a chain, unless one with these rules exists, and returns its name.
 func (t *tenant) keep(direction string, rules []Rule) string {
 	before := len(t.chains)
 	name := t.chain(direction, rules)
@@ -175,7 +174,7 @@ func (t *tenant) keep(direction string, rules []Rule) string {
 	return name
 }
 
-// rules appends what a rule allows for a pod, whose ports the names of ingress rules mean.
+// rules appends the rules that a allows for pod p. Port names in ingress rules refer to the ports of p.
 func (t *tenant) rules(a *allowed, p *pod, to []Rule) []Rule {
 	for _, peer := range a.peers {
 		if !t.spend(1 + len(a.ports)) {
@@ -206,7 +205,6 @@ func (t *tenant) rules(a *allowed, p *pod, to []Rule) []Rule {
 	return to
 }
 
-// allow resolves one rule.
 func (t *tenant) allow(peers []networkingv1.NetworkPolicyPeer, ports []networkingv1.NetworkPolicyPort,
 	egress bool) allowed {
 	var out allowed
@@ -251,7 +249,6 @@ func (t *tenant) allow(peers []networkingv1.NetworkPolicyPeer, ports []networkin
 	return out
 }
 
-// addressSet returns the name of the set of the pods that peers select.
 func (t *tenant) addressSet(peers []networkingv1.NetworkPolicyPeer) string {
 	name, pods := t.selected(peers)
 	if _, known := t.addresses[name]; !known && t.hold(len(pods), addressSize) {
@@ -260,7 +257,6 @@ func (t *tenant) addressSet(peers []networkingv1.NetworkPolicyPeer) string {
 	return name
 }
 
-// endpointSet returns the name of the set of ports of the pods that peers select.
 func (t *tenant) endpointSet(peers []networkingv1.NetworkPolicyPeer, named []portRange) string {
 	of, pods := t.selected(peers)
 	name := "e" + digest([]any{of, portNames(named)})
@@ -287,7 +283,7 @@ func portNames(named []portRange) (out []any) {
 	return out
 }
 
-// selected returns the pods that peers select and a name for them. Equal peers are resolved once.
+// selected returns the pods that peers select and a name for them. It resolves equal peers once.
 func (t *tenant) selected(peers []networkingv1.NetworkPolicyPeer) (string, []*pod) {
 	name := "p" + digest([]any{t.name, peers})
 	pods, known := t.matches[name]
@@ -298,7 +294,6 @@ func (t *tenant) selected(peers []networkingv1.NetworkPolicyPeer) (string, []*po
 	return name, pods
 }
 
-// matching returns the pods that one of the peers selects.
 func (t *tenant) matching(peers []networkingv1.NetworkPolicyPeer) []*pod {
 	var out []*pod
 	seen := map[*pod]bool{}
@@ -329,7 +324,7 @@ func (t *tenant) matching(peers []networkingv1.NetworkPolicyPeer) []*pod {
 	return out
 }
 
-// namespaces returns the names of those that a selector selects; nil is this one.
+// namespaces returns the names of the namespaces that a selector selects; nil selects the policy's own.
 func (t *tenant) namespaces(s *metav1.LabelSelector) []string {
 	if s == nil {
 		return []string{t.name}

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkSetup leaves the release of namespaces, which the kernel does in the background, out of the time.
+// BenchmarkSetup does not measure the release of namespaces, which the kernel does in the background.
 func BenchmarkSetup(b *testing.B) {
 	n := newNet(b)
 	ctx := context.Background()
@@ -29,8 +29,8 @@ func BenchmarkSetup(b *testing.B) {
 	}
 }
 
-// BenchmarkSetupTeardown sets up and tears down pods, one and sixteen at a time, and reports the processor time of this
-// process.
+// BenchmarkSetupTeardown sets up and tears down pods, one and sixteen at a time, and reports this process's CPU
+// time.
 func BenchmarkSetupTeardown(b *testing.B) {
 	for _, at := range []int{1, 16} {
 		b.Run(fmt.Sprint(at), func(b *testing.B) {
@@ -55,7 +55,6 @@ func BenchmarkSetupTeardown(b *testing.B) {
 	}
 }
 
-// cpuTime is the processor time that this process has used.
 func cpuTime(b *testing.B) time.Duration {
 	var u unix.Rusage
 	require.NoError(b, unix.Getrusage(unix.RUSAGE_SELF, &u))

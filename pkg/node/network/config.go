@@ -10,37 +10,38 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/userns"
 )
 
-// Users gives pods user namespaces; userns.Manager implements it.
+// Users allocates user namespaces for pods; userns.Manager implements it.
 type Users interface {
-	// Take gives a range of IDs to a pod, or returns the one that it has. Keep is for those of an earlier process.
+	// Take allocates a range of IDs to a pod, or returns the one it has. Keep records a range that an earlier
+	// process allocated.
 	Take(uid string) (userns.Range, error)
 	Keep(uid string, r userns.Range)
 	Release(uid string)
-	// Start starts a process in a user namespace with these IDs, and in a network, an IPC and a UTS namespace that
-	// belong to it. end ends it.
+	// Start starts a process in a new user namespace with these IDs, and in new network, IPC and UTS namespaces that
+	// it owns. Call end to stop the process.
 	Start(userns.Range) (pid int, end func(), err error)
 }
 
-// Config of New and Reset. Reset needs RunDir and Prefix only.
+// Config configures New and Reset. Reset needs only RunDir and Prefix.
 type Config struct {
-	// RunDir is where namespaces are mounted and pods are recorded. It need not survive a reboot.
+	// RunDir holds the namespace mounts and the pods' records. It need not survive a reboot.
 	RunDir string
 	// NodeIP is the node's IPv4 address, on an interface of this machine.
 	NodeIP netip.Addr
 	// ServiceCIDR is exempt from masquerading. An invalid prefix means none.
 	ServiceCIDR netip.Prefix
-	// PodCIDR is this node's range of pod addresses, /2 to /30. If it is invalid, SetPodCIDR sets it later.
+	// PodCIDR is this node's range of pod addresses, /2 to /30. If it is not set, call SetPodCIDR later.
 	PodCIDR netip.Prefix
-	// Prefix is the prefix of the names of nftables tables and links, and determines the metric of routes; default
-	// "coracle". Those of two installations on one machine must differ, and neither may begin with the other. Of one
-	// with more than seven characters links have a hash.
+	// Prefix begins the names of nftables tables and links, and determines the metric of routes; default "coracle".
+	// Two installations on one machine need different prefixes, neither a prefix of the other. In link names a hash
+	// replaces a Prefix of more than seven characters.
 	Prefix string
-	// OwnPorts are served by the node itself (its agent, the API) and are refused as host ports. 22 (SSH) is always
-	// refused.
+	// OwnPorts are the ports that the node itself serves (agent, API). Setup refuses them as host ports, and always
+	// port 22 (SSH).
 	OwnPorts []uint16
 	// MetadataAccess allows pods to connect to link-local addresses, where clouds serve the machine's credentials.
 	MetadataAccess bool
-	// Users gives pods user namespaces; nil means that they can have none.
+	// Users allocates user namespaces for pods. If it is nil, Setup refuses pods that want one.
 	Users  Users
 	Logger *slog.Logger // default slog.Default()
 	// Failpoints are for tests.
@@ -63,7 +64,7 @@ func (c *Config) fill() error {
 	return nil
 }
 
-// Validate sets defaults and returns an error for invalid fields.
+// Validate sets defaults and checks all fields.
 func (c *Config) Validate() error {
 	if err := c.fill(); err != nil {
 		return err

@@ -19,7 +19,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/thread"
 )
 
-// inOutside runs f in the namespace that stands for the outside.
 func inOutside(t testing.TB, f func() error) {
 	t.Helper()
 	ns, err := unix.Open("/tmp/"+outsideNS(os.Getpid()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -33,7 +32,7 @@ func inOutside(t testing.TB, f func() error) {
 	}))
 }
 
-// TestSpoofedSources: a pod, even one that may change its own network, sends from its own address alone.
+// TestSpoofedSources checks that a pod sends only from its own address, even if it may change its own network.
 func TestSpoofedSources(t *testing.T) {
 	n := newNet(t)
 	own, other := setup(t, n, Pod{UID: "liar"}), setup(t, n, Pod{UID: "other"})
@@ -61,7 +60,7 @@ func TestSpoofedSources(t *testing.T) {
 	} {
 		send := func(from netip.Addr) {
 			require.NoError(t, n.Enter(context.Background(), "liar", func() error {
-				// As a pod with NET_ADMIN may: bind to an address that it does not have.
+				// Bind to an address that the pod does not have, as a pod with NET_ADMIN can.
 				d := net.Dialer{
 					LocalAddr: net.UDPAddrFromAddrPort(netip.AddrPortFrom(from, 0)),
 					Control: func(_, _ string, raw syscall.RawConn) (err error) {
@@ -82,16 +81,16 @@ func TestSpoofedSources(t *testing.T) {
 		for _, a := range forged {
 			send(a)
 		}
-		send(own.IP) // comes after all others
+		send(own.IP) // arrives after all others
 		var b [64]byte
 		require.NoError(t, c.SetReadDeadline(time.Now().Add(time.Minute)))
 		size, _, err := c.ReadFrom(b[:])
 		require.NoError(t, err)
 		require.Equal(t, own.IP.String(), string(b[:size]), "what arrives first at %s", to)
 	}
-	// IPv6 is off at the node's end, whatever the pod does at its own.
+	// IPv6 is off at the node's end, whatever the pod does at its end.
 	require.NoError(t, n.Enter(t.Context(), "liar", func() error {
-		for link, want := range map[string]string{podLink: "1\n", "default": "0\n"} { // links of its own may have it
+		for link, want := range map[string]string{podLink: "1\n", "default": "0\n"} { // the pod's links may have it
 			off, err := os.ReadFile("/proc/sys/net/ipv6/conf/" + link + "/disable_ipv6")
 			if err == nil && string(off) != want {
 				return fmt.Errorf("disable_ipv6 of %s is %s", link, off)
@@ -105,8 +104,8 @@ func TestSpoofedSources(t *testing.T) {
 	}
 }
 
-// TestMetadata: link-local addresses are refused to pods at once, other than for DNS, and open to them if the option
-// says so.
+// TestMetadata checks that link-local addresses reject pods at once, except for DNS, and accept them with
+// MetadataAccess.
 func TestMetadata(t *testing.T) {
 	require.NoError(t, node())
 	metadata := netip.MustParseAddr("169.254.169.254")
@@ -154,7 +153,7 @@ func TestMetadata(t *testing.T) {
 	require.NoError(t, try(n, ":80"))
 }
 
-// TestHostPortsOfTheNode: what the node itself serves is no pod's.
+// TestHostPortsOfTheNode checks that pods cannot have ports that the node itself serves.
 func TestHostPortsOfTheNode(t *testing.T) {
 	n := newNet(t)
 	n.OwnPorts = []uint16{6443}

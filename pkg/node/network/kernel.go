@@ -14,16 +14,16 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/thread"
 )
 
-// Need is a module of the kernel without which pods have no network.
+// Need is a missing kernel module without which pod networking does not work.
 type Need struct {
 	Module string // as modprobe names it
-	For    string // what needs it, in a few words
-	Err    error  // what the kernel answered
+	For    string // what needs it, such as "services"
+	Err    error  // the kernel's error
 }
 
-// Missing tries each module that the network of pods, services and network policies needs, and returns the ones that
-// the kernel does not have. A kernel loads modules on demand, so trying is the only way to know. It happens in a
-// network namespace that ends with the call, so nothing of the machine is changed.
+// Missing returns the modules that the networking of pods, services and network policies needs and that the kernel
+// lacks. It tries each one, because kernels load modules on demand. It works in a temporary network namespace, so it
+// changes nothing on the machine.
 func Missing() (missing []Need, err error) {
 	err = thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -35,8 +35,7 @@ func Missing() (missing []Need, err error) {
 	return missing, err
 }
 
-// parts are the parts of nftables that rules of this package, pkg/node/proxy and pkg/node/netpolicy use, each in a
-// module.
+// parts are the features of nftables that this package, pkg/node/proxy and pkg/node/netpolicy use, one per module.
 var parts = []struct {
 	module, use string
 	chain       nftables.ChainType
@@ -72,8 +71,8 @@ var parts = []struct {
 		&expr.NAT{Type: expr.NATTypeSourceNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: reg1}}},
 }
 
-// missingHere tries all in the network namespace of this thread: at once, and one after the other only if that fails,
-// since each transaction takes 10 ms.
+// missingHere tries the features in the calling thread's network namespace. It tries all in one transaction and,
+// only if that fails, each in its own, since a transaction takes 10 ms.
 func missingHere() (missing []Need, err error) {
 	conn, err := nftables.New()
 	if err != nil {
@@ -110,7 +109,6 @@ func table(c *nftables.Conn, name string) *nftables.Table {
 	return c.AddTable(&nftables.Table{Family: nftables.TableFamilyIPv4, Name: name})
 }
 
-// tryPart adds a table with one rule that uses a part.
 func tryPart(c *nftables.Conn, i int) {
 	p := parts[i]
 	t := table(c, "try"+strconv.Itoa(i))

@@ -12,8 +12,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/thread"
 )
 
-// TestMissing checks that this machine's kernel, on which the other tests run, is found to have all modules, and that a
-// part of nftables which the kernel refuses is named, and no other.
+// TestMissing checks that this machine's kernel has all modules, and that exactly a feature that the kernel rejects
+// is reported.
 func TestMissing(t *testing.T) {
 	missing, err := Missing()
 	require.NoError(t, err)
@@ -22,7 +22,7 @@ func TestMissing(t *testing.T) {
 	was := parts
 	defer func() { parts = was }()
 	parts = append(parts[:1:1], parts[0], parts[1])
-	// by 0
+	// The default modulus of 0 is invalid.
 	parts[1].module, parts[1].exprs = "nft_none", []expr.Any{&expr.Numgen{Register: reg1, Type: unix.NFT_NG_RANDOM}}
 	missing, err = Missing()
 	require.NoError(t, err)
@@ -30,7 +30,7 @@ func TestMissing(t *testing.T) {
 	require.Equal(t, "nft_none", missing[0].Module)
 	require.Error(t, missing[0].Err)
 
-	// Nothing of it is in this namespace.
+	// Nothing is left in this namespace.
 	require.NoError(t, thread.Run(func() error {
 		conn, err := nftables.New()
 		if err != nil {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The pods' gateway, and the MAC addresses of the two ends of every pod's link. All pods can have the same, since each
-// link is a network of its own. Neighbor entries are permanent, so there is no ARP.
+// gateway, hostMAC and podMAC are the same for all pods: the gateway's address and the MAC addresses of the link's
+// two ends. This works because each link is a separate network. Permanent neighbour entries make ARP unnecessary.
 var (
 	gateway = netip.AddrFrom4([4]byte{169, 254, 1, 1})
 	hostMAC = net.HardwareAddr{0x02, 0xc0, 0x4a, 0xc1, 0xe0, 0x01}
@@ -26,7 +26,7 @@ var (
 
 const podLink = "eth0"
 
-// The name of a link has at most 15 characters (IFNAMSIZ). What a prefix leaves has at least 40 bits of a hash of the
+// A link's name has at most 15 characters (IFNAMSIZ). After the prefix, at least 40 bits remain for a hash of the
 // pod's UID.
 const (
 	maxName   = 15
@@ -43,8 +43,8 @@ func (c *Config) linkName(uid string) string {
 	return prefix + strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:maxName-len(prefix)]
 }
 
-// linkPrefix begins the names of all links of this installation. In place of a Prefix that is too long it has 36 bits
-// of a hash of it.
+// linkPrefix begins the names of all links of this installation. For a Prefix that is too long, it contains 36 bits
+// of a hash instead.
 func (c *Config) linkPrefix() string {
 	if len(c.Prefix) > maxPrefix {
 		return "cl" + letters(c.Prefix, 6)
@@ -52,7 +52,7 @@ func (c *Config) linkPrefix() string {
 	return c.Prefix
 }
 
-// letters returns n letters and digits, nearly 6 bits each, of a hash of the text.
+// letters returns n letters and digits, nearly 6 bits each, from a hash of the text.
 func letters(text string, n int) string {
 	sum := sha256.Sum256([]byte(text))
 	all := new(big.Int).SetBytes(sum[:]).Text(62)
@@ -68,10 +68,10 @@ func prefixNet(p netip.Prefix) *net.IPNet {
 }
 
 // connect creates the pod's link, addresses and routes. The calling thread is in the pod's network namespace podNS,
-// also on return; host is a netlink handle in the node's, hostNS.
+// also on return. host is a netlink handle in the node's network namespace hostNS.
 //
-// The node's end is set up first: the end that is set up last can send at once, the other one only after the kernel has
-// processed the carrier event, which a query of the link (rtnl_getlink) forces.
+// connect sets up the node's end first. The end that is set up last can send at once, the other only after the
+// kernel has processed the carrier event. The final query of the node's end (rtnl_getlink) forces that.
 func (n *Net) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip netip.Addr) error {
 	n.links.Lock()
 	defer n.links.Unlock()
@@ -89,14 +89,14 @@ func (n *Net) connect(host *netlink.Handle, hostNS, podNS int, uid string, ip ne
 	veth := netlink.NewVeth(attrs)
 	veth.PeerName, veth.PeerHardwareAddr, veth.PeerMTU = name, hostMAC, uint32(n.mtu)
 	veth.PeerNamespace = netlink.NsFd(hostNS)
-	// The pod's end is made without IPv6 by the default of its namespace, whose change waits for no lock (see
+	// Create the pod's end without IPv6 through its namespace's default: writing the default waits for no lock (see
 	// Net.links).
 	if err := setDisableIPv6("default", "1"); err != nil {
 		return err
 	}
 	err = pod.LinkAdd(veth)
 	if errors.Is(err, fs.ErrExist) {
-		// The link of a previous sandbox of this pod, which the kernel has not removed yet.
+		// A previous sandbox of this pod had this link, and the kernel has not removed it yet.
 		if old, err := host.LinkByName(name); err == nil {
 			_ = host.LinkDel(old)
 		}
@@ -154,15 +154,16 @@ func (n *Net) connectHost(host *netlink.Handle, name string, ip netip.Addr) (ind
 	if err != nil {
 		return 0, fmt.Errorf("link %s: %w", name, err)
 	}
-	// Pods have IPv4 addresses only, and duplicate address detection costs packets and wake-ups.
+	// Pods have only IPv4 addresses, and IPv6 duplicate address detection costs packets and wake-ups.
 	if err := setDisableIPv6(name, "1"); err != nil {
 		return 0, err
 	}
-	// Allows connections from the node's 127.0.0.1 to host ports; rules keep the pod from the node's loopback.
+	// Allow connections from the node's 127.0.0.1 to host ports. The guard chain keeps pods from the node's
+	// loopback.
 	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/route_localnet", []byte("1"), 0); err != nil {
 		return 0, err
 	}
-	// The pod has a permanent entry for its gateway. Without ARP replies no pod can fill the node's neighbor table.
+	// The pod has a permanent entry for its gateway. Without ARP replies no pod can fill the node's neighbour table.
 	if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+name+"/arp_ignore", []byte("8"), 0); err != nil {
 		return 0, err
 	}
@@ -176,8 +177,8 @@ func (n *Net) connectHost(host *netlink.Handle, name string, ip netip.Addr) (ind
 	return index, n.routeTo(host, index, ip)
 }
 
-// routeTo sets the node's route to a pod. Connections of the node come from its address, if the machine has it: without
-// one (between two DHCP leases) the kernel refuses it as source, and chooses one.
+// routeTo sets the node's route to a pod, with NodeIP as source address. While the machine does not have NodeIP (for
+// example between two DHCP leases), the kernel rejects it as a source, and routeTo leaves the choice to the kernel.
 func (n *Net) routeTo(host *netlink.Handle, index int, ip netip.Addr) error {
 	route := &netlink.Route{LinkIndex: index, Dst: ipNet(ip), Scope: netlink.SCOPE_LINK, Src: n.NodeIP.AsSlice()}
 	err := host.RouteReplace(route)
@@ -195,16 +196,17 @@ func neighbour(link int, ip netip.Addr, mac net.HardwareAddr) *netlink.Neigh {
 	return &netlink.Neigh{LinkIndex: link, State: netlink.NUD_PERMANENT, IP: ip.AsSlice(), HardwareAddr: mac}
 }
 
-// setDisableIPv6 writes the setting of a link, or "default", in the network namespace of the calling thread.
+// setDisableIPv6 writes disable_ipv6 of a link, or "default", in the calling thread's network namespace. It succeeds
+// if the kernel has no IPv6.
 func setDisableIPv6(link, value string) error {
 	err := os.WriteFile("/proc/sys/net/ipv6/conf/"+link+"/disable_ipv6", []byte(value), 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // a kernel without IPv6
+		return nil // the kernel has no IPv6
 	}
 	return err
 }
 
-// uplink returns the MTU of the link that has the node's address, which pods use.
+// uplink returns the MTU of the link that has the node's address. Pods' links use the same MTU.
 func uplink(h *netlink.Handle, node netip.Addr) (mtu int, err error) {
 	addrs, err := dump(func() ([]netlink.Addr, error) { return h.AddrList(nil, netlink.FAMILY_V4) })
 	if err != nil {

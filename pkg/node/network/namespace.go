@@ -12,12 +12,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/userns"
 )
 
-// bindSelf mounts the calling thread's namespace on path. name is as in /proc/self/ns.
+// bindSelf mounts one of the calling thread's namespaces on path. name is as in /proc/self/ns.
 func bindSelf(name, path string) error {
 	return bind(fmt.Sprintf("/proc/self/task/%d/ns/%s", unix.Gettid(), name), path)
 }
 
-// bind mounts a namespace on path.
 func bind(namespace, path string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDONLY|unix.O_CLOEXEC, 0o444)
 	if err != nil {
@@ -30,7 +29,6 @@ func bind(namespace, path string) error {
 	return nil
 }
 
-// threadNet opens the calling thread's network namespace.
 func threadNet() (fd int, err error) {
 	return unix.Open(fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
@@ -48,9 +46,9 @@ func join(path string, kind int) error {
 	return nil
 }
 
-// joinOwned makes a user namespace and the namespaces that belong to it, mounts them, and moves the calling thread into
-// the latter. Only a process that is in a user namespace can make others that belong to it, and no thread of this one
-// can be.
+// joinOwned creates a user namespace and the network, UTS and IPC namespaces that it owns, mounts all of them, and
+// moves the calling thread into the latter three. A helper process creates them: only a process in a user namespace
+// can create namespaces owned by it, and the threads of a multi-threaded process cannot enter one.
 func (c *Config) joinOwned(uid string, r record) error {
 	pid, end, err := c.Users.Start(r.Users)
 	if err != nil {
@@ -76,8 +74,8 @@ func (c *Config) joinOwned(uid string, r record) error {
 	return nil
 }
 
-// unshare moves the calling thread into the pod's own namespaces, and mounts new ones. It enters those that are already
-// mounted.
+// unshare moves the calling thread into the pod's own namespaces. It creates and mounts the ones that do not exist
+// yet.
 func (c *Config) unshare(uid string, p Pod) error {
 	var flags int
 	var names []string
@@ -137,8 +135,8 @@ func setNames(p Pod) error {
 	return nil
 }
 
-// sysctlPath returns the file of a sysctl. Its name is separated by dots or, if an element contains dots, by slashes
-// (sysctl.d(5)).
+// sysctlPath returns the file of a sysctl. The elements of its name are separated by dots or, if an element contains
+// dots, by slashes (sysctl.d(5)).
 func sysctlPath(name string) string {
 	if i := strings.IndexAny(name, "./"); i < 0 || name[i] == '.' {
 		name = strings.NewReplacer(".", "/", "/", ".").Replace(name)
@@ -146,14 +144,14 @@ func sysctlPath(name string) string {
 	return "/proc/sys/" + name
 }
 
-// ipcSysctls are the prefixes of the files of an IPC namespace's sysctls.
+// ipcSysctls are the file prefixes of the sysctls of an IPC namespace.
 var ipcSysctls = []string{
 	"/proc/sys/kernel/shm", "/proc/sys/kernel/msg", "/proc/sys/kernel/sem", "/proc/sys/fs/mqueue/",
 }
 
-// setSysctls sets sysctls of the calling thread's namespaces, of a pod with these IDs if it has any of its own. It
-// refuses those that are not namespaced, since they would change the node. The thread may have no rights any more when
-// it returns.
+// setSysctls sets the pod's sysctls in the calling thread's namespaces. ids are the pod's user IDs if it has a user
+// namespace. It refuses sysctls that are not namespaced, since they would change the node. The thread may have lost
+// its privileges on return and must not be used again.
 func setSysctls(p Pod, ids userns.Range) error {
 	write := func(name string) error {
 		if err := os.WriteFile(sysctlPath(name), []byte(p.Sysctls[name]), 0); err != nil {
@@ -178,8 +176,7 @@ func setSysctls(p Pod, ids userns.Range) error {
 		}
 	}
 	if len(ofIPC) > 0 && ids.Count > 0 {
-		// They may be written by who is root in the namespace, and by nobody else. Of this process only the thread
-		// becomes that.
+		// Only the user namespace's root may write these. The raw system call changes the user of this thread alone.
 		const same = ^uintptr(0)
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, same, uintptr(ids.First), same); errno != 0 {
 			return fmt.Errorf("become the pod's root: %w", errno)

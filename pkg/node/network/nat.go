@@ -18,18 +18,18 @@ import (
 
 // nat is our nftables table:
 //
-//	guard        drops packets from pods with spoofed source addresses, and packets from pods to the node's 127.0.0.0/8,
-//	             which route_localnet would allow
-//	forward      drops packets from pods to link-local addresses, unless Config.MetadataAccess allows them
-//	prerouting   host ports, for packets that arrive
-//	output       host ports, for packets of the node itself
-//	postrouting  masquerades traffic of pods that leaves the cluster, traffic from the node's loopback, and traffic of a
-//	             pod to itself through its host port
+//	guard        drops packets from pods with spoofed source addresses, and packets from pods to the node's
+//	             127.0.0.0/8, which route_localnet would allow
+//	forward      rejects TCP from pods to link-local addresses except DNS, unless Config.MetadataAccess allows it
+//	prerouting   redirects host ports, for packets that arrive
+//	output       redirects host ports, for packets from the node itself
+//	postrouting  masquerades traffic of pods that leaves the cluster, traffic from the node's loopback, and traffic
+//	             of a pod to itself through its host port
 //
-// The maps "ports" and "portsat" (with host address) map a host port to a pod's port; the set "self" has the pods with
-// host ports, and "cluster" the prefixes to which pods are not masqueraded.
+// The maps "ports" and "portsat" (with host address) map host ports to pod ports. The set "self" contains the pods
+// with host ports, "pods" the node's pod range, and "cluster" the prefixes to which pods are not masqueraded.
 type nat struct {
-	mu      sync.Mutex // held over one transaction; pods without host ports need none
+	mu      sync.Mutex // held during a transaction; pods without host ports need none
 	conn    *nftables.Conn
 	table   *nftables.Table
 	ports   *nftables.Set
@@ -39,7 +39,7 @@ type nat struct {
 	pods    *nftables.Set
 }
 
-// The 32-bit registers into which concatenated keys are loaded. The first is an alias of register 1.
+// Concatenated keys are loaded into these 32-bit registers. The first is an alias of register 1.
 const (
 	reg1 = unix.NFT_REG_1
 	reg2 = unix.NFT_REG32_01
@@ -55,7 +55,7 @@ func newNAT(prefix string) (*nat, error) {
 	}
 	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName(prefix)}
 	target := nftables.MustConcatSetType(nftables.TypeIPAddr, nftables.TypeInetService)
-	// Set IDs are only unique within a transaction, so they can be constants.
+	// Set IDs need to be unique only within a transaction, so they are constants.
 	return &nat{conn: conn, table: t,
 		ports: &nftables.Set{
 			Table: t, ID: 1, Name: "ports", Comment: "host port", IsMap: true, Concatenation: true, DataType: target,
@@ -90,8 +90,8 @@ func newNAT(prefix string) (*nat, error) {
 	}, nil
 }
 
-// replace rebuilds the whole table in one transaction, with the host ports of the pods, which are recorded before they
-// are added to the table.
+// replace rebuilds the whole table in one transaction, with the host ports of all ready pods. It calls records while
+// it holds the lock.
 func (n *nat) replace(c *Config, records func() map[string]record, podCIDR netip.Prefix, cluster []netip.Prefix) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -164,7 +164,7 @@ func (n *nat) replace(c *Config, records func() map[string]record, podCIDR netip
 	return nil
 }
 
-// prefixes sets what is masqueraded: packets from podCIDR to destinations outside of the cluster's prefixes.
+// prefixes masquerades packets from podCIDR to destinations outside podCIDR and the cluster's prefixes.
 func (n *nat) prefixes(podCIDR netip.Prefix, cluster []netip.Prefix) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -193,7 +193,7 @@ func (n *nat) setPrefixes(podCIDR netip.Prefix, cluster []netip.Prefix, flush bo
 	return n.conn.SetAddElements(n.cluster, intervals(cluster))
 }
 
-// hostPorts adds or removes one pod's host ports.
+// hostPorts adds or removes one pod's host ports. Removing them may be repeated.
 func (n *nat) hostPorts(r record, add bool) error {
 	if len(r.HostPorts) == 0 {
 		return nil
@@ -239,8 +239,8 @@ func (n *nat) setPorts(r record, add bool) error {
 	return nil
 }
 
-// forgetUDP removes the conntrack entries of a pod's UDP host ports, which would otherwise still direct clients'
-// packets to the previous pod.
+// forgetUDP deletes the conntrack entries of a pod's UDP host ports, which would keep sending clients' packets to
+// the previous pod.
 func forgetUDP(r record) error {
 	var filters []netlink.CustomConntrackFilter
 	for _, p := range r.HostPorts {
@@ -276,7 +276,7 @@ func protocol(name string) (byte, error) {
 // port encodes a port for keys and values: network byte order, padded to a register.
 func port(p uint16) []byte { return append(binary.BigEndian.AppendUint16(nil, p), 0, 0) }
 
-// intervals returns the elements of an interval set for prefixes, without those contained in others.
+// intervals returns the elements of an interval set for the prefixes. It omits prefixes that others contain.
 func intervals(prefixes []netip.Prefix) []nftables.SetElement {
 	prefixes = slices.Clone(prefixes)
 	slices.SortFunc(prefixes, func(a, b netip.Prefix) int {

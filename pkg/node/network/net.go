@@ -33,7 +33,7 @@ type Net struct {
 	pool *pool
 	nat  *nat
 
-	mu      sync.Mutex // never held during I/O
+	mu      sync.Mutex // not held during I/O
 	pods    map[string]record
 	busy    map[string]chan struct{} // UIDs with a Setup or Teardown in progress
 	podCIDR netip.Prefix
@@ -41,12 +41,12 @@ type Net struct {
 
 	ranges sync.Mutex // serializes changes of podCIDR and routes
 
-	// links serializes the making of links, which the kernel does one at a time anyway. Writes to disable_ipv6 do not
-	// wait for the kernel's lock (RTNL), but start again and again until it is free: with many pods at once that took a
-	// sixth of the agent's CPU time.
+	// links serializes the creation of links, which the kernel does one at a time anyway. Writes to disable_ipv6 do
+	// not block on the kernel's RTNL lock but restart until it is free; with many pods at once that took a sixth of
+	// the agent's CPU time.
 	links sync.Mutex
 
-	// Ready is closed when Run watches the routes.
+	// Ready is closed once Run watches the routes.
 	run.Readiness
 }
 
@@ -112,10 +112,10 @@ func New(c Config) (*Net, error) {
 	return n, nil
 }
 
-// Table returns the name of the table.
+// Table returns the name of the nftables table.
 func (n *Net) Table() string { return n.nat.table.Name }
 
-// Rewrite writes the table again, which another program removed.
+// Rewrite writes the table again after another program removed it.
 func (n *Net) Rewrite(context.Context) error {
 	n.ranges.Lock()
 	defer n.ranges.Unlock()
@@ -178,7 +178,7 @@ func (n *Net) put(uid string, r *record) {
 	}
 }
 
-// Setup implements Network. On failure everything acquired is released.
+// Setup implements Network. On failure it releases everything it acquired.
 func (n *Net) Setup(ctx context.Context, p Pod) (Sandbox, error) {
 	unlock, err := n.lock(ctx, p.UID)
 	if err != nil {
@@ -196,7 +196,7 @@ func (n *Net) Setup(ctx context.Context, p Pod) (Sandbox, error) {
 		return n.sandbox(p.UID, r), nil
 	}
 	if known {
-		// The agent was killed during Setup, or the machine rebooted: nothing runs in what is left.
+		// The agent was killed during Setup, or the machine rebooted: no process uses the remains.
 		if err := n.teardown(p.UID, r, true); err != nil {
 			return Sandbox{}, err
 		}
@@ -250,8 +250,8 @@ func (n *Net) setup(p Pod) (r record, err error) {
 			return r, err
 		}
 	}
-	// The host ports are recorded only after they were added, so that releasing after a conflict does not remove them
-	// from the pod that has them. After a crash in between, New rebuilds the table without them.
+	// Record the host ports only after adding them. Otherwise cleaning up after a conflict would remove them from
+	// the pod that has them. After a crash in between, New rebuilds the table without them.
 	with := r
 	with.HostPorts = p.HostPorts
 	if err := n.Failpoints.At("network.linked"); err != nil {
@@ -275,7 +275,7 @@ func (n *Net) setup(p Pod) (r record, err error) {
 	return r, n.Failpoints.At("network.ready")
 }
 
-// make creates the namespaces and the link. It runs on a thread that ends with it.
+// make creates the namespaces and the link. Run it on a thread of its own that ends with it.
 func (n *Net) make(p Pod, r record) error {
 	host, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -314,7 +314,6 @@ func (n *Net) make(p Pod, r record) error {
 	return setSysctls(p, r.Users)
 }
 
-// takeUsers gives a pod its IDs.
 func (n *Net) takeUsers(p Pod) (userns.Range, error) {
 	switch {
 	case n.Users == nil:
@@ -325,7 +324,7 @@ func (n *Net) takeUsers(p Pod) (userns.Range, error) {
 	return n.Users.Take(p.UID)
 }
 
-// intact reports whether the namespaces of a sandbox are still mounted. They are not after a reboot.
+// intact reports whether the namespaces of a sandbox are still mounted. After a reboot they are not.
 func (n *Net) intact(uid string, r record) bool {
 	s := n.sandbox(uid, r)
 	for _, path := range []string{s.NetNS, s.IPCNS, s.UTSNS, s.UserNS} {
@@ -336,7 +335,7 @@ func (n *Net) intact(uid string, r record) bool {
 	return true
 }
 
-// Teardown implements Network. The kernel removes the link with the namespace, once no process is in it.
+// Teardown implements Network. The kernel removes the link together with the namespace, once no process is in it.
 func (n *Net) Teardown(ctx context.Context, uid string) error {
 	unlock, err := n.lock(ctx, uid)
 	if err != nil {
@@ -377,8 +376,8 @@ func (n *Net) teardown(uid string, r record, keepIP bool) error {
 	return nil
 }
 
-// List implements Network. It includes sandboxes whose Setup was interrupted: Setup completes and Teardown releases
-// them.
+// List implements Network. It includes sandboxes whose Setup was interrupted; call Setup to complete or Teardown to
+// release them.
 func (n *Net) List(context.Context) ([]Sandbox, error) {
 	n.mu.Lock()
 	pods := maps.Clone(n.pods)
@@ -407,7 +406,8 @@ func (n *Net) Enter(_ context.Context, uid string, f func() error) error {
 	})
 }
 
-// clusterPrefixes returns the prefixes, besides our own pod CIDR, to which traffic of pods is not masqueraded.
+// clusterPrefixes returns the prefixes, besides our own pod CIDR, to which pods are not masqueraded. The caller must
+// hold n.mu.
 func (n *Net) clusterPrefixes() []netip.Prefix {
 	all := slices.Collect(maps.Keys(n.routes))
 	if n.ServiceCIDR.IsValid() {

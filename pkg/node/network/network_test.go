@@ -52,7 +52,7 @@ func TestTraffic(t *testing.T) {
 	require.NoError(t, err)
 	serveOn(t, local)
 	require.NoError(t, n.Enter(context.Background(), "a", func() error {
-		// A pod must not reach the node's loopback, not even with a route to it through its link.
+		// A pod must not reach the node's loopback, even with a route to it through its link.
 		h, err := netlink.NewHandle()
 		require.NoError(t, err)
 		defer h.Close()
@@ -77,7 +77,7 @@ func TestTraffic(t *testing.T) {
 	serveOn(t, far)
 	require.Equal(t, nodeIP.String(), askFrom(t, n, "a", outside.String()+":80"), "the outside sees the node's address")
 
-	// An address of the range that no pod has fails at once.
+	// A connection to an unassigned pod address fails at once.
 	_, err = net.DialTimeout("tcp4", "10.42.0.200:80", time.Minute)
 	require.ErrorIs(t, err, unix.EHOSTUNREACH)
 }
@@ -243,7 +243,8 @@ func TestRoutes(t *testing.T) {
 	require.Len(t, left, 1, "only the route that ends the pod CIDR")
 }
 
-// TestLostRoutes: what the kernel drops with a link, or somebody removes, is set again.
+// TestLostRoutes checks that routes that the kernel drops with a link, or that another program removes, are
+// restored.
 func TestLostRoutes(t *testing.T) {
 	n := newNet(t)
 	other, via := netip.MustParsePrefix("10.42.1.0/24"), netip.MustParseAddr("192.168.77.9")
@@ -268,7 +269,7 @@ func TestLostRoutes(t *testing.T) {
 	require.NoError(t, netlink.LinkSetDown(up))
 	require.NotContains(t, routes(t), "10.42.1.0/24")
 	require.NoError(t, netlink.LinkSetUp(up))
-	// as what manages the network does
+	// As a network manager does.
 	require.NoError(t, netlink.RouteAdd(&netlink.Route{LinkIndex: up.Attrs().Index, Gw: via.AsSlice()}))
 	back()
 
@@ -280,14 +281,15 @@ func TestLostRoutes(t *testing.T) {
 	}
 	back()
 
-	// What is not wanted any more is not brought back.
+	// Removed routes are not restored.
 	require.NoError(t, n.Routes(t.Context(), nil))
 	require.NoError(t, n.repair())
 	require.NotContains(t, routes(t), "10.42.1.0/24")
 }
 
-// TestTheNodesAddressComesBack: the kernel removes the routes to pods with the address that they come from, as a
-// renewal of a DHCP lease does. Pods stay reachable without it, and the routes have it again when it is back.
+// TestTheNodesAddressComesBack checks the loss of the node's address, as at the renewal of a DHCP lease: the kernel
+// removes the routes to pods that have it as their source. Pods stay reachable, and the routes use the address again
+// when it returns.
 func TestTheNodesAddressComesBack(t *testing.T) {
 	n := newNet(t)
 	s := setup(t, n, Pod{UID: "a"})
@@ -339,8 +341,8 @@ func handle(t testing.TB) *netlink.Handle {
 	return h
 }
 
-// TestTwoInstallations: in one network, even with the same ranges, the one never takes up or removes what the other has
-// set.
+// TestTwoInstallations checks that two installations in one network, even with the same ranges, never adopt or
+// remove each other's state.
 func TestTwoInstallations(t *testing.T) {
 	require.NoError(t, node())
 	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
@@ -409,7 +411,7 @@ func TestParallel(t *testing.T) {
 		require.False(t, seen[ip])
 		seen[ip] = true
 	}
-	// The same pod, torn down and set up again at once by many, ends in one of the two states.
+	// Concurrent Setup and Teardown of one pod end in one of the two states.
 	for i := range 20 {
 		wait.Go(func() {
 			if i%2 == 0 {
@@ -427,7 +429,7 @@ func TestParallel(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// TestReset checks that the machine is as it was, even with a process still in a pod's namespace.
+// TestReset checks that Reset restores the machine, even with a process still in a pod's namespace.
 func TestReset(t *testing.T) {
 	require.NoError(t, node())
 	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("0"), 0))
@@ -459,7 +461,7 @@ func state(t testing.TB) string {
 		"ip -o link | cut -d: -f2", "ip route show table all | grep -v fe80 | grep -v multicast",
 		"ip neigh show nud permanent", "nft list ruleset", "cat /proc/sys/net/ipv4/ip_forward", "mount | grep /TestReset",
 	} {
-		out, err := exec.Command("sh", "-c", cmd).Output() // ip complains of links whose other end just went
+		out, err := exec.Command("sh", "-c", cmd).Output() // ip fails for links whose peer was just removed
 		require.True(t, err == nil || len(out) == 0, "%s: %s", cmd, out)
 		b.Write(out)
 	}

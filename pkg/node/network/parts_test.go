@@ -42,7 +42,8 @@ func TestConfig(t *testing.T) {
 	require.ErrorContains(t, err, "not on any interface")
 }
 
-// TestPool: no address has two owners, all are in the range, and none is given twice in a row.
+// TestPool checks that no address has two owners, that all are in the range, and that none is allocated twice in a
+// row.
 func TestPool(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		bits := rapid.IntRange(26, 30).Draw(t, "bits")

@@ -8,13 +8,13 @@ import (
 )
 
 // pool allocates the addresses of one IPv4 prefix, round-robin, so that a released address is reused as late as
-// possible. The first two addresses and the last are never allocated: network, conventional gateway, broadcast.
+// possible. It never allocates the first two addresses and the last: network, conventional gateway, broadcast.
 type pool struct {
 	mu     sync.Mutex
 	prefix netip.Prefix
 	next   uint32
 	owner  map[netip.Addr]string
-	held   map[string]netip.Addr // the inverse of owner
+	held   map[string]netip.Addr // inverse of owner
 }
 
 func newPool() *pool { return &pool{owner: map[netip.Addr]string{}, held: map[string]netip.Addr{}} }
@@ -62,7 +62,7 @@ func (p *pool) get(owner string) (netip.Addr, error) {
 	return netip.Addr{}, fmt.Errorf("%w: all %d of pod CIDR %s are in use", ErrNoAddress, usable, p.prefix)
 }
 
-// take marks an address as allocated by an earlier process. Allocation continues after it.
+// take marks an address that an earlier process allocated. Allocation continues after it.
 func (p *pool) take(a netip.Addr, owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -72,7 +72,6 @@ func (p *pool) take(a netip.Addr, owner string) {
 	}
 }
 
-// put releases an address if owner has it.
 func (p *pool) put(a netip.Addr, owner string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/userns"
 )
 
-// record is a pod's file in RunDir/ns/UID. It is written before anything is acquired, and again, with Ready, when
-// everything is.
+// record is a pod's file in RunDir/ns/UID. It is written before anything is acquired and again, with Ready set,
+// after everything is.
 type record struct {
 	IP        netip.Addr `json:"ip,omitzero"`
 	HostPorts []HostPort `json:"hostPorts,omitempty"`
@@ -54,8 +54,8 @@ func (c *Config) save(uid string, r record) error {
 	return atomicfile.WriteJSON(filepath.Join(c.dir(uid), recordFile), r)
 }
 
-// records reads all pods' records. A directory without a readable record was left by a kill early in Setup or a crash
-// of the machine: it gets an empty record, so that it is found and released.
+// records reads all pods' records. A directory without a readable record is left from a kill early in Setup or a
+// crash of the machine. It yields an empty record, so that the pod is found and released.
 func (c *Config) records() (map[string]record, error) {
 	entries, err := os.ReadDir(filepath.Join(c.RunDir, "ns"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -79,13 +79,11 @@ func (c *Config) records() (map[string]record, error) {
 
 const nsfsMagic = 0x6e736673 // NSFS_MAGIC of linux/magic.h
 
-// bound reports whether a namespace is mounted on path.
 func bound(path string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(path, &st) == nil && st.Type == nsfsMagic
 }
 
-// release unmounts the namespaces and removes the pod's directory.
 func (c *Config) release(uid string) error {
 	dir := c.dir(uid)
 	for _, name := range []string{"net", "ipc", "uts", "user"} {

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reset releases everything that was acquired with this RunDir and Prefix, also by a killed process: namespaces, links,
-// routes, the nftables table, records. It restores sysctls unless another installation in the same network namespace
-// needs them. It is idempotent.
+// Reset releases everything acquired with this RunDir and Prefix, including what a killed process left: namespaces,
+// links, routes, the nftables table, records. It restores sysctls unless another installation in the same network
+// namespace needs them. It may be repeated.
 func Reset(ctx context.Context, c Config) error {
 	if err := c.fill(); err != nil {
 		return err
@@ -38,7 +38,7 @@ func Reset(ctx context.Context, c Config) error {
 	shared, err := c.shared(h)
 	errs = append(errs, err, c.resetTable(), c.resetSysctls(shared))
 	for _, path := range []string{filepath.Join(c.RunDir, "ns"), c.RunDir} {
-		// RunDir may be shared: it is removed only if it is empty.
+		// RunDir may be shared; it is removed only if it is empty.
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) &&
 			path != c.RunDir {
 			errs = append(errs, err)
@@ -47,7 +47,7 @@ func Reset(ctx context.Context, c Config) error {
 	return errors.Join(errs...)
 }
 
-// Reset calls the function Reset for this network, which cannot be used afterwards.
+// Reset calls the function Reset with the Net's configuration. The Net cannot be used afterwards.
 func (n *Net) Reset(ctx context.Context) error {
 	return errors.Join(n.Close(), Reset(ctx, n.Config))
 }
@@ -55,13 +55,13 @@ func (n *Net) Reset(ctx context.Context) error {
 // freeing is how long to wait for the kernel to remove links after their namespaces were closed.
 const freeing = 2 * time.Second
 
-// resetLinks unmounts all namespaces, waits until the kernel has removed their links, and deletes those that remain
-// because a process is still in the namespace.
+// resetLinks unmounts all namespaces, waits until the kernel has removed their links, and deletes the remaining
+// ones, whose namespaces are still in use by a process.
 func (c *Config) resetLinks(ctx context.Context, h *netlink.Handle) error {
 	updates, done := make(chan netlink.LinkUpdate, 256), make(chan struct{})
 	defer func() {
 		close(done)
-		for range updates { // drain it until the subscription has ended
+		for range updates { // drain until the subscription has ended
 		}
 	}()
 	if err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{}); err != nil {
@@ -99,7 +99,6 @@ func (c *Config) resetLinks(ctx context.Context, h *netlink.Handle) error {
 	}
 }
 
-// links returns the node's ends of all pods' links.
 func (c *Config) links(h *netlink.Handle) ([]netlink.Link, error) {
 	all, err := dump(h.LinkList)
 	if err != nil {

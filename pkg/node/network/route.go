@@ -14,19 +14,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routeProtocol marks routes as Coracle's. Numbers from 4 are free for routing daemons (rtnetlink(7)); this one is not
-// assigned in iproute2. The installation to which a route belongs is identified by its metric.
+// routeProtocol marks routes as Coracle's; iproute2 does not assign this number (see rtnetlink(7)). The metric
+// identifies the installation that a route belongs to.
 const routeProtocol netlink.RouteProtocol = 0xd1
 
-// metric returns the metric of all routes of this installation. The kernel distinguishes routes to one destination by
-// their metrics, so two installations on one machine never replace or remove each other's routes, even for the same
-// range.
+// metric returns the metric of all routes of this installation. The kernel allows several routes to one destination
+// if their metrics differ, so two installations on one machine never replace or remove each other's routes.
 func (c *Config) metric() int {
 	sum := sha256.Sum256([]byte(c.Prefix))
-	return int(binary.BigEndian.Uint32(sum[:])>>1) + 1 // 0 would let the kernel match any
+	return int(binary.BigEndian.Uint32(sum[:])>>1) + 1 // not 0, which matches any metric
 }
 
-// ours lists the routes of this installation.
 func (c *Config) ours(h *netlink.Handle) ([]netlink.Route, error) {
 	found, err := allRoutes(h)
 	return slices.DeleteFunc(found, func(r netlink.Route) bool { return r.Priority != c.metric() }), err
@@ -38,7 +36,6 @@ func (c *Config) shared(h *netlink.Handle) (bool, error) {
 	return slices.ContainsFunc(found, func(r netlink.Route) bool { return r.Priority != c.metric() }), err
 }
 
-// allRoutes lists the routes of all installations.
 func allRoutes(h *netlink.Handle) ([]netlink.Route, error) {
 	found, err := dump(func() ([]netlink.Route, error) {
 		return h.RouteListFiltered(netlink.FAMILY_V4, &netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN},
@@ -50,7 +47,7 @@ func allRoutes(h *netlink.Handle) ([]netlink.Route, error) {
 	return found, nil
 }
 
-// dump retries a netlink dump that was interrupted by concurrent changes, a few times.
+// dump retries a netlink dump that concurrent changes interrupted, up to ten times.
 func dump[T any](list func() ([]T, error)) (all []T, err error) {
 	for range 10 {
 		if all, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
@@ -178,7 +175,7 @@ func (n *Net) SetPodCIDR(_ context.Context, p netip.Prefix) error {
 		return err
 	}
 	defer h.Close()
-	// Packets to unassigned pod addresses are rejected here instead of leaving by the default route.
+	// Reject packets to unassigned pod addresses here instead of sending them to the default route.
 	found, err := n.ours(h)
 	if err != nil {
 		return err

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// field is a part of a packet that rules match.
 type field int
 
 const (
@@ -19,7 +18,6 @@ const (
 	portDst
 )
 
-// load loads a field into a register.
 func load(f field, reg uint32) []expr.Any {
 	switch f {
 	case addrSrc:
@@ -33,7 +31,6 @@ func load(f field, reg uint32) []expr.Any {
 	}
 }
 
-// inPrefix matches addresses in the prefix.
 func inPrefix(f field, p netip.Prefix) []expr.Any {
 	return append(load(f, reg1),
 		&expr.Bitwise{SourceRegister: reg1, DestRegister: reg1, Len: 4, Mask: prefixNet(p).Mask, Xor: make([]byte, 4)},
@@ -46,31 +43,31 @@ func fromLink(key expr.MetaKey, prefix string) []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte(prefix)}}
 }
 
-// localDestination matches packets to the node's own addresses.
 func localDestination() []expr.Any {
 	return []expr.Any{&expr.Fib{Register: reg1, ResultADDRTYPE: true, FlagDADDR: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{unix.RTN_LOCAL, 0, 0, 0}}}
 }
 
-// lookup replaces the key in the first registers with its value in the map; the rule ends if there is none.
+// lookup replaces the key in the first registers with its value in the map. Without a value the rule ends.
 func lookup(s *nftables.Set) []expr.Any {
 	return []expr.Any{
 		&expr.Lookup{SourceRegister: reg1, DestRegister: reg1, IsDestRegSet: true, SetID: s.ID, SetName: s.Name},
 	}
 }
 
-// member matches keys in the set or, inverted, keys that are not.
+// member matches keys that are in the set or, inverted, keys that are not.
 func member(s *nftables.Set, invert bool) []expr.Any {
 	return []expr.Any{&expr.Lookup{SourceRegister: reg1, SetID: s.ID, SetName: s.Name, Invert: invert}}
 }
 
-// linkLocal is where clouds serve a machine's credentials (169.254.169.254 and others) and some their DNS, on port 53.
+// linkLocal is where clouds serve a machine's credentials (169.254.169.254 and others), and some also DNS on port
+// 53.
 var linkLocal = netip.MustParsePrefix("169.254.0.0/16")
 
 const portDNS = 53
 
-// spoofed matches packets whose source is not routed over the link on which they arrived: each pod has a route to its
-// address only.
+// spoofed matches packets whose source address is not routed through the link on which they arrived. The route
+// through a pod's link leads only to the pod's address.
 func spoofed() []expr.Any {
 	return []expr.Any{&expr.Fib{Register: reg1, ResultOIF: true, FlagSADDR: true, FlagIIF: true},
 		&expr.Cmp{Op: expr.CmpOpEq, Register: reg1, Data: []byte{0, 0, 0, 0}}}

@@ -23,7 +23,7 @@ func podDefaults() error {
 	return nil
 }
 
-// setSysctl sets a sysctl of the node, and records its previous value for Reset.
+// setSysctl sets a sysctl of the node and saves its previous value for Reset.
 func (c *Config) setSysctl(name, value string) error {
 	path := "/proc/sys/" + name
 	data, err := os.ReadFile(path)

@@ -39,7 +39,7 @@ func newNetWithUsers(t *testing.T) (*Net, *users) {
 	return n, u
 }
 
-// ownerOf returns the user namespace to which a namespace belongs.
+// ownerOf returns the user namespace that owns a namespace.
 func ownerOf(t *testing.T, path string) (dev, ino uint64) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -57,7 +57,8 @@ func inode(t *testing.T, path string) (dev, ino uint64) {
 	return st.Dev, st.Ino
 }
 
-// A pod with a user namespace has a network like others, in namespaces that belong to the pod's users.
+// TestOwnUsers checks that a pod with a user namespace has a working network, in namespaces owned by that user
+// namespace.
 func TestOwnUsers(t *testing.T) {
 	n, u := newNetWithUsers(t)
 	s := setup(t, n, Pod{UID: "a", OwnUsers: true, Hostname: "pod-a", Sysctls: map[string]string{
@@ -99,7 +100,7 @@ func TestOwnUsers(t *testing.T) {
 		return nil
 	}))
 
-	// Another process finds the namespaces, and that the IDs are taken.
+	// Another process finds the namespaces and the allocated IDs.
 	require.NoError(t, n.Close())
 	next := &users{held: map[string]userns.Range{}}
 	config := n.Config
@@ -116,7 +117,7 @@ func TestOwnUsers(t *testing.T) {
 	require.Empty(t, next.held)
 }
 
-// What a pod with a user namespace cannot have is refused, and takes no IDs.
+// TestOwnUsersRefused checks that invalid combinations with a user namespace fail and allocate no IDs.
 func TestOwnUsersRefused(t *testing.T) {
 	n, u := newNetWithUsers(t)
 	for name, p := range map[string]Pod{"the node's network": {HostNetwork: true}, "the node's IPC": {HostIPC: true}} {
@@ -136,7 +137,7 @@ func TestOwnUsersRefused(t *testing.T) {
 	require.ErrorIs(t, err, ErrNoUsers)
 }
 
-// IDs are in the record before a namespace has them, and given back if the rest fails.
+// TestOwnUsersAreRecordedFirst checks that IDs are recorded before a namespace has them, and released on failure.
 func TestOwnUsersAreRecordedFirst(t *testing.T) {
 	n, u := newNetWithUsers(t)
 	failure := errors.New("failed")

@@ -15,8 +15,8 @@ import (
 // Name implements run.Component.
 func (n *Net) Name() string { return "network" }
 
-// Run restores routes that were removed, until ctx is done: the kernel drops routes over a link that goes down and
-// routes whose source address is removed, and network managers remove routes that they do not know.
+// Run restores removed routes until ctx is done. The kernel drops routes over a link that goes down and routes whose
+// source address is removed; network managers remove routes that they do not know.
 func (n *Net) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := n.watchRoutes(ctx); err != nil {
@@ -26,8 +26,8 @@ func (n *Net) Run(ctx context.Context) error {
 	return nil
 }
 
-// subscription receives route and link changes from the kernel. The library closes events when the subscription ends,
-// also after an error such as a buffer overrun.
+// subscription receives changes from the kernel. The library closes events when the subscription ends, also after an
+// error such as a buffer overrun.
 type subscription[T any] struct {
 	events chan T
 	done   chan struct{}
@@ -43,11 +43,11 @@ func subscribe[T any](to func(chan<- T, <-chan struct{}) error) (*subscription[T
 
 func (s *subscription[T]) end() {
 	close(s.done)
-	for range s.events { // drain it until it has ended
+	for range s.events { // drain until the subscription has ended
 	}
 }
 
-// watchRoutes restores routes until ctx or a subscription ends.
+// watchRoutes restores routes until ctx is done or a subscription ends. Run subscribes again in the latter case.
 func (n *Net) watchRoutes(ctx context.Context) error {
 	links, err := subscribe(func(c chan<- netlink.LinkUpdate, done <-chan struct{}) error {
 		return netlink.LinkSubscribeWithOptions(c, done, netlink.LinkSubscribeOptions{})
@@ -81,7 +81,7 @@ func (n *Net) watchRoutes(ctx context.Context) error {
 			case <-ctx.Done():
 				return nil
 			case l, ok := <-links.events:
-				// Pods' links come and go all the time, and no watched route is over them.
+				// Pods' links change all the time, and no watched route uses them.
 				open, wanted = ok, ok && !strings.HasPrefix(l.Attrs().Name, n.linkPrefix())
 			case _, ok := <-addresses.events:
 				open, wanted = ok, true
@@ -95,7 +95,7 @@ func (n *Net) watchRoutes(ctx context.Context) error {
 	}
 }
 
-// repair adds missing routes.
+// repair adds missing routes to other nodes, and the unreachable route of the pod CIDR.
 func (n *Net) repair() error {
 	n.ranges.Lock()
 	defer n.ranges.Unlock()
@@ -133,8 +133,7 @@ func (n *Net) repair() error {
 	return errs
 }
 
-// repairPods sets the routes to this node's pods that are missing, or that have another source than the node's address
-// while the machine has it.
+// repairPods sets the routes to this node's pods that are missing or whose source is not NodeIP.
 func (n *Net) repairPods() error {
 	n.mu.Lock()
 	want := map[netip.Addr]string{}

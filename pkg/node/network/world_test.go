@@ -20,7 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/thread"
 )
 
-// node gives the test's namespace an uplink: a link to a second namespace that stands for the outside.
+// node sets up an uplink in the test's namespace: a link to a second namespace that stands for the outside.
 var node = sync.OnceValue(func() error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return err
@@ -85,7 +85,7 @@ func newNet(t testing.TB) *Net {
 	require.NoError(t, node())
 	run, err := os.MkdirTemp("", "net")
 	require.NoError(t, err)
-	// As /run is.
+	// A tmpfs, like /run.
 	require.NoError(t, unix.Mount("coracle-test", run, "tmpfs", 0, ""))
 	n, err := New(Config{RunDir: filepath.Join(run, "n"), NodeIP: nodeIP, PodCIDR: podCIDR,
 		ServiceCIDR: netip.MustParsePrefix("10.43.0.0/16")})
@@ -134,7 +134,7 @@ func serveOn(t testing.TB, l net.Listener) {
 	t.Cleanup(func() { _ = l.Close(); done.Wait() })
 }
 
-// ask connects and returns what the server said: the address it saw.
+// ask connects and returns the server's answer, which is the client address it saw.
 func ask(to string) (string, error) {
 	c, err := net.DialTimeout("tcp4", to, time.Minute)
 	if err != nil {

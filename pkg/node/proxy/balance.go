@@ -17,21 +17,20 @@ import (
 	"github.com/coracle-dev/coracle/pkg/engine/nodestate"
 )
 
-// conditionPool and reasonPool are the condition by which services are recognized whose address is from the pool (see
-// pkg/control/controllers/loadbalancer, which writes it): the nodes answer ARP for it. Other addresses of load
-// balancers are somebody else's, or a node's.
+// conditionPool and reasonPool identify a service whose address is from the cluster's own pool. The controller
+// pkg/control/controllers/loadbalancer sets the condition; the nodes answer ARP for such an address. Other load
+// balancer addresses belong to another implementation or to a node.
 const (
 	conditionPool = "coracle.dev/LoadBalancer"
 	reasonPool    = "PoolAddress"
 )
 
-// maxSources is the maximum number of spec.loadBalancerSourceRanges. With more, none is let in.
+// maxSources is the maximum number of loadBalancerSourceRanges. A service with more admits no client.
 const maxSources = 256
 
-// machine is what the proxy knows of a node.
 type machine struct {
 	addresses []netip.Addr
-	// eligible is false for nodes that take no traffic of load balancers.
+	// eligible is false for nodes that take no load balancer traffic.
 	eligible, ready bool
 }
 
@@ -51,8 +50,8 @@ func (m machine) equal(o machine) bool {
 	return m.eligible == o.eligible && m.ready == o.ready && slices.Equal(m.addresses, o.addresses)
 }
 
-// holders returns the nodes that may hold addresses of the pool: the ready ones or, if none is ready, all. Called with
-// the lock held.
+// holders returns, sorted, the nodes that may answer ARP for pool addresses: the eligible nodes that are ready or,
+// if none is ready, all eligible nodes. The caller must hold p.mu.
 func (p *Proxy) holders() []string {
 	var ready, all []string
 	for name, m := range p.nodes {
@@ -70,7 +69,7 @@ func (p *Proxy) holders() []string {
 	return all
 }
 
-// poolAddresses returns the addresses of a service for which nodes answer ARP.
+// poolAddresses returns the service's load balancer addresses for which nodes answer ARP.
 func poolAddresses(svc *corev1.Service) []netip.Addr {
 	c := meta.FindStatusCondition(svc.Status.Conditions, conditionPool)
 	if c == nil || c.Reason != reasonPool || svc.Spec.Type != corev1.ServiceTypeLoadBalancer {
@@ -83,9 +82,9 @@ func poolAddresses(svc *corev1.Service) []netip.Addr {
 	return all
 }
 
-// holder returns the node that answers for an address: one of those with ready endpoints or, if there is none, of all,
-// so that clients are refused at once. All nodes come to the same result, and a node that comes or goes moves no
-// address of the others.
+// holder returns the node that answers ARP for an address. It prefers nodes with ready endpoints; without such a
+// node it chooses among all, so that clients are rejected at once instead of timing out. The choice is a rendezvous
+// hash: all nodes agree, and adding or removing a node moves no address between other nodes.
 func holder(a netip.Addr, nodes []string, endpoints []*discoveryv1.EndpointSlice) string {
 	with := map[string]bool{}
 	for _, s := range endpoints {
@@ -109,8 +108,7 @@ func holder(a netip.Addr, nodes []string, endpoints []*discoveryv1.EndpointSlice
 }
 
 // sources returns the IPv4 prefixes of spec.loadBalancerSourceRanges, none within another, and whether they restrict
-// who may connect. As with upstream's cloud providers, the annotation that they come from holds where the field is
-// empty.
+// clients. As in upstream's cloud providers, the legacy annotation applies if the field is empty.
 func sources(svc *corev1.Service) (ranges []netip.Prefix, restricted bool, err error) {
 	texts := svc.Spec.LoadBalancerSourceRanges
 	if len(texts) == 0 {
@@ -129,7 +127,7 @@ func sources(svc *corev1.Service) (ranges []netip.Prefix, restricted bool, err e
 			ranges = append(ranges, p.Masked())
 		}
 	}
-	// The largest first: of two that overlap, the larger contains the other.
+	// Shortest prefixes first: of two prefixes that overlap, the shorter contains the other.
 	slices.SortFunc(ranges, func(a, b netip.Prefix) int { return cmp.Or(a.Bits()-b.Bits(), a.Addr().Compare(b.Addr())) })
 	var kept []netip.Prefix
 	for _, p := range ranges {
@@ -140,7 +138,7 @@ func sources(svc *corev1.Service) (ranges []netip.Prefix, restricted bool, err e
 	return kept, len(kept) != 1 || kept[0].Bits() > 0, nil
 }
 
-// sourceKey encodes the clients of a prefix for a frontend: the first key and the last.
+// sourceKey encodes a frontend and a client prefix as an interval: the first key, then the last.
 func sourceKey(f Frontend, p netip.Prefix) string {
 	last := p.Addr().As4()
 	for bit := p.Bits(); bit < 32; bit++ {
@@ -149,7 +147,8 @@ func sourceKey(f Frontend, p netip.Prefix) string {
 	return f.key() + string(p.Addr().AsSlice()) + f.key() + string(last[:])
 }
 
-// hold records the addresses that this node holds for a service, and reports whether they changed.
+// hold records the addresses for which this node answers ARP on behalf of a service. It reports whether they
+// changed.
 func (p *Proxy) hold(name types.NamespacedName, held []netip.Addr) bool {
 	if slices.Equal(p.held[name], held) {
 		return false
@@ -162,8 +161,8 @@ func (p *Proxy) hold(name types.NamespacedName, held []netip.Addr) bool {
 	return true
 }
 
-// announce answers ARP for the addresses that this node holds. An error is logged once; the rules for the addresses are
-// there nevertheless.
+// announce makes this node answer ARP for the addresses it holds. It logs an error once, not per attempt. The rules
+// for the addresses exist even if announcing them fails.
 func (p *Proxy) announce(refresh bool) {
 	all := slices.Concat(slices.Collect(maps.Values(p.held))...)
 	slices.SortFunc(all, netip.Addr.Compare)

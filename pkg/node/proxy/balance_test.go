@@ -36,7 +36,8 @@ func pooled(ip string) func(*corev1.Service) {
 	}
 }
 
-// TestHolder: there is one holder, it has endpoints if any node has, and only addresses of a node that goes move.
+// TestHolder checks that an address has one holder, with endpoints if any node has some, and that removing a node
+// moves only that node's addresses.
 func TestHolder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := slices.Sorted(slices.Values(rapid.SliceOfNDistinct(rapid.StringMatching(`[a-z]{1,3}`), 1, 6, rapid.ID).
@@ -113,8 +114,8 @@ func TestSources(t *testing.T) {
 	}
 }
 
-// TestPoolAddress: machines of the link reach a service by its address of the pool, as long as this node holds it;
-// source ranges are heeded, and ports that the service does not have are refused.
+// TestPoolAddress checks that machines on the link reach a service by its pool address while this node holds it,
+// that source ranges apply, and that ports the service does not have are rejected.
 func TestPoolAddress(t *testing.T) {
 	const vip = "192.168.77.50"
 	w := newWorld(t)
@@ -166,7 +167,7 @@ func TestPoolAddress(t *testing.T) {
 	require.Error(t, err)
 	seen("client", client.String())
 
-	// A node with the service's only ready endpoint takes the address.
+	// Another node with the service's only ready endpoint takes over the address.
 	w.objects.deliver(others, lb)
 	w.objects.deliver(nil, machineNode("n2", "192.168.77.2", true))
 	w.objects.deliver(nil, slice("lb", 8080, pod.String()+"@n2"))
@@ -184,8 +185,8 @@ func TestPoolAddress(t *testing.T) {
 	require.False(t, w.answers(vip))
 }
 
-// isAnswered asks until a machine answers ARP for an address: the kernel asks for a fraction of a second, which a busy
-// machine may need for the answer.
+// isAnswered retries until a machine answers ARP for an address. The kernel waits only a fraction of a second for
+// the answer, which a busy machine may exceed.
 func (w *world) isAnswered(ip, why string) {
 	w.t.Helper()
 	for end := time.Now().Add(patience); !w.answers(ip); {
@@ -193,7 +194,6 @@ func (w *world) isAnswered(ip, why string) {
 	}
 }
 
-// answers reports whether the outside finds a machine that answers ARP for an address.
 func (w *world) answers(ip string) (found bool) {
 	must(w.in("outside", func() error {
 		h, err := netlink.NewHandle()

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// big is the state of 5,000 services with three endpoints each, one in ten of them with a node port.
+// big returns the state of 5,000 services with three endpoints each, one in ten with a node port.
 func big() (*state, []types.NamespacedName) {
 	s := newState()
 	plans := map[types.NamespacedName]*servicePlan{}
@@ -52,7 +52,7 @@ func benchKernel(b *testing.B) *kernel {
 	return k
 }
 
-// BenchmarkFullSync writes 5,000 services in one transaction, as at a start.
+// BenchmarkFullSync writes 5,000 services in one transaction, as at startup.
 func BenchmarkFullSync(b *testing.B) {
 	k := benchKernel(b)
 	s, _ := big()
@@ -61,7 +61,7 @@ func BenchmarkFullSync(b *testing.B) {
 	}
 }
 
-// BenchmarkUpdate changes one of 5,000 services: "scale" has one endpoint more or less, "move" as many in other places.
+// BenchmarkUpdate changes one of 5,000 services: "scale" adds or removes an endpoint, "move" replaces all endpoints.
 func BenchmarkUpdate(b *testing.B) {
 	k := benchKernel(b)
 	s, names := big()

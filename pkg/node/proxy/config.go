@@ -12,30 +12,32 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// Config of New and Reset. Reset needs Prefix only.
+// Config configures New and Reset. Reset needs only Prefix.
 type Config struct {
 	Client   client.Interface
 	NodeName string
-	// NodeIP is the node's IPv4 address, on which node ports are served and as which clients from outside are masqueraded.
+	// NodeIP is the node's IPv4 address. Node ports are served on it, and masqueraded clients get it as their
+	// source.
 	NodeIP netip.Addr
-	// NodePortAddresses are additional addresses for node ports, besides NodeIP and 127.0.0.1. The latter reaches only
-	// pods on this node.
+	// NodePortAddresses are served for node ports in addition to NodeIP and 127.0.0.1. Through 127.0.0.1 only pods
+	// on this node are reachable.
 	NodePortAddresses []netip.Addr
-	// ServiceCIDR is the first range of cluster IPs, of which ServiceCIDR objects are more, and ClusterCIDR that of all
-	// nodes' pods. If ClusterCIDR is invalid, pods are treated as outside of the cluster for externalTrafficPolicy Local.
+	// ServiceCIDR is the first range of cluster IPs; ServiceCIDR objects add more. ClusterCIDR is the range of all
+	// pods. If ClusterCIDR is not set, externalTrafficPolicy Local treats pods as clients from outside the cluster.
 	ServiceCIDR, ClusterCIDR netip.Prefix
-	// Local services are served by this node at the given address instead of by endpoints, such as the cluster's DNS.
+	// Local maps services, such as the cluster's DNS, to the address on this node that serves them instead of
+	// endpoints.
 	Local map[types.NamespacedName]netip.AddrPort
-	// Ports are those on which the nodes themselves serve (the API, the agent, DNS): no service gets them on a node's
-	// address. 22 (SSH) is always included.
+	// Ports are the ports on which nodes themselves serve (API, agent, DNS). No service gets them on a node's
+	// address. Port 22 (SSH) is always included.
 	Ports []uint16
 	// Metrics registers the proxy's metrics; it may be nil.
 	Metrics prometheus.Registerer
-	Prefix  string       // of the nftables table's name; default "coracle"
+	Prefix  string       // prefix of the nftables table's name; default "coracle"
 	Logger  *slog.Logger // default slog.Default()
 }
 
-// Validate sets defaults and returns an error for invalid fields.
+// Validate sets defaults and checks all fields.
 func (c *Config) Validate() error {
 	if err := c.fill(); err != nil {
 		return err

@@ -10,7 +10,8 @@ import (
 
 const protocolUDP = unix.IPPROTO_UDP
 
-// flows matches tracked UDP connections to frontends whose destination is not one of the frontend's endpoints.
+// flows maps UDP frontends to their endpoints. It matches the tracked connections to these frontends that lead to
+// any other destination.
 type flows map[Frontend]map[netip.AddrPort]bool
 
 // MatchConntrackFlow implements netlink.CustomConntrackFilter.
@@ -27,7 +28,7 @@ func (f flows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
 	return !ok || !endpoints[netip.AddrPortFrom(answers, flow.Reverse.SrcPort)]
 }
 
-// forget removes them. It walks all tracked connections of the node.
+// forget deletes the conntrack entries that stale matches. It walks all tracked connections of the node.
 func forget(stale flows) error {
 	_, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.FAMILY_V4, stale)
 	return err

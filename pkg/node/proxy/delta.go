@@ -9,47 +9,46 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// set is one of the sets and maps in the kernel.
+// set identifies one of the table's sets and maps in the kernel.
 type set int
 
 const (
 	setServices   set = iota // frontend -> chain
-	setInside                // the same for packets of this node and its pods, where it differs
+	setInside                // overrides setServices for packets from this node and its pods
 	setEndpoints             // frontend . number -> address . port
 	setBackends              // slot . number -> address . port
-	setMembers               // slot . number -> member, with session affinity
+	setMembers               // slot . number -> member; only with session affinity
 	setTargets               // slot . member -> address . port
 	setMasquerade            // frontend
 	setHairpin               // address . address
-	setRestricted            // frontend of a load balancer with source ranges
-	setSources               // frontend . client, as ranges: the first key and the last
-	setVirtual               // address of the pool
+	setRestricted            // load balancer frontend with source ranges
+	setSources               // frontend . client, as intervals
+	setVirtual               // address from the pool
 	setCount
 )
 
-// verdicts reports whether the set leads to chains.
+// verdicts reports whether the set maps to chains.
 func (s set) verdicts() bool { return s == setServices || s == setInside }
 
-// named reports whether the elements have the names of their services as comments.
+// named reports whether elements carry the service's name as a comment.
 func (s set) named() bool {
 	return s.verdicts() || s == setBackends || s == setMembers || s == setTargets
 }
 
-// element is an entry of a set. Keys and values have the kernel's encoding; the value of a verdict is a chain's name.
+// element is an entry of a set. Keys and values are encoded as in the kernel; the value of a verdict is a chain's
+// name.
 type element struct {
 	set set
 	key string
 }
 
-// chain is what a chain does: it selects one of count endpoints, which it finds by the frontend or, if it has a slot,
-// in that.
+// chain selects one of count endpoints. It looks up the endpoint by slot or, if slot is zero, by frontend.
 type chain struct {
 	count    int
 	slot     slot
 	affinity uint32
 }
 
-// use is a chain and the number of services that use it.
 type use struct {
 	chain
 	services int
@@ -57,9 +56,9 @@ type use struct {
 
 const shards = 64
 
-// chain returns the chain for the backend's frontends and its name, such as endpoints-3-17 or
-// backend-default/web/TCP/80. Services with the same number of endpoints share chains, of which there are several, so
-// that two services that are called alternately do not share one round robin.
+// chain returns the name and content of the chain for the backend's frontends, such as endpoints-3-17 or
+// backend-default/web/TCP/80. Services with the same number of endpoints share a chain. There are several such
+// chains (shards), so that two services called in alternation do not share one round robin.
 func (b *backend) chain() (string, chain) {
 	if b.apart() {
 		return "backend-" + b.name, chain{len(b.endpoints), b.slot, b.affinity}
@@ -69,14 +68,13 @@ func (b *backend) chain() (string, chain) {
 	}
 }
 
-// claim is a service's claim to an element.
 type claim struct {
 	service types.NamespacedName
 	value   string
 }
 
-// state is the actual or desired state of the kernel: the plan of each service, the owner of each frontend, and the
-// claims to each element. Services claim the elements of the frontends that they own; hairpin elements may be shared.
+// state is the actual or desired content of the kernel's table: each service's plan, each frontend's owner and the
+// claims to each element. A service claims elements only for frontends it owns. Only hairpin elements may be shared.
 type state struct {
 	plans  map[types.NamespacedName]*servicePlan
 	owners owners
@@ -91,15 +89,15 @@ func newState() *state {
 		chains: map[string]use{}}
 }
 
-// delta is the content of one transaction: remove elements, remove chains, add chains, add elements. An element whose
-// value changes is removed and added, a chain that changes is added again.
+// delta is the content of one transaction, in this order: remove elements, remove chains, add chains, add elements.
+// A changed element is removed and added; a changed chain is added again.
 type delta struct {
 	remove, add []element
-	values      map[element]claim // of those in add
+	values      map[element]claim // the values of the elements in add
 	addChain    map[string]chain
 	dropChain   []string
 	touched     []types.NamespacedName // the services whose plans or frontends changed
-	// stale are UDP frontends whose endpoints or service changed, so that conntrack entries may point elsewhere.
+	// stale are the UDP frontends whose owner or endpoints changed; conntrack entries may lead to former endpoints.
 	stale map[Frontend]bool
 }
 
@@ -107,16 +105,16 @@ func (d *delta) empty() bool {
 	return len(d.remove) == 0 && len(d.add) == 0 && len(d.addChain) == 0 && len(d.dropChain) == 0
 }
 
-// apply updates the state with new plans (an empty plan removes the service), and returns the difference.
+// apply updates the state with new plans and returns the difference. An empty plan removes the service.
 func (s *state) apply(plans map[types.NamespacedName]*servicePlan) *delta {
 	d := &delta{values: map[element]claim{}, addChain: map[string]chain{}, stale: map[Frontend]bool{}}
-	before := map[element][]claim{} // those to affected elements
+	before := map[element][]claim{} // previous claims to the affected elements
 	touch := func(e element) {
 		if _, seen := before[e]; !seen {
 			before[e] = s.claims[e]
 		}
 	}
-	chains := map[string]use{} // the affected ones as they were
+	chains := map[string]use{} // previous content of the affected chains
 	plans = s.settle(plans, d)
 	d.touched = slices.SortedFunc(maps.Keys(plans), compareNames)
 	for _, name := range d.touched {
@@ -183,7 +181,8 @@ func (s *state) apply(plans map[types.NamespacedName]*servicePlan) *delta {
 	return d
 }
 
-// useChains counts one service more or less that uses chains, and notes as they were those that it sees first.
+// useChains adds n to the number of services that use each chain. It records in before the previous value of each
+// chain that is not yet there.
 func (s *state) useChains(all map[string]chain, n int, before map[string]use) {
 	for name, c := range all {
 		u := s.chains[name]
@@ -211,7 +210,6 @@ func (s *state) unclaim(e element, service types.NamespacedName) {
 	}
 }
 
-// everything returns the delta from an empty table to the state.
 func (s *state) everything() *delta {
 	d := &delta{
 		values:   make(map[element]claim, len(s.claims)),
@@ -244,13 +242,12 @@ func compareNames(a, b types.NamespacedName) int {
 	return 1
 }
 
-// empty reports whether the plan has no elements.
 func (p *servicePlan) empty() bool {
 	return len(p.frontends) == 0 && len(p.backends) == 0 && len(p.hairpin) == 0 && len(p.refused) == 0 &&
 		len(p.virtual) == 0 && p.healthPort == 0
 }
 
-// elements returns the elements of a plan, without those of frontends that another service owns.
+// elements returns the plan's elements, except for frontends that another service owns.
 func (p *servicePlan) elements(lost map[Frontend]types.NamespacedName) map[element]string {
 	if p == nil {
 		return nil
@@ -320,7 +317,7 @@ func (p *servicePlan) elements(lost map[Frontend]types.NamespacedName) map[eleme
 	return all
 }
 
-// chains returns the chains that the plan's frontends need, whoever owns them.
+// chains returns the chains that the plan's backends need, regardless of who owns the frontends.
 func (p *servicePlan) chains() map[string]chain {
 	if p == nil {
 		return nil
@@ -333,10 +330,10 @@ func (p *servicePlan) chains() map[string]chain {
 	return all
 }
 
-// word encodes a number that the kernel computes, in host byte order.
+// word encodes a number in host byte order, as the kernel's numgen does.
 func word(n uint32) string { return string(binary.NativeEndian.AppendUint32(nil, n)) }
 
-// noteStale records UDP frontends that are new or lost an endpoint: conntrack entries would still direct a client's
+// noteStale records UDP frontends that are new or lost an endpoint. Conntrack entries would keep sending a client's
 // packets to the previous destination.
 func (d *delta) noteStale(old, now *servicePlan, others func(Frontend) bool) {
 	if old == nil {
@@ -353,7 +350,7 @@ func (d *delta) noteStale(old, now *servicePlan, others func(Frontend) bool) {
 			for e := range was {
 				lost = lost || !is[e]
 			}
-			// Without endpoints packets were rejected, so there are no entries.
+			// A frontend without endpoints rejected its packets, so it has no conntrack entries.
 			if lost {
 				d.stale[f] = true
 			}
@@ -361,7 +358,7 @@ func (d *delta) noteStale(old, now *servicePlan, others func(Frontend) bool) {
 	}
 }
 
-// flows returns to where clients of UDP frontends may stay connected.
+// flows returns, for each given UDP frontend, the endpoints to which clients may stay connected.
 func (s *state) flows(frontends map[Frontend]bool) flows {
 	all := make(flows, len(frontends))
 	for f := range frontends {

@@ -9,11 +9,9 @@ import (
 	"github.com/google/nftables"
 )
 
-// dumped is how many elements of a set Dump writes.
 const dumped = 1000
 
-// Dump writes the nftables tables whose names begin with prefix, for people who look for an error where there is no
-// nft.
+// Dump writes the nftables tables whose names begin with prefix. It is for debugging on machines without nft.
 func Dump(w io.Writer, prefix string) error {
 	conn, err := nftables.New()
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
-// mark has a service planned again. Called with the lock held.
+// mark schedules a new plan for a service. The caller must hold p.mu.
 func (p *Proxy) mark(name types.NamespacedName) {
 	p.dirty[name] = true
 	p.notify()
 }
 
-// notify has the kernel synced. Called with the lock held.
+// notify wakes Run to sync the kernel. The caller must hold p.mu.
 func (p *Proxy) notify() {
 	p.received++
 	select {
@@ -70,12 +70,12 @@ func (p *Proxy) sliceHandler() toolscache.ResourceEventHandler {
 	})
 }
 
-// handler calls set for each event.
 func handler[T ctrl.Object](guard *run.Guard, set func(object T, there bool)) toolscache.ResourceEventHandler {
 	return handlerMoving(guard, set, func(T) string { return "" })
 }
 
-// handlerMoving also removes an object from its previous group when its group changes.
+// handlerMoving returns a handler that calls unguarded for each event, within guard. If an update changes an
+// object's group, it removes the old object first.
 func handlerMoving[T ctrl.Object](guard *run.Guard, unguarded func(object T, there bool),
 	group func(T) string) toolscache.ResourceEventHandler {
 	set := func(object T, there bool) {

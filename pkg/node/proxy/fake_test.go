@@ -17,13 +17,13 @@ import (
 	"github.com/coracle-dev/coracle/pkg/client"
 )
 
-// fakeCache tells handlers of objects, as informers do.
+// fakeCache delivers objects to handlers, like informers.
 type fakeCache struct {
 	ctrlcache.Cache
 	mu       sync.Mutex
 	handlers map[string][]toolscache.ResourceEventHandler
 	objects  map[string]ctrl.Object
-	events   []*corev1.Event // that were written
+	events   []*corev1.Event // events written by the proxy
 }
 
 type fakeClient struct {
@@ -49,7 +49,7 @@ func (c *fakeCache) GetInformer(_ context.Context, o ctrl.Object,
 	return &fakeInformer{cache: c, kind: fmt.Sprintf("%T", o)}, nil
 }
 
-// tell makes a change: before is nil for a new object, now for one that is gone.
+// deliver reports a change to the handlers: before is nil for a new object, now for a deleted one.
 func (c *fakeCache) deliver(before, now ctrl.Object) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

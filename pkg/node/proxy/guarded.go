@@ -10,26 +10,27 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// SSH is never redirected from a node.
+// portSSH is never redirected from a node.
 const portSSH = 22
 
-// apiService is the service whose endpoints are the API servers.
 var apiService = types.NamespacedName{Namespace: "default", Name: "kubernetes"}
 
-// Guarded are the addresses and ports that no service may have as an external address: whoever may create services can
-// set spec.externalIPs (CVE-2020-8554), and some controller status.loadBalancer. It is immutable once in use.
+// Guarded lists the addresses and ports that no service may claim as an external address: anyone who may create
+// services can set spec.externalIPs (CVE-2020-8554), and load balancer controllers set status.loadBalancer. It is
+// not modified once in use.
 type Guarded struct {
-	// Services are the ranges of cluster IPs, which only the server allocates; Ranges are these and that of pods.
+	// Services are the ranges of cluster IPs, which only the API server allocates. Ranges adds the pod range to
+	// them.
 	Services, Ranges []netip.Prefix
-	// Nodes are the addresses of all nodes, and Ports those on which the nodes themselves serve: the API, the agent, DNS,
+	// Nodes are the addresses of all nodes. Ports are the ports on which nodes themselves serve: API, agent, DNS,
 	// SSH.
 	Nodes map[netip.Addr]bool
 	Ports []uint16
-	// API are the addresses of all API servers.
+	// API holds the addresses of all API servers.
 	API map[netip.AddrPort]bool
 }
 
-// refuse returns why a service must not have a frontend, or "".
+// refuse returns why a service must not have a frontend, or "". A nil Guarded refuses only unreachable addresses.
 func (g *Guarded) refuse(f Frontend) string {
 	if !f.Addr.IsGlobalUnicast() {
 		return fmt.Sprintf("%s is not an address that clients can reach", f.Addr)
@@ -45,7 +46,7 @@ func (g *Guarded) refuse(f Frontend) string {
 	return g.refusePort(f)
 }
 
-// refusePort is refuse for an address known to be a node's.
+// refusePort is refuse for an address that is known to belong to a node.
 func (g *Guarded) refusePort(f Frontend) string {
 	switch {
 	case g == nil:
@@ -57,7 +58,7 @@ func (g *Guarded) refusePort(f Frontend) string {
 	return ""
 }
 
-// newGuarded returns the current Guarded. Called with the lock held.
+// newGuarded builds the current Guarded. The caller must hold p.mu.
 func (p *Proxy) newGuarded() *Guarded {
 	g := &Guarded{
 		Nodes: map[netip.Addr]bool{p.NodeIP: true},
@@ -91,7 +92,7 @@ func (p *Proxy) newGuarded() *Guarded {
 	return g
 }
 
-// setNode records a node's addresses, whether it takes traffic of load balancers, and of this node the zone.
+// setNode records a node's addresses and its part in load balancing and, for this node, the zone.
 func (p *Proxy) setNode(n *corev1.Node, there bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -122,9 +123,10 @@ func (p *Proxy) setNode(n *corev1.Node, there bool) {
 	}
 }
 
-// recheckGuarded plans all services with external addresses again. Called with the lock held.
+// recheckGuarded schedules new plans for all services with external addresses or node ports. The caller must hold
+// p.mu.
 func (p *Proxy) recheckGuarded() {
-	p.node.Guarded = nil // computed when it is next needed
+	p.node.Guarded = nil // the next sync computes it
 	for name, s := range p.services {
 		if len(s.Spec.ExternalIPs)+len(s.Status.LoadBalancer.Ingress) > 0 || s.Spec.Type != corev1.ServiceTypeClusterIP {
 			p.mark(name)
@@ -133,7 +135,7 @@ func (p *Proxy) recheckGuarded() {
 	p.notify()
 }
 
-// recheckHints plans all services again whose endpoints have hints. Called with the lock held.
+// recheckHints schedules new plans for all services whose endpoints have hints. The caller must hold p.mu.
 func (p *Proxy) recheckHints() {
 	for name, list := range p.slices {
 		for _, s := range list {
@@ -145,7 +147,7 @@ func (p *Proxy) recheckHints() {
 	}
 }
 
-// complain records an event for external addresses that a service does not get, once per change.
+// complain logs the external addresses that a service does not get and records events for them, once per change.
 func (p *Proxy) complain(name types.NamespacedName, complaints []string) {
 	slices.Sort(complaints)
 	complaints = slices.Compact(complaints)

@@ -69,8 +69,8 @@ func TestWhatIsGuarded(t *testing.T) {
 	}
 }
 
-// TestWhoHasAFrontend: whatever services want it, come and go, a frontend is its owner's alone, in all that belongs to
-// it.
+// TestWhoHasAFrontend checks that only a frontend's owner has elements for it, however services are added, changed
+// and deleted.
 func TestWhoHasAFrontend(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	wanted := Frontend{netip.MustParseAddr("10.43.0.1"), 6, 80} // a's cluster IP
@@ -140,8 +140,8 @@ func TestWhoHasAFrontend(t *testing.T) {
 	})
 }
 
-// TestServicesOfOtherProxies: with its label a service, or a slice, is left alone, and without it served again. A
-// service that takes what is guarded gets an event.
+// TestServicesOfOtherProxies checks that a service or slice with the label of another proxy is ignored, and served
+// again without the label. A service that claims guarded addresses gets an event.
 func TestServicesOfOtherProxies(t *testing.T) {
 	w := newWorld(t)
 	a := w.pod("a")
@@ -193,7 +193,8 @@ func TestServicesOfOtherProxies(t *testing.T) {
 	w.stop()
 }
 
-// TestAPlanThatPanics: the service stays as it was, the others are served, and a sync that panics is begun anew.
+// TestAPlanThatPanics checks that a service whose plan panics keeps its rules while others are served, and that a
+// sync that panics starts again.
 func TestAPlanThatPanics(t *testing.T) {
 	w := newWorld(t)
 	a := w.pod("a")
@@ -209,7 +210,7 @@ func TestAPlanThatPanics(t *testing.T) {
 			}
 			if s != nil && s.Name == "worse" && panics < 2 {
 				panics++
-				return nil // panics where nobody expects it
+				return nil // makes sync panic outside of plan
 			}
 			return plan(n, s, e, before)
 		}

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// health serves the healthCheckNodePort of services with externalTrafficPolicy Local, by which load balancers check
-// whether this node has endpoints.
+// health serves the healthCheckNodePort of services with externalTrafficPolicy Local. Load balancers use it to check
+// whether this node has ready endpoints.
 type health struct {
 	log    *slog.Logger
 	done   sync.WaitGroup
@@ -33,8 +33,8 @@ func newHealth(log *slog.Logger) *health {
 	return &health{log: log, served: map[types.NamespacedName]*served{}}
 }
 
-// set sets the ports and numbers of local endpoints of some services. It closes ports before it opens others: one may
-// go from one service to another.
+// set updates the ports and local endpoint counts of some services. It closes ports before it opens others, because
+// a port may move from one service to another.
 func (h *health) set(plans map[types.NamespacedName]*servicePlan) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,7 +64,7 @@ func (h *health) set(plans map[types.NamespacedName]*servicePlan) {
 
 func (s *served) close() {
 	if s.listener != nil {
-		_ = s.listener.Close() // also if the server has not got hold of it yet
+		_ = s.listener.Close() // Serve may not have registered it yet
 		_ = s.server.Close()
 	}
 }
@@ -97,7 +97,6 @@ func (h *health) listen(name types.NamespacedName, s *served) {
 	h.done.Go(func() { _ = server.Serve(l) })
 }
 
-// stop closes all ports and waits.
 func (h *health) stop() {
 	h.mu.Lock()
 	for name, s := range h.served {

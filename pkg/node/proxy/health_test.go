@@ -13,8 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestHealthPortsMove: a port that a service gives up is another's at once, whichever is looked at first, and one that
-// somebody else had is taken later.
+// TestHealthPortsMove checks that a port that one service releases goes to another at once, in any order, and that a
+// port in use by another process is opened later.
 func TestHealthPortsMove(t *testing.T) {
 	lo, err := netlink.LinkByName("lo")
 	require.NoError(t, err)

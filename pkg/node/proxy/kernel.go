@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// affinityLimit is the maximum number of clients with session affinity. Further clients have none.
+	// affinityLimit is the maximum number of tracked clients with session affinity. Further clients get no affinity.
 	affinityLimit = 65536
-	// piece is the number of elements per message, whose length is a 16-bit number: one with a chain's name and a comment
-	// has up to 350 bytes.
+	// piece is the number of elements per netlink message. A message's length is a 16-bit number, and an element
+	// with a chain name and a comment takes up to 350 bytes.
 	piece = 150
-	// buffer is the size of the socket's buffers, in bytes, for a full sync of the largest cluster; memory is used only as
-	// needed.
+	// buffer is the size of the socket buffers in bytes, enough to sync the largest cluster at once. The kernel uses
+	// memory only as needed.
 	buffer = 64 << 20
 )
 
@@ -28,22 +28,22 @@ func tableName(prefix string) string { return prefix + "_proxy" }
 
 // kernel writes our nftables table. It is not safe for concurrent use.
 //
-// nft, and what uses its library (firewalld, for example), reads the rules of all tables whatever it is to do, and
-// aborts where it cannot turn a rule back into its language. So the result of a map may be looked up in no other map
-// within a rule, nor be stored by dynset, and keys have no immediate values.
+// nft and users of its library, such as firewalld, decode the rules of all tables, and abort at a rule that they
+// cannot express in nft's language. So within a rule, a map's result is neither the key of another map nor stored by
+// dynset, and keys contain no immediate values.
 type kernel struct {
 	conn     *nftables.Conn
 	table    *nftables.Table
 	sets     [setCount]*nftables.Set
-	affinity *nftables.Set   // client . slot -> member, written by the packets
-	fixed    map[string]bool // the chains that do not depend on services
+	affinity *nftables.Set   // client . slot -> member; packets update it
+	fixed    map[string]bool // chains that do not depend on services
 	config   *Config
-	ranges   []netip.Prefix // of cluster IPs
+	ranges   []netip.Prefix // the served ranges of cluster IPs
 }
 
 func newKernel(c *Config) (*kernel, error) {
 	conn, err := nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(conn *netlink.Conn) error {
-		// Without CAP_NET_ADMIN the machine's limit applies, and large syncs may fail with an error.
+		// Without CAP_NET_ADMIN the system's limit applies, and large syncs may fail.
 		return errors.Join(conn.SetReadBuffer(buffer), conn.SetWriteBuffer(buffer))
 	}))
 	if err != nil {
@@ -51,7 +51,7 @@ func newKernel(c *Config) (*kernel, error) {
 	}
 	t := &nftables.Table{Family: nftables.TableFamilyIPv4, Name: tableName(c.Prefix)}
 	concat := nftables.MustConcatSetType
-	// A mark is the one type for numbers that nft prints everywhere.
+	// Mark is the only number type that nft prints everywhere.
 	ip, proto, port, number := nftables.TypeIPAddr, nftables.TypeInetProto, nftables.TypeInetService, nftables.TypeMark
 	front, to := concat(ip, proto, port), concat(ip, port)
 	k := &kernel{conn: conn, table: t, config: c}
@@ -112,7 +112,8 @@ func newKernel(c *Config) (*kernel, error) {
 	return k, nil
 }
 
-// set completes a set. Set IDs are only unique within a transaction, so they can be constants.
+// set fills in the remaining fields of a set. IDs need to be unique only within a transaction, so they are
+// constants.
 func (k *kernel) set(is nftables.Set, number set) *nftables.Set {
 	is.Table, is.ID = k.table, uint32(number)+1
 	is.IsMap = is.DataType.Name != ""
@@ -120,9 +121,10 @@ func (k *kernel) set(is nftables.Set, number set) *nftables.Set {
 	return &is
 }
 
-// replace rewrites the table in one transaction: packets see either the old or the new rules. Base chains are kept,
-// because a packet that passes the hooks while they are replaced may match neither the old nor the new chain; so are
-// the clients with session affinity. Only a table of another layout is replaced as a whole.
+// replace rewrites the table in one transaction: packets see either the old or the new rules. It keeps the base
+// chains, because a packet passing the hooks during their replacement could match neither the old nor the new chain.
+// It also keeps the session affinity of clients. If the table has another layout, or that fails, the table is
+// created anew.
 func (k *kernel) replace(d *delta) error {
 	there, err := k.conn.ListChainsOfTableFamily(k.table.Family)
 	if err != nil {
@@ -159,7 +161,7 @@ func (k *kernel) replace(d *delta) error {
 	return fill()
 }
 
-// sameLayout reports whether the table, which has these chains, has the sets of this version, or is not there.
+// sameLayout reports whether the table, which has the given chains, has this version's sets or does not exist.
 func (k *kernel) sameLayout(chains []*nftables.Chain) bool {
 	if len(chains) == 0 {
 		return true
@@ -175,12 +177,11 @@ func (k *kernel) sameLayout(chains []*nftables.Chain) bool {
 	return !slices.ContainsFunc(sets, func(s *nftables.Set) bool { return !ours[s.Name] })
 }
 
-// update applies a delta in one transaction.
 func (k *kernel) update(d *delta) error {
 	if err := k.elements(d.remove, nil); err != nil {
 		return err
 	}
-	// A chain is removed after, and added before, the elements that refer to it.
+	// Remove chains after, and add them before, the elements that refer to them.
 	for _, name := range d.dropChain {
 		k.conn.FlushChain(&nftables.Chain{Table: k.table, Name: name})
 		k.conn.DelChain(&nftables.Chain{Table: k.table, Name: name})
@@ -197,7 +198,8 @@ func (k *kernel) update(d *delta) error {
 	return nil
 }
 
-// elements adds or removes elements, in one message per piece.
+// elements adds all elements with their values, or removes them if values is nil, in messages of at most piece
+// elements.
 func (k *kernel) elements(all []element, values map[element]claim) error {
 	slices.SortFunc(all, func(a, b element) int { return cmp.Compare(a.set, b.set) })
 	for len(all) > 0 {
@@ -215,7 +217,7 @@ func (k *kernel) elements(all []element, values map[element]claim) error {
 					e.Val = []byte(c.value)
 				}
 				if all[n].set.named() {
-					e.Comment = c.service.String() // at most 127 bytes, and nft prints 127
+					e.Comment = c.service.String() // at most 127 bytes, as many as nft prints
 				}
 			}
 			batch = append(batch, e)
@@ -235,7 +237,7 @@ func (k *kernel) elements(all []element, values map[element]claim) error {
 
 func (k *kernel) close() error { return k.conn.CloseLasting() }
 
-// reset removes the table.
+// reset deletes the table. It succeeds if the table does not exist.
 func (k *kernel) reset() error {
 	k.conn.DelTable(k.table)
 	if err := k.conn.Flush(); err != nil && !errors.Is(err, unix.ENOENT) {

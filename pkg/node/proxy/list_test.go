@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/test/netns"
 )
 
-// TestNftListsAll: nft can list the table with every kind of service in it, and says what is whose.
+// TestNftListsAll checks that nft can list a table with every kind of service, including the services' names.
 func TestNftListsAll(t *testing.T) {
 	w := newWorld(t)
 	a, client := w.pod("a"), w.pod("client")
@@ -76,7 +76,7 @@ func TestNftListsAll(t *testing.T) {
 	require.Regexp(t, client.String()+` \. 0x[0-9a-f]{8} \. 0x[0-9a-f]{8} timeout 3h expires .* : `+a.String(), text)
 }
 
-// TestOtherLayout: the table of another version is replaced as a whole, nothing of it stays.
+// TestOtherLayout checks that a table from another version is replaced completely.
 func TestOtherLayout(t *testing.T) {
 	for name, table := range map[string]string{
 		"a set with the name of one of ours": "map endpoints { type mark . mark . mark : ipv4_addr . inet_service\n }",

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 )
 
-// metrics have kube-proxy's names.
+// metrics uses kube-proxy's metric names.
 type metrics struct {
 	duration prometheus.Observer
 	last     prometheus.Gauge
@@ -18,7 +18,7 @@ type metrics struct {
 	status Status
 }
 
-// Status is how the last sync went.
+// Status describes the last sync.
 type Status struct {
 	// Services is the number of known services.
 	Services int `json:"services"`
@@ -47,7 +47,6 @@ func newMetrics(reg prometheus.Registerer, p *Proxy) *metrics {
 	return m
 }
 
-// synced records the result of a sync.
 func (m *metrics) synced(began time.Time, err error) {
 	now := time.Now()
 	m.duration.Observe(now.Sub(began).Seconds())

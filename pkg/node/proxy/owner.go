@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// class is the kind of address by which a service claims a frontend. Of two services, the one with the lower class owns
-// it: cluster IPs are allocated by the server, external addresses are set by whoever may create services.
+// class is the kind of address through which a service claims a frontend. The service with the lowest class owns the
+// frontend: the API server allocates cluster IPs, but anyone who may create services can set external addresses.
 type class byte
 
 const (
@@ -19,19 +19,18 @@ const (
 	byExternal
 )
 
-// claimant is a service that claims a frontend.
 type claimant struct {
 	service types.NamespacedName
 	class   class
-	created int64 // seconds
+	created int64 // creation time in seconds since 1970
 }
 
-// compare orders claimants, the owner first: by class, age and name.
+// compare orders claimants by class, age and name; the first is the owner.
 func (c claimant) compare(o claimant) int {
 	return cmp.Or(cmp.Compare(c.class, o.class), cmp.Compare(c.created, o.created), compareNames(c.service, o.service))
 }
 
-// owners are the claimants of each frontend; the first owns it.
+// owners lists the claimants of each frontend, sorted. The first owns it.
 type owners map[Frontend][]claimant
 
 func (o owners) of(f Frontend) types.NamespacedName {
@@ -41,7 +40,7 @@ func (o owners) of(f Frontend) types.NamespacedName {
 	return types.NamespacedName{}
 }
 
-// change records a service's new plan, and returns the previous owner of each affected frontend.
+// change records a service's new plan. It stores the previous owner of each affected frontend in was.
 func (o owners) change(name types.NamespacedName, old, now *servicePlan, was map[Frontend]types.NamespacedName) {
 	touch := func(f Frontend) {
 		if _, seen := was[f]; !seen {
@@ -74,7 +73,7 @@ func (o owners) change(name types.NamespacedName, old, now *servicePlan, was map
 	}
 }
 
-// lost returns the frontends of a plan that another service owns, or nil.
+// lost returns the frontends of a plan that other services own, with their owners, or nil.
 func (o owners) lost(name types.NamespacedName, p *servicePlan) (lost map[Frontend]types.NamespacedName) {
 	if p == nil {
 		return nil
@@ -90,7 +89,8 @@ func (o owners) lost(name types.NamespacedName, p *servicePlan) (lost map[Fronte
 	return lost
 }
 
-// settle updates the owners with the new plans, and adds the plans of services that gain or lose a frontend.
+// settle updates the owners with the new plans. It returns the plans together with the unchanged plans of services
+// that gained or lost a frontend.
 func (s *state) settle(plans map[types.NamespacedName]*servicePlan, d *delta) map[types.NamespacedName]*servicePlan {
 	was := map[Frontend]types.NamespacedName{}
 	for name, now := range plans {
@@ -111,13 +111,13 @@ func (s *state) settle(plans map[types.NamespacedName]*servicePlan, d *delta) ma
 			}
 		}
 		if f.Protocol == protocolUDP && before.Name != "" && now.Name != "" {
-			d.stale[f] = true // no entry for the previous owner's endpoints may remain
+			d.stale[f] = true // conntrack must forget the previous owner's endpoints
 		}
 	}
 	return all
 }
 
-// complaints returns which frontends of a service are refused or owned by another service.
+// complaints returns which of a service's frontends were refused or belong to another service.
 func (s *state) complaints(name types.NamespacedName) []string {
 	p := s.plans[name]
 	if p == nil {

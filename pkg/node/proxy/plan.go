@@ -11,18 +11,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Node is what a plan depends on besides the service and its endpoints.
+// Node is the input of a plan other than the service and its endpoints.
 type Node struct {
 	Name string
-	// Zone is the node's label topology.kubernetes.io/zone.
+	// Zone is the value of the node's label topology.kubernetes.io/zone.
 	Zone string
-	// Addresses are those on which node ports are served: the node's addresses, and loopback.
+	// Addresses serve node ports: the node's addresses and loopback.
 	Addresses []netip.Addr
-	// Local services are served by this node at the given address, whatever their endpoints.
+	// Local maps services to the address on this node that serves them, whatever their endpoints.
 	Local map[types.NamespacedName]netip.AddrPort
 	// Guarded are the external addresses that services may not have; nil means none.
 	Guarded *Guarded
-	// Holders are the nodes that may answer ARP for addresses of the pool, by name.
+	// Holders are the names of the nodes that may answer ARP for pool addresses.
 	Holders []string
 }
 
@@ -33,39 +33,38 @@ type Frontend struct {
 	Port     uint16
 }
 
-// slot identifies a set of endpoints: a hash of its name and its service's UID. With 64 bits, the probability of a
-// collision among 10,000 slots is below 10^-11, and the server chooses the UID, so that nobody can look for a name
-// whose slot is another service's.
+// slot identifies a backend: a hash of its name and its service's UID. With 64 bits, the probability of a collision
+// among 10,000 slots is below 10^-11. Since the API server chooses the UID, users cannot search for a name that
+// collides with another service's slot.
 type slot [8]byte
 
-// backend are the endpoints of a slot in the order of their numbers.
+// backend is the endpoints of a slot, ordered by number.
 type backend struct {
 	slot      slot
-	name      string // service, protocol and port, and whether there are only local endpoints: default/web/TCP/80/local
+	name      string // service, protocol and port; "/local" if it has only local endpoints: default/web/TCP/80/local
 	endpoints []netip.AddrPort
-	frontends int    // how many lead to it
-	inside    bool   // some lead to it for packets of this node and its pods only
+	frontends int    // number of frontends that lead to it
+	inside    bool   // some frontends lead here only for packets from this node and its pods
 	affinity  uint32 // timeout of session affinity in seconds; 0 means none
-	// members are what clients with session affinity are bound to instead of the numbers, one of each endpoint as long as
-	// it is there.
+	// members identify the endpoints for clients with session affinity, one per endpoint. Unlike a number, a member
+	// stays the same as long as its endpoint exists.
 	members []netip.Addr
 }
 
-// maxCopies is the maximum number of elements by which the kernel has endpoints of a backend more than once. A service
-// with a node port has two frontends more, one with a load balancer on the nodes' addresses as many as there are nodes.
+// maxCopies is the maximum number of redundant elements for the endpoints of a shared chain's backend. A node port
+// adds two frontends; a load balancer on the nodes' addresses adds one per node.
 const maxCopies = 256
 
-// maxElements limits what one service, with ports times endpoints, makes the kernel and this process hold: 0.4 kB for
-// each, and up to 10 us when it changes. Ports beyond it are not served.
+// maxElements limits what one service (ports times endpoints) can allocate in the kernel and in this process: about
+// 0.4 kB per element, and up to 10 us when it changes. Ports beyond the limit are not served.
 const maxElements = 100_000
 
-// apart reports whether the endpoints are in the kernel once for all frontends, with a chain of their own, rather than
-// once for each frontend.
+// apart reports whether the backend has a chain of its own, which stores its endpoints once for all frontends.
+// Otherwise they are stored once per frontend.
 func (b *backend) apart() bool {
 	return b.affinity > 0 || b.inside || (b.frontends-1)*len(b.endpoints) > maxCopies
 }
 
-// action is what is done with packets to a frontend.
 type action struct {
 	verdict verdict
 	backend slot
@@ -76,41 +75,41 @@ type verdict byte
 
 const (
 	balance verdict = iota
-	reject          // there are no endpoints
-	drop            // there are no local endpoints, and only local ones are used
+	reject          // no endpoints
+	drop            // the policy is Local and no endpoint is on this node
 )
 
 // servicePlan is the desired state of one service in the kernel.
 type servicePlan struct {
-	// frontends apply to all packets, except that inside overrides them for packets of this node and its pods
-	// (externalTrafficPolicy Local).
+	// frontends apply to all packets. With externalTrafficPolicy Local, inside overrides them for packets from this
+	// node and its pods.
 	frontends, inside map[Frontend]action
 	backends          map[slot]*backend
 	// masquerade are the frontends whose clients are masqueraded, so that replies return through this node.
 	masquerade map[Frontend]bool
-	// hairpin are the endpoints on this node: one that connects to itself through the service must be masqueraded.
+	// hairpin are the endpoints on this node. An endpoint that connects to itself through the service needs
+	// masquerading.
 	hairpin map[netip.Addr]bool
 	// healthPort is the healthCheckNodePort, or 0.
 	healthPort  uint16
 	healthCount int
-	// flows are the UDP frontends, with the endpoints to which clients that have one may stay connected. As with TCP, and
-	// upstream, that depends neither on policies nor on hints, nor on whether an endpoint that is still serving
-	// terminates.
+	// flows maps UDP frontends to the endpoints to which connected clients may stay connected. As for TCP, and as
+	// upstream, this depends neither on traffic policies nor on hints, nor on whether a serving endpoint terminates.
 	flows map[Frontend]map[netip.AddrPort]bool
-	// created is the service's creation time, in seconds.
+	// created is the service's creation time, in seconds since 1970.
 	created int64
-	// restricted are the frontends of load balancers that only clients of these ranges may use.
+	// restricted maps load balancer frontends to the only client ranges that may use them.
 	restricted map[Frontend][]netip.Prefix
-	// virtual are the addresses of the pool that the service has, held those for which this node answers ARP.
+	// virtual are the service's pool addresses. held are those for which this node answers ARP.
 	virtual, held []netip.Addr
-	// refused are the external addresses that the service does not get, with the reason.
+	// refused are the reasons why the service does not get some external addresses or ports.
 	refused []string
 }
 
-// labelProxyName marks services that another proxy implements, whatever its value.
+// labelProxyName marks services that another proxy implements. Any value counts.
 const labelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// plan computes the desired state of a service; svc is nil for a deleted one. It is a pure function. Endpoints that are
+// plan computes the desired state of a service; svc is nil for a deleted service. It has no side effects. Endpoints
 // in before keep their numbers, so that a change of one endpoint changes one or two elements in the kernel.
 func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice, before *servicePlan) *servicePlan {
 	p := &servicePlan{frontends: map[Frontend]action{}, inside: map[Frontend]action{}, backends: map[slot]*backend{},
@@ -145,18 +144,17 @@ func plan(node Node, svc *corev1.Service, endpoints []*discoveryv1.EndpointSlice
 	return p
 }
 
-// candidate is an endpoint of one port.
 type candidate struct {
 	to    netip.AddrPort
 	hints *discoveryv1.EndpointHints
 }
 
-// chosen are endpoints of one port.
 type chosen struct {
-	// all are those for this node, here those of them that are on it: ready ones or, if there are none, those that are
-	// serving while terminating (KEP-1669). Those for this node are all, unless hints prefer some of them.
+	// all are the endpoints that this node uses, here the ones on this node. Both hold ready endpoints or, if there
+	// are none, endpoints that are serving while terminating (KEP-1669). Hints narrow all, but not here.
 	all, here []netip.AddrPort
-	// readyHere are those on this node that are ready, serving all to which what is connected may stay connected.
+	// readyHere are the ready endpoints on this node. serving are all endpoints to which existing connections may
+	// stay.
 	readyHere, serving []netip.AddrPort
 }
 
@@ -219,9 +217,9 @@ func choose(node Node, portName string, protocol corev1.Protocol, endpoints []*d
 	return c
 }
 
-// preferred returns the ready endpoints that their hints give this node (KEP-2433, KEP-4444, KEP-3015): those for the
-// node or else those for its zone, if every endpoint says for which ones it is and some are for this one. Otherwise it
-// returns all.
+// preferred returns the ready endpoints that the hints assign to this node (KEP-2433, KEP-4444, KEP-3015): the
+// endpoints for the node or else for its zone. A kind of hint counts only if all endpoints have it and at least one
+// matches; otherwise preferred returns all endpoints.
 func preferred(node Node, ready []candidate) []netip.AddrPort {
 	forNode := func(h *discoveryv1.EndpointHints) (hinted, ours bool) {
 		return len(h.ForNodes) > 0, slices.ContainsFunc(h.ForNodes, func(n discoveryv1.ForNode) bool {
@@ -245,7 +243,7 @@ func preferred(node Node, ready []candidate) []netip.AddrPort {
 	return all
 }
 
-// hinted returns the endpoints whose hints are ours, none if one of all has no hint.
+// hinted returns the endpoints whose hints match this node, or nil if any endpoint has no hint of this kind.
 func hinted(ready []candidate, of func(*discoveryv1.EndpointHints) (hinted, ours bool)) (near []netip.AddrPort) {
 	for _, c := range ready {
 		if c.hints == nil {
@@ -267,7 +265,7 @@ func sorted(e []netip.AddrPort) []netip.AddrPort {
 	return slices.Compact(e)
 }
 
-// renumber orders now so that endpoints that are in before keep their positions, as far as now is long enough.
+// renumber orders now so that endpoints that are in before keep their positions, if the positions still exist.
 func renumber(before, now []netip.AddrPort) []netip.AddrPort {
 	fresh := make(map[netip.AddrPort]bool, len(now))
 	for _, e := range now {
@@ -300,7 +298,7 @@ func slotOf(name string) slot {
 	return slot(sum[:8])
 }
 
-// addresses parses IPv4 addresses, and drops others and duplicates.
+// addresses parses IPv4 addresses. It drops duplicates and everything else.
 func addresses(texts []string, more ...string) []netip.Addr {
 	var all []netip.Addr
 	for _, text := range slices.Concat(texts, more) {
@@ -335,8 +333,9 @@ func (f Frontend) key() string {
 	return string(append(b, 0, 0))
 }
 
-// nameMembers sets the members of a backend with session affinity. Endpoints that are in before, which may be nil, keep
-// theirs; a new one has its address or, if another has that, one that no endpoint can have.
+// nameMembers sets the members of a backend with session affinity. Endpoints in before (which may be nil) keep their
+// members. A new endpoint's member is its address or, if that is taken, a free one of 0.0.0.0/8, which no endpoint
+// can have.
 func (b *backend) nameMembers(before *backend) {
 	known, taken := map[netip.AddrPort]netip.Addr{}, map[netip.Addr]bool{}
 	if before != nil && before.affinity > 0 {

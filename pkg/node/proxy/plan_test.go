@@ -31,7 +31,7 @@ func service(name, ip string, change ...func(*corev1.Service)) *corev1.Service {
 	return s
 }
 
-// endpoint is address@node with optional marks: ! not ready, ~ terminating and serving.
+// slice parses endpoints of the form address@node with optional marks: ! not ready, ~ terminating and serving.
 func slice(service string, port int32, endpoints ...string) *discoveryv1.EndpointSlice {
 	s := &discoveryv1.EndpointSlice{AddressType: discoveryv1.AddressTypeIPv4,
 		ObjectMeta: metav1.ObjectMeta{
@@ -199,9 +199,9 @@ func TestPlan(t *testing.T) {
 		describe(plan(local, service("a", "10.43.0.5"), nil, nil)))
 }
 
-// TestHints: endpoints are preferred by their hints, as upstream's kube-proxy does it.
+// TestHints checks that hints select endpoints as in upstream's kube-proxy.
 func TestHints(t *testing.T) {
-	// An endpoint is address@node, with the nodes and zones that its hints name.
+	// endpoint is address@node; nodes and zones are the ones in its hints.
 	type hinted struct{ endpoint, nodes, zones string }
 	const one, two, three = "10.42.0.3:8080", "10.42.1.3:8080", "10.42.2.3:8080"
 	for name, c := range map[string]struct {
@@ -258,7 +258,7 @@ func TestHints(t *testing.T) {
 	}
 }
 
-// TestHintsAndLocalPolicy: what serves local endpoints alone takes those of this node, whatever the hints.
+// TestHintsAndLocalPolicy checks that the policy Local uses this node's endpoints regardless of hints.
 func TestHintsAndLocalPolicy(t *testing.T) {
 	s := slice("a", 8080, "10.42.0.3@n1", "10.42.1.3@n2")
 	s.Endpoints[0].Hints = &discoveryv1.EndpointHints{ForZones: []discoveryv1.ForZone{{Name: "b"}}}
@@ -275,7 +275,7 @@ func TestHintsAndLocalPolicy(t *testing.T) {
 	require.Contains(t, lines, "hairpin 10.42.0.3")
 }
 
-// TestZoneOfNode: services with hints follow the zone of this node, and no others.
+// TestZoneOfNode checks that a new zone of this node causes new plans only for services with hints.
 func TestZoneOfNode(t *testing.T) {
 	p := &Proxy{
 		Config: Config{NodeName: "n1"}, wake: make(chan struct{}, 1), nodes: map[string]machine{},
@@ -303,7 +303,8 @@ func TestZoneOfNode(t *testing.T) {
 	require.Len(t, set("n1", "b"), 1)
 }
 
-// TestRenumber: the result holds what it should, and those that stay keep their numbers where they can.
+// TestRenumber checks that the result contains exactly the new endpoints, and that remaining ones keep their numbers
+// if possible.
 func TestRenumber(t *testing.T) {
 	gen := rapid.Custom(func(t *rapid.T) []netip.AddrPort {
 		var all []netip.AddrPort
@@ -324,7 +325,7 @@ func TestRenumber(t *testing.T) {
 	})
 }
 
-// model is a kernel for tests: it refuses what the real one refuses.
+// model is a kernel for tests. It rejects what the real one rejects.
 type model struct {
 	elements map[element]claim
 	chains   map[string]chain
@@ -359,7 +360,7 @@ func (m *model) apply(t require.TestingT, d *delta) {
 		require.NotContains(t, m.elements, e)
 		c := d.values[e]
 		if !e.set.verdicts() {
-			c.service = types.NamespacedName{} // only these have comments
+			c.service = types.NamespacedName{} // other sets have no comments
 		}
 		m.elements[e] = c
 	}
@@ -368,8 +369,8 @@ func (m *model) apply(t require.TestingT, d *delta) {
 	}
 }
 
-// TestDelta: whatever happens to the services, in whatever groups, the kernel ends with what the services ask for, and
-// never gets an impossible transaction. Services fight for external addresses and share endpoints.
+// TestDelta checks that after any changes of services, in any batches, the kernel's content is what the services
+// require, and that no transaction is invalid. Services compete for external addresses and share endpoints.
 func TestDelta(t *testing.T) {
 	names := []string{"a", "b", "c", "d"}
 	rapid.Check(t, func(t *rapid.T) {
@@ -429,7 +430,7 @@ func TestDelta(t *testing.T) {
 	})
 }
 
-// TestMembers: each endpoint has another member, which it keeps whatever becomes of the others.
+// TestMembers checks that members are unique, and that an endpoint keeps its member when others change.
 func TestMembers(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var before *backend
@@ -456,7 +457,7 @@ func TestMembers(t *testing.T) {
 	})
 }
 
-// TestSlotsCannotBeChosen: names, which users choose, do not say which slot a service has.
+// TestSlotsCannotBeChosen checks that names, which users choose, do not determine a service's slot.
 func TestSlotsCannotBeChosen(t *testing.T) {
 	slots := map[slot]bool{}
 	for _, uid := range []types.UID{"a", "b"} {
@@ -468,7 +469,7 @@ func TestSlotsCannotBeChosen(t *testing.T) {
 	require.Len(t, slots, 2)
 }
 
-// TestCopiesAreBounded: endpoints are in the kernel about once, however many frontends lead to them.
+// TestCopiesAreBounded checks that endpoints are in the kernel about once, however many frontends lead to them.
 func TestCopiesAreBounded(t *testing.T) {
 	for _, frontends := range []int{1, 3, 500} {
 		for _, n := range []int{1, 100, 500} {
@@ -493,8 +494,8 @@ func TestCopiesAreBounded(t *testing.T) {
 	}
 }
 
-// TestElementsAreBounded: a service with many ports and many endpoints is served as far as there is room for it, and
-// says so.
+// TestElementsAreBounded checks that a service with too many ports and endpoints is served up to the limit and
+// reports the rest.
 func TestElementsAreBounded(t *testing.T) {
 	for name, c := range map[string]struct{ ports, endpoints, externals, served int }{
 		"as usual":      {20, 1000, 0, 20},
@@ -539,7 +540,7 @@ func TestElementsAreBounded(t *testing.T) {
 	}
 }
 
-// TestChangeIsSmall: one endpoint more or less is a handful of elements, however many there are.
+// TestChangeIsSmall checks that adding or removing an endpoint changes few elements, however many endpoints exist.
 func TestChangeIsSmall(t *testing.T) {
 	name := types.NamespacedName{Namespace: "default", Name: "a"}
 	var endpoints []string

@@ -17,17 +17,17 @@ type servicePlanner struct {
 	svc       *corev1.Service
 	name      types.NamespacedName
 	endpoints []*discoveryv1.EndpointSlice
-	// affinity is how long a client stays with an endpoint, in seconds; 0 means that it does not.
+	// affinity is the timeout of session affinity in seconds; 0 means none.
 	affinity                  uint32
 	insideLocal, outsideLocal bool
-	// ranges are the clients that load balancers let in, if they are restricted.
+	// ranges are the client ranges that may use the load balancer addresses, if restricted.
 	ranges                  []netip.Prefix
 	restricted              bool
 	clusterIPs, externalIPs []netip.Addr
-	// local are the ready endpoints of all ports on this node, for the health check: load balancers leave a node whose
-	// endpoints end.
+	// local are the addresses of ready endpoints on this node, for the health check: load balancers are to avoid a
+	// node that has only terminating endpoints.
 	local map[netip.Addr]bool
-	// budget is the number of kernel elements that the service may still make.
+	// budget is the number of kernel elements that the service may still add.
 	budget int
 }
 
@@ -57,7 +57,7 @@ func newServicePlanner(node Node, svc *corev1.Service, endpoints []*discoveryv1.
 	return s
 }
 
-// port adds the port of index i. It returns false if the service has too many.
+// port adds the port at index i. It returns false once the service exceeds its budget.
 func (s *servicePlanner) port(i int) bool {
 	port := &s.svc.Spec.Ports[i]
 	number, ok := protocols[port.Protocol]
@@ -91,11 +91,10 @@ func (s *servicePlanner) port(i int) bool {
 	return true
 }
 
-// portPlanner adds the frontends of one port.
 type portPlanner struct {
 	*servicePlanner
 	port    *corev1.ServicePort
-	number  uint8 // of the protocol
+	number  uint8 // IP protocol number
 	are     chosen
 	serving map[netip.AddrPort]bool
 }
@@ -127,7 +126,6 @@ func (t *portPlanner) frontends() {
 	}
 }
 
-// put adds a frontend.
 func (t *portPlanner) put(f Frontend, onlyLocal bool, class class) {
 	t.plan.frontends[f] = t.to(onlyLocal, class)
 	if t.number == protocolUDP {
@@ -143,7 +141,7 @@ func (t *portPlanner) outside(f Frontend, class class, refuse func(Frontend) str
 		return
 	}
 	if _, has := p.frontends[f]; has {
-		return // it is of a lower class
+		return // that claim has a lower class
 	}
 	t.put(f, t.outsideLocal, class)
 	if !t.outsideLocal {
@@ -157,7 +155,7 @@ func (t *portPlanner) outside(f Frontend, class class, refuse func(Frontend) str
 	p.inside[f] = a
 }
 
-// to returns the action for the endpoints of the port, all or only the ones on this node, and makes their backend.
+// to returns the action for the port's endpoints, or only the ones on this node, and adds their backend to the plan.
 func (t *portPlanner) to(onlyLocal bool, class class) action {
 	p := t.plan
 	these, none := t.are.all, reject

@@ -1,19 +1,17 @@
-// Package proxy implements services on a node: it translates Services and EndpointSlices into one nftables table, and
+// Package proxy implements services on a node: it translates Services and EndpointSlices into one nftables table and
 // updates it incrementally.
 //
-// A verdict map leads from a frontend (address, protocol, port) to a chain. Chains are shared by all services with the
-// same number of endpoints; they take the next number in round robin, and look up the endpoint of (frontend, number) in
-// one map for all services. A change of a service therefore changes a few map elements, whatever the number of
-// services. Only a backend with session affinity, with frontends that lead elsewhere from outside, or with many
-// frontends has a chain of its own. nft can list all of it (see kernel).
+// A verdict map leads from a frontend (address, protocol, port) to a chain, which picks a number in round robin and
+// looks up the endpoint of (frontend, number) in one map for all services. Services with the same number of
+// endpoints share chains, so a changed service changes a few map elements, however many services exist. Some
+// backends have their own chain, such as those with session affinity (see apart).
 //
-// A frontend is owned by one service: the one with the cluster IP, else the node port, else the external address, and
-// of several the oldest. External addresses cannot overlap the cluster's own (see Guarded); refusals are reported by an
-// event on the service. For the addresses of load balancers that are from the pool, one node answers ARP (see
-// balance.go).
+// One service owns a frontend: the one with the cluster IP, else the node port, else the external address, and among
+// equals the oldest. Services cannot claim the cluster's own addresses (see Guarded). For pool addresses one node
+// answers ARP (see balance.go).
 //
-// Its invariant: state is exactly the content of the kernel's table; after an error the whole table is rewritten in
-// one transaction. The table stays in place when the proxy stops, so that services keep working; Reset removes it.
+// Its invariant: state is exactly the content of the kernel's table. After an error the whole table is rewritten in
+// one transaction. The table outlives the proxy, so that services keep working; Reset removes it.
 package proxy
 
 import (
@@ -48,46 +46,46 @@ type Proxy struct {
 	kernel *kernel
 	health *health
 	arp    *announce.Announcer
-	// held are the addresses for which this node answers ARP, moved is set if they changed since they were announced, and
-	// arpError is the last error.
+	// held are the addresses for which this node answers ARP. moved is set if they changed since the last
+	// announcement; arpError is the error of the last announcement.
 	held     map[types.NamespacedName][]netip.Addr
 	moved    bool
 	arpError string
 	events   *events.Recorder
 	guard    run.Guard
 	metrics  *metrics
-	// Ready is closed when the kernel has all services that existed when Run was called.
+	// Ready is closed once the kernel has all services that existed when Run was called.
 	run.Readiness
-	wake chan struct{} // capacity 1: something is dirty
+	wake chan struct{} // capacity 1: there are changes to sync
 
 	mu       sync.Mutex
 	node     Node
-	nodes    map[string]machine // all, by name
+	nodes    map[string]machine // by name
 	ranges   map[string]*networkingv1.ServiceCIDR
-	refresh  bool // the holders changed: announce all addresses that are held
+	refresh  bool // the holders changed: announce all held addresses again
 	services map[types.NamespacedName]*corev1.Service
-	slices   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by the slice's name
+	slices   map[types.NamespacedName]map[string]*discoveryv1.EndpointSlice // by service, then by slice name
 	dirty    map[types.NamespacedName]bool
 	lost     bool   // another program removed the table
-	received uint64 // number of changes
-	done     uint64 // number of changes that the kernel has
+	received uint64 // number of received changes
+	done     uint64 // number of changes that are in the kernel
 
-	state  *state // owned by Run's goroutine
+	state  *state // only Run's goroutine uses it
 	broken bool   // the kernel's table may differ from state
-	// stale are the UDP frontends whose conntrack entries are to be checked once the kernel has the state.
+	// stale are the UDP frontends whose conntrack entries to clean up after the next successful sync.
 	stale   map[Frontend]bool
 	plan    func(Node, *corev1.Service, []*discoveryv1.EndpointSlice, *servicePlan) *servicePlan
-	guarded *Guarded // from which the kernel's ranges were made
-	routed  bool     // the routes are those to the kernel's ranges
-	// refused are the reported reasons why ranges are not served.
+	guarded *Guarded // the value from which the kernel's ranges were computed
+	routed  bool     // the routes match the kernel's ranges
+	// refused are the reasons, already reported, why ranges are not served.
 	refused map[netip.Prefix]string
-	// complaints are the reported ones, by service.
+	// complaints are the complaints already reported, by service.
 	complaints map[types.NamespacedName][]string
 }
 
 var _ run.Component = (*Proxy)(nil)
 
-// New returns a Proxy. It changes nothing before Run is called.
+// New returns a Proxy. It changes nothing on the node until Run is called.
 func New(c Config) (*Proxy, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -121,8 +119,7 @@ func texts(all []netip.Addr) []string {
 // Name implements run.Component.
 func (p *Proxy) Name() string { return "proxy" }
 
-// retryFirst and retryMost are the first and the maximum back-off after a failed transaction, before everything is
-// rewritten.
+// retryFirst and retryMost are the first and the longest back-off after a failed transaction.
 const (
 	retryFirst = 100 * time.Millisecond
 	retryMost  = 30 * time.Second
@@ -152,7 +149,7 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	} {
 		end, err := client.Follow(ctx, p.Client.Cache(), what.object, what.handler)
 		if ctx.Err() != nil {
-			return nil // the error is caused by the end of ctx
+			return nil // the error results from the cancelled context
 		}
 		if err != nil {
 			return err
@@ -191,7 +188,7 @@ func (p *Proxy) Run(ctx context.Context) (err error) {
 	}
 }
 
-// syncGuarded calls sync. After a panic the state is unknown, and the next sync rewrites everything.
+// syncGuarded calls sync and recovers from a panic. After a panic the next sync rewrites everything.
 func (p *Proxy) syncGuarded() (err error) {
 	panicked := p.guard.Do("sync", func() { err = p.sync() })
 	if panicked == nil {
@@ -203,7 +200,7 @@ func (p *Proxy) syncGuarded() (err error) {
 		p.dirty[name] = true
 	}
 	p.mu.Unlock()
-	fresh, err := newKernel(&p.Config) // the old one may have an incomplete transaction
+	fresh, err := newKernel(&p.Config) // the old one may hold an incomplete transaction
 	if err != nil {
 		return errors.Join(panicked, err)
 	}
@@ -213,7 +210,6 @@ func (p *Proxy) syncGuarded() (err error) {
 	return panicked
 }
 
-// sync applies the current services to the kernel.
 func (p *Proxy) sync() error {
 	p.mu.Lock()
 	dirty := p.dirty
@@ -242,7 +238,7 @@ func (p *Proxy) sync() error {
 	err := p.serveRanges(node.Guarded)
 	plans := make(map[types.NamespacedName]*servicePlan, len(inputs))
 	for name, in := range inputs {
-		// A service whose plan panics keeps its rules until it changes again.
+		// If the plan of a service panics, the service keeps its rules until it changes again.
 		_ = p.guard.Do("plan", func() {
 			plans[name] = p.plan(node, in.service, in.slices, p.state.plans[name])
 		}, "service", name)
@@ -271,7 +267,7 @@ func (p *Proxy) sync() error {
 	if err != nil {
 		return err
 	}
-	if p.moved || refresh || p.arpError != "" { // traffic comes once the rules for it are there
+	if p.moved || refresh || p.arpError != "" { // only now, since announcing attracts traffic that needs the rules
 		p.moved = false
 		p.announce(refresh)
 	}
@@ -290,10 +286,10 @@ func (p *Proxy) sync() error {
 	return nil
 }
 
-// Table returns the name of the table.
+// Table returns the name of the nftables table.
 func (p *Proxy) Table() string { return tableName(p.Prefix) }
 
-// Rewrite has Run write the table again, which another program removed.
+// Rewrite makes Run write the table again after another program removed it.
 func (p *Proxy) Rewrite(context.Context) error {
 	p.mu.Lock()
 	p.lost = true
@@ -305,7 +301,7 @@ func (p *Proxy) Rewrite(context.Context) error {
 	return nil
 }
 
-// Reset removes the table and the routes, also those of a killed process. It is idempotent.
+// Reset removes the table and the routes, including what a killed process left. It may be repeated.
 func Reset(_ context.Context, c Config) error {
 	if err := c.fill(); err != nil {
 		return err
@@ -317,5 +313,5 @@ func Reset(_ context.Context, c Config) error {
 	return errors.Join(k.reset(), k.close(), c.removeRoutes(nil))
 }
 
-// Reset calls the function Reset for this proxy. Its Run must have returned.
+// Reset calls the function Reset with the proxy's configuration. Run must have returned.
 func (p *Proxy) Reset(ctx context.Context) error { return Reset(ctx, p.Config) }

@@ -12,7 +12,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 )
 
-// setRange records a ServiceCIDR (KEP-1880). Config.ServiceCIDR is one of them.
+// setRange records or removes a ServiceCIDR (KEP-1880). Config.ServiceCIDR is also present as an object.
 func (p *Proxy) setRange(s *networkingv1.ServiceCIDR, there bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -28,7 +28,7 @@ func (p *Proxy) setRange(s *networkingv1.ServiceCIDR, there bool) {
 	p.recheckGuarded()
 }
 
-// prefixes returns the IPv4 ranges of all ServiceCIDRs and of the options. Called with the lock held.
+// prefixes returns the IPv4 ranges of Config.ServiceCIDR and of all ServiceCIDRs. The caller must hold p.mu.
 func (p *Proxy) prefixes() []netip.Prefix {
 	var all []netip.Prefix
 	if p.ServiceCIDR.IsValid() {
@@ -45,7 +45,6 @@ func (p *Proxy) prefixes() []netip.Prefix {
 	return slices.Compact(all)
 }
 
-// serveRanges sets the kernel's ranges.
 func (p *Proxy) serveRanges(g *Guarded) error {
 	if g == p.guarded {
 		return nil
@@ -61,9 +60,9 @@ func (p *Proxy) serveRanges(g *Guarded) error {
 	return nil
 }
 
-// serve returns those of all ranges in which this node routes and rejects addresses that no service has: that of the
-// options, and the others unless machines have addresses there, which would be cut off. A service that has such an
-// address is served all the same.
+// serve returns the ranges that this node routes, and in which it rejects addresses that no service has. It always
+// includes Config.ServiceCIDR. It excludes other ranges that contain a node's address or overlap one of the node's
+// networks, since serving them would cut those machines off. Services with addresses in excluded ranges still work.
 func (p *Proxy) serve(all []netip.Prefix, nodes map[netip.Addr]bool) ([]netip.Prefix, error) {
 	var networks []netip.Prefix
 	if len(all) > 1 {
@@ -98,7 +97,6 @@ func (p *Proxy) serve(all []netip.Prefix, nodes map[netip.Addr]bool) ([]netip.Pr
 	return served, nil
 }
 
-// refuseRange logs and records that a range is not served.
 func (p *Proxy) refuseRange(c netip.Prefix, why string) {
 	p.Logger.Warn("ignoring range of services", "range", c, "reason", why)
 	p.mu.Lock()
@@ -114,7 +112,6 @@ func (p *Proxy) refuseRange(c netip.Prefix, why string) {
 	}
 }
 
-// ownNetworks returns the networks that this node's interfaces are in.
 func ownNetworks() ([]netip.Prefix, error) {
 	addresses, err := netlink.AddrList(nil, netlink.FAMILY_V4)
 	if err != nil {

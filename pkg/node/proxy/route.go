@@ -12,16 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routeProtocol marks our routes as Coracle's (see rtnetlink(7)), metric as that of this installation.
+// routeProtocol marks routes as Coracle's (see rtnetlink(7)). The metric tells apart installations on one machine.
 const routeProtocol netlink.RouteProtocol = 0xd2
 
 func (c *Config) metric() int {
 	sum := sha256.Sum256([]byte(c.Prefix))
-	return int(binary.BigEndian.Uint32(sum[:])>>1) + 1 // 0 would let the kernel match any
+	return int(binary.BigEndian.Uint32(sum[:])>>1) + 1 // not 0, which matches any metric
 }
 
-// route sets routes to ranges of cluster IPs with the node's source address, so that processes of the node can connect
-// to them without a default route, and removes those to others.
+// route adds routes to the ranges of cluster IPs with the node's source address, and removes routes to other ranges.
+// Without them processes of the node could not connect to cluster IPs on a machine that has no default route.
 func (p *Proxy) route(ranges []netip.Prefix) error {
 	lo, err := netlink.LinkByName("lo")
 	if err != nil {
@@ -46,7 +46,7 @@ func (p *Proxy) route(ranges []netip.Prefix) error {
 	return p.removeRoutes(ranges)
 }
 
-// removeRoutes removes the routes of route, except those to some ranges.
+// removeRoutes removes the routes that route added, except routes to the given ranges.
 func (c *Config) removeRoutes(except []netip.Prefix) error {
 	routes, err := netlink.RouteListFiltered(netlink.FAMILY_V4,
 		&netlink.Route{Protocol: routeProtocol, Table: unix.RT_TABLE_MAIN},

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The chains that do not depend on services. Others are those of delta.
+// These chains do not depend on services. For the others see backend.chain.
 const (
 	chainReject     = "refused"
 	chainDrop       = "ignored"
@@ -22,7 +22,7 @@ const (
 	chainMasquerade = "mark-for-masquerade"
 )
 
-// r returns the nth of the sixteen 32-bit registers. Concatenated keys and values are in consecutive registers.
+// r returns the nth of the sixteen 32-bit registers. Concatenated keys and values occupy consecutive registers.
 func r(n uint32) uint32 { return unix.NFT_REG32_00 + n }
 
 // chain adds a chain, or flushes an existing one.
@@ -110,10 +110,10 @@ func (k *kernel) baseChains() {
 
 // balanceChain selects the next endpoint and redirects the connection to it.
 //
-// A backend's slot is in its rules as two generators of one number: nft has no other word for a number in a key. With
-// session affinity a client that has a member of the backend keeps it while that is there. The packet's priority holds
-// the member between two rules, or two maps: it has no meaning before a packet is forwarded, which sets it; it is lost
-// only for the first packet of a connection from this node itself.
+// Rules contain a backend's slot as two number generators with one value each, the only way in nft's language to put
+// a constant number into a key. With session affinity, a client with a member of the backend keeps it while the
+// member exists. The packet's priority field carries the member between two rules or two maps. The field has no
+// meaning until forwarding sets it; a value from a local process is lost only for the first packet of a connection.
 func (k *kernel) balanceChain(name string, c chain) {
 	ch := k.chain(&nftables.Chain{Name: name})
 	number := func(reg uint32) []expr.Any { return generate(reg, c.count, 0) }
@@ -147,17 +147,17 @@ func (k *kernel) balanceChain(name string, c chain) {
 	k.rule(ch, "a client that has a member", client, find, setPriority(4), loadPriority(4),
 		store(unix.NFT_DYNSET_OP_UPDATE), send)
 	k.rule(ch, "others get the next one", backend(0), number(2), k.lookup(setMembers, r(0), r(4)), setPriority(4))
-	// Delete first, since an update does not change an existing element. The rule ends without effect if the set is full.
+	// Delete first, since an update does not change an existing element. If the set is full, the rule has no effect.
 	k.rule(ch, "", client, loadPriority(4), store(dynsetDelete), store(unix.NFT_DYNSET_OP_UPDATE))
 	k.rule(ch, "", send)
 }
 
-// redirect redirects a connection to the address and port in the first registers.
+// redirect redirects a connection to the address in register 0 and the port in register 1.
 func redirect() []expr.Any {
 	return []expr.Any{&expr.NAT{Type: expr.NATTypeDestNAT, Family: unix.NFPROTO_IPV4, RegAddrMin: r(0), RegProtoMin: r(1)}}
 }
 
-// generate loads one of count numbers from offset on, in turn.
+// generate loads the numbers from offset to offset+count-1 in turn.
 func generate(reg uint32, count int, offset uint32) []expr.Any {
 	return []expr.Any{
 		&expr.Numgen{Register: r(reg), Modulus: uint32(count), Offset: offset, Type: unix.NFT_NG_INCREMENTAL},
@@ -202,7 +202,7 @@ func loadProtocol(reg uint32) []expr.Any {
 	return []expr.Any{&expr.Meta{Key: expr.MetaKeyL4PROTO, Register: r(reg)}}
 }
 
-// frontendTo loads destination, protocol and port: the key of frontends.
+// frontendTo loads destination address, protocol and port, the key of a frontend, into three registers.
 func frontendTo(reg uint32) []expr.Any {
 	return slices.Concat(loadDestination(reg), loadProtocol(reg+1),
 		[]expr.Any{&expr.Payload{DestRegister: r(reg + 2), Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}})
@@ -212,7 +212,7 @@ func protocolIs(p byte) []expr.Any {
 	return append(loadProtocol(0), &expr.Cmp{Op: expr.CmpOpEq, Register: r(0), Data: []byte{p}})
 }
 
-// inPrefix matches if the address in the first register is in the prefix or, inverted, if it is not.
+// inPrefix matches if the address that load puts into register 0 is in the prefix or, inverted, if it is not.
 func inPrefix(load []expr.Any, p netip.Prefix, invert bool) []expr.Any {
 	mask := binary.BigEndian.AppendUint32(nil, ^uint32(0)<<(32-p.Bits()))
 	op := expr.CmpOpEq
@@ -232,15 +232,14 @@ func redirected() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: r(0), Data: make([]byte, 4)}}
 }
 
-// masqueraded is the bit of a packet's mark for connections whose source is to be translated, which is known before
-// their destination is. It is kube-proxy's, which other software leaves alone. Conntrack's original destination would
-// do without a mark, but nft and what uses it (firewalld, for example) cannot list a table in which that is a part of a
-// key: they abort.
+// masqueraded is the bit of a packet's mark for connections whose source is to be translated, which is decided
+// before their destination is translated. It is kube-proxy's bit, so other software leaves it alone. Conntrack's
+// original destination would avoid the mark, but nft and firewalld abort on a table with that as part of a key.
 const masqueraded = 0x4000
 
 func loadMark() []expr.Any { return []expr.Any{&expr.Meta{Key: expr.MetaKeyMARK, Register: r(0)}} }
 
-// setMark keeps some bits of the packet's mark, and inverts others.
+// setMark keeps the bits in keep of the packet's mark, then inverts the bits in invert.
 func setMark(keep, invert uint32) []expr.Any {
 	return append(loadMark(), masked(keep, invert), &expr.Meta{
 		Key:            expr.MetaKeyMARK,
@@ -249,12 +248,11 @@ func setMark(keep, invert uint32) []expr.Any {
 	})
 }
 
-// marked matches packets with the bit masqueraded.
 func marked() []expr.Any {
 	return append(loadMark(), masked(masqueraded, 0), &expr.Cmp{Op: expr.CmpOpNeq, Register: r(0), Data: make([]byte, 4)})
 }
 
-// masked applies a mask and an exclusive or to the first register, in the byte order of the machine.
+// masked applies a mask and an exclusive or to register 0, in host byte order.
 func masked(mask, xor uint32) expr.Any {
 	return &expr.Bitwise{
 		SourceRegister: r(0),

@@ -80,7 +80,7 @@ func TestTraffic(t *testing.T) {
 	inTurn("client", "tcp", "198.51.100.1:80", nodeAddr)
 	_ = outside
 
-	for range 6 { // an endpoint that reaches itself sees the node, one that reaches another is seen by its address
+	for range 6 { // "a" sees the node's address if it reaches itself; others see the address of "a"
 		answer, err := w.ask("a", "tcp", "10.43.0.10:80")
 		require.NoError(t, err)
 		require.Contains(t, []string{"a " + nodeAddr.String(), "b " + a.String(), "c " + a.String()}, answer)
@@ -90,7 +90,7 @@ func TestTraffic(t *testing.T) {
 			_, err := w.ask(where, "tcp", to)
 			require.ErrorIs(t, err, unix.ECONNREFUSED, "%s -> %s", where, to)
 			_, err = w.ask(where, "udp", to)
-			if where == "" { // the kernel refuses to send at all
+			if where == "" { // the kernel does not send at all
 				require.ErrorIs(t, err, unix.EPERM, "%s -> %s", where, to)
 			} else {
 				require.ErrorIs(t, err, unix.ECONNREFUSED, "%s -> %s", where, to)
@@ -98,7 +98,7 @@ func TestTraffic(t *testing.T) {
 		}
 	}
 
-	// Another process takes over without a gap: connections go on being made all the while.
+	// Another process takes over while connections are made continuously, without a failure.
 	stop := make(chan struct{})
 	var asking sync.WaitGroup
 	asking.Go(func() {
@@ -121,7 +121,6 @@ func TestTraffic(t *testing.T) {
 	close(stop)
 	asking.Wait()
 
-	// Endpoints go and come.
 	w.objects.deliver(endpoints, slice("web", 8080, b.String()+"@n1"))
 	w.settle()
 	for range 4 {
@@ -135,8 +134,8 @@ func TestTraffic(t *testing.T) {
 	require.ErrorIs(t, err, unix.ECONNREFUSED)
 }
 
-// TestFurtherRanges: cluster IPs of a ServiceCIDR are routed and rejected like those of the options, unless machines
-// have addresses there.
+// TestFurtherRanges checks that cluster IPs of a ServiceCIDR are routed and rejected like Config.ServiceCIDR, unless
+// machines have addresses in the range.
 func TestFurtherRanges(t *testing.T) {
 	w := newWorld(t)
 	a, client := w.pod("a"), w.pod("client")
@@ -172,7 +171,7 @@ func TestFurtherRanges(t *testing.T) {
 	require.False(t, routed("10.99.0.77"))
 	require.True(t, routed("10.43.0.77"))
 	require.False(t, routed("192.168.77.9"))
-	answer, err := w.ask("client", "tcp", "10.99.0.10:80") // the service itself stays
+	answer, err := w.ask("client", "tcp", "10.99.0.10:80") // the service still works
 	require.NoError(t, err)
 	require.Equal(t, "a "+client.String(), answer)
 	w.objects.deliver(wide, nil)
@@ -180,8 +179,8 @@ func TestFurtherRanges(t *testing.T) {
 	require.True(t, routed("10.43.0.77"))
 }
 
-// TestUDPForgets: a client that is connected to an endpoint stays so while that serves, as with TCP, and gets another
-// one when it is gone, also if somebody has taken the table away.
+// TestUDPForgets checks that a UDP client stays with its endpoint while that serves, as with TCP, and gets another
+// one when it is removed, even if another program deleted the table.
 func TestUDPForgets(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a"), w.pod("b")
@@ -201,7 +200,7 @@ func TestUDPForgets(t *testing.T) {
 	defer func() { _ = c.Close() }()
 	ask := func(want string) {
 		t.Helper()
-		answer, err := exchange(c) // always the same socket
+		answer, err := exchange(c) // always from the same socket
 		require.NoError(t, err)
 		require.Contains(t, answer, want)
 	}
@@ -251,7 +250,7 @@ func TestAffinity(t *testing.T) {
 	}
 	first := sticky("client")
 	require.NotEqual(t, first, sticky("other"), "clients are spread")
-	// The endpoint goes: the client gets another one, and stays there even when the first comes back.
+	// If the endpoint is removed, the client gets another, and keeps it when the first returns.
 	index := slices.Index([]string{"a", "b", "c"}, first)
 	w.objects.deliver(slice("web", 8080, all...), slice("web", 8080, slices.Delete(slices.Clone(all), index, index+1)...))
 	w.settle()
@@ -265,7 +264,7 @@ func TestAffinity(t *testing.T) {
 	require.Equal(t, second, sticky("client"), "a restart changes nothing for clients")
 }
 
-// TestAffinityByAllFrontends: a client has the same endpoint by whichever address of the service it comes.
+// TestAffinityByAllFrontends checks that a client gets the same endpoint through each address of the service.
 func TestAffinityByAllFrontends(t *testing.T) {
 	w := newWorld(t)
 	a, b, c := w.pod("a"), w.pod("b"), w.pod("c")
@@ -290,7 +289,7 @@ func TestAffinityByAllFrontends(t *testing.T) {
 	}
 }
 
-// TestAffinityIsBounded: clients beyond the limit are served, in turn.
+// TestAffinityIsBounded checks that clients beyond the limit are served round-robin.
 func TestAffinityIsBounded(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.pod("a"), w.pod("b")
@@ -366,7 +365,7 @@ func TestLocalPolicy(t *testing.T) {
 		require.Equal(t, status, r.StatusCode)
 	}
 	check(200)
-	// The same pod, as if on another node: outsiders are not served here, those inside are.
+	// As if the pod were on another node: outside clients are not served here, inside clients are.
 	w.objects.deliver(nil, slice("web", 8080, a.String()+"@n2"))
 	w.settle()
 	_, err = w.askWithin(soon, "outside", "tcp", nodeAddr.String()+":30080")
@@ -381,7 +380,7 @@ func TestLocalPolicy(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestRepair: if someone takes our table away, the next change brings all of it back.
+// TestRepair checks that after another program deleted the table, the next change restores all of it.
 func TestRepair(t *testing.T) {
 	w := newWorld(t)
 	a := w.pod("a")

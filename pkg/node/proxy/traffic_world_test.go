@@ -22,14 +22,14 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/network"
 )
 
-// world is a node (the namespace of the tests), pods on it, and a client outside.
+// world is a node (the tests' network namespace), pods on it, and a client outside.
 type world struct {
 	t       testing.TB
 	net     *network.Net
-	outside int // a file of the outside's network namespace
+	outside int // file descriptor of the outside's network namespace
 	objects *fakeCache
 	proxy   *Proxy
-	change  func(*Proxy) // of the proxy before it runs
+	change  func(*Proxy) // changes the proxy before it runs
 	pods    map[string]netip.Addr
 	cancel  context.CancelFunc
 	ended   chan error
@@ -39,9 +39,9 @@ var mounts = sync.OnceValue(func() error { return unix.Mount("", "/", "", unix.M
 
 func newWorld(t testing.TB) *world {
 	require.NoError(t, mounts())
-	// The kernel tells one peer only so often that it is refused; the tests ask more often.
+	// By default the kernel limits the rate of ICMP errors per peer; the tests exceed it.
 	require.NoError(t, os.WriteFile("/proc/sys/net/ipv4/icmp_ratelimit", []byte("0"), 0))
-	// The pods of every test have the same addresses; connections of the last test's must not be taken for theirs.
+	// The pods of every test have the same addresses, so forget the previous test's connections.
 	require.NoError(t, netlink.ConntrackTableFlush(netlink.ConntrackTable))
 	w := &world{t: t, pods: map[string]netip.Addr{}, objects: &fakeCache{}}
 	ns := make(chan int)
@@ -79,7 +79,7 @@ func newWorld(t testing.TB) *world {
 	require.NoError(t, errors.Join(netlink.LinkSetUp(lo), netlink.LinkSetUp(up),
 		netlink.AddrAdd(up, &netlink.Addr{IPNet: &net.IPNet{IP: nodeAddr.AsSlice(), Mask: net.CIDRMask(24, 32)}}),
 		netlink.RouteAdd(&netlink.Route{LinkIndex: up.Attrs().Index, Gw: net.IP{192, 168, 77, 9}})))
-	// The end that was set up first can send once the kernel was asked about it.
+	// A query of the link lets the end that was set up first send (see network.connect).
 	require.NoError(t, w.in("outside", func() error {
 		h, err := netlink.NewHandle()
 		must(err)
@@ -137,7 +137,7 @@ func (w *world) stop() {
 	}
 }
 
-// settle returns once everything told before has reached the kernel.
+// settle returns once the kernel has everything delivered before.
 func (w *world) settle() {
 	require.Eventually(w.t, func() bool {
 		w.proxy.mu.Lock()
@@ -146,7 +146,7 @@ func (w *world) settle() {
 	}, patience, time.Millisecond)
 }
 
-// pod makes a pod whose server on port 8080, TCP and UDP, answers with the pod's name and the client's address.
+// pod creates a pod whose server on port 8080, TCP and UDP, answers with the pod's name and the client's address.
 func (w *world) pod(name string) netip.Addr {
 	s, err := w.net.Setup(context.Background(), network.Pod{UID: name, Name: name})
 	require.NoError(w.t, err)
@@ -205,7 +205,7 @@ func (w *world) in(where string, f func() error) error {
 	return w.net.Enter(context.Background(), where, f)
 }
 
-// patience bounds what should come at once; soon is enough to see that nothing comes.
+// patience is the timeout for expected results; soon is how long to wait to see that nothing arrives.
 const patience, soon = time.Minute, 300 * time.Millisecond
 
 func (w *world) ask(where, proto, to string) (answer string, err error) {
@@ -221,7 +221,7 @@ func (w *world) askWithin(limit time.Duration, where, proto, to string) (answer 
 		}
 		took := time.Since(began)
 		if proto == "udp" {
-			// It keeps its port until the end: two questions from one port are one connection to the kernel.
+			// Keep the port until the end: conntrack treats two queries from one port as one connection.
 			w.t.Cleanup(func() { _ = c.Close() })
 			answer, err = exchange(c)
 			return err
@@ -237,13 +237,12 @@ func (w *world) askWithin(limit time.Duration, where, proto, to string) (answer 
 	return answer, err
 }
 
-// firstRepeat is when the kernel sends again what was lost. It also does, at once, where the port's last connection is
-// not forgotten yet: that is no loss.
+// firstRepeat is when the kernel retransmits a lost packet. It also retransmits, at once, if the port's last
+// connection is not forgotten yet; that is not a loss.
 const firstRepeat = time.Second
 
 var errRepeated = errors.New("a packet was lost, and sent again")
 
-// repeated tells whether the kernel had to send something again.
 func repeated(c *net.TCPConn) bool {
 	raw, err := c.SyscallConn()
 	must(err)

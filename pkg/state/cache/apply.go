@@ -18,8 +18,8 @@ const (
 	parallelDecode = 32   // from this many values on, decoding runs in parallel
 )
 
-// decode turns stored values into entries. Values that cannot be decoded are logged, skipped, and recorded in broken
-// unless that is nil.
+// decode turns stored values into entries. Values that cannot be decoded are logged, skipped, and recorded in broken,
+// which may be nil.
 func (c *Cache) decode(n int, broken *unreadable, value func(int) (kind.KV, bool)) []*Entry {
 	entries := make([]*Entry, n)
 	h := c.caches.Load()
@@ -82,7 +82,6 @@ func (c *Cache) decode(n int, broken *unreadable, value func(int) (kind.KV, bool
 	return entries
 }
 
-// applyBatch makes the source's changes visible.
 func (c *Cache) applyBatch(b kind.Batch) {
 	if b.Revision <= c.rev.Load() {
 		return

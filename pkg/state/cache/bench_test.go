@@ -113,7 +113,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// BenchmarkVisible is a write until a reader that waits for it sees it, store included.
+// BenchmarkVisible measures the time from a write until a waiting reader sees it, including the store.
 func BenchmarkVisible(b *testing.B) {
 	s := openStore(b)
 	c := openCache(b, Config{Source: s})
@@ -135,7 +135,7 @@ func BenchmarkVisible(b *testing.B) {
 	b.ReportMetric(float64(see.Microseconds())/float64(n), "wait-us")
 }
 
-// BenchmarkFanOut is a change until the last of 1,000 watchers has it, with its encoding.
+// BenchmarkFanOut measures the time until the last of 1,000 watchers has a change with its encoding.
 func BenchmarkFanOut(b *testing.B) {
 	for name, query := range map[string]func(int) Query{
 		"all": func(int) Query { return Query{} },

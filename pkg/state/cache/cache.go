@@ -1,12 +1,11 @@
-// Package cache is the one shared copy of the cluster's state: every etcd
-// event is decoded once, and API lists and watches, reconcilers, the
-// scheduler, DNS, the service proxy and the local agent read it by pointer.
+// Package cache is the process's shared copy of the cluster's state. It decodes each etcd event once; API lists and
+// watches, reconcilers, the scheduler, DNS, the service proxy and the local agent read the objects by pointer.
 //
-// Everything this package returns is shared and must not be modified: make a
-// DeepCopy first. Builds with the race detector verify this by hash.
+// Returned objects are shared and must not be modified: make a DeepCopy first. Builds with the race detector verify
+// this by hash.
 //
-// The kinds it caches follow a kind.Catalog. Its invariant: the revision of a kind never decreases, and a reader that
-// waited for a revision sees all changes up to it.
+// The cached kinds follow a kind.Catalog. Invariant: the revision of a kind never decreases, and a reader that waited
+// for a revision sees all changes up to it.
 package cache
 
 import (
@@ -43,11 +42,11 @@ type Source interface {
 	// Page reads up to limit values under prefix with keys >= from, in key order, at revision rev (0: the latest). It
 	// returns the revision of the read and whether there are further values.
 	Page(ctx context.Context, prefix, from string, limit, rev int64) (kvs []kind.KV, at int64, more bool, err error)
-	// Changes streams the changes after revision rev, in batches of whole revisions. When the channel
-	// closes, the function returns the reason: kind.ErrCompacted if the history was compacted.
+	// Changes streams the changes after revision rev, in batches of whole revisions. When the channel closes, the
+	// function returns the reason: kind.ErrCompacted if the history was compacted.
 	Changes(ctx context.Context, prefix string, rev int64) (<-chan kind.Batch, func() error)
-	// History reads the changes in (after, to] with their previous values, as far as they are not compacted. Only the
-	// latest changes that fit into limit bytes are returned; begin is the revision after which they are complete.
+	// History reads the changes in (after, to] with their previous values, as far as they are not compacted. It
+	// returns only the latest changes that fit into limit bytes; they are complete after revision begin.
 	History(ctx context.Context, prefix string, after, to, limit int64) (changes []kind.Change, begin int64, err error)
 }
 
@@ -60,16 +59,16 @@ type Config struct {
 	Logger *slog.Logger
 	// Metrics registers the cache's metrics; nil for none.
 	Metrics prometheus.Registerer
-	// RingSize bounds the number of recent changes retained for watchers of one kind; it is rounded up to a power of two.
-	// A watcher that falls further behind gets ErrExpired. Changes from before the start are fetched from the source when
-	// the first watch requests them. Memory is allocated as needed. Default 8192.
+	// RingSize bounds the number of recent changes retained for watchers of one kind, rounded up to a power of two. A
+	// watcher that falls further behind gets ErrExpired. Changes from before the start are fetched from the source
+	// when the first watch requests them. Default 8192.
 	RingSize int
 	// RingFor is the maximum time a change is retained, so that memory is released after a burst. Default 5 minutes.
 	RingFor time.Duration
-	// Encodings is how many bytes of encodings the cache keeps for further readers; those that were not read for longest
-	// are made again when they are wanted. Default 16 MiB.
+	// Encodings limits the bytes of kept JSON and protobuf encodings. The least recently read are dropped first, and
+	// are made again on demand. Default 16 MiB.
 	Encodings int64
-	// CheckImmutable hashes every object when it is added, and panics if a reader modified it before it is
+	// CheckImmutable hashes every object when it is added, and panics if a reader has modified it by the time it is
 	// replaced. Always on in builds with the race detector.
 	CheckImmutable bool
 }
@@ -112,12 +111,12 @@ type Cache struct {
 
 	unreadable unreadable
 
-	rev     atomic.Int64
-	waiters waiters
-	offers  offers
-	// encodings bounds those that entries keep.
+	rev       atomic.Int64
+	waiters   waiters
+	offers    offers
 	encodings keeper
-	// collections is memory.AfterCollections, but in tests whose time is a bubble's: finalizers run outside of it.
+	// collections is memory.AfterCollections. Tests in a synctest bubble replace it, because finalizers run outside
+	// the bubble.
 	collections func(func()) (stop func())
 
 	interned interned
@@ -155,13 +154,12 @@ func New(cfg Config) (*Cache, error) {
 // Name is "cache".
 func (c *Cache) Name() string { return "cache" }
 
-// Done is closed when Run has ended, and nothing follows the store any more.
+// Done is closed when Run has ended and the cache no longer follows the store.
 func (c *Cache) Done() <-chan struct{} { return c.stopped }
 
 // Revision is the revision that readers currently see.
 func (c *Cache) Revision() int64 { return c.rev.Load() }
 
-// kindCache returns the cache of a row's objects, or nil.
 func (c *Cache) kindCache(r *kind.Resource) *kindCache { return c.caches.Load().byStorage[r.Storage] }
 
 // Run reads the source's state and follows its changes until ctx ends.
@@ -190,8 +188,7 @@ func (c *Cache) Run(ctx context.Context) error {
 	}
 }
 
-// forgetting drops encodings that were not read since the last garbage collection, after each one, until stop is
-// called.
+// forgetting starts to drop unread encodings after each garbage collection, until stop is called.
 func (c *Cache) forgetting(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	collected := make(chan struct{}, 1)
@@ -210,7 +207,6 @@ func (c *Cache) forgetting(ctx context.Context) (stop func()) {
 	}
 }
 
-// stop ends all watchers and waits for loads in progress.
 func (c *Cache) stop() {
 	close(c.stopped)
 	c.kinds.loading.Wait()
@@ -227,7 +223,6 @@ func ended(ctx context.Context, err error) error {
 	return fmt.Errorf("cannot read the store: %w", err)
 }
 
-// follow applies the source's changes until it ends.
 func (c *Cache) follow(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -272,7 +267,7 @@ func (c *Cache) follow(ctx context.Context) error {
 	}
 }
 
-// trim drops changes older than cutoff, and returns the time of the oldest that remains.
+// trim drops changes older than cutoff, and returns the time of the oldest change that remains.
 func (c *Cache) trim(cutoff time.Time) (oldest time.Time) {
 	for _, t := range c.caches.Load().all {
 		t.mu.Lock()

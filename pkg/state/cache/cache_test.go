@@ -51,7 +51,6 @@ var (
 	testTable = kind.MustTable(pods, nodes)
 )
 
-// start runs a component until the test ends.
 func start(t testing.TB, c interface {
 	Run(context.Context) error
 	Ready() <-chan struct{}

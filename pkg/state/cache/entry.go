@@ -13,7 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Entry is one object at one revision, with its encodings, each computed on first use and kept while there is room.
+// Entry is one object at one revision. Its encodings are computed on first use and kept while there is room.
 type Entry struct {
 	Object   client.Object // resourceVersion is set; TypeMeta is set
 	Key      string
@@ -21,11 +21,11 @@ type Entry struct {
 
 	row    *kind.Resource
 	kept   slots
-	keeper *keeper     // nil: the entry keeps its encodings for as long as it is there
-	read   atomic.Bool // an encoding was read since the keeper has looked
-	stored uint32      // of the value in the store; 0 if it is not known
+	keeper *keeper     // nil: encodings are kept for the entry's lifetime
+	read   atomic.Bool // an encoding was read since the keeper last checked
+	stored uint32      // checksum of the stored value; 0 if unknown
 	other  atomic.Pointer[converted]
-	sum    uint64 // of the JSON when the entry was created, if CheckImmutable is set
+	sum    uint64 // hash of the JSON when the entry was created, if CheckImmutable is set
 }
 
 // tail is the part of the key after the kind's prefix: "namespace/name", or "name".
@@ -39,8 +39,8 @@ func (e *Entry) JSON() []byte {
 	return e.keep(encodingJSON, e.marshal(nil))
 }
 
-// JSONItem is JSON without kind and apiVersion, as upstream encodes the items of a list, in two parts; rest is shared:
-// do not modify. A long list passes scratch, which may be nil.
+// JSONItem is JSON without kind and apiVersion, in two parts, as upstream encodes list items. rest is shared: do not
+// modify. Items of a long list are encoded in its scratch: rest is then valid until the next item. scratch may be nil.
 func (e *Entry) JSONItem(scratch *Scratch) (begin string, rest []byte) {
 	full := e.load(encodingJSON)
 	switch {
@@ -56,8 +56,7 @@ func (e *Entry) JSONItem(scratch *Scratch) (begin string, rest []byte) {
 	return "", full
 }
 
-// withoutTypeMeta returns what follows `{"kind":"Pod","apiVersion":"v1",` if the encoding begins with it, as it does
-// for all kinds with a Go type.
+// withoutTypeMeta cuts `{"kind":"Pod","apiVersion":"v1",` off. Encodings of kinds with a Go type begin so.
 func (e *Entry) withoutTypeMeta(full []byte) (rest []byte, ok bool) {
 	rest = full
 	slash := ""
@@ -75,13 +74,14 @@ func (e *Entry) withoutTypeMeta(full []byte) (rest []byte, ok bool) {
 	return rest, true
 }
 
-// marshal encodes as upstream's serializer does, without its trailing newline; in scratch, unless that is nil.
+// marshal encodes as upstream's serializer does, without the trailing newline. The result may be part of scratch,
+// which may be nil.
 func (e *Entry) marshal(scratch *bytes.Buffer) (b []byte) {
 	var err error
 	_, untyped := e.Object.(*unstructured.Unstructured)
 	switch packed, ok := e.Object.(json.Marshaler); {
 	case ok && e.row.Unpack != nil:
-		b, err = packed.MarshalJSON() // which package json would read and copy once more
+		b, err = packed.MarshalJSON() // encoding/json would parse and copy the result once more
 	case scratch == nil || untyped:
 		b, err = kind.MarshalJSON(e.Object)
 	default:
@@ -90,7 +90,7 @@ func (e *Entry) marshal(scratch *bytes.Buffer) (b []byte) {
 		b = bytes.TrimSuffix(scratch.Bytes(), []byte("\n"))
 	}
 	if err != nil {
-		// The object was decoded from an encoding of its own type, so it can be encoded.
+		// The object was decoded from its type's encoding, so it can be encoded.
 		panic(fmt.Sprintf("cache: %s has no JSON form: %v", e.Key, err))
 	}
 	return b
@@ -99,7 +99,7 @@ func (e *Entry) marshal(scratch *bytes.Buffer) (b []byte) {
 // Proto is the bare protobuf message (no envelope); nil if the kind has none.
 func (e *Entry) Proto() []byte { return e.ProtoItem(nil) }
 
-// ProtoItem is Proto; with scratch, which may be nil, of a long list.
+// ProtoItem is Proto for an item of a list; see JSONItem for scratch.
 func (e *Entry) ProtoItem(scratch *Scratch) []byte {
 	if b := e.load(encodingProto); b != nil {
 		return b
@@ -134,7 +134,7 @@ type converted struct {
 }
 
 // In returns the entry in the version of row, a row of the same resource: the entry itself, or a conversion that is
-// done once, on first use, and shared with its encodings by all readers.
+// made once, on first use, and shared with its encodings by all readers.
 func (e *Entry) In(row *kind.Resource) (*Entry, error) {
 	if e.row == row && !row.PerVersion || row.Serves(e.Object) {
 		return e, nil
@@ -149,8 +149,8 @@ func (e *Entry) In(row *kind.Resource) (*Entry, error) {
 	return e.keepConverted(row, obj), nil
 }
 
-// Whole returns the entry with its object as the kind's Go type has it: the entry itself, unless the cache holds such
-// objects in another form.
+// Whole returns the entry with its object as the kind's Go type. It is the entry itself unless the cache holds such
+// objects packed.
 func (e *Entry) Whole() *Entry {
 	if e.row.Unpack == nil {
 		return e
@@ -162,8 +162,7 @@ func (e *Entry) Whole() *Entry {
 	return NewEntry(e.row, e.Key, o, e.Revision)
 }
 
-// InAll is In for all entries of a list, which it does not modify. Those that must be converted first are converted
-// together.
+// InAll is In for all entries of a list, which it does not modify. Missing conversions are made in one call.
 func InAll(row *kind.Resource, entries []*Entry) ([]*Entry, error) {
 	var missing []client.Object
 	var at []int
@@ -201,7 +200,6 @@ func InAll(row *kind.Resource, entries []*Entry) ([]*Entry, error) {
 	return out, nil
 }
 
-// converted returns the entry's conversion to row, if it was made.
 func (e *Entry) converted(row *kind.Resource) *Entry {
 	for o := e.other.Load(); o != nil; o = o.next {
 		if o.row == row {
@@ -211,8 +209,7 @@ func (e *Entry) converted(row *kind.Resource) *Entry {
 	return nil
 }
 
-// keepConverted remembers obj as the entry's conversion to row, unless there is one already, and returns the one that
-// is shared.
+// keepConverted keeps obj as the entry's conversion to row, unless there is one already, and returns the kept one.
 func (e *Entry) keepConverted(row *kind.Resource, obj client.Object) *Entry {
 	for {
 		if o := e.converted(row); o != nil {
@@ -232,13 +229,13 @@ func (e *Entry) keepConverted(row *kind.Resource, obj client.Object) *Entry {
 }
 
 // NewEntry returns an entry that is not part of the cache: an object at an older revision, or in a version other than
-// the stored one (row is that version's row). obj must have its resourceVersion and TypeMeta set, and is immutable from
-// now on.
+// the stored one. row is the row of the object's version. obj must have its resourceVersion and TypeMeta set, and must
+// not be modified any more.
 func NewEntry(row *kind.Resource, key string, obj client.Object, rev int64) *Entry {
 	return &Entry{Object: obj, Key: key, Revision: rev, row: row}
 }
 
-// at is the entry with another revision, as reported by a deletion. It is a shallow copy.
+// at is a shallow copy of the entry with another revision, for Deleted events.
 func (e *Entry) at(rev int64) *Entry {
 	return &Entry{Object: kind.AtRevision(e.Object, rev), Key: e.Key, Revision: rev, row: e.row, keeper: e.keeper}
 }
@@ -247,13 +244,13 @@ var seed = maphash.MakeSeed()
 
 func (e *Entry) hash() uint64 { return maphash.Bytes(seed, e.marshal(nil)) }
 
-// sumOf returns a sum of a value, which is not 0.
+// sumOf returns a checksum, which is never 0.
 func sumOf(value []byte) uint32 { return uint32(maphash.Bytes(seed, value)) | 1 }
 
-// MayBe reports whether the store may have the entry as this value: if not, it certainly has another.
+// MayBe reports whether value may be the entry's stored value. If not, it certainly is not.
 func (e *Entry) MayBe(value []byte) bool { return e.stored == 0 || e.stored == sumOf(value) }
 
-// verify panics if a reader modified the object, which all readers share.
+// verify panics if a reader modified the shared object.
 func (e *Entry) verify() {
 	if e.sum != 0 && e.sum != e.hash() {
 		panic(fmt.Sprintf("cache: %s at revision %d was changed by a reader: make a DeepCopy first. It is now %s", e.Key,

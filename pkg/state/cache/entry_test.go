@@ -38,7 +38,7 @@ func item(e *Entry) []byte {
 	return append([]byte(begin), rest...)
 }
 
-// The encodings are, byte for byte, what upstream's serializers write.
+// Encodings are byte for byte equal to the output of upstream's serializers.
 func TestEncodings(t *testing.T) {
 	js := serializer.NewSerializerWithOptions(serializer.DefaultMetaFactory, clientscheme.Scheme, clientscheme.Scheme,
 		serializer.SerializerOptions{StreamingCollectionsEncoding: true})

@@ -6,9 +6,9 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Follow watches all objects of a kind from the current state on, for readers inside this process that must never
-// relist: where other watchers get ErrExpired, a slow follower gets the missed changes merged into one per object. Its
-// backlog is bounded by the number of objects.
+// Follow watches all objects of a kind from the current state on, for readers in this process that must never relist.
+// Where other watchers get ErrExpired, a slow follower gets the missed changes merged into one per object. Its backlog
+// is bounded by the number of objects.
 func (c *Cache) Follow(r *kind.Resource) (w *Watcher, initial []*Entry, err error) {
 	w, err = c.newWatcher(r, Query{})
 	if err != nil {

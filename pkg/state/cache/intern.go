@@ -11,30 +11,28 @@ import (
 )
 
 const (
-	// maxInterned limits the number of managed field sets and names that are shared, maxInternedBytes what they have
-	// together.
+	// maxInterned limits the number of shared field sets and strings, maxInternedBytes their total size.
 	maxInterned      = 8192
 	maxInternedBytes = 2 << 20
-	// maxInternedSet is the largest set that is shared.
+	// maxInternedSet is the size in bytes of the largest managed field set that is shared.
 	maxInternedSet = 8 << 10
 )
 
-// interned are the managed fields of objects, which are the same for all objects that were made alike, such as the pods
-// of a Deployment, and their namespaces: each is held once. When a limit is reached the table starts anew, which
-// forgets unused ones.
+// interned shares equal managed fields and namespaces between objects: the pods of a Deployment have the same ones. At
+// a limit it is emptied, which also releases values that are no longer used.
 type interned struct {
 	mu    sync.Mutex
 	sets  map[string]*metav1.FieldsV1
 	names map[string]string
-	time  *metav1.Time // the last one
+	time  *metav1.Time // the last timestamp
 	last  []metav1.ManagedFieldsEntry
 	bytes int
 
 	scratch []metav1.ManagedFieldsEntry
 }
 
-// share makes the object of a key share its name with the key, and its namespace and managed fields with other objects.
-// The object must be new: its metadata is changed, but nothing that it refers to.
+// share makes o share its name with key, and its namespace and managed fields with other objects. o must be new: share
+// replaces fields of its metadata, but does not modify what they point to.
 func (n *interned) share(key string, o client.Object) {
 	if _, ok := o.(runtime.Unstructured); ok {
 		return
@@ -58,7 +56,7 @@ func (n *interned) share(key string, o client.Object) {
 	}
 }
 
-// managers returns an equal list: the last one that it returned, if it is that.
+// managers returns an equal list of shared values: the previously returned one if that is equal.
 func (n *interned) managers(list []metav1.ManagedFieldsEntry) []metav1.ManagedFieldsEntry {
 	n.scratch = append(n.scratch[:0], list...)
 	for i := range n.scratch {
@@ -72,7 +70,7 @@ func (n *interned) managers(list []metav1.ManagedFieldsEntry) []metav1.ManagedFi
 		m.Time = n.time
 		m.Operation = metav1.ManagedFieldsOperationType(n.name(string(m.Operation)))
 	}
-	if !slices.Equal(n.last, n.scratch) { // by pointers, where there are any
+	if !slices.Equal(n.last, n.scratch) { // FieldsV1 and Time are compared by pointer
 		n.last = slices.Clip(slices.Clone(n.scratch))
 	}
 	clear(n.scratch)
@@ -107,10 +105,10 @@ func (n *interned) name(s string) string {
 	return s
 }
 
-// metaNameLimit is the longest name that is shared, in bytes; field managers have at most 128.
+// metaNameLimit is the length in bytes of the longest string that is shared; field managers have at most 128.
 const metaNameLimit = 256
 
-// room makes room for one more of a size.
+// room accounts for a new value of size bytes. At a limit it empties the tables first.
 func (n *interned) room(size int) {
 	if n.sets == nil || len(n.sets)+len(n.names) >= maxInterned || n.bytes+size > maxInternedBytes {
 		n.sets, n.names, n.bytes = map[string]*metav1.FieldsV1{}, map[string]string{}, 0

@@ -22,8 +22,8 @@ func managed(fields string) *corev1.ConfigMap {
 	}
 }
 
-// TestManagedFieldsAreHeldOnce: objects that were made alike share them, without a change of the object that was given
-// to others.
+// TestManagedFieldsAreHeldOnce: objects created the same way share managed fields. What they pointed to is not
+// modified.
 func TestManagedFieldsAreHeldOnce(t *testing.T) {
 	var n interned
 	a, b, other := managed(`{"f:data":{}}`), managed(`{"f:data":{}}`), managed(`{"f:immutable":{}}`)
@@ -40,7 +40,7 @@ func TestManagedFieldsAreHeldOnce(t *testing.T) {
 	require.Equal(t, managed(`{"f:data":{}}`), b)
 }
 
-// TestInternedIsBounded: a client that sends objects without anything in common makes the table start anew.
+// TestInternedIsBounded: objects that are all different do not exceed the limits.
 func TestInternedIsBounded(t *testing.T) {
 	var n interned
 	for i := range 3 * maxInterned {
@@ -55,7 +55,7 @@ func TestInternedIsBounded(t *testing.T) {
 	}
 }
 
-// Namespaces, and the time of writes of the same second, are held once, also of objects without managed fields.
+// Namespaces and equal timestamps are shared, also for objects without managed fields.
 func TestNamespacesAreHeldOnce(t *testing.T) {
 	var n interned
 	written := metav1.Unix(1, 0)
@@ -77,7 +77,7 @@ func TestNamespacesAreHeldOnce(t *testing.T) {
 	require.Empty(t, plain.ManagedFields)
 }
 
-// The name of an object is a part of its key.
+// The name of an object shares the memory of its key.
 func TestNamesAreParts(t *testing.T) {
 	var n interned
 	key := "/registry/configmaps/work/a"

@@ -8,12 +8,11 @@ import (
 	"weak"
 )
 
-// keptEncodings is how many bytes of encodings entries keep together, by default.
 const keptEncodings = 16 << 20
 
-// keeper bounds the encodings that entries keep. Readers of an encoding that is kept take no lock; the one that was not
-// read for longest, by second chance, is dropped first, and is made again when it is wanted. After each garbage
-// collection the older half is dropped as far as it was not read. It does not keep entries alive.
+// keeper bounds the total size of the encodings that entries keep. Readers of a kept encoding take no lock. At the
+// limit, the least recently read encoding is dropped first (second chance), and is made again on demand. After each
+// garbage collection the unread encodings of the older half are dropped. A keeper does not keep entries alive.
 type keeper struct {
 	limit int64
 
@@ -23,14 +22,14 @@ type keeper struct {
 	first int // of queue
 }
 
-// kept is an encoding of an entry, which may be gone, and its encoding with it.
+// kept is one encoding of an entry. The entry may have been collected, together with its encodings.
 type kept struct {
 	entry weak.Pointer[Entry]
 	which encoding
 	size  int64
 }
 
-// encoding is one of those that an entry has.
+// encoding is an index of Entry.kept.
 type encoding uint8
 
 const (
@@ -39,10 +38,11 @@ const (
 	encodings
 )
 
-// keptOverhead is about what an encoding takes besides its bytes.
+// keptOverhead estimates the bytes that an encoding takes besides its content.
 const keptOverhead = 96
 
-// keep keeps b as an encoding of e unless there is one already, and returns the one that counts.
+// keep keeps b as an encoding of e and returns it. If there is one already, it returns that one. Objects held packed
+// keep no encodings.
 func (e *Entry) keep(which encoding, b []byte) []byte {
 	if e.row.Pack != nil {
 		return b
@@ -60,7 +60,7 @@ func (e *Entry) keep(which encoding, b []byte) []byte {
 	return b
 }
 
-// keepCopy is keep of a copy of b, if there is room.
+// keepCopy is keep of a copy of b if there is room. Otherwise it returns b.
 func (e *Entry) keepCopy(which encoding, b []byte) []byte {
 	if e.row.Pack != nil || !e.keeper.fits(int64(len(b))) {
 		return b
@@ -68,7 +68,6 @@ func (e *Entry) keepCopy(which encoding, b []byte) []byte {
 	return e.keep(which, bytes.Clone(b))
 }
 
-// load returns an encoding if it is kept.
 func (e *Entry) load(which encoding) []byte {
 	b := e.kept[which].Load()
 	if b == nil {
@@ -93,8 +92,8 @@ func (k *keeper) add(e *Entry, which encoding, size int64) {
 	k.tidy()
 }
 
-// next drops the first of the queue, or spares it if that is allowed and it was read: then it is the last. It is called
-// with the lock held.
+// next drops the head of the queue. With spare, an entry that was read since the last check moves to the tail instead.
+// The caller holds k.mu.
 func (k *keeper) next(spare bool) (spared bool) {
 	oldest := k.queue[k.first]
 	k.queue[k.first] = kept{}
@@ -111,14 +110,14 @@ func (k *keeper) next(spare bool) (spared bool) {
 	return false
 }
 
-// tidy releases the space of entries that were dropped from the queue. It is called with the lock held.
+// tidy shrinks the queue's backing array. The caller holds k.mu.
 func (k *keeper) tidy() {
 	if k.first > 1024 && k.first > len(k.queue)/2 {
 		k.queue, k.first = append(make([]kept, 0, 2*(len(k.queue)-k.first)), k.queue[k.first:]...), 0
 	}
 }
 
-// fits reports whether an encoding of a size can be kept without dropping others; never by a keeper that is nil.
+// fits reports whether size more bytes fit without dropping other encodings. Nothing fits a nil keeper.
 func (k *keeper) fits(size int64) bool {
 	if k == nil {
 		return false
@@ -128,8 +127,8 @@ func (k *keeper) fits(size int64) bool {
 	return k.used+size+keptOverhead <= k.limit
 }
 
-// forget drops the older half as far as it was not read since it was last looked at, each time that something is
-// collected, until ctx ends.
+// forget checks the older half of the queue after each signal on collected, and drops encodings that were not read
+// since the last check. It ends with ctx.
 func (k *keeper) forget(ctx context.Context, collected <-chan struct{}) {
 	for {
 		select {
@@ -146,10 +145,10 @@ func (k *keeper) forget(ctx context.Context, collected <-chan struct{}) {
 	}
 }
 
-// mostPassed is how many encodings are looked at while the lock is held.
+// mostPassed is how many encodings are checked without releasing the lock.
 const mostPassed = 128
 
-// pass looks at the oldest of the queue, mostPassed at most, and returns how many of n are left.
+// pass checks the oldest encodings, mostPassed at most, and returns how many of n remain to be checked.
 func (k *keeper) pass(n int) (left int) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -165,15 +164,13 @@ func (k *keeper) pass(n int) (left int) {
 	return n
 }
 
-// mostSpared is how many encodings get a second chance for each one that is added, so that adding takes bounded time.
+// mostSpared bounds the second chances per added encoding, so that add takes bounded time.
 const mostSpared = 16
 
-// size returns the bytes that are kept.
 func (k *keeper) size() int64 {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.used
 }
 
-// slots are the encodings of an entry.
 type slots [encodings]atomic.Pointer[[]byte]

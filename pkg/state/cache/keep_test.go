@@ -13,7 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// largeEntries returns pods of some 2 KB whose encodings a keeper bounds.
+// largeEntries returns pods of about 2 KB.
 func largeEntries(n int, k *keeper) []*Entry {
 	all := make([]*Entry, n)
 	for i := range all {
@@ -27,13 +27,13 @@ func largeEntries(n int, k *keeper) []*Entry {
 
 func (e *Entry) keeps(which encoding) bool { return e.kept[which].Load() != nil }
 
-// TestKeeper: what was not read is dropped first, and made again.
+// TestKeeper: the least recently read encodings are dropped first, and made again on demand.
 func TestKeeper(t *testing.T) {
 	k := &keeper{limit: 10 << 10}
 	all := largeEntries(20, k)
 	first := string(all[0].JSON())
 	for _, e := range all[1:] {
-		_ = all[0].JSON() // again and again
+		_ = all[0].JSON()
 		_ = e.JSON()
 		require.LessOrEqual(t, k.size(), k.limit)
 	}
@@ -51,7 +51,7 @@ func TestKeeper(t *testing.T) {
 	require.LessOrEqual(t, len(k.queue)-k.first, 10)
 }
 
-// TestKeeperKeepsNoEntries: an entry that was replaced is not held.
+// TestKeeperKeepsNoEntries: the keeper does not keep a replaced entry alive.
 func TestKeeperKeepsNoEntries(t *testing.T) {
 	k := &keeper{limit: 1 << 30}
 	gone := make(chan struct{})
@@ -73,7 +73,7 @@ func TestKeeperKeepsNoEntries(t *testing.T) {
 	}
 }
 
-// TestKeeperConcurrently: readers get right encodings while others are dropped.
+// TestKeeperConcurrently: readers get correct encodings while others are dropped.
 func TestKeeperConcurrently(t *testing.T) {
 	k := &keeper{limit: 20 << 10}
 	all := largeEntries(50, k)
@@ -95,8 +95,7 @@ func TestKeeperConcurrently(t *testing.T) {
 	require.LessOrEqual(t, k.size(), k.limit)
 }
 
-// TestLongListsDropNothing: a list that is longer than what can be kept leaves the encodings of others where they are,
-// and keeps as many of its own as there is room for.
+// TestLongListsDropNothing: a list longer than the limit evicts no encodings, and keeps as many of its own as fit.
 func TestLongListsDropNothing(t *testing.T) {
 	k := &keeper{limit: 20 << 10}
 	hot := largeEntries(4, k)
@@ -136,7 +135,7 @@ func TestLongListsDropNothing(t *testing.T) {
 	require.Nil(t, short)
 }
 
-// TestUnreadEncodingsAreForgotten: each collection forgets half of the encodings that were not read.
+// TestUnreadEncodingsAreForgotten: each garbage collection drops half of the unread encodings.
 func TestUnreadEncodingsAreForgotten(t *testing.T) {
 	k := &keeper{limit: 1 << 30}
 	all := largeEntries(1000, k)
@@ -167,8 +166,7 @@ func TestUnreadEncodingsAreForgotten(t *testing.T) {
 	running.Wait()
 }
 
-// BenchmarkKept reports the memory that the encodings of 50,000 pods of 2 KB take after each was listed as JSON and as
-// protobuf.
+// BenchmarkKept reports the memory of the encodings of 50,000 pods of 2 KB, each listed as JSON and as protobuf.
 func BenchmarkKept(b *testing.B) {
 	for _, limit := range []int64{1 << 40, keptEncodings} {
 		b.Run(fmt.Sprint(limit>>20, "MiB"), func(b *testing.B) {

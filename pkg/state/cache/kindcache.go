@@ -22,17 +22,16 @@ type kindCache struct {
 	objects btree.Map[string, *Entry] // by Entry.tail
 	indexes map[string]*index
 	rev     int64 // all changes of the kind up to this revision are applied
-	known   int64 // from this revision on, all of them were seen
+	known   int64 // no change after this revision was missed
 	ring    ring
-	// pinned are former snapshots in which lists are under way, oldest first.
+	// pinned holds former snapshots that lists in pages still read, oldest first.
 	pinned []*snapshot
 
-	// frozen is a snapshot of the above, if one was taken since the last change.
+	// frozen is the snapshot of the current state, if one was taken.
 	frozen atomic.Pointer[snapshot]
-	// expired counts watchers that fell behind, refused those that requested a revision that is too old.
+	// expired counts watchers that fell behind, refused watches from a revision that is too old.
 	expired, refused atomic.Uint64
-	// notifier wakes the watchers when the kind has changed.
-	notifier notifier
+	notifier         notifier
 
 	staged []*change // by the batch being applied; owned by the applying goroutine
 	join   *join     // set while the kind is being loaded; owned by the applying goroutine
@@ -51,7 +50,8 @@ type snapshot struct {
 	indexes map[string]*btree.Map[string, struct{}]
 	rev     int64
 	known   int64
-	// paged is set when a part of it has been listed. until is the revision of the next change, set when it is pinned.
+	// paged is set once a list in pages has begun. until is the revision of the next change, set when the snapshot is
+	// pinned.
 	paged atomic.Bool
 	until int64
 }
@@ -168,7 +168,6 @@ func (s *snapshot) eachFrom(prefix, first string, f func(*Entry) bool) {
 	})
 }
 
-// indexed calls f with the entries indexed under value, in key order.
 func (s *snapshot) indexed(name, value string, f func(*Entry)) {
 	prefix := value + "\x00"
 	s.indexes[name].Ascend(prefix, func(key string, _ struct{}) bool {
@@ -182,8 +181,8 @@ func (s *snapshot) indexed(name, value string, f func(*Entry)) {
 	})
 }
 
-// AddIndex adds an index for ByIndex over the values that f returns for an object. f must be pure; its values
-// must not contain a zero byte. Adding the same name twice is an error.
+// AddIndex adds an index for ByIndex over the values that f returns for an object. f must be pure; its values must not
+// contain a zero byte. Adding the same name twice is an error.
 func (c *Cache) AddIndex(r *kind.Resource, name string, f func(client.Object) []string) error {
 	t := c.kindCache(r)
 	if t == nil {
@@ -204,8 +203,8 @@ func (c *Cache) AddIndex(r *kind.Resource, name string, f func(client.Object) []
 	return nil
 }
 
-// ByIndex lists the objects that an index has under value, in key order, and the revision of the result.
-// It is an error if the index was not added.
+// ByIndex lists the objects that an index has under value, in key order, and the revision of the result. It fails if
+// the index was not added.
 func (c *Cache) ByIndex(r *kind.Resource, name, value string) ([]*Entry, int64, error) {
 	t := c.kindCache(r)
 	if t == nil {

@@ -15,9 +15,9 @@ import (
 
 // kindCaches is the immutable set of kinds cached at one moment.
 type kindCaches struct {
-	all       []*kindCache // those that are readable
+	all       []*kindCache // readable kinds
 	byStorage map[*kind.Storage]*kindCache
-	byKeys    map[string]*kindCache // by Storage.Keys, including those being loaded
+	byKeys    map[string]*kindCache // by Storage.Keys, including kinds being loaded
 }
 
 // of returns the cache for a storage key, or nil if its kind is not cached.
@@ -47,7 +47,6 @@ func (h *kindCaches) clone() *kindCaches {
 	return n
 }
 
-// with returns a copy extended by readable kinds.
 func (h *kindCaches) with(kinds ...*kindCache) *kindCaches {
 	n := h.clone()
 	for _, t := range kinds {
@@ -57,7 +56,7 @@ func (h *kindCaches) with(kinds ...*kindCache) *kindCaches {
 	return n
 }
 
-// stored lists the rows in whose version objects are stored, each once.
+// stored lists the rows of the stored versions, one per storage.
 func stored(t *kind.Table) []*kind.Resource {
 	seen := map[*kind.Storage]bool{}
 	var rows []*kind.Resource
@@ -89,7 +88,7 @@ type join struct {
 	kinds []*kindCache
 	done  chan error // receives one value
 
-	from     int64            // the revision at which they joined
+	from     int64            // the revision at which the kinds joined
 	buffered []bufferedChange // the changes after it; owned by the applying goroutine
 	entries  [][]*Entry       // the objects read, by kind
 	err      error            // of the read
@@ -103,10 +102,9 @@ type bufferedChange struct {
 	entry *Entry // nil for a deletion
 }
 
-// maxBuffered bounds the buffered changes; beyond it the load is restarted.
+// maxBuffered bounds the buffered changes of one join; beyond it the load is restarted.
 const maxBuffered = 100_000
 
-// buffer keeps a change that comes while the table is read.
 func (j *join) buffer(key string, rev int64, e *Entry) {
 	if len(j.buffered) >= maxBuffered {
 		j.stale, j.buffered = true, nil
@@ -117,7 +115,8 @@ func (j *join) buffer(key string, rev int64, e *Entry) {
 	}
 }
 
-// Prepare adds the kinds that are new in next, and returns once they are readable.
+// Prepare adds the kinds that are new in next, and returns once they are readable. ctx applies only until the load
+// begins.
 func (c *Cache) Prepare(ctx context.Context, next *kind.Table) error {
 	h := c.caches.Load()
 	var missing []*kindCache
@@ -180,7 +179,8 @@ func (c *Cache) Settle(t *kind.Table) {
 	}
 }
 
-// replace swaps in an edited copy of the set of kinds, retrying on concurrent changes.
+// replace edits a copy of the set of kinds and swaps it in. It retries on concurrent changes, so edit may run
+// repeatedly.
 func (c *Cache) replace(edit func(*kindCaches)) {
 	for {
 		was := c.caches.Load()
@@ -213,7 +213,7 @@ func (c *Cache) join(ctx context.Context, j *join) {
 	c.readJoin(ctx, j)
 }
 
-// readJoin reads the kinds' objects at the current revision.
+// readJoin starts to read the kinds' objects at the current revision; joined takes the result.
 func (c *Cache) readJoin(ctx context.Context, j *join) {
 	ctx, j.cancel = context.WithCancel(ctx)
 	j.from, j.buffered, j.stale, j.err, j.entries = c.rev.Load(), nil, false, nil, nil
@@ -258,7 +258,7 @@ func (c *Cache) readKind(ctx context.Context, t *kindCache, rev int64) ([]*Entry
 func (c *Cache) joined(ctx context.Context, j *join) {
 	switch {
 	case j.stale, errors.Is(j.err, kind.ErrCompacted), errors.Is(j.err, kind.ErrFuture):
-		// etcd sends the events of a transaction a moment before its revision can be read.
+		// ErrFuture: etcd sends the events of a transaction a moment before its revision can be read.
 		c.readJoin(ctx, j)
 		return
 	case j.err != nil:
@@ -266,7 +266,7 @@ func (c *Cache) joined(ctx context.Context, j *join) {
 			for _, t := range j.kinds {
 				delete(n.byKeys, t.row.Storage.Keys)
 			}
-			for _, t := range n.all { // such as the one to be replaced
+			for _, t := range n.all { // restore the cache that the failed one would have replaced
 				n.byKeys[t.row.Storage.Keys] = t
 			}
 		})
@@ -321,5 +321,4 @@ func (c *Cache) restartJoins() {
 	}
 }
 
-// tail is the part of a key after the kind's prefix.
 func (t *kindCache) tail(key string) string { return key[len(kind.Root)+len(t.row.Storage.Keys)+1:] }

@@ -20,7 +20,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// custom returns a row like a custom resource's.
 func custom(name string) *kind.Resource {
 	gvk := schema.GroupVersionKind{Group: "example.org", Version: "v1", Kind: name}
 	return &kind.Resource{
@@ -65,7 +64,7 @@ func TestKindsComeAndGo(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "a/after", events[0].Entry.tail())
 
-	// Another row of the same storage: objects stay, the watch continues.
+	// Another row of the same storage: objects stay, and the watch continues.
 	again := custom("thing")
 	again.Storage, again.ShortNames = r.Storage, []string{"th"}
 	require.NoError(t, kinds.Change(t.Context(), []*kind.Resource{r}, []*kind.Resource{again}))
@@ -80,7 +79,7 @@ func TestKindsComeAndGo(t *testing.T) {
 	require.ErrorIs(t, err, ErrRemoved)
 	require.Nil(t, c.Get(again, "a", "after"))
 
-	// The same name added again: readers with the old row do not see its objects.
+	// The same name added again with a new storage: readers with the old row do not see its objects.
 	anew := custom("thing")
 	require.NoError(t, kinds.Change(t.Context(), nil, []*kind.Resource{anew}))
 	require.NotNil(t, c.Get(anew, "a", "after"))
@@ -120,8 +119,8 @@ func TestKindThatCannotBeReadIsNotServed(t *testing.T) {
 	require.Equal(t, []string{"a/one"}, names(first(c.List(r, Query{}))))
 }
 
-// TestKindsChangeUnderLoad adds, replaces and removes kinds while their objects, and pods, are written: whenever a kind
-// is cached, its readers see what the store has, and readers of pods miss nothing and are not blocked.
+// TestKindsChangeUnderLoad adds, replaces and removes kinds while their objects, and pods, are written. Whenever a
+// kind is cached, its readers see the store's state. Readers of pods miss nothing and are not blocked.
 func TestKindsChangeUnderLoad(t *testing.T) {
 	kindsOf, rounds := 500, 1
 	if raceBuild || testing.Short() {
@@ -146,7 +145,7 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 		}
 	})
 	stored := slices.Clone(rows)
-	load.Go(func() { // objects of kinds that come and go
+	load.Go(func() { // objects of kinds that are added and removed
 		for i := 0; ctx.Err() == nil; i++ {
 			put(t, s, stored[i%kindsOf], thing(stored[i%kindsOf], fmt.Sprintf("o%d", i)), 0)
 		}
@@ -186,8 +185,7 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 		}
 		each := took / time.Duration(kindsOf)
 		t.Logf("%d kinds added, %s each, while %d pods were written", kindsOf, each, written.Load())
-		// a quarter of a millisecond on two cores; a slower machine may take longer, but not in proportion to the kinds that
-		// are there
+		// 0.25 ms on two cores. A slower machine may take longer, but not in proportion to the number of kinds.
 		if !raceBuild {
 			require.Less(t, each, 10*time.Millisecond)
 		}
@@ -215,7 +213,7 @@ func TestKindsChangeUnderLoad(t *testing.T) {
 	require.GreaterOrEqual(t, len(entries), int(written.Load()))
 }
 
-// A stored object of an older version is read in the version stored now, and shown in others with one conversion for
+// An object stored in an older version is read in the present stored version. Other versions take one conversion for
 // all readers.
 func TestVersions(t *testing.T) {
 	stored, old := custom("thing"), custom("thing")

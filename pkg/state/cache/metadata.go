@@ -6,12 +6,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// maxForMetadata is the size, in bytes, of the largest object that is encoded for its metadata. Of a larger one
-// encoding the metadata alone costs less, and keeping the whole would take the room of others' encodings.
+// maxForMetadata is the size in bytes of the largest object that is encoded for its metadata. For larger ones it is
+// cheaper to encode only the metadata, and keeping the whole encoding would evict others.
 const maxForMetadata = 16 << 10
 
-// Metadata is the metadata in JSON, a part of it: what tables and lists of metadata have of an object. It is nil for
-// objects without a Go type, for large ones whose encoding is not kept already, and for packed ones, whose encoding
+// Metadata is the JSON of the metadata, cut from the object's encoding, for tables and metadata-only lists. It is nil
+// for objects without a Go type, for large objects whose encoding is not kept, and for packed objects, whose encoding
 // never is. Shared: do not modify.
 func (e *Entry) Metadata() []byte {
 	if e.row.Pack != nil {
@@ -40,7 +40,8 @@ func (e *Entry) Metadata() []byte {
 	return nil
 }
 
-// objectLength is the length of the JSON object with which valid JSON begins, 0 if it begins otherwise.
+// objectLength is the length of the JSON object at the start of raw, which must be valid JSON; 0 if raw starts
+// otherwise.
 func objectLength(raw []byte) int {
 	depth, quoted := 0, false
 	for i := 0; i < len(raw); i++ {

@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Whatever is in it, the metadata is cut out of the object's encoding as encoding it alone would give.
+// For any content, the metadata cut from the object's encoding equals its own encoding.
 func TestMetadata(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := pod("a", rapid.String().Draw(t, "name"), func(p *corev1.Pod) {
@@ -47,7 +47,7 @@ func TestMetadataOfPackedObjects(t *testing.T) {
 	require.Nil(t, NewEntry(&row, "", p, 1).Metadata())
 }
 
-// Large objects are not encoded for their metadata, but an encoding that is there is used.
+// Large objects are not encoded for their metadata, but a kept encoding is used.
 func TestMetadataOfLargeObjects(t *testing.T) {
 	p := pod("a", "b", func(p *corev1.Pod) { p.Spec.NodeName = strings.Repeat("n", maxForMetadata) })
 	p.Kind, p.APIVersion = "Pod", "v1"

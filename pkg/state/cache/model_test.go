@@ -22,19 +22,19 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// fakeSource is an in-memory Source with its whole history, driven by hand.
+// fakeSource is an in-memory Source with its whole history, driven by the test.
 type fakeSource struct {
 	now map[string]kind.KV
 	rev int64
 	end error
-	// log has all changes with previous values but those up to revision compacted.
+	// log has the changes after revision compacted, with previous values.
 	log       []kind.Change
 	compacted int64
-	asked     int // how often History was called
+	asked     int // calls of History
 
 	mu       sync.Mutex
 	changes  chan kind.Batch
-	followed chan struct{} // has one item once Changes was called
+	followed chan struct{} // receives an item when Changes is called
 }
 
 func newMemory() *fakeSource {
@@ -83,7 +83,6 @@ func (m *fakeSource) History(_ context.Context, _ string,
 	return changes, begin, nil
 }
 
-// write makes one change and returns it.
 func (m *fakeSource) write(t require.TestingT, p *corev1.Pod, deleted bool) (made kind.Change) {
 	m.rev++
 	key := pods.Key(p.Namespace, p.Name)
@@ -127,7 +126,7 @@ var queries = []Query{
 	},
 }
 
-// slow computes a query's answer with nothing but the selectors.
+// slow computes a query's answer from the selectors alone.
 func slow(t require.TestingT, m *fakeSource, q Query) view {
 	v := view{}
 	for key, kv := range m.now {
@@ -142,8 +141,8 @@ func slow(t require.TestingT, m *fakeSource, q Query) view {
 	return v
 }
 
-// Whatever is written, in whatever batches, lost streams included: reads are the store's state, and a watch
-// from any revision still held turns the state of then into the state of now.
+// For any writes, batches and lost streams: reads return the store's state, and a watch from any retained revision
+// turns the state at that revision into the current one.
 func TestModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory()
@@ -158,9 +157,9 @@ func TestModel(t *testing.T) {
 		require.NoError(t, c.AddIndex(pods, "app", func(o client.Object) []string { return []string{o.GetLabels()["app"]} }))
 		type past struct {
 			rev   int64
-			views []view     // by query, as they were
-			live  []*Watcher // opened then, and read at every step
-			now   []view     // what live makes of views
+			views []view     // by query, at rev
+			live  []*Watcher // opened at rev, and read at every step
+			now   []view     // views with the events of live applied
 		}
 		var pasts []past
 		remember := func() {
@@ -236,7 +235,7 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// A watch resumes after its server restarts: it misses nothing, sees nothing twice, and expires only if the history was
+// A watch resumes after its server restarts: it misses and repeats nothing, and expires only if the history was
 // compacted or exceeds the ring.
 func TestModelRestart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -314,7 +313,7 @@ func TestModelRestart(t *testing.T) {
 	})
 }
 
-// replayed makes the watcher's outstanding events in v.
+// replayed applies the watcher's outstanding events to v.
 func replayed(t require.TestingT, w *Watcher, v view) view {
 	last := w.after
 	for {
@@ -338,8 +337,8 @@ func replayed(t require.TestingT, w *Watcher, v view) view {
 	}
 }
 
-// However late a follower reads, and however large a burst was: the events it gets turn the state it last saw into the
-// current state, each with the previous state that it last saw of the object.
+// For any delay of a follower and any burst: its events turn the state it last saw into the current one, each with the
+// object's previous state that it last saw.
 func TestFollowersMissNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory()

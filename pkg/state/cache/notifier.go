@@ -6,18 +6,18 @@ import (
 	"sync"
 )
 
-// wakeBatch is how many watchers are woken before yielding the processor. A larger burst would fill a processor's run
-// queue and delay responses to writes, and the watchers woken first, until the last watcher has been woken.
+// wakeBatch is how many watchers are woken before yielding the processor. A larger burst fills a processor's run
+// queue, which delays responses to writes and the watchers woken first.
 const wakeBatch = 16
 
 // notifier wakes the watchers of one kind, in the order in which they were added.
 type notifier struct {
 	mu sync.Mutex
-	// all is copy-on-write: it is replaced or appended to, and its elements never change, so a copy of the slice header
+	// all is copy-on-write: it is replaced or appended to, and its elements never change. A copy of the slice header
 	// may be iterated without the lock.
 	all     []*Watcher
 	running bool // a goroutine is waking the watchers beyond the first batch
-	pending bool // and must go through them once more
+	pending bool // and must wake them once more
 }
 
 func (b *notifier) add(w *Watcher) {
@@ -58,7 +58,6 @@ func (b *notifier) notify() {
 	}
 }
 
-// notifyRest wakes the watchers beyond the first batch until no notification is pending.
 func (b *notifier) notifyRest() {
 	for {
 		b.mu.Lock()

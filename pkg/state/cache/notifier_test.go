@@ -10,7 +10,7 @@ import (
 func TestBellsRingForAll(t *testing.T) {
 	const n = wakeBatch + 4
 	for gone := range n {
-		b := &notifier{running: true} // the goroutine is on its way
+		b := &notifier{running: true} // the goroutine is about to run
 		var all []*Watcher
 		for range n {
 			w := &Watcher{wakeup: make(chan struct{}, 1)}

@@ -9,8 +9,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// offers are the objects of writes in flight, so that objects written by this process need not be decoded again when
-// the source reports them. Their number is bounded by the number of writes in flight.
+// offers holds the objects of writes in flight, so that the cache need not decode what this process wrote. It is
+// bounded by the number of writes in flight.
 type offers struct{ byKey sync.Map } // string to *Offer
 
 // Offer is an object being written to the store.
@@ -21,9 +21,9 @@ type Offer struct {
 	object client.Object
 }
 
-// Offer announces that value, about to be written at key, is the encoding of object, which is immutable from now on.
-// The entry for that write will hold a shallow copy of it. The caller must call Withdraw once the write has failed or
-// the cache has applied it.
+// Offer announces that value, about to be written at key, is the encoding of object, which must not be modified any
+// more. The entry for that write will hold a shallow copy of object. The caller must call Withdraw once the write has
+// failed or the cache has applied it.
 func (c *Cache) Offer(key string, value []byte, object client.Object) *Offer {
 	o := &Offer{c: c, key: key, value: value, object: object}
 	c.offers.byKey.Store(key, o)

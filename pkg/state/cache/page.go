@@ -13,18 +13,19 @@ type Page struct {
 	Entries []*Entry
 	// Revision is the revision of the whole list.
 	Revision int64
-	// More reports that further entries match. Remaining is their number, -1 where selectors decide.
+	// More reports that further entries match. Remaining is their number, or -1 if it is unknown because of selectors.
 	More      bool
 	Remaining int64
 }
 
-// mostPinned is how many older states of a kind are kept for the next pages of their lists.
+// mostPinned is how many older snapshots of a kind are kept for lists in pages; beyond it the oldest is dropped.
 const mostPinned = 8
 
-// Page lists up to limit (0: all) matching entries with keys >= from, at revision rev (0: now). It takes time for what
-// it returns, not for what there is, unless selectors leave much out. It returns false if the state at rev is not in
-// memory: it is while the kind does not change, and after that for lists that began with a Page, as long as the changes
-// since are held for watchers.
+// Page lists up to limit (0: all) matching entries with keys >= from, at revision rev (0: now). Its time is
+// proportional to the result, not to the kind's objects, unless selectors reject many.
+//
+// It returns false if the state at rev is not in memory. A state is in memory until the kind changes. Afterwards a
+// state whose list began with Page stays, within mostPinned, while the ring holds the changes since.
 func (c *Cache) Page(r *kind.Resource, q Query, from string, limit, rev int64) (Page, bool) {
 	t := c.kindCache(r)
 	if t == nil {
@@ -49,7 +50,8 @@ func (c *Cache) Page(r *kind.Resource, q Query, from string, limit, rev int64) (
 	return p, true
 }
 
-// is reports whether the snapshot is the kind's state at rev, if the kind did not change up to revision last.
+// is reports whether the snapshot is the kind's state at rev. last is the last revision up to which the kind is known
+// not to have changed.
 func (s *snapshot) is(rev, last int64) bool { return max(s.rev, s.known) <= rev && rev <= last }
 
 func (s *snapshot) page(m *matcher, from string, limit int64) Page {
@@ -79,7 +81,7 @@ func (s *snapshot) page(m *matcher, from string, limit int64) Page {
 			p.More = true
 			return false
 		}
-		if p.Entries == nil && all && m.prefix == "" { // otherwise, most may be left out
+		if p.Entries == nil && all && m.prefix == "" { // otherwise most entries may be skipped
 			p.Entries = make([]*Entry, 0, min(limit, int64(s.objects.Len())))
 		}
 		p.Entries = append(p.Entries, e)
@@ -93,7 +95,7 @@ func (s *snapshot) page(m *matcher, from string, limit int64) Page {
 	return p
 }
 
-// rank is the number of entries whose tail is less than the given one; all if there is none.
+// rank is the number of entries whose tail is less than the given one; all entries for an empty tail.
 func (s *snapshot) rank(tail string) int {
 	if tail == "" {
 		return s.objects.Len()
@@ -104,8 +106,8 @@ func (s *snapshot) rank(tail string) int {
 	})
 }
 
-// end is the least text greater than all that start with prefix, "" if there is none. A prefix is empty or ends with a
-// slash.
+// end is the least string greater than all strings with the prefix, "" if there is none. A prefix is empty or ends
+// with a slash.
 func end(prefix string) string {
 	if prefix == "" {
 		return ""
@@ -113,8 +115,7 @@ func end(prefix string) string {
 	return prefix[:len(prefix)-1] + string(prefix[len(prefix)-1]+1)
 }
 
-// pin keeps the snapshot that the staged changes replace, if a list is under way in it. It is called with the lock
-// held.
+// pin keeps the snapshot that the staged changes replace, if a list in pages reads it. The caller holds t.mu.
 func (t *kindCache) pin() {
 	s := t.frozen.Swap(nil)
 	if s == nil || !s.paged.Load() || len(t.staged) == 0 {
@@ -127,8 +128,8 @@ func (t *kindCache) pin() {
 	t.pinned = append(t.pinned, s)
 }
 
-// unpin drops snapshots whose following changes the ring has dropped, so that they keep no objects alive that the ring
-// does not. It is called with the lock held.
+// unpin drops snapshots whose following changes the ring has dropped, so that snapshots keep no objects alive longer
+// than the ring does. The caller holds t.mu.
 func (t *kindCache) unpin() {
 	n := 0
 	for n < len(t.pinned) && t.pinned[n].until <= t.ring.floor {
@@ -139,7 +140,6 @@ func (t *kindCache) unpin() {
 	}
 }
 
-// pinnedAt returns the kept snapshot of a revision, or nil.
 func (t *kindCache) pinnedAt(rev int64) *snapshot {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// inPages lists at a revision (0: now) page by page, calling between after each. It returns nil if the cache does not
-// have a page.
+// inPages lists at a revision (0: now) page by page, and calls between after each. It returns nil if the cache no
+// longer has a page.
 func inPages(t require.TestingT, c *Cache, q Query, limit, rev int64, between func()) (view, int64) {
 	v := view{}
 	var keys []string
@@ -53,8 +53,8 @@ func inPages(t require.TestingT, c *Cache, q Query, limit, rev int64, between fu
 	}
 }
 
-// Whatever is written meanwhile, lost streams included: a list in pages has the state of its revision, or the cache
-// says that it no longer has it.
+// For any writes and lost streams between pages: all pages show the state of the list's revision, or the cache reports
+// that it no longer has it.
 func TestPagesModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		m := newMemory()
@@ -125,7 +125,7 @@ func TestPagesModel(t *testing.T) {
 	})
 }
 
-// Changes meanwhile do not end a list in pages until the ring has dropped them, and then nothing old is kept.
+// A list in pages survives changes until the ring drops them. Then no old snapshot is kept.
 func TestPagesOutliveChanges(t *testing.T) {
 	m := newMemory()
 	for i := range 10 {
@@ -150,7 +150,7 @@ func TestPagesOutliveChanges(t *testing.T) {
 	require.False(t, ok)
 	require.Empty(t, c.kindCache(pods).pinned)
 
-	// Lists that no client continues keep a bounded number of states.
+	// Abandoned lists keep a bounded number of snapshots.
 	for range 3 * mostPinned {
 		_, ok = c.Page(pods, Query{}, "", 1, 0)
 		require.True(t, ok)
@@ -162,7 +162,7 @@ func TestPagesOutliveChanges(t *testing.T) {
 	require.Empty(t, c.kindCache(pods).pinned)
 }
 
-// A list of little takes memory for what it returns, not for all objects of the kind, also while its answer is written.
+// A short list takes memory for its result, not for all objects of the kind, also while its response is written.
 func TestPagesAreAsLargeAsWhatTheyReturn(t *testing.T) {
 	m := newMemory()
 	for i := range 1000 {

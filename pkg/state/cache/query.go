@@ -20,9 +20,9 @@ type Query struct {
 // matcher is a compiled Query: the common fields are compared directly, the rest through the row's Fields.
 type matcher struct {
 	row    *kind.Resource
-	prefix string // of Entry.tail
+	prefix string // of matching entries' tails
 	name   string
-	index  *kind.Index // of the first indexed field with an equality requirement
+	index  *kind.Index // the first indexed field with an equality requirement
 	value  string      // the required value
 	labels labels.Selector
 	fields fields.Selector
@@ -61,7 +61,7 @@ func newMatcher(r *kind.Resource, q Query) matcher {
 	return m
 }
 
-// key is the tail of the only object that can match, if there is only one.
+// key is the tail of the only object that can match, if the query names one.
 func (m *matcher) key() (tail string, ok bool) {
 	return m.prefix + m.name, m.name != "" && (m.prefix != "" || !m.row.Namespaced)
 }
@@ -88,7 +88,7 @@ func (m *matcher) match(e *Entry) bool {
 	return m.fields == nil || m.fields.Matches(fieldSet(m.row, e))
 }
 
-// fieldSet returns the row's selectable fields of an entry in the stored version.
+// fieldSet returns the selectable fields of an entry in the version of r.
 func fieldSet(r *kind.Resource, e *Entry) fields.Set {
 	in, err := e.In(r)
 	if err != nil {
@@ -109,8 +109,8 @@ func (c *Cache) Get(r *kind.Resource, namespace, name string) *Entry {
 	return t.get(name)
 }
 
-// List returns a snapshot: the matching entries in key order, and its revision. It uses an index where the
-// query allows (namespace, an indexed field).
+// List returns the matching entries in key order, and the revision of the result. It uses an index where the query
+// allows: the namespace, or an indexed field.
 func (c *Cache) List(r *kind.Resource, q Query) (entries []*Entry, rev int64) {
 	t := c.kindCache(r)
 	if t == nil {

@@ -7,22 +7,22 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// A cache that has just started has no history, but clients that were connected before the restart resume their watches
-// from the last revision they saw. The changes are still in the store, so the first such watch fetches them, once, into
-// the rings, where they are retained like other changes.
+// A cache that has just started has no history, but clients that were connected before the restart resume their
+// watches from the last revision they saw. The store still has the changes. The first such watch fetches them, once,
+// into the rings, where they are retained like other changes.
 const (
-	// recallRings is how many revisions are fetched, as a multiple of RingSize; recallBytes bounds the size of their
-	// values. A watch from an earlier revision gets ErrExpired.
+	// recallRings is how many revisions are fetched, as a multiple of RingSize; recallBytes bounds the total size of
+	// their values. A watch from an earlier revision gets ErrExpired.
 	recallRings = 2
 	recallBytes = 32 << 20
-	// recallTimeout bounds how long a watch waits for that.
+	// recallTimeout bounds the fetch, and thereby how long a watch waits for it.
 	recallTimeout = 10 * time.Second
 	// firstSequence leaves room to prepend earlier changes.
 	firstSequence = 1 << 32
 )
 
-// recall fetches the changes before the cache's initial state, and reports whether changes after rev may now be
-// retained. Concurrent calls wait for the fetch.
+// recall fetches the changes before the initial state, and reports whether changes after rev may now be retained.
+// Concurrent calls wait for the fetch.
 func (c *Cache) recall(rev int64) bool {
 	loaded := c.loaded.Load()
 	if loaded == 0 || rev >= loaded {
@@ -57,7 +57,7 @@ func (c *Cache) fetch(ctx context.Context, loaded int64) (int, error) {
 	}
 	h := c.caches.Load()
 	kinds := make([]*kindCache, len(events))
-	before := make([]int, len(events)) // the event of the same key before this one, or -1
+	before := make([]int, len(events)) // index of the previous event of the same key, or -1
 	last := map[string]int{}
 	for i, ev := range events {
 		kinds[i], before[i] = h.of(ev.Key), -1
@@ -95,8 +95,8 @@ func (c *Cache) fetch(ctx context.Context, loaded int64) (int, error) {
 	return len(events), nil
 }
 
-// prepend inserts changes, complete since revision begin, before those in the ring. The oldest are dropped if they do
-// not fit.
+// prepend inserts changes, complete after revision begin, before those in the ring. If they do not fit, it skips the
+// oldest.
 func (r *ring) prepend(changes []*change, begin int64) {
 	held := int(r.next - r.first)
 	if over := len(changes) - (r.limit - held); over > 0 {

@@ -17,7 +17,7 @@ type change struct {
 	gone   atomic.Pointer[Entry]
 }
 
-// last is the state before the change with the change's revision: what a Deleted event carries.
+// last is the state before a deletion, with the deletion's revision, for Deleted events.
 func (ch *change) last() *Entry {
 	if e := ch.gone.Load(); e != nil {
 		return e

@@ -6,15 +6,14 @@ import (
 )
 
 const (
-	// LongList is the number of objects above which a list takes only what room there is for encodings: one that is longer
-	// than what can be kept would otherwise take the place of all others' encodings and, in turn, of its own.
+	// LongList is the number of objects above which a list keeps encodings only while there is room. A list longer
+	// than the keeper's limit would otherwise evict all other encodings and, in turn, its own.
 	LongList = 100
-	// scratchKept is the size of the largest scratch, in bytes, that is used again.
+	// scratchKept is the size in bytes of the largest scratch that is reused.
 	scratchKept = 64 << 10
 )
 
-// Scratch is where encodings of a long list are made that are not kept. What is in it is valid until the next one is
-// made.
+// Scratch is the buffer for encodings of a long list that are not kept. Its content is valid until the next encoding.
 type Scratch struct {
 	proto []byte
 	json  bytes.Buffer
@@ -22,8 +21,7 @@ type Scratch struct {
 
 var scratches = sync.Pool{New: func() any { return new(Scratch) }} //nolint:gochecknoglobals // a pool
 
-// ScratchFor returns the scratch for a list of n objects, which is nil unless it is long. done must be called at the
-// end.
+// ScratchFor returns the scratch for a list of n objects, nil unless n > LongList. Call done after the list.
 func ScratchFor(n int) (s *Scratch, done func()) {
 	if n <= LongList {
 		return nil, func() {}

@@ -16,15 +16,14 @@ type Stats struct {
 	// Revision is the revision of the last change applied to the kind.
 	Revision int64 `json:"revision"`
 	Watchers int   `json:"watchers"`
-	// Ring is the number of recent changes retained for watchers, RingLimit their maximum, and Oldest the oldest revision
-	// from which a watch can start.
+	// Ring is the number of recent changes retained for watchers, RingLimit their maximum, and Oldest the oldest
+	// revision from which a watch can start.
 	Ring      int   `json:"ring"`
 	RingLimit int   `json:"ringLimit"`
 	Oldest    int64 `json:"oldestRevision"`
 	// Changes counts the changes applied since the start.
 	Changes uint64 `json:"changes"`
-	// Expired counts the watchers that fell behind the ring, Refused the watches from a revision that is no longer
-	// retained.
+	// Expired counts the watchers that fell behind the ring, Refused the watches from a revision no longer retained.
 	Expired uint64 `json:"expiredWatchers"`
 	Refused uint64 `json:"refusedWatches"`
 }
@@ -50,7 +49,7 @@ func (c *Cache) Stats() []Stats {
 	return all
 }
 
-// Count returns how many objects of a kind there are; 0 for a kind that is not cached.
+// Count returns the number of objects of a kind; 0 for a kind that is not cached.
 func (c *Cache) Count(r *kind.Resource) int {
 	t := c.kindCache(r)
 	if t == nil {
@@ -75,7 +74,7 @@ type Sizes struct {
 	Encodings int64 `json:"encodingBytes"`
 }
 
-// sampled is the maximum number of objects measured per kind; the total is extrapolated.
+// sampled is the maximum number of objects measured per kind, from which the total is extrapolated.
 const sampled = 1000
 
 // Sizes measures all kinds. It visits every object without holding a lock.
@@ -158,7 +157,6 @@ func newMetrics(reg prometheus.Registerer, c *Cache) metrics {
 	})}
 }
 
-// collector exports the per-kind metrics from Stats.
 type collector struct{ c *Cache }
 
 func (collector) Describe(ch chan<- *prometheus.Desc) {

@@ -17,8 +17,7 @@ type Unreadable struct {
 	Err      error
 }
 
-// unreadable holds such objects by key. There are at most as many as stored objects. A nil receiver records
-// nothing.
+// unreadable records Unreadable objects by key, at most one per stored object. add and drop accept a nil receiver.
 type unreadable struct {
 	n     atomic.Int64
 	mu    sync.RWMutex
@@ -53,7 +52,6 @@ func (u *unreadable) drop(key string, rev int64) {
 	}
 }
 
-// forget removes all objects of a removed kind.
 func (u *unreadable) forget(prefix string) {
 	if u.n.Load() == 0 {
 		return

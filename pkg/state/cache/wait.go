@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// waiters is a heap of the readers waiting for a revision, lowest first. Their number is bounded by the number of
-// calls in flight.
+// waiters is a heap of the readers waiting for a revision, lowest first. The number of calls in flight bounds it.
 type waiters struct {
 	mu   sync.Mutex
 	heap waitHeap
@@ -51,7 +50,6 @@ func (c *Cache) WaitFor(ctx context.Context, rev int64) error {
 	return err
 }
 
-// publish sets the revision that readers see and releases the readers waiting for it.
 func (c *Cache) publish(rev int64) {
 	c.waiters.mu.Lock()
 	defer c.waiters.mu.Unlock()

@@ -11,24 +11,22 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Event is one change as seen through a watcher's selector: Type is Added, Modified, Deleted or Bookmark
-// (watch.EventType). For Deleted, Entry is the last state, with the deletion's revision as its resourceVersion.
-// An object that starts or stops matching the selector is Added or Deleted.
+// Event is one change as seen through a watcher's selector. Type is Added, Modified, Deleted or Bookmark
+// (watch.EventType). For Deleted, Entry is the last state, with the deletion's revision as its resourceVersion. An
+// object that starts or stops matching the selector is Added or Deleted.
 type Event struct {
 	Type  string
 	Entry *Entry
 	Prev  *Entry
 	Rev   int64
-	// Merged is set if the event combines several changes, which only followers get: the last state of a deleted object
-	// may differ from Entry.
+	// Merged is set if the event combines several changes, which only followers get. The last state of a deleted
+	// object may then differ from Entry.
 	Merged bool
 }
 
-// watchBatch bounds the number of changes that one Next reads.
 const watchBatch = 256
 
-// Watcher delivers the events after a revision, in order. It has no buffer of its own, only a cursor in its kind's
-// ring.
+// Watcher delivers the events after a revision, in order. It has no buffer, only a cursor in its kind's ring.
 type Watcher struct {
 	c        *Cache
 	t        *kindCache
@@ -36,7 +34,7 @@ type Watcher struct {
 	cursor   uint64 // the next change to read
 	after    int64  // changes up to this revision are skipped
 	reported int64  // all events up to this revision have been delivered
-	// of a follower: changes dropped from the ring before they were read, by key; nil for others
+	// Changes dropped from the ring before a follower read them, by key. Nil unless the watcher is a follower.
 	missed   map[string]*change
 	missedTo int64 // the revision of the last of these
 	closed   atomic.Bool
@@ -46,9 +44,9 @@ type Watcher struct {
 	events  []Event
 }
 
-// Watch starts after revision rev, or returns ErrExpired if neither the ring nor the source's history reaches back that
-// far. With rev < 0 it starts at the current state: initial is its entries and sync its revision, and no change after
-// it is missed.
+// Watch starts after revision rev. It returns ErrExpired if neither the ring nor the source's history reaches back
+// that far. With rev < 0 it starts at the current state: initial is its entries and sync its revision, and no change
+// after sync is missed.
 func (c *Cache) Watch(r *kind.Resource, q Query, rev int64) (w *Watcher, initial []*Entry, sync int64, err error) {
 	w, err = c.newWatcher(r, q)
 	if err != nil {
@@ -76,7 +74,6 @@ func (c *Cache) newWatcher(r *kind.Resource, q Query) (*Watcher, error) {
 	return &Watcher{c: c, t: t, m: newMatcher(r, q), wakeup: make(chan struct{}, 1)}, nil
 }
 
-// startNow starts after the current state, and returns that state.
 func (w *Watcher) startNow() (initial []*Entry, rev int64, err error) {
 	for {
 		now := w.c.rev.Load()
@@ -126,9 +123,9 @@ func (w *Watcher) wake() {
 	}
 }
 
-// Next blocks for the next events and returns them as a batch. It returns ctx's error, ErrExpired when the watcher fell
-// behind the ring, ErrRemoved when the kind was removed, or ErrStopped. It must be called by one goroutine only. The
-// slice is valid until the next call.
+// Next blocks for the next events and returns them as a batch, which is valid until the next call. It returns ctx's
+// error, ErrExpired when the watcher fell behind the ring, ErrRemoved when the kind was removed, or ErrStopped. Only
+// one goroutine may call it.
 func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -157,8 +154,8 @@ func (w *Watcher) Next(ctx context.Context) ([]Event, error) {
 		if removed {
 			return nil, ErrRemoved
 		}
-		// Changes published after the ring was read send a wakeup. The channel is not shared between watchers, so
-		// they do not contend for its lock.
+		// Changes published after the ring was read send a wakeup. Each watcher has its own channel, so that watchers
+		// do not contend for its lock.
 		select {
 		case <-w.wakeup:
 		case <-ctx.Done():
@@ -199,7 +196,7 @@ func (w *Watcher) read() (more bool, err error) {
 	return more, nil
 }
 
-// see returns the event that the change is under the matcher's selector, if any.
+// see returns the event that a change causes under the selector, if any.
 func (m *matcher) see(ch *change) (Event, bool) {
 	now := ch.entry != nil && m.match(ch.entry)
 	before := ch.prev != nil && m.match(ch.prev)
@@ -217,8 +214,8 @@ func (m *matcher) see(ch *change) (Event, bool) {
 	return ev, true
 }
 
-// Progress is the revision up to which Next has delivered all events, for bookmarks: the cache's revision when
-// the watcher has nothing left to read, even if its kind did not change. It must be called by Next's goroutine.
+// Progress is the revision up to which Next has delivered all events, for bookmarks. It is the cache's revision when
+// the watcher has nothing left to read, even if its kind did not change. Only Next's goroutine may call it.
 func (w *Watcher) Progress() int64 {
 	rev := w.c.rev.Load()
 	w.t.mu.RLock()

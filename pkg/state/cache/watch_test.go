@@ -16,7 +16,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// loaded is a cache over a fakeSource, driven by hand through applyBatch.
+// loaded returns a cache over a fakeSource; the test applies batches.
 func loaded(t *testing.T, cfg Config) (*Cache, *fakeSource) {
 	m := newMemory()
 	cfg.Kinds, cfg.Source, cfg.Logger, cfg.CheckImmutable = kind.NewCatalog(testTable), m, slog.New(slog.DiscardHandler),
@@ -140,7 +140,7 @@ func panicString(f func()) {
 	f()
 }
 
-// The stream ends, with history gone or not: the cache reads everything again, and its watchers see the difference.
+// When the stream ends, the cache reads everything again, and its watchers see the difference.
 func TestReload(t *testing.T) {
 	m := newMemory()
 	gone := m.write(t, pod("a", "goes"), false)
@@ -148,7 +148,7 @@ func TestReload(t *testing.T) {
 	c, err := New(Config{Kinds: kind.NewCatalog(testTable), Source: m, Logger: slog.New(slog.DiscardHandler)})
 	require.NoError(t, err)
 	start(t, c)
-	<-m.followed // it is ready before it follows
+	<-m.followed // Ready is closed before the cache follows the source
 	w, initial, _, err := c.Watch(pods, Query{}, -1)
 	require.NoError(t, err)
 	require.Len(t, initial, 2)
@@ -204,7 +204,7 @@ func TestOldChangesGo(t *testing.T) {
 		synctest.Wait()
 		_, _, _, err = c.Watch(pods, Query{}, from)
 		require.NoError(t, err)
-		time.Sleep(2 * time.Minute) // of the bubble's time
+		time.Sleep(2 * time.Minute) // fake time
 		synctest.Wait()
 		_, _, _, err = c.Watch(pods, Query{}, from)
 		require.ErrorIs(t, err, ErrExpired)
@@ -242,8 +242,8 @@ func TestWaitFor(t *testing.T) {
 	require.Empty(t, c.waiters.heap)
 }
 
-// Many watchers, readers and a writer at once; run with -race it also proves that snapshots do not share mutable state
-// with the cache.
+// Many watchers, readers and a writer at once. With -race this also proves that snapshots share no mutable state with
+// the cache.
 func TestConcurrent(t *testing.T) {
 	c, m := loaded(t, Config{})
 	const changes = 300

@@ -16,13 +16,13 @@ import (
 	apiserverv1 "k8s.io/apiserver/pkg/apis/apiserver/v1"
 )
 
-// Limits of a configuration. Reading a damaged value tries all keys of its name.
+// Limits of a configuration. Reading a damaged value tries all keys with its key name.
 const (
 	maxFileBytes = 1 << 20
 	maxResources = 1024
 	maxKeys      = 256
 	maxKeyName   = 253 // bytes
-	// maxPlugins is the number of KMS plugins, maxPluginTimeout the longest time that one may take for an answer.
+	// maxPlugins is the maximum number of KMS plugins, maxPluginTimeout the maximum timeout of a call to one.
 	maxPlugins       = 16
 	maxPluginTimeout = time.Minute
 )
@@ -195,7 +195,7 @@ func validateKeys(keys []apiserver.Key, sizes ...int) error {
 	return nil
 }
 
-// masked returns an error for resources after a wildcard that includes them, which upstream refuses.
+// masked returns an error for resources after a wildcard that includes them, as upstream does.
 func masked(c *apiserver.EncryptionConfiguration) error {
 	seen := map[schema.GroupResource]bool{}
 	for i, entry := range c.Resources {
@@ -212,7 +212,7 @@ func masked(c *apiserver.EncryptionConfiguration) error {
 	return nil
 }
 
-// written returns a resource as it is written in the file: "*." is the core group.
+// written returns a resource as in the file: "*." is the core group.
 func written(r schema.GroupResource) string {
 	if r.Group == "" && r.Resource == "*" {
 		return "*."

@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// read returns the content of a configuration file, and a warning if users other than its owner can read it. Links are
-// followed, as a mounted Secret has them.
+// read returns the content of a configuration file, and a warning if users other than its owner can read it. It
+// follows symlinks, since mounted Secrets use them.
 func read(path string) (data []byte, warning string, err error) {
 	target, err := filepath.EvalSymlinks(path)
 	if err != nil {
@@ -44,7 +44,6 @@ func read(path string) (data []byte, warning string, err error) {
 	return data, warning, err
 }
 
-// write replaces a file atomically and durably.
 func write(path string, data []byte) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -92,7 +91,8 @@ func encode(c *apiserverv1.EncryptionConfiguration) ([]byte, error) {
 	return yaml.Marshal(c)
 }
 
-// ours decodes a configuration of the form that generate returns: one secretbox and one identity provider per entry.
+// ours decodes a configuration of the form that generate returns: one secretbox and at most one identity provider per
+// entry.
 func ours(data []byte) (*apiserverv1.EncryptionConfiguration, error) {
 	var c apiserverv1.EncryptionConfiguration
 	if err := yaml.UnmarshalStrict(data, &c); err != nil {
@@ -116,7 +116,6 @@ func ours(data []byte) (*apiserverv1.EncryptionConfiguration, error) {
 	return &c, nil
 }
 
-// boxes returns the secretbox provider of each entry.
 func boxes(c *apiserverv1.EncryptionConfiguration) (all []*apiserverv1.SecretboxConfiguration) {
 	for _, entry := range c.Resources {
 		for _, p := range entry.Providers {
@@ -128,7 +127,6 @@ func boxes(c *apiserverv1.EncryptionConfiguration) (all []*apiserverv1.Secretbox
 	return all
 }
 
-// addKey adds a new key in front of all others.
 func addKey(c *apiserverv1.EncryptionConfiguration, now time.Time) error {
 	key, err := newKey(now)
 	if err != nil {
@@ -140,7 +138,6 @@ func addKey(c *apiserverv1.EncryptionConfiguration, now time.Time) error {
 	return nil
 }
 
-// dropKeys removes all keys but the first.
 func dropKeys(c *apiserverv1.EncryptionConfiguration) {
 	for _, b := range boxes(c) {
 		b.Keys = b.Keys[:1]

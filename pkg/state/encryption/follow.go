@@ -7,8 +7,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// follow reloads the file when it changes, until ctx is done. Directories are watched, not the file, because editors
-// and mounted volumes replace it.
+// follow reloads the file when it changes, until ctx is done. It watches directories, because editors and mounted
+// volumes replace the file.
 func (k *Keeper) follow(ctx context.Context) {
 	watcher, err := fsnotify.NewWatcher()
 	if err == nil {
@@ -43,7 +43,6 @@ func (k *Keeper) follow(ctx context.Context) {
 	}
 }
 
-// watch watches the directories of the file and of what it links to.
 func (k *Keeper) watch(w *fsnotify.Watcher) error {
 	if err := w.Add(filepath.Dir(k.cfg.File)); err != nil {
 		return err
@@ -54,7 +53,7 @@ func (k *Keeper) watch(w *fsnotify.Watcher) error {
 	return nil
 }
 
-// concerns reports whether an event is about the file. With links involved, all events may be.
+// concerns reports whether an event may be about the file. If it is a symlink, any event may be.
 func (k *Keeper) concerns(name string) bool {
 	target, err := filepath.EvalSymlinks(k.cfg.File)
 	return name == k.cfg.File || err == nil && target != k.cfg.File

@@ -85,7 +85,6 @@ func (b *bed) start() (stop func()) {
 	return background(b.t, b.store)
 }
 
-// background runs a component until the test ends or the returned function is called.
 func background(t testing.TB, c interface {
 	Run(context.Context) error
 	Ready() <-chan struct{}
@@ -127,7 +126,6 @@ func (b *bed) config(managed bool) Config {
 	}
 }
 
-// keeper runs a Keeper as a starting process would.
 func (b *bed) keeper(managed bool) (*Keeper, func()) {
 	k, err := New(b.config(managed))
 	require.NoError(b.t, err)
@@ -140,7 +138,6 @@ func (b *bed) create(key, value string) int64 {
 	return rev
 }
 
-// stored returns the bytes of a key in etcd.
 func (b *bed) stored(key string) string {
 	kvs, _, _, err := b.store.Stored(b.t.Context(), key, "", 1, 0)
 	require.NoError(b.t, err)

@@ -20,7 +20,7 @@ import (
 
 // Store is the part of *store.Store that the Keeper needs.
 type Store interface {
-	// Stored reads values as stored, without decryption.
+	// Stored reads values without decryption.
 	Stored(ctx context.Context, prefix, from string, limit, rev int64) (kvs []kind.KV, at, remaining int64, err error)
 	// Reseal encrypts a stored value again and writes it, unless it was changed meanwhile.
 	Reseal(ctx context.Context, kv kind.KV) error
@@ -41,23 +41,23 @@ type Config struct {
 	Managed bool
 	// ManagedFile is the path that a managed File would have. It is only used in messages.
 	ManagedFile string
-	// Values is the one that the store uses.
+	// Values is also the store's Config.Values.
 	Values *Values
 	Store  Store
-	// Unreadable returns what the cache could not read.
+	// Unreadable returns the objects that the cache could not read.
 	Unreadable func() []cache.Unreadable
 	Logger     *slog.Logger
 }
 
-// Keeper keeps the configuration of Values in sync with its file, and rewrites stored values when it changes. As a
-// component it starts after the cache and before anything that writes.
+// Keeper keeps the configuration of Values in sync with its file, and rewrites stored values when it changes. It must
+// start after the cache and before every component that writes.
 type Keeper struct {
 	cfg Config
-	// Ready is closed when everything that is stored is known to be readable.
+	// Ready is closed when all stored values are known to be readable.
 	run.Readiness
 
-	// mu guards the configuration in use and the fields derived from it. It is held while file and configuration are
-	// changed together.
+	// mu guards the configuration in use and the fields derived from it. It is held while the file and the
+	// configuration change together.
 	mu      sync.Mutex
 	data    []byte // content of the file in use; nil without one
 	unsaved bool   // data has not been written to the file yet
@@ -69,12 +69,12 @@ type Keeper struct {
 
 	working sync.Mutex // held by the operation in progress
 	lifeMu  sync.Mutex
-	life    context.Context // nil while it does not run
+	life    context.Context // nil while the Keeper does not run
 	ops     sync.WaitGroup
-	again   chan struct{} // capacity 1: objects are to be read again
+	again   chan struct{} // capacity 1: requests readAgain
 
-	// at, if not nil, is called between the steps of an operation. If it returns an error, the operation ends as if the
-	// process had been killed.
+	// at, if not nil, is called between the steps of an operation. If it returns an error, the operation ends as if
+	// the process had been killed. For tests.
 	at func(step string) error
 }
 
@@ -185,7 +185,7 @@ func (k *Keeper) refuse() error {
 		advice)
 }
 
-// reload uses the file's content if it has changed and can read everything that is stored.
+// reload uses the file's content if it has changed and can read all stored values.
 func (k *Keeper) reload(ctx context.Context) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -213,7 +213,7 @@ func (k *Keeper) reload(ctx context.Context) error {
 	return nil
 }
 
-// take makes data the configuration in use. mu is held.
+// take makes data the configuration in use. The caller holds mu.
 func (k *Keeper) take(ctx context.Context, data []byte) error {
 	next, err := load(data)
 	if err != nil {
@@ -231,11 +231,10 @@ func (k *Keeper) take(ctx context.Context, data []byte) error {
 	was := k.settings()
 	k.use(next, data)
 	was.close()
-	k.reread() // what the plugins of before did not decrypt
+	k.reread() // objects that the previous plugins could not decrypt
 	return nil
 }
 
-// use puts settings, decoded from data, into use.
 func (k *Keeper) use(s *settings, data []byte) {
 	k.cfg.Values.use(s)
 	k.data = data
@@ -248,7 +247,8 @@ func (k *Keeper) use(s *settings, data []byte) {
 	k.halfway = halfway
 }
 
-// readable returns an error if other settings could not read something that is stored or being written now.
+// readable returns an error if the settings next cannot read a value that is stored or being written now. Values that
+// the present settings cannot read either are ignored.
 func (k *Keeper) readable(ctx context.Context, next *settings) error {
 	v := k.cfg.Values
 	now, then := v.current.Load(), v.prepare(next)
@@ -275,7 +275,8 @@ func (k *Keeper) readable(ctx context.Context, next *settings) error {
 	})
 }
 
-// follows returns an error if the rule then cannot read what the rule now writes. Either may be nil.
+// follows returns an error if the rule then cannot read what the rule now writes. Either may be nil, for no
+// encryption.
 func follows(now, then *rule) error {
 	const key = registry + "probe"
 	stored := []byte("{}")
@@ -301,7 +302,7 @@ func (k *Keeper) note(mode, problem string) {
 	k.mode, k.problem = mode, problem
 }
 
-// Warnings returns problems that need attention, as text.
+// Warnings returns problems that need an administrator's attention, as text.
 func (k *Keeper) Warnings() (all []string) {
 	k.noteMu.Lock()
 	for _, text := range []string{k.mode, k.problem, k.halfway} {

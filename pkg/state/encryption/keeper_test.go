@@ -18,7 +18,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/state/cache"
 )
 
-// Accepts and refuses what upstream does, except for the limits and version 1 of KMS, which upstream refuses later.
+// The same configurations are valid as upstream, except for the limits and KMS v1, which upstream refuses later.
 func TestConfigurationsAreUpstreams(t *testing.T) {
 	box := keys("secretbox", "a")
 	short := "{secretbox: {keys: [{name: a, secret: c2hvcnQ=}]}}"
@@ -166,7 +166,6 @@ func TestAServerDoesNotStartWithoutTheKeys(t *testing.T) {
 	require.Contains(t, k.Warnings()[0], one)
 }
 
-// messages collects log messages.
 type messages struct {
 	slog.Handler
 	all chan string
@@ -226,7 +225,7 @@ func TestAChangedFileIsUsedAtOnce(t *testing.T) {
 	require.Contains(t, k.Warnings()[0], "chmod 600")
 }
 
-// A configuration replaced through a link, as mounted volumes do, is noticed too.
+// A configuration replaced through a symlink, as mounted volumes do, is noticed too.
 func TestAChangedLinkIsFollowed(t *testing.T) {
 	b := newBed(t)
 	log := messages{slog.DiscardHandler, make(chan string, 100)}

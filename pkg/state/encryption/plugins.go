@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// startWait is how long a start waits for KMS plugins, which may be starting too. startPause is the time between two
-	// questions.
+	// startWait is how long a start waits for KMS plugins, which may be starting too; startPause is the time between
+	// checks.
 	startWait  = 30 * time.Second
 	startPause = time.Second
 )
 
 // Plugins is the component that connects to the configuration's KMS plugins. It is ready when each has a key for
-// writes. It starts before whatever reads stored values, and ends after it.
+// writes. It starts before every component that reads stored values, and ends after them.
 type Plugins struct {
 	keeper *Keeper
 	run.Readiness
@@ -58,7 +58,7 @@ func (p *Plugins) Run(ctx context.Context) error {
 	return nil
 }
 
-// await asks a plugin until there is a key for writes.
+// await checks a plugin until it has a key for writes.
 func await(ctx context.Context, one *kms.Provider, until time.Time) error {
 	for {
 		err := one.Check(ctx)
@@ -75,7 +75,7 @@ func await(ctx context.Context, one *kms.Provider, until time.Time) error {
 	}
 }
 
-// settings are those in use, which may have no rules.
+// settings returns the settings in use; without encryption they are empty.
 func (k *Keeper) settings() *settings {
 	if p := k.cfg.Values.current.Load(); p != nil {
 		return p.settings
@@ -83,7 +83,6 @@ func (k *Keeper) settings() *settings {
 	return &settings{}
 }
 
-// check asks all plugins once, and returns the first error.
 func (s *settings) check(ctx context.Context) error {
 	for _, p := range s.plugins {
 		if err := p.Check(ctx); err != nil {
@@ -99,7 +98,7 @@ func (s *settings) start(log *slog.Logger, recovered func()) {
 	}
 }
 
-// close ends the plugins' connections. Their values can no longer be read with these settings.
+// close closes the plugins' connections. These settings can then no longer read the plugins' values.
 func (s *settings) close() {
 	for _, p := range s.plugins {
 		p.Close()
@@ -115,7 +114,6 @@ func (k *Keeper) PluginsHealth(context.Context) error {
 	return errors.Join(errs...)
 }
 
-// pluginWarnings are texts for people about plugins that are not healthy.
 func (k *Keeper) pluginWarnings() (all []string) {
 	for _, p := range k.settings().plugins {
 		if err := p.Health(); err != nil {
@@ -127,15 +125,15 @@ func (k *Keeper) pluginWarnings() (all []string) {
 	return all
 }
 
-// reread has the objects read again that could not be while a plugin did not answer, as soon as the component runs.
+// reread requests that objects that could not be read while a plugin did not answer are read again. It takes effect
+// once the Keeper runs.
 func (k *Keeper) reread() {
 	select {
 	case k.again <- struct{}{}:
-	default: // it is about to be done
+	default: // already requested
 	}
 }
 
-// rereads does what reread asks for, until ctx is done.
 func (k *Keeper) rereads(ctx context.Context) {
 	for {
 		select {
@@ -150,8 +148,8 @@ func (k *Keeper) rereads(ctx context.Context) {
 	}
 }
 
-// readAgain writes the objects as they are: caches follow writes. It returns how many it could not, and why the first
-// one. Those whose plugin is away again fail without asking it.
+// readAgain writes the unreadable objects unchanged, because caches follow writes. It returns how many failed, and the
+// first error. Objects whose plugin is away again fail without a call to it.
 func (k *Keeper) readAgain(ctx context.Context) (failed int, first error) {
 	for _, u := range k.cfg.Unreadable() {
 		if !errors.Is(u.Err, kms.ErrUnavailable) {
@@ -172,7 +170,7 @@ func (k *Keeper) readAgain(ctx context.Context) (failed int, first error) {
 	return failed, first
 }
 
-// begin returns the component's context, and a function to call at the end of what uses it; nil while it does not run.
+// begin returns the component's context, and a function to call at the end of an operation; nil while it does not run.
 func (k *Keeper) begin() (ctx context.Context, done func()) {
 	k.lifeMu.Lock()
 	defer k.lifeMu.Unlock()

@@ -22,7 +22,6 @@ import (
 
 const secretKey = "/registry/secrets/default/a"
 
-// plugged is a bed whose configuration names a plugin.
 type plugged struct {
 	*bed
 	plugin *kmstest.Plugin
@@ -51,7 +50,6 @@ func (p *plugged) provider(name, socket string) string {
 	return fmt.Sprintf("{kms: {apiVersion: v2, name: %s, endpoint: 'unix://%s', timeout: 2s}}", name, socket)
 }
 
-// run starts what a server would; end stops it.
 func (p *plugged) run() (k *Keeper, end func()) {
 	k, err := New(p.config(false))
 	require.NoError(p.t, err)
@@ -72,7 +70,7 @@ func TestPluginsKeysEncrypt(t *testing.T) {
 	require.Equal(t, "plain", string(got.Value))
 	require.Zero(t, p.plugin.Decrypts.Load(), "its own seed needs no plugin")
 
-	// Another key: what was written before is rewritten by Reencrypt, as the status says.
+	// With another key, Reencrypt rewrites earlier values, and the status says so.
 	p.plugin.Use("second", "ok")
 	require.NoError(t, k.settings().plugins[0].Check(t.Context()))
 	before := p.stored(secretKey)
@@ -86,7 +84,7 @@ func TestPluginsKeysEncrypt(t *testing.T) {
 	require.True(t, s.Counts[0].Current)
 	end()
 
-	// A restart asks the plugin for the seed of what is stored, once.
+	// A restart decrypts the seed of the stored values with the plugin once.
 	_, end = p.run()
 	defer end()
 	for range 3 {
@@ -97,7 +95,7 @@ func TestPluginsKeysEncrypt(t *testing.T) {
 	require.EqualValues(t, 1, p.plugin.Decrypts.Load())
 }
 
-// A start waits for a plugin, and fails with what to do.
+// A start waits for a plugin, and fails with advice.
 func TestStartWithoutPlugin(t *testing.T) {
 	p := newPlugged(t)
 	p.stop()
@@ -122,7 +120,8 @@ func TestStartWithoutPlugin(t *testing.T) {
 	require.NoError(t, <-ended)
 }
 
-// While the plugin is away, what is known is read and written, and the rest fails at once; then it is read again.
+// While the plugin is away, values with known seeds are read and written, and others fail at once. They are read again
+// when it is back.
 func TestPluginIsAwayAndComesBack(t *testing.T) {
 	p := newPlugged(t)
 	_, end := p.run()
@@ -152,7 +151,7 @@ func TestPluginIsAwayAndComesBack(t *testing.T) {
 	require.NoError(t, err)
 	p.broken = []cache.Unreadable{{Key: secretKey, Revision: kv[0].Revision, Err: kms.ErrUnavailable}}
 	p.serve()
-	// its client may pause
+	// The gRPC client may pause between attempts.
 	require.Eventually(t, func() bool {
 		return k.settings().plugins[0].Check(t.Context()) == nil
 	}, time.Minute, time.Millisecond)
@@ -161,17 +160,15 @@ func TestPluginIsAwayAndComesBack(t *testing.T) {
 	require.Equal(t, "plain", nextValue(changes), "caches follow it")
 }
 
-// nextValue returns the next value that is written.
 func nextValue(changes <-chan kind.Batch) string {
 	for {
-		if b := <-changes; len(b.Events) > 0 { // others only report a revision
+		if b := <-changes; len(b.Events) > 0 { // empty batches only report a revision
 			return string(b.Events[0].Value)
 		}
 	}
 }
 
-// Objects that could not be read while a server started are read again when it has started, if their plugin came back
-// before.
+// Objects that could not be read during a start are read again after it, if their plugin came back before.
 func TestPluginComesBackDuringTheStart(t *testing.T) {
 	p := newPlugged(t)
 	_, end := p.run()
@@ -190,8 +187,8 @@ func TestPluginComesBackDuringTheStart(t *testing.T) {
 	require.Equal(t, "plain", nextValue(changes))
 }
 
-// A plugin that hangs, is not healthy or has lost its key holds nothing up for longer than a call's timeout, and does
-// not get into use.
+// A plugin that hangs, is unhealthy or has lost its key delays no operation by more than a call's timeout, and is not
+// used.
 func TestBadPlugins(t *testing.T) {
 	p := newPlugged(t)
 	p.write(configured("secrets", identity))
@@ -205,7 +202,7 @@ func TestBadPlugins(t *testing.T) {
 	require.ErrorContains(t, k.reload(t.Context()), "does not answer")
 	require.Less(t, time.Since(began), 30*time.Second)
 	p.plugin.Use("", "ok")
-	goOn() // which may also lead on the Keeper's own attempt
+	goOn() // this may also unblock the Keeper's own attempt
 	require.ErrorContains(t, k.reload(t.Context()), "no valid key")
 	p.plugin.Use("first", "the HSM is on fire")
 	require.ErrorContains(t, k.reload(t.Context()), "the HSM is on fire")
@@ -215,16 +212,16 @@ func TestBadPlugins(t *testing.T) {
 	require.NoError(t, k.Reencrypt(quiet))
 	require.True(t, strings.HasPrefix(p.stored(secretKey), kmsPrefix))
 
-	// Without the provider what is stored could not be read.
+	// Without the provider, stored values could not be read.
 	p.write(configured("secrets", keys("secretbox", "a"), identity))
 	require.ErrorContains(t, k.reload(t.Context()), "could not read")
-	// With another provider before it, everything moves there.
+	// With another provider before it, all values move to that provider.
 	p.write(configured("secrets", keys("secretbox", "a"), p.provider("plugin", p.socket)))
 	require.NoError(t, k.Reencrypt(quiet))
 	require.True(t, strings.HasPrefix(p.stored(secretKey), "k8s:enc:secretbox:"))
 }
 
-// Upstream reads what is written here with the same plugin, and the other way around.
+// Upstream reads values written here with the same plugin, and vice versa.
 func TestUpstreamsKMS(t *testing.T) {
 	p := newPlugged(t)
 	_, end := p.run()

@@ -16,11 +16,10 @@ import (
 )
 
 const (
-	// page is the number of values read at once. All stored data is a fraction of memory (store.Config.QuotaBytes).
 	page = 500
 	// writers is the number of concurrent writes, so that one sync of the store's log covers many.
 	writers = 16
-	// mostRounds limits how often everything is read until nothing is left to rewrite. Two rounds suffice unless the
+	// mostRounds limits how often all values are read until none is left to rewrite. Two rounds suffice unless the
 	// configuration changes meanwhile.
 	mostRounds = 10
 )
@@ -56,8 +55,8 @@ func (k *Keeper) step(name string) error {
 	return k.at(name)
 }
 
-// Reencrypt rewrites everything that is not stored as new objects of its kind would be: with another key or
-// unencrypted. If identity is first, it decrypts. It can be interrupted at any point and repeated.
+// Reencrypt rewrites every value that is not stored as a new object of its kind would be. If identity is first, it
+// decrypts. It can be interrupted at any point and repeated.
 func (k *Keeper) Reencrypt(report func(string)) error {
 	return k.operate(func(ctx context.Context) error {
 		if err := k.reload(ctx); err != nil {
@@ -71,7 +70,7 @@ func (k *Keeper) Reencrypt(report func(string)) error {
 	})
 }
 
-// Rotate adds a new key to the managed file, rewrites everything with it, and removes the other keys. After an
+// Rotate adds a new key to the managed file, rewrites all values with it, and removes the other keys. After an
 // interruption it continues with the key that it had added.
 func (k *Keeper) Rotate(report func(string)) error {
 	return k.operate(func(ctx context.Context) error {
@@ -143,8 +142,8 @@ func (k *Keeper) Enable(on bool, report func(string)) error {
 	})
 }
 
-// edit changes the managed file and then the configuration in use. The file first, so that nothing is written with a
-// key that a crash could lose.
+// edit changes the managed file and then the configuration in use. The file comes first, so that no value is written
+// with a key that a crash could lose.
 func (k *Keeper) edit(ctx context.Context,
 	change func(*apiserverv1.EncryptionConfiguration) error) (*apiserverv1.EncryptionConfiguration, error) {
 	k.mu.Lock()
@@ -211,8 +210,8 @@ func (k *Keeper) each(ctx context.Context, f func(kvs []kind.KV, left int64) err
 // values with earlier keys. It returns the number of values written.
 func (k *Keeper) rewrite(ctx context.Context, report func(string)) (total int64, err error) {
 	for range mostRounds {
-		// After this, values encrypted with an earlier configuration are in the store, even if their writers no longer
-		// wait.
+		// After this, all values encrypted with an earlier configuration are in the store, even if their writers no
+		// longer wait.
 		if err := k.cfg.Store.Settle(ctx); err != nil {
 			return total, err
 		}
@@ -242,7 +241,7 @@ func (k *Keeper) pass(ctx context.Context, report func(string)) (n, raced int64,
 	var wrote, lost, seen atomic.Int64
 	var mu sync.Mutex
 	var broken []string
-	// values that the cache could not decrypt, by revision: they are rewritten so that the cache reads them again
+	// Values that the cache could not decrypt, by revision. They are rewritten so that the cache reads them again.
 	unread := map[string]int64{}
 	for _, u := range k.cfg.Unreadable() {
 		if errors.Is(u.Err, ErrNoKey) || errors.Is(u.Err, ErrDamaged) {

@@ -27,7 +27,6 @@ func (b *bed) fill(n int) (want map[string]string) {
 	return want
 }
 
-// check reads everything and compares it with want.
 func (b *bed) check(want map[string]string) {
 	kvs, _, _, err := b.store.Range(b.t.Context(), "/registry/secrets/", "", 0, 0)
 	require.NoError(b.t, err)
@@ -81,7 +80,7 @@ func TestTheKeyIsMadeOnceAndRotated(t *testing.T) {
 	require.Equal(t, kept, begin, "the history of the earlier key is dropped")
 }
 
-// Wherever a rotation is interrupted, the next process can read everything, and the next rotation ends with one key.
+// After an interruption at any step, the next process can read all values, and the next rotation ends with one key.
 func TestRotationEndsAnywhere(t *testing.T) {
 	for _, step := range []struct {
 		name string
@@ -127,7 +126,7 @@ func TestRotationEndsAnywhere(t *testing.T) {
 	}
 }
 
-// Writes concurrent to a rotation are not lost, and are encrypted with the last key in the end.
+// Writes concurrent to a rotation are not lost, and end up encrypted with the last key.
 func TestRotationAmongWriters(t *testing.T) {
 	b := newBed(t)
 	k, _ := b.keeper(true)
@@ -178,7 +177,7 @@ func TestRotationAmongWriters(t *testing.T) {
 // Re-encryption does not extend a TTL.
 func TestReencryptionKeepsTheTimeToLive(t *testing.T) {
 	b := newBed(t)
-	rev, err := b.store.Create(t.Context(), one, []byte(plain), 10*time.Second) // long enough for the re-encryption below
+	rev, err := b.store.Create(t.Context(), one, []byte(plain), 10*time.Second) // outlasts the re-encryption
 	require.NoError(t, err)
 	k, _ := b.keeper(true)
 	require.NoError(t, k.Reencrypt(quiet))
@@ -248,7 +247,6 @@ func TestRotationKeepsTheKeysOfWhatItCannotRead(t *testing.T) {
 	b.check(want)
 }
 
-// damage stores raw bytes.
 func (b *bed) damage(key, stored string) {
 	now := b.values.current.Load()
 	alone, err := load([]byte(configured("configmaps", identity)))

@@ -8,7 +8,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// Status says how objects are stored.
+// Status describes how objects are stored.
 type Status struct {
 	File    string // empty without encryption
 	Managed bool
@@ -18,7 +18,7 @@ type Status struct {
 	Counts []Count
 }
 
-// Rule is a resource or wildcard.
+// Rule is a resource or wildcard of the configuration, and how its new objects are written.
 type Rule struct {
 	Resource string
 	Label    Label
@@ -33,7 +33,7 @@ type Count struct {
 	Current    bool // new objects are written in this way, with KMS also with this key of the plugin
 }
 
-// Status reads and counts everything that is stored.
+// Status reads and counts all stored values. Counts has at most maxResources entries; further objects are left out.
 func (k *Keeper) Status(ctx context.Context) (Status, error) {
 	s := Status{File: k.cfg.File, Managed: k.cfg.Managed}
 	v := k.cfg.Values

@@ -36,7 +36,6 @@ const (
 	kmsPrefix = encrypted + "kms:v2:"
 )
 
-// labelOf returns the label in a stored value's prefix.
 func labelOf(stored []byte) Label {
 	if !bytes.HasPrefix(stored, []byte(encrypted)) {
 		return Label{}
@@ -66,14 +65,14 @@ var (
 	ErrDamaged = errors.New("the key has a different secret, or the stored bytes are damaged")
 )
 
-// provider is a key of a provider, or identity.
+// provider is one key of a configured provider, or identity, which has no transformer.
 type provider struct {
 	label       Label
 	prefix      string // of the values that it writes
 	transformer value.Transformer
 }
 
-// rule is the providers of a resource. The first encrypts; all of them decrypt.
+// rule has the providers of a resource. The first encrypts; all of them decrypt.
 type rule struct {
 	resource  string
 	providers []provider
@@ -93,7 +92,7 @@ func (r *rule) seal(key string, plain []byte) ([]byte, error) {
 	return append(append(make([]byte, 0, len(p.prefix)+len(out)), p.prefix...), out...), nil
 }
 
-// open also reports whether the value was read by the provider that encrypts.
+// open also reports whether the value was read by the provider that encrypts new values.
 func (r *rule) open(key string, stored []byte) (plain []byte, current bool, err error) {
 	began := time.Now()
 	found := false
@@ -133,8 +132,8 @@ func (r *rule) open(key string, stored []byte) (plain []byte, current bool, err 
 	return nil, false, err
 }
 
-// open decrypts data, and reports whether writes use another key by now. Upstream's AES-CBC panics where
-// nothing follows the initialization vector.
+// open decrypts data. stale reports that writes use another key by now. It recovers, because upstream's AES-CBC panics
+// if only the initialization vector is there.
 func (p *provider) open(key string, data []byte) (plain []byte, stale bool, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -144,7 +143,6 @@ func (p *provider) open(key string, data []byte) (plain []byte, stale bool, err 
 	return p.transformer.TransformFromStorage(context.Background(), data, value.DefaultContext(key))
 }
 
-// metric returns the label value in upstream's metric.
 func (p *provider) metric() string {
 	if p.label.Provider == kmsName {
 		return kmsPrefix
@@ -152,7 +150,6 @@ func (p *provider) metric() string {
 	return encrypted + p.label.Provider + version
 }
 
-// settings is a compiled configuration.
 type settings struct {
 	rules map[schema.GroupResource]*rule // by resource in the file, including wildcards
 	order []schema.GroupResource         // the keys of rules in file order
@@ -160,7 +157,7 @@ type settings struct {
 	plugins []*kms.Provider // of the rules
 }
 
-// rule returns the rule of a resource: its own, its group's, or the one for everything; nil if there is none.
+// rule returns the rule of a resource: its own, its group's, or the one for all resources; nil if there is none.
 func (s *settings) rule(r schema.GroupResource) *rule {
 	if own := s.rules[r]; own != nil {
 		return own
@@ -171,7 +168,7 @@ func (s *settings) rule(r schema.GroupResource) *rule {
 	return s.rules[anything]
 }
 
-// compile makes the settings of a valid configuration. Their plugins have been asked nothing yet.
+// compile returns the settings of a valid configuration. Their plugins have not been called yet.
 func compile(c *apiserver.EncryptionConfiguration) (_ *settings, err error) {
 	s := &settings{rules: map[schema.GroupResource]*rule{}}
 	defer func() {

@@ -14,14 +14,14 @@ import (
 
 // Values encrypts and decrypts stored values. It implements store.Values and is safe for concurrent use.
 type Values struct {
-	// resources are the kinds whose storage keys do not follow from their names, by the part after /registry/.
+	// resources maps the part of storage keys after /registry/ to the resource.
 	resources map[string]schema.GroupResource
 
 	// writes is read-locked from the encryption of a value until it is written, and write-locked to change the
-	// settings: when use returns, nothing encrypted with earlier settings is in flight.
+	// settings. When use returns, no write with earlier settings is in flight.
 	writes  sync.RWMutex
 	unlock  func()
-	current atomic.Pointer[prepared] // nil without encryption; it does not change to or from nil once values are written
+	current atomic.Pointer[prepared] // nil without encryption, not set or unset once values are written
 }
 
 // prepared is settings with the rules of known kinds looked up in advance.
@@ -50,7 +50,7 @@ func (v *Values) prepare(s *settings) *prepared {
 	return p
 }
 
-// use puts settings into use. All writes encrypted with earlier settings have finished when it returns.
+// use puts settings into use. When it returns, all writes encrypted with earlier settings have finished.
 func (v *Values) use(s *settings) {
 	p := v.prepare(s)
 	v.writes.Lock()
@@ -60,7 +60,6 @@ func (v *Values) use(s *settings) {
 
 const registry = "/registry/"
 
-// rule returns the rule of a storage key, or nil.
 func (p *prepared) rule(key string) *rule {
 	part, two, ok := parts(key)
 	if !ok {
@@ -94,14 +93,14 @@ func parts(key string) (one, two string, ok bool) {
 	return rest[:i], "", true
 }
 
-// custom returns the resource of the segments "group/plural", the form of custom resources' keys. Their groups have a
+// custom returns the resource of the segments "group/plural", the form of custom resources' keys, whose groups have a
 // dot.
 func custom(two string) (schema.GroupResource, bool) {
 	group, plural, ok := strings.Cut(two, "/")
 	return schema.GroupResource{Group: group, Resource: plural}, ok && strings.Contains(group, ".")
 }
 
-// resource returns the resource of a storage key as named in the configuration; empty if it belongs to no known kind.
+// resource returns the resource of a storage key as named in the configuration; empty if its kind is unknown.
 func (v *Values) resource(key string) string {
 	one, two, ok := parts(key)
 	if !ok {
@@ -143,11 +142,11 @@ func (v *Values) Open(key string, stored []byte) ([]byte, error) {
 		if err == nil || v.current.Load() == p {
 			return plain, err
 		}
-		// The settings were replaced meanwhile, and the plugins of the earlier ones are closed.
+		// The settings were replaced meanwhile, which closed the earlier plugins.
 	}
 }
 
-// open also reports whether the value is stored as it would be written with the given settings, which may be nil.
+// open also reports whether the value is stored as p would write it. p may be nil.
 func (v *Values) open(p *prepared, key string, stored []byte) (plain []byte, current bool, err error) {
 	if p != nil {
 		if r := p.rule(key); r != nil {

@@ -26,7 +26,7 @@ const (
 	plain = "k8s\x00 not to be seen by anybody else"
 )
 
-// Encrypted values are decrypted by every read of the store, and appear nowhere on disk in clear text.
+// Every read of the store decrypts, and no file on disk contains clear text.
 func TestValuesAreEncryptedOnDiskAlone(t *testing.T) {
 	for _, provider := range []string{"secretbox", "aesgcm", "aescbc"} {
 		t.Run(provider, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestWhichResourcesAreEncrypted(t *testing.T) {
 	require.Equal(t, plain, string(stored))
 }
 
-// An unreadable value has an error, and all others are read.
+// An unreadable value has an error; all others are read.
 func TestUnreadableValues(t *testing.T) {
 	for _, provider := range []string{"secretbox", "aesgcm"} {
 		s, err := load([]byte(configured("secrets", keys(provider, "a"))))
@@ -205,7 +205,7 @@ func TestUnreadableValuesDoNotHideOthers(t *testing.T) {
 	require.ErrorIs(t, b.store.Reseal(t.Context(), kvs[0]), store.ErrNotFound)
 }
 
-// Values written by upstream's code are read here with the same file, and vice versa.
+// Upstream's code reads values written here with the same file, and vice versa.
 func TestUpstreamReadsWhatIsWrittenHere(t *testing.T) {
 	for _, provider := range []string{"secretbox", "aesgcm", "aescbc"} {
 		for _, resources := range []string{"secrets", "'*.'", "'*.*'"} {

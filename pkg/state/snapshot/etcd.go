@@ -12,12 +12,11 @@ import (
 )
 
 const (
-	// etcdMagic is bbolt's number in the first page of a database, behind the page's header.
+	// etcdMagic is bbolt's magic number in the first page of a database, behind the page header.
 	etcdMagic = 0xED0CDAED
-	// EtcdHead is how many bytes of a file IsEtcd looks at.
+	// EtcdHead is the number of bytes that IsEtcd needs.
 	EtcdHead = 20
-	// sector is what the size of a database is a multiple of, in bytes. A file of etcd's that is longer by a hash ends
-	// with one.
+	// sector divides the size of a database, in bytes. The remainder shows whether a snapshot ends with its hash.
 	sector = 512
 )
 
@@ -26,8 +25,8 @@ func IsEtcd(head []byte) bool {
 	return len(head) >= EtcdHead && binary.LittleEndian.Uint32(head[EtcdHead-4:]) == etcdMagic
 }
 
-// UnpackEtcd writes the database in a file of `etcdctl snapshot save` into dir, as Unpack does, and verifies it by the
-// hash at its end. The file has no keys.
+// UnpackEtcd writes the database of an `etcdctl snapshot save` file into dir, as Unpack does, and verifies the hash at
+// the file's end. The file has no keys.
 func UnpackEtcd(r io.Reader, dir string) (err error) {
 	name := filepath.Join(dir, Database)
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A file of etcdctl is taken whole and unchanged, or not at all.
+// A file of etcdctl is unpacked whole and unchanged, or refused.
 func TestEtcdSnapshots(t *testing.T) {
 	database := bytes.Repeat([]byte("page"), 3*sector/4)
 	binary.LittleEndian.PutUint32(database[16:], etcdMagic)

@@ -1,9 +1,8 @@
-// Package snapshot is the archive of a cluster that `coracle snapshot save` writes: the store's database, and the keys
-// without which it is worth nothing.
+// Package snapshot reads and writes the archive of `coracle snapshot save`: the store's database, and the keys without
+// which it cannot be used.
 //
-// It is a zstd-compressed tar: the small files, then the database, then the manifest. Of Coracle it imports
-// bounded alone. Its invariant: an archive is unpacked only if it is complete and unchanged, and nothing outside the
-// directory is written.
+// An archive is a zstd-compressed tar: the small files, then the database, then the manifest. Invariant: an archive is
+// unpacked only if it is complete and unchanged, and nothing outside the directory is written.
 package snapshot
 
 import (
@@ -32,11 +31,11 @@ import (
 const (
 	// Database is the name of the store's database in an archive.
 	Database = "store.db"
-	// manifestName is the last entry, without which an archive is incomplete.
+	// manifestName is the last entry. An archive without it is incomplete.
 	manifestName = "manifest.json"
 	format       = 1
 
-	// mostFiles and mostFileBytes limit the files beside the database; mostDatabaseBytes limits that.
+	// mostFiles and mostFileBytes limit the files other than the database, mostDatabaseBytes the database.
 	mostFiles         = 256
 	mostFileBytes     = 1 << 20
 	mostDatabaseBytes = 64 << 30
@@ -48,17 +47,16 @@ const (
 type Manifest struct {
 	Format int       `json:"format"`
 	Taken  time.Time `json:"taken"`
-	// Coracle and Kubernetes are the versions that wrote it, Node the node of the server.
+	// Coracle and Kubernetes are the versions that wrote the archive, Node the server's node.
 	Coracle    string `json:"coracle"`
 	Kubernetes string `json:"kubernetes"`
 	Node       string `json:"node,omitempty"`
-	// Revision is the store's when the archive was begun: it has everything up to that one.
+	// Revision is the store's revision when the archive was begun. The archive has all changes up to it.
 	Revision int64 `json:"revision"`
 	// EncryptionConfig is the file with the keys of stored objects, if the archive does not contain it.
 	EncryptionConfig string `json:"encryptionConfig,omitempty"`
 	Parts            []Part `json:"parts"`
-	// Etcd means that it was none of our archives but a snapshot of etcd, without keys and with nothing known of the
-	// above.
+	// Etcd marks a snapshot of etcd instead of an archive: it has no keys, and all fields above are empty.
 	Etcd bool `json:"-"`
 }
 
@@ -69,7 +67,7 @@ type Part struct {
 	SHA256 string `json:"sha256"`
 }
 
-// File is a small file of an archive; its name is relative to the data directory.
+// File is a small file of an archive. Its name is relative to the data directory.
 type File struct {
 	Name string
 	Data []byte
@@ -79,7 +77,7 @@ type File struct {
 var allowed = regexp.MustCompile(`^((pki|encryption)/[A-Za-z0-9][A-Za-z0-9._-]{0,127}|` + regexp.QuoteMeta(Database) +
 	`)$`)
 
-// Files reads the regular files of a directory below root, not of directories in it. None if it does not exist.
+// Files reads the regular files of a directory below root, not of its subdirectories. None if it does not exist.
 func Files(root, dir string) ([]File, error) {
 	entries, err := os.ReadDir(filepath.Join(root, dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +118,7 @@ type Writer struct {
 	manifest   Manifest
 }
 
-// NewWriter returns a Writer of an archive with the manifest m, whose format, time and parts it sets.
+// NewWriter returns a Writer of an archive with the manifest m. It sets the manifest's format, time and parts.
 func NewWriter(w io.Writer, m Manifest, now time.Time) (*Writer, error) {
 	compressed, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 		zstd.WithWindowSize(window/4))
@@ -195,7 +193,6 @@ func Unpack(r io.Reader, dir string) (Manifest, error) {
 	return m, nil
 }
 
-// incomplete explains an archive that ends early, or is none.
 func incomplete(err error) error {
 	return fmt.Errorf("not a snapshot, or a damaged one: %w", err)
 }
@@ -238,7 +235,7 @@ func unpack(r io.Reader, dir string) (m Manifest, parts []Part, err error) {
 	}
 }
 
-// write creates a file, which must not exist, syncs it, and hashes what is written.
+// write creates, hashes and syncs a file, which must not exist.
 func write(name string, from io.Reader, sum hash.Hash) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err

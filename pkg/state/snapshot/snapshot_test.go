@@ -56,12 +56,12 @@ func TestRoundTrip(t *testing.T) {
 	require.EqualValues(t, 0o600, info.Mode().Perm())
 }
 
-// Wherever an archive ends, and whatever byte of it changes, it is refused or unpacks to what was saved.
+// An archive cut at any byte, or with any byte changed, is refused or unpacks to what was saved.
 func TestDamage(t *testing.T) {
 	raw := archive(t, File{"pki/ca.key", []byte("key")}, File{Database, []byte("database")})
 	for n := range raw {
 		_, err := Unpack(bytes.NewReader(raw[:n]), t.TempDir())
-		if n < len(raw)-16 { // the end has only the checksum and padding of what was verified
+		if n < len(raw)-16 { // the last bytes are a checksum and padding
 			require.Error(t, err, n)
 		}
 		damaged := bytes.Clone(raw)

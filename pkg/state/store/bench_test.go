@@ -48,8 +48,8 @@ func BenchmarkGet(b *testing.B) {
 	}
 }
 
-// BenchmarkStart starts on a directory with 1,000 objects, until the first read: as the store does, by asking its one
-// member to take the lead, and by waiting for the election timeout.
+// BenchmarkStart measures a start on a directory with 1,000 objects until the first read: with the message that makes
+// the single member leader, and with the election timeout.
 func BenchmarkStart(b *testing.B) {
 	for _, waits := range []bool{false, true} {
 		b.Run(fmt.Sprintf("waits=%v", waits), func(b *testing.B) {
@@ -76,5 +76,5 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-// never is the answer of an etcd that no longer publishes its raft status.
+// never is replayed for an etcd that does not publish its raft status.
 func never(uint64) bool { return false }

@@ -14,10 +14,9 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 )
 
-// defragBytes: the database file is rewritten once more than this is free and more than is in use.
+// defragBytes is the free space in the database file above which it is rewritten, if it also exceeds the used space.
 const defragBytes = 128 << 20
 
-// space caches the last checks of disk and quota.
 type space struct {
 	looked atomic.Int64 // time of the last check of the disk, Unix nanoseconds
 	free   atomic.Int64 // free space on the disk, bytes
@@ -31,8 +30,8 @@ const (
 	// warning ends.
 	nearlyFull = 80
 	calmAgain  = 70
-	// Updates may exceed the quota by one part in updateReserve, so that nodes can still report and objects can still
-	// be deleted where that takes an update first (graceful deletion, finalizers).
+	// Updates may exceed the quota by one part in updateReserve. Nodes can then still report, and objects can be
+	// deleted where that takes an update first (graceful deletion, finalizers).
 	updateReserve = 8
 )
 
@@ -40,7 +39,7 @@ const (
 // every lookEvery, and only on writes.
 func (s *Store) checkSpace(e endpoint, size int, update bool) error {
 	if s.elsewhere() {
-		return nil // it checks for itself
+		return nil // an external etcd checks its own space
 	}
 	_, used := e.sizes()
 	quota := s.cfg.QuotaBytes
@@ -76,7 +75,6 @@ func (s *Store) lookAtDisk() error {
 	return nil
 }
 
-// wrote records that a value of size bytes was written at revision rev.
 func (s *Store) wrote(rev int64, size int) {
 	if s.history.add(rev, int64(size), s.cfg.RetainBytes) || rev-s.compacted.Load() > 2*s.cfg.RetainRevisions {
 		s.compactSoon()
@@ -91,7 +89,6 @@ type history struct {
 	marks   []mark
 }
 
-// mark records that the values up to revision rev end at this many written bytes.
 type mark struct{ rev, written int64 }
 
 // add records a write and reports whether the history exceeds twice the retained size.
@@ -119,7 +116,6 @@ func (h *history) cut(retain int64) int64 {
 	return rev
 }
 
-// drop removes the marks of revisions before rev.
 func (h *history) drop(rev int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -137,7 +133,7 @@ func (s *Store) compactSoon() {
 	}
 }
 
-// compactLoop compacts history: at each tick, the leader compacts what is older than the previous tick; in between,
+// compactLoop compacts history. At each tick, the leader compacts what is older than the previous tick. In between,
 // every member that sees writes compacts what exceeds RetainRevisions or RetainBytes. Without writes it does nothing.
 func (s *Store) compactLoop(ctx context.Context) {
 	ticks := time.NewTicker(s.cfg.CompactEvery)
@@ -178,7 +174,7 @@ func (s *Store) compactLoop(ctx context.Context) {
 }
 
 // release makes space freed by a compaction available. The database frees it only with the next write, which a store
-// that refuses writes would never make, so this makes one: it grants a lease that expires on its own.
+// that refuses writes never makes. So release makes one: it grants a lease that expires on its own.
 func (s *Store) release(ctx context.Context, e endpoint) {
 	if _, err := e.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 1}); err != nil && ctx.Err() == nil {
 		s.cfg.Logger.Warn("could not release freed space", "error", err)
@@ -198,14 +194,13 @@ func (s *Store) compactTo(ctx context.Context, e endpoint, rev int64) error {
 	return s.defragment(e)
 }
 
-// clock triggers compaction by age.
 type clock struct {
 	s      *Store
 	atTick int64 // the revision at the previous tick
 }
 
-// tick returns the revision to compact to, or 0 for none. The leader compacts for all members; the others only record
-// what it has compacted, and defragment their own databases.
+// tick returns the revision to compact to, or 0 for none. The leader compacts for all members; the others record its
+// compactions and defragment their own databases.
 func (c *clock) tick(e endpoint, leads bool) (to int64) {
 	to, c.atTick = c.atTick, e.seen()
 	if leads {
@@ -238,8 +233,7 @@ func (s *Store) defragment(e endpoint) error {
 	return nil
 }
 
-// Compacted returns the revision before which history was discarded, as far as is known: another member's compaction is
-// noticed later.
+// Compacted returns the revision before which history was discarded. Another member's compaction is noticed later.
 func (s *Store) Compacted() int64 { return s.compacted.Load() }
 
 // Compact discards all history before revision rev. Reads and watches of older revisions then fail with ErrCompacted.

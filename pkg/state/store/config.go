@@ -13,36 +13,35 @@ import (
 
 // Config configures a Store.
 type Config struct {
-	// Dir is a directory used by the store alone, created with mode 0700 if it does not exist. It has no effect with
-	// Servers, if there are any, which keep the data in place of a member in this process.
+	// Dir is the data directory, used by this store alone and created with mode 0700 if it does not exist. Servers, if
+	// it has URLs, is an external etcd that is used instead; Dir is then unused.
 	Dir     string
 	Servers Servers
 	// Logger receives etcd's warnings and errors. Default slog.Default().
 	Logger *slog.Logger
 	// Values encrypts and decrypts values. Nil stores them unchanged.
 	Values Values
-	// Metrics registers the store's metrics; nil for none. Resource returns the kind of a key and the prefix, after
-	// "/registry/", of all keys of that kind; "" for keys of no served kind.
+	// Metrics registers the store's metrics; nil for none. Resource returns the kind of a key, and the part after
+	// "/registry/" that all keys of the kind begin with; both are empty for keys of kinds that are not served.
 	Metrics  prometheus.Registerer
 	Resource func(key string) (keys string, gr schema.GroupResource)
 	// CompactEvery is the interval between compactions. Each one discards what is older than the previous one, so at
 	// least this much history is retained. Default 5 minutes, as upstream.
 	CompactEvery time.Duration
-	// RetainRevisions limits the history between two compactions: above twice as many revisions, a compaction that
-	// leaves this many runs at once. Default 20,000. A start reads all history, so this and RetainBytes also limit the
-	// duration of a start after a storm of writes.
+	// RetainRevisions limits the history between two compactions. At twice as many revisions, a compaction that leaves
+	// this many runs at once. Default 20,000. A start reads all history, so this and RetainBytes also limit the
+	// duration of a start after many writes.
 	RetainRevisions int64
-	// RetainBytes limits it in the same way by the size of the written values. Default 64 MiB.
+	// RetainBytes limits the history in the same way by the size of the written values. Default 64 MiB.
 	RetainBytes int64
-	// QuotaBytes limits the live data on disk. Above it, creates fail with ErrFull (updates only above an eighth more)
-	// and all history is compacted; deletes still succeed. The data is in memory too, at several times the size.
-	// Default 8 GiB.
+	// QuotaBytes limits the live data on disk. Above it, creates fail with ErrFull, updates only above an eighth more,
+	// and all history is compacted; deletes still succeed. The data takes several times as much memory. Default 8 GiB.
 	QuotaBytes int64
 	// MinFreeBytes is the free disk space below which creates and updates fail with ErrUnavailable. The log allocates
 	// files of 16 MiB. Default 128 MiB.
 	MinFreeBytes int64
-	// Volatile writes nothing through to the disk: a crash of the machine loses writes that returned without error, and
-	// may leave a directory that cannot be opened. For tests.
+	// Volatile does not sync writes to disk. A crash of the machine loses acknowledged writes and may leave a
+	// directory that cannot be opened. For tests.
 	Volatile bool
 }
 

@@ -73,7 +73,6 @@ func TestRange(t *testing.T) {
 	require.ErrorIs(t, err, ErrCompacted)
 }
 
-// collect reads a watch up to revision rev.
 func collect(t *testing.T, batches <-chan Batch, rev int64) []Event {
 	t.Helper()
 	var events []Event
@@ -259,7 +258,8 @@ func TestNearlyFull(t *testing.T) {
 	require.Empty(t, s.Warning())
 	small, err := s.Create(ctx, "/registry/leases/a", []byte("lease"), 0)
 	require.NoError(t, err)
-	// Small beside the quota: what a commit replaces counts as used until readers of the state before it are done.
+	// Small compared with the quota: pages that a commit replaces count as used until readers of the earlier state are
+	// done.
 	big := bytes.Repeat([]byte("x"), 50<<10)
 	var revs []int64
 	for i := range 400 {
@@ -336,7 +336,7 @@ func TestSnapshot(t *testing.T) {
 	require.ErrorIs(t, s.Snapshot(ctx, &b), context.Canceled)
 }
 
-// A start replays the log while the member becomes leader; it must succeed every time, however long the log is.
+// A start replays the log while the member becomes leader. It must succeed every time, however long the log is.
 func TestReopen(t *testing.T) {
 	dir := t.TempDir()
 	s, stop := open(t, Config{Dir: dir})

@@ -20,7 +20,7 @@ const (
 	crashStorm = "CORACLE_STORE_CRASH_STORM"
 )
 
-// crashWriter is the child process of TestKilled: it writes until it is killed, and prints each acknowledged write.
+// crashWriter is the child process of TestKilled. It writes until it is killed, and prints each acknowledged write.
 func crashWriter(dir string) error {
 	storm := os.Getenv(crashStorm) != ""
 	cfg := Config{Dir: dir, Logger: slog.New(slog.DiscardHandler)}
@@ -114,8 +114,8 @@ func TestKilled(t *testing.T) {
 	t.Logf("%d acknowledged, %d stored", len(acked), len(got))
 }
 
-// A store killed right after its first write, before its database was written, becomes leader again without an election
-// timeout.
+// A store killed right after its first write, before its database was written, becomes leader again without an
+// election timeout.
 func TestKilledAtOnce(t *testing.T) {
 	dir := t.TempDir()
 	child := exec.CommandContext(t.Context(), os.Args[0])
@@ -133,8 +133,7 @@ func TestKilledAtOnce(t *testing.T) {
 	require.Less(t, time.Since(began), longest*time.Millisecond)
 }
 
-// Without the message that makes a single member leader, as when etcd no longer publishes raft's status, the election
-// timeout does.
+// If etcd no longer publishes raft's status, the election timeout makes a single member leader.
 func TestStartsByTheElectionTimeout(t *testing.T) {
 	s, _ := open(t, Config{Dir: t.TempDir()}, func(s *Store) { s.replayed = never })
 	_, err := s.Create(t.Context(), "/registry/pods/default/p", value3K, 0)

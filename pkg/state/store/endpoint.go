@@ -9,8 +9,8 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 )
 
-// endpoint is the etcd that a Store uses: the member in this process, or servers elsewhere (remote). It returns the
-// errors of a member.
+// endpoint is the etcd that a Store uses: a member in this process, or external servers (remote). Both return the
+// errors of etcd's server packages.
 type endpoint interface {
 	// barrier returns once reads include every write acknowledged before the call.
 	barrier(ctx context.Context) error
@@ -20,31 +20,29 @@ type endpoint interface {
 	Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.CompactionResponse, error)
 	// revision returns the revision of the last write, as a read after a barrier sees it.
 	revision(ctx context.Context) (int64, error)
-	// seen returns the revision of the last write as far as known, without waiting, and first the oldest one that can be
-	// read.
+	// seen returns the revision of the last known write, without waiting, and first the oldest readable revision.
 	seen() int64
 	first() int64
-	// watch streams the changes of all keys from a revision on, with previous values if prev is set and they are at hand.
-	// The channel is closed when the stream ended; cancel ends it and says why it did.
+	// watch streams the changes of all keys from a revision on. prev asks for previous values, which only remote adds.
+	// The channel is closed when the stream has ended; cancel ends it and returns the reason.
 	watch(ctx context.Context, from int64, prev bool) (changes <-chan mvcc.WatchResponse, cancel func() error, err error)
 	// leads reports whether this process compacts by age.
 	leads() bool
-	// members and id are as Store's Alone and Member need them; 0 for servers elsewhere.
+	// members counts the members, including learners, and id is this member's ID; both are 0 for external servers.
 	members() int
 	id() uint64
-	// sizes returns the bytes of the database file and of its part in use; 0 for servers elsewhere, which have limits of
-	// their own.
+	// sizes returns the bytes of the database file and of its used part; 0 for external servers, which limit their own
+	// size.
 	sizes() (file, used int64)
-	// defragment rewrites the database file, if it is this process's.
+	// defragment rewrites the database file of a member in this process.
 	defragment() error
 }
 
-// member is the member of etcd in this process.
 type member struct{ *etcdserver.EtcdServer }
 
 var _ endpoint = member{}
 
-// barrier: a single member applies a write before it acknowledges it, so no wait is needed.
+// barrier does not wait with a single member, which applies a write before it acknowledges it.
 func (m member) barrier(ctx context.Context) error {
 	if m.members() > 1 {
 		return m.LinearizableReadNotify(ctx)

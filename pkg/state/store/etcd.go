@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// snapshotEntries is the number of log entries between raft snapshots, which a start has to replay. More than that
-	// are kept in memory, with room for a batch, because raft panics if it reads an entry during replay that etcd has
-	// discarded.
+	// snapshotEntries is the number of log entries between raft snapshots, which a start has to replay. catchUpEntries
+	// is how many are kept in memory. It must be larger, because raft panics if it reads an entry during replay that
+	// etcd has discarded.
 	snapshotEntries = 3000
 	catchUpEntries  = 4000
 )
@@ -29,10 +29,8 @@ const (
 // Directory is etcd's part of a store's directory.
 const Directory = "etcd"
 
-// memberName is the name of the only member.
 const memberName = "coracle"
 
-// etcdConfig returns the configuration of a single member without listeners.
 func (s *Store) etcdConfig() *embed.Config {
 	c := embed.NewConfig()
 	c.Name = memberName
@@ -92,9 +90,9 @@ func (s *Store) lead(ctx context.Context, e *etcdserver.EtcdServer, fresh bool) 
 	}
 }
 
-// replayed reports whether raft has applied every entry that the log records as committed; EtcdServer.AppliedIndex runs
-// ahead of that. etcd publishes the status of the member started last, so if a process starts several at once, which
-// only tests do, they fall back to the election timeout.
+// replayed reports whether raft has applied every entry that the log records as committed; EtcdServer.AppliedIndex
+// runs ahead of that. etcd publishes the status of the member started last. A process that starts several at once, as
+// only tests do, falls back to the election timeout.
 func replayed(id uint64) bool {
 	f, ok := expvar.Get("raft.status").(expvar.Func)
 	if !ok {
@@ -104,7 +102,6 @@ func replayed(id uint64) bool {
 	return ok && st.ID == id && st.Applied > 0 && st.Applied >= st.HardState.GetCommit()
 }
 
-// firstRevision returns the oldest revision that can be read.
 func firstRevision(e *etcdserver.EtcdServer) int64 {
 	tx := e.KV().Read(mvcc.SharedBufReadTxMode, nil)
 	defer tx.End()

@@ -18,13 +18,13 @@ const (
 
 type leases struct {
 	mu sync.Mutex
-	// byTTL has the current lease for each TTL. Few kinds have one.
+	// byTTL has the current lease for each TTL. Few kinds use a TTL.
 	byTTL map[time.Duration]*sharedLease
 }
 
 type sharedLease struct {
 	id    lease.LeaseID
-	until time.Time // it is not used for new keys after that
+	until time.Time // no new keys after this time
 	keys  int
 }
 

@@ -28,7 +28,7 @@ type slogCore struct {
 	fields []zapcore.Field
 }
 
-// Logged by etcd on every start of a single member, or about options that are set on purpose.
+// harmless are messages that etcd logs at every start of a single member, or about options that are set on purpose.
 var harmless = []string{
 	"Running http and grpc server on single port",
 	"failed to update storage version",
@@ -42,7 +42,8 @@ var harmless = []string{
 }
 
 // While a start replays the log, etcd refuses its own request to publish the member's name ("too many requests") and
-// retries it without a delay. This is the only place to slow down that loop, which would take CPU time from the replay.
+// retries it without a delay. This logger is the only place to slow down that loop, which would take CPU time from the
+// replay.
 const (
 	publishing   = "failed to publish local member"
 	publishPause = time.Millisecond

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// mapped returns how many KiB of the store's database are mapped and present.
+// mapped returns how many KiB of the store's database are mapped and resident.
 func mapped(t *testing.T, dir string) (kib int) {
 	smaps, err := os.ReadFile("/proc/self/smaps")
 	require.NoError(t, err)
@@ -31,7 +31,7 @@ func mapped(t *testing.T, dir string) (kib int) {
 	return 0
 }
 
-// Compaction reads the whole database, which is not in the process's memory afterwards; reads are served meanwhile.
+// Compaction reads the whole database, and then releases its memory. Reads are served meanwhile.
 func TestCompactionReleasesTheMapping(t *testing.T) {
 	dir := t.TempDir()
 	s, _ := open(t, Config{Dir: dir, Volatile: true})

@@ -14,18 +14,17 @@ func members(e *etcdserver.EtcdServer) int {
 	return len(e.Cluster().Members())
 }
 
-// leads reports whether this member believes it is the leader.
 func leads(e *etcdserver.EtcdServer) bool { return e.Leader() == e.MemberID() }
 
-// Alone reports whether the store is running and has no other member, including learners. Its data directory is locked,
-// so no other process reads or writes it then. With servers elsewhere it is false.
+// Alone reports whether the store is running and has no other member, including learners. Its data directory is
+// locked, so no other process reads or writes it then. It is false with external servers.
 func (s *Store) Alone() bool {
 	e := s.etcd.Load()
 	return e != nil && (*e).members() == 1
 }
 
-// Member returns the ID of this member, which does not change with the same data directory; 0 if the store is not
-// running, or etcd is elsewhere.
+// Member returns the ID of this member, which is constant for a data directory; 0 if the store is not running or etcd
+// is external.
 func (s *Store) Member() uint64 {
 	e := s.etcd.Load()
 	if e == nil {

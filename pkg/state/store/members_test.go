@@ -10,8 +10,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 )
 
-// TestReadsFollowTheMembership adds a member that never starts: from then on reads and writes need it, so none may
-// succeed.
+// TestReadsFollowTheMembership adds a member that never starts. Reads and writes need it, so none may succeed.
 func TestReadsFollowTheMembership(t *testing.T) {
 	s, _ := open(t, Config{Dir: t.TempDir()})
 	ctx := t.Context()
@@ -35,13 +34,12 @@ func TestReadsFollowTheMembership(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 			defer cancel()
-			require.Error(t, read(ctx), "without the other member") // the deadline's, or that there is no leader any longer
+			require.Error(t, read(ctx), "without the other member") // the deadline, or no leader
 		})
 	}
 }
 
-// TestAFollowerDropsNoHistoryByTheClock checks that only the leader compacts by age, and a follower records what it
-// compacted.
+// TestAFollowerDropsNoHistoryByTheClock: only the leader compacts by age, and a follower records what it compacted.
 func TestAFollowerDropsNoHistoryByTheClock(t *testing.T) {
 	s, _ := open(t, Config{Dir: t.TempDir()})
 	for i := range 5 {

@@ -16,7 +16,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// operation is a kind of request, named as upstream.
 type operation int
 
 const (
@@ -44,7 +43,6 @@ type metrics struct {
 	add   sync.Mutex
 }
 
-// resourceMetrics are the metrics of a kind, created for each operation when it is first used.
 type resourceMetrics struct {
 	schema.GroupResource
 	operations [operations]atomic.Pointer[operationMetrics]
@@ -86,7 +84,6 @@ func newMetrics(s *Store) *metrics {
 	return m
 }
 
-// observe records a finished request.
 func (m *metrics) observe(op operation, key string, began time.Time, err error) {
 	r := m.of(key).operations[op].Load()
 	if r == nil {
@@ -99,7 +96,6 @@ func (m *metrics) observe(op operation, key string, began time.Time, err error) 
 	}
 }
 
-// begin creates the metrics of an operation on a kind. It is idempotent.
 func (m *metrics) begin(r *resourceMetrics, op operation) *operationMetrics {
 	made := &operationMetrics{
 		latency:  m.latency.WithLabelValues(operationNames[op], r.Group, r.Resource),
@@ -109,7 +105,7 @@ func (m *metrics) begin(r *resourceMetrics, op operation) *operationMetrics {
 	return made
 }
 
-// of returns the metrics of a key's kind. Keys of no served kind share the metrics without labels.
+// of returns the metrics of a key's kind. Keys of kinds that are not served share the metrics without labels.
 func (m *metrics) of(key string) *resourceMetrics {
 	known := *m.known.Load()
 	keys := strings.TrimPrefix(key, "/registry/")
@@ -144,7 +140,7 @@ func (m *metrics) of(key string) *resourceMetrics {
 	return r
 }
 
-// Stats is the state of the store. The zero value means that it does not run.
+// Stats is the state of the store. While it does not run, only QuotaBytes is set.
 type Stats struct {
 	// Revision is the revision of the last write; history up to Compacted has been compacted.
 	Revision  int64 `json:"revision"`
@@ -174,7 +170,7 @@ func (s *Store) Stats() Stats {
 	}
 }
 
-// etcdMetrics are the metrics of etcd that are exposed. etcd registers these and many more in the default registry.
+// etcdMetrics are the exposed metrics of etcd. etcd registers these and many more in the default registry.
 var etcdMetrics = []string{ //nolint:gochecknoglobals // a constant
 	"etcd_disk_backend_commit_duration_seconds", "etcd_disk_wal_fsync_duration_seconds",
 	"etcd_mvcc_db_total_size_in_bytes", "etcd_mvcc_db_total_size_in_use_in_bytes",

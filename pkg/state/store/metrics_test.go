@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Keys are counted by kind, whatever their namespace and name; keys of no kind share one series.
+// Keys are counted by kind. Keys of kinds that are not served share one series.
 func TestMetricsKnowTheKindsOfKeys(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	s, _ := open(t, Config{Dir: t.TempDir(), Metrics: reg, Resource: func(key string) (string, schema.GroupResource) {

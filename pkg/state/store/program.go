@@ -18,12 +18,12 @@ import (
 	"go.uber.org/zap"
 )
 
-// notHere are flags of upstream's program that are not in its library.
+// notHere lists flags of upstream's etcd that its library does not implement.
 const notHere = "cors host-whitelist cipher-suites max-concurrent-streams discovery-endpoints " +
 	"client-cert-allowed-hostname peer-cert-allowed-cn peer-cert-allowed-hostname"
 
-// RunProgram is the program etcd, with upstream's flags and variables, until ctx is done. A member that is alone and
-// new leads at once.
+// RunProgram runs etcd with upstream's flags and environment variables until ctx is done. A new member without others
+// becomes leader at once.
 func RunProgram(ctx context.Context, args []string, out io.Writer) error {
 	c := embed.NewConfig()
 	f := flag.NewFlagSet("etcd", flag.ContinueOnError)
@@ -59,7 +59,6 @@ func RunProgram(ctx context.Context, args []string, out io.Writer) error {
 	return serveProgram(ctx, c, errors.Is(err, fs.ErrNotExist))
 }
 
-// help prints the flags one to a line, as upstream's.
 func help(f *flag.FlagSet, out io.Writer) (err error) {
 	_, err = fmt.Fprintln(out, "Usage:\n\n  etcd [flags]\n    Start an etcd server.\n\nFlags:")
 	f.VisitAll(func(o *flag.Flag) {
@@ -71,7 +70,7 @@ func help(f *flag.FlagSet, out io.Writer) (err error) {
 	return err
 }
 
-// takeURLs takes the values that etcd's library leaves in the flags.
+// takeURLs copies the flags that etcd's library parses but does not copy into its configuration.
 func takeURLs(c *embed.Config, f *flag.FlagSet) error {
 	var refused error
 	f.Visit(func(o *flag.Flag) {

@@ -9,8 +9,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/mvcc"
 )
 
-// biggest is the number of kinds named when the store is nearly full; measurePage is the number of values read at once
-// to find them.
+// biggest is the number of kinds named when the store is nearly full, measurePage the values per read to find them.
 const (
 	biggest     = 3
 	measurePage = 500
@@ -31,7 +30,7 @@ func (s *Store) watchQuota(used int64) {
 	}
 }
 
-// Warning describes that the quota is nearly used up and by which kinds; empty if it is not.
+// Warning says that the quota is nearly used up and by which kinds; empty if it is not.
 func (s *Store) Warning() string {
 	e := s.etcd.Load()
 	if e == nil || !s.space.nearly.Load() {
@@ -45,7 +44,6 @@ func (s *Store) Warning() string {
 	return fmt.Sprintf("%d MB of the quota of %d MB are in use: %s", used>>20, s.cfg.QuotaBytes>>20, s.advice())
 }
 
-// advice says what to delete, as far as known.
 func (s *Store) advice() string {
 	most := ""
 	if text := s.biggest.Load(); text != nil && *text != "" {
@@ -54,13 +52,13 @@ func (s *Store) advice() string {
 	return "delete objects that are not needed" + most + ", or raise --store-quota"
 }
 
-// measured finds the largest kinds and logs a warning. It reads everything, so it is called only when usage rises above
+// measured finds the largest kinds and logs a warning. It reads all values, so it runs only when usage rises above
 // nearlyFull.
 func (s *Store) measured(ctx context.Context, e endpoint) {
 	sizes := map[string]int64{}
 	const prefix = "/registry/"
 	for from := ""; ; {
-		// counting the rest for each page takes minutes
+		// No total count: counting the rest for each page takes minutes.
 		kvs, _, _, err := s.stored(ctx, prefix, from, mvcc.RangeOptions{Limit: measurePage})
 		if err != nil {
 			return // stopping, or the revision was compacted: the warning has less detail

@@ -19,35 +19,33 @@ import (
 	"google.golang.org/grpc/backoff"
 )
 
-// Servers are the client URLs of an etcd elsewhere, in place of a member in this process. Its quota, disk and
-// defragmentation are its operator's; history is compacted as upstream's API server does.
+// Servers are the client URLs of an external etcd, used in place of a member in this process. Its operator manages its
+// quota, disk and defragmentation. History is compacted as upstream's API server does.
 type Servers struct {
 	// URLs are http or https. TLS is required with https.
 	URLs []string
 	TLS  *tls.Config
 }
 
-// Limits of connecting to etcd elsewhere. Messages are as large as the largest revision, which is a transaction's.
+// Limits of connections to an external etcd. A message may contain a whole revision, that is, a transaction.
 const (
 	dialPatience  = 20 * time.Second
 	redialMost    = 3 * time.Second
-	keepAlive     = 30 * time.Second // upstream's
+	keepAlive     = 30 * time.Second // as upstream
 	keepAliveWait = 10 * time.Second
 	maxMessage    = 512 << 20
 )
 
-// remote is etcd elsewhere, as its clients see it.
 type remote struct {
 	client  *clientv3.Client
 	kv      pb.KVClient
 	leasing pb.LeaseClient
-	// last and compacted are the greatest revisions in answers: of a write, and of a compaction.
+	// last and compacted are the greatest revisions of a write and of a compaction in etcd's responses.
 	last, compacted atomic.Int64
 }
 
 var _ endpoint = (*remote)(nil)
 
-// runRemote connects to etcd elsewhere and serves it until ctx is done.
 func (s *Store) runRemote(ctx context.Context) error {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: s.cfg.Servers.URLs, TLS: s.cfg.Servers.TLS, Logger: newZap(s.cfg.Logger, nil),
@@ -84,7 +82,6 @@ func (s *Store) runRemote(ctx context.Context) error {
 	return nil
 }
 
-// saw records the header of an answer.
 func (r *remote) saw(h *pb.ResponseHeader) { raise(&r.last, h.GetRevision()) }
 
 func raise(v *atomic.Int64, to int64) {
@@ -96,7 +93,7 @@ func raise(v *atomic.Int64, to int64) {
 	}
 }
 
-// local returns an answer's error as a member in this process would.
+// local maps a client's error to the error that a member in this process would return.
 func local(err error) error {
 	if err == nil {
 		return nil
@@ -186,7 +183,7 @@ func (r *remote) watch(ctx context.Context, from int64, prev bool) (<-chan mvcc.
 	return out, func() error { cancel(); return <-done }, nil
 }
 
-// pass hands on the answers to a watch until it ends, and returns why.
+// pass forwards watch responses until the watch ends, and returns the reason.
 func (r *remote) pass(ctx context.Context, answers clientv3.WatchChan, out chan<- mvcc.WatchResponse) error {
 	for a := range answers {
 		raise(&r.compacted, a.CompactRevision)

@@ -13,11 +13,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// elsewhere runs the program etcd until the test ends, and returns its URL and a function that ends it.
+// elsewhere runs etcd until the test ends, and returns its URL and a function that stops it.
 func elsewhere(t *testing.T, dir string) (string, func()) {
 	t.Helper()
-	// No other process listens at this process's own loopback address, nor connects from it: the ports stay free until
-	// etcd takes them.
+	// No other process listens at or connects from this process's own loopback address: the ports stay free until etcd
+	// takes them.
 	own := fmt.Sprintf("127.%d.%d.%d:0", 64+os.Getpid()>>16&63, os.Getpid()>>8&255, os.Getpid()&255)
 	var urls []string
 	var taken []net.Listener
@@ -67,7 +67,6 @@ func TestEtcdElsewhere(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, last, now)
 
-	// The whole history, with previous values.
 	events, begin, err := s.History(ctx, "/registry/", first-1, last, 1<<20)
 	require.NoError(t, err)
 	require.Equal(t, first-1, begin)
@@ -89,7 +88,7 @@ func TestEtcdElsewhere(t *testing.T) {
 	require.ErrorContains(t, s.Snapshot(ctx, &bytes.Buffer{}), "etcdctl snapshot save")
 }
 
-// What a watch reports is in order, and a write fails in bounded time while etcd is away.
+// While etcd is away, watches report changes in order and writes fail in bounded time.
 func TestEtcdElsewhereGoesAway(t *testing.T) {
 	at, stop := elsewhere(t, t.TempDir())
 	stopped := false

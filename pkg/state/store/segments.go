@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	// segmentBytes is the size of a file of the write-ahead log. A start reads all files, and the last one up to three
-	// times if its end is torn, so they are small.
+	// segmentBytes is the size of a file of the write-ahead log. Small, because a start reads all files, and the last
+	// one up to three times if its end is torn.
 	segmentBytes = 16 << 20
-	// The number of log files and raft snapshots that etcd keeps beyond those it needs. It checks every 30 s, so there
-	// are more during heavy writes.
+	// The number of log files and raft snapshots that etcd keeps beyond the needed ones. It checks every 30 s, so
+	// there are more during heavy writes.
 	maxSegments  = 2
 	maxSnapshots = 3
 )
@@ -26,9 +26,9 @@ const (
 // etcd has the segment size in a package variable.
 var setSegmentBytes = sync.OnceFunc(func() { wal.SegmentSizeBytes = segmentBytes })
 
-// tidyLog removes files in etcd's directory that a killed process left and nothing reads again: log segments before the
-// last snapshot but one, and the copies that etcd makes of a torn segment. Otherwise a start after a storm of writes
-// would read hundreds of megabytes. The caller holds the directory's lock.
+// tidyLog removes files of a killed process in etcd's directory that are not read again: log segments before the
+// second-to-last snapshot, and etcd's copies of a torn segment. Otherwise a start after many writes would read
+// hundreds of megabytes. The caller holds the directory's lock.
 func tidyLog(etcdDir string) error {
 	member := filepath.Join(etcdDir, "member")
 	snapshots, err := filesIn(filepath.Join(member, "snap"), ".snap")
@@ -55,9 +55,9 @@ func tidyLog(etcdDir string) error {
 	return nil
 }
 
-// before returns the segments that etcd does not read when it starts from the last snapshot but one. That snapshot is
-// certainly in the log, while the last one may be damaged or not in the log yet. As etcd does, it retains the last of
-// the segments that begin before the snapshot.
+// before returns the segments that etcd does not read when it starts from the second-to-last snapshot. That one is
+// certainly in the log; the last one may be damaged or not in the log yet. Like etcd, it retains the last of the
+// segments that begin before the snapshot.
 func before(segments, snapshots []string) []string {
 	var indexes []uint64 // of the last entries in the snapshots
 	for _, name := range snapshots {
@@ -82,8 +82,7 @@ func before(segments, snapshots []string) []string {
 	return segments[:keep]
 }
 
-// filesIn returns the sorted names of the files in a directory with the given ending; none if the directory does not
-// exist.
+// filesIn returns the sorted names of the files in a directory that end with ending; none without the directory.
 func filesIn(dir, ending string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -74,7 +74,7 @@ func TestAStartAfterAStormOfWritesReadsLittle(t *testing.T) {
 	require.NoError(t, err)
 	require.Greater(t, len(was), 3)
 	require.NoError(t, tidyLog(filepath.Join(dir, Directory)))
-	// Twice the entries between two snapshots, and those written while the last one was made.
+	// Twice the entries between two snapshots, and entries written while the last one was made.
 	is, err := filesIn(log, ".wal")
 	require.NoError(t, err)
 	require.LessOrEqual(t, len(is), 3, "of %d", len(was))

@@ -11,13 +11,13 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// restoredRevisions is added to the revision of a restored store, so that clients that have seen later revisions than
-// those restored list again instead of taking old objects for new. Kubernetes recommends this number for etcdutl's
+// restoredRevisions is added to the revision of a restored store. Clients that have seen later revisions than the
+// restored ones then list again instead of taking old objects for new. Kubernetes recommends this number for etcdutl's
 // --bump-revision.
 const restoredRevisions = 1_000_000_000
 
-// Export calls write with the database as it is at one moment, its size in bytes, and a revision up to which it is
-// complete. While write runs, the space of what is deleted cannot be used again.
+// Export calls write with a consistent copy of the database, its size in bytes, and a revision up to which it is
+// complete. While write runs, the database cannot reuse freed space.
 func (s *Store) Export(write func(revision, size int64, database io.WriterTo) error) (err error) {
 	e := s.server.Load()
 	if e == nil {
@@ -30,15 +30,15 @@ func (s *Store) Export(write func(revision, size int64, database io.WriterTo) er
 	return write(revision, database.Size(), database)
 }
 
-// Restore creates a store in dir, which must not have one, from a database that Export wrote to a file. Its revisions
-// begin above the database's, and it has no history.
+// Restore creates a store in dir, which must not have one, from a database file that Export wrote. Its revisions begin
+// above the database's, and it has no history.
 func Restore(database, dir string, log *slog.Logger) error {
 	c := embed.NewConfig()
 	c.Name = memberName
 	fatal := "etcd gave up"
 	m := snapshot.NewV3(newZap(log, func(why string) { fatal = why }))
 	done := make(chan error, 1)
-	// In a goroutine of its own, which etcd ends where it would exit the process.
+	// etcd ends this goroutine where it would otherwise exit the process.
 	go func() {
 		finished := false
 		defer func() {

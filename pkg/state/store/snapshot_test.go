@@ -11,8 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A store restored from an export has what was acknowledged before it, whatever was written meanwhile, and revisions
-// that no client has seen.
+// A store restored from an export has everything acknowledged before it, and revisions that no client has seen.
 func TestExportAndRestore(t *testing.T) {
 	ctx := t.Context()
 	s, stop := open(t, Config{Dir: t.TempDir()})

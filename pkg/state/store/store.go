@@ -25,7 +25,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// The types of stored values are declared in package kind, so that the cache can take them from any source.
+// The types of stored values are in package kind, so that the cache can take them from any source.
 type (
 	KV    = kind.KV
 	Event = kind.Change
@@ -43,7 +43,7 @@ var (
 	// ErrTooLarge means that a value is larger than MaxValueBytes.
 	ErrTooLarge = errors.New("the value is too large to store")
 	// ErrUnavailable means that the store cannot serve requests: it is starting, stopping, full or has failed. A write
-	// that returned it may still have been made.
+	// that failed with it may still have been made.
 	ErrUnavailable = errors.New("the store is not available")
 	// ErrFull means that the quota is exceeded. It wraps ErrUnavailable.
 	ErrFull = fmt.Errorf("%w: it is full", ErrUnavailable)
@@ -60,7 +60,7 @@ type Store struct {
 	metrics *metrics
 	// Ready is closed once reads and writes are served.
 	run.Readiness
-	// etcd is nil unless the store is serving; server also if etcd is elsewhere.
+	// etcd is nil unless the store is serving. server is also nil if etcd is external.
 	etcd   atomic.Pointer[endpoint]
 	server atomic.Pointer[etcdserver.EtcdServer]
 
@@ -78,7 +78,7 @@ type Store struct {
 	election  uint // milliseconds without a leader until a member becomes a candidate
 	biggest   atomic.Pointer[string]
 	mapping   sync.Mutex   // held while the database is closed or defragmented, or its mapping released
-	mapped    atomic.Int64 // bytes read of it since it was released
+	mapped    atomic.Int64 // bytes of the database read since the mapping was released
 	watches   sync.WaitGroup
 	stopping  chan struct{}
 	stopMu    sync.Mutex
@@ -116,10 +116,10 @@ func (s *Store) failureError() error {
 		s.failure)
 }
 
-// elsewhere reports whether etcd runs in other processes.
+// elsewhere reports whether etcd is external.
 func (s *Store) elsewhere() bool { return len(s.cfg.Servers.URLs) > 0 }
 
-// publish makes the store serve, and withdraw ends that and all watches.
+// publish makes the store serve requests. withdraw ends that and all watches.
 func (s *Store) publish(e endpoint) { s.etcd.Store(&e) }
 
 func (s *Store) withdraw() {
@@ -129,7 +129,7 @@ func (s *Store) withdraw() {
 	s.stopMu.Unlock()
 }
 
-// Run opens the data directory, or connects to etcd elsewhere, and serves it until ctx is done.
+// Run opens the data directory, or connects to an external etcd, and serves it until ctx is done.
 func (s *Store) Run(ctx context.Context) error {
 	if s.elsewhere() {
 		return s.runRemote(ctx)
@@ -195,8 +195,8 @@ func (s *Store) Run(ctx context.Context) error {
 	return err
 }
 
-// start starts etcd and waits until it is leader. etcd starts in a goroutine of its own, which exits where etcd would
-// have exited the process.
+// start starts etcd and waits until it is leader. etcd starts in its own goroutine, which ends where etcd would exit
+// the process.
 func (s *Store) start(ctx context.Context) (*embed.Etcd, error) {
 	type result struct {
 		etcd *embed.Etcd
@@ -248,7 +248,6 @@ func (s *Store) running() (endpoint, error) {
 	}
 }
 
-// classify maps etcd's errors to this package's.
 func (s *Store) classify(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
@@ -304,8 +303,8 @@ func (s *Store) Range(ctx context.Context, prefix, from string,
 	return kvs, at, remaining, err
 }
 
-// Page is Range for reading everything in pages, of at least one value: it reports only whether there are further
-// values, as counting them takes time for each.
+// Page is Range for reading all values in pages; limit must be positive. It reports only whether there are further
+// values, because counting visits each of them.
 func (s *Store) Page(ctx context.Context, prefix, from string,
 	limit, rev int64) (kvs []KV, at int64, more bool, err error) {
 	defer func(began time.Time) { s.metrics.observe(opList, prefix, began, err) }(time.Now())
@@ -361,7 +360,7 @@ func (s *Store) stored(ctx context.Context, prefix, from string,
 	return kvs, at, int64(r.Count), nil
 }
 
-// prefixEnd returns the first key after all keys with the prefix; "\x00" means no end, as in etcd's index.
+// prefixEnd returns the first key after all keys with the prefix; empty means no end, as in etcd's index.
 func prefixEnd(prefix string) []byte {
 	end := []byte(prefix)
 	for i := len(end) - 1; i >= 0; i-- {
@@ -393,7 +392,7 @@ func (s *Store) barrier(ctx context.Context) (endpoint, error) {
 	return e, s.classify(ctx, e.barrier(ctx))
 }
 
-// ours returns the member in this process, for what only its process can do.
+// ours returns the member in this process, for operations that need its database.
 func (s *Store) ours() (*etcdserver.EtcdServer, error) {
 	if s.elsewhere() {
 		return nil, errors.New("the data is in an etcd of its own: use its tools, such as etcdctl snapshot save")

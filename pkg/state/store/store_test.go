@@ -21,7 +21,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.etcd.io/etcd/server/v3/storage.OpenBackend"))
 }
 
-// open runs a store in dir until the test ends or the returned function is called.
 func open(t testing.TB, cfg Config, change ...func(*Store)) (*Store, func()) {
 	t.Helper()
 	if cfg.Logger == nil {

@@ -14,7 +14,6 @@ import (
 // MaxOps is the maximum number of operations in a transaction.
 const MaxOps = 4096
 
-// Action is what an Op does with its key.
 type Action int
 
 // The actions of an Op.
@@ -34,9 +33,9 @@ type Op struct {
 	TTL      time.Duration // for Put; 0 means no expiry
 }
 
-// Txn makes all operations in one revision, with one sync of the log, or none. On a mismatch it returns ErrExists,
-// ErrConflict or ErrNotFound, as single writes do, and the index of the first operation that failed; for all other
-// errors index is 0. ops must have 1 to MaxOps elements with distinct keys.
+// Txn makes all operations in one revision, with one sync of the log, or none. On a mismatch it returns the index of
+// the first operation that failed, and ErrExists, ErrConflict or ErrNotFound as single writes do. For all other errors
+// index is 0. ops must have 1 to MaxOps elements with distinct keys.
 func (s *Store) Txn(ctx context.Context, ops ...Op) (rev int64, index int, err error) {
 	if err := checkOps(ops); err != nil {
 		return 0, 0, err
@@ -96,7 +95,6 @@ func (s *Store) Txn(ctx context.Context, ops ...Op) (rev int64, index int, err e
 	}
 }
 
-// sealAll returns the operations with their values encrypted.
 func (s *Store) sealAll(ops []Op) (sealed []Op, done func(), err error) {
 	var ends []func()
 	done = func() {
@@ -148,7 +146,6 @@ func (o Op) operation() operation {
 	return opUpdate
 }
 
-// request returns the operations as an etcd request, and the leases it uses.
 func (s *Store) request(ctx context.Context, e endpoint, ops []Op) (*pb.TxnRequest, []lease.LeaseID, error) {
 	req := &pb.TxnRequest{}
 	var leased []lease.LeaseID

@@ -80,7 +80,6 @@ func TestALargeTransaction(t *testing.T) {
 	require.Len(t, kvs, MaxOps)
 }
 
-// marked prefixes each stored value with its key.
 type marked struct{}
 
 func (marked) Seal(key string, value []byte) ([]byte, func(), error) {

@@ -53,8 +53,8 @@ func (s *Store) openAll(events []Event) {
 	}
 }
 
-// Reseal writes a value returned by Stored as Values seals it now. The key's expiry does not change. It fails with
-// ErrConflict or ErrNotFound if the key was written or deleted meanwhile.
+// Reseal encrypts a value returned by Stored with the present settings of Values and writes it. The key's expiry does
+// not change. It fails with ErrConflict or ErrNotFound if the key was written or deleted meanwhile.
 func (s *Store) Reseal(ctx context.Context, kv KV) error {
 	e, err := s.running()
 	if err != nil {
@@ -78,14 +78,14 @@ func (s *Store) Reseal(ctx context.Context, kv KV) error {
 	return outcome(ok, found, err)
 }
 
-// Settle returns once every write begun before the call has been made or never will be, including those whose callers
-// no longer wait.
+// Settle returns once every write begun before the call has been made or has finally failed, including writes whose
+// callers no longer wait.
 func (s *Store) Settle(ctx context.Context) error {
 	e, err := s.running()
 	if err != nil {
 		return err
 	}
-	// Log entries are applied in order. Granting a lease is one that changes no key.
+	// Log entries are applied in order. Granting a lease adds one that changes no key.
 	_, err = e.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: 1})
 	return s.classify(ctx, err)
 }

@@ -14,8 +14,8 @@ import (
 const batchEvents = 1024
 
 // Watch reports changes under prefix after revision rev in batches that never split a revision, until ctx is done or
-// the returned error function reports why it ended. An empty batch reports progress to its revision. A slow reader does
-// not slow down writes; it gets ErrCompacted once the history it needs has been compacted.
+// the store ends it; the returned function then gives the reason. An empty batch reports progress to its revision. A
+// slow reader does not slow down writes: it gets ErrCompacted once the history it needs has been compacted.
 func (s *Store) Watch(ctx context.Context, prefix string, rev int64) (<-chan Batch, func() error) {
 	return s.watch(ctx, prefix, rev, true)
 }
@@ -54,7 +54,7 @@ func (s *Store) watch(ctx context.Context, prefix string, rev int64, prev bool) 
 	return out, end
 }
 
-// follow watches all keys, not only those with the prefix, so that every revision reports progress.
+// follow watches the keys of all prefixes, so that every revision reports progress.
 func (s *Store) follow(ctx context.Context, e endpoint, prefix string, rev int64, prev bool, out chan<- Batch) error {
 	changes, cancel, err := e.watch(ctx, rev+1, prev)
 	if err != nil {
@@ -121,7 +121,6 @@ func (s *Store) follow(ctx context.Context, e endpoint, prefix string, rev int64
 	}
 }
 
-// add appends an etcd response to the batch.
 func add(b *Batch, r mvcc.WatchResponse, prefix string) error {
 	if r.CompactRevision != 0 {
 		return ErrCompacted
@@ -135,7 +134,7 @@ func add(b *Batch, r mvcc.WatchResponse, prefix string) error {
 		if ev.Type == mvccpb.Event_DELETE {
 			c.Deleted, c.Value = true, nil
 		}
-		// A key in its first version has no previous value; for a deletion it is not known whether it had one.
+		// A key in its first version has no previous value. For a deletion it is unknown whether it had one.
 		if ev.Kv.CreateRevision != ev.Kv.ModRevision {
 			c.Prev.Key = c.Key
 		}

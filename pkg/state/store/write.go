@@ -60,7 +60,6 @@ func outcome(ok, found bool, err error) error {
 	return ErrNotFound
 }
 
-// put writes the key if its revision is rev (0: if it does not exist).
 func (s *Store) put(ctx context.Context, key string, value []byte, rev int64,
 	ttl time.Duration) (at int64, ok, found bool, err error) {
 	e, err := s.running()

@@ -158,7 +158,7 @@ func place(v reflect.Value) unsafe.Pointer {
 	return unsafe.Pointer(v.UnsafeAddr())
 }
 
-// at is a faster of, for a struct whose field is known not to be empty.
+// at is a faster of, for a field that is known not to be empty.
 func (f *field) at(in reflect.Value) reflect.Value {
 	if f.probe != unknown && f.sure && f.index >= 0 {
 		return in.Field(f.index)
@@ -184,7 +184,7 @@ type entry struct {
 	l, r reflect.Value
 }
 
-// entries compares maps. It reports whether either has an entry.
+// entries compares maps, either of which may be absent. It reports whether either has an entry.
 func (w *walk) entries(n *node, l, r reflect.Value) (some bool) {
 	start := len(w.names)
 	if l.IsValid() {
@@ -218,14 +218,13 @@ func (w *walk) entries(n *node, l, r reflect.Value) (some bool) {
 	return end > start
 }
 
-// item is an item of a list, and which of the lists it is in.
 type item struct {
 	identity
 	v     reflect.Value
 	right bool
 }
 
-// list compares lists that are maps or sets. It reports whether either has an item.
+// list compares lists that are maps or sets. It reports whether either list has an item.
 func (w *walk) list(n *node, l, r reflect.Value) (some bool) {
 	start := len(w.items)
 	if !w.gather(n, l, false) || !w.gather(n, r, true) {
@@ -306,7 +305,7 @@ func (n *node) key(id *identity) string {
 	return itemKey(n.names, id)
 }
 
-// gather appends the items of a list. It returns false if upstream could not identify one.
+// gather appends the items of a list. It returns false if upstream could not identify an item.
 func (w *walk) gather(n *node, list reflect.Value, right bool) bool {
 	if !list.IsValid() {
 		return true
@@ -380,8 +379,8 @@ func (id *identity) compare(to *identity) int {
 	return 0
 }
 
-// lacking compares identities one of which lacks key field i: the next one that it has is later by name, or it has
-// none.
+// lacking compares identities of which one lacks key field i. The other is smaller if the first has a later key
+// field, and greater if it has none.
 func (id *identity) lacking(to *identity, i int) int {
 	if !id[i].present {
 		return -to.lacking(id, i)

@@ -30,7 +30,7 @@ var (
 // of returns the equality of a type, or nil if built-in kinds have no such type.
 func (m equalities) of(t reflect.Type, listed bool) equality {
 	place := typePlace{t, listed}
-	if known := m[place]; known != nil { // it may not be complete yet
+	if known := m[place]; known != nil { // of a recursive type it may not be complete yet
 		return func(w *walk, a, b reflect.Value) bool { return (*known)(w, a, b) }
 	}
 	slot := new(equality)

@@ -1,15 +1,14 @@
 // Package fieldset computes the managed fields (KEP-555) of built-in objects, with the same result as upstream's field
 // manager at a fraction of its cost.
 //
-// Upstream converts both objects to generic values, compares them by a schema whose parsing takes longer than the start
-// of this server, and represents field sets as trees. This package builds one plan per Go type (plan.go), compares two
-// objects field by field with it, and writes the differences directly as FieldsV1 text (compare.go, text.go). Sets are
-// also merged and subtracted as text (set.go). Which lists are maps or sets, and what is atomic, is read from
-// topology.txt, which a test derives from upstream's schema.
+// Upstream converts both objects to generic values, compares them by a schema whose parsing takes longer than the
+// start of this server, and represents field sets as trees. This package builds one plan per Go type (plan.go),
+// compares two objects field by field with it, and writes the differences directly as FieldsV1 text (compare.go,
+// text.go). It also merges and subtracts sets as text (set.go). topology.txt, which a test derives from upstream's
+// schema, says which lists are maps or sets, and what is atomic.
 //
 // Its invariant: either the result is the one that upstream's field manager would compute, or ok is false, and the
-// caller must use upstream's field manager. It knows nothing of storage, HTTP or kinds. Everything is safe for
-// concurrent use.
+// caller must use upstream's field manager. Everything is safe for concurrent use.
 package fieldset
 
 import (
@@ -54,9 +53,9 @@ func (p *Plan) Created(obj runtime.Object, w Writer) (entries []metav1.ManagedFi
 	return []metav1.ManagedFieldsEntry{w.entry(changed)}, true
 }
 
-// Updated returns the managed fields after w changes an object from old to obj; entries are those before. Entries and
-// objects are not changed; the result may share memory with entries. An object without entries is not tracked, and
-// remains so.
+// Updated returns the managed fields after w changes an object from old to obj. entries are the managed fields
+// before the change; if there are none, the object is not tracked, and remains so. Updated does not modify its
+// arguments. The result may share memory with entries.
 func (p *Plan) Updated(old, obj runtime.Object, entries []metav1.ManagedFieldsEntry,
 	w Writer) (after []metav1.ManagedFieldsEntry, ok bool) {
 	if len(entries) == 0 {
@@ -142,7 +141,7 @@ func unix(t *metav1.Time) int64 {
 	return t.Unix()
 }
 
-// fieldsOf takes raw over; SetRawBytes would copy it.
+// fieldsOf takes ownership of raw; SetRawBytes would copy it.
 func fieldsOf(raw []byte) *metav1.FieldsV1 {
 	return &metav1.FieldsV1{Raw: raw} //nolint:staticcheck
 }

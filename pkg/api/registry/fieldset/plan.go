@@ -47,11 +47,11 @@ type field struct {
 	direct
 	key   string
 	node  *node
-	typ   reflect.Type // of a key
+	typ   reflect.Type // type of a key field
 	muted bool         // the write does not manage it, but upstream fails to record the write if its content is invalid
 }
 
-// stripped are the fields of every object that are not managed.
+// stripped are the fields that are not managed in any object.
 var stripped = fieldpath.NewSet(
 	fieldpath.MakePathOrDie("apiVersion"), fieldpath.MakePathOrDie("kind"),
 	fieldpath.MakePathOrDie("metadata", "name"), fieldpath.MakePathOrDie("metadata", "namespace"),
@@ -61,8 +61,8 @@ var stripped = fieldpath.NewSet(
 	fieldpath.MakePathOrDie("metadata", "resourceVersion"),
 )
 
-// NewPlan creates the plan for objects like empty, an object of a built-in kind without content. Writes do not manage
-// the fields in reset, or anything below them. It returns nil if upstream's field manager must be used.
+// NewPlan creates the plan for objects like empty, an empty object of a built-in kind. Writes do not manage the
+// fields in reset, or anything below them. It returns nil if upstream's field manager must be used.
 func NewPlan(empty runtime.Object, reset *fieldpath.Set) *Plan {
 	t := reflect.TypeOf(empty)
 	if t.Kind() != reflect.Pointer || t.Elem().Kind() != reflect.Struct {
@@ -86,8 +86,7 @@ func NewPlan(empty runtime.Object, reset *fieldpath.Set) *Plan {
 	return p
 }
 
-// Describes reports whether upstream's schema of the built-in kinds contains the type of obj, so that a plan can be
-// made for it.
+// Describes reports whether topology.txt contains the type of obj, so that NewPlan can make its plan.
 func Describes(obj runtime.Object) bool {
 	t := reflect.TypeOf(obj)
 	if t == nil || t.Kind() != reflect.Pointer {
@@ -104,8 +103,8 @@ type maker struct {
 	odd    bool // a type is not supported by plans
 }
 
-// without returns a node without some fields and everything below them, or nil if they cannot be identified by field
-// names.
+// without returns a copy of n without the fields in drop and everything below them, or nil if field names cannot
+// identify them.
 func (m *maker) without(n *node, drop *fieldpath.Set) *node {
 	if n.shape != fields {
 		return nil

@@ -12,16 +12,16 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
 )
 
-// record compares objects that have, besides their metadata, one field that writes manage, and manage as a whole. What
-// else a write changes is left to upstream's field manager.
+// record compares objects that have, besides their metadata, one field, which writes manage as a whole. It leaves
+// writes that change managed metadata to upstream's field manager.
 type record struct {
-	field   int    // of the struct
-	changed []byte // the set of that field alone
-	nested  []byte // how a set begins that has parts of it, as it had before it had one owner
+	field   int    // index in the struct
+	changed []byte // the set with that field alone
+	nested  []byte // occurs in a set with parts of the field, recorded before it was managed as a whole
 }
 
-// NewRecordPlan creates the plan for objects like empty, of one of our own kinds, whose field name is managed as a
-// whole. Writes do not manage the fields in reset. It returns nil if they manage further fields: upstream's field
+// NewRecordPlan creates the plan for objects like empty, of a Coracle kind, whose field name is managed as a whole.
+// Writes do not manage the fields in reset. It returns nil if the kind has other fields: then upstream's field
 // manager must be used.
 func NewRecordPlan(empty runtime.Object, name string, reset *fieldpath.Set) *Plan {
 	t := reflect.TypeOf(empty)
@@ -48,7 +48,6 @@ func NewRecordPlan(empty runtime.Object, name string, reset *fieldpath.Set) *Pla
 	return &Plan{record: r, kind: t, empty: empty.DeepCopyObject()}
 }
 
-// compare is Plan.compare.
 func (r *record) compare(old, obj reflect.Value) (changed, removed []byte, ok bool) {
 	was, ok1 := old.Interface().(metav1.ObjectMetaAccessor)
 	is, ok2 := obj.Interface().(metav1.ObjectMetaAccessor)
@@ -64,8 +63,8 @@ func (r *record) compare(old, obj reflect.Value) (changed, removed []byte, ok bo
 	return nil, nil, true
 }
 
-// differ reports whether two values of a type differ in JSON. Most that do have a number or a text that differs, so
-// only the fields that are not deeply equal are encoded, until one differs.
+// differ reports whether two values of one type differ in JSON. Most changes are in a number or text, so it encodes
+// only fields that are not deeply equal, until one differs.
 func differ(a, b reflect.Value) (changed, ok bool) {
 	t := a.Type()
 	if t.Kind() == reflect.Struct && !reflect.PointerTo(t).Implements(marshaler) {

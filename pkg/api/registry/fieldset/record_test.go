@@ -117,7 +117,7 @@ func TestRecordPlansAgreeWithUpstream(t *testing.T) {
 				planned++
 				require.Equal(t, texts(expected), texts(got), "step %d", step)
 			}
-			for i := range expected { // entries are in the order of their seconds
+			for i := range expected { // entries are sorted by time in seconds
 				expected[i].Time = &metav1.Time{Time: longAgo}
 			}
 			entries, live = expected, obj
@@ -125,7 +125,7 @@ func TestRecordPlansAgreeWithUpstream(t *testing.T) {
 	})
 	require.Positive(t, planned)
 
-	// What has parts of the status from before it had one owner is upstream's.
+	// Upstream's field manager handles entries with parts of the status, from before it was managed as a whole.
 	old := []metav1.ManagedFieldsEntry{
 		{Manager: "one", Operation: metav1.ManagedFieldsOperationUpdate, APIVersion: "test/v1", FieldsType: "FieldsV1",
 			FieldsV1: fieldsOf([]byte(`{"f:status":{"f:text":{}}}`))},

@@ -10,8 +10,8 @@ import (
 // maxDepth is the maximum nesting of fields in a set.
 const maxDepth = 128
 
-// subtract returns a without the fields of the other sets, or nil if nothing is left. If nothing is removed it returns
-// a itself. A nil set is empty. ok is false if a set is not encoded the way this package and upstream do.
+// subtract returns a without the fields of the other sets, or nil if nothing remains. If nothing is removed, it
+// returns a itself. A nil set is empty. ok is false if a set is not encoded the way this package and upstream do.
 func subtract(a []byte, sets ...[]byte) (left []byte, ok bool) {
 	if len(a) == 0 || string(a) == "{}" {
 		return nil, true

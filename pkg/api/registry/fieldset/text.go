@@ -7,8 +7,8 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
-// writer encodes a set of fields as FieldsV1. Fields must be written in upstream's order. A parent field is written
-// once something below it is.
+// writer encodes a set of fields as FieldsV1. Fields must come in upstream's order. A parent is written only once a
+// field below it is.
 type writer struct {
 	buf     []byte
 	stack   []frame
@@ -74,7 +74,6 @@ func fieldKey(name string) string {
 	return oddKey(fieldpath.PathElement{FieldName: &name})
 }
 
-// valueKey returns the key of an item of a set.
 func valueKey(v scalar) string {
 	if !v.number && plain(v.text) {
 		return `"v:\"` + v.text + `\"":`

@@ -68,7 +68,7 @@ func (d *deriver) fail(where, why string) {
 
 func (d *deriver) rule(where, what string) { d.rules[where+" "+what] = true }
 
-// derive examines the values of one type in one place: a field, or a type for items of maps and lists.
+// derive examines the values of one type in one place: a field or, for items of maps and lists, a type.
 func (d *deriver) derive(t reflect.Type, ref schema.TypeRef, where string) {
 	atom, ok := d.schema.Resolve(ref)
 	if !ok {

@@ -15,8 +15,8 @@ import (
 // maxUntyped is the maximum number of values in an object without a Go type whose managed fields are computed here.
 const maxUntyped = 10_000
 
-// CreatedUntyped is Plan.Created for an object without a Go type, of the schema that types has for its kind. Writes do
-// not manage the fields in reset, which are of the object itself.
+// CreatedUntyped is Plan.Created for an unstructured object. types has the schema of its kind. Writes do not manage
+// the fields in reset, which may only have top-level fields.
 func CreatedUntyped(types managedfields.TypeConverter, obj *unstructured.Unstructured, reset *fieldpath.Set,
 	w Writer) (entries []metav1.ManagedFieldsEntry, ok bool) {
 	empty := &unstructured.Unstructured{Object: map[string]any{}}
@@ -36,12 +36,12 @@ func CreatedUntyped(types managedfields.TypeConverter, obj *unstructured.Unstruc
 	return []metav1.ManagedFieldsEntry{w.entry(set)}, true
 }
 
-// untyped collects the fields of an object that is new. Its methods return false if the object does not fit its schema,
-// or if only upstream's field manager can tell.
+// untyped collects the fields of a new object. Its methods return false if the object does not fit its schema, or
+// if only upstream's field manager can compute its fields.
 type untyped struct {
 	schema *schema.Schema
 	set    writer
-	left   int // values that may follow
+	left   int // number of values that may follow
 }
 
 // object adds the fields of a whole object.
@@ -96,7 +96,8 @@ func fieldOf(t *schema.Map, name string) (schema.TypeRef, bool) {
 	return t.ElementType, t.ElementType != (schema.TypeRef{}) && utf8.ValidString(name)
 }
 
-// value adds a value and what is in it. If quiet, it is only checked: it is a part of an atomic value, or not managed.
+// value adds a value and what is in it. If quiet, it only checks the value: it is part of an atomic value or not
+// managed.
 func (u *untyped) value(ref schema.TypeRef, key string, v any, quiet bool) bool {
 	a, ok := u.schema.Resolve(ref)
 	if u.left--; !ok || u.left < 0 {
@@ -121,7 +122,7 @@ func (u *untyped) leaf(key string, quiet bool) {
 	}
 }
 
-// enter adds a field whose own fields follow until the function that it returns is called.
+// enter adds a field with fields below it. The caller adds them and then calls exit.
 func (u *untyped) enter(key string, quiet bool) (exit func()) {
 	if quiet {
 		return func() {}
@@ -213,7 +214,8 @@ func (u *untyped) list(t *schema.List, key string, v []any, quiet bool) bool {
 	return true
 }
 
-// identify sets what identifies an item: the values of the fields in names, which are sorted, or without them its own.
+// identify sets the identity of an item: the values of the fields in names, which are sorted, or else its own
+// value.
 func (u *untyped) identify(t *schema.List, names []string, item any, id *identity) bool {
 	if len(names) == 0 {
 		return id[0].is(item)
@@ -240,7 +242,7 @@ func (u *untyped) identify(t *schema.List, names []string, item any, id *identit
 	return some
 }
 
-// is sets the value, and returns false if there may be other ways to write it.
+// is sets the value. It returns false if the value may have several encodings.
 func (s *scalar) is(v any) bool {
 	switch v := v.(type) {
 	case string:

@@ -20,7 +20,7 @@ import (
 
 var gizmo = schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Gizmo"}
 
-// gizmoModels has lists and maps of each topology, in each other.
+// gizmoModels has lists and maps of each topology, nested in each other.
 const gizmoModels = `
 gizmo:
   type: object
@@ -96,7 +96,7 @@ func (untypedVersion) ConvertToVersion(in runtime.Object, _ runtime.GroupVersion
 	return in, nil
 }
 
-// gizmoMaker makes values that fit a schema; if odd, not always.
+// gizmoMaker makes values that fit a schema or, if odd, sometimes do not.
 type gizmoMaker struct {
 	*rand.Rand
 	odd bool
@@ -151,7 +151,7 @@ func (g gizmoMaker) value(s *spec.Schema, depth int) any {
 	return out
 }
 
-// any makes a value of any form.
+// any returns a value of any form.
 func (g gizmoMaker) any(depth int) any {
 	switch n := g.IntN(7); {
 	case n == 0 && depth < 3:

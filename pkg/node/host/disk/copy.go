@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// maxDepth is the number of nested directories that Copy goes down: each takes two file descriptors.
+	// maxDepth is the number of nested directories that Copy descends. Each takes two file descriptors.
 	maxDepth = 250
-	// chunk is how much is copied, in bytes, before free space and context are looked at again.
+	// chunk is the number of bytes copied between checks of free space and the context.
 	chunk = 64 << 20
-	// KeepPart is the part of a file system's bytes, and of its inodes, that Copy leaves free, a tenth: more than the
-	// pressure at which pods are evicted.
+	// KeepPart is a divisor: 1/KeepPart of a file system's bytes, and of its inodes, must stay free during Copy.
+	// That is more than the pressure at which pods are evicted.
 	KeepPart = 10
-	// maxXattrs limits the names, and each value, of a file's extended attributes, in bytes, as Linux does.
+	// maxXattrs limits the names, and each value, of a file's extended attributes, in bytes. It is Linux's limit.
 	maxXattrs = 64 << 10
-	// maxChanges is how often a file may become another one while it is being copied.
+	// maxChanges is the number of attempts to copy a file that is replaced while it is copied.
 	maxChanges = 10
 )
 
@@ -29,13 +29,13 @@ const (
 var ErrFull = errors.New("the copy was given up: less than a tenth of the file system's bytes or inodes would be " +
 	"left free")
 
-// Copy copies the contents of the directory from into the directory to, which is empty and which nobody else writes:
-// owners, modes, times, extended attributes, holes and hard links (of up to a million files with several, whose paths
-// have 16 MiB in all) included. Where the file system shares blocks of files (FICLONE), it does. from may be written
-// meanwhile: each file is then as it was at some time. Files that are removed meanwhile are left out. Mounts, and
-// directories nested deeper than 250, are errors. It has two file descriptors open for each directory on its way.
-// copied, if not nil, is called with the bytes copied so far, at least once for 64 MiB, and not for blocks that are
-// shared.
+// Copy copies the contents of the directory from into the directory to, which must be empty and not used by any
+// other process. It preserves owners, modes, times, extended attributes, holes and hard links (of up to a million
+// files with several links, with 16 MiB of paths). It shares blocks where the file system can (FICLONE). Other
+// processes may write to from: each file is copied in a state it had at some time, and removed files are omitted.
+// Mounts, and directories nested deeper than 250, are errors. Copy has two file descriptors open per directory on
+// its path. It calls copied, if not nil, with the number of bytes copied so far, at least every 64 MiB, but not for
+// shared blocks.
 func Copy(ctx context.Context, from, to string, copied func(bytes uint64)) error {
 	src, err := unix.Open(from, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -59,8 +59,8 @@ func Copy(ctx context.Context, from, to string, copied func(bytes uint64)) error
 	return nil
 }
 
-// CopyFile copies the data of the file from, holes included, into the file to, which it makes with mode 0600. The rest
-// is as for Copy.
+// CopyFile copies the data of the file from, including holes, to the new file to with mode 0600. Otherwise it is
+// like Copy.
 func CopyFile(ctx context.Context, from, to string, copied func(bytes uint64)) error {
 	src, err := unix.Open(from, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -101,17 +101,18 @@ type copier struct {
 	root   int
 	copied func(uint64)
 	bytes  uint64
-	links  map[link]string // the copies of files with several links, below root
-	linked int             // of all paths in links, in bytes
+	links  map[link]string // paths below root of the copies of files with several links
+	linked int             // total length of the paths in links, in bytes
 }
 
-// link is a file with several links. Another one may get its number once it is removed.
+// link identifies a file with several links. The creation time is needed because a new file may get a removed file's
+// inode number.
 type link struct {
 	file
-	born unix.StatxTimestamp // zero where the file system does not say it
+	born unix.StatxTimestamp // creation time; zero if the file system has none
 }
 
-// pathError is an error of what has a path below the directory that is copied.
+// pathError is an error with the path, below the copied directory, at which it occurred.
 type pathError struct {
 	path string
 	err  error
@@ -134,7 +135,7 @@ func (c *copier) directory(src, dst int, st *unix.Stat_t, name string, depth int
 				return err
 			}
 		}
-		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // the end, or it was removed
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ENOENT) { // all read, or src was removed
 			return c.attributes(src, dst, st)
 		}
 		if err != nil {
@@ -143,10 +144,9 @@ func (c *copier) directory(src, dst int, st *unix.Stat_t, name string, depth int
 	}
 }
 
-// errChanged means that a file became another one after it was looked at.
+// errChanged means that an entry was replaced after its type was determined.
 var errChanged = errors.New("it changes while it is copied")
 
-// entry copies an entry of the directory src to dst.
 func (c *copier) entry(src, dst int, parent, name string, depth int) error {
 	full := path.Join(parent, name)
 	for attempt := 1; ; attempt++ {
@@ -161,11 +161,11 @@ func (c *copier) entry(src, dst int, parent, name string, depth int) error {
 		switch {
 		case err == nil, errors.Is(err, unix.ENOENT):
 			return nil
-		// some file systems list a name again that was removed and made anew: it is copied already
+		// Some file systems list a name again that was removed and created anew. Its copy exists.
 		case errors.Is(err, unix.EEXIST):
 			return nil
 		case errors.Is(err, errChanged) && attempt < maxChanges:
-		case errors.As(err, new(*pathError)): // of what is below it
+		case errors.As(err, new(*pathError)): // from an entry below this one
 			return err
 		default:
 			return &pathError{full, err}
@@ -173,7 +173,7 @@ func (c *copier) entry(src, dst int, parent, name string, depth int) error {
 	}
 }
 
-// mayGoOn returns why the copy must end.
+// mayGoOn returns an error if the copy must stop: the context is done, or too little space is free.
 func (c *copier) mayGoOn() error {
 	if err := c.ctx.Err(); err != nil {
 		return err
@@ -234,7 +234,7 @@ func (c *copier) one(src, dst int, full, name string, st *unix.Stat_t, depth int
 	return unix.UtimesNanoAt(dst, name, []unix.Timespec{st.Atim, st.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// opened says what an error of opening an entry means.
+// opened translates an error from opening an entry.
 func opened(err error) error {
 	switch {
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO):
@@ -245,8 +245,7 @@ func opened(err error) error {
 	return err
 }
 
-// begun keeps an error of what has been begun from being taken for one of a file that was removed, or became another
-// one, before.
+// begun hides ENOENT and errChanged once part of an entry has been copied. Otherwise entry would skip or retry it.
 func begun(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, errChanged) {
 		return fmt.Errorf("the copy is incomplete: %s", err.Error())
@@ -254,7 +253,7 @@ func begun(err error) error {
 	return err
 }
 
-// regular copies a file, or makes the link to the copy of one with several names.
+// regular copies a file. For another link to a file that was copied, it creates a link to the copy.
 func (c *copier) regular(src, dst int, full, name string) error {
 	from, err := unix.Openat2(src, name, &unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC,
@@ -306,14 +305,14 @@ func (c *copier) data(from, to int, size int64) error {
 	}
 	for at := int64(0); at < size; {
 		begin, err := unix.Seek(from, at, unix.SEEK_DATA)
-		if errors.Is(err, unix.ENXIO) { // only a hole is left, or the file became shorter
+		if errors.Is(err, unix.ENXIO) { // the rest is a hole, or the file became shorter
 			return nil
 		}
 		if err != nil {
 			return err
 		}
 		end, err := unix.Seek(from, begin, unix.SEEK_HOLE)
-		if errors.Is(err, unix.ENXIO) { // it became shorter
+		if errors.Is(err, unix.ENXIO) { // the file became shorter
 			return nil
 		}
 		if err != nil {
@@ -326,7 +325,7 @@ func (c *copier) data(from, to int, size int64) error {
 	return nil
 }
 
-// extent copies a part of a file and returns where the next one may begin.
+// extent copies a part of a file and returns where the next part may begin.
 func (c *copier) extent(from, to int, at, end int64) (int64, error) {
 	for at < end {
 		if err := c.mayGoOn(); err != nil {
@@ -339,12 +338,12 @@ func (c *copier) extent(from, to int, at, end int64) (int64, error) {
 			continue
 		case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EINVAL), errors.Is(err, unix.ENOSYS),
 			errors.Is(err, unix.EOPNOTSUPP):
-			n, err = through(from, to, at, end) // file systems that cannot
+			n, err = through(from, to, at, end) // the file system does not support copy_file_range
 		}
 		if err != nil {
 			return at, err
 		}
-		if n == 0 { // it became shorter
+		if n == 0 { // the file became shorter
 			return end, nil
 		}
 		at += int64(n)
@@ -356,7 +355,7 @@ func (c *copier) extent(from, to int, at, end int64) (int64, error) {
 	return end, nil
 }
 
-// through copies at most a mebibyte by reading and writing.
+// through copies at most 1 MiB by reading and writing.
 func through(from, to int, at, end int64) (int, error) {
 	buffer := make([]byte, min(end-at, 1<<20))
 	n, err := unix.Pread(from, buffer, at)
@@ -368,7 +367,6 @@ func through(from, to int, at, end int64) (int, error) {
 	return n, err
 }
 
-// attributes copies the extended attributes, the owner, the mode and the times of a file.
 func (c *copier) attributes(from, to int, st *unix.Stat_t) error {
 	if err := unix.Fchown(to, int(st.Uid), int(st.Gid)); err != nil {
 		return err

@@ -21,7 +21,7 @@ func stat(t *testing.T, path string) (st unix.Stat_t) {
 	return st
 }
 
-// needsRoom skips a test where the file system of its folders is so full that Copy refuses.
+// needsRoom skips a test if the temporary file system is so full that Copy would fail.
 func needsRoom(t *testing.T) {
 	t.Helper()
 	var fs unix.Statfs_t
@@ -31,7 +31,7 @@ func needsRoom(t *testing.T) {
 	}
 }
 
-// A copy has everything that a directory can hold.
+// TestCopy checks that a copy has everything that a directory can contain.
 func TestCopy(t *testing.T) {
 	needsRoom(t)
 	from, to := t.TempDir(), t.TempDir()
@@ -86,7 +86,8 @@ func TestCopy(t *testing.T) {
 	require.Equal(t, "in the middle", string(middle))
 }
 
-// What a container does while its volume is copied neither stops the copy for ever nor leads it out of the volume.
+// TestCopyWhileItChanges checks that changes by a container during the copy can neither prolong it forever nor lead
+// it out of the volume.
 func TestCopyWhileItChanges(t *testing.T) {
 	needsRoom(t)
 	from, outside := t.TempDir(), t.TempDir()
@@ -172,8 +173,8 @@ func TestCopyRefuses(t *testing.T) {
 	require.ErrorIs(t, Copy(t.Context(), filepath.Join(full, "a"), t.TempDir(), nil), unix.ENOTDIR)
 }
 
-// The paths of files with several links take a bounded amount of memory, however deep a container nests them: what is
-// beyond is copied each time.
+// TestCopyOfHostileLinks checks that paths of hard-linked files use bounded memory, however deeply nested. Files
+// beyond the limit are copied once per link.
 func TestCopyOfHostileLinks(t *testing.T) {
 	needsRoom(t)
 	long := strings.Repeat("long", 60)

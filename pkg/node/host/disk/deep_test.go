@@ -13,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// nest creates nested directories, each with a file, as a container does with mkdir and cd: the path can exceed
+// nest creates nested directories, each with a file, as a container can with mkdir and cd: the path may exceed
 // PATH_MAX.
 func nest(t *testing.T, dir, name string, depth int) {
 	t.Helper()
@@ -41,7 +41,7 @@ func openFiles(t *testing.T) int {
 	return len(l)
 }
 
-// Directories of any depth are measured and removed.
+// TestDeepDirectories measures and removes directories of any depth.
 func TestDeepDirectories(t *testing.T) {
 	for _, tt := range []struct {
 		name    string

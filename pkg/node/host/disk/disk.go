@@ -1,7 +1,7 @@
-// Package disk measures, copies and removes directories that untrusted processes write.
+// Package disk measures, copies and removes directories that untrusted processes write to.
 //
-// Its invariants: it never leaves the directory: neither links nor mounts are followed. It uses bounded memory and a
-// bounded number of file descriptors, regardless of how deep a directory is or how many files it holds.
+// Its invariants: it never leaves the directory, since it follows neither links nor mounts. Its memory and number of
+// file descriptors are bounded, regardless of the directory's depth and number of files.
 package disk
 
 import (
@@ -25,18 +25,18 @@ const (
 	maxOpen = 64
 	// batch is the number of directory entries read at once.
 	batch = 256
-	// maxPath limits the length of a path below the directory, maxDeferred the total length of the queued paths of
-	// directories deeper than maxOpen, both in bytes, and maxEntries the number of files. A directory beyond a limit is
-	// reported as Endless.
+	// maxPath limits the length of a path below the directory, and maxDeferred the total length of the queued paths
+	// of directories deeper than maxOpen, both in bytes. maxEntries limits the number of files. A directory beyond a
+	// limit counts as Endless.
 	maxPath     = 64 << 10
 	maxDeferred = 16 << 20
 	maxEntries  = 1 << 26
-	// maxLinked is the number of hard-linked files that are tracked; beyond it every link is counted.
+	// maxLinked is the number of hard-linked files that are tracked. Beyond it every link is counted.
 	maxLinked = 1 << 20
 )
 
-// Endless is reported, in bytes, for a directory that is nested too deeply or has too many files to be measured. It
-// exceeds any limit.
+// Endless is the reported size, in bytes, of a directory that is too deeply nested or has too many files to be
+// measured. It exceeds any limit.
 const Endless = 1 << 50
 
 type file struct{ dev, ino uint64 }
@@ -47,12 +47,12 @@ type walker struct {
 	device uint64
 	linked map[file]bool
 	later  []string // directories below root
-	size   int      // of later, in bytes
+	size   int      // total length of later, in bytes
 	usage  Usage
 }
 
-// Of returns the usage of dir, as du -x: allocated blocks, and hard-linked files once. Files that are removed during
-// the walk are left out, and the usage of a dir that does not exist is zero. It returns ctx's error when ctx is done.
+// Of returns the usage of dir, like du -x: allocated blocks, with hard-linked files counted once. It ignores files
+// that are removed during the walk; the usage of a nonexistent dir is zero. It returns ctx's error when ctx is done.
 func Of(ctx context.Context, dir string) (Usage, error) {
 	w := &walker{ctx: ctx}
 	var st unix.Stat_t

@@ -48,8 +48,8 @@ func TestOf(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// TestRemoveAllOfFixedFiles: attributes that keep even root from removing files do not keep us from it, and mounts are
-// not entered.
+// TestRemoveAllOfFixedFiles checks that RemoveAll removes files whose attributes forbid it even to root, and that it
+// does not enter mounts.
 func TestRemoveAllOfFixedFiles(t *testing.T) {
 	fix := func(path string, flag int) {
 		f, err := os.Open(path)
@@ -74,7 +74,7 @@ func TestRemoveAllOfFixedFiles(t *testing.T) {
 	}
 	require.NoError(t, os.Symlink("/", filepath.Join(deep, "link")))
 	require.NoError(t, unix.Mkfifo(filepath.Join(deep, "pipe"), 0o600))
-	fix(filepath.Join(deep, strings.Repeat("d/", maxOpen-4)), immutable) // the one that is moved
+	fix(filepath.Join(deep, strings.Repeat("d/", maxOpen-4)), immutable) // the directory that is moved to the top
 	fix(deep, appendOnly)
 	fix(filepath.Join(dir, "a"), immutable)
 	fix(dir, immutable|appendOnly)

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemoveAll removes dir and its contents like os.RemoveAll, but never has more than maxOpen directories open: deeper
-// ones are moved to the top first. Files that are immutable or append-only (chattr(1)) are removed too. No other
-// process may write below dir. It returns nil if dir does not exist, and EBUSY if dir or something below it is a mount
-// point, whose contents it leaves alone.
+// RemoveAll removes dir and its contents like os.RemoveAll, but never has more than maxOpen directories open: it
+// moves deeper ones to the top first. It also removes immutable and append-only files (chattr(1)). No other process
+// may write below dir. It returns nil if dir does not exist. It returns EBUSY if dir or something below it is a
+// mount point, whose contents it does not touch.
 func RemoveAll(ctx context.Context, dir string) error {
 	top, err := unix.Open(filepath.Dir(dir), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -31,7 +31,7 @@ func RemoveAll(ctx context.Context, dir string) error {
 	return nil
 }
 
-// Attributes of ioctl_iflags(2) that keep a file from being removed.
+// Attributes from ioctl_iflags(2) that prevent removal.
 const (
 	appendOnly = 0x20 // FS_APPEND_FL
 	immutable  = 0x10 // FS_IMMUTABLE_FL
@@ -39,11 +39,10 @@ const (
 
 type remover struct {
 	ctx   context.Context
-	root  int // of the directory that is removed
-	moved int // how many directories were moved to it
+	root  int // file descriptor of the directory being removed
+	moved int // number of directories moved to root
 }
 
-// remove removes the entry name of the directory fd.
 func (r *remover) remove(fd int, name string, depth int) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
@@ -55,7 +54,7 @@ func (r *remover) remove(fd int, name string, depth int) error {
 	if err == nil || errors.Is(err, unix.ENOENT) {
 		return nil
 	}
-	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) { // POSIX allows both for a directory
+	if !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.EPERM) { // POSIX allows both errors for a directory
 		return err
 	}
 	if err = unlink(fd, name, unix.AT_REMOVEDIR, depth); errors.Is(err, unix.EBUSY) {
@@ -71,7 +70,7 @@ func (r *remover) remove(fd int, name string, depth int) error {
 		})
 	}
 	below, err := openDir(fd, name)
-	if errors.Is(err, unix.EXDEV) { // mounted since
+	if errors.Is(err, unix.EXDEV) { // mounted in the meantime
 		return busy(name)
 	}
 	if err != nil {
@@ -86,7 +85,8 @@ func (r *remover) remove(fd int, name string, depth int) error {
 		if err := r.empty(dir, depth); err != nil {
 			return err
 		}
-		// Entries may have been moved here, or skipped because the directory changed while it was read: read it again.
+		// Read the directory again: entries may have been moved here, or skipped because it changed while it was
+		// read.
 		if err = unlink(fd, name, unix.AT_REMOVEDIR, depth); !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
@@ -102,8 +102,9 @@ func unlink(fd int, name string, flags, depth int) error {
 	return changing(fd, name, depth, func() error { return unix.Unlinkat(fd, name, flags) })
 }
 
-// changing makes a change to the entry name of the directory fd. If the attributes of either forbid it, they are
-// cleared first, but not those of the directory above the one that is removed.
+// changing calls change, which modifies the entry name of the directory fd. If attributes of either forbid the
+// change, it clears them and calls change again. It keeps the attributes of the directory above the one being
+// removed.
 func changing(fd int, name string, depth int, change func() error) error {
 	err := change()
 	if !errors.Is(err, unix.EPERM) {
@@ -128,14 +129,14 @@ func changing(fd int, name string, depth int, change func() error) error {
 	return change()
 }
 
-// clearAttributes reports whether there were any to clear.
+// clearAttributes reports whether there were attributes to clear.
 func clearAttributes(fd int) bool {
 	flags, err := unix.IoctlGetInt(fd, unix.FS_IOC_GETFLAGS)
 	return err == nil && flags&(immutable|appendOnly) != 0 &&
 		unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, flags&^(immutable|appendOnly)) == nil
 }
 
-// empty reads the directory once and removes the entries found.
+// empty reads the directory once and removes the entries it finds.
 func (r *remover) empty(dir *os.File, depth int) error {
 	for {
 		names, err := dir.Readdirnames(batch)

@@ -1,7 +1,7 @@
-// Package mount makes mounts that are attached nowhere (fsopen(2), open_tree(2)), so that they can be changed, and
-// their identity recorded, before anybody sees them. A mount that is never attached goes with its file descriptor.
+// Package mount creates detached mounts (fsopen(2), open_tree(2)), so that they can be changed, and their identity
+// recorded, before they are visible. A mount that is never attached ends with its file descriptor.
 //
-// Its invariant: what it makes is attached by its callers alone, but for what Alone hides from everybody else.
+// Its invariant: only callers attach the mounts, except within Alone, where no other process sees them.
 package mount
 
 import (
@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/thread"
 )
 
-// Tmpfs makes a tmpfs. The caller closes the file descriptor.
+// Tmpfs creates a tmpfs. The caller must close the file descriptor.
 func Tmpfs(options map[string]string) (fd int, err error) {
 	fsfd, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -39,13 +39,13 @@ func Tmpfs(options map[string]string) (fd int, err error) {
 	return fd, nil
 }
 
-// Bind makes a copy of the mount of an open file, with that file as its root, and, if it is recursive, of the mounts
-// below. The caller closes the file descriptor.
+// Bind clones the mount of an open file, with that file as its root, and with recursive also the mounts below it.
+// The caller must close the file descriptor.
 func Bind(of int, recursive bool) (fd int, err error) {
 	return unix.OpenTree(of, "", unix.AT_EMPTY_PATH|bindFlags(recursive))
 }
 
-// BindPath is Bind of the file that a path names.
+// BindPath is Bind for the file at a path.
 func BindPath(path string, recursive bool) (fd int, err error) {
 	if fd, err = unix.OpenTree(unix.AT_FDCWD, path, bindFlags(recursive)); err != nil {
 		return -1, &os.PathError{Op: "open_tree", Path: path, Err: err}
@@ -60,7 +60,7 @@ func bindFlags(recursive bool) uint {
 	return unix.OPEN_TREE_CLONE | unix.OPEN_TREE_CLOEXEC
 }
 
-// Attach mounts what was made at a path.
+// Attach attaches a mount at a path.
 func Attach(fd int, path string) error {
 	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return &os.PathError{Op: "mount", Path: path, Err: err}
@@ -68,8 +68,8 @@ func Attach(fd int, path string) error {
 	return nil
 }
 
-// AttachNew is Attach at a path that is made, as a directory or as a file, with the directories above it. They are
-// everybody's to pass through.
+// AttachNew is Attach at a path that it creates first, as a directory or as a file, with its parent directories. All
+// users may traverse the directories.
 func AttachNew(fd int, path string) error {
 	if err := makePoint(fd, path); err != nil {
 		return err
@@ -77,15 +77,15 @@ func AttachNew(fd int, path string) error {
 	return Attach(fd, path)
 }
 
-// MapIDs maps the owners of a mount's files with a user namespace: what belongs to ID n on the disk belongs to what the
-// namespace has as n. It is for mounts that were never attached, and concerns none of those below.
-// errors.ErrUnsupported is in the error if the file system cannot do it.
+// MapIDs maps the owners of a mount's files through a user namespace: files of ID n on disk belong to ID n of the
+// namespace. The mount must never have been attached; mounts below it are not mapped. The error wraps
+// errors.ErrUnsupported if the file system does not support it.
 func MapIDs(fd, users int) error {
 	err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
 		Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(users),
 	})
 	switch {
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPERM): // the latter for a mount that has other IDs already
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EPERM): // EPERM: the mount already has a mapping
 		return fmt.Errorf("%s has no ID-mapped mounts: %w", fileSystem(fd), errors.ErrUnsupported)
 	case err != nil:
 		return fmt.Errorf("map the IDs of a mount: %w", err)
@@ -93,9 +93,9 @@ func MapIDs(fd, users int) error {
 	return nil
 }
 
-// Alone runs f on a thread of its own in a mount namespace of its own, which has all mounts of the machine, and learns
-// of changes of them. The machine does not learn of f's, which go with the thread. A mount that f made and did not
-// attach can be attached by others.
+// Alone runs f on a thread of its own in a new mount namespace, which has all mounts of the machine and follows
+// their changes. The machine does not see mounts by f, which end with the thread. A mount that f creates but does
+// not attach can be attached elsewhere.
 func Alone(f func() error) error {
 	return thread.Run(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// layers makes directories with a file each, which are on the disk.
+// layers creates directories on disk with one file each.
 func layers(t *testing.T, n int) []string {
 	var dirs []string
 	for i := range n {
@@ -32,7 +32,6 @@ func layers(t *testing.T, n int) []string {
 	return dirs
 }
 
-// names returns the names in a directory that is open.
 func names(t *testing.T, fd int) []string {
 	dir, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", fd))
 	require.NoError(t, err)
@@ -73,7 +72,7 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// Before Linux 6.8 all layers are in one option.
+// TestTooManyLayersForAnOldKernel checks the error before Linux 6.8, which takes all layers in one option.
 func TestTooManyLayersForAnOldKernel(t *testing.T) {
 	dir := layers(t, 1)[0]
 	var many []string
@@ -84,7 +83,7 @@ func TestTooManyLayersForAnOldKernel(t *testing.T) {
 	require.ErrorContains(t, err, "use Linux 6.8 or newer")
 }
 
-// What is mounted alone is seen by nobody else, and can be attached by others if it was not attached.
+// TestAlone checks that other threads do not see mounts made in Alone, and can attach a mount that was not attached.
 func TestAlone(t *testing.T) {
 	dir := t.TempDir()
 	fd := -1
@@ -113,7 +112,7 @@ func TestAlone(t *testing.T) {
 	require.EqualValues(t, unix.TMPFS_MAGIC, st.Type)
 }
 
-// A file can be a mount's root, and is attached to a file.
+// TestAttachNewFile checks that a file can be a mount's root and is attached to a file.
 func TestAttachNewFile(t *testing.T) {
 	dir := layers(t, 1)[0]
 	fd, err := BindPath(filepath.Join(dir, "file-0"), true)

@@ -14,8 +14,8 @@ import (
 
 const inOldKernel = "CORACLE_TEST_OLD_KERNEL"
 
-// TestOverlayBefore65 makes overlays where fsconfig answers as before Linux 6.5: it takes any key, and refuses to
-// create the mount. A seccomp filter, which stays with the process, answers so in a process of its own.
+// TestOverlayBefore65 creates overlays as before Linux 6.5, where fsconfig accepts any key but fails to create the
+// mount. A seccomp filter emulates that in a child process, since a process cannot remove its filter.
 func TestOverlayBefore65(t *testing.T) {
 	if os.Getenv(inOldKernel) == "" {
 		child := exec.Command(os.Args[0], "-test.run=^TestOverlayBefore65$", "-test.v")
@@ -42,11 +42,11 @@ func TestOverlayBefore65(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-// refuseCreate makes fsconfig with the command to create a mount fail with EINVAL, in all threads of this process.
+// refuseCreate makes fsconfig's command to create a mount fail with EINVAL, in all threads of this process.
 func refuseCreate(t *testing.T) {
 	const (
 		number = 0       // offset of the system call's number in struct seccomp_data
-		second = 16 + 8  // and of the lower half of its second argument
+		second = 16 + 8  // offset of the lower half of its second argument
 		loadW  = 0x20    // BPF_LD | BPF_W | BPF_ABS
 		equals = 0x15    // BPF_JMP | BPF_JEQ | BPF_K
 		answer = 0x06    // BPF_RET | BPF_K

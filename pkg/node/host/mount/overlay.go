@@ -11,15 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Overlay is one directory made of others.
+// Overlay is a union of directories.
 type Overlay struct {
 	Lower []string // uppermost first
-	// Upper takes what is written, with the help of Work. Without them the overlay is read-only, and has at least two
-	// layers.
+	// Upper receives what is written; the kernel needs Work for that. Without them the overlay is read-only and
+	// needs at least two layers.
 	Upper, Work string
 }
 
-// New makes the overlay. The caller closes the file descriptor.
+// New creates the overlay. The caller must close the file descriptor.
 func (o Overlay) New() (fd int, err error) {
 	fd, err = o.create()
 	if errors.Is(err, errOneOption) {
@@ -31,7 +31,7 @@ func (o Overlay) New() (fd int, err error) {
 	return fd, o.explain(err)
 }
 
-// TryOverlay returns an error if the kernel has no overlay file system. A kernel that has it as a module loads it.
+// TryOverlay returns an error if the kernel has no overlay file system. It makes the kernel load the module.
 func TryOverlay() error {
 	fsfd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
 	if err != nil {
@@ -40,10 +40,10 @@ func TryOverlay() error {
 	return unix.Close(fsfd)
 }
 
-// Mapped makes the overlay with lower layers whose owners are mapped with a user namespace (see MapIDs), since an
-// overlay itself cannot be mapped. Upper is not mapped, since the kernel writes to it with the rights of who mounted
-// it: it, and what is in it, belongs to the IDs that the namespace has outside. scratch is a directory for mounts of
-// the layers, which stay there; the caller has it to itself, in a mount namespace of its own.
+// Mapped creates the overlay with ID-mapped lower layers (see MapIDs), since an overlay itself cannot be mapped.
+// Upper is not mapped, since the kernel writes to it with the mounter's credentials: its files belong to the
+// namespace's IDs on the host. scratch is a directory in which Mapped leaves mounts of the layers; the caller must
+// use it alone, in a mount namespace of its own.
 func (o Overlay) Mapped(users int, scratch string) (fd int, err error) {
 	m := Overlay{Upper: o.Upper, Work: o.Work}
 	for i, dir := range o.Lower {
@@ -79,9 +79,8 @@ func (o Overlay) explain(err error) error {
 	return fmt.Errorf("make an overlay of %d layers: %w", len(o.Lower), err)
 }
 
-// errOneOption is returned by create if the kernel takes all layers in one option. Linux 6.8 and newer take them one by
-// one. From 6.5 to 6.7 the kernel refuses the key "lowerdir+". Older ones accept any key, and refuse to create the
-// mount.
+// errOneOption means that the kernel takes all layers in one option. Since Linux 6.8 they can be given one by one.
+// Linux 6.5 to 6.7 rejects the key "lowerdir+"; older kernels accept any key but fail to create the mount.
 var errOneOption = errors.New("the kernel does not take layers one by one")
 
 func (o Overlay) create() (fd int, err error) {
@@ -109,15 +108,15 @@ func (o Overlay) create() (fd int, err error) {
 		}
 	}
 	if err := unix.FsconfigCreate(fsfd); errors.Is(err, unix.EINVAL) {
-		return -1, errOneOption // or the layers cannot be combined: then the other way fails too, with its own error
+		return -1, errOneOption // or the layers cannot be combined: then createOld fails too, with its own error
 	} else if err != nil {
 		return -1, err
 	}
 	return unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, 0)
 }
 
-// createOld does it with mount(2), on a directory in a mount namespace of the caller's own. Its options have to fit
-// into a page, so the directories have short names.
+// createOld creates the overlay with mount(2), on the directory on; the caller must be in a mount namespace of its
+// own. The options must fit into a page, so createOld uses short names for the directories.
 func (o Overlay) createOld(on string) (fd int, err error) {
 	names := map[string]string{}
 	for _, dir := range append([]string{o.Upper, o.Work}, o.Lower...) {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makePoint makes what a mount can be attached to.
+// makePoint creates a mount point, a directory or a file like fd.
 func makePoint(fd int, path string) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
@@ -34,7 +34,7 @@ func makePoint(fd int, path string) error {
 	return f.Close()
 }
 
-// fileSystem names the type of the file system that an open file is on, for messages.
+// fileSystem returns the type of the file system that an open file is on, for messages.
 func fileSystem(fd int) string {
 	const unknown = "this file system"
 	var st unix.Stat_t
@@ -46,7 +46,7 @@ func fileSystem(fd int) string {
 		return unknown
 	}
 	defer table.Close()
-	// proc_pid_mountinfo(5): the third field is the device, and the first one after the separator the type.
+	// proc_pid_mountinfo(5): the third field is the device, the first one after the separator the type.
 	device := fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
 	for lines := bufio.NewScanner(table); lines.Scan(); {
 		mount, super, _ := strings.Cut(lines.Text(), " - ")

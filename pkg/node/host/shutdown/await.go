@@ -12,8 +12,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Await returns when the machine has the socket of a system bus, which it may get when its packages are installed, or
-// an error if that cannot be waited for.
+// Await returns once the machine has the socket of a system bus, for example after its packages are installed. It
+// returns an error if it cannot wait for that.
 func Await(ctx context.Context) error {
 	path, err := socket()
 	if err != nil {
@@ -27,7 +27,6 @@ func Await(ctx context.Context) error {
 	}
 }
 
-// socket returns the path of the system bus's socket.
 func socket() (string, error) {
 	address := os.Getenv("DBUS_SYSTEM_BUS_ADDRESS")
 	if address == "" {
@@ -35,14 +34,15 @@ func socket() (string, error) {
 	}
 	text, ok := strings.CutPrefix(address, "unix:path=")
 	text, _, _ = strings.Cut(text, ",")
-	path, err := url.PathUnescape(text) // the same rules
+	path, err := url.PathUnescape(text) // D-Bus escapes as URLs do
 	if !ok || err != nil || !filepath.IsAbs(path) || strings.Contains(path, ";") {
 		return "", fmt.Errorf("the address of the system bus is not that of one socket: %q", address)
 	}
 	return path, nil
 }
 
-// awaitPart waits for a change in the deepest directory on the way to a path. It returns true when the path is there.
+// awaitPart watches the deepest existing directory on the way to path until it changes. It returns true once path
+// exists.
 func awaitPart(ctx context.Context, path string) (there bool, err error) {
 	watch, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -56,13 +56,13 @@ func awaitPart(ctx context.Context, path string) (there bool, err error) {
 		}
 		dir = filepath.Dir(dir)
 	}
-	for { // after the watch was made: what comes from now on is an event
+	for { // look only after adding the watch, so that no change is missed
 		if _, err := os.Stat(path); err == nil {
 			return true, nil
 		}
 		if next := below(dir, path); next != path {
 			if _, err := os.Stat(next); err == nil {
-				return false, nil // there is more of the way to watch
+				return false, nil // watch a deeper directory
 			}
 		}
 		select {
@@ -71,7 +71,7 @@ func awaitPart(ctx context.Context, path string) (there bool, err error) {
 				return false, nil
 			}
 		case err := <-watch.Errors:
-			if !errors.Is(err, fsnotify.ErrEventOverflow) { // after lost events it is looked at again
+			if !errors.Is(err, fsnotify.ErrEventOverflow) { // after lost events, look again
 				return false, err
 			}
 		case <-ctx.Done():
@@ -80,7 +80,7 @@ func awaitPart(ctx context.Context, path string) (there bool, err error) {
 	}
 }
 
-// below returns the element after dir on the way to a path.
+// below returns the path of the element after dir on the way to path.
 func below(dir, path string) string {
 	for filepath.Dir(path) != dir && filepath.Dir(path) != path {
 		path = filepath.Dir(path)

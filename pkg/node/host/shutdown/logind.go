@@ -23,10 +23,9 @@ const (
 	inProgress     = logindName + ".OperationInProgress"
 )
 
-// longestDelay is what an unlimited delay is taken for.
+// longestDelay replaces an unlimited delay.
 const longestDelay = 24 * time.Hour
 
-// logind is a connection to systemd-logind on the system bus.
 type logind struct {
 	conn   *dbus.Conn
 	end    context.CancelFunc
@@ -34,10 +33,10 @@ type logind struct {
 	*signals
 }
 
-// Connect connects to the system bus: at DBUS_SYSTEM_BUS_ADDRESS, or at the usual place.
+// Connect connects to the system bus at DBUS_SYSTEM_BUS_ADDRESS or at the default path.
 func Connect(ctx context.Context) (Logind, error) {
 	alive, end := context.WithCancel(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, end) // a daemon that does not answer
+	stop := context.AfterFunc(ctx, end) // in case the daemon does not answer
 	l := &logind{end: end, signals: &signals{changed: make(chan struct{}, 1)}}
 	var err error
 	if l.conn, err = dbus.ConnectSystemBus(dbus.WithContext(alive), dbus.WithSignalHandler(l.signals)); err != nil {
@@ -68,8 +67,8 @@ func (l *logind) Close() {
 	_ = l.conn.Close()
 }
 
-// call calls a method, and does not start who has it. If ctx is done first, the connection is closed: there is always a
-// result, so that a file descriptor in it is never lost.
+// call calls a method without starting its service. If ctx is done first, it closes the connection and still waits
+// for the result, so that a file descriptor in it is never leaked.
 func (l *logind) call(ctx context.Context, o dbus.BusObject, method string, args ...any) *dbus.Call {
 	call := o.Go(method, dbus.FlagNoAutoStart, make(chan *dbus.Call, 1), args...)
 	select {
@@ -85,7 +84,7 @@ func (l *logind) State(ctx context.Context) (s State, err error) {
 	if err := l.call(ctx, l.conn.BusObject(), busName+".GetNameOwner", logindName).Store(&s.Instance); err != nil {
 		return s, asked(err)
 	}
-	l.from.Store(&s.Instance) // before the questions: what changes from now on is either in the answers or signalled
+	l.from.Store(&s.Instance) // first, so that any change is either in the answers or signalled
 	var delay uint64
 	if err := errors.Join(l.property(ctx, "PreparingForShutdown", &s.ShuttingDown),
 		l.property(ctx, "InhibitDelayMaxUSec", &delay)); err != nil {
@@ -114,7 +113,6 @@ func (l *logind) Inhibit(ctx context.Context) (io.Closer, error) {
 	return os.NewFile(uintptr(fd), "inhibitor"), nil
 }
 
-// asked returns the error of a question to logind.
 func asked(err error) error {
 	var e dbus.Error
 	if !errors.As(err, &e) {
@@ -132,11 +130,11 @@ func asked(err error) error {
 	return fmt.Errorf("ask systemd-logind: %w (%s)", err, e.Name)
 }
 
-// signals handles the connection's signals. Anybody on the bus can send one to it; those of logind and of the bus
-// itself count.
+// signals handles the connection's signals. Any client on the bus can send signals to it, so only those from logind
+// and from the bus itself count.
 type signals struct {
 	changed chan struct{}
-	from    atomic.Pointer[string] // logind's name on this connection, nil until it is known
+	from    atomic.Pointer[string] // logind's unique bus name, nil until known
 }
 
 // DeliverSignal implements dbus.SignalHandler.

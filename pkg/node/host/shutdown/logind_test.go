@@ -34,7 +34,7 @@ func receive(t *testing.T, from <-chan struct{}) {
 	}
 }
 
-// TestLogindOnTheWire: the client and a bus speak D-Bus over a socket, file descriptors included.
+// TestLogindOnTheWire tests the client against a bus that speaks D-Bus over a socket, including file descriptors.
 func TestLogindOnTheWire(t *testing.T) {
 	b := logindtest.New(t)
 	l := connect(t, b)
@@ -88,7 +88,7 @@ func TestLogindOnTheWire(t *testing.T) {
 	require.NotErrorIs(t, err, ErrAbsent)
 }
 
-// TestWithoutASystemBus: the machine has none, or one that does not answer.
+// TestWithoutASystemBus tests a machine without a bus, and one whose bus does not answer.
 func TestWithoutASystemBus(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "socket")
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path="+path)
@@ -111,7 +111,7 @@ func TestWithoutASystemBus(t *testing.T) {
 	require.NoError(t, (<-accepted).Close())
 }
 
-// TestAwait: a bus whose socket, and the directories on the way to it, come later is seen.
+// TestAwait checks that Await notices a socket, and the directories on its path, that are created later.
 func TestAwait(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "run", "dbus", "system bus")

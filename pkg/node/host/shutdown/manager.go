@@ -1,9 +1,9 @@
-// Package shutdown ends a node's pods before its machine shuts down, as the kubelet does (KEP-2000, KEP-2712): it holds
-// a delay inhibitor of systemd-logind, ends pods in the order of their priorities when logind announces a shutdown, and
-// then releases the inhibitor.
+// Package shutdown ends a node's pods before its machine shuts down, like the kubelet (KEP-2000, KEP-2712). It holds
+// a delay inhibitor of systemd-logind. When logind announces a shutdown, it ends pods in the order of their
+// priorities and then releases the inhibitor.
 //
-// Its invariant: what it does follows from what logind says when asked. A signal is only the occasion to ask, so that
-// one that is lost, or sent by somebody else, changes nothing.
+// Its invariant: it acts only on logind's state. A signal merely triggers a query of the state, so a lost or forged
+// signal has no effect.
 package shutdown
 
 import (
@@ -31,57 +31,57 @@ type Logind interface {
 	Changed() <-chan struct{}
 	// Lost is closed when the connection has ended.
 	Lost() <-chan struct{}
-	// State asks logind. The error is ErrAbsent if it does not run; Changed receives when it does.
+	// State queries logind. It returns ErrAbsent if logind does not run; Changed receives when logind starts.
 	State(ctx context.Context) (State, error)
-	// Inhibit delays shutdowns until the result is closed. The error is ErrInProgress if one has begun.
+	// Inhibit delays shutdowns until the result is closed. It returns ErrInProgress if a shutdown has begun.
 	Inhibit(ctx context.Context) (io.Closer, error)
 	Close()
 }
 
-// State is what logind says.
+// State is logind's state.
 type State struct {
-	// Instance differs from that of another process of logind on the same connection.
+	// Instance identifies logind's process. It changes when logind restarts on the same connection.
 	Instance string
 	// ShuttingDown means that a shutdown has begun: logind waits for inhibitors, or executes it.
 	ShuttingDown bool
-	// Delay is how long logind waits for inhibitors at most.
+	// Delay is the maximum time that logind waits for inhibitors.
 	Delay time.Duration
 }
 
 var (
-	// ErrAbsent is the error if logind does not run.
+	// ErrAbsent means that logind does not run.
 	ErrAbsent = errors.New("systemd-logind does not run")
-	// ErrInProgress is the error for an inhibitor that is asked for too late.
+	// ErrInProgress means that it is too late for an inhibitor.
 	ErrInProgress = errors.New("a shutdown is in progress")
 )
 
 // Pods are the node's pods; pod.Manager implements it.
 type Pods interface {
-	// Pods returns copies of all pods, also of those that have ended.
+	// Pods returns copies of all pods, including pods that have ended.
 	Pods() []*corev1.Pod
-	// Terminate ends a pod within its grace period, and by then at the latest. The channel is closed when nothing of it
-	// runs and what it used is released; it is nil if there is no such pod.
+	// Terminate ends a pod within its grace period, and no later than by. The channel is closed once none of its
+	// processes runs and its resources are released; it is nil if the pod does not exist.
 	Terminate(uid types.UID, by time.Time) <-chan struct{}
-	// Flush writes the statuses of pods that the API does not have yet, once.
+	// Flush tries once to write the pod statuses that the API does not have yet.
 	Flush(ctx context.Context)
 }
 
-// Config of a Manager. All fields are required.
+// Config configures a Manager. All fields are required.
 type Config struct {
 	// Periods are ordered by priority.
 	Periods []config.ShutdownPeriod
-	// Connect connects to logind. An fs.ErrNotExist of the first call means that this machine has no system bus.
+	// Connect connects to logind. If the first call returns fs.ErrNotExist, this machine has no system bus.
 	Connect func(ctx context.Context) (Logind, error)
 	// Await returns when a machine without a system bus may have one.
 	Await func(ctx context.Context) error
 	Pods  Pods
-	// Known is closed when the pods are known.
+	// Known is closed when the node's pods are known.
 	Known <-chan struct{}
 	// Changed is called when ShuttingDown has changed.
 	Changed func(shuttingDown bool)
 	// Event records an event on the node.
 	Event func(kind, reason, message string)
-	// File keeps when the last shutdown was, and Metrics shows it.
+	// File stores the times of the last shutdown. Metrics exposes them.
 	File    string
 	Metrics prometheus.Registerer
 	Logger  *slog.Logger
@@ -90,10 +90,11 @@ type Config struct {
 const (
 	// patience is how long logind may take to answer.
 	patience = 5 * time.Second
-	// knownPatience is how long a shutdown waits until the pods are known, flushPatience until their statuses are written.
+	// knownPatience is how long a shutdown waits until the pods are known, flushPatience until their statuses are
+	// written.
 	knownPatience = time.Second
 	flushPatience = 2 * time.Second
-	// The pause before logind is connected to again, doubled with each failure.
+	// The pause before connecting to logind again, doubled after each failure.
 	firstPause = time.Second
 	maxPause   = time.Minute
 )
@@ -108,15 +109,15 @@ type Manager struct {
 	down    atomic.Bool
 	working sync.WaitGroup
 
-	// Owned by Run.
-	stop     context.CancelFunc // ends the shutdown in progress; nil without one
-	stopped  <-chan struct{}    // closed when it has ended
-	heldBy   string             // the instance of logind that the inhibitor is of; "" for none of this connection
-	logged   time.Duration      // the last Delay that was logged
-	failures int                // in a row
+	// Only Run uses these.
+	stop     context.CancelFunc // cancels the shutdown in progress; nil without one
+	stopped  <-chan struct{}    // closed when that has ended
+	heldBy   string             // logind's instance that granted the inhibitor; "" if none on this connection did
+	logged   time.Duration      // the last logged Delay
+	failures int                // consecutive failures
 
 	mu        sync.Mutex
-	inhibitor io.Closer // nil for none
+	inhibitor io.Closer // nil if none is held
 }
 
 // New returns a Manager.
@@ -129,13 +130,13 @@ func New(c Config) *Manager {
 	}
 }
 
-// ShuttingDown reports whether the machine shuts down.
+// ShuttingDown reports whether the machine is shutting down.
 func (m *Manager) ShuttingDown() bool { return m.down.Load() }
 
-// Looked is closed when Run knows ShuttingDown, or that it cannot be known now.
+// Looked is closed once Run knows ShuttingDown, or knows that it cannot find out now.
 func (m *Manager) Looked() <-chan struct{} { return m.looked }
 
-// Run runs until ctx is done. On a machine without a system bus it waits for one. The inhibitor is released when it
+// Run runs until ctx is done. On a machine without a system bus it waits for one. It releases the inhibitor when it
 // returns.
 func (m *Manager) Run(ctx context.Context) {
 	defer m.settle()
@@ -184,7 +185,7 @@ func (m *Manager) session(ctx context.Context) error {
 		return err
 	}
 	defer l.Close()
-	m.heldBy = "" // names of instances are those of the connection's bus
+	m.heldBy = "" // names of instances are valid only on one bus
 	for {
 		asking, cancel := context.WithTimeout(ctx, patience)
 		err := m.look(asking, ctx, l)
@@ -208,7 +209,7 @@ func (m *Manager) session(ctx context.Context) error {
 	}
 }
 
-// look asks logind and acts accordingly. What it begins lasts until ctx is done.
+// look queries logind and acts on its state. A shutdown that it begins lasts until ctx is done.
 func (m *Manager) look(asking, ctx context.Context, l Logind) error {
 	s, err := l.State(asking)
 	if errors.Is(err, ErrAbsent) {
@@ -231,7 +232,7 @@ func (m *Manager) look(asking, ctx context.Context, l Logind) error {
 	}
 	inhibitor, err := l.Inhibit(asking)
 	if errors.Is(err, ErrInProgress) {
-		return nil // Changed has received, or will
+		return nil // Changed triggers another look
 	}
 	if err != nil {
 		return err
@@ -242,7 +243,7 @@ func (m *Manager) look(asking, ctx context.Context, l Logind) error {
 	return nil
 }
 
-// warnIfShort logs, whenever it changes, that logind does not wait as long as is configured.
+// warnIfShort logs a warning, on each change, if logind's delay is shorter than the configured periods.
 func (m *Manager) warnIfShort(delay time.Duration) {
 	want := total(m.c.Periods)
 	if delay == m.logged || delay >= want {
@@ -269,7 +270,6 @@ func (m *Manager) hold(inhibitor io.Closer) {
 
 func (m *Manager) release() { m.hold(nil) }
 
-// begin starts to end the pods.
 func (m *Manager) begin(ctx context.Context, delay time.Duration) {
 	began := time.Now()
 	m.c.Logger.Info("the machine shuts down, ending pods", "delay", delay)
@@ -289,7 +289,7 @@ func (m *Manager) begin(ctx context.Context, delay time.Duration) {
 	})
 }
 
-// cancel goes back to normal. Pods that were told to end do so; the others are spared.
+// cancel returns to normal. Pods that are already terminating end; the others keep running.
 func (m *Manager) cancel() {
 	if m.stop != nil {
 		m.stop()
@@ -306,13 +306,12 @@ func (m *Manager) set(down bool, event string) {
 	m.c.Event(corev1.EventTypeNormal, "NodeShutdown", event)
 }
 
-// end ends the pods, group by group.
 func (m *Manager) end(ctx context.Context, began time.Time, delay time.Duration) {
 	known, cancel := context.WithTimeout(ctx, knownPatience)
 	wait(known, m.c.Known)
 	cancel()
 	periods := m.c.Periods
-	if delay > 0 { // otherwise logind waits for nobody, and nothing is known of the time that is left
+	if delay > 0 { // with a delay of 0 logind does not wait, and the time left is unknown
 		periods = within(periods, max(delay-time.Since(began), 0))
 	}
 	until := time.Now().Add(total(periods))

@@ -98,16 +98,16 @@ type world struct {
 	mu     sync.Mutex
 	state  State
 	absent bool
-	refuse error         // of Connect
-	asked  int           // calls of Connect
-	bus    chan struct{} // closed when there is a system bus
+	refuse error         // error of Connect
+	asked  int           // number of calls of Connect
+	bus    chan struct{} // closed once there is a system bus
 	file   string
 	dials  []*dialled
-	held   int // inhibitors
+	held   int // number of inhibitors
 	known  chan struct{}
 	pods   []*corev1.Pod
-	takes  map[string]time.Duration // how long a pod needs to end; the others end at once
-	log    []string                 // what happened, each with its time
+	takes  map[string]time.Duration // time that a pod needs to end; others end at once
+	log    []string                 // events with their times
 }
 
 type dialled struct {
@@ -115,7 +115,7 @@ type dialled struct {
 	changed, lost chan struct{}
 }
 
-// machine runs f with a Manager that was started, in fake time.
+// machine runs f with a started Manager, in fake time.
 func machine(t *testing.T, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
@@ -162,7 +162,6 @@ func (w *world) note(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf(format, args...)+" "+time.Since(w.began).String())
 }
 
-// happened returns what happened since it was last called.
 func (w *world) happened() []string {
 	synctest.Wait()
 	w.mu.Lock()
@@ -172,7 +171,7 @@ func (w *world) happened() []string {
 	return out
 }
 
-// set changes logind, and says so on all connections.
+// set changes logind's state and signals it on all connections.
 func (w *world) set(f func()) {
 	w.mu.Lock()
 	f()
@@ -194,7 +193,6 @@ func (w *world) inhibitors() int {
 	return w.held
 }
 
-// connects returns how often Connect was called.
 func (w *world) connects() int {
 	synctest.Wait()
 	w.mu.Lock()
@@ -272,8 +270,8 @@ func (w *world) Terminate(uid types.UID, by time.Time) <-chan struct{} {
 
 func (w *world) Flush(context.Context) { w.note("flush") }
 
-// TestShutdown: pods end by priority, the critical ones last, each group within its period, and then the inhibitor is
-// released.
+// TestShutdown checks that pods end by priority, critical ones last, each group within its period, and that the
+// inhibitor is then released.
 func TestShutdown(t *testing.T) {
 	machine(t, func(w *world) {
 		<-w.m.Looked()
@@ -305,7 +303,7 @@ func TestShutdown(t *testing.T) {
 	})
 }
 
-// TestShortDelay: if logind waits for less than is configured, each group has its share of that.
+// TestShortDelay checks that periods shrink in proportion if logind's delay is shorter.
 func TestShortDelay(t *testing.T) {
 	machine(t, func(w *world) {
 		w.takes["one"], w.takes["critical"] = time.Hour, time.Hour
@@ -319,7 +317,7 @@ func TestShortDelay(t *testing.T) {
 	})
 }
 
-// TestCancelledShutdown: pods that were not told to end are spared.
+// TestCancelledShutdown checks that pods that are not terminating yet keep running.
 func TestCancelledShutdown(t *testing.T) {
 	machine(t, func(w *world) {
 		w.takes["one"] = 10 * time.Second
@@ -334,8 +332,8 @@ func TestCancelledShutdown(t *testing.T) {
 	})
 }
 
-// TestShutdownInProgress: an agent that starts in the middle of a shutdown ends the pods without an inhibitor, once
-// they are known.
+// TestShutdownInProgress checks that an agent that starts during a shutdown ends the pods, once they are known,
+// without an inhibitor.
 func TestShutdownInProgress(t *testing.T) {
 	machine(t, func(w *world) {
 		w.end()
@@ -354,14 +352,14 @@ func TestShutdownInProgress(t *testing.T) {
 		require.Zero(t, w.inhibitors())
 
 		w.end()
-		w.known = make(chan struct{}) // no server answers
+		w.known = make(chan struct{}) // no API server answers
 		w.start()
 		time.Sleep(2 * time.Second)
 		require.Contains(t, w.happened(), "terminate one by 19s 1s", "those that are known")
 	})
 }
 
-// TestLogindRestarts: each process of logind gets an inhibitor, and there is never none.
+// TestLogindRestarts checks that each process of logind gets an inhibitor, and that one is always held.
 func TestLogindRestarts(t *testing.T) {
 	machine(t, func(w *world) {
 		w.set(func() { w.absent = true })
@@ -377,7 +375,7 @@ func TestLogindRestarts(t *testing.T) {
 	})
 }
 
-// TestBusRestarts: the connection is made again, with a pause that grows.
+// TestBusRestarts checks that the Manager connects again, with growing pauses.
 func TestBusRestarts(t *testing.T) {
 	machine(t, func(w *world) {
 		w.mu.Lock()
@@ -397,8 +395,8 @@ func TestBusRestarts(t *testing.T) {
 	})
 }
 
-// TestWithoutABus: a machine without one is asked again when it has one; one whose bus does not work yet is asked again
-// and again.
+// TestWithoutABus checks that the Manager waits for a bus on a machine without one, and retries if the bus does not
+// work yet.
 func TestWithoutABus(t *testing.T) {
 	machine(t, func(w *world) {
 		w.end()
@@ -423,7 +421,7 @@ func TestWithoutABus(t *testing.T) {
 	})
 }
 
-// TestTimesOfShutdowns: they are in the metrics while one lasts, when the pods have ended, and by the next process.
+// TestTimesOfShutdowns checks the metrics during a shutdown, after the pods have ended, and in the next process.
 func TestTimesOfShutdowns(t *testing.T) {
 	machine(t, func(w *world) {
 		shows := func(start, end time.Time) {

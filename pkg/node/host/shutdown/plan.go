@@ -8,14 +8,14 @@ import (
 	config "github.com/coracle-dev/coracle/apis/config/v1alpha1"
 )
 
-// group is the pods that end together, and the time in which they do.
+// group is a set of pods that end together, and the time they have.
 type group struct {
 	period time.Duration
 	pods   []*corev1.Pod
 }
 
-// groups divides pods by priority. periods are ordered by priority; each has the pods from its own priority up to the
-// next, and the first one those below as well. Groups without pods are left out.
+// groups divides pods by priority. periods are ordered by priority. Each period covers the priorities from its own
+// up to the next period's; the first also covers lower ones. Groups without pods are omitted.
 func groups(periods []config.ShutdownPeriod, pods []*corev1.Pod) (out []group) {
 	all := make([]group, len(periods))
 	for _, p := range pods {
@@ -43,7 +43,7 @@ func total(periods []config.ShutdownPeriod) (sum time.Duration) {
 	return sum
 }
 
-// within shortens the periods in proportion if all together are longer than allowed.
+// within shortens the periods in proportion if their sum exceeds allowed.
 func within(periods []config.ShutdownPeriod, allowed time.Duration) []config.ShutdownPeriod {
 	sum := total(periods)
 	if sum <= allowed {
@@ -58,5 +58,6 @@ func within(periods []config.ShutdownPeriod, allowed time.Duration) []config.Shu
 	return out
 }
 
-// reserve is the end of a period in which no container runs any more: volumes are unmounted and statuses written.
+// reserve returns the part at the end of a period, after all containers have ended, that is for unmounting volumes
+// and writing statuses.
 func reserve(period time.Duration) time.Duration { return min(period/10, time.Second) }

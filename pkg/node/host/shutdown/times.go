@@ -15,11 +15,11 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/bounded"
 )
 
-// maxTimes limits the file of times, in bytes.
+// maxTimes limits the file's size, in bytes.
 const maxTimes = 4 << 10
 
-// times are when the last shutdown began, and when the pods had ended: zero until then. They are kept in a file, as
-// those who ask for them do so after the shutdown. The names are the kubelet's.
+// times records when the last shutdown began, and when its pods had ended (zero until then). It is kept in a file,
+// since the metrics, which have the kubelet's names, are read after the shutdown.
 type times struct {
 	file string
 	log  *slog.Logger
@@ -31,7 +31,7 @@ type times struct {
 	}
 }
 
-// newTimes reads the file, if there is one, and registers the metrics.
+// newTimes reads the file, if it exists, and registers the metrics.
 func newTimes(file string, log *slog.Logger, reg prometheus.Registerer) *times {
 	t := &times{file: file, log: log}
 	data, err := bounded.File(file, maxTimes)
@@ -72,7 +72,7 @@ func (t *times) ended() {
 	t.write()
 }
 
-// write replaces the file. Called with the lock held.
+// write replaces the file. The caller must hold t.mu.
 func (t *times) write() {
 	data, err := json.Marshal(t.last)
 	if err == nil {

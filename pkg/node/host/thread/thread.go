@@ -16,7 +16,7 @@ func Run(f func() error) error {
 	go func() {
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			// The main thread cannot exit, and /proc/self shows its namespaces: hold it, and use another.
+			// The main thread cannot exit, and /proc/self shows its namespaces: block it and use another.
 			done <- Run(f)
 			runtime.UnlockOSThread()
 			return

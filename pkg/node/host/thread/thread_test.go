@@ -12,7 +12,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// What f does to its thread's namespaces concerns no other thread, and its error is returned.
+// TestRun checks that changes of f to its thread's namespaces affect no other thread, and that Run returns its
+// error.
 func TestRun(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("it changes the host name of a namespace: run it as root")
@@ -20,7 +21,7 @@ func TestRun(t *testing.T) {
 	before, err := os.Hostname()
 	require.NoError(t, err)
 	want := errors.New("wanted")
-	for range 20 { // on the main thread, too
+	for range 20 { // some start on the main thread
 		require.ErrorIs(t, Run(func() error {
 			if err := unix.Unshare(unix.CLONE_NEWUTS); err != nil {
 				return err

@@ -14,19 +14,20 @@ import (
 )
 
 const (
-	// Unit divides the IDs of a pod, and their first one, as in the kubelet.
+	// Unit divides the number of IDs per pod and the first ID of each range, as in the kubelet.
 	Unit = 65536
-	// end is the first ID that no pod has unless /etc/subuid says so. Above it, groups cannot be allowed to ping
-	// (ping_group_range), programs that store IDs with a sign fail, and 1<<32-1 is no ID.
+	// end is the limit of pods' IDs unless /etc/subuid sets another. Above it, ping_group_range cannot include
+	// groups and programs that store IDs as signed numbers fail; 1<<32-1 is not a valid ID.
 	end = 1 << 31
-	// user is whose subordinate IDs pods have, as in the kubelet.
+	// user is the user whose subordinate IDs pods get, as in the kubelet.
 	user = "kubelet"
 	// maxSubIDs is the maximum size of /etc/subuid and /etc/subgid, in bytes.
 	maxSubIDs = 1 << 20
 )
 
-// configured returns the pool of a machine with this /etc: what subuid(5) and subgid(5) give the user kubelet, or all
-// IDs from each to end without those that they give others. pods is how many must be able to have a range.
+// configured returns the pool for the configuration in etc: the IDs that subuid(5) and subgid(5) assign to the user
+// kubelet or, without such an entry, all IDs from each to end except those assigned to other users. It fails if
+// fewer than pods ranges exist.
 func configured(etc string, each uint32, pods int) (*pool, error) {
 	users, err := subIDs(filepath.Join(etc, "subuid"))
 	if err != nil {
@@ -69,7 +70,7 @@ func configured(etc string, each uint32, pods int) (*pool, error) {
 	return p, nil
 }
 
-// avoid takes ranges out of the pool that somebody else has. No pod's UID has a slash.
+// avoid excludes other users' ranges from the pool. The owner's slash distinguishes it from a pod's UID.
 func (p *pool) avoid(owner string, list []Range) {
 	for i, r := range list {
 		p.hold(fmt.Sprintf("%s/%d", owner, i), r)
@@ -94,7 +95,7 @@ func subIDs(path string) (map[string][]Range, error) {
 	for line := range strings.Lines(string(data)) {
 		fields := strings.Split(strings.TrimSpace(line), ":")
 		if len(fields) != 3 {
-			continue // as the tools that read it
+			continue // other readers also skip malformed lines
 		}
 		first, err1 := strconv.ParseUint(fields[1], 10, 32)
 		count, err2 := strconv.ParseUint(fields[2], 10, 32)

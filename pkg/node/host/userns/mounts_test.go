@@ -19,7 +19,6 @@ import (
 //nolint:gochecknoglobals // a constant
 var ids = userns.Range{First: 5 * userns.Unit, Count: userns.Unit}
 
-// namespace returns a user namespace with the IDs.
 func namespace(t *testing.T) int {
 	pid, end, err := usernstest.Start(ids)
 	require.NoError(t, err)
@@ -30,8 +29,8 @@ func namespace(t *testing.T) int {
 	return int(users.Fd())
 }
 
-// What a mount with mapped IDs shows belongs to the namespace's IDs, and what they write belongs on the disk to what
-// the namespace calls them.
+// TestMapIDs checks that files of an ID-mapped mount belong to the namespace's IDs, and that new files are stored
+// with the IDs inside the namespace.
 func TestMapIDs(t *testing.T) {
 	users := namespace(t)
 	ownerOf := func(fd int, name string) uint32 {
@@ -57,7 +56,7 @@ func TestMapIDs(t *testing.T) {
 	require.NoError(t, err)
 	require.EqualValues(t, 9, info.Sys().(*syscall.Stat_t).Uid)
 
-	// What cannot be mapped is named by its type, whether its file system cannot do it or it has been done.
+	// The error names the type of a file system that cannot be mapped, also if the mount is mapped already.
 	proc, err := mount.BindPath("/proc", false)
 	require.NoError(t, err)
 	defer unix.Close(proc)
@@ -68,7 +67,8 @@ func TestMapIDs(t *testing.T) {
 	}
 }
 
-// The lower layers of an overlay show the namespace's IDs, and the upper one has them on the disk.
+// TestMappedOverlay checks that the lower layers of an overlay show the namespace's IDs, and that the upper layer
+// stores them.
 func TestMappedOverlay(t *testing.T) {
 	users := namespace(t)
 	dir := t.TempDir()

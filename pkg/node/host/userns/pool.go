@@ -10,8 +10,8 @@ import (
 // ErrNoRange is returned by Take when all ranges are in use.
 var ErrNoRange = errors.New("no free range of user IDs")
 
-// Range are IDs of the machine's users, and of its groups with the same numbers. A pod has them as 0 to Count-1. The
-// zero value has none.
+// Range is a range of user IDs, and of group IDs with the same numbers, on the machine. In the pod they are 0 to
+// Count-1. The zero value is empty.
 type Range struct {
 	First uint32 `json:"first"`
 	Count uint32 `json:"count"`
@@ -19,21 +19,21 @@ type Range struct {
 
 func (r Range) end() uint64 { return uint64(r.First) + uint64(r.Count) }
 
-// pool gives ranges of one size, round-robin, so that one that was released is given again as late as possible.
+// pool allocates ranges of one size, round-robin, so that a released range is reused as late as possible.
 type pool struct {
 	mu    sync.Mutex
-	all   Range  // a multiple of each
-	each  uint32 // IDs of one range
-	next  uint32 // number of the range that is tried next
+	all   Range  // its size is a multiple of each
+	each  uint32 // IDs per range
+	next  uint32 // number of the range to try next
 	held  map[string]Range
-	taken map[uint32]int // how many ranges that are held have IDs of the range with this number
+	taken map[uint32]int // by number of a range: how many held ranges overlap it
 }
 
 func newPool(all Range, each uint32) *pool {
 	return &pool{all: all, each: each, held: map[string]Range{}, taken: map[uint32]int{}}
 }
 
-// take gives a range to owner, or returns the one it has.
+// take allocates a range to owner, or returns the one it has.
 func (p *pool) take(owner string) (Range, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,7 +53,7 @@ func (p *pool) take(owner string) (Range, error) {
 	return Range{}, fmt.Errorf("%w: all %d of %d IDs from %d on are in use", ErrNoRange, count, p.each, p.all.First)
 }
 
-// keep marks a range as taken by an earlier process. It may be of another size, and reach beyond those that are given.
+// keep records a range that an earlier process allocated. It may be of another size and reach beyond the pool.
 // Allocation continues after it.
 func (p *pool) keep(owner string, r Range) {
 	p.mu.Lock()
@@ -70,7 +70,7 @@ func (p *pool) release(owner string) {
 	p.drop(owner)
 }
 
-// ofPods reports whether a pod has a range. The names of other owners have a slash.
+// ofPods reports whether a pod has a range. The names of other owners contain a slash.
 func (p *pool) ofPods() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,7 +82,7 @@ func (p *pool) ofPods() bool {
 	return false
 }
 
-// hold gives the range to the owner, and returns the last number that it concerns, if any.
+// hold assigns the range to the owner. It returns the number of the last pool range that it overlaps, if any.
 func (p *pool) hold(owner string, r Range) (last uint32, any bool) {
 	p.held[owner] = r
 	for n := range p.numbers(r) {
@@ -105,7 +105,7 @@ func (p *pool) drop(owner string) {
 	}
 }
 
-// numbers yields the numbers of the ranges that have IDs in common with one.
+// numbers yields the numbers of the pool's ranges that overlap r.
 func (p *pool) numbers(r Range) func(yield func(uint32) bool) {
 	first, end := max(uint64(r.First), uint64(p.all.First)), min(r.end(), p.all.end())
 	return func(yield func(uint32) bool) {

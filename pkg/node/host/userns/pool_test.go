@@ -10,7 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// No ID has two owners, whatever ranges earlier processes gave, all ranges are given, and none twice in a row.
+// TestPool checks that no ID has two owners, whatever ranges earlier processes allocated, and that all ranges are
+// allocated, none twice in a row.
 func TestPool(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		each := uint32(Unit) * rapid.Uint32Range(1, 2).Draw(t, "each")
@@ -57,7 +58,7 @@ func TestPool(t *testing.T) {
 				again, err := p.take(owner)
 				require.NoError(t, err)
 				require.Equal(t, r, again)
-			case 1: // as after a restart with another configuration
+			case 1: // like a restart with another configuration
 				r := Range{
 					First: rapid.Uint32Range(1, 8*Unit).Draw(t, "kept first"),
 					Count: rapid.Uint32Range(1, 3*Unit).Draw(t, "kept count"),
@@ -66,7 +67,7 @@ func TestPool(t *testing.T) {
 					p.keep(owner, r)
 					held[owner] = r
 				}
-				last = Range{} // allocation continues after the range that was kept
+				last = Range{} // allocation continues after the kept range
 			default:
 				for owner := range held {
 					p.release(owner)
@@ -94,7 +95,7 @@ func etc(t *testing.T, users, groups string) string {
 	return dir
 }
 
-// The IDs of pods are those of the user kubelet, as with the kubelet, or all that nobody else has.
+// TestConfigured checks that pods get the IDs of the user kubelet, as with the kubelet, or all unassigned IDs.
 func TestConfigured(t *testing.T) {
 	const own = "kubelet:131072:7208960\n" // 110 pods
 	for name, tt := range map[string]struct {
@@ -142,7 +143,7 @@ func TestConfigured(t *testing.T) {
 	}
 }
 
-// IDs that the machine's administrator gave somebody else are given to no pod.
+// TestOthersKeepTheirIDs checks that no pod gets IDs that the administrator assigned to another user.
 func TestOthersKeepTheirIDs(t *testing.T) {
 	p, err := configured(etc(t, "podman:100000:65536\n", "podman:100000:65536\ngroup:262144:1\n"), Unit, 110)
 	require.NoError(t, err)
@@ -155,8 +156,8 @@ func TestOthersKeepTheirIDs(t *testing.T) {
 	require.Equal(t, []uint32{196608, 327680, 393216}, firsts)
 }
 
-// A node whose ranges are all in use by its pods when the agent starts has user namespaces still; one without a range
-// for any has none.
+// TestSupportedWithoutAFreeRange checks that user namespaces are supported if the node's pods use all ranges when
+// the agent starts, but not if no range is available to pods.
 func TestSupportedWithoutAFreeRange(t *testing.T) {
 	m := &Manager{pool: newPool(Range{First: Unit, Count: Unit}, Unit)}
 	m.pool.avoid("subuid/somebody", []Range{{First: Unit, Count: Unit}})
@@ -166,7 +167,7 @@ func TestSupportedWithoutAFreeRange(t *testing.T) {
 	require.NoError(t, m.probe())
 }
 
-// A file that is too large is not read to its end.
+// TestSubordinateIDsAreBounded checks that an oversized file is not read to its end.
 func TestSubordinateIDsAreBounded(t *testing.T) {
 	dir := etc(t, "x", "")
 	require.NoError(t, os.Truncate(filepath.Join(dir, "subuid"), 1<<40))

@@ -12,10 +12,9 @@ import (
 	"time"
 )
 
-// patience is how long the process may take for what it has to do, which is milliseconds.
+// patience limits each step of the process, which normally takes milliseconds.
 const patience = 10 * time.Second
 
-// process is a coracle-shim in namespaces of its own.
 type process struct {
 	pid   int
 	cmd   *exec.Cmd
@@ -28,7 +27,8 @@ func (p *process) end() {
 	_ = p.cmd.Wait()
 }
 
-// start runs coracle-shim, which makes the namespaces: a process with several threads, such as this one, can make none.
+// start runs coracle-shim, which creates the namespaces: a multi-threaded process like this one cannot create a user
+// namespace.
 func start(program string, r Range, arguments ...string) (_ *process, err error) {
 	defer func() {
 		if err != nil {
@@ -76,13 +76,13 @@ func start(program string, r Range, arguments ...string) (_ *process, err error)
 	return p, nil
 }
 
-// answered waits for a byte, with which the process says that it has done its part.
+// answered waits for the byte that signals that the process has completed a step.
 func answered(r io.Reader) error {
 	_, err := io.ReadFull(r, make([]byte, 1))
 	return err
 }
 
-// mapIDs gives the process's user namespace its IDs, which only a process outside can do.
+// mapIDs writes the ID mapping of the process's user namespace, which only a process outside it can do.
 func (p *process) mapIDs(r Range) error {
 	line := fmt.Appendf(nil, "0 %d %d\n", r.First, r.Count)
 	for _, file := range []string{"uid_map", "gid_map"} {

@@ -1,8 +1,8 @@
-// Package userns gives the pods of a node user namespaces of their own (KEP-127): each a range of the machine's user
-// and group IDs, and the process in which its namespaces begin.
+// Package userns allocates user namespaces to a node's pods (KEP-127): each gets a range of the machine's user and
+// group IDs, and a process that creates its namespaces.
 //
-// Its invariant: no two owners have an ID in common, and none has one of the machine's own below Unit. Who takes a
-// range records it before it is used, and gives it to Keep after a restart.
+// Its invariant: no two owners share an ID, and no owner has an ID below Unit, which are the machine's own. A caller
+// must record a range before it uses the range, and pass it to Keep after a restart.
 package userns
 
 import (
@@ -18,57 +18,58 @@ import (
 	"github.com/coracle-dev/coracle/pkg/node/host/mount"
 )
 
-// Config of a Manager.
+// Config configures a Manager.
 type Config struct {
-	// Program is coracle-shim, which makes the namespaces.
+	// Program is coracle-shim, which creates the namespaces.
 	Program string
-	// Dir is a directory on the file system that containers are on. The Manager may make and remove a directory in it.
+	// Dir is a directory on the file system of the containers. The Manager may create and remove a directory in it.
 	Dir string
-	// IDs are how many a pod gets, a multiple of Unit, which is the default. Pods is how many pods there may be.
+	// IDs is the number of IDs per pod, a multiple of Unit, which is the default. Pods is the maximum number of
+	// pods.
 	IDs  uint32
 	Pods int
 }
 
-// Manager gives ranges, and namespaces with them. It is safe for concurrent use.
+// Manager allocates ranges and starts namespaces with them. It is safe for concurrent use.
 type Manager struct {
 	c    Config
 	pool *pool
-	err  error // of the machine's configuration
+	err  error // error in the machine's configuration
 
 	supported func() error
 }
 
-// New reads the machine's configuration. What is wrong with it Supported returns.
+// New reads the machine's configuration. Supported returns its errors.
 func New(c Config) *Manager {
 	if c.IDs == 0 {
 		c.IDs = Unit
 	}
 	m := &Manager{c: c}
 	if m.pool, m.err = configured("/etc", c.IDs, c.Pods); m.err != nil {
-		m.pool = newPool(Range{}, c.IDs) // ranges of earlier processes are still kept
-	} else { // as with upstream: nodes may share a file system, and which range was released last is not known
+		m.pool = newPool(Range{}, c.IDs) // Keep still works, for ranges of earlier processes
+	} else { // random as upstream: nodes may share a file system, and the last released range is unknown
 		m.pool.next = rand.Uint32N(m.pool.all.Count / m.pool.each)
 	}
 	m.supported = sync.OnceValue(m.probe)
 	return m
 }
 
-// Supported returns why pods cannot have user namespaces here, or nil. The first call tries it, which takes some
-// milliseconds.
+// Supported returns why pods cannot have user namespaces on this node, or nil. The first call tries it, which takes
+// some milliseconds.
 func (m *Manager) Supported() error { return m.supported() }
 
-// Take gives a range to owner, or returns the one that it has.
+// Take allocates a range to owner, or returns the one it has.
 func (m *Manager) Take(owner string) (Range, error) { return m.pool.take(owner) }
 
-// Keep marks a range as an owner's since an earlier process.
+// Keep records a range that an earlier process allocated to owner.
 func (m *Manager) Keep(owner string, r Range) { m.pool.keep(owner, r) }
 
-// Release takes back the range of an owner, if it has one. Nothing may run with its IDs any more.
+// Release frees the range of an owner, if it has one. No process may still use its IDs.
 func (m *Manager) Release(owner string) { m.pool.release(owner) }
 
-// Start starts a process with namespaces that begin with it: a user namespace with these IDs, and a network, an IPC and
-// a UTS namespace, which belong to that one. It does nothing, and ends with this process at the latest. The caller ends
-// it; its namespaces stay as long as somebody else has them.
+// Start starts a process in a new user namespace with these IDs, and in network, IPC and UTS namespaces owned by it.
+// The process does nothing, and ends with this process at the latest. Call end to stop it; its namespaces remain
+// while other processes or mounts use them.
 func (m *Manager) Start(r Range) (pid int, end func(), err error) {
 	p, err := start(m.c.Program, r)
 	if err != nil {
@@ -77,14 +78,13 @@ func (m *Manager) Start(r Range) (pid int, end func(), err error) {
 	return p.pid, p.end, nil
 }
 
-// probe makes what a pod needs.
 func (m *Manager) probe() error {
 	if m.err != nil {
 		return m.err
 	}
 	const owner = "/probe" // no pod's UID has a slash
 	r, err := m.pool.take(owner)
-	if err != nil && m.pool.ofPods() { // of an earlier process, which has tried it
+	if err != nil && m.pool.ofPods() { // all ranges belong to pods of an earlier process, so they work
 		return nil
 	}
 	if err != nil {
@@ -104,10 +104,10 @@ func (m *Manager) probe() error {
 	return probeMounts(m.c.Dir, r, int(users.Fd()))
 }
 
-// probeMounts maps the owners of what containers consist of: a tmpfs, and an overlay of directories on the disk.
+// probeMounts maps the owners in the mounts of containers: a tmpfs, and an overlay of directories on the disk.
 func probeMounts(disk string, r Range, users int) error {
 	dir := filepath.Join(disk, ".user-namespaces")
-	if err := os.RemoveAll(dir); err != nil { // of a process that was killed
+	if err := os.RemoveAll(dir); err != nil { // left by a killed process
 		return err
 	}
 	defer os.RemoveAll(dir)
@@ -151,7 +151,7 @@ func probeMounts(disk string, r Range, users int) error {
 		if err := unix.Fstatat(root, "file", &st, 0); err != nil {
 			return err
 		}
-		if err := unix.Mkdirat(root, "made", 0o700); err != nil { // an overlay that cannot be written is made all the same
+		if err := unix.Mkdirat(root, "made", 0o700); err != nil { // an unwritable overlay can be made
 			return err
 		}
 		if st.Uid != r.First || st.Gid != r.First {

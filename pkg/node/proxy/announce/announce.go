@@ -1,8 +1,8 @@
-// Package announce makes other machines of the link send traffic for additional IPv4 addresses to this machine: it
-// answers ARP requests (RFC 826) for them, and announces them when it takes them over (RFC 5227, section 3).
+// Package announce attracts traffic for additional IPv4 addresses to this machine: it answers ARP requests (RFC 826)
+// on the link and announces addresses that it takes over (RFC 5227, section 3).
 //
-// Its invariant: addresses are answered for only while the process lives, so that those of a process that was killed
-// can move; nothing remains in the kernel. Without addresses there is neither a socket nor a goroutine.
+// Its invariant: the kernel keeps no state. When the process is killed, its addresses can move to another machine.
+// Without addresses there is neither a socket nor a goroutine.
 package announce
 
 import (
@@ -20,17 +20,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// interval is the time between the two announcements of an address (ANNOUNCE_INTERVAL of RFC 5227).
+// interval is the time between the two announcements of an address (ANNOUNCE_INTERVAL in RFC 5227).
 const interval = 2 * time.Second
 
-// Announcer answers for addresses on the link of one address of the machine. It is safe for concurrent use.
+// Announcer answers ARP for addresses on the link that has one of the machine's addresses. It is safe for concurrent
+// use.
 type Announcer struct {
 	own netip.Addr
 	log *slog.Logger
 
 	mu     sync.Mutex
 	held   map[netip.Addr]bool
-	socket *socket // nil without addresses
+	socket *socket // nil while there are no addresses
 	again  *time.Timer
 }
 
@@ -39,8 +40,8 @@ func New(own netip.Addr, log *slog.Logger) *Announcer {
 	return &Announcer{own: own, log: log, held: map[netip.Addr]bool{}}
 }
 
-// Set replaces the addresses. New ones are announced; all of them if refresh is true. After an error no address is
-// answered for; call Set again.
+// Set replaces the addresses. It announces the new ones or, with refresh, all of them. After an error it answers for
+// no address; call Set again.
 func (a *Announcer) Set(addresses []netip.Addr, refresh bool) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -77,7 +78,7 @@ func (a *Announcer) Set(addresses []netip.Addr, refresh bool) error {
 	a.announce(fresh)
 	if a.again != nil {
 		a.again.Stop()
-		fresh = addresses // those of the timer that was stopped, too
+		fresh = addresses // including the addresses of the stopped timer
 	}
 	a.again = time.AfterFunc(interval, func() {
 		a.mu.Lock()
@@ -90,7 +91,7 @@ func (a *Announcer) Set(addresses []netip.Addr, refresh bool) error {
 	return nil
 }
 
-// Close stops answering.
+// Close stops answering and closes the socket.
 func (a *Announcer) Close() error { return a.Set(nil, false) }
 
 func (a *Announcer) has(ip netip.Addr) bool {
@@ -99,7 +100,8 @@ func (a *Announcer) has(ip netip.Addr) bool {
 	return a.held[ip]
 }
 
-// stop is called with the lock held; serve takes the lock for each request, so it is not waited for under it.
+// stop closes the socket and waits for serve to end. The caller must hold a.mu. stop releases it while it waits,
+// because serve takes it for each request.
 func (a *Announcer) stop() error {
 	if a.again != nil {
 		a.again.Stop()
@@ -122,7 +124,7 @@ func (a *Announcer) announce(addresses []netip.Addr) {
 		if !a.held[ip] {
 			continue
 		}
-		for _, operation := range []uint16{request, reply} { // some machines heed only one of them
+		for _, operation := range []uint16{request, reply} { // some machines accept only one of the two
 			if err := a.socket.send(packet(operation, a.socket.mac, ip, broadcast, ip), broadcast); err != nil {
 				a.log.Warn("could not announce address", "address", ip, "error", err)
 			}
@@ -130,8 +132,8 @@ func (a *Announcer) announce(addresses []netip.Addr) {
 	}
 }
 
-// ARP for IPv4 over Ethernet: hardware type and length, protocol and length, operation, sender's MAC and address,
-// target's MAC and address.
+// An ARP packet for IPv4 over Ethernet: hardware type, protocol type, length of each address, operation, sender's
+// MAC and IP address, target's MAC and IP address.
 const (
 	size    = 28
 	request = 1
@@ -149,7 +151,7 @@ func packet(operation uint16, from net.HardwareAddr, sender netip.Addr, to net.H
 	return append(append(p, to[:6]...), target.AsSlice()...)
 }
 
-// asked returns what an ARP request asks for, and who asks.
+// asked returns the address for which an ARP request asks, and the sender's MAC and IP address.
 func asked(p []byte) (ip netip.Addr, by net.HardwareAddr, sender netip.Addr, ok bool) {
 	if len(p) < size || [6]byte(p) != [6]byte(header) || binary.BigEndian.Uint16(p[6:]) != request {
 		return ip, nil, sender, false
@@ -168,7 +170,7 @@ type socket struct {
 	done chan struct{}
 }
 
-// open opens a socket that receives the ARP requests of the link that has the address.
+// open opens a socket that receives the ARP requests of the link that has the address own.
 func open(own netip.Addr) (*socket, error) {
 	addresses, err := netlink.AddrList(nil, netlink.FAMILY_V4)
 	if err != nil {
@@ -191,12 +193,12 @@ func open(own netip.Addr) (*socket, error) {
 	if len(mac) != 6 {
 		return nil, fmt.Errorf("link %s is not an Ethernet", on.Attrs().Name)
 	}
-	// Without a protocol nothing is received before the filter is there.
+	// Protocol 0 receives nothing until Bind, so that no packet bypasses the filter.
 	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open packet socket: %w", err)
 	}
-	// Requests alone: the half word at 6 is the operation.
+	// Accept only requests: the 16-bit word at offset 6 is the operation.
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_H | unix.BPF_ABS, K: 6},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: request},
@@ -231,7 +233,6 @@ func (s *socket) ended() bool {
 	}
 }
 
-// serve answers requests until the socket is closed.
 func (s *socket) serve(has func(netip.Addr) bool, log *slog.Logger) {
 	defer close(s.done)
 	var b [size]byte
@@ -240,7 +241,7 @@ func (s *socket) serve(has func(netip.Addr) bool, log *slog.Logger) {
 		switch {
 		case errors.Is(err, os.ErrClosed):
 			return
-		case errors.Is(err, unix.ENETDOWN): // reported once; the socket works again when the link does
+		case errors.Is(err, unix.ENETDOWN): // the kernel reports this once; the socket works again when the link is up
 			continue
 		case err != nil:
 			log.Error("could not receive ARP requests", "error", err)

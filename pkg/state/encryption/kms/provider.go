@@ -1,11 +1,11 @@
-// Package kms encrypts stored values with keys that a KMS plugin protects (KMS v2, KEP-3299): a seed, from which the
-// key of each value is derived, is generated in this process and encrypted by the plugin, and its encrypted form is
-// stored with each value. The format and its cryptography are upstream's
+// Package kms encrypts stored values with keys that a KMS plugin protects (KMS v2, KEP-3299). This process generates a
+// seed, from which the key of each value is derived; the plugin encrypts the seed, and its encrypted form is stored
+// with each value. The format and cryptography are upstream's
 // (k8s.io/apiserver/pkg/storage/value/encrypt/envelope/kmsv2).
 //
-// Its invariants: each call to a plugin ends within its timeout, a plugin that does not answer is asked by its
-// provider's own loop and not by each read, and nothing is written with a seed whose key the plugin has not confirmed
-// for writable.
+// Invariants: each call to a plugin ends within its timeout. While a plugin does not answer, only its provider's loop
+// calls it, not each read. A seed is used for writes only if the plugin has confirmed its key within the last 3
+// minutes.
 package kms
 
 import (
@@ -23,8 +23,8 @@ import (
 	"k8s.io/kms/pkg/service"
 )
 
-// As upstream, and as KMS v2 has no notifications: a plugin is asked for its key once in every interval, after a
-// failure in every retry. A seed is used for writes as long as the plugin has confirmed its key within writable.
+// Intervals as upstream. KMS v2 has no notifications: a plugin's key is checked every interval, after a failure every
+// retry. A seed is used for writes while the plugin has confirmed its key within writable.
 const (
 	interval = time.Minute
 	retry    = 10 * time.Second
@@ -43,14 +43,14 @@ type Config struct {
 type Provider struct {
 	cfg     Config
 	plugin  service.Service
-	close   func() // of the connection
+	close   func() // closes the connection
 	values  value.Transformer
 	server  string // identifies this process in upstream's metrics
 	state   atomic.Pointer[envelope.State]
-	failed  atomic.Pointer[error] // of the last call that the plugin did not answer or answered as not healthy
-	asking  sync.Mutex            // held while the plugin is asked for its state
+	failed  atomic.Pointer[error] // why the plugin is unhealthy; nil if healthy
+	asking  sync.Mutex            // held by Check
 	hurry   chan struct{}         // capacity 1: a call has found the plugin unavailable
-	stop    context.CancelFunc    // of the loop; nil until Start
+	stop    context.CancelFunc    // stops the loop; nil until Start
 	stopped chan struct{}
 }
 
@@ -71,15 +71,15 @@ func provide(cfg Config, plugin service.Service, end func()) *Provider {
 	return p
 }
 
-// Start keeps the seed current until Close. recovered is called when the plugin is healthy again after a failure, and
-// must not call Close.
+// Start keeps the seed current until Close. It calls recovered when the plugin is healthy again after a failure;
+// recovered must not call Close.
 func (p *Provider) Start(log *slog.Logger, recovered func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.stop, p.stopped = cancel, make(chan struct{})
 	go p.follow(ctx, log, recovered)
 }
 
-// Close ends what Start began, and the connection.
+// Close ends the loop of Start, and the connection.
 func (p *Provider) Close() {
 	if p.stop != nil {
 		p.stop()
@@ -99,7 +99,7 @@ func (p *Provider) follow(ctx context.Context, log *slog.Logger, recovered func(
 			return
 		case <-pause.C:
 		case <-p.hurry:
-			if left := retry - time.Since(asked); left > 0 { // its status may be fine again, and still no value gets decrypted
+			if left := retry - time.Since(asked); left > 0 { // its status may be healthy while decryption still fails
 				pause.Reset(left)
 				continue
 			}
@@ -126,7 +126,7 @@ func (p *Provider) follow(ctx context.Context, log *slog.Logger, recovered func(
 	}
 }
 
-// Health returns nil while the plugin answers and is healthy, as far as is known.
+// Health returns the last failure; nil when the plugin has answered as healthy since, and before the first call.
 func (p *Provider) Health() error {
 	if err := p.failed.Load(); err != nil {
 		return *err
@@ -134,7 +134,8 @@ func (p *Provider) Health() error {
 	return nil
 }
 
-// WritableUntil is when writes begin to fail unless the plugin becomes healthy; zero before the first success of Check.
+// WritableUntil is when writes begin to fail unless the plugin becomes healthy; zero before the first success of
+// Check.
 func (p *Provider) WritableUntil() time.Time {
 	if s := p.state.Load(); s != nil {
 		return s.ExpirationTimestamp
@@ -148,7 +149,7 @@ func (p *Provider) Name() string { return p.cfg.Name }
 // Endpoint is the URL of the plugin's socket.
 func (p *Provider) Endpoint() string { return p.cfg.Endpoint }
 
-// Check asks the plugin for its state, and makes a new seed if its key is another one. It takes at most two timeouts.
+// Check requests the plugin's status, and makes a new seed if its key has changed. It takes at most two timeouts.
 func (p *Provider) Check(ctx context.Context) error {
 	p.asking.Lock()
 	defer p.asking.Unlock()
@@ -162,12 +163,12 @@ func (p *Provider) Check(ctx context.Context) error {
 		p.failed.Store(&err)
 		return err
 	}
-	p.failed.CompareAndSwap(was, nil) // a call that has failed meanwhile is not answered by this
+	p.failed.CompareAndSwap(was, nil) // keep the error of a call that failed meanwhile
 	return nil
 }
 
 func (p *Provider) ask(ctx context.Context) error {
-	began := time.Now() // the state is not younger than the question
+	began := time.Now() // before the call: the confirmation counts from here
 	s, err := p.plugin.Status(ctx)
 	if err != nil {
 		return err
@@ -187,8 +188,8 @@ func (p *Provider) ask(ctx context.Context) error {
 	return nil
 }
 
-// use makes writes use the plugin's key for as long as writable after began. A failure leaves the earlier state in use
-// until it ends.
+// use lets writes use the plugin's key until writable after began. After a failure the earlier state stays in use
+// until it expires.
 func (p *Provider) use(ctx context.Context, key string, began time.Time) error {
 	if was := p.state.Load(); was != nil && was.EncryptedObjectKeyID == key {
 		next := *was
@@ -213,7 +214,6 @@ func (p *Provider) use(ctx context.Context, key string, began time.Time) error {
 	return nil
 }
 
-// current is the state for upstream's transformer.
 func (p *Provider) current() (envelope.State, error) {
 	if s := p.state.Load(); s != nil {
 		return *s, nil
@@ -233,13 +233,13 @@ func (p *Provider) TransformToStorage(ctx context.Context, data []byte, c value.
 	return out, err
 }
 
-// TransformFromStorage implements value.Transformer. It calls the plugin where the seed of a value is not known yet.
+// TransformFromStorage implements value.Transformer. It calls the plugin if the seed of a value is not known yet.
 func (p *Provider) TransformFromStorage(ctx context.Context, data []byte,
 	c value.Context) (out []byte, stale bool, err error) {
 	return p.values.TransformFromStorage(ctx, data, c)
 }
 
-// patient is the plugin for reads: while it is known not to answer, they do not wait for it.
+// patient is the plugin for reads. They fail at once while the plugin is known not to answer.
 type patient struct{ *Provider }
 
 func (p patient) Decrypt(ctx context.Context, uid string, req *service.DecryptRequest) ([]byte, error) {

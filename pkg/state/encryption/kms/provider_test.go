@@ -21,7 +21,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var at = value.DefaultContext("/registry/secrets/default/a")
 
-// connected returns a plugin, its socket, and a Provider that has asked it once.
+// connected returns a plugin, its socket, and a Provider that has checked it once.
 func connected(t *testing.T) (*kmstest.Plugin, string, *Provider) {
 	dir, err := os.MkdirTemp("", "kms") // the path of a socket has at most 107 bytes
 	require.NoError(t, err)
@@ -42,7 +42,7 @@ func provider(t *testing.T, socket string) *Provider {
 	return p
 }
 
-// A seed whose key the plugin has not confirmed for long encrypts nothing more, and still decrypts.
+// A seed whose key the plugin has not confirmed recently no longer encrypts, but still decrypts.
 func TestWritesEndWithoutThePlugin(t *testing.T) {
 	plugin, _, p := connected(t)
 	sealed, err := p.TransformToStorage(t.Context(), []byte("plain"), at)
@@ -70,8 +70,8 @@ func TestWritesEndWithoutThePlugin(t *testing.T) {
 	require.True(t, stale, "the plugin has another key")
 }
 
-// A value that the plugin refuses says nothing about its health; one that finds it away makes the loop ask, which tells
-// when it is back.
+// A plugin that refuses a value is still healthy. A call that gets no answer makes the loop check, which reports the
+// recovery.
 func TestTheLoopFindsThePluginAgain(t *testing.T) {
 	_, socket, p := connected(t)
 	sealed, err := p.TransformToStorage(t.Context(), []byte("plain"), at)
@@ -92,7 +92,7 @@ func TestTheLoopFindsThePluginAgain(t *testing.T) {
 
 	recovered := make(chan struct{}, 1)
 	other.Start(slog.New(slog.DiscardHandler), func() { recovered <- struct{}{} })
-	err = ErrUnavailable // as a call that did not get an answer leaves it
+	err = ErrUnavailable // as after a call without an answer
 	other.failed.Store(&err)
 	_, _, err = other.TransformFromStorage(t.Context(), sealed, at)
 	require.ErrorIs(t, err, ErrUnavailable, "nobody waits while it is known to be away")
@@ -103,7 +103,7 @@ func TestTheLoopFindsThePluginAgain(t *testing.T) {
 	require.Equal(t, "plain", string(plain))
 }
 
-// Before it was asked for the first time, a Provider refuses instead of inventing a key.
+// Before the first successful check, a Provider refuses to encrypt.
 func TestNothingBeforeTheFirstAnswer(t *testing.T) {
 	p := provider(t, filepath.Join(t.TempDir(), "none"))
 	_, err := p.TransformToStorage(t.Context(), []byte("plain"), at)
@@ -113,12 +113,12 @@ func TestNothingBeforeTheFirstAnswer(t *testing.T) {
 	require.ErrorContains(t, err, "unsupported scheme")
 }
 
-// stalling is a plugin in this process whose answers tests hold up.
+// stalling is a plugin in this process whose calls a test can block or fail.
 type stalling struct {
 	decrypts int
-	fails    func() bool   // whether a call to Decrypt is not answered
+	fails    func() bool   // whether Decrypt fails with ErrUnavailable
 	asked    chan struct{} // receives when Status is called, if not nil
-	goOn     chan struct{} // Status waits for it then
+	goOn     chan struct{} // Status waits for it if asked is set
 }
 
 func (s *stalling) Status(context.Context) (*service.StatusResponse, error) {
@@ -141,7 +141,7 @@ func (s *stalling) Decrypt(_ context.Context, _ string, req *service.DecryptRequ
 	return req.Ciphertext, nil
 }
 
-// stalled returns a Provider with such a plugin, and values of other processes.
+// stalled returns a Provider with the plugin s, and values of other processes.
 func stalled(t *testing.T, s *stalling) (p *Provider, values [][]byte) {
 	for range 3 {
 		p = provide(Config{Name: "plugin"}, s, func() {})
@@ -153,8 +153,8 @@ func stalled(t *testing.T, s *stalling) (p *Provider, values [][]byte) {
 	return p, values[:2]
 }
 
-// A plugin that answers for its status and decrypts nothing is asked for little, however often values are read, and
-// counts as away.
+// A plugin whose status is healthy but that decrypts nothing counts as unavailable, and gets few calls however often
+// values are read.
 func TestAPluginThatDecryptsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stalling{fails: func() bool { return true }}
@@ -178,7 +178,7 @@ func TestAPluginThatDecryptsNothing(t *testing.T) {
 	})
 }
 
-// A call that fails during a status request is reported too when the plugin has recovered.
+// A failed call during a status request is also reported when the plugin has recovered.
 func TestACallFailsWhileTheStatusIsAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failing := true

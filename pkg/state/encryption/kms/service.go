@@ -20,17 +20,15 @@ import (
 )
 
 const (
-	// maxResponse limits a response of a plugin, in bytes: several times what upstream allows for the parts of one
-	// together.
+	// maxResponse limits a plugin's response in bytes: several times upstream's limits for all its parts together.
 	maxResponse = 256 << 10
-	// maxReason limits the text of a plugin's error, in bytes.
-	maxReason = 1 << 10
-	// reconnect is the longest pause between attempts to connect, so that a plugin that has come back is found within one
-	// call.
+	maxReason   = 1 << 10
+	// reconnect is the longest pause between attempts to connect, so that one call is enough to find a plugin that is
+	// back.
 	reconnect = time.Second
 )
 
-// ErrUnavailable means that a plugin does not answer, for errors.Is: the value may be readable later.
+// ErrUnavailable means that a plugin does not answer. The value may be readable later.
 var ErrUnavailable = errors.New("the KMS plugin does not answer")
 
 // connection calls a plugin. Each call ends within the timeout.
@@ -42,8 +40,8 @@ type connection struct {
 
 var _ service.Service = (*connection)(nil)
 
-// connect connects to a plugin when the first call is made. The endpoint is a URL such as unix:///run/kms.sock, or
-// unix:///@NAME for the abstract namespace.
+// connect returns a connection that is made with the first call. The endpoint is a URL such as unix:///run/kms.sock,
+// or unix:///@NAME for the abstract namespace.
 func connect(endpoint string, timeout time.Duration) (*connection, error) {
 	socket, err := util.ParseEndpoint(endpoint)
 	if err != nil {
@@ -108,7 +106,7 @@ func (c *connection) Decrypt(ctx context.Context, uid string, req *service.Decry
 
 func (c *connection) close() { _ = c.conn.Close() }
 
-// failure is the error of a call: ErrUnavailable, unless the plugin itself refused.
+// failure returns the error of a call: ErrUnavailable, unless the plugin itself refused.
 func failure(err error) error {
 	s := status.Convert(err)
 	reason := bounded.Text(s.Message(), maxReason)

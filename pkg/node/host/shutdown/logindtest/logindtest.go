@@ -1,5 +1,5 @@
-// Package logindtest is a system bus of a test's own, with a systemd-logind on it that shuts nothing down. It speaks
-// D-Bus's wire protocol over a socket, so that it serves the real client, also in another process.
+// Package logindtest provides a system bus for tests, with a systemd-logind that shuts nothing down. It speaks
+// D-Bus's wire protocol over a socket, so that it can serve the real client, also in another process.
 package logindtest
 
 import (
@@ -23,10 +23,10 @@ const (
 	logindPath = dbus.ObjectPath("/org/freedesktop/login1")
 )
 
-// Patience is how long a test waits for what has to happen.
+// Patience is how long a test waits for an expected result.
 const Patience = time.Minute
 
-// Bus is the bus and its logind.
+// Bus is a bus with its logind.
 type Bus struct {
 	t      testing.TB
 	path   string
@@ -34,18 +34,18 @@ type Bus struct {
 	done   sync.WaitGroup
 
 	mu        sync.Mutex
-	changed   chan struct{} // closed at each change of what is below
+	changed   chan struct{} // closed at each change of the fields below
 	stopped   bool
-	clients   map[*dbus.Conn][]string // the rules of each
+	clients   map[*dbus.Conn][]string // match rules of each client
 	delay     time.Duration
 	preparing bool
-	instance  int // of logind; 0 while it does not run
+	instance  int // logind's instance; 0 while it does not run
 	last      int
-	held      map[string]int // inhibitors, by what, who, why and mode
-	pipes     []*os.File     // of all inhibitors
+	held      map[string]int // number of inhibitors, by what, who, why and mode
+	pipes     []*os.File     // the pipes of all inhibitors
 }
 
-// New starts a bus, which ends with the test.
+// New starts a bus, which stops at the end of the test.
 func New(t testing.TB) *Bus {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "bus") // a socket's path must be short
@@ -73,7 +73,7 @@ func New(t testing.TB) *Bus {
 	return b
 }
 
-// Address is the value for DBUS_SYSTEM_BUS_ADDRESS.
+// Address returns the value for DBUS_SYSTEM_BUS_ADDRESS.
 func (b *Bus) Address() string { return "unix:path=" + b.path }
 
 // Start starts the bus again after Stop.
@@ -95,7 +95,7 @@ func (b *Bus) Start() {
 	})
 }
 
-// Stop ends the bus as the end of its process does. logind and its inhibitors stay.
+// Stop stops the bus as if its process ended. logind and its inhibitors stay.
 func (b *Bus) Stop() {
 	_ = b.listen.Close()
 	b.mu.Lock()
@@ -106,7 +106,7 @@ func (b *Bus) Stop() {
 	}
 }
 
-// StopLogind ends logind; inhibitors stay. StartLogind starts another process of it.
+// StopLogind stops logind; inhibitors stay. StartLogind starts it as a new process.
 func (b *Bus) StopLogind() { b.own(false) }
 
 // StartLogind starts logind.
@@ -125,7 +125,7 @@ func (b *Bus) own(runs bool) {
 	b.signal(busName, "/org/freedesktop/DBus", busName, "NameOwnerChanged", logindName, old, b.owner())
 }
 
-// owner is logind's unique name. Called with the lock held.
+// owner returns logind's unique bus name. The caller must hold b.mu.
 func (b *Bus) owner() string {
 	if b.instance == 0 {
 		return ""
@@ -133,14 +133,14 @@ func (b *Bus) owner() string {
 	return fmt.Sprintf(":1.%d", 1000+b.instance)
 }
 
-// SetDelay sets InhibitDelayMaxSec; it is 5 s at first.
+// SetDelay sets InhibitDelayMaxSec, initially 5 s.
 func (b *Bus) SetDelay(d time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.delay = d
 }
 
-// Begin begins a shutdown, as `shutdown -h now`. Cancel takes that back.
+// Begin begins a shutdown, like `shutdown -h now`. Cancel takes it back.
 func (b *Bus) Begin() { b.prepare(true) }
 
 // Cancel cancels a shutdown.
@@ -153,7 +153,7 @@ func (b *Bus) prepare(begin bool) {
 	b.signal(b.owner(), logindPath, managerOf, "PrepareForShutdown", begin)
 }
 
-// Pretend sends every client the signal of a shutdown that nobody has begun, as any user of the machine may.
+// Pretend sends every client a forged signal of a shutdown, as any user of the machine could.
 func (b *Bus) Pretend() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,7 +162,7 @@ func (b *Bus) Pretend() {
 	}
 }
 
-// signal sends a signal to the clients that asked for it. Called with the lock held.
+// signal sends a signal to the clients that subscribed to it. The caller must hold b.mu.
 func (b *Bus) signal(sender string, path dbus.ObjectPath, of, member string, args ...any) {
 	for c, rules := range b.clients {
 		for _, rule := range rules {
@@ -182,13 +182,13 @@ func signal(sender string, path dbus.ObjectPath, of, member string, args ...any)
 	}}
 }
 
-// notify wakes Await. Called with the lock held.
+// notify wakes Await. The caller must hold b.mu.
 func (b *Bus) notify() {
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
 
-// Await waits until that many inhibitors are held, and returns them.
+// Await waits until the given number of inhibitors is held, and returns them.
 func (b *Bus) Await(inhibitors int) (held []string) {
 	b.t.Helper()
 	timeout := time.After(Patience)
@@ -213,7 +213,6 @@ func (b *Bus) Await(inhibitors int) (held []string) {
 	}
 }
 
-// serve answers one client.
 func (b *Bus) serve(raw *net.UnixConn) {
 	defer raw.Close()
 	if !authenticate(raw) {
@@ -317,7 +316,7 @@ func (b *Bus) answer(c *dbus.Conn, m *dbus.Message) {
 			fail(busName + ".Error.Failed")
 			break
 		}
-		defer theirs.Close() // once it is sent
+		defer theirs.Close() // after it is sent
 		reply.Body = []any{dbus.UnixFD(theirs.Fd())}
 	default:
 		fail(busName + ".Error.UnknownMethod")
@@ -328,7 +327,7 @@ func (b *Bus) answer(c *dbus.Conn, m *dbus.Message) {
 	c.Send(reply, nil)
 }
 
-// inhibit returns what the client is to close. Called with the lock held.
+// inhibit returns the file that the client closes to release the inhibitor. The caller must hold b.mu.
 func (b *Bus) inhibit(args []any) (*os.File, error) {
 	ours, theirs, err := os.Pipe()
 	if err != nil {

@@ -1,7 +1,5 @@
-// Package kmstest is a KMS plugin (KMS v2) for tests: it encrypts with AES-GCM under keys that it keeps in memory. Only
-// tests import it.
-//
-// Its invariant: what one of its keys encrypted, only that key decrypts.
+// Package kmstest is a KMS v2 plugin for tests, with AES-GCM keys in memory. Invariant: only the key that encrypted a
+// value decrypts it.
 package kmstest
 
 import (
@@ -19,7 +17,7 @@ import (
 	api "k8s.io/kms/apis/v2"
 )
 
-// Plugin serves keys that follow from their names, so that another Plugin has the same ones.
+// Plugin serves keys derived from their names, so that another Plugin has the same ones.
 type Plugin struct {
 	api.UnimplementedKeyManagementServiceServer
 
@@ -48,14 +46,14 @@ func (p *Plugin) Serve(socket string) (stop func(), err error) {
 	return func() { s.Stop(); <-done }, nil
 }
 
-// Use makes it encrypt with another key, and report a state of health; "ok" is healthy.
+// Use sets the encryption key, and the reported health; "ok" is healthy.
 func (p *Plugin) Use(key, health string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.key, p.health = key, health
 }
 
-// Hang makes calls wait until the returned function is called or they are given up.
+// Hang blocks calls until the returned function is called or their context ends.
 func (p *Plugin) Hang() (goOn func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,7 +66,6 @@ func (p *Plugin) Hang() (goOn func()) {
 	})
 }
 
-// wait waits while it hangs, and returns what it uses and reports then.
 func (p *Plugin) wait(ctx context.Context) (key, health string) {
 	p.mu.Lock()
 	hang := p.hang
