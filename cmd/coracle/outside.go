@@ -72,7 +72,7 @@ func outside(cmd *cobra.Command, listen string) func() (server.Outside, error) {
 	d, f := config.Default(), cmd.Flags()
 	address := f.String("listen", listen,
 		"address of /livez, /readyz, /metrics and the gRPC health service, which need no authentication")
-	lease := f.String("lease", "", "name of the Lease in kube-system by which one of several processes is elected")
+	lease := f.String("lease", "", "name of the Lease in kube-system that elects one of several processes")
 	level := f.String("log-level", d.LogLevel, "debug, info, warn or error")
 	format := f.String("log-format", d.LogFormat, "text, or json: one object per line")
 	return func() (server.Outside, error) {

@@ -39,7 +39,8 @@ func SaveSnapshot(ctx context.Context, runDir, file string, out io.Writer) error
 	if err = errors.Join(err, os.Remove(f.Name())); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(out, "saved %s, %s. It contains the cluster's keys: whoever has it is its administrator.\n", file,
+	_, err = fmt.Fprintf(out, "saved %s, %s. It contains the cluster's keys: "+
+		"keep it as safe as an administrator's credential.\n", file,
 		socket.Bytes(bytes))
 	return err
 }

@@ -45,7 +45,7 @@ type Outside struct {
 	REST *rest.Config
 	// Listen is the address of health checks and metrics, which are served without authentication. Required.
 	Listen string
-	// Lease is the name of the Lease in kube-system by which one of several processes is elected; empty is upstream's, or
+	// Lease is the name of the Lease in kube-system that elects one of several processes; empty is upstream's, or
 	// one of its own for each set in Only.
 	Lease string
 	// SchedulerConfig is the path of a KubeSchedulerConfiguration; empty for none.

@@ -99,7 +99,7 @@ func (a *accountKeys) signing() []any {
 
 func (a *accountKeys) rotate(overlap time.Duration) error {
 	if a.given != nil {
-		return errors.New("the service account key is that of --service-account-signing-key-file: name another file there, " +
+		return errors.New("--service-account-signing-key-file names the service account key: name another file there, " +
 			"the present one with --service-account-key-file, and restart the server")
 	}
 	a.mu.Lock()

@@ -187,7 +187,7 @@ var pseudo = regexp.MustCompile(`-(\d{8})(\d{6})-([0-9a-f]{7})[0-9a-f]{5}$`)
 func tag(version string) (string, error) {
 	m := pseudo.FindStringSubmatch(version)
 	if m == nil {
-		return "", fmt.Errorf("the version %s is not that of a commit", version)
+		return "", fmt.Errorf("the version %s is not a pseudo-version", version)
 	}
 	return m[1] + "T" + m[2] + "Z-" + m[3], nil
 }

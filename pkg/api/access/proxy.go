@@ -53,8 +53,8 @@ func (a *Access) reloadProxy() error {
 		return errors.New("requestheader-username-headers is required with a CA")
 	}
 	if len(c.Names) == 0 && c.Clients != nil && shareKey(authorities, c.Clients()) {
-		return errors.New("it has an authority of ordinary client certificates, each of which could say in headers that it " +
-			"is another user: give requestheader-allowed-names")
+		return errors.New("the CA also signs ordinary client certificates, whose holders could " +
+			"name any user in headers: set requestheader-allowed-names")
 	}
 	roots := x509.NewCertPool()
 	for _, one := range authorities {

@@ -72,7 +72,7 @@ func TestAProxySaysWhoAUserIs(t *testing.T) {
 			return []*x509.Certificate{present}
 		}}, Log: slog.New(slog.DiscardHandler),
 	})
-	require.ErrorContains(t, err, "give requestheader-allowed-names", "each of its clients could be anybody")
+	require.ErrorContains(t, err, "set requestheader-allowed-names", "each of its clients could be anybody")
 
 	write(t, path, string(other.Bundle()))
 	require.Eventually(t, func() bool {

@@ -167,7 +167,7 @@ func TestBadInputGetsUpstreamsStatus(t *testing.T) {
 			[]string{"Content-Type", "application/merge-patch+json"},
 			422,
 			metav1.StatusReasonInvalid,
-			"a ConfigMap of v1 cannot become a Secret of v1",
+			"kind or apiVersion from ConfigMap of v1 to Secret of v1",
 		},
 		{
 			"patch of the version",
@@ -177,7 +177,7 @@ func TestBadInputGetsUpstreamsStatus(t *testing.T) {
 			[]string{"Content-Type", "application/json-patch+json"},
 			422,
 			metav1.StatusReasonInvalid,
-			"cannot become a ConfigMap of v2",
+			"to ConfigMap of v2",
 		},
 		{
 			"patch without a name", "PATCH", maps + "/there", `{"metadata":null}`,

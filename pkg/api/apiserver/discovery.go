@@ -19,7 +19,8 @@ import (
 	"github.com/coracle-dev/coracle/pkg/kind"
 )
 
-// groupOrder is the order in which clients search groups for a kind; other groups follow by name.
+// groupOrder is the order in which clients search groups for a kind. Other groups follow by name, Coracle's own last:
+// `kubectl get clusters` finds the clusters of Cluster API where its definitions are installed.
 var groupOrder = []string{ //nolint:gochecknoglobals // a constant
 	"", "apiregistration.k8s.io", "apps", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io", "autoscaling",
 	"batch", "certificates.k8s.io",
@@ -32,9 +33,10 @@ var groupOrder = []string{ //nolint:gochecknoglobals // a constant
 type discovery struct {
 	groups   []metav1.APIGroup
 	versions map[schema.GroupVersion]*metav1.APIResourceList
-	custom   map[schema.GroupVersion]bool // those of custom resources
-	core     *aggregated                  // of /api
-	named    *aggregated                  // of /apis
+	custom   map[schema.GroupVersion]bool // versions that have custom resources
+	own      map[string]bool              // groups of Coracle's own kinds
+	core     *aggregated                  // /api
+	named    *aggregated                  // /apis
 }
 
 type aggregated struct {
@@ -46,6 +48,7 @@ func newDiscovery(t *kind.Table) *discovery {
 	d := &discovery{
 		versions: map[schema.GroupVersion]*metav1.APIResourceList{},
 		custom:   map[schema.GroupVersion]bool{},
+		own:      map[string]bool{},
 	}
 	for _, r := range t.All() {
 		d.add(r)
@@ -74,6 +77,9 @@ func (d *discovery) order() []schema.GroupVersion {
 	rank := func(g string) int {
 		if i := slices.Index(groupOrder, g); i >= 0 {
 			return i
+		}
+		if d.own[g] {
+			return len(groupOrder) + 1
 		}
 		return len(groupOrder)
 	}
@@ -151,6 +157,9 @@ func (d *discovery) resource(gv schema.GroupVersion, r metav1.APIResource) {
 func (d *discovery) add(r *kind.Resource) {
 	gv := r.GroupVersion()
 	d.custom[gv] = d.custom[gv] || r.Hash != ""
+	if r.Source != "" && !strings.HasSuffix(gv.Group, ".k8s.io") { // the kinds of volume snapshots have upstream's group
+		d.own[gv.Group] = true
+	}
 	stored := r.Stored()
 	d.resource(gv, metav1.APIResource{
 		Name: r.Plural, SingularName: r.Singular, Namespaced: r.Namespaced, Kind: r.Kind, Verbs: r.Verbs,

@@ -20,7 +20,7 @@ var (                                                      //nolint:gochecknoglo
 	rejections = prometheus.NewDesc("apiserver_flowcontrol_rejected_requests_total", "Requests rejected with 429.",
 		append(flowLabels[:2:2], "reason"), nil)
 	nominal = prometheus.NewDesc("apiserver_flowcontrol_nominal_limit_seats",
-		"Seats of a priority level, some of which it may lend.", flowLabels[1:], nil)
+		"Seats of a priority level, including the seats that it may lend.", flowLabels[1:], nil)
 )
 
 func (fairnessCollector) Describe(ch chan<- *prometheus.Desc) {

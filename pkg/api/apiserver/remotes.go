@@ -131,7 +131,8 @@ func (s *Server) withRemotes(local func() *discovery) func() *discovery {
 	}
 }
 
-// with returns the documents merged with the documents of other servers. Groups keep their order; new ones follow.
+// with returns the documents merged with the documents of other servers. Groups keep their order; new ones follow,
+// before Coracle's own.
 func (d *discovery) with(other *remotes, local func(schema.GroupVersion) bool) *discovery {
 	out := &discovery{groups: slices.Clone(d.groups), versions: maps.Clone(d.versions), core: d.core}
 	named := &apidiscovery.APIGroupDiscoveryList{Items: slices.Clone(d.named.list.Items)}
@@ -171,8 +172,22 @@ func (d *discovery) with(other *remotes, local func(schema.GroupVersion) bool) *
 			out.groups[i].Versions = append(slices.Clone(out.groups[i].Versions), ver)
 		}
 	}
+	slices.SortStableFunc(named.Items, func(a, b apidiscovery.APIGroupDiscovery) int { return d.last(a.Name, b.Name) })
+	slices.SortStableFunc(out.groups, func(a, b metav1.APIGroup) int { return d.last(a.Name, b.Name) })
 	out.named = aggregatedOf(named)
 	return out
+}
+
+// last orders groups of Coracle's own kinds after all others.
+func (d *discovery) last(a, b string) int {
+	switch {
+	case d.own[a] == d.own[b]:
+		return 0
+	case d.own[a]:
+		return 1
+	default:
+		return -1
+	}
 }
 
 // openAPI adds the documents of other servers to the paths of /openapi/v3, and returns a hash of them.

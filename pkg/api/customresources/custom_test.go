@@ -284,7 +284,7 @@ func TestTooManyDefinitions(t *testing.T) {
 	got := w.do("POST", definitionsPath, named("third"))
 	require.Equal(t, http.StatusForbidden, got.code)
 	const refused = `customresourcedefinitions.apiextensions.k8s.io "thirds.example.org" is forbidden: ` +
-		`this cluster has 2 customresourcedefinitions.apiextensions.k8s.io, and can have no more: delete what is not used`
+		`this cluster has 2 customresourcedefinitions.apiextensions.k8s.io, the maximum: delete unused ones`
 	require.Equal(t, refused, got.message(t))
 	apply := func(name string) reply {
 		return w.do("PATCH", definitionsPath+"/"+name+"s.example.org?fieldManager=author&force=true", named(name),

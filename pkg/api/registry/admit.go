@@ -22,7 +22,7 @@ func (c *call) mayCreate(name string) error {
 	}
 	if most := c.row.Most; most > 0 && c.Subresource == "" && c.cache.Count(c.row) >= most && c.entry() == nil {
 		return apierrors.NewForbidden(c.gr(), name,
-			fmt.Errorf("this cluster has %d %s, and can have no more: delete what is not used", most, c.gr()))
+			fmt.Errorf("this cluster has %d %s, the maximum: delete unused ones", most, c.gr()))
 	}
 	if c.Namespace == "" || c.namespaces == nil {
 		return nil

@@ -34,7 +34,7 @@ import (
 const managedBy = "ipallocator.k8s.io"
 
 // errReserved means that another write reserved the address or port after it was found to be free.
-var errReserved = fmt.Errorf("the address or port was taken meanwhile: %w", store.ErrConflict)
+var errReserved = fmt.Errorf("another write allocated the address or port first: %w", store.ErrConflict)
 
 // allocate assigns the addresses and ports that now needs and was lacks. commitOp reserves them in the transaction
 // that writes the Service.

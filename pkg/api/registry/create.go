@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -194,6 +195,9 @@ func (c *call) encode(obj runtime.Object) (client.Object, []byte, error) {
 	out.SetResourceVersion("")
 	out.SetSelfLink("")
 	out.GetObjectKind().SetGroupVersionKind(c.row.GroupVersionKind)
+	if c.row.Proto && !c.row.StoredJSON {
+		c.empties.clear(reflect.ValueOf(out))
+	}
 	value, err := c.row.Encode(out)
 	if err != nil {
 		return nil, nil, apierrors.NewInternalError(err)

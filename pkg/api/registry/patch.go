@@ -258,7 +258,8 @@ func (p *patch) keepsKind(out runtime.Object) error {
 	}
 	is := out.GetObjectKind().GroupVersionKind()
 	if is.Kind != "" && is.Kind != p.of.Kind || is.Version != "" && is.GroupVersion() != p.of.GroupVersion() {
-		return fmt.Errorf("a %s of %s cannot become a %s of %s", p.of.Kind, p.of.GroupVersion(), is.Kind, is.GroupVersion())
+		return fmt.Errorf("the patch changes kind or apiVersion from %s of %s to %s of %s, which is not allowed",
+			p.of.Kind, p.of.GroupVersion(), is.Kind, is.GroupVersion())
 	}
 	return nil
 }

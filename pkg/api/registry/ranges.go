@@ -176,7 +176,7 @@ func (r *Registry) checkRange(s, was *networking.ServiceCIDR) error {
 		}
 		for _, other := range elsewhere {
 			if other.Overlaps(p) {
-				refuse("overlaps %s, whose addresses cannot be those of services", other)
+				refuse("overlaps %s, which may not contain service addresses", other)
 			}
 		}
 		if node, ip := r.nodeIn(p); node != "" {

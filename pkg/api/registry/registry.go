@@ -117,6 +117,7 @@ type Registry struct {
 	reviews    atomic.Pointer[Reviews]
 
 	managers managers
+	empties  empties
 }
 
 // New returns a registry. It starts no goroutines. The store and the cache must be ready before the first call.
@@ -126,8 +127,8 @@ func New(cfg Config) (*Registry, error) {
 	}
 	capabilities.Setup(!cfg.DenyPrivileged, 0)
 	if capabilities.Get().AllowPrivileged == cfg.DenyPrivileged {
-		return nil, errors.New("another cluster of this process has the other setting of allow-privileged: upstream's " +
-			"validation has one for each process")
+		return nil, errors.New("another cluster in this process has a different allow-privileged: upstream's " +
+			"validation has one setting per process")
 	}
 	limitCopies()
 	r := &Registry{cfg: cfg, kinds: cfg.Kinds, store: cfg.Store, cache: cfg.Cache}

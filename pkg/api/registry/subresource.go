@@ -122,7 +122,7 @@ func (p *parent) Read(gvk schema.GroupVersionKind, namespace, name string) clien
 	return e.Object
 }
 
-var errNoTokens = apierrors.NewServiceUnavailable("this server has no key to sign service account tokens with")
+var errNoTokens = apierrors.NewServiceUnavailable("this server has no key that signs service account tokens")
 
 // Change modifies a stored object for the server itself: without authorization, strategy and admission, retrying on
 // conflicts. It returns the error of change, if any.

@@ -35,7 +35,7 @@ func ForeignPair(cert, key []byte) (tls.Certificate, error) {
 	}
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
-		return tls.Certificate{}, errors.New("they are not a certificate and its key, both in PEM")
+		return tls.Certificate{}, errors.New("not a certificate and its key in PEM")
 	}
 	if public, ok := pair.Leaf.PublicKey.(*rsa.PublicKey); ok && public.N.BitLen() > maxForeignBits {
 		return tls.Certificate{}, fmt.Errorf("the RSA key has %d bits: use at most %d", public.N.BitLen(), maxForeignBits)

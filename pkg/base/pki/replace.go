@@ -119,7 +119,8 @@ func (s *Set) replace(disk files, a *Authority) error {
 
 func (n *next) replaces(old *x509.Certificate) (*generation, error) {
 	if err := n.cross.CheckSignatureFrom(old); err != nil {
-		return nil, fmt.Errorf("it does not replace the authority beside it (%w): restore both from one backup", err)
+		return nil, fmt.Errorf("the next authority is not signed by the current one (%w): "+
+			"restore both from one backup", err)
 	}
 	return newGeneration(n.cert, n.key, old, n.cross), nil
 }

@@ -123,7 +123,7 @@ func (c *configuredProfile) profile() (*profile, error) {
 	}
 	for i, p := range c.PluginConfig {
 		if p.Name != resourcesFit {
-			return nil, fmt.Errorf("pluginConfig[%d]: there are no settings of %q here, only those of %s", i, p.Name,
+			return nil, fmt.Errorf("pluginConfig[%d]: %q has no settings here, only %s has", i, p.Name,
 				resourcesFit)
 		}
 		of, err := fitBy(p.Args)

@@ -105,7 +105,7 @@ profiles:
 		configurationHead +
 			"profiles: [{plugins: {score: {enabled: [{name: ImageLocality, weight: -1}]}}}]": "weight -1",
 		configurationHead +
-			"profiles: [{pluginConfig: [{name: InterPodAffinity, args: {}}]}]": `no settings of "InterPodAffinity"`,
+			"profiles: [{pluginConfig: [{name: InterPodAffinity, args: {}}]}]": `"InterPodAffinity" has no settings`,
 		configurationHead +
 			"profiles: [{pluginConfig: [{name: NodeResourcesFit, args: {ignoredResources: " +
 			"[a]}}]}]": `unknown field "ignoredResources"`,

@@ -169,7 +169,7 @@ func (o *compiled) node(name string) (*Rules, []excess) {
 			}
 		}
 		over = append(over, excess{o.first[namespace], fmt.Sprintf(
-			"the policies of all pods of node %s are larger than %d MiB, those of this namespace most of all", name,
+			"the rules for the pods of node %s exceed %d MiB, and this namespace has the largest", name,
 			o.limits.node>>20)})
 	}
 	all := newSets()

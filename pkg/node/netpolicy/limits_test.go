@@ -94,7 +94,7 @@ func TestANamespaceOverItsLimits(t *testing.T) {
 		"all of a node": {
 			fmt.Sprintf(webOf, `{namespaceSelector: {}},`+repeat(100, `{ipBlock: {cidr: 10.%d.0.0/17}}`)),
 			limits{10000, 1 << 20, room(4, 20)},
-			"all pods of node n1",
+			"the pods of node n1",
 			false,
 		},
 	} {

@@ -23,7 +23,7 @@ import (
 const blockUnit = 4 << 10
 
 // ErrNoRoom means that the file system has too little free space for a block volume.
-var ErrNoRoom = errors.New("there is too little room")
+var ErrNoRoom = errors.New("not enough free space for the volume")
 
 // attach returns the path of a volume's block device, and makes the volume if it is missing. want is the path in the
 // PersistentVolume. The volume gets at least least bytes, and is refused if it has more than most. The error is

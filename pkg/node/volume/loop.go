@@ -104,7 +104,7 @@ func bindLoop(file *os.File, flags uint32) (string, error) {
 			return "", err
 		}
 	}
-	return "", errors.New("others take each loop device that is free")
+	return "", errors.New("other processes took every free loop device")
 }
 
 func configureLoop(path string, file *os.File, flags uint32) error {

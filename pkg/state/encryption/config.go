@@ -101,9 +101,9 @@ func validateResources(names []string) error {
 		case r.Group == "events.k8s.io":
 			return errors.New(`resources: "events.k8s.io" is stored as the core group's: use "events"`)
 		case r.Group == "extensions":
-			return errors.New(`resources: the group "extensions" is no more`)
+			return errors.New(`resources: the group "extensions" was removed from Kubernetes`)
 		case r.Group == "*" && r.Resource != "*":
-			return fmt.Errorf("resources: %q: one resource of all groups is not possible", name)
+			return fmt.Errorf("resources: %q: a wildcard group needs a wildcard resource: *.*", name)
 		}
 		for _, other := range all {
 			switch {
@@ -163,7 +163,7 @@ func validatePlugin(c *apiserver.KMSConfiguration) error {
 	case c.Name == "" || len(c.Name) > maxKeyName || strings.Contains(c.Name, ":"):
 		return fmt.Errorf("kms.name: 1 to %d bytes without a colon are required", maxKeyName)
 	case c.CacheSize != nil:
-		return errors.New("kms.cachesize is of v1: remove it")
+		return errors.New("kms.cachesize belongs to KMS v1: remove it")
 	case c.Timeout == nil || c.Timeout.Duration <= 0 || c.Timeout.Duration > maxPluginTimeout:
 		return fmt.Errorf("kms.timeout must be more than 0 and at most %s", maxPluginTimeout)
 	case c.Endpoint == "":

@@ -176,9 +176,9 @@ func (k *Keeper) refuse() error {
 	advice := fmt.Sprintf("start with %s. To turn encryption off for good, then run `coracle secrets-encrypt disable`, "+
 		"or put identity first in your own FILE, and `coracle secrets-encrypt reencrypt`", option)
 	if k.cfg.File != "" {
-		advice = fmt.Sprintf("put the provider and its key back into %s, behind those that are to write. If the key is "+
+		advice = fmt.Sprintf("put the provider and its key back into %s, after the providers that write. If the key is "+
 			"lost, so are these objects: "+
-			"with any new key of that name and provider there the server starts, and they can be deleted one by one with the "+
+			"with a new key of that name and provider the server starts, and the objects can be deleted one by one with the "+
 			"option ignoreStoreReadErrorWithClusterBreakingPotential", k.cfg.File)
 	}
 	return fmt.Errorf("some stored objects cannot be read because their encryption key is not configured (%s): %s", what,

@@ -52,7 +52,7 @@ func TestConfigurationsAreUpstreams(t *testing.T) {
 		{config: configured("secrets, '*.'", box), want: "overlap"},
 		{config: configured("secrets, '*.*'", box), want: "overlap"},
 		{config: configured("secrets, secrets", box), want: "twice"},
-		{config: configured("'secrets.*'", box), want: "all groups"},
+		{config: configured("'secrets.*'", box), want: "wildcard resource"},
 		{config: configured("'*.extensions'", box), want: "no more"},
 		{config: configured("events.events.k8s.io", box), want: "core group"},
 		{config: configured("apiserveripinfo", box), want: "no REST API"},

@@ -47,7 +47,7 @@ func (p *Plugins) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			return fmt.Errorf("%w: what it encrypts could not be read. Start the plugin first, outside of this cluster (as a "+
+			return fmt.Errorf("%w: objects that it encrypted cannot be read. Start the plugin first, outside this cluster (as a "+
 				"unit of systemd, not as a pod), or correct its "+
 				"endpoint in %s", err, p.keeper.cfg.File)
 		}
@@ -118,8 +118,8 @@ func (k *Keeper) pluginWarnings() (all []string) {
 	for _, p := range k.settings().plugins {
 		if err := p.Health(); err != nil {
 			all = append(all,
-				fmt.Sprintf("%v. What is in memory can be read, and what this start has encrypted; writes of what it encrypts "+
-					"fail from %s on, and so does a restart", err, p.WritableUntil().Format(time.RFC3339)))
+				fmt.Sprintf("%v. Objects in memory can still be read; from %s on, writes of the kinds that it encrypts fail, "+
+					"and a restart fails too", err, p.WritableUntil().Format(time.RFC3339)))
 		}
 	}
 	return all

@@ -134,7 +134,7 @@ func TestPluginIsAwayAndComesBack(t *testing.T) {
 	_, err := p.store.Get(t.Context(), secretKey)
 	require.ErrorIs(t, err, kms.ErrUnavailable, "another process' seed")
 	require.Error(t, k.PluginsHealth(t.Context()))
-	require.Contains(t, k.Warnings()[0], "fail from")
+	require.Contains(t, k.Warnings()[0], "writes of the kinds that it encrypts fail")
 	began := time.Now()
 	for range 20 {
 		_, err = p.store.Get(t.Context(), secretKey)

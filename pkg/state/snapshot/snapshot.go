@@ -185,7 +185,7 @@ func Unpack(r io.Reader, dir string) (Manifest, error) {
 			m.Format, format, m.Coracle)
 	}
 	if !slices.Equal(m.Parts, parts) {
-		return m, errors.New("the snapshot is damaged: its contents are not those of its manifest")
+		return m, errors.New("the snapshot is damaged: its contents differ from its manifest")
 	}
 	if !slices.ContainsFunc(parts, func(p Part) bool { return p.Name == Database }) {
 		return m, errors.New("the snapshot has no database")

@@ -395,7 +395,7 @@ func (s *Store) barrier(ctx context.Context) (endpoint, error) {
 // ours returns the member in this process, for operations that need its database.
 func (s *Store) ours() (*etcdserver.EtcdServer, error) {
 	if s.elsewhere() {
-		return nil, errors.New("the data is in an etcd of its own: use its tools, such as etcdctl snapshot save")
+		return nil, errors.New("this server uses an external etcd: use etcd's tools, such as etcdctl snapshot save")
 	}
 	if _, err := s.running(); err != nil {
 		return nil, err

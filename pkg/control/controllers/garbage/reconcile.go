@@ -368,7 +368,7 @@ func (r *reconciler) orphan(ctx context.Context, m *metav1.PartialObjectMetadata
 	if err := r.others.orphanUnfollowed(ctx, m); err != nil {
 		if !apierrors.IsConflict(err) {
 			r.Events.Event(m, corev1.EventTypeWarning, "OrphaningFailed",
-				"It is deleted once all that may depend on it have lost their reference to it: %v", err)
+				"The object stays until its dependents' owner references to it are removed: %v", err)
 		}
 		return err
 	}

@@ -20,7 +20,7 @@ import (
 const readTimeout = 30 * time.Second
 
 // errReading makes an owner's reconcile retry.
-var errReading = errors.New("its server's objects are being read for other owners")
+var errReading = errors.New("two lists of the aggregated server are under way; waiting for one to end")
 
 // orphanUnfollowed removes an owner from the references of dependents whose kinds have too many objects to be
 // watched. It reads these kinds page by page, and only the owner's namespace if it has one. A conflict means that
@@ -41,7 +41,7 @@ func (o *others) orphanUnfollowed(ctx context.Context, owner *metav1.PartialObje
 		err := o.orphanAll(ctx, k, owner.Namespace, owner.UID)
 		<-l.lists
 		if err != nil && !apierrors.IsConflict(err) {
-			err = fmt.Errorf("could not remove it from the owner references of all %s: %w",
+			err = fmt.Errorf("could not remove the owner from the owner references of all %s: %w",
 				schema.GroupResource{Group: k.Group, Resource: k.Resource}, err)
 		}
 		if err != nil {

@@ -53,7 +53,7 @@ func TestDependentsOfUnfollowedKindsAreOrphaned(t *testing.T) {
 
 	s.refuses = errors.New("broken")
 	require.ErrorContains(t, r.orphan(t.Context(), owner, nil),
-		"could not remove it from the owner references of all flunders.wardle.example.com: broken")
+		"could not remove the owner from the owner references of all flunders.wardle.example.com: broken")
 	require.Empty(t, api.patched)
 	for range maxLists {
 		f.unfollowed()[flunders].lists <- struct{}{}

@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	errUnreachable = errors.New("nodes cannot be reached from here")
+	errUnreachable = errors.New("this process has no connection to nodes")
 	// errWaits means that the request waits in turns, and is enqueued when the node is less busy.
 	errWaits = errors.New("the node is busy")
 )

@@ -67,7 +67,8 @@ func PlanContent(s State) Step {
 		switch {
 		case !ok:
 			return Step{
-				Op: Fail, Error: fmt.Sprintf("the snapshot handle %q is not that of a local volume: NODE/SNAPSHOT", *handle),
+				Op:    Fail,
+				Error: fmt.Sprintf("snapshot handle %q is not of the form NODE/SNAPSHOT of local snapshots", *handle),
 			}
 		case node == nil:
 			return Step{Op: Fail, Error: fmt.Sprintf("the node of the snapshot handle %q does not exist", *handle)}

@@ -82,14 +82,14 @@ func PlanRestore(r Restore) (*corev1.PersistentVolume, string) {
 	case why != "":
 		return nil, why
 	case node == nil:
-		return nil, "the node that has what is to be copied does not exist"
+		return nil, "the node that holds the source of the copy does not exist"
 	case node.Annotations[storage.DirectoryAnnotation] == "":
 		return nil, fmt.Sprintf("node %q has no local volumes", node.Name)
 	case size.Value() < least:
-		return nil, fmt.Sprintf("requested volume size %d is less than the size %d of what is to be copied", size.Value(),
+		return nil, fmt.Sprintf("requested volume size %d is less than the size %d of the source", size.Value(),
 			least)
 	case len(r.Class.AllowedTopologies) > 0 && !storage.InTopology(r.Class.AllowedTopologies, node.Labels):
-		return nil, fmt.Sprintf("what is to be copied is on node %q, which is not in the class's allowedTopologies",
+		return nil, fmt.Sprintf("the source is on node %q, which is not in the class's allowedTopologies",
 			node.Name)
 	}
 	v := storage.NewVolume(r.Claim, r.Class, node)
@@ -118,7 +118,7 @@ func (r Restore) ofSnapshot(name string) (node *corev1.Node, snapshot string, si
 	s := State{Nodes: r.Nodes}
 	node, snapshot, ok := s.split(*c.Status.SnapshotHandle)
 	if !ok {
-		return nil, "", 0, fmt.Sprintf("volumesnapshot %q has the handle %q, which is not that of a local volume", name,
+		return nil, "", 0, fmt.Sprintf("volumesnapshot %q has the handle %q, which does not name a local snapshot", name,
 			*c.Status.SnapshotHandle)
 	}
 	if c.Status.RestoreSize != nil {

@@ -114,7 +114,7 @@ func reconcile(ctx context.Context, env engine.Env, req engine.Request, sign Sig
 	switch {
 	case d.Delete:
 		env.Events.Event(&secret, corev1.EventTypeWarning, "ServiceAccountMissing",
-			"Deleted the secret: the service account %q that its token would be of does not exist", owner)
+			"Deleted the secret: its service account %q does not exist", owner)
 		return client.IgnoreNotFound(env.Client.Delete(ctx, &secret, engine.Preconditions(&secret)))
 	case d.Write == nil:
 		return nil

@@ -90,7 +90,7 @@ func (s ClaimState) node(selected string) (n *corev1.Node, why string) {
 		}
 	}
 	if len(fit) == 0 {
-		return nil, "no node that is ready can have it"
+		return nil, "no ready node can hold the volume"
 	}
 	return slices.MinFunc(fit, func(a, b *corev1.Node) int { return cmp.Compare(a.Name, b.Name) }), ""
 }

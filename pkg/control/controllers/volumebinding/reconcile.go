@@ -266,7 +266,8 @@ func (r *reconciler) clean(ctx context.Context, v *corev1.PersistentVolume) erro
 			"node %q no longer exists: what its machine still holds of the volume was not removed", storage.HostOf(v))
 		return nil
 	case r.remove == nil:
-		return fmt.Errorf("the directory of the volume on node %q cannot be removed from here", n.Name)
+		return fmt.Errorf("cannot remove the volume's directory on node %q: this process has no connection to nodes",
+			n.Name)
 	}
 	return r.remove(ctx, n, v.Name)
 }
@@ -324,7 +325,7 @@ func (r *reconciler) tell(ctx context.Context, v *corev1.PersistentVolume, size 
 	case n == nil:
 		return fmt.Errorf("node %q no longer exists", storage.HostOf(v))
 	case r.resize == nil:
-		return fmt.Errorf("node %q cannot be reached from here", n.Name)
+		return fmt.Errorf("cannot reach node %q: this process has no connection to nodes", n.Name)
 	}
 	return r.resize(ctx, n, v.Name, size.Storage().Value())
 }

@@ -220,7 +220,7 @@ func TestPlanGroup(t *testing.T) {
 		"too many are": {
 			s: GroupState{Group: group("g"), Classes: classes, Selected: 10000}, op: UpdateGroupStatus,
 			reason: "GroupSnapshotContentCreationFailed",
-			check:  says("matches more than 1000 persistentvolumeclaims, and a group is of no more"),
+			check:  says("matches more than 1000 persistentvolumeclaims, the maximum of a group"),
 		},
 		"one has no volume yet": {
 			s:  of(sourceNamed("b", func(s *Source) { s.Volume, s.Claim.Status.Phase = nil, corev1.ClaimPending })),
@@ -230,7 +230,7 @@ func TestPlanGroup(t *testing.T) {
 		"one is of another driver": {
 			s: of(sourceNamed("b", func(s *Source) { s.Volume.Spec.CSI.Driver = "e.example.com" })), op: UpdateGroupStatus,
 			reason: "GroupSnapshotContentCreationFailed",
-			check:  says(`"a" is of the driver "d.example.com" and that of "b" of "e.example.com"`),
+			check:  says(`"a" has "d.example.com", "b" has "e.example.com"`),
 		},
 		"one is local": {
 			s: of(sourceNamed("b", local)), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed",
@@ -240,7 +240,7 @@ func TestPlanGroup(t *testing.T) {
 			s.Volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{
 				HostPath: &corev1.HostPathVolumeSource{Path: "/x"},
 			}
-		})), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says("volumes of CSI drivers")},
+		})), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says("need volumes of a CSI driver")},
 		"one is being deleted": {
 			s: of(sourceNamed("b", func(s *Source) { leaving(s.Claim) })), op: UpdateGroupStatus,
 			reason: "GroupSnapshotContentCreationFailed", check: says("is being deleted"),

@@ -97,8 +97,8 @@ func (s GroupState) sources() (handles []string, driver, why string) {
 		return nil, "", fmt.Sprintf("no persistentvolumeclaim of the namespace matches the label selector %s", selector)
 	case s.Selected > snapshots.MaxGroup:
 		// omit the number, which may change often
-		return nil, "", fmt.Sprintf("the label selector %s matches more than %d persistentvolumeclaims, and a group is of "+
-			"no more", selector, snapshots.MaxGroup)
+		return nil, "", fmt.Sprintf("the label selector %s matches more than %d persistentvolumeclaims, the maximum of "+
+			"a group", selector, snapshots.MaxGroup)
 	}
 	first := s.Sources[0].Claim.Name
 	for _, source := range s.Sources {
@@ -117,11 +117,11 @@ func (s GroupState) sources() (handles []string, driver, why string) {
 				"the other, so a group of their snapshots would not be of one point in time; "+
 				"take a VolumeSnapshot of each claim while nothing writes to them", claim.Name, storage.Provisioner)
 		case of == "":
-			return nil, "", fmt.Sprintf("groups of snapshots are taken of volumes of CSI drivers, which %q of "+
-				"persistentvolumeclaim %q is not", volume.Name, claim.Name)
+			return nil, "", fmt.Sprintf("group snapshots need volumes of a CSI driver; volume %q of "+
+				"persistentvolumeclaim %q has none", volume.Name, claim.Name)
 		case driver != "" && of != driver:
-			return nil, "", fmt.Sprintf("the volume of persistentvolumeclaim %q is of the driver %q and that of %q of %q: a "+
-				"group is of volumes of one driver", first, driver, claim.Name, of)
+			return nil, "", fmt.Sprintf("all volumes of a group need one driver: persistentvolumeclaim %q has %q, "+
+				"%q has %q", first, driver, claim.Name, of)
 		}
 		driver, handles = of, append(handles, handle)
 	}

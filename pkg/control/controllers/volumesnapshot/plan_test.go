@@ -216,7 +216,7 @@ func TestPlanSnapshot(t *testing.T) {
 				Claim:    protected,
 				Volume:   volume(),
 			}, op: UpdateSnapshotStatus, reason: "SnapshotContentCreationFailed", check: func(t *testing.T, s Step) {
-				require.Contains(t, *s.Snapshot.Status.Error.Message, `"Key s" is no name of a Secret`)
+				require.Contains(t, *s.Snapshot.Status.Error.Message, `"Key s" is not a valid Secret name`)
 			},
 		},
 		"with the name of its Secret": {

@@ -177,9 +177,9 @@ func (s secretNames) write(content *metav1.ObjectMeta, class string, parameters 
 	switch {
 	case why != "":
 	case len(validation.IsDNS1123Label(namespace)) > 0:
-		why = fmt.Sprintf("%q is no name of a namespace", namespace)
+		why = fmt.Sprintf("%q is not a valid namespace name", namespace)
 	case len(validation.IsDNS1123Subdomain(name)) > 0:
-		why = fmt.Sprintf("%q is no name of a Secret", name)
+		why = fmt.Sprintf("%q is not a valid Secret name", name)
 	}
 	if why != "" {
 		return fmt.Sprintf("the class %q names no Secret: %s", class, why)

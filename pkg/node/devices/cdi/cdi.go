@@ -232,7 +232,7 @@ func load(path string) (*spec, error) {
 
 func (e *Edits) add(c *containerEdits) error {
 	if len(c.Hooks) > 0 || len(c.NetDevices) > 0 || len(c.IntelRDT) > 0 && string(c.IntelRDT) != "null" {
-		return errors.New("it asks for hooks, network devices or Intel RDT, which containers do not get on this node")
+		return errors.New("CDI hooks, network devices and Intel RDT are not supported on this node")
 	}
 	for _, v := range c.Env {
 		if name, _, ok := strings.Cut(v, "="); !ok || name == "" || len(v) > maxText || strings.Contains(v, "\x00") {

@@ -39,7 +39,7 @@ func TestFind(t *testing.T) {
 		e.Mounts)
 
 	for id, want := range map[string]string{
-		"v.com/c=hooked": "asks for hooks", "v.com/c=tmpfs": `unknown type "tmpfs"`,
+		"v.com/c=hooked": "CDI hooks", "v.com/c=tmpfs": `unknown type "tmpfs"`,
 		"v.com/c=relative": `invalid path "dev/d0"`, "v.com/c=2": "broken.json",
 		"nonsense": "invalid CDI device name", "v.com/c=": "invalid CDI device name",
 	} {

@@ -138,7 +138,7 @@ func (d *driver) watchHealth(ctx context.Context) (drahealth.DRAResourceHealth_N
 // healths converts a driver's response. It ignores names that are too long for a device.
 func healths(answer *drahealth.NodeWatchResourcesResponse, now time.Time) (map[string]deviceHealth, error) {
 	if n := len(answer.GetDevices()); n > maxHealths {
-		return nil, fmt.Errorf("the driver speaks of %d devices, at most %d are accepted", n, maxHealths)
+		return nil, fmt.Errorf("the driver reported %d devices, at most %d are allowed", n, maxHealths)
 	}
 	out := make(map[string]deviceHealth, len(answer.GetDevices()))
 	for _, said := range answer.GetDevices() {

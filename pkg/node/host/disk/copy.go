@@ -85,7 +85,7 @@ func (c *copier) whole(src, dst int) error {
 		return err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return errors.New("it is not a file")
+		return errors.New("not a regular file")
 	}
 	if err := c.mayGoOn(); err != nil {
 		return err
@@ -126,7 +126,7 @@ func (c *copier) directory(src, dst int, st *unix.Stat_t, name string, depth int
 	dir := os.NewFile(uintptr(src), name)
 	defer dir.Close()
 	if depth > maxDepth {
-		return fmt.Errorf("it is nested deeper than %d directories", maxDepth)
+		return fmt.Errorf("directories are nested deeper than %d", maxDepth)
 	}
 	for {
 		names, err := dir.Readdirnames(batch)
@@ -145,7 +145,7 @@ func (c *copier) directory(src, dst int, st *unix.Stat_t, name string, depth int
 }
 
 // errChanged means that an entry was replaced after its type was determined.
-var errChanged = errors.New("it changes while it is copied")
+var errChanged = errors.New("the file changed during the copy")
 
 func (c *copier) entry(src, dst int, parent, name string, depth int) error {
 	full := path.Join(parent, name)
@@ -240,7 +240,7 @@ func opened(err error) error {
 	case errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO):
 		return errChanged
 	case errors.Is(err, unix.EXDEV):
-		return errors.New("it is a mount point")
+		return errors.New("is a mount point")
 	}
 	return err
 }

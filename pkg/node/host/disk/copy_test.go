@@ -138,7 +138,7 @@ func TestCopyRefuses(t *testing.T) {
 	deep := t.TempDir()
 	nest(t, deep, "d", maxDepth+5)
 	err := Copy(t.Context(), deep, t.TempDir(), nil)
-	require.ErrorContains(t, err, "nested deeper than 250 directories")
+	require.ErrorContains(t, err, "nested deeper than 250")
 	require.Less(t, len(err.Error()), 1000, "the path is there once")
 	require.NoError(t, RemoveAll(t.Context(), filepath.Join(deep, "d")))
 
@@ -146,7 +146,7 @@ func TestCopyRefuses(t *testing.T) {
 	require.NoError(t, os.Mkdir(filepath.Join(mounted, "mnt"), 0o700))
 	require.NoError(t, unix.Mount("tmpfs", filepath.Join(mounted, "mnt"), "tmpfs", 0, ""))
 	t.Cleanup(func() { _ = unix.Unmount(filepath.Join(mounted, "mnt"), unix.MNT_DETACH) })
-	require.ErrorContains(t, Copy(t.Context(), mounted, t.TempDir(), nil), "mnt: it is a mount point")
+	require.ErrorContains(t, Copy(t.Context(), mounted, t.TempDir(), nil), "mnt: is a mount point")
 
 	small := t.TempDir()
 	require.NoError(t, unix.Mount("tmpfs", small, "tmpfs", 0, "size=1m"))

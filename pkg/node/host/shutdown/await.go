@@ -36,7 +36,7 @@ func socket() (string, error) {
 	text, _, _ = strings.Cut(text, ",")
 	path, err := url.PathUnescape(text) // D-Bus escapes as URLs do
 	if !ok || err != nil || !filepath.IsAbs(path) || strings.Contains(path, ";") {
-		return "", fmt.Errorf("the address of the system bus is not that of one socket: %q", address)
+		return "", fmt.Errorf("the address of the system bus does not name one socket: %q", address)
 	}
 	return path, nil
 }

@@ -143,5 +143,5 @@ func TestAwait(t *testing.T) {
 	time.AfterFunc(0, cancel)
 	require.ErrorIs(t, Await(ctx), context.Canceled)
 	t.Setenv("DBUS_SYSTEM_BUS_ADDRESS", "tcp:host=localhost")
-	require.ErrorContains(t, Await(t.Context()), "is not that of one socket")
+	require.ErrorContains(t, Await(t.Context()), "does not name one socket")
 }

@@ -337,7 +337,7 @@ func (m *Manager) endGroup(ctx context.Context, g group) {
 	for i, done := range ended {
 		if done != nil && !wait(period, done) {
 			if ctx.Err() == nil {
-				m.c.Logger.Warn("a pod did not end in its part of the machine's shutdown", "pod",
+				m.c.Logger.Warn("a pod did not end within its group's shutdown period", "pod",
 					g.pods[i].Namespace+"/"+g.pods[i].Name, "period", g.period)
 			}
 			return

@@ -52,7 +52,7 @@ func configured(etc string, each uint32, pods int) (*pool, error) {
 		return nil, fmt.Errorf("/etc/subuid gives the user %s the IDs %d to %d: the first, which must not be 0, and their "+
 			"number must be multiples of %d", user, all.First, all.end()-1, each)
 	case all.end() > 1<<32-1:
-		return nil, fmt.Errorf("/etc/subuid gives the user %s the IDs %d to %d, and the last of all is no ID", user,
+		return nil, fmt.Errorf("/etc/subuid gives the user %s the IDs %d to %d, and the highest is not a valid ID", user,
 			all.First, all.end()-1)
 	case int(all.Count/each) < pods:
 		return nil, fmt.Errorf("%d IDs for each of %d pods are more than the %d from %d on: give the user %s more in "+

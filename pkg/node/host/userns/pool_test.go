@@ -119,7 +119,7 @@ func TestConfigured(t *testing.T) {
 			users: "kubelet:65536:65536\n", groups: "kubelet:65536:65536\n", err: "65536 IDs for each of 110 pods are more than",
 		},
 		"the last ID": {
-			users: "kubelet:65536:4294901760\n", groups: "kubelet:65536:4294901760\n", err: "the last of all is no ID",
+			users: "kubelet:65536:4294901760\n", groups: "kubelet:65536:4294901760\n", err: "the highest is not a valid ID",
 		},
 		"no number": {users: "kubelet:x:65536\n", groups: own, err: `"kubelet:x:65536"`},
 		"more IDs":  {each: 131072, want: Range{131072, 1<<31 - 131072}},

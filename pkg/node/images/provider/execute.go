@@ -50,7 +50,7 @@ func (one *plugin) execute(ctx context.Context,
 	}
 	switch {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("the plugin was ended: %w", ctx.Err())
+		return nil, fmt.Errorf("the plugin was killed: %w", ctx.Err())
 	case len(out.Bytes()) > maxOutput:
 		return nil, fmt.Errorf("the plugin wrote more than %d bytes", maxOutput)
 	case err != nil:

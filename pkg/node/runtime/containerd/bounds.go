@@ -101,7 +101,7 @@ func checkManifest(m *v1.Manifest, room int64) error {
 	var total int64
 	for _, l := range m.Layers {
 		if l.Size < 0 || l.Size > room-total {
-			return refuse("its layers are said to have more than %d bytes, which is all the room that the disk has for images",
+			return refuse("its layers have more than %d bytes, the space that the disk has for images",
 				room)
 		}
 		total += l.Size

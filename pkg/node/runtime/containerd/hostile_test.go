@@ -97,9 +97,9 @@ func TestHostileImages(t *testing.T) {
 	ctx := context.Background()
 	blobsBefore := size(t, r.config.DataDir+"/content")
 	for tag, want := range map[string]string{
-		"bomb": "room", "attributes": "names and attributes", "config": "configuration", "lying-config": "",
+		"bomb": "unpacked it needs more", "attributes": "names and attributes", "config": "configuration", "lying-config": "",
 		"disguised-config": "type",
-		"environment":      "environment", "objects": "objects", "manifest": "", "layers": "layers", "disk": "room",
+		"environment":      "environment", "objects": "objects", "manifest": "", "layers": "layers", "disk": "the space that the disk has",
 		fmt.Sprint("deep-", maxTree+1): "manifests", "digest": "", "size": "",
 	} {
 		room(48 << 20)

@@ -37,7 +37,8 @@ func (r *Runtime) ContainerPIDNS(_ context.Context, id string) (string, func(), 
 		return "", nil, fmt.Errorf("container %s: %w: %w", id, runtime.ErrNotRunning, err)
 	}
 	if !inCgroup(groups, c.cgroup()) {
-		return "", nil, fmt.Errorf("container %s: %w: process %d is another's", id, runtime.ErrNotRunning, now.PID)
+		return "", nil, fmt.Errorf("container %s: %w: process %d belongs to another container", id,
+			runtime.ErrNotRunning, now.PID)
 	}
 	ns, err := unix.Openat(process, "ns/pid", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

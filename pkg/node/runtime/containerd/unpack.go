@@ -159,7 +159,7 @@ func (g *unpackGuard) entry(h *tar.Header) (bool, error) {
 }
 
 func (g *unpackGuard) full() error {
-	return refuse("unpacked it does not fit on the disk: %d bytes and %d files is all the room that images have", g.bytes,
+	return refuse("unpacked it needs more than the %d bytes and %d files that are free for images", g.bytes,
 		g.inodes)
 }
 

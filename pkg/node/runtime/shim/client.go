@@ -154,7 +154,7 @@ func (c Client) Stream(ctx context.Context, req Request, in io.Reader, out, errs
 			if ctx.Err() != nil {
 				return 0, ctx.Err()
 			}
-			return 0, fmt.Errorf("the session broke off: %w", err)
+			return 0, fmt.Errorf("the connection to the shim ended during the session: %w", err)
 		}
 		switch kind {
 		case FrameOut:

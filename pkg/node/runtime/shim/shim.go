@@ -193,7 +193,7 @@ func ReadHead(r io.Reader, value any) error {
 		return err
 	}
 	if kind != FrameHead {
-		return fmt.Errorf("frame of type %q where a head was due", kind)
+		return fmt.Errorf("frame of type %q instead of a head frame", kind)
 	}
 	return json.Unmarshal(data, value)
 }

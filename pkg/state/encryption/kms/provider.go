@@ -183,7 +183,7 @@ func (p *Provider) ask(ctx context.Context) error {
 		return err
 	}
 	if s.Healthz != "ok" {
-		return fmt.Errorf("it says that it is not healthy: %.1024q", s.Healthz)
+		return fmt.Errorf("the plugin reports that it is not healthy: %.1024q", s.Healthz)
 	}
 	return nil
 }
