@@ -290,7 +290,8 @@ func TestSaveSnapshot(t *testing.T) {
 	file := filepath.Join(dir, "a")
 	require.Equal(t, "archive",
 		commandtest.Output(t, func(out io.Writer) error { return SaveSnapshot(t.Context(), run, "-", out) }))
-	require.Equal(t, "saved "+file+", 7 B. It contains the cluster's keys: keep it as safe as an administrator's credential.\n",
+	require.Equal(t, "saved "+file+", 7 B. It contains the cluster's keys: "+
+		"keep it as safe as an administrator's credential.\n",
 		commandtest.Output(t, func(out io.Writer) error { return SaveSnapshot(t.Context(), run, file, out) }))
 	info, err := os.Stat(file)
 	require.NoError(t, err)

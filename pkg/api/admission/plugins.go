@@ -246,7 +246,7 @@ func Install(p Plugins, r *registry.Registry, clients *local.Clients) error {
 		chain = append(chain, made)
 	}
 	// It cannot be disabled: it prevents nodes from choosing their pods' addresses.
-	chain = append(chain, podRanges{nodeidentifier.NewDefaultNodeIdentifier()})
+	chain = append(chain, ownNode{nodeidentifier.NewDefaultNodeIdentifier()})
 	// As upstream: managed fields that a webhook broke are restored, and what plugins annotate is audited.
 	r.UseAdmission(admission.WithAudit(restoring{reinvoking{admission.NewChainHandler(chain...)}}))
 	return nil

@@ -282,6 +282,17 @@ func TestUpstreamPlugins(t *testing.T) {
 	own.Spec.PodCIDR, own.Spec.PodCIDRs = "10.42.7.0/24", []string{"10.42.7.0/24"}
 	_, err = h.Update(node, v1("Node", "m"), own, metav1.UpdateOptions{})
 	requireStatus(t, err, 403, "a node may not set its own podCIDR")
+
+	// Nor what systems act on: the REST facade sends HTTP requests to the address in this annotation.
+	mine := copied(answer[*corev1.Node](t, res, nil))
+	mine.Annotations = map[string]string{"rest.coracle.dev/address": "169.254.169.254:80"}
+	for _, part := range []string{"", "status"} {
+		_, err = h.Update(node, sub(v1("Node", "m"), part), copied(mine), metav1.UpdateOptions{})
+		requireStatus(t, err, 403, "may not set labels and annotations of *.coracle.dev")
+	}
+	mine.Annotations, mine.Labels = nil, map[string]string{"tasks.coracle.dev/external": "true"}
+	_, err = h.Update(node, v1("Node", "m"), mine, metav1.UpdateOptions{})
+	requireStatus(t, err, 403, "may not set labels and annotations of *.coracle.dev")
 	res, err = h.Update(h.ctx, v1("Node", "m"), own, metav1.UpdateOptions{})
 	own = copied(answer[*corev1.Node](t, res, err))
 	require.Equal(t, "10.42.7.0/24", own.Spec.PodCIDR)

@@ -7,9 +7,9 @@ import (
 )
 
 // empties brings objects into the form that decoding their protobuf gives. Protobuf does not distinguish an empty list
-// or map from a missing one, and inside a list or map it has no missing lists or bytes. JSON does, in fields that it shows
-// although they are empty: without this, clients would see [] until the server restarts and null afterwards, under one
-// resourceVersion. Upstream answers null from the create on.
+// or map from a missing one, and inside a list or map it has no missing lists or bytes. JSON does, in fields that it
+// shows although they are empty: without this, clients would see [] until the server restarts and null afterwards,
+// under one resourceVersion. Upstream answers null from the create on.
 type empties struct{ fields sync.Map } // struct type to []field
 
 // emptiesField is a field that is or contains such a list or map.

@@ -53,7 +53,7 @@ func TestConfigurationsAreUpstreams(t *testing.T) {
 		{config: configured("secrets, '*.*'", box), want: "overlap"},
 		{config: configured("secrets, secrets", box), want: "twice"},
 		{config: configured("'secrets.*'", box), want: "wildcard resource"},
-		{config: configured("'*.extensions'", box), want: "no more"},
+		{config: configured("'*.extensions'", box), want: "removed"},
 		{config: configured("events.events.k8s.io", box), want: "core group"},
 		{config: configured("apiserveripinfo", box), want: "no REST API"},
 		{config: configured("'*.*'", box) + "- resources: [secrets]\n  providers: [" + box + "]\n", want: "no effect"},

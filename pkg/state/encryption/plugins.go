@@ -47,8 +47,8 @@ func (p *Plugins) Run(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			return fmt.Errorf("%w: objects that it encrypted cannot be read. Start the plugin first, outside this cluster (as a "+
-				"unit of systemd, not as a pod), or correct its "+
+			return fmt.Errorf("%w: objects that it encrypted cannot be read. Start the plugin first, outside this cluster (as "+
+				"a unit of systemd, not as a pod), or correct its "+
 				"endpoint in %s", err, p.keeper.cfg.File)
 		}
 	}

@@ -240,7 +240,7 @@ func TestPlanGroup(t *testing.T) {
 			s.Volume.Spec.PersistentVolumeSource = corev1.PersistentVolumeSource{
 				HostPath: &corev1.HostPathVolumeSource{Path: "/x"},
 			}
-		})), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says("need volumes of a CSI driver")},
+		})), op: UpdateGroupStatus, reason: "GroupSnapshotContentCreationFailed", check: says("of a CSI driver")},
 		"one is being deleted": {
 			s: of(sourceNamed("b", func(s *Source) { leaving(s.Claim) })), op: UpdateGroupStatus,
 			reason: "GroupSnapshotContentCreationFailed", check: says("is being deleted"),

@@ -99,7 +99,8 @@ func TestHostileImages(t *testing.T) {
 	for tag, want := range map[string]string{
 		"bomb": "unpacked it needs more", "attributes": "names and attributes", "config": "configuration", "lying-config": "",
 		"disguised-config": "type",
-		"environment":      "environment", "objects": "objects", "manifest": "", "layers": "layers", "disk": "the space that the disk has",
+		"environment":      "environment", "objects": "objects", "manifest": "", "layers": "layers",
+		"disk":                         "the space that the disk has",
 		fmt.Sprint("deep-", maxTree+1): "manifests", "digest": "", "size": "",
 	} {
 		room(48 << 20)
