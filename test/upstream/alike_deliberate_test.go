@@ -2,9 +2,9 @@ package upstream_test
 
 import "regexp"
 
-// known is a difference that is on purpose, or that is known and does not matter to clients.
+// known is a difference that is on purpose, or that does not matter to clients.
 type known struct {
-	// of the case ("configmaps v1: get"), and of the difference ("code: upstream 200 , Coracle 404 text")
+	// in matches the case ("configmaps v1: get"), is the difference ("code: upstream 200 , Coracle 404 text").
 	in, is *regexp.Regexp
 	why    string
 }
@@ -13,9 +13,9 @@ func differs(in, is, why string) known {
 	return known{regexp.MustCompile(in), regexp.MustCompile(is), why}
 }
 
-// deliberate are all differences that are known. The test of everything fails for one that is none any more.
+// deliberate lists all known differences. A run of all cases fails if one of them no longer occurs.
 var deliberate = []known{
-	// What is wrong with a request is said as such, where upstream says that the server is broken.
+	// Coracle reports an error in the request, where upstream reports an internal error.
 	differs(``, `^code: upstream 0 no answer, Coracle 4`, "upstream's handler panics"),
 	differs(``, `^code: upstream 500 .*resourceVersion: Invalid value.*, Coracle 400`,
 		"a bad revision in a query is the client's error"),
@@ -27,8 +27,8 @@ var deliberate = []known{
 		"a malformed patch, binding or Accept header is the client's error"),
 	differs(`^paths: `, `^code: upstream 500 , Coracle 400 (\"unable to determine kind|$)`,
 		"a path that cannot be parsed is the client's error"),
-	// Texts: they say the same, without places in upstream's source and names of Go types, or with more about what is
-	// accepted.
+	// Messages with the same meaning, but without upstream's source locations and Go types, or with more about the
+	// accepted values.
 	differs(``, `^(body.message|code): upstream (406 )?"406: Not Acceptable`,
 		"upstream's router words it; application/* matches JSON (RFC 9110, section 12.5.1)"),
 	differs(``, `^body.message: upstream "415: Unsupported Media Type"`, "upstream's router words it"),

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// callerIn makes this test the caller that is killed: it starts a program in the folder, tells its process and waits.
+// callerIn makes this test the caller that is killed: it starts a program in the folder, prints its PID and waits.
 const callerIn = "CORACLE_TEST_UPSTREAM_CALLER"
 
-// Programs do not outlive a caller that is killed and cleans nothing up.
+// Programs end when their caller is killed without cleaning up.
 func TestProgramsEndWithTheirCaller(t *testing.T) {
 	if dir := os.Getenv(callerIn); dir != "" {
 		p, err := begin(Config{Programs: dir, Dir: dir, Command: exec.CommandContext}, "sleep", []string{"3600"})

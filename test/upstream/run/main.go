@@ -1,4 +1,4 @@
-// Command run runs upstream's programs until it is interrupted, for trials by hand and for scripts:
+// Command run runs upstream's programs until it is interrupted, for scripts and trials by hand:
 //
 //	go run ./test/upstream/run -dir /tmp/up [-controllers] [-scheduler]
 //
