@@ -45,7 +45,7 @@ var (
 func TestStreams(t *testing.T) {
 	for name, c := range map[string]struct {
 		s    Stream
-		want string // of the error; "" for none
+		want string // the error; "" for none
 	}{
 		"after":       {Stream{From: 2, Events: []Event{addedB, changeA}}, ""},
 		"nothing yet": {Stream{From: 2}, ""},
@@ -156,7 +156,7 @@ func TestLists(t *testing.T) {
 
 func TestWrites(t *testing.T) {
 	h := history()
-	h.Writes["c"] = []Op{{State{ID: "c-1"}, false, 0}} // did not happen
+	h.Writes["c"] = []Op{{State{ID: "c-1"}, false, 0}} // the write did not happen
 	require.Empty(t, h.Check())
 	h.Writes["c"][0].Acknowledged = true
 	require.ErrorContains(t, errors.Join(h.Check()...), "was acknowledged, but the next change is none")
