@@ -81,7 +81,7 @@ func lyingRegistry(t *testing.T, c *cluster) {
 	}
 }
 
-// A tenant's image pull secret is for one registry. Another registry asks for credentials, and gets none.
+// A tenant's image pull secret is for one registry. Another registry asks for credentials and must get none.
 func foreignRegistry(t *testing.T, c *cluster) {
 	var asked, given atomic.Int64
 	port := c.serve(t, func(w http.ResponseWriter, req *http.Request) {
