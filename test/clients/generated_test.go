@@ -17,8 +17,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestGeneratedClient generates a client from the server's OpenAPI documents for the core and apps groups, compiles a
-// program that uses it, and runs that against the server. It also validates all documents. A list declared with the
+// TestGeneratedClient validates the server's OpenAPI documents, generates a client from the documents of the core
+// and apps groups, compiles a program that uses it, and runs that against the server. A list declared with the
 // wrong type would not compile.
 func TestGeneratedClient(t *testing.T) {
 	h := host.New(t)
@@ -99,7 +99,7 @@ func module(t *testing.T) string {
 	return dir
 }
 
-// foreign runs a command in that module.
+// foreign runs a command in the module with the clients.
 func foreign(t *testing.T, args ...string) {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), args[0], args[1:]...)
