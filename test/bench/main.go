@@ -2,8 +2,7 @@
 //
 //	bench -kubeconfig FILE [-image IMAGE] [-pids 1,2] [-start 'COMMAND'] [-only create,list] [-o json]
 //
-// It works in namespaces whose names begin with "bench-", and deletes them. It imports client-go and nothing of
-// Coracle.
+// It works in namespaces whose names begin with "bench-", and deletes them.
 package main
 
 import (
@@ -64,7 +63,7 @@ func main() {
 	}
 }
 
-// group is a part of the measurements that can be named.
+// group is a set of measurements that -only can select.
 type group struct {
 	name string
 	run  func(context.Context, *cluster) ([]figure, error)
@@ -206,7 +205,7 @@ func bench(ctx context.Context, args []string, out, progress io.Writer) error {
 	return errors.Join(err, print(out, o.output, figures))
 }
 
-// measure runs the groups that are on, and returns what was measured also if one of them failed.
+// measure runs the selected groups. It also returns figures if a group failed.
 func measure(ctx context.Context, o options, groups []group, on func(string) bool,
 	progress io.Writer) (figures []figure, failed error) {
 	if o.start != "" && on("start") {

@@ -88,7 +88,7 @@ func TestProcess(t *testing.T) {
 	require.Contains(t, withChildren([]int{os.Getppid()}), os.Getpid())
 }
 
-// What a command has used counts for its parent after it has ended, too.
+// The processor time of a child still counts for its parent after the child has ended.
 func TestUsage(t *testing.T) {
 	k := &kontrolBench{cluster: &cluster{options: options{children: true}}}
 	before := k.used()
@@ -101,7 +101,7 @@ func TestUsage(t *testing.T) {
 	k.per(1, "try", before)
 	require.Len(t, k.figures, 1)
 
-	k.options.pids = fmt.Sprint(c.Process.Pid) // it has ended
+	k.options.pids = fmt.Sprint(c.Process.Pid) // the process has ended
 	require.False(t, k.used()[0].known)
 	before[0].known = true
 	k.per(1, "try", before)

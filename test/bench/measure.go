@@ -23,7 +23,7 @@ func namespace(name string) *corev1.Namespace {
 	return &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
 }
 
-// percentile of durations by nearest rank; p is 0 to 100.
+// percentile returns a percentile by nearest rank; p is 0 to 100.
 func percentile(all []time.Duration, p float64) time.Duration {
 	if len(all) == 0 {
 		return 0
@@ -93,7 +93,8 @@ func (c *cluster) pod(name string) *corev1.Pod {
 	}
 }
 
-// running creates pods, all at once, and returns when each one started to run. change, if not nil, changes each before.
+// running creates pods concurrently, and returns when each started to run. change, if not nil, modifies each pod
+// first.
 func (c *cluster) running(ctx context.Context, ns string, change func(*corev1.Pod),
 	names ...string) (map[string]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
@@ -148,7 +149,7 @@ func (c *cluster) running(ctx context.Context, ns string, change func(*corev1.Po
 	return took, errors.Join(errs...)
 }
 
-// oneByOne runs 20 pods, and 20 with a user namespace, one after the other, in turn.
+// oneByOne runs 20 pods without and 20 with a user namespace, alternately and in sequence.
 func oneByOne(ctx context.Context, c *cluster) (figures []figure, err error) {
 	var all, own []time.Duration
 	err = c.within(ctx, func(ns string) error {
