@@ -84,8 +84,8 @@ spec:
   rules: [{host: secure.example.com, http: {paths: [{path: /, pathType: Exact, backend: {service: {name: web, port: {number: 80}}}}]}}]
 `
 
-// lan puts a switch between two machines that are wired to each other, and returns the name of a third machine's
-// namespace, at 198.51.100.4.
+// lan inserts a switch between two directly connected machines, and returns the network namespace of a third
+// machine at 198.51.100.4.
 func lan(t *testing.T, h, other *host.Host) string {
 	wire, client := h.Name+"s", h.Name+"c"
 	for _, name := range []string{wire, client} {
@@ -109,8 +109,8 @@ func lan(t *testing.T, h, other *host.Host) string {
 	return client
 }
 
-// TestLoadBalancerAndIngress checks services and Ingresses from another machine of the link: addresses of the pool that
-// are found by ARP, that stay over a restart, and that move from a machine that dies; and the Ingress proxy with TLS,
+// TestLoadBalancerAndIngress checks services and Ingresses from another machine of the link. Load balancer
+// addresses answer ARP, stay over a restart, and move away from a machine that dies. The Ingress proxy handles TLS,
 // upgrades, HTTP/2, and changes under load.
 func TestLoadBalancerAndIngress(t *testing.T) {
 	h := host.New(t)
@@ -301,7 +301,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 	})
 }
 
-// from dials an address from a machine, whatever the URL's host is.
+// from returns a dialer that dials an address from a machine, whatever the URL's host is.
 func from(h *host.Host, address string) func(context.Context, string, string) (net.Conn, error) {
 	return func(ctx context.Context, _, _ string) (c net.Conn, err error) {
 		return c, h.InNetwork(func() error {
@@ -329,7 +329,7 @@ func backend(t *testing.T, h *host.Host) {
 				}
 				defer c.Close()
 				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
-				_, _ = io.Copy(c, b) // what came early, and the rest
+				_, _ = io.Copy(c, b) // the buffered bytes, then the rest
 			case "/echo":
 				w.Header().Set("Trailer", "Grpc-Status")
 				_ = http.NewResponseController(w).Flush()
@@ -368,7 +368,7 @@ func pairFor(t *testing.T) (cert, key []byte) {
 	})
 }
 
-// stringer is evaluated when it is printed.
+// stringer evaluates the function only when it is printed.
 type stringer func() string
 
 func (s stringer) String() string { return s() }

@@ -30,8 +30,8 @@ func buildbarnImages(t *testing.T) []string {
 	return archives
 }
 
-// loadBuildbarn loads the archives on a host, and says which images there are. It returns whether the browser is among
-// them, which `make buildbarn-images` cannot compile.
+// loadBuildbarn loads the archives on a host and logs the images. It returns whether they include the browser,
+// which `make buildbarn-images` cannot compile.
 func loadBuildbarn(t *testing.T, h *host.Host) (browser bool) {
 	t.Helper()
 	archives := buildbarnImages(t)

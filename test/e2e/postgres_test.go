@@ -16,8 +16,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestPostgreSQL: a real database on a joined machine keeps each row that it acknowledged, while the server, the agent
-// and the database are killed in turn.
+// TestPostgreSQL checks that a real database on a joined machine keeps each acknowledged row while the server, the
+// agent and the database are killed in turn.
 func TestPostgreSQL(t *testing.T) {
 	if os.Getenv("CORACLE_TEST_DATABASE") == "" {
 		t.Skip("CORACLE_TEST_DATABASE is not set: make database")
@@ -49,7 +49,7 @@ func TestPostgreSQL(t *testing.T) {
 	require.NoError(t, err)
 
 	acknowledged, next := map[int]bool{}, 0
-	// insert inserts rows until some more are acknowledged; which of the others arrived is not known.
+	// insert inserts rows until more of them are acknowledged. An unacknowledged row may or may not exist.
 	insert := func(more int) {
 		t.Helper()
 		deadline := time.Now().Add(2 * host.Patience)
@@ -95,7 +95,7 @@ func TestPostgreSQL(t *testing.T) {
 
 	inside, cancel := context.WithCancel(t.Context())
 	writing := make(chan struct{})
-	go func() { // rows on their way while it is killed
+	go func() { // rows in flight during the kill
 		defer close(writing)
 		for inside.Err() == nil {
 			if n := next; len(acknowledged) < 1000 {
@@ -127,7 +127,7 @@ func TestPostgreSQL(t *testing.T) {
 	insert(5)
 	check("another pod")
 
-	// Everything at once.
+	// Kill all of them together.
 	all := podProcesses(t, h.Ctl("get pod postgres-0 -o jsonpath={.metadata.uid}"))
 	h.Kill()
 	machine.kill()

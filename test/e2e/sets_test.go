@@ -40,7 +40,7 @@ spec:
       containers: [{name: c, image: "busybox:1.36", command: [sh, -c, "trap exit TERM; while true; do sleep 1 & wait; done"]}]
 `
 
-// TestSets is the life of a StatefulSet and a DaemonSet as a user of kubectl sees it.
+// TestSets follows the life of a StatefulSet and a DaemonSet with kubectl.
 func TestSets(t *testing.T) {
 	h := host.New(t)
 	h.Start()

@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestStaticPods: pods of a joined machine's manifests run and are continued while no server answers and the agent is
-// killed, and the API shows them again when it is back.
+// TestStaticPods checks that a joined machine's static pods start and keep running while no server answers and the
+// agent is killed, and that the API shows them again when it is back.
 func TestStaticPods(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()
@@ -56,7 +56,7 @@ spec:
 			"refused.yaml: static pods may not reference secrets")
 	}, host.Patience, 100*time.Millisecond)
 
-	// Nothing is left but the containers; the next agent finds no server.
+	// Only the containers remain. The next agent finds no server.
 	a.kill()
 	h.Kill()
 	manifest("second", "")

@@ -28,7 +28,7 @@ spec:
   containers: [{name: c, image: "busybox:1.36", command: [sh, -c, "while true; do sleep 1 & wait; done"], volumeMounts: [{name: data, mountPath: /data}]}]
 `
 
-// localVolumes lists the directories of volumes on the host.
+// localVolumes returns the directories of local volumes on the host.
 func localVolumes(t *testing.T, h *host.Host) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(h.DataDir, "agent/local-volumes/*"))
@@ -36,8 +36,8 @@ func localVolumes(t *testing.T, h *host.Host) []string {
 	return found
 }
 
-// TestStorage is the life of a claim: provisioned for its first pod, kept over kill -9 and the pod's replacement,
-// expanded, protected while it is used, and gone without a trace once it is deleted.
+// TestStorage follows the life of a claim: provisioned for its first pod, kept over SIGKILL and the pod's
+// replacement, expanded, protected while in use, and removed completely once deleted.
 func TestStorage(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -127,12 +127,12 @@ spec:
   volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}]
 `
 
-// TestStatefulStorage: each pod of a set has a claim that waits for it while the set is scaled down, and goes with the
-// set as its policy says; ephemeral volumes go with their pods.
+// TestStatefulStorage checks that a set's claims stay while the set is scaled down and are deleted with the set as
+// its policy says. Ephemeral volumes are deleted with their pods.
 func TestStatefulStorage(t *testing.T) {
 	h := host.New(t)
 	h.Start()
-	starts := func(want string) { // of the programs of db-1, which runs before its program says so
+	starts := func(want string) { // db-1 is Running before it has recorded its start
 		t.Helper()
 		require.Eventually(t, func() bool {
 			out, err := h.Try("ctl", "exec", "db-1", "--", "cat", "/data/starts")
@@ -163,7 +163,8 @@ func TestStatefulStorage(t *testing.T) {
 	require.Empty(t, localVolumes(t, h))
 }
 
-// TestVolumeIsRemovedAfterKill: a volume whose node is away when its claim is deleted is removed when the node is back.
+// TestVolumeIsRemovedAfterKill checks that a volume whose claim is deleted while its node is down is removed when
+// the node returns.
 func TestVolumeIsRemovedAfterKill(t *testing.T) {
 	h := host.New(t)
 	h.Start()

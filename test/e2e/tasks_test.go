@@ -15,7 +15,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// taskUntil waits for a condition of a task, which kubectl follows by a watch.
+// taskUntil waits with kubectl wait until a field of a task has a value.
 func taskUntil(h *host.Host, name, path, value string) {
 	h.Ctl(fmt.Sprintf("wait task/%s --for=jsonpath={%s}=%s --timeout=120s", name, path, value))
 }
@@ -26,7 +26,7 @@ func readTask(t *testing.T, h *host.Host, name string) (task tasks.Task) {
 	return task
 }
 
-// exitCode runs a command that fails, and returns its output and its exit code.
+// exitCode runs a command that must fail, and returns its output and exit code.
 func exitCode(t *testing.T, h *host.Host, args ...string) (string, int) {
 	t.Helper()
 	out, err := h.Try(args...)
@@ -35,7 +35,7 @@ func exitCode(t *testing.T, h *host.Host, args ...string) (string, int) {
 	return out, exit.ExitCode()
 }
 
-// TestTasks: the life of tasks as their users see it, on real containers.
+// TestTasks follows the life of tasks on real containers with the commands that users run.
 func TestTasks(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -148,8 +148,8 @@ spec:
 	})
 }
 
-// TestTasksSurviveKills: every task ends in exactly one terminal phase with the truth in it, whatever is killed while
-// they flow.
+// TestTasksSurviveKills checks that every task ends in exactly one terminal phase with its true result while
+// processes are killed.
 func TestTasksSurviveKills(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -161,7 +161,7 @@ func TestTasksSurviveKills(t *testing.T) {
 			"[ $((TASK_INDEX % 10)) != 9 ]")
 	}
 	for range 3 {
-		taskUntil(h, fmt.Sprint("flow", arrays-1), ".status.phase", "Running") // the one that ends last
+		taskUntil(h, fmt.Sprint("flow", arrays-1), ".status.phase", "Running") // the array that ends last
 		h.Kill()
 		h.Run("start")
 		killShim(h)

@@ -13,8 +13,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// usersManifest has a pod with a user namespace and every kind of volume, and another of that kind beside it. The
-// claim's volume has a file of ID 7.
+// usersManifest has a pod with a user namespace and every kind of volume, and a second pod with a user namespace.
+// The claim's volume has a file with owner ID 7.
 const usersManifest = `
 apiVersion: v1
 kind: ConfigMap
@@ -89,7 +89,7 @@ spec:
   - {name: shared, persistentVolumeClaim: {claimName: shared}}
 `
 
-// firstID returns the first of a pod's IDs on the machine.
+// firstID returns the first ID on the machine of a pod's user namespace.
 func firstID(t *testing.T, h *host.Host, pod string) string {
 	t.Helper()
 	fields := strings.Fields(h.Run("ctl", "exec", pod, "--", "cat", "/proc/self/uid_map"))
@@ -99,7 +99,7 @@ func firstID(t *testing.T, h *host.Host, pod string) string {
 	return fields[1]
 }
 
-// TestUserNamespaces follows upstream's tests of KEP-127 and KEP-4265, and goes on over a kill.
+// TestUserNamespaces follows upstream's tests of KEP-127 and KEP-4265, and repeats checks after a kill.
 func TestUserNamespaces(t *testing.T) {
 	h := host.New(t)
 	h.Start()
@@ -121,7 +121,7 @@ func TestUserNamespaces(t *testing.T) {
 		require.Equal(t, sh("own", "main", "cat /proc/self/uid_map"), sh("own", "user", "cat /proc/self/gid_map"))
 	})
 	t.Run("files belong to whom one expects", func(t *testing.T) {
-		// Of the volumes made of objects: root inside, and the pod's fsGroup.
+		// Files of volumes made from objects belong to the pod's root and its fsGroup.
 		require.Equal(t, "0:200", sh("own", "main", "find /vol -type f -exec stat -c %u:%g {} + | sort -u"))
 		require.Equal(t, "440", sh("own", "main", "stat -Lc %a /vol/secret/k"))
 		require.Equal(t, "0:0", sh("own", "main", "stat -c %u:%g /image/bin/busybox"))
@@ -225,7 +225,7 @@ spec:
 	})
 	h.Ctl("delete pods --all --grace-period=0")
 	h.Ctl("delete namespace restricted")
-	// The pod of the namespace has no grace period: its object is gone before what it used.
+	// The namespace's pod has no grace period: its object is deleted before its resources are released.
 	require.Eventually(t, func() bool {
 		left, err := filepath.Glob(filepath.Join(h.RunDir, "network/ns/*"))
 		return err == nil && len(left) == 0
