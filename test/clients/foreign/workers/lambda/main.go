@@ -15,7 +15,7 @@ type event struct{ Name string }
 
 type reply struct {
 	Greeting, RequestID string
-	Left                bool // whether the context has a deadline
+	Left                bool // whether more than a second remains until the deadline
 }
 
 func main() {
