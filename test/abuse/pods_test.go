@@ -198,8 +198,7 @@ func forkBomb(t *testing.T, c *cluster) {
 	c.until(t, "neighbor", "ended", ended)
 }
 
-// A pod with a shared PID namespace can neither reach the machine through the pause process nor overwrite its
-// program.
+// A pod with a shared PID namespace can neither reach the machine through the pause process nor overwrite its program.
 func writeToProcess1(t *testing.T, c *cluster) {
 	share := true
 	c.pod(t, "shared",

@@ -32,8 +32,7 @@ var allowedGoroutines = map[string]string{
 	"pkg/base/run/runtest":             "the tests that import it do",
 }
 
-// TestGoroutinesAreLookedFor checks that the tests of each package import goleak if its code or tests start
-// goroutines.
+// TestGoroutinesAreLookedFor checks that the tests of each package import goleak if its code or tests start goroutines.
 func TestGoroutinesAreLookedFor(t *testing.T) {
 	const root = "../.."
 	starts, looks := map[string]bool{}, map[string]bool{}

@@ -14,8 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The limits for code that is read in one go. Test functions and files may be longer, because tables have no
-// branches.
+// The limits for code that is read in one go. Test functions and files may be longer, because tables have no branches.
 const (
 	maxColumns       = 120
 	maxFunctionLines = 80

@@ -128,8 +128,7 @@ func metric(text []byte, name string) (float64, error) {
 	return 0, fmt.Errorf("the metrics have no %s", name)
 }
 
-// usage is the processor time that processes have used. known is false without processes or if one of them has
-// ended.
+// usage is the processor time that processes have used. known is false without processes or if one of them has ended.
 type usage struct {
 	time.Duration
 	known bool

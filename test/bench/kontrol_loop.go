@@ -111,8 +111,7 @@ func (k *kontrolBench) loop(ctx context.Context) error {
 // plainWriters is how many requests the plain loop sends concurrently.
 const plainWriters = 32
 
-// plain measures a loop that only sends the same applies to the same target: the limit of the target and this
-// machine.
+// plain measures a loop that only sends the same applies to the same target: the limit of the target and this machine.
 func (k *kontrolBench) plain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, kontrolTime)
 	defer cancel()

@@ -117,8 +117,7 @@ func (g *gets) one(ctx context.Context) {
 	g.took = append(g.took, time.Since(began))
 }
 
-// resident returns the resident memory of -pids in MB, and notes how much of it is anonymous; the rest is file
-// pages.
+// resident returns the resident memory of -pids in MB, and notes how much of it is anonymous; the rest is file pages.
 func (c *cluster) resident(name string) (f figure, err error) {
 	pids, err := c.processes()
 	if err != nil {

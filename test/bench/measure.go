@@ -93,8 +93,7 @@ func (c *cluster) pod(name string) *corev1.Pod {
 	}
 }
 
-// running creates pods concurrently, and returns when each started to run. change, if not nil, modifies each pod
-// first.
+// running creates pods concurrently, and returns when each started to run. change, if not nil, modifies each pod first.
 func (c *cluster) running(ctx context.Context, ns string, change func(*corev1.Pod),
 	names ...string) (map[string]time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)

@@ -203,8 +203,7 @@ func until(ctx context.Context, f func(context.Context) (int, error)) error {
 	}
 }
 
-// load calls f from n goroutines for messageTime, and returns the successes per second and the duration of each
-// call.
+// load calls f from n goroutines for messageTime, and returns the successes per second and the duration of each call.
 func load(ctx context.Context, n int, f func(context.Context) (int, error)) (rate float64, took []time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, messageTime)
 	defer cancel()

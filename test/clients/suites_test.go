@@ -37,9 +37,8 @@ const suitePatience = 6 * time.Minute
 // TestControllerRuntime runs controller-runtime's unmodified test suites in their folders. KUBEBUILDER_ASSETS is a
 // folder with three links to the binary. controller-runtime.txt lists the tests that fail, with reasons.
 //
-// CORACLE_TEST_SUITES names the suites to run, separated by commas (default all). CORACLE_TEST_BESIDE names a
-// folder with upstream's kube-apiserver, etcd and kubectl: each suite then runs with those too, and the log has
-// both times.
+// CORACLE_TEST_SUITES names the suites to run, separated by commas (default all). CORACLE_TEST_BESIDE names a folder
+// with upstream's kube-apiserver, etcd and kubectl: each suite then runs with those too, and the log has both times.
 func TestControllerRuntime(t *testing.T) {
 	known := readKnown(t)
 	ours, beside := assets(t), os.Getenv("CORACLE_TEST_BESIDE")

@@ -15,9 +15,8 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestMetricsOfAnAdapter checks an aggregated metrics server: an autoscaler uses its external and object metrics,
-// and deleting a namespace deletes the namespace's objects there. When that server is dead, the namespace is still
-// deleted.
+// TestMetricsOfAnAdapter checks an aggregated metrics server: an autoscaler uses its external and object metrics, and
+// deleting a namespace deletes the namespace's objects there. When that server is dead, the namespace is still deleted.
 func TestMetricsOfAnAdapter(t *testing.T) {
 	h := host.New(t)
 	h.Run("start")

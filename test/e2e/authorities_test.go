@@ -13,8 +13,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// TestAuthoritiesAreReplaced replaces the CAs of a running cluster of two machines, and kills the server in each
-// phase.
+// TestAuthoritiesAreReplaced replaces the CAs of a running cluster of two machines, and kills the server in each phase.
 func TestAuthoritiesAreReplaced(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()

@@ -108,8 +108,7 @@ spec:
 
 // TestBlockVolumes gives containers block volumes as devices: local volumes, a driver's, and provisioned ones.
 // Containers get no more access than they asked for. The binary is killed while the volumes are in use. Provisioned
-// volumes are expanded and copied, and leave nothing behind. A full volume is reported, and again when it has
-// space.
+// volumes are expanded and copied, and leave nothing behind. A full volume is reported, and again when it has space.
 func TestBlockVolumes(t *testing.T) {
 	h := host.New(t)
 	devices := make([]string, 2)

@@ -221,8 +221,7 @@ spec:
 	f.smoke()
 }
 
-// TestBuildbarnManual runs the manual's shell blocks about build farms: a farm from one object, and one from its
-// parts.
+// TestBuildbarnManual runs the manual's shell blocks about build farms: a farm from one object, and one from its parts.
 func TestBuildbarnManual(t *testing.T) {
 	buildbarnImages(t)
 	h := host.New(t)
@@ -376,8 +375,7 @@ func (f *buildFarm) staying(selector ...string) (names []string) {
 	return names
 }
 
-// load builds one action after the other until stop, which returns how many succeeded. A failed action fails the
-// test.
+// load builds one action after the other until stop, which returns how many succeeded. A failed action fails the test.
 func (f *buildFarm) load() (stop func() int) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	done, n := make(chan error, 1), 0

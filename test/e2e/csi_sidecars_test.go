@@ -321,10 +321,9 @@ spec:
   volumes: [{name: data, persistentVolumeClaim: {claimName: regained}}]
 `
 
-// TestSidecars follows the life of volumes of a driver with upstream's own sidecars, deployed like the public
-// hostpath driver. The driver's pod, the server and the node are restarted while the volumes are in use. In the end
-// nothing of the volumes may remain. It uses the hostpath driver if an image of it exists, otherwise the tests'
-// own.
+// TestSidecars follows the life of volumes of a driver with upstream's own sidecars, deployed like the public hostpath
+// driver. The driver's pod, the server and the node are restarted while the volumes are in use. In the end nothing of
+// the volumes may remain. It uses the hostpath driver if an image of it exists, otherwise the tests' own.
 func TestSidecars(t *testing.T) {
 	archives := csiImages(t)
 	h := host.New(t)

@@ -266,8 +266,7 @@ func TestNamesAreKept(t *testing.T) {
 	require.NotEqual(t, first, node())
 }
 
-// TestTokens checks that a token is accepted until it is revoked, and that it can be passed outside the command
-// line.
+// TestTokens checks that a token is accepted until it is revoked, and that it can be passed outside the command line.
 func TestTokens(t *testing.T) {
 	h := host.New(t)
 	other := h.Beside()

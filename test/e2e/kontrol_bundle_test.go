@@ -71,8 +71,7 @@ spec: {local: true}
 	require.Regexp(t, `(?m)^edge +Synced `, hub.Run("kontrol", "describe", "bundle/shop"))
 	require.Equal(t, "bundle shop unchanged: 3 objects in 2 waves\n", hub.Run("kontrol", "push", dir))
 
-	// The first cluster (edge sorts before this) refuses a field. Its second wave and the other cluster stay
-	// unchanged.
+	// The first cluster (edge sorts before this) refuses a field. Its second wave and the other cluster stay unchanged.
 	shop(t, dir, "{a: b}")
 	hub.Run("kontrol", "push", dir)
 	hub.Run("kontrol", "wait", "bundle/shop", "--for", "Failed")

@@ -48,9 +48,8 @@ func aside(t *testing.T, h *host.Host, text string, args ...string) (kill func()
 	return func() { stop(syscall.SIGKILL) }
 }
 
-// TestUpstreamAPIServerWithOurParts runs scheduler and controllers as separate processes against upstream's API
-// server. Pods are created, bound and counted, deleted objects are collected, and a standby replaces a killed
-// process.
+// TestUpstreamAPIServerWithOurParts runs scheduler and controllers as separate processes against upstream's API server.
+// Pods are created, bound and counted, deleted objects are collected, and a standby replaces a killed process.
 func TestUpstreamAPIServerWithOurParts(t *testing.T) {
 	upstream.Needs(t)
 	h := host.New(t)

@@ -43,8 +43,7 @@ func completeUnheard(t *testing.T) {
 	}, host.Patience, 10*time.Millisecond)
 }
 
-// tornElsewhere checks that the task's second attempt ran on this machine, and that the task has that attempt's
-// result.
+// tornElsewhere checks that the task's second attempt ran on this machine, and that the task has that attempt's result.
 func tornElsewhere(t *testing.T, h, other *host.Host) {
 	t.Helper()
 	taskUntil(h, "torn", ".status.phase", "Failed")

@@ -79,8 +79,7 @@ func newFlow(t *testing.T, h *host.Host, node string) *flow {
 	return f
 }
 
-// send sends messages to both pools in the background until each has accepted at least each messages and the test
-// has made its kills.
+// send sends messages to both pools in the background until each pool has accepted the given number.
 func (f *flow) send(s *sender, each int) {
 	for _, name := range []string{"once", "least"} {
 		f.all.Go(func() {

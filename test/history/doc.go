@@ -3,7 +3,6 @@
 // of changes, and each client must have seen its part of that history completely, in order and once. Each key has
 // one writer, so the history follows without a search.
 //
-// It imports no package of Coracle, so it can check any API server; test/robustness has the clients. Its invariant:
-// in an accepted history no client missed an event or saw one twice, up to the last revision that the client
-// received.
+// It imports no package of Coracle, so it can check any API server; test/robustness has the clients. Its invariant: in
+// an accepted history no client missed an event or saw one twice, up to the last revision that the client received.
 package history

@@ -104,8 +104,7 @@ func (c *checker) streamed(s *Stream) {
 	}
 }
 
-// anywhere looks for a revision at which the first events are the state and the other events are the changes after
-// it.
+// anywhere looks for a revision at which the first events are the state and the other events are the changes after it.
 func (c *checker) anywhere(s *Stream) {
 	items := map[string]Item{}
 	var newest int64

@@ -65,10 +65,9 @@ func authority(c *x509.Certificate) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw})
 }
 
-// TestMinutesOffline cuts off or silences clusters, pushed and pulled ones, for the duration in
-// CORACLE_TEST_OFFLINE, such as 4m (hack/nightly.sh fleet). Meanwhile the desired state and the clusters' objects
-// change. Once they are back, the clusters must get everything, Kontrol must see and repair the changes there, and
-// must not list anything again.
+// TestMinutesOffline cuts off or silences clusters, pushed and pulled ones, for the duration in CORACLE_TEST_OFFLINE,
+// such as 4m (hack/nightly.sh fleet). Meanwhile the desired state and the clusters' objects change. Once they are back,
+// the clusters must get everything, Kontrol must see and repair the changes there, and must not list anything again.
 func TestMinutesOffline(t *testing.T) {
 	if os.Getenv("CORACLE_TEST_OFFLINE") == "" {
 		t.Skip("it takes minutes: CORACLE_TEST_OFFLINE=4m, as hack/nightly.sh fleet does")

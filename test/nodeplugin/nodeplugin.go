@@ -1,5 +1,4 @@
-// Package nodeplugin is shared by the test drivers of nodes: it serves their sockets and registers them with the
-// agent.
+// Package nodeplugin is shared by the test drivers of nodes: it serves their sockets and registers them with the agent.
 package nodeplugin
 
 import (

@@ -56,8 +56,7 @@ func TestNoAcknowledgedWriteIsLost(t *testing.T) {
 	require.Positive(t, total)
 }
 
-// state is the knowledge of one writer: the values of its objects, and the objects whose last write got no
-// response.
+// state is the knowledge of one writer: the values of its objects, and the objects whose last write got no response.
 type state struct {
 	have         map[string]string
 	unknown      map[string]bool

@@ -28,9 +28,8 @@ type etcdEvents struct {
 	}
 }
 
-// truth records the changes that etcd itself reports, until the context is done: a client that must list after a
-// kill does not see deletions. It returns when etcd has created the watch. ended is closed when the recording has
-// ended.
+// truth records the changes that etcd itself reports, until the context is done: a client that must list after a kill
+// does not see deletions. It returns when etcd has created the watch. ended is closed when the recording has ended.
 func (e *elsewhere) truth(ctx context.Context, c *crowd) (ended <-chan struct{}) {
 	prefix := "/registry/configmaps/" + crowdNamespace
 	body, err := json.Marshal(map[string]any{

@@ -20,8 +20,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// counting counts the lists of ConfigMaps: requests for the collection without watch, and watches with initial
-// events.
+// counting counts the lists of ConfigMaps: requests for the collection without watch, and watches with initial events.
 type counting struct {
 	http.RoundTripper
 	lists atomic.Int32

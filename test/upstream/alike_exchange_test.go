@@ -140,8 +140,7 @@ func (s *server) remember(doc any) {
 	}
 }
 
-// documents decodes a body: one document, or the events of a watch. A body in an unknown encoding becomes one
-// string.
+// documents decodes a body: one document, or the events of a watch. A body in an unknown encoding becomes one string.
 func documents(contentType string, raw []byte) []any {
 	var all []any
 	switch {

@@ -782,8 +782,7 @@ func scales() (all []exchange) {
 		exchange{"delete it", "DELETE", at, "", nil})
 }
 
-// fieldSelectors are lists by every field that upstream selects by, on every kind with such fields and on some
-// without.
+// fieldSelectors are lists by every field that upstream selects by, on every kind with such fields and on some without.
 func fieldSelectors() (all []exchange) {
 	labels := []string{
 		"metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.restartPolicy", "spec.schedulerName",

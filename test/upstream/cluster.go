@@ -51,8 +51,7 @@ type Config struct {
 	// Bare gives the API server only flags that Coracle's link kube-apiserver also has, and no service account
 	// admission, so that Programs may contain that link.
 	Bare bool
-	// Flags are more flags for a program, by its name. They follow the flags of Start; the last of equal flags
-	// counts.
+	// Flags are more flags for a program, by its name. They follow the flags of Start; the last of equal flags counts.
 	Flags map[string][]string
 	// Command makes a command on this machine. Default exec.CommandContext.
 	Command func(ctx context.Context, name string, args ...string) *exec.Cmd

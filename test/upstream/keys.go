@@ -17,8 +17,7 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// frontProxy is the name in the client certificate with which the API server forwards user names to extension
-// servers.
+// frontProxy is the name in the client certificate with which the API server forwards user names to extension servers.
 const frontProxy = "front-proxy-client"
 
 // users are the users whose kubeconfigs are written, by file name.

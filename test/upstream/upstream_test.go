@@ -40,8 +40,7 @@ func TestModulesArePinnedAlike(t *testing.T) {
 	}
 }
 
-// TestUpstreamRuns checks the programs themselves: controllers create a Deployment's pod and the scheduler binds
-// it.
+// TestUpstreamRuns checks the programs themselves: controllers create a Deployment's pod and the scheduler binds it.
 func TestUpstreamRuns(t *testing.T) {
 	upstream.Needs(t)
 	cluster := upstream.New(t, host.New(t), upstream.Config{Controllers: true, Scheduler: true})

@@ -1,5 +1,4 @@
-// Package documents validates a server's OpenAPI documents, files in $DOCUMENTS, with validators that generators
-// use.
+// Package documents validates a server's OpenAPI documents, files in $DOCUMENTS, with validators that generators use.
 package documents
 
 import (
