@@ -11,7 +11,7 @@ import (
 	"google.golang.org/protobuf/types/descriptorpb"
 )
 
-// TestEmbeddedSchemaIsThatOfThePinnedModules tells when the versions in go.mod have changed and the file has not.
+// The test fails when the versions in go.mod have changed and the embedded file has not.
 func TestEmbeddedSchemaIsThatOfThePinnedModules(t *testing.T) {
 	packed, err := os.ReadFile("../../../pkg/systems/buildbarn/schema/buildbarn.binpb.gz")
 	if err != nil {

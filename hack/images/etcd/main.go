@@ -1,6 +1,6 @@
-// Command etcd is the program of the database example: etcd as a StatefulSet. "etcd serve" is one member, whose name
-// and peers follow from the variables POD_NAME, SERVICE and MEMBERS; "etcd put KEY VALUE", "etcd get KEY" and "etcd
-// leader" are a client of the server at ENDPOINT.
+// Command etcd is the program of the database example: etcd as a StatefulSet. "etcd serve" is one member, whose
+// name and peers follow from the variables POD_NAME, SERVICE and MEMBERS. "etcd put KEY VALUE", "etcd get KEY" and
+// "etcd leader" are clients of the server at ENDPOINT.
 package main
 
 import (
@@ -69,7 +69,7 @@ func serve(ctx context.Context) error {
 	}
 }
 
-// config is the configuration of the member in a StatefulSet's pod.
+// config returns the configuration of the member in a StatefulSet's pod.
 func config(pod, service, members string) (*embed.Config, error) {
 	count, err := strconv.Atoi(members)
 	dash := strings.LastIndexByte(pod, '-')
@@ -93,7 +93,7 @@ func config(pod, service, members string) (*embed.Config, error) {
 	return c, nil
 }
 
-// with calls a function with a client, for at most half a minute.
+// with calls a function with a client and a timeout of half a minute.
 func with(ctx context.Context, call func(context.Context, *clientv3.Client) error) error {
 	endpoint := os.Getenv("ENDPOINT")
 	if endpoint == "" {
@@ -121,7 +121,7 @@ func get(ctx context.Context, c *clientv3.Client, key string) error {
 	return nil
 }
 
-// leader prints the name of the member that leads.
+// leader prints the name of the leading member.
 func leader(ctx context.Context, c *clientv3.Client) error {
 	status, err := c.Status(ctx, c.Endpoints()[0])
 	if err != nil {
