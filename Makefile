@@ -1,4 +1,4 @@
-# Coracle's commands. `make start` and `make test` are all that most people need.
+# `make start` and `make test` are all that most people need.
 
 SHELL := /bin/bash
 BIN   := bin/coracle
@@ -10,12 +10,12 @@ DATABASE := dist/images-database/postgres.tar
 BUILDBARN := dist/images-buildbarn
 CSI := dist/images-csi
 GOFLAGS_SHIM := -trimpath -tags "netgo osusergo seccomp" -ldflags "-s -w -linkmode external -extldflags -static"
-# kubectl inside says which release it is.
+# The embedded kubectl reports this release.
 KUBERNETES := $(shell sed -n 's/.*Kubernetes = "\(.*\)"/\1/p' pkg/base/version/version.go)
 KUBECTL    := k8s.io/component-base/version
-# Tools are built with the flags of the binary, so that what they share is compiled once.
+# Tools have the binary's flags, so that shared packages are compiled once.
 TOOL := CGO_ENABLED=0 go run -trimpath
-# The stamp is made when it is needed, which is not at each make.
+# A recursive variable: hack/stamp.sh runs only when a build needs it.
 GOFLAGS_BIN = -trimpath -ldflags "-s -w -X $(KUBECTL).gitVersion=$(KUBERNETES) -X $(KUBECTL).gitMajor=1 -X $(KUBECTL).gitMinor=$(word 2,$(subst ., ,$(KUBERNETES))) $$(hack/stamp.sh)"
 SOURCES := $(shell find cmd pkg apis -name '*.go' -not -name '*_test.go') go.mod go.sum
 
@@ -30,14 +30,15 @@ $(BIN): $(SOURCES) $(SHIM) $(CHECK)
 	@echo "building $@"
 	@CGO_ENABLED=0 hack/build.sh $(GOFLAGS_BIN) -o $@ ./cmd/coracle
 
-# The shim is a small static program of its own, carried inside the big one.
+# The shim is a separate small static program, embedded in the binary.
 $(SHIM): $(shell find cmd/coracle-shim pkg/node/runtime/shim pkg/node/runtime/crilog pkg/node/host/mount pkg/node/host/thread pkg/base/atomicfile -name '*.go' 2>/dev/null) go.mod go.sum
 	@echo "building $@"
 	@mkdir -p dist
 	@CGO_ENABLED=1 hack/build.sh $(GOFLAGS_SHIM) -o dist/coracle-shim ./cmd/coracle-shim
 	@$(TOOL) ./hack/pack dist/coracle-shim $@
 
-# So is what checks Buildbarn's configurations: only its own process has the evaluator, and only while it checks.
+# The checker of Buildbarn's configurations, likewise. Only its process loads the Jsonnet evaluator, and only while
+# it checks.
 $(CHECK): $(shell find cmd/coracle-buildbarn-check pkg/systems/buildbarn/check/program pkg/systems/buildbarn/check/protocol pkg/systems/buildbarn/schema pkg/base/bounded -type f -not -name '*_test.go') go.mod go.sum
 	@echo "building $@"
 	@mkdir -p dist
@@ -103,7 +104,7 @@ buildbarn: build images $(if $(BUILDBARN_IMAGES),,buildbarn-images) ## our confi
 	cd hack/buildbarn && go test -count=1 ./...
 	CORACLE_TEST_BUILDBARN=1 go test -count=1 -v -timeout 30m -run TestBuildbarn ./test/e2e
 
-# CSI_IMAGES names a folder with OCI archives of the public hostpath driver, to test it instead of the tests' own.
+# CSI_IMAGES names a folder with OCI archives of the public hostpath driver, to test it instead of the tests' driver.
 csi: build images csi-images ## a CSI driver with upstream's sidecars: provisioning, snapshots and groups of them, expansion and the rest, over the deaths of all involved
 	CORACLE_TEST_CSI=1 go test -count=1 -v -timeout 20m -run TestSidecars ./test/e2e
 
@@ -133,7 +134,7 @@ conformance: conformance-deps build images ## upstream's conformance suite; FOCU
 conformance-sample: conformance-deps build images ## tests of all its parts (test/conformance/sample.txt), in ten minutes
 	@hack/conformance.sh --sample
 
-conformance-deps: # before anything is built for minutes
+conformance-deps: # fails early, before the long builds
 	@hack/deps.sh conformance
 
 clients: build images ## a client generated from our OpenAPI, each command of kubectl, helm, metrics-server, and controller-runtime's own test suites
