@@ -60,13 +60,13 @@ type world struct {
 	roots  *x509.CertPool
 }
 
-// broken is a client that creates nothing while err is set, and until changes is full, finds that somebody else has
-// written what it would change.
+// broken is a client whose creates fail while err is set, and whose changes fail with a conflict until the channel
+// changes is full.
 type broken struct {
 	client.Interface
 	mu      sync.Mutex
 	err     error
-	changes chan time.Time // when it was tried
+	changes chan time.Time // the times of the attempts
 }
 
 func (b *broken) Update(ctx context.Context, obj ctrl.Object, opts ...ctrl.UpdateOption) error {
@@ -110,7 +110,7 @@ func (b *broken) Create(ctx context.Context, obj ctrl.Object, opts ...ctrl.Creat
 	return b.Interface.Create(ctx, obj, opts...)
 }
 
-// contend has the next n changes fail, and returns when they were tried.
+// contend makes the next n changes fail with a conflict. The channel returns the times of the attempts.
 func (b *broken) contend(n int) chan time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,9 +129,9 @@ type agent struct {
 	server *httptest.Server
 	mu     sync.Mutex
 	down   bool
-	old    bool // it has no logs of tasks whose pods are gone
+	old    bool // it has no logs of tasks whose pods are deleted
 	asked  []string
-	more   chan string // lines of a log that is followed
+	more   chan string // lines of a followed log
 }
 
 func newAgent(t *testing.T) *agent {
@@ -186,14 +186,14 @@ func (a *agent) fail(down bool) {
 	a.down = down
 }
 
-// secure makes a facade need the token, with TLS.
+// secure makes a facade require TLS and the token.
 func secure(c *Config) { c.RESTInsecure = false }
 
-// newWorld starts a facade, insecure unless that is changed.
+// newWorld starts a facade, which is insecure by default.
 func newWorld(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
 	e := registrytest.Start(t, registrytest.Options{Kinds: assembled.Kinds()})
-	// The API server brings the authorizer; the facade has the rights of its role and no others.
+	// The API server sets up the authorizer. The facade has only the rights of its role.
 	_, err := apiserver.New(apiserver.Config{
 		Registry: e.Registry,
 		Cache:    e.Cache,
@@ -245,7 +245,6 @@ func (w *world) create(o ctrl.Object) {
 	require.NoError(w.t, w.admin.Create(w.t.Context(), o))
 }
 
-// answer is what the facade answered.
 type answer struct {
 	status int
 	header http.Header
@@ -266,7 +265,7 @@ func (a answer) says(t *testing.T) string {
 	return e.Error
 }
 
-// do sends a request; body is JSON text, a value to encode, or nil. Headers are given in pairs.
+// do sends a request; body is JSON text, a value to encode, or nil. headers are pairs of names and values.
 func (w *world) do(method, path string, body any, headers ...string) answer {
 	w.t.Helper()
 	var r io.Reader
@@ -307,7 +306,7 @@ func (w *world) node(name string) {
 	w.create(n)
 }
 
-// run puts a task on a node, as scheduler and reconciler do, and returns the pod of its attempt.
+// run puts a task on a node, like the scheduler and the reconciler, and returns its attempt's pod.
 func (w *world) run(id, node string, number int32) *corev1.Pod {
 	w.t.Helper()
 	var t taskapi.Task
