@@ -104,7 +104,7 @@ func TestAProcessThatIgnoresSIGTERMIsKilled(t *testing.T) {
 	}
 }
 
-// A process that serves for a while before it stops need not, for a deletion.
+// A deletion does not wait for a process that keeps serving before it stops: a second SIGTERM ends that delay.
 func TestASecondSIGTERMHurries(t *testing.T) {
 	child, dir := holding(t, "slow")
 	e := ending{dir: dir, graceful: time.Hour, killed: time.Hour, hurry: true, say: t.Logf}
@@ -114,7 +114,7 @@ func TestASecondSIGTERMHurries(t *testing.T) {
 	require.NoError(t, child.Wait())
 }
 
-// A process that is killed meanwhile has ended, whatever of it is left for a moment.
+// A process that is killed meanwhile has ended, even if remains of it exist for a moment.
 func TestAProcessThatIsKilledMeanwhile(t *testing.T) {
 	for range 10 {
 		child, dir := holding(t, "deaf")
@@ -141,7 +141,7 @@ func TestOnlyTheHolderOfTheLockIsEnded(t *testing.T) {
 	f, err := lock(dir)
 	require.NoError(t, err)
 	defer f.Close()
-	// The file has the pid of an unrelated process, as after a reboot or from another container.
+	// The file has an unrelated process's PID, as after a reboot or from another container.
 	_, err = f.WriteAt([]byte(fmt.Sprintf("%-10d\n", os.Getppid())), 0)
 	require.NoError(t, err)
 	_, _, err = ending{dir: dir, say: t.Logf}.run(t.Context())

@@ -62,7 +62,7 @@ func (c *testCluster) serve(t *testing.T, handler http.Handler) *httptest.Server
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
 	config := c.tls(t)
-	// httptest's own certificate would be used otherwise.
+	// Otherwise httptest would use its own certificate.
 	server.TLS = &tls.Config{GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return config, nil }}
 	server.EnableHTTP2 = true
 	server.StartTLS()

@@ -53,7 +53,7 @@ func startPlane(t testing.TB) *plane {
 	p.node, err = newNode(p, m)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		// A node that never ran has its nftables table all the same, in the network namespace of the tests.
+		// Even a node that never ran has an nftables table, in the network namespace of the tests.
 		require.NoError(t, p.node.network.Close())
 		require.NoError(t, purge(context.Background(), c))
 		var left strings.Builder
