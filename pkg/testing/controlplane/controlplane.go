@@ -230,7 +230,7 @@ func (c *Cluster) agent(ctx context.Context) error {
 		return err
 	}
 	if err != nil {
-		return nil //nolint:nilerr // the end of the test had closed the watch
+		return nil //nolint:nilerr // the test ends, and had ended the watch before this saw that
 	}
 	defer w.Stop()
 	for {

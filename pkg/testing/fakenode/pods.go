@@ -212,7 +212,7 @@ func (n *Nodes) do(ctx context.Context, t task) {
 	case err != nil:
 		n.failed(ctx, "write pod "+t.namespace+"/"+t.name, err)
 		select {
-		case n.relist <- struct{}{}: // see it again
+		case n.relist <- struct{}{}: // see gets the pod again
 		default:
 		}
 	case t.patch == nil:

@@ -23,7 +23,7 @@ func (n *Nodes) plan(p *corev1.Pod, now time.Time) (t task, after time.Duration,
 	}
 	lasts, result := life(p)
 	switch {
-	case p.DeletionTimestamp != nil && !over && len(p.Finalizers) > 0: // the owners of the finalizers want to see that the pod ended
+	case p.DeletionTimestamp != nil && !over && len(p.Finalizers) > 0: // finalizers wait for the end
 		t.patch = patch(p, ended(p, begin, now, exit{code: 137, reason: "Error"}))
 	case p.DeletionTimestamp != nil: // a pod with a grace period of 0 waits only for its finalizers
 		return t, 0, p.DeletionGracePeriodSeconds == nil || *p.DeletionGracePeriodSeconds > 0
