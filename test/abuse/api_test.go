@@ -32,7 +32,6 @@ const (
 	reviews    = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 )
 
-// client returns an HTTP client with the tenant's token.
 func (c *cluster) client(t *testing.T) *http.Client {
 	t.Helper()
 	client, err := rest.HTTPClientFor(c.tenantConfig)

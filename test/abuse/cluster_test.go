@@ -43,7 +43,6 @@ const (
 	tenantNamespace = "tenant"
 )
 
-// cluster is the cluster under attack.
 type cluster struct {
 	*host.Host
 	admin kubernetes.Interface

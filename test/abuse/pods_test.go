@@ -70,7 +70,6 @@ func ended(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
-// exec runs a command in a pod of the tenant and returns its output.
 func (c *cluster) exec(t *testing.T, pod string, command ...string) (string, error) {
 	t.Helper()
 	return c.Try(append([]string{"ctl", "exec", "-n", tenantNamespace, pod, "--"}, command...)...)

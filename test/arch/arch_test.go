@@ -52,7 +52,6 @@ var listed = sync.OnceValues(func() ([]pkg, error) {
 	}
 })
 
-// under reports whether path is one of the roots or below one.
 func under(path string, roots ...string) bool {
 	for _, root := range roots {
 		if path == root || strings.HasPrefix(path, root+"/") {

@@ -14,7 +14,6 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 )
 
-// idlePod returns a pod that no scheduler handles.
 func (c *cluster) idlePod(name string) *corev1.Pod {
 	p := c.pod(name)
 	p.Labels = map[string]string{"app": "bench", "tier": "none"}

@@ -16,7 +16,6 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// definitionTimeout bounds the time until all definitions are established.
 const definitionTimeout = 10 * time.Minute
 
 // manyDefinitions creates CustomResourceDefinitions, waits until all are Established, and measures the memory that

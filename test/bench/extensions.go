@@ -198,7 +198,6 @@ func untilServed(ctx context.Context, api dynamic.ResourceInterface) error {
 	}
 }
 
-// webhooks measures creates that a validating webhook in this process allows.
 func webhooks(ctx context.Context, c *cluster) (figures []figure, err error) {
 	url, authority, stop, err := serveWebhook()
 	if err != nil {
@@ -241,7 +240,6 @@ func webhooks(ctx context.Context, c *cluster) (figures []figure, err error) {
 	})
 }
 
-// serveWebhook serves a webhook on loopback that allows everything.
 func serveWebhook() (url string, authority []byte, stop func(), err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

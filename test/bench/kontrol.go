@@ -29,7 +29,6 @@ const (
 	kontrolTime    = 5 * time.Minute // the maximum time of one measurement
 )
 
-// kontrolKind returns a resource of Kontrol's API.
 func kontrolKind(plural string) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: "kontrol.coracle.dev", Version: "v1alpha1", Resource: plural}
 }
@@ -123,7 +122,6 @@ func (k *kontrolBench) prepare(ctx context.Context) error {
 		})
 }
 
-// cleanUp deletes the Resources, their objects, and the setup.
 func (k *kontrolBench) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, kontrolTime)
 	defer cancel()
@@ -180,7 +178,6 @@ func desired(name, mode, value string) *unstructured.Unstructured {
 	})
 }
 
-// await reads events until wanted returns true.
 func await(ctx context.Context, all <-chan watch.Event, wanted func(watch.Event) bool) error {
 	for {
 		select {

@@ -98,7 +98,6 @@ func (k *kontrolBench) backlog(ctx context.Context) error {
 	return err
 }
 
-// allSynced waits until n Resources are in sync.
 func allSynced(ctx context.Context, all <-chan watch.Event, n int) error {
 	done := map[string]bool{}
 	return await(ctx, all, func(e watch.Event) bool {

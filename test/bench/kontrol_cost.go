@@ -67,7 +67,6 @@ func (k *kontrolBench) cost(ctx context.Context, when string) (c cost, err error
 	return c, nil
 }
 
-// growth measures the cost of Resources in sync.
 func (k *kontrolBench) growth(ctx context.Context, before cost) error {
 	if k.options.pids == "" {
 		return nil

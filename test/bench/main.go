@@ -28,7 +28,6 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// figure is a line of the report.
 type figure struct {
 	Name   string  `json:"name"`
 	Value  float64 `json:"value"`
@@ -155,7 +154,6 @@ func allGroups() []group {
 	return append(groups, extensions...)
 }
 
-// chosen returns the groups that -only names.
 func chosen(only string, groups []group) (map[string]bool, error) {
 	known := map[string]bool{"start": true}
 	for _, g := range groups {
@@ -276,7 +274,6 @@ func amount(v float64, unit string) string {
 	return text + " " + unit
 }
 
-// cluster is the cluster to measure.
 type cluster struct {
 	options
 	config *rest.Config
@@ -314,10 +311,8 @@ func (c *cluster) clients(n int) ([]kubernetes.Interface, error) {
 	return all, nil
 }
 
-// cleanupTimeout is the timeout for deleting the namespace of a group.
 const cleanupTimeout = 2 * time.Minute
 
-// within runs f in a new namespace and deletes it.
 func (c *cluster) within(ctx context.Context, f func(namespace string) error) error {
 	name := fmt.Sprintf("bench-%d", time.Now().UnixNano())
 	if _, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(name), metav1.CreateOptions{}); err != nil {

@@ -20,8 +20,7 @@ import (
 const (
 	// manyBytes is the size of an object of the group many.
 	manyBytes = 2048
-	// manyPage is the number of objects in a page.
-	manyPage = 500
+	manyPage  = 500
 	// manyGets is the number of gets measured without a concurrent list.
 	manyGets = 3000
 )

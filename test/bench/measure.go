@@ -33,7 +33,6 @@ func percentile(all []time.Duration, p float64) time.Duration {
 	return all[min(max(rank, 1), len(all))-1]
 }
 
-// startCluster runs the command and waits until a node is Ready.
 func startCluster(ctx context.Context, o options) (time.Duration, error) {
 	began := time.Now()
 	if out, err := exec.CommandContext(ctx, "sh", "-c", o.start).CombinedOutput(); err != nil {
@@ -58,7 +57,6 @@ func startCluster(ctx context.Context, o options) (time.Duration, error) {
 	return time.Since(began), err
 }
 
-// remove deletes a namespace and waits until it has been deleted.
 func (c *cluster) remove(ctx context.Context, name string) error {
 	zero := int64(0)
 	if err := c.client.CoreV1().Pods(name).DeleteCollection(ctx, metav1.DeleteOptions{GracePeriodSeconds: &zero},
@@ -79,10 +77,8 @@ func (c *cluster) remove(ctx context.Context, name string) error {
 	})
 }
 
-// podTimeout is the timeout for pods to run.
 const podTimeout = 2 * time.Minute
 
-// pod returns a pod that runs until it is deleted.
 func (c *cluster) pod(name string) *corev1.Pod {
 	none := int64(0)
 	return &corev1.Pod{
@@ -191,7 +187,6 @@ func oneByOne(ctx context.Context, c *cluster) (figures []figure, err error) {
 	}, err
 }
 
-// burst runs many pods at once.
 func burst(ctx context.Context, c *cluster) (figures []figure, err error) {
 	err = c.within(ctx, func(ns string) error {
 		var names []string

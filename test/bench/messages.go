@@ -124,7 +124,6 @@ func (m messageLoad) measure(ctx context.Context, c *cluster) figure {
 	}
 }
 
-// messagePods creates the echo and the HTTP server.
 func (c *cluster) messagePods(ctx context.Context, ns string) error {
 	echo := c.pod("echo")
 	echo.Annotations = map[string]string{"workers.coracle.dev/queue": `{"concurrency": 64, "limit": 100000}`}
@@ -186,7 +185,6 @@ func (s *httpSender) do(ctx context.Context, method, url, text string) (int, err
 	return res.StatusCode, err
 }
 
-// until calls f until it succeeds.
 func until(ctx context.Context, f func(context.Context) (int, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, podTimeout)
 	defer cancel()

@@ -52,7 +52,6 @@ func idle(ctx context.Context, c *cluster) ([]figure, error) {
 	}, nil
 }
 
-// processes returns the process IDs of -pids.
 func (c *cluster) processes() (pids []int, err error) { return parsePIDs(c.options.pids) }
 
 func parsePIDs(list string) (pids []int, err error) {
@@ -86,7 +85,6 @@ func (c *cluster) processorTime() (used [3]time.Duration) {
 // userHZ is the number of ticks in a second, the same on every Linux.
 const userHZ = 100
 
-// withChildren adds all descendants.
 func withChildren(pids []int) []int {
 	seen := map[int]bool{}
 	var all []int
@@ -111,7 +109,6 @@ func withChildren(pids []int) []int {
 	return all
 }
 
-// ticks returns the CPU time used by the processes, in ticks.
 func ticks(pids []int) (total int, err error) {
 	for _, pid := range pids {
 		own, _, err := statTicks(pid)

@@ -97,7 +97,6 @@ func only(name string) metav1.ListOptions {
 	return metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("metadata.name", name).String()}
 }
 
-// deployment returns how long a new Deployment takes to have n ready pods.
 func (c *cluster) deployment(ctx context.Context, ns string, n int32) (time.Duration, error) {
 	labels := map[string]string{"app": "scale"}
 	began := time.Now()

@@ -43,7 +43,6 @@ func scheduling(ctx context.Context, c *cluster) (figures []figure, err error) {
 	return figures, err
 }
 
-// each calls f for 0 to n-1 from c.writers goroutines.
 func (c *cluster) each(n int, f func(i int) error) error {
 	return inParallel(c.writers, n, func(_, i int) error { return f(i) })
 }

@@ -20,10 +20,8 @@ import (
 	tasks "github.com/coracle-dev/coracle/apis/tasks/v1alpha1"
 )
 
-// taskPage is the number of tasks in a page of a list.
 const taskPage = 500
 
-// taskRun is one measurement of tasks in a namespace.
 type taskRun struct {
 	*cluster
 	ns string
@@ -60,7 +58,6 @@ func taskFlow(ctx context.Context, c *cluster) (figures []figure, err error) {
 	return figures, err
 }
 
-// create creates a task of `true`.
 func (r taskRun) create(ctx context.Context, name string, suspend bool) (*unstructured.Unstructured, error) {
 	return r.in.Create(ctx, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": tasks.GroupVersion.String(), "kind": "Task", "metadata": map[string]any{"name": name},
@@ -68,7 +65,6 @@ func (r taskRun) create(ctx context.Context, name string, suspend bool) (*unstru
 	}}, metav1.CreateOptions{})
 }
 
-// flow runs tasks to their end.
 func (r taskRun) flow(ctx context.Context, prefix, beside string) ([]figure, error) {
 	began, took := time.Now(), make([]time.Duration, r.tasks)
 	server, containers := r.spent()
@@ -126,7 +122,6 @@ func (r taskRun) flow(ctx context.Context, prefix, beside string) ([]figure, err
 	}, nil
 }
 
-// keep creates finished tasks.
 func (r taskRun) keep(ctx context.Context) error {
 	return r.each(r.finished, func(i int) error {
 		t, err := r.create(ctx, "kept-"+strconv.Itoa(i), true)

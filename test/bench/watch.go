@@ -125,7 +125,6 @@ func watchLatency(ctx context.Context, c *cluster, ns string) (figures []figure,
 	}, nil
 }
 
-// watching measures the latency of events with many clients.
 func watching(ctx context.Context, c *cluster) (figures []figure, err error) {
 	err = c.within(ctx, func(ns string) (err error) { figures, err = watchLatency(ctx, c, ns); return err })
 	return figures, err

@@ -88,10 +88,8 @@ func download(t *testing.T, h *host.Host, dir string) (names []string) {
 	return names
 }
 
-// file returns the path of the document of a group and version.
 func file(document string) string { return "v3_" + strings.ReplaceAll(document, "/", "_") + ".json" }
 
-// module returns the folder of the module with the clients.
 func module(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("foreign")

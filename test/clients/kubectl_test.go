@@ -15,7 +15,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// tour runs kubectl in a cluster with pods.
 type tour struct {
 	*testing.T
 	h *host.Host

@@ -24,7 +24,6 @@ import (
 // suiteModule is the module of the suites; the module in the folder foreign has its version.
 const suiteModule = "sigs.k8s.io/controller-runtime/pkg/"
 
-// suites are controller-runtime's packages whose tests start an API server and etcd with envtest.
 var suites = []string{
 	"builder", "cache", "client", "client/apiutil", "cluster", "controller", "controller/controllerutil", "envtest",
 	"handler", "internal/controller",
@@ -83,7 +82,6 @@ func TestControllerRuntime(t *testing.T) {
 	}
 }
 
-// assets makes a folder with `coracle envtest` and returns its path.
 func assets(t *testing.T) string {
 	t.Helper()
 	coracle, err := filepath.Abs("../../bin/coracle")
@@ -95,7 +93,6 @@ func assets(t *testing.T) string {
 	return dir
 }
 
-// report is the used part of ginkgo's report.
 type report struct {
 	SpecReports []struct {
 		ContainerHierarchyTexts []string
@@ -137,7 +134,6 @@ func endServers(t *testing.T, assets string) {
 	}
 }
 
-// run runs a compiled suite in its folder.
 func run(t *testing.T, suite, program, assets string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), suitePatience)
@@ -190,7 +186,6 @@ func run(t *testing.T, suite, program, assets string) result {
 	return r
 }
 
-// folder returns the folder of a suite's package.
 func folder(t *testing.T, suite string) string {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}", suiteModule+suite)

@@ -111,7 +111,6 @@ func (d *Driver) NodeUnprepareResources(ctx context.Context,
 	return out, nil
 }
 
-// health serves Driver.Health.
 type health struct {
 	drahealth.UnimplementedDRAResourceHealthServer
 	d *Driver

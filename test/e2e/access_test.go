@@ -26,7 +26,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// caller returns a function that calls a host's API with a bearer token, or without one if it is empty.
 func caller(t *testing.T, h *host.Host) func(token, method, path, body string) (int, string) {
 	t.Helper()
 	config := h.REST()

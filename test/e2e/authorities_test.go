@@ -123,7 +123,6 @@ spec:
 	require.NotContains(t, joinToken(t, joinWords(t, h)), authority[:64], "new tokens name the new authority")
 }
 
-// replaceAuthority returns a kubeconfig that trusts ca.
 func replaceAuthority(t *testing.T, kubeconfig, ca string) string {
 	t.Helper()
 	const key = "certificate-authority-data: "

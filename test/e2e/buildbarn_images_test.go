@@ -11,7 +11,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// buildbarnImages returns the OCI archives of Buildbarn's programs.
 func buildbarnImages(t *testing.T) []string {
 	t.Helper()
 	if os.Getenv("CORACLE_TEST_BUILDBARN") == "" {

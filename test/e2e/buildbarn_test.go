@@ -246,7 +246,6 @@ func TestBuildbarnManual(t *testing.T) {
 	}, 5*time.Minute, time.Second, "claims are deleted with their farm, as soon as workers have gone")
 }
 
-// buildFarm is a farm in the namespace builds.
 type buildFarm struct {
 	*host.Host
 	t      *testing.T
@@ -350,7 +349,6 @@ func (f *buildFarm) build(ctx context.Context, a remote.Action, progress func(st
 func (f *buildFarm) release() { f.each("touch /worker/released") }
 func (f *buildFarm) hold()    { f.each("rm -f /worker/released") }
 
-// each runs a command in each worker's runner.
 func (f *buildFarm) each(command string) {
 	f.t.Helper()
 	for _, pod := range f.workers() {

@@ -231,7 +231,6 @@ spec:
   volumes: [{name: raw, persistentVolumeClaim: {claimName: raw}}]
 `
 
-// sidecarsRefused are pods that cannot be scheduled.
 const sidecarsRefused = `
 apiVersion: v1
 kind: PersistentVolumeClaim
@@ -449,7 +448,6 @@ func TestSidecars(t *testing.T) {
 	})
 }
 
-// mounts returns the mounts of CSI volumes below a directory.
 func mounts(t *testing.T, root string) (found []string) {
 	t.Helper()
 	data, err := os.ReadFile("/proc/self/mountinfo")

@@ -13,7 +13,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// example returns a manifest of manifests/examples.
 func example(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(host.Root(t), "manifests/examples", name))

@@ -39,7 +39,6 @@ func joinWords(t *testing.T, h *host.Host) []string {
 	return []string{"agent", "--join", words[3], "--token-file", file}
 }
 
-// joinToken returns the token of joinWords.
 func joinToken(t *testing.T, words []string) string {
 	t.Helper()
 	token, err := os.ReadFile(words[len(words)-1])
@@ -99,14 +98,12 @@ func startAgent(t *testing.T, h *host.Host, words []string) *agent {
 	return a
 }
 
-// end stops the agent with SIGTERM.
 func (a *agent) end() {
 	a.t.Helper()
 	require.NoError(a.t, a.Process.Signal(syscall.SIGTERM))
 	require.NoError(a.t, a.Wait(), a.log.String())
 }
 
-// kill ends the agent with SIGKILL.
 func (a *agent) kill() {
 	a.t.Helper()
 	require.NoError(a.t, a.Process.Signal(syscall.SIGKILL), a.log.String())

@@ -113,7 +113,6 @@ func TestKontrolInput(t *testing.T) {
 	h.Ctl("wait --timeout=120s --for=create --for=jsonpath={.state.attemptedGeneration}=1 kas/on-liar.liar")
 	require.NotContains(t, h.Run("kontrol", "get", "on-liar"), "Synced", "what it says is not believed")
 
-	// Resources.
 	for says, manifest := range map[string]string{
 		"a resource cannot depend on itself": strings.Replace(config("self", "this", configMap("m")), "spec:\n",
 			"spec:\n  dependsOn: [self]\n", 1),

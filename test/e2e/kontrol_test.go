@@ -13,7 +13,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// desired returns a Resource for the cluster edge.
 func desired(name, mode, value string) string {
 	return `
 apiVersion: kontrol.coracle.dev/v1alpha1
@@ -86,7 +85,6 @@ spec: {kubeconfigSecret: {namespace: kube-system, name: bad}}
 	}, host.Patience, 50*time.Millisecond, "what it lacks is removed by a second write")
 	require.Contains(t, hub.Ctl("get currentstates left.edge -o wide"), ".data.color Changed by kubectl-patch")
 
-	// A second Resource for the same object.
 	hub.Apply(strings.Replace(desired("second", "Correct", "green"), "metadata: {name: second, namespace",
 		"metadata: {name: mended, namespace", 1))
 	is("Conflict", "second")

@@ -167,7 +167,6 @@ spec:
 	require.NotContains(t, kubectl("get", "deployments", "-o", "name"), "web")
 }
 
-// withToken returns a kubeconfig for the same server with a token's user.
 func withToken(t *testing.T, kubeconfig, token string) string {
 	t.Helper()
 	c, err := clientcmd.LoadFromFile(kubeconfig)

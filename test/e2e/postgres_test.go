@@ -141,7 +141,6 @@ func TestPostgreSQL(t *testing.T) {
 	check("all at once")
 }
 
-// podProcesses returns the processes of a pod's containers.
 func podProcesses(t *testing.T, uid string) (pids []int) {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")

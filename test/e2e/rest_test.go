@@ -21,7 +21,6 @@ import (
 
 const facade = "http://127.0.0.1:8070"
 
-// facadeClient sends requests to the facade from the host's network.
 type facadeClient struct {
 	t    *testing.T
 	http *http.Client

@@ -28,7 +28,6 @@ spec:
   containers: [{name: c, image: "busybox:1.36", command: [sh, -c, "while true; do sleep 1 & wait; done"], volumeMounts: [{name: data, mountPath: /data}]}]
 `
 
-// localVolumes returns the directories of local volumes on the host.
 func localVolumes(t *testing.T, h *host.Host) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(h.DataDir, "agent/local-volumes/*"))

@@ -15,7 +15,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// taskUntil waits with kubectl wait until a field of a task has a value.
 func taskUntil(h *host.Host, name, path, value string) {
 	h.Ctl(fmt.Sprintf("wait task/%s --for=jsonpath={%s}=%s --timeout=120s", name, path, value))
 }
@@ -26,7 +25,6 @@ func readTask(t *testing.T, h *host.Host, name string) (task tasks.Task) {
 	return task
 }
 
-// exitCode runs a command that must fail, and returns its output and exit code.
 func exitCode(t *testing.T, h *host.Host, args ...string) (string, int) {
 	t.Helper()
 	out, err := h.Try(args...)

@@ -146,7 +146,6 @@ func TestKill(t *testing.T) {
 	require.Equal(t, "5", h.Ctl("get pod brief -o jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"))
 }
 
-// started returns the start time of a process from /proc/PID/stat.
 func started(stat string) string {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')'):])
 	return fields[20]

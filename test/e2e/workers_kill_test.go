@@ -105,7 +105,6 @@ func (f *flow) send(s *sender, each int) {
 	}
 }
 
-// reaches waits until n messages were sent.
 func (f *flow) reaches(n int) {
 	require.Eventually(f.t, func() bool { return f.sent.Load() >= int64(n) }, 10*time.Minute, 5*time.Millisecond)
 }
@@ -120,7 +119,6 @@ func (f *flow) handled(name string) map[string]int {
 	return times
 }
 
-// kept checks the delivery guarantees.
 func (f *flow) kept() {
 	f.all.Wait()
 	lost := func() (list []string) {
@@ -151,7 +149,6 @@ func killWorker(h *host.Host) {
 	h.Ctl("delete pod -l app=least --wait=false")
 }
 
-// killShim kills the shim of a pod on a machine.
 func killShim(h *host.Host) {
 	for _, p := range h.Status().Processes {
 		if strings.HasPrefix(p.Name, "shim") {

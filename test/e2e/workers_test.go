@@ -15,7 +15,6 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// sender posts messages as the administrator.
 type sender struct {
 	t      *testing.T
 	client *http.Client

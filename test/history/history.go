@@ -35,7 +35,7 @@ type Item struct {
 	State    State
 }
 
-// List is the answer to a list.
+// List is the response to a list request.
 type List struct {
 	Client   string
 	Revision int64

@@ -88,7 +88,6 @@ func (h *Host) nft(commands string) {
 	require.NoError(h.t, err, "nft %s: %s", commands, out)
 }
 
-// ip runs commands of ip(8) in the namespace.
 func (h *Host) ip(lines ...string) {
 	h.t.Helper()
 	for _, line := range lines {

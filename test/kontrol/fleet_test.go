@@ -28,7 +28,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// target is a cluster that a hub manages.
 type target struct {
 	name string
 	ctrl.WithWatch
@@ -36,7 +35,6 @@ type target struct {
 	wire    *wire.Wire
 }
 
-// newTarget starts a cluster behind a wire.
 func newTarget(t testing.TB, name string) *target {
 	c := testcluster.New(t, testcluster.Config{})
 	u, err := url.Parse(c.REST().Host)
@@ -44,7 +42,6 @@ func newTarget(t testing.TB, name string) *target {
 	return &target{name, c.Client(), c, wire.New(t, u.Host)}
 }
 
-// hub is a cluster that runs Kontrol.
 type hub struct {
 	t testing.TB
 	ctrl.WithWatch

@@ -60,7 +60,6 @@ func (e *elsewhere) start() {
 
 func (e *elsewhere) rest() *rest.Config { return e.running.REST() }
 
-// kill kills the API server and starts it again.
 func (e *elsewhere) kill() {
 	e.running.Kill()
 	e.start()

@@ -60,7 +60,6 @@ func newCrowd(t *testing.T, config func() *rest.Config) *crowd {
 	return c
 }
 
-// client returns a client with its own connections.
 func (c *crowd) client() kubernetes.Interface {
 	api, err := kubernetes.NewForConfig(c.rest()) // rest() sets a new dialer, which prevents a shared transport
 	require.NoError(c.t, err)

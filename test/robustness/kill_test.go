@@ -109,7 +109,6 @@ func check(t *testing.T, api kubernetes.Interface, states []state) {
 	}
 }
 
-// connect returns a client of the cluster.
 func connect(t *testing.T, h *host.Host) kubernetes.Interface {
 	t.Helper()
 	api, err := kubernetes.NewForConfig(h.REST())

@@ -14,7 +14,7 @@ import (
 	"github.com/coracle-dev/coracle/test/host"
 )
 
-// disturbance is what a test does to the server, times times, each time after every writes.
+// disturbance is an action of a test on the server. It is repeated times times, after every writes each.
 type disturbance struct {
 	times, every int
 	// do disturbs, and returns when the server answers again. It calls down before the server stops answering.

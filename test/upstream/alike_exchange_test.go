@@ -60,7 +60,6 @@ func newServer(t *testing.T, config *rest.Config) *server {
 	return &server{url: config.Host, client: client, uid: "no-uid", rv: "1", next: "none"}
 }
 
-// maxBody is more bytes than any answer has.
 const maxBody = 64 << 20
 
 // answerTime is how long an answer may take. Only requests that wait for a future revision take more than a moment.
@@ -211,7 +210,6 @@ var varying = []struct {
 	{regexp.MustCompile(`resourceVersion:\d+`), `resourceVersion:RV`},
 }
 
-// plain replaces the varying parts of a text.
 func plain(s string) string {
 	for _, v := range varying {
 		s = v.is.ReplaceAllString(s, v.as)
@@ -277,14 +275,12 @@ func flatten(fields map[string]string, path, key string, v any) {
 	}
 }
 
-// difference is a field in which two answers differ.
 type difference struct{ field, theirs, ours string }
 
 func (d difference) String() string {
 	return fmt.Sprintf("%s: upstream %s, Coracle %s", d.field, d.theirs, d.ours)
 }
 
-// mostDifferences is how many differences of one exchange are reported.
 const mostDifferences = 8
 
 func differences(theirs, ours answer) (all []difference) {

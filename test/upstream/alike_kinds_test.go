@@ -201,7 +201,6 @@ func (k *subject) creates() []exchange {
 // manyReads is how many of the last reads combine the options of lists.
 const manyReads = 6*4*3 - 4
 
-// reads are requests that change nothing.
 func (k *subject) reads() []exchange {
 	c, o := k.collection(), k.object(k.name())
 	get := func(what, path string, header ...string) exchange {
@@ -336,7 +335,6 @@ func (k *subject) watches() []exchange {
 	return all
 }
 
-// writes change the object.
 func (k *subject) writes() []exchange {
 	o := k.object(k.name())
 	put := func(what, query, body string, header ...string) exchange {

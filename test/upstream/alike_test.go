@@ -22,7 +22,6 @@ import (
 	"github.com/coracle-dev/coracle/test/upstream"
 )
 
-// space is the namespace of the test's objects.
 const space = "alike"
 
 // whole are the kinds that get every request. The other kinds, whose lists and watches have fewer options, are
@@ -82,7 +81,6 @@ func newPair(t *testing.T, theirs, ours *rest.Config) *pair {
 
 func (p *pair) wanted(name string) bool { return p.only.MatchString(name) }
 
-// both sends one request to both servers.
 func (p *pair) both(x exchange) (theirs, ours answer) {
 	p.t.Helper()
 	var errs [2]error
@@ -149,7 +147,6 @@ func (p *pair) isDeliberate(where string, d difference) bool {
 	return false
 }
 
-// mostExamples is how many exchanges the report shows for one difference.
 const mostExamples = 3
 
 func (p *pair) report() {
@@ -262,7 +259,6 @@ func resources(t *testing.T, config *rest.Config) map[schema.GroupVersionResourc
 	return all
 }
 
-// try sends the requests about one kind.
 func (p *pair) try(k *subject) {
 	name := k.gvr.GroupResource().String() + " " + k.gvr.Version
 	all := slices.Contains(whole, k.gvr.GroupResource().String())
@@ -285,7 +281,6 @@ func (p *pair) try(k *subject) {
 	p.t.Logf("%s: %d requests so far", name, p.sent)
 }
 
-// customStubs are objects of the prepared definitions.
 func customStubs() (all []stub) {
 	for _, version := range []string{"v1", "v2"} {
 		o := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"colour": "red"}}}

@@ -79,7 +79,6 @@ func TestUpstreamFlagsAreInTheManual(t *testing.T) {
 	}
 }
 
-// flagsOf returns the flags of a program and their defaults.
 func flagsOf(t *testing.T, program string) map[string]string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), program, "--help").CombinedOutput()

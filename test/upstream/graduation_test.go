@@ -74,7 +74,6 @@ func read(t *testing.T, config *rest.Config, all map[schema.GroupVersionResource
 	return w
 }
 
-// newest returns the greatest revision of an object.
 func (w world) newest(t *testing.T) (rev int64) {
 	t.Helper()
 	for _, o := range w {
@@ -142,7 +141,6 @@ func withoutEmpty(v any) any {
 	return v
 }
 
-// said returns the message of an event.
 func said(either ...*unstructured.Unstructured) any {
 	for _, o := range either {
 		if o != nil && o.GetKind() == "Event" {

@@ -37,7 +37,6 @@ func (f files) write(name string, text []byte) error {
 	return os.WriteFile(f.path(name), text, 0o600)
 }
 
-// pair writes a certificate and its key.
 func (f files) pair(name string, a *pki.Authority, leaf pki.Leaf) error {
 	cert, key, err := a.Issue(leaf)
 	if err != nil {
@@ -104,7 +103,6 @@ func (c *Config) writeKubeconfig(path string, keys *pki.Set, leaf pki.Leaf) erro
 	return clientcmd.WriteToFile(*k, path)
 }
 
-// firstAddress returns the address of the service kubernetes.
 func firstAddress(cidr string) (string, error) {
 	p, err := netip.ParsePrefix(cidr)
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// stub is an object as a client creates it.
 type stub struct {
 	gvr    schema.GroupVersionResource
 	object *unstructured.Unstructured

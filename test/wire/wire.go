@@ -93,7 +93,6 @@ func (w *Wire) accept() {
 	}
 }
 
-// add registers a connection, unless the wire is cut.
 func (w *Wire) add(c net.Conn) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -38,7 +38,6 @@ type Server struct {
 	Topology map[string]string
 }
 
-// path returns the path of a volume or snapshot.
 func (s *Server) path(id string) (string, error) {
 	if !filepath.IsLocal(id) || strings.Contains(id, "/") {
 		return "", status.Errorf(codes.InvalidArgument, "invalid name %q", id)
@@ -119,7 +118,6 @@ func (s *Server) source(c *csi.VolumeContentSource) (string, error) {
 	return path, nil
 }
 
-// contents returns the file or directory with a volume's contents.
 func contents(path string) string {
 	if exists(path + image) {
 		return path + image

@@ -29,7 +29,6 @@ import (
 
 var boat = schema.GroupVersionKind{Group: "harbour.example.com", Version: "v1", Kind: "Boat"}
 
-// assets returns a folder made by `coracle envtest`.
 func assets(t *testing.T) string {
 	t.Helper()
 	coracle, err := filepath.Abs("../../../bin/coracle")
@@ -107,7 +106,6 @@ func (p paint) Reconcile(ctx context.Context, r ctrl.Request) (ctrl.Result, erro
 	return ctrl.Result{}, client.IgnoreAlreadyExists(err)
 }
 
-// refuseRed refuses red boats.
 func refuseRed(_ context.Context, r admission.Request) admission.Response {
 	var b unstructured.Unstructured
 	if err := b.UnmarshalJSON(r.Object.Raw); err != nil {
