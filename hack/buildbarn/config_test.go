@@ -84,7 +84,6 @@ func readAll(t *testing.T, pattern string) (n int) {
 	return n
 }
 
-// TestWrongFieldsAreFound checks that an unknown field is an error.
 func TestWrongFieldsAreFound(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "storage.jsonnet")
 	if err := os.WriteFile(file, []byte("{maximumMessageSize: 1}"), 0o644); err != nil {

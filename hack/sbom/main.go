@@ -107,7 +107,6 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// program is a binary.
 type program struct {
 	name string
 	sum  [sha256.Size]byte

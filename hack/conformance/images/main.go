@@ -113,7 +113,6 @@ func build(out string) error {
 	return tarball.MultiWriteToFile(out, images)
 }
 
-// compile builds the programs of the images into dir.
 func compile(dir string) error {
 	for binary, pkg := range map[string]string{
 		"agnhost": "k8s.io/kubernetes/test/images/agnhost", "kube-sample-apiserver": "k8s.io/sample-apiserver",

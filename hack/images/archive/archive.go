@@ -23,7 +23,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// when is the timestamp of all files in an image.
 var when = time.Unix(0, 0).UTC()
 
 // Compile compiles a Go package to a static program, in the module of folder dir and with more flags for go build.

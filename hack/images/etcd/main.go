@@ -48,7 +48,6 @@ func run(ctx context.Context, args []string) error {
 	return errors.New(usage)
 }
 
-// serve runs a member until ctx is done.
 func serve(ctx context.Context) error {
 	c, err := config(os.Getenv("POD_NAME"), os.Getenv("SERVICE"), os.Getenv("MEMBERS"))
 	if err != nil {
@@ -69,7 +68,6 @@ func serve(ctx context.Context) error {
 	}
 }
 
-// config returns the configuration of the member in a StatefulSet's pod.
 func config(pod, service, members string) (*embed.Config, error) {
 	count, err := strconv.Atoi(members)
 	dash := strings.LastIndexByte(pod, '-')
@@ -121,7 +119,6 @@ func get(ctx context.Context, c *clientv3.Client, key string) error {
 	return nil
 }
 
-// leader prints the name of the leading member.
 func leader(ctx context.Context, c *clientv3.Client) error {
 	status, err := c.Status(ctx, c.Endpoints()[0])
 	if err != nil {

@@ -108,7 +108,6 @@ func build(out string) error {
 	return archive.Write(out, config, files, "docker.io/coracle/postgres:latest", "docker.io/coracle/postgres:"+version)
 }
 
-// library matches packages of shared libraries.
 var library = regexp.MustCompile(`^(lib|zlib)([^l]|l[^l])`)
 
 var server = regexp.MustCompile(`(?m)^ +Depends: postgresql-([0-9]+)$`)
@@ -182,7 +181,6 @@ func apt(name string, args ...string) (string, error) {
 	return string(out), err
 }
 
-// unused are parts of the packages that a server does not need.
 var unused = regexp.MustCompile(
 	`/bitcode/|/llvmjit|/share/(doc|man|locale|lintian|bug|perl)/|/share/postgresql/[0-9]+/man/|/gconv/|^etc/|^var/`)
 
