@@ -107,7 +107,6 @@ func runs(t *testing.T, i *identity) {
 	})
 }
 
-// heard makes a request, such as the renewal of a node's lease.
 func heard(t *testing.T, by http.RoundTripper) {
 	t.Helper()
 	answer, err := (&http.Client{Transport: by}).Get(replacingURL)

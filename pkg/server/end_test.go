@@ -49,7 +49,6 @@ func hold(dir, mode string) {
 	}
 }
 
-// holding starts the child and returns it with its directory.
 func holding(t *testing.T, mode string) (*exec.Cmd, string) {
 	t.Helper()
 	dir := t.TempDir()

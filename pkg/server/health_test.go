@@ -21,7 +21,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/run"
 )
 
-// newTestPlane returns a control plane that is not running.
 func newTestPlane(t *testing.T) *plane {
 	t.Helper()
 	c, dir := config.Default(), t.TempDir()
@@ -40,7 +39,6 @@ func newTestPlane(t *testing.T) *plane {
 	return l
 }
 
-// begin runs a component until the test ends or stop is called.
 func begin(t *testing.T, c run.Component) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -138,7 +136,6 @@ func TestHealthOfStoreAndCache(t *testing.T) {
 	namespace := func(name string) {
 		t.Helper()
 		c := l.client("writer", user.SystemPrivilegedGroup)
-		// A write waits for the cache, which has stopped.
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		done := make(chan error, 1)
@@ -156,7 +153,6 @@ func TestHealthOfStoreAndCache(t *testing.T) {
 		t.Helper()
 		fails(t, l, endpoint, func(names []string) (known []string) {
 			for _, name := range names {
-				// These do not run in this test.
 				if !strings.HasPrefix(name, "poststarthook/") && name != "controllers" && name != "scheduler" {
 					known = append(known, name)
 				}

@@ -81,7 +81,6 @@ func startPlane(t testing.TB) *plane {
 	return l
 }
 
-// get makes an API request as a user.
 func (l *plane) get(t *testing.T, path string, who *user.DefaultInfo) *httptest.ResponseRecorder {
 	t.Helper()
 	req := httptest.NewRequest(http.MethodGet, path, nil)
@@ -126,7 +125,6 @@ func TestMetricsAreNamedAsPrometheusWants(t *testing.T) {
 	}
 }
 
-// watchOnce watches until the first event.
 func (l *plane) watchOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(apirequest.WithUser(t.Context(), admin))
 	defer cancel()
@@ -134,7 +132,6 @@ func (l *plane) watchOnce(t *testing.T) {
 		httptest.NewRequest(http.MethodGet, "/api/v1/namespaces?watch=true", nil).WithContext(ctx))
 }
 
-// cancelling cancels a request after its first write.
 type cancelling struct {
 	*httptest.ResponseRecorder
 	cancel context.CancelFunc

@@ -33,7 +33,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/base/pki"
 )
 
-// planeAPI is a control plane in this process, with an administrator's client.
 type planeAPI struct {
 	*Embedded
 	rest *rest.Config
@@ -121,7 +120,6 @@ func (a *planeAPI) token(t *testing.T, seconds int64) *authenticationv1.TokenReq
 	return answer
 }
 
-// claims returns the claims of a token without verifying it.
 func claims(t *testing.T, token string) (c struct {
 	Iss string
 	Aud []string

@@ -16,7 +16,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/cli/socket"
 )
 
-// elsewhere is a running process with another data directory.
 type elsewhere struct {
 	socket.Backend
 	dir string

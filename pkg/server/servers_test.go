@@ -126,7 +126,6 @@ func (p *pause) client(c client.Interface) client.Interface {
 	}), c.Cache()}
 }
 
-// pausedStore delays the lease writes of a server list.
 type pausedStore struct {
 	leaseStore
 	pause *pause
@@ -222,7 +221,6 @@ func startOne(t *testing.T, s *store.Store, name, address string, running *atomi
 	return o
 }
 
-// until waits until the condition holds after an event of the kind.
 func (o *oneOfTwo) until(t *testing.T, list ctrl.ObjectList, what string, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -237,7 +235,6 @@ func (o *oneOfTwo) until(t *testing.T, list ctrl.ObjectList, what string, holds 
 	}
 }
 
-// servers waits until the endpoints of the API are the wanted addresses.
 func (o *oneOfTwo) servers(t *testing.T, want ...string) {
 	t.Helper()
 	admin := o.plane.client(apiServerUser, user.SystemPrivilegedGroup)

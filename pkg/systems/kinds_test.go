@@ -153,7 +153,6 @@ func TestInvalidObjectsNameTheField(t *testing.T) {
 	}
 }
 
-// rowOf returns the row of an object's Go type.
 func rowOf(o client.Object) *kind.Resource {
 	for _, r := range kinds().All() {
 		if kinds, _, err := r.Strategy.ObjectKinds(o); err == nil {

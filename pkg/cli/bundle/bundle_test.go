@@ -76,7 +76,6 @@ func (process) Debug() http.Handler {
 	})
 }
 
-// entries unpacks an archive.
 func entries(t *testing.T, raw []byte) map[string]string {
 	t.Helper()
 	zip, err := gzip.NewReader(bytes.NewReader(raw))

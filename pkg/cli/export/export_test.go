@@ -42,7 +42,6 @@ func exported(t *testing.T, c *testcluster.Cluster, o export.Options) string {
 	return b.String()
 }
 
-// apply applies the documents of a stream in order.
 func apply(t *testing.T, c *testcluster.Cluster, manifests string) {
 	t.Helper()
 	client := dynamic.NewForConfigOrDie(c.REST())
@@ -136,7 +135,6 @@ func TestSecretsNeedTheOption(t *testing.T) {
 	require.Contains(t, text, "settings")
 }
 
-// shop is a namespace with an object, and a cluster-scoped object.
 const shop = `
 {apiVersion: v1, kind: Namespace, metadata: {name: shop}}
 ---
@@ -252,7 +250,6 @@ func TestFileIsReplacedWhenTheExportIsWhole(t *testing.T) {
 	}
 }
 
-// files returns the files below a directory with their content.
 func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	found := map[string]string{}

@@ -229,7 +229,6 @@ func TestAProcessIsWaitedForAsLongAsItIsAlive(t *testing.T) {
 	})
 }
 
-// one is a listener with a single connection.
 type one struct {
 	conn   net.Conn
 	closed chan struct{}

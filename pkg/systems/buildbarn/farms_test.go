@@ -69,7 +69,6 @@ func (w *writes) take(all bool) map[string]int {
 	return got
 }
 
-// counted is a client that counts its writes.
 type counted struct {
 	ctrl.WithWatch
 	cache ctrlcache.Cache
@@ -101,7 +100,6 @@ func (w *writes) through(name string, c client.Interface) client.Interface {
 	}), c.Cache()}
 }
 
-// reconciled returns the number of reconciliations by reconciler.
 func reconciled(t *testing.T, metrics *prometheus.Registry) map[string]float64 {
 	t.Helper()
 	families, err := metrics.Gather()
@@ -122,7 +120,6 @@ func reconciled(t *testing.T, metrics *prometheus.Registry) map[string]float64 {
 	return count
 }
 
-// volumes creates volumes for the claims of two storage pods, since these tests have no provisioner.
 func (c *cluster) volumes(class string, pods int) {
 	for i := range pods * 2 {
 		c.Make(&corev1.PersistentVolume{
@@ -232,7 +229,6 @@ func TestBuildbarnFarm(t *testing.T) {
 				}
 			}
 
-			// Deleted and changed children are restored.
 			var d appsv1.Deployment
 			require.NoError(t, c.Get(c.Ctx, ctrl.ObjectKey{Namespace: "default", Name: "farm-scheduler"}, &d))
 			uid := d.UID

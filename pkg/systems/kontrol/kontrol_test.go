@@ -52,7 +52,6 @@ func (c *cluster) configMap(name string) (*corev1.ConfigMap, bool) {
 	return &m, err == nil
 }
 
-// has waits until a config map has the data.
 func (c *cluster) has(name string, data map[string]string) {
 	c.T.Helper()
 	controlplane.Until(c, &corev1.ConfigMapList{}, "default", name, func(m *corev1.ConfigMap) bool {
@@ -126,7 +125,6 @@ func TestKontrolModes(t *testing.T) {
 			require.Equal(t, ".data.more", current.State.Drift[1].Path)
 			require.Equal(t, kontrol.DriftAdded, current.State.Drift[1].Type)
 
-			// A deleted object is created again.
 			require.NoError(t,
 				target.Delete(c.Ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "correct"}}))
 			target.has("correct", map[string]string{"a": "b"})

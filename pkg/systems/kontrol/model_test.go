@@ -42,7 +42,6 @@ type past struct {
 	desired map[string]string // by Resource's UID and generation
 }
 
-// record follows a kind until the test ends.
 func record[T any, P interface {
 	*T
 	ctrl.Object

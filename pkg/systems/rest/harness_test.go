@@ -48,7 +48,6 @@ func TestMain(m *testing.M) {
 
 const token = "a-token-of-some-length"
 
-// world is a facade over a real registry.
 type world struct {
 	t      *testing.T
 	admin  client.Interface
@@ -124,7 +123,6 @@ func (b *broken) fail(err error) {
 	b.err = err
 }
 
-// agent is the log API of a node's agent.
 type agent struct {
 	server *httptest.Server
 	mu     sync.Mutex
@@ -186,7 +184,6 @@ func (a *agent) fail(down bool) {
 	a.down = down
 }
 
-// secure makes a facade require TLS and the token.
 func secure(c *Config) { c.RESTInsecure = false }
 
 // newWorld starts a facade, which is insecure by default.
@@ -251,13 +248,11 @@ type answer struct {
 	body   string
 }
 
-// into decodes the body.
 func (a answer) into(t *testing.T, v any) {
 	t.Helper()
 	require.NoError(t, json.Unmarshal([]byte(a.body), v), a.body)
 }
 
-// says returns the error of an answer.
 func (a answer) says(t *testing.T) string {
 	t.Helper()
 	var e wire.Error
@@ -298,7 +293,6 @@ func (w *world) do(method, path string, body any, headers ...string) answer {
 	return answer{resp.StatusCode, resp.Header, string(data)}
 }
 
-// node creates a Ready node with an agent.
 func (w *world) node(name string) {
 	w.t.Helper()
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -327,7 +321,6 @@ func (w *world) run(id, node string, number int32) *corev1.Pod {
 	return p
 }
 
-// task creates a task and returns its ID.
 func (w *world) task(name string) string {
 	w.t.Helper()
 	a := w.do("POST", "/api/v1/tasks", wire.CreateTask{Name: name, Image: "busybox"})
@@ -337,7 +330,6 @@ func (w *world) task(name string) string {
 	return t.TaskID
 }
 
-// register registers a worker on loopback and returns its ID.
 func (w *world) register(port int) string {
 	w.t.Helper()
 	a := w.do("POST", "/api/v1/nodes/register", wire.RegisterNode{
@@ -349,7 +341,6 @@ func (w *world) register(port int) string {
 	return n.NodeID
 }
 
-// bind schedules a pod to a node.
 func (w *world) bind(pod, node string) {
 	w.t.Helper()
 	p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: pod}}

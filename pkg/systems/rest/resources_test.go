@@ -16,7 +16,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/rest/wire"
 )
 
-// resource creates a resource over REST.
 func (w *world) resource(body string) wire.Resource {
 	w.t.Helper()
 	a := w.do("POST", "/api/v1/resources", body)

@@ -79,7 +79,6 @@ func TestRegistrationsAreFenced(t *testing.T) {
 	require.Equal(t, http.StatusForbidden, w.do("POST", "/api/v1/nodes/"+second+"/deregister", nil).status)
 }
 
-// move changes the address that a worker registered from.
 func (w *world) move(id, address string) {
 	w.t.Helper()
 	var node corev1.Node

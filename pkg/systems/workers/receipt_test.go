@@ -38,7 +38,6 @@ func (c *sealed) LocalNode(string) localNode { return c }
 
 func (*sealed) Accept([]*workers.Delivery) {}
 
-// RoundTrip accepts a message for a node.
 func (c *sealed) RoundTrip(req *http.Request) (*http.Response, error) {
 	c.got = req
 	return &http.Response{StatusCode: http.StatusAccepted, Body: io.NopCloser(strings.NewReader(""))}, nil

@@ -40,8 +40,7 @@ const (
 	leaseSeconds = 40
 	// renewPeriod is the time in which each lease is renewed once. One missed renewal does not make a node NotReady.
 	renewPeriod = 15 * time.Second
-	// timeout limits one request.
-	timeout = 30 * time.Second
+	timeout     = 30 * time.Second
 	// cleanupTimeout is the time for removing nodes and pods at the end.
 	cleanupTimeout = 5 * time.Minute
 	// registerWorkers, renewWorkers and podWorkers are the numbers of concurrent writers.

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// errForeign means that a node of that name exists and is not fake.
 var errForeign = errors.New("exists and is not a fake node: use another prefix")
 
 func (n *Nodes) name(i int) string { return n.Prefix + strconv.Itoa(i) }

@@ -23,7 +23,6 @@ type podKey struct {
 	uid             types.UID
 }
 
-// task is a write for a pod.
 type task struct {
 	podKey
 	patch []byte // of the status; nil deletes the pod
@@ -166,7 +165,6 @@ func (n *Nodes) list(ctx context.Context, f func(*corev1.Pod)) (version string, 
 	}
 }
 
-// has reports whether the pod is on one of these nodes.
 func (n *Nodes) has(p *corev1.Pod) bool {
 	i, ok := n.number(p.Spec.NodeName)
 	return ok && n.ours[i].Load()
@@ -192,7 +190,6 @@ func (n *Nodes) hand(ctx context.Context, t task) {
 	}
 }
 
-// work carries out tasks until ctx is done.
 func (n *Nodes) work(ctx context.Context) {
 	for {
 		select {

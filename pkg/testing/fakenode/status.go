@@ -43,7 +43,6 @@ func (n *Nodes) plan(p *corev1.Pod, now time.Time) (t task, after time.Duration,
 	return t, 0, true
 }
 
-// exit is the result of a pod's containers.
 type exit struct {
 	code            int32
 	reason, message string
@@ -90,7 +89,6 @@ func patch(p *corev1.Pod, s corev1.PodStatus) []byte {
 	return out
 }
 
-// running returns the status of a pod with running containers.
 func running(p *corev1.Pod, begin time.Time) corev1.PodStatus {
 	at := metav1.NewTime(begin)
 	s := corev1.PodStatus{Phase: corev1.PodRunning, StartTime: &at, Conditions: conditions(p, true, begin)}
@@ -109,7 +107,6 @@ func running(p *corev1.Pod, begin time.Time) corev1.PodStatus {
 	return s
 }
 
-// ended returns the status of a pod with ended containers.
 func ended(p *corev1.Pod, begin, finish time.Time, result exit) corev1.PodStatus {
 	at := metav1.NewTime(begin)
 	s := corev1.PodStatus{Phase: corev1.PodSucceeded, StartTime: &at, Conditions: conditions(p, false, finish)}

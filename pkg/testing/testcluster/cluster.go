@@ -120,7 +120,6 @@ func (c *Cluster) REST() *rest.Config {
 	return cfg
 }
 
-// fakeNodes starts the fake nodes and returns a function that ends them.
 func (c *Cluster) fakeNodes(config Config) (end func() error, err error) {
 	if config.FakeNodes == 0 {
 		return func() error { return nil }, nil

@@ -35,7 +35,6 @@ func forward(ctx context.Context, listener net.Listener, netns, address string) 
 	}
 }
 
-// join copies in both directions until one direction ends.
 func join(near, far net.Conn) {
 	done := make(chan struct{}, 2)
 	pass := func(to, from net.Conn) {

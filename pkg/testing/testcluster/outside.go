@@ -28,7 +28,6 @@ type outside struct {
 }
 
 const (
-	// patience bounds each command of the program.
 	patience = 90 * time.Second
 	// nodeIP is the node's address in its namespace (RFC 5737), and gateway its default route, where no machine
 	// answers.

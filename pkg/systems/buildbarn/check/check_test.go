@@ -19,7 +19,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// example returns the files of manifests/examples/buildbarn.
 func example(t *testing.T) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile("../../../../manifests/examples/buildbarn/config.yaml")

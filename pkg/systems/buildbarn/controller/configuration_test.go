@@ -28,7 +28,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/metrics"
 )
 
-// verdictOf checks the files of a ConfigMap for a part.
 func verdictOf(t *testing.T, c *check.Checker, source *corev1.ConfigMap, p buildbarn.Part) check.Verdict {
 	t.Helper()
 	r := requestOf(source, defaulted(p))

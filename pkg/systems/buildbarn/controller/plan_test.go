@@ -346,7 +346,6 @@ func TestScale(t *testing.T) {
 	require.EqualValues(t, 0, *w.Deployment.Spec.Replicas, "what is unknown changes nothing")
 }
 
-// configure gives parts the configuration of a farm's ConfigMap.
 func configure(t *testing.T, o *FarmObserved) {
 	t.Helper()
 	for _, p := range o.Parts {

@@ -14,7 +14,6 @@ import (
 	"github.com/coracle-dev/coracle/pkg/systems/buildbarn/certificates"
 )
 
-// secure is a farm with TLS and its issued Secrets.
 type secure struct {
 	t *testing.T
 	FarmObserved

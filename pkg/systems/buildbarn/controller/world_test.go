@@ -19,7 +19,6 @@ import (
 
 var now = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// files returns a ConfigMap that is valid for all parts.
 func files() *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: buildbarn.DefaultConfigMap, Namespace: "ns"}, Data: map[string]string{

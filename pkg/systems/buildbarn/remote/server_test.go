@@ -67,7 +67,6 @@ func newFarm() *farm {
 	}
 }
 
-// serve returns a client of the farm.
 func (f *farm) serve(t *testing.T) *Client {
 	t.Helper()
 	l := bufconn.Listen(1 << 20)
@@ -242,7 +241,6 @@ func done(name string, response *remoteexecution.ExecuteResponse) *longrunningpb
 	return &longrunningpb.Operation{Name: name, Done: true, Result: &longrunningpb.Operation_Response{Response: result}}
 }
 
-// numbered returns n different blobs of the same size.
 func numbered(n, size int) []Blob {
 	blobs := make([]Blob, n)
 	for i := range blobs {

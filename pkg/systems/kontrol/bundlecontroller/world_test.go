@@ -90,7 +90,6 @@ func (w *world) step() kontrol.BundleStatus {
 	return s.Status
 }
 
-// heal makes all Resources of the clusters healthy.
 func (w *world) heal(clusters ...string) {
 	for _, r := range w.o.Resources {
 		if len(clusters) == 0 || slices.Contains(clusters, r.Spec.ClusterName) {
@@ -121,7 +120,6 @@ func (w *world) resource(cluster, name string) *kontrol.Resource {
 	return nil
 }
 
-// finish steps and heals until nothing changes.
 func (w *world) finish() kontrol.BundleStatus {
 	for range 100 {
 		w.step()

@@ -49,7 +49,6 @@ func kontrolCluster(t *testing.T, target ctrl.Client, objects ...ctrl.Object) *c
 	}
 }
 
-// targetCluster returns a target cluster with objects.
 func targetCluster(t *testing.T, objects ...ctrl.Object) ctrl.Client {
 	t.Helper()
 	mapper := meta.NewDefaultRESTMapper(nil)
@@ -125,7 +124,6 @@ func edge() *kontrol.Cluster {
 	}
 }
 
-// ran returns the output of a command and its exit code.
 func ran(t *testing.T, f func(command.Terminal) error) (out, errOut string, code int) {
 	t.Helper()
 	var o, e bytes.Buffer

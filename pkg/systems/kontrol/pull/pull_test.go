@@ -31,7 +31,6 @@ func token(cluster string) string {
 	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(`{"sub":"`+subject+cluster+`"}`)) + ".c2ln"
 }
 
-// world is a hub behind an https server, and a target's API server.
 type world struct {
 	t       *testing.T
 	hub     *Hub
@@ -76,7 +75,6 @@ func newWorld(t *testing.T, api http.HandlerFunc) *world {
 	return w
 }
 
-// agent runs an agent until the returned function is called.
 func (w *world) agent() func() {
 	target, err := url.Parse(w.api.URL)
 	require.NoError(w.t, err)

@@ -63,7 +63,6 @@ func TestParseKubeconfig(t *testing.T) {
 	}
 }
 
-// wait waits until a target's status has the reason, and returns the status.
 func wait(t *testing.T, p *Pool, name, reason string, changes <-chan string) Status {
 	t.Helper()
 	for {

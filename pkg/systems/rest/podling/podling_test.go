@@ -43,7 +43,6 @@ func (f *facade) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(v)
 }
 
-// podling runs the command line and returns its output.
 func podling(t *testing.T, f *facade, args ...string) (string, error) {
 	t.Helper()
 	s := httptest.NewServer(f)

@@ -89,7 +89,6 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// fake is an external worker.
 type fake struct {
 	address netip.AddrPort
 	mu      sync.Mutex
@@ -127,7 +126,6 @@ func (f *fake) requests() []string {
 	return append([]string(nil), f.asked...)
 }
 
-// world is a registry with the reconciler and one worker.
 type world struct {
 	t *testing.T
 	c client.Interface
@@ -164,7 +162,6 @@ func newWorld(t *testing.T, heartbeat time.Time) *world {
 	return w
 }
 
-// pod creates the pod of a task's attempt on the worker.
 func (w *world) pod(number int32, change ...func(*corev1.Pod)) *corev1.Pod {
 	w.t.Helper()
 	task := &tasks.Task{
@@ -181,7 +178,6 @@ func (w *world) pod(number int32, change ...func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-// wait returns the pod once ok returns true.
 func (w *world) wait(p *corev1.Pod, ok func(*corev1.Pod) bool) *corev1.Pod {
 	w.t.Helper()
 	ctx, cancel := context.WithTimeout(w.t.Context(), 2*time.Minute)

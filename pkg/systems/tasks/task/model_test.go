@@ -138,7 +138,6 @@ func (w *world) delete(p *corev1.Pod) {
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &at, &grace
 }
 
-// collect removes deleted pods without finalizers.
 func (w *world) collect() {
 	w.pods = slices.DeleteFunc(w.pods, func(p *corev1.Pod) bool {
 		return p.DeletionTimestamp != nil && *p.DeletionGracePeriodSeconds == 0 && len(p.Finalizers) == 0

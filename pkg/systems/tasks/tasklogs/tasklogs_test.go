@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// logs writes the logs of a pod with a container.
 func logs(t *testing.T, text string) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "pod")

@@ -113,7 +113,6 @@ func TestFramesEndWithTheProgram(t *testing.T) {
 	require.Equal(t, []int{2, 0, 2}, []int{depth, flight, int(c.succeeded)})
 }
 
-// frames connects as a program, and returns the connection.
 func (b *bench) frames(slots int) (net.Conn, *bufio.Reader) {
 	c, err := net.Dial("tcp", strings.TrimPrefix(b.base, "http://"))
 	require.NoError(b.t, err)

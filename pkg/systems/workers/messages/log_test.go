@@ -125,7 +125,6 @@ func TestLogIsBounded(t *testing.T) {
 	require.NoError(t, l.close())
 }
 
-// sizeOf returns the size of the files in a directory.
 func sizeOf(t *testing.T, dir string) (n int64) {
 	entries, err := os.ReadDir(dir)
 	require.NoError(t, err)

@@ -24,7 +24,6 @@ import (
 	workers "github.com/coracle-dev/coracle/apis/workers/v1alpha1"
 )
 
-// api is an API server that records its requests.
 type api struct {
 	mu   sync.Mutex
 	got  []*http.Request

@@ -15,7 +15,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// recorder counts the attempts and ends of messages.
 type recorder struct {
 	attempts, ends map[string]int
 	how            map[string]string

@@ -26,7 +26,6 @@ type server struct {
 	conns chan *peer
 }
 
-// peer is the other side of a connection.
 type peer struct {
 	t *testing.T
 	net.Conn
