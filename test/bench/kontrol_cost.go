@@ -206,5 +206,5 @@ func rollup(pid int, line string) (int, error) {
 			return strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")))
 		}
 	}
-	return 0, fmt.Errorf("no %s of process %d", line, pid)
+	return 0, fmt.Errorf("process %[2]d: smaps_rollup has no line %[1]s", line, pid)
 }

@@ -95,9 +95,9 @@ func TestUsage(t *testing.T) {
 	c := exec.CommandContext(t.Context(), "sh", "-c", "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done")
 	require.NoError(t, c.Run())
 	took := c.ProcessState.UserTime() + c.ProcessState.SystemTime()
-	require.Greater(t, took, 50*time.Millisecond, "the command is too short to see it")
+	require.Greater(t, took, 50*time.Millisecond, "the command is too short to measure")
 	now := k.used()
-	require.GreaterOrEqual(t, now[2].Duration-before[2].Duration, took-3*time.Second/userHZ, "but for rounding")
+	require.GreaterOrEqual(t, now[2].Duration-before[2].Duration, took-3*time.Second/userHZ, "except for rounding")
 	k.per(1, "try", before)
 	require.Len(t, k.figures, 1)
 
@@ -105,7 +105,7 @@ func TestUsage(t *testing.T) {
 	require.False(t, k.used()[0].known)
 	before[0].known = true
 	k.per(1, "try", before)
-	require.Len(t, k.figures, 2, "of the bench alone")
+	require.Len(t, k.figures, 2, "only the bench's figures")
 }
 
 func TestOptions(t *testing.T) {

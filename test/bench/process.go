@@ -133,7 +133,7 @@ func statTicks(pid int) (own, children int, err error) {
 func parseTicks(stat string) (own, children int, err error) {
 	fields := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
 	if len(fields) < 15 {
-		return 0, 0, fmt.Errorf("odd stat file: %q", stat)
+		return 0, 0, fmt.Errorf("malformed stat file: %q", stat)
 	}
 	var n [4]int
 	for i := range n {

@@ -108,9 +108,9 @@ jwt:
 	code, body = call("", "GET", "/version", "")
 	require.Equal(t, 200, code, body)
 	code, _ = call("", "GET", "/api", "")
-	require.Equal(t, 401, code, "no condition names the path")
+	require.Equal(t, 401, code, "anonymous access to this path is not configured")
 	code, _ = call("nonsense", "GET", "/version", "")
-	require.Equal(t, 401, code, "a token that is not valid is not anonymous")
+	require.Equal(t, 401, code, "a request with an invalid token is not anonymous")
 
 	write("another")
 	require.Eventually(t, func() bool {

@@ -135,7 +135,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 	h.Apply(strings.ReplaceAll(balanceManifest, "HERE", h.Name))
 	h.Ctl("wait pod/near --for=condition=Ready --timeout=120s")
 
-	t.Run("an address of the pool is found by other machines", func(t *testing.T) {
+	t.Run("other machines resolve a pool address by ARP", func(t *testing.T) {
 		require.Equal(t, "198.51.100.65", h.Ctl("get svc web -o jsonpath={.status.loadBalancer.ingress[0].ip}"))
 		soon(t, "near: hello", "http://198.51.100.65/")
 		out, err := h.Curl("http://198.51.100.65/")
@@ -156,7 +156,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 		_, err = curl("http://198.51.100.2/")
 		require.ErrorContains(t, err, "exit status 22", "404 without a rule for the host")
 	})
-	t.Run("TLS by server name, and a secret that changes", func(t *testing.T) {
+	t.Run("TLS certificate by server name follows its secret", func(t *testing.T) {
 		for range 2 {
 			cert, key := pairFor(t)
 			h.Apply(strings.NewReplacer("CERT", base64.StdEncoding.EncodeToString(cert), "KEY",
@@ -200,7 +200,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "hello\n", line)
 	})
-	t.Run("HTTP/2 without TLS, in both directions at once, as gRPC", func(t *testing.T) {
+	t.Run("bidirectional HTTP/2 without TLS", func(t *testing.T) {
 		via := &http.Transport{DialContext: from(other, "198.51.100.2:80"), Protocols: new(http.Protocols)}
 		via.Protocols.SetUnencryptedHTTP2(true)
 		defer via.CloseIdleConnections()
@@ -256,14 +256,14 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 		asking.Wait()
 		require.Greater(t, done.Load(), int32(50))
 	})
-	t.Run("a process that is killed has everything again", func(t *testing.T) {
+	t.Run("addresses and routes after a kill", func(t *testing.T) {
 		h.Kill()
 		h.Run(append([]string{"start"}, start...)...)
 		soon(t, "near: hello", "http://198.51.100.65/")
 		soon(t, "near: hello", web...)
 		require.Equal(t, "198.51.100.65", h.Ctl("get svc web -o jsonpath={.status.loadBalancer.ingress[0].ip}"))
 	})
-	t.Run("the address of a machine that dies moves", func(t *testing.T) {
+	t.Run("an address moves away from a dead machine", func(t *testing.T) {
 		agent := startAgent(t, other, joinWords(t, h))
 		h.Ctl("wait node/" + other.Name + " --for=condition=Ready --timeout=120s")
 		other.Load()
@@ -287,7 +287,7 @@ func TestLoadBalancerAndIngress(t *testing.T) {
 		soon(t, "near: hello", "http://198.51.100.65/")
 		require.Contains(t, holder(), mac(h.Name))
 	})
-	t.Run("nothing is left without services and Ingresses", func(t *testing.T) {
+	t.Run("deleting services and Ingresses leaves nothing behind", func(t *testing.T) {
 		h.Ctl("delete ingress web")
 		h.Ctl("delete svc web closed --timeout=120s")
 		require.Eventually(t, func() bool {

@@ -64,7 +64,7 @@ func TestBatch(t *testing.T) {
 	h.Ctl("wait --for=condition=complete job/map --timeout=120s")
 	require.Equal(t, "8,,0-7",
 		h.Ctl("get job map -o jsonpath={.status.succeeded},{.status.failed},{.status.completedIndexes}"))
-	require.Len(t, strings.Fields(h.Ctl("get pods -l job-name=map -o name")), 8, "none ran twice")
+	require.Len(t, strings.Fields(h.Ctl("get pods -l job-name=map -o name")), 8, "no index ran twice")
 	require.Empty(t, h.Ctl("get pods -l job-name=map -o jsonpath={.items[*].metadata.finalizers}"))
 
 	require.Empty(t, h.Ctl("get pods -l job-name=reduce -o name"))

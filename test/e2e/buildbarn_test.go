@@ -54,13 +54,13 @@ func TestBuildbarnFarm(t *testing.T) {
 		t.Log("there is no image of bb-browser, so its program is not run")
 	}
 
-	t.Run("what is asked for wrongly is refused with advice", func(t *testing.T) {
+	t.Run("invalid requests are refused with a remedy", func(t *testing.T) {
 		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--platform", "OS=plan9", "--timeout", "3s"),
 			"No worker serves this instance and platform {OS=plan9}")
 		require.Contains(t, h.Fails("buildbarn", "smoke", "-n", "builds", "--tls"), "The frontend's TLS is not as asked for")
 		require.Contains(t, h.Fails("buildbarn", "smoke"), "namespace default has no service with port 8980")
 	})
-	t.Run("storage is killed in the middle of an action", func(t *testing.T) {
+	t.Run("storage is killed during an action", func(t *testing.T) {
 		f.hold()
 		wait := f.action()
 		// The old pod must end before its successor starts, because two programs must not write into the same
@@ -86,7 +86,7 @@ func TestBuildbarnFarm(t *testing.T) {
 		h.Ctl("wait -n builds buildbarnworker/worker --for=jsonpath={.status.replicas}=1 --timeout=120s")
 		f.smoke()
 	})
-	t.Run("a worker is killed in the middle of an action", func(t *testing.T) {
+	t.Run("a worker is killed during an action", func(t *testing.T) {
 		f.hold()
 		wait := f.action()
 		old := "pod/" + f.workers()[0]
@@ -105,10 +105,10 @@ func TestBuildbarnFarm(t *testing.T) {
 		h.Ctl(`patch -n builds configmap buildbarn-config -p {"data":{"scheduler.jsonnet":"{"}}`)
 		h.Ctl("wait -n builds buildbarnscheduler/scheduler --for=condition=ConfigValid=false --timeout=120s")
 		f.smoke()
-		require.ElementsMatch(t, before, f.pods(), "a configuration that is not valid reaches no pod")
+		require.ElementsMatch(t, before, f.pods(), "no pod gets an invalid configuration")
 		h.Ctl("apply -n builds -f " + example + "/config.yaml")
 		h.Ctl("wait -n builds buildbarnscheduler/scheduler --for=condition=ConfigValid --timeout=120s")
-		require.ElementsMatch(t, before, f.pods(), "nor does the one that they have already")
+		require.ElementsMatch(t, before, f.pods(), "an unchanged configuration replaces no pod")
 		text, err := os.ReadFile(example + "/config.yaml")
 		require.NoError(t, err)
 		// This configuration has correct brackets and imports. Only the program, or a check that knows its fields,
@@ -131,7 +131,7 @@ func TestBuildbarnFarm(t *testing.T) {
 			now := scheduler()
 			return now != "" && !strings.Contains(now, old)
 		}, host.Patience, 100*time.Millisecond, "a valid one does")
-		require.Positive(t, stop(), "actions are executed all the while, and none fails")
+		require.Positive(t, stop(), "actions succeed during the change")
 		f.smoke()
 	})
 }
@@ -182,7 +182,7 @@ spec:
 		h.Fails("buildbarn", "smoke", "--frontend", storage, "--server-name", "farm-storage-0.farm-storage", "--ca", ca,
 			"--cert", cert, "--key", key), "Unauthenticated")
 
-	t.Run("of workers that follow the queue, idle ones go first", func(t *testing.T) {
+	t.Run("scaling down ends idle workers first", func(t *testing.T) {
 		pair, err := tls.LoadX509KeyPair(cert, key)
 		require.NoError(t, err)
 		pool := x509.NewCertPool()
@@ -205,7 +205,7 @@ spec:
 		// A ReplicaSet by itself would end the youngest pod, which is the busy one.
 		h.Ctl("wait -n builds buildbarnworker/farm-worker-shell --for=jsonpath={.status.replicas}=1 --timeout=120s")
 		stays := h.Ctl("get pod -n builds " + pods[2] + " -o jsonpath={.metadata.name}{.metadata.deletionTimestamp}")
-		require.Equal(t, pods[2], stays, "it is there, and is not asked to go")
+		require.Equal(t, pods[2], stays, "the busy worker must not be terminating")
 		f.release()
 		<-ended
 		h.Ctl("wait -n builds buildbarnworker/farm-worker-shell --for=jsonpath={.status.replicas}=0 --timeout=120s")

@@ -412,7 +412,7 @@ func TestSidecars(t *testing.T) {
 			require.Equal(t, "raw\n", h.Run("ctl", "exec", "block", "--", "sh", "-c", "dd if=/dev/raw bs=4 count=1 2>/dev/null"))
 		}
 	}
-	t.Run("the driver's pod goes and comes back", func(t *testing.T) {
+	t.Run("the driver's pod restarts", func(t *testing.T) {
 		h.Ctl("delete pod -n csi driver-0 --force --grace-period=0")
 		h.Ctl("rollout status -n csi sts/driver --timeout=80s")
 		kept()
@@ -430,7 +430,7 @@ func TestSidecars(t *testing.T) {
 		h.Ctl("wait pod --all --for=condition=Ready --timeout=80s")
 		kept()
 	})
-	t.Run("nothing is left", func(t *testing.T) {
+	t.Run("no leftovers", func(t *testing.T) {
 		h.Ctl("delete pod --all --timeout=80s")
 		h.Ctl("delete vs first --timeout=80s")
 		h.Ctl("delete pvc --all --timeout=80s")

@@ -93,7 +93,7 @@ func startAgent(t *testing.T, h *host.Host, words []string) *agent {
 	case <-time.After(host.Patience):
 		_ = a.Process.Kill()
 		_ = a.Wait()
-		t.Fatalf("the agent does not run:\n%s", a.log.String())
+		t.Fatalf("the agent did not start:\n%s", a.log.String())
 	}
 	return a
 }
@@ -237,10 +237,10 @@ func TestNamesAreKept(t *testing.T) {
 	require.Equal(t, 1, strings.Count(taken, "\n"), taken)
 
 	stolen := thief(t, h, words, other.Name)
-	require.Equal(t, http.StatusNotFound, stolen(), "a certificate for a name that nobody has")
+	require.Equal(t, http.StatusNotFound, stolen(), "a certificate for a name without a node")
 	startAgent(t, other, words).kill()
 	first := node()
-	require.Equal(t, http.StatusUnauthorized, stolen(), "which is worth nothing once a machine has it")
+	require.Equal(t, http.StatusUnauthorized, stolen(), "the certificate is rejected once another machine has the name")
 	info, err := os.Stat(filepath.Join(other.DataDir, "pki", "machine.key"))
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())

@@ -111,7 +111,7 @@ func TestKontrolInput(t *testing.T) {
 		h.Run("kontrol", "wait", "on-"+name, "--for", "Unreachable")
 	}
 	h.Ctl("wait --timeout=120s --for=create --for=jsonpath={.state.attemptedGeneration}=1 kas/on-liar.liar")
-	require.NotContains(t, h.Run("kontrol", "get", "on-liar"), "Synced", "what it says is not believed")
+	require.NotContains(t, h.Run("kontrol", "get", "on-liar"), "Synced", "an invalid answer must not become Synced")
 
 	for says, manifest := range map[string]string{
 		"a resource cannot depend on itself": strings.Replace(config("self", "this", configMap("m")), "spec:\n",

@@ -23,7 +23,7 @@ import (
 // (hack/nightly.sh fleet).
 func TestKontrolTargetKilled(t *testing.T) {
 	if os.Getenv("CORACLE_TEST_FLEET") == "" {
-		t.Skip("it takes a minute: CORACLE_TEST_FLEET=1, as hack/nightly.sh fleet does")
+		t.Skip("takes a minute: set CORACLE_TEST_FLEET=1 (hack/nightly.sh fleet does)")
 	}
 	const many, some = 120, 20
 	hub := host.New(t)
@@ -104,7 +104,7 @@ func TestKontrolTargetKilled(t *testing.T) {
 	edge.Ctl("delete configmap m002")
 	edge.Mend()
 	hub.Run("kontrol", "wait", "r000", "--timeout", "120s")
-	require.LessOrEqual(t, lists(), before+1, "one may ask for the present version; nothing was listed again")
+	require.LessOrEqual(t, lists(), before+1, "one list may ask for the current version; objects are not listed again")
 	edge.Ctl("wait --timeout=120s --for=jsonpath={.data.value}=edited configmap/m000")
 	edge.Ctl("wait --timeout=120s --for=jsonpath={.data.value}=1 configmap/m001")
 	edge.Ctl("wait --timeout=120s --for=create configmap/m002")

@@ -67,7 +67,7 @@ func TestKontrolPull(t *testing.T) {
 	hub.Apply(resource("gold"))
 	is("Unreachable")
 	out, code = exitCode(t, hub, "kontrol", "diff", "pulled")
-	require.Equal(t, 1, code, "it is compared with what was seen last")
+	require.Equal(t, 1, code, "the diff uses the last recorded object")
 	require.Contains(t, out, "-  color: blue\n+  color: gold\n")
 	kill = agent()
 	defer func() { kill() }()

@@ -20,7 +20,7 @@ import (
 // agent and the database are killed in turn.
 func TestPostgreSQL(t *testing.T) {
 	if os.Getenv("CORACLE_TEST_DATABASE") == "" {
-		t.Skip("CORACLE_TEST_DATABASE is not set: make database")
+		t.Skip("CORACLE_TEST_DATABASE is not set: run `make database`")
 	}
 	h := host.New(t)
 	other := h.Beside()

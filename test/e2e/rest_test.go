@@ -102,7 +102,7 @@ func receive(t *testing.T, from <-chan string) string {
 	case s := <-from:
 		return s
 	case <-time.After(host.Patience):
-		t.Fatal("the worker was not given the task")
+		t.Fatal("the worker did not get the task")
 		return ""
 	}
 }
@@ -263,7 +263,7 @@ func TestASilentWorkerLosesItsTasks(t *testing.T) {
 	h.Ctl("uncordon " + h.Name)
 	h.Ctl("wait --for=jsonpath={.status.phase}=Completed task/" + id + " --timeout=120s")
 	task := c.do(http.StatusOK, "GET", facade+"/api/v1/tasks/"+id, nil)
-	require.Equal(t, h.Name, task["nodeId"], "it ran elsewhere")
+	require.Equal(t, h.Name, task["nodeId"], "the task runs on the cluster's own node")
 	require.Equal(t, "NodeLostnode "+worker+" has sent no heartbeat for 10s",
 		h.Ctl("get task "+id+" -o jsonpath={.status.attempts[0].reason}{.status.attempts[0].message}"))
 	late := c.do(http.StatusConflict, "PUT", facade+"/api/v1/tasks/"+id+"/status", map[string]any{

@@ -70,13 +70,13 @@ spec:
 	require.Eventually(t, func() bool {
 		return started("second") == 1
 	}, host.Patience, 100*time.Millisecond, "a pod starts without a server")
-	require.Equal(t, 1, started("first"), "and the other runs on")
+	require.Equal(t, 1, started("first"), "the other pod keeps running")
 
 	h.Run("start")
 	select {
 	case <-a.log.running:
 	case <-time.After(host.Patience):
-		t.Fatalf("the agent does not find the server again:\n%s", a.log.String())
+		t.Fatalf("the agent did not reconnect to the server:\n%s", a.log.String())
 	}
 	defer a.end()
 	second := "second-" + other.Name
@@ -92,5 +92,5 @@ spec:
 	h.Ctl("drain " + other.Name + " --ignore-daemonsets --timeout=120s")
 	require.NoError(t, os.Remove(filepath.Join(dir, "first.yaml")))
 	h.Ctl("wait pod/" + first + " --for=delete --timeout=120s")
-	require.Equal(t, []int{1, 1}, []int{started("first"), started("second")}, "neither was started twice")
+	require.Equal(t, []int{1, 1}, []int{started("first"), started("second")}, "each pod started once")
 }

@@ -67,7 +67,7 @@ func TestStorage(t *testing.T) {
 		require.Equal(t, "2Gi", h.Ctl("get pv -o jsonpath={.items[0].spec.capacity.storage}"))
 	})
 
-	t.Run("what is used is not deleted, what is deleted leaves nothing", func(t *testing.T) {
+	t.Run("claims in use are protected and deleted ones leave no files", func(t *testing.T) {
 		h.Ctl("delete pvc data --wait=false")
 		require.Equal(t, "kept\n", h.Ctl("exec writer -- cat /data/file"))
 		require.Contains(t, h.Ctl("get pvc data"), "Terminating")
@@ -92,7 +92,7 @@ func TestStorage(t *testing.T) {
 		h.Ctl("delete namespace small --timeout=120s")
 	})
 
-	t.Run("a claim that no class serves says so", func(t *testing.T) {
+	t.Run("a claim without a storage class reports it", func(t *testing.T) {
 		h.Apply(strings.Replace(storageManifest, "spec: {accessModes", "spec: {storageClassName: none, accessModes", 1))
 		h.Ctl(`wait pod/writer --for=jsonpath={.status.conditions[?(@.type=="PodScheduled")].reason}=Unschedulable --timeout=120s`)
 		h.Shows(`storageclass.storage.k8s.io "none" not found`, "get events")

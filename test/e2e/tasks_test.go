@@ -171,7 +171,7 @@ func TestTasksSurviveKills(t *testing.T) {
 		require.True(t, s.Phase.Ended())
 		require.EqualValues(t, size, s.Array.Completed+s.Array.Failed)
 		require.Equal(t, tasks.TaskFailed, s.Phase)
-		require.Equal(t, "9,19,29,39", s.Array.FailedIndexes, "those that fail, and no others")
+		require.Equal(t, "9,19,29,39", s.Array.FailedIndexes, "exactly the failing indexes")
 	}
 	h.Ctl("wait pod -l " + tasks.LabelTask + " --for=delete --timeout=120s")
 	require.Empty(t, strings.TrimSpace(h.Ctl("get pods -l "+tasks.LabelTask+" -o name")))

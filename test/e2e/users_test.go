@@ -120,7 +120,7 @@ func TestUserNamespaces(t *testing.T) {
 		require.NotEqual(t, firstID(t, h, "own"), firstID(t, h, "other"))
 		require.Equal(t, sh("own", "main", "cat /proc/self/uid_map"), sh("own", "user", "cat /proc/self/gid_map"))
 	})
-	t.Run("files belong to whom one expects", func(t *testing.T) {
+	t.Run("file ownership", func(t *testing.T) {
 		// Files of volumes made from objects belong to the pod's root and its fsGroup.
 		require.Equal(t, "0:200", sh("own", "main", "find /vol -type f -exec stat -c %u:%g {} + | sort -u"))
 		require.Equal(t, "440", sh("own", "main", "stat -Lc %a /vol/secret/k"))
@@ -136,7 +136,7 @@ func TestUserNamespaces(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, disk, 1)
 		require.NoError(t, unix.Stat(disk[0], &st))
-		require.EqualValues(t, 1000, st.Uid, "as inside, whichever IDs the pod has")
+		require.EqualValues(t, 1000, st.Uid, "the owner on the host is the owner in the pod, whatever its range")
 		require.Equal(t, "secret", sh("own", "main", "echo secret >/shared/s; chmod 600 /shared/s; cat /shared/s"))
 		require.Equal(t, "0 secret", sh("other", "main", "echo $(stat -c %u /shared/s) $(cat /shared/s)"),
 			"the volume's owners are each pod's root")
@@ -166,7 +166,7 @@ func TestUserNamespaces(t *testing.T) {
 		require.Contains(t, h.Ctl("logs other -c debugger"), "sleep\x003600\x000\n         0")
 		require.Contains(t, sh("own", "main", "ps"), "sleep 3600", "the containers share their processes")
 	})
-	t.Run("a user that the pod does not have", func(t *testing.T) {
+	t.Run("a user outside the pod's range", func(t *testing.T) {
 		h.Run("ctl", "run", "beyond", "--image=busybox:1.36",
 			`--overrides={"spec":{"hostUsers":false,"securityContext":{"runAsUser":65536}}}`)
 		h.Ctl("wait pod/beyond " +
@@ -174,7 +174,7 @@ func TestUserNamespaces(t *testing.T) {
 		require.Contains(t, h.Ctl("get pod beyond -o jsonpath={.status.containerStatuses[0].state.waiting.message}"),
 			"user or group 65536 is not one of a pod with hostUsers: false on this node, which has 0 to 65535")
 	})
-	t.Run("a file system that cannot do it", func(t *testing.T) {
+	t.Run("a file system without idmapped mounts", func(t *testing.T) {
 		h.Pipe(`
 apiVersion: v1
 kind: Pod
@@ -202,7 +202,7 @@ spec:
 		h.Run("ctl", "run", "p", "-n", "restricted", "--image=busybox:1.36", pod(false))
 		h.Ctl("wait pod/p -n restricted --for=condition=Ready --timeout=120s")
 	})
-	t.Run("over a kill", func(t *testing.T) {
+	t.Run("after a kill", func(t *testing.T) {
 		ids := map[string]string{"own": firstID(t, h, "own"), "other": firstID(t, h, "other")}
 		container := h.Ctl("get pod own -o jsonpath={.status.containerStatuses[*].containerID}")
 		h.Kill()

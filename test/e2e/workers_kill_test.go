@@ -226,6 +226,6 @@ func TestJoinedAgentIsKilled(t *testing.T) {
 		s := readTask(t, h, name).Status
 		require.Equal(t, tasks.TaskFailed, s.Phase)
 		require.EqualValues(t, size, s.Array.Completed+s.Array.Failed)
-		require.Equal(t, "9,19,29,39", s.Array.FailedIndexes, "those that fail, and no others")
+		require.Equal(t, "9,19,29,39", s.Array.FailedIndexes, "exactly the failing indexes")
 	}
 }

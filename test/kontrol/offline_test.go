@@ -70,7 +70,7 @@ func authority(c *x509.Certificate) []byte {
 // the clusters must get everything, Kontrol must see and repair the changes there, and must not list anything again.
 func TestMinutesOffline(t *testing.T) {
 	if os.Getenv("CORACLE_TEST_OFFLINE") == "" {
-		t.Skip("it takes minutes: CORACLE_TEST_OFFLINE=4m, as hack/nightly.sh fleet does")
+		t.Skip("takes minutes: set CORACLE_TEST_OFFLINE=4m (hack/nightly.sh fleet does)")
 	}
 	offline, err := time.ParseDuration(os.Getenv("CORACLE_TEST_OFFLINE"))
 	require.NoError(t, err)

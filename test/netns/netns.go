@@ -69,13 +69,13 @@ func Listing(t testing.TB) string {
 		return string(out)
 	}
 	if out := run("-j", "list", "ruleset"); !json.Valid([]byte(out)) {
-		t.Errorf("nft -j list ruleset printed what is not JSON: %s", out)
+		t.Errorf("nft -j list ruleset printed invalid JSON: %s", out)
 	}
 	text := run("list", "ruleset")
 	for line := range strings.Lines(text) {
 		for _, mark := range []string{"[invalid type]", "unknown", "@nh,", "@th,", "@ll,"} {
 			if strings.Contains(line, mark) {
-				t.Errorf("nft does not know what this is: %s", line)
+				t.Errorf("nft cannot print this object: %s", line)
 			}
 		}
 	}

@@ -287,7 +287,7 @@ func TestUpstreamReadsCoraclesData(t *testing.T) {
 	theirKinds := kinds(t, theirServer.REST())
 	for gvr := range theirKinds {
 		if _, has := served[gvr]; !has && !notCreated[gvr.GroupResource().String()] {
-			t.Errorf("%s is a stable kind of upstream's that is not served", gvr)
+			t.Errorf("Coracle does not serve upstream's stable kind %s", gvr)
 		}
 	}
 	same(t, ours, read(t, theirServer.REST(), served))

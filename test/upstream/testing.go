@@ -18,7 +18,7 @@ const Variable = "CORACLE_TEST_UPSTREAM"
 func Needs(t *testing.T) string {
 	t.Helper()
 	if os.Getenv(Variable) == "" {
-		t.Skipf("it needs upstream's programs, which compile for minutes: make upstream, and %s=1", Variable)
+		t.Skipf("needs upstream's programs, which take minutes to compile: run `make upstream` and set %s=1", Variable)
 	}
 	dir := filepath.Join(host.Root(t), "dist/upstream")
 	for _, name := range []string{Etcd, APIServer} {

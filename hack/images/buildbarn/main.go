@@ -129,7 +129,7 @@ func edit(file, old, new string) error {
 		return err
 	}
 	if n := strings.Count(string(data), old); n != 1 {
-		return fmt.Errorf("%s has the text to change %d times", file, n)
+		return fmt.Errorf("%s contains the text to replace %d times instead of once", file, n)
 	}
 	return os.WriteFile(file, []byte(strings.Replace(string(data), old, new, 1)), 0o644)
 }
@@ -186,7 +186,7 @@ var pseudo = regexp.MustCompile(`-(\d{8})(\d{6})-([0-9a-f]{7})[0-9a-f]{5}$`)
 func tag(version string) (string, error) {
 	m := pseudo.FindStringSubmatch(version)
 	if m == nil {
-		return "", fmt.Errorf("the version %s is not that of a commit", version)
+		return "", fmt.Errorf("version %s is not a pseudo-version of a commit", version)
 	}
 	return m[1] + "T" + m[2] + "Z-" + m[3], nil
 }

@@ -90,7 +90,7 @@ func prepare() (modfile string, err error) {
 	const call = "cInformer = " +
 		"capacity.NewV1beta1InformerBridge(factoryForNamespace.Storage().V1beta1().CSIStorageCapacities())"
 	if n := strings.Count(string(data), call); n != 1 {
-		return "", fmt.Errorf("%s has the call to change %d times", main, n)
+		return "", fmt.Errorf("%s contains the call to replace %d times instead of once", main, n)
 	}
 	text := strings.Replace(string(data), call, `klog.Fatal("this build cannot follow CSIStorageCapacities of v1beta1")`,
 		1)

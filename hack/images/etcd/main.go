@@ -113,7 +113,7 @@ func get(ctx context.Context, c *clientv3.Client, key string) error {
 		return err
 	}
 	if len(answer.Kvs) == 0 {
-		return fmt.Errorf("there is no %q", key)
+		return fmt.Errorf("key %q does not exist", key)
 	}
 	fmt.Printf("%s\n", answer.Kvs[0].Value)
 	return nil
@@ -134,5 +134,5 @@ func leader(ctx context.Context, c *clientv3.Client) error {
 			return nil
 		}
 	}
-	return errors.New("no member leads")
+	return errors.New("the cluster has no leader")
 }

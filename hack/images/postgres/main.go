@@ -122,7 +122,7 @@ func resolve() (version string, packages []string, err error) {
 	}
 	found := server.FindStringSubmatch(text)
 	if found == nil {
-		return "", nil, errors.New("the package postgresql names no version: apt-get update")
+		return "", nil, errors.New("package postgresql depends on no postgresql-VERSION: run apt-get update")
 	}
 	version = found[1]
 	programs := []string{"postgresql-" + version, "postgresql-client-" + version}
@@ -216,7 +216,7 @@ func collect(root, version string) ([]archive.File, error) {
 		!slices.ContainsFunc(files, func(f archive.File) bool {
 			return f.Name == "usr/lib/postgresql/"+version+"/bin/postgres"
 		}) {
-		err = errors.New("the packages have no postgres")
+		err = errors.New("the downloaded packages do not contain the program postgres")
 	}
 	return files, err
 }

@@ -56,7 +56,7 @@ func serve() error {
 	}
 	go s.Start()
 	if !s.ReadyForConnections(5 * time.Second) {
-		return errors.New("the server does not start")
+		return errors.New("the NATS server did not start")
 	}
 	fmt.Println(s.ClientURL())
 	_, _ = bufio.NewReader(os.Stdin).ReadByte()
@@ -189,7 +189,7 @@ func load(url string, n int, length time.Duration,
 	wg.Wait()
 	slices.Sort(took)
 	if err == nil && len(took) == 0 {
-		err = errors.New("nothing was sent")
+		err = errors.New("no message was sent")
 	}
 	return took, time.Since(began), err
 }
