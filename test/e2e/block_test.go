@@ -169,7 +169,7 @@ func TestBlockVolumes(t *testing.T) {
 		"it cannot be given away")
 	h.Ctl("patch pvc made -p {\"spec\":{\"resources\":{\"requests\":{\"storage\":\"1Pi\"}}}}")
 	says("1024Ti more are wanted, and ")
-	h.Ctl("patch pvc made -p {\"spec\":{\"resources\":{\"requests\":{\"storage\":\"32Mi\"}}}}") // the expansion is cancelled
+	h.Ctl("patch pvc made -p {\"spec\":{\"resources\":{\"requests\":{\"storage\":\"32Mi\"}}}}") // cancels the expansion
 	h.Ctl("wait pvc/made --for=jsonpath={.status.capacity.storage}=32Mi --timeout=120s")
 	require.Equal(t, "33554432\n", h.Run("ctl", "exec", "raw", "-c", "c", "--", "sh", "-c", "wc -c < /dev/three"))
 
