@@ -296,7 +296,7 @@ func stormOfLists(t *testing.T, c *cluster) {
 			for ctx.Err() == nil {
 				_, err := c.tenant.CoreV1().ConfigMaps(tenantNamespace).List(ctx, metav1.ListOptions{})
 				if err != nil && ctx.Err() == nil && !apierrors.IsTooManyRequests(err) {
-					t.Errorf("an answer that is no 429: %v", err)
+					t.Errorf("the answer is not a 429: %v", err)
 					return
 				}
 			}

@@ -181,6 +181,6 @@ func peak(t *testing.T, pid int) int64 {
 			return kb << 10
 		}
 	}
-	t.Fatal("the process has no peak of resident memory")
+	t.Fatal("/proc/PID/status has no VmHWM line")
 	return 0
 }

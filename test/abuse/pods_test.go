@@ -172,7 +172,7 @@ func folder(t *testing.T, roots ...string) (size int64) {
 		}))
 		return size
 	}
-	t.Fatal("no folder of logs was found")
+	t.Fatal("no log folder exists")
 	return 0
 }
 
@@ -282,7 +282,7 @@ func notHonoured(t *testing.T, c *cluster) {
 		c.pod(t, pod, "echo ran; cat /proc/self/uid_map", change)
 		seen := c.until(t, pod, "refused", func(pod *corev1.Pod) bool { return ended(pod) || waiting(pod) != "" })
 		t.Logf("told: %s: %s %s %s %s", name, seen.Status.Phase, seen.Status.Reason, seen.Status.Message, waiting(seen))
-		require.NotEqual(t, corev1.PodSucceeded, seen.Status.Phase, "it ran")
+		require.NotEqual(t, corev1.PodSucceeded, seen.Status.Phase, "the pod ran")
 	}
 }
 

@@ -33,7 +33,7 @@ func (c *cluster) pulls(t *testing.T, name, ref string, change ...func(*corev1.P
 		pod.Spec.Containers[0].Image, pod.Spec.Containers[0].ImagePullPolicy = ref, corev1.PullAlways
 	})...)
 	pod := c.until(t, name, "refused", func(pod *corev1.Pod) bool { return ended(pod) || waiting(pod) != "" })
-	require.False(t, pod.Status.Phase == corev1.PodSucceeded, "it ran")
+	require.False(t, pod.Status.Phase == corev1.PodSucceeded, "the pod ran")
 	return waiting(pod)
 }
 
@@ -105,5 +105,5 @@ func foreignRegistry(t *testing.T, c *cluster) {
 	})
 	t.Logf("told: %s", said)
 	require.Positive(t, asked.Load())
-	require.Zero(t, given.Load(), "credentials were sent to a registry that they are not for")
+	require.Zero(t, given.Load(), "credentials were sent to another registry")
 }

@@ -72,7 +72,7 @@ func TestTheCoreKnowsNoSystem(t *testing.T) {
 		}
 		for _, group := range []string{"tasks", "workers", "kontrol", "buildbarn"} {
 			if slices.Contains(p.Imports, module+"apis/"+group+"/v1alpha1") && knowing[name] == "" {
-				t.Errorf("%s imports apis/%s: a system adds what is particular to it (pkg/systems/system)", name, group)
+				t.Errorf("%s imports apis/%s: let the system register its part instead (pkg/systems/system)", name, group)
 			}
 		}
 	}

@@ -51,7 +51,7 @@ func TestBuildbarnFarm(t *testing.T) {
 		h.Ctl("apply -n builds -f " + example + "/browser.yaml")
 		h.Ctl("wait -n builds buildbarnbrowser/browser --for=condition=Ready --timeout=120s")
 	} else {
-		t.Log("there is no image of bb-browser, so its program is not run")
+		t.Log("bb-browser is not tested: its image is missing")
 	}
 
 	t.Run("invalid requests are refused with a remedy", func(t *testing.T) {

@@ -91,7 +91,7 @@ func cmpErr(err error, ok bool) error {
 func testPipeline(t *testing.T, h *host.Host) {
 	h.Ctl("wait job/sum --for=condition=Complete --timeout=120s")
 	require.Contains(t, h.Ctl("logs job/sum"), "sum: 500500\n")
-	h.Ctl("wait job/count --for=condition=Complete --timeout=120s") // sum may read the files before the last pod is counted
+	h.Ctl("wait job/count --for=condition=Complete --timeout=120s") // sum may read files before the last pod is counted
 	require.Equal(t, "0-3", h.Ctl("get job count -o jsonpath={.status.completedIndexes}"))
 	require.Equal(t, "Bound", h.Ctl("get pvc pipeline -o jsonpath={.status.phase}"))
 }

@@ -132,7 +132,7 @@ func TestEnvFiles(t *testing.T) {
 			"--for=jsonpath={.status.containerStatuses[%d].state.waiting.reason}=CreateContainerConfigError --timeout=120s", i))
 	}
 	require.NotContains(t, h.Ctl("get pod hostile -o yaml")+h.Ctl("get events"), "root:",
-		"nothing of the machine's files is told")
+		"no message contains data from the machine's files")
 	h.Ctl("delete pod hostile --timeout=120s")
 }
 

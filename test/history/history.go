@@ -221,7 +221,7 @@ func (c *checker) writes(key string, ops []Op) {
 		}
 	}
 	if len(changes) > 0 {
-		c.fail("%s: a change that nobody made: %+v", key, changes[0])
+		c.fail("%s: a change that no writer made: %+v", key, changes[0])
 	}
 }
 

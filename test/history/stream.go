@@ -46,11 +46,11 @@ func (c *checker) events(events []Event, from int64, color string) string {
 			continue
 		}
 		if e.Revision <= told {
-			return fmt.Sprintf("event %d: %+v, after everything up to %d was told", i, e, told)
+			return fmt.Sprintf("event %d: %+v, but events up to %d were sent already", i, e, told)
 		}
 		want, has := due(e.Revision)
 		if !has {
-			return fmt.Sprintf("event %d: %+v is no change", i, e)
+			return fmt.Sprintf("event %d: %+v does not match any change", i, e)
 		}
 		if want != e {
 			return fmt.Sprintf("event %d: %+v, but the next is %+v", i, e, want)
@@ -127,7 +127,7 @@ func (c *checker) anywhere(s *Stream) {
 		newest = max(newest, e.Revision)
 	}
 	if complete := len(s.Events) > 0 && s.Events[len(s.Events)-1].Type != Added; complete {
-		c.fail("%s: a watch that begins anywhere, at least at %d (color %q), fits nowhere; the last try: %s", s.Client,
+		c.fail("%s: a watch that begins anywhere, at least at %d (color %q), matches no revision: %s", s.Client,
 			s.AtLeast, s.Color, why)
 	}
 	// Otherwise the watch may have ended during the initial state.

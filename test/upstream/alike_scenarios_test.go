@@ -379,7 +379,7 @@ func users() (all []exchange) {
 		{
 			"may not create", "POST", ns + "/configmaps", `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"x"}}`, as(),
 		},
-		{"may not create what is broken", "POST", ns + "/configmaps", `{`, as()},
+		{"may not create a malformed object", "POST", ns + "/configmaps", `{`, as()},
 		{"may not list elsewhere", "GET", "/api/v1/namespaces/other/configmaps", "", as()},
 		{"may not list everywhere", "GET", "/api/v1/configmaps", "", as()},
 		{"may not get nodes", "GET", "/api/v1/nodes", "", as()},
@@ -403,11 +403,11 @@ func users() (all []exchange) {
 		{"may not read paths", "GET", "/nonsense", "", as()},
 		{"may read the version", "GET", "/version", "", as()},
 		{
-			"may apply what is there", "PATCH", ns + "/secrets/one?fieldManager=m&dryRun=All",
+			"may apply an existing object", "PATCH", ns + "/secrets/one?fieldManager=m&dryRun=All",
 			`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"one","labels":{"a":"b"}}}`, as("Content-Type", apply),
 		},
 		{
-			"may not apply what is not", "PATCH", ns + "/secrets/two?fieldManager=m",
+			"may not apply a missing object", "PATCH", ns + "/secrets/two?fieldManager=m",
 			`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"two"}}`, as("Content-Type", apply),
 		},
 		{

@@ -34,7 +34,7 @@ func TestEmbeddedSchemaIsThatOfThePinnedModules(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !proto.Equal(&have, want) {
-		t.Error("the schema is that of other versions: in hack/buildbarn, go run ./schema " +
+		t.Error("the embedded schema has other versions than go.mod: in hack/buildbarn, go run ./schema " +
 			"../../pkg/systems/buildbarn/schema/buildbarn.binpb.gz")
 	}
 }

@@ -46,7 +46,7 @@ func TestPlan(t *testing.T) {
 		"ends in a while": {
 			change: []func(*corev1.Pod){lasts("3s"), runs}, want: corev1.PodSucceeded, after: 2 * time.Second,
 		},
-		"ended while nobody looked":     {change: []func(*corev1.Pod){lasts("10ms"), runs}, want: corev1.PodSucceeded},
+		"end was not yet written":       {change: []func(*corev1.Pod){lasts("10ms"), runs}, want: corev1.PodSucceeded},
 		"a readiness gate closed":       {change: []func(*corev1.Pod){runs, gated}, want: corev1.PodRunning},
 		"over":                          {change: []func(*corev1.Pod){over}, none: true},
 		"deleted":                       {change: []func(*corev1.Pod){runs, deleted(&grace)}},
