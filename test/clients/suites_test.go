@@ -24,6 +24,7 @@ import (
 // suiteModule is the module of the suites; the module in the folder foreign has its version.
 const suiteModule = "sigs.k8s.io/controller-runtime/pkg/"
 
+// suites are controller-runtime's packages whose tests start an API server and etcd with envtest.
 var suites = []string{
 	"builder", "cache", "client", "client/apiutil", "cluster", "controller", "controller/controllerutil", "envtest",
 	"handler", "internal/controller",

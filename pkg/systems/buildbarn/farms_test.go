@@ -120,6 +120,7 @@ func reconciled(t *testing.T, metrics *prometheus.Registry) map[string]float64 {
 	return count
 }
 
+// volumes creates volumes for the claims of two storage pods, since these tests have no provisioner.
 func (c *cluster) volumes(class string, pods int) {
 	for i := range pods * 2 {
 		c.Make(&corev1.PersistentVolume{

@@ -29,7 +29,8 @@ const (
 	building = ".building" // a copy that is not complete
 )
 
-// Server serves volumes below Data to one node. Capacity is the free capacity that it reports, in bytes.
+// Server serves volumes below Data to one node. Capacity is the largest size of a volume, in bytes; it is also the
+// free capacity that GetCapacity always reports.
 type Server struct {
 	csi.UnimplementedControllerServer
 
